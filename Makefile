@@ -1,0 +1,99 @@
+# The front door. Every target first installs what it needs (scripts/setup.sh, Debian packages;
+# TOUCHSTONE_SKIP_SETUP=1 leaves that out), then works through the presets of CMakePresets.json.
+#
+#   make test CTEST_ARGS="-R layer_norm"     passes arguments to ctest
+#   make build CMAKE_ARGS=-DTOUCHSTONE_CUDA=OFF   configures again with these arguments
+#   make build JOBS=1                        builds with one process
+
+JOBS ?= $(shell nproc)
+CMAKE_ARGS ?=
+CTEST_ARGS ?=
+PREFIX ?= /usr/local
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+
+PROGRAM := build/release/touchstone
+# A terminal shows one moving line; a log gets only what goes wrong.
+QUIET := $(shell test -t 2 || echo --quiet)
+
+setup = @scripts/setup.sh $(1)
+# $(1) preset, $(2) what to build
+build = @cmake --build --preset $(1) --parallel $(JOBS) --target $(2) -- $(QUIET)
+ctest = @ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test test-asan test-tsan bench gpu-test cuda format format-check tidy \
+  install clean setup-build setup-cuda reconfigure
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: setup-build build/release/build.ninja ## Build, then show this machine, a self-check and a short benchmark
+	$(call build,release,touchstone_cli)
+	@$(PROGRAM) info
+	@$(PROGRAM) selfcheck
+	@$(PROGRAM) bench layer_norm --case smoke
+	@$(PROGRAM) bench rms_norm --case smoke
+
+build: setup-build build/release/build.ninja ## Build everything for release; the program is build/release/touchstone
+	$(call build,release,all)
+
+test: build ## Build for release and run all tests
+	$(call ctest,release)
+
+test-asan: setup-build build/asan/build.ninja ## The tests under AddressSanitizer and UBSan
+	$(call build,asan,all)
+	$(call ctest,asan)
+
+test-tsan: setup-build build/tsan/build.ninja ## The tests under ThreadSanitizer
+	$(call build,tsan,all)
+	$(call ctest,tsan)
+
+bench: setup-build ## Measure every operator on its full list of shapes, peers beside it
+	$(call setup,bench)
+	@# Configured anew, so that a peer installed one line above is found.
+	@cmake --preset release $(CMAKE_ARGS) >/dev/null
+	$(call build,release,touchstone_cli)
+	@$(PROGRAM) bench layer_norm --case full
+	@$(PROGRAM) bench rms_norm --case full
+
+cuda: setup-cuda build/cuda/build.ninja ## Compile all CUDA code; needs nvcc, no GPU
+	$(call build,cuda,all)
+
+gpu-test: cuda ## Build with CUDA and run the tests that need a GPU
+	@test -e /dev/nvidia0 || nvidia-smi -L || { echo "make gpu-test: no GPU here; 'make cuda' compiles without one" >&2; exit 1; }
+	@ctest --preset cuda -L gpu $(CTEST_ARGS)
+
+format: ## Format every source file
+	$(call setup,tools)
+	@scripts/sources.sh | xargs -0 clang-format -i
+
+format-check: ## Fail if a source file is not formatted
+	$(call setup,tools)
+	@scripts/sources.sh | xargs -0 clang-format --dry-run --Werror
+
+tidy: setup-build ## clang-tidy over all C++ sources, shellcheck over the scripts
+	$(call setup,tools)
+	@shellcheck scripts/*.sh .ci/run
+	@$(MAKE) build/tidy/build.ninja
+	$(call build,tidy,all)
+
+install: build ## Install library, headers and program under PREFIX (/usr/local)
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean: ## Remove everything that was built
+	@rm -rf build
+
+setup-build:
+	$(call setup,build test)
+
+setup-cuda: setup-build
+	$(call setup,cuda)
+
+# Ninja notices changed CMake files by itself; only the presets and CMAKE_ARGS need a push from here.
+build/%/build.ninja: CMakePresets.json $(if $(CMAKE_ARGS),reconfigure) | setup-build
+	@cmake --preset $* $(CMAKE_ARGS) >/dev/null
+	@touch $@
+
+reconfigure:

@@ -1,0 +1,154 @@
+#include "bench/naive_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "core/thread_pool.h"
+
+namespace touchstone::bench {
+namespace {
+
+// Statistics and sums: float, double for double.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+template <class T>
+struct Operands {
+  std::int64_t rows;
+  std::int64_t cols;
+  bool layer;
+  const T* x;
+  const T* dy;
+  const T* gamma;
+  const T* beta;
+  T* out;
+  Wide<T>* mean;
+  Wide<T>* rstd;
+  T* dgamma;
+  T* dbeta;
+};
+
+template <class T>
+Operands<T> operands(const NormProblem& problem, const NormData& data, NormSet& set) {
+  return {.rows = problem.rows,
+          .cols = problem.cols,
+          .layer = problem.kind == norm::Kind::layer,
+          .x = static_cast<const T*>(set.x.data()),
+          .dy = static_cast<const T*>(set.dy.data()),
+          .gamma = static_cast<const T*>(data.gamma.data()),
+          .beta = static_cast<const T*>(data.beta.data()),
+          .out = static_cast<T*>(set.out.data()),
+          .mean = static_cast<Wide<T>*>(set.mean.data()),
+          .rstd = static_cast<Wide<T>*>(set.rstd.data()),
+          .dgamma = static_cast<T*>(set.dgamma.data()),
+          .dbeta = static_cast<T*>(set.dbeta.data())};
+}
+
+template <class T>
+void forward_row(const Operands<T>& p, std::int64_t row) {
+  using W = Wide<T>;
+  const T* x = p.x + row * p.cols;
+  T* y = p.out + row * p.cols;
+  const W count = static_cast<W>(p.cols);
+  W mean = 0;
+  if (p.layer) {
+    for (std::int64_t i = 0; i < p.cols; ++i) mean += static_cast<W>(x[i]);
+    mean /= count;
+  }
+  W variance = 0;
+  for (std::int64_t i = 0; i < p.cols; ++i) {
+    const W d = static_cast<W>(x[i]) - mean;
+    variance += d * d;
+  }
+  variance /= count;
+  const W rstd = 1 / std::sqrt(variance + static_cast<W>(kEpsilon));
+  for (std::int64_t i = 0; i < p.cols; ++i) {
+    const W shift = p.layer ? static_cast<W>(p.beta[i]) : W{0};
+    const W value = (static_cast<W>(x[i]) - mean) * rstd * static_cast<W>(p.gamma[i]) + shift;
+    y[i] = static_cast<T>(value);
+  }
+  if (p.layer) p.mean[row] = mean;
+  p.rstd[row] = rstd;
+}
+
+template <class T>
+void backward_row(const Operands<T>& p, std::int64_t row, Wide<T>* dgamma, Wide<T>* dbeta) {
+  using W = Wide<T>;
+  const T* x = p.x + row * p.cols;
+  const T* dy = p.dy + row * p.cols;
+  T* dx = p.out + row * p.cols;
+  const W mean = p.layer ? p.mean[row] : W{0};
+  const W rstd = p.rstd[row];
+  W sum_g = 0;
+  W sum_gx = 0;
+  for (std::int64_t i = 0; i < p.cols; ++i) {
+    const W xhat = (static_cast<W>(x[i]) - mean) * rstd;
+    const W g = static_cast<W>(dy[i]) * static_cast<W>(p.gamma[i]);
+    sum_g += g;
+    sum_gx += g * xhat;
+  }
+  sum_g = p.layer ? sum_g / static_cast<W>(p.cols) : W{0};
+  sum_gx /= static_cast<W>(p.cols);
+  for (std::int64_t i = 0; i < p.cols; ++i) {
+    const W xhat = (static_cast<W>(x[i]) - mean) * rstd;
+    const W g = static_cast<W>(dy[i]) * static_cast<W>(p.gamma[i]);
+    dx[i] = static_cast<T>(rstd * (g - sum_g - xhat * sum_gx));
+    dgamma[i] += static_cast<W>(dy[i]) * xhat;
+    dbeta[i] += static_cast<W>(dy[i]);
+  }
+}
+
+template <class T>
+void forward(ThreadPool& pool, const Operands<T>& p) {
+  const std::int64_t tasks = std::min<std::int64_t>(pool.threads(), p.rows);
+  pool.run(tasks, [&](std::int64_t task) {
+    const std::int64_t end = p.rows * (task + 1) / tasks;
+    for (std::int64_t row = p.rows * task / tasks; row < end; ++row) forward_row(p, row);
+  });
+}
+
+// `partials` holds a pair of sums over rows for every thread.
+template <class T>
+void backward(ThreadPool& pool, const Operands<T>& p, std::vector<Wide<T>>& partials) {
+  using W = Wide<T>;
+  const std::int64_t tasks = std::min<std::int64_t>(pool.threads(), p.rows);
+  partials.resize(static_cast<std::size_t>(tasks * 2 * p.cols));
+  pool.run(tasks, [&](std::int64_t task) {
+    W* dgamma = partials.data() + task * 2 * p.cols;
+    std::fill(dgamma, dgamma + 2 * p.cols, W{0});
+    const std::int64_t end = p.rows * (task + 1) / tasks;
+    for (std::int64_t row = p.rows * task / tasks; row < end; ++row) {
+      backward_row(p, row, dgamma, dgamma + p.cols);
+    }
+  });
+  for (std::int64_t i = 0; i < p.cols; ++i) {
+    W dgamma = 0;
+    W dbeta = 0;
+    for (std::int64_t task = 0; task < tasks; ++task) {
+      dgamma += partials[static_cast<std::size_t>(task * 2 * p.cols + i)];
+      dbeta += partials[static_cast<std::size_t>((task * 2 + 1) * p.cols + i)];
+    }
+    p.dgamma[i] = static_cast<T>(dgamma);
+    p.dbeta[i] = static_cast<T>(dbeta);
+  }
+}
+
+}  // namespace
+
+NormCall naive_cpu_call(Context& context, const NormProblem& problem, const NormData& data) {
+  return visit_float_dtype(problem.dtype, [&]<class T>() -> NormCall {
+    if (problem.direction == Direction::forward) {
+      return [&context, &data, problem](NormSet& set) {
+        forward(context.pool(), operands<T>(problem, data, set));
+      };
+    }
+    auto partials = std::make_shared<std::vector<Wide<T>>>();
+    return [&context, &data, problem, partials](NormSet& set) {
+      backward(context.pool(), operands<T>(problem, data, set), *partials);
+    };
+  });
+}
+
+}  // namespace touchstone::bench

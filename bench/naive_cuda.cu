@@ -1,0 +1,208 @@
+// The unfused chain on CUDA: what one gets by writing each step of the formula as its own kernel.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <memory>
+
+#include "bench/cuda_tools.h"
+#include "cuda/check.h"
+
+namespace touchstone::bench {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ float load(const float* from) { return *from; }
+__device__ float load(const __half* from) { return __half2float(*from); }
+__device__ float load(const __nv_bfloat16* from) { return __bfloat162float(*from); }
+__device__ void store(float* to, float value) { *to = value; }
+__device__ void store(__half* to, float value) { *to = __float2half_rn(value); }
+__device__ void store(__nv_bfloat16* to, float value) { *to = __float2bfloat16_rn(value); }
+
+// The sum of `value` over the block, in every thread.
+__device__ float block_sum(float value) {
+  __shared__ float partial[kThreads];
+  partial[threadIdx.x] = value;
+  __syncthreads();
+  for (unsigned width = kThreads / 2; width > 0; width /= 2) {
+    if (threadIdx.x < width) partial[threadIdx.x] += partial[threadIdx.x + width];
+    __syncthreads();
+  }
+  const float sum = partial[0];
+  __syncthreads();
+  return sum;
+}
+
+template <class T>
+__global__ void mean_kernel(const T* x, float* mean, std::int64_t cols) {
+  const T* row = x + blockIdx.x * cols;
+  float sum = 0;
+  for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) sum += load(row + i);
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) mean[blockIdx.x] = sum / static_cast<float>(cols);
+}
+
+// A null mean is a mean of zero: the RMS norm.
+template <class T>
+__global__ void rstd_kernel(const T* x, const float* mean, float* rstd, std::int64_t cols) {
+  const T* row = x + blockIdx.x * cols;
+  const float center = mean != nullptr ? mean[blockIdx.x] : 0.0F;
+  float sum = 0;
+  for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
+    const float d = load(row + i) - center;
+    sum += d * d;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) {
+    rstd[blockIdx.x] = rsqrtf(sum / static_cast<float>(cols) + static_cast<float>(kEpsilon));
+  }
+}
+
+template <class T>
+__global__ void normalise_kernel(const T* x, const float* mean, const float* rstd, const T* gamma,
+                                 const T* beta, T* y, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= rows * cols) return;
+  const std::int64_t row = at / cols;
+  const std::int64_t column = at % cols;
+  const float center = mean != nullptr ? mean[row] : 0.0F;
+  const float shift = beta != nullptr ? load(beta + column) : 0.0F;
+  store(y + at, (load(x + at) - center) * rstd[row] * load(gamma + column) + shift);
+}
+
+template <class T>
+__global__ void row_sums_kernel(const T* dy, const T* x, const float* mean, const float* rstd,
+                                const T* gamma, float* sum_g, float* sum_gx, std::int64_t cols) {
+  const T* dy_row = dy + blockIdx.x * cols;
+  const T* x_row = x + blockIdx.x * cols;
+  const float center = mean != nullptr ? mean[blockIdx.x] : 0.0F;
+  float g_sum = 0;
+  float gx_sum = 0;
+  for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
+    const float g = load(dy_row + i) * load(gamma + i);
+    g_sum += g;
+    gx_sum += g * (load(x_row + i) - center) * rstd[blockIdx.x];
+  }
+  g_sum = block_sum(g_sum);
+  gx_sum = block_sum(gx_sum);
+  if (threadIdx.x == 0) {
+    sum_g[blockIdx.x] = mean != nullptr ? g_sum / static_cast<float>(cols) : 0.0F;
+    sum_gx[blockIdx.x] = gx_sum / static_cast<float>(cols);
+  }
+}
+
+template <class T>
+__global__ void dx_kernel(const T* dy, const T* x, const float* mean, const float* rstd,
+                          const T* gamma, const float* sum_g, const float* sum_gx, T* dx,
+                          std::int64_t rows, std::int64_t cols) {
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= rows * cols) return;
+  const std::int64_t row = at / cols;
+  const float center = mean != nullptr ? mean[row] : 0.0F;
+  const float xhat = (load(x + at) - center) * rstd[row];
+  const float g = load(dy + at) * load(gamma + at % cols);
+  store(dx + at, rstd[row] * (g - sum_g[row] - xhat * sum_gx[row]));
+}
+
+template <class T>
+__global__ void column_sums_kernel(const T* dy, const T* x, const float* mean, const float* rstd,
+                                   T* dgamma, T* dbeta, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (column >= cols) return;
+  float gamma_sum = 0;
+  float beta_sum = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t at = row * cols + column;
+    const float center = mean != nullptr ? mean[row] : 0.0F;
+    gamma_sum += load(dy + at) * (load(x + at) - center) * rstd[row];
+    beta_sum += load(dy + at);
+  }
+  store(dgamma + column, gamma_sum);
+  if (mean != nullptr) store(dbeta + column, beta_sum);
+}
+
+unsigned blocks_for(std::int64_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
+
+template <class T>
+class NaiveChain {
+ public:
+  NaiveChain(Context& context, const NormProblem& problem, const NormData& data)
+      : stream_(static_cast<cudaStream_t>(context.stream())),
+        problem_(problem),
+        layer_(problem.kind == norm::Kind::layer),
+        gamma_(static_cast<const T*>(data.gamma.data())),
+        beta_(layer_ ? static_cast<const T*>(data.beta.data()) : nullptr),
+        sum_g_(Tensor::empty({problem.rows}, DType::f32, problem.device)),
+        sum_gx_(Tensor::empty({problem.rows}, DType::f32, problem.device)) {}
+
+  void forward(NormSet& set) {
+    const cuda::DeviceScope scope(problem_.device.index);
+    const auto [rows, cols] = std::pair(problem_.rows, problem_.cols);
+    const T* x = static_cast<const T*>(set.x.data());
+    float* mean = layer_ ? static_cast<float*>(set.mean.data()) : nullptr;
+    float* rstd = static_cast<float*>(set.rstd.data());
+    const auto row_blocks = static_cast<unsigned>(rows);
+    if (layer_) mean_kernel<<<row_blocks, kThreads, 0, stream_>>>(x, mean, cols);
+    rstd_kernel<<<row_blocks, kThreads, 0, stream_>>>(x, mean, rstd, cols);
+    normalise_kernel<<<blocks_for(rows * cols), kThreads, 0, stream_>>>(
+        x, mean, rstd, gamma_, beta_, static_cast<T*>(set.out.data()), rows, cols);
+    cuda::check_launch("naive layer norm forward");
+  }
+
+  void backward(NormSet& set) {
+    const cuda::DeviceScope scope(problem_.device.index);
+    const auto [rows, cols] = std::pair(problem_.rows, problem_.cols);
+    const T* dy = static_cast<const T*>(set.dy.data());
+    const T* x = static_cast<const T*>(set.x.data());
+    const float* mean = layer_ ? static_cast<const float*>(set.mean.data()) : nullptr;
+    const float* rstd = static_cast<const float*>(set.rstd.data());
+    float* sum_g = static_cast<float*>(sum_g_.data());
+    float* sum_gx = static_cast<float*>(sum_gx_.data());
+    row_sums_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(
+        dy, x, mean, rstd, gamma_, sum_g, sum_gx, cols);
+    dx_kernel<<<blocks_for(rows * cols), kThreads, 0, stream_>>>(
+        dy, x, mean, rstd, gamma_, sum_g, sum_gx, static_cast<T*>(set.out.data()), rows, cols);
+    column_sums_kernel<<<blocks_for(cols), kThreads, 0, stream_>>>(
+        dy, x, mean, rstd, static_cast<T*>(set.dgamma.data()), static_cast<T*>(set.dbeta.data()),
+        rows, cols);
+    cuda::check_launch("naive layer norm backward");
+  }
+
+ private:
+  cudaStream_t stream_;
+  NormProblem problem_;
+  bool layer_;
+  const T* gamma_;
+  const T* beta_;
+  Tensor sum_g_;
+  Tensor sum_gx_;
+};
+
+template <class T>
+NormCall make_call(Context& context, const NormProblem& problem, const NormData& data) {
+  auto chain = std::make_shared<NaiveChain<T>>(context, problem, data);
+  if (problem.direction == Direction::forward) {
+    return [chain](NormSet& set) { chain->forward(set); };
+  }
+  return [chain](NormSet& set) { chain->backward(set); };
+}
+
+}  // namespace
+
+NormCall naive_cuda_call(Context& context, const NormProblem& problem, const NormData& data) {
+  switch (problem.dtype) {
+    case DType::f32:
+      return make_call<float>(context, problem, data);
+    case DType::f16:
+      return make_call<__half>(context, problem, data);
+    case DType::bf16:
+      return make_call<__nv_bfloat16>(context, problem, data);
+    default:
+      throw Unsupported("bench: dtype: expected f32, bf16 or f16 on CUDA, got " +
+                        std::string(name_of(problem.dtype)));
+  }
+}
+
+}  // namespace touchstone::bench

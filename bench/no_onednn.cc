@@ -1,0 +1,13 @@
+// Takes the place of onednn.cc where oneDNN is not installed.
+#include "bench/onednn.h"
+
+namespace touchstone::bench {
+
+std::string onednn_version() { return {}; }
+
+std::optional<OneDnnCalls> onednn_calls(Context& /*context*/, const NormProblem& /*problem*/,
+                                        NormData& /*data*/) {
+  return std::nullopt;
+}
+
+}  // namespace touchstone::bench

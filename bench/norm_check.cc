@@ -1,0 +1,186 @@
+// The check that comes before a time is taken: float64 on a sample of the output.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "bench/norm_data.h"
+#include "core/cuda_runtime.h"
+#include "oracle/layer_norm.h"
+#include "oracle/rms_norm.h"
+
+namespace touchstone::bench {
+namespace {
+
+constexpr std::int64_t kSampledRows = 16;
+constexpr std::int64_t kSampledColumns = 16;
+
+std::vector<double> doubles(const Tensor& tensor) {
+  const Tensor host = tensor.to(Device::cpu());
+  std::vector<double> result;
+  result.reserve(static_cast<std::size_t>(host.elements()));
+  visit_float_dtype(host.dtype(), [&]<class T>() {
+    for (const T value : host.values<T>()) result.push_back(convert<double>(value));
+  });
+  return result;
+}
+
+// Evenly spread over [0, count), the first and the last among them.
+std::vector<std::int64_t> sample(std::int64_t count, std::int64_t wanted) {
+  wanted = std::min(count, wanted);
+  std::vector<std::int64_t> indices;
+  for (std::int64_t i = 0; i < wanted; ++i) {
+    indices.push_back(wanted == 1 ? 0 : i * (count - 1) / (wanted - 1));
+  }
+  return indices;
+}
+
+// The sampled rows of a [rows, cols] tensor, one after another.
+std::vector<double> sampled_rows(const Tensor& tensor, const std::vector<std::int64_t>& rows) {
+  const std::int64_t cols = tensor.sizes()[1];
+  const std::int64_t row_bytes = cols * size_of(tensor.dtype());
+  Tensor picked = Tensor::empty({static_cast<std::int64_t>(rows.size()), cols}, tensor.dtype());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    char* to = static_cast<char*>(picked.data()) + static_cast<std::int64_t>(i) * row_bytes;
+    const char* from = static_cast<const char*>(tensor.data()) + rows[i] * row_bytes;
+    if (tensor.device().is_cuda()) {
+      cuda::copy(Device::cpu(), to, tensor.device(), from, row_bytes, nullptr);
+    } else {
+      std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
+    }
+  }
+  if (tensor.device().is_cuda()) cuda::synchronize(tensor.device().index, nullptr);
+  return doubles(picked);
+}
+
+double relative_error(const std::vector<double>& got, const std::vector<double>& expected) {
+  double difference = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    difference += (got[i] - expected[i]) * (got[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+// The larger, where NaN counts as larger than anything.
+double worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+// Every byte 0xff: NaN in each floating point format.
+void poison(Context& context, Tensor& tensor) {
+  if (tensor.bytes() == 0) return;
+  if (!tensor.device().is_cuda()) {
+    std::memset(tensor.data(), 0xff, static_cast<std::size_t>(tensor.bytes()));
+    return;
+  }
+  Tensor host = Tensor::empty(tensor.sizes(), tensor.dtype());
+  std::memset(host.data(), 0xff, static_cast<std::size_t>(host.bytes()));
+  cuda::copy(tensor.device(), tensor.data(), Device::cpu(), host.data(), host.bytes(),
+             context.stream());
+  context.synchronize();
+}
+
+std::vector<double> expected_rows(const NormProblem& problem, const NormData& data,
+                                  const NormSet& set, const std::vector<std::int64_t>& rows) {
+  const std::vector<double> x = sampled_rows(set.x, rows);
+  const std::vector<double> gamma = doubles(data.gamma);
+  const std::vector<double> beta = doubles(data.beta);
+  const auto count = static_cast<std::int64_t>(rows.size());
+  std::vector<double> result(x.size());
+  if (problem.direction == Direction::forward) {
+    if (problem.kind == norm::Kind::layer) {
+      oracle::LayerNormForward<double> args;
+      args.rows = count, args.cols = problem.cols, args.eps = kEpsilon;
+      args.x = x.data(), args.gamma = gamma.data(), args.beta = beta.data();
+      args.y = result.data();
+      oracle::layer_norm_forward(args);
+    } else {
+      oracle::RmsNormForward<double> args;
+      args.rows = count, args.cols = problem.cols, args.eps = kEpsilon;
+      args.x = x.data(), args.weight = gamma.data(), args.y = result.data();
+      oracle::rms_norm_forward(args);
+    }
+    return result;
+  }
+  const std::vector<double> dy = sampled_rows(set.dy, rows);
+  if (problem.kind == norm::Kind::layer) {
+    oracle::LayerNormBackward args;
+    args.rows = count, args.cols = problem.cols, args.eps = kEpsilon;
+    args.dy = dy.data(), args.h = x.data(), args.gamma = gamma.data(), args.dx = result.data();
+    oracle::layer_norm_backward(args);
+  } else {
+    oracle::RmsNormBackward args;
+    args.rows = count, args.cols = problem.cols, args.eps = kEpsilon;
+    args.dy = dy.data(), args.h = x.data(), args.weight = gamma.data(), args.dx = result.data();
+    oracle::rms_norm_backward(args);
+  }
+  return result;
+}
+
+// Sums over all rows for a few columns. The row statistics come from the forward, whose output
+// has been checked; their rounding is far below the bound.
+double column_error(const NormProblem& problem, const NormSet& set) {
+  const Tensor x = set.x.to(Device::cpu());
+  const Tensor dy = set.dy.to(Device::cpu());
+  const std::vector<double> mean = doubles(set.mean);
+  const std::vector<double> rstd = doubles(set.rstd);
+  const std::vector<double> dgamma = doubles(set.dgamma);
+  const std::vector<double> dbeta = doubles(set.dbeta);
+  const bool layer = problem.kind == norm::Kind::layer;
+  std::vector<double> got_gamma, got_beta, want_gamma, want_beta;
+  visit_float_dtype(problem.dtype, [&]<class T>() {
+    const std::span<const T> xs = x.values<T>();
+    const std::span<const T> dys = dy.values<T>();
+    for (const std::int64_t column : sample(problem.cols, kSampledColumns)) {
+      double gamma_sum = 0;
+      double beta_sum = 0;
+      for (std::int64_t row = 0; row < problem.rows; ++row) {
+        const auto at = static_cast<std::size_t>(row * problem.cols + column);
+        const auto r = static_cast<std::size_t>(row);
+        const double g = convert<double>(dys[at]);
+        gamma_sum += g * (convert<double>(xs[at]) - (layer ? mean[r] : 0.0)) * rstd[r];
+        beta_sum += g;
+      }
+      want_gamma.push_back(gamma_sum);
+      want_beta.push_back(beta_sum);
+      got_gamma.push_back(dgamma[static_cast<std::size_t>(column)]);
+      got_beta.push_back(dbeta[static_cast<std::size_t>(column)]);
+    }
+  });
+  const double gamma_error = relative_error(got_gamma, want_gamma);
+  return layer ? worse(gamma_error, relative_error(got_beta, want_beta)) : gamma_error;
+}
+
+}  // namespace
+
+double norm_error(Context& context, const NormProblem& problem, NormData& data,
+                  const NormCall& call) {
+  NormSet& set = data.sets.back();
+  poison(context, set.out);
+  if (problem.direction == Direction::backward) {
+    poison(context, set.dgamma);
+    poison(context, set.dbeta);
+  }
+  call(set);
+  context.synchronize();
+  const std::vector<std::int64_t> rows = sample(problem.rows, kSampledRows);
+  const double error =
+      relative_error(sampled_rows(set.out, rows), expected_rows(problem, data, set, rows));
+  if (problem.direction == Direction::forward) return error;
+  return worse(error, column_error(problem, set));
+}
+
+double norm_error_bound(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 1e-10;
+    case DType::f16:
+      return 4e-3;
+    case DType::bf16:
+      return 2e-2;
+    default:
+      return 1e-3;
+  }
+}
+
+}  // namespace touchstone::bench

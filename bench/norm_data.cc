@@ -1,0 +1,206 @@
+#include "bench/norm_data.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "bench/cuda_tools.h"
+#include "core/thread_pool.h"
+#include "touchstone/core/checked.h"
+#include "touchstone/ops/layer_norm.h"
+#include "touchstone/ops/rms_norm.h"
+
+namespace touchstone::bench {
+namespace {
+
+// Elements one task fills: some pages, so that threads touch the pages they will work on.
+constexpr std::int64_t kFillGrain = 1 << 16;
+
+std::uint64_t mix(std::uint64_t value) {
+  value += 0x9e3779b97f4a7c15ULL;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
+// Near-normal, mean 0, deviation 1: the sum of four 16-bit uniforms.
+float near_normal(std::uint64_t bits) {
+  const auto sum = static_cast<float>((bits & 0xffff) + ((bits >> 16) & 0xffff) +
+                                      ((bits >> 32) & 0xffff) + (bits >> 48));
+  return (sum / 65536.0F - 2.0F) * 1.7320508F;
+}
+
+void fill_on_cpu(ThreadPool& pool, Tensor& tensor, float center, float scale, std::uint64_t seed) {
+  visit_float_dtype(tensor.dtype(), [&]<class T>() {
+    const std::span<T> values = tensor.values<T>();
+    const auto count = static_cast<std::int64_t>(values.size());
+    pool.run(ceil_div(count, kFillGrain), [&](std::int64_t task) {
+      const std::int64_t end = std::min(count, (task + 1) * kFillGrain);
+      for (std::int64_t i = task * kFillGrain; i < end; ++i) {
+        const float value = near_normal(mix(seed ^ static_cast<std::uint64_t>(i)));
+        values[static_cast<std::size_t>(i)] = convert<T>(center + scale * value);
+      }
+    });
+  });
+}
+
+void fill(Context& context, Tensor& tensor, float center, float scale, std::uint64_t seed) {
+  seed = mix(seed) << 32;  // streams of different tensors do not meet
+  if (tensor.device().is_cuda()) {
+    cuda_fill_random(tensor, center, scale, seed, context.stream());
+  } else {
+    fill_on_cpu(context.pool(), tensor, center, scale, seed);
+  }
+}
+
+DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+LayerNormArgs layer_forward(const NormData& data, NormSet& set) {
+  LayerNormArgs args;
+  args.x = set.x;
+  args.gamma = data.gamma;
+  args.beta = data.beta;
+  args.y = set.out;
+  args.mean = set.mean;
+  args.rstd = set.rstd;
+  args.eps = kEpsilon;
+  return args;
+}
+
+LayerNormBackwardArgs layer_backward(const NormData& data, NormSet& set) {
+  LayerNormBackwardArgs args;
+  args.dy = set.dy;
+  args.x = set.x;
+  args.mean = set.mean;
+  args.rstd = set.rstd;
+  args.gamma = data.gamma;
+  args.dx = set.out;
+  args.dgamma = set.dgamma;
+  args.dbeta = set.dbeta;
+  return args;
+}
+
+RmsNormArgs rms_forward(const NormData& data, NormSet& set) {
+  RmsNormArgs args;
+  args.x = set.x;
+  args.weight = data.gamma;
+  args.y = set.out;
+  args.rstd = set.rstd;
+  args.eps = kEpsilon;
+  return args;
+}
+
+RmsNormBackwardArgs rms_backward(const NormData& data, NormSet& set) {
+  RmsNormBackwardArgs args;
+  args.dy = set.dy;
+  args.x = set.x;
+  args.rstd = set.rstd;
+  args.weight = data.gamma;
+  args.dx = set.out;
+  args.dweight = set.dgamma;
+  return args;
+}
+
+}  // namespace
+
+std::string NormProblem::op() const {
+  return std::string(kind == norm::Kind::layer ? "layer_norm" : "rms_norm") +
+         (direction == Direction::forward ? "_forward" : "_backward");
+}
+
+std::string NormProblem::shape() const { return std::to_string(rows) + "x" + std::to_string(cols); }
+
+std::int64_t NormProblem::tensor_bytes() const {
+  return checked_mul(checked_mul(rows, cols, "bench: elements"), size_of(dtype), "bench: bytes");
+}
+
+std::int64_t NormProblem::minimal_bytes() const {
+  return checked_mul(tensor_bytes(), direction == Direction::forward ? 2 : 3, "bench: bytes");
+}
+
+std::int64_t norm_data_bytes(const NormProblem& problem, int sets, bool backward) {
+  return checked_mul(checked_mul(problem.tensor_bytes(), backward ? 3 : 2, "bench: bytes"), sets,
+                     "bench: bytes");
+}
+
+Tensor random_tensor(Context& context, std::int64_t rows, std::int64_t cols) {
+  Tensor tensor = Tensor::empty({rows, cols}, DType::f32, context.device());
+  fill(context, tensor, 0.0F, 1.0F, 3);
+  context.synchronize();
+  return tensor;
+}
+
+int sets_beyond_cache(const NormProblem& problem, std::int64_t cache_bytes) {
+  // A forward is the smaller of the two, so what suffices for it suffices for both.
+  const std::int64_t bytes = checked_mul(problem.tensor_bytes(), 2, "bench: bytes");
+  const std::int64_t sets = ceil_div(4 * cache_bytes, std::max<std::int64_t>(bytes, 1));
+  return static_cast<int>(std::clamp<std::int64_t>(sets, 1, 1 << 12));
+}
+
+NormData make_norm_data(Context& context, const NormProblem& problem, int sets, bool backward) {
+  const Device device = problem.device;
+  const DType dtype = problem.dtype;
+  const DType statistics = statistics_dtype(dtype);
+  NormData data;
+  data.gamma = Tensor::empty({problem.cols}, dtype, device);
+  data.beta = Tensor::empty({problem.cols}, dtype, device);
+  fill(context, data.gamma, 1.0F, 0.25F, 1);
+  fill(context, data.beta, 0.0F, 0.5F, 2);
+  for (int i = 0; i < sets; ++i) {
+    const auto seed = 16 + 4 * static_cast<std::uint64_t>(i);
+    NormSet set;
+    set.x = Tensor::empty({problem.rows, problem.cols}, dtype, device);
+    set.out = Tensor::empty({problem.rows, problem.cols}, dtype, device);
+    set.mean = Tensor::empty({problem.rows}, statistics, device);
+    set.rstd = Tensor::empty({problem.rows}, statistics, device);
+    fill(context, set.x, 0.5F, 2.0F, seed);
+    fill(context, set.out, 0.0F, 1.0F, seed + 1);
+    if (backward) {
+      set.dy = Tensor::empty({problem.rows, problem.cols}, dtype, device);
+      set.dgamma = Tensor::empty({problem.cols}, dtype, device);
+      set.dbeta = Tensor::empty({problem.cols}, dtype, device);
+      fill(context, set.dy, 0.0F, 1.0F, seed + 2);
+    }
+    data.sets.push_back(std::move(set));
+  }
+  // The backward of every contender starts from the same statistics: those of our forward.
+  NormProblem forward = problem;
+  forward.direction = Direction::forward;
+  const NormCall prepare = touchstone_call(context, forward, data);
+  for (NormSet& set : data.sets) prepare(set);
+  context.synchronize();
+  return data;
+}
+
+NormCall touchstone_call(Context& context, const NormProblem& problem, const NormData& data) {
+  const bool forward = problem.direction == Direction::forward;
+  if (problem.kind == norm::Kind::layer) {
+    if (forward) return [&](NormSet& set) { layer_norm(context, layer_forward(data, set)); };
+    return [&](NormSet& set) { layer_norm_backward(context, layer_backward(data, set)); };
+  }
+  if (forward) return [&](NormSet& set) { rms_norm(context, rms_forward(data, set)); };
+  return [&](NormSet& set) { rms_norm_backward(context, rms_backward(data, set)); };
+}
+
+std::vector<ImplementationReport> touchstone_implementations(Context& context,
+                                                             const NormProblem& problem,
+                                                             NormData& data) {
+  const bool forward = problem.direction == Direction::forward;
+  NormSet& set = data.sets.front();
+  if (problem.kind == norm::Kind::layer) {
+    return forward ? layer_norm_implementations(context, layer_forward(data, set))
+                   : layer_norm_backward_implementations(context, layer_backward(data, set));
+  }
+  return forward ? rms_norm_implementations(context, rms_forward(data, set))
+                 : rms_norm_backward_implementations(context, rms_backward(data, set));
+}
+
+std::string touchstone_implementation(Context& context, const NormProblem& problem,
+                                      NormData& data) {
+  if (!context.implementation().empty()) return context.implementation();
+  for (const ImplementationReport& report : touchstone_implementations(context, problem, data)) {
+    if (report.accepted) return report.name;
+  }
+  return "none";
+}
+
+}  // namespace touchstone::bench

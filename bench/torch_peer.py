@@ -1,0 +1,219 @@
+"""PyTorch's norms, timed on behalf of `touchstone bench`.
+
+Reads one JSON object per line from standard input and answers each with one on standard output, so
+that the parent decides when this process runs and when it rests:
+
+  {"do": "prepare", "slot": 0, "op": "layer_norm", "direction": "forward", "dtype": "bf16",
+   "rows": 8192, "cols": 4096, "device": "cuda:0", "threads": 1, "sets": 4, "launches": 16,
+   "sample_us": 2000, "eps": 1e-5, "compile": false}      -> {"ok": true}
+  {"do": "run", "slot": 0}                                -> {"us": 12.5}
+  {"do": "release", "slot": 0}                            -> {"ok": true}
+
+A failure is answered with {"error": "..."}. The first line is sent unasked: {"torch": "2.11.0"}.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+
+
+def open_channel():
+    """The answers' own file; whatever a library prints goes to standard error instead."""
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return channel
+
+
+class Case:
+    """One problem on rotating sets of operands."""
+
+    def __init__(self, torch, request):
+        self.torch = torch
+        self.device = torch.device(request["device"])
+        self.cols = request["cols"]
+        self.eps = request["eps"]
+        self.count = request["sets"]
+        dtype = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16,
+                 "f16": torch.float16}[request["dtype"]]
+        torch.manual_seed(1)
+
+        def random(*shape):
+            return torch.randn(*shape, device=self.device, dtype=torch.float32).to(dtype)
+
+        shape = (request["rows"], self.cols)
+        self.gamma = random(self.cols)
+        self.beta = random(self.cols)
+        self.x = [random(*shape) for _ in range(self.count)]
+        backward = request["direction"] == "backward"
+        self.dy = [random(*shape) for _ in range(self.count)] if backward else []
+        # The latest outputs of each set stay alive, so that a call writes where no call has
+        # written just before.
+        self.kept = [None] * self.count
+        layer = request["op"] == "layer_norm"
+        if backward:
+            self.call = self.backward_call(layer, request["compile"])
+        else:
+            self.call = self.forward_call(layer, request["compile"])
+
+    def forward_call(self, layer, compiled):
+        torch = self.torch
+        gamma, beta, shape, eps = self.gamma, self.beta, [self.cols], self.eps
+        if compiled:
+            function = self.compiled_forward(layer)
+            return lambda i: function(self.x[i], gamma, beta)
+        if layer:
+            return lambda i: torch.ops.aten.native_layer_norm(self.x[i], shape, gamma, beta, eps)
+        return lambda i: torch.nn.functional.rms_norm(self.x[i], shape, gamma, eps)
+
+    def backward_call(self, layer, compiled):
+        aten = self.torch.ops.aten
+        shape, eps = [self.cols], self.eps
+        if layer and not compiled:
+            saved = [aten.native_layer_norm(x, shape, self.gamma, self.beta, eps)[1:]
+                     for x in self.x]
+            return lambda i: aten.native_layer_norm_backward(
+                self.dy[i], self.x[i], shape, *saved[i], self.gamma, self.beta,
+                [True, True, True])
+        if not layer and not compiled and self.fused_rms_norm():
+            saved = [aten._fused_rms_norm(x, shape, self.gamma, eps)[1] for x in self.x]
+            return lambda i: aten._fused_rms_norm_backward(
+                self.dy[i], self.x[i], shape, saved[i], self.gamma, [True, True])
+        return self.autograd_call(layer, compiled)
+
+    def fused_rms_norm(self):
+        aten = self.torch.ops.aten
+        return self.device.type == "cuda" and hasattr(aten, "_fused_rms_norm_backward")
+
+    def compiled_forward(self, layer):
+        functional = self.torch.nn.functional
+        shape, eps = (self.cols,), self.eps
+        if layer:
+            return self.torch.compile(lambda x, g, b: functional.layer_norm(x, shape, g, b, eps))
+        return self.torch.compile(lambda x, g, b: functional.rms_norm(x, shape, g, eps))
+
+    def autograd_call(self, layer, compiled):
+        torch = self.torch
+        if compiled:
+            # A backward that is run many times must not recycle what the forward left for it.
+            torch._functorch.config.donated_buffer = False
+            function = self.compiled_forward(layer)
+        else:
+            def function(x, gamma, _):
+                return torch.nn.functional.rms_norm(x, [self.cols], gamma, self.eps)
+        gamma = self.gamma.detach().requires_grad_()
+        beta = self.beta.detach().requires_grad_()
+        inputs = [x.detach().requires_grad_() for x in self.x]
+        outputs = [function(x, gamma, beta) for x in inputs]
+        wanted = [gamma, beta] if layer else [gamma]
+        return lambda i: torch.autograd.grad(outputs[i], [inputs[i], *wanted], self.dy[i],
+                                             retain_graph=True)
+
+    def run_set(self, i):
+        self.kept[i % self.count] = self.call(i % self.count)
+
+
+class CpuTimer:
+    def __init__(self, torch, request):
+        case = Case(torch, request)
+        self.case = case
+        self.next = 0
+        for i in range(case.count):
+            case.run_set(i)
+        start = time.perf_counter_ns()
+        case.run_set(0)
+        once_us = (time.perf_counter_ns() - start) / 1e3
+        self.calls = max(1, min(100000, round(request["sample_us"] / max(once_us, 0.1))))
+        self.steady = request["sets"] == 1
+
+    def run(self):
+        if self.steady:
+            self.case.run_set(0)
+        start = time.perf_counter_ns()
+        for _ in range(self.calls):
+            self.case.run_set(self.next)
+            self.next += 1
+        return (time.perf_counter_ns() - start) / 1e3 / self.calls
+
+
+class CudaTimer:
+    REPLAYS = 3
+
+    def __init__(self, torch, request):
+        self.torch = torch
+        self.launches = request["launches"]
+        self.stream = torch.cuda.Stream()
+        # The case is made on the stream that is captured later: autograd runs a backward on the
+        # stream of its forward.
+        with torch.cuda.stream(self.stream):
+            case = Case(torch, request)
+            for i in range(case.count):
+                case.run_set(i)
+        self.stream.synchronize()
+        self.case = case
+        case.kept = [None] * case.count
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
+            for i in range(self.launches):
+                case.run_set(i)
+        self.run()
+
+    def run(self):
+        torch = self.torch
+        times = []
+        with torch.cuda.stream(self.stream):
+            self.graph.replay()
+            for _ in range(self.REPLAYS):
+                start = torch.cuda.Event(enable_timing=True)
+                stop = torch.cuda.Event(enable_timing=True)
+                start.record()
+                self.graph.replay()
+                stop.record()
+                stop.synchronize()
+                times.append(start.elapsed_time(stop) * 1e3 / self.launches)
+        return statistics.median(times)
+
+
+def prepare(torch, request):
+    torch.set_num_threads(request["threads"])
+    device = torch.device(request["device"])
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            return CudaTimer(torch, request)
+    return CpuTimer(torch, request)
+
+
+def answer(torch, slots, request):
+    slot = request["slot"]
+    if request["do"] == "prepare":
+        slots[slot] = prepare(torch, request)
+        return {"ok": True}
+    if request["do"] == "run":
+        return {"us": slots[slot].run()}
+    if request["do"] == "release":
+        slots.pop(slot, None)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return {"ok": True}
+    return {"error": "unknown request"}
+
+
+def main():
+    channel = open_channel()
+    try:
+        import torch
+    except ImportError:
+        print(json.dumps({"error": "not installed"}), file=channel)
+        return
+    print(json.dumps({"torch": torch.__version__}), file=channel)
+    slots = {}
+    for line in sys.stdin:
+        try:
+            reply = answer(torch, slots, json.loads(line))
+        except Exception as error:  # noqa: BLE001, whatever it is, the parent is told and goes on
+            reply = {"error": (str(error).splitlines() or [type(error).__name__])[0]}
+        print(json.dumps(reply), file=channel)
+
+
+main()

@@ -1,0 +1,44 @@
+# Language level, warnings, sanitizers, compiler cache.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+  find_program(TOUCHSTONE_CCACHE ccache)
+  mark_as_advanced(TOUCHSTONE_CCACHE)
+  if(TOUCHSTONE_CCACHE)
+    foreach(language CXX CUDA)
+      if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+        set(CMAKE_${language}_COMPILER_LAUNCHER "${TOUCHSTONE_CCACHE}")
+      endif()
+    endforeach()
+  endif()
+endif()
+
+# Link it privately: these flags are ours, never those of a user of the library. nvcc splits every
+# .cu into host code full of its own idioms, so CUDA sources get only the checks that survive that.
+add_library(touchstone_warnings INTERFACE)
+target_compile_options(touchstone_warnings INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Wdouble-promotion>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>")
+if(TOUCHSTONE_WERROR)
+  target_compile_options(touchstone_warnings INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Werror>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
+endif()
+
+# For code whose rounding is part of its meaning (the oracles, error-free transformations): no
+# multiply and add may be merged into one rounding behind the author's back.
+add_library(touchstone_strict_fp INTERFACE)
+target_compile_options(touchstone_strict_fp INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>")
+
+if(TOUCHSTONE_SANITIZE)
+  # Directory-wide, because a sanitizer must see every object that is linked together.
+  add_compile_options(
+    "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TOUCHSTONE_SANITIZE}>"
+    "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>"
+    "$<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>")
+  add_link_options("-fsanitize=${TOUCHSTONE_SANITIZE}")
+endif()

@@ -1,0 +1,29 @@
+# Every switch of the build. A project that embeds Touchstone gets the library and nothing else.
+option(BUILD_SHARED_LIBS "Build libtouchstone as a shared library" OFF)
+option(TOUCHSTONE_BUILD_CLI "Build the touchstone program and its benchmark harness"
+  ${PROJECT_IS_TOP_LEVEL})
+option(TOUCHSTONE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TOUCHSTONE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(TOUCHSTONE_WERROR "Treat warnings as errors" OFF)
+
+set(TOUCHSTONE_CUDA "AUTO" CACHE STRING
+  "CUDA kernels: ON, OFF, or AUTO (on where both nvcc and a GPU are found)")
+set_property(CACHE TOUCHSTONE_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+# Real code for Ampere and Hopper. 90a has no PTX form that runs anywhere else, and a PTX copy of 80
+# would be compiled at first launch on every newer GPU, so neither carries one.
+set(TOUCHSTONE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING
+  "GPU architectures, in the notation of CMAKE_CUDA_ARCHITECTURES")
+
+set(TOUCHSTONE_SANITIZE "" CACHE STRING
+  "Sanitizers for host code: empty, 'address,undefined' or 'thread'")
+set_property(CACHE TOUCHSTONE_SANITIZE PROPERTY STRINGS "" "address,undefined" "thread")
+
+# The tests exercise the program too, so they come with it.
+if(TOUCHSTONE_BUILD_TESTS AND NOT TOUCHSTONE_BUILD_CLI)
+  message(FATAL_ERROR "TOUCHSTONE_BUILD_TESTS=ON needs TOUCHSTONE_BUILD_CLI=ON")
+endif()
+
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()

@@ -1,0 +1,68 @@
+// What an operator runs with: a device, its stream, CPU threads and scratch memory. A context
+// serves one calling thread at a time; make one per thread (they are cheap to keep, not to make).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "touchstone/core/device.h"
+
+namespace touchstone {
+
+class ThreadPool;
+
+struct ContextOptions {
+  Device device = Device::cpu();
+  // CPU: threads that share the work, the caller included. 0 = every core this process may use.
+  // Results are the same bits for any number.
+  int threads = 0;
+  // CUDA: a cudaStream_t owned by the caller; null = the default stream.
+  void* stream = nullptr;
+  // CUDA: scratch memory, allocated once, here. Operators never allocate device memory.
+  std::int64_t workspace_bytes = std::int64_t{64} << 20;
+  // Runs this implementation of every operator instead of the first that accepts ("" = choose).
+  std::string implementation{};
+};
+
+class Context {
+ public:
+  // InvalidArgument for a negative count or size; Unsupported for a CUDA device that is not there.
+  explicit Context(ContextOptions options = {});
+  ~Context();
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+
+  Device device() const;
+  int threads() const;
+  void* stream() const;
+  const std::string& implementation() const;
+  void set_implementation(std::string name);
+
+  // Waits until all work submitted through this context is done. Reports asynchronous failures.
+  void synchronize();
+
+  // Makes room for operators that need more scratch than there is. Not during graph capture.
+  void reserve_workspace(std::int64_t bytes);
+  std::int64_t workspace_bytes() const;
+
+  // For operators. Scratch of at least `bytes`, 256-byte aligned, valid until the next call of
+  // workspace() on this context. CPU scratch grows by itself; CUDA scratch does not (OutOfMemory
+  // says how much to reserve).
+  void* workspace(std::int64_t bytes);
+  ThreadPool& pool();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// One line of the answer to "which implementation would run, and why not the others?"
+struct ImplementationReport {
+  std::string name;
+  bool accepted = false;
+  std::string refusal;  // empty when accepted
+};
+
+}  // namespace touchstone

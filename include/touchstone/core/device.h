@@ -1,0 +1,50 @@
+// Where data lives and where an operator runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace touchstone {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+
+  static constexpr Device cpu() { return {DeviceKind::cpu, 0}; }
+  static constexpr Device cuda(int index = 0) { return {DeviceKind::cuda, index}; }
+  constexpr bool is_cuda() const { return kind == DeviceKind::cuda; }
+  friend constexpr bool operator==(Device, Device) = default;
+};
+
+// "cpu", "cuda:0"
+std::string name_of(Device device);
+
+struct CudaDeviceInfo {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int multiprocessors = 0;
+  std::int64_t memory_bytes = 0;
+  std::int64_t l2_bytes = 0;
+};
+
+// Whether this build holds CUDA code at all.
+bool built_with_cuda();
+
+// The GPUs this process can use; empty without a driver, without a GPU, or in a CPU-only build.
+std::vector<CudaDeviceInfo> cuda_devices();
+
+// SIMD instruction sets the CPU operators were compiled for and this machine has, best first.
+std::vector<std::string> simd_targets();
+
+// The one in use.
+std::string simd_target();
+
+// Uses `target` (a name from simd_targets) from now on, in the whole process; "" = the best.
+// For tests and measurements; not to be called while operators run.
+void set_simd_target(const std::string& target);
+
+}  // namespace touchstone

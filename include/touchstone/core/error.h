@@ -1,0 +1,44 @@
+// The one error policy: operators and constructors throw a subclass of Error before anything is
+// written. A message reads `operator: argument: expected ..., got ...`.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace touchstone {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The caller passed something the contract forbids: shape, dtype, device, null, overlap, range.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+// The request is legal but this build, device or implementation cannot serve it.
+class Unsupported : public Error {
+ public:
+  using Error::Error;
+};
+
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
+// A file or a buffer from outside does not hold what it claims to hold.
+class CorruptData : public Error {
+ public:
+  using Error::Error;
+};
+
+// The CUDA runtime reported a failure.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace touchstone

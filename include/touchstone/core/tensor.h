@@ -1,0 +1,149 @@
+// Views and owning tensors. A view is plain data: pointer, dtype, device, shape, strides; it owns
+// nothing and copies freely. Sizes and strides are in elements, signed, 64-bit.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "touchstone/core/device.h"
+#include "touchstone/core/dtype.h"
+
+namespace touchstone {
+
+inline constexpr int kMaxRank = 8;
+
+namespace detail {
+
+template <class Pointer>
+struct BasicView {
+  Pointer data = nullptr;
+  DType dtype = DType::f32;
+  Device device;
+  int rank = 0;
+  std::array<std::int64_t, kMaxRank> shape{};
+  std::array<std::int64_t, kMaxRank> stride{};
+
+  // An absent optional argument is a default-constructed view: not defined. Empty tensors (an
+  // extent of zero) are defined even when their data is null.
+  constexpr bool defined() const { return data != nullptr || rank != 0; }
+
+  constexpr std::int64_t elements() const {
+    std::int64_t count = 1;
+    for (int i = 0; i < rank; ++i) count *= shape[static_cast<std::size_t>(i)];
+    return defined() ? count : 0;
+  }
+
+  constexpr bool contiguous() const {
+    if (elements() == 0) return true;
+    std::int64_t expected = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      const auto d = static_cast<std::size_t>(i);
+      if (shape[d] != 1 && stride[d] != expected) return false;
+      expected *= shape[d];
+    }
+    return true;
+  }
+
+  std::span<const std::int64_t> sizes() const {
+    return {shape.data(), static_cast<std::size_t>(rank)};
+  }
+};
+
+}  // namespace detail
+
+struct TensorView : detail::BasicView<void*> {};
+
+struct ConstTensorView : detail::BasicView<const void*> {
+  constexpr ConstTensorView() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a writable view is readable.
+  constexpr ConstTensorView(const TensorView& view) {
+    data = view.data;
+    dtype = view.dtype;
+    device = view.device;
+    rank = view.rank;
+    shape = view.shape;
+    stride = view.stride;
+  }
+};
+
+static_assert(std::is_trivially_copyable_v<TensorView>);
+static_assert(std::is_trivially_copyable_v<ConstTensorView>);
+
+// A row-major view of memory the caller owns. InvalidArgument for a negative extent, a rank above
+// kMaxRank or a size beyond 64 bits.
+TensorView make_view(void* data, std::span<const std::int64_t> shape, DType dtype,
+                     Device device = Device::cpu());
+ConstTensorView make_view(const void* data, std::span<const std::int64_t> shape, DType dtype,
+                          Device device = Device::cpu());
+
+// The same from typed memory on the CPU: make_view(values.data(), {rows, cols}).
+template <class T>
+auto make_view(T* data, std::initializer_list<std::int64_t> shape, Device device = Device::cpu()) {
+  const std::span<const std::int64_t> sizes(shape.begin(), shape.size());
+  using Void = std::conditional_t<std::is_const_v<T>, const void, void>;
+  return make_view(static_cast<Void*>(data), sizes, dtype_of<std::remove_const_t<T>>, device);
+}
+
+// The same view with the elements of dimension `dim` taken `stride` elements apart.
+TensorView with_stride(TensorView view, int dim, std::int64_t stride);
+ConstTensorView with_stride(ConstTensorView view, int dim, std::int64_t stride);
+
+// "[4096, 1024]"
+std::string shape_string(std::span<const std::int64_t> shape);
+
+// Owns its memory (64-byte aligned on the CPU, cudaMalloc on CUDA) and is always contiguous.
+class Tensor {
+ public:
+  Tensor() = default;
+
+  // Contents undefined. OutOfMemory when the allocation fails.
+  static Tensor empty(std::span<const std::int64_t> shape, DType dtype,
+                      Device device = Device::cpu());
+  static Tensor empty(std::initializer_list<std::int64_t> shape, DType dtype,
+                      Device device = Device::cpu());
+  static Tensor zeros(std::initializer_list<std::int64_t> shape, DType dtype,
+                      Device device = Device::cpu());
+
+  // A copy on another device, complete when the call returns. A copy on the same device too.
+  Tensor to(Device device) const;
+
+  const TensorView& view() { return view_; }
+  ConstTensorView view() const { return view_; }
+  // NOLINTBEGIN(google-explicit-constructor): a tensor is passed where a view is wanted.
+  operator TensorView() { return view_; }
+  operator ConstTensorView() const { return view_; }
+  // NOLINTEND(google-explicit-constructor)
+
+  DType dtype() const { return view_.dtype; }
+  Device device() const { return view_.device; }
+  std::span<const std::int64_t> sizes() const { return view_.sizes(); }
+  std::int64_t elements() const { return view_.elements(); }
+  std::int64_t bytes() const { return elements() * size_of(view_.dtype); }
+  void* data() { return view_.data; }
+  const void* data() const { return view_.data; }
+
+  // The elements of a CPU tensor; InvalidArgument when T is not its dtype or it lives elsewhere.
+  template <class T>
+  std::span<T> values() {
+    check_host_access(dtype_of<T>);
+    return {static_cast<T*>(view_.data), static_cast<std::size_t>(elements())};
+  }
+  template <class T>
+  std::span<const T> values() const {
+    check_host_access(dtype_of<T>);
+    return {static_cast<const T*>(view_.data), static_cast<std::size_t>(elements())};
+  }
+
+ private:
+  void check_host_access(DType wanted) const;
+
+  TensorView view_;
+  std::shared_ptr<void> memory_;
+};
+
+}  // namespace touchstone

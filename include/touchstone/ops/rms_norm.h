@@ -1,0 +1,62 @@
+// RMS norm over the last dimension, forward and backward.
+//
+//   h    = x                                     (x + residual, rounded to the dtype, when fused)
+//   rstd = 1 / sqrt(sum(h^2) / D + eps)
+//   y    = h * rstd * (weight_offset + weight)
+//
+// Backward, with xhat = h * rstd and g = dy * (weight_offset + weight):
+//   dx      = rstd * (g - xhat * sum(g * xhat) / D)   (+ dsum when fused)
+//   dweight = sum over rows of dy * xhat
+//
+// Rounding point. Model families disagree, and it changes bits:
+//   once           h * rstd * weight in f32, rounded once at the end
+//   before_weight  h * rstd rounded to the dtype of x, then times the weight, rounded again
+// The backward treats both roundings as the identity.
+// Weight offset. 0 for most models; 1 for those that store weight - 1. The sum is taken in f32.
+//
+// Shapes, dtypes, accuracy, special values, aliasing, empty input, promises and cost are those of
+// layer_norm.h, with weight in gamma's place and no mean and no beta.
+#pragma once
+
+#include <vector>
+
+#include "touchstone/core/context.h"
+#include "touchstone/core/tensor.h"
+
+namespace touchstone {
+
+enum class RmsNormRounding { once, before_weight };
+
+struct RmsNormArgs {
+  ConstTensorView x{};         // [.., D]
+  ConstTensorView residual{};  // [.., D], optional
+  ConstTensorView weight{};    // [D], optional: weight_offset + weight = 1
+  TensorView y{};              // [.., D]
+  TensorView sum{};            // [.., D], x + residual; given exactly when residual is
+  TensorView rstd{};           // [..], optional
+  double eps = 1e-6;           // finite, >= 0
+  double weight_offset = 0;    // finite
+  RmsNormRounding rounding = RmsNormRounding::once;
+};
+
+struct RmsNormBackwardArgs {
+  ConstTensorView dy{};      // [.., D]
+  ConstTensorView x{};       // [.., D], what the forward normalised: its x, or its sum when fused
+  ConstTensorView rstd{};    // [..]
+  ConstTensorView weight{};  // [D], optional
+  ConstTensorView dsum{};    // [.., D], optional: the gradient that reaches sum directly
+  TensorView dx{};           // [.., D]; when fused, the gradient of x and of residual alike
+  TensorView dweight{};      // [D], optional
+  double weight_offset = 0;
+};
+
+void rms_norm(Context& context, const RmsNormArgs& args);
+void rms_norm_backward(Context& context, const RmsNormBackwardArgs& args);
+
+// As layer_norm_implementations.
+std::vector<ImplementationReport> rms_norm_implementations(Context& context,
+                                                           const RmsNormArgs& args);
+std::vector<ImplementationReport> rms_norm_backward_implementations(
+    Context& context, const RmsNormBackwardArgs& args);
+
+}  // namespace touchstone

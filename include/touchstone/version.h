@@ -1,0 +1,14 @@
+// The version of Touchstone, written once: CMake and packagers read these three lines.
+#pragma once
+
+#define TOUCHSTONE_VERSION_MAJOR 0
+#define TOUCHSTONE_VERSION_MINOR 1
+#define TOUCHSTONE_VERSION_PATCH 0
+
+namespace touchstone {
+
+// Version of the library that was linked, as "major.minor.patch". A program can compare it with the
+// macros above to see that its headers and its library belong together.
+const char* version() noexcept;
+
+}  // namespace touchstone

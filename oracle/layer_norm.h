@@ -1,0 +1,251 @@
+// Layer norm in float64: the specification the kernels are held to.
+//
+//   h    = x + residual                                    (h = x without a residual)
+//   mean = sum_j h_j / D        var = sum_j (h_j - mean)^2 / D        rstd = 1 / sqrt(var + eps)
+//   xhat = (h - mean) * rstd
+//   y    = xhat * gamma + beta                             (gamma = 1, beta = 0 when absent)
+//
+// Deliberately naive: one row after another, one quantity per loop, nothing fused. The forward is
+// templated on the scalar, so that it runs on double, on dual numbers and on wider types in tests.
+// float32 inputs over their whole range, promoted to double, neither overflow nor underflow here.
+// With eps = 0 a constant row has rstd = inf and y = NaN, as the formula says.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace touchstone::oracle {
+
+// Row statistics. The rounded mean is off by up to half an ulp, which at mean/sigma = 1e6 is no
+// longer small beside sigma; `delta` is the mean of what is left after subtracting it, so
+// (h - mean) - delta is centred to the last bit. In exact arithmetic delta is zero.
+template <class S>
+struct RowStats {
+  S mean;
+  S delta;
+  S rstd;
+
+  S centred(const S& h) const { return (h - mean) - delta; }
+  S xhat(const S& h) const { return centred(h) * rstd; }
+};
+
+template <class S>
+RowStats<S> layer_norm_stats(int64_t cols, const S* h, double eps) {
+  using std::sqrt;
+  const double count = static_cast<double>(cols);
+  RowStats<S> stats;
+
+  S sum = 0.0;
+  for (int64_t j = 0; j < cols; ++j) sum += h[j];
+  stats.mean = sum / count;
+
+  S rest = 0.0;
+  for (int64_t j = 0; j < cols; ++j) rest += h[j] - stats.mean;
+  stats.delta = rest / count;
+
+  S squares = 0.0;
+  for (int64_t j = 0; j < cols; ++j) {
+    const S d = stats.centred(h[j]);
+    squares += d * d;
+  }
+  stats.rstd = 1.0 / sqrt(squares / count + eps);
+  return stats;
+}
+
+template <class S>
+struct LayerNormForward {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  double eps = 0.0;
+  const S* x = nullptr;         // [rows, cols]
+  const S* residual = nullptr;  // [rows, cols] or absent
+  const S* gamma = nullptr;     // [cols] or absent
+  const S* beta = nullptr;      // [cols] or absent
+  S* y = nullptr;               // [rows, cols]
+  S* sum = nullptr;             // [rows, cols] x + residual, if wanted
+  S* mean = nullptr;            // [rows], if wanted
+  S* rstd = nullptr;            // [rows], if wanted
+};
+
+template <class S>
+void layer_norm_forward(const LayerNormForward<S>& a) {
+  std::vector<S> added(a.residual ? static_cast<size_t>(a.cols) : 0);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const int64_t row = i * a.cols;
+    const S* h = a.x + row;
+    if (a.residual) {
+      for (int64_t j = 0; j < a.cols; ++j) {
+        added[static_cast<size_t>(j)] = a.x[row + j] + a.residual[row + j];
+      }
+      h = added.data();
+    }
+    const RowStats<S> stats = layer_norm_stats(a.cols, h, a.eps);
+    for (int64_t j = 0; j < a.cols; ++j) {
+      S y = stats.xhat(h[j]);
+      if (a.gamma) y *= a.gamma[j];
+      if (a.beta) y += a.beta[j];
+      a.y[row + j] = y;
+      if (a.sum) a.sum[row + j] = h[j];
+    }
+    if (a.mean) a.mean[i] = stats.mean + stats.delta;
+    if (a.rstd) a.rstd[i] = stats.rstd;
+  }
+}
+
+// The gradients of both derivations and their magnitude sums share one argument list. `h` is what
+// was normalised (x, or x + residual); statistics are computed afresh from it. `dsum` is the
+// gradient that reaches h past the norm, through the residual stream; the gradient of h is the
+// gradient of x and of the residual alike.
+struct LayerNormBackward {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  double eps = 0.0;
+  const double* dy = nullptr;     // [rows, cols]
+  const double* h = nullptr;      // [rows, cols]
+  const double* gamma = nullptr;  // [cols] or absent
+  const double* dsum = nullptr;   // [rows, cols] or absent
+  double* dx = nullptr;           // [rows, cols], if wanted
+  double* dgamma = nullptr;       // [cols], if wanted
+  double* dbeta = nullptr;        // [cols], if wanted
+};
+
+namespace layer_norm_detail {
+
+// g = dy * gamma, the gradient with respect to xhat.
+inline std::vector<double> xhat_gradient(const LayerNormBackward& a, int64_t row) {
+  std::vector<double> g(static_cast<size_t>(a.cols));
+  for (int64_t j = 0; j < a.cols; ++j) {
+    g[static_cast<size_t>(j)] = a.dy[row + j] * (a.gamma ? a.gamma[j] : 1.0);
+  }
+  return g;
+}
+
+inline void clear_column_sums(const LayerNormBackward& a) {
+  for (int64_t j = 0; j < a.cols; ++j) {
+    if (a.dgamma) a.dgamma[j] = 0.0;
+    if (a.dbeta) a.dbeta[j] = 0.0;
+  }
+}
+
+}  // namespace layer_norm_detail
+
+// First derivation: the chain rule step by step, through the variance and then through the mean.
+inline void layer_norm_backward(const LayerNormBackward& a) {
+  const double count = static_cast<double>(a.cols);
+  layer_norm_detail::clear_column_sums(a);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const int64_t row = i * a.cols;
+    const double* h = a.h + row;
+    const double* dy = a.dy + row;
+    const RowStats<double> stats = layer_norm_stats(a.cols, h, a.eps);
+    const std::vector<double> g = layer_norm_detail::xhat_gradient(a, row);
+
+    for (int64_t j = 0; j < a.cols; ++j) {
+      if (a.dgamma) a.dgamma[j] += dy[j] * stats.xhat(h[j]);
+      if (a.dbeta) a.dbeta[j] += dy[j];
+    }
+    if (!a.dx) continue;
+
+    // xhat_j = (h_j - mean) * rstd, and d rstd / d var = -rstd^3 / 2.
+    double dvar = 0.0;
+    for (int64_t j = 0; j < a.cols; ++j) {
+      dvar += g[static_cast<size_t>(j)] * stats.centred(h[j]);
+    }
+    dvar *= -0.5 * stats.rstd * stats.rstd * stats.rstd;
+
+    // mean enters every xhat_j directly, and the variance through sum_j (h_j - mean)^2.
+    double sum_g = 0.0;
+    double sum_centred = 0.0;
+    for (int64_t j = 0; j < a.cols; ++j) {
+      sum_g += g[static_cast<size_t>(j)];
+      sum_centred += stats.centred(h[j]);
+    }
+    const double dmean = -stats.rstd * sum_g - dvar * 2.0 * sum_centred / count;
+
+    for (int64_t j = 0; j < a.cols; ++j) {
+      const double direct = g[static_cast<size_t>(j)] * stats.rstd;
+      const double through_var = dvar * 2.0 * stats.centred(h[j]) / count;
+      const double through_mean = dmean / count;
+      a.dx[row + j] = direct + through_var + through_mean + (a.dsum ? a.dsum[row + j] : 0.0);
+    }
+  }
+}
+
+// Second derivation, independent of the first: the Jacobian of one row written out,
+//   d xhat_j / d h_k = rstd * (delta_jk - 1/D - xhat_j xhat_k / D),
+// and its rows multiplied with g. O(D^2) per row, and nothing shared between the elements of dx.
+inline void layer_norm_backward_projection(const LayerNormBackward& a) {
+  const double count = static_cast<double>(a.cols);
+  std::vector<double> xhat(static_cast<size_t>(a.rows * a.cols));
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const int64_t row = i * a.cols;
+    const RowStats<double> stats = layer_norm_stats(a.cols, a.h + row, a.eps);
+    double* xhat_row = xhat.data() + row;
+    for (int64_t j = 0; j < a.cols; ++j) xhat_row[j] = stats.xhat(a.h[row + j]);
+    const std::vector<double> g = layer_norm_detail::xhat_gradient(a, row);
+    for (int64_t j = 0; j < a.cols && a.dx; ++j) {
+      double projected = 0.0;
+      for (int64_t k = 0; k < a.cols; ++k) {
+        const double identity = j == k ? 1.0 : 0.0;
+        projected +=
+            (identity - (1.0 + xhat_row[j] * xhat_row[k]) / count) * g[static_cast<size_t>(k)];
+      }
+      a.dx[row + j] = stats.rstd * projected + (a.dsum ? a.dsum[row + j] : 0.0);
+    }
+  }
+  // Column by column, where the first derivation goes row by row.
+  for (int64_t j = 0; j < a.cols; ++j) {
+    double dgamma = 0.0;
+    double dbeta = 0.0;
+    for (int64_t i = 0; i < a.rows; ++i) {
+      dgamma += a.dy[i * a.cols + j] * xhat[static_cast<size_t>(i * a.cols + j)];
+      dbeta += a.dy[i * a.cols + j];
+    }
+    if (a.dgamma) a.dgamma[j] = dgamma;
+    if (a.dbeta) a.dbeta[j] = dbeta;
+  }
+}
+
+// Sums of the magnitudes of the terms each output is made of: the scale of its rounding error.
+// |xhat * gamma| + |beta|.
+inline void layer_norm_forward_magnitude(const LayerNormForward<double>& a) {
+  LayerNormForward<double> without_beta = a;
+  without_beta.beta = nullptr;
+  layer_norm_forward(without_beta);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t j = 0; j < a.cols; ++j) {
+      double& y = a.y[i * a.cols + j];
+      y = std::fabs(y) + (a.beta ? std::fabs(a.beta[j]) : 0.0);
+    }
+  }
+}
+
+// dx: rstd * (|g| + |c1| + |xhat * c2|) + |dsum|, where c1 = mean(g) and c2 = mean(g * xhat);
+// dgamma: sum_i |dy * xhat|; dbeta: sum_i |dy|. Written to dx, dgamma and dbeta.
+inline void layer_norm_backward_magnitude(const LayerNormBackward& a) {
+  const double count = static_cast<double>(a.cols);
+  layer_norm_detail::clear_column_sums(a);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const int64_t row = i * a.cols;
+    const RowStats<double> stats = layer_norm_stats(a.cols, a.h + row, a.eps);
+    const std::vector<double> g = layer_norm_detail::xhat_gradient(a, row);
+    double c1 = 0.0;
+    double c2 = 0.0;
+    for (int64_t j = 0; j < a.cols; ++j) {
+      const double xhat = stats.xhat(a.h[row + j]);
+      c1 += g[static_cast<size_t>(j)] / count;
+      c2 += g[static_cast<size_t>(j)] * xhat / count;
+      if (a.dgamma) a.dgamma[j] += std::fabs(a.dy[row + j] * xhat);
+      if (a.dbeta) a.dbeta[j] += std::fabs(a.dy[row + j]);
+    }
+    for (int64_t j = 0; j < a.cols && a.dx; ++j) {
+      const double xhat = stats.xhat(a.h[row + j]);
+      a.dx[row + j] = stats.rstd * (std::fabs(g[static_cast<size_t>(j)]) + std::fabs(c1) +
+                                    std::fabs(xhat * c2)) +
+                      (a.dsum ? std::fabs(a.dsum[row + j]) : 0.0);
+    }
+  }
+}
+
+}  // namespace touchstone::oracle

@@ -1,0 +1,273 @@
+// The program as its users meet it: exit codes, what goes to which stream, JSON that can be read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "touchstone/core/device.h"
+#include "touchstone/version.h"
+
+namespace touchstone::cli {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+struct Result {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string contents(const std::string& path) {
+  const std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Runs a shell command in which $T is the program.
+Result shell(const std::string& command) {
+  const std::string errors = testing::TempDir() + "touchstone_cli_test.err";
+  const std::string line =
+      std::string("T='") + TOUCHSTONE_PROGRAM + "'; { " + command + "; } 2>'" + errors + "'";
+  Result result;
+  FILE* pipe = popen(line.c_str(), "r");
+  if (pipe == nullptr) return result;
+  std::array<char, 4096> buffer{};
+  std::size_t got = 0;
+  while ((got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
+    result.out.append(buffer.data(), got);
+  }
+  const int status = pclose(pipe);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.err = contents(errors);
+  return result;
+}
+
+Result touchstone(const std::string& arguments) { return shell("\"$T\" " + arguments); }
+
+long lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+TEST(Cli, SaysItsVersion) {
+  const Result result = touchstone("--version");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, std::string("touchstone ") + version() + "\n");
+}
+
+TEST(Cli, HelpIsData) {
+  for (const char* arguments : {"--help", "info --help", "bench --help", "selfcheck --help"}) {
+    const Result result = touchstone(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments;
+    EXPECT_THAT(result.out, HasSubstr("Usage: touchstone")) << arguments;
+    EXPECT_THAT(result.err, IsEmpty()) << arguments;
+  }
+}
+
+TEST(Cli, WithoutAVerbItExplainsItself) {
+  const Result result = touchstone("");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, IsEmpty());
+  EXPECT_THAT(result.err, HasSubstr("bench"));
+}
+
+struct Mistake {
+  const char* arguments;
+  const char* message;
+};
+
+class CliMistake : public testing::TestWithParam<Mistake> {};
+
+TEST_P(CliMistake, IsOneLineAndExitCodeTwo) {
+  const Result result = touchstone(GetParam().arguments);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, IsEmpty());
+  EXPECT_EQ(lines(result.err), 1) << result.err;
+  EXPECT_THAT(result.err, StartsWith("touchstone: "));
+  EXPECT_THAT(result.err, HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CliMistake,
+    testing::Values(
+        Mistake{"benhc", "did you mean 'bench'?"}, Mistake{"frobnicate", "touchstone --help"},
+        Mistake{"bench --ronds 3", "did you mean --rounds?"},
+        Mistake{"bench layernorm", "layernorm"}, Mistake{"bench layer_norm rms_norm", "rms_norm"},
+        Mistake{"bench --case tiny", "--case"}, Mistake{"bench --rounds 0", "--rounds"},
+        Mistake{"bench --rounds abc", "got 'abc'"}, Mistake{"bench --rounds 3.5", "got '3.5'"},
+        Mistake{"bench --threads 0", "--threads"}, Mistake{"bench --threads -1", "--threads"},
+        Mistake{"bench --dtype f33", "f33"}, Mistake{"bench --dtype i32", "--dtype"},
+        Mistake{"bench --device tpu", "--device"}, Mistake{"bench --device cuda:x", "cuda:x"},
+        Mistake{"bench --direction up", "--direction"}, Mistake{"bench --peers foo", "'foo'"},
+        Mistake{"bench --simd MMX", "MMX"},
+        Mistake{"bench layer_norm --impl fastest", "expected one of simd, plain, got 'fastest'"},
+        Mistake{"bench --rows 5", "both or neither"},
+        Mistake{"bench --rows 99999999999999999999 --cols 2", "'99999999999999999999'"},
+        Mistake{"info --op softmax", "softmax"}, Mistake{"info --op layer_norm --dtype f33", "f33"},
+        Mistake{"info --op layer_norm --dtype i8", "i8"},
+        Mistake{"info --op layer_norm --rows -1", "got '-1'"},
+        Mistake{"info --op layer_norm --rows 9223372036854775807", "64 bits"},
+        Mistake{"info --op", "--op"}, Mistake{"info more", "'more'"},
+        Mistake{"selfcheck --jsno", "did you mean --json?"}));
+
+// Sizes that cannot be served are refused before anything is allocated.
+INSTANTIATE_TEST_SUITE_P(
+    Huge, CliMistake,
+    testing::Values(Mistake{"bench layer_norm --rows 10000000 --cols 10000000",
+                            "MiB are available"},
+                    Mistake{"bench layer_norm --rows 1000000000 --cols 1000000000", "64 bits"},
+                    Mistake{"bench rms_norm --rows 4294967296 --cols 4294967296", "64 bits"}));
+
+TEST(Cli, ADeviceThatIsNotThereIsExitCodeThree) {
+  for (const char* arguments :
+       {"bench --device cuda:4095", "info --op rms_norm --device cuda:4095"}) {
+    const Result result = touchstone(arguments);
+    EXPECT_EQ(result.exit_code, 3) << arguments;
+    EXPECT_THAT(result.out, IsEmpty());
+    EXPECT_EQ(lines(result.err), 1) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("cuda:4095"));
+  }
+}
+
+TEST(Cli, InfoDescribesTheMachine) {
+  const Result text = touchstone("info");
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, HasSubstr(simd_target()));
+  EXPECT_THAT(text.out, Not(HasSubstr("\x1b"))) << "colours are for terminals";
+  const Result result = touchstone("info --json");
+  EXPECT_EQ(result.exit_code, 0);
+  const json info = json::parse(result.out);
+  EXPECT_EQ(info.at("version"), version());
+  EXPECT_GE(info.at("cpu").at("usable_cores").get<int>(), 1);
+  EXPECT_EQ(info.at("simd").at("chosen"), info.at("simd").at("targets").at(0));
+  EXPECT_EQ(info.at("cuda").at("built"), built_with_cuda());
+  EXPECT_EQ(info.at("cuda").at("devices").size(), cuda_devices().size());
+  EXPECT_EQ(info.at("operators").size(), 4U);
+}
+
+TEST(Cli, InfoShowsWhichImplementationRuns) {
+  for (const char* call :
+       {"layer_norm", "layer_norm --backward", "rms_norm", "rms_norm --backward"}) {
+    // Larger than any memory: a question about shapes allocates nothing.
+    const Result result = touchstone(
+        std::string("info --json --rows 1000000000 --cols 65536 --dtype bf16 --op ") + call);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json info = json::parse(result.out);
+    const json& list = info.at("implementations");
+    ASSERT_FALSE(list.empty());
+    EXPECT_EQ(list.at(0).at("chosen"), true);
+    for (const json& item : list) {
+      EXPECT_EQ(item.at("accepted").get<bool>(), item.at("refusal").get<std::string>().empty());
+    }
+  }
+}
+
+TEST(Cli, SelfcheckPasses) {
+  const Result result = touchstone("selfcheck --json");
+  ASSERT_EQ(result.exit_code, 0) << result.out;
+  const json document = json::parse(result.out);
+  EXPECT_EQ(document.at("ok"), true);
+  EXPECT_GE(document.at("checks").size(), 32U);
+  for (const json& check : document.at("checks")) {
+    EXPECT_EQ(check.at("ok"), true) << check;
+    EXPECT_LE(check.at("error_over_bound").get<double>(), 1.0) << check;
+  }
+}
+
+void expect_row(const json& row) {
+  for (const char* name : {"op", "impl", "device", "dtype", "regime"}) {
+    EXPECT_TRUE(row.at(name).is_string()) << name;
+  }
+  for (const char* name : {"us", "spread", "floor_us", "fraction", "copy_gbs", "copy_same_size_us",
+                           "best_us", "bytes", "error"}) {
+    EXPECT_TRUE(row.at(name).is_number()) << name;
+  }
+  EXPECT_EQ(row.at("shape").size(), 2U);
+  EXPECT_GT(row.at("us").get<double>(), 0);
+  EXPECT_GT(row.at("floor_us").get<double>(), 0);
+  EXPECT_NEAR(row.at("fraction").get<double>(),
+              row.at("floor_us").get<double>() / row.at("us").get<double>(), 1e-9);
+  EXPECT_EQ(row.at("correct"), true);
+  ASSERT_FALSE(row.at("peers").empty());
+  for (const json& peer : row.at("peers")) {
+    EXPECT_TRUE(peer.at("name").is_string());
+    EXPECT_GT(peer.at("us").get<double>(), 0);
+  }
+}
+
+TEST(Cli, BenchRowsAreComplete) {
+  const Result result = touchstone(
+      "bench rms_norm --rows 16 --cols 100 --dtype bf16 --regime cache --rounds 2 --threads 2 "
+      "--peers naive --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  const json document = json::parse(result.out);
+  for (const char* name : {"version", "machine", "date", "command", "simd"}) {
+    EXPECT_TRUE(document.at(name).is_string()) << name;
+  }
+  EXPECT_GT(document.at("copy_gbs").get<double>(), 0);
+  EXPECT_EQ(document.at("threads"), 2);
+  EXPECT_THAT(document.at("command").get<std::string>(), StartsWith("touchstone bench rms_norm"));
+  const json& rows = document.at("rows");
+  ASSERT_EQ(rows.size(), 2U);
+  for (const json& row : rows) expect_row(row);
+  EXPECT_EQ(rows.at(0).at("op"), "rms_norm_forward");
+  EXPECT_EQ(rows.at(1).at("op"), "rms_norm_backward");
+  EXPECT_EQ(rows.at(0).at("bytes"), 2 * 16 * 100 * 2);
+  EXPECT_EQ(rows.at(1).at("bytes"), 3 * 16 * 100 * 2);
+}
+
+TEST(Cli, BenchGoesOnWithoutTorch) {
+  const Result result = touchstone(
+      "bench layer_norm --rows 4 --cols 8 --regime cache --rounds 1 --direction forward "
+      "--python /nowhere/python --peers torch");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("torch: cannot start /nowhere/python"));
+  EXPECT_EQ(lines(result.err), 1) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("layer_norm_forward"));
+}
+
+TEST(Cli, BenchSurvivesAPythonThatIsNone) {
+  const Result result = touchstone(
+      "bench layer_norm --rows 4 --cols 8 --regime cache --rounds 1 --direction forward "
+      "--python /bin/true --peers torch");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(lines(result.err), 1) << result.err;
+}
+
+TEST(Cli, ForkJoinIsMeasured) {
+  const Result result = touchstone("bench fork_join --threads 2 --rounds 1 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json document = json::parse(result.out);
+  ASSERT_GE(document.at("fork_join").size(), 2U);
+  for (const json& row : document.at("fork_join")) EXPECT_GT(row.at("us").get<double>(), 0);
+}
+
+TEST(Cli, AReaderThatLeavesIsNoError) {
+  // Killed by SIGPIPE as any tool is, or a quiet exit where the signal is ignored; never a message.
+  const Result ended = shell("\"$T\" info | head -c 1 >/dev/null");
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_THAT(ended.err, IsEmpty());
+  const Result ignored = shell("(trap '' PIPE; sleep 0.2; \"$T\" info) | true");
+  EXPECT_EQ(ignored.exit_code, 0);
+  EXPECT_THAT(ignored.err, IsEmpty());
+}
+
+TEST(Cli, AFullDiskIsReported) {
+  const Result result = shell("\"$T\" info >/dev/full");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("standard output"));
+  EXPECT_EQ(lines(result.err), 1) << result.err;
+}
+
+}  // namespace
+}  // namespace touchstone::cli

@@ -1,0 +1,54 @@
+// Argument checks that every operator shares. Each throws InvalidArgument (or Unsupported for a
+// dtype) whose message reads `operator: argument: expected ..., got ...`.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "touchstone/core/context.h"
+#include "touchstone/core/tensor.h"
+
+namespace touchstone {
+
+// A named argument. Inputs and outputs differ only in what may overlap what.
+struct Argument {
+  const char* name;
+  ConstTensorView view;
+};
+
+// The memory a row-strided matrix touches, for overlap tests.
+struct RowLayout {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t stride = 0;  // in elements
+};
+
+class Checks {
+ public:
+  Checks(const char* op, const Context& context) : op_(op), context_(context) {}
+
+  [[noreturn]] void fail(const char* argument, const std::string& expected,
+                         const std::string& got) const;
+
+  // Given, with memory behind it (unless it has no elements), on the context's device.
+  void present(const Argument& a) const;
+  void dtype(const Argument& a, std::initializer_list<DType> allowed) const;
+  void shape(const Argument& a, std::span<const std::int64_t> expected) const;
+  void contiguous(const Argument& a) const;
+  void finite_at_least(const char* argument, double value, double minimum) const;
+
+  // Takes [.., D] apart into rows of D elements at one stride. `writable` rows may not coincide.
+  RowLayout rows(const Argument& a, bool writable) const;
+
+  // Refuses an output that shares memory with `other`, except, where `same_allowed`, when both
+  // are exactly the same elements in the same places.
+  void disjoint(const Argument& output, const Argument& other, bool same_allowed) const;
+
+ private:
+  const char* op_;
+  const Context& context_;
+};
+
+}  // namespace touchstone

@@ -1,0 +1,43 @@
+#include "touchstone/core/dtype.h"
+
+#include <string>
+
+namespace touchstone {
+
+std::int64_t size_of(DType dtype) {
+  return visit_dtype(dtype, []<class T>() { return static_cast<std::int64_t>(sizeof(T)); });
+}
+
+std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "f64";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::i64:
+      return "i64";
+    case DType::i32:
+      return "i32";
+    case DType::i8:
+      return "i8";
+    case DType::u8:
+      return "u8";
+  }
+  return "unknown";
+}
+
+DType parse_dtype(std::string_view name) {
+  std::string known;
+  for (const DType dtype : kAllDTypes) {
+    if (name_of(dtype) == name) return dtype;
+    known += known.empty() ? "" : ", ";
+    known += name_of(dtype);
+  }
+  throw InvalidArgument("dtype: expected one of " + known + ", got '" + std::string(name) + "'");
+}
+
+}  // namespace touchstone

@@ -1,0 +1,63 @@
+// Dispatch: per operator and device an ordered list of named implementations, fastest first and
+// one that takes everything last. Each can say why it refuses a problem.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "touchstone/core/context.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone {
+
+template <class Problem>
+struct Implementation {
+  const char* name;
+  DeviceKind device;
+  // Empty when the implementation takes the problem, else the reason it does not. Null = always.
+  std::string (*refuses)(const Context&, const Problem&);
+  void (*run)(Context&, const Problem&);
+
+  std::string refusal(const Context& context, const Problem& problem) const {
+    return refuses == nullptr ? std::string() : refuses(context, problem);
+  }
+};
+
+template <class Problem>
+std::vector<ImplementationReport> report_implementations(
+    std::span<const Implementation<Problem>> list, const Context& context, const Problem& problem) {
+  std::vector<ImplementationReport> reports;
+  for (const auto& implementation : list) {
+    if (implementation.device != context.device().kind) continue;
+    std::string refusal = implementation.refusal(context, problem);
+    reports.push_back({implementation.name, refusal.empty(), refusal});
+  }
+  return reports;
+}
+
+// Runs the first implementation that accepts, or the one the context names.
+template <class Problem>
+void run_first(const char* op, std::span<const Implementation<Problem>> list, Context& context,
+               const Problem& problem) {
+  const std::string& wanted = context.implementation();
+  std::string known;
+  for (const auto& implementation : list) {
+    if (implementation.device != context.device().kind) continue;
+    known += known.empty() ? "" : ", ";
+    known += implementation.name;
+    if (!wanted.empty() && wanted != implementation.name) continue;
+    const std::string refusal = implementation.refusal(context, problem);
+    if (refusal.empty()) {
+      implementation.run(context, problem);
+      return;
+    }
+    if (!wanted.empty()) {
+      throw Unsupported(std::string(op) + ": implementation '" + wanted + "' refuses: " + refusal);
+    }
+  }
+  throw Unsupported(std::string(op) + ": implementation: expected one of " + known + ", got '" +
+                    wanted + "'");
+}
+
+}  // namespace touchstone

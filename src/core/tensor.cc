@@ -1,0 +1,143 @@
+#include "touchstone/core/tensor.h"
+
+#include <cstring>
+#include <new>
+
+#include "core/cuda_runtime.h"
+#include "touchstone/core/checked.h"
+
+namespace touchstone {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector
+
+template <class View>
+void fill_shape(View& view, std::span<const std::int64_t> shape, DType dtype, Device device) {
+  if (shape.size() > static_cast<std::size_t>(kMaxRank)) {
+    throw InvalidArgument("view: expected a rank of at most " + std::to_string(kMaxRank) +
+                          ", got " + std::to_string(shape.size()));
+  }
+  view.dtype = dtype;
+  view.device = device;
+  view.rank = static_cast<int>(shape.size());
+  std::int64_t elements = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] < 0) {
+      throw InvalidArgument("view: expected extents of at least 0, got " + shape_string(shape));
+    }
+    view.shape[i] = shape[i];
+    view.stride[i] = elements;
+    // An extent of zero must not hide an overflow in the strides of the others.
+    elements = checked_mul(elements, shape[i] == 0 ? 1 : shape[i], "view: elements");
+  }
+  checked_mul(elements, size_of(dtype), "view: bytes");
+}
+
+template <class View>
+View restride(View view, int dim, std::int64_t stride) {
+  if (dim < 0 || dim >= view.rank) {
+    throw InvalidArgument("with_stride: dim: expected 0 to " + std::to_string(view.rank - 1) +
+                          ", got " + std::to_string(dim));
+  }
+  view.stride[static_cast<std::size_t>(dim)] = stride;
+  return view;
+}
+
+std::shared_ptr<void> allocate(std::int64_t bytes, Device device) {
+  if (device.is_cuda()) {
+    void* data = cuda::allocate(device.index, bytes);
+    return {data, [index = device.index](void* p) { cuda::release(index, p); }};
+  }
+  void* data =
+      ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kAlignment}, std::nothrow);
+  if (data == nullptr) {
+    throw OutOfMemory("tensor: cannot allocate " + std::to_string(bytes) + " bytes");
+  }
+  return {data, [](void* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+}
+
+}  // namespace
+
+std::string shape_string(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+TensorView make_view(void* data, std::span<const std::int64_t> shape, DType dtype, Device device) {
+  TensorView view;
+  view.data = data;
+  fill_shape(view, shape, dtype, device);
+  return view;
+}
+
+ConstTensorView make_view(const void* data, std::span<const std::int64_t> shape, DType dtype,
+                          Device device) {
+  ConstTensorView view;
+  view.data = data;
+  fill_shape(view, shape, dtype, device);
+  return view;
+}
+
+TensorView with_stride(TensorView view, int dim, std::int64_t stride) {
+  return restride(view, dim, stride);
+}
+
+ConstTensorView with_stride(ConstTensorView view, int dim, std::int64_t stride) {
+  return restride(view, dim, stride);
+}
+
+Tensor Tensor::empty(std::span<const std::int64_t> shape, DType dtype, Device device) {
+  Tensor tensor;
+  tensor.view_ = make_view(static_cast<void*>(nullptr), shape, dtype, device);
+  std::int64_t bytes = size_of(dtype);  // make_view has checked that the product fits
+  for (const std::int64_t extent : shape) bytes *= extent;
+  if (bytes > 0) {
+    tensor.memory_ = allocate(bytes, device);
+    tensor.view_.data = tensor.memory_.get();
+  }
+  return tensor;
+}
+
+Tensor Tensor::empty(std::initializer_list<std::int64_t> shape, DType dtype, Device device) {
+  return empty(std::span<const std::int64_t>(shape.begin(), shape.size()), dtype, device);
+}
+
+Tensor Tensor::zeros(std::initializer_list<std::int64_t> shape, DType dtype, Device device) {
+  Tensor tensor = empty(shape, dtype, device);
+  if (tensor.bytes() == 0) return tensor;
+  if (device.is_cuda()) {
+    cuda::fill_zero(device.index, tensor.data(), tensor.bytes(), nullptr);
+    cuda::synchronize(device.index, nullptr);
+  } else {
+    std::memset(tensor.data(), 0, static_cast<std::size_t>(tensor.bytes()));
+  }
+  return tensor;
+}
+
+Tensor Tensor::to(Device device) const {
+  if (!view_.defined()) return {};
+  Tensor result = empty(sizes(), dtype(), device);
+  if (bytes() == 0) return result;
+  if (!device.is_cuda() && !this->device().is_cuda()) {
+    std::memcpy(result.data(), data(), static_cast<std::size_t>(bytes()));
+    return result;
+  }
+  cuda::copy(device, result.data(), this->device(), data(), bytes(), nullptr);
+  cuda::synchronize(device.is_cuda() ? device.index : this->device().index, nullptr);
+  return result;
+}
+
+void Tensor::check_host_access(DType wanted) const {
+  if (view_.device.is_cuda()) {
+    throw InvalidArgument("tensor: values: expected a tensor on cpu, got " + name_of(view_.device));
+  }
+  if (wanted != view_.dtype) {
+    throw InvalidArgument("tensor: values: expected " + std::string(name_of(view_.dtype)) +
+                          ", got " + std::string(name_of(wanted)));
+  }
+}
+
+}  // namespace touchstone

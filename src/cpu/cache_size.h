@@ -1,0 +1,11 @@
+// How much of the machine's cache an operator may count on.
+#pragma once
+
+#include <cstdint>
+
+namespace touchstone {
+
+// Bytes of the largest cache that the first CPU can reach; a guess where the system does not say.
+std::int64_t last_level_cache_bytes();
+
+}  // namespace touchstone

@@ -1,0 +1,57 @@
+// Which SIMD target the dynamic dispatch uses: asking and choosing.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hwy/highway.h"
+#include "touchstone/core/device.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone {
+namespace {
+
+// What this machine can run, whatever set_simd_target has chosen since the program started.
+std::int64_t attainable_targets() {
+  // The first caller sees the unrestricted answer: only set_simd_target restricts it, and it asks
+  // here before it does so.
+  static const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  return targets;
+}
+
+// Highway numbers targets so that a lower bit means a better one.
+std::int64_t best_of(std::int64_t targets) { return targets & -targets; }
+
+}  // namespace
+
+std::vector<std::string> simd_targets() {
+  std::vector<std::string> names;
+  for (std::int64_t rest = attainable_targets(); rest != 0; rest &= rest - 1) {
+    names.emplace_back(hwy::TargetName(best_of(rest)));
+  }
+  return names;
+}
+
+std::string simd_target() {
+  attainable_targets();
+  return hwy::TargetName(best_of(hwy::SupportedTargets() & HWY_TARGETS));
+}
+
+void set_simd_target(const std::string& target) {
+  std::string known;
+  for (std::int64_t rest = attainable_targets(); rest != 0; rest &= rest - 1) {
+    const std::int64_t candidate = best_of(rest);
+    if (target == hwy::TargetName(candidate)) {
+      hwy::SetSupportedTargetsForTest(candidate);
+      hwy::GetChosenTarget().Update(candidate);
+      return;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(hwy::TargetName(candidate));
+  }
+  if (!target.empty()) {
+    throw InvalidArgument("set_simd_target: target: expected one of " + known + ", got " + target);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+}  // namespace touchstone

@@ -1,0 +1,78 @@
+// Kernel launches with the attributes our kernels use.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/check.h"
+#include "touchstone/core/context.h"
+
+namespace touchstone::cuda {
+
+struct LaunchShape {
+  unsigned blocks = 1;
+  unsigned threads = 1;
+  unsigned cluster = 1;           // blocks per cluster; 1 = no cluster
+  std::int64_t shared_bytes = 0;  // dynamic shared memory
+  bool overlap_previous = false;  // may start early; the kernel then waits by itself
+};
+
+inline cudaStream_t stream_of(const Context& context) {
+  return static_cast<cudaStream_t>(context.stream());
+}
+
+inline int device_attribute(const Context& context, cudaDeviceAttr attribute) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, attribute, context.device().index),
+        "cudaDeviceGetAttribute");
+  return value;
+}
+
+// The launch configuration and the attributes it points to.
+class LaunchConfig {
+ public:
+  LaunchConfig(const Context& context, const LaunchShape& shape) {
+    config_.gridDim = dim3(shape.blocks);
+    config_.blockDim = dim3(shape.threads);
+    config_.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
+    config_.stream = stream_of(context);
+    if (shape.cluster > 1) {
+      attributes_[config_.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes_[config_.numAttrs].val.clusterDim = {shape.cluster, 1, 1};
+      ++config_.numAttrs;
+    }
+    if (shape.overlap_previous) {
+      attributes_[config_.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes_[config_.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+      ++config_.numAttrs;
+    }
+    config_.attrs = attributes_;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+
+  const cudaLaunchConfig_t* get() const { return &config_; }
+
+ private:
+  cudaLaunchConfig_t config_{};
+  cudaLaunchAttribute attributes_[2]{};
+};
+
+// More than 48 KB of shared memory must be asked for, once per kernel and device.
+template <class Kernel>
+void allow_shared(Kernel* kernel, std::int64_t bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "cudaFuncSetAttribute");
+}
+
+template <class Params>
+void launch(const Context& context, const char* name, void (*kernel)(Params),
+            const LaunchShape& shape, const Params& params) {
+  const LaunchConfig config(context, shape);
+  check(cudaLaunchKernelEx(config.get(), kernel, params), name);
+  check_launch(name);
+}
+
+}  // namespace touchstone::cuda

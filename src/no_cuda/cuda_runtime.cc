@@ -1,0 +1,32 @@
+// The CUDA runtime of a build without CUDA: no devices, and a clear refusal for anything else.
+#include "core/cuda_runtime.h"
+
+#include "touchstone/core/error.h"
+
+namespace touchstone::cuda {
+namespace {
+
+[[noreturn]] void refuse() { throw Unsupported("cuda: this build has no CUDA code"); }
+
+}  // namespace
+
+bool built() { return false; }
+
+std::vector<CudaDeviceInfo> devices() { return {}; }
+
+void* allocate(int /*device*/, std::int64_t /*bytes*/) { refuse(); }
+
+void release(int /*device*/, void* /*data*/) noexcept {}
+
+void copy(Device /*dst_device*/, void* /*dst*/, Device /*src_device*/, const void* /*src*/,
+          std::int64_t /*bytes*/, void* /*stream*/) {
+  refuse();
+}
+
+void fill_zero(int /*device*/, void* /*dst*/, std::int64_t /*bytes*/, void* /*stream*/) {
+  refuse();
+}
+
+void synchronize(int /*device*/, void* /*stream*/) { refuse(); }
+
+}  // namespace touchstone::cuda

@@ -1,0 +1,25 @@
+// Layer norm and RMS norm on CUDA in a build without CUDA. Never reached through the public
+// operators: a context for a CUDA device cannot be made there.
+#include "ops/norm/norm.h"
+
+#include "touchstone/core/error.h"
+
+namespace touchstone::norm {
+namespace {
+
+constexpr char kRefusal[] = "this build has no CUDA code";
+
+}  // namespace
+
+std::string bulk_refuses_forward(const Context& /*context*/, const Forward& /*p*/) {
+  return kRefusal;
+}
+std::string bulk_refuses_backward(const Context& /*context*/, const Backward& /*p*/) {
+  return kRefusal;
+}
+void forward_bulk(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
+void backward_bulk(Context& /*context*/, const Backward& /*p*/) { throw Unsupported(kRefusal); }
+void forward_portable(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
+void backward_portable(Context& /*context*/, const Backward& /*p*/) { throw Unsupported(kRefusal); }
+
+}  // namespace touchstone::norm

@@ -1,0 +1,60 @@
+#include "touchstone/ops/layer_norm.h"
+
+#include "ops/norm/norm_checks.h"
+
+namespace touchstone {
+namespace {
+
+constexpr char kForwardName[] = "layer_norm";
+constexpr char kBackwardName[] = "layer_norm_backward";
+
+norm::Forward checked(const Context& context, const LayerNormArgs& args) {
+  return norm::check_forward(kForwardName, context, norm::Kind::layer,
+                             {.x = {"x", args.x},
+                              .residual = {"residual", args.residual},
+                              .gamma = {"gamma", args.gamma},
+                              .beta = {"beta", args.beta},
+                              .y = {"y", args.y},
+                              .sum = {"sum", args.sum},
+                              .mean = {"mean", args.mean},
+                              .rstd = {"rstd", args.rstd},
+                              .eps = args.eps,
+                              .weight_offset = 0,
+                              .round_before_weight = false});
+}
+
+norm::Backward checked(const Context& context, const LayerNormBackwardArgs& args) {
+  return norm::check_backward(kBackwardName, context, norm::Kind::layer,
+                              {.dy = {"dy", args.dy},
+                               .x = {"x", args.x},
+                               .mean = {"mean", args.mean},
+                               .rstd = {"rstd", args.rstd},
+                               .gamma = {"gamma", args.gamma},
+                               .dsum = {"dsum", args.dsum},
+                               .dx = {"dx", args.dx},
+                               .dgamma = {"dgamma", args.dgamma},
+                               .dbeta = {"dbeta", args.dbeta},
+                               .weight_offset = 0});
+}
+
+}  // namespace
+
+void layer_norm(Context& context, const LayerNormArgs& args) {
+  norm::run_forward(kForwardName, context, checked(context, args));
+}
+
+void layer_norm_backward(Context& context, const LayerNormBackwardArgs& args) {
+  norm::run_backward(kBackwardName, context, checked(context, args));
+}
+
+std::vector<ImplementationReport> layer_norm_implementations(Context& context,
+                                                             const LayerNormArgs& args) {
+  return norm::report(context, checked(context, args));
+}
+
+std::vector<ImplementationReport> layer_norm_backward_implementations(
+    Context& context, const LayerNormBackwardArgs& args) {
+  return norm::report(context, checked(context, args));
+}
+
+}  // namespace touchstone

@@ -1,0 +1,85 @@
+// What layer norm and RMS norm have in common: one problem description, checked already, and the
+// implementations that take it. RMS norm is layer norm with the mean held at zero and no beta.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "touchstone/core/context.h"
+#include "touchstone/core/dtype.h"
+
+namespace touchstone::norm {
+
+enum class Kind : std::uint8_t { layer, rms };
+
+// A matrix [rows, cols] of known dtype: element (r, c) at data[r * stride + c]. Null = absent.
+struct ConstRows {
+  const void* data = nullptr;
+  std::int64_t stride = 0;
+};
+struct Rows {
+  void* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+// Statistics are f64 when dtype is f64, else f32. `rows` and `cols` are positive.
+struct Forward {
+  Kind kind = Kind::layer;
+  DType dtype = DType::f32;         // of x, residual, y, sum
+  DType weight_dtype = DType::f32;  // of gamma and beta
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  ConstRows x;
+  ConstRows residual;
+  const void* gamma = nullptr;
+  const void* beta = nullptr;
+  Rows y;
+  Rows sum;
+  void* mean = nullptr;
+  void* rstd = nullptr;
+  double eps = 0;
+  double weight_offset = 0;          // added to gamma where gamma is present
+  bool round_before_weight = false;  // RMS only
+};
+
+struct Backward {
+  Kind kind = Kind::layer;
+  DType dtype = DType::f32;              // of dy, x, dsum, dx
+  DType weight_dtype = DType::f32;       // of gamma
+  DType weight_grad_dtype = DType::f32;  // of dgamma and dbeta
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  ConstRows dy;
+  ConstRows x;
+  const void* mean = nullptr;  // null for RMS
+  const void* rstd = nullptr;
+  const void* gamma = nullptr;
+  ConstRows dsum;
+  Rows dx;
+  void* dgamma = nullptr;
+  void* dbeta = nullptr;
+  double weight_offset = 0;
+};
+
+// CPU, Highway, every SIMD target: norm_cpu.cc.
+void forward_simd(Context& context, const Forward& p);
+void backward_simd(Context& context, const Backward& p);
+
+// CPU, plain loops, one thread, no intrinsics: norm_plain.cc.
+void forward_plain(Context& context, const Forward& p);
+void backward_plain(Context& context, const Backward& p);
+
+// CUDA. `bulk` is the Hopper pipeline and refuses what it cannot take; `portable` takes anything
+// on any device. norm_cuda.cu, or src/no_cuda in a CPU-only build.
+std::string bulk_refuses_forward(const Context& context, const Forward& p);
+std::string bulk_refuses_backward(const Context& context, const Backward& p);
+void forward_bulk(Context& context, const Forward& p);
+void backward_bulk(Context& context, const Backward& p);
+void forward_portable(Context& context, const Forward& p);
+void backward_portable(Context& context, const Backward& p);
+
+// A row whose mean square (+ eps) is not finite, or is below this, is redone on scaled data:
+// above it, squares lost to underflow are below 2^-36 of the sum; below it they may not be.
+inline constexpr double kSmallMeanSquare = 0x1p-90;
+
+}  // namespace touchstone::norm

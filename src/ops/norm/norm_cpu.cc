@@ -1,0 +1,385 @@
+// The SIMD implementation above its kernels: weights in the type of arithmetic, the numbers that
+// hold for a row, and who computes what. norm_cpu.h says why the bits do not depend on the latter.
+#include "ops/norm/norm_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/thread_pool.h"
+#include "cpu/cache_size.h"
+#include "ops/norm/norm_row.h"
+#include "touchstone/core/checked.h"
+
+namespace touchstone::norm {
+namespace {
+
+// Work worth one more thread: at 20 GB/s per core some 10 us, twice the cost of waking it.
+constexpr std::int64_t kBytesPerThread = std::int64_t{192} << 10;
+
+std::int64_t statistic_size(DType dtype) { return dtype == DType::f64 ? 8 : 4; }
+
+std::int64_t useful_threads(Context& context, std::int64_t bytes) {
+  return std::clamp<std::int64_t>(bytes / kBytesPerThread, 1, context.threads());
+}
+
+// What is written is not read back soon if the cache cannot hold it: writing past the cache then
+// saves reading every line before it is overwritten. A core's share of the last level is 1 to 4 MiB
+// on servers; the size reported can be that of a whole socket of which we have a few cores.
+bool worth_streaming(const Context& context, std::int64_t bytes_written) {
+  const std::int64_t share = std::int64_t{context.threads()} << 21;
+  return bytes_written > std::min(last_level_cache_bytes() / 2, share);
+}
+
+// Hands out pieces of one allocation. All but the last must have a size that padded() gave.
+class Arena {
+ public:
+  explicit Arena(void* base) : next_(static_cast<char*>(base)) {}
+  void* take(std::int64_t bytes) {
+    void* const piece = next_;
+    next_ += bytes;
+    return piece;
+  }
+  // Whole cache lines and 17 more: rows of a power of two of columns all start at the same set of
+  // L1, and a kernel that reads and writes a dozen arrays side by side must not find all of them
+  // there.
+  static std::int64_t padded(std::int64_t bytes) { return (ceil_div(bytes, 64) + 17) * 64; }
+
+ private:
+  char* next_;
+};
+
+// Whether the kernels can read gamma or beta in place: only the f32 and f64 kernels want them as
+// they come.
+bool usable_in_place(const void* weights, DType dtype, DType x_dtype, double offset) {
+  return weights != nullptr && dtype == x_dtype && offset == 0 &&
+         statistic_size(dtype) == size_of(dtype);
+}
+
+void fill_ones(DType x_dtype, void* dst, std::int64_t cols) {
+  if (x_dtype == DType::f64) {
+    std::fill_n(static_cast<double*>(dst), cols, 1.0);
+  } else {
+    std::fill_n(static_cast<float*>(dst), cols, 1.0F);
+  }
+}
+
+// gamma as the kernels want it, made in `dst` where it has to be.
+const void* prepare_gamma(const void* gamma, DType dtype, DType x_dtype, double offset, void* dst,
+                          std::int64_t cols) {
+  if (usable_in_place(gamma, dtype, x_dtype, offset)) return gamma;
+  if (gamma == nullptr) {
+    fill_ones(x_dtype, dst, cols);
+  } else {
+    widen_weights(x_dtype, gamma, dtype, offset, dst, cols);
+  }
+  return dst;
+}
+
+}  // namespace
+
+// ---- forward -------------------------------------------------------------------------------
+
+namespace {
+
+template <class T>
+void rescue_row(const ForwardJob& job, std::int64_t row) {
+  using C = Compute<T>;
+  const Forward& p = job.p;
+  const T* h = static_cast<const T*>(p.x.data) + row * p.x.stride;
+  if (p.residual.data != nullptr) {
+    const T* const residual = static_cast<const T*>(p.residual.data) + row * p.residual.stride;
+    T* const sum = static_cast<T*>(p.sum.data) + row * p.sum.stride;
+    for (std::int64_t c = 0; c < p.cols; ++c) {
+      sum[c] = convert<T>(convert<C>(h[c]) + convert<C>(residual[c]));
+    }
+    h = sum;
+  }
+  // From the caller's weights: those of the job are in the order of the kernels.
+  const auto gamma = widened<C>(p.gamma, p.weight_dtype, p.cols, p.weight_offset);
+  const auto beta = widened<C>(p.beta, p.weight_dtype, p.cols, 0);
+  normalize_row(p, h, data_or_null(gamma), data_or_null(beta),
+                static_cast<T*>(p.y.data) + row * p.y.stride,
+                p.mean == nullptr ? nullptr : static_cast<C*>(p.mean) + row,
+                p.rstd == nullptr ? nullptr : static_cast<C*>(p.rstd) + row);
+}
+
+// Every thread works on every row: statistics of all blocks, then all blocks of y.
+void forward_by_columns(Context& context, const ForwardJob& job, std::int64_t block_columns,
+                        Moments* moments) {
+  const Forward& p = job.p;
+  const std::int64_t blocks = ceil_div(p.cols, block_columns);
+  context.pool().run(p.rows * blocks, [&](std::int64_t task) {
+    moments[task] = forward_moments(job, task / blocks, task % blocks);
+  });
+  for (std::int64_t row = 0; row < p.rows; ++row) {
+    Moments total;
+    for (std::int64_t b = 0; b < blocks; ++b) total = merge(total, moments[row * blocks + b]);
+    const RowStatistics statistics = p.dtype == DType::f64 ? forward_finish<double>(job, row, total)
+                                                           : forward_finish<float>(job, row, total);
+    if (!statistics.sound) {
+      forward_rescue(job, row);
+      continue;
+    }
+    context.pool().run(blocks, [&](std::int64_t b) {
+      const std::int64_t begin = b * block_columns;
+      forward_write(job, row, begin, std::min(p.cols, begin + block_columns), statistics);
+    });
+  }
+}
+
+}  // namespace
+
+void forward_rescue(const ForwardJob& job, std::int64_t row) {
+  visit_float_dtype(job.p.dtype, [&]<class T>() { rescue_row<T>(job, row); });
+}
+
+void forward_simd(Context& context, const Forward& p) {
+  ForwardJob job;
+  job.p = p;
+  job.inverse_cols = 1 / static_cast<double>(p.cols);
+  job.stream = worth_streaming(context, p.rows * p.cols * size_of(p.dtype));
+  const std::int64_t threads = useful_threads(context, 2 * p.rows * p.cols * size_of(p.dtype));
+  const std::int64_t block_columns = forward_block_columns(job);
+  const std::int64_t blocks = ceil_div(p.cols, block_columns);
+  // Rows that do not share out evenly, and are long enough to be shared themselves.
+  const bool by_columns = p.rows < 4 * threads && p.rows % threads != 0 && blocks >= 2 * threads;
+  const std::int64_t weight_bytes = Arena::padded(p.cols * statistic_size(p.dtype));
+  const std::int64_t moment_bytes =
+      by_columns ? p.rows * blocks * static_cast<std::int64_t>(sizeof(Moments)) : 0;
+  Arena arena(context.workspace(2 * weight_bytes + moment_bytes));
+  job.gamma = prepare_gamma(p.gamma, p.weight_dtype, p.dtype, p.weight_offset,
+                            arena.take(weight_bytes), p.cols);
+  void* const beta = arena.take(weight_bytes);
+  if (p.beta != nullptr) {
+    job.beta = prepare_gamma(p.beta, p.weight_dtype, p.dtype, 0, beta, p.cols);
+  }
+
+  if (by_columns) {
+    forward_by_columns(context, job, block_columns,
+                       static_cast<Moments*>(arena.take(moment_bytes)));
+    return;
+  }
+  // A few tasks per thread, so that one that is held up does not hold up the rest.
+  const std::int64_t tasks = threads == 1 ? 1 : std::min(p.rows, 4 * threads);
+  context.pool().run(tasks, [&](std::int64_t task) {
+    forward_rows(job, task * p.rows / tasks, (task + 1) * p.rows / tasks);
+  });
+}
+
+// ---- backward ------------------------------------------------------------------------------
+
+namespace {
+
+// Rows are cut into chunks for the weight gradients. Their number depends on the number of rows
+// alone; 64 keeps as many cores busy, 32 rows make the sums of a chunk small beside its rows.
+constexpr std::int64_t kMostChunks = 64;
+constexpr std::int64_t kFewestRows = 32;
+// Rows added up in f32 before the sum moves on to f64: relative error below 256 * 2^-24, and in
+// practice near the square root of it.
+constexpr std::int64_t kRowsPerFlush = 256;
+// Columns of the sum over chunks that are added up together: 8 KB of f64.
+constexpr std::int64_t kMergeColumns = 1024;
+static_assert(kMergeColumns % kOrderColumns == 0);
+
+struct Chunks {
+  std::int64_t rows = 0;
+  std::int64_t count = 0;
+
+  explicit Chunks(std::int64_t total)
+      : rows(total),
+        count(std::clamp<std::int64_t>(ceil_div(total, kFewestRows), 1, kMostChunks)) {}
+  std::int64_t begin(std::int64_t chunk) const {
+    // Without the product chunk * rows, which may not fit.
+    return rows / count * chunk + std::min(rows % count, chunk);
+  }
+  std::int64_t longest() const { return ceil_div(rows, count); }
+};
+
+// Column sums of every chunk: f32 (f64 for f64) sums of at most kRowsPerFlush rows, and, where a
+// chunk has more rows than that, f64 totals they are added to.
+template <class C>
+struct ChunkSums {
+  C* running = nullptr;     // [chunks][2][padded]
+  double* total = nullptr;  // the same shape, or null
+  std::int64_t padded = 0;  // columns, up to a whole number of cache lines
+  bool beta = false;
+
+  C* running_of(std::int64_t chunk) const { return running + chunk * 2 * padded; }
+  double* total_of(std::int64_t chunk) const { return total + chunk * 2 * padded; }
+  std::int64_t used() const { return beta ? 2 * padded : padded; }
+  Accumulators accumulators(std::int64_t chunk) const {
+    return {running_of(chunk), running_of(chunk) + padded};
+  }
+  void flush(std::int64_t chunk) const {
+    C* const from = running_of(chunk);
+    double* const to = total_of(chunk);
+    for (std::int64_t i = 0; i < used(); ++i) to[i] += static_cast<double>(from[i]);
+    std::fill_n(from, used(), C{0});
+  }
+};
+
+template <class C>
+void backward_chunk(const BackwardJob& job, const Chunks& chunks, std::int64_t chunk,
+                    const ChunkSums<C>& sums) {
+  std::fill_n(sums.running_of(chunk), sums.used(), C{0});
+  if (sums.total != nullptr) std::fill_n(sums.total_of(chunk), sums.used(), 0.0);
+  const std::int64_t end = chunks.begin(chunk + 1);
+  for (std::int64_t row = chunks.begin(chunk); row < end; row += kRowsPerFlush) {
+    backward_rows(job, row, std::min(end, row + kRowsPerFlush), sums.accumulators(chunk));
+    if (sums.total != nullptr) sums.flush(chunk);
+  }
+}
+
+// Every thread works on every row: sums of all blocks, then, block by block of columns, dx and the
+// column sums of all chunks.
+template <class C>
+void backward_by_columns(Context& context, const BackwardJob& job, const Chunks& chunks,
+                         const ChunkSums<C>& sums, std::int64_t block_columns, RowSums* row_sums,
+                         RowCoefficients* coefficients) {
+  const Backward& p = job.p;
+  const std::int64_t blocks = ceil_div(p.cols, block_columns);
+  context.pool().run(p.rows * blocks, [&](std::int64_t task) {
+    row_sums[task] = backward_sums(job, task / blocks, task % blocks);
+  });
+  for (std::int64_t row = 0; row < p.rows; ++row) {
+    RowSums total;
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      const RowSums& s = row_sums[row * blocks + b];
+      total.t += s.t;
+      total.g += s.g;
+      total.gt += s.gt;
+    }
+    coefficients[row] = backward_finish(job, row, total);
+  }
+  context.pool().run(chunks.count * blocks, [&](std::int64_t task) {
+    const std::int64_t chunk = task / blocks;
+    const std::int64_t begin = task % blocks * block_columns;
+    const std::int64_t end = std::min(p.cols, begin + block_columns);
+    std::fill_n(sums.running_of(chunk) + begin, end - begin, C{0});
+    std::fill_n(sums.running_of(chunk) + sums.padded + begin, end - begin, C{0});
+    for (std::int64_t row = chunks.begin(chunk); row < chunks.begin(chunk + 1); ++row) {
+      backward_write(job, row, begin, end, coefficients[row], sums.accumulators(chunk));
+    }
+  });
+}
+
+// Adds up the chunks, in order, in f64, and rounds once.
+template <class C>
+void merge_chunks(const BackwardJob& job, const ChunkSums<C>& sums, std::int64_t count,
+                  std::int64_t offset, std::int64_t begin, std::int64_t end, void* out) {
+  double total[kMergeColumns] = {};
+  const std::int64_t width = end - begin;
+  for (std::int64_t chunk = 0; chunk < count; ++chunk) {
+    if (sums.total != nullptr) {
+      const double* const from = sums.total_of(chunk) + offset + begin;
+      for (std::int64_t c = 0; c < width; ++c) total[c] += from[c];
+    } else {
+      const C* const from = sums.running_of(chunk) + offset + begin;
+      for (std::int64_t c = 0; c < width; ++c) total[c] += static_cast<double>(from[c]);
+    }
+  }
+  double column[kMergeColumns];
+  to_natural_order(job, total, width, column);
+  visit_float_dtype(job.p.weight_grad_dtype, [&]<class W>() {
+    for (std::int64_t c = 0; c < width; ++c) {
+      static_cast<W*>(out)[begin + c] = convert<W>(column[c]);
+    }
+  });
+}
+
+template <class C>
+void finish_gradients(Context& context, const BackwardJob& job, const ChunkSums<C>& sums,
+                      std::int64_t chunks) {
+  const Backward& p = job.p;
+  const std::int64_t slices = ceil_div(p.cols, kMergeColumns);
+  const std::int64_t threads =
+      useful_threads(context, chunks * sums.used() * static_cast<std::int64_t>(sizeof(C)));
+  const std::int64_t tasks = std::min(slices, threads == 1 ? 1 : 4 * threads);
+  context.pool().run(tasks, [&](std::int64_t task) {
+    for (std::int64_t slice = task * slices / tasks; slice < (task + 1) * slices / tasks; ++slice) {
+      const std::int64_t begin = slice * kMergeColumns;
+      const std::int64_t end = std::min(p.cols, begin + kMergeColumns);
+      if (p.dgamma != nullptr) merge_chunks(job, sums, chunks, 0, begin, end, p.dgamma);
+      if (p.dbeta != nullptr) merge_chunks(job, sums, chunks, sums.padded, begin, end, p.dbeta);
+    }
+  });
+}
+
+template <class C>
+void backward_typed(Context& context, const Backward& p) {
+  constexpr std::int64_t kSize = sizeof(C);
+  BackwardJob job;
+  job.p = p;
+  job.stream = worth_streaming(context, p.rows * p.cols * size_of(p.dtype));
+  const Chunks chunks(p.rows);
+  const std::int64_t threads = useful_threads(context, 3 * p.rows * p.cols * size_of(p.dtype));
+  const std::int64_t block_columns = backward_block_columns(job);
+  const std::int64_t blocks = ceil_div(p.cols, block_columns);
+  // Too few chunks to go round, and rows long enough to be shared.
+  const bool by_columns =
+      chunks.count < std::min(threads, kMostChunks) && blocks * chunks.count >= 2 * threads;
+  const bool flushes = kSize < 8 && chunks.longest() > kRowsPerFlush;
+
+  ChunkSums<C> sums;
+  const std::int64_t weight_bytes = Arena::padded(p.cols * kSize);
+  sums.padded = weight_bytes / kSize;
+  sums.beta = p.kind == Kind::layer;
+  const std::int64_t sum_bytes = checked_mul(chunks.count * 2 * kSize, sums.padded);
+  const std::int64_t total_bytes = flushes ? checked_mul(chunks.count * 16, sums.padded) : 0;
+  const std::int64_t row_count = by_columns ? p.rows : 0;
+  const auto row_sum_bytes =
+      Arena::padded(row_count * blocks * static_cast<std::int64_t>(sizeof(RowSums)));
+  const auto coefficient_bytes = row_count * static_cast<std::int64_t>(sizeof(RowCoefficients));
+  Arena arena(context.workspace(weight_bytes + sum_bytes + total_bytes + row_sum_bytes +
+                                coefficient_bytes));
+  job.gamma = prepare_gamma(p.gamma, p.weight_dtype, p.dtype, p.weight_offset,
+                            arena.take(weight_bytes), p.cols);
+  sums.running = static_cast<C*>(arena.take(sum_bytes));
+  if (flushes) sums.total = static_cast<double*>(arena.take(total_bytes));
+
+  if (by_columns) {
+    auto* const row_sums = static_cast<RowSums*>(arena.take(row_sum_bytes));
+    backward_by_columns(context, job, chunks, sums, block_columns, row_sums,
+                        static_cast<RowCoefficients*>(arena.take(coefficient_bytes)));
+  } else {
+    const std::int64_t tasks = threads == 1 ? 1 : chunks.count;
+    context.pool().run(tasks, [&](std::int64_t task) {
+      const std::int64_t end = (task + 1) * chunks.count / tasks;
+      for (std::int64_t chunk = task * chunks.count / tasks; chunk < end; ++chunk) {
+        backward_chunk(job, chunks, chunk, sums);
+      }
+    });
+  }
+  finish_gradients(context, job, sums, chunks.count);
+}
+
+}  // namespace
+
+RowCoefficients backward_finish(const BackwardJob& job, std::int64_t row, const RowSums& sums) {
+  const Backward& p = job.p;
+  const auto n = static_cast<double>(p.cols);
+  const double rstd = p.dtype == DType::f64
+                          ? static_cast<const double*>(p.rstd)[row]
+                          : static_cast<double>(static_cast<const float*>(p.rstd)[row]);
+  const double mean_t = sums.t / n;  // 0 but for the rounding of the saved mean
+  RowCoefficients c;
+  c.delta = rstd == 0 ? 0 : mean_t / rstd;
+  c.c1 = sums.g / n;
+  c.c2 = sums.gt / n - mean_t * c.c1;
+  if (!std::isfinite(c.c1) || !std::isfinite(c.c2)) {
+    c.c1 = c.c2 = std::numeric_limits<double>::quiet_NaN();
+  }
+  return c;
+}
+
+void backward_simd(Context& context, const Backward& p) {
+  if (p.dtype == DType::f64) {
+    backward_typed<double>(context, p);
+  } else {
+    backward_typed<float>(context, p);
+  }
+}
+
+}  // namespace touchstone::norm

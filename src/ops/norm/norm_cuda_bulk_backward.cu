@@ -1,0 +1,310 @@
+// The fused backward on Hopper: one persistent kernel reads x and dy once, writes dx once and keeps
+// the column sums of its rows in registers; a tiny second kernel adds the blocks' sums in order.
+#include <initializer_list>
+
+#include "ops/norm/norm_cuda.cuh"
+
+namespace touchstone::norm {
+
+// The error of an f32 sum of n terms grows with n. Up to kRowsInFloat rows a thread adds in f32
+// alone; with more, its sums move to float64 every kRowsPerFlush rows, which costs some traffic in
+// L2 but keeps the error at the size of one rounding of the result for any number of rows.
+inline constexpr int kRowsInFloat = 256;
+inline constexpr int kRowsPerFlush = 64;
+
+namespace {
+
+// 16 warps: with the ring deep enough, one block per multiprocessor saturates memory, and 128
+// registers per thread leave room for the column sums.
+constexpr int kThreads = 512;
+
+// Columns per thread: 16, so that dgamma, dbeta, gamma, x and dy take 80 of 128 registers.
+constexpr int kColumnsPerThread = 16;
+
+template <class T>
+inline constexpr int kVectors = kColumnsPerThread / cuda::kPerVector<T>;
+
+struct BulkBackward {
+  Backward p;
+  RowSplit split;
+  void* partial = nullptr;  // float [units][2][cols], or double [units * teams][2][cols]
+  bool wide = false;
+};
+
+// kFast: every thread has all its columns, and there is no dsum to add.
+template <class T, bool kRms, int kTeam, bool kFast>
+class BackwardTeam {
+ public:
+  static constexpr int kN = cuda::kPerVector<T>;
+  static constexpr int kV = kVectors<T>;
+  static constexpr int kTeams = Team<kTeam, kThreads>::kCount;
+
+  __device__ BackwardTeam(const BulkBackward& args, SharedLayout& shared)
+      : a(args),
+        team(shared.scratch, shared.exchange, args.split.cluster),
+        slice(args.split, args.p.rows, kTeams),
+        extra(!kFast && args.p.dsum.data != nullptr),
+        count(slice.rows_of(team.index)),
+        left(slice.vectors - team.rank),
+        ring(shared.full + team.index * kMaxStages,
+             shared.ring + team.index * ring_step(args.split, extra),
+             static_cast<std::uint32_t>(slice.vectors) * 16, extra ? 3 : 2, args.split.stages) {}
+
+  __device__ void run() {
+    for (int i = 0; i < ring.stages; ++i) fill(i);
+    load_weights<T, kTeam>(a.p.gamma, a.p.weight_dtype, static_cast<float>(a.p.weight_offset), 1.0F,
+                           slice.first_vector + team.rank, left, gamma);
+    const float inverse = 1.0F / static_cast<float>(a.p.cols);
+    const float* means = static_cast<const float*>(a.p.mean) + slice.row_of(team.index, 0);
+    const float* rstds = static_cast<const float*>(a.p.rstd) + slice.row_of(team.index, 0);
+    float mean_next = kRms || count == 0 ? 0.0F : __ldg(means);
+    float rstd_next = count == 0 ? 0.0F : __ldg(rstds);
+    for (int i = 0; i < count; ++i) {
+      const float mean = mean_next;
+      const float rstd = rstd_next;
+      if (i + 1 < count) {
+        if constexpr (!kRms) mean_next = __ldg(means += slice.units * kTeams);
+        rstd_next = __ldg(rstds += slice.units * kTeams);
+      }
+      const uint4* stage = ring.drain() + team.rank;
+      float sums[kRms ? 1 : 3];
+      reduce(stage, mean, rstd, sums);
+      // Every thread is past the previous row now, so its stage can be filled again.
+      if (i > 0) fill(i - 1 + ring.stages);
+      for (float& sum : sums) sum = __fmul_rn(sum, inverse);
+      write(i, stage, sums, rstd);
+      if (a.wide && (i + 1) % kRowsPerFlush == 0 && i + 1 < count) flush_wide(i < kRowsPerFlush);
+    }
+    if (a.partial == nullptr) return;
+    if (a.wide) {
+      flush_wide(count <= kRowsPerFlush);
+    } else {
+      write_partial();
+    }
+  }
+
+ private:
+  __device__ static std::int64_t ring_step(const RowSplit& split, bool extra) {
+    return split.slice_vectors * 16 * (extra ? 3 : 2) * split.stages;
+  }
+
+  // The slice of the team's i-th row. Worked out anew each time: registers are what is short here.
+  __device__ unsigned char* at(const void* data, std::int64_t stride, int i) const {
+    return slice.template at<T>(data, stride, slice.row_of(team.index, i));
+  }
+
+  // Starts loading row i of the team, if it has one.
+  __device__ void fill(int i) {
+    if (!team.leads() || i >= count) return;
+    const auto* x_row = at(a.p.x.data, a.p.x.stride, i);
+    const auto* dy_row = at(a.p.dy.data, a.p.dy.stride, i);
+    if (extra) {
+      ring.fill(x_row, dy_row, at(a.p.dsum.data, a.p.dsum.stride, i));
+    } else {
+      ring.fill(x_row, dy_row);
+    }
+  }
+
+  __device__ bool has(int j) const { return kFast || j * kTeam < left; }
+
+  // Normalises the row and reduces to sum(g * xhat0) and, for layer norm, sum(xhat0) and sum(g),
+  // where xhat0 is xhat before the rounding residual of the mean is taken off.
+  __device__ void reduce(const uint4* stage, float mean, float rstd, float (&sums)[kRms ? 1 : 3]) {
+    for (float& sum : sums) sum = 0;
+#pragma unroll
+    for (int j = 0; j < kV; ++j) {
+      uint4 packed_x{0, 0, 0, 0};
+      uint4 packed_dy{0, 0, 0, 0};
+      if (has(j)) {
+        packed_x = stage[j * kTeam];
+        packed_dy = stage[slice.vectors + j * kTeam];
+      }
+      cuda::unpack_as<T>(packed_x, xhat[j]);
+      cuda::unpack_as<T>(packed_dy, dy[j]);
+#pragma unroll
+      for (int k = 0; k < kN; ++k) {
+        if constexpr (!kRms) xhat[j][k] -= mean;
+        xhat[j][k] *= rstd;
+        if (!has(j)) xhat[j][k] = 0;
+        const float g = dy[j][k] * gamma[j][k];
+        sums[0] += g * xhat[j][k];
+        if constexpr (!kRms) {
+          sums[1] += xhat[j][k];
+          sums[2] += g;
+        }
+      }
+    }
+    team.sum(sums);
+  }
+
+  // dx = rstd * (g - c1 - xhat * c2) with xhat = xhat0 - residual, as g * rstd + xhat0 * b + c.
+  __device__ void write(int i, const uint4* stage, const float (&means)[kRms ? 1 : 3], float rstd) {
+    float residual = 0;
+    float c1 = 0;
+    float c2 = means[0];
+    if constexpr (!kRms) {
+      residual = means[1];
+      c1 = means[2];
+      c2 -= residual * c1;
+    }
+    const float b = -rstd * c2;
+    const float c = rstd * (residual * c2 - c1);
+    auto* row = reinterpret_cast<uint4*>(at(a.p.dx.data, a.p.dx.stride, i)) + team.rank;
+#pragma unroll
+    for (int j = 0; j < kV; ++j) {
+      if (!has(j)) continue;
+      float out[kN];
+#pragma unroll
+      for (int k = 0; k < kN; ++k) {
+        const float g = dy[j][k] * gamma[j][k];
+        out[k] = g * rstd + (kRms ? xhat[j][k] * b : xhat[j][k] * b + c);
+        sum_gamma[j][k] += dy[j][k] * (kRms ? xhat[j][k] : xhat[j][k] - residual);
+        if constexpr (!kRms) sum_beta[j][k] += dy[j][k];
+      }
+      if (extra) {
+        float more[kN];
+        cuda::unpack_as<T>(stage[2 * slice.vectors + j * kTeam], more);
+#pragma unroll
+        for (int k = 0; k < kN; ++k) out[k] += more[k];
+      }
+      __stcs(&row[j * kTeam], cuda::pack_as<T>(out));
+    }
+  }
+
+  // Adds the sums to this team's own float64 row and starts again from zero.
+  __device__ void flush_wide(bool first) {
+    auto* base =
+        static_cast<double*>(a.partial) + (slice.unit * kTeams + team.index) * 2 * a.p.cols;
+#pragma unroll
+    for (int j = 0; j < kV; ++j) {
+      if (!has(j)) continue;
+#pragma unroll
+      for (int k = 0; k < kN; ++k) {
+        double* g = base + (slice.first_vector + team.rank + j * kTeam) * kN + k;
+        double* b = g + a.p.cols;
+        *g = (first ? 0.0 : *g) + static_cast<double>(sum_gamma[j][k]);
+        *b = (first ? 0.0 : *b) + static_cast<double>(sum_beta[j][k]);
+        sum_gamma[j][k] = 0;
+        sum_beta[j][k] = 0;
+      }
+    }
+  }
+
+  __device__ static float4 four(const float* v) { return {v[0], v[1], v[2], v[3]}; }
+
+  // Merges the teams in shared memory, in team order, and writes the block's one partial row.
+  __device__ void write_partial() {
+    __syncthreads();  // every ring is drained: its memory is free
+    const int columns = slice.vectors * kN;
+    auto* merge = reinterpret_cast<float*>(ring.memory - team.index * ring_step(a.split, extra));
+    float* mine = merge + team.index * 2 * columns;
+#pragma unroll
+    for (int j = 0; j < kV; ++j) {
+      if (!has(j)) continue;
+      float* place = mine + (team.rank + j * kTeam) * kN;
+#pragma unroll
+      for (int k = 0; k < kN; k += 4) {
+        *reinterpret_cast<float4*>(place + k) = four(&sum_gamma[j][k]);
+        *reinterpret_cast<float4*>(place + columns + k) = four(&sum_beta[j][k]);
+      }
+    }
+    __syncthreads();
+    float* out = static_cast<float*>(a.partial) + slice.unit * 2 * a.p.cols;
+    for (int c = static_cast<int>(threadIdx.x); c < 2 * columns; c += kThreads) {
+      float total = 0;
+      for (int t = 0; t < kTeams; ++t) total += merge[t * 2 * columns + c];
+      const bool beta = c >= columns;
+      out[(beta ? a.p.cols - columns : 0) + slice.first_vector * kN + c] = total;
+    }
+  }
+
+  const BulkBackward& a;
+  Team<kTeam, kThreads> team;
+  Slice slice;
+  bool extra;  // dsum comes as a third matrix
+  int count;   // rows of this team
+  int left;    // vectors of the slice from this thread's first one on
+  Ring ring;
+  float gamma[kV][kN];
+  float sum_gamma[kV][kN] = {};
+  float sum_beta[kV][kN] = {};
+  float xhat[kV][kN];
+  float dy[kV][kN];
+};
+
+template <class T, bool kRms, int kTeam, bool kFast>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_bulk_kernel(const __grid_constant__ BulkBackward args) {
+  if constexpr (cuda::kHopper) {
+    SharedLayout& shared = begin_bulk_kernel(kThreads / kTeam, args.split.stages);
+    BackwardTeam<T, kRms, kTeam, kFast>(args, shared).run();
+    // A block must not leave while another of its cluster may still write to it.
+    if (kTeam == kThreads && args.split.cluster > 1) cuda::cluster_barrier();
+  }
+}
+
+template <class T, bool kRms, int kTeam, bool kFast>
+void launch_kernel(Context& context, BulkBackward args, int streams) {
+  auto* kernel = backward_bulk_kernel<T, kRms, kTeam, kFast>;
+  const Backward& p = args.p;
+  // The merge of the teams reuses the ring: 2 floats per column and team.
+  const std::int64_t merge =
+      args.split.slice_vectors * cuda::kPerVector<T> * 8 * (kThreads / kTeam);
+  const std::int64_t ring = ring_bytes(args.split, kThreads / kTeam, streams);
+  cuda::LaunchShape shape{.threads = kThreads,
+                          .cluster = static_cast<unsigned>(args.split.cluster),
+                          .shared_bytes = SharedLayout::bytes(ring > merge ? ring : merge),
+                          .overlap_previous = true};
+  cuda::allow_shared(kernel, shape.shared_bytes);
+  shape.blocks = persistent_blocks(context, kernel, args.split, p.rows, kThreads / kTeam, shape);
+  Finish finish{.cols = p.cols, .dgamma = p.dgamma, .dbeta = p.dbeta, .dtype = p.weight_grad_dtype};
+  const bool sums = p.dgamma != nullptr || p.dbeta != nullptr;
+  if (sums) {
+    const std::int64_t units = shape.blocks / static_cast<unsigned>(args.split.cluster);
+    const std::int64_t teams = kThreads / kTeam;
+    args.wide = (p.rows + units * teams - 1) / (units * teams) > kRowsInFloat;
+    finish.wide = args.wide;
+    finish.count = args.wide ? units * teams : units;
+    args.partial = context.workspace(finish.count * 2 * p.cols * (args.wide ? 8 : 4));
+    finish.partial = args.partial;
+  }
+  cuda::launch(context, "norm backward_bulk_kernel", kernel, shape, args);
+  if (sums) launch_finish(context, finish, true);
+}
+
+// The smallest team that holds a row; rows too long for any are shared by a cluster.
+template <class T, bool kRms, int kTeam>
+void launch_for_width(Context& context, BulkBackward args) {
+  const int streams = args.p.dsum.data != nullptr ? 3 : 2;
+  args.split =
+      split_rows(args.p.cols, args.p.dtype, kTeam, kThreads / kTeam, kVectors<T>, streams, 0);
+  if constexpr (kTeam < kThreads) {
+    if (args.split.cluster > 1) return launch_for_width<T, kRms, 2 * kTeam>(context, args);
+  }
+  const bool full =
+      args.split.row_vectors == std::int64_t{kTeam} * kVectors<T> * args.split.cluster;
+  if (full && streams == 2) {
+    launch_kernel<T, kRms, kTeam, true>(context, args, streams);
+  } else {
+    launch_kernel<T, kRms, kTeam, false>(context, args, streams);
+  }
+}
+
+}  // namespace
+
+std::string bulk_refuses_backward(const Context& context, const Backward& p) {
+  const int streams = p.dsum.data != nullptr ? 3 : 2;
+  const auto vectors = static_cast<int>(kColumnsPerThread * size_of(p.dtype) / 16);
+  return bulk_refuses(context, p.cols, p.dtype, {p.x, p.dy, p.dsum, {p.dx.data, p.dx.stride}},
+                      {p.gamma}, split_rows(p.cols, p.dtype, kThreads, 1, vectors, streams, 0));
+}
+
+void backward_bulk(Context& context, const Backward& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  BulkBackward args;
+  args.p = p;
+  visit_dtype_and_kind(p.dtype, p.kind,
+                       [&]<class T, bool kRms>() { launch_for_width<T, kRms, 32>(context, args); });
+}
+
+}  // namespace touchstone::norm

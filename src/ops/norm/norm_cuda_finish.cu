@@ -1,0 +1,70 @@
+// The last step of every CUDA backward, and what the bulk kernels ask before they accept.
+#include <initializer_list>
+
+#include "ops/norm/norm_cuda.cuh"
+
+namespace touchstone::norm {
+namespace {
+
+constexpr int kColumns = 32;  // one warp reads 128 or 256 consecutive bytes
+constexpr int kLanes = 32;    // partial rows read side by side
+
+template <class Partial>
+__global__ void __launch_bounds__(kColumns* kLanes) finish_kernel(const Finish f) {
+  __shared__ double sums[kLanes][kColumns];
+  const int lane = static_cast<int>(threadIdx.x) / kColumns;
+  const std::int64_t index =
+      static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x % kColumns;
+  if constexpr (cuda::kHopper) cuda::wait_for_previous_grids();
+  double sum = 0;
+  if (index < 2 * f.cols) {
+    const auto* column = static_cast<const Partial*>(f.partial) + index;
+#pragma unroll 4
+    for (std::int64_t i = lane; i < f.count; i += kLanes) {
+      sum += static_cast<double>(column[i * 2 * f.cols]);
+    }
+  }
+  sums[lane][threadIdx.x % kColumns] = sum;
+  __syncthreads();
+  if (lane != 0 || index >= 2 * f.cols) return;
+  for (int i = 1; i < kLanes; ++i) sum += sums[i][threadIdx.x];
+  const bool beta = index >= f.cols;
+  void* out = beta ? f.dbeta : f.dgamma;
+  if (out != nullptr) cuda::store_any(out, f.dtype, beta ? index - f.cols : index, sum);
+}
+
+}  // namespace
+
+void launch_finish(Context& context, const Finish& params, bool overlap_previous) {
+  const cuda::LaunchShape shape{
+      .blocks = static_cast<unsigned>((2 * params.cols + kColumns - 1) / kColumns),
+      .threads = kColumns * kLanes,
+      .overlap_previous = overlap_previous};
+  cuda::launch(context, "norm finish_kernel",
+               params.wide ? finish_kernel<double> : finish_kernel<float>, shape, params);
+}
+
+std::string bulk_refuses(const Context& context, std::int64_t cols, DType dtype,
+                         std::initializer_list<ConstRows> matrices,
+                         std::initializer_list<const void*> weights, const RowSplit& widest) {
+  if (cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) < 9) {
+    return "needs a Hopper GPU (compute capability 9.0)";
+  }
+  const std::int64_t size = size_of(dtype);
+  if (cols * size % 16 != 0) return "rows are not a multiple of 16 bytes";
+  if (widest.cluster > kMaxCluster) return "rows do not fit in the shared memory of a cluster";
+  for (const ConstRows& rows : matrices) {
+    if (rows.data == nullptr) continue;
+    if (reinterpret_cast<std::uintptr_t>(rows.data) % 16 != 0 || rows.stride * size % 16 != 0) {
+      return "rows do not start on 16-byte boundaries";
+    }
+  }
+  for (const void* weight : weights) {
+    if (reinterpret_cast<std::uintptr_t>(weight) % 16 != 0) {
+      return "weights do not start on a 16-byte boundary";
+    }
+  }
+  return "";
+}
+
+}  // namespace touchstone::norm

@@ -1,0 +1,287 @@
+// What only a GPU can show: more than 2^32 elements, streams, graphs, and a workspace that does not
+// grow.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/check.h"
+#include "ops/norm/norm_test_support.h"
+
+namespace touchstone::test {
+namespace {
+
+using cuda::check;
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create"); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// ---- more than 2^32 elements ---------------------------------------------------------------
+
+constexpr std::int64_t kBlockRows = 64;
+
+// [rows, cols] bf16 on the GPU, made of copies of one block of kBlockRows rows.
+Tensor repeated(const std::vector<double>& block, std::int64_t rows, std::int64_t cols) {
+  const Guarded source(test_device(), DType::bf16, {kBlockRows, cols}, block);
+  Tensor tensor = Tensor::empty({rows, cols}, DType::bf16, test_device());
+  auto* data = static_cast<std::byte*>(tensor.data());
+  std::int64_t done = kBlockRows;
+  check(cudaMemcpy(data, source.view().data, static_cast<std::size_t>(done * cols * 2),
+                   cudaMemcpyDeviceToDevice),
+        "copy");
+  while (done < rows) {
+    const std::int64_t more = std::min(done, rows - done);
+    check(cudaMemcpy(data + done * cols * 2, data, static_cast<std::size_t>(more * cols * 2),
+                     cudaMemcpyDeviceToDevice),
+          "copy");
+    done += more;
+  }
+  return tensor;
+}
+
+// Rows [first, first + count) as numbers.
+std::vector<double> download_rows(const Tensor& tensor, std::int64_t first, std::int64_t count) {
+  const std::int64_t cols = tensor.sizes()[1];
+  Tensor host = Tensor::empty({count, cols}, DType::bf16);
+  check(cudaMemcpy(host.data(), static_cast<const std::byte*>(tensor.data()) + first * cols * 2,
+                   static_cast<std::size_t>(host.bytes()), cudaMemcpyDeviceToHost),
+        "copy");
+  std::vector<double> values;
+  for (const Bf16 value : host.values<Bf16>()) values.push_back(static_cast<double>(value));
+  return values;
+}
+
+// Every row must be a copy of the row of the first block that has its inputs; the block itself is
+// held against the oracle. Looked at: the start, around element 2^31 and 2^32, and the end.
+void check_rows(const Tensor& result, const Expected& block, const char* name) {
+  const std::int64_t rows = result.sizes()[0];
+  const std::int64_t cols = result.sizes()[1];
+  const std::vector<double> first = download_rows(result, 0, kBlockRows);
+  EXPECT_TRUE(close(first, block, DType::bf16, cols)) << name;
+  for (const std::int64_t near :
+       {(std::int64_t{1} << 31) / cols, (std::int64_t{1} << 32) / cols, rows - 3}) {
+    const std::int64_t begin = std::min(near - 2, rows - 5);
+    const std::vector<double> there = download_rows(result, begin, 5);
+    for (std::int64_t i = 0; i < 5 * cols; ++i) {
+      const std::int64_t same = (begin + i / cols) % kBlockRows * cols + i % cols;
+      ASSERT_EQ(there[static_cast<std::size_t>(i)], first[static_cast<std::size_t>(same)])
+          << name << ", row " << begin + i / cols << ", column " << i % cols;
+    }
+  }
+}
+
+// How many times each row of the block occurs, times its part of the column sums.
+std::vector<double> repeated_dgamma(const Problem& p, const Data& data, const Statistics& s,
+                                    std::int64_t rows) {
+  std::vector<double> dgamma(static_cast<std::size_t>(p.cols));
+  for (std::int64_t r = 0; r < kBlockRows; ++r) {
+    const auto times = static_cast<double>(rows / kBlockRows + (r < rows % kBlockRows ? 1 : 0));
+    const auto row = static_cast<std::size_t>(r);
+    for (std::size_t c = 0; c < dgamma.size(); ++c) {
+      const std::size_t i = row * dgamma.size() + c;
+      const double mean = p.kind == Kind::layer ? s.mean[row] : 0.0;
+      dgamma[c] += times * data.dy[i] * (data.h[i] - mean) * s.rstd[row];
+    }
+  }
+  return dgamma;
+}
+
+template <class Args>
+std::vector<std::string> accepting(Kind kind, const Args& args) {
+  Context context({.device = test_device()});
+  std::vector<std::string> names;
+  for (const ImplementationReport& report : reports(context, kind, args)) {
+    if (report.accepted) names.push_back(report.name);
+  }
+  return names;
+}
+
+void poison(Tensor& tensor) {
+  check(cudaMemset(tensor.data(), 0xff, static_cast<std::size_t>(tensor.bytes())), "poison");
+}
+
+// `block` is the problem of the first rows, of which all others are copies.
+void check_large_forward(const Problem& block, const Data& data, ForwardArgs args, Tensor& y) {
+  const ExpectedForward expected = expected_forward(block, data);
+  args.y = y;
+  for_each_runner(accepting(block.kind, args), [&](Context& context) {
+    poison(y);
+    call(context, block.kind, args);
+    context.synchronize();
+    check_rows(y, expected.y, "y");
+  });
+}
+
+void check_large_backward(const Problem& block, const Data& data, BackwardArgs args, Tensor& dx) {
+  const ExpectedBackward expected = expected_backward(block, data);
+  const std::vector<double> sums =
+      repeated_dgamma(block, data, oracle_statistics(block, data), dx.sizes()[0]);
+  Tensor dgamma = Tensor::empty({block.cols}, DType::f32, test_device());
+  args.dx = dx;
+  args.dgamma = dgamma;
+  for_each_runner(accepting(block.kind, args), [&](Context& context) {
+    poison(dx);
+    poison(dgamma);
+    call(context, block.kind, args);
+    context.synchronize();
+    check_rows(dx, expected.dx, "dx");
+    const Tensor host = dgamma.to(Device::cpu());
+    const std::vector<double> got(host.values<float>().begin(), host.values<float>().end());
+    EXPECT_LE(relative_l2(got, sums), 1e-6);
+  });
+}
+
+void check_large(Kind kind, std::int64_t rows, std::int64_t cols) {
+  ASSERT_GT(rows * cols, std::int64_t{1} << 32);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  const auto needed = static_cast<std::size_t>(3 * rows * cols * 2) + (std::size_t{1} << 30);
+  if (free < needed) {
+    GTEST_SKIP() << "needs " << needed << " bytes of GPU memory, there are " << free;
+  }
+  Problem p{.kind = kind, .lead = {kBlockRows}, .cols = cols};
+  p.dtypes.x = DType::bf16;
+  SCOPED_TRACE(p.describe());
+  const Data data = make_data(p);
+  const ForwardRun block(p, data);  // for gamma and beta
+  const Tensor x = repeated(data.x, rows, cols);
+  Tensor output = Tensor::empty({rows, cols}, DType::bf16, test_device());
+  Tensor mean = Tensor::zeros({rows}, DType::f32, test_device());
+  Tensor rstd = Tensor::zeros({rows}, DType::f32, test_device());
+  ForwardArgs forward = block.args;
+  forward.x = x;
+  forward.mean = kind == Kind::layer ? mean.view() : TensorView{};
+  forward.rstd = rstd;
+  check_large_forward(p, data, forward, output);
+  const Tensor dy = repeated(data.dy, rows, cols);
+  BackwardArgs backward;
+  backward.dy = dy;
+  backward.x = x;
+  backward.mean = forward.mean;
+  backward.rstd = rstd;
+  backward.gamma = block.args.gamma;
+  check_large_backward(p, data, backward, output);
+}
+
+TEST(NormCudaLarge, OddRowsAndColumns) { check_large(Kind::layer, 65537, 65537); }
+TEST(NormCudaLarge, ManyAlignedRows) { check_large(Kind::layer, std::int64_t{1} << 20, 4104); }
+TEST(NormCudaLarge, RmsOfManyShortRows) { check_large(Kind::rms, std::int64_t{1} << 26, 72); }
+
+// ---- streams and graphs --------------------------------------------------------------------
+
+std::vector<Problem> stream_problems() {
+  std::vector<Problem> list;
+  for (const Kind kind : kBothKinds) {
+    for (const std::int64_t cols : {65, 1024, 8192, 65537}) {
+      list.push_back({.kind = kind, .lead = {100}, .cols = cols, .fused = true});
+    }
+  }
+  return list;
+}
+
+TEST(NormCudaStream, AnyStreamGivesTheSameBits) {
+  for (const Problem& p : stream_problems()) {
+    const Data data = make_data(p);
+    for_each_round_trip(p, data, [&](Context& context, ForwardRun& f, BackwardRun& b) {
+      const std::vector<std::byte> y = f.y.bytes();
+      const std::vector<std::byte> dx = b.dx.bytes();
+      const std::vector<std::byte> dgamma = b.dgamma.bytes();
+      const Stream stream;
+      Context other({.device = test_device(),
+                     .stream = stream.get(),
+                     .implementation = context.implementation()});
+      f.run(other);
+      b.run(other);
+      EXPECT_TRUE(same_bits(f.y, y));
+      EXPECT_TRUE(same_bits(b.dx, dx));
+      EXPECT_TRUE(same_bits(b.dgamma, dgamma));
+    });
+  }
+}
+
+// Captured in the strictest mode, where an allocation or a synchronisation anywhere is an error,
+// and replayed several times on poisoned outputs.
+TEST(NormCudaStream, CanBeCapturedInAGraph) {
+  for (const Problem& p : stream_problems()) {
+    const Data data = make_data(p);
+    for_each_round_trip(p, data, [&](Context& context, ForwardRun& f, BackwardRun& b) {
+      const std::vector<std::byte> y = f.y.bytes();
+      const std::vector<std::byte> dx = b.dx.bytes();
+      const std::vector<std::byte> dgamma = b.dgamma.bytes();
+      const Stream stream;
+      Context captured({.device = test_device(),
+                        .stream = stream.get(),
+                        .implementation = context.implementation()});
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), "begin capture");
+      call(captured, p.kind, f.args);
+      call(captured, p.kind, b.args);
+      check(cudaStreamEndCapture(stream.get(), &graph), "end capture");
+      check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+      for (int replay = 0; replay < 3; ++replay) {
+        for (Guarded* output : {&f.y, &f.sum, &f.mean, &f.rstd, &b.dx, &b.dgamma, &b.dbeta}) {
+          output->poison();
+        }
+        check(cudaGraphLaunch(executable, stream.get()), "launch");
+        captured.synchronize();
+        EXPECT_TRUE(same_bits(f.y, y)) << "replay " << replay;
+        EXPECT_TRUE(same_bits(b.dx, dx)) << "replay " << replay;
+        EXPECT_TRUE(same_bits(b.dgamma, dgamma)) << "replay " << replay;
+      }
+      cudaGraphExecDestroy(executable);
+      cudaGraphDestroy(graph);
+    });
+  }
+}
+
+// ---- workspace -----------------------------------------------------------------------------
+
+// Too little scratch is refused before anything is written, and the message says what helps.
+TEST(NormCudaWorkspace, TooLittleIsRefusedCleanly) {
+  for (const Kind kind : kBothKinds) {
+    const Problem p{.kind = kind, .lead = {1000}, .cols = 8192};
+    const Data data = make_data(p);
+    BackwardRun run(p, data);
+    const ExpectedBackward expected = expected_backward(p, data);
+    for (const std::string& name : run.accepting()) {
+      SCOPED_TRACE(name);
+      Context context({.device = test_device(), .workspace_bytes = 0, .implementation = name});
+      try {
+        run.run(context);  // an implementation may do without scratch
+      } catch (const OutOfMemory& error) {
+        EXPECT_NE(std::string(error.what()).find("reserve_workspace"), std::string::npos)
+            << error.what();
+        EXPECT_TRUE(run.dx.unchanged());
+        EXPECT_TRUE(run.dgamma.unchanged());
+        context.reserve_workspace(std::int64_t{256} << 20);
+        run.run(context);
+      }
+      EXPECT_TRUE(close(run.dx.values(), expected.dx, DType::f32, p.cols));
+      EXPECT_TRUE(close(run.dgamma.values(), expected.dgamma, DType::f32));
+    }
+  }
+}
+
+// The default workspace is enough for anything of an ordinary model.
+TEST(NormCudaWorkspace, DefaultIsEnough) {
+  for (const std::int64_t cols : {1024, 16384, 65536, 131072}) {
+    const Problem p{.lead = {512}, .cols = cols};
+    BackwardRun run(p, make_data(p));
+    for_each_runner(run.accepting(), [&](Context& context) { EXPECT_NO_THROW(run.run(context)); });
+  }
+}
+
+}  // namespace
+}  // namespace touchstone::test

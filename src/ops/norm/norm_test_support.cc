@@ -1,0 +1,316 @@
+#include "ops/norm/norm_test_support.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <utility>
+
+namespace touchstone::test {
+namespace {
+
+DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+RmsNormArgs rms_args(const ForwardArgs& a) {
+  return {.x = a.x,
+          .residual = a.residual,
+          .weight = a.gamma,
+          .y = a.y,
+          .sum = a.sum,
+          .rstd = a.rstd,
+          .eps = a.eps,
+          .weight_offset = a.weight_offset,
+          .rounding = a.rounding};
+}
+
+RmsNormBackwardArgs rms_args(const BackwardArgs& a) {
+  return {.dy = a.dy,
+          .x = a.x,
+          .rstd = a.rstd,
+          .weight = a.gamma,
+          .dsum = a.dsum,
+          .dx = a.dx,
+          .dweight = a.dgamma,
+          .weight_offset = a.weight_offset};
+}
+
+// A suite that never reached an implementation must not look as if it had passed it.
+class RunLog : public testing::Environment {
+ public:
+  static RunLog& instance() {
+    static auto* log =
+        static_cast<RunLog*>(testing::AddGlobalTestEnvironment(new RunLog));  // gtest owns it
+    return *log;
+  }
+  void offered(const char* direction, const std::string& name) { runs_[key(direction, name)] += 0; }
+  void ran(const char* direction, const std::string& name) {
+    if (!name.empty()) ++runs_[key(direction, name)];  // empty: the library chose
+  }
+
+  void TearDown() override {
+    if (testing::GTEST_FLAG(filter) != "*") return;
+    const bool may_refuse = on_gpu() && cuda_devices().at(0).compute_major < 9;
+    for (const auto& [name, count] : runs_) {
+      std::cout << "norm " << name << ": " << count << " calls\n";
+      if (!may_refuse) {
+        EXPECT_GT(count, 0) << name << " was offered and never accepted a problem";
+      }
+    }
+  }
+
+ private:
+  static std::string key(const char* direction, const std::string& name) {
+    return std::string(direction) + " " + name;
+  }
+  std::map<std::string, int> runs_;
+};
+
+// Registered before main() runs the tests.
+[[maybe_unused]] RunLog& g_run_log = RunLog::instance();
+
+template <class Args>
+std::vector<std::string> accepting_names(const char* direction, Kind kind, const Args& args) {
+  Context context({.device = test_device(), .threads = 1});
+  std::vector<std::string> names;
+  for (const ImplementationReport& report : reports(context, kind, args)) {
+    RunLog::instance().offered(direction, report.name);
+    if (report.accepted) names.push_back(report.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::int64_t Problem::rows() const {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : lead) count *= extent;
+  return count;
+}
+
+std::vector<std::int64_t> Problem::shape() const {
+  std::vector<std::int64_t> result = lead;
+  result.push_back(cols);
+  return result;
+}
+
+std::string Problem::describe() const {
+  std::ostringstream text;
+  text << (kind == Kind::layer ? "layer_norm " : "rms_norm ") << shape_string(shape()) << " "
+       << name_of(dtypes.x) << ", weights " << name_of(dtypes.weight) << ", their gradients "
+       << name_of(dtypes.weight_grad) << ", eps " << eps << ", center " << x.center << ", scale "
+       << x.scale << ", gap " << layout.row_gap << ", offset " << layout.offset;
+  if (gamma) text << (gamma_zeros ? ", gamma with zeros" : ", gamma");
+  if (beta && kind == Kind::layer) text << ", beta";
+  if (fused) text << ", fused";
+  if (statistics) text << ", statistics";
+  if (!weight_grads) text << ", no weight gradients";
+  if (weight_offset != 0) text << ", weight offset " << weight_offset;
+  if (before_weight) text << ", rounded before the weight";
+  return text.str();
+}
+
+Data make_data(const Problem& p) {
+  const std::int64_t count = p.rows() * p.cols;
+  const auto values = [&](const Distribution& d, std::int64_t n, DType dtype, std::uint64_t salt) {
+    return rounded(random_values(d, n, p.seed * 1000 + salt), dtype);
+  };
+  Data data;
+  data.x = values(p.x, count, p.dtypes.x, 1);
+  data.h = data.x;
+  if (p.fused) {
+    data.residual = values({.scale = p.x.scale}, count, p.dtypes.x, 2);
+    data.dsum = values({}, count, p.dtypes.x, 3);
+    for (std::size_t i = 0; i < data.h.size(); ++i) data.h[i] += data.residual[i];
+    data.h = rounded(data.h, p.dtypes.x);
+  }
+  if (p.gamma) {
+    data.gamma = values({.center = 1 - p.weight_offset, .scale = 0.5}, p.cols, p.dtypes.weight, 4);
+    for (std::size_t i = 0; p.gamma_zeros && i < data.gamma.size(); i += 3) data.gamma[i] = 0;
+  }
+  if (p.beta && p.kind == Kind::layer) data.beta = values({}, p.cols, p.dtypes.weight, 5);
+  data.dy = values(p.dy, count, p.dtypes.x, 6);
+  return data;
+}
+
+void call(Context& context, Kind kind, const ForwardArgs& args) {
+  if (kind == Kind::layer) {
+    layer_norm(context, args);
+  } else {
+    rms_norm(context, rms_args(args));
+  }
+}
+
+void call(Context& context, Kind kind, const BackwardArgs& args) {
+  if (kind == Kind::layer) {
+    layer_norm_backward(context, args);
+  } else {
+    rms_norm_backward(context, rms_args(args));
+  }
+}
+
+std::vector<ImplementationReport> reports(Context& context, Kind kind, const ForwardArgs& args) {
+  return kind == Kind::layer ? layer_norm_implementations(context, args)
+                             : rms_norm_implementations(context, rms_args(args));
+}
+
+std::vector<ImplementationReport> reports(Context& context, Kind kind, const BackwardArgs& args) {
+  return kind == Kind::layer ? layer_norm_backward_implementations(context, args)
+                             : rms_norm_backward_implementations(context, rms_args(args));
+}
+
+ForwardRun::ForwardRun(const Problem& p, const Data& data) : kind(p.kind) {
+  const Device device = test_device();
+  x = Guarded(device, p.dtypes.x, p.shape(), data.x, p.layout);
+  y = Guarded(device, p.dtypes.x, p.shape(), p.layout);
+  if (p.fused) {
+    residual = Guarded(device, p.dtypes.x, p.shape(), data.residual, p.layout);
+    sum = Guarded(device, p.dtypes.x, p.shape(), p.layout);
+  }
+  if (p.gamma) gamma = Guarded(device, p.dtypes.weight, {p.cols}, data.gamma);
+  if (!data.beta.empty()) beta = Guarded(device, p.dtypes.weight, {p.cols}, data.beta);
+  if (p.statistics) {
+    const DType dtype = statistics_dtype(p.dtypes.x);
+    if (p.kind == Kind::layer) mean = Guarded(device, dtype, p.lead);
+    rstd = Guarded(device, dtype, p.lead);
+  }
+  args.x = x;
+  args.residual = residual;
+  args.gamma = gamma;
+  args.beta = beta;
+  args.y = y;
+  args.sum = sum;
+  args.mean = mean;
+  args.rstd = rstd;
+  args.eps = p.eps;
+  args.weight_offset = p.weight_offset;
+  args.rounding = p.before_weight ? RmsNormRounding::before_weight : RmsNormRounding::once;
+}
+
+std::vector<std::string> ForwardRun::accepting() const {
+  return accepting_names("forward", kind, args);
+}
+
+void ForwardRun::run(Context& context) {
+  for (Guarded* output : {&y, &sum, &mean, &rstd}) output->poison();
+  call(context, kind, args);
+  context.synchronize();
+  RunLog::instance().ran("forward", context.implementation());
+  for (const Guarded* input : {&x, &residual, &gamma, &beta}) EXPECT_TRUE(input->unchanged());
+  EXPECT_TRUE(y.outside_intact()) << "y";
+  EXPECT_TRUE(sum.outside_intact()) << "sum";
+  EXPECT_TRUE(mean.outside_intact()) << "mean";
+  EXPECT_TRUE(rstd.outside_intact()) << "rstd";
+}
+
+BackwardRun::BackwardRun(const Problem& p, const Data& data) : kind(p.kind) {
+  const Device device = test_device();
+  const Statistics values = oracle_statistics(p, data);
+  const DType statistics = statistics_dtype(p.dtypes.x);
+  dy = Guarded(device, p.dtypes.x, p.shape(), data.dy, p.layout);
+  x = Guarded(device, p.dtypes.x, p.shape(), data.h, p.layout);
+  if (p.kind == Kind::layer) mean = Guarded(device, statistics, p.lead, values.mean);
+  rstd = Guarded(device, statistics, p.lead, values.rstd);
+  if (p.gamma) gamma = Guarded(device, p.dtypes.weight, {p.cols}, data.gamma);
+  if (p.fused) dsum = Guarded(device, p.dtypes.x, p.shape(), data.dsum, p.layout);
+  dx = Guarded(device, p.dtypes.x, p.shape(), p.layout);
+  if (p.weight_grads) {
+    dgamma = Guarded(device, p.dtypes.weight_grad, {p.cols});
+    if (p.kind == Kind::layer) dbeta = Guarded(device, p.dtypes.weight_grad, {p.cols});
+  }
+  args.dy = dy;
+  args.x = x;
+  args.mean = mean;
+  args.rstd = rstd;
+  args.gamma = gamma;
+  args.dsum = dsum;
+  args.dx = dx;
+  args.dgamma = dgamma;
+  args.dbeta = dbeta;
+  args.weight_offset = p.weight_offset;
+}
+
+void BackwardRun::take_statistics(const ForwardRun& forward) {
+  if (mean.defined()) mean.set(forward.mean.values());
+  rstd.set(forward.rstd.values());
+}
+
+std::vector<std::string> BackwardRun::accepting() const {
+  return accepting_names("backward", kind, args);
+}
+
+void BackwardRun::run(Context& context) {
+  for (Guarded* output : {&dx, &dgamma, &dbeta}) output->poison();
+  call(context, kind, args);
+  context.synchronize();
+  RunLog::instance().ran("backward", context.implementation());
+  for (const Guarded* input : {&dy, &x, &mean, &rstd, &gamma, &dsum}) {
+    EXPECT_TRUE(input->unchanged());
+  }
+  EXPECT_TRUE(dx.outside_intact()) << "dx";
+  EXPECT_TRUE(dgamma.outside_intact()) << "dgamma";
+  EXPECT_TRUE(dbeta.outside_intact()) << "dbeta";
+}
+
+void check_forward(const Problem& p) {
+  SCOPED_TRACE(p.describe());
+  const Data data = make_data(p);
+  const ExpectedForward expected = expected_forward(p, data);
+  ForwardRun run(p, data);
+  for_each_runner(run.accepting(), [&](Context& context) {
+    run.run(context);
+    EXPECT_TRUE(close(run.y.values(), expected.y, p.dtypes.x, p.cols)) << "y";
+    // One addition in the dtype: there is one right answer, to the bit.
+    if (p.fused) {
+      EXPECT_EQ(run.sum.values(), data.h) << "sum";
+    }
+    if (run.mean.defined()) {
+      EXPECT_TRUE(close(run.mean.values(), expected.mean, run.mean.dtype())) << "mean";
+    }
+    if (run.rstd.defined()) {
+      EXPECT_TRUE(close(run.rstd.values(), expected.rstd, run.rstd.dtype())) << "rstd";
+    }
+  });
+}
+
+void check_backward(const Problem& p) {
+  SCOPED_TRACE(p.describe());
+  const Data data = make_data(p);
+  const ExpectedBackward expected = expected_backward(p, data);
+  BackwardRun run(p, data);
+  for_each_runner(run.accepting(), [&](Context& context) {
+    run.run(context);
+    EXPECT_TRUE(close(run.dx.values(), expected.dx, p.dtypes.x, p.cols)) << "dx";
+    if (run.dgamma.defined()) {
+      EXPECT_TRUE(close(run.dgamma.values(), expected.dgamma, run.dgamma.dtype())) << "dgamma";
+    }
+    if (run.dbeta.defined()) {
+      EXPECT_TRUE(close(run.dbeta.values(), expected.dbeta, run.dbeta.dtype())) << "dbeta";
+    }
+  });
+}
+
+std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& backward) {
+  std::vector<std::string> names = forward.accepting();
+  const std::vector<std::string> others = backward.accepting();
+  std::erase_if(names, [&](const std::string& name) {
+    return std::find(others.begin(), others.end(), name) == others.end();
+  });
+  return names;
+}
+
+void for_each_round_trip(const Problem& p, const Data& data,
+                         const std::function<void(Context&, ForwardRun&, BackwardRun&)>& body) {
+  SCOPED_TRACE(p.describe());
+  ForwardRun forward(p, data);
+  BackwardRun backward(p, data);
+  for_each_runner(both(forward, backward), [&](Context& context) {
+    forward.run(context);
+    backward.take_statistics(forward);
+    backward.run(context);
+    body(context, forward, backward);
+  });
+}
+
+}  // namespace touchstone::test

@@ -1,0 +1,135 @@
+// What the norm tests share: a problem, its data, the call on guarded buffers, and what the oracle
+// expects with a derived bound. One set of test bodies serves both norms, both devices and every
+// implementation: RMS norm is layer norm without mean and beta, and gamma is its weight.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/norm/norm.h"
+#include "tests/support/compare.h"
+#include "tests/support/guarded.h"
+#include "tests/support/random.h"
+#include "tests/support/runners.h"
+#include "touchstone/ops/layer_norm.h"
+#include "touchstone/ops/rms_norm.h"
+
+namespace touchstone::test {
+
+using norm::Kind;
+
+inline constexpr Kind kBothKinds[] = {Kind::layer, Kind::rms};
+
+// The dtypes of one call: of x, of gamma and beta, of dgamma and dbeta.
+struct DTypes {
+  DType x = DType::f32;
+  DType weight = DType::f32;
+  DType weight_grad = DType::f32;
+};
+
+// Every combination the contract allows on the device under test.
+std::vector<DTypes> all_dtypes();
+
+struct Problem {
+  Kind kind = Kind::layer;
+  DTypes dtypes = {};
+  std::vector<std::int64_t> lead = {7};  // leading shape
+  std::int64_t cols = 64;
+  bool gamma = true;
+  bool beta = true;          // ignored by RMS norm
+  bool fused = false;        // residual and sum forward, dsum backward
+  bool statistics = true;    // forward: ask for mean and rstd
+  bool weight_grads = true;  // backward: ask for dgamma and dbeta
+  bool gamma_zeros = false;  // every third gamma is 0
+  double eps = 1e-5;
+  double weight_offset = 0;    // RMS norm only
+  bool before_weight = false;  // RMS norm only
+  Distribution x = {};
+  Distribution dy = {};
+  Layout layout = {};  // of every [.., D] tensor
+  std::uint64_t seed = 1;
+
+  std::int64_t rows() const;
+  std::vector<std::int64_t> shape() const;
+  std::string describe() const;
+};
+
+// The inputs, as numbers that the dtypes hold exactly. h is what gets normalised: x, or the rounded
+// x + residual. Absent arguments are empty.
+struct Data {
+  std::vector<double> x, residual, h, gamma, beta, dy, dsum;
+};
+Data make_data(const Problem& problem);
+
+// One argument list for both norms.
+struct ForwardArgs : LayerNormArgs {
+  double weight_offset = 0;
+  RmsNormRounding rounding = RmsNormRounding::once;
+};
+struct BackwardArgs : LayerNormBackwardArgs {
+  double weight_offset = 0;
+};
+void call(Context& context, Kind kind, const ForwardArgs& args);
+void call(Context& context, Kind kind, const BackwardArgs& args);
+std::vector<ImplementationReport> reports(Context& context, Kind kind, const ForwardArgs& args);
+std::vector<ImplementationReport> reports(Context& context, Kind kind, const BackwardArgs& args);
+
+// Guarded buffers for one problem. run() poisons the outputs, calls the operator, waits, and
+// expects that nothing but the outputs was written.
+struct ForwardRun {
+  ForwardRun(const Problem& problem, const Data& data);
+  std::vector<std::string> accepting() const;  // implementations that take the problem
+  void run(Context& context);
+
+  Kind kind;
+  Guarded x, residual, gamma, beta, y, sum, mean, rstd;
+  ForwardArgs args;
+};
+
+struct BackwardRun {
+  // With the oracle's statistics, rounded once.
+  BackwardRun(const Problem& problem, const Data& data);
+  // From now on with those of a forward.
+  void take_statistics(const ForwardRun& forward);
+  std::vector<std::string> accepting() const;
+  void run(Context& context);
+
+  Kind kind;
+  Guarded dy, x, mean, rstd, gamma, dsum, dx, dgamma, dbeta;
+  BackwardArgs args;
+};
+
+// Row statistics as the oracle has them. RMS norm has no mean.
+struct Statistics {
+  std::vector<double> mean, rstd;
+};
+Statistics oracle_statistics(const Problem& problem, const Data& data);
+
+struct ExpectedForward {
+  Expected y, mean, rstd;
+};
+struct ExpectedBackward {
+  Expected dx, dgamma, dbeta;
+};
+ExpectedForward expected_forward(const Problem& problem, const Data& data);
+ExpectedBackward expected_backward(const Problem& problem, const Data& data);
+
+// Runs the problem on every implementation and SIMD target and holds it against the oracle.
+void check_forward(const Problem& problem);
+void check_backward(const Problem& problem);
+
+// The implementations that take both.
+std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& backward);
+
+// Forward, and then backward on its statistics, with every implementation and SIMD target that
+// takes both.
+void for_each_round_trip(const Problem& problem, const Data& data,
+                         const std::function<void(Context&, ForwardRun&, BackwardRun&)>& body);
+
+// The problem list of both directions: every D, M and dtype of the contract, with the optional
+// arguments, layouts and settings rotating through, and all of them crossed at a few sizes.
+std::vector<Problem> sweep();
+
+}  // namespace touchstone::test

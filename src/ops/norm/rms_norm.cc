@@ -1,0 +1,61 @@
+#include "touchstone/ops/rms_norm.h"
+
+#include "ops/norm/norm_checks.h"
+
+namespace touchstone {
+namespace {
+
+constexpr char kForwardName[] = "rms_norm";
+constexpr char kBackwardName[] = "rms_norm_backward";
+
+norm::Forward checked(const Context& context, const RmsNormArgs& args) {
+  return norm::check_forward(
+      kForwardName, context, norm::Kind::rms,
+      {.x = {"x", args.x},
+       .residual = {"residual", args.residual},
+       .gamma = {"weight", args.weight},
+       .beta = {"beta", {}},
+       .y = {"y", args.y},
+       .sum = {"sum", args.sum},
+       .mean = {"mean", {}},
+       .rstd = {"rstd", args.rstd},
+       .eps = args.eps,
+       .weight_offset = args.weight_offset,
+       .round_before_weight = args.rounding == RmsNormRounding::before_weight});
+}
+
+norm::Backward checked(const Context& context, const RmsNormBackwardArgs& args) {
+  return norm::check_backward(kBackwardName, context, norm::Kind::rms,
+                              {.dy = {"dy", args.dy},
+                               .x = {"x", args.x},
+                               .mean = {"mean", {}},
+                               .rstd = {"rstd", args.rstd},
+                               .gamma = {"weight", args.weight},
+                               .dsum = {"dsum", args.dsum},
+                               .dx = {"dx", args.dx},
+                               .dgamma = {"dweight", args.dweight},
+                               .dbeta = {"dbeta", {}},
+                               .weight_offset = args.weight_offset});
+}
+
+}  // namespace
+
+void rms_norm(Context& context, const RmsNormArgs& args) {
+  norm::run_forward(kForwardName, context, checked(context, args));
+}
+
+void rms_norm_backward(Context& context, const RmsNormBackwardArgs& args) {
+  norm::run_backward(kBackwardName, context, checked(context, args));
+}
+
+std::vector<ImplementationReport> rms_norm_implementations(Context& context,
+                                                           const RmsNormArgs& args) {
+  return norm::report(context, checked(context, args));
+}
+
+std::vector<ImplementationReport> rms_norm_backward_implementations(
+    Context& context, const RmsNormBackwardArgs& args) {
+  return norm::report(context, checked(context, args));
+}
+
+}  // namespace touchstone

@@ -1,0 +1,46 @@
+// Comparison with a float64 expectation, element by element, each with its own derived bound.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "touchstone/core/dtype.h"
+
+namespace touchstone::test {
+
+// Unit roundoff: half the distance from 1 to the next number.
+double unit_roundoff(DType dtype);
+
+// The largest error one rounding to `dtype` can make at `value`, subnormals included.
+double rounding_error(DType dtype, double value);
+
+// Growth of the rounding error of a sum of n terms. Sums are made by many short running sums joined
+// as a tree: their error is that of the tree's depth, with room for the runs at the leaves.
+double growth(std::int64_t n);
+
+// Numbers and, beside each, how far from it an implementation may land.
+struct Expected {
+  std::vector<double> value;
+  std::vector<double> bound;
+};
+
+// Succeeds when every element is within its bound. A NaN fails unless NaN is expected; infinities
+// must match with their sign; a value beyond the dtype's range may be infinite. A bound that is
+// itself not finite fails too, and so does an empty comparison: both would prove nothing. The
+// message names the worst element, as (row, column) when `cols` is given.
+testing::AssertionResult close(std::span<const double> actual, const Expected& expected,
+                               DType dtype, std::int64_t cols = 0);
+
+// |actual - expected| / |expected| over the whole array. NaN when the sizes differ.
+double relative_l2(std::span<const double> actual, std::span<const double> expected);
+
+// Numbers of the dtype between a and b, 0 when equal; -1 when either is not finite.
+std::int64_t ulps_between(DType dtype, double a, double b);
+
+// Each value rounded to the dtype.
+std::vector<double> rounded(std::span<const double> values, DType dtype);
+
+}  // namespace touchstone::test

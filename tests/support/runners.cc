@@ -1,0 +1,71 @@
+#include "tests/support/runners.h"
+
+#include <gtest/gtest.h>
+
+namespace touchstone::test {
+namespace {
+
+Device g_device = Device::cpu();
+
+// ThreadSanitizer looks for races, which do not depend on the width of a vector.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kEveryTarget = false;
+#else
+constexpr bool kEveryTarget = true;
+#endif
+
+// Puts the process-wide SIMD target back, also when a body throws.
+class TargetScope {
+ public:
+  explicit TargetScope(const std::string& target) : before_(simd_target()) {
+    set_simd_target(target);
+  }
+  ~TargetScope() { set_simd_target(before_); }
+  TargetScope(const TargetScope&) = delete;
+  TargetScope& operator=(const TargetScope&) = delete;
+
+ private:
+  std::string before_;
+};
+
+void run_one(const std::string& implementation, const std::function<void(Context&)>& body,
+             int threads) {
+  Context context({.device = g_device, .threads = threads, .implementation = implementation});
+  body(context);
+}
+
+void run_all(const std::vector<std::string>& implementations,
+             const std::function<void(Context&)>& body, int threads, bool every_target) {
+  ASSERT_FALSE(implementations.empty()) << "no implementation to test";
+  for (const std::string& name : implementations) {
+    if (!every_target || g_device.is_cuda() || name == "plain") {
+      const testing::ScopedTrace trace(__FILE__, __LINE__, "implementation " + name);
+      run_one(name, body, threads);
+      continue;
+    }
+    for (const std::string& target : simd_targets()) {
+      std::string where = "implementation " + name;
+      where += ", SIMD target " + target;
+      const testing::ScopedTrace trace(__FILE__, __LINE__, where);
+      const TargetScope scope(target);
+      run_one(name, body, threads);
+    }
+  }
+}
+
+}  // namespace
+
+Device test_device() { return g_device; }
+void set_test_device(Device device) { g_device = device; }
+
+void for_each_runner(const std::vector<std::string>& implementations,
+                     const std::function<void(Context&)>& body, int threads) {
+  run_all(implementations, body, threads, kEveryTarget);
+}
+
+void for_each_implementation(const std::vector<std::string>& implementations,
+                             const std::function<void(Context&)>& body, int threads) {
+  run_all(implementations, body, threads, false);
+}
+
+}  // namespace touchstone::test

@@ -1,0 +1,44 @@
+// Which device the tests run on, and the loops over everything that can run an operator there.
+//
+// A test binary linked with this library takes --device=cpu (default) or --device=cuda; the same
+// test bodies run on both. Without a GPU --device=cuda says so and exits with 77, which ctest
+// reports as skipped.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "touchstone/core/context.h"
+
+namespace touchstone::test {
+
+Device test_device();
+void set_test_device(Device device);
+
+inline bool on_gpu() { return test_device().is_cuda(); }
+
+// More threads than cores and not a power of two, so that shares are uneven and tasks get stolen.
+inline constexpr int kTestThreads = 3;
+
+// A sanitizer makes code ten times slower and learns nothing from the same loop over more data.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+constexpr std::int64_t sanitized_size(std::int64_t size, std::int64_t smaller) {
+  return kSanitized ? smaller : size;
+}
+
+// Calls body(context) for each implementation and, unless it is `plain`, each SIMD target of this
+// machine; on the GPU for each implementation. Failures name both. The SIMD target is put back.
+void for_each_runner(const std::vector<std::string>& implementations,
+                     const std::function<void(Context&)>& body, int threads = kTestThreads);
+
+// The same for the best SIMD target only: for tests whose subject is not arithmetic.
+void for_each_implementation(const std::vector<std::string>& implementations,
+                             const std::function<void(Context&)>& body, int threads = kTestThreads);
+
+}  // namespace touchstone::test
