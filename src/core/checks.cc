@@ -23,6 +23,7 @@ struct Pieces {
 bool collapse(const ConstTensorView& view, std::int64_t& stride) {
   stride = 0;
   bool first = true;
+  bool fits = true;       // in 64 bits: sizes are checked only after the shape is understood
   std::int64_t next = 0;  // the stride the next outer dimension must have
   for (int i = view.rank - 2; i >= 0; --i) {
     const auto d = static_cast<std::size_t>(i);
@@ -30,10 +31,10 @@ bool collapse(const ConstTensorView& view, std::int64_t& stride) {
     if (first) {
       stride = view.stride[d];
       first = false;
-    } else if (view.stride[d] != next) {
+    } else if (!fits || view.stride[d] != next) {
       return false;
     }
-    next = view.stride[d] * view.shape[d];
+    fits = !__builtin_mul_overflow(view.stride[d], view.shape[d], &next);
   }
   return true;
 }

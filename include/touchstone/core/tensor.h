@@ -32,19 +32,23 @@ struct BasicView {
   // extent of zero) are defined even when their data is null.
   constexpr bool defined() const { return data != nullptr || rank != 0; }
 
+  // Views built by hand may claim more elements than 64 bits can count; operators refuse them, and
+  // until then the product wraps.
   constexpr std::int64_t elements() const {
-    std::int64_t count = 1;
-    for (int i = 0; i < rank; ++i) count *= shape[static_cast<std::size_t>(i)];
-    return defined() ? count : 0;
+    std::uint64_t count = 1;
+    for (int i = 0; i < rank; ++i) {
+      count *= static_cast<std::uint64_t>(shape[static_cast<std::size_t>(i)]);
+    }
+    return defined() ? static_cast<std::int64_t>(count) : 0;
   }
 
   constexpr bool contiguous() const {
     if (elements() == 0) return true;
-    std::int64_t expected = 1;
+    std::uint64_t expected = 1;
     for (int i = rank - 1; i >= 0; --i) {
       const auto d = static_cast<std::size_t>(i);
-      if (shape[d] != 1 && stride[d] != expected) return false;
-      expected *= shape[d];
+      if (shape[d] != 1 && static_cast<std::uint64_t>(stride[d]) != expected) return false;
+      expected *= static_cast<std::uint64_t>(shape[d]);
     }
     return true;
   }

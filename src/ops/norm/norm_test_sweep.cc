@@ -49,7 +49,7 @@ void cross_widths(std::vector<Problem>& list) {
 
 // All combinations of the optional arguments, at sizes below, at and above a vector or a warp.
 void cross_options(std::vector<Problem>& list) {
-  for (const std::int64_t cols : {7, 65, 1024}) {
+  for (const std::int64_t cols : {std::int64_t{7}, std::int64_t{65}, sanitized_size(1024, 256)}) {
     for (const DTypes& dtypes : all_dtypes()) {
       for (unsigned options = 0; options < 32; ++options) {
         for (const Kind kind : kBothKinds) {
