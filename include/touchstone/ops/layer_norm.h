@@ -24,7 +24,8 @@
 //             sigma from 1e-37 to 1e37 works, eps = 0 included.
 // Special     A row of zero variance gives xhat = 0 when eps > 0 (to rounding) and NaN when
 //             eps = 0, as the formula says. NaN or infinity in a row makes that row's y, mean,
-//             rstd and dx NaN, and dgamma, dbeta NaN in the backward; other rows are untouched.
+//             rstd and dx NaN, and dgamma NaN in the backward; dbeta is the sum of dy whatever x
+//             is. Other rows are untouched.
 // Aliasing    y may be x, or residual where given; sum may be x or residual; dx may be dy, x or
 //             dsum: exactly the same view. Any other overlap with an output is refused.
 // Empty       No rows: nothing is written but dgamma = dbeta = 0. D = 0: nothing is written.
