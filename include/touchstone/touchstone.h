@@ -8,4 +8,5 @@
 #include "touchstone/core/tensor.h"     // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"  // IWYU pragma: export
 #include "touchstone/ops/rms_norm.h"    // IWYU pragma: export
+#include "touchstone/ops/sample.h"      // IWYU pragma: export
 #include "touchstone/version.h"         // IWYU pragma: export
