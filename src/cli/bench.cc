@@ -9,7 +9,9 @@
 #include "bench/fork_join.h"
 #include "bench/machine.h"
 #include "bench/norm_bench.h"
+#include "bench/session.h"
 #include "cli/arguments.h"
+#include "cli/bench_report.h"
 #include "cli/command_line.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -36,44 +38,16 @@ struct BenchOptions {
   bool json = false;
 };
 
-struct Column {
-  const char* heading;
-  int width;  // negative: to the left
-};
-
-// Printed row by row while the measurement goes on, so the widths are fixed beforehand.
-constexpr Column kColumns[] = {{"op", -19},     {"dtype", -5},   {"shape", -12}, {"data in", -7},
-                               {"impl", -8},    {"us", 10},      {"+-", 6},      {"floor us", 10},
-                               {"fraction", 8}, {"copy us", 10}, {"GB/s", 7}};
-
-std::string line(const std::vector<std::string>& cells) {
-  std::string text;
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    const int width = i < std::size(kColumns) ? kColumns[i].width : 13;
-    text += i == 0 ? "" : "  ";
-    text += width < 0 ? fmt::format("{:<{}}", cells[i], -width)
-                      : fmt::format("{:>{}}", cells[i], width);
-  }
-  text.erase(text.find_last_not_of(' ') + 1);
-  return text;
-}
-
-std::string microseconds(double us) {
-  return us < 100 ? fmt::format("{:.2f}", us) : fmt::format("{:.1f}", us);
-}
-
 bool wants(const BenchOptions& options, std::string_view peer) {
   return std::ranges::find(options.peers, peer) != options.peers.end();
 }
 
-bench::NormBenchOptions norm_options(const BenchOptions& options) {
-  bench::NormBenchOptions result;
+bench::SessionOptions session_options(const BenchOptions& options) {
+  bench::SessionOptions result;
   result.device = parse_device(options.device);
   result.threads = options.threads;
   result.implementation = options.implementation;
   result.rounds = options.rounds > 0 ? options.rounds : options.tier == "full" ? 15 : 7;
-  result.forward = options.direction != "backward";
-  result.backward = options.direction != "forward";
   result.naive = wants(options, "naive");
   result.onednn = wants(options, "onednn");
   result.torch = wants(options, "torch");
@@ -81,6 +55,10 @@ bench::NormBenchOptions norm_options(const BenchOptions& options) {
   result.python = options.python;
   result.note = [](const std::string& note) { say(note); };
   return result;
+}
+
+bench::NormBenchOptions norm_options(const BenchOptions& options) {
+  return {.forward = options.direction != "backward", .backward = options.direction != "forward"};
 }
 
 std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions& options) {
@@ -100,69 +78,6 @@ std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions&
   return {item};
 }
 
-Json row_json(const bench::NormRow& row) {
-  Json peers = Json::array();
-  for (const bench::PeerTime& peer : row.peers) {
-    peers.push_back({{"name", peer.name}, {"us", peer.us.median}, {"spread", peer.us.spread}});
-  }
-  const bench::NormProblem& problem = row.problem;
-  return {{"op", problem.op()},
-          {"impl", row.implementation},
-          {"device", name_of(problem.device)},
-          {"dtype", name_of(problem.dtype)},
-          {"shape", {problem.rows, problem.cols}},
-          {"regime", cases::name_of(row.regime)},
-          {"sets", row.sets},
-          {"us", row.us.median},
-          {"best_us", row.us.best},
-          {"spread", row.us.spread},
-          {"bytes", problem.minimal_bytes()},
-          {"floor_us", row.floor_us},
-          {"fraction", row.fraction},
-          {"triad_floor_us", row.triad_floor_us},
-          {"copy_gbs", row.copy_gbs},
-          {"copy_same_size_us", row.copy_us},
-          {"error", row.error},
-          {"correct", row.right},
-          {"peers", peers}};
-}
-
-std::vector<std::string> row_cells(const bench::NormRow& row) {
-  const bench::NormProblem& problem = row.problem;
-  std::vector<std::string> cells = {problem.op(), std::string(name_of(problem.dtype)),
-                                    problem.shape(), std::string(cases::name_of(row.regime)),
-                                    row.implementation};
-  if (!row.right) {
-    cells.push_back(fmt::format("WRONG, error {:.1e}", row.error));
-    return cells;
-  }
-  const double rate = static_cast<double>(problem.minimal_bytes()) / row.us.median * 1e-3;
-  for (const std::string& cell :
-       {microseconds(row.us.median), fmt::format("{:.1f}%", 100 * row.us.spread),
-        microseconds(row.floor_us), fmt::format("{:.2f}", row.fraction), microseconds(row.copy_us),
-        fmt::format("{:.1f}", rate)}) {
-    cells.push_back(cell);
-  }
-  for (const bench::PeerTime& peer : row.peers) {
-    cells.push_back(fmt::format("{} {:.2f}x", peer.name, peer.us.median / row.us.median));
-  }
-  return cells;
-}
-
-Json ceiling_json(const bench::Ceiling& ceiling) {
-  return {{"copy", ceiling.copy_name},
-          {"copy_gbs", ceiling.copy_gbs},
-          {"copy_best_gbs", ceiling.copy_best_gbs},
-          {"triad_gbs", ceiling.triad_gbs},
-          {"buffer_bytes", ceiling.buffer_bytes}};
-}
-
-std::string machine_name(Device device) {
-  if (device.is_cuda()) return cuda_devices()[static_cast<std::size_t>(device.index)].name;
-  const bench::CpuInfo cpu = bench::cpu_info();
-  return fmt::format("{}, {} usable cores", cpu.model, cpu.usable_cores);
-}
-
 // What every figure needs beside it to be worth something.
 Json header_json(const BenchOptions& options) {
   return {{"version", version()},
@@ -172,50 +87,41 @@ Json header_json(const BenchOptions& options) {
           {"command", command_line()}};
 }
 
-void print_norm_header(const bench::NormBench& bench, const BenchOptions& options) {
-  const bench::Ceiling& ceiling = bench.ceiling();
-  const Device device = parse_device(options.device);
-  print(fmt::format(
-      "{}{}; {}; {}\n", machine_name(device),
-      device.is_cuda() ? "" : fmt::format(", {} threads, {}", bench.threads(), simd_target()),
-      bench::utc_now(), command_line()));
-  print(
-      fmt::format("copy {:.1f} GB/s ({}, best round {:.1f}), 2 reads : 1 write {:.1f} GB/s, "
-                  "buffers of {}\n",
-                  ceiling.copy_gbs, ceiling.copy_name, ceiling.copy_best_gbs, ceiling.triad_gbs,
-                  bytes_string(ceiling.buffer_bytes)));
-  const std::vector<std::string> peers = bench.peers();
-  print(fmt::format("peers: {}; \"naive 2.00x\" = it takes twice our time\n\n",
-                    peers.empty() ? "none" : fmt::format("{}", fmt::join(peers, ", "))));
-}
+// One case of one operator.
+struct Work {
+  std::string op;
+  cases::Case item;
+};
 
-void print_headings() {
-  std::vector<std::string> headings;
-  for (const Column& column : kColumns) headings.emplace_back(column.heading);
-  print(toned(line(headings), Tone::dim) + "\n");
+// A wrong shape or name is reported before anything is measured.
+std::vector<Work> planned(const BenchOptions& options, const std::vector<std::string>& ops) {
+  std::vector<Work> work;
+  for (const std::string& op : ops) {
+    for (const cases::Case& item : chosen_cases(op, options)) {
+      bench::check_norm_memory(session_options(options), norm_options(options), item);
+      work.push_back({op, item});
+    }
+  }
+  return work;
 }
 
 // False when a result was wrong.
-bool bench_norms(const BenchOptions& options, const std::vector<std::string>& ops, Json& document) {
-  // A wrong shape or name is reported before anything is measured.
-  std::vector<std::pair<std::string, cases::Case>> work;
-  for (const std::string& op : ops) {
-    for (const cases::Case& item : chosen_cases(op, options)) {
-      bench::check_memory(norm_options(options), item);
-      work.emplace_back(op, item);
-    }
-  }
+bool bench_operators(const BenchOptions& options, const std::vector<std::string>& ops,
+                     Json& document) {
+  const std::vector<Work> work = planned(options, ops);
   auto progress = std::make_unique<Progress>();
   progress->show("measuring the copy rate");
-  bench::NormBench bench(norm_options(options));
+  bench::Session session(session_options(options));
+  bench::NormBench norms(session, norm_options(options));
+  session.start();
   progress = nullptr;
-  document["threads"] = bench.threads();
-  document["ceiling"] = ceiling_json(bench.ceiling());
-  document["copy_gbs"] = bench.ceiling().copy_gbs;
-  document["peer_versions"] = bench.peers();
+  document["threads"] = session.context().threads();
+  document["ceiling"] = ceiling_json(session.ceiling());
+  document["copy_gbs"] = session.ceiling().copy_gbs;
+  document["peer_versions"] = norms.peers();
   document["rows"] = Json::array();
   if (!options.json) {
-    print_norm_header(bench, options);
+    print_bench_header(session, norms.peers());
     print_headings();
   }
   bool right = true;
@@ -225,14 +131,12 @@ bool bench_norms(const BenchOptions& options, const std::vector<std::string>& op
     progress->show(fmt::format("[{}/{}] {} {} {}x{}", i + 1, work.size(), op, name_of(item.dtype),
                                item.rows, item.cols));
     const auto kind = op == "layer_norm" ? norm::Kind::layer : norm::Kind::rms;
-    const std::vector<bench::NormRow> rows = bench.measure(kind, item);
+    const std::vector<bench::BenchRow> rows = norms.measure(kind, item);
     progress = nullptr;
-    for (const bench::NormRow& row : rows) {
+    for (const bench::BenchRow& row : rows) {
       right = right && row.right;
       document["rows"].push_back(row_json(row));
-      if (!options.json) {
-        print(toned(line(row_cells(row)), row.right ? Tone::plain : Tone::bad) + "\n");
-      }
+      if (!options.json) print_row(row);
     }
   }
   return right;
@@ -297,15 +201,18 @@ int run_bench(const BenchOptions& options) {
   wanted.workspace_bytes = 0;
   const Context probe(wanted);
   Json document = header_json(options);
-  std::vector<std::string> norms;
-  if (options.op == "all") norms = {"layer_norm", "rms_norm"};
-  if (options.op == "layer_norm" || options.op == "rms_norm") norms = {options.op};
+  std::vector<std::string> operators;
+  if (options.op == "all") {
+    operators = {"layer_norm", "rms_norm"};
+  } else if (options.op != "fork_join") {
+    operators = {options.op};
+  }
   bool right = true;
-  if (!norms.empty()) right = bench_norms(options, norms, document);
+  if (!operators.empty()) right = bench_operators(options, operators, document);
   const bool fork_join =
       options.op == "fork_join" || (options.op == "all" && options.device == "cpu");
   if (fork_join) {
-    if (!options.json && !norms.empty()) print("\n");
+    if (!options.json && !operators.empty()) print("\n");
     bench_fork_join(options, document);
   }
   if (options.json) print_json(document);
