@@ -20,8 +20,9 @@
 //             -inf only has probabilities 0, log-sum-exp -inf and tokens 0 .. k-1. With +inf in a
 //             row, the +inf tokens share probability 1 equally, the others have 0, log-sum-exp is
 //             +inf. A row with NaN, or whose own temperature is not finite and > 0, has indices -1
-//             and NaN everywhere else. Each says so in its status word. A token that is not
-//             allowed is -inf whatever its logit, NaN included.
+//             and NaN everywhere else. Each says so in its status word: a bad temperature with
+//             that bit alone, else NaN with that bit alone, else with all bits that hold. A token
+//             that is not allowed is -inf whatever its logit, NaN included.
 // Aliasing    None: an output that overlaps anything else is refused.
 // Empty       No rows: nothing is written. V = 0 is refused, since k >= 1.
 // Promises    Set, order and bits are the same for any batch, row stride, alignment, stream and
@@ -41,24 +42,24 @@ namespace touchstone {
 
 // Bits of a row's status word; 0 is a plain row.
 inline constexpr std::int32_t kRowHasNan = 1;
-inline constexpr std::int32_t kRowHasInfinity = 2;      // +inf
-inline constexpr std::int32_t kRowAllMasked = 4;        // no token is above -inf
-inline constexpr std::int32_t kRowFewerThanK = 8;       // fewer than k tokens are above -inf
-inline constexpr std::int32_t kRowBadParameter = 16;    // this row's temperature (or other parameter)
-inline constexpr std::int32_t kRowReadTwice = 32;       // how it was done, not what: may differ by device
+inline constexpr std::int32_t kRowHasInfinity = 2;    // +inf
+inline constexpr std::int32_t kRowAllMasked = 4;      // no token is above -inf
+inline constexpr std::int32_t kRowFewerThanK = 8;     // fewer than k tokens are above -inf
+inline constexpr std::int32_t kRowBadParameter = 16;  // this row's temperature (or other parameter)
+inline constexpr std::int32_t kRowReadTwice = 32;     // how, not what: may differ by device
 
 struct SoftmaxTopkArgs {
-  ConstTensorView logits{};         // [.., V]
-  ConstTensorView temperature{};    // [..], optional: per row, times `scale_temperature`
-  ConstTensorView bias{};           // [V] or [.., V], optional
-  ConstTensorView allowed{};        // [W] or [.., W], optional: packed bits
-  TensorView probabilities{};       // [.., k]
-  TensorView indices{};             // [.., k]
-  TensorView log_probabilities{};   // [.., k], optional
-  TensorView log_sum_exp{};         // [..], optional: log(sum(exp(v / T)))
-  TensorView status{};              // [..], optional
-  double scale_temperature = 1.0;   // finite, > 0: the temperature of the whole call
-  bool renormalise = false;         // probabilities sum to 1 over the k that are kept
+  ConstTensorView logits{};        // [.., V]
+  ConstTensorView temperature{};   // [..], optional: per row, times `scale_temperature`
+  ConstTensorView bias{};          // [V] or [.., V], optional
+  ConstTensorView allowed{};       // [W] or [.., W], optional: packed bits
+  TensorView probabilities{};      // [.., k]
+  TensorView indices{};            // [.., k]
+  TensorView log_probabilities{};  // [.., k], optional: log of `probabilities` before underflow
+  TensorView log_sum_exp{};        // [..], optional: log(sum(exp(v / T)))
+  TensorView status{};             // [..], optional
+  double scale_temperature = 1.0;  // finite, > 0: the temperature of the whole call
+  bool renormalise = false;        // probabilities sum to 1 over the k that are kept
 };
 
 void softmax_topk(Context& context, const SoftmaxTopkArgs& args);

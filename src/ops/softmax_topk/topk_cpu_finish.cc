@@ -1,0 +1,385 @@
+// The end of a row in the SIMD implementation, for every target: the floor under the winners, the
+// winners in order, and the outputs.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "ops/softmax_topk/topk_cpu.h"
+#include "touchstone/ops/softmax_topk.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/softmax_topk/topk_cpu_finish.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h, as Highway asks.
+#include "cpu/simd.h"
+#include "ops/softmax_topk/topk_cpu_exp2.h"
+#include "ops/softmax_topk/topk_cpu_values.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace touchstone::topk::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+namespace sd = touchstone::simd::HWY_NAMESPACE;
+
+using Tag = hn::ScalableTag<float>;
+using Vector = hn::Vec<Tag>;
+
+// ---- the floor ---------------------------------------------------------------------------------
+
+// Descending; n is small.
+HWY_INLINE void sort_few(float* a, std::size_t n) {
+  for (std::size_t i = 1; i < n; ++i) {
+    const float v = a[i];
+    std::size_t j = i;
+    for (; j > 0 && a[j - 1] < v; --j) a[j] = a[j - 1];
+    a[j] = v;
+  }
+}
+
+// Moves the elements above (or below) the pivot to the front, returns their number. n is a multiple
+// of the lanes.
+template <bool kAbove>
+HWY_INLINE std::size_t keep_side(float* to, const float* from, std::size_t n, float pivot) {
+  const Tag d;
+  const auto p = hn::Set(d, pivot);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const auto v = hn::LoadU(d, from + i);
+    const auto side = kAbove ? hn::Gt(v, p) : hn::Lt(v, p);
+    // Not CompressStore: on some processors that instruction costs a hundred cycles. Never ahead of
+    // the reading, since kept <= i.
+    hn::StoreU(hn::Compress(v, side), d, to + kept);
+    kept += hn::CountTrue(d, side);
+  }
+  return kept;
+}
+
+HWY_INLINE std::size_t count_at_least(const float* a, std::size_t n, float pivot) {
+  const Tag d;
+  const auto p = hn::Set(d, pivot);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    count += hn::CountTrue(d, hn::Ge(hn::LoadU(d, a + i), p));
+  }
+  return count;
+}
+
+// An element near rank k of n, from a sample; never a worse guess than an element at random.
+HWY_INLINE float guess_pivot(const float* a, std::size_t n, std::size_t k) {
+  constexpr std::size_t kSample = 32;
+  float sample[kSample];
+  for (std::size_t i = 0; i < kSample; ++i) sample[i] = a[(2 * i + 1) * n / (2 * kSample)];
+  sort_few(sample, kSample);
+  return sample[std::min(kSample - 1, k * kSample / n)];
+}
+
+// A number with at least k and at most `enough` of the n elements of `maxima` at or above it, or,
+// if equal ones forbid that, the k-th largest. Quickselect; `room` has n elements and those of a
+// vector more. n is a multiple of the lanes.
+float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_t enough,
+                   float* room) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr int kRounds = 16;  // after which the guesses were unlucky
+  const float* a = maxima;
+  std::size_t above = 0;  // elements left out because they are larger than all that remain
+  for (int round = 0; round < kRounds && n > 64; ++round) {
+    const float pivot = guess_pivot(a, n, k - above);
+    const std::size_t at_least = above + count_at_least(a, n, pivot);
+    if (at_least >= k && at_least <= enough) return pivot;
+    std::size_t kept;
+    if (at_least < k) {
+      kept = keep_side<false>(room, a, n, pivot);
+      above = at_least;
+    } else {
+      kept = keep_side<true>(room, a, n, pivot);
+      if (above + kept < k) return pivot;  // too many equal ones
+    }
+    // Whole vectors again, filled up from below: the padding is last in order and k is not there.
+    n = (kept + lanes - 1) / lanes * lanes;
+    std::fill(room + kept, room + n, -kInfinity);
+    a = room;
+  }
+  if (a != room) std::copy_n(a, n, room);
+  if (n <= 64) {
+    sort_few(room, n);
+  } else {
+    std::nth_element(room, room + (k - above - 1), room + n,
+                     [](float x, float y) { return x > y; });
+  }
+  return room[k - above - 1];
+}
+
+// ---- the winners -------------------------------------------------------------------------------
+
+// Unsigned order of keys = descending order of values; -0 equals 0.
+HWY_INLINE std::uint32_t key_of(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value + 0.0F);
+  return bits ^ ((bits >> 31) != 0 ? 0U : 0x7fffffffU);
+}
+
+HWY_INLINE float value_of(std::uint32_t key) {
+  return std::bit_cast<float>(key ^ ((key >> 31) != 0 ? 0U : 0x7fffffffU));
+}
+
+struct Found {
+  std::size_t above = 0;   // in candidates
+  std::size_t equals = 0;  // in equals
+};
+
+// The tokens of one block, from `values` on, that reach the floor.
+template <class T>
+HWY_INLINE void collect_block(const T* values, std::size_t n, std::size_t token, float floor,
+                              std::size_t k, const RowScratch& scratch, Found* found) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto low = hn::Set(d, floor);
+  const std::size_t word_tokens = std::min<std::size_t>(64, kBlockVectors * lanes);
+  for (std::size_t w = 0; w < n; w += word_tokens) {
+    std::uint64_t word = 0;
+    const std::size_t end = std::min(n, w + word_tokens);
+    for (std::size_t i = w; i < end; i += lanes) {
+      const auto v = load_or_lowest(d, values + i, n - i);
+      std::uint64_t bits = 0;
+      hn::StoreMaskBits(d, hn::Ge(v, low), reinterpret_cast<std::uint8_t*>(&bits));
+      word |= bits << (i - w);
+    }
+    // Lanes past the end hold -inf, which may be the floor.
+    if (n - w < 64) word &= (std::uint64_t{1} << (n - w)) - 1;
+    for (; word != 0; word &= word - 1) {
+      const std::size_t i = w + static_cast<std::size_t>(std::countr_zero(word));
+      const float v = convert<float>(values[i]);
+      const auto t = static_cast<std::uint32_t>(token + i);
+      const bool above = v > floor;
+      scratch.candidates[found->above] = {key_of(v), t};
+      scratch.equals[found->equals] = t;
+      found->above += above ? 1 : 0;
+      found->equals += !above && found->equals < k ? 1 : 0;
+    }
+  }
+}
+
+// Every token above the floor and the first k at it, by token.
+template <class T>
+HWY_INLINE Found collect(const Topk& p, std::int64_t row, float floor, const ScratchSizes& sizes,
+                         const RowScratch& scratch) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t block = kBlockVectors * lanes;
+  const auto low = hn::Set(d, floor);
+  const auto tokens = static_cast<std::size_t>(p.vocabulary);
+  const auto k = static_cast<std::size_t>(p.k);
+  const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
+  const bool plain = p.bias == nullptr && p.allowed == nullptr;
+  Found found;
+  for (std::size_t c = 0; c < sizes.coarse; ++c) {
+    if (hn::AllFalse(d, hn::Ge(hn::LoadU(d, scratch.coarse + c * lanes), low))) continue;
+    const std::size_t end = std::min(sizes.blocks, (c + 1) * kCoarseBlocks);
+    for (std::size_t b = c * kCoarseBlocks; b < end; ++b) {
+      if (hn::AllFalse(d, hn::Ge(hn::LoadU(d, scratch.fine + b * lanes), low))) continue;
+      const std::size_t first = b * block;
+      const std::size_t n = std::min(block, tokens - first);
+      if (plain) {
+        collect_block(x + first, n, first, floor, k, scratch, &found);
+      } else {
+        load_values<T>(p, row, first, n, scratch.values);
+        collect_block(scratch.values, n, first, floor, k, scratch, &found);
+      }
+    }
+  }
+  return found;
+}
+
+// Stable: candidates come by token, and those of equal key stay so. Returns where the result is.
+const Candidate* sort_candidates(Candidate* a, std::size_t n, Candidate* room) {
+  if (n <= 32) {
+    for (std::size_t i = 1; i < n; ++i) {
+      const Candidate c = a[i];
+      std::size_t j = i;
+      for (; j > 0 && a[j - 1].key > c.key; --j) a[j] = a[j - 1];
+      a[j] = c;
+    }
+    return a;
+  }
+  std::uint32_t least = a[0].key;
+  std::uint32_t most = a[0].key;
+  for (std::size_t i = 1; i < n; ++i) {
+    least = std::min(least, a[i].key);
+    most = std::max(most, a[i].key);
+  }
+  // Radix sort of the bits in which keys differ.
+  constexpr int kDigitBits = 8;
+  const int bits = std::bit_width(most - least);
+  for (int shift = 0; shift < bits; shift += kDigitBits) {
+    std::uint32_t at[1 << kDigitBits] = {};
+    const auto digit = [&](const Candidate& c) {
+      return (c.key - least) >> shift & ((1U << kDigitBits) - 1);
+    };
+    for (std::size_t i = 0; i < n; ++i) ++at[digit(a[i])];
+    std::uint32_t sum = 0;
+    for (std::uint32_t& place : at) {
+      const std::uint32_t count = place;
+      place = sum;
+      sum += count;
+    }
+    for (std::size_t i = 0; i < n; ++i) room[at[digit(a[i])]++] = a[i];
+    std::swap(a, room);
+  }
+  return a;
+}
+
+// ---- the outputs -------------------------------------------------------------------------------
+
+struct RowSum {
+  double reference = 0;
+  double sum = 0;  // NaN: not for this path
+  float largest = 0;
+};
+
+// 2^x, exactly where x is an integer.
+HWY_INLINE double power_of_two(double x) {
+  if (x < -1000) return 0;
+  if (x == std::floor(x)) {
+    return std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(x) + 1023)
+                                 << 52);
+  }
+  return std::exp2(x);
+}
+
+// Segments in order, each brought to the largest reference among them.
+HWY_INLINE RowSum merge_segments(const SegmentSum* segments, std::size_t count) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  RowSum row{-std::numeric_limits<double>::infinity(), 0, -kInfinity};
+  for (std::size_t g = 0; g < count; ++g) {
+    row.largest = std::max(row.largest, segments[g].largest);
+    if (segments[g].sum != 0) row.reference = std::max(row.reference, segments[g].reference);
+  }
+  for (std::size_t g = 0; g < count; ++g) {
+    const SegmentSum& s = segments[g];
+    if (s.sum != 0) row.sum += s.sum * power_of_two(s.reference - row.reference);
+  }
+  return row;
+}
+
+template <class Index>
+HWY_INLINE void write_indices(Index* out, const Candidate* winners, std::size_t above,
+                              const std::uint32_t* equals, std::size_t k) {
+  for (std::size_t j = 0; j < above; ++j) out[j] = static_cast<Index>(winners[j].token);
+  for (std::size_t j = above; j < k; ++j) out[j] = static_cast<Index>(equals[j - above]);
+}
+
+// Probabilities of the values in scratch.top, which has room for whole vectors.
+HWY_INLINE void write_probabilities(const Topk& p, std::int64_t row, const RowSum& sum,
+                                    double temperature, const RowScratch& scratch) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto k = static_cast<std::size_t>(p.k);
+  const auto scale = static_cast<float>(1.44269504088896340736 / temperature);
+  Exponent e(sum.largest, scale);
+  const double to_row = power_of_two(e.reference - sum.reference);
+  float* const out = p.probabilities + row * p.k;
+  double total = sum.sum;
+  if (p.renormalise) {
+    total = 0;
+    for (std::size_t j = 0; j < k; j += lanes) {
+      alignas(64) float weight[hn::MaxLanes(Tag())];
+      hn::Store(exp2_full(d, hn::LoadU(d, scratch.top + j), e), d, weight);
+      for (std::size_t i = 0; i < std::min(lanes, k - j); ++i) {
+        total += static_cast<double>(weight[i]);
+      }
+    }
+    total *= to_row;
+  }
+  const auto inverse = hn::Set(d, static_cast<float>(to_row / total));
+  for (std::size_t j = 0; j < k; j += lanes) {
+    const auto weight = exp2_full(d, hn::LoadU(d, scratch.top + j), e);
+    // The largest and the sum come by different roundings: no more than 1.
+    const auto probability = hn::Min(hn::Mul(weight, inverse), hn::Set(d, 1.0F));
+    sd::store_some(probability, d, out + j, std::min(lanes, k - j));
+  }
+  if (p.log_probabilities == nullptr && p.log_sum_exp == nullptr) return;
+
+  // Of the sum over exp((v - largest) / T).
+  const double distance =
+      sum.reference - static_cast<double>(sum.largest) * static_cast<double>(scale);
+  const double log_sum = std::log(sum.sum) + distance * 0.693147180559945309417;
+  const double log_total = std::log(total) + distance * 0.693147180559945309417;
+  if (p.log_sum_exp != nullptr) {
+    p.log_sum_exp[row] =
+        static_cast<float>(static_cast<double>(sum.largest) / temperature + log_sum);
+  }
+  if (p.log_probabilities == nullptr) return;
+  const double inverse_temperature = 1 / temperature;
+  for (std::size_t j = 0; j < k; ++j) {
+    const double below = static_cast<double>(scratch.top[j]) - static_cast<double>(sum.largest);
+    p.log_probabilities[static_cast<std::size_t>(row) * k + j] =
+        static_cast<float>(below * inverse_temperature - log_total);
+  }
+}
+
+template <class T>
+void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
+                  const RowScratch& scratch) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const double temperature = row_temperature(p, row);
+  if (std::isnan(temperature)) return plain_row(p, row);
+  const RowSum sum = merge_segments(scratch.segments, sizes.segments);
+  // NaN, +inf, or nothing above -inf.
+  if (!(sum.sum > 0)) return plain_row(p, row);
+
+  const auto k = static_cast<std::size_t>(p.k);
+  const Level level = floor_level(sizes, p.k);
+  float floor = -kInfinity;
+  if (k == 1) {
+    floor = sum.largest;
+  } else if (level != Level::all) {
+    floor = select_floor(level == Level::coarse ? scratch.coarse : scratch.fine, sizes.maxima, k,
+                         enough_maxima(p.k), scratch.maxima);
+  }
+  const Found found = collect<T>(p, row, floor, sizes, scratch);
+  const Candidate* const winners = sort_candidates(scratch.candidates, found.above, scratch.sorted);
+  const std::size_t above = std::min(found.above, k);
+
+  for (std::size_t j = 0; j < above; ++j) scratch.top[j] = value_of(winners[j].key);
+  std::fill(scratch.top + above, scratch.top + k, floor);
+  if (p.wide_indices) {
+    write_indices(static_cast<std::int64_t*>(p.indices) + row * p.k, winners, above, scratch.equals,
+                  k);
+  } else {
+    write_indices(static_cast<std::int32_t*>(p.indices) + row * p.k, winners, above, scratch.equals,
+                  k);
+  }
+  write_probabilities(p, row, sum, temperature, scratch);
+  if (p.status != nullptr) p.status[row] = scratch.top[k - 1] == -kInfinity ? kRowFewerThanK : 0;
+}
+
+void finish_of(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
+               const RowScratch& scratch) {
+  visit_float_dtype(p.dtype, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) finish_typed<T>(p, row, sizes, scratch);
+  });
+}
+
+}  // namespace touchstone::topk::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace touchstone::topk {
+namespace {
+
+HWY_EXPORT(finish_of);
+
+}  // namespace
+
+void finish_row(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
+                const RowScratch& scratch) {
+  HWY_DYNAMIC_DISPATCH(finish_of)(p, row, sizes, scratch);
+}
+
+}  // namespace touchstone::topk
+#endif  // HWY_ONCE
