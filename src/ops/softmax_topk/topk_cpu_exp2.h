@@ -87,14 +87,24 @@ HWY_INLINE hn::Vec<D> exp2_grid(D d, hn::Vec<D> t) {
   const hn::RebindToUnsigned<D> du;
   const auto bits = hn::BitCast(du, t);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  // Not IndicesFromVec, which wants indices below the number of lanes. The instruction looks at no
+  // other bits, and masking them off would be one operation in a dozen.
   const auto table = hn::Load(du, kFractions);
-  const auto at = hn::And(bits, hn::Set(du, (1U << kGridBits) - 1));
-  const auto fraction = hn::TableLookupLanes(table, hn::IndicesFromVec(du, at));
+  const decltype(hn::IndicesFromVec(du, bits)) low_bits{bits.raw};
+  const auto fraction = hn::TableLookupLanes(table, low_bits);
 #else
   const auto fraction = hn::Set(du, 0x3f800000U);
 #endif
   return hn::BitCast(d, hn::Add(hn::ShiftLeft<23 - kGridBits>(bits), fraction));
 }
+
+// A power of two in two factors, one near 1 and one on the grid. Sums of products are then made by
+// fused multiply and add.
+template <class D>
+struct Factors {
+  hn::Vec<D> near;
+  hn::Vec<D> grid;
+};
 
 // What turns v of a segment, or of a row, into 2^(v * s - reference).
 struct Exponent {
@@ -119,13 +129,13 @@ struct Exponent {
 
 // The exact split; e.integral.
 template <class D>
-HWY_INLINE hn::Vec<D> exp2_exact(D d, hn::Vec<D> v, const Exponent& e) {
+HWY_INLINE Factors<D> exp2_exact(D d, hn::Vec<D> v, const Exponent& e) {
   const auto s = hn::Set(d, e.s);
   const auto shift = hn::Set(d, e.shift);
   v = at_least(d, v, hn::Set(d, e.lowest));
   const auto t = hn::MulAdd(v, s, shift);
   const auto f = hn::MulSub(v, s, hn::Sub(t, shift));
-  return hn::Mul(exp2_rest(d, f), exp2_grid(d, t));
+  return {exp2_rest(d, f), exp2_grid(d, t)};
 }
 
 // x = (v - m) * s, for references that are large and for targets without fused multiply and add.
@@ -137,12 +147,12 @@ HWY_INLINE hn::Vec<D> exponent_from_distance(D d, hn::Vec<D> v, const Exponent& 
 }
 
 template <class D>
-HWY_INLINE hn::Vec<D> exp2_distance(D d, hn::Vec<D> v, const Exponent& e) {
+HWY_INLINE Factors<D> exp2_distance(D d, hn::Vec<D> v, const Exponent& e) {
   const auto shift = hn::Set(d, kMagic);
   const auto x =
       at_least(d, exponent_from_distance(d, v, e), hn::Set(d, static_cast<float>(kLowestExponent)));
   const auto t = hn::Add(x, shift);
-  return hn::Mul(exp2_rest(d, hn::Sub(x, hn::Sub(t, shift))), exp2_grid(d, t));
+  return {exp2_rest(d, hn::Sub(x, hn::Sub(t, shift))), exp2_grid(d, t)};
 }
 
 // For the outputs: down to the smallest subnormal, and 0 for -inf. Not as fast.

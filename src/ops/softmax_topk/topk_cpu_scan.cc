@@ -24,6 +24,15 @@ namespace sd = touchstone::simd::HWY_NAMESPACE;
 using Tag = hn::ScalableTag<float>;
 using Vector = hn::Vec<Tag>;
 
+// The next two vectors of elements, for bf16 the even and the odd ones: no shuffle is needed to
+// widen them so, and neither maxima nor sums ask for an order, as long as it is always the same.
+template <class T>
+HWY_INLINE void load_two(const T* p, Vector* two) {
+  const Tag d;
+  sd::load_pack(d, p, two);
+  if constexpr (sd::kPack<T> == 1) sd::load_pack(d, p + hn::Lanes(d), two + 1);
+}
+
 // Folds a segment's values into group maxima and returns the largest. NaN is passed over; it will show in the sum.
 template <class T>
 HWY_INLINE float group_maxima(const T* x, std::size_t n, float* fine, float* coarse) {
@@ -36,12 +45,14 @@ HWY_INLINE float group_maxima(const T* x, std::size_t n, float* fine, float* coa
   std::size_t b = 0;
   for (; (b + 1) * block <= n; ++b) {
     const T* const p = x + b * block;
-    Vector m0 = hn::Max(sd::load(d, p), lowest);
-    Vector m1 = hn::Max(sd::load(d, p + lanes), lowest);
-    HWY_UNROLL(3)
-    for (std::size_t j = 2; j < kBlockVectors; j += 2) {
-      m0 = hn::Max(sd::load(d, p + j * lanes), m0);
-      m1 = hn::Max(sd::load(d, p + (j + 1) * lanes), m1);
+    Vector m0 = lowest;
+    Vector m1 = lowest;
+    HWY_UNROLL(4)
+    for (std::size_t j = 0; j < kBlockVectors; j += 2) {
+      Vector two[2];
+      load_two(p + j * lanes, two);
+      m0 = hn::Max(two[0], m0);
+      m1 = hn::Max(two[1], m1);
     }
     m0 = hn::Max(m0, m1);
     hn::StoreU(m0, d, fine + b * lanes);
@@ -69,14 +80,29 @@ HWY_INLINE float group_maxima(const T* x, std::size_t n, float* fine, float* coa
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-// Sum over lanes in f64, in order.
-HWY_INLINE double sum_in_order(Vector v) {
+// Sum over lanes in f64, as a tree.
+HWY_INLINE double sum_lanes(Vector v) {
   const Tag d;
-  alignas(64) float lane[hn::MaxLanes(Tag())];
+  constexpr std::size_t kLanes = hn::MaxLanes(Tag());
+  alignas(64) float lane[kLanes];
   hn::Store(v, d, lane);
-  double sum = 0;
-  for (std::size_t i = 0; i < hn::Lanes(d); ++i) sum += static_cast<double>(lane[i]);
-  return sum;
+  double sum[kLanes];
+  for (std::size_t i = 0; i < kLanes; ++i) sum[i] = static_cast<double>(lane[i]);
+  for (std::size_t width = kLanes / 2; width > 0; width /= 2) {
+    for (std::size_t i = 0; i < width; ++i) sum[i] += sum[i + width];
+  }
+  return sum[0];
+}
+
+// a + b of a pair of powers.
+HWY_INLINE Vector sum_pair(const Factors<Tag>& a, const Factors<Tag>& b) {
+  return hn::MulAdd(b.near, b.grid, hn::Mul(a.near, a.grid));
+}
+
+// Begins to bring 64 bytes into L1, the first of which are those of p.
+template <class T>
+HWY_INLINE void fetch_line(const T* p) {
+  __builtin_prefetch(p, 0, 3);
 }
 
 // Sum of exp2_of over a segment. `next` is what will be scanned after it: fetched meanwhile, as
@@ -86,37 +112,37 @@ HWY_INLINE double sum_exponentials(const T* x, std::size_t n, const T* next, con
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t block = kBlockVectors * lanes;
+  constexpr std::size_t kLine = 64 / sizeof(T);
   // Four running sums take turns: 8 terms each in a whole segment.
   Vector s0 = hn::Zero(d);
   Vector s1 = s0;
   Vector s2 = s0;
   Vector s3 = s0;
-  std::size_t i = 0;
-  for (; i + block <= n; i += block) {
-    Vector e[kBlockVectors];
-    HWY_UNROLL(8)
-    for (std::size_t j = 0; j < kBlockVectors; ++j) {
-      e[j] = exp2_of(sd::load(d, x + i + j * lanes));
-      sd::prefetch(next + i + j * lanes);
-    }
-    const auto sum = hn::Add(hn::Add(hn::Add(e[0], e[1]), hn::Add(e[2], e[3])),
-                             hn::Add(hn::Add(e[4], e[5]), hn::Add(e[6], e[7])));
+  const auto add = [&](Vector sum) HWY_ATTR {
     const auto oldest = s0;
     s0 = s1;
     s1 = s2;
     s2 = s3;
     s3 = hn::Add(oldest, sum);
+  };
+  std::size_t i = 0;
+  for (; i + block <= n; i += block) {
+    Vector pair[kBlockVectors / 2];
+    HWY_UNROLL(4)
+    for (std::size_t j = 0; j < kBlockVectors; j += 2) {
+      Vector two[2];
+      load_two(x + i + j * lanes, two);
+      pair[j / 2] = sum_pair(exp2_of(two[0]), exp2_of(two[1]));
+    }
+    for (std::size_t j = 0; j < block; j += kLine) fetch_line(next + i + j);
+    add(hn::Add(hn::Add(pair[0], pair[1]), hn::Add(pair[2], pair[3])));
   }
   for (; i < n; i += lanes) {
-    const auto oldest = s0;
-    s0 = s1;
-    s1 = s2;
-    s2 = s3;
-    const auto e = exp2_of(load_or_lowest(d, x + i, n - i));
     // Lanes past the end hold 2^-120 rather than 0, too little to count.
-    s3 = hn::Add(oldest, e);
+    const Factors<Tag> e = exp2_of(load_or_lowest(d, x + i, n - i));
+    add(hn::Mul(e.near, e.grid));
   }
-  return sum_in_order(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
+  return sum_lanes(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
 }
 
 template <class T>
@@ -147,9 +173,9 @@ HWY_INLINE void scan_segment(const T* x, std::size_t n, const T* next, float sca
   const Exponent e(out->largest, scale);
   out->reference = e.reference;
   if (e.integral) {
-    out->sum = sum_exponentials(x, n, next, [&](Vector v) { return exp2_exact(d, v, e); });
+    out->sum = sum_exponentials(x, n, next, [&](Vector v) HWY_ATTR { return exp2_exact(d, v, e); });
   } else {
-    out->sum = sum_exponentials(x, n, next, [&](Vector v) { return exp2_distance(d, v, e); });
+    out->sum = sum_exponentials(x, n, next, [&](Vector v) HWY_ATTR { return exp2_distance(d, v, e); });
   }
 }
 
