@@ -61,6 +61,7 @@ struct SessionOptions {
   int rounds = 7;
   // Peers. One that is not there is left out, with a note.
   bool naive = true;
+  bool partial_sort = true;
   bool onednn = true;
   bool torch = true;
   bool torch_compile = false;

@@ -123,7 +123,68 @@ class NormCase(Case):
                                              retain_graph=True)
 
 
-CASES = {"layer_norm": NormCase, "rms_norm": NormCase}
+class TopkCase(Case):
+    """Softmax with top-k: the whole softmax first, or only the sum of exponentials beside top-k."""
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        self.x = [3 * x for x in self.random_sets()]
+        k = request["k"]
+
+        def softmax(x):
+            return torch.topk(torch.softmax(x, -1, dtype=torch.float32), k)
+
+        def lse(x):
+            values, indices = torch.topk(x, k)
+            total = torch.logsumexp(x.float(), -1, keepdim=True)
+            return torch.exp(values.float() - total), indices
+
+        function = {"softmax": softmax, "lse": lse}[request["variant"]]
+        if request["compile"]:
+            function = torch.compile(function)
+        self.call = lambda i: function(self.x[i])
+
+
+class SampleCase(Case):
+    """One token per row: with masks over the whole vocabulary, as generation loops usually have it,
+    or with top-k first and everything else on the k that are left."""
+
+    temperature = 0.8
+    top_p = 0.95
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        self.x = [3 * x for x in self.random_sets()]
+        k = request["k"]
+
+        def masks(x):
+            x = x.float() / self.temperature
+            log_probabilities = torch.log_softmax(x, -1)
+            x = x.masked_fill(x < torch.topk(x, k)[0][..., -1, None], -float("inf"))
+            values, indices = torch.sort(x, descending=False)
+            late = torch.softmax(values, -1).cumsum(-1) <= 1 - self.top_p
+            late[..., -1:] = False
+            x = x.masked_fill(late.scatter(-1, indices, late), -float("inf"))
+            token = torch.multinomial(torch.softmax(x, -1), 1)
+            return token, log_probabilities.gather(-1, token)
+
+        def topk_first(x):
+            x = x.float() / self.temperature
+            values, indices = torch.topk(x, k)
+            probabilities = torch.softmax(values, -1)
+            late = probabilities.cumsum(-1) - probabilities >= self.top_p
+            place = torch.multinomial(probabilities.masked_fill(late, 0), 1)
+            total = torch.logsumexp(x, -1, keepdim=True)
+            return indices.gather(-1, place), values.gather(-1, place) - total
+
+        function = {"masks": masks, "topk_first": topk_first}[request["variant"]]
+        if request["compile"]:
+            function = torch.compile(function)
+        self.call = lambda i: function(self.x[i])
+
+
+CASES = {"layer_norm": NormCase, "rms_norm": NormCase, "softmax_topk": TopkCase,
+         "sample": SampleCase}
 
 
 def make_case(torch, request):

@@ -145,6 +145,7 @@ std::vector<Case> select(std::string_view name, const Selection& selection) {
     if (selection.tier == Tier::smoke && item.tier != Tier::smoke) continue;
     if (item.device != selection.device) continue;
     if (selection.dtype) item.dtype = *selection.dtype;
+    if (selection.k) item.k = std::min(*selection.k, item.cols);
     const bool seen = std::ranges::any_of(selected, [&](const Case& other) {
       return other.dtype == item.dtype && other.regime == item.regime && other.rows == item.rows &&
              other.cols == item.cols && other.k == item.k;

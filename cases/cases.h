@@ -56,6 +56,8 @@ struct Selection {
   DeviceKind device = DeviceKind::cpu;
   // Every shape once, with this dtype instead of those listed.
   std::optional<DType> dtype;
+  // Every shape once, with this k, or as many as there are columns, instead of those listed.
+  std::optional<std::int64_t> k{};
 };
 
 // The cases a run has to do. InvalidArgument when there is no list of that name.

@@ -108,6 +108,15 @@ TEST_P(CasesShipped, ADtypeReplacesThoseListedAndShapesAppearOnce) {
   }
 }
 
+TEST_P(CasesShipped, AKReplacesThoseListedAndShapesAppearOnce) {
+  const auto cases = select(
+      GetParam(), {.tier = Tier::full, .device = DeviceKind::cpu, .dtype = DType::f32, .k = 200});
+  for (const Case& item : cases) {
+    EXPECT_EQ(item.k, std::min<std::int64_t>(200, item.cols));
+    EXPECT_EQ(std::count(cases.begin(), cases.end(), item), 1);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CasesShipped,
                          testing::Values("layer_norm", "rms_norm", "sample", "softmax_topk"));
 

@@ -1,15 +1,19 @@
 // touchstone bench: the operators against the floor and against peers.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/fork_join.h"
 #include "bench/machine.h"
 #include "bench/norm_bench.h"
 #include "bench/session.h"
+#include "bench/topk_bench.h"
 #include "cli/arguments.h"
 #include "cli/bench_report.h"
 #include "cli/command_line.h"
@@ -28,12 +32,13 @@ struct BenchOptions {
   std::string direction = "both";
   std::int64_t rows = 0;
   std::int64_t cols = 0;
+  std::int64_t k = 0;
   std::string regime = "memory";
   int threads = 0;
   std::string simd;
   std::string implementation;
   int rounds = 0;
-  std::vector<std::string> peers = {"naive", "onednn", "torch"};
+  std::vector<std::string> peers = {"naive", "partial_sort", "onednn", "torch"};
   std::string python = "python3";
   bool json = false;
 };
@@ -49,6 +54,7 @@ bench::SessionOptions session_options(const BenchOptions& options) {
   result.implementation = options.implementation;
   result.rounds = options.rounds > 0 ? options.rounds : options.tier == "full" ? 15 : 7;
   result.naive = wants(options, "naive");
+  result.partial_sort = wants(options, "partial_sort");
   result.onednn = wants(options, "onednn");
   result.torch = wants(options, "torch");
   result.torch_compile = wants(options, "torch_compile");
@@ -65,9 +71,11 @@ std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions&
   const DeviceKind device = parse_device(options.device).kind;
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = parse_dtype(options.dtype);
+  std::optional<std::int64_t> k;
+  if (options.k > 0) k = options.k;
   if (options.rows == 0) {
     return cases::select(
-        op, {.tier = cases::parse_tier(options.tier), .device = device, .dtype = dtype});
+        op, {.tier = cases::parse_tier(options.tier), .device = device, .dtype = dtype, .k = k});
   }
   cases::Case item;
   item.device = device;
@@ -75,6 +83,7 @@ std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions&
   item.dtype = dtype.value_or(DType::f32);
   item.rows = options.rows;
   item.cols = options.cols;
+  item.k = std::min(k.value_or(cases::kDefaultK), item.cols);
   return {item};
 }
 
@@ -93,17 +102,62 @@ struct Work {
   cases::Case item;
 };
 
+bool is_norm(const std::string& op) { return op == "layer_norm" || op == "rms_norm"; }
+
+bench::Selection selection_of(const std::string& op) {
+  return op == "sample" ? bench::Selection::sample : bench::Selection::softmax_topk;
+}
+
 // A wrong shape or name is reported before anything is measured.
 std::vector<Work> planned(const BenchOptions& options, const std::vector<std::string>& ops) {
   std::vector<Work> work;
   for (const std::string& op : ops) {
     for (const cases::Case& item : chosen_cases(op, options)) {
-      bench::check_norm_memory(session_options(options), norm_options(options), item);
+      if (is_norm(op)) {
+        bench::check_norm_memory(session_options(options), norm_options(options), item);
+      } else {
+        bench::check_topk_memory(session_options(options), selection_of(op), item);
+      }
       work.push_back({op, item});
     }
   }
   return work;
 }
+
+// The benchmarks of the operators asked for, on one session.
+class Benches {
+ public:
+  Benches(bench::Session& session, const BenchOptions& options,
+          const std::vector<std::string>& ops) {
+    std::vector<bench::Selection> selections;
+    for (const std::string& op : ops) {
+      if (!is_norm(op)) selections.push_back(selection_of(op));
+    }
+    if (selections.size() < ops.size()) norms_.emplace(session, norm_options(options));
+    if (!selections.empty()) selections_.emplace(session, selections);
+  }
+
+  // Of both, each once, in the order in which they are measured.
+  std::vector<std::string> peers() const {
+    std::vector<std::string> names;
+    if (norms_) names = norms_->peers();
+    if (!selections_) return names;
+    for (const std::string& name : selections_->peers()) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+    return names;
+  }
+
+  std::vector<bench::BenchRow> measure(const Work& work) {
+    if (!is_norm(work.op)) return {selections_->measure(selection_of(work.op), work.item)};
+    return norms_->measure(work.op == "layer_norm" ? norm::Kind::layer : norm::Kind::rms,
+                           work.item);
+  }
+
+ private:
+  std::optional<bench::NormBench> norms_;
+  std::optional<bench::TopkBench> selections_;
+};
 
 // False when a result was wrong.
 bool bench_operators(const BenchOptions& options, const std::vector<std::string>& ops,
@@ -112,16 +166,16 @@ bool bench_operators(const BenchOptions& options, const std::vector<std::string>
   auto progress = std::make_unique<Progress>();
   progress->show("measuring the copy rate");
   bench::Session session(session_options(options));
-  bench::NormBench norms(session, norm_options(options));
+  Benches benches(session, options, ops);
   session.start();
   progress = nullptr;
   document["threads"] = session.context().threads();
   document["ceiling"] = ceiling_json(session.ceiling());
   document["copy_gbs"] = session.ceiling().copy_gbs;
-  document["peer_versions"] = norms.peers();
+  document["peer_versions"] = benches.peers();
   document["rows"] = Json::array();
   if (!options.json) {
-    print_bench_header(session, norms.peers());
+    print_bench_header(session, benches.peers());
     print_headings();
   }
   bool right = true;
@@ -130,8 +184,7 @@ bool bench_operators(const BenchOptions& options, const std::vector<std::string>
     progress = std::make_unique<Progress>();
     progress->show(fmt::format("[{}/{}] {} {} {}x{}", i + 1, work.size(), op, name_of(item.dtype),
                                item.rows, item.cols));
-    const auto kind = op == "layer_norm" ? norm::Kind::layer : norm::Kind::rms;
-    const std::vector<bench::BenchRow> rows = norms.measure(kind, item);
+    const std::vector<bench::BenchRow> rows = benches.measure(work[i]);
     progress = nullptr;
     for (const bench::BenchRow& row : rows) {
       right = right && row.right;
@@ -178,14 +231,18 @@ void check(const BenchOptions& options) {
     if (!is_float) {
       throw InvalidArgument("bench: --dtype: expected f64, f32, bf16 or f16, got " + options.dtype);
     }
+    if (dtype == DType::f64 && (options.op == "softmax_topk" || options.op == "sample")) {
+      throw InvalidArgument("bench: --dtype: expected f32, bf16 or f16 for " + options.op +
+                            ", got f64");
+    }
   }
   for (const std::string& peer : options.peers) {
-    const bool known = peer == "none" || peer == "naive" || peer == "onednn" || peer == "torch" ||
-                       peer == "torch_compile";
-    if (!known) {
+    constexpr std::string_view kKnown[] = {"none",   "naive", "partial_sort",
+                                           "onednn", "torch", "torch_compile"};
+    if (std::ranges::find(kKnown, peer) == std::end(kKnown)) {
       throw InvalidArgument(
-          fmt::format("bench: --peers: expected naive, onednn, torch, torch_compile or none, "
-                      "got '{}'",
+          fmt::format("bench: --peers: expected naive, partial_sort, onednn, torch, torch_compile "
+                      "or none, got '{}'",
                       peer));
     }
   }
@@ -204,6 +261,8 @@ int run_bench(const BenchOptions& options) {
   std::vector<std::string> operators;
   if (options.op == "all") {
     operators = {"layer_norm", "rms_norm"};
+    // Logits are never f64.
+    if (options.dtype != "f64") operators.insert(operators.end(), {"softmax_topk", "sample"});
   } else if (options.op != "fork_join") {
     operators = {options.op};
   }
@@ -224,17 +283,22 @@ int run_bench(const BenchOptions& options) {
 void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* verb = app.add_subcommand("bench", "Time the operators against the floor and peers");
-  verb->add_option("op", options->op, "layer_norm, rms_norm, fork_join or all (the default)")
-      ->check(CLI::IsMember({"layer_norm", "rms_norm", "fork_join", "all"}));
+  verb->add_option("op", options->op,
+                   "layer_norm, rms_norm, softmax_topk, sample, fork_join or all (the default)")
+      ->check(
+          CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all"}));
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
       ->check(CLI::IsMember({"smoke", "full"}));
   verb->add_option("--dtype", options->dtype, "Every shape in this dtype: f64, f32, bf16, f16");
-  verb->add_option("--direction", options->direction, "forward, backward or both (the default)")
+  verb->add_option("--direction", options->direction,
+                   "Of the norms: forward, backward or both (the default)")
       ->check(CLI::IsMember({"forward", "backward", "both"}));
   verb->add_option("--rows", options->rows, "One shape instead of the list: its rows")
       ->check(whole_number(1));
   verb->add_option("--cols", options->cols, "... and its columns")->check(whole_number(1));
+  verb->add_option("--k", options->k, "Every shape with this k: of softmax_topk, top_k of sample")
+      ->check(whole_number(1));
   verb->add_option("--regime", options->regime,
                    "... with its data in memory (the default) or cache")
       ->check(CLI::IsMember({"memory", "cache"}));
@@ -245,7 +309,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   verb->add_option("--rounds", options->rounds, "Samples per contender (smoke 7, full 15)")
       ->check(whole_number(1, 1000000));
   verb->add_option("--peers", options->peers,
-                   "naive,onednn,torch (the default), torch_compile, or none")
+                   "naive,partial_sort,onednn,torch (the default), torch_compile, or none")
       ->delimiter(',')
       ->allow_extra_args(false);
   verb->add_option("--python", options->python, "The Python that has PyTorch (python3)");
