@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <functional>
 #include <limits>
 
 #include "ops/softmax_topk/topk_cpu.h"
@@ -30,13 +30,20 @@ using Vector = hn::Vec<Tag>;
 
 // ---- the floor ---------------------------------------------------------------------------------
 
-// Descending; n is small.
-HWY_INLINE void sort_few(float* a, std::size_t n) {
-  for (std::size_t i = 1; i < n; ++i) {
-    const float v = a[i];
-    std::size_t j = i;
-    for (; j > 0 && a[j - 1] < v; --j) a[j] = a[j - 1];
-    a[j] = v;
+// The element with r larger ones before it in descending order. Compares each with each, without a
+// branch that depends on the numbers: for few. n is a multiple of the lanes.
+HWY_INLINE float ranked(const float* a, std::size_t n, std::size_t r) {
+  const Tag d;
+  for (std::size_t i = 0;; ++i) {
+    const auto v = hn::Set(d, a[i]);
+    std::size_t above = 0;
+    std::size_t at_least = 0;
+    for (std::size_t j = 0; j < n; j += hn::Lanes(d)) {
+      const auto other = hn::LoadU(d, a + j);
+      above += hn::CountTrue(d, hn::Gt(other, v));
+      at_least += hn::CountTrue(d, hn::Ge(other, v));
+    }
+    if (above <= r && r < at_least) return a[i];
   }
 }
 
@@ -73,8 +80,7 @@ HWY_INLINE float guess_pivot(const float* a, std::size_t n, std::size_t k) {
   constexpr std::size_t kSample = 32;
   float sample[kSample];
   for (std::size_t i = 0; i < kSample; ++i) sample[i] = a[(2 * i + 1) * n / (2 * kSample)];
-  sort_few(sample, kSample);
-  return sample[std::min(kSample - 1, k * kSample / n)];
+  return ranked(sample, kSample, std::min(kSample - 1, k * kSample / n));
 }
 
 // A number with at least k and at most `enough` of the n elements of `maxima` at or above it, or,
@@ -86,9 +92,10 @@ float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_
   const std::size_t lanes = hn::Lanes(d);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr int kRounds = 16;  // after which the guesses were unlucky
+  constexpr std::size_t kFew = 64;
   const float* a = maxima;
   std::size_t above = 0;  // elements left out because they are larger than all that remain
-  for (int round = 0; round < kRounds && n > 64; ++round) {
+  for (int round = 0; round < kRounds && n > kFew; ++round) {
     const float pivot = guess_pivot(a, n, k - above);
     const std::size_t at_least = above + count_at_least(a, n, pivot);
     if (at_least >= k && at_least <= enough) return pivot;
@@ -105,13 +112,9 @@ float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_
     std::fill(room + kept, room + n, -kInfinity);
     a = room;
   }
+  if (n <= kFew) return ranked(a, n, k - above - 1);
   if (a != room) std::copy_n(a, n, room);
-  if (n <= 64) {
-    sort_few(room, n);
-  } else {
-    std::nth_element(room, room + (k - above - 1), room + n,
-                     [](float x, float y) { return x > y; });
-  }
+  std::nth_element(room, room + (k - above - 1), room + n, std::greater<>());
   return room[k - above - 1];
 }
 
@@ -132,34 +135,59 @@ struct Found {
   std::size_t equals = 0;  // in equals
 };
 
-// The tokens of one block, from `values` on, that reach the floor.
+// Appends the places of the set bits, counted from `first`, to `places`; returns how many. Writes
+// two whether there are or not: most words have no more, and the branch is then foreseen.
+HWY_INLINE std::size_t append_places(std::uint64_t word, std::size_t first, std::uint32_t* places) {
+  const auto count = static_cast<std::size_t>(std::popcount(word));
+  for (std::size_t i = 0; i < 2 || i < count; ++i) {
+    places[i] =
+        static_cast<std::uint32_t>(first + static_cast<std::size_t>(std::countr_zero(word)));
+    word &= word - 1;
+  }
+  return count;
+}
+
+// Appends the places, from `first` on, of the n values that reach the floor.
 template <class T>
-HWY_INLINE void collect_block(const T* values, std::size_t n, std::size_t token, float floor,
-                              std::size_t k, const RowScratch& scratch, Found* found) {
+HWY_INLINE std::size_t append_block(const T* values, std::size_t n, std::size_t first, Vector floor,
+                                    std::uint32_t* places) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
-  const auto low = hn::Set(d, floor);
   const std::size_t word_tokens = std::min<std::size_t>(64, kBlockVectors * lanes);
+  std::size_t count = 0;
   for (std::size_t w = 0; w < n; w += word_tokens) {
     std::uint64_t word = 0;
-    const std::size_t end = std::min(n, w + word_tokens);
-    for (std::size_t i = w; i < end; i += lanes) {
-      const auto v = load_or_lowest(d, values + i, n - i);
+    const auto insert = [&](std::size_t i, Vector v) HWY_ATTR {
       std::uint64_t bits = 0;
-      hn::StoreMaskBits(d, hn::Ge(v, low), reinterpret_cast<std::uint8_t*>(&bits));
-      word |= bits << (i - w);
+      hn::StoreMaskBits(d, hn::Ge(v, floor), reinterpret_cast<std::uint8_t*>(&bits));
+      word |= bits << i;
+    };
+    if (w + word_tokens <= n) {
+      for (std::size_t i = 0; i < word_tokens; i += lanes) insert(i, sd::load(d, values + w + i));
+    } else {
+      for (std::size_t i = 0; i < n - w; i += lanes) {
+        insert(i, load_or_lowest(d, values + w + i, n - w - i));
+      }
+      // Lanes past the end hold -inf, which may be the floor.
+      word &= (std::uint64_t{1} << (n - w)) - 1;
     }
-    // Lanes past the end hold -inf, which may be the floor.
-    if (n - w < 64) word &= (std::uint64_t{1} << (n - w)) - 1;
-    for (; word != 0; word &= word - 1) {
-      const std::size_t i = w + static_cast<std::size_t>(std::countr_zero(word));
-      const float v = convert<float>(values[i]);
-      const auto t = static_cast<std::uint32_t>(token + i);
-      const bool above = v > floor;
-      scratch.candidates[found->above] = {key_of(v), t};
-      scratch.equals[found->equals] = t;
-      found->above += above ? 1 : 0;
-      found->equals += !above && found->equals < k ? 1 : 0;
+    count += append_places(word, first + w, places + count);
+  }
+  return count;
+}
+
+// Sorts `count` places of `values` into candidates and equals.
+template <class T>
+HWY_INLINE void take_places(const T* values, const std::uint32_t* places, std::size_t count,
+                            std::size_t token, float floor, std::size_t k,
+                            const RowScratch& scratch, Found* found) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float v = convert<float>(values[places[i]]);
+    const std::uint64_t t = token + places[i];
+    if (v > floor) {
+      scratch.candidates[found->above++] = std::uint64_t{key_of(v)} << 32 | t;
+    } else if (found->equals < k) {
+      scratch.equals[found->equals++] = static_cast<std::uint32_t>(t);
     }
   }
 }
@@ -176,58 +204,100 @@ HWY_INLINE Found collect(const Topk& p, std::int64_t row, float floor, const Scr
   const auto k = static_cast<std::size_t>(p.k);
   const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
   const bool plain = p.bias == nullptr && p.allowed == nullptr;
+  std::uint32_t places[kCoarseBlocks * kBlockVectors * hn::MaxLanes(Tag()) + 2];
   Found found;
   for (std::size_t c = 0; c < sizes.coarse; ++c) {
     if (hn::AllFalse(d, hn::Ge(hn::LoadU(d, scratch.coarse + c * lanes), low))) continue;
-    const std::size_t end = std::min(sizes.blocks, (c + 1) * kCoarseBlocks);
-    for (std::size_t b = c * kCoarseBlocks; b < end; ++b) {
-      if (hn::AllFalse(d, hn::Ge(hn::LoadU(d, scratch.fine + b * lanes), low))) continue;
-      const std::size_t first = b * block;
-      const std::size_t n = std::min(block, tokens - first);
+    const std::size_t first = c * kCoarseBlocks * block;
+    const std::size_t end = std::min(tokens - first, kCoarseBlocks * block);
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < end; i += block) {
+      const auto maxima = hn::LoadU(d, scratch.fine + (first + i) / kBlockVectors);
+      if (hn::AllFalse(d, hn::Ge(maxima, low))) continue;
+      const std::size_t n = std::min(block, end - i);
       if (plain) {
-        collect_block(x + first, n, first, floor, k, scratch, &found);
+        count += append_block(x + first + i, n, i, low, places + count);
       } else {
-        load_values<T>(p, row, first, n, scratch.values);
-        collect_block(scratch.values, n, first, floor, k, scratch, &found);
+        load_values<T>(p, row, first + i, n, scratch.values + i);
+        count += append_block(scratch.values + i, n, i, low, places + count);
       }
+    }
+    if (plain) {
+      take_places(x + first, places, count, first, floor, k, scratch, &found);
+    } else {
+      take_places(scratch.values, places, count, first, floor, k, scratch, &found);
     }
   }
   return found;
 }
 
-// Stable: candidates come by token, and those of equal key stay so. Returns where the result is.
-const Candidate* sort_candidates(Candidate* a, std::size_t n, Candidate* room) {
-  if (n <= 32) {
-    for (std::size_t i = 1; i < n; ++i) {
-      const Candidate c = a[i];
-      std::size_t j = i;
-      for (; j > 0 && a[j - 1].key > c.key; --j) a[j] = a[j - 1];
-      a[j] = c;
+// ---- their order -------------------------------------------------------------------------------
+
+// Each goes to the place that the number of smaller ones gives it. For few. Room for whole vectors.
+void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t i = n; i % lanes != 0; ++i) a[i] = ~std::uint64_t{0};
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto own = hn::Set(d, a[i]);
+    std::size_t rank = 0;
+    for (std::size_t j = 0; j < n; j += lanes) {
+      rank += hn::CountTrue(d, hn::Lt(hn::LoadU(d, a + j), own));
     }
-    return a;
+    to[rank] = a[i];
   }
-  std::uint32_t least = a[0].key;
-  std::uint32_t most = a[0].key;
+}
+
+constexpr int kDigitBits = 10;
+constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
+
+// One pass of a radix sort, by the digit at `shift` of the distance to `least`. Stable.
+void sort_by_digit(const Candidate* a, std::size_t n, Candidate least, int shift, Candidate* to) {
+  std::uint32_t at[kDigits] = {};
+  const auto digit = [&](Candidate c) { return (c - least) >> shift & (kDigits - 1); };
+  for (std::size_t i = 0; i < n; ++i) ++at[digit(a[i])];
+  std::uint32_t sum = 0;
+  for (std::uint32_t& place : at) {
+    const std::uint32_t count = place;
+    place = sum;
+    sum += count;
+  }
+  for (std::size_t i = 0; i < n; ++i) to[at[digit(a[i])]++] = a[i];
+}
+
+// Puts a nearly sorted array in order. Gives up, with all elements still there, when it is not.
+bool sort_by_insertion(Candidate* a, std::size_t n) {
+  std::size_t moves = 4 * n;
   for (std::size_t i = 1; i < n; ++i) {
-    least = std::min(least, a[i].key);
-    most = std::max(most, a[i].key);
+    const Candidate c = a[i];
+    std::size_t j = i;
+    for (; j > 0 && a[j - 1] > c && moves > 0; --j, --moves) a[j] = a[j - 1];
+    a[j] = c;
   }
-  // Radix sort of the bits in which keys differ.
-  constexpr int kDigitBits = 8;
-  const int bits = std::bit_width(most - least);
-  for (int shift = 0; shift < bits; shift += kDigitBits) {
-    std::uint32_t at[1 << kDigitBits] = {};
-    const auto digit = [&](const Candidate& c) {
-      return (c.key - least) >> shift & ((1U << kDigitBits) - 1);
-    };
-    for (std::size_t i = 0; i < n; ++i) ++at[digit(a[i])];
-    std::uint32_t sum = 0;
-    for (std::uint32_t& place : at) {
-      const std::uint32_t count = place;
-      place = sum;
-      sum += count;
-    }
-    for (std::size_t i = 0; i < n; ++i) room[at[digit(a[i])]++] = a[i];
+  return moves > 0;
+}
+
+// Returns where the result is, in `a` or in `room`.
+const Candidate* sort_candidates(Candidate* a, std::size_t n, Candidate* room) {
+  if (n <= 128) {
+    sort_by_rank(a, n, room);
+    return room;
+  }
+  Candidate least = a[0];
+  Candidate most = a[0];
+  for (std::size_t i = 1; i < n; ++i) {
+    least = std::min(least, a[i]);
+    most = std::max(most, a[i]);
+  }
+  // Two digits at the top of what differs put nearly all in order, and insertion the rest. Where
+  // one value far above the others takes those digits for itself, there are more digits.
+  const auto bits = static_cast<int>(std::bit_width(most - least));
+  const int shift = std::max(0, bits - 2 * kDigitBits);
+  sort_by_digit(a, n, least, shift, room);
+  sort_by_digit(room, n, least, shift + kDigitBits, a);
+  if (sort_by_insertion(a, n)) return a;
+  for (int done = 0; done < bits; done += kDigitBits) {
+    sort_by_digit(a, n, least, done, room);
     std::swap(a, room);
   }
   return a;
@@ -269,7 +339,7 @@ HWY_INLINE RowSum merge_segments(const SegmentSum* segments, std::size_t count) 
 template <class Index>
 HWY_INLINE void write_indices(Index* out, const Candidate* winners, std::size_t above,
                               const std::uint32_t* equals, std::size_t k) {
-  for (std::size_t j = 0; j < above; ++j) out[j] = static_cast<Index>(winners[j].token);
+  for (std::size_t j = 0; j < above; ++j) out[j] = static_cast<Index>(winners[j] & 0xffffffffU);
   for (std::size_t j = above; j < k; ++j) out[j] = static_cast<Index>(equals[j - above]);
 }
 
@@ -345,7 +415,8 @@ void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
   const Candidate* const winners = sort_candidates(scratch.candidates, found.above, scratch.sorted);
   const std::size_t above = std::min(found.above, k);
 
-  for (std::size_t j = 0; j < above; ++j) scratch.top[j] = value_of(winners[j].key);
+  for (std::size_t j = 0; j < above; ++j)
+    scratch.top[j] = value_of(static_cast<std::uint32_t>(winners[j] >> 32));
   std::fill(scratch.top + above, scratch.top + k, floor);
   if (p.wide_indices) {
     write_indices(static_cast<std::int64_t*>(p.indices) + row * p.k, winners, above, scratch.equals,

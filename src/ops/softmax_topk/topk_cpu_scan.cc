@@ -33,7 +33,8 @@ HWY_INLINE void load_two(const T* p, Vector* two) {
   if constexpr (sd::kPack<T> == 1) sd::load_pack(d, p + hn::Lanes(d), two + 1);
 }
 
-// Folds a segment's values into group maxima and returns the largest. NaN is passed over; it will show in the sum.
+// Folds a segment's values into group maxima and returns the largest. NaN is passed over; it will
+// show in the sum.
 template <class T>
 HWY_INLINE float group_maxima(const T* x, std::size_t n, float* fine, float* coarse) {
   const Tag d;
@@ -99,16 +100,24 @@ HWY_INLINE Vector sum_pair(const Factors<Tag>& a, const Factors<Tag>& b) {
   return hn::MulAdd(b.near, b.grid, hn::Mul(a.near, a.grid));
 }
 
-// Begins to bring 64 bytes into L1, the first of which are those of p.
+// What will be scanned after a segment: the next one, and the one after that. Fetched while the
+// exponentials are computed, which leaves memory idle: into L1, and into L2 so that it is on its
+// way in time. 16-bit types have twice the arithmetic per byte and do without the latter.
 template <class T>
-HWY_INLINE void fetch_line(const T* p) {
-  __builtin_prefetch(p, 0, 3);
-}
+struct Ahead {
+  const T* next;
+  const T* second;
 
-// Sum of exp2_of over a segment. `next` is what will be scanned after it: fetched meanwhile, as
-// this sweep has arithmetic to do and leaves memory idle.
+  HWY_INLINE void fetch(std::size_t i) const {
+    __builtin_prefetch(next + i, 0, 3);
+    if constexpr (sizeof(T) == 4) __builtin_prefetch(second + i, 0, 2);
+  }
+};
+
+// Sum of exp2_of over a segment.
 template <class T, class Exp2>
-HWY_INLINE double sum_exponentials(const T* x, std::size_t n, const T* next, const Exp2& exp2_of) {
+HWY_INLINE double sum_exponentials(const T* x, std::size_t n, const Ahead<T>& ahead,
+                                   const Exp2& exp2_of) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t block = kBlockVectors * lanes;
@@ -134,7 +143,7 @@ HWY_INLINE double sum_exponentials(const T* x, std::size_t n, const T* next, con
       load_two(x + i + j * lanes, two);
       pair[j / 2] = sum_pair(exp2_of(two[0]), exp2_of(two[1]));
     }
-    for (std::size_t j = 0; j < block; j += kLine) fetch_line(next + i + j);
+    for (std::size_t j = 0; j < block; j += kLine) ahead.fetch(i + j);
     add(hn::Add(hn::Add(pair[0], pair[1]), hn::Add(pair[2], pair[3])));
   }
   for (; i < n; i += lanes) {
@@ -156,8 +165,8 @@ HWY_INLINE bool any_nan(const T* x, std::size_t n) {
 }
 
 template <class T>
-HWY_INLINE void scan_segment(const T* x, std::size_t n, const T* next, float scale, float* fine,
-                             float* coarse, SegmentSum* out) {
+HWY_INLINE void scan_segment(const T* x, std::size_t n, const Ahead<T>& ahead, float scale,
+                             float* fine, float* coarse, SegmentSum* out) {
   const Tag d;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   out->largest = group_maxima(x, n, fine, coarse);
@@ -173,9 +182,11 @@ HWY_INLINE void scan_segment(const T* x, std::size_t n, const T* next, float sca
   const Exponent e(out->largest, scale);
   out->reference = e.reference;
   if (e.integral) {
-    out->sum = sum_exponentials(x, n, next, [&](Vector v) HWY_ATTR { return exp2_exact(d, v, e); });
+    out->sum =
+        sum_exponentials(x, n, ahead, [&](Vector v) HWY_ATTR { return exp2_exact(d, v, e); });
   } else {
-    out->sum = sum_exponentials(x, n, next, [&](Vector v) HWY_ATTR { return exp2_distance(d, v, e); });
+    out->sum =
+        sum_exponentials(x, n, ahead, [&](Vector v) HWY_ATTR { return exp2_distance(d, v, e); });
   }
 }
 
@@ -188,6 +199,9 @@ void scan_typed(const Topk& p, std::int64_t row, std::size_t begin, std::size_t 
   const auto scale = static_cast<float>(1.44269504088896340736 / row_temperature(p, row));
   const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
   const bool plain = p.bias == nullptr && p.allowed == nullptr;
+  // What lies behind the row is the next one, mostly.
+  const std::size_t readable =
+      p.logits_stride == p.vocabulary ? static_cast<std::size_t>(p.rows - row) * tokens : tokens;
   for (std::size_t g = begin; g < end; ++g) {
     const std::size_t first = g * segment;
     const std::size_t n = std::min(segment, tokens - first);
@@ -195,12 +209,13 @@ void scan_typed(const Topk& p, std::int64_t row, std::size_t begin, std::size_t 
     float* const coarse = scratch.coarse + g * (kSegmentBlocks / kCoarseBlocks) * lanes;
     if (plain) {
       const T* const here = x + first;
-      const T* const next = first + 2 * segment <= tokens ? here + segment : here;
-      scan_segment(here, n, next, scale, fine, coarse, scratch.segments + g);
+      const T* const next = first + n + segment <= readable ? here + n : here;
+      const T* const second = first + n + 2 * segment <= readable ? here + n + segment : here;
+      scan_segment(here, n, {next, second}, scale, fine, coarse, scratch.segments + g);
     } else {
       load_values<T>(p, row, first, n, scratch.values);
       const float* const here = scratch.values;
-      scan_segment(here, n, here, scale, fine, coarse, scratch.segments + g);
+      scan_segment(here, n, {here, here}, scale, fine, coarse, scratch.segments + g);
     }
   }
 }
