@@ -17,6 +17,7 @@ using sampling::Sampling;
 constexpr char kName[] = "sample";
 
 constexpr Implementation<Sampling> kImplementations[] = {
+    {"simd", DeviceKind::cpu, sampling::sample_simd_refuses, sampling::sample_simd},
     {"plain", DeviceKind::cpu, nullptr, sampling::sample_plain},
     {"scan", DeviceKind::cuda, sampling::sample_cuda_refuses, sampling::sample_cuda},
 };

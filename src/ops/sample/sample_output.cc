@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/sample/sample_row.h"
-
 namespace touchstone::sampling {
 namespace {
 
@@ -16,10 +14,15 @@ void store_token(DType dtype, void* tokens, std::int64_t at, std::int64_t token)
   }
 }
 
-}  // namespace
+// A token that occurs in a history, and how often in its output part.
+struct HistoryToken {
+  std::int64_t token = 0;
+  std::int64_t in_output = 0;
+};
 
-void collect_history(const Sampling& p, std::int64_t row, std::vector<HistoryToken>& tokens) {
-  tokens.clear();
+// The distinct tokens of the row's history, ascending; padding and what is no token left out.
+std::vector<HistoryToken> distinct_history(const Sampling& p, std::int64_t row) {
+  std::vector<HistoryToken> tokens;
   const std::int32_t* const history = p.history + row * p.history_stride;
   const std::int64_t prompt = prompt_entries(p, row);
   for (std::int64_t i = 0; i < p.history_length; ++i) {
@@ -37,6 +40,46 @@ void collect_history(const Sampling& p, std::int64_t row, std::vector<HistoryTok
     }
   }
   tokens.resize(used);
+  return tokens;
+}
+
+}  // namespace
+
+void read_values(const Sampling& p, std::int64_t row, std::vector<float>& values) {
+  values.resize(static_cast<std::size_t>(p.vocabulary));
+  visit_float_dtype(p.dtype, [&]<class T>() {
+    const T* const logits = static_cast<const T*>(p.logits) + row * p.logits_stride;
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = convert<float>(logits[i]);
+  });
+  if (p.bias != nullptr) {
+    const float* const bias = p.bias + row * p.bias_stride;
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += bias[i];
+  }
+  if (p.allowed != nullptr) {
+    const std::int32_t* const allowed = p.allowed + row * p.allowed_stride;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (!is_allowed(allowed, static_cast<std::int64_t>(i))) values[i] = kMinusInfinity;
+    }
+  }
+}
+
+float value_of(const Sampling& p, std::int64_t row, std::int64_t token) {
+  const std::int32_t* const allowed =
+      p.allowed == nullptr ? nullptr : p.allowed + row * p.allowed_stride;
+  if (!is_allowed(allowed, token)) return kMinusInfinity;
+  const float logit = visit_float_dtype(p.dtype, [&]<class T>() {
+    return convert<float>(static_cast<const T*>(p.logits)[row * p.logits_stride + token]);
+  });
+  return p.bias == nullptr ? logit : logit + p.bias[row * p.bias_stride + token];
+}
+
+void penalise(const Sampling& p, std::int64_t row, const RowControls& controls,
+              std::vector<float>& values) {
+  if (!controls.penalises() || p.history_length == 0) return;
+  for (const HistoryToken& seen : distinct_history(p, row)) {
+    float& value = values[static_cast<std::size_t>(seen.token)];
+    value = penalised(value, controls, seen.in_output);
+  }
 }
 
 std::int32_t row_status(const Sampling& p, bool nan, float largest, std::int64_t above) {

@@ -1,22 +1,22 @@
-// What the CPU implementations share around a row: its history, its status word, its outputs.
+// What the CPU implementations share around a row: its values, its status word, its outputs.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "ops/sample/sample_problem.h"
+#include "ops/sample/sample_row.h"
 #include "touchstone/ops/softmax_topk.h"
 
 namespace touchstone::sampling {
 
-// A token that occurs in a history, and how often in its output part.
-struct HistoryToken {
-  std::int64_t token = 0;
-  std::int64_t in_output = 0;
-};
+// Step 1 of a row for all tokens, or for one: logits, bias and mask.
+void read_values(const Sampling& p, std::int64_t row, std::vector<float>& values);
+float value_of(const Sampling& p, std::int64_t row, std::int64_t token);
 
-// The distinct tokens of the row's history, ascending; padding and what is no token left out.
-void collect_history(const Sampling& p, std::int64_t row, std::vector<HistoryToken>& tokens);
+// Step 2 in place. Every token of the history once; padding is passed over.
+void penalise(const Sampling& p, std::int64_t row, const RowControls& controls,
+              std::vector<float>& values);
 
 // `above`: how many tokens are above -inf. NaN is told alone: beside it nothing else is certain.
 std::int32_t row_status(const Sampling& p, bool nan, float largest, std::int64_t above);
@@ -28,5 +28,8 @@ void write_top(const Sampling& p, std::int64_t row, std::int64_t rank, std::int6
 
 // All outputs of a row without a distribution.
 void refuse_row(const Sampling& p, std::int64_t row, std::int32_t status);
+
+// All of a row, by the plain implementation. `remark` is added to its status.
+void sample_plain_row(const Sampling& p, std::int64_t row, std::int32_t remark);
 
 }  // namespace touchstone::sampling

@@ -58,13 +58,16 @@ class PlainRow {
  public:
   explicit PlainRow(const Sampling& p) : p_(p) {}
 
-  void run(std::int64_t row) {
+  // `remark` is added to the status word.
+  void run(std::int64_t row, std::int32_t remark = 0) {
     controls_ = row_controls(p_, row);
-    if (!controls_.legal) return refuse_row(p_, row, kRowBadParameter);
-    read(row);
-    penalise(row);
+    if (!controls_.legal) return refuse_row(p_, row, kRowBadParameter | remark);
+    read_values(p_, row, values_);
+    penalise(p_, row, controls_, values_);
     std::int32_t status = 0;
-    if (!weigh(status)) return refuse_row(p_, row, status);
+    const bool usable = weigh(status);
+    status |= remark;
+    if (!usable) return refuse_row(p_, row, status);
     order_.reset(values_);
     const std::int64_t token = controls_.greedy() ? order_[0] : draw(row);
     write_token(p_, row, token, log_probability(token), status);
@@ -74,34 +77,6 @@ class PlainRow {
   }
 
  private:
-  // Step 1: logits, bias and mask.
-  void read(std::int64_t row) {
-    values_.resize(static_cast<std::size_t>(p_.vocabulary));
-    visit_float_dtype(p_.dtype, [&]<class T>() {
-      const T* const logits = static_cast<const T*>(p_.logits) + row * p_.logits_stride;
-      for (std::int64_t i = 0; i < p_.vocabulary; ++i) value(i) = convert<float>(logits[i]);
-    });
-    if (p_.bias != nullptr) {
-      const float* const bias = p_.bias + row * p_.bias_stride;
-      for (std::int64_t i = 0; i < p_.vocabulary; ++i) value(i) += bias[i];
-    }
-    if (p_.allowed != nullptr) {
-      const std::int32_t* const allowed = p_.allowed + row * p_.allowed_stride;
-      for (std::int64_t i = 0; i < p_.vocabulary; ++i) {
-        if (!is_allowed(allowed, i)) value(i) = kMinusInfinity;
-      }
-    }
-  }
-
-  // Step 2. Every token of the history once.
-  void penalise(std::int64_t row) {
-    if (!controls_.penalises() || p_.history_length == 0) return;
-    collect_history(p_, row, history_);
-    for (const HistoryToken& seen : history_) {
-      value(seen.token) = penalised(value(seen.token), controls_, seen.in_output);
-    }
-  }
-
   // Step 3. False when the row has no distribution.
   bool weigh(std::int32_t& status) {
     largest_ = kMinusInfinity;
@@ -191,7 +166,6 @@ class PlainRow {
   RowControls controls_;
   std::vector<float> values_;
   std::vector<double> weights_;
-  std::vector<HistoryToken> history_;
   Order order_;
   float largest_ = 0;
   double total_ = 0;
@@ -199,6 +173,10 @@ class PlainRow {
 };
 
 }  // namespace
+
+void sample_plain_row(const Sampling& p, std::int64_t row, std::int32_t remark) {
+  PlainRow(p).run(row, remark);
+}
 
 void sample_plain(Context& context, const Sampling& p) {
   // A few tasks per thread, so that one that is held up does not hold up the rest.

@@ -48,7 +48,11 @@ struct Sampling {
   std::int32_t* status = nullptr;
 };
 
-// CPU, plain loops: sample_plain.cc.
+// CPU, on the scan of softmax_topk, every SIMD target: sample_cpu.cc.
+std::string sample_simd_refuses(const Context& context, const Sampling& p);
+void sample_simd(Context& context, const Sampling& p);
+
+// CPU, plain loops, f64 arithmetic: sample_plain.cc.
 void sample_plain(Context& context, const Sampling& p);
 
 // CUDA: sample_cuda.cu, or src/no_cuda in a CPU-only build.

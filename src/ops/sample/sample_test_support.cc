@@ -206,6 +206,7 @@ void expect_log_probability(double actual, const TestRow& row, const oracle::Sam
       d.value[at] == largest
           ? 0
           : (static_cast<double>(largest) - static_cast<double>(d.value[at])) / temperature;
+  EXPECT_LE(actual, 0) << "token " << token;
   const double bound = 1e-6 + 2e-7 * distance + rounding_error(DType::f32, expected);
   EXPECT_LE(std::fabs(actual - expected), bound) << "token " << token << ": " << actual;
 }

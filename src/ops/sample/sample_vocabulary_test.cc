@@ -38,7 +38,7 @@ TEST(SampleVocabulary, LargeOnes) {
   for (const std::int64_t vocabulary : {50257, 151936}) {
     for (const DType dtype : kLogitDTypes) {
       SCOPED_TRACE(std::to_string(vocabulary) + " " + std::string(name_of(dtype)));
-      Batch batch = random_batch(sanitized_size(6, 1), vocabulary, dtype, ++seed);
+      Batch batch = random_batch(sanitized_size(4, 1), vocabulary, dtype, ++seed);
       batch.layout = {.row_gap = 1, .offset = 1};
       batch.top_count = 20;
       check_batch(batch);
@@ -65,6 +65,56 @@ TEST(SampleVocabulary, KeptSetsOfEverySize) {
       }
     }
     check_batch(batch);
+  }
+}
+
+// Draws by token from rows of several segments of any implementation: even, peaked, with whole
+// stretches masked, and penalised.
+TEST(SampleVocabulary, DrawsByTokenFromLongRows) {
+  constexpr std::int64_t kVocabulary = 9001;
+  for (const DType dtype : kLogitDTypes) {
+    SCOPED_TRACE(name_of(dtype));
+    Batch batch;
+    batch.dtype = dtype;
+    for (std::int64_t i = 0; i < sanitized_size(48, 8); ++i) {
+      TestRow row;
+      const auto seed = static_cast<std::uint64_t>(i);
+      row.logits = random_logits(kVocabulary, i % 2 == 0 ? 0.5 : 5, dtype, 600 + seed);
+      row.position = i;
+      if (i % 3 == 1) {
+        for (std::int64_t t = 0; t < kVocabulary; ++t) row.allowed.push_back(t / 4500 == 1);
+        row.bias = random_logits(kVocabulary, 1, DType::f32, 700 + seed);
+      }
+      if (i % 4 == 3) {
+        row.history = {5, 4500, 9000};
+        row.repetition_penalty = 2;
+      }
+      batch.rows.push_back(row);
+    }
+    check_batch(batch);
+  }
+}
+
+// One row alone may be shared among threads; its bits must not tell how many there were.
+TEST(SampleVocabulary, ThreadsThatShareARowDoNotShow) {
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+    Batch batch{.rows = {random_row(151936, DType::f32, 7000 + seed)}, .top_count = 4};
+    batch.rows[0].temperature = 0.8125;
+    if (seed > 3) batch.rows[0].top_k = 0, batch.rows[0].top_p = 1, batch.rows[0].min_p = 0;
+    SampleRun run(batch);
+    for_each_implementation(run.accepting(), [&](Context& context) {
+      run.run(context);
+      const std::vector<std::byte> token = run.token.bytes();
+      const std::vector<std::byte> logs = run.top_log_probabilities.bytes();
+      for (const int threads : {1, 2}) {
+        Context fresh({.device = test_device(),
+                       .threads = threads,
+                       .implementation = context.implementation()});
+        run.run(fresh);
+        EXPECT_TRUE(same_bits(run.token, token));
+        EXPECT_TRUE(same_bits(run.top_log_probabilities, logs));
+      }
+    });
   }
 }
 
