@@ -1,6 +1,6 @@
 // What every implementation, on every device, must decide in the same way: the controls of a row,
 // which of them are legal, and what a penalty does to a value. constexpr, hence usable in device
-// code too; products and differences must not be merged there (nvcc: -fmad=false or __fmul_rn).
+// code too.
 #pragma once
 
 #include <cstdint>
@@ -56,13 +56,22 @@ constexpr std::int64_t prompt_entries(const Sampling& p, std::int64_t row) {
   return length < p.history_length ? length : p.history_length;
 }
 
+// A product that is rounded on its own, also where a compiler likes to merge it with what follows.
+constexpr float rounded_product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 // The value of a token of the history, `in_output` of whose occurrences are output. A masked token
 // stays masked whatever the penalties.
 constexpr float penalised(float value, const RowControls& c, std::int64_t in_output) {
   if (value == kMinusInfinity) return value;
-  value = value > 0 ? value / c.repetition : value * c.repetition;
+  value = value > 0 ? value / c.repetition : rounded_product(value, c.repetition);
   if (in_output == 0) return value;
-  const float frequency = static_cast<float>(in_output) * c.frequency;
+  const float frequency = rounded_product(static_cast<float>(in_output), c.frequency);
   value = value - frequency;
   return value - c.presence;
 }
