@@ -216,6 +216,18 @@ TEST(SoftmaxTopk, MaximaAtTileBorders) {
   }
 }
 
+// Winners closer together than any digit of a radix sort can tell, below one that is far away.
+TEST(SoftmaxTopk, OneFarAboveACrowd) {
+  for (const double far : {3e38, 2.0}) {
+    for (const std::int64_t k : {200, 2048, 20000}) {
+      check({.lead = {1}, .vocabulary = 20000, .k = k, .pattern = [=](auto, std::int64_t i) {
+               // An odd multiplier scatters the places.
+               return i == 777 ? far : 1 + 0x1p-23 * static_cast<double>(i * 7919 % 20000);
+             }});
+    }
+  }
+}
+
 // One large value at every place of a row that has tails of every kind.
 TEST(SoftmaxTopk, OneWinnerAnywhere) {
   const std::int64_t vocabulary = 4096 + 128 + 16 + 5;

@@ -82,7 +82,7 @@ enum class Level : std::uint8_t { all, fine, coarse };
 // fine ones as long as there are k, else no floor.
 inline Level floor_level(const ScratchSizes& s, std::int64_t k) {
   const auto wanted = static_cast<std::size_t>(k);
-  if (8 * wanted <= s.coarse * s.lanes) return Level::coarse;
+  if (4 * wanted <= s.coarse * s.lanes) return Level::coarse;
   return wanted <= s.blocks * s.lanes ? Level::fine : Level::all;
 }
 

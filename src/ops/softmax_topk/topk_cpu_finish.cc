@@ -75,19 +75,23 @@ HWY_INLINE std::size_t count_at_least(const float* a, std::size_t n, float pivot
   return count;
 }
 
-// An element near rank k of n, from a sample; never a worse guess than an element at random.
-HWY_INLINE float guess_pivot(const float* a, std::size_t n, std::size_t k) {
-  constexpr std::size_t kSample = 32;
-  float sample[kSample];
+// Elements spread over the n of `a`: what is near rank r of n there is near rank r * kSample / n
+// here.
+constexpr std::size_t kSample = 32;
+
+HWY_INLINE void take_sample(const float* a, std::size_t n, float* sample) {
   for (std::size_t i = 0; i < kSample; ++i) sample[i] = a[(2 * i + 1) * n / (2 * kSample)];
+}
+
+HWY_INLINE float guess_pivot(const float* a, std::size_t n, std::size_t k) {
+  float sample[kSample];
+  take_sample(a, n, sample);
   return ranked(sample, kSample, std::min(kSample - 1, k * kSample / n));
 }
 
-// A number with at least k and at most `enough` of the n elements of `maxima` at or above it, or,
-// if equal ones forbid that, the k-th largest. Quickselect; `room` has n elements and those of a
-// vector more. n is a multiple of the lanes.
-float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_t enough,
-                   float* room) {
+// The exact way: the k-th largest of n by quickselect. `room` has n elements and those of a vector
+// more.
+float select_exactly(const float* maxima, std::size_t n, std::size_t k, float* room) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -98,14 +102,13 @@ float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_
   for (int round = 0; round < kRounds && n > kFew; ++round) {
     const float pivot = guess_pivot(a, n, k - above);
     const std::size_t at_least = above + count_at_least(a, n, pivot);
-    if (at_least >= k && at_least <= enough) return pivot;
     std::size_t kept;
     if (at_least < k) {
       kept = keep_side<false>(room, a, n, pivot);
       above = at_least;
     } else {
       kept = keep_side<true>(room, a, n, pivot);
-      if (above + kept < k) return pivot;  // too many equal ones
+      if (above + kept < k) return pivot;
     }
     // Whole vectors again, filled up from below: the padding is last in order and k is not there.
     n = (kept + lanes - 1) / lanes * lanes;
@@ -116,6 +119,43 @@ float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_
   if (a != room) std::copy_n(a, n, room);
   std::nth_element(room, room + (k - above - 1), room + n, std::greater<>());
   return room[k - above - 1];
+}
+
+// A number with at least k and, if that can be had, at most `enough` of the n maxima at or above
+// it. Counting is cheaper than moving, so: guess, count, and guess again between the two counts
+// that enclose k, along a line through their logarithms, since tails are near exponential.
+float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_t enough,
+                   float largest, float* room) {
+  constexpr int kGuesses = 8;
+  if (n <= 2 * kSample) return ranked(maxima, n, k - 1);
+  float sample[kSample];
+  take_sample(maxima, n, sample);
+  std::size_t rank = std::min(kSample - 1, k * kSample / n);
+  float pivot = ranked(sample, kSample, rank);
+  float high = largest;
+  float high_count = 0;  // logarithms
+  float low = -std::numeric_limits<float>::infinity();
+  float low_count = 0;
+  const float target = std::log2(0.5F * static_cast<float>(k + enough));
+  for (int guess = 0; guess < kGuesses; ++guess) {
+    const std::size_t count = count_at_least(maxima, n, pivot);
+    if (count >= k && count <= enough) return pivot;
+    if (count < k) {
+      high = pivot;
+      high_count = std::log2(static_cast<float>(std::max<std::size_t>(count, 1)));
+    } else {
+      low = pivot;
+      low_count = std::log2(static_cast<float>(count));
+    }
+    if (low_count == 0) {  // nothing below k yet: further down the sample
+      rank = std::min(kSample - 1, 2 * rank + 2);
+      pivot = ranked(sample, kSample, rank);
+    } else {
+      pivot = high + (low - high) * ((target - high_count) / (low_count - high_count));
+    }
+    if (!(pivot > low && pivot < high)) break;  // also where the numbers are not finite
+  }
+  return select_exactly(maxima, n, k, room);
 }
 
 // ---- the winners -------------------------------------------------------------------------------
@@ -136,10 +176,12 @@ struct Found {
 };
 
 // Appends the places of the set bits, counted from `first`, to `places`; returns how many. Writes
-// two whether there are or not: most words have no more, and the branch is then foreseen.
+// kFewBits whether there are or not: most words have no more, and the branch is then foreseen.
+constexpr std::size_t kFewBits = 3;
+
 HWY_INLINE std::size_t append_places(std::uint64_t word, std::size_t first, std::uint32_t* places) {
   const auto count = static_cast<std::size_t>(std::popcount(word));
-  for (std::size_t i = 0; i < 2 || i < count; ++i) {
+  for (std::size_t i = 0; i < kFewBits || i < count; ++i) {
     places[i] =
         static_cast<std::uint32_t>(first + static_cast<std::size_t>(std::countr_zero(word)));
     word &= word - 1;
@@ -147,36 +189,44 @@ HWY_INLINE std::size_t append_places(std::uint64_t word, std::size_t first, std:
   return count;
 }
 
-// Appends the places, from `first` on, of the n values that reach the floor.
+// Bit i of the result, packed into words of kWordTokens, is whether value i of a block reaches the
+// floor.
+constexpr std::size_t kLanes = hn::MaxLanes(Tag());
+constexpr std::size_t kBlockTokens = kBlockVectors * kLanes;
+constexpr std::size_t kWordTokens = std::min<std::size_t>(64, kBlockTokens);
+constexpr std::size_t kBlockWords = kBlockTokens / kWordTokens;
+
 template <class T>
-HWY_INLINE std::size_t append_block(const T* values, std::size_t n, std::size_t first, Vector floor,
-                                    std::uint32_t* places) {
+HWY_INLINE void mark_block(const T* values, std::size_t n, Vector floor, std::uint64_t* words) {
   const Tag d;
-  const std::size_t lanes = hn::Lanes(d);
-  const std::size_t word_tokens = std::min<std::size_t>(64, kBlockVectors * lanes);
-  std::size_t count = 0;
-  for (std::size_t w = 0; w < n; w += word_tokens) {
-    std::uint64_t word = 0;
-    const auto insert = [&](std::size_t i, Vector v) HWY_ATTR {
-      std::uint64_t bits = 0;
-      hn::StoreMaskBits(d, hn::Ge(v, floor), reinterpret_cast<std::uint8_t*>(&bits));
-      word |= bits << i;
-    };
-    if (w + word_tokens <= n) {
-      for (std::size_t i = 0; i < word_tokens; i += lanes) insert(i, sd::load(d, values + w + i));
-    } else {
-      for (std::size_t i = 0; i < n - w; i += lanes) {
-        insert(i, load_or_lowest(d, values + w + i, n - w - i));
+  // In registers: parts stored to memory and read back as a word would wait for each other.
+  const auto mark = [&](std::size_t i, Vector v) HWY_ATTR {
+    std::uint64_t bits = 0;
+    hn::StoreMaskBits(d, hn::Ge(v, floor), reinterpret_cast<std::uint8_t*>(&bits));
+    return bits << i % kWordTokens;
+  };
+  if (n == kBlockTokens) {
+    HWY_UNROLL(2)
+    for (std::size_t w = 0; w < kBlockWords; ++w) {
+      std::uint64_t word = 0;
+      HWY_UNROLL(8)
+      for (std::size_t i = 0; i < kWordTokens; i += kLanes) {
+        word |= mark(i, sd::load(d, values + w * kWordTokens + i));
       }
-      // Lanes past the end hold -inf, which may be the floor.
-      word &= (std::uint64_t{1} << (n - w)) - 1;
+      words[w] = word;
     }
-    count += append_places(word, first + w, places + count);
+    return;
   }
-  return count;
+  std::fill_n(words, kBlockWords, 0);
+  for (std::size_t i = 0; i < n; i += kLanes) {
+    words[i / kWordTokens] |= mark(i, load_or_lowest(d, values + i, n - i));
+  }
+  // Lanes past the end hold -inf, which may be the floor.
+  if (n % kWordTokens != 0) words[n / kWordTokens] &= (std::uint64_t{1} << n % kWordTokens) - 1;
 }
 
-// Sorts `count` places of `values` into candidates and equals.
+// Sorts `count` places of `values` into candidates, with the bits of the value for a key as yet,
+// and equals.
 template <class T>
 HWY_INLINE void take_places(const T* values, const std::uint32_t* places, std::size_t count,
                             std::size_t token, float floor, std::size_t k,
@@ -185,11 +235,22 @@ HWY_INLINE void take_places(const T* values, const std::uint32_t* places, std::s
     const float v = convert<float>(values[places[i]]);
     const std::uint64_t t = token + places[i];
     if (v > floor) {
-      scratch.candidates[found->above++] = std::uint64_t{key_of(v)} << 32 | t;
+      scratch.candidates[found->above++] = std::uint64_t{std::bit_cast<std::uint32_t>(v)} << 32 | t;
     } else if (found->equals < k) {
       scratch.equals[found->equals++] = static_cast<std::uint32_t>(t);
     }
   }
+}
+
+// The blocks of a coarse group whose maximum reaches the floor, as bits.
+HWY_INLINE std::uint32_t blocks_above(const float* fine, std::size_t blocks, Vector floor) {
+  const Tag d;
+  std::uint32_t result = 0;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const bool reached = !hn::AllFalse(d, hn::Ge(hn::LoadU(d, fine + b * kLanes), floor));
+    result |= static_cast<std::uint32_t>(reached) << b;
+  }
+  return result;
 }
 
 // Every token above the floor and the first k at it, by token.
@@ -197,29 +258,40 @@ template <class T>
 HWY_INLINE Found collect(const Topk& p, std::int64_t row, float floor, const ScratchSizes& sizes,
                          const RowScratch& scratch) {
   const Tag d;
-  const std::size_t lanes = hn::Lanes(d);
-  const std::size_t block = kBlockVectors * lanes;
+  constexpr std::size_t kGroup = kCoarseBlocks * kBlockTokens;
   const auto low = hn::Set(d, floor);
   const auto tokens = static_cast<std::size_t>(p.vocabulary);
   const auto k = static_cast<std::size_t>(p.k);
   const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
   const bool plain = p.bias == nullptr && p.allowed == nullptr;
-  std::uint32_t places[kCoarseBlocks * kBlockVectors * hn::MaxLanes(Tag()) + 2];
+  std::uint64_t words[kCoarseBlocks * kBlockWords];
+  std::uint32_t places[kGroup + kFewBits];
   Found found;
   for (std::size_t c = 0; c < sizes.coarse; ++c) {
-    if (hn::AllFalse(d, hn::Ge(hn::LoadU(d, scratch.coarse + c * lanes), low))) continue;
-    const std::size_t first = c * kCoarseBlocks * block;
-    const std::size_t end = std::min(tokens - first, kCoarseBlocks * block);
-    std::size_t count = 0;
-    for (std::size_t i = 0; i < end; i += block) {
-      const auto maxima = hn::LoadU(d, scratch.fine + (first + i) / kBlockVectors);
-      if (hn::AllFalse(d, hn::Ge(maxima, low))) continue;
-      const std::size_t n = std::min(block, end - i);
+    if (hn::AllFalse(d, hn::Ge(hn::LoadU(d, scratch.coarse + c * kLanes), low))) continue;
+    const std::size_t first = c * kGroup;
+    const std::size_t end = std::min(tokens - first, kGroup);
+    const std::size_t blocks = (end + kBlockTokens - 1) / kBlockTokens;
+    const std::uint32_t above =
+        blocks_above(scratch.fine + c * kCoarseBlocks * kLanes, blocks, low);
+    std::size_t marked = 0;
+    for (std::uint32_t rest = above; rest != 0; rest &= rest - 1, ++marked) {
+      const std::size_t i = static_cast<std::size_t>(std::countr_zero(rest)) * kBlockTokens;
+      const std::size_t n = std::min(kBlockTokens, end - i);
+      std::uint64_t* const to = words + marked * kBlockWords;
       if (plain) {
-        count += append_block(x + first + i, n, i, low, places + count);
+        mark_block(x + first + i, n, low, to);
       } else {
         load_values<T>(p, row, first + i, n, scratch.values + i);
-        count += append_block(scratch.values + i, n, i, low, places + count);
+        mark_block(scratch.values + i, n, low, to);
+      }
+    }
+    std::size_t count = 0;
+    const std::uint64_t* word = words;
+    for (std::uint32_t rest = above; rest != 0; rest &= rest - 1) {
+      const std::size_t i = static_cast<std::size_t>(std::countr_zero(rest)) * kBlockTokens;
+      for (std::size_t w = 0; w < kBlockWords; ++w) {
+        count += append_places(*word++, i + w * kWordTokens, places + count);
       }
     }
     if (plain) {
@@ -248,57 +320,98 @@ void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
   }
 }
 
+// From the bits of values to keys, for whole vectors.
+HWY_INLINE void make_keys(Candidate* a, std::size_t n) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto sign = hn::Set(d, std::uint64_t{1} << 63);
+  const auto value_bits = hn::Set(d, std::uint64_t{0x7fffffff} << 32);
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    auto c = hn::LoadU(d, a + i);
+    // -0 to 0: all but the sign is 0 in the upper half.
+    const auto zero = hn::Eq(hn::And(c, value_bits), hn::Zero(d));
+    c = hn::IfThenElse(zero, hn::AndNot(sign, c), c);
+    const auto negative = hn::BitCast(d, hn::BroadcastSignBit(hn::BitCast(di, c)));
+    hn::StoreU(hn::Xor(c, hn::AndNot(negative, value_bits)), d, a + i);
+  }
+}
+
 constexpr int kDigitBits = 10;
 constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
 
-// One pass of a radix sort, by the digit at `shift` of the distance to `least`. Stable.
-void sort_by_digit(const Candidate* a, std::size_t n, Candidate least, int shift, Candidate* to) {
-  std::uint32_t at[kDigits] = {};
-  const auto digit = [&](Candidate c) { return (c - least) >> shift & (kDigits - 1); };
-  for (std::size_t i = 0; i < n; ++i) ++at[digit(a[i])];
-  std::uint32_t sum = 0;
-  for (std::uint32_t& place : at) {
-    const std::uint32_t count = place;
-    place = sum;
-    sum += count;
-  }
-  for (std::size_t i = 0; i < n; ++i) to[at[digit(a[i])]++] = a[i];
+// The digit of a candidate's distance to the least. Past the last bit, it is that bit again.
+HWY_INLINE std::size_t digit_of(Candidate c, Candidate least, int shift) {
+  return (c - least) >> std::min(shift, 63) & (kDigits - 1);
 }
 
-// Puts a nearly sorted array in order. Gives up, with all elements still there, when it is not.
+// From counts to the places where the elements of each digit begin.
+HWY_INLINE void places_from_counts(std::uint32_t* counts) {
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < kDigits; ++i) {
+    const std::uint32_t count = counts[i];
+    counts[i] = sum;
+    sum += count;
+  }
+}
+
+HWY_INLINE void scatter(const Candidate* a, std::size_t n, Candidate least, int shift,
+                        std::uint32_t* places, Candidate* to) {
+  for (std::size_t i = 0; i < n; ++i) to[places[digit_of(a[i], least, shift)]++] = a[i];
+}
+
+// By the two digits from `shift` on. Stable; the result is in `a` again.
+void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift, Candidate* room) {
+  std::uint32_t low[kDigits] = {};
+  std::uint32_t high[kDigits] = {};
+  for (std::size_t i = 0; i < n; ++i) {
+    ++low[digit_of(a[i], least, shift)];
+    ++high[digit_of(a[i], least, shift + kDigitBits)];
+  }
+  places_from_counts(low);
+  places_from_counts(high);
+  scatter(a, n, least, shift, low, room);
+  scatter(room, n, least, shift + kDigitBits, high, a);
+}
+
+// Puts a nearly sorted array in order: looks for elements smaller than the one before them, a
+// vector at a time, and inserts those. Gives up, with all elements still there, when they are many.
 bool sort_by_insertion(Candidate* a, std::size_t n) {
-  std::size_t moves = 4 * n;
-  for (std::size_t i = 1; i < n; ++i) {
-    const Candidate c = a[i];
-    std::size_t j = i;
-    for (; j > 0 && a[j - 1] > c && moves > 0; --j, --moves) a[j] = a[j - 1];
-    a[j] = c;
+  const hn::ScalableTag<std::uint64_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t moves = 2 * n;
+  for (std::size_t i = 1; i < n; i += lanes) {
+    const std::size_t end = std::min(n, i + lanes);
+    if (end == i + lanes && hn::AllFalse(d, hn::Lt(hn::LoadU(d, a + i), hn::LoadU(d, a + i - 1)))) {
+      continue;
+    }
+    for (std::size_t m = i; m < end; ++m) {
+      const Candidate c = a[m];
+      std::size_t j = m;
+      for (; j > 0 && a[j - 1] > c && moves > 0; --j, --moves) a[j] = a[j - 1];
+      a[j] = c;
+    }
   }
   return moves > 0;
 }
 
-// Returns where the result is, in `a` or in `room`.
-const Candidate* sort_candidates(Candidate* a, std::size_t n, Candidate* room) {
+// Returns where the result is, in `a` or in `room`. All values lie between `floor` and `largest`.
+const Candidate* sort_candidates(Candidate* a, std::size_t n, float floor, float largest,
+                                 Candidate* room) {
+  make_keys(a, n);
   if (n <= 128) {
     sort_by_rank(a, n, room);
     return room;
   }
-  Candidate least = a[0];
-  Candidate most = a[0];
-  for (std::size_t i = 1; i < n; ++i) {
-    least = std::min(least, a[i]);
-    most = std::max(most, a[i]);
-  }
   // Two digits at the top of what differs put nearly all in order, and insertion the rest. Where
   // one value far above the others takes those digits for itself, there are more digits.
+  const Candidate least = std::uint64_t{key_of(largest)} << 32;
+  Candidate most = std::uint64_t{key_of(floor)} << 32 | 0xffffffffU;
+  if (std::isinf(floor)) most = *std::max_element(a, a + n);  // much closer
   const auto bits = static_cast<int>(std::bit_width(most - least));
-  const int shift = std::max(0, bits - 2 * kDigitBits);
-  sort_by_digit(a, n, least, shift, room);
-  sort_by_digit(room, n, least, shift + kDigitBits, a);
+  sort_by_two_digits(a, n, least, std::max(0, bits - 2 * kDigitBits), room);
   if (sort_by_insertion(a, n)) return a;
-  for (int done = 0; done < bits; done += kDigitBits) {
-    sort_by_digit(a, n, least, done, room);
-    std::swap(a, room);
+  for (int done = 0; done < bits; done += 2 * kDigitBits) {
+    sort_by_two_digits(a, n, least, done, room);
   }
   return a;
 }
@@ -409,10 +522,11 @@ void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
     floor = sum.largest;
   } else if (level != Level::all) {
     floor = select_floor(level == Level::coarse ? scratch.coarse : scratch.fine, sizes.maxima, k,
-                         enough_maxima(p.k), scratch.maxima);
+                         enough_maxima(p.k), sum.largest, scratch.maxima);
   }
   const Found found = collect<T>(p, row, floor, sizes, scratch);
-  const Candidate* const winners = sort_candidates(scratch.candidates, found.above, scratch.sorted);
+  const Candidate* const winners =
+      sort_candidates(scratch.candidates, found.above, floor, sum.largest, scratch.sorted);
   const std::size_t above = std::min(found.above, k);
 
   for (std::size_t j = 0; j < above; ++j)
