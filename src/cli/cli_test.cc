@@ -118,8 +118,10 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"info --op layer_norm --dtype i8", "i8"},
         Mistake{"info --op layer_norm --rows -1", "got '-1'"},
         Mistake{"info --op layer_norm --rows 9223372036854775807", "64 bits"},
-        Mistake{"info --op", "--op"}, Mistake{"info more", "'more'"},
-        Mistake{"selfcheck --jsno", "did you mean --json?"}));
+        Mistake{"info --op sample --dtype f64", "f64"},
+        Mistake{"info --op softmax_topk --cols 8 --k 9", "got 9"},
+        Mistake{"info --op sample --backward", "--backward"}, Mistake{"info --op", "--op"},
+        Mistake{"info more", "'more'"}, Mistake{"selfcheck --jsno", "did you mean --json?"}));
 
 // Sizes that cannot be served are refused before anything is allocated.
 INSTANTIATE_TEST_SUITE_P(
@@ -155,7 +157,7 @@ TEST(Cli, InfoDescribesTheMachine) {
   EXPECT_EQ(info.at("simd").at("chosen"), info.at("simd").at("targets").at(0));
   EXPECT_EQ(info.at("cuda").at("built"), built_with_cuda());
   EXPECT_EQ(info.at("cuda").at("devices").size(), cuda_devices().size());
-  EXPECT_EQ(info.at("operators").size(), 4U);
+  EXPECT_EQ(info.at("operators").size(), 6U);
 }
 
 TEST(Cli, InfoShowsWhichImplementationRuns) {

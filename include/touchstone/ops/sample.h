@@ -2,8 +2,8 @@
 //
 // What happens to a row, in this order:
 //   1. v[i] = logits[i] + bias[i], rounded to f32; -inf where the token is not allowed.
-//   2. Penalties. A token that occurs in the row's history (prompt or output): v > 0 ? v / r : v * r
-//      with r the repetition penalty. A token that occurs c > 0 times in the output part of the
+//   2. Penalties. A token of the row's history (prompt or output): v > 0 ? v / r : v * r with r the
+//      repetition penalty. A token that occurs c > 0 times in the output part of the
 //      history: v - c * frequency_penalty - presence_penalty. Each step is one f32 operation. A
 //      token that is -inf stays -inf.
 //   3. Temperature T: w[i] = exp((v[i] - max v) / T). T = 0 is greedy: the first token in order.
@@ -37,9 +37,12 @@
 //             of threads.
 // Aliasing    None: an output that overlaps anything else is refused.
 // Empty       No rows: nothing is written. V = 0 is refused.
+// Accuracy    Values and their order are exact. Log-probabilities, and the borders between tokens
+//             that u is held against, are as accurate as those of softmax_topk.
 // Promises    As softmax_topk: the same bits for any batch and split of one device.
 // Cost        One read of the logits. A row that keeps more tokens than fit in the fast path
-//             (2048) is read again and says so in its status word.
+//             (2048), or whose cut is too close to call from one read, is read again and says so in
+//             its status word.
 #pragma once
 
 #include <vector>

@@ -7,6 +7,9 @@
 // at all: the uniform picks a segment by the sums, a block of it by sums over blocks, and a token
 // of that. Rows that are penalised are copied once, in f32, and scanned there.
 //
+// The sum of a scan is right to some 1e-7. Where that leaves it open whether top_p keeps one token
+// more, the row is read again for a sum in f64: the cut is exact.
+//
 // What the scan cannot take (NaN, infinities, no token left, extreme temperatures) and kept sets of
 // more than kMostKept tokens are left to the plain implementation.
 #include <algorithm>
@@ -39,6 +42,9 @@ constexpr std::int64_t kSteps[] = {64, 512, kMostKept};
 
 // Work worth one more thread: as for softmax_topk.
 constexpr std::int64_t kBytesPerThread = std::int64_t{192} << 10;
+
+// The sum of a scan is right to 12 roundings of f32 (topk_cpu.h) and a few of its exponentials.
+constexpr double kSumError = 1e-6;
 
 // Tokens in a word of a mask.
 constexpr std::size_t kMaskWord = 32;
@@ -153,6 +159,7 @@ class FastRow {
     scan();
     if (!merge()) return sample_plain_row(p_, row, 0);
     ready_ = 0;
+    exact_ = false;
     if (p_.top_count > 0) order(p_.top_count);
     const std::optional<Drawn> drawn = draw();
     if (!drawn) return sample_plain_row(p_, row, kRowReadTwice);
@@ -272,8 +279,7 @@ class FastRow {
 
   std::optional<Drawn> by_value(double u) {
     const bool top_k_cuts = controls_.top_k < p_.vocabulary;
-    // The mass of top_k tokens has to be known for top_p, and short vocabularies are sorted whole,
-    // so that masses are exact.
+    // For top_p the mass of the first top_k has to be known.
     if (top_k_cuts && controls_.top_p < 1 && controls_.top_k > kMostKept) return std::nullopt;
     const std::int64_t limit = std::min(controls_.top_k, kMostKept);
     for (const std::int64_t step : kSteps) {
@@ -294,23 +300,47 @@ class FastRow {
       mass += weights_[static_cast<std::size_t>(rank)] = weight_at(rank);
     }
     const bool all = count == controls_.top_k;  // top_k is the vocabulary where it does not cut
-    const double needed = controls_.top_p < 1
-                              ? static_cast<double>(controls_.top_p) * (all ? mass : total_)
-                              : std::numeric_limits<double>::infinity();
-    double kept_mass = 0;
-    std::size_t kept = 0;
-    bool ended = false;
-    while (kept < weights_.size() && !ended) {
-      if (weights_[kept] < static_cast<double>(controls_.min_p)) {
-        ended = true;  // the first one weighs 1
-      } else {
-        kept_mass += weights_[kept++];
-        ended = kept_mass >= needed;
-      }
+    Cut cut = cut_at(all ? mass : total_);
+    if (!all && cut.doubtful && !exact_) {
+      sum_exactly();
+      cut = cut_at(total_);
     }
-    if (!ended && !all) return std::nullopt;
-    const Choice choice = choose(kept, u, [this](std::size_t i) { return weights_[i]; });
+    if (!cut.ended && !all) return std::nullopt;
+    const Choice choice = choose(cut.kept, u, [this](std::size_t i) { return weights_[i]; });
     return at_rank(static_cast<std::int64_t>(choice.index));
+  }
+
+  struct Cut {
+    std::size_t kept = 0;
+    bool ended = false;     // by top_p or min_p, and not because there are no more weights
+    bool doubtful = false;  // a sum that is off in its last digits might have cut elsewhere
+  };
+
+  // Where top_p, of this mass, and min_p cut the tokens of weights_.
+  Cut cut_at(double mass) const {
+    const bool by_mass = controls_.top_p < 1;
+    const double needed = static_cast<double>(controls_.top_p) * mass;
+    Cut cut;
+    double kept_mass = 0;
+    while (cut.kept < weights_.size() && !cut.ended) {
+      if (weights_[cut.kept] < static_cast<double>(controls_.min_p)) {
+        cut.ended = true;  // the first one weighs 1
+        break;
+      }
+      kept_mass += weights_[cut.kept++];
+      if (!by_mass) continue;
+      cut.ended = kept_mass >= needed;
+      cut.doubtful = cut.doubtful || std::fabs(kept_mass - needed) <= kSumError * needed;
+    }
+    return cut;
+  }
+
+  // The sum of all weights in f64, where that of the scan leaves a cut in doubt.
+  void sum_exactly() {
+    if (!copied_) read_values(p_, row_, values_);
+    total_ = 0;
+    for (const float value : values_) total_ += std::exp(exponent(value));
+    exact_ = true;
   }
 
   // ---- no cut ----------------------------------------------------------------------------------
@@ -379,7 +409,7 @@ class FastRow {
   }
 
   void write(const Drawn& drawn) {
-    std::int32_t status = 0;
+    std::int32_t status = exact_ ? kRowReadTwice : 0;
     const std::int64_t n = p_.top_count;
     if (n > 0 && at_rank(n - 1).value == kMinusInfinity) status |= kRowFewerThanK;
     write_token(p_, row_, drawn.token, log_probability(drawn.value), status);
@@ -405,6 +435,7 @@ class FastRow {
   std::vector<double> block_sums_, references_, weights_;
   float largest_ = 0;
   double total_ = 0;      // of the weights; that of the largest value is 1
+  bool exact_ = false;    // total_ is a sum in f64
   double log_total_ = 0;  // its logarithm
 };
 

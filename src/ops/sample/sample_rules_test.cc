@@ -95,6 +95,33 @@ TEST(SampleRules, ExactlyTheRightTokensAreDrawn) {
   }
 }
 
+// Equal logits away from 0, whose weights no arithmetic need have as 1: half of them is half of
+// them. The uniforms are those that would show one token more.
+TEST(SampleRules, HalfOfManyEqualTokensIsExactlyHalf) {
+  Batch batch;
+  std::vector<std::int64_t> expected;
+  for (const std::int64_t vocabulary : {100, 1000, 3000}) {
+    const std::int64_t kept = vocabulary / 2;
+    TestRow row;
+    row.temperature = f32(0.9F);
+    row.top_p = 0.5;
+    // Masked tokens make the rows equally long.
+    row.logits.assign(3000, -kInfinity);
+    std::fill_n(row.logits.begin(), vocabulary, f32(1.7F));
+    while (sampling::uniform_of(row.seed, row.position) * static_cast<double>(kept + 1) <
+           static_cast<double>(kept)) {
+      ++row.position;
+    }
+    batch.rows.push_back(row);
+    expected.push_back(kept - 1);
+  }
+  SampleRun run(batch);
+  for_each_runner(run.accepting(), [&](Context& context) {
+    run.run(context);
+    EXPECT_EQ(run.tokens(), expected);
+  });
+}
+
 // The running sum goes by token without a cut and by value with one: the same uniform picks
 // different tokens.
 TEST(SampleRules, TheDrawRunsByTokenOrByValue) {
