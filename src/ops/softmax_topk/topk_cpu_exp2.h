@@ -114,9 +114,9 @@ struct Exponent {
     integral = HWY_NATIVE_FMA != 0 && std::abs(product) < kMostReference;
     reference = integral ? std::nearbyint(product) : product;
     shift = kMagic - static_cast<float>(integral ? reference : 0);
-    // Not beyond the finite numbers, lest -inf pass.
+    // Finite, lest -inf pass: |reference| < 2^18 and T <= 2^100.
     const double low = (reference + kLowestExponent) / static_cast<double>(scale);
-    lowest = static_cast<float>(low < -0x1.fffffep127 ? -0x1.fffffep127 : low);
+    lowest = static_cast<float>(integral ? low : 0);
   }
 
   float s;
@@ -124,7 +124,7 @@ struct Exponent {
   bool integral;  // reference is an integer; else it is m * s, and x is (v - m) * s
   double reference;
   float shift;
-  float lowest;
+  float lowest;  // if integral: what lies below counts as this
 };
 
 // The exact split; e.integral.
@@ -166,7 +166,7 @@ HWY_INLINE hn::Vec<D> exp2_full(D d, hn::Vec<D> v, const Exponent& e) {
   if (e.integral) {
     // The lowest v that is not 0 anyway lies 150 octaves below.
     const double low = (e.reference - 160) / static_cast<double>(e.s);
-    v = hn::Max(v, hn::Set(d, static_cast<float>(low < -0x1.fffffep127 ? -0x1.fffffep127 : low)));
+    v = hn::Max(v, hn::Set(d, static_cast<float>(low)));
     const auto shift = hn::Set(d, kRounding - static_cast<float>(e.reference));
     const auto grid = hn::Sub(hn::MulAdd(v, s, shift), shift);
     f = hn::MulSub(v, s, grid);

@@ -513,7 +513,11 @@ void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
   if (std::isnan(temperature)) return plain_row(p, row);
   const RowSum sum = merge_segments(scratch.segments, sizes.segments);
   // NaN, +inf, or nothing above -inf.
-  if (!(sum.sum > 0)) return plain_row(p, row);
+  if (!(sum.sum > 0)) {
+    plain_row(p, row);
+    if (p.status != nullptr) p.status[row] |= kRowReadTwice;
+    return;
+  }
 
   const auto k = static_cast<std::size_t>(p.k);
   const Level level = floor_level(sizes, p.k);
