@@ -147,7 +147,7 @@ float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_
       low = pivot;
       low_count = std::log2(static_cast<float>(count));
     }
-    if (low_count == 0) {  // nothing below k yet: further down the sample
+    if (low_count == 0) {  // nothing reaches k yet: further down the sample
       rank = std::min(kSample - 1, 2 * rank + 2);
       pivot = ranked(sample, kSample, rank);
     } else {
@@ -189,13 +189,12 @@ HWY_INLINE std::size_t append_places(std::uint64_t word, std::size_t first, std:
   return count;
 }
 
-// Bit i of the result, packed into words of kWordTokens, is whether value i of a block reaches the
-// floor.
 constexpr std::size_t kLanes = hn::MaxLanes(Tag());
 constexpr std::size_t kBlockTokens = kBlockVectors * kLanes;
 constexpr std::size_t kWordTokens = std::min<std::size_t>(64, kBlockTokens);
 constexpr std::size_t kBlockWords = kBlockTokens / kWordTokens;
 
+// Bit i of the words, kWordTokens to each, says whether value i of a block reaches the floor.
 template <class T>
 HWY_INLINE void mark_block(const T* values, std::size_t n, Vector floor, std::uint64_t* words) {
   const Tag d;
@@ -264,7 +263,6 @@ HWY_INLINE Found collect(const Topk& p, std::int64_t row, float floor, const Scr
   const auto k = static_cast<std::size_t>(p.k);
   const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
   const bool plain = p.bias == nullptr && p.allowed == nullptr;
-  std::uint64_t words[kCoarseBlocks * kBlockWords];
   std::uint32_t places[kGroup + kFewBits];
   Found found;
   for (std::size_t c = 0; c < sizes.coarse; ++c) {
@@ -274,24 +272,19 @@ HWY_INLINE Found collect(const Topk& p, std::int64_t row, float floor, const Scr
     const std::size_t blocks = (end + kBlockTokens - 1) / kBlockTokens;
     const std::uint32_t above =
         blocks_above(scratch.fine + c * kCoarseBlocks * kLanes, blocks, low);
-    std::size_t marked = 0;
-    for (std::uint32_t rest = above; rest != 0; rest &= rest - 1, ++marked) {
-      const std::size_t i = static_cast<std::size_t>(std::countr_zero(rest)) * kBlockTokens;
-      const std::size_t n = std::min(kBlockTokens, end - i);
-      std::uint64_t* const to = words + marked * kBlockWords;
-      if (plain) {
-        mark_block(x + first + i, n, low, to);
-      } else {
-        load_values<T>(p, row, first + i, n, scratch.values + i);
-        mark_block(scratch.values + i, n, low, to);
-      }
-    }
     std::size_t count = 0;
-    const std::uint64_t* word = words;
     for (std::uint32_t rest = above; rest != 0; rest &= rest - 1) {
       const std::size_t i = static_cast<std::size_t>(std::countr_zero(rest)) * kBlockTokens;
+      const std::size_t n = std::min(kBlockTokens, end - i);
+      std::uint64_t words[kBlockWords];
+      if (plain) {
+        mark_block(x + first + i, n, low, words);
+      } else {
+        load_values<T>(p, row, first + i, n, scratch.values + i);
+        mark_block(scratch.values + i, n, low, words);
+      }
       for (std::size_t w = 0; w < kBlockWords; ++w) {
-        count += append_places(*word++, i + w * kWordTokens, places + count);
+        count += append_places(words[w], i + w * kWordTokens, places + count);
       }
     }
     if (plain) {
