@@ -181,10 +181,17 @@ constexpr std::size_t kFewBits = 3;
 
 HWY_INLINE std::size_t append_places(std::uint64_t word, std::size_t first, std::uint32_t* places) {
   const auto count = static_cast<std::size_t>(std::popcount(word));
-  for (std::size_t i = 0; i < kFewBits || i < count; ++i) {
-    places[i] =
-        static_cast<std::uint32_t>(first + static_cast<std::size_t>(std::countr_zero(word)));
+  const auto take_lowest = [&] {
+    const auto place = first + static_cast<std::size_t>(std::countr_zero(word));
     word &= word - 1;
+    return static_cast<std::uint32_t>(place);
+  };
+  static_assert(kFewBits == 3);
+  places[0] = take_lowest();
+  places[1] = take_lowest();
+  places[2] = take_lowest();
+  if (HWY_UNLIKELY(count > kFewBits)) {
+    for (std::size_t i = kFewBits; i < count; ++i) places[i] = take_lowest();
   }
   return count;
 }
@@ -209,8 +216,9 @@ HWY_INLINE void mark_block(const T* values, std::size_t n, Vector floor, std::ui
     for (std::size_t w = 0; w < kBlockWords; ++w) {
       std::uint64_t word = 0;
       HWY_UNROLL(8)
-      for (std::size_t i = 0; i < kWordTokens; i += kLanes) {
-        word |= mark(i, sd::load(d, values + w * kWordTokens + i));
+      // Last first: a chain of shifts that the compiler leaves in scalar registers.
+      for (std::size_t i = kWordTokens; i > 0; i -= kLanes) {
+        word = word << kLanes | mark(0, sd::load(d, values + w * kWordTokens + i - kLanes));
       }
       words[w] = word;
     }
