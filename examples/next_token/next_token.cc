@@ -24,7 +24,7 @@ int main() {
                            .position = position,
                            .token = token,
                            .log_probability = log_p});
-  for (int row = 0; row < 3; ++row) {
+  for (std::size_t row = 0; row < 3; ++row) {
     std::cout << token.values<std::int32_t>()[row] << " " << log_p.values<float>()[row] << '\n';
   }
 }

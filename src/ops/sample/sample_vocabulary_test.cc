@@ -97,7 +97,7 @@ TEST(SampleVocabulary, DrawsByTokenFromLongRows) {
 
 // One row alone may be shared among threads; its bits must not tell how many there were.
 TEST(SampleVocabulary, ThreadsThatShareARowDoNotShow) {
-  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     Batch batch{.rows = {random_row(151936, DType::f32, 7000 + seed)}, .top_count = 4};
     batch.rows[0].temperature = 0.8125;
     if (seed > 3) batch.rows[0].top_k = 0, batch.rows[0].top_p = 1, batch.rows[0].min_p = 0;
