@@ -339,7 +339,7 @@ TEST(SoftmaxTopk, OverflowIsInfinity) {
   TopkProblem p{.vocabulary = 700, .k = 10, .bias = PerToken::rows};
   p.pattern = [](auto, std::int64_t i) { return i == 123 ? 3e38 : 0.0; };
   TopkData data = make_data(p);
-  data.bias[123] = 3e38F;
+  data.bias[123] = static_cast<double>(3e38F);
   const auto expected = expected_rows(p, data);
   ASSERT_TRUE(expected[0].has_infinity);
   TopkRun run(p, data);
