@@ -19,7 +19,9 @@ constexpr char kName[] = "softmax_topk";
 constexpr Implementation<Topk> kImplementations[] = {
     {"simd", DeviceKind::cpu, topk::softmax_topk_simd_refuses, topk::softmax_topk_simd},
     {"plain", DeviceKind::cpu, nullptr, topk::softmax_topk_plain},
-    {"scan", DeviceKind::cuda, topk::softmax_topk_cuda_refuses, topk::softmax_topk_cuda},
+    {"short", DeviceKind::cuda, topk::softmax_topk_short_refuses, topk::softmax_topk_short},
+    {"scan", DeviceKind::cuda, topk::softmax_topk_scan_refuses, topk::softmax_topk_scan},
+    {"sort", DeviceKind::cuda, topk::softmax_topk_sort_refuses, topk::softmax_topk_sort},
 };
 
 // The arguments with their names, as the checks want them.

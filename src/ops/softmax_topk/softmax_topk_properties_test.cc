@@ -178,6 +178,37 @@ TEST(SoftmaxTopkLayout, RowsInOnePlace) {
   }
 }
 
+// Offsets beyond 31 bits: many rows, all of them the same memory.
+TEST(SoftmaxTopkLayout, MoreElementsThan31Bits) {
+  const std::int64_t rows = sanitized_size(70000, 500);
+  TopkProblem p{.lead = {1}, .vocabulary = 50257, .k = 3};
+  const TopkData data = make_data(p);
+  const Guarded logits(test_device(), DType::f32, {1, p.vocabulary}, data.logits);
+  const std::vector<double> tokens = [&] {
+    const auto expected = expected_rows(p, data);
+    return std::vector<double>(expected[0].tokens.begin(), expected[0].tokens.end());
+  }();
+  Guarded probabilities(test_device(), DType::f32, {rows, p.k});
+  Guarded indices(test_device(), DType::i32, {rows, p.k});
+  ConstTensorView spread = logits;
+  spread.shape[0] = rows;
+  spread.stride[0] = 0;
+  const SoftmaxTopkArgs args{.logits = spread, .probabilities = probabilities, .indices = indices};
+  for_each_implementation(every_implementation(p), [&](Context& context) {
+    if (context.implementation() == "plain") return;  // would take a minute
+    probabilities.poison();
+    indices.poison();
+    softmax_topk(context, args);
+    context.synchronize();
+    const std::vector<double> all = indices.values();
+    const std::vector<double> weights = probabilities.values();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      ASSERT_EQ(all[i], tokens[i % tokens.size()]) << "place " << i;
+      ASSERT_EQ(weights[i], weights[i % tokens.size()]) << "place " << i;
+    }
+  });
+}
+
 // ---- random problems -----------------------------------------------------------------------
 
 // Values that collide often, or never, or lie in few places, or are far apart.

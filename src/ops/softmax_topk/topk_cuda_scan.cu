@@ -94,8 +94,9 @@ std::string softmax_topk_scan_refuses(const Context& /*context*/, const Topk& p)
 
 void softmax_topk_scan(Context& context, const Topk& p) {
   const cuda::DeviceScope scope(context.device().index);
-  const ScanArgs args{p, scan_shape(context, p.dtype, p.rows, p.vocabulary, static_cast<int>(p.k))};
   const bool plain = p.bias == nullptr && p.allowed == nullptr;
+  const ScanArgs args{
+      p, scan_shape(context, p.dtype, p.rows, p.vocabulary, static_cast<int>(p.k), plain)};
   visit_logits_dtype(p.dtype, [&]<class T>() {
     plain ? launch<T, true>(context, args) : launch<T, false>(context, args);
   });

@@ -38,11 +38,11 @@ inline int scan_cluster(const Context& context, std::int64_t rows, int units, in
 }
 
 inline ScanShape scan_shape(const Context& context, DType dtype, std::int64_t rows,
-                            std::int64_t vocabulary, int k) {
+                            std::int64_t vocabulary, int k, bool plain) {
   ScanShape shape;
   shape.vocabulary = vocabulary;
   shape.k = k;
-  const std::int64_t tokens = std::int64_t{32} * kLaneVectors * 16 / size_of(dtype);
+  const std::int64_t tokens = plain ? 32 * 128 / size_of(dtype) : 32 * 32;  // of a Segment
   const std::int64_t segments = (vocabulary + tokens - 1) / tokens;
   shape.segments_per_unit = static_cast<int>((segments + kMaxUnits - 1) / kMaxUnits);
   shape.units =
