@@ -10,9 +10,17 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
-std::string softmax_topk_cuda_refuses(const Context& /*context*/, const Topk& /*p*/) {
+std::string softmax_topk_short_refuses(const Context& /*context*/, const Topk& /*p*/) {
   return kRefusal;
 }
-void softmax_topk_cuda(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
+std::string softmax_topk_scan_refuses(const Context& /*context*/, const Topk& /*p*/) {
+  return kRefusal;
+}
+std::string softmax_topk_sort_refuses(const Context& /*context*/, const Topk& /*p*/) {
+  return kRefusal;
+}
+void softmax_topk_short(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
+void softmax_topk_scan(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
+void softmax_topk_sort(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
 
 }  // namespace touchstone::topk

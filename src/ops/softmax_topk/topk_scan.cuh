@@ -86,7 +86,8 @@ __device__ __noinline__ void read_in_order(const ScanShape& shape, ScanShared& s
     const std::int64_t unit =
         static_cast<std::int64_t>(i / shape.segments_per_unit) * shape.cluster + rank;
     const std::int64_t first =
-        unit * unit_tokens + static_cast<std::int64_t>(i % shape.segments_per_unit) * segment_tokens;
+        unit * unit_tokens +
+        static_cast<std::int64_t>(i % shape.segments_per_unit) * segment_tokens;
     const std::int64_t end = min(first + segment_tokens, shape.vocabulary);
     for (std::int64_t token = first + thread; token < end; token += kScanThreads) {
       const float v = values(token);
