@@ -29,6 +29,10 @@ inline int device_attribute(const Context& context, cudaDeviceAttr attribute) {
   return value;
 }
 
+inline bool is_hopper(const Context& context) {
+  return device_attribute(context, cudaDevAttrComputeCapabilityMajor) >= 9;
+}
+
 // The launch configuration and the attributes it points to.
 class LaunchConfig {
  public:
