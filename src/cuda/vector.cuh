@@ -114,4 +114,18 @@ __device__ uint4 pack_as(const float (&in)[kPerVector<T>]) {
   return pack(in, T{});
 }
 
+// kCount consecutive values that no kernel in flight changes, on a 16-byte boundary.
+template <class T, int kCount>
+__device__ void load_floats(const T* from, float (&out)[kCount]) {
+  constexpr int kN = kPerVector<T>;
+  static_assert(kCount % kN == 0);
+#pragma unroll
+  for (int i = 0; i < kCount; i += kN) {
+    float part[kN];
+    unpack_as<T>(__ldg(reinterpret_cast<const uint4*>(from + i)), part);
+#pragma unroll
+    for (int k = 0; k < kN; ++k) out[i + k] = part[k];
+  }
+}
+
 }  // namespace touchstone::cuda

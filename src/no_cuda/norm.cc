@@ -11,14 +11,14 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
-std::string bulk_refuses_forward(const Context& /*context*/, const Forward& /*p*/) {
+std::string vector_refuses_forward(const Context& /*context*/, const Forward& /*p*/) {
   return kRefusal;
 }
-std::string bulk_refuses_backward(const Context& /*context*/, const Backward& /*p*/) {
+std::string vector_refuses_backward(const Context& /*context*/, const Backward& /*p*/) {
   return kRefusal;
 }
-void forward_bulk(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
-void backward_bulk(Context& /*context*/, const Backward& /*p*/) { throw Unsupported(kRefusal); }
+void forward_vector(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
+void backward_vector(Context& /*context*/, const Backward& /*p*/) { throw Unsupported(kRefusal); }
 void forward_portable(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
 void backward_portable(Context& /*context*/, const Backward& /*p*/) { throw Unsupported(kRefusal); }
 

@@ -15,7 +15,7 @@
 // Dtypes      f64 (CPU), f32, bf16, f16. gamma and beta share a dtype: that of x, or f32 when x is
 //             16 bits wide. dgamma and dbeta likewise, independently of gamma's choice. mean and
 //             rstd are f32, f64 when x is.
-// Rounding    All arithmetic is f32 (f64 for f64); every output is rounded once.
+// Rounding    Arithmetic is f32 or wider (f64 for f64); every output is rounded once.
 // Accuracy    f32: relative error <= 1e-6 up to |mean| = 1e6 standard deviations. The mean is
 //             re-centred: m is the rounded mean, delta = sum(h - m) / D its rounding residual, and
 //             (h - m) - delta takes the place of h - mean. The backward recomputes delta in the
@@ -25,14 +25,15 @@
 // Special     A row of zero variance gives xhat = 0 when eps > 0 (to rounding) and NaN when
 //             eps = 0, as the formula says. NaN or infinity in a row makes that row's y, mean,
 //             rstd and dx NaN, and dgamma NaN in the backward; dbeta is the sum of dy whatever x
-//             is. Other rows are untouched.
+//             is. NaN in dy makes its row of dx NaN, infinity makes it NaN or infinite. Other rows
+//             are untouched.
 // Aliasing    y may be x, or residual where given; sum may be x or residual; dx may be dy, x or
 //             dsum: exactly the same view. Any other overlap with an output is refused.
 // Empty       No rows: nothing is written but dgamma = dbeta = 0. D = 0: nothing is written.
 // Promises    Bitwise the same from run to run and for any number of threads; a row of y and dx is
 //             bitwise the same whatever rows share its batch. No float atomics.
 // Cost        Bytes: forward 2 * rows * D * size (fused 4), backward 3 (fused 4). Flops per
-//             element: about 8 forward, 14 backward.
+//             element: about 9 forward, 15 backward.
 #pragma once
 
 #include <vector>

@@ -15,14 +15,14 @@ namespace {
 constexpr Implementation<Forward> kForward[] = {
     {"simd", DeviceKind::cpu, nullptr, forward_simd},
     {"plain", DeviceKind::cpu, nullptr, forward_plain},
-    {"bulk", DeviceKind::cuda, bulk_refuses_forward, forward_bulk},
+    {"vector", DeviceKind::cuda, vector_refuses_forward, forward_vector},
     {"portable", DeviceKind::cuda, nullptr, forward_portable},
 };
 
 constexpr Implementation<Backward> kBackward[] = {
     {"simd", DeviceKind::cpu, nullptr, backward_simd},
     {"plain", DeviceKind::cpu, nullptr, backward_plain},
-    {"bulk", DeviceKind::cuda, bulk_refuses_backward, backward_bulk},
+    {"vector", DeviceKind::cuda, vector_refuses_backward, backward_vector},
     {"portable", DeviceKind::cuda, nullptr, backward_portable},
 };
 

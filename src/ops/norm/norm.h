@@ -69,12 +69,12 @@ void backward_simd(Context& context, const Backward& p);
 void forward_plain(Context& context, const Forward& p);
 void backward_plain(Context& context, const Backward& p);
 
-// CUDA. `bulk` is the Hopper pipeline and refuses what it cannot take; `portable` takes anything
-// on any device. norm_cuda.cu, or src/no_cuda in a CPU-only build.
-std::string bulk_refuses_forward(const Context& context, const Forward& p);
-std::string bulk_refuses_backward(const Context& context, const Backward& p);
-void forward_bulk(Context& context, const Forward& p);
-void backward_bulk(Context& context, const Backward& p);
+// CUDA. `vector` moves rows as vectors of 16 bytes and refuses those it cannot; `portable` takes
+// anything on any device. norm_cuda_*.cu, or src/no_cuda in a CPU-only build.
+std::string vector_refuses_forward(const Context& context, const Forward& p);
+std::string vector_refuses_backward(const Context& context, const Backward& p);
+void forward_vector(Context& context, const Forward& p);
+void backward_vector(Context& context, const Backward& p);
 void forward_portable(Context& context, const Forward& p);
 void backward_portable(Context& context, const Backward& p);
 

@@ -1,4 +1,4 @@
-// The last step of every CUDA backward, and what the bulk kernels ask before they accept.
+// The last step of every CUDA backward, and what the vector kernels ask before they accept.
 #include <initializer_list>
 
 #include "ops/norm/norm_cuda.cuh"
@@ -7,7 +7,7 @@ namespace touchstone::norm {
 namespace {
 
 constexpr int kColumns = 32;  // one warp reads 128 or 256 consecutive bytes
-constexpr int kLanes = 32;    // partial rows read side by side
+constexpr int kLanes = 8;     // partial rows read side by side
 
 template <class Partial>
 __global__ void __launch_bounds__(kColumns* kLanes) finish_kernel(const Finish f) {
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kColumns* kLanes) finish_kernel(const Finish f
   double sum = 0;
   if (index < 2 * f.cols) {
     const auto* column = static_cast<const Partial*>(f.partial) + index;
-#pragma unroll 4
+#pragma unroll 8
     for (std::int64_t i = lane; i < f.count; i += kLanes) {
       sum += static_cast<double>(column[i * 2 * f.cols]);
     }
@@ -40,19 +40,20 @@ void launch_finish(Context& context, const Finish& params, bool overlap_previous
       .blocks = static_cast<unsigned>((2 * params.cols + kColumns - 1) / kColumns),
       .threads = kColumns * kLanes,
       .overlap_previous = overlap_previous};
-  cuda::launch(context, "norm finish_kernel",
-               params.wide ? finish_kernel<double> : finish_kernel<float>, shape, params);
+  auto* kernel = params.wide ? finish_kernel<double> : finish_kernel<float>;
+  // The division between shared memory and L1 that the backward runs with: to change it, a
+  // multiprocessor must be empty.
+  cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared),
+              "cudaFuncSetAttribute");
+  cuda::launch(context, "norm finish_kernel", kernel, shape, params);
 }
 
-std::string bulk_refuses(const Context& context, std::int64_t cols, DType dtype,
-                         std::initializer_list<ConstRows> matrices,
-                         std::initializer_list<const void*> weights, const RowSplit& widest) {
-  if (cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) < 9) {
-    return "needs a Hopper GPU (compute capability 9.0)";
-  }
+std::string vectors_refuse(std::int64_t cols, DType dtype,
+                           std::initializer_list<ConstRows> matrices,
+                           std::initializer_list<const void*> weights) {
   const std::int64_t size = size_of(dtype);
   if (cols * size % 16 != 0) return "rows are not a multiple of 16 bytes";
-  if (widest.cluster > kMaxCluster) return "rows do not fit in the shared memory of a cluster";
   for (const ConstRows& rows : matrices) {
     if (rows.data == nullptr) continue;
     if (reinterpret_cast<std::uintptr_t>(rows.data) % 16 != 0 || rows.stride * size % 16 != 0) {

@@ -238,7 +238,7 @@ TEST(NormContexts, OneForEverything) {
   const std::vector<Problem> problems = mixed_problems();
   const Problem any{.lead = {1}, .cols = 64};
   for_each_implementation(ForwardRun(any, make_data(any)).accepting(), [&](Context& shared) {
-    if (shared.implementation() == "bulk") shared.set_implementation("");  // it may refuse some
+    if (shared.implementation() == "vector") shared.set_implementation("");  // it may refuse some
     for (int round = 0; round < 2; ++round) {
       for (const Problem& p : problems) {
         const Data data = make_data(p);

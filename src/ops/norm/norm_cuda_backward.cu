@@ -2,7 +2,7 @@
 // the column sums of its rows in registers; a tiny second kernel adds the blocks' sums in order.
 #include <initializer_list>
 
-#include "ops/norm/norm_cuda.cuh"
+#include "ops/norm/norm_cuda_ring.cuh"
 
 namespace touchstone::norm {
 
@@ -14,17 +14,88 @@ inline constexpr int kRowsPerFlush = 64;
 
 namespace {
 
-// 16 warps: with the ring deep enough, one block per multiprocessor saturates memory, and 128
-// registers per thread leave room for the column sums.
+// 16 warps: with the ring deep enough, one block per multiprocessor saturates memory, and the
+// registers of so few threads have room for the column sums.
 constexpr int kThreads = 512;
 
-// Columns per thread: 16, so that dgamma, dbeta, gamma, x and dy take 80 of 128 registers.
+// Columns per thread: 16, so that dgamma, dbeta, gamma and xhat take 64 registers.
 constexpr int kColumnsPerThread = 16;
+
+// f32 rows keep dy in registers too. 16-bit rows unpack it twice instead, and leave registers and
+// shared memory for a block of the kernel that finishes the column sums: it is launched early and
+// waits beside this one.
+template <class T>
+inline constexpr bool kKeepDy = sizeof(T) == 4;
+template <class T>
+inline constexpr int kRegisters = kKeepDy<T> ? 128 : 112;
 
 template <class T>
 inline constexpr int kVectors = kColumnsPerThread / cuda::kPerVector<T>;
 
-struct BulkBackward {
+// Chooses the split: as few blocks per row as hold it, and then as many stages as fit. A stage is
+// a row of each team in `matrices` matrices. The cluster may come out too large to launch.
+RowSplit split_rows(std::int64_t cols, DType dtype, int team, int teams, int vectors_per_thread,
+                    int matrices) {
+  RowSplit split;
+  split.row_vectors = cols * size_of(dtype) / 16;
+  if (split.row_vectors == 0) return split;  // an empty problem, asked about but never run
+  const std::int64_t capacity = std::int64_t{team} * vectors_per_thread;
+  std::int64_t stages = 0;
+  for (split.cluster = 1;; split.cluster *= 2) {
+    split.slice_vectors = (split.row_vectors + split.cluster - 1) / split.cluster;
+    stages = kRingBytes / (split.slice_vectors * 16 * matrices * teams);
+    if (split.slice_vectors <= capacity && stages >= 2) break;
+  }
+  // Teams that run out of step with each other need less depth than one that runs alone.
+  const std::int64_t most = teams > 1 ? 3 : kMaxStages;
+  split.stages = static_cast<int>(stages < most ? stages : most);
+  return split;
+}
+
+std::int64_t ring_bytes(const RowSplit& split, int teams, int matrices) {
+  return split.slice_vectors * 16 * matrices * split.stages * teams;
+}
+
+// One persistent block per multiprocessor, as far as there are rows for every team; with clusters,
+// as many as the chip can place at once.
+template <class Params>
+unsigned persistent_blocks(const Context& context, void (*kernel)(Params), const RowSplit& split,
+                           std::int64_t rows, int teams, const cuda::LaunchShape& shape) {
+  const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+  std::int64_t units = processors;
+  if (split.cluster > 1) {
+    cuda::LaunchShape probe = shape;
+    probe.blocks = static_cast<unsigned>(processors / split.cluster * split.cluster);
+    const cuda::LaunchConfig config(context, probe);
+    int clusters = 0;
+    cuda::check(cudaOccupancyMaxActiveClusters(&clusters, kernel, config.get()),
+                "cudaOccupancyMaxActiveClusters");
+    units = clusters;
+  }
+  const std::int64_t useful = (rows + teams - 1) / teams;
+  if (useful < units) units = useful;
+  return static_cast<unsigned>((units < 1 ? 1 : units) * split.cluster);
+}
+
+// A thread's columns of gamma: its vector j is vector first + j * kTeam of the row, of which it has
+// those with j * kTeam < left. Absent weights are 1, missing columns 0.
+template <class T, class W, int kTeam, int kVectors>
+__device__ void load_gamma(const void* data, float offset, std::int64_t first, int left,
+                           float (&out)[kVectors][cuda::kPerVector<T>]) {
+  constexpr int kN = cuda::kPerVector<T>;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    const bool mine = j * kTeam < left;
+#pragma unroll
+    for (int k = 0; k < kN; ++k) out[j][k] = mine ? 1.0F : 0.0F;
+    if (data == nullptr || !mine) continue;
+    cuda::load_floats(static_cast<const W*>(data) + (first + j * kTeam) * kN, out[j]);
+#pragma unroll
+    for (int k = 0; k < kN; ++k) out[j][k] += offset;
+  }
+}
+
+struct BackwardArgs {
   Backward p;
   RowSplit split;
   void* partial = nullptr;  // float [units][2][cols], or double [units * teams][2][cols]
@@ -39,7 +110,7 @@ class BackwardTeam {
   static constexpr int kV = kVectors<T>;
   static constexpr int kTeams = Team<kTeam, kThreads>::kCount;
 
-  __device__ BackwardTeam(const BulkBackward& args, SharedLayout& shared)
+  __device__ BackwardTeam(const BackwardArgs& args, SharedLayout& shared)
       : a(args),
         team(shared.scratch, shared.exchange, args.split.cluster),
         slice(args.split, args.p.rows, kTeams),
@@ -51,9 +122,13 @@ class BackwardTeam {
              static_cast<std::uint32_t>(slice.vectors) * 16, extra ? 3 : 2, args.split.stages) {}
 
   __device__ void run() {
-    for (int i = 0; i < ring.stages; ++i) fill(i);
-    load_weights<T, kTeam>(a.p.gamma, a.p.weight_dtype, static_cast<float>(a.p.weight_offset), 1.0F,
-                           slice.first_vector + team.rank, left, gamma);
+    for (int i = 0; i < kFirstFills; ++i) fill(i);
+    const auto offset = static_cast<float>(a.p.weight_offset);
+    if (sizeof(T) == 2 && a.p.weight_dtype == DType::f32) {
+      load_gamma<T, float, kTeam>(a.p.gamma, offset, slice.first_vector + team.rank, left, gamma);
+    } else {
+      load_gamma<T, T, kTeam>(a.p.gamma, offset, slice.first_vector + team.rank, left, gamma);
+    }
     const float inverse = 1.0F / static_cast<float>(a.p.cols);
     const float* means = static_cast<const float*>(a.p.mean) + slice.row_of(team.index, 0);
     const float* rstds = static_cast<const float*>(a.p.rstd) + slice.row_of(team.index, 0);
@@ -69,11 +144,20 @@ class BackwardTeam {
       const uint4* stage = ring.drain() + team.rank;
       float sums[kRms ? 1 : 3];
       reduce(stage, mean, rstd, sums);
-      // Every thread is past the previous row now, so its stage can be filled again.
-      if (i > 0) fill(i - 1 + ring.stages);
+      if (i == 0) {
+        for (int next = kFirstFills; next < ring.stages; ++next) fill(next);
+      } else {
+        // Every thread is past the previous row now, so its stage can be filled again.
+        fill(i - 1 + ring.stages);
+      }
       for (float& sum : sums) sum = __fmul_rn(sum, inverse);
       write(i, stage, sums, rstd);
       if (a.wide && (i + 1) % kRowsPerFlush == 0 && i + 1 < count) flush_wide(i < kRowsPerFlush);
+    }
+    // A team may have one row less than the first. It passes as many barriers all the same: the
+    // race detector mistakes the block barriers that follow for others where counts differ.
+    if constexpr (kTeam > 32 && kTeam < kThreads) {
+      if (count < slice.rows_of(0)) team.barrier();
     }
     if (a.partial == nullptr) return;
     if (a.wide) {
@@ -119,14 +203,15 @@ class BackwardTeam {
         packed_x = stage[j * kTeam];
         packed_dy = stage[slice.vectors + j * kTeam];
       }
+      float(&dy)[kN] = kept_dy[kKeepDy<T> ? j : 0];
       cuda::unpack_as<T>(packed_x, xhat[j]);
-      cuda::unpack_as<T>(packed_dy, dy[j]);
+      cuda::unpack_as<T>(packed_dy, dy);
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
         if constexpr (!kRms) xhat[j][k] -= mean;
         xhat[j][k] *= rstd;
         if (!has(j)) xhat[j][k] = 0;
-        const float g = dy[j][k] * gamma[j][k];
+        const float g = dy[k] * gamma[j][k];
         sums[0] += g * xhat[j][k];
         if constexpr (!kRms) {
           sums[1] += xhat[j][k];
@@ -153,13 +238,15 @@ class BackwardTeam {
 #pragma unroll
     for (int j = 0; j < kV; ++j) {
       if (!has(j)) continue;
+      float(&dy)[kN] = kept_dy[kKeepDy<T> ? j : 0];
       float out[kN];
+      if constexpr (!kKeepDy<T>) cuda::unpack_as<T>(stage[slice.vectors + j * kTeam], dy);
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
-        const float g = dy[j][k] * gamma[j][k];
+        const float g = dy[k] * gamma[j][k];
         out[k] = g * rstd + (kRms ? xhat[j][k] * b : xhat[j][k] * b + c);
-        sum_gamma[j][k] += dy[j][k] * (kRms ? xhat[j][k] : xhat[j][k] - residual);
-        if constexpr (!kRms) sum_beta[j][k] += dy[j][k];
+        sum_gamma[j][k] += dy[k] * (kRms ? xhat[j][k] : xhat[j][k] - residual);
+        if constexpr (!kRms) sum_beta[j][k] += dy[k];
       }
       if (extra) {
         float more[kN];
@@ -218,7 +305,7 @@ class BackwardTeam {
     }
   }
 
-  const BulkBackward& a;
+  const BackwardArgs& a;
   Team<kTeam, kThreads> team;
   Slice slice;
   bool extra;  // dsum comes as a third matrix
@@ -229,14 +316,14 @@ class BackwardTeam {
   float sum_gamma[kV][kN] = {};
   float sum_beta[kV][kN] = {};
   float xhat[kV][kN];
-  float dy[kV][kN];
+  float kept_dy[kKeepDy<T> ? kV : 1][kN];
 };
 
 template <class T, bool kRms, int kTeam, bool kFast>
-__global__ void __launch_bounds__(kThreads, 1)
-    backward_bulk_kernel(const __grid_constant__ BulkBackward args) {
+__global__ void __maxnreg__(kRegisters<T>)
+    backward_vector_kernel(const __grid_constant__ BackwardArgs args) {
   if constexpr (cuda::kHopper) {
-    SharedLayout& shared = begin_bulk_kernel(kThreads / kTeam, args.split.stages);
+    SharedLayout& shared = begin_kernel(kThreads / kTeam, args.split.stages, args.split.cluster);
     BackwardTeam<T, kRms, kTeam, kFast>(args, shared).run();
     // A block must not leave while another of its cluster may still write to it.
     if (kTeam == kThreads && args.split.cluster > 1) cuda::cluster_barrier();
@@ -244,8 +331,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <class T, bool kRms, int kTeam, bool kFast>
-void launch_kernel(Context& context, BulkBackward args, int streams) {
-  auto* kernel = backward_bulk_kernel<T, kRms, kTeam, kFast>;
+void launch_kernel(Context& context, BackwardArgs args, int streams) {
+  auto* kernel = backward_vector_kernel<T, kRms, kTeam, kFast>;
   const Backward& p = args.p;
   // The merge of the teams reuses the ring: 2 floats per column and team.
   const std::int64_t merge =
@@ -268,16 +355,15 @@ void launch_kernel(Context& context, BulkBackward args, int streams) {
     args.partial = context.workspace(finish.count * 2 * p.cols * (args.wide ? 8 : 4));
     finish.partial = args.partial;
   }
-  cuda::launch(context, "norm backward_bulk_kernel", kernel, shape, args);
+  cuda::launch(context, "norm backward_vector_kernel", kernel, shape, args);
   if (sums) launch_finish(context, finish, true);
 }
 
 // The smallest team that holds a row; rows too long for any are shared by a cluster.
 template <class T, bool kRms, int kTeam>
-void launch_for_width(Context& context, BulkBackward args) {
+void launch_for_width(Context& context, BackwardArgs args) {
   const int streams = args.p.dsum.data != nullptr ? 3 : 2;
-  args.split =
-      split_rows(args.p.cols, args.p.dtype, kTeam, kThreads / kTeam, kVectors<T>, streams, 0);
+  args.split = split_rows(args.p.cols, args.p.dtype, kTeam, kThreads / kTeam, kVectors<T>, streams);
   if constexpr (kTeam < kThreads) {
     if (args.split.cluster > 1) return launch_for_width<T, kRms, 2 * kTeam>(context, args);
   }
@@ -292,16 +378,22 @@ void launch_for_width(Context& context, BulkBackward args) {
 
 }  // namespace
 
-std::string bulk_refuses_backward(const Context& context, const Backward& p) {
+std::string vector_refuses_backward(const Context& context, const Backward& p) {
+  if (!cuda::is_hopper(context)) return "needs a Hopper GPU (compute capability 9.0)";
+  std::string refusal =
+      vectors_refuse(p.cols, p.dtype, {p.x, p.dy, p.dsum, {p.dx.data, p.dx.stride}}, {p.gamma});
+  if (!refusal.empty()) return refusal;
   const int streams = p.dsum.data != nullptr ? 3 : 2;
   const auto vectors = static_cast<int>(kColumnsPerThread * size_of(p.dtype) / 16);
-  return bulk_refuses(context, p.cols, p.dtype, {p.x, p.dy, p.dsum, {p.dx.data, p.dx.stride}},
-                      {p.gamma}, split_rows(p.cols, p.dtype, kThreads, 1, vectors, streams, 0));
+  if (split_rows(p.cols, p.dtype, kThreads, 1, vectors, streams).cluster > kMaxCluster) {
+    return "rows do not fit in the shared memory of a cluster";
+  }
+  return "";
 }
 
-void backward_bulk(Context& context, const Backward& p) {
+void backward_vector(Context& context, const Backward& p) {
   const cuda::DeviceScope scope(context.device().index);
-  BulkBackward args;
+  BackwardArgs args;
   args.p = p;
   visit_dtype_and_kind(p.dtype, p.kind,
                        [&]<class T, bool kRms>() { launch_for_width<T, kRms, 32>(context, args); });
