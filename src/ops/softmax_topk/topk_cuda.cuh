@@ -11,6 +11,7 @@
 namespace touchstone::topk {
 
 inline constexpr float kLn2 = 0.693147180559945309F;
+inline constexpr double kLn2InDouble = 0.693147180559945309417;
 inline constexpr double kLog2E = 1.44269504088896340736;
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
@@ -47,9 +48,10 @@ __device__ inline float max_nan(float a, float b) {
   return y;
 }
 
-// One row: logits + bias in f32, -inf where the token is not allowed.
+// One row: logits + bias in f32, -inf where the token is not allowed. Scans take any such type.
 template <class T>
 struct RowValues {
+  using Logit = T;
   const T* logits;
   const float* bias;             // null = none
   const std::uint32_t* allowed;  // null = all
@@ -73,17 +75,26 @@ __device__ RowValues<T> values_of(const Topk& p, std::int64_t row) {
           p.allowed == nullptr ? nullptr : p.allowed + row * p.allowed_stride};
 }
 
-// log2(e) / T of a row, or 0 where its temperature is none.
-__device__ inline float exponent_scale(const Topk& p, std::int64_t row) {
+// 1 / T of a row, or 0 where its temperature is none.
+__device__ inline double inverse_temperature(const Topk& p, std::int64_t row) {
   double temperature = p.scale_temperature;
   if (p.temperature != nullptr) {
     const float own = p.temperature[row];
     temperature *= static_cast<double>(own);
     if (!(own > 0 && own < infinity() && temperature > 0)) return 0;
   }
-  const auto scale = static_cast<float>(kLog2E / temperature);
+  return 1 / temperature;
+}
+
+// log2(e) / T, or 0.
+__device__ inline float exponent_scale(double inverse) {
+  if (inverse == 0) return 0;
+  const auto scale = static_cast<float>(kLog2E * inverse);
   return fminf(fmaxf(scale, 1.175494351e-38F), 3.402823466e38F);
 }
+
+// v * scale - reference is a difference of numbers that f32 holds to half a unit up to here.
+inline constexpr float kLargeExponent = 0x1p24F;
 
 // The sum of a row: sum of 2^(v * scale - reference).
 struct RowSum {
@@ -107,26 +118,45 @@ __device__ inline void put_nothing(const Topk& p, std::int64_t row, std::int64_t
   if (p.log_probabilities != nullptr) p.log_probabilities[at] = not_a_number();
 }
 
-// What a token weighs against the row's reference, and its logarithm to base 2.
+// What tokens weigh against the row's reference.
 struct Weights {
-  float scale;
+  double inverse;  // 1 / T
+  float scale;     // log2(e) / T
+  float largest;   // value of the row
   RowSum row;
-  bool infinite;  // the row has +inf: `row.sum` counts them
-  bool masked;    // it has nothing but -inf
-  bool huge;      // v * scale overflows: `row.reference` is the largest v itself
+  bool huge;  // largest * scale is too large to be a reference: `row.reference` is `largest`
+
+  // +inf tokens share the row: `row.sum` counts them.
+  __device__ bool infinite() const { return largest == infinity(); }
+  __device__ bool masked() const { return largest == -infinity(); }
 
   __device__ float exponent(float v) const {
-    if (masked) return -infinity();
-    if (infinite) return v == infinity() ? 0.0F : -infinity();
-    if (huge) return (v - row.reference) * scale;
-    return v == -infinity() ? v : fmaf(v, scale, -row.reference);
+    if (v == -infinity()) return v;
+    if (infinite()) return v == infinity() ? 0.0F : -infinity();
+    return huge ? (v - largest) * scale : fmaf(v, scale, -row.reference);
+  }
+  __device__ float weight(float v) const { return exp2f(exponent(v)); }
+
+  // The logarithm of a sum of weights, as if they were against the largest value. In f64 like all
+  // logarithms here: what they are added to may be large.
+  __device__ double log_of_sum(float sum) const {
+    const double against_largest =
+        huge ? 0.0
+             : static_cast<double>(row.reference) -
+                   static_cast<double>(largest) * static_cast<double>(scale);
+    return static_cast<double>(logf(sum)) + against_largest * kLn2InDouble;
   }
   __device__ float log_sum_exp() const {
-    if (masked) return -infinity();
-    if (infinite) return infinity();
-    // In two parts where the product overflows only because of log2(e).
-    const float reference = huge ? row.reference * (scale * kLn2) : row.reference * kLn2;
-    return reference + logf(row.sum);
+    if (masked() || infinite()) return largest;
+    return static_cast<float>(static_cast<double>(largest) * inverse + log_of_sum(row.sum));
+  }
+  // Of a token's share of `total`.
+  __device__ float log_probability(float v, float total) const {
+    if (v == -infinity() || (infinite() && v != infinity())) return -infinity();
+    const double distance =
+        v == largest ? 0.0 : (static_cast<double>(v) - static_cast<double>(largest)) * inverse;
+    return static_cast<float>(distance -
+                              (infinite() ? static_cast<double>(logf(total)) : log_of_sum(total)));
   }
 };
 
@@ -134,11 +164,11 @@ struct Weights {
 __device__ inline void put_place(const Topk& p, std::int64_t row, std::int64_t j, Key key,
                                  const Weights& weights, float total) {
   const std::int64_t at = row * p.k + j;
-  const float exponent = weights.exponent(value_of(key));
+  const float v = value_of(key);
   put_index(p, at, token_of(key));
-  p.probabilities[at] = weights.masked ? 0.0F : exp2f(exponent) / total;
+  p.probabilities[at] = weights.masked() ? 0.0F : weights.weight(v) / total;
   if (p.log_probabilities != nullptr) {
-    p.log_probabilities[at] = weights.masked ? -infinity() : (exponent - log2f(total)) * kLn2;
+    p.log_probabilities[at] = weights.log_probability(v, total);
   }
 }
 

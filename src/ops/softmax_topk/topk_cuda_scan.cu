@@ -7,6 +7,8 @@
 namespace touchstone::topk {
 namespace {
 
+bool is_plain(const Topk& p) { return p.bias == nullptr && p.allowed == nullptr; }
+
 struct ScanArgs {
   Topk p;
   ScanShape shape;
@@ -16,10 +18,10 @@ struct ScanArgs {
 __device__ void put_row(const Topk& p, std::int64_t row, const Key* sorted, int above_masked,
                         const Weights& weights, std::uint32_t flags, float* reduction) {
   float total = weights.row.sum;
-  if (p.renormalise && !weights.masked) {
+  if (p.renormalise && !weights.masked()) {
     float kept = 0;
     for (int j = static_cast<int>(threadIdx.x); j < p.k; j += kScanThreads) {
-      kept += exp2f(weights.exponent(value_of(sorted[j])));
+      kept += weights.weight(value_of(sorted[j]));
     }
     total = block_sum(kept, reduction);
   }
@@ -30,8 +32,8 @@ __device__ void put_row(const Topk& p, std::int64_t row, const Key* sorted, int 
   if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = weights.log_sum_exp();
   if (p.status == nullptr) return;
   std::int32_t status = (flags & ScanShared::kReadTwice) != 0 ? kRowReadTwice : 0;
-  if (weights.infinite) status |= kRowHasInfinity;
-  if (weights.masked) status |= kRowAllMasked;
+  if (weights.infinite()) status |= kRowHasInfinity;
+  if (weights.masked()) status |= kRowAllMasked;
   if (above_masked < p.k) status |= kRowFewerThanK;
   p.status[row] = status;
 }
@@ -57,18 +59,18 @@ __global__ void __launch_bounds__(kScanThreads, 4)
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
   const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
   const RowValues<T> values = values_of<T>(p, row);
-  const float scale = exponent_scale(p, row);
-  if (scale == 0) {  // all blocks of the cluster leave
+  const double inverse = inverse_temperature(p, row);
+  if (inverse == 0) {  // all blocks of the cluster leave
     if (first) put_bad_row(p, row, kRowBadParameter);
     return;
   }
-  RowScan<T, kPlain>(shape, shared, values, scale).run();
+  RowScan<RowValues<T>, kPlain>(shape, shared, values, exponent_scale(inverse)).run();
   if (!gather_cluster(shape, shared)) return;
   __syncthreads();
   const std::uint32_t flags = shared.flags;
   if ((flags & ScanShared::kNan) != 0) return put_bad_row(p, row, kRowHasNan);
   const int above_masked = sort_candidates(shape, shared, values);
-  const Weights weights = row_weights(shape, shared, values, scale);
+  const Weights weights = row_weights(shape, shared, values, inverse);
   put_row(p, row, shared.sorted(shape), above_masked, weights, flags, shared.reduction);
 }
 
@@ -88,13 +90,13 @@ void launch(Context& context, const ScanArgs& args) {
 
 std::string softmax_topk_scan_refuses(const Context& /*context*/, const Topk& p) {
   if (p.k > kMostScanned) return "more than " + std::to_string(kMostScanned) + " places";
-  if (p.vocabulary > kMostTokens) return "more than 2^31 - 1 tokens";
+  if (segments_of(p.dtype, p.vocabulary, is_plain(p)) > kMostSegments) return "too many tokens";
   return "";
 }
 
 void softmax_topk_scan(Context& context, const Topk& p) {
   const cuda::DeviceScope scope(context.device().index);
-  const bool plain = p.bias == nullptr && p.allowed == nullptr;
+  const bool plain = is_plain(p);
   const ScanArgs args{
       p, scan_shape(context, p.dtype, p.rows, p.vocabulary, static_cast<int>(p.k), plain)};
   visit_logits_dtype(p.dtype, [&]<class T>() {

@@ -51,9 +51,9 @@ __device__ inline bool gather_cluster(const ScanShape& shape, ScanShared& shared
       }
       const auto* sums = reinterpret_cast<const Key*>(shared.sums());
       const std::uint32_t sums_to = cuda::cluster_address(sums, 0);
-      for (int unit = static_cast<int>(rank) + thread * shape.cluster; unit < shape.units;
-           unit += kScanThreads * shape.cluster) {
-        cuda::cluster_store(sums_to + 8 * static_cast<std::uint32_t>(unit), sums[unit]);
+      for (int i = static_cast<int>(rank) + thread * shape.cluster; i < shape.segments;
+           i += kScanThreads * shape.cluster) {
+        cuda::cluster_store(sums_to + 8 * static_cast<std::uint32_t>(i), sums[i]);
       }
     }
     cuda::cluster_barrier();
@@ -63,8 +63,8 @@ __device__ inline bool gather_cluster(const ScanShape& shape, ScanShared& shared
 }
 
 // Adds the first masked tokens where fewer than k are above -inf.
-template <class T>
-__device__ void add_masked(const ScanShape& shape, ScanShared& shared, const RowValues<T>& values) {
+template <class Values>
+__device__ void add_masked(const ScanShape& shape, ScanShared& shared, const Values& values) {
   Key* const candidates = shared.candidates(shape);
   const int thread = static_cast<int>(threadIdx.x);
   auto held = static_cast<int>(shared.count);
@@ -93,9 +93,8 @@ __device__ void add_masked(const ScanShape& shape, ScanShared& shared, const Row
 }
 
 // The k largest keys, in order, at shared.sorted(). Returns how many of them are above -inf.
-template <class T>
-__device__ int sort_candidates(const ScanShape& shape, ScanShared& shared,
-                               const RowValues<T>& values) {
+template <class Values>
+__device__ int sort_candidates(const ScanShape& shape, ScanShared& shared, const Values& values) {
   Key* const candidates = shared.candidates(shape);
   Key* const sorted = shared.sorted(shape);
   __syncthreads();
@@ -109,11 +108,12 @@ __device__ int sort_candidates(const ScanShape& shape, ScanShared& shared,
 
 // The sum of a row that the scan could not give: its exponents overflow, or it has +inf. Reads the
 // row once more.
-template <class T>
-__device__ Weights unusual_weights(const ScanShape& shape, ScanShared& shared,
-                                   const RowValues<T>& values, float scale, float largest) {
-  Weights weights{scale, {largest, 0}, largest == infinity(), largest == -infinity(), true};
-  if (weights.masked) return weights;
+template <class Values>
+__device__ Weights unusual_weights(const ScanShape& shape, ScanShared& shared, const Values& values,
+                                   Weights weights) {
+  weights.row.reference = weights.largest;
+  weights.huge = true;
+  if (weights.masked()) return weights;
   float sum = 0;
   for (std::int64_t token = threadIdx.x; token < shape.vocabulary; token += kScanThreads) {
     sum += exp2_fast(weights.exponent(values(token)));
@@ -122,30 +122,32 @@ __device__ Weights unusual_weights(const ScanShape& shape, ScanShared& shared,
   return weights;
 }
 
-// The sum of the row, from those of its units in index order.
-template <class T>
-__device__ Weights row_weights(const ScanShape& shape, ScanShared& shared,
-                               const RowValues<T>& values, float scale) {
+// The sum of the row, from those of its segments in index order.
+template <class Values>
+__device__ Weights row_weights(const ScanShape& shape, ScanShared& shared, const Values& values,
+                               double inverse) {
+  Weights weights{
+      inverse, exponent_scale(inverse), value_of(shared.sorted(shape)[0]), {0, 0}, false};
   const float2* const sums = shared.sums();
   float reference = -infinity();
-  for (int unit = static_cast<int>(threadIdx.x) % 32; unit < shape.units; unit += 32) {
-    reference = fmaxf(reference, sums[unit].x);
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < shape.segments; i += 32) {
+    reference = fmaxf(reference, sums[i].x);
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
     reference = fmaxf(reference, __shfl_xor_sync(~0U, reference, offset));
   }
   if ((shared.flags & ScanShared::kHuge) != 0 || reference == -infinity()) {
-    const float largest = value_of(shared.sorted(shape)[0]);
-    return unusual_weights(shape, shared, values, scale, largest);
+    return unusual_weights(shape, shared, values, weights);
   }
   float sum = 0;
-  for (int unit = static_cast<int>(threadIdx.x) % 32; unit < shape.units; unit += 32) {
-    sum += sums[unit].y * exp2_fast(sums[unit].x - reference);
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < shape.segments; i += 32) {
+    sum += sums[i].y * exp2_fast(sums[i].x - reference);
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0U, sum, offset);
-  return {scale, {reference, sum}, false, false, false};
+  weights.row = {reference, sum};
+  return weights;
 }
 
 }  // namespace touchstone::topk

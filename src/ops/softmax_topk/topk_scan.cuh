@@ -13,7 +13,7 @@
 namespace touchstone::topk {
 
 inline constexpr int kScanWarps = kScanThreads / 32;
-inline constexpr int kMaxUnits = 1024;  // sums kept per row; a unit is one segment or several
+inline constexpr int kMostSegments = 2048;  // a sum of each is kept
 inline constexpr int kMaxScanCluster = 8;
 inline constexpr int kSamples = kScanThreads * 4;
 
@@ -28,8 +28,7 @@ struct ScanShape {
   int k = 0;
   int capacity = 0;  // candidates that fit; at least k and a segment
   int sorted = 0;    // keys that the sort has room for: a power of two, at least k
-  int units = 0;
-  int segments_per_unit = 1;
+  int segments = 0;
   int cluster = 1;  // blocks that share a row
 };
 
@@ -49,11 +48,11 @@ struct ScanShared {
 
   __host__ __device__ static std::int64_t bytes(const ScanShape& shape) {
     return static_cast<std::int64_t>(sizeof(ScanShared)) +
-           8 * (std::int64_t{shape.units} + shape.capacity + shape.sorted);
+           8 * (std::int64_t{shape.segments} + shape.capacity + shape.sorted);
   }
   __device__ float2* sums() { return reinterpret_cast<float2*>(rest); }
   __device__ Key* candidates(const ScanShape& shape) {
-    return reinterpret_cast<Key*>(rest) + shape.units;
+    return reinterpret_cast<Key*>(rest) + shape.segments;
   }
   __device__ Key* sorted(const ScanShape& shape) { return candidates(shape) + shape.capacity; }
 };
@@ -61,17 +60,17 @@ struct ScanShared {
 // The ordered word after that of -inf: masked tokens are never candidates.
 inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
 
-// The cluster's blocks take the units in turn.
-__device__ inline int units_of_block(const ScanShape& shape, int rank) {
-  return (shape.units - rank + shape.cluster - 1) / shape.cluster;
+// The cluster's blocks take the segments in turn.
+__device__ inline int segments_of_block(const ScanShape& shape, int rank) {
+  return (shape.segments - rank + shape.cluster - 1) / shape.cluster;
 }
 
 // The exact way, for rows with more candidates than fit or with a threshold that was too high: the
 // whole block goes through its part once more, keeps what beats the k-th so far, and throws out the
 // rest whenever the room is used up. Rare, and out of line so that the scan keeps its registers.
-template <class T>
+template <class Values>
 __device__ __noinline__ void read_in_order(const ScanShape& shape, ScanShared& shared,
-                                           RowValues<T> values, int segment_tokens, int rank,
+                                           Values values, int segment_tokens, int rank,
                                            std::uint32_t least) {
   Key* const candidates = shared.candidates(shape);
   Key* const spare = shared.sorted(shape);
@@ -80,14 +79,10 @@ __device__ __noinline__ void read_in_order(const ScanShape& shape, ScanShared& s
   __syncthreads();
   if (thread == 0) shared.count = 0;
   __syncthreads();
-  const std::int64_t unit_tokens = std::int64_t{shape.segments_per_unit} * segment_tokens;
-  const int segments = units_of_block(shape, rank) * shape.segments_per_unit;
+  const int segments = segments_of_block(shape, rank);
   for (int i = 0; i < segments; ++i) {
-    const std::int64_t unit =
-        static_cast<std::int64_t>(i / shape.segments_per_unit) * shape.cluster + rank;
     const std::int64_t first =
-        unit * unit_tokens +
-        static_cast<std::int64_t>(i % shape.segments_per_unit) * segment_tokens;
+        (static_cast<std::int64_t>(i) * shape.cluster + rank) * segment_tokens;
     const std::int64_t end = min(first + segment_tokens, shape.vocabulary);
     for (std::int64_t token = first + thread; token < end; token += kScanThreads) {
       const float v = values(token);
@@ -106,12 +101,13 @@ __device__ __noinline__ void read_in_order(const ScanShape& shape, ScanShared& s
   }
 }
 
-template <class T, bool kPlain>
+// kPlain: the values are the logits as they are.
+template <class Values, bool kPlain>
 class RowScan {
  public:
-  using Held = Segment<T, kPlain>;
+  using Held = Segment<typename Values::Logit, kPlain>;
 
-  __device__ RowScan(const ScanShape& scan_shape, ScanShared& memory, const RowValues<T>& row,
+  __device__ RowScan(const ScanShape& scan_shape, ScanShared& memory, const Values& row,
                      float exponent_scale)
       : shape(scan_shape),
         shared(memory),
@@ -131,32 +127,45 @@ class RowScan {
       shared.flags = 0;
     }
     __syncthreads();
-    // Runs of units, so that the first ones of the warps are a sample of the whole row.
-    const int own = units_of_block(shape, rank);
-    int unit = own * warp / kScanWarps;
+    // Runs of segments, so that the first ones of the warps are a sample of the whole row.
+    const int own = segments_of_block(shape, rank);
+    int next = own * warp / kScanWarps;
     const int end = own * (warp + 1) / kScanWarps;
-    const bool any = unit < end;
-    const bool whole = shape.segments_per_unit == 1;
-    Held held;
-    float largest = -infinity();
-    if (any) largest = read_unit(unit, held, false, 0);
-    sample(held, largest, any);
+    Held a;
+    Held b;
+    float largest_a = -infinity();
+    float largest_b = -infinity();
+    const bool any = next < end;
+    const bool two = next + 1 < end;
+    if (any) load(a, next);
+    if (two) load(b, next + 1);
+    if (any) largest_a = add_up(a, next);
+    if (two) largest_b = add_up(b, next + 1);
+    sample(a, b, any, two, largest_a, largest_b);
     __syncthreads();
     if (warp == 0) choose_threshold();
     __syncthreads();
-    const float least = unordered(shared.threshold);
-    if (any && whole) {
-      collect(first_token(unit, 0), held, largest, least);
-      ++unit;
+    least = unordered(shared.threshold);
+    if (any) collect(a, next, largest_a);
+    if (two) collect(b, next + 1, largest_b);
+    // From here on one segment is on its way while the other is worked on.
+    next += 2;
+    if (next < end) load(a, next);
+    while (next < end) {
+      if (next + 1 < end) load(b, next + 1);
+      collect(a, next, add_up(a, next));
+      if (next + 1 >= end) break;
+      if (next + 2 < end) load(a, next + 2);
+      collect(b, next + 1, add_up(b, next + 1));
+      next += 2;
     }
-    for (; unit < end; ++unit) read_unit(unit, held, true, least);
     __syncthreads();
     const auto found = static_cast<int>(shared.count);
     const bool guessed = shape.cluster == 1 && shape.k > kCertainK;
     if (found <= shape.capacity && (found >= shape.k || !guessed)) return;
     if (threadIdx.x == 0) shared.flags |= ScanShared::kReadTwice;
-    read_in_order<T>(shape, shared, values, Held::kTokens, rank,
-                     found >= shape.k ? shared.threshold : kAboveNothing);
+    read_in_order(shape, shared, values, Held::kTokens, rank,
+                  found >= shape.k ? shared.threshold : kAboveNothing);
   }
 
  private:
@@ -165,44 +174,33 @@ class RowScan {
     return 0;
   }
 
-  __device__ std::int64_t first_token(int own_unit, int segment) const {
-    const std::int64_t unit = static_cast<std::int64_t>(own_unit) * shape.cluster + rank;
-    return (unit * shape.segments_per_unit + segment) * Held::kTokens;
+  // The place in the row of the block's i-th segment, and its first token.
+  __device__ int place_of(int i) const { return i * shape.cluster + rank; }
+  __device__ std::int64_t first_token(int i) const {
+    return static_cast<std::int64_t>(place_of(i)) * Held::kTokens;
+  }
+
+  __device__ void load(Held& held, int i) const {
+    held.load(loader, values, first_token(i), shape.vocabulary, lane);
   }
 
   // The lane's sum of exponentials; `largest` is its largest value.
   __device__ RowSum lane_sum(const Held& held, float largest) const {
     const float reference = largest * scale;
-    if (fabsf(reference) < 1e38F) return {reference, held.sum(scale, reference)};
-    // NaN, infinities, and products that overflow. What is far below 0 is nothing, unless the whole
-    // row is; then, and above, the row is summed another way when all is known.
-    if (!(largest < 0)) {
+    if (fabsf(reference) < kLargeExponent) return {reference, held.sum(scale, reference)};
+    // NaN, infinities, and exponents that f32 rounds to whole numbers. What is twice as far below 0
+    // is nothing, unless the whole row is; then, and above, the row is summed another way when all
+    // is known.
+    if (!(reference <= -2 * kLargeExponent)) {
       atomicOr(&shared.flags, isnan(largest) ? ScanShared::kNan : ScanShared::kHuge);
     }
     return {-infinity(), 0};
   }
 
-  __device__ static RowSum merged(const RowSum& a, const RowSum& b) {
-    const float reference = fmaxf(a.reference, b.reference);
-    if (reference == -infinity()) return a;
-    return {reference, a.sum * exp2_fast(a.reference - reference) +
-                           b.sum * exp2_fast(b.reference - reference)};
-  }
-
-  // Reads a unit and leaves its sum. Returns the lane's maximum of its last segment, which `held`
-  // then holds.
-  __device__ float read_unit(int unit, Held& held, bool collecting, float least) {
-    RowSum sum{-infinity(), 0};
-    float largest = 0;
-    for (int segment = 0; segment < shape.segments_per_unit; ++segment) {
-      const std::int64_t first = first_token(unit, segment);
-      if (segment > 0 && first >= shape.vocabulary) break;
-      held.load(loader, values, first, shape.vocabulary, lane);
-      largest = held.template largest<1>(0);
-      const RowSum own = lane_sum(held, largest);
-      sum = segment == 0 ? own : merged(sum, own);
-      if (collecting) collect(first, held, largest, least);
-    }
+  // Leaves the sum of a segment. Returns the lane's maximum.
+  __device__ float add_up(const Held& held, int i) {
+    const float largest = held.template largest<1>(0);
+    const RowSum sum = lane_sum(held, largest);
     float reference = sum.reference;
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
@@ -211,23 +209,28 @@ class RowScan {
     float total = reference == -infinity() ? 0 : sum.sum * exp2_fast(sum.reference - reference);
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(~0U, total, offset);
-    if (lane == 0) shared.sums()[unit * shape.cluster + rank] = {reference, total};
+    if (lane == 0) shared.sums()[place_of(i)] = {reference, total};
     return largest;
   }
 
   __device__ bool one_sample_per_lane() const { return shape.k <= 64; }
 
+  __device__ static std::uint32_t sampled(bool there, float value) {
+    return there && !isnan(value) ? ordered(value) : 0;
+  }
+
   // Maxima of parts of the sampled segments: with few to find, one per lane, else four.
-  __device__ void sample(const Held& held, float largest, bool any) {
-    const int thread = static_cast<int>(threadIdx.x);
+  __device__ void sample(const Held& a, const Held& b, bool any, bool two, float largest_a,
+                         float largest_b) {
+    std::uint32_t* const mine = shared.samples + threadIdx.x;
     if (one_sample_per_lane()) {
-      shared.samples[thread] = any && !isnan(largest) ? ordered(largest) : 0;
+      mine[0] = max(sampled(any, largest_a), sampled(two, largest_b));
       return;
     }
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const float m = any ? held.template largest<4>(part) : 0.0F;
-      shared.samples[part * kScanThreads + thread] = any && !isnan(m) ? ordered(m) : 0;
+    for (int part = 0; part < 2; ++part) {
+      mine[2 * part * kScanThreads] = sampled(any, any ? a.template largest<2>(part) : 0.0F);
+      mine[(2 * part + 1) * kScanThreads] = sampled(two, two ? b.template largest<2>(part) : 0.0F);
     }
   }
 
@@ -235,47 +238,58 @@ class RowScan {
   // average; five standard deviations more are almost certainly enough.
   __device__ int sample_rank() const {
     if (shape.cluster > 1 || shape.k <= kCertainK) return shape.k;
-    const auto tokens = static_cast<float>(kScanWarps * Held::kTokens);
+    const auto tokens = static_cast<float>(2 * kScanWarps * Held::kTokens);
     const float mean =
         static_cast<float>(shape.k) * fminf(1.0F, tokens / static_cast<float>(shape.vocabulary));
     return static_cast<int>(mean + 5 * sqrtf(mean)) + 8;
   }
 
-  // For one warp: the largest sample that as many as wanted reach.
+  // For one warp.
   __device__ void choose_threshold() {
-    const int n = one_sample_per_lane() ? kScanThreads : kSamples;
+    const std::uint32_t found =
+        one_sample_per_lane() ? threshold_of<kScanThreads / 32>() : threshold_of<kSamples / 32>();
+    if (lane == 0) shared.threshold = max(found, kAboveNothing);
+  }
+
+  // The largest sample that as many as wanted reach.
+  template <int kEach>
+  __device__ std::uint32_t threshold_of() const {
+    std::uint32_t mine[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) mine[i] = shared.samples[i * 32 + lane];
     const int wanted = sample_rank();
     std::uint32_t threshold = 0;
     // The upper bits do: a threshold that is a little low costs a few candidates.
     for (int bit = 31; bit >= 12; --bit) {
       const std::uint32_t tried = threshold | 1U << bit;
       int reached = 0;
-      for (int i = lane; i < n; i += 32) reached += shared.samples[i] >= tried ? 1 : 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) reached += mine[i] >= tried ? 1 : 0;
       if (__reduce_add_sync(~0U, reached) >= wanted) threshold = tried;
     }
     // A value that occurs, which 16-bit comparisons can hold.
-    std::uint32_t least = 0xffffffffU;
-    for (int i = lane; i < n; i += 32) {
-      if (shared.samples[i] >= threshold) least = min(least, shared.samples[i]);
+    std::uint32_t least_word = 0xffffffffU;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (mine[i] >= threshold) least_word = min(least_word, mine[i]);
     }
-    least = __reduce_min_sync(~0U, least);
-    if (lane == 0) shared.threshold = max(least, kAboveNothing);
+    return __reduce_min_sync(~0U, least_word);
   }
 
   // Adds the candidates of a segment. Those that do not fit are counted all the same.
-  __device__ void collect(std::int64_t first, const Held& held, float largest, float least) {
+  __device__ void collect(const Held& held, int i, float largest) {
     const bool some = largest >= least;
     if (!__any_sync(~0U, some)) return;
-    std::uint64_t bits = held.reaching(least);
+    std::uint32_t bits = held.reaching(least);
     if (!some) return;
-    const int count = __popcll(bits);
+    const int count = __popc(bits);
     auto place = static_cast<int>(atomicAdd(&shared.count, static_cast<std::uint32_t>(count)));
     if (place + count > shape.capacity) return;
     while (bits != 0) {
-      const int element = Held::element_of(__ffsll(static_cast<long long>(bits)) - 1);
+      const int element = Held::element_of(__ffs(static_cast<int>(bits)) - 1);
       bits &= bits - 1;
       const std::int64_t token =
-          first + static_cast<std::int64_t>(element / Held::kN * 32 + lane) * Held::kN +
+          first_token(i) + static_cast<std::int64_t>(element / Held::kN * 32 + lane) * Held::kN +
           element % Held::kN;
       candidates[place++] = key_of(values(token), static_cast<std::uint32_t>(token));
     }
@@ -284,11 +298,12 @@ class RowScan {
   const ScanShape& shape;
   ScanShared& shared;
   Key* candidates;
-  RowValues<T> values;
+  Values values;
   typename Held::Loader loader;
   float scale;
   int lane, warp;
-  int rank;  // of this block in its cluster
+  int rank;         // of this block in its cluster
+  float least = 0;  // the threshold
 };
 
 }  // namespace touchstone::topk

@@ -9,8 +9,6 @@
 namespace touchstone::topk {
 
 inline constexpr std::int64_t kMostScanned = 2048;
-inline constexpr std::int64_t kMostTokens = 0x7fffffff;
-
 // Calls body.operator()<T>().
 template <class Body>
 void visit_logits_dtype(DType dtype, Body body) {
@@ -23,15 +21,25 @@ void visit_logits_dtype(DType dtype, Body body) {
   }
 }
 
+// Of a Segment.
+inline std::int64_t segment_tokens(DType dtype, bool plain) {
+  return plain ? 32 * 64 / size_of(dtype) : 32 * 16;
+}
+
+inline std::int64_t segments_of(DType dtype, std::int64_t vocabulary, bool plain) {
+  const std::int64_t tokens = segment_tokens(dtype, plain);
+  return (vocabulary + tokens - 1) / tokens;
+}
+
 // Few rows are shared by clusters, as long as every warp has something to read and the blocks fit
-// on the chip at once, four to a multiprocessor.
-inline int scan_cluster(const Context& context, std::int64_t rows, int units, int k) {
+// on the chip at once.
+inline int scan_cluster(const Context& context, std::int64_t rows, int segments, int k) {
   if (!cuda::is_hopper(context) || k > kCertainKInCluster) return 1;
   const std::int64_t places =
-      std::int64_t{4} * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+      std::int64_t{2} * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   int cluster = 1;
   while (2 * cluster <= kMaxScanCluster && rows * 2 * cluster <= places &&
-         units >= 4 * 2 * cluster) {
+         segments >= kScanWarps * 2 * cluster) {
     cluster *= 2;
   }
   return cluster;
@@ -42,15 +50,11 @@ inline ScanShape scan_shape(const Context& context, DType dtype, std::int64_t ro
   ScanShape shape;
   shape.vocabulary = vocabulary;
   shape.k = k;
-  const std::int64_t tokens = plain ? 32 * 128 / size_of(dtype) : 32 * 32;  // of a Segment
-  const std::int64_t segments = (vocabulary + tokens - 1) / tokens;
-  shape.segments_per_unit = static_cast<int>((segments + kMaxUnits - 1) / kMaxUnits);
-  shape.units =
-      static_cast<int>((segments + shape.segments_per_unit - 1) / shape.segments_per_unit);
+  shape.segments = static_cast<int>(segments_of(dtype, vocabulary, plain));
   shape.sorted = 128;
   while (shape.sorted < k) shape.sorted *= 2;
-  shape.capacity = std::max(4096, k + 4096);
-  shape.cluster = scan_cluster(context, rows, shape.units, k);
+  shape.capacity = k + 3072;
+  shape.cluster = scan_cluster(context, rows, shape.segments, k);
   return shape;
 }
 

@@ -1,4 +1,4 @@
-// A segment of a row in the registers of a warp, 32 or 64 tokens per lane: lane l has the vectors
+// A segment of a row in the registers of a warp, 16 or 32 tokens per lane: lane l has the vectors
 // l, l + 32, .. of it, by token and not by address, so that nothing depends on alignment.
 #pragma once
 
@@ -49,6 +49,16 @@ __device__ std::uint32_t packed_at_least(std::uint32_t a, std::uint32_t b) {
     y = __hge2_mask(x, *reinterpret_cast<const __half2*>(&b));
   }
   return y;
+}
+
+// A threshold in the row's own 16 bits: exact for its values, and above -inf in any case.
+template <class T>
+__device__ std::uint32_t threshold_bits(float least) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return __float_as_uint(least) >> 16;
+  } else {
+    return cuda::narrow<F16>(fmaxf(least, -65504.0F)).bits;
+  }
 }
 
 // Loads the part of a lane of the segment that starts at token `first`: its j-th vector starts at
@@ -114,8 +124,9 @@ class SegmentLoader {
     }
   }
 
-  // Element by element where a vector is not wholly in the row.
+  // Word by word, and at the ends element by element, where a vector is not wholly in the row.
   __device__ void load_edge(std::int64_t begin, uint4 (&out)[kVectors]) const {
+    const unsigned bits = static_cast<unsigned>(misaligned % 4) * 8;
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       const std::int64_t at = begin + j * 512;
@@ -123,29 +134,27 @@ class SegmentLoader {
         out[j] = fetch(row + at);
         continue;
       }
-      std::uint32_t words[4];
+      std::uint32_t words[5];
 #pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        words[w] = lowest_pair<T>();
-        if constexpr (sizeof(T) == 4) {
-          if (at + 4 * w < bytes) {
-            words[w] = *reinterpret_cast<const std::uint32_t*>(row + at + 4 * w);
-          }
-        } else {
-          if (at + 4 * w < bytes) {
-            words[w] = (words[w] & 0xffff0000U) |
-                       *reinterpret_cast<const std::uint16_t*>(row + at + 4 * w);
-          }
-          if (at + 4 * w + 2 < bytes) {
-            words[w] = (words[w] & 0xffffU) |
-                       static_cast<std::uint32_t>(
-                           *reinterpret_cast<const std::uint16_t*>(row + at + 4 * w + 2))
-                           << 16;
-          }
-        }
-      }
-      out[j] = {words[0], words[1], words[2], words[3]};
+      for (int w = 0; w < 5; ++w) words[w] = word_at(at - misaligned % 4 + 4 * w);
+      out[j] = {
+          __funnelshift_r(words[0], words[1], bits), __funnelshift_r(words[1], words[2], bits),
+          __funnelshift_r(words[2], words[3], bits), __funnelshift_r(words[3], words[4], bits)};
     }
+  }
+
+  // The aligned word at byte `at` of the row, with -inf for what is not of the row.
+  __device__ std::uint32_t word_at(std::int64_t at) const {
+    if (at >= 0 && at + 4 <= bytes) return *reinterpret_cast<const std::uint32_t*>(row + at);
+    std::uint32_t word = lowest_pair<T>();
+    if constexpr (sizeof(T) == 2) {
+      const auto half = [&](std::int64_t byte) -> std::uint32_t {
+        return *reinterpret_cast<const std::uint16_t*>(row + byte);
+      };
+      if (at >= 0 && at + 2 <= bytes) word = (word & 0xffff0000U) | half(at);
+      if (at + 2 >= 0 && at + 4 <= bytes) word = (word & 0xffffU) | half(at + 2) << 16;
+    }
+    return word;
   }
 
   const unsigned char* row;
@@ -160,13 +169,14 @@ struct Segment;
 template <class T>
 struct Segment<T, true> {
   static constexpr int kN = cuda::kPerVector<T>;
-  static constexpr int kVectors = 8;
+  static constexpr int kVectors = 4;
   static constexpr int kTokens = 32 * kVectors * kN;
   using Loader = SegmentLoader<T, kVectors>;
 
   uint4 packed[kVectors];
 
-  __device__ void load(const Loader& loader, const RowValues<T>& /*row*/, std::int64_t first,
+  template <class Values>
+  __device__ void load(const Loader& loader, const Values& /*row*/, std::int64_t first,
                        std::int64_t /*vocabulary*/, int lane) {
     loader.load(first, lane, packed);
   }
@@ -201,21 +211,18 @@ struct Segment<T, true> {
   }
 
   // A bit for each of the lane's tokens that reaches `least`, which is one of the row's values.
-  __device__ std::uint64_t reaching(float least) const {
-    std::uint64_t bits = 0;
+  __device__ std::uint32_t reaching(float least) const {
+    std::uint32_t bits = 0;
     if constexpr (sizeof(T) == 2) {
-      const std::uint32_t one = cuda::narrow<T>(least).bits;
-      std::uint32_t halves[2] = {0, 0};
+      const std::uint32_t one = threshold_bits<T>(least);
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
         const std::uint32_t words[4] = {packed[j].x, packed[j].y, packed[j].z, packed[j].w};
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          halves[j / 4] |=
-              packed_at_least<T>(words[w], one << 16 | one) & (0x00010001U << (j % 4 * 4 + w));
+          bits |= packed_at_least<T>(words[w], one << 16 | one) & (0x00010001U << (j * 4 + w));
         }
       }
-      bits = static_cast<std::uint64_t>(halves[1]) << 32 | halves[0];
     } else {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
@@ -223,31 +230,32 @@ struct Segment<T, true> {
         cuda::unpack_as<T>(packed[j], v);
 #pragma unroll
         for (int i = 0; i < kN; ++i) {
-          if (v[i] >= least) bits |= std::uint64_t{1} << (j * kN + i);
+          if (v[i] >= least) bits |= 1U << (j * kN + i);
         }
       }
     }
     return bits;
   }
 
-  // The lane's element that a bit of reaching() stands for: in 16 bits, bits 0 .. 15 of a half are
-  // the first elements of words, 16 .. 31 the second ones.
+  // The lane's element that a bit of reaching() stands for: in 16 bits, bits 0 .. 15 are the first
+  // elements of words, 16 .. 31 the second ones.
   __device__ static int element_of(int bit) {
-    return sizeof(T) == 2 ? bit / 32 * 32 + bit % 16 * 2 + bit % 32 / 16 : bit;
+    return sizeof(T) == 2 ? bit % 16 * 2 + bit / 16 : bit;
   }
 };
 
 template <class T>
 struct Segment<T, false> {
   static constexpr int kN = cuda::kPerVector<T>;
-  static constexpr int kValues = 32;
+  static constexpr int kValues = 16;
   static constexpr int kVectors = kValues / kN;
   static constexpr int kTokens = 32 * kValues;
   using Loader = SegmentLoader<T, kVectors>;
 
   float v[kValues];
 
-  __device__ void load(const Loader& loader, const RowValues<T>& row, std::int64_t first,
+  template <class Values>
+  __device__ void load(const Loader& loader, const Values& row, std::int64_t first,
                        std::int64_t vocabulary, int lane) {
     uint4 packed[kVectors];
     loader.load(first, lane, packed);
@@ -280,7 +288,7 @@ struct Segment<T, false> {
     return sums[0] + sums[1];
   }
 
-  __device__ std::uint64_t reaching(float least) const {
+  __device__ std::uint32_t reaching(float least) const {
     std::uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {

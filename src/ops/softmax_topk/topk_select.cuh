@@ -103,8 +103,28 @@ __device__ inline int gather(const Key* keys, int n, Key low, Key* out, SelectSc
   return static_cast<int>(s.taken);
 }
 
+// Descending, for at most as many keys as threads: each thread counts the keys that come before its
+// own. Keys differ, so that no two get one place.
+__device__ inline void sort_few_keys(Key* keys, int n) {
+  // Up to half as many keys: two threads share the counting.
+  const int share = n <= kScanThreads / 2 ? 2 : 1;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int own = thread / share;
+  const Key key = own < n ? keys[own] : 0;
+  const int half = (n + share - 1) / share;
+  const int begin = thread % share * half;
+  const int end = min(begin + half, n);
+  int before = 0;
+  for (int i = begin; i < end; ++i) before += keys[i] > key ? 1 : 0;
+  if (share == 2) before += __shfl_xor_sync(~0U, before, 1);
+  __syncthreads();
+  if (own < n && thread % share == 0) keys[before] = key;
+  __syncthreads();
+}
+
 // Descending. There must be room for the next power of two.
 __device__ inline void sort_keys(Key* keys, int n) {
+  if (n <= kScanThreads) return sort_few_keys(keys, n);
   int size = 2;
   while (size < n) size *= 2;
   const int thread = static_cast<int>(threadIdx.x);
@@ -122,12 +142,7 @@ __device__ inline void sort_keys(Key* keys, int n) {
           keys[low + stride] = a;
         }
       }
-      // Up to 64 keys are the business of one warp.
-      if (size > 64) {
-        __syncthreads();
-      } else {
-        __syncwarp();
-      }
+      __syncthreads();
     }
   }
   __syncthreads();
