@@ -64,14 +64,13 @@ __global__ void __launch_bounds__(kScanThreads, 4)
     if (first) put_bad_row(p, row, kRowBadParameter);
     return;
   }
-  RowScan<RowValues<T>, kPlain>(shape, shared, values, exponent_scale(inverse)).run();
+  using Scan = RowScan<RowValues<T>, kPlain>;
+  Scan(shape, shared, values, exponent_scale(inverse)).run();
   if (!gather_cluster(shape, shared)) return;
-  __syncthreads();
-  const std::uint32_t flags = shared.flags;
-  if ((flags & ScanShared::kNan) != 0) return put_bad_row(p, row, kRowHasNan);
-  const int above_masked = sort_candidates(shape, shared, values);
+  if ((shared.flags & ScanShared::kNan) != 0) return put_bad_row(p, row, kRowHasNan);
+  const int above_masked = sort_candidates<typename Scan::Held>(shape, shared, values);
   const Weights weights = row_weights(shape, shared, values, inverse);
-  put_row(p, row, shared.sorted(shape), above_masked, weights, flags, shared.reduction);
+  put_row(p, row, shared.sorted(shape), above_masked, weights, shared.flags, shared.reduction);
 }
 
 template <class T, bool kPlain>

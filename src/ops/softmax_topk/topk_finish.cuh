@@ -1,5 +1,6 @@
-// After the scan, in the one block that finishes a row: its candidates are gathered from the
-// cluster, cut to the k largest and sorted, and its sum is completed.
+// After the scan, in the one block that finishes a row: the notes are gathered from the cluster,
+// the tokens they stand for are read again, cut to the k largest and sorted, and the sum is
+// completed.
 #pragma once
 
 #include "ops/softmax_topk/topk_scan.cuh"
@@ -19,47 +20,128 @@ __device__ inline float block_sum(float value, float* reduction) {
   return total;
 }
 
-// Brings the candidates and sums of all blocks of the cluster to the first. False in the others,
-// which are done.
+// Brings the notes and sums of all blocks of the cluster to the first. False in the others, which
+// are done.
 __device__ inline bool gather_cluster(const ScanShape& shape, ScanShared& shared) {
-  if constexpr (cuda::kHopper) {
-    if (shape.cluster == 1) return true;
-    const int thread = static_cast<int>(threadIdx.x);
-    const std::uint32_t rank = cuda::cluster_rank();
-    Key* const candidates = shared.candidates(shape);
-    Key* const spare = shared.sorted(shape);
-    auto count = static_cast<int>(shared.count);
-    const int share = shape.capacity / shape.cluster;
-    if (count > share) {
-      const int limit = min(share, shape.sorted);
-      const Key low = lower_end(candidates, count, shape.k, limit, shared.select);
-      count = gather(candidates, count, low, spare, shared.select);
-      for (int i = thread; i < count; i += kScanThreads) candidates[i] = spare[i];
-      if (thread == 0) shared.count = static_cast<std::uint32_t>(count);
-    }
-    cuda::cluster_barrier();  // the first block's own candidates are in place
-    if (rank != 0) {
-      if (thread == 0) {
-        shared.select.taken = cuda::cluster_add(cuda::cluster_address(&shared.count, 0),
-                                                static_cast<std::uint32_t>(count));
-        cuda::cluster_or(cuda::cluster_address(&shared.flags, 0), shared.flags);
-      }
-      __syncthreads();
-      const std::uint32_t to = cuda::cluster_address(candidates, 0) + 8 * shared.select.taken;
-      for (int i = thread; i < count; i += kScanThreads) {
-        cuda::cluster_store(to + 8 * static_cast<std::uint32_t>(i), candidates[i]);
-      }
-      const auto* sums = reinterpret_cast<const Key*>(shared.sums());
-      const std::uint32_t sums_to = cuda::cluster_address(sums, 0);
-      for (int i = static_cast<int>(rank) + thread * shape.cluster; i < shape.segments;
-           i += kScanThreads * shape.cluster) {
-        cuda::cluster_store(sums_to + 8 * static_cast<std::uint32_t>(i), sums[i]);
-      }
-    }
-    cuda::cluster_barrier();
-    return rank == 0;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int share = shape.notes / shape.cluster;
+  auto noted = static_cast<int>(shared.noted);
+  if (noted > share) {
+    noted = 0;
+    if (thread == 0) shared.flags |= ScanShared::kOverflow;
   }
+  if constexpr (cuda::kHopper) {
+    if (shape.cluster > 1) {
+      const std::uint32_t rank = cuda::cluster_rank();
+      if (thread == 0) shared.noted = static_cast<std::uint32_t>(noted);
+      cuda::cluster_barrier();  // the first block's own notes are in place
+      if (rank != 0) {
+        if (thread == 0) {
+          shared.select.taken = cuda::cluster_add(cuda::cluster_address(&shared.noted, 0),
+                                                  static_cast<std::uint32_t>(noted));
+          cuda::cluster_or(cuda::cluster_address(&shared.flags, 0), shared.flags);
+        }
+        __syncthreads();
+        const Key* const notes = shared.notes(shape);
+        const std::uint32_t to = cuda::cluster_address(notes, 0) + 8 * shared.select.taken;
+        for (int i = thread; i < noted; i += kScanThreads) {
+          cuda::cluster_store(to + 8 * static_cast<std::uint32_t>(i), notes[i]);
+        }
+        const auto* sums = reinterpret_cast<const Key*>(shared.sums());
+        const std::uint32_t sums_to = cuda::cluster_address(sums, 0);
+        for (int i = static_cast<int>(rank) + thread * shape.cluster; i < shape.segments;
+             i += kScanThreads * shape.cluster) {
+          cuda::cluster_store(sums_to + 8 * static_cast<std::uint32_t>(i), sums[i]);
+        }
+      }
+      cuda::cluster_barrier();
+      return rank == 0;
+    }
+  }
+  __syncthreads();
   return true;
+}
+
+// The exact way, for rows with more notes or candidates than fit, or with a threshold that was too
+// high: the block goes through the whole row once more, keeps what beats the k-th so far, and
+// throws out the rest whenever the room is used up. Rare, and out of line so that the scan keeps
+// its registers.
+template <class Values>
+__device__ __noinline__ void read_in_order(const ScanShape& shape, ScanShared& shared,
+                                           Values values) {
+  constexpr int kStep = 4 * kScanThreads;
+  Key* const candidates = shared.candidates(shape);
+  Key* const spare = shared.sorted(shape);
+  const int thread = static_cast<int>(threadIdx.x);
+  Key bound = static_cast<Key>(kAboveNothing) << 32;
+  __syncthreads();
+  if (thread == 0) {
+    shared.count = 0;
+    shared.flags |= ScanShared::kReadTwice;
+  }
+  __syncthreads();
+  for (std::int64_t first = 0; first < shape.vocabulary; first += kStep) {
+    const std::int64_t end = min(first + kStep, shape.vocabulary);
+    for (std::int64_t token = first + thread; token < end; token += kScanThreads) {
+      const float v = values(token);
+      if (!(v > -infinity())) continue;
+      const Key key = key_of(v, static_cast<std::uint32_t>(token));
+      if (key >= bound) candidates[atomicAdd(&shared.count, 1U)] = key;
+    }
+    __syncthreads();
+    const auto held = static_cast<int>(shared.count);
+    if (held + kStep <= shape.candidates) continue;
+    bound = lower_end(candidates, held, shape.k, shape.k, shared.select);
+    const int kept = gather(candidates, held, bound, spare, shape.sorted, shared.select);
+    for (int j = thread; j < kept; j += kScanThreads) candidates[j] = spare[j];
+    if (thread == 0) shared.count = static_cast<std::uint32_t>(kept);
+    __syncthreads();
+  }
+}
+
+// Reads the tokens of the noted lanes again, as far as they may be of the k largest.
+template <class Held, class Values>
+__device__ void find_candidates(const ScanShape& shape, ScanShared& shared, const Values& values) {
+  const Key* notes = shared.notes(shape);
+  Key* const candidates = shared.candidates(shape);
+  auto noted = static_cast<int>(shared.noted);
+  std::uint32_t bound = shared.threshold;
+  if (noted > shape.k) {
+    // With as many lanes above it as tokens are wanted, the k-th largest maximum is a bound too.
+    // Not cut inside a value: the order of notes is not that of tokens.
+    const Key low = lower_end(notes, noted, shape.k, shape.k + shape.k / 8, shared.select);
+    bound = max(bound, static_cast<std::uint32_t>(low >> 32));
+    const int left = gather(notes, noted, static_cast<Key>(bound) << 32, shared.sorted(shape),
+                            shape.sorted, shared.select);
+    if (left <= shape.sorted) {  // else many maxima are equal, and the notes stay as they are
+      notes = shared.sorted(shape);
+      noted = left;
+    }
+  }
+  const float least = unordered(bound);
+  for (int task = static_cast<int>(threadIdx.x); task < noted * Held::kVectors;
+       task += kScanThreads) {
+    const Key note = notes[task / Held::kVectors];
+    if (static_cast<std::uint32_t>(note >> 32) < bound) continue;
+    const std::uint32_t place = token_of(note);
+    const std::int64_t first =
+        static_cast<std::int64_t>(place / 32) * Held::kTokens +
+        static_cast<std::int64_t>(task % Held::kVectors * 32 + place % 32) * Held::kN;
+    float v[Held::kN];
+#pragma unroll
+    for (int i = 0; i < Held::kN; ++i) {
+      v[i] = first + i < shape.vocabulary ? values(first + i) : -infinity();
+    }
+#pragma unroll
+    for (int i = 0; i < Held::kN; ++i) {
+      if (!(v[i] >= least)) continue;
+      const std::uint32_t at = atomicAdd(&shared.count, 1U);
+      if (at < static_cast<std::uint32_t>(shape.candidates)) {
+        candidates[at] = key_of(v[i], static_cast<std::uint32_t>(first + i));
+      }
+    }
+  }
+  __syncthreads();
 }
 
 // Adds the first masked tokens where fewer than k are above -inf.
@@ -93,16 +175,22 @@ __device__ void add_masked(const ScanShape& shape, ScanShared& shared, const Val
 }
 
 // The k largest keys, in order, at shared.sorted(). Returns how many of them are above -inf.
-template <class Values>
+template <class Held, class Values>
 __device__ int sort_candidates(const ScanShape& shape, ScanShared& shared, const Values& values) {
-  Key* const candidates = shared.candidates(shape);
-  Key* const sorted = shared.sorted(shape);
-  __syncthreads();
+  bool complete = (shared.flags & ScanShared::kOverflow) == 0;
+  if (complete) {
+    find_candidates<Held>(shape, shared, values);
+    const auto found = static_cast<int>(shared.count);
+    complete = found <= shape.candidates && (found >= shape.k || !guesses(shape));
+  }
+  if (!complete) read_in_order(shape, shared, values);
   const auto found = static_cast<int>(shared.count);
   if (found < shape.k) add_masked(shape, shared, values);
   const auto count = static_cast<int>(shared.count);
+  Key* const candidates = shared.candidates(shape);
+  Key* const sorted = shared.sorted(shape);
   const Key low = lower_end(candidates, count, shape.k, shape.sorted, shared.select);
-  sort_keys(sorted, gather(candidates, count, low, sorted, shared.select));
+  sort_keys(sorted, gather(candidates, count, low, sorted, shape.sorted, shared.select));
   return min(found, shape.k);
 }
 

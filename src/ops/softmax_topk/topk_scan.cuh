@@ -1,10 +1,11 @@
-// One read of a row by a block, or by the blocks of a cluster: its sum of exponentials, and every
-// token that may be among the k largest.
+// One read of a row by a block, or by the blocks of a cluster: its sum of exponentials, and notes
+// of where its k largest tokens must be.
 //
 // The row is cut into segments, each held in the registers of a warp. A lane takes the maximum of
-// its tokens first. It is the reference of the lane's exponentials, one per token, and it says
-// whether the lane has any candidate at all. Lane sums are merged by a fixed butterfly and segment
-// sums in index order: the bits depend on the row alone.
+// its tokens first. It is the reference of the lane's exponentials, one per token, and where it
+// reaches a threshold, it is noted: no token of a lane that is not noted can be of the k largest.
+// Lane sums are merged by a fixed butterfly and segment sums in index order: the bits depend on the
+// row alone.
 #pragma once
 
 #include "ops/softmax_topk/topk_segment.cuh"
@@ -26,17 +27,19 @@ inline constexpr int kCertainKInCluster = 256;
 struct ScanShape {
   std::int64_t vocabulary = 0;
   int k = 0;
-  int capacity = 0;  // candidates that fit; at least k and a segment
-  int sorted = 0;    // keys that the sort has room for: a power of two, at least k
   int segments = 0;
-  int cluster = 1;  // blocks that share a row
+  int notes = 0;       // that fit
+  int candidates = 0;  // that fit: at least k and a segment
+  int sorted = 0;      // keys that the sort has room for: a power of two, at least k
+  int cluster = 1;     // blocks that share a row
 };
 
-// Dynamic shared memory: this, then sums, candidates and sorted keys.
+// Dynamic shared memory: this, then sums, notes, candidates and sorted keys.
 struct ScanShared {
   SelectScratch select;
   std::uint32_t samples[kSamples];
-  std::uint32_t count;      // candidates found, also where they did not fit
+  std::uint32_t noted;      // also what did not fit
+  std::uint32_t count;      // candidates, also those that did not fit
   std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
   std::uint32_t flags;
   alignas(16) float reduction[2 * kScanWarps];
@@ -44,61 +47,27 @@ struct ScanShared {
 
   static constexpr std::uint32_t kNan = 1;
   static constexpr std::uint32_t kHuge = 2;  // +inf, or v * scale overflows
-  static constexpr std::uint32_t kReadTwice = 4;
+  static constexpr std::uint32_t kOverflow = 4;
+  static constexpr std::uint32_t kReadTwice = 8;
 
   __host__ __device__ static std::int64_t bytes(const ScanShape& shape) {
     return static_cast<std::int64_t>(sizeof(ScanShared)) +
-           8 * (std::int64_t{shape.segments} + shape.capacity + shape.sorted);
+           8 * (std::int64_t{shape.segments} + shape.notes + shape.candidates + shape.sorted);
   }
   __device__ float2* sums() { return reinterpret_cast<float2*>(rest); }
-  __device__ Key* candidates(const ScanShape& shape) {
+  // A note is the key of a lane's maximum, with segment * 32 + lane for a token.
+  __device__ Key* notes(const ScanShape& shape) {
     return reinterpret_cast<Key*>(rest) + shape.segments;
   }
-  __device__ Key* sorted(const ScanShape& shape) { return candidates(shape) + shape.capacity; }
+  __device__ Key* candidates(const ScanShape& shape) { return notes(shape) + shape.notes; }
+  __device__ Key* sorted(const ScanShape& shape) { return candidates(shape) + shape.candidates; }
 };
 
 // The ordered word after that of -inf: masked tokens are never candidates.
 inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
 
-// The cluster's blocks take the segments in turn.
-__device__ inline int segments_of_block(const ScanShape& shape, int rank) {
-  return (shape.segments - rank + shape.cluster - 1) / shape.cluster;
-}
-
-// The exact way, for rows with more candidates than fit or with a threshold that was too high: the
-// whole block goes through its part once more, keeps what beats the k-th so far, and throws out the
-// rest whenever the room is used up. Rare, and out of line so that the scan keeps its registers.
-template <class Values>
-__device__ __noinline__ void read_in_order(const ScanShape& shape, ScanShared& shared,
-                                           Values values, int segment_tokens, int rank,
-                                           std::uint32_t least) {
-  Key* const candidates = shared.candidates(shape);
-  Key* const spare = shared.sorted(shape);
-  const int thread = static_cast<int>(threadIdx.x);
-  Key bound = static_cast<Key>(least) << 32;
-  __syncthreads();
-  if (thread == 0) shared.count = 0;
-  __syncthreads();
-  const int segments = segments_of_block(shape, rank);
-  for (int i = 0; i < segments; ++i) {
-    const std::int64_t first =
-        (static_cast<std::int64_t>(i) * shape.cluster + rank) * segment_tokens;
-    const std::int64_t end = min(first + segment_tokens, shape.vocabulary);
-    for (std::int64_t token = first + thread; token < end; token += kScanThreads) {
-      const float v = values(token);
-      if (!(v > -infinity())) continue;
-      const Key key = key_of(v, static_cast<std::uint32_t>(token));
-      if (key >= bound) candidates[atomicAdd(&shared.count, 1U)] = key;
-    }
-    __syncthreads();
-    const auto held = static_cast<int>(shared.count);
-    if (held + segment_tokens <= shape.capacity) continue;
-    bound = lower_end(candidates, held, shape.k, shape.k, shared.select);
-    const int kept = gather(candidates, held, bound, spare, shared.select);
-    for (int j = thread; j < kept; j += kScanThreads) candidates[j] = spare[j];
-    if (thread == 0) shared.count = static_cast<std::uint32_t>(kept);
-    __syncthreads();
-  }
+__device__ inline bool guesses(const ScanShape& shape) {
+  return shape.cluster == 1 && shape.k > kCertainK;
 }
 
 // kPlain: the values are the logits as they are.
@@ -111,7 +80,7 @@ class RowScan {
                      float exponent_scale)
       : shape(scan_shape),
         shared(memory),
-        candidates(memory.candidates(scan_shape)),
+        notes(memory.notes(scan_shape)),
         values(row),
         loader(row.logits, scan_shape.vocabulary),
         scale(exponent_scale),
@@ -119,53 +88,44 @@ class RowScan {
         warp(static_cast<int>(threadIdx.x) / 32),
         rank(scan_shape.cluster > 1 ? static_cast<int>(cluster_block()) : 0) {}
 
-  // Reads this block's part of the row. Afterwards the block's candidates are complete: count of
-  // them, at most the capacity; all tokens above -inf where that is fewer than k.
+  // Reads this block's part of the row, which is every segment whose number is its rank in turn.
   __device__ void run() {
     if (threadIdx.x == 0) {
+      shared.noted = 0;
       shared.count = 0;
       shared.flags = 0;
     }
     __syncthreads();
     // Runs of segments, so that the first ones of the warps are a sample of the whole row.
-    const int own = segments_of_block(shape, rank);
+    const int own = (shape.segments - rank + shape.cluster - 1) / shape.cluster;
     int next = own * warp / kScanWarps;
     const int end = own * (warp + 1) / kScanWarps;
-    Held a;
-    Held b;
-    float largest_a = -infinity();
-    float largest_b = -infinity();
     const bool any = next < end;
     const bool two = next + 1 < end;
+    Held a;
+    Held b;
     if (any) load(a, next);
     if (two) load(b, next + 1);
-    if (any) largest_a = add_up(a, next);
-    if (two) largest_b = add_up(b, next + 1);
-    sample(a, b, any, two, largest_a, largest_b);
+    const float first_a = any ? add_up(a, next) : -infinity();
+    const float first_b = two ? add_up(b, next + 1) : -infinity();
+    sample(a, b, any, two, first_a, first_b);
+    // Two segments are always on their way or worked on, also while the threshold is chosen.
+    if (next + 2 < end) load(a, next + 2);
+    if (next + 3 < end) load(b, next + 3);
     __syncthreads();
     if (warp == 0) choose_threshold();
     __syncthreads();
     least = unordered(shared.threshold);
-    if (any) collect(a, next, largest_a);
-    if (two) collect(b, next + 1, largest_b);
-    // From here on one segment is on its way while the other is worked on.
-    next += 2;
-    if (next < end) load(a, next);
-    while (next < end) {
-      if (next + 1 < end) load(b, next + 1);
-      collect(a, next, add_up(a, next));
-      if (next + 1 >= end) break;
+    note(first_a, next);
+    note(first_b, next + 1);
+    for (next += 2; next < end; next += 2) {
+      note(add_up(a, next), next);
       if (next + 2 < end) load(a, next + 2);
-      collect(b, next + 1, add_up(b, next + 1));
-      next += 2;
+      if (next + 1 >= end) break;
+      note(add_up(b, next + 1), next + 1);
+      if (next + 3 < end) load(b, next + 3);
     }
     __syncthreads();
-    const auto found = static_cast<int>(shared.count);
-    const bool guessed = shape.cluster == 1 && shape.k > kCertainK;
-    if (found <= shape.capacity && (found >= shape.k || !guessed)) return;
-    if (threadIdx.x == 0) shared.flags |= ScanShared::kReadTwice;
-    read_in_order(shape, shared, values, Held::kTokens, rank,
-                  found >= shape.k ? shared.threshold : kAboveNothing);
   }
 
  private:
@@ -237,7 +197,7 @@ class RowScan {
   // How far down the sample to go. A sample of n of the V tokens has n * k / V of the k largest on
   // average; five standard deviations more are almost certainly enough.
   __device__ int sample_rank() const {
-    if (shape.cluster > 1 || shape.k <= kCertainK) return shape.k;
+    if (!guesses(shape)) return shape.k;
     const auto tokens = static_cast<float>(2 * kScanWarps * Held::kTokens);
     const float mean =
         static_cast<float>(shape.k) * fminf(1.0F, tokens / static_cast<float>(shape.vocabulary));
@@ -251,53 +211,48 @@ class RowScan {
     if (lane == 0) shared.threshold = max(found, kAboveNothing);
   }
 
-  // The largest sample that as many as wanted reach.
+  // A sample that as many as wanted reach, and few more: where it lies between the smallest and the
+  // largest is found by halving, to a thousandth.
   template <int kEach>
   __device__ std::uint32_t threshold_of() const {
     std::uint32_t mine[kEach];
+    std::uint32_t low = 0xffffffffU;
+    std::uint32_t high = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) mine[i] = shared.samples[i * 32 + lane];
+    for (int i = 0; i < kEach; ++i) {
+      mine[i] = shared.samples[i * 32 + lane];
+      low = min(low, mine[i]);
+      high = max(high, mine[i]);
+    }
+    low = __reduce_min_sync(~0U, low);
+    high = __reduce_max_sync(~0U, high);
     const int wanted = sample_rank();
-    std::uint32_t threshold = 0;
-    // The upper bits do: a threshold that is a little low costs a few candidates.
-    for (int bit = 31; bit >= 12; --bit) {
-      const std::uint32_t tried = threshold | 1U << bit;
+    if (wanted > kEach * 32) return 0;
+    for (int step = 0; step < 10; ++step) {  // `low` is always reached by enough
+      const std::uint32_t tried = low + (high - low) / 2;
       int reached = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) reached += mine[i] >= tried ? 1 : 0;
-      if (__reduce_add_sync(~0U, reached) >= wanted) threshold = tried;
+      if (__reduce_add_sync(~0U, reached) >= wanted) {
+        low = tried;
+      } else {
+        high = tried;
+      }
     }
-    // A value that occurs, which 16-bit comparisons can hold.
-    std::uint32_t least_word = 0xffffffffU;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (mine[i] >= threshold) least_word = min(least_word, mine[i]);
-    }
-    return __reduce_min_sync(~0U, least_word);
+    return low;
   }
 
-  // Adds the candidates of a segment. Those that do not fit are counted all the same.
-  __device__ void collect(const Held& held, int i, float largest) {
-    const bool some = largest >= least;
-    if (!__any_sync(~0U, some)) return;
-    std::uint32_t bits = held.reaching(least);
-    if (!some) return;
-    const int count = __popc(bits);
-    auto place = static_cast<int>(atomicAdd(&shared.count, static_cast<std::uint32_t>(count)));
-    if (place + count > shape.capacity) return;
-    while (bits != 0) {
-      const int element = Held::element_of(__ffs(static_cast<int>(bits)) - 1);
-      bits &= bits - 1;
-      const std::int64_t token =
-          first_token(i) + static_cast<std::int64_t>(element / Held::kN * 32 + lane) * Held::kN +
-          element % Held::kN;
-      candidates[place++] = key_of(values(token), static_cast<std::uint32_t>(token));
-    }
+  // Notes a lane whose tokens may be candidates. What does not fit is counted all the same.
+  __device__ void note(float largest, int i) {
+    if (!(largest >= least)) return;
+    const std::uint32_t place = atomicAdd(&shared.noted, 1U);
+    if (place >= static_cast<std::uint32_t>(shape.notes)) return;
+    notes[place] = key_of(largest, static_cast<std::uint32_t>(place_of(i) * 32 + lane));
   }
 
   const ScanShape& shape;
   ScanShared& shared;
-  Key* candidates;
+  Key* notes;
   Values values;
   typename Held::Loader loader;
   float scale;

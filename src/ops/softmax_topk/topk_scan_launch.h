@@ -52,8 +52,10 @@ inline ScanShape scan_shape(const Context& context, DType dtype, std::int64_t ro
   shape.k = k;
   shape.segments = static_cast<int>(segments_of(dtype, vocabulary, plain));
   shape.sorted = 128;
-  while (shape.sorted < k) shape.sorted *= 2;
-  shape.capacity = k + 3072;
+  while (shape.sorted < k + k / 4) shape.sorted *= 2;
+  // A sample of two segments per warp leaves some ten notes per place wanted; guesses, fewer.
+  shape.notes = k <= kCertainKInCluster ? 2048 + 16 * k : 4096 + 2 * k;
+  shape.candidates = k + 2048;
   shape.cluster = scan_cluster(context, rows, shape.segments, k);
   return shape;
 }

@@ -37,30 +37,6 @@ __device__ std::uint32_t packed_max(std::uint32_t a, std::uint32_t b) {
   return y;
 }
 
-// All ones in the halves of `a` that are at least those of `b`.
-template <class T>
-__device__ std::uint32_t packed_at_least(std::uint32_t a, std::uint32_t b) {
-  std::uint32_t y;
-  if constexpr (std::is_same_v<T, Bf16>) {
-    const __nv_bfloat162 x = *reinterpret_cast<const __nv_bfloat162*>(&a);
-    y = __hge2_mask(x, *reinterpret_cast<const __nv_bfloat162*>(&b));
-  } else {
-    const __half2 x = *reinterpret_cast<const __half2*>(&a);
-    y = __hge2_mask(x, *reinterpret_cast<const __half2*>(&b));
-  }
-  return y;
-}
-
-// A threshold in the row's own 16 bits: exact for its values, and above -inf in any case.
-template <class T>
-__device__ std::uint32_t threshold_bits(float least) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    return __float_as_uint(least) >> 16;
-  } else {
-    return cuda::narrow<F16>(fmaxf(least, -65504.0F)).bits;
-  }
-}
-
 // Loads the part of a lane of the segment that starts at token `first`: its j-th vector starts at
 // token first + (j * 32 + lane) * kN. Tokens past the end are -inf.
 template <class T, int kVectors>
@@ -209,39 +185,6 @@ struct Segment<T, true> {
     }
     return sums[0] + sums[1];
   }
-
-  // A bit for each of the lane's tokens that reaches `least`, which is one of the row's values.
-  __device__ std::uint32_t reaching(float least) const {
-    std::uint32_t bits = 0;
-    if constexpr (sizeof(T) == 2) {
-      const std::uint32_t one = threshold_bits<T>(least);
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        const std::uint32_t words[4] = {packed[j].x, packed[j].y, packed[j].z, packed[j].w};
-#pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          bits |= packed_at_least<T>(words[w], one << 16 | one) & (0x00010001U << (j * 4 + w));
-        }
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        float v[kN];
-        cuda::unpack_as<T>(packed[j], v);
-#pragma unroll
-        for (int i = 0; i < kN; ++i) {
-          if (v[i] >= least) bits |= 1U << (j * kN + i);
-        }
-      }
-    }
-    return bits;
-  }
-
-  // The lane's element that a bit of reaching() stands for: in 16 bits, bits 0 .. 15 are the first
-  // elements of words, 16 .. 31 the second ones.
-  __device__ static int element_of(int bit) {
-    return sizeof(T) == 2 ? bit % 16 * 2 + bit / 16 : bit;
-  }
 };
 
 template <class T>
@@ -287,16 +230,6 @@ struct Segment<T, false> {
     for (int i = 0; i < kValues; ++i) sums[i % 2] += exp2_fast(fmaf(v[i], scale, -reference));
     return sums[0] + sums[1];
   }
-
-  __device__ std::uint32_t reaching(float least) const {
-    std::uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      if (v[i] >= least) bits |= 1U << i;
-    }
-    return bits;
-  }
-  __device__ static int element_of(int bit) { return bit; }
 };
 
 }  // namespace touchstone::topk

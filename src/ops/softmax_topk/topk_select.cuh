@@ -90,14 +90,18 @@ __device__ inline Key lower_end(const Key* keys, int n, int k, int limit, Select
   }
 }
 
-// Copies the keys of at least `low` to `out`, in any order; returns how many.
-__device__ inline int gather(const Key* keys, int n, Key low, Key* out, SelectScratch& s) {
+// Copies the keys of at least `low` to `out`, in any order; returns how many there are. Those
+// beyond `room` are counted, not copied.
+__device__ inline int gather(const Key* keys, int n, Key low, Key* out, int room,
+                             SelectScratch& s) {
   __syncthreads();
   if (threadIdx.x == 0) s.taken = 0;
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kScanThreads) {
     const Key key = keys[i];
-    if (key >= low) out[atomicAdd(&s.taken, 1U)] = key;
+    if (key < low) continue;
+    const std::uint32_t place = atomicAdd(&s.taken, 1U);
+    if (place < static_cast<std::uint32_t>(room)) out[place] = key;
   }
   __syncthreads();
   return static_cast<int>(s.taken);
