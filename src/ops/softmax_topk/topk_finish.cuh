@@ -90,6 +90,7 @@ __device__ __noinline__ void read_in_order(const ScanShape& shape, ScanShared& s
     }
     __syncthreads();
     const auto held = static_cast<int>(shared.count);
+    __syncthreads();  // all have read it before anyone adds to it
     if (held + kStep <= shape.candidates) continue;
     bound = lower_end(candidates, held, shape.k, shape.k, shared.select);
     const int kept = gather(candidates, held, bound, spare, shape.sorted, shared.select);
@@ -181,7 +182,9 @@ __device__ int sort_candidates(const ScanShape& shape, ScanShared& shared, const
   if (complete) {
     find_candidates<Held>(shape, shared, values);
     const auto found = static_cast<int>(shared.count);
-    complete = found <= shape.candidates && (found >= shape.k || !guesses(shape));
+    // A guess that takes in every token above -inf was not too high.
+    const bool certain = !guesses(shape) || shared.threshold == kAboveNothing;
+    complete = found <= shape.candidates && (found >= shape.k || certain);
   }
   if (!complete) read_in_order(shape, shared, values);
   const auto found = static_cast<int>(shared.count);
@@ -189,7 +192,9 @@ __device__ int sort_candidates(const ScanShape& shape, ScanShared& shared, const
   const auto count = static_cast<int>(shared.count);
   Key* const candidates = shared.candidates(shape);
   Key* const sorted = shared.sorted(shape);
-  const Key low = lower_end(candidates, count, shape.k, shape.sorted, shared.select);
+  // Few are sorted by counting, many by a network, for which only powers of two count.
+  const int limit = shape.k <= 128 ? 128 : shape.sorted / (shape.sorted / 2 >= shape.k ? 2 : 1);
+  const Key low = lower_end(candidates, count, shape.k, limit, shared.select);
   sort_keys(sorted, gather(candidates, count, low, sorted, shape.sorted, shared.select));
   return min(found, shape.k);
 }

@@ -85,8 +85,8 @@ __device__ inline Key lower_end(const Key* keys, int n, int k, int limit, Select
     const int kept = above + static_cast<int>(s.above + s.within);
     if (kept <= limit || shift == 0) return low;
     above += static_cast<int>(s.above);
-    high = low + ((Key{1} << shift) - 1);
-    __syncthreads();  // everyone has read the scratch
+    high = low + min(high - low, (Key{1} << shift) - 1);  // the last bin may end early
+    __syncthreads();                                      // everyone has read the scratch
   }
 }
 
