@@ -35,6 +35,8 @@ run: setup-build build/release/build.ninja ## Build, then show this machine, a s
 	@$(PROGRAM) selfcheck
 	@$(PROGRAM) bench layer_norm --case smoke
 	@$(PROGRAM) bench rms_norm --case smoke
+	@$(PROGRAM) bench softmax_topk --case smoke
+	@$(PROGRAM) bench sample --case smoke
 
 build: setup-build build/release/build.ninja ## Build everything for release; the program is build/release/touchstone
 	$(call build,release,all)
@@ -57,6 +59,8 @@ bench: setup-build ## Measure every operator on its full list of shapes, peers b
 	$(call build,release,touchstone_cli)
 	@$(PROGRAM) bench layer_norm --case full
 	@$(PROGRAM) bench rms_norm --case full
+	@$(PROGRAM) bench softmax_topk --case full
+	@$(PROGRAM) bench sample --case full
 
 cuda: setup-cuda build/cuda/build.ninja ## Compile all CUDA code; needs nvcc, no GPU
 	$(call build,cuda,all)

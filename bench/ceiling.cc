@@ -1,8 +1,11 @@
 #include "bench/ceiling.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <iterator>
+#include <numeric>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -77,7 +80,43 @@ __attribute__((target("avx2"))) void add_avx2(float* to, const float* a, const f
   _mm_sfence();
   add_plain(to + whole, a + whole, b + whole, count - whole);
 }
+
+// Four sums, so that no addition waits for the one before.
+__attribute__((target("avx512f"))) float sum_avx512(const float* from, std::int64_t count) {
+  __m512 sums[4] = {};
+  const std::int64_t whole = count & ~std::int64_t{63};
+  for (std::int64_t i = 0; i < whole; i += 64) {
+    for (int j = 0; j < 4; ++j) {
+      sums[j] = _mm512_add_ps(sums[j], _mm512_loadu_ps(from + i + 16 * j));
+    }
+  }
+  float lanes[16];
+  _mm512_storeu_ps(lanes,
+                   _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])));
+  return std::accumulate(std::begin(lanes), std::end(lanes), 0.0F);
+}
 #endif
+
+// Plain additions may not be reordered, so that one sum would be slower than the memory.
+float sum_plain(const float* from, std::int64_t count) {
+  constexpr std::int64_t kSums = 32;
+  float sums[kSums] = {};
+  for (std::int64_t i = 0; i + kSums <= count; i += kSums) {
+    for (std::int64_t j = 0; j < kSums; ++j) sums[j] += from[i + j];
+  }
+  float total = 0;
+  for (const float sum : sums) total += sum;
+  return total;
+}
+
+using Sum = float (*)(const float* from, std::int64_t count);
+
+Sum best_sum() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return sum_avx512;
+#endif
+  return sum_plain;
+}
 
 using Add = void (*)(float* to, const float* a, const float* b, std::int64_t count);
 
@@ -112,6 +151,14 @@ void parallel_add(Context& context, Add add, Tensor& to, const Tensor& a, const 
   });
 }
 
+// Reads all of `from`. The sum goes into `sink`, so that the reads cannot be left out.
+void parallel_read(Context& context, Sum sum, const Tensor& from, std::atomic<float>& sink) {
+  const float* values = from.values<float>().data();
+  in_pieces(context.pool(), from.bytes(), [&](std::int64_t begin, std::int64_t end) {
+    sink.store(sum(values + begin / 4, (end - begin) / 4), std::memory_order_relaxed);
+  });
+}
+
 Ceiling measure_cpu_ceiling(Context& context, int rounds) {
   constexpr std::int64_t kLeast = std::int64_t{128} << 20;
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
@@ -129,16 +176,22 @@ Ceiling measure_cpu_ceiling(Context& context, int rounds) {
   const std::vector<CpuCopy> copies = cpu_copies();
   const Add add = best_add();
   std::vector<std::vector<double>> copy_seconds(copies.size());
+  const Sum sum = best_sum();
+  std::atomic<float> sink = 0;
   std::vector<double> add_seconds;
+  std::vector<double> read_seconds;
   for (int round = -1; round < rounds; ++round) {  // round -1 warms up
     for (std::size_t i = 0; i < copies.size(); ++i) {
       const auto start = Clock::now();
       parallel_copy(context, copies[i], c.data(), a.data(), bytes);
       if (round >= 0) copy_seconds[i].push_back(seconds_since(start));
     }
-    const auto start = Clock::now();
+    auto start = Clock::now();
     parallel_add(context, add, c, a, b);
     if (round >= 0) add_seconds.push_back(seconds_since(start));
+    start = Clock::now();
+    parallel_read(context, sum, a, sink);
+    if (round >= 0) read_seconds.push_back(seconds_since(start));
   }
   Ceiling ceiling;
   ceiling.buffer_bytes = bytes;
@@ -152,6 +205,7 @@ Ceiling measure_cpu_ceiling(Context& context, int rounds) {
     ceiling.copy_best_gbs = 2 * gigabytes / summary.best;
   }
   ceiling.triad_gbs = 3 * gigabytes / summarize(add_seconds).median;
+  ceiling.read_gbs = gigabytes / summarize(read_seconds).median;
   return ceiling;
 }
 

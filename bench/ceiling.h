@@ -17,11 +17,12 @@ struct Ceiling {
   double copy_gbs = 0;       // its median
   double copy_best_gbs = 0;  // its best round
   double triad_gbs = 0;      // c = a + b: two reads for one write, as a backward has
+  double read_gbs = 0;       // a sum: reads alone, as a selection has
   std::int64_t buffer_bytes = 0;
 };
 
-// Copies and adds buffers several times larger than the last-level cache, with the threads or the
-// stream of the context, every contender once per round.
+// Copies, adds and reads buffers several times larger than the last-level cache, with the threads
+// or the stream of the context, every contender once per round.
 Ceiling measure_ceiling(Context& context, int rounds);
 
 // Ways to copy memory with the threads of a context.

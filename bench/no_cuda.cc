@@ -1,5 +1,6 @@
-// Takes the place of cuda_tools.cu and naive_cuda.cu in a build without CUDA.
+// Takes the place of cuda_tools.cu, naive_cuda.cu and naive_topk_cuda.cu in a build without CUDA.
 #include "bench/cuda_tools.h"
+#include "bench/topk_data.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::bench {
@@ -36,6 +37,11 @@ Ceiling measure_cuda_ceiling(Context& /*context*/, int /*rounds*/) { refuse(); }
 
 NormCall naive_cuda_call(Context& /*context*/, const NormProblem& /*problem*/,
                          const NormData& /*data*/) {
+  refuse();
+}
+
+TopkCall naive_topk_cuda_call(Context& /*context*/, const TopkProblem& /*problem*/,
+                              const TopkData& /*data*/) {
   refuse();
 }
 

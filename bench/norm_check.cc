@@ -1,11 +1,9 @@
 // The check that comes before a time is taken: float64 on a sample of the output.
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
+#include "bench/data.h"
 #include "bench/norm_data.h"
-#include "core/cuda_runtime.h"
 #include "oracle/layer_norm.h"
 #include "oracle/rms_norm.h"
 
@@ -14,44 +12,6 @@ namespace {
 
 constexpr std::int64_t kSampledRows = 16;
 constexpr std::int64_t kSampledColumns = 16;
-
-std::vector<double> doubles(const Tensor& tensor) {
-  const Tensor host = tensor.to(Device::cpu());
-  std::vector<double> result;
-  result.reserve(static_cast<std::size_t>(host.elements()));
-  visit_float_dtype(host.dtype(), [&]<class T>() {
-    for (const T value : host.values<T>()) result.push_back(convert<double>(value));
-  });
-  return result;
-}
-
-// Evenly spread over [0, count), the first and the last among them.
-std::vector<std::int64_t> sample(std::int64_t count, std::int64_t wanted) {
-  wanted = std::min(count, wanted);
-  std::vector<std::int64_t> indices;
-  for (std::int64_t i = 0; i < wanted; ++i) {
-    indices.push_back(wanted == 1 ? 0 : i * (count - 1) / (wanted - 1));
-  }
-  return indices;
-}
-
-// The sampled rows of a [rows, cols] tensor, one after another.
-std::vector<double> sampled_rows(const Tensor& tensor, const std::vector<std::int64_t>& rows) {
-  const std::int64_t cols = tensor.sizes()[1];
-  const std::int64_t row_bytes = cols * size_of(tensor.dtype());
-  Tensor picked = Tensor::empty({static_cast<std::int64_t>(rows.size()), cols}, tensor.dtype());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    char* to = static_cast<char*>(picked.data()) + static_cast<std::int64_t>(i) * row_bytes;
-    const char* from = static_cast<const char*>(tensor.data()) + rows[i] * row_bytes;
-    if (tensor.device().is_cuda()) {
-      cuda::copy(Device::cpu(), to, tensor.device(), from, row_bytes, nullptr);
-    } else {
-      std::memcpy(to, from, static_cast<std::size_t>(row_bytes));
-    }
-  }
-  if (tensor.device().is_cuda()) cuda::synchronize(tensor.device().index, nullptr);
-  return doubles(picked);
-}
 
 double relative_error(const std::vector<double>& got, const std::vector<double>& expected) {
   double difference = 0;
@@ -65,20 +25,6 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
 
 // The larger, where NaN counts as larger than anything.
 double worse(double a, double b) { return std::isnan(a) || a > b ? a : b; }
-
-// Every byte 0xff: NaN in each floating point format.
-void poison(Context& context, Tensor& tensor) {
-  if (tensor.bytes() == 0) return;
-  if (!tensor.device().is_cuda()) {
-    std::memset(tensor.data(), 0xff, static_cast<std::size_t>(tensor.bytes()));
-    return;
-  }
-  Tensor host = Tensor::empty(tensor.sizes(), tensor.dtype());
-  std::memset(host.data(), 0xff, static_cast<std::size_t>(host.bytes()));
-  cuda::copy(tensor.device(), tensor.data(), Device::cpu(), host.data(), host.bytes(),
-             context.stream());
-  context.synchronize();
-}
 
 std::vector<double> expected_rows(const NormProblem& problem, const NormData& data,
                                   const NormSet& set, const std::vector<std::int64_t>& rows) {
@@ -131,7 +77,7 @@ double column_error(const NormProblem& problem, const NormSet& set) {
   visit_float_dtype(problem.dtype, [&]<class T>() {
     const std::span<const T> xs = x.values<T>();
     const std::span<const T> dys = dy.values<T>();
-    for (const std::int64_t column : sample(problem.cols, kSampledColumns)) {
+    for (const std::int64_t column : spread_sample(problem.cols, kSampledColumns)) {
       double gamma_sum = 0;
       double beta_sum = 0;
       for (std::int64_t row = 0; row < problem.rows; ++row) {
@@ -163,7 +109,7 @@ double norm_error(Context& context, const NormProblem& problem, NormData& data,
   }
   call(set);
   context.synchronize();
-  const std::vector<std::int64_t> rows = sample(problem.rows, kSampledRows);
+  const std::vector<std::int64_t> rows = spread_sample(problem.rows, kSampledRows);
   const double error =
       relative_error(sampled_rows(set.out, rows), expected_rows(problem, data, set, rows));
   if (problem.direction == Direction::forward) return error;

@@ -1,56 +1,12 @@
 #include "bench/norm_data.h"
 
-#include <algorithm>
-#include <limits>
-
-#include "bench/cuda_tools.h"
-#include "core/thread_pool.h"
+#include "bench/data.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/ops/layer_norm.h"
 #include "touchstone/ops/rms_norm.h"
 
 namespace touchstone::bench {
 namespace {
-
-// Elements one task fills: some pages, so that threads touch the pages they will work on.
-constexpr std::int64_t kFillGrain = 1 << 16;
-
-std::uint64_t mix(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15ULL;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
-  return value ^ (value >> 31);
-}
-
-// Near-normal, mean 0, deviation 1: the sum of four 16-bit uniforms.
-float near_normal(std::uint64_t bits) {
-  const auto sum = static_cast<float>((bits & 0xffff) + ((bits >> 16) & 0xffff) +
-                                      ((bits >> 32) & 0xffff) + (bits >> 48));
-  return (sum / 65536.0F - 2.0F) * 1.7320508F;
-}
-
-void fill_on_cpu(ThreadPool& pool, Tensor& tensor, float center, float scale, std::uint64_t seed) {
-  visit_float_dtype(tensor.dtype(), [&]<class T>() {
-    const std::span<T> values = tensor.values<T>();
-    const auto count = static_cast<std::int64_t>(values.size());
-    pool.run(ceil_div(count, kFillGrain), [&](std::int64_t task) {
-      const std::int64_t end = std::min(count, (task + 1) * kFillGrain);
-      for (std::int64_t i = task * kFillGrain; i < end; ++i) {
-        const float value = near_normal(mix(seed ^ static_cast<std::uint64_t>(i)));
-        values[static_cast<std::size_t>(i)] = convert<T>(center + scale * value);
-      }
-    });
-  });
-}
-
-void fill(Context& context, Tensor& tensor, float center, float scale, std::uint64_t seed) {
-  seed = mix(seed) << 32;  // streams of different tensors do not meet
-  if (tensor.device().is_cuda()) {
-    cuda_fill_random(tensor, center, scale, seed, context.stream());
-  } else {
-    fill_on_cpu(context.pool(), tensor, center, scale, seed);
-  }
-}
 
 DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
@@ -122,20 +78,6 @@ std::int64_t norm_data_bytes(const NormProblem& problem, int sets, bool backward
                      "bench: bytes");
 }
 
-Tensor random_tensor(Context& context, std::int64_t rows, std::int64_t cols) {
-  Tensor tensor = Tensor::empty({rows, cols}, DType::f32, context.device());
-  fill(context, tensor, 0.0F, 1.0F, 3);
-  context.synchronize();
-  return tensor;
-}
-
-int sets_beyond_cache(const NormProblem& problem, std::int64_t cache_bytes) {
-  // A forward is the smaller of the two, so what suffices for it suffices for both.
-  const std::int64_t bytes = checked_mul(problem.tensor_bytes(), 2, "bench: bytes");
-  const std::int64_t sets = ceil_div(4 * cache_bytes, std::max<std::int64_t>(bytes, 1));
-  return static_cast<int>(std::clamp<std::int64_t>(sets, 1, 1 << 12));
-}
-
 NormData make_norm_data(Context& context, const NormProblem& problem, int sets, bool backward) {
   const Device device = problem.device;
   const DType dtype = problem.dtype;
@@ -143,8 +85,8 @@ NormData make_norm_data(Context& context, const NormProblem& problem, int sets, 
   NormData data;
   data.gamma = Tensor::empty({problem.cols}, dtype, device);
   data.beta = Tensor::empty({problem.cols}, dtype, device);
-  fill(context, data.gamma, 1.0F, 0.25F, 1);
-  fill(context, data.beta, 0.0F, 0.5F, 2);
+  fill_random(context, data.gamma, 1.0F, 0.25F, 1);
+  fill_random(context, data.beta, 0.0F, 0.5F, 2);
   for (int i = 0; i < sets; ++i) {
     const auto seed = 16 + 4 * static_cast<std::uint64_t>(i);
     NormSet set;
@@ -152,13 +94,13 @@ NormData make_norm_data(Context& context, const NormProblem& problem, int sets, 
     set.out = Tensor::empty({problem.rows, problem.cols}, dtype, device);
     set.mean = Tensor::empty({problem.rows}, statistics, device);
     set.rstd = Tensor::empty({problem.rows}, statistics, device);
-    fill(context, set.x, 0.5F, 2.0F, seed);
-    fill(context, set.out, 0.0F, 1.0F, seed + 1);
+    fill_random(context, set.x, 0.5F, 2.0F, seed);
+    fill_random(context, set.out, 0.0F, 1.0F, seed + 1);
     if (backward) {
       set.dy = Tensor::empty({problem.rows, problem.cols}, dtype, device);
       set.dgamma = Tensor::empty({problem.cols}, dtype, device);
       set.dbeta = Tensor::empty({problem.cols}, dtype, device);
-      fill(context, set.dy, 0.0F, 1.0F, seed + 2);
+      fill_random(context, set.dy, 0.0F, 1.0F, seed + 2);
     }
     data.sets.push_back(std::move(set));
   }

@@ -58,12 +58,6 @@ struct NormData {
 // context. With `backward` there is a dy as well.
 NormData make_norm_data(Context& context, const NormProblem& problem, int sets, bool backward);
 
-// [rows, cols] of f32 noise on the context's device.
-Tensor random_tensor(Context& context, std::int64_t rows, std::int64_t cols);
-
-// How many sets of operands it takes to exceed `cache_bytes` four times.
-int sets_beyond_cache(const NormProblem& problem, std::int64_t cache_bytes);
-
 // Memory that make_norm_data will take.
 std::int64_t norm_data_bytes(const NormProblem& problem, int sets, bool backward);
 

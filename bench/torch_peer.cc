@@ -184,21 +184,20 @@ const std::string& TorchPeer::version() const { return state_->version; }
 bool TorchPeer::alive() const { return state_->alive; }
 
 int TorchPeer::prepare(const Request& request) {
-  const NormProblem& problem = request.problem;
   const int slot = state_->next_slot++;
   state_->ask({{"do", "prepare"},
                {"slot", slot},
-               {"op", problem.kind == norm::Kind::layer ? "layer_norm" : "rms_norm"},
-               {"direction", problem.direction == Direction::forward ? "forward" : "backward"},
-               {"dtype", name_of(problem.dtype)},
-               {"rows", problem.rows},
-               {"cols", problem.cols},
-               {"device", name_of(problem.device)},
+               {"op", request.operation},
+               {"variant", request.variant},
+               {"dtype", name_of(request.dtype)},
+               {"rows", request.rows},
+               {"cols", request.cols},
+               {"k", request.k},
+               {"device", name_of(request.device)},
                {"threads", state_->threads},
                {"sets", request.sets},
                {"launches", request.launches},
                {"sample_us", request.sample_us},
-               {"eps", kEpsilon},
                {"compile", request.compile}});
   return slot;
 }

@@ -3,10 +3,12 @@
 // program, is the other end.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
-#include "bench/norm_data.h"
+#include "touchstone/core/device.h"
+#include "touchstone/core/dtype.h"
 
 namespace touchstone::bench {
 
@@ -22,7 +24,13 @@ class TorchPeer {
   const std::string& version() const;
 
   struct Request {
-    NormProblem problem;
+    std::string operation;  // "layer_norm", ..: a class of torch_peer.py knows it
+    std::string variant;    // of the operation: "forward", "lse", ..
+    DType dtype = DType::f32;
+    Device device;
+    std::int64_t rows = 0;
+    std::int64_t cols = 0;
+    std::int64_t k = 0;
     int sets = 1;
     int launches = 1;      // CUDA: in one graph
     double sample_us = 0;  // CPU: at least this long

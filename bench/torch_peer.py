@@ -1,11 +1,11 @@
-"""PyTorch's norms, timed on behalf of `touchstone bench`.
+"""PyTorch's operators, timed on behalf of `touchstone bench`.
 
 Reads one JSON object per line from standard input and answers each with one on standard output, so
 that the parent decides when this process runs and when it rests:
 
-  {"do": "prepare", "slot": 0, "op": "layer_norm", "direction": "forward", "dtype": "bf16",
-   "rows": 8192, "cols": 4096, "device": "cuda:0", "threads": 1, "sets": 4, "launches": 16,
-   "sample_us": 2000, "eps": 1e-5, "compile": false}      -> {"ok": true}
+  {"do": "prepare", "slot": 0, "op": "layer_norm", "variant": "forward", "dtype": "bf16",
+   "rows": 8192, "cols": 4096, "k": 0, "device": "cuda:0", "threads": 1, "sets": 4,
+   "launches": 16, "sample_us": 2000, "compile": false}   -> {"ok": true}
   {"do": "run", "slot": 0}                                -> {"us": 12.5}
   {"do": "release", "slot": 0}                            -> {"ok": true}
 
@@ -27,30 +27,42 @@ def open_channel():
 
 
 class Case:
-    """One problem on rotating sets of operands."""
+    """One problem on rotating sets of operands. Subclasses set `call`, which takes a set's number."""
 
     def __init__(self, torch, request):
         self.torch = torch
         self.device = torch.device(request["device"])
+        self.rows = request["rows"]
         self.cols = request["cols"]
-        self.eps = request["eps"]
         self.count = request["sets"]
-        dtype = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16,
-                 "f16": torch.float16}[request["dtype"]]
+        self.dtype = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16,
+                      "f16": torch.float16}[request["dtype"]]
         torch.manual_seed(1)
-
-        def random(*shape):
-            return torch.randn(*shape, device=self.device, dtype=torch.float32).to(dtype)
-
-        shape = (request["rows"], self.cols)
-        self.gamma = random(self.cols)
-        self.beta = random(self.cols)
-        self.x = [random(*shape) for _ in range(self.count)]
-        backward = request["direction"] == "backward"
-        self.dy = [random(*shape) for _ in range(self.count)] if backward else []
         # The latest outputs of each set stay alive, so that a call writes where no call has
         # written just before.
         self.kept = [None] * self.count
+
+    def random(self, *shape):
+        torch = self.torch
+        return torch.randn(*shape, device=self.device, dtype=torch.float32).to(self.dtype)
+
+    def random_sets(self):
+        return [self.random(self.rows, self.cols) for _ in range(self.count)]
+
+    def run_set(self, i):
+        self.kept[i % self.count] = self.call(i % self.count)
+
+
+class NormCase(Case):
+    eps = 1e-5
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        self.gamma = self.random(self.cols)
+        self.beta = self.random(self.cols)
+        self.x = self.random_sets()
+        backward = request["variant"] == "backward"
+        self.dy = self.random_sets() if backward else []
         layer = request["op"] == "layer_norm"
         if backward:
             self.call = self.backward_call(layer, request["compile"])
@@ -110,13 +122,78 @@ class Case:
         return lambda i: torch.autograd.grad(outputs[i], [inputs[i], *wanted], self.dy[i],
                                              retain_graph=True)
 
-    def run_set(self, i):
-        self.kept[i % self.count] = self.call(i % self.count)
+
+class TopkCase(Case):
+    """Softmax with top-k: the whole softmax first, or only the sum of exponentials beside top-k."""
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        self.x = [3 * x for x in self.random_sets()]
+        k = request["k"]
+
+        def softmax(x):
+            return torch.topk(torch.softmax(x, -1, dtype=torch.float32), k)
+
+        def lse(x):
+            values, indices = torch.topk(x, k)
+            total = torch.logsumexp(x.float(), -1, keepdim=True)
+            return torch.exp(values.float() - total), indices
+
+        function = {"softmax": softmax, "lse": lse}[request["variant"]]
+        if request["compile"]:
+            function = torch.compile(function)
+        self.call = lambda i: function(self.x[i])
+
+
+class SampleCase(Case):
+    """One token per row: with masks over the whole vocabulary, as generation loops usually have it,
+    or with top-k first and everything else on the k that are left."""
+
+    temperature = 0.8
+    top_p = 0.95
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        self.x = [3 * x for x in self.random_sets()]
+        k = request["k"]
+
+        def masks(x):
+            x = x.float() / self.temperature
+            log_probabilities = torch.log_softmax(x, -1)
+            x = x.masked_fill(x < torch.topk(x, k)[0][..., -1, None], -float("inf"))
+            values, indices = torch.sort(x, descending=False)
+            late = torch.softmax(values, -1).cumsum(-1) <= 1 - self.top_p
+            late[..., -1:] = False
+            x = x.masked_fill(late.scatter(-1, indices, late), -float("inf"))
+            token = torch.multinomial(torch.softmax(x, -1), 1)
+            return token, log_probabilities.gather(-1, token)
+
+        def topk_first(x):
+            x = x.float() / self.temperature
+            values, indices = torch.topk(x, k)
+            probabilities = torch.softmax(values, -1)
+            late = probabilities.cumsum(-1) - probabilities >= self.top_p
+            place = torch.multinomial(probabilities.masked_fill(late, 0), 1)
+            total = torch.logsumexp(x, -1, keepdim=True)
+            return indices.gather(-1, place), values.gather(-1, place) - total
+
+        function = {"masks": masks, "topk_first": topk_first}[request["variant"]]
+        if request["compile"]:
+            function = torch.compile(function)
+        self.call = lambda i: function(self.x[i])
+
+
+CASES = {"layer_norm": NormCase, "rms_norm": NormCase, "softmax_topk": TopkCase,
+         "sample": SampleCase}
+
+
+def make_case(torch, request):
+    return CASES[request["op"]](torch, request)
 
 
 class CpuTimer:
     def __init__(self, torch, request):
-        case = Case(torch, request)
+        case = make_case(torch, request)
         self.case = case
         self.next = 0
         for i in range(case.count):
@@ -147,7 +224,7 @@ class CudaTimer:
         # The case is made on the stream that is captured later: autograd runs a backward on the
         # stream of its forward.
         with torch.cuda.stream(self.stream):
-            case = Case(torch, request)
+            case = make_case(torch, request)
             for i in range(case.count):
                 case.run_set(i)
         self.stream.synchronize()

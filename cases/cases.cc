@@ -33,8 +33,8 @@ class Line {
   bool empty() const { return words_.empty(); }
 
   void append_to(std::vector<Case>& cases) const {
-    if (words_.size() != 5) {
-      fail("expected five columns (tier device regime dtypes shape), got " +
+    if (words_.size() != 5 && words_.size() != 6) {
+      fail("expected five columns (tier device regime dtypes shape), or six with k, got " +
            std::to_string(words_.size()));
     }
     Case item;
@@ -43,6 +43,7 @@ class Line {
         word<DeviceKind>(1, {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}}, "device");
     item.regime = word<Regime>(2, {{"cache", Regime::cache}, {"memory", Regime::memory}}, "regime");
     read_shape(words_[4], item);
+    if (words_.size() == 6) read_k(words_[5], item);
     const std::vector<std::string_view> dtypes = split(words_[3], ",");
     if (dtypes.empty()) fail("dtypes: expected at least one, got none");
     for (const std::string_view dtype : dtypes) {
@@ -97,6 +98,14 @@ class Line {
     }
   }
 
+  void read_k(std::string_view k, Case& item) const {
+    const char* end = k.data() + k.size();
+    const auto read = std::from_chars(k.data(), end, item.k);
+    if (read.ec != std::errc{} || read.ptr != end || item.k < 1 || item.k > item.cols) {
+      fail("k: expected a number from 1 to the columns, got '" + std::string(k) + "'");
+    }
+  }
+
   std::string_view list_;
   int number_;
   std::vector<std::string_view> words_;
@@ -136,9 +145,10 @@ std::vector<Case> select(std::string_view name, const Selection& selection) {
     if (selection.tier == Tier::smoke && item.tier != Tier::smoke) continue;
     if (item.device != selection.device) continue;
     if (selection.dtype) item.dtype = *selection.dtype;
+    if (selection.k) item.k = std::min(*selection.k, item.cols);
     const bool seen = std::ranges::any_of(selected, [&](const Case& other) {
       return other.dtype == item.dtype && other.regime == item.regime && other.rows == item.rows &&
-             other.cols == item.cols;
+             other.cols == item.cols && other.k == item.k;
     });
     if (!seen) selected.push_back(item);
   }

@@ -1,14 +1,15 @@
 // The case lists of this folder, compiled into the program so that it needs no files beside it.
 //
-// One case per line, five columns, '#' starts a comment:
+// One case per line, five columns and for some operators a sixth, '#' starts a comment:
 //
-//   tier   device  regime  dtypes    shape
-//   smoke  cpu     cache   f32,bf16  64x1024
+//   tier   device  regime  dtypes    shape    k
+//   smoke  cpu     cache   f32,bf16  64x1024  8
 //
 // tier    smoke: a look of some seconds; full: everything, the smoke cases included
 // regime  cache: the data of one call stays in the caches from call to call; memory: it does not
 // dtypes  one case each
 // shape   rows x cols
+// k       how many per row an operator that selects is asked for; kDefaultK where it is left out
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,9 @@ namespace touchstone::cases {
 enum class Tier : std::uint8_t { smoke, full };
 enum class Regime : std::uint8_t { cache, memory };
 
+// What samplers usually ask for.
+inline constexpr std::int64_t kDefaultK = 50;
+
 struct Case {
   Tier tier = Tier::smoke;
   DeviceKind device = DeviceKind::cpu;
@@ -31,6 +35,7 @@ struct Case {
   DType dtype = DType::f32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
+  std::int64_t k = kDefaultK;
 
   friend bool operator==(const Case&, const Case&) = default;
 };
@@ -51,6 +56,8 @@ struct Selection {
   DeviceKind device = DeviceKind::cpu;
   // Every shape once, with this dtype instead of those listed.
   std::optional<DType> dtype;
+  // Every shape once, with this k, or as many as there are columns, instead of those listed.
+  std::optional<std::int64_t> k{};
 };
 
 // The cases a run has to do. InvalidArgument when there is no list of that name.

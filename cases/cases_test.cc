@@ -27,6 +27,14 @@ TEST(Cases, ReadsOneCasePerDtype) {
                   Case{Tier::full, DeviceKind::cuda, Regime::memory, DType::f16, 8192, 4096}));
 }
 
+TEST(Cases, ASixthColumnIsK) {
+  EXPECT_THAT(
+      parse("demo", "smoke cpu cache f32 64x1024\nsmoke cpu cache f32 64x1024 8 # why"),
+      ElementsAre(
+          Case{Tier::smoke, DeviceKind::cpu, Regime::cache, DType::f32, 64, 1024, kDefaultK},
+          Case{Tier::smoke, DeviceKind::cpu, Regime::cache, DType::f32, 64, 1024, 8}));
+}
+
 TEST(Cases, EmptyTextHasNoCases) {
   EXPECT_THAT(parse("demo", ""), IsEmpty());
   EXPECT_THAT(parse("demo", "\n\n# only words\n   \n"), IsEmpty());
@@ -54,7 +62,11 @@ INSTANTIATE_TEST_SUITE_P(
     All, CasesMistake,
     testing::Values(
         Mistake{"smoke cpu cache f32", "expected five columns"},
-        Mistake{"smoke cpu cache f32 64x64 more", "got 6"},
+        Mistake{"smoke cpu cache f32 64x64 8 more", "got 7"},
+        Mistake{"smoke cpu cache f32 64x64 more", "k: expected a number from 1"},
+        Mistake{"smoke cpu cache f32 64x64 0", "got '0'"},
+        Mistake{"smoke cpu cache f32 64x64 65", "got '65'"},
+        Mistake{"smoke cpu cache f32 64x64 8x", "got '8x'"},
         Mistake{"tiny cpu cache f32 64x64", "tier: expected smoke or full, got 'tiny'"},
         Mistake{"smoke tpu cache f32 64x64", "device: expected cpu or cuda, got 'tpu'"},
         Mistake{"smoke cpu disk f32 64x64", "regime: expected cache or memory, got 'disk'"},
@@ -96,7 +108,17 @@ TEST_P(CasesShipped, ADtypeReplacesThoseListedAndShapesAppearOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CasesShipped, testing::Values("layer_norm", "rms_norm"));
+TEST_P(CasesShipped, AKReplacesThoseListedAndShapesAppearOnce) {
+  const auto cases = select(
+      GetParam(), {.tier = Tier::full, .device = DeviceKind::cpu, .dtype = DType::f32, .k = 200});
+  for (const Case& item : cases) {
+    EXPECT_EQ(item.k, std::min<std::int64_t>(200, item.cols));
+    EXPECT_EQ(std::count(cases.begin(), cases.end(), item), 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CasesShipped,
+                         testing::Values("layer_norm", "rms_norm", "sample", "softmax_topk"));
 
 TEST(Cases, AnUnknownListIsAnError) {
   EXPECT_EQ(text("no_such_list"), "");

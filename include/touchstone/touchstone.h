@@ -1,11 +1,13 @@
 // Everything: the types and every operator.
 #pragma once
 
-#include "touchstone/core/context.h"    // IWYU pragma: export
-#include "touchstone/core/device.h"     // IWYU pragma: export
-#include "touchstone/core/dtype.h"      // IWYU pragma: export
-#include "touchstone/core/error.h"      // IWYU pragma: export
-#include "touchstone/core/tensor.h"     // IWYU pragma: export
-#include "touchstone/ops/layer_norm.h"  // IWYU pragma: export
-#include "touchstone/ops/rms_norm.h"    // IWYU pragma: export
-#include "touchstone/version.h"         // IWYU pragma: export
+#include "touchstone/core/context.h"      // IWYU pragma: export
+#include "touchstone/core/device.h"       // IWYU pragma: export
+#include "touchstone/core/dtype.h"        // IWYU pragma: export
+#include "touchstone/core/error.h"        // IWYU pragma: export
+#include "touchstone/core/tensor.h"       // IWYU pragma: export
+#include "touchstone/ops/layer_norm.h"    // IWYU pragma: export
+#include "touchstone/ops/rms_norm.h"      // IWYU pragma: export
+#include "touchstone/ops/sample.h"        // IWYU pragma: export
+#include "touchstone/ops/softmax_topk.h"  // IWYU pragma: export
+#include "touchstone/version.h"           // IWYU pragma: export

@@ -1,15 +1,21 @@
 // touchstone bench: the operators against the floor and against peers.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/fork_join.h"
 #include "bench/machine.h"
 #include "bench/norm_bench.h"
+#include "bench/session.h"
+#include "bench/topk_bench.h"
 #include "cli/arguments.h"
+#include "cli/bench_report.h"
 #include "cli/command_line.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -26,55 +32,29 @@ struct BenchOptions {
   std::string direction = "both";
   std::int64_t rows = 0;
   std::int64_t cols = 0;
+  std::int64_t k = 0;
   std::string regime = "memory";
   int threads = 0;
   std::string simd;
   std::string implementation;
   int rounds = 0;
-  std::vector<std::string> peers = {"naive", "onednn", "torch"};
+  std::vector<std::string> peers = {"naive", "partial_sort", "onednn", "torch"};
   std::string python = "python3";
   bool json = false;
 };
-
-struct Column {
-  const char* heading;
-  int width;  // negative: to the left
-};
-
-// Printed row by row while the measurement goes on, so the widths are fixed beforehand.
-constexpr Column kColumns[] = {{"op", -19},     {"dtype", -5},   {"shape", -12}, {"data in", -7},
-                               {"impl", -8},    {"us", 10},      {"+-", 6},      {"floor us", 10},
-                               {"fraction", 8}, {"copy us", 10}, {"GB/s", 7}};
-
-std::string line(const std::vector<std::string>& cells) {
-  std::string text;
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    const int width = i < std::size(kColumns) ? kColumns[i].width : 13;
-    text += i == 0 ? "" : "  ";
-    text += width < 0 ? fmt::format("{:<{}}", cells[i], -width)
-                      : fmt::format("{:>{}}", cells[i], width);
-  }
-  text.erase(text.find_last_not_of(' ') + 1);
-  return text;
-}
-
-std::string microseconds(double us) {
-  return us < 100 ? fmt::format("{:.2f}", us) : fmt::format("{:.1f}", us);
-}
 
 bool wants(const BenchOptions& options, std::string_view peer) {
   return std::ranges::find(options.peers, peer) != options.peers.end();
 }
 
-bench::NormBenchOptions norm_options(const BenchOptions& options) {
-  bench::NormBenchOptions result;
+bench::SessionOptions session_options(const BenchOptions& options) {
+  bench::SessionOptions result;
   result.device = parse_device(options.device);
   result.threads = options.threads;
   result.implementation = options.implementation;
   result.rounds = options.rounds > 0 ? options.rounds : options.tier == "full" ? 15 : 7;
-  result.forward = options.direction != "backward";
-  result.backward = options.direction != "forward";
   result.naive = wants(options, "naive");
+  result.partial_sort = wants(options, "partial_sort");
   result.onednn = wants(options, "onednn");
   result.torch = wants(options, "torch");
   result.torch_compile = wants(options, "torch_compile");
@@ -83,13 +63,19 @@ bench::NormBenchOptions norm_options(const BenchOptions& options) {
   return result;
 }
 
+bench::NormBenchOptions norm_options(const BenchOptions& options) {
+  return {.forward = options.direction != "backward", .backward = options.direction != "forward"};
+}
+
 std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions& options) {
   const DeviceKind device = parse_device(options.device).kind;
   std::optional<DType> dtype;
   if (!options.dtype.empty()) dtype = parse_dtype(options.dtype);
+  std::optional<std::int64_t> k;
+  if (options.k > 0) k = options.k;
   if (options.rows == 0) {
     return cases::select(
-        op, {.tier = cases::parse_tier(options.tier), .device = device, .dtype = dtype});
+        op, {.tier = cases::parse_tier(options.tier), .device = device, .dtype = dtype, .k = k});
   }
   cases::Case item;
   item.device = device;
@@ -97,70 +83,8 @@ std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions&
   item.dtype = dtype.value_or(DType::f32);
   item.rows = options.rows;
   item.cols = options.cols;
+  item.k = std::min(k.value_or(cases::kDefaultK), item.cols);
   return {item};
-}
-
-Json row_json(const bench::NormRow& row) {
-  Json peers = Json::array();
-  for (const bench::PeerTime& peer : row.peers) {
-    peers.push_back({{"name", peer.name}, {"us", peer.us.median}, {"spread", peer.us.spread}});
-  }
-  const bench::NormProblem& problem = row.problem;
-  return {{"op", problem.op()},
-          {"impl", row.implementation},
-          {"device", name_of(problem.device)},
-          {"dtype", name_of(problem.dtype)},
-          {"shape", {problem.rows, problem.cols}},
-          {"regime", cases::name_of(row.regime)},
-          {"sets", row.sets},
-          {"us", row.us.median},
-          {"best_us", row.us.best},
-          {"spread", row.us.spread},
-          {"bytes", problem.minimal_bytes()},
-          {"floor_us", row.floor_us},
-          {"fraction", row.fraction},
-          {"triad_floor_us", row.triad_floor_us},
-          {"copy_gbs", row.copy_gbs},
-          {"copy_same_size_us", row.copy_us},
-          {"error", row.error},
-          {"correct", row.right},
-          {"peers", peers}};
-}
-
-std::vector<std::string> row_cells(const bench::NormRow& row) {
-  const bench::NormProblem& problem = row.problem;
-  std::vector<std::string> cells = {problem.op(), std::string(name_of(problem.dtype)),
-                                    problem.shape(), std::string(cases::name_of(row.regime)),
-                                    row.implementation};
-  if (!row.right) {
-    cells.push_back(fmt::format("WRONG, error {:.1e}", row.error));
-    return cells;
-  }
-  const double rate = static_cast<double>(problem.minimal_bytes()) / row.us.median * 1e-3;
-  for (const std::string& cell :
-       {microseconds(row.us.median), fmt::format("{:.1f}%", 100 * row.us.spread),
-        microseconds(row.floor_us), fmt::format("{:.2f}", row.fraction), microseconds(row.copy_us),
-        fmt::format("{:.1f}", rate)}) {
-    cells.push_back(cell);
-  }
-  for (const bench::PeerTime& peer : row.peers) {
-    cells.push_back(fmt::format("{} {:.2f}x", peer.name, peer.us.median / row.us.median));
-  }
-  return cells;
-}
-
-Json ceiling_json(const bench::Ceiling& ceiling) {
-  return {{"copy", ceiling.copy_name},
-          {"copy_gbs", ceiling.copy_gbs},
-          {"copy_best_gbs", ceiling.copy_best_gbs},
-          {"triad_gbs", ceiling.triad_gbs},
-          {"buffer_bytes", ceiling.buffer_bytes}};
-}
-
-std::string machine_name(Device device) {
-  if (device.is_cuda()) return cuda_devices()[static_cast<std::size_t>(device.index)].name;
-  const bench::CpuInfo cpu = bench::cpu_info();
-  return fmt::format("{}, {} usable cores", cpu.model, cpu.usable_cores);
 }
 
 // What every figure needs beside it to be worth something.
@@ -172,50 +96,86 @@ Json header_json(const BenchOptions& options) {
           {"command", command_line()}};
 }
 
-void print_norm_header(const bench::NormBench& bench, const BenchOptions& options) {
-  const bench::Ceiling& ceiling = bench.ceiling();
-  const Device device = parse_device(options.device);
-  print(fmt::format(
-      "{}{}; {}; {}\n", machine_name(device),
-      device.is_cuda() ? "" : fmt::format(", {} threads, {}", bench.threads(), simd_target()),
-      bench::utc_now(), command_line()));
-  print(
-      fmt::format("copy {:.1f} GB/s ({}, best round {:.1f}), 2 reads : 1 write {:.1f} GB/s, "
-                  "buffers of {}\n",
-                  ceiling.copy_gbs, ceiling.copy_name, ceiling.copy_best_gbs, ceiling.triad_gbs,
-                  bytes_string(ceiling.buffer_bytes)));
-  const std::vector<std::string> peers = bench.peers();
-  print(fmt::format("peers: {}; \"naive 2.00x\" = it takes twice our time\n\n",
-                    peers.empty() ? "none" : fmt::format("{}", fmt::join(peers, ", "))));
+// One case of one operator.
+struct Work {
+  std::string op;
+  cases::Case item;
+};
+
+bool is_norm(const std::string& op) { return op == "layer_norm" || op == "rms_norm"; }
+
+bench::Selection selection_of(const std::string& op) {
+  return op == "sample" ? bench::Selection::sample : bench::Selection::softmax_topk;
 }
 
-void print_headings() {
-  std::vector<std::string> headings;
-  for (const Column& column : kColumns) headings.emplace_back(column.heading);
-  print(toned(line(headings), Tone::dim) + "\n");
-}
-
-// False when a result was wrong.
-bool bench_norms(const BenchOptions& options, const std::vector<std::string>& ops, Json& document) {
-  // A wrong shape or name is reported before anything is measured.
-  std::vector<std::pair<std::string, cases::Case>> work;
+// A wrong shape or name is reported before anything is measured.
+std::vector<Work> planned(const BenchOptions& options, const std::vector<std::string>& ops) {
+  std::vector<Work> work;
   for (const std::string& op : ops) {
     for (const cases::Case& item : chosen_cases(op, options)) {
-      bench::check_memory(norm_options(options), item);
-      work.emplace_back(op, item);
+      if (is_norm(op)) {
+        bench::check_norm_memory(session_options(options), norm_options(options), item);
+      } else {
+        bench::check_topk_memory(session_options(options), selection_of(op), item);
+      }
+      work.push_back({op, item});
     }
   }
+  return work;
+}
+
+// The benchmarks of the operators asked for, on one session.
+class Benches {
+ public:
+  Benches(bench::Session& session, const BenchOptions& options,
+          const std::vector<std::string>& ops) {
+    std::vector<bench::Selection> selections;
+    for (const std::string& op : ops) {
+      if (!is_norm(op)) selections.push_back(selection_of(op));
+    }
+    if (selections.size() < ops.size()) norms_.emplace(session, norm_options(options));
+    if (!selections.empty()) selections_.emplace(session, selections);
+  }
+
+  // Of both, each once, in the order in which they are measured.
+  std::vector<std::string> peers() const {
+    std::vector<std::string> names;
+    if (norms_) names = norms_->peers();
+    if (!selections_) return names;
+    for (const std::string& name : selections_->peers()) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+    return names;
+  }
+
+  std::vector<bench::BenchRow> measure(const Work& work) {
+    if (!is_norm(work.op)) return {selections_->measure(selection_of(work.op), work.item)};
+    return norms_->measure(work.op == "layer_norm" ? norm::Kind::layer : norm::Kind::rms,
+                           work.item);
+  }
+
+ private:
+  std::optional<bench::NormBench> norms_;
+  std::optional<bench::TopkBench> selections_;
+};
+
+// False when a result was wrong.
+bool bench_operators(const BenchOptions& options, const std::vector<std::string>& ops,
+                     Json& document) {
+  const std::vector<Work> work = planned(options, ops);
   auto progress = std::make_unique<Progress>();
   progress->show("measuring the copy rate");
-  bench::NormBench bench(norm_options(options));
+  bench::Session session(session_options(options));
+  Benches benches(session, options, ops);
+  session.start();
   progress = nullptr;
-  document["threads"] = bench.threads();
-  document["ceiling"] = ceiling_json(bench.ceiling());
-  document["copy_gbs"] = bench.ceiling().copy_gbs;
-  document["peer_versions"] = bench.peers();
+  document["threads"] = session.context().threads();
+  document["ceiling"] = ceiling_json(session.ceiling());
+  document["copy_gbs"] = session.ceiling().copy_gbs;
+  document["peer_versions"] = benches.peers();
   document["rows"] = Json::array();
   if (!options.json) {
-    print_norm_header(bench, options);
+    print_bench_header(session, benches.peers());
     print_headings();
   }
   bool right = true;
@@ -224,15 +184,12 @@ bool bench_norms(const BenchOptions& options, const std::vector<std::string>& op
     progress = std::make_unique<Progress>();
     progress->show(fmt::format("[{}/{}] {} {} {}x{}", i + 1, work.size(), op, name_of(item.dtype),
                                item.rows, item.cols));
-    const auto kind = op == "layer_norm" ? norm::Kind::layer : norm::Kind::rms;
-    const std::vector<bench::NormRow> rows = bench.measure(kind, item);
+    const std::vector<bench::BenchRow> rows = benches.measure(work[i]);
     progress = nullptr;
-    for (const bench::NormRow& row : rows) {
+    for (const bench::BenchRow& row : rows) {
       right = right && row.right;
       document["rows"].push_back(row_json(row));
-      if (!options.json) {
-        print(toned(line(row_cells(row)), row.right ? Tone::plain : Tone::bad) + "\n");
-      }
+      if (!options.json) print_row(row);
     }
   }
   return right;
@@ -274,14 +231,18 @@ void check(const BenchOptions& options) {
     if (!is_float) {
       throw InvalidArgument("bench: --dtype: expected f64, f32, bf16 or f16, got " + options.dtype);
     }
+    if (dtype == DType::f64 && (options.op == "softmax_topk" || options.op == "sample")) {
+      throw InvalidArgument("bench: --dtype: expected f32, bf16 or f16 for " + options.op +
+                            ", got f64");
+    }
   }
   for (const std::string& peer : options.peers) {
-    const bool known = peer == "none" || peer == "naive" || peer == "onednn" || peer == "torch" ||
-                       peer == "torch_compile";
-    if (!known) {
+    constexpr std::string_view kKnown[] = {"none",   "naive", "partial_sort",
+                                           "onednn", "torch", "torch_compile"};
+    if (std::ranges::find(kKnown, peer) == std::end(kKnown)) {
       throw InvalidArgument(
-          fmt::format("bench: --peers: expected naive, onednn, torch, torch_compile or none, "
-                      "got '{}'",
+          fmt::format("bench: --peers: expected naive, partial_sort, onednn, torch, torch_compile "
+                      "or none, got '{}'",
                       peer));
     }
   }
@@ -297,15 +258,20 @@ int run_bench(const BenchOptions& options) {
   wanted.workspace_bytes = 0;
   const Context probe(wanted);
   Json document = header_json(options);
-  std::vector<std::string> norms;
-  if (options.op == "all") norms = {"layer_norm", "rms_norm"};
-  if (options.op == "layer_norm" || options.op == "rms_norm") norms = {options.op};
+  std::vector<std::string> operators;
+  if (options.op == "all") {
+    operators = {"layer_norm", "rms_norm"};
+    // Logits are never f64.
+    if (options.dtype != "f64") operators.insert(operators.end(), {"softmax_topk", "sample"});
+  } else if (options.op != "fork_join") {
+    operators = {options.op};
+  }
   bool right = true;
-  if (!norms.empty()) right = bench_norms(options, norms, document);
+  if (!operators.empty()) right = bench_operators(options, operators, document);
   const bool fork_join =
       options.op == "fork_join" || (options.op == "all" && options.device == "cpu");
   if (fork_join) {
-    if (!options.json && !norms.empty()) print("\n");
+    if (!options.json && !operators.empty()) print("\n");
     bench_fork_join(options, document);
   }
   if (options.json) print_json(document);
@@ -317,17 +283,22 @@ int run_bench(const BenchOptions& options) {
 void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* verb = app.add_subcommand("bench", "Time the operators against the floor and peers");
-  verb->add_option("op", options->op, "layer_norm, rms_norm, fork_join or all (the default)")
-      ->check(CLI::IsMember({"layer_norm", "rms_norm", "fork_join", "all"}));
+  verb->add_option("op", options->op,
+                   "layer_norm, rms_norm, softmax_topk, sample, fork_join or all (the default)")
+      ->check(
+          CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all"}));
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
       ->check(CLI::IsMember({"smoke", "full"}));
   verb->add_option("--dtype", options->dtype, "Every shape in this dtype: f64, f32, bf16, f16");
-  verb->add_option("--direction", options->direction, "forward, backward or both (the default)")
+  verb->add_option("--direction", options->direction,
+                   "Of the norms: forward, backward or both (the default)")
       ->check(CLI::IsMember({"forward", "backward", "both"}));
   verb->add_option("--rows", options->rows, "One shape instead of the list: its rows")
       ->check(whole_number(1));
   verb->add_option("--cols", options->cols, "... and its columns")->check(whole_number(1));
+  verb->add_option("--k", options->k, "Every shape with this k: of softmax_topk, top_k of sample")
+      ->check(whole_number(1));
   verb->add_option("--regime", options->regime,
                    "... with its data in memory (the default) or cache")
       ->check(CLI::IsMember({"memory", "cache"}));
@@ -338,7 +309,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   verb->add_option("--rounds", options->rounds, "Samples per contender (smoke 7, full 15)")
       ->check(whole_number(1, 1000000));
   verb->add_option("--peers", options->peers,
-                   "naive,onednn,torch (the default), torch_compile, or none")
+                   "naive,partial_sort,onednn,torch (the default), torch_compile, or none")
       ->delimiter(',')
       ->allow_extra_args(false);
   verb->add_option("--python", options->python, "The Python that has PyTorch (python3)");

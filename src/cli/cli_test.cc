@@ -110,20 +110,26 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"bench --direction up", "--direction"}, Mistake{"bench --peers foo", "'foo'"},
         Mistake{"bench --simd MMX", "MMX"},
         Mistake{"bench layer_norm --impl fastest", "expected one of simd, plain, got 'fastest'"},
+        Mistake{"bench sample --impl fastest", "got 'fastest'"},
+        Mistake{"bench sample --dtype f64", "got f64"}, Mistake{"bench --k 0", "--k"},
         Mistake{"bench --rows 5", "both or neither"},
         Mistake{"bench --rows 99999999999999999999 --cols 2", "'99999999999999999999'"},
         Mistake{"info --op softmax", "softmax"}, Mistake{"info --op layer_norm --dtype f33", "f33"},
         Mistake{"info --op layer_norm --dtype i8", "i8"},
         Mistake{"info --op layer_norm --rows -1", "got '-1'"},
         Mistake{"info --op layer_norm --rows 9223372036854775807", "64 bits"},
-        Mistake{"info --op", "--op"}, Mistake{"info more", "'more'"},
-        Mistake{"selfcheck --jsno", "did you mean --json?"}));
+        Mistake{"info --op sample --dtype f64", "f64"},
+        Mistake{"info --op softmax_topk --cols 8 --k 9", "got 9"},
+        Mistake{"info --op sample --backward", "--backward"}, Mistake{"info --op", "--op"},
+        Mistake{"info more", "'more'"}, Mistake{"selfcheck --jsno", "did you mean --json?"}));
 
 // Sizes that cannot be served are refused before anything is allocated.
 INSTANTIATE_TEST_SUITE_P(
     Huge, CliMistake,
     testing::Values(Mistake{"bench layer_norm --rows 10000000 --cols 10000000",
                             "MiB are available"},
+                    Mistake{"bench sample --rows 10000000 --cols 10000000", "MiB"},
+                    Mistake{"bench softmax_topk --rows 4294967296 --cols 4294967296", "64 bits"},
                     Mistake{"bench layer_norm --rows 1000000000 --cols 1000000000", "64 bits"},
                     Mistake{"bench rms_norm --rows 4294967296 --cols 4294967296", "64 bits"}));
 
@@ -151,7 +157,7 @@ TEST(Cli, InfoDescribesTheMachine) {
   EXPECT_EQ(info.at("simd").at("chosen"), info.at("simd").at("targets").at(0));
   EXPECT_EQ(info.at("cuda").at("built"), built_with_cuda());
   EXPECT_EQ(info.at("cuda").at("devices").size(), cuda_devices().size());
-  EXPECT_EQ(info.at("operators").size(), 4U);
+  EXPECT_EQ(info.at("operators").size(), 6U);
 }
 
 TEST(Cli, InfoShowsWhichImplementationRuns) {
@@ -224,6 +230,26 @@ TEST(Cli, BenchRowsAreComplete) {
   EXPECT_EQ(rows.at(1).at("op"), "rms_norm_backward");
   EXPECT_EQ(rows.at(0).at("bytes"), 2 * 16 * 100 * 2);
   EXPECT_EQ(rows.at(1).at("bytes"), 3 * 16 * 100 * 2);
+}
+
+TEST(Cli, BenchRowsOfSelections) {
+  for (const std::string op : {"softmax_topk", "sample"}) {
+    const Result result =
+        touchstone("bench " + op +
+                   " --rows 3 --cols 100 --k 8 --dtype bf16 --regime cache --rounds 1 --threads 2 "
+                   "--peers naive,partial_sort --json");
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, IsEmpty());
+    const json document = json::parse(result.out);
+    ASSERT_EQ(document.at("rows").size(), 1U);
+    const json& row = document.at("rows").at(0);
+    expect_row(row);
+    EXPECT_EQ(row.at("op"), op);
+    EXPECT_EQ(row.at("k"), 8);
+    EXPECT_EQ(row.at("bytes"), 3 * 100 * 2 + 3 * 8 * (op == "sample" ? 1 : 8));
+    EXPECT_EQ(row.at("peers").size(), 2U);
+    EXPECT_GT(row.at("read_floor_us").get<double>(), 0);
+  }
 }
 
 TEST(Cli, BenchGoesOnWithoutTorch) {

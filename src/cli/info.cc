@@ -21,6 +21,7 @@ struct InfoOptions {
   std::string op;
   std::int64_t rows = 4096;
   std::int64_t cols = 1024;
+  std::int64_t k = 50;
   std::string dtype = "f32";
   std::string device = "cpu";
   bool backward = false;
@@ -35,10 +36,10 @@ struct Operator {
 const std::vector<Operator>& operators() {
   static const std::vector<DType> kCpu = {DType::f64, DType::f32, DType::bf16, DType::f16};
   static const std::vector<DType> kCuda = {DType::f32, DType::bf16, DType::f16};
-  static const std::vector<Operator> kAll = {{"layer_norm", kCpu, kCuda},
-                                             {"layer_norm_backward", kCpu, kCuda},
-                                             {"rms_norm", kCpu, kCuda},
-                                             {"rms_norm_backward", kCpu, kCuda}};
+  static const std::vector<Operator> kAll = {
+      {"layer_norm", kCpu, kCuda},    {"layer_norm_backward", kCpu, kCuda},
+      {"rms_norm", kCpu, kCuda},      {"rms_norm_backward", kCpu, kCuda},
+      {"softmax_topk", kCuda, kCuda}, {"sample", kCuda, kCuda}};
   return kAll;
 }
 
@@ -67,6 +68,29 @@ class Addresses {
   std::uintptr_t next_ = 1 << 20;
 };
 
+std::vector<ImplementationReport> selection_reports(Context& context, const InfoOptions& options) {
+  if (options.backward) {
+    throw InvalidArgument("info: --backward: expected an operator that has one, got " + options.op);
+  }
+  Addresses addresses(context.device());
+  const auto per_row = [&](DType dtype) { return addresses.take({options.rows}, dtype); };
+  const TensorView logits =
+      addresses.take({options.rows, options.cols}, parse_dtype(options.dtype));
+  if (options.op == "softmax_topk") {
+    SoftmaxTopkArgs args;
+    args.logits = logits;
+    args.probabilities = addresses.take({options.rows, options.k}, DType::f32);
+    args.indices = addresses.take({options.rows, options.k}, DType::i32);
+    return softmax_topk_implementations(context, args);
+  }
+  SampleArgs args;
+  args.logits = logits;
+  args.top_k = per_row(DType::i32), args.top_p = per_row(DType::f32);
+  args.seed = per_row(DType::i64), args.position = per_row(DType::i64);
+  args.token = per_row(DType::i32), args.log_probability = per_row(DType::f32);
+  return sample_implementations(context, args);
+}
+
 std::vector<ImplementationReport> reports(Context& context, const InfoOptions& options) {
   const DType dtype = parse_dtype(options.dtype);
   const DType statistics = dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -86,6 +110,8 @@ std::vector<ImplementationReport> reports(Context& context, const InfoOptions& o
     args.mean = column(), args.rstd = column(), args.dgamma = vector(), args.dbeta = vector();
     return layer_norm_backward_implementations(context, args);
   }
+  if (options.op == "softmax_topk" || options.op == "sample")
+    return selection_reports(context, options);
   if (!options.backward) {
     RmsNormArgs args;
     args.x = matrix(), args.y = matrix(), args.weight = vector(), args.rstd = column();
@@ -226,9 +252,10 @@ void add_info(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("info", "This machine, this build, and what would run");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->add_option("--op", options->op, "Show which implementation of an operator would run")
-      ->check(CLI::IsMember({"layer_norm", "rms_norm"}));
+      ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample"}));
   verb->add_option("--rows", options->rows, "Rows of the call")->check(whole_number(0));
   verb->add_option("--cols", options->cols, "Columns of the call")->check(whole_number(0));
+  verb->add_option("--k", options->k, "Tokens per row of softmax_topk")->check(whole_number(1));
   verb->add_option("--dtype", options->dtype, "Dtype of the call: f64, f32, bf16, f16");
   verb->add_option("--device", options->device, "cpu, cuda or cuda:<number>");
   verb->add_flag("--backward", options->backward, "The backward of the operator");

@@ -1,9 +1,12 @@
 // touchstone selfcheck: every operator, implementation, dtype and device of this machine against
 // the float64 oracle, on a handful of shapes. A look of seconds; the tests are the proof.
+#include "cli/selfcheck.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -182,34 +185,6 @@ void add_offset(Context& context, const NormProblem& problem, bench::NormData& d
   bench::touchstone_call(context, forward, data)(data.sets.front());
 }
 
-struct Outcome {
-  std::string op;
-  std::string device;
-  std::string implementation;
-  std::string dtype;
-  int shapes = 0;
-  double worst = 0;  // error over bound
-
-  bool right() const { return worst <= 1; }
-};
-
-void add_outcome(std::vector<Outcome>& outcomes, Context& context, const NormProblem& problem,
-                 const std::string& implementation, double ratio) {
-  const Outcome fresh{problem.op(),
-                      name_of(context.device()),
-                      implementation,
-                      std::string(name_of(problem.dtype)),
-                      0,
-                      0};
-  auto found = std::ranges::find_if(outcomes, [&](const Outcome& other) {
-    return other.op == fresh.op && other.device == fresh.device &&
-           other.implementation == fresh.implementation && other.dtype == fresh.dtype;
-  });
-  if (found == outcomes.end()) found = outcomes.insert(outcomes.end(), fresh);
-  ++found->shapes;
-  found->worst = std::max(found->worst, ratio);
-}
-
 // Every implementation that takes the problem.
 void check_problem(std::vector<Outcome>& outcomes, Context& context, NormProblem problem,
                    double offset) {
@@ -225,8 +200,12 @@ void check_problem(std::vector<Outcome>& outcomes, Context& context, NormProblem
       context.set_implementation(report.name);
       bench::touchstone_call(context, problem, data)(data.sets.front());
       context.synchronize();
-      add_outcome(outcomes, context, problem, report.name,
-                  forward ? check_forward(problem, data) : check_backward(problem, data));
+      add_outcome(outcomes, {.op = problem.op(),
+                             .device = name_of(context.device()),
+                             .implementation = report.name,
+                             .dtype = std::string(name_of(problem.dtype)),
+                             .worst = forward ? check_forward(problem, data)
+                                              : check_backward(problem, data)});
     }
   }
   context.set_implementation("");
@@ -257,6 +236,7 @@ std::vector<Outcome> check_device(Device device) {
       }
     }
   }
+  check_selections(outcomes, context, [&](const std::string& what) { progress.show(what); });
   return outcomes;
 }
 
@@ -300,6 +280,20 @@ int selfcheck(bool json) {
 }
 
 }  // namespace
+
+void add_outcome(std::vector<Outcome>& outcomes, const Outcome& fresh) {
+  auto found = std::ranges::find_if(outcomes, [&](const Outcome& other) {
+    return other.op == fresh.op && other.device == fresh.device &&
+           other.implementation == fresh.implementation && other.dtype == fresh.dtype;
+  });
+  if (found == outcomes.end()) {
+    outcomes.push_back(fresh);
+    found = std::prev(outcomes.end());
+    found->worst = 0;
+  }
+  ++found->shapes;
+  if (!(fresh.worst <= found->worst)) found->worst = fresh.worst;
+}
 
 void add_selfcheck(CLI::App& app, int& exit_code) {
   auto json = std::make_shared<bool>(false);

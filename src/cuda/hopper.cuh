@@ -100,4 +100,27 @@ __device__ inline void cluster_store(float4* local, std::uint32_t rank, float4 v
       : "memory");
 }
 
+// Where `local` lies in the shared memory of block `rank` of this cluster.
+__device__ inline std::uint32_t cluster_address(const void* local, std::uint32_t rank) {
+  std::uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(address)
+               : "r"(shared_address(local)), "r"(rank));
+  return address;
+}
+__device__ inline void cluster_store(std::uint32_t address, unsigned long long value) {
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(value) : "memory");
+}
+__device__ inline std::uint32_t cluster_add(std::uint32_t address, std::uint32_t value) {
+  std::uint32_t before;
+  asm volatile("atom.shared::cluster.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(address), "r"(value)
+               : "memory");
+  return before;
+}
+__device__ inline void cluster_or(std::uint32_t address, std::uint32_t value) {
+  asm volatile("red.shared::cluster.or.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 }  // namespace touchstone::cuda

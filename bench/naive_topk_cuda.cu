@@ -1,0 +1,199 @@
+// Selection on CUDA as one gets it by writing each step as its own kernel: maximum, sum, normalise,
+// select, and for samples draw. One block per row, or one thread per element or row.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <memory>
+
+#include "bench/topk_data.h"
+#include "cuda/check.h"
+#include "ops/sample/philox.h"
+
+namespace touchstone::bench {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ float load(const float* from) { return *from; }
+__device__ float load(const __half* from) { return __half2float(*from); }
+__device__ float load(const __nv_bfloat16* from) { return __bfloat162float(*from); }
+
+// A probability and its token; no token is -1.
+struct Entry {
+  float value;
+  int token;
+};
+
+__device__ bool comes_before(Entry a, Entry b) {
+  return a.value > b.value || (a.value == b.value && a.token < b.token);
+}
+
+// Joins the values of all threads of the block, in every thread.
+template <class Value, class Join>
+__device__ Value block_join(Value value, Join join) {
+  __shared__ Value partial[kThreads];
+  partial[threadIdx.x] = value;
+  __syncthreads();
+  for (unsigned width = kThreads / 2; width > 0; width /= 2) {
+    if (threadIdx.x < width) {
+      partial[threadIdx.x] = join(partial[threadIdx.x], partial[threadIdx.x + width]);
+    }
+    __syncthreads();
+  }
+  const Value result = partial[0];
+  __syncthreads();
+  return result;
+}
+
+template <class T>
+__global__ void max_kernel(const T* logits, float* largest, std::int64_t cols) {
+  const T* row = logits + blockIdx.x * cols;
+  float value = -INFINITY;
+  for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) value = fmaxf(value, load(row + i));
+  value = block_join(value, [](float a, float b) { return fmaxf(a, b); });
+  if (threadIdx.x == 0) largest[blockIdx.x] = value;
+}
+
+template <class T>
+__global__ void sum_kernel(const T* logits, const float* largest, float temperature, float* sums,
+                           std::int64_t cols) {
+  const T* row = logits + blockIdx.x * cols;
+  float sum = 0;
+  for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
+    sum += expf((load(row + i) - largest[blockIdx.x]) / temperature);
+  }
+  sum = block_join(sum, [](float a, float b) { return a + b; });
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+template <class T>
+__global__ void normalise_kernel(const T* logits, const float* largest, const float* sums,
+                                 float temperature, float* probabilities, std::int64_t rows,
+                                 std::int64_t cols) {
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= rows * cols) return;
+  const std::int64_t row = at / cols;
+  probabilities[at] = expf((load(logits + at) - largest[row]) / temperature) / sums[row];
+}
+
+// The next in order, k times.
+__global__ void select_kernel(const float* probabilities, float* values, int* tokens, int k,
+                              std::int64_t cols) {
+  const float* row = probabilities + blockIdx.x * cols;
+  Entry last = {INFINITY, -1};
+  for (int rank = 0; rank < k; ++rank) {
+    Entry best = {-1.0F, 0x7fffffff};
+    for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
+      const Entry here = {row[i], static_cast<int>(i)};
+      if (comes_before(last, here) && comes_before(here, best)) best = here;
+    }
+    last = block_join(best, [](Entry a, Entry b) { return comes_before(a, b) ? a : b; });
+    if (threadIdx.x == 0) {
+      values[static_cast<std::int64_t>(blockIdx.x) * k + rank] = last.value;
+      tokens[static_cast<std::int64_t>(blockIdx.x) * k + rank] = last.token;
+    }
+  }
+}
+
+// One thread per row.
+__global__ void draw_kernel(const float* top_values, const int* top_tokens,
+                            const std::int64_t* seed, const std::int64_t* position,
+                            float* log_probability, int* token, int k, std::int64_t rows) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (row >= rows) return;
+  const float* values = top_values + row * k;
+  double mass = 0;
+  for (int rank = 0; rank < k; ++rank) mass += static_cast<double>(values[rank]);
+  double kept_mass = 0;
+  int kept = 0;
+  while (kept < k && kept_mass < static_cast<double>(kTopP) * mass) {
+    kept_mass += static_cast<double>(values[kept++]);
+  }
+  const double u = sampling::uniform_of(seed[row], position[row]);
+  double sum = 0;
+  int rank = -1;
+  while (rank + 1 < kept && sum <= u * kept_mass) sum += static_cast<double>(values[++rank]);
+  token[row] = top_tokens[row * k + rank];
+  log_probability[row] = logf(values[rank]);
+}
+
+unsigned blocks_for(std::int64_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
+
+template <class T>
+class NaiveChain {
+ public:
+  NaiveChain(Context& context, const TopkProblem& problem, const TopkData& data)
+      : stream_(static_cast<cudaStream_t>(context.stream())),
+        problem_(problem),
+        data_(data),
+        largest_(Tensor::empty({problem.rows}, DType::f32, problem.device)),
+        sums_(Tensor::empty({problem.rows}, DType::f32, problem.device)),
+        probabilities_(Tensor::empty({problem.rows, problem.cols}, DType::f32, problem.device)) {
+    if (problem.op != Selection::sample) return;
+    top_values_ = Tensor::empty({problem.rows, problem.k}, DType::f32, problem.device);
+    top_tokens_ = Tensor::empty({problem.rows, problem.k}, DType::i32, problem.device);
+  }
+
+  void run(TopkSet& set) {
+    const cuda::DeviceScope scope(problem_.device.index);
+    const auto [rows, cols] = std::pair(problem_.rows, problem_.cols);
+    const bool sampled = problem_.op == Selection::sample;
+    const float temperature = sampled ? kTemperature : 1.0F;
+    const auto row_blocks = static_cast<unsigned>(rows);
+    const auto k = static_cast<int>(problem_.k);
+    const T* logits = static_cast<const T*>(set.logits.data());
+    float* largest = static_cast<float*>(largest_.data());
+    float* sums = static_cast<float*>(sums_.data());
+    float* probabilities = static_cast<float*>(probabilities_.data());
+    max_kernel<<<row_blocks, kThreads, 0, stream_>>>(logits, largest, cols);
+    sum_kernel<<<row_blocks, kThreads, 0, stream_>>>(logits, largest, temperature, sums, cols);
+    normalise_kernel<<<blocks_for(rows * cols), kThreads, 0, stream_>>>(
+        logits, largest, sums, temperature, probabilities, rows, cols);
+    auto* values = static_cast<float*>((sampled ? top_values_ : set.values).data());
+    auto* tokens = static_cast<int*>((sampled ? top_tokens_ : set.tokens).data());
+    select_kernel<<<row_blocks, kThreads, 0, stream_>>>(probabilities, values, tokens, k, cols);
+    if (sampled) {
+      draw_kernel<<<blocks_for(rows), kThreads, 0, stream_>>>(
+          values, tokens, static_cast<const std::int64_t*>(data_.seed.data()),
+          static_cast<const std::int64_t*>(data_.position.data()),
+          static_cast<float*>(set.values.data()), static_cast<int*>(set.tokens.data()), k, rows);
+    }
+    cuda::check_launch("naive selection");
+  }
+
+ private:
+  cudaStream_t stream_;
+  TopkProblem problem_;
+  const TopkData& data_;
+  Tensor largest_;
+  Tensor sums_;
+  Tensor probabilities_;
+  Tensor top_values_;
+  Tensor top_tokens_;
+};
+
+template <class T>
+TopkCall make_call(Context& context, const TopkProblem& problem, const TopkData& data) {
+  auto chain = std::make_shared<NaiveChain<T>>(context, problem, data);
+  return [chain](TopkSet& set) { chain->run(set); };
+}
+
+}  // namespace
+
+TopkCall naive_topk_cuda_call(Context& context, const TopkProblem& problem, const TopkData& data) {
+  switch (problem.dtype) {
+    case DType::f32:
+      return make_call<float>(context, problem, data);
+    case DType::f16:
+      return make_call<__half>(context, problem, data);
+    case DType::bf16:
+      return make_call<__nv_bfloat16>(context, problem, data);
+    default:
+      throw Unsupported("bench: dtype: expected f32, bf16 or f16 on CUDA, got " +
+                        std::string(name_of(problem.dtype)));
+  }
+}
+
+}  // namespace touchstone::bench

@@ -1,0 +1,83 @@
+// Draws one token per row from logits, with the usual controls, each per row.
+//
+// What happens to a row, in this order:
+//   1. v[i] = logits[i] + bias[i], rounded to f32; -inf where the token is not allowed.
+//   2. Penalties. A token of the row's history (prompt or output): v > 0 ? v / r : v * r with r the
+//      repetition penalty. A token that occurs c > 0 times in the output part of the
+//      history: v - c * frequency_penalty - presence_penalty. Each step is one f32 operation. A
+//      token that is -inf stays -inf.
+//   3. Temperature T: w[i] = exp((v[i] - max v) / T). T = 0 is greedy: the first token in order.
+//   4. The tokens in order (v descending, token ascending) are cut to the shortest of
+//        top_k   the first top_k
+//        top_p   the smallest prefix of what top_k leaves whose mass is >= top_p of that mass
+//        min_p   those with w[i] >= min_p * w[first]
+//      All three are prefixes of one order, so the kept set is one too, and never empty.
+//   5. One uniform u in (0, 1), from (seed, position) and nothing else, picks the token where the
+//      running sum of w first exceeds u * total. The sum runs in order when the row asks for a cut
+//      (0 < top_k < V, top_p < 1 or min_p > 0), by token index when it does not.
+//
+// log_probability and top_log_probabilities are of the whole distribution after step 3, before any
+// cut; a greedy row uses T = 1 for them. They come from the same read as the draw.
+//
+// Shapes      logits: [.., V] as for softmax_topk. Everything per row: the leading shape,
+//             contiguous. history: [.., L], tokens; negative entries are padding, and so are
+//             those of V and more. The first prompt_length[row] entries are the prompt, the rest is
+//             output. top_tokens and top_log_probabilities: [.., n], 1 <= n <= V, both or neither.
+// Dtypes      logits f32, bf16, f16; temperature, top_p, min_p, the penalties and the
+//             log-probabilities f32; top_k, history, prompt_length and status i32; seed and
+//             position i64; token and top_tokens i32 or i64 (i64 where V is beyond i32).
+// Special     -inf is a masked token and is never drawn. A row without any other, a row with NaN
+//             after step 2, and a row whose parameters are out of range (see below) get token -1
+//             and NaN log-probabilities (and top_tokens -1), and say so in the status word, which
+//             for NaN or bad parameters holds that bit alone. +inf tokens share the whole mass
+//             equally. kRowFewerThanK means fewer than n, for rows that are asked for top_tokens.
+// Randomness  Philox4x32-10, key words (low, high half of seed), counter words (low, high half of
+//             position, 0, 0); u = (upper 52 of the first 64 bits + 0.5) / 2^52, the second word
+//             being the upper half. Batch mates never change a token, and neither does the number
+//             of threads.
+// Aliasing    None: an output that overlaps anything else is refused.
+// Empty       No rows: nothing is written. V = 0 is refused.
+// Accuracy    Values and their order are exact. Log-probabilities, and the borders between tokens
+//             that u is held against, are as accurate as those of softmax_topk.
+// Promises    As softmax_topk: the same bits for any batch and split of one device.
+// Cost        One read of the logits. A row that keeps more tokens than fit in the fast path
+//             (2048), or whose cut is too close to call from one read, is read again and says so in
+//             its status word.
+#pragma once
+
+#include <vector>
+
+#include "touchstone/core/context.h"
+#include "touchstone/core/tensor.h"
+
+namespace touchstone {
+
+struct SampleArgs {
+  ConstTensorView logits{};              // [.., V]
+  ConstTensorView bias{};                // [V] or [.., V], optional
+  ConstTensorView allowed{};             // [W] or [.., W], optional: packed bits as softmax_topk
+  ConstTensorView temperature{};         // [..], optional: 1; finite, >= 0
+  ConstTensorView top_k{};               // [..], optional: 0 = all; >= 0, more than V is V
+  ConstTensorView top_p{};               // [..], optional: 1; 0 <= p <= 1, >= 1 keeps all
+  ConstTensorView min_p{};               // [..], optional: 0; 0 <= p <= 1
+  ConstTensorView repetition_penalty{};  // [..], optional: 1; finite, > 0
+  ConstTensorView frequency_penalty{};   // [..], optional: 0; finite
+  ConstTensorView presence_penalty{};    // [..], optional: 0; finite
+  ConstTensorView history{};             // [.., L], optional; needed by the penalties
+  ConstTensorView prompt_length{};       // [..], optional: 0; clamped to 0 .. L
+  ConstTensorView seed{};                // [..]
+  ConstTensorView position{};            // [..]
+  TensorView token{};                    // [..]
+  TensorView log_probability{};          // [..], optional
+  TensorView top_tokens{};               // [.., n], optional
+  TensorView top_log_probabilities{};    // [.., n], optional
+  TensorView status{};                   // [..], optional: bits as softmax_topk
+};
+
+void sample(Context& context, const SampleArgs& args);
+
+// Every implementation for the context's device, in order of preference, and what it says to this
+// call.
+std::vector<ImplementationReport> sample_implementations(Context& context, const SampleArgs& args);
+
+}  // namespace touchstone

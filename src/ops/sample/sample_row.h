@@ -1,0 +1,85 @@
+// What every implementation, on every device, must decide in the same way: the controls of a row,
+// which of them are legal, and what a penalty does to a value. constexpr, hence usable in device
+// code too.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "ops/sample/sample_problem.h"
+
+namespace touchstone::sampling {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+constexpr bool is_finite(float value) { return value - value == 0; }
+
+struct RowControls {
+  float temperature = 1;
+  std::int64_t top_k = 0;  // 1 .. vocabulary; "all" is the vocabulary
+  float top_p = 1;
+  float min_p = 0;
+  float repetition = 1;
+  float frequency = 0;
+  float presence = 0;
+  bool legal = true;
+
+  constexpr bool greedy() const { return temperature == 0; }
+  constexpr bool penalises() const { return repetition != 1 || frequency != 0 || presence != 0; }
+  // Whether the draw runs in order (by value) rather than by token.
+  constexpr bool cuts(std::int64_t vocabulary) const {
+    return top_k < vocabulary || top_p < 1 || min_p > 0;
+  }
+};
+
+constexpr RowControls row_controls(const Sampling& p, std::int64_t row) {
+  RowControls c;
+  if (p.temperature != nullptr) c.temperature = p.temperature[row];
+  if (p.top_k != nullptr) c.top_k = p.top_k[row];
+  if (p.top_p != nullptr) c.top_p = p.top_p[row];
+  if (p.min_p != nullptr) c.min_p = p.min_p[row];
+  if (p.repetition_penalty != nullptr) c.repetition = p.repetition_penalty[row];
+  if (p.frequency_penalty != nullptr) c.frequency = p.frequency_penalty[row];
+  if (p.presence_penalty != nullptr) c.presence = p.presence_penalty[row];
+  // Written so that NaN is illegal.
+  c.legal = is_finite(c.temperature) && c.temperature >= 0 && c.top_k >= 0 && c.top_p >= 0 &&
+            c.top_p <= 1 && c.min_p >= 0 && c.min_p <= 1 && is_finite(c.repetition) &&
+            c.repetition > 0 && is_finite(c.frequency) && is_finite(c.presence);
+  if (c.top_k == 0 || c.top_k > p.vocabulary) c.top_k = p.vocabulary;
+  return c;
+}
+
+// How many entries of the row's history are prompt.
+constexpr std::int64_t prompt_entries(const Sampling& p, std::int64_t row) {
+  if (p.prompt_length == nullptr || p.prompt_length[row] < 0) return 0;
+  const std::int64_t length = p.prompt_length[row];
+  return length < p.history_length ? length : p.history_length;
+}
+
+// A product that is rounded on its own, also where a compiler likes to merge it with what follows.
+constexpr float rounded_product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+// The value of a token of the history, `in_output` of whose occurrences are output. A masked token
+// stays masked whatever the penalties.
+constexpr float penalised(float value, const RowControls& c, std::int64_t in_output) {
+  if (value == kMinusInfinity) return value;
+  value = value > 0 ? value / c.repetition : rounded_product(value, c.repetition);
+  if (in_output == 0) return value;
+  const float frequency = rounded_product(static_cast<float>(in_output), c.frequency);
+  value = value - frequency;
+  return value - c.presence;
+}
+
+// Bit `token` of a packed mask.
+constexpr bool is_allowed(const std::int32_t* mask, std::int64_t token) {
+  return mask == nullptr ||
+         ((static_cast<std::uint32_t>(mask[token / 32]) >> (token % 32)) & 1) != 0;
+}
+
+}  // namespace touchstone::sampling

@@ -1,0 +1,160 @@
+// Kept sets of any size, exactly: for rows whose cut lies beyond the candidates of the scan.
+//
+// Nothing is sorted. A border (so many tokens, so much mass) is found digit by digit of the keys:
+// a histogram of counts and masses over 256 parts of an interval, the part in which the border
+// lies, and so on. The row is read once per step until what is left fits into shared memory. All
+// sums are integers, so that their order does not matter.
+#pragma once
+
+#include "ops/sample/sample_block.cuh"
+
+namespace touchstone::sampling {
+
+template <class Values>
+class OrderedSearch {
+ public:
+  __device__ OrderedSearch(const ScanShape& scan_shape, ScanShared& scan_memory,
+                           DrawShared& draw_memory, const Values& row, const Distribution& weigh)
+      : shape(scan_shape),
+        shared(scan_memory),
+        draw(draw_memory),
+        values(row),
+        distribution(weigh) {}
+
+  // The token, among those that the controls keep, at which the uniform points.
+  __device__ Key run(const RowControls& controls, double u) {
+    read_totals(controls);
+    Mass kept = kept_by_min_p;
+    Mass base = all;
+    if (controls.top_k < static_cast<std::int64_t>(count)) {
+      base = find(true, static_cast<Mass>(controls.top_k)).mass;
+      kept = min(kept, base);
+    }
+    if (controls.top_p < 1) {
+      const double needed = ceil(static_cast<double>(controls.top_p) * static_cast<double>(base));
+      const Mass least = min(max(static_cast<Mass>(needed), Mass{1}), base);
+      kept = min(kept, find(false, least).mass);
+    }
+    const Mass below = static_cast<Mass>(u * static_cast<double>(kept));
+    return find(false, min(below + 1, kept)).key;
+  }
+
+ private:
+  struct Found {
+    Key key;
+    Mass mass;  // of this token and all before it
+  };
+
+  // One read for all that is not a search.
+  __device__ void read_totals(const RowControls& controls) {
+    const auto min_p = static_cast<double>(controls.min_p);
+    Mass own = 0;
+    Mass own_kept = 0;
+    Mass own_count = 0;
+    std::uint32_t smallest = 0xffffffffU;
+    for_each_value(values, shape.vocabulary, [&](float value, std::int64_t) {
+      const double weight = distribution.weight(value);
+      const Mass mass = __double2ull_rn(weight * kMassOfOne);
+      own += mass;
+      if (weight >= min_p) own_kept += mass;
+      ++own_count;
+      smallest = min(smallest, topk::ordered(value));
+    });
+    block_prefix(own, draw.masses, all);
+    block_prefix(own_kept, draw.masses, kept_by_min_p);
+    block_prefix(own_count, draw.masses, count);
+    const auto last_token = static_cast<std::uint32_t>(shape.vocabulary - 1);
+    lowest =
+        static_cast<Key>(block_min(smallest, draw)) << 32 | static_cast<std::uint32_t>(~last_token);
+    highest = topk::key_of(distribution.largest, 0);
+  }
+
+  // The first key in order where the count, or the mass, reaches `needed`, which is at least 1 and
+  // at most that of all.
+  __device__ __noinline__ Found find(bool by_count, Mass needed) {
+    Key low = lowest;
+    Key high = highest;
+    Mass above = 0;  // mass of the tokens beyond `high`
+    int held = -1;   // keys in shared memory; none yet
+    for (;;) {
+      const int bits = 64 - __clzll(static_cast<long long>(high - low));
+      const int shift = bits > 8 ? bits - 8 : 0;
+      fill_bins(low, high, shift, held);
+      choose_bin(by_count, needed);
+      low += static_cast<Key>(draw.chosen) << shift;
+      if (shift == 0) return {low, above + draw.above_mass + draw.bin_mass[draw.chosen]};
+      high = low + min(high - low, (Key{1} << shift) - 1);  // which does not overflow
+      above += draw.above_mass;
+      needed -= by_count ? draw.above_count : draw.above_mass;
+      if (held < 0 && static_cast<int>(draw.within) <= shape.candidates) held = hold(low, high);
+    }
+  }
+
+  __device__ void fill_bins(Key low, Key high, int shift, int held) {
+    const int thread = static_cast<int>(threadIdx.x);
+    __syncthreads();  // everyone has read the last step's
+    draw.bin_mass[thread] = 0;
+    draw.bin_count[thread] = 0;
+    __syncthreads();
+    const auto add = [&](Key key) {
+      if (key < low || key > high) return;
+      const auto bin = static_cast<std::uint32_t>((key - low) >> shift);
+      atomicAdd(&draw.bin_mass[bin], distribution.mass(topk::value_of(key)));
+      atomicAdd(&draw.bin_count[bin], 1U);
+    };
+    if (held < 0) {
+      for_each_value(values, shape.vocabulary, [&](float value, std::int64_t token) {
+        add(topk::key_of(value, static_cast<std::uint32_t>(token)));
+      });
+    } else {
+      const Key* const keys = shared.candidates(shape);
+      for (int i = thread; i < held; i += kScanThreads) add(keys[i]);
+    }
+    __syncthreads();
+  }
+
+  // From the top: thread 0 has the highest bin.
+  __device__ void choose_bin(bool by_count, Mass needed) {
+    const unsigned bin = kScanThreads - 1 - threadIdx.x;
+    const Mass own_mass = draw.bin_mass[bin];
+    const Mass own_count = draw.bin_count[bin];
+    Mass total = 0;
+    const Mass masses = block_prefix(own_mass, draw.masses, total);
+    const Mass counts = block_prefix(own_count, draw.masses, total);
+    const Mass reached = by_count ? counts : masses;
+    const Mass before = by_count ? counts - own_count : masses - own_mass;
+    if (before < needed && reached >= needed) {
+      draw.chosen = bin;
+      draw.within = static_cast<std::uint32_t>(own_count);
+      draw.above_count = counts - own_count;
+      draw.above_mass = masses - own_mass;
+    }
+    __syncthreads();
+  }
+
+  // Brings the keys of an interval to shared memory; returns how many.
+  __device__ int hold(Key low, Key high) {
+    Key* const keys = shared.candidates(shape);
+    if (threadIdx.x == 0) shared.select.taken = 0;
+    __syncthreads();
+    for_each_value(values, shape.vocabulary, [&](float value, std::int64_t token) {
+      const Key key = topk::key_of(value, static_cast<std::uint32_t>(token));
+      if (key >= low && key <= high) keys[atomicAdd(&shared.select.taken, 1U)] = key;
+    });
+    __syncthreads();
+    return static_cast<int>(shared.select.taken);
+  }
+
+  const ScanShape& shape;
+  ScanShared& shared;
+  DrawShared& draw;
+  Values values;
+  Distribution distribution;
+  Mass all = 0;
+  Mass kept_by_min_p = 0;
+  Mass count = 0;  // tokens above -inf
+  Key lowest = 0;
+  Key highest = 0;
+};
+
+}  // namespace touchstone::sampling

@@ -1,0 +1,513 @@
+#include "ops/sample/sample_test_support.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <utility>
+
+#include "ops/sample/philox.h"
+#include "touchstone/core/checked.h"
+
+namespace touchstone::test {
+namespace {
+
+using Values = std::vector<double>;
+
+// A suite that never reached an implementation must not look as if it had passed it.
+class RunLog : public testing::Environment {
+ public:
+  static RunLog& instance() {
+    static auto* log =
+        static_cast<RunLog*>(testing::AddGlobalTestEnvironment(new RunLog));  // gtest owns it
+    return *log;
+  }
+  void offered(const std::string& name) { runs_[name] += 0; }
+  void ran(const std::string& name) {
+    if (!name.empty()) ++runs_[name];
+  }
+  void TearDown() override {
+    if (testing::GTEST_FLAG(filter) != "*") return;
+    for (const auto& [name, count] : runs_) {
+      std::cout << "sample " << name << ": " << count << " calls\n";
+      EXPECT_GT(count, 0) << name << " was offered and never accepted a problem";
+    }
+  }
+
+ private:
+  std::map<std::string, int> runs_;
+};
+
+[[maybe_unused]] RunLog& g_run_log = RunLog::instance();
+
+Values mask_words(const std::vector<bool>& allowed) {
+  std::vector<std::uint32_t> words(
+      static_cast<std::size_t>(ceil_div(static_cast<std::int64_t>(allowed.size()), 32)));
+  for (std::size_t i = 0; i < allowed.size(); ++i) {
+    if (allowed[i]) words[i / 32] |= 1U << (i % 32);
+  }
+  // Spare bits are ignored, so they are set.
+  if (allowed.size() % 32 != 0) words.back() |= ~0U << (allowed.size() % 32);
+  Values result;
+  for (const std::uint32_t word : words) {
+    result.push_back(static_cast<double>(std::bit_cast<std::int32_t>(word)));
+  }
+  return result;
+}
+
+// Builds the buffers of a batch.
+class Builder {
+ public:
+  explicit Builder(const Batch& batch) : batch_(batch), lead_(batch.lead) {
+    if (lead_.empty()) lead_ = {static_cast<std::int64_t>(batch.rows.size())};
+  }
+
+  Guarded matrix(DType dtype, std::int64_t cols, const Values& values) const {
+    return {test_device(), dtype, with(cols), values, batch_.layout};
+  }
+
+  Guarded logits() const {
+    Values values;
+    for (const TestRow& row : batch_.rows) {
+      values.insert(values.end(), row.logits.begin(), row.logits.end());
+    }
+    return matrix(batch_.dtype, batch_.vocabulary(), values);
+  }
+
+  Guarded bias() const {
+    const std::int64_t vocabulary = batch_.vocabulary();
+    if (!any([](const TestRow& r) { return !r.bias.empty(); })) return {};
+    if (batch_.share_bias) {
+      return {test_device(), DType::f32, {vocabulary}, batch_.rows[0].bias};
+    }
+    Values values;
+    for (const TestRow& row : batch_.rows) {
+      const Values none(row.bias.empty() ? row.logits.size() : 0);
+      values.insert(values.end(), row.bias.begin(), row.bias.end());
+      values.insert(values.end(), none.begin(), none.end());
+    }
+    return matrix(DType::f32, vocabulary, values);
+  }
+
+  Guarded allowed() const {
+    const std::int64_t words = ceil_div(batch_.vocabulary(), 32);
+    if (!any([](const TestRow& r) { return !r.allowed.empty(); })) return {};
+    if (batch_.share_mask) {
+      return {test_device(), DType::i32, {words}, mask_words(batch_.rows[0].allowed)};
+    }
+    Values values;
+    for (const TestRow& row : batch_.rows) {
+      const std::vector<bool> all(row.logits.size(), true);
+      const Values mask = mask_words(row.allowed.empty() ? all : row.allowed);
+      values.insert(values.end(), mask.begin(), mask.end());
+    }
+    return matrix(DType::i32, words, values);
+  }
+
+  // Rows whose history is shorter than the longest are padded.
+  Guarded history() const {
+    std::size_t longest = 0;
+    for (const TestRow& row : batch_.rows) longest = std::max(longest, row.history.size());
+    if (longest == 0 && batch_.leave_out_defaults) return {};
+    Values values;
+    for (const TestRow& row : batch_.rows) {
+      for (std::size_t i = 0; i < longest; ++i) {
+        values.push_back(i < row.history.size() ? static_cast<double>(row.history[i]) : -1.0);
+      }
+    }
+    return matrix(DType::i32, static_cast<std::int64_t>(longest), values);
+  }
+
+  template <class Member, class Owner>
+  Guarded per_row(DType dtype, Member Owner::*member, bool optional = true) const {
+    const TestRow defaults;
+    Values values;
+    bool needed = !optional || !batch_.leave_out_defaults;
+    for (const TestRow& row : batch_.rows) {
+      values.push_back(static_cast<double>(row.*member));
+      needed = needed || !(row.*member == defaults.*member);
+    }
+    if (!needed) return {};
+    return {test_device(), dtype, lead_, values};
+  }
+
+  Guarded output(DType dtype) const { return {test_device(), dtype, lead_}; }
+  Guarded output(DType dtype, std::int64_t cols) const {
+    return {test_device(), dtype, with(cols)};
+  }
+
+ private:
+  template <class Predicate>
+  bool any(Predicate predicate) const {
+    return std::ranges::any_of(batch_.rows, predicate);
+  }
+  std::vector<std::int64_t> with(std::int64_t cols) const {
+    std::vector<std::int64_t> shape = lead_;
+    shape.push_back(cols);
+    return shape;
+  }
+
+  const Batch& batch_;
+  std::vector<std::int64_t> lead_;
+};
+
+// Upper tail of the gamma distribution, Q(a, x): the series for small x, Lentz's continued fraction
+// for large (Numerical Recipes 6.2). Good to 1e-10, ample for a threshold of 1e-6.
+double gamma_q(double a, double x) {
+  if (x <= 0) return 1;
+  const double scale = std::exp(-x + a * std::log(x) - std::lgamma(a));
+  if (x < a + 1) {
+    double term = 1 / a;
+    double sum = term;
+    for (double n = a + 1; term > sum * 1e-15; ++n) sum += (term *= x / n);
+    return 1 - sum * scale;
+  }
+  double b = x + 1 - a;
+  double c = 1e300;
+  double d = 1 / b;
+  double h = d;
+  for (int i = 1; i < 10000; ++i) {
+    const double an = -i * (i - a);
+    b += 2;
+    d = 1 / (an * d + b);
+    c = b + an / c;
+    h *= d * c;
+    if (std::fabs(d * c - 1) < 1e-14) break;
+  }
+  return h * scale;
+}
+
+std::int32_t expected_status(const oracle::SampleDistribution& d, std::int64_t top_count) {
+  switch (d.outcome) {
+    case oracle::SampleOutcome::bad_parameter:
+      return kRowBadParameter;
+    case oracle::SampleOutcome::has_nan:
+      return kRowHasNan;
+    default:
+      return (d.has_infinity ? kRowHasInfinity : 0) | (d.above == 0 ? kRowAllMasked : 0) |
+             (d.above < top_count ? kRowFewerThanK : 0);
+  }
+}
+
+// One log-probability beside what it should be. The bound is that of the contract: a probability is
+// within (1e-6 + 2e-7 * distance) of itself; then it is rounded once to f32.
+void expect_log_probability(double actual, const TestRow& row, const oracle::SampleDistribution& d,
+                            std::int64_t token) {
+  const auto at = static_cast<std::size_t>(token);
+  const double expected = d.log_probability[at];
+  if (std::isinf(expected)) {
+    EXPECT_EQ(actual, expected) << "token " << token;
+    return;
+  }
+  const double temperature = row.temperature == 0 ? 1 : row.temperature;
+  const float largest = d.value[static_cast<std::size_t>(d.order[0])];
+  const double distance =
+      d.value[at] == largest
+          ? 0
+          : (static_cast<double>(largest) - static_cast<double>(d.value[at])) / temperature;
+  EXPECT_LE(actual, 0) << "token " << token;
+  const double bound = 1e-6 + 2e-7 * distance + rounding_error(DType::f32, expected);
+  EXPECT_LE(std::fabs(actual - expected), bound) << "token " << token << ": " << actual;
+}
+
+// What a run wrote, as numbers.
+struct Results {
+  explicit Results(const SampleRun& run)
+      : tokens(run.tokens()),
+        logs(run.log_probability.values()),
+        top_tokens(run.top_tokens.values()),
+        top_logs(run.top_log_probabilities.values()) {
+    if (run.status.defined()) statuses = run.statuses();
+  }
+
+  std::vector<std::int64_t> tokens;
+  std::vector<std::int32_t> statuses;
+  Values logs, top_tokens, top_logs;
+};
+
+void check_row(const Batch& batch, std::size_t r, const Results& got, double tolerance) {
+  const TestRow& row = batch.rows[r];
+  const oracle::SampleDistribution d = oracle::sample_distribution(row);
+  const std::int64_t token = got.tokens[r];
+  if (batch.want_status) {
+    EXPECT_EQ(got.statuses[r], expected_status(d, batch.top_count));
+  }
+  const auto n = static_cast<std::size_t>(batch.top_count);
+  if (d.outcome != oracle::SampleOutcome::drawn) {
+    EXPECT_EQ(token, -1);
+    if (batch.want_log_probability) {
+      EXPECT_TRUE(std::isnan(got.logs[r]));
+    }
+    for (std::size_t j = 0; j < n; ++j) {
+      EXPECT_EQ(got.top_tokens[r * n + j], -1);
+      EXPECT_TRUE(std::isnan(got.top_logs[r * n + j]));
+    }
+    return;
+  }
+  if (row.temperature == 0) {
+    EXPECT_EQ(token, d.order[0]);
+  } else {
+    const double u = sampling::uniform_of(row.seed, row.position);
+    EXPECT_TRUE(is_the_draw(row, u, token, tolerance));
+  }
+  if (token >= 0 && token < batch.vocabulary() && batch.want_log_probability) {
+    expect_log_probability(got.logs[r], row, d, token);
+  }
+  for (std::size_t j = 0; j < n; ++j) {
+    ASSERT_EQ(got.top_tokens[r * n + j], static_cast<double>(d.order[j])) << "rank " << j;
+    expect_log_probability(got.top_logs[r * n + j], row, d, d.order[j]);
+  }
+}
+
+}  // namespace
+
+SampleRun::SampleRun(const Batch& batch) {
+  const Builder build(batch);
+  logits = build.logits();
+  bias = build.bias();
+  allowed = build.allowed();
+  temperature = build.per_row(DType::f32, &TestRow::temperature);
+  top_k = build.per_row(DType::i32, &TestRow::top_k);
+  top_p = build.per_row(DType::f32, &TestRow::top_p);
+  min_p = build.per_row(DType::f32, &TestRow::min_p);
+  repetition = build.per_row(DType::f32, &TestRow::repetition_penalty);
+  frequency = build.per_row(DType::f32, &TestRow::frequency_penalty);
+  presence = build.per_row(DType::f32, &TestRow::presence_penalty);
+  history = build.history();
+  prompt_length = build.per_row(DType::i32, &TestRow::prompt_length);
+  seed = build.per_row(DType::i64, &TestRow::seed, false);
+  position = build.per_row(DType::i64, &TestRow::position, false);
+  token = build.output(batch.token_dtype);
+  if (batch.want_log_probability) log_probability = build.output(DType::f32);
+  if (batch.want_status) status = build.output(DType::i32);
+  if (batch.top_count > 0) {
+    top_tokens = build.output(batch.top_token_dtype, batch.top_count);
+    top_log_probabilities = build.output(DType::f32, batch.top_count);
+  }
+  args = {.logits = logits,
+          .bias = bias,
+          .allowed = allowed,
+          .temperature = temperature,
+          .top_k = top_k,
+          .top_p = top_p,
+          .min_p = min_p,
+          .repetition_penalty = repetition,
+          .frequency_penalty = frequency,
+          .presence_penalty = presence,
+          .history = history,
+          .prompt_length = prompt_length,
+          .seed = seed,
+          .position = position,
+          .token = token,
+          .log_probability = log_probability,
+          .top_tokens = top_tokens,
+          .top_log_probabilities = top_log_probabilities,
+          .status = status};
+}
+
+std::vector<std::string> SampleRun::accepting() const {
+  Context context({.device = test_device(), .threads = 1});
+  std::vector<std::string> names;
+  for (const ImplementationReport& report : sample_implementations(context, args)) {
+    RunLog::instance().offered(report.name);
+    if (report.accepted) names.push_back(report.name);
+  }
+  return names;
+}
+
+std::vector<Guarded*> SampleRun::inputs() {
+  return {&logits,     &bias,      &allowed,  &temperature, &top_k,         &top_p, &min_p,
+          &repetition, &frequency, &presence, &history,     &prompt_length, &seed,  &position};
+}
+
+std::vector<Guarded*> SampleRun::outputs() {
+  return {&token, &log_probability, &top_tokens, &top_log_probabilities, &status};
+}
+
+void SampleRun::run(Context& context) {
+  for (Guarded* output : outputs()) output->poison();
+  sample(context, args);
+  context.synchronize();
+  RunLog::instance().ran(context.implementation());
+  for (const Guarded* input : inputs()) EXPECT_TRUE(input->unchanged());
+  for (const Guarded* output : outputs()) EXPECT_TRUE(output->outside_intact());
+}
+
+std::vector<std::int64_t> SampleRun::tokens() const {
+  std::vector<std::int64_t> result;
+  for (const double value : token.values()) result.push_back(static_cast<std::int64_t>(value));
+  return result;
+}
+
+std::vector<std::int32_t> SampleRun::statuses() const {
+  std::vector<std::int32_t> result;
+  for (const double value : status.values()) {
+    result.push_back(static_cast<std::int32_t>(value) & ~kRowReadTwice);
+  }
+  return result;
+}
+
+void check_batch(const Batch& batch) {
+  SampleRun run(batch);
+  for_each_runner(run.accepting(), [&](Context& context) {
+    run.run(context);
+    const Results got(run);
+    for (std::size_t r = 0; r < batch.rows.size(); ++r) {
+      SCOPED_TRACE("row " + std::to_string(r));
+      check_row(batch, r, got, sum_tolerance(context));
+    }
+  });
+}
+
+double sum_tolerance(const Context& context) {
+  // f64 sums of at most 2^20 terms; else a few times the 1e-6 of the contract, since a prefix and
+  // the whole are both off.
+  return context.implementation() == "plain" ? 1e-10 : 4e-6;
+}
+
+testing::AssertionResult is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token,
+                                     double tolerance) {
+  const auto kept_with = [&](double factor) {
+    oracle::SampleRow shifted = row;
+    shifted.top_p = row.top_p < 1 ? std::clamp(row.top_p * factor, 0.0, 1.0) : 1;
+    // Weights equal to the first are equal in any arithmetic: nothing shifts at 1.
+    shifted.min_p = row.min_p < 1 ? std::clamp(row.min_p / factor, 0.0, 1.0) : 1;
+    return oracle::sample_distribution(shifted).kept;
+  };
+  const oracle::SampleDistribution d = oracle::sample_distribution(row);
+  if (std::ranges::find(d.order, token) == d.order.end()) {
+    return testing::AssertionFailure() << token << " is no token";
+  }
+  const std::int64_t fewest = std::min(d.kept, kept_with(1 - tolerance));
+  const std::int64_t most = std::max(d.kept, kept_with(1 + tolerance));
+  const bool by_token =
+      d.kept == static_cast<std::int64_t>(d.order.size()) && std::ranges::is_sorted(d.drawn);
+  for (std::int64_t kept = fewest; kept <= most; ++kept) {
+    const auto& walk = by_token ? d.drawn : d.order;
+    double mass = 0;
+    for (std::int64_t i = 0; i < kept; ++i) {
+      mass += d.weight[static_cast<std::size_t>(walk[static_cast<std::size_t>(i)])];
+    }
+    double before = 0;
+    for (std::int64_t i = 0; i < kept; ++i) {
+      const std::int64_t at = walk[static_cast<std::size_t>(i)];
+      const double after = before + d.weight[static_cast<std::size_t>(at)];
+      const bool hit =
+          after > before && before <= (u + tolerance) * mass && after >= (u - tolerance) * mass;
+      if (at == token && hit) return testing::AssertionSuccess();
+      before = after;
+    }
+  }
+  return testing::AssertionFailure()
+         << "u = " << u << " picks " << d.token(u) << " of " << d.kept << " kept, not " << token;
+}
+
+std::vector<std::int64_t> draw_many(Context& context, const Batch& one_row, std::int64_t draws) {
+  const TestRow& row = one_row.rows.at(0);
+  // Controls and positions for every draw, one row of everything else for all of them: stride 0.
+  const SampleRun shared(one_row);
+  TestRow draw = row;
+  draw.logits = {0};
+  draw.bias.clear();
+  draw.allowed.clear();
+  draw.history.clear();
+  Batch many = one_row;
+  many.leave_out_defaults = true;
+  many.rows.assign(static_cast<std::size_t>(draws), draw);
+  for (std::int64_t i = 0; i < draws; ++i) many.rows[static_cast<std::size_t>(i)].position += i;
+  SampleRun run(many);
+  const auto repeat = [&](const Guarded& one) {
+    if (!one.defined()) return ConstTensorView{};
+    const std::int64_t cols = one.view().shape[1];
+    const std::int64_t shape[] = {draws, cols};
+    const ConstTensorView view =
+        make_view(static_cast<const void*>(one.view().data), shape, one.dtype(), one.view().device);
+    return with_stride(view, 0, 0);
+  };
+  run.args.logits = repeat(shared.logits);
+  run.args.bias = repeat(shared.bias);
+  run.args.allowed = repeat(shared.allowed);
+  run.args.history = repeat(shared.history);
+  run.run(context);
+  std::vector<std::int64_t> counts(row.logits.size());
+  for (const std::int64_t token : run.tokens()) {
+    if (token < 0 || token >= static_cast<std::int64_t>(counts.size())) {
+      ADD_FAILURE() << token << " is no token";
+      continue;
+    }
+    ++counts[static_cast<std::size_t>(token)];
+  }
+  return counts;
+}
+
+double chi_square_p(const std::vector<std::int64_t>& counts,
+                    const std::vector<double>& probability) {
+  double draws = 0;
+  for (const std::int64_t count : counts) draws += static_cast<double>(count);
+  double statistic = 0;
+  int cells = 0;
+  double rare_expected = 0;
+  double rare_counted = 0;
+  const auto add = [&](double expected, double counted) {
+    statistic += (counted - expected) * (counted - expected) / expected;
+    ++cells;
+  };
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const double expected = probability[i] * draws;
+    const auto counted = static_cast<double>(counts[i]);
+    if (expected == 0 && counted > 0) return 0;
+    if (expected >= 10) {
+      add(expected, counted);
+    } else {
+      rare_expected += expected;
+      rare_counted += counted;
+    }
+  }
+  if (rare_expected >= 10) add(rare_expected, rare_counted);
+  return cells < 2 ? 1 : gamma_q((cells - 1) / 2.0, statistic / 2);
+}
+
+std::vector<double> random_logits(std::int64_t count, double scale, DType dtype,
+                                  std::uint64_t seed) {
+  return rounded(random_values({.scale = scale}, count, seed), dtype);
+}
+
+TestRow random_row(std::int64_t vocabulary, DType dtype, std::uint64_t seed) {
+  const Random random(seed * 7919 + 17);
+  std::int64_t at = 0;
+  const auto uniform = [&] { return random.uniform(at++); };
+  const auto one_in = [&](double n) { return uniform() * n < 1; };
+  const auto f32 = [](double value) { return static_cast<double>(static_cast<float>(value)); };
+  TestRow row;
+  row.seed = static_cast<std::int64_t>(random.bits(at++) >> 20);
+  row.position = static_cast<std::int64_t>(random.bits(at++) >> 40);
+  row.logits = random_logits(vocabulary, std::exp(4 * uniform() - 1), dtype, seed);
+  if (one_in(2)) row.temperature = one_in(4) ? 0 : f32(0.1 + 2 * uniform());
+  if (one_in(2)) row.top_p = f32(uniform());
+  if (one_in(3)) row.min_p = f32(0.3 * uniform() * uniform());
+  if (one_in(2)) {
+    row.top_k = 1 + static_cast<std::int64_t>(uniform() * static_cast<double>(vocabulary));
+    if (one_in(2)) row.top_k = std::min<std::int64_t>(row.top_k, 50);
+  }
+  if (one_in(3)) row.bias = rounded(random_values({.scale = 2}, vocabulary, seed + 1), DType::f32);
+  if (one_in(3)) {
+    for (std::int64_t i = 0; i < vocabulary; ++i) row.allowed.push_back(random.bits(i) % 4 != 0);
+    row.allowed[static_cast<std::size_t>(seed) % row.allowed.size()] = true;
+  }
+  if (one_in(2)) {
+    const auto length = static_cast<std::int64_t>(40 * uniform());
+    for (std::int64_t i = 0; i < length; ++i) {
+      row.history.push_back(one_in(5) ? -1
+                                      : static_cast<std::int64_t>(uniform() * uniform() *
+                                                                  static_cast<double>(vocabulary)));
+    }
+    row.prompt_length = static_cast<std::int64_t>(uniform() * 40);
+    if (one_in(2)) row.repetition_penalty = f32(0.5 + 1.5 * uniform());
+    if (one_in(2)) row.frequency_penalty = f32(uniform() - 0.3);
+    if (one_in(2)) row.presence_penalty = f32(uniform() - 0.3);
+  }
+  return row;
+}
+
+}  // namespace touchstone::test

@@ -1,0 +1,97 @@
+// What the sampling tests share: a batch of rows, the call on guarded buffers, and the judgement of
+// what came back against the oracle.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "oracle/sample.h"
+#include "tests/support/compare.h"
+#include "tests/support/guarded.h"
+#include "tests/support/random.h"
+#include "tests/support/runners.h"
+#include "touchstone/ops/sample.h"
+#include "touchstone/ops/softmax_topk.h"
+
+namespace touchstone::test {
+
+inline constexpr DType kLogitDTypes[] = {DType::f32, DType::bf16, DType::f16};
+
+// One row with what the oracle does not need to know.
+struct TestRow : oracle::SampleRow {
+  std::int64_t seed = 1;
+  std::int64_t position = 0;
+};
+
+struct Batch {
+  std::vector<TestRow> rows{};
+  DType dtype = DType::f32;
+  DType token_dtype = DType::i32;
+  DType top_token_dtype = DType::i64;
+  std::int64_t top_count = 0;
+  Layout layout = {};                // of logits, a bias per row and the history
+  std::vector<std::int64_t> lead{};  // empty: {rows}
+  // What all rows have alike may be given once, and what all rows leave at its default may be left
+  // out. Both are how most callers call.
+  bool share_bias = false;
+  bool share_mask = false;
+  bool leave_out_defaults = false;
+  bool want_log_probability = true;
+  bool want_status = true;
+
+  std::int64_t vocabulary() const { return static_cast<std::int64_t>(rows.at(0).logits.size()); }
+};
+
+// Guarded buffers for one batch. run() poisons the outputs, calls the operator, waits, and expects
+// that nothing but the outputs was written.
+struct SampleRun {
+  explicit SampleRun(const Batch& batch);
+  std::vector<std::string> accepting() const;  // implementations that take the call
+  void run(Context& context);
+
+  std::vector<std::int64_t> tokens() const;
+  std::vector<std::int32_t> statuses() const;  // without kRowReadTwice, which is a matter of taste
+
+  std::vector<Guarded*> inputs();
+  std::vector<Guarded*> outputs();
+
+  Guarded logits, bias, allowed, temperature, top_k, top_p, min_p, repetition, frequency, presence,
+      history, prompt_length, seed, position;
+  Guarded token, log_probability, top_tokens, top_log_probabilities, status;
+  SampleArgs args;
+};
+
+// Runs the batch on every implementation and SIMD target and holds every row against the oracle.
+void check_batch(const Batch& batch);
+
+// Whether `token` is what the uniform picks, or would be if sums were off by `tolerance` of the
+// whole: a uniform that close to a border has two right answers, and so has a cut.
+testing::AssertionResult is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token,
+                                     double tolerance);
+
+// How far sums and weights of an implementation may be off: `plain` works in f64, the others as
+// softmax_topk promises.
+double sum_tolerance(const Context& context);
+
+// Draws `draws` tokens from one row with one seed and the positions 0, 1, ..; counts them by token.
+// Anything else than a token fails the test.
+std::vector<std::int64_t> draw_many(Context& context, const Batch& one_row, std::int64_t draws);
+
+// The probability of a chi-square statistic at least as large as that of `counts` under
+// `probability`. A token of probability 0 that was drawn gives 0. Tokens expected less than ten
+// times are put together.
+double chi_square_p(const std::vector<std::int64_t>& counts,
+                    const std::vector<double>& probability);
+
+// `count` logits, center 0, that the dtype holds exactly.
+std::vector<double> random_logits(std::int64_t count, double scale, DType dtype,
+                                  std::uint64_t seed);
+
+// A row with random controls: every one of them is at its default in a good part of the rows.
+TestRow random_row(std::int64_t vocabulary, DType dtype, std::uint64_t seed);
+
+}  // namespace touchstone::test

@@ -1,0 +1,265 @@
+// What must hold whatever the numbers are: the same bits for any batch, split, alignment and
+// stride; random problems against the sort; contexts that share nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "ops/softmax_topk/softmax_topk_test_support.h"
+
+namespace touchstone::test {
+namespace {
+
+std::vector<std::string> every_implementation(const TopkProblem& p) {
+  return TopkRun(p, make_data(p)).accepting();
+}
+
+// Row r of the data, as data of one row.
+TopkData one_row(const TopkProblem& p, const TopkData& data, std::int64_t row) {
+  const auto cut = [&](const auto& all, std::int64_t cols) {
+    if (all.empty()) return all;
+    using Values = std::decay_t<decltype(all)>;
+    return Values(all.begin() + row * cols, all.begin() + (row + 1) * cols);
+  };
+  return {.logits = cut(data.logits, p.vocabulary),
+          .bias = cut(data.bias, p.vocabulary),
+          .banned = cut(data.banned, p.vocabulary),
+          .temperature = cut(data.temperature, 1),
+          .own_temperature = cut(data.own_temperature, 1)};
+}
+
+std::vector<TopkProblem> different_problems() {
+  return {
+      {.lead = {5}, .vocabulary = 50257, .k = 64},
+      {.lead = {3}, .vocabulary = 33333, .k = 2048, .dtype = DType::bf16},
+      {.lead = {7}, .vocabulary = 20000, .k = 1, .dtype = DType::f16, .temperature = {0.5, 2}},
+      {.lead = {40}, .vocabulary = 128, .k = 8, .dtype = DType::bf16},
+      {.lead = {9}, .vocabulary = 1000, .k = 1000, .bias = PerToken::rows},
+      {.lead = {4},
+       .vocabulary = 30000,
+       .k = 300,
+       .bias = PerToken::shared,
+       .allowed = PerToken::rows,
+       .temperature = {0.9, 1.1, 1.2},
+       .renormalise = true,
+       .wide_indices = true},
+  };
+}
+
+// A row alone has the bits it has in company.
+TEST(SoftmaxTopkBits, BatchMates) {
+  for (const TopkProblem& p : different_problems()) {
+    SCOPED_TRACE(p.describe());
+    const TopkData data = make_data(p);
+    TopkRun together(p, data);
+    for_each_runner(together.accepting(), [&](Context& context) {
+      together.run(context);
+      const std::vector<double> tokens = together.indices.values();
+      const std::vector<std::byte> probabilities = together.probabilities.bytes();
+      const std::vector<std::byte> logs = together.log_probabilities.bytes();
+      const std::vector<std::byte> sums = together.log_sum_exp.bytes();
+      for (std::int64_t r = 0; r < p.rows(); ++r) {
+        TopkProblem q = p;
+        q.lead = {1};
+        TopkRun alone(q, one_row(p, data, r));
+        alone.run(context);
+        const auto part = [&](const auto& all, std::int64_t each) {
+          using Values = std::decay_t<decltype(all)>;
+          return Values(all.begin() + r * each, all.begin() + (r + 1) * each);
+        };
+        EXPECT_EQ(alone.indices.values(), part(tokens, p.k)) << "row " << r;
+        EXPECT_TRUE(same_bits(alone.probabilities, part(probabilities, 4 * p.k))) << "row " << r;
+        EXPECT_TRUE(same_bits(alone.log_probabilities, part(logs, 4 * p.k))) << "row " << r;
+        EXPECT_TRUE(same_bits(alone.log_sum_exp, part(sums, 4))) << "row " << r;
+      }
+    });
+  }
+}
+
+TEST(SoftmaxTopkBits, Threads) {
+  if (on_gpu()) GTEST_SKIP() << "CPU threads";
+  for (TopkProblem p : different_problems()) {
+    for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{2}, p.rows()}) {
+      p.lead = {rows};
+      SCOPED_TRACE(p.describe());
+      const TopkData data = make_data(p);
+      for_each_runner(every_implementation(p), [&](Context& context) {
+        const std::string& name = context.implementation();
+        const std::vector<std::byte> expected = answer_bits(p, data, name, 1);
+        for (const int threads : {2, 3, 5}) {
+          EXPECT_TRUE(answer_bits(p, data, name, threads) == expected) << threads << " threads";
+        }
+      });
+    }
+  }
+}
+
+TEST(SoftmaxTopkBits, AlignmentAndStride) {
+  for (TopkProblem p : different_problems()) {
+    const TopkData data = make_data(p);
+    for_each_runner(every_implementation(p), [&](Context& context) {
+      p.layout = {};
+      const std::vector<std::byte> expected = answer_bits(p, data, context.implementation(), 2);
+      for (const Layout layout : {Layout{.offset = 1}, Layout{.row_gap = 1, .offset = 3},
+                                  Layout{.row_gap = 64, .offset = 7}}) {
+        p.layout = layout;
+        EXPECT_TRUE(answer_bits(p, data, context.implementation(), 2) == expected) << p.describe();
+      }
+    });
+  }
+}
+
+// A second run finds the scratch memory of the first.
+TEST(SoftmaxTopkBits, OneContextForEverything) {
+  const std::vector<TopkProblem> problems = different_problems();
+  for_each_implementation(every_implementation(problems[0]), [&](Context& shared) {
+    for (int round = 0; round < 2; ++round) {
+      for (const TopkProblem& p : problems) {
+        const TopkData data = make_data(p);
+        TopkRun run(p, data);
+        run.run(shared);
+        EXPECT_TRUE(run.bits() == answer_bits(p, data, shared.implementation(), kTestThreads))
+            << p.describe();
+      }
+    }
+  });
+}
+
+TEST(SoftmaxTopkBits, ContextsShareNothing) {
+  const std::vector<TopkProblem> problems = different_problems();
+  std::vector<TopkData> data;
+  std::vector<std::vector<std::byte>> expected;
+  for (const TopkProblem& p : problems) {
+    data.push_back(make_data(p));
+    expected.push_back(answer_bits(p, data.back(), "", 1));
+  }
+  std::vector<int> wrong(4);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t i = 0; i < problems.size(); ++i) {
+        const std::size_t at = (i + 2 * t) % problems.size();
+        wrong[t] += answer_bits(problems[at], data[at], "", 2) == expected[at] ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(wrong.size(), 0));
+}
+
+// All rows are one row; rows that overlap; the bias and the mask spread over the rows the same way.
+TEST(SoftmaxTopkLayout, RowsInOnePlace) {
+  for (const std::int64_t stride : {0, 1, 37}) {
+    TopkProblem p{.lead = {6}, .vocabulary = 4500, .k = 50, .bias = PerToken::rows};
+    p.allowed = PerToken::rows;
+    TopkData data = make_data(p);
+    const std::vector<double> signal =
+        rounded(random_values({.scale = 3}, 6 * stride + p.vocabulary, 11), DType::f32);
+    for (std::int64_t r = 0; r < 6; ++r) {
+      for (std::int64_t i = 0; i < p.vocabulary; ++i) {
+        const auto at = static_cast<std::size_t>(r * p.vocabulary + i);
+        data.logits[at] = signal[static_cast<std::size_t>(r * stride + i)];
+        data.bias[at] = data.bias[static_cast<std::size_t>(i)];
+        data.banned[at] = data.banned[static_cast<std::size_t>(i)];
+      }
+    }
+    const auto expected = expected_rows(p, data);
+    const Guarded source(test_device(), DType::f32, {std::ssize(signal)}, signal);
+    TopkRun run(p, data);
+    run.args.logits.data = source.view().data;
+    run.args.logits.stride[0] = stride;
+    run.args.bias.stride[0] = 0;
+    run.args.allowed.stride[0] = 0;
+    for_each_runner(run.accepting(), [&](Context& context) {
+      run.run(context);
+      expect_matches(p, data, run, expected);
+    });
+  }
+}
+
+// Offsets beyond 31 bits: many rows, all of them the same memory.
+TEST(SoftmaxTopkLayout, MoreElementsThan31Bits) {
+  const std::int64_t rows = sanitized_size(70000, 500);
+  TopkProblem p{.lead = {1}, .vocabulary = 50257, .k = 3};
+  const TopkData data = make_data(p);
+  const Guarded logits(test_device(), DType::f32, {1, p.vocabulary}, data.logits);
+  const std::vector<double> tokens = [&] {
+    const auto expected = expected_rows(p, data);
+    return std::vector<double>(expected[0].tokens.begin(), expected[0].tokens.end());
+  }();
+  Guarded probabilities(test_device(), DType::f32, {rows, p.k});
+  Guarded indices(test_device(), DType::i32, {rows, p.k});
+  ConstTensorView spread = logits;
+  spread.shape[0] = rows;
+  spread.stride[0] = 0;
+  const SoftmaxTopkArgs args{.logits = spread, .probabilities = probabilities, .indices = indices};
+  for_each_implementation(every_implementation(p), [&](Context& context) {
+    if (context.implementation() == "plain") return;  // would take a minute
+    probabilities.poison();
+    indices.poison();
+    softmax_topk(context, args);
+    context.synchronize();
+    const std::vector<double> all = indices.values();
+    const std::vector<double> weights = probabilities.values();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      ASSERT_EQ(all[i], tokens[i % tokens.size()]) << "place " << i;
+      ASSERT_EQ(weights[i], weights[i % tokens.size()]) << "place " << i;
+    }
+  });
+}
+
+// ---- random problems -----------------------------------------------------------------------
+
+// Values that collide often, or never, or lie in few places, or are far apart.
+Pattern random_pattern(std::uint64_t kind, std::uint64_t seed) {
+  const Random random(seed);
+  const auto draw = [=](std::int64_t r, std::int64_t i) { return random.normal(r * 1000003 + i); };
+  switch (kind) {
+    case 0:
+      return draw;
+    case 1:
+      return [=](auto r, auto i) { return std::round(draw(r, i)); };
+    case 2:
+      return [=](auto r, auto i) { return draw(r, i) > 2 ? 1.0 : 0.0; };
+    case 3:
+      return [=](auto r, auto i) { return std::ldexp(draw(r, i), static_cast<int>(i % 40) - 20); };
+    case 4:
+      return [=](auto r, auto i) { return draw(r, i) - 1e-4 * static_cast<double>(i); };
+    case 5:
+      return [=](auto r, auto i) { return draw(r, i) > 1 ? draw(r, i) : -kInfinity; };
+    default:
+      return [=](auto r, auto i) { return 1e4 * draw(r, i); };
+  }
+}
+
+TEST(SoftmaxTopkRandom, AgainstTheSort) {
+  const int count = static_cast<int>(sanitized_size(400, 60));
+  for (int n = 0; n < count; ++n) {
+    const Random random(static_cast<std::uint64_t>(n) + 500);
+    const auto pick = [&](int i, std::uint64_t below) {
+      return static_cast<std::int64_t>(random.bits(i) % below);
+    };
+    TopkProblem p;
+    p.lead = {1 + pick(0, 6)};
+    // Small ones as often as large ones.
+    p.vocabulary = 1 + pick(1, std::uint64_t{1} << (1 + pick(2, 14)));
+    p.k = 1 + pick(3, static_cast<std::uint64_t>(pick(4, 3) == 0 ? p.vocabulary
+                                                                 : std::min(p.vocabulary, {70})));
+    p.dtype = std::array{DType::f32, DType::bf16, DType::f16}[static_cast<std::size_t>(pick(5, 3))];
+    p.pattern = random_pattern(random.bits(6) % 7, random.bits(7));
+    p.bias = static_cast<PerToken>(pick(8, 3));
+    p.allowed = static_cast<PerToken>(pick(9, 3));
+    p.allowed_share = random.uniform(10);
+    p.scale_temperature = std::exp2(8 * random.uniform(11) - 4);
+    if (pick(12, 2) == 0) p.temperature = {0.25, 1, 3};
+    p.renormalise = pick(13, 2) == 0;
+    p.wide_indices = pick(14, 2) == 0;
+    p.layout = {.row_gap = pick(15, 4), .offset = pick(16, 5)};
+    p.seed = static_cast<std::uint64_t>(n) + 1;
+    check(p);
+  }
+}
+
+}  // namespace
+}  // namespace touchstone::test

@@ -1,0 +1,303 @@
+#include "ops/softmax_topk/softmax_topk_test_support.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include "touchstone/core/checked.h"
+
+namespace touchstone::test {
+namespace {
+
+// A suite that never reached an implementation must not look as if it had passed it.
+class RunLog : public testing::Environment {
+ public:
+  static RunLog& instance() {
+    static auto* log =
+        static_cast<RunLog*>(testing::AddGlobalTestEnvironment(new RunLog));  // gtest owns it
+    return *log;
+  }
+  void offered(const std::string& name) { runs_[name] += 0; }
+  void ran(const std::string& name) {
+    if (!name.empty()) ++runs_[name];  // empty: the library chose
+  }
+  void TearDown() override {
+    if (testing::GTEST_FLAG(filter) != "*") return;
+    for (const auto& [name, count] : runs_) {
+      std::cout << "softmax_topk " << name << ": " << count << " calls\n";
+      EXPECT_GT(count, 0) << name << " was offered and never accepted a problem";
+    }
+  }
+
+ private:
+  std::map<std::string, int> runs_;
+};
+
+// Registered before main() runs the tests.
+[[maybe_unused]] RunLog& g_run_log = RunLog::instance();
+
+std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// The first row of what make_data repeats for every row.
+template <class T>
+std::vector<double> argument_rows(const std::vector<T>& all, std::int64_t cols, PerToken kind) {
+  const auto end = kind == PerToken::shared ? all.begin() + cols : all.end();
+  return {all.begin(), end};
+}
+
+// Packed as the contract says, as i32. Spare bits are set, to be ignored.
+std::vector<double> packed_allowed(const TopkProblem& p, const TopkData& data) {
+  const std::int64_t words = ceil_div(p.vocabulary, 32);
+  const std::int64_t rows = p.allowed == PerToken::shared ? 1 : p.rows();
+  std::vector<double> result;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t w = 0; w < words; ++w) {
+      std::uint32_t word = 0;
+      for (std::int64_t bit = 0; bit < 32; ++bit) {
+        const std::int64_t token = 32 * w + bit;
+        const bool banned =
+            token < p.vocabulary && data.banned[as_size(r * p.vocabulary + token)] != 0;
+        if (!banned) word |= std::uint32_t{1} << bit;
+      }
+      result.push_back(static_cast<double>(static_cast<std::int32_t>(word)));
+    }
+  }
+  return result;
+}
+
+std::vector<std::int64_t> per_token_shape(const TopkProblem& p, PerToken kind, std::int64_t last) {
+  return kind == PerToken::shared ? std::vector<std::int64_t>{last} : p.shape(last);
+}
+
+}  // namespace
+
+Pattern normal_pattern(double scale, std::uint64_t seed) {
+  return [=](std::int64_t row, std::int64_t token) {
+    return scale * Random(seed * 7919 + static_cast<std::uint64_t>(row)).normal(token);
+  };
+}
+
+std::int64_t TopkProblem::rows() const {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : lead) count *= extent;
+  return count;
+}
+
+std::vector<std::int64_t> TopkProblem::shape(std::int64_t last) const {
+  std::vector<std::int64_t> result = lead;
+  result.push_back(last);
+  return result;
+}
+
+std::string TopkProblem::describe() const {
+  const auto name = [](PerToken kind) {
+    return kind == PerToken::none ? "none" : kind == PerToken::shared ? "shared" : "per row";
+  };
+  std::ostringstream text;
+  text << "softmax_topk " << shape_string(shape(vocabulary)) << " k " << k << " " << name_of(dtype)
+       << ", bias " << name(bias) << ", allowed " << name(allowed) << ", temperatures "
+       << temperature.size() << " x " << scale_temperature << ", gap " << layout.row_gap
+       << ", offset " << layout.offset << ", seed " << seed;
+  if (renormalise) text << ", renormalised";
+  if (wide_indices) text << ", i64";
+  return text.str();
+}
+
+TopkData make_data(const TopkProblem& p) {
+  const std::int64_t rows = p.rows();
+  TopkData data;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t i = 0; i < p.vocabulary; ++i) data.logits.push_back(p.pattern(r, i));
+  }
+  data.logits = rounded(data.logits, p.dtype);
+  const Random random(p.seed * 31 + 5);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t bias_row = p.bias == PerToken::shared ? 0 : r;
+    const std::int64_t allowed_row = p.allowed == PerToken::shared ? 0 : r;
+    for (std::int64_t i = 0; i < p.vocabulary; ++i) {
+      if (p.bias != PerToken::none) {
+        data.bias.push_back(random.normal(bias_row * p.vocabulary + i));
+      }
+      if (p.allowed != PerToken::none) {
+        const double draw = random.uniform((allowed_row + 1) * p.vocabulary * 3 + i);
+        data.banned.push_back(draw < p.allowed_share ? 0 : 1);
+      }
+    }
+    double temperature = p.scale_temperature;
+    if (!p.temperature.empty()) {
+      const double own = p.temperature[as_size(r) % p.temperature.size()];
+      data.own_temperature.push_back(own);
+      temperature *= static_cast<double>(static_cast<float>(own));
+    }
+    data.temperature.push_back(temperature);
+  }
+  data.bias = rounded(data.bias, DType::f32);
+  return data;
+}
+
+TopkRun::TopkRun(const TopkProblem& p, const TopkData& data) {
+  const Device device = test_device();
+  logits = Guarded(device, p.dtype, p.shape(p.vocabulary), data.logits, p.layout);
+  if (!data.own_temperature.empty()) {
+    temperature = Guarded(device, DType::f32, p.lead, data.own_temperature);
+  }
+  if (p.bias != PerToken::none) {
+    bias = Guarded(device, DType::f32, per_token_shape(p, p.bias, p.vocabulary),
+                   argument_rows(data.bias, p.vocabulary, p.bias));
+  }
+  if (p.allowed != PerToken::none) {
+    allowed = Guarded(device, DType::i32, per_token_shape(p, p.allowed, ceil_div(p.vocabulary, 32)),
+                      packed_allowed(p, data));
+  }
+  probabilities = Guarded(device, DType::f32, p.shape(p.k));
+  indices = Guarded(device, p.wide_indices ? DType::i64 : DType::i32, p.shape(p.k));
+  if (p.extras) {
+    log_probabilities = Guarded(device, DType::f32, p.shape(p.k));
+    log_sum_exp = Guarded(device, DType::f32, p.lead);
+    status = Guarded(device, DType::i32, p.lead);
+  }
+  args = {.logits = logits,
+          .temperature = temperature,
+          .bias = bias,
+          .allowed = allowed,
+          .probabilities = probabilities,
+          .indices = indices,
+          .log_probabilities = log_probabilities,
+          .log_sum_exp = log_sum_exp,
+          .status = status,
+          .scale_temperature = p.scale_temperature,
+          .renormalise = p.renormalise};
+}
+
+std::vector<std::string> TopkRun::accepting() const {
+  Context context({.device = test_device(), .threads = 1});
+  std::vector<std::string> names;
+  for (const ImplementationReport& report : softmax_topk_implementations(context, args)) {
+    RunLog::instance().offered(report.name);
+    if (report.accepted) names.push_back(report.name);
+  }
+  return names;
+}
+
+void TopkRun::run(Context& context) {
+  for (Guarded* output : {&probabilities, &indices, &log_probabilities, &log_sum_exp, &status}) {
+    output->poison();
+  }
+  softmax_topk(context, args);
+  context.synchronize();
+  RunLog::instance().ran(context.implementation());
+  for (const Guarded* input : {&logits, &temperature, &bias, &allowed}) {
+    EXPECT_TRUE(input->unchanged());
+  }
+  EXPECT_TRUE(probabilities.outside_intact()) << "probabilities";
+  EXPECT_TRUE(indices.outside_intact()) << "indices";
+  EXPECT_TRUE(log_probabilities.outside_intact()) << "log_probabilities";
+  EXPECT_TRUE(log_sum_exp.outside_intact()) << "log_sum_exp";
+  EXPECT_TRUE(status.outside_intact()) << "status";
+}
+
+std::vector<std::byte> TopkRun::bits() const {
+  std::vector<std::byte> all;
+  for (const Guarded* output : {&probabilities, &indices, &log_probabilities, &log_sum_exp}) {
+    const std::vector<std::byte> bytes = output->bytes();
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  for (const double word : status.values()) {
+    all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowReadTwice));
+  }
+  return all;
+}
+
+std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& p, const TopkData& data) {
+  const oracle::SoftmaxTopk problem{
+      .rows = p.rows(),
+      .vocabulary = p.vocabulary,
+      .k = p.k,
+      .logits = data.logits.data(),
+      .bias = data.bias.empty() ? nullptr : data.bias.data(),
+      .banned = data.banned.empty() ? nullptr : data.banned.data(),
+      .temperature = data.temperature.data(),
+      .renormalise = p.renormalise,
+  };
+  std::vector<oracle::SoftmaxTopkRow> rows;
+  for (std::int64_t r = 0; r < p.rows(); ++r) rows.push_back(softmax_topk_row(problem, r));
+  return rows;
+}
+
+std::int32_t expected_status(const oracle::SoftmaxTopkRow& row) {
+  if (row.bad_temperature) return kRowBadParameter;
+  if (row.has_nan) return kRowHasNan;
+  return (row.has_infinity ? kRowHasInfinity : 0) | (row.all_masked ? kRowAllMasked : 0) |
+         (row.fewer_than_k ? kRowFewerThanK : 0);
+}
+
+void expect_matches(const TopkProblem& p, const TopkData& data, const TopkRun& run,
+                    const std::vector<oracle::SoftmaxTopkRow>& rows) {
+  Expected probability;
+  Expected log_probability;
+  Expected log_sum_exp;
+  std::vector<double> tokens;
+  std::vector<double> status;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const oracle::SoftmaxTopkRow& row = rows[r];
+    for (std::size_t j = 0; j < row.tokens.size(); ++j) {
+      tokens.push_back(static_cast<double>(row.tokens[j]));
+      // The bound of the contract; +inf has no distance to itself.
+      const double distance = (row.largest - row.values[j]) / data.temperature[r];
+      const double relative = 1e-6 + (std::isfinite(distance) ? 2e-7 * distance : 0);
+      // A subnormal result is rounded once as a weight and once as a probability.
+      const double subnormal = row.probability[j] < 0x1p-120 ? 2 * 0x1p-149 : 0;
+      probability.value.push_back(row.probability[j]);
+      probability.bound.push_back(row.probability[j] > 0 ? relative * row.probability[j] + subnormal
+                                                         : subnormal);
+      // A relative error of p is an absolute one of log p.
+      log_probability.value.push_back(row.log_probability[j]);
+      log_probability.bound.push_back(
+          std::isfinite(row.log_probability[j])
+              ? 1e-6 + relative + 2 * rounding_error(DType::f32, row.log_probability[j])
+              : 0);
+    }
+    log_sum_exp.value.push_back(row.log_sum_exp);
+    // Of the sum, and of the two numbers that are added.
+    log_sum_exp.bound.push_back(
+        std::isfinite(row.log_sum_exp)
+            ? 1e-6 + rounding_error(DType::f32, row.log_sum_exp) +
+                  rounding_error(DType::f32, row.largest / data.temperature[r])
+            : 0);
+    status.push_back(expected_status(row));
+  }
+  EXPECT_EQ(run.indices.values(), tokens) << "indices";
+  EXPECT_TRUE(close(run.probabilities.values(), probability, DType::f32, p.k)) << "probabilities";
+  if (!p.extras) return;
+  EXPECT_TRUE(close(run.log_probabilities.values(), log_probability, DType::f32, p.k))
+      << "log_probabilities";
+  EXPECT_TRUE(close(run.log_sum_exp.values(), log_sum_exp, DType::f32)) << "log_sum_exp";
+  std::vector<double> words = run.status.values();
+  for (double& word : words) word = static_cast<std::int32_t>(word) & ~kRowReadTwice;
+  EXPECT_EQ(words, status) << "status";
+}
+
+void check(const TopkProblem& p) {
+  SCOPED_TRACE(p.describe());
+  const TopkData data = make_data(p);
+  const std::vector<oracle::SoftmaxTopkRow> expected = expected_rows(p, data);
+  TopkRun run(p, data);
+  for_each_runner(run.accepting(), [&](Context& context) {
+    run.run(context);
+    expect_matches(p, data, run, expected);
+  });
+}
+
+std::vector<std::byte> answer_bits(const TopkProblem& p, const TopkData& data,
+                                   const std::string& implementation, int threads) {
+  Context context({.device = test_device(), .threads = threads, .implementation = implementation});
+  TopkRun run(p, data);
+  run.run(context);
+  return run.bits();
+}
+
+}  // namespace touchstone::test

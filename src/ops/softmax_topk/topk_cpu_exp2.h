@@ -1,0 +1,192 @@
+// 2^x for the SIMD implementation of softmax_topk. No #pragma once: read once per target, after
+// cpu/simd.h.
+//
+// x = v * s - c with an integer c near the largest v * s. It is split into a grid point and a rest
+// without ever being rounded itself: fma(v, s, magic - c) rounds the exact x to the grid, and
+// fma(v, s, -(grid point + c)) is the exact rest, rounded once. So large logits lose nothing, and
+// sums with different c are brought together by exact powers of two.
+#include <cmath>
+#include <cstdint>
+
+#if defined(TOUCHSTONE_TOPK_CPU_EXP2_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_TOPK_CPU_EXP2_H_
+#undef TOUCHSTONE_TOPK_CPU_EXP2_H_
+#else
+#define TOUCHSTONE_TOPK_CPU_EXP2_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace touchstone::topk::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Grid points per octave, as a power of two. With vectors of 8 or 16 lanes one permutation looks up
+// the fraction of 2^x, which saves two terms of the polynomial.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+constexpr int kGridBits = 4;
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+constexpr int kGridBits = 3;
+#else
+constexpr int kGridBits = 0;
+#endif
+
+// Bits of 2^(j / grid) less those that the shifted grid point brings itself.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+alignas(64) constexpr std::uint32_t kFractions[16] = {
+    0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
+    0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+alignas(64) constexpr std::uint32_t kFractions[8] = {
+    0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
+#endif
+
+// Added to x, leaves the nearest grid point in the low bits.
+constexpr float kMagic = 0x1.8p23F / static_cast<float>(1 << kGridBits);
+// Beyond this c the grid point plus c is not exact, at any grid.
+constexpr double kMostReference = 0x1p18;
+// Terms below 2^-120 of the largest are taken for that: 2^20 of them are 2^-100 of the sum.
+constexpr double kLowestExponent = -120;
+
+// NaN stays NaN, which is how it is found: x86 and Arm return the second operand, or NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> at_least(D d, hn::Vec<D> v, hn::Vec<D> low) {
+  (void)d;
+#if HWY_ARCH_X86 && HWY_TARGET < HWY_EMU128
+  return hn::Max(low, v);
+#else
+  return hn::IfThenElse(hn::Lt(v, low), low, v);
+#endif
+}
+
+// 2^f for |f| <= 1/2, error 5e-9 before rounding, 1 exactly at 0.
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_half(D d, hn::Vec<D> f) {
+  auto p = hn::MulAdd(hn::Set(d, 0.0001545316295F), f, hn::Set(d, 0.001339086336F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.009618082557F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.05550357114F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.2402265076F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.693147188F));
+  return hn::MulAdd(p, f, hn::Set(d, 1.0F));
+}
+
+// 2^f for f at most half a grid step from 0.
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_rest(D d, hn::Vec<D> f) {
+  if constexpr (kGridBits == 0) return exp2_half(d, f);
+  // Errors 4e-8 and 2e-9.
+  const bool wide = kGridBits == 3;
+  auto p = hn::MulAdd(hn::Set(d, wide ? 0.05550801511F : 0.05550508525F), f,
+                      hn::Set(d, wide ? 0.2402546864F : 0.2402335516F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.6931471806F));
+  return hn::MulAdd(p, f, hn::Set(d, 1.0F));
+}
+
+// 2^(the grid point in the low bits of t).
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_grid(D d, hn::Vec<D> t) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, t);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  // Not IndicesFromVec, which wants indices below the number of lanes. The instruction looks at no
+  // other bits, and masking them off would be one operation in a dozen.
+  const auto table = hn::Load(du, kFractions);
+  const decltype(hn::IndicesFromVec(du, bits)) low_bits{bits.raw};
+  const auto fraction = hn::TableLookupLanes(table, low_bits);
+#else
+  const auto fraction = hn::Set(du, 0x3f800000U);
+#endif
+  return hn::BitCast(d, hn::Add(hn::ShiftLeft<23 - kGridBits>(bits), fraction));
+}
+
+// A power of two in two factors, one near 1 and one on the grid. Sums of products are then made by
+// fused multiply and add.
+template <class D>
+struct Factors {
+  hn::Vec<D> near;
+  hn::Vec<D> grid;
+};
+
+// What turns v of a segment, or of a row, into 2^(v * s - reference).
+struct Exponent {
+  // `largest` is finite; s the f32 nearest to log2(e) / T.
+  Exponent(float largest, float scale) : s(scale), m(largest) {
+    const double product = static_cast<double>(largest) * static_cast<double>(scale);
+    integral = HWY_NATIVE_FMA != 0 && std::abs(product) < kMostReference;
+    reference = integral ? std::nearbyint(product) : product;
+    shift = kMagic - static_cast<float>(integral ? reference : 0);
+    // Finite, lest -inf pass: |reference| < 2^18 and T <= 2^100.
+    const double low = (reference + kLowestExponent) / static_cast<double>(scale);
+    lowest = static_cast<float>(integral ? low : 0);
+  }
+
+  float s;
+  float m;
+  bool integral;  // reference is an integer; else it is m * s, and x is (v - m) * s
+  double reference;
+  float shift;
+  float lowest;  // if integral: what lies below counts as this
+};
+
+// The exact split; e.integral.
+template <class D>
+HWY_INLINE Factors<D> exp2_exact(D d, hn::Vec<D> v, const Exponent& e) {
+  const auto s = hn::Set(d, e.s);
+  const auto shift = hn::Set(d, e.shift);
+  v = at_least(d, v, hn::Set(d, e.lowest));
+  const auto t = hn::MulAdd(v, s, shift);
+  const auto f = hn::MulSub(v, s, hn::Sub(t, shift));
+  return {exp2_rest(d, f), exp2_grid(d, t)};
+}
+
+// x = (v - m) * s, for references that are large and for targets without fused multiply and add.
+// Halved first, since v - m may be beyond the finite numbers where s is small.
+template <class D>
+HWY_INLINE hn::Vec<D> exponent_from_distance(D d, hn::Vec<D> v, const Exponent& e) {
+  const auto half = hn::Set(d, 0.5F);
+  return hn::Mul(hn::MulSub(v, half, hn::Set(d, 0.5F * e.m)), hn::Set(d, 2 * e.s));
+}
+
+template <class D>
+HWY_INLINE Factors<D> exp2_distance(D d, hn::Vec<D> v, const Exponent& e) {
+  const auto shift = hn::Set(d, kMagic);
+  const auto x =
+      at_least(d, exponent_from_distance(d, v, e), hn::Set(d, static_cast<float>(kLowestExponent)));
+  const auto t = hn::Add(x, shift);
+  return {exp2_rest(d, hn::Sub(x, hn::Sub(t, shift))), exp2_grid(d, t)};
+}
+
+// For the outputs: down to the smallest subnormal, and 0 for -inf. Not as fast.
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_full(D d, hn::Vec<D> v, const Exponent& e) {
+  const hn::RebindToSigned<D> di;
+  constexpr float kRounding = 0x1.8p23F;
+  const auto s = hn::Set(d, e.s);
+  hn::Vec<D> n;
+  hn::Vec<D> f;
+  if (e.integral) {
+    // The lowest v that is not 0 anyway lies 150 octaves below.
+    const double low = (e.reference - 160) / static_cast<double>(e.s);
+    v = hn::Max(v, hn::Set(d, static_cast<float>(low)));
+    const auto shift = hn::Set(d, kRounding - static_cast<float>(e.reference));
+    const auto grid = hn::Sub(hn::MulAdd(v, s, shift), shift);
+    f = hn::MulSub(v, s, grid);
+    n = hn::Sub(grid, hn::Set(d, static_cast<float>(e.reference)));
+  } else {
+    const auto x = hn::Max(exponent_from_distance(d, v, e), hn::Set(d, -160.0F));
+    const auto shift = hn::Set(d, kRounding);
+    n = hn::Sub(hn::Add(x, shift), shift);
+    f = hn::Sub(x, n);
+  }
+  // In two steps, so that each factor is a normal number.
+  const auto exponent = hn::ConvertTo(di, n);
+  const auto part = hn::ShiftRight<1>(exponent);
+  const auto bias = hn::Set(di, 127);
+  const auto a = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(part, bias)));
+  const auto b = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(exponent, part), bias)));
+  return hn::Mul(hn::Mul(exp2_half(d, f), a), b);
+}
+
+}  // namespace touchstone::topk::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,578 @@
+// The end of a row in the SIMD implementation, for every target: the floor under the winners, the
+// winners in order, and the outputs.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+
+#include "ops/softmax_topk/topk_cpu.h"
+#include "touchstone/ops/softmax_topk.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/softmax_topk/topk_cpu_finish.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h, as Highway asks.
+#include "cpu/simd.h"
+#include "ops/softmax_topk/topk_cpu_exp2.h"
+#include "ops/softmax_topk/topk_cpu_values.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace touchstone::topk::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+namespace sd = touchstone::simd::HWY_NAMESPACE;
+
+using Tag = hn::ScalableTag<float>;
+using Vector = hn::Vec<Tag>;
+
+// ---- the floor ---------------------------------------------------------------------------------
+
+// The element with r larger ones before it in descending order. Compares each with each, without a
+// branch that depends on the numbers: for few. n is a multiple of the lanes.
+HWY_INLINE float ranked(const float* a, std::size_t n, std::size_t r) {
+  const Tag d;
+  for (std::size_t i = 0;; ++i) {
+    const auto v = hn::Set(d, a[i]);
+    std::size_t above = 0;
+    std::size_t at_least = 0;
+    for (std::size_t j = 0; j < n; j += hn::Lanes(d)) {
+      const auto other = hn::LoadU(d, a + j);
+      above += hn::CountTrue(d, hn::Gt(other, v));
+      at_least += hn::CountTrue(d, hn::Ge(other, v));
+    }
+    if (above <= r && r < at_least) return a[i];
+  }
+}
+
+// Moves the elements above (or below) the pivot to the front, returns their number. n is a multiple
+// of the lanes.
+template <bool kAbove>
+HWY_INLINE std::size_t keep_side(float* to, const float* from, std::size_t n, float pivot) {
+  const Tag d;
+  const auto p = hn::Set(d, pivot);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const auto v = hn::LoadU(d, from + i);
+    const auto side = kAbove ? hn::Gt(v, p) : hn::Lt(v, p);
+    // Not CompressStore: on some processors that instruction costs a hundred cycles. Never ahead of
+    // the reading, since kept <= i.
+    hn::StoreU(hn::Compress(v, side), d, to + kept);
+    kept += hn::CountTrue(d, side);
+  }
+  return kept;
+}
+
+HWY_INLINE std::size_t count_at_least(const float* a, std::size_t n, float pivot) {
+  const Tag d;
+  const auto p = hn::Set(d, pivot);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    count += hn::CountTrue(d, hn::Ge(hn::LoadU(d, a + i), p));
+  }
+  return count;
+}
+
+// Elements spread over the n of `a`: what is near rank r of n there is near rank r * kSample / n
+// here.
+constexpr std::size_t kSample = 32;
+
+HWY_INLINE void take_sample(const float* a, std::size_t n, float* sample) {
+  for (std::size_t i = 0; i < kSample; ++i) sample[i] = a[(2 * i + 1) * n / (2 * kSample)];
+}
+
+HWY_INLINE float guess_pivot(const float* a, std::size_t n, std::size_t k) {
+  float sample[kSample];
+  take_sample(a, n, sample);
+  return ranked(sample, kSample, std::min(kSample - 1, k * kSample / n));
+}
+
+// The exact way: the k-th largest of n by quickselect. `room` has n elements and those of a vector
+// more.
+float select_exactly(const float* maxima, std::size_t n, std::size_t k, float* room) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr int kRounds = 16;  // after which the guesses were unlucky
+  constexpr std::size_t kFew = 64;
+  const float* a = maxima;
+  std::size_t above = 0;  // elements left out because they are larger than all that remain
+  for (int round = 0; round < kRounds && n > kFew; ++round) {
+    const float pivot = guess_pivot(a, n, k - above);
+    const std::size_t at_least = above + count_at_least(a, n, pivot);
+    std::size_t kept;
+    if (at_least < k) {
+      kept = keep_side<false>(room, a, n, pivot);
+      above = at_least;
+    } else {
+      kept = keep_side<true>(room, a, n, pivot);
+      if (above + kept < k) return pivot;
+    }
+    // Whole vectors again, filled up from below: the padding is last in order and k is not there.
+    n = (kept + lanes - 1) / lanes * lanes;
+    std::fill(room + kept, room + n, -kInfinity);
+    a = room;
+  }
+  if (n <= kFew) return ranked(a, n, k - above - 1);
+  if (a != room) std::copy_n(a, n, room);
+  std::nth_element(room, room + (k - above - 1), room + n, std::greater<>());
+  return room[k - above - 1];
+}
+
+// A number with at least k and, if that can be had, at most `enough` of the n maxima at or above
+// it. Counting is cheaper than moving, so: guess, count, and guess again between the two counts
+// that enclose k, along a line through their logarithms, since tails are near exponential.
+float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_t enough,
+                   float largest, float* room) {
+  constexpr int kGuesses = 8;
+  if (n <= 2 * kSample) return ranked(maxima, n, k - 1);
+  float sample[kSample];
+  take_sample(maxima, n, sample);
+  std::size_t rank = std::min(kSample - 1, k * kSample / n);
+  float pivot = ranked(sample, kSample, rank);
+  float high = largest;
+  float high_count = 0;  // logarithms
+  float low = -std::numeric_limits<float>::infinity();
+  float low_count = 0;
+  const float target = std::log2(0.5F * static_cast<float>(k + enough));
+  for (int guess = 0; guess < kGuesses; ++guess) {
+    const std::size_t count = count_at_least(maxima, n, pivot);
+    if (count >= k && count <= enough) return pivot;
+    if (count < k) {
+      high = pivot;
+      high_count = std::log2(static_cast<float>(std::max<std::size_t>(count, 1)));
+    } else {
+      low = pivot;
+      low_count = std::log2(static_cast<float>(count));
+    }
+    if (low_count == 0) {  // nothing reaches k yet: further down the sample
+      rank = std::min(kSample - 1, 2 * rank + 2);
+      pivot = ranked(sample, kSample, rank);
+    } else {
+      pivot = high + (low - high) * ((target - high_count) / (low_count - high_count));
+    }
+    if (!(pivot > low && pivot < high)) break;  // also where the numbers are not finite
+  }
+  return select_exactly(maxima, n, k, room);
+}
+
+// ---- the winners -------------------------------------------------------------------------------
+
+// Unsigned order of keys = descending order of values; -0 equals 0.
+HWY_INLINE std::uint32_t key_of(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value + 0.0F);
+  return bits ^ ((bits >> 31) != 0 ? 0U : 0x7fffffffU);
+}
+
+HWY_INLINE float value_of(std::uint32_t key) {
+  return std::bit_cast<float>(key ^ ((key >> 31) != 0 ? 0U : 0x7fffffffU));
+}
+
+struct Found {
+  std::size_t above = 0;   // in candidates
+  std::size_t equals = 0;  // in equals
+};
+
+// Appends the places of the set bits, counted from `first`, to `places`; returns how many. Writes
+// kFewBits whether there are or not: most words have no more, and the branch is then foreseen.
+constexpr std::size_t kFewBits = 3;
+
+HWY_INLINE std::size_t append_places(std::uint64_t word, std::size_t first, std::uint32_t* places) {
+  const auto count = static_cast<std::size_t>(std::popcount(word));
+  // Never 0 for countr_zero, which would ask: half of the words have a bit less than the other
+  // half, and the branch would be foreseen by nobody.
+  constexpr std::uint64_t kTop = std::uint64_t{1} << 63;
+  const auto take_lowest = [&] {
+    const auto place = first + static_cast<std::size_t>(std::countr_zero(word | kTop));
+    word &= word - 1;
+    return static_cast<std::uint32_t>(place);
+  };
+  static_assert(kFewBits == 3);
+  places[0] = take_lowest();
+  places[1] = take_lowest();
+  places[2] = take_lowest();
+  if (HWY_UNLIKELY(count > kFewBits)) {
+    for (std::size_t i = kFewBits; i < count; ++i) places[i] = take_lowest();
+  }
+  return count;
+}
+
+constexpr std::size_t kLanes = hn::MaxLanes(Tag());
+constexpr std::size_t kBlockTokens = kBlockVectors * kLanes;
+constexpr std::size_t kWordTokens = std::min<std::size_t>(64, kBlockTokens);
+constexpr std::size_t kBlockWords = kBlockTokens / kWordTokens;
+
+// Bit i of the words, kWordTokens to each, says whether value i of a block reaches the floor.
+template <class T>
+HWY_INLINE void mark_block(const T* values, std::size_t n, Vector floor, std::uint64_t* words) {
+  const Tag d;
+  // In registers: parts stored to memory and read back as a word would wait for each other.
+  const auto mark = [&](std::size_t i, Vector v) HWY_ATTR {
+    std::uint64_t bits = 0;
+    hn::StoreMaskBits(d, hn::Ge(v, floor), reinterpret_cast<std::uint8_t*>(&bits));
+    return bits << i % kWordTokens;
+  };
+  if (n == kBlockTokens) {
+    HWY_UNROLL(2)
+    for (std::size_t w = 0; w < kBlockWords; ++w) {
+      std::uint64_t word = 0;
+      HWY_UNROLL(8)
+      // Last first: a chain of shifts that the compiler leaves in scalar registers.
+      for (std::size_t i = kWordTokens; i > 0; i -= kLanes) {
+        word = word << kLanes | mark(0, sd::load(d, values + w * kWordTokens + i - kLanes));
+      }
+      words[w] = word;
+    }
+    return;
+  }
+  std::fill_n(words, kBlockWords, 0);
+  for (std::size_t i = 0; i < n; i += kLanes) {
+    words[i / kWordTokens] |= mark(i, load_or_lowest(d, values + i, n - i));
+  }
+  // Lanes past the end hold -inf, which may be the floor.
+  if (n % kWordTokens != 0) words[n / kWordTokens] &= (std::uint64_t{1} << n % kWordTokens) - 1;
+}
+
+// Sorts `count` places of `values` into candidates, with the bits of the value for a key as yet,
+// and equals.
+template <class T>
+HWY_INLINE void take_places(const T* values, const std::uint32_t* places, std::size_t count,
+                            std::size_t token, float floor, std::size_t k,
+                            const RowScratch& scratch, Found* found) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float v = convert<float>(values[places[i]]);
+    const std::uint64_t t = token + places[i];
+    if (v > floor) {
+      scratch.candidates[found->above++] = std::uint64_t{std::bit_cast<std::uint32_t>(v)} << 32 | t;
+    } else if (found->equals < k) {
+      scratch.equals[found->equals++] = static_cast<std::uint32_t>(t);
+    }
+  }
+}
+
+// The blocks of a coarse group whose maximum reaches the floor, as bits.
+HWY_INLINE std::uint32_t blocks_above(const float* fine, std::size_t blocks, Vector floor) {
+  const Tag d;
+  std::uint32_t result = 0;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    const bool reached = !hn::AllFalse(d, hn::Ge(hn::LoadU(d, fine + b * kLanes), floor));
+    result |= static_cast<std::uint32_t>(reached) << b;
+  }
+  return result;
+}
+
+// Every token above the floor and the first k at it, by token.
+template <class T>
+HWY_INLINE Found collect(const Topk& p, std::int64_t row, float floor, const ScratchSizes& sizes,
+                         const RowScratch& scratch) {
+  const Tag d;
+  constexpr std::size_t kGroup = kCoarseBlocks * kBlockTokens;
+  const auto low = hn::Set(d, floor);
+  const auto tokens = static_cast<std::size_t>(p.vocabulary);
+  const auto k = static_cast<std::size_t>(p.k);
+  const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
+  const bool plain = p.bias == nullptr && p.allowed == nullptr;
+  std::uint32_t places[kGroup + kFewBits];
+  Found found;
+  for (std::size_t c = 0; c < sizes.coarse; ++c) {
+    if (hn::AllFalse(d, hn::Ge(hn::LoadU(d, scratch.coarse + c * kLanes), low))) continue;
+    const std::size_t first = c * kGroup;
+    const std::size_t end = std::min(tokens - first, kGroup);
+    const std::size_t blocks = (end + kBlockTokens - 1) / kBlockTokens;
+    const std::uint32_t above =
+        blocks_above(scratch.fine + c * kCoarseBlocks * kLanes, blocks, low);
+    std::size_t count = 0;
+    for (std::uint32_t rest = above; rest != 0; rest &= rest - 1) {
+      const std::size_t i = static_cast<std::size_t>(std::countr_zero(rest)) * kBlockTokens;
+      const std::size_t n = std::min(kBlockTokens, end - i);
+      std::uint64_t words[kBlockWords];
+      if (plain) {
+        mark_block(x + first + i, n, low, words);
+      } else {
+        load_values<T>(p, row, first + i, n, scratch.values + i);
+        mark_block(scratch.values + i, n, low, words);
+      }
+      for (std::size_t w = 0; w < kBlockWords; ++w) {
+        count += append_places(words[w], i + w * kWordTokens, places + count);
+      }
+    }
+    if (plain) {
+      take_places(x + first, places, count, first, floor, k, scratch, &found);
+    } else {
+      take_places(scratch.values, places, count, first, floor, k, scratch, &found);
+    }
+  }
+  return found;
+}
+
+// ---- their order -------------------------------------------------------------------------------
+
+// Each goes to the place that the number of smaller ones gives it. For few. Room for whole vectors.
+void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t i = n; i % lanes != 0; ++i) a[i] = ~std::uint64_t{0};
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto own = hn::Set(d, a[i]);
+    std::size_t rank = 0;
+    for (std::size_t j = 0; j < n; j += lanes) {
+      rank += hn::CountTrue(d, hn::Lt(hn::LoadU(d, a + j), own));
+    }
+    to[rank] = a[i];
+  }
+}
+
+// From the bits of values to keys, for whole vectors.
+HWY_INLINE void make_keys(Candidate* a, std::size_t n) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto sign = hn::Set(d, std::uint64_t{1} << 63);
+  const auto value_bits = hn::Set(d, std::uint64_t{0x7fffffff} << 32);
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    auto c = hn::LoadU(d, a + i);
+    // -0 to 0: all but the sign is 0 in the upper half.
+    const auto zero = hn::Eq(hn::And(c, value_bits), hn::Zero(d));
+    c = hn::IfThenElse(zero, hn::AndNot(sign, c), c);
+    const auto negative = hn::BitCast(d, hn::BroadcastSignBit(hn::BitCast(di, c)));
+    hn::StoreU(hn::Xor(c, hn::AndNot(negative, value_bits)), d, a + i);
+  }
+}
+
+constexpr int kDigitBits = 10;
+constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
+
+// The digit of a candidate's distance to the least. Past the last bit, it is that bit again.
+HWY_INLINE std::size_t digit_of(Candidate c, Candidate least, int shift) {
+  return (c - least) >> std::min(shift, 63) & (kDigits - 1);
+}
+
+// From counts to the places where the elements of each digit begin.
+HWY_INLINE void places_from_counts(std::uint32_t* counts) {
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < kDigits; ++i) {
+    const std::uint32_t count = counts[i];
+    counts[i] = sum;
+    sum += count;
+  }
+}
+
+HWY_INLINE void scatter(const Candidate* a, std::size_t n, Candidate least, int shift,
+                        std::uint32_t* places, Candidate* to) {
+  for (std::size_t i = 0; i < n; ++i) to[places[digit_of(a[i], least, shift)]++] = a[i];
+}
+
+// By the two digits from `shift` on. Stable; the result is in `a` again.
+void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift, Candidate* room) {
+  std::uint32_t low[kDigits] = {};
+  std::uint32_t high[kDigits] = {};
+  for (std::size_t i = 0; i < n; ++i) {
+    ++low[digit_of(a[i], least, shift)];
+    ++high[digit_of(a[i], least, shift + kDigitBits)];
+  }
+  places_from_counts(low);
+  places_from_counts(high);
+  scatter(a, n, least, shift, low, room);
+  scatter(room, n, least, shift + kDigitBits, high, a);
+}
+
+// Puts a nearly sorted array in order: looks for elements smaller than the one before them, a
+// vector at a time, and inserts those. Gives up, with all elements still there, when they are many.
+bool sort_by_insertion(Candidate* a, std::size_t n) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t moves = 2 * n;
+  for (std::size_t i = 1; i < n; i += lanes) {
+    const std::size_t end = std::min(n, i + lanes);
+    if (end == i + lanes && hn::AllFalse(d, hn::Lt(hn::LoadU(d, a + i), hn::LoadU(d, a + i - 1)))) {
+      continue;
+    }
+    for (std::size_t m = i; m < end; ++m) {
+      const Candidate c = a[m];
+      std::size_t j = m;
+      for (; j > 0 && a[j - 1] > c && moves > 0; --j, --moves) a[j] = a[j - 1];
+      a[j] = c;
+    }
+  }
+  return moves > 0;
+}
+
+// Returns where the result is, in `a` or in `room`. All values lie between `floor` and `largest`.
+const Candidate* sort_candidates(Candidate* a, std::size_t n, float floor, float largest,
+                                 Candidate* room) {
+  make_keys(a, n);
+  if (n <= 128) {
+    sort_by_rank(a, n, room);
+    return room;
+  }
+  // Two digits at the top of what differs put nearly all in order, and insertion the rest. Where
+  // one value far above the others takes those digits for itself, there are more digits.
+  const Candidate least = std::uint64_t{key_of(largest)} << 32;
+  Candidate most = std::uint64_t{key_of(floor)} << 32 | 0xffffffffU;
+  if (std::isinf(floor)) most = *std::max_element(a, a + n);  // much closer
+  const auto bits = static_cast<int>(std::bit_width(most - least));
+  sort_by_two_digits(a, n, least, std::max(0, bits - 2 * kDigitBits), room);
+  if (sort_by_insertion(a, n)) return a;
+  for (int done = 0; done < bits; done += 2 * kDigitBits) {
+    sort_by_two_digits(a, n, least, done, room);
+  }
+  return a;
+}
+
+// ---- the outputs -------------------------------------------------------------------------------
+
+struct RowSum {
+  double reference = 0;
+  double sum = 0;  // NaN: not for this path
+  float largest = 0;
+};
+
+// 2^x, exactly where x is an integer.
+HWY_INLINE double power_of_two(double x) {
+  if (x < -1000) return 0;
+  if (x == std::floor(x)) {
+    return std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(x) + 1023)
+                                 << 52);
+  }
+  return std::exp2(x);
+}
+
+// Segments in order, each brought to the largest reference among them.
+HWY_INLINE RowSum merge_segments(const SegmentSum* segments, std::size_t count) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  RowSum row{-std::numeric_limits<double>::infinity(), 0, -kInfinity};
+  for (std::size_t g = 0; g < count; ++g) {
+    row.largest = std::max(row.largest, segments[g].largest);
+    if (segments[g].sum != 0) row.reference = std::max(row.reference, segments[g].reference);
+  }
+  for (std::size_t g = 0; g < count; ++g) {
+    const SegmentSum& s = segments[g];
+    if (s.sum != 0) row.sum += s.sum * power_of_two(s.reference - row.reference);
+  }
+  return row;
+}
+
+template <class Index>
+HWY_INLINE void write_indices(Index* out, const Candidate* winners, std::size_t above,
+                              const std::uint32_t* equals, std::size_t k) {
+  for (std::size_t j = 0; j < above; ++j) out[j] = static_cast<Index>(winners[j] & 0xffffffffU);
+  for (std::size_t j = above; j < k; ++j) out[j] = static_cast<Index>(equals[j - above]);
+}
+
+// Probabilities of the values in scratch.top, which has room for whole vectors.
+HWY_INLINE void write_probabilities(const Topk& p, std::int64_t row, const RowSum& sum,
+                                    double temperature, const RowScratch& scratch) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto k = static_cast<std::size_t>(p.k);
+  const auto scale = static_cast<float>(1.44269504088896340736 / temperature);
+  Exponent e(sum.largest, scale);
+  const double to_row = power_of_two(e.reference - sum.reference);
+  float* const out = p.probabilities + row * p.k;
+  double total = sum.sum;
+  if (p.renormalise) {
+    total = 0;
+    for (std::size_t j = 0; j < k; j += lanes) {
+      alignas(64) float weight[hn::MaxLanes(Tag())];
+      hn::Store(exp2_full(d, hn::LoadU(d, scratch.top + j), e), d, weight);
+      for (std::size_t i = 0; i < std::min(lanes, k - j); ++i) {
+        total += static_cast<double>(weight[i]);
+      }
+    }
+    total *= to_row;
+  }
+  const auto inverse = hn::Set(d, static_cast<float>(to_row / total));
+  for (std::size_t j = 0; j < k; j += lanes) {
+    const auto weight = exp2_full(d, hn::LoadU(d, scratch.top + j), e);
+    // The largest and the sum come by different roundings: no more than 1.
+    const auto probability = hn::Min(hn::Mul(weight, inverse), hn::Set(d, 1.0F));
+    sd::store_some(probability, d, out + j, std::min(lanes, k - j));
+  }
+  if (p.log_probabilities == nullptr && p.log_sum_exp == nullptr) return;
+
+  // Of the sum over exp((v - largest) / T).
+  const double distance =
+      sum.reference - static_cast<double>(sum.largest) * static_cast<double>(scale);
+  const double log_sum = std::log(sum.sum) + distance * 0.693147180559945309417;
+  const double log_total = std::log(total) + distance * 0.693147180559945309417;
+  if (p.log_sum_exp != nullptr) {
+    p.log_sum_exp[row] =
+        static_cast<float>(static_cast<double>(sum.largest) / temperature + log_sum);
+  }
+  if (p.log_probabilities == nullptr) return;
+  const double inverse_temperature = 1 / temperature;
+  for (std::size_t j = 0; j < k; ++j) {
+    const double below = static_cast<double>(scratch.top[j]) - static_cast<double>(sum.largest);
+    p.log_probabilities[static_cast<std::size_t>(row) * k + j] =
+        static_cast<float>(below * inverse_temperature - log_total);
+  }
+}
+
+template <class T>
+void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
+                  const RowScratch& scratch) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const double temperature = row_temperature(p, row);
+  if (std::isnan(temperature)) return plain_row(p, row);
+  const RowSum sum = merge_segments(scratch.segments, sizes.segments);
+  // NaN, +inf, or nothing above -inf.
+  if (!(sum.sum > 0)) {
+    plain_row(p, row);
+    if (p.status != nullptr) p.status[row] |= kRowReadTwice;
+    return;
+  }
+
+  const auto k = static_cast<std::size_t>(p.k);
+  const Level level = floor_level(sizes, p.k);
+  float floor = -kInfinity;
+  if (k == 1) {
+    floor = sum.largest;
+  } else if (level != Level::all) {
+    floor = select_floor(level == Level::coarse ? scratch.coarse : scratch.fine, sizes.maxima, k,
+                         enough_maxima(p.k), sum.largest, scratch.maxima);
+  }
+  const Found found = collect<T>(p, row, floor, sizes, scratch);
+  const Candidate* const winners =
+      sort_candidates(scratch.candidates, found.above, floor, sum.largest, scratch.sorted);
+  const std::size_t above = std::min(found.above, k);
+
+  for (std::size_t j = 0; j < above; ++j)
+    scratch.top[j] = value_of(static_cast<std::uint32_t>(winners[j] >> 32));
+  std::fill(scratch.top + above, scratch.top + k, floor);
+  if (p.wide_indices) {
+    write_indices(static_cast<std::int64_t*>(p.indices) + row * p.k, winners, above, scratch.equals,
+                  k);
+  } else {
+    write_indices(static_cast<std::int32_t*>(p.indices) + row * p.k, winners, above, scratch.equals,
+                  k);
+  }
+  write_probabilities(p, row, sum, temperature, scratch);
+  if (p.status != nullptr) p.status[row] = scratch.top[k - 1] == -kInfinity ? kRowFewerThanK : 0;
+}
+
+void finish_of(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
+               const RowScratch& scratch) {
+  visit_float_dtype(p.dtype, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) finish_typed<T>(p, row, sizes, scratch);
+  });
+}
+
+}  // namespace touchstone::topk::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace touchstone::topk {
+namespace {
+
+HWY_EXPORT(finish_of);
+
+}  // namespace
+
+void finish_row(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
+                const RowScratch& scratch) {
+  HWY_DYNAMIC_DISPATCH(finish_of)(p, row, sizes, scratch);
+}
+
+}  // namespace touchstone::topk
+#endif  // HWY_ONCE

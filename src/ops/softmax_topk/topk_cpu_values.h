@@ -1,0 +1,66 @@
+// The values of a row: logits + bias, -inf where not allowed. No #pragma once: read once per
+// target, after cpu/simd.h.
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#if defined(TOUCHSTONE_TOPK_CPU_VALUES_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_TOPK_CPU_VALUES_H_
+#undef TOUCHSTONE_TOPK_CPU_VALUES_H_
+#else
+#define TOUCHSTONE_TOPK_CPU_VALUES_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace touchstone::topk::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+namespace sd = touchstone::simd::HWY_NAMESPACE;
+
+// A vector from p, of which n elements are there; -inf in the lanes beyond. n > 0.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_or_lowest(D d, const T* p, std::size_t n) {
+  if (n >= hn::Lanes(d)) return sd::load(d, p);
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  return hn::IfThenElse(hn::FirstN(d, n), sd::load_partial(d, p, n), lowest);
+}
+
+// Lanes whose token, from `token` on, is allowed.
+template <class D>
+HWY_INLINE hn::Mask<D> allowed_lanes(D d, const std::uint32_t* allowed, std::size_t token) {
+  const hn::RebindToUnsigned<D> du;
+  // A vector starts at a multiple of its lanes, of which 32 is a multiple: one word has them all.
+  const std::uint32_t word = allowed[token / 32] >> (token % 32);
+  alignas(64) constexpr std::uint32_t kBit[16] = {
+      1U << 0, 1U << 1, 1U << 2,  1U << 3,  1U << 4,  1U << 5,  1U << 6,  1U << 7,
+      1U << 8, 1U << 9, 1U << 10, 1U << 11, 1U << 12, 1U << 13, 1U << 14, 1U << 15};
+  static_assert(hn::MaxLanes(D()) <= 16);
+  return hn::RebindMask(d, hn::TestBit(hn::Set(du, word), hn::Load(du, kBit)));
+}
+
+// Tokens [first, first + n) of a row; first is a multiple of the lanes. Room in `values` for whole
+// vectors.
+template <class T>
+HWY_INLINE void load_values(const Topk& p, std::int64_t row, std::size_t first, std::size_t n,
+                            float* values) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride + first;
+  const float* const bias = p.bias == nullptr ? nullptr : p.bias + row * p.bias_stride + first;
+  const std::uint32_t* const allowed =
+      p.allowed == nullptr ? nullptr : p.allowed + row * p.allowed_stride;
+  for (std::size_t i = 0; i < n; i += lanes) {
+    auto v = load_or_lowest(d, x + i, n - i);
+    if (bias != nullptr) v = hn::Add(v, sd::load_some(d, bias + i, std::min(lanes, n - i)));
+    if (allowed != nullptr) {
+      v = hn::IfThenElse(allowed_lanes(d, allowed, first + i), v, lowest);
+    }
+    hn::StoreU(v, d, values + i);
+  }
+}
+
+}  // namespace touchstone::topk::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

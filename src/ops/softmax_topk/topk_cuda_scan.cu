@@ -1,0 +1,106 @@
+// softmax_topk by one scan of each row: one launch, a block per row, or a cluster of blocks where
+// there are fewer rows than multiprocessors.
+#include "cuda/launch.h"
+#include "ops/softmax_topk/topk_finish.cuh"
+#include "ops/softmax_topk/topk_scan_launch.h"
+
+namespace touchstone::topk {
+namespace {
+
+bool is_plain(const Topk& p) { return p.bias == nullptr && p.allowed == nullptr; }
+
+struct ScanArgs {
+  Topk p;
+  ScanShape shape;
+};
+
+// The outputs of a row, from its sorted candidates.
+__device__ void put_row(const Topk& p, std::int64_t row, const Key* sorted, int above_masked,
+                        const Weights& weights, std::uint32_t flags, float* reduction) {
+  float total = weights.row.sum;
+  if (p.renormalise && !weights.masked()) {
+    float kept = 0;
+    for (int j = static_cast<int>(threadIdx.x); j < p.k; j += kScanThreads) {
+      kept += weights.weight(value_of(sorted[j]));
+    }
+    total = block_sum(kept, reduction);
+  }
+  for (int j = static_cast<int>(threadIdx.x); j < p.k; j += kScanThreads) {
+    put_place(p, row, j, sorted[j], weights, total);
+  }
+  if (threadIdx.x != 0) return;
+  if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = weights.log_sum_exp();
+  if (p.status == nullptr) return;
+  std::int32_t status = (flags & ScanShared::kReadTwice) != 0 ? kRowReadTwice : 0;
+  if (weights.infinite()) status |= kRowHasInfinity;
+  if (weights.masked()) status |= kRowAllMasked;
+  if (above_masked < p.k) status |= kRowFewerThanK;
+  p.status[row] = status;
+}
+
+__device__ void put_bad_row(const Topk& p, std::int64_t row, std::int32_t status) {
+  for (int j = static_cast<int>(threadIdx.x); j < p.k; j += kScanThreads) put_nothing(p, row, j);
+  if (threadIdx.x != 0) return;
+  if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = not_a_number();
+  if (p.status != nullptr) p.status[row] = status;
+}
+
+template <class T, bool kPlain>
+__global__ void __launch_bounds__(kScanThreads, 4)
+    topk_scan_kernel(const __grid_constant__ ScanArgs args) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<ScanShared*>(memory);
+  const Topk& p = args.p;
+  const ScanShape& shape = args.shape;
+  if constexpr (cuda::kHopper) {
+    cuda::let_next_grid_start();
+    cuda::wait_for_previous_grids();
+  }
+  const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
+  const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
+  const RowValues<T> values = values_of<T>(p, row);
+  const double inverse = inverse_temperature(p, row);
+  if (inverse == 0) {  // all blocks of the cluster leave
+    if (first) put_bad_row(p, row, kRowBadParameter);
+    return;
+  }
+  using Scan = RowScan<RowValues<T>, kPlain>;
+  Scan(shape, shared, values, exponent_scale(inverse)).run();
+  if (!gather_cluster(shape, shared)) return;
+  if ((shared.flags & ScanShared::kNan) != 0) return put_bad_row(p, row, kRowHasNan);
+  const int above_masked = sort_candidates<typename Scan::Held>(shape, shared, values);
+  const Weights weights = row_weights(shape, shared, values, inverse);
+  put_row(p, row, shared.sorted(shape), above_masked, weights, shared.flags, shared.reduction);
+}
+
+template <class T, bool kPlain>
+void launch(Context& context, const ScanArgs& args) {
+  auto* kernel = topk_scan_kernel<T, kPlain>;
+  const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(args.p.rows * args.shape.cluster),
+                                .threads = kScanThreads,
+                                .cluster = static_cast<unsigned>(args.shape.cluster),
+                                .shared_bytes = ScanShared::bytes(args.shape),
+                                .overlap_previous = cuda::is_hopper(context)};
+  cuda::allow_shared(kernel, shape.shared_bytes);
+  cuda::launch(context, "softmax_topk topk_scan_kernel", kernel, shape, args);
+}
+
+}  // namespace
+
+std::string softmax_topk_scan_refuses(const Context& /*context*/, const Topk& p) {
+  if (p.k > kMostScanned) return "more than " + std::to_string(kMostScanned) + " places";
+  if (segments_of(p.dtype, p.vocabulary, is_plain(p)) > kMostSegments) return "too many tokens";
+  return "";
+}
+
+void softmax_topk_scan(Context& context, const Topk& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  const bool plain = is_plain(p);
+  const ScanArgs args{
+      p, scan_shape(context, p.dtype, p.rows, p.vocabulary, static_cast<int>(p.k), plain)};
+  visit_logits_dtype(p.dtype, [&]<class T>() {
+    plain ? launch<T, true>(context, args) : launch<T, false>(context, args);
+  });
+}
+
+}  // namespace touchstone::topk
