@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <iostream>
-#include <map>
 #include <sstream>
 #include <utility>
+
+#include "tests/support/run_log.h"
 
 namespace touchstone::test {
 namespace {
@@ -36,46 +36,12 @@ RmsNormBackwardArgs rms_args(const BackwardArgs& a) {
           .weight_offset = a.weight_offset};
 }
 
-// A suite that never reached an implementation must not look as if it had passed it.
-class RunLog : public testing::Environment {
- public:
-  static RunLog& instance() {
-    static auto* log =
-        static_cast<RunLog*>(testing::AddGlobalTestEnvironment(new RunLog));  // gtest owns it
-    return *log;
-  }
-  void offered(const char* direction, const std::string& name) { runs_[key(direction, name)] += 0; }
-  void ran(const char* direction, const std::string& name) {
-    if (!name.empty()) ++runs_[key(direction, name)];  // empty: the library chose
-  }
-
-  void TearDown() override {
-    if (testing::GTEST_FLAG(filter) != "*") return;
-    const bool may_refuse = on_gpu() && cuda_devices().at(0).compute_major < 9;
-    for (const auto& [name, count] : runs_) {
-      std::cout << "norm " << name << ": " << count << " calls\n";
-      if (!may_refuse) {
-        EXPECT_GT(count, 0) << name << " was offered and never accepted a problem";
-      }
-    }
-  }
-
- private:
-  static std::string key(const char* direction, const std::string& name) {
-    return std::string(direction) + " " + name;
-  }
-  std::map<std::string, int> runs_;
-};
-
-// Registered before main() runs the tests.
-[[maybe_unused]] RunLog& g_run_log = RunLog::instance();
-
 template <class Args>
 std::vector<std::string> accepting_names(const char* direction, Kind kind, const Args& args) {
   Context context({.device = test_device(), .threads = 1});
   std::vector<std::string> names;
   for (const ImplementationReport& report : reports(context, kind, args)) {
-    RunLog::instance().offered(direction, report.name);
+    log_offered(std::string("norm ") + direction, report.name);
     if (report.accepted) names.push_back(report.name);
   }
   return names;
@@ -196,7 +162,7 @@ void ForwardRun::run(Context& context) {
   for (Guarded* output : {&y, &sum, &mean, &rstd}) output->poison();
   call(context, kind, args);
   context.synchronize();
-  RunLog::instance().ran("forward", context.implementation());
+  log_ran("norm forward", context.implementation());
   for (const Guarded* input : {&x, &residual, &gamma, &beta}) EXPECT_TRUE(input->unchanged());
   EXPECT_TRUE(y.outside_intact()) << "y";
   EXPECT_TRUE(sum.outside_intact()) << "sum";
@@ -244,7 +210,7 @@ void BackwardRun::run(Context& context) {
   for (Guarded* output : {&dx, &dgamma, &dbeta}) output->poison();
   call(context, kind, args);
   context.synchronize();
-  RunLog::instance().ran("backward", context.implementation());
+  log_ran("norm backward", context.implementation());
   for (const Guarded* input : {&dy, &x, &mean, &rstd, &gamma, &dsum}) {
     EXPECT_TRUE(input->unchanged());
   }

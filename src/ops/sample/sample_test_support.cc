@@ -3,43 +3,16 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <iostream>
-#include <map>
 #include <utility>
 
 #include "ops/sample/philox.h"
+#include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::test {
 namespace {
 
 using Values = std::vector<double>;
-
-// A suite that never reached an implementation must not look as if it had passed it.
-class RunLog : public testing::Environment {
- public:
-  static RunLog& instance() {
-    static auto* log =
-        static_cast<RunLog*>(testing::AddGlobalTestEnvironment(new RunLog));  // gtest owns it
-    return *log;
-  }
-  void offered(const std::string& name) { runs_[name] += 0; }
-  void ran(const std::string& name) {
-    if (!name.empty()) ++runs_[name];
-  }
-  void TearDown() override {
-    if (testing::GTEST_FLAG(filter) != "*") return;
-    for (const auto& [name, count] : runs_) {
-      std::cout << "sample " << name << ": " << count << " calls\n";
-      EXPECT_GT(count, 0) << name << " was offered and never accepted a problem";
-    }
-  }
-
- private:
-  std::map<std::string, int> runs_;
-};
-
-[[maybe_unused]] RunLog& g_run_log = RunLog::instance();
 
 Values mask_words(const std::vector<bool>& allowed) {
   std::vector<std::uint32_t> words(
@@ -310,7 +283,7 @@ std::vector<std::string> SampleRun::accepting() const {
   Context context({.device = test_device(), .threads = 1});
   std::vector<std::string> names;
   for (const ImplementationReport& report : sample_implementations(context, args)) {
-    RunLog::instance().offered(report.name);
+    log_offered("sample", report.name);
     if (report.accepted) names.push_back(report.name);
   }
   return names;
@@ -329,7 +302,7 @@ void SampleRun::run(Context& context) {
   for (Guarded* output : outputs()) output->poison();
   sample(context, args);
   context.synchronize();
-  RunLog::instance().ran(context.implementation());
+  log_ran("sample", context.implementation());
   for (const Guarded* input : inputs()) EXPECT_TRUE(input->unchanged());
   for (const Guarded* output : outputs()) EXPECT_TRUE(output->outside_intact());
 }

@@ -4,41 +4,13 @@
 
 #include <cmath>
 #include <cstring>
-#include <iostream>
-#include <map>
 #include <sstream>
 
+#include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::test {
 namespace {
-
-// A suite that never reached an implementation must not look as if it had passed it.
-class RunLog : public testing::Environment {
- public:
-  static RunLog& instance() {
-    static auto* log =
-        static_cast<RunLog*>(testing::AddGlobalTestEnvironment(new RunLog));  // gtest owns it
-    return *log;
-  }
-  void offered(const std::string& name) { runs_[name] += 0; }
-  void ran(const std::string& name) {
-    if (!name.empty()) ++runs_[name];  // empty: the library chose
-  }
-  void TearDown() override {
-    if (testing::GTEST_FLAG(filter) != "*") return;
-    for (const auto& [name, count] : runs_) {
-      std::cout << "softmax_topk " << name << ": " << count << " calls\n";
-      EXPECT_GT(count, 0) << name << " was offered and never accepted a problem";
-    }
-  }
-
- private:
-  std::map<std::string, int> runs_;
-};
-
-// Registered before main() runs the tests.
-[[maybe_unused]] RunLog& g_run_log = RunLog::instance();
 
 std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
@@ -177,7 +149,7 @@ std::vector<std::string> TopkRun::accepting() const {
   Context context({.device = test_device(), .threads = 1});
   std::vector<std::string> names;
   for (const ImplementationReport& report : softmax_topk_implementations(context, args)) {
-    RunLog::instance().offered(report.name);
+    log_offered("softmax_topk", report.name);
     if (report.accepted) names.push_back(report.name);
   }
   return names;
@@ -189,7 +161,7 @@ void TopkRun::run(Context& context) {
   }
   softmax_topk(context, args);
   context.synchronize();
-  RunLog::instance().ran(context.implementation());
+  log_ran("softmax_topk", context.implementation());
   for (const Guarded* input : {&logits, &temperature, &bias, &allowed}) {
     EXPECT_TRUE(input->unchanged());
   }
