@@ -41,8 +41,14 @@ struct Context::State {
   void grow(std::int64_t bytes) {
     if (bytes == 0 || bytes <= capacity()) return;
     const std::int64_t padded = checked_add(bytes, kWorkspaceAlignment, "workspace");
+    const std::int64_t before = workspace.bytes();
     workspace = Tensor();  // release first: two live workspaces may not fit
-    workspace = Tensor::empty({padded}, DType::u8, options.device);
+    try {
+      workspace = Tensor::empty({padded}, DType::u8, options.device);
+    } catch (const OutOfMemory&) {
+      if (before > 0) workspace = Tensor::empty({before}, DType::u8, options.device);
+      throw;
+    }
   }
   std::int64_t capacity() const {
     return std::max<std::int64_t>(0, workspace.bytes() - kWorkspaceAlignment);

@@ -30,7 +30,8 @@ std::vector<CudaDeviceInfo> devices() {
 void* allocate(int device, std::int64_t bytes) {
   const DeviceScope scope(device);
   void* data = nullptr;
-  check(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "cudaMalloc");
+  const std::string what = "cudaMalloc of " + std::to_string(bytes) + " bytes";
+  check(cudaMalloc(&data, static_cast<std::size_t>(bytes)), what.c_str());
   return data;
 }
 

@@ -105,7 +105,8 @@ decltype(auto) visit_float_dtype(DType dtype, Visitor&& visitor) {
 }
 
 // One element converted to another type. Floating point narrowing rounds once, to nearest even;
-// floating point to integer truncates toward zero, saturates at the ends and takes NaN to 0.
+// floating point to integer truncates toward zero, saturates at the ends and takes NaN to 0; an
+// integer to a narrower one keeps the low bits.
 template <class To, class From>
 To convert(From value);
 
