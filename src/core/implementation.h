@@ -53,7 +53,11 @@ void run_first(const char* op, std::span<const Implementation<Problem>> list, Co
       return;
     }
     if (!wanted.empty()) {
-      throw Unsupported(std::string(op) + ": implementation '" + wanted + "' refuses: " + refusal);
+      throw Unsupported(std::string(op)
+                            .append(": implementation '")
+                            .append(wanted)
+                            .append("' refuses: ")
+                            .append(refusal));
     }
   }
   throw Unsupported(std::string(op) + ": implementation: expected one of " + known + ", got '" +

@@ -285,6 +285,7 @@ void check_streaming(Copy&& copy) {
   for (std::size_t i = 0; i < kCount; ++i) src[i] = T(static_cast<float>(i % 251));
   alignas(64) T dst[kCount];
   copy(src.data(), dst, kCount, true);
+  // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): bits are what is meant
   ASSERT_EQ(std::memcmp(dst, src.data(), sizeof(dst)), 0);
 }
 
@@ -384,7 +385,8 @@ TEST_F(EveryTarget, SumsAllLanes) {
     for (std::size_t i = 0; i < src.size(); ++i) src[i] = static_cast<float>(i + 1);
     std::size_t lanes = 0;
     const float sum = HWY_DYNAMIC_DISPATCH(sum_one_vector)(src.data(), &lanes);
-    EXPECT_EQ(sum, static_cast<float>(lanes * (lanes + 1) / 2));
+    const std::size_t expected = lanes * (lanes + 1) / 2;
+    EXPECT_EQ(sum, static_cast<float>(expected));
   });
 }
 

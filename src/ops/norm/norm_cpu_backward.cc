@@ -1,5 +1,6 @@
 // Backward kernels of the SIMD implementation, for every target.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -62,7 +63,7 @@ void set_row(const BackwardJob& job, std::int64_t row, std::int64_t ahead, Backw
   const Backward& p = job.p;
   // Whatever NaN the caller has, ours has a lower half of zeros, as stores to bf16 want.
   const auto clean = [](C value) {
-    return value == value ? value : std::numeric_limits<C>::quiet_NaN();
+    return std::isnan(value) ? std::numeric_limits<C>::quiet_NaN() : value;
   };
   r->dy = static_cast<const T*>(p.dy.data) + row * p.dy.stride;
   r->x = static_cast<const T*>(p.x.data) + row * p.x.stride;
