@@ -1,6 +1,7 @@
 // Everything: the types and every operator.
 #pragma once
 
+#include "touchstone/cache/layout.h"      // IWYU pragma: export
 #include "touchstone/core/context.h"      // IWYU pragma: export
 #include "touchstone/core/device.h"       // IWYU pragma: export
 #include "touchstone/core/dtype.h"        // IWYU pragma: export
