@@ -227,6 +227,24 @@ PageGeometry page_geometry(const LayerGroup& group) {
   return geometry_of(group);
 }
 
+TokenOffsets token_offsets(const LayerGroup& group, const PageGeometry& geometry,
+                           std::int64_t layer, std::int64_t head, std::int64_t slot) {
+  // Within a page that page_geometry accepted, nothing here can overflow.
+  const std::int64_t base = layer * geometry.layer_bytes;
+  const std::int64_t row = head * group.page_tokens + slot;
+  TokenOffsets at;
+  at.k_values = base + geometry.k_values + row * value_bytes(group.k, group.k_dim);
+  at.k_scales = base + geometry.k_scales + row * scale_bytes(group.k, group.k_dim);
+  if (group.k_is_v) {
+    at.v_values = at.k_values;
+    at.v_scales = at.k_scales;
+  } else {
+    at.v_values = base + geometry.v_values + row * value_bytes(group.v, group.v_dim);
+    at.v_scales = base + geometry.v_scales + row * scale_bytes(group.v, group.v_dim);
+  }
+  return at;
+}
+
 std::int64_t page_bytes(const LayerGroup& group) { return page_geometry(group).page_bytes; }
 
 std::int64_t pages_for_tokens(const LayerGroup& group, std::int64_t tokens, std::int64_t chunk) {

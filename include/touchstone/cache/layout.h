@@ -102,6 +102,17 @@ std::int64_t token_bytes(const LayerGroup& group);
 std::int64_t token_bytes(const Layout& layout);
 
 PageGeometry page_geometry(const LayerGroup& group);
+
+// Bytes from the beginning of a page to the vectors and scales of one head of one token. Where V is
+// stored in K, its offsets are those of K.
+struct TokenOffsets {
+  std::int64_t k_values = 0;
+  std::int64_t k_scales = 0;
+  std::int64_t v_values = 0;
+  std::int64_t v_scales = 0;
+};
+TokenOffsets token_offsets(const LayerGroup& group, const PageGeometry& geometry,
+                           std::int64_t layer, std::int64_t head, std::int64_t slot);
 std::int64_t page_bytes(const LayerGroup& group);
 
 // Pages a sequence of `tokens` holds after its last `chunk` tokens were appended in one step: those
