@@ -36,9 +36,13 @@ struct PlanOptions {
   bool list = false;
 };
 
+// A file by its ending, a folder by its config.json; so that a folder that happens to have the name
+// of a model does not hide it.
 cache::ModelSpec model_called(const std::string& name) {
   std::error_code ignored;
-  const bool is_path = name.ends_with(".json") || std::filesystem::exists(name, ignored);
+  const bool is_path =
+      name.ends_with(".json") ||
+      std::filesystem::exists(std::filesystem::path(name) / "config.json", ignored);
   return is_path ? plan::read_model_config(name) : plan::find_model(name);
 }
 

@@ -176,6 +176,9 @@ void read_llama_like(const ConfigReader& config, cache::ModelSpec& model) {
   model.vocabulary = config.integer("vocab_size", 1, kMostVocabulary);
   model.native_context = config.integer_or("max_position_embeddings", 0, 1, kMostTokens);
   add_layers(config, model);
+  if (config.has("index_head_dim")) {
+    model.note = "the keys of the sparse index are not in the cache size";
+  }
 }
 
 // Families whose configurations leave out that the embedding is used twice.
@@ -189,6 +192,9 @@ json parsed(const std::string& name, std::string_view text) {
     if (root.is_object()) return root;
   } catch (const json::parse_error& error) {
     throw CorruptData(fmt::format("{}: not valid JSON at byte {}", name, error.byte));
+  } catch (const json::exception&) {
+    // 1e999: JSON, but no number of this machine.
+    throw CorruptData(fmt::format("{}: a number is out of range", name));
   }
   throw CorruptData(fmt::format("{}: expected a JSON object", name));
 }

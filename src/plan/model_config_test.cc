@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <fstream>
+#include <random>
+#include <string_view>
 
 #include "plan/catalog.h"
 #include "touchstone/core/error.h"
@@ -199,7 +202,37 @@ TEST(ModelConfig, WhatIsNotUnderstoodIsSaid) {
   for (const char* text : {"", "null", "[]", "3", "\"x\"", "{}", "\xff\xfe", "{\"a\":"}) {
     EXPECT_THAT(refusal(text), HasSubstr("config.json: ")) << text;
   }
+  EXPECT_THAT(refusal("{\"hidden_size\": 1e999}"), HasSubstr("out of range"));
   EXPECT_THAT(refusal(std::string(100000, '[')), HasSubstr("not valid JSON"));
+}
+
+// Whatever bytes come, the answer is a model that can be planned or one of our errors.
+TEST(ModelConfig, RandomDamageIsHarmless) {
+  std::mt19937 random(7);  // NOLINT: the same damage in every run
+  json config = llama();
+  config["sliding_window"] = 512;
+  config["layer_types"] = json(32, "sliding_attention");
+  config["kv_lora_rank"] = nullptr;
+  const std::string whole = config.dump();
+  int planned = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string text = whole;
+    const int edits = 1 + static_cast<int>(random() % 4);
+    for (int edit = 0; edit < edits; ++edit) {
+      const char* alphabet = "0123456789-.eE\"{}[],:x\xff";
+      text[random() % text.size()] = alphabet[random() % std::strlen(alphabet)];
+    }
+    try {
+      cache::PlanRequest request;
+      request.model = parse_model_config("config.json", text);
+      request.gpu = find_gpu("t4");
+      make_plan(request);
+      ++planned;
+    } catch (const Error& error) {
+      ASSERT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos);
+    }
+  }
+  EXPECT_GT(planned, 100);
 }
 
 TEST(ModelConfig, FilesAndFolders) {
