@@ -90,6 +90,11 @@ class Fuzz {
     for (std::int64_t i = 0; i < operations && !::testing::Test::HasFailure(); ++i) {
       step();
       ASSERT_TRUE(cache_.counters_consistent()) << "operation " << i;
+      // A full recount after each operation for a while, and all content now and then: after each
+      // it would take an hour.
+      if (i < 5000) {
+        ASSERT_EQ(cache_.find_inconsistency(), "") << "operation " << i;
+      }
       if (i % 1000 == 0) check_everything(i);
     }
     check_everything(operations);

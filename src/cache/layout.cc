@@ -1,6 +1,7 @@
 #include "touchstone/cache/layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
@@ -105,8 +106,9 @@ std::int64_t peak_pages(const LayerGroup& group, std::int64_t tokens, std::int64
   const std::int64_t past_sinks =
       ceil_div(checked_add(sinks_end, group.window - 1, "layout: window"), chunk) + 1;
   std::int64_t step = std::min(std::max<std::int64_t>(past_sinks - 1, 1), whole_steps);
-  // After page_tokens more steps the window begins at the same place of a page again.
-  const std::int64_t steps = std::min(whole_steps - step, group.page_tokens + 1) + 1;
+  // After so many steps the window begins at the same place of a page again.
+  const std::int64_t period = group.page_tokens / std::gcd(group.page_tokens, chunk);
+  const std::int64_t steps = std::min(whole_steps - step, period + 1) + 1;
   for (std::int64_t i = 0; i < steps && step > 0; ++i, ++step) {
     peak = std::max(peak, held_pages(group, step * chunk, chunk));
   }

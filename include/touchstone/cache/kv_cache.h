@@ -69,6 +69,11 @@ class KvCache {
  public:
   // InvalidArgument for a bad layout, OutOfMemory when the pages cannot be allocated.
   explicit KvCache(KvCacheOptions options);
+  // A copy would answer to the same sequence ids.
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+  KvCache(KvCache&&) = default;
+  KvCache& operator=(KvCache&&) = default;
 
   // An empty sequence.
   SequenceId create();

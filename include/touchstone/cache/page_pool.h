@@ -37,6 +37,11 @@ class PagePool {
  public:
   // 1 to 2^31 - 1 pages, so that kernels can hold page numbers in int32.
   explicit PagePool(std::int64_t capacity);
+  // A copy would answer to the same handles.
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+  PagePool(PagePool&&) = default;
+  PagePool& operator=(PagePool&&) = default;
 
   // Fills `pages` with free pages of one reference each; OutOfMemory unless there are that many.
   void take(std::span<PageHandle> pages);
