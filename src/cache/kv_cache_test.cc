@@ -163,8 +163,7 @@ TEST(KvCache, MaxTokensCanBeAllocated) {
   layout.groups[1].window = 40;
   const std::int64_t tokens = max_tokens(layout, 100'000, 3);
   KvCache cache({.layout = layout, .pool_pages = pool_pages_for(layout, tokens, 3)});
-  std::vector<SequenceId> ids;
-  for (int i = 0; i < 3; ++i) ids.push_back(cache.create());
+  const std::vector<SequenceId> ids{cache.create(), cache.create(), cache.create()};
   for (std::int64_t t = 0; t < tokens; ++t) {
     cache.reserve(ids, 1);
     cache.commit(ids, 1);

@@ -177,7 +177,6 @@ class KvCache {
   PrefixIndex index_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> unused_slots_;
-  std::vector<PageHandle> scratch_;
   std::uint64_t generation_ = 1;
   std::uint32_t id_ = 0;
   std::int64_t live_sequences_ = 0;
