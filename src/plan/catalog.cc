@@ -167,6 +167,7 @@ const auto& find(const std::vector<Entry>& entries, std::string_view name, const
   std::ranges::stable_sort(candidates, {}, &Candidate::distance);
   candidates.resize(std::min(candidates.size(), std::max(kNearestShown, beginnings.size())));
   std::vector<std::string_view> nearest;
+  nearest.reserve(candidates.size());
   for (const Candidate& candidate : candidates) nearest.push_back(*candidate.name);
   throw InvalidArgument(
       fmt::format("plan: --{}: {} '{}'; nearest: {} (--list shows all)", what,

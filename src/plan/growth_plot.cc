@@ -161,6 +161,44 @@ Axes axes_for(const cache::PlanRequest& request, const cache::Plan& plan) {
   return {std::max(tokens, 16.0), top * 1.12};
 }
 
+// The document as far as its title.
+std::string beginning(const cache::PlanRequest& request) {
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
+      "height=\"{1}\" font-family=\"system-ui, Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
+      "<clipPath id=\"plot\"><rect x=\"{2}\" y=\"{3}\" width=\"{4}\" height=\"{5}\"/></clipPath>\n",
+      kWidth, kHeight, kLeft, kTop, kRight - kLeft, kBottom - kTop);
+  svg += words(kLeft, 34, fmt::format("{} on {}", request.model.name, request.gpu.name), kInk,
+               " font-size=\"19\" font-weight=\"600\"");
+  svg +=
+      words(kLeft, 56,
+            fmt::format("{} sequence{}, {} GPU{}, weights {}; pages of {} tokens", request.batch,
+                        request.batch == 1 ? "" : "s", request.gpus, request.gpus == 1 ? "" : "s",
+                        cache::name_of(request.weights), request.page_tokens),
+            kFaint);
+  return svg;
+}
+
+// Words at the planned length and where the memory ends.
+std::string marks(const cache::PlanRequest& request, const cache::Plan& plan, const Axes& axes) {
+  const auto memory = static_cast<double>(request.gpu.memory_bytes);
+  const auto limit = static_cast<double>(plan.max_context);
+  std::string svg;
+  const auto context = static_cast<double>(plan.context);
+  if (context < 0.9 * axes.tokens()) {
+    svg +=
+        line(axes.x(context), kTop, axes.x(context), kBottom, kFaint, " stroke-dasharray=\"2 4\"");
+    svg += words(axes.x(context) + 6, kTop + 14, "planned", kFaint);
+  }
+  if (limit > 0 && limit <= axes.tokens()) {
+    svg +=
+        words(axes.x(limit), axes.y(memory) - 8, fmt::format("full at {} tokens", plan.max_context),
+              kLimit, axes.x(limit) > (kLeft + kRight) / 2 ? " text-anchor=\"end\"" : "");
+  }
+  return svg;
+}
+
 }  // namespace
 
 std::string xml_escaped(std::string_view text) {
@@ -188,20 +226,7 @@ std::string growth_plot(const cache::PlanRequest& request, const cache::Plan& pl
   const auto weights = static_cast<double>(plan.weight_bytes);
   const auto fixed = static_cast<double>(plan.total_bytes - plan.cache_bytes);
   const auto total = total_with(request, plan, nullptr);
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\" font-family=\"system-ui, Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
-      "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
-      "<clipPath id=\"plot\"><rect x=\"{2}\" y=\"{3}\" width=\"{4}\" height=\"{5}\"/></clipPath>\n",
-      kWidth, kHeight, kLeft, kTop, kRight - kLeft, kBottom - kTop);
-  svg += words(kLeft, 34, fmt::format("{} on {}", request.model.name, request.gpu.name), kInk,
-               " font-size=\"19\" font-weight=\"600\"");
-  svg +=
-      words(kLeft, 56,
-            fmt::format("{} sequence{}, {} GPU{}, weights {}; pages of {} tokens", request.batch,
-                        request.batch == 1 ? "" : "s", request.gpus, request.gpus == 1 ? "" : "s",
-                        cache::name_of(request.weights), request.page_tokens),
-            kFaint);
+  std::string svg = beginning(request);
   svg += grid(axes) + "<g clip-path=\"url(#plot)\">\n";
   svg += fmt::format(
       "<polygon points=\"{:.1f},{:.1f} {}{:.1f},{:.1f}\" fill=\"{}\" "
@@ -223,17 +248,7 @@ std::string growth_plot(const cache::PlanRequest& request, const cache::Plan& pl
   svg += line(kLeft, axes.y(memory), kRight, axes.y(memory), kLimit,
               " stroke-dasharray=\"7 4\" stroke-width=\"2\"");
   svg += "</g>\n";
-  const auto context = static_cast<double>(plan.context);
-  if (context < 0.9 * axes.tokens()) {
-    svg +=
-        line(axes.x(context), kTop, axes.x(context), kBottom, kFaint, " stroke-dasharray=\"2 4\"");
-    svg += words(axes.x(context) + 6, kTop + 14, "planned", kFaint);
-  }
-  if (limit > 0 && limit <= axes.tokens()) {
-    svg +=
-        words(axes.x(limit), axes.y(memory) - 8, fmt::format("full at {} tokens", plan.max_context),
-              kLimit, axes.x(limit) > (kLeft + kRight) / 2 ? " text-anchor=\"end\"" : "");
-  }
+  svg += marks(request, plan, axes);
   svg += line(kLeft, kBottom, kRight, kBottom, kFaint);
   svg += legend({{kLimit, false, fmt::format("GPU memory, {:.1f} GiB", memory / kGiB)},
                  {kCacheEdge, false, "all, cache as planned"},
