@@ -13,7 +13,9 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-std::string plot(cache::PlanRequest request) { return growth_plot(request, make_plan(request)); }
+std::string plot(const cache::PlanRequest& request) {
+  return growth_plot(request, make_plan(request));
+}
 
 cache::PlanRequest request_for(const ModelEntry& model, const char* gpu) {
   cache::PlanRequest request;

@@ -131,7 +131,7 @@ TEST(Planner, LimitsAreExactForEveryModel) {
 
 // The real cache, given the pages of the plan, grows every sequence to the planned limit token by
 // token, and has no room for one more.
-void expect_limit_is_real(PlanRequest request) {
+void expect_limit_is_real(const PlanRequest& request) {
   const Plan plan = make_plan(request);
   ASSERT_GT(plan.max_context, 0);
   ASSERT_LT(plan.max_context, 100000);
