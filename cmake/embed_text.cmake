@@ -1,7 +1,9 @@
-# cmake -DOUTPUT=file.cc -DINPUTS=a.txt,b.txt -P embed_text.cmake
+# cmake -DOUTPUT=file.cc -DINPUTS=a.txt,b.txt -DHEADER=cases/cases.h -DNAMESPACE=touchstone::cases
+#       -P embed_text.cmake
 #
 # Writes a C++ table of the given text files, so that the program needs no files beside it. A file is
-# known by its name without folder and extension.
+# known by its name without folder and extension. HEADER declares, in NAMESPACE, the function
+# std::string_view text(std::string_view name) that is defined here.
 string(REPLACE "," ";" inputs "${INPUTS}")
 set(rows "")
 foreach(input IN LISTS inputs)
@@ -12,10 +14,10 @@ foreach(input IN LISTS inputs)
   endif()
   string(APPEND rows "    {\"${name}\", R\"text(${text})text\"},\n")
 endforeach()
-file(WRITE "${OUTPUT}" "// Generated from the lists in cases/. Do not edit.
-#include \"cases/cases.h\"
+file(WRITE "${OUTPUT}" "// Generated from text files. Do not edit.
+#include \"${HEADER}\"
 
-namespace touchstone::cases {
+namespace ${NAMESPACE} {
 namespace {
 
 struct Entry {
@@ -35,5 +37,5 @@ std::string_view text(std::string_view name) {
   return {};
 }
 
-}  // namespace touchstone::cases
+}  // namespace ${NAMESPACE}
 ")

@@ -10,35 +10,19 @@
 #include "cli/command_line.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "core/edit_distance.h"
 #include "touchstone/core/error.h"
 #include "touchstone/version.h"
 
 namespace touchstone::cli {
 namespace {
 
-// Edits (insert, delete, replace, swap neighbours) that turn `a` into `b`.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
-  for (std::size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replaced});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
-}
-
 // What was probably meant by `wrong`; empty when nothing is near.
 std::string nearest(std::string_view wrong, const std::vector<std::string>& names) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, wrong.size() / 3) + 1;
   for (const std::string& name : names) {
-    const std::size_t d = distance(wrong, name);
+    const std::size_t d = edit_distance(wrong, name);
     if (d < best_distance) {
       best_distance = d;
       best = name;
@@ -115,6 +99,7 @@ int run(int argc, char** argv) {
   add_selfcheck(app, exit_code);
   add_bench(app, exit_code);
   add_gradcheck(app, exit_code);
+  add_plan(app, exit_code);
 
   if (!verb_is_known(app, argc, argv)) return kUsage;
   try {

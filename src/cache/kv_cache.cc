@@ -1,0 +1,383 @@
+// Sequences: their life from create to release. Prefixes are in kv_cache_prefix.cc, recounts in
+// kv_cache_check.cc.
+#include "touchstone/cache/kv_cache.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "touchstone/core/checked.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::cache {
+namespace {
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+std::uint32_t next_cache_id() {
+  static std::atomic<std::uint32_t> last{0};
+  return ++last;
+}
+
+[[noreturn]] void refuse(const char* what, const std::string& expected, std::int64_t got) {
+  throw InvalidArgument(std::string("kv_cache: ") + what + ": expected " + expected + ", got " +
+                        std::to_string(got));
+}
+
+KvCacheOptions checked_options(KvCacheOptions options) {
+  validate(options.layout);
+  if (options.pool_pages.size() != options.layout.groups.size()) {
+    refuse("pool_pages",
+           "one number for each of " + std::to_string(options.layout.groups.size()) + " groups",
+           std::ssize(options.pool_pages));
+  }
+  std::int64_t least = 1;
+  for (const LayerGroup& group : options.layout.groups) {
+    const std::int64_t step = group.page_tokens / std::gcd(least, group.page_tokens);
+    least = checked_mul(least, step, "kv_cache: prefix_block_tokens");
+  }
+  if (options.prefix_block_tokens == 0) options.prefix_block_tokens = least;
+  if (options.prefix_block_tokens < 0 || options.prefix_block_tokens % least != 0) {
+    refuse("prefix_block_tokens", "a multiple of " + std::to_string(least),
+           options.prefix_block_tokens);
+  }
+  if (options.hash_key == std::array<std::uint64_t, 2>{}) {
+    std::random_device random;
+    for (std::uint64_t& word : options.hash_key) {
+      word = (std::uint64_t{random()} << 32) | random();
+    }
+  }
+  return options;
+}
+
+PrefixIndexOptions index_options(const KvCacheOptions& options) {
+  PrefixIndexOptions result{.block_tokens = options.prefix_block_tokens,
+                            .pages_per_block = {},
+                            .pool_pages = options.pool_pages,
+                            .hash_key = options.hash_key};
+  for (const LayerGroup& group : options.layout.groups) {
+    result.pages_per_block.push_back(options.prefix_block_tokens / group.page_tokens);
+  }
+  return result;
+}
+
+}  // namespace
+
+KvCache::KvCache(KvCacheOptions options)
+    : options_(checked_options(std::move(options))),
+      index_(index_options(options_)),
+      id_(next_cache_id()) {
+  for (std::size_t g = 0; g < options_.layout.groups.size(); ++g) {
+    const LayerGroup& group = options_.layout.groups[g];
+    const PageGeometry geometry = page_geometry(group);
+    const std::int64_t pages = options_.pool_pages[g];
+    PagePool pool(pages);
+    checked_mul(pages, geometry.page_bytes, "kv_cache: bytes");
+    groups_.push_back({.layer_group = group,
+                       .geometry = geometry,
+                       .pool = std::move(pool),
+                       .memory = Tensor::empty({pages, geometry.page_bytes}, DType::u8),
+                       .sink_pages = ceil_div(group.sinks, group.page_tokens)});
+  }
+}
+
+const KvCache::Slot& KvCache::checked(SequenceId id, const char* what) const {
+  const bool here = id.cache == id_ && id.index < slots_.size();
+  if (!here || !slots_[id.index].live || slots_[id.index].generation != id.generation) {
+    throw InvalidArgument(std::string("kv_cache: ") + what + ": sequence " +
+                          std::to_string(id.index) +
+                          (here ? " was released" : " is not of this cache"));
+  }
+  return slots_[id.index];
+}
+
+KvCache::Slot& KvCache::checked(SequenceId id, const char* what) {
+  return const_cast<Slot&>(static_cast<const KvCache*>(this)->checked(id, what));
+}
+
+const KvCache::Group& KvCache::group_at(std::int64_t group) const {
+  if (group < 0 || group >= groups()) {
+    refuse("group", "0 to " + std::to_string(groups() - 1), group);
+  }
+  return groups_[at(group)];
+}
+
+const Sequence& KvCache::sequence(SequenceId id) const { return checked(id, "sequence").sequence; }
+const PageGeometry& KvCache::geometry(std::int64_t g) const { return group_at(g).geometry; }
+const PagePool& KvCache::pool(std::int64_t g) const { return group_at(g).pool; }
+const Tensor& KvCache::memory(std::int64_t g) const { return group_at(g).memory; }
+
+std::byte* KvCache::memory_data(std::int64_t g) {
+  group_at(g);
+  return static_cast<std::byte*>(groups_[at(g)].memory.data());
+}
+
+SequenceId KvCache::allocate_slot() {
+  if (unused_slots_.empty()) {
+    // release() must be able to note the slot without allocating.
+    if (slots_.size() == slots_.capacity()) slots_.reserve(slots_.size() * 2 + 16);
+    unused_slots_.reserve(slots_.capacity());
+    slots_.emplace_back();
+    slots_.back().sequence.groups.resize(groups_.size());
+    unused_slots_.push_back(static_cast<std::uint32_t>(slots_.size() - 1));
+  }
+  return {unused_slots_.back(), slots_[unused_slots_.back()].generation, id_};
+}
+
+SequenceId KvCache::create() {
+  const SequenceId id = allocate_slot();
+  unused_slots_.pop_back();
+  slots_[id.index].live = true;
+  ++live_sequences_;
+  ++generation_;
+  return id;
+}
+
+// Whether the next token goes into a page that somebody else reads too.
+bool KvCache::must_copy(const Group& group, const Sequence& sequence,
+                        const PageTable& table) const {
+  // What is reserved beyond the length has been made private when it was reserved.
+  if (sequence.length % group.layer_group.page_tokens == 0) return false;
+  if (sequence.reserved > sequence.length) return false;
+  const PageHandle last = table.pages.back();
+  return group.pool.references(last) > 1 || group.pool.kept(last);
+}
+
+std::int64_t KvCache::missing_pages(const Group& group, const Sequence& sequence,
+                                    const PageTable& table, std::int64_t tokens) const {
+  const std::int64_t end = checked_add(sequence.length, tokens, "kv_cache: reserve: tokens");
+  const std::int64_t pages = ceil_div(end, group.layer_group.page_tokens);
+  const std::int64_t added = std::max<std::int64_t>(pages - std::ssize(table.pages), 0);
+  return added + (must_copy(group, sequence, table) ? 1 : 0);
+}
+
+void KvCache::evict_oldest(std::int64_t g) {
+  Group& group = groups_[at(g)];
+  const PageHandle page = group.pool.oldest_cached();
+  index_.remove_page(g, page.index);
+  group.pool.evict(page);
+  ++group.evicted;
+}
+
+// Frees cached pages until each group has so many free ones; OutOfMemory, before anything is
+// evicted, when that cannot be reached.
+void KvCache::make_room(const std::vector<std::int64_t>& pages) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const PagePool& pool = groups_[g].pool;
+    if (pages[g] > pool.free_pages() + pool.cached_pages()) {
+      ++refused_reservations_;
+      throw OutOfMemory("kv_cache: reserve: expected " + std::to_string(pages[g]) +
+                        " free or cached pages in group " + std::to_string(g) + ", got " +
+                        std::to_string(pool.free_pages() + pool.cached_pages()));
+    }
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    while (groups_[g].pool.free_pages() < pages[g]) evict_oldest(static_cast<std::int64_t>(g));
+  }
+}
+
+void KvCache::copy_last_page(Group& group, const Sequence& sequence, PageTable& table) {
+  const std::int64_t last = sequence.length / group.layer_group.page_tokens;
+  PageHandle& page = table.pages[at(last)];
+  PageHandle copy;
+  group.pool.take({&copy, 1});
+  const std::int64_t bytes = group.geometry.page_bytes;
+  auto* memory = static_cast<std::byte*>(group.memory.data());
+  std::memcpy(memory + copy.index * bytes, memory + page.index * bytes, at(bytes));
+  group.pool.drop(page);
+  page = copy;
+  ++table.version;
+  ++group.copied;
+}
+
+// Takes the pages that reserve() has counted and made room for.
+void KvCache::grow(Sequence& sequence, std::int64_t tokens) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    PageTable& table = sequence.groups[g];
+    if (must_copy(group, sequence, table)) copy_last_page(group, sequence, table);
+    const std::int64_t pages = ceil_div(sequence.length + tokens, group.layer_group.page_tokens);
+    const std::size_t before = table.pages.size();
+    if (at(pages) <= before) continue;
+    table.pages.resize(at(pages));
+    group.pool.take(std::span(table.pages).subspan(before));
+  }
+  sequence.reserved = std::max(sequence.reserved, sequence.length + tokens);
+}
+
+void KvCache::reserve(SequenceId id, std::int64_t tokens) { reserve({&id, 1}, tokens); }
+
+void KvCache::reserve(std::span<const SequenceId> ids, std::int64_t tokens) {
+  if (tokens < 0) refuse("reserve: tokens", "at least 0", tokens);
+  std::vector<std::int64_t> needed(groups_.size());
+  for (const SequenceId id : ids) {
+    Sequence& sequence = writable(id, "reserve");
+    if (tokens == 0) continue;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      PageTable& table = sequence.groups[g];
+      const std::int64_t missing = missing_pages(groups_[g], sequence, table, tokens);
+      if (missing == 0) continue;
+      needed[g] = checked_add(needed[g], missing, "kv_cache: reserve: tokens");
+      if (needed[g] > groups_[g].pool.capacity()) continue;  // make_room will refuse
+      // Now, so that nothing below can fail for want of host memory.
+      const std::size_t least = table.pages.size() + at(missing);
+      if (least > table.pages.capacity()) table.pages.reserve(std::max(least, least * 3 / 2));
+    }
+  }
+  if (tokens == 0) return;
+  make_room(needed);
+  for (const SequenceId id : ids) grow(slots_[id.index].sequence, tokens);
+  ++generation_;
+}
+
+void KvCache::commit(SequenceId id, std::int64_t tokens) { commit({&id, 1}, tokens); }
+
+void KvCache::commit(std::span<const SequenceId> ids, std::int64_t tokens) {
+  if (tokens < 0) refuse("commit: tokens", "at least 0", tokens);
+  for (const SequenceId id : ids) {
+    const Sequence& sequence = writable(id, "commit");
+    const std::int64_t room = sequence.reserved - sequence.length;
+    if (tokens > room)
+      refuse("commit: tokens", "at most the reserved " + std::to_string(room), tokens);
+  }
+  // A sequence named twice has room for the first time only; the second must not pass unnoticed.
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Sequence& sequence = slots_[ids[i].index].sequence;
+    if (sequence.length + tokens > sequence.reserved) {
+      while (i-- > 0) slots_[ids[i].index].sequence.length -= tokens;
+      throw InvalidArgument("kv_cache: commit: a sequence is named twice");
+    }
+    sequence.length += tokens;
+  }
+  ++generation_;
+}
+
+// Drops every page that holds no position below `length`, the last ones first: of pages that become
+// cached, the end of a prompt is then evicted before its beginning.
+void KvCache::cut(Sequence& sequence, std::int64_t length) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    PageTable& table = sequence.groups[g];
+    const std::int64_t pages = ceil_div(length, group.layer_group.page_tokens);
+    if (std::ssize(table.pages) > pages) ++table.version;
+    while (std::ssize(table.pages) > pages) {
+      if (!table.pages.back().empty()) group.pool.drop(table.pages.back());
+      table.pages.pop_back();
+    }
+    // Back among the sinks: there is no gap any more.
+    if (table.first_kept > pages) table.first_kept = 0;
+  }
+  sequence.length = length;
+  sequence.reserved = length;
+}
+
+// The page with the first position that the token at position `tokens` sees, sinks aside.
+std::int64_t KvCache::first_needed_page(const Group& group, std::int64_t tokens) const {
+  const std::int64_t window = group.layer_group.window;
+  if (window == 0 || tokens < window) return 0;
+  return (tokens + 1 - window) / group.layer_group.page_tokens;
+}
+
+void KvCache::truncate(SequenceId id, std::int64_t length) {
+  Sequence& sequence = writable(id, "truncate");
+  if (length < 0 || length > sequence.length) {
+    refuse("truncate: length", "0 to " + std::to_string(sequence.length), length);
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    const std::int64_t first_kept = sequence.groups[g].first_kept;
+    const std::int64_t pages = ceil_div(length, group.layer_group.page_tokens);
+    const bool gap_below = first_kept > group.sink_pages && pages > group.sink_pages;
+    if (gap_below && first_needed_page(group, length) < first_kept) {
+      refuse("truncate: length",
+             "a length whose window is still there (group " + std::to_string(g) + ")", length);
+    }
+  }
+  cut(sequence, length);
+  ++generation_;
+}
+
+SequenceId KvCache::fork(SequenceId id) {
+  checked(id, "fork");
+  const SequenceId child_id = allocate_slot();  // may move the slots
+  Sequence& parent = slots_[id.index].sequence;
+  Sequence& child = slots_[child_id.index].sequence;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    child.groups[g].pages.reserve(parent.groups[g].pages.size() + 1);
+  }
+  cut(parent, parent.length);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    child.groups[g].pages = parent.groups[g].pages;
+    child.groups[g].first_kept = parent.groups[g].first_kept;
+    for (const PageHandle page : child.groups[g].pages) {
+      if (!page.empty()) groups_[g].pool.share(page);
+    }
+  }
+  child.length = parent.length;
+  child.reserved = parent.length;
+  return create();  // the slot allocated above
+}
+
+void KvCache::advance_window(SequenceId id) {
+  Sequence& sequence = writable(id, "advance_window");
+  bool changed = false;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    Group& group = groups_[g];
+    PageTable& table = sequence.groups[g];
+    const std::int64_t needed = first_needed_page(group, sequence.length);
+    if (needed <= table.first_kept) continue;
+    const std::int64_t end = std::min(needed, std::ssize(table.pages));
+    for (std::int64_t i = end; i-- > std::max(table.first_kept, group.sink_pages);) {
+      group.pool.drop(table.pages[at(i)]);
+      table.pages[at(i)] = {};
+      changed = true;
+      ++table.version;
+    }
+    table.first_kept = needed;
+  }
+  if (changed) ++generation_;
+}
+
+void KvCache::release(SequenceId id) {
+  Slot& slot = checked(id, "release");
+  cut(slot.sequence, 0);
+  slot.live = false;
+  ++slot.generation;
+  unused_slots_.push_back(id.index);
+  --live_sequences_;
+  ++generation_;
+}
+
+std::span<const std::byte> KvCache::page_at(SequenceId id, std::int64_t g,
+                                            std::int64_t position) const {
+  const Sequence& sequence = checked(id, "page_at").sequence;
+  const Group& group = group_at(g);
+  if (position < 0 || position >= sequence.length) {
+    refuse("page_at: position", "0 to " + std::to_string(sequence.length - 1), position);
+  }
+  const PageHandle page =
+      sequence.groups[at(g)].pages[at(position / group.layer_group.page_tokens)];
+  if (page.empty()) refuse("page_at: position", "one that the window has not passed", position);
+  const std::int64_t bytes = group.geometry.page_bytes;
+  return {static_cast<const std::byte*>(group.memory.data()) + page.index * bytes, at(bytes)};
+}
+
+std::span<std::byte> KvCache::writable_page_at(SequenceId id, std::int64_t g,
+                                               std::int64_t position) {
+  const Sequence& sequence = checked(id, "writable_page_at").sequence;
+  const Group& group = group_at(g);
+  if (position < sequence.length || position >= sequence.reserved) {
+    refuse("writable_page_at: position",
+           "one of the reserved [" + std::to_string(sequence.length) + ", " +
+               std::to_string(sequence.reserved) + ")",
+           position);
+  }
+  const PageHandle page =
+      sequence.groups[at(g)].pages[at(position / group.layer_group.page_tokens)];
+  const std::int64_t bytes = group.geometry.page_bytes;
+  return {memory_data(g) + page.index * bytes, at(bytes)};
+}
+
+}  // namespace touchstone::cache

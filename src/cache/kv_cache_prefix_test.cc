@@ -1,0 +1,154 @@
+// Prefixes: how much is found, what is shared, what is evicted.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "touchstone/cache/kv_cache.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::cache {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+Tokens counting(std::int64_t count, std::int32_t first = 0) {
+  Tokens tokens(static_cast<std::size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+LayerGroup small_group(std::int64_t page_tokens) {
+  return {.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .page_tokens = page_tokens};
+}
+
+KvCache small_cache(std::int64_t page_tokens, std::int64_t pages) {
+  return KvCache({.layout = {{small_group(page_tokens)}}, .pool_pages = {pages}});
+}
+
+SequenceId sequence_of(KvCache& cache, std::int64_t tokens) {
+  const SequenceId id = cache.create();
+  cache.reserve(id, tokens);
+  cache.commit(id, tokens);
+  return id;
+}
+
+TEST(KvCachePrefix, SharesWholeBlocksAndPartOfTheLast) {
+  for (const std::int64_t page : {1, 8, 16, 64}) {
+    KvCache cache = small_cache(page, 16);
+    const std::int64_t length = 3 * page + page / 2;
+    const SequenceId id = sequence_of(cache, length);
+    cache.insert_prefix(id, counting(length));
+    const std::int64_t used = cache.pool(0).used_pages();
+    for (const std::int64_t wanted :
+         {std::int64_t{0}, std::int64_t{1}, page - 1, page, page + 1, length - 1, length}) {
+      const PrefixHit hit = cache.open_prefix(counting(wanted));
+      EXPECT_EQ(hit.tokens, wanted) << "page " << page;
+      EXPECT_EQ(cache.pool(0).used_pages(), used);  // nothing was copied
+      if (wanted > 0) {
+        EXPECT_EQ(cache.page_at(hit.sequence, 0, wanted - 1).data(),
+                  cache.page_at(id, 0, wanted - 1).data());
+      }
+      cache.release(hit.sequence);
+    }
+    Tokens longer = counting(length);
+    longer.push_back(-1);
+    EXPECT_EQ(cache.open_prefix(longer).tokens, length);
+    longer[static_cast<std::size_t>(page)] = -1;
+    EXPECT_EQ(cache.open_prefix(longer).tokens, page);
+    EXPECT_EQ(cache.open_prefix(counting(length), 1).tokens, 0);  // another space
+    EXPECT_EQ(cache.find_inconsistency(), "");
+  }
+}
+
+TEST(KvCachePrefix, WritingAfterAHitCopiesThePartialPage) {
+  KvCache cache = small_cache(8, 8);
+  const SequenceId id = sequence_of(cache, 16);
+  cache.insert_prefix(id, counting(16));
+  const PrefixHit hit = cache.open_prefix(counting(11));
+  EXPECT_EQ(hit.tokens, 11);
+  cache.reserve(hit.sequence, 1);
+  EXPECT_NE(cache.page_at(hit.sequence, 0, 8).data(), cache.page_at(id, 0, 8).data());
+  EXPECT_EQ(cache.page_at(hit.sequence, 0, 0).data(), cache.page_at(id, 0, 0).data());
+  EXPECT_EQ(cache.find_inconsistency(), "");
+}
+
+TEST(KvCachePrefix, InsertionIsIdempotent) {
+  KvCache cache = small_cache(8, 16);
+  const SequenceId a = sequence_of(cache, 20);
+  const SequenceId b = sequence_of(cache, 20);
+  cache.insert_prefix(a, counting(20));
+  cache.insert_prefix(a, counting(20));
+  cache.insert_prefix(a, counting(10));
+  cache.insert_prefix(b, counting(20));  // other pages of the same tokens
+  EXPECT_EQ(cache.prefixes().entries(), 3);
+  EXPECT_EQ(cache.prefixes().indexed_pages(0), 3);
+  cache.release(b);
+  EXPECT_EQ(cache.pool(0).cached_pages(), 0);
+  cache.release(a);
+  EXPECT_EQ(cache.pool(0).cached_pages(), 3);
+  EXPECT_THROW(cache.insert_prefix(cache.create(), counting(1)), InvalidArgument);
+}
+
+TEST(KvCachePrefix, EvictsTheEndOfWhatWasUsedLongestAgo) {
+  KvCache cache = small_cache(8, 4);
+  const SequenceId a = sequence_of(cache, 16);
+  const SequenceId b = sequence_of(cache, 16);
+  cache.insert_prefix(a, counting(16));
+  cache.insert_prefix(b, counting(16, 100));
+  cache.release(a);
+  cache.release(b);
+  cache.release(cache.open_prefix(counting(16)).sequence);  // now b is the older one
+  EXPECT_EQ(cache.pool(0).free_pages(), 0);
+  const SequenceId c = sequence_of(cache, 8);
+  EXPECT_EQ(cache.statistics().groups[0].evicted, 1);
+  const PrefixHit hit_b = cache.open_prefix(counting(16, 100));
+  EXPECT_EQ(hit_b.tokens, 8);
+  const PrefixHit hit_a = cache.open_prefix(counting(16));
+  EXPECT_EQ(hit_a.tokens, 16);
+  // Everything is in use: nothing can be evicted, and nothing is.
+  EXPECT_EQ(cache.evict(100), 0);
+  EXPECT_THROW(cache.reserve(c, 1), OutOfMemory);
+  cache.release(hit_b.sequence);
+  cache.reserve(c, 1);
+  EXPECT_EQ(cache.open_prefix(counting(16, 100)).tokens, 0);
+  EXPECT_EQ(cache.find_inconsistency(), "");
+}
+
+TEST(KvCachePrefix, WindowedGroupsNeedOnlyTheirTail) {
+  LayerGroup windowed = small_group(8);
+  windowed.window = 9;  // the next token sees 8 before it
+  const Layout layout{{small_group(8), windowed}};
+  KvCache cache({.layout = layout, .pool_pages = {16, 16}});
+  const SequenceId id = sequence_of(cache, 32);
+  cache.advance_window(id);
+  EXPECT_EQ(cache.pool(1).used_pages(), 1);
+  cache.insert_prefix(id, counting(32));
+  // All 32 tokens can be had, 24 cannot: the window before position 24 is gone.
+  const PrefixHit hit = cache.open_prefix(counting(40));
+  EXPECT_EQ(hit.tokens, 32);
+  EXPECT_EQ(cache.pool(1).used_pages(), 1);
+  EXPECT_EQ(cache.open_prefix(counting(31)).tokens, 0);
+  EXPECT_EQ(cache.find_inconsistency(), "");
+  // Somebody who has these pages completes the entries.
+  const SequenceId again = sequence_of(cache, 24);
+  cache.insert_prefix(again, counting(24));
+  EXPECT_EQ(cache.open_prefix(counting(24)).tokens, 24);
+  EXPECT_EQ(cache.find_inconsistency(), "");
+}
+
+TEST(KvCachePrefix, GroupsOfDifferentPageSizesShareBlocks) {
+  const Layout layout{{small_group(4), small_group(16)}};
+  KvCache cache({.layout = layout, .pool_pages = {32, 8}});
+  const SequenceId id = sequence_of(cache, 37);
+  cache.insert_prefix(id, counting(37));
+  EXPECT_EQ(cache.open_prefix(counting(37)).tokens, 37);
+  EXPECT_EQ(cache.open_prefix(counting(21)).tokens, 21);
+  EXPECT_EQ(cache.prefixes().indexed_pages(0), 10);
+  EXPECT_EQ(cache.prefixes().indexed_pages(1), 3);
+  EXPECT_EQ(cache.statistics().prefix_hit_tokens, 58);
+  EXPECT_EQ(cache.find_inconsistency(), "");
+}
+
+}  // namespace
+}  // namespace touchstone::cache

@@ -1,0 +1,178 @@
+#include "touchstone/cache/page_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include "touchstone/core/error.h"
+
+namespace touchstone::cache {
+namespace {
+
+std::uint32_t next_pool_id() {
+  static std::atomic<std::uint32_t> last{0};
+  return ++last;
+}
+
+[[noreturn]] void refuse(const char* what, const char* problem, PageHandle page) {
+  throw InvalidArgument(std::string("page_pool: ") + what + ": page " + std::to_string(page.index) +
+                        " " + problem);
+}
+
+}  // namespace
+
+PagePool::PagePool(std::int64_t capacity) : id_(next_pool_id()) {
+  if (capacity < 1 || capacity > std::numeric_limits<std::int32_t>::max()) {
+    throw InvalidArgument("page_pool: capacity: expected 1 to 2147483647, got " +
+                          std::to_string(capacity));
+  }
+  records_.resize(static_cast<std::size_t>(capacity));
+  free_.resize(static_cast<std::size_t>(capacity));
+  // Page 0 on top: a fresh pool hands out consecutive pages.
+  for (std::size_t i = 0; i < free_.size(); ++i) {
+    free_[i] = static_cast<std::uint32_t>(free_.size() - 1 - i);
+  }
+}
+
+const PagePool::Record& PagePool::checked(PageHandle page, const char* what) const {
+  if (page.pool != id_ || page.index >= records_.size()) {
+    refuse(what, "is not of this pool", page);
+  }
+  const Record& record = records_[page.index];
+  if (record.generation != page.generation) refuse(what, "was freed: the handle is stale", page);
+  if (record.references == 0 && !record.kept) refuse(what, "is free", page);
+  return record;
+}
+
+PagePool::Record& PagePool::checked(PageHandle page, const char* what) {
+  return const_cast<Record&>(static_cast<const PagePool*>(this)->checked(page, what));
+}
+
+void PagePool::take(std::span<PageHandle> pages) {
+  if (pages.size() > free_.size()) {
+    throw OutOfMemory("page_pool: take: expected " + std::to_string(pages.size()) +
+                      " free pages, got " + std::to_string(free_.size()));
+  }
+  for (PageHandle& page : pages) {
+    const std::uint32_t index = free_.back();
+    free_.pop_back();
+    Record& record = records_[index];
+    record.references = 1;
+    page = {index, record.generation, id_};
+  }
+  used_ += static_cast<std::int64_t>(pages.size());
+  peak_used_ = std::max(peak_used_, used_);
+}
+
+void PagePool::share(PageHandle page) {
+  Record& record = checked(page, "share");
+  if (record.references == std::numeric_limits<std::uint32_t>::max()) {
+    refuse("share", "has too many references", page);
+  }
+  if (record.references++ == 0) {
+    remove_from_cached(page.index);
+    ++used_;
+    peak_used_ = std::max(peak_used_, used_);
+  }
+}
+
+void PagePool::drop(PageHandle page) {
+  Record& record = checked(page, "drop");
+  if (record.references == 0) refuse("drop", "has no reference to drop", page);
+  if (--record.references > 0) return;
+  --used_;
+  if (record.kept) {
+    append_to_cached(page.index);
+  } else {
+    make_free(page.index);
+  }
+}
+
+void PagePool::keep(PageHandle page) {
+  Record& record = checked(page, "keep");
+  record.kept = true;
+}
+
+bool PagePool::kept(PageHandle page) const { return checked(page, "kept").kept; }
+
+void PagePool::evict(PageHandle page) {
+  Record& record = checked(page, "evict");
+  if (record.references != 0) refuse("evict", "is in use", page);
+  remove_from_cached(page.index);
+  record.kept = false;
+  make_free(page.index);
+}
+
+PageHandle PagePool::oldest_cached() const {
+  if (oldest_ == kNoPage) return {};
+  return {oldest_, records_[oldest_].generation, id_};
+}
+
+std::int64_t PagePool::references(PageHandle page) const {
+  return checked(page, "references").references;
+}
+
+std::int64_t PagePool::references_at(std::int64_t index) const {
+  return records_.at(static_cast<std::size_t>(index)).references;
+}
+
+PageState PagePool::state_at(std::int64_t index) const {
+  const Record& record = records_.at(static_cast<std::size_t>(index));
+  if (record.references > 0) return PageState::used;
+  return record.kept ? PageState::cached : PageState::free;
+}
+
+PageHandle PagePool::handle_at(std::int64_t index) const {
+  const Record& record = records_.at(static_cast<std::size_t>(index));
+  return {static_cast<std::uint32_t>(index), record.generation, id_};
+}
+
+void PagePool::make_free(std::uint32_t index) {
+  ++records_[index].generation;
+  // No page is in the list twice, so the list never outgrows what the constructor allocated.
+  free_.push_back(index);
+}
+
+void PagePool::append_to_cached(std::uint32_t index) {
+  Record& record = records_[index];
+  record.older = newest_;
+  record.newer = kNoPage;
+  (newest_ == kNoPage ? oldest_ : records_[newest_].newer) = index;
+  newest_ = index;
+  ++cached_;
+}
+
+void PagePool::remove_from_cached(std::uint32_t index) {
+  const Record& record = records_[index];
+  (record.older == kNoPage ? oldest_ : records_[record.older].newer) = record.newer;
+  (record.newer == kNoPage ? newest_ : records_[record.newer].older) = record.older;
+  --cached_;
+}
+
+std::string PagePool::find_inconsistency() const {
+  std::int64_t count[3] = {};
+  for (std::int64_t i = 0; i < capacity(); ++i) ++count[static_cast<int>(state_at(i))];
+  if (count[0] != free_pages() || count[1] != used_ || count[2] != cached_) {
+    return "page_pool: counters differ from a recount";
+  }
+  std::vector<bool> listed(records_.size());
+  const auto list = [&](std::uint32_t index, PageState state) {
+    if (index >= records_.size() || listed[index] || state_at(index) != state) return false;
+    listed[index] = true;
+    return true;
+  };
+  for (const std::uint32_t index : free_) {
+    if (!list(index, PageState::free)) return "page_pool: the list of free pages is wrong";
+  }
+  std::int64_t cached = 0;
+  for (std::uint32_t i = oldest_, older = kNoPage; i != kNoPage; older = i, i = records_[i].newer) {
+    if (!list(i, PageState::cached) || records_[i].older != older) {
+      return "page_pool: the list of cached pages is wrong";
+    }
+    ++cached;
+  }
+  if (cached != cached_) return "page_pool: the list of cached pages is too short";
+  return {};
+}
+
+}  // namespace touchstone::cache

@@ -1,0 +1,103 @@
+#include "touchstone/cache/prefix_index.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "touchstone/core/error.h"
+
+namespace touchstone::cache {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+PrefixIndexOptions blocks_of_four() {
+  return {.block_tokens = 4, .pages_per_block = {2, 1}, .pool_pages = {64, 64}, .hash_key = {1, 2}};
+}
+
+std::vector<PageHandle> pages_from(std::uint32_t first) {
+  return {{first, 0, 1}, {first + 1, 0, 1}, {first, 0, 2}};
+}
+
+TEST(PrefixIndex, FindsExactBlocksAfterTheirParentOnly) {
+  PrefixIndex index(blocks_of_four());
+  const std::uint64_t root = PrefixIndex::root(0);
+  const Tokens block{1, 2, 3, 4};
+  const auto first = index.insert(root, block, pages_from(0));
+  const auto second = index.insert(PrefixIndex::below(first), block, pages_from(2));
+  EXPECT_EQ(index.find(root, block), first);
+  EXPECT_EQ(index.find(PrefixIndex::below(first), block), second);
+  EXPECT_EQ(index.find(PrefixIndex::below(second), block), PrefixIndex::kNone);
+  EXPECT_EQ(index.find(PrefixIndex::root(1), block), PrefixIndex::kNone);  // another space
+  EXPECT_EQ(index.find(root, Tokens{1, 2, 3}), PrefixIndex::kNone);
+  EXPECT_EQ(index.find(root, Tokens{1, 2, 3, 5}), PrefixIndex::kNone);
+  EXPECT_EQ(index.pages(second)[1].index, 3U);
+  EXPECT_EQ(index.indexed_pages(0), 4);
+  EXPECT_EQ(index.find_inconsistency(), "");
+}
+
+TEST(PrefixIndex, PrefersTheLongestPartialMatch) {
+  PrefixIndex index(blocks_of_four());
+  const std::uint64_t root = PrefixIndex::root(0);
+  index.insert(root, Tokens{1, 2, 9, 9}, pages_from(0));
+  const auto best = index.insert(root, Tokens{1, 2, 3}, pages_from(2));
+  index.insert(root, Tokens{1, 8, 8, 8}, pages_from(4));
+  const auto found = index.find_partial(root, Tokens{1, 2, 3, 7});
+  EXPECT_EQ(found.entry, best);
+  EXPECT_EQ(found.tokens, 3);
+  EXPECT_EQ(index.find_partial(root, Tokens{5}).entry, PrefixIndex::kNone);
+  EXPECT_EQ(index.find_partial(PrefixIndex::root(3), Tokens{1}).entry, PrefixIndex::kNone);
+}
+
+TEST(PrefixIndex, EntriesGoWithTheirLastPageAndChild) {
+  PrefixIndex index(blocks_of_four());
+  const auto parent = index.insert(PrefixIndex::root(0), Tokens{1, 2, 3, 4}, pages_from(0));
+  index.insert(PrefixIndex::below(parent), Tokens{5, 6, 7, 8}, pages_from(2));
+  for (const std::uint32_t page : {0U, 1U}) index.remove_page(0, page);
+  index.remove_page(1, 0);
+  EXPECT_EQ(index.entries(), 2);  // the parent still leads to its child
+  EXPECT_EQ(index.find_inconsistency(), "");
+  index.set_page(parent, 1, {9, 0, 1});
+  EXPECT_TRUE(index.holds(0, 9));
+  index.remove_page(0, 9);
+  for (const std::uint32_t page : {2U, 3U}) index.remove_page(0, page);
+  EXPECT_EQ(index.entries(), 2);
+  index.remove_page(1, 2);
+  EXPECT_EQ(index.entries(), 0);
+  EXPECT_EQ(index.find(PrefixIndex::root(0), Tokens{1, 2, 3, 4}), PrefixIndex::kNone);
+  EXPECT_THROW(index.remove_page(0, 2), InvalidArgument);
+  EXPECT_EQ(index.find_inconsistency(), "");
+}
+
+// Many entries: the table grows, chains are walked, and each one is found by its own tokens.
+TEST(PrefixIndex, GrowsAndShrinks) {
+  PrefixIndex index(
+      {.block_tokens = 2, .pages_per_block = {1}, .pool_pages = {5000}, .hash_key = {3, 4}});
+  const std::uint64_t root = PrefixIndex::root(7);
+  for (std::int32_t i = 0; i < 5000; ++i) {
+    const PageHandle page{static_cast<std::uint32_t>(i), 0, 1};
+    index.insert(root, Tokens{i, -i}, {&page, 1});
+  }
+  EXPECT_EQ(index.find_inconsistency(), "");
+  for (std::int32_t i = 0; i < 5000; i += 2) index.remove_page(0, static_cast<std::uint32_t>(i));
+  EXPECT_EQ(index.entries(), 2500);
+  EXPECT_EQ(index.find_inconsistency(), "");
+  EXPECT_EQ(index.find(root, Tokens{10, -10}), PrefixIndex::kNone);
+  EXPECT_NE(index.find(root, Tokens{11, -11}), PrefixIndex::kNone);
+}
+
+TEST(PrefixIndex, RefusesNonsense) {
+  PrefixIndex index(blocks_of_four());
+  const std::uint64_t root = PrefixIndex::root(0);
+  EXPECT_THROW(index.insert(root, Tokens{}, pages_from(0)), InvalidArgument);
+  EXPECT_THROW(index.insert(root, Tokens{1, 2, 3, 4, 5}, pages_from(0)), InvalidArgument);
+  EXPECT_THROW(index.insert(root, Tokens{1}, {}), InvalidArgument);
+  const auto entry = index.insert(root, Tokens{1}, pages_from(0));
+  EXPECT_THROW(index.set_page(entry, 0, {7, 0, 1}), InvalidArgument);  // the slot is taken
+  EXPECT_THROW(PrefixIndex({.block_tokens = 0, .pool_pages = {1}}), InvalidArgument);
+  EXPECT_THROW(PrefixIndex({.pages_per_block = {1, 1}, .pool_pages = {1}}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace touchstone::cache

@@ -1,0 +1,114 @@
+// touchstone plan as its users meet it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace touchstone::cli {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Result {
+  int exit_code = -1;
+  std::string out;
+};
+
+// Both streams of `touchstone plan` with these arguments.
+Result plan(const std::string& arguments) {
+  const std::string line = std::string("'") + TOUCHSTONE_PROGRAM + "' plan " + arguments + " 2>&1";
+  Result result;
+  FILE* pipe = popen(line.c_str(), "r");
+  if (pipe == nullptr) return result;
+  std::array<char, 4096> buffer{};
+  std::size_t got = 0;
+  while ((got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
+    result.out.append(buffer.data(), got);
+  }
+  const int status = pclose(pipe);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+void expect_one_line(const std::string& arguments, int exit_code, const char* message) {
+  const Result result = plan(arguments);
+  EXPECT_EQ(result.exit_code, exit_code) << arguments;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
+  EXPECT_THAT(result.out, HasSubstr(message));
+}
+
+TEST(PlanVerb, SaysWhatFits) {
+  const Result result = plan("--model llama-2-7b --gpu h100-sxm-80gb --kv-dtype f16 --batch 8");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("524288 bytes, 512 KiB"));
+  EXPECT_THAT(result.out, HasSubstr("12.55 GiB"));
+  EXPECT_THAT(result.out, HasSubstr("Most sequences of 4096 tokens: 32"));
+}
+
+TEST(PlanVerb, JsonParses) {
+  const Result result = plan("--model llama-3-8b --gpu a100-40gb --kv-dtype k8v4 --json");
+  ASSERT_EQ(result.exit_code, 0);
+  const json value = json::parse(result.out);
+  EXPECT_EQ(value["cache"]["bytes_per_token"], 32 * 8 * (130 + 80));
+  EXPECT_EQ(value["per_gpu"]["weight_bytes"], 16060522496);
+  EXPECT_EQ(value["fits"], true);
+  EXPECT_EQ(value["growth"].back()["tokens"], 8192);
+  EXPECT_GT(value["decode"]["most_tokens_per_second"], 0);
+  EXPECT_FALSE(value["model"]["source"].get<std::string>().empty());
+  EXPECT_FALSE(value["alternatives"].empty());
+}
+
+TEST(PlanVerb, ListsWhatItKnows) {
+  EXPECT_THAT(plan("--list").out, HasSubstr("Llama-2-70B"));
+  EXPECT_GE(json::parse(plan("--list --json").out)["gpus"].size(), 36U);
+}
+
+TEST(PlanVerb, WhatDoesNotFitIsExitCodeOne) {
+  const Result result = plan("--model llama-2-70b --gpu t4");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("does not fit"));
+}
+
+TEST(PlanVerb, WritesAPlot) {
+  const std::string path = testing::TempDir() + "touchstone_plan.svg";
+  EXPECT_EQ(plan("--model gpt-2 --gpu t4 --svg " + path).exit_code, 0);
+  std::ifstream file(path);
+  const std::string svg{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  EXPECT_THAT(svg, HasSubstr("</svg>"));
+  std::remove(path.c_str());
+  expect_one_line("--model gpt-2 --gpu t4 --svg /nowhere/at/all.svg", 3, "/nowhere/at/all.svg");
+}
+
+TEST(PlanVerb, MistakesAreOneLine) {
+  expect_one_line("", 2, "--model is required");
+  expect_one_line("--model gpt-2", 2, "--gpu is required");
+  expect_one_line("--model lama-2-7b --gpu t4", 2, "Llama-2-7B");
+  expect_one_line("--model gpt-2 --gpu h1000", 2, "nearest");
+  expect_one_line("--model gpt-2 --gpu t4 --kv-dtype k9v4", 2, "k9v4");
+  expect_one_line("--model gpt-2 --gpu t4 --weights-dtype f17", 2, "f17");
+  expect_one_line("--model gpt-2 --gpu t4 --context 0", 2, "--context");
+  expect_one_line("--model gpt-2 --gpu t4 --batch -3", 2, "--batch");
+  expect_one_line("--model gpt-2 --gpu t4 --context 9223372036854775807", 2, "context");
+  expect_one_line("--model gpt-2 --gpu t4 --batch 4294967296 --context 281474976710656", 2,
+                  "64 bits");
+}
+
+TEST(PlanVerb, BadConfigurationsAreExitCodeThree) {
+  expect_one_line("--model /nowhere/config.json --gpu t4", 3, "/nowhere/config.json");
+  const std::string path = testing::TempDir() + "touchstone_plan_config.json";
+  for (const char* text : {"", "{\"hidden_size\": 12", "{\"hidden_size\": \"x\"}", "[1]"}) {
+    std::ofstream(path) << text;
+    expect_one_line("--model " + path + " --gpu t4", 3, "touchstone_plan_config.json: ");
+  }
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace touchstone::cli

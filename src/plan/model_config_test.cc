@@ -1,0 +1,249 @@
+// config.json files as they are published, and as nobody should write them.
+#include "plan/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string_view>
+
+#include "plan/catalog.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::plan {
+namespace {
+
+using cache::ModelSpec;
+using nlohmann::json;
+using testing::HasSubstr;
+
+json llama() {
+  return {{"model_type", "llama"},       {"hidden_size", 4096},
+          {"intermediate_size", 14336},  {"num_attention_heads", 32},
+          {"num_hidden_layers", 32},     {"num_key_value_heads", 8},
+          {"vocab_size", 128256},        {"max_position_embeddings", 8192},
+          {"tie_word_embeddings", false}};
+}
+
+ModelSpec read(const json& config) { return parse_model_config("config.json", config.dump()); }
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_model_config("config.json", text);
+  } catch (const CorruptData& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What our table says of the same model.
+void expect_like_table(const ModelSpec& read, const char* name) {
+  const ModelSpec& known = find_model(name);
+  EXPECT_EQ(read.parameters, known.parameters) << name;
+  EXPECT_EQ(read.active_parameters, known.active_parameters) << name;
+  EXPECT_EQ(read.cached, known.cached) << name;
+  EXPECT_EQ(read.hidden, known.hidden) << name;
+  EXPECT_EQ(read.vocabulary, known.vocabulary) << name;
+  EXPECT_EQ(read.query_heads, known.query_heads) << name;
+  EXPECT_EQ(read.native_context, known.native_context) << name;
+  EXPECT_EQ(read.parameters_basis, "counted") << name;
+}
+
+TEST(ModelConfig, Llama) { expect_like_table(read(llama()), "llama-3-8b"); }
+
+TEST(ModelConfig, WithoutKeyValueHeadsItIsMultiHead) {
+  json config = llama();
+  config.erase("num_key_value_heads");
+  config["vocab_size"] = 32000;
+  config["intermediate_size"] = 11008;
+  config["max_position_embeddings"] = 4096;
+  expect_like_table(read(config), "llama-2-7b");
+}
+
+TEST(ModelConfig, Gpt2) {
+  expect_like_table(read({{"model_type", "gpt2"},
+                          {"n_embd", 768},
+                          {"n_head", 12},
+                          {"n_layer", 12},
+                          {"n_positions", 1024},
+                          {"vocab_size", 50257}}),
+                    "gpt-2");
+}
+
+TEST(ModelConfig, Gemma3WithWindowsInsideATextPart) {
+  json text = {{"model_type", "gemma3_text"},
+               {"hidden_size", 5376},
+               {"intermediate_size", 21504},
+               {"num_attention_heads", 32},
+               {"num_hidden_layers", 62},
+               {"num_key_value_heads", 16},
+               {"head_dim", 128},
+               {"sliding_window", 1024},
+               {"sliding_window_pattern", 6},
+               {"vocab_size", 262208},
+               {"max_position_embeddings", 131072}};
+  expect_like_table(read({{"model_type", "gemma3"}, {"text_config", text}}), "gemma-3-27b");
+}
+
+TEST(ModelConfig, DeepSeekWithALatent) {
+  expect_like_table(read({{"model_type", "deepseek_v3"},
+                          {"hidden_size", 7168},
+                          {"intermediate_size", 18432},
+                          {"moe_intermediate_size", 2048},
+                          {"num_attention_heads", 128},
+                          {"num_key_value_heads", 128},
+                          {"num_hidden_layers", 61},
+                          {"first_k_dense_replace", 3},
+                          {"n_routed_experts", 256},
+                          {"n_shared_experts", 1},
+                          {"num_experts_per_tok", 8},
+                          {"kv_lora_rank", 512},
+                          {"q_lora_rank", 1536},
+                          {"qk_nope_head_dim", 128},
+                          {"qk_rope_head_dim", 64},
+                          {"v_head_dim", 128},
+                          {"vocab_size", 129280},
+                          {"max_position_embeddings", 163840},
+                          {"tie_word_embeddings", false}}),
+                    "deepseek-v3");
+}
+
+TEST(ModelConfig, LayerListsAndLinearLayers) {
+  json config = llama();
+  config["model_type"] = "qwen3_5_text";
+  config["num_hidden_layers"] = 4;
+  config["layer_types"] = {"linear_attention", "linear_attention", "linear_attention",
+                           "full_attention"};
+  config["linear_num_value_heads"] = 48;
+  config["linear_num_key_heads"] = 16;
+  config["linear_key_head_dim"] = 128;
+  config["linear_value_head_dim"] = 128;
+  config["linear_conv_kernel_dim"] = 4;
+  const ModelSpec model = read(config);
+  ASSERT_EQ(model.cached.size(), 1U);
+  EXPECT_EQ(model.cached[0].layers, 1);
+  EXPECT_EQ(model.other_layers, 3);
+  EXPECT_EQ(model.state_bytes, 3 * (48 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 48 * 128) * 2));
+  EXPECT_EQ(model.parameters_basis, "estimated");
+}
+
+TEST(ModelConfig, WindowsAreOnlyUsedWhereTheyAreOn) {
+  json config = llama();
+  config["model_type"] = "qwen3";
+  config["sliding_window"] = 4096;
+  config["use_sliding_window"] = false;
+  EXPECT_EQ(read(config).cached.at(0).window, 0);
+  config["use_sliding_window"] = true;
+  config["max_window_layers"] = 20;
+  ASSERT_EQ(read(config).cached.size(), 2U);
+  EXPECT_EQ(read(config).cached[0].layers, 20);
+  EXPECT_EQ(read(config).cached[1].window, 4096);
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(read(config).cached.size(), 1U);
+}
+
+TEST(ModelConfig, TruncatedAnywhereIsRefused) {
+  const std::string whole = llama().dump();
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    EXPECT_THAT(refusal(whole.substr(0, length)), HasSubstr("config.json: ")) << length;
+  }
+}
+
+TEST(ModelConfig, EveryKeyIsCheckedForTypeAndRange) {
+  const json bad_values = {
+      -1, 0, "32", 1.5, true, json::array(), json::object(), 1e300, 1 << 30, 18446744073709551615U};
+  for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads",
+                          "num_hidden_layers", "num_key_value_heads", "vocab_size"}) {
+    for (const json& value : bad_values) {
+      json config = llama();
+      config[key] = value;
+      const std::string message = refusal(config.dump());
+      EXPECT_THAT(message, HasSubstr(key)) << value;
+      EXPECT_EQ(message.find('\n'), std::string::npos);
+    }
+  }
+  for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads",
+                          "num_hidden_layers", "vocab_size"}) {
+    json config = llama();
+    config.erase(key);
+    EXPECT_THAT(refusal(config.dump()), HasSubstr(std::string(key) + ": is missing"));
+  }
+}
+
+TEST(ModelConfig, SumsThatDoNotFitAreRefused) {
+  json config = llama();
+  config["hidden_size"] = 1 << 20;
+  config["head_dim"] = 128;
+  config["intermediate_size"] = 1 << 20;
+  config["num_hidden_layers"] = 10000;
+  config["num_local_experts"] = 1 << 16;
+  config["num_experts_per_tok"] = 2;
+  EXPECT_THAT(refusal(config.dump()), HasSubstr("64 bits"));
+}
+
+TEST(ModelConfig, WhatIsNotUnderstoodIsSaid) {
+  const auto with = [](const char* key, const json& value) {
+    json config = llama();
+    config[key] = value;
+    return refusal(config.dump());
+  };
+  EXPECT_THAT(with("layer_types", "full_attention"), HasSubstr("expected a list"));
+  EXPECT_THAT(with("layer_types", {"full_attention"}), HasSubstr("expected 32 entries"));
+  EXPECT_THAT(with("layer_types", json(32, "strange")), HasSubstr("strange"));
+  EXPECT_THAT(with("layer_types", json(32, "linear_attention")), HasSubstr("at least one layer"));
+  EXPECT_THAT(with("layer_types", json(32, "sliding_attention")), HasSubstr("sliding_window"));
+  EXPECT_THAT(with("hybrid_override_pattern", "M*M"), HasSubstr("hybrid_override_pattern"));
+  EXPECT_THAT(with("num_kv_shared_layers", 3), HasSubstr("num_kv_shared_layers"));
+  EXPECT_THAT(with("model_type", 7), HasSubstr("model_type"));
+  EXPECT_THAT(with("tie_word_embeddings", "no"), HasSubstr("tie_word_embeddings"));
+  EXPECT_THAT(with("num_attention_heads", 31), HasSubstr("head_dim"));
+  for (const char* text : {"", "null", "[]", "3", "\"x\"", "{}", "\xff\xfe", "{\"a\":"}) {
+    EXPECT_THAT(refusal(text), HasSubstr("config.json: ")) << text;
+  }
+  EXPECT_THAT(refusal("{\"hidden_size\": 1e999}"), HasSubstr("out of range"));
+  EXPECT_THAT(refusal(std::string(100000, '[')), HasSubstr("not valid JSON"));
+}
+
+// Whatever bytes come, the answer is a model that can be planned or one of our errors.
+TEST(ModelConfig, RandomDamageIsHarmless) {
+  std::mt19937 random(7);  // NOLINT: the same damage in every run
+  json config = llama();
+  config["sliding_window"] = 512;
+  config["layer_types"] = json(32, "sliding_attention");
+  config["kv_lora_rank"] = nullptr;
+  const std::string whole = config.dump();
+  int planned = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string text = whole;
+    const int edits = 1 + static_cast<int>(random() % 4);
+    for (int edit = 0; edit < edits; ++edit) {
+      const char* alphabet = "0123456789-.eE\"{}[],:x\xff";
+      text[random() % text.size()] = alphabet[random() % std::strlen(alphabet)];
+    }
+    try {
+      cache::PlanRequest request;
+      request.model = parse_model_config("config.json", text);
+      request.gpu = find_gpu("t4");
+      make_plan(request);
+      ++planned;
+    } catch (const Error& error) {
+      ASSERT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos);
+    }
+  }
+  EXPECT_GT(planned, 100);
+}
+
+TEST(ModelConfig, FilesAndFolders) {
+  const std::string path = testing::TempDir() + "config.json";
+  std::ofstream(path) << llama().dump();
+  EXPECT_EQ(read_model_config(path).hidden, 4096);
+  EXPECT_EQ(read_model_config(testing::TempDir()).hidden, 4096);
+  EXPECT_THROW(read_model_config(path + ".missing"), CorruptData);
+  EXPECT_THROW(read_model_config("/dev/zero"), CorruptData);
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace touchstone::plan

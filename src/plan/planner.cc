@@ -1,0 +1,268 @@
+#include "touchstone/cache/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "plan/figures.h"
+#include "touchstone/core/checked.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::cache {
+namespace {
+
+constexpr std::int64_t kMostGpus = 1024;
+constexpr std::int64_t kWeightsPerScale = 128;
+constexpr std::int64_t kScaleBytes = 2;
+// Values alive per token of a prefill, in widths of the residual stream: the stream itself, its
+// normed copy, Q K V, the attention output, and about ten for the two halves of a feed-forward.
+constexpr std::int64_t kActivationWidths = 16;
+
+struct NamedWeights {
+  WeightFormat format;
+  std::string_view name;
+};
+constexpr std::array<NamedWeights, 6> kWeights = {{{WeightFormat::f32, "f32"},
+                                                   {WeightFormat::bf16, "bf16"},
+                                                   {WeightFormat::f16, "f16"},
+                                                   {WeightFormat::int8, "int8"},
+                                                   {WeightFormat::int4, "int4"},
+                                                   {WeightFormat::fp8, "fp8"}}};
+
+Format format_of(Encoding encoding) {
+  Format format;
+  format.encoding = encoding;
+  if (encoding == Encoding::int4) {
+    format.group = 32;
+    format.asymmetric = true;
+  }
+  return format;
+}
+
+// "16" in "k16v8".
+bool format_of_bits(std::string_view bits, Format& format) {
+  constexpr std::array<std::pair<std::string_view, Encoding>, 4> kBits = {{{"32", Encoding::f32},
+                                                                           {"16", Encoding::bf16},
+                                                                           {"8", Encoding::int8},
+                                                                           {"4", Encoding::int4}}};
+  for (const auto& [name, encoding] : kBits) {
+    if (name != bits) continue;
+    format = format_of(encoding);
+    return true;
+  }
+  return false;
+}
+
+void require(std::int64_t value, std::int64_t least, std::int64_t most, const char* what) {
+  if (value < least || value > most) {
+    throw InvalidArgument(
+        fmt::format("plan: {}: expected {} to {}, got {}", what, least, most, value));
+  }
+}
+
+void check(const PlanRequest& request) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 48;
+  const ModelSpec& model = request.model;
+  if (model.cached.empty()) throw InvalidArgument("plan: model: expected layers with a cache");
+  require(model.parameters, 1, std::int64_t{1} << 56, "parameters");
+  require(model.active_parameters, 1, model.parameters, "active parameters");
+  require(model.hidden, 1, 1 << 24, "hidden");
+  require(model.vocabulary, 1, 1 << 28, "vocabulary");
+  require(model.query_heads, 1, 1 << 20, "query heads");
+  require(model.state_bytes, 0, kMost, "state bytes");
+  require(request.context, 0, kMost, "context");
+  if (request.context == 0 && model.native_context == 0) {
+    throw InvalidArgument("plan: context: the model does not say which it was made for; give one");
+  }
+  require(request.batch, 1, std::int64_t{1} << 32, "batch");
+  require(request.gpus, 1, kMostGpus, "gpus");
+  require(request.chunk, 1, kMost, "chunk");
+  require(request.runtime_bytes, 0, kMost, "reserve");
+  require(request.gpu.memory_bytes, 1, std::int64_t{1} << 56, "GPU memory");
+  if (!(request.gpu.bytes_per_second > 0)) {
+    throw InvalidArgument("plan: bandwidth: expected a positive number");
+  }
+}
+
+// A scale that is shared by more values than the vector has, or by a part that does not divide it,
+// belongs to the whole vector.
+Format fitted(Format format, std::int64_t dim) {
+  if (format.group != 0 && dim % format.group != 0) format.group = 0;
+  return format;
+}
+
+std::int64_t logits_row_bytes(const ModelSpec& model) { return model.vocabulary * 4; }
+
+// Bytes on one GPU that do not depend on the number of sequences.
+std::int64_t fixed_bytes(const PlanRequest& request) {
+  const std::int64_t weights = weight_bytes(request.weights, request.model.parameters);
+  return checked_add(ceil_div(weights, request.gpus),
+                     checked_add(request.runtime_bytes, activation_bytes(request.model)));
+}
+
+std::int64_t state_bytes_per_gpu(const PlanRequest& request) {
+  return ceil_div(request.model.state_bytes, request.gpus);
+}
+
+std::vector<GrowthPoint> growth_of(const PlanRequest& request, const Plan& plan) {
+  // From a first page up to the context, by doubling; nine lines fit on a screen.
+  const auto context = static_cast<std::uint64_t>(plan.context);
+  std::int64_t tokens =
+      static_cast<std::int64_t>(std::max<std::uint64_t>(std::bit_floor(context) >> 8, 1));
+  std::vector<GrowthPoint> points;
+  while (true) {
+    tokens = std::min(tokens, plan.context);
+    GrowthPoint point;
+    point.tokens = tokens;
+    point.sequence_bytes = checked_add(peak_bytes_for_tokens(plan.layout, tokens, request.chunk),
+                                       state_bytes_per_gpu(request));
+    point.batch_bytes = checked_mul(point.sequence_bytes, request.batch, "plan: cache");
+    point.fits =
+        plan.total_bytes - plan.cache_bytes <= request.gpu.memory_bytes - point.batch_bytes;
+    points.push_back(point);
+    if (tokens == plan.context) return points;
+    tokens *= 2;
+  }
+}
+
+bool fits_on(PlanRequest request, std::int64_t gpus) {
+  request.gpus = gpus;
+  const Layout layout =
+      planned_layout(request.model, request.cache, request.page_tokens, request.gpus);
+  const std::int64_t sequence = peak_bytes_for_tokens(layout, request.context, request.chunk);
+  return checked_mul(sequence, request.batch, "plan: cache") <= page_budget(request);
+}
+
+}  // namespace
+
+std::string_view name_of(WeightFormat format) {
+  for (const NamedWeights& known : kWeights) {
+    if (known.format == format) return known.name;
+  }
+  return "unknown";
+}
+
+WeightFormat parse_weight_format(std::string_view name) {
+  for (const NamedWeights& known : kWeights) {
+    if (known.name == name) return known.format;
+  }
+  throw InvalidArgument(
+      fmt::format("weights dtype: expected f32, bf16, f16, int8, int4 or fp8, got '{}'", name));
+}
+
+std::int64_t weight_bytes(WeightFormat format, std::int64_t parameters) {
+  const std::int64_t scales = checked_mul(ceil_div(parameters, kWeightsPerScale), kScaleBytes);
+  switch (format) {
+    case WeightFormat::f32:
+      return checked_mul(parameters, 4, "plan: weights");
+    case WeightFormat::bf16:
+    case WeightFormat::f16:
+      return checked_mul(parameters, 2, "plan: weights");
+    case WeightFormat::int8:
+      return checked_add(parameters, scales, "plan: weights");
+    case WeightFormat::int4:
+      return checked_add(ceil_div(parameters, 2), 2 * scales, "plan: weights");
+    case WeightFormat::fp8:
+      return parameters;
+  }
+  throw InvalidArgument("plan: weights: unknown format");
+}
+
+std::int64_t activation_bytes(const ModelSpec& model) {
+  return kPlannedPrefillTokens * kActivationWidths * 2 * model.hidden;
+}
+
+CacheFormat parse_cache_format(std::string_view name) {
+  const std::size_t v = name.find('v');
+  CacheFormat format;
+  if (name.starts_with('k') && v != std::string_view::npos &&
+      format_of_bits(name.substr(1, v - 1), format.k) &&
+      format_of_bits(name.substr(v + 1), format.v)) {
+    return format;
+  }
+  constexpr std::array<std::pair<std::string_view, Encoding>, 7> kNames = {
+      {{"f32", Encoding::f32},
+       {"bf16", Encoding::bf16},
+       {"f16", Encoding::f16},
+       {"int8", Encoding::int8},
+       {"int4", Encoding::int4},
+       {"fp8", Encoding::fp8_e4m3},
+       {"fp8_e4m3", Encoding::fp8_e4m3}}};
+  for (const auto& [known, encoding] : kNames) {
+    if (known == name) return {format_of(encoding), format_of(encoding)};
+  }
+  throw InvalidArgument(fmt::format(
+      "kv dtype: expected f32, bf16, f16, int8, int4, fp8, or K and V apart as in k8v4 (of 32, 16, "
+      "8, 4), got '{}'",
+      name));
+}
+
+Layout planned_layout(const ModelSpec& model, const CacheFormat& format, std::int64_t page_tokens,
+                      std::int64_t gpus) {
+  Layout layout;
+  for (const CachedLayers& cached : model.cached) {
+    LayerGroup group;
+    group.layers = cached.layers;
+    group.kv_heads = ceil_div(cached.kv_heads, gpus);
+    group.k_dim = cached.k_dim;
+    group.v_dim = cached.v_dim;
+    group.k = fitted(format.k, cached.k_dim);
+    group.v = fitted(format.v, cached.v_dim);
+    group.page_tokens = page_tokens;
+    group.window = cached.window;
+    group.k_is_v = cached.k_is_v;
+    layout.groups.push_back(group);
+  }
+  validate(layout);
+  return layout;
+}
+
+std::int64_t page_budget(const PlanRequest& request) {
+  const std::int64_t per_sequence =
+      checked_add(state_bytes_per_gpu(request), logits_row_bytes(request.model));
+  return request.gpu.memory_bytes -
+         checked_add(fixed_bytes(request), checked_mul(per_sequence, request.batch, "plan: batch"));
+}
+
+Plan make_plan(const PlanRequest& asked) {
+  check(asked);
+  PlanRequest request = asked;
+  if (request.context == 0) request.context = request.model.native_context;
+  Plan plan;
+  plan.layout = planned_layout(request.model, request.cache, request.page_tokens, request.gpus);
+  plan.context = request.context;
+  plan.token_bytes = token_bytes(plan.layout);
+  plan.weight_bytes =
+      ceil_div(weight_bytes(request.weights, request.model.parameters), request.gpus);
+  plan.overhead.runtime = request.runtime_bytes;
+  plan.overhead.activations = activation_bytes(request.model);
+  plan.overhead.logits = checked_mul(logits_row_bytes(request.model), request.batch);
+
+  const std::int64_t state = state_bytes_per_gpu(request);
+  const std::int64_t pages = peak_bytes_for_tokens(plan.layout, plan.context, request.chunk);
+  const std::int64_t sequence = checked_add(pages, state);
+  plan.state_bytes = checked_mul(state, request.batch, "plan: recurrent state");
+  plan.cache_bytes = checked_mul(sequence, request.batch, "plan: cache");
+  plan.total_bytes = checked_add(
+      checked_add(fixed_bytes(request), plan.overhead.logits, "plan: total"), plan.cache_bytes);
+  plan.fits = plan.total_bytes <= request.gpu.memory_bytes;
+  plan.pages = pool_pages_for(plan.layout, plan.context, request.batch, request.chunk);
+
+  const std::int64_t budget = page_budget(request);
+  plan.max_context = budget > 0 ? max_tokens(plan.layout, budget, request.batch, request.chunk) : 0;
+  const std::int64_t free = request.gpu.memory_bytes - fixed_bytes(request);
+  plan.max_batch =
+      std::max<std::int64_t>(free, 0) / checked_add(sequence, logits_row_bytes(request.model));
+  for (std::int64_t gpus = 1; gpus <= kMostGpus && plan.gpus_needed == 0; gpus *= 2) {
+    if (fits_on(request, gpus)) plan.gpus_needed = gpus;
+  }
+  plan.growth = growth_of(request, plan);
+  plan.decode = decode_step(request, plan.layout);
+  plan.recomputation = recomputation(request);
+  plan.alternatives = alternatives(request, plan);
+  return plan;
+}
+
+}  // namespace touchstone::cache
