@@ -1,9 +1,7 @@
 // The unfused chain on CUDA: what one gets by writing each step of the formula as its own kernel.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <memory>
 
+#include "bench/cuda_dtype.cuh"
 #include "bench/cuda_tools.h"
 #include "cuda/check.h"
 
@@ -12,9 +10,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ float load(const float* from) { return *from; }
-__device__ float load(const __half* from) { return __half2float(*from); }
-__device__ float load(const __nv_bfloat16* from) { return __bfloat162float(*from); }
 __device__ void store(float* to, float value) { *to = value; }
 __device__ void store(__half* to, float value) { *to = __float2half_rn(value); }
 __device__ void store(__nv_bfloat16* to, float value) { *to = __float2bfloat16_rn(value); }
@@ -192,17 +187,8 @@ NormCall make_call(Context& context, const NormProblem& problem, const NormData&
 }  // namespace
 
 NormCall naive_cuda_call(Context& context, const NormProblem& problem, const NormData& data) {
-  switch (problem.dtype) {
-    case DType::f32:
-      return make_call<float>(context, problem, data);
-    case DType::f16:
-      return make_call<__half>(context, problem, data);
-    case DType::bf16:
-      return make_call<__nv_bfloat16>(context, problem, data);
-    default:
-      throw Unsupported("bench: dtype: expected f32, bf16 or f16 on CUDA, got " +
-                        std::string(name_of(problem.dtype)));
-  }
+  return visit_cuda_dtype(problem.dtype,
+                          [&]<class T>() { return make_call<T>(context, problem, data); });
 }
 
 }  // namespace touchstone::bench

@@ -1,10 +1,8 @@
 // Selection on CUDA as one gets it by writing each step as its own kernel: maximum, sum, normalise,
 // select, and for samples draw. One block per row, or one thread per element or row.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <memory>
 
+#include "bench/cuda_dtype.cuh"
 #include "bench/topk_data.h"
 #include "cuda/check.h"
 #include "ops/sample/philox.h"
@@ -13,10 +11,6 @@ namespace touchstone::bench {
 namespace {
 
 constexpr int kThreads = 256;
-
-__device__ float load(const float* from) { return *from; }
-__device__ float load(const __half* from) { return __half2float(*from); }
-__device__ float load(const __nv_bfloat16* from) { return __bfloat162float(*from); }
 
 // A probability and its token; no token is -1.
 struct Entry {
@@ -183,17 +177,8 @@ TopkCall make_call(Context& context, const TopkProblem& problem, const TopkData&
 }  // namespace
 
 TopkCall naive_topk_cuda_call(Context& context, const TopkProblem& problem, const TopkData& data) {
-  switch (problem.dtype) {
-    case DType::f32:
-      return make_call<float>(context, problem, data);
-    case DType::f16:
-      return make_call<__half>(context, problem, data);
-    case DType::bf16:
-      return make_call<__nv_bfloat16>(context, problem, data);
-    default:
-      throw Unsupported("bench: dtype: expected f32, bf16 or f16 on CUDA, got " +
-                        std::string(name_of(problem.dtype)));
-  }
+  return visit_cuda_dtype(problem.dtype,
+                          [&]<class T>() { return make_call<T>(context, problem, data); });
 }
 
 }  // namespace touchstone::bench

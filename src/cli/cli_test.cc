@@ -1,15 +1,13 @@
 // The program as its users meet it: exit codes, what goes to which stream, JSON that can be read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
+#include "tests/support/shell.h"
 #include "touchstone/core/device.h"
 #include "touchstone/version.h"
 
@@ -40,18 +38,8 @@ Result shell(const std::string& command) {
   const std::string errors = testing::TempDir() + "touchstone_cli_test.err";
   const std::string line =
       std::string("T='") + TOUCHSTONE_PROGRAM + "'; { " + command + "; } 2>'" + errors + "'";
-  Result result;
-  FILE* pipe = popen(line.c_str(), "r");
-  if (pipe == nullptr) return result;
-  std::array<char, 4096> buffer{};
-  std::size_t got = 0;
-  while ((got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
-    result.out.append(buffer.data(), got);
-  }
-  const int status = pclose(pipe);
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  result.err = contents(errors);
-  return result;
+  const test::ShellResult run = test::run_shell(line);
+  return {run.exit_code, run.out, contents(errors)};
 }
 
 Result touchstone(const std::string& arguments) { return shell("\"$T\" " + arguments); }

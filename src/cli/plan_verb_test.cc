@@ -1,14 +1,14 @@
 // touchstone plan as its users meet it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/support/shell.h"
 
 namespace touchstone::cli {
 namespace {
@@ -16,36 +16,21 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-struct Result {
-  int exit_code = -1;
-  std::string out;
-};
-
 // Both streams of `touchstone plan` with these arguments.
-Result plan(const std::string& arguments) {
-  const std::string line = std::string("'") + TOUCHSTONE_PROGRAM + "' plan " + arguments + " 2>&1";
-  Result result;
-  FILE* pipe = popen(line.c_str(), "r");
-  if (pipe == nullptr) return result;
-  std::array<char, 4096> buffer{};
-  std::size_t got = 0;
-  while ((got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
-    result.out.append(buffer.data(), got);
-  }
-  const int status = pclose(pipe);
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return result;
+test::ShellResult plan(const std::string& arguments) {
+  return test::run_shell(std::string("'") + TOUCHSTONE_PROGRAM + "' plan " + arguments + " 2>&1");
 }
 
 void expect_one_line(const std::string& arguments, int exit_code, const char* message) {
-  const Result result = plan(arguments);
+  const test::ShellResult result = plan(arguments);
   EXPECT_EQ(result.exit_code, exit_code) << arguments;
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
   EXPECT_THAT(result.out, HasSubstr(message));
 }
 
 TEST(PlanVerb, SaysWhatFits) {
-  const Result result = plan("--model llama-2-7b --gpu h100-sxm-80gb --kv-dtype f16 --batch 8");
+  const test::ShellResult result =
+      plan("--model llama-2-7b --gpu h100-sxm-80gb --kv-dtype f16 --batch 8");
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, HasSubstr("524288 bytes, 512 KiB"));
   EXPECT_THAT(result.out, HasSubstr("12.55 GiB"));
@@ -53,7 +38,8 @@ TEST(PlanVerb, SaysWhatFits) {
 }
 
 TEST(PlanVerb, JsonParses) {
-  const Result result = plan("--model llama-3-8b --gpu a100-40gb --kv-dtype k8v4 --json");
+  const test::ShellResult result =
+      plan("--model llama-3-8b --gpu a100-40gb --kv-dtype k8v4 --json");
   ASSERT_EQ(result.exit_code, 0);
   const json value = json::parse(result.out);
   EXPECT_EQ(value["cache"]["bytes_per_token"], 32 * 8 * (130 + 80));
@@ -71,7 +57,7 @@ TEST(PlanVerb, ListsWhatItKnows) {
 }
 
 TEST(PlanVerb, WhatDoesNotFitIsExitCodeOne) {
-  const Result result = plan("--model llama-2-70b --gpu t4");
+  const test::ShellResult result = plan("--model llama-2-70b --gpu t4");
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, HasSubstr("does not fit"));
 }

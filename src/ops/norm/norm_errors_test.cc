@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ops/norm/norm_test_support.h"
+#include "tests/support/refusal.h"
 
 namespace touchstone::test {
 namespace {
@@ -218,20 +219,6 @@ std::string operator_name(Kind kind, const ForwardArgs&) {
 }
 std::string operator_name(Kind kind, const BackwardArgs&) {
   return kind == Kind::layer ? "layer_norm_backward" : "rms_norm_backward";
-}
-
-template <class Call>
-void expect_refusal(const std::string& prefix, Call&& call) {
-  try {
-    call();
-    ADD_FAILURE() << "accepted; expected InvalidArgument '" << prefix << "...'";
-  } catch (const InvalidArgument& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.substr(0, prefix.size()), prefix) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "expected InvalidArgument, got another exception: " << error.what();
-  }
 }
 
 template <class Run, class Args>

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ops/softmax_topk/softmax_topk_test_support.h"
+#include "tests/support/refusal.h"
 
 namespace touchstone::test {
 namespace {
@@ -158,20 +159,6 @@ Mistakes all_mistakes() {
   }
   overlaps(list);
   return list;
-}
-
-template <class Call>
-void expect_refusal(const std::string& prefix, Call&& call) {
-  try {
-    call();
-    ADD_FAILURE() << "accepted; expected InvalidArgument '" << prefix << "...'";
-  } catch (const InvalidArgument& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.substr(0, prefix.size()), prefix) << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "expected InvalidArgument, got another exception: " << error.what();
-  }
 }
 
 TopkProblem good_problem() {
