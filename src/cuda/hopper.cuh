@@ -83,9 +83,20 @@ __device__ inline std::uint32_t cluster_size() {
   return size;
 }
 
+// The two halves of a barrier of all threads of a cluster. The relaxed one does not wait for loads
+// and stores: it only says that the block has started.
+__device__ inline void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ inline void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 // Stores into the shared memory of block `rank` of this cluster, at the place `local` has here.
@@ -110,14 +121,6 @@ __device__ inline std::uint32_t cluster_address(const void* local, std::uint32_t
 }
 __device__ inline void cluster_store(std::uint32_t address, unsigned long long value) {
   asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(value) : "memory");
-}
-__device__ inline std::uint32_t cluster_add(std::uint32_t address, std::uint32_t value) {
-  std::uint32_t before;
-  asm volatile("atom.shared::cluster.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "r"(address), "r"(value)
-               : "memory");
-  return before;
 }
 __device__ inline void cluster_or(std::uint32_t address, std::uint32_t value) {
   asm volatile("red.shared::cluster.or.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");

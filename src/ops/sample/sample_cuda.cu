@@ -15,8 +15,9 @@
 namespace touchstone::sampling {
 namespace {
 
-// Tokens that are put in order for a row that may ask for a cut. More would slow down every row,
-// fewer would send more rows to the search: most nuclei are smaller.
+// Tokens that are put in order for a row that asks for a cut without saying how many it wants. More
+// would slow down every such row, fewer would send more of them to the search: most nuclei are
+// smaller.
 constexpr std::int64_t kCandidates = 256;
 
 struct SampleParams {
@@ -28,13 +29,23 @@ template <class Values>
 inline constexpr bool kIsPenalised =
     std::is_same_v<Values, PenalisedValues<typename Values::Logit>>;
 
-// So many fit beside each other in shared memory, with the notes of a cut, or with bitmaps.
-template <class Values>
-inline constexpr int kBlocksPerSm = kIsPenalised<Values> ? 2 : 3;
+// So many fit beside each other, with the bitmaps of penalties in shared memory, or with twice as
+// much on its way for few rows.
+template <class Values, int kDepth>
+inline constexpr int kBlocksPerSm = kIsPenalised<Values> || kDepth == 4 ? 2 : 4;
 
 // A greedy row has log-probabilities too.
 __device__ double weighing_temperature(const RowControls& controls) {
   return controls.greedy() ? 1 : static_cast<double>(controls.temperature);
+}
+
+// How many tokens of a row are put in order.
+__device__ int wanted_places(const Sampling& p, const RowControls& controls) {
+  std::int64_t wanted = max(p.top_count, std::int64_t{1});
+  if (!controls.greedy() && controls.cuts(p.vocabulary)) {
+    wanted = max(wanted, min(controls.top_k, kCandidates));
+  }
+  return static_cast<int>(min(wanted, p.vocabulary));
 }
 
 // Where things are in dynamic shared memory: the scan's, the draw's, the history's.
@@ -108,11 +119,9 @@ __device__ void put_top(const Sampling& p, std::int64_t row, const Key* sorted,
 
 // ---- the kernel -------------------------------------------------------------------------------
 
-// All that follows the scan. Out of line, and with everything fetched again, so that the scan has
-// the registers to itself.
+// All that follows the scan.
 template <class Held, class Values>
-__device__ __noinline__ void finish_row(const SampleParams& params, std::int64_t row,
-                                        unsigned char* memory) {
+__device__ void finish_row(const SampleParams& params, std::int64_t row, unsigned char* memory) {
   auto& shared = *reinterpret_cast<ScanShared*>(memory);
   auto& draw = *reinterpret_cast<DrawShared*>(memory + draw_offset(params.shape));
   const Sampling& p = params.p;
@@ -120,19 +129,20 @@ __device__ __noinline__ void finish_row(const SampleParams& params, std::int64_t
   const RowControls& controls = draw.controls;
   if ((shared.flags & ScanShared::kNan) != 0) return refuse_row(p, row, kRowHasNan);
   const Values values = make_values<Values>(params, row, memory);
-  const int above = topk::sort_candidates<Held>(shape, shared, values);
+  const int k = wanted_places(p, controls);
+  const int above = topk::sort_candidates<Held>(shape, k, shared, values);
   const Weights weights =
       topk::row_weights(shape, shared, values, 1 / weighing_temperature(controls));
   std::int32_t status = above < p.top_count ? kRowFewerThanK : 0;
   if (weights.masked()) return refuse_row(p, row, status | kRowAllMasked);
   if (weights.infinite()) status |= kRowHasInfinity;
-  const Key* const sorted = shared.sorted(shape);
+  const Key* const sorted = shared.sorted();
   put_top(p, row, sorted, weights);
   bool read_again = weights.huge || (shared.flags & ScanShared::kReadTwice) != 0;
   std::int64_t token = topk::token_of(sorted[0]);
   if (!controls.greedy()) {
     const double u = uniform_of(p.seed[row], p.position[row]);
-    token = RowDraw<Values, Held::kTokens>(shape, shared, draw, values, controls, weights, above)
+    token = RowDraw<Values, Held::kTokens>(shape, k, shared, draw, values, controls, weights, above)
                 .run(u, read_again);
   }
   if (threadIdx.x != 0) return;
@@ -143,8 +153,8 @@ __device__ __noinline__ void finish_row(const SampleParams& params, std::int64_t
   if (p.status != nullptr) p.status[row] = status | (read_again ? kRowReadTwice : 0);
 }
 
-template <class Values, bool kPlain>
-__global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<Values>)
+template <class Values, bool kPlain, bool kOnGrid, int kDepth>
+__global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<Values, kDepth>)
     sample_scan_kernel(const __grid_constant__ SampleParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   const ScanShape& shape = params.shape;
@@ -165,9 +175,11 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<Values>)
   }
   if constexpr (kIsPenalised<Values>) history_table(shape, memory).fill(params.p, row, controls);
   const Values values = make_values<Values>(params, row, memory);
-  using Scan = topk::RowScan<Values, kPlain>;
+  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
   auto& shared = *reinterpret_cast<ScanShared*>(memory);
-  Scan(shape, shared, values, topk::exponent_scale(1 / weighing_temperature(controls))).run();
+  Scan(shape, wanted_places(params.p, controls), shared, values,
+       topk::exponent_scale(1 / weighing_temperature(controls)))
+      .run();
   if (!topk::gather_cluster(shape, shared)) return;
   finish_row<typename Scan::Held, Values>(params, row, memory);
 }
@@ -189,10 +201,6 @@ SampleParams params_of(const Context& context, const Sampling& p) {
   const std::int64_t wanted = std::max<std::int64_t>(p.top_count, may_cut ? kCandidates : 1);
   const auto k = static_cast<int>(std::min(wanted, p.vocabulary));
   SampleParams params{p, topk::scan_shape(context, p.dtype, p.rows, p.vocabulary, k, is_plain(p))};
-  // A guessed threshold needs no more than for larger k; three blocks then fit beside each other.
-  if (params.shape.cluster == 1 && k > topk::kCertainK) {
-    params.shape.notes = std::min(params.shape.notes, 4096 + 2 * k);
-  }
   // The draw keeps a weight and a running sum, of candidates or of segments, in their room.
   params.shape.candidates = std::max({params.shape.candidates, 2 * k, 2 * params.shape.segments});
   return params;
@@ -203,9 +211,9 @@ std::int64_t shared_bytes(const SampleParams& params) {
          (penalises(params.p) ? HistoryTable::bytes(params.p.vocabulary) : 0);
 }
 
-template <class Values, bool kPlain>
+template <class Values, bool kPlain, bool kOnGrid, int kDepth>
 void launch(Context& context, const SampleParams& params) {
-  auto* kernel = sample_scan_kernel<Values, kPlain>;
+  auto* kernel = sample_scan_kernel<Values, kPlain, kOnGrid, kDepth>;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(params.p.rows * params.shape.cluster),
       .threads = kScanThreads,
@@ -216,11 +224,18 @@ void launch(Context& context, const SampleParams& params) {
   cuda::launch(context, "sample sample_scan_kernel", kernel, shape, params);
 }
 
+template <class Values, bool kPlain, bool kOnGrid>
+void launch(Context& context, const SampleParams& params) {
+  topk::scans_deep(context, params.p.rows, params.shape)
+      ? launch<Values, kPlain, kOnGrid, 4>(context, params)
+      : launch<Values, kPlain, kOnGrid, 2>(context, params);
+}
+
 }  // namespace
 
 std::string sample_cuda_refuses(const Context& context, const Sampling& p) {
-  if (p.top_count > topk::kMostScanned) {
-    return "more than " + std::to_string(topk::kMostScanned) + " top tokens";
+  if (p.top_count > ScanShared::kMostSorted) {
+    return "more than " + std::to_string(ScanShared::kMostSorted) + " top tokens";
   }
   if (topk::segments_of(p.dtype, p.vocabulary, is_plain(p)) > topk::kMostSegments) {
     return "too many tokens";
@@ -238,11 +253,13 @@ void sample_cuda(Context& context, const Sampling& p) {
   const SampleParams params = params_of(context, p);
   topk::visit_logits_dtype(p.dtype, [&]<class T>() {
     if (penalises(p)) {
-      launch<PenalisedValues<T>, false>(context, params);
-    } else if (is_plain(p)) {
-      launch<topk::RowValues<T>, true>(context, params);
+      launch<PenalisedValues<T>, false, false>(context, params);
+    } else if (!is_plain(p)) {
+      launch<topk::RowValues<T>, false, false>(context, params);
+    } else if (topk::rows_on_grid(p.logits, p.logits_stride * size_of(p.dtype))) {
+      launch<topk::RowValues<T>, true, true>(context, params);
     } else {
-      launch<topk::RowValues<T>, false>(context, params);
+      launch<topk::RowValues<T>, true, false>(context, params);
     }
   });
 }

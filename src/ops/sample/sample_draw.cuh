@@ -25,10 +25,11 @@ struct Piece {
 template <class Values, int kSegmentTokens>
 class RowDraw {
  public:
-  __device__ RowDraw(const ScanShape& scan_shape, ScanShared& scan_memory, DrawShared& draw_memory,
-                     const Values& row, const RowControls& row_controls, const Weights& row_weights,
-                     int tokens_above)
+  __device__ RowDraw(const ScanShape& scan_shape, int places, ScanShared& scan_memory,
+                     DrawShared& draw_memory, const Values& row, const RowControls& row_controls,
+                     const Weights& row_weights, int tokens_above)
       : shape(scan_shape),
+        k(places),
         shared(scan_memory),
         draw(draw_memory),
         values(row),
@@ -51,12 +52,12 @@ class RowDraw {
 
   __device__ std::int64_t by_value(double u, bool& read_again) {
     // Whether the candidates are all that top_k leaves, and their mass is the one that top_p is of.
-    const bool complete = above < shape.k || shape.k == shape.vocabulary;
-    const bool whole = complete || controls.top_k <= shape.k;
+    const bool complete = above < k || k == shape.vocabulary;
+    const bool whole = complete || controls.top_k <= k;
     const bool top_k_cuts = controls.top_k < shape.vocabulary;
     if (!whole && top_k_cuts && controls.top_p < 1) return search(u, read_again);
     const auto limit = static_cast<int>(min(controls.top_k, static_cast<std::int64_t>(above)));
-    const Key* const sorted = shared.sorted(shape);
+    const Key* const sorted = shared.sorted();
     prefix.weights = prefix.sums + limit;
     const auto weight_at = [&](int i) { return distribution.weight(topk::value_of(sorted[i])); };
     add_up(limit, weight_at, prefix, draw);
@@ -167,7 +168,7 @@ class RowDraw {
     }
     // Sums are rounded, so that the target may lie at their end; and weights that vanish in f64 did
     // not in the sum of a segment.
-    return last >= 0 ? last : topk::token_of(shared.sorted(shape)[0]);
+    return last >= 0 ? last : topk::token_of(shared.sorted()[0]);
   }
 
   __device__ Piece piece_at(std::int64_t first, std::int64_t end) {
@@ -192,6 +193,7 @@ class RowDraw {
   }
 
   const ScanShape& shape;
+  int k;  // tokens that were put in order
   ScanShared& shared;
   DrawShared& draw;
   const Values& values;

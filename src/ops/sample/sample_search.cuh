@@ -135,14 +135,14 @@ class OrderedSearch {
   // Brings the keys of an interval to shared memory; returns how many.
   __device__ int hold(Key low, Key high) {
     Key* const keys = shared.candidates(shape);
-    if (threadIdx.x == 0) shared.select.taken = 0;
+    if (threadIdx.x == 0) shared.taken = 0;
     __syncthreads();
     for_each_value(values, shape.vocabulary, [&](float value, std::int64_t token) {
       const Key key = topk::key_of(value, static_cast<std::uint32_t>(token));
-      if (key >= low && key <= high) keys[atomicAdd(&shared.select.taken, 1U)] = key;
+      if (key >= low && key <= high) keys[atomicAdd(&shared.taken, 1U)] = key;
     });
     __syncthreads();
-    return static_cast<int>(shared.select.taken);
+    return static_cast<int>(shared.taken);
   }
 
   const ScanShape& shape;

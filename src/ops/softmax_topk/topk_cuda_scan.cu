@@ -45,8 +45,14 @@ __device__ void put_bad_row(const Topk& p, std::int64_t row, std::int32_t status
   if (p.status != nullptr) p.status[row] = status;
 }
 
-template <class T, bool kPlain>
-__global__ void __launch_bounds__(kScanThreads, 4)
+// Rows off the grid need some more registers, deep scans twice as many.
+template <bool kOnGrid, int kDepth>
+inline constexpr int kBlocksPerSm = kDepth == 4 ? 2
+                                    : kOnGrid   ? 4
+                                                : 3;
+
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
+__global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
     topk_scan_kernel(const __grid_constant__ ScanArgs args) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ScanShared*>(memory);
@@ -64,18 +70,19 @@ __global__ void __launch_bounds__(kScanThreads, 4)
     if (first) put_bad_row(p, row, kRowBadParameter);
     return;
   }
-  using Scan = RowScan<RowValues<T>, kPlain>;
-  Scan(shape, shared, values, exponent_scale(inverse)).run();
+  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth>;
+  const auto k = static_cast<int>(p.k);
+  Scan(shape, k, shared, values, exponent_scale(inverse)).run();
   if (!gather_cluster(shape, shared)) return;
   if ((shared.flags & ScanShared::kNan) != 0) return put_bad_row(p, row, kRowHasNan);
-  const int above_masked = sort_candidates<typename Scan::Held>(shape, shared, values);
+  const int above_masked = sort_candidates<typename Scan::Held>(shape, k, shared, values);
   const Weights weights = row_weights(shape, shared, values, inverse);
-  put_row(p, row, shared.sorted(shape), above_masked, weights, shared.flags, shared.reduction);
+  put_row(p, row, shared.sorted(), above_masked, weights, shared.flags, shared.reduction);
 }
 
-template <class T, bool kPlain>
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
 void launch(Context& context, const ScanArgs& args) {
-  auto* kernel = topk_scan_kernel<T, kPlain>;
+  auto* kernel = topk_scan_kernel<T, kPlain, kOnGrid, kDepth>;
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(args.p.rows * args.shape.cluster),
                                 .threads = kScanThreads,
                                 .cluster = static_cast<unsigned>(args.shape.cluster),
@@ -85,10 +92,18 @@ void launch(Context& context, const ScanArgs& args) {
   cuda::launch(context, "softmax_topk topk_scan_kernel", kernel, shape, args);
 }
 
+template <class T, bool kPlain, bool kOnGrid>
+void launch(Context& context, const ScanArgs& args) {
+  scans_deep(context, args.p.rows, args.shape) ? launch<T, kPlain, kOnGrid, 4>(context, args)
+                                               : launch<T, kPlain, kOnGrid, 2>(context, args);
+}
+
 }  // namespace
 
 std::string softmax_topk_scan_refuses(const Context& /*context*/, const Topk& p) {
-  if (p.k > kMostScanned) return "more than " + std::to_string(kMostScanned) + " places";
+  if (p.k > ScanShared::kMostSorted) {
+    return "more than " + std::to_string(ScanShared::kMostSorted) + " places";
+  }
   if (segments_of(p.dtype, p.vocabulary, is_plain(p)) > kMostSegments) return "too many tokens";
   return "";
 }
@@ -99,7 +114,13 @@ void softmax_topk_scan(Context& context, const Topk& p) {
   const ScanArgs args{
       p, scan_shape(context, p.dtype, p.rows, p.vocabulary, static_cast<int>(p.k), plain)};
   visit_logits_dtype(p.dtype, [&]<class T>() {
-    plain ? launch<T, true>(context, args) : launch<T, false>(context, args);
+    if (!plain) {
+      launch<T, false, false>(context, args);
+    } else if (rows_on_grid(p.logits, p.logits_stride * size_of(p.dtype))) {
+      launch<T, true, true>(context, args);
+    } else {
+      launch<T, true, false>(context, args);
+    }
   });
 }
 

@@ -1,11 +1,14 @@
-// One read of a row by a block, or by the blocks of a cluster: its sum of exponentials, and notes
-// of where its k largest tokens must be.
+// One read of a row by a block, or by the blocks of a cluster: its sum of exponentials, and the
+// tokens that may be of its k largest.
 //
 // The row is cut into segments, each held in the registers of a warp. A lane takes the maximum of
-// its tokens first. It is the reference of the lane's exponentials, one per token, and where it
-// reaches a threshold, it is noted: no token of a lane that is not noted can be of the k largest.
-// Lane sums are merged by a fixed butterfly and segment sums in index order: the bits depend on the
-// row alone.
+// its tokens first. It is the reference of the lane's exponentials, one per token, and only where
+// it reaches a threshold are tokens looked at one by one. Lane sums are merged by a fixed butterfly
+// and segment sums in index order: the bits depend on the row alone.
+//
+// The threshold comes from the first segments of all warps, a sample of the whole row, and is
+// raised as candidates come in. Which tokens become candidates depends on timing; which of them are
+// the k largest does not.
 #pragma once
 
 #include "ops/softmax_topk/topk_segment.cuh"
@@ -13,38 +16,48 @@
 
 namespace touchstone::topk {
 
-inline constexpr int kScanWarps = kScanThreads / 32;
 inline constexpr int kMostSegments = 2048;  // a sum of each is kept
 inline constexpr int kMaxScanCluster = 8;
-inline constexpr int kSamples = kScanThreads * 4;
 
 // Up to here the threshold is one that k tokens of the sample reach, so that it cannot be too high.
-// For more, it is a guess: the scan counts, and what falls short is done again. Blocks that share a
-// row cannot count alone, so that clusters never guess.
-inline constexpr int kCertainK = 128;
-inline constexpr int kCertainKInCluster = 256;
+// For more, it is a guess: what falls short is done again.
+inline constexpr int kCertainK = 256;
+
+// How far down the sample of a row to go for a guess: if the sample is a share `fraction` of the
+// row, it has k * fraction of the k largest on average; some standard deviations more are almost
+// certainly enough.
+__host__ __device__ inline float guessed_tokens(int k, float fraction) {
+  const float mean = static_cast<float>(k) * fminf(1.0F, fraction);
+  return mean + 4.5F * sqrtf(mean) + 8;
+}
 
 struct ScanShape {
   std::int64_t vocabulary = 0;
-  int k = 0;
+  int token_bits = 0;  // of the largest token
   int segments = 0;
-  int notes = 0;       // that fit
-  int candidates = 0;  // that fit: at least k and a segment
-  int sorted = 0;      // keys that the sort has room for: a power of two, at least k
+  int candidates = 0;  // of a block that fit; of all, at least k and a step of read_in_order
   int cluster = 1;     // blocks that share a row
+
+  // For the candidates of the whole row.
+  __host__ __device__ int room() const { return cluster * candidates; }
 };
 
-// Dynamic shared memory: this, then sums, notes, candidates and sorted keys.
+// Dynamic shared memory: this, then sums and candidates.
 struct ScanShared {
   SelectScratch select;
-  std::uint32_t samples[kSamples];
-  std::uint32_t noted;      // also what did not fit
   std::uint32_t count;      // candidates, also those that did not fit
   std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
   std::uint32_t flags;
+  std::uint32_t taken;  // scratch
+  // Of the blocks of a cluster, in the first one.
+  alignas(8) Key thresholds[kMaxScanCluster];
+  Key counts[kMaxScanCluster];
   alignas(16) float reduction[2 * kScanWarps];
+  // A segment of each warp; later the sorted keys.
+  uint4 staged[kScanThreads * 4 + SelectScratch::kCrowded / 2];
   alignas(16) unsigned char rest[16];
 
+  static constexpr int kMostSorted = kScanThreads * 4 * 2;
   static constexpr std::uint32_t kNan = 1;
   static constexpr std::uint32_t kHuge = 2;  // +inf, or v * scale overflows
   static constexpr std::uint32_t kOverflow = 4;
@@ -52,35 +65,34 @@ struct ScanShared {
 
   __host__ __device__ static std::int64_t bytes(const ScanShape& shape) {
     return static_cast<std::int64_t>(sizeof(ScanShared)) +
-           8 * (std::int64_t{shape.segments} + shape.notes + shape.candidates + shape.sorted);
+           8 * (std::int64_t{shape.segments} + shape.room());
   }
+  __device__ Key* sorted() { return reinterpret_cast<Key*>(staged); }
   __device__ float2* sums() { return reinterpret_cast<float2*>(rest); }
-  // A note is the key of a lane's maximum, with segment * 32 + lane for a token.
-  __device__ Key* notes(const ScanShape& shape) {
-    return reinterpret_cast<Key*>(rest) + shape.segments;
+  // In a cluster, those of the other blocks come to lie behind those of the first.
+  __device__ Key* candidates(const ScanShape& shape) {
+    return reinterpret_cast<Key*>(sums() + shape.segments);
   }
-  __device__ Key* candidates(const ScanShape& shape) { return notes(shape) + shape.notes; }
-  __device__ Key* sorted(const ScanShape& shape) { return candidates(shape) + shape.candidates; }
 };
 
 // The ordered word after that of -inf: masked tokens are never candidates.
 inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
 
-__device__ inline bool guesses(const ScanShape& shape) {
-  return shape.cluster == 1 && shape.k > kCertainK;
-}
-
-// kPlain: the values are the logits as they are.
-template <class Values, bool kPlain>
+// kPlain: the values are the logits as they are. kOnGrid: all rows start on 16 bytes. kDepth:
+// segments that a warp has in registers.
+template <class Values, bool kPlain, bool kOnGrid, int kDepth>
 class RowScan {
  public:
-  using Held = Segment<typename Values::Logit, kPlain>;
+  using T = typename Values::Logit;
+  using Held = Segment<T, kPlain>;
+  using Loader = SegmentLoader<T, Held::kVectors, kOnGrid>;
+  using Raw = typename Loader::Raw;
 
-  __device__ RowScan(const ScanShape& scan_shape, ScanShared& memory, const Values& row,
+  __device__ RowScan(const ScanShape& scan_shape, int places, ScanShared& memory, const Values& row,
                      float exponent_scale)
       : shape(scan_shape),
+        k(places),
         shared(memory),
-        notes(memory.notes(scan_shape)),
         values(row),
         loader(row.logits, scan_shape.vocabulary),
         scale(exponent_scale),
@@ -91,39 +103,47 @@ class RowScan {
   // Reads this block's part of the row, which is every segment whose number is its rank in turn.
   __device__ void run() {
     if (threadIdx.x == 0) {
-      shared.noted = 0;
       shared.count = 0;
       shared.flags = 0;
     }
-    __syncthreads();
     // Runs of segments, so that the first ones of the warps are a sample of the whole row.
     const int own = (shape.segments - rank + shape.cluster - 1) / shape.cluster;
     int next = own * warp / kScanWarps;
     const int end = own * (warp + 1) / kScanWarps;
-    const bool any = next < end;
-    const bool two = next + 1 < end;
-    Held a;
-    Held b;
-    if (any) load(a, next);
-    if (two) load(b, next + 1);
-    const float first_a = any ? add_up(a, next) : -infinity();
-    const float first_b = two ? add_up(b, next + 1) : -infinity();
-    sample(a, b, any, two, first_a, first_b);
-    // Two segments are always on their way or worked on, also while the threshold is chosen.
-    if (next + 2 < end) load(a, next + 2);
-    if (next + 3 < end) load(b, next + 3);
-    __syncthreads();
-    if (warp == 0) choose_threshold();
-    __syncthreads();
-    least = unordered(shared.threshold);
-    note(first_a, next);
-    note(first_b, next + 1);
-    for (next += 2; next < end; next += 2) {
-      note(add_up(a, next), next);
-      if (next + 2 < end) load(a, next + 2);
-      if (next + 1 >= end) break;
-      note(add_up(b, next + 1), next + 1);
-      if (next + 3 < end) load(b, next + 3);
+    Raw raw[kDepth];
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      if (next + d < end) loader.load(first_token(next + d), lane, raw[d]);
+    }
+    __syncthreads();  // the counters are set
+    if constexpr (cuda::kHopper) {
+      if (shape.cluster > 1) cuda::cluster_arrive_relaxed();
+    }
+    float largest[kDepth];
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      largest[d] = -infinity();
+      if (next + d >= end) continue;
+      loader.settle(raw[d], lane);
+      largest[d] = add_up(hold(raw[d], next + d), next + d);
+    }
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      if (next + kDepth + d < end) loader.prefetch(first_token(next + kDepth + d), lane);
+    }
+    choose_threshold(own, largest);
+    for (int done = 0; next < end; next += kDepth) {
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d) {
+        if (next + d >= end) break;
+        if (done > 0) loader.settle(raw[d], lane);
+        const Held held = hold(raw[d], next + d);
+        if (done > 0) largest[d] = add_up(held, next + d);
+        collect(held, largest[d], next + d);
+        if (next + kDepth + d < end) loader.load(first_token(next + kDepth + d), lane, raw[d]);
+      }
+      done += kDepth;
+      if (time_to_raise(done)) raise_threshold();
     }
     __syncthreads();
   }
@@ -136,12 +156,9 @@ class RowScan {
 
   // The place in the row of the block's i-th segment, and its first token.
   __device__ int place_of(int i) const { return i * shape.cluster + rank; }
-  __device__ std::int64_t first_token(int i) const {
-    return static_cast<std::int64_t>(place_of(i)) * Held::kTokens;
-  }
-
-  __device__ void load(Held& held, int i) const {
-    held.load(loader, values, first_token(i), shape.vocabulary, lane);
+  __device__ int first_token(int i) const { return place_of(i) * Held::kTokens; }
+  __device__ Held hold(const Raw& raw, int i) const {
+    return Held(raw, values, first_token(i), static_cast<int>(shape.vocabulary), lane);
   }
 
   // The lane's sum of exponentials; `largest` is its largest value.
@@ -159,7 +176,7 @@ class RowScan {
 
   // Leaves the sum of a segment. Returns the lane's maximum.
   __device__ float add_up(const Held& held, int i) {
-    const float largest = held.template largest<1>(0);
+    const float largest = held.largest();
     const RowSum sum = lane_sum(held, largest);
     float reference = sum.reference;
 #pragma unroll
@@ -173,88 +190,142 @@ class RowScan {
     return largest;
   }
 
-  __device__ bool one_sample_per_lane() const { return shape.k <= 64; }
+  // ---- the threshold ---------------------------------------------------------------------------
 
-  __device__ static std::uint32_t sampled(bool there, float value) {
-    return there && !isnan(value) ? ordered(value) : 0;
+  // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
+  __device__ int wanted_samples(int own, int samples) const {
+    if (k <= kCertainK) return (k + shape.cluster - 1) / shape.cluster;
+    const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * shape.cluster);
+    const float tokens = guessed_tokens(k, segments / static_cast<float>(shape.segments)) /
+                         static_cast<float>(shape.cluster);
+    // Of tokens that lie anywhere, several are in one lane.
+    return 1 + static_cast<int>(static_cast<float>(samples) *
+                                (1 - __expf(-tokens / static_cast<float>(samples))));
   }
 
-  // Maxima of parts of the sampled segments: with few to find, one per lane, else four.
-  __device__ void sample(const Held& a, const Held& b, bool any, bool two, float largest_a,
-                         float largest_b) {
-    std::uint32_t* const mine = shared.samples + threadIdx.x;
-    if (one_sample_per_lane()) {
-      mine[0] = max(sampled(any, largest_a), sampled(two, largest_b));
-      return;
-    }
+  // Samples are the maxima of lanes: of each segment, or where few are wanted, of all.
+  __device__ void choose_threshold(int own, const float (&largest)[kDepth]) {
+    std::uint32_t* const samples = shared.select.pairs;
+    static_assert(kDepth * kScanThreads <= SelectScratch::kBins / 2);
+    const bool few = k <= 64 * shape.cluster;
+    std::uint32_t best = 0;
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      mine[2 * part * kScanThreads] = sampled(any, any ? a.template largest<2>(part) : 0.0F);
-      mine[(2 * part + 1) * kScanThreads] = sampled(two, two ? b.template largest<2>(part) : 0.0F);
+    for (int d = 0; d < kDepth; ++d) {
+      const std::uint32_t word = isnan(largest[d]) ? 0 : ordered(largest[d]);
+      best = max(best, word);
+      if (!few) samples[d * kScanThreads + threadIdx.x] = word;
     }
-  }
-
-  // How far down the sample to go. A sample of n of the V tokens has n * k / V of the k largest on
-  // average; five standard deviations more are almost certainly enough.
-  __device__ int sample_rank() const {
-    if (!guesses(shape)) return shape.k;
-    const auto tokens = static_cast<float>(2 * kScanWarps * Held::kTokens);
-    const float mean =
-        static_cast<float>(shape.k) * fminf(1.0F, tokens / static_cast<float>(shape.vocabulary));
-    return static_cast<int>(mean + 5 * sqrtf(mean)) + 8;
-  }
-
-  // For one warp.
-  __device__ void choose_threshold() {
-    const std::uint32_t found =
-        one_sample_per_lane() ? threshold_of<kScanThreads / 32>() : threshold_of<kSamples / 32>();
-    if (lane == 0) shared.threshold = max(found, kAboveNothing);
-  }
-
-  // A sample that as many as wanted reach, and few more: where it lies between the smallest and the
-  // largest is found by halving, to a thousandth.
-  template <int kEach>
-  __device__ std::uint32_t threshold_of() const {
-    std::uint32_t mine[kEach];
-    std::uint32_t low = 0xffffffffU;
-    std::uint32_t high = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      mine[i] = shared.samples[i * 32 + lane];
-      low = min(low, mine[i]);
-      high = max(high, mine[i]);
-    }
-    low = __reduce_min_sync(~0U, low);
-    high = __reduce_max_sync(~0U, high);
-    const int wanted = sample_rank();
-    if (wanted > kEach * 32) return 0;
-    for (int step = 0; step < 10; ++step) {  // `low` is always reached by enough
-      const std::uint32_t tried = low + (high - low) / 2;
-      int reached = 0;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) reached += mine[i] >= tried ? 1 : 0;
-      if (__reduce_add_sync(~0U, reached) >= wanted) {
-        low = tried;
-      } else {
-        high = tried;
+    if (few) samples[threadIdx.x] = best;
+    __syncthreads();
+    const int count = few ? kScanThreads : kDepth * kScanThreads;
+    const int wanted = wanted_samples(own, count);
+    std::uint32_t found = word_reached_by(
+        wanted, k <= kCertainK ? 4 + wanted / 8 : 0, count, kAboveNothing,
+        [&](int i) { return samples[i]; }, shared.select);
+    if constexpr (cuda::kHopper) {
+      if (shape.cluster > 1) {
+        // As all blocks together want k tokens that reach it, the lowest of their thresholds will
+        // do.
+        cuda::cluster_wait();  // all blocks have started
+        if (threadIdx.x < static_cast<unsigned>(shape.cluster)) {
+          cuda::cluster_store(cuda::cluster_address(&shared.thresholds[rank], threadIdx.x), found);
+        }
+        cuda::cluster_barrier();
+        for (int b = 0; b < shape.cluster; ++b) {
+          found = min(found, static_cast<std::uint32_t>(shared.thresholds[b]));
+        }
       }
     }
-    return low;
+    use_threshold(max(found, kAboveNothing));
   }
 
-  // Notes a lane whose tokens may be candidates. What does not fit is counted all the same.
-  __device__ void note(float largest, int i) {
-    if (!(largest >= least)) return;
-    const std::uint32_t place = atomicAdd(&shared.noted, 1U);
-    if (place >= static_cast<std::uint32_t>(shape.notes)) return;
-    notes[place] = key_of(largest, static_cast<std::uint32_t>(place_of(i) * 32 + lane));
+  // When as much has been read as before once more, and is still to come.
+  __device__ bool time_to_raise(int done) const {
+    return shape.cluster == 1 && done > kDepth && (done & (done - 1)) == 0 &&
+           2 * done <= shape.segments / kScanWarps;
+  }
+
+  // The k-th largest so far is a threshold too.
+  __device__ void raise_threshold() {
+    __syncthreads();
+    const int held = min(static_cast<int>(shared.count), shape.candidates);
+    __syncthreads();  // all have read it before anyone adds to it
+    if (held < k + k / 4 + 16) return;
+    const Key* const candidates = shared.candidates(shape);
+    use_threshold(word_reached_by(
+        k, 4 + k / 8, held, kAboveNothing,
+        [&](int i) { return static_cast<std::uint32_t>(candidates[i] >> 32); }, shared.select));
+  }
+
+  __device__ void use_threshold(std::uint32_t word) {
+    least = unordered(word);
+    if (threadIdx.x == 0) shared.threshold = word;
+  }
+
+  // ---- the candidates --------------------------------------------------------------------------
+
+  // Keeps the tokens that reach the threshold.
+  __device__ void collect(const Held& held, float largest, int i) {
+    constexpr int kFewLanes = 4;
+    const bool hit = largest >= least;
+    const unsigned lanes = __ballot_sync(~0U, hit);
+    if (lanes == 0) return;
+    uint4* const room = shared.staged + warp * (32 * 4);
+    if (hit) held.stage(room + lane);
+    if (__popc(lanes) > kFewLanes) {
+      if (hit) collect_own(held, room, i);
+    } else {
+      collect_few(lanes, room, i);
+    }
+    __syncwarp();  // before the room is used again
+  }
+
+  // Few lanes have such tokens: all look at the tokens of one of them at a time.
+  __device__ void collect_few(unsigned lanes, const uint4* room, int i) {
+    __syncwarp();
+    const auto bit = static_cast<unsigned>(lane);
+    const unsigned first = static_cast<unsigned>(first_token(i)) + Held::token_of_bit(bit);
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const int from = __ffs(static_cast<int>(lanes)) - 1;
+      const float value = Held::staged(room + from, bit);
+      if (lane < Held::kEach && value >= least) {
+        put(add_to_count(1), value, first + static_cast<unsigned>(from * Held::kN));
+      }
+    }
+  }
+
+  // Each lane looks for its own.
+  __device__ void collect_own(const Held& held, const uint4* room, int i) {
+    std::uint32_t hits = held.reaching(least);
+    std::uint32_t place = add_to_count(static_cast<std::uint32_t>(__popc(hits)));
+    const auto first = static_cast<unsigned>(first_token(i) + lane * Held::kN);
+    for (; hits != 0; hits &= hits - 1) {
+      const auto bit = static_cast<unsigned>(__ffs(static_cast<int>(hits))) - 1;
+      put(place++, Held::staged(room + lane, bit), first + Held::token_of_bit(bit));
+    }
+  }
+
+  // As atomicAdd, but each lane for itself: to add up what so few lanes bring costs more.
+  __device__ std::uint32_t add_to_count(std::uint32_t more) {
+    std::uint32_t before;
+    asm volatile("atom.shared.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"(cuda::shared_address(&shared.count)), "r"(more)
+                 : "memory");
+    return before;
+  }
+
+  // What does not fit is only counted.
+  __device__ void put(std::uint32_t place, float value, std::uint32_t token) {
+    if (place >= static_cast<unsigned>(shape.candidates)) return;
+    shared.candidates(shape)[place] = key_of(value, token);
   }
 
   const ScanShape& shape;
+  int k;
   ScanShared& shared;
-  Key* notes;
   Values values;
-  typename Held::Loader loader;
+  Loader loader;
   float scale;
   int lane, warp;
   int rank;         // of this block in its cluster

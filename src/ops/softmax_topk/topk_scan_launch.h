@@ -2,13 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "cuda/launch.h"
 #include "ops/softmax_topk/topk_scan.cuh"
 
 namespace touchstone::topk {
 
-inline constexpr std::int64_t kMostScanned = 2048;
 // Calls body.operator()<T>().
 template <class Body>
 void visit_logits_dtype(DType dtype, Body body) {
@@ -31,32 +32,52 @@ inline std::int64_t segments_of(DType dtype, std::int64_t vocabulary, bool plain
   return (vocabulary + tokens - 1) / tokens;
 }
 
-// Few rows are shared by clusters, as long as every warp has something to read and the blocks fit
-// on the chip at once.
-inline int scan_cluster(const Context& context, std::int64_t rows, int segments, int k) {
-  if (!cuda::is_hopper(context) || k > kCertainKInCluster) return 1;
+// Whether all rows start on 16 bytes.
+inline bool rows_on_grid(const void* logits, std::int64_t stride_bytes) {
+  return reinterpret_cast<std::uintptr_t>(logits) % 16 == 0 && stride_bytes % 16 == 0;
+}
+
+// Few rows are shared by clusters, as long as every block has enough to read for a good threshold
+// and the blocks fit on the chip at once: three per multiprocessor, which leaves something over
+// where clusters do not divide a group of multiprocessors.
+inline int scan_cluster(const Context& context, std::int64_t rows, int segments) {
+  constexpr int kFewestSegments = 14;
+  if (!cuda::is_hopper(context)) return 1;
   const std::int64_t places =
-      std::int64_t{2} * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+      std::int64_t{3} * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   int cluster = 1;
   while (2 * cluster <= kMaxScanCluster && rows * 2 * cluster <= places &&
-         segments >= kScanWarps * 2 * cluster) {
+         segments >= kFewestSegments * 2 * cluster) {
     cluster *= 2;
   }
   return cluster;
 }
 
+// Whether blocks have a multiprocessor each, and its registers: twice as much is on its way then.
+inline bool scans_deep(const Context& context, std::int64_t rows, const ScanShape& shape) {
+  return rows * shape.cluster <= cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+}
+
+// For rows that want up to k places.
 inline ScanShape scan_shape(const Context& context, DType dtype, std::int64_t rows,
                             std::int64_t vocabulary, int k, bool plain) {
   ScanShape shape;
   shape.vocabulary = vocabulary;
-  shape.k = k;
+  shape.token_bits = std::bit_width(static_cast<std::uint64_t>(vocabulary - 1));
   shape.segments = static_cast<int>(segments_of(dtype, vocabulary, plain));
-  shape.sorted = 128;
-  while (shape.sorted < k + k / 4) shape.sorted *= 2;
-  // A sample of two segments per warp leaves some ten notes per place wanted; guesses, fewer.
-  shape.notes = k <= kCertainKInCluster ? 2048 + 16 * k : 4096 + 2 * k;
-  shape.candidates = k + 2048;
-  shape.cluster = scan_cluster(context, rows, shape.segments, k);
+  shape.cluster = scan_cluster(context, rows, shape.segments);
+  // Every time the part of the row that was read doubles, as many candidates come in as are wanted.
+  // No more than that: what is left of shared memory is where loads are on their way.
+  shape.candidates = 2048;
+  if (k > kCertainK) {
+    // As many as a guess lets in, and five standard deviations more.
+    const float fraction = std::min(1.0F, 2.0F * kScanWarps / static_cast<float>(shape.segments));
+    const float sampled = guessed_tokens(k, fraction);
+    const float most = sampled / fraction * (1 + 5 / std::sqrt(sampled));
+    shape.candidates = std::max(static_cast<int>(most), k + 4 * kScanThreads);
+  }
+  // The blocks of a cluster find their share each, which may be uneven.
+  if (shape.cluster > 1) shape.candidates = 2 * shape.candidates / shape.cluster;
   return shape;
 }
 

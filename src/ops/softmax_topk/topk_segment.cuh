@@ -1,5 +1,8 @@
 // A segment of a row in the registers of a warp, 16 or 32 tokens per lane: lane l has the vectors
 // l, l + 32, .. of it, by token and not by address, so that nothing depends on alignment.
+//
+// Loads fill registers that nothing looks at before the data is wanted: rows off the 16-byte grid
+// are loaded on the grid and put right by shuffles then.
 #pragma once
 
 #include <type_traits>
@@ -8,19 +11,11 @@
 
 namespace touchstone::topk {
 
+// -inf: one of f32, two of the others.
 template <class T>
-__device__ std::uint32_t lowest_pair();
-template <>
-__device__ inline std::uint32_t lowest_pair<float>() {
-  return 0xff800000U;
-}
-template <>
-__device__ inline std::uint32_t lowest_pair<Bf16>() {
-  return 0xff80ff80U;
-}
-template <>
-__device__ inline std::uint32_t lowest_pair<F16>() {
-  return 0xfc00fc00U;
+__device__ constexpr std::uint32_t lowest_pair() {
+  if constexpr (sizeof(T) == 4) return 0xff800000U;
+  return std::is_same_v<T, Bf16> ? 0xff80ff80U : 0xfc00fc00U;
 }
 
 // The larger of each element of two words; NaN when either is.
@@ -37,94 +32,139 @@ __device__ std::uint32_t packed_max(std::uint32_t a, std::uint32_t b) {
   return y;
 }
 
+// A bound rounded up, so that an element reaches it when it reaches the bound; twice.
+template <class T>
+__device__ std::uint32_t least_pair(float least) {
+  if constexpr (sizeof(T) == 4) {
+    return __float_as_uint(least);
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    return __bfloat16_as_ushort(__float2bfloat16_ru(least)) * 0x10001U;
+  } else {
+    return __half_as_ushort(__float2half_ru(least)) * 0x10001U;
+  }
+}
+
+// Ones in the half of each element that reaches the bound; f32: in the lower half.
+template <class T>
+__device__ std::uint32_t reached_pair(std::uint32_t pair, std::uint32_t bound) {
+  if constexpr (sizeof(T) == 4) {
+    return __uint_as_float(pair) >= __uint_as_float(bound) ? 0xffffU : 0U;
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    return __hge2_mask(*reinterpret_cast<const __nv_bfloat162*>(&pair),
+                       *reinterpret_cast<const __nv_bfloat162*>(&bound));
+  } else {
+    return __hge2_mask(*reinterpret_cast<const __half2*>(&pair),
+                       *reinterpret_cast<const __half2*>(&bound));
+  }
+}
+
+// What a lane has asked for. Off the grid, lane 31 needs the 16 bytes behind the segment too.
+template <int kVectors, bool kOnGrid>
+struct RawSegment {
+  uint4 vectors[kVectors];
+};
+template <int kVectors>
+struct RawSegment<kVectors, false> {
+  uint4 vectors[kVectors];
+  uint4 behind;
+};
+
 // Loads the part of a lane of the segment that starts at token `first`: its j-th vector starts at
-// token first + (j * 32 + lane) * kN. Tokens past the end are -inf.
-template <class T, int kVectors>
+// token first + (j * 32 + lane) * kN. Tokens past the end are -inf. kOnGrid: all rows start on 16
+// bytes.
+template <class T, int kVectors, bool kOnGrid>
 class SegmentLoader {
  public:
-  static constexpr int kN = cuda::kPerVector<T>;
+  using Raw = RawSegment<kVectors, kOnGrid>;
 
+  // Rows of a scan are not long: their bytes are counted in 32 bits.
   __device__ SegmentLoader(const T* row_start, std::int64_t tokens)
       : row(reinterpret_cast<const unsigned char*>(row_start)),
-        bytes(tokens * static_cast<std::int64_t>(sizeof(T))),
-        misaligned(static_cast<int>(reinterpret_cast<std::uintptr_t>(row_start) % 16)) {}
+        bytes(static_cast<int>(tokens) * static_cast<int>(sizeof(T))),
+        off_grid(kOnGrid ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(row_start) % 16)) {
+  }
 
-  __device__ void load(std::int64_t first, int lane, uint4 (&out)[kVectors]) const {
-    const std::int64_t begin = first * static_cast<std::int64_t>(sizeof(T)) + lane * 16;
-    constexpr std::int64_t kSpan = kVectors * 512;
-    const std::int64_t segment = begin - lane * 16;
-    // With a margin of a vector on both sides for rows off the 16-byte grid.
+  // Followed by settle() when the data is wanted.
+  __device__ void load(int first, int lane, Raw& raw) const {
+    const int segment = first * static_cast<int>(sizeof(T)) - off_grid;
+    const int begin = segment + lane * 16;
+    // With a vector more on both sides for rows off the grid.
     const bool inside =
-        misaligned == 0 ? segment + kSpan <= bytes : segment >= 16 && segment + kSpan + 16 <= bytes;
+        kOnGrid ? segment + kSpan <= bytes : segment >= 0 && segment + kSpan + 16 <= bytes;
     if (inside) {
-      if (misaligned == 0) return load_aligned(begin, out);
-      switch (misaligned / 4) {
+      const unsigned char* const from = row + begin;
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j) raw.vectors[j] = fetch(from + j * 512);
+      if constexpr (!kOnGrid) {
+        if (lane == 31) raw.behind = fetch(from + (kVectors - 1) * 512 + 16);
+      }
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) raw.vectors[j] = whole(begin + j * 512);
+    if constexpr (!kOnGrid) raw.behind = whole(begin + (kVectors - 1) * 512 + 16);
+      // The two vectors of a row that it has a part of.
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if (is_part(begin + j * 512)) raw.vectors[j] = part(begin + j * 512);
+    }
+    if constexpr (!kOnGrid) {
+      const int at = begin + (kVectors - 1) * 512 + 16;
+      if (is_part(at)) raw.behind = part(at);
+    }
+  }
+
+  // Has the segment brought to the L2 cache.
+  __device__ void prefetch(int first, int lane) const {
+    constexpr int kLine = 128;
+    const int at = first * static_cast<int>(sizeof(T)) + lane * kLine;
+    if (lane < kSpan / kLine && at < bytes) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(row + at));
+    }
+  }
+
+  // Puts vectors off the grid right.
+  __device__ void settle(Raw& raw, int lane) const {
+    if constexpr (!kOnGrid) {
+      switch (off_grid / 4) {
         case 0:
-          return load_shifted<0>(begin, out);
+          return shift<0>(raw, lane);
         case 1:
-          return load_shifted<1>(begin, out);
+          return shift<1>(raw, lane);
         case 2:
-          return load_shifted<2>(begin, out);
+          return shift<2>(raw, lane);
         default:
-          return load_shifted<3>(begin, out);
+          return shift<3>(raw, lane);
       }
     }
-    load_edge(begin, out);
   }
 
  private:
+  static constexpr int kSpan = kVectors * 512;
+
   __device__ static uint4 fetch(const unsigned char* at) {
     return __ldcs(reinterpret_cast<const uint4*>(at));
   }
 
-  __device__ void load_aligned(std::int64_t begin, uint4 (&out)[kVectors]) const {
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) out[j] = fetch(row + begin + j * 512);
+  // The vector at a byte of the row, or -inf where the row does not have all of it.
+  __device__ uint4 whole(int at) const {
+    constexpr std::uint32_t kLowest = lowest_pair<T>();
+    return at >= 0 && at + 16 <= bytes ? fetch(row + at)
+                                       : uint4{kLowest, kLowest, kLowest, kLowest};
   }
-
-  // A vector off the grid is put together from the two that it lies in; kWord of the first one's
-  // words are not of it.
-  template <int kWord>
-  __device__ void load_shifted(std::int64_t begin, uint4 (&out)[kVectors]) const {
-    const unsigned char* at = row + begin - misaligned;
-    const unsigned bits = static_cast<unsigned>(misaligned % 4) * 8;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const uint4 a = __ldg(reinterpret_cast<const uint4*>(at + j * 512));
-      const uint4 b = __ldg(reinterpret_cast<const uint4*>(at + j * 512 + 16));
-      const std::uint32_t words[9] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, 0};
-      out[j] = {__funnelshift_r(words[kWord], words[kWord + 1], bits),
-                __funnelshift_r(words[kWord + 1], words[kWord + 2], bits),
-                __funnelshift_r(words[kWord + 2], words[kWord + 3], bits),
-                __funnelshift_r(words[kWord + 3], words[kWord + 4], bits)};
-    }
+  __device__ bool is_part(int at) const {
+    return (at < 0 && at > -16) || (at < bytes && at + 16 > bytes);
   }
-
-  // Word by word, and at the ends element by element, where a vector is not wholly in the row.
-  __device__ void load_edge(std::int64_t begin, uint4 (&out)[kVectors]) const {
-    const unsigned bits = static_cast<unsigned>(misaligned % 4) * 8;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const std::int64_t at = begin + j * 512;
-      if (misaligned == 0 && at + 16 <= bytes) {
-        out[j] = fetch(row + at);
-        continue;
-      }
-      std::uint32_t words[5];
-#pragma unroll
-      for (int w = 0; w < 5; ++w) words[w] = word_at(at - misaligned % 4 + 4 * w);
-      out[j] = {
-          __funnelshift_r(words[0], words[1], bits), __funnelshift_r(words[1], words[2], bits),
-          __funnelshift_r(words[2], words[3], bits), __funnelshift_r(words[3], words[4], bits)};
-    }
+  __device__ __noinline__ uint4 part(int at) const {
+    return {word_at(at), word_at(at + 4), word_at(at + 8), word_at(at + 12)};
   }
 
   // The aligned word at byte `at` of the row, with -inf for what is not of the row.
-  __device__ std::uint32_t word_at(std::int64_t at) const {
+  __device__ std::uint32_t word_at(int at) const {
     if (at >= 0 && at + 4 <= bytes) return *reinterpret_cast<const std::uint32_t*>(row + at);
     std::uint32_t word = lowest_pair<T>();
     if constexpr (sizeof(T) == 2) {
-      const auto half = [&](std::int64_t byte) -> std::uint32_t {
+      const auto half = [&](int byte) -> std::uint32_t {
         return *reinterpret_cast<const std::uint16_t*>(row + byte);
       };
       if (at >= 0 && at + 2 <= bytes) word = (word & 0xffff0000U) | half(at);
@@ -133,38 +173,66 @@ class SegmentLoader {
     return word;
   }
 
+  // A vector off the grid lies in two of the grid: its lane's, of which kWord words are not of it,
+  // and the next lane's.
+  template <int kWord>
+  __device__ void shift(Raw& raw, int lane) const {
+    const unsigned bits = static_cast<unsigned>(off_grid % 4) * 8;
+    const int next = (lane + 1) % 32;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      const uint4 own = raw.vectors[j];
+      // Behind lane 31 comes the first lane's next vector.
+      const uint4 given = j + 1 < kVectors && lane == 0 ? raw.vectors[(j + 1) % kVectors] : own;
+      std::uint32_t words[8] = {own.x, own.y, own.z, own.w, given.x, given.y, given.z, given.w};
+#pragma unroll
+      for (int w = 4; w < 5 + kWord; ++w) words[w] = __shfl_sync(~0U, words[w], next);
+      if (j + 1 == kVectors && lane == 31) {
+        words[4] = raw.behind.x;
+        words[5] = raw.behind.y;
+        words[6] = raw.behind.z;
+        words[7] = raw.behind.w;
+      }
+      raw.vectors[j] = {__funnelshift_r(words[kWord], words[kWord + 1], bits),
+                        __funnelshift_r(words[kWord + 1], words[kWord + 2], bits),
+                        __funnelshift_r(words[kWord + 2], words[kWord + 3], bits),
+                        __funnelshift_r(words[kWord + 3], words[kWord + 4], bits)};
+    }
+  }
+
   const unsigned char* row;
-  std::int64_t bytes;
-  int misaligned;
+  int bytes;
+  int off_grid;  // bytes
 };
 
-// kPlain: the values are the logits, held as they come. Else they are f32, with bias and mask.
+// The values of a settled segment. kPlain: they are the logits, held as they come. Else they are
+// f32, with bias and mask.
+//
+// Tokens that reach a bound are bits of a word; stage() leaves the lane's values in shared memory,
+// from where those of single bits are fetched, since registers have no addresses.
 template <class T, bool kPlain>
-struct Segment;
+class Segment;
 
 template <class T>
-struct Segment<T, true> {
+class Segment<T, true> {
+ public:
   static constexpr int kN = cuda::kPerVector<T>;
   static constexpr int kVectors = 4;
   static constexpr int kTokens = 32 * kVectors * kN;
-  using Loader = SegmentLoader<T, kVectors>;
+  static constexpr int kEach = kVectors * kN;  // of a lane
+  // The ordered words of these values differ in their upper bits only.
+  static constexpr int kEqualBits = sizeof(T) == 4 ? 0 : std::is_same_v<T, Bf16> ? 16 : 13;
 
-  uint4 packed[kVectors];
+  template <class Raw, class Values>
+  __device__ Segment(const Raw& raw, const Values& /*row*/, int /*first*/, int /*vocabulary*/,
+                     int /*lane*/)
+      : packed(raw.vectors) {}
 
-  template <class Values>
-  __device__ void load(const Loader& loader, const Values& /*row*/, std::int64_t first,
-                       std::int64_t /*vocabulary*/, int lane) {
-    loader.load(first, lane, packed);
-  }
-
-  // Of one of kParts parts of the lane's tokens. NaN when one of them is.
-  template <int kParts>
-  __device__ float largest(int part) const {
-    constexpr int kEach = kVectors / kParts;
+  // Of the lane's tokens. NaN when one of them is.
+  __device__ float largest() const {
     std::uint32_t m = lowest_pair<T>();
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
-      if (j / kEach != part) continue;
       m = packed_max<T>(m, packed_max<T>(packed_max<T>(packed[j].x, packed[j].y),
                                          packed_max<T>(packed[j].z, packed[j].w)));
     }
@@ -185,28 +253,62 @@ struct Segment<T, true> {
     }
     return sums[0] + sums[1];
   }
+
+  // Bit w is the first token of word w of the lane's 16, bit 16 + w its second.
+  __device__ std::uint32_t reaching(float least) const {
+    const std::uint32_t bound = least_pair<T>(least);
+    std::uint32_t bits = 0;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      const std::uint32_t words[4] = {packed[j].x, packed[j].y, packed[j].z, packed[j].w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        bits |= reached_pair<T>(words[w], bound) & (0x10001U << (4 * j + w));
+      }
+    }
+    return bits;
+  }
+  __device__ void stage(uint4* room) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) room[j * 32] = packed[j];
+  }
+  // `room` is that of the lane.
+  __device__ static float staged(const uint4* room, unsigned bit) {
+    const unsigned w = bit % 16;
+    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(room)[w / 4 * 128 + w % 4];
+    if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(word);
+    } else {
+      return cuda::widen(T::from_bits(static_cast<std::uint16_t>(bit < 16 ? word : word >> 16)));
+    }
+  }
+  // From the lane's first.
+  __device__ static unsigned token_of_bit(unsigned bit) {
+    const unsigned w = bit % 16;
+    return w / 4 * (32 * kN) + w % 4 * (kN / 4) + bit / 16;
+  }
+
+ private:
+  const uint4 (&packed)[kVectors];
 };
 
 template <class T>
-struct Segment<T, false> {
+class Segment<T, false> {
+ public:
   static constexpr int kN = cuda::kPerVector<T>;
   static constexpr int kValues = 16;
   static constexpr int kVectors = kValues / kN;
   static constexpr int kTokens = 32 * kValues;
-  using Loader = SegmentLoader<T, kVectors>;
+  static constexpr int kEach = kValues;
+  static constexpr int kEqualBits = 0;
 
-  float v[kValues];
-
-  template <class Values>
-  __device__ void load(const Loader& loader, const Values& row, std::int64_t first,
-                       std::int64_t vocabulary, int lane) {
-    uint4 packed[kVectors];
-    loader.load(first, lane, packed);
+  template <class Raw, class Values>
+  __device__ Segment(const Raw& raw, const Values& row, int first, int vocabulary, int lane) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) {
       float part[kN];
-      cuda::unpack_as<T>(packed[j], part);
-      const std::int64_t token = first + static_cast<std::int64_t>(j * 32 + lane) * kN;
+      cuda::unpack_as<T>(raw.vectors[j], part);
+      const int token = first + (j * 32 + lane) * kN;
 #pragma unroll
       for (int i = 0; i < kN; ++i) {
         v[j * kN + i] = token + i < vocabulary ? row.adjusted(part[i], token + i) : -infinity();
@@ -214,13 +316,10 @@ struct Segment<T, false> {
     }
   }
 
-  template <int kParts>
-  __device__ float largest(int part) const {
+  __device__ float largest() const {
     float m = -infinity();
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      if (i / (kValues / kParts) == part) m = max_nan(m, v[i]);
-    }
+    for (int i = 0; i < kValues; ++i) m = max_nan(m, v[i]);
     return m;
   }
 
@@ -230,6 +329,28 @@ struct Segment<T, false> {
     for (int i = 0; i < kValues; ++i) sums[i % 2] += exp2_fast(fmaf(v[i], scale, -reference));
     return sums[0] + sums[1];
   }
+
+  // Bit i is value i of the lane's.
+  __device__ std::uint32_t reaching(float least) const {
+    std::uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) bits |= v[i] >= least ? 1U << i : 0U;
+    return bits;
+  }
+  __device__ void stage(uint4* room) const {
+#pragma unroll
+    for (int j = 0; j < kValues / 4; ++j) {
+      room[j * 32] = {__float_as_uint(v[4 * j]), __float_as_uint(v[4 * j + 1]),
+                      __float_as_uint(v[4 * j + 2]), __float_as_uint(v[4 * j + 3])};
+    }
+  }
+  __device__ static float staged(const uint4* room, unsigned bit) {
+    return reinterpret_cast<const float*>(room)[bit / 4 * 128 + bit % 4];
+  }
+  __device__ static unsigned token_of_bit(unsigned bit) { return bit / kN * (32 * kN) + bit % kN; }
+
+ private:
+  float v[kValues];
 };
 
 }  // namespace touchstone::topk

@@ -1,4 +1,4 @@
-// Selection and sorting of keys in shared memory, by all threads of a block.
+// Thresholds, ranks and order of keys in shared memory, by all threads of a block.
 #pragma once
 
 #include "ops/softmax_topk/topk_cuda.cuh"
@@ -6,147 +6,229 @@
 namespace touchstone::topk {
 
 inline constexpr int kScanThreads = 256;
+inline constexpr int kScanWarps = kScanThreads / 32;
 
 // What selection needs beside the keys.
 struct SelectScratch {
-  static constexpr int kBins = kScanThreads;  // one per thread
+  // Keys are put into bins, of which each thread has eight to sort.
+  static constexpr int kBins = 8 * kScanThreads;
+  static constexpr int kCrowded = 32;  // with more keys in a bin, all are sorted another way
 
-  std::uint32_t bins[kBins];
-  std::uint32_t warp_sums[kScanThreads / 32];
-  std::uint32_t chosen;   // the bin that holds the k-th largest key
-  std::uint32_t above;    // keys in bins above it
-  std::uint32_t within;   // keys in it
-  std::uint32_t largest;  // ordered words of the values
-  std::uint32_t smallest;
-  std::uint32_t taken;  // keys copied so far
+  alignas(16) std::uint32_t pairs[kBins / 2];  // a count in each half
+  std::uint32_t counts[kScanThreads];
+  std::uint32_t chosen;  // part in which a word lies
+  std::uint32_t above;   // words in the parts above it
+  std::uint32_t within;  // words in it
+  std::uint32_t smallest[kScanWarps];
+  std::uint32_t largest[kScanWarps];
+  std::uint32_t warp_sums[kScanWarps];
 };
 
-// Finds the bin in which the count from the top reaches `needed`.
-__device__ inline void find_bin(SelectScratch& s, std::uint32_t needed) {
-  const unsigned thread = threadIdx.x;
-  // From the top: thread 0 has the highest bin.
-  const std::uint32_t own = s.bins[SelectScratch::kBins - 1 - thread];
-  std::uint32_t sum = own;
+// Of this thread and all before it.
+__device__ inline std::uint32_t sum_to_here(std::uint32_t value, SelectScratch& s) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const std::uint32_t other = __shfl_up_sync(~0U, sum, step);
-    if (thread % 32 >= static_cast<unsigned>(step)) sum += other;
+    const std::uint32_t before = __shfl_up_sync(~0U, value, step);
+    if (lane >= step) value += before;
   }
-  if (thread % 32 == 31) s.warp_sums[thread / 32] = sum;
+  if (lane == 31) s.warp_sums[warp] = value;
   __syncthreads();
-  for (unsigned warp = 0; warp < thread / 32; ++warp) sum += s.warp_sums[warp];
-  if (sum >= needed && sum - own < needed) {
-    s.chosen = SelectScratch::kBins - 1 - thread;
-    s.above = sum - own;
-    s.within = own;
-  }
-  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kScanWarps - 1; ++w) value += w < warp ? s.warp_sums[w] : 0;
+  return value;
 }
 
-// The smallest of a set of keys that holds the k largest of keys[0, n) and at most `limit` in all.
-// k <= n; limit >= k.
-__device__ inline Key lower_end(const Key* keys, int n, int k, int limit, SelectScratch& s) {
-  if (n <= limit) return 0;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) {
-    s.largest = 0;
-    s.smallest = 0xffffffffU;
-  }
-  __syncthreads();
-  std::uint32_t largest = 0;
-  std::uint32_t smallest = 0xffffffffU;
-  for (int i = thread; i < n; i += kScanThreads) {
-    const auto word = static_cast<std::uint32_t>(keys[i] >> 32);
-    largest = max(largest, word);
-    smallest = min(smallest, word);
-  }
-  largest = __reduce_max_sync(~0U, largest);
+// The smallest and the largest of all threads' values, in every thread. Ends with no barrier.
+__device__ inline void range_of_block(std::uint32_t& smallest, std::uint32_t& largest,
+                                      SelectScratch& s) {
   smallest = __reduce_min_sync(~0U, smallest);
-  if (thread % 32 == 0) {
-    atomicMax(&s.largest, largest);
-    atomicMin(&s.smallest, smallest);
+  largest = __reduce_max_sync(~0U, largest);
+  if (threadIdx.x % 32 == 0) {
+    s.smallest[threadIdx.x / 32] = smallest;
+    s.largest[threadIdx.x / 32] = largest;
   }
   __syncthreads();
-  Key low = static_cast<Key>(s.smallest) << 32;
-  Key high = static_cast<Key>(s.largest) << 32 | 0xffffffffU;
-  int above = 0;  // keys beyond `high`: they are of the k largest
+#pragma unroll
+  for (int w = 0; w < kScanWarps; ++w) {
+    smallest = min(smallest, s.smallest[w]);
+    largest = max(largest, s.largest[w]);
+  }
+}
+
+// A word that at least `wanted` of `count` words reach, and at most `more` beside those unless they
+// are equal: by counting the words in each of 256 parts of their range, and again inside the part
+// where it lies. Words below `least` do not count; 0 when that leaves too few. In every thread.
+template <class WordAt>
+__device__ std::uint32_t word_reached_by(int wanted, int more, int count, std::uint32_t least,
+                                         const WordAt& word_at, SelectScratch& s) {
+  const int thread = static_cast<int>(threadIdx.x);
+  std::uint32_t low = 0xffffffffU;
+  std::uint32_t high = 0;
+  for (int i = thread; i < count; i += kScanThreads) {
+    const std::uint32_t word = word_at(i);
+    if (word >= least) low = min(low, word);
+    high = max(high, word);
+  }
+  range_of_block(low, high, s);
+  if (low > high) return 0;
+  auto still = static_cast<std::uint32_t>(wanted);
   for (;;) {
-    const int bits = 64 - __clzll(static_cast<long long>(high - low));
-    const int shift = bits > 8 ? bits - 8 : 0;
-    s.bins[thread] = 0;
+    const int shift = max(0, 24 - __clz(static_cast<int>(high - low)));
+    s.counts[thread] = 0;
+    if (thread == 0) s.chosen = kScanThreads;
     __syncthreads();
-    for (int i = thread; i < n; i += kScanThreads) {
-      const Key key = keys[i];
-      if (key >= low && key <= high) atomicAdd(&s.bins[(key - low) >> shift], 1U);
+    for (int i = thread; i < count; i += kScanThreads) {
+      const std::uint32_t word = word_at(i);
+      if (word >= low && word <= high) atomicAdd(&s.counts[(word - low) >> shift], 1U);
     }
     __syncthreads();
-    find_bin(s, static_cast<std::uint32_t>(k - above));
-    low += static_cast<Key>(s.chosen) << shift;
-    const int kept = above + static_cast<int>(s.above + s.within);
-    if (kept <= limit || shift == 0) return low;
-    above += static_cast<int>(s.above);
-    high = low + min(high - low, (Key{1} << shift) - 1);  // the last bin may end early
-    __syncthreads();                                      // everyone has read the scratch
+    // From the top: thread 0 has the highest part.
+    const std::uint32_t own = s.counts[kScanThreads - 1 - thread];
+    const std::uint32_t sum = sum_to_here(own, s);
+    if (sum >= still && sum - own < still) {
+      s.chosen = kScanThreads - 1 - threadIdx.x;
+      s.above = sum - own;
+      s.within = own;
+    }
+    __syncthreads();
+    if (s.chosen == kScanThreads) return 0;
+    low += s.chosen << shift;
+    if (shift == 0 || s.above + s.within <= still + static_cast<std::uint32_t>(more)) return low;
+    high = low + min(high - low, (1U << shift) - 1);
+    still -= s.above;
+    __syncthreads();  // everyone has read what was chosen
   }
 }
 
-// Copies the keys of at least `low` to `out`, in any order; returns how many there are. Those
-// beyond `room` are counted, not copied.
-__device__ inline int gather(const Key* keys, int n, Key low, Key* out, int room,
-                             SelectScratch& s) {
-  __syncthreads();
-  if (threadIdx.x == 0) s.taken = 0;
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kScanThreads) {
-    const Key key = keys[i];
-    if (key < low) continue;
-    const std::uint32_t place = atomicAdd(&s.taken, 1U);
-    if (place < static_cast<std::uint32_t>(room)) out[place] = key;
-  }
-  __syncthreads();
-  return static_cast<int>(s.taken);
-}
-
-// Descending, for at most as many keys as threads: each thread counts the keys that come before its
-// own. Keys differ, so that no two get one place.
-__device__ inline void sort_few_keys(Key* keys, int n) {
-  // Up to half as many keys: two threads share the counting.
-  const int share = n <= kScanThreads / 2 ? 2 : 1;
+// Few keys: each is ranked by the keys that come before it. Keys differ, so that no two get one
+// place.
+__device__ inline void rank_few_keys(const Key* keys, int count, int k, Key* sorted) {
+  int share = 1;  // threads that share the counting
+  while (2 * share * count <= kScanThreads && share < 32) share *= 2;
   const int thread = static_cast<int>(threadIdx.x);
   const int own = thread / share;
-  const Key key = own < n ? keys[own] : 0;
-  const int half = (n + share - 1) / share;
-  const int begin = thread % share * half;
-  const int end = min(begin + half, n);
+  const Key key = own < count ? keys[own] : 0;
   int before = 0;
-  for (int i = begin; i < end; ++i) before += keys[i] > key ? 1 : 0;
-  if (share == 2) before += __shfl_xor_sync(~0U, before, 1);
-  __syncthreads();
-  if (own < n && thread % share == 0) keys[before] = key;
+  for (int i = thread % share; i < count; i += share) before += keys[i] > key ? 1 : 0;
+  for (int offset = 1; offset < share; offset *= 2) {
+    before += __shfl_xor_sync(~0U, before, offset);
+  }
+  if (own < count && thread % share == 0 && before < k) sorted[before] = key;
   __syncthreads();
 }
 
-// Descending. There must be room for the next power of two.
-__device__ inline void sort_keys(Key* keys, int n) {
-  if (n <= kScanThreads) return sort_few_keys(keys, n);
-  int size = 2;
-  while (size < n) size *= 2;
+// Descending, in place, for any number of keys: a bitonic network whose comparisons all point one
+// way, so that what is missing behind the end never moves.
+__device__ inline void sort_keys(Key* keys, int count) {
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = n + thread; i < size; i += kScanThreads) keys[i] = 0;
-  __syncthreads();
+  const auto in_order = [&](int a, int b) {
+    if (b >= count) return;
+    const Key first = keys[a];
+    const Key second = keys[b];
+    if (first >= second) return;
+    keys[a] = second;
+    keys[b] = first;
+  };
+  int size = 2;
+  while (size < count) size *= 2;
   for (int run = 2; run <= size; run *= 2) {
     for (int stride = run / 2; stride > 0; stride /= 2) {
       for (int pair = thread; pair < size / 2; pair += kScanThreads) {
-        const int low = 2 * pair - (pair & (stride - 1));
-        const bool descending = (low & run) == 0;
-        const Key a = keys[low];
-        const Key b = keys[low + stride];
-        if ((a < b) == descending) {
-          keys[low] = b;
-          keys[low + stride] = a;
-        }
+        const int within = pair & (stride - 1);
+        const int begin = 2 * (pair - within);
+        // The first step of a run meets its two halves head to tail.
+        in_order(begin + within,
+                 stride == run / 2 ? begin + run - 1 - within : begin + within + stride);
       }
       __syncthreads();
+    }
+  }
+}
+
+// Puts the first k of the keys, in order, at `sorted`, which has room for k + kCrowded. `keys` may
+// change. Of the words of their values, so many lower bits are equal.
+__device__ inline void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits,
+                                 Key* sorted, SelectScratch& s) {
+  if (count <= kScanThreads / 2) return rank_few_keys(keys, count, k, sorted);
+  const int thread = static_cast<int>(threadIdx.x);
+  auto* const own_pairs = reinterpret_cast<uint4*>(s.pairs) + thread;
+  *own_pairs = {0, 0, 0, 0};
+  std::uint32_t smallest = 0xffffffffU;
+  std::uint32_t largest = 0;
+  for (int i = thread; i < count; i += kScanThreads) {
+    const auto word = static_cast<std::uint32_t>(keys[i] >> 32);
+    smallest = min(smallest, word);
+    largest = max(largest, word);
+  }
+  range_of_block(smallest, largest, s);
+  // The upper bits of (value, token), without those that are equal in all keys. The first bin has
+  // the largest.
+  static_assert(SelectScratch::kBins == 1 << 11);
+  const int bin_bits = count <= 2 * kScanThreads ? 8 : 11;
+  const int bins = 1 << bin_bits;
+  const std::uint32_t token_mask = (1U << token_bits) - 1;
+  const int value_bits = 32 - __clz(static_cast<int>((largest - smallest) >> equal_bits));
+  const int dropped = max(0, value_bits + token_bits - bin_bits);
+  const int from_token = min(dropped, token_bits);
+  const int left = token_bits - from_token;  // bits of the token that count
+  const int right = dropped - from_token;    // bits of the value that do not
+  const auto bin_of = [&](Key key) {
+    const std::uint32_t value = (static_cast<std::uint32_t>(key >> 32) - smallest) >> equal_bits;
+    const std::uint32_t token = static_cast<std::uint32_t>(key) & token_mask;
+    const std::uint32_t place = (value >> right) << left | token >> from_token;
+    return bins - 1 - static_cast<int>(place);
+  };
+  const auto one_in = [](int bin) { return bin % 2 == 0 ? 1U : 1U << 16; };
+  const auto half_of = [](std::uint32_t pair, int bin) {
+    return static_cast<int>(bin % 2 == 0 ? pair & 0xffffU : pair >> 16);
+  };
+  for (int i = thread; i < count; i += kScanThreads) {
+    const int bin = bin_of(keys[i]);
+    atomicAdd(&s.pairs[bin / 2], one_in(bin));
+  }
+  __syncthreads();
+  // Counts become the places where bins begin.
+  uint4 pairs = *own_pairs;
+  std::uint32_t* const words[4] = {&pairs.x, &pairs.y, &pairs.z, &pairs.w};
+  std::uint32_t sum = 0;
+  bool crowded = false;
+#pragma unroll
+  for (std::uint32_t* word : words) {
+    const std::uint32_t first = *word & 0xffffU;
+    const std::uint32_t second = *word >> 16;
+    crowded = crowded || max(first, second) > SelectScratch::kCrowded;
+    *word = sum | (sum + first) << 16;
+    sum += first + second;
+  }
+  const std::uint32_t before = sum_to_here(sum, s) - sum;
+#pragma unroll
+  for (std::uint32_t* word : words) *word += before * 0x10001U;
+  *own_pairs = pairs;
+  if (__syncthreads_or(crowded ? 1 : 0) != 0) {
+    sort_keys(keys, count);
+    for (int i = thread; i < min(count, k); i += kScanThreads) sorted[i] = keys[i];
+    __syncthreads();
+    return;
+  }
+  // Beginnings become ends.
+  for (int i = thread; i < count; i += kScanThreads) {
+    const Key key = keys[i];
+    const int bin = bin_of(key);
+    const int place = half_of(atomicAdd(&s.pairs[bin / 2], one_in(bin)), bin);
+    if (place < k + SelectScratch::kCrowded) sorted[place] = key;
+  }
+  __syncthreads();
+  for (int bin = thread; bin < bins; bin += kScanThreads) {
+    const int begin = bin == 0 ? 0 : half_of(s.pairs[(bin - 1) / 2], bin - 1);
+    const int end = half_of(s.pairs[bin / 2], bin);
+    if (begin >= k) break;  // and so do all bins behind it
+    for (int i = begin + 1; i < end; ++i) {
+      const Key key = sorted[i];
+      int at = i;
+      for (; at > begin && sorted[at - 1] < key; --at) sorted[at] = sorted[at - 1];
+      sorted[at] = key;
     }
   }
   __syncthreads();
