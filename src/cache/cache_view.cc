@@ -117,6 +117,7 @@ const CacheView& CacheViewBuilder::build(std::span<const SequenceId> ids) {
     const auto group = static_cast<std::int64_t>(g);
     const GroupArrays& arrays = groups_[g];
     group_views_[g] = {.memory = cache_->memory_data(group),
+                       .pages = cache_->pool(group).capacity(),
                        .layer_group = cache_->layout().groups[g],
                        .geometry = cache_->geometry(group),
                        .page_tokens = cache_->layout().groups[g].page_tokens,

@@ -30,6 +30,7 @@ struct ChangedRange {
 struct GroupView {
   // Page i begins at memory + i * geometry.page_bytes. Written only by append().
   std::byte* memory = nullptr;
+  std::int64_t pages = 0;
   LayerGroup layer_group{};
   PageGeometry geometry{};
   std::int64_t page_tokens = 0;
