@@ -16,12 +16,13 @@
 //             contiguous.
 // Dtypes      k and v f32, bf16, f16, each its own; rows i32, positions i64.
 // Formats     Those of the LayerGroup. Values are widened to f32, rotated there if keys are
-//             (rotate_keys), and stored with one rounding; of a quantised group with absolute
-//             maximum a, or range r = largest - least, no value is off by more than half a step:
+//             (rotate_keys), and stored with one rounding. In a quantised group with the largest
+//             magnitude a, or the range r = largest - least, no value is off by more than half a
+//             step:
 //               int8   a / 254, asymmetric r / 510        int4   a / 14, asymmetric r / 30
 //               fp8    1/16 of the value, or a / 448 / 1024 if that is more
-//             times 1 + 2^-10 for the rounding of scales in f16 (2^-15 in f32); asymmetric with f16
-//             scales, |least| / 2^10 adds to r, and every scale is at least 2^-24.
+//             plus what rounding of the scale up adds to a step: 2^-10 of it or 2^-24 in f16, 2^-15
+//             of it or 2^-126 in f32; and of the minimum down to r: 2^-10 of it or 2^-24 in f16.
 // Special     NaN in f32, bf16 and f16 is stored as the quiet NaN, infinity as it is; f16 turns
 // what
 //             is too large into infinity. A quantised group with a NaN or an infinity reads as NaN
