@@ -31,7 +31,7 @@ std::int64_t tokens_per_launch(std::int64_t per_token) {
   return (std::int64_t{1} << 30) / per_token;
 }
 
-__device__ void widen_maximum(GroupExtremes& of, const GroupExtremes& by) {
+__device__ void join(GroupExtremes& of, const GroupExtremes& by) {
   of.magnitude_bits = max(of.magnitude_bits, by.magnitude_bits);
   of.least = fminf(of.least, by.least);
   of.most = fmaxf(of.most, by.most);
@@ -43,7 +43,7 @@ __device__ void join_lanes(GroupExtremes& of, unsigned lanes) {
     const GroupExtremes other{__shfl_xor_sync(kAllLanes, of.magnitude_bits, offset),
                               __shfl_xor_sync(kAllLanes, of.least, offset),
                               __shfl_xor_sync(kAllLanes, of.most, offset)};
-    widen_maximum(of, other);
+    join(of, other);
   }
 }
 
@@ -246,7 +246,7 @@ __device__ void store_group(const AppendPart& part, const float* x, std::int64_t
   const std::int64_t first = group * length;
   GroupExtremes extremes = extremes_of(x + first, 1);
   for (std::int64_t i = first + lane; i < first + length; i += kWarp) {
-    widen_maximum(extremes, extremes_of(x + i, 1));
+    join(extremes, extremes_of(x + i, 1));
   }
   join_lanes(extremes, kWarp);
   if (!stores) return;
