@@ -87,27 +87,25 @@ TEST(AppendErrors, ValuesBesideALatent) {
 TEST(AppendErrors, PlacesThatAreNotReserved) {
   struct Case {
     std::string argument;
-    std::vector<double> rows;
-    std::vector<double> positions;
+    double row;
+    double position;
   };
   AppendRun run({.committed = {0, 3, 8}, .added = {2, 1, 0}});
   Context context({.device = test::test_device()});
   const std::vector<Case> cases = {
-      {"rows", {-2, -2, -2}, {0, 1, 3}},
-      {"rows", {3, 3, 3}, {0, 1, 3}},
-      {"rows", {1e9, 1e9, 1e9}, {0, 1, 3}},
-      {"positions", {0, 0, 0}, {-1, -1, -1}},
-      {"positions", {0, 0, 0}, {2, 2, 2}},
-      {"positions", {1, 1, 1}, {2, 2, 2}},  // committed
-      {"positions", {1, 1, 1}, {4, 4, 4}},  // in its page, not reserved
-      {"positions", {2, 2, 2}, {8, 8, 8}},  // nothing is reserved
-      {"positions", {0, 0, 0}, {1e18, 1e18, 1e18}},
+      {"rows", -2, 0},        {"rows", 3, 0},      {"rows", 1e9, 0},
+      {"positions", 0, -1},   {"positions", 0, 2}, {"positions", 1, 2},  // committed
+      {"positions", 1, 4},  // in its page, not reserved
+      {"positions", 2, 8},  // nothing is reserved
+      {"positions", 0, 1e18},
   };
   run.fill_pool();
   const std::vector<std::byte> before = run.pool_bytes();
   for (const Case& c : cases) {
-    const test::Guarded rows(context.device(), DType::i32, {3}, c.rows);
-    const test::Guarded positions(context.device(), DType::i64, {3}, c.positions);
+    const std::vector<double> one_row = {-1, c.row, -1};
+    const std::vector<double> one_position = {0, c.position, 0};
+    const test::Guarded rows(context.device(), DType::i32, {3}, one_row);
+    const test::Guarded positions(context.device(), DType::i64, {3}, one_position);
     AppendArgs args = run.args(context);
     args.rows = rows;
     args.positions = positions;
