@@ -8,8 +8,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cache/append_cpu.cc"
-#include <vector>
-
+#include "hwy/aligned_allocator.h"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "cpu/simd.h"
@@ -75,6 +74,7 @@ HWY_INLINE void rotate_vector(float* x, std::size_t dim) {
 
 // ---- formats with scales -----------------------------------------------------------------------
 
+template <bool kAsymmetric>
 HWY_INLINE GroupExtremes extremes(const float* x, std::size_t count) {
   const Floats d;
   const Words di;
@@ -87,14 +87,17 @@ HWY_INLINE GroupExtremes extremes(const float* x, std::size_t count) {
   for (std::size_t i = 0; i < whole; i += lanes) {
     const auto v = hn::LoadU(d, x + i);
     magnitude = hn::Max(magnitude, hn::BitCast(di, hn::Abs(v)));
-    least = hn::Min(least, v);
-    most = hn::Max(most, v);
+    if constexpr (kAsymmetric) {
+      least = hn::Min(least, v);
+      most = hn::Max(most, v);
+    }
   }
-  GroupExtremes result{
-      static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, magnitude))),
-      hn::GetLane(hn::MinOfLanes(d, least)),
-      hn::GetLane(hn::MaxOfLanes(d, most)),
-  };
+  GroupExtremes result;
+  result.magnitude_bits = static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(di, magnitude)));
+  if constexpr (kAsymmetric) {
+    result.least = hn::GetLane(hn::MinOfLanes(d, least));
+    result.most = hn::GetLane(hn::MaxOfLanes(d, most));
+  }
   if (whole < count) {
     const GroupExtremes rest = extremes_of(x + whole, static_cast<std::int64_t>(count - whole));
     result.magnitude_bits = std::max(result.magnitude_bits, rest.magnitude_bits);
@@ -183,7 +186,7 @@ HWY_INLINE void encode_groups(const AppendPart& part, const float* x, std::uint8
   constexpr bool kHalves = kEncoding == Encoding::int4;
   if constexpr (!kHalves) codes = reinterpret_cast<std::uint8_t*>(values);
   for (std::size_t first = 0, group = 0; first < dim; first += length, ++group) {
-    const GroupScale scale = scale_of(part.format, extremes(x + first, length));
+    const GroupScale scale = scale_of(part.format, extremes<kAsymmetric>(x + first, length));
     store_scale(part.format, scales, static_cast<std::int64_t>(group), scale);
     group_codes<kEncoding, kAsymmetric>(x + first, length, quantizer_of(scale), codes + first);
   }
@@ -241,8 +244,9 @@ HWY_INLINE void widen_vector(const T* from, std::size_t dim, float* to) {
 // The vectors of tokens [first, end), all heads.
 void append_tokens(const Append& p, const AppendPart& part, std::int64_t first, std::int64_t end) {
   const auto dim = static_cast<std::size_t>(part.dim);
-  std::vector<float> vector(dim);
-  std::vector<std::uint8_t> codes(part.format.encoding == Encoding::int4 ? dim : 0);
+  // On cache lines: a load that crosses one waits for the stores before it.
+  const auto vector = hwy::AllocateAligned<float>(dim);
+  const auto codes = hwy::AllocateAligned<std::uint8_t>(dim);
   for (std::int64_t token = first; token < end; ++token) {
     const Append::Place place = p.place_of(token);
     if (place.page < 0) continue;
@@ -250,15 +254,15 @@ void append_tokens(const Append& p, const AppendPart& part, std::int64_t first, 
     for (std::int64_t head = 0; head < p.kv_heads; ++head) {
       const std::int64_t from = token * part.stride + head * part.dim;
       if (part.dtype == DType::f32) {
-        widen_vector(static_cast<const float*>(part.from) + from, dim, vector.data());
+        widen_vector(static_cast<const float*>(part.from) + from, dim, vector.get());
       } else if (part.dtype == DType::bf16) {
-        widen_vector(static_cast<const Bf16*>(part.from) + from, dim, vector.data());
+        widen_vector(static_cast<const Bf16*>(part.from) + from, dim, vector.get());
       } else {
-        widen_vector(static_cast<const F16*>(part.from) + from, dim, vector.data());
+        widen_vector(static_cast<const F16*>(part.from) + from, dim, vector.get());
       }
-      if (part.rotated) rotate_vector(vector.data(), dim);
+      if (part.rotated) rotate_vector(vector.get(), dim);
       const std::int64_t at = head * p.page_tokens + place.slot;
-      store_vector(part, vector.data(), codes.data(), page + part.values_at + at * part.value_bytes,
+      store_vector(part, vector.get(), codes.get(), page + part.values_at + at * part.value_bytes,
                    page + part.scales_at + at * part.scale_bytes);
     }
   }
