@@ -54,12 +54,10 @@ HWY_INLINE void rotate_vector(float* x, std::size_t dim) {
       hn::StoreU(v, d4, x + i);
     }
     for (std::size_t distance = 4; distance < block; distance *= 2) {
-      if (distance >= hn::Lanes(Floats())) {
-        combine_apart(Floats(), x, dim, distance);
-      } else if (distance == 8) {
-        combine_apart(hn::CappedTag<float, 8>(), x, dim, distance);
-      } else {
+      if (distance == 4) {
         combine_apart(d4, x, dim, distance);
+      } else {
+        combine_apart(hn::CappedTag<float, 8>(), x, dim, distance);
       }
     }
     const float factor = rotation_factor(static_cast<std::int64_t>(block));
