@@ -168,6 +168,11 @@ AppendBench::AppendBench(Session& session) : session_(session) {
   session_.choose_implementation(append_implementations(session_.context(), data.args(0)));
 }
 
+std::vector<std::string> AppendBench::peers() const {
+  if (session_.options().naive) return {"naive"};
+  return {};
+}
+
 BenchRow AppendBench::measure(const std::string& name, const cases::Case& item) {
   Context& context = session_.context();
   const AppendFormat& format = format_of(name);
@@ -196,6 +201,14 @@ BenchRow AppendBench::measure(const std::string& name, const cases::Case& item) 
   std::vector<Contender> contenders;
   session_.enter(contenders, "touchstone", row,
                  [&](std::int64_t i) { append(context, data.args(i)); });
+  if (session_.options().naive) {
+    session_.enter(contenders, "naive", row, [&](std::int64_t i) {
+      const std::string ours = context.implementation();
+      context.set_implementation(session_.cuda() ? "portable" : "plain");
+      append(context, data.args(i));
+      context.set_implementation(ours);
+    });
+  }
   session_.measure(row, contenders, "touchstone");
   return row;
 }

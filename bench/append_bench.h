@@ -28,6 +28,9 @@ class AppendBench {
   // InvalidArgument when no implementation has the name asked for.
   explicit AppendBench(Session& session);
 
+  // "naive": the implementation that takes everything, loops on the CPU.
+  std::vector<std::string> peers() const;
+
   // After check_append_memory. `name` is that of a format.
   BenchRow measure(const std::string& name, const cases::Case& item);
 

@@ -146,11 +146,15 @@ class Benches {
   // Of all, each once, in the order in which they are measured.
   std::vector<std::string> peers() const {
     std::vector<std::string> names;
-    if (norms_) names = norms_->peers();
-    if (!selections_) return names;
-    for (const std::string& name : selections_->peers()) {
-      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
-    }
+    const auto add = [&](const auto& bench) {
+      if (!bench) return;
+      for (const std::string& name : bench->peers()) {
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+      }
+    };
+    add(norms_);
+    add(selections_);
+    add(appends_);
     return names;
   }
 
