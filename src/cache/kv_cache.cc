@@ -78,7 +78,9 @@ KvCache::KvCache(KvCacheOptions options)
     groups_.push_back({.layer_group = group,
                        .geometry = geometry,
                        .pool = std::move(pool),
-                       .memory = Tensor::empty({pages, geometry.page_bytes}, DType::u8),
+                       .memory = options_.page_locked
+                                     ? Tensor::page_locked({pages, geometry.page_bytes}, DType::u8)
+                                     : Tensor::empty({pages, geometry.page_bytes}, DType::u8),
                        .sink_pages = ceil_div(group.sinks, group.page_tokens)});
   }
 }
@@ -114,15 +116,23 @@ std::byte* KvCache::memory_data(std::int64_t g) {
   return static_cast<std::byte*>(groups_[at(g)].memory.data());
 }
 
-SequenceId KvCache::allocate_slot() {
-  if (unused_slots_.empty()) {
-    // release() must be able to note the slot without allocating.
-    if (slots_.size() == slots_.capacity()) slots_.reserve(slots_.size() * 2 + 16);
-    unused_slots_.reserve(slots_.capacity());
-    slots_.emplace_back();
-    slots_.back().sequence.groups.resize(groups_.size());
+// From here on create() can be called so often without allocating.
+void KvCache::reserve_slots(std::size_t count) {
+  if (unused_slots_.size() >= count) return;
+  const std::size_t needed = slots_.size() + count - unused_slots_.size();
+  if (needed > slots_.capacity()) slots_.reserve(std::max(needed, slots_.size() * 2 + 16));
+  // release() must be able to note every slot without allocating.
+  unused_slots_.reserve(slots_.capacity());
+  while (slots_.size() < needed) {
+    Slot slot;
+    slot.sequence.groups.resize(groups_.size());
+    slots_.push_back(std::move(slot));
     unused_slots_.push_back(static_cast<std::uint32_t>(slots_.size() - 1));
   }
+}
+
+SequenceId KvCache::allocate_slot() {
+  reserve_slots(1);
   return {unused_slots_.back(), slots_[unused_slots_.back()].generation, id_};
 }
 
@@ -161,18 +171,22 @@ void KvCache::evict_oldest(std::int64_t g) {
   ++group.evicted;
 }
 
-// Frees cached pages until each group has so many free ones; OutOfMemory, before anything is
-// evicted, when that cannot be reached.
-void KvCache::make_room(const std::vector<std::int64_t>& pages) {
+// OutOfMemory unless each group has so many free or cached pages.
+void KvCache::check_room(const std::vector<std::int64_t>& pages, const char* what) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const PagePool& pool = groups_[g].pool;
     if (pages[g] > pool.free_pages() + pool.cached_pages()) {
       ++refused_reservations_;
-      throw OutOfMemory("kv_cache: reserve: expected " + std::to_string(pages[g]) +
-                        " free or cached pages in group " + std::to_string(g) + ", got " +
+      throw OutOfMemory(std::string("kv_cache: ") + what + ": expected " +
+                        std::to_string(pages[g]) + " free or cached pages in group " +
+                        std::to_string(g) + ", got " +
                         std::to_string(pool.free_pages() + pool.cached_pages()));
     }
   }
+}
+
+// Frees cached pages until each group has so many free ones.
+void KvCache::make_room(const std::vector<std::int64_t>& pages) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     while (groups_[g].pool.free_pages() < pages[g]) evict_oldest(static_cast<std::int64_t>(g));
   }
@@ -227,6 +241,7 @@ void KvCache::reserve(std::span<const SequenceId> ids, std::int64_t tokens) {
     }
   }
   if (tokens == 0) return;
+  check_room(needed, "reserve");
   make_room(needed);
   for (const SequenceId id : ids) grow(slots_[id.index].sequence, tokens);
   ++generation_;
