@@ -9,6 +9,8 @@
 namespace touchstone::cache {
 namespace {
 
+constexpr std::uint32_t kMostReferences = 0x7fffffffU;
+
 std::uint32_t next_pool_id() {
   static std::atomic<std::uint32_t> last{0};
   return ++last;
@@ -27,6 +29,7 @@ PagePool::PagePool(std::int64_t capacity) : id_(next_pool_id()) {
                           std::to_string(capacity));
   }
   records_.resize(static_cast<std::size_t>(capacity));
+  neighbours_.resize(static_cast<std::size_t>(capacity));
   free_.resize(static_cast<std::size_t>(capacity));
   // Page 0 on top: a fresh pool hands out consecutive pages.
   for (std::size_t i = 0; i < free_.size(); ++i) {
@@ -40,7 +43,7 @@ const PagePool::Record& PagePool::checked(PageHandle page, const char* what) con
   }
   const Record& record = records_[page.index];
   if (record.generation != page.generation) refuse(what, "was freed: the handle is stale", page);
-  if (record.references == 0 && !record.kept) refuse(what, "is free", page);
+  if (record.references == 0 && record.kept == 0) refuse(what, "is free", page);
   return record;
 }
 
@@ -66,7 +69,7 @@ void PagePool::take(std::span<PageHandle> pages) {
 
 void PagePool::share(PageHandle page) {
   Record& record = checked(page, "share");
-  if (record.references == std::numeric_limits<std::uint32_t>::max()) {
+  if (record.references == kMostReferences) {
     refuse("share", "has too many references", page);
   }
   if (record.references++ == 0) {
@@ -81,7 +84,7 @@ void PagePool::drop(PageHandle page) {
   if (record.references == 0) refuse("drop", "has no reference to drop", page);
   if (--record.references > 0) return;
   --used_;
-  if (record.kept) {
+  if (record.kept != 0) {
     append_to_cached(page.index);
   } else {
     make_free(page.index);
@@ -90,16 +93,16 @@ void PagePool::drop(PageHandle page) {
 
 void PagePool::keep(PageHandle page) {
   Record& record = checked(page, "keep");
-  record.kept = true;
+  record.kept = 1;
 }
 
-bool PagePool::kept(PageHandle page) const { return checked(page, "kept").kept; }
+bool PagePool::kept(PageHandle page) const { return checked(page, "kept").kept != 0; }
 
 void PagePool::evict(PageHandle page) {
   Record& record = checked(page, "evict");
   if (record.references != 0) refuse("evict", "is in use", page);
   remove_from_cached(page.index);
-  record.kept = false;
+  record.kept = 0;
   make_free(page.index);
 }
 
@@ -119,7 +122,7 @@ std::int64_t PagePool::references_at(std::int64_t index) const {
 PageState PagePool::state_at(std::int64_t index) const {
   const Record& record = records_.at(static_cast<std::size_t>(index));
   if (record.references > 0) return PageState::used;
-  return record.kept ? PageState::cached : PageState::free;
+  return record.kept != 0 ? PageState::cached : PageState::free;
 }
 
 PageHandle PagePool::handle_at(std::int64_t index) const {
@@ -134,18 +137,16 @@ void PagePool::make_free(std::uint32_t index) {
 }
 
 void PagePool::append_to_cached(std::uint32_t index) {
-  Record& record = records_[index];
-  record.older = newest_;
-  record.newer = kNoPage;
-  (newest_ == kNoPage ? oldest_ : records_[newest_].newer) = index;
+  neighbours_[index] = {.older = newest_, .newer = kNoPage};
+  (newest_ == kNoPage ? oldest_ : neighbours_[newest_].newer) = index;
   newest_ = index;
   ++cached_;
 }
 
 void PagePool::remove_from_cached(std::uint32_t index) {
-  const Record& record = records_[index];
-  (record.older == kNoPage ? oldest_ : records_[record.older].newer) = record.newer;
-  (record.newer == kNoPage ? newest_ : records_[record.newer].older) = record.older;
+  const auto [older, newer] = neighbours_[index];
+  (older == kNoPage ? oldest_ : neighbours_[older].newer) = newer;
+  (newer == kNoPage ? newest_ : neighbours_[newer].older) = older;
   --cached_;
 }
 
@@ -165,8 +166,9 @@ std::string PagePool::find_inconsistency() const {
     if (!list(index, PageState::free)) return "page_pool: the list of free pages is wrong";
   }
   std::int64_t cached = 0;
-  for (std::uint32_t i = oldest_, older = kNoPage; i != kNoPage; older = i, i = records_[i].newer) {
-    if (!list(i, PageState::cached) || records_[i].older != older) {
+  for (std::uint32_t i = oldest_, older = kNoPage; i != kNoPage;
+       older = i, i = neighbours_[i].newer) {
+    if (!list(i, PageState::cached) || neighbours_[i].older != older) {
       return "page_pool: the list of cached pages is wrong";
     }
     ++cached;

@@ -45,6 +45,13 @@ class File {
     return status.st_size;
   }
 
+  // Makes room for so many bytes: a full disk is noticed before anything is written, and the
+  // system does not have to look for blocks later. Some file systems cannot.
+  void allocate(std::int64_t bytes) {
+    if (::fallocate(descriptor_, 0, 0, bytes) == 0) return;
+    if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR) fail(what_, path_);
+  }
+
   void write(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
@@ -106,11 +113,12 @@ class Temporary {
 }  // namespace
 
 void save(const KvCache& cache, std::span<const SequenceId> ids, const fs::path& path) {
-  snapshot_bytes(cache, ids);  // a bad id is refused before a file appears
+  const std::int64_t bytes = snapshot_bytes(cache, ids);  // refuses a bad id
   const fs::path name = temporary_name(path);
   File file("save", name, O_WRONLY | O_CREAT | O_EXCL);
   Temporary temporary(name);
-  save(cache, ids, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  file.allocate(bytes);
+  save(cache, ids, [&](std::span<const std::byte> piece) { file.write(piece); });
   file.close();
   temporary.rename_to(path);
 }
@@ -118,7 +126,7 @@ void save(const KvCache& cache, std::span<const SequenceId> ids, const fs::path&
 std::vector<SequenceId> restore(KvCache& cache, const fs::path& path) {
   File file("restore", path, O_RDONLY);
   return restore_sized(
-      cache, [&](std::span<std::byte> bytes) { file.read(bytes); }, file.bytes());
+      cache, [&](std::span<std::byte> piece) { file.read(piece); }, file.bytes());
 }
 
 }  // namespace touchstone::cache

@@ -74,12 +74,15 @@ class PagePool {
   std::string find_inconsistency() const;
 
  private:
+  // Eight bytes: pages are taken and dropped in any order, and each is one miss of the cache.
   struct Record {
     std::uint32_t generation = 0;
-    std::uint32_t references = 0;
-    std::uint32_t older = kNoPage;  // neighbours in the list of cached pages
+    std::uint32_t references : 31 = 0;
+    std::uint32_t kept : 1 = 0;
+  };
+  struct Neighbours {  // in the list of cached pages
+    std::uint32_t older = kNoPage;
     std::uint32_t newer = kNoPage;
-    bool kept = false;
   };
 
   Record& checked(PageHandle page, const char* what);
@@ -89,6 +92,7 @@ class PagePool {
   void make_free(std::uint32_t index);
 
   std::vector<Record> records_;
+  std::vector<Neighbours> neighbours_;
   std::vector<std::uint32_t> free_;  // a stack: the page freed last is the warmest
   std::uint32_t oldest_ = kNoPage;
   std::uint32_t newest_ = kNoPage;
