@@ -80,11 +80,14 @@ class TakeAndRelease : public CacheCase {
     const double take_us = microseconds([&] { pool_.take(pages_); });
     for (std::size_t i = 0; i < order_.size(); ++i) leaving_[i] = pages_[order_[i]];
     return take_us + microseconds([&] {
-             for (const PageHandle page : leaving_) pool_.drop(page);
+             for (std::size_t i = 0; i < leaving_.size(); i += kSequencePages) {
+               pool_.drop(std::span(leaving_).subspan(i, kSequencePages));
+             }
            });
   }
 
   static constexpr std::int64_t kPages = 1 << 20;
+  static constexpr std::size_t kSequencePages = 256;  // released at once
   static constexpr int kPasses = 3;
   bool random_;
   PagePool pool_;

@@ -35,10 +35,7 @@ Arrival::Arrival(KvCache& cache, const SequenceSet& set, const char* what)
 }
 
 Arrival::~Arrival() {
-  for (std::size_t g = 0; g < pages_.size(); ++g) {
-    // In reverse, so that they are taken again in the same order.
-    for (std::size_t i = pages_[g].size(); i-- > 0;) cache_.groups_[g].pool.drop(pages_[g][i]);
-  }
+  for (std::size_t g = 0; g < pages_.size(); ++g) cache_.groups_[g].pool.drop(pages_[g]);
 }
 
 bool Arrival::has_place(std::int64_t group, std::int64_t number) const {

@@ -276,10 +276,10 @@ void KvCache::cut(Sequence& sequence, std::int64_t length) {
     Group& group = groups_[g];
     PageTable& table = sequence.groups[g];
     const std::int64_t pages = ceil_div(length, group.layer_group.page_tokens);
-    if (std::ssize(table.pages) > pages) ++table.version;
-    while (std::ssize(table.pages) > pages) {
-      if (!table.pages.back().empty()) group.pool.drop(table.pages.back());
-      table.pages.pop_back();
+    if (std::ssize(table.pages) > pages) {
+      group.pool.drop(std::span(table.pages).subspan(at(pages)));
+      table.pages.resize(at(pages));
+      ++table.version;
     }
     // Back among the sinks: there is no gap any more.
     if (table.first_kept > pages) table.first_kept = 0;
@@ -343,14 +343,15 @@ void KvCache::advance_window(SequenceId id) {
     PageTable& table = sequence.groups[g];
     const std::int64_t needed = first_needed_page(group, sequence.length);
     if (needed <= table.first_kept) continue;
+    const std::int64_t begin = std::max(table.first_kept, group.sink_pages);
     const std::int64_t end = std::min(needed, std::ssize(table.pages));
-    for (std::int64_t i = end; i-- > std::max(table.first_kept, group.sink_pages);) {
-      group.pool.drop(table.pages[at(i)]);
-      table.pages[at(i)] = {};
-      changed = true;
-      ++table.version;
-    }
     table.first_kept = needed;
+    if (begin >= end) continue;
+    const std::span<PageHandle> passed = std::span(table.pages).subspan(at(begin), at(end - begin));
+    group.pool.drop(passed);
+    std::ranges::fill(passed, PageHandle{});
+    ++table.version;
+    changed = true;
   }
   if (changed) ++generation_;
 }

@@ -10,6 +10,8 @@ namespace touchstone::cache {
 namespace {
 
 constexpr std::uint32_t kMostReferences = 0x7fffffffU;
+// Pages between the one being dropped and the one being fetched from memory.
+constexpr std::size_t kPrefetchAhead = 24;
 
 std::uint32_t next_pool_id() {
   static std::atomic<std::uint32_t> last{0};
@@ -79,15 +81,53 @@ void PagePool::share(PageHandle page) {
   }
 }
 
-void PagePool::drop(PageHandle page) {
+void PagePool::drop_reference(PageHandle page) {
   Record& record = checked(page, "drop");
   if (record.references == 0) refuse("drop", "has no reference to drop", page);
-  if (--record.references > 0) return;
+  --record.references;
+}
+
+void PagePool::leave_use(std::uint32_t index) {
   --used_;
-  if (record.kept != 0) {
-    append_to_cached(page.index);
+  if (records_[index].kept != 0) {
+    append_to_cached(index);
   } else {
-    make_free(page.index);
+    make_free(index);
+  }
+}
+
+void PagePool::drop(PageHandle page) {
+  drop_reference(page);
+  if (records_[page.index].references == 0) leave_use(page.index);
+}
+
+void PagePool::prefetch(PageHandle page) const {
+  if (page.index < records_.size()) __builtin_prefetch(&records_[page.index], 1);
+}
+
+void PagePool::drop(std::span<const PageHandle> pages) {
+  // First the references, which can be given back should one of the pages be wrong.
+  std::size_t i = pages.size();
+  try {
+    while (i > 0) {
+      if (i > kPrefetchAhead) prefetch(pages[i - 1 - kPrefetchAhead]);
+      if (!pages[i - 1].empty()) drop_reference(pages[i - 1]);
+      --i;
+    }
+  } catch (...) {
+    for (; i < pages.size(); ++i) {
+      if (!pages[i].empty()) ++records_[pages[i].index].references;
+    }
+    throw;
+  }
+  for (i = pages.size(); i-- > 0;) {
+    const PageHandle page = pages[i];
+    if (page.empty()) continue;
+    const Record record = records_[page.index];
+    // A page that was there twice has left already.
+    const bool left =
+        record.generation != page.generation || (record.kept != 0 && in_cached(page.index));
+    if (record.references == 0 && !left) leave_use(page.index);
   }
 }
 
@@ -136,6 +176,10 @@ void PagePool::make_free(std::uint32_t index) {
   free_.push_back(index);
 }
 
+bool PagePool::in_cached(std::uint32_t index) const {
+  return oldest_ == index || neighbours_[index].older != kNoPage;
+}
+
 void PagePool::append_to_cached(std::uint32_t index) {
   neighbours_[index] = {.older = newest_, .newer = kNoPage};
   (newest_ == kNoPage ? oldest_ : neighbours_[newest_].newer) = index;
@@ -147,6 +191,7 @@ void PagePool::remove_from_cached(std::uint32_t index) {
   const auto [older, newer] = neighbours_[index];
   (older == kNoPage ? oldest_ : neighbours_[older].newer) = newer;
   (newer == kNoPage ? newest_ : neighbours_[newer].older) = older;
+  neighbours_[index] = {};
   --cached_;
 }
 

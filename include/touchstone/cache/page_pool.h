@@ -49,6 +49,8 @@ class PagePool {
   void share(PageHandle page);
   // One reference less. InvalidArgument when there is none left to drop (double free).
   void drop(PageHandle page);
+  // The same for many, all or none, the last first. Empty handles are passed over.
+  void drop(std::span<const PageHandle> pages);
 
   // Whether the page of the last reference becomes cached instead of free.
   void keep(PageHandle page);
@@ -87,6 +89,10 @@ class PagePool {
 
   Record& checked(PageHandle page, const char* what);
   const Record& checked(PageHandle page, const char* what) const;
+  void prefetch(PageHandle page) const;
+  void drop_reference(PageHandle page);
+  void leave_use(std::uint32_t index);
+  bool in_cached(std::uint32_t index) const;
   void append_to_cached(std::uint32_t index);
   void remove_from_cached(std::uint32_t index);
   void make_free(std::uint32_t index);
