@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "cache/window.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -288,13 +289,6 @@ void KvCache::cut(Sequence& sequence, std::int64_t length) {
   sequence.reserved = length;
 }
 
-// The page with the first position that the token at position `tokens` sees, sinks aside.
-std::int64_t KvCache::first_needed_page(const Group& group, std::int64_t tokens) const {
-  const std::int64_t window = group.layer_group.window;
-  if (window == 0 || tokens < window) return 0;
-  return (tokens + 1 - window) / group.layer_group.page_tokens;
-}
-
 void KvCache::truncate(SequenceId id, std::int64_t length) {
   Sequence& sequence = writable(id, "truncate");
   if (length < 0 || length > sequence.length) {
@@ -305,7 +299,7 @@ void KvCache::truncate(SequenceId id, std::int64_t length) {
     const std::int64_t first_kept = sequence.groups[g].first_kept;
     const std::int64_t pages = ceil_div(length, group.layer_group.page_tokens);
     const bool gap_below = first_kept > group.sink_pages && pages > group.sink_pages;
-    if (gap_below && first_needed_page(group, length) < first_kept) {
+    if (gap_below && first_needed_page(group.layer_group, length) < first_kept) {
       refuse("truncate: length",
              "a length whose window is still there (group " + std::to_string(g) + ")", length);
     }
@@ -341,7 +335,7 @@ void KvCache::advance_window(SequenceId id) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     PageTable& table = sequence.groups[g];
-    const std::int64_t needed = first_needed_page(group, sequence.length);
+    const std::int64_t needed = first_needed_page(group.layer_group, sequence.length);
     if (needed <= table.first_kept) continue;
     const std::int64_t begin = std::max(table.first_kept, group.sink_pages);
     const std::int64_t end = std::min(needed, std::ssize(table.pages));

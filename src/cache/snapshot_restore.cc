@@ -7,6 +7,7 @@
 #include "cache/arrival.h"
 #include "cache/sequence_set.h"
 #include "cache/snapshot_format.h"
+#include "cache/window.h"
 #include "core/checksum.h"
 #include "core/copy.h"
 #include "touchstone/core/checked.h"
@@ -188,12 +189,10 @@ SequenceSet::Table take_table(Cursor& cursor, const LayerGroup& group, std::int6
   const std::int64_t count = ceil_div(length, group.page_tokens);
   if (count > cursor.left() / 4) corrupt("has sequences longer than their section");
   const std::int64_t sink_pages = ceil_div(group.sinks, group.page_tokens);
-  // The page with the first position that the next token sees: later ones must be there.
-  const std::int64_t needed = group.window == 0 || length < group.window
-                                  ? 0
-                                  : (length + 1 - group.window) / group.page_tokens;
-  const bool possible = table.first_kept >= 0 && table.first_kept <= count &&
-                        (table.first_kept <= sink_pages || table.first_kept <= needed);
+  // A page that the next token sees must be there.
+  const bool possible =
+      table.first_kept >= 0 && table.first_kept <= count &&
+      (table.first_kept <= sink_pages || table.first_kept <= first_needed_page(group, length));
   if (!possible) corrupt("has a window where it cannot be");
   table.pages.resize(at(count));
   cursor.take(std::as_writable_bytes(std::span(table.pages)));

@@ -85,6 +85,55 @@ TEST(Snapshot, OfRestoredIsTheSameFile) {
   EXPECT_EQ(saved(other, restored(other, file)), file);
 }
 
+// Snapshots can stand one after the other, in a stream with other things.
+TEST(Snapshot, IsReadToItsEndAndNoFurther) {
+  KvCache cache(small_options());
+  const Family family(cache);
+  const Bytes one = saved(cache, {family.ids.data(), 1});
+  Bytes stream = saved(cache, family.ids);
+  stream.insert(stream.end(), one.begin(), one.end());
+  std::span<const std::byte> rest = stream;
+  const ByteSource source = [&](std::span<std::byte> wanted) {
+    ASSERT_LE(wanted.size(), rest.size());
+    std::copy_n(rest.begin(), wanted.size(), wanted.begin());
+    rest = rest.subspan(wanted.size());
+  };
+  KvCache other(small_options());
+  Family::expect_at(other, restore(other, source));
+  EXPECT_EQ(rest.size(), one.size());
+  EXPECT_EQ(restore(other, source).size(), 1U);
+  EXPECT_TRUE(rest.empty());
+}
+
+// Pages far larger than any buffer, most of them read straight to their place.
+TEST(Snapshot, OfLargePages) {
+  const KvCacheOptions options{
+      .layout = {{{.layers = 3, .kv_heads = 4, .k_dim = 128, .v_dim = 128, .page_tokens = 128}}},
+      .pool_pages = {5}};
+  KvCache cache(options);
+  std::uint64_t word = 1;
+  for (std::uint64_t& value : std::span(reinterpret_cast<std::uint64_t*>(cache.memory_data(0)),
+                                        static_cast<std::size_t>(cache.memory(0).bytes() / 8))) {
+    value = word = mix(word);
+  }
+  const SequenceId id = cache.create();
+  cache.reserve(id, 5 * 128 - 3);
+  cache.commit(id, 5 * 128 - 3);
+  const Bytes file = saved(cache, {&id, 1});
+  EXPECT_EQ(std::ssize(file), snapshot_bytes(cache, {&id, 1}));
+  KvCache other(options);
+  const SequenceId copy = restored(other, file).at(0);
+  for (std::int64_t p = 0; p < 4 * 128; p += 128) {
+    EXPECT_TRUE(std::ranges::equal(other.page_at(copy, 0, p), cache.page_at(id, 0, p)));
+  }
+  const TokenOffsets last = token_offsets(options.layout.groups[0], cache.geometry(0), 2, 3, 124);
+  const auto offset = static_cast<std::size_t>(last.v_values);
+  const auto here = other.page_at(copy, 0, 5 * 128 - 4).subspan(offset);
+  EXPECT_TRUE(
+      std::ranges::equal(here.first(256), cache.page_at(id, 0, 5 * 128 - 4).subspan(offset, 256)));
+  EXPECT_EQ(std::ranges::count(here.subspan(256), std::byte{0}), 3 * 256);
+}
+
 TEST(Snapshot, OfNothingAndOfEmptySequences) {
   KvCache cache(small_options());
   EXPECT_TRUE(restored(cache, saved(cache, {})).empty());

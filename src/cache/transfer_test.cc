@@ -96,6 +96,13 @@ TEST(Transfer, IsAllOrNothing) {
                  [&] { copy_sequences(cache, family.ids, other); });
 }
 
+TEST(Transfer, APageLockedTierNeedsCuda) {
+  if (built_with_cuda()) GTEST_SKIP() << "it has CUDA";
+  KvCacheOptions options = small_options();
+  options.page_locked = true;
+  EXPECT_THROW(KvCache{options}, Unsupported);
+}
+
 TEST(Transfer, EvictsWhereItMust) {
   KvCache cache(small_options());
   const Family family(cache);

@@ -264,6 +264,9 @@ void check(const BenchOptions& options) {
   if ((options.rows == 0) != (options.cols == 0)) {
     throw InvalidArgument("bench: --rows and --cols: expected both or neither");
   }
+  if (options.op == "kv_cache" && parse_device(options.device).is_cuda()) {
+    throw InvalidArgument("bench: --device: expected cpu for kv_cache, got " + options.device);
+  }
   if (!options.dtype.empty()) {
     const DType dtype = parse_dtype(options.dtype);
     const bool is_float =

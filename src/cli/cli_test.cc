@@ -101,6 +101,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"bench sample --impl fastest", "got 'fastest'"},
         Mistake{"bench sample --dtype f64", "got f64"}, Mistake{"bench --k 0", "--k"},
         Mistake{"bench --rows 5", "both or neither"},
+        Mistake{"bench kv_cache --device cuda", "expected cpu for kv_cache"},
         Mistake{"bench --rows 99999999999999999999 --cols 2", "'99999999999999999999'"},
         Mistake{"info --op softmax", "softmax"}, Mistake{"info --op layer_norm --dtype f33", "f33"},
         Mistake{"info --op layer_norm --dtype i8", "i8"},
@@ -264,6 +265,16 @@ TEST(Cli, ForkJoinIsMeasured) {
   const json document = json::parse(result.out);
   ASSERT_GE(document.at("fork_join").size(), 2U);
   for (const json& row : document.at("fork_join")) EXPECT_GT(row.at("us").get<double>(), 0);
+}
+
+TEST(Cli, BenchMeasuresTheKvCache) {
+  const Result result = touchstone("bench kv_cache --rounds 1 --json");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const json rows = json::parse(result.out).at("kv_cache");
+  ASSERT_EQ(rows.size(), 8U);
+  for (const json& row : rows) EXPECT_GT(row.at("us").get<double>(), 0) << row;
+  EXPECT_GT(rows.at(0).at("pages_per_s").get<double>(), 0);
+  EXPECT_GT(rows.at(5).at("bytes_per_s").get<double>(), 0);
 }
 
 TEST(Cli, AReaderThatLeavesIsNoError) {

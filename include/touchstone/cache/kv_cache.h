@@ -177,7 +177,6 @@ class KvCache {
   Path walk(std::span<const std::int32_t> tokens, std::uint32_t space) const;
   std::int64_t usable_tokens(const Path& path) const;
   bool usable(const Group& group, std::span<const std::int64_t> runs, std::int64_t tokens) const;
-  std::int64_t first_needed_page(const Group& group, std::int64_t tokens) const;
 
   KvCacheOptions options_;
   std::vector<Group> groups_;
