@@ -264,8 +264,8 @@ class Fuzz {
   }
 
   static std::vector<SequenceId> ids_of(const std::vector<Shadow>& shadows) {
-    std::vector<SequenceId> ids;
-    for (const Shadow& shadow : shadows) ids.push_back(shadow.id);
+    std::vector<SequenceId> ids(shadows.size());
+    std::ranges::transform(shadows, ids.begin(), &Shadow::id);
     return ids;
   }
 
@@ -354,6 +354,7 @@ class Fuzz {
     const std::vector<std::size_t> places = some(shadows);
     if (places.empty() || moved.size() + places.size() > 16) return;
     std::vector<Shadow> chosen;
+    chosen.reserve(places.size());
     for (const std::size_t place : places) chosen.push_back(shadows[place]);
     const State here(from);
     const State there(to);

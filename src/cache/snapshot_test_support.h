@@ -128,14 +128,15 @@ struct Sections {
   explicit Sections(std::span<const std::byte> file) {
     std::memcpy(&header, file.data(), sizeof(header));
     groups = sizeof(header);
-    sequences = groups + static_cast<std::size_t>(header.groups * kGroupRecordBytes) + 8;
+    // Unsigned: a forged number may wrap.
+    sequences = groups + static_cast<std::size_t>(header.groups) * kGroupRecordBytes + 8;
     pages = sequences + static_cast<std::size_t>(header.sequence_bytes) + 8;
   }
   // Makes all checksums of a damaged file right again, as far as it still has sections.
   static void seal(Bytes& file) {
     const Sections at(file);
     const auto put = [&](std::size_t begin, std::size_t end) {
-      if (begin > end || end + 8 > file.size()) return;
+      if (begin > end || end > file.size() - 8) return;
       const std::uint64_t sum = checksum(std::span(file).subspan(begin, end - begin));
       std::memcpy(&file[end], &sum, 8);
     };
