@@ -320,9 +320,7 @@ SequenceId KvCache::fork(SequenceId id) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     child.groups[g].pages = parent.groups[g].pages;
     child.groups[g].first_kept = parent.groups[g].first_kept;
-    for (const PageHandle page : child.groups[g].pages) {
-      if (!page.empty()) groups_[g].pool.share(page);
-    }
+    groups_[g].pool.share(child.groups[g].pages);
   }
   child.length = parent.length;
   child.reserved = parent.length;

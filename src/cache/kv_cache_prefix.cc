@@ -155,8 +155,8 @@ PrefixHit KvCache::open_prefix(std::span<const std::int32_t> tokens, std::uint32
     for (std::int64_t i = 0; i < std::ssize(table.pages); ++i) {
       if (i >= group.sink_pages && i < table.first_kept) continue;
       table.pages[at(i)] = path.pages[g][at(i)];
-      group.pool.share(table.pages[at(i)]);
     }
+    group.pool.share(table.pages);
     ++table.version;
   }
   sequence.length = length;

@@ -84,6 +84,26 @@ TEST(PagePool, DropsManyAllOrNothing) {
   EXPECT_THROW(pool.drop(std::span<const PageHandle>(pages)), InvalidArgument);
 }
 
+TEST(PagePool, SharesManyAllOrNothing) {
+  PagePool pool(8);
+  std::vector<PageHandle> pages(3);
+  pool.take(pages);
+  pool.keep(pages[1]);
+  pool.drop(pages[1]);
+  expect_counts(pool, 5, 2, 1);
+  std::vector<PageHandle> wrong{pages[0], pages[1], PageHandle{}, pages[2]};
+  wrong[3].generation += 1;
+  EXPECT_THROW(pool.share(wrong), InvalidArgument);
+  expect_counts(pool, 5, 2, 1);
+  EXPECT_EQ(pool.references(pages[0]), 1);
+  pool.share(std::vector{pages[1], PageHandle{}, pages[0], pages[1]});
+  expect_counts(pool, 5, 3, 0);
+  EXPECT_EQ(pool.references(pages[1]), 2);
+  EXPECT_THROW(pool.share(PageHandle{pages[0].index, pages[0].generation, 0}), InvalidArgument);
+  EXPECT_THROW(pool.share(PageHandle{}), InvalidArgument);
+  EXPECT_THROW(pool.drop(PageHandle{}), InvalidArgument);
+}
+
 TEST(PagePool, DropsAPageAsOftenAsItIsNamed) {
   PagePool pool(4);
   std::vector<PageHandle> pages(2);

@@ -47,6 +47,8 @@ class PagePool {
   void take(std::span<PageHandle> pages);
   // One more reference, also for a cached page, which is in use from then on.
   void share(PageHandle page);
+  // The same for many, all or none. Empty handles are passed over.
+  void share(std::span<const PageHandle> pages);
   // One reference less. InvalidArgument when there is none left to drop (double free).
   void drop(PageHandle page);
   // The same for many, all or none, the last first. Empty handles are passed over.
@@ -87,10 +89,19 @@ class PagePool {
     std::uint32_t newer = kNoPage;
   };
 
-  Record& checked(PageHandle page, const char* what);
-  const Record& checked(PageHandle page, const char* what) const;
-  void prefetch(PageHandle page) const;
-  void drop_reference(PageHandle page);
+  // Defined here, so that loops over pages contain them.
+  const Record& checked(PageHandle page, const char* what) const {
+    if (page.pool != id_ || page.index >= records_.size()) refuse(page, what);
+    const Record& record = records_[page.index];
+    const bool is_free = record.references == 0 && record.kept == 0;
+    if (record.generation != page.generation || is_free) refuse(page, what);
+    return record;
+  }
+  Record& checked(PageHandle page, const char* what) {
+    return const_cast<Record&>(static_cast<const PagePool*>(this)->checked(page, what));
+  }
+  // Says what is wrong with a handle.
+  [[noreturn]] void refuse(PageHandle page, const char* what) const;
   void leave_use(std::uint32_t index);
   bool in_cached(std::uint32_t index) const;
   void append_to_cached(std::uint32_t index);
