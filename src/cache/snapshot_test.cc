@@ -339,6 +339,9 @@ TEST(Snapshot, IsRefusedWhenItIsNotOne) {
     expect_refused<CorruptData>(cache, changed([&](Header& h) { h.sequence_bytes = value; }), "");
   }
   expect_refused<CorruptData>(cache, changed([](Header& h) { h.unused = 1; }), "header");
+  Bytes longer = changed([](Header& h) { h.file_bytes += 8; });
+  longer.resize(longer.size() + 8);
+  expect_refused<CorruptData>(cache, longer, "longer than its content");
 }
 
 // One sequence of 13 tokens: pages 0 to 3 of the full group; of the windowed one 0 and 1 (sinks), a
