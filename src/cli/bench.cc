@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/append_bench.h"
+#include "bench/cache_bench.h"
 #include "bench/fork_join.h"
 #include "bench/machine.h"
 #include "bench/norm_bench.h"
@@ -232,9 +233,51 @@ void bench_fork_join(const BenchOptions& options, Json& document) {
   }
 }
 
+// "52.3 M pages/s", "3.1 GB/s", or nothing where a time says it all.
+std::string rate_string(const bench::CacheRow& row) {
+  if (row.amount == 0) return "";
+  const double per_second = row.amount / (row.us.median * 1e-6);
+  if (row.amount_name == "bytes") return fmt::format("{:.2f} GB/s", per_second * 1e-9);
+  return fmt::format("{:.1f} M {}/s", per_second * 1e-6, row.amount_name);
+}
+
+void bench_kv_cache(const BenchOptions& options, Json& document) {
+  Progress progress;
+  const int rounds = options.rounds > 0 ? options.rounds : 15;
+  const std::vector<bench::CacheRow> rows = bench::measure_cache(rounds, [&](int round) {
+    progress.show(fmt::format("kv_cache: round {} of {}", round + 1, rounds));
+  });
+  Json list = Json::array();
+  Table table({"what", ">us", ">+-", ">best us", ">rate"});
+  for (const bench::CacheRow& row : rows) {
+    list.push_back({{"op", "kv_cache"},
+                    {"impl", row.name},
+                    {"device", "cpu"},
+                    {"threads", 1},
+                    {"what", row.what},
+                    {"us", row.us.median},
+                    {"best_us", row.us.best},
+                    {"spread", row.us.spread}});
+    if (row.amount > 0) {
+      list.back()[row.amount_name + "_per_s"] = row.amount / (row.us.median * 1e-6);
+    }
+    table.add({row.what, fmt::format("{:.4g}", row.us.median),
+               fmt::format("{:.1f}%", 100 * row.us.spread), fmt::format("{:.4g}", row.us.best),
+               rate_string(row)});
+  }
+  document["kv_cache"] = list;
+  if (!options.json) {
+    print(fmt::format("{}, 1 thread; {}; {}\n{}", machine_name(Device::cpu()), bench::utc_now(),
+                      command_line(), table.text()));
+  }
+}
+
 void check(const BenchOptions& options) {
   if ((options.rows == 0) != (options.cols == 0)) {
     throw InvalidArgument("bench: --rows and --cols: expected both or neither");
+  }
+  if (options.op == "kv_cache" && parse_device(options.device).is_cuda()) {
+    throw InvalidArgument("bench: --device: expected cpu for kv_cache, got " + options.device);
   }
   if (!options.dtype.empty()) {
     const DType dtype = parse_dtype(options.dtype);
@@ -281,7 +324,7 @@ int run_bench(const BenchOptions& options) {
     operators = {"layer_norm", "rms_norm"};
     // Logits are never f64.
     if (options.dtype != "f64") operators.insert(operators.end(), {"softmax_topk", "sample"});
-  } else if (options.op != "fork_join") {
+  } else if (options.op != "fork_join" && options.op != "kv_cache") {
     operators = {options.op};
   }
   bool right = true;
@@ -292,6 +335,7 @@ int run_bench(const BenchOptions& options) {
     if (!options.json && !operators.empty()) print("\n");
     bench_fork_join(options, document);
   }
+  if (options.op == "kv_cache") bench_kv_cache(options, document);
   if (options.json) print_json(document);
   return right ? kOk : kNo;
 }
@@ -302,10 +346,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* verb = app.add_subcommand("bench", "Time the operators against the floor and peers");
   verb->add_option("op", options->op,
-                   "layer_norm, rms_norm, softmax_topk, sample, append, fork_join or all (the "
-                   "default: all but append)")
-      ->check(CLI::IsMember(
-          {"layer_norm", "rms_norm", "softmax_topk", "sample", "append", "fork_join", "all"}));
+                   "layer_norm, rms_norm, softmax_topk, sample, append, kv_cache, fork_join or all "
+                   "(the default: all but append and kv_cache)")
+      ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "append",
+                             "kv_cache", "fork_join", "all"}));
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
       ->check(CLI::IsMember({"smoke", "full"}));

@@ -103,6 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"bench append --dtype f64", "got f64"},
         Mistake{"bench append --impl fastest", "got 'fastest'"},
         Mistake{"bench append --rows 4 --cols 100", "multiple of 128"},
+        Mistake{"bench kv_cache --device cuda", "expected cpu for kv_cache"},
         Mistake{"bench --k 0", "--k"}, Mistake{"bench --rows 5", "both or neither"},
         Mistake{"bench --rows 99999999999999999999 --cols 2", "'99999999999999999999'"},
         Mistake{"info --op softmax", "softmax"}, Mistake{"info --op layer_norm --dtype f33", "f33"},
@@ -284,6 +285,16 @@ TEST(Cli, ForkJoinIsMeasured) {
   const json document = json::parse(result.out);
   ASSERT_GE(document.at("fork_join").size(), 2U);
   for (const json& row : document.at("fork_join")) EXPECT_GT(row.at("us").get<double>(), 0);
+}
+
+TEST(Cli, BenchMeasuresTheKvCache) {
+  const Result result = touchstone("bench kv_cache --rounds 1 --json");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const json rows = json::parse(result.out).at("kv_cache");
+  ASSERT_EQ(rows.size(), 8U);
+  for (const json& row : rows) EXPECT_GT(row.at("us").get<double>(), 0) << row;
+  EXPECT_GT(rows.at(0).at("pages_per_s").get<double>(), 0);
+  EXPECT_GT(rows.at(5).at("bytes_per_s").get<double>(), 0);
 }
 
 TEST(Cli, AReaderThatLeavesIsNoError) {
