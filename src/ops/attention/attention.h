@@ -99,6 +99,7 @@ TOUCHSTONE_HOST_DEVICE inline std::int64_t end_of(const Sight& sight) {
 }
 
 // CPU, Highway, every SIMD target: attention_cpu.cc.
+std::string cached_attention_simd_refuses(const Context& context, const CachedAttention& p);
 void cached_attention_simd(Context& context, const CachedAttention& p);
 
 // CPU, plain loops, one thread, f64 arithmetic: attention_plain.cc.

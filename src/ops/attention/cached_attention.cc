@@ -19,6 +19,8 @@ using attention::Sight;
 constexpr char kName[] = "cached_attention";
 
 constexpr Implementation<CachedAttention> kImplementations[] = {
+    {"simd", DeviceKind::cpu, attention::cached_attention_simd_refuses,
+     attention::cached_attention_simd},
     {"plain", DeviceKind::cpu, nullptr, attention::cached_attention_plain},
     {"cuda", DeviceKind::cuda, attention::cached_attention_cuda_refuses,
      attention::cached_attention_cuda},

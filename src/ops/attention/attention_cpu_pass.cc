@@ -1,0 +1,478 @@
+// The kernels of cached_attention, for every SIMD target: one pass over the tokens of a split, and
+// what comes before and after. attention_cpu.h says how they fit together.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/attention/attention_cpu_pass.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which must come first.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cache/rotation.h"
+#include "cpu/exp2.h"
+#include "cpu/simd.h"
+#include "ops/attention/attention_cpu.h"
+#include "ops/attention/attention_cpu_load.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace touchstone::attention::HWY_NAMESPACE {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLog2e = 1.44269504F;
+
+// Query vectors that a kernel works on at a time: registers hold their sums. A block of fewer is
+// filled up, a single one has a kernel of its own.
+constexpr std::size_t kBlock = std::min<std::size_t>(4, kLanes);
+// Tokens of a tile: what all blocks of a pass read before going on, so that it comes from L1.
+constexpr std::size_t kTile = 64;
+// Tokens that are decoded at a time where the kernels cannot read them as they are.
+constexpr std::size_t kDecoded = 16;
+// Before the numbers of a partial result: the largest score, the sum of weights.
+constexpr std::size_t kPartialHead = 16;
+
+std::size_t padded(std::int64_t dim) {
+  return (static_cast<std::size_t>(dim) + kLanes - 1) / kLanes * kLanes;
+}
+std::size_t query_size(const CachedAttention& p) { return padded(p.layers.k_dim); }
+std::size_t partial_size(const CachedAttention& p) {
+  return kPartialHead + (padded(p.layers.v_dim) + 15) / 16 * 16;
+}
+
+// ---- scores -----------------------------------------------------------------------------------
+
+// Tokens as a kernel wants them.
+struct Tile {
+  std::size_t tokens = 0;
+  const std::byte* const* values = nullptr;
+  const float* scales = nullptr;  // [tokens, scale_stride]
+  std::size_t scale_stride = 0;
+  std::size_t dim = 0;    // a multiple of a pack
+  std::size_t group = 0;  // elements that share a scale
+};
+
+// Lane i of the result is the sum of the lanes of sums[i].
+template <std::size_t kCount>
+HWY_INLINE V sums_of_lanes(V* sums) {
+#if HWY_TARGET != HWY_SCALAR
+  const D d;
+  for (std::size_t left = kCount; left > 1; left /= 2) {
+    for (std::size_t i = 0; i < left / 2; ++i) {
+      sums[i] = hn::Add(hn::ConcatEven(d, sums[2 * i + 1], sums[2 * i]),
+                        hn::ConcatOdd(d, sums[2 * i + 1], sums[2 * i]));
+    }
+  }
+#endif
+  return sums[0];
+}
+
+// scores[q][t] = dot(queries[q], key of token t). Writes whole vectors.
+template <class Source, std::size_t kQueries>
+HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, float* const* scores) {
+  const D d;
+  constexpr std::size_t kTokens = kLanes / kQueries;
+  const float* q[kQueries];
+  for (std::size_t i = 0; i < kQueries; ++i) q[i] = queries[i];
+  for (std::size_t first = 0; first < tile.tokens; first += kTokens) {
+    const std::byte* key[kTokens];
+    const float* scale[kTokens];
+    for (std::size_t t = 0; t < kTokens; ++t) {
+      const std::size_t token = std::min(first + t, tile.tokens - 1);
+      key[t] = tile.values[token];
+      scale[t] = tile.scales + token * tile.scale_stride;
+    }
+    V sums[kLanes];
+    for (V& sum : sums) sum = hn::Zero(d);
+    for (std::size_t end = 0, i = 0; i < tile.dim;) {
+      end += tile.group;
+      for (; i < end; i += Source::kColumns) {
+        V pack[kTokens][Source::kPack];
+        for (std::size_t t = 0; t < kTokens; ++t) Source::load(key[t], i, scale[t], pack[t]);
+        for (std::size_t k = 0; k < Source::kPack; ++k) {
+          for (std::size_t j = 0; j < kQueries; ++j) {
+            const V x = hn::LoadU(d, q[j] + i + k * kLanes);
+            for (std::size_t t = 0; t < kTokens; ++t) {
+              sums[j * kTokens + t] = hn::MulAdd(x, pack[t][k], sums[j * kTokens + t]);
+            }
+          }
+        }
+      }
+      for (std::size_t t = 0; t < kTokens; ++t) scale[t] += Source::kScales;
+    }
+    alignas(64) float result[kLanes];
+    hn::Store(sums_of_lanes<kLanes>(sums), d, result);
+    for (std::size_t j = 0; j < kQueries; ++j) {
+      std::memcpy(scores[j] + first, result + j * kTokens, kTokens * sizeof(float));
+    }
+  }
+}
+
+// ---- values -----------------------------------------------------------------------------------
+
+// output[q][columns] += weights[q][t] * (value of token t)[columns], kVectors of columns from
+// `column` on, token by token.
+template <class Source, std::size_t kQueries, std::size_t kVectors>
+HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* const* weights,
+                            float* const* output) {
+  const D d;
+  constexpr std::size_t kPacks = kVectors / Source::kPack;
+  const float* w[kQueries];
+  V sums[kQueries][kVectors];
+  for (std::size_t j = 0; j < kQueries; ++j) {
+    w[j] = weights[j];
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      sums[j][k] = hn::LoadU(d, output[j] + column + k * kLanes);
+    }
+  }
+  const float* scale[kPacks];
+  for (std::size_t k = 0; k < kPacks; ++k) {
+    const std::size_t at = column + k * Source::kColumns;
+    scale[k] = tile.scales + at / tile.group * Source::kScales;
+  }
+  for (std::size_t t = 0; t < tile.tokens; ++t) {
+    V pack[kVectors];
+    for (std::size_t k = 0; k < kPacks; ++k) {
+      Source::load(tile.values[t], column + k * Source::kColumns, scale[k] + t * tile.scale_stride,
+                   pack + k * Source::kPack);
+    }
+    for (std::size_t j = 0; j < kQueries; ++j) {
+      const V weight = hn::Set(d, w[j][t]);
+      for (std::size_t k = 0; k < kVectors; ++k) {
+        sums[j][k] = hn::MulAdd(weight, pack[k], sums[j][k]);
+      }
+    }
+  }
+  for (std::size_t j = 0; j < kQueries; ++j) {
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      hn::StoreU(sums[j][k], d, output[j] + column + k * kLanes);
+    }
+  }
+}
+
+template <class Source, std::size_t kQueries>
+HWY_NOINLINE void add_tile(const Tile& tile, const float* const* weights, float* const* output) {
+  // As many sums as registers hold beside the values.
+  constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
+  constexpr std::size_t kMost =
+      std::min<std::size_t>(8, std::max<std::size_t>(2, (kManyRegisters ? 16 : 8) / kQueries));
+  std::size_t column = 0;
+  for (; column + kMost * kLanes <= tile.dim; column += kMost * kLanes) {
+    add_columns<Source, kQueries, kMost>(tile, column, weights, output);
+  }
+  for (; column < tile.dim; column += Source::kColumns) {
+    add_columns<Source, kQueries, Source::kPack>(tile, column, weights, output);
+  }
+}
+
+// ---- softmax ----------------------------------------------------------------------------------
+
+// 2^x for x <= 0; 0 below 2^-126, NaN for NaN.
+HWY_INLINE V exp2_not_positive(V x) {
+  const D d;
+  const V lowest = hn::Set(d, -126.0F);
+  const auto tiny = hn::Lt(x, lowest);
+  const V inside = hn::IfThenElse(tiny, lowest, x);
+  const V n = hn::Round(inside);
+  const V power = hn::Mul(sd::exp2_half(d, hn::Sub(inside, n)), sd::exp2_whole(d, n));
+  return hn::IfThenZeroElse(tiny, power);
+}
+
+// By e^2x - 1 = 2^n (2^f - 1) + (2^n - 1), which keeps its digits near 0.
+HWY_INLINE V tanh(V x) {
+  const D d;
+  const V bounded =
+      hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(d, 10.0F)), hn::CopySign(hn::Set(d, 10.0F), x), x);
+  const V y = hn::Mul(bounded, hn::Set(d, 2 * kLog2e));
+  const V n = hn::Round(y);
+  const V f = hn::Sub(y, n);
+  const V power = sd::exp2_whole(d, n);
+  const V rest = hn::Mul(sd::exp2_slope(d, f), f);
+  const V less_one = hn::MulAdd(power, rest, hn::Sub(power, hn::Set(d, 1.0F)));
+  return hn::Div(less_one, hn::Add(less_one, hn::Set(d, 2.0F)));
+}
+
+// Turns the scores of one query into weights; fills in the head of its partial result.
+HWY_INLINE void softmax(const CachedAttention& p, std::size_t tokens, float* scores,
+                        float* partial) {
+  const D d;
+  if (tokens % kLanes != 0) {
+    std::fill(scores + tokens, scores + (tokens + kLanes - 1) / kLanes * kLanes, -kInfinity);
+  }
+  if (p.soft_cap > 0) {
+    const V cap = hn::Set(d, p.soft_cap * kLog2e);
+    for (std::size_t t = 0; t < tokens; t += kLanes) {
+      const V s = hn::LoadU(d, scores + t);
+      hn::StoreU(hn::Mul(cap, tanh(s)), d, scores + t);
+    }
+    for (std::size_t t = tokens; t % kLanes != 0; ++t) scores[t] = -kInfinity;
+  }
+  V most = hn::Set(d, -kInfinity);
+  for (std::size_t t = 0; t < tokens; t += kLanes) most = hn::Max(most, hn::LoadU(d, scores + t));
+  partial[0] = hn::GetLane(hn::MaxOfLanes(d, most));
+  partial[1] = 0;
+  if (partial[0] == -kInfinity) {
+    // Nothing but -inf, or NaN that the maximum has not seen.
+    const bool nan = std::any_of(scores, scores + tokens, [](float s) { return std::isnan(s); });
+    if (nan) partial[0] = std::numeric_limits<float>::quiet_NaN();
+    if (!nan) return;
+  }
+  const V largest = hn::Set(d, partial[0]);
+  V sum = hn::Zero(d);
+  for (std::size_t t = 0; t < tokens; t += kLanes) {
+    const V weight = exp2_not_positive(hn::Sub(hn::LoadU(d, scores + t), largest));
+    hn::StoreU(weight, d, scores + t);
+    sum = hn::Add(sum, weight);
+  }
+  partial[1] = sd::sum_lanes(d, sum);
+}
+
+// ---- a pass -----------------------------------------------------------------------------------
+
+// Walks over keys or values, tile by tile: body.operator()<Source>(first token, tile).
+class TileWalk {
+ public:
+  TileWalk(const cache::Format& format, std::int64_t dim, const TokenPlaces& places,
+           std::size_t tokens)
+      : format_(format), dim_(dim), places_(places), tokens_(tokens) {}
+
+  template <class Body>
+  HWY_INLINE void run(Body&& body) const {
+    const bool direct = reads_directly(format_, dim_);
+    visit_source(format_, dim_, [&]<class Source>() {
+      const std::size_t step = direct ? kTile : kDecoded;
+      for (std::size_t first = 0; first < tokens_; first += step) {
+        alignas(64) float scratch[kScratch];
+        const std::byte* decoded[kDecoded];
+        Tile tile{.tokens = std::min(step, tokens_ - first),
+                  .values = places_.values.data() + first,
+                  .scales = scratch,
+                  .dim = padded(dim_)};
+        tile.group = tile.dim;
+        if (!direct) {
+          decode(first, tile, scratch, decoded);
+        } else if (cache::is_quantized(format_.encoding)) {
+          scale(first, tile, scratch);
+        }
+        body.template operator()<Source>(first, tile);
+      }
+    });
+  }
+
+ private:
+  HWY_INLINE void scale(std::size_t first, Tile& tile, float* scratch) const {
+    tile.group = static_cast<std::size_t>(cache::group_length(format_, dim_));
+    tile.scale_stride = tile.dim / tile.group * (format_.asymmetric ? 2 : 1);
+    const std::byte* const* const from = places_.scales.data() + first;
+    if (format_.scale == DType::f16) {
+      decode_scales<F16>(from, tile.tokens, tile.scale_stride, scratch);
+    } else {
+      decode_scales<float>(from, tile.tokens, tile.scale_stride, scratch);
+    }
+  }
+
+  void decode(std::size_t first, Tile& tile, float* scratch, const std::byte** decoded) const {
+    for (std::size_t t = 0; t < tile.tokens; ++t) {
+      float* const to = scratch + t * tile.dim;
+      cache::decode(format_, dim_, places_.values[first + t], places_.scales[first + t], to);
+      std::fill(to + dim_, to + tile.dim, 0.0F);
+      decoded[t] = reinterpret_cast<const std::byte*>(to);
+    }
+    tile.values = decoded;
+  }
+
+  // Decoded tokens, or the scales of a tile: two for each vector, and whole vectors are written.
+  static constexpr std::size_t kScratch =
+      std::max<std::size_t>(kDecoded * kMostDim, kTile* kMostDim * 2 / kLanes + kLanes);
+
+  const cache::Format& format_;
+  std::int64_t dim_;
+  const TokenPlaces& places_;
+  std::size_t tokens_;
+};
+
+// A row of scores: whole vectors are written beyond the last token.
+constexpr std::size_t kScoreStride = kSplitTokens + 16;
+
+template <class Source>
+HWY_INLINE void score_all(const Pass& pass, std::size_t first, const Tile& tile, float* scores) {
+  for (std::size_t v = 0; v < pass.vectors;) {
+    const std::size_t count = std::min(kBlock, pass.vectors - v);
+    const float* queries[kBlock];
+    float* rows[kBlock];
+    alignas(64) float unused[kTile + 16];
+    for (std::size_t j = 0; j < kBlock; ++j) {
+      queries[j] = pass.queries[v + std::min(j, count - 1)];
+      rows[j] = j < count ? scores + (v + j) * kScoreStride + first : unused;
+    }
+    if (count == 1) {
+      score_tile<Source, 1>(tile, queries, rows);
+    } else {
+      score_tile<Source, kBlock>(tile, queries, rows);
+    }
+    if constexpr (Source::kScaling == Scaling::per_token) {
+      for (std::size_t j = 0; j < count; ++j) {
+        for (std::size_t t = 0; t < tile.tokens; ++t) rows[j][t] *= tile.scales[t];
+      }
+    }
+    v += count;
+  }
+}
+
+template <class Source>
+HWY_INLINE void add_all(const Pass& pass, std::size_t first, const Tile& tile, float* scores) {
+  for (std::size_t v = 0; v < pass.vectors;) {
+    const std::size_t count = std::min(kBlock, pass.vectors - v);
+    const float* weights[kBlock];
+    float* output[kBlock];
+    alignas(64) float unused[kMostDim];
+    for (std::size_t j = 0; j < kBlock; ++j) {
+      float* const row = scores + (v + std::min(j, count - 1)) * kScoreStride + first;
+      weights[j] = row;
+      output[j] = j < count ? pass.partials[v + j] + kPartialHead : unused;
+      if constexpr (Source::kScaling == Scaling::per_token) {
+        for (std::size_t t = 0; j < count && t < tile.tokens; ++t) row[t] *= tile.scales[t];
+      }
+    }
+    if (count == 1) {
+      add_tile<Source, 1>(tile, weights, output);
+    } else {
+      if (count < kBlock) std::fill(unused, unused + tile.dim, 0.0F);
+      add_tile<Source, kBlock>(tile, weights, output);
+    }
+    v += count;
+  }
+}
+
+void run_pass(const Pass& pass) {
+  const CachedAttention& p = *pass.problem;
+  alignas(64) float scores[kPassVectors * kScoreStride];
+  TileWalk(p.layers.k, p.layers.k_dim, *pass.keys, pass.tokens)
+      .run([&]<class Source>(std::size_t first, const Tile& tile) {
+        score_all<Source>(pass, first, tile, scores);
+      });
+  for (std::size_t v = 0; v < pass.vectors; ++v) {
+    float* const partial = pass.partials[v];
+    std::fill(partial + kPartialHead, partial + partial_size(p), 0.0F);
+    softmax(p, pass.tokens, scores + v * kScoreStride, partial);
+    // Scores of -inf only: no weights.
+    if (partial[0] == -kInfinity) std::fill_n(scores + v * kScoreStride, pass.tokens, 0.0F);
+  }
+  const cache::Format& format = p.layers.k_is_v ? p.layers.k : p.layers.v;
+  TileWalk(format, p.layers.v_dim, *pass.values, pass.tokens)
+      .run([&]<class Source>(std::size_t first, const Tile& tile) {
+        add_all<Source>(pass, first, tile, scores);
+      });
+}
+
+// ---- before and after -------------------------------------------------------------------------
+
+void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t head, float* to) {
+  const D d;
+  const auto dim = static_cast<std::size_t>(p.layers.k_dim);
+  std::fill(to + dim, to + query_size(p), 0.0F);
+  visit_float_dtype(p.query_dtype, [&]<class T>() {
+    const T* const from =
+        static_cast<const T*>(p.query) + query * p.query_stride + head * p.layers.k_dim;
+    std::transform(from, from + dim, to, [](T x) { return convert<float>(x); });
+  });
+  if (p.layers.rotate_keys) cache::rotate(to, p.layers.k_dim);
+  const float factor = p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * kLog2e;
+  for (std::size_t i = 0; i < query_size(p); i += kLanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, to + i), hn::Set(d, factor)), d, to + i);
+  }
+  if (in_pack_order(p.layers.k, p.layers.k_dim)) sd::to_pack_order<Bf16>(to, dim);
+}
+
+void clear_partial(const CachedAttention& p, float* partial) {
+  std::fill(partial, partial + partial_size(p), 0.0F);
+  partial[0] = -kInfinity;
+}
+
+// 2^x of one number.
+float exp2_scalar(float x) { return hn::GetLane(exp2_not_positive(hn::Set(D(), x))); }
+
+void merge_partial(const CachedAttention& p, float* total, const float* partial) {
+  const D d;
+  if (partial[0] == -kInfinity) return;
+  const float most = std::max(total[0], partial[0]);
+  const float a = exp2_scalar(total[0] - most);
+  const float b = exp2_scalar(partial[0] - most);
+  total[0] = most;
+  total[1] = total[1] * a + partial[1] * b;
+  for (std::size_t i = kPartialHead; i < partial_size(p); i += kLanes) {
+    const V scaled = hn::Mul(hn::LoadU(d, total + i), hn::Set(d, a));
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, partial + i), hn::Set(d, b), scaled), d, total + i);
+  }
+}
+
+void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t head,
+                  const float* total) {
+  const D d;
+  const auto dim = static_cast<std::size_t>(p.layers.v_dim);
+  const float sink = p.sink_logits != nullptr ? p.sink_logits[head] * kLog2e : -kInfinity;
+  // The sink is merged like a partial result whose output is 0.
+  const bool nothing = total[0] == -kInfinity && sink == -kInfinity;
+  const float most = std::max(total[0], sink);
+  const float a = nothing ? 0 : exp2_scalar(total[0] - most);
+  const float sum = total[1] * a + (nothing ? 0 : exp2_scalar(sink - most));
+  if (p.log_sum_exp != nullptr) {
+    constexpr double kLn2 = 0.693147180559945309;
+    p.log_sum_exp[query * p.query_heads + head] =
+        nothing ? -kInfinity
+                : static_cast<float>(
+                      (static_cast<double>(most) + std::log2(static_cast<double>(sum))) * kLn2);
+  }
+  const float* from = total + kPartialHead;
+  alignas(64) float ordered[kMostDim];
+  const cache::Format& format = p.layers.k_is_v ? p.layers.k : p.layers.v;
+  if (in_pack_order(format, p.layers.v_dim)) {
+    sd::from_pack_order<Bf16>(from, dim, ordered);
+    from = ordered;
+  }
+  const V factor = hn::Set(d, nothing ? 0 : a / sum);
+  visit_float_dtype(p.output_dtype, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) {
+      T* const to = static_cast<T*>(p.output) + query * p.output_stride + head * p.layers.v_dim;
+      for (std::size_t i = 0; i < dim; i += kLanes) {
+        const std::size_t n = std::min(kLanes, dim - i);
+        sd::store_some(hn::Mul(sd::load_some(d, from + i, n), factor), d, to + i, n);
+      }
+    }
+  });
+}
+
+}  // namespace touchstone::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace touchstone::attention {
+
+HWY_EXPORT(query_size);
+HWY_EXPORT(partial_size);
+HWY_EXPORT(prepare_query);
+HWY_EXPORT(run_pass);
+HWY_EXPORT(clear_partial);
+HWY_EXPORT(merge_partial);
+HWY_EXPORT(finish_query);
+
+std::size_t query_floats(const CachedAttention& p) { return HWY_DYNAMIC_DISPATCH(query_size)(p); }
+std::size_t partial_floats(const CachedAttention& p) {
+  return HWY_DYNAMIC_DISPATCH(partial_size)(p);
+}
+void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t head, float* to) {
+  HWY_DYNAMIC_DISPATCH(prepare_query)(p, query, head, to);
+}
+void run_pass(const Pass& pass) { HWY_DYNAMIC_DISPATCH(run_pass)(pass); }
+void clear_partial(const CachedAttention& p, float* partial) {
+  HWY_DYNAMIC_DISPATCH(clear_partial)(p, partial);
+}
+void merge_partial(const CachedAttention& p, float* total, const float* partial) {
+  HWY_DYNAMIC_DISPATCH(merge_partial)(p, total, partial);
+}
+void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t head,
+                  const float* total) {
+  HWY_DYNAMIC_DISPATCH(finish_query)(p, query, head, total);
+}
+
+}  // namespace touchstone::attention
+#endif
