@@ -394,7 +394,7 @@ float exp2_scalar(float x) { return hn::GetLane(exp2_not_positive(hn::Set(D(), x
 void merge_partial(const CachedAttention& p, float* total, const float* partial) {
   const D d;
   if (partial[0] == -kInfinity) return;
-  const float most = std::max(total[0], partial[0]);
+  const float most = partial[0] <= total[0] ? total[0] : partial[0];  // NaN, not -inf
   const float a = exp2_scalar(total[0] - most);
   const float b = exp2_scalar(partial[0] - most);
   total[0] = most;
@@ -412,7 +412,7 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
   const float sink = p.sink_logits != nullptr ? p.sink_logits[head] * kLog2e : -kInfinity;
   // The sink is merged like a partial result whose output is 0.
   const bool nothing = total[0] == -kInfinity && sink == -kInfinity;
-  const float most = std::max(total[0], sink);
+  const float most = sink <= total[0] ? total[0] : sink;
   const float a = nothing ? 0 : exp2_scalar(total[0] - most);
   const float sum = total[1] * a + (nothing ? 0 : exp2_scalar(sink - most));
   if (p.log_sum_exp != nullptr) {

@@ -37,13 +37,18 @@ std::vector<float> made_vector(std::uint64_t seed, std::int64_t position, std::i
 
 std::vector<float> made_key(const Scene& scene, const SceneRow& row, std::int64_t position,
                             std::int64_t head) {
-  return made_vector(row.seed_at(position) * 3, position, head, scene.layers.k_dim,
-                     scene.key_scale);
+  auto key = made_vector(row.seed_at(position) * 3, row.source_of(position), head,
+                         scene.layers.k_dim, scene.key_scale);
+  if (head == 0 && row.keys.contains(position)) key[0] = row.keys.at(position);
+  return key;
 }
 
 std::vector<float> made_value(const Scene& scene, const SceneRow& row, std::int64_t position,
                               std::int64_t head) {
-  return made_vector(row.seed_at(position) * 3 + 1, position, head, scene.layers.v_dim, 1);
+  auto value = made_vector(row.seed_at(position) * 3 + 1, row.source_of(position), head,
+                           scene.layers.v_dim, 1);
+  if (head == 0 && row.values.contains(position)) value[0] = row.values.at(position);
+  return value;
 }
 
 Values made_queries(const Scene& scene) {
@@ -52,8 +57,8 @@ Values made_queries(const Scene& scene) {
     for (std::int64_t query = 0; query < row.queries; ++query) {
       for (std::int64_t head = 0; head < scene.query_heads; ++head) {
         const std::int64_t position = std::max<std::int64_t>(0, row.position_of(query));
-        const auto q =
-            made_vector(row.seed_at(position) * 3 + 2, position, head, scene.layers.k_dim, 1);
+        const auto q = made_vector(row.seed_at(position) * 3 + 2, row.source_of(position), head,
+                                   scene.layers.k_dim, 1);
         result.insert(result.end(), q.begin(), q.end());
       }
     }
@@ -134,6 +139,11 @@ std::int64_t SceneRow::position_of(std::int64_t query) const {
   return positions.empty() ? length - queries + query : positions[at(query)];
 }
 
+std::int64_t SceneRow::source_of(std::int64_t position) const {
+  const auto found = stands_for.find(position);
+  return found == stands_for.end() ? position : found->second;
+}
+
 std::uint64_t SceneRow::seed_at(std::int64_t position) const {
   return own_seed != 0 && position >= forked_at ? own_seed : seed;
 }
@@ -201,6 +211,7 @@ void AttentionRun::store_pages(const Scene& scene, const Placement& placement) {
         continue;
       }
       if (position % page_tokens == 0) numbers_of_row[page] = numbers[next++];
+      if (row.poisoned.contains(position)) continue;
       const std::int64_t begin = (numbers_of_row[page] - first_page_) * geometry.page_bytes;
       for (std::int64_t head = 0; head < layers.kv_heads; ++head) {
         const auto to =
@@ -213,6 +224,25 @@ void AttentionRun::store_pages(const Scene& scene, const Placement& placement) {
         copy_into(pages_, begin + to.v_values, value.values);
         copy_into(pages_, begin + to.v_scales, value.scales);
       }
+    }
+  }
+}
+
+// With causality and no tree.
+void AttentionRun::give_up_pages(const Scene& scene) {
+  const cache::LayerGroup& layers = scene.layers;
+  for (std::size_t r = 0; r < scene.rows.size(); ++r) {
+    const SceneRow& row = scene.rows[r];
+    for (std::int64_t page = 0; page < table_stride_; ++page) {
+      bool seen = false;
+      for (std::int64_t t = page * layers.page_tokens; t < (page + 1) * layers.page_tokens; ++t) {
+        for (std::int64_t i = 0; i < row.queries; ++i) {
+          const std::int64_t p = row.position_of(i);
+          seen = seen || (t < row.length && t <= p &&
+                          (layers.window == 0 || t > p - layers.window || t < layers.sinks));
+        }
+      }
+      if (!seen) table_[r * at(table_stride_) + at(page)] = -1;
     }
   }
 }
@@ -242,6 +272,7 @@ AttentionRun::AttentionRun(const Scene& scene, Placement placement) : scene_(sce
   args.layers = layers;
   args.layer = layers.layers - 1;  // not the first, where there are more
   store_pages(scene, placement);
+  if (placement.give_up) give_up_pages(scene);
   make_view(scene);
 
   Values starts{0};
@@ -328,7 +359,10 @@ void AttentionRun::run(Context& context) {
 std::vector<std::byte> AttentionRun::row_bytes(std::int64_t row) const {
   std::int64_t first = 0;
   for (std::int64_t r = 0; r < row; ++r) first += scene_.rows[at(r)].queries;
-  const std::int64_t count = scene_.rows[at(row)].queries;
+  return query_bytes(first, scene_.rows[at(row)].queries);
+}
+
+std::vector<std::byte> AttentionRun::query_bytes(std::int64_t first, std::int64_t count) const {
   std::vector<std::byte> result;
   for (const Guarded* from : {&output, &log_sum_exp}) {
     if (!from->defined()) continue;

@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <optional>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,16 @@ struct SceneRow {
   // [queries][tokens of the tree], and where the tree begins; none: there is no tree.
   std::vector<std::vector<bool>> tree{};
   std::int64_t tree_start = 0;
+  // Positions that hold the token (and ask the query) of another position.
+  std::map<std::int64_t, std::int64_t> stands_for{};
+  // Positions whose bytes are poison: they must not be seen.
+  std::set<std::int64_t> poisoned{};
+  // The first number of the first head of a position's key or value, where it is not to be random.
+  std::map<std::int64_t, float> keys{};
+  std::map<std::int64_t, float> values{};
 
   std::int64_t position_of(std::int64_t query) const;
+  std::int64_t source_of(std::int64_t position) const;
   std::uint64_t seed_at(std::int64_t position) const;
 };
 
@@ -58,6 +67,7 @@ struct Placement {
   std::uint64_t seed = 1;        // of the shuffle
   std::int64_t spare_pages = 7;  // poison between the pages in use
   bool share = true;             // forks share the whole pages before they part
+  bool give_up = false;          // pages without a token that is seen are not there
   std::int64_t first_page = 0;   // page numbers begin here; the memory before is not there
 };
 
@@ -76,8 +86,9 @@ class AttentionRun {
 
   std::vector<std::string> accepting();  // implementations that take the call
   void run(Context& context);
-  // The bytes of output and log-sum-exp of one row.
+  // The bytes of output and log-sum-exp of one row, and of queries [first, first + count).
   std::vector<std::byte> row_bytes(std::int64_t row) const;
+  std::vector<std::byte> query_bytes(std::int64_t first, std::int64_t count) const;
   // Within the header's bounds of the oracle.
   testing::AssertionResult is_right();
 
@@ -86,6 +97,7 @@ class AttentionRun {
 
  private:
   void store_pages(const Scene& scene, const Placement& placement);
+  void give_up_pages(const Scene& scene);
   void make_view(const Scene& scene);
   void make_expectation(const Scene& scene);
 
