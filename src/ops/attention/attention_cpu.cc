@@ -54,9 +54,10 @@ bool reaches(const Sight& sight, std::int64_t split) {
   return sight.tree != nullptr && end > sight.tree_start && first < end_of(sight);
 }
 
-// Where one of the two halves of a page is, for one layer and KV head.
+// Where one of the two halves of a page is, for the layer: offsets of head 0 in slot 0, and the
+// bytes of a vector.
 struct Section {
-  std::int64_t values = 0;  // offset in a page of slot 0, and bytes from slot to slot
+  std::int64_t values = 0;
   std::int64_t value_bytes = 0;
   std::int64_t scales = 0;
   std::int64_t scale_bytes = 0;
@@ -66,10 +67,9 @@ struct Sections {
   Section keys;
   Section values;
 
-  Sections(const CachedAttention& p, std::int64_t kv_head) {
+  explicit Sections(const CachedAttention& p) {
     const cache::LayerGroup& layers = p.layers;
-    const cache::TokenOffsets at =
-        cache::token_offsets(layers, p.pages.geometry, p.layer, kv_head, 0);
+    const cache::TokenOffsets at = cache::token_offsets(layers, p.pages.geometry, p.layer, 0, 0);
     keys = {at.k_values, cache::value_bytes(layers.k, layers.k_dim), at.k_scales,
             cache::scale_bytes(layers.k, layers.k_dim)};
     values = {at.v_values, cache::value_bytes(layers.v, layers.v_dim), at.v_scales,
@@ -81,7 +81,15 @@ struct Sections {
 // Tokens of one split that a query sees, in order.
 class TokenList {
  public:
-  TokenList(const CachedAttention& p, const Sections& sections) : p_(p), sections_(sections) {}
+  TokenList(const CachedAttention& p, std::int64_t kv_head) : p_(p), sections_(p) {
+    for (const auto& [section, places] :
+         {std::pair(&sections_.keys, &keys_), std::pair(&sections_.values, &values_)}) {
+      places->next_values = p.pages.page_tokens * section->value_bytes;
+      places->next_scales = p.pages.page_tokens * section->scale_bytes;
+      section->values += kv_head * places->next_values;
+      section->scales += kv_head * places->next_scales;
+    }
+  }
 
   void fill(std::int64_t row, std::int64_t split, const Seen& seen) {
     count_ = 0;
@@ -138,7 +146,7 @@ class TokenList {
   }
 
   const CachedAttention& p_;
-  const Sections& sections_;
+  Sections sections_;
   std::size_t count_ = 0;
   TokenPlaces keys_;
   TokenPlaces values_;
@@ -175,9 +183,9 @@ class Wave {
   }
 
   void run() {
-    const std::int64_t heads = p_.query_heads;
+    const std::int64_t query_heads = p_.query_heads;
     each(count_, [&](std::int64_t q) {
-      for (std::int64_t head = 0; head < heads; ++head) {
+      for (std::int64_t head = 0; head < query_heads; ++head) {
         prepare_query(p_, first_ + q, head, query_vector(q, head));
         clear_partial(p_, total(q, head));
       }
@@ -186,14 +194,17 @@ class Wave {
       const std::int64_t end = std::min(splits_, begin + splits_at_once_);
       first_split_ = begin;
       plan(begin, end);
-      each(std::ssize(units_) * p_.layers.kv_heads, [&](std::int64_t task) {
-        run_unit(units_[static_cast<std::size_t>(task / p_.layers.kv_heads)],
-                 task % p_.layers.kv_heads);
+      const std::int64_t heads = heads_per_task();
+      const std::int64_t tasks = ceil_div(p_.layers.kv_heads, heads);
+      each(std::ssize(units_) * tasks, [&](std::int64_t task) {
+        const std::int64_t head = task % tasks * heads;
+        run_unit(units_[static_cast<std::size_t>(task / tasks)], head,
+                 std::min(heads, p_.layers.kv_heads - head));
       });
       each(count_, [&](std::int64_t q) { merge(q, begin, end); });
     }
     each(count_, [&](std::int64_t q) {
-      for (std::int64_t head = 0; head < heads; ++head) {
+      for (std::int64_t head = 0; head < query_heads; ++head) {
         finish_query(p_, first_ + q, head, total(q, head));
       }
     });
@@ -283,34 +294,54 @@ class Wave {
     }
   }
 
-  void run_unit(const Unit& unit, std::int64_t kv_head) const {
-    const Sections sections(p_, kv_head);
-    TokenList tokens(p_, sections);
-    Pass pass;
-    pass.problem = &p_;
-    pass.keys = &tokens.keys();
-    pass.values = &tokens.values();
-    Seen before{};
-    const auto flush = [&] {
-      pass.tokens = tokens.count();
-      if (pass.vectors > 0) run_pass(pass);
-      pass.vectors = 0;
-    };
-    for (const std::int64_t q : unit.queries) {
-      const Seen seen = seen_in(sight(q), unit.split);
-      if (seen != before) {
-        flush();
-        tokens.fill(unit.row, unit.split, seen);
-        before = seen;
-      }
-      for (std::int64_t i = 0; i < p_.heads_per_kv; ++i) {
-        const std::int64_t head = kv_head * p_.heads_per_kv + i;
-        if (pass.vectors == kPassVectors) flush();
-        pass.queries[pass.vectors] = query_vector(q, head);
-        pass.partials[pass.vectors++] = partial(q, head, unit.split);
+  // KV heads that one task works on: all, as they are neighbours in a page, unless that leaves
+  // threads without work.
+  std::int64_t heads_per_task() const {
+    const std::int64_t wanted = serial_ ? 1 : 4 * context_.threads();
+    return std::clamp<std::int64_t>(std::ssize(units_) * p_.layers.kv_heads / wanted, 1,
+                                    p_.layers.kv_heads);
+  }
+
+  // Queries that see the same tokens go together.
+  void run_unit(const Unit& unit, std::int64_t kv_head, std::int64_t heads) const {
+    const std::span<const std::int64_t> queries = unit.queries;
+    for (std::size_t begin = 0; begin < queries.size();) {
+      const Seen seen = seen_in(sight(queries[begin]), unit.split);
+      std::size_t end = begin + 1;
+      while (end < queries.size() && seen_in(sight(queries[end]), unit.split) == seen) ++end;
+      run_queries(unit, queries.subspan(begin, end - begin), seen, kv_head, heads);
+      begin = end;
+    }
+  }
+
+  void run_queries(const Unit& unit, std::span<const std::int64_t> queries, const Seen& seen,
+                   std::int64_t kv_head, std::int64_t heads) const {
+    constexpr auto kMost = static_cast<std::int64_t>(kPassVectors);
+    const std::int64_t all = std::ssize(queries) * p_.heads_per_kv;  // vectors of a KV head
+    const std::int64_t vectors = std::min(all, kMost);
+    const std::int64_t at_once = std::min(heads, kMost / vectors);
+    for (std::int64_t head = kv_head; head < kv_head + heads; head += at_once) {
+      TokenList tokens(p_, head);
+      tokens.fill(unit.row, unit.split, seen);
+      Pass pass{.problem = &p_,
+                .tokens = tokens.count(),
+                .keys = &tokens.keys(),
+                .values = &tokens.values(),
+                .heads = static_cast<std::size_t>(std::min(at_once, kv_head + heads - head))};
+      for (std::int64_t first = 0; first < all; first += vectors) {
+        pass.vectors = static_cast<std::size_t>(std::min(vectors, all - first));
+        for (std::size_t i = 0; i < pass.heads * pass.vectors; ++i) {
+          const std::int64_t v = first + static_cast<std::int64_t>(i % pass.vectors);
+          const std::int64_t q = queries[static_cast<std::size_t>(v / p_.heads_per_kv)];
+          const std::int64_t query_head =
+              (head + static_cast<std::int64_t>(i / pass.vectors)) * p_.heads_per_kv +
+              v % p_.heads_per_kv;
+          pass.queries[i] = query_vector(q, query_head);
+          pass.partials[i] = partial(q, query_head, unit.split);
+        }
+        run_pass(pass);
       }
     }
-    flush();
   }
 
   void merge(std::int64_t q, std::int64_t begin, std::int64_t end) const {

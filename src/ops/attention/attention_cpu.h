@@ -29,21 +29,26 @@ inline constexpr std::size_t kPassVectors = 32;
 // Dims at most: decoded tokens lie on the stack.
 inline constexpr std::int64_t kMostDim = 1024;
 
-// Where the keys or the values of the tokens of a pass are.
+// Where the keys or the values of the tokens of a pass are: those of its first KV head, and how far
+// it is to those of the next.
 struct TokenPlaces {
   std::array<const std::byte*, kSplitTokens> values;
   std::array<const std::byte*, kSplitTokens> scales;
+  std::int64_t next_values = 0;
+  std::int64_t next_scales = 0;
 };
 
-// Scores are logarithms to base 2: the factor is in the query already.
+// Several KV heads at a time, since their vectors are neighbours in a page. Scores are logarithms
+// to base 2: the factor is in the query already.
 struct Pass {
   const CachedAttention* problem = nullptr;
   std::size_t tokens = 0;
   const TokenPlaces* keys = nullptr;
   const TokenPlaces* values = nullptr;
-  std::size_t vectors = 0;
-  std::array<const float*, kPassVectors> queries{};  // as prepare_query left them
-  std::array<float*, kPassVectors> partials{};
+  std::size_t heads = 0;    // KV heads
+  std::size_t vectors = 0;  // query vectors of each; heads * vectors <= kPassVectors
+  std::array<const float*, kPassVectors> queries{};  // [heads, vectors], as prepare_query left them
+  std::array<float*, kPassVectors> partials{};       // [heads, vectors]
 };
 
 // Floats of a prepared query vector and of a partial result, on this machine's vectors.

@@ -169,17 +169,17 @@ HWY_INLINE void visit_source(const cache::Format& format, std::int64_t dim, Visi
   }
 }
 
-// The scales of `tokens` tokens, `each` numbers of them per token, as f32. Tokens side by side in a
-// page have their scales side by side.
+// The scales of `tokens` tokens, `each` numbers of them per token, as f32; those of the KV head
+// that is `offset` bytes further. Tokens side by side in a page have their scales side by side.
 template <class T>
-HWY_INLINE void decode_scales(const std::byte* const* scales, std::size_t tokens, std::size_t each,
-                              float* to) {
+HWY_INLINE void decode_scales(const std::byte* const* scales, std::int64_t offset,
+                              std::size_t tokens, std::size_t each, float* to) {
   const D d;
   for (std::size_t t = 0; t < tokens;) {
     const std::byte* const first = scales[t];
     std::size_t run = 1;
     while (t + run < tokens && scales[t + run] == first + run * each * sizeof(T)) ++run;
-    const T* const from = reinterpret_cast<const T*>(first);
+    const T* const from = reinterpret_cast<const T*>(first + offset);
     const std::size_t n = run * each;
     for (std::size_t i = 0; i < n; i += kLanes) {
       hn::StoreU(sd::load_some(d, from + i, std::min(kLanes, n - i)), d, to + t * each + i);

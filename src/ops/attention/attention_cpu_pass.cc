@@ -24,8 +24,8 @@ constexpr float kLog2e = 1.44269504F;
 // Query vectors that a kernel works on at a time: registers hold their sums. A block of fewer is
 // filled up, a single one has a kernel of its own.
 constexpr std::size_t kBlock = std::min<std::size_t>(4, kLanes);
-// Tokens of a tile: what all blocks of a pass read before going on, so that it comes from L1.
-constexpr std::size_t kTile = 64;
+// Tokens of a tile, which is read for all query vectors before the next.
+constexpr std::size_t kTile = 32;
 // Tokens that are decoded at a time where the kernels cannot read them as they are.
 constexpr std::size_t kDecoded = 16;
 // Before the numbers of a partial result: the largest score, the sum of weights.
@@ -44,12 +44,30 @@ std::size_t partial_size(const CachedAttention& p) {
 // Tokens as a kernel wants them.
 struct Tile {
   std::size_t tokens = 0;
-  const std::byte* const* values = nullptr;
-  const float* scales = nullptr;  // [tokens, scale_stride]
+  const std::byte* const* values = nullptr;  // of the first KV head
+  std::int64_t offset = 0;                   // from there to the KV head in question
+  const float* scales = nullptr;             // [tokens, scale_stride]
   std::size_t scale_stride = 0;
   std::size_t dim = 0;    // a multiple of a pack
   std::size_t group = 0;  // elements that share a scale
+  // What will be read after this one, to be asked for in time: pages lie anywhere, so that the
+  // hardware foresees little. None: no tokens.
+  struct {
+    std::size_t tokens = 0;
+    const std::byte* const* values = nullptr;
+    std::int64_t offset = 0;
+    std::size_t bytes = 0;
+  } next{};
 };
+
+// Asks for tokens [first, first + count) of what comes next.
+HWY_INLINE void fetch_next(const Tile& tile, std::size_t first, std::size_t count) {
+  const std::size_t end = std::min(first + count, tile.next.tokens);
+  for (std::size_t t = first; t < end; ++t) {
+    const std::byte* const from = tile.next.values[t] + tile.next.offset;
+    for (std::size_t i = 0; i < tile.next.bytes; i += 64) sd::prefetch(from + i);
+  }
+}
 
 // Lane i of the result is the sum of the lanes of sums[i].
 template <std::size_t kCount>
@@ -78,9 +96,10 @@ HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, floa
     const float* scale[kTokens];
     for (std::size_t t = 0; t < kTokens; ++t) {
       const std::size_t token = std::min(first + t, tile.tokens - 1);
-      key[t] = tile.values[token];
+      key[t] = tile.values[token] + tile.offset;
       scale[t] = tile.scales + token * tile.scale_stride;
     }
+    fetch_next(tile, first, kTokens);
     V sums[kLanes];
     for (V& sum : sums) sum = hn::Zero(d);
     for (std::size_t end = 0, i = 0; i < tile.dim;) {
@@ -130,9 +149,11 @@ HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* c
     scale[k] = tile.scales + at / tile.group * Source::kScales;
   }
   for (std::size_t t = 0; t < tile.tokens; ++t) {
+    if (column == 0) fetch_next(tile, t, 1);
+    const std::byte* const values = tile.values[t] + tile.offset;
     V pack[kVectors];
     for (std::size_t k = 0; k < kPacks; ++k) {
-      Source::load(tile.values[t], column + k * Source::kColumns, scale[k] + t * tile.scale_stride,
+      Source::load(values, column + k * Source::kColumns, scale[k] + t * tile.scale_stride,
                    pack + k * Source::kPack);
     }
     for (std::size_t j = 0; j < kQueries; ++j) {
@@ -228,81 +249,101 @@ HWY_INLINE void softmax(const CachedAttention& p, std::size_t tokens, float* sco
 
 // ---- a pass -----------------------------------------------------------------------------------
 
-// Walks over keys or values, tile by tile: body.operator()<Source>(first token, tile).
-class TileWalk {
- public:
-  TileWalk(const cache::Format& format, std::int64_t dim, const TokenPlaces& places,
-           std::size_t tokens)
-      : format_(format), dim_(dim), places_(places), tokens_(tokens) {}
+// Keys or values of the tokens of a pass.
+struct Stream {
+  const cache::Format& format;
+  std::int64_t dim;
+  const TokenPlaces& places;
 
-  template <class Body>
-  HWY_INLINE void run(Body&& body) const {
-    const bool direct = reads_directly(format_, dim_);
-    visit_source(format_, dim_, [&]<class Source>() {
-      const std::size_t step = direct ? kTile : kDecoded;
-      for (std::size_t first = 0; first < tokens_; first += step) {
-        alignas(64) float scratch[kScratch];
-        const std::byte* decoded[kDecoded];
-        Tile tile{.tokens = std::min(step, tokens_ - first),
-                  .values = places_.values.data() + first,
-                  .scales = scratch,
-                  .dim = padded(dim_)};
-        tile.group = tile.dim;
-        if (!direct) {
-          decode(first, tile, scratch, decoded);
-        } else if (cache::is_quantized(format_.encoding)) {
-          scale(first, tile, scratch);
-        }
-        body.template operator()<Source>(first, tile);
-      }
-    });
-  }
-
- private:
-  HWY_INLINE void scale(std::size_t first, Tile& tile, float* scratch) const {
-    tile.group = static_cast<std::size_t>(cache::group_length(format_, dim_));
-    tile.scale_stride = tile.dim / tile.group * (format_.asymmetric ? 2 : 1);
-    const std::byte* const* const from = places_.scales.data() + first;
-    if (format_.scale == DType::f16) {
-      decode_scales<F16>(from, tile.tokens, tile.scale_stride, scratch);
-    } else {
-      decode_scales<float>(from, tile.tokens, tile.scale_stride, scratch);
-    }
-  }
-
-  void decode(std::size_t first, Tile& tile, float* scratch, const std::byte** decoded) const {
-    for (std::size_t t = 0; t < tile.tokens; ++t) {
-      float* const to = scratch + t * tile.dim;
-      cache::decode(format_, dim_, places_.values[first + t], places_.scales[first + t], to);
-      std::fill(to + dim_, to + tile.dim, 0.0F);
-      decoded[t] = reinterpret_cast<const std::byte*>(to);
-    }
-    tile.values = decoded;
-  }
-
-  // Decoded tokens, or the scales of a tile: two for each vector, and whole vectors are written.
-  static constexpr std::size_t kScratch =
-      std::max<std::size_t>(kDecoded * kMostDim, kTile* kMostDim * 2 / kLanes + kLanes);
-
-  const cache::Format& format_;
-  std::int64_t dim_;
-  const TokenPlaces& places_;
-  std::size_t tokens_;
+  bool direct() const { return reads_directly(format, dim); }
+  std::size_t step() const { return direct() ? kTile : kDecoded; }
 };
+
+// What a tile needs beside the pages: decoded tokens, or the scales of a tile, two for each vector
+// at most (and whole vectors are written).
+struct TileScratch {
+  alignas(64) float numbers[std::max<std::size_t>(kDecoded * kMostDim,
+                                                  kTile* kMostDim * 2 / kLanes + kLanes)];
+  const std::byte* decoded[kDecoded];
+};
+
+// Makes a tile of tokens [first, ..) of one KV head.
+HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t first,
+                          std::size_t tokens, TileScratch& scratch) {
+  const auto h = static_cast<std::int64_t>(head);
+  const TokenPlaces& places = stream.places;
+  const cache::Format& format = stream.format;
+  Tile tile{.tokens = std::min(stream.step(), tokens - first),
+            .values = places.values.data() + first,
+            .offset = h * places.next_values,
+            .scales = scratch.numbers,
+            .dim = padded(stream.dim)};
+  tile.group = tile.dim;
+  const std::int64_t to_scales = h * places.next_scales;
+  if (!stream.direct()) {
+    for (std::size_t t = 0; t < tile.tokens; ++t) {
+      float* const to = scratch.numbers + t * tile.dim;
+      cache::decode(format, stream.dim, tile.values[t] + tile.offset,
+                    places.scales[first + t] + to_scales, to);
+      std::fill(to + stream.dim, to + tile.dim, 0.0F);
+      scratch.decoded[t] = reinterpret_cast<const std::byte*>(to);
+    }
+    tile.values = scratch.decoded;
+    tile.offset = 0;
+  } else if (cache::is_quantized(format.encoding)) {
+    tile.group = static_cast<std::size_t>(cache::group_length(format, stream.dim));
+    tile.scale_stride = tile.dim / tile.group * (format.asymmetric ? 2 : 1);
+    const std::byte* const* const from = places.scales.data() + first;
+    if (format.scale == DType::f16) {
+      decode_scales<F16>(from, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
+    } else {
+      decode_scales<float>(from, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
+    }
+  }
+  return tile;
+}
+
+// Calls body(head, first token, tile) for all tiles and, for each, all KV heads: in the order in
+// which they lie in a page. `after` is what will be read when this is done.
+template <class Body>
+HWY_INLINE void for_each_tile(const Pass& pass, const Stream& stream, const Stream* after,
+                              Body&& body) {
+  TileScratch scratch;
+  for (std::size_t first = 0; first < pass.tokens; first += stream.step()) {
+    const std::size_t end = first + stream.step();
+    const bool last = end >= pass.tokens;
+    const Stream* const next = last ? after : &stream;
+    for (std::size_t head = 0; head < pass.heads; ++head) {
+      Tile tile = make_tile(stream, head, first, pass.tokens, scratch);
+      if (next != nullptr) {
+        const std::size_t begin = last ? 0 : end;
+        tile.next = {std::min(next->step(), pass.tokens - begin),
+                     next->places.values.data() + begin,
+                     static_cast<std::int64_t>(head) * next->places.next_values,
+                     static_cast<std::size_t>(cache::value_bytes(next->format, next->dim))};
+        sd::prefetch(next->places.scales[begin] +
+                     static_cast<std::int64_t>(head) * next->places.next_scales);
+      }
+      body(head, first, tile);
+    }
+  }
+}
 
 // A row of scores: whole vectors are written beyond the last token.
 constexpr std::size_t kScoreStride = kSplitTokens + 16;
 
 template <class Source>
-HWY_INLINE void score_all(const Pass& pass, std::size_t first, const Tile& tile, float* scores) {
+HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first, Tile tile,
+                          float* scores) {
   for (std::size_t v = 0; v < pass.vectors;) {
     const std::size_t count = std::min(kBlock, pass.vectors - v);
     const float* queries[kBlock];
     float* rows[kBlock];
     alignas(64) float unused[kTile + 16];
     for (std::size_t j = 0; j < kBlock; ++j) {
-      queries[j] = pass.queries[v + std::min(j, count - 1)];
-      rows[j] = j < count ? scores + (v + j) * kScoreStride + first : unused;
+      queries[j] = pass.queries[head * pass.vectors + v + std::min(j, count - 1)];
+      rows[j] = unused;
+      if (j < count) rows[j] = scores + (head * pass.vectors + v + j) * kScoreStride + first;
     }
     if (count == 1) {
       score_tile<Source, 1>(tile, queries, rows);
@@ -315,20 +356,23 @@ HWY_INLINE void score_all(const Pass& pass, std::size_t first, const Tile& tile,
       }
     }
     v += count;
+    tile.next.tokens = 0;  // asked for
   }
 }
 
 template <class Source>
-HWY_INLINE void add_all(const Pass& pass, std::size_t first, const Tile& tile, float* scores) {
+HWY_INLINE void add_all(const Pass& pass, std::size_t head, std::size_t first, Tile tile,
+                        float* scores) {
   for (std::size_t v = 0; v < pass.vectors;) {
     const std::size_t count = std::min(kBlock, pass.vectors - v);
     const float* weights[kBlock];
     float* output[kBlock];
     alignas(64) float unused[kMostDim];
     for (std::size_t j = 0; j < kBlock; ++j) {
-      float* const row = scores + (v + std::min(j, count - 1)) * kScoreStride + first;
+      const std::size_t vector = head * pass.vectors + v + std::min(j, count - 1);
+      float* const row = scores + vector * kScoreStride + first;
       weights[j] = row;
-      output[j] = j < count ? pass.partials[v + j] + kPartialHead : unused;
+      output[j] = j < count ? pass.partials[vector] + kPartialHead : unused;
       if constexpr (Source::kScaling == Scaling::per_token) {
         for (std::size_t t = 0; j < count && t < tile.tokens; ++t) row[t] *= tile.scales[t];
       }
@@ -340,28 +384,33 @@ HWY_INLINE void add_all(const Pass& pass, std::size_t first, const Tile& tile, f
       add_tile<Source, kBlock>(tile, weights, output);
     }
     v += count;
+    tile.next.tokens = 0;
   }
 }
 
 void run_pass(const Pass& pass) {
   const CachedAttention& p = *pass.problem;
+  const Stream keys{p.layers.k, p.layers.k_dim, *pass.keys};
+  const Stream values{p.layers.k_is_v ? p.layers.k : p.layers.v, p.layers.v_dim, *pass.values};
   alignas(64) float scores[kPassVectors * kScoreStride];
-  TileWalk(p.layers.k, p.layers.k_dim, *pass.keys, pass.tokens)
-      .run([&]<class Source>(std::size_t first, const Tile& tile) {
-        score_all<Source>(pass, first, tile, scores);
-      });
-  for (std::size_t v = 0; v < pass.vectors; ++v) {
+  visit_source(keys.format, keys.dim, [&]<class Source>() {
+    for_each_tile(pass, keys, &values, [&](std::size_t head, std::size_t first, const Tile& tile) {
+      score_all<Source>(pass, head, first, tile, scores);
+    });
+  });
+  for (std::size_t v = 0; v < pass.heads * pass.vectors; ++v) {
     float* const partial = pass.partials[v];
     std::fill(partial + kPartialHead, partial + partial_size(p), 0.0F);
     softmax(p, pass.tokens, scores + v * kScoreStride, partial);
     // Scores of -inf only: no weights.
     if (partial[0] == -kInfinity) std::fill_n(scores + v * kScoreStride, pass.tokens, 0.0F);
   }
-  const cache::Format& format = p.layers.k_is_v ? p.layers.k : p.layers.v;
-  TileWalk(format, p.layers.v_dim, *pass.values, pass.tokens)
-      .run([&]<class Source>(std::size_t first, const Tile& tile) {
-        add_all<Source>(pass, first, tile, scores);
-      });
+  visit_source(values.format, values.dim, [&]<class Source>() {
+    for_each_tile(pass, values, nullptr,
+                  [&](std::size_t head, std::size_t first, const Tile& tile) {
+                    add_all<Source>(pass, head, first, tile, scores);
+                  });
+  });
 }
 
 // ---- before and after -------------------------------------------------------------------------
