@@ -25,8 +25,8 @@
 // - A group with a NaN or an infinity is stored as s = NaN (and m = NaN) with codes of zero: all of
 //   it reads as NaN, and nothing outside of it.
 //
-// f32, bf16 and f16 store each value by itself, rounded as half.h says: there NaN and infinity stay
-// what they are, and f16 turns what is too large into infinity.
+// f32, bf16 and f16 store each value by itself, rounded as half.h says: f16 turns what is too large
+// into infinity. A NaN becomes the quiet NaN without sign and payload.
 #pragma once
 
 #include <bit>
@@ -44,6 +44,7 @@ inline constexpr float kLargestMagnitude = 0x1p126F;
 inline constexpr float kLargestF16 = 65504.0F;
 inline constexpr float kLargestFp8 = 448.0F;
 inline constexpr std::uint32_t kInfinityBits = 0x7f800000;
+inline constexpr std::uint32_t kNanBits = 0x7fc00000;
 
 // Half to even; |x| at most 2^30.
 TOUCHSTONE_HOST_DEVICE inline std::int32_t nearest(float x) {
@@ -52,6 +53,11 @@ TOUCHSTONE_HOST_DEVICE inline std::int32_t nearest(float x) {
 #else
   return static_cast<std::int32_t>(std::lrint(x));
 #endif
+}
+
+// The value, or the one NaN that is ever stored.
+TOUCHSTONE_HOST_DEVICE inline float with_quiet_nan(float x) {
+  return x == x ? x : std::bit_cast<float>(kNanBits);
 }
 
 TOUCHSTONE_HOST_DEVICE inline float clamped(float x, float least, float most) {
@@ -63,7 +69,7 @@ TOUCHSTONE_HOST_DEVICE inline float clamped(float x, float least, float most) {
 TOUCHSTONE_HOST_DEVICE inline float decode_fp8_e4m3(std::uint8_t code) {
   const std::uint32_t sign = std::uint32_t{code & 0x80U} << 24;
   const std::uint32_t magnitude = code & 0x7fU;
-  if (magnitude == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000U);
+  if (magnitude == 0x7f) return std::bit_cast<float>(sign | kNanBits);
   if (magnitude < 8) {  // a subnormal is an integer times 2^-9
     const float value = static_cast<float>(magnitude) * 0x1p-9F;
     return sign != 0 ? -value : value;
@@ -154,7 +160,7 @@ TOUCHSTONE_HOST_DEVICE inline GroupExtremes extremes_of(const float* x, std::int
 
 TOUCHSTONE_HOST_DEVICE inline GroupScale scale_of(const Format& format, const GroupExtremes& of) {
   if (of.magnitude_bits >= kInfinityBits) {
-    const float nan = std::bit_cast<float>(0x7fc00000U);
+    const float nan = std::bit_cast<float>(kNanBits);
     return {nan, format.asymmetric ? nan : 0.0F};
   }
   GroupScale result;
@@ -260,9 +266,10 @@ TOUCHSTONE_HOST_DEVICE inline void encode(const Format& format, std::int64_t dim
                                           std::byte* values, std::byte* scales) {
   if (!is_quantized(format.encoding)) {
     for (std::int64_t i = 0; i < dim; ++i) {
-      if (format.encoding == Encoding::f32) reinterpret_cast<float*>(values)[i] = x[i];
-      if (format.encoding == Encoding::bf16) reinterpret_cast<Bf16*>(values)[i] = Bf16(x[i]);
-      if (format.encoding == Encoding::f16) reinterpret_cast<F16*>(values)[i] = F16(x[i]);
+      const float value = with_quiet_nan(x[i]);
+      if (format.encoding == Encoding::f32) reinterpret_cast<float*>(values)[i] = value;
+      if (format.encoding == Encoding::bf16) reinterpret_cast<Bf16*>(values)[i] = Bf16(value);
+      if (format.encoding == Encoding::f16) reinterpret_cast<F16*>(values)[i] = F16(value);
     }
     return;
   }

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "core/cuda_runtime.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -75,11 +76,12 @@ KvCache::KvCache(KvCacheOptions options)
     const std::int64_t pages = options_.pool_pages[g];
     PagePool pool(pages);
     checked_mul(pages, geometry.page_bytes, "kv_cache: bytes");
-    groups_.push_back({.layer_group = group,
-                       .geometry = geometry,
-                       .pool = std::move(pool),
-                       .memory = Tensor::empty({pages, geometry.page_bytes}, DType::u8),
-                       .sink_pages = ceil_div(group.sinks, group.page_tokens)});
+    groups_.push_back(
+        {.layer_group = group,
+         .geometry = geometry,
+         .pool = std::move(pool),
+         .memory = Tensor::empty({pages, geometry.page_bytes}, DType::u8, options_.device),
+         .sink_pages = ceil_div(group.sinks, group.page_tokens)});
   }
 }
 
@@ -185,7 +187,13 @@ void KvCache::copy_last_page(Group& group, const Sequence& sequence, PageTable& 
   group.pool.take({&copy, 1});
   const std::int64_t bytes = group.geometry.page_bytes;
   auto* memory = static_cast<std::byte*>(group.memory.data());
-  std::memcpy(memory + copy.index * bytes, memory + page.index * bytes, at(bytes));
+  std::byte* to = memory + copy.index * bytes;
+  const std::byte* from = memory + page.index * bytes;
+  if (device().is_cuda()) {
+    cuda::copy(device(), to, device(), from, bytes, options_.stream);
+  } else {
+    std::memcpy(to, from, at(bytes));
+  }
   group.pool.drop(page);
   page = copy;
   ++table.version;

@@ -36,6 +36,11 @@ struct KvCacheOptions {
   std::int64_t prefix_block_tokens = 0;
   // Key of the prefix index. Zeros = drawn at random. It changes speed under attack, not results.
   std::array<std::uint64_t, 2> hash_key{};
+  // Where the pages are.
+  Device device{};
+  // CUDA: the cudaStream_t on which pages are copied; must be that of the context whose kernels
+  // write and read them. Null = the default stream.
+  void* stream = nullptr;
 };
 
 struct GroupStatistics {
@@ -106,12 +111,14 @@ class KvCache {
   const Sequence& sequence(SequenceId id) const;
   std::int64_t length(SequenceId id) const { return sequence(id).length; }
   const Layout& layout() const { return options_.layout; }
+  Device device() const { return options_.device; }
   std::int64_t groups() const { return static_cast<std::int64_t>(groups_.size()); }
   const PageGeometry& geometry(std::int64_t group) const;
   const PagePool& pool(std::int64_t group) const;
   const PrefixIndex& prefixes() const { return index_; }
 
-  // All pages of a group, [pages, page_bytes]: page i begins at data() + i * page_bytes.
+  // All pages of a group, [pages, page_bytes], on the cache's device: page i begins at data() + i *
+  // page_bytes. What is below returns addresses there too.
   const Tensor& memory(std::int64_t group) const;
   std::byte* memory_data(std::int64_t group);
   // The page that holds a position. To read: position below the length and not given up. To write:

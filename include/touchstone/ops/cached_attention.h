@@ -8,9 +8,11 @@
 // MHA, GQA and MQA differ in these two numbers only. With k_is_v the value of a token is the first
 // v_dim numbers of its key. With rotate_keys the query is rotated as the keys were.
 //
-// Order       Write the new tokens (reserve, append), commit them, build a view, attend. The query
-//             tokens of a row are then its last ones: of n, number j stands at position
-//             length - n + j. `positions` says otherwise where that is not so.
+// Order       reserve, append, commit, build a view, attend; or, layer by layer on one view,
+//             reserve, build a view, (append, attend) for each layer, commit: with `see_reserved`
+//             the length of a row is what the view has reserved for it, otherwise what it has
+//             committed. Either way the query tokens of a row are its last ones: of n, number j
+//             stands at position length - n + j. `positions` says otherwise where that is not so.
 // Sight       A query at position p sees position t of its own row when t < length and
 //               - causal: t <= p,
 //               - with a window: t > p - window, or t < sinks (window and sinks of the LayerGroup).
@@ -44,8 +46,9 @@
 //             order. Pages that rows have in common at their beginning are read once for all of
 //             them.
 // Memory      On the CPU the arrays of the view are checked: lengths against the table, and every
-//             position that is seen must have a page. On CUDA the view's arrays and all tensors are
-//             on the device and what they hold is not checked; a token without a page is not seen.
+//             position that is seen must have a page. On CUDA the view is one of
+//             build(context, ids), all tensors are on the device, and what the arrays hold is not
+//             checked; a token without a page is not seen.
 // Cost        Bytes: the stored K and V of what is seen, once per KV head for all query heads and
 //             query tokens that share it, plus query and output. 2 * (k_dim + v_dim) flops and one
 //             exponential per query, head and token.
@@ -55,7 +58,6 @@
 #include <vector>
 
 #include "touchstone/cache/cache_view.h"
-#include "touchstone/cache/layout.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
@@ -80,6 +82,7 @@ struct CachedAttentionArgs {
   double scale = 0;               // finite; 0 = 1 / sqrt(k_dim)
   double soft_cap = 0;            // finite, >= 0; 0 = none
   bool causal = true;
+  bool see_reserved = false;
 };
 
 void cached_attention(Context& context, const CachedAttentionArgs& args);

@@ -253,13 +253,16 @@ void AttentionRun::make_view(const Scene& scene) {
   device_pages_ = on_test_device(pages_.data(), std::ssize(pages_));
   device_table_ = on_test_device(table_.data(), std::ssize(table_) * 4);
   device_lengths_ = on_test_device(lengths_.data(), rows * 8);
-  group_ = {.memory = static_cast<const std::byte*>(device_pages_.data()) -
-                      first_page_ * geometry.page_bytes,
-            .geometry = geometry,
-            .page_tokens = scene.layers.page_tokens,
-            .table_stride = table_stride_,
-            .page_table = {static_cast<const std::int32_t*>(device_table_.data()), table_.size()}};
-  args.cache = {.rows = rows,
+  group_ = {
+      .memory = static_cast<std::byte*>(device_pages_.data()) - first_page_ * geometry.page_bytes,
+      .pages = first_page_ + std::ssize(pages_) / geometry.page_bytes,
+      .layer_group = scene.layers,
+      .geometry = geometry,
+      .page_tokens = scene.layers.page_tokens,
+      .table_stride = table_stride_,
+      .page_table = {static_cast<const std::int32_t*>(device_table_.data()), table_.size()}};
+  args.cache = {.device = test_device(),
+                .rows = rows,
                 .lengths = {static_cast<const std::int64_t*>(device_lengths_.data()), at(rows)},
                 .groups = {&group_, 1}};
 }
@@ -269,7 +272,6 @@ AttentionRun::AttentionRun(const Scene& scene, Placement placement) : scene_(sce
   const Device device = test_device();
   const std::int64_t n = scene.queries();
   const auto rows = std::ssize(scene.rows);
-  args.layers = layers;
   args.layer = layers.layers - 1;  // not the first, where there are more
   store_pages(scene, placement);
   if (placement.give_up) give_up_pages(scene);

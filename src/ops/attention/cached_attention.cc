@@ -83,45 +83,34 @@ class AttentionChecks : public Checks {
   }
 };
 
-bool same_geometry(const cache::PageGeometry& a, const cache::PageGeometry& b) {
-  return a.k_values == b.k_values && a.k_scales == b.k_scales && a.v_values == b.v_values &&
-         a.v_scales == b.v_scales && a.layer_bytes == b.layer_bytes && a.page_bytes == b.page_bytes;
-}
-
 void check_index(const Checks& checks, const char* name, std::int64_t index, std::int64_t count) {
   if (index >= 0 && index < count) return;
   checks.fail(name, "0 to " + std::to_string(count - 1), std::to_string(index));
 }
 
 // The cache and where in it to read.
-void check_cache(const Checks& checks, const CachedAttentionArgs& args, CachedAttention& p) {
+void check_cache(const Checks& checks, const Context& context, const CachedAttentionArgs& args,
+                 CachedAttention& p) {
   const cache::CacheView& view = args.cache;
   if (view.groups.empty()) checks.fail("cache", "a view with layer groups", "none");
+  if (view.device != context.device()) {
+    checks.fail("cache", "a view on " + name_of(context.device()), name_of(view.device));
+  }
   check_index(checks, "group", args.group, std::ssize(view.groups));
-  try {
-    cache::validate(args.layers);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(std::string(kName) + ": layers: " + error.what());
-  }
-  check_index(checks, "layer", args.layer, args.layers.layers);
   p.pages = view.groups[static_cast<std::size_t>(args.group)];
-  if (p.pages.page_tokens != args.layers.page_tokens ||
-      !same_geometry(p.pages.geometry, cache::page_geometry(args.layers))) {
-    checks.fail("layers", "the description of group " + std::to_string(args.group),
-                "pages of another size");
-  }
-  const bool sized = std::ssize(view.lengths) == view.rows &&
-                     std::ssize(p.pages.page_table) == view.rows * p.pages.table_stride;
-  if (!sized) {
+  p.layers = p.pages.layer_group;
+  p.layer = args.layer;
+  check_index(checks, "layer", args.layer, p.layers.layers);
+  const std::span<const std::int64_t> lengths = args.see_reserved ? view.reserved : view.lengths;
+  if (std::ssize(lengths) != view.rows ||
+      std::ssize(p.pages.page_table) != view.rows * p.pages.table_stride) {
     checks.fail("cache", "lengths and page table of " + std::to_string(view.rows) + " rows",
-                std::to_string(view.lengths.size()) + " and " +
+                std::to_string(lengths.size()) + " and " +
                     std::to_string(p.pages.page_table.size()) + " elements");
   }
   if (p.pages.memory == nullptr) checks.fail("cache", "memory", "a null pointer");
   p.rows = view.rows;
-  p.lengths = view.lengths.data();
-  p.layers = args.layers;
-  p.layer = args.layer;
+  p.lengths = lengths.data();
 }
 
 void check_tensors(const AttentionChecks& checks, const Arguments& a,
@@ -201,11 +190,12 @@ void check_pages(const Checks& checks, const CachedAttention& p, std::int64_t ro
   const std::int64_t page_tokens = p.pages.page_tokens;
   for (std::int64_t page = begin / page_tokens; page * page_tokens < end; ++page) {
     const auto at = static_cast<std::size_t>(row * p.pages.table_stride + page);
-    if (p.pages.page_table[at] >= 0) continue;
+    const std::int64_t number = p.pages.page_table[at];
+    if (number >= 0 && number < p.pages.pages) continue;
     checks.fail("cache",
                 "a page for position " + std::to_string(std::max(begin, page * page_tokens)) +
                     " of row " + std::to_string(row),
-                "one that was given up");
+                std::to_string(number));
   }
 }
 
@@ -260,7 +250,7 @@ CachedAttention checked(const Context& context, const CachedAttentionArgs& args)
   const Arguments a(args);
   const AttentionChecks checks(context);
   CachedAttention p;
-  check_cache(checks, args, p);
+  check_cache(checks, context, args, p);
   check_tensors(checks, a, args, p);
   check_numbers(checks, args, p);
   p.causal = args.causal;
