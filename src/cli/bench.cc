@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/attention_bench.h"
 #include "bench/fork_join.h"
 #include "bench/machine.h"
 #include "bench/norm_bench.h"
@@ -195,6 +196,43 @@ bool bench_operators(const BenchOptions& options, const std::vector<std::string>
   return right;
 }
 
+// False when a result was wrong.
+bool bench_attention(const BenchOptions& options, Json& document) {
+  const std::vector<bench::AttentionProblem> problems =
+      bench::attention_problems(parse_device(options.device), cases::parse_tier(options.tier));
+  for (const bench::AttentionProblem& problem : problems) {
+    bench::check_attention_memory(session_options(options), problem);
+  }
+  auto progress = std::make_unique<Progress>();
+  progress->show("measuring the copy rate");
+  bench::Session session(session_options(options));
+  bench::AttentionBench bench(session);
+  session.start();
+  progress = nullptr;
+  document["threads"] = session.context().threads();
+  document["ceiling"] = ceiling_json(session.ceiling());
+  document["peer_versions"] = bench.peers();
+  document["explanation"] = bench::AttentionBench::explanation();
+  document["rows"] = Json::array();
+  if (!options.json) {
+    print_bench_header(session, bench.peers());
+    print(bench::AttentionBench::explanation() + "\n\n");
+    print_headings();
+  }
+  bool right = true;
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    progress = std::make_unique<Progress>();
+    progress->show(fmt::format("[{}/{}] decode_attention {} {}", i + 1, problems.size(),
+                               problems[i].heads, problems[i].format));
+    const bench::BenchRow row = bench.measure(problems[i]);
+    progress = nullptr;
+    right = right && row.right;
+    document["rows"].push_back(row_json(row));
+    if (!options.json) print_row(row);
+  }
+  return right;
+}
+
 void bench_fork_join(const BenchOptions& options, Json& document) {
   Progress progress;
   const int rounds = options.rounds > 0 ? options.rounds : 15;
@@ -223,6 +261,10 @@ void bench_fork_join(const BenchOptions& options, Json& document) {
 void check(const BenchOptions& options) {
   if ((options.rows == 0) != (options.cols == 0)) {
     throw InvalidArgument("bench: --rows and --cols: expected both or neither");
+  }
+  if (options.op == "decode_attention" && (options.rows > 0 || !options.dtype.empty())) {
+    throw InvalidArgument(
+        "bench: --rows, --cols and --dtype: not for decode_attention, whose cases are listed");
   }
   if (!options.dtype.empty()) {
     const DType dtype = parse_dtype(options.dtype);
@@ -263,6 +305,10 @@ int run_bench(const BenchOptions& options) {
     operators = {"layer_norm", "rms_norm"};
     // Logits are never f64.
     if (options.dtype != "f64") operators.insert(operators.end(), {"softmax_topk", "sample"});
+  } else if (options.op == "decode_attention") {
+    const bool attention_right = bench_attention(options, document);
+    if (options.json) print_json(document);
+    return attention_right ? kOk : kNo;
   } else if (options.op != "fork_join") {
     operators = {options.op};
   }
@@ -284,9 +330,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* verb = app.add_subcommand("bench", "Time the operators against the floor and peers");
   verb->add_option("op", options->op,
-                   "layer_norm, rms_norm, softmax_topk, sample, fork_join or all (the default)")
-      ->check(
-          CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all"}));
+                   "layer_norm, rms_norm, softmax_topk, sample, decode_attention, fork_join or all "
+                   "(the default: all but decode_attention)")
+      ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "decode_attention",
+                             "fork_join", "all"}));
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
       ->check(CLI::IsMember({"smoke", "full"}));
