@@ -13,6 +13,15 @@
 #define TOUCHSTONE_ATTENTION_CPU_LOAD_H_
 #endif
 
+// Whether sixteen codes fit in a vector of sixteen lanes: the numbers of int4 are then computed
+// once per group and looked up.
+#undef TOUCHSTONE_ATTENTION_TABLE
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+#define TOUCHSTONE_ATTENTION_TABLE 1
+#else
+#define TOUCHSTONE_ATTENTION_TABLE 0
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace touchstone::attention::HWY_NAMESPACE {
 
@@ -69,30 +78,32 @@ struct Codes {
   static HWY_INLINE void load_int4(const std::uint8_t* bytes, std::size_t i, V* pack) {
     const D d;
     const hn::RebindToSigned<D> di;
-    const auto zero = hn::Set(d, kSigned ? -8.0F : 0.0F);
+    const auto number = [&](hn::Vec<hn::RebindToSigned<D>> code) {
+      const V x = hn::ConvertTo(d, code);
+      return kSigned ? hn::Sub(x, hn::Set(d, 8.0F)) : x;
+    };
     if constexpr (kTwo) {
       const hn::Rebind<std::uint8_t, D> d8;
       const auto two = hn::PromoteTo(di, hn::LoadU(d8, bytes + i / 2));
-      pack[0] = hn::Add(hn::ConvertTo(d, hn::And(two, hn::Set(di, 15))), zero);
-      pack[1] = hn::Add(hn::ConvertTo(d, hn::ShiftRight<4>(two)), zero);
+      pack[0] = number(hn::And(two, hn::Set(di, 15)));
+      pack[1] = number(hn::ShiftRight<4>(two));
     } else {
-      const int code = bytes[i / 2] >> (i % 2 * 4) & 15;
-      pack[0] = hn::Add(hn::Set(d, static_cast<float>(code)), zero);
+      pack[0] = number(hn::Set(di, bytes[i / 2] >> (i % 2 * 4) & 15));
     }
   }
 
   static HWY_INLINE V load_fp8(const std::uint8_t* bytes) {
     const D d;
     const hn::RebindToSigned<D> di;
-    const hn::Rebind<std::uint8_t, D> d8;
-    const auto code = hn::PromoteTo(di, hn::LoadU(d8, bytes));
-    const auto magnitude = hn::And(code, hn::Set(di, 0x7f));
-    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
+    const hn::Rebind<std::int8_t, D> d8;
+    // Sign, exponent and mantissa where f32 has them; the sign has also gone into bits between.
+    const auto code = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(bytes)));
+    const auto placed = hn::And(hn::ShiftLeft<20>(code), hn::Set(di, -0x78100000));
     // The exponent biases are 7 and 127; a product with a power of two also normalises subnormals.
-    const auto number = hn::Mul(hn::BitCast(d, hn::ShiftLeft<20>(magnitude)), hn::Set(d, 0x1p120F));
+    const auto number = hn::Mul(hn::BitCast(d, placed), hn::Set(d, 0x1p120F));
     const auto nan = hn::Set(d, std::numeric_limits<float>::quiet_NaN());
-    const auto is_nan = hn::RebindMask(d, hn::Eq(magnitude, hn::Set(di, 0x7f)));
-    return hn::Or(hn::IfThenElse(is_nan, nan, number), hn::BitCast(d, sign));
+    const auto is_nan = hn::Ge(hn::Abs(number), hn::Set(d, 480.0F));
+    return hn::IfThenElse(is_nan, nan, number);
   }
 };
 
@@ -109,6 +120,9 @@ struct Source {
   // `scale` is that of the group in which element i is.
   static HWY_INLINE void load(const std::byte* values, std::size_t i, const float* scale, V* pack) {
     const D d;
+#if TOUCHSTONE_ATTENTION_TABLE
+    if constexpr (kEncoding == cache::Encoding::int4) return look_up(values, i, scale, pack);
+#endif
     Code::load(values, i, pack);
     for (std::size_t k = 0; k < kPack; ++k) {
       if constexpr (kScaling == Scaling::per_group) pack[k] = hn::Mul(pack[k], hn::Set(d, *scale));
@@ -117,6 +131,32 @@ struct Source {
       }
     }
   }
+
+#if TOUCHSTONE_ATTENTION_TABLE
+ private:
+  static HWY_INLINE void look_up(const std::byte* values, std::size_t i, const float* scale,
+                                 V* pack) {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    const hn::Rebind<std::uint8_t, D> d8;
+    V table = hn::Iota(d, kScaling == Scaling::asymmetric ? 0.0F : -8.0F);
+    if constexpr (kScaling == Scaling::per_group) table = hn::Mul(table, hn::Set(d, *scale));
+    if constexpr (kScaling == Scaling::asymmetric) {
+      table = hn::MulAdd(table, hn::Set(d, scale[0]), hn::Set(d, scale[1]));
+    }
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(values) + i / 2;
+    const auto two = hn::PromoteTo(di, hn::LoadU(d8, bytes));
+    pack[0] = entries(table, two);
+    pack[1] = entries(table, hn::ShiftRight<4>(two));
+  }
+
+  // Those that the low four bits name. Not IndicesFromVec, which wants the others to be zero: the
+  // instruction does not look at them.
+  static HWY_INLINE V entries(V table, hn::Vec<hn::RebindToSigned<D>> bits) {
+    const decltype(hn::IndicesFromVec(D(), bits)) indices{bits.raw};
+    return hn::TableLookupLanes(table, indices);
+  }
+#endif
 };
 
 // Tokens that were decoded beforehand, and f32 itself.

@@ -69,20 +69,52 @@ HWY_INLINE void fetch_next(const Tile& tile, std::size_t first, std::size_t coun
   }
 }
 
-// Lane i of the result is the sum of the lanes of sums[i].
+#if HWY_TARGET == HWY_SCALAR
+
 template <std::size_t kCount>
-HWY_INLINE V sums_of_lanes(V* sums) {
-#if HWY_TARGET != HWY_SCALAR
-  const D d;
-  for (std::size_t left = kCount; left > 1; left /= 2) {
-    for (std::size_t i = 0; i < left / 2; ++i) {
-      sums[i] = hn::Add(hn::ConcatEven(d, sums[2 * i + 1], sums[2 * i]),
-                        hn::ConcatOdd(d, sums[2 * i + 1], sums[2 * i]));
-    }
-  }
-#endif
-  return sums[0];
+HWY_INLINE V sums_of_lanes(const V* v) {
+  static_assert(kCount == 1);
+  return v[0];
 }
+
+#else
+
+// In each block of four lanes, one sum per vector: lane i is the sum of that block of v[i].
+HWY_INLINE V sums_of_blocks(const V* v) {
+  const D d;
+  const hn::Repartition<double, D> d64;
+  const auto pair = [&](V a, V b) {
+    return hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  };
+  const auto low = pair(v[0], v[1]);
+  const auto high = pair(v[2], v[3]);
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, low, high)),
+                 hn::BitCast(d, hn::InterleaveUpper(d64, low, high)));
+}
+
+// Lane i of the result is the sum of the lanes of v[i], kCount = kLanes of them, in the same order
+// for each.
+template <std::size_t kCount>
+HWY_INLINE V sums_of_lanes(const V* v) {
+  const D d;
+  const auto halves = [&](V a, V b) {
+    return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+  };
+  if constexpr (kCount == 4) {
+    return sums_of_blocks(v);
+  } else if constexpr (kCount == 8) {
+    return halves(sums_of_blocks(v), sums_of_blocks(v + 4));
+  } else {
+    static_assert(kCount == 16);
+    // Two blocks for each four: of v[0..3] and v[8..11], of v[4..7] and v[12..15].
+    const V even = halves(sums_of_blocks(v), sums_of_blocks(v + 8));
+    const V odd = halves(sums_of_blocks(v + 4), sums_of_blocks(v + 12));
+    return hn::OddEvenBlocks(hn::Add(odd, hn::SwapAdjacentBlocks(odd)),
+                             hn::Add(even, hn::SwapAdjacentBlocks(even)));
+  }
+}
+
+#endif
 
 // scores[q][t] = dot(queries[q], key of token t). Writes whole vectors.
 template <class Source, std::size_t kQueries>
