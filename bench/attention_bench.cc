@@ -51,7 +51,8 @@ std::string AttentionBench::explanation() {
   return "one decoding step; naive: without a cache, attention of every token again (our kernel, " +
          std::to_string(kNaiveQueries) + " tokens spread over the sequence, times tokens / " +
          std::to_string(kNaiveQueries) +
-         "; projections not counted); contiguous: our kernel, one page per sequence; torch: "
+         "; projections not counted); contiguous: our kernel, one page per sequence, nothing "
+         "shared; torch: "
          "scaled_dot_product_attention on dense K and V. On the CPU the floor is the stored bytes "
          "at the rate of reads.";
 }
@@ -75,8 +76,9 @@ void AttentionBench::enter_peers(std::vector<Contender>& contenders, const Bench
                      cached_attention(context, data->args());
                    });
   }
-  // It knows no quantised cache, and no latent.
-  const bool dense = !cache::is_quantized(problem.layers.k.encoding) && !problem.layers.k_is_v;
+  // It knows no quantised cache, no latent and no sharing.
+  const bool dense = !cache::is_quantized(problem.layers.k.encoding) && !problem.layers.k_is_v &&
+                     problem.shared == 0;
   if (dense) session_.enter_torch(contenders, row, row.op, row.heads, "torch");
 }
 

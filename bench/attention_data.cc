@@ -53,6 +53,15 @@ AttentionProblem mla(Device device, std::int64_t batch, std::int64_t tokens) {
   return problem;
 }
 
+// Forks of one sequence.
+AttentionProblem forks(Device device, std::int64_t batch, std::int64_t tokens,
+                       std::int64_t shared) {
+  AttentionProblem problem = gqa(device, "bf16", 32, 32, 128, batch, tokens);
+  problem.heads += " fork";
+  problem.shared = shared;
+  return problem;
+}
+
 // Page tokens of one page with random content, encoded.
 std::vector<std::byte> random_page(const cache::LayerGroup& layers, std::mt19937_64& random) {
   std::normal_distribution<float> normal;
@@ -86,8 +95,9 @@ Tensor integers(Device device, std::int64_t count, const Value& value) {
 }  // namespace
 
 std::int64_t AttentionProblem::minimal_bytes() const {
-  const std::int64_t stored = checked_mul(cache::token_bytes_per_layer(layers),
-                                          checked_mul(batch, tokens, "bench: tokens"));
+  const std::int64_t different =
+      checked_add(shared, checked_mul(batch, tokens - shared, "bench: tokens"));
+  const std::int64_t stored = checked_mul(cache::token_bytes_per_layer(layers), different);
   const std::int64_t each = query_heads * (2 * layers.k_dim + 4 * layers.v_dim);
   return checked_add(stored, checked_mul(batch, each), "bench: bytes");
 }
@@ -108,6 +118,7 @@ std::vector<AttentionProblem> attention_problems(Device device, cases::Tier tier
   list.push_back(gqa(device, "bf16", 32, 8, 128, 64, 512));
   if (device.is_cuda()) list.push_back(gqa(device, "bf16", 32, 8, 128, 1, 32768));
   list.push_back(mla(device, batch, 2 * tokens));
+  list.push_back(device.is_cuda() ? forks(device, 64, 4096, 3584) : forks(device, 16, 2048, 1536));
   return list;
 }
 
@@ -159,6 +170,10 @@ AttentionData::AttentionData(const AttentionProblem& problem, std::int64_t page_
   numbers_.resize(static_cast<std::size_t>(batch * each));
   std::iota(numbers_.begin(), numbers_.end(), 0);
   std::ranges::shuffle(numbers_, random);
+  for (std::int64_t row = 1; row < batch; ++row) {
+    std::copy_n(numbers_.begin(), problem.shared / layers.page_tokens,
+                numbers_.begin() + row * each);
+  }
   table_ = integers<std::int32_t>(
       device, batch * each, [&](std::int64_t i) { return numbers_[static_cast<std::size_t>(i)]; });
   lengths_ = integers<std::int64_t>(device, batch, [&](std::int64_t) { return problem.tokens; });

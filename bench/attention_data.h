@@ -22,6 +22,7 @@ struct AttentionProblem {
   std::int64_t query_heads = 0;
   std::int64_t batch = 0;
   std::int64_t tokens = 0;
+  std::int64_t shared = 0;  // so many tokens at the beginning are the same pages in all sequences
   Device device{};
 
   // What has to be read and written: the stored keys and values, scales included, once; query and

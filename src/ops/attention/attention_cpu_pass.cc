@@ -25,9 +25,7 @@ constexpr float kLog2e = 1.44269504F;
 // filled up, a single one has a kernel of its own.
 constexpr std::size_t kBlock = std::min<std::size_t>(4, kLanes);
 // Tokens of a tile, which is read for all query vectors before the next.
-constexpr std::size_t kTile = 32;
-// Tokens that are decoded at a time where the kernels cannot read them as they are.
-constexpr std::size_t kDecoded = 16;
+constexpr std::size_t kTile = 16;
 // Before the numbers of a partial result: the largest score, the sum of weights.
 constexpr std::size_t kPartialHead = 16;
 
@@ -288,15 +286,14 @@ struct Stream {
   const TokenPlaces& places;
 
   bool direct() const { return reads_directly(format, dim); }
-  std::size_t step() const { return direct() ? kTile : kDecoded; }
 };
 
 // What a tile needs beside the pages: decoded tokens, or the scales of a tile, two for each vector
 // at most (and whole vectors are written).
 struct TileScratch {
-  alignas(64) float numbers[std::max<std::size_t>(kDecoded * kMostDim,
+  alignas(64) float numbers[std::max<std::size_t>(kTile * kMostDim,
                                                   kTile* kMostDim * 2 / kLanes + kLanes)];
-  const std::byte* decoded[kDecoded];
+  const std::byte* decoded[kTile];
 };
 
 // Makes a tile of tokens [first, ..) of one KV head.
@@ -305,7 +302,7 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
   const auto h = static_cast<std::int64_t>(head);
   const TokenPlaces& places = stream.places;
   const cache::Format& format = stream.format;
-  Tile tile{.tokens = std::min(stream.step(), tokens - first),
+  Tile tile{.tokens = std::min(kTile, tokens - first),
             .values = places.values.data() + first,
             .offset = h * places.next_values,
             .scales = scratch.numbers,
@@ -341,16 +338,15 @@ template <class Body>
 HWY_INLINE void for_each_tile(const Pass& pass, const Stream& stream, const Stream* after,
                               Body&& body) {
   TileScratch scratch;
-  for (std::size_t first = 0; first < pass.tokens; first += stream.step()) {
-    const std::size_t end = first + stream.step();
+  for (std::size_t first = 0; first < pass.tokens; first += kTile) {
+    const std::size_t end = first + kTile;
     const bool last = end >= pass.tokens;
     const Stream* const next = last ? after : &stream;
     for (std::size_t head = 0; head < pass.heads; ++head) {
       Tile tile = make_tile(stream, head, first, pass.tokens, scratch);
       if (next != nullptr) {
         const std::size_t begin = last ? 0 : end;
-        tile.next = {std::min(next->step(), pass.tokens - begin),
-                     next->places.values.data() + begin,
+        tile.next = {std::min(kTile, pass.tokens - begin), next->places.values.data() + begin,
                      static_cast<std::int64_t>(head) * next->places.next_values,
                      static_cast<std::size_t>(cache::value_bytes(next->format, next->dim))};
         sd::prefetch(next->places.scales[begin] +
