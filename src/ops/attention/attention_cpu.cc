@@ -261,37 +261,35 @@ class Wave {
     for (std::int64_t split = begin; split < end; ++split) {
       std::unordered_map<std::int32_t, std::size_t> unit_of_page;  // by the first page
       for (std::int64_t row = row_; row < last_row_; ++row) {
-        std::int64_t unit = -1;
+        units_.push_back({row, split, {}});
+        std::size_t unit = units_.size() - 1;
         if (last_row_ - row_ > 1 && p_.lengths[row] >= (split + 1) * kAttentionSplit) {
           const auto pages = pages_of(row, split);
-          const auto found = unit_of_page.try_emplace(pages.front(), units_.size());
-          const std::size_t other = found.first->second;
-          if (!found.second && std::ranges::equal(pages, pages_of(units_[other].row, split))) {
-            unit = static_cast<std::int64_t>(other);
-          }
+          std::size_t& known = unit_of_page.try_emplace(pages.front(), unit).first->second;
+          if (std::ranges::equal(pages, pages_of(units_[known].row, split))) unit = known;
+          known = add_row(row, unit);
+        } else {
+          add_row(row, unit);
         }
-        add_row(row, split, unit);
       }
     }
     std::erase_if(units_, [](const Unit& unit) { return unit.queries.empty(); });
   }
 
-  // Adds the queries of a row to `unit`, or to a new one where that is -1 or full.
-  void add_row(std::int64_t row, std::int64_t split, std::int64_t unit) {
+  // Adds the queries of a row to a unit, and to new ones when it is full. The last of them.
+  std::size_t add_row(std::int64_t row, std::size_t unit) {
+    const std::int64_t split = units_[unit].split;
     const std::int64_t begin = std::max(p_.query_starts[row], first_) - first_;
     const std::int64_t end = std::min(p_.query_starts[row + 1], first_ + count_) - first_;
-    if (unit < 0) {
-      unit = std::ssize(units_);
-      units_.push_back({row, split, {}});
-    }
     for (std::int64_t q = begin; q < end; ++q) {
       if (!reaches(sight(q), split)) continue;
-      if (units_[static_cast<std::size_t>(unit)].queries.size() == kUnitQueries) {
-        unit = std::ssize(units_);
+      if (units_[unit].queries.size() == kUnitQueries) {
+        unit = units_.size();
         units_.push_back({row, split, {}});
       }
-      units_[static_cast<std::size_t>(unit)].queries.push_back(q);
+      units_[unit].queries.push_back(q);
     }
+    return unit;
   }
 
   // KV heads that one task works on: all, as they are neighbours in a page, unless that leaves

@@ -242,13 +242,16 @@ TEST(CachedAttention, QueriesThatSeeNothing) {
       {.layers = small_group(), .query_heads = 2, .rows = {{.length = 3, .queries = 0}, {}}});
 }
 
-// Far scores: one token takes all the weight and none of it overflows.
+// Scores up to 16 and more: few tokens take all the weight, and nothing overflows.
 TEST(CachedAttention, LargeScores) {
-  check_scene({.layers = small_group(),
-               .query_heads = 4,
-               .rows = {{.length = 200, .queries = 2}},
-               .scale = 0.5,
-               .soft_cap = 100});
+  Scene scene{.layers = small_group(),
+              .query_heads = 4,
+              .rows = {{.length = 600, .queries = 2}, {.length = 30, .seed = 2}},
+              .key_scale = 4};
+  check_scene(scene);
+  scene.key_scale = 1000;
+  scene.soft_cap = 15;
+  check_scene(scene);
 }
 
 }  // namespace
