@@ -113,6 +113,7 @@ std::vector<AttentionProblem> attention_problems(Device device, cases::Tier tier
   list.push_back(gqa(device, "k8v4", 32, 8, 128, batch, 2 * tokens));
   list.push_back(gqa(device, "fp8", 32, 8, 128, batch, 2 * tokens));
   list.push_back(gqa(device, "bf16", 32, 32, 128, batch, tokens / 4));
+  list.push_back(gqa(device, "int8", 32, 32, 128, batch, tokens / 2));
   list.push_back(gqa(device, "f32", 32, 8, 128, batch, tokens / 2));
   list.push_back(gqa(device, "bf16", 64, 8, 64, batch, 2 * tokens));
   list.push_back(gqa(device, "bf16", 32, 8, 128, 64, 512));
