@@ -35,6 +35,10 @@ KvCacheOptions checked_options(KvCacheOptions options) {
            "one number for each of " + std::to_string(options.layout.groups.size()) + " groups",
            std::ssize(options.pool_pages));
   }
+  if (options.page_locked && options.device.is_cuda()) {
+    throw InvalidArgument("kv_cache: page_locked: expected a device of cpu, got " +
+                          name_of(options.device));
+  }
   std::int64_t least = 1;
   for (const LayerGroup& group : options.layout.groups) {
     const std::int64_t step = group.page_tokens / std::gcd(least, group.page_tokens);

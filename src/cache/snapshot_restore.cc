@@ -231,7 +231,11 @@ SequenceSet read_sequences(Reader& in, const SnapshotHeader& header, const Layou
 class PageReader {
  public:
   PageReader(Reader& in, const KvCache& cache, const SequenceSet& set, const Arrival& arrival)
-      : in_(in), cache_(cache), set_(set), arrival_(arrival) {}
+      : in_(in),
+        cache_(cache),
+        place_{cache.device(), cache.stream()},
+        set_(set),
+        arrival_(arrival) {}
 
   void read_all() {
     waiting_.resize(set_.page_counts.size());
@@ -249,8 +253,8 @@ class PageReader {
       const std::int64_t waiting = waiting_[at(g)].elements() / cache_.geometry(g).page_bytes;
       const std::int64_t first = set_.page_counts[at(g)] - waiting;
       for (std::int64_t i = 0; i < waiting; ++i) place(g, first + i, waiting_page(g, i));
-      wait_for(cache_.memory(g).device());
     }
+    wait_for(place_);
   }
 
  private:
@@ -259,8 +263,7 @@ class PageReader {
     const std::int64_t bytes = cache_.geometry(g).page_bytes;
     std::int64_t placed = 0;
     while (placed < count && arrival_.has_place(g, placed)) ++placed;
-    const bool on_host = !cache_.memory(g).device().is_cuda();
-    wait_for(cache_.memory(g).device());
+    const bool on_host = !place_.device.is_cuda();
     Tensor staging = Tensor::empty({on_host ? 0 : bytes}, DType::u8);
     waiting_[at(g)] = Tensor::empty({count - placed, bytes}, DType::u8);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -279,12 +282,12 @@ class PageReader {
   }
 
   void place(std::int64_t g, std::int64_t number, const std::byte* content) const {
-    queue_copy(cache_.memory(g).device(), arrival_.place_of(g, number), Device::cpu(), content,
-               cache_.geometry(g).page_bytes);
+    queue_copy(place_, arrival_.place_of(g, number), {}, content, cache_.geometry(g).page_bytes);
   }
 
   Reader& in_;
   const KvCache& cache_;
+  Place place_;
   const SequenceSet& set_;
   const Arrival& arrival_;
   std::vector<Tensor> waiting_;  // [group]

@@ -122,18 +122,18 @@ class PageCopies {
   PageCopies(const KvCache& cache, std::int64_t g)
       : group_(cache.layout().groups[at(g)]),
         geometry_(cache.geometry(g)),
-        memory_(cache.memory(g)),
+        memory_(static_cast<const std::byte*>(cache.memory(g).data())),
+        place_{cache.device(), cache.stream()},
         padded_(geometry_.page_bytes != group_.page_tokens * token_bytes(group_)) {
-    if (memory_.device().is_cuda()) fetched_.resize(at(geometry_.page_bytes));
-    wait_for(memory_.device());
+    if (place_.device.is_cuda()) fetched_.resize(at(geometry_.page_bytes));
   }
 
   std::span<const std::byte> of(const PageOrigin& origin) {
     const std::int64_t bytes = geometry_.page_bytes;
-    const auto* page = static_cast<const std::byte*>(memory_.data()) + origin.page.index * bytes;
-    if (memory_.device().is_cuda()) {
-      queue_copy(Device::cpu(), fetched_.data(), memory_.device(), page, bytes);
-      wait_for(memory_.device());
+    const std::byte* page = memory_ + origin.page.index * bytes;
+    if (place_.device.is_cuda()) {
+      queue_copy({}, fetched_.data(), place_, page, bytes);
+      wait_for(place_);
       page = fetched_.data();
     }
     // Slots without tokens, and gaps between sections, may hold what other sequences left.
@@ -148,7 +148,8 @@ class PageCopies {
  private:
   const LayerGroup& group_;
   const PageGeometry& geometry_;
-  const Tensor& memory_;
+  const std::byte* memory_;
+  Place place_;
   bool padded_;
   std::vector<std::byte> fetched_;
   std::vector<std::byte> clean_;

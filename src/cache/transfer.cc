@@ -26,14 +26,13 @@ void check(const KvCache& from, const KvCache& to, const char* what) {
 // Pages that lie side by side in both caches go in one copy.
 void copy_pages(const KvCache& from, const GatheredSet& gathered, const KvCache& to,
                 const Arrival& arrival) {
+  const Place source{from.device(), from.stream()};
+  const Place destination{to.device(), to.stream()};
+  wait_for(source);
   for (std::int64_t g = 0; g < from.groups(); ++g) {
     const std::vector<PageOrigin>& origins = gathered.origins[at(g)];
     const std::int64_t bytes = from.geometry(g).page_bytes;
     const auto* memory = static_cast<const std::byte*>(from.memory(g).data());
-    const Device source = from.memory(g).device();
-    const Device destination = to.memory(g).device();
-    wait_for(source);
-    wait_for(destination);
     std::int64_t end = 0;
     for (std::int64_t begin = 0; begin < std::ssize(origins); begin = end) {
       const std::int64_t first = origins[at(begin)].page.index;
@@ -45,9 +44,9 @@ void copy_pages(const KvCache& from, const GatheredSet& gathered, const KvCache&
       }
       queue_copy(destination, place, source, memory + first * bytes, (end - begin) * bytes);
     }
-    wait_for(source);
-    wait_for(destination);
   }
+  wait_for(source);
+  wait_for(destination);
 }
 
 std::vector<SequenceId> copy(const KvCache& from, std::span<const SequenceId> ids, KvCache& to,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/append_bench.h"
+#include "bench/attention_bench.h"
 #include "bench/cache_bench.h"
 #include "bench/fork_join.h"
 #include "bench/machine.h"
@@ -208,6 +209,43 @@ bool bench_operators(const BenchOptions& options, const std::vector<std::string>
   return right;
 }
 
+// False when a result was wrong.
+bool bench_attention(const BenchOptions& options, Json& document) {
+  const std::vector<bench::AttentionProblem> problems =
+      bench::attention_problems(parse_device(options.device), cases::parse_tier(options.tier));
+  for (const bench::AttentionProblem& problem : problems) {
+    bench::check_attention_memory(session_options(options), problem);
+  }
+  auto progress = std::make_unique<Progress>();
+  progress->show("measuring the copy rate");
+  bench::Session session(session_options(options));
+  bench::AttentionBench bench(session);
+  session.start();
+  progress = nullptr;
+  document["threads"] = session.context().threads();
+  document["ceiling"] = ceiling_json(session.ceiling());
+  document["peer_versions"] = bench.peers();
+  document["explanation"] = bench::AttentionBench::explanation();
+  document["rows"] = Json::array();
+  if (!options.json) {
+    print_bench_header(session, bench.peers());
+    print(bench::AttentionBench::explanation() + "\n\n");
+    print_headings();
+  }
+  bool right = true;
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    progress = std::make_unique<Progress>();
+    progress->show(fmt::format("[{}/{}] decode_attention {} {}", i + 1, problems.size(),
+                               problems[i].heads, problems[i].format));
+    const bench::BenchRow row = bench.measure(problems[i]);
+    progress = nullptr;
+    right = right && row.right;
+    document["rows"].push_back(row_json(row));
+    if (!options.json) print_row(row);
+  }
+  return right;
+}
+
 void bench_fork_join(const BenchOptions& options, Json& document) {
   Progress progress;
   const int rounds = options.rounds > 0 ? options.rounds : 15;
@@ -279,6 +317,10 @@ void check(const BenchOptions& options) {
   if (options.op == "kv_cache" && parse_device(options.device).is_cuda()) {
     throw InvalidArgument("bench: --device: expected cpu for kv_cache, got " + options.device);
   }
+  if (options.op == "decode_attention" && (options.rows > 0 || !options.dtype.empty())) {
+    throw InvalidArgument(
+        "bench: --rows, --cols and --dtype: not for decode_attention, whose cases are listed");
+  }
   if (!options.dtype.empty()) {
     const DType dtype = parse_dtype(options.dtype);
     const bool is_float =
@@ -305,6 +347,21 @@ void check(const BenchOptions& options) {
   }
 }
 
+// The operators that are measured case by case.
+std::vector<std::string> operators_of(const BenchOptions& options) {
+  if (options.op == "append") {
+    std::vector<std::string> names;
+    for (const bench::AppendFormat& format : bench::append_formats()) names.push_back(format.name);
+    return names;
+  }
+  if (options.op == "all") {
+    // Logits are never f64.
+    if (options.dtype == "f64") return {"layer_norm", "rms_norm"};
+    return {"layer_norm", "rms_norm", "softmax_topk", "sample"};
+  }
+  return {options.op};
+}
+
 int run_bench(const BenchOptions& options) {
   check(options);
   if (!options.simd.empty()) set_simd_target(options.simd);
@@ -315,27 +372,20 @@ int run_bench(const BenchOptions& options) {
   wanted.workspace_bytes = 0;
   const Context probe(wanted);
   Json document = header_json(options);
-  std::vector<std::string> operators;
-  if (options.op == "append") {
-    for (const bench::AppendFormat& format : bench::append_formats()) {
-      operators.push_back(format.name);
-    }
-  } else if (options.op == "all") {
-    operators = {"layer_norm", "rms_norm"};
-    // Logits are never f64.
-    if (options.dtype != "f64") operators.insert(operators.end(), {"softmax_topk", "sample"});
-  } else if (options.op != "fork_join" && options.op != "kv_cache") {
-    operators = {options.op};
-  }
   bool right = true;
-  if (!operators.empty()) right = bench_operators(options, operators, document);
-  const bool fork_join =
-      options.op == "fork_join" || (options.op == "all" && options.device == "cpu");
-  if (fork_join) {
-    if (!options.json && !operators.empty()) print("\n");
+  if (options.op == "decode_attention") {
+    right = bench_attention(options, document);
+  } else if (options.op == "kv_cache") {
+    bench_kv_cache(options, document);
+  } else if (options.op == "fork_join") {
+    bench_fork_join(options, document);
+  } else {
+    right = bench_operators(options, operators_of(options), document);
+  }
+  if (options.op == "all" && options.device == "cpu") {
+    if (!options.json) print("\n");
     bench_fork_join(options, document);
   }
-  if (options.op == "kv_cache") bench_kv_cache(options, document);
   if (options.json) print_json(document);
   return right ? kOk : kNo;
 }
@@ -346,10 +396,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* verb = app.add_subcommand("bench", "Time the operators against the floor and peers");
   verb->add_option("op", options->op,
-                   "layer_norm, rms_norm, softmax_topk, sample, append, kv_cache, fork_join or all "
-                   "(the default: all but append and kv_cache)")
-      ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "append",
-                             "kv_cache", "fork_join", "all"}));
+                   "layer_norm, rms_norm, softmax_topk, sample, fork_join or all of them (the "
+                   "default); append, decode_attention, kv_cache")
+      ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all",
+                             "append", "decode_attention", "kv_cache"}));
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
       ->check(CLI::IsMember({"smoke", "full"}));

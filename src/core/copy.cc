@@ -6,14 +6,16 @@
 
 namespace touchstone {
 
-void wait_for(Device device) {
-  if (device.is_cuda()) cuda::synchronize_device(device.index);
+void wait_for(const Place& place) {
+  if (place.device.is_cuda()) cuda::synchronize(place.device.index, place.stream);
 }
 
-void queue_copy(Device to, void* dst, Device from, const void* src, std::int64_t bytes) {
+void queue_copy(const Place& to, void* dst, const Place& from, const void* src,
+                std::int64_t bytes) {
   if (bytes == 0) return;
-  if (to.is_cuda() || from.is_cuda()) {
-    cuda::copy(to, dst, from, src, bytes, nullptr);
+  if (to.device.is_cuda() || from.device.is_cuda()) {
+    void* stream = to.device.is_cuda() ? to.stream : from.stream;
+    cuda::copy(to.device, dst, from.device, src, bytes, stream);
   } else {
     std::memcpy(dst, src, static_cast<std::size_t>(bytes));
   }

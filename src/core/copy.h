@@ -7,11 +7,17 @@
 
 namespace touchstone {
 
-// Waits for everything that was queued on the device, on any stream. The CPU queues nothing.
-void wait_for(Device device);
+// A device and, on CUDA, the stream in whose order its memory is used.
+struct Place {
+  Device device{};
+  void* stream = nullptr;  // cudaStream_t; null = the default stream
+};
 
-// Complete at once between CPU memories; otherwise when wait_for has returned for both devices. The
-// memory must not be in use by work that is queued: wait for the devices before the first copy.
-void queue_copy(Device to, void* dst, Device from, const void* src, std::int64_t bytes);
+// Waits for everything that was queued on the stream. The CPU queues nothing.
+void wait_for(const Place& place);
+
+// Complete at once between CPU memories. Otherwise queued on the stream of `to`, or of `from` where
+// `to` is the CPU; between two streams the caller waits for `from` first.
+void queue_copy(const Place& to, void* dst, const Place& from, const void* src, std::int64_t bytes);
 
 }  // namespace touchstone

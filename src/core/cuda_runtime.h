@@ -26,6 +26,5 @@ void copy(Device dst_device, void* dst, Device src_device, const void* src, std:
 void fill_zero(int device, void* dst, std::int64_t bytes, void* stream);
 
 void synchronize(int device, void* stream);
-void synchronize_device(int device);
 
 }  // namespace touchstone::cuda

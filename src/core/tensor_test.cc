@@ -260,13 +260,12 @@ TEST(Copy, BetweenAnyTwoDevices) {
   for (std::int32_t& value : from.values<std::int32_t>()) value = 7;
   Tensor there = Tensor::zeros({100}, DType::i32, test::test_device());
   Tensor back = Tensor::zeros({100}, DType::i32);
-  wait_for(test::test_device());
-  queue_copy(there.device(), there.data(), from.device(), from.data(), from.bytes() - 4);
-  queue_copy(back.device(), back.data(), there.device(), there.data(), back.bytes());
-  wait_for(test::test_device());
+  queue_copy({there.device()}, there.data(), {from.device()}, from.data(), from.bytes() - 4);
+  queue_copy({back.device()}, back.data(), {there.device()}, there.data(), back.bytes());
+  wait_for({there.device()});
   EXPECT_EQ(back.values<std::int32_t>()[98], 7);
   EXPECT_EQ(back.values<std::int32_t>()[99], 0);
-  queue_copy(Device::cpu(), nullptr, Device::cpu(), nullptr, 0);
+  queue_copy({}, nullptr, {}, nullptr, 0);
 }
 
 TEST(TensorMemory, HugeAllocations) {

@@ -72,9 +72,5 @@ void synchronize(int device, void* stream) {
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
 }
 
-void synchronize_device(int device) {
-  const DeviceScope scope(device);
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-}
 
 }  // namespace touchstone::cuda

@@ -33,6 +33,5 @@ void fill_zero(int /*device*/, void* /*dst*/, std::int64_t /*bytes*/, void* /*st
 
 void synchronize(int /*device*/, void* /*stream*/) { refuse(); }
 
-void synchronize_device(int /*device*/) { refuse(); }
 
 }  // namespace touchstone::cuda

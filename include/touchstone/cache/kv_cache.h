@@ -32,7 +32,7 @@ struct KvCacheOptions {
   // Pages of each group, e.g. from pool_pages_for. To store every sequence contiguously, set
   // page_tokens to the longest length: one page per sequence.
   std::vector<std::int64_t> pool_pages{};
-  // Pages in page-locked memory of the host: for a cache that holds what does not fit on a GPU (see
+  // Of a cache on the CPU: pages in page-locked memory, for what does not fit on a GPU (see
   // transfer.h). Unsupported in a build without CUDA.
   bool page_locked = false;
   // Tokens of a block of the prefix index: a multiple of every page_tokens. 0 = the least.
