@@ -20,6 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::ScalableTag<float>;
 using Words = hn::RebindToSigned<Floats>;
+using Codes = hn::RebindToUnsigned<Floats>;
 
 // ---- rotation ----------------------------------------------------------------------------------
 
@@ -54,12 +55,10 @@ HWY_INLINE void rotate_vector(float* x, std::size_t dim) {
       hn::StoreU(v, d4, x + i);
     }
     for (std::size_t distance = 4; distance < block; distance *= 2) {
-      if (distance >= hn::Lanes(Floats())) {
-        combine_apart(Floats(), x, dim, distance);
-      } else if (distance == 8) {
-        combine_apart(hn::CappedTag<float, 8>(), x, dim, distance);
-      } else {
+      if (distance == 4) {
         combine_apart(d4, x, dim, distance);
+      } else {
+        combine_apart(hn::CappedTag<float, 8>(), x, dim, distance);
       }
     }
     const float factor = rotation_factor(static_cast<std::int64_t>(block));
@@ -107,18 +106,27 @@ HWY_INLINE GroupExtremes extremes(const float* x, std::size_t count) {
   return result;
 }
 
-// encode_fp8_e4m3 of lanes that are not NaN.
-HWY_INLINE hn::Vec<Words> fp8_codes(hn::Vec<Floats> v) {
+// nearest() of lanes below 2^22 in magnitude, in the low bits of each lane: a float of this size
+// has no bits for a fraction, so the addition rounds.
+template <int kOffset = 0>
+HWY_INLINE hn::Vec<Codes> nearest_bits(hn::Vec<Floats> v) {
+  constexpr float kNoFraction = 0x1.8p23F;
+  return hn::BitCast(Codes(), hn::Add(v, hn::Set(Floats(), kNoFraction + kOffset)));
+}
+
+// encode_fp8_e4m3 of lanes that are not NaN, in the low 8 bits.
+HWY_INLINE hn::Vec<Codes> fp8_codes(hn::Vec<Floats> v) {
   const Floats d;
-  const Words di;
-  const auto magnitude = hn::BitCast(di, hn::Abs(v));
-  const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(di, v)), hn::Set(di, 0x80));
-  const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(di, 1));
-  const auto rounded = hn::Add(hn::Add(magnitude, hn::Set(di, 0x7ffff)), odd);
-  const auto normal = hn::Sub(hn::ShiftRight<20>(rounded), hn::Set(di, (127 - 7) << 3));
-  const auto subnormal = hn::NearestInt(hn::Mul(hn::Abs(v), hn::Set(d, 0x1p9F)));
-  const auto below = hn::Lt(magnitude, hn::Set(di, 0x3c800000));
-  const auto code = hn::IfThenElse(below, subnormal, hn::Min(normal, hn::Set(di, 0x7e)));
+  const Codes du;
+  const auto magnitude = hn::BitCast(du, hn::Abs(v));
+  const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(du, v)), hn::Set(du, 0x80));
+  const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(du, 1));
+  const auto rounded = hn::Add(hn::Add(magnitude, hn::Set(du, 0x7ffff)), odd);
+  const auto normal = hn::Sub(hn::ShiftRight<20>(rounded), hn::Set(du, (127 - 7) << 3));
+  const auto subnormal = nearest_bits(hn::Mul(hn::Abs(v), hn::Set(d, 0x1p9F)));
+  const auto below = hn::Lt(hn::Abs(v), hn::Set(d, 0x1p-6F));
+  const auto code =
+      hn::IfThenElse(hn::RebindMask(du, below), subnormal, hn::Min(normal, hn::Set(du, 0x7e)));
   return hn::Or(code, sign);
 }
 
@@ -127,12 +135,12 @@ template <Encoding kEncoding, bool kAsymmetric>
 HWY_INLINE void group_codes(const float* x, std::size_t count, Quantizer with,
                             std::uint8_t* codes) {
   constexpr Format kFormat{.encoding = kEncoding, .asymmetric = kAsymmetric};
+  constexpr int kOffset = kEncoding == Encoding::int4 && !kAsymmetric ? 8 : 0;
   if (!(with.reciprocal > 0)) {
     std::fill(codes, codes + count, encode_value(kFormat, with, 0));
     return;
   }
   const Floats d;
-  const Words di;
   const hn::Rebind<std::uint8_t, Floats> d8;
   const std::size_t lanes = hn::Lanes(d);
   const auto reciprocal = hn::Set(d, with.reciprocal);
@@ -146,15 +154,10 @@ HWY_INLINE void group_codes(const float* x, std::size_t count, Quantizer with,
     if constexpr (kAsymmetric) v = hn::Sub(v, minimum);
     v = hn::Mul(v, reciprocal);
     if constexpr (kEncoding == Encoding::fp8_e4m3) {
-      hn::StoreU(hn::DemoteTo(d8, fp8_codes(v)), d8, codes + i);
+      hn::StoreU(hn::TruncateTo(d8, fp8_codes(v)), d8, codes + i);
     } else {
-      auto code = hn::NearestInt(hn::Min(hn::Max(v, floor), ceiling));
-      if constexpr (kEncoding == Encoding::int4 && !kAsymmetric) {
-        code = hn::Add(code, hn::Set(di, 8));
-      } else if constexpr (!kAsymmetric) {
-        code = hn::And(code, hn::Set(di, 0xff));
-      }
-      hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
+      v = hn::Min(hn::Max(v, floor), ceiling);
+      hn::StoreU(hn::TruncateTo(d8, nearest_bits<kOffset>(v)), d8, codes + i);
     }
   }
   for (; i < count; ++i) codes[i] = encode_value(kFormat, with, x[i]);

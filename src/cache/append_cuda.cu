@@ -93,28 +93,31 @@ __device__ void rotate_chunk(float (&x)[kChunk], unsigned block) {
   for (float& value : x) value = rotation_scaled(value, factor);
 }
 
+// What follows stores chunk number `chunk` of the vector at `to`.
 template <class T>
-__device__ void store_halves(const float (&x)[kChunk], std::byte* to) {
+__device__ void store_halves(const float (&x)[kChunk], std::byte* to, unsigned chunk) {
   std::uint32_t words[kChunk / 2];
 #pragma unroll
   for (int i = 0; i < kChunk / 2; ++i) {
     words[i] = stored_bits<T>(x[2 * i]) | stored_bits<T>(x[2 * i + 1]) << 16;
   }
-  auto* vectors = reinterpret_cast<uint4*>(to);
+  auto* vectors = reinterpret_cast<uint4*>(to) + chunk * 2;
   vectors[0] = {words[0], words[1], words[2], words[3]};
   vectors[1] = {words[4], words[5], words[6], words[7]};
 }
 
-__device__ void store_floats(const float (&x)[kChunk], std::byte* to) {
+__device__ void store_floats(const float (&x)[kChunk], std::byte* to, unsigned chunk) {
+  auto* vectors = reinterpret_cast<float4*>(to) + chunk * 4;
 #pragma unroll
-  for (int i = 0; i < kChunk / 4; ++i) {
-    reinterpret_cast<float4*>(to)[i] = {with_quiet_nan(x[4 * i]), with_quiet_nan(x[4 * i + 1]),
-                                        with_quiet_nan(x[4 * i + 2]), with_quiet_nan(x[4 * i + 3])};
+  for (int i = 0; i < 4; ++i) {
+    vectors[i] = {with_quiet_nan(x[4 * i]), with_quiet_nan(x[4 * i + 1]),
+                  with_quiet_nan(x[4 * i + 2]), with_quiet_nan(x[4 * i + 3])};
   }
 }
 
 template <Encoding kEncoding, bool kAsymmetric>
-__device__ void store_codes(const float (&x)[kChunk], Quantizer with, std::byte* to) {
+__device__ void store_codes(const float (&x)[kChunk], Quantizer with, std::byte* to,
+                            unsigned chunk) {
   constexpr Format kFormat{.encoding = kEncoding, .asymmetric = kAsymmetric};
   constexpr int kBits = kEncoding == Encoding::int4 ? 4 : 8;
   constexpr int kPerWord = 32 / kBits;
@@ -125,29 +128,29 @@ __device__ void store_codes(const float (&x)[kChunk], Quantizer with, std::byte*
                            << (i % kPerWord * kBits);
   }
   if constexpr (kBits == 4) {
-    *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
+    reinterpret_cast<uint2*>(to)[chunk] = {words[0], words[1]};
   } else {
-    *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+    reinterpret_cast<uint4*>(to)[chunk] = {words[0], words[1], words[2], words[3]};
   }
 }
 
 __device__ void store_chunk(const AppendPart& part, const float (&x)[kChunk], Quantizer with,
-                            std::byte* to) {
+                            std::byte* to, unsigned chunk) {
   switch (part.format.encoding) {
     case Encoding::f32:
-      return store_floats(x, to);
+      return store_floats(x, to, chunk);
     case Encoding::bf16:
-      return store_halves<Bf16>(x, to);
+      return store_halves<Bf16>(x, to, chunk);
     case Encoding::f16:
-      return store_halves<F16>(x, to);
+      return store_halves<F16>(x, to, chunk);
     case Encoding::int8:
-      return part.format.asymmetric ? store_codes<Encoding::int8, true>(x, with, to)
-                                    : store_codes<Encoding::int8, false>(x, with, to);
+      return part.format.asymmetric ? store_codes<Encoding::int8, true>(x, with, to, chunk)
+                                    : store_codes<Encoding::int8, false>(x, with, to, chunk);
     case Encoding::int4:
-      return part.format.asymmetric ? store_codes<Encoding::int4, true>(x, with, to)
-                                    : store_codes<Encoding::int4, false>(x, with, to);
+      return part.format.asymmetric ? store_codes<Encoding::int4, true>(x, with, to, chunk)
+                                    : store_codes<Encoding::int4, false>(x, with, to, chunk);
     case Encoding::fp8_e4m3:
-      return store_codes<Encoding::fp8_e4m3, false>(x, with, to);
+      return store_codes<Encoding::fp8_e4m3, false>(x, with, to, chunk);
   }
 }
 
@@ -182,14 +185,13 @@ __device__ void append_chunk(const Slice& slice, const AppendPart& part, unsigne
     join_lanes(extremes, lanes);
     const GroupScale scale = scale_of(part.format, extremes);
     with = quantizer_of(scale);
-    if (stores && chunk % lanes == 0) {
+    if (stores && (chunk & (lanes - 1)) == 0) {
       store_scale(part.format, page + part.scales_at + row * part.scale_bytes, chunk / lanes,
                   scale);
     }
   }
   if (!stores) return;
-  const std::int64_t within = chunk * part.value_bytes / chunks;
-  store_chunk(part, x, with, page + part.values_at + row * part.value_bytes + within);
+  store_chunk(part, x, with, page + part.values_at + row * part.value_bytes, chunk);
 }
 
 struct RegistersParams {

@@ -99,8 +99,11 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"bench --simd MMX", "MMX"},
         Mistake{"bench layer_norm --impl fastest", "expected one of simd, plain, got 'fastest'"},
         Mistake{"bench sample --impl fastest", "got 'fastest'"},
-        Mistake{"bench sample --dtype f64", "got f64"}, Mistake{"bench --k 0", "--k"},
-        Mistake{"bench --rows 5", "both or neither"},
+        Mistake{"bench sample --dtype f64", "got f64"},
+        Mistake{"bench append --dtype f64", "got f64"},
+        Mistake{"bench append --impl fastest", "got 'fastest'"},
+        Mistake{"bench append --rows 4 --cols 100", "multiple of 128"},
+        Mistake{"bench --k 0", "--k"}, Mistake{"bench --rows 5", "both or neither"},
         Mistake{"bench --rows 99999999999999999999 --cols 2", "'99999999999999999999'"},
         Mistake{"info --op softmax", "softmax"}, Mistake{"info --op layer_norm --dtype f33", "f33"},
         Mistake{"info --op layer_norm --dtype i8", "i8"},
@@ -117,6 +120,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Mistake{"bench layer_norm --rows 10000000 --cols 10000000",
                             "MiB are available"},
                     Mistake{"bench sample --rows 10000000 --cols 10000000", "MiB"},
+                    Mistake{"bench append --rows 1000000000 --cols 1024", "MiB"},
+                    Mistake{"bench append --rows 4294967296 --cols 4294967296", "64 bits"},
                     Mistake{"bench softmax_topk --rows 4294967296 --cols 4294967296", "64 bits"},
                     Mistake{"bench layer_norm --rows 1000000000 --cols 1000000000", "64 bits"},
                     Mistake{"bench rms_norm --rows 4294967296 --cols 4294967296", "64 bits"}));
@@ -238,6 +243,21 @@ TEST(Cli, BenchRowsOfSelections) {
     EXPECT_EQ(row.at("peers").size(), 2U);
     EXPECT_GT(row.at("read_floor_us").get<double>(), 0);
   }
+}
+
+TEST(Cli, BenchRowsOfAppend) {
+  const Result result = touchstone(
+      "bench append --rows 20 --cols 256 --dtype bf16 --regime cache --rounds 1 --threads 2 "
+      "--peers naive --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  const json document = json::parse(result.out);
+  ASSERT_EQ(document.at("rows").size(), 5U);
+  for (const json& row : document.at("rows")) expect_row(row);
+  const json& int8 = document.at("rows").at(1);
+  EXPECT_EQ(int8.at("op"), "append_int8");
+  // K and V: two bytes in, one byte out, and a scale of two bytes for each 32.
+  EXPECT_EQ(int8.at("bytes"), 2 * 20 * (256 * 3 + 256 / 32 * 2));
 }
 
 TEST(Cli, BenchGoesOnWithoutTorch) {

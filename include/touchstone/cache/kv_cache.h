@@ -112,6 +112,7 @@ class KvCache {
   std::int64_t length(SequenceId id) const { return sequence(id).length; }
   const Layout& layout() const { return options_.layout; }
   Device device() const { return options_.device; }
+  void* stream() const { return options_.stream; }
   std::int64_t groups() const { return static_cast<std::int64_t>(groups_.size()); }
   const PageGeometry& geometry(std::int64_t group) const;
   const PagePool& pool(std::int64_t group) const;
