@@ -10,7 +10,7 @@ constexpr char kOurName[] = "touchstone";
 constexpr std::int64_t kNaiveQueries = 16;
 
 int sets_of(const AttentionProblem& problem) {
-  return sets_for(problem.device, cases::Regime::memory, problem.minimal_bytes());
+  return sets_for(problem.device, problem.regime, problem.minimal_bytes());
 }
 
 std::string chosen_implementation(Context& context, const AttentionData& data) {
@@ -93,6 +93,7 @@ BenchRow AttentionBench::measure(const AttentionProblem& problem) {
   row.device = problem.device;
   row.rows = problem.batch;
   row.cols = problem.tokens;
+  row.regime = problem.regime;
   row.bytes = problem.minimal_bytes();
   row.sets = sets_of(problem);
 
@@ -115,7 +116,7 @@ BenchRow AttentionBench::measure(const AttentionProblem& problem) {
   });
   enter_peers(contenders, row, problem);
   session_.measure(row, contenders, kOurName);
-  if (!session_.cuda()) {
+  if (!session_.cuda() && problem.regime == cases::Regime::memory) {
     // A step reads, and writes next to nothing.
     row.floor_us = row.read_floor_us;
     row.fraction = row.floor_us / row.us.median;

@@ -123,6 +123,22 @@ std::vector<AttentionProblem> attention_problems(Device device, cases::Tier tier
   return list;
 }
 
+void set_shape(std::vector<AttentionProblem>& problems, std::int64_t batch, std::int64_t tokens,
+               cases::Regime regime) {
+  std::vector<AttentionProblem> result;
+  for (AttentionProblem& problem : problems) {
+    const bool known = std::ranges::any_of(result, [&](const AttentionProblem& other) {
+      return other.heads == problem.heads && other.format == problem.format;
+    });
+    if (known || problem.shared > 0) continue;
+    problem.batch = batch;
+    problem.tokens = tokens;
+    problem.regime = regime;
+    result.push_back(problem);
+  }
+  problems = result;
+}
+
 AttentionData::AttentionData(const AttentionProblem& problem, std::int64_t page_tokens,
                              std::int64_t queries, std::uint64_t seed)
     : problem_(problem) {

@@ -24,6 +24,7 @@ struct AttentionProblem {
   std::int64_t tokens = 0;
   std::int64_t shared = 0;  // so many tokens at the beginning are the same pages in all sequences
   Device device{};
+  cases::Regime regime = cases::Regime::memory;
 
   // What has to be read and written: the stored keys and values, scales included, once; query and
   // output.
@@ -32,6 +33,9 @@ struct AttentionProblem {
 
 // The shapes that matter, and those of a short look among them.
 std::vector<AttentionProblem> attention_problems(Device device, cases::Tier tier);
+// The same heads and formats, each once, with other numbers of sequences and tokens.
+void set_shape(std::vector<AttentionProblem>& problems, std::int64_t batch, std::int64_t tokens,
+               cases::Regime regime);
 
 // Pages in shuffled order, filled with encoded noise, and the operands of a call.
 class AttentionData {

@@ -73,6 +73,10 @@ bench::NormBenchOptions norm_options(const BenchOptions& options) {
 bool is_norm(const std::string& op) { return op == "layer_norm" || op == "rms_norm"; }
 bool is_append(const std::string& op) { return op.starts_with("append_"); }
 
+cases::Regime regime_of(const BenchOptions& options) {
+  return options.regime == "cache" ? cases::Regime::cache : cases::Regime::memory;
+}
+
 std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions& options) {
   const DeviceKind device = parse_device(options.device).kind;
   std::optional<DType> dtype;
@@ -86,7 +90,7 @@ std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions&
   }
   cases::Case item;
   item.device = device;
-  item.regime = options.regime == "cache" ? cases::Regime::cache : cases::Regime::memory;
+  item.regime = regime_of(options);
   item.dtype = dtype.value_or(DType::f32);
   item.rows = options.rows;
   item.cols = options.cols;
@@ -211,8 +215,11 @@ bool bench_operators(const BenchOptions& options, const std::vector<std::string>
 
 // False when a result was wrong.
 bool bench_attention(const BenchOptions& options, Json& document) {
-  const std::vector<bench::AttentionProblem> problems =
+  std::vector<bench::AttentionProblem> problems =
       bench::attention_problems(parse_device(options.device), cases::parse_tier(options.tier));
+  if (options.rows > 0) {
+    bench::set_shape(problems, options.rows, options.cols, regime_of(options));
+  }
   for (const bench::AttentionProblem& problem : problems) {
     bench::check_attention_memory(session_options(options), problem);
   }
@@ -317,9 +324,8 @@ void check(const BenchOptions& options) {
   if (options.op == "kv_cache" && parse_device(options.device).is_cuda()) {
     throw InvalidArgument("bench: --device: expected cpu for kv_cache, got " + options.device);
   }
-  if (options.op == "decode_attention" && (options.rows > 0 || !options.dtype.empty())) {
-    throw InvalidArgument(
-        "bench: --rows, --cols and --dtype: not for decode_attention, whose cases are listed");
+  if (options.op == "decode_attention" && !options.dtype.empty()) {
+    throw InvalidArgument("bench: --dtype: not for decode_attention, whose cases have formats");
   }
   if (!options.dtype.empty()) {
     const DType dtype = parse_dtype(options.dtype);

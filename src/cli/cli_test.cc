@@ -101,6 +101,9 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"bench sample --impl fastest", "got 'fastest'"},
         Mistake{"bench sample --dtype f64", "got f64"},
         Mistake{"bench append --dtype f64", "got f64"},
+        Mistake{"bench decode_attention --dtype bf16", "formats"},
+        Mistake{"bench decode_attention --impl fastest", "got 'fastest'"},
+        Mistake{"bench decode_attention --rows 4294967296 --cols 4294967296", "64 bits"},
         Mistake{"bench append --impl fastest", "got 'fastest'"},
         Mistake{"bench append --rows 4 --cols 100", "multiple of 128"},
         Mistake{"bench kv_cache --device cuda", "expected cpu for kv_cache"},
@@ -244,6 +247,25 @@ TEST(Cli, BenchRowsOfSelections) {
     EXPECT_EQ(row.at("peers").size(), 2U);
     EXPECT_GT(row.at("read_floor_us").get<double>(), 0);
   }
+}
+
+TEST(Cli, BenchRowsOfAttention) {
+  const Result result = touchstone(
+      "bench decode_attention --rows 2 --cols 100 --regime cache --rounds 1 --threads 2 "
+      "--peers naive --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  const json document = json::parse(result.out);
+  ASSERT_EQ(document.at("rows").size(), 2U);
+  for (const json& row : document.at("rows")) {
+    expect_row(row);
+    EXPECT_EQ(row.at("heads"), "32/8x128");
+    EXPECT_EQ(row.at("peers").size(), 2U);  // naive and contiguous
+  }
+  const json& bf16 = document.at("rows").at(0);
+  EXPECT_EQ(bf16.at("format"), "bf16");
+  // K and V, a query in bf16, an output in f32.
+  EXPECT_EQ(bf16.at("bytes"), 2 * (100 * 8 * 128 * 2 * 2 + 32 * 128 * (2 + 4)));
 }
 
 TEST(Cli, BenchRowsOfAppend) {
