@@ -1,5 +1,5 @@
-// Decodes forty tokens of three sequences, attention only: the example in docs/ops/cached_attention.md,
-// word for word.
+// Decodes forty tokens of three sequences, attention only: the example in
+// docs/ops/cached_attention.md, word for word.
 // [snippet]
 #include <touchstone/touchstone.h>
 

@@ -72,5 +72,4 @@ void synchronize(int device, void* stream) {
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
 }
 
-
 }  // namespace touchstone::cuda

@@ -33,5 +33,4 @@ void fill_zero(int /*device*/, void* /*dst*/, std::int64_t /*bytes*/, void* /*st
 
 void synchronize(int /*device*/, void* /*stream*/) { refuse(); }
 
-
 }  // namespace touchstone::cuda
