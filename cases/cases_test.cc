@@ -118,7 +118,8 @@ TEST_P(CasesShipped, AKReplacesThoseListedAndShapesAppearOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CasesShipped,
-                         testing::Values("layer_norm", "rms_norm", "sample", "softmax_topk"));
+                         testing::Values("append", "layer_norm", "rms_norm", "sample",
+                                         "softmax_topk"));
 
 TEST(Cases, AnUnknownListIsAnError) {
   EXPECT_EQ(text("no_such_list"), "");

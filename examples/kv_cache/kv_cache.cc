@@ -8,6 +8,7 @@
 
 int main() {
   using namespace touchstone::cache;
+  using touchstone::DType, touchstone::Tensor;
   // Llama-3-8B: 32 layers, 8 KV heads of 128, bf16. Here with int8 keys and four layers only.
   const Layout layout{{{.layers = 4,
                         .kv_heads = 8,
@@ -26,11 +27,16 @@ int main() {
   cache.insert_prefix(start.sequence, prompt);
   for (int i = 0; i < 2; ++i) answers.push_back(cache.fork(start.sequence));
 
+  touchstone::Context context;
   CacheViewBuilder builder(cache);
+  const Tensor k = Tensor::zeros({3, 8, 128}, DType::bf16);  // from the model, layer by layer
+  const Tensor v = Tensor::zeros({3, 8, 128}, DType::bf16);
   for (int step = 0; step < 50; ++step) {
-    cache.reserve(answers, 1);                       // one token for all, or for none
-    const CacheView& view = builder.build(answers);  // what the kernels get
-    if (view.rows != 3) return 1;                    // ... append, attention ...
+    cache.reserve(answers, 1);                                // one token for all, or for none
+    const CacheView& view = builder.build(context, answers);  // what the kernels get
+    for (int layer = 0; layer < 4; ++layer) {
+      append(context, {.cache = view, .layer = layer, .k = k, .v = v});
+    }
     cache.commit(answers, 1);
   }
   std::cout << cache.pool(0).used_pages() << " pages in use, "

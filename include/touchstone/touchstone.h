@@ -1,6 +1,7 @@
 // Everything: the types and every operator.
 #pragma once
 
+#include "touchstone/cache/append.h"        // IWYU pragma: export
 #include "touchstone/cache/cache_view.h"    // IWYU pragma: export
 #include "touchstone/cache/kv_cache.h"      // IWYU pragma: export
 #include "touchstone/cache/layout.h"        // IWYU pragma: export
@@ -8,6 +9,8 @@
 #include "touchstone/cache/planner.h"       // IWYU pragma: export
 #include "touchstone/cache/prefix_index.h"  // IWYU pragma: export
 #include "touchstone/cache/sequence.h"      // IWYU pragma: export
+#include "touchstone/cache/snapshot.h"      // IWYU pragma: export
+#include "touchstone/cache/transfer.h"      // IWYU pragma: export
 #include "touchstone/core/context.h"        // IWYU pragma: export
 #include "touchstone/core/device.h"         // IWYU pragma: export
 #include "touchstone/core/dtype.h"          // IWYU pragma: export

@@ -1,59 +1,38 @@
 // A shadow model that stores tokens per position predicts every read of the cache through a
-// million random operations, at a pool that is full most of the time.
+// million random operations, at a pool that is full most of the time: sequences grow, fork, shrink,
+// are found by prefix, saved, restored, and moved to a second cache and back.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <ostream>
+#include <set>
 #include <vector>
 
+#include "cache/snapshot_test_support.h"
+#include "tests/support/runners.h"
 #include "touchstone/cache/cache_view.h"
-#include "touchstone/cache/kv_cache.h"
+#include "touchstone/cache/transfer.h"
 #include "touchstone/core/checked.h"
-#include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::cache::test {
 namespace {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
 struct Setup {
-  std::int64_t full_page = 0;
-  std::int64_t window_page = 0;
-  std::int64_t window = 0;
-  std::int64_t sinks = 0;
+  TwoGroups sizes{};
   std::int64_t pool_tokens = 0;
 };
 
 void PrintTo(const Setup& setup, std::ostream* out) {
-  *out << "pages of " << setup.full_page << " and " << setup.window_page << " tokens";
+  *out << "pages of " << setup.sizes.full_page << " and " << setup.sizes.window_page << " tokens";
 }
 
-Layout layout_of(const Setup& setup) {
-  const Format int8{.encoding = Encoding::int8};
-  const LayerGroup full{.layers = 1,
-                        .kv_heads = 2,
-                        .k_dim = 2,
-                        .v_dim = 3,
-                        .k = int8,
-                        .page_tokens = setup.full_page};
-  const LayerGroup latent{.layers = 2,
-                          .kv_heads = 1,
-                          .k_dim = 4,
-                          .v_dim = 2,
-                          .k = int8,
-                          .page_tokens = setup.window_page,
-                          .window = setup.window,
-                          .sinks = setup.sinks,
-                          .k_is_v = true};
-  return {{full, latent}};
+KvCacheOptions options_of(const Setup& setup) {
+  return {.layout = layout_of(setup.sizes),
+          .pool_pages = {ceil_div(setup.pool_tokens, setup.sizes.full_page),
+                         ceil_div(setup.pool_tokens, setup.sizes.window_page)}};
 }
 
 // A sequence as it should be: what each position holds follows from the tokens up to it.
@@ -76,40 +55,57 @@ struct Shadow {
   }
 };
 
+// A file, and what must come out of it.
+struct Saved {
+  Bytes file{};
+  std::vector<Shadow> sequences{};
+  std::array<std::int64_t, 2> pages{};  // different ones, of each group
+};
+
 class Fuzz {
  public:
   Fuzz(const Setup& setup, std::uint64_t seed)
-      : layout_(layout_of(setup)),
-        cache_({.layout = layout_,
-                .pool_pages = {ceil_div(setup.pool_tokens, setup.full_page),
-                               ceil_div(setup.pool_tokens, setup.window_page)}}),
+      : cache_(options_of(setup)),
+        host_(options_of(setup)),
+        layout_(cache_.layout()),
         builder_(cache_),
         state_(seed) {}
 
+  // After each operation everything is recounted, after every 1000th all content is read.
   void run(std::int64_t operations) {
     for (std::int64_t i = 0; i < operations && !::testing::Test::HasFailure(); ++i) {
+      const std::uint64_t host_before = host_.generation();
       step();
       ASSERT_TRUE(cache_.counters_consistent()) << "operation " << i;
-      // A full recount after each operation for a while, and all content now and then: after each
-      // it would take an hour.
-      if (i < 5000) {
-        ASSERT_EQ(cache_.find_inconsistency(), "") << "operation " << i;
+      ASSERT_EQ(cache_.find_inconsistency(), "") << "operation " << i;
+      if (host_.generation() != host_before) {
+        ASSERT_TRUE(host_.counters_consistent()) << "operation " << i;
+        ASSERT_EQ(host_.find_inconsistency(), "") << "operation " << i;
       }
       if (i % 1000 == 0) check_everything(i);
     }
     check_everything(operations);
     while (!live_.empty()) release(0);
+    for (const Shadow& shadow : away_) host_.release(shadow.id);
     cache_.evict(1 << 30);
     for (std::int64_t g = 0; g < 2; ++g) {
       EXPECT_EQ(cache_.pool(g).free_pages(), cache_.pool(g).capacity());
+      EXPECT_EQ(host_.pool(g).free_pages(), host_.pool(g).capacity());
     }
     EXPECT_EQ(cache_.prefixes().entries(), 0);
-    const Statistics statistics = cache_.statistics();  // each path was taken
+  }
+
+  void expect_that_each_path_was_taken() const {
+    const Statistics statistics = cache_.statistics();
     EXPECT_GT(statistics.groups[0].evicted, 0);
     EXPECT_GT(statistics.groups[0].copied + statistics.groups[1].copied, 0);
     EXPECT_GT(statistics.prefix_hit_tokens, 0);
     EXPECT_GT(statistics.refused_reservations, 0);
     EXPECT_GT(refused_truncations_, 0);
+    EXPECT_GT(restored_tokens_, 0);
+    EXPECT_GT(refused_restores_, 0);
+    EXPECT_GT(tokens_back_, 0);
+    EXPECT_GT(refused_moves_, 0);
   }
 
  private:
@@ -131,8 +127,11 @@ class Fuzz {
     if (choice < 76) return truncate(any());
     if (choice < 84) return advance(any());
     if (choice < 89) return insert(any());
-    if (choice < 94) return lookup();
-    if (choice < 95) return evict();
+    if (choice < 92) return lookup();
+    if (choice < 93) return evict();
+    if (choice < 94) return save_some();
+    if (choice < 95) return restore_some();
+    if (choice < 97) return pick(0, 1) == 0 ? move_away() : move_back();
     release(pick(0, std::ssize(live_) - 1));
   }
 
@@ -154,7 +153,7 @@ class Fuzz {
     const std::int64_t committed = pick(0, 3) == 0 ? pick(0, tokens) : tokens;
     for (std::int64_t i = 0; i < committed; ++i) {
       shadow.push(static_cast<std::int32_t>(pick(0, 20) == 0 ? 1 : 0));
-      write(shadow, shadow.length() - 1);
+      write_token(cache_, shadow.id, shadow.length() - 1, shadow.history.back());
     }
     cache_.commit(shadow.id, committed);
     read_some(shadow);
@@ -253,39 +252,132 @@ class Fuzz {
     live_.pop_back();
   }
 
+  // Some of the sequences, in random order; their places in `from`.
+  std::vector<std::size_t> some(const std::vector<Shadow>& from) {
+    std::vector<std::size_t> places(from.size());
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      places[i] = i;
+      std::swap(places[i], places[at(pick(0, static_cast<std::int64_t>(i)))]);
+    }
+    places.resize(std::min(places.size(), at(pick(1, 4))));
+    return places;
+  }
+
+  static std::vector<SequenceId> ids_of(const std::vector<Shadow>& shadows) {
+    std::vector<SequenceId> ids(shadows.size());
+    std::ranges::transform(shadows, ids.begin(), &Shadow::id);
+    return ids;
+  }
+
+  // Shadows of sequences that are now elsewhere: other ids, nothing reserved.
+  static std::vector<Shadow> renamed(std::vector<Shadow> shadows, std::span<const SequenceId> ids) {
+    EXPECT_EQ(shadows.size(), ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      shadows[i].id = ids[i];
+      shadows[i].reserved = shadows[i].length();
+    }
+    return shadows;
+  }
+
+  std::array<std::int64_t, 2> distinct_pages(const std::vector<Shadow>& shadows) const {
+    std::set<std::uint32_t> pages[2];
+    for (const Shadow& shadow : shadows) {
+      for (std::size_t g = 0; g < 2; ++g) {
+        const PageTable& table = cache_.sequence(shadow.id).groups[g];
+        const std::int64_t count = ceil_div(shadow.length(), layout_.groups[g].page_tokens);
+        for (std::int64_t i = 0; i < count; ++i) {
+          if (!table.pages[at(i)].empty()) pages[g].insert(table.pages[at(i)].index);
+        }
+      }
+    }
+    return {std::ssize(pages[0]), std::ssize(pages[1])};
+  }
+
+  void save_some() {
+    Saved kept;
+    for (const std::size_t place : some(live_)) kept.sequences.push_back(live_[place]);
+    const std::vector<SequenceId> ids = ids_of(kept.sequences);
+    kept.pages = distinct_pages(kept.sequences);
+    kept.file = saved(cache_, ids);
+    EXPECT_EQ(std::ssize(kept.file), snapshot_bytes(cache_, ids));
+    if (saved_.size() < 4) saved_.emplace_back();
+    saved_[at(pick(0, std::ssize(saved_) - 1))] = std::move(kept);
+  }
+
+  void restore_some() {
+    if (saved_.empty()) return;
+    const Saved& kept = saved_[at(pick(0, std::ssize(saved_) - 1))];
+    if (kept.file.empty() || live_.size() + kept.sequences.size() > 16) return;
+    const State before(cache_);
+    const bool damage = pick(0, 3) == 0;
+    Bytes file = kept.file;
+    if (damage) file[at(pick(0, std::ssize(file) - 1))] ^= std::byte{16};
+    std::vector<SequenceId> ids;
+    try {
+      ids = restored(cache_, file);
+    } catch (const Error&) {
+      before.expect_same(cache_);
+      const Statistics& now = before.statistics;
+      bool fits = true;
+      for (std::size_t g = 0; g < 2; ++g) {
+        fits &= kept.pages[g] <= now.groups[g].free + now.groups[g].cached;
+      }
+      EXPECT_TRUE(damage || !fits);
+      ++refused_restores_;
+      return;
+    }
+    ASSERT_FALSE(damage);
+    for (std::int64_t g = 0; g < 2; ++g) {  // what was shared is shared
+      EXPECT_EQ(cache_.pool(g).used_pages() - before.statistics.groups[at(g)].used,
+                kept.pages[at(g)]);
+    }
+    for (Shadow& shadow : renamed(kept.sequences, ids)) {
+      restored_tokens_ += shadow.length();
+      read_some(shadow);
+      live_.push_back(std::move(shadow));
+    }
+  }
+
+  void move_away() { move_some(cache_, live_, host_, away_); }
+
+  void move_back() {
+    const std::size_t before = live_.size();
+    move_some(host_, away_, cache_, live_);
+    for (std::size_t i = before; i < live_.size(); ++i) {
+      tokens_back_ += live_[i].length();
+      read_some(live_[i]);
+    }
+  }
+
+  void move_some(KvCache& from, std::vector<Shadow>& shadows, KvCache& to,
+                 std::vector<Shadow>& moved) {
+    const std::vector<std::size_t> places = some(shadows);
+    if (places.empty() || moved.size() + places.size() > 16) return;
+    std::vector<Shadow> chosen;
+    chosen.reserve(places.size());
+    for (const std::size_t place : places) chosen.push_back(shadows[place]);
+    const State here(from);
+    const State there(to);
+    std::vector<SequenceId> ids;
+    try {
+      ids = move_sequences(from, ids_of(chosen), to);
+    } catch (const OutOfMemory&) {
+      here.expect_same(from);
+      there.expect_same(to);
+      ++refused_moves_;
+      return;
+    }
+    for (const Shadow& gone : chosen) {
+      EXPECT_THROW(from.length(gone.id), InvalidArgument);
+      std::erase_if(shadows, [&](const Shadow& shadow) { return shadow.id == gone.id; });
+    }
+    for (Shadow& shadow : renamed(std::move(chosen), ids)) moved.push_back(std::move(shadow));
+  }
+
   bool readable(const Shadow& shadow, std::int64_t g, std::int64_t position) const {
     const LayerGroup& group = layout_.groups[at(g)];
     const std::int64_t page = position / group.page_tokens;
     return page < ceil_div(group.sinks, group.page_tokens) || page >= shadow.kept_from[g];
-  }
-
-  // Calls visit(offset, bytes, expected) for each vector and its scales of one token in a page.
-  template <class Visit>
-  void each_piece(std::int64_t g, std::int64_t position, std::uint64_t history, Visit visit) const {
-    const LayerGroup& group = layout_.groups[at(g)];
-    const PageGeometry& geometry = cache_.geometry(g);
-    for (std::int64_t layer = 0; layer < group.layers; ++layer) {
-      for (std::int64_t head = 0; head < group.kv_heads; ++head) {
-        const TokenOffsets offsets =
-            token_offsets(group, geometry, layer, head, position % group.page_tokens);
-        const std::uint64_t word =
-            mix(history + static_cast<std::uint64_t>(g * 64 + layer * 8 + head));
-        visit(offsets.k_values, value_bytes(group.k, group.k_dim), word);
-        visit(offsets.k_scales, scale_bytes(group.k, group.k_dim), word >> 32);
-        if (group.k_is_v) continue;
-        visit(offsets.v_values, value_bytes(group.v, group.v_dim), ~word);
-      }
-    }
-  }
-
-  void write(const Shadow& shadow, std::int64_t position) {
-    for (std::int64_t g = 0; g < 2; ++g) {
-      const std::span<std::byte> page = cache_.writable_page_at(shadow.id, g, position);
-      each_piece(g, position, shadow.history[at(position)],
-                 [&](std::int64_t offset, std::int64_t bytes, std::uint64_t word) {
-                   std::memcpy(page.subspan(at(offset), at(bytes)).data(), &word, at(bytes));
-                 });
-    }
   }
 
   void read(const Shadow& shadow, std::int64_t g, std::int64_t position) const {
@@ -293,14 +385,8 @@ class Fuzz {
       EXPECT_THROW(cache_.page_at(shadow.id, g, position), InvalidArgument);
       return;
     }
-    const std::span<const std::byte> page = cache_.page_at(shadow.id, g, position);
-    bool same = true;
-    each_piece(g, position, shadow.history[at(position)],
-               [&](std::int64_t offset, std::int64_t bytes, std::uint64_t word) {
-                 same &=
-                     std::memcmp(page.subspan(at(offset), at(bytes)).data(), &word, at(bytes)) == 0;
-               });
-    ASSERT_TRUE(same) << "group " << g << " position " << position << " of " << shadow.length();
+    ASSERT_TRUE(holds_token(cache_, shadow.id, g, position, shadow.history[at(position)]))
+        << "group " << g << " position " << position << " of " << shadow.length();
   }
 
   void read_some(const Shadow& shadow) {
@@ -346,25 +432,35 @@ class Fuzz {
     }
   }
 
-  Layout layout_;
   KvCache cache_;
+  KvCache host_;  // the second tier
+  const Layout& layout_;
   CacheViewBuilder builder_;
   std::vector<Shadow> live_;
+  std::vector<Shadow> away_;  // in the second tier
+  std::vector<Saved> saved_;
   std::uint64_t state_;
   std::int64_t refused_truncations_ = 0;
+  std::int64_t restored_tokens_ = 0;
+  std::int64_t refused_restores_ = 0;
+  std::int64_t tokens_back_ = 0;
+  std::int64_t refused_moves_ = 0;
 };
 
 class CacheShadow : public ::testing::TestWithParam<Setup> {};
 
-TEST_P(CacheShadow, PredictsEveryRead) { Fuzz(GetParam(), 20240607).run(250'000); }
+TEST_P(CacheShadow, PredictsEveryRead) {
+  Fuzz fuzz(GetParam(), 20240607);
+  fuzz.run(::touchstone::test::sanitized_size(250'000, 20'000));
+  fuzz.expect_that_each_path_was_taken();
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Pages, CacheShadow,
-    ::testing::Values(
-        Setup{.full_page = 1, .window_page = 8, .window = 20, .sinks = 4, .pool_tokens = 600},
-        Setup{.full_page = 8, .window_page = 1, .window = 7, .sinks = 0, .pool_tokens = 600},
-        Setup{.full_page = 16, .window_page = 16, .window = 33, .sinks = 17, .pool_tokens = 1000},
-        Setup{.full_page = 64, .window_page = 16, .window = 16, .sinks = 1, .pool_tokens = 2000}));
+    ::testing::Values(Setup{{.full_page = 1, .window_page = 8, .window = 20, .sinks = 4}, 600},
+                      Setup{{.full_page = 8, .window_page = 1, .window = 7, .sinks = 0}, 600},
+                      Setup{{.full_page = 16, .window_page = 16, .window = 33, .sinks = 17}, 1000},
+                      Setup{{.full_page = 64, .window_page = 16, .window = 16, .sinks = 1}, 2000}));
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::cache::test

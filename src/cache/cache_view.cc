@@ -32,9 +32,6 @@ std::int32_t number_of(PageHandle page) { return static_cast<std::int32_t>(page.
 
 }  // namespace
 
-CacheViewBuilder::CacheViewBuilder(const KvCache& cache)
-    : cache_(&cache), groups_(at(cache.groups())), group_views_(at(cache.groups())) {}
-
 // Sizes the arrays for these sequences. Where rows move, everything counts as changed.
 void CacheViewBuilder::make_room(std::span<const SequenceId> ids) {
   const std::int64_t rows = std::ssize(ids);
@@ -119,7 +116,9 @@ const CacheView& CacheViewBuilder::build(std::span<const SequenceId> ids) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const auto group = static_cast<std::int64_t>(g);
     const GroupArrays& arrays = groups_[g];
-    group_views_[g] = {.memory = static_cast<const std::byte*>(cache_->memory(group).data()),
+    group_views_[g] = {.memory = cache_->memory_data(group),
+                       .pages = cache_->pool(group).capacity(),
+                       .layer_group = cache_->layout().groups[g],
                        .geometry = cache_->geometry(group),
                        .page_tokens = cache_->layout().groups[g].page_tokens,
                        .table_stride = arrays.stride,
@@ -134,6 +133,7 @@ const CacheView& CacheViewBuilder::build(std::span<const SequenceId> ids) {
            .reserved = reserved_,
            .groups = group_views_,
            .changed_rows = changed_rows_};
+  ++builds_;
   return view_;
 }
 

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <random>
 
+#include "cache/window.h"
+#include "core/cuda_runtime.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -75,11 +77,14 @@ KvCache::KvCache(KvCacheOptions options)
     const std::int64_t pages = options_.pool_pages[g];
     PagePool pool(pages);
     checked_mul(pages, geometry.page_bytes, "kv_cache: bytes");
-    groups_.push_back({.layer_group = group,
-                       .geometry = geometry,
-                       .pool = std::move(pool),
-                       .memory = Tensor::empty({pages, geometry.page_bytes}, DType::u8),
-                       .sink_pages = ceil_div(group.sinks, group.page_tokens)});
+    groups_.push_back(
+        {.layer_group = group,
+         .geometry = geometry,
+         .pool = std::move(pool),
+         .memory = options_.page_locked
+                       ? Tensor::page_locked({pages, geometry.page_bytes}, DType::u8)
+                       : Tensor::empty({pages, geometry.page_bytes}, DType::u8, options_.device),
+         .sink_pages = ceil_div(group.sinks, group.page_tokens)});
   }
 }
 
@@ -114,15 +119,23 @@ std::byte* KvCache::memory_data(std::int64_t g) {
   return static_cast<std::byte*>(groups_[at(g)].memory.data());
 }
 
-SequenceId KvCache::allocate_slot() {
-  if (unused_slots_.empty()) {
-    // release() must be able to note the slot without allocating.
-    if (slots_.size() == slots_.capacity()) slots_.reserve(slots_.size() * 2 + 16);
-    unused_slots_.reserve(slots_.capacity());
-    slots_.emplace_back();
-    slots_.back().sequence.groups.resize(groups_.size());
+// From here on create() can be called so often without allocating.
+void KvCache::reserve_slots(std::size_t count) {
+  if (unused_slots_.size() >= count) return;
+  const std::size_t needed = slots_.size() + count - unused_slots_.size();
+  if (needed > slots_.capacity()) slots_.reserve(std::max(needed, slots_.size() * 2 + 16));
+  // release() must be able to note every slot without allocating.
+  unused_slots_.reserve(slots_.capacity());
+  while (slots_.size() < needed) {
+    Slot slot;
+    slot.sequence.groups.resize(groups_.size());
+    slots_.push_back(std::move(slot));
     unused_slots_.push_back(static_cast<std::uint32_t>(slots_.size() - 1));
   }
+}
+
+SequenceId KvCache::allocate_slot() {
+  reserve_slots(1);
   return {unused_slots_.back(), slots_[unused_slots_.back()].generation, id_};
 }
 
@@ -161,18 +174,22 @@ void KvCache::evict_oldest(std::int64_t g) {
   ++group.evicted;
 }
 
-// Frees cached pages until each group has so many free ones; OutOfMemory, before anything is
-// evicted, when that cannot be reached.
-void KvCache::make_room(const std::vector<std::int64_t>& pages) {
+// OutOfMemory unless each group has so many free or cached pages.
+void KvCache::check_room(const std::vector<std::int64_t>& pages, const char* what) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const PagePool& pool = groups_[g].pool;
     if (pages[g] > pool.free_pages() + pool.cached_pages()) {
       ++refused_reservations_;
-      throw OutOfMemory("kv_cache: reserve: expected " + std::to_string(pages[g]) +
-                        " free or cached pages in group " + std::to_string(g) + ", got " +
+      throw OutOfMemory(std::string("kv_cache: ") + what + ": expected " +
+                        std::to_string(pages[g]) + " free or cached pages in group " +
+                        std::to_string(g) + ", got " +
                         std::to_string(pool.free_pages() + pool.cached_pages()));
     }
   }
+}
+
+// Frees cached pages until each group has so many free ones.
+void KvCache::make_room(const std::vector<std::int64_t>& pages) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     while (groups_[g].pool.free_pages() < pages[g]) evict_oldest(static_cast<std::int64_t>(g));
   }
@@ -185,7 +202,13 @@ void KvCache::copy_last_page(Group& group, const Sequence& sequence, PageTable& 
   group.pool.take({&copy, 1});
   const std::int64_t bytes = group.geometry.page_bytes;
   auto* memory = static_cast<std::byte*>(group.memory.data());
-  std::memcpy(memory + copy.index * bytes, memory + page.index * bytes, at(bytes));
+  std::byte* to = memory + copy.index * bytes;
+  const std::byte* from = memory + page.index * bytes;
+  if (device().is_cuda()) {
+    cuda::copy(device(), to, device(), from, bytes, options_.stream);
+  } else {
+    std::memcpy(to, from, at(bytes));
+  }
   group.pool.drop(page);
   page = copy;
   ++table.version;
@@ -227,6 +250,7 @@ void KvCache::reserve(std::span<const SequenceId> ids, std::int64_t tokens) {
     }
   }
   if (tokens == 0) return;
+  check_room(needed, "reserve");
   make_room(needed);
   for (const SequenceId id : ids) grow(slots_[id.index].sequence, tokens);
   ++generation_;
@@ -261,23 +285,16 @@ void KvCache::cut(Sequence& sequence, std::int64_t length) {
     Group& group = groups_[g];
     PageTable& table = sequence.groups[g];
     const std::int64_t pages = ceil_div(length, group.layer_group.page_tokens);
-    if (std::ssize(table.pages) > pages) ++table.version;
-    while (std::ssize(table.pages) > pages) {
-      if (!table.pages.back().empty()) group.pool.drop(table.pages.back());
-      table.pages.pop_back();
+    if (std::ssize(table.pages) > pages) {
+      group.pool.drop(std::span(table.pages).subspan(at(pages)));
+      table.pages.resize(at(pages));
+      ++table.version;
     }
     // Back among the sinks: there is no gap any more.
     if (table.first_kept > pages) table.first_kept = 0;
   }
   sequence.length = length;
   sequence.reserved = length;
-}
-
-// The page with the first position that the token at position `tokens` sees, sinks aside.
-std::int64_t KvCache::first_needed_page(const Group& group, std::int64_t tokens) const {
-  const std::int64_t window = group.layer_group.window;
-  if (window == 0 || tokens < window) return 0;
-  return (tokens + 1 - window) / group.layer_group.page_tokens;
 }
 
 void KvCache::truncate(SequenceId id, std::int64_t length) {
@@ -290,7 +307,7 @@ void KvCache::truncate(SequenceId id, std::int64_t length) {
     const std::int64_t first_kept = sequence.groups[g].first_kept;
     const std::int64_t pages = ceil_div(length, group.layer_group.page_tokens);
     const bool gap_below = first_kept > group.sink_pages && pages > group.sink_pages;
-    if (gap_below && first_needed_page(group, length) < first_kept) {
+    if (gap_below && first_needed_page(group.layer_group, length) < first_kept) {
       refuse("truncate: length",
              "a length whose window is still there (group " + std::to_string(g) + ")", length);
     }
@@ -311,9 +328,7 @@ SequenceId KvCache::fork(SequenceId id) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     child.groups[g].pages = parent.groups[g].pages;
     child.groups[g].first_kept = parent.groups[g].first_kept;
-    for (const PageHandle page : child.groups[g].pages) {
-      if (!page.empty()) groups_[g].pool.share(page);
-    }
+    groups_[g].pool.share(child.groups[g].pages);
   }
   child.length = parent.length;
   child.reserved = parent.length;
@@ -326,16 +341,17 @@ void KvCache::advance_window(SequenceId id) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     PageTable& table = sequence.groups[g];
-    const std::int64_t needed = first_needed_page(group, sequence.length);
+    const std::int64_t needed = first_needed_page(group.layer_group, sequence.length);
     if (needed <= table.first_kept) continue;
+    const std::int64_t begin = std::max(table.first_kept, group.sink_pages);
     const std::int64_t end = std::min(needed, std::ssize(table.pages));
-    for (std::int64_t i = end; i-- > std::max(table.first_kept, group.sink_pages);) {
-      group.pool.drop(table.pages[at(i)]);
-      table.pages[at(i)] = {};
-      changed = true;
-      ++table.version;
-    }
     table.first_kept = needed;
+    if (begin >= end) continue;
+    const std::span<PageHandle> passed = std::span(table.pages).subspan(at(begin), at(end - begin));
+    group.pool.drop(passed);
+    std::ranges::fill(passed, PageHandle{});
+    ++table.version;
+    changed = true;
   }
   if (changed) ++generation_;
 }

@@ -1,6 +1,7 @@
 // Prefixes: making the pages of a sequence findable, and beginning a sequence with found pages.
 #include <algorithm>
 
+#include "cache/window.h"
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
@@ -110,7 +111,7 @@ bool KvCache::usable(const Group& group, std::span<const std::int64_t> runs,
                      std::int64_t tokens) const {
   if (tokens == 0) return true;
   const std::int64_t last = (tokens - 1) / group.layer_group.page_tokens;
-  const std::int64_t first = first_needed_page(group, tokens);
+  const std::int64_t first = first_needed_page(group.layer_group, tokens);
   if (first <= last && runs[at(last)] < last - first + 1) return false;
   const std::int64_t sinks = std::min(group.sink_pages, last + 1);
   return sinks == 0 || runs[at(sinks - 1)] == sinks;
@@ -150,12 +151,12 @@ PrefixHit KvCache::open_prefix(std::span<const std::int32_t> tokens, std::uint32
     Group& group = groups_[g];
     PageTable& table = sequence.groups[g];
     table.pages.resize(at(ceil_div(length, group.layer_group.page_tokens)));
-    table.first_kept = first_needed_page(group, length);
+    table.first_kept = first_needed_page(group.layer_group, length);
     for (std::int64_t i = 0; i < std::ssize(table.pages); ++i) {
       if (i >= group.sink_pages && i < table.first_kept) continue;
       table.pages[at(i)] = path.pages[g][at(i)];
-      group.pool.share(table.pages[at(i)]);
     }
+    group.pool.share(table.pages);
     ++table.version;
   }
   sequence.length = length;

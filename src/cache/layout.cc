@@ -170,6 +170,7 @@ void validate(const LayerGroup& group) {
     if (group.v_dim > group.k_dim) {
       refuse("v_dim", "at most k_dim " + std::to_string(group.k_dim), group.v_dim);
     }
+    if (group.rotate_keys) refuse("rotate_keys", "false with k_is_v", 1);
   } else {
     validate(group.v, group.v_dim, "v_dim", "v.group");
   }

@@ -48,6 +48,13 @@ TEST(Layout, ScalesAreCounted) {
   EXPECT_EQ(token_bytes_per_layer(group), 8 * (130 + 96));
 }
 
+TEST(Layout, RotatedKeysTakeTheSameSpaceAndAreAnotherLayout) {
+  LayerGroup group = llama3_8b();
+  group.rotate_keys = true;
+  EXPECT_EQ(page_bytes(group), page_bytes(llama3_8b()));
+  EXPECT_NE(group, llama3_8b());
+}
+
 TEST(Layout, SectionsAreAlignedAndInOrder) {
   LayerGroup group{.layers = 3, .kv_heads = 1, .k_dim = 6, .v_dim = 10, .page_tokens = 1};
   group.k = {.encoding = Encoding::int4};
@@ -203,6 +210,7 @@ TEST(Layout, RefusesNonsense) {
     g.k_is_v = true;
     g.v_dim = 129;
   });
+  expect_refused([](LayerGroup& g) { g.k_is_v = g.rotate_keys = true; });
   EXPECT_THROW(validate(Layout{}), InvalidArgument);
   EXPECT_THROW(pages_for_tokens(llama3_8b(), -1), InvalidArgument);
   EXPECT_THROW(pages_for_tokens(llama3_8b(), 1, 0), InvalidArgument);

@@ -59,6 +59,65 @@ TEST(PagePool, CountsReferences) {
   expect_counts(pool, 2, 0, 0);
 }
 
+TEST(PagePool, DropsManyAllOrNothing) {
+  PagePool pool(8);
+  std::vector<PageHandle> pages(5);
+  pool.take(pages);
+  pool.keep(pages[1]);
+  pool.share(pages[2]);
+  pages.insert(pages.begin() + 3, PageHandle{});
+  std::vector<PageHandle> wrong = pages;
+  wrong.push_back(pages[0]);  // one reference, dropped twice
+  EXPECT_THROW(pool.drop(wrong), InvalidArgument);
+  wrong = pages;
+  wrong.insert(wrong.begin(), pages[1]);  // the same of a page that is kept
+  EXPECT_THROW(pool.drop(wrong), InvalidArgument);
+  wrong = pages;
+  wrong[0].generation += 1;
+  EXPECT_THROW(pool.drop(wrong), InvalidArgument);
+  expect_counts(pool, 3, 5, 0);
+  EXPECT_EQ(pool.references(pages[2]), 2);
+  pool.drop(pages);
+  expect_counts(pool, 6, 1, 1);
+  EXPECT_EQ(pool.oldest_cached(), pages[1]);
+  EXPECT_EQ(take_one(pool).index, pages[0].index);  // the last first: the first is on top
+  EXPECT_THROW(pool.drop(std::span<const PageHandle>(pages)), InvalidArgument);
+}
+
+TEST(PagePool, SharesManyAllOrNothing) {
+  PagePool pool(8);
+  std::vector<PageHandle> pages(3);
+  pool.take(pages);
+  pool.keep(pages[1]);
+  pool.drop(pages[1]);
+  expect_counts(pool, 5, 2, 1);
+  std::vector<PageHandle> wrong{pages[0], pages[1], PageHandle{}, pages[2]};
+  wrong[3].generation += 1;
+  EXPECT_THROW(pool.share(wrong), InvalidArgument);
+  expect_counts(pool, 5, 2, 1);
+  EXPECT_EQ(pool.references(pages[0]), 1);
+  pool.share(std::vector{pages[1], PageHandle{}, pages[0], pages[1]});
+  expect_counts(pool, 5, 3, 0);
+  EXPECT_EQ(pool.references(pages[1]), 2);
+  EXPECT_THROW(pool.share(PageHandle{pages[0].index, pages[0].generation, 0}), InvalidArgument);
+  EXPECT_THROW(pool.share(PageHandle{}), InvalidArgument);
+  EXPECT_THROW(pool.drop(PageHandle{}), InvalidArgument);
+}
+
+TEST(PagePool, DropsAPageAsOftenAsItIsNamed) {
+  PagePool pool(4);
+  std::vector<PageHandle> pages(2);
+  pool.take(pages);
+  pool.keep(pages[1]);
+  for (const PageHandle page : pages) pool.share(page);
+  const std::vector<PageHandle> twice{pages[0], pages[1], pages[0], pages[1]};
+  pool.drop(twice);
+  expect_counts(pool, 3, 0, 1);
+  pool.share(pages[1]);
+  pool.drop(std::span(&pages[1], 1));
+  expect_counts(pool, 3, 0, 1);
+}
+
 TEST(PagePool, RefusesDoubleFreeStaleAndForeignHandles) {
   PagePool pool(4);
   PagePool other(4);

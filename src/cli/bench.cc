@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/append_bench.h"
+#include "bench/cache_bench.h"
 #include "bench/fork_join.h"
 #include "bench/machine.h"
 #include "bench/norm_bench.h"
@@ -67,6 +69,9 @@ bench::NormBenchOptions norm_options(const BenchOptions& options) {
   return {.forward = options.direction != "backward", .backward = options.direction != "forward"};
 }
 
+bool is_norm(const std::string& op) { return op == "layer_norm" || op == "rms_norm"; }
+bool is_append(const std::string& op) { return op.starts_with("append_"); }
+
 std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions& options) {
   const DeviceKind device = parse_device(options.device).kind;
   std::optional<DType> dtype;
@@ -75,7 +80,8 @@ std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions&
   if (options.k > 0) k = options.k;
   if (options.rows == 0) {
     return cases::select(
-        op, {.tier = cases::parse_tier(options.tier), .device = device, .dtype = dtype, .k = k});
+        is_append(op) ? "append" : op,
+        {.tier = cases::parse_tier(options.tier), .device = device, .dtype = dtype, .k = k});
   }
   cases::Case item;
   item.device = device;
@@ -102,8 +108,6 @@ struct Work {
   cases::Case item;
 };
 
-bool is_norm(const std::string& op) { return op == "layer_norm" || op == "rms_norm"; }
-
 bench::Selection selection_of(const std::string& op) {
   return op == "sample" ? bench::Selection::sample : bench::Selection::softmax_topk;
 }
@@ -115,6 +119,8 @@ std::vector<Work> planned(const BenchOptions& options, const std::vector<std::st
     for (const cases::Case& item : chosen_cases(op, options)) {
       if (is_norm(op)) {
         bench::check_norm_memory(session_options(options), norm_options(options), item);
+      } else if (is_append(op)) {
+        bench::check_append_memory(session_options(options), op, item);
       } else {
         bench::check_topk_memory(session_options(options), selection_of(op), item);
       }
@@ -131,24 +137,30 @@ class Benches {
           const std::vector<std::string>& ops) {
     std::vector<bench::Selection> selections;
     for (const std::string& op : ops) {
-      if (!is_norm(op)) selections.push_back(selection_of(op));
+      if (!is_norm(op) && !is_append(op)) selections.push_back(selection_of(op));
     }
-    if (selections.size() < ops.size()) norms_.emplace(session, norm_options(options));
+    if (std::ranges::any_of(ops, is_norm)) norms_.emplace(session, norm_options(options));
     if (!selections.empty()) selections_.emplace(session, selections);
+    if (std::ranges::any_of(ops, is_append)) appends_.emplace(session);
   }
 
-  // Of both, each once, in the order in which they are measured.
+  // Of all, each once, in the order in which they are measured.
   std::vector<std::string> peers() const {
     std::vector<std::string> names;
-    if (norms_) names = norms_->peers();
-    if (!selections_) return names;
-    for (const std::string& name : selections_->peers()) {
-      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
-    }
+    const auto add = [&](const auto& bench) {
+      if (!bench) return;
+      for (const std::string& name : bench->peers()) {
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+      }
+    };
+    add(norms_);
+    add(selections_);
+    add(appends_);
     return names;
   }
 
   std::vector<bench::BenchRow> measure(const Work& work) {
+    if (is_append(work.op)) return {appends_->measure(work.op, work.item)};
     if (!is_norm(work.op)) return {selections_->measure(selection_of(work.op), work.item)};
     return norms_->measure(work.op == "layer_norm" ? norm::Kind::layer : norm::Kind::rms,
                            work.item);
@@ -157,6 +169,7 @@ class Benches {
  private:
   std::optional<bench::NormBench> norms_;
   std::optional<bench::TopkBench> selections_;
+  std::optional<bench::AppendBench> appends_;
 };
 
 // False when a result was wrong.
@@ -220,9 +233,51 @@ void bench_fork_join(const BenchOptions& options, Json& document) {
   }
 }
 
+// "52.3 M pages/s", "3.1 GB/s", or nothing where a time says it all.
+std::string rate_string(const bench::CacheRow& row) {
+  if (row.amount == 0) return "";
+  const double per_second = row.amount / (row.us.median * 1e-6);
+  if (row.amount_name == "bytes") return fmt::format("{:.2f} GB/s", per_second * 1e-9);
+  return fmt::format("{:.1f} M {}/s", per_second * 1e-6, row.amount_name);
+}
+
+void bench_kv_cache(const BenchOptions& options, Json& document) {
+  Progress progress;
+  const int rounds = options.rounds > 0 ? options.rounds : 15;
+  const std::vector<bench::CacheRow> rows = bench::measure_cache(rounds, [&](int round) {
+    progress.show(fmt::format("kv_cache: round {} of {}", round + 1, rounds));
+  });
+  Json list = Json::array();
+  Table table({"what", ">us", ">+-", ">best us", ">rate"});
+  for (const bench::CacheRow& row : rows) {
+    list.push_back({{"op", "kv_cache"},
+                    {"impl", row.name},
+                    {"device", "cpu"},
+                    {"threads", 1},
+                    {"what", row.what},
+                    {"us", row.us.median},
+                    {"best_us", row.us.best},
+                    {"spread", row.us.spread}});
+    if (row.amount > 0) {
+      list.back()[row.amount_name + "_per_s"] = row.amount / (row.us.median * 1e-6);
+    }
+    table.add({row.what, fmt::format("{:.4g}", row.us.median),
+               fmt::format("{:.1f}%", 100 * row.us.spread), fmt::format("{:.4g}", row.us.best),
+               rate_string(row)});
+  }
+  document["kv_cache"] = list;
+  if (!options.json) {
+    print(fmt::format("{}, 1 thread; {}; {}\n{}", machine_name(Device::cpu()), bench::utc_now(),
+                      command_line(), table.text()));
+  }
+}
+
 void check(const BenchOptions& options) {
   if ((options.rows == 0) != (options.cols == 0)) {
     throw InvalidArgument("bench: --rows and --cols: expected both or neither");
+  }
+  if (options.op == "kv_cache" && parse_device(options.device).is_cuda()) {
+    throw InvalidArgument("bench: --device: expected cpu for kv_cache, got " + options.device);
   }
   if (!options.dtype.empty()) {
     const DType dtype = parse_dtype(options.dtype);
@@ -231,7 +286,9 @@ void check(const BenchOptions& options) {
     if (!is_float) {
       throw InvalidArgument("bench: --dtype: expected f64, f32, bf16 or f16, got " + options.dtype);
     }
-    if (dtype == DType::f64 && (options.op == "softmax_topk" || options.op == "sample")) {
+    const bool no_f64 =
+        options.op == "softmax_topk" || options.op == "sample" || options.op == "append";
+    if (dtype == DType::f64 && no_f64) {
       throw InvalidArgument("bench: --dtype: expected f32, bf16 or f16 for " + options.op +
                             ", got f64");
     }
@@ -259,11 +316,15 @@ int run_bench(const BenchOptions& options) {
   const Context probe(wanted);
   Json document = header_json(options);
   std::vector<std::string> operators;
-  if (options.op == "all") {
+  if (options.op == "append") {
+    for (const bench::AppendFormat& format : bench::append_formats()) {
+      operators.push_back(format.name);
+    }
+  } else if (options.op == "all") {
     operators = {"layer_norm", "rms_norm"};
     // Logits are never f64.
     if (options.dtype != "f64") operators.insert(operators.end(), {"softmax_topk", "sample"});
-  } else if (options.op != "fork_join") {
+  } else if (options.op != "fork_join" && options.op != "kv_cache") {
     operators = {options.op};
   }
   bool right = true;
@@ -274,6 +335,7 @@ int run_bench(const BenchOptions& options) {
     if (!options.json && !operators.empty()) print("\n");
     bench_fork_join(options, document);
   }
+  if (options.op == "kv_cache") bench_kv_cache(options, document);
   if (options.json) print_json(document);
   return right ? kOk : kNo;
 }
@@ -284,9 +346,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* verb = app.add_subcommand("bench", "Time the operators against the floor and peers");
   verb->add_option("op", options->op,
-                   "layer_norm, rms_norm, softmax_topk, sample, fork_join or all (the default)")
-      ->check(
-          CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all"}));
+                   "layer_norm, rms_norm, softmax_topk, sample, append, kv_cache, fork_join or all "
+                   "(the default: all but append and kv_cache)")
+      ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "append",
+                             "kv_cache", "fork_join", "all"}));
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
       ->check(CLI::IsMember({"smoke", "full"}));

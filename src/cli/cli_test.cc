@@ -99,8 +99,12 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"bench --simd MMX", "MMX"},
         Mistake{"bench layer_norm --impl fastest", "expected one of simd, plain, got 'fastest'"},
         Mistake{"bench sample --impl fastest", "got 'fastest'"},
-        Mistake{"bench sample --dtype f64", "got f64"}, Mistake{"bench --k 0", "--k"},
-        Mistake{"bench --rows 5", "both or neither"},
+        Mistake{"bench sample --dtype f64", "got f64"},
+        Mistake{"bench append --dtype f64", "got f64"},
+        Mistake{"bench append --impl fastest", "got 'fastest'"},
+        Mistake{"bench append --rows 4 --cols 100", "multiple of 128"},
+        Mistake{"bench kv_cache --device cuda", "expected cpu for kv_cache"},
+        Mistake{"bench --k 0", "--k"}, Mistake{"bench --rows 5", "both or neither"},
         Mistake{"bench --rows 99999999999999999999 --cols 2", "'99999999999999999999'"},
         Mistake{"info --op softmax", "softmax"}, Mistake{"info --op layer_norm --dtype f33", "f33"},
         Mistake{"info --op layer_norm --dtype i8", "i8"},
@@ -117,6 +121,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Mistake{"bench layer_norm --rows 10000000 --cols 10000000",
                             "MiB are available"},
                     Mistake{"bench sample --rows 10000000 --cols 10000000", "MiB"},
+                    Mistake{"bench append --rows 1000000000 --cols 1024", "MiB"},
+                    Mistake{"bench append --rows 4294967296 --cols 4294967296", "64 bits"},
                     Mistake{"bench softmax_topk --rows 4294967296 --cols 4294967296", "64 bits"},
                     Mistake{"bench layer_norm --rows 1000000000 --cols 1000000000", "64 bits"},
                     Mistake{"bench rms_norm --rows 4294967296 --cols 4294967296", "64 bits"}));
@@ -240,6 +246,21 @@ TEST(Cli, BenchRowsOfSelections) {
   }
 }
 
+TEST(Cli, BenchRowsOfAppend) {
+  const Result result = touchstone(
+      "bench append --rows 20 --cols 256 --dtype bf16 --regime cache --rounds 1 --threads 2 "
+      "--peers naive --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  const json document = json::parse(result.out);
+  ASSERT_EQ(document.at("rows").size(), 5U);
+  for (const json& row : document.at("rows")) expect_row(row);
+  const json& int8 = document.at("rows").at(1);
+  EXPECT_EQ(int8.at("op"), "append_int8");
+  // K and V: two bytes in, one byte out, and a scale of two bytes for each 32.
+  EXPECT_EQ(int8.at("bytes"), 2 * 20 * (256 * 3 + 256 / 32 * 2));
+}
+
 TEST(Cli, BenchGoesOnWithoutTorch) {
   const Result result = touchstone(
       "bench layer_norm --rows 4 --cols 8 --regime cache --rounds 1 --direction forward "
@@ -264,6 +285,16 @@ TEST(Cli, ForkJoinIsMeasured) {
   const json document = json::parse(result.out);
   ASSERT_GE(document.at("fork_join").size(), 2U);
   for (const json& row : document.at("fork_join")) EXPECT_GT(row.at("us").get<double>(), 0);
+}
+
+TEST(Cli, BenchMeasuresTheKvCache) {
+  const Result result = touchstone("bench kv_cache --rounds 1 --json");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const json rows = json::parse(result.out).at("kv_cache");
+  ASSERT_EQ(rows.size(), 8U);
+  for (const json& row : rows) EXPECT_GT(row.at("us").get<double>(), 0) << row;
+  EXPECT_GT(rows.at(0).at("pages_per_s").get<double>(), 0);
+  EXPECT_GT(rows.at(5).at("bytes_per_s").get<double>(), 0);
 }
 
 TEST(Cli, AReaderThatLeavesIsNoError) {

@@ -117,6 +117,18 @@ Tensor Tensor::zeros(std::initializer_list<std::int64_t> shape, DType dtype, Dev
   return tensor;
 }
 
+Tensor Tensor::page_locked(std::initializer_list<std::int64_t> shape, DType dtype) {
+  Tensor tensor;
+  tensor.view_ = make_view(static_cast<void*>(nullptr),
+                           std::span<const std::int64_t>(shape.begin(), shape.size()), dtype);
+  const std::int64_t bytes = tensor.bytes();
+  if (bytes > 0) {
+    tensor.memory_ = {cuda::allocate_page_locked(bytes), cuda::release_page_locked};
+    tensor.view_.data = tensor.memory_.get();
+  }
+  return tensor;
+}
+
 Tensor Tensor::to(Device device) const {
   if (!view_.defined()) return {};
   Tensor result = empty(sizes(), dtype(), device);

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "core/copy.h"
 #include "tests/support/runners.h"
 #include "touchstone/core/checked.h"
 
@@ -236,6 +238,35 @@ TEST(TensorMemory, ValuesOfAnotherDevice) {
   if (!test::on_gpu()) GTEST_SKIP() << "every device here is the CPU";
   Tensor tensor = Tensor::zeros({4}, DType::f32, test::test_device());
   EXPECT_THROW(tensor.values<float>(), InvalidArgument);
+}
+
+TEST(TensorMemory, PageLocked) {
+  if (!built_with_cuda()) {
+    EXPECT_THROW(Tensor::page_locked({4}, DType::f32), Unsupported);
+  }
+  if (!test::on_gpu()) return;
+  Tensor tensor = Tensor::page_locked({1000}, DType::i32);
+  EXPECT_EQ(tensor.device(), Device::cpu());
+  std::int32_t next = 0;
+  for (std::int32_t& value : tensor.values<std::int32_t>()) value = next++;
+  const Tensor back = tensor.to(test::test_device()).to(Device::cpu());
+  EXPECT_TRUE(std::ranges::equal(back.values<std::int32_t>(),
+                                 std::as_const(tensor).values<std::int32_t>()));
+}
+
+// The same few bytes around through every pair of places.
+TEST(Copy, BetweenAnyTwoDevices) {
+  Tensor from = Tensor::empty({100}, DType::i32);
+  for (std::int32_t& value : from.values<std::int32_t>()) value = 7;
+  Tensor there = Tensor::zeros({100}, DType::i32, test::test_device());
+  Tensor back = Tensor::zeros({100}, DType::i32);
+  wait_for(test::test_device());
+  queue_copy(there.device(), there.data(), from.device(), from.data(), from.bytes() - 4);
+  queue_copy(back.device(), back.data(), there.device(), there.data(), back.bytes());
+  wait_for(test::test_device());
+  EXPECT_EQ(back.values<std::int32_t>()[98], 7);
+  EXPECT_EQ(back.values<std::int32_t>()[99], 0);
+  queue_copy(Device::cpu(), nullptr, Device::cpu(), nullptr, 0);
 }
 
 TEST(TensorMemory, HugeAllocations) {

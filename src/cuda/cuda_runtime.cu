@@ -43,6 +43,16 @@ void release(int device, void* data) noexcept {
   cudaSetDevice(previous);
 }
 
+void* allocate_page_locked(std::int64_t bytes) {
+  void* data = nullptr;
+  const std::string what = "cudaHostAlloc of " + std::to_string(bytes) + " bytes";
+  // Portable: for every device of the process.
+  check(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable), what.c_str());
+  return data;
+}
+
+void release_page_locked(void* data) noexcept { cudaFreeHost(data); }
+
 void copy(Device dst_device, void* dst, Device src_device, const void* src, std::int64_t bytes,
           void* stream) {
   const DeviceScope scope(dst_device.is_cuda() ? dst_device.index : src_device.index);
@@ -60,6 +70,11 @@ void fill_zero(int device, void* dst, std::int64_t bytes, void* stream) {
 void synchronize(int device, void* stream) {
   const DeviceScope scope(device);
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+}
+
+void synchronize_device(int device) {
+  const DeviceScope scope(device);
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
 }  // namespace touchstone::cuda

@@ -18,6 +18,10 @@ void* allocate(int /*device*/, std::int64_t /*bytes*/) { refuse(); }
 
 void release(int /*device*/, void* /*data*/) noexcept {}
 
+void* allocate_page_locked(std::int64_t /*bytes*/) { refuse(); }
+
+void release_page_locked(void* /*data*/) noexcept {}
+
 void copy(Device /*dst_device*/, void* /*dst*/, Device /*src_device*/, const void* /*src*/,
           std::int64_t /*bytes*/, void* /*stream*/) {
   refuse();
@@ -28,5 +32,7 @@ void fill_zero(int /*device*/, void* /*dst*/, std::int64_t /*bytes*/, void* /*st
 }
 
 void synchronize(int /*device*/, void* /*stream*/) { refuse(); }
+
+void synchronize_device(int /*device*/) { refuse(); }
 
 }  // namespace touchstone::cuda

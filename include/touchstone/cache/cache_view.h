@@ -1,13 +1,21 @@
 // What kernels see of a cache: plain arrays for a list of sequences, one row each. Built in steps,
 // so that only what changed since the last step has to be copied to a device.
+//
+// The same structs serve the CPU and CUDA. `memory` is always where the pages are. In a view from
+// build(ids) the arrays [rows] and [rows, table_stride] are in host memory, in one from
+// build(context, ids) on the device of the context; the list of groups and the changed ranges are
+// for the host in both. A GroupView is plain data: a kernel takes view.groups[g] by value, and
+// view.lengths.data() beside it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "touchstone/cache/kv_cache.h"
+#include "touchstone/core/context.h"
 
 namespace touchstone::cache {
 
@@ -20,7 +28,10 @@ struct ChangedRange {
 };
 
 struct GroupView {
-  const std::byte* memory = nullptr;  // page i begins at memory + i * geometry.page_bytes
+  // Page i begins at memory + i * geometry.page_bytes. Written only by append().
+  std::byte* memory = nullptr;
+  std::int64_t pages = 0;
+  LayerGroup layer_group{};
   PageGeometry geometry{};
   std::int64_t page_tokens = 0;
   std::int64_t table_stride = 0;
@@ -37,6 +48,7 @@ struct GroupView {
 
 struct CacheView {
   std::uint64_t generation = 0;  // of the cache when the view was built
+  Device device{};               // where the arrays are that kernels read
   std::int64_t rows = 0;
   std::span<const std::int64_t> lengths{};   // [rows]
   std::span<const std::int64_t> reserved{};  // [rows]
@@ -50,14 +62,23 @@ struct CacheView {
 class CacheViewBuilder {
  public:
   // `cache` must outlive the builder.
-  explicit CacheViewBuilder(const KvCache& cache);
+  explicit CacheViewBuilder(KvCache& cache);
+  ~CacheViewBuilder();
+  CacheViewBuilder(CacheViewBuilder&&) noexcept;
+  CacheViewBuilder& operator=(CacheViewBuilder&&) noexcept;
 
   // Rows in the order of `ids`; InvalidArgument, and the last view stays, for a bad one.
   const CacheView& build(std::span<const SequenceId> ids);
+  // The same with arrays on the context's device, which must be the cache's. On CUDA what changed
+  // is copied on the context's stream: kernels queued there later see the new view, kernels queued
+  // before see theirs. Use one context for all such calls of a builder. The addresses stay the same
+  // until rows or table_stride outgrow what was there. Not during graph capture.
+  const CacheView& build(Context& context, std::span<const SequenceId> ids);
   // Whether nothing in the cache has changed since.
   bool is_current(const CacheView& view) const { return view.generation == cache_->generation(); }
 
  private:
+  struct DeviceArrays;
   struct Row {
     SequenceId id{};
     bool known = false;
@@ -80,7 +101,7 @@ class CacheViewBuilder {
                     const PageTable& table);
   bool update_row(std::int64_t row, const Sequence& sequence);
 
-  const KvCache* cache_;
+  KvCache* cache_;
   CacheView view_;
   std::vector<Row> rows_;
   std::vector<std::int64_t> lengths_;
@@ -88,6 +109,8 @@ class CacheViewBuilder {
   std::vector<GroupArrays> groups_;
   std::vector<GroupView> group_views_;
   std::vector<ChangedRange> changed_rows_;
+  std::uint64_t builds_ = 0;
+  std::unique_ptr<DeviceArrays> on_device_;
 };
 
 }  // namespace touchstone::cache

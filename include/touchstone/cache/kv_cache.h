@@ -32,10 +32,18 @@ struct KvCacheOptions {
   // Pages of each group, e.g. from pool_pages_for. To store every sequence contiguously, set
   // page_tokens to the longest length: one page per sequence.
   std::vector<std::int64_t> pool_pages{};
+  // Pages in page-locked memory of the host: for a cache that holds what does not fit on a GPU (see
+  // transfer.h). Unsupported in a build without CUDA.
+  bool page_locked = false;
   // Tokens of a block of the prefix index: a multiple of every page_tokens. 0 = the least.
   std::int64_t prefix_block_tokens = 0;
   // Key of the prefix index. Zeros = drawn at random. It changes speed under attack, not results.
   std::array<std::uint64_t, 2> hash_key{};
+  // Where the pages are.
+  Device device{};
+  // CUDA: the cudaStream_t on which pages are copied; must be that of the context whose kernels
+  // write and read them. Null = the default stream.
+  void* stream = nullptr;
 };
 
 struct GroupStatistics {
@@ -106,12 +114,15 @@ class KvCache {
   const Sequence& sequence(SequenceId id) const;
   std::int64_t length(SequenceId id) const { return sequence(id).length; }
   const Layout& layout() const { return options_.layout; }
+  Device device() const { return options_.device; }
+  void* stream() const { return options_.stream; }
   std::int64_t groups() const { return static_cast<std::int64_t>(groups_.size()); }
   const PageGeometry& geometry(std::int64_t group) const;
   const PagePool& pool(std::int64_t group) const;
   const PrefixIndex& prefixes() const { return index_; }
 
-  // All pages of a group, [pages, page_bytes]: page i begins at data() + i * page_bytes.
+  // All pages of a group, [pages, page_bytes], on the cache's device: page i begins at data() + i *
+  // page_bytes. What is below returns addresses there too.
   const Tensor& memory(std::int64_t group) const;
   std::byte* memory_data(std::int64_t group);
   // The page that holds a position. To read: position below the length and not given up. To write:
@@ -129,6 +140,8 @@ class KvCache {
   std::string find_inconsistency() const;
 
  private:
+  friend class Arrival;  // sequences that come from elsewhere: src/cache/arrival.h
+
   struct Group {
     LayerGroup layer_group;
     PageGeometry geometry;
@@ -153,12 +166,14 @@ class KvCache {
   Slot& checked(SequenceId id, const char* what);
   const Slot& checked(SequenceId id, const char* what) const;
   Sequence& writable(SequenceId id, const char* what) { return checked(id, what).sequence; }
+  void reserve_slots(std::size_t count);
   SequenceId allocate_slot();
   const Group& group_at(std::int64_t group) const;
 
   bool must_copy(const Group& group, const Sequence& sequence, const PageTable& table) const;
   std::int64_t missing_pages(const Group& group, const Sequence& sequence, const PageTable& table,
                              std::int64_t tokens) const;
+  void check_room(const std::vector<std::int64_t>& pages, const char* what);
   void make_room(const std::vector<std::int64_t>& pages);
   void grow(Sequence& sequence, std::int64_t tokens);
   void copy_last_page(Group& group, const Sequence& sequence, PageTable& table);
@@ -170,7 +185,6 @@ class KvCache {
   Path walk(std::span<const std::int32_t> tokens, std::uint32_t space) const;
   std::int64_t usable_tokens(const Path& path) const;
   bool usable(const Group& group, std::span<const std::int64_t> runs, std::int64_t tokens) const;
-  std::int64_t first_needed_page(const Group& group, std::int64_t tokens) const;
 
   KvCacheOptions options_;
   std::vector<Group> groups_;

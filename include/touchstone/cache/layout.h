@@ -62,6 +62,10 @@ struct LayerGroup {
   // The value of a token is the first v_dim numbers of its key (the latent of MLA): V takes no
   // memory and the format v is not looked at.
   bool k_is_v = false;
+  // Keys are stored rotated: a normalised Walsh-Hadamard transform of each block of the largest
+  // power of two that divides k_dim, which spreads outlier channels before they are quantised.
+  // append() rotates keys, attention rotates queries. Not with k_is_v.
+  bool rotate_keys = false;
 
   friend bool operator==(const LayerGroup&, const LayerGroup&) = default;
 };

@@ -47,8 +47,12 @@ class PagePool {
   void take(std::span<PageHandle> pages);
   // One more reference, also for a cached page, which is in use from then on.
   void share(PageHandle page);
+  // The same for many, all or none. Empty handles are passed over.
+  void share(std::span<const PageHandle> pages);
   // One reference less. InvalidArgument when there is none left to drop (double free).
   void drop(PageHandle page);
+  // The same for many, all or none, the last first. Empty handles are passed over.
+  void drop(std::span<const PageHandle> pages);
 
   // Whether the page of the last reference becomes cached instead of free.
   void keep(PageHandle page);
@@ -74,21 +78,38 @@ class PagePool {
   std::string find_inconsistency() const;
 
  private:
+  // Eight bytes: pages are taken and dropped in any order, and each is one miss of the cache.
   struct Record {
     std::uint32_t generation = 0;
-    std::uint32_t references = 0;
-    std::uint32_t older = kNoPage;  // neighbours in the list of cached pages
+    std::uint32_t references : 31 = 0;
+    std::uint32_t kept : 1 = 0;
+  };
+  struct Neighbours {  // in the list of cached pages
+    std::uint32_t older = kNoPage;
     std::uint32_t newer = kNoPage;
-    bool kept = false;
   };
 
-  Record& checked(PageHandle page, const char* what);
-  const Record& checked(PageHandle page, const char* what) const;
+  // Defined here, so that loops over pages contain them.
+  const Record& checked(PageHandle page, const char* what) const {
+    if (page.pool != id_ || page.index >= records_.size()) refuse(page, what);
+    const Record& record = records_[page.index];
+    const bool is_free = record.references == 0 && record.kept == 0;
+    if (record.generation != page.generation || is_free) refuse(page, what);
+    return record;
+  }
+  Record& checked(PageHandle page, const char* what) {
+    return const_cast<Record&>(static_cast<const PagePool*>(this)->checked(page, what));
+  }
+  // Says what is wrong with a handle.
+  [[noreturn]] void refuse(PageHandle page, const char* what) const;
+  void leave_use(std::uint32_t index);
+  bool in_cached(std::uint32_t index) const;
   void append_to_cached(std::uint32_t index);
   void remove_from_cached(std::uint32_t index);
   void make_free(std::uint32_t index);
 
   std::vector<Record> records_;
+  std::vector<Neighbours> neighbours_;
   std::vector<std::uint32_t> free_;  // a stack: the page freed last is the warmest
   std::uint32_t oldest_ = kNoPage;
   std::uint32_t newest_ = kNoPage;

@@ -35,6 +35,12 @@ class CorruptData : public Error {
   using Error::Error;
 };
 
+// The operating system refused to open, read or write a file.
+class FileError : public Error {
+ public:
+  using Error::Error;
+};
+
 // The CUDA runtime reported a failure.
 class DeviceError : public Error {
  public:

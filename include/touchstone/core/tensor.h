@@ -113,6 +113,10 @@ class Tensor {
   static Tensor zeros(std::initializer_list<std::int64_t> shape, DType dtype,
                       Device device = Device::cpu());
 
+  // On the CPU, in page-locked memory: copies to and from a GPU run at the speed of the link.
+  // Contents undefined. Unsupported in a build without CUDA.
+  static Tensor page_locked(std::initializer_list<std::int64_t> shape, DType dtype);
+
   // A copy on another device, complete when the call returns. A copy on the same device too.
   Tensor to(Device device) const;
 
