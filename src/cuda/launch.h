@@ -63,11 +63,15 @@ class LaunchConfig {
   cudaLaunchAttribute attributes_[2]{};
 };
 
-// More than 48 KB of shared memory must be asked for, once per kernel and device.
+// More than 48 KB of shared memory must be asked for. Always for as much as there is: what one call
+// asks for must not be less than what another, in another thread, is about to use.
 template <class Kernel>
-void allow_shared(Kernel* kernel, std::int64_t bytes) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
+void allow_shared(const Context& context, Kernel* kernel) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  const int most = device_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin) -
+                   static_cast<int>(attributes.sharedSizeBytes);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
         "cudaFuncSetAttribute");
 }
 

@@ -40,10 +40,9 @@
 // Accuracy    Values and their order are exact. Log-probabilities, and the borders between tokens
 //             that u is held against, are as accurate as those of softmax_topk.
 // Promises    As softmax_topk: the same bits for any batch and split of one device.
-// Cost        One read of the logits. A row that keeps more tokens than fit in the fast path (2048
-// on
-//             the CPU, 256 on CUDA), or whose cut is too close to call from one read, is read again
-//             and says so in its status word.
+// Cost        One read of the logits. A row that keeps more tokens than the fast path holds (2048
+//             on the CPU, 256 on CUDA), or whose cut is too close to call from one read, is read
+//             again and says so in its status word.
 #pragma once
 
 #include <vector>

@@ -342,7 +342,7 @@ void launch_kernel(Context& context, BackwardArgs args, int streams) {
                           .cluster = static_cast<unsigned>(args.split.cluster),
                           .shared_bytes = SharedLayout::bytes(ring > merge ? ring : merge),
                           .overlap_previous = true};
-  cuda::allow_shared(kernel, shape.shared_bytes);
+  cuda::allow_shared(context, kernel);
   shape.blocks = persistent_blocks(context, kernel, args.split, p.rows, kThreads / kTeam, shape);
   Finish finish{.cols = p.cols, .dgamma = p.dgamma, .dbeta = p.dbeta, .dtype = p.weight_grad_dtype};
   const bool sums = p.dgamma != nullptr || p.dbeta != nullptr;

@@ -23,6 +23,7 @@ inline constexpr double kMassOfOne = 0x1p42;
 // What draws need in shared memory beside the scan's.
 struct alignas(16) DrawShared {
   RowControls controls;
+  double uniform;
   double sums[kScanWarps];
   Mass masses[kScanWarps];
   std::uint32_t least[kScanWarps];

@@ -139,16 +139,15 @@ __device__ void finish_row(const SampleParams& params, std::int64_t row, unsigne
   const Key* const sorted = shared.sorted();
   put_top(p, row, sorted, weights);
   bool read_again = weights.huge || (shared.flags & ScanShared::kReadTwice) != 0;
-  std::int64_t token = topk::token_of(sorted[0]);
+  Key drawn = sorted[0];
   if (!controls.greedy()) {
-    const double u = uniform_of(p.seed[row], p.position[row]);
-    token = RowDraw<Values, Held::kTokens>(shape, k, shared, draw, values, controls, weights, above)
-                .run(u, read_again);
+    drawn = RowDraw<Values, Held::kTokens>(shape, k, shared, draw, values, controls, weights, above)
+                .run(draw.uniform, read_again);
   }
   if (threadIdx.x != 0) return;
-  put_token(p.token, p.token_dtype, row, token);
+  put_token(p.token, p.token_dtype, row, topk::token_of(drawn));
   if (p.log_probability != nullptr) {
-    p.log_probability[row] = log_probability(weights, values(token));
+    p.log_probability[row] = log_probability(weights, topk::value_of(drawn));
   }
   if (p.status != nullptr) p.status[row] = status | (read_again ? kRowReadTwice : 0);
 }
@@ -163,6 +162,7 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<Values, kDepth>)
     cuda::wait_for_previous_grids();
   }
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
+  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
   const RowControls controls = row_controls(params.p, row);
   if (!controls.legal) {  // all blocks of the cluster leave
     const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
@@ -171,11 +171,12 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<Values, kDepth>)
   }
   // For what comes after the scan, whose barriers make it known to all.
   if (threadIdx.x == 0) {
-    reinterpret_cast<DrawShared*>(memory + draw_offset(shape))->controls = controls;
+    auto& draw = *reinterpret_cast<DrawShared*>(memory + draw_offset(shape));
+    draw.controls = controls;
+    draw.uniform = uniform_of(params.p.seed[row], params.p.position[row]);
   }
   if constexpr (kIsPenalised<Values>) history_table(shape, memory).fill(params.p, row, controls);
   const Values values = make_values<Values>(params, row, memory);
-  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
   auto& shared = *reinterpret_cast<ScanShared*>(memory);
   Scan(shape, wanted_places(params.p, controls), shared, values,
        topk::exponent_scale(1 / weighing_temperature(controls)))
@@ -218,9 +219,9 @@ void launch(Context& context, const SampleParams& params) {
       .blocks = static_cast<unsigned>(params.p.rows * params.shape.cluster),
       .threads = kScanThreads,
       .cluster = static_cast<unsigned>(params.shape.cluster),
-      .shared_bytes = shared_bytes(params),
+      .shared_bytes = topk::scan_shared_bytes(params.shape, shared_bytes(params), kDepth == 4),
       .overlap_previous = cuda::is_hopper(context)};
-  cuda::allow_shared(kernel, shape.shared_bytes);
+  cuda::allow_shared(context, kernel);
   cuda::launch(context, "sample sample_scan_kernel", kernel, shape, params);
 }
 

@@ -39,18 +39,19 @@ class RowDraw {
         above(tokens_above),
         prefix{reinterpret_cast<double*>(scan_memory.candidates(scan_shape)), nullptr} {}
 
-  // Not for greedy rows. Sets `read_again` where the row was.
-  __device__ std::int64_t run(double u, bool& read_again) {
+  // Not for greedy rows. The key of the token, for the first warp; sets `read_again` where the row
+  // was.
+  __device__ Key run(double u, bool& read_again) {
     if (controls.cuts(shape.vocabulary)) return by_value(u, read_again);
-    if (!weights.huge) return by_segment(u);
-    read_again = true;
-    return walk(0, shape.vocabulary, u);
+    read_again = read_again || weights.huge;
+    const std::int64_t token = weights.huge ? walk(0, shape.vocabulary, u) : by_segment(u);
+    return topk::key_of(values(token), static_cast<std::uint32_t>(token));
   }
 
  private:
   // ---- a cut -----------------------------------------------------------------------------------
 
-  __device__ std::int64_t by_value(double u, bool& read_again) {
+  __device__ Key by_value(double u, bool& read_again) {
     // Whether the candidates are all that top_k leaves, and their mass is the one that top_p is of.
     const bool complete = above < k || k == shape.vocabulary;
     const bool whole = complete || controls.top_k <= k;
@@ -58,6 +59,7 @@ class RowDraw {
     if (!whole && top_k_cuts && controls.top_p < 1) return search(u, read_again);
     const auto limit = static_cast<int>(min(controls.top_k, static_cast<std::int64_t>(above)));
     const Key* const sorted = shared.sorted();
+    if (whole && limit <= kFewTokens) return by_warp(limit, u);
     prefix.weights = prefix.sums + limit;
     const auto weight_at = [&](int i) { return distribution.weight(topk::value_of(sorted[i])); };
     add_up(limit, weight_at, prefix, draw);
@@ -69,7 +71,51 @@ class RowDraw {
     }
     if (kept > limit && !whole) return search(u, read_again);
     kept = min(kept, limit);
-    return topk::token_of(sorted[pick(kept, u * prefix.sums[kept - 1], prefix, draw)]);
+    return sorted[pick(kept, u * prefix.sums[kept - 1], prefix, draw)];
+  }
+
+  // The same for few tokens that are all there is, by the first warp alone: no barriers. A lane has
+  // two neighbours. The other warps get nothing.
+  static constexpr int kFewTokens = 64;
+
+  __device__ Key by_warp(int limit, double u) {
+    if (threadIdx.x >= 32) return 0;
+    const Key* const sorted = shared.sorted();
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const Key keys[2] = {2 * lane < limit ? sorted[2 * lane] : 0,
+                         2 * lane + 1 < limit ? sorted[2 * lane + 1] : 0};
+    const double own[2] = {keys[0] != 0 ? distribution.weight(topk::value_of(keys[0])) : 0,
+                           keys[1] != 0 ? distribution.weight(topk::value_of(keys[1])) : 0};
+    double sum = own[0] + own[1];
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const double before = __shfl_up_sync(~0U, sum, step);
+      if (lane >= step) sum += before;
+    }
+    const double sums[2] = {sum - own[1], sum};
+    const double needed =
+        static_cast<double>(controls.top_p) * __shfl_sync(~0U, sum, (limit - 1) / 2);
+    const auto min_p = static_cast<double>(controls.min_p);
+    // How many tokens stay: all before the first that ends the set.
+    int kept = limit;
+#pragma unroll
+    for (int i = 1; i >= 0; --i) {
+      const int place = 2 * lane + i;
+      if (place >= limit) continue;
+      if (controls.top_p < 1 && sums[i] >= needed) kept = min(kept, place + 1);
+      if (own[i] < min_p) kept = min(kept, place);
+    }
+    kept = __reduce_min_sync(~0U, kept);
+    const double last = __shfl_sync(~0U, sums[1], (kept - 1) / 2);
+    const double last_but_one = __shfl_sync(~0U, sums[0], (kept - 1) / 2);
+    const double target = u * (kept % 2 == 0 ? last : last_but_one);
+    int drawn = kept - 1;
+#pragma unroll
+    for (int i = 1; i >= 0; --i) {
+      const int place = 2 * lane + i;
+      if (place < kept && own[i] > 0 && sums[i] > target) drawn = min(drawn, place);
+    }
+    return sorted[__reduce_min_sync(~0U, drawn)];
   }
 
   // How many of the first `limit` tokens top_p, of this mass, and min_p keep; more than `limit`
@@ -109,11 +155,11 @@ class RowDraw {
     return total;
   }
 
-  __device__ __noinline__ std::int64_t search(double u, bool& read_again) {
+  __device__ __noinline__ Key search(double u, bool& read_again) {
     read_again = true;
     __syncthreads();  // the room of the candidates is used again
     OrderedSearch<Values> ordered(shape, shared, draw, values, distribution);
-    return topk::token_of(ordered.run(controls, u));
+    return ordered.run(controls, u);
   }
 
   // ---- no cut ----------------------------------------------------------------------------------

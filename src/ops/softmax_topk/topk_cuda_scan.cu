@@ -65,12 +65,12 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
   const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
   const RowValues<T> values = values_of<T>(p, row);
+  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth>;
   const double inverse = inverse_temperature(p, row);
   if (inverse == 0) {  // all blocks of the cluster leave
     if (first) put_bad_row(p, row, kRowBadParameter);
     return;
   }
-  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth>;
   const auto k = static_cast<int>(p.k);
   Scan(shape, k, shared, values, exponent_scale(inverse)).run();
   if (!gather_cluster(shape, shared)) return;
@@ -83,12 +83,13 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
 template <class T, bool kPlain, bool kOnGrid, int kDepth>
 void launch(Context& context, const ScanArgs& args) {
   auto* kernel = topk_scan_kernel<T, kPlain, kOnGrid, kDepth>;
-  const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(args.p.rows * args.shape.cluster),
-                                .threads = kScanThreads,
-                                .cluster = static_cast<unsigned>(args.shape.cluster),
-                                .shared_bytes = ScanShared::bytes(args.shape),
-                                .overlap_previous = cuda::is_hopper(context)};
-  cuda::allow_shared(kernel, shape.shared_bytes);
+  const cuda::LaunchShape shape{
+      .blocks = static_cast<unsigned>(args.p.rows * args.shape.cluster),
+      .threads = kScanThreads,
+      .cluster = static_cast<unsigned>(args.shape.cluster),
+      .shared_bytes = scan_shared_bytes(args.shape, ScanShared::bytes(args.shape), kDepth == 4),
+      .overlap_previous = cuda::is_hopper(context)};
+  cuda::allow_shared(context, kernel);
   cuda::launch(context, "softmax_topk topk_scan_kernel", kernel, shape, args);
 }
 

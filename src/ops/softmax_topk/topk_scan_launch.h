@@ -58,6 +58,15 @@ inline bool scans_deep(const Context& context, std::int64_t rows, const ScanShap
   return rows * shape.cluster <= cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
 }
 
+// Blocks of a cluster are spread over multiprocessors by asking for so much shared memory that few
+// fit on one.
+inline std::int64_t scan_shared_bytes(const ScanShape& shape, std::int64_t needed, bool deep) {
+  constexpr std::int64_t kOneFits = 116 << 10;
+  constexpr std::int64_t kThreeFit = 60 << 10;
+  if (shape.cluster == 1) return needed;
+  return std::max(needed, deep ? kOneFits : kThreeFit);
+}
+
 // For rows that want up to k places.
 inline ScanShape scan_shape(const Context& context, DType dtype, std::int64_t rows,
                             std::int64_t vocabulary, int k, bool plain) {

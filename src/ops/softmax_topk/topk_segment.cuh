@@ -345,7 +345,8 @@ class Segment<T, false> {
     }
   }
   __device__ static float staged(const uint4* room, unsigned bit) {
-    return reinterpret_cast<const float*>(room)[bit / 4 * 128 + bit % 4];
+    const unsigned i = bit % kValues;
+    return reinterpret_cast<const float*>(room)[i / 4 * 128 + i % 4];
   }
   __device__ static unsigned token_of_bit(unsigned bit) { return bit / kN * (32 * kN) + bit % kN; }
 
