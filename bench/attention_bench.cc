@@ -26,7 +26,7 @@ std::string chosen_implementation(Context& context, const AttentionData& data) {
 
 void check_attention_memory(const SessionOptions& session, const AttentionProblem& problem) {
   // Pages on the host as well, and those of the two peers that are ours.
-  const std::int64_t copies = sets_of(problem) + 3;
+  const std::int64_t copies = 2 * sets_of(problem) + 2;
   check_memory(session, std::to_string(problem.batch) + "x" + std::to_string(problem.tokens),
                checked_mul(problem.minimal_bytes(), copies, "bench: bytes"));
 }
@@ -70,11 +70,15 @@ void AttentionBench::enter_peers(std::vector<Contender>& contenders, const Bench
     contenders.back().sample_us = [factor, timed = contenders.back().sample_us] {
       return factor * timed();
     };
-    data_.push_back(std::make_unique<AttentionData>(problem, 0, 1, 3));
-    session_.enter(contenders, "contiguous", row,
-                   [&context, data = data_.back().get()](std::int64_t) {
-                     cached_attention(context, data->args());
-                   });
+    std::vector<AttentionData*> sets;
+    for (int i = 0; i < row.sets; ++i) {
+      data_.push_back(
+          std::make_unique<AttentionData>(problem, 0, 1, 1000 + static_cast<std::uint64_t>(i)));
+      sets.push_back(data_.back().get());
+    }
+    session_.enter(contenders, "contiguous", row, [&context, sets](std::int64_t i) {
+      cached_attention(context, sets[static_cast<std::size_t>(i) % sets.size()]->args());
+    });
   }
   // It knows no quantised cache, no latent and no sharing.
   const bool dense = !cache::is_quantized(problem.layers.k.encoding) && !problem.layers.k_is_v &&

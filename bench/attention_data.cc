@@ -62,7 +62,7 @@ AttentionProblem forks(Device device, std::int64_t batch, std::int64_t tokens,
   return problem;
 }
 
-// Page tokens of one page with random content, encoded.
+// One page with random content, encoded.
 std::vector<std::byte> random_page(const cache::LayerGroup& layers, std::mt19937_64& random) {
   std::normal_distribution<float> normal;
   const cache::PageGeometry geometry = cache::page_geometry(layers);
@@ -142,85 +142,97 @@ void set_shape(std::vector<AttentionProblem>& problems, std::int64_t batch, std:
 AttentionData::AttentionData(const AttentionProblem& problem, std::int64_t page_tokens,
                              std::int64_t queries, std::uint64_t seed)
     : problem_(problem) {
-  cache::LayerGroup& layers = problem_.layers;
-  const std::int64_t batch = problem.batch;
-  const Device device = problem.device;
-  layers.page_tokens = page_tokens > 0 ? page_tokens : problem.tokens;
-  const cache::PageGeometry geometry = cache::page_geometry(layers);
-  const std::int64_t each = ceil_div(problem.tokens, layers.page_tokens);
+  problem_.layers.page_tokens = page_tokens > 0 ? page_tokens : problem.tokens;
   std::mt19937_64 random(seed);
+  make_pages(random);
+  make_table(random);
+  make_operands(queries, random);
+}
 
-  // A page of a whole sequence is put together from the vectors of small ones, too.
-  host_pages_ = Tensor::empty({batch * each, geometry.page_bytes}, DType::u8);
+// A page of a whole sequence is put together from the vectors of small ones, too.
+void AttentionData::make_pages(std::mt19937_64& random) {
+  const cache::LayerGroup& layers = problem_.layers;
+  const cache::PageGeometry geometry = cache::page_geometry(layers);
+  const std::int64_t pages = problem_.batch * ceil_div(problem_.tokens, layers.page_tokens);
   cache::LayerGroup small = layers;
   small.page_tokens = std::min<std::int64_t>(layers.page_tokens, 64);
+  const cache::PageGeometry part = cache::page_geometry(small);
   std::vector<std::vector<std::byte>> distinct;
-  for (std::int64_t i = 0; i < std::min(kDistinctPages, batch * each); ++i) {
+  for (std::int64_t i = 0; i < std::min(kDistinctPages, pages); ++i) {
     distinct.push_back(random_page(small, random));
   }
-  const cache::PageGeometry part = cache::page_geometry(small);
-  auto* const memory = static_cast<std::byte*>(host_pages_.data());
-  for (std::int64_t page = 0; page < batch * each; ++page) {
+  host_pages_ = Tensor::empty({pages, geometry.page_bytes}, DType::u8);
+  for (std::int64_t page = 0; page < pages; ++page) {
+    std::byte* const to = static_cast<std::byte*>(host_pages_.data()) + page * geometry.page_bytes;
     for (std::int64_t slot = 0; slot < layers.page_tokens; slot += small.page_tokens) {
+      const auto which = static_cast<std::size_t>(page * 7 + slot / 64) % distinct.size();
       const std::int64_t count = std::min(small.page_tokens, layers.page_tokens - slot);
-      const std::byte* const from =
-          distinct[(static_cast<std::size_t>(page) * 7 + static_cast<std::size_t>(slot) / 64) %
-                   distinct.size()]
-              .data();
       for (std::int64_t head = 0; head < layers.kv_heads; ++head) {
-        const auto to = cache::token_offsets(layers, geometry, 0, head, slot);
-        const auto at = cache::token_offsets(small, part, 0, head, 0);
-        std::byte* const base = memory + page * geometry.page_bytes;
-        const auto copy = [&](std::int64_t into, std::int64_t out_of, std::int64_t bytes) {
-          std::memcpy(base + into, from + out_of, static_cast<std::size_t>(bytes * count));
+        const auto into = cache::token_offsets(layers, geometry, 0, head, slot);
+        const auto from = cache::token_offsets(small, part, 0, head, 0);
+        const auto copy = [&](std::int64_t t, std::int64_t f, std::int64_t bytes) {
+          std::memcpy(to + t, distinct[which].data() + f, static_cast<std::size_t>(bytes * count));
         };
-        copy(to.k_values, at.k_values, cache::value_bytes(layers.k, layers.k_dim));
-        copy(to.k_scales, at.k_scales, cache::scale_bytes(layers.k, layers.k_dim));
+        copy(into.k_values, from.k_values, cache::value_bytes(layers.k, layers.k_dim));
+        copy(into.k_scales, from.k_scales, cache::scale_bytes(layers.k, layers.k_dim));
         if (layers.k_is_v) continue;
-        copy(to.v_values, at.v_values, cache::value_bytes(layers.v, layers.v_dim));
-        copy(to.v_scales, at.v_scales, cache::scale_bytes(layers.v, layers.v_dim));
+        copy(into.v_values, from.v_values, cache::value_bytes(layers.v, layers.v_dim));
+        copy(into.v_scales, from.v_scales, cache::scale_bytes(layers.v, layers.v_dim));
       }
     }
   }
-  pages_ = device.is_cuda() ? host_pages_.to(device) : host_pages_;
+  pages_ = problem_.device.is_cuda() ? host_pages_.to(problem_.device) : host_pages_;
+}
 
+// Shuffled, but for what sequences share.
+void AttentionData::make_table(std::mt19937_64& random) {
+  const cache::LayerGroup& layers = problem_.layers;
+  const std::int64_t batch = problem_.batch;
+  const std::int64_t each = ceil_div(problem_.tokens, layers.page_tokens);
   numbers_.resize(static_cast<std::size_t>(batch * each));
   std::iota(numbers_.begin(), numbers_.end(), 0);
   std::ranges::shuffle(numbers_, random);
   for (std::int64_t row = 1; row < batch; ++row) {
-    std::copy_n(numbers_.begin(), problem.shared / layers.page_tokens,
+    std::copy_n(numbers_.begin(), problem_.shared / layers.page_tokens,
                 numbers_.begin() + row * each);
   }
-  table_ = integers<std::int32_t>(
-      device, batch * each, [&](std::int64_t i) { return numbers_[static_cast<std::size_t>(i)]; });
-  lengths_ = integers<std::int64_t>(device, batch, [&](std::int64_t) { return problem.tokens; });
-  query_starts_ =
-      integers<std::int64_t>(device, batch + 1, [&](std::int64_t i) { return i * queries; });
-  positions_ = integers<std::int64_t>(device, batch * queries, [&](std::int64_t i) {
-    return (i % queries + 1) * problem.tokens / queries - 1;
+  table_ = integers<std::int32_t>(problem_.device, batch * each, [&](std::int64_t i) {
+    return numbers_[static_cast<std::size_t>(i)];
   });
-  query_ = Tensor::empty({batch * queries, problem.query_heads, layers.k_dim}, DType::bf16);
-  std::normal_distribution<float> normal;
-  std::ranges::generate(query_.values<Bf16>(), [&] { return Bf16(normal(random)); });
-  if (device.is_cuda()) query_ = query_.to(device);
-  output_ = Tensor::empty({batch * queries, problem.query_heads, layers.v_dim}, DType::f32, device);
-
+  lengths_ =
+      integers<std::int64_t>(problem_.device, batch, [&](std::int64_t) { return problem_.tokens; });
   group_ = {.memory = static_cast<std::byte*>(pages_.data()),
             .pages = batch * each,
             .layer_group = layers,
-            .geometry = geometry,
+            .geometry = cache::page_geometry(layers),
             .page_tokens = layers.page_tokens,
             .table_stride = each,
-            .page_table = {static_cast<const std::int32_t*>(table_.data()),
-                           static_cast<std::size_t>(batch * each)}};
-  args_.query = query_;
-  args_.query_starts = query_starts_;
-  args_.positions = positions_;
-  args_.cache = {.device = device,
+            .page_table = {static_cast<const std::int32_t*>(table_.data()), numbers_.size()}};
+  args_.cache = {.device = problem_.device,
                  .rows = batch,
                  .lengths = {static_cast<const std::int64_t*>(lengths_.data()),
                              static_cast<std::size_t>(batch)},
                  .groups = {&group_, 1}};
+}
+
+void AttentionData::make_operands(std::int64_t queries, std::mt19937_64& random) {
+  const cache::LayerGroup& layers = problem_.layers;
+  const std::int64_t batch = problem_.batch;
+  const Device device = problem_.device;
+  query_starts_ =
+      integers<std::int64_t>(device, batch + 1, [&](std::int64_t i) { return i * queries; });
+  positions_ = integers<std::int64_t>(device, batch * queries, [&](std::int64_t i) {
+    return (i % queries + 1) * problem_.tokens / queries - 1;
+  });
+  query_ = Tensor::empty({batch * queries, problem_.query_heads, layers.k_dim}, DType::bf16);
+  std::normal_distribution<float> normal;
+  std::ranges::generate(query_.values<Bf16>(), [&] { return Bf16(normal(random)); });
+  if (device.is_cuda()) query_ = query_.to(device);
+  output_ =
+      Tensor::empty({batch * queries, problem_.query_heads, layers.v_dim}, DType::f32, device);
+  args_.query = query_;
+  args_.query_starts = query_starts_;
+  args_.positions = positions_;
   args_.output = output_;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,10 @@ class AttentionData {
   Head head(std::int64_t row, std::int64_t kv_head) const;
 
  private:
+  void make_pages(std::mt19937_64& random);
+  void make_table(std::mt19937_64& random);
+  void make_operands(std::int64_t queries, std::mt19937_64& random);
+
   AttentionProblem problem_;
   std::vector<std::int32_t> numbers_;  // of the pages, [batch, pages of a sequence]
   Tensor host_pages_, pages_, table_, lengths_;

@@ -56,7 +56,9 @@ Values made_queries(const Scene& scene) {
   for (const SceneRow& row : scene.rows) {
     for (std::int64_t query = 0; query < row.queries; ++query) {
       for (std::int64_t head = 0; head < scene.query_heads; ++head) {
-        const std::int64_t position = std::max<std::int64_t>(0, row.position_of(query));
+        // Positions may be anything; data is made for those that a row can have.
+        const auto position =
+            std::clamp<std::int64_t>(row.position_of(query), 0, std::int64_t{1} << 20);
         const auto q = made_vector(row.seed_at(position) * 3 + 2, row.source_of(position), head,
                                    scene.layers.k_dim, 1);
         result.insert(result.end(), q.begin(), q.end());
