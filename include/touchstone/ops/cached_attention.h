@@ -37,9 +37,9 @@
 //             that is NaN or +inf makes output and log_sum_exp of that query and head NaN. NaN and
 //             infinity in a value that is seen reach that column of the output, as infinity or NaN,
 //             however small the weight. What is not seen is never looked at.
-// Aliasing    None: an output that overlaps another tensor is refused, and none may lie in the
-// pages. Empty       N = 0: nothing is written. Promises    A query's bits depend on its own
-// numbers and on the tokens it sees, at the positions
+// Aliasing    None. An output that overlaps a tensor is refused; none may lie in the pages.
+// Empty       N = 0: nothing is written.
+// Promises    A query's bits depend on its own numbers and on the tokens it sees, at the positions
 //             where it sees them, and on nothing else: not on page size or placement, other rows,
 //             the number of queries in the call (chunks of a prefill), or the number of threads.
 //             Positions are cut into pieces of kAttentionSplit, which are merged in ascending
