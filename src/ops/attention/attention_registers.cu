@@ -119,15 +119,16 @@ struct Team {
 
   __device__ Team(const Block& block, const Section& section)
       : block(block),
-        section(section),
         chunk(static_cast<int>(threadIdx.x) % kLanes),
         first(static_cast<int>(threadIdx.x / 32) * kTeams * kAhead +
               static_cast<int>(threadIdx.x) % 32 / kLanes),
-        values(section.values + chunk * (section.value_bytes / kLanes)),
-        scales(section.scales) {
-    if (section.scale_bytes == 0) return;
-    const auto group = static_cast<int>(cache::group_length(section.format, kDim));
-    scales += chunk * kChunk / group * (section.scale_bytes / (kDim / group));
+        page_bytes(block.p.pages.geometry.page_bytes),
+        value_bytes(static_cast<std::uint32_t>(section.value_bytes)),
+        scale_bytes(static_cast<std::uint32_t>(section.scale_bytes)) {
+    const auto group = static_cast<std::uint32_t>(cache::group_length(section.format, kDim));
+    values = block.address({0, 0}, section.values, value_bytes) + chunk * (value_bytes / kLanes);
+    scales = block.address({0, 0}, section.scales, scale_bytes) +
+             chunk * kChunk / group * (scale_bytes / (kDim / group));
   }
 
   __device__ int token(int base, int ahead) const { return base + first + ahead * kTeams; }
@@ -138,8 +139,10 @@ struct Team {
       const int i = token(base, u);
       if (i < count) {
         const Place place = block.shared.places[i];
-        stored[u].load(block.address(place, values, section.value_bytes),
-                       block.address(place, scales, section.scale_bytes));
+        const std::int64_t page = place.page * page_bytes;
+        const auto slot = static_cast<std::uint32_t>(place.slot);
+        stored[u].load(values + page + std::uint64_t{slot} * value_bytes,
+                       scales + page + std::uint64_t{slot} * scale_bytes);
       } else {
         stored[u].clear();
       }
@@ -147,27 +150,31 @@ struct Team {
   }
 
   const Block& block;
-  const Section& section;
   int chunk;
   int first;
-  std::int64_t values;
-  std::int64_t scales;
+  std::int64_t page_bytes;
+  std::uint32_t value_bytes;
+  std::uint32_t scale_bytes;
+  const std::byte* values;  // of slot 0 of page 0
+  const std::byte* scales;
 };
 
-// Sums each of the values over `kLanes` neighbouring lanes. Lane l of them ends up with the sums of
-// the values l * kCount / kLanes and following, in front. All values are summed in one order.
-template <int kLanes, int kCount>
-__device__ void sum_lanes(float (&x)[kCount]) {
-  static_assert(kCount % kLanes == 0);
+// Sums each of the first `kCount` values over `kLanes` neighbouring lanes. Lane l of them ends up
+// with the sums of the values l * kCount / kLanes and following, in front. All values are summed in
+// one order.
+template <int kLanes, int kCount, int kSize>
+__device__ void sum_lanes(float (&x)[kSize]) {
+  if constexpr (kLanes > 1) {
+    constexpr int kHalf = kCount / 2;
+    static_assert(kCount % kLanes == 0);
+    const bool upper = (threadIdx.x & (kLanes / 2)) != 0;
 #pragma unroll
-  for (int offset = kLanes / 2, count = kCount / 2; offset > 0; offset /= 2, count /= 2) {
-    const bool upper = (threadIdx.x & offset) != 0;
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-      const float keep = upper ? x[i + count] : x[i];
-      const float give = upper ? x[i] : x[i + count];
-      x[i] = __fadd_rn(keep, __shfl_xor_sync(kAllLanes, give, offset));
+    for (int i = 0; i < kHalf; ++i) {
+      const float keep = upper ? x[i + kHalf] : x[i];
+      const float give = upper ? x[i] : x[i + kHalf];
+      x[i] = __fadd_rn(keep, __shfl_xor_sync(kAllLanes, give, kLanes / 2));
     }
+    sum_lanes<kLanes / 2, kHalf>(x);
   }
 }
 
@@ -199,7 +206,7 @@ __device__ void scores_of(Block& block, int count) {
         }
       }
     }
-    sum_lanes<team.kLanes>(sums);
+    sum_lanes<team.kLanes, kAhead * kVectors>(sums);
     constexpr int kOwn = kAhead * kVectors / team.kLanes;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
