@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cache/codec.h"
+#include "cuda/hopper.cuh"
 #include "ops/attention/attention_split.cuh"
 #include "touchstone/core/checked.h"
 
@@ -98,6 +99,7 @@ void launch_portable(Context& context, const SplitWork& work, unsigned blocks) {
 
 // A block for each query token and head.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ SplitWork work) {
+  if constexpr (cuda::kHopper) cuda::wait_for_previous_grids();
   const CachedAttention& p = work.p;
   const std::int64_t head = blockIdx.x % p.query_heads;
   const std::int64_t query = work.first_query + blockIdx.x / p.query_heads;
@@ -162,6 +164,7 @@ void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch) 
   std::int64_t at_once = std::max<std::int64_t>(
       1, kMostBlocks / std::max(p.query_heads, p.layers.kv_heads * work.splits));
   const bool merges = work.splits > 1;
+  const bool hopper = cuda::is_hopper(context);
   // At least one query token: where there is no room for it, workspace() says what to reserve.
   if (merges) {
     at_once = std::clamp<std::int64_t>(context.workspace_bytes() / query_bytes, 1, at_once);
@@ -178,9 +181,11 @@ void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch) 
     const std::int64_t tiles = ceil_div(work.queries, work.tile);
     launch(context, work, static_cast<unsigned>(tiles * p.layers.kv_heads * work.splits));
     if (!merges) continue;
-    cuda::launch(
-        context, "cached_attention merge_kernel", merge_kernel,
-        {.blocks = static_cast<unsigned>(work.queries * p.query_heads), .threads = kThreads}, work);
+    cuda::launch(context, "cached_attention merge_kernel", merge_kernel,
+                 {.blocks = static_cast<unsigned>(work.queries * p.query_heads),
+                  .threads = kThreads,
+                  .overlap_previous = hopper},
+                 work);
   }
 }
 

@@ -30,12 +30,6 @@ struct Stored {
   std::uint32_t words[kWords];
   std::uint32_t scale;  // and the minimum above it
 
-  __device__ void clear() {
-#pragma unroll
-    for (std::uint32_t& word : words) word = 0;
-    scale = 0;
-  }
-
   __device__ void load(const std::byte* values, const std::byte* scales) {
     if constexpr (kWords == 1) {
       words[0] = __ldg(reinterpret_cast<const unsigned*>(values));
@@ -99,8 +93,9 @@ struct Stored {
       return (byte & 0x7fU) == 0x7fU ? __uint_as_float(cache::kNanBits) : value;
     } else if constexpr (kEncoding == Encoding::int8) {
       constexpr std::uint32_t kFlip = kAsymmetric ? 0 : 0x80;  // signed to offset by 128
-      const std::uint32_t byte = (words[half] >> (8 * i) & 0xffU) ^ kFlip;
-      return __uint_as_float(byte | kShiftBits) - (kShift + static_cast<float>(kFlip));
+      const std::uint32_t bytes = words[half] ^ kFlip * 0x01010101U;
+      return __uint_as_float(__byte_perm(bytes, kShiftBits, 0x7540U + i)) -
+             (kShift + static_cast<float>(kFlip));
     } else {
       constexpr float kOffset = kAsymmetric ? 0 : 8;
       const std::uint32_t nibble = words[0] >> (16 * half + 4 * i) & 0xfU;
@@ -136,16 +131,12 @@ struct Team {
   __device__ void load(int base, int count, StoredChunk (&stored)[kAhead]) const {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
-      const int i = token(base, u);
-      if (i < count) {
-        const Place place = block.shared.places[i];
-        const std::int64_t page = place.page * page_bytes;
-        const auto slot = static_cast<std::uint32_t>(place.slot);
-        stored[u].load(values + page + std::uint64_t{slot} * value_bytes,
-                       scales + page + std::uint64_t{slot} * scale_bytes);
-      } else {
-        stored[u].clear();
-      }
+      // Behind the end the last token again, without a branch: its weight there is 0.
+      const Place place = block.shared.places[min(token(base, u), count - 1)];
+      const std::int64_t page = place.page * page_bytes;
+      const auto slot = static_cast<std::uint32_t>(place.slot);
+      stored[u].load(values + page + std::uint64_t{slot} * value_bytes,
+                     scales + page + std::uint64_t{slot} * scale_bytes);
     }
   }
 
