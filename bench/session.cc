@@ -77,6 +77,7 @@ void require(Device device) {
 std::string BenchRow::shape() const { return std::to_string(rows) + "x" + std::to_string(cols); }
 
 std::string BenchRow::describe() const {
+  if (!heads.empty()) return op + " " + heads + " " + format + " " + shape();
   return op + " " + shape() + " " + std::string(name_of(dtype)) +
          (k > 0 ? " k " + std::to_string(k) : "");
 }

@@ -31,6 +31,10 @@ struct BenchRow {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t k = 0;  // 0: the operator has none
+  // Attention over a cache: how K and V are stored and which heads there are, "32/8x128". Empty for
+  // other operators.
+  std::string format{};
+  std::string heads{};
   cases::Regime regime = cases::Regime::memory;
   std::int64_t bytes = 0;  // the least that has to move
   std::string implementation;

@@ -183,8 +183,23 @@ class SampleCase(Case):
         self.call = lambda i: function(self.x[i])
 
 
+class AttentionCase(Case):
+    """One query token per sequence over dense keys and values; the variant is the heads, as in
+    32/8x128."""
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        heads, dim = request["variant"].split("x")
+        query_heads, kv_heads = (int(number) for number in heads.split("/"))
+        q = [self.random(self.rows, query_heads, 1, int(dim)) for _ in range(self.count)]
+        k, v = ([self.random(self.rows, kv_heads, self.cols, int(dim)) for _ in range(self.count)]
+                for _ in range(2))
+        attention = torch.nn.functional.scaled_dot_product_attention
+        self.call = lambda i: attention(q[i], k[i], v[i], enable_gqa=query_heads != kv_heads)
+
+
 CASES = {"layer_norm": NormCase, "rms_norm": NormCase, "softmax_topk": TopkCase,
-         "sample": SampleCase}
+         "sample": SampleCase, "decode_attention": AttentionCase}
 
 
 def make_case(torch, request):

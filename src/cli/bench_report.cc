@@ -37,8 +37,9 @@ std::string microseconds(double us) {
 }
 
 std::vector<std::string> row_cells(const bench::BenchRow& row) {
-  std::vector<std::string> cells = {row.op,
-                                    std::string(name_of(row.dtype)),
+  const bool attention = !row.heads.empty();
+  std::vector<std::string> cells = {attention ? "attention " + row.heads : row.op,
+                                    attention ? row.format : std::string(name_of(row.dtype)),
                                     row.shape(),
                                     row.k > 0 ? std::to_string(row.k) : "",
                                     std::string(cases::name_of(row.regime)),
@@ -79,6 +80,7 @@ Json row_json(const bench::BenchRow& row) {
                {"dtype", name_of(row.dtype)},
                {"shape", {row.rows, row.cols}}};
   if (row.k > 0) json["k"] = row.k;
+  if (!row.heads.empty()) json.update({{"heads", row.heads}, {"format", row.format}});
   json.update({{"regime", cases::name_of(row.regime)},
                {"sets", row.sets},
                {"us", row.us.median},

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cpu/exp2.h"
+
 #if defined(TOUCHSTONE_TOPK_CPU_EXP2_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TOUCHSTONE_TOPK_CPU_EXP2_H_
 #undef TOUCHSTONE_TOPK_CPU_EXP2_H_
@@ -19,6 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace touchstone::topk::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
+namespace sd = touchstone::simd::HWY_NAMESPACE;
 
 // Grid points per octave, as a power of two. With vectors of 8 or 16 lanes one permutation looks up
 // the fraction of 2^x, which saves two terms of the polynomial.
@@ -58,21 +61,10 @@ HWY_INLINE hn::Vec<D> at_least(D d, hn::Vec<D> v, hn::Vec<D> low) {
 #endif
 }
 
-// 2^f for |f| <= 1/2, error 5e-9 before rounding, 1 exactly at 0.
-template <class D>
-HWY_INLINE hn::Vec<D> exp2_half(D d, hn::Vec<D> f) {
-  auto p = hn::MulAdd(hn::Set(d, 0.0001545316295F), f, hn::Set(d, 0.001339086336F));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.009618082557F));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.05550357114F));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.2402265076F));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.693147188F));
-  return hn::MulAdd(p, f, hn::Set(d, 1.0F));
-}
-
 // 2^f for f at most half a grid step from 0.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_rest(D d, hn::Vec<D> f) {
-  if constexpr (kGridBits == 0) return exp2_half(d, f);
+  if constexpr (kGridBits == 0) return sd::exp2_half(d, f);
   // Errors 4e-8 and 2e-9.
   const bool wide = kGridBits == 3;
   auto p = hn::MulAdd(hn::Set(d, wide ? 0.05550801511F : 0.05550508525F), f,
@@ -183,7 +175,7 @@ HWY_INLINE hn::Vec<D> exp2_full(D d, hn::Vec<D> v, const Exponent& e) {
   const auto bias = hn::Set(di, 127);
   const auto a = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(part, bias)));
   const auto b = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(exponent, part), bias)));
-  return hn::Mul(hn::Mul(exp2_half(d, f), a), b);
+  return hn::Mul(hn::Mul(sd::exp2_half(d, f), a), b);
 }
 
 }  // namespace touchstone::topk::HWY_NAMESPACE

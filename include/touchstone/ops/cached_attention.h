@@ -1,0 +1,95 @@
+// Attention of query tokens over the keys and values in a KV cache, straight from its pages.
+//
+//   s[t]   = scale * dot(q, k[t])               then cap * tanh(s[t] / cap) with a soft cap
+//   w[t]   = exp(s[t] - max s)                  over the tokens t that the query sees
+//   output = sum of w[t] * v[t] / sum of w[t]   log_sum_exp = log(sum of exp(s[t]))
+//
+// k and v are the stored vectors, decoded. Query head h reads KV head h / (query_heads / kv_heads):
+// MHA, GQA and MQA differ in these two numbers only. With k_is_v the value of a token is the first
+// v_dim numbers of its key. With rotate_keys the query is rotated as the keys were.
+//
+// Order       reserve, append, commit, build a view, attend; or, layer by layer on one view,
+//             reserve, build a view, (append, attend) for each layer, commit: with `see_reserved`
+//             the length of a row is what the view has reserved for it, otherwise what it has
+//             committed. Either way the query tokens of a row are its last ones: of n, number j
+//             stands at position length - n + j. `positions` says otherwise where that is not so.
+// Sight       A query at position p sees position t of its own row when t < length and
+//               - causal: t <= p,
+//               - with a window: t > p - window, or t < sinks (window and sinks of the LayerGroup).
+//             With `tree`, this holds below position tree_starts[row] (default: that of the first
+//             query of the row), and from there on bit j % 64 of word j / 64 of the query alone
+//             says whether it sees position tree_starts[row] + j. Words that are not there are 0.
+//             A draft tree is stored in any order that is ascending from root to leaf; each query
+//             has the bits of its ancestors and its own.
+//             A learned sink, sink_logits[head], is one more logit among the s, with a value of 0.
+// Shapes      query: [N, query_heads, k_dim], output: [N, query_heads, v_dim]; the tokens of row 0,
+//             then those of row 1, ... The numbers of one token are contiguous, tokens may lie any
+//             stride apart. query_starts: [rows + 1], ascending from 0 to N: row r has the tokens
+//             [query_starts[r], query_starts[r + 1]), which may be none. All others contiguous.
+// Dtypes      query and output f32, bf16, f16, each its own; log_sum_exp and sink_logits f32;
+//             query_starts, positions, tree and tree_starts i64. Any Format for K and for V.
+// Accuracy    Arithmetic in f32. Before it is rounded to its dtype the output is within
+//             1e-5 * (sum of w[t] * |v[t]| / sum of w[t]) of exact arithmetic on the stored bytes,
+//             log_sum_exp within 1e-5 * max(1, |log_sum_exp|), for |s| up to 16; errors grow with
+//             the largest |s|, as those of any f32 dot product do.
+// Special     A query that sees nothing (an empty row, too many queries, scores of -inf only) has
+//             output 0 and log_sum_exp -inf; with a sink, output 0 and the sink's logit. A score
+//             that is NaN or +inf makes output and log_sum_exp of that query and head NaN. NaN and
+//             infinity in a value that is seen reach that column of the output, as infinity or NaN,
+//             however small the weight. What is not seen is never looked at.
+// Aliasing    None: an output that overlaps anything else is refused.
+// Empty       N = 0: nothing is written.
+// Promises    A query's bits depend on its own numbers and on the tokens it sees, at the positions
+//             where it sees them, and on nothing else: not on page size or placement, other rows,
+//             the number of queries in the call (chunks of a prefill), or the number of threads.
+//             Positions are cut into pieces of kAttentionSplit, which are merged in ascending
+//             order. Pages that rows have in common at their beginning are read once for all of
+//             them.
+// Memory      On the CPU the arrays of the view are checked: lengths against the table, and every
+//             position that is seen must have a page. On CUDA the view is one of
+//             build(context, ids), all tensors are on the device, and what the arrays hold is not
+//             checked; a token without a page is not seen.
+// Cost        Bytes: the stored K and V of what is seen, once per KV head for all query heads and
+//             query tokens that share it, plus query and output. 2 * (k_dim + v_dim) flops and one
+//             exponential per query, head and token.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "touchstone/cache/cache_view.h"
+#include "touchstone/core/context.h"
+#include "touchstone/core/tensor.h"
+
+namespace touchstone {
+
+// Positions that are summed up before sums are merged.
+inline constexpr std::int64_t kAttentionSplit = 512;
+
+struct CachedAttentionArgs {
+  ConstTensorView query{};         // [N, query_heads, k_dim]
+  ConstTensorView query_starts{};  // [rows + 1]
+  cache::CacheView cache{};
+  cache::LayerGroup layers{};     // of the group: cache.layout().groups[group]
+  std::int64_t group = 0;         // of the cache
+  std::int64_t layer = 0;         // of the group
+  ConstTensorView positions{};    // [N], optional
+  ConstTensorView tree{};         // [N, words], optional
+  ConstTensorView tree_starts{};  // [rows], optional, with `tree` only
+  ConstTensorView sink_logits{};  // [query_heads], optional
+  TensorView output{};            // [N, query_heads, v_dim]
+  TensorView log_sum_exp{};       // [N, query_heads], optional; counts the sink
+  double scale = 0;               // finite; 0 = 1 / sqrt(k_dim)
+  double soft_cap = 0;            // finite, >= 0; 0 = none
+  bool causal = true;
+  bool see_reserved = false;
+};
+
+void cached_attention(Context& context, const CachedAttentionArgs& args);
+
+// Every implementation for the context's device, in order of preference, and what it says to this
+// call.
+std::vector<ImplementationReport> cached_attention_implementations(Context& context,
+                                                                   const CachedAttentionArgs& args);
+
+}  // namespace touchstone

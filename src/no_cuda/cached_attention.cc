@@ -1,0 +1,28 @@
+// Attention on CUDA in a build without CUDA. Never reached through the public operator: a context
+// for a CUDA device cannot be made there.
+#include "ops/attention/attention.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::attention {
+namespace {
+
+constexpr char kRefusal[] = "this build has no CUDA code";
+
+}  // namespace
+
+std::string cached_attention_registers_refuses(const Context& /*context*/,
+                                               const CachedAttention& /*p*/) {
+  return kRefusal;
+}
+std::string cached_attention_portable_refuses(const Context& /*context*/,
+                                              const CachedAttention& /*p*/) {
+  return kRefusal;
+}
+void cached_attention_registers(Context& /*context*/, const CachedAttention& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void cached_attention_portable(Context& /*context*/, const CachedAttention& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+
+}  // namespace touchstone::attention

@@ -1,0 +1,559 @@
+// The kernels of cached_attention, for every SIMD target: one pass over the tokens of a split, and
+// what comes before and after. attention_cpu.h says how they fit together.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/attention/attention_cpu_pass.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which must come first.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cache/rotation.h"
+#include "cpu/exp2.h"
+#include "cpu/simd.h"
+#include "ops/attention/attention_cpu.h"
+#include "ops/attention/attention_cpu_load.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace touchstone::attention::HWY_NAMESPACE {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLog2e = 1.44269504F;
+
+// Query vectors that a kernel works on at a time: registers hold their sums. A block of fewer is
+// filled up, a single one has a kernel of its own.
+constexpr std::size_t kBlock = std::min<std::size_t>(4, kLanes);
+// Tokens of a tile, which is read for all query vectors before the next.
+constexpr std::size_t kTile = 32;
+// Tokens that are decoded at a time where the kernels cannot read them as they are.
+constexpr std::size_t kDecoded = 16;
+// Before the numbers of a partial result: the largest score, the sum of weights.
+constexpr std::size_t kPartialHead = 16;
+
+std::size_t padded(std::int64_t dim) {
+  return (static_cast<std::size_t>(dim) + kLanes - 1) / kLanes * kLanes;
+}
+std::size_t query_size(const CachedAttention& p) { return padded(p.layers.k_dim); }
+std::size_t partial_size(const CachedAttention& p) {
+  return kPartialHead + (padded(p.layers.v_dim) + 15) / 16 * 16;
+}
+
+// ---- scores -----------------------------------------------------------------------------------
+
+// Tokens as a kernel wants them.
+struct Tile {
+  std::size_t tokens = 0;
+  const std::byte* const* values = nullptr;  // of the first KV head
+  std::int64_t offset = 0;                   // from there to the KV head in question
+  const float* scales = nullptr;             // [tokens, scale_stride]
+  std::size_t scale_stride = 0;
+  std::size_t dim = 0;    // a multiple of a pack
+  std::size_t group = 0;  // elements that share a scale
+  // What will be read after this one, to be asked for in time: pages lie anywhere, so that the
+  // hardware foresees little. None: no tokens.
+  struct {
+    std::size_t tokens = 0;
+    const std::byte* const* values = nullptr;
+    std::int64_t offset = 0;
+    std::size_t bytes = 0;
+  } next{};
+};
+
+// Asks for tokens [first, first + count) of what comes next.
+HWY_INLINE void fetch_next(const Tile& tile, std::size_t first, std::size_t count) {
+  const std::size_t end = std::min(first + count, tile.next.tokens);
+  for (std::size_t t = first; t < end; ++t) {
+    const std::byte* const from = tile.next.values[t] + tile.next.offset;
+    for (std::size_t i = 0; i < tile.next.bytes; i += 64) sd::prefetch(from + i);
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <std::size_t kCount>
+HWY_INLINE V sums_of_lanes(const V* v) {
+  static_assert(kCount == 1);
+  return v[0];
+}
+
+#else
+
+// In each block of four lanes, one sum per vector: lane i is the sum of that block of v[i].
+HWY_INLINE V sums_of_blocks(const V* v) {
+  const D d;
+  const hn::Repartition<double, D> d64;
+  const auto pair = [&](V a, V b) {
+    return hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  };
+  const auto low = pair(v[0], v[1]);
+  const auto high = pair(v[2], v[3]);
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, low, high)),
+                 hn::BitCast(d, hn::InterleaveUpper(d64, low, high)));
+}
+
+// Lane i of the result is the sum of the lanes of v[i], kCount = kLanes of them, in the same order
+// for each.
+template <std::size_t kCount>
+HWY_INLINE V sums_of_lanes(const V* v) {
+  const D d;
+  const auto halves = [&](V a, V b) {
+    return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+  };
+  if constexpr (kCount == 4) {
+    return sums_of_blocks(v);
+  } else if constexpr (kCount == 8) {
+    return halves(sums_of_blocks(v), sums_of_blocks(v + 4));
+  } else {
+    static_assert(kCount == 16);
+    // Two blocks for each four: of v[0..3] and v[8..11], of v[4..7] and v[12..15].
+    const V even = halves(sums_of_blocks(v), sums_of_blocks(v + 8));
+    const V odd = halves(sums_of_blocks(v + 4), sums_of_blocks(v + 12));
+    return hn::OddEvenBlocks(hn::Add(odd, hn::SwapAdjacentBlocks(odd)),
+                             hn::Add(even, hn::SwapAdjacentBlocks(even)));
+  }
+}
+
+#endif
+
+// scores[q][t] = dot(queries[q], key of token t). Writes whole vectors.
+template <class Source, std::size_t kQueries>
+HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, float* const* scores) {
+  const D d;
+  constexpr std::size_t kTokens = kLanes / kQueries;
+  const float* q[kQueries];
+  for (std::size_t i = 0; i < kQueries; ++i) q[i] = queries[i];
+  for (std::size_t first = 0; first < tile.tokens; first += kTokens) {
+    const std::byte* key[kTokens];
+    const float* scale[kTokens];
+    for (std::size_t t = 0; t < kTokens; ++t) {
+      const std::size_t token = std::min(first + t, tile.tokens - 1);
+      key[t] = tile.values[token] + tile.offset;
+      scale[t] = tile.scales + token * tile.scale_stride;
+    }
+    fetch_next(tile, first, kTokens);
+    V sums[kLanes];
+    for (V& sum : sums) sum = hn::Zero(d);
+    for (std::size_t end = 0, i = 0; i < tile.dim;) {
+      end += tile.group;
+      for (; i < end; i += Source::kColumns) {
+        V pack[kTokens][Source::kPack];
+        for (std::size_t t = 0; t < kTokens; ++t) Source::load(key[t], i, scale[t], pack[t]);
+        for (std::size_t k = 0; k < Source::kPack; ++k) {
+          for (std::size_t j = 0; j < kQueries; ++j) {
+            const V x = hn::LoadU(d, q[j] + i + k * kLanes);
+            for (std::size_t t = 0; t < kTokens; ++t) {
+              sums[j * kTokens + t] = hn::MulAdd(x, pack[t][k], sums[j * kTokens + t]);
+            }
+          }
+        }
+      }
+      for (std::size_t t = 0; t < kTokens; ++t) scale[t] += Source::kScales;
+    }
+    alignas(64) float result[kLanes];
+    hn::Store(sums_of_lanes<kLanes>(sums), d, result);
+    for (std::size_t j = 0; j < kQueries; ++j) {
+      std::memcpy(scores[j] + first, result + j * kTokens, kTokens * sizeof(float));
+    }
+  }
+}
+
+// ---- values -----------------------------------------------------------------------------------
+
+// output[q][columns] += weights[q][t] * (value of token t)[columns], kVectors of columns from
+// `column` on, token by token.
+template <class Source, std::size_t kQueries, std::size_t kVectors>
+HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* const* weights,
+                            float* const* output) {
+  const D d;
+  constexpr std::size_t kPacks = kVectors / Source::kPack;
+  const float* w[kQueries];
+  V sums[kQueries][kVectors];
+  for (std::size_t j = 0; j < kQueries; ++j) {
+    w[j] = weights[j];
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      sums[j][k] = hn::LoadU(d, output[j] + column + k * kLanes);
+    }
+  }
+  const float* scale[kPacks];
+  for (std::size_t k = 0; k < kPacks; ++k) {
+    const std::size_t at = column + k * Source::kColumns;
+    scale[k] = tile.scales + at / tile.group * Source::kScales;
+  }
+  for (std::size_t t = 0; t < tile.tokens; ++t) {
+    if (column == 0) fetch_next(tile, t, 1);
+    const std::byte* const values = tile.values[t] + tile.offset;
+    V pack[kVectors];
+    for (std::size_t k = 0; k < kPacks; ++k) {
+      Source::load(values, column + k * Source::kColumns, scale[k] + t * tile.scale_stride,
+                   pack + k * Source::kPack);
+    }
+    for (std::size_t j = 0; j < kQueries; ++j) {
+      const V weight = hn::Set(d, w[j][t]);
+      for (std::size_t k = 0; k < kVectors; ++k) {
+        sums[j][k] = hn::MulAdd(weight, pack[k], sums[j][k]);
+      }
+    }
+  }
+  for (std::size_t j = 0; j < kQueries; ++j) {
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      hn::StoreU(sums[j][k], d, output[j] + column + k * kLanes);
+    }
+  }
+}
+
+template <class Source, std::size_t kQueries>
+HWY_NOINLINE void add_tile(const Tile& tile, const float* const* weights, float* const* output) {
+  // As many sums as registers hold beside the values.
+  constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
+  constexpr std::size_t kMost =
+      std::min<std::size_t>(8, std::max<std::size_t>(2, (kManyRegisters ? 16 : 8) / kQueries));
+  std::size_t column = 0;
+  for (; column + kMost * kLanes <= tile.dim; column += kMost * kLanes) {
+    add_columns<Source, kQueries, kMost>(tile, column, weights, output);
+  }
+  for (; column < tile.dim; column += Source::kColumns) {
+    add_columns<Source, kQueries, Source::kPack>(tile, column, weights, output);
+  }
+}
+
+// ---- softmax ----------------------------------------------------------------------------------
+
+// 2^x for x <= 0; 0 below 2^-126, NaN for NaN.
+HWY_INLINE V exp2_not_positive(V x) {
+  const D d;
+  const V lowest = hn::Set(d, -126.0F);
+  const auto tiny = hn::Lt(x, lowest);
+  const V inside = hn::IfThenElse(tiny, lowest, x);
+  const V n = hn::Round(inside);
+  const V power = hn::Mul(sd::exp2_half(d, hn::Sub(inside, n)), sd::exp2_whole(d, n));
+  return hn::IfThenZeroElse(tiny, power);
+}
+
+// By e^2x - 1 = 2^n (2^f - 1) + (2^n - 1), which keeps its digits near 0.
+HWY_INLINE V tanh(V x) {
+  const D d;
+  const V bounded =
+      hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(d, 10.0F)), hn::CopySign(hn::Set(d, 10.0F), x), x);
+  const V y = hn::Mul(bounded, hn::Set(d, 2 * kLog2e));
+  const V n = hn::Round(y);
+  const V f = hn::Sub(y, n);
+  const V power = sd::exp2_whole(d, n);
+  const V rest = hn::Mul(sd::exp2_slope(d, f), f);
+  const V less_one = hn::MulAdd(power, rest, hn::Sub(power, hn::Set(d, 1.0F)));
+  return hn::Div(less_one, hn::Add(less_one, hn::Set(d, 2.0F)));
+}
+
+// Turns the scores of one query into weights; fills in the head of its partial result.
+HWY_INLINE void softmax(const CachedAttention& p, std::size_t tokens, float* scores,
+                        float* partial) {
+  const D d;
+  if (tokens % kLanes != 0) {
+    std::fill(scores + tokens, scores + (tokens + kLanes - 1) / kLanes * kLanes, -kInfinity);
+  }
+  if (p.soft_cap > 0) {
+    const V cap = hn::Set(d, p.soft_cap * kLog2e);
+    for (std::size_t t = 0; t < tokens; t += kLanes) {
+      const V s = hn::LoadU(d, scores + t);
+      hn::StoreU(hn::Mul(cap, tanh(s)), d, scores + t);
+    }
+    for (std::size_t t = tokens; t % kLanes != 0; ++t) scores[t] = -kInfinity;
+  }
+  V most = hn::Set(d, -kInfinity);
+  for (std::size_t t = 0; t < tokens; t += kLanes) most = hn::Max(most, hn::LoadU(d, scores + t));
+  partial[0] = hn::GetLane(hn::MaxOfLanes(d, most));
+  partial[1] = 0;
+  if (partial[0] == -kInfinity) {
+    // Nothing but -inf, or NaN that the maximum has not seen.
+    const bool nan = std::any_of(scores, scores + tokens, [](float s) { return std::isnan(s); });
+    if (nan) partial[0] = std::numeric_limits<float>::quiet_NaN();
+    if (!nan) return;
+  }
+  const V largest = hn::Set(d, partial[0]);
+  V sum = hn::Zero(d);
+  for (std::size_t t = 0; t < tokens; t += kLanes) {
+    const V weight = exp2_not_positive(hn::Sub(hn::LoadU(d, scores + t), largest));
+    hn::StoreU(weight, d, scores + t);
+    sum = hn::Add(sum, weight);
+  }
+  partial[1] = sd::sum_lanes(d, sum);
+}
+
+// ---- a pass -----------------------------------------------------------------------------------
+
+// Keys or values of the tokens of a pass.
+struct Stream {
+  const cache::Format& format;
+  std::int64_t dim;
+  const TokenPlaces& places;
+
+  bool direct() const { return reads_directly(format, dim); }
+  std::size_t step() const { return direct() ? kTile : kDecoded; }
+};
+
+// What a tile needs beside the pages: decoded tokens, or the scales of a tile, two for each vector
+// at most (and whole vectors are written).
+struct TileScratch {
+  alignas(64) float numbers[std::max<std::size_t>(kDecoded * kMostDim,
+                                                  kTile* kMostDim * 2 / kLanes + kLanes)];
+  const std::byte* decoded[kDecoded];
+};
+
+// Makes a tile of tokens [first, ..) of one KV head.
+HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t first,
+                          std::size_t tokens, TileScratch& scratch) {
+  const auto h = static_cast<std::int64_t>(head);
+  const TokenPlaces& places = stream.places;
+  const cache::Format& format = stream.format;
+  Tile tile{.tokens = std::min(stream.step(), tokens - first),
+            .values = places.values.data() + first,
+            .offset = h * places.next_values,
+            .scales = scratch.numbers,
+            .dim = padded(stream.dim)};
+  tile.group = tile.dim;
+  const std::int64_t to_scales = h * places.next_scales;
+  if (!stream.direct()) {
+    for (std::size_t t = 0; t < tile.tokens; ++t) {
+      float* const to = scratch.numbers + t * tile.dim;
+      cache::decode(format, stream.dim, tile.values[t] + tile.offset,
+                    places.scales[first + t] + to_scales, to);
+      std::fill(to + stream.dim, to + tile.dim, 0.0F);
+      scratch.decoded[t] = reinterpret_cast<const std::byte*>(to);
+    }
+    tile.values = scratch.decoded;
+    tile.offset = 0;
+  } else if (cache::is_quantized(format.encoding)) {
+    tile.group = static_cast<std::size_t>(cache::group_length(format, stream.dim));
+    tile.scale_stride = tile.dim / tile.group * (format.asymmetric ? 2 : 1);
+    const std::byte* const* const from = places.scales.data() + first;
+    if (format.scale == DType::f16) {
+      decode_scales<F16>(from, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
+    } else {
+      decode_scales<float>(from, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
+    }
+  }
+  return tile;
+}
+
+// Calls body(head, first token, tile) for all tiles and, for each, all KV heads: in the order in
+// which they lie in a page. `after` is what will be read when this is done.
+template <class Body>
+HWY_INLINE void for_each_tile(const Pass& pass, const Stream& stream, const Stream* after,
+                              Body&& body) {
+  TileScratch scratch;
+  for (std::size_t first = 0; first < pass.tokens; first += stream.step()) {
+    const std::size_t end = first + stream.step();
+    const bool last = end >= pass.tokens;
+    const Stream* const next = last ? after : &stream;
+    for (std::size_t head = 0; head < pass.heads; ++head) {
+      Tile tile = make_tile(stream, head, first, pass.tokens, scratch);
+      if (next != nullptr) {
+        const std::size_t begin = last ? 0 : end;
+        tile.next = {std::min(next->step(), pass.tokens - begin),
+                     next->places.values.data() + begin,
+                     static_cast<std::int64_t>(head) * next->places.next_values,
+                     static_cast<std::size_t>(cache::value_bytes(next->format, next->dim))};
+        sd::prefetch(next->places.scales[begin] +
+                     static_cast<std::int64_t>(head) * next->places.next_scales);
+      }
+      body(head, first, tile);
+    }
+  }
+}
+
+// A row of scores: whole vectors are written beyond the last token.
+constexpr std::size_t kScoreStride = kSplitTokens + 16;
+
+template <class Source>
+HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first, Tile tile,
+                          float* scores) {
+  for (std::size_t v = 0; v < pass.vectors;) {
+    const std::size_t count = std::min(kBlock, pass.vectors - v);
+    const float* queries[kBlock];
+    float* rows[kBlock];
+    alignas(64) float unused[kTile + 16];
+    for (std::size_t j = 0; j < kBlock; ++j) {
+      queries[j] = pass.queries[head * pass.vectors + v + std::min(j, count - 1)];
+      rows[j] = unused;
+      if (j < count) rows[j] = scores + (head * pass.vectors + v + j) * kScoreStride + first;
+    }
+    if (count == 1) {
+      score_tile<Source, 1>(tile, queries, rows);
+    } else {
+      score_tile<Source, kBlock>(tile, queries, rows);
+    }
+    if constexpr (Source::kScaling == Scaling::per_token) {
+      for (std::size_t j = 0; j < count; ++j) {
+        for (std::size_t t = 0; t < tile.tokens; ++t) rows[j][t] *= tile.scales[t];
+      }
+    }
+    v += count;
+    tile.next.tokens = 0;  // asked for
+  }
+}
+
+template <class Source>
+HWY_INLINE void add_all(const Pass& pass, std::size_t head, std::size_t first, Tile tile,
+                        float* scores) {
+  for (std::size_t v = 0; v < pass.vectors;) {
+    const std::size_t count = std::min(kBlock, pass.vectors - v);
+    const float* weights[kBlock];
+    float* output[kBlock];
+    alignas(64) float unused[kMostDim];
+    for (std::size_t j = 0; j < kBlock; ++j) {
+      const std::size_t vector = head * pass.vectors + v + std::min(j, count - 1);
+      float* const row = scores + vector * kScoreStride + first;
+      weights[j] = row;
+      output[j] = j < count ? pass.partials[vector] + kPartialHead : unused;
+      if constexpr (Source::kScaling == Scaling::per_token) {
+        for (std::size_t t = 0; j < count && t < tile.tokens; ++t) row[t] *= tile.scales[t];
+      }
+    }
+    if (count == 1) {
+      add_tile<Source, 1>(tile, weights, output);
+    } else {
+      if (count < kBlock) std::fill(unused, unused + tile.dim, 0.0F);
+      add_tile<Source, kBlock>(tile, weights, output);
+    }
+    v += count;
+    tile.next.tokens = 0;
+  }
+}
+
+void run_pass(const Pass& pass) {
+  const CachedAttention& p = *pass.problem;
+  const Stream keys{p.layers.k, p.layers.k_dim, *pass.keys};
+  const Stream values{p.layers.k_is_v ? p.layers.k : p.layers.v, p.layers.v_dim, *pass.values};
+  alignas(64) float scores[kPassVectors * kScoreStride];
+  visit_source(keys.format, keys.dim, [&]<class Source>() {
+    for_each_tile(pass, keys, &values, [&](std::size_t head, std::size_t first, const Tile& tile) {
+      score_all<Source>(pass, head, first, tile, scores);
+    });
+  });
+  for (std::size_t v = 0; v < pass.heads * pass.vectors; ++v) {
+    float* const partial = pass.partials[v];
+    std::fill(partial + kPartialHead, partial + partial_size(p), 0.0F);
+    softmax(p, pass.tokens, scores + v * kScoreStride, partial);
+    // Scores of -inf only: no weights.
+    if (partial[0] == -kInfinity) std::fill_n(scores + v * kScoreStride, pass.tokens, 0.0F);
+  }
+  visit_source(values.format, values.dim, [&]<class Source>() {
+    for_each_tile(pass, values, nullptr,
+                  [&](std::size_t head, std::size_t first, const Tile& tile) {
+                    add_all<Source>(pass, head, first, tile, scores);
+                  });
+  });
+}
+
+// ---- before and after -------------------------------------------------------------------------
+
+void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t head, float* to) {
+  const D d;
+  const auto dim = static_cast<std::size_t>(p.layers.k_dim);
+  std::fill(to + dim, to + query_size(p), 0.0F);
+  visit_float_dtype(p.query_dtype, [&]<class T>() {
+    const T* const from =
+        static_cast<const T*>(p.query) + query * p.query_stride + head * p.layers.k_dim;
+    std::transform(from, from + dim, to, [](T x) { return convert<float>(x); });
+  });
+  if (p.layers.rotate_keys) cache::rotate(to, p.layers.k_dim);
+  const float factor = p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * kLog2e;
+  for (std::size_t i = 0; i < query_size(p); i += kLanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, to + i), hn::Set(d, factor)), d, to + i);
+  }
+  if (in_pack_order(p.layers.k, p.layers.k_dim)) sd::to_pack_order<Bf16>(to, dim);
+}
+
+void clear_partial(const CachedAttention& p, float* partial) {
+  std::fill(partial, partial + partial_size(p), 0.0F);
+  partial[0] = -kInfinity;
+}
+
+// 2^x of one number.
+float exp2_scalar(float x) { return hn::GetLane(exp2_not_positive(hn::Set(D(), x))); }
+
+void merge_partial(const CachedAttention& p, float* total, const float* partial) {
+  const D d;
+  if (partial[0] == -kInfinity) return;
+  const float most = partial[0] <= total[0] ? total[0] : partial[0];  // NaN, not -inf
+  const float a = exp2_scalar(total[0] - most);
+  const float b = exp2_scalar(partial[0] - most);
+  total[0] = most;
+  total[1] = total[1] * a + partial[1] * b;
+  for (std::size_t i = kPartialHead; i < partial_size(p); i += kLanes) {
+    const V scaled = hn::Mul(hn::LoadU(d, total + i), hn::Set(d, a));
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, partial + i), hn::Set(d, b), scaled), d, total + i);
+  }
+}
+
+void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t head,
+                  const float* total) {
+  const D d;
+  const auto dim = static_cast<std::size_t>(p.layers.v_dim);
+  const float sink = p.sink_logits != nullptr ? p.sink_logits[head] * kLog2e : -kInfinity;
+  // The sink is merged like a partial result whose output is 0.
+  const bool nothing = total[0] == -kInfinity && sink == -kInfinity;
+  const float most = sink <= total[0] ? total[0] : sink;
+  const float a = nothing ? 0 : exp2_scalar(total[0] - most);
+  const float sum = total[1] * a + (nothing ? 0 : exp2_scalar(sink - most));
+  if (p.log_sum_exp != nullptr) {
+    constexpr double kLn2 = 0.693147180559945309;
+    p.log_sum_exp[query * p.query_heads + head] =
+        nothing ? -kInfinity
+                : static_cast<float>(
+                      (static_cast<double>(most) + std::log2(static_cast<double>(sum))) * kLn2);
+  }
+  const float* from = total + kPartialHead;
+  alignas(64) float ordered[kMostDim];
+  const cache::Format& format = p.layers.k_is_v ? p.layers.k : p.layers.v;
+  if (in_pack_order(format, p.layers.v_dim)) {
+    sd::from_pack_order<Bf16>(from, dim, ordered);
+    from = ordered;
+  }
+  const V factor = hn::Set(d, nothing ? 0 : a / sum);
+  visit_float_dtype(p.output_dtype, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) {
+      T* const to = static_cast<T*>(p.output) + query * p.output_stride + head * p.layers.v_dim;
+      for (std::size_t i = 0; i < dim; i += kLanes) {
+        const std::size_t n = std::min(kLanes, dim - i);
+        sd::store_some(hn::Mul(sd::load_some(d, from + i, n), factor), d, to + i, n);
+      }
+    }
+  });
+}
+
+}  // namespace touchstone::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace touchstone::attention {
+
+HWY_EXPORT(query_size);
+HWY_EXPORT(partial_size);
+HWY_EXPORT(prepare_query);
+HWY_EXPORT(run_pass);
+HWY_EXPORT(clear_partial);
+HWY_EXPORT(merge_partial);
+HWY_EXPORT(finish_query);
+
+std::size_t query_floats(const CachedAttention& p) { return HWY_DYNAMIC_DISPATCH(query_size)(p); }
+std::size_t partial_floats(const CachedAttention& p) {
+  return HWY_DYNAMIC_DISPATCH(partial_size)(p);
+}
+void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t head, float* to) {
+  HWY_DYNAMIC_DISPATCH(prepare_query)(p, query, head, to);
+}
+void run_pass(const Pass& pass) { HWY_DYNAMIC_DISPATCH(run_pass)(pass); }
+void clear_partial(const CachedAttention& p, float* partial) {
+  HWY_DYNAMIC_DISPATCH(clear_partial)(p, partial);
+}
+void merge_partial(const CachedAttention& p, float* total, const float* partial) {
+  HWY_DYNAMIC_DISPATCH(merge_partial)(p, total, partial);
+}
+void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t head,
+                  const float* total) {
+  HWY_DYNAMIC_DISPATCH(finish_query)(p, query, head, total);
+}
+
+}  // namespace touchstone::attention
+#endif
