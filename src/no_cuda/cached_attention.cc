@@ -10,11 +10,18 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
-std::string cached_attention_cuda_refuses(const Context& /*context*/,
-                                          const CachedAttention& /*p*/) {
+std::string cached_attention_registers_refuses(const Context& /*context*/,
+                                               const CachedAttention& /*p*/) {
   return kRefusal;
 }
-void cached_attention_cuda(Context& /*context*/, const CachedAttention& /*p*/) {
+std::string cached_attention_portable_refuses(const Context& /*context*/,
+                                              const CachedAttention& /*p*/) {
+  return kRefusal;
+}
+void cached_attention_registers(Context& /*context*/, const CachedAttention& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void cached_attention_portable(Context& /*context*/, const CachedAttention& /*p*/) {
   throw Unsupported(kRefusal);
 }
 

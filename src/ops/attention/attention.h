@@ -105,8 +105,11 @@ void cached_attention_simd(Context& context, const CachedAttention& p);
 // CPU, plain loops, one thread, f64 arithmetic: attention_plain.cc.
 void cached_attention_plain(Context& context, const CachedAttention& p);
 
-// CUDA: attention_cuda.cu, or src/no_cuda in a CPU-only build.
-std::string cached_attention_cuda_refuses(const Context& context, const CachedAttention& p);
-void cached_attention_cuda(Context& context, const CachedAttention& p);
+// CUDA, or src/no_cuda in a CPU-only build: common heads in attention_registers.cu, any in
+// attention_cuda.cu.
+std::string cached_attention_registers_refuses(const Context& context, const CachedAttention& p);
+void cached_attention_registers(Context& context, const CachedAttention& p);
+std::string cached_attention_portable_refuses(const Context& context, const CachedAttention& p);
+void cached_attention_portable(Context& context, const CachedAttention& p);
 
 }  // namespace touchstone::attention

@@ -1,20 +1,203 @@
-// cached_attention on CUDA.
-#include "ops/attention/attention.h"
-#include "touchstone/core/error.h"
+// cached_attention on CUDA: the kernel for keys and values of any kind, the kernel that merges
+// splits, and what launches them.
+#include <algorithm>
+#include <string>
+
+#include "cache/codec.h"
+#include "cuda/hopper.cuh"
+#include "ops/attention/attention_split.cuh"
+#include "touchstone/core/checked.h"
 
 namespace touchstone::attention {
 namespace {
 
-constexpr char kRefusal[] = "there is no CUDA kernel for it yet";
+constexpr int kPortableVectors = 4;
+constexpr int kPortableDim = 2048;
+// Query tokens of a block: enough to read a piece once for many, few enough for many blocks.
+constexpr std::int64_t kMostTile = 16;
+
+// ---- any kind of keys and values ----------------------------------------------------------------
+
+__device__ float element(const Section& section, const std::byte* values, const std::byte* scales,
+                         std::int64_t d) {
+  const cache::Format& format = section.format;
+  if (format.encoding == cache::Encoding::f32) return reinterpret_cast<const float*>(values)[d];
+  if (format.encoding == cache::Encoding::bf16) {
+    return cuda::widen(reinterpret_cast<const Bf16*>(values)[d]);
+  }
+  if (format.encoding == cache::Encoding::f16) {
+    return cuda::widen(reinterpret_cast<const F16*>(values)[d]);
+  }
+  const std::int64_t group = d / cache::group_length(format, section.dim);
+  return cache::decode_value(format, cache::load_scale(format, scales, group),
+                             cache::load_code(format, values, d));
+}
+
+struct PortableRead {
+  // A warp for each token.
+  template <class Block>
+  __device__ static void scores(Block& block, int count) {
+    const Section& keys = block.work.keys;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    for (int i = static_cast<int>(threadIdx.x / 32); i < count; i += kWarps) {
+      const Place place = block.shared.places[i];
+      const std::byte* const values = block.address(place, keys.values, keys.value_bytes);
+      const std::byte* const scales = block.address(place, keys.scales, keys.scale_bytes);
+      float sums[Block::kVectors] = {};
+      for (std::int64_t d = lane; d < keys.dim; d += 32) {
+        const float x = element(keys, values, scales, d);
+#pragma unroll
+        for (int v = 0; v < Block::kVectors; ++v) {
+          sums[v] = fmaf(block.shared.query[v][d], x, sums[v]);
+        }
+      }
+#pragma unroll
+      for (int v = 0; v < Block::kVectors; ++v) {
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2) {
+          sums[v] += __shfl_xor_sync(kAllLanes, sums[v], offset);
+        }
+        if (lane == 0) block.put_score(i, v, sums[v]);
+      }
+    }
+  }
+
+  // A thread for each number of the vector.
+  template <class Block>
+  __device__ static void accumulate(Block& block, int count) {
+    const Section& section = block.work.values;
+    for (std::int64_t d = threadIdx.x; d < block.p.layers.v_dim; d += kThreads) {
+      float sums[Block::kVectors] = {};
+      for (int i = 0; i < count; ++i) {
+        const Place place = block.shared.places[i];
+        const float x = element(section, block.address(place, section.values, section.value_bytes),
+                                block.address(place, section.scales, section.scale_bytes), d);
+#pragma unroll
+        for (int v = 0; v < Block::kVectors; ++v) {
+          sums[v] = fmaf(block.shared.weights[i][v], x, sums[v]);
+        }
+      }
+#pragma unroll
+      for (int v = 0; v < Block::kVectors; ++v) block.put_value(v, d, sums[v]);
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    portable_kernel(const __grid_constant__ SplitWork work) {
+  using Shared = SplitShared<kPortableVectors, kPortableDim>;
+  __shared__ Shared shared;
+  SplitBlock<Shared, PortableRead>(work, shared).run();
+}
+
+void launch_portable(Context& context, const SplitWork& work, unsigned blocks) {
+  cuda::launch(context, "cached_attention portable_kernel", portable_kernel,
+               {.blocks = blocks, .threads = kThreads}, work);
+}
+
+// ---- merging ------------------------------------------------------------------------------------
+
+// A block for each query token and head.
+__global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ SplitWork work) {
+  if constexpr (cuda::kHopper) cuda::wait_for_previous_grids();
+  const CachedAttention& p = work.p;
+  const std::int64_t head = blockIdx.x % p.query_heads;
+  const std::int64_t query = work.first_query + blockIdx.x / p.query_heads;
+  const SplitRange range = splits_of(sight_of(p, row_of(p, query), query), work.splits);
+  const float2* const partials = work.partials + blockIdx.x * work.splits;
+  const float* const values = work.partial_values + blockIdx.x * work.splits * p.layers.v_dim;
+  const auto each_split = [&](auto&& use) {
+    for (std::int64_t split = 0; split < range.sinks; ++split) use(split);
+#pragma unroll 8
+    for (std::int64_t split = range.begin; split < range.end; ++split) use(split);
+  };
+
+  float largest = minus_infinity();
+  each_split([&](std::int64_t split) { largest = fmaxf(largest, partials[split].x); });
+  float sum = 0;
+  each_split([&](std::int64_t split) {
+    const float2 partial = partials[split];
+    sum = fmaf(partial.y, weight_of(partial.x, largest), sum);
+  });
+  const Ending ending(p, head, largest, sum);
+  for (std::int64_t d = threadIdx.x; d < p.layers.v_dim; d += kThreads) {
+    float value = 0;
+    each_split([&](std::int64_t split) {
+      value =
+          fmaf(values[split * p.layers.v_dim + d], weight_of(partials[split].x, largest), value);
+    });
+    store_output(p, query, head, d, ending.nothing ? 0 : __fmul_rn(value, ending.factor));
+  }
+  if (threadIdx.x == 0 && p.log_sum_exp != nullptr) {
+    p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
+  }
+}
+
+SplitWork work_for(const CachedAttention& p) {
+  const cache::LayerGroup& layers = p.layers;
+  const cache::TokenOffsets at = cache::token_offsets(layers, p.pages.geometry, p.layer, 0, 0);
+  SplitWork work;
+  work.p = p;
+  work.keys = {layers.k,    layers.k_dim,
+               at.k_values, cache::value_bytes(layers.k, layers.k_dim),
+               at.k_scales, cache::scale_bytes(layers.k, layers.k_dim)};
+  work.values = {layers.v,    layers.v_dim,
+                 at.v_values, cache::value_bytes(layers.v, layers.v_dim),
+                 at.v_scales, cache::scale_bytes(layers.v, layers.v_dim)};
+  if (layers.k_is_v) work.values = work.keys;
+  work.table = p.pages.page_table.data();
+  work.splits = std::max<std::int64_t>(
+      1, ceil_div(checked_mul(p.pages.table_stride, p.pages.page_tokens), kAttentionSplit));
+  work.tile = std::clamp<std::int64_t>(p.queries / p.rows, 1, kMostTile);
+  return work;
+}
 
 }  // namespace
 
-std::string cached_attention_cuda_refuses(const Context& /*context*/,
-                                          const CachedAttention& /*p*/) {
-  return kRefusal;
+void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch) {
+  const cuda::DeviceScope scope(context.device().index);
+  SplitWork work = work_for(p);
+  const std::int64_t partials = checked_mul(p.query_heads, work.splits, "partial results");
+  const std::int64_t value_bytes = checked_mul(partials, p.layers.v_dim * 4, "partial results");
+  const std::int64_t query_bytes = value_bytes + partials * 8;
+  constexpr std::int64_t kMostBlocks = std::int64_t{1} << 30;
+  std::int64_t at_once = std::max<std::int64_t>(
+      1, kMostBlocks / std::max(p.query_heads, p.layers.kv_heads * work.splits));
+  const bool merges = work.splits > 1;
+  const bool hopper = cuda::is_hopper(context);
+  // At least one query token: where there is no room for it, workspace() says what to reserve.
+  if (merges) {
+    at_once = std::clamp<std::int64_t>(context.workspace_bytes() / query_bytes, 1, at_once);
+  }
+  at_once = std::min(at_once, p.queries);
+  if (merges) {
+    auto* const scratch = static_cast<std::byte*>(context.workspace(at_once * query_bytes));
+    work.partials = reinterpret_cast<float2*>(scratch);
+    work.partial_values = reinterpret_cast<float*>(scratch + at_once * partials * 8);
+  }
+  for (std::int64_t first = 0; first < p.queries; first += at_once) {
+    work.first_query = first;
+    work.queries = std::min(at_once, p.queries - first);
+    const std::int64_t tiles = ceil_div(work.queries, work.tile);
+    launch(context, work, static_cast<unsigned>(tiles * p.layers.kv_heads * work.splits));
+    if (!merges) continue;
+    cuda::launch(context, "cached_attention merge_kernel", merge_kernel,
+                 {.blocks = static_cast<unsigned>(work.queries * p.query_heads),
+                  .threads = kThreads,
+                  .overlap_previous = hopper},
+                 work);
+  }
 }
-void cached_attention_cuda(Context& /*context*/, const CachedAttention& /*p*/) {
-  throw Unsupported(kRefusal);
+
+std::string cached_attention_portable_refuses(const Context& /*context*/,
+                                              const CachedAttention& p) {
+  if (p.layers.k_dim > kPortableDim) return "keys of more than " + std::to_string(kPortableDim);
+  if (p.pages.page_tokens >= std::int64_t{1} << 31) return "pages of 2^31 tokens or more";
+  return {};
+}
+
+void cached_attention_portable(Context& context, const CachedAttention& p) {
+  run_splits(context, p, launch_portable);
 }
 
 }  // namespace touchstone::attention

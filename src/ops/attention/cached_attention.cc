@@ -22,8 +22,10 @@ constexpr Implementation<CachedAttention> kImplementations[] = {
     {"simd", DeviceKind::cpu, attention::cached_attention_simd_refuses,
      attention::cached_attention_simd},
     {"plain", DeviceKind::cpu, nullptr, attention::cached_attention_plain},
-    {"cuda", DeviceKind::cuda, attention::cached_attention_cuda_refuses,
-     attention::cached_attention_cuda},
+    {"registers", DeviceKind::cuda, attention::cached_attention_registers_refuses,
+     attention::cached_attention_registers},
+    {"portable", DeviceKind::cuda, attention::cached_attention_portable_refuses,
+     attention::cached_attention_portable},
 };
 
 // The arguments with their names, as the checks want them.
