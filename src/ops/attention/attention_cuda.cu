@@ -12,7 +12,7 @@ namespace touchstone::attention {
 namespace {
 
 constexpr int kPortableVectors = 4;
-constexpr int kPortableDim = 2048;
+constexpr int kPortableDim = 1536;
 // Query tokens of a block: enough to read a piece once for many, few enough for many blocks.
 constexpr std::int64_t kMostTile = 16;
 
