@@ -12,7 +12,7 @@ namespace touchstone::attention {
 namespace {
 
 constexpr int kPortableVectors = 4;
-constexpr int kPortableDim = 2048;
+constexpr int kPortableDim = 1536;
 // Query tokens of a block: enough to read a piece once for many, few enough for many blocks.
 constexpr std::int64_t kMostTile = 16;
 
@@ -28,7 +28,9 @@ __device__ float element(const Section& section, const std::byte* values, const 
   if (format.encoding == cache::Encoding::f16) {
     return cuda::widen(reinterpret_cast<const F16*>(values)[d]);
   }
-  const std::int64_t group = d / cache::group_length(format, section.dim);
+  // In 32 bits, where a division is cheap.
+  const std::uint32_t group = static_cast<std::uint32_t>(d) /
+                              static_cast<std::uint32_t>(cache::group_length(format, section.dim));
   return cache::decode_value(format, cache::load_scale(format, scales, group),
                              cache::load_code(format, values, d));
 }
@@ -44,6 +46,7 @@ struct PortableRead {
       const std::byte* const values = block.address(place, keys.values, keys.value_bytes);
       const std::byte* const scales = block.address(place, keys.scales, keys.scale_bytes);
       float sums[Block::kVectors] = {};
+#pragma unroll 4
       for (std::int64_t d = lane; d < keys.dim; d += 32) {
         const float x = element(keys, values, scales, d);
 #pragma unroll
@@ -68,6 +71,7 @@ struct PortableRead {
     const Section& section = block.work.values;
     for (std::int64_t d = threadIdx.x; d < block.p.layers.v_dim; d += kThreads) {
       float sums[Block::kVectors] = {};
+#pragma unroll 4
       for (int i = 0; i < count; ++i) {
         const Place place = block.shared.places[i];
         const float x = element(section, block.address(place, section.values, section.value_bytes),

@@ -117,7 +117,6 @@ struct Team {
         chunk(static_cast<int>(threadIdx.x) % kLanes),
         first(static_cast<int>(threadIdx.x / 32) * kTeams * kAhead +
               static_cast<int>(threadIdx.x) % 32 / kLanes),
-        page_bytes(block.p.pages.geometry.page_bytes),
         value_bytes(static_cast<std::uint32_t>(section.value_bytes)),
         scale_bytes(static_cast<std::uint32_t>(section.scale_bytes)) {
     const auto group = static_cast<std::uint32_t>(cache::group_length(section.format, kDim));
@@ -133,17 +132,14 @@ struct Team {
     for (int u = 0; u < kAhead; ++u) {
       // Behind the end the last token again, without a branch: its weight there is 0.
       const Place place = block.shared.places[min(token(base, u), count - 1)];
-      const std::int64_t page = place.page * page_bytes;
-      const auto slot = static_cast<std::uint32_t>(place.slot);
-      stored[u].load(values + page + std::uint64_t{slot} * value_bytes,
-                     scales + page + std::uint64_t{slot} * scale_bytes);
+      stored[u].load(values + place.page + std::uint64_t{place.slot} * value_bytes,
+                     scales + place.page + std::uint64_t{place.slot} * scale_bytes);
     }
   }
 
   const Block& block;
   int chunk;
   int first;
-  std::int64_t page_bytes;
   std::uint32_t value_bytes;
   std::uint32_t scale_bytes;
   const std::byte* values;  // of slot 0 of page 0

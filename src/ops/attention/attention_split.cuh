@@ -6,10 +6,10 @@
 
 namespace touchstone::attention {
 
-// Where a token is.
-struct Place {
-  std::int32_t page;
-  std::int32_t slot;
+// Where a token is: what a thread reads in one access.
+struct alignas(16) Place {
+  std::int64_t page;  // bytes to its beginning
+  std::uint32_t slot;
 };
 
 template <int kVectors, int kMostDim>
@@ -68,7 +68,7 @@ class SplitBlock {
 
   // The bytes of a vector or of its scales; `offset` is that of head 0 in slot 0.
   __device__ const std::byte* address(Place place, std::int64_t offset, std::int64_t bytes) const {
-    return p.pages.memory + place.page * p.pages.geometry.page_bytes + offset +
+    return p.pages.memory + place.page + offset +
            (kv_head * p.pages.page_tokens + place.slot) * bytes;
   }
 
@@ -114,27 +114,30 @@ class SplitBlock {
     const auto first_slot = static_cast<std::uint32_t>(first_ - first_page * page_tokens);
     const std::int32_t* const pages = work.table + row * p.pages.table_stride + first_page;
     const std::int64_t room = p.pages.table_stride * p.pages.page_tokens;
-    Place places[kSplit / kThreads];
+    std::int32_t numbers[kSplit / kThreads];
+    std::uint32_t slots[kSplit / kThreads];
     unsigned seen[kSplit / kThreads];
 #pragma unroll
     for (int i = 0; i < kSplit / kThreads; ++i) {
       const std::uint32_t token = i * kThreads + threadIdx.x;
       const std::uint32_t page = (first_slot + token) / page_tokens;
-      places[i] = {-1, static_cast<std::int32_t>(first_slot + token - page * page_tokens)};
-      if (first_ + token < room && sees(sight, first_ + token)) places[i].page = pages[page];
+      slots[i] = first_slot + token - page * page_tokens;
+      numbers[i] = -1;
+      if (first_ + token < room && sees(sight, first_ + token)) numbers[i] = pages[page];
     }
 #pragma unroll
     for (int i = 0; i < kSplit / kThreads; ++i) {
-      seen[i] = __ballot_sync(kAllLanes, static_cast<int>(places[i].page >= 0));
+      seen[i] = __ballot_sync(kAllLanes, static_cast<int>(numbers[i] >= 0));
       if (threadIdx.x % 32 == 0) shared.counts[i * kWarps + threadIdx.x / 32] = __popc(seen[i]);
     }
     __syncthreads();
     int before = 0;
     for (int group = 0, i = 0; i < kSplit / kThreads; ++i) {
       for (int warp = 0; warp < kWarps; ++warp, ++group) {
-        if (warp == static_cast<int>(threadIdx.x / 32) && places[i].page >= 0) {
+        if (warp == static_cast<int>(threadIdx.x / 32) && numbers[i] >= 0) {
           const unsigned below = (1U << (threadIdx.x % 32)) - 1;
-          shared.places[before + __popc(seen[i] & below)] = places[i];
+          shared.places[before + __popc(seen[i] & below)] = {
+              numbers[i] * p.pages.geometry.page_bytes, slots[i]};
         }
         before += shared.counts[group];
       }
