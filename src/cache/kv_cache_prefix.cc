@@ -178,6 +178,7 @@ std::int64_t KvCache::evict(std::int64_t pages) {
     evicted += left;
     for (; left > 0; --left) evict_oldest(g);
   }
+  if (evicted > 0) ++generation_;
   return evicted;
 }
 

@@ -107,11 +107,17 @@ TEST(KvCachePrefix, EvictsTheEndOfWhatWasUsedLongestAgo) {
   const PrefixHit hit_a = cache.open_prefix(counting(16));
   EXPECT_EQ(hit_a.tokens, 16);
   // Everything is in use: nothing can be evicted, and nothing is.
+  const std::uint64_t generation = cache.generation();
   EXPECT_EQ(cache.evict(100), 0);
+  EXPECT_EQ(cache.generation(), generation);
   EXPECT_THROW(cache.reserve(c, 1), OutOfMemory);
   cache.release(hit_b.sequence);
   cache.reserve(c, 1);
   EXPECT_EQ(cache.open_prefix(counting(16, 100)).tokens, 0);
+  cache.release(hit_a.sequence);
+  const std::uint64_t released = cache.generation();
+  EXPECT_EQ(cache.evict(1), 1);
+  EXPECT_GT(cache.generation(), released);
   EXPECT_EQ(cache.find_inconsistency(), "");
 }
 
