@@ -1,5 +1,5 @@
 // softmax_topk by one scan of each row: one launch, a block per row, or a cluster of blocks where
-// there are fewer rows than multiprocessors.
+// there are few rows.
 #include "cuda/launch.h"
 #include "ops/softmax_topk/topk_finish.cuh"
 #include "ops/softmax_topk/topk_scan_launch.h"

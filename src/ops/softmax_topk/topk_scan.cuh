@@ -4,11 +4,11 @@
 // The row is cut into segments, each held in the registers of a warp. A lane takes the maximum of
 // its tokens first. It is the reference of the lane's exponentials, one per token, and only where
 // it reaches a threshold are tokens looked at one by one. Lane sums are merged by a fixed butterfly
-// and segment sums in index order: the bits depend on the row alone.
+// and segment sums by a fixed tree: the bits depend on the row alone.
 //
 // The threshold comes from the first segments of all warps, a sample of the whole row, and is
-// raised as candidates come in. Which tokens become candidates depends on timing; which of them are
-// the k largest does not.
+// raised as candidates come in. In which order they come in depends on timing; which of them are the
+// k largest does not.
 #pragma once
 
 #include "ops/softmax_topk/topk_segment.cuh"
@@ -49,7 +49,8 @@ struct ScanShared {
   std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
   std::uint32_t flags;
   std::uint32_t taken;  // scratch
-  // Of the blocks of a cluster, in the first one.
+  // Of the blocks of a cluster: what each found, in all of them, and how many candidates it has, in
+  // the first.
   alignas(8) Key thresholds[kMaxScanCluster];
   Key counts[kMaxScanCluster];
   alignas(16) float reduction[2 * kScanWarps];
