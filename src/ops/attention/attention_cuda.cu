@@ -35,7 +35,7 @@ __device__ float element(const Section& section, const std::byte* values, const 
                              cache::load_code(format, values, d));
 }
 
-struct PortableRead {
+struct PortableRead : TwoPasses<PortableRead> {
   // A warp for each token.
   template <class Block>
   __device__ static void scores(Block& block, int count) {
@@ -60,7 +60,7 @@ struct PortableRead {
         for (int offset = 16; offset > 0; offset /= 2) {
           sums[v] += __shfl_xor_sync(kAllLanes, sums[v], offset);
         }
-        if (lane == 0) block.put_score(i, v, sums[v]);
+        if (lane == 0) block.shared.weights[i][v] = block.score_of(sums[v]);
       }
     }
   }
@@ -105,8 +105,9 @@ void launch_portable(Context& context, const SplitWork& work, unsigned blocks) {
 __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ SplitWork work) {
   if constexpr (cuda::kHopper) cuda::wait_for_previous_grids();
   const CachedAttention& p = work.p;
-  const std::int64_t head = blockIdx.x % p.query_heads;
-  const std::int64_t query = work.first_query + blockIdx.x / p.query_heads;
+  const auto query_heads = static_cast<std::uint32_t>(p.query_heads);
+  const std::int64_t head = blockIdx.x % query_heads;
+  const std::int64_t query = work.first_query + blockIdx.x / query_heads;
   const SplitRange range = splits_of(sight_of(p, row_of(p, query), query), work.splits);
   const float2* const partials = work.partials + blockIdx.x * work.splits;
   const float* const values = work.partial_values + blockIdx.x * work.splits * p.layers.v_dim;
@@ -130,7 +131,8 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
       value =
           fmaf(values[split * p.layers.v_dim + d], weight_of(partials[split].x, largest), value);
     });
-    store_output(p, query, head, d, ending.nothing ? 0 : __fmul_rn(value, ending.factor));
+    store_output(p, query * p.output_stride + head * p.layers.v_dim + d,
+                 ending.nothing ? 0 : __fmul_rn(value, ending.factor));
   }
   if (threadIdx.x == 0 && p.log_sum_exp != nullptr) {
     p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;

@@ -130,9 +130,7 @@ struct Ending {
   }
 };
 
-__device__ inline void store_output(const CachedAttention& p, std::int64_t query, std::int64_t head,
-                                    std::int64_t d, float value) {
-  const std::int64_t at = query * p.output_stride + head * p.layers.v_dim + d;
+__device__ inline void store_output(const CachedAttention& p, std::int64_t at, float value) {
   if (p.output_dtype == DType::f32) {
     static_cast<float*>(p.output)[at] = value;
   } else if (p.output_dtype == DType::bf16) {

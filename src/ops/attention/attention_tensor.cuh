@@ -1,0 +1,631 @@
+// One warp's part of cached_attention on the tensor cores.
+//
+// The warps of a block take the tokens of its list in turns, a chunk at a time. Each copies the
+// chunks ahead of it into shared memory of its own and never waits for another warp; running
+// maxima, sums of weights and of weighted values are merged once, at the end.
+//
+// Tokens, or numbers of a value, are the 16 rows of a product, 8 query vectors its columns. Both
+// factors are bf16, so what rounding takes away gets products of its own: weights are two bf16 (17
+// bits), queries that are not bf16 already are three (all 24 bits).
+//
+// Why the bits depend on so little: an element of a product depends on its own row and column only,
+// and which token is in which place of which product on its number in the list only.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "cuda/hopper.cuh"
+#include "cuda/tensor_core.cuh"
+#include "ops/attention/attention_codes.cuh"
+#include "ops/attention/attention_split.cuh"
+
+namespace touchstone::attention {
+
+inline constexpr int kVectors = 8;
+inline constexpr int kParts = 3;   // of a query
+inline constexpr int kGroup = 32;  // numbers that certainly share a scale
+
+template <Encoding kEncoding, Scaling kScaling_, int kDim>
+struct Operand {
+  using C = Codes<kEncoding>;
+  static constexpr Scaling kScaling = kScaling_;
+  static constexpr int kTiles = C::kTiles;
+  static constexpr int kRowBytes = kDim * C::kBits / 8;
+  static constexpr int kUnits = kRowBytes / 16;
+  static constexpr int kGroups = kScaling == Scaling::kGrouped ? kDim / kGroup : 1;
+  // What is kept for the scales of a vector.
+  static constexpr int kScaleBytes = kScaling == Scaling::kNone    ? 0
+                                     : kScaling == Scaling::kWhole ? 4
+                                                                   : 4 * kGroups;
+  static_assert(kUnits % 2 == 0);
+
+  // Where a unit of a row lies: such that the same unit of 8 rows is in 8 different places of the
+  // 128 bytes that shared memory gives at a time.
+  __device__ static std::uint32_t at(int row, int unit) {
+    constexpr int kSpread = kUnits < 8 ? kUnits : 8;
+    return static_cast<std::uint32_t>(row * kRowBytes +
+                                      (unit ^ (row / (8 / kSpread) % kSpread)) * 16);
+  }
+};
+
+struct ShortPlace {
+  std::int32_t page;
+  std::uint32_t slot;
+
+  __device__ static ShortPlace of(std::int32_t number, std::uint32_t slot,
+                                  std::int64_t /*page_bytes*/) {
+    return {number, slot};
+  }
+};
+
+template <class Keys_, class Values_, int kDim_>
+struct alignas(128) TensorShared {
+  using Keys = Keys_;
+  using Values = Values_;
+  using Place = ShortPlace;
+  static constexpr int kDim = kDim_;
+  static constexpr int kMostVectors = kVectors;
+  static constexpr int kTokenBytes =
+      Keys::kRowBytes + Values::kRowBytes + Keys::kScaleBytes + Values::kScaleBytes;
+  static constexpr int kChunk = kTokenBytes >= 512 ? 16 : 32;
+  // Three blocks shall have room on a multiprocessor.
+  static constexpr int kFit = 16896 / (kTokenBytes * kChunk);
+  static constexpr int kStages = kFit < 2 ? 2 : kFit > 4 ? 4 : kFit;
+
+  // What a warp copies ahead: of each stage keys, values, scales of both.
+  struct alignas(128) Ring {
+    std::byte bytes[kStages * kTokenBytes * kChunk];
+
+    __device__ std::byte* keys(int stage) { return bytes + stage * kChunk * Keys::kRowBytes; }
+    __device__ std::byte* values(int stage) {
+      return keys(kStages) + stage * kChunk * Values::kRowBytes;
+    }
+    __device__ std::byte* key_scales(int stage) {
+      return values(kStages) + stage * kChunk * Keys::kScaleBytes;
+    }
+    __device__ std::byte* value_scales(int stage) {
+      return key_scales(kStages) + stage * kChunk * Values::kScaleBytes;
+    }
+  };
+  static_assert(sizeof(Ring) >= sizeof(float) * kVectors * kDim);
+
+  // A ring holds the warp's sums in the end.
+  __device__ float* sums(int warp) { return reinterpret_cast<float*>(&ring[warp]); }
+
+  // A query that is bf16 has one part.
+  static constexpr std::int64_t bytes(bool exact) {
+    return static_cast<std::int64_t>(exact ? offsetof(TensorShared, rest) : sizeof(TensorShared));
+  }
+
+  union {
+    Ring ring[kWarps];
+    float query[kVectors][kDim];  // before anything is copied
+  };
+  Place places[kSplit];
+  int counts[kSplit / 32];
+  float query_sums[kVectors][kDim / kGroup];
+  float warp_largest[kWarps][kVectors];
+  float warp_sums[kWarps][kVectors];
+  float warp_factors[kWarps][kVectors];
+  float factors[kVectors];
+  std::int64_t targets[kVectors];
+  uint2 first_part[kDim / 16][32];  // of the query, as operands
+  uint2 rest[kParts - 1][kDim / 16][32];
+};
+
+// Whether the query has one part.
+TOUCHSTONE_HOST_DEVICE inline bool is_exact(const CachedAttention& p) {
+  return p.query_dtype == DType::bf16 && !p.layers.rotate_keys;
+}
+
+__device__ inline std::uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+__device__ inline float low_bf16(std::uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ inline float high_bf16(std::uint32_t pair) { return __uint_as_float(pair & 0xffff0000U); }
+
+// Two numbers as bf16, and what is left of them.
+__device__ inline std::uint32_t take_bf16(float& low, float& high) {
+  const std::uint32_t pair = pack_bf16(low, high);
+  low = __fsub_rn(low, low_bf16(pair));
+  high = __fsub_rn(high, high_bf16(pair));
+  return pair;
+}
+
+__device__ inline float2 scale_and_minimum(std::uint32_t bits) {
+  return {cuda::widen(F16::from_bits(static_cast<std::uint16_t>(bits))),
+          cuda::widen(F16::from_bits(static_cast<std::uint16_t>(bits >> 16)))};
+}
+
+// Copies one of the two sections of the layer, and finds the scales in what was copied.
+template <class Op, int kChunk, class Block>
+class Source {
+ public:
+  __device__ Source(const Block& block, const Section& section)
+      : block_(block),
+        page_bytes_(block.p.pages.geometry.page_bytes),
+        scale_bytes_(static_cast<std::uint32_t>(section.scale_bytes)),
+        first_(static_cast<std::uint32_t>(block.kv_head * block.p.pages.page_tokens)),
+        asymmetric_(section.format.asymmetric) {
+    values_ = block.address({0, 0}, section.values, section.value_bytes);
+    scales_ = block.p.pages.memory + section.scales;
+    if constexpr (Op::kScaling == Scaling::kGrouped) {
+      shift_ = 31 - __clz(static_cast<int>(cache::group_length(section.format, Block::SharedMemory::kDim)) /
+                          kGroup);
+    }
+  }
+
+  // Tokens [chunk * kChunk, ...) of the list; zeros behind its end.
+  __device__ void ask(int chunk, int count, std::byte* to, std::byte* scales_to) const {
+    constexpr int kRows = 32 / Op::kUnits;  // at a time
+    const std::uint32_t target = cuda::shared_address(to);
+    const int unit = lane() % Op::kUnits;
+#pragma unroll
+    for (int first = 0; first < kChunk; first += kRows) {
+      const int row = first + lane() / Op::kUnits;
+      const int token = chunk * kChunk + row;
+      const bool there = token < count;
+      const ShortPlace place = block_.shared.places[there ? token : 0];
+      const std::byte* const from =
+          there ? values_ + place.page * page_bytes_ + std::uint64_t{place.slot} * Op::kRowBytes +
+                      unit * 16
+                : values_;
+      cuda::copy_async_16(target + Op::at(row, unit), from, there);
+    }
+    if constexpr (Op::kScaling != Scaling::kNone) ask_scales(chunk, count, scales_to);
+  }
+
+  // Of a row of the chunk, where a vector has one scale.
+  __device__ float2 whole_scale(int chunk, int count, int row, const std::byte* scales) const {
+    const int token = chunk * kChunk + row;
+    std::uint32_t bits =
+        *reinterpret_cast<const std::uint32_t*>(scales + row * Op::kScaleBytes);
+    if (asymmetric_) return offset(scale_and_minimum(bits));
+    const bool odd = (first_ + block_.shared.places[token < count ? token : 0].slot) % 2 != 0;
+    bits = odd ? bits >> 16 : bits & 0xffffU;
+    return scale_and_minimum(bits);
+  }
+
+  // Of a row of the chunk and numbers [kGroup * group, ...) of the vector.
+  __device__ float2 group_scale(int row, int group, const std::byte* scales) const {
+    const std::byte* const record = scales + row * Op::kScaleBytes;
+    const int at = group >> shift_;
+    if (asymmetric_) {
+      return offset(
+          scale_and_minimum(*reinterpret_cast<const std::uint32_t*>(record + 4 * at)));
+    }
+    return scale_and_minimum(*reinterpret_cast<const std::uint16_t*>(record + 2 * at));
+  }
+
+  __device__ bool asymmetric() const { return asymmetric_; }
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+  // Codes that are decoded too low are so in all of a group: the minimum makes up for it.
+  __device__ static float2 offset(float2 scale) {
+    if constexpr (Op::C::kOffset != 0) scale.y = fmaf(Op::C::kOffset, scale.x, scale.y);
+    return scale;
+  }
+
+  // A lane for each token.
+  __device__ void ask_scales(int chunk, int count, std::byte* to) const {
+    static_assert(kChunk == 32);
+    const int token = chunk * kChunk + lane();
+    const bool there = token < count;
+    const ShortPlace place = block_.shared.places[there ? token : 0];
+    std::uint64_t at = std::uint64_t{first_ + (there ? place.slot : 0)} * scale_bytes_;
+    if (there) at += static_cast<std::uint64_t>(place.page * page_bytes_);
+    const std::uint32_t target = cuda::shared_address(to + lane() * Op::kScaleBytes);
+    switch (scale_bytes_) {
+      case 2:  // with its neighbour: copies have 4 bytes at least
+        return cuda::copy_async_small<4>(target, scales_ + (at & ~std::uint64_t{3}), there);
+      case 4:
+        return cuda::copy_async_small<4>(target, scales_ + at, there);
+      case 8:
+        return cuda::copy_async_small<8>(target, scales_ + at, there);
+      default:
+        return cuda::copy_async_16(target, scales_ + at, there);
+    }
+  }
+
+  const Block& block_;
+  const std::byte* values_;  // of slot 0 of page 0
+  const std::byte* scales_;  // of head 0 in slot 0 of page 0
+  std::int64_t page_bytes_;
+  std::uint32_t scale_bytes_;
+  std::uint32_t first_;  // vectors of a page before those of the head
+  int shift_ = 0;        // log2 of the group's length in kGroup
+  bool asymmetric_;
+};
+
+// One warp's way through its chunks. Lane 4 * n + c has the scores of tokens n and n + 8 of every 16,
+// for the query vectors 2 * c and 2 * c + 1.
+template <class Block>
+class WarpPass {
+ public:
+  using Shared = typename Block::SharedMemory;
+  using Keys = typename Shared::Keys;
+  using Values = typename Shared::Values;
+  static constexpr int kDim = Shared::kDim;
+  static constexpr int kChunk = Shared::kChunk;
+  static constexpr int kStages = Shared::kStages;
+  static constexpr int kTokenTiles = kChunk / 16;
+  static constexpr int kOutputTiles = kDim / 16;
+
+  __device__ WarpPass(Block& block, int count)
+      : block_(block),
+        keys_(block, block.work.keys),
+        values_(block, block.work.values),
+        ring_(block.shared.ring[threadIdx.x / 32]),
+        count_(count) {}
+
+  template <bool kExact>
+  __device__ void run() {
+    const int chunks = (count_ + kChunk - 1) / kChunk;
+    const int first = static_cast<int>(threadIdx.x / 32);
+#pragma unroll 1
+    for (int stage = 0; stage < kStages; ++stage) {
+      ask_keys(first + stage * kWarps, stage);
+      ask_values(first + stage * kWarps, stage);
+    }
+    int stage = 0;
+#pragma unroll 1
+    for (int chunk = first; chunk < chunks; chunk += kWarps) {
+      cuda::wait_copies<2 * kStages - 1>();
+      __syncwarp();
+      float scores[kTokenTiles][4];
+      score<kExact>(chunk, stage, scores);
+      __syncwarp();
+      ask_keys(chunk + kStages * kWarps, stage);
+      weigh(scores);
+      cuda::wait_copies<2 * kStages - 1>();
+      __syncwarp();
+      accumulate(chunk, stage, scores);
+      __syncwarp();
+      ask_values(chunk + kStages * kWarps, stage);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    cuda::wait_copies<0>();
+    __syncwarp();
+    leave_sums();
+  }
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+  __device__ static int row() { return lane() / 4; }
+  __device__ static int column() { return lane() % 4; }
+
+  // Nothing is asked for behind the end, but a group of copies is closed all the same.
+  __device__ void ask_keys(int chunk, int stage) {
+    if (chunk * kChunk < count_) {
+      keys_.ask(chunk, count_, ring_.keys(stage), ring_.key_scales(stage));
+    }
+    cuda::commit_copies();
+  }
+  __device__ void ask_values(int chunk, int stage) {
+    if (chunk * kChunk < count_) {
+      values_.ask(chunk, count_, ring_.values(stage), ring_.value_scales(stage));
+    }
+    cuda::commit_copies();
+  }
+
+  // The products of 16 keys with the first part of the queries, and with what that left.
+  template <bool kExact>
+  struct Dots {
+    float first[4] = {};
+    float rest[kExact ? 1 : 4] = {};
+
+    __device__ float of(int i) const {
+      if constexpr (kExact) return first[i];
+      // An infinity must not meet the zeros in the other parts.
+      return fabsf(first[i]) == -minus_infinity() ? first[i] : __fadd_rn(first[i], rest[i]);
+    }
+  };
+
+  template <bool kExact>
+  __device__ void multiply(Dots<kExact>& dots, int m, const std::uint32_t (&a)[4]) const {
+    const uint2 first = block_.shared.first_part[m][lane()];
+    cuda::multiply_add_bf16(dots.first, a, first.x, first.y);
+    if constexpr (!kExact) {
+#pragma unroll
+      for (int part = 0; part < kParts - 1; ++part) {
+        const uint2 next = block_.shared.rest[part][m][lane()];
+        cuda::multiply_add_bf16(dots.rest, a, next.x, next.y);
+      }
+    }
+  }
+
+  template <bool kExact>
+  __device__ void score(int chunk, int stage, float (&scores)[kTokenTiles][4]) const {
+    const std::uint32_t rows = cuda::shared_address(ring_.keys(stage));
+    const int matrix = lane() / 8;
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      Dots<kExact> dots;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[t][i] = 0;
+#pragma unroll
+      for (int unit = 0; unit < Keys::kUnits; unit += 2) {
+        std::uint32_t words[4];  // two units, each of 8 tokens and 8 more
+        cuda::load_matrices(
+            rows + Keys::at(16 * t + matrix % 2 * 8 + lane() % 8, unit + matrix / 2), words);
+        if constexpr (Keys::kTiles == 1) {
+          multiply(dots, unit / 2, words);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            multiply_unit(dots, unit + i, words[2 * i], words[2 * i + 1]);
+            if constexpr (Keys::kScaling == Scaling::kGrouped) {
+              constexpr int kGroupUnits = Keys::kUnits / Keys::kGroups;
+              if ((unit + i + 1) % kGroupUnits == 0) {
+                scale_group<kExact>(stage, t, (unit + i) / kGroupUnits, dots, scores[t]);
+                dots = {};
+              }
+            }
+          }
+        }
+      }
+      if constexpr (Keys::kScaling != Scaling::kGrouped) {
+        finish_dots<kExact>(chunk, stage, t, dots, scores[t]);
+      }
+    }
+    finish_scores(chunk, scores);
+  }
+
+  template <bool kExact>
+  __device__ void multiply_unit(Dots<kExact>& dots, int unit, std::uint32_t word,
+                                std::uint32_t next_word) const {
+    std::uint32_t x[Keys::kTiles];
+    std::uint32_t next[Keys::kTiles];
+    Keys::C::decode(word, keys_.asymmetric(), x);
+    Keys::C::decode(next_word, keys_.asymmetric(), next);
+#pragma unroll
+    for (int j = 0; j < Keys::kTiles; j += 2) {
+      multiply(dots, (unit * Keys::kTiles + j) / 2, {x[j], next[j], x[j + 1], next[j + 1]});
+    }
+  }
+
+  template <bool kExact>
+  __device__ void scale_group(int stage, int tile, int group, const Dots<kExact>& dots,
+                              float (&scores)[4]) const {
+    float query_sums[2] = {};
+    if (keys_.asymmetric()) {
+      query_sums[0] = block_.shared.query_sums[2 * column()][group];
+      query_sums[1] = block_.shared.query_sums[2 * column() + 1][group];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 scale =
+          keys_.group_scale(16 * tile + 8 * half + row(), group, ring_.key_scales(stage));
+#pragma unroll
+      for (int x = 0; x < 2; ++x) {
+        float& score = scores[2 * half + x];
+        score = fmaf(scale.x, dots.of(2 * half + x), score);
+        if (keys_.asymmetric()) score = fmaf(scale.y, query_sums[x], score);
+      }
+    }
+  }
+
+  template <bool kExact>
+  __device__ void finish_dots(int chunk, int stage, int tile, const Dots<kExact>& dots,
+                              float (&scores)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[i] = dots.of(i);
+    if constexpr (Keys::kScaling == Scaling::kWhole) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 scale = keys_.whole_scale(chunk, count_, 16 * tile + 8 * half + row(),
+                                               ring_.key_scales(stage));
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          float& score = scores[2 * half + x];
+          score = __fmul_rn(score, scale.x);
+          if (!keys_.asymmetric()) continue;
+          float query_sum = 0;
+#pragma unroll
+          for (int g = 0; g < kDim / kGroup; ++g) {
+            query_sum = __fadd_rn(query_sum, block_.shared.query_sums[2 * column() + x][g]);
+          }
+          score = fmaf(scale.y, query_sum, score);
+        }
+      }
+    }
+  }
+
+  // Nothing behind the end of the list.
+  __device__ void finish_scores(int chunk, float (&scores)[kTokenTiles][4]) const {
+    const float scale = block_.p.scale;
+    const float cap = block_.p.soft_cap;
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[t][i] = __fmul_rn(scores[t][i], scale);
+    }
+    if (cap > 0) {
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[t][i] = __fmul_rn(cap, tanhf(scores[t][i] / cap));
+      }
+    }
+    if ((chunk + 1) * kChunk <= count_) return;
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool there = chunk * kChunk + 16 * t + 8 * (i / 2) + row() < count_;
+        if (!there) scores[t][i] = minus_infinity();
+      }
+    }
+  }
+
+  // Turns scores into weights under the new maxima, and brings what there is already under them.
+  __device__ void weigh(float (&scores)[kTokenTiles][4]) {
+    float largest[2] = {largest_[0], largest_[1]};
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) {
+        largest[x] = fmaxf(largest[x], fmaxf(scores[t][x], scores[t][x + 2]));
+      }
+#pragma unroll
+      for (int offset = 4; offset < 32; offset *= 2) {
+        largest[x] = fmaxf(largest[x], __shfl_xor_sync(kAllLanes, largest[x], offset));
+      }
+    }
+    const bool changed = largest[0] != largest_[0] || largest[1] != largest_[1];
+    if (__any_sync(kAllLanes, static_cast<int>(changed)) != 0) rescale(largest);
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[t][i] = weight_of(scores[t][i], largest[i % 2]);
+        sums_[i % 2] = __fadd_rn(sums_[i % 2], scores[t][i]);
+      }
+    }
+  }
+
+  // Where a maximum has not changed the factor is exactly 1.
+  __device__ void rescale(const float (&largest)[2]) {
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      const float factor =
+          largest[x] == largest_[x] ? 1.0F : weight_of(largest_[x], largest[x]);
+      largest_[x] = largest[x];
+      sums_[x] = __fmul_rn(sums_[x], factor);
+#pragma unroll
+      for (int n = 0; n < kOutputTiles; ++n) {
+        output_[n][x] = __fmul_rn(output_[n][x], factor);
+        output_[n][x + 2] = __fmul_rn(output_[n][x + 2], factor);
+      }
+#pragma unroll
+      for (int g = 0; g < Values::kGroups; ++g) minima_[g][x] = __fmul_rn(minima_[g][x], factor);
+    }
+  }
+
+  __device__ void accumulate(int chunk, int stage, const float (&weights)[kTokenTiles][4]) {
+    const std::uint32_t rows = cuda::shared_address(ring_.values(stage));
+    const int matrix = lane() / 8;
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      WeightOperands operands[Values::kGroups];
+      arrange_weights(chunk, stage, t, weights[t], operands);
+#pragma unroll
+      for (int unit = 0; unit < Values::kUnits; unit += 2) {
+        std::uint32_t words[4];  // of 8 tokens two units, then of 8 more
+        cuda::load_transposed(
+            rows + Values::at(16 * t + matrix / 2 * 8 + lane() % 8, unit + matrix % 2), words);
+        if constexpr (Values::kTiles == 1) {
+          multiply_weights(unit / 2, words, operands[0]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            std::uint32_t x[Values::kTiles];
+            std::uint32_t next[Values::kTiles];
+            Values::C::decode(words[i], values_.asymmetric(), x);
+            Values::C::decode(words[i + 2], values_.asymmetric(), next);
+#pragma unroll
+            for (int j = 0; j < Values::kTiles; j += 2) {
+              multiply_weights(((unit + i) * Values::kTiles + j) / 2,
+                               {x[j], x[j + 1], next[j], next[j + 1]},
+                               operands[(unit + i) * Values::kGroups / Values::kUnits]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // The weights of 16 tokens in two parts.
+  struct WeightOperands {
+    std::uint32_t first[2];
+    std::uint32_t second[2];
+  };
+
+  __device__ void multiply_weights(int tile, const std::uint32_t (&a)[4],
+                                   const WeightOperands& weights) {
+    cuda::multiply_add_bf16(output_[tile], a, weights.first[0], weights.first[1]);
+    cuda::multiply_add_bf16(output_[tile], a, weights.second[0], weights.second[1]);
+  }
+
+  // For each group, times its scales.
+  __device__ void arrange_weights(int chunk, int stage, int tile, const float (&weights)[4],
+                                  WeightOperands (&operands)[Values::kGroups]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int token = 16 * tile + 8 * half + row();
+#pragma unroll
+      for (int g = 0; g < Values::kGroups; ++g) {
+        float low = weights[2 * half];
+        float high = weights[2 * half + 1];
+        if constexpr (Values::kScaling != Scaling::kNone) {
+          float2 scale;
+          if constexpr (Values::kScaling == Scaling::kGrouped) {
+            scale = values_.group_scale(token, g, ring_.value_scales(stage));
+          } else {
+            scale = values_.whole_scale(chunk, count_, token, ring_.value_scales(stage));
+          }
+          if (values_.asymmetric()) {
+            minima_[g][0] = fmaf(low, scale.y, minima_[g][0]);
+            minima_[g][1] = fmaf(high, scale.y, minima_[g][1]);
+          }
+          low = __fmul_rn(low, scale.x);
+          high = __fmul_rn(high, scale.x);
+        }
+        operands[g].first[half] = cuda::transposed(take_bf16(low, high));
+        operands[g].second[half] = cuda::transposed(pack_bf16(low, high));
+      }
+    }
+  }
+
+  // Over the lanes that share their vectors.
+  __device__ static float sum_of_rows(float x) {
+#pragma unroll
+    for (int offset = 4; offset < 32; offset *= 2) {
+      x = __fadd_rn(x, __shfl_xor_sync(kAllLanes, x, offset));
+    }
+    return x;
+  }
+
+  __device__ void leave_sums() {
+    Shared& shared = block_.shared;
+    const int warp = static_cast<int>(threadIdx.x / 32);
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      const int vector = 2 * column() + x;
+      const float sum = sum_of_rows(sums_[x]);
+      if (row() == 0) {
+        shared.warp_largest[warp][vector] = largest_[x];
+        shared.warp_sums[warp][vector] = sum;
+      }
+      float minima[Values::kGroups] = {};
+      if constexpr (Values::kScaling != Scaling::kNone) {
+        if (values_.asymmetric()) {
+#pragma unroll
+          for (int g = 0; g < Values::kGroups; ++g) minima[g] = sum_of_rows(minima_[g][x]);
+        }
+      }
+      float* const to = shared.sums(warp) + vector * kDim;
+#pragma unroll
+      for (int n = 0; n < 2 * kOutputTiles; ++n) {
+        to[value_number<typename Values::C>(n, row())] =
+            __fadd_rn(output_[n / 2][n % 2 * 2 + x], minima[n * Values::kGroups / kOutputTiles / 2]);
+      }
+    }
+  }
+
+  Block& block_;
+  Source<Keys, kChunk, Block> keys_;
+  Source<Values, kChunk, Block> values_;
+  typename Shared::Ring& ring_;
+  int count_;
+  float largest_[2] = {minus_infinity(), minus_infinity()};
+  float sums_[2] = {};
+  float output_[kOutputTiles][4] = {};
+  float minima_[Values::kGroups][2] = {};
+};
+
+}  // namespace touchstone::attention
