@@ -5,17 +5,18 @@
 
 namespace touchstone::cuda {
 
-// 16 bytes from global to shared memory, past L1; zeros where `there` is false.
-__device__ inline void copy_async_16(std::uint32_t shared, const void* global, bool there) {
+// From global to shared memory: 16 bytes past L1, and the same or zeros; 4 or 8 bytes.
+__device__ inline void copy_async_16(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ inline void copy_async_16_if(std::uint32_t shared, const void* global, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(there ? 16 : 0)
                : "memory");
 }
-
 template <int kBytes>
-__device__ inline void copy_async_small(std::uint32_t shared, const void* global, bool there) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global),
-               "n"(kBytes), "r"(there ? kBytes : 0)
+__device__ inline void copy_async_small(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes)
                : "memory");
 }
 

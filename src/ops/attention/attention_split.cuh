@@ -182,15 +182,24 @@ class SplitBlock {
     for (int vector = 0; vector < kVectors; ++vector) {
       at[vector] = vector < vectors ? query_of(vector) * p.query_stride + head_of(vector) * dim : 0;
     }
-    for (std::int64_t d = threadIdx.x; d < dim; d += kThreads) {
-      float x[kVectors];
+    // All loads before the first store: the type is asked for outside.
+    const auto load = [&]<class T>(const T* query) {
+      for (std::int64_t d = threadIdx.x; d < dim; d += kThreads) {
+        float x[kVectors];
 #pragma unroll
-      for (int vector = 0; vector < kVectors; ++vector) {
-        x[vector] =
-            vector < vectors ? cuda::load_any(p.query, p.query_dtype, at[vector] + d) : 0.0F;
+        for (int vector = 0; vector < kVectors; ++vector) {
+          x[vector] = vector < vectors ? cuda::widen(query[at[vector] + d]) : 0.0F;
+        }
+#pragma unroll
+        for (int vector = 0; vector < kVectors; ++vector) shared.query[vector][d] = x[vector];
       }
-#pragma unroll
-      for (int vector = 0; vector < kVectors; ++vector) shared.query[vector][d] = x[vector];
+    };
+    if (p.query_dtype == DType::f32) {
+      load(static_cast<const float*>(p.query));
+    } else if (p.query_dtype == DType::bf16) {
+      load(static_cast<const Bf16*>(p.query));
+    } else {
+      load(static_cast<const F16*>(p.query));
     }
     if (static_cast<int>(threadIdx.x) < vectors) {
       const int vector = static_cast<int>(threadIdx.x);

@@ -91,9 +91,10 @@ struct TensorPass {
 };
 
 template <class Shared>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 4)
     tensor_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
+  if constexpr (cuda::kHopper) cuda::let_next_grid_start();
   SplitBlock<Shared, TensorPass>(work, *reinterpret_cast<Shared*>(memory)).run();
 }
 
@@ -179,6 +180,7 @@ std::string cached_attention_tensor_refuses(const Context& /*context*/, const Ca
   if (reinterpret_cast<std::uintptr_t>(p.pages.memory) % cache::kSectionAlignment != 0) {
     return "pages not on 16 bytes";
   }
+  if (p.pages.geometry.page_bytes >= std::int64_t{1} << 32) return "pages of 4 GiB or more";
   if (checked_mul(layers.kv_heads, p.pages.page_tokens) >= std::int64_t{1} << 31) {
     return "pages of 2^31 vectors or more";
   }

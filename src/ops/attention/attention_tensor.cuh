@@ -12,6 +12,7 @@
 // and which token is in which place of which product on its number in the list only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <type_traits>
 
@@ -49,13 +50,13 @@ struct Operand {
   }
 };
 
-struct ShortPlace {
-  std::int32_t page;
+struct alignas(8) ShortPlace {
+  std::uint32_t page;
   std::uint32_t slot;
 
   __device__ static ShortPlace of(std::int32_t number, std::uint32_t slot,
                                   std::int64_t /*page_bytes*/) {
-    return {number, slot};
+    return {static_cast<std::uint32_t>(number), slot};
   }
 };
 
@@ -66,27 +67,21 @@ struct alignas(128) TensorShared {
   using Place = ShortPlace;
   static constexpr int kDim = kDim_;
   static constexpr int kMostVectors = kVectors;
-  static constexpr int kTokenBytes =
-      Keys::kRowBytes + Values::kRowBytes + Keys::kScaleBytes + Values::kScaleBytes;
-  static constexpr int kChunk = kTokenBytes >= 512 ? 16 : 32;
-  // Three blocks shall have room on a multiprocessor.
-  static constexpr int kFit = 16896 / (kTokenBytes * kChunk);
-  static constexpr int kStages = kFit < 2 ? 2 : kFit > 4 ? 4 : kFit;
+  static constexpr int kRowBytes = std::max(Keys::kRowBytes, Values::kRowBytes);
+  static constexpr int kScaleBytes = std::max(Keys::kScaleBytes, Values::kScaleBytes);
+  static constexpr int kChunk = kRowBytes > 128 ? 16 : 32;
 
-  // What a warp copies ahead: of each stage keys, values, scales of both.
+  // Keys or values of a chunk and their scales.
+  struct alignas(16) Slot {
+    std::byte rows[kChunk * kRowBytes];
+    std::byte scales[kChunk * std::max(kScaleBytes, 1)];
+  };
+  // Four blocks shall have room on a multiprocessor.
+  static constexpr int kSlots = std::clamp(12672 / static_cast<int>(sizeof(Slot)), 3, 8);
+
+  // What a warp copies ahead: in turns keys and values.
   struct alignas(128) Ring {
-    std::byte bytes[kStages * kTokenBytes * kChunk];
-
-    __device__ std::byte* keys(int stage) { return bytes + stage * kChunk * Keys::kRowBytes; }
-    __device__ std::byte* values(int stage) {
-      return keys(kStages) + stage * kChunk * Values::kRowBytes;
-    }
-    __device__ std::byte* key_scales(int stage) {
-      return values(kStages) + stage * kChunk * Keys::kScaleBytes;
-    }
-    __device__ std::byte* value_scales(int stage) {
-      return key_scales(kStages) + stage * kChunk * Values::kScaleBytes;
-    }
+    Slot slots[kSlots];
   };
   static_assert(sizeof(Ring) >= sizeof(float) * kVectors * kDim);
 
@@ -145,11 +140,11 @@ class Source {
  public:
   __device__ Source(const Block& block, const Section& section)
       : block_(block),
-        page_bytes_(block.p.pages.geometry.page_bytes),
+        page_bytes_(static_cast<std::uint32_t>(block.p.pages.geometry.page_bytes)),
         scale_bytes_(static_cast<std::uint32_t>(section.scale_bytes)),
         first_(static_cast<std::uint32_t>(block.kv_head * block.p.pages.page_tokens)),
         asymmetric_(section.format.asymmetric) {
-    values_ = block.address({0, 0}, section.values, section.value_bytes);
+    values_ = block.address({0, 0}, section.values, section.value_bytes) + lane() % Op::kUnits * 16;
     scales_ = block.p.pages.memory + section.scales;
     if constexpr (Op::kScaling == Scaling::kGrouped) {
       shift_ = 31 - __clz(static_cast<int>(cache::group_length(section.format, Block::SharedMemory::kDim)) /
@@ -158,23 +153,29 @@ class Source {
   }
 
   // Tokens [chunk * kChunk, ...) of the list; zeros behind its end.
-  __device__ void ask(int chunk, int count, std::byte* to, std::byte* scales_to) const {
+  template <class Slot>
+  __device__ void ask(int chunk, int count, Slot& slot) const {
     constexpr int kRows = 32 / Op::kUnits;  // at a time
-    const std::uint32_t target = cuda::shared_address(to);
-    const int unit = lane() % Op::kUnits;
+    const int own_row = lane() / Op::kUnits;
+    const std::uint32_t own = Op::at(own_row, lane() % Op::kUnits);
+    const std::uint32_t rows = cuda::shared_address(slot.rows);
+    const ShortPlace* const places = block_.shared.places + chunk * kChunk + own_row;
+    if ((chunk + 1) * kChunk <= count) {
 #pragma unroll
-    for (int first = 0; first < kChunk; first += kRows) {
-      const int row = first + lane() / Op::kUnits;
-      const int token = chunk * kChunk + row;
-      const bool there = token < count;
-      const ShortPlace place = block_.shared.places[there ? token : 0];
-      const std::byte* const from =
-          there ? values_ + place.page * page_bytes_ + std::uint64_t{place.slot} * Op::kRowBytes +
-                      unit * 16
-                : values_;
-      cuda::copy_async_16(target + Op::at(row, unit), from, there);
+      for (int first = 0; first < kChunk; first += kRows) {
+        // at(first + own_row, ...): adding `first` changes bits of the row that own_row has not.
+        const std::uint32_t at = first * Op::kRowBytes + (own ^ (first % 8 * 16));
+        cuda::copy_async_16(rows + at, address(places[first]));
+      }
+    } else {
+#pragma unroll 1
+      for (int first = 0; first < kChunk; first += kRows) {
+        const bool there = chunk * kChunk + first + own_row < count;
+        const std::uint32_t at = first * Op::kRowBytes + (own ^ (first % 8 * 16));
+        cuda::copy_async_16_if(rows + at, there ? address(places[first]) : values_, there);
+      }
     }
-    if constexpr (Op::kScaling != Scaling::kNone) ask_scales(chunk, count, scales_to);
+    if constexpr (Op::kScaling != Scaling::kNone) ask_scales(chunk, count, slot.scales);
   }
 
   // Of a row of the chunk, where a vector has one scale.
@@ -210,31 +211,41 @@ class Source {
     return scale;
   }
 
+  __device__ const std::byte* address(ShortPlace place) const {
+    return values_ + std::uint64_t{place.page} * page_bytes_ +
+           std::uint64_t{place.slot} * static_cast<std::uint32_t>(Op::kRowBytes);
+  }
+
   // A lane for each token.
   __device__ void ask_scales(int chunk, int count, std::byte* to) const {
     static_assert(kChunk == 32);
     const int token = chunk * kChunk + lane();
     const bool there = token < count;
     const ShortPlace place = block_.shared.places[there ? token : 0];
-    std::uint64_t at = std::uint64_t{first_ + (there ? place.slot : 0)} * scale_bytes_;
-    if (there) at += static_cast<std::uint64_t>(place.page * page_bytes_);
+    const std::uint64_t at = std::uint64_t{place.page} * page_bytes_ +
+                             std::uint64_t{first_ + place.slot} * scale_bytes_;
     const std::uint32_t target = cuda::shared_address(to + lane() * Op::kScaleBytes);
-    switch (scale_bytes_) {
+    switch (there ? scale_bytes_ : 0) {
+      case 0:  // behind the end: a scale of 0
+        for (int i = 0; i < Op::kScaleBytes; i += 4) {
+          *reinterpret_cast<std::uint32_t*>(to + lane() * Op::kScaleBytes + i) = 0;
+        }
+        return;
       case 2:  // with its neighbour: copies have 4 bytes at least
-        return cuda::copy_async_small<4>(target, scales_ + (at & ~std::uint64_t{3}), there);
+        return cuda::copy_async_small<4>(target, scales_ + (at & ~std::uint64_t{3}));
       case 4:
-        return cuda::copy_async_small<4>(target, scales_ + at, there);
+        return cuda::copy_async_small<4>(target, scales_ + at);
       case 8:
-        return cuda::copy_async_small<8>(target, scales_ + at, there);
+        return cuda::copy_async_small<8>(target, scales_ + at);
       default:
-        return cuda::copy_async_16(target, scales_ + at, there);
+        return cuda::copy_async_16(target, scales_ + at);
     }
   }
 
   const Block& block_;
-  const std::byte* values_;  // of slot 0 of page 0
+  const std::byte* values_;  // of slot 0 of page 0, the lane's unit
   const std::byte* scales_;  // of head 0 in slot 0 of page 0
-  std::int64_t page_bytes_;
+  std::uint32_t page_bytes_;
   std::uint32_t scale_bytes_;
   std::uint32_t first_;  // vectors of a page before those of the head
   int shift_ = 0;        // log2 of the group's length in kGroup
@@ -249,9 +260,10 @@ class WarpPass {
   using Shared = typename Block::SharedMemory;
   using Keys = typename Shared::Keys;
   using Values = typename Shared::Values;
+  using Slot = typename Shared::Slot;
   static constexpr int kDim = Shared::kDim;
   static constexpr int kChunk = Shared::kChunk;
-  static constexpr int kStages = Shared::kStages;
+  static constexpr int kSlots = Shared::kSlots;
   static constexpr int kTokenTiles = kChunk / 16;
   static constexpr int kOutputTiles = kDim / 16;
 
@@ -267,26 +279,19 @@ class WarpPass {
     const int chunks = (count_ + kChunk - 1) / kChunk;
     const int first = static_cast<int>(threadIdx.x / 32);
 #pragma unroll 1
-    for (int stage = 0; stage < kStages; ++stage) {
-      ask_keys(first + stage * kWarps, stage);
-      ask_values(first + stage * kWarps, stage);
+    for (int load = 0; load < kSlots; ++load) {
+      ask(first + load / 2 * kWarps, load % 2 == 0, ring_.slots[load]);
     }
-    int stage = 0;
 #pragma unroll 1
     for (int chunk = first; chunk < chunks; chunk += kWarps) {
-      cuda::wait_copies<2 * kStages - 1>();
-      __syncwarp();
+      Slot& keys = next_slot();
       float scores[kTokenTiles][4];
-      score<kExact>(chunk, stage, scores);
-      __syncwarp();
-      ask_keys(chunk + kStages * kWarps, stage);
+      score<kExact>(chunk, keys, scores);
+      refill<0>(chunk, keys);
       weigh(scores);
-      cuda::wait_copies<2 * kStages - 1>();
-      __syncwarp();
-      accumulate(chunk, stage, scores);
-      __syncwarp();
-      ask_values(chunk + kStages * kWarps, stage);
-      stage = stage + 1 == kStages ? 0 : stage + 1;
+      Slot& values = next_slot();
+      accumulate(chunk, values, scores);
+      refill<1>(chunk, values);
     }
     cuda::wait_copies<0>();
     __syncwarp();
@@ -299,17 +304,32 @@ class WarpPass {
   __device__ static int column() { return lane() % 4; }
 
   // Nothing is asked for behind the end, but a group of copies is closed all the same.
-  __device__ void ask_keys(int chunk, int stage) {
+  __device__ void ask(int chunk, bool keys, Slot& slot) {
     if (chunk * kChunk < count_) {
-      keys_.ask(chunk, count_, ring_.keys(stage), ring_.key_scales(stage));
+      if (keys) {
+        keys_.ask(chunk, count_, slot);
+      } else {
+        values_.ask(chunk, count_, slot);
+      }
     }
     cuda::commit_copies();
   }
-  __device__ void ask_values(int chunk, int stage) {
-    if (chunk * kChunk < count_) {
-      values_.ask(chunk, count_, ring_.values(stage), ring_.value_scales(stage));
-    }
-    cuda::commit_copies();
+
+  // The slot whose copies are the oldest, when they have arrived.
+  __device__ Slot& next_slot() {
+    cuda::wait_copies<kSlots - 1>();
+    __syncwarp();
+    Slot& slot = ring_.slots[slot_];
+    slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
+    return slot;
+  }
+
+  // What comes kSlots loads after the keys (0) or values (1) of a chunk takes their place.
+  template <int kLoad>
+  __device__ void refill(int chunk, Slot& slot) {
+    __syncwarp();
+    constexpr int kNext = kLoad + kSlots;
+    ask(chunk + kNext / 2 * kWarps, kNext % 2 == 0, slot);
   }
 
   // The products of 16 keys with the first part of the queries, and with what that left.
@@ -339,8 +359,8 @@ class WarpPass {
   }
 
   template <bool kExact>
-  __device__ void score(int chunk, int stage, float (&scores)[kTokenTiles][4]) const {
-    const std::uint32_t rows = cuda::shared_address(ring_.keys(stage));
+  __device__ void score(int chunk, const Slot& keys, float (&scores)[kTokenTiles][4]) const {
+    const std::uint32_t rows = cuda::shared_address(keys.rows);
     const int matrix = lane() / 8;
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
@@ -361,7 +381,7 @@ class WarpPass {
             if constexpr (Keys::kScaling == Scaling::kGrouped) {
               constexpr int kGroupUnits = Keys::kUnits / Keys::kGroups;
               if ((unit + i + 1) % kGroupUnits == 0) {
-                scale_group<kExact>(stage, t, (unit + i) / kGroupUnits, dots, scores[t]);
+                scale_group<kExact>(keys, t, (unit + i) / kGroupUnits, dots, scores[t]);
                 dots = {};
               }
             }
@@ -369,7 +389,7 @@ class WarpPass {
         }
       }
       if constexpr (Keys::kScaling != Scaling::kGrouped) {
-        finish_dots<kExact>(chunk, stage, t, dots, scores[t]);
+        finish_dots<kExact>(chunk, keys, t, dots, scores[t]);
       }
     }
     finish_scores(chunk, scores);
@@ -389,7 +409,7 @@ class WarpPass {
   }
 
   template <bool kExact>
-  __device__ void scale_group(int stage, int tile, int group, const Dots<kExact>& dots,
+  __device__ void scale_group(const Slot& keys, int tile, int group, const Dots<kExact>& dots,
                               float (&scores)[4]) const {
     float query_sums[2] = {};
     if (keys_.asymmetric()) {
@@ -399,7 +419,7 @@ class WarpPass {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float2 scale =
-          keys_.group_scale(16 * tile + 8 * half + row(), group, ring_.key_scales(stage));
+          keys_.group_scale(16 * tile + 8 * half + row(), group, keys.scales);
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
         float& score = scores[2 * half + x];
@@ -410,7 +430,7 @@ class WarpPass {
   }
 
   template <bool kExact>
-  __device__ void finish_dots(int chunk, int stage, int tile, const Dots<kExact>& dots,
+  __device__ void finish_dots(int chunk, const Slot& keys, int tile, const Dots<kExact>& dots,
                               float (&scores)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) scores[i] = dots.of(i);
@@ -418,7 +438,7 @@ class WarpPass {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 scale = keys_.whole_scale(chunk, count_, 16 * tile + 8 * half + row(),
-                                               ring_.key_scales(stage));
+                                               keys.scales);
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           float& score = scores[2 * half + x];
@@ -506,13 +526,13 @@ class WarpPass {
     }
   }
 
-  __device__ void accumulate(int chunk, int stage, const float (&weights)[kTokenTiles][4]) {
-    const std::uint32_t rows = cuda::shared_address(ring_.values(stage));
+  __device__ void accumulate(int chunk, const Slot& values, const float (&weights)[kTokenTiles][4]) {
+    const std::uint32_t rows = cuda::shared_address(values.rows);
     const int matrix = lane() / 8;
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
       WeightOperands operands[Values::kGroups];
-      arrange_weights(chunk, stage, t, weights[t], operands);
+      arrange_weights(chunk, values, t, weights[t], operands);
 #pragma unroll
       for (int unit = 0; unit < Values::kUnits; unit += 2) {
         std::uint32_t words[4];  // of 8 tokens two units, then of 8 more
@@ -552,7 +572,7 @@ class WarpPass {
   }
 
   // For each group, times its scales.
-  __device__ void arrange_weights(int chunk, int stage, int tile, const float (&weights)[4],
+  __device__ void arrange_weights(int chunk, const Slot& values, int tile, const float (&weights)[4],
                                   WeightOperands (&operands)[Values::kGroups]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -564,9 +584,9 @@ class WarpPass {
         if constexpr (Values::kScaling != Scaling::kNone) {
           float2 scale;
           if constexpr (Values::kScaling == Scaling::kGrouped) {
-            scale = values_.group_scale(token, g, ring_.value_scales(stage));
+            scale = values_.group_scale(token, g, values.scales);
           } else {
-            scale = values_.whole_scale(chunk, count_, token, ring_.value_scales(stage));
+            scale = values_.whole_scale(chunk, count_, token, values.scales);
           }
           if (values_.asymmetric()) {
             minima_[g][0] = fmaf(low, scale.y, minima_[g][0]);
@@ -622,6 +642,7 @@ class WarpPass {
   Source<Values, kChunk, Block> values_;
   typename Shared::Ring& ring_;
   int count_;
+  int slot_ = 0;
   float largest_[2] = {minus_infinity(), minus_infinity()};
   float sums_[2] = {};
   float output_[kOutputTiles][4] = {};
