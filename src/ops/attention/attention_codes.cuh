@@ -18,7 +18,8 @@ namespace touchstone::attention {
 
 using cache::Encoding;
 
-// kWhole: one scale for the vector. kGrouped: one for every 32 numbers at least.
+// kWhole: one scale for the vector, no minimum. kGrouped: scales, and minima where there are any,
+// of 32 numbers or a multiple.
 enum class Scaling { kNone, kWhole, kGrouped };
 
 __device__ inline std::uint32_t subtract_bf16(std::uint32_t a, std::uint32_t b) {

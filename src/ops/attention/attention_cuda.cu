@@ -197,6 +197,15 @@ void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch) 
   std::int64_t at_once = std::max<std::int64_t>(
       1, kMostBlocks / std::max(p.query_heads, p.layers.kv_heads * work.splits));
   const bool merges = work.splits > 1;
+  if (work.tile == 1) {
+    // A few blocks for every place there is, so that the last ones leave none idle for long.
+    constexpr std::int64_t kBlocksPerProcessor = 12;
+    constexpr std::int64_t kMostSplits = 4;
+    const std::int64_t places =
+        kBlocksPerProcessor * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+    const std::int64_t pieces = checked_mul(p.queries, p.layers.kv_heads * work.splits);
+    work.splits_per_block = std::clamp<std::int64_t>(pieces / places, 1, kMostSplits);
+  }
   const bool hopper = cuda::is_hopper(context);
   // At least one query token: where there is no room for it, workspace() says what to reserve.
   if (merges) {
@@ -212,7 +221,9 @@ void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch) 
     work.first_query = first;
     work.queries = std::min(at_once, p.queries - first);
     const std::int64_t tiles = ceil_div(work.queries, work.tile);
-    launch(context, work, static_cast<unsigned>(tiles * p.layers.kv_heads * work.splits));
+    launch(context, work,
+           static_cast<unsigned>(tiles * p.layers.kv_heads *
+                                 ceil_div(work.splits, work.splits_per_block)));
     if (!merges) continue;
     cuda::launch(context, "cached_attention merge_kernel", merge_kernel,
                  {.blocks = static_cast<unsigned>(work.queries * p.query_heads),

@@ -29,56 +29,45 @@ struct alignas(16) SplitShared {
   float sums[kVectors];
   float factors[kVectors];
   std::int64_t targets[kVectors];  // where the values of a vector go
+  std::int64_t row;
+  Sight sight;
 };
 
-// `Pass` attends for the query vectors in shared memory over the first `count` tokens of the list:
+// `Pass` attends for some query vectors over the first `count` tokens of the list:
+//   prepare(block)           when shared.query has been loaded
 //   attend(block, count)     block.end_vector and block.put_value for each vector
 template <class Shared, class Pass>
 class SplitBlock {
  public:
   using SharedMemory = Shared;
   static constexpr int kVectors = Shared::kMostVectors;
+  // Rows that share pages go together, up to as many as make so many vectors.
+  static constexpr std::uint32_t kMostShared = 2 * kVectors;
+  static_assert(kMostShared < 32);
 
   __device__ SplitBlock(const SplitWork& work, Shared& memory)
-      : work(work),
-        p(work.p),
-        shared(memory),
-        heads_per_kv_(static_cast<std::uint32_t>(work.p.heads_per_kv)) {
+      : work(work), p(work.p), shared(memory) {
     // There are less than 2^31 blocks, and dividing 64 bits takes long.
     const auto kv_heads = static_cast<std::uint32_t>(p.layers.kv_heads);
-    const auto splits = static_cast<std::uint32_t>(work.splits);
+    const auto per_block = static_cast<std::uint32_t>(work.splits_per_block);
+    const auto parts = (static_cast<std::uint32_t>(work.splits) + per_block - 1) / per_block;
     kv_head = blockIdx.x % kv_heads;
-    split_ = blockIdx.x / kv_heads % splits;
-    first_ = split_ * kSplit;
-    query_ = work.first_query + blockIdx.x / kv_heads / splits * work.tile;
-    last_ = smaller(query_ + work.tile, work.first_query + work.queries);
+    split_ = static_cast<int>(blockIdx.x / kv_heads % parts * per_block);
+    query_ = work.first_query + blockIdx.x / kv_heads / parts * work.tile;
   }
 
   __device__ void run() {
-    while (query_ < last_) {
-      const std::int64_t row = row_of(p, query_);
-      const Sight sight = sight_of(p, row, query_);
-      std::int64_t run = 1;
-      // Without partial results this is the only split, and an output is due in any case.
-      if (work.partials == nullptr || splits_of(sight, work.splits).has(split_)) {
-        const SeenOfSplit seen = seen_of(sight, first_);
-        const std::int64_t end = smaller(last_, p.query_starts[row + 1]);
-        while (query_ + run < end && seen.same(seen_of(sight_of(p, row, query_ + run), first_))) {
-          ++run;
-        }
-        list_tokens(row, sight);
-        const auto all = static_cast<std::uint32_t>(run) * heads_per_kv_;
-        for (first_vector_ = 0; first_vector_ < all; first_vector_ += kVectors) {
-          vectors = min(kVectors, static_cast<int>(all - first_vector_));
-          pass();
-        }
-      }
-      query_ += run;
+    const std::int64_t end = smaller(query_ + work.tile, work.first_query + work.queries);
+    if (work.tile == 1) {
+      if (query_ < end) run_splits();
+    } else {
+      while (query_ < end) query_ += attend_queries(end);
     }
   }
 
   // The bytes of a vector or of its scales; `offset` is that of head 0 in slot 0.
-  __device__ const std::byte* address(attention::Place place, std::int64_t offset, std::int64_t bytes) const {
+  __device__ const std::byte* address(attention::Place place, std::int64_t offset,
+                                      std::int64_t bytes) const {
     return p.pages.memory + place.page + offset +
            (kv_head * p.pages.page_tokens + place.slot) * bytes;
   }
@@ -93,7 +82,7 @@ class SplitBlock {
     const std::int64_t query = query_of(vector);
     const std::int64_t head = head_of(vector);
     if (work.partials != nullptr) {
-      work.partials[partial_of(query, head)] = {largest, sum};
+      work.partials[partial_of(query, head) + split_] = {largest, sum};
       return;
     }
     const Ending ending(p, head, largest, sum);
@@ -105,7 +94,7 @@ class SplitBlock {
     if (vector >= vectors) return;
     const std::int64_t at = shared.targets[vector] + d;
     if (work.partials != nullptr) {
-      work.partial_values[at] = value;
+      work.partial_values[at + split_ * p.layers.v_dim] = value;
     } else {
       const float factor = shared.factors[vector];
       store_output(p, at, factor < 0 ? 0 : __fmul_rn(value, factor));
@@ -120,35 +109,154 @@ class SplitBlock {
 
  private:
   __device__ std::int64_t query_of(int vector) const {
-    return query_ + (first_vector_ + static_cast<std::uint32_t>(vector)) / heads_per_kv_;
+    return query_ + (first_vector_ + static_cast<std::uint32_t>(vector)) / static_cast<std::uint32_t>(p.heads_per_kv);
   }
   __device__ std::int64_t head_of(int vector) const {
-    return kv_head * heads_per_kv_ +
-           (first_vector_ + static_cast<std::uint32_t>(vector)) % heads_per_kv_;
+    return kv_head * static_cast<std::uint32_t>(p.heads_per_kv) +
+           (first_vector_ + static_cast<std::uint32_t>(vector)) % static_cast<std::uint32_t>(p.heads_per_kv);
   }
+  // Of split 0.
   __device__ std::int64_t partial_of(std::int64_t query, std::int64_t head) const {
-    return ((query - work.first_query) * p.query_heads + head) * work.splits + split_;
+    return ((query - work.first_query) * p.query_heads + head) * work.splits;
+  }
+
+  // Position of the split.
+  __device__ std::int64_t first() const { return std::int64_t{split_} * kSplit; }
+
+  // Without partial results there is one split, and an output is due in any case.
+  __device__ bool is_due(const Sight& sight) const {
+    return work.partials == nullptr || splits_of(sight, work.splits).has(split_);
+  }
+
+  // For query_ and those of its row that see the same of the split; returns how many that are.
+  __device__ std::int64_t attend_queries(std::int64_t end) {
+    const std::int64_t row = row_of(p, query_);
+    const Sight sight = sight_of(p, row, query_);
+    if (!is_due(sight)) return 1;
+    const SeenOfSplit seen = seen_of(sight, first());
+    std::uint32_t alike = 1;
+    end = smaller(end, p.query_starts[row + 1]);
+    while (query_ + alike < end && seen.same(seen_of(sight_of(p, row, query_ + alike), first()))) {
+      ++alike;
+    }
+    list_tokens(row, sight, seen);
+    loaded_ = 0;
+    attend(alike);
+    return alike;
+  }
+
+  // For one query token, or those of several rows that share their pages, one split after another.
+  __device__ void run_splits() {
+    if (threadIdx.x == 0) {
+      shared.row = row_of(p, query_);
+      shared.sight = sight_of(p, shared.row, query_);
+    }
+    __syncthreads();
+    const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
+    for (; split_ < end; ++split_) {
+      // In shared memory, since registers are wanted for the tokens.
+      const std::int64_t row = shared.row;
+      const Sight sight = shared.sight;
+      if (!is_due(sight)) continue;
+      const SeenOfSplit seen = seen_of(sight, first());
+      const std::uint32_t alike = rows_alike(row, seen);
+      if (alike == 0) continue;
+      list_tokens(row, sight, seen);
+      attend(alike);
+    }
+  }
+
+  // For the heads of `alike` query tokens.
+  __device__ void attend(std::uint32_t alike) {
+    const std::uint32_t all = alike * static_cast<std::uint32_t>(p.heads_per_kv);
+    for (first_vector_ = 0; first_vector_ < all; first_vector_ += kVectors) {
+      vectors = min(kVectors, static_cast<int>(all - first_vector_));
+      pass(all);
+    }
+  }
+
+  // Rows of one query, from `row` on, that have the pages of the split in common and see the same
+  // of it; none where the block of a row before attends for this one too. Groups begin at multiples
+  // of their size, so that a block looks at few of its neighbours.
+  __device__ std::uint32_t rows_alike(std::int64_t row, const SeenOfSplit& seen) const {
+    const auto heads = static_cast<std::uint32_t>(p.heads_per_kv);
+    const std::uint32_t most = heads < kMostShared ? kMostShared / heads : 1;
+    const std::uint32_t at = static_cast<std::uint32_t>(query_ - work.first_query) % most;
+    // Lane i looks at row + i, the last lane at the row before.
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const unsigned alike =
+        __ballot_sync(kAllLanes, static_cast<int>(is_alike(row, lane == 31 ? -1 : lane, seen)));
+    if (at > 0 && alike >> 31 != 0) return 0;
+    return min(static_cast<std::uint32_t>(__ffs(static_cast<int>(~alike | 1U << 31)) - 1),
+               most - at);
+  }
+
+  __device__ bool is_alike(std::int64_t row, int offset, const SeenOfSplit& seen) const {
+    if (offset == 0) return true;
+    const std::int64_t other = row + offset;
+    const std::int64_t query = query_ + offset;
+    if (query < work.first_query || query >= work.first_query + work.queries) return false;
+    if (other < 0 || other >= p.rows) return false;
+    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
+    const std::int64_t first_page = first() / page_tokens;
+    const std::int64_t end =
+        smaller((first() + kSplit + page_tokens - 1) / page_tokens, p.pages.table_stride);
+    const std::int32_t* const pages = work.table + row * p.pages.table_stride;
+    const std::int32_t* const others = work.table + other * p.pages.table_stride;
+    if (first_page >= end || pages[first_page] != others[first_page]) return false;
+    if (p.query_starts[other] != query || p.query_starts[other + 1] != query + 1) return false;
+    if (!seen.same(seen_of(sight_of(p, other, query), first()))) return false;
+    bool same = true;
+#pragma unroll 8
+    for (std::int64_t page = first_page + 1; page < end; ++page) {
+      same = same && pages[page] == others[page];
+    }
+    return same;
   }
 
   // The tokens that the query sees, in order.
-  __device__ void list_tokens(std::int64_t row, const Sight& sight) {
+  __device__ void list_tokens(std::int64_t row, const Sight& sight, const SeenOfSplit& visible) {
     __syncthreads();  // the list before has been read
     const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
-    const std::int64_t first_page = first_ / page_tokens;
-    const auto first_slot = static_cast<std::uint32_t>(first_ - first_page * page_tokens);
+    const std::int64_t first_page = first() / page_tokens;
+    const auto first_slot = static_cast<std::uint32_t>(first() - first_page * page_tokens);
     const std::int32_t* const pages = work.table + row * p.pages.table_stride + first_page;
-    const std::int64_t room = p.pages.table_stride * p.pages.page_tokens;
+    const int room =
+        static_cast<int>(smaller(p.pages.table_stride * p.pages.page_tokens - first(), kSplit));
     std::int32_t numbers[kSplit / kThreads];
     std::uint32_t slots[kSplit / kThreads];
-    unsigned seen[kSplit / kThreads];
+    bool all = visible.is_beginning();
 #pragma unroll
     for (int i = 0; i < kSplit / kThreads; ++i) {
-      const std::uint32_t token = i * kThreads + threadIdx.x;
+      const int token = i * kThreads + static_cast<int>(threadIdx.x);
       const std::uint32_t page = (first_slot + token) / page_tokens;
       slots[i] = first_slot + token - page * page_tokens;
       numbers[i] = -1;
-      if (first_ + token < room && sees(sight, first_ + token)) numbers[i] = pages[page];
+      bool seen = token < visible.end && (token < visible.sinks || token >= visible.begin);
+      if (visible.tree && token >= visible.end) seen = sees(sight, first() + token);
+      if (seen && token < room) numbers[i] = pages[page];
+      all = all && (!seen || numbers[i] >= 0);
     }
+    if (__syncthreads_and(static_cast<int>(all)) != 0) {
+#pragma unroll
+      for (int i = 0; i < kSplit / kThreads; ++i) {
+        const int token = i * kThreads + static_cast<int>(threadIdx.x);
+        if (token < visible.end) put_place(token, numbers[i], slots[i]);
+      }
+      tokens_ = visible.end;
+    } else {
+      pick_tokens(numbers, slots);
+    }
+  }
+
+  __device__ void put_place(int at, std::int32_t number, std::uint32_t slot) {
+    shared.places[at] = Shared::Place::of(number, slot, p.pages.geometry.page_bytes);
+  }
+
+  // Those that have a page.
+  __device__ void pick_tokens(const std::int32_t (&numbers)[kSplit / kThreads],
+                              const std::uint32_t (&slots)[kSplit / kThreads]) {
+    unsigned seen[kSplit / kThreads];
 #pragma unroll
     for (int i = 0; i < kSplit / kThreads; ++i) {
       seen[i] = __ballot_sync(kAllLanes, static_cast<int>(numbers[i] >= 0));
@@ -160,8 +268,7 @@ class SplitBlock {
       for (int warp = 0; warp < kWarps; ++warp, ++group) {
         if (warp == static_cast<int>(threadIdx.x / 32) && numbers[i] >= 0) {
           const unsigned below = (1U << (threadIdx.x % 32)) - 1;
-          shared.places[before + __popc(seen[i] & below)] =
-              Shared::Place::of(numbers[i], slots[i], p.pages.geometry.page_bytes);
+          put_place(before + __popc(seen[i] & below), numbers[i], slots[i]);
         }
         before += shared.counts[group];
       }
@@ -169,8 +276,14 @@ class SplitBlock {
     tokens_ = before;
   }
 
-  __device__ void pass() {
-    load_queries();
+  __device__ void pass(std::uint32_t all) {
+    // A block that goes through several splits has its query already, unless there is too much.
+    if (loaded_ != all || all > kVectors) {
+      loaded_ = all;
+      load_queries();
+      Pass::prepare(*this);
+    }
+    __syncthreads();
     Pass::attend(*this, tokens_);
     __syncthreads();
   }
@@ -238,12 +351,10 @@ class SplitBlock {
     __syncthreads();
   }
 
-  std::int64_t split_;
-  std::int64_t first_;  // position of the split
+  int split_;
   std::int64_t query_;
-  std::int64_t last_;  // one past it
-  std::uint32_t heads_per_kv_;
   std::uint32_t first_vector_ = 0;
+  std::uint32_t loaded_ = 0;  // vectors, where all of them are in shared memory
   int tokens_ = 0;
 };
 
@@ -252,6 +363,9 @@ class SplitBlock {
 //   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
 template <class Read>
 struct TwoPasses {
+  template <class Block>
+  __device__ static void prepare(Block& /*block*/) {}
+
   template <class Block>
   __device__ static void attend(Block& block, int count) {
     Read::scores(block, count);

@@ -12,7 +12,6 @@ namespace {
 struct TensorPass {
   template <class Block>
   __device__ static void attend(Block& block, int count) {
-    arrange_query(block);
     if (is_exact(block.p)) {
       WarpPass<Block>(block, count).template run<true>();
     } else {
@@ -22,10 +21,9 @@ struct TensorPass {
     merge_warps(block);
   }
 
- private:
   // The query as operands, and its sums over each kGroup numbers.
   template <class Block>
-  __device__ static void arrange_query(Block& block) {
+  __device__ static void prepare(Block& block) {
     auto& shared = block.shared;
     using Shared = typename Block::SharedMemory;
     using C = typename Shared::Keys::C;
@@ -47,8 +45,8 @@ struct TensorPass {
         shared.rest[part][m][lane] = {take_bf16(x[0][0], x[0][1]), take_bf16(x[1][0], x[1][1])};
       }
     }
-    constexpr int kGroups = Shared::kDim / kGroup;
-    if constexpr (Shared::Keys::kScaling != Scaling::kNone) {
+    constexpr int kGroups = Shared::Keys::kGroups;
+    if constexpr (Shared::Keys::kScaling == Scaling::kGrouped) {
       if (threadIdx.x < kVectors * kGroups) {
         const float* const x = &shared.query[threadIdx.x / kGroups][threadIdx.x % kGroups * kGroup];
         float sum = 0;
@@ -57,9 +55,9 @@ struct TensorPass {
         shared.query_sums[threadIdx.x / kGroups][threadIdx.x % kGroups] = sum;
       }
     }
-    __syncthreads();  // the rings take the place of the query
   }
 
+ private:
   template <class Block>
   __device__ static void merge_warps(Block& block) {
     auto& shared = block.shared;
@@ -68,13 +66,13 @@ struct TensorPass {
       const int v = static_cast<int>(threadIdx.x);
       float largest = minus_infinity();
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, shared.warp_largest[w][v]);
+      for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, shared.sums(w).largest[v]);
       float sum = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const float factor = weight_of(shared.warp_largest[w][v], largest);
-        shared.warp_factors[w][v] = factor;
-        sum = fmaf(shared.warp_sums[w][v], factor, sum);
+        auto& sums = shared.sums(w);
+        sums.factor[v] = weight_of(sums.largest[v], largest);
+        sum = fmaf(sums.weights[v], sums.factor[v], sum);
       }
       block.end_vector(v, largest, sum);
     }
@@ -83,15 +81,23 @@ struct TensorPass {
       float value = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        value = fmaf(shared.sums(w)[i], shared.warp_factors[w][i / kDim], value);
+        const auto& sums = shared.sums(w);
+        value = fmaf(sums.values[i / kDim][i % kDim], sums.factor[i / kDim], value);
       }
       block.put_value(i / kDim, i % kDim, value);
     }
   }
 };
 
+// Groups take more registers.
 template <class Shared>
-__global__ void __launch_bounds__(kThreads, 4)
+constexpr int kBlocks = Shared::Keys::kScaling == Scaling::kGrouped ||
+                                Shared::Values::kScaling == Scaling::kGrouped
+                            ? 3
+                            : 4;
+
+template <class Shared>
+__global__ void __launch_bounds__(kThreads, kBlocks<Shared>)
     tensor_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
   if constexpr (cuda::kHopper) cuda::let_next_grid_start();
@@ -102,11 +108,10 @@ template <class Keys, class Values, int kDim>
 void launch_tensor(Context& context, const SplitWork& work, unsigned blocks) {
   using Shared = TensorShared<Keys, Values, kDim>;
   cuda::allow_shared(context, tensor_kernel<Shared>);
-  cuda::launch(context, "cached_attention tensor_kernel", tensor_kernel<Shared>,
-               {.blocks = blocks,
-                .threads = kThreads,
-                .shared_bytes = Shared::bytes(is_exact(work.p))},
-               work);
+  cuda::launch(
+      context, "cached_attention tensor_kernel", tensor_kernel<Shared>,
+      {.blocks = blocks, .threads = kThreads, .shared_bytes = Shared::bytes(is_exact(work.p))},
+      work);
 }
 
 // The kernels there are: a kind of keys with a kind of values.
@@ -146,7 +151,7 @@ constexpr Kernel kKernels[] = {
 
 Kind kind_of(const cache::Format& format, std::int64_t dim) {
   if (!cache::is_quantized(format.encoding)) return {format.encoding, Scaling::kNone};
-  const bool whole = cache::group_length(format, dim) == dim;
+  const bool whole = cache::group_length(format, dim) == dim && !format.asymmetric;
   return {format.encoding, whole ? Scaling::kWhole : Scaling::kGrouped};
 }
 

@@ -60,6 +60,12 @@ struct alignas(8) ShortPlace {
   }
 };
 
+// In one access.
+__device__ inline ShortPlace read_place(const ShortPlace& place) {
+  const uint2 both = reinterpret_cast<const uint2&>(place);
+  return {both.x, both.y};
+}
+
 template <class Keys_, class Values_, int kDim_>
 struct alignas(128) TensorShared {
   using Keys = Keys_;
@@ -83,10 +89,16 @@ struct alignas(128) TensorShared {
   struct alignas(128) Ring {
     Slot slots[kSlots];
   };
-  static_assert(sizeof(Ring) >= sizeof(float) * kVectors * kDim);
 
-  // A ring holds the warp's sums in the end.
-  __device__ float* sums(int warp) { return reinterpret_cast<float*>(&ring[warp]); }
+  // What a warp leaves in its ring in the end.
+  struct Sums {
+    float values[kVectors][kDim];
+    float largest[kVectors];
+    float weights[kVectors];
+    float factor[kVectors];  // that brings it under the largest of all warps
+  };
+  static_assert(sizeof(Ring) >= sizeof(Sums));
+  __device__ Sums& sums(int warp) { return reinterpret_cast<Sums&>(ring[warp]); }
 
   // A query that is bf16 has one part.
   static constexpr std::int64_t bytes(bool exact) {
@@ -99,12 +111,11 @@ struct alignas(128) TensorShared {
   };
   Place places[kSplit];
   int counts[kSplit / 32];
-  float query_sums[kVectors][kDim / kGroup];
-  float warp_largest[kWarps][kVectors];
-  float warp_sums[kWarps][kVectors];
-  float warp_factors[kWarps][kVectors];
+  float query_sums[kVectors][Keys::kGroups];
   float factors[kVectors];
   std::int64_t targets[kVectors];
+  std::int64_t row;
+  Sight sight;
   uint2 first_part[kDim / 16][32];  // of the query, as operands
   uint2 rest[kParts - 1][kDim / 16][32];
 };
@@ -119,7 +130,9 @@ __device__ inline std::uint32_t pack_bf16(float low, float high) {
   return reinterpret_cast<const std::uint32_t&>(pair);
 }
 __device__ inline float low_bf16(std::uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ inline float high_bf16(std::uint32_t pair) { return __uint_as_float(pair & 0xffff0000U); }
+__device__ inline float high_bf16(std::uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000U);
+}
 
 // Two numbers as bf16, and what is left of them.
 __device__ inline std::uint32_t take_bf16(float& low, float& high) {
@@ -147,8 +160,10 @@ class Source {
     values_ = block.address({0, 0}, section.values, section.value_bytes) + lane() % Op::kUnits * 16;
     scales_ = block.p.pages.memory + section.scales;
     if constexpr (Op::kScaling == Scaling::kGrouped) {
-      shift_ = 31 - __clz(static_cast<int>(cache::group_length(section.format, Block::SharedMemory::kDim)) /
-                          kGroup);
+      shift_ =
+          31 -
+          __clz(static_cast<int>(cache::group_length(section.format, Block::SharedMemory::kDim)) /
+                kGroup);
     }
   }
 
@@ -179,14 +194,11 @@ class Source {
   }
 
   // Of a row of the chunk, where a vector has one scale.
-  __device__ float2 whole_scale(int chunk, int count, int row, const std::byte* scales) const {
+  __device__ float whole_scale(int chunk, int count, int row, const std::byte* scales) const {
     const int token = chunk * kChunk + row;
-    std::uint32_t bits =
-        *reinterpret_cast<const std::uint32_t*>(scales + row * Op::kScaleBytes);
-    if (asymmetric_) return offset(scale_and_minimum(bits));
+    const auto bits = *reinterpret_cast<const std::uint32_t*>(scales + row * Op::kScaleBytes);
     const bool odd = (first_ + block_.shared.places[token < count ? token : 0].slot) % 2 != 0;
-    bits = odd ? bits >> 16 : bits & 0xffffU;
-    return scale_and_minimum(bits);
+    return cuda::widen(F16::from_bits(static_cast<std::uint16_t>(odd ? bits >> 16 : bits)));
   }
 
   // Of a row of the chunk and numbers [kGroup * group, ...) of the vector.
@@ -194,13 +206,12 @@ class Source {
     const std::byte* const record = scales + row * Op::kScaleBytes;
     const int at = group >> shift_;
     if (asymmetric_) {
-      return offset(
-          scale_and_minimum(*reinterpret_cast<const std::uint32_t*>(record + 4 * at)));
+      return offset(scale_and_minimum(*reinterpret_cast<const std::uint32_t*>(record + 4 * at)));
     }
     return scale_and_minimum(*reinterpret_cast<const std::uint16_t*>(record + 2 * at));
   }
 
-  __device__ bool asymmetric() const { return asymmetric_; }
+  __device__ bool asymmetric() const { return Op::kScaling == Scaling::kGrouped && asymmetric_; }
 
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
@@ -211,7 +222,8 @@ class Source {
     return scale;
   }
 
-  __device__ const std::byte* address(ShortPlace place) const {
+  __device__ const std::byte* address(const ShortPlace& at) const {
+    const ShortPlace place = read_place(at);
     return values_ + std::uint64_t{place.page} * page_bytes_ +
            std::uint64_t{place.slot} * static_cast<std::uint32_t>(Op::kRowBytes);
   }
@@ -221,9 +233,9 @@ class Source {
     static_assert(kChunk == 32);
     const int token = chunk * kChunk + lane();
     const bool there = token < count;
-    const ShortPlace place = block_.shared.places[there ? token : 0];
-    const std::uint64_t at = std::uint64_t{place.page} * page_bytes_ +
-                             std::uint64_t{first_ + place.slot} * scale_bytes_;
+    const ShortPlace place = read_place(block_.shared.places[there ? token : 0]);
+    const std::uint64_t at =
+        std::uint64_t{place.page} * page_bytes_ + std::uint64_t{first_ + place.slot} * scale_bytes_;
     const std::uint32_t target = cuda::shared_address(to + lane() * Op::kScaleBytes);
     switch (there ? scale_bytes_ : 0) {
       case 0:  // behind the end: a scale of 0
@@ -252,8 +264,8 @@ class Source {
   bool asymmetric_;
 };
 
-// One warp's way through its chunks. Lane 4 * n + c has the scores of tokens n and n + 8 of every 16,
-// for the query vectors 2 * c and 2 * c + 1.
+// One warp's way through its chunks. Lane 4 * n + c has the scores of tokens n and n + 8 of every
+// 16, for the query vectors 2 * c and 2 * c + 1.
 template <class Block>
 class WarpPass {
  public:
@@ -418,8 +430,7 @@ class WarpPass {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 scale =
-          keys_.group_scale(16 * tile + 8 * half + row(), group, keys.scales);
+      const float2 scale = keys_.group_scale(16 * tile + 8 * half + row(), group, keys.scales);
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
         float& score = scores[2 * half + x];
@@ -437,20 +448,10 @@ class WarpPass {
     if constexpr (Keys::kScaling == Scaling::kWhole) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 scale = keys_.whole_scale(chunk, count_, 16 * tile + 8 * half + row(),
-                                               keys.scales);
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-          float& score = scores[2 * half + x];
-          score = __fmul_rn(score, scale.x);
-          if (!keys_.asymmetric()) continue;
-          float query_sum = 0;
-#pragma unroll
-          for (int g = 0; g < kDim / kGroup; ++g) {
-            query_sum = __fadd_rn(query_sum, block_.shared.query_sums[2 * column() + x][g]);
-          }
-          score = fmaf(scale.y, query_sum, score);
-        }
+        const float scale =
+            keys_.whole_scale(chunk, count_, 16 * tile + 8 * half + row(), keys.scales);
+        scores[2 * half] = __fmul_rn(scores[2 * half], scale);
+        scores[2 * half + 1] = __fmul_rn(scores[2 * half + 1], scale);
       }
     }
   }
@@ -512,8 +513,7 @@ class WarpPass {
   __device__ void rescale(const float (&largest)[2]) {
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
-      const float factor =
-          largest[x] == largest_[x] ? 1.0F : weight_of(largest_[x], largest[x]);
+      const float factor = largest[x] == largest_[x] ? 1.0F : weight_of(largest_[x], largest[x]);
       largest_[x] = largest[x];
       sums_[x] = __fmul_rn(sums_[x], factor);
 #pragma unroll
@@ -526,7 +526,8 @@ class WarpPass {
     }
   }
 
-  __device__ void accumulate(int chunk, const Slot& values, const float (&weights)[kTokenTiles][4]) {
+  __device__ void accumulate(int chunk, const Slot& values,
+                             const float (&weights)[kTokenTiles][4]) {
     const std::uint32_t rows = cuda::shared_address(values.rows);
     const int matrix = lane() / 8;
 #pragma unroll
@@ -572,7 +573,8 @@ class WarpPass {
   }
 
   // For each group, times its scales.
-  __device__ void arrange_weights(int chunk, const Slot& values, int tile, const float (&weights)[4],
+  __device__ void arrange_weights(int chunk, const Slot& values, int tile,
+                                  const float (&weights)[4],
                                   WeightOperands (&operands)[Values::kGroups]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -586,7 +588,7 @@ class WarpPass {
           if constexpr (Values::kScaling == Scaling::kGrouped) {
             scale = values_.group_scale(token, g, values.scales);
           } else {
-            scale = values_.whole_scale(chunk, count_, token, values.scales);
+            scale = {values_.whole_scale(chunk, count_, token, values.scales), 0};
           }
           if (values_.asymmetric()) {
             minima_[g][0] = fmaf(low, scale.y, minima_[g][0]);
@@ -611,15 +613,14 @@ class WarpPass {
   }
 
   __device__ void leave_sums() {
-    Shared& shared = block_.shared;
-    const int warp = static_cast<int>(threadIdx.x / 32);
+    typename Shared::Sums& sums = block_.shared.sums(static_cast<int>(threadIdx.x / 32));
 #pragma unroll
     for (int x = 0; x < 2; ++x) {
       const int vector = 2 * column() + x;
       const float sum = sum_of_rows(sums_[x]);
       if (row() == 0) {
-        shared.warp_largest[warp][vector] = largest_[x];
-        shared.warp_sums[warp][vector] = sum;
+        sums.largest[vector] = largest_[x];
+        sums.weights[vector] = sum;
       }
       float minima[Values::kGroups] = {};
       if constexpr (Values::kScaling != Scaling::kNone) {
@@ -628,11 +629,10 @@ class WarpPass {
           for (int g = 0; g < Values::kGroups; ++g) minima[g] = sum_of_rows(minima_[g][x]);
         }
       }
-      float* const to = shared.sums(warp) + vector * kDim;
 #pragma unroll
       for (int n = 0; n < 2 * kOutputTiles; ++n) {
-        to[value_number<typename Values::C>(n, row())] =
-            __fadd_rn(output_[n / 2][n % 2 * 2 + x], minima[n * Values::kGroups / kOutputTiles / 2]);
+        sums.values[vector][value_number<typename Values::C>(n, row())] = __fadd_rn(
+            output_[n / 2][n % 2 * 2 + x], minima[n * Values::kGroups / kOutputTiles / 2]);
       }
     }
   }
