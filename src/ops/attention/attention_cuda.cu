@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
       }
       __syncthreads();
       const int end = min(count - tile, kThreads);
-#pragma unroll 8
+#pragma unroll 16
       for (int i = 0; i < end; ++i) {
         const float2 with = weighted[i];
         value = fmaf(own[split_of(tile + i) * p.layers.v_dim], with.x, value);

@@ -16,6 +16,13 @@ struct alignas(16) Place {
   }
 };
 
+// What a block finds out about its query token.
+struct Known {
+  std::int64_t row;
+  Sight sight;
+  SplitRange range;
+};
+
 template <int kVectors, int kMostDim>
 struct alignas(16) SplitShared {
   static constexpr int kMostVectors = kVectors;
@@ -29,13 +36,16 @@ struct alignas(16) SplitShared {
   float sums[kVectors];
   float factors[kVectors];
   std::int64_t targets[kVectors];  // where the values of a vector go
-  std::int64_t row;
-  Sight sight;
+  Known known;
 };
 
 // `Pass` attends for some query vectors over the first `count` tokens of the list:
 //   prepare(block)           when shared.query has been loaded
 //   attend(block, count)     block.end_vector and block.put_value for each vector
+// and may have a way around shared.query:
+//   Fetched, fetches(p)      what a thread holds of the vectors, and whether it can
+//   fetch(block)             asks for it
+//   put(block, fetched)      what prepare would have done
 template <class Shared, class Pass>
 class SplitBlock {
  public:
@@ -101,6 +111,11 @@ class SplitBlock {
     }
   }
 
+  // Where a vector of this pass begins in the query.
+  __device__ std::int64_t query_at(int vector) const {
+    return query_of(vector) * p.query_stride + head_of(vector) * p.layers.k_dim;
+  }
+
   const SplitWork& work;
   const CachedAttention& p;
   Shared& shared;
@@ -108,12 +123,12 @@ class SplitBlock {
   int vectors = 0;  // of this pass
 
  private:
+  __device__ std::uint32_t heads() const { return static_cast<std::uint32_t>(p.heads_per_kv); }
   __device__ std::int64_t query_of(int vector) const {
-    return query_ + (first_vector_ + static_cast<std::uint32_t>(vector)) / static_cast<std::uint32_t>(p.heads_per_kv);
+    return query_ + (first_vector_ + static_cast<std::uint32_t>(vector)) / heads();
   }
   __device__ std::int64_t head_of(int vector) const {
-    return kv_head * static_cast<std::uint32_t>(p.heads_per_kv) +
-           (first_vector_ + static_cast<std::uint32_t>(vector)) % static_cast<std::uint32_t>(p.heads_per_kv);
+    return kv_head * heads() + (first_vector_ + static_cast<std::uint32_t>(vector)) % heads();
   }
   // Of split 0.
   __device__ std::int64_t partial_of(std::int64_t query, std::int64_t head) const {
@@ -124,22 +139,22 @@ class SplitBlock {
   __device__ std::int64_t first() const { return std::int64_t{split_} * kSplit; }
 
   // Without partial results there is one split, and an output is due in any case.
-  __device__ bool is_due(const Sight& sight) const {
-    return work.partials == nullptr || splits_of(sight, work.splits).has(split_);
+  __device__ bool is_due(const SplitRange& range) const {
+    return work.partials == nullptr || range.has(split_);
   }
 
   // For query_ and those of its row that see the same of the split; returns how many that are.
   __device__ std::int64_t attend_queries(std::int64_t end) {
     const std::int64_t row = row_of(p, query_);
     const Sight sight = sight_of(p, row, query_);
-    if (!is_due(sight)) return 1;
+    if (!is_due(splits_of(sight, work.splits))) return 1;
     const SeenOfSplit seen = seen_of(sight, first());
     std::uint32_t alike = 1;
     end = smaller(end, p.query_starts[row + 1]);
     while (query_ + alike < end && seen.same(seen_of(sight_of(p, row, query_ + alike), first()))) {
       ++alike;
     }
-    list_tokens(row, sight, seen);
+    list_tokens({row, sight}, seen, ask_page(row, seen));
     loaded_ = 0;
     attend(alike);
     return alike;
@@ -147,28 +162,44 @@ class SplitBlock {
 
   // For one query token, or those of several rows that share their pages, one split after another.
   __device__ void run_splits() {
-    if (threadIdx.x == 0) {
-      shared.row = row_of(p, query_);
-      shared.sight = sight_of(p, shared.row, query_);
+    Known known;
+    known.row = row_of(p, query_);
+    known.sight = sight_of(p, known.row, query_);
+    known.range = splits_of(known.sight, work.splits);
+    // Kept in shared memory, since registers are wanted for the tokens.
+    if (threadIdx.x == 0) shared.known = known;
+    typename Pass::Fetched fetched;
+    bool fetching = heads() <= kVectors && Pass::fetches(p);
+    if (fetching) {
+      vectors = static_cast<int>(heads());
+      fetched = Pass::fetch(*this);
     }
-    __syncthreads();
     const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
-    for (; split_ < end; ++split_) {
-      // In shared memory, since registers are wanted for the tokens.
-      const std::int64_t row = shared.row;
-      const Sight sight = shared.sight;
-      if (!is_due(sight)) continue;
-      const SeenOfSplit seen = seen_of(sight, first());
-      const std::uint32_t alike = rows_alike(row, seen);
-      if (alike == 0) continue;
-      list_tokens(row, sight, seen);
-      attend(alike);
+    while (true) {
+      if (is_due(known.range)) {
+        const SeenOfSplit seen = seen_of(known.sight, first());
+        const PageOfFour page = ask_page(known.row, seen);
+        const std::uint32_t alike = rows_alike(known.row, seen);
+        if (fetching) {
+          Pass::put(*this, fetched);
+          put_targets();
+          loaded_ = heads();
+          fetching = false;
+        }
+        if (alike > 0) {
+          list_tokens(known, seen, page);
+          attend(alike);
+        }
+      }
+      if (++split_ >= end) return;
+      __syncthreads();
+      known = shared.known;
     }
   }
 
   // For the heads of `alike` query tokens.
   __device__ void attend(std::uint32_t alike) {
-    const std::uint32_t all = alike * static_cast<std::uint32_t>(p.heads_per_kv);
+    const std::uint32_t all = alike * heads();
     for (first_vector_ = 0; first_vector_ < all; first_vector_ += kVectors) {
       vectors = min(kVectors, static_cast<int>(all - first_vector_));
       pass(all);
@@ -179,8 +210,7 @@ class SplitBlock {
   // of it; none where the block of a row before attends for this one too. Groups begin at multiples
   // of their size, so that a block looks at few of its neighbours.
   __device__ std::uint32_t rows_alike(std::int64_t row, const SeenOfSplit& seen) const {
-    const auto heads = static_cast<std::uint32_t>(p.heads_per_kv);
-    const std::uint32_t most = heads < kMostShared ? kMostShared / heads : 1;
+    const std::uint32_t most = heads() < kMostShared ? kMostShared / heads() : 1;
     const std::uint32_t at = static_cast<std::uint32_t>(query_ - work.first_query) % most;
     // Lane i looks at row + i, the last lane at the row before.
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -214,18 +244,52 @@ class SplitBlock {
     return same;
   }
 
+  // The page of four tokens, where nothing is seen but a beginning of the split and pages hold
+  // whole fours: threads[i] has tokens 4 * i to 4 * i + 3.
+  struct PageOfFour {
+    bool fits;
+    std::int32_t number;
+    std::uint32_t slot;
+  };
+
+  __device__ PageOfFour ask_page(std::int64_t row, const SeenOfSplit& visible) const {
+    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
+    PageOfFour result{visible.is_beginning() && page_tokens % 4 == 0, -1, 0};
+    const std::int64_t position = first() + 4 * threadIdx.x;
+    if (!result.fits || position >= p.pages.table_stride * p.pages.page_tokens) return result;
+    const std::int64_t first_page = first() / page_tokens;
+    const auto slot = static_cast<std::uint32_t>(position - first_page * page_tokens);
+    const std::uint32_t page = slot / page_tokens;
+    result.slot = slot - page * page_tokens;
+    result.number = work.table[row * p.pages.table_stride + first_page + page];
+    return result;
+  }
+
   // The tokens that the query sees, in order.
-  __device__ void list_tokens(std::int64_t row, const Sight& sight, const SeenOfSplit& visible) {
-    __syncthreads();  // the list before has been read
+  __device__ void list_tokens(const Known& known, const SeenOfSplit& visible,
+                              const PageOfFour& page) {
+    static_assert(kSplit == 4 * kThreads);
+    const int first_token = static_cast<int>(4 * threadIdx.x);
+    const bool there = page.fits && (page.number >= 0 || first_token >= visible.end);
+    if (__syncthreads_and(static_cast<int>(there)) != 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) put_place(first_token + i, page.number, page.slot + i);
+      tokens_ = visible.end;
+    } else {
+      list_some(known, visible);
+    }
+  }
+
+  // In general: those that are seen and have a page.
+  __device__ void list_some(const Known& known, const SeenOfSplit& visible) {
     const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
     const std::int64_t first_page = first() / page_tokens;
     const auto first_slot = static_cast<std::uint32_t>(first() - first_page * page_tokens);
-    const std::int32_t* const pages = work.table + row * p.pages.table_stride + first_page;
+    const std::int32_t* const pages = work.table + known.row * p.pages.table_stride + first_page;
     const int room =
         static_cast<int>(smaller(p.pages.table_stride * p.pages.page_tokens - first(), kSplit));
     std::int32_t numbers[kSplit / kThreads];
     std::uint32_t slots[kSplit / kThreads];
-    bool all = visible.is_beginning();
 #pragma unroll
     for (int i = 0; i < kSplit / kThreads; ++i) {
       const int token = i * kThreads + static_cast<int>(threadIdx.x);
@@ -233,20 +297,10 @@ class SplitBlock {
       slots[i] = first_slot + token - page * page_tokens;
       numbers[i] = -1;
       bool seen = token < visible.end && (token < visible.sinks || token >= visible.begin);
-      if (visible.tree && token >= visible.end) seen = sees(sight, first() + token);
+      if (visible.tree && token >= visible.end) seen = sees(known.sight, first() + token);
       if (seen && token < room) numbers[i] = pages[page];
-      all = all && (!seen || numbers[i] >= 0);
     }
-    if (__syncthreads_and(static_cast<int>(all)) != 0) {
-#pragma unroll
-      for (int i = 0; i < kSplit / kThreads; ++i) {
-        const int token = i * kThreads + static_cast<int>(threadIdx.x);
-        if (token < visible.end) put_place(token, numbers[i], slots[i]);
-      }
-      tokens_ = visible.end;
-    } else {
-      pick_tokens(numbers, slots);
-    }
+    pick_tokens(numbers, slots);
   }
 
   __device__ void put_place(int at, std::int32_t number, std::uint32_t slot) {
@@ -293,7 +347,7 @@ class SplitBlock {
     std::int64_t at[kVectors];
 #pragma unroll
     for (int vector = 0; vector < kVectors; ++vector) {
-      at[vector] = vector < vectors ? query_of(vector) * p.query_stride + head_of(vector) * dim : 0;
+      at[vector] = vector < vectors ? query_at(vector) : 0;
     }
     // All loads before the first store: the type is asked for outside.
     const auto load = [&]<class T>(const T* query) {
@@ -314,16 +368,20 @@ class SplitBlock {
     } else {
       load(static_cast<const F16*>(p.query));
     }
-    if (static_cast<int>(threadIdx.x) < vectors) {
-      const int vector = static_cast<int>(threadIdx.x);
-      const std::int64_t query = query_of(vector);
-      const std::int64_t head = head_of(vector);
-      shared.targets[vector] = work.partials != nullptr
-                                   ? partial_of(query, head) * p.layers.v_dim
-                                   : query * p.output_stride + head * p.layers.v_dim;
-    }
+    put_targets();
     __syncthreads();
     if (p.layers.rotate_keys) rotate_queries();
+  }
+
+  // Where the values of the vectors go.
+  __device__ void put_targets() {
+    if (static_cast<int>(threadIdx.x) >= vectors) return;
+    const int vector = static_cast<int>(threadIdx.x);
+    const std::int64_t query = query_of(vector);
+    const std::int64_t head = head_of(vector);
+    shared.targets[vector] = work.partials != nullptr
+                                 ? partial_of(query, head) * p.layers.v_dim
+                                 : query * p.output_stride + head * p.layers.v_dim;
   }
 
   // cache::rotate() of every vector.
@@ -363,6 +421,15 @@ class SplitBlock {
 //   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
 template <class Read>
 struct TwoPasses {
+  struct Fetched {};
+  __device__ static bool fetches(const CachedAttention& /*p*/) { return false; }
+  template <class Block>
+  __device__ static Fetched fetch(const Block& /*block*/) {
+    return {};
+  }
+  template <class Block>
+  __device__ static void put(Block& /*block*/, const Fetched& /*fetched*/) {}
+
   template <class Block>
   __device__ static void prepare(Block& /*block*/) {}
 

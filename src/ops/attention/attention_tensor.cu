@@ -9,7 +9,50 @@
 namespace touchstone::attention {
 namespace {
 
+template <class Shared>
 struct TensorPass {
+  // A query that is bf16 goes from global memory to where it is an operand; with minima its sums
+  // are wanted too.
+  static constexpr int kProducts = Shared::kDim / 16 / kWarps;  // of a warp
+  struct Fetched {
+    uint2 parts[kProducts];
+  };
+  __device__ static bool fetches(const CachedAttention& p) {
+    return is_exact(p) && Shared::Keys::kScaling != Scaling::kGrouped;
+  }
+
+  template <class Block>
+  __device__ static Fetched fetch(const Block& block) {
+    using C = typename Shared::Keys::C;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const bool there = lane / 4 < block.vectors;
+    const auto* const query =
+        static_cast<const std::uint16_t*>(block.p.query) + (there ? block.query_at(lane / 4) : 0);
+    Fetched result;
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      const int m = static_cast<int>(threadIdx.x / 32) + i * kWarps;
+      std::uint32_t both[2] = {};
+#pragma unroll
+      for (int operand = 0; operand < 2; ++operand) {
+        if (!there) continue;
+        const std::uint32_t low = query[key_number<C>(2 * m + operand, lane % 4, 0)];
+        const std::uint32_t high = query[key_number<C>(2 * m + operand, lane % 4, 1)];
+        both[operand] = high << 16 | low;
+      }
+      result.parts[i] = {both[0], both[1]};
+    }
+    return result;
+  }
+
+  template <class Block>
+  __device__ static void put(Block& block, const Fetched& fetched) {
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      block.shared.first_part[threadIdx.x / 32 + i * kWarps][threadIdx.x % 32] = fetched.parts[i];
+    }
+  }
+
   template <class Block>
   __device__ static void attend(Block& block, int count) {
     if (is_exact(block.p)) {
@@ -25,12 +68,10 @@ struct TensorPass {
   template <class Block>
   __device__ static void prepare(Block& block) {
     auto& shared = block.shared;
-    using Shared = typename Block::SharedMemory;
     using C = typename Shared::Keys::C;
-    constexpr int kProducts = Shared::kDim / 16;
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-    for (int i = 0; i < kProducts / kWarps; ++i) {
+    for (int i = 0; i < kProducts; ++i) {
       const int m = static_cast<int>(threadIdx.x / 32) + i * kWarps;
       float x[2][2];
 #pragma unroll
@@ -61,7 +102,7 @@ struct TensorPass {
   template <class Block>
   __device__ static void merge_warps(Block& block) {
     auto& shared = block.shared;
-    constexpr int kDim = Block::SharedMemory::kDim;
+    constexpr int kDim = Shared::kDim;
     if (static_cast<int>(threadIdx.x) < block.vectors) {
       const int v = static_cast<int>(threadIdx.x);
       float largest = minus_infinity();
@@ -91,17 +132,17 @@ struct TensorPass {
 
 // Groups take more registers.
 template <class Shared>
-constexpr int kBlocks = Shared::Keys::kScaling == Scaling::kGrouped ||
-                                Shared::Values::kScaling == Scaling::kGrouped
-                            ? 3
-                            : 4;
+constexpr int kBlocks =
+    Shared::Keys::kScaling == Scaling::kGrouped || Shared::Values::kScaling == Scaling::kGrouped
+        ? 3
+        : 4;
 
 template <class Shared>
 __global__ void __launch_bounds__(kThreads, kBlocks<Shared>)
     tensor_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
   if constexpr (cuda::kHopper) cuda::let_next_grid_start();
-  SplitBlock<Shared, TensorPass>(work, *reinterpret_cast<Shared*>(memory)).run();
+  SplitBlock<Shared, TensorPass<Shared>>(work, *reinterpret_cast<Shared*>(memory)).run();
 }
 
 template <class Keys, class Values, int kDim>

@@ -114,8 +114,7 @@ struct alignas(128) TensorShared {
   float query_sums[kVectors][Keys::kGroups];
   float factors[kVectors];
   std::int64_t targets[kVectors];
-  std::int64_t row;
-  Sight sight;
+  Known known;
   uint2 first_part[kDim / 16][32];  // of the query, as operands
   uint2 rest[kParts - 1][kDim / 16][32];
 };
@@ -201,14 +200,36 @@ class Source {
     return cuda::widen(F16::from_bits(static_cast<std::uint16_t>(odd ? bits >> 16 : bits)));
   }
 
-  // Of a row of the chunk and numbers [kGroup * group, ...) of the vector.
-  __device__ float2 group_scale(int row, int group, const std::byte* scales) const {
+  // Of a row of the chunk, for every kGroup numbers.
+  __device__ void group_scales(int row, const std::byte* scales,
+                               float2 (&result)[Op::kGroups]) const {
     const std::byte* const record = scales + row * Op::kScaleBytes;
-    const int at = group >> shift_;
-    if (asymmetric_) {
-      return offset(scale_and_minimum(*reinterpret_cast<const std::uint32_t*>(record + 4 * at)));
+    if (asymmetric_ && shift_ == 0) {
+      std::uint32_t words[Op::kGroups];
+      if constexpr (Op::kGroups == 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(record);
+        words[0] = four.x;
+        words[1] = four.y;
+        words[2] = four.z;
+        words[3] = four.w;
+      } else {
+#pragma unroll
+        for (int g = 0; g < Op::kGroups; ++g) {
+          words[g] = reinterpret_cast<const std::uint32_t*>(record)[g];
+        }
+      }
+#pragma unroll
+      for (int g = 0; g < Op::kGroups; ++g) result[g] = offset(scale_and_minimum(words[g]));
+      return;
     }
-    return scale_and_minimum(*reinterpret_cast<const std::uint16_t*>(record + 2 * at));
+#pragma unroll
+    for (int g = 0; g < Op::kGroups; ++g) {
+      const int at = g >> shift_;
+      result[g] =
+          asymmetric_
+              ? offset(scale_and_minimum(reinterpret_cast<const std::uint32_t*>(record)[at]))
+              : scale_and_minimum(reinterpret_cast<const std::uint16_t*>(record)[at]);
+    }
   }
 
   __device__ bool asymmetric() const { return Op::kScaling == Scaling::kGrouped && asymmetric_; }
@@ -284,7 +305,15 @@ class WarpPass {
         keys_(block, block.work.keys),
         values_(block, block.work.values),
         ring_(block.shared.ring[threadIdx.x / 32]),
-        count_(count) {}
+        count_(count) {
+    if constexpr (Keys::kScaling == Scaling::kGrouped) {
+#pragma unroll
+      for (int g = 0; g < Keys::kGroups; ++g) {
+        query_sums_[g][0] = block.shared.query_sums[2 * column()][g];
+        query_sums_[g][1] = block.shared.query_sums[2 * column() + 1][g];
+      }
+    }
+  }
 
   template <bool kExact>
   __device__ void run() {
@@ -377,6 +406,11 @@ class WarpPass {
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
       Dots<kExact> dots;
+      float2 scales[2][Keys::kGroups];
+      if constexpr (Keys::kScaling == Scaling::kGrouped) {
+        keys_.group_scales(16 * t + row(), keys.scales, scales[0]);
+        keys_.group_scales(16 * t + 8 + row(), keys.scales, scales[1]);
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[t][i] = 0;
 #pragma unroll
@@ -393,7 +427,7 @@ class WarpPass {
             if constexpr (Keys::kScaling == Scaling::kGrouped) {
               constexpr int kGroupUnits = Keys::kUnits / Keys::kGroups;
               if ((unit + i + 1) % kGroupUnits == 0) {
-                scale_group<kExact>(keys, t, (unit + i) / kGroupUnits, dots, scores[t]);
+                scale_group<kExact>(scales, (unit + i) / kGroupUnits, dots, scores[t]);
                 dots = {};
               }
             }
@@ -421,22 +455,13 @@ class WarpPass {
   }
 
   template <bool kExact>
-  __device__ void scale_group(const Slot& keys, int tile, int group, const Dots<kExact>& dots,
-                              float (&scores)[4]) const {
-    float query_sums[2] = {};
-    if (keys_.asymmetric()) {
-      query_sums[0] = block_.shared.query_sums[2 * column()][group];
-      query_sums[1] = block_.shared.query_sums[2 * column() + 1][group];
-    }
+  __device__ void scale_group(const float2 (&scales)[2][Keys::kGroups], int group,
+                              const Dots<kExact>& dots, float (&scores)[4]) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 scale = keys_.group_scale(16 * tile + 8 * half + row(), group, keys.scales);
-#pragma unroll
-      for (int x = 0; x < 2; ++x) {
-        float& score = scores[2 * half + x];
-        score = fmaf(scale.x, dots.of(2 * half + x), score);
-        if (keys_.asymmetric()) score = fmaf(scale.y, query_sums[x], score);
-      }
+    for (int i = 0; i < 4; ++i) {
+      const float2 scale = scales[i / 2][group];
+      scores[i] = fmaf(scale.x, dots.of(i), scores[i]);
+      if (keys_.asymmetric()) scores[i] = fmaf(scale.y, query_sums_[group][i % 2], scores[i]);
     }
   }
 
@@ -579,23 +604,23 @@ class WarpPass {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = 16 * tile + 8 * half + row();
+      float2 scales[Values::kGroups];
+      if constexpr (Values::kScaling == Scaling::kGrouped) {
+        values_.group_scales(token, values.scales, scales);
+      } else if constexpr (Values::kScaling == Scaling::kWhole) {
+        scales[0] = {values_.whole_scale(chunk, count_, token, values.scales), 0};
+      }
 #pragma unroll
       for (int g = 0; g < Values::kGroups; ++g) {
         float low = weights[2 * half];
         float high = weights[2 * half + 1];
         if constexpr (Values::kScaling != Scaling::kNone) {
-          float2 scale;
-          if constexpr (Values::kScaling == Scaling::kGrouped) {
-            scale = values_.group_scale(token, g, values.scales);
-          } else {
-            scale = {values_.whole_scale(chunk, count_, token, values.scales), 0};
-          }
           if (values_.asymmetric()) {
-            minima_[g][0] = fmaf(low, scale.y, minima_[g][0]);
-            minima_[g][1] = fmaf(high, scale.y, minima_[g][1]);
+            minima_[g][0] = fmaf(low, scales[g].y, minima_[g][0]);
+            minima_[g][1] = fmaf(high, scales[g].y, minima_[g][1]);
           }
-          low = __fmul_rn(low, scale.x);
-          high = __fmul_rn(high, scale.x);
+          low = __fmul_rn(low, scales[g].x);
+          high = __fmul_rn(high, scales[g].x);
         }
         operands[g].first[half] = cuda::transposed(take_bf16(low, high));
         operands[g].second[half] = cuda::transposed(pack_bf16(low, high));
@@ -647,6 +672,7 @@ class WarpPass {
   float sums_[2] = {};
   float output_[kOutputTiles][4] = {};
   float minima_[Values::kGroups][2] = {};
+  float query_sums_[Keys::kGroups][2];
 };
 
 }  // namespace touchstone::attention
