@@ -51,8 +51,8 @@ class SplitBlock {
  public:
   using SharedMemory = Shared;
   static constexpr int kVectors = Shared::kMostVectors;
-  // Rows that share pages go together, up to as many as make so many vectors.
-  static constexpr std::uint32_t kMostShared = 2 * kVectors;
+  // Rows that share pages go together, up to as many as make so many vectors: one pass.
+  static constexpr std::uint32_t kMostShared = kVectors;
   static_assert(kMostShared < 32);
 
   __device__ SplitBlock(const SplitWork& work, Shared& memory)

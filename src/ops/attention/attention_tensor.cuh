@@ -219,7 +219,7 @@ class Source {
         }
       }
 #pragma unroll
-      for (int g = 0; g < Op::kGroups; ++g) result[g] = offset(scale_and_minimum(words[g]));
+      for (int g = 0; g < Op::kGroups; ++g) result[g] = corrected(scale_and_minimum(words[g]));
       return;
     }
 #pragma unroll
@@ -227,7 +227,7 @@ class Source {
       const int at = g >> shift_;
       result[g] =
           asymmetric_
-              ? offset(scale_and_minimum(reinterpret_cast<const std::uint32_t*>(record)[at]))
+              ? corrected(scale_and_minimum(reinterpret_cast<const std::uint32_t*>(record)[at]))
               : scale_and_minimum(reinterpret_cast<const std::uint16_t*>(record)[at]);
     }
   }
@@ -238,40 +238,47 @@ class Source {
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
 
   // Codes that are decoded too low are so in all of a group: the minimum makes up for it.
-  __device__ static float2 offset(float2 scale) {
+  __device__ static float2 corrected(float2 scale) {
     if constexpr (Op::C::kOffset != 0) scale.y = fmaf(Op::C::kOffset, scale.x, scale.y);
     return scale;
   }
 
   __device__ const std::byte* address(const ShortPlace& at) const {
     const ShortPlace place = read_place(at);
-    return values_ + std::uint64_t{place.page} * page_bytes_ +
-           std::uint64_t{place.slot} * static_cast<std::uint32_t>(Op::kRowBytes);
+    return offset(offset(values_, place.slot, Op::kRowBytes), place.page, page_bytes_);
+  }
+
+  // base + count * bytes, in one instruction.
+  __device__ static const std::byte* offset(const std::byte* base, std::uint32_t count,
+                                            std::uint32_t bytes) {
+    const std::byte* result;
+    asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(result) : "r"(count), "r"(bytes), "l"(base));
+    return result;
   }
 
   // A lane for each token.
   __device__ void ask_scales(int chunk, int count, std::byte* to) const {
     static_assert(kChunk == 32);
     const int token = chunk * kChunk + lane();
-    const bool there = token < count;
-    const ShortPlace place = read_place(block_.shared.places[there ? token : 0]);
-    const std::uint64_t at =
-        std::uint64_t{place.page} * page_bytes_ + std::uint64_t{first_ + place.slot} * scale_bytes_;
-    const std::uint32_t target = cuda::shared_address(to + lane() * Op::kScaleBytes);
-    switch (there ? scale_bytes_ : 0) {
-      case 0:  // behind the end: a scale of 0
-        for (int i = 0; i < Op::kScaleBytes; i += 4) {
-          *reinterpret_cast<std::uint32_t*>(to + lane() * Op::kScaleBytes + i) = 0;
-        }
-        return;
-      case 2:  // with its neighbour: copies have 4 bytes at least
-        return cuda::copy_async_small<4>(target, scales_ + (at & ~std::uint64_t{3}));
-      case 4:
-        return cuda::copy_async_small<4>(target, scales_ + at);
-      case 8:
-        return cuda::copy_async_small<8>(target, scales_ + at);
-      default:
-        return cuda::copy_async_16(target, scales_ + at);
+    std::byte* const record = to + lane() * Op::kScaleBytes;
+    const std::uint32_t target = cuda::shared_address(record);
+    if (token >= count) {  // a scale of 0
+#pragma unroll
+      for (int i = 0; i < Op::kScaleBytes; i += 4) {
+        *reinterpret_cast<std::uint32_t*>(record + i) = 0;
+      }
+      return;
+    }
+    const ShortPlace place = read_place(block_.shared.places[token]);
+    const std::byte* const page = offset(scales_, place.page, page_bytes_);
+    if constexpr (Op::kScaling == Scaling::kWhole) {
+      // Two scales, of which this is one: copies have 4 bytes at least.
+      cuda::copy_async_small<4>(target, offset(page, (first_ + place.slot) / 2, 4));
+    } else {
+      const std::byte* const from = offset(page, first_ + place.slot, scale_bytes_);
+      if (scale_bytes_ == 4) return cuda::copy_async_small<4>(target, from);
+      if (scale_bytes_ == 8) return cuda::copy_async_small<8>(target, from);
+      cuda::copy_async_16(target, from);
     }
   }
 
@@ -524,11 +531,16 @@ class WarpPass {
     }
     const bool changed = largest[0] != largest_[0] || largest[1] != largest_[1];
     if (__any_sync(kAllLanes, static_cast<int>(changed)) != 0) rescale(largest);
+    float base[2];
+#pragma unroll
+    for (int x = 0; x < 2; ++x) {
+      base[x] = largest[x] == minus_infinity() ? 0.0F : -__fmul_rn(largest[x], kLog2E);
+    }
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        scores[t][i] = weight_of(scores[t][i], largest[i % 2]);
+        scores[t][i] = cuda::exp2_flushed(fmaf(scores[t][i], kLog2E, base[i % 2]));
         sums_[i % 2] = __fadd_rn(sums_[i % 2], scores[t][i]);
       }
     }
