@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/attention_data.h"
 #include "bench/machine.h"
 #include "cli/arguments.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "touchstone/cache/planner.h"
 #include "touchstone/touchstone.h"
 
 namespace touchstone::cli {
@@ -24,6 +26,7 @@ struct InfoOptions {
   std::int64_t k = 50;
   std::string dtype = "f32";
   std::string device = "cpu";
+  std::string format = "bf16";
   bool backward = false;
 };
 
@@ -37,9 +40,10 @@ const std::vector<Operator>& operators() {
   static const std::vector<DType> kCpu = {DType::f64, DType::f32, DType::bf16, DType::f16};
   static const std::vector<DType> kCuda = {DType::f32, DType::bf16, DType::f16};
   static const std::vector<Operator> kAll = {
-      {"layer_norm", kCpu, kCuda},    {"layer_norm_backward", kCpu, kCuda},
-      {"rms_norm", kCpu, kCuda},      {"rms_norm_backward", kCpu, kCuda},
-      {"softmax_topk", kCuda, kCuda}, {"sample", kCuda, kCuda}};
+      {"layer_norm", kCpu, kCuda},       {"layer_norm_backward", kCpu, kCuda},
+      {"rms_norm", kCpu, kCuda},         {"rms_norm_backward", kCpu, kCuda},
+      {"softmax_topk", kCuda, kCuda},    {"sample", kCuda, kCuda},
+      {"cached_attention", kCuda, kCuda}};
   return kAll;
 }
 
@@ -91,7 +95,24 @@ std::vector<ImplementationReport> selection_reports(Context& context, const Info
   return sample_implementations(context, args);
 }
 
+// Of 32 query heads on 8 KV heads of 128, of which the answer depends; of sequences and tokens it
+// does not.
+std::vector<ImplementationReport> attention_reports(Context& context, const InfoOptions& options) {
+  if (options.backward) {
+    throw InvalidArgument("info: --backward: expected an operator that has one, got " + options.op);
+  }
+  bench::AttentionProblem problem =
+      bench::attention_problems(context.device(), cases::Tier::smoke).front();
+  const cache::CacheFormat formats = cache::parse_cache_format(options.format);
+  problem.layers.k = formats.k;
+  problem.layers.v = formats.v;
+  problem.batch = problem.tokens = 1;
+  const bench::AttentionData data(problem, 16, 1, 1);
+  return cached_attention_implementations(context, data.args());
+}
+
 std::vector<ImplementationReport> reports(Context& context, const InfoOptions& options) {
+  if (options.op == "cached_attention") return attention_reports(context, options);
   const DType dtype = parse_dtype(options.dtype);
   const DType statistics = dtype == DType::f64 ? DType::f64 : DType::f32;
   Addresses addresses(context.device());
@@ -153,8 +174,10 @@ int show_choice(const InfoOptions& options) {
                 {"implementations", rows}});
     return chosen.empty() ? kNo : kOk;
   }
-  print(fmt::format("{} {}x{} {} on {}, in order of preference:\n", op, options.rows, options.cols,
-                    options.dtype, name_of(device)));
+  const std::string call = options.op == "cached_attention"
+                               ? fmt::format("32/8x128 {}", options.format)
+                               : fmt::format("{}x{} {}", options.rows, options.cols, options.dtype);
+  print(fmt::format("{} {} on {}, in order of preference:\n", op, call, name_of(device)));
   Table table({"implementation", "answer", "why"});
   for (const ImplementationReport& report : list) {
     const bool runs = report.name == chosen;
@@ -252,10 +275,14 @@ void add_info(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("info", "This machine, this build, and what would run");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->add_option("--op", options->op, "Show which implementation of an operator would run")
-      ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample"}));
+      ->check(
+          CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "cached_attention"}));
   verb->add_option("--rows", options->rows, "Rows of the call")->check(whole_number(0));
   verb->add_option("--cols", options->cols, "Columns of the call")->check(whole_number(0));
   verb->add_option("--k", options->k, "Tokens per row of softmax_topk")->check(whole_number(1));
+  verb->add_option("--format", options->format,
+                   "How cached_attention finds keys and values stored: f32 bf16 f16 int8 int4 fp8 "
+                   "k8v4");
   verb->add_option("--dtype", options->dtype, "Dtype of the call: f64, f32, bf16, f16");
   verb->add_option("--device", options->device, "cpu, cuda or cuda:<number>");
   verb->add_flag("--backward", options->backward, "The backward of the operator");

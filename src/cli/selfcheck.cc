@@ -236,7 +236,9 @@ std::vector<Outcome> check_device(Device device) {
       }
     }
   }
-  check_selections(outcomes, context, [&](const std::string& what) { progress.show(what); });
+  const auto show = [&](const std::string& what) { progress.show(what); };
+  check_selections(outcomes, context, show);
+  check_attention(outcomes, context, show);
   return outcomes;
 }
 
