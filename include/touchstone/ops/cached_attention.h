@@ -43,8 +43,8 @@
 //             where it sees them, and on nothing else: not on page size or placement, other rows,
 //             the number of queries in the call (chunks of a prefill), or the number of threads.
 //             Positions are cut into pieces of kAttentionSplit, which are merged in ascending
-//             order. On the CPU pages that rows have in common at their beginning are read once
-//             for all of them. CUDA: no allocation, no synchronisation; can be captured in a graph.
+//             order. Pages that neighbouring rows have in common are read once for several of
+//             them; on CUDA where each has one query token. CUDA: no allocation, no synchronisation; can be captured in a graph.
 //             Scratch is taken for all positions the page table has room for; where the workspace
 //             is too small for all query tokens they are done some at a time.
 // Memory      On the CPU the arrays of the view are checked: lengths against the table, and every
