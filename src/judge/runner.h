@@ -1,0 +1,51 @@
+// Runs contender code in a child process that holds neither the answers, nor the clock, nor a way
+// to say anything but "this call is done".
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "judge/contender.h"
+
+namespace touchstone::judge {
+
+// Which walls stand round a child. `probe_sandbox` tries each of them once; a missing one is named
+// on every report.
+struct Sandbox {
+  bool enabled = true;  // false: --no-sandbox, for debugging
+  bool namespaces = false;
+  bool seccomp = false;
+  bool limits = false;
+  std::vector<std::string> missing;  // one line each: which wall, and why
+};
+Sandbox probe_sandbox(bool enabled);
+
+struct Limits {
+  double start_seconds = 20.0;
+  double call_seconds = 10.0;
+  int64_t memory_bytes = int64_t{4} << 30;  // over what the inputs and outputs take
+  int processes = 64;                       // threads included
+};
+
+// Where inputs and outputs lie: flush against the guard page behind them or before them.
+enum class Placement { end_flush, start_flush };
+
+class Child {
+ public:
+  // Loads the contender; Ending::ok in `started()` when it is ready for calls.
+  static std::unique_ptr<Child> start(const Contender& contender, const BuildResult& build,
+                                      const Task& task, const Sandbox& sandbox,
+                                      const Limits& limits);
+  virtual ~Child() = default;
+  virtual const Reply& started() const = 0;
+
+  // Makes one call. Outputs are filled with a pattern drawn from `poison` first; inputs are
+  // read-only in the child and lie at addresses that no earlier call predicts.
+  virtual Reply call(const Call& call, Placement placement, uint64_t poison) = 0;
+  // A case from its first call to its last, on fresh states and handles.
+  virtual std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison) = 0;
+  virtual bool alive() const = 0;
+};
+
+}  // namespace touchstone::judge
