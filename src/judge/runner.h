@@ -14,7 +14,8 @@ namespace touchstone::judge {
 // on every report.
 struct Sandbox {
   bool enabled = true;  // false: --no-sandbox, for debugging
-  bool namespaces = false;
+  bool namespaces = false;  // user, pid, net, ipc, host name, mount: all of them
+  bool files = false;       // only a runtime and the contender can be seen
   bool seccomp = false;
   bool limits = false;
   std::vector<std::string> missing;  // one line each: which wall, and why
