@@ -37,7 +37,8 @@ fs::path beside_program(const char* name) {
 // The spec is text with tabs and newlines between its words.
 const std::string& word(const std::string& text) {
   if (text.find_first_of("\t\n") != std::string::npos || text.find('\0') != std::string::npos) {
-    throw InvalidArgument(fmt::format("judge: '{}': a path may not contain tabs or line ends", text));
+    throw InvalidArgument(
+        fmt::format("judge: '{}': a path may not contain tabs or line ends", text));
   }
   return text;
 }
@@ -89,7 +90,8 @@ pid_t spawn_keeper(const std::vector<std::pair<int, int>>& descriptors) {
   sigfillset(&all);
   posix_spawnattr_setsigdefault(&attributes, &all);
   const std::string program = child_program().string();
-  char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>("jail"), nullptr};
+  char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>("jail"),
+                             nullptr};
   char* const environment[] = {nullptr};
   pid_t pid = 0;
   const int error =
@@ -133,14 +135,15 @@ void add_system_libraries(JailSpec& spec) {
 }
 
 void add_compilers(JailSpec& spec) {
-  for (const char* path : {"/bin", "/usr/bin", "/usr/include", "/usr/libexec", "/etc/alternatives"}) {
+  for (const char* path :
+       {"/bin", "/usr/bin", "/usr/include", "/usr/libexec", "/etc/alternatives"}) {
     add_system_folder(spec, path);
   }
 }
 
-std::string add_folder(JailSpec& spec, const Sandbox& sandbox, const fs::path& folder,
-                       const std::string& place, bool writable) {
-  const std::string real = fs::canonical(folder).string();
+std::string add_path(JailSpec& spec, const Sandbox& sandbox, const fs::path& path,
+                     const std::string& place, bool writable) {
+  const std::string real = fs::canonical(path).string();
   if (!sandbox.enabled || !sandbox.files) return real;
   spec.binds.push_back({real, place, writable ? "rw" : "ro"});
   return place;
@@ -287,12 +290,13 @@ Sandbox try_walls(bool files) {
   sandbox.files = files;
   JailSpec spec;
   add_system_libraries(spec);
-  const std::string place =
-      add_folder(spec, sandbox, child_program().parent_path(), "/judge", false);
-  spec.arguments = {place + "/touchstone-child", "nothing"};
+  const std::string program =
+      add_path(spec, sandbox, child_program(), "/child/touchstone-child", false);
+  spec.arguments = {program, "nothing"};
   Jail jail(spec, sandbox);
   for (int i = 0; i < 200 && !jail.status(); ++i) jail.wait(std::chrono::milliseconds(50));
-  if (!jail.status() || *jail.status() != 0) throw Error("judge: the trial program did not end well");
+  if (!jail.status() || *jail.status() != 0)
+    throw Error("judge: the trial program did not end well");
   const uint32_t layers = jail.layers();
   constexpr uint32_t kSpaces = protocol::kUserSpace | protocol::kPidSpace | protocol::kNetSpace |
                                protocol::kIpcSpace | protocol::kNameSpace | protocol::kMountSpace;

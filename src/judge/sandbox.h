@@ -26,11 +26,11 @@ struct JailSpec {
     std::string mode = "ro";  // "rw", "dev"
   };
   std::vector<Bind> binds;
-  std::vector<std::pair<std::string, std::string>> links;   // target, place
-  std::vector<std::pair<std::string, int64_t>> tmpfs;       // place, bytes
-  std::vector<std::pair<std::string, int64_t>> limits;      // names as in child/jail.h
-  std::vector<int> cpus;                                    // empty: those of the judge
-  std::string forks = "report";                             // "allow", "refuse"
+  std::vector<std::pair<std::string, std::string>> links;  // target, place
+  std::vector<std::pair<std::string, int64_t>> tmpfs;      // place, bytes
+  std::vector<std::pair<std::string, int64_t>> limits;     // names as in child/jail.h
+  std::vector<int> cpus;                                   // empty: those of the judge
+  std::string forks = "report";                            // "allow", "refuse"
   std::string folder = "/";
   std::vector<std::string> environment;
   std::vector<std::string> arguments;
@@ -41,10 +41,10 @@ struct JailSpec {
 void add_system_libraries(JailSpec& spec);
 // What a compiler needs on top.
 void add_compilers(JailSpec& spec);
-// Makes a folder of the judge visible as `place`; where there are no walls, it stays where it is.
-// Returns the path under which the program finds it.
-std::string add_folder(JailSpec& spec, const Sandbox& sandbox, const std::filesystem::path& folder,
-                       const std::string& place, bool writable);
+// Makes a file or folder of the judge visible as `place`; where there are no walls, it stays where
+// it is. Returns the path under which the program finds it.
+std::string add_path(JailSpec& spec, const Sandbox& sandbox, const std::filesystem::path& path,
+                     const std::string& place, bool writable);
 
 // A program in its jail. The destructor ends all that runs in there.
 class Jail {
@@ -60,7 +60,7 @@ class Jail {
   void wait(std::chrono::milliseconds time);
   void kill();
 
-  pid_t program() const { return program_; }        // 0 until it has started
+  pid_t program() const { return program_; }             // 0 until it has started
   std::optional<int> status() const { return status_; }  // wait status once it has ended
   const std::string& refused_call() const { return refused_call_; }  // empty: none
   bool started() const { return layers_.has_value(); }

@@ -92,9 +92,7 @@ class Program {
     add(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
     answer(action);
   }
-  sock_fprog view() {
-    return {static_cast<unsigned short>(code_.size()), code_.data()};
-  }
+  sock_fprog view() { return {static_cast<unsigned short>(code_.size()), code_.data()}; }
 
  private:
   std::vector<sock_filter> code_;
@@ -151,8 +149,8 @@ int install_filter(Forks forks) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -2;
   Program reporting = make_program(forks, SECCOMP_RET_USER_NOTIF);
   sock_fprog view = reporting.view();
-  const long fd = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER,
-                          &view);
+  const long fd =
+      syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &view);
   if (fd >= 0) return static_cast<int>(fd);
   Program killing = make_program(forks, SECCOMP_RET_KILL_PROCESS);
   view = killing.view();

@@ -179,7 +179,8 @@ int receive_descriptor(int socket) {
   close(socket);
 
   std::vector<char*> arguments;
-  for (const std::string& word : spec.arguments) arguments.push_back(const_cast<char*>(word.data()));
+  for (const std::string& word : spec.arguments)
+    arguments.push_back(const_cast<char*>(word.data()));
   arguments.push_back(nullptr);
   std::vector<char*> environment;
   for (const std::string& word : spec.environment) {

@@ -19,7 +19,8 @@ namespace {
 using namespace protocol;
 
 // How long a child looks for the judge's word before it sleeps. Between `ready` and `go` lies one
-// reading of a clock, so that a spin ends long before; the limit is for a judge that was descheduled.
+// reading of a clock, so that a spin ends long before; the limit is for a judge that was
+// descheduled.
 constexpr int kSpins = 20000000;
 
 Link* g_link = nullptr;
@@ -105,10 +106,10 @@ bool Link::map_span(Span& span) {
     if (buffer.mapped_bytes == 0) continue;
     const bool input = buffer.kind == kInput;
     // Every page is touched now, so that the timed call meets no page faults of ours.
-    void* pages = mmap(reinterpret_cast<void*>(span.base + buffer.address_offset),
-                       buffer.mapped_bytes, input ? PROT_READ : PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_FIXED | MAP_POPULATE, input ? kInputsFd : kOutputsFd,
-                       static_cast<off_t>(buffer.file_offset));
+    void* pages =
+        mmap(reinterpret_cast<void*>(span.base + buffer.address_offset), buffer.mapped_bytes,
+             input ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+             input ? kInputsFd : kOutputsFd, static_cast<off_t>(buffer.file_offset));
     if (pages == MAP_FAILED) return false;
   }
   return true;
@@ -179,7 +180,9 @@ bool Link::explain_fault(uint64_t address) {
       const Buffer& buffer = span.buffers[i];
       const uint64_t begin = span.base + buffer.address_offset;
       const uint64_t end = begin + buffer.mapped_bytes;
-      const uint64_t distance = address < begin ? begin - address : address < end ? 0 : address - end;
+      const uint64_t distance = address < begin ? begin - address
+                                : address < end ? 0
+                                                : address - end + 1;
       if (distance < best) {
         best = distance;
         nearest = i;

@@ -1,6 +1,8 @@
 # The Python child: the calls of the judge, made on a file of Python functions.
 #
-#   python3 -I -B numpy_child.py LINK.so FUNCTIONS.json CONTENDER.py [ADAPTER.py]
+#   python3 -I -B numpy_child.py LINK.so FUNCTIONS CONTENDER.py... [ADAPTER.py]
+#
+# FUNCTIONS is the contract as JSON.
 #
 # Inputs are read-only arrays over shared memory. What a function returns is copied to the judge's
 # memory inside the timed window, so that a lazy result is paid for. Contender code shares this
@@ -164,6 +166,7 @@ class Child:
 
     def run(self):
         link = self.link
+        link.touchstone_link_note(RETURNED, b"")
         link.touchstone_link_acknowledge()
         while True:
             command = link.touchstone_link_wait()
@@ -184,8 +187,7 @@ def main():
     link = ctypes.CDLL(sys.argv[1])
     link.touchstone_link_open.restype = ctypes.c_void_p
     link.touchstone_link_data.restype = ctypes.c_void_p
-    with open(sys.argv[2], encoding="utf-8") as file:
-        functions = json.load(file)
+    functions = json.loads(sys.argv[2])
     child = Child(link, functions)
     link.touchstone_link_wait()  # the judge asks whether the contender can be loaded
     try:

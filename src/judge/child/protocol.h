@@ -21,11 +21,11 @@ inline constexpr int kMaxPointers = 24;
 inline constexpr int kMaxRank = 8;
 
 enum Command : uint32_t {
-  kMap = 1,  // map the buffers of the next call, and touch every page
+  kMap = 1,   // map the buffers of the next call, and touch every page
   kMapState,  // map one buffer and keep it as a state
-  kCall,     // get ready; ring back; wait for `go`; call; ring `done`
-  kFetch,    // bring the outputs of the last call into shared memory (devices only)
-  kReset,    // forget all buffers, states and handles
+  kCall,      // get ready; ring back; wait for `go`; call; ring `done`
+  kFetch,     // bring the outputs of the last call into shared memory (devices only)
+  kReset,     // forget all buffers, states and handles
   kQuit,
 };
 
@@ -68,10 +68,10 @@ enum Outcome : uint32_t {
 
 struct Control {
   // Bells hold the number of the command they ring for. Each lies in a cache line of its own.
-  alignas(64) std::atomic<uint32_t> bell;   // judge: a command is there
-  alignas(64) std::atomic<uint32_t> go;     // judge: now
-  alignas(64) std::atomic<uint32_t> ready;  // child: command done, or ready for `go`
-  alignas(64) std::atomic<uint32_t> done;   // child: the call returned
+  alignas(64) std::atomic<uint32_t> bell;          // judge: a command is there
+  alignas(64) std::atomic<uint32_t> go;            // judge: now
+  alignas(64) std::atomic<uint32_t> ready;         // child: command done, or ready for `go`
+  alignas(64) std::atomic<uint32_t> done;          // child: the call returned
   alignas(64) std::atomic<uint32_t> judge_sleeps;  // the judge wants a futex wake
 
   // Written by the judge.
@@ -82,9 +82,9 @@ struct Control {
   uint32_t scalar_count;
   uint32_t pointer_count;
   uint32_t buffer_count;
-  uint32_t makes_state;  // this call is the first with its state
-  uint64_t base;         // address the judge picked for the buffers
-  uint64_t span;         // bytes from there to the end of the last guard
+  uint32_t makes_state;          // this call is the first with its state
+  uint64_t base;                 // address the judge picked for the buffers
+  uint64_t span;                 // bytes from there to the end of the last guard
   int64_t scalars[kMaxScalars];  // int64_t, or the bits of a double
   uint32_t scalar_is_float[kMaxScalars];
   Pointer pointers[kMaxPointers];
@@ -104,10 +104,10 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 // Reports of the jail's own processes to the judge, over a socket that contender code never has.
 enum ReportKind : uint32_t {
   kLayers = 1,  // value: Layer bits that stand; text: one line for each that does not
-  kHere,        // sent by the contender's process before it becomes one: its credentials tell its id
-  kEnded,       // value: wait status
+  kHere,   // sent by the contender's process before it becomes one: its credentials tell its id
+  kEnded,  // value: wait status
   kRefusedCall,  // value: number of the system call; text: its name
-  kBroken,      // the jail could not be built; text says why
+  kBroken,       // the jail could not be built; text says why
 };
 enum Layer : uint32_t {
   kUserSpace = 1,

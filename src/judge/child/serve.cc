@@ -1,5 +1,5 @@
-// Contender code shares this process, so nothing in here is worth lying about: no answers, no clock,
-// no verdict, only the calls themselves.
+// Contender code shares this process, so nothing in here is worth lying about: no answers, no
+// clock, no verdict, only the calls themselves.
 #include "serve.h"
 
 #include <dlfcn.h>
@@ -16,8 +16,9 @@ namespace {
 
 using namespace protocol;
 
-// What the glue that was compiled with the contender exports (judge/glue.h).
+// What the glue exports that was compiled for the task (judge/glue.h).
 struct Library {
+  void (*bind)(int32_t function, void* address) = nullptr;
   int (*call)(int32_t function, const int64_t* scalars, void* const* pointers, void** handle,
               int64_t* returned, char* note, int64_t note_bytes) = nullptr;
   // Devices only: null where buffers are passed as they are.
@@ -35,23 +36,33 @@ void find(void* library, const char* name, F& function) {
   function = reinterpret_cast<F>(dlsym(library, name));
 }
 
-bool load(const char* path, Link& link, Library& library) {
+void* open_library(const char* path, Link& link) {
   // Bound at once, so that a missing symbol is an error now and not in the middle of a call.
-  void* loaded = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (loaded == nullptr) {
-    link.note(kStartFailed, dlerror());
-    return false;
-  }
-  find(loaded, "touchstone_call", library.call);
-  find(loaded, "touchstone_device_start", library.device_start);
-  find(loaded, "touchstone_device_upload", library.device_upload);
-  find(loaded, "touchstone_device_download", library.device_download);
-  find(loaded, "touchstone_device_finish", library.device_finish);
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) link.note(kStartFailed, dlerror());
+  return library;
+}
+
+bool load(int count, char** words, Link& link, Library& library) {
+  void* glue = open_library(words[0], link);
+  if (glue == nullptr) return false;
+  void* contender = open_library(words[1], link);
+  if (contender == nullptr) return false;
+  find(glue, "touchstone_bind", library.bind);
+  find(glue, "touchstone_call", library.call);
+  find(glue, "touchstone_device_start", library.device_start);
+  find(glue, "touchstone_device_upload", library.device_upload);
+  find(glue, "touchstone_device_download", library.device_download);
+  find(glue, "touchstone_device_finish", library.device_finish);
   find(RTLD_DEFAULT, "__asan_poison_memory_region", library.poison);
   find(RTLD_DEFAULT, "__asan_unpoison_memory_region", library.unpoison);
-  if (library.call == nullptr) {
-    link.note(kStartFailed, "the library has no touchstone_call");
-    return false;
+  for (int i = 2; i < count; ++i) {
+    void* address = strcmp(words[i], "-") == 0 ? nullptr : dlsym(contender, words[i]);
+    if (address == nullptr && strcmp(words[i], "-") != 0) {
+      link.note(kStartFailed, dlerror());
+      return false;
+    }
+    library.bind(i - 2, address);
   }
   if (library.device_start != nullptr) {
     char note[256] = "";
@@ -167,7 +178,8 @@ class Server {
       return true;
     }
     void* device = nullptr;
-    if (library_.device_upload(kMaxBuffers + number, static_cast<uint8_t*>(pointer) - b->data_offset,
+    if (library_.device_upload(kMaxBuffers + number,
+                               static_cast<uint8_t*>(pointer) - b->data_offset,
                                static_cast<int64_t>(b->mapped_bytes), &device) != 0) {
       link_.note(kDeviceFailed, "no room for a state on the device");
       return false;
@@ -194,8 +206,8 @@ class Server {
       return;
     }
     link_.wait_for_go();
-    const int threw = library_.call(function, scalars, pointers.data(), &handle, &returned, note,
-                                    sizeof note);
+    const int threw =
+        library_.call(function, scalars, pointers.data(), &handle, &returned, note, sizeof note);
     const int device = library_.device_finish == nullptr ? 0 : library_.device_finish();
     if (threw != 0) {
       link_.note(kThrew, note);
@@ -218,7 +230,8 @@ class Server {
       if (b.kind == kInput || b.mapped_bytes == 0) continue;
       // Some outputs are echoes of inputs.
       const int32_t slot = static_cast<int32_t>(b.echo_of != 0 ? b.echo_of - 1 : i);
-      if (library_.device_download(slot, link_.pages(i), static_cast<int64_t>(b.mapped_bytes)) != 0) {
+      if (library_.device_download(slot, link_.pages(i), static_cast<int64_t>(b.mapped_bytes)) !=
+          0) {
         link_.note(kDeviceFailed, "could not copy an output from the device");
       }
     }
@@ -233,12 +246,12 @@ class Server {
 
 }  // namespace
 
-int serve(const char* path) {
+int serve(int count, char** words) {
   Link* link = Link::open();
   if (link == nullptr) return 125;
   link->wait();
   Library library;
-  if (!load(path, *link, library)) {
+  if (!load(count, words, *link, library)) {
     link->acknowledge();
     return 1;
   }

@@ -3,7 +3,8 @@
 
 namespace touchstone::judge::child {
 
-// `touchstone-child serve LIBRARY`
-int serve(const char* library);
+// `touchstone-child serve GLUE LIBRARY SYMBOL...`: one symbol for each function of the contract,
+// "-" for an optional one that the contender does not have.
+int serve(int count, char** words);
 
 }  // namespace touchstone::judge::child

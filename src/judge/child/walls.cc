@@ -121,8 +121,8 @@ int build_root(const Spec& spec, bool& has_proc, std::string& step) {
   }
   if (spec.proc) {
     mkdir("/newroot/proc", 0755);
-    has_proc = mount("proc", "/newroot/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) ==
-               0;
+    has_proc =
+        mount("proc", "/newroot/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0;
   }
   for (const Bind& bind : spec.binds) {
     step = "bind " + bind.from;
