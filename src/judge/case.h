@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -19,9 +20,9 @@ namespace touchstone::judge {
 // What a case is made of: enough to build it again. Written `family:rows=3,cols=5:seed` in replay
 // commands (format_spec, parse_spec).
 struct CaseSpec {
-  std::string family;                       // nominal, ties, shifted_mean, ...
+  std::string family;                         // nominal, ties, shifted_mean, ...
   std::map<std::string, int64_t> parameters;  // shapes and knobs, by name
-  uint64_t seed = 0;                        // of this case, derived from the session's hidden seed
+  uint64_t seed = 0;  // of this case, derived from the session's hidden seed
 };
 
 std::string format_spec(const CaseSpec& spec);
@@ -75,10 +76,13 @@ enum class Ending {
   not_reached,    // an earlier call ended the case
 };
 
+std::string_view name_of(Ending ending);     // "wrote_outside"
+Ending parse_ending(std::string_view name);  // its inverse; InvalidArgument
+
 struct Reply {
   Ending ending = Ending::not_reached;
-  std::string detail;   // for a person; empty when ok
-  int64_t returned = 0;  // what the function returned (status, size, count)
+  std::string detail;                           // for a person; empty when ok
+  int64_t returned = 0;                         // what the function returned (status, size, count)
   std::vector<std::vector<std::byte>> outputs;  // as captured by the judge; empty unless ok
   double seconds = 0.0;          // by the judge's clock, from the bell to the captured output
   int64_t state_bytes = 0;       // size of the opaque state the contender asked for

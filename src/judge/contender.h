@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "judge/task.h"
@@ -12,6 +13,9 @@
 namespace touchstone::judge {
 
 enum class Language { c, cpp, cuda, shared_library, numpy };
+
+std::string_view name_of(Language language);     // "shared_library"
+Language parse_language(std::string_view name);  // its inverse; InvalidArgument
 
 // contender.json, or what was proposed from the signatures in its place.
 struct Binding {
@@ -34,10 +38,11 @@ Contender read_contender(const std::filesystem::path& path, const Task& task);
 
 struct BuildResult {
   bool built = false;
-  std::filesystem::path library;    // what a child loads: the code and its glue
-  std::filesystem::path sanitized;  // the same under ASan and UBSan; empty where that has no meaning
-  std::string log;                  // compiler output, with the folder's name taken out
-  int warnings = 0;                 // at the fixed level of the judge
+  std::filesystem::path library;  // what a child loads: the code and its glue
+  std::filesystem::path
+      sanitized;     // the same under ASan and UBSan; empty where that has no meaning
+  std::string log;   // compiler output, with the folder's name taken out
+  int warnings = 0;  // at the fixed level of the judge
   double seconds = 0.0;
   int64_t code_bytes = 0;
   int64_t source_lines = 0;
