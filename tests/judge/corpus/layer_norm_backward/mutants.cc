@@ -28,7 +28,6 @@
   MUTANT(variance_not_divided, "the variance is a sum, not a mean")                \
   MUTANT(variance_one_pass, "variance as E[x^2] - E[x]^2 in float")                \
   MUTANT(squares_overflow, "squares in float: too large or too small a deviation is lost")   \
-  MUTANT(mean_rounded, "the mean is rounded to float before it is subtracted")     \
   MUTANT(rsqrt_fast, "the root is the twelve bits of the rsqrt instruction")       \
   MUTANT(gamma_not_in_forward, "y without gamma")                                  \
   MUTANT(beta_not_in_forward, "y without beta")                                    \
@@ -62,7 +61,7 @@
   MUTANT(statistics_of_block, "all rows of a block use those of its first row")    \
   MUTANT(statistics_global, "statistics are kept in a global, not in the cache")   \
   MUTANT(nan_swallowed, "NaN in x counts as 0")                                    \
-  MUTANT(nan_variance, "a variance that is not above 0 becomes 0, NaN included")   \
+  MUTANT(nan_row_zero, "dx of a row that would be NaN is 0")                       \
   MUTANT(infinity_clamped, "gradients are clamped to +-1e4")                       \
   MUTANT(one_column_skipped, "a row of one column is taken for nothing to do")     \
   MUTANT(no_rows_skipped, "no rows: dgamma and dbeta are left as they were")       \
@@ -118,10 +117,9 @@ double sum_columns(int64_t cols, Term term) {
 
 Statistics statistics_of(const float* x, int64_t cols, float eps) {
   const double n = static_cast<double>(cols);
-  double mean = sum_columns(cols, [&](int64_t c) {
+  const double mean = sum_columns(cols, [&](int64_t c) {
     return bug(nan_swallowed) && std::isnan(x[c]) ? 0.0 : x[c];
   }) / n;
-  if (bug(mean_rounded)) mean = static_cast<float>(mean);
   double variance = sum_columns(cols, [&](int64_t c) {
     const double d = bug(nan_swallowed) && std::isnan(x[c]) ? 0.0 : x[c] - mean;
     return bug(squares_overflow) ? static_cast<float>(d) * static_cast<float>(d) : d * d;
@@ -133,7 +131,6 @@ Statistics statistics_of(const float* x, int64_t cols, float eps) {
     const float m = sum / static_cast<float>(cols);
     variance = squares / static_cast<float>(cols) - m * m;
   }
-  if (bug(nan_variance)) variance = variance > 0 ? variance : 0;
   double e = bug(epsilon_fixed) ? 1e-5 : eps;
   if (bug(no_epsilon) || bug(epsilon_outside_root)) e = 0;
   double rstd = 1 / std::sqrt(variance + e);
@@ -193,6 +190,7 @@ void backward_row(int64_t rows, int64_t cols, const Statistics& s, const float* 
     double value = scale * (g(c) - mean_g - xhat(c) * mean_gx);
     if (bug(gamma_after_sums)) value *= gamma[c];
     if (bug(dx_adds)) value += dx[c];
+    if (bug(nan_row_zero) && std::isnan(value)) value = 0;
     if (bug(infinity_clamped)) value = std::clamp(value, -1e4, 1e4);
     if (bug(zero_variance_skipped) && std::all_of(x, x + cols, [&](float v) { return v == x[0]; }))
       value = 0;

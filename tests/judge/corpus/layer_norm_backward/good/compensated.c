@@ -2,6 +2,7 @@
 // is not used for anything but a mark: the backward computes the statistics again.
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 typedef struct {
   long double sum, lost;
@@ -46,35 +47,33 @@ int layer_norm_forward(int64_t rows, int64_t cols, float eps, const float* x, co
 int layer_norm_backward(int64_t rows, int64_t cols, float eps, const float* dy, const float* x,
                         const float* gamma, const void* cache, float* dx, float* dgamma,
                         float* dbeta) {
-  for (int64_t c = 0; c < cols; ++c) dgamma[c] = dbeta[c] = 0;
   for (int64_t r = 0; r < rows; ++r) {
     if (((const unsigned char*)cache)[r] != 1) return 1;
   }
-  // Columns in strips of 32: their sums stay in registers and no memory is asked for.
-  for (int64_t first = 0; first < cols; first += 32) {
-    const int64_t end = first + 32 < cols ? first + 32 : cols;
-    Sum dg[32] = {{0, 0}}, db[32] = {{0, 0}};
-    for (int64_t r = 0; r < rows; ++r) {
-      const float *d = dy + r * cols, *row = x + r * cols;
-      long double mean, rstd;
-      Sum a = {0, 0}, b = {0, 0};
-      statistics(row, cols, eps, &mean, &rstd);
-      for (int64_t c = 0; c < cols; ++c) {
-        const long double g = (long double)d[c] * gamma[c];
-        add(&a, g);
-        add(&b, g * (row[c] - mean) * rstd);
-      }
-      for (int64_t c = first; c < end; ++c) {
-        const long double xhat = (row[c] - mean) * rstd, g = (long double)d[c] * gamma[c];
-        dx[r * cols + c] = (float)(rstd * (g - total(&a) / cols - xhat * (total(&b) / cols)));
-        add(&dg[c - first], d[c] * xhat);
-        add(&db[c - first], d[c]);
-      }
+  Sum* dg = calloc(2 * (size_t)cols, sizeof(Sum));
+  if (!dg) return 2;
+  Sum* db = dg + cols;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float *d = dy + r * cols, *row = x + r * cols;
+    long double mean, rstd;
+    Sum a = {0, 0}, b = {0, 0};
+    statistics(row, cols, eps, &mean, &rstd);
+    for (int64_t c = 0; c < cols; ++c) {
+      const long double g = (long double)d[c] * gamma[c];
+      add(&a, g);
+      add(&b, g * (row[c] - mean) * rstd);
     }
-    for (int64_t c = first; c < end; ++c) {
-      dgamma[c] = (float)total(&dg[c - first]);
-      dbeta[c] = (float)total(&db[c - first]);
+    for (int64_t c = 0; c < cols; ++c) {
+      const long double xhat = (row[c] - mean) * rstd, g = (long double)d[c] * gamma[c];
+      dx[r * cols + c] = (float)(rstd * (g - total(&a) / cols - xhat * (total(&b) / cols)));
+      add(&dg[c], d[c] * xhat);
+      add(&db[c], d[c]);
     }
   }
+  for (int64_t c = 0; c < cols; ++c) {
+    dgamma[c] = (float)total(&dg[c]);
+    dbeta[c] = (float)total(&db[c]);
+  }
+  free(dg);
   return 0;
 }
