@@ -6,6 +6,7 @@
 #include <set>
 
 #include "fmt/format.h"
+#include "judge/words.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
@@ -221,16 +222,6 @@ Score speed(const Record& record, Verdict verdict) {
   return score;
 }
 
-std::string human_bytes(double bytes) {
-  constexpr std::array<const char*, 4> kUnits = {"B", "KiB", "MiB", "GiB"};
-  std::size_t unit = 0;
-  while (bytes >= 1024.0 && unit + 1 < kUnits.size()) {
-    bytes /= 1024.0;
-    ++unit;
-  }
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
-}
-
 Score memory(const Record& record) {
   const auto& ladder = record.memory.ladder;
   if (ladder.empty()) return untested("not measured");
@@ -247,8 +238,8 @@ Score memory(const Record& record) {
   const MemoryPoint& top = ladder.back();
   std::string because =
       fmt::format("{} beyond inputs and outputs of {}",
-                  human_bytes(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
-                  human_bytes(static_cast<double>(top.io_bytes)));
+                  bytes_words(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
+                  bytes_words(static_cast<double>(top.io_bytes)));
   if (record.memory.exponent.has_value()) {
     because += fmt::format(", growing as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);
     if (*record.memory.exponent > kMostExponent) {
