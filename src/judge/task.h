@@ -22,11 +22,22 @@ enum class ArgumentKind {
   handle,  // void*: what the task's create function returned
 };
 
+// How the comparer looks at an output. A task of sampled outputs asks for many draws in one call and
+// says `distribution`: every draw lies in the oracle's support, and the frequencies pass a distance
+// test whose false alarms are rarer than one in a million judgements.
+enum class Compare {
+  bound,         // numbers, each within its own bound
+  tie_set,       // positions; those the oracle cannot tell apart may be exchanged
+  exact,         // discrete, and only one answer is right
+  distribution,  // drawn
+};
+
 struct Argument {
   std::string name;
   ArgumentKind kind;
   DType dtype = DType::f32;  // inputs and outputs
   std::string shape;         // "rows, cols": for people, prompts and Python checks
+  Compare compare = Compare::bound;  // outputs
 };
 
 enum class Returns { status, size, handle, nothing };  // status: int, 0 is success
@@ -47,6 +58,28 @@ struct Probe {
   bool optional = false;
 };
 
+// Growth of the rounding error of a sum of n terms that a family allows.
+enum class Growth {
+  random,      // any order over random terms: square root of n
+  structured,  // any order over terms whose roundings may all go one way: n
+  tree,        // only what keeps the error of a sum near one rounding passes
+};
+
+// A kind of data. What a case of it has to say beyond right or wrong is in its probes.
+struct Family {
+  std::string id;
+  std::string title;
+  std::vector<std::string> probes;
+  Growth growth = Growth::random;
+  bool stable = false;  // formulas that are right on paper but lose digits are outside the bound
+};
+
+struct RelationKind {
+  std::string id;
+  std::string title;
+  std::vector<std::string> probes;
+};
+
 struct TaskCard {
   std::string id;
   int version = 1;
@@ -56,7 +89,14 @@ struct TaskCard {
   std::vector<Probe> probes;
   std::vector<std::string> devices;       // "cpu", "cuda"
   std::map<std::string, double> weights;  // dimension -> weight in the overall score
+  std::vector<Family> families;
+  std::vector<RelationKind> relations;
+  double tolerance_factor = 4.0;
+  std::string tolerance_rule;                     // for people
+  std::string bytes_rule, flops_rule, state_rule;  // for people; bytes() and flops() compute them
 };
+
+TaskCard parse_card(const std::string& json);  // CorruptData says what is wrong
 
 // What the comparer says of one output of one call.
 struct OutputError {
@@ -100,7 +140,13 @@ class Task {
   // All cases of a judgement; the same seed gives the same plan. `small` is the short form.
   virtual Plan plan(uint64_t seed, bool small) const = 0;
   // Which probes a case belongs to; empty when it counts for correctness alone.
-  virtual std::vector<std::string> probes_of(const CaseSpec& spec) const = 0;
+  std::vector<std::string> probes_of(const CaseSpec& spec) const;
+  std::vector<std::string> probes_of(const Relation& relation) const;
+  // Whether failing makes the verdict WRONG: always, unless the case is only about stability or
+  // about something optional.
+  bool gates_verdict(const CaseSpec& spec) const;
+  bool gates_verdict(const Relation& relation) const;
+  const Family& family_of(const CaseSpec& spec) const;  // InvalidArgument names the known ones
 
   virtual Case build(const CaseSpec& spec) const = 0;  // InvalidArgument: not a case of this task
   virtual CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const = 0;
@@ -112,7 +158,8 @@ class Task {
   // Smaller neighbours of a failing case, most promising first.
   virtual std::vector<CaseSpec> smaller(const CaseSpec& spec) const = 0;
 
-  // The shapes that are timed: one spec per shape, drawn anew (other seed, hidden family) per call.
+  // The shapes that are timed: one spec per shape. Each timed call takes it with another seed; the
+  // family of the data is drawn from the seed, so that nothing tells timed data from checked data.
   virtual std::vector<CaseSpec> timed(uint64_t seed, bool small) const = 0;
   virtual double bytes(const Case& c) const = 0;  // least traffic of the timed calls
   virtual double flops(const Case& c) const = 0;
