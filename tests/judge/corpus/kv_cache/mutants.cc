@@ -24,8 +24,8 @@
   MUTANT(rescale_inverted, "sums are multiplied by exp(new - old)")                  \
   MUTANT(rescale_missing, "sums are not rescaled when the maximum grows")            \
   MUTANT(rescale_output_only, "the sum of weights is not rescaled, the output is")   \
-  MUTANT(no_maximum, "exp without subtracting the maximum")                          \
-  MUTANT(maximum_from_zero, "the running maximum begins at 0")                       \
+  MUTANT(no_maximum, "exp, in float, without subtracting the maximum")                \
+  MUTANT(maximum_from_zero, "the running maximum begins at 0, exp in float")         \
   MUTANT(not_divided, "the output is not divided by the sum of weights")             \
   MUTANT(scale_ignored, "scores are not scaled")                                     \
   MUTANT(scale_fixed, "the scale is 1 / sqrt(head_dim) whatever the caller says")    \
@@ -82,7 +82,7 @@
   MUTANT(length_unknown_0, "the length of a sequence that does not exist is 0")      \
   MUTANT(bytes_of_one_layer, "bytes counts layer 0 alone")                           \
   MUTANT(global_store, "all caches share one store")                                 \
-  MUTANT(nan_spreads, "NaN in one sequence reaches the next row of the call")        \
+  MUTANT(nan_spreads, "a sum is cleared by times 0: NaN reaches the next query")        \
   MUTANT(zero_tokens_fail, "a row of no tokens is called an error")                  \
   MUTANT(writes_past_end, "one more element of the output is written")               \
   MUTANT(reads_past_end, "the tail of q is read as a whole vector")                  \
@@ -243,7 +243,9 @@ void attend_one(const Cache& cache, const Stored& from, int64_t begin, int64_t e
       }
       maximum = s;
     }
-    const double w = std::exp(s - (bug(no_maximum) ? 0 : maximum));
+    double w = std::exp(s - maximum);
+    if (bug(no_maximum)) w = std::exp(static_cast<float>(s));
+    if (bug(maximum_from_zero)) w = std::exp(static_cast<float>(s - maximum));
     sum += w;
     const std::vector<float>& values = bug(values_are_keys) ? page.k : page.v;
     for (int64_t d = 0; d < dim; ++d) {
@@ -301,7 +303,9 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t total, int64_t qu
         const int64_t at = (bug(query_offset) ? std::min(i * tokens[i], row) + t : row + t) * width;
         attend_one(cache, from, begin, end, head, scale, q + at + h * cache.dim,
                    out + (row + t) * width + h * cache.dim);
-        if (bug(nan_spreads) && row + t > 0) out[(row + t) * width] += out[0] * 0;
+        if (bug(nan_spreads) && row + t > 0) {
+          out[(row + t) * width] += out[(row + t - 1) * width] * 0;
+        }
       }
     }
     row += tokens[i];
