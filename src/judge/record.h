@@ -38,6 +38,7 @@ struct CaseRecord {
   CaseSpec spec;
   std::string title;  // of a relation; empty for a case
   std::vector<std::string> probes;
+  bool gates = true;  // its failure alone is a verdict; else it costs points
   Ending ending = Ending::ok;
   CaseCheck check;
 };
@@ -59,7 +60,7 @@ struct Witness {  // a failure, shrunk, with the command that shows it again
 // Something an experiment showed that is not the answer of one case.
 struct Finding {
   std::string id;    // "f2"
-  std::string kind;  // one of the kinds of findings.h: crashed, sanitizer, leak, cached_answer, ...
+  std::string kind;  // one of the kinds of score.h: crashed, sanitizer, leak, cached_answer, ...
   std::string text;  // one line, as it is printed
   std::string case_id;  // where it was seen; may be empty
 };

@@ -86,6 +86,7 @@ Json write_case(const CaseRecord& c) {
           {"spec", format_spec(c.spec)},
           {"title", c.title},
           {"probes", c.probes},
+          {"gates", c.gates},
           {"ending", name_of(c.ending)},
           {"passed", c.check.passed},
           {"reason", c.check.reason},
@@ -98,6 +99,7 @@ CaseRecord read_case(const Json& json) {
   c.spec = parse_spec(at<std::string>(json, "spec"));
   c.title = at<std::string>(json, "title");
   c.probes = at<std::vector<std::string>>(json, "probes");
+  c.gates = at<bool>(json, "gates");
   c.ending = parse_ending(at<std::string>(json, "ending"));
   c.check.passed = at<bool>(json, "passed");
   c.check.reason = at<std::string>(json, "reason");

@@ -57,6 +57,8 @@ const std::vector<std::unique_ptr<Task>>& tasks() {
   static const std::vector<std::unique_ptr<Task>> all = [] {
     std::vector<std::unique_ptr<Task>> list;
     list.push_back(make_layer_norm_backward());
+    list.push_back(make_softmax_topk());
+    list.push_back(make_kv_cache());
     return list;
   }();
   return all;

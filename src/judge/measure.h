@@ -1,0 +1,21 @@
+// Speeds: contenders of one task, interleaved in blocks, each timed answer checked.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "judge/judge.h"
+
+namespace touchstone::judge {
+
+// Measures all that passed, and `peers` beside them, and writes speeds, the twin's ratio and what
+// the timed cases showed into the records of `examined`.
+void measure_speeds(const Task& task, std::vector<Examination>& examined,
+                    std::vector<Examination>& peers, const JudgeOptions& options);
+
+// What moving `bytes` costs here at least, half of them read and half of them written, by the
+// fastest of several copies with all cores, with buffers of that size.
+double copy_floor_seconds(double bytes);
+
+}  // namespace touchstone::judge
