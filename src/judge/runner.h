@@ -28,6 +28,10 @@ struct Limits {
   int64_t memory_bytes = int64_t{4} << 30;  // over what the inputs and outputs take
   int threads = 64;                         // of the one process a contender has
   std::vector<int> cpus;                    // empty: those of the judge
+  // Whether seconds and bytes of a call are wanted. Without them a call is quicker: inputs are
+  // written before the child knows of the call, nobody waits for its helper threads to sleep, and
+  // peak_extra_bytes stays 0.
+  bool measured = true;
 };
 
 // Where inputs and outputs lie: flush against the guard page behind them or before them; or, with

@@ -250,6 +250,9 @@ __attribute__((visibility("default"))) uint32_t touchstone_link_wait() {
       mapped = child::g_link->map();
     } else if (command == protocol::kMapState) {
       mapped = child::g_link->map_state();
+    } else if (command == protocol::kMapAndCall) {
+      mapped = child::g_link->map();
+      if (mapped) return protocol::kCall;
     } else {
       return command;
     }

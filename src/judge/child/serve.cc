@@ -84,12 +84,11 @@ class Server {
     while (true) {
       switch (link_.wait()) {
         case kMap:
-          if (link_.map()) {
-            fence();
-          } else {
-            link_.note(kStartFailed, "no room to map the buffers");
-          }
+          map();
           link_.acknowledge();
+          break;
+        case kMapAndCall:
+          if (map()) call();
           break;
         case kMapState:
           if (!link_.map_state()) link_.note(kStartFailed, "no room to map a state");
@@ -116,6 +115,15 @@ class Server {
   }
 
  private:
+  bool map() {
+    if (!link_.map()) {
+      link_.note(kStartFailed, "no room to map the buffers");
+      return false;
+    }
+    fence();
+    return true;
+  }
+
   // What lies between a tensor and its guard page is poison to AddressSanitizer too.
   void fence() {
     if (library_.poison == nullptr) return;
