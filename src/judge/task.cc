@@ -58,6 +58,7 @@ const std::vector<std::unique_ptr<Task>>& tasks() {
     std::vector<std::unique_ptr<Task>> list;
     list.push_back(make_layer_norm_backward());
     list.push_back(make_softmax_topk());
+    list.push_back(make_kv_cache());
     return list;
   }();
   return all;
