@@ -40,9 +40,6 @@ std::string shortened(std::string_view text, std::size_t most) {
   return result;
 }
 
-constexpr const char* kShort[] = {"correct", "complete", "stable", "speed",    "memory",
-                                  "robust",  "determ",   "code",   "own tests"};
-
 // Least and most of one column, among those that pass: only they are compared.
 struct Range {
   std::optional<double> least, most;
@@ -99,7 +96,9 @@ std::string table(const std::vector<std::vector<Cell>>& rows, bool colour) {
 std::vector<Cell> heading(const std::vector<std::size_t>& columns) {
   std::vector<Cell> cells = {{"#", kDim}, {"contender", kDim}, {"verdict", kDim},
                              {"overall ", kDim}};
-  for (const std::size_t i : columns) cells.push_back({std::string(kShort[i]) + " ", kDim});
+  for (const std::size_t i : columns) {
+    cells.push_back({dimension_short(dimensions()[i]) + " ", kDim});
+  }
   return cells;
 }
 

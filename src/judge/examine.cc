@@ -236,6 +236,17 @@ void find_witnesses(Session& session) {
       }
       witness.replay =
           replay_command(session.record.path, session.task.card().id, witness.smallest);
+      if (quick) {
+        // What fails only after other calls is shown by the whole judgement alone.
+        session.stage.restart();
+        const Case alone = session.task.build(witness.smallest);
+        if (session.stage.check(alone, Placement::end_flush, session.random(), nullptr).passed) {
+          witness.reason += "; only after the calls before it";
+          witness.replay = fmt::format("touchstone judge {} --task {} --seed {}{}",
+                                       session.record.path, session.task.card().id,
+                                       session.record.seed, session.options.small ? " --small" : "");
+        }
+      }
       session.record.witnesses.push_back(std::move(witness));
     }
   }

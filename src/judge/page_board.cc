@@ -107,7 +107,8 @@ std::string page_board(const std::vector<std::vector<Record>>& tasks) {
             "<col class=\"verdict\"></colgroup><thead><tr><th class=\"num\">#</th>"
             "<th>contender</th><th>verdict</th><th>overall</th>";
     for (const std::string& dimension : columns) {
-      html += fmt::format("<th>{}</th>", dimension_title(dimension));
+      html += fmt::format("<th title=\"{}\">{}</th>", dimension_title(dimension),
+                          dimension_short(dimension));
     }
     html += "</tr></thead><tbody>\n";
     for (const Standing& standing : rank(records)) html += row(records, standing, columns);
