@@ -92,6 +92,8 @@ void examine_built(Session& session, const Plan& plan) {
   if (alive) climb_memory(session, plan);
   if (right()) look_for_leaks(session, plan);
   find_witnesses(session);
+  look_for_dead_code(session);
+  run_own_tests(session);
 }
 
 }  // namespace
