@@ -109,6 +109,8 @@ void add_peers(Field& field) {
   const fs::path folder = root / field.task->card().id;
   if (root.empty() || !fs::is_directory(folder)) return;
   for (const fs::path& path : folders_in(folder)) {
+    // Peers say so in a file; what has none is not read, so that its faults stay its own.
+    if (!fs::exists(path / "contender.json")) continue;
     const judge::Contender peer = judge::read_contender(path, *field.task);
     const bool known = std::ranges::any_of(field.contenders, [&](const judge::Contender& c) {
       return c.name == peer.name;
