@@ -606,7 +606,8 @@ void ProcessChild::check_bounds(const Function& function, const Layout& layout, 
   }
   const auto state = states_.find(call.state);
   if (!device_ && has_kind(function, ArgumentKind::state) && state != states_.end()) {
-    check(state->second.layout.buffers[0], state->second.poison, buffer_name(function, ~0U));
+    check(state->second.layout.buffers[0], state->second.poison,
+          buffer_name(function, protocol::kStateBuffer));
   }
 }
 

@@ -48,8 +48,9 @@ class Child {
   virtual const Reply& started() const = 0;
 
   // Makes one call. Outputs are filled with a pattern drawn from `poison` first; inputs are
-  // read-only in the child and lie at addresses that no earlier call predicts. States, handles and
-  // buffers live until the next run().
+  // read-only in the child and lie at addresses that no earlier call predicts. States and handles
+  // live until the next run(); arrays end with their call (in Python only with the run, because
+  // there it is usual to keep them).
   virtual Reply call(const Call& call, Placement placement, uint64_t poison) = 0;
   // A case from its first call to its last, on fresh states and handles. InvalidArgument when a
   // call does not fit the task's contract.

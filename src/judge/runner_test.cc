@@ -106,6 +106,12 @@ SCALE(scale_early) {  // says done at once, and hopes to stay ahead of who looks
   std::thread([=] { run(n, factor, x, y); }).detach();
   return 0;
 }
+SCALE(scale_keeps) {  // needs the input of the call before
+  static const float* kept;
+  if (kept != nullptr) y[0] = kept[0];
+  kept = x;
+  return run(n, factor, x, y);
+}
 SCALE(scale_by_pointer) {
   static std::vector<float> kept; static const float* seen;
   if (seen != x || (int64_t)kept.size() != n) { kept.resize(n); seen = x; run(n, factor, x, kept.data()); }
@@ -471,6 +477,20 @@ TEST_F(Runner, RepeatShowsAnswersKeptByPointer) {
   EXPECT_EQ(floats_of(reply.outputs.at(0)), twice(ramp(100)));  // the old answer: caught
   reply = child->run(c, Placement::end_flush, 19).at(0);
   EXPECT_EQ(floats_of(reply.outputs.at(0)), twice(ramp(100, 50.0F)));
+}
+
+TEST_F(Runner, ArraysEndWithTheirCall) {
+  for (const bool measured : {true, false}) {
+    Limits limits;
+    limits.measured = measured;
+    const std::unique_ptr<Child> child = start("scale_keeps", limits);
+    Case c;
+    c.calls = {scale_call(ramp(100), 2.0), scale_call(ramp(100), 2.0)};
+    const std::vector<Reply> replies = child->run(c, Placement::end_flush, 17);
+    EXPECT_EQ(replies.at(0).ending, Ending::ok);
+    EXPECT_EQ(replies.at(1).ending, Ending::wrote_outside);
+    EXPECT_EQ(replies.at(1).detail, "touched an array of an earlier call, which was gone by then");
+  }
 }
 
 TEST_F(Runner, DoneTooEarlyIsNotDone) {

@@ -67,6 +67,10 @@ enum Outcome : uint32_t {
   kDeviceFailed,  // the device runtime reported a failure
 };
 
+// What fault_buffer says where it is no buffer of the current call.
+inline constexpr uint32_t kStateBuffer = ~0U;
+inline constexpr uint32_t kEarlierCall = ~0U - 1;
+
 struct Control {
   // Bells hold the number of the command they ring for. Each lies in a cache line of its own.
   alignas(64) std::atomic<uint32_t> bell;          // judge: a command is there

@@ -82,7 +82,9 @@ class Server {
     link_.control().outcome = kReturned;
     link_.acknowledge();
     while (true) {
-      switch (link_.wait()) {
+      const uint32_t command = link_.wait();
+      if (command != kFetch) retire();
+      switch (command) {
         case kMap:
           map();
           link_.acknowledge();
@@ -115,6 +117,11 @@ class Server {
   }
 
  private:
+  // Arrays belong to the caller: who keeps a pointer beyond its call finds nothing there.
+  void retire() {
+    if (link_.retire()) unfence();
+  }
+
   bool map() {
     if (!link_.map()) {
       link_.note(kStartFailed, "no room to map the buffers");
