@@ -82,7 +82,7 @@ double element(const Knobs& n, const Stream& random, const Stream& of_row, int64
   if (f == "descending") return -0.01 * static_cast<double>(j);
   if (f == "small_probabilities") return -0.29 * static_cast<double>(j);
   if (f == "extreme") {
-    return 3e38 * random.sign(at) * (1 - 0.01 * static_cast<double>(random.index(at, 5)));
+    return 3e38 * random.sign(at) * (1 - 0.5 * random.uniform(~at));
   }
   if (f == "masked" && random.bits(at) % 5 < 2) return -static_cast<double>(kInfinity);
   if (f == "masked_row" && row % 3 == 1) return -static_cast<double>(kInfinity);
