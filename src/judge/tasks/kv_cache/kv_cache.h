@@ -80,6 +80,8 @@ class Model {
   bool attend(const Call& call, Expected& out);
   void attend_head(const Tokens& tokens, int64_t seen, int64_t kv_head, const float* q,
                    double scale, Expected& out, size_t at) const;
+  void add_stored_error(const Tokens& tokens, int64_t kv_head, const std::vector<double>& weight,
+                        double score_scale, Expected& out, size_t place) const;
   bool fork(int64_t parent, int64_t child);
   bool free(int64_t sequence);
 

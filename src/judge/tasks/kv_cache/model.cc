@@ -116,41 +116,55 @@ void Model::attend_head(const Tokens& tokens, int64_t seen, int64_t kv_head, con
   double sum = 0;
   for (double& s : score) sum += std::exp(s - largest);
 
-  // Units of rounding in each score, and their mean under the weights.
+  // Weights, the units of rounding in each score, and their mean under the weights.
+  std::vector<double> weight(score.size());
   std::vector<double> units(score.size());
-  std::vector<double> stored(score.size());  // error of quantised keys, absolute
   double mean_units = 0;
-  double mean_stored = 0;
-  double worst_stored = 0;
   for (size_t t = 0; t < score.size(); ++t) {
     const size_t head = t * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
-    const double weight = std::exp(score[t] - largest) / sum;
+    weight[t] = std::exp(score[t] - largest) / sum;
     units[t] = score_growth * std::fabs(scale) * q_norm * tokens.k_norm[head] +
                2 * std::fabs(score[t] - largest) + std::fabs(score[t]);
-    // Uniform errors of half a step: their sum over the head has a deviation below 0.6 of this.
-    stored[t] = 3 * std::fabs(scale) * q_norm * tokens.k_step[head];
-    mean_units += weight * units[t];
-    mean_stored += weight * stored[t];
-    worst_stored = std::max(worst_stored, stored[t]);
+    mean_units += weight[t] * units[t];
   }
   const double sum_growth = 6 + growth_of(tolerance_.growth, seen);
-  const double spread = std::exp(2 * worst_stored);
   for (size_t t = 0; t < score.size(); ++t) {
     const size_t head = t * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
-    const double weight = std::exp(score[t] - largest) / sum;
-    const double error = tolerance_.factor * kUnit * (sum_growth + units[t] + mean_units) +
-                         (stored[t] + mean_stored) * spread;
-    const double step = weight * tokens.v_step[head] * spread * 1.01;
+    const double error = tolerance_.factor * kUnit * (sum_growth + units[t] + mean_units);
     const double* v = tokens.v.data() + head * static_cast<size_t>(head_dim_);
     for (int64_t d = 0; d < head_dim_; ++d) {
-      const double magnitude = weight * std::fabs(v[d]);
+      const double magnitude = weight[t] * std::fabs(v[d]);
       const size_t element = place + static_cast<size_t>(d);
-      out.value[element] += weight * v[d];
+      out.value[element] += weight[t] * v[d];
       out.scale[element] += magnitude;
-      out.bound[element] += error * magnitude + step;
+      out.bound[element] += error * magnitude;
     }
   }
-  for (int64_t d = 0; d < head_dim_; ++d) out.bound[place + static_cast<size_t>(d)] += kSmallestNormal;
+  for (int64_t d = 0; d < head_dim_; ++d) {
+    out.bound[place + static_cast<size_t>(d)] += kSmallestNormal;
+  }
+  if (bits_ != 0) add_stored_error(tokens, kv_head, weight, std::fabs(scale) * q_norm, out, place);
+}
+
+// Elements kept to half a step have errors that are uniform and independent: their deviations add
+// in squares, through the score and through the value. Six deviations are allowed.
+void Model::add_stored_error(const Tokens& tokens, int64_t kv_head,
+                             const std::vector<double>& weight, double score_scale, Expected& out,
+                             size_t place) const {
+  for (int64_t d = 0; d < head_dim_; ++d) {
+    const size_t element = place + static_cast<size_t>(d);
+    double variance = 0;
+    for (size_t t = 0; t < weight.size(); ++t) {
+      const size_t head = t * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
+      const double value = tokens.v[head * static_cast<size_t>(head_dim_) + static_cast<size_t>(d)];
+      const double score_error = score_scale * tokens.k_step[head];
+      const double distance = value - out.value[element];
+      variance += weight[t] * weight[t] *
+                  (tokens.v_step[head] * tokens.v_step[head] +
+                   distance * distance * score_error * score_error) / 3;
+    }
+    out.bound[element] += 6 * std::sqrt(variance);
+  }
 }
 
 bool Model::attend(const Call& call, Expected& out) {
