@@ -55,10 +55,10 @@ bool has_numbers(const Case& c) {
 }  // namespace
 
 void expect_passes(const Task& task, const std::string& name, const Contender& contender,
-                   uint64_t seed) {
+                   uint64_t seed, bool small) {
   double worst = 0;
   std::string where;
-  for (const CaseSpec& spec : task.plan(seed, true).cases) {
+  for (const CaseSpec& spec : task.plan(seed, small).cases) {
     const Case c = task.build(spec);
     const CaseCheck check = task.check(c, contender(c));
     if (!task.gates_verdict(spec)) continue;

@@ -15,7 +15,7 @@ using Contender = std::function<std::vector<Reply>(const Case&)>;
 
 // Every case that can make a verdict passes, with room to spare; complains with the case.
 void expect_passes(const Task& task, const std::string& name, const Contender& contender,
-                   uint64_t seed);
+                   uint64_t seed, bool small = true);
 
 // At least one gating case or relation fails, in the short plan already.
 void expect_found(const Task& task, const std::string& name, const Contender& contender,
