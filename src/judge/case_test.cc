@@ -1,6 +1,7 @@
+#include "judge/case.h"
+
 #include <gtest/gtest.h>
 
-#include "judge/case.h"
 #include "judge/generate.h"
 #include "judge/task.h"
 #include "touchstone/core/error.h"

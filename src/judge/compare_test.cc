@@ -1,10 +1,10 @@
+#include "judge/compare.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
 #include <limits>
-
-#include "judge/compare.h"
 
 namespace touchstone::judge {
 namespace {

@@ -1,7 +1,8 @@
+#include "judge/shrink.h"
+
 #include <gtest/gtest.h>
 
 #include "judge/generate.h"
-#include "judge/shrink.h"
 
 namespace touchstone::judge {
 namespace {

@@ -1,5 +1,7 @@
 // The gate of the task: honest caches of many styles pass every case that can make a verdict, wrong
 // and lower-precision ones do not, and a second oracle agrees with the first.
+#include "judge/tasks/kv_cache/kv_cache.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 
 #include "judge/generate.h"
 #include "judge/tasks/gate_test_support.h"
-#include "judge/tasks/kv_cache/kv_cache.h"
 #include "oracle/cached_attention.h"
 #include "touchstone/core/half.h"
 
@@ -21,17 +22,38 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 enum class Softmax { two_pass, online, online_blocks, wide };
 enum class Fault {
-  none, shared_length, prefill_not_stored, prefill_last_only, last_token_twice, sees_future,
-  misses_itself, heads_by_remainder, no_scale, layers_shared, fork_aliases, free_keeps, no_limit,
-  half_append, page_off_by_one, window, bf16_storage, ignores_numbers, rescale_missing, heads_swapped,
-  one_cache, values_as_keys, equal_lengths, fork_first_layer, scale_of_query_heads
+  none,
+  shared_length,
+  prefill_not_stored,
+  prefill_last_only,
+  last_token_twice,
+  sees_future,
+  misses_itself,
+  heads_by_remainder,
+  no_scale,
+  layers_shared,
+  fork_aliases,
+  free_keeps,
+  no_limit,
+  half_append,
+  page_off_by_one,
+  window,
+  bf16_storage,
+  ignores_numbers,
+  rescale_missing,
+  heads_swapped,
+  one_cache,
+  values_as_keys,
+  equal_lengths,
+  fork_first_layer,
+  scale_of_query_heads
 };
 
 struct Style {
   const char* name;
   Softmax softmax = Softmax::two_pass;
   bool base_two = false;
-  bool lanes = false;    // several partial sums in a dot product
+  bool lanes = false;  // several partial sums in a dot product
   int64_t bits = 32;
   Fault fault = Fault::none;
 };
@@ -46,7 +68,10 @@ float bf16(float value) { return static_cast<float>(Bf16(value)); }
 class Cache {
  public:
   Cache(const Style& style, const Shape& shape, int64_t bits)
-      : style_(style), s_(shape), bits_(bits), slots_(static_cast<size_t>(shape.layers * shape.sequences)) {}
+      : style_(style),
+        s_(shape),
+        bits_(bits),
+        slots_(static_cast<size_t>(shape.layers * shape.sequences)) {}
 
   bool append(int64_t layer, std::span<const int32_t> sequence, std::span<const int32_t> tokens,
               const float* k, const float* v) {
@@ -58,7 +83,8 @@ class Cache {
       if (full && style_.fault != Fault::no_limit) return false;
     }
     for (size_t i = 0; i < sequence.size(); ++i) {
-      const int32_t at = style_.fault == Fault::ignores_numbers ? static_cast<int32_t>(i) : sequence[i];
+      const int32_t at =
+          style_.fault == Fault::ignores_numbers ? static_cast<int32_t>(i) : sequence[i];
       if (length(layer, at) + tokens[i] > s_.max_tokens && style_.fault == Fault::half_append) {
         return false;
       }
@@ -89,7 +115,8 @@ class Cache {
       if (tokens[i] > length(layer, sequence[i]) && style_.fault == Fault::none) return false;
     }
     for (size_t i = 0; i < sequence.size(); ++i) {
-      const int32_t at = style_.fault == Fault::ignores_numbers ? static_cast<int32_t>(i) : sequence[i];
+      const int32_t at =
+          style_.fault == Fault::ignores_numbers ? static_cast<int32_t>(i) : sequence[i];
       for (int32_t t = 0; t < tokens[i]; ++t) {
         int64_t n = length(layer, at);
         if (style_.fault == Fault::equal_lengths) n = std::min(n, length(layer, sequence[0]));
@@ -141,7 +168,8 @@ class Cache {
 
   std::vector<float>& slot(int64_t layer, int64_t sequence) {
     if (style_.fault == Fault::layers_shared) layer = 0;
-    while (alias_.contains(static_cast<size_t>(sequence))) sequence = alias_[static_cast<size_t>(sequence)];
+    while (alias_.contains(static_cast<size_t>(sequence)))
+      sequence = alias_[static_cast<size_t>(sequence)];
     return slots_[static_cast<size_t>(layer * s_.sequences + sequence)];
   }
 
@@ -156,8 +184,10 @@ class Cache {
 
   void store(int64_t layer, int64_t sequence, const float* k, const float* v) {
     std::vector<float>& to = slot(layer, sequence);
-    for (int64_t i = 0; i < width(); ++i) to.push_back(stored(k[i], k + i / s_.head_dim * s_.head_dim));
-    for (int64_t i = 0; i < width(); ++i) to.push_back(stored(v[i], v + i / s_.head_dim * s_.head_dim));
+    for (int64_t i = 0; i < width(); ++i)
+      to.push_back(stored(k[i], k + i / s_.head_dim * s_.head_dim));
+    for (int64_t i = 0; i < width(); ++i)
+      to.push_back(stored(v[i], v + i / s_.head_dim * s_.head_dim));
   }
 
   float dot(const float* a, const float* b) const {
@@ -168,7 +198,9 @@ class Cache {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
   }
 
-  float exponential(float x) const { return style_.base_two ? std::exp2(x * 1.44269504F) : std::exp(x); }
+  float exponential(float x) const {
+    return style_.base_two ? std::exp2(x * 1.44269504F) : std::exp(x);
+  }
 
   void attend_head(const std::vector<float>& slot, int64_t seen, int64_t kv_head, float scale,
                    const float* q, float* out) const {
@@ -186,9 +218,10 @@ class Cache {
     float largest = -kInfinity;
     float sum = 0;
     double wide_sum = 0;
-    const size_t block = style_.softmax == Softmax::online          ? 1
-                         : style_.softmax == Softmax::online_blocks ? 13
-                                                                    : std::max<size_t>(1, score.size());
+    const size_t block = style_.softmax == Softmax::online ? 1
+                         : style_.softmax == Softmax::online_blocks
+                             ? 13
+                             : std::max<size_t>(1, score.size());
     for (size_t begin = 0; begin < score.size(); begin += block) {
       const size_t end = std::min(score.size(), begin + block);
       const float before = largest;
@@ -231,9 +264,9 @@ Reply run_call(Cache& cache, const Call& call) {
                             as_f32(call.inputs[2]).data(), as_f32(call.inputs[3]).data());
   } else if (call.function == "kv_cache_attend") {
     std::vector<float> out(as_f32(call.inputs[2]).size(), 1e30F);
-    accepted = cache.attend(integer(0), integer(3), static_cast<float>(std::get<double>(call.scalars[4])),
-                            as_i32(call.inputs[0]), as_i32(call.inputs[1]),
-                            as_f32(call.inputs[2]).data(), out.data());
+    accepted = cache.attend(
+        integer(0), integer(3), static_cast<float>(std::get<double>(call.scalars[4])),
+        as_i32(call.inputs[0]), as_i32(call.inputs[1]), as_f32(call.inputs[2]).data(), out.data());
     if (accepted) reply.outputs = {bytes_of(out)};
   } else if (call.function == "kv_cache_fork") {
     accepted = cache.fork(integer(0), integer(1));
@@ -290,8 +323,15 @@ TEST(KvCacheGate, HonestStylesPass) {
 // Both optional probes: what is stored coarser than asked for is outside their bounds.
 TEST(KvCacheGate, QuantisedCachesAreHeldToTheirStep) {
   const auto passes = [](const char* family, int64_t bits) {
-    CaseSpec spec{family, {{"layers", 1}, {"sequences", 2}, {"kv_heads", 2}, {"group", 2},
-                           {"head_dim", 64}, {"prompt", 40}, {"steps", 4}}, 9};
+    CaseSpec spec{family,
+                  {{"layers", 1},
+                   {"sequences", 2},
+                   {"kv_heads", 2},
+                   {"group", 2},
+                   {"head_dim", 64},
+                   {"prompt", 40},
+                   {"steps", 4}},
+                  9};
     const Case asked = task().build(spec);
     Case changed = asked;
     changed.calls[0].scalars[5] = bits;
@@ -341,7 +381,9 @@ TEST(KvCacheGate, ASecondOracleAgrees) {
       const Call& attend = c.calls[i + 1];
       if (append.function != "kv_cache_append") continue;
       if (attend.function != "kv_cache_attend") break;
-      const auto integer = [](const Call& call, size_t s) { return std::get<int64_t>(call.scalars[s]); };
+      const auto integer = [](const Call& call, size_t s) {
+        return std::get<int64_t>(call.scalars[s]);
+      };
       const int64_t kv_heads = append.inputs[2].shape[1];
       const int64_t dim = append.inputs[2].shape[2];
       const int64_t heads = integer(attend, 3);
@@ -351,11 +393,17 @@ TEST(KvCacheGate, ASecondOracleAgrees) {
       std::vector<double> out(q.size());
       int64_t done = 0;
       for (const int32_t tokens : as_i32(append.inputs[1])) {
-        oracle::cached_attention<double>(
-            {.length = tokens, .queries = tokens, .query_heads = heads, .kv_heads = kv_heads,
-             .k_dim = dim, .v_dim = dim, .query = q.data() + done * heads * dim,
-             .keys = k.data() + done * kv_heads * dim, .values = v.data() + done * kv_heads * dim,
-             .scale = std::get<double>(attend.scalars[4]), .output = out.data() + done * heads * dim});
+        oracle::cached_attention<double>({.length = tokens,
+                                          .queries = tokens,
+                                          .query_heads = heads,
+                                          .kv_heads = kv_heads,
+                                          .k_dim = dim,
+                                          .v_dim = dim,
+                                          .query = q.data() + done * heads * dim,
+                                          .keys = k.data() + done * kv_heads * dim,
+                                          .values = v.data() + done * kv_heads * dim,
+                                          .scale = std::get<double>(attend.scalars[4]),
+                                          .output = out.data() + done * heads * dim});
         done += tokens;
       }
       SCOPED_TRACE(format_spec(spec));

@@ -1,5 +1,7 @@
 // The gate of the task: honest implementations of many styles pass every case that can make a
 // verdict, wrong and lower-precision ones do not, and a second oracle agrees with the first.
+#include "judge/tasks/layer_norm_backward/layer_norm.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -9,7 +11,6 @@
 
 #include "judge/generate.h"
 #include "judge/tasks/gate_test_support.h"
-#include "judge/tasks/layer_norm_backward/layer_norm.h"
 #include "oracle/layer_norm.h"
 #include "touchstone/core/half.h"
 
@@ -18,7 +19,8 @@ namespace {
 
 using layer_norm::Problem;
 
-// ---- ways to add up ------------------------------------------------------------------------------
+// ---- ways to add up
+// ------------------------------------------------------------------------------
 
 using Terms = std::function<float(int64_t)>;
 using Sum = float (*)(int64_t, const Terms&);
@@ -66,13 +68,31 @@ float wide(int64_t n, const Terms& term) {
   return static_cast<float>(sum);
 }
 
-// ---- ways to normalise ---------------------------------------------------------------------------
+// ---- ways to normalise
+// ---------------------------------------------------------------------------
 
 enum class Variance { two_pass, welford, of_squares };
 enum class Fault {
-  none, unbiased, no_eps, eps_outside, no_gamma, no_beta, skip_tail, no_mean_term, no_variance_term,
-  sign, first_row_only, dgamma_of_one_row, dgamma_without_xhat, neighbour_statistics, shared_cache,
-  nan_to_zero, bf16_cache, half_sum, added_up, stale_rows
+  none,
+  unbiased,
+  no_eps,
+  eps_outside,
+  no_gamma,
+  no_beta,
+  skip_tail,
+  no_mean_term,
+  no_variance_term,
+  sign,
+  first_row_only,
+  dgamma_of_one_row,
+  dgamma_without_xhat,
+  neighbour_statistics,
+  shared_cache,
+  nan_to_zero,
+  bf16_cache,
+  half_sum,
+  added_up,
+  stale_rows
 };
 
 struct Style {
@@ -130,7 +150,8 @@ void forward(const Style& style, const Problem& p, std::vector<Statistics>& cach
   for (int64_t row = 0; row < p.rows; ++row) {
     const float* x = p.x.data() + row * p.cols;
     Statistics s = statistics(style, p, x);
-    if (style.fault == Fault::neighbour_statistics && row > 0) s = cache[static_cast<size_t>(row - 1)];
+    if (style.fault == Fault::neighbour_statistics && row > 0)
+      s = cache[static_cast<size_t>(row - 1)];
     if (style.fault == Fault::nan_to_zero && std::isnan(s.rstd)) s = {0, 0};
     cache[static_cast<size_t>(row)] = s;
     if (style.fault == Fault::bf16_cache) {
@@ -154,7 +175,8 @@ void forward(const Style& style, const Problem& p, std::vector<Statistics>& cach
   }
 }
 
-void backward_row(const Style& style, const Problem& p, const Statistics& s, int64_t row, float* dx) {
+void backward_row(const Style& style, const Problem& p, const Statistics& s, int64_t row,
+                  float* dx) {
   const float* x = p.x.data() + row * p.cols;
   const float* dy = p.dy.data() + row * p.cols;
   const auto n = static_cast<float>(p.cols);
@@ -186,10 +208,10 @@ void backward(const Style& style, const Problem& p, const std::vector<Statistics
   for (int64_t row = 0; row < p.rows; ++row) {
     if (style.fault == Fault::first_row_only && row > 0) break;
     if (style.fault == Fault::stale_rows && row % 16 == 15) continue;
-    backward_row(style, p, cache[static_cast<size_t>(row)], row,
-                 dx.data() + row * p.cols);
+    backward_row(style, p, cache[static_cast<size_t>(row)], row, dx.data() + row * p.cols);
   }
-  const int64_t rows = style.fault == Fault::dgamma_of_one_row ? std::min<int64_t>(1, p.rows) : p.rows;
+  const int64_t rows =
+      style.fault == Fault::dgamma_of_one_row ? std::min<int64_t>(1, p.rows) : p.rows;
   for (int64_t j = 0; j < p.cols; ++j) {
     const auto dy = [&](int64_t i) { return p.dy[static_cast<size_t>(i * p.cols + j)]; };
     const auto xhat = [&](int64_t i) {
@@ -208,9 +230,13 @@ Problem problem_of(const Call& forward, const Call& backward) {
   const auto floats = [](const InputTensor& t) {
     return std::vector<float>(as_f32(t).begin(), as_f32(t).end());
   };
-  return {std::get<int64_t>(forward.scalars[0]), std::get<int64_t>(forward.scalars[1]),
-          static_cast<float>(std::get<double>(forward.scalars[2])), floats(forward.inputs[0]),
-          floats(forward.inputs[1]), floats(forward.inputs[2]), floats(backward.inputs[0])};
+  return {std::get<int64_t>(forward.scalars[0]),
+          std::get<int64_t>(forward.scalars[1]),
+          static_cast<float>(std::get<double>(forward.scalars[2])),
+          floats(forward.inputs[0]),
+          floats(forward.inputs[1]),
+          floats(forward.inputs[2]),
+          floats(backward.inputs[0])};
 }
 
 std::vector<Reply> run(const Style& style, const Case& c) {
@@ -311,11 +337,21 @@ TEST(LayerNormGate, ASecondOracleAgrees) {
     const std::vector<double> beta(p.beta.begin(), p.beta.end());
     std::vector<double> y(x.size()), dx(x.size()), dgamma(gamma.size()), dbeta(gamma.size());
     const auto eps = static_cast<double>(p.eps);
-    oracle::layer_norm_forward<double>({.rows = p.rows, .cols = p.cols, .eps = eps, .x = x.data(),
-                                        .gamma = gamma.data(), .beta = beta.data(), .y = y.data()});
-    oracle::layer_norm_backward_projection({.rows = p.rows, .cols = p.cols, .eps = eps,
-                                            .dy = dy.data(), .h = x.data(), .gamma = gamma.data(),
-                                            .dx = dx.data(), .dgamma = dgamma.data(),
+    oracle::layer_norm_forward<double>({.rows = p.rows,
+                                        .cols = p.cols,
+                                        .eps = eps,
+                                        .x = x.data(),
+                                        .gamma = gamma.data(),
+                                        .beta = beta.data(),
+                                        .y = y.data()});
+    oracle::layer_norm_backward_projection({.rows = p.rows,
+                                            .cols = p.cols,
+                                            .eps = eps,
+                                            .dy = dy.data(),
+                                            .h = x.data(),
+                                            .gamma = gamma.data(),
+                                            .dx = dx.data(),
+                                            .dgamma = dgamma.data(),
                                             .dbeta = dbeta.data()});
     SCOPED_TRACE(format_spec(spec));
     gate::expect_agrees(a.y, y);
@@ -328,9 +364,9 @@ TEST(LayerNormGate, ASecondOracleAgrees) {
 TEST(LayerNormGate, RelationsHoldAndBite) {
   gate::expect_relations(task(), contender({.name = "", .sum = lanes}));
   // Statistics of the row before: rows depend on their neighbours.
-  EXPECT_FALSE(gate::broken_relations(
-                   task(), contender({.name = "", .fault = Fault::neighbour_statistics}))
-                   .empty());
+  EXPECT_FALSE(
+      gate::broken_relations(task(), contender({.name = "", .fault = Fault::neighbour_statistics}))
+          .empty());
 }
 
 }  // namespace

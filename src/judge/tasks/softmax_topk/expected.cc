@@ -105,8 +105,7 @@ Row analyse_row(std::span<const float> logits, int64_t k, const Tolerance& t) {
     if (e < 8 * rounding) lost += std::min(e, rounding);
   }
   const double log_sum = std::log(row.sum);
-  double units = 4 + growth_of(t.growth, static_cast<int64_t>(logits.size())) +
-                 distances / row.sum;
+  double units = 4 + growth_of(t.growth, static_cast<int64_t>(logits.size())) + distances / row.sum;
   // exp(v - (max + log sum)) rounds the parenthesis; with a large maximum this costs digits.
   if (!t.stable) units += std::min(std::fabs(row.largest) + log_sum, 1e4);
   row.common_error = t.factor * kUnit * units + 1.5 * lost / row.sum;
@@ -116,8 +115,7 @@ Row analyse_row(std::span<const float> logits, int64_t k, const Tolerance& t) {
 
 void check_row(const Problem& p, int64_t r, std::span<const float> probabilities,
                std::span<const int32_t> indices, const Tolerance& t, RowErrors& errors) {
-  const std::span<const float> logits(p.logits.data() + r * p.vocab,
-                                      static_cast<size_t>(p.vocab));
+  const std::span<const float> logits(p.logits.data() + r * p.vocab, static_cast<size_t>(p.vocab));
   const Row row = analyse_row(logits, p.k, t);
   std::unordered_set<int32_t> seen;
   for (int64_t j = 0; j < p.k; ++j) {

@@ -1,5 +1,7 @@
 // The gate of the task: honest implementations of many styles pass every case that can make a
 // verdict, wrong and lower-precision ones do not, and a second oracle agrees with the first.
+#include "judge/tasks/softmax_topk/softmax_topk.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 
 #include "judge/generate.h"
 #include "judge/tasks/gate_test_support.h"
-#include "judge/tasks/softmax_topk/softmax_topk.h"
 #include "oracle/softmax_topk.h"
 #include "touchstone/core/half.h"
 
@@ -25,9 +26,24 @@ enum class Exponential { plain, base_two, log_sum };
 enum class Select { sort_logits, sort_probabilities, heap, repeated_maximum };
 enum class Total { running, lanes, online, online_blocks, wide };
 enum class Fault {
-  none, no_maximum, over_kept, drop_tile, at_most_32, index_by_value, off_by_one, unsorted,
-  nan_to_zero, masked_nan, bf16_logits, first_rows, lanes_dropped, capacity, ascending, sample_prefix,
-  shared_maximum, rescale_inverted
+  none,
+  no_maximum,
+  over_kept,
+  drop_tile,
+  at_most_32,
+  index_by_value,
+  off_by_one,
+  unsorted,
+  nan_to_zero,
+  masked_nan,
+  bf16_logits,
+  first_rows,
+  lanes_dropped,
+  capacity,
+  ascending,
+  sample_prefix,
+  shared_maximum,
+  rescale_inverted
 };
 
 struct Style {
@@ -167,10 +183,11 @@ void run_row(const Style& style, const Softmax& s, const float* v, int64_t n, in
     } else {
       out = exponential(style, v[i] - s.largest) / s.sum;
     }
-    if (std::isnan(s.sum)) out = s.largest == -kInfinity && style.fault != Fault::masked_nan &&
-                                         std::none_of(v, v + n, [](float x) { return std::isnan(x); })
-                                     ? 0
-                                     : kNan;
+    if (std::isnan(s.sum))
+      out = s.largest == -kInfinity && style.fault != Fault::masked_nan &&
+                    std::none_of(v, v + n, [](float x) { return std::isnan(x); })
+                ? 0
+                : kNan;
   }
   const bool by_logits = style.select != Select::sort_probabilities;
   const std::vector<int32_t> order =
@@ -282,8 +299,11 @@ TEST(SoftmaxTopkGate, ASecondOracleAgrees) {
     SCOPED_TRACE(format_spec(spec));
     for (int64_t r = 0; r < p.rows; ++r) {
       const oracle::SoftmaxTopkRow second =
-          oracle::softmax_topk_row({.rows = p.rows, .vocabulary = p.vocab, .k = p.k,
-                                    .logits = logits.data(), .temperature = temperature.data()},
+          oracle::softmax_topk_row({.rows = p.rows,
+                                    .vocabulary = p.vocab,
+                                    .k = p.k,
+                                    .logits = logits.data(),
+                                    .temperature = temperature.data()},
                                    r);
       const softmax_topk::Row first = softmax_topk::analyse_row(
           {p.logits.data() + r * p.vocab, static_cast<size_t>(p.vocab)}, p.k, {});
@@ -305,7 +325,8 @@ TEST(SoftmaxTopkGate, RelationsHoldAndBite) {
           .empty());
 }
 
-// ---- ties ----------------------------------------------------------------------------------------
+// ---- ties
+// ----------------------------------------------------------------------------------------
 
 CaseCheck check_indices(std::vector<float> logits, std::vector<int32_t> indices) {
   const CaseSpec spec{"nominal", {{"rows", 1}, {"vocab", 4}, {"k", 2}}, 1};
@@ -314,8 +335,9 @@ CaseCheck check_indices(std::vector<float> logits, std::vector<int32_t> indices)
   const softmax_topk::Row row = softmax_topk::analyse_row(logits, 2, {});
   std::vector<float> p;
   for (const int32_t i : indices) {
-    p.push_back(i < 0 || i > 3 ? 0.25F
-                               : static_cast<float>(row.probability(logits[static_cast<size_t>(i)])));
+    p.push_back(i < 0 || i > 3
+                    ? 0.25F
+                    : static_cast<float>(row.probability(logits[static_cast<size_t>(i)])));
   }
   Reply reply;
   reply.ending = Ending::ok;
