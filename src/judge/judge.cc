@@ -21,11 +21,6 @@
 namespace touchstone::judge {
 namespace {
 
-uint64_t drawn_seed() {
-  std::random_device device;
-  return static_cast<uint64_t>(device()) << 32 | device();
-}
-
 // What is committed to names the task as well, so that one seed cannot stand for another's.
 std::string commitment(uint64_t seed, const TaskCard& card) {
   return sha256(fmt::format("touchstone:{}:{}:{}", card.id, card.version, seed));
@@ -47,6 +42,18 @@ std::string source_hash(const Contender& contender) {
     all += fmt::format("{}\n{}\n{}\n", file.string(), text.size(), text);
   }
   return sha256(all);
+}
+
+// A path by which the contender is found again from here, short where it can be.
+std::string given_path(const Contender& contender) {
+  std::filesystem::path path = contender.folder;
+  const bool folder = std::filesystem::exists(path / "contender.json") ||
+                      contender.binding.sources.size() != 1 || !contender.binding.adapter.empty();
+  if (!folder) path /= contender.binding.sources.front();
+  std::error_code error;
+  const std::filesystem::path near = std::filesystem::relative(path, error);
+  if (error || near.empty() || near.begin()->string() == "..") return path.string();
+  return near.string();
 }
 
 std::map<std::string, std::string> this_machine() {
@@ -75,24 +82,38 @@ void examine_built(Session& session, const Plan& plan) {
                                            started.detail);
     return;
   }
+  const JudgeOptions& options = session.options;
+  const auto right = [&] {
+    const auto good = [](const CaseRecord& c) { return c.check.passed || !c.gates; };
+    return session.record.findings.empty() && std::ranges::all_of(session.record.cases, good) &&
+           std::ranges::all_of(session.record.relations, good);
+  };
   run_cases(session, plan);
-  run_relations(session, plan);
+  if (right() || !options.brief) run_relations(session, plan);
   settle_probes(session);
+  if (options.brief) {
+    if (right()) look_for_caches(session);
+    if (right()) look_for_leaks(session);
+    return;
+  }
   control_precision(session, plan);
-  // What already failed is not looked at for finer faults.
-  const bool right =
-      session.record.findings.empty() &&
-      std::ranges::all_of(session.record.cases,
-                          [](const CaseRecord& c) { return c.check.passed || !c.gates; });
   const bool alive = session.stage.deaths() == 0;
   if (alive) run_sanitized(session, plan);
-  if (right) look_for_caches(session);
+  // What already failed is not looked at for finer faults.
+  if (right()) look_for_caches(session);
   if (alive) climb_memory(session, plan);
-  if (right) look_for_leaks(session, plan);
+  if (right()) look_for_leaks(session);
   find_witnesses(session);
+  look_for_dead_code(session);
+  run_own_tests(session);
 }
 
 }  // namespace
+
+uint64_t drawn_seed() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
 
 WorkFolder::WorkFolder() {
   std::string pattern = (std::filesystem::temp_directory_path() / "touchstone-XXXXXX").string();
@@ -130,13 +151,13 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   record.task = task.card().id;
   record.task_version = task.card().version;
   record.contender = contender.name;
-  record.path = contender.folder.string();
+  record.path = given_path(contender);
   record.language = name_of(contender.language);
   record.binding = contender.binding;
   record.weights = task.card().weights;
   record.small = options.small;
   record.machine = this_machine();
-  record.seed = options.seed.value_or(drawn_seed());
+  record.seed = options.seed.has_value() ? *options.seed : drawn_seed();
   record.seed_commitment = commitment(record.seed, task.card());
   if (options.committed) options.committed(record.seed_commitment);
   const Plan plan = task.plan(record.seed, options.small);
@@ -146,7 +167,10 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   if (options.progress) {
     options.progress(fmt::format("{}: {}: building", task.card().id, contender.name));
   }
-  record.build = build_contender(contender, task, examination.work->path(), record.sandbox);
+  record.build = options.built != nullptr
+                     ? *options.built
+                     : build_contender(contender, task, examination.work->path(), record.sandbox,
+                                       options.sanitize && !options.brief);
   fill_facts(record);
   if (record.build.built) {
     Session session{contender, task, options, record,
@@ -173,11 +197,11 @@ std::vector<Record> judge_all(std::span<const Contender> contenders, const Task&
     other.contender = peer;
     other.work = std::make_shared<WorkFolder>();
     other.record.contender = peer.name;
-    other.record.build = build_contender(peer, task, other.work->path(), sandbox);
+    other.record.build = build_contender(peer, task, other.work->path(), sandbox, false);
     other.record.verdict = Verdict::pass;
     if (other.record.build.built) others.push_back(std::move(other));
   }
-  measure_speeds(task, examined, others, options);
+  if (options.speed) measure_speeds(task, examined, others, options);
   std::vector<Record> records;
   for (Examination& examination : examined) {
     apply_scores(examination.record);
@@ -196,7 +220,7 @@ Replay replay(const Contender& contender, const Task& task, const CaseSpec& spec
   result.asked = task.build(spec);
   const WorkFolder work;
   const Sandbox sandbox = probe_sandbox(options.sandbox);
-  const BuildResult build = build_contender(contender, task, work.path(), sandbox);
+  const BuildResult build = build_contender(contender, task, work.path(), sandbox, false);
   if (!build.built) {
     result.build_log = build.log.empty() ? "does not build" : build.log;
     return result;
