@@ -39,6 +39,7 @@ struct JudgeVerbOptions {
   bool no_sandbox = false;
   bool no_speed = false;
   bool alone = false;
+  bool timing_only = false;
 };
 
 void write_file(const std::string& path, const std::string& text) {
@@ -74,6 +75,7 @@ judge::JudgeOptions judge_options(const JudgeVerbOptions& options, Progress& pro
   result.sandbox = !options.no_sandbox;
   result.seed = options.seed;
   result.speed = !options.no_speed;
+  result.timing_only = options.timing_only;
   result.progress = [&progress](std::string_view what) { progress.show(what); };
   return result;
 }
@@ -212,6 +214,7 @@ void add_duel(CLI::App& app, int& exit_code) {
   verb->add_option("first", options->first, "A contender")->required();
   verb->add_option("second", options->second, "Another")->required();
   add_common(verb, options->judge);
+  verb->add_flag("--timing-only", options->judge.timing_only, "Take both for right, only time them");
   verb->callback([options, &exit_code] { exit_code = run_duel(*options); });
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostDeaths = 4;
 constexpr int kMostHangs = 2;
 // Cases must leave time for the rest of a judgement.
-constexpr double kCaseSeconds = 40.0;
+constexpr double kCaseSeconds = 120.0;
 constexpr int kMostSanitized = 24;
 constexpr double kSanitizedSeconds = 6.0;
 constexpr int kMostWitnesses = 3;

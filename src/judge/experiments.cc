@@ -164,14 +164,16 @@ void climb_memory(Session& session, const Plan& plan) {
     session.stage.restart();  // what an earlier case left in the allocator would hide this one's
     Child* child = session.stage.child();
     if (child == nullptr) return;
-    const std::vector<Reply> replies = child->run(c, Placement::end_flush, session.random());
-    if (ending_of(replies) != Ending::ok) return;
     // What one call left behind is there in the next: the peak is over the whole session.
+    const int64_t before = child->held_bytes();
     int64_t state = 0;
     int64_t peak = 0;
-    for (const Reply& reply : replies) {
+    for (const Call& call : c.calls) {
+      const int64_t kept = child->held_bytes() - before;
+      const Reply reply = child->call(call, Placement::end_flush, session.random());
+      if (reply.ending != Ending::ok && reply.ending != Ending::refused) return;
       state = std::max(state, reply.state_bytes);
-      peak = std::max(peak, reply.peak_extra_bytes);
+      peak = std::max(peak, std::max<int64_t>(0, kept) + reply.peak_extra_bytes);
     }
     MemoryPoint point;
     point.n = spec.parameters.at(memory.parameter);

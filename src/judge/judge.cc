@@ -74,6 +74,24 @@ void fill_facts(Record& record) {
   }
 }
 
+// Enough to be timed. That the timed answers are right is checked there.
+Examination only_built(const Contender& contender, const Task& task, const JudgeOptions& options) {
+  Examination examination;
+  examination.contender = contender;
+  examination.work = std::make_shared<WorkFolder>();
+  Record& record = examination.record;
+  record.task = task.card().id;
+  record.contender = contender.name;
+  record.language = name_of(contender.language);
+  record.machine = this_machine();
+  record.weights = task.card().weights;
+  record.sandbox = probe_sandbox(options.sandbox);
+  record.build =
+      build_contender(contender, task, examination.work->path(), record.sandbox, false);
+  record.verdict = record.build.built ? Verdict::pass : Verdict::nobuild;
+  return examination;
+}
+
 void examine_built(Session& session, const Plan& plan) {
   if (session.stage.child() == nullptr) {
     const Reply& started = session.stage.started();
@@ -187,18 +205,12 @@ std::vector<Record> judge_all(std::span<const Contender> contenders, const Task&
                               const JudgeOptions& options, std::span<const Contender> peers) {
   std::vector<Examination> examined;
   for (const Contender& contender : contenders) {
-    examined.push_back(examine(contender, task, options));
+    examined.push_back(options.timing_only ? only_built(contender, task, options)
+                                           : examine(contender, task, options));
   }
-  // Peers are only timed; that their timed answers are right is checked there.
   std::vector<Examination> others;
-  const Sandbox sandbox = probe_sandbox(options.sandbox);
   for (const Contender& peer : peers) {
-    Examination other;
-    other.contender = peer;
-    other.work = std::make_shared<WorkFolder>();
-    other.record.contender = peer.name;
-    other.record.build = build_contender(peer, task, other.work->path(), sandbox, false);
-    other.record.verdict = Verdict::pass;
+    Examination other = only_built(peer, task, options);
     if (other.record.build.built) others.push_back(std::move(other));
   }
   if (options.speed) measure_speeds(task, examined, others, options);

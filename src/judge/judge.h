@@ -25,6 +25,7 @@ struct JudgeOptions {
   bool shrink = true;            // look for the smallest case that fails
   bool sanitize = true;          // a subset of the cases under ASan and UBSan
   bool speed = true;             // judge_all measures; examine never does
+  bool timing_only = false;      // judge_all takes all contenders for right and only measures
   // Only the verdict is wanted: the first gating failure ends the examination, and what costs time
   // but never a verdict is left out.
   bool brief = false;
