@@ -121,7 +121,8 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
       told = commitment;
       say(fmt::format("{}: seed committed to, SHA-256 {}", field.task->card().id, commitment));
     };
-    if (!judging.seed.has_value()) judging.seed = judge::drawn_seed();
+    // One seed for all contenders of a task, and none that was told before.
+    judging.seed = options.seed.has_value() ? *options.seed : judge::drawn_seed();
     std::vector<judge::Record> judged =
         judge::judge_all(field.contenders, *field.task, judging, field.peers);
     say(fmt::format("{}: seed was {}", field.task->card().id, *judging.seed));

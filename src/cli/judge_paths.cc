@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <system_error>
 
 #include "touchstone/core/error.h"
@@ -28,10 +30,14 @@ std::vector<fs::path> folders_in(const fs::path& folder) {
   return found;
 }
 
+// A file, or a folder with code in it; else it may be a folder of contenders.
 bool is_one(const fs::path& path) {
   if (!fs::is_directory(path) || fs::exists(path / "contender.json")) return true;
+  constexpr std::array<std::string_view, 7> kCode = {".c",  ".cc", ".cpp", ".cxx",
+                                                     ".cu", ".so", ".py"};
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (entry.is_regular_file()) return true;
+    const std::string extension = entry.path().extension().string();
+    if (entry.is_regular_file() && std::ranges::find(kCode, extension) != kCode.end()) return true;
   }
   return false;
 }

@@ -115,15 +115,16 @@ void examine_built(Session& session, const Plan& plan) {
     return;
   }
   control_precision(session, plan);
-  const bool alive = session.stage.deaths() == 0;
-  if (alive) run_sanitized(session, plan);
+  if (session.stage.deaths() == 0) run_sanitized(session, plan);
   // What already failed is not looked at for finer faults.
-  if (right()) look_for_caches(session);
-  if (alive) climb_memory(session, plan);
-  if (right()) look_for_leaks(session);
+  if (right()) {
+    look_for_caches(session);
+    climb_memory(session, plan);
+    look_for_leaks(session);
+    look_for_dead_code(session);
+    run_own_tests(session);
+  }
   find_witnesses(session);
-  look_for_dead_code(session);
-  run_own_tests(session);
 }
 
 }  // namespace
