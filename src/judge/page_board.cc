@@ -1,5 +1,6 @@
 // The board and the matrix of grades.
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "fmt/format.h"
@@ -126,6 +127,12 @@ std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
       if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
   }
+  // Those that took part in most come first.
+  std::ranges::stable_sort(names, std::greater<>(), [&](const std::string& name) {
+    return std::ranges::count_if(tasks, [&](const std::vector<Record>& records) {
+      return std::ranges::find(records, name, &Record::contender) != records.end();
+    });
+  });
   std::string html =
       "<h2 id=\"matrix\">Grades</h2>\n<p class=\"soft\">All contenders over all tasks: overall score "
       "and verdict.</p>\n<div class=\"scroll\"><table class=\"matrix\"><thead><tr><th></th>";
@@ -142,8 +149,9 @@ std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
         continue;
       }
       const auto overall = record->scores.find("overall");
+      const bool graded = overall != record->scores.end() && overall->second.value.has_value();
       html += fmt::format("<td><span class=\"big\">{}</span>{}</td>",
-                          overall == record->scores.end() ? "" : score_words(overall->second),
+                          graded ? score_words(overall->second) : "",
                           verdict_badge(record->verdict));
     }
     html += "</tr>\n";
