@@ -46,8 +46,9 @@ bool is_one(const fs::path& path) {
 fs::path bundled_root() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  for (const fs::path& place : {program.parent_path() / "contenders",
-                                program.parent_path().parent_path() / "share/touchstone/contenders"}) {
+  for (const fs::path& place :
+       {program.parent_path() / "contenders",
+        program.parent_path().parent_path() / "share/touchstone/contenders"}) {
     if (fs::is_directory(place, error)) return place;
   }
   return {};
@@ -80,7 +81,8 @@ class Finder {
         any = true;
       }
     }
-    if (!any) throw InvalidArgument(fmt::format("judge: {}: no contender in this folder", path.string()));
+    if (!any)
+      throw InvalidArgument(fmt::format("judge: {}: no contender in this folder", path.string()));
   }
 
   std::vector<Field> take() {
@@ -106,7 +108,8 @@ class Finder {
 
 void require(const std::string& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) throw InvalidArgument(fmt::format("judge: {}: no such file or folder", path));
+  if (!fs::exists(path, error))
+    throw InvalidArgument(fmt::format("judge: {}: no such file or folder", path));
 }
 
 // Bundled contenders that say of themselves that others may be measured against them.
@@ -118,9 +121,8 @@ void add_peers(Field& field) {
     // Peers say so in a file; what has none is not read, so that its faults stay its own.
     if (!fs::exists(path / "contender.json")) continue;
     const judge::Contender peer = judge::read_contender(path, *field.task);
-    const bool known = std::ranges::any_of(field.contenders, [&](const judge::Contender& c) {
-      return c.name == peer.name;
-    });
+    const bool known = std::ranges::any_of(
+        field.contenders, [&](const judge::Contender& c) { return c.name == peer.name; });
     if (peer.peer && !known) field.peers.push_back(peer);
   }
 }
@@ -150,7 +152,8 @@ std::vector<Field> find_contenders(const std::vector<std::string>& paths, const 
   Finder finder(task);
   if (paths.empty()) {
     const fs::path root = bundled_root();
-    if (root.empty()) throw InvalidArgument("judge: a path is required: no contenders came with this program");
+    if (root.empty())
+      throw InvalidArgument("judge: a path is required: no contenders came with this program");
     finder.add(root);
   }
   for (const std::string& path : paths) {

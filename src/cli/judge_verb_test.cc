@@ -18,7 +18,8 @@ class JudgeVerb : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::path(testing::TempDir()) /
-              ("judge_verb_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+              ("judge_verb_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }
@@ -63,7 +64,8 @@ TEST_F(JudgeVerb, wrong_usage_is_no_verdict) {
   const std::string file = write("a.c", kFirstK);
   for (const std::string& arguments :
        {std::string("judge /no/such/place --task softmax_topk"), "judge " + file,
-        "judge " + file + " --task softmax_topkk", "judge " + file + " --task softmax_topk --replay x",
+        "judge " + file + " --task softmax_topkk",
+        "judge " + file + " --task softmax_topk --replay x",
         "duel " + file + " --task softmax_topk", std::string("judge --replay nominal::1")}) {
     const test::ShellResult result = touchstone(arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.out;
@@ -93,9 +95,9 @@ TEST_F(JudgeVerb, a_wrong_one_is_shrunk_replayed_and_reported) {
   const std::string file = write("first_k.c", kFirstK);
   const std::string json = (folder_ / "r.json").string();
   const std::string html = (folder_ / "r.html").string();
-  const test::ShellResult result = touchstone("judge " + file +
-                                              " --task softmax_topk --small --no-speed --json " +
-                                              json + " --html " + html);
+  const test::ShellResult result =
+      touchstone("judge " + file + " --task softmax_topk --small --no-speed --json " + json +
+                 " --html " + html);
   EXPECT_EQ(result.exit_code, 1) << result.out;
   const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
   ASSERT_EQ(records.size(), 1U);
@@ -133,8 +135,7 @@ TEST_F(JudgeVerb, duel_names_who_passes) {
   const test::ShellResult result =
       touchstone("duel " + naive + " " + file + " --task softmax_topk --small");
   EXPECT_EQ(result.exit_code, 1) << result.out;
-  EXPECT_NE(result.out.find("naive passes, first_k does not"), std::string::npos)
-      << result.out;
+  EXPECT_NE(result.out.find("naive passes, first_k does not"), std::string::npos) << result.out;
 }
 
 }  // namespace

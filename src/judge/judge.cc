@@ -86,8 +86,7 @@ Examination only_built(const Contender& contender, const Task& task, const Judge
   record.machine = this_machine();
   record.weights = task.card().weights;
   record.sandbox = probe_sandbox(options.sandbox);
-  record.build =
-      build_contender(contender, task, examination.work->path(), record.sandbox, false);
+  record.build = build_contender(contender, task, examination.work->path(), record.sandbox, false);
   record.verdict = record.build.built ? Verdict::pass : Verdict::nobuild;
   return examination;
 }
@@ -96,8 +95,8 @@ void examine_built(Session& session, const Plan& plan) {
   if (session.stage.child() == nullptr) {
     const Reply& started = session.stage.started();
     session.record.build.built = false;
-    session.record.build.log = fmt::format("does not load: {}: {}", name_of(started.ending),
-                                           started.detail);
+    session.record.build.log =
+        fmt::format("does not load: {}: {}", name_of(started.ending), started.detail);
     return;
   }
   const JudgeOptions& options = session.options;
@@ -147,18 +146,22 @@ WorkFolder::~WorkFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec) {
+std::string judge_command(std::string_view path, std::string_view task) {
   // Single quotes keep a shell from reading anything into either.
   const auto quoted = [](std::string_view text) {
-    const bool plain = text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                              "0123456789_./-") == std::string_view::npos;
+    const bool plain = text.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                           "0123456789_./-") == std::string_view::npos;
     if (plain && !text.empty()) return std::string(text);
     std::string result = "'";
     for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return result + "'";
   };
-  return fmt::format("touchstone judge {} --task {} --replay '{}'", quoted(path), task,
-                     format_spec(spec));
+  return fmt::format("touchstone judge {} --task {}", quoted(path), task);
+}
+
+std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec) {
+  return fmt::format("{} --replay '{}'", judge_command(path, task), format_spec(spec));
 }
 
 Examination examine(const Contender& contender, const Task& task, const JudgeOptions& options) {
@@ -192,7 +195,10 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
                                        options.sanitize && !options.brief);
   fill_facts(record);
   if (record.build.built) {
-    Session session{contender, task, options, record,
+    Session session{contender,
+                    task,
+                    options,
+                    record,
                     Stage(contender, record.build, task, record.sandbox, options.limits),
                     std::mt19937_64(record.seed ^ 0x9e3779b97f4a7c15U)};
     examine_built(session, plan);

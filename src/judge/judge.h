@@ -77,7 +77,8 @@ struct Replay {
 Replay replay(const Contender& contender, const Task& task, const CaseSpec& spec,
               const JudgeOptions& options);
 
-// The command that shows a case again.
+// The command that judges a contender, and the one that shows a case again.
+std::string judge_command(std::string_view path, std::string_view task);
 std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec);
 
 }  // namespace touchstone::judge

@@ -104,9 +104,10 @@ std::string page_board(const std::vector<std::vector<Record>>& tasks) {
                         html_escaped(first.task), first.task_version,
                         first.small ? ", short form" : "");
     const std::vector<std::string> columns = tested_dimensions(records);
-    html += "<table class=\"board\"><colgroup><col class=\"rank\"><col class=\"who\">"
-            "<col class=\"verdict\"></colgroup><thead><tr><th class=\"num\">#</th>"
-            "<th>contender</th><th>verdict</th><th>overall</th>";
+    html +=
+        "<table class=\"board\"><colgroup><col class=\"rank\"><col class=\"who\">"
+        "<col class=\"verdict\"></colgroup><thead><tr><th class=\"num\">#</th>"
+        "<th>contender</th><th>verdict</th><th>overall</th>";
     for (const std::string& dimension : columns) {
       html += fmt::format("<th title=\"{}\">{}</th>", dimension_title(dimension),
                           dimension_short(dimension));
@@ -134,7 +135,8 @@ std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
     });
   });
   std::string html =
-      "<h2 id=\"matrix\">Grades</h2>\n<p class=\"soft\">All contenders over all tasks: overall score "
+      "<h2 id=\"matrix\">Grades</h2>\n<p class=\"soft\">All contenders over all tasks: overall "
+      "score "
       "and verdict.</p>\n<div class=\"scroll\"><table class=\"matrix\"><thead><tr><th></th>";
   for (const std::vector<Record>& records : tasks) {
     html += fmt::format("<th>{}</th>", html_escaped(records.front().task));
@@ -150,9 +152,9 @@ std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
       }
       const auto overall = record->scores.find("overall");
       const bool graded = overall != record->scores.end() && overall->second.value.has_value();
-      html += fmt::format("<td><span class=\"big\">{}</span>{}</td>",
-                          graded ? score_words(overall->second) : "",
-                          verdict_badge(record->verdict));
+      html +=
+          fmt::format("<td><span class=\"big\">{}</span>{}</td>",
+                      graded ? score_words(overall->second) : "", verdict_badge(record->verdict));
     }
     html += "</tr>\n";
   }
