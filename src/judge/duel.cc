@@ -162,6 +162,11 @@ std::string conclusion(const Record& a, const Record& b) {
   if (first == all) return fmt::format("{}, under every weighting that was tried.", a.contender);
   if (second == all) return fmt::format("{}, under every weighting that was tried.", b.contender);
   if (first == 0 && second == 0) return "A tie, under every weighting that was tried.";
+  if (first == 0 || second == 0) {
+    return fmt::format("{}, ahead under {:.0f} % of the weightings and level in the others.",
+                       second == 0 ? a.contender : b.contender,
+                       100.0 * std::max(first, second) / all);
+  }
   // The dimension that pulls hardest apart is what the reader must weigh.
   std::string decider;
   double pull = 0.0;

@@ -124,6 +124,8 @@ footer { margin-top: 72px; padding-top: 16px; border-top: 1px solid var(--line);
   .inside { padding-left: 0; }
   .duel .evidence, .duel th:nth-child(4) { display: none; }
   .scroll { overflow-x: auto; }
+  .scroll table { min-width: 620px; }
+  .scroll .matrix { min-width: 0; }
 }
 @media print {
   :root { --paper: #fff; --ink: #000; --soft: #444; --line: #ccc; --wash: #f6f6f6; }
