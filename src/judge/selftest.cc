@@ -62,8 +62,7 @@ class Workshop {
  public:
   explicit Workshop(const Sandbox& sandbox) : sandbox_(sandbox) {}
 
-  const BuildResult& build(const Contender& contender, const CorpusEntry& entry,
-                           const Task& task) {
+  const BuildResult& build(const Contender& contender, const CorpusEntry& entry, const Task& task) {
     Bench& bench = find(entry.source);
     std::call_once(bench.once, [&] {
       bench.result = build_contender(contender, task, bench.folder.path(), sandbox_, false);
@@ -185,19 +184,29 @@ class Runner {
   void judge_row(SelfTestRow& row) {
     const CorpusEntry& entry = row.entry;
     const Task& task = find_task(entry.task);
-    const Contender contender = entry.shared_source ? shared_contender(entry, task)
-                                                    : read_contender(entry.source, task);
+    const Contender contender =
+        entry.shared_source ? shared_contender(entry, task) : read_contender(entry.source, task);
     const BuildResult& built = workshop_.build(contender, entry, task);
     Record record = examine_once(contender, entry, task, built);
     if (entry.flags.contains("twice")) record = examine_once(contender, entry, task, built);
     row.verdict = record.verdict;
     row.because = record.verdict_because;
     switch (entry.kind) {
-      case CorpusKind::good: judge_good(row, record); break;
-      case CorpusKind::mutant: judge_mutant(row, record); break;
-      case CorpusKind::trivial: row.as_expected = rejected(record); break;
-      case CorpusKind::exploit: judge_exploit(row, record, contender, task, built); break;
-      case CorpusKind::lookalike: judge_lookalike(row, record); break;
+      case CorpusKind::good:
+        judge_good(row, record);
+        break;
+      case CorpusKind::mutant:
+        judge_mutant(row, record);
+        break;
+      case CorpusKind::trivial:
+        row.as_expected = rejected(record);
+        break;
+      case CorpusKind::exploit:
+        judge_exploit(row, record, contender, task, built);
+        break;
+      case CorpusKind::lookalike:
+        judge_lookalike(row, record);
+        break;
     }
   }
 
@@ -314,8 +323,8 @@ int SelfTest::as_expected(CorpusKind kind, std::string_view task) const {
 
 bool SelfTest::passed() const {
   if (rows.empty()) return false;
-  for (const CorpusKind kind : {CorpusKind::good, CorpusKind::trivial, CorpusKind::exploit,
-                                CorpusKind::lookalike}) {
+  for (const CorpusKind kind :
+       {CorpusKind::good, CorpusKind::trivial, CorpusKind::exploit, CorpusKind::lookalike}) {
     if (as_expected(kind) != counted(kind)) return false;
   }
   return as_expected(CorpusKind::mutant) >= kLeastCaught * counted(CorpusKind::mutant);
@@ -370,13 +379,14 @@ std::string format_selftest(const SelfTest& result) {
   }
   for (const SelfTestRow& row : result.rows) {
     if (row.counted && row.as_expected) continue;
-    text += fmt::format("{} {}/{}/{} ({}): {}: {}\n", row.counted ? "  !" : "  -", row.entry.task,
-                        name_of(row.entry.kind), row.entry.name, row.entry.what,
-                        row.counted ? name_of(row.verdict) : std::string_view("skipped"),
-                        row.because);
+    text +=
+        fmt::format("{} {}/{}/{} ({}): {}: {}\n", row.counted ? "  !" : "  -", row.entry.task,
+                    name_of(row.entry.kind), row.entry.name, row.entry.what,
+                    row.counted ? name_of(row.verdict) : std::string_view("skipped"), row.because);
   }
-  text += fmt::format("seed {}, {} contenders in {:.1f} s: {}\n", result.seed, result.rows.size(),
-                      result.seconds, result.passed() ? "the judge is fit" : "THE JUDGE IS NOT FIT");
+  text +=
+      fmt::format("seed {}, {} contenders in {:.1f} s: {}\n", result.seed, result.rows.size(),
+                  result.seconds, result.passed() ? "the judge is fit" : "THE JUDGE IS NOT FIT");
   return text;
 }
 

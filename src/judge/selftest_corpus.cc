@@ -48,7 +48,7 @@ std::vector<CorpusEntry> declared_entries(const fs::path& source, const std::str
                                           const std::string& task, CorpusKind kind,
                                           const std::string& word) {
   const std::regex line(R"re((?:^|\n)[ /"]*)re" + word +
-                        R"re(\((\w+), "([^"]*)"(?:,\s*\\?\s*"([^"]*)")?\))re");
+                        R"re(\((\w+),\s*\\?\s*"([^"]*)"(?:,\s*\\?\s*"([^"]*)")?\))re");
   std::vector<CorpusEntry> entries;
   for (std::sregex_iterator it(text.begin(), text.end(), line), end; it != end; ++it) {
     CorpusEntry entry;
@@ -93,8 +93,7 @@ void add_mixed(std::vector<CorpusEntry>& all, const fs::path& folder, CorpusKind
       continue;
     }
     const fs::path main = fs::is_directory(path) ? path / "contender.py" : path;
-    CorpusEntry entry =
-        declared_entries(path, text_of(main), "softmax_topk", kind, word).front();
+    CorpusEntry entry = declared_entries(path, text_of(main), "softmax_topk", kind, word).front();
     entry.shared_source = false;
     all.push_back(std::move(entry));
   }
@@ -110,8 +109,8 @@ std::string_view name_of(CorpusKind kind) {
 
 std::vector<CorpusEntry> read_corpus(const fs::path& corpus) {
   if (!fs::is_directory(corpus / "exploits")) {
-    throw FileError(fmt::format("{}: not a corpus; the selftest needs the source tree",
-                                corpus.string()));
+    throw FileError(
+        fmt::format("{}: not a corpus; the selftest needs the source tree", corpus.string()));
   }
   std::vector<CorpusEntry> all;
   for (const auto& task : tasks()) {

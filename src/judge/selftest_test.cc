@@ -43,13 +43,11 @@ TEST(Corpus, HasEnoughOfEverything) {
   EXPECT_GE(count["softmax_topk"][CorpusKind::lookalike], 10);
 }
 
-TEST(Corpus, RefusesWhatIsNone) {
-  EXPECT_THROW(read_corpus("/nowhere"), Error);
-}
+TEST(Corpus, RefusesWhatIsNone) { EXPECT_THROW(read_corpus("/nowhere"), Error); }
 
 TEST(SelfTest, OneMistakeOfAnyKindIsEnough) {
-  for (const CorpusKind kind : {CorpusKind::good, CorpusKind::trivial, CorpusKind::exploit,
-                                CorpusKind::lookalike}) {
+  for (const CorpusKind kind :
+       {CorpusKind::good, CorpusKind::trivial, CorpusKind::exploit, CorpusKind::lookalike}) {
     SelfTest result;
     for (int i = 0; i < 99; ++i) result.rows.push_back(row_of(kind, true));
     EXPECT_TRUE(result.passed());
