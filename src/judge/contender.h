@@ -30,6 +30,7 @@ struct Contender {
   std::filesystem::path folder;
   Language language = Language::cpp;
   Binding binding;
+  bool peer = false;  // contender.json says that others are measured beside it
 };
 
 // Reads a folder, a source file, a shared library or a Python file. Bad paths and bad adapters are
@@ -48,8 +49,11 @@ struct BuildResult {
   int64_t source_lines = 0;
 };
 
-// Compiles inside the sandbox with fixed flags; `work` is an empty folder of the judge's.
+// Compiles inside the sandbox with fixed flags; `work` is an empty folder of the judge's, which has
+// to stay as long as children run. Names are resolved when a child starts: contenders that differ
+// only in binding.functions may share one result.
 BuildResult build_contender(const Contender& contender, const Task& task,
-                            const std::filesystem::path& work, const struct Sandbox& sandbox);
+                            const std::filesystem::path& work, const struct Sandbox& sandbox,
+                            bool sanitized = true);
 
 }  // namespace touchstone::judge

@@ -13,8 +13,9 @@ namespace touchstone::judge {
 // Which walls stand round a child. `probe_sandbox` tries each of them once; a missing one is named
 // on every report.
 struct Sandbox {
-  bool enabled = true;  // false: --no-sandbox, for debugging
-  bool namespaces = false;
+  bool enabled = true;      // false: --no-sandbox, for debugging
+  bool namespaces = false;  // user, pid, net, ipc, host name, mount: all of them
+  bool files = false;       // only a runtime and the contender can be seen
   bool seccomp = false;
   bool limits = false;
   std::vector<std::string> missing;  // one line each: which wall, and why
@@ -25,11 +26,13 @@ struct Limits {
   double start_seconds = 20.0;
   double call_seconds = 10.0;
   int64_t memory_bytes = int64_t{4} << 30;  // over what the inputs and outputs take
-  int processes = 64;                       // threads included
+  int threads = 64;                         // of the one process a contender has
+  std::vector<int> cpus;                    // empty: those of the judge
 };
 
-// Where inputs and outputs lie: flush against the guard page behind them or before them.
-enum class Placement { end_flush, start_flush };
+// Where inputs and outputs lie: flush against the guard page behind them or before them; or, with
+// new content, at the very addresses of the same call of the run before.
+enum class Placement { end_flush, start_flush, repeat };
 
 class Child {
  public:
@@ -41,11 +44,17 @@ class Child {
   virtual const Reply& started() const = 0;
 
   // Makes one call. Outputs are filled with a pattern drawn from `poison` first; inputs are
-  // read-only in the child and lie at addresses that no earlier call predicts.
+  // read-only in the child and lie at addresses that no earlier call predicts. States, handles and
+  // buffers live until the next run().
   virtual Reply call(const Call& call, Placement placement, uint64_t poison) = 0;
-  // A case from its first call to its last, on fresh states and handles.
+  // A case from its first call to its last, on fresh states and handles. InvalidArgument when a
+  // call does not fit the task's contract.
   virtual std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison) = 0;
   virtual bool alive() const = 0;
+
+  // Memory the contender holds now and did not hold when it was loaded: private pages of its
+  // process as the kernel counts them, buffers of the judge left out.
+  virtual int64_t held_bytes() const = 0;
 };
 
 }  // namespace touchstone::judge

@@ -36,7 +36,7 @@ struct Argument {
   std::string name;
   ArgumentKind kind;
   DType dtype = DType::f32;  // inputs and outputs
-  std::string shape;         // "rows, cols": for people, prompts and Python checks
+  std::string shape = {};         // "rows, cols": for people, prompts and Python checks
   Compare compare = Compare::bound;  // outputs
 };
 
@@ -46,7 +46,7 @@ struct Function {
   std::string name;
   Returns returns = Returns::status;
   std::vector<Argument> arguments;
-  std::string sized_by;   // for functions with a state
+  std::string sized_by = {};   // for functions with a state
   bool optional = false;  // a contender without it loses a probe, not the verdict
 };
 
