@@ -27,5 +27,7 @@ void add_selfcheck(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_gradcheck(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
+void add_judge(CLI::App& app, int& exit_code);
+void add_duel(CLI::App& app, int& exit_code);
 
 }  // namespace touchstone::cli

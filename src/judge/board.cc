@@ -40,10 +40,7 @@ std::string shortened(std::string_view text, std::size_t most) {
   return result;
 }
 
-constexpr const char* kShort[] = {"correct", "complete", "stable", "speed",    "memory",
-                                  "robust",  "determ",   "code",   "own tests"};
-
-// Least and most of one column.
+// Least and most of one column, among those that pass: only they are compared.
 struct Range {
   std::optional<double> least, most;
 };
@@ -52,6 +49,7 @@ Range column_range(const std::vector<Record>& records, const std::string& dimens
   Range range;
   for (const Record& record : records) {
     const auto found = record.scores.find(dimension);
+    if (record.verdict != Verdict::pass) continue;
     if (found == record.scores.end() || !found->second.value.has_value()) continue;
     const double value = *found->second.value;
     range.least = std::min(value, range.least.value_or(value));
@@ -64,6 +62,7 @@ Cell score_cell(const Record& record, const std::string& dimension, const Range&
   const auto found = record.scores.find(dimension);
   if (found == record.scores.end() || !found->second.value.has_value()) return {"- ", kDim};
   const double value = *found->second.value;
+  if (record.verdict != Verdict::pass) return {score_words(found->second) + " ", kDim};
   // Where all are alike nothing is best.
   if (range.most.value_or(0) - range.least.value_or(0) < kTieMargin) {
     return {score_words(found->second) + " ", ""};
@@ -85,7 +84,8 @@ std::string table(const std::vector<std::vector<Cell>>& rows, bool colour) {
       // Names and verdicts to the left, numbers to the right.
       const std::string cell = i == 1 || i == 2 ? fmt::format("{:<{}}", row[i].text, widths[i])
                                                 : fmt::format("{:>{}}", row[i].text, widths[i]);
-      line += (i == 0 ? "" : "  ") + painted(cell, row[i].code, colour);
+      if (i > 0) line += i > 3 ? " " : "  ";
+      line += painted(cell, row[i].code, colour);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -93,11 +93,27 @@ std::string table(const std::vector<std::vector<Cell>>& rows, bool colour) {
   return text;
 }
 
-std::vector<Cell> heading() {
+std::vector<Cell> heading(const std::vector<std::size_t>& columns) {
   std::vector<Cell> cells = {{"#", kDim}, {"contender", kDim}, {"verdict", kDim},
                              {"overall ", kDim}};
-  for (const char* title : kShort) cells.push_back({std::string(title) + " ", kDim});
+  for (const std::size_t i : columns) {
+    cells.push_back({dimension_short(dimensions()[i]) + " ", kDim});
+  }
   return cells;
+}
+
+// Dimensions in which anyone was tested.
+std::vector<std::size_t> tested_columns(const std::vector<Record>& records) {
+  std::vector<std::size_t> columns;
+  for (std::size_t i = 0; i < dimensions().size(); ++i) {
+    const std::string dimension(dimensions()[i]);
+    const bool tested = std::ranges::any_of(records, [&](const Record& record) {
+      const auto found = record.scores.find(dimension);
+      return found != record.scores.end() && found->second.value.has_value();
+    });
+    if (tested) columns.push_back(i);
+  }
+  return columns;
 }
 
 std::string task_line(const std::vector<Record>& records) {
@@ -124,6 +140,7 @@ std::string details(const Record& record, const Standing& standing, bool colour)
   const auto evidence = [&](const char* word, const std::string& dimension) {
     if (dimension.empty()) return;
     const Score& score = record.scores.at(dimension);
+    if (word[0] == 's' && !(*score.value > 0.0)) return;
     lines.push_back(fmt::format("  {:<10}{} {}: {}", word, dimension_title(dimension),
                                 score_words(score), shortened(score.because, 120)));
   };
@@ -138,8 +155,7 @@ std::string details(const Record& record, const Standing& standing, bool colour)
   for (std::size_t i = 0; i < std::min<std::size_t>(2, record.findings.size()); ++i) {
     const Finding& finding = record.findings[i];
     lines.push_back(fmt::format("  {:<10}{} {}{}{}", "found", finding.id,
-                                finding.case_id.empty() ? "" : fmt::format("{} ", finding.case_id),
-                                finding.case_id.empty() ? "" : "", shortened(finding.text, 120)));
+                                finding.case_id, finding.case_id.empty() ? "" : " ", shortened(finding.text, 120)));
   }
   for (std::size_t i = 0; i < std::min<std::size_t>(2, record.witnesses.size()); ++i) {
     const Witness& witness = record.witnesses[i];
@@ -155,7 +171,8 @@ std::string details(const Record& record, const Standing& standing, bool colour)
 
 std::string task_board(const std::vector<Record>& records, bool colour) {
   const std::vector<Standing> standings = rank(records);
-  std::vector<std::vector<Cell>> rows = {heading()};
+  const std::vector<std::size_t> columns = tested_columns(records);
+  std::vector<std::vector<Cell>> rows = {heading(columns)};
   for (const Standing& standing : standings) {
     const Record& record = records[standing.index];
     const bool pass = record.verdict == Verdict::pass;
@@ -167,8 +184,8 @@ std::string task_board(const std::vector<Record>& records, bool colour) {
                              {shortened(record.contender, 28), ""},
                              {std::string(name_of(record.verdict)), pass ? kGood : kBad}};
     row.push_back(score_cell(record, "overall", column_range(records, "overall")));
-    for (const std::string_view dimension : dimensions()) {
-      const std::string name(dimension);
+    for (const std::size_t i : columns) {
+      const std::string name(dimensions()[i]);
       row.push_back(score_cell(record, name, column_range(records, name)));
     }
     rows.push_back(std::move(row));
@@ -185,7 +202,8 @@ std::string task_board(const std::vector<Record>& records, bool colour) {
 std::string board_text(const std::vector<Record>& records, bool colour) {
   std::string text;
   for (const std::vector<Record>& group : by_task(records)) {
-    text += (text.empty() ? "" : "\n") + task_board(group, colour);
+    if (!text.empty()) text += "\n";
+    text += task_board(group, colour);
   }
   return text;
 }

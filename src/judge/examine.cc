@@ -29,9 +29,23 @@ bool enough(const Session& session) {
          seconds_since(session.begin) > kCaseSeconds;
 }
 
+// The first function of a case that the contender does not have; empty when it has all.
+std::string lacking(const Session& session, const Case& asked) {
+  const auto& functions = session.contender.binding.functions;
+  for (const Call& call : asked.calls) {
+    if (!functions.empty() && !functions.contains(call.function)) return call.function;
+  }
+  return {};
+}
+
 // One case in three runs: twice alike, once at other addresses over another poison.
 void run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   const Case asked = session.task.build(spec);
+  if (const std::string function = lacking(session, asked); !function.empty()) {
+    entry.gates = false;  // required functions are missed when the contender is read
+    entry.check.reason = fmt::format("there is no {}", function);
+    return;
+  }
   const uint64_t poison = session.random();
   std::vector<Reply> first;
   entry.check = session.stage.check(asked, Placement::end_flush, poison, &first);
@@ -88,7 +102,9 @@ void run_cases(Session& session, const Plan& plan) {
     entry.gates = session.task.gates_verdict(spec);
     session.say(fmt::format("case {} of {}, {}", number, plan.cases.size(), spec.family));
     run_case(session, spec, entry);
+    const bool failed = entry.gates && !entry.check.passed;
     session.record.cases.push_back(std::move(entry));
+    if (failed && session.options.brief) return;
   }
   if (session.record.cases.size() < plan.cases.size()) {
     session.record.facts["cases not run"] =
@@ -109,6 +125,13 @@ void run_relations(Session& session, const Plan& plan) {
     entry.gates = session.task.gates_verdict(relation);
     const Case first = session.task.build(relation.first);
     const Case second = session.task.build(relation.second);
+    if (const std::string function = lacking(session, first) + lacking(session, second);
+        !function.empty()) {
+      entry.gates = false;
+      entry.check.reason = "an optional function is not there";
+      session.record.relations.push_back(std::move(entry));
+      continue;
+    }
     const uint64_t poison = session.random();
     const std::vector<Reply> first_replies =
         session.stage.run(first, Placement::end_flush, poison);
@@ -168,8 +191,9 @@ void run_sanitized(Session& session, const Plan& plan) {
       break;
     }
     if (session.record.cases[i].ending != Ending::ok) continue;  // known to end badly
-    session.say(fmt::format("sanitizers, case {}", ++run));
     const Case asked = session.task.build(plan.cases[i]);
+    if (!lacking(session, asked).empty()) continue;
+    session.say(fmt::format("sanitizers, case {}", ++run));
     const std::vector<Reply> replies =
         stage.run(asked, Placement::end_flush, session.random());
     const Reply* bad = first_bad(replies);
@@ -192,6 +216,7 @@ void find_witnesses(Session& session) {
   for (const bool gates : {true, false}) {
     for (const CaseRecord& c : session.record.cases) {
       if (c.check.passed || c.gates != gates) continue;
+      if (!lacking(session, session.task.build(c.spec)).empty()) continue;
       if (families.size() >= kMostWitnesses || !families.insert(c.spec.family).second) continue;
       session.say(fmt::format("the smallest case like {}", c.id));
       Witness witness{c.id, c.spec, c.check.reason, ""};
@@ -211,6 +236,17 @@ void find_witnesses(Session& session) {
       }
       witness.replay =
           replay_command(session.record.path, session.task.card().id, witness.smallest);
+      if (quick) {
+        // What fails only after other calls is shown by the whole judgement alone.
+        session.stage.restart();
+        const Case alone = session.task.build(witness.smallest);
+        if (session.stage.check(alone, Placement::end_flush, session.random(), nullptr).passed) {
+          witness.reason += "; only after the calls before it";
+          witness.replay = fmt::format("touchstone judge {} --task {} --seed {}{}",
+                                       session.record.path, session.task.card().id,
+                                       session.record.seed, session.options.small ? " --small" : "");
+        }
+      }
       session.record.witnesses.push_back(std::move(witness));
     }
   }

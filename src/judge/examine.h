@@ -73,6 +73,10 @@ void climb_memory(Session& session, const Plan& plan);
 void look_for_leaks(Session& session, const Plan& plan);
 // Answers cached by address or content, and work skipped when content comes again.
 void look_for_caches(Session& session);
+// Functions that the linker throws away when only those of the contract are asked for.
+void look_for_dead_code(Session& session);
+// Tests that came with the contender, run against broken copies of it.
+void run_own_tests(Session& session);
 // The answer in the next lower precision must fail, or the tolerance says nothing.
 void control_precision(Session& session, const Plan& plan);
 

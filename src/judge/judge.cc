@@ -21,11 +21,6 @@
 namespace touchstone::judge {
 namespace {
 
-uint64_t drawn_seed() {
-  std::random_device device;
-  return static_cast<uint64_t>(device()) << 32 | device();
-}
-
 // What is committed to names the task as well, so that one seed cannot stand for another's.
 std::string commitment(uint64_t seed, const TaskCard& card) {
   return sha256(fmt::format("touchstone:{}:{}:{}", card.id, card.version, seed));
@@ -75,24 +70,38 @@ void examine_built(Session& session, const Plan& plan) {
                                            started.detail);
     return;
   }
+  const JudgeOptions& options = session.options;
+  const auto right = [&] {
+    const auto good = [](const CaseRecord& c) { return c.check.passed || !c.gates; };
+    return session.record.findings.empty() && std::ranges::all_of(session.record.cases, good) &&
+           std::ranges::all_of(session.record.relations, good);
+  };
   run_cases(session, plan);
-  run_relations(session, plan);
+  if (right() || !options.brief) run_relations(session, plan);
   settle_probes(session);
+  if (options.brief) {
+    if (right()) look_for_caches(session);
+    if (right()) look_for_leaks(session, plan);
+    return;
+  }
   control_precision(session, plan);
-  // What already failed is not looked at for finer faults.
-  const bool right =
-      session.record.findings.empty() &&
-      std::ranges::all_of(session.record.cases,
-                          [](const CaseRecord& c) { return c.check.passed || !c.gates; });
   const bool alive = session.stage.deaths() == 0;
   if (alive) run_sanitized(session, plan);
-  if (right) look_for_caches(session);
+  // What already failed is not looked at for finer faults.
+  if (right()) look_for_caches(session);
   if (alive) climb_memory(session, plan);
-  if (right) look_for_leaks(session, plan);
+  if (right()) look_for_leaks(session, plan);
   find_witnesses(session);
+  look_for_dead_code(session);
+  run_own_tests(session);
 }
 
 }  // namespace
+
+uint64_t drawn_seed() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
 
 WorkFolder::WorkFolder() {
   std::string pattern = (std::filesystem::temp_directory_path() / "touchstone-XXXXXX").string();
@@ -136,7 +145,7 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   record.weights = task.card().weights;
   record.small = options.small;
   record.machine = this_machine();
-  record.seed = options.seed.value_or(drawn_seed());
+  record.seed = options.seed.has_value() ? *options.seed : drawn_seed();
   record.seed_commitment = commitment(record.seed, task.card());
   if (options.committed) options.committed(record.seed_commitment);
   const Plan plan = task.plan(record.seed, options.small);
@@ -146,7 +155,10 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   if (options.progress) {
     options.progress(fmt::format("{}: {}: building", task.card().id, contender.name));
   }
-  record.build = build_contender(contender, task, examination.work->path(), record.sandbox);
+  record.build = options.built != nullptr
+                     ? *options.built
+                     : build_contender(contender, task, examination.work->path(), record.sandbox,
+                                       options.sanitize && !options.brief);
   fill_facts(record);
   if (record.build.built) {
     Session session{contender, task, options, record,
@@ -173,11 +185,11 @@ std::vector<Record> judge_all(std::span<const Contender> contenders, const Task&
     other.contender = peer;
     other.work = std::make_shared<WorkFolder>();
     other.record.contender = peer.name;
-    other.record.build = build_contender(peer, task, other.work->path(), sandbox);
+    other.record.build = build_contender(peer, task, other.work->path(), sandbox, false);
     other.record.verdict = Verdict::pass;
     if (other.record.build.built) others.push_back(std::move(other));
   }
-  measure_speeds(task, examined, others, options);
+  if (options.speed) measure_speeds(task, examined, others, options);
   std::vector<Record> records;
   for (Examination& examination : examined) {
     apply_scores(examination.record);
@@ -196,7 +208,7 @@ Replay replay(const Contender& contender, const Task& task, const CaseSpec& spec
   result.asked = task.build(spec);
   const WorkFolder work;
   const Sandbox sandbox = probe_sandbox(options.sandbox);
-  const BuildResult build = build_contender(contender, task, work.path(), sandbox);
+  const BuildResult build = build_contender(contender, task, work.path(), sandbox, false);
   if (!build.built) {
     result.build_log = build.log.empty() ? "does not build" : build.log;
     return result;

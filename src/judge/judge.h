@@ -24,12 +24,19 @@ struct JudgeOptions {
   std::optional<uint64_t> seed;  // drawn from the system when absent
   bool shrink = true;            // look for the smallest case that fails
   bool sanitize = true;          // a subset of the cases under ASan and UBSan
+  bool speed = true;             // judge_all measures; examine never does
+  // Only the verdict is wanted: the first gating failure ends the examination, and what costs time
+  // but never a verdict is left out.
+  bool brief = false;
+  const BuildResult* built = nullptr;  // taken instead of building; it outlives the examination
   Limits limits;
   // What is being done, for a person who waits; may be empty.
   std::function<void(std::string_view)> progress;
   // Called with the commitment to the seed before the contender is built or loaded; may be empty.
   std::function<void(std::string_view)> committed;
 };
+
+uint64_t drawn_seed();  // from the system
 
 // A folder that goes away with its owner.
 class WorkFolder {

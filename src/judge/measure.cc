@@ -1,5 +1,7 @@
 #include "judge/measure.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -50,6 +52,12 @@ class Measurer {
   Measurer(const Task& task, std::vector<Examination>& examined, std::vector<Examination>& peers,
            const JudgeOptions& options)
       : task_(task), options_(options), random_(std::random_device{}()) {
+    // The judge has a core of its own, so that its watching takes nothing from the contender.
+    cpus_ = usable_cpus();
+    if (cpus_.size() > 1) {
+      own_cpu_ = {cpus_.front()};
+      cpus_.erase(cpus_.begin());
+    }
     const Examination* first = nullptr;
     for (Examination& e : examined) {
       if (e.record.verdict != Verdict::pass) continue;
@@ -85,14 +93,18 @@ class Measurer {
   std::vector<Entrant> entrants_;
   std::vector<Shape> shapes_;
   int blocks_ = 0;
+  std::vector<int> cpus_;  // of the contenders
+  std::vector<int> own_cpu_;
 };
 
 void Measurer::enter(const Examination& e, const std::string& name, Record* record) {
   Entrant entrant;
   entrant.name = name;
   entrant.record = record;
+  Limits limits = options_.limits;
+  limits.cpus = cpus_;
   entrant.stage = std::make_unique<Stage>(e.contender, e.record.build, task_,
-                                          probe_sandbox(options_.sandbox), options_.limits);
+                                          probe_sandbox(options_.sandbox), limits);
   entrants_.push_back(std::move(entrant));
 }
 
@@ -128,7 +140,7 @@ void Measurer::warm_up(Shape& shape) {
     if (round == 0) {
       shape.bytes = task_.bytes(c);
       shape.flops = task_.flops(c);
-      shape.floor = copy_floor_seconds(shape.bytes);
+      shape.floor = copy_floor_seconds(shape.bytes, cpus_);
     }
     std::vector<std::vector<Reply>> right;
     for (std::size_t i = 0; i < entrants_.size(); ++i) {
@@ -197,7 +209,7 @@ void Measurer::look_again(Shape& shape) {
     }
   }
   if (!suspicious) return;
-  shape.floor = copy_floor_seconds(shape.bytes);
+  shape.floor = copy_floor_seconds(shape.bytes, cpus_);
   for (std::vector<double>& seconds : shape.seconds) seconds.clear();
   for (int number = 0; number < kLeastBlocks * kMostStride / 4; ++number) block(shape, number);
 }
@@ -208,6 +220,7 @@ bool Measurer::usable(const Shape& shape, std::size_t i) const {
 }
 
 void Measurer::run() {
+  const Pinned pinned(own_cpu_);
   const uint64_t seed = random_();
   for (const CaseSpec& spec : task_.timed(seed, options_.small)) {
     Shape shape;
@@ -260,6 +273,8 @@ void Measurer::write() {
     const Entrant& entrant = entrants_[i];
     if (entrant.record == nullptr) continue;
     entrant.record->twin = ratio;
+    entrant.record->facts["timed on"] =
+        fmt::format("{} core{}", cpus_.size(), cpus_.size() == 1 ? "" : "s");
     if (!entrant.wrong.empty()) {
       CaseRecord timed;
       timed.id = "t1";
@@ -281,22 +296,54 @@ void Measurer::write() {
 
 }  // namespace
 
-double copy_floor_seconds(double bytes) {
+std::vector<int> usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+namespace {
+
+void set_cpus(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
+  // A refusal costs precision, which the twin will show.
+  if (!cpus.empty()) (void)sched_setaffinity(0, sizeof(set), &set);
+}
+
+}  // namespace
+
+Pinned::Pinned(const std::vector<int>& cpus) : before_(usable_cpus()) { set_cpus(cpus); }
+
+Pinned::~Pinned() { set_cpus(before_); }
+
+double copy_floor_seconds(double bytes, const std::vector<int>& cpus) {
   constexpr int64_t kPage = 4096;
   constexpr int64_t kMost = int64_t{64} << 20;
+  const Pinned pinned(cpus);
   const auto half = static_cast<int64_t>(bytes / 2);
   const int64_t size = std::clamp(half / kPage * kPage, kPage, kMost);
-  Context context;
+  Context context({.threads = static_cast<int>(std::max<std::size_t>(1, cpus.size()))});
   Tensor from = Tensor::empty({size / 4}, DType::f32);
   Tensor to = Tensor::empty({size / 4}, DType::f32);
   std::ranges::fill(from.values<float>(), 1.0F);
   std::ranges::fill(to.values<float>(), 0.0F);
+  // Small copies are over before a clock is read twice: several are timed as one.
+  const int repeats = static_cast<int>(std::clamp<int64_t>((1 << 20) / size, 1, 64));
   double best = std::numeric_limits<double>::infinity();
   for (const bench::CpuCopy& copy : bench::cpu_copies()) {
     for (int round = 0; round < 8; ++round) {
       const auto begin = Clock::now();
-      bench::parallel_copy(context, copy, to.data(), from.data(), size);
-      best = std::min(best, seconds_since(begin));
+      for (int i = 0; i < repeats; ++i) {
+        bench::parallel_copy(context, copy, to.data(), from.data(), size);
+      }
+      best = std::min(best, seconds_since(begin) / repeats);
     }
   }
   return best * static_cast<double>(half) / static_cast<double>(size);

@@ -17,6 +17,7 @@ struct Range {
 Range column(const std::vector<Record>& records, const std::string& dimension) {
   Range range;
   for (const Record& record : records) {
+    if (record.verdict != Verdict::pass) continue;  // only those that pass are compared
     const auto found = record.scores.find(dimension);
     if (found == record.scores.end() || !found->second.value.has_value()) continue;
     range.least = std::min(range.least, *found->second.value);
@@ -35,7 +36,7 @@ std::string cell(const Record& record, const std::string& dimension, const Range
   }
   const Score& score = found->second;
   const char* mark = "";
-  if (range.most - range.least >= kTieMargin) {
+  if (record.verdict == Verdict::pass && range.most - range.least >= kTieMargin) {
     if (*score.value >= range.most - kTieMargin / 2) mark = " best";
     if (*score.value <= range.least + kTieMargin / 2) mark = " worst";
   }
@@ -43,7 +44,21 @@ std::string cell(const Record& record, const std::string& dimension, const Range
                      mark, label, html_escaped(score.because), *score.value, score_bar(score));
 }
 
-std::string row(const std::vector<Record>& records, const Standing& standing) {
+// Dimensions in which anyone was tested.
+std::vector<std::string> tested_dimensions(const std::vector<Record>& records) {
+  std::vector<std::string> tested;
+  for (const std::string_view dimension : dimensions()) {
+    const bool any = std::ranges::any_of(records, [&](const Record& record) {
+      const auto found = record.scores.find(std::string(dimension));
+      return found != record.scores.end() && found->second.value.has_value();
+    });
+    if (any) tested.emplace_back(dimension);
+  }
+  return tested;
+}
+
+std::string row(const std::vector<Record>& records, const Standing& standing,
+                const std::vector<std::string>& columns) {
   const Record& record = records[standing.index];
   std::string sub = record.language == "shared_library" ? "shared library" : record.language;
   if (!standing.depends_on.empty()) {
@@ -57,10 +72,7 @@ std::string row(const std::vector<Record>& records, const Standing& standing) {
       standing.rank == 0 ? "" : fmt::format("{}", standing.rank), anchor("c", record),
       html_escaped(record.contender), html_escaped(sub), verdict_badge(record.verdict));
   html += cell(record, "overall", column(records, "overall"));
-  for (const std::string_view dimension : dimensions()) {
-    const std::string name(dimension);
-    html += cell(record, name, column(records, name));
-  }
+  for (const std::string& name : columns) html += cell(record, name, column(records, name));
   return html + "</tr>\n";
 }
 
@@ -90,13 +102,16 @@ std::string page_board(const std::vector<std::vector<Record>>& tasks) {
     html += fmt::format("<h3>{} <span class=\"soft small\">version {}{}</span></h3>\n",
                         html_escaped(first.task), first.task_version,
                         first.small ? ", short form" : "");
-    html += "<table class=\"board\"><thead><tr><th class=\"num\">#</th><th>contender</th>"
-            "<th>verdict</th><th>overall</th>";
-    for (const std::string_view dimension : dimensions()) {
-      html += fmt::format("<th>{}</th>", dimension_title(dimension));
+    const std::vector<std::string> columns = tested_dimensions(records);
+    html += "<table class=\"board\"><colgroup><col class=\"rank\"><col class=\"who\">"
+            "<col class=\"verdict\"></colgroup><thead><tr><th class=\"num\">#</th>"
+            "<th>contender</th><th>verdict</th><th>overall</th>";
+    for (const std::string& dimension : columns) {
+      html += fmt::format("<th title=\"{}\">{}</th>", dimension_title(dimension),
+                          dimension_short(dimension));
     }
     html += "</tr></thead><tbody>\n";
-    for (const Standing& standing : rank(records)) html += row(records, standing);
+    for (const Standing& standing : rank(records)) html += row(records, standing, columns);
     html += "</tbody></table>\n";
     html += page_plots(records);
   }

@@ -169,6 +169,7 @@ std::string page_plots(const std::vector<Record>& records) {
   std::string legend = "<ul class=\"legend\">";
   for (const Standing& standing : rank(records)) {
     const Record& record = records[standing.index];
+    if (!record.build.built) continue;  // it is in no plot
     legend += fmt::format("<li><i style=\"background:var(--s{})\"></i>{}</li>",
                           series_of(records, record.contender), html_escaped(record.contender));
   }

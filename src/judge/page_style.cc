@@ -49,6 +49,11 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th { text-align: left; font-weight: 500; color: var(--soft); font-size: 12.5px;
   padding: 6px 8px; border-bottom: 1px solid var(--line); vertical-align: bottom; }
 td { padding: 9px 8px; border-bottom: 1px solid var(--line); vertical-align: top; }
+.board { table-layout: fixed; }
+.board th { overflow-wrap: anywhere; }
+.board col.rank { width: 34px; }
+.board col.who { width: 168px; }
+.board col.verdict { width: 128px; }
 .board td { vertical-align: middle; }
 .board tr.out td { color: var(--soft); }
 .board .name { font-weight: 600; color: var(--ink); }
@@ -57,7 +62,6 @@ td { padding: 9px 8px; border-bottom: 1px solid var(--line); vertical-align: top
 .board .sub { display: block; font-weight: 400; font-size: 12px; color: var(--soft); }
 .num { text-align: right; white-space: nowrap; }
 th.num { text-align: right; }
-.score { min-width: 62px; }
 .score b { font-weight: 500; }
 .score.best b { font-weight: 700; color: var(--good); }
 .score.worst b { color: var(--bad); }
@@ -71,7 +75,7 @@ th.num { text-align: right; }
 .matrix td, .matrix th { text-align: center; }
 .matrix td:first-child, .matrix th:first-child { text-align: left; }
 .matrix .big { font-size: 18px; font-weight: 600; display: block; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 26px 30px;
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(236px, 1fr)); gap: 26px 30px;
   margin: 18px 0 6px; }
 figure { margin: 0; }
 figcaption { font-size: 13px; color: var(--soft); margin-bottom: 4px; }

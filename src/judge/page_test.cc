@@ -18,7 +18,7 @@ namespace {
 // Checks that tags nest and that `&` and `<` stand only where markup does. Ours is the subset of
 // HTML in which all but the void elements are closed.
 std::string fault_of(const std::string& html) {
-  const std::set<std::string> kVoid = {"meta", "br", "!DOCTYPE"};
+  const std::set<std::string> kVoid = {"meta", "br", "col", "!DOCTYPE"};
   std::vector<std::string> open;
   std::size_t i = 0;
   while (i < html.size()) {

@@ -22,6 +22,11 @@ double on_scale(double value, Scale scale) {
 
 std::string tick_label(double value) {
   const double magnitude = std::abs(value);
+  for (const auto& [least, unit] : {std::pair(1e9, "G"), std::pair(1e6, "M"), std::pair(1e4, "k")}) {
+    if (magnitude >= least && magnitude < 1e12) {
+      return fmt::format("{:g}{}", value / (least == 1e4 ? 1e3 : least), unit);
+    }
+  }
   if (magnitude != 0 && (magnitude >= 1e5 || magnitude < 1e-2)) {
     const double power = std::floor(std::log10(magnitude) + 1e-9);
     const double factor = value / std::pow(10.0, power);

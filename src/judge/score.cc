@@ -397,7 +397,9 @@ Judgement score(const Record& record) {
     scores["code"] = code(record);
     scores["own_tests"] = own_tests(record);
   }
-  scores["overall"] = overall_score(scores, record.weights);
+  // One number for all would hide that it must not be used.
+  scores["overall"] = judgement.verdict == Verdict::pass ? overall_score(scores, record.weights)
+                                                         : untested("it did not pass");
   return judgement;
 }
 

@@ -48,6 +48,20 @@ std::string dimension_title(std::string_view dimension) {
   return title;
 }
 
+std::string dimension_short(std::string_view dimension) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kShort = {{
+      {"correctness", "correct"},
+      {"completeness", "complete"},
+      {"stability", "stable"},
+      {"robustness", "robust"},
+      {"determinism", "same bits"},
+  }};
+  for (const auto& [name, title] : kShort) {
+    if (name == dimension) return std::string(title);
+  }
+  return dimension_title(dimension);
+}
+
 std::string sandbox_words(const Sandbox& sandbox) {
   if (!sandbox.enabled) return "NO SANDBOX: switched off by --no-sandbox";
   if (sandbox.missing.empty()) return "sandbox whole";
