@@ -20,7 +20,6 @@
 #include "judge/judge.h"
 #include "judge/page.h"
 #include "judge/score.h"
-#include "judge/selftest.h"
 #include "judge/words.h"
 #include "touchstone/core/error.h"
 
@@ -40,7 +39,6 @@ struct JudgeVerbOptions {
   bool no_sandbox = false;
   bool no_speed = false;
   bool alone = false;
-  bool selftest = false;
 };
 
 void write_file(const std::string& path, const std::string& text) {
@@ -132,7 +130,6 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
 
 int run_judge(const JudgeVerbOptions& options) {
   if (options.list) return list_tasks();
-  if (options.selftest) return judge::judge_selftest(options.small) == 0 ? kOk : kNo;
   if (!options.replay.empty()) return run_replay(options);
   std::vector<judge::Record> records;
   if (!options.from.empty()) {
@@ -206,7 +203,6 @@ void add_judge(CLI::App& app, int& exit_code) {
   verb->add_option("--from", options->from, "Score the records of this file again");
   verb->add_flag("--no-speed", options->no_speed, "Leave out the timing");
   verb->add_flag("--alone", options->alone, "Time no bundled peers beside the contenders");
-  verb->add_flag("--selftest", options->selftest, "Judge the judge on contenders of known verdict");
   verb->callback([options, &exit_code] { exit_code = run_judge(*options); });
 }
 

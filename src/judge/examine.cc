@@ -247,7 +247,12 @@ void find_witnesses(Session& session) {
                                        session.record.seed, session.options.small ? " --small" : "");
         }
       }
-      session.record.witnesses.push_back(std::move(witness));
+      // Two cases may shrink to one.
+      const bool known = std::ranges::any_of(session.record.witnesses, [&](const Witness& w) {
+        return w.smallest.family == witness.smallest.family &&
+               w.smallest.parameters == witness.smallest.parameters;
+      });
+      if (!known) session.record.witnesses.push_back(std::move(witness));
     }
   }
 }

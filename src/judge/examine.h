@@ -70,7 +70,7 @@ void settle_probes(Session& session);
 void run_sanitized(Session& session, const Plan& plan);
 void find_witnesses(Session& session);
 void climb_memory(Session& session, const Plan& plan);
-void look_for_leaks(Session& session, const Plan& plan);
+void look_for_leaks(Session& session);
 // Answers cached by address or content, and work skipped when content comes again.
 void look_for_caches(Session& session);
 // Functions that the linker throws away when only those of the contract are asked for.

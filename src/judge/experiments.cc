@@ -15,6 +15,7 @@ namespace {
 // Below this the exponent would be fitted to the granularity of pages and allocators.
 constexpr int64_t kLeastExtra = 64 << 10;
 constexpr int kLeakCalls = 200;
+constexpr double kLeakCaseBytes = 64 << 10;
 constexpr double kLeakSeconds = 1.5;
 constexpr double kLadderSeconds = 6.0;
 constexpr int kRepeats = 9;
@@ -183,14 +184,23 @@ void climb_memory(Session& session, const Plan& plan) {
   memory.exponent = fitted_exponent(memory.ladder);
 }
 
-void look_for_leaks(Session& session, const Plan& plan) {
-  // Any case that ended well will do; a small one lets many calls into the time.
-  const auto usable = std::ranges::find_if(session.record.cases, [](const CaseRecord& c) {
-    return c.ending == Ending::ok && c.spec.family == "nominal";
-  });
-  if (usable == session.record.cases.end() || plan.cases.empty()) return;
+void look_for_leaks(Session& session) {
+  // Any nominal case that ended well will do; a small one lets many calls into the time, and one
+  // too small leaks too little to be seen.
+  const CaseRecord* usable = nullptr;
+  Case c;
+  for (const CaseRecord& entry : session.record.cases) {
+    if (entry.ending != Ending::ok || entry.spec.family != "nominal") continue;
+    Case candidate = session.task.build(entry.spec);
+    const auto distance = [](const Case& one) {
+      return std::abs(std::log(static_cast<double>(io_bytes(one) + 1) / kLeakCaseBytes));
+    };
+    if (usable != nullptr && distance(candidate) >= distance(c)) continue;
+    usable = &entry;
+    c = std::move(candidate);
+  }
+  if (usable == nullptr) return;
   session.say("leaks");
-  const Case c = session.task.build(usable->spec);
   session.stage.restart();
   Child* child = session.stage.child();
   if (child == nullptr) return;

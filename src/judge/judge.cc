@@ -44,6 +44,18 @@ std::string source_hash(const Contender& contender) {
   return sha256(all);
 }
 
+// A path by which the contender is found again from here, short where it can be.
+std::string given_path(const Contender& contender) {
+  std::filesystem::path path = contender.folder;
+  const bool folder = std::filesystem::exists(path / "contender.json") ||
+                      contender.binding.sources.size() != 1 || !contender.binding.adapter.empty();
+  if (!folder) path /= contender.binding.sources.front();
+  std::error_code error;
+  const std::filesystem::path near = std::filesystem::relative(path, error);
+  if (error || near.empty() || near.begin()->string() == "..") return path.string();
+  return near.string();
+}
+
 std::map<std::string, std::string> this_machine() {
   const bench::CpuInfo cpu = bench::cpu_info();
   return {{"cpu", cpu.model},
@@ -81,7 +93,7 @@ void examine_built(Session& session, const Plan& plan) {
   settle_probes(session);
   if (options.brief) {
     if (right()) look_for_caches(session);
-    if (right()) look_for_leaks(session, plan);
+    if (right()) look_for_leaks(session);
     return;
   }
   control_precision(session, plan);
@@ -90,7 +102,7 @@ void examine_built(Session& session, const Plan& plan) {
   // What already failed is not looked at for finer faults.
   if (right()) look_for_caches(session);
   if (alive) climb_memory(session, plan);
-  if (right()) look_for_leaks(session, plan);
+  if (right()) look_for_leaks(session);
   find_witnesses(session);
   look_for_dead_code(session);
   run_own_tests(session);
@@ -139,7 +151,7 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   record.task = task.card().id;
   record.task_version = task.card().version;
   record.contender = contender.name;
-  record.path = contender.folder.string();
+  record.path = given_path(contender);
   record.language = name_of(contender.language);
   record.binding = contender.binding;
   record.weights = task.card().weights;

@@ -43,10 +43,10 @@ std::string error_against(const std::vector<Record>& records, const std::string&
     for (const CaseRecord& c : record.cases) {
       const auto found = c.spec.parameters.find(parameter);
       if (found == c.spec.parameters.end()) continue;
-      double error = c.check.passed ? kLeastDrawn : kWorstDrawn;
+      // A case that ended without an answer is as wrong as can be drawn.
+      double error = c.check.errors.empty() && !c.check.passed ? kWorstDrawn : kLeastDrawn;
       for (const OutputError& e : c.check.errors) {
-        const double now = std::isfinite(e.worst) ? e.worst : kWorstDrawn;
-        error = c.check.passed ? std::max(error, now) : std::min(error, std::max(now, 1.5));
+        error = std::max(error, std::isfinite(e.worst) ? e.worst : kWorstDrawn);
       }
       double& kept = worst[static_cast<double>(found->second)];
       kept = std::clamp(std::max(kept, error), kLeastDrawn, kWorstDrawn);
@@ -164,6 +164,7 @@ std::string page_plots(const std::vector<Record>& records) {
   figures += error_against(records, "scale10", "Error against scale", "power of ten of the scale");
   figures += error_against(records, "mean10", "Error against mean",
                            "power of ten of mean over deviation");
+  figures += error_against(records, "shift10", "Error against shift", "power of ten of the shift");
   figures += memory_plot(records);
   if (figures.empty()) return {};
   std::string legend = "<ul class=\"legend\">";
@@ -173,7 +174,14 @@ std::string page_plots(const std::vector<Record>& records) {
     legend += fmt::format("<li><i style=\"background:var(--s{})\"></i>{}</li>",
                           series_of(records, record.contender), html_escaped(record.contender));
   }
-  return legend + "</ul>\n<div class=\"plots\">" + figures + "</div>\n";
+  std::size_t count = 0;
+  for (std::size_t at = figures.find("<figure>"); at != std::string::npos;
+       at = figures.find("<figure>", at + 1)) {
+    ++count;
+  }
+  // Two even rows rather than a full one and a straggler.
+  return fmt::format("{}</ul>\n<div class=\"plots{}\">{}</div>\n", legend,
+                     count == 5 || count == 6 ? " three" : "", figures);
 }
 
 }  // namespace touchstone::judge

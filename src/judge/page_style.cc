@@ -77,6 +77,7 @@ th.num { text-align: right; }
 .matrix .big { font-size: 18px; font-weight: 600; display: block; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(236px, 1fr)); gap: 26px 30px;
   margin: 18px 0 6px; }
+@media (min-width: 821px) { .plots.three { grid-template-columns: repeat(3, 1fr); } }
 figure { margin: 0; }
 figcaption { font-size: 13px; color: var(--soft); margin-bottom: 4px; }
 figcaption b { color: var(--ink); font-weight: 600; }
