@@ -82,6 +82,7 @@
   MUTANT(length_unknown_0, "the length of a sequence that does not exist is 0")                 \
   MUTANT(bytes_of_one_layer, "bytes counts layer 0 alone")                                      \
   MUTANT(global_store, "all caches share one store")                                            \
+  MUTANT(keeps_pointers, "keeps the addresses of keys and values instead of copies")            \
   MUTANT(nan_spreads, "a sum is cleared by times 0: NaN reaches the next query")                \
   MUTANT(zero_tokens_fail, "a row of no tokens is called an error")                             \
   MUTANT(writes_past_end, "one more element of the output is written")                          \
@@ -108,7 +109,8 @@ float half(float f) {
 }
 
 struct Page {
-  std::vector<float> k, v;  // [kPage, kv_heads, head_dim]
+  std::vector<float> k, v;           // [kPage, kv_heads, head_dim]
+  const float* kept[kPage][2] = {};  // of bug keeps_pointers
 };
 
 struct Stored {  // one sequence of one layer
@@ -139,12 +141,13 @@ void store(Cache& cache, Stored& to, int64_t position, const float* k, const flo
   const auto page = static_cast<size_t>(position / kPage);
   while (to.pages.size() <= page) {
     const std::vector<float> empty(static_cast<size_t>(kPage * cache.width()));
-    to.pages.push_back(std::make_shared<Page>(Page{empty, empty}));
+    to.pages.push_back(std::make_shared<Page>(Page{empty, empty, {}}));
   }
   if (to.pages[page].use_count() > 1 && !bug(fork_shares_pages)) {
     to.pages[page] = std::make_shared<Page>(*to.pages[page]);
   }
   const int64_t width = cache.width(), at = position % kPage * width;
+  to.pages[page]->kept[position % kPage][0] = k, to.pages[page]->kept[position % kPage][1] = v;
   for (int64_t i = 0; i < width; ++i) {
     const float key = bug(keys_are_values) ? v[i] : k[i];
     to.pages[page]->k[at + i] = bug(half_store) ? half(key) : key;
@@ -225,7 +228,12 @@ void attend_one(const Cache& cache, const Stored& from, int64_t begin, int64_t e
     if (bug(last_page_dropped) && p >= from.length / kPage * kPage && p >= kPage) continue;
     const auto number = static_cast<size_t>(p / kPage);
     if (number >= from.pages.size()) continue;
-    const Page& page = *from.pages[number];
+    Page& page = *from.pages[number];
+    const float** kept = page.kept[p % kPage];
+    if (bug(keeps_pointers) && kept[0]) {
+      std::copy_n(kept[0], cache.width(), page.k.begin() + p % kPage * cache.width());
+      std::copy_n(kept[1], cache.width(), page.v.begin() + p % kPage * cache.width());
+    }
     int64_t at = (p % kPage * cache.heads + head) * dim;
     if (bug(heads_by_token)) at = (head * kPage + p % kPage) * dim;
     const int64_t before = bug(values_shifted) && p % kPage > 0 ? cache.width() : 0;

@@ -106,6 +106,11 @@ def length(bug, cache, layer, sequence):
         return -1
 
 
+def held_bytes(cache):
+    arrays = {id(a): a.nbytes for rows in cache.store.values() for pair in rows for a in pair}
+    return sum(arrays.values())
+
+
 for _bug in [line.split("(")[1].split(",")[0] for line in __doc__.splitlines() if "MUTANT(" in line]:
     globals()[f"kv_cache_create__{_bug}"] = lambda *a, b=_bug: Cache(b, *a)
     globals()[f"kv_cache_append__{_bug}"] = lambda *a, b=_bug: append(b, *a)
@@ -113,4 +118,5 @@ for _bug in [line.split("(")[1].split(",")[0] for line in __doc__.splitlines() i
     globals()[f"kv_cache_fork__{_bug}"] = lambda *a, b=_bug: fork(b, *a)
     globals()[f"kv_cache_free__{_bug}"] = lambda *a, b=_bug: free(b, *a)
     globals()[f"kv_cache_length__{_bug}"] = lambda *a, b=_bug: length(b, *a)
+    globals()[f"kv_cache_bytes__{_bug}"] = held_bytes
     globals()[f"kv_cache_destroy__{_bug}"] = lambda cache: None
