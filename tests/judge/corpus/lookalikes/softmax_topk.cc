@@ -154,6 +154,7 @@ int lookup_table(ARGUMENTS) {
 
 int pointer_keyed_scratch(ARGUMENTS) {
   static std::unordered_map<const void*, std::vector<int32_t>> scratch;
+  if (scratch.size() > 8) scratch.clear();
   for (int64_t r = 0; r < rows; ++r) {
     one_row(vocab, k, logits + r * vocab, scratch[p], p + r * k, i + r * k);
   }
