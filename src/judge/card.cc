@@ -39,8 +39,7 @@ Argument parse_argument(const json& j) {
                                                     {"output", ArgumentKind::output},
                                                     {"state", ArgumentKind::state},
                                                     {"handle", ArgumentKind::handle}});
-  const bool tensor =
-      argument.kind == ArgumentKind::input || argument.kind == ArgumentKind::output;
+  const bool tensor = argument.kind == ArgumentKind::input || argument.kind == ArgumentKind::output;
   if (tensor) {
     argument.dtype = parse_dtype(j.at("dtype").get<std::string>());
     argument.shape = j.at("shape").get<std::string>();
@@ -96,9 +95,9 @@ TaskCard read_card(const json& j) {
     probes.insert(card.probes.back().id);
   }
   for (const json& f : j.at("families")) {
-    const auto growth = word<Growth>(f.at("growth"), {{"random", Growth::random},
-                                                      {"structured", Growth::structured},
-                                                      {"tree", Growth::tree}});
+    const auto growth = word<Growth>(
+        f.at("growth"),
+        {{"random", Growth::random}, {"structured", Growth::structured}, {"tree", Growth::tree}});
     card.families.push_back({f.at("id").get<std::string>(), f.at("title").get<std::string>(),
                              parse_probe_ids(f, probes), growth, f.value("stable", false)});
   }

@@ -56,6 +56,7 @@ OutputError compare_values(const std::string& output, int call, std::span<const 
   OutputError error;
   error.output = output;
   error.call = call;
+  double worst_ratio = 0;  // in roundings
   for (size_t i = 0; i < expected.value.size(); ++i) {
     if (!elements.contains(i)) continue;
     ++error.count;
@@ -76,10 +77,10 @@ OutputError compare_values(const std::string& output, int call, std::span<const 
     }
     error.worst = std::max(error.worst, distance / expected.bound[i]);
     if (expected.scale[i] > kSmallestNormal) {
-      error.worst_bits =
-          std::max(error.worst_bits, std::log2(1 + distance / (kUnit * expected.scale[i])));
+      worst_ratio = std::max(worst_ratio, distance / (kUnit * expected.scale[i]));
     }
   }
+  error.worst_bits = std::log2(1 + worst_ratio);
   return error;
 }
 
@@ -90,9 +91,8 @@ OutputError compare_bits(const std::string& output, int call, std::span<const fl
   error.call = call;
   for (size_t i = 0; i < expected.size(); ++i) {
     ++error.count;
-    const bool same =
-        std::bit_cast<uint32_t>(got[i]) == std::bit_cast<uint32_t>(expected[i]) ||
-        (std::isnan(got[i]) && std::isnan(expected[i]));
+    const bool same = std::bit_cast<uint32_t>(got[i]) == std::bit_cast<uint32_t>(expected[i]) ||
+                      (std::isnan(got[i]) && std::isnan(expected[i]));
     if (same) continue;
     error.worst = kNan;
     note_outside(error, i, static_cast<double>(got[i]), static_cast<double>(expected[i]));
@@ -148,8 +148,8 @@ bool Checker::answered(size_t call) {
   }
   const std::vector<OutputTensor>& outputs = asked_.calls[call].outputs;
   if (r.outputs.size() != outputs.size()) {
-    complain(fmt::format("{}: {} outputs instead of {}", label(call), r.outputs.size(),
-                         outputs.size()));
+    complain(
+        fmt::format("{}: {} outputs instead of {}", label(call), r.outputs.size(), outputs.size()));
     return false;
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -176,8 +176,8 @@ bool Checker::refused(size_t call) {
 
 void Checker::returned(size_t call, int64_t expected) {
   if (!answered(call) || replies_[call].returned == expected) return;
-  complain(fmt::format("{}: returned {} instead of {}", label(call), replies_[call].returned,
-                       expected));
+  complain(
+      fmt::format("{}: returned {} instead of {}", label(call), replies_[call].returned, expected));
 }
 
 void Checker::add(const OutputError& error, const std::vector<int64_t>& shape) {

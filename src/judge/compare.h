@@ -13,7 +13,7 @@
 
 namespace touchstone::judge {
 
-inline constexpr double kUnit = 0x1p-24;            // unit roundoff of f32
+inline constexpr double kUnit = 0x1p-24;             // unit roundoff of f32
 inline constexpr double kSmallestNormal = 0x1p-126;  // results below may be flushed to zero
 
 // Growth of the rounding error of a sum of n terms, in units of the sum of magnitudes; see

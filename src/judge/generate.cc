@@ -92,8 +92,7 @@ std::vector<int64_t> permutation(uint64_t seed, int64_t count) {
   std::iota(order.begin(), order.end(), int64_t{0});
   const Stream random(seed, 0x7065726d);
   for (int64_t i = count - 1; i > 0; --i) {
-    std::swap(order[static_cast<size_t>(i)],
-              order[static_cast<size_t>(random.index(i, i + 1))]);
+    std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(random.index(i, i + 1))]);
   }
   return order;
 }
@@ -123,8 +122,7 @@ void check_parameter_names(const CaseSpec& spec, std::span<const char* const> kn
   }
 }
 
-InputTensor f32_input(std::string name, std::vector<int64_t> shape,
-                      std::span<const float> values) {
+InputTensor f32_input(std::string name, std::vector<int64_t> shape, std::span<const float> values) {
   return input(std::move(name), std::move(shape), values);
 }
 

@@ -8,8 +8,8 @@
 namespace touchstone::judge {
 
 struct Shrunk {
-  CaseSpec spec;   // the smallest that failed; the first one where nothing smaller did
-  int tried = 0;   // how often the contender was asked
+  CaseSpec spec;  // the smallest that failed; the first one where nothing smaller did
+  int tried = 0;  // how often the contender was asked
 };
 
 // Greedy: takes the first smaller neighbour that still fails and goes on from there, until none

@@ -41,8 +41,7 @@ std::vector<std::string> Task::probes_of(const CaseSpec& spec) const {
 std::vector<std::string> Task::probes_of(const Relation& relation) const {
   const auto found = std::ranges::find(card().relations, relation.id, &RelationKind::id);
   if (found != card().relations.end()) return found->probes;
-  throw InvalidArgument(
-      fmt::format("relation: {} has no relation '{}'", card().id, relation.id));
+  throw InvalidArgument(fmt::format("relation: {} has no relation '{}'", card().id, relation.id));
 }
 
 bool Task::gates_verdict(const CaseSpec& spec) const {

@@ -22,9 +22,9 @@ enum class ArgumentKind {
   handle,  // void*: what the task's create function returned
 };
 
-// How the comparer looks at an output. A task of sampled outputs asks for many draws in one call and
-// says `distribution`: every draw lies in the oracle's support, and the frequencies pass a distance
-// test whose false alarms are rarer than one in a million judgements.
+// How the comparer looks at an output. A task of sampled outputs asks for many draws in one call
+// and says `distribution`: every draw lies in the oracle's support, and the frequencies pass a
+// distance test whose false alarms are rarer than one in a million judgements.
 enum class Compare {
   bound,         // numbers, each within its own bound
   tie_set,       // positions; those the oracle cannot tell apart may be exchanged
@@ -35,8 +35,8 @@ enum class Compare {
 struct Argument {
   std::string name;
   ArgumentKind kind;
-  DType dtype = DType::f32;  // inputs and outputs
-  std::string shape = {};         // "rows, cols": for people, prompts and Python checks
+  DType dtype = DType::f32;          // inputs and outputs
+  std::string shape = {};            // "rows, cols": for people, prompts and Python checks
   Compare compare = Compare::bound;  // outputs
 };
 
@@ -46,8 +46,8 @@ struct Function {
   std::string name;
   Returns returns = Returns::status;
   std::vector<Argument> arguments;
-  std::string sized_by = {};   // for functions with a state
-  bool optional = false;  // a contender without it loses a probe, not the verdict
+  std::string sized_by = {};  // for functions with a state
+  bool optional = false;      // a contender without it loses a probe, not the verdict
 };
 
 // One executable statement about completeness, stability, ...: passed when all its cases pass.
@@ -92,7 +92,7 @@ struct TaskCard {
   std::vector<Family> families;
   std::vector<RelationKind> relations;
   double tolerance_factor = 4.0;
-  std::string tolerance_rule;                     // for people
+  std::string tolerance_rule;                      // for people
   std::string bytes_rule, flops_rule, state_rule;  // for people; bytes() and flops() compute them
 };
 
@@ -102,11 +102,11 @@ TaskCard parse_card(const std::string& json);  // CorruptData says what is wrong
 struct OutputError {
   std::string output;
   int call = 0;
-  double worst = 0.0;      // largest error in units of the bound; NaN where it should be a number
+  double worst = 0.0;       // largest error in units of the bound; NaN where it should be a number
   double worst_bits = 0.0;  // log2 of the largest error in units of the rounding of the contract
-  int64_t outside = 0;     // elements beyond the bound
+  int64_t outside = 0;      // elements beyond the bound
   int64_t count = 0;
-  int64_t first = -1;      // flat index of the first one beyond the bound
+  int64_t first = -1;  // flat index of the first one beyond the bound
   double got = 0.0;
   double expected = 0.0;
 };
@@ -163,7 +163,8 @@ class Task {
   virtual std::vector<CaseSpec> timed(uint64_t seed, bool small) const = 0;
   virtual double bytes(const Case& c) const = 0;  // least traffic of the timed calls
   virtual double flops(const Case& c) const = 0;
-  // What every implementation must keep beyond inputs and outputs at the fullest moment of the case.
+  // What every implementation must keep beyond inputs and outputs at the fullest moment of the
+  // case.
   virtual double least_state_bytes(const Case& /*c*/) const { return 0.0; }
 };
 

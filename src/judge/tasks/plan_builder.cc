@@ -29,10 +29,10 @@ std::vector<CaseSpec> valid_neighbours(const CaseSpec& spec, std::span<const Shr
 void compare_output(Checker& checker, const Case& asked, size_t call, size_t output,
                     const Expected& expected, Special special, const Elements& elements) {
   const OutputTensor& tensor = asked.calls[call].outputs[output];
-  checker.add(compare_values(tensor.name, static_cast<int>(call),
-                             as_f32(checker.reply(call).outputs[output]), expected, special,
-                             elements),
-              tensor.shape);
+  checker.add(
+      compare_values(tensor.name, static_cast<int>(call),
+                     as_f32(checker.reply(call).outputs[output]), expected, special, elements),
+      tensor.shape);
 }
 
 void compare_all_bits(Checker& checker, const Case& asked, const std::vector<Reply>& before) {

@@ -25,9 +25,9 @@ struct Session {
   int64_t steps = 0;   // decode steps
   int64_t max_tokens = 1;
   double value_scale = 1;
-  bool changed_future = false;    // relations: the last prompt token is another one,
+  bool changed_future = false;      // relations: the last prompt token is another one,
   bool changed_neighbours = false;  // all sequences but the first hold something else,
-  bool renumbered = false;        // sequence i has the number sequences - 1 - i
+  bool renumbered = false;          // sequence i has the number sequences - 1 - i
   uint64_t seed = 0;
 
   int64_t query_heads() const { return kv_heads * group; }
@@ -46,10 +46,10 @@ struct Tolerance {
 // What a call must have led to.
 struct Outcome {
   bool refused = false;
-  bool has_value = false;  // the call returns a number,
-  int64_t value = 0;       // this one
+  bool has_value = false;    // the call returns a number,
+  int64_t value = 0;         // this one
   int64_t least_value = -1;  // or, where >= 0, at least this one
-  Expected out;            // of attend
+  Expected out;              // of attend
 };
 
 // The cache of one handle: naive, in float64, with what the errors of each token are made of.
@@ -59,15 +59,15 @@ class Model {
         int64_t head_dim, int64_t max_tokens, int64_t bits);
 
   Outcome apply(const Call& call);
-  int64_t stored_tokens() const;  // over all layers and sequences; shared ones once
+  int64_t stored_bytes() const;  // over all layers and sequences; shared tokens once
 
  private:
   // Tokens of one sequence in one layer; `origin` tells which tokens are shared after a fork.
   struct Tokens {
-    std::vector<double> k, v;              // [length, kv_heads, head_dim]
-    std::vector<double> k_norm;            // [length, kv_heads]
-    std::vector<double> k_step, v_step;    // half a step of a quantised cache, else 0
-    std::vector<int64_t> origin;           // [length]
+    std::vector<double> k, v;            // [length, kv_heads, head_dim]
+    std::vector<double> k_norm;          // [length, kv_heads]
+    std::vector<double> k_step, v_step;  // half a step of a quantised cache, else 0
+    std::vector<int64_t> origin;         // [length]
     int64_t length() const { return static_cast<int64_t>(origin.size()); }
   };
 
@@ -80,6 +80,8 @@ class Model {
   bool attend(const Call& call, Expected& out);
   void attend_head(const Tokens& tokens, int64_t seen, int64_t kv_head, const float* q,
                    double scale, Expected& out, size_t at) const;
+  void add_stored_error(const Tokens& tokens, int64_t kv_head, const std::vector<double>& weight,
+                        double score_scale, Expected& out, size_t place) const;
   bool fork(int64_t parent, int64_t child);
   bool free(int64_t sequence);
 
@@ -91,6 +93,9 @@ class Model {
 
 // The whole case, call by call.
 std::vector<Outcome> expected_outcomes(const Case& asked, const Tolerance& tolerance);
+
+// Keys and values at the fullest moment of a case, all caches together.
+int64_t most_stored_bytes(const Case& asked);
 
 // One query token of one attend call.
 struct QueryKey {

@@ -58,10 +58,11 @@ bool Model::known(int64_t layer, int64_t sequence) const {
   return layer >= 0 && layer < layers_ && sequence >= 0 && sequence < sequences_;
 }
 
-int64_t Model::stored_tokens() const {
+int64_t Model::stored_bytes() const {
   std::set<int64_t> origins;
   for (const Tokens& t : tokens_) origins.insert(t.origin.begin(), t.origin.end());
-  return static_cast<int64_t>(origins.size());
+  const auto count = static_cast<int64_t>(origins.size());
+  return 2 * kv_heads_ * head_dim_ * count * (bits_ == 0 ? 32 : bits_) / 8;
 }
 
 void Model::append_token(Tokens& tokens, const float* k, const float* v) {
@@ -108,49 +109,62 @@ void Model::attend_head(const Tokens& tokens, int64_t seen, int64_t kv_head, con
   std::vector<double> score(static_cast<size_t>(seen));
   double largest = -std::numeric_limits<double>::infinity();
   for (int64_t t = 0; t < seen; ++t) {
-    const double s = scale * dot(tokens.k.data() + (t * kv_heads_ + kv_head) * head_dim_, q,
-                                 head_dim_);
+    const double s =
+        scale * dot(tokens.k.data() + (t * kv_heads_ + kv_head) * head_dim_, q, head_dim_);
     score[static_cast<size_t>(t)] = s;
     if (!(s <= largest)) largest = s;  // a NaN stays
   }
   double sum = 0;
   for (double& s : score) sum += std::exp(s - largest);
 
-  // Units of rounding in each score, and their mean under the weights.
+  // Weights, the units of rounding in each score, and their mean under the weights.
+  std::vector<double> weight(score.size());
   std::vector<double> units(score.size());
-  std::vector<double> stored(score.size());  // error of quantised keys, absolute
   double mean_units = 0;
-  double mean_stored = 0;
-  double worst_stored = 0;
   for (size_t t = 0; t < score.size(); ++t) {
     const size_t head = t * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
-    const double weight = std::exp(score[t] - largest) / sum;
+    weight[t] = std::exp(score[t] - largest) / sum;
     units[t] = score_growth * std::fabs(scale) * q_norm * tokens.k_norm[head] +
                2 * std::fabs(score[t] - largest) + std::fabs(score[t]);
-    // Uniform errors of half a step: their sum over the head has a deviation below 0.6 of this.
-    stored[t] = 3 * std::fabs(scale) * q_norm * tokens.k_step[head];
-    mean_units += weight * units[t];
-    mean_stored += weight * stored[t];
-    worst_stored = std::max(worst_stored, stored[t]);
+    mean_units += weight[t] * units[t];
   }
   const double sum_growth = 6 + growth_of(tolerance_.growth, seen);
-  const double spread = std::exp(2 * worst_stored);
   for (size_t t = 0; t < score.size(); ++t) {
     const size_t head = t * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
-    const double weight = std::exp(score[t] - largest) / sum;
-    const double error = tolerance_.factor * kUnit * (sum_growth + units[t] + mean_units) +
-                         (stored[t] + mean_stored) * spread;
-    const double step = weight * tokens.v_step[head] * spread * 1.01;
+    const double error = tolerance_.factor * kUnit * (sum_growth + units[t] + mean_units);
     const double* v = tokens.v.data() + head * static_cast<size_t>(head_dim_);
     for (int64_t d = 0; d < head_dim_; ++d) {
-      const double magnitude = weight * std::fabs(v[d]);
+      const double magnitude = weight[t] * std::fabs(v[d]);
       const size_t element = place + static_cast<size_t>(d);
-      out.value[element] += weight * v[d];
+      out.value[element] += weight[t] * v[d];
       out.scale[element] += magnitude;
-      out.bound[element] += error * magnitude + step;
+      // A weight below the normal numbers may have been flushed to zero.
+      out.bound[element] += error * magnitude + kSmallestNormal * (1 + std::fabs(v[d]));
     }
   }
-  for (int64_t d = 0; d < head_dim_; ++d) out.bound[place + static_cast<size_t>(d)] += kSmallestNormal;
+  if (bits_ != 0) add_stored_error(tokens, kv_head, weight, std::fabs(scale) * q_norm, out, place);
+}
+
+// Elements kept to half a step have errors that are uniform and independent: their deviations add
+// in squares, through the score and through the value. Six deviations are allowed.
+void Model::add_stored_error(const Tokens& tokens, int64_t kv_head,
+                             const std::vector<double>& weight, double score_scale, Expected& out,
+                             size_t place) const {
+  for (int64_t d = 0; d < head_dim_; ++d) {
+    const size_t element = place + static_cast<size_t>(d);
+    double variance = 0;
+    for (size_t t = 0; t < weight.size(); ++t) {
+      const size_t head = t * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
+      const double value = tokens.v[head * static_cast<size_t>(head_dim_) + static_cast<size_t>(d)];
+      const double score_error = score_scale * tokens.k_step[head];
+      const double distance = value - out.value[element];
+      variance += weight[t] * weight[t] *
+                  (tokens.v_step[head] * tokens.v_step[head] +
+                   distance * distance * score_error * score_error) /
+                  3;
+    }
+    out.bound[element] += 6 * std::sqrt(variance);
+  }
 }
 
 bool Model::attend(const Call& call, Expected& out) {
@@ -159,8 +173,7 @@ bool Model::attend(const Call& call, Expected& out) {
   const std::span<const int32_t> count = as_i32(call.inputs[1]);
   if (layer < 0 || layer >= layers_) return false;
   for (size_t i = 0; i < sequence.size(); ++i) {
-    if (!known(layer, sequence[i]) || count[i] < 0 ||
-        count[i] > at(layer, sequence[i]).length()) {
+    if (!known(layer, sequence[i]) || count[i] < 0 || count[i] > at(layer, sequence[i]).length()) {
       return false;
     }
   }
@@ -210,31 +223,62 @@ Outcome Model::apply(const Call& call) {
                         ? at(integer(call, 0), integer(call, 1)).length()
                         : -1;
   } else if (call.function == "kv_cache_bytes") {
-    const int64_t per_element = bits_ == 0 ? 32 : bits_;
     outcome.has_value = true;
-    outcome.least_value = 2 * kv_heads_ * head_dim_ * stored_tokens() * per_element / 8;
+    outcome.least_value = stored_bytes();
   }
   return outcome;
 }
 
-std::vector<Outcome> expected_outcomes(const Case& asked, const Tolerance& tolerance) {
+namespace {
+
+Model created_by(const Call& call, const Tolerance& tolerance) {
+  const int64_t bits = call.scalars.size() > 5 ? integer(call, 5) : 0;
+  return {tolerance,
+          integer(call, 0),
+          integer(call, 1),
+          integer(call, 2),
+          integer(call, 3),
+          integer(call, 4),
+          bits};
+}
+
+// Makes all calls of a case on the models of its handles.
+template <class Visit>
+void replay(const Case& asked, const Tolerance& tolerance, const Visit& visit) {
   std::map<int, Model> models;
-  std::vector<Outcome> outcomes;
   for (const Call& call : asked.calls) {
-    if (call.function == "kv_cache_create" || call.function == "kv_cache_create_quantised") {
-      const int64_t bits = call.scalars.size() > 5 ? integer(call, 5) : 0;
-      models.insert_or_assign(call.state,
-                              Model(tolerance, integer(call, 0), integer(call, 1),
-                                    integer(call, 2), integer(call, 3), integer(call, 4), bits));
-      outcomes.emplace_back();
+    if (call.function.starts_with("kv_cache_create")) {
+      models.insert_or_assign(call.state, created_by(call, tolerance));
+      visit(call, nullptr, models);
       continue;
     }
     const auto model = models.find(call.state);
     if (model == models.end()) throw InvalidArgument("case: a call before its cache was created");
-    outcomes.push_back(model->second.apply(call));
+    visit(call, &model->second, models);
     if (call.function == "kv_cache_destroy") models.erase(model);
   }
+}
+
+}  // namespace
+
+std::vector<Outcome> expected_outcomes(const Case& asked, const Tolerance& tolerance) {
+  std::vector<Outcome> outcomes;
+  replay(asked, tolerance, [&](const Call& call, Model* model, const auto&) {
+    outcomes.push_back(model ? model->apply(call) : Outcome());
+  });
   return outcomes;
+}
+
+int64_t most_stored_bytes(const Case& asked) {
+  int64_t most = 0;
+  replay(asked, {}, [&](const Call& call, Model* model, const std::map<int, Model>& models) {
+    if (!model || call.function == "kv_cache_attend") return;
+    model->apply(call);
+    int64_t sum = 0;
+    for (const auto& [state, m] : models) sum += m.stored_bytes();
+    most = std::max(most, sum);
+  });
+  return most;
 }
 
 }  // namespace touchstone::judge::kv_cache

@@ -13,9 +13,9 @@
 namespace touchstone::judge::kv_cache {
 namespace {
 
-constexpr std::array<const char*, 12> kParameters = {
-    "layers", "sequences", "kv_heads", "group",     "head_dim", "prompt",
-    "steps",  "scale10",   "future",   "neighbour", "renumber", "room"};
+constexpr std::array<const char*, 12> kParameters = {"layers",   "sequences", "kv_heads", "group",
+                                                     "head_dim", "prompt",    "steps",    "scale10",
+                                                     "future",   "neighbour", "renumber", "room"};
 
 enum : uint64_t { kKey = 1, kValue, kQuery, kScript, kFamily, kTarget };
 
@@ -257,8 +257,8 @@ void ragged(Script& script, const Session& s, bool subsets) {
   for (int64_t round = 0; round <= s.steps; ++round) {
     for (int64_t layer = 0; layer < s.layers; ++layer) {
       std::vector<Part> parts;
-      for (const int64_t i : permutation(derive_seed(s.seed, static_cast<uint64_t>(round)),
-                                         s.sequences)) {
+      for (const int64_t i :
+           permutation(derive_seed(s.seed, static_cast<uint64_t>(round)), s.sequences)) {
         if (subsets && random.bits(draw++) % 3 == 0) continue;
         const int64_t room = s.max_tokens - script.length(layer, i);
         const int64_t most = round == 0 ? s.prompt : 4;

@@ -85,12 +85,14 @@ class KvCache final : public Task {
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override;
   double bytes(const Case& c) const override;
   double flops(const Case& c) const override;
+  double least_state_bytes(const Case& c) const override;
 
  private:
   static void check_least(Checker& checker, size_t call, int64_t least) {
     if (checker.reply(call).returned >= least) return;
-    checker.complain(fmt::format("call {} (kv_cache_bytes): returned {}, but the tokens stored take {}",
-                                 call, checker.reply(call).returned, least));
+    checker.complain(
+        fmt::format("call {} (kv_cache_bytes): returned {}, but the tokens stored take {}", call,
+                    checker.reply(call).returned, least));
   }
 
   Tolerance tolerance_of(const CaseSpec& spec) const {
@@ -100,18 +102,19 @@ class KvCache final : public Task {
   TaskCard card_;
 };
 
-// ---- plan ----------------------------------------------------------------------------------------
+// ---- plan
+// ----------------------------------------------------------------------------------------
 
 PlanBuilder::Parameters shape(int64_t layers, int64_t sequences, int64_t kv_heads, int64_t group,
                               int64_t head_dim, int64_t prompt, int64_t steps) {
-  return {{"layers", layers},     {"sequences", sequences}, {"kv_heads", kv_heads},
-          {"group", group},       {"head_dim", head_dim},   {"prompt", prompt},
+  return {{"layers", layers}, {"sequences", sequences}, {"kv_heads", kv_heads},
+          {"group", group},   {"head_dim", head_dim},   {"prompt", prompt},
           {"steps", steps}};
 }
 
 void add_sessions(PlanBuilder& b, bool small) {
   constexpr std::array<const char*, 12> kFamilies = {
-      "nominal", "chunks",     "ragged",     "subset",      "layers",   "uneven_layers",
+      "nominal", "chunks",     "ragged",     "subset",        "layers", "uneven_layers",
       "reuse",   "two_caches", "equal_keys", "rising_scores", "blocks", "fork"};
   for (const char* family : kFamilies) {
     b.add(family, shape(2, 3, 2, 1, 16, 5 + b.draw(9), 4));
@@ -140,6 +143,8 @@ void add_sizes(PlanBuilder& b, bool small) {
     if (small && head_dim > 128) continue;
     b.add("sizes", shape(1, 2, 2, 1, head_dim, 6 + b.draw(6), 2));
   }
+  // Positions that do not fit in 8 bits.
+  b.add("sizes", shape(1, 2, 1, 1, 8, 257 + b.draw(20), 2));
   b.add("sizes", shape(3, 1, 1, 1, 8, 1, 1));
   b.add("sizes", shape(1, 9, 1, 1, 8, 3, 2));
   for (const int64_t page : {16, 32, 64, 128, 256}) {
@@ -189,8 +194,8 @@ Plan KvCache::plan(uint64_t seed, bool small) const {
   add_sessions(b, small);
   add_sizes(b, small);
   add_relations(b, small);
-  for (const int64_t prompt : {64, 128, 256, 512}) {
-    if (small && prompt > 256) continue;
+  for (const int64_t prompt : {128, 256, 512, 1024}) {
+    if (small && prompt > 512) continue;
     b.ladder("mixed_prefill", shape(1, 1, 2, 1, 32, prompt, 0));
   }
   return b.plan;
@@ -208,7 +213,8 @@ std::vector<CaseSpec> KvCache::timed(uint64_t seed, bool small) const {
   return b.plan.cases;
 }
 
-// ---- costs ---------------------------------------------------------------------------------------
+// ---- costs
+// ---------------------------------------------------------------------------------------
 
 // Tokens read, queries answered and pairs of them, over the timed calls of a case.
 struct Work {
@@ -247,7 +253,12 @@ Work work_of(const Case& c) {
 double KvCache::bytes(const Case& c) const { return work_of(c).bytes; }
 double KvCache::flops(const Case& c) const { return work_of(c).flops; }
 
-// ---- relations -----------------------------------------------------------------------------------
+double KvCache::least_state_bytes(const Case& c) const {
+  return static_cast<double>(kv_cache::most_stored_bytes(c));
+}
+
+// ---- relations
+// -----------------------------------------------------------------------------------
 
 // Whether this query must be answered alike after the change.
 bool untouched(const Session& s, const QueryKey& key) {
@@ -342,8 +353,7 @@ std::map<QueryKey, QueryPlace> query_places(const Case& asked, const Session& se
         n += tokens[i];
         continue;
       }
-      const int64_t source =
-          session.renumbered ? session.sequences - 1 - sequence[i] : sequence[i];
+      const int64_t source = session.renumbered ? session.sequences - 1 - sequence[i] : sequence[i];
       for (int32_t t = 0; t < tokens[i]; ++t) {
         places[{call.state, layer, source, n - tokens[i] + t}] = {c, row++};
       }

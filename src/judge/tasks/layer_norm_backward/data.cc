@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "judge/generate.h"
 #include "judge/tasks/layer_norm_backward/layer_norm.h"
@@ -22,8 +23,43 @@ enum : uint64_t { kX = 1, kGamma, kBeta, kDy, kRow, kPlace, kFamily, kReplaced =
 
 enum Relate : int64_t { kNone, kPermuted, kNeighbours };
 
+// Families whose numbers are not simply normal.
+enum class Pattern {
+  normal,
+  heavy_tails,
+  ties,
+  monotone,
+  sparse,
+  one_hot,
+  exact,
+  blocks,
+  parallel_gradient,
+  zero_variance,
+  weights
+};
+
+Pattern pattern_of(const std::string& family) {
+  constexpr std::array<std::pair<const char*, Pattern>, 10> kNames = {{
+      {"heavy_tails", Pattern::heavy_tails},
+      {"ties", Pattern::ties},
+      {"monotone", Pattern::monotone},
+      {"sparse", Pattern::sparse},
+      {"one_hot", Pattern::one_hot},
+      {"exact", Pattern::exact},
+      {"blocks", Pattern::blocks},
+      {"parallel_gradient", Pattern::parallel_gradient},
+      {"zero_variance", Pattern::zero_variance},
+      {"weights", Pattern::weights},
+  }};
+  for (const auto& [name, pattern] : kNames) {
+    if (family == name) return pattern;
+  }
+  return Pattern::normal;
+}
+
 struct Knobs {
   std::string family;
+  Pattern pattern = Pattern::normal;
   int64_t rows = 0;
   int64_t cols = 0;
   double scale = 1;
@@ -37,6 +73,7 @@ struct Knobs {
 Knobs read_knobs(const CaseSpec& spec) {
   Knobs k;
   k.family = spec.family;
+  k.pattern = pattern_of(spec.family);
   k.rows = parameter(spec, "rows", 0, 1 << 24);
   k.cols = parameter(spec, "cols", 1, 1 << 24);
   k.scale = k.family == "denormal" ? 1e-40 : power_of_ten(parameter_or(spec, "scale10", 0));
@@ -53,14 +90,14 @@ Knobs read_knobs(const CaseSpec& spec) {
 // One row of x, given its number and the stream it is drawn from.
 void fill_row(const Knobs& k, const Stream& random, int64_t row, float* x) {
   const Stream of_row(k.seed, kRow);
-  const std::string& f = k.family;
+  const Pattern f = k.pattern;
   const int64_t base = row * k.cols;
   const auto count = static_cast<double>(k.cols);
   double shift = k.mean != 0 ? k.mean * of_row.sign(row) : 0.5 * of_row.normal(3 * row);
   double spread = 0.5 + 1.5 * of_row.uniform(3 * row + 1);
   if (k.mean != 0) spread = 1;
   const int64_t chosen = of_row.index(3 * row + 2, k.cols);
-  const bool constant = f == "zero_variance" && row % 2 == 0;
+  const bool constant = f == Pattern::zero_variance && row % 2 == 0;
   constexpr std::array<double, 4> kFew = {-1.0, 0.0, 0.5, 2.0};
   constexpr std::array<double, 5> kConstants = {-0.5, 0.25, 0.0, 0.125, 3.0};
   for (int64_t j = 0; j < k.cols; ++j) {
@@ -68,23 +105,23 @@ void fill_row(const Knobs& k, const Stream& random, int64_t row, float* x) {
     double value = 0;
     if (constant) {
       value = kConstants[static_cast<size_t>(row / 2 % 5)];
-    } else if (f == "heavy_tails") {
+    } else if (f == Pattern::heavy_tails) {
       value = random.heavy(at);
-    } else if (f == "ties") {
+    } else if (f == Pattern::ties) {
       value = kFew[static_cast<size_t>(random.index(at, 4))];
-    } else if (f == "monotone") {
+    } else if (f == Pattern::monotone) {
       value = 4.0 * static_cast<double>(j) / count - 2.0 + shift;
-    } else if (f == "sparse") {
+    } else if (f == Pattern::sparse) {
       value = random.bits(at) % 20 == 0 ? random.normal(at) * 3 : 0;
-    } else if (f == "one_hot") {
+    } else if (f == Pattern::one_hot) {
       value = j == chosen ? 4 * random.normal(at) + 5 : 0;
-    } else if (f == "exact") {
+    } else if (f == Pattern::exact) {
       // As many +1 as -1, in an order that the seed decides: mean 0 and variance 1, exactly.
       value = (j + chosen) % 2 == 0 ? 1 : -1;
-    } else if (f == "blocks") {
+    } else if (f == Pattern::blocks) {
       // A look at the beginning of a row, or of the tensor, says nothing about the rest.
-      value = random.normal(at) * (4 * j >= 3 * k.cols ? 30 : 1) *
-              (4 * row >= 3 * k.rows ? 100 : 1);
+      value =
+          random.normal(at) * (4 * j >= 3 * k.cols ? 30 : 1) * (4 * row >= 3 * k.rows ? 100 : 1);
     } else {
       value = shift + spread * random.normal(at);
     }
@@ -95,7 +132,7 @@ void fill_row(const Knobs& k, const Stream& random, int64_t row, float* x) {
 void fill_weights(const Knobs& k, Problem& p) {
   const Stream gammas(k.seed, kGamma);
   const Stream betas(k.seed, kBeta);
-  const bool dyadic = k.family == "exact" || k.family == "parallel_gradient";
+  const bool dyadic = k.pattern == Pattern::exact || k.pattern == Pattern::parallel_gradient;
   for (int64_t j = 0; j < k.cols; ++j) {
     const auto at = static_cast<size_t>(j);
     double gamma = (0.5 + gammas.uniform(2 * j)) * gammas.sign(2 * j + 1);
@@ -103,7 +140,7 @@ void fill_weights(const Knobs& k, Problem& p) {
     if (dyadic) {
       gamma = std::ldexp(gammas.sign(2 * j + 1), static_cast<int>(gammas.index(2 * j, 3)));
       beta = static_cast<double>(betas.index(j, 9)) - 4;
-    } else if (k.family == "weights") {
+    } else if (k.pattern == Pattern::weights) {
       const auto exponent = static_cast<int>(gammas.index(4 * j + 3, 21)) - 10;
       gamma = gammas.index(2 * j, 8) == 0 ? 0 : std::ldexp(gamma, exponent);
       beta *= 10;
@@ -118,14 +155,14 @@ void fill_gradient(const Knobs& k, const Stream& random, int64_t row, int64_t so
     const auto at = static_cast<size_t>(row * k.cols + j);
     const int64_t drawn = source * k.cols + j;
     double value = random.normal(drawn);
-    if (k.family == "exact") value = static_cast<double>(random.index(drawn, 9)) - 4;
-    if (k.family == "parallel_gradient") {
+    if (k.pattern == Pattern::exact) value = static_cast<double>(random.index(drawn, 9)) - 4;
+    if (k.pattern == Pattern::parallel_gradient) {
       // g = dy * gamma is parallel to x, to ones, or zero: dx is what rounding leaves. gamma is a
       // power of two, so dividing by it costs nothing.
       const auto x = static_cast<double>(p.x[at]);
       const double g = source % 3 == 0 ? x : source % 3 == 1 ? 1.5 : 0.0;
       value = g / static_cast<double>(p.gamma[static_cast<size_t>(j)]);
-    } else if (k.family == "blocks" && 2 * row >= k.rows) {
+    } else if (k.pattern == Pattern::blocks && 2 * row >= k.rows) {
       value *= 50;
     }
     p.dy[at] = static_cast<float>(value * k.grad);
@@ -195,10 +232,10 @@ CaseSpec resolve(const CaseSpec& spec) {
   CaseSpec resolved = spec;
   const Stream random(spec.seed, kFamily);
   // Most timed data is nominal, some is hostile: a contender cannot afford to guess.
-  constexpr std::array<const char*, 8> kHostile = {"heavy_tails", "blocks", "weights", "sparse",
+  constexpr std::array<const char*, 8> kHostile = {"heavy_tails", "blocks", "weights",  "sparse",
                                                    "scale",       "ties",   "monotone", "epsilon"};
-  resolved.family = random.uniform(0) < 0.75 ? "nominal" : kHostile[static_cast<size_t>(
-                                                               random.index(1, 8))];
+  resolved.family =
+      random.uniform(0) < 0.75 ? "nominal" : kHostile[static_cast<size_t>(random.index(1, 8))];
   if (resolved.family == "scale") resolved.parameters["scale10"] = random.index(2, 9) - 4;
   if (resolved.family == "epsilon") resolved.parameters["eps10"] = -random.index(2, 3);
   return resolved;

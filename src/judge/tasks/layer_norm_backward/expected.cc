@@ -34,7 +34,7 @@ Row analyse_row(const Problem& p, int64_t row, const Tolerance& t) {
   r.xhat_error.resize(cols);
   const double g = growth_of(t.growth, p.cols);
   const double cu = t.factor * kUnit;
-  const double mean = std::fabs(stats.mean) * r.rstd;        // in standard deviations
+  const double mean = std::fabs(stats.mean) * r.rstd;          // in standard deviations
   const double mean_error = cu * g * mean_magnitude * r.rstd;  // likewise
   // mean(x^2) - mean(x)^2 multiplies rounding errors by this; allowed where stability is not asked.
   const double condition = t.stable ? 1 : 1 + mean * mean;
@@ -55,8 +55,8 @@ void forward_row(const Problem& p, int64_t row, const Row& r, const Tolerance& t
     const auto beta = static_cast<double>(p.beta[j]);
     y.value[at] = r.xhat[j] * gamma + beta;
     y.scale[at] = std::fabs(r.xhat[j] * gamma) + std::fabs(beta);
-    y.bound[at] = std::fabs(gamma) * r.xhat_error[j] + t.factor * kUnit * y.scale[at] +
-                  kSmallestNormal;
+    y.bound[at] =
+        std::fabs(gamma) * r.xhat_error[j] + t.factor * kUnit * y.scale[at] + kSmallestNormal;
   }
 }
 
@@ -65,9 +65,9 @@ void backward_row(const Problem& p, int64_t row, const Row& r, const Tolerance& 
   const double cu = t.factor * kUnit;
   const double growth = growth_of(t.growth, p.cols);
   std::vector<double> g(r.xhat.size());
-  double c1 = 0;          // mean of g
-  double c2 = 0;          // mean of g * xhat
-  double c1_error = 0;    // of the two means
+  double c1 = 0;        // mean of g
+  double c2 = 0;        // mean of g * xhat
+  double c1_error = 0;  // of the two means
   double c2_error = 0;
   for (size_t j = 0; j < g.size(); ++j) {
     const auto dy = static_cast<double>(p.dy[static_cast<size_t>(row * p.cols) + j]);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "judge/generate.h"
 #include "judge/tasks/softmax_topk/softmax_topk.h"
@@ -19,8 +20,69 @@ constexpr std::array<const char*, 9> kParameters = {
 enum : uint64_t { kLogit = 1, kRow, kPlace, kFamily, kOrder, kReplaced = 16 };
 enum Relate : int64_t { kNone, kPermutedRows, kNeighbours, kPermutedVocabulary };
 
+// Families whose numbers are not simply normal.
+enum class Pattern {
+  normal,
+  heavy_tails,
+  blocks,
+  ties,
+  signed_zeros,
+  all_equal,
+  exact,
+  denormal,
+  sparse,
+  one_hot,
+  ascending,
+  descending,
+  small_probabilities,
+  extreme,
+  masked,
+  masked_row,
+  clustered,
+  last_tile,
+  one_tile,
+  tile_borders,
+  near_ties,
+  border_ties,
+  few_left,
+  nan
+};
+
+Pattern pattern_of(const std::string& family) {
+  constexpr std::array<std::pair<const char*, Pattern>, 23> kNames = {{
+      {"heavy_tails", Pattern::heavy_tails},
+      {"blocks", Pattern::blocks},
+      {"ties", Pattern::ties},
+      {"signed_zeros", Pattern::signed_zeros},
+      {"all_equal", Pattern::all_equal},
+      {"exact", Pattern::exact},
+      {"denormal", Pattern::denormal},
+      {"sparse", Pattern::sparse},
+      {"one_hot", Pattern::one_hot},
+      {"ascending", Pattern::ascending},
+      {"descending", Pattern::descending},
+      {"small_probabilities", Pattern::small_probabilities},
+      {"extreme", Pattern::extreme},
+      {"masked", Pattern::masked},
+      {"masked_row", Pattern::masked_row},
+      {"clustered", Pattern::clustered},
+      {"last_tile", Pattern::last_tile},
+      {"one_tile", Pattern::one_tile},
+      {"tile_borders", Pattern::tile_borders},
+      {"near_ties", Pattern::near_ties},
+      {"border_ties", Pattern::border_ties},
+      {"few_left", Pattern::few_left},
+      {"nan", Pattern::nan},
+  }};
+  for (const auto& [name, pattern] : kNames) {
+    if (family == name) return pattern;
+  }
+  return Pattern::normal;
+}
+
 struct Knobs {
   std::string family;
+  Pattern pattern = Pattern::normal;
   int64_t rows = 0;
   int64_t vocab = 0;
   int64_t k = 0;
@@ -35,6 +97,7 @@ struct Knobs {
 Knobs read_knobs(const CaseSpec& spec) {
   Knobs knobs;
   knobs.family = spec.family;
+  knobs.pattern = pattern_of(spec.family);
   knobs.rows = parameter(spec, "rows", 0, 1 << 24);
   knobs.vocab = parameter(spec, "vocab", 1, 1 << 24);
   const bool bad = spec.family == "bad_k";
@@ -53,48 +116,51 @@ Knobs read_knobs(const CaseSpec& spec) {
 // Whether a column is one of those that hold the maxima of its row.
 bool is_chosen(const Knobs& n, const Stream& of_row, int64_t row, int64_t j) {
   const int64_t wanted = std::min(n.k + 2, n.vocab);
-  if (n.family == "clustered") return j % n.stride == of_row.index(row, n.stride);
-  if (n.family == "last_tile") return j >= n.vocab - wanted;
-  if (n.family == "one_tile") {
+  if (n.pattern == Pattern::clustered) return j % n.stride == of_row.index(row, n.stride);
+  if (n.pattern == Pattern::last_tile) return j >= n.vocab - wanted;
+  if (n.pattern == Pattern::one_tile) {
     const int64_t start = of_row.index(row, std::max<int64_t>(1, n.vocab - wanted + 1));
     return j >= start && j < start + wanted;
   }
-  if (n.family == "tile_borders") return j % 128 == 0 || j % 128 == 127;
+  if (n.pattern == Pattern::tile_borders) return j % 128 == 0 || j % 128 == 127;
   return false;
 }
 
 double element(const Knobs& n, const Stream& random, const Stream& of_row, int64_t row, int64_t j) {
-  const std::string& f = n.family;
+  const Pattern f = n.pattern;
   const int64_t at = row * n.vocab + j;
   const double normal = random.normal(at);
-  if (f == "heavy_tails") return std::clamp(random.heavy(at), -60.0, 60.0);
-  if (f == "blocks") {
+  if (f == Pattern::heavy_tails) return std::clamp(random.heavy(at), -60.0, 60.0);
+  if (f == Pattern::blocks) {
     return normal * (4 * j >= 3 * n.vocab ? 5 : 1) * (4 * row >= 3 * n.rows ? 3 : 1);
   }
-  if (f == "ties") return 0.5 * static_cast<double>(random.index(at, 6));
-  if (f == "signed_zeros") return random.bits(at) % 3 == 0 ? -0.0 : random.bits(at) % 3 == 1 ? 0.0 : -1.0;
-  if (f == "all_equal") return of_row.normal(row) * 3;
-  if (f == "exact") return (j + row) % 2 == 0 ? 1.5 : -static_cast<double>(kInfinity);
-  if (f == "denormal") return normal * 1e-40;
-  if (f == "sparse") return random.bits(at) % 20 == 0 ? 3 * normal : 0;
-  if (f == "one_hot") return j == of_row.index(row, n.vocab) ? 20 : 0.1 * normal;
-  if (f == "ascending") return 0.01 * static_cast<double>(j);
-  if (f == "descending") return -0.01 * static_cast<double>(j);
-  if (f == "small_probabilities") return -0.29 * static_cast<double>(j);
-  if (f == "extreme") {
-    return 3e38 * random.sign(at) * (1 - 0.01 * static_cast<double>(random.index(at, 5)));
+  if (f == Pattern::ties) return 0.5 * static_cast<double>(random.index(at, 6));
+  if (f == Pattern::signed_zeros) {
+    const uint64_t which = random.bits(at) % 3;
+    return which == 0 ? -0.0 : which == 1 ? 0.0 : -1.0;
   }
-  if (f == "masked" && random.bits(at) % 5 < 2) return -static_cast<double>(kInfinity);
-  if (f == "masked_row" && row % 3 == 1) return -static_cast<double>(kInfinity);
+  if (f == Pattern::all_equal) return of_row.normal(row) * 3;
+  if (f == Pattern::exact) return (j + row) % 2 == 0 ? 1.5 : -static_cast<double>(kInfinity);
+  if (f == Pattern::denormal) return normal * 1e-40;
+  if (f == Pattern::sparse) return random.bits(at) % 20 == 0 ? 3 * normal : 0;
+  if (f == Pattern::one_hot) return j == of_row.index(row, n.vocab) ? 20 : 0.1 * normal;
+  if (f == Pattern::ascending) return 0.01 * static_cast<double>(j);
+  if (f == Pattern::descending) return -0.01 * static_cast<double>(j);
+  if (f == Pattern::small_probabilities) return -0.29 * static_cast<double>(j);
+  if (f == Pattern::extreme) {
+    return 3e38 * random.sign(at) * (1 - 0.5 * random.uniform(~at));
+  }
+  if (f == Pattern::masked && random.bits(at) % 5 < 2) return -static_cast<double>(kInfinity);
+  if (f == Pattern::masked_row && row % 3 == 1) return -static_cast<double>(kInfinity);
   const bool chosen = is_chosen(n, of_row, row, j);
   return 2 * normal + (chosen ? 14 : of_row.normal(~row) * 0.5);
 }
 
 // Families in which the order of a row is drawn as a whole.
 bool fill_by_rank(const Knobs& n, int64_t row, float* logits) {
-  const bool near = n.family == "near_ties";
-  const bool border = n.family == "border_ties";
-  const bool few = n.family == "few_left";
+  const bool near = n.pattern == Pattern::near_ties;
+  const bool border = n.pattern == Pattern::border_ties;
+  const bool few = n.pattern == Pattern::few_left;
   if (!near && !border && !few) return false;
   const std::vector<int64_t> rank =
       permutation(derive_seed(n.seed, 1000 + static_cast<uint64_t>(row)), n.vocab);
@@ -102,9 +168,10 @@ bool fill_by_rank(const Knobs& n, int64_t row, float* logits) {
   for (int64_t j = 0; j < n.vocab; ++j) {
     const auto r = static_cast<double>(rank[static_cast<size_t>(j)]);
     double value = 4 - r * 0x1p-14;  // steps that bf16 and TF32 do not see
-    if (border) value = r < static_cast<double>(above) ? 4 - r * 0x1p-8
-                        : r < static_cast<double>(n.k + 7) ? 1.0
-                                                           : -r * 0x1p-8;
+    if (border)
+      value = r < static_cast<double>(above)     ? 4 - r * 0x1p-8
+              : r < static_cast<double>(n.k + 7) ? 1.0
+                                                 : -r * 0x1p-8;
     if (few && r >= static_cast<double>(above)) value = -static_cast<double>(kInfinity);
     logits[j] = static_cast<float>(value);
   }
@@ -121,12 +188,12 @@ void fill_row(const Knobs& n, const Stream& random, int64_t row, float* logits) 
     if (n.grid) value = std::nearbyint(value * 1024) / 1024;
     logits[j] = static_cast<float>(value + n.add);
   }
-  if (n.family == "masked") {
+  if (n.pattern == Pattern::masked) {
     // A row that happens to be masked whole belongs to another family.
     const int64_t j = of_row.index(7 * row, n.vocab);
     logits[j] = std::isinf(logits[j]) ? 0.25F : logits[j];
   }
-  if (n.family == "nan" && row % 3 == 0) {
+  if (n.pattern == Pattern::nan && row % 3 == 0) {
     logits[of_row.index(5 * row, n.vocab)] = std::numeric_limits<float>::quiet_NaN();
   }
 }
@@ -148,9 +215,8 @@ CaseSpec resolve(const CaseSpec& spec) {
   CaseSpec resolved = spec;
   const Stream random(spec.seed, kFamily);
   // Most timed data is nominal, some is hostile: a contender cannot afford to guess.
-  constexpr std::array<const char*, 8> kHostile = {"ties",      "blocks",    "clustered",
-                                                   "last_tile", "ascending", "sparse",
-                                                   "masked",    "heavy_tails"};
+  constexpr std::array<const char*, 8> kHostile = {
+      "ties", "blocks", "clustered", "last_tile", "ascending", "sparse", "masked", "heavy_tails"};
   resolved.family =
       random.uniform(0) < 0.75 ? "nominal" : kHostile[static_cast<size_t>(random.index(1, 8))];
   return resolved;

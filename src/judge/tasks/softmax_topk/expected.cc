@@ -89,27 +89,33 @@ Row analyse_row(std::span<const float> logits, int64_t k, const Tolerance& t) {
   if (row.all_masked) return row;
 
   double distances = 0;  // weighted with the exponentials
+  std::vector<double> terms;
+  terms.reserve(logits.size());
   for (const float v : logits) {
     const double distance = row.largest - static_cast<double>(v);
     if (distance > 800) continue;  // exp of it is below any f64
-    const double e = std::exp(-distance);
-    row.sum += e;
-    distances += e * distance;
+    terms.push_back(std::exp(-distance));
+    row.sum += terms.back();
+    distances += terms.back() * distance;
+  }
+  // Terms of a few roundings of the sum are not rounded at random: a running sum may lose them all.
+  const double rounding = kUnit * row.sum;
+  double lost = 0;
+  for (const double e : terms) {
+    if (e < 8 * rounding) lost += std::min(e, rounding);
   }
   const double log_sum = std::log(row.sum);
-  double units = 4 + growth_of(t.growth, static_cast<int64_t>(logits.size())) +
-                 distances / row.sum;
+  double units = 4 + growth_of(t.growth, static_cast<int64_t>(logits.size())) + distances / row.sum;
   // exp(v - (max + log sum)) rounds the parenthesis; with a large maximum this costs digits.
   if (!t.stable) units += std::min(std::fabs(row.largest) + log_sum, 1e4);
-  row.common_error = t.factor * kUnit * units;
+  row.common_error = t.factor * kUnit * units + 1.5 * lost / row.sum;
   row.tie_error = t.factor * kUnit * (4 + log_sum);
   return row;
 }
 
 void check_row(const Problem& p, int64_t r, std::span<const float> probabilities,
                std::span<const int32_t> indices, const Tolerance& t, RowErrors& errors) {
-  const std::span<const float> logits(p.logits.data() + r * p.vocab,
-                                      static_cast<size_t>(p.vocab));
+  const std::span<const float> logits(p.logits.data() + r * p.vocab, static_cast<size_t>(p.vocab));
   const Row row = analyse_row(logits, p.k, t);
   std::unordered_set<int32_t> seen;
   for (int64_t j = 0; j < p.k; ++j) {

@@ -35,11 +35,11 @@ struct Tolerance {
 struct Row {
   bool has_nan = false;
   bool all_masked = false;
-  double largest = 0;             // of the logits
-  double sum = 0;                 // of the exponentials
-  std::vector<float> kept;        // the k largest logits, largest first
-  double common_error = 0;        // relative error that all probabilities of the row share
-  double tie_error = 0;           // relative, of one exponential at distance 0
+  double largest = 0;       // of the logits
+  double sum = 0;           // of the exponentials
+  std::vector<float> kept;  // the k largest logits, largest first
+  double common_error = 0;  // relative error that all probabilities of the row share
+  double tie_error = 0;     // relative, of one exponential at distance 0
 
   double probability(float logit) const;
   double bound(float logit, const Tolerance& t) const;
