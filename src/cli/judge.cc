@@ -1,4 +1,6 @@
 // touchstone judge: is an implementation of a task right, and how good is it?
+#include "judge/judge.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +19,6 @@
 #include "cli/verbs.h"
 #include "judge/board.h"
 #include "judge/duel.h"
-#include "judge/judge.h"
 #include "judge/page.h"
 #include "judge/score.h"
 #include "judge/selftest.h"
@@ -43,6 +44,7 @@ struct JudgeVerbOptions {
   bool selftest = false;
   std::string corpus;
   std::string only;
+  bool timing_only = false;
 };
 
 void write_file(const std::string& path, const std::string& text) {
@@ -64,7 +66,8 @@ int list_tasks() {
   Table table({"task", ">version", "devices", ">functions", ">probes", "title"});
   for (const auto& task : judge::tasks()) {
     const judge::TaskCard& card = task->card();
-    table.add({card.id, fmt::format("{}", card.version), fmt::format("{}", fmt::join(card.devices, " ")),
+    table.add({card.id, fmt::format("{}", card.version),
+               fmt::format("{}", fmt::join(card.devices, " ")),
                fmt::format("{}", card.functions.size()), fmt::format("{}", card.probes.size()),
                card.title});
   }
@@ -78,6 +81,7 @@ judge::JudgeOptions judge_options(const JudgeVerbOptions& options, Progress& pro
   result.sandbox = !options.no_sandbox;
   result.seed = options.seed;
   result.speed = !options.no_speed;
+  result.timing_only = options.timing_only;
   result.progress = [&progress](std::string_view what) { progress.show(what); };
   return result;
 }
@@ -98,7 +102,8 @@ int run_replay(const JudgeVerbOptions& options) {
                     toned(replay.check.passed ? "right" : "wrong",
                           replay.check.passed ? Tone::good : Tone::bad)));
   if (!replay.check.reason.empty()) print(replay.check.reason + "\n");
-  Table table({"output", ">call", ">outside", ">of", ">worst in bounds", ">first", ">got", ">expected"});
+  Table table(
+      {"output", ">call", ">outside", ">of", ">worst in bounds", ">first", ">got", ">expected"});
   for (const judge::OutputError& e : replay.check.errors) {
     table.add({e.output, fmt::format("{}", e.call), fmt::format("{}", e.outside),
                fmt::format("{}", e.count), fmt::format("{:.3g}", e.worst),
@@ -123,7 +128,8 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
       told = commitment;
       say(fmt::format("{}: seed committed to, SHA-256 {}", field.task->card().id, commitment));
     };
-    if (!judging.seed.has_value()) judging.seed = judge::drawn_seed();
+    // One seed for all contenders of a task, and none that was told before.
+    judging.seed = options.seed.has_value() ? *options.seed : judge::drawn_seed();
     std::vector<judge::Record> judged =
         judge::judge_all(field.contenders, *field.task, judging, field.peers);
     say(fmt::format("{}: seed was {}", field.task->card().id, *judging.seed));
@@ -161,7 +167,8 @@ int run_judge(const JudgeVerbOptions& options) {
   if (!options.html.empty()) write_file(options.html, judge::page_html(records));
   print(judge::board_text(records, coloured()));
   if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
-  const auto error = std::ranges::find(records, judge::Verdict::judge_error, &judge::Record::verdict);
+  const auto error =
+      std::ranges::find(records, judge::Verdict::judge_error, &judge::Record::verdict);
   if (error != records.end()) return kBadData;
   // What came with the program is there to be told apart; only a given contender can fail.
   if (options.paths.empty() && options.from.empty()) return kOk;
@@ -235,6 +242,8 @@ void add_duel(CLI::App& app, int& exit_code) {
   verb->add_option("first", options->first, "A contender")->required();
   verb->add_option("second", options->second, "Another")->required();
   add_common(verb, options->judge);
+  verb->add_flag("--timing-only", options->judge.timing_only,
+                 "Take both for right, only time them");
   verb->callback([options, &exit_code] { exit_code = run_duel(*options); });
 }
 

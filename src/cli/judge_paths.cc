@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <system_error>
 
 #include "touchstone/core/error.h"
@@ -28,10 +30,14 @@ std::vector<fs::path> folders_in(const fs::path& folder) {
   return found;
 }
 
+// A file, or a folder with code in it; else it may be a folder of contenders.
 bool is_one(const fs::path& path) {
   if (!fs::is_directory(path) || fs::exists(path / "contender.json")) return true;
+  constexpr std::array<std::string_view, 7> kCode = {".c",  ".cc", ".cpp", ".cxx",
+                                                     ".cu", ".so", ".py"};
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (entry.is_regular_file()) return true;
+    const std::string extension = entry.path().extension().string();
+    if (entry.is_regular_file() && std::ranges::find(kCode, extension) != kCode.end()) return true;
   }
   return false;
 }
@@ -40,8 +46,9 @@ bool is_one(const fs::path& path) {
 fs::path bundled_root() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  for (const fs::path& place : {program.parent_path() / "contenders",
-                                program.parent_path().parent_path() / "share/touchstone/contenders"}) {
+  for (const fs::path& place :
+       {program.parent_path() / "contenders",
+        program.parent_path().parent_path() / "share/touchstone/contenders"}) {
     if (fs::is_directory(place, error)) return place;
   }
   return {};
@@ -74,7 +81,8 @@ class Finder {
         any = true;
       }
     }
-    if (!any) throw InvalidArgument(fmt::format("judge: {}: no contender in this folder", path.string()));
+    if (!any)
+      throw InvalidArgument(fmt::format("judge: {}: no contender in this folder", path.string()));
   }
 
   std::vector<Field> take() {
@@ -100,7 +108,8 @@ class Finder {
 
 void require(const std::string& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) throw InvalidArgument(fmt::format("judge: {}: no such file or folder", path));
+  if (!fs::exists(path, error))
+    throw InvalidArgument(fmt::format("judge: {}: no such file or folder", path));
 }
 
 // Bundled contenders that say of themselves that others may be measured against them.
@@ -112,9 +121,8 @@ void add_peers(Field& field) {
     // Peers say so in a file; what has none is not read, so that its faults stay its own.
     if (!fs::exists(path / "contender.json")) continue;
     const judge::Contender peer = judge::read_contender(path, *field.task);
-    const bool known = std::ranges::any_of(field.contenders, [&](const judge::Contender& c) {
-      return c.name == peer.name;
-    });
+    const bool known = std::ranges::any_of(
+        field.contenders, [&](const judge::Contender& c) { return c.name == peer.name; });
     if (peer.peer && !known) field.peers.push_back(peer);
   }
 }
@@ -144,7 +152,8 @@ std::vector<Field> find_contenders(const std::vector<std::string>& paths, const 
   Finder finder(task);
   if (paths.empty()) {
     const fs::path root = bundled_root();
-    if (root.empty()) throw InvalidArgument("judge: a path is required: no contenders came with this program");
+    if (root.empty())
+      throw InvalidArgument("judge: a path is required: no contenders came with this program");
     finder.add(root);
   }
   for (const std::string& path : paths) {

@@ -102,6 +102,7 @@ int run(int argc, char** argv) {
   add_plan(app, exit_code);
   add_judge(app, exit_code);
   add_duel(app, exit_code);
+  add_deploy(app, exit_code);
 
   if (!verb_is_known(app, argc, argv)) return kUsage;
   try {

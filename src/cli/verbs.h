@@ -29,5 +29,6 @@ void add_gradcheck(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
 void add_judge(CLI::App& app, int& exit_code);
 void add_duel(CLI::App& app, int& exit_code);
+void add_deploy(CLI::App& app, int& exit_code);
 
 }  // namespace touchstone::cli

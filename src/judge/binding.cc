@@ -76,6 +76,15 @@ int argument_count(const Function& function, Language language) {
   return count;
 }
 
+bool is_sizer(const TaskCard& card, const Function& function) {
+  return std::ranges::any_of(card.functions,
+                             [&](const Function& f) { return f.sized_by == function.name; });
+}
+
+bool is_optional(const TaskCard& card, const Function& function, Language language) {
+  return function.optional || (language == Language::numpy && is_sizer(card, function));
+}
+
 std::map<std::string, std::string> propose_binding(
     const TaskCard& card, Language language, const std::vector<Candidate>& candidates,
     const std::map<std::string, std::string>& written, const std::string& contender) {
@@ -103,12 +112,12 @@ std::map<std::string, std::string> propose_binding(
     const std::string& name = candidates[fit.candidate].name;
     // An optional function is not worth a guess: its absence is an answer too.
     if (binding.contains(function.name) || used.contains(name)) continue;
-    if (function.optional && fit.distance > 1) continue;
+    if (is_optional(card, function, language) && fit.distance > 1) continue;
     binding[function.name] = name;
     used.insert(name);
   }
   for (const Function& function : card.functions) {
-    if (function.optional || binding.contains(function.name)) continue;
+    if (is_optional(card, function, language) || binding.contains(function.name)) continue;
     throw InvalidArgument(fmt::format(
         "contender '{}': no function for {} ({} arguments); {}. Name it in contender.json "
         "(\"functions\") or write an adapter: touchstone deploy NAME --task {} shows both",

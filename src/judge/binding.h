@@ -21,6 +21,11 @@ struct Candidate {
 // with a state may or may not take it: -1.
 int argument_count(const Function& function, Language language);
 
+// Whether a function only says how large the state of another one is. Python has no use for it.
+bool is_sizer(const TaskCard& card, const Function& function);
+// Whether a contender may lack it.
+bool is_optional(const TaskCard& card, const Function& function, Language language);
+
 // The best candidate for every function of the contract; names that were written down stay.
 // InvalidArgument says which function nobody stands for, and what was found.
 std::map<std::string, std::string> propose_binding(

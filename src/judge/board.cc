@@ -75,7 +75,8 @@ Cell score_cell(const Record& record, const std::string& dimension, const Range&
 std::string table(const std::vector<std::vector<Cell>>& rows, bool colour) {
   std::vector<std::size_t> widths(rows.front().size(), 0);
   for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].text.size());
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], row[i].text.size());
   }
   std::string text;
   for (const auto& row : rows) {
@@ -94,8 +95,8 @@ std::string table(const std::vector<std::vector<Cell>>& rows, bool colour) {
 }
 
 std::vector<Cell> heading(const std::vector<std::size_t>& columns) {
-  std::vector<Cell> cells = {{"#", kDim}, {"contender", kDim}, {"verdict", kDim},
-                             {"overall ", kDim}};
+  std::vector<Cell> cells = {
+      {"#", kDim}, {"contender", kDim}, {"verdict", kDim}, {"overall ", kDim}};
   for (const std::size_t i : columns) {
     cells.push_back({dimension_short(dimensions()[i]) + " ", kDim});
   }
@@ -120,7 +121,8 @@ std::string task_line(const std::vector<Record>& records) {
   const Record& first = records.front();
   std::string line = fmt::format("{} v{}", first.task, first.task_version);
   if (first.small) line += ", short form";
-  const auto twin = std::ranges::find_if(records, [](const Record& r) { return r.twin.has_value(); });
+  const auto twin =
+      std::ranges::find_if(records, [](const Record& r) { return r.twin.has_value(); });
   if (twin != records.end()) {
     line += fmt::format(", A/A {:.3f} ({:.3f} to {:.3f})", twin->twin->value, twin->twin->low,
                         twin->twin->high);
@@ -133,10 +135,10 @@ std::string task_line(const std::vector<Record>& records) {
 std::string details(const Record& record, const Standing& standing, bool colour) {
   std::vector<std::string> lines;
   const bool pass = record.verdict == Verdict::pass;
-  lines.push_back(fmt::format(
-      "{} {} {}", shortened(record.contender, 40),
-      painted(std::string(name_of(record.verdict)), pass ? kGood : kBad, colour),
-      shortened(record.verdict_because, 150)));
+  lines.push_back(
+      fmt::format("{} {} {}", shortened(record.contender, 40),
+                  painted(std::string(name_of(record.verdict)), pass ? kGood : kBad, colour),
+                  shortened(record.verdict_because, 150)));
   const auto evidence = [&](const char* word, const std::string& dimension) {
     if (dimension.empty()) return;
     const Score& score = record.scores.at(dimension);
@@ -147,15 +149,15 @@ std::string details(const Record& record, const Standing& standing, bool colour)
   evidence("strongest", strongest(record));
   evidence("weakest", weakest(record));
   if (!standing.depends_on.empty()) {
-    lines.push_back(fmt::format(
-        "  {:<10}{} in {:.0f} % of weightings, {} to {} in all: depends on {}", "rank",
-        standing.rank, 100.0 * standing.share, standing.best, standing.worst,
-        dimension_title(standing.depends_on)));
+    lines.push_back(
+        fmt::format("  {:<10}{} in {:.0f} % of weightings, {} to {} in all: depends on {}", "rank",
+                    standing.rank, 100.0 * standing.share, standing.best, standing.worst,
+                    dimension_title(standing.depends_on)));
   }
   for (std::size_t i = 0; i < std::min<std::size_t>(2, record.findings.size()); ++i) {
     const Finding& finding = record.findings[i];
-    lines.push_back(fmt::format("  {:<10}{} {}{}{}", "found", finding.id,
-                                finding.case_id, finding.case_id.empty() ? "" : " ", shortened(finding.text, 120)));
+    lines.push_back(fmt::format("  {:<10}{} {}{}{}", "found", finding.id, finding.case_id,
+                                finding.case_id.empty() ? "" : " ", shortened(finding.text, 120)));
   }
   for (std::size_t i = 0; i < std::min<std::size_t>(2, record.witnesses.size()); ++i) {
     const Witness& witness = record.witnesses[i];
@@ -177,9 +179,9 @@ std::string task_board(const std::vector<Record>& records, bool colour) {
     const Record& record = records[standing.index];
     const bool pass = record.verdict == Verdict::pass;
     const std::string place =
-        standing.rank == 0 ? "-"
-                           : fmt::format("{}{}", standing.rank,
-                                         standing.depends_on.empty() ? "" : "?");
+        standing.rank == 0
+            ? "-"
+            : fmt::format("{}{}", standing.rank, standing.depends_on.empty() ? "" : "?");
     std::vector<Cell> row = {{place, ""},
                              {shortened(record.contender, 28), ""},
                              {std::string(name_of(record.verdict)), pass ? kGood : kBad}};

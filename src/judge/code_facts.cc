@@ -54,7 +54,8 @@ class Bench {
     if (!compiler && session_.record.language == "numpy" && find_python()) {
       add_python(spec, *find_python());
     }
-    const std::string place = add_path(spec, session_.record.sandbox, folder_.path(), "/judge", true);
+    const std::string place =
+        add_path(spec, session_.record.sandbox, folder_.path(), "/judge", true);
     spec.folder = place + "/source";
     spec.forks = compiler ? "allow" : "report";
     spec.limits = {{"file_bytes", int64_t{256} << 20}, {"files", 256}};
@@ -146,11 +147,12 @@ std::optional<bool> tests_pass(const Session& session, const Bench& bench, const
     return run.finished && run.status == 0;
   }
   const bool c = session.record.language == "c";
-  std::vector<std::string> words = {c ? "/usr/bin/gcc" : "/usr/bin/g++", "-O1", "-w", "-pthread",
-                                    "-fopenmp", c ? "-std=gnu17" : "-std=gnu++20"};
+  std::vector<std::string> words = {
+      c ? "/usr/bin/gcc" : "/usr/bin/g++", "-O1", "-w", "-pthread", "-fopenmp",
+      c ? "-std=gnu17" : "-std=gnu++20"};
   for (const std::string& source : bench.sources()) words.push_back(source);
-  for (const std::string& word : {test.string(), std::string("-o"), std::string("own_tests"),
-                                  std::string("-lm")}) {
+  for (const std::string& word :
+       {test.string(), std::string("-o"), std::string("own_tests"), std::string("-lm")}) {
     words.push_back(word);
   }
   const CommandResult built = bench.run(words, kCompileSeconds, true);
@@ -164,8 +166,9 @@ fs::path find_test(const Session& session) {
   const bool python = session.record.language == "numpy";
   for (const fs::directory_entry& entry : fs::directory_iterator(session.contender.folder)) {
     const std::string extension = entry.path().extension().string();
-    const bool fits = python ? extension == ".py" : extension == ".c" || extension.starts_with(".cc") ||
-                                                        extension == ".cpp";
+    const bool fits =
+        python ? extension == ".py"
+               : extension == ".c" || extension.starts_with(".cc") || extension == ".cpp";
     if (entry.is_regular_file() && fits && is_test(entry.path())) return entry.path().filename();
   }
   return {};
@@ -178,9 +181,15 @@ void look_for_dead_code(Session& session) {
   session.say("functions nothing reaches");
   const Bench bench(session);
   const bool c = session.record.language == "c";
-  std::vector<std::string> words = {
-      c ? "/usr/bin/gcc" : "/usr/bin/g++", "-O0", "-w", "-fopenmp", c ? "-std=gnu17" : "-std=gnu++20",
-      "-ffunction-sections", "-nostartfiles", "-Wl,--gc-sections", "-Wl,--print-gc-sections"};
+  std::vector<std::string> words = {c ? "/usr/bin/gcc" : "/usr/bin/g++",
+                                    "-O0",
+                                    "-w",
+                                    "-fopenmp",
+                                    c ? "-std=gnu17" : "-std=gnu++20",
+                                    "-ffunction-sections",
+                                    "-nostartfiles",
+                                    "-Wl,--gc-sections",
+                                    "-Wl,--print-gc-sections"};
   std::string entry;
   for (const auto& [contract, name] : session.record.binding.functions) {
     words.push_back(fmt::format("-Wl,-u,{}", name));

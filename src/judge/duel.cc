@@ -15,9 +15,8 @@ namespace {
 
 std::string joined(const std::vector<std::string>& ids) {
   constexpr std::size_t kMost = 4;
-  const std::vector<std::string> few(ids.begin(),
-                                     ids.begin() + static_cast<std::ptrdiff_t>(
-                                                       std::min(kMost, ids.size())));
+  const std::vector<std::string> few(
+      ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, ids.size())));
   return fmt::format("{}{}", fmt::join(few, ", "),
                      ids.size() > kMost ? fmt::format(" and {} more", ids.size() - kMost) : "");
 }
@@ -163,6 +162,11 @@ std::string conclusion(const Record& a, const Record& b) {
   if (first == all) return fmt::format("{}, under every weighting that was tried.", a.contender);
   if (second == all) return fmt::format("{}, under every weighting that was tried.", b.contender);
   if (first == 0 && second == 0) return "A tie, under every weighting that was tried.";
+  if (first == 0 || second == 0) {
+    return fmt::format("{}, ahead under {:.0f} % of the weightings and level in the others.",
+                       second == 0 ? a.contender : b.contender,
+                       100.0 * std::max(first, second) / all);
+  }
   // The dimension that pulls hardest apart is what the reader must weigh.
   std::string decider;
   double pull = 0.0;
@@ -178,10 +182,11 @@ std::string conclusion(const Record& a, const Record& b) {
       decider = dimension;
     }
   }
-  return fmt::format("It depends on {}: {} is ahead under {:.0f} % of the weightings, {} under "
-                     "{:.0f} %.",
-                     dimension_title(decider), a.contender, 100.0 * first / all, b.contender,
-                     100.0 * second / all);
+  return fmt::format(
+      "It depends on {}: {} is ahead under {:.0f} % of the weightings, {} under "
+      "{:.0f} %.",
+      dimension_title(decider), a.contender, 100.0 * first / all, b.contender,
+      100.0 * second / all);
 }
 
 const char* edge_mark(Edge edge) {
@@ -202,8 +207,8 @@ const char* edge_mark(Edge edge) {
 
 Duel duel(const Record& first, const Record& second) {
   if (first.task != second.task) {
-    throw InvalidArgument(fmt::format("duel: expected one task, got {} and {}", first.task,
-                                      second.task));
+    throw InvalidArgument(
+        fmt::format("duel: expected one task, got {} and {}", first.task, second.task));
   }
   Duel result;
   result.task = first.task;
@@ -211,10 +216,10 @@ Duel duel(const Record& first, const Record& second) {
   result.second = second.contender;
   result.dimensions.push_back(
       {"verdict", std::string(name_of(first.verdict)), std::string(name_of(second.verdict)),
-       first.verdict == second.verdict       ? Edge::tie
-       : first.verdict == Verdict::pass      ? Edge::first
-       : second.verdict == Verdict::pass     ? Edge::second
-                                             : Edge::unresolved,
+       first.verdict == second.verdict   ? Edge::tie
+       : first.verdict == Verdict::pass  ? Edge::first
+       : second.verdict == Verdict::pass ? Edge::second
+                                         : Edge::unresolved,
        fmt::format("{}; {}", first.verdict_because, second.verdict_because)});
   for (const std::string_view dimension : dimensions()) {
     result.dimensions.push_back(compare_dimension(first, second, std::string(dimension)));

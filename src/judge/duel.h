@@ -12,7 +12,7 @@ enum class Edge { first, second, tie, unresolved };
 
 struct Criterion {
   std::string name;
-  std::string first;   // what was measured
+  std::string first;  // what was measured
   std::string second;
   Edge edge = Edge::tie;
   std::string evidence;  // ids and, where there is one, the interval

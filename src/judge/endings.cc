@@ -79,6 +79,9 @@ void explain_signal(const Death& death, int signal, Reply& reply) {
     const int64_t bytes =
         buffer < protocol::kMaxBuffers ? static_cast<int64_t>(c.buffers[buffer].data_bytes) : -1;
     reply.detail = "touched " + beside(buffer_name(*death.function, buffer), c.fault_offset, bytes);
+    if (buffer == protocol::kEarlierCall) {
+      reply.detail = "touched an array of an earlier call, which was gone by then";
+    }
   } else if (fault && c.outcome == protocol::kOtherFault) {
     reply.detail +=
         c.fault_offset >= 0 && c.fault_offset < 4096 ? ", a null pointer" : ", a bad address";
@@ -90,7 +93,9 @@ void explain_signal(const Death& death, int signal, Reply& reply) {
 std::string buffer_name(const Function& function, uint32_t buffer) {
   uint32_t i = 0;
   for (const Argument& argument : function.arguments) {
-    if (argument.kind == ArgumentKind::state && buffer == ~0U) return argument.name;
+    if (argument.kind == ArgumentKind::state && buffer == protocol::kStateBuffer) {
+      return argument.name;
+    };
     if (argument.kind != ArgumentKind::input && argument.kind != ArgumentKind::output) continue;
     if (i++ == buffer) return argument.name;
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostDeaths = 4;
 constexpr int kMostHangs = 2;
 // Cases must leave time for the rest of a judgement.
-constexpr double kCaseSeconds = 40.0;
+constexpr double kCaseSeconds = 120.0;
 constexpr int kMostSanitized = 24;
 constexpr double kSanitizedSeconds = 6.0;
 constexpr int kMostWitnesses = 3;
@@ -27,6 +27,13 @@ bool enough(const Session& session) {
   const auto hangs = std::ranges::count(session.record.findings, "hung", &Finding::kind);
   return session.stage.deaths() >= kMostDeaths || hangs >= kMostHangs ||
          seconds_since(session.begin) > kCaseSeconds;
+}
+
+// What only the whole judgement shows is shown by its seed.
+std::string whole_again(const Session& session) {
+  return fmt::format("{} --seed {}{} --no-speed",
+                     judge_command(session.record.path, session.task.card().id),
+                     session.record.seed, session.options.small ? " --small" : "");
 }
 
 // The first function of a case that the contender does not have; empty when it has all.
@@ -62,8 +69,8 @@ void run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
     entry.ending = ending_of(*replies);
     if (entry.check.passed) {
       entry.check.passed = false;
-      entry.check.reason = fmt::format("{} when run again: {}", name_of(entry.ending),
-                                       first_bad(*replies)->detail);
+      entry.check.reason =
+          fmt::format("{} when run again: {}", name_of(entry.ending), first_bad(*replies)->detail);
     }
     return;
   }
@@ -78,13 +85,15 @@ void run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
     session.find("other_bits", "the same case, run again in the same place, has other bits",
                  entry.id);
   }
-  for (const auto& [replies, same] : {std::pair(&moved, same_moved), std::pair(&again, same_again)}) {
+  for (const auto& [replies, same] :
+       {std::pair(&moved, same_moved), std::pair(&again, same_again)}) {
     if (same) continue;
     const CaseCheck other = session.task.check(asked, *replies);
     if (other.passed == entry.check.passed) continue;
-    session.find("flipped", fmt::format("right once, wrong once: {}",
-                                        other.passed ? entry.check.reason : other.reason),
-                 entry.id);
+    session.find(
+        "flipped",
+        fmt::format("right once, wrong once: {}", other.passed ? entry.check.reason : other.reason),
+        entry.id);
     if (!other.passed) entry.check = other;
   }
 }
@@ -133,19 +142,19 @@ void run_relations(Session& session, const Plan& plan) {
       continue;
     }
     const uint64_t poison = session.random();
-    const std::vector<Reply> first_replies =
-        session.stage.run(first, Placement::end_flush, poison);
+    const std::vector<Reply> first_replies = session.stage.run(first, Placement::end_flush, poison);
     const std::vector<Reply> second_replies =
         session.stage.run(second, Placement::end_flush, poison);
     for (const auto* replies : {&first_replies, &second_replies}) {
       if (ending_of(*replies) == Ending::ok) continue;
       entry.ending = ending_of(*replies);
-      entry.check.reason = fmt::format("{}: {}", name_of(entry.ending), first_bad(*replies)->detail);
+      entry.check.reason =
+          fmt::format("{}: {}", name_of(entry.ending), first_bad(*replies)->detail);
       session.find_ending(*replies, entry.id);
     }
     if (entry.ending == Ending::ok) {
-      entry.check = session.task.check_relation(relation, first, first_replies, second,
-                                                second_replies);
+      entry.check =
+          session.task.check_relation(relation, first, first_replies, second, second_replies);
     }
     session.record.relations.push_back(std::move(entry));
   }
@@ -194,8 +203,7 @@ void run_sanitized(Session& session, const Plan& plan) {
     const Case asked = session.task.build(plan.cases[i]);
     if (!lacking(session, asked).empty()) continue;
     session.say(fmt::format("sanitizers, case {}", ++run));
-    const std::vector<Reply> replies =
-        stage.run(asked, Placement::end_flush, session.random());
+    const std::vector<Reply> replies = stage.run(asked, Placement::end_flush, session.random());
     const Reply* bad = first_bad(replies);
     if (bad == nullptr) continue;
     if (stage.child() == nullptr && stage.deaths() == 0) {
@@ -242,9 +250,7 @@ void find_witnesses(Session& session) {
         const Case alone = session.task.build(witness.smallest);
         if (session.stage.check(alone, Placement::end_flush, session.random(), nullptr).passed) {
           witness.reason += "; only after the calls before it";
-          witness.replay = fmt::format("touchstone judge {} --task {} --seed {}{}",
-                                       session.record.path, session.task.card().id,
-                                       session.record.seed, session.options.small ? " --small" : "");
+          witness.replay = whole_again(session);
         }
       }
       // Two cases may shrink to one.
@@ -254,6 +260,11 @@ void find_witnesses(Session& session) {
       });
       if (!known) session.record.witnesses.push_back(std::move(witness));
     }
+  }
+  for (const CaseRecord& c : session.record.relations) {
+    // A relation is about two cases, and each of them alone is right.
+    if (c.check.passed || !session.record.witnesses.empty()) continue;
+    session.record.witnesses.push_back({c.id, c.spec, c.check.reason, whole_again(session)});
   }
 }
 
@@ -271,7 +282,8 @@ void control_precision(Session& session, const Plan& plan) {
   if (run == 0) return;
   session.record.facts["control: next lower precision"] =
       fmt::format("fails {} of {} cases", failed, run);
-  if (failed == 0) session.record.judge_error = "the next lower precision passes: nothing is proven";
+  if (failed == 0)
+    session.record.judge_error = "the next lower precision passes: nothing is proven";
 }
 
 }  // namespace touchstone::judge

@@ -100,8 +100,7 @@ std::optional<CaseSpec> busy_spec(Session& session) {
   std::vector<CaseSpec> timed = session.task.timed(session.random(), true);
   for (const CaseSpec& spec : timed) {
     const Case c = session.task.build(spec);
-    const std::vector<Reply> replies =
-        session.stage.run(c, Placement::end_flush, session.random());
+    const std::vector<Reply> replies = session.stage.run(c, Placement::end_flush, session.random());
     if (ending_of(replies) != Ending::ok) return std::nullopt;
     const double seconds = timed_seconds(c, replies);
     if (seconds >= kLeastSeconds && seconds < 0.2) return spec;
@@ -137,8 +136,7 @@ bool answers_from_memory(Session& session, const CaseSpec& spec, bool by_address
   const Placement placement = by_address ? Placement::repeat : Placement::end_flush;
   const uint64_t poison = session.random();
   session.stage.restart();
-  const std::vector<Reply> old_replies =
-      session.stage.run(old_case, Placement::end_flush, poison);
+  const std::vector<Reply> old_replies = session.stage.run(old_case, Placement::end_flush, poison);
   std::vector<Reply> new_replies;
   const CaseCheck seen = session.stage.check(new_case, placement, poison, &new_replies);
   if (seen.passed || ending_of(new_replies) != Ending::ok) return false;
@@ -158,20 +156,22 @@ void climb_memory(Session& session, const Plan& plan) {
   const auto begin = Clock::now();
   for (const CaseSpec& spec : plan.memory_ladder) {
     if (seconds_since(begin) > kLadderSeconds) break;
-    session.say(fmt::format("memory at {} = {}", memory.parameter,
-                            spec.parameters.at(memory.parameter)));
+    session.say(
+        fmt::format("memory at {} = {}", memory.parameter, spec.parameters.at(memory.parameter)));
     const Case c = session.task.build(spec);
     session.stage.restart();  // what an earlier case left in the allocator would hide this one's
     Child* child = session.stage.child();
     if (child == nullptr) return;
-    const std::vector<Reply> replies = child->run(c, Placement::end_flush, session.random());
-    if (ending_of(replies) != Ending::ok) return;
     // What one call left behind is there in the next: the peak is over the whole session.
+    const int64_t before = child->held_bytes();
     int64_t state = 0;
     int64_t peak = 0;
-    for (const Reply& reply : replies) {
+    for (const Call& call : c.calls) {
+      const int64_t kept = child->held_bytes() - before;
+      const Reply reply = child->call(call, Placement::end_flush, session.random());
+      if (reply.ending != Ending::ok && reply.ending != Ending::refused) return;
       state = std::max(state, reply.state_bytes);
-      peak = std::max(peak, reply.peak_extra_bytes);
+      peak = std::max(peak, std::max<int64_t>(0, kept) + reply.peak_extra_bytes);
     }
     MemoryPoint point;
     point.n = spec.parameters.at(memory.parameter);
@@ -224,8 +224,8 @@ void look_for_leaks(Session& session) {
   // Both halves must grow, by a page every few calls: a workspace that grew once is none.
   const double earlier = static_cast<double>(middle - before) / std::max(1, first);
   if (slope >= 64.0 && earlier >= 64.0 && after - before >= (64 << 10)) {
-    session.find("leak", fmt::format("holds {:.0f} bytes more after every run of {}", slope,
-                                     usable->id),
+    session.find("leak",
+                 fmt::format("holds {:.0f} bytes more after every run of {}", slope, usable->id),
                  usable->id);
   }
 }

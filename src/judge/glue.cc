@@ -215,10 +215,12 @@ std::string c_declaration(const Function& function, bool cuda) {
                      arguments.empty() ? "void" : fmt::format("{}", fmt::join(arguments, ", ")));
 }
 
-std::string python_declaration(const Function& function) {
+std::string python_declaration(const Function& function, bool makes_state) {
   std::vector<std::string> arguments;
   for (const Argument& argument : function.arguments) {
-    if (argument.kind != ArgumentKind::output) arguments.push_back(argument.name);
+    if (argument.kind == ArgumentKind::output) continue;
+    if (argument.kind == ArgumentKind::state && makes_state) continue;
+    arguments.push_back(argument.name);
   }
   return fmt::format("def {}({}):", function.name, fmt::join(arguments, ", "));
 }

@@ -17,6 +17,7 @@ std::string make_glue(const std::vector<Function>& functions,
 
 // "int layer_norm_forward(int64_t rows, ...)": as a prompt or a template shows it.
 std::string c_declaration(const Function& function, bool cuda);
-std::string python_declaration(const Function& function);
+// `makes_state`: the function returns its state instead of taking it.
+std::string python_declaration(const Function& function, bool makes_state);
 
 }  // namespace touchstone::judge

@@ -74,12 +74,29 @@ void fill_facts(Record& record) {
   }
 }
 
+// Enough to be timed. That the timed answers are right is checked there.
+Examination only_built(const Contender& contender, const Task& task, const JudgeOptions& options) {
+  Examination examination;
+  examination.contender = contender;
+  examination.work = std::make_shared<WorkFolder>();
+  Record& record = examination.record;
+  record.task = task.card().id;
+  record.contender = contender.name;
+  record.language = name_of(contender.language);
+  record.machine = this_machine();
+  record.weights = task.card().weights;
+  record.sandbox = probe_sandbox(options.sandbox);
+  record.build = build_contender(contender, task, examination.work->path(), record.sandbox, false);
+  record.verdict = record.build.built ? Verdict::pass : Verdict::nobuild;
+  return examination;
+}
+
 void examine_built(Session& session, const Plan& plan) {
   if (session.stage.child() == nullptr) {
     const Reply& started = session.stage.started();
     session.record.build.built = false;
-    session.record.build.log = fmt::format("does not load: {}: {}", name_of(started.ending),
-                                           started.detail);
+    session.record.build.log =
+        fmt::format("does not load: {}: {}", name_of(started.ending), started.detail);
     return;
   }
   const JudgeOptions& options = session.options;
@@ -97,15 +114,16 @@ void examine_built(Session& session, const Plan& plan) {
     return;
   }
   control_precision(session, plan);
-  const bool alive = session.stage.deaths() == 0;
-  if (alive) run_sanitized(session, plan);
+  if (session.stage.deaths() == 0) run_sanitized(session, plan);
   // What already failed is not looked at for finer faults.
-  if (right()) look_for_caches(session);
-  if (alive) climb_memory(session, plan);
-  if (right()) look_for_leaks(session);
+  if (right()) {
+    look_for_caches(session);
+    climb_memory(session, plan);
+    look_for_leaks(session);
+    look_for_dead_code(session);
+    run_own_tests(session);
+  }
   find_witnesses(session);
-  look_for_dead_code(session);
-  run_own_tests(session);
 }
 
 }  // namespace
@@ -128,18 +146,22 @@ WorkFolder::~WorkFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec) {
+std::string judge_command(std::string_view path, std::string_view task) {
   // Single quotes keep a shell from reading anything into either.
   const auto quoted = [](std::string_view text) {
-    const bool plain = text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                              "0123456789_./-") == std::string_view::npos;
+    const bool plain = text.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                           "0123456789_./-") == std::string_view::npos;
     if (plain && !text.empty()) return std::string(text);
     std::string result = "'";
     for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return result + "'";
   };
-  return fmt::format("touchstone judge {} --task {} --replay '{}'", quoted(path), task,
-                     format_spec(spec));
+  return fmt::format("touchstone judge {} --task {}", quoted(path), task);
+}
+
+std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec) {
+  return fmt::format("{} --replay '{}'", judge_command(path, task), format_spec(spec));
 }
 
 Examination examine(const Contender& contender, const Task& task, const JudgeOptions& options) {
@@ -173,7 +195,10 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
                                        options.sanitize && !options.brief);
   fill_facts(record);
   if (record.build.built) {
-    Session session{contender, task, options, record,
+    Session session{contender,
+                    task,
+                    options,
+                    record,
                     Stage(contender, record.build, task, record.sandbox, options.limits),
                     std::mt19937_64(record.seed ^ 0x9e3779b97f4a7c15U)};
     examine_built(session, plan);
@@ -187,18 +212,12 @@ std::vector<Record> judge_all(std::span<const Contender> contenders, const Task&
                               const JudgeOptions& options, std::span<const Contender> peers) {
   std::vector<Examination> examined;
   for (const Contender& contender : contenders) {
-    examined.push_back(examine(contender, task, options));
+    examined.push_back(options.timing_only ? only_built(contender, task, options)
+                                           : examine(contender, task, options));
   }
-  // Peers are only timed; that their timed answers are right is checked there.
   std::vector<Examination> others;
-  const Sandbox sandbox = probe_sandbox(options.sandbox);
   for (const Contender& peer : peers) {
-    Examination other;
-    other.contender = peer;
-    other.work = std::make_shared<WorkFolder>();
-    other.record.contender = peer.name;
-    other.record.build = build_contender(peer, task, other.work->path(), sandbox, false);
-    other.record.verdict = Verdict::pass;
+    Examination other = only_built(peer, task, options);
     if (other.record.build.built) others.push_back(std::move(other));
   }
   if (options.speed) measure_speeds(task, examined, others, options);

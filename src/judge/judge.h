@@ -25,6 +25,7 @@ struct JudgeOptions {
   bool shrink = true;            // look for the smallest case that fails
   bool sanitize = true;          // a subset of the cases under ASan and UBSan
   bool speed = true;             // judge_all measures; examine never does
+  bool timing_only = false;      // judge_all takes all contenders for right and only measures
   // Only the verdict is wanted: the first gating failure ends the examination, and what costs time
   // but never a verdict is left out.
   bool brief = false;
@@ -76,7 +77,8 @@ struct Replay {
 Replay replay(const Contender& contender, const Task& task, const CaseSpec& spec,
               const JudgeOptions& options);
 
-// The command that shows a case again.
+// The command that judges a contender, and the one that shows a case again.
+std::string judge_command(std::string_view path, std::string_view task);
 std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec);
 
 }  // namespace touchstone::judge

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -33,6 +34,7 @@ constexpr double kImpossible = 0.45;
 struct Entrant {
   std::string name;
   Record* record = nullptr;  // null for peers and the twin
+  bool gpu = false;          // the floor of the host's memory says nothing about it
   std::unique_ptr<Stage> stage;
   std::string wrong;  // what was wrong with a timed answer; it is out then
   CaseSpec wrong_case;
@@ -101,6 +103,7 @@ void Measurer::enter(const Examination& e, const std::string& name, Record* reco
   Entrant entrant;
   entrant.name = name;
   entrant.record = record;
+  entrant.gpu = e.contender.language == Language::cuda;
   Limits limits = options_.limits;
   limits.cpus = cpus_;
   entrant.stage = std::make_unique<Stage>(e.contender, e.record.build, task_,
@@ -204,7 +207,11 @@ void Measurer::rounds(double budget, int blocks_before) {
 void Measurer::look_again(Shape& shape) {
   bool suspicious = false;
   for (std::size_t i = 0; i < entrants_.size(); ++i) {
-    if (usable(shape, i) && median_interval(shape.seconds[i]).value < kImpossible * shape.floor) {
+    if (!usable(shape, i) || entrants_[i].gpu) continue;
+    std::vector<double> seconds;
+    std::ranges::copy_if(shape.seconds[i], std::back_inserter(seconds),
+                         [](double s) { return s > 0.0; });
+    if (median(seconds) < kImpossible * shape.floor) {
       suspicious = true;
     }
   }
@@ -253,10 +260,12 @@ void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i) cons
   }
   speed.bytes = shape.bytes;
   speed.flops = shape.flops;
-  speed.floor_seconds = shape.floor;
-  speed.roof = "copy";
-  speed.share_of_roof = shape.floor / speed.seconds.value;
-  speed.impossible = speed.seconds.value < kImpossible * shape.floor;
+  if (!entrants_[i].gpu) {
+    speed.floor_seconds = shape.floor;
+    speed.roof = "copy";
+    speed.share_of_roof = shape.floor / speed.seconds.value;
+    speed.impossible = speed.seconds.value < kImpossible * shape.floor;
+  }
   entrants_[i].record->speeds.push_back(std::move(speed));
 }
 

@@ -37,11 +37,11 @@ std::string introduction(const std::vector<Record>& records,
                          const std::vector<std::vector<Record>>& tasks) {
   const auto passed = std::ranges::count(records, Verdict::pass, &Record::verdict);
   std::string html = "<h1>Judgement</h1>\n";
-  html += fmt::format("<p class=\"lead\">{} contender{} in {} task{}: {} pass{}, {} do{} not.</p>\n",
-                      records.size(), records.size() == 1 ? "" : "s", tasks.size(),
-                      tasks.size() == 1 ? "" : "s", passed, passed == 1 ? "es" : "",
-                      records.size() - static_cast<std::size_t>(passed),
-                      records.size() - static_cast<std::size_t>(passed) == 1 ? "es" : "");
+  html += fmt::format(
+      "<p class=\"lead\">{} contender{} in {} task{}: {} pass{}, {} do{} not.</p>\n",
+      records.size(), records.size() == 1 ? "" : "s", tasks.size(), tasks.size() == 1 ? "" : "s",
+      passed, passed == 1 ? "es" : "", records.size() - static_cast<std::size_t>(passed),
+      records.size() - static_cast<std::size_t>(passed) == 1 ? "es" : "");
   html += fmt::format("<p class=\"soft small\">{}</p>\n", machine_line(records.front()));
   std::set<std::string> stamps;
   for (const Record& record : records) {
@@ -54,8 +54,9 @@ std::string introduction(const std::vector<Record>& records,
   }
   html += "<nav><a href=\"#board\">Board</a>";
   if (tasks.size() > 1) html += "<a href=\"#matrix\">Grades</a>";
-  html += "<a href=\"#contenders\">Contenders</a><a href=\"#duels\">Head to head</a>"
-          "<a href=\"#controls\">Controls</a></nav>\n";
+  html +=
+      "<a href=\"#contenders\">Contenders</a><a href=\"#duels\">Head to head</a>"
+      "<a href=\"#controls\">Controls</a></nav>\n";
   return html;
 }
 
@@ -75,19 +76,24 @@ std::string duels(const std::vector<std::vector<Record>>& tasks) {
     }
   }
   if (html.empty()) return html;
-  return "<h2 id=\"duels\">Head to head</h2>\n<p class=\"soft\">Criterion by criterion, who has the "
+  return "<h2 id=\"duels\">Head to head</h2>\n<p class=\"soft\">Criterion by criterion, who has "
+         "the "
          "edge and by what evidence.</p>\n" +
          html;
 }
 
 std::string glossary() {
   return "<footer><p>PASS: every case and relation is right. WRONG: a case is not, or was not "
-         "answered. UNSAFE: memory that is not the contender's was touched, or it crashed. UNSTABLE: "
+         "answered. UNSAFE: memory that is not the contender's was touched, or it crashed. "
+         "UNSTABLE: "
          "the same case has other bits when run again. LIMIT: too much time or memory. RULE: a "
-         "system call the sandbox refuses. PROVEN-CHEAT: an experiment shows an answer that was not "
-         "computed. IMPOSSIBLE: faster than the memory of the machine, twice. JUDGE-ERROR: a control "
+         "system call the sandbox refuses. PROVEN-CHEAT: an experiment shows an answer that was "
+         "not "
+         "computed. IMPOSSIBLE: faster than the memory of the machine, twice. JUDGE-ERROR: a "
+         "control "
          "of the judge failed, nothing is said.</p><p>Scores run from 0 to 100; whiskers are 95 % "
-         "intervals; a dash was not tested. Ids such as c17, r3, s1, f2 name cases, relations, timed "
+         "intervals; a dash was not tested. Ids such as c17, r3, s1, f2 name cases, relations, "
+         "timed "
          "shapes and findings in the JSON record.</p></footer>\n";
 }
 
@@ -126,9 +132,9 @@ std::string html_escaped(std::string_view text) {
 }
 
 std::string verdict_badge(Verdict verdict) {
-  const char* tone = verdict == Verdict::pass                                             ? "good"
+  const char* tone = verdict == Verdict::pass                                          ? "good"
                      : verdict == Verdict::untested || verdict == Verdict::judge_error ? "odd"
-                                                                                          : "bad";
+                                                                                       : "bad";
   return fmt::format("<span class=\"badge {}\">{}</span>", tone, name_of(verdict));
 }
 
@@ -161,8 +167,9 @@ std::string page_html(const std::vector<Record>& records) {
   html += introduction(records, tasks);
   html += page_board(tasks);
   if (tasks.size() > 1) html += page_matrix(tasks);
-  html += "<h2 id=\"contenders\">Contenders</h2>\n<p class=\"soft\">What was found, with the command "
-          "that shows each failure again.</p>\n";
+  html +=
+      "<h2 id=\"contenders\">Contenders</h2>\n<p class=\"soft\">What was found, with the command "
+      "that shows each failure again.</p>\n";
   for (const std::vector<Record>& group : tasks) {
     html += fmt::format("<h3>{}</h3>\n", html_escaped(group.front().task));
     for (const Standing& standing : rank(group)) {

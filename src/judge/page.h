@@ -19,13 +19,13 @@ std::string duel_html(const Duel& duel, const std::vector<Record>& both);
 std::string html_escaped(std::string_view text);
 
 // The parts of the page, one file each.
-std::string page_style();                                                  // page_style.cc
-std::string page_board(const std::vector<std::vector<Record>>& tasks);     // page_board.cc
-std::string page_matrix(const std::vector<std::vector<Record>>& tasks);    // page_board.cc
-std::string page_plots(const std::vector<Record>& task_records);           // page_plots.cc
+std::string page_style();                                                    // page_style.cc
+std::string page_board(const std::vector<std::vector<Record>>& tasks);       // page_board.cc
+std::string page_matrix(const std::vector<std::vector<Record>>& tasks);      // page_board.cc
+std::string page_plots(const std::vector<Record>& task_records);             // page_plots.cc
 std::string page_contender(const Record& record, const Standing& standing);  // page_details.cc
-std::string page_duel(const Duel& duel);                                   // page_details.cc
-std::string page_controls(const std::vector<std::vector<Record>>& tasks);  // page_details.cc
+std::string page_duel(const Duel& duel);                                     // page_details.cc
+std::string page_controls(const std::vector<std::vector<Record>>& tasks);    // page_details.cc
 
 // A small bar from 0 to 100 with its interval.
 std::string score_bar(const Score& score);

@@ -1,5 +1,6 @@
 // The board and the matrix of grades.
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "fmt/format.h"
@@ -103,9 +104,10 @@ std::string page_board(const std::vector<std::vector<Record>>& tasks) {
                         html_escaped(first.task), first.task_version,
                         first.small ? ", short form" : "");
     const std::vector<std::string> columns = tested_dimensions(records);
-    html += "<table class=\"board\"><colgroup><col class=\"rank\"><col class=\"who\">"
-            "<col class=\"verdict\"></colgroup><thead><tr><th class=\"num\">#</th>"
-            "<th>contender</th><th>verdict</th><th>overall</th>";
+    html +=
+        "<table class=\"board\"><colgroup><col class=\"rank\"><col class=\"who\">"
+        "<col class=\"verdict\"></colgroup><thead><tr><th class=\"num\">#</th>"
+        "<th>contender</th><th>verdict</th><th>overall</th>";
     for (const std::string& dimension : columns) {
       html += fmt::format("<th title=\"{}\">{}</th>", dimension_title(dimension),
                           dimension_short(dimension));
@@ -126,8 +128,15 @@ std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
       if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
   }
+  // Those that took part in most come first.
+  std::ranges::stable_sort(names, std::greater<>(), [&](const std::string& name) {
+    return std::ranges::count_if(tasks, [&](const std::vector<Record>& records) {
+      return std::ranges::find(records, name, &Record::contender) != records.end();
+    });
+  });
   std::string html =
-      "<h2 id=\"matrix\">Grades</h2>\n<p class=\"soft\">All contenders over all tasks: overall score "
+      "<h2 id=\"matrix\">Grades</h2>\n<p class=\"soft\">All contenders over all tasks: overall "
+      "score "
       "and verdict.</p>\n<div class=\"scroll\"><table class=\"matrix\"><thead><tr><th></th>";
   for (const std::vector<Record>& records : tasks) {
     html += fmt::format("<th>{}</th>", html_escaped(records.front().task));
@@ -142,9 +151,10 @@ std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
         continue;
       }
       const auto overall = record->scores.find("overall");
-      html += fmt::format("<td><span class=\"big\">{}</span>{}</td>",
-                          overall == record->scores.end() ? "" : score_words(overall->second),
-                          verdict_badge(record->verdict));
+      const bool graded = overall != record->scores.end() && overall->second.value.has_value();
+      html +=
+          fmt::format("<td><span class=\"big\">{}</span>{}</td>",
+                      graded ? score_words(overall->second) : "", verdict_badge(record->verdict));
     }
     html += "</tr>\n";
   }

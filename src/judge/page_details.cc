@@ -12,8 +12,9 @@ namespace {
 constexpr std::size_t kMostFailures = 8;
 
 std::string scores_table(const Record& record) {
-  std::string html = "<table><thead><tr><th>dimension</th><th class=\"num\">score</th><th>because"
-                     "</th></tr></thead><tbody>\n";
+  std::string html =
+      "<table><thead><tr><th>dimension</th><th class=\"num\">score</th><th>because"
+      "</th></tr></thead><tbody>\n";
   for (const std::string_view dimension : dimensions()) {
     const auto found = record.scores.find(std::string(dimension));
     if (found == record.scores.end()) continue;
@@ -80,7 +81,8 @@ std::string probes(const Record& record) {
   }
   if (rows.empty()) return rows;
   return "<h4>Probes</h4>\n<table><thead><tr><th>probe</th><th>counts for</th><th></th><th>fails"
-         "</th></tr></thead><tbody>" + rows + "</tbody></table>\n";
+         "</th></tr></thead><tbody>" +
+         rows + "</tbody></table>\n";
 }
 
 std::string speeds(const Record& record) {
@@ -100,7 +102,8 @@ std::string speeds(const Record& record) {
   if (rows.empty()) return rows;
   return "<h4>Speed</h4>\n<div class=\"scroll\"><table><thead><tr><th></th><th>shape</th>"
          "<th class=\"num\">time</th><th class=\"num\">of the roof</th><th>time over that of</th>"
-         "</tr></thead><tbody>" + rows + "</tbody></table></div>\n";
+         "</tr></thead><tbody>" +
+         rows + "</tbody></table></div>\n";
 }
 
 std::string facts(const Record& record) {
@@ -126,15 +129,17 @@ std::string edge_class(Edge edge) {
 std::string criteria(const Duel& d, const std::vector<Criterion>& list) {
   std::string rows;
   for (const Criterion& c : list) {
-    rows += fmt::format("<tr{}><td>{}</td><td>{}</td><td>{}</td><td class=\"evidence soft\">{}</td>"
-                        "</tr>\n",
-                        edge_class(c.edge), html_escaped(c.name), html_escaped(c.first),
-                        html_escaped(c.second), html_escaped(c.evidence));
+    rows += fmt::format(
+        "<tr{}><td>{}</td><td>{}</td><td>{}</td><td class=\"evidence soft\">{}</td>"
+        "</tr>\n",
+        edge_class(c.edge), html_escaped(c.name), html_escaped(c.first), html_escaped(c.second),
+        html_escaped(c.evidence));
   }
   if (rows.empty()) return rows;
-  return fmt::format("<table class=\"duel\"><thead><tr><th>criterion</th><th>{}</th><th>{}</th><th>"
-                     "evidence</th></tr></thead><tbody>{}</tbody></table>\n",
-                     html_escaped(d.first), html_escaped(d.second), rows);
+  return fmt::format(
+      "<table class=\"duel\"><thead><tr><th>criterion</th><th>{}</th><th>{}</th><th>"
+      "evidence</th></tr></thead><tbody>{}</tbody></table>\n",
+      html_escaped(d.first), html_escaped(d.second), rows);
 }
 
 }  // namespace
@@ -147,10 +152,11 @@ std::string page_contender(const Record& record, const Standing& standing) {
       verdict_badge(record.verdict), html_escaped(record.contender),
       html_escaped(record.verdict_because));
   if (!standing.depends_on.empty()) {
-    html += fmt::format("<p>Rank {} under {:.0f} % of the weightings within a factor 2, {} to {} in "
-                        "all: depends on {}.</p>\n",
-                        standing.rank, 100.0 * standing.share, standing.best, standing.worst,
-                        html_escaped(dimension_title(standing.depends_on)));
+    html += fmt::format(
+        "<p>Rank {} under {:.0f} % of the weightings within a factor 2, {} to {} in "
+        "all: depends on {}.</p>\n",
+        standing.rank, 100.0 * standing.share, standing.best, standing.worst,
+        html_escaped(dimension_title(standing.depends_on)));
   }
   if (!record.build.built) {
     html += fmt::format("<pre>{}</pre>\n", html_escaped(record.build.log.substr(0, 4000)));
@@ -161,10 +167,11 @@ std::string page_contender(const Record& record, const Standing& standing) {
 }
 
 std::string page_duel(const Duel& d) {
-  return fmt::format("<details><summary><b>{} <span class=\"soft\">against</span> {}</b> <span "
-                     "class=\"why\">{}</span></summary><div class=\"inside\">\n{}{}</div></details>\n",
-                     html_escaped(d.first), html_escaped(d.second), html_escaped(d.conclusion),
-                     criteria(d, d.dimensions), criteria(d, d.details));
+  return fmt::format(
+      "<details><summary><b>{} <span class=\"soft\">against</span> {}</b> <span "
+      "class=\"why\">{}</span></summary><div class=\"inside\">\n{}{}</div></details>\n",
+      html_escaped(d.first), html_escaped(d.second), html_escaped(d.conclusion),
+      criteria(d, d.dimensions), criteria(d, d.details));
 }
 
 std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
@@ -180,10 +187,9 @@ std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
     rows += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
         html_escaped(records.front().task),
-        twin == records.end()
-            ? "&ndash;"
-            : fmt::format("{:.3f} ({:.3f} to {:.3f})", twin->twin->value, twin->twin->low,
-                          twin->twin->high),
+        twin == records.end() ? "&ndash;"
+                              : fmt::format("{:.3f} ({:.3f} to {:.3f})", twin->twin->value,
+                                            twin->twin->low, twin->twin->high),
         html_escaped(speeds),
         precision == records.front().facts.end() ? "&ndash;" : html_escaped(precision->second),
         html_escaped(sandbox_words(records.front().sandbox)));
@@ -191,7 +197,8 @@ std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
   return "<h2 id=\"controls\">Controls and noise</h2>\n<p class=\"soft\">In every session the same "
          "code runs twice under two names. Where these twins differ by more than 2 %, speeds are "
          "withheld. The answer computed in the next lower precision must fail.</p>\n"
-         "<div class=\"scroll\"><table><thead><tr><th>task</th><th>twin</th><th>speeds</th><th>lower "
+         "<div "
+         "class=\"scroll\"><table><thead><tr><th>task</th><th>twin</th><th>speeds</th><th>lower "
          "precision</th><th>sandbox</th></tr></thead><tbody>" +
          rows + "</tbody></table></div>\n";
 }

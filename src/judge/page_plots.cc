@@ -53,8 +53,7 @@ std::string error_against(const std::vector<Record>& records, const std::string&
     }
     if (worst.size() < 2) continue;
     any = true;
-    plot.line(series_of(records, record.contender), {worst.begin(), worst.end()},
-              record.contender);
+    plot.line(series_of(records, record.contender), {worst.begin(), worst.end()}, record.contender);
   }
   if (!any) return {};
   double least = 1e9;
@@ -121,7 +120,8 @@ std::string time_rows(const std::vector<Record>& records) {
   const double height = 26 + kStep * static_cast<double>(rows.size()) + 18;
   const double decades = std::log10(most * 1.15);
   const auto at = [&](double ratio) {
-    return kLeft + (kRight - kLeft) * std::clamp(std::log10(std::max(0.9, ratio)) / decades, -0.02, 1.0);
+    return kLeft +
+           (kRight - kLeft) * std::clamp(std::log10(std::max(0.9, ratio)) / decades, -0.02, 1.0);
   };
   std::string svg = fmt::format(
       "<svg viewBox=\"0 0 360 {:.0f}\" role=\"img\" aria-label=\"Time over the fastest\">", height);
@@ -162,8 +162,8 @@ std::string page_plots(const std::vector<Record>& records) {
   std::string figures = time_rows(records);
   figures += roofline(records);
   figures += error_against(records, "scale10", "Error against scale", "power of ten of the scale");
-  figures += error_against(records, "mean10", "Error against mean",
-                           "power of ten of mean over deviation");
+  figures +=
+      error_against(records, "mean10", "Error against mean", "power of ten of mean over deviation");
   figures += error_against(records, "shift10", "Error against shift", "power of ten of the shift");
   figures += memory_plot(records);
   if (figures.empty()) return {};

@@ -52,11 +52,11 @@ td { padding: 9px 8px; border-bottom: 1px solid var(--line); vertical-align: top
 .board { table-layout: fixed; }
 .board th { overflow-wrap: anywhere; }
 .board col.rank { width: 34px; }
-.board col.who { width: 168px; }
-.board col.verdict { width: 128px; }
+.board col.who { width: 176px; }
+.board col.verdict { width: 126px; }
 .board td { vertical-align: middle; }
 .board tr.out td { color: var(--soft); }
-.board .name { font-weight: 600; color: var(--ink); }
+.board .name { font-weight: 600; color: var(--ink); overflow-wrap: anywhere; }
 .board .name a { text-decoration: none; }
 .board .name a:hover { text-decoration: underline; }
 .board .sub { display: block; font-weight: 400; font-size: 12px; color: var(--soft); }
@@ -75,7 +75,7 @@ th.num { text-align: right; }
 .matrix td, .matrix th { text-align: center; }
 .matrix td:first-child, .matrix th:first-child { text-align: left; }
 .matrix .big { font-size: 18px; font-weight: 600; display: block; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(236px, 1fr)); gap: 26px 30px;
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(236px, 1fr)); gap: 26px 30px;
   margin: 18px 0 6px; }
 @media (min-width: 821px) { .plots.three { grid-template-columns: repeat(3, 1fr); } }
 figure { margin: 0; }
@@ -124,6 +124,8 @@ footer { margin-top: 72px; padding-top: 16px; border-top: 1px solid var(--line);
   .inside { padding-left: 0; }
   .duel .evidence, .duel th:nth-child(4) { display: none; }
   .scroll { overflow-x: auto; }
+  .scroll table { min-width: 620px; }
+  .scroll .matrix { min-width: 0; }
 }
 @media print {
   :root { --paper: #fff; --ink: #000; --soft: #444; --line: #ccc; --wash: #f6f6f6; }

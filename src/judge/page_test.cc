@@ -71,7 +71,8 @@ std::vector<Record> several(const std::string& odd_name) {
   Record other = sample_record("good", "softmax_topk");
   Record slow = sample_record("slow");
   for (SpeedRecord& s : slow.speeds) s.ratio_to["good"] = {3.0, 2.9, 3.2, 40};
-  return {scored(sample_record("good")), scored(slow), scored(wrong), scored(broken), scored(other)};
+  return {scored(sample_record("good")), scored(slow), scored(wrong), scored(broken),
+          scored(other)};
 }
 
 TEST(Page, is_well_formed) {
@@ -100,7 +101,8 @@ TEST(Page, escapes_what_contenders_say) {
 
 TEST(Page, needs_nothing_from_elsewhere) {
   const std::string html = page_html(several("odd"));
-  for (const char* word : {"http:", "https:", "//", "src=", "@import", "url(", "<link", "<script"}) {
+  for (const char* word :
+       {"http:", "https:", "//", "src=", "@import", "url(", "<link", "<script"}) {
     EXPECT_EQ(html.find(word), std::string::npos) << word;
   }
 }
@@ -160,7 +162,8 @@ TEST(DuelOf, says_who_and_why) {
   ASSERT_NE(speed, d.dimensions.end());
   EXPECT_EQ(speed->edge, Edge::first);
   EXPECT_EQ(duel(records[1], records[0]).dimensions[4].edge, Edge::second);
-  EXPECT_EQ(duel(records[0], records[0]).conclusion, "A tie, under every weighting that was tried.");
+  EXPECT_EQ(duel(records[0], records[0]).conclusion,
+            "A tie, under every weighting that was tried.");
   EXPECT_NE(duel(records[0], records[2]).conclusion.find("does not: WRONG"), std::string::npos);
   for (const Criterion& c : d.dimensions) EXPECT_FALSE(c.evidence.empty()) << c.name;
   EXPECT_THROW(duel(records[0], records[4]), InvalidArgument) << "other tasks";

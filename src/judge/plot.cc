@@ -22,7 +22,8 @@ double on_scale(double value, Scale scale) {
 
 std::string tick_label(double value) {
   const double magnitude = std::abs(value);
-  for (const auto& [least, unit] : {std::pair(1e9, "G"), std::pair(1e6, "M"), std::pair(1e4, "k")}) {
+  for (const auto& [least, unit] :
+       {std::pair(1e9, "G"), std::pair(1e6, "M"), std::pair(1e4, "k")}) {
     if (magnitude >= least && magnitude < 1e12) {
       return fmt::format("{:g}{}", value / (least == 1e4 ? 1e3 : least), unit);
     }
@@ -209,8 +210,8 @@ std::string Plot::figure(const std::string& note) const {
   if (empty()) return {};
   const Axis x = fitted(x_scale_, true);
   const Axis y = fitted(y_scale_, false);
-  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth,
-                                kHeight, html_escaped(title_));
+  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
+                                kWidth, kHeight, html_escaped(title_));
   svg += grid(x, y) + marks(x, y) + "</svg>";
   return fmt::format("<figure><figcaption><b>{}</b> {}<br>{}</figcaption>{}</figure>\n",
                      html_escaped(title_), html_escaped(note), html_escaped(y_label_), svg);

@@ -69,8 +69,8 @@ std::string deciding_dimension(std::span<const Record> records,
 
 void for_each_weighting(const std::map<std::string, double>& weights,
                         const std::function<void(const std::map<std::string, double>&)>& visit) {
-  const auto count = static_cast<std::size_t>(
-      std::pow(3.0, static_cast<double>(weights.size())) + 0.5);
+  const auto count =
+      static_cast<std::size_t>(std::pow(3.0, static_cast<double>(weights.size())) + 0.5);
   for (std::size_t code = 0; code < count; ++code) {
     std::map<std::string, double> changed = weights;
     std::size_t rest = code;

@@ -59,9 +59,9 @@ struct Witness {  // a failure, shrunk, with the command that shows it again
 
 // Something an experiment showed that is not the answer of one case.
 struct Finding {
-  std::string id;    // "f2"
-  std::string kind;  // one of the kinds of score.h: crashed, sanitizer, leak, cached_answer, ...
-  std::string text;  // one line, as it is printed
+  std::string id;       // "f2"
+  std::string kind;     // one of the kinds of score.h: crashed, sanitizer, leak, cached_answer, ...
+  std::string text;     // one line, as it is printed
   std::string case_id;  // where it was seen; may be empty
 };
 
@@ -96,14 +96,15 @@ struct MemoryPoint {
 struct MemoryRecord {
   std::string parameter;  // which one grows
   std::vector<MemoryPoint> ladder;
-  std::optional<double> exponent;  // of the extra bytes in n; nothing when there are none to speak of
+  std::optional<double>
+      exponent;  // of the extra bytes in n; nothing when there are none to speak of
   std::optional<double> leaked_bytes_per_call;
 };
 
 struct DeterminismRecord {
-  int cases = 0;     // run again
-  int repeated = 0;  // of these, with the same bits at the same places
-  int moved = 0;     // and with the same bits at other places in memory
+  int cases = 0;                       // run again
+  int repeated = 0;                    // of these, with the same bits at the same places
+  int moved = 0;                       // and with the same bits at other places in memory
   std::vector<std::string> differing;  // ids
 };
 
@@ -131,9 +132,9 @@ struct Record {
   std::string language;
   std::string source_hash;
   Binding binding;
-  std::string seed_commitment;  // SHA-256, printed before the contender is loaded
-  uint64_t seed = 0;            // revealed after
-  bool small = false;           // the short form
+  std::string seed_commitment;                 // SHA-256, printed before the contender is loaded
+  uint64_t seed = 0;                           // revealed after
+  bool small = false;                          // the short form
   std::map<std::string, std::string> machine;  // CPU, cores, compiler, date, ...
   Sandbox sandbox;
   BuildResult build;
@@ -143,7 +144,7 @@ struct Record {
   std::vector<Witness> witnesses;
   std::vector<Finding> findings;
   std::vector<SpeedRecord> speeds;
-  std::string speeds_withheld;  // why; empty when they are given or were never asked for
+  std::string speeds_withheld;   // why; empty when they are given or were never asked for
   std::optional<Interval> twin;  // the A/A ratio of the session
   MemoryRecord memory;
   DeterminismRecord determinism;

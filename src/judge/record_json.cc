@@ -60,10 +60,14 @@ std::vector<T> list_at(const Json& json, const char* key, const Read& read) {
 }
 
 Json write_error(const OutputError& e) {
-  return {{"output", e.output},     {"call", e.call},
-          {"worst", number(e.worst)}, {"worst_bits", number(e.worst_bits)},
-          {"outside", e.outside},   {"count", e.count},
-          {"first", e.first},       {"got", number(e.got)},
+  return {{"output", e.output},
+          {"call", e.call},
+          {"worst", number(e.worst)},
+          {"worst_bits", number(e.worst_bits)},
+          {"outside", e.outside},
+          {"count", e.count},
+          {"first", e.first},
+          {"got", number(e.got)},
           {"expected", number(e.expected)}};
 }
 
@@ -229,10 +233,8 @@ MemoryRecord read_memory(const Json& json) {
 }
 
 Json write_determinism(const DeterminismRecord& d) {
-  return {{"cases", d.cases},
-          {"repeated", d.repeated},
-          {"moved", d.moved},
-          {"differing", d.differing}};
+  return {
+      {"cases", d.cases}, {"repeated", d.repeated}, {"moved", d.moved}, {"differing", d.differing}};
 }
 
 DeterminismRecord read_determinism(const Json& json) {
@@ -278,8 +280,8 @@ Sandbox read_sandbox(const Json& json) {
 
 // Where the library lay is of no use to anyone later.
 Json write_build(const BuildResult& b) {
-  return {{"built", b.built},          {"log", b.log},
-          {"warnings", b.warnings},    {"seconds", number(b.seconds)},
+  return {{"built", b.built},           {"log", b.log},
+          {"warnings", b.warnings},     {"seconds", number(b.seconds)},
           {"code_bytes", b.code_bytes}, {"source_lines", b.source_lines}};
 }
 
@@ -315,7 +317,8 @@ Binding read_binding(const Json& json) {
 }
 
 Json write_own_tests(const OwnTests& t) {
-  return {{"present", t.present}, {"detail", t.detail}, {"mutants", t.mutants}, {"killed", t.killed}};
+  return {
+      {"present", t.present}, {"detail", t.detail}, {"mutants", t.mutants}, {"killed", t.killed}};
 }
 
 OwnTests read_own_tests(const Json& json) {

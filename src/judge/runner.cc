@@ -97,7 +97,7 @@ std::string functions_json(const TaskCard& card, const Contender& contender) {
         {{"name", function.name},
          {"python", bound == contender.binding.functions.end() ? function.name : bound->second},
          {"returns", kReturns[static_cast<std::size_t>(function.returns)]},
-         {"optional", function.optional},
+         {"optional", is_optional(card, function, contender.language)},
          {"arguments", arguments}});
   }
   return list.dump();
@@ -491,7 +491,7 @@ void ProcessChild::capture(const Call& call, const Layout& layout, Reply& reply)
 bool ProcessChild::timed_call(const Function& function, const Call& call, const Layout& layout,
                               uint64_t poison, Reply& reply) {
   // Inputs are written while the child sleeps; a thread that works meanwhile is charged for it.
-  settle();
+  if (limits_.measured) settle();
   const double cpu_before = watch_->cpu_seconds();
   const Clock::time_point write_start = Clock::now();
   std::size_t input = 0;
@@ -503,19 +503,21 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
     }
   }
   double charged = 0.0;
-  if (watch_->cpu_seconds() - cpu_before > kIdleSeconds) {
+  if (limits_.measured && watch_->cpu_seconds() - cpu_before > kIdleSeconds) {
     charged = between(write_start, Clock::now());
   }
   for (const OutputTensor& output : call.outputs) {
     reply.outputs.emplace_back(static_cast<std::size_t>(bytes_of(output.dtype, output.shape)));
   }
-  watch_->forget_peak();
+  if (limits_.measured) watch_->forget_peak();
   const Watch::Memory memory_before = watch_->memory();
 
   Doorbell::Watching w = watching();
-  w.most_resident = limits_.memory_bytes + memory_before.file + memory_before.shared;
+  w.most_resident = limits_.memory_bytes + memory_before.file + memory_before.shared +
+                    (limits_.measured ? 0 : static_cast<int64_t>(layout.span));
   control_->outcome = protocol::kReturned;
-  control_->command = protocol::kCall;
+  const bool maps = !limits_.measured && !layout.buffers.empty();
+  control_->command = maps ? protocol::kMapAndCall : protocol::kCall;
   bell_->ring(++number_);
   Waited waited = bell_->wait(control_->ready, number_, w);
   if (waited == Waited::rung) {
@@ -536,6 +538,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
     die(waited, &function, reply);
     return false;
   }
+  if (!limits_.measured) return true;
   const Watch::Memory after = watch_->memory();
   // Code that was read in for the first time is not the contender's memory.
   const int64_t code = std::max<int64_t>(0, after.file - memory_before.file);
@@ -603,7 +606,8 @@ void ProcessChild::check_bounds(const Function& function, const Layout& layout, 
   }
   const auto state = states_.find(call.state);
   if (!device_ && has_kind(function, ArgumentKind::state) && state != states_.end()) {
-    check(state->second.layout.buffers[0], state->second.poison, buffer_name(function, ~0U));
+    check(state->second.layout.buffers[0], state->second.poison,
+          buffer_name(function, protocol::kStateBuffer));
   }
 }
 
@@ -641,7 +645,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   c.span = layout.span;
   c.buffer_count = static_cast<uint32_t>(layout.buffers.size());
   std::ranges::copy(layout.buffers, c.buffers);
-  if (!layout.buffers.empty()) {
+  if (!layout.buffers.empty() && limits_.measured) {
     c.outcome = protocol::kReturned;
     if (!command(protocol::kMap, limits_.start_seconds, &function, reply)) return reply;
   }

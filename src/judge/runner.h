@@ -28,6 +28,10 @@ struct Limits {
   int64_t memory_bytes = int64_t{4} << 30;  // over what the inputs and outputs take
   int threads = 64;                         // of the one process a contender has
   std::vector<int> cpus;                    // empty: those of the judge
+  // Whether seconds and bytes of a call are wanted. Without them a call is quicker: inputs are
+  // written before the child knows of the call, nobody waits for its helper threads to sleep, and
+  // peak_extra_bytes stays 0.
+  bool measured = true;
 };
 
 // Where inputs and outputs lie: flush against the guard page behind them or before them; or, with
@@ -44,8 +48,9 @@ class Child {
   virtual const Reply& started() const = 0;
 
   // Makes one call. Outputs are filled with a pattern drawn from `poison` first; inputs are
-  // read-only in the child and lie at addresses that no earlier call predicts. States, handles and
-  // buffers live until the next run().
+  // read-only in the child and lie at addresses that no earlier call predicts. States and handles
+  // live until the next run(); arrays end with their call (in Python only with the run, because
+  // there it is usual to keep them).
   virtual Reply call(const Call& call, Placement placement, uint64_t poison) = 0;
   // A case from its first call to its last, on fresh states and handles. InvalidArgument when a
   // call does not fit the task's contract.

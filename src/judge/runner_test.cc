@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <chrono>
 #include <map>
@@ -100,6 +101,16 @@ SCALE(scale_later) {  // says done at once, works afterwards
   auto* w = new Work{n, factor, x, y};
   std::thread([w] { usleep(3000); run(w->n, w->f, w->x, w->y); }).detach();
   return 0;
+}
+SCALE(scale_early) {  // says done at once, and hopes to stay ahead of who looks
+  std::thread([=] { run(n, factor, x, y); }).detach();
+  return 0;
+}
+SCALE(scale_keeps) {  // needs the input of the call before
+  static const float* kept;
+  if (kept != nullptr) y[0] = kept[0];
+  kept = x;
+  return run(n, factor, x, y);
 }
 SCALE(scale_by_pointer) {
   static std::vector<float> kept; static const float* seen;
@@ -218,6 +229,35 @@ BuildResult* Runner::build_ = nullptr;
 std::vector<float> twice(std::vector<float> x) {
   for (float& v : x) v *= 2.0F;
   return x;
+}
+
+Call plain_call(const std::string& function, int64_t n) {
+  Call call;
+  call.function = function;
+  call.scalars = {n};
+  return call;
+}
+
+Case box_case() {
+  Call add = plain_call("box_add", 3);
+  add.inputs = {{"x", DType::f32, {3}, bytes_of_floats(ramp(3))}};
+  Call get = plain_call("box_get", 3);
+  get.outputs = {{"y", DType::f32, {3}}};
+  Call destroy;
+  destroy.function = "box_destroy";
+  Call other = plain_call("box_create", 3);
+  other.state = 1;
+  Call get_other = get;
+  get_other.state = 1;
+  Case c;
+  c.calls = {plain_call("box_create", 3), other, add, add, get, get_other, destroy};
+  return c;
+}
+
+void expect_boxes(const std::vector<Reply>& replies) {
+  for (const Reply& reply : replies) ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+  EXPECT_EQ(floats_of(replies.at(4).outputs.at(0)), (std::vector<float>{2, 4, 6}));
+  EXPECT_EQ(floats_of(replies.at(5).outputs.at(0)), (std::vector<float>{0, 0, 0}));
 }
 
 TEST_F(Runner, AnswersAndIsTimed) {
@@ -439,10 +479,58 @@ TEST_F(Runner, RepeatShowsAnswersKeptByPointer) {
   EXPECT_EQ(floats_of(reply.outputs.at(0)), twice(ramp(100, 50.0F)));
 }
 
+TEST_F(Runner, ArraysEndWithTheirCall) {
+  for (const bool measured : {true, false}) {
+    Limits limits;
+    limits.measured = measured;
+    const std::unique_ptr<Child> child = start("scale_keeps", limits);
+    Case c;
+    c.calls = {scale_call(ramp(100), 2.0), scale_call(ramp(100), 2.0)};
+    const std::vector<Reply> replies = child->run(c, Placement::end_flush, 17);
+    EXPECT_EQ(replies.at(0).ending, Ending::ok);
+    EXPECT_EQ(replies.at(1).ending, Ending::wrote_outside);
+    EXPECT_EQ(replies.at(1).detail, "touched an array of an earlier call, which was gone by then");
+  }
+}
+
 TEST_F(Runner, DoneTooEarlyIsNotDone) {
   const Reply reply = ask("scale_later");
   ASSERT_EQ(reply.ending, Ending::ok);
   EXPECT_NE(floats_of(reply.outputs.at(0)), twice(ramp(100)));
+}
+
+TEST_F(Runner, WorkBehindTheBellIsCharged) {
+  const std::vector<float> x = ramp(4 << 20);
+  double honest = 1e9;
+  const std::unique_ptr<Child> good = start("scale_good");
+  for (int i = 0; i < 3; ++i) {
+    Case c;
+    c.calls = {scale_call(x, 2.0)};
+    honest = std::min(honest, good->run(c, Placement::start_flush, 17).at(0).seconds);
+  }
+  const std::unique_ptr<Child> early = start("scale_early");
+  for (int i = 0; i < 3; ++i) {
+    const Reply reply = early->call(scale_call(x, 2.0), Placement::start_flush, 17);
+    ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+    // A right answer may not have cost less than the work; a wrong one is found by its content.
+    if (floats_of(reply.outputs.at(0)) == twice(x)) {
+      EXPECT_GT(reply.seconds, 0.5 * honest);
+    }
+  }
+}
+
+TEST_F(Runner, UnmeasuredCallsAnswerTheSame) {
+  Limits limits;
+  limits.measured = false;
+  const std::unique_ptr<Child> child = start("scale_good", limits);
+  for (const int64_t n : {0, 1, 1025}) {
+    const Reply reply = child->call(scale_call(ramp(n), 2.0), Placement::end_flush, 17);
+    ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+    EXPECT_EQ(floats_of(reply.outputs.at(0)), twice(ramp(n)));
+  }
+  expect_boxes(child->run(box_case(), Placement::end_flush, 17));
+  EXPECT_EQ(ask("scale_behind", Placement::end_flush, limits).ending, Ending::wrote_outside);
+  EXPECT_EQ(ask("scale_in_place", Placement::end_flush, limits).ending, Ending::wrote_input);
 }
 
 TEST_F(Runner, CountsMemory) {
@@ -455,13 +543,6 @@ TEST_F(Runner, CountsMemory) {
   c.calls = {scale_call(ramp(10), 2.0)};
   for (int i = 0; i < 16; ++i) child->run(c, Placement::end_flush, 17);
   EXPECT_NEAR(static_cast<double>(child->held_bytes()), 16 << 20, 3 << 20);
-}
-
-Call plain_call(const std::string& function, int64_t n) {
-  Call call;
-  call.function = function;
-  call.scalars = {n};
-  return call;
 }
 
 TEST_F(Runner, StatesTravelBetweenCalls) {
@@ -492,28 +573,6 @@ TEST_F(Runner, StatesHaveTheirSize) {
     EXPECT_EQ(reply.ending, Ending::wrote_outside) << reply.detail;
     EXPECT_NE(reply.detail.find("state"), std::string::npos) << reply.detail;
   }
-}
-
-Case box_case() {
-  Call add = plain_call("box_add", 3);
-  add.inputs = {{"x", DType::f32, {3}, bytes_of_floats(ramp(3))}};
-  Call get = plain_call("box_get", 3);
-  get.outputs = {{"y", DType::f32, {3}}};
-  Call destroy;
-  destroy.function = "box_destroy";
-  Call other = plain_call("box_create", 3);
-  other.state = 1;
-  Call get_other = get;
-  get_other.state = 1;
-  Case c;
-  c.calls = {plain_call("box_create", 3), other, add, add, get, get_other, destroy};
-  return c;
-}
-
-void expect_boxes(const std::vector<Reply>& replies) {
-  for (const Reply& reply : replies) ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
-  EXPECT_EQ(floats_of(replies.at(4).outputs.at(0)), (std::vector<float>{2, 4, 6}));
-  EXPECT_EQ(floats_of(replies.at(5).outputs.at(0)), (std::vector<float>{0, 0, 0}));
 }
 
 TEST_F(Runner, HandlesAreKept) {

@@ -13,8 +13,8 @@ namespace touchstone::judge {
 namespace {
 
 constexpr std::array<std::string_view, 9> kDimensions = {
-    "correctness", "completeness", "stability",   "speed",    "memory",
-    "robustness",  "determinism",  "code",        "own_tests"};
+    "correctness", "completeness", "stability", "speed",    "memory",
+    "robustness",  "determinism",  "code",      "own_tests"};
 
 constexpr std::array<FindingKind, 13> kKinds = {{
     {"cached_answer", Verdict::proven_cheat, 50, "an answer that was not computed"},
@@ -33,8 +33,9 @@ constexpr std::array<FindingKind, 13> kKinds = {{
 }};
 
 // Verdicts by weight: what is listed first wins when a contender earned several.
-constexpr std::array<Verdict, 6> kGravest = {Verdict::proven_cheat, Verdict::unsafe, Verdict::rule,
-                                             Verdict::limit, Verdict::wrong, Verdict::unstable};
+constexpr std::array<Verdict, 6> kGravest = {Verdict::proven_cheat, Verdict::unsafe,
+                                             Verdict::rule,         Verdict::limit,
+                                             Verdict::wrong,        Verdict::unstable};
 
 // A good float32 implementation loses about this many bits on the cases of stability.
 constexpr double kFreeBits = 3.0;
@@ -52,8 +53,7 @@ std::pair<double, double> share_interval(int passed, int count) {
   const double n = count;
   const double p = passed / n;
   const double centre = (p + kZ * kZ / (2 * n)) / (1 + kZ * kZ / n);
-  const double half =
-      kZ * std::sqrt(p * (1 - p) / n + kZ * kZ / (4 * n * n)) / (1 + kZ * kZ / n);
+  const double half = kZ * std::sqrt(p * (1 - p) / n + kZ * kZ / (4 * n * n)) / (1 + kZ * kZ / n);
   return {std::max(0.0, centre - half), passed == count ? 1.0 : std::min(1.0, centre + half)};
 }
 
@@ -141,13 +141,15 @@ Score completeness(const Record& record) {
   const ProbeShare share = probe_share(record, "completeness");
   if (share.tested == 0) return untested("the task has no probe for it");
   std::string because = fmt::format("{} of {} probes", share.passed, share.tested);
-  if (!share.failed.empty()) because += "; not: " + fmt::format("{}", fmt::join(share.failed, ", "));
+  if (!share.failed.empty())
+    because += "; not: " + fmt::format("{}", fmt::join(share.failed, ", "));
   return exact(100.0 * share.passed / share.tested, because, share.failed);
 }
 
 bool belongs_to(const Record& record, const CaseRecord& c, std::string_view dimension) {
   return std::ranges::any_of(record.probes, [&](const ProbeRecord& p) {
-    return p.probe.dimension == dimension && std::ranges::find(c.probes, p.probe.id) != c.probes.end();
+    return p.probe.dimension == dimension &&
+           std::ranges::find(c.probes, p.probe.id) != c.probes.end();
   });
 }
 
@@ -218,7 +220,9 @@ Score speed(const Record& record, Verdict verdict) {
   score.because = sum / shapes < 0.005
                       ? fmt::format("the fastest on {} shapes", record.speeds.size())
                       : fmt::format("{:.2f}x the time of the fastest", std::exp(sum / shapes));
-  score.because += fmt::format("; {:.0f} % of the roof", 100.0 * std::exp(roof / shapes));
+  if (std::ranges::all_of(record.speeds, [](const SpeedRecord& s) { return s.share_of_roof > 0; })) {
+    score.because += fmt::format("; {:.0f} % of the roof", 100.0 * std::exp(roof / shapes));
+  }
   return score;
 }
 
@@ -241,7 +245,8 @@ Score memory(const Record& record) {
                   bytes_words(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
                   bytes_words(static_cast<double>(top.io_bytes)));
   if (record.memory.exponent.has_value()) {
-    because += fmt::format(", growing as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);
+    because +=
+        fmt::format(", growing as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);
     if (*record.memory.exponent > kMostExponent) {
       value /= 2.0;
       because += ": faster than the task needs";
@@ -274,10 +279,10 @@ Score determinism(const Record& record) {
   if (d.cases == 0) return untested("nothing was run twice");
   const double repeated = static_cast<double>(d.repeated) / d.cases;
   const double moved = static_cast<double>(d.moved) / d.cases;
-  std::string because = d.repeated == d.cases
-                            ? fmt::format("the same bits in {} repeated cases", d.cases)
-                            : fmt::format("other bits in {} of {} repeated cases",
-                                          d.cases - d.repeated, d.cases);
+  std::string because =
+      d.repeated == d.cases
+          ? fmt::format("the same bits in {} repeated cases", d.cases)
+          : fmt::format("other bits in {} of {} repeated cases", d.cases - d.repeated, d.cases);
   if (d.moved != d.cases) {
     because += fmt::format("; other bits at other addresses in {}", d.cases - d.moved);
   }
@@ -289,9 +294,9 @@ Score code(const Record& record) {
   if (record.language == "numpy") return untested("no compiler looks at it");
   const auto dead = record.facts.find("dead functions");
   const int dead_count = dead == record.facts.end() ? 0 : std::atoi(dead->second.c_str());
-  std::string because = fmt::format("{} warning{} in {} lines", record.build.warnings,
-                                    record.build.warnings == 1 ? "" : "s",
-                                    record.build.source_lines);
+  std::string because =
+      fmt::format("{} warning{} in {} lines", record.build.warnings,
+                  record.build.warnings == 1 ? "" : "s", record.build.source_lines);
   if (dead_count > 0) because += fmt::format(", {} functions never called", dead_count);
   return exact(100.0 - 5.0 * record.build.warnings - 5.0 * dead_count, because, {"build"});
 }
@@ -312,7 +317,8 @@ std::pair<Verdict, std::string> verdict_of(const Record& record) {
     const auto end = record.build.log.find('\n');
     return {Verdict::nobuild, record.build.log.substr(0, end)};
   }
-  if (record.cases.empty() && record.findings.empty()) return {Verdict::untested, "no case was run"};
+  if (record.cases.empty() && record.findings.empty())
+    return {Verdict::untested, "no case was run"};
   std::map<Verdict, std::string> earned;
   for (const Finding& f : record.findings) {
     const FindingKind& kind = find_kind(f.kind);

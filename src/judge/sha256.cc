@@ -23,7 +23,8 @@ constexpr std::array<uint32_t, 64> kRound = {
 void compress(std::array<uint32_t, 8>& state, const unsigned char* block) {
   std::array<uint32_t, 64> w{};
   for (std::size_t i = 0; i < 16; ++i) {
-    w[i] = static_cast<uint32_t>(block[4 * i]) << 24 | static_cast<uint32_t>(block[4 * i + 1]) << 16 |
+    w[i] = static_cast<uint32_t>(block[4 * i]) << 24 |
+           static_cast<uint32_t>(block[4 * i + 1]) << 16 |
            static_cast<uint32_t>(block[4 * i + 2]) << 8 | block[4 * i + 3];
   }
   for (std::size_t i = 16; i < 64; ++i) {

@@ -96,8 +96,8 @@ void Session::find(std::string_view kind, const std::string& text, const std::st
   find_kind(kind);  // a misspelt kind is our own mistake
   const auto known = std::ranges::count(record.findings, kind, &Finding::kind);
   if (known >= kMostFindings) return;
-  record.findings.push_back({fmt::format("f{}", record.findings.size() + 1), std::string(kind),
-                             text, case_id});
+  record.findings.push_back(
+      {fmt::format("f{}", record.findings.size() + 1), std::string(kind), text, case_id});
 }
 
 void Session::find_ending(const std::vector<Reply>& replies, const std::string& case_id) {

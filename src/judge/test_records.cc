@@ -65,12 +65,13 @@ Record sample_record(const std::string& contender, const std::string& task) {
   r.speeds = {speed("s1", 64, 20e-6), speed("s2", 4096, 3e-3)};
   r.twin = Interval{1.003, 0.996, 1.011, 80};
   r.memory.parameter = "rows";
-  r.memory.ladder = {{256, 1 << 20, 4096, 0}, {1024, 4 << 20, 16384, 0}, {4096, 16 << 20, 65536, 0}};
+  r.memory.ladder = {
+      {256, 1 << 20, 4096, 0}, {1024, 4 << 20, 16384, 0}, {4096, 16 << 20, 65536, 0}};
   r.memory.exponent = 1.0;
   r.memory.leaked_bytes_per_call = 0.0;
   r.determinism = {4, 4, 4, {}};
   r.facts = {{"warnings", "0"}};
-  r.weights = {{"correctness", 4}, {"completeness", 2}, {"stability", 2}, {"speed", 3},
+  r.weights = {{"correctness", 4}, {"completeness", 2}, {"stability", 2},   {"speed", 3},
                {"memory", 1},      {"robustness", 2},   {"determinism", 1}, {"code", 0.5}};
   r.seconds = 12.5;
   return r;

@@ -84,7 +84,21 @@ void Link::wait_for_go() {
   }
 }
 
-void Link::finish() { ring(control_->done, rung_, control_->judge_sleeps); }
+void Link::finish() {
+  last_used_ = true;
+  ring(control_->done, rung_, control_->judge_sleeps);
+}
+
+bool Link::retire() {
+  if (!last_used_ || spans_.empty() || last_.bytes == 0) return false;
+  Span& span = spans_.back();
+  span.retired = true;
+  mmap(reinterpret_cast<void*>(span.base), span.bytes, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  last_ = {};
+  last_used_ = false;
+  return true;
+}
 
 void Link::note(Outcome outcome, const char* text) {
   control_->outcome = outcome;
@@ -122,6 +136,7 @@ bool Link::map() {
   if (control_->buffer_count > kMaxBuffers) return false;
   span.buffers.assign(control_->buffers, control_->buffers + control_->buffer_count);
   last_ = {};
+  last_used_ = false;
   if (span.bytes > 0 && !map_span(span)) return false;
   last_ = span;
   if (span.bytes > 0) spans_.push_back(span);
@@ -146,6 +161,7 @@ void Link::reset() {
   spans_.clear();
   states_.clear();
   last_ = {};
+  last_used_ = false;
 }
 
 uint8_t* Link::pages(uint32_t buffer) const {
@@ -174,6 +190,11 @@ const Buffer* Link::state_buffer(int32_t number) const {
 bool Link::explain_fault(uint64_t address) {
   const auto explain = [&](const Span& span) {
     if (address < span.base || address >= span.base + span.bytes) return false;
+    if (span.retired) {
+      control_->outcome = kGuardFault;
+      control_->fault_buffer = kEarlierCall;
+      return true;
+    }
     uint32_t nearest = 0;
     uint64_t best = ~uint64_t{0};
     for (uint32_t i = 0; i < span.buffers.size(); ++i) {
@@ -190,7 +211,7 @@ bool Link::explain_fault(uint64_t address) {
     }
     const Buffer& buffer = span.buffers[nearest];
     control_->outcome = best == 0 && buffer.kind == kInput ? kInputFault : kGuardFault;
-    control_->fault_buffer = buffer.kind == kState ? ~0U : nearest;
+    control_->fault_buffer = buffer.kind == kState ? kStateBuffer : nearest;
     control_->fault_offset =
         static_cast<int64_t>(address - span.base - buffer.address_offset - buffer.data_offset);
     return true;
@@ -250,6 +271,9 @@ __attribute__((visibility("default"))) uint32_t touchstone_link_wait() {
       mapped = child::g_link->map();
     } else if (command == protocol::kMapState) {
       mapped = child::g_link->map_state();
+    } else if (command == protocol::kMapAndCall) {
+      mapped = child::g_link->map();
+      if (mapped) return protocol::kCall;
     } else {
       return command;
     }

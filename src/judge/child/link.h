@@ -29,6 +29,10 @@ class Link {
   // Tells how a start or a call failed. Cuts `note` to what fits.
   void note(protocol::Outcome outcome, const char* text);
 
+  // Closes the buffers of the last call for good, so that pointers kept from it lead nowhere. The
+  // addresses stay taken until the next reset. False when there was nothing to close.
+  bool retire();
+
   // Serves kMap, kMapState and kReset. False when there is no room at any address.
   bool map();
   bool map_state();
@@ -43,6 +47,7 @@ class Link {
   struct Span {
     uint64_t base = 0;
     uint64_t bytes = 0;
+    bool retired = false;
     std::vector<protocol::Buffer> buffers;
   };
 
@@ -54,6 +59,7 @@ class Link {
   uint32_t rung_ = 0;
   std::vector<Span> spans_;  // oldest first
   Span last_;
+  bool last_used_ = false;  // a call was made with it
   std::map<int32_t, Span> states_;
 };
 

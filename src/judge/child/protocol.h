@@ -27,6 +27,7 @@ enum Command : uint32_t {
   kFetch,     // bring the outputs of the last call into shared memory (devices only)
   kReset,     // forget all buffers, states and handles
   kQuit,
+  kMapAndCall,  // kMap, then kCall: one bell less where nobody measures
 };
 
 enum BufferKind : uint32_t { kInput = 0, kOutput = 1, kState = 2 };
@@ -65,6 +66,10 @@ enum Outcome : uint32_t {
   kStartFailed,   // the contender could not be loaded; `note` says why
   kDeviceFailed,  // the device runtime reported a failure
 };
+
+// What fault_buffer says where it is no buffer of the current call.
+inline constexpr uint32_t kStateBuffer = ~0U;
+inline constexpr uint32_t kEarlierCall = ~0U - 1;
 
 struct Control {
   // Bells hold the number of the command they ring for. Each lies in a cache line of its own.

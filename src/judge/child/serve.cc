@@ -82,14 +82,15 @@ class Server {
     link_.control().outcome = kReturned;
     link_.acknowledge();
     while (true) {
-      switch (link_.wait()) {
+      const uint32_t command = link_.wait();
+      if (command != kFetch) retire();
+      switch (command) {
         case kMap:
-          if (link_.map()) {
-            fence();
-          } else {
-            link_.note(kStartFailed, "no room to map the buffers");
-          }
+          map();
           link_.acknowledge();
+          break;
+        case kMapAndCall:
+          if (map()) call();
           break;
         case kMapState:
           if (!link_.map_state()) link_.note(kStartFailed, "no room to map a state");
@@ -116,6 +117,20 @@ class Server {
   }
 
  private:
+  // Arrays belong to the caller: who keeps a pointer beyond its call finds nothing there.
+  void retire() {
+    if (link_.retire()) unfence();
+  }
+
+  bool map() {
+    if (!link_.map()) {
+      link_.note(kStartFailed, "no room to map the buffers");
+      return false;
+    }
+    fence();
+    return true;
+  }
+
   // What lies between a tensor and its guard page is poison to AddressSanitizer too.
   void fence() {
     if (library_.poison == nullptr) return;
