@@ -1,6 +1,5 @@
 """NumPy mutants of the KV cache; see mutants.cc.
 
-  MUTANT(np_views_kept, "keeps views of the caller's arrays instead of copies")
   MUTANT(np_list_times, "sequences are one list, repeated: [[]] * n")
   MUTANT(np_class_attribute, "the store is an attribute of the class")
   MUTANT(np_tril, "np.tril without the offset of the prefix")
@@ -48,7 +47,7 @@ def append(bug, cache, layer, count, total, sequence, tokens, k, v):
             pair = k[t], v[t]
             if bug == "np_half_store":
                 pair = k[t].astype(np.float16), v[t].astype(np.float16)
-            cache.get(layer, s).append(pair if bug == "np_views_kept" else tuple(map(np.array, pair)))
+            cache.get(layer, s).append(tuple(map(np.array, pair)))
         at += n
     if any(full):
         raise MemoryError
