@@ -2,6 +2,7 @@
 #include "judge/runner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <string.h>
@@ -118,9 +119,13 @@ class ProcessChild : public Child {
         device_(contender.language == Language::cuda),
         python_(contender.language == Language::numpy),
         sanitized_(!build.sanitized.empty() && build.library == build.sanitized),
-        control_file_(memfd_create("control", MFD_CLOEXEC)),
+        control_file_(memfd_create("control", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
         log_file_(memfd_create("log", MFD_CLOEXEC)) {
-    if (ftruncate(control_file_.get(), sizeof(protocol::Control)) != 0) fail("shared memory");
+    // Sealed, or the child could take the pages away from under the judge.
+    if (ftruncate(control_file_.get(), sizeof(protocol::Control)) != 0 ||
+        fcntl(control_file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      fail("shared memory");
+    }
     void* map = mmap(nullptr, sizeof(protocol::Control), PROT_READ | PROT_WRITE, MAP_SHARED,
                      control_file_.get(), 0);
     if (map == MAP_FAILED) fail("shared memory");
@@ -142,14 +147,19 @@ class ProcessChild : public Child {
 
   int64_t held_bytes() const override {
     if (!watch_) return 0;
-    const Watch::Memory now = watch_->memory();
-    return std::max<int64_t>(0, now.resident - now.file - now.shared - loaded_private_);
+    return std::max<int64_t>(0, own_bytes(watch_->memory()) - loaded_bytes_);
   }
 
   Reply call(const Call& call, Placement placement, uint64_t poison) override;
   std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison) override;
 
  private:
+  // Pages that are the contender's: neither code nor the judge's own buffers. Shared memory beyond
+  // those buffers counts, or it would be a place to hide.
+  int64_t own_bytes(const Watch::Memory& now) const {
+    return now.resident - now.file - std::min(now.shared, mapped_bytes_);
+  }
+
   [[noreturn]] static void fail(const char* what) {
     throw Error(fmt::format("judge: {}: {}", what, strerror(errno)));
   }
@@ -171,6 +181,7 @@ class ProcessChild : public Child {
   void read_outcome(const Function& function, Reply& reply);
   void die(Waited waited, const Function* function, Reply& reply);
   std::string log_text() const;
+  std::string note_text() const;
   std::vector<Need> needs_of(const Function& function, const Call& call) const;
   Doorbell::Watching watching() const;
 
@@ -190,7 +201,9 @@ class ProcessChild : public Child {
   Reply started_;
   bool alive_ = false;
   uint32_t number_ = 0;
-  int64_t loaded_private_ = 0;
+  int64_t loaded_bytes_ = 0;
+  int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
+  int64_t state_mapped_bytes_ = 0;
   Placement last_placement_ = Placement::end_flush;
 
   struct State {
@@ -280,17 +293,15 @@ void ProcessChild::load() {
     return;
   }
   if (control_->outcome != protocol::kReturned) {
-    control_->note[sizeof control_->note - 1] = '\0';
     started_.ending = Ending::crashed;
-    started_.detail = fmt::format("could not be loaded: {}", control_->note);
+    started_.detail = fmt::format("could not be loaded: {}", note_text());
     alive_ = false;
     jail_->kill();
     return;
   }
   jail_->look();
   watch_ = std::make_unique<Watch>(jail_->program());
-  const Watch::Memory now = watch_->memory();
-  loaded_private_ = now.resident - now.file - now.shared;
+  loaded_bytes_ = own_bytes(watch_->memory());
   started_.ending = Ending::ok;
   alive_ = true;
 }
@@ -463,6 +474,7 @@ bool ProcessChild::make_state(const Function& function, const Call& call_of_stat
   control_->buffers[0] = state.layout.buffers[0];
   control_->buffer_count = 1;
   if (!command(protocol::kMapState, limits_.start_seconds, &function, reply)) return false;
+  state_mapped_bytes_ += static_cast<int64_t>(state.layout.span);
   states_[call_of_state.state] = state;
   return true;
 }
@@ -513,8 +525,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   const Watch::Memory memory_before = watch_->memory();
 
   Doorbell::Watching w = watching();
-  w.most_resident = limits_.memory_bytes + memory_before.file + memory_before.shared +
-                    (limits_.measured ? 0 : static_cast<int64_t>(layout.span));
+  w.most_resident = limits_.memory_bytes + memory_before.file + mapped_bytes_;
   control_->outcome = protocol::kReturned;
   const bool maps = !limits_.measured && !layout.buffers.empty();
   control_->command = maps ? protocol::kMapAndCall : protocol::kCall;
@@ -546,15 +557,28 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   return true;
 }
 
-void ProcessChild::read_outcome(const Function& function, Reply& reply) {
-  control_->note[sizeof control_->note - 1] = '\0';
-  std::string note = control_->note;
+// What the child noted, copied before it is looked at: the child may write to it all the time.
+std::string ProcessChild::note_text() const {
+  char copy[sizeof control_->note];
+  memcpy(copy, control_->note, sizeof copy);
+  copy[sizeof copy - 1] = '\0';
+  std::string note = copy;
   std::ranges::replace_if(
       note, [](unsigned char c) { return c < 32 || c > 126; }, '?');
+  return note;
+}
+
+void ProcessChild::read_outcome(const Function& function, Reply& reply) {
+  const std::string note = note_text();
   reply.returned = control_->returned;
-  switch (control_->outcome) {
-    case protocol::kReturned:
-      break;
+  switch (*const_cast<const volatile uint32_t*>(&control_->outcome)) {
+    case protocol::kReturned: {
+      const bool refused = reply.returned != 0 && (function.returns == Returns::status ||
+                                                   function.returns == Returns::handle);
+      reply.ending = refused ? Ending::refused : Ending::ok;
+      if (refused) reply.detail = fmt::format("returned {}", reply.returned);
+      return;
+    }
     case protocol::kRaised:
       reply.ending = Ending::refused;
       reply.detail = note;
@@ -563,17 +587,12 @@ void ProcessChild::read_outcome(const Function& function, Reply& reply) {
     case protocol::kInputFault:
       reply.ending = Ending::wrote_input;
       reply.detail = note;
-      break;
+      return;
     default:
       reply.ending = Ending::crashed;
       reply.detail = note.empty() ? "ended in an unknown way" : note;
-      break;
+      return;
   }
-  if (control_->outcome != protocol::kReturned) return;
-  const bool refused = reply.returned != 0 &&
-                       (function.returns == Returns::status || function.returns == Returns::handle);
-  reply.ending = refused ? Ending::refused : Ending::ok;
-  if (refused) reply.detail = fmt::format("returned {}", reply.returned);
 }
 
 // Canaries round everything the call could write.
@@ -637,6 +656,8 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   const bool with_state = has_kind(function, ArgumentKind::state);
   if (with_state && !make_state(function, call, poison, reply)) return reply;
   const Layout layout = arena_.place(needs, last_placement_, device_);
+  const auto span = static_cast<int64_t>(layout.span);
+  mapped_bytes_ = python_ ? mapped_bytes_ + span : state_mapped_bytes_ + span;
   fill_order(function, call);
   protocol::Control& c = *control_;
   c.makes_state = with_state && python_ && !python_states_.contains(call.state) ? 1 : 0;
@@ -683,6 +704,8 @@ std::vector<Reply> ProcessChild::run(const Case& c, Placement placement, uint64_
   states_.clear();
   handles_.clear();
   python_states_.clear();
+  mapped_bytes_ = 0;
+  state_mapped_bytes_ = 0;
   arena_.restart(placement == Placement::repeat);
   Reply reset;
   if (!command(protocol::kReset, limits_.call_seconds, nullptr, reset)) {

@@ -115,7 +115,8 @@ void enter_spaces(Walls& walls, bool root) {
   const auto enter = [&](uint32_t layer, const char* name, int flag) {
     walls.note(layer, name, unshare(flag) == 0 ? 0 : errno);
   };
-  if (root) enter(kMountSpace, "mount namespace", CLONE_NEWNS);
+  if (root && unshare(CLONE_NEWNS) != 0) broken("mount namespace", errno);
+  if (root) walls.standing |= kMountSpace;
   enter(kNetSpace, "network namespace", CLONE_NEWNET);
   enter(kIpcSpace, "ipc namespace", CLONE_NEWIPC);
   enter(kNameSpace, "host name namespace", CLONE_NEWUTS);

@@ -149,6 +149,7 @@ int set_limits(const Spec& spec) {
     if (limit.name == "files") set(RLIMIT_NOFILE, limit.value);
     if (limit.name == "stack_bytes") set(RLIMIT_STACK, limit.value);
     if (limit.name == "cpu_seconds") set(RLIMIT_CPU, limit.value);
+    if (limit.name == "address_bytes") set(RLIMIT_AS, limit.value);
   }
   return first_error;
 }

@@ -93,9 +93,13 @@ void fill_row(const Knobs& k, const Stream& random, int64_t row, float* x) {
   const Pattern f = k.pattern;
   const int64_t base = row * k.cols;
   const auto count = static_cast<double>(k.cols);
-  double shift = k.mean != 0 ? k.mean * of_row.sign(row) : 0.5 * of_row.normal(3 * row);
+  double shift = 0.5 * of_row.normal(3 * row);
   double spread = 0.5 + 1.5 * of_row.uniform(3 * row + 1);
-  if (k.mean != 0) spread = 1;
+  if (k.mean != 0) {
+    // Not a round number: its roundings in a sum would all be the same.
+    shift = k.mean * of_row.sign(row) * (0.5 + of_row.uniform(~row));
+    spread = 1;
+  }
   const int64_t chosen = of_row.index(3 * row + 2, k.cols);
   const bool constant = f == Pattern::zero_variance && row % 2 == 0;
   constexpr std::array<double, 4> kFew = {-1.0, 0.0, 0.5, 2.0};

@@ -165,7 +165,9 @@ class LayerNormBackward final : public Task {
  private:
   Tolerance tolerance_of(const CaseSpec& spec) const {
     const Family& family = family_of(layer_norm::resolve(spec));
-    return {card_.tolerance_factor, family.growth, family.stable};
+    // A million deviations from zero every rounding of the mean shows: no factor on top.
+    const double factor = family.growth == Growth::tree ? 1 : card_.tolerance_factor;
+    return {factor, family.growth, family.stable};
   }
 
   TaskCard card_;
@@ -211,7 +213,7 @@ void add_numeric(PlanBuilder& b, bool small) {
     if (small && mean10 % 2 != 0) continue;
     b.add("shifted_mean", {{"rows", 8}, {"cols", 900 + b.draw(300)}, {"mean10", mean10}});
   }
-  b.add("far_mean", {{"rows", 16}, {"cols", 4096}, {"mean10", 6}});
+  b.add("far_mean", {{"rows", 48}, {"cols", 4096}, {"mean10", 6}});
   for (const int64_t scale10 : {20, 30}) {
     b.add("square_overflow", {{"rows", 4}, {"cols", 300 + b.draw(60)}, {"scale10", scale10}});
     b.add("square_underflow",
