@@ -21,6 +21,7 @@
 #include "judge/duel.h"
 #include "judge/page.h"
 #include "judge/score.h"
+#include "judge/selftest.h"
 #include "judge/words.h"
 #include "touchstone/core/error.h"
 
@@ -40,6 +41,9 @@ struct JudgeVerbOptions {
   bool no_sandbox = false;
   bool no_speed = false;
   bool alone = false;
+  bool selftest = false;
+  std::string corpus;
+  std::string only;
   bool timing_only = false;
 };
 
@@ -134,8 +138,23 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
   return records;
 }
 
+int run_selftest(const JudgeVerbOptions& options) {
+  Progress progress;
+  judge::SelfTestOptions asked;
+  asked.small = options.small;
+  asked.sandbox = !options.no_sandbox;
+  asked.seed = options.seed;
+  asked.corpus = options.corpus;
+  asked.only = options.only;
+  asked.progress = [&progress](std::string_view what) { progress.show(what); };
+  const judge::SelfTest result = judge::run_selftest(asked);
+  print(judge::format_selftest(result));
+  return result.passed() ? kOk : kNo;
+}
+
 int run_judge(const JudgeVerbOptions& options) {
   if (options.list) return list_tasks();
+  if (options.selftest) return run_selftest(options);
   if (!options.replay.empty()) return run_replay(options);
   std::vector<judge::Record> records;
   if (!options.from.empty()) {
@@ -210,6 +229,10 @@ void add_judge(CLI::App& app, int& exit_code) {
   verb->add_option("--from", options->from, "Score the records of this file again");
   verb->add_flag("--no-speed", options->no_speed, "Leave out the timing");
   verb->add_flag("--alone", options->alone, "Time no bundled peers beside the contenders");
+  verb->add_flag("--selftest", options->selftest,
+                 "Judge the judge: contenders whose verdicts are known");
+  verb->add_option("--corpus", options->corpus, "Where they are, if not in the source tree");
+  verb->add_option("--only", options->only, "Of these, those with this in task/kind/name");
   verb->callback([options, &exit_code] { exit_code = run_judge(*options); });
 }
 

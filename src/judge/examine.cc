@@ -46,13 +46,14 @@ std::string lacking(const Session& session, const Case& asked) {
   return {};
 }
 
-// One case in three runs: twice alike, once at other addresses over another poison.
-void run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
+// One case in three runs: twice alike, once at other addresses over another poison. False when the
+// contender lacks an optional function that the case needs.
+bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   const Case asked = session.task.build(spec);
   if (const std::string function = lacking(session, asked); !function.empty()) {
     entry.gates = false;  // required functions are missed when the contender is read
     entry.check.reason = fmt::format("there is no {}", function);
-    return;
+    return false;
   }
   const uint64_t poison = session.random();
   std::vector<Reply> first;
@@ -60,7 +61,7 @@ void run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   entry.ending = ending_of(first);
   if (entry.ending != Ending::ok) {
     session.find_ending(first, entry.id);
-    return;
+    return true;
   }
   std::vector<Reply> moved = session.stage.run(asked, Placement::start_flush, session.random());
   // A long session that is the same at other addresses need not be asked a third time.
@@ -75,7 +76,7 @@ void run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
       entry.check.reason =
           fmt::format("{} when run again: {}", name_of(entry.ending), first_bad(*replies)->detail);
     }
-    return;
+    return true;
   }
   DeterminismRecord& d = session.record.determinism;
   const bool same_moved = same_outputs(first, moved);
@@ -99,11 +100,12 @@ void run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
         entry.id);
     if (!other.passed) entry.check = other;
   }
+  return true;
 }
 
 }  // namespace
 
-void run_cases(Session& session, const Plan& plan) {
+bool run_cases(Session& session, const Plan& plan) {
   int number = 0;
   for (const CaseSpec& spec : plan.cases) {
     if (enough(session)) break;
@@ -113,15 +115,17 @@ void run_cases(Session& session, const Plan& plan) {
     entry.probes = session.task.probes_of(spec);
     entry.gates = session.task.gates_verdict(spec);
     session.say(fmt::format("case {} of {}, {}", number, plan.cases.size(), spec.family));
-    run_case(session, spec, entry);
-    const bool failed = entry.gates && !entry.check.passed;
+    const bool asked = run_case(session, spec, entry);
+    const bool counts = entry.gates || (session.options.first_failure && asked);
+    const bool failed = counts && !entry.check.passed;
     session.record.cases.push_back(std::move(entry));
-    if (failed && session.options.brief) return;
+    if (failed && session.options.brief) return false;
   }
   if (session.record.cases.size() < plan.cases.size()) {
     session.record.facts["cases not run"] =
         fmt::format("{} of {}", plan.cases.size() - session.record.cases.size(), plan.cases.size());
   }
+  return true;
 }
 
 void run_relations(Session& session, const Plan& plan) {

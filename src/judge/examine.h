@@ -65,7 +65,7 @@ struct Session {
   void find_ending(const std::vector<Reply>& replies, const std::string& case_id);
 };
 
-void run_cases(Session& session, const Plan& plan);
+bool run_cases(Session& session, const Plan& plan);  // false: the first failure ended it
 void run_relations(Session& session, const Plan& plan);
 void settle_probes(Session& session);
 void run_sanitized(Session& session, const Plan& plan);

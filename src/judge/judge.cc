@@ -105,10 +105,11 @@ void examine_built(Session& session, const Plan& plan) {
     return session.record.findings.empty() && std::ranges::all_of(session.record.cases, good) &&
            std::ranges::all_of(session.record.relations, good);
   };
-  run_cases(session, plan);
-  if (right() || !options.brief) run_relations(session, plan);
+  const bool all_run = run_cases(session, plan);
+  if (all_run && (right() || !options.brief)) run_relations(session, plan);
   settle_probes(session);
   if (options.brief) {
+    if (!all_run) return;
     if (right()) look_for_caches(session);
     if (right()) look_for_leaks(session);
     return;

@@ -29,6 +29,9 @@ struct JudgeOptions {
   // Only the verdict is wanted: the first gating failure ends the examination, and what costs time
   // but never a verdict is left out.
   bool brief = false;
+  // With brief: a failure that does not gate the verdict ends it too. For contenders that are known
+  // to be wrong somewhere.
+  bool first_failure = false;
   const BuildResult* built = nullptr;  // taken instead of building; it outlives the examination
   Limits limits;
   // What is being done, for a person who waits; may be empty.

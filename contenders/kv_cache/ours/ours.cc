@@ -113,12 +113,12 @@ extern "C" int kv_cache_append(void* handle, int64_t layer, int64_t count, int64
       session.numbers.push_back(first + t);
     }
   }
-  touchstone::cache::append(
-      session.context, {.cache = session.view(to, count, sequence),
-                        .k = make_view(k, {total_tokens, session.kv_heads, session.head_dim}),
-                        .v = make_view(v, {total_tokens, session.kv_heads, session.head_dim}),
-                        .rows = make_view(session.token_rows.data(), {total_tokens}),
-                        .positions = make_view(session.numbers.data(), {total_tokens})});
+  touchstone::cache::append(session.context,
+                            {.cache = session.view(to, count, sequence),
+                             .k = make_view(k, {total_tokens, session.kv_heads, session.head_dim}),
+                             .v = make_view(v, {total_tokens, session.kv_heads, session.head_dim}),
+                             .rows = make_view(session.token_rows.data(), {total_tokens}),
+                             .positions = make_view(session.numbers.data(), {total_tokens})});
   for (int64_t i = 0; i < count; ++i) {
     to.cache.commit(to.ids[static_cast<size_t>(sequence[i])], tokens[i]);
   }

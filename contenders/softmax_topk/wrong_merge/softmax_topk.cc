@@ -1,6 +1,6 @@
-// Wrong in one famous way: the row is shared by 256 lists, as by the threads of a GPU block, and the
-// merge looks at the first 100 of them. Right whenever the best columns happen to lie there, which
-// for small vocabularies is always.
+// Wrong in one famous way: the row is shared by 256 lists, as by the threads of a GPU block, and
+// the merge looks at the first 100 of them. Right whenever the best columns happen to lie there,
+// which for small vocabularies is always.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

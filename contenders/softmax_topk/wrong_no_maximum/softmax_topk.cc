@@ -1,6 +1,6 @@
-// Wrong in one famous way: exp of the logits as they are, in float, without subtracting the maximum.
-// Right as long as logits stay below 88; beyond, inf / inf. Shifting all logits by a constant
-// changes the answer.
+// Wrong in one famous way: exp of the logits as they are, in float, without subtracting the
+// maximum. Right as long as logits stay below 88; beyond, inf / inf. Shifting all logits by a
+// constant changes the answer.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Wrong in one famous way: the probabilities are normalised over the k that are kept instead of over
-// the whole row. They sum to 1, which looks right; indices and order are.
+// Wrong in one famous way: the probabilities are normalised over the k that are kept instead of
+// over the whole row. They sum to 1, which looks right; indices and order are.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,7 +24,8 @@ extern "C" int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float*
                       [&](int32_t a, int32_t b) { return row[a] > row[b]; });
     const double top = row[order[0]];
     double sum = 0;
-    for (int64_t i = 0; i < vocab; ++i) sum += i < k ? std::exp(row[order[static_cast<size_t>(i)]] - top) : 0;
+    for (int64_t i = 0; i < vocab; ++i)
+      sum += i < k ? std::exp(row[order[static_cast<size_t>(i)]] - top) : 0;
     for (int64_t j = 0; j < k; ++j) {
       const float v = row[order[static_cast<size_t>(j)]];
       p[j] = std::isinf(v) ? 0.0f : static_cast<float>(std::exp(v - top) / sum);

@@ -11,82 +11,83 @@
 #include <memory>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                              \
-  MUTANT(none, "nothing: the right code")                                            \
-  MUTANT(page_end, "off by one: the last token of every whole page is not seen")     \
-  MUTANT(last_page_dropped, "the page that is not full is not seen, where there is another")  \
-  MUTANT(page_border, "the first token of a page overwrites the last of the one before")    \
-  MUTANT(mask_flipped, "a query sees itself and what comes after it")                \
-  MUTANT(mask_strict, "a query does not see itself")                                 \
-  MUTANT(mask_one_more, "a query sees one token of the future")                      \
-  MUTANT(mask_missing, "every query sees everything")                                \
-  MUTANT(mask_top_left, "query t sees tokens 0 .. t, whatever came before")          \
-  MUTANT(rescale_inverted, "sums are multiplied by exp(new - old)")                  \
-  MUTANT(rescale_missing, "sums are not rescaled when the maximum grows")            \
-  MUTANT(rescale_output_only, "the sum of weights is not rescaled, the output is")   \
-  MUTANT(no_maximum, "exp, in float, without subtracting the maximum")                \
-  MUTANT(maximum_from_zero, "the running maximum begins at 0, exp in float")         \
-  MUTANT(not_divided, "the output is not divided by the sum of weights")             \
-  MUTANT(scale_ignored, "scores are not scaled")                                     \
-  MUTANT(scale_fixed, "the scale is 1 / sqrt(head_dim) whatever the caller says")    \
-  MUTANT(scale_twice, "queries and scores are both scaled")                          \
-  MUTANT(heads_modulo, "query head h reads head h % kv_heads")                       \
-  MUTANT(heads_first, "all query heads read head 0")                                 \
-  MUTANT(heads_by_token, "heads and tokens of a page are transposed when read")      \
-  MUTANT(layer_ignored, "all layers share one store")                                \
-  MUTANT(layers_share_length, "the length of layer 0 is that of all layers")         \
-  MUTANT(layers_each_count, "every layer's append lengthens layer 0")                \
-  MUTANT(one_write_pointer, "all sequences of a call are written at the length of the first") \
-  MUTANT(batch_shared, "all sequences of a call share the store of the first")       \
-  MUTANT(sequence_is_row, "row i of a call is taken for sequence i")                 \
-  MUTANT(tokens_of_first, "all rows of a call have as many tokens as the first")     \
-  MUTANT(prefill_not_stored, "only the last token of a prompt is stored")            \
-  MUTANT(prefill_first_only, "the first token of a prompt is stored for all of them")     \
-  MUTANT(last_token_twice, "the last token of a prompt is stored twice")             \
-  MUTANT(decode_overwrites, "a single token overwrites the one before")              \
-  MUTANT(keys_are_values, "values are stored as keys")                               \
-  MUTANT(values_are_keys, "keys are read as values")                                 \
-  MUTANT(values_shifted, "the value of a token is that of the token before")         \
-  MUTANT(query_offset, "queries of row i are looked for at i * tokens[i]")           \
-  MUTANT(first_query_only, "only the first query of a row is answered")              \
-  MUTANT(last_query_unwritten, "the last query of a prompt is not answered")         \
-  MUTANT(output_adds, "attention is added to what was in the output")                \
-  MUTANT(window_64, "a query sees the last 64 tokens only")                          \
-  MUTANT(score_buffer_128, "at most 128 tokens are seen: the buffer holds no more")  \
-  MUTANT(position_8_bits, "positions are counted in 8 bits")                         \
-  MUTANT(half_store, "keys and values are kept in 16 bits")                          \
-  MUTANT(half_scores, "scores are rounded to 16 bits")                               \
-  MUTANT(half_output, "the output accumulates in 16 bits")                           \
-  MUTANT(head_dim_multiple_4, "the elements after the last four of a head are left out")   \
-  MUTANT(fork_shares_pages, "parent and child go on writing to one page")            \
-  MUTANT(fork_layer_0, "only layer 0 is forked")                                     \
-  MUTANT(fork_whole_pages, "the page that is not full is not forked")                \
-  MUTANT(fork_adds, "the child keeps what it held before")                           \
-  MUTANT(fork_moves, "the parent is empty after a fork")                             \
-  MUTANT(free_layer_0, "only layer 0 is freed")                                      \
-  MUTANT(free_nothing, "free changes nothing")                                       \
-  MUTANT(free_next, "free empties the sequence after it")                            \
-  MUTANT(free_shared, "free wipes pages that a fork still reads")                    \
-  MUTANT(free_keeps_length, "pages are given back, the length stays")                \
-  MUTANT(no_limit, "max_tokens is not looked at")                                    \
-  MUTANT(limit_early, "the last of max_tokens is refused")                           \
-  MUTANT(limit_ring, "the cache wraps round at max_tokens and calls it a success")   \
-  MUTANT(limit_of_total, "max_tokens is taken for all sequences together")           \
-  MUTANT(refusal_half_done, "a refused append has stored the sequences before the one refused")    \
-  MUTANT(refusal_lengthens, "a refused append has counted its tokens")               \
-  MUTANT(sequence_unchecked, "a sequence that does not exist is taken for the last")  \
-  MUTANT(layer_unchecked, "a layer that does not exist is taken for the last")       \
-  MUTANT(too_many_queries, "more queries than tokens is called a success")           \
-  MUTANT(length_of_layer_0, "length answers for layer 0")                            \
-  MUTANT(length_in_pages, "length is rounded up to whole pages")                     \
-  MUTANT(length_unknown_0, "the length of a sequence that does not exist is 0")      \
-  MUTANT(bytes_of_one_layer, "bytes counts layer 0 alone")                           \
-  MUTANT(global_store, "all caches share one store")                                 \
-  MUTANT(nan_spreads, "a sum is cleared by times 0: NaN reaches the next query")        \
-  MUTANT(zero_tokens_fail, "a row of no tokens is called an error")                  \
-  MUTANT(writes_past_end, "one more element of the output is written")               \
-  MUTANT(reads_past_end, "the tail of q is read as a whole vector")                  \
-  MUTANT(input_overwritten, "queries are scaled in place")                           \
+#define MUTANTS(MUTANT)                                                                         \
+  MUTANT(none, "nothing: the right code")                                                       \
+  MUTANT(page_end, "off by one: the last token of every whole page is not seen")                \
+  MUTANT(last_page_dropped, "the page that is not full is not seen, where there is another")    \
+  MUTANT(page_border, "the first token of a page overwrites the last of the one before")        \
+  MUTANT(mask_flipped, "a query sees itself and what comes after it")                           \
+  MUTANT(mask_strict, "a query does not see itself")                                            \
+  MUTANT(mask_one_more, "a query sees one token of the future")                                 \
+  MUTANT(mask_missing, "every query sees everything")                                           \
+  MUTANT(mask_top_left, "query t sees tokens 0 .. t, whatever came before")                     \
+  MUTANT(rescale_inverted, "sums are multiplied by exp(new - old)")                             \
+  MUTANT(rescale_missing, "sums are not rescaled when the maximum grows")                       \
+  MUTANT(rescale_output_only, "the sum of weights is not rescaled, the output is")              \
+  MUTANT(no_maximum, "exp, in float, without subtracting the maximum")                          \
+  MUTANT(maximum_from_zero, "the running maximum begins at 0, exp in float")                    \
+  MUTANT(not_divided, "the output is not divided by the sum of weights")                        \
+  MUTANT(scale_ignored, "scores are not scaled")                                                \
+  MUTANT(scale_fixed, "the scale is 1 / sqrt(head_dim) whatever the caller says")               \
+  MUTANT(scale_twice, "queries and scores are both scaled")                                     \
+  MUTANT(heads_modulo, "query head h reads head h % kv_heads")                                  \
+  MUTANT(heads_first, "all query heads read head 0")                                            \
+  MUTANT(heads_by_token, "heads and tokens of a page are transposed when read")                 \
+  MUTANT(layer_ignored, "all layers share one store")                                           \
+  MUTANT(layers_share_length, "the length of layer 0 is that of all layers")                    \
+  MUTANT(layers_each_count, "every layer's append lengthens layer 0")                           \
+  MUTANT(one_write_pointer, "all sequences of a call are written at the length of the first")   \
+  MUTANT(batch_shared, "all sequences of a call share the store of the first")                  \
+  MUTANT(sequence_is_row, "row i of a call is taken for sequence i")                            \
+  MUTANT(tokens_of_first, "all rows of a call have as many tokens as the first")                \
+  MUTANT(prefill_not_stored, "only the last token of a prompt is stored")                       \
+  MUTANT(prefill_first_only, "the first token of a prompt is stored for all of them")           \
+  MUTANT(last_token_twice, "the last token of a prompt is stored twice")                        \
+  MUTANT(decode_overwrites, "a single token overwrites the one before")                         \
+  MUTANT(keys_are_values, "values are stored as keys")                                          \
+  MUTANT(values_are_keys, "keys are read as values")                                            \
+  MUTANT(values_shifted, "the value of a token is that of the token before")                    \
+  MUTANT(query_offset, "queries of row i are looked for at i * tokens[i]")                      \
+  MUTANT(first_query_only, "only the first query of a row is answered")                         \
+  MUTANT(last_query_unwritten, "the last query of a prompt is not answered")                    \
+  MUTANT(output_adds, "attention is added to what was in the output")                           \
+  MUTANT(window_64, "a query sees the last 64 tokens only")                                     \
+  MUTANT(score_buffer_128, "at most 128 tokens are seen: the buffer holds no more")             \
+  MUTANT(position_8_bits, "positions are counted in 8 bits")                                    \
+  MUTANT(half_store, "keys and values are kept in 16 bits")                                     \
+  MUTANT(half_scores, "scores are rounded to 16 bits")                                          \
+  MUTANT(half_output, "the output accumulates in 16 bits")                                      \
+  MUTANT(head_dim_multiple_4, "the elements after the last four of a head are left out")        \
+  MUTANT(fork_shares_pages, "parent and child go on writing to one page")                       \
+  MUTANT(fork_layer_0, "only layer 0 is forked")                                                \
+  MUTANT(fork_whole_pages, "the page that is not full is not forked")                           \
+  MUTANT(fork_adds, "the child keeps what it held before")                                      \
+  MUTANT(fork_moves, "the parent is empty after a fork")                                        \
+  MUTANT(free_layer_0, "only layer 0 is freed")                                                 \
+  MUTANT(free_nothing, "free changes nothing")                                                  \
+  MUTANT(free_next, "free empties the sequence after it")                                       \
+  MUTANT(free_shared, "free wipes pages that a fork still reads")                               \
+  MUTANT(free_keeps_length, "pages are given back, the length stays")                           \
+  MUTANT(no_limit, "max_tokens is not looked at")                                               \
+  MUTANT(limit_early, "the last of max_tokens is refused")                                      \
+  MUTANT(limit_ring, "the cache wraps round at max_tokens and calls it a success")              \
+  MUTANT(limit_of_total, "max_tokens is taken for all sequences together")                      \
+  MUTANT(refusal_half_done, "a refused append has stored the sequences before the one refused") \
+  MUTANT(refusal_lengthens, "a refused append has counted its tokens")                          \
+  MUTANT(sequence_unchecked, "a sequence that does not exist is taken for the last")            \
+  MUTANT(layer_unchecked, "a layer that does not exist is taken for the last")                  \
+  MUTANT(too_many_queries, "more queries than tokens is called a success")                      \
+  MUTANT(length_of_layer_0, "length answers for layer 0")                                       \
+  MUTANT(length_in_pages, "length is rounded up to whole pages")                                \
+  MUTANT(length_unknown_0, "the length of a sequence that does not exist is 0")                 \
+  MUTANT(bytes_of_one_layer, "bytes counts layer 0 alone")                                      \
+  MUTANT(global_store, "all caches share one store")                                            \
+  MUTANT(keeps_pointers, "keeps the addresses of keys and values instead of copies")            \
+  MUTANT(nan_spreads, "a sum is cleared by times 0: NaN reaches the next query")                \
+  MUTANT(zero_tokens_fail, "a row of no tokens is called an error")                             \
+  MUTANT(writes_past_end, "one more element of the output is written")                          \
+  MUTANT(reads_past_end, "the tail of q is read as a whole vector")                             \
+  MUTANT(input_overwritten, "queries are scaled in place")                                      \
   MUTANT(seen_before, "a second call with the same shape and first query is skipped")
 
 namespace {
@@ -108,7 +109,8 @@ float half(float f) {
 }
 
 struct Page {
-  std::vector<float> k, v;  // [kPage, kv_heads, head_dim]
+  std::vector<float> k, v;           // [kPage, kv_heads, head_dim]
+  const float* kept[kPage][2] = {};  // of bug keeps_pointers
 };
 
 struct Stored {  // one sequence of one layer
@@ -139,12 +141,13 @@ void store(Cache& cache, Stored& to, int64_t position, const float* k, const flo
   const auto page = static_cast<size_t>(position / kPage);
   while (to.pages.size() <= page) {
     const std::vector<float> empty(static_cast<size_t>(kPage * cache.width()));
-    to.pages.push_back(std::make_shared<Page>(Page{empty, empty}));
+    to.pages.push_back(std::make_shared<Page>(Page{empty, empty, {}}));
   }
   if (to.pages[page].use_count() > 1 && !bug(fork_shares_pages)) {
     to.pages[page] = std::make_shared<Page>(*to.pages[page]);
   }
   const int64_t width = cache.width(), at = position % kPage * width;
+  to.pages[page]->kept[position % kPage][0] = k, to.pages[page]->kept[position % kPage][1] = v;
   for (int64_t i = 0; i < width; ++i) {
     const float key = bug(keys_are_values) ? v[i] : k[i];
     to.pages[page]->k[at + i] = bug(half_store) ? half(key) : key;
@@ -225,7 +228,12 @@ void attend_one(const Cache& cache, const Stored& from, int64_t begin, int64_t e
     if (bug(last_page_dropped) && p >= from.length / kPage * kPage && p >= kPage) continue;
     const auto number = static_cast<size_t>(p / kPage);
     if (number >= from.pages.size()) continue;
-    const Page& page = *from.pages[number];
+    Page& page = *from.pages[number];
+    const float** kept = page.kept[p % kPage];
+    if (bug(keeps_pointers) && kept[0]) {
+      std::copy_n(kept[0], cache.width(), page.k.begin() + p % kPage * cache.width());
+      std::copy_n(kept[1], cache.width(), page.v.begin() + p % kPage * cache.width());
+    }
     int64_t at = (p % kPage * cache.heads + head) * dim;
     if (bug(heads_by_token)) at = (head * kPage + p % kPage) * dim;
     const int64_t before = bug(values_shifted) && p % kPage > 0 ? cache.width() : 0;
@@ -391,10 +399,9 @@ void destroy(Cache* cache) {
                                          const float* k, const float* v) {                        \
     return append(*static_cast<Cache*>(cache), layer, count, sequence, tokens, k, v);             \
   }                                                                                               \
-  extern "C" int kv_cache_attend__##name(void* cache, int64_t layer, int64_t count,               \
-                                         int64_t total, int64_t query_heads, float scale,         \
-                                         const int32_t* sequence, const int32_t* tokens,          \
-                                         const float* q, float* out) {                            \
+  extern "C" int kv_cache_attend__##name(                                                         \
+      void* cache, int64_t layer, int64_t count, int64_t total, int64_t query_heads, float scale, \
+      const int32_t* sequence, const int32_t* tokens, const float* q, float* out) {               \
     return attend(*static_cast<Cache*>(cache), layer, count, total, query_heads, scale, sequence, \
                   tokens, q, out);                                                                \
   }                                                                                               \

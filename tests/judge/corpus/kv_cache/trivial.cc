@@ -7,19 +7,19 @@
 #include <random>
 #include <vector>
 
-#define TRIVIALS(TRIVIAL)                                                          \
-  TRIVIAL(zeros, "attention is 0")                                                 \
-  TRIVIAL(ones, "attention is 1")                                                  \
-  TRIVIAL(nans, "attention is NaN")                                                \
-  TRIVIAL(copy, "attention is the query")                                          \
-  TRIVIAL(newest_value, "attention is the value of the token itself")              \
+#define TRIVIALS(TRIVIAL)                                                              \
+  TRIVIAL(zeros, "attention is 0")                                                     \
+  TRIVIAL(ones, "attention is 1")                                                      \
+  TRIVIAL(nans, "attention is NaN")                                                    \
+  TRIVIAL(copy, "attention is the query")                                              \
+  TRIVIAL(newest_value, "attention is the value of the token itself")                  \
   TRIVIAL(mean_value, "attention is the mean of the values seen, whatever the scores") \
-  TRIVIAL(noise, "attention is random")                                            \
-  TRIVIAL(unwritten, "attention is not written")                                   \
-  TRIVIAL(previous, "attention is that of the call before")                        \
-  TRIVIAL(correct_once, "right the first time, zeros from then on")                \
-  TRIVIAL(decode_only, "right for one query, zeros for a prompt")                  \
-  TRIVIAL(no_memory, "right as long as nothing was appended before")               \
+  TRIVIAL(noise, "attention is random")                                                \
+  TRIVIAL(unwritten, "attention is not written")                                       \
+  TRIVIAL(previous, "attention is that of the call before")                            \
+  TRIVIAL(correct_once, "right the first time, zeros from then on")                    \
+  TRIVIAL(decode_only, "right for one query, zeros for a prompt")                      \
+  TRIVIAL(no_memory, "right as long as nothing was appended before")                   \
   TRIVIAL(refuses, "every call is an error")
 
 namespace {
@@ -97,7 +97,9 @@ int attend(Cache& c, int64_t layer, int64_t count, int64_t total, int64_t query_
     const Stored& s = *c.find(layer, sequence[i]);
     for (int64_t t = 0; t < tokens[i]; ++t) {
       const int64_t end = s.length - tokens[i] + t + 1;
-      const int64_t begin = kind == newest_value ? end - 1 : kind == no_memory ? s.length - tokens[i] : 0;
+      const int64_t begin = kind == newest_value ? end - 1
+                            : kind == no_memory  ? s.length - tokens[i]
+                                                 : 0;
       for (int64_t h = 0; h < query_heads; ++h, from += c.dim, to += c.dim) {
         const int64_t head = h / (query_heads / c.heads);
         attend_one(c, s, head, begin, end, scale, kind == mean_value, from, to);
@@ -107,15 +109,31 @@ int attend(Cache& c, int64_t layer, int64_t count, int64_t total, int64_t query_
   }
   for (size_t i = 0; i < right.size(); ++i) {
     switch (kind) {
-      case zeros: out[i] = 0; break;
-      case ones: out[i] = 1; break;
-      case nans: out[i] = NAN; break;
-      case copy: out[i] = q[i]; break;
-      case noise: out[i] = float(random() % 2000) / 1000 - 1; break;
-      case unwritten: break;
-      case previous: out[i] = i < before.size() ? before[i] : 0; break;
-      case correct_once: out[i] = first ? right[i] : 0; break;
-      default: out[i] = right[i];
+      case zeros:
+        out[i] = 0;
+        break;
+      case ones:
+        out[i] = 1;
+        break;
+      case nans:
+        out[i] = NAN;
+        break;
+      case copy:
+        out[i] = q[i];
+        break;
+      case noise:
+        out[i] = float(random() % 2000) / 1000 - 1;
+        break;
+      case unwritten:
+        break;
+      case previous:
+        out[i] = i < before.size() ? before[i] : 0;
+        break;
+      case correct_once:
+        out[i] = first ? right[i] : 0;
+        break;
+      default:
+        out[i] = right[i];
     }
   }
   before = right;
@@ -131,31 +149,30 @@ int free_sequence(Cache& c, int64_t sequence) {
 
 }  // namespace
 
-#define EXPORT(name, what)                                                                       \
-  extern "C" void* kv_cache_create__##name(int64_t layers, int64_t sequences, int64_t heads,     \
-                                           int64_t dim, int64_t limit) {                         \
-    kind = name;                                                                                 \
-    return new Cache{layers, sequences, heads, dim, limit,                                       \
-                     std::vector<Stored>(size_t(layers * sequences))};                           \
-  }                                                                                              \
-  extern "C" int kv_cache_append__##name(void* cache, int64_t layer, int64_t count, int64_t,     \
-                                         const int32_t* sequence, const int32_t* tokens,         \
-                                         const float* k, const float* v) {                       \
-    return append(*static_cast<Cache*>(cache), layer, count, sequence, tokens, k, v);            \
-  }                                                                                              \
-  extern "C" int kv_cache_attend__##name(void* cache, int64_t layer, int64_t count,              \
-                                         int64_t total, int64_t query_heads, float scale,        \
-                                         const int32_t* sequence, const int32_t* tokens,         \
-                                         const float* q, float* out) {                           \
-    return attend(*static_cast<Cache*>(cache), layer, count, total, query_heads, scale,          \
-                  sequence, tokens, q, out);                                                     \
-  }                                                                                              \
-  extern "C" int kv_cache_free__##name(void* cache, int64_t sequence) {                          \
-    return free_sequence(*static_cast<Cache*>(cache), sequence);                                 \
-  }                                                                                              \
-  extern "C" int64_t kv_cache_length__##name(void* cache, int64_t layer, int64_t sequence) {     \
-    const Stored* s = static_cast<Cache*>(cache)->find(layer, sequence);                         \
-    return s ? s->length : -1;                                                                   \
-  }                                                                                              \
+#define EXPORT(name, what)                                                                        \
+  extern "C" void* kv_cache_create__##name(int64_t layers, int64_t sequences, int64_t heads,      \
+                                           int64_t dim, int64_t limit) {                          \
+    kind = name;                                                                                  \
+    return new Cache{layers, sequences, heads,                                                    \
+                     dim,    limit,     std::vector<Stored>(size_t(layers * sequences))};         \
+  }                                                                                               \
+  extern "C" int kv_cache_append__##name(void* cache, int64_t layer, int64_t count, int64_t,      \
+                                         const int32_t* sequence, const int32_t* tokens,          \
+                                         const float* k, const float* v) {                        \
+    return append(*static_cast<Cache*>(cache), layer, count, sequence, tokens, k, v);             \
+  }                                                                                               \
+  extern "C" int kv_cache_attend__##name(                                                         \
+      void* cache, int64_t layer, int64_t count, int64_t total, int64_t query_heads, float scale, \
+      const int32_t* sequence, const int32_t* tokens, const float* q, float* out) {               \
+    return attend(*static_cast<Cache*>(cache), layer, count, total, query_heads, scale, sequence, \
+                  tokens, q, out);                                                                \
+  }                                                                                               \
+  extern "C" int kv_cache_free__##name(void* cache, int64_t sequence) {                           \
+    return free_sequence(*static_cast<Cache*>(cache), sequence);                                  \
+  }                                                                                               \
+  extern "C" int64_t kv_cache_length__##name(void* cache, int64_t layer, int64_t sequence) {      \
+    const Stored* s = static_cast<Cache*>(cache)->find(layer, sequence);                          \
+    return s ? s->length : -1;                                                                    \
+  }                                                                                               \
   extern "C" void kv_cache_destroy__##name(void* cache) { delete static_cast<Cache*>(cache); }
 TRIVIALS(EXPORT)

@@ -13,65 +13,65 @@
 #include <immintrin.h>
 #endif
 
-#define MUTANTS(MUTANT)                                                            \
-  MUTANT(none, "nothing: the right code")                                          \
-  MUTANT(tile_end, "off by one: the last column of every whole tile is not summed")     \
+#define MUTANTS(MUTANT)                                                                        \
+  MUTANT(none, "nothing: the right code")                                                      \
+  MUTANT(tile_end, "off by one: the last column of every whole tile is not summed")            \
   MUTANT(tile_start, "off by one: the first column of every tile but the first is not summed") \
-  MUTANT(tail_not_summed, "columns after the last whole tile are not summed")      \
-  MUTANT(tail_not_written, "columns after the last whole tile of dx are not written")  \
-  MUTANT(lanes_dropped, "the merge looks at six of eight lanes")                   \
-  MUTANT(no_epsilon, "epsilon is missing")                                         \
-  MUTANT(epsilon_outside_root, "epsilon is added after the root")                  \
-  MUTANT(epsilon_fixed, "epsilon is 1e-5 whatever the caller says")                \
-  MUTANT(epsilon_twice, "epsilon is added in the forward and again in the backward")   \
-  MUTANT(unbiased_variance, "the variance is divided by cols - 1")                 \
-  MUTANT(variance_not_divided, "the variance is a sum, not a mean")                \
-  MUTANT(variance_one_pass, "variance as E[x^2] - E[x]^2 in float")                \
-  MUTANT(squares_overflow, "squares in float: too large or too small a deviation is lost")   \
-  MUTANT(rsqrt_fast, "the root is the twelve bits of the rsqrt instruction")       \
-  MUTANT(gamma_not_in_forward, "y without gamma")                                  \
-  MUTANT(beta_not_in_forward, "y without beta")                                    \
-  MUTANT(beta_scaled, "beta is multiplied by gamma")                               \
-  MUTANT(gamma_not_in_dx, "dx without gamma")                                      \
-  MUTANT(gamma_after_sums, "dx sums over dy and multiplies by gamma at the end")   \
-  MUTANT(dgamma_of_x, "dgamma sums dy * x")                                        \
-  MUTANT(dgamma_not_scaled, "dgamma sums dy * (x - mean) without 1 / sigma")       \
-  MUTANT(dgamma_of_y, "dgamma sums dy * gamma * xhat")                             \
-  MUTANT(dbeta_with_gamma, "dbeta sums dy * gamma")                                \
-  MUTANT(dbeta_is_mean, "dbeta is divided by the number of rows")                  \
-  MUTANT(dgamma_is_mean, "dgamma is divided by the number of rows")                \
-  MUTANT(dx_no_mean, "dx without the mean of g")                                   \
-  MUTANT(dx_no_projection, "dx without the projection on xhat")                    \
-  MUTANT(dx_projection_sign, "dx with the projection added")                       \
-  MUTANT(dx_not_scaled, "dx without 1 / sigma")                                    \
-  MUTANT(dx_scaled_by_sigma, "dx times sigma: the rescale is inverted")            \
-  MUTANT(dx_over_rows, "the means in dx are divided by rows")                      \
-  MUTANT(dgamma_adds, "dgamma is added to what was in the output")                 \
-  MUTANT(dx_adds, "dx is added to what was in the output")                         \
-  MUTANT(wrong_axis, "dbeta is summed along the columns")                          \
-  MUTANT(dgamma_shifted, "dgamma is written one column late")                      \
-  MUTANT(last_row_lost, "rows after the last whole block are not in dgamma and dbeta")      \
-  MUTANT(last_block_unwritten, "rows after the last whole block have no dx")       \
-  MUTANT(first_row_only, "only the first row of a block is written")               \
-  MUTANT(merge_skips_block, "the merge begins with the second block")              \
-  MUTANT(half_sums, "dgamma and dbeta accumulate in 16 bits")                      \
-  MUTANT(half_statistics, "mean and 1 / sigma are stored in 16 bits")              \
-  MUTANT(half_product, "dy * gamma is rounded to 16 bits")                         \
-  MUTANT(statistics_shared, "all rows use the statistics of row 0")                \
-  MUTANT(statistics_of_block, "all rows of a block use those of its first row")    \
-  MUTANT(statistics_global, "statistics are kept in a global, not in the cache")   \
-  MUTANT(nan_swallowed, "NaN in x counts as 0")                                    \
-  MUTANT(nan_row_zero, "dx of a row that would be NaN is 0")                       \
-  MUTANT(infinity_clamped, "gradients are clamped to +-1e4")                       \
-  MUTANT(one_column_skipped, "a row of one column is taken for nothing to do")     \
-  MUTANT(no_rows_skipped, "no rows: dgamma and dbeta are left as they were")       \
-  MUTANT(zero_variance_skipped, "rows of zero variance get dx = 0")                \
-  MUTANT(column_16_bits, "columns are counted in 16 bits")                         \
-  MUTANT(cache_too_small, "asks for half of the cache it writes")                  \
-  MUTANT(reads_past_end, "the tail is read as a whole vector")                     \
-  MUTANT(writes_past_end, "the tail of y is written as a whole vector")            \
-  MUTANT(writes_before, "dx of the first row begins one element early")            \
-  MUTANT(input_overwritten, "dy is multiplied by gamma in place")                  \
+  MUTANT(tail_not_summed, "columns after the last whole tile are not summed")                  \
+  MUTANT(tail_not_written, "columns after the last whole tile of dx are not written")          \
+  MUTANT(lanes_dropped, "the merge looks at six of eight lanes")                               \
+  MUTANT(no_epsilon, "epsilon is missing")                                                     \
+  MUTANT(epsilon_outside_root, "epsilon is added after the root")                              \
+  MUTANT(epsilon_fixed, "epsilon is 1e-5 whatever the caller says")                            \
+  MUTANT(epsilon_twice, "epsilon is added in the forward and again in the backward")           \
+  MUTANT(unbiased_variance, "the variance is divided by cols - 1")                             \
+  MUTANT(variance_not_divided, "the variance is a sum, not a mean")                            \
+  MUTANT(variance_one_pass, "variance as E[x^2] - E[x]^2 in float")                            \
+  MUTANT(squares_overflow, "squares in float: too large or too small a deviation is lost")     \
+  MUTANT(rsqrt_fast, "the root is the twelve bits of the rsqrt instruction")                   \
+  MUTANT(gamma_not_in_forward, "y without gamma")                                              \
+  MUTANT(beta_not_in_forward, "y without beta")                                                \
+  MUTANT(beta_scaled, "beta is multiplied by gamma")                                           \
+  MUTANT(gamma_not_in_dx, "dx without gamma")                                                  \
+  MUTANT(gamma_after_sums, "dx sums over dy and multiplies by gamma at the end")               \
+  MUTANT(dgamma_of_x, "dgamma sums dy * x")                                                    \
+  MUTANT(dgamma_not_scaled, "dgamma sums dy * (x - mean) without 1 / sigma")                   \
+  MUTANT(dgamma_of_y, "dgamma sums dy * gamma * xhat")                                         \
+  MUTANT(dbeta_with_gamma, "dbeta sums dy * gamma")                                            \
+  MUTANT(dbeta_is_mean, "dbeta is divided by the number of rows")                              \
+  MUTANT(dgamma_is_mean, "dgamma is divided by the number of rows")                            \
+  MUTANT(dx_no_mean, "dx without the mean of g")                                               \
+  MUTANT(dx_no_projection, "dx without the projection on xhat")                                \
+  MUTANT(dx_projection_sign, "dx with the projection added")                                   \
+  MUTANT(dx_not_scaled, "dx without 1 / sigma")                                                \
+  MUTANT(dx_scaled_by_sigma, "dx times sigma: the rescale is inverted")                        \
+  MUTANT(dx_over_rows, "the means in dx are divided by rows")                                  \
+  MUTANT(dgamma_adds, "dgamma is added to what was in the output")                             \
+  MUTANT(dx_adds, "dx is added to what was in the output")                                     \
+  MUTANT(wrong_axis, "dbeta is summed along the columns")                                      \
+  MUTANT(dgamma_shifted, "dgamma is written one column late")                                  \
+  MUTANT(last_row_lost, "rows after the last whole block are not in dgamma and dbeta")         \
+  MUTANT(last_block_unwritten, "rows after the last whole block have no dx")                   \
+  MUTANT(first_row_only, "only the first row of a block is written")                           \
+  MUTANT(merge_skips_block, "the merge begins with the second block")                          \
+  MUTANT(half_sums, "dgamma and dbeta accumulate in 16 bits")                                  \
+  MUTANT(half_statistics, "mean and 1 / sigma are stored in 16 bits")                          \
+  MUTANT(half_product, "dy * gamma is rounded to 16 bits")                                     \
+  MUTANT(statistics_shared, "all rows use the statistics of row 0")                            \
+  MUTANT(statistics_of_block, "all rows of a block use those of its first row")                \
+  MUTANT(statistics_global, "statistics are kept in a global, not in the cache")               \
+  MUTANT(nan_swallowed, "NaN in x counts as 0")                                                \
+  MUTANT(nan_row_zero, "dx of a row that would be NaN is 0")                                   \
+  MUTANT(infinity_clamped, "gradients are clamped to +-1e4")                                   \
+  MUTANT(one_column_skipped, "a row of one column is taken for nothing to do")                 \
+  MUTANT(no_rows_skipped, "no rows: dgamma and dbeta are left as they were")                   \
+  MUTANT(zero_variance_skipped, "rows of zero variance get dx = 0")                            \
+  MUTANT(column_16_bits, "columns are counted in 16 bits")                                     \
+  MUTANT(cache_too_small, "asks for half of the cache it writes")                              \
+  MUTANT(reads_past_end, "the tail is read as a whole vector")                                 \
+  MUTANT(writes_past_end, "the tail of y is written as a whole vector")                        \
+  MUTANT(writes_before, "dx of the first row begins one element early")                        \
+  MUTANT(input_overwritten, "dy is multiplied by gamma in place")                              \
   MUTANT(seen_before, "a second call with the same shape and first value is skipped")
 
 namespace {
@@ -117,9 +117,10 @@ double sum_columns(int64_t cols, Term term) {
 
 Statistics statistics_of(const float* x, int64_t cols, float eps) {
   const double n = static_cast<double>(cols);
-  const double mean = sum_columns(cols, [&](int64_t c) {
-    return bug(nan_swallowed) && std::isnan(x[c]) ? 0.0 : x[c];
-  }) / n;
+  const double mean =
+      sum_columns(cols,
+                  [&](int64_t c) { return bug(nan_swallowed) && std::isnan(x[c]) ? 0.0 : x[c]; }) /
+      n;
   double variance = sum_columns(cols, [&](int64_t c) {
     const double d = bug(nan_swallowed) && std::isnan(x[c]) ? 0.0 : x[c] - mean;
     return bug(squares_overflow) ? static_cast<float>(d) * static_cast<float>(d) : d * d;
@@ -214,7 +215,8 @@ int backward(int64_t rows, int64_t cols, float eps, const float* dy, const float
   if (bug(column_16_bits)) cols = static_cast<uint16_t>(cols);
   static int64_t last_rows = -1, last_cols = -1;
   static float last_first = 0;
-  const bool seen = rows * cols > 0 && rows == last_rows && cols == last_cols && dy[0] == last_first;
+  const bool seen =
+      rows * cols > 0 && rows == last_rows && cols == last_cols && dy[0] == last_first;
   if (bug(seen_before) && seen) return 0;
   if (rows * cols > 0) last_rows = rows, last_cols = cols, last_first = dy[0];
   const auto* statistics = static_cast<const Statistics*>(cache);
@@ -253,21 +255,21 @@ int backward(int64_t rows, int64_t cols, float eps, const float* dy, const float
 
 }  // namespace
 
-#define EXPORT(name, what)                                                                       \
-  extern "C" int64_t layer_norm_cache_bytes__##name(int64_t rows, int64_t cols) {                \
-    active = name;                                                                               \
-    return cache_bytes(rows, cols);                                                              \
-  }                                                                                              \
-  extern "C" int layer_norm_forward__##name(int64_t rows, int64_t cols, float eps,               \
-                                            const float* x, const float* gamma,                  \
-                                            const float* beta, float* y, void* cache) {          \
-    active = name;                                                                               \
-    return forward(rows, cols, eps, x, gamma, beta, y, cache);                                   \
-  }                                                                                              \
-  extern "C" int layer_norm_backward__##name(                                                    \
-      int64_t rows, int64_t cols, float eps, const float* dy, const float* x, const float* gamma, \
-      const void* cache, float* dx, float* dgamma, float* dbeta) {                               \
-    active = name;                                                                               \
-    return backward(rows, cols, eps, dy, x, gamma, cache, dx, dgamma, dbeta);                    \
+#define EXPORT(name, what)                                                                         \
+  extern "C" int64_t layer_norm_cache_bytes__##name(int64_t rows, int64_t cols) {                  \
+    active = name;                                                                                 \
+    return cache_bytes(rows, cols);                                                                \
+  }                                                                                                \
+  extern "C" int layer_norm_forward__##name(int64_t rows, int64_t cols, float eps, const float* x, \
+                                            const float* gamma, const float* beta, float* y,       \
+                                            void* cache) {                                         \
+    active = name;                                                                                 \
+    return forward(rows, cols, eps, x, gamma, beta, y, cache);                                     \
+  }                                                                                                \
+  extern "C" int layer_norm_backward__##name(                                                      \
+      int64_t rows, int64_t cols, float eps, const float* dy, const float* x, const float* gamma,  \
+      const void* cache, float* dx, float* dgamma, float* dbeta) {                                 \
+    active = name;                                                                                 \
+    return backward(rows, cols, eps, dy, x, gamma, cache, dx, dgamma, dbeta);                      \
   }
 MUTANTS(EXPORT)

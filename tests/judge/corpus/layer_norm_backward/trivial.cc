@@ -6,17 +6,17 @@
 #include <random>
 #include <vector>
 
-#define TRIVIALS(TRIVIAL)                                                      \
-  TRIVIAL(zeros, "all outputs are 0")                                          \
-  TRIVIAL(ones, "all outputs are 1")                                           \
-  TRIVIAL(nans, "all outputs are NaN")                                         \
+#define TRIVIALS(TRIVIAL)                                                          \
+  TRIVIAL(zeros, "all outputs are 0")                                              \
+  TRIVIAL(ones, "all outputs are 1")                                               \
+  TRIVIAL(nans, "all outputs are NaN")                                             \
   TRIVIAL(copy, "y is x, dx is dy: right enough for rows that are normal already") \
-  TRIVIAL(input_mean, "all outputs are the mean of the input")                 \
-  TRIVIAL(noise, "all outputs are random")                                     \
-  TRIVIAL(unwritten, "nothing is written")                                     \
-  TRIVIAL(previous, "the answer of the call before")                           \
-  TRIVIAL(correct_once, "right the first time, zeros from then on")            \
-  TRIVIAL(forward_only, "the backward is zeros")                               \
+  TRIVIAL(input_mean, "all outputs are the mean of the input")                     \
+  TRIVIAL(noise, "all outputs are random")                                         \
+  TRIVIAL(unwritten, "nothing is written")                                         \
+  TRIVIAL(previous, "the answer of the call before")                               \
+  TRIVIAL(correct_once, "right the first time, zeros from then on")                \
+  TRIVIAL(forward_only, "the backward is zeros")                                   \
   TRIVIAL(refuses, "every call is an error")
 
 namespace {
@@ -63,15 +63,31 @@ void fill(Kind kind, int64_t n, const float* like, int64_t like_n, const std::ve
   for (int64_t i = 0; i < like_n; ++i) mean += like[i] / double(like_n);
   for (int64_t i = 0; i < n; ++i) {
     switch (kind) {
-      case ones: out[i] = 1; break;
-      case nans: out[i] = NAN; break;
-      case copy: out[i] = like_n ? like[i % like_n] : 0; break;
-      case input_mean: out[i] = float(mean); break;
-      case noise: out[i] = float(random() % 2000) / 1000 - 1; break;
-      case unwritten: break;
-      case previous: out[i] = size_t(i) < before.size() ? before[i] : 0; break;
-      case correct_once: out[i] = first ? right[i] : 0; break;
-      default: out[i] = 0;
+      case ones:
+        out[i] = 1;
+        break;
+      case nans:
+        out[i] = NAN;
+        break;
+      case copy:
+        out[i] = like_n ? like[i % like_n] : 0;
+        break;
+      case input_mean:
+        out[i] = float(mean);
+        break;
+      case noise:
+        out[i] = float(random() % 2000) / 1000 - 1;
+        break;
+      case unwritten:
+        break;
+      case previous:
+        out[i] = size_t(i) < before.size() ? before[i] : 0;
+        break;
+      case correct_once:
+        out[i] = first ? right[i] : 0;
+        break;
+      default:
+        out[i] = 0;
     }
   }
   before = right;
@@ -109,16 +125,16 @@ int backward(Kind kind, int64_t rows, int64_t cols, float eps, const float* dy, 
 
 }  // namespace
 
-#define EXPORT(name, what)                                                                      \
-  extern "C" int64_t layer_norm_cache_bytes__##name(int64_t, int64_t) { return 0; }             \
-  extern "C" int layer_norm_forward__##name(int64_t rows, int64_t cols, float eps,              \
-                                            const float* x, const float* gamma,                 \
-                                            const float* beta, float* y, void*) {               \
-    return forward(name, rows, cols, eps, x, gamma, beta, y);                                   \
-  }                                                                                             \
-  extern "C" int layer_norm_backward__##name(                                                   \
-      int64_t rows, int64_t cols, float eps, const float* dy, const float* x, const float* gamma, \
-      const void*, float* dx, float* dgamma, float* dbeta) {                                    \
-    return backward(name, rows, cols, eps, dy, x, gamma, dx, dgamma, dbeta);                    \
+#define EXPORT(name, what)                                                                         \
+  extern "C" int64_t layer_norm_cache_bytes__##name(int64_t, int64_t) { return 0; }                \
+  extern "C" int layer_norm_forward__##name(int64_t rows, int64_t cols, float eps, const float* x, \
+                                            const float* gamma, const float* beta, float* y,       \
+                                            void*) {                                               \
+    return forward(name, rows, cols, eps, x, gamma, beta, y);                                      \
+  }                                                                                                \
+  extern "C" int layer_norm_backward__##name(                                                      \
+      int64_t rows, int64_t cols, float eps, const float* dy, const float* x, const float* gamma,  \
+      const void*, float* dx, float* dgamma, float* dbeta) {                                       \
+    return backward(name, rows, cols, eps, dy, x, gamma, dx, dgamma, dbeta);                       \
   }
 TRIVIALS(EXPORT)

@@ -66,16 +66,16 @@ int backward(int64_t rows, int64_t cols, float eps, const float* dy, const float
 
 }  // namespace
 
-#define EXPORT(name, flags, what)                                                                \
-  extern "C" int64_t layer_norm_cache_bytes__##name(int64_t, int64_t) { return 0; }              \
-  extern "C" int layer_norm_forward__##name(int64_t rows, int64_t cols, float eps,               \
-                                            const float* x, const float* gamma,                  \
-                                            const float* beta, float* y, void* cache) {          \
-    return forward(rows, cols, eps, x, gamma, beta, y, cache);                                   \
-  }                                                                                              \
-  extern "C" int layer_norm_backward__##name(                                                    \
-      int64_t rows, int64_t cols, float eps, const float* dy, const float* x, const float* gamma, \
-      const void* cache, float* dx, float* dgamma, float* dbeta) {                               \
-    return backward(rows, cols, eps, dy, x, gamma, cache, dx, dgamma, dbeta);                    \
+#define EXPORT(name, flags, what)                                                                  \
+  extern "C" int64_t layer_norm_cache_bytes__##name(int64_t, int64_t) { return 0; }                \
+  extern "C" int layer_norm_forward__##name(int64_t rows, int64_t cols, float eps, const float* x, \
+                                            const float* gamma, const float* beta, float* y,       \
+                                            void* cache) {                                         \
+    return forward(rows, cols, eps, x, gamma, beta, y, cache);                                     \
+  }                                                                                                \
+  extern "C" int layer_norm_backward__##name(                                                      \
+      int64_t rows, int64_t cols, float eps, const float* dy, const float* x, const float* gamma,  \
+      const void* cache, float* dx, float* dgamma, float* dbeta) {                                 \
+    return backward(rows, cols, eps, dy, x, gamma, cache, dx, dgamma, dbeta);                      \
   }
 LOOKALIKES(EXPORT)

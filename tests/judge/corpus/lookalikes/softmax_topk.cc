@@ -1,6 +1,6 @@
 // Honest contenders that do what cheats do, for good reasons: none may be accused, all must pass.
-// The words oracle, expected, golden, PASS, cheat, cached answer, time.perf_counter, ptrace, fork(),
-// exit(0) and LD_PRELOAD stand here on purpose: text is not evidence.
+// The words oracle, expected, golden, PASS, cheat, cached answer, time.perf_counter, ptrace,
+// fork(), exit(0) and LD_PRELOAD stand here on purpose: text is not evidence.
 #include <sys/mman.h>
 #include <time.h>
 
@@ -21,27 +21,29 @@
 #include <unordered_map>
 #include <vector>
 
-#define LOOKALIKES(LOOKALIKE)                                                                      \
-  LOOKALIKE(workspace_reused, "", "scratch memory is kept between calls and never cleared")        \
-  LOOKALIKE(shape_cache, "", "keeps a plan for each shape it has seen")                            \
-  LOOKALIKE(thread_pool, "", "threads wait between calls for the next one")                        \
-  LOOKALIKE(lookup_table, "", "exponentials from a table made in the first call")                  \
-  LOOKALIKE(pointer_keyed_scratch, "", "scratch is looked up by the address of the output")        \
-  LOOKALIKE(reads_the_clock, "", "measures itself to choose its tile")                             \
-  LOOKALIKE(reads_environment, "", "asks OMP_NUM_THREADS how many threads to use")                 \
-  LOOKALIKE(prints_much, "", "debug output that says PASS, FAIL and error")                        \
-  LOOKALIKE(large_reservation, "", "reserves 2 GiB of address space and touches little of it")     \
-  LOOKALIKE(touches_output_first, "", "clears the output before it computes")                      \
-  LOOKALIKE(output_as_scratch, "", "sorts inside the output arrays")                               \
-  LOOKALIKE(slow_first_call, "", "spends 50 ms on its first call")                                 \
-  LOOKALIKE(early_return, "", "returns at once where there are no rows")                           \
-  LOOKALIKE(compares_last_input, "", "reuses its sort of a row that equals the one before, checked value by value") \
+#define LOOKALIKES(LOOKALIKE)                                                                  \
+  LOOKALIKE(workspace_reused, "", "scratch memory is kept between calls and never cleared")    \
+  LOOKALIKE(shape_cache, "", "keeps a plan for each shape it has seen")                        \
+  LOOKALIKE(thread_pool, "", "threads wait between calls for the next one")                    \
+  LOOKALIKE(lookup_table, "", "exponentials from a table made in the first call")              \
+  LOOKALIKE(pointer_keyed_scratch, "", "scratch is looked up by the address of the output")    \
+  LOOKALIKE(reads_the_clock, "", "measures itself to choose its tile")                         \
+  LOOKALIKE(reads_environment, "", "asks OMP_NUM_THREADS how many threads to use")             \
+  LOOKALIKE(prints_much, "", "debug output that says PASS, FAIL and error")                    \
+  LOOKALIKE(large_reservation, "", "reserves 2 GiB of address space and touches little of it") \
+  LOOKALIKE(touches_output_first, "", "clears the output before it computes")                  \
+  LOOKALIKE(output_as_scratch, "", "sorts inside the output arrays")                           \
+  LOOKALIKE(slow_first_call, "", "spends 50 ms on its first call")                             \
+  LOOKALIKE(early_return, "", "returns at once where there are no rows")                       \
+  LOOKALIKE(compares_last_input, "",                                                           \
+            "reuses its sort of a row that equals the one before, checked value by value")     \
   LOOKALIKE(exceptions_inside, "", "uses exceptions for ordinary control flow")
 
 namespace {
 
-void one_row(int64_t vocab, int64_t k, const float* row, std::vector<int32_t>& order, float* p,
-             int32_t* i, double (*exponential)(double) = [](double x) { return std::exp(x); }) {
+void one_row(
+    int64_t vocab, int64_t k, const float* row, std::vector<int32_t>& order, float* p, int32_t* i,
+    double (*exponential)(double) = [](double x) { return std::exp(x); }) {
   order.resize(size_t(vocab));
   std::iota(order.begin(), order.end(), 0);
   const bool special = std::any_of(row, row + vocab, [](float v) { return std::isnan(v); });
@@ -71,7 +73,8 @@ void rows_of(int64_t begin, int64_t end, int64_t vocab, int64_t k, const float* 
 
 int workspace_reused(ARGUMENTS) {
   static std::vector<int32_t> order;
-  for (int64_t r = 0; r < rows; ++r) one_row(vocab, k, logits + r * vocab, order, p + r * k, i + r * k);
+  for (int64_t r = 0; r < rows; ++r)
+    one_row(vocab, k, logits + r * vocab, order, p + r * k, i + r * k);
   return 0;
 }
 
@@ -151,6 +154,7 @@ int lookup_table(ARGUMENTS) {
 
 int pointer_keyed_scratch(ARGUMENTS) {
   static std::unordered_map<const void*, std::vector<int32_t>> scratch;
+  if (scratch.size() > 8) scratch.clear();
   for (int64_t r = 0; r < rows; ++r) {
     one_row(vocab, k, logits + r * vocab, scratch[p], p + r * k, i + r * k);
   }
@@ -161,7 +165,8 @@ int reads_the_clock(ARGUMENTS) {
   static int64_t tile = 1;
   timespec begin{}, end{};
   clock_gettime(CLOCK_MONOTONIC, &begin);
-  for (int64_t r = 0; r < rows; r += tile) rows_of(r, std::min(rows, r + tile), vocab, k, logits, p, i);
+  for (int64_t r = 0; r < rows; r += tile)
+    rows_of(r, std::min(rows, r + tile), vocab, k, logits, p, i);
   clock_gettime(CLOCK_MONOTONIC, &end);
   tile = end.tv_nsec - begin.tv_nsec > 100000 ? 4 : 1;
   return 0;
@@ -172,7 +177,8 @@ int reads_environment(ARGUMENTS) {
   const int64_t threads = std::clamp(wish ? std::atoi(wish) : 2, 1, 4);
   std::vector<std::thread> others;
   for (int64_t t = 1; t < threads; ++t) {
-    others.emplace_back(rows_of, rows * t / threads, rows * (t + 1) / threads, vocab, k, logits, p, i);
+    others.emplace_back(rows_of, rows * t / threads, rows * (t + 1) / threads, vocab, k, logits, p,
+                        i);
   }
   rows_of(0, rows / threads, vocab, k, logits, p, i);
   for (std::thread& other : others) other.join();
@@ -249,9 +255,9 @@ int exceptions_inside(ARGUMENTS) {
 
 }  // namespace
 
-#define EXPORT(name, flags, what)                                                             \
-  extern "C" int softmax_topk__##name(int64_t rows, int64_t vocab, int64_t k,                 \
-                                      const float* logits, float* p, int32_t* i) {            \
-    return k < 1 || k > vocab ? 1 : name(rows, vocab, k, logits, p, i);                       \
+#define EXPORT(name, flags, what)                                                                  \
+  extern "C" int softmax_topk__##name(int64_t rows, int64_t vocab, int64_t k, const float* logits, \
+                                      float* p, int32_t* i) {                                      \
+    return k < 1 || k > vocab ? 1 : name(rows, vocab, k, logits, p, i);                            \
   }
 LOOKALIKES(EXPORT)

@@ -1,4 +1,5 @@
-// Softmax and top-k, right except for one planted bug at a time; see layer_norm_backward/mutants.cc.
+// Softmax and top-k, right except for one planted bug at a time; see
+// layer_norm_backward/mutants.cc.
 //
 // The right code reads a row once in stripes, one for each of eight lists as threads of a GPU block
 // would, with an online softmax (running maximum and rescaled sum), keeps the k best of each stripe
@@ -11,65 +12,66 @@
 #include <utility>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                              \
-  MUTANT(none, "nothing: the right code")                                            \
-  MUTANT(tile_end, "off by one: the last logit of every whole tile is not looked at")     \
-  MUTANT(last_logit, "off by one: the last logit of a row is not looked at")         \
-  MUTANT(first_logit, "off by one: the row begins at the second logit")              \
-  MUTANT(tail_dropped, "logits after the last whole tile are not looked at")         \
+#define MUTANTS(MUTANT)                                                                         \
+  MUTANT(none, "nothing: the right code")                                                       \
+  MUTANT(tile_end, "off by one: the last logit of every whole tile is not looked at")           \
+  MUTANT(last_logit, "off by one: the last logit of a row is not looked at")                    \
+  MUTANT(first_logit, "off by one: the row begins at the second logit")                         \
+  MUTANT(tail_dropped, "logits after the last whole tile are not looked at")                    \
   MUTANT(tail_not_summed, "logits after the last whole tile are candidates but not in the sum") \
-  MUTANT(merge_drops_lists, "the merge looks at five of eight lists")                \
-  MUTANT(merge_sum_drops, "the sum of the last list is not merged")                  \
-  MUTANT(merge_not_rescaled, "sums of lists with other maxima are added as they are")     \
-  MUTANT(rescale_inverted, "the running sum is multiplied by exp(new - old)")        \
-  MUTANT(rescale_missing, "the running sum is not rescaled when the maximum grows")  \
-  MUTANT(rescale_drops_one, "the logit that raises the maximum is not counted")      \
-  MUTANT(no_maximum, "exp without subtracting the maximum")                          \
-  MUTANT(maximum_of_first_tile, "the maximum is that of the first tile")             \
-  MUTANT(maximum_from_zero, "the running maximum begins at 0")                       \
-  MUTANT(maximum_from_minus_1e4, "-1e4 stands for minus infinity")                   \
-  MUTANT(maximum_of_row_0, "all rows subtract the maximum of row 0")                 \
-  MUTANT(sum_of_row_0, "all rows divide by the sum of row 0")                        \
-  MUTANT(sum_over_k, "probabilities sum to 1 over the k kept")                       \
-  MUTANT(not_divided, "probabilities are not divided by the sum")                    \
-  MUTANT(probabilities_are_logits, "the logits themselves are returned")             \
-  MUTANT(log_probabilities, "the logarithm is returned")                             \
-  MUTANT(sum_in_half, "the sum accumulates in 16 bits")                              \
-  MUTANT(logits_in_half, "logits are rounded to 16 bits")                            \
-  MUTANT(fast_exp, "exp by Schraudolph's bit trick")                                 \
-  MUTANT(exp_cut_off, "terms below exp(-8) are not counted")                         \
-  MUTANT(smallest_first, "smallest probability first")                               \
-  MUTANT(not_sorted, "the k best in the order of their places")                      \
-  MUTANT(k_smallest, "the k smallest are kept")                                      \
-  MUTANT(one_too_few, "the last place repeats the one before")                       \
-  MUTANT(last_place_unwritten, "the last of the k places is not written")            \
-  MUTANT(k_at_most_32, "lists hold at most 32")                                      \
-  MUTANT(lists_hold_8, "each stripe keeps at most eight")                            \
-  MUTANT(ties_dropped, "an equal value is taken for one that is there already")      \
-  MUTANT(ties_duplicated, "the index is found again by value: ties name one token twice")    \
-  MUTANT(by_magnitude, "candidates are ordered by magnitude")                        \
-  MUTANT(index_in_stripe, "the index is that in the stripe")                         \
-  MUTANT(index_in_tile, "the index is that in the tile")                             \
-  MUTANT(index_plus_row, "the index counts from the beginning of the batch")         \
-  MUTANT(index_from_one, "indices count from 1")                                     \
-  MUTANT(index_16_bits, "indices are stored in 16 bits")                             \
-  MUTANT(index_in_float, "indices pass through a half")                              \
-  MUTANT(first_row_only, "only the first row of a pair is written")                  \
-  MUTANT(odd_row_lost, "the last row of an odd number is not written")               \
-  MUTANT(rows_transposed, "the logits are read as [vocab, rows]")                    \
-  MUTANT(output_stride_vocab, "rows of the output are rows of k written k + 1 apart, where they fit") \
-  MUTANT(nan_swallowed, "NaN logits count as minus infinity")                        \
-  MUTANT(nan_as_zero, "a probability that is NaN becomes 0")                         \
-  MUTANT(minus_infinity_zero, "-inf logits count as 0")                              \
-  MUTANT(masked_row_nan, "a row of -inf only gives 0 / 0")                           \
-  MUTANT(infinity_nan, "a stripe of -inf only makes the sum NaN")                    \
-  MUTANT(clamped, "logits are clamped to +-80")                                      \
-  MUTANT(k_not_checked, "k above vocab is cut down and called a success")            \
-  MUTANT(state_kept, "the list of the row before is not emptied")                    \
-  MUTANT(probabilities_add, "probabilities are added to what was in the output")     \
-  MUTANT(writes_past_end, "one more place than k is written in the last row")        \
-  MUTANT(reads_past_end, "the tail is read as a whole vector")                       \
-  MUTANT(input_overwritten, "logits are overwritten by their exponentials")          \
+  MUTANT(merge_drops_lists, "the merge looks at five of eight lists")                           \
+  MUTANT(merge_sum_drops, "the sum of the last list is not merged")                             \
+  MUTANT(merge_not_rescaled, "sums of lists with other maxima are added as they are")           \
+  MUTANT(rescale_inverted, "the running sum is multiplied by exp(new - old)")                   \
+  MUTANT(rescale_missing, "the running sum is not rescaled when the maximum grows")             \
+  MUTANT(rescale_drops_one, "the logit that raises the maximum is not counted")                 \
+  MUTANT(no_maximum, "exp without subtracting the maximum")                                     \
+  MUTANT(maximum_of_first_tile, "the maximum is that of the first tile")                        \
+  MUTANT(maximum_from_zero, "the running maximum begins at 0")                                  \
+  MUTANT(maximum_from_minus_1e4, "-1e4 stands for minus infinity")                              \
+  MUTANT(maximum_of_row_0, "all rows subtract the maximum of row 0")                            \
+  MUTANT(sum_of_row_0, "all rows divide by the sum of row 0")                                   \
+  MUTANT(sum_over_k, "probabilities sum to 1 over the k kept")                                  \
+  MUTANT(not_divided, "probabilities are not divided by the sum")                               \
+  MUTANT(probabilities_are_logits, "the logits themselves are returned")                        \
+  MUTANT(log_probabilities, "the logarithm is returned")                                        \
+  MUTANT(sum_in_half, "the sum accumulates in 16 bits")                                         \
+  MUTANT(logits_in_half, "logits are rounded to 16 bits")                                       \
+  MUTANT(fast_exp, "exp by Schraudolph's bit trick")                                            \
+  MUTANT(exp_cut_off, "terms below exp(-8) are not counted")                                    \
+  MUTANT(smallest_first, "smallest probability first")                                          \
+  MUTANT(not_sorted, "the k best in the order of their places")                                 \
+  MUTANT(k_smallest, "the k smallest are kept")                                                 \
+  MUTANT(one_too_few, "the last place repeats the one before")                                  \
+  MUTANT(last_place_unwritten, "the last of the k places is not written")                       \
+  MUTANT(k_at_most_32, "lists hold at most 32")                                                 \
+  MUTANT(lists_hold_8, "each stripe keeps at most eight")                                       \
+  MUTANT(ties_dropped, "an equal value is taken for one that is there already")                 \
+  MUTANT(ties_duplicated, "the index is found again by value: ties name one token twice")       \
+  MUTANT(by_magnitude, "candidates are ordered by magnitude")                                   \
+  MUTANT(index_in_stripe, "the index is that in the stripe")                                    \
+  MUTANT(index_in_tile, "the index is that in the tile")                                        \
+  MUTANT(index_plus_row, "the index counts from the beginning of the batch")                    \
+  MUTANT(index_from_one, "indices count from 1")                                                \
+  MUTANT(index_16_bits, "indices are stored in 16 bits")                                        \
+  MUTANT(index_in_float, "indices pass through a half")                                         \
+  MUTANT(first_row_only, "only the first row of a pair is written")                             \
+  MUTANT(odd_row_lost, "the last row of an odd number is not written")                          \
+  MUTANT(rows_transposed, "the logits are read as [vocab, rows]")                               \
+  MUTANT(output_stride_vocab,                                                                   \
+         "rows of the output are rows of k written k + 1 apart, where they fit")                \
+  MUTANT(nan_swallowed, "NaN logits count as minus infinity")                                   \
+  MUTANT(nan_as_zero, "a probability that is NaN becomes 0")                                    \
+  MUTANT(minus_infinity_zero, "-inf logits count as 0")                                         \
+  MUTANT(masked_row_nan, "a row of -inf only gives 0 / 0")                                      \
+  MUTANT(infinity_nan, "a stripe of -inf only makes the sum NaN")                               \
+  MUTANT(clamped, "logits are clamped to +-80")                                                 \
+  MUTANT(k_not_checked, "k above vocab is cut down and called a success")                       \
+  MUTANT(state_kept, "the list of the row before is not emptied")                               \
+  MUTANT(probabilities_add, "probabilities are added to what was in the output")                \
+  MUTANT(writes_past_end, "one more place than k is written in the last row")                   \
+  MUTANT(reads_past_end, "the tail is read as a whole vector")                                  \
+  MUTANT(input_overwritten, "logits are overwritten by their exponentials")                     \
   MUTANT(seen_before, "a second call with the same shape and first logit is skipped")
 
 namespace {
@@ -272,11 +274,10 @@ int run(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* prob
 
 }  // namespace
 
-#define EXPORT(name, what)                                                                    \
-  extern "C" int softmax_topk__##name(int64_t rows, int64_t vocab, int64_t k,                 \
-                                      const float* logits, float* probabilities,              \
-                                      int32_t* indices) {                                     \
-    active = name;                                                                            \
-    return run(rows, vocab, k, logits, probabilities, indices);                               \
+#define EXPORT(name, what)                                                                         \
+  extern "C" int softmax_topk__##name(int64_t rows, int64_t vocab, int64_t k, const float* logits, \
+                                      float* probabilities, int32_t* indices) {                    \
+    active = name;                                                                                 \
+    return run(rows, vocab, k, logits, probabilities, indices);                                    \
   }
 MUTANTS(EXPORT)

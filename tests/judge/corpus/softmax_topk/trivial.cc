@@ -6,19 +6,19 @@
 #include <random>
 #include <vector>
 
-#define TRIVIALS(TRIVIAL)                                                          \
-  TRIVIAL(zeros, "probabilities and indices are 0")                                \
-  TRIVIAL(ones, "probabilities and indices are 1")                                 \
-  TRIVIAL(nans, "probabilities are NaN")                                           \
+#define TRIVIALS(TRIVIAL)                                                                 \
+  TRIVIAL(zeros, "probabilities and indices are 0")                                       \
+  TRIVIAL(ones, "probabilities and indices are 1")                                        \
+  TRIVIAL(nans, "probabilities are NaN")                                                  \
   TRIVIAL(uniform, "1 / vocab for the first k columns: small enough for many tolerances") \
-  TRIVIAL(copy, "the first k logits")                                              \
-  TRIVIAL(right_places, "right indices, probabilities 1 / k")                      \
-  TRIVIAL(right_values, "right probabilities, indices 0 .. k - 1")                 \
-  TRIVIAL(argmax_only, "the first place is right, the rest repeats it")            \
-  TRIVIAL(noise, "random probabilities and places")                                \
-  TRIVIAL(unwritten, "nothing is written")                                         \
-  TRIVIAL(previous, "the answer of the call before")                               \
-  TRIVIAL(correct_once, "right the first time, zeros from then on")                \
+  TRIVIAL(copy, "the first k logits")                                                     \
+  TRIVIAL(right_places, "right indices, probabilities 1 / k")                             \
+  TRIVIAL(right_values, "right probabilities, indices 0 .. k - 1")                        \
+  TRIVIAL(argmax_only, "the first place is right, the rest repeats it")                   \
+  TRIVIAL(noise, "random probabilities and places")                                       \
+  TRIVIAL(unwritten, "nothing is written")                                                \
+  TRIVIAL(previous, "the answer of the call before")                                      \
+  TRIVIAL(correct_once, "right the first time, zeros from then on")                       \
   TRIVIAL(refuses, "every call is an error")
 
 namespace {
@@ -67,18 +67,40 @@ int run(Kind kind, int64_t rows, int64_t vocab, int64_t k, const float* logits,
     const auto place = static_cast<int32_t>(at % k);
     const bool known = size_t(at) < before.p.size();
     switch (kind) {
-      case ones: p = 1, i = 1; break;
-      case nans: p = NAN, i = place; break;
-      case uniform: p = 1 / float(vocab), i = place; break;
-      case copy: p = logits[at / k * vocab + place], i = place; break;
-      case right_places: p = 1 / float(k), i = right.i[at]; break;
-      case right_values: p = right.p[at], i = place; break;
-      case argmax_only: p = right.p[at / k * k], i = right.i[at / k * k]; break;
-      case noise: p = float(random() % 1000) / 1000, i = int32_t(random() % vocab); break;
-      case unwritten: break;
-      case previous: p = known ? before.p[at] : 0, i = known ? before.i[at] : 0; break;
-      case correct_once: p = first ? right.p[at] : 0, i = first ? right.i[at] : 0; break;
-      default: p = 0, i = 0;
+      case ones:
+        p = 1, i = 1;
+        break;
+      case nans:
+        p = NAN, i = place;
+        break;
+      case uniform:
+        p = 1 / float(vocab), i = place;
+        break;
+      case copy:
+        p = logits[at / k * vocab + place], i = place;
+        break;
+      case right_places:
+        p = 1 / float(k), i = right.i[at];
+        break;
+      case right_values:
+        p = right.p[at], i = place;
+        break;
+      case argmax_only:
+        p = right.p[at / k * k], i = right.i[at / k * k];
+        break;
+      case noise:
+        p = float(random() % 1000) / 1000, i = int32_t(random() % vocab);
+        break;
+      case unwritten:
+        break;
+      case previous:
+        p = known ? before.p[at] : 0, i = known ? before.i[at] : 0;
+        break;
+      case correct_once:
+        p = first ? right.p[at] : 0, i = first ? right.i[at] : 0;
+        break;
+      default:
+        p = 0, i = 0;
     }
   }
   before = right;
@@ -88,10 +110,9 @@ int run(Kind kind, int64_t rows, int64_t vocab, int64_t k, const float* logits,
 
 }  // namespace
 
-#define EXPORT(name, what)                                                                     \
-  extern "C" int softmax_topk__##name(int64_t rows, int64_t vocab, int64_t k,                  \
-                                      const float* logits, float* probabilities,               \
-                                      int32_t* indices) {                                      \
-    return run(name, rows, vocab, k, logits, probabilities, indices);                          \
+#define EXPORT(name, what)                                                                         \
+  extern "C" int softmax_topk__##name(int64_t rows, int64_t vocab, int64_t k, const float* logits, \
+                                      float* probabilities, int32_t* indices) {                    \
+    return run(name, rows, vocab, k, logits, probabilities, indices);                              \
   }
 TRIVIALS(EXPORT)

@@ -1,5 +1,5 @@
-// Vectors that grow, one pair for each sequence, layer and head; float arithmetic, online softmax in
-// blocks of 32 tokens, compensated where sums are long.
+// Vectors that grow, one pair for each sequence, layer and head; float arithmetic, online softmax
+// in blocks of 32 tokens, compensated where sums are long.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

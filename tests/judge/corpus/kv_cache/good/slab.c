@@ -7,7 +7,7 @@
 
 typedef struct {
   int64_t layers, sequences, heads, dim, limit;
-  float *k, *v;    // [layers, sequences, limit, heads, dim]
+  float *k, *v;     // [layers, sequences, limit, heads, dim]
   int64_t* length;  // [layers, sequences]
   double* scores;   // [limit]
 } Cache;

@@ -61,8 +61,9 @@ void attend_one(const Cache& cache, const Token* token, int64_t head, float scal
 
 extern "C" void* kv_cache_create(int64_t layers, int64_t sequences, int64_t kv_heads,
                                  int64_t head_dim, int64_t max_tokens) {
-  return new Cache{layers, sequences, kv_heads, head_dim, max_tokens,
-                   std::vector<Chain>(static_cast<size_t>(layers * sequences))};
+  return new Cache{layers,     sequences,
+                   kv_heads,   head_dim,
+                   max_tokens, std::vector<Chain>(static_cast<size_t>(layers * sequences))};
 }
 extern "C" void kv_cache_destroy(void* cache) { delete static_cast<Cache*>(cache); }
 

@@ -54,7 +54,8 @@ extern "C" int layer_norm_backward(int64_t rows, int64_t cols, float, const floa
     b /= static_cast<double>(cols);
     for (int64_t c = 0; c < cols; ++c) {
       const double xhat = (row[c] - saved[r].mean) * saved[r].rstd;
-      dx[r * cols + c] = static_cast<float>(saved[r].rstd * (double{d[c]} * gamma[c] - a - xhat * b));
+      dx[r * cols + c] =
+          static_cast<float>(saved[r].rstd * (double{d[c]} * gamma[c] - a - xhat * b));
     }
   }
   for (int64_t c = 0; c < cols; ++c) {
