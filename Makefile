@@ -23,13 +23,17 @@ build = @cmake --build --preset $(1) --parallel $(JOBS) --target $(2) -- $(QUIET
 ctest = @ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-asan test-tsan bench gpu-test cuda cuda-compile format format-check tidy \
-  install clean setup-build setup-cuda reconfigure
+.PHONY: help run selfcheck build test test-asan test-tsan bench gpu-test cuda cuda-compile format \
+  format-check tidy install clean setup-build setup-cuda reconfigure
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: setup-build build/release/build.ninja ## Build, then show this machine, a self-check and a short benchmark
+run: setup-build build/release/build.ninja ## Build, judge the bundled contenders, write touchstone-report.html
+	$(call build,release,touchstone_cli touchstone_contenders)
+	@$(PROGRAM) judge --html touchstone-report.html --json touchstone-report.json
+
+selfcheck: setup-build build/release/build.ninja ## Show this machine, check the operators, a short benchmark
 	$(call build,release,touchstone_cli)
 	@$(PROGRAM) info
 	@$(PROGRAM) selfcheck

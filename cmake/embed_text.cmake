@@ -2,12 +2,18 @@
 #       -P embed_text.cmake
 #
 # Writes a C++ table of the given text files, so that the program needs no files beside it. A file is
-# known by its name without folder and extension. HEADER declares, in NAMESPACE, the function
-# std::string_view text(std::string_view name) that is defined here.
+# known by its name without folder and extension, or by its entry in NAMES where that list is given.
+# HEADER declares, in NAMESPACE, the function std::string_view text(std::string_view name) that is
+# defined here.
 string(REPLACE "," ";" inputs "${INPUTS}")
+string(REPLACE "," ";" names "${NAMES}")
 set(rows "")
 foreach(input IN LISTS inputs)
-  get_filename_component(name "${input}" NAME_WE)
+  if(names)
+    list(POP_FRONT names name)
+  else()
+    get_filename_component(name "${input}" NAME_WE)
+  endif()
   file(READ "${input}" text)
   if(text MATCHES "\\)text\"")
     message(FATAL_ERROR "${input}: contains the mark that ends a raw string")

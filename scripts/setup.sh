@@ -3,7 +3,8 @@
 #
 #   scripts/setup.sh [group...]
 #
-#   build   compiler, CMake, the libraries the program links (the default)
+#   build   compiler, CMake, the libraries the program links, NumPy for the judge's contenders
+#           (the default)
 #   test    GoogleTest
 #   bench   the CPU peer that benchmarks compare with
 #   tools   clang-format, clang-tidy, shellcheck
@@ -34,7 +35,7 @@ fi
 for group in "$@"; do
   case "$group" in
     build) packages+=(g++ make cmake ninja-build libhwy-dev libfmt-dev nlohmann-json3-dev
-      libcli11-dev) ;;
+      libcli11-dev python3-numpy) ;;
     test) packages+=(libgtest-dev libgmock-dev) ;;
     bench) packages+=(libdnnl-dev) ;;
     tools) packages+=(clang-format clang-tidy shellcheck git) ;;

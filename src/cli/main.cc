@@ -100,6 +100,9 @@ int run(int argc, char** argv) {
   add_bench(app, exit_code);
   add_gradcheck(app, exit_code);
   add_plan(app, exit_code);
+  add_judge(app, exit_code);
+  add_duel(app, exit_code);
+  add_deploy(app, exit_code);
 
   if (!verb_is_known(app, argc, argv)) return kUsage;
   try {

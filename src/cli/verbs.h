@@ -27,5 +27,8 @@ void add_selfcheck(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_gradcheck(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
+void add_judge(CLI::App& app, int& exit_code);
+void add_duel(CLI::App& app, int& exit_code);
+void add_deploy(CLI::App& app, int& exit_code);
 
 }  // namespace touchstone::cli

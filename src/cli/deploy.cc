@@ -1,0 +1,47 @@
+// touchstone deploy: a folder to start from, with prompts, templates and working adapters.
+#include "judge/deploy.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/output.h"
+#include "cli/verbs.h"
+#include "judge/task.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::cli {
+namespace {
+
+struct DeployOptions {
+  std::string folder;
+  std::vector<std::string> tasks;
+};
+
+int run_deploy(const DeployOptions& options) {
+  std::vector<const judge::Task*> tasks;
+  for (const std::string& id : options.tasks) tasks.push_back(&judge::find_task(id));
+  if (tasks.empty()) {
+    for (const auto& task : judge::tasks()) tasks.push_back(task.get());
+  }
+  for (const std::filesystem::path& file : judge::deploy(options.folder, tasks)) {
+    print(fmt::format("{}\n", (options.folder / file).string()));
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void add_deploy(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<DeployOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "deploy", "A folder to start from: prompts, templates and working adapters");
+  verb->add_option("folder", options->folder, "Folder to make")->required();
+  verb->add_option("--task", options->tasks, "Only these tasks (touchstone judge --list)");
+  verb->footer("Prints the files it wrote. touchstone judge runs what is put there.");
+  verb->callback([options, &exit_code] { exit_code = run_deploy(*options); });
+}
+
+}  // namespace touchstone::cli

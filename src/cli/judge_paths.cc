@@ -1,0 +1,178 @@
+#include "cli/judge_paths.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <system_error>
+
+#include "touchstone/core/error.h"
+
+namespace touchstone::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+const judge::Task* task_called(const std::string& id) {
+  for (const auto& task : judge::tasks()) {
+    if (task->card().id == id) return task.get();
+  }
+  return nullptr;
+}
+
+std::vector<fs::path> folders_in(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.is_directory()) found.push_back(entry.path());
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+// A file, or a folder with code in it; else it may be a folder of contenders.
+bool is_one(const fs::path& path) {
+  if (!fs::is_directory(path) || fs::exists(path / "contender.json")) return true;
+  constexpr std::array<std::string_view, 7> kCode = {".c",  ".cc", ".cpp", ".cxx",
+                                                     ".cu", ".so", ".py"};
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    const std::string extension = entry.path().extension().string();
+    if (entry.is_regular_file() && std::ranges::find(kCode, extension) != kCode.end()) return true;
+  }
+  return false;
+}
+
+// Where the build or the installation put the contenders that come with the program.
+fs::path bundled_root() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  for (const fs::path& place :
+       {program.parent_path() / "contenders",
+        program.parent_path().parent_path() / "share/touchstone/contenders"}) {
+    if (fs::is_directory(place, error)) return place;
+  }
+  return {};
+}
+
+class Finder {
+ public:
+  explicit Finder(std::string task) : wanted_(std::move(task)) {}
+
+  void add(const fs::path& path) {
+    if (is_one(path)) {
+      const judge::Task& task = task_of(path.string(), wanted_);
+      field(task).contenders.push_back(judge::read_contender(path, task));
+      return;
+    }
+    // A folder of contenders of one task, or of folders of tasks.
+    const fs::path name = fs::absolute(path).lexically_normal().filename();
+    const judge::Task* own = task_called(wanted_.empty() ? name.string() : wanted_);
+    bool any = false;
+    for (const fs::path& inner : folders_in(path)) {
+      const judge::Task* task = task_called(inner.filename().string());
+      if (task != nullptr) {
+        if (!wanted_.empty() && task->card().id != wanted_) continue;
+        for (const fs::path& each : folders_in(inner)) {
+          field(*task).contenders.push_back(judge::read_contender(each, *task));
+        }
+        any = true;
+      } else if (own != nullptr && name.string() == own->card().id) {
+        field(*own).contenders.push_back(judge::read_contender(inner, *own));
+        any = true;
+      }
+    }
+    if (!any)
+      throw InvalidArgument(fmt::format("judge: {}: no contender in this folder", path.string()));
+  }
+
+  std::vector<Field> take() {
+    std::vector<Field> ordered;  // as the tasks come on a board
+    for (const auto& task : judge::tasks()) {
+      const auto found = std::ranges::find(fields_, task.get(), &Field::task);
+      if (found != fields_.end()) ordered.push_back(std::move(*found));
+    }
+    return ordered;
+  }
+
+ private:
+  Field& field(const judge::Task& task) {
+    const auto found = std::ranges::find(fields_, &task, &Field::task);
+    if (found != fields_.end()) return *found;
+    fields_.push_back({&task, {}, {}});
+    return fields_.back();
+  }
+
+  std::string wanted_;
+  std::vector<Field> fields_;
+};
+
+void require(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error))
+    throw InvalidArgument(fmt::format("judge: {}: no such file or folder", path));
+}
+
+// Bundled contenders that say of themselves that others may be measured against them.
+void add_peers(Field& field) {
+  const fs::path root = bundled_root();
+  const fs::path folder = root / field.task->card().id;
+  if (root.empty() || !fs::is_directory(folder)) return;
+  for (const fs::path& path : folders_in(folder)) {
+    // Peers say so in a file; what has none is not read, so that its faults stay its own.
+    if (!fs::exists(path / "contender.json")) continue;
+    const judge::Contender peer = judge::read_contender(path, *field.task);
+    const bool known = std::ranges::any_of(
+        field.contenders, [&](const judge::Contender& c) { return c.name == peer.name; });
+    if (peer.peer && !known) field.peers.push_back(peer);
+  }
+}
+
+}  // namespace
+
+const judge::Task& task_of(const std::string& path, const std::string& task) {
+  if (!task.empty()) return judge::find_task(task);
+  // contenders/softmax_topk/naive and its files: the nearest folder that is named like a task.
+  for (fs::path part = fs::absolute(path).lexically_normal(); part.has_relative_path();
+       part = part.parent_path()) {
+    const judge::Task* named = task_called(part.filename().string());
+    if (named != nullptr) return *named;
+  }
+  throw InvalidArgument(
+      fmt::format("judge: {}: of which task? say --task (--list shows them)", path));
+}
+
+judge::Contender find_contender(const std::string& path, const judge::Task& task) {
+  require(path);
+  return judge::read_contender(path, task);
+}
+
+std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
+                                   bool with_peers) {
+  if (!task.empty()) judge::find_task(task);  // a misspelt one is said before anything is read
+  Finder finder(task);
+  if (paths.empty()) {
+    const fs::path root = bundled_root();
+    if (root.empty())
+      throw InvalidArgument("judge: a path is required: no contenders came with this program");
+    finder.add(root);
+  }
+  for (const std::string& path : paths) {
+    require(path);
+    finder.add(path);
+  }
+  std::vector<Field> fields = finder.take();
+  for (Field& field : fields) {
+    // Reports tell contenders apart by name.
+    for (std::size_t i = 0; i < field.contenders.size(); ++i) {
+      for (std::size_t k = 0; k < i; ++k) {
+        if (field.contenders[k].name == field.contenders[i].name) {
+          field.contenders[i].name += fmt::format("-{}", i + 1);
+        }
+      }
+    }
+    if (with_peers && !paths.empty()) add_peers(field);
+  }
+  return fields;
+}
+
+}  // namespace touchstone::cli

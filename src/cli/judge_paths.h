@@ -1,0 +1,31 @@
+// From the paths of a command line to contenders of tasks.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "judge/contender.h"
+#include "judge/task.h"
+
+namespace touchstone::cli {
+
+// The contenders of one task, and those that are measured beside them.
+struct Field {
+  const judge::Task* task = nullptr;
+  std::vector<judge::Contender> contenders;
+  std::vector<judge::Contender> peers;
+};
+
+// Contenders at the paths: one each, or all in a folder of them, by task. A path whose folder has
+// the name of a task belongs to that; else `task` says which. No path: the bundled contenders.
+// InvalidArgument for a path that is not there or a task nobody named.
+std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
+                                   bool with_peers);
+
+// One contender of one task, for a replay or a duel.
+judge::Contender find_contender(const std::string& path, const judge::Task& task);
+// The task of a path: `task` when given, else by the name of its folder.
+const judge::Task& task_of(const std::string& path, const std::string& task);
+
+}  // namespace touchstone::cli

@@ -1,0 +1,142 @@
+// The verbs judge and duel as a user meets them: what they print, write and return.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "judge/record.h"
+#include "tests/support/shell.h"
+
+namespace touchstone {
+namespace {
+
+namespace fs = std::filesystem;
+
+class JudgeVerb : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) /
+              ("judge_verb_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+  std::string read(const std::string& name) const {
+    std::ifstream file(folder_ / name);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  static test::ShellResult touchstone(const std::string& arguments) {
+    return test::run_shell(std::string("'") + TOUCHSTONE_PROGRAM + "' " + arguments + " 2>&1");
+  }
+
+  fs::path folder_;
+};
+
+// Sorts nothing: writes the first k.
+constexpr const char* kFirstK = R"(#include <stdint.h>
+int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p, int32_t* i) {
+  if (k < 1 || k > vocab) return 1;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < k; ++j) { p[r * k + j] = logits[r * vocab + j]; i[r * k + j] = (int32_t)j; }
+  }
+  return 0;
+}
+)";
+
+TEST_F(JudgeVerb, lists_tasks) {
+  const test::ShellResult result = touchstone("judge --list");
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* task : {"layer_norm_backward", "softmax_topk", "kv_cache"}) {
+    EXPECT_NE(result.out.find(task), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(JudgeVerb, wrong_usage_is_no_verdict) {
+  const std::string file = write("a.c", kFirstK);
+  for (const std::string& arguments :
+       {std::string("judge /no/such/place --task softmax_topk"), "judge " + file,
+        "judge " + file + " --task softmax_topkk",
+        "judge " + file + " --task softmax_topk --replay x",
+        "duel " + file + " --task softmax_topk", std::string("judge --replay nominal::1")}) {
+    const test::ShellResult result = touchstone(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.out;
+    EXPECT_EQ(result.out.find("WRONG"), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(JudgeVerb, bad_data_is_no_verdict) {
+  const std::string json = write("a.json", "{\"schema\": 7}");
+  EXPECT_EQ(touchstone("judge --from " + json).exit_code, 3);
+  EXPECT_EQ(touchstone("judge --from " + json + ".not").exit_code, 3);
+  write("c/contender.json", "{ not json");
+  write("c/a.c", kFirstK);
+  const test::ShellResult result =
+      touchstone("judge " + (folder_ / "c").string() + " --task softmax_topk");
+  EXPECT_EQ(result.exit_code, 3) << result.out;
+}
+
+TEST_F(JudgeVerb, what_does_not_compile_is_said_at_once) {
+  const std::string file = write("broken.c", std::string(kFirstK) + "int x = ;\n");
+  const test::ShellResult result = touchstone("judge " + file + " --task softmax_topk --small");
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_NE(result.out.find("NOBUILD"), std::string::npos) << result.out;
+}
+
+TEST_F(JudgeVerb, a_wrong_one_is_shrunk_replayed_and_reported) {
+  const std::string file = write("first_k.c", kFirstK);
+  const std::string json = (folder_ / "r.json").string();
+  const std::string html = (folder_ / "r.html").string();
+  const test::ShellResult result =
+      touchstone("judge " + file + " --task softmax_topk --small --no-speed --json " + json +
+                 " --html " + html);
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 1U);
+  EXPECT_EQ(records[0].verdict, judge::Verdict::wrong);
+  ASSERT_FALSE(records[0].witnesses.empty());
+  EXPECT_EQ(records[0].seed_commitment.size(), 64U);
+  EXPECT_NE(result.out.find(records[0].seed_commitment), std::string::npos);
+  EXPECT_NE(read("r.html").find("WRONG"), std::string::npos);
+
+  // The printed command shows the failure again.
+  const std::string replay = records[0].witnesses[0].replay;
+  ASSERT_TRUE(replay.starts_with("touchstone ")) << replay;
+  const test::ShellResult again = touchstone(replay.substr(11));
+  EXPECT_EQ(again.exit_code, 1) << replay << "\n" << again.out;
+  EXPECT_NE(again.out.find("wrong"), std::string::npos) << again.out;
+
+  // And the file is scored the same.
+  const test::ShellResult rescored = touchstone("judge --from " + json);
+  EXPECT_EQ(rescored.exit_code, 1);
+  EXPECT_NE(rescored.out.find("WRONG"), std::string::npos);
+}
+
+TEST_F(JudgeVerb, the_same_contender_twice_has_the_same_verdict) {
+  const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
+  for (int i = 0; i < 2; ++i) {
+    const test::ShellResult result = touchstone("judge " + naive + " --small --no-speed");
+    EXPECT_EQ(result.exit_code, 0) << result.out;
+    EXPECT_NE(result.out.find("PASS"), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(JudgeVerb, duel_names_who_passes) {
+  const std::string file = write("first_k.c", kFirstK);
+  const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
+  const test::ShellResult result =
+      touchstone("duel " + naive + " " + file + " --task softmax_topk --small");
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_NE(result.out.find("naive passes, first_k does not"), std::string::npos) << result.out;
+}
+
+}  // namespace
+}  // namespace touchstone

@@ -1,0 +1,96 @@
+// A case: everything a contender is asked in one experiment, as plain data.
+//
+// A case is a list of calls, made one after the other on one contender. All inputs are known before
+// the first call; no answer is. So a case can be rebuilt from its specification alone, on any
+// machine, and a failure is replayed by one command line.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "touchstone/core/dtype.h"
+
+namespace touchstone::judge {
+
+// What a case is made of: enough to build it again. Written `family:rows=3,cols=5:seed` in replay
+// commands (format_spec, parse_spec).
+struct CaseSpec {
+  std::string family;                         // nominal, ties, shifted_mean, ...
+  std::map<std::string, int64_t> parameters;  // shapes and knobs, by name
+  uint64_t seed = 0;  // of this case, derived from the session's hidden seed
+};
+
+std::string format_spec(const CaseSpec& spec);
+CaseSpec parse_spec(const std::string& text);  // InvalidArgument says what is wrong
+
+struct InputTensor {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> data;
+};
+
+struct OutputTensor {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+};
+
+using Scalar = std::variant<int64_t, double>;
+
+// One call of one function of the task's contract. Scalars, inputs and outputs are in the order in
+// which the function's signature lists arguments of that kind.
+struct Call {
+  std::string function;
+  std::vector<Scalar> scalars;
+  std::vector<InputTensor> inputs;
+  std::vector<OutputTensor> outputs;
+  // Which of the case's states or handles this call takes, where the signature has one: two calls
+  // with the same number share it.
+  int state = 0;
+  // Only calls with `timed` count for speed and memory; the others prepare or take apart.
+  bool timed = true;
+};
+
+struct Case {
+  CaseSpec spec;
+  std::vector<Call> calls;
+};
+
+// How one call ended. Everything but `ok` and `refused` ends the child, and with it the case.
+enum class Ending {
+  ok,             // returned success
+  refused,        // returned its own error code: an answer, where the contract asks for one
+  crashed,        // signal; `detail` names it
+  wrote_outside,  // touched a guard page, or canary words beside an output changed
+  wrote_input,    // tried to write to its inputs
+  hung,           // over the time for one call
+  exited,         // left without answering, whatever the exit code
+  out_of_memory,  // over the memory limit
+  forbidden,      // a system call the sandbox refuses; `detail` names it
+  not_reached,    // an earlier call ended the case
+};
+
+std::string_view name_of(Ending ending);     // "wrote_outside"
+Ending parse_ending(std::string_view name);  // its inverse; InvalidArgument
+
+struct Reply {
+  Ending ending = Ending::not_reached;
+  std::string detail;                           // for a person; empty when ok
+  int64_t returned = 0;                         // what the function returned (status, size, count)
+  std::vector<std::vector<std::byte>> outputs;  // as captured by the judge; empty unless ok
+  // By the judge's clock, from the bell to the captured output. Of the capture itself 0.1 ms at
+  // most is counted, unless the child was seen working while it went on: then all of it.
+  double seconds = 0.0;
+  int64_t state_bytes = 0;  // size of the opaque state the contender asked for
+  // Most memory the child held over what it held before the call, as the kernel counted resident
+  // pages: exact to about 64 pages per processor.
+  int64_t peak_extra_bytes = 0;
+};
+
+}  // namespace touchstone::judge

@@ -1,0 +1,16 @@
+// The system calls that contender code may not make.
+#pragma once
+
+namespace touchstone::judge::child {
+
+// What happens to an attempt to start another process.
+enum class Forks { allow, refuse, report };
+
+// Installs the filter in this thread for good, and returns a descriptor on which forbidden calls
+// arrive; -1 where the kernel has no such descriptor (then a forbidden call ends the process with
+// SIGSYS), -2 where it takes no filter at all.
+int install_filter(Forks forks);
+
+const char* name_of_call(int number);
+
+}  // namespace touchstone::judge::child

@@ -1,0 +1,84 @@
+// The parts of an examination, for judge.cc: cases, relations and the experiments beside them.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "judge/judge.h"
+
+namespace touchstone::judge {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start);
+
+// How a case as a whole ended: as the first of its calls that ended badly.
+Ending ending_of(const std::vector<Reply>& replies);
+const Reply* first_bad(const std::vector<Reply>& replies);  // null when all returned
+bool same_outputs(const std::vector<Reply>& a, const std::vector<Reply>& b);
+// The time of the calls that count.
+double timed_seconds(const Case& c, const std::vector<Reply>& replies);
+
+// A contender in a child that is started when needed and replaced when it died.
+class Stage {
+ public:
+  Stage(const Contender& contender, BuildResult build, const Task& task, const Sandbox& sandbox,
+        const Limits& limits);
+
+  std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison);
+  // Runs and checks; an ending that is no answer is a failed check that names it.
+  CaseCheck check(const Case& c, Placement placement, uint64_t poison, std::vector<Reply>* replies);
+  void restart() { child_.reset(); }
+  Child* child();  // null when it cannot be started: see started()
+  const Reply& started() const { return started_; }
+  int deaths() const { return deaths_; }
+
+ private:
+  const Contender& contender_;
+  BuildResult build_;
+  const Task& task_;
+  Sandbox sandbox_;
+  Limits limits_;
+  std::unique_ptr<Child> child_;
+  Reply started_;
+  int deaths_ = 0;
+};
+
+// What all parts of one examination share.
+struct Session {
+  const Contender& contender;
+  const Task& task;
+  const JudgeOptions& options;
+  Record& record;
+  Stage stage;  // for answers: quick
+  Stage meter;  // for times and bytes
+  std::mt19937_64 random;
+  Clock::time_point begin = Clock::now();
+
+  void say(std::string_view what) const;
+  // Adds a finding unless its kind was found often enough already.
+  void find(std::string_view kind, const std::string& text, const std::string& case_id);
+  // A finding for a case that ended badly; nothing for the others.
+  void find_ending(const std::vector<Reply>& replies, const std::string& case_id);
+};
+
+bool run_cases(Session& session, const Plan& plan);  // false: the first failure ended it
+void run_relations(Session& session, const Plan& plan);
+void settle_probes(Session& session);
+void run_sanitized(Session& session, const Plan& plan);
+void find_witnesses(Session& session);
+void climb_memory(Session& session, const Plan& plan);
+void look_for_leaks(Session& session);
+// Answers cached by address or content, and work skipped when content comes again.
+void look_for_caches(Session& session);
+// Functions that the linker throws away when only those of the contract are asked for.
+void look_for_dead_code(Session& session);
+// Tests that came with the contender, run against broken copies of it.
+void run_own_tests(Session& session);
+// The answer in the next lower precision must fail, or the tolerance says nothing.
+void control_precision(Session& session, const Plan& plan);
+
+}  // namespace touchstone::judge

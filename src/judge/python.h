@@ -1,0 +1,26 @@
+// The Python that contenders written in NumPy run in.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "judge/sandbox.h"
+
+namespace touchstone::judge {
+
+struct Python {
+  std::string program;                // resolved
+  std::vector<std::string> prefixes;  // where its packages lie
+  std::string version;                // of NumPy
+};
+
+// The first interpreter that can import NumPy, looked for once. Nothing when there is none.
+const std::optional<Python>& find_python();
+
+void add_python(JailSpec& spec, const Python& python);
+
+// child/numpy_child.py, whole.
+extern const char* const kNumpyChild;
+
+}  // namespace touchstone::judge

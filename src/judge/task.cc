@@ -1,0 +1,81 @@
+#include "judge/task.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/edit_distance.h"
+#include "judge/tasks/all.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+// Only about stability, or only about what is optional.
+bool all_optional(const TaskCard& card, const std::vector<std::string>& probes) {
+  return !probes.empty() && std::ranges::all_of(probes, [&](const std::string& id) {
+    const auto probe = std::ranges::find(card.probes, id, &Probe::id);
+    return probe != card.probes.end() && (probe->optional || probe->dimension == "stability");
+  });
+}
+
+}  // namespace
+
+const Family& Task::family_of(const CaseSpec& spec) const {
+  const std::vector<Family>& families = card().families;
+  const auto found = std::ranges::find(families, spec.family, &Family::id);
+  if (found != families.end()) return *found;
+  std::string known;
+  for (const Family& family : families) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", family.id);
+  }
+  throw InvalidArgument(
+      fmt::format("case: {} has no family '{}'; there are {}", card().id, spec.family, known));
+}
+
+std::vector<std::string> Task::probes_of(const CaseSpec& spec) const {
+  return family_of(spec).probes;
+}
+
+std::vector<std::string> Task::probes_of(const Relation& relation) const {
+  const auto found = std::ranges::find(card().relations, relation.id, &RelationKind::id);
+  if (found != card().relations.end()) return found->probes;
+  throw InvalidArgument(fmt::format("relation: {} has no relation '{}'", card().id, relation.id));
+}
+
+bool Task::gates_verdict(const CaseSpec& spec) const {
+  return !all_optional(card(), probes_of(spec));
+}
+
+bool Task::gates_verdict(const Relation& relation) const {
+  return !all_optional(card(), probes_of(relation));
+}
+
+const std::vector<std::unique_ptr<Task>>& tasks() {
+  static const std::vector<std::unique_ptr<Task>> all = [] {
+    std::vector<std::unique_ptr<Task>> list;
+    list.push_back(make_layer_norm_backward());
+    list.push_back(make_softmax_topk());
+    list.push_back(make_kv_cache());
+    return list;
+  }();
+  return all;
+}
+
+const Task& find_task(const std::string& id) {
+  const Task* nearest = nullptr;
+  size_t distance = 0;
+  for (const std::unique_ptr<Task>& task : tasks()) {
+    if (task->card().id == id) return *task;
+    const size_t d = edit_distance(id, task->card().id);
+    if (!nearest || d < distance) {
+      nearest = task.get();
+      distance = d;
+    }
+  }
+  throw InvalidArgument(
+      fmt::format("task: there is no '{}'; did you mean {}?", id, nearest->card().id));
+}
+
+}  // namespace touchstone::judge
