@@ -135,7 +135,9 @@ class Builder {
     add_compilers(spec);
     spec.folder = add_path(spec, sandbox_, work_, "/judge", true);
     spec.forks = "allow";
-    spec.limits = {{"file_bytes", int64_t{1} << 30}, {"files", 1024}};
+    spec.limits = {{"file_bytes", int64_t{1} << 30},
+                   {"files", 1024},
+                   {"address_bytes", int64_t{cuda() ? 64 : 8} << 30}};
     spec.environment = {"PATH=/usr/bin:/bin", "LC_ALL=C", "TMPDIR=/tmp", "HOME=/tmp"};
     return spec;
   }

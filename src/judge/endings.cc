@@ -1,11 +1,12 @@
 #include "judge/endings.h"
 
 #include <fmt/format.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <string_view>
 
 namespace touchstone::judge {
 namespace {
@@ -17,11 +18,13 @@ std::string line_with(const std::string& log, const std::string& mark) {
   return log.substr(begin, std::min(log.find('\n', at), log.size()) - begin);
 }
 
+// File names alone: where the judge put the sources is nobody's business.
 std::string without_folders(std::string text) {
-  for (const char* folder : {"/judge/source/", "/judge/"}) {
-    for (std::size_t at = 0; (at = text.find(folder)) != std::string::npos;) {
-      text.erase(at, strlen(folder));
-    }
+  static constexpr std::string_view kMark = "/source/";
+  for (std::size_t at = 0; (at = text.find(kMark)) != std::string::npos;) {
+    const std::size_t space = text.rfind(' ', at);
+    const std::size_t begin = space == std::string::npos ? 0 : space + 1;
+    text.erase(begin, at + kMark.size() - begin);
   }
   return text;
 }

@@ -1,25 +1,24 @@
 // A child, seen from the judge: one process behind walls, one call at a time.
 #include "judge/runner.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <chrono>
-#include <nlohmann/json.hpp>
+#include <cstring>
+#include <ctime>
 #include <set>
 
 #include "judge/arena.h"
-#include "judge/binding.h"
+#include "judge/child_spec.h"
 #include "judge/doorbell.h"
 #include "judge/endings.h"
-#include "judge/python.h"
 #include "judge/sandbox.h"
 #include "judge/watch.h"
 #include "touchstone/core/error.h"
@@ -27,7 +26,6 @@
 namespace touchstone::judge {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // A parked child may use this much processor time while the judge copies, for going to sleep.
@@ -78,31 +76,6 @@ protocol::ReturnKind return_kind(Returns returns) {
   return protocol::kNothing;
 }
 
-const char* kind_name(ArgumentKind kind) {
-  static constexpr const char* kNames[] = {"i64", "f32", "input", "output", "state", "handle"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-// The contract as the Python child reads it.
-std::string functions_json(const TaskCard& card, const Contender& contender) {
-  nlohmann::json list = nlohmann::json::array();
-  static constexpr const char* kReturns[] = {"status", "size", "handle", "nothing"};
-  for (const Function& function : card.functions) {
-    nlohmann::json arguments = nlohmann::json::array();
-    for (const Argument& argument : function.arguments) {
-      arguments.push_back({{"name", argument.name}, {"kind", kind_name(argument.kind)}});
-    }
-    const auto bound = contender.binding.functions.find(function.name);
-    list.push_back(
-        {{"name", function.name},
-         {"python", bound == contender.binding.functions.end() ? function.name : bound->second},
-         {"returns", kReturns[static_cast<std::size_t>(function.returns)]},
-         {"optional", is_optional(card, function, contender.language)},
-         {"arguments", arguments}});
-  }
-  return list.dump();
-}
-
 bool has_kind(const Function& function, ArgumentKind kind) {
   return std::ranges::any_of(function.arguments,
                              [kind](const Argument& a) { return a.kind == kind; });
@@ -118,14 +91,25 @@ class ProcessChild : public Child {
         device_(contender.language == Language::cuda),
         python_(contender.language == Language::numpy),
         sanitized_(!build.sanitized.empty() && build.library == build.sanitized),
-        control_file_(memfd_create("control", MFD_CLOEXEC)),
+        control_file_(memfd_create("control", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
         log_file_(memfd_create("log", MFD_CLOEXEC)) {
-    if (ftruncate(control_file_.get(), sizeof(protocol::Control)) != 0) fail("shared memory");
+    // Sealed, or the child could take the pages away from under the judge.
+    if (ftruncate(control_file_.get(), sizeof(protocol::Control)) != 0 ||
+        fcntl(control_file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      fail("shared memory");
+    }
     void* map = mmap(nullptr, sizeof(protocol::Control), PROT_READ | PROT_WRITE, MAP_SHARED,
                      control_file_.get(), 0);
     if (map == MAP_FAILED) fail("shared memory");
     control_ = static_cast<protocol::Control*>(map);
-    jail_ = std::make_unique<Jail>(make_spec(build, task, sandbox), sandbox);
+    JailSpec spec = child_spec(contender, build, task, sandbox, sanitized_);
+    spec.cpus = limits.cpus;
+    spec.descriptors = {{log_file_.get(), 1},
+                        {log_file_.get(), 2},
+                        {control_file_.get(), protocol::kControlFd},
+                        {arena_.inputs_fd(), protocol::kInputsFd},
+                        {arena_.outputs_fd(), protocol::kOutputsFd}};
+    jail_ = std::make_unique<Jail>(spec, sandbox);
     bell_ = std::make_unique<Doorbell>(*control_, *jail_, has_own_cpu(limits.cpus));
     load();
   }
@@ -142,20 +126,23 @@ class ProcessChild : public Child {
 
   int64_t held_bytes() const override {
     if (!watch_) return 0;
-    const Watch::Memory now = watch_->memory();
-    return std::max<int64_t>(0, now.resident - now.file - now.shared - loaded_private_);
+    return std::max<int64_t>(0, own_bytes(watch_->memory()) - loaded_bytes_);
   }
 
   Reply call(const Call& call, Placement placement, uint64_t poison) override;
   std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison) override;
 
  private:
+  // Pages that are the contender's: neither code nor the judge's own buffers. Shared memory beyond
+  // those buffers counts, or it would be a place to hide.
+  int64_t own_bytes(const Watch::Memory& now) const {
+    return now.resident - now.file - std::min(now.shared, mapped_bytes_);
+  }
+
   [[noreturn]] static void fail(const char* what) {
     throw Error(fmt::format("judge: {}: {}", what, strerror(errno)));
   }
 
-  JailSpec make_spec(const BuildResult& build, const Task& task, const Sandbox& sandbox) const;
-  void add_device(JailSpec& spec) const;
   void load();
 
   // Rings for a command that needs no clock. False when the child is no more; `reply` says why.
@@ -171,6 +158,7 @@ class ProcessChild : public Child {
   void read_outcome(const Function& function, Reply& reply);
   void die(Waited waited, const Function* function, Reply& reply);
   std::string log_text() const;
+  std::string note_text() const;
   std::vector<Need> needs_of(const Function& function, const Call& call) const;
   Doorbell::Watching watching() const;
 
@@ -190,7 +178,9 @@ class ProcessChild : public Child {
   Reply started_;
   bool alive_ = false;
   uint32_t number_ = 0;
-  int64_t loaded_private_ = 0;
+  int64_t loaded_bytes_ = 0;
+  int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
+  int64_t state_mapped_bytes_ = 0;
   Placement last_placement_ = Placement::end_flush;
 
   struct State {
@@ -202,75 +192,6 @@ class ProcessChild : public Child {
   std::set<int> python_states_;
 };
 
-JailSpec ProcessChild::make_spec(const BuildResult& build, const Task& task,
-                                 const Sandbox& sandbox) const {
-  JailSpec spec;
-  add_system_libraries(spec);
-  spec.cpus = limits_.cpus;
-  spec.limits = {{"file_bytes", int64_t{64} << 20}, {"files", 256}};
-  spec.environment = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", "HOME=/tmp", "TMPDIR=/tmp"};
-  spec.folder = sandbox.enabled && sandbox.files ? "/tmp" : fs::temp_directory_path().string();
-  spec.descriptors = {{log_file_.get(), 1},
-                      {log_file_.get(), 2},
-                      {control_file_.get(), protocol::kControlFd},
-                      {arena_.inputs_fd(), protocol::kInputsFd},
-                      {arena_.outputs_fd(), protocol::kOutputsFd}};
-  if (python_) {
-    const std::optional<Python>& python = find_python();
-    if (!python) throw Unsupported("judge: no Python with NumPy here (Debian: python3-numpy)");
-    add_python(spec, *python);
-    const fs::path work = build.library.parent_path().parent_path();
-    const std::string place = add_path(spec, sandbox, work, "/judge", false);
-    const std::string link =
-        add_path(spec, sandbox, child_library(), "/child/touchstone-child.so", false);
-    spec.arguments = {python->program,           "-I", "-B",
-                      place + "/numpy_child.py", link, functions_json(task.card(), contender_)};
-    for (const fs::path& file : contender_.binding.sources) {
-      spec.arguments.push_back(place + "/source/" + file.string());
-    }
-    if (!contender_.binding.adapter.empty()) {
-      spec.arguments.push_back(place + "/source/" + contender_.binding.adapter.string());
-    }
-    return spec;
-  }
-  const std::string place = add_path(spec, sandbox, build.library.parent_path(), "/judge", false);
-  const std::string program =
-      add_path(spec, sandbox, child_program(), "/child/touchstone-child", false);
-  spec.arguments = {program, "serve", place + "/glue.so",
-                    place + "/" + build.library.filename().string()};
-  for (const std::string& symbol :
-       resolve_symbols(task.card(), contender_, exported_functions(build.library))) {
-    spec.arguments.push_back(symbol);
-  }
-  if (sanitized_) {
-    spec.environment.emplace_back("LD_PRELOAD=libasan.so.8 libstdc++.so.6");
-    // Leaks are looked for with ptrace, which is forbidden in there.
-    spec.environment.emplace_back(
-        "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:exitcode=86:"
-        "detect_stack_use_after_return=1");
-    spec.environment.emplace_back("UBSAN_OPTIONS=print_stacktrace=0:exitcode=86");
-  }
-  if (device_) add_device(spec);
-  return spec;
-}
-
-void ProcessChild::add_device(JailSpec& spec) const {
-  spec.forks = "refuse";  // the driver tries to start a helper, and does without
-  bool found = false;
-  for (const auto& entry : fs::directory_iterator("/dev")) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("nvidia") && name != "dxg") continue;
-    spec.binds.push_back({entry.path().string(), entry.path().string(), "dev"});
-    found = true;
-  }
-  if (!found) throw Unsupported("judge: no GPU here; CUDA contenders stay untested");
-  for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
-    std::error_code error;
-    const fs::path real = fs::canonical(path, error);
-    if (!error) spec.binds.push_back({real.string(), real.string(), "ro"});
-  }
-}
-
 void ProcessChild::load() {
   Reply reply;
   control_->bell.store(0);
@@ -280,17 +201,15 @@ void ProcessChild::load() {
     return;
   }
   if (control_->outcome != protocol::kReturned) {
-    control_->note[sizeof control_->note - 1] = '\0';
     started_.ending = Ending::crashed;
-    started_.detail = fmt::format("could not be loaded: {}", control_->note);
+    started_.detail = fmt::format("could not be loaded: {}", note_text());
     alive_ = false;
     jail_->kill();
     return;
   }
   jail_->look();
   watch_ = std::make_unique<Watch>(jail_->program());
-  const Watch::Memory now = watch_->memory();
-  loaded_private_ = now.resident - now.file - now.shared;
+  loaded_bytes_ = own_bytes(watch_->memory());
   started_.ending = Ending::ok;
   alive_ = true;
 }
@@ -463,6 +382,7 @@ bool ProcessChild::make_state(const Function& function, const Call& call_of_stat
   control_->buffers[0] = state.layout.buffers[0];
   control_->buffer_count = 1;
   if (!command(protocol::kMapState, limits_.start_seconds, &function, reply)) return false;
+  state_mapped_bytes_ += static_cast<int64_t>(state.layout.span);
   states_[call_of_state.state] = state;
   return true;
 }
@@ -513,8 +433,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   const Watch::Memory memory_before = watch_->memory();
 
   Doorbell::Watching w = watching();
-  w.most_resident = limits_.memory_bytes + memory_before.file + memory_before.shared +
-                    (limits_.measured ? 0 : static_cast<int64_t>(layout.span));
+  w.most_resident = limits_.memory_bytes + memory_before.file + mapped_bytes_;
   control_->outcome = protocol::kReturned;
   const bool maps = !limits_.measured && !layout.buffers.empty();
   control_->command = maps ? protocol::kMapAndCall : protocol::kCall;
@@ -546,15 +465,28 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   return true;
 }
 
-void ProcessChild::read_outcome(const Function& function, Reply& reply) {
-  control_->note[sizeof control_->note - 1] = '\0';
-  std::string note = control_->note;
+// What the child noted, copied before it is looked at: the child may write to it all the time.
+std::string ProcessChild::note_text() const {
+  char copy[sizeof control_->note];
+  memcpy(copy, control_->note, sizeof copy);
+  copy[sizeof copy - 1] = '\0';
+  std::string note = copy;
   std::ranges::replace_if(
       note, [](unsigned char c) { return c < 32 || c > 126; }, '?');
+  return note;
+}
+
+void ProcessChild::read_outcome(const Function& function, Reply& reply) {
+  const std::string note = note_text();
   reply.returned = control_->returned;
-  switch (control_->outcome) {
-    case protocol::kReturned:
-      break;
+  switch (*const_cast<const volatile uint32_t*>(&control_->outcome)) {
+    case protocol::kReturned: {
+      const bool refused = reply.returned != 0 && (function.returns == Returns::status ||
+                                                   function.returns == Returns::handle);
+      reply.ending = refused ? Ending::refused : Ending::ok;
+      if (refused) reply.detail = fmt::format("returned {}", reply.returned);
+      return;
+    }
     case protocol::kRaised:
       reply.ending = Ending::refused;
       reply.detail = note;
@@ -563,17 +495,12 @@ void ProcessChild::read_outcome(const Function& function, Reply& reply) {
     case protocol::kInputFault:
       reply.ending = Ending::wrote_input;
       reply.detail = note;
-      break;
+      return;
     default:
       reply.ending = Ending::crashed;
       reply.detail = note.empty() ? "ended in an unknown way" : note;
-      break;
+      return;
   }
-  if (control_->outcome != protocol::kReturned) return;
-  const bool refused = reply.returned != 0 &&
-                       (function.returns == Returns::status || function.returns == Returns::handle);
-  reply.ending = refused ? Ending::refused : Ending::ok;
-  if (refused) reply.detail = fmt::format("returned {}", reply.returned);
 }
 
 // Canaries round everything the call could write.
@@ -637,6 +564,8 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   const bool with_state = has_kind(function, ArgumentKind::state);
   if (with_state && !make_state(function, call, poison, reply)) return reply;
   const Layout layout = arena_.place(needs, last_placement_, device_);
+  const auto span = static_cast<int64_t>(layout.span);
+  mapped_bytes_ = python_ ? mapped_bytes_ + span : state_mapped_bytes_ + span;
   fill_order(function, call);
   protocol::Control& c = *control_;
   c.makes_state = with_state && python_ && !python_states_.contains(call.state) ? 1 : 0;
@@ -683,6 +612,8 @@ std::vector<Reply> ProcessChild::run(const Case& c, Placement placement, uint64_
   states_.clear();
   handles_.clear();
   python_states_.clear();
+  mapped_bytes_ = 0;
+  state_mapped_bytes_ = 0;
   arena_.restart(placement == Placement::repeat);
   Reply reset;
   if (!command(protocol::kReset, limits_.call_seconds, nullptr, reset)) {

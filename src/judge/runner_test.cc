@@ -2,6 +2,7 @@
 #include "judge/runner.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@ using test::TestTask;
 constexpr const char* kBehaviours = R"(
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -104,6 +106,24 @@ SCALE(scale_later) {  // says done at once, works afterwards
 }
 SCALE(scale_early) {  // says done at once, and hopes to stay ahead of who looks
   std::thread([=] { run(n, factor, x, y); }).detach();
+  return 0;
+}
+SCALE(scale_sabotages) {  // takes away what the judge reads
+  for (int fd = 3; fd < 20; ++fd) { if (ftruncate(fd, 0) == 0) y[0] = 99; }
+  return run(n, factor, x, y);
+}
+SCALE(scale_shares) {  // hides its memory in shared pages
+  g_sink = mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  memset(g_sink, 1, 1 << 20);
+  return run(n, factor, x, y);
+}
+SCALE(scale_moves) {
+  cpu_set_t all;
+  memset(&all, 0xff, sizeof all);
+  sched_setaffinity(0, sizeof all, &all);
+  run(n, factor, x, y);
+  sched_getaffinity(0, sizeof all, &all);
+  y[0] = (float)CPU_COUNT(&all);
   return 0;
 }
 SCALE(scale_keeps) {  // needs the input of the call before
@@ -422,6 +442,25 @@ TEST_F(Runner, MemoryIsLimited) {
   EXPECT_EQ(reply.detail, "held more than 256 MiB");
 }
 
+TEST_F(Runner, CannotTakeAwayWhatTheJudgeReads) {
+  const Reply reply = ask("scale_sabotages");
+  ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+  EXPECT_EQ(floats_of(reply.outputs.at(0)), twice(ramp(100)));
+}
+
+TEST_F(Runner, StaysOnItsProcessors) {
+  if (!sandbox_->seccomp) GTEST_SKIP() << "no system call filter here";
+  cpu_set_t mine;
+  ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &mine)) ++first;
+  Limits limits;
+  limits.cpus = {first};
+  const Reply reply = ask("scale_moves", Placement::end_flush, limits);
+  ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
+  EXPECT_EQ(floats_of(reply.outputs.at(0)).at(0), 1.0F);
+}
+
 TEST_F(Runner, SeesNeitherFilesNorNetwork) {
   if (!sandbox_->files) GTEST_SKIP() << "no file system of its own here";
   for (const char* behaviour : {"scale_calls_home", "scale_reads_files"}) {
@@ -538,11 +577,13 @@ TEST_F(Runner, CountsMemory) {
   const Reply fat = ask("scale_workspace");
   EXPECT_LT(lean.peak_extra_bytes, int64_t{2} << 20);
   EXPECT_NEAR(static_cast<double>(fat.peak_extra_bytes), 32 << 20, 2 << 20);
-  const std::unique_ptr<Child> child = start("scale_leaks");
-  Case c;
-  c.calls = {scale_call(ramp(10), 2.0)};
-  for (int i = 0; i < 16; ++i) child->run(c, Placement::end_flush, 17);
-  EXPECT_NEAR(static_cast<double>(child->held_bytes()), 16 << 20, 3 << 20);
+  for (const char* behaviour : {"scale_leaks", "scale_shares"}) {
+    const std::unique_ptr<Child> child = start(behaviour);
+    Case c;
+    c.calls = {scale_call(ramp(10), 2.0)};
+    for (int i = 0; i < 16; ++i) child->run(c, Placement::end_flush, 17);
+    EXPECT_NEAR(static_cast<double>(child->held_bytes()), 16 << 20, 3 << 20) << behaviour;
+  }
 }
 
 TEST_F(Runner, StatesTravelBetweenCalls) {

@@ -1,16 +1,16 @@
 #include "filter.h"
 
-#include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
-#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -121,6 +121,9 @@ Program make_program(Forks forks, uint32_t forbidden) {
     p.answer_if_equal(SYS_vfork, fork_answer);
 #endif
   }
+  // Which processors it runs on is the judge's choice. Honest code that places its threads is told
+  // that it did; nothing depends on it.
+  p.answer_if_equal(SYS_sched_setaffinity, refusal(0));
   // Its flags lie in memory, where a filter cannot look; the C library falls back to clone.
   p.answer_if_equal(SYS_clone3, refusal(ENOSYS));
   // clone: new namespaces never; a new process by `forks`; threads always.

@@ -11,7 +11,8 @@ namespace touchstone::judge::child {
 //   link     target at
 //   tmpfs    at bytes
 //   proc                      a /proc of the jail's own
-//   limit    name value       processes, file_bytes, files, stack_bytes, cpu_seconds
+//   limit    name value       processes, file_bytes, files, stack_bytes, cpu_seconds,
+//                             address_bytes
 //   cpus     0,1
 //   forks    allow|refuse|report
 //   folder   path             where the program starts

@@ -1,11 +1,8 @@
 #include "walls.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -13,6 +10,10 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 
 namespace touchstone::judge::child {
 namespace {
@@ -149,6 +150,7 @@ int set_limits(const Spec& spec) {
     if (limit.name == "files") set(RLIMIT_NOFILE, limit.value);
     if (limit.name == "stack_bytes") set(RLIMIT_STACK, limit.value);
     if (limit.name == "cpu_seconds") set(RLIMIT_CPU, limit.value);
+    if (limit.name == "address_bytes") set(RLIMIT_AS, limit.value);
   }
   return first_error;
 }
