@@ -23,8 +23,8 @@ build = @cmake --build --preset $(1) --parallel $(JOBS) --target $(2) -- $(QUIET
 ctest = @ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run selfcheck build test test-asan test-tsan bench gpu-test cuda format format-check tidy \
-  install clean setup-build setup-cuda reconfigure
+.PHONY: help run selfcheck build test test-asan test-tsan bench gpu-test cuda cuda-compile format \
+  format-check tidy install clean setup-build setup-cuda reconfigure
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,8 +66,11 @@ bench: setup-build ## Measure every operator on its full list of shapes, peers b
 	@$(PROGRAM) bench softmax_topk --case full
 	@$(PROGRAM) bench sample --case full
 
-cuda: setup-cuda build/cuda/build.ninja ## Compile all CUDA code; needs nvcc, no GPU
+cuda: setup-cuda build/cuda/build.ninja ## Build everything with CUDA; needs nvcc, no GPU
 	$(call build,cuda,all)
+
+cuda-compile: setup-cuda build/cuda/build.ninja ## Compile the CUDA sources only
+	@ninja -C build/cuda -j $(JOBS) $(QUIET) $$(ninja -C build/cuda -t targets all | sed -n 's/\.cu\.o:.*/.cu.o/p')
 
 gpu-test: cuda ## Build with CUDA and run the tests that need a GPU
 	@test -e /dev/nvidia0 || nvidia-smi -L || { echo "make gpu-test: no GPU here; 'make cuda' compiles without one" >&2; exit 1; }

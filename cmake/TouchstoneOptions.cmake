@@ -19,11 +19,6 @@ set(TOUCHSTONE_SANITIZE "" CACHE STRING
   "Sanitizers for host code: empty, 'address,undefined' or 'thread'")
 set_property(CACHE TOUCHSTONE_SANITIZE PROPERTY STRINGS "" "address,undefined" "thread")
 
-# The tests exercise the program too, so they come with it.
-if(TOUCHSTONE_BUILD_TESTS AND NOT TOUCHSTONE_BUILD_CLI)
-  message(FATAL_ERROR "TOUCHSTONE_BUILD_TESTS=ON needs TOUCHSTONE_BUILD_CLI=ON")
-endif()
-
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()

@@ -2,10 +2,10 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <ctime>
 
 namespace touchstone::judge {
 namespace {

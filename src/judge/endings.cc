@@ -1,11 +1,11 @@
 #include "judge/endings.h"
 
 #include <fmt/format.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstring>
 #include <string_view>
 
 namespace touchstone::judge {

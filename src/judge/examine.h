@@ -53,7 +53,8 @@ struct Session {
   const Task& task;
   const JudgeOptions& options;
   Record& record;
-  Stage stage;
+  Stage stage;  // for answers: quick
+  Stage meter;  // for times and bytes
   std::mt19937_64 random;
   Clock::time_point begin = Clock::now();
 

@@ -100,7 +100,7 @@ std::optional<CaseSpec> busy_spec(Session& session) {
   std::vector<CaseSpec> timed = session.task.timed(session.random(), true);
   for (const CaseSpec& spec : timed) {
     const Case c = session.task.build(spec);
-    const std::vector<Reply> replies = session.stage.run(c, Placement::end_flush, session.random());
+    const std::vector<Reply> replies = session.meter.run(c, Placement::end_flush, session.random());
     if (ending_of(replies) != Ending::ok) return std::nullopt;
     const double seconds = timed_seconds(c, replies);
     if (seconds >= kLeastSeconds && seconds < 0.2) return spec;
@@ -118,8 +118,8 @@ double repeated_share(Session& session, const CaseSpec& spec) {
   std::vector<double> shares;
   for (int i = -2; i < kRepeats; ++i) {  // the first rounds warm up
     const Case fresh = session.task.build(reseeded(spec, session.random()));
-    const auto first = session.stage.run(fresh, Placement::end_flush, session.random());
-    const auto second = session.stage.run(fresh, Placement::end_flush, session.random());
+    const auto first = session.meter.run(fresh, Placement::end_flush, session.random());
+    const auto second = session.meter.run(fresh, Placement::end_flush, session.random());
     if (ending_of(first) != Ending::ok || ending_of(second) != Ending::ok) return 1.0;
     if (i >= 0) shares.push_back(timed_seconds(fresh, second) / timed_seconds(fresh, first));
   }
@@ -135,13 +135,13 @@ bool answers_from_memory(Session& session, const CaseSpec& spec, bool by_address
                                    : with_one_change(old_case, session.random());
   const Placement placement = by_address ? Placement::repeat : Placement::end_flush;
   const uint64_t poison = session.random();
-  session.stage.restart();
-  const std::vector<Reply> old_replies = session.stage.run(old_case, Placement::end_flush, poison);
+  session.meter.restart();
+  const std::vector<Reply> old_replies = session.meter.run(old_case, Placement::end_flush, poison);
   std::vector<Reply> new_replies;
-  const CaseCheck seen = session.stage.check(new_case, placement, poison, &new_replies);
+  const CaseCheck seen = session.meter.check(new_case, placement, poison, &new_replies);
   if (seen.passed || ending_of(new_replies) != Ending::ok) return false;
-  session.stage.restart();
-  const CaseCheck unseen = session.stage.check(new_case, Placement::end_flush, poison, nullptr);
+  session.meter.restart();
+  const CaseCheck unseen = session.meter.check(new_case, Placement::end_flush, poison, nullptr);
   if (!unseen.passed) return false;
   what = same_outputs(old_replies, new_replies) ? "the old answer, bit for bit" : seen.reason;
   return true;
@@ -159,8 +159,8 @@ void climb_memory(Session& session, const Plan& plan) {
     session.say(
         fmt::format("memory at {} = {}", memory.parameter, spec.parameters.at(memory.parameter)));
     const Case c = session.task.build(spec);
-    session.stage.restart();  // what an earlier case left in the allocator would hide this one's
-    Child* child = session.stage.child();
+    session.meter.restart();  // what an earlier case left in the allocator would hide this one's
+    Child* child = session.meter.child();
     if (child == nullptr) return;
     // What one call left behind is there in the next: the peak is over the whole session.
     const int64_t before = child->held_bytes();
@@ -180,7 +180,7 @@ void climb_memory(Session& session, const Plan& plan) {
     point.least_bytes = static_cast<int64_t>(session.task.least_state_bytes(c));
     memory.ladder.push_back(point);
   }
-  session.stage.restart();
+  session.meter.restart();
   memory.exponent = fitted_exponent(memory.ladder);
 }
 
@@ -201,8 +201,8 @@ void look_for_leaks(Session& session) {
   }
   if (usable == nullptr) return;
   session.say("leaks");
-  session.stage.restart();
-  Child* child = session.stage.child();
+  session.meter.restart();
+  Child* child = session.meter.child();
   if (child == nullptr) return;
   const auto begin = Clock::now();
   const auto repeat = [&](int runs) {
@@ -250,7 +250,7 @@ void look_for_caches(Session& session) {
                  "");
   }
   if (repeated_share(session, *spec) < kSkippedShare) {
-    session.stage.restart();
+    session.meter.restart();
     const double share = repeated_share(session, *spec);
     if (share < kSkippedShare) {
       session.find("work_skipped",

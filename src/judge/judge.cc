@@ -196,10 +196,13 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
                                        options.sanitize && !options.brief);
   fill_facts(record);
   if (record.build.built) {
+    Limits quick = options.limits;
+    quick.measured = false;
     Session session{contender,
                     task,
                     options,
                     record,
+                    Stage(contender, record.build, task, record.sandbox, quick),
                     Stage(contender, record.build, task, record.sandbox, options.limits),
                     std::mt19937_64(record.seed ^ 0x9e3779b97f4a7c15U)};
     examine_built(session, plan);

@@ -1,12 +1,12 @@
 #include "judge/read_file.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "judge/descriptor.h"

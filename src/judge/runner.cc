@@ -1,26 +1,24 @@
 // A child, seen from the judge: one process behind walls, one call at a time.
 #include "judge/runner.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <chrono>
-#include <nlohmann/json.hpp>
+#include <cstring>
+#include <ctime>
 #include <set>
 
 #include "judge/arena.h"
-#include "judge/binding.h"
+#include "judge/child_spec.h"
 #include "judge/doorbell.h"
 #include "judge/endings.h"
-#include "judge/python.h"
 #include "judge/sandbox.h"
 #include "judge/watch.h"
 #include "touchstone/core/error.h"
@@ -28,7 +26,6 @@
 namespace touchstone::judge {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // A parked child may use this much processor time while the judge copies, for going to sleep.
@@ -79,31 +76,6 @@ protocol::ReturnKind return_kind(Returns returns) {
   return protocol::kNothing;
 }
 
-const char* kind_name(ArgumentKind kind) {
-  static constexpr const char* kNames[] = {"i64", "f32", "input", "output", "state", "handle"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-// The contract as the Python child reads it.
-std::string functions_json(const TaskCard& card, const Contender& contender) {
-  nlohmann::json list = nlohmann::json::array();
-  static constexpr const char* kReturns[] = {"status", "size", "handle", "nothing"};
-  for (const Function& function : card.functions) {
-    nlohmann::json arguments = nlohmann::json::array();
-    for (const Argument& argument : function.arguments) {
-      arguments.push_back({{"name", argument.name}, {"kind", kind_name(argument.kind)}});
-    }
-    const auto bound = contender.binding.functions.find(function.name);
-    list.push_back(
-        {{"name", function.name},
-         {"python", bound == contender.binding.functions.end() ? function.name : bound->second},
-         {"returns", kReturns[static_cast<std::size_t>(function.returns)]},
-         {"optional", is_optional(card, function, contender.language)},
-         {"arguments", arguments}});
-  }
-  return list.dump();
-}
-
 bool has_kind(const Function& function, ArgumentKind kind) {
   return std::ranges::any_of(function.arguments,
                              [kind](const Argument& a) { return a.kind == kind; });
@@ -130,7 +102,14 @@ class ProcessChild : public Child {
                      control_file_.get(), 0);
     if (map == MAP_FAILED) fail("shared memory");
     control_ = static_cast<protocol::Control*>(map);
-    jail_ = std::make_unique<Jail>(make_spec(build, task, sandbox), sandbox);
+    JailSpec spec = child_spec(contender, build, task, sandbox, sanitized_);
+    spec.cpus = limits.cpus;
+    spec.descriptors = {{log_file_.get(), 1},
+                        {log_file_.get(), 2},
+                        {control_file_.get(), protocol::kControlFd},
+                        {arena_.inputs_fd(), protocol::kInputsFd},
+                        {arena_.outputs_fd(), protocol::kOutputsFd}};
+    jail_ = std::make_unique<Jail>(spec, sandbox);
     bell_ = std::make_unique<Doorbell>(*control_, *jail_, has_own_cpu(limits.cpus));
     load();
   }
@@ -164,8 +143,6 @@ class ProcessChild : public Child {
     throw Error(fmt::format("judge: {}: {}", what, strerror(errno)));
   }
 
-  JailSpec make_spec(const BuildResult& build, const Task& task, const Sandbox& sandbox) const;
-  void add_device(JailSpec& spec) const;
   void load();
 
   // Rings for a command that needs no clock. False when the child is no more; `reply` says why.
@@ -214,75 +191,6 @@ class ProcessChild : public Child {
   std::set<int> handles_;        // made, and not refused
   std::set<int> python_states_;
 };
-
-JailSpec ProcessChild::make_spec(const BuildResult& build, const Task& task,
-                                 const Sandbox& sandbox) const {
-  JailSpec spec;
-  add_system_libraries(spec);
-  spec.cpus = limits_.cpus;
-  spec.limits = {{"file_bytes", int64_t{64} << 20}, {"files", 256}};
-  spec.environment = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", "HOME=/tmp", "TMPDIR=/tmp"};
-  spec.folder = sandbox.enabled && sandbox.files ? "/tmp" : fs::temp_directory_path().string();
-  spec.descriptors = {{log_file_.get(), 1},
-                      {log_file_.get(), 2},
-                      {control_file_.get(), protocol::kControlFd},
-                      {arena_.inputs_fd(), protocol::kInputsFd},
-                      {arena_.outputs_fd(), protocol::kOutputsFd}};
-  if (python_) {
-    const std::optional<Python>& python = find_python();
-    if (!python) throw Unsupported("judge: no Python with NumPy here (Debian: python3-numpy)");
-    add_python(spec, *python);
-    const fs::path work = build.library.parent_path().parent_path();
-    const std::string place = add_path(spec, sandbox, work, "/judge", false);
-    const std::string link =
-        add_path(spec, sandbox, child_library(), "/child/touchstone-child.so", false);
-    spec.arguments = {python->program,           "-I", "-B",
-                      place + "/numpy_child.py", link, functions_json(task.card(), contender_)};
-    for (const fs::path& file : contender_.binding.sources) {
-      spec.arguments.push_back(place + "/source/" + file.string());
-    }
-    if (!contender_.binding.adapter.empty()) {
-      spec.arguments.push_back(place + "/source/" + contender_.binding.adapter.string());
-    }
-    return spec;
-  }
-  const std::string place = add_path(spec, sandbox, build.library.parent_path(), "/judge", false);
-  const std::string program =
-      add_path(spec, sandbox, child_program(), "/child/touchstone-child", false);
-  spec.arguments = {program, "serve", place + "/glue.so",
-                    place + "/" + build.library.filename().string()};
-  for (const std::string& symbol :
-       resolve_symbols(task.card(), contender_, exported_functions(build.library))) {
-    spec.arguments.push_back(symbol);
-  }
-  if (sanitized_) {
-    spec.environment.emplace_back("LD_PRELOAD=libasan.so.8 libstdc++.so.6");
-    // Leaks are looked for with ptrace, which is forbidden in there.
-    spec.environment.emplace_back(
-        "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:exitcode=86:"
-        "detect_stack_use_after_return=1");
-    spec.environment.emplace_back("UBSAN_OPTIONS=print_stacktrace=0:exitcode=86");
-  }
-  if (device_) add_device(spec);
-  return spec;
-}
-
-void ProcessChild::add_device(JailSpec& spec) const {
-  spec.forks = "refuse";  // the driver tries to start a helper, and does without
-  bool found = false;
-  for (const auto& entry : fs::directory_iterator("/dev")) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("nvidia") && name != "dxg") continue;
-    spec.binds.push_back({entry.path().string(), entry.path().string(), "dev"});
-    found = true;
-  }
-  if (!found) throw Unsupported("judge: no GPU here; CUDA contenders stay untested");
-  for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
-    std::error_code error;
-    const fs::path real = fs::canonical(path, error);
-    if (!error) spec.binds.push_back({real.string(), real.string(), "ro"});
-  }
-}
 
 void ProcessChild::load() {
   Reply reply;

@@ -1,18 +1,18 @@
 #include "judge/sandbox.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
 #include <spawn.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
 
 #include "judge/child/protocol.h"
 #include "judge/descriptor.h"
@@ -68,6 +68,7 @@ pid_t spawn_keeper(const std::vector<std::pair<int, int>>& descriptors) {
   posix_spawn_file_actions_init(&actions);
   std::vector<Descriptor> high;  // out of the way of the numbers they will have inside
   std::vector<bool> taken(13, false);
+  high.reserve(descriptors.size());
   for (const auto& [from, to] : descriptors) high.emplace_back(fcntl(from, F_DUPFD_CLOEXEC, 64));
   for (std::size_t i = 0; i < descriptors.size(); ++i) {
     posix_spawn_file_actions_adddup2(&actions, high[i].get(), descriptors[i].second);
@@ -143,7 +144,7 @@ void add_compilers(JailSpec& spec) {
 
 std::string add_path(JailSpec& spec, const Sandbox& sandbox, const fs::path& path,
                      const std::string& place, bool writable) {
-  const std::string real = fs::canonical(path).string();
+  std::string real = fs::canonical(path).string();
   if (!sandbox.enabled || !sandbox.files) return real;
   spec.binds.push_back({real, place, writable ? "rw" : "ro"});
   return place;

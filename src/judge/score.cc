@@ -220,7 +220,8 @@ Score speed(const Record& record, Verdict verdict) {
   score.because = sum / shapes < 0.005
                       ? fmt::format("the fastest on {} shapes", record.speeds.size())
                       : fmt::format("{:.2f}x the time of the fastest", std::exp(sum / shapes));
-  if (std::ranges::all_of(record.speeds, [](const SpeedRecord& s) { return s.share_of_roof > 0; })) {
+  if (std::ranges::all_of(record.speeds,
+                          [](const SpeedRecord& s) { return s.share_of_roof > 0; })) {
     score.because += fmt::format("; {:.0f} % of the roof", 100.0 * std::exp(roof / shapes));
   }
   return score;

@@ -2,10 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <string_view>
 
 namespace touchstone::judge {

@@ -10,6 +10,10 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
+std::string cached_attention_tensor_refuses(const Context& /*context*/,
+                                            const CachedAttention& /*p*/) {
+  return kRefusal;
+}
 std::string cached_attention_registers_refuses(const Context& /*context*/,
                                                const CachedAttention& /*p*/) {
   return kRefusal;
@@ -17,6 +21,9 @@ std::string cached_attention_registers_refuses(const Context& /*context*/,
 std::string cached_attention_portable_refuses(const Context& /*context*/,
                                               const CachedAttention& /*p*/) {
   return kRefusal;
+}
+void cached_attention_tensor(Context& /*context*/, const CachedAttention& /*p*/) {
+  throw Unsupported(kRefusal);
 }
 void cached_attention_registers(Context& /*context*/, const CachedAttention& /*p*/) {
   throw Unsupported(kRefusal);

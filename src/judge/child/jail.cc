@@ -4,15 +4,10 @@
 // signals with default actions do not reach.
 #include "jail.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -20,6 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -180,10 +180,12 @@ int receive_descriptor(int socket) {
   close(socket);
 
   std::vector<char*> arguments;
+  arguments.reserve(spec.arguments.size() + 1);
   for (const std::string& word : spec.arguments)
     arguments.push_back(const_cast<char*>(word.data()));
   arguments.push_back(nullptr);
   std::vector<char*> environment;
+  environment.reserve(spec.environment.size() + 1);
   for (const std::string& word : spec.environment) {
     environment.push_back(const_cast<char*>(word.data()));
   }

@@ -1,16 +1,16 @@
 #include "link.h"
 
-#include <errno.h>
 #include <linux/futex.h>
-#include <signal.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
 #include <new>
 
 namespace touchstone::judge::child {

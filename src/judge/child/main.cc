@@ -1,7 +1,7 @@
 // touchstone-child: what contender code runs in. Holds nothing of the judge and nothing of the
 // library: no answers, no oracle, no clock.
-#include <stdio.h>
-#include <string.h>
+#include <cstdio>
+#include <cstring>
 
 #include "jail.h"
 #include "serve.h"

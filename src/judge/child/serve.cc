@@ -3,9 +3,9 @@
 #include "serve.h"
 
 #include <dlfcn.h>
-#include <string.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <map>
 #include <vector>
 

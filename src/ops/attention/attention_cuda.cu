@@ -35,7 +35,7 @@ __device__ float element(const Section& section, const std::byte* values, const 
                              cache::load_code(format, values, d));
 }
 
-struct PortableRead {
+struct PortableRead : TwoPasses<PortableRead> {
   // A warp for each token.
   template <class Block>
   __device__ static void scores(Block& block, int count) {
@@ -60,7 +60,7 @@ struct PortableRead {
         for (int offset = 16; offset > 0; offset /= 2) {
           sums[v] += __shfl_xor_sync(kAllLanes, sums[v], offset);
         }
-        if (lane == 0) block.put_score(i, v, sums[v]);
+        if (lane == 0) block.shared.weights[i][v] = block.score_of(sums[v]);
       }
     }
   }
@@ -101,39 +101,68 @@ void launch_portable(Context& context, const SplitWork& work, unsigned blocks) {
 
 // ---- merging ------------------------------------------------------------------------------------
 
-// A block for each query token and head.
+// The largest of all threads' values, to all of them.
+__device__ float largest_of_block(float x) {
+  __shared__ float of_warps[kWarps];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
+  }
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x;
+  __syncthreads();
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) x = fmaxf(x, of_warps[warp]);
+  return x;
+}
+
+// A block for each query token and head, a thread for each number of its output.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ SplitWork work) {
-  if constexpr (cuda::kHopper) cuda::wait_for_previous_grids();
   const CachedAttention& p = work.p;
-  const std::int64_t head = blockIdx.x % p.query_heads;
-  const std::int64_t query = work.first_query + blockIdx.x / p.query_heads;
+  const auto query_heads = static_cast<std::uint32_t>(p.query_heads);
+  const std::int64_t head = blockIdx.x % query_heads;
+  const std::int64_t query = work.first_query + blockIdx.x / query_heads;
   const SplitRange range = splits_of(sight_of(p, row_of(p, query), query), work.splits);
+  const int count = static_cast<int>(range.sinks + range.end - range.begin);
+  const auto split_of = [&](int i) { return i < range.sinks ? i : i - range.sinks + range.begin; };
+  if constexpr (cuda::kHopper) cuda::wait_for_previous_grids();
   const float2* const partials = work.partials + blockIdx.x * work.splits;
   const float* const values = work.partial_values + blockIdx.x * work.splits * p.layers.v_dim;
-  const auto each_split = [&](auto&& use) {
-    for (std::int64_t split = 0; split < range.sinks; ++split) use(split);
-#pragma unroll 8
-    for (std::int64_t split = range.begin; split < range.end; ++split) use(split);
-  };
 
   float largest = minus_infinity();
-  each_split([&](std::int64_t split) { largest = fmaxf(largest, partials[split].x); });
-  float sum = 0;
-  each_split([&](std::int64_t split) {
-    const float2 partial = partials[split];
-    sum = fmaf(partial.y, weight_of(partial.x, largest), sum);
-  });
-  const Ending ending(p, head, largest, sum);
-  for (std::int64_t d = threadIdx.x; d < p.layers.v_dim; d += kThreads) {
-    float value = 0;
-    each_split([&](std::int64_t split) {
-      value =
-          fmaf(values[split * p.layers.v_dim + d], weight_of(partials[split].x, largest), value);
-    });
-    store_output(p, query, head, d, ending.nothing ? 0 : __fmul_rn(value, ending.factor));
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    largest = fmaxf(largest, partials[split_of(i)].x);
   }
-  if (threadIdx.x == 0 && p.log_sum_exp != nullptr) {
-    p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
+  largest = largest_of_block(largest);
+
+  __shared__ float2 weighted[kThreads];  // factor and sum of weights of some splits
+  for (std::int64_t first = 0; first < p.layers.v_dim; first += kThreads) {
+    const std::int64_t d = first + threadIdx.x;
+    const float* const own = values + smaller(d, p.layers.v_dim - 1);
+    float value = 0;
+    float sum = 0;
+    for (int tile = 0; tile < count; tile += kThreads) {
+      __syncthreads();
+      if (const int i = tile + static_cast<int>(threadIdx.x); i < count) {
+        const float2 partial = partials[split_of(i)];
+        weighted[threadIdx.x] = {weight_of(partial.x, largest), partial.y};
+      }
+      __syncthreads();
+      const int end = min(count - tile, kThreads);
+#pragma unroll 16
+      for (int i = 0; i < end; ++i) {
+        const float2 with = weighted[i];
+        value = fmaf(own[split_of(tile + i) * p.layers.v_dim], with.x, value);
+        sum = fmaf(with.y, with.x, sum);
+      }
+    }
+    const Ending ending(p, head, largest, sum);
+    if (d < p.layers.v_dim) {
+      store_output(p, query * p.output_stride + head * p.layers.v_dim + d,
+                   ending.nothing ? 0 : __fmul_rn(value, ending.factor));
+    }
+    if (d == 0 && p.log_sum_exp != nullptr) {
+      p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
+    }
   }
 }
 
@@ -168,6 +197,15 @@ void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch) 
   std::int64_t at_once = std::max<std::int64_t>(
       1, kMostBlocks / std::max(p.query_heads, p.layers.kv_heads * work.splits));
   const bool merges = work.splits > 1;
+  if (work.tile == 1) {
+    // A few blocks for every place there is, so that the last ones leave none idle for long.
+    constexpr std::int64_t kBlocksPerProcessor = 12;
+    constexpr std::int64_t kMostSplits = 4;
+    const std::int64_t places =
+        kBlocksPerProcessor * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+    const std::int64_t pieces = checked_mul(p.queries, p.layers.kv_heads * work.splits);
+    work.splits_per_block = std::clamp<std::int64_t>(pieces / places, 1, kMostSplits);
+  }
   const bool hopper = cuda::is_hopper(context);
   // At least one query token: where there is no room for it, workspace() says what to reserve.
   if (merges) {
@@ -183,7 +221,9 @@ void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch) 
     work.first_query = first;
     work.queries = std::min(at_once, p.queries - first);
     const std::int64_t tiles = ceil_div(work.queries, work.tile);
-    launch(context, work, static_cast<unsigned>(tiles * p.layers.kv_heads * work.splits));
+    launch(context, work,
+           static_cast<unsigned>(tiles * p.layers.kv_heads *
+                                 ceil_div(work.splits, work.splits_per_block)));
     if (!merges) continue;
     cuda::launch(context, "cached_attention merge_kernel", merge_kernel,
                  {.blocks = static_cast<unsigned>(work.queries * p.query_heads),

@@ -45,6 +45,7 @@ struct SplitWork {
   std::int64_t queries = 0;
   std::int64_t tile = 1;    // query tokens of a block
   std::int64_t splits = 1;  // that the page table has room for
+  std::int64_t splits_per_block = 1;
   // Of each query token, head and split; null: there is one split, whose result is the output.
   float* partial_values = nullptr;  // [queries, query_heads, splits, v_dim]
   float2* partials = nullptr;       // [queries, query_heads, splits]: largest score, sum of weights
@@ -93,10 +94,13 @@ __device__ inline SplitRange splits_of(const Sight& sight, std::int64_t splits) 
   return {sinks, begin, larger(begin, up(larger(sight.end, end_of(sight))))};
 }
 
-// What of a split a query sees, apart from a tree.
+// What of a split a query sees, apart from a tree: [0, sinks) and [begin, end) of its tokens.
 struct SeenOfSplit {
-  std::int64_t sinks, begin, end;
+  int sinks, begin, end;
   bool tree;  // a tree reaches into the split
+
+  // A beginning of the split and nothing else.
+  __device__ bool is_beginning() const { return !tree && begin <= sinks; }
 
   // Whether two queries certainly see the same.
   __device__ bool same(const SeenOfSplit& other) const {
@@ -106,7 +110,7 @@ struct SeenOfSplit {
 
 __device__ inline SeenOfSplit seen_of(const Sight& sight, std::int64_t first) {
   const auto within = [&](std::int64_t position) {
-    return smaller(larger(position - first, 0), kSplit);
+    return static_cast<int>(smaller(larger(position - first, 0), kSplit));
   };
   const bool tree =
       sight.tree != nullptr && sight.tree_start < first + kSplit && end_of(sight) > first;
@@ -130,9 +134,7 @@ struct Ending {
   }
 };
 
-__device__ inline void store_output(const CachedAttention& p, std::int64_t query, std::int64_t head,
-                                    std::int64_t d, float value) {
-  const std::int64_t at = query * p.output_stride + head * p.layers.v_dim + d;
+__device__ inline void store_output(const CachedAttention& p, std::int64_t at, float value) {
   if (p.output_dtype == DType::f32) {
     static_cast<float*>(p.output)[at] = value;
   } else if (p.output_dtype == DType::bf16) {

@@ -199,7 +199,9 @@ __device__ void scores_of(Block& block, int count) {
     for (int k = 0; k < kOwn; ++k) {
       const int value = team.chunk * kOwn + k;
       const int i = team.token(base, value / kVectors);
-      if (i < count) block.put_score(i, value % kVectors, sums[k]);
+      if (i < count) {
+        block.shared.weights[i][value % kVectors] = block.score_of(sums[k]);
+      }
     }
   }
 }
@@ -287,7 +289,7 @@ __device__ void visit_stored(const cache::Format& format, Use use) {
 }
 
 template <int kDim>
-struct RegistersRead {
+struct RegistersRead : TwoPasses<RegistersRead<kDim>> {
   template <class Block>
   __device__ static void scores(Block& block, int count) {
     visit_stored(block.work.keys.format,

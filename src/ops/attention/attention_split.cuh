@@ -10,11 +10,23 @@ namespace touchstone::attention {
 struct alignas(16) Place {
   std::int64_t page;  // bytes to its beginning
   std::uint32_t slot;
+
+  __device__ static Place of(std::int32_t number, std::uint32_t slot, std::int64_t page_bytes) {
+    return {number * page_bytes, slot};
+  }
+};
+
+// What a block finds out about its query token.
+struct Known {
+  std::int64_t row;
+  Sight sight;
+  SplitRange range;
 };
 
 template <int kVectors, int kMostDim>
 struct alignas(16) SplitShared {
   static constexpr int kMostVectors = kVectors;
+  using Place = attention::Place;
 
   float query[kVectors][kMostDim];
   float weights[kSplit][kVectors];  // scores first
@@ -23,108 +35,282 @@ struct alignas(16) SplitShared {
   float largest[kVectors];
   float sums[kVectors];
   float factors[kVectors];
+  std::int64_t targets[kVectors];  // where the values of a vector go
+  Known known;
 };
 
-// `Read` has two functions, for the keys and for the values:
-//   scores(block, count)     of the first `count` tokens of the list: block.put_score for each
-//   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
-template <class Shared, class Read>
+// `Pass` attends for some query vectors over the first `count` tokens of the list:
+//   prepare(block)           when shared.query has been loaded
+//   attend(block, count)     block.end_vector and block.put_value for each vector
+// and may have a way around shared.query:
+//   Fetched, fetches(p)      what a thread holds of the vectors, and whether it can
+//   fetch(block)             asks for it
+//   put(block, fetched)      what prepare would have done
+template <class Shared, class Pass>
 class SplitBlock {
  public:
+  using SharedMemory = Shared;
   static constexpr int kVectors = Shared::kMostVectors;
+  // Rows that share pages go together, up to as many as make so many vectors: one pass.
+  static constexpr std::uint32_t kMostShared = kVectors;
+  static_assert(kMostShared < 32);
 
   __device__ SplitBlock(const SplitWork& work, Shared& memory)
       : work(work), p(work.p), shared(memory) {
-    const std::int64_t block = blockIdx.x;
-    const std::int64_t kv_heads = p.layers.kv_heads;
-    kv_head = block % kv_heads;
-    split_ = block / kv_heads % work.splits;
-    first_ = split_ * kSplit;
-    query_ = work.first_query + block / kv_heads / work.splits * work.tile;
-    last_ = smaller(query_ + work.tile, work.first_query + work.queries);
+    // There are less than 2^31 blocks, and dividing 64 bits takes long.
+    const auto kv_heads = static_cast<std::uint32_t>(p.layers.kv_heads);
+    const auto per_block = static_cast<std::uint32_t>(work.splits_per_block);
+    const auto parts = (static_cast<std::uint32_t>(work.splits) + per_block - 1) / per_block;
+    kv_head = blockIdx.x % kv_heads;
+    split_ = static_cast<int>(blockIdx.x / kv_heads % parts * per_block);
+    query_ = work.first_query + blockIdx.x / kv_heads / parts * work.tile;
   }
 
   __device__ void run() {
-    while (query_ < last_) {
-      const std::int64_t row = row_of(p, query_);
-      const Sight sight = sight_of(p, row, query_);
-      std::int64_t run = 1;
-      // Without partial results this is the only split, and an output is due in any case.
-      if (work.partials == nullptr || splits_of(sight, work.splits).has(split_)) {
-        const SeenOfSplit seen = seen_of(sight, first_);
-        const std::int64_t end = smaller(last_, p.query_starts[row + 1]);
-        while (query_ + run < end && seen.same(seen_of(sight_of(p, row, query_ + run), first_))) {
-          ++run;
-        }
-        list_tokens(row, sight);
-        for (first_vector_ = 0; first_vector_ < run * p.heads_per_kv; first_vector_ += kVectors) {
-          vectors_ = static_cast<int>(smaller(kVectors, run * p.heads_per_kv - first_vector_));
-          pass();
-        }
-      }
-      query_ += run;
+    const std::int64_t end = smaller(query_ + work.tile, work.first_query + work.queries);
+    if (work.tile == 1) {
+      if (query_ < end) run_splits();
+    } else {
+      while (query_ < end) query_ += attend_queries(end);
     }
   }
 
   // The bytes of a vector or of its scales; `offset` is that of head 0 in slot 0.
-  __device__ const std::byte* address(Place place, std::int64_t offset, std::int64_t bytes) const {
+  __device__ const std::byte* address(attention::Place place, std::int64_t offset,
+                                      std::int64_t bytes) const {
     return p.pages.memory + place.page + offset +
            (kv_head * p.pages.page_tokens + place.slot) * bytes;
   }
 
-  __device__ void put_score(int token, int vector, float dot) {
-    float score = __fmul_rn(dot, p.scale);
-    if (p.soft_cap > 0) score = __fmul_rn(p.soft_cap, tanhf(score / p.soft_cap));
-    shared.weights[token][vector] = score;
+  __device__ float score_of(float dot) const {
+    const float score = __fmul_rn(dot, p.scale);
+    return p.soft_cap > 0 ? __fmul_rn(p.soft_cap, tanhf(score / p.soft_cap)) : score;
   }
 
-  __device__ void put_value(int vector, std::int64_t d, float value) {
-    if (vector >= vectors_) return;
+  // The largest score of a vector and the sum of its weights: by one thread, before its values.
+  __device__ void end_vector(int vector, float largest, float sum) {
     const std::int64_t query = query_of(vector);
     const std::int64_t head = head_of(vector);
     if (work.partials != nullptr) {
-      work.partial_values[partial_of(query, head) * p.layers.v_dim + d] = value;
+      work.partials[partial_of(query, head) + split_] = {largest, sum};
+      return;
+    }
+    const Ending ending(p, head, largest, sum);
+    shared.factors[vector] = ending.nothing ? -1.0F : ending.factor;
+    if (p.log_sum_exp != nullptr) p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
+  }
+
+  __device__ void put_value(int vector, std::int64_t d, float value) {
+    if (vector >= vectors) return;
+    const std::int64_t at = shared.targets[vector] + d;
+    if (work.partials != nullptr) {
+      work.partial_values[at + split_ * p.layers.v_dim] = value;
     } else {
       const float factor = shared.factors[vector];
-      store_output(p, query, head, d, factor < 0 ? 0 : __fmul_rn(value, factor));
+      store_output(p, at, factor < 0 ? 0 : __fmul_rn(value, factor));
     }
+  }
+
+  // Where a vector of this pass begins in the query.
+  __device__ std::int64_t query_at(int vector) const {
+    return query_of(vector) * p.query_stride + head_of(vector) * p.layers.k_dim;
   }
 
   const SplitWork& work;
   const CachedAttention& p;
   Shared& shared;
   std::int64_t kv_head;
+  int vectors = 0;  // of this pass
 
  private:
+  __device__ std::uint32_t heads() const { return static_cast<std::uint32_t>(p.heads_per_kv); }
   __device__ std::int64_t query_of(int vector) const {
-    return query_ + (first_vector_ + vector) / p.heads_per_kv;
+    return query_ + (first_vector_ + static_cast<std::uint32_t>(vector)) / heads();
   }
   __device__ std::int64_t head_of(int vector) const {
-    return kv_head * p.heads_per_kv + (first_vector_ + vector) % p.heads_per_kv;
+    return kv_head * heads() + (first_vector_ + static_cast<std::uint32_t>(vector)) % heads();
   }
+  // Of split 0.
   __device__ std::int64_t partial_of(std::int64_t query, std::int64_t head) const {
-    return ((query - work.first_query) * p.query_heads + head) * work.splits + split_;
+    return ((query - work.first_query) * p.query_heads + head) * work.splits;
+  }
+
+  // Position of the split.
+  __device__ std::int64_t first() const { return std::int64_t{split_} * kSplit; }
+
+  // Without partial results there is one split, and an output is due in any case.
+  __device__ bool is_due(const SplitRange& range) const {
+    return work.partials == nullptr || range.has(split_);
+  }
+
+  // For query_ and those of its row that see the same of the split; returns how many that are.
+  __device__ std::int64_t attend_queries(std::int64_t end) {
+    const std::int64_t row = row_of(p, query_);
+    const Sight sight = sight_of(p, row, query_);
+    if (!is_due(splits_of(sight, work.splits))) return 1;
+    const SeenOfSplit seen = seen_of(sight, first());
+    std::uint32_t alike = 1;
+    end = smaller(end, p.query_starts[row + 1]);
+    while (query_ + alike < end && seen.same(seen_of(sight_of(p, row, query_ + alike), first()))) {
+      ++alike;
+    }
+    list_tokens({row, sight}, seen, ask_page(row, seen));
+    loaded_ = 0;
+    attend(alike);
+    return alike;
+  }
+
+  // For one query token, or those of several rows that share their pages, one split after another.
+  __device__ void run_splits() {
+    Known known;
+    known.row = row_of(p, query_);
+    known.sight = sight_of(p, known.row, query_);
+    known.range = splits_of(known.sight, work.splits);
+    // Kept in shared memory, since registers are wanted for the tokens.
+    if (threadIdx.x == 0) shared.known = known;
+    typename Pass::Fetched fetched;
+    bool fetching = heads() <= kVectors && Pass::fetches(p);
+    if (fetching) {
+      vectors = static_cast<int>(heads());
+      fetched = Pass::fetch(*this);
+    }
+    const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
+    while (true) {
+      if (is_due(known.range)) {
+        const SeenOfSplit seen = seen_of(known.sight, first());
+        const PageOfFour page = ask_page(known.row, seen);
+        const std::uint32_t alike = rows_alike(known.row, seen);
+        if (fetching) {
+          Pass::put(*this, fetched);
+          put_targets();
+          loaded_ = heads();
+          fetching = false;
+        }
+        if (alike > 0) {
+          list_tokens(known, seen, page);
+          attend(alike);
+        }
+      }
+      if (++split_ >= end) return;
+      __syncthreads();
+      known = shared.known;
+    }
+  }
+
+  // For the heads of `alike` query tokens.
+  __device__ void attend(std::uint32_t alike) {
+    const std::uint32_t all = alike * heads();
+    for (first_vector_ = 0; first_vector_ < all; first_vector_ += kVectors) {
+      vectors = min(kVectors, static_cast<int>(all - first_vector_));
+      pass(all);
+    }
+  }
+
+  // Rows of one query, from `row` on, that have the pages of the split in common and see the same
+  // of it; none where the block of a row before attends for this one too. Groups begin at multiples
+  // of their size, so that a block looks at few of its neighbours.
+  __device__ std::uint32_t rows_alike(std::int64_t row, const SeenOfSplit& seen) const {
+    const std::uint32_t most = heads() < kMostShared ? kMostShared / heads() : 1;
+    const std::uint32_t at = static_cast<std::uint32_t>(query_ - work.first_query) % most;
+    // Lane i looks at row + i, the last lane at the row before.
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const unsigned alike =
+        __ballot_sync(kAllLanes, static_cast<int>(is_alike(row, lane == 31 ? -1 : lane, seen)));
+    if (at > 0 && alike >> 31 != 0) return 0;
+    return min(static_cast<std::uint32_t>(__ffs(static_cast<int>(~alike | 1U << 31)) - 1),
+               most - at);
+  }
+
+  __device__ bool is_alike(std::int64_t row, int offset, const SeenOfSplit& seen) const {
+    if (offset == 0) return true;
+    const std::int64_t other = row + offset;
+    const std::int64_t query = query_ + offset;
+    if (query < work.first_query || query >= work.first_query + work.queries) return false;
+    if (other < 0 || other >= p.rows) return false;
+    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
+    const std::int64_t first_page = first() / page_tokens;
+    const std::int64_t end =
+        smaller((first() + kSplit + page_tokens - 1) / page_tokens, p.pages.table_stride);
+    const std::int32_t* const pages = work.table + row * p.pages.table_stride;
+    const std::int32_t* const others = work.table + other * p.pages.table_stride;
+    if (first_page >= end || pages[first_page] != others[first_page]) return false;
+    if (p.query_starts[other] != query || p.query_starts[other + 1] != query + 1) return false;
+    if (!seen.same(seen_of(sight_of(p, other, query), first()))) return false;
+    bool same = true;
+#pragma unroll 8
+    for (std::int64_t page = first_page + 1; page < end; ++page) {
+      same = same && pages[page] == others[page];
+    }
+    return same;
+  }
+
+  // The page of four tokens, where nothing is seen but a beginning of the split and pages hold
+  // whole fours: threads[i] has tokens 4 * i to 4 * i + 3.
+  struct PageOfFour {
+    bool fits;
+    std::int32_t number;
+    std::uint32_t slot;
+  };
+
+  __device__ PageOfFour ask_page(std::int64_t row, const SeenOfSplit& visible) const {
+    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
+    PageOfFour result{visible.is_beginning() && page_tokens % 4 == 0, -1, 0};
+    const std::int64_t position = first() + 4 * threadIdx.x;
+    if (!result.fits || position >= p.pages.table_stride * p.pages.page_tokens) return result;
+    const std::int64_t first_page = first() / page_tokens;
+    const auto slot = static_cast<std::uint32_t>(position - first_page * page_tokens);
+    const std::uint32_t page = slot / page_tokens;
+    result.slot = slot - page * page_tokens;
+    result.number = work.table[row * p.pages.table_stride + first_page + page];
+    return result;
   }
 
   // The tokens that the query sees, in order.
-  __device__ void list_tokens(std::int64_t row, const Sight& sight) {
-    __syncthreads();  // the list before has been read
+  __device__ void list_tokens(const Known& known, const SeenOfSplit& visible,
+                              const PageOfFour& page) {
+    static_assert(kSplit == 4 * kThreads);
+    const int first_token = static_cast<int>(4 * threadIdx.x);
+    const bool there = page.fits && (page.number >= 0 || first_token >= visible.end);
+    if (__syncthreads_and(static_cast<int>(there)) != 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) put_place(first_token + i, page.number, page.slot + i);
+      tokens_ = visible.end;
+    } else {
+      list_some(known, visible);
+    }
+  }
+
+  // In general: those that are seen and have a page.
+  __device__ void list_some(const Known& known, const SeenOfSplit& visible) {
     const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
-    const std::int64_t first_page = first_ / page_tokens;
-    const auto first_slot = static_cast<std::uint32_t>(first_ - first_page * page_tokens);
-    const std::int32_t* const pages = work.table + row * p.pages.table_stride + first_page;
-    const std::int64_t room = p.pages.table_stride * p.pages.page_tokens;
+    const std::int64_t first_page = first() / page_tokens;
+    const auto first_slot = static_cast<std::uint32_t>(first() - first_page * page_tokens);
+    const std::int32_t* const pages = work.table + known.row * p.pages.table_stride + first_page;
+    const int room =
+        static_cast<int>(smaller(p.pages.table_stride * p.pages.page_tokens - first(), kSplit));
     std::int32_t numbers[kSplit / kThreads];
     std::uint32_t slots[kSplit / kThreads];
-    unsigned seen[kSplit / kThreads];
 #pragma unroll
     for (int i = 0; i < kSplit / kThreads; ++i) {
-      const std::uint32_t token = i * kThreads + threadIdx.x;
+      const int token = i * kThreads + static_cast<int>(threadIdx.x);
       const std::uint32_t page = (first_slot + token) / page_tokens;
       slots[i] = first_slot + token - page * page_tokens;
       numbers[i] = -1;
-      if (first_ + token < room && sees(sight, first_ + token)) numbers[i] = pages[page];
+      bool seen = token < visible.end && (token < visible.sinks || token >= visible.begin);
+      if (visible.tree && token >= visible.end) seen = sees(known.sight, first() + token);
+      if (seen && token < room) numbers[i] = pages[page];
     }
+    pick_tokens(numbers, slots);
+  }
+
+  __device__ void put_place(int at, std::int32_t number, std::uint32_t slot) {
+    shared.places[at] = Shared::Place::of(number, slot, p.pages.geometry.page_bytes);
+  }
+
+  // Those that have a page.
+  __device__ void pick_tokens(const std::int32_t (&numbers)[kSplit / kThreads],
+                              const std::uint32_t (&slots)[kSplit / kThreads]) {
+    unsigned seen[kSplit / kThreads];
 #pragma unroll
     for (int i = 0; i < kSplit / kThreads; ++i) {
       seen[i] = __ballot_sync(kAllLanes, static_cast<int>(numbers[i] >= 0));
@@ -136,8 +322,7 @@ class SplitBlock {
       for (int warp = 0; warp < kWarps; ++warp, ++group) {
         if (warp == static_cast<int>(threadIdx.x / 32) && numbers[i] >= 0) {
           const unsigned below = (1U << (threadIdx.x % 32)) - 1;
-          shared.places[before + __popc(seen[i] & below)] = {
-              numbers[i] * p.pages.geometry.page_bytes, slots[i]};
+          put_place(before + __popc(seen[i] & below), numbers[i], slots[i]);
         }
         before += shared.counts[group];
       }
@@ -145,30 +330,58 @@ class SplitBlock {
     tokens_ = before;
   }
 
-  __device__ void pass() {
-    load_queries();
-    Read::scores(*this, tokens_);
-    __syncthreads();
-    for (int vector = static_cast<int>(threadIdx.x / 32); vector < vectors_; vector += kWarps) {
-      weigh(vector);
+  __device__ void pass(std::uint32_t all) {
+    // A block that goes through several splits has its query already, unless there is too much.
+    if (loaded_ != all || all > kVectors) {
+      loaded_ = all;
+      load_queries();
+      Pass::prepare(*this);
     }
     __syncthreads();
-    Read::accumulate(*this, tokens_);
+    Pass::attend(*this, tokens_);
     __syncthreads();
   }
 
   __device__ void load_queries() {
     const std::int64_t dim = p.layers.k_dim;
+    std::int64_t at[kVectors];
+#pragma unroll
     for (int vector = 0; vector < kVectors; ++vector) {
-      const std::int64_t at =
-          vector < vectors_ ? query_of(vector) * p.query_stride + head_of(vector) * dim : 0;
-      for (std::int64_t d = threadIdx.x; d < dim; d += kThreads) {
-        shared.query[vector][d] =
-            vector < vectors_ ? cuda::load_any(p.query, p.query_dtype, at + d) : 0;
-      }
+      at[vector] = vector < vectors ? query_at(vector) : 0;
     }
+    // All loads before the first store: the type is asked for outside.
+    const auto load = [&]<class T>(const T* query) {
+      for (std::int64_t d = threadIdx.x; d < dim; d += kThreads) {
+        float x[kVectors];
+#pragma unroll
+        for (int vector = 0; vector < kVectors; ++vector) {
+          x[vector] = vector < vectors ? cuda::widen(query[at[vector] + d]) : 0.0F;
+        }
+#pragma unroll
+        for (int vector = 0; vector < kVectors; ++vector) shared.query[vector][d] = x[vector];
+      }
+    };
+    if (p.query_dtype == DType::f32) {
+      load(static_cast<const float*>(p.query));
+    } else if (p.query_dtype == DType::bf16) {
+      load(static_cast<const Bf16*>(p.query));
+    } else {
+      load(static_cast<const F16*>(p.query));
+    }
+    put_targets();
     __syncthreads();
     if (p.layers.rotate_keys) rotate_queries();
+  }
+
+  // Where the values of the vectors go.
+  __device__ void put_targets() {
+    if (static_cast<int>(threadIdx.x) >= vectors) return;
+    const int vector = static_cast<int>(threadIdx.x);
+    const std::int64_t query = query_of(vector);
+    const std::int64_t head = head_of(vector);
+    shared.targets[vector] = work.partials != nullptr
+                                 ? partial_of(query, head) * p.layers.v_dim
+                                 : query * p.output_stride + head * p.layers.v_dim;
   }
 
   // cache::rotate() of every vector.
@@ -177,7 +390,7 @@ class SplitBlock {
     const std::int64_t block = cache::rotation_block(dim);
     if (block == 1) return;
     for (std::int64_t distance = 1; distance < block; distance *= 2) {
-      for (std::int64_t i = threadIdx.x; i < vectors_ * (dim / 2); i += kThreads) {
+      for (std::int64_t i = threadIdx.x; i < vectors * (dim / 2); i += kThreads) {
         const std::int64_t pair = i % (dim / 2);
         const std::int64_t within = pair & (distance - 1);
         float* const x = shared.query[i / (dim / 2)] + 2 * (pair - within) + within;
@@ -189,19 +402,57 @@ class SplitBlock {
       __syncthreads();
     }
     const float factor = cache::rotation_factor(block);
-    for (std::int64_t i = threadIdx.x; i < vectors_ * dim; i += kThreads) {
+    for (std::int64_t i = threadIdx.x; i < vectors * dim; i += kThreads) {
       float& x = shared.query[i / dim][i % dim];
       x = cache::rotation_scaled(x, factor);
     }
     __syncthreads();
   }
 
+  int split_;
+  std::int64_t query_;
+  std::uint32_t first_vector_ = 0;
+  std::uint32_t loaded_ = 0;  // vectors, where all of them are in shared memory
+  int tokens_ = 0;
+};
+
+// All keys, then all values. `Read` has two functions:
+//   scores(block, count)     of the first `count` tokens of the list, to shared.weights
+//   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
+template <class Read>
+struct TwoPasses {
+  struct Fetched {};
+  __device__ static bool fetches(const CachedAttention& /*p*/) { return false; }
+  template <class Block>
+  __device__ static Fetched fetch(const Block& /*block*/) {
+    return {};
+  }
+  template <class Block>
+  __device__ static void put(Block& /*block*/, const Fetched& /*fetched*/) {}
+
+  template <class Block>
+  __device__ static void prepare(Block& /*block*/) {}
+
+  template <class Block>
+  __device__ static void attend(Block& block, int count) {
+    Read::scores(block, count);
+    __syncthreads();
+    for (int vector = static_cast<int>(threadIdx.x / 32); vector < block.vectors;
+         vector += kWarps) {
+      weigh(block, count, vector);
+    }
+    __syncthreads();
+    Read::accumulate(block, count);
+  }
+
+ private:
   // Turns the scores of a vector into weights, zeros behind the end of the list. By one warp.
-  __device__ void weigh(int vector) {
+  template <class Block>
+  __device__ static void weigh(Block& block, int count, int vector) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     float largest = minus_infinity();
-    for (int i = lane; i < tokens_; i += 32) {
-      largest = fmaxf(largest, shared.weights[i][vector]);
+    for (int i = lane; i < count; i += 32) {
+      largest = fmaxf(largest, block.shared.weights[i][vector]);
     }
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
@@ -209,36 +460,16 @@ class SplitBlock {
     }
     float sum = 0;
     for (int i = lane; i < kSplit; i += 32) {
-      const float weight = i < tokens_ ? weight_of(shared.weights[i][vector], largest) : 0;
-      shared.weights[i][vector] = weight;
+      const float weight = i < count ? weight_of(block.shared.weights[i][vector], largest) : 0;
+      block.shared.weights[i][vector] = weight;
       sum = __fadd_rn(sum, weight);
     }
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
       sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, offset));
     }
-    if (lane == 0) end_vector(vector, largest, sum);
+    if (lane == 0) block.end_vector(vector, largest, sum);
   }
-
-  __device__ void end_vector(int vector, float largest, float sum) {
-    const std::int64_t query = query_of(vector);
-    const std::int64_t head = head_of(vector);
-    if (work.partials != nullptr) {
-      work.partials[partial_of(query, head)] = {largest, sum};
-      return;
-    }
-    const Ending ending(p, head, largest, sum);
-    shared.factors[vector] = ending.nothing ? -1.0F : ending.factor;
-    if (p.log_sum_exp != nullptr) p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
-  }
-
-  std::int64_t split_;
-  std::int64_t first_;  // position of the split
-  std::int64_t query_;
-  std::int64_t last_;  // one past it
-  std::int64_t first_vector_ = 0;
-  int vectors_ = 0;
-  int tokens_ = 0;
 };
 
 }  // namespace touchstone::attention

@@ -22,6 +22,8 @@ constexpr Implementation<CachedAttention> kImplementations[] = {
     {"simd", DeviceKind::cpu, attention::cached_attention_simd_refuses,
      attention::cached_attention_simd},
     {"plain", DeviceKind::cpu, nullptr, attention::cached_attention_plain},
+    {"tensor", DeviceKind::cuda, attention::cached_attention_tensor_refuses,
+     attention::cached_attention_tensor},
     {"registers", DeviceKind::cuda, attention::cached_attention_registers_refuses,
      attention::cached_attention_registers},
     {"portable", DeviceKind::cuda, attention::cached_attention_portable_refuses,

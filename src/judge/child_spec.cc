@@ -1,0 +1,104 @@
+#include "judge/child_spec.h"
+
+#include <nlohmann/json.hpp>
+
+#include "judge/binding.h"
+#include "judge/python.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* kind_name(ArgumentKind kind) {
+  static constexpr const char* kNames[] = {"i64", "f32", "input", "output", "state", "handle"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+// The contract as the Python child reads it.
+std::string functions_json(const TaskCard& card, const Contender& contender) {
+  nlohmann::json list = nlohmann::json::array();
+  static constexpr const char* kReturns[] = {"status", "size", "handle", "nothing"};
+  for (const Function& function : card.functions) {
+    nlohmann::json arguments = nlohmann::json::array();
+    for (const Argument& argument : function.arguments) {
+      arguments.push_back({{"name", argument.name}, {"kind", kind_name(argument.kind)}});
+    }
+    const auto bound = contender.binding.functions.find(function.name);
+    list.push_back(
+        {{"name", function.name},
+         {"python", bound == contender.binding.functions.end() ? function.name : bound->second},
+         {"returns", kReturns[static_cast<std::size_t>(function.returns)]},
+         {"optional", is_optional(card, function, contender.language)},
+         {"arguments", arguments}});
+  }
+  return list.dump();
+}
+
+void add_device(JailSpec& spec) {
+  spec.forks = "refuse";  // the driver tries to start a helper, and does without
+  bool found = false;
+  for (const auto& entry : fs::directory_iterator("/dev")) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("nvidia") && name != "dxg") continue;
+    spec.binds.push_back({entry.path().string(), entry.path().string(), "dev"});
+    found = true;
+  }
+  if (!found) throw Unsupported("judge: no GPU here; CUDA contenders stay untested");
+  for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
+    std::error_code error;
+    const fs::path real = fs::canonical(path, error);
+    if (!error) spec.binds.push_back({real.string(), real.string(), "ro"});
+  }
+}
+
+}  // namespace
+
+JailSpec child_spec(const Contender& contender, const BuildResult& build, const Task& task,
+                    const Sandbox& sandbox, bool sanitized) {
+  JailSpec spec;
+  add_system_libraries(spec);
+  spec.limits = {{"file_bytes", int64_t{64} << 20}, {"files", 256}};
+  spec.environment = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", "HOME=/tmp", "TMPDIR=/tmp"};
+  spec.folder = sandbox.enabled && sandbox.files ? "/tmp" : fs::temp_directory_path().string();
+  if (contender.language == Language::numpy) {
+    const std::optional<Python>& python = find_python();
+    if (!python) throw Unsupported("judge: no Python with NumPy here (Debian: python3-numpy)");
+    add_python(spec, *python);
+    const fs::path work = build.library.parent_path().parent_path();
+    const std::string place = add_path(spec, sandbox, work, "/judge", false);
+    const std::string link =
+        add_path(spec, sandbox, child_library(), "/child/touchstone-child.so", false);
+    spec.arguments = {python->program,           "-I", "-B",
+                      place + "/numpy_child.py", link, functions_json(task.card(), contender)};
+    for (const fs::path& file : contender.binding.sources) {
+      spec.arguments.push_back(place + "/source/" + file.string());
+    }
+    if (!contender.binding.adapter.empty()) {
+      spec.arguments.push_back(place + "/source/" + contender.binding.adapter.string());
+    }
+    return spec;
+  }
+  const std::string place = add_path(spec, sandbox, build.library.parent_path(), "/judge", false);
+  const std::string program =
+      add_path(spec, sandbox, child_program(), "/child/touchstone-child", false);
+  spec.arguments = {program, "serve", place + "/glue.so",
+                    place + "/" + build.library.filename().string()};
+  for (const std::string& symbol :
+       resolve_symbols(task.card(), contender, exported_functions(build.library))) {
+    spec.arguments.push_back(symbol);
+  }
+  if (sanitized) {
+    spec.environment.emplace_back("LD_PRELOAD=libasan.so.8 libstdc++.so.6");
+    // Leaks are looked for with ptrace, which is forbidden in there.
+    spec.environment.emplace_back(
+        "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:exitcode=86:"
+        "detect_stack_use_after_return=1");
+    spec.environment.emplace_back("UBSAN_OPTIONS=print_stacktrace=0:exitcode=86");
+  }
+  if (contender.language == Language::cuda) add_device(spec);
+  return spec;
+}
+
+}  // namespace touchstone::judge

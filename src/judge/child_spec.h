@@ -1,0 +1,14 @@
+// What a contender's process is started with: its walls, its program, its arguments.
+#pragma once
+
+#include "judge/contender.h"
+#include "judge/sandbox.h"
+
+namespace touchstone::judge {
+
+// InvalidArgument when the library lacks a bound function; Unsupported where there is no Python
+// with NumPy, or no GPU.
+JailSpec child_spec(const Contender& contender, const BuildResult& build, const Task& task,
+                    const Sandbox& sandbox, bool sanitized);
+
+}  // namespace touchstone::judge
