@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "judge/compare.h"
@@ -103,7 +104,11 @@ struct QueryKey {
   int64_t layer = 0;
   int64_t sequence = 0;  // as it was before renumbering
   int64_t position = 0;
-  auto operator<=>(const QueryKey&) const = default;
+
+  friend bool operator<(const QueryKey& a, const QueryKey& b) {
+    return std::tie(a.state, a.layer, a.sequence, a.position) <
+           std::tie(b.state, b.layer, b.sequence, b.position);
+  }
 };
 struct QueryPlace {
   size_t call = 0;

@@ -334,6 +334,7 @@ CaseCheck check_indices(std::vector<float> logits, std::vector<int32_t> indices)
   c.calls[0].inputs[0] = f32_input("logits", {1, 4}, logits);
   const softmax_topk::Row row = softmax_topk::analyse_row(logits, 2, {});
   std::vector<float> p;
+  p.reserve(indices.size());
   for (const int32_t i : indices) {
     p.push_back(i < 0 || i > 3
                     ? 0.25F
