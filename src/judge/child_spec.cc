@@ -1,6 +1,11 @@
 #include "judge/child_spec.h"
 
+#include <dlfcn.h>
+#include <link.h>
+
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "judge/binding.h"
 #include "judge/python.h"
@@ -36,6 +41,29 @@ std::string functions_json(const TaskCard& card, const Contender& contender) {
   return list.dump();
 }
 
+// The driver's library is wherever the machine's loader finds it.
+void add_driver(JailSpec& spec) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) return;
+  link_map* map = nullptr;
+  std::set<std::string> folders;
+  if (dlinfo(driver, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) {
+    const fs::path file = map->l_name;
+    std::error_code error;
+    const fs::path real = fs::canonical(file, error);
+    folders.insert(file.parent_path().string());
+    if (!error) folders.insert(real.parent_path().string());
+  }
+  dlclose(driver);
+  std::string search = "LD_LIBRARY_PATH=";
+  for (const std::string& folder : folders) {
+    spec.binds.push_back({folder, folder, "ro"});
+    if (!search.ends_with('=')) search += ':';
+    search += folder;
+  }
+  if (!folders.empty()) spec.environment.push_back(search);
+}
+
 void add_device(JailSpec& spec) {
   spec.forks = "refuse";  // the driver tries to start a helper, and does without
   bool found = false;
@@ -46,6 +74,7 @@ void add_device(JailSpec& spec) {
     found = true;
   }
   if (!found) throw Unsupported("judge: no GPU here; CUDA contenders stay untested");
+  add_driver(spec);
   for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
     std::error_code error;
     const fs::path real = fs::canonical(path, error);

@@ -580,10 +580,13 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   }
   if (!timed_call(function, call, layout, poison, reply)) return reply;
   read_outcome(function, reply);
-  if ((device_ || (python_ && with_state)) && reply.ending == Ending::ok) {
+  // Of a refused call on a device the inputs are wanted back, to see that they are as they were.
+  const bool answered = reply.ending == Ending::ok;
+  if ((device_ && (answered || reply.ending == Ending::refused)) ||
+      (python_ && with_state && answered)) {
     Reply fetched;
     if (!command(protocol::kFetch, limits_.call_seconds, &function, fetched)) return fetched;
-    if (device_) capture(call, layout, reply);
+    if (device_ && answered) capture(call, layout, reply);
     if (python_ && makes_state) reply.state_bytes = std::max<int64_t>(0, control_->state_bytes);
   }
   if (reply.ending == Ending::ok || reply.ending == Ending::refused) {
