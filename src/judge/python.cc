@@ -58,7 +58,11 @@ const std::optional<Python>& find_python() {
 }
 
 void add_python(JailSpec& spec, const Python& python) {
-  spec.binds.push_back({python.program, python.program, "ro"});
+  // The program of a virtual environment is a link, which comes with its prefix.
+  std::error_code error;
+  const std::string real = std::filesystem::canonical(python.program, error).string();
+  const std::string& program = error ? python.program : real;
+  spec.binds.push_back({program, program, "ro"});
   // NumPy's linear algebra comes through here on Debian.
   if (std::filesystem::exists("/etc/alternatives")) {
     spec.binds.push_back({"/etc/alternatives", "/etc/alternatives", "ro"});
