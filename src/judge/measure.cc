@@ -38,6 +38,8 @@ struct Entrant {
   std::unique_ptr<Stage> stage;
   std::string wrong;  // what was wrong with a timed answer; it is out then
   CaseSpec wrong_case;
+  const Examination* from = nullptr;
+  double warm_seconds = 0.0;  // over all shapes
 };
 
 struct Shape {
@@ -60,15 +62,11 @@ class Measurer {
       own_cpu_ = {cpus_.front()};
       cpus_.erase(cpus_.begin());
     }
-    const Examination* first = nullptr;
     for (Examination& e : examined) {
-      if (e.record.verdict != Verdict::pass) continue;
-      if (first == nullptr) first = &e;
-      enter(e, e.record.contender, &e.record);
+      if (e.record.verdict == Verdict::pass) enter(e, e.record.contender, &e.record);
     }
-    if (first == nullptr) return;
+    if (entrants_.empty()) return;
     for (Examination& e : peers) enter(e, e.record.contender, nullptr);
-    enter(*first, "twin", nullptr);
   }
 
   bool anyone() const { return !entrants_.empty(); }
@@ -79,6 +77,7 @@ class Measurer {
  private:
   void enter(const Examination& e, const std::string& name, Record* record);
   void warm_up(Shape& shape);
+  void add_twin();
   void block(Shape& shape, int number);
   double timed_run(Entrant& entrant, const Case& c, Placement placement,
                    std::vector<std::vector<Reply>>& right);
@@ -86,6 +85,9 @@ class Measurer {
   void look_again(Shape& shape);
   Interval twin_ratio() const;
   std::size_t twin() const { return entrants_.size() - 1; }
+  bool twin_is_right() const {
+    return entrants_[model_].wrong.empty() && entrants_[twin()].wrong.empty();
+  }
   bool usable(const Shape& shape, std::size_t i) const;
   void write_speed(Shape& shape, std::size_t number, std::size_t i) const;
 
@@ -93,6 +95,7 @@ class Measurer {
   const JudgeOptions& options_;
   std::mt19937_64 random_;
   std::vector<Entrant> entrants_;
+  std::size_t model_ = 0;  // whose code the twin runs
   std::vector<Shape> shapes_;
   int blocks_ = 0;
   std::vector<int> cpus_;  // of the contenders
@@ -103,6 +106,7 @@ void Measurer::enter(const Examination& e, const std::string& name, Record* reco
   Entrant entrant;
   entrant.name = name;
   entrant.record = record;
+  entrant.from = &e;
   entrant.gpu = e.contender.language == Language::cuda;
   Limits limits = options_.limits;
   limits.cpus = cpus_;
@@ -155,13 +159,31 @@ void Measurer::warm_up(Shape& shape) {
   for (const double s : seconds) {
     if (s > 0.0) fastest = std::min(fastest, s);
   }
-  for (const double s : seconds) {
-    const double times = s > 0.0 ? s / (kPatience * fastest) : 1.0;
+  for (std::size_t i = 0; i < entrants_.size(); ++i) {
+    const double times = seconds[i] > 0.0 ? seconds[i] / (kPatience * fastest) : 1.0;
     shape.stride.push_back(std::clamp(static_cast<int>(times), 1, kMostStride));
+    entrants_[i].warm_seconds += seconds[i];
   }
-  // The twin is compared with the first, so it sits out with it.
-  shape.stride[twin()] = shape.stride[0];
   shape.seconds.resize(entrants_.size());
+}
+
+// The quickest sits out no block, so its twin says most about the noise of the session.
+void Measurer::add_twin() {
+  for (std::size_t i = 0; i < entrants_.size(); ++i) {
+    if (!entrants_[i].wrong.empty()) continue;
+    if (!entrants_[model_].wrong.empty() ||
+        entrants_[i].warm_seconds < entrants_[model_].warm_seconds) {
+      model_ = i;
+    }
+  }
+  enter(*entrants_[model_].from, "twin", nullptr);
+  for (Shape& shape : shapes_) {
+    shape.stride.push_back(shape.stride[model_]);
+    shape.seconds.emplace_back();
+    shape.spec.seed = random_();
+    std::vector<std::vector<Reply>> right;
+    timed_run(entrants_[twin()], task_.build(shape.spec), Placement::end_flush, right);
+  }
 }
 
 void Measurer::block(Shape& shape, int number) {
@@ -182,7 +204,7 @@ void Measurer::block(Shape& shape, int number) {
 Interval Measurer::twin_ratio() const {
   std::vector<Interval> ratios;
   for (const Shape& shape : shapes_) {
-    ratios.push_back(paired_ratio(shape.seconds[0], shape.seconds[twin()]));
+    ratios.push_back(paired_ratio(shape.seconds[model_], shape.seconds[twin()]));
   }
   return mean_ratio(ratios);
 }
@@ -195,7 +217,7 @@ void Measurer::rounds(double budget, int blocks_before) {
     if (options_.progress) {
       options_.progress(fmt::format("{}: timing, block {}", task_.card().id, blocks_));
     }
-    if (!entrants_[0].wrong.empty()) return;
+    if (!twin_is_right()) return;
     if (blocks_ - blocks_before < kLeastBlocks) continue;
     if (seconds_since(begin) > budget) return;
     const Interval ratio = twin_ratio();
@@ -235,10 +257,11 @@ void Measurer::run() {
     shapes_.push_back(std::move(shape));
   }
   for (Shape& shape : shapes_) warm_up(shape);
+  add_twin();
   const double budget = (options_.small ? 2.0 : 4.0) + 0.8 * static_cast<double>(entrants_.size());
   rounds(budget, 0);
   // A twin that is off may be bad luck: as many blocks again, and then it is not.
-  if (entrants_[0].wrong.empty() && !twin_fault(twin_ratio()).empty()) rounds(budget, blocks_);
+  if (twin_is_right() && !twin_fault(twin_ratio()).empty()) rounds(budget, blocks_);
   for (Shape& shape : shapes_) look_again(shape);
 }
 
@@ -272,7 +295,7 @@ void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i) cons
 void Measurer::write() {
   std::string withheld;
   std::optional<Interval> ratio;
-  if (entrants_[0].wrong.empty()) {
+  if (twin_is_right()) {
     ratio = twin_ratio();
     withheld = twin_fault(*ratio);
   } else {
