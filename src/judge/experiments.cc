@@ -15,6 +15,7 @@ namespace {
 // Below this the exponent would be fitted to the granularity of pages and allocators.
 constexpr int64_t kLeastExtra = 64 << 10;
 constexpr int kLeakCalls = 200;
+constexpr int kLeastLeakCalls = 20;
 constexpr double kLeakCaseBytes = 64 << 10;
 constexpr double kLeakSeconds = 1.5;
 constexpr double kLadderSeconds = 6.0;
@@ -207,7 +208,9 @@ void look_for_leaks(Session& session) {
   const auto begin = Clock::now();
   const auto repeat = [&](int runs) {
     for (int i = 0; i < runs; ++i) {
-      if (seconds_since(begin) > kLeakSeconds || !child->alive()) return i;
+      // On a busy machine the time is soon over; fewer runs than these show nothing.
+      const double most = i < kLeastLeakCalls ? 4 * kLeakSeconds : kLeakSeconds;
+      if (seconds_since(begin) > most || !child->alive()) return i;
       child->run(c, Placement::end_flush, session.random());
     }
     return runs;
@@ -218,7 +221,7 @@ void look_for_leaks(Session& session) {
   const int64_t middle = child->held_bytes();
   const int second = repeat(kLeakCalls / 2);
   const int64_t after = child->held_bytes();
-  if (second < 20 || !child->alive()) return;
+  if (second < kLeastLeakCalls || !child->alive()) return;
   const double slope = static_cast<double>(after - middle) / second;
   session.record.memory.leaked_bytes_per_call = std::max(0.0, slope);
   // Both halves must grow, by a page every few calls: a workspace that grew once is none.
