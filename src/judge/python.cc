@@ -58,11 +58,18 @@ const std::optional<Python>& find_python() {
 }
 
 void add_python(JailSpec& spec, const Python& python) {
-  // The program of a virtual environment is a link, which comes with its prefix.
+  // The program of a virtual environment is a link, which comes with its prefix; what it leads to,
+  // step by step, has to be there too.
+  namespace fs = std::filesystem;
   std::error_code error;
-  const std::string real = std::filesystem::canonical(python.program, error).string();
-  const std::string& program = error ? python.program : real;
-  spec.binds.push_back({program, program, "ro"});
+  const std::string real = fs::canonical(python.program, error).string();
+  fs::path path = python.program;
+  if (error || !fs::is_symlink(path)) spec.binds.push_back({python.program, python.program, "ro"});
+  constexpr int kMostLinks = 40;  // what a kernel follows
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path); ++i) {
+    path = (path.parent_path() / fs::read_symlink(path)).lexically_normal();
+    spec.binds.push_back({real, path.string(), "ro"});
+  }
   // NumPy's linear algebra comes through here on Debian.
   if (std::filesystem::exists("/etc/alternatives")) {
     spec.binds.push_back({"/etc/alternatives", "/etc/alternatives", "ro"});
