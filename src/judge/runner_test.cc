@@ -550,6 +550,8 @@ TEST_F(Runner, WorkBehindTheBellIsCharged) {
   const std::unique_ptr<Child> early = start("scale_early");
   for (int i = 0; i < 3; ++i) {
     const Reply reply = early->call(scale_call(x, 2.0), Placement::start_flush, 17);
+    // Still at work when the arrays of the call before are taken away: caught, too.
+    if (reply.ending == Ending::wrote_outside) break;
     ASSERT_EQ(reply.ending, Ending::ok) << reply.detail;
     // A right answer may not have cost less than the work; a wrong one is found by its content.
     if (floats_of(reply.outputs.at(0)) == twice(x)) {
