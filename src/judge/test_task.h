@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "judge/judge.h"
 #include "judge/runner.h"
 #include "judge/task.h"
 
@@ -72,28 +73,13 @@ inline Call scale_call(const std::vector<float>& x, double factor) {
 }
 
 // An empty folder that goes with the test.
-class Folder {
+class Folder : public WorkFolder {
  public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "touchstone-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
   std::filesystem::path write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
-    return path_ / name;
+    std::filesystem::create_directories((path() / name).parent_path());
+    std::ofstream(path() / name) << text;
+    return path() / name;
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 }  // namespace touchstone::judge::test

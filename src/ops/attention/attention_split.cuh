@@ -32,8 +32,6 @@ struct alignas(16) SplitShared {
   float weights[kSplit][kVectors];  // scores first
   Place places[kSplit];             // of the tokens that are seen
   int counts[kSplit / 32];
-  float largest[kVectors];
-  float sums[kVectors];
   float factors[kVectors];
   std::int64_t targets[kVectors];  // where the values of a vector go
   Known known;
