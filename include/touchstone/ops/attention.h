@@ -30,7 +30,7 @@
 // Sight       Query i of a sequence with Sq queries and Sk keys stands at position
 //             p = i + Sk - Sq, its last query at its last key. It sees key t when
 //               - causal: t <= p,
-//               - with a window: t > p - window, and t < p + window unless causal; or t < sinks.
+//               - with a window: t > p - window or t < sinks, and t < p + window unless causal.
 //             A learned sink, sink_logits[head], is one more logit among the s, with a value of 0.
 // Dtypes      f64 (CPU), f32, bf16, f16, the same for q, k, v, output and their gradients.
 //             log_sum_exp, bias, alibi_slopes, sink_logits and their gradients f32, f64 when q is.
