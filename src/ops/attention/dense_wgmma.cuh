@@ -84,6 +84,14 @@ inline Deal deal_of(const DenseAttention& p, std::int64_t tokens, std::int64_t h
 template <int kRows, int kColumns>
 inline constexpr int kTileBytes = kRows* kColumns * 2;
 
+// A kernel's shared memory, where tiles may begin.
+template <class Shared>
+__device__ Shared& shared_memory() {
+  extern __shared__ std::byte memory[];
+  const std::uint32_t misplaced = cuda::shared_address(memory) % 1024;
+  return *reinterpret_cast<Shared*>(memory + (misplaced == 0 ? 0 : 1024 - misplaced));
+}
+
 // A tensor as the producer reads it.
 struct Source {
   CUtensorMap map;

@@ -313,13 +313,6 @@ __device__ void consume_for_keys(const Work& work, const Block& block, int2 tile
       p.dv.token_stride, static_cast<int>(p.v_dim), rows, 2 + group);
 }
 
-template <class Shared>
-__device__ Shared& shared_memory() {
-  extern __shared__ std::byte memory[];
-  const std::uint32_t misplaced = cuda::shared_address(memory) % 1024;
-  return *reinterpret_cast<Shared*>(memory + (misplaced == 0 ? 0 : 1024 - misplaced));
-}
-
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 1)
     key_gradient_kernel(const __grid_constant__ Work work) {

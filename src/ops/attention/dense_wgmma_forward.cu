@@ -4,6 +4,11 @@
 // output in registers. While the tensor cores multiply the weights of one tile by its values and
 // the queries by the next tile's keys, nothing waits but the softmax of that next tile; of two
 // warpgroups one is at its softmax while the other has the tensor cores.
+//
+// Blocks stay: one per multiprocessor, each takes a tile of queries after the other from a common
+// counter, those with the most to do first. The producer is a tile ahead, so that the first keys
+// and queries of a tile arrive while the output of the one before goes out.
+#include <algorithm>
 #include <string>
 
 #include "ops/attention/dense_wgmma.cuh"
@@ -24,6 +29,8 @@ struct Shape {
   // Output columns of one product.
   static constexpr int kPart = kDim % 128 == 0 ? 128 : 64;
   static constexpr int kParts = kDim / kPart;
+  // Output goes out through memory of its own where there is room, else through that of q.
+  static constexpr bool kOwnOutput = kDim <= 192;
 };
 
 template <int kDim>
@@ -32,19 +39,23 @@ struct Shared {
   alignas(1024) std::byte q[kTileBytes<S::kRows, kDim>];
   alignas(1024) std::byte k[S::kStages][kTileBytes<S::kKeys, kDim>];
   alignas(1024) std::byte v[S::kStages][kTileBytes<S::kKeys, kDim>];
-  alignas(8) std::uint64_t q_full;
+  alignas(1024) std::byte output[S::kOwnOutput ? kTileBytes<S::kRows, kDim> : 1];
+  alignas(8) std::uint64_t q_full, q_empty;
   std::uint64_t k_full[S::kStages], k_empty[S::kStages];
   std::uint64_t v_full[S::kStages], v_empty[S::kStages];
+  std::int64_t tile;  // what q holds; -1: there is no more
 };
 
 struct Work {
   AttentionForward p;
   Source q, k, v;
   Deal deal;
-  float scale = 1;  // of the scores, to base 2; 1 where they are changed one by one
+  std::int64_t tiles = 0;         // of all lanes
+  unsigned* next_tile = nullptr;  // counts those taken, beyond the first of each block
+  float scale = 1;                // of the scores, to base 2; 1 where they are changed one by one
 };
 
-// Where a block works.
+// A tile of queries.
 struct Block {
   Place place;
   SequenceSpan span;
@@ -55,10 +66,10 @@ struct Block {
 };
 
 template <int kDim>
-__device__ Block block_of(const Work& work) {
+__device__ Block block_of(const Work& work, std::int64_t tile) {
   Block block;
   const AttentionForward& p = work.p;
-  block.place = place_of(work.deal, blockIdx.x, p.batch, p.query_starts);
+  block.place = place_of(work.deal, tile, p.batch, p.query_starts);
   block.span = span_of(p, block.place.sequence);
   block.first_row = block.place.tile * Shape<kDim>::kRows;
   block.kv_head = block.place.head / static_cast<int>(p.heads_per_kv);
@@ -70,111 +81,156 @@ __device__ Block block_of(const Work& work) {
   return block;
 }
 
+// The producer's warp.
 template <int kDim>
-__device__ void produce(const Work& work, const Block& block, Shared<kDim>& shared) {
+__device__ void produce(const Work& work, Shared<kDim>& shared) {
   using S = Shape<kDim>;
   const bool packed = work.p.query_starts != nullptr;
-  const auto load = [&](std::byte* to, const Source& source, int i, std::uint64_t* barrier) {
-    load_tile<S::kKeys, kDim>(
-        to, source,
-        block.span.first_key + static_cast<std::int64_t>(block.tiles.tile(i)) * S::kKeys,
-        block.span.first_key + block.span.keys, block.kv_head, block.batch, packed, barrier);
-  };
-  load_tile<S::kRows, kDim>(shared.q, work.q, block.span.first_query + block.first_row,
-                            block.span.first_query + block.span.queries, block.place.head,
-                            block.batch, packed, &shared.q_full);
+  const int lane = static_cast<int>(threadIdx.x % 32);
   Turn<S::kStages> turn;
-  for (int i = 0; i < block.tiles.count; ++i, turn.next()) {
-    cuda::barrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
-    load(shared.k[turn.stage], work.k, i, &shared.k_full[turn.stage]);
-    cuda::barrier_wait(&shared.v_empty[turn.stage], turn.parity ^ 1);
-    load(shared.v[turn.stage], work.v, i, &shared.v_full[turn.stage]);
+  Turn<1> q_turn;
+  std::int64_t tile = blockIdx.x;
+  while (tile < work.tiles) {
+    const Block block = block_of<kDim>(work, tile);
+    const auto load = [&](std::byte* to, const Source& source, int i, std::uint64_t* barrier) {
+      const std::int64_t key =
+          block.span.first_key + static_cast<std::int64_t>(block.tiles.tile(i)) * S::kKeys;
+      load_tile<S::kKeys, kDim>(to, source, key, block.span.first_key + block.span.keys,
+                                block.kv_head, block.batch, packed, barrier);
+    };
+    const auto load_keys = [&](int i) {
+      cuda::barrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
+      load(shared.k[turn.stage], work.k, i, &shared.k_full[turn.stage]);
+    };
+    const std::int64_t queries = block.span.queries - block.first_row;
+    if (queries > 0) {
+      if (block.tiles.count > 0) load_keys(0);
+      cuda::barrier_wait(&shared.q_empty, q_turn.parity ^ 1);
+      if (lane == 0) shared.tile = tile;
+      __syncwarp();
+      load_tile<S::kRows, kDim>(shared.q, work.q, block.span.first_query + block.first_row,
+                                block.span.first_query + block.span.queries, block.place.head,
+                                block.batch, packed, &shared.q_full);
+      q_turn.next();
+    }
+    for (int i = 0; i < block.tiles.count; ++i, turn.next()) {
+      if (i > 0) load_keys(i);
+      cuda::barrier_wait(&shared.v_empty[turn.stage], turn.parity ^ 1);
+      load(shared.v[turn.stage], work.v, i, &shared.v_full[turn.stage]);
+    }
+    if (lane == 0) tile = gridDim.x + static_cast<std::int64_t>(atomicAdd(work.next_tile, 1U));
+    tile = __shfl_sync(kAllLanes, tile, 0);
+  }
+  cuda::barrier_wait(&shared.q_empty, q_turn.parity ^ 1);
+  if (lane == 0) {
+    shared.tile = -1;
+    cuda::barrier_arrive(&shared.q_full);
   }
 }
 
-// One consumer warpgroup's rows.
+// One consumer warpgroup.
 template <class T, int kDim, bool kChanged>
 class Consumer {
   using S = Shape<kDim>;
   static constexpr int kScores = S::kKeys / 2;  // of a thread
 
  public:
-  __device__ Consumer(const Work& work, const Block& block, Shared<kDim>& shared)
-      : work_(work), block_(block), shared_(shared) {
+  __device__ Consumer(const Work& work, Shared<kDim>& shared) : work_(work), shared_(shared) {
     group_ = static_cast<int>(threadIdx.x) / cuda::kWarpgroup - 1;
-    const int thread = static_cast<int>(threadIdx.x) % cuda::kWarpgroup;
-    lane_ = thread % 32;
-    group_row_ = block.first_row + group_ * kConsumerRows;
-    row_ = group_row_ + thread / 32 * 16 + lane_ / 4;
-    const AttentionForward& p = work.p;
-    for (int i = 0; i < 2; ++i) sight_[i] = RowSight(sight_of(p, block.span, row_ + 8 * i));
-    const RowSight first(sight_of(p, block.span, group_row_));
-    const RowSight last(sight_of(p, block.span, group_row_ + kConsumerRows - 1));
-    all_see_begin_ = last.begin;
-    all_see_end_ = first.end;
+    lane_ = static_cast<int>(threadIdx.x % 32);
   }
 
   __device__ void run() {
-    const int count = block_.tiles.count;
-    if (count > 0) {
-      cuda::barrier_wait(&shared_.q_full, 0);
-      cuda::barrier_wait(&shared_.k_full[0], 0);
-      float scores[kScores];
-      multiply_keys(scores, 0);
-      cuda::wgmma_wait<0>();
-      cuda::wgmma_hold(scores);
-      release(shared_.k_empty[0]);
-      soften(scores, block_.tiles.tile(0));
-      std::uint32_t weights[S::kKeys / 16][4];
-      pack(scores, weights);
-#pragma unroll
-      for (int part = 0; part < S::kParts; ++part) {
-#pragma unroll
-        for (float& o : sums_[part]) o = 0;
-      }
-      Turn<S::kStages> k_turn, v_turn;
-      k_turn.next();
-      for (int i = 1; i < count; ++i, k_turn.next(), v_turn.next()) {
-        cuda::barrier_wait(&shared_.k_full[k_turn.stage], k_turn.parity);
-        take_turn();
-        multiply_keys(scores, k_turn.stage);
-        cuda::barrier_wait(&shared_.v_full[v_turn.stage], v_turn.parity);
-        multiply_values(weights, v_turn.stage);
-        pass_turn(i + 1 < count);
-        cuda::wgmma_wait<1>();
-        cuda::wgmma_hold(scores);
-        release(shared_.k_empty[k_turn.stage]);
-        soften(scores, block_.tiles.tile(i));
-        cuda::wgmma_wait<0>();
-        hold_sums();
-        release(shared_.v_empty[v_turn.stage]);
-        rescale();
-        pack(scores, weights);
-      }
-      cuda::barrier_wait(&shared_.v_full[v_turn.stage], v_turn.parity);
-      multiply_values(weights, v_turn.stage);
-      cuda::wgmma_wait<0>();
-      hold_sums();
-    } else {
-#pragma unroll
-      for (int part = 0; part < S::kParts; ++part) {
-#pragma unroll
-        for (float& o : sums_[part]) o = 0;
-      }
-      cuda::barrier_wait(&shared_.q_full, 0);  // the tile is about to be written over
+    if (S::kConsumers == 2 && group_ == 1) give_turn(0);
+    for (Turn<1> q_turn;; q_turn.next()) {
+      cuda::barrier_wait(&shared_.q_full, q_turn.parity);
+      const std::int64_t tile = shared_.tile;
+      if (tile < 0) break;
+      tile_ = tile;
+      begin();
+      go_through_keys();
+      finish();
+      if constexpr (!S::kOwnOutput) release(shared_.q_empty);
     }
-    finish();
+    // What was given and not taken.
+    if (S::kConsumers == 2 && group_ == 0) take_turn();
   }
 
  private:
+  // Found anew where it is wanted: registers are short between.
+  __device__ Block block() const { return block_of<kDim>(work_, tile_); }
+
+  __device__ void begin() {
+    const Block block = this->block();
+    const AttentionForward& p = work_.p;
+    tiles_ = block.tiles;
+    const int group_row = block.first_row + group_ * kConsumerRows;
+    row_ = group_row + static_cast<int>(threadIdx.x % cuda::kWarpgroup) / 32 * 16 + lane_ / 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sight_[r] = RowSight(sight_of(p, block.span, row_ + 8 * r));
+      largest_[r] = minus_infinity();
+      total_[r] = 0;
+    }
+    all_see_begin_ = static_cast<int>(sight_of(p, block.span, group_row + kConsumerRows - 1).begin);
+    all_see_end_ = static_cast<int>(sight_of(p, block.span, group_row).end);
+#pragma unroll
+    for (int part = 0; part < S::kParts; ++part) {
+#pragma unroll
+      for (float& o : sums_[part]) o = 0;
+    }
+  }
+
+  __device__ void go_through_keys() {
+    const int count = tiles_.count;
+    if (count == 0) {
+      if constexpr (S::kOwnOutput) release(shared_.q_empty);
+      return;
+    }
+    float scores[kScores];
+    std::uint32_t weights[S::kKeys / 16][4];
+    cuda::barrier_wait(&shared_.k_full[k_turn_.stage], k_turn_.parity);
+    multiply_keys(scores, k_turn_.stage);
+    cuda::wgmma_wait<0>();
+    cuda::wgmma_hold(scores);
+    release(shared_.k_empty[k_turn_.stage]);
+    k_turn_.next();
+    soften(scores, tiles_.tile(0));
+    pack(scores, weights);
+    for (int i = 1; i < count; ++i) {
+      cuda::barrier_wait(&shared_.k_full[k_turn_.stage], k_turn_.parity);
+      take_turn();
+      multiply_keys(scores, k_turn_.stage);
+      cuda::barrier_wait(&shared_.v_full[v_turn_.stage], v_turn_.parity);
+      multiply_values(weights, v_turn_.stage);
+      give_turn(1 - group_);
+      cuda::wgmma_wait<1>();
+      cuda::wgmma_hold(scores);
+      release(shared_.k_empty[k_turn_.stage]);
+      k_turn_.next();
+      soften(scores, tiles_.tile(i));
+      cuda::wgmma_wait<0>();
+      hold_sums();
+      release(shared_.v_empty[v_turn_.stage]);
+      v_turn_.next();
+      rescale();
+      pack(scores, weights);
+    }
+    if constexpr (S::kOwnOutput) release(shared_.q_empty);
+    cuda::barrier_wait(&shared_.v_full[v_turn_.stage], v_turn_.parity);
+    multiply_values(weights, v_turn_.stage);
+    cuda::wgmma_wait<0>();
+    hold_sums();
+    release(shared_.v_empty[v_turn_.stage]);
+    v_turn_.next();
+  }
+
   // Of two warpgroups one issues its products while the other is at its softmax.
   __device__ void take_turn() {
     if constexpr (S::kConsumers == 2) cuda::named_barrier(2 + group_, 2 * cuda::kWarpgroup);
   }
-  __device__ void pass_turn(bool again) {
-    if constexpr (S::kConsumers == 2) {
-      if (group_ == 0 || again) cuda::named_arrive(2 + (1 - group_), 2 * cuda::kWarpgroup);
-    }
+  __device__ void give_turn(int group) {
+    if constexpr (S::kConsumers == 2) cuda::named_arrive(2 + group, 2 * cuda::kWarpgroup);
   }
 
   // Each warp for itself: its own products are done.
@@ -252,12 +308,13 @@ class Consumer {
 
   // Soft cap, ALiBi, bias; afterwards scores are to base 2.
   __device__ void change(float (&scores)[kScores], int first_key) {
-    const ScoreRule rule(work_.p, block_.span, block_.place.sequence, block_.place.head);
+    const Block block = this->block();
+    const ScoreRule rule(work_.p, block.span, block.place.sequence, block.place.head);
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       const int key = first_key + lane_ % 4 * 2 + i / 4 * 8 + i % 2;
       const int row = row_ + i / 2 % 2 * 8;
-      const bool there = row < block_.span.queries && key < block_.span.keys;
+      const bool there = row < block.span.queries && key < block.span.keys;
       scores[i] = (rule.capped(scores[i]) + rule.added(row, key, there)) * kLog2E;
     }
   }
@@ -280,6 +337,8 @@ class Consumer {
 
   __device__ void finish() {
     const AttentionForward& p = work_.p;
+    const Block block = this->block();
+    const int group_row = block.first_row + group_ * kConsumerRows;
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -287,7 +346,7 @@ class Consumer {
       float top = largest_[r] * work_.scale;
       factor[r] = 1;
       if (p.sink_logits != nullptr) {
-        const float sink = static_cast<const float*>(p.sink_logits)[block_.place.head] * kLog2E;
+        const float sink = static_cast<const float*>(p.sink_logits)[block.place.head] * kLog2E;
         const float base = fmaxf(top, sink);
         factor[r] = top == minus_infinity() ? 0 : cuda::exp2_flushed(top - base);
         total = total * factor[r] + cuda::exp2_flushed(sink - base);
@@ -295,29 +354,31 @@ class Consumer {
       }
       factor[r] = total > 0 ? factor[r] / total : (total == 0 ? 0 : total);
       const int row = row_ + 8 * r;
-      if (p.log_sum_exp != nullptr && lane_ % 4 == 0 && row < block_.span.queries) {
-        static_cast<float*>(p.log_sum_exp)[row_index(p, block_.span, block_.place.sequence,
-                                                     block_.place.head, row)] =
+      if (p.log_sum_exp != nullptr && lane_ % 4 == 0 && row < block.span.queries) {
+        static_cast<float*>(
+            p.log_sum_exp)[row_index(p, block.span, block.place.sequence, block.place.head, row)] =
             total == 0 ? minus_infinity() : fmaf(top, kLn2, logf(total));
       }
     }
-    T* const output = tokens_of<T>(p, p.output, block_.place.sequence, block_.place.head,
-                                   block_.span.first_query + group_row_);
+    T* const output = tokens_of<T>(p, p.output, block.place.sequence, block.place.head,
+                                   block.span.first_query + group_row);
+    std::byte* const staging = S::kOwnOutput ? shared_.output : shared_.q;
     store_rows<T, kDim, S::kRows>(sums_, factor[0], factor[1],
-                                  shared_.q + group_ * kConsumerRows * cuda::kSliceRowBytes, output,
+                                  staging + group_ * kConsumerRows * cuda::kSliceRowBytes, output,
                                   p.output.token_stride, static_cast<int>(p.v_dim),
-                                  static_cast<int>(block_.span.queries) - group_row_, 4 + group_);
+                                  static_cast<int>(block.span.queries) - group_row, 4 + group_);
   }
 
   const Work& work_;
-  const Block& block_;
   Shared<kDim>& shared_;
-  int group_, lane_, group_row_, row_;
+  Turn<S::kStages> k_turn_, v_turn_;
+  int group_, lane_;
+  std::int64_t tile_;
+  KeyTiles tiles_;
+  int row_;
   RowSight sight_[2];
-  int all_see_begin_, all_see_end_;
-  float largest_[2] = {minus_infinity(), minus_infinity()};
-  float total_[2] = {0, 0};
-  float shrink_[2] = {1, 1};
+  int all_see_begin_, all_see_end_;  // keys that all rows of the warpgroup see
+  float largest_[2], total_[2], shrink_[2];
   float sums_[S::kParts][S::kPart / 2];
 };
 
@@ -326,14 +387,10 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     forward_kernel(const __grid_constant__ Work work) {
   if constexpr (cuda::kWgmma) {
     using S = Shape<kDim>;
-    extern __shared__ std::byte memory[];
-    const std::uint32_t misplaced = cuda::shared_address(memory) % 1024;
-    auto& shared =
-        *reinterpret_cast<Shared<kDim>*>(memory + (misplaced == 0 ? 0 : 1024 - misplaced));
-    const Block block = block_of<kDim>(work);
-    if (block.first_row >= block.span.queries) return;
+    auto& shared = shared_memory<Shared<kDim>>();
     if (threadIdx.x == 0) {
       cuda::barrier_init(&shared.q_full, 1);
+      cuda::barrier_init(&shared.q_empty, S::kConsumers * 4);
       for (int i = 0; i < S::kStages; ++i) {
         cuda::barrier_init(&shared.k_full[i], 1);
         cuda::barrier_init(&shared.v_full[i], 1);
@@ -345,14 +402,10 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     __syncthreads();
     if (threadIdx.x < cuda::kWarpgroup) {
       cuda::give_registers_back<S::kProducerRegisters>();
-      if (threadIdx.x < 32) produce<kDim>(work, block, shared);
+      if (threadIdx.x < 32) produce<kDim>(work, shared);
     } else {
       cuda::take_registers<S::kConsumerRegisters>();
-      // The first warpgroup's first turn.
-      if (S::kConsumers == 2 && threadIdx.x >= 2 * cuda::kWarpgroup && block.tiles.count > 1) {
-        cuda::named_arrive(2, 2 * cuda::kWarpgroup);
-      }
-      Consumer<T, kDim, kChanged>(work, block, shared).run();
+      Consumer<T, kDim, kChanged>(work, shared).run();
     }
   }
 }
@@ -367,13 +420,18 @@ void launch_forward(Context& context, const AttentionForward& p) {
   work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
   work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
   work.deal = deal_of(p, p.queries, p.query_heads, p.query_starts != nullptr, S::kRows, p.keys);
-  cuda::LaunchShape shape;
-  shape.blocks = static_cast<unsigned>(work.deal.lanes * work.deal.tiles);
-  shape.threads = S::kThreads;
-  shape.shared_bytes = sizeof(Shared<kDim>) + 1024;
+  work.tiles = work.deal.lanes * work.deal.tiles;
+  work.next_tile = static_cast<unsigned*>(context.workspace(sizeof(unsigned)));
+  cuda::check(cudaMemsetAsync(work.next_tile, 0, sizeof(unsigned), cuda::stream_of(context)),
+              "cudaMemsetAsync");
+  const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const auto kernel = forward_kernel<T, kDim, kChanged>;
   cuda::allow_shared(context, kernel);
-  cuda::launch(context, "attention forward", kernel, shape, work);
+  cuda::launch(context, "attention forward", kernel,
+               {.blocks = static_cast<unsigned>(std::min(processors, work.tiles)),
+                .threads = S::kThreads,
+                .shared_bytes = sizeof(Shared<kDim>) + 1024},
+               work);
 }
 
 template <class T, int kDim>
