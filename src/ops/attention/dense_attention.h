@@ -10,7 +10,7 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/dtype.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 // Pointer and strides, in elements, of [batch, head, token, dim]; the last stride is 1. Packed
 // sequences lie in one batch: batch stride 0, tokens counted over all of them.
@@ -103,6 +103,55 @@ TOUCHSTONE_HOST_DEVICE inline Sight sight_of(const DenseAttention& p, const Sequ
   return sight;
 }
 
+// Where a row of log_sum_exp is. `query` counts within its sequence.
+TOUCHSTONE_HOST_DEVICE inline std::int64_t row_index(const DenseAttention& p,
+                                                     const SequenceSpan& span,
+                                                     std::int64_t sequence, std::int64_t head,
+                                                     std::int64_t query) {
+  const std::int64_t lead = p.query_starts == nullptr ? sequence * p.query_heads : 0;
+  return (lead + head) * p.queries + span.first_query + query;
+}
+
+// Rows of log_sum_exp in all.
+TOUCHSTONE_HOST_DEVICE inline std::int64_t row_count(const DenseAttention& p) {
+  return (p.query_starts == nullptr ? p.batch : 1) * p.query_heads * p.queries;
+}
+
+// One token of one head. `token` counts over all sequences where they are packed.
+template <class T>
+TOUCHSTONE_HOST_DEVICE const T* token_of(const ConstHeads& heads, std::int64_t sequence,
+                                         std::int64_t head, std::int64_t token) {
+  return static_cast<const T*>(heads.data) + sequence * heads.batch_stride +
+         head * heads.head_stride + token * heads.token_stride;
+}
+template <class T>
+TOUCHSTONE_HOST_DEVICE T* token_of(const MutableHeads& heads, std::int64_t sequence,
+                                   std::int64_t head, std::int64_t token) {
+  return static_cast<T*>(heads.data) + sequence * heads.batch_stride + head * heads.head_stride +
+         token * heads.token_stride;
+}
+
+// The (sequence, head) pairs whose dS are summed into one matrix of dbias, to be taken in ascending
+// order, heads fastest. Without dbias every pair is a unit of its own.
+struct DbiasUnit {
+  std::int64_t first_sequence = 0;
+  std::int64_t sequences = 0;
+  std::int64_t first_head = 0;
+  std::int64_t heads = 0;
+};
+
+TOUCHSTONE_HOST_DEVICE inline std::int64_t dbias_units(const AttentionBackward& p) {
+  return p.dbias == nullptr ? p.batch * p.query_heads : p.dbias_batch * p.dbias_heads;
+}
+
+TOUCHSTONE_HOST_DEVICE inline DbiasUnit dbias_unit(const AttentionBackward& p, std::int64_t unit) {
+  if (p.dbias == nullptr) return {unit / p.query_heads, 1, unit % p.query_heads, 1};
+  DbiasUnit result{unit / p.dbias_heads, 1, unit % p.dbias_heads, 1};
+  if (p.dbias_batch == 1) result.sequences = p.batch;
+  if (p.dbias_heads == 1) result.heads = p.query_heads;
+  return result;
+}
+
 // CPU, Highway, every SIMD target, f32 and 16 bits: dense_cpu_forward.cc and dense_cpu_backward.cc.
 std::string attention_simd_refuses(const Context& context, const AttentionForward& p);
 void attention_simd(Context& context, const AttentionForward& p);
@@ -124,4 +173,4 @@ void attention_portable(Context& context, const AttentionForward& p);
 std::string attention_backward_portable_refuses(const Context& context, const AttentionBackward& p);
 void attention_backward_portable(Context& context, const AttentionBackward& p);
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend
