@@ -16,12 +16,18 @@ using attend::AttentionForward;
 constexpr Implementation<AttentionForward> kForward[] = {
     {"simd", DeviceKind::cpu, attend::attention_simd_refuses, attend::attention_simd},
     {"plain", DeviceKind::cpu, nullptr, attend::attention_plain},
+    {"wgmma", DeviceKind::cuda, attend::attention_wgmma_refuses, attend::attention_wgmma},
+    {"portable", DeviceKind::cuda, attend::attention_portable_refuses, attend::attention_portable},
 };
 
 constexpr Implementation<AttentionBackward> kBackward[] = {
     {"simd", DeviceKind::cpu, attend::attention_backward_simd_refuses,
      attend::attention_backward_simd},
     {"plain", DeviceKind::cpu, nullptr, attend::attention_backward_plain},
+    {"wgmma", DeviceKind::cuda, attend::attention_backward_wgmma_refuses,
+     attend::attention_backward_wgmma},
+    {"portable", DeviceKind::cuda, attend::attention_backward_portable_refuses,
+     attend::attention_backward_portable},
 };
 
 }  // namespace

@@ -162,8 +162,8 @@ void attention_backward_simd(Context& context, const AttentionBackward& p);
 void attention_plain(Context& context, const AttentionForward& p);
 void attention_backward_plain(Context& context, const AttentionBackward& p);
 
-// CUDA, or src/no_cuda in a CPU-only build. Hopper's wgmma: dense_wgmma.cu; mma.sync of Ampere and
-// later: dense_mma.cu; any head, any dtype: dense_portable.cu.
+// CUDA, or src/no_cuda in a CPU-only build. Hopper's tensor cores, 16 bits: dense_wgmma_forward.cu
+// and dense_wgmma_backward.cu; any GPU, head and dtype: dense_portable.cu.
 std::string attention_wgmma_refuses(const Context& context, const AttentionForward& p);
 void attention_wgmma(Context& context, const AttentionForward& p);
 std::string attention_backward_wgmma_refuses(const Context& context, const AttentionBackward& p);

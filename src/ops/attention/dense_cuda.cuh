@@ -7,7 +7,7 @@
 #include "cuda/vector.cuh"
 #include "ops/attention/dense_attention.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 // Packed sequences: pieces of `rows` tokens, each of one sequence, are counted so that sequence b
 // begins at piece starts[b] / rows + b. There are then a few pieces that hold nothing.
@@ -32,22 +32,6 @@ __device__ inline std::int64_t sequence_of_piece(const std::int64_t* starts, std
     }
   }
   return low;
-}
-
-// Row `query` of a sequence and head in log_sum_exp and what is laid out like it.
-__device__ inline std::int64_t row_index(const DenseAttention& p, const SequenceSpan& span,
-                                         std::int64_t sequence, int head, std::int64_t query) {
-  const std::int64_t lane = (p.query_starts == nullptr ? sequence * p.query_heads : 0) + head;
-  return lane * p.queries + span.first_query + query;
-}
-
-template <class T, class Pointer>
-__device__ auto tokens_of(const DenseAttention& p, const Heads<Pointer>& tensor,
-                          std::int64_t sequence, int head, std::int64_t token) {
-  const std::int64_t batch = p.query_starts == nullptr ? sequence : 0;
-  using Element = std::conditional_t<std::is_same_v<Pointer, void*>, T, const T>;
-  return static_cast<Element*>(tensor.data) + batch * tensor.batch_stride +
-         head * tensor.head_stride + token * tensor.token_stride;
 }
 
 // From the dot product of a query and a key to their score: scale, soft cap, ALiBi, bias.
@@ -96,4 +80,4 @@ void attention_delta(Context& context, const AttentionBackward& p, float* delta)
 // dsink_logits from that, where they are wanted.
 void attention_sink_gradient(Context& context, const AttentionBackward& p, const float* delta);
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

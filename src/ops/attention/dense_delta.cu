@@ -1,7 +1,7 @@
 // What the backward of dense attention needs of every row before it starts.
 #include "ops/attention/dense_cuda.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 constexpr int kThreads = 256;
@@ -18,12 +18,11 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(const __grid_constant__
   const AttentionBackward& p = work.p;
   const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const bool packed = p.query_starts != nullptr;
-  if (row >= (packed ? 1 : p.batch) * p.query_heads * p.queries) return;
-  const std::int64_t batch = packed ? 0 : row / (p.query_heads * p.queries);
+  if (row >= row_count(p)) return;
+  const std::int64_t batch = row / (p.query_heads * p.queries);
   const int head = static_cast<int>(row / p.queries % p.query_heads);
-  const T* const output = tokens_of<T>(p, p.output, batch, head, row % p.queries);
-  const T* const doutput = tokens_of<T>(p, p.doutput, batch, head, row % p.queries);
+  const T* const output = token_of<T>(p.output, batch, head, row % p.queries);
+  const T* const doutput = token_of<T>(p.doutput, batch, head, row % p.queries);
   float sum = 0;
   for (std::int64_t c = lane; c < p.v_dim; c += 32) {
     sum = fmaf(cuda::widen(output[c]), cuda::widen(doutput[c]), sum);
@@ -60,8 +59,7 @@ __global__ void __launch_bounds__(kThreads) sink_kernel(const __grid_constant__ 
 }  // namespace
 
 void attention_delta(Context& context, const AttentionBackward& p, float* delta) {
-  const std::int64_t batches = p.query_starts != nullptr ? 1 : p.batch;
-  const std::int64_t rows = batches * p.query_heads * p.queries;
+  const std::int64_t rows = row_count(p);
   if (rows == 0) return;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>((rows + kThreads / 32 - 1) / (kThreads / 32)),
@@ -80,4 +78,4 @@ void attention_sink_gradient(Context& context, const AttentionBackward& p, const
                DeltaWork{p, const_cast<float*>(delta)});
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -8,7 +8,7 @@
 
 #include "ops/attention/dense_cuda.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 constexpr int kThreads = 128;
@@ -123,8 +123,7 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
 
-  load(q, kRows, rows,
-       tokens_of<T>(p, p.q, block.sequence, block.head, span.first_query + block.first),
+  load(q, kRows, rows, token_of<T>(p.q, block.sequence, block.head, span.first_query + block.first),
        p.q.token_stride, p.k_dim);
   for (int i = static_cast<int>(threadIdx.x); i < kRows * sums.stride; i += kThreads) {
     sums.data[i] = 0;
@@ -140,9 +139,9 @@ __global__ void __launch_bounds__(kThreads)
     if (key + kOthers <= first_sight.begin && key >= last_sight.sinks) continue;
     const int keys = static_cast<int>(smaller(kOthers, span.keys - key));
     __syncthreads();
-    load(k, kOthers, keys, tokens_of<T>(p, p.k, block.sequence, kv_head, span.first_key + key),
+    load(k, kOthers, keys, token_of<T>(p.k, block.sequence, kv_head, span.first_key + key),
          p.k.token_stride, p.k_dim);
-    load(v, kOthers, keys, tokens_of<T>(p, p.v, block.sequence, kv_head, span.first_key + key),
+    load(v, kOthers, keys, token_of<T>(p.v, block.sequence, kv_head, span.first_key + key),
          p.v.token_stride, p.v_dim);
     __syncthreads();
     for (int i = 0; i < kRows / kWarps; ++i) {
@@ -180,7 +179,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     factor = total[i] == 0 ? 0 : factor / total[i];
     T* const to =
-        tokens_of<T>(p, p.output, block.sequence, block.head, span.first_query + block.first + row);
+        token_of<T>(p.output, block.sequence, block.head, span.first_query + block.first + row);
     for (int c = lane; c < p.v_dim; c += 32) to[c] = cuda::narrow<T>(sums.row(row)[c] * factor);
     if (lane == 0 && p.log_sum_exp != nullptr) {
       static_cast<float*>(
@@ -228,9 +227,9 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t token = span.first_query + block.first;
 
-  load(q, kRows, rows, tokens_of<T>(p, p.q, block.sequence, block.head, token), p.q.token_stride,
+  load(q, kRows, rows, token_of<T>(p.q, block.sequence, block.head, token), p.q.token_stride,
        p.k_dim);
-  load(doutput, kRows, rows, tokens_of<T>(p, p.doutput, block.sequence, block.head, token),
+  load(doutput, kRows, rows, token_of<T>(p.doutput, block.sequence, block.head, token),
        p.doutput.token_stride, p.v_dim);
   for (int i = static_cast<int>(threadIdx.x); i < kRows * sums.stride; i += kThreads) {
     sums.data[i] = 0;
@@ -241,9 +240,9 @@ __global__ void __launch_bounds__(kThreads)
     if (key + kOthers <= first_sight.begin && key >= last_sight.sinks) continue;
     const int keys = static_cast<int>(smaller(kOthers, span.keys - key));
     __syncthreads();
-    load(k, kOthers, keys, tokens_of<T>(p, p.k, block.sequence, kv_head, span.first_key + key),
+    load(k, kOthers, keys, token_of<T>(p.k, block.sequence, kv_head, span.first_key + key),
          p.k.token_stride, p.k_dim);
-    load(v, kOthers, keys, tokens_of<T>(p, p.v, block.sequence, kv_head, span.first_key + key),
+    load(v, kOthers, keys, token_of<T>(p.v, block.sequence, kv_head, span.first_key + key),
          p.v.token_stride, p.v_dim);
     __syncthreads();
     for (int i = 0; i < kRows / kWarps; ++i) {
@@ -267,7 +266,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kRows / kWarps; ++i) {
     const int row = warp * (kRows / kWarps) + i;
     if (row >= rows) break;
-    T* const to = tokens_of<T>(p, p.dq, block.sequence, block.head, token + row);
+    T* const to = token_of<T>(p.dq, block.sequence, block.head, token + row);
     for (int c = lane; c < p.k_dim; c += 32) {
       to[c] = cuda::narrow<T>(sums.row(row)[c] * static_cast<float>(p.scale));
     }
@@ -293,9 +292,9 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t token = span.first_key + block.first;
 
-  load(k, kRows, rows, tokens_of<T>(p, p.k, block.sequence, block.head, token), p.k.token_stride,
+  load(k, kRows, rows, token_of<T>(p.k, block.sequence, block.head, token), p.k.token_stride,
        p.k_dim);
-  load(v, kRows, rows, tokens_of<T>(p, p.v, block.sequence, block.head, token), p.v.token_stride,
+  load(v, kRows, rows, token_of<T>(p.v, block.sequence, block.head, token), p.v.token_stride,
        p.v_dim);
   for (int i = static_cast<int>(threadIdx.x); i < kRows * (dk.stride + dv.stride); i += kThreads) {
     dk.data[i] = 0;
@@ -308,11 +307,10 @@ __global__ void __launch_bounds__(kThreads)
       // The last query sees furthest to the right.
       if (sight_of(p, span, query + queries - 1).end <= block.first) continue;
       __syncthreads();
-      load(q, kOthers, queries,
-           tokens_of<T>(p, p.q, block.sequence, head, span.first_query + query), p.q.token_stride,
-           p.k_dim);
+      load(q, kOthers, queries, token_of<T>(p.q, block.sequence, head, span.first_query + query),
+           p.q.token_stride, p.k_dim);
       load(doutput, kOthers, queries,
-           tokens_of<T>(p, p.doutput, block.sequence, head, span.first_query + query),
+           token_of<T>(p.doutput, block.sequence, head, span.first_query + query),
            p.doutput.token_stride, p.v_dim);
       __syncthreads();
       const bool there = lane < queries;
@@ -340,8 +338,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kRows / kWarps; ++i) {
     const int row = warp * (kRows / kWarps) + i;
     if (row >= rows) break;
-    T* const to_k = tokens_of<T>(p, p.dk, block.sequence, block.head, token + row);
-    T* const to_v = tokens_of<T>(p, p.dv, block.sequence, block.head, token + row);
+    T* const to_k = token_of<T>(p.dk, block.sequence, block.head, token + row);
+    T* const to_v = token_of<T>(p.dv, block.sequence, block.head, token + row);
     for (int c = lane; c < p.k_dim; c += 32) {
       to_k[c] = cuda::narrow<T>(dk.row(row)[c] * static_cast<float>(p.scale));
     }
@@ -383,12 +381,11 @@ __global__ void __launch_bounds__(kThreads)
         if (log_sum_exp == minus_infinity()) continue;
         const int kv_head = h / static_cast<int>(p.heads_per_kv);
         const ScoreRule rule(p, span, b, h);
-        const float s =
-            rule.capped(sum_of_products(tokens_of<T>(p, p.q, b, h, query),
-                                        tokens_of<T>(p, p.k, b, kv_head, key), p.k_dim)) +
-            rule.added(static_cast<int>(query), static_cast<int>(key), true);
-        const float dweight = sum_of_products(tokens_of<T>(p, p.doutput, b, h, query),
-                                              tokens_of<T>(p, p.v, b, kv_head, key), p.v_dim);
+        const float s = rule.capped(sum_of_products(token_of<T>(p.q, b, h, query),
+                                                    token_of<T>(p.k, b, kv_head, key), p.k_dim)) +
+                        rule.added(static_cast<int>(query), static_cast<int>(key), true);
+        const float dweight = sum_of_products(token_of<T>(p.doutput, b, h, query),
+                                              token_of<T>(p.v, b, kv_head, key), p.v_dim);
         sum += expf(s - log_sum_exp) * (dweight - work.delta[row]);
       }
     }
@@ -416,6 +413,7 @@ unsigned blocks_for(std::int64_t lanes, std::int64_t tiles) {
 
 template <class T>
 void forward(Context& context, const AttentionForward& p) {
+  if (row_count(p) == 0) return;
   const bool packed = p.query_starts != nullptr;
   const ForwardWork work{p, pieces(p.queries, p.batch, packed, kRows)};
   cuda::allow_shared(context, forward_kernel<T>);
@@ -442,8 +440,8 @@ void backward(Context& context, const AttentionBackward& p) {
   const std::int64_t batches = packed ? 1 : p.batch;
   BackwardWork work;
   work.p = p;
-  auto* const delta = static_cast<float*>(context.workspace(
-      static_cast<std::int64_t>(sizeof(float)) * batches * p.query_heads * p.queries));
+  auto* const delta = static_cast<float*>(
+      context.workspace(static_cast<std::int64_t>(sizeof(float)) * row_count(p)));
   work.delta = delta;
   work.query_tiles = pieces(p.queries, p.batch, packed, kRows);
   work.key_tiles = pieces(p.keys, p.batch, packed, kRows);
@@ -499,4 +497,4 @@ void attention_backward_portable(Context& context, const AttentionBackward& p) {
   }
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -18,7 +18,7 @@
 #include "ops/attention/dense_attention.h"
 #include "ops/attention/dense_cuda.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 inline constexpr float kLog2E = 1.44269504F;
 inline constexpr float kLn2 = 0.693147181F;
@@ -280,4 +280,4 @@ std::string refuses_layout(const DenseAttention& p, const char* name, const Head
   return std::string(name) + " does not lie at multiples of 16 bytes";
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -5,7 +5,7 @@
 
 #include "ops/attention/dense_wgmma.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 constexpr int kConsumers = 2;
@@ -305,11 +305,11 @@ __device__ void consume_for_keys(const Work& work, const Block& block, int2 tile
   const float scale = static_cast<float>(p.scale);
   store_rows<T, kDim, kRows>(
       dk, scale, scale, shared.k + group * kConsumerRows * cuda::kSliceRowBytes,
-      tokens_of<T>(p, p.dk, block.place.sequence, block.place.head, span.first_key + group_key),
+      token_of<T>(p.dk, block.place.sequence, block.place.head, span.first_key + group_key),
       p.dk.token_stride, static_cast<int>(p.k_dim), rows, 2 + group);
   store_rows<T, kDim, kRows>(
       dv, 1.0F, 1.0F, shared.v + group * kConsumerRows * cuda::kSliceRowBytes,
-      tokens_of<T>(p, p.dv, block.place.sequence, block.place.head, span.first_key + group_key),
+      token_of<T>(p.dv, block.place.sequence, block.place.head, span.first_key + group_key),
       p.dv.token_stride, static_cast<int>(p.v_dim), rows, 2 + group);
 }
 
@@ -448,7 +448,7 @@ __device__ void consume_for_queries(const Work& work, const Block& block, const 
   const float scale = static_cast<float>(p.scale);
   store_rows<T, kDim, kRows>(
       dq, scale, scale, shared.q + group * kConsumerRows * cuda::kSliceRowBytes,
-      tokens_of<T>(p, p.dq, block.place.sequence, block.place.head, span.first_query + group_row),
+      token_of<T>(p.dq, block.place.sequence, block.place.head, span.first_query + group_row),
       p.dq.token_stride, static_cast<int>(p.k_dim), static_cast<int>(span.queries) - group_row,
       2 + group);
 }
@@ -505,8 +505,8 @@ void backward(Context& context, const AttentionBackward& p) {
   work.scale = static_cast<float>(p.scale * 1.4426950408889634);
   work.padded_queries = pieces(p.queries, p.batch, packed, kPad) * kPad;
   const std::int64_t padded = lanes * work.padded_queries;
-  auto* const memory = static_cast<float*>(context.workspace(
-      static_cast<std::int64_t>(sizeof(float)) * (2 * padded + lanes * p.queries)));
+  auto* const memory = static_cast<float*>(
+      context.workspace(static_cast<std::int64_t>(sizeof(float)) * (2 * padded + row_count(p))));
   work.rows_log = memory;
   work.rows_delta = memory + padded;
   float* const delta = memory + 2 * padded;
@@ -580,4 +580,4 @@ void attention_backward_wgmma(Context& context, const AttentionBackward& p) {
   p.dtype == DType::bf16 ? backward_type<Bf16>(context, p) : backward_type<F16>(context, p);
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

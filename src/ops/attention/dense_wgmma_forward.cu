@@ -13,7 +13,7 @@
 
 #include "ops/attention/dense_wgmma.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 template <int kDim>
@@ -360,8 +360,8 @@ class Consumer {
             total == 0 ? minus_infinity() : fmaf(top, kLn2, logf(total));
       }
     }
-    T* const output = tokens_of<T>(p, p.output, block.place.sequence, block.place.head,
-                                   block.span.first_query + group_row);
+    T* const output = token_of<T>(p.output, block.place.sequence, block.place.head,
+                                  block.span.first_query + group_row);
     std::byte* const staging = S::kOwnOutput ? shared_.output : shared_.q;
     store_rows<T, kDim, S::kRows>(sums_, factor[0], factor[1],
                                   staging + group_ * kConsumerRows * cuda::kSliceRowBytes, output,
@@ -412,6 +412,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
 
 template <class T, int kDim, bool kChanged>
 void launch_forward(Context& context, const AttentionForward& p) {
+  if (row_count(p) == 0) return;
   using S = Shape<kDim>;
   Work work;
   work.p = p;
@@ -477,4 +478,4 @@ void attention_wgmma(Context& context, const AttentionForward& p) {
   p.dtype == DType::bf16 ? launch_type<Bf16>(context, p) : launch_type<F16>(context, p);
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend
