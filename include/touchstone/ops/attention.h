@@ -1,5 +1,5 @@
-// Attention over dense keys and values, forward and backward, tile by tile: no matrix of all queries
-// by all keys exists anywhere.
+// Attention over dense keys and values, forward and backward, tile by tile: no matrix of all
+// queries by all keys exists anywhere.
 //
 //   s[i][t]   = scale * dot(q[i], k[t])          then cap * tanh(s / cap) with a soft cap
 //               - slope[head] * |p[i] - t|       with ALiBi
@@ -13,9 +13,9 @@
 //   dS[i][t] = P[i][t] * (dot(doutput[i], v[t]) - delta[i])
 //   dv[t] = sum of P[i][t] * doutput[i]                      over the queries i that see t
 //   dq[i] = scale * sum of c[i][t] * dS[i][t] * k[t]         c: the slope of the soft cap, or 1
-//   dk[t] = scale * sum of c[i][t] * dS[i][t] * q[i]         over i and the query heads of the group
-//   dbias[i][t] = dS[i][t], summed over what the bias is broadcast over
-//   dsink_logits[h] = -sum of exp(sink_logits[h] - log_sum_exp[i]) * delta[i]
+//   dk[t] = scale * sum of c[i][t] * dS[i][t] * q[i]         over i and the query heads of the
+//   group dbias[i][t] = dS[i][t], summed over what the bias is broadcast over dsink_logits[h] =
+//   -sum of exp(sink_logits[h] - log_sum_exp[i]) * delta[i]
 //
 // Shapes      Dense: q [B, H, Sq, D], k [B, Hk, Sk, D], v [B, Hk, Sk, Dv], output [B, H, Sq, Dv],
 //             log_sum_exp [B, H, Sq]. Packed, sequences of different lengths one after the other:
@@ -35,8 +35,17 @@
 // Dtypes      f64 (CPU), f32, bf16, f16, the same for q, k, v, output and their gradients.
 //             log_sum_exp, bias, alibi_slopes, sink_logits and their gradients f32, f64 when q is.
 //             query_starts and key_starts i64.
-// Accuracy    Arithmetic in f32 (f64 for f64). In 16 bits P and dS are rounded to the dtype before
-//             they are multiplied, on CUDA.
+// Accuracy    Arithmetic in f32 (f64 for f64); sums in chains of a tile, which are then joined.
+//             With u the unit roundoff of the arithmetic, r that of the dtype, and
+//               e[i][t] = u * ((D + 4) * scale * dot(|q[i]|, |k[t]|)
+//                              + 8 * (|alibi| + |bias| + 2 * max |s[i]|) + 8)
+//             for the error of a score, and w = 2 * max e[i] + 2 * u * (264 + Sk / 64):
+//               |output - exact| <= w * sum of P * |v| + r * |output|
+//               |log_sum_exp - exact| <= w + 4 * u * |log_sum_exp|
+//             and P in the backward is right to e[i][t] + 4 * u * |log_sum_exp|, relatively; the
+//             gradients are sums of such terms. On CUDA in 16 bits P and dS are rounded to the
+//             dtype before they are multiplied, which adds 2 * r * sum of P * |v| to the first
+//             line and r * |P| and r * |dS| to the terms of gradients.
 // Special     A query that sees nothing has output 0 and log_sum_exp -inf (with a sink: the sink's
 //             logit), and takes no part in any gradient; a key that nobody sees has dk = dv = 0.
 //             Never NaN for finite input whose scores are finite. What is not seen is never looked
@@ -49,7 +58,8 @@
 //             atomics. CUDA: no allocation but from the workspace, no synchronisation; can be
 //             captured in a graph.
 // Cost        4 * B * H * Sq * Sk * D flops forward, 2.5 times that backward, half of it when
-//             causal. Extra memory: a few tiles per thread, and one or two numbers per query.
+//             causal. Extra memory: a few tiles per thread, one or two numbers per query, and in
+//             the backward on the CPU at most one f32 dq for each thread's KV head.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +81,7 @@ struct AttentionOptions {
   double soft_cap = 0;             // finite, >= 0; 0 = none
   std::int64_t window = 0;         // >= 0; 0 = none
   std::int64_t sinks = 0;          // >= 0, with a window only
-  std::int64_t tile = 0;           // keys of a tile on the CPU; 0 = what is fast
+  std::int64_t tile = 0;           // keys of a tile on the CPU, at most 1024; 0 = what is fast
   bool causal = false;
 };
 

@@ -105,6 +105,33 @@ void sweep_queries(Context& context, const AttentionBackward& p, int threads, co
       });
 }
 
+// Whether one task does a whole KV head, dq with the rest. The bits are the same either way, so
+// that it may depend on the threads; dbias and tiles of another size are left to the sweeps.
+bool fuses(const AttentionBackward& p, int threads) {
+  const bool possible = p.dbias == nullptr && backward_key_tile(p) == kOwn;
+  return possible && (threads == 1 || p.batch * p.kv_heads >= 2 * std::int64_t{threads});
+}
+
+// Where dq of the longest sequence is summed.
+std::size_t fused_floats(const DenseAttention& p) {
+  std::int64_t longest = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) longest = std::max(longest, span_of(p, b).queries);
+  return static_cast<std::size_t>(p.heads_per_kv * longest) * fused_row_floats(p);
+}
+
+// All gradients of one KV head and its query heads.
+void run_head(const AttentionBackward& p, std::int64_t sequence, std::int64_t kv_head,
+              const float* delta, float* dq, float* scratch) {
+  const SequenceSpan span = span_of(p, sequence);
+  const auto rows = static_cast<std::size_t>(p.heads_per_kv * span.queries);
+  std::fill_n(dq, rows * fused_row_floats(p), 0.0F);
+  for (std::int64_t first = 0; first < span.keys; first += kOwnTokens) {
+    run_key_block(p, {sequence, kv_head, first, std::min(kOwnTokens, span.keys - first)}, delta, dq,
+                  scratch);
+  }
+  store_fused_queries(p, sequence, kv_head, dq);
+}
+
 void sum_sinks(const AttentionBackward& p, const float* delta) {
   const auto* const log_sum_exp = static_cast<const float*>(p.log_sum_exp);
   for (std::int64_t head = 0; head < p.query_heads; ++head) {
@@ -148,7 +175,9 @@ std::string attention_backward_simd_refuses(const Context& /*context*/,
 
 void attention_backward_simd(Context& context, const AttentionBackward& p) {
   const int threads = useful_threads(context, p);
-  const std::size_t floats = backward_floats(p);
+  const bool fused = fuses(p, threads);
+  const std::size_t own = backward_floats(p);
+  const std::size_t floats = own + (fused ? fused_floats(p) : 0);
   const std::int64_t rows = ceil_div(row_count(p), 64) * 64;
   const std::int64_t bytes = (rows + threads * static_cast<std::int64_t>(floats)) * 4;
   auto* const delta = static_cast<float*>(context.workspace(bytes));
@@ -160,12 +189,19 @@ void attention_backward_simd(Context& context, const AttentionBackward& p) {
                     run_delta_block(p, blocks[static_cast<std::size_t>(task)], delta);
                   });
   }
-  sweep_queries(context, p, threads, delta, scratch, floats);
-  const std::vector<KeyBlock> blocks = key_blocks(p);
-  for_each_task(context, threads, std::ssize(blocks), scratch, floats,
-                [&](std::int64_t task, float* mine) {
-                  run_key_block(p, blocks[static_cast<std::size_t>(task)], delta, mine);
-                });
+  if (fused) {
+    for_each_task(context, threads, p.batch * p.kv_heads, scratch, floats,
+                  [&](std::int64_t task, float* mine) {
+                    run_head(p, task / p.kv_heads, task % p.kv_heads, delta, mine + own, mine);
+                  });
+  } else {
+    sweep_queries(context, p, threads, delta, scratch, floats);
+    const std::vector<KeyBlock> blocks = key_blocks(p);
+    for_each_task(context, threads, std::ssize(blocks), scratch, floats,
+                  [&](std::int64_t task, float* mine) {
+                    run_key_block(p, blocks[static_cast<std::size_t>(task)], delta, nullptr, mine);
+                  });
+  }
   if (p.dsink_logits != nullptr) sum_sinks(p, delta);
 }
 

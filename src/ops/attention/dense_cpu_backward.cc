@@ -26,6 +26,7 @@ struct BackwardScratch {
   float* other_v;      // [tile, v_dim]
   float* sum_k;        // [kOwn, k_dim]
   float* sum_v;        // [kOwn, v_dim]
+  float* own_rows;     // [kOwn, k_dim]: own keys as they lie in memory
   float* log_sum_exp;  // [tile or kOwn], of the queries, to base 2
   float* delta;        // likewise
   std::size_t floats;
@@ -43,6 +44,7 @@ struct BackwardScratch {
     other_v = parts.take(tile * v_dim);
     sum_k = parts.take(kOwn * k_dim);
     sum_v = parts.take(kOwn * v_dim);
+    own_rows = parts.take(kOwn * k_dim);
     log_sum_exp = parts.take(whole_lines(static_cast<std::int64_t>(std::max(tile, kOwn))));
     delta = parts.take(whole_lines(static_cast<std::int64_t>(std::max(tile, kOwn))));
     floats = parts.taken();
@@ -96,10 +98,35 @@ HWY_INLINE void add_others(const float* pairs, const Rows& others, std::size_t c
   }
 }
 
-// P of scores to base 2. A log-sum-exp that is not that of the scores must not run wild.
-HWY_INLINE V weight_of(V score, V log_sum_exp) {
+// P of a score times `factor`, to base 2. A log-sum-exp that is not that of the scores must not run
+// wild.
+HWY_INLINE V weight_of(V score, V factor, V log_sum_exp) {
   const D d;
-  return sd::exp2_not_positive(d, hn::Min(hn::Set(d, 127.0F), hn::Sub(score, log_sum_exp)));
+  const V exponent = hn::MulSub(score, factor, log_sum_exp);
+  return sd::exp2_not_positive(d, hn::Min(hn::Set(d, 127.0F), exponent));
+}
+
+// What soft cap, ALiBi and bias make of a product.
+struct Shaped {
+  V score;
+  V factor;  // still to be multiplied with
+  V slope;   // of the soft cap
+};
+
+HWY_INLINE Shaped shaped(const DenseAttention& p, V product, V added) {
+  const D d;
+  const V one = hn::Set(d, 1.0F);
+  const V factor = hn::Set(d, score_factor(p));
+  // With the bits of those tiles that are used as the product leaves them.
+  if (is_plain(p)) return {product, factor, one};
+  Shaped result{hn::Mul(product, factor), one, one};
+  if (p.soft_cap > 0) {
+    const V tanh = sd::tanh(d, result.score);
+    result.slope = hn::NegMulAdd(tanh, tanh, one);
+    result.score = hn::Mul(hn::Set(d, static_cast<float>(p.soft_cap) * kLog2e), tanh);
+  }
+  result.score = hn::Add(result.score, added);
+  return result;
 }
 
 // A row's log-sum-exp to base 2; of a query that sees nothing +inf, so that no weight is left.
@@ -110,15 +137,16 @@ HWY_INLINE float base2_log_sum_exp(const AttentionBackward& p, std::int64_t row)
 
 // ---- dq ---------------------------------------------------------------------------------------
 
-HWY_NOINLINE void plain_query_pairs(const OwnQueries& own, std::size_t keys,
+HWY_NOINLINE void plain_query_pairs(const OwnQueries& own, std::size_t keys, float factor,
                                     const BackwardScratch& s) {
   const D d;
+  const V f = hn::Set(d, factor);
   for (std::size_t v = 0; v < own.vectors; ++v) {
     const V log_sum_exp = hn::Load(d, s.log_sum_exp + v * kLanes);
     const V delta = hn::Load(d, s.delta + v * kLanes);
     for (std::size_t key = 0; key < keys; ++key) {
       const std::size_t at = key * kOwn + v * kLanes;
-      const V weight = weight_of(hn::Load(d, s.weights + at), log_sum_exp);
+      const V weight = weight_of(hn::Load(d, s.weights + at), f, log_sum_exp);
       hn::Store(hn::Mul(weight, hn::Sub(hn::Load(d, s.dlogits + at), delta)), d, s.dlogits + at);
     }
   }
@@ -128,25 +156,16 @@ HWY_NOINLINE void plain_query_pairs(const OwnQueries& own, std::size_t keys,
 HWY_NOINLINE void query_pairs(const AttentionBackward& p, const OwnQueries& own,
                               const KeyTile& tile, float* const* dbias, const BackwardScratch& s) {
   const D d;
-  const V cap = hn::Set(d, static_cast<float>(p.soft_cap) * kLog2e);
-  const V one = hn::Set(d, 1.0F);
-  const bool added = p.alibi_slopes != nullptr || p.bias != nullptr;
   for (std::size_t key = 0; key < tile.count; ++key) {
     const V x = hn::Set(d, static_cast<float>(key));
     for (std::size_t v = 0; v < own.vectors; ++v) {
       const std::size_t at = key * kOwn + v * kLanes;
-      V score = hn::Load(d, s.weights + at);
-      V slope = one;
-      if (p.soft_cap > 0) {
-        const V tanh = sd::tanh(d, score);
-        slope = hn::NegMulAdd(tanh, tanh, one);
-        score = hn::Mul(cap, tanh);
-      }
-      if (added) score = hn::Add(score, own.added(p, tile, v, key));
+      const Shaped shape = shaped(p, hn::Load(d, s.weights + at), own.added(p, tile, v, key));
       const auto seen =
           seen_lanes(x, hn::Load(d, own.begin + v * kLanes), hn::Load(d, own.end + v * kLanes),
                      hn::Load(d, own.sinks + v * kLanes));
-      const V weight = weight_of(score, hn::Load(d, s.log_sum_exp + v * kLanes));
+      const V weight =
+          weight_of(shape.score, shape.factor, hn::Load(d, s.log_sum_exp + v * kLanes));
       const V difference = hn::Sub(hn::Load(d, s.dlogits + at), hn::Load(d, s.delta + v * kLanes));
       const V dlogit = hn::IfThenElseZero(seen, hn::Mul(weight, difference));
       hn::Store(dlogit, d, s.dlogits + at);
@@ -155,7 +174,7 @@ HWY_NOINLINE void query_pairs(const AttentionBackward& p, const OwnQueries& own,
           dbias[i][tile.first + static_cast<std::int64_t>(key)] += s.dlogits[key * kOwn + i];
         }
       }
-      if (p.soft_cap > 0) hn::Store(hn::Mul(dlogit, slope), d, s.dlogits + at);
+      if (p.soft_cap > 0) hn::Store(hn::Mul(dlogit, shape.slope), d, s.dlogits + at);
     }
   }
 }
@@ -170,7 +189,7 @@ HWY_INLINE void query_tile(const AttentionBackward& p, const QueryBlock& block, 
   const Rows v = rows_of<T>(p.v, block.sequence, kv_head, first, tile.count, p.v_dim, s.other_v);
   score_products(p, k, v, tile.count, own.vectors, s);
   if (tile.whole && is_plain(p)) {
-    plain_query_pairs(own, tile.count, s);
+    plain_query_pairs(own, tile.count, score_factor(p), s);
   } else {
     own.face(tile);
     query_pairs(p, own, tile, dbias, s);
@@ -199,8 +218,7 @@ HWY_INLINE void query_block(const AttentionBackward& p, const QueryBlock& block,
     s.log_sum_exp[i] = base2_log_sum_exp(p, row);
     s.delta[i] = delta[row];
     if (s.log_sum_exp[i] == kInfinity) own.see_nothing(i);
-    pack_column(token_of<T>(p.q, block.sequence, head, token), p.k_dim, score_factor(p), s.own_k,
-                i);
+    pack_column(token_of<T>(p.q, block.sequence, head, token), p.k_dim, 1.0F, s.own_k, i);
     pack_column(token_of<T>(p.doutput, block.sequence, head, token), p.v_dim, 1.0F, s.own_v, i);
     if (p.dbias != nullptr) {
       const std::int64_t b = p.dbias_batch == 1 ? 0 : block.sequence;
@@ -210,7 +228,7 @@ HWY_INLINE void query_block(const AttentionBackward& p, const QueryBlock& block,
     }
   }
   own.find_extent();
-  own.for_each_tile(tile_tokens(p),
+  own.for_each_tile(backward_key_tile(p),
                     [&](const KeyTile& tile) { query_tile<T>(p, block, own, tile, dbias, s); });
   for (std::size_t i = 0; i < own.count; ++i) {
     store_row(s.sum_k + i * whole_lines(p.k_dim), p.k_dim, static_cast<float>(p.scale),
@@ -269,15 +287,16 @@ HWY_INLINE void find_queries(const AttentionBackward& p, const SequenceSpan& spa
   }
 }
 
-HWY_NOINLINE void plain_key_pairs(const QueryTile& tile, std::size_t vectors,
+HWY_NOINLINE void plain_key_pairs(const QueryTile& tile, std::size_t vectors, float factor,
                                   const BackwardScratch& s) {
   const D d;
+  const V f = hn::Set(d, factor);
   for (std::size_t query = 0; query < tile.count; ++query) {
     const V log_sum_exp = hn::Set(d, s.log_sum_exp[query]);
     const V delta = hn::Set(d, s.delta[query]);
     for (std::size_t v = 0; v < vectors; ++v) {
       const std::size_t at = query * kOwn + v * kLanes;
-      const V weight = weight_of(hn::Load(d, s.weights + at), log_sum_exp);
+      const V weight = weight_of(hn::Load(d, s.weights + at), f, log_sum_exp);
       hn::Store(weight, d, s.weights + at);
       hn::Store(hn::Mul(weight, hn::Sub(hn::Load(d, s.dlogits + at), delta)), d, s.dlogits + at);
     }
@@ -289,8 +308,6 @@ HWY_NOINLINE void key_pairs(const AttentionBackward& p, const SequenceSpan& span
                             const KeyBlock& block, std::int64_t head, const QueryTile& tile,
                             std::size_t vectors, const BackwardScratch& s) {
   const D d;
-  const V cap = hn::Set(d, static_cast<float>(p.soft_cap) * kLog2e);
-  const V one = hn::Set(d, 1.0F);
   const float alibi =
       p.alibi_slopes == nullptr ? 0 : static_cast<const float*>(p.alibi_slopes)[head] * kLog2e;
   for (std::size_t query = 0; query < tile.count; ++query) {
@@ -305,13 +322,6 @@ HWY_NOINLINE void key_pairs(const AttentionBackward& p, const SequenceSpan& span
     for (std::size_t v = 0; v < vectors; ++v) {
       const std::size_t at = query * kOwn + v * kLanes;
       const V key = hn::Iota(d, static_cast<float>(v * kLanes));
-      V score = hn::Load(d, s.weights + at);
-      V slope = one;
-      if (p.soft_cap > 0) {
-        const V tanh = sd::tanh(d, score);
-        slope = hn::NegMulAdd(tanh, tanh, one);
-        score = hn::Mul(cap, tanh);
-      }
       V added = hn::Zero(d);
       if (p.alibi_slopes != nullptr) {
         added = hn::NegMulAdd(hn::Set(d, alibi), hn::Abs(hn::Sub(distance, key)), added);
@@ -324,27 +334,58 @@ HWY_NOINLINE void key_pairs(const AttentionBackward& p, const SequenceSpan& span
         }
         added = hn::MulAdd(hn::Load(d, from), hn::Set(d, kLog2e), added);
       }
-      score = hn::Add(score, added);
+      const Shaped shape = shaped(p, hn::Load(d, s.weights + at), added);
       const auto seen = seen_lanes(key, hn::Set(d, tile.begin[query]), hn::Set(d, tile.end[query]),
                                    hn::Set(d, tile.sinks[query]));
-      const V weight = hn::IfThenElseZero(seen, weight_of(score, hn::Set(d, s.log_sum_exp[query])));
+      const V weight = hn::IfThenElseZero(
+          seen, weight_of(shape.score, shape.factor, hn::Set(d, s.log_sum_exp[query])));
       const V difference = hn::Sub(hn::Load(d, s.dlogits + at), hn::Set(d, s.delta[query]));
       hn::Store(weight, d, s.weights + at);
-      hn::Store(hn::IfThenElseZero(seen, hn::Mul(hn::Mul(weight, difference), slope)), d,
+      hn::Store(hn::IfThenElseZero(seen, hn::Mul(hn::Mul(weight, difference), shape.slope)), d,
                 s.dlogits + at);
     }
   }
 }
 
-// All that one query head does to the own keys.
+// dQ[i] += dS K of the own keys, for the queries of a tile.
+HWY_INLINE void add_own_keys(const AttentionBackward& p, const QueryTile& tile, std::size_t own,
+                             const Rows& keys, bool finite, float* dq, const BackwardScratch& s) {
+  const std::size_t row = whole_lines(p.k_dim);
+  const Product queries{.depth = own,
+                        .rows = tile.count,
+                        .vectors = in_vectors(p.k_dim),
+                        .a = s.dlogits,
+                        .a_row = kOwn,
+                        .a_step = 1,
+                        .b = keys.data,
+                        .b_row = keys.stride,
+                        .c = dq + static_cast<std::size_t>(tile.first) * row,
+                        .c_row = row};
+  if (tile.whole || finite) {
+    product<true>(queries);
+  } else {
+    careful_product(queries,
+                    [&](std::size_t key, std::size_t query) { return tile.sees_key(query, key); });
+  }
+}
+
+// All that one query head does to the own keys, and, with `dq`, they to it.
 template <class T>
 HWY_INLINE void key_block_head(const AttentionBackward& p, const KeyBlock& block, std::int64_t head,
-                               const float* delta, QueryTile& tile, const BackwardScratch& s) {
+                               const float* delta, float* dq, QueryTile& tile,
+                               const BackwardScratch& s) {
   const SequenceSpan span = span_of(p, block.sequence);
   const auto own = static_cast<std::size_t>(block.keys);
   const std::size_t vectors = in_vectors(own);
   const auto step = static_cast<std::int64_t>(tile_tokens(p));
   const std::int64_t first_row = row_index(p, span, block.sequence, head, 0);
+  Rows own_rows;
+  bool finite = true;
+  if (dq != nullptr) {
+    own_rows = rows_of<T>(p.k, block.sequence, block.kv_head, span.first_key + block.first_key, own,
+                          p.k_dim, s.own_rows);
+    finite = all_finite(own_rows, own, in_vectors(p.k_dim));
+  }
   for (std::int64_t at = 0; at < span.queries; at += step) {
     find_queries(
         p, span, block, at, std::min(span.queries, at + step),
@@ -364,19 +405,20 @@ HWY_INLINE void key_block_head(const AttentionBackward& p, const KeyBlock& block
     }
     score_products(p, q, doutput, tile.count, vectors, s);
     if (tile.whole && is_plain(p)) {
-      plain_key_pairs(tile, vectors, s);
+      plain_key_pairs(tile, vectors, score_factor(p), s);
     } else {
       key_pairs(p, span, block, head, tile, vectors, s);
     }
     const auto seen = [&](std::size_t query, std::size_t key) { return tile.sees_key(query, key); };
     add_others(s.weights, doutput, tile.count, own, p.v_dim, s.sum_v, tile.whole, seen);
     add_others(s.dlogits, q, tile.count, own, p.k_dim, s.sum_k, tile.whole, seen);
+    if (dq != nullptr) add_own_keys(p, tile, own, own_rows, finite, dq, s);
   }
 }
 
 template <class T>
 HWY_INLINE void key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta,
-                          float* memory) {
+                          float* dq, float* memory) {
   const BackwardScratch s(p, memory);
   const SequenceSpan span = span_of(p, block.sequence);
   const auto own = static_cast<std::size_t>(block.keys);
@@ -386,14 +428,15 @@ HWY_INLINE void key_block(const AttentionBackward& p, const KeyBlock& block, con
   std::fill(s.sum_v, s.sum_v + own * whole_lines(p.v_dim), 0.0F);
   for (std::size_t i = 0; i < own; ++i) {
     const std::int64_t token = span.first_key + block.first_key + static_cast<std::int64_t>(i);
-    pack_column(token_of<T>(p.k, block.sequence, block.kv_head, token), p.k_dim, score_factor(p),
-                s.own_k, i);
+    pack_column(token_of<T>(p.k, block.sequence, block.kv_head, token), p.k_dim, 1.0F, s.own_k, i);
     pack_column(token_of<T>(p.v, block.sequence, block.kv_head, token), p.v_dim, 1.0F, s.own_v, i);
   }
   QueryTile tile;
   const std::int64_t first_head = block.kv_head * p.heads_per_kv;
   for (std::int64_t head = first_head; head < first_head + p.heads_per_kv; ++head) {
-    key_block_head<T>(p, block, head, delta, tile, s);
+    const auto rows = static_cast<std::size_t>((head - first_head) * span.queries);
+    float* const dq_of_head = dq == nullptr ? nullptr : dq + rows * whole_lines(p.k_dim);
+    key_block_head<T>(p, block, head, delta, dq_of_head, tile, s);
   }
   for (std::size_t i = 0; i < own; ++i) {
     const std::int64_t token = span.first_key + block.first_key + static_cast<std::int64_t>(i);
@@ -401,6 +444,19 @@ HWY_INLINE void key_block(const AttentionBackward& p, const KeyBlock& block, con
               token_of<T>(p.dk, block.sequence, block.kv_head, token));
     store_row(s.sum_v + i * whole_lines(p.v_dim), p.v_dim, 1.0F,
               token_of<T>(p.dv, block.sequence, block.kv_head, token));
+  }
+}
+
+template <class T>
+HWY_INLINE void store_queries(const AttentionBackward& p, std::int64_t sequence,
+                              std::int64_t kv_head, const float* dq) {
+  const SequenceSpan span = span_of(p, sequence);
+  for (std::int64_t h = 0; h < p.heads_per_kv; ++h) {
+    for (std::int64_t i = 0; i < span.queries; ++i) {
+      store_row(dq, p.k_dim, static_cast<float>(p.scale),
+                token_of<T>(p.dq, sequence, kv_head * p.heads_per_kv + h, span.first_query + i));
+      dq += whole_lines(p.k_dim);
+    }
   }
 }
 
@@ -436,9 +492,13 @@ void run_queries(const AttentionBackward& p, const QueryBlock& block, const floa
                  float* scratch) {
   visit_type(p, [&]<class T>() { query_block<T>(p, block, delta, scratch); });
 }
-void run_keys(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+void run_keys(const AttentionBackward& p, const KeyBlock& block, const float* delta, float* dq,
               float* scratch) {
-  visit_type(p, [&]<class T>() { key_block<T>(p, block, delta, scratch); });
+  visit_type(p, [&]<class T>() { key_block<T>(p, block, delta, dq, scratch); });
+}
+void run_store(const AttentionBackward& p, std::int64_t sequence, std::int64_t kv_head,
+               const float* dq) {
+  visit_type(p, [&]<class T>() { store_queries<T>(p, sequence, kv_head, dq); });
 }
 void run_delta(const AttentionBackward& p, const QueryBlock& block, float* delta) {
   visit_type(p, [&]<class T>() { delta_block<T>(p, block, delta); });
@@ -454,6 +514,7 @@ namespace touchstone::attend {
 HWY_EXPORT(run_queries);
 HWY_EXPORT(run_keys);
 HWY_EXPORT(run_delta);
+HWY_EXPORT(run_store);
 HWY_EXPORT(backward_size);
 
 std::size_t backward_floats(const DenseAttention& p) {
@@ -463,9 +524,16 @@ void run_query_block(const AttentionBackward& p, const QueryBlock& block, const 
                      float* scratch) {
   HWY_DYNAMIC_DISPATCH(run_queries)(p, block, delta, scratch);
 }
-void run_key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+void run_key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta, float* dq,
                    float* scratch) {
-  HWY_DYNAMIC_DISPATCH(run_keys)(p, block, delta, scratch);
+  HWY_DYNAMIC_DISPATCH(run_keys)(p, block, delta, dq, scratch);
+}
+void store_fused_queries(const AttentionBackward& p, std::int64_t sequence, std::int64_t kv_head,
+                         const float* dq) {
+  HWY_DYNAMIC_DISPATCH(run_store)(p, sequence, kv_head, dq);
+}
+std::size_t fused_row_floats(const DenseAttention& p) {
+  return (static_cast<std::size_t>(p.k_dim) + 15) / 16 * 16;
 }
 void run_delta_block(const AttentionBackward& p, const QueryBlock& block, float* delta) {
   HWY_DYNAMIC_DISPATCH(run_delta)(p, block, delta);

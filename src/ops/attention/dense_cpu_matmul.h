@@ -80,8 +80,8 @@ HWY_INLINE void product_block(const Product& p, std::size_t row, std::size_t vec
     const V factor = hn::Set(d, p.factors == nullptr ? 1.0F : p.factors[row + r]);
     for (std::size_t v = 0; v < kVectors; ++v) {
       V value = sums[r][v];
-      if constexpr (kAdd) value = hn::MulAdd(factor, hn::Load(d, c + v * kLanes), value);
-      hn::Store(value, d, c + v * kLanes);
+      if constexpr (kAdd) value = hn::MulAdd(factor, hn::LoadU(d, c + v * kLanes), value);
+      hn::StoreU(value, d, c + v * kLanes);
     }
   }
 }
@@ -127,7 +127,7 @@ HWY_NOINLINE void careful_product(const Product& p, const Seen& seen) {
         sum = hn::MulAdd(x, hn::LoadU(d, p.b + k * p.b_row + v * kLanes), sum);
       }
       float* const c = p.c + row * p.c_row + v * kLanes;
-      hn::Store(hn::MulAdd(factor, hn::Load(d, c), sum), d, c);
+      hn::StoreU(hn::MulAdd(factor, hn::LoadU(d, c), sum), d, c);
     }
   }
 }
@@ -209,7 +209,7 @@ HWY_INLINE void store_row(const float* from, std::int64_t dim, float factor, T* 
   const V f = hn::Set(d, factor);
   // Adding 0 makes 0 of -0: which of the two a sum of nothing is must not show.
   for (std::size_t i = 0; i < n; i += kLanes) {
-    const V x = hn::MulAdd(hn::Load(d, from + i), f, hn::Zero(d));
+    const V x = hn::MulAdd(sd::load_some(d, from + i, std::min(kLanes, n - i)), f, hn::Zero(d));
     sd::store_some(x, d, to + i, std::min(kLanes, n - i));
   }
 }
