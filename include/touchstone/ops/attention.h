@@ -49,7 +49,9 @@
 // Special     A query that sees nothing has output 0 and log_sum_exp -inf (with a sink: the sink's
 //             logit), and takes no part in any gradient; a key that nobody sees has dk = dv = 0.
 //             Never NaN for finite input whose scores are finite. What is not seen is never looked
-//             at: NaN in keys past the end or above the diagonal reach nothing.
+//             at, not even NaN; but CUDA's tensor cores multiply whole tiles, where a weight of 0
+//             times NaN or infinity is NaN: there it may reach the rows of its tile that do not see
+//             it. Past the end of a sequence it reaches nothing anywhere.
 // Aliasing    None: an output that overlaps a tensor is refused.
 // Empty       No queries: dk = dv = 0. No keys: output 0, log_sum_exp -inf, dq = 0.
 // Promises    Bitwise the same from run to run and for any number of threads; a query's output and

@@ -428,6 +428,7 @@ template <class T>
 void bias_gradient(Context& context, const BackwardWork& work) {
   const AttentionBackward& p = work.p;
   const std::int64_t count = p.dbias_batch * p.dbias_heads * p.queries * p.keys;
+  if (count == 0) return;
   cuda::launch(
       context, "attention bias gradient", bias_gradient_kernel<T>,
       {.blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads), .threads = kThreads},
@@ -448,7 +449,7 @@ void backward(Context& context, const AttentionBackward& p) {
   attention_delta(context, p, delta);
   attention_sink_gradient(context, p, delta);
   const std::int64_t bytes = backward_bytes(p);
-  if (p.queries > 0) {
+  if (row_count(p) > 0) {
     cuda::allow_shared(context, query_gradient_kernel<T>);
     cuda::launch(context, "attention query gradient", query_gradient_kernel<T>,
                  {.blocks = blocks_for(batches * p.query_heads, work.query_tiles),
@@ -456,7 +457,7 @@ void backward(Context& context, const AttentionBackward& p) {
                   .shared_bytes = bytes},
                  work);
   }
-  if (p.keys > 0) {
+  if (batches * p.keys > 0) {
     cuda::allow_shared(context, key_gradient_kernel<T>);
     cuda::launch(context, "attention key gradient", key_gradient_kernel<T>,
                  {.blocks = blocks_for(batches * p.kv_heads, work.key_tiles),
@@ -464,7 +465,7 @@ void backward(Context& context, const AttentionBackward& p) {
                   .shared_bytes = bytes},
                  work);
   }
-  if (p.dbias != nullptr && p.queries > 0 && p.keys > 0) bias_gradient<T>(context, work);
+  if (p.dbias != nullptr) bias_gradient<T>(context, work);
 }
 
 }  // namespace

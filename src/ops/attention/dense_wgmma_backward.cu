@@ -497,6 +497,33 @@ void launch(Context& context, const char* name, Kernel* kernel, const Work& work
 }
 
 template <class T, int kDim>
+void key_gradient(Context& context, Work work) {
+  const AttentionBackward& p = work.p;
+  constexpr int kQueries = KeySide<kDim>::kQueries;
+  work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, kQueries);
+  work.doutput = source_of(p, p.doutput, p.query_heads, p.queries, p.v_dim, kQueries);
+  work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, kRows);
+  work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, kRows);
+  work.deal =
+      deal_of(p, p.keys, p.kv_heads, p.key_starts != nullptr, kRows, p.queries * p.heads_per_kv);
+  work.deal.last_first = false;
+  launch<typename KeySide<kDim>::Shared>(context, "attention key gradient",
+                                         key_gradient_kernel<T, kDim>, work);
+}
+
+template <class T, int kDim>
+void query_gradient(Context& context, Work work) {
+  const AttentionBackward& p = work.p;
+  work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, kRows);
+  work.doutput = source_of(p, p.doutput, p.query_heads, p.queries, p.v_dim, kRows);
+  work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, kKeys);
+  work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, kKeys);
+  work.deal = deal_of(p, p.queries, p.query_heads, p.query_starts != nullptr, kRows, p.keys);
+  launch<typename QuerySide<kDim>::Shared>(context, "attention query gradient",
+                                           query_gradient_kernel<T, kDim>, work);
+}
+
+template <class T, int kDim>
 void backward(Context& context, const AttentionBackward& p) {
   const bool packed = p.query_starts != nullptr;
   const std::int64_t lanes = (packed ? 1 : p.batch) * p.query_heads;
@@ -512,31 +539,11 @@ void backward(Context& context, const AttentionBackward& p) {
   float* const delta = memory + 2 * padded;
   attention_delta(context, p, delta);
   attention_sink_gradient(context, p, delta);
-  if (padded > 0) {
-    cuda::launch(context, "attention rows", pad_kernel,
-                 {.blocks = static_cast<unsigned>(padded / kPad), .threads = kPad},
-                 PadWork{work, delta});
-  }
-  if (p.keys > 0) {
-    constexpr int kQueries = KeySide<kDim>::kQueries;
-    work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, kQueries);
-    work.doutput = source_of(p, p.doutput, p.query_heads, p.queries, p.v_dim, kQueries);
-    work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, kRows);
-    work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, kRows);
-    work.deal = deal_of(p, p.keys, p.kv_heads, packed, kRows, p.queries * p.heads_per_kv);
-    work.deal.last_first = false;
-    launch<typename KeySide<kDim>::Shared>(context, "attention key gradient",
-                                           key_gradient_kernel<T, kDim>, work);
-  }
-  if (p.queries > 0) {
-    work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, kRows);
-    work.doutput = source_of(p, p.doutput, p.query_heads, p.queries, p.v_dim, kRows);
-    work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, kKeys);
-    work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, kKeys);
-    work.deal = deal_of(p, p.queries, p.query_heads, packed, kRows, p.keys);
-    launch<typename QuerySide<kDim>::Shared>(context, "attention query gradient",
-                                             query_gradient_kernel<T, kDim>, work);
-  }
+  cuda::launch(context, "attention rows", pad_kernel,
+               {.blocks = static_cast<unsigned>(padded / kPad), .threads = kPad},
+               PadWork{work, delta});
+  key_gradient<T, kDim>(context, work);
+  query_gradient<T, kDim>(context, work);
 }
 
 template <class T>
@@ -551,6 +558,7 @@ std::string attention_backward_wgmma_refuses(const Context& context, const Atten
     return "needs a Hopper GPU";
   }
   if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
+  if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
   if (larger(p.k_dim, p.v_dim) > 128) return "head dimensions above 128";
   if (p.k_dim % 8 != 0 || p.v_dim % 8 != 0) return "head dimensions must be multiples of 8";
   if (p.soft_cap > 0) return "a soft cap";

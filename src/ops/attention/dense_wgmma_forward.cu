@@ -412,7 +412,6 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
 
 template <class T, int kDim, bool kChanged>
 void launch_forward(Context& context, const AttentionForward& p) {
-  if (row_count(p) == 0) return;
   using S = Shape<kDim>;
   Work work;
   work.p = p;
@@ -462,6 +461,7 @@ std::string attention_wgmma_refuses(const Context& context, const AttentionForwa
     return "needs a Hopper GPU";
   }
   if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
+  if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
   if (larger(p.k_dim, p.v_dim) > 256) return "head dimensions above 256";
   if (p.k_dim % 8 != 0 || p.v_dim % 8 != 0) return "head dimensions must be multiples of 8";
   if (p.scale < 0) return "a negative scale";
