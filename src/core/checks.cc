@@ -93,7 +93,28 @@ bool overlap(const Pattern& a, const Pattern& b, std::size_t depth, std::int64_t
   return false;
 }
 
+// From the first byte to one past the last.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+Range range_of(const ConstTensorView& view) {
+  const auto start = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data));
+  const std::int64_t size = size_of(view.dtype);
+  Range range{start, start + size};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
+    const std::int64_t reach = view.stride[i] * (view.shape[i] - 1) * size;
+    (reach < 0 ? range.begin : range.end) += reach;
+  }
+  return range;
+}
+
 bool overlap(const ConstTensorView& x, const ConstTensorView& y) {
+  // The usual case, decided without building anything: tensors lie apart.
+  const Range range_x = range_of(x);
+  const Range range_y = range_of(y);
+  if (range_x.end <= range_y.begin || range_y.end <= range_x.begin) return false;
   Pattern a = pattern_of(x);
   Pattern b = pattern_of(y);
   align_levels(a, b);

@@ -61,7 +61,7 @@
 //             captured in a graph.
 // Cost        4 * B * H * Sq * Sk * D flops forward, 2.5 times that backward, half of it when
 //             causal. Extra memory: a few tiles per thread, one or two numbers per query, and in
-//             the backward on the CPU at most one f32 dq for each thread's KV head.
+//             the backward on the CPU an f32 dq of one KV head per thread, at most 64 MiB each.
 #pragma once
 
 #include <cstdint>

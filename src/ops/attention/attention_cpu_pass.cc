@@ -12,13 +12,11 @@
 #include "cpu/exp2.h"
 #include "cpu/simd.h"
 #include "ops/attention/attention_cpu.h"
+#include "ops/attention/attention_cpu_merge.h"
 #include "ops/attention/attention_cpu_tile.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace touchstone::attend::HWY_NAMESPACE {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLog2e = 1.44269504F;
 
 // Query vectors that a kernel works on at a time: registers hold their sums. A block of fewer is
 // filled up, a single one has a kernel of its own.
@@ -261,12 +259,6 @@ void clear_partial(const CachedAttention& p, float* partial) {
   partial[0] = -kInfinity;
 }
 
-// 2^x of one number.
-float exp2_scalar(float x) {
-  const D d;
-  return hn::GetLane(sd::exp2_not_positive(d, hn::Set(d, x)));
-}
-
 void merge_partial(const CachedAttention& p, float* total, const float* partial) {
   const D d;
   if (partial[0] == -kInfinity) return;
@@ -286,17 +278,9 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
   const D d;
   const auto dim = static_cast<std::size_t>(p.layers.v_dim);
   const float sink = p.sink_logits != nullptr ? p.sink_logits[head] * kLog2e : -kInfinity;
-  // The sink is merged like a partial result whose output is 0.
-  const bool nothing = total[0] == -kInfinity && sink == -kInfinity;
-  const float most = sink <= total[0] ? total[0] : sink;
-  const float a = nothing ? 0 : exp2_scalar(total[0] - most);
-  const float sum = total[1] * a + (nothing ? 0 : exp2_scalar(sink - most));
+  const Finished finished = finish_softmax(total[0], total[1], sink);
   if (p.log_sum_exp != nullptr) {
-    constexpr double kLn2 = 0.693147180559945309;
-    p.log_sum_exp[query * p.query_heads + head] =
-        nothing ? -kInfinity
-                : static_cast<float>(
-                      (static_cast<double>(most) + std::log2(static_cast<double>(sum))) * kLn2);
+    p.log_sum_exp[query * p.query_heads + head] = finished.log_sum_exp;
   }
   const float* from = total + kPartialHead;
   alignas(64) float ordered[kMostDim];
@@ -305,7 +289,7 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
     sd::from_pack_order<Bf16>(from, dim, ordered);
     from = ordered;
   }
-  const V factor = hn::Set(d, nothing ? 0 : a / sum);
+  const V factor = hn::Set(d, finished.factor);
   visit_float_dtype(p.output_dtype, [&]<class T>() {
     if constexpr (!std::is_same_v<T, double>) {
       T* const to = static_cast<T*>(p.output) + query * p.output_stride + head * p.layers.v_dim;

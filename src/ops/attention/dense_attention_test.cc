@@ -17,8 +17,10 @@ std::vector<DType> dtypes() {
 }
 
 TEST(DenseAttention, EveryHeadSize) {
+  const std::int64_t largest = on_gpu() ? 256 : 300;
   std::size_t turn = 0;
   for (const std::int64_t dim : {1, 2, 3, 8, 15, 16, 17, 33, 40, 64, 80, 96, 128, 192, 256, 300}) {
+    if (dim > largest) continue;
     const DType dtype = dtypes()[turn % dtypes().size()];
     check_dense({.heads = 2,
                  .queries = 19,
@@ -26,7 +28,8 @@ TEST(DenseAttention, EveryHeadSize) {
                  .k_dim = dim,
                  .dtype = dtype,
                  .causal = turn % 2 == 0});
-    check_dense({.queries = 9, .keys = 70, .k_dim = dim, .v_dim = 300 - dim + 1, .dtype = dtype});
+    check_dense(
+        {.queries = 9, .keys = 70, .k_dim = dim, .v_dim = largest - dim + 1, .dtype = dtype});
     ++turn;
   }
 }

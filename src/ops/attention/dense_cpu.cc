@@ -18,6 +18,10 @@ constexpr auto kOwnTokens = static_cast<std::int64_t>(kOwn);
 // Multiplications that are not worth waking a thread for: at 50 a nanosecond some 20 us.
 constexpr double kSerialWork = 1e6;
 
+// Of a thread's dq in f32. A long sequence of many heads per KV head would have more than the
+// caches and than a caller expects.
+constexpr std::size_t kMostFusedBytes = std::size_t{64} << 20;
+
 int useful_threads(const Context& context, const DenseAttention& p) {
   const double pairs = static_cast<double>(row_count(p)) * static_cast<double>(p.keys);
   return pairs * static_cast<double>(p.k_dim + p.v_dim) < kSerialWork ? 1 : context.threads();
@@ -105,18 +109,19 @@ void sweep_queries(Context& context, const AttentionBackward& p, int threads, co
       });
 }
 
-// Whether one task does a whole KV head, dq with the rest. The bits are the same either way, so
-// that it may depend on the threads; dbias and tiles of another size are left to the sweeps.
-bool fuses(const AttentionBackward& p, int threads) {
-  const bool possible = p.dbias == nullptr && backward_key_tile(p) == kOwn;
-  return possible && (threads == 1 || p.batch * p.kv_heads >= 2 * std::int64_t{threads});
-}
-
 // Where dq of the longest sequence is summed.
 std::size_t fused_floats(const DenseAttention& p) {
   std::int64_t longest = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) longest = std::max(longest, span_of(p, b).queries);
   return static_cast<std::size_t>(p.heads_per_kv * longest) * fused_row_floats(p);
+}
+
+// Whether one task does a whole KV head, dq with the rest. The bits are the same either way, so
+// that it may depend on the threads; dbias and tiles of another size are left to the sweeps.
+bool fuses(const AttentionBackward& p, int threads) {
+  const bool possible = p.dbias == nullptr && backward_key_tile(p) == kOwn &&
+                        fused_floats(p) * sizeof(float) <= kMostFusedBytes;
+  return possible && (threads == 1 || p.batch * p.kv_heads >= 2 * std::int64_t{threads});
 }
 
 // All gradients of one KV head and its query heads.

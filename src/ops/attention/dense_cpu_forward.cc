@@ -4,7 +4,6 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which must come first.
 #include <algorithm>
-#include <cmath>
 
 #include "cpu/exp2.h"
 #include "cpu/simd.h"
@@ -157,27 +156,18 @@ HWY_INLINE void meet_tile(const AttentionForward& p, const QueryBlock& block, Ow
 template <class T>
 HWY_INLINE void finish_queries(const AttentionForward& p, const QueryBlock& block,
                                const ForwardScratch& s) {
-  const D d;
-  const auto exp2 = [&](float x) { return hn::GetLane(sd::exp2_not_positive(d, hn::Set(d, x))); };
   const SequenceSpan span = span_of(p, block.sequence);
+  const auto* const sinks = static_cast<const float*>(p.sink_logits);
   for (std::size_t i = 0; i < block.vectors(); ++i) {
     const std::int64_t query = OwnQueries::query_of(block, i);
     const std::int64_t head = OwnQueries::head_of(block, i);
-    const float sink = p.sink_logits != nullptr
-                           ? static_cast<const float*>(p.sink_logits)[head] * kLog2e
-                           : -kInfinity;
-    // The sink is one more weight, whose value is 0.
-    const float most = sink <= s.largest[i] ? s.largest[i] : sink;
-    const bool nothing = s.largest[i] == -kInfinity && sink == -kInfinity && s.sums[i] == 0;
-    const float factor = nothing ? 0 : exp2(s.largest[i] - most);
-    const float sum = s.sums[i] * factor + (nothing ? 0 : exp2(sink - most));
+    const float sink = sinks == nullptr ? -kInfinity : sinks[head] * kLog2e;
+    const Finished finished = finish_softmax(s.largest[i], s.sums[i], sink);
     if (p.log_sum_exp != nullptr) {
-      constexpr double kLn2 = 0.693147180559945309;
-      const double log2 = static_cast<double>(most) + std::log2(static_cast<double>(sum));
       static_cast<float*>(p.log_sum_exp)[row_index(p, span, block.sequence, head, query)] =
-          nothing ? -kInfinity : static_cast<float>(log2 * kLn2);
+          finished.log_sum_exp;
     }
-    store_row(s.output + i * whole_lines(p.v_dim), p.v_dim, nothing ? 0 : factor / sum,
+    store_row(s.output + i * whole_lines(p.v_dim), p.v_dim, finished.factor,
               token_of<T>(p.output, block.sequence, head, span.first_query + query));
   }
 }

@@ -196,8 +196,14 @@ HWY_INLINE bool all_finite(const Rows& rows, std::size_t count, std::size_t vect
 template <class T>
 HWY_INLINE void pack_column(const T* from, std::int64_t dim, float factor, float* to,
                             std::size_t column) {
-  for (std::int64_t i = 0; i < dim; ++i) {
-    to[static_cast<std::size_t>(i) * kOwn + column] = convert<float>(from[i]) * factor;
+  const D d;
+  const V f = hn::Set(d, factor);
+  const auto n = static_cast<std::size_t>(dim);
+  alignas(64) float some[kLanes];
+  for (std::size_t i = 0; i < n; i += kLanes) {
+    const std::size_t count = std::min(kLanes, n - i);
+    hn::Store(hn::Mul(sd::load_some(d, from + i, count), f), d, some);
+    for (std::size_t k = 0; k < count; ++k) to[(i + k) * kOwn + column] = some[k];
   }
 }
 

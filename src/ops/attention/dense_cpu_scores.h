@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "cpu/exp2.h"
+#include "ops/attention/attention_cpu_merge.h"
 #include "ops/attention/dense_cpu_matmul.h"
 
 #if defined(TOUCHSTONE_DENSE_CPU_SCORES_H_) == defined(HWY_TARGET_TOGGLE)
@@ -19,8 +20,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace touchstone::attend::HWY_NAMESPACE {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLog2e = 1.44269504F;
 constexpr std::int64_t kFar = std::int64_t{1} << 62;
 
 // Factor of what is packed: then scores are logarithms to base 2, or what the soft cap is taken of.

@@ -209,12 +209,13 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
           after.run(context);
           gradient.run(context);
           spoiled.run(context);
+          const Values outputs[] = {before.output.values(), after.output.values()};
+          const Values gradients[] = {gradient.dq.values(), spoiled.dq.values()};
           for (std::int64_t i = 0; i < p.queries; ++i) {
             if (sees(i, victim)) continue;
-            EXPECT_EQ(some(before.output.values(), i, 1, dim),
-                      some(after.output.values(), i, 1, dim))
+            EXPECT_EQ(some(outputs[0], i, 1, dim), some(outputs[1], i, 1, dim))
                 << "query " << i << ", key " << victim;
-            EXPECT_EQ(some(gradient.dq.values(), i, 1, dim), some(spoiled.dq.values(), i, 1, dim))
+            EXPECT_EQ(some(gradients[0], i, 1, dim), some(gradients[1], i, 1, dim))
                 << "dq " << i << ", key " << victim;
           }
         });
@@ -228,10 +229,12 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
           if (multiplies_whole_tiles(context)) return;
           gradient.run(context);
           hurt.run(context);
+          const Values dk[] = {gradient.dk.values(), hurt.dk.values()};
+          const Values dv[] = {gradient.dv.values(), hurt.dv.values()};
           for (std::int64_t t = 0; t < p.keys; ++t) {
             if (sees(victim, t)) continue;
-            EXPECT_EQ(some(gradient.dk.values(), t, 1, dim), some(hurt.dk.values(), t, 1, dim));
-            EXPECT_EQ(some(gradient.dv.values(), t, 1, dim), some(hurt.dv.values(), t, 1, dim));
+            EXPECT_EQ(some(dk[0], t, 1, dim), some(dk[1], t, 1, dim));
+            EXPECT_EQ(some(dv[0], t, 1, dim), some(dv[1], t, 1, dim));
           }
         });
       }
