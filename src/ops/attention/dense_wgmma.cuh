@@ -1,0 +1,283 @@
+// Dense attention on Hopper's tensor cores: what the forward and the backward kernels share.
+//
+// A block is a producer, one warp that keeps tiles coming through a ring in shared memory, and two
+// or three consumer warpgroups of 64 rows each, which multiply them. Tiles lie as wgmma.cuh says.
+//
+// Why the bits depend on so little: keys are cut into tiles at multiples of the tile size, counted
+// from the first key, and a row goes through its tiles from the last to the first. A tile of which
+// a row sees nothing leaves its sums exactly as they were, so it does not matter which tiles the
+// other rows of the block go through.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/launch.h"
+#include "cuda/tensor_core.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/wgmma.cuh"
+#include "ops/attention/dense_attention.h"
+#include "ops/attention/dense_cuda.cuh"
+
+namespace touchstone::attend {
+
+inline constexpr float kLog2E = 1.44269504F;
+inline constexpr float kLn2 = 0.693147181F;
+inline constexpr unsigned kAllLanes = 0xffffffffU;
+inline constexpr int kConsumerRows = 64;
+
+__device__ inline float minus_infinity() { return __uint_as_float(0xff800000U); }
+
+// ---- places of a block --------------------------------------------------------------------------
+
+// A tile of rows of one sequence and head.
+struct Place {
+  std::int64_t sequence = 0;
+  int head = 0;
+  int tile = 0;  // within the sequence
+};
+
+// How blocks are dealt out: `lanes` (sequence and head, or head) of `tiles` each, lanes in groups
+// whose other side stays in the cache together. In a group the tiles that have the most to do when
+// causal come first: the last of all lanes, or the first.
+struct Deal {
+  std::int64_t lanes = 1;
+  std::int64_t tiles = 1;
+  std::int64_t group = 1;
+  int heads = 1;
+  int rows = 64;  // of a tile
+  bool last_first = true;
+};
+
+__device__ inline Place place_of(const Deal& deal, std::int64_t index, std::int64_t batch,
+                                 const std::int64_t* starts) {
+  const std::int64_t per_group = deal.group * deal.tiles;
+  const std::int64_t first_lane = index / per_group * deal.group;
+  const std::int64_t lanes = smaller(deal.group, deal.lanes - first_lane);
+  const std::int64_t within = index % per_group;
+  const std::int64_t lane = first_lane + within % lanes;
+  const std::int64_t piece = deal.last_first ? deal.tiles - 1 - within / lanes : within / lanes;
+  if (starts == nullptr) {
+    return {lane / deal.heads, static_cast<int>(lane % deal.heads), static_cast<int>(piece)};
+  }
+  const std::int64_t sequence = sequence_of_piece(starts, batch, piece, deal.rows);
+  return {sequence, static_cast<int>(lane),
+          static_cast<int>(piece - first_piece(starts, sequence, deal.rows))};
+}
+
+// Tiles for all rows of all sequences and heads.
+inline Deal deal_of(const DenseAttention& p, std::int64_t tokens, std::int64_t heads, bool packed,
+                    int rows, std::int64_t other_tokens) {
+  Deal deal;
+  deal.rows = rows;
+  deal.heads = static_cast<int>(heads);
+  deal.lanes = packed ? heads : heads * p.batch;
+  deal.tiles = pieces(tokens, p.batch, packed, rows);
+  // Half of a large cache.
+  constexpr std::int64_t kTogether = std::int64_t{24} << 20;
+  const std::int64_t bytes = other_tokens * (p.k_dim + p.v_dim) * 2;
+  deal.group = smaller(larger(kTogether / larger(bytes, 1), 1), deal.lanes);
+  return deal;
+}
+
+// ---- tiles --------------------------------------------------------------------------------------
+
+template <int kRows, int kColumns>
+inline constexpr int kTileBytes = kRows* kColumns * 2;
+
+// A kernel's shared memory, where tiles may begin.
+template <class Shared>
+__device__ Shared& shared_memory() {
+  extern __shared__ std::byte memory[];
+  const std::uint32_t misplaced = cuda::shared_address(memory) % 1024;
+  return *reinterpret_cast<Shared*>(memory + (misplaced == 0 ? 0 : 1024 - misplaced));
+}
+
+// A tensor as the producer reads it.
+struct Source {
+  CUtensorMap map;
+  const std::uint16_t* data = nullptr;
+  std::int64_t batch_stride = 0, head_stride = 0, token_stride = 0;
+  std::int64_t columns = 0;
+};
+
+// A whole warp copies tokens [token, token + kRows) of a head, of which those from `end` on become
+// zeros. Where that is what lies behind the tensor the copy engine does it by itself; behind a
+// packed sequence lies the next one.
+template <int kRows, int kColumns>
+__device__ void load_tile(std::byte* shared, const Source& source, std::int64_t token,
+                          std::int64_t end, int head, int batch, bool packed,
+                          std::uint64_t* barrier) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  constexpr int kSlice = kRows * cuda::kSliceRowBytes;
+  if (!packed || token + kRows <= end) {
+    if (lane == 0) {
+      cuda::barrier_expect(barrier, kTileBytes<kRows, kColumns>);
+#pragma unroll
+      for (int slice = 0; slice < kColumns / cuda::kSliceColumns; ++slice) {
+        cuda::load_slice(shared + slice * kSlice, &source.map, slice * cuda::kSliceColumns,
+                         static_cast<int>(token), head, batch, barrier);
+      }
+    }
+    return;
+  }
+  const std::uint16_t* const from = source.data + batch * source.batch_stride +
+                                    head * source.head_stride + token * source.token_stride;
+  for (int piece = lane; piece < kRows * kColumns / 8; piece += 32) {
+    const int row = piece / (kColumns / 8);
+    const int column = piece % (kColumns / 8) * 8;
+    uint4 value{};
+    if (token + row < end && column < source.columns) {
+      value = *reinterpret_cast<const uint4*>(from + row * source.token_stride + column);
+    }
+    const int at = column / cuda::kSliceColumns * kSlice + row * cuda::kSliceRowBytes +
+                   ((column % cuda::kSliceColumns / 8) ^ (row % 8)) * 16;
+    *reinterpret_cast<uint4*>(shared + at) = value;
+  }
+  cuda::fence_for_async();
+  __syncwarp();
+  if (lane == 0) cuda::barrier_arrive(barrier);
+}
+
+// A ring of kStages places: how often it has gone round, as its barriers want to hear it.
+template <int kStages>
+struct Turn {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// ---- which keys ---------------------------------------------------------------------------------
+
+// Tiles of keys that some row of a block sees, from the last to the first: number i is
+// last - 1 - i, from `count` - `sink_tiles` on the tiles of the sinks.
+struct KeyTiles {
+  int count = 0;
+  int last = 0;
+  int sink_tiles = 0;
+  __device__ int tile(int i) const { return i < count - sink_tiles ? last - 1 - i : count - 1 - i; }
+};
+
+__device__ inline KeyTiles key_tiles(const Sight& first_row, const Sight& last_row, int keys) {
+  KeyTiles tiles;
+  tiles.last = static_cast<int>((last_row.end + keys - 1) / keys);
+  const int first = static_cast<int>(first_row.begin / keys);
+  const int sink_end = static_cast<int>((last_row.sinks + keys - 1) / keys);
+  tiles.sink_tiles = static_cast<int>(smaller(sink_end, first));
+  tiles.count = static_cast<int>(larger(tiles.last - first, 0)) + tiles.sink_tiles;
+  return tiles;
+}
+
+// What one row sees, in 32 bits.
+struct RowSight {
+  int sinks = 0, begin = 0, end = 0;
+  RowSight() = default;
+  __device__ explicit RowSight(const Sight& s)
+      : sinks(static_cast<int>(s.sinks)),
+        begin(static_cast<int>(s.begin)),
+        end(static_cast<int>(s.end)) {}
+  __device__ bool sees(int key) const { return key < end && (key >= begin || key < sinks); }
+};
+
+// ---- numbers ------------------------------------------------------------------------------------
+
+template <class T>
+__device__ std::uint32_t packed_pair(float low, float high) {
+  std::uint32_t word;
+  if constexpr (std::is_same_v<T, Bf16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+}
+
+// Over the four lanes that hold a row.
+__device__ inline float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+__device__ inline float row_sum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+
+// A warpgroup's 64 rows of sums go to global memory as T, through `tile`, the warpgroup's own rows
+// of a tile in shared memory that nothing reads any more. Rows from `rows` on do not.
+template <class T, int kColumns, int kTileRows, int kParts, int kCount>
+__device__ void store_rows(const float (&sums)[kParts][kCount], float scale_low, float scale_high,
+                           std::byte* tile, T* output, std::int64_t token_stride, int columns,
+                           int rows, int barrier) {
+  constexpr int kSlice = kTileRows * cuda::kSliceRowBytes;
+  const int thread = static_cast<int>(threadIdx.x % cuda::kWarpgroup);
+  const int lane = thread % 32;
+  const int row = thread / 32 * 16 + lane / 4;
+  cuda::named_barrier(barrier, cuda::kWarpgroup);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      const int column = part * kCount * 2 + j * 8;
+      std::byte* const at = tile + column / cuda::kSliceColumns * kSlice +
+                            row * cuda::kSliceRowBytes +
+                            ((column % cuda::kSliceColumns / 8) ^ (row % 8)) * 16 + lane % 4 * 4;
+      const float* const s = &sums[part][4 * j];
+      *reinterpret_cast<std::uint32_t*>(at) = packed_pair<T>(s[0] * scale_low, s[1] * scale_low);
+      *reinterpret_cast<std::uint32_t*>(at + 8 * cuda::kSliceRowBytes) =
+          packed_pair<T>(s[2] * scale_high, s[3] * scale_high);
+    }
+  }
+  cuda::named_barrier(barrier, cuda::kWarpgroup);
+  constexpr int kPerRow = kColumns / 8;
+  for (int piece = thread; piece < kConsumerRows * kPerRow; piece += cuda::kWarpgroup) {
+    const int r = piece / kPerRow;
+    const int column = piece % kPerRow * 8;
+    if (r >= rows || column >= columns) continue;
+    const std::byte* const at = tile + column / cuda::kSliceColumns * kSlice +
+                                r * cuda::kSliceRowBytes +
+                                ((column % cuda::kSliceColumns / 8) ^ (r % 8)) * 16;
+    *reinterpret_cast<uint4*>(output + r * token_stride + column) =
+        *reinterpret_cast<const uint4*>(at);
+  }
+}
+
+// ---- the host's side ----------------------------------------------------------------------------
+
+template <class Pointer>
+cuda::HeadsShape heads_shape(const DenseAttention& p, const Heads<Pointer>& tensor,
+                             std::int64_t heads, std::int64_t tokens, std::int64_t columns) {
+  return {tensor.data,
+          p.query_starts != nullptr ? 1 : p.batch,
+          heads,
+          tokens,
+          columns,
+          tensor.batch_stride,
+          tensor.head_stride,
+          tensor.token_stride};
+}
+
+inline Source source_of(const DenseAttention& p, const ConstHeads& tensor, std::int64_t heads,
+                        std::int64_t tokens, std::int64_t columns, int rows) {
+  Source source;
+  source.map = cuda::slice_map(heads_shape(p, tensor, heads, tokens, columns), p.dtype, rows);
+  source.data = static_cast<const std::uint16_t*>(tensor.data);
+  source.batch_stride = tensor.batch_stride;
+  source.head_stride = tensor.head_stride;
+  source.token_stride = tensor.token_stride;
+  source.columns = columns;
+  return source;
+}
+
+// Why the copy engine and 16-byte stores cannot serve a tensor, or nothing.
+template <class Pointer>
+std::string refuses_layout(const DenseAttention& p, const char* name, const Heads<Pointer>& tensor,
+                           std::int64_t heads, std::int64_t tokens, std::int64_t columns) {
+  if (cuda::can_map(heads_shape(p, tensor, heads, tokens, columns))) return "";
+  return std::string(name) + " does not lie at multiples of 16 bytes";
+}
+
+}  // namespace touchstone::attend
