@@ -167,15 +167,10 @@ int run_judge(const JudgeVerbOptions& options) {
   if (!options.html.empty()) write_file(options.html, judge::page_html(records));
   print(judge::board_text(records, coloured()));
   if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
-  const auto error =
-      std::ranges::find(records, judge::Verdict::judge_error, &judge::Record::verdict);
-  if (error != records.end()) return kBadData;
   // What came with the program is there to be told apart; only a given contender can fail.
-  if (options.paths.empty() && options.from.empty()) return kOk;
-  return std::ranges::all_of(
-             records, [](const judge::Record& r) { return r.verdict == judge::Verdict::pass; })
-             ? kOk
-             : kNo;
+  const bool bundled = options.paths.empty() && options.from.empty();
+  const int code = exit_code_of(records);
+  return bundled && code == kNo ? kOk : code;
 }
 
 struct DuelVerbOptions {
@@ -203,6 +198,22 @@ int run_duel(const DuelVerbOptions& options) {
   if (judging.timing_only) return kOk;  // there is no verdict
   return std::ranges::all_of(
              records, [](const judge::Record& r) { return r.verdict == judge::Verdict::pass; })
+// No verdict at all is bad data or a bad machine; of those that have one, all must pass.
+int exit_code_of(const std::vector<judge::Record>& records) {
+  const auto has = [&](judge::Verdict verdict) {
+    return std::ranges::find(records, verdict, &judge::Record::verdict) != records.end();
+  };
+  if (has(judge::Verdict::judge_error)) return kBadData;
+  std::size_t passed = 0;
+  std::size_t untested = 0;
+  for (const judge::Record& record : records) {
+    passed += record.verdict == judge::Verdict::pass ? 1 : 0;
+    untested += record.verdict == judge::Verdict::untested ? 1 : 0;
+  }
+  if (untested == records.size()) return kBadData;
+  return passed + untested == records.size() ? kOk : kNo;
+}
+
              ? kOk
              : kNo;
 }

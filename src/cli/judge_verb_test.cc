@@ -140,3 +140,45 @@ TEST_F(JudgeVerb, duel_names_who_passes) {
 
 }  // namespace
 }  // namespace touchstone
+// Python is hidden, so the NumPy contender cannot be judged; that is no reason not to judge others.
+TEST_F(JudgeVerb, what_the_machine_lacks_is_untested_and_the_rest_is_judged) {
+  const std::string bundled = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/";
+  const std::string hidden = std::string("TOUCHSTONE_PYTHON=/no/such/python '") +
+                             TOUCHSTONE_PROGRAM + "' judge --small --no-speed ";
+  const std::string json = (folder_ / "r.json").string();
+  const std::string html = (folder_ / "r.html").string();
+  test::ShellResult result = test::run_shell(hidden + bundled + "numpy " + bundled +
+                                             "naive --json " + json + " --html " + html + " 2>&1");
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_NE(result.out.find("UNTESTED no Python with NumPy here"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("PASS"), std::string::npos) << result.out;
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0].verdict, judge::Verdict::untested);
+  EXPECT_FALSE(records[0].untested.empty());
+  EXPECT_EQ(records[1].verdict, judge::Verdict::pass);
+  EXPECT_NE(read("r.html").find("UNTESTED"), std::string::npos);
+  EXPECT_NE(read("r.html").find("1 could not be judged here"), std::string::npos);
+
+  // Nothing could be judged at all.
+  result = test::run_shell(hidden + bundled + "numpy 2>&1");
+  EXPECT_EQ(result.exit_code, 3) << result.out;
+  EXPECT_NE(result.out.find("UNTESTED"), std::string::npos) << result.out;
+}
+
+TEST_F(JudgeVerb, a_cuda_contender_without_a_gpu_is_untested) {
+  if (fs::exists("/dev/nvidia0")) GTEST_SKIP() << "there is a GPU";
+  const std::string file = write("kernel.cu", R"(
+#include <cstdint>
+extern "C" int softmax_topk(int64_t, int64_t, int64_t, const float*, float*, int32_t*, void*) {
+  return 0;
+}
+)");
+  const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
+  const test::ShellResult result =
+      touchstone("judge " + file + " " + naive + " --task softmax_topk --small --no-speed");
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_NE(result.out.find("kernel UNTESTED no "), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("naive PASS"), std::string::npos) << result.out;
+}
+

@@ -24,6 +24,8 @@ constexpr int64_t kMostBytes = int64_t{1} << 30;
 constexpr int kMostFiles = 2000;
 constexpr double kCompileSeconds = 60.0;
 constexpr double kCudaSeconds = 180.0;
+constexpr const char* kGcc = "/usr/bin/gcc";
+constexpr const char* kGxx = "/usr/bin/g++";
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -201,6 +203,15 @@ class Builder {
 
   // C files are compiled apart where C++ files are there too.
   CommandResult compile(const std::string& output, bool sanitized) const {
+  // A machine without a compiler says nothing about the contender.
+  static const char* compiler(const char* path) {
+    std::error_code error;
+    if (!fs::exists(path, error)) {
+      throw Unsupported(fmt::format("no compiler here: {} (Debian: build-essential)", path));
+    }
+    return path;
+  }
+
     const std::vector<std::string> flags = common_flags(sanitized);
     std::vector<std::string> c_files;
     std::vector<std::string> others;
@@ -213,7 +224,7 @@ class Builder {
     if (!only_c) {
       for (std::size_t i = 0; i < c_files.size(); ++i) {
         std::vector<std::string> words = {
-            "/usr/bin/gcc", "-std=gnu17", "-c",
+            compiler(kGcc), "-std=gnu17", "-c",
             c_files[i],     "-o",         fmt::format("{}/{}.{}.o", place(), output, i)};
         std::ranges::copy_if(flags, std::back_inserter(words), [](const std::string& f) {
           return f != "-shared" && !f.starts_with("-Wl");
@@ -225,7 +236,7 @@ class Builder {
         if (one.status != 0) return all;
       }
     }
-    std::vector<std::string> words = {only_c ? "/usr/bin/gcc" : "/usr/bin/g++",
+    std::vector<std::string> words = {compiler(only_c ? kGcc : kGxx),
                                       only_c ? "-std=gnu17" : "-std=gnu++20"};
     words.insert(words.end(), flags.begin(), flags.end());
     const std::vector<std::string>& last = only_c ? c_files : others;
@@ -245,7 +256,7 @@ class Builder {
     for (const char* place : {"/usr/local/cuda", "/usr/lib/cuda", "/opt/cuda"}) {
       if (fs::exists(fs::path(place) / "bin" / "nvcc", error)) return fs::canonical(place).string();
     }
-    throw Unsupported("judge: no nvcc in /usr/local/cuda; CUDA contenders cannot be built here");
+    throw Unsupported("no nvcc here (looked in /usr/local/cuda, /usr/lib/cuda, /opt/cuda)");
   }
 
   CommandResult compile_cuda(const std::vector<std::string>& inputs,
@@ -279,7 +290,7 @@ class Builder {
     write_file(work_ / name, make_glue(task_.card().functions, signatures(), cuda()));
     if (cuda()) return compile_cuda({place() + "/" + name}, "glue.so");
     return run(jail(),
-               {"/usr/bin/g++", "-std=c++20", "-O1", "-fPIC", "-shared", place() + "/" + name, "-o",
+               {compiler(kGxx), "-std=c++20", "-O1", "-fPIC", "-shared", place() + "/" + name, "-o",
                 place() + "/glue.so"},
                kCompileSeconds);
   }
@@ -328,12 +339,11 @@ class Builder {
   }
 
   void check_python() {
-    const std::optional<Python>& python = find_python();
-    if (!python) throw Unsupported("judge: no Python with NumPy here (Debian: python3-numpy)");
+    const Python& python = require_python();
     write_file(work_ / "numpy_child.py", kNumpyChild);
     JailSpec spec = jail();
-    add_python(spec, *python);
-    std::vector<std::string> words = {python->program, "-I", "-B", "-c",
+    add_python(spec, python);
+    std::vector<std::string> words = {python.program, "-I", "-B", "-c",
                                       "import sys; [compile(open(f).read(), f, \"exec\") for f in "
                                       "sys.argv[1:]]"};
     for (const fs::path& file : files()) words.push_back(place() + "/source/" + file.string());

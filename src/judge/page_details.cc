@@ -158,11 +158,13 @@ std::string page_contender(const Record& record, const Standing& standing) {
         standing.rank, 100.0 * standing.share, standing.best, standing.worst,
         html_escaped(dimension_title(standing.depends_on)));
   }
-  if (!record.build.built) {
+  if (!record.build.log.empty() && !record.build.built) {
     html += fmt::format("<pre>{}</pre>\n", html_escaped(record.build.log.substr(0, 4000)));
   }
   html += witnesses(record) + findings(record) + failures(record);
-  if (record.build.built) html += scores_table(record) + speeds(record) + probes(record);
+  if (record.build.built && record.verdict != Verdict::untested) {
+    html += scores_table(record) + speeds(record) + probes(record);
+  }
   return html + facts(record) + "</div></details>\n";
 }
 
@@ -179,7 +181,11 @@ std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
   for (const std::vector<Record>& records : tasks) {
     const auto twin =
         std::ranges::find_if(records, [](const Record& r) { return r.twin.has_value(); });
-    const auto precision = records.front().facts.find("control: next lower precision");
+    std::string precision = "&ndash;";  // the same for all that were examined
+    for (const Record& record : records) {
+      const auto found = record.facts.find("control: next lower precision");
+      if (found != record.facts.end()) precision = html_escaped(found->second);
+    }
     std::string speeds = "not measured";
     if (twin != records.end()) {
       speeds = twin->speeds_withheld.empty() ? "given" : "withheld: " + twin->speeds_withheld;
@@ -190,9 +196,7 @@ std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
         twin == records.end() ? "&ndash;"
                               : fmt::format("{:.3f} ({:.3f} to {:.3f})", twin->twin->value,
                                             twin->twin->low, twin->twin->high),
-        html_escaped(speeds),
-        precision == records.front().facts.end() ? "&ndash;" : html_escaped(precision->second),
-        html_escaped(sandbox_words(records.front().sandbox)));
+        html_escaped(speeds), precision, html_escaped(sandbox_words(records.front().sandbox)));
   }
   return "<h2 id=\"controls\">Controls and noise</h2>\n<p class=\"soft\">In every session the same "
          "code runs twice under two names. Where these twins differ by more than 2 %, speeds are "

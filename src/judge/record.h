@@ -26,8 +26,8 @@ enum class Verdict {
   rule,          // uses what the sandbox forbids
   proven_cheat,  // an experiment shows an answer that was not computed
   impossible,    // faster than the memory of this machine, twice
-  untested,
-  judge_error  // a control of the judge failed: nothing is said about the contender
+  untested,      // this machine lacks what it needs: nothing is said about the contender
+  judge_error    // a control of the judge failed: nothing is said about the contender
 };
 
 std::string_view name_of(Verdict verdict);     // "PROVEN-CHEAT", as on the board
@@ -154,6 +154,7 @@ struct Record {
   std::string judge_error;                   // what went wrong on our side; empty when nothing did
   Verdict verdict = Verdict::untested;
   std::string verdict_because;
+  std::string untested;  // what this machine lacks to judge it; empty when nothing
   std::map<std::string, Score> scores;  // by dimension, and "overall"
   double seconds = 0.0;                 // the whole judgement
 };

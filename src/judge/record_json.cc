@@ -399,6 +399,7 @@ Json record_to_json(const Record& r) {
 Record json_to_record(const Json& json) {
   Record r;
   r.schema = at<int>(json, "schema");
+          {"untested", r.untested},
   r.task = at<std::string>(json, "task");
   r.task_version = at<int>(json, "task_version");
   r.contender = at<std::string>(json, "contender");
@@ -439,4 +440,5 @@ Record json_to_record(const Json& json) {
   return r;
 }
 
+  r.untested = json.value("untested", "");  // records of before do not have it
 }  // namespace touchstone::judge

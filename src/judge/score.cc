@@ -317,6 +317,7 @@ std::pair<Verdict, std::string> verdict_of(const Record& record) {
   if (!record.build.built) {
     const auto end = record.build.log.find('\n');
     return {Verdict::nobuild, record.build.log.substr(0, end)};
+  if (!record.untested.empty()) return {Verdict::untested, record.untested};
   }
   if (record.cases.empty() && record.findings.empty())
     return {Verdict::untested, "no case was run"};
@@ -397,6 +398,10 @@ Judgement score(const Record& record) {
     scores["correctness"] = correctness(record);
     scores["completeness"] = completeness(record);
     scores["stability"] = stability(record);
+  } else if (judgement.verdict == Verdict::untested) {
+    for (const std::string_view dimension : kDimensions) {
+      scores[std::string(dimension)] = untested(judgement.because);
+    }
     scores["speed"] = speed(record, judgement.verdict);
     scores["memory"] = memory(record);
     scores["robustness"] = robustness(record);
@@ -406,7 +411,8 @@ Judgement score(const Record& record) {
   }
   // One number for all would hide that it must not be used.
   scores["overall"] = judgement.verdict == Verdict::pass ? overall_score(scores, record.weights)
-                                                         : untested("it did not pass");
+                      : judgement.verdict == Verdict::untested ? untested(judgement.because)
+                                                               : untested("it did not pass");
   return judgement;
 }
 

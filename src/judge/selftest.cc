@@ -173,6 +173,10 @@ class Runner {
       row.verdict = Verdict::judge_error;
       row.because = error.what();
     }
+      if (row.verdict == Verdict::untested) row.counted = false;
+    } catch (const Unsupported& missing) {
+      row.counted = false;
+      row.because = fmt::format("not counted: {}", missing.what());
     row.seconds = seconds_since(begin);
   }
 
