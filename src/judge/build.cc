@@ -38,12 +38,14 @@ void copy_sources(const Contender& contender, const fs::path& to) {
   if (fs::exists(contender.folder / "contender.json") || !contender.binding.adapter.empty() ||
       files.size() != 1) {
     files.clear();
-    for (auto i = fs::recursive_directory_iterator(contender.folder); i != fs::end(i); ++i) {
+    std::error_code ignored;  // what cannot be looked at is not copied
+    constexpr auto kSkip = fs::directory_options::skip_permission_denied;
+    for (auto i = fs::recursive_directory_iterator(contender.folder, kSkip); i != fs::end(i); ++i) {
       if (i->path().filename().string().starts_with(".")) {
-        if (i->is_directory()) i.disable_recursion_pending();
+        if (i->is_directory(ignored)) i.disable_recursion_pending();
         continue;
       }
-      if (i->is_symlink() || !i->is_regular_file()) continue;
+      if (i->is_symlink(ignored) || !i->is_regular_file(ignored)) continue;
       files.push_back(i->path().lexically_relative(contender.folder));
       if (files.size() > kMostFiles) {
         throw CorruptData(
@@ -146,7 +148,7 @@ class Builder {
 
   CommandResult run(JailSpec spec, std::vector<std::string> words, double seconds) const {
     spec.arguments = std::move(words);
-    CommandResult result = run_in_jail(std::move(spec), sandbox_, seconds);
+    CommandResult result = run_in_jail(std::move(spec), sandbox_, seconds, hurry_.get_token());
     if (!result.finished) {
       result.output += fmt::format("stopped after {:g} s\n", seconds);
       result.status = -1;
@@ -201,8 +203,6 @@ class Builder {
     return flags;
   }
 
-  // C files are compiled apart where C++ files are there too.
-  CommandResult compile(const std::string& output, bool sanitized) const {
   // A machine without a compiler says nothing about the contender.
   static const char* compiler(const char* path) {
     std::error_code error;
@@ -212,6 +212,8 @@ class Builder {
     return path;
   }
 
+  // C files are compiled apart where C++ files are there too.
+  CommandResult compile(const std::string& output, bool sanitized) const {
     const std::vector<std::string> flags = common_flags(sanitized);
     std::vector<std::string> c_files;
     std::vector<std::string> others;
@@ -325,11 +327,13 @@ class Builder {
     const CommandResult plain = timed.get();
     result_.log = plain.output;
     result_.built = plain.status == 0;
+    // Whoever waits for an error need not wait for the rest.
+    if (!result_.built) hurry_.request_stop();
     for (std::size_t at = 0; (at = plain.output.find("warning: ", at)) != std::string::npos; ++at) {
       ++result_.warnings;
     }
     const auto [glue, checked] = second.get();
-    if (glue.status != 0) {
+    if (result_.built && glue.status != 0) {
       throw Error(fmt::format("judge: the glue for task {} does not compile: {}", task_.card().id,
                               glue.output));
     }
@@ -358,6 +362,7 @@ class Builder {
   fs::path work_;
   const Sandbox& sandbox_;
   BuildResult result_;
+  std::stop_source hurry_;  // ends what is still being compiled
 };
 
 }  // namespace

@@ -228,13 +228,18 @@ std::vector<Record> judge_all(std::span<const Contender> contenders, const Task&
   for (const Contender& contender : contenders) {
     examined.push_back(options.timing_only ? only_built(contender, task, options)
                                            : examine(contender, task, options));
+    if (options.examined) options.examined(examined.back().record);
   }
+  const bool timed = options.speed && std::ranges::any_of(examined, [](const Examination& e) {
+                       return e.record.verdict == Verdict::pass;
+                     });
   std::vector<Examination> others;
   for (const Contender& peer : peers) {
+    if (!timed) break;  // nobody to compare with
     Examination other = only_built(peer, task, options);
     if (other.record.build.built) others.push_back(std::move(other));
   }
-  if (options.speed) measure_speeds(task, examined, others, options);
+  if (timed) measure_speeds(task, examined, others, options);
   std::vector<Record> records;
   for (Examination& examination : examined) {
     apply_scores(examination.record);
