@@ -242,8 +242,11 @@ Score memory(const Record& record) {
   double value = 100.0 * std::exp(sum / static_cast<double>(ladder.size() - first));
   const MemoryPoint& top = ladder.back();
   std::string because =
-      fmt::format("{} beyond inputs and outputs of {}",
+      fmt::format("at {} {} it holds {} where {} needed, beside inputs and outputs of {}",
+                  record.memory.parameter, top.n,
                   bytes_words(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
+                  top.least_bytes == 0 ? "nothing is"
+                                       : bytes_words(static_cast<double>(top.least_bytes)) + " are",
                   bytes_words(static_cast<double>(top.io_bytes)));
   if (record.memory.exponent.has_value()) {
     because +=
