@@ -258,7 +258,14 @@ int run_duel(const DuelVerbOptions& options) {
   Progress progress;
   const std::vector<judge::Record> records =
       judge::judge_all(both, task, judge_options(judging, progress));
-  const judge::Duel duel = judge::duel(records[0], records[1]);
+  judge::Duel duel = judge::duel(records[0], records[1]);
+  if (judging.timing_only) {
+    // Verdicts and scores would all be blank.
+    duel.dimensions.clear();
+    const std::string& withheld = records[0].speeds_withheld;
+    duel.conclusion = withheld.empty() ? "Only timed: nobody looked whether they are right."
+                                       : fmt::format("Speeds are withheld: {}.", withheld);
+  }
   json.write(judge::to_json(records));
   if (html.wanted()) html.write(judge::duel_html(duel, records));
   print(judge::duel_text(duel, coloured()));

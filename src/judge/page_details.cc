@@ -85,6 +85,15 @@ std::string probes(const Record& record) {
          rows + "</tbody></table>\n";
 }
 
+// The nearer bound first: it is the one that counts.
+std::string floor_words(const SpeedRecord& s) {
+  if (!(s.floor_seconds > 0.0)) return "not known";
+  std::string copy = seconds_words(s.copy_seconds) + " to move the bytes";
+  std::string peak = seconds_words(s.compute_seconds) + " for the arithmetic";
+  if (s.compute_seconds == 0.0) return copy;
+  return s.roof == "peak" ? peak + ", " + copy : copy + ", " + peak;
+}
+
 std::string speeds(const Record& record) {
   std::string rows;
   for (const SpeedRecord& s : record.speeds) {
@@ -94,14 +103,15 @@ std::string speeds(const Record& record) {
     }
     rows += fmt::format(
         "<tr><td>{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{:.0f} %</td>"
-        "<td>{}</td></tr>\n",
+        "<td>{}</td><td>{}</td></tr>\n",
         html_escaped(s.id), html_escaped(shape_words(s.shape)),
         html_escaped(seconds_words(s.seconds.value)), 100.0 * s.share_of_roof,
-        html_escaped(ratios));
+        html_escaped(floor_words(s)), html_escaped(ratios));
   }
   if (rows.empty()) return rows;
   return "<h4>Speed</h4>\n<div class=\"scroll\"><table><thead><tr><th></th><th>shape</th>"
-         "<th class=\"num\">time</th><th class=\"num\">of the roof</th><th>time over that of</th>"
+         "<th class=\"num\">time</th><th class=\"num\">of the roof</th><th>at least needed</th>"
+         "<th>time over that of</th>"
          "</tr></thead><tbody>" +
          rows + "</tbody></table></div>\n";
 }

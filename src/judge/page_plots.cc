@@ -29,8 +29,9 @@ std::string roofline(const std::vector<Record>& records) {
   std::ranges::sort(roof);
   const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
   roof.erase(std::unique(roof.begin(), roof.end(), same), roof.end());
-  plot.roof(roof, "copy");
-  return plot.figure("achieved, and what a copy of that size achieves here");
+  plot.roof(roof, "roof");
+  return plot.figure(
+      "achieved, and what copying as many bytes, or the arithmetic at its peak, allows");
 }
 
 // The parameter that says how hard the numbers are, with its axis.

@@ -34,6 +34,10 @@ constexpr double kIdleSeconds = 100e-6;
 constexpr double kCaptureSeconds = 100e-6;
 // How long the judge waits for helper threads that look for work before they sleep.
 constexpr double kSettleSeconds = 20e-3;
+// Waiting for a processor that others had, beyond this share of a call, makes its time one of the
+// machine and not of the contender.
+constexpr double kQueuedShare = 0.005;
+constexpr double kQueuedSeconds = 3e-6;
 constexpr int64_t kStateAlignment = 64;
 constexpr std::size_t kMostLog = 64 << 10;
 
@@ -150,6 +154,9 @@ class ProcessChild : public Child {
   int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
   int64_t state_mapped_bytes_ = 0;
   Placement last_placement_ = Placement::end_flush;
+  OwnQueue own_queue_;
+  double queued_ = 0.0;      // of the last timed call: how long the child waited for a processor
+  double own_queued_ = 0.0;  // and how long the judge did
 
   struct State {
     Layout layout;
@@ -327,6 +334,8 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   bell_->ring(++number_);
   Waited waited = bell_->wait(control_->ready, number_, w);
   if (waited == Waited::rung) {
+    const double queued = watch_->queued_seconds();
+    const double own_queued = own_queue_.seconds();
     const Clock::time_point start = Clock::now();
     bell_->go(number_);
     waited = bell_->wait(control_->done, number_, w);
@@ -335,10 +344,14 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
       const double cpu_done = watch_->cpu_seconds();
       capture(call, layout, reply);
       const double capture_seconds = between(done, Clock::now());
-      const bool worked = watch_->cpu_seconds() - cpu_done > kIdleSeconds;
+      // A judge that did not get its processor cannot say what the child did meanwhile.
+      const bool blind = own_queue_.seconds() - own_queued > kIdleSeconds;
+      const bool worked = blind || watch_->cpu_seconds() - cpu_done > kIdleSeconds;
       charged += worked ? capture_seconds : std::min(capture_seconds, kCaptureSeconds);
     }
     reply.seconds = between(start, done) + charged;
+    queued_ = watch_->queued_seconds() - queued;
+    own_queued_ = own_queue_.seconds() - own_queued;
   }
   if (waited != Waited::rung) {
     die(waited, &function, reply);
@@ -349,6 +362,9 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   // Code that was read in for the first time is not the contender's memory.
   const int64_t code = std::max<int64_t>(0, after.file - memory_before.file);
   reply.peak_extra_bytes = std::max<int64_t>(0, after.peak - memory_before.resident - code);
+  const double most_queued = std::max(kQueuedSeconds, kQueuedShare * reply.seconds);
+  // Threads of its own may be what a contender with several of them waits for.
+  reply.disturbed = own_queued_ > most_queued || (after.threads == 1 && queued_ > most_queued);
   return true;
 }
 

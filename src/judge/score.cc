@@ -317,10 +317,10 @@ Score own_tests(const Record& record) {
 // The gravest verdict of findings and failed cases, and the line that says why.
 std::pair<Verdict, std::string> verdict_of(const Record& record) {
   if (!record.judge_error.empty()) return {Verdict::judge_error, record.judge_error};
+  if (!record.untested.empty()) return {Verdict::untested, record.untested};
   if (!record.build.built) {
     const auto end = record.build.log.find('\n');
     return {Verdict::nobuild, record.build.log.substr(0, end)};
-  if (!record.untested.empty()) return {Verdict::untested, record.untested};
   }
   if (record.cases.empty() && record.findings.empty())
     return {Verdict::untested, "no case was run"};
@@ -343,8 +343,9 @@ std::pair<Verdict, std::string> verdict_of(const Record& record) {
   for (const SpeedRecord& s : record.speeds) {
     if (s.impossible) {
       return {Verdict::impossible,
-              fmt::format("{}: {:.3g} s is under the {:.3g} s that the memory needs, twice", s.id,
-                          s.seconds.value, s.floor_seconds)};
+              fmt::format("{}: {:.3g} s is under the {:.3g} s that the {} needs, twice", s.id,
+                          s.seconds.value, s.floor_seconds,
+                          s.roof == "peak" ? "arithmetic" : "memory")};
     }
   }
   std::size_t run = record.cases.size() + record.relations.size();
@@ -397,14 +398,14 @@ Judgement score(const Record& record) {
       scores[std::string(dimension)] = untested("it does not build");
     }
     scores["correctness"] = exact(0.0, "it does not build", {"build"});
-  } else {
-    scores["correctness"] = correctness(record);
-    scores["completeness"] = completeness(record);
-    scores["stability"] = stability(record);
   } else if (judgement.verdict == Verdict::untested) {
     for (const std::string_view dimension : kDimensions) {
       scores[std::string(dimension)] = untested(judgement.because);
     }
+  } else {
+    scores["correctness"] = correctness(record);
+    scores["completeness"] = completeness(record);
+    scores["stability"] = stability(record);
     scores["speed"] = speed(record, judgement.verdict);
     scores["memory"] = memory(record);
     scores["robustness"] = robustness(record);

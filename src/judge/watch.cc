@@ -18,12 +18,30 @@ int64_t number_behind(std::string_view text, std::string_view key) {
   return strtoll(text.data() + at + key.size(), nullptr, 10);
 }
 
+// The second number of a schedstat file, in nanoseconds; 0 where the kernel keeps none.
+double queued(const Descriptor& schedstat) {
+  char buffer[96];
+  const ssize_t got = pread(schedstat.get(), buffer, sizeof buffer - 1, 0);
+  if (got <= 0) return 0.0;
+  buffer[got] = '\0';
+  const char* second = strchr(buffer, ' ');
+  return second == nullptr ? 0.0 : 1e-9 * static_cast<double>(strtoll(second, nullptr, 10));
+}
+
 }  // namespace
 
 Watch::Watch(pid_t pid)
     : pid_(pid),
       statm_(open(fmt::format("/proc/{}/statm", pid).c_str(), O_RDONLY | O_CLOEXEC)),
-      status_(open(fmt::format("/proc/{}/status", pid).c_str(), O_RDONLY | O_CLOEXEC)) {}
+      status_(open(fmt::format("/proc/{}/status", pid).c_str(), O_RDONLY | O_CLOEXEC)),
+      schedstat_(
+          open(fmt::format("/proc/{0}/task/{0}/schedstat", pid).c_str(), O_RDONLY | O_CLOEXEC)) {}
+
+double Watch::queued_seconds() const { return queued(schedstat_); }
+
+OwnQueue::OwnQueue() : schedstat_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
+
+double OwnQueue::seconds() const { return queued(schedstat_); }
 
 Watch::Memory Watch::memory() const {
   char buffer[4096];

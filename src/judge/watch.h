@@ -24,11 +24,24 @@ class Watch {
   int64_t resident() const;  // the same number as above, quicker
   void forget_peak() const;
   double cpu_seconds() const;  // processor time of all its threads
+  // How long its first thread has been ready to run while others had the processor.
+  double queued_seconds() const;
 
  private:
   pid_t pid_;
   Descriptor statm_;
   Descriptor status_;
+  Descriptor schedstat_;
+};
+
+// The same for the calling thread.
+class OwnQueue {
+ public:
+  OwnQueue();
+  double seconds() const;
+
+ private:
+  Descriptor schedstat_;
 };
 
 }  // namespace touchstone::judge
