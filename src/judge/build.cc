@@ -309,6 +309,7 @@ class Builder {
     }
     if (cuda()) {
       std::vector<std::string> inputs;
+      inputs.reserve(all.size());
       for (const fs::path& file : all) inputs.push_back(place() + "/source/" + file.string());
       return compile_cuda(inputs, output);
     }
@@ -347,9 +348,9 @@ class Builder {
     write_file(work_ / "numpy_child.py", kNumpyChild);
     JailSpec spec = jail();
     add_python(spec, python);
-    std::vector<std::string> words = {python.program, "-I", "-B", "-c",
-                                      "import sys; [compile(open(f).read(), f, \"exec\") for f in "
-                                      "sys.argv[1:]]"};
+    constexpr const char* kCheck =
+        "import sys; [compile(open(f).read(), f, \"exec\") for f in sys.argv[1:]]";
+    std::vector<std::string> words = {python.program, "-I", "-B", "-c", kCheck};
     for (const fs::path& file : files()) words.push_back(place() + "/source/" + file.string());
     const CommandResult result = run(std::move(spec), words, kCompileSeconds);
     result_.log = result.output;

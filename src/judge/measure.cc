@@ -23,6 +23,11 @@ constexpr double kWide = 0.015;
 constexpr double kPatientBudget = 2.0;
 // How often that is looked at.
 constexpr int kLookBlocks = 5;
+// Where memory lies moves a process by some percent for as long as it lives. So all get new ones
+// after so many blocks, those that are slow to start after as many more.
+constexpr int kProcessBlocks = 5;
+constexpr double kQuickStart = 0.15;
+constexpr int kSlowStart = 6;
 // One that is so many times slower than the fastest sits out most blocks: what is far apart needs
 // few samples, and the others need the time.
 constexpr double kPatience = 6.0;
@@ -40,6 +45,7 @@ struct Entrant {
   CaseSpec wrong_case;
   const Examination* from = nullptr;
   double warm_seconds = 0.0;  // over all shapes
+  bool slow_start = false;
 };
 
 struct Shape {
@@ -84,6 +90,7 @@ class Measurer {
   void block(Shape& shape, int number);
   Sample timed_run(Entrant& entrant, const Case& c, Placement placement,
                    std::vector<std::vector<Reply>>& right);
+  void new_processes();
   void rounds(double budget, int blocks_before);
   void look_again(Shape& shape);
   Interval twin_ratio() const;
@@ -101,10 +108,10 @@ class Measurer {
   std::size_t model_ = 0;  // whose code the twin runs
   std::vector<Shape> shapes_;
   int blocks_ = 0;
+  int process_ = 0;          // how often all contenders were started anew
   double peak_flops_ = 0.0;  // of all cores of the contenders
   std::vector<int> cpus_;    // of the contenders
   std::vector<int> own_cpu_;
-  bool urgent_ = false;  // went before other processes
 };
 
 void Measurer::enter(const Examination& e, const std::string& name, Record* record) {
@@ -125,7 +132,8 @@ void Measurer::enter(const Examination& e, const std::string& name, Record* reco
 Sample Measurer::timed_run(Entrant& entrant, const Case& c, Placement placement,
                            std::vector<std::vector<Reply>>& right) {
   std::vector<Reply> replies = entrant.stage->run(c, placement, random_());
-  const Sample sample{timed_seconds(c, replies), std::ranges::any_of(replies, &Reply::disturbed)};
+  const Sample sample{timed_seconds(c, replies), std::ranges::any_of(replies, &Reply::disturbed),
+                      process_};
   const bool known = std::ranges::any_of(
       right, [&](const std::vector<Reply>& other) { return same_outputs(other, replies); });
   if (known) return sample;
@@ -219,9 +227,33 @@ Interval Measurer::twin_ratio() const {
   return mean_ratio(ratios);
 }
 
+// A pair is of one process only where both are new: those that start slowly set the pace for all.
+void Measurer::new_processes() {
+  const bool slow = std::ranges::any_of(entrants_, &Entrant::slow_start);
+  if (slow && blocks_ % (kProcessBlocks * kSlowStart) != 0) return;
+  ++process_;
+  for (Entrant& entrant : entrants_) {
+    if (!entrant.wrong.empty()) continue;
+    const auto begin = Clock::now();
+    entrant.stage->restart();
+    entrant.stage->child();
+    entrant.slow_start = entrant.slow_start || seconds_since(begin) > kQuickStart;
+  }
+  // The first call of a process pays for pages and pools; it is checked, and not timed.
+  for (Shape& shape : shapes_) {
+    shape.spec.seed = random_();
+    const Case c = task_.build(shape.spec);
+    std::vector<std::vector<Reply>> right;
+    for (Entrant& entrant : entrants_) {
+      if (entrant.wrong.empty()) timed_run(entrant, c, Placement::end_flush, right);
+    }
+  }
+}
+
 void Measurer::rounds(double budget, int blocks_before) {
   const auto begin = Clock::now();
   while (blocks_ < kMostBlocks) {
+    if (blocks_ > 0 && blocks_ % kProcessBlocks == 0) new_processes();
     for (Shape& shape : shapes_) block(shape, blocks_);
     ++blocks_;
     if (options_.progress) {
@@ -259,8 +291,6 @@ bool Measurer::usable(const Shape& shape, std::size_t i) const {
 
 void Measurer::run() {
   const Pinned pinned(own_cpu_);
-  const Urgent urgent;
-  urgent_ = urgent.granted();
   const uint64_t seed = random_();
   for (const CaseSpec& spec : task_.timed(seed, options_.small)) {
     Shape shape;
@@ -315,8 +345,7 @@ void Measurer::write() {
     if (entrant.record == nullptr) continue;
     entrant.record->twin = ratio;
     entrant.record->facts["timed on"] =
-        fmt::format("{} core{}{}", cpus_.size(), cpus_.size() == 1 ? "" : "s",
-                    urgent_ ? ", before other processes" : "");
+        fmt::format("{} core{}", cpus_.size(), cpus_.size() == 1 ? "" : "s");
     entrant.record->facts["arithmetic peak"] =
         fmt::format("{:.0f} GFLOP/s of float, measured in the session", 1e-9 * peak_flops_);
     if (!entrant.wrong.empty()) {

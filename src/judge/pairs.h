@@ -23,6 +23,7 @@ Interval median_interval(std::span<const double> samples);
 struct Sample {
   double seconds = std::numeric_limits<double>::quiet_NaN();  // NaN: it sat this block out
   bool disturbed = false;                                     // others had the processor meanwhile
+  int process = 0;  // which of the contender's processes: each has its luck with where memory lies
 };
 using Times = std::vector<Sample>;  // of one contender, block by block
 
@@ -31,7 +32,8 @@ std::vector<double> own_seconds(std::span<const Sample> times);
 
 // mine[i] / peer[i], as the mean of the middle half of the logarithms with its bootstrap 95 %
 // interval. Blocks that one of the two sat out are left out, and disturbed ones too where enough
-// others are left.
+// others are left. What pairs of one process share is no news: where there were several processes,
+// these are resampled, not the pairs.
 Interval paired_ratio(std::span<const Sample> mine, std::span<const Sample> peer);
 
 // The geometric mean of independent ratios, such as one per shape.

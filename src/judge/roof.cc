@@ -1,14 +1,10 @@
 #include "judge/roof.h"
 
 #include <sched.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <fstream>
 #include <limits>
-#include <string>
 
 #include "bench/ceiling.h"
 #include "core/thread_pool.h"
@@ -32,14 +28,6 @@ void set_cpus(const std::vector<int>& cpus) {
   if (!cpus.empty()) (void)sched_setaffinity(0, sizeof(set), &set);
 }
 
-constexpr int kMostUrgent = -20;
-
-bool set_session(int nice) {
-  std::ofstream group("/proc/self/autogroup");
-  group << nice << std::flush;
-  return group.good();
-}
-
 }  // namespace
 
 std::vector<int> usable_cpus() {
@@ -56,24 +44,6 @@ std::vector<int> usable_cpus() {
 Pinned::Pinned(const std::vector<int>& cpus) : before_(usable_cpus()) { set_cpus(cpus); }
 
 Pinned::~Pinned() { set_cpus(before_); }
-
-Urgent::Urgent() {
-  errno = 0;
-  before_ = getpriority(PRIO_PROCESS, 0);
-  if (errno == 0) granted_ = setpriority(PRIO_PROCESS, 0, kMostUrgent) == 0;
-  // Where the kernel shares processors among sessions first, the session has a priority too.
-  std::string name;
-  std::string word;
-  std::ifstream group("/proc/self/autogroup");
-  int session = 0;
-  if (granted_ && group >> name >> word >> session && set_session(kMostUrgent)) session_ = session;
-}
-
-Urgent::~Urgent() {
-  // To ask for less is allowed to everybody.
-  if (granted_) (void)setpriority(PRIO_PROCESS, 0, before_);
-  if (session_.has_value()) set_session(*session_);
-}
 
 double copy_floor_seconds(double bytes, const std::vector<int>& cpus) {
   constexpr int64_t kPage = 4096;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace touchstone::judge {
@@ -20,22 +19,6 @@ class Pinned {
 
  private:
   std::vector<int> before_;
-};
-
-// Lets the calling thread, and the processes it starts meanwhile, go before others, as far as the
-// system allows it. Nobody but an administrator is allowed to.
-class Urgent {
- public:
-  Urgent();
-  ~Urgent();
-  Urgent(const Urgent&) = delete;
-  Urgent& operator=(const Urgent&) = delete;
-  bool granted() const { return granted_; }
-
- private:
-  int before_ = 0;
-  bool granted_ = false;
-  std::optional<int> session_;  // the priority its session had
 };
 
 // What moving `bytes` costs at least on these cores, half of them read and half of them written, by

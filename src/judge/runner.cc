@@ -125,6 +125,14 @@ class ProcessChild : public Child {
   void settle();
   bool timed_call(const Function& function, const Call& call, const Layout& layout, uint64_t poison,
                   Reply& reply);
+  // How processors were shared out so far, in seconds.
+  struct Shares {
+    double queued = 0.0;   // the thread that calls was ready, and others ran
+    double helpers = 0.0;  // other threads of the child ran
+    double judge_queued = 0.0;
+  };
+  Shares shares() const;
+  static void leave_out_queues(const Shares& before, const Shares& after, Reply& reply);
   void capture(const Call& call, const Layout& layout, Reply& reply);
   void check_bounds(const Function& function, const Layout& layout, const Call& call,
                     uint64_t poison, Reply& reply);
@@ -154,9 +162,7 @@ class ProcessChild : public Child {
   int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
   int64_t state_mapped_bytes_ = 0;
   Placement last_placement_ = Placement::end_flush;
-  OwnQueue own_queue_;
-  double queued_ = 0.0;      // of the last timed call: how long the child waited for a processor
-  double own_queued_ = 0.0;  // and how long the judge did
+  OwnTurns own_turns_;
 
   struct State {
     Layout layout;
@@ -302,6 +308,27 @@ void ProcessChild::capture(const Call& call, const Layout& layout, Reply& reply)
   }
 }
 
+ProcessChild::Shares ProcessChild::shares() const {
+  const Turns turns = watch_->turns();
+  return {turns.queued_seconds, watch_->cpu_seconds() - turns.running_seconds,
+          own_turns_.turns().queued_seconds};
+}
+
+// Time in which others had the processor is not the contender's. Only where no other thread of its
+// own ran meanwhile: that one may have had the processor, and done the work.
+void ProcessChild::leave_out_queues(const Shares& before, const Shares& after, Reply& reply) {
+  const double most = std::max(kQueuedSeconds, kQueuedShare * reply.seconds);
+  // Of a judge that waited it is not known when it would have looked.
+  reply.disturbed = after.judge_queued - before.judge_queued > most;
+  const double queued = after.queued - before.queued;
+  if (queued <= most) return;
+  if (after.helpers - before.helpers > most || queued >= reply.seconds) {
+    reply.disturbed = true;
+  } else {
+    reply.seconds -= queued;
+  }
+}
+
 bool ProcessChild::timed_call(const Function& function, const Call& call, const Layout& layout,
                               uint64_t poison, Reply& reply) {
   // Inputs are written while the child sleeps; a thread that works meanwhile is charged for it.
@@ -334,24 +361,23 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   bell_->ring(++number_);
   Waited waited = bell_->wait(control_->ready, number_, w);
   if (waited == Waited::rung) {
-    const double queued = watch_->queued_seconds();
-    const double own_queued = own_queue_.seconds();
+    const Shares before = shares();
     const Clock::time_point start = Clock::now();
     bell_->go(number_);
     waited = bell_->wait(control_->done, number_, w);
     const Clock::time_point done = Clock::now();
+    const Shares after = shares();
     if (waited == Waited::rung && !device_) {
       const double cpu_done = watch_->cpu_seconds();
       capture(call, layout, reply);
       const double capture_seconds = between(done, Clock::now());
       // A judge that did not get its processor cannot say what the child did meanwhile.
-      const bool blind = own_queue_.seconds() - own_queued > kIdleSeconds;
+      const bool blind = own_turns_.turns().queued_seconds - before.judge_queued > kIdleSeconds;
       const bool worked = blind || watch_->cpu_seconds() - cpu_done > kIdleSeconds;
       charged += worked ? capture_seconds : std::min(capture_seconds, kCaptureSeconds);
     }
     reply.seconds = between(start, done) + charged;
-    queued_ = watch_->queued_seconds() - queued;
-    own_queued_ = own_queue_.seconds() - own_queued;
+    if (limits_.measured) leave_out_queues(before, after, reply);
   }
   if (waited != Waited::rung) {
     die(waited, &function, reply);
@@ -362,9 +388,6 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   // Code that was read in for the first time is not the contender's memory.
   const int64_t code = std::max<int64_t>(0, after.file - memory_before.file);
   reply.peak_extra_bytes = std::max<int64_t>(0, after.peak - memory_before.resident - code);
-  const double most_queued = std::max(kQueuedSeconds, kQueuedShare * reply.seconds);
-  // Threads of its own may be what a contender with several of them waits for.
-  reply.disturbed = own_queued_ > most_queued || (after.threads == 1 && queued_ > most_queued);
   return true;
 }
 

@@ -18,14 +18,16 @@ int64_t number_behind(std::string_view text, std::string_view key) {
   return strtoll(text.data() + at + key.size(), nullptr, 10);
 }
 
-// The second number of a schedstat file, in nanoseconds; 0 where the kernel keeps none.
-double queued(const Descriptor& schedstat) {
+// The first two numbers of a schedstat file, in nanoseconds; zeros where the kernel keeps none.
+Turns read_turns(const Descriptor& schedstat) {
   char buffer[96];
   const ssize_t got = pread(schedstat.get(), buffer, sizeof buffer - 1, 0);
-  if (got <= 0) return 0.0;
+  if (got <= 0) return {};
   buffer[got] = '\0';
-  const char* second = strchr(buffer, ' ');
-  return second == nullptr ? 0.0 : 1e-9 * static_cast<double>(strtoll(second, nullptr, 10));
+  char* rest = nullptr;
+  const auto running = static_cast<double>(strtoll(buffer, &rest, 10));
+  const auto queued = static_cast<double>(strtoll(rest, nullptr, 10));
+  return {1e-9 * running, 1e-9 * queued};
 }
 
 }  // namespace
@@ -37,11 +39,11 @@ Watch::Watch(pid_t pid)
       schedstat_(
           open(fmt::format("/proc/{0}/task/{0}/schedstat", pid).c_str(), O_RDONLY | O_CLOEXEC)) {}
 
-double Watch::queued_seconds() const { return queued(schedstat_); }
+Turns Watch::turns() const { return read_turns(schedstat_); }
 
-OwnQueue::OwnQueue() : schedstat_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
+OwnTurns::OwnTurns() : schedstat_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
 
-double OwnQueue::seconds() const { return queued(schedstat_); }
+Turns OwnTurns::turns() const { return read_turns(schedstat_); }
 
 Watch::Memory Watch::memory() const {
   char buffer[4096];
