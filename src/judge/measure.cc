@@ -18,9 +18,9 @@ constexpr int kLeastBlocks = 15;
 constexpr int kMostBlocks = 200;
 // An interval of the twin this narrow is enough; the rest of the time is saved.
 constexpr double kNarrow = 0.008;
-// One wider than this is worth so many times the usual time.
+// One wider than this, or off, is worth up to so many times the usual time.
 constexpr double kWide = 0.015;
-constexpr double kPatientBudget = 2.0;
+constexpr double kPatientBudget = 2.5;
 // How often that is looked at.
 constexpr int kLookBlocks = 5;
 // Where memory lies moves a process by some percent for as long as it lives. So all get new ones
@@ -91,7 +91,7 @@ class Measurer {
   Sample timed_run(Entrant& entrant, const Case& c, Placement placement,
                    std::vector<std::vector<Reply>>& right);
   void new_processes();
-  void rounds(double budget, int blocks_before);
+  void rounds(double budget);
   void look_again(Shape& shape);
   Interval twin_ratio() const;
   std::size_t twin() const { return entrants_.size() - 1; }
@@ -250,7 +250,7 @@ void Measurer::new_processes() {
   }
 }
 
-void Measurer::rounds(double budget, int blocks_before) {
+void Measurer::rounds(double budget) {
   const auto begin = Clock::now();
   while (blocks_ < kMostBlocks) {
     if (blocks_ > 0 && blocks_ % kProcessBlocks == 0) new_processes();
@@ -260,14 +260,16 @@ void Measurer::rounds(double budget, int blocks_before) {
       options_.progress(fmt::format("{}: timing, block {}", task_.card().id, blocks_));
     }
     if (!twin_is_right()) return;
-    if (blocks_ - blocks_before < kLeastBlocks) continue;
     const double seconds = seconds_since(begin);
+    if (seconds > kPatientBudget * budget) return;
+    if (blocks_ < kLeastBlocks) continue;
     if (seconds < budget && blocks_ % kLookBlocks != 0) continue;
     const Interval ratio = twin_ratio();
     const double width = ratio.high - ratio.low;
+    // A twin that is off may be bad luck, and a wide interval a bad hour: both get more time.
+    if (!twin_fault(ratio).empty()) continue;
     if (width < 2 * kNarrow && blocks_ >= 2 * kLeastBlocks) return;
-    // A disturbed machine gets more time, so that it can be told what it is asked.
-    if (seconds > budget && (width < 2 * kWide || seconds > kPatientBudget * budget)) return;
+    if (seconds > budget && width < 2 * kWide) return;
   }
 }
 
@@ -300,9 +302,7 @@ void Measurer::run() {
   for (Shape& shape : shapes_) warm_up(shape);
   add_twin();
   const double budget = (options_.small ? 2.0 : 4.0) + 0.8 * static_cast<double>(entrants_.size());
-  rounds(budget, 0);
-  // A twin that is off may be bad luck: as many blocks again, and then it is not.
-  if (twin_is_right() && !twin_fault(twin_ratio()).empty()) rounds(budget, blocks_);
+  rounds(budget);
   for (Shape& shape : shapes_) look_again(shape);
 }
 
