@@ -76,8 +76,10 @@ std::map<std::string, std::string> read_functions(const Json& json, const TaskCa
                                                   const fs::path& where) {
   if (!json.is_object()) bad(where, "'functions': expected an object of names");
   std::map<std::string, std::string> functions;
-  for (const auto& [contract, value] : json.items()) {
-    const auto same = [&contract = contract](const Function& f) { return f.name == contract; };
+  for (const auto& item : json.items()) {
+    const std::string& contract = item.key();
+    const Json& value = item.value();
+    const auto same = [&](const Function& f) { return f.name == contract; };
     if (std::ranges::none_of(card.functions, same)) {
       const auto nearest = std::ranges::min_element(
           card.functions, {}, [&](const Function& f) { return edit_distance(f.name, contract); });

@@ -377,7 +377,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
       charged += worked ? capture_seconds : std::min(capture_seconds, kCaptureSeconds);
     }
     reply.seconds = between(start, done) + charged;
-    if (limits_.measured) leave_out_queues(before, after, reply);
+    leave_out_queues(before, after, reply);
   }
   if (waited != Waited::rung) {
     die(waited, &function, reply);

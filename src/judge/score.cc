@@ -242,18 +242,18 @@ Score memory(const Record& record) {
   double value = 100.0 * std::exp(sum / static_cast<double>(ladder.size() - first));
   const MemoryPoint& top = ladder.back();
   std::string because =
-      fmt::format("at {} {} it holds {} where {} needed, beside inputs and outputs of {}",
-                  record.memory.parameter, top.n,
+      fmt::format("holds {} at {} {} where {} needed; {} in and out",
                   bytes_words(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
+                  record.memory.parameter, top.n,
                   top.least_bytes == 0 ? "nothing is"
                                        : bytes_words(static_cast<double>(top.least_bytes)) + " are",
                   bytes_words(static_cast<double>(top.io_bytes)));
   if (record.memory.exponent.has_value()) {
     because +=
-        fmt::format(", growing as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);
+        fmt::format("; grows as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);
     if (*record.memory.exponent > kMostExponent) {
       value /= 2.0;
-      because += ": faster than the task needs";
+      because += ", faster than needed";
     }
   }
   return exact(value, because, {"memory"});
