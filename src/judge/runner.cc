@@ -199,6 +199,7 @@ Doorbell::Watching ProcessChild::watching() const {
   Doorbell::Watching w;
   w.seconds = limits_.call_seconds;
   w.watch = watch_.get();
+  w.queued_before = watch_->turns().queued_seconds;
   w.most_threads = limits_.threads;
   return w;
 }
