@@ -3,13 +3,14 @@
 # copy that does 5 % of its work twice.
 #
 #   scripts/judge_noise.sh [sessions]      20 by default; some seconds each
+#   TOUCHSTONE=path scripts/judge_noise.sh  with another build of the program
 #
 # Prints one line per session and the two counts that matter. Leave the machine alone meanwhile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sessions=${1:-20}
-program=build/release/touchstone
+program=${TOUCHSTONE:-build/release/touchstone}
 naive=contenders/layer_norm_backward/naive/layer_norm.cc
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <charconv>
+#include <cstdint>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,10 +16,12 @@
 #include "cli/arguments.h"
 #include "cli/judge_paths.h"
 #include "cli/output.h"
+#include "cli/output_file.h"
 #include "cli/verbs.h"
 #include "judge/board.h"
 #include "judge/duel.h"
 #include "judge/page.h"
+#include "judge/read_file.h"
 #include "judge/score.h"
 #include "judge/selftest.h"
 #include "judge/words.h"
@@ -35,7 +37,7 @@ struct JudgeVerbOptions {
   std::string html;
   std::string from;
   std::string replay;
-  std::optional<std::uint64_t> seed;
+  std::string seed;
   bool list = false;
   bool small = false;
   bool no_sandbox = false;
@@ -47,17 +49,57 @@ struct JudgeVerbOptions {
   bool timing_only = false;
 };
 
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw FileError(fmt::format("{}: {}", path, std::strerror(errno)));
+// Of the records of thousands of contenders, and no more.
+constexpr std::int64_t kMostRecords = std::int64_t{1} << 30;
+
+std::optional<std::uint64_t> parse_seed(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  std::uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw InvalidArgument(
+        fmt::format("judge: --seed: expected a whole number from 0 to {}, got '{}'",
+                    std::numeric_limits<std::uint64_t>::max(), text));
+  }
+  return seed;
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw FileError(fmt::format("{}: {}", path, std::strerror(errno)));
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+std::vector<judge::Record> read_records(const std::string& path) {
+  std::vector<judge::Record> records;
+  try {
+    records = judge::records_from_json(judge::read_file(path, kMostRecords));
+  } catch (const CorruptData& error) {
+    throw CorruptData(fmt::format("{}: {}", path, error.what()));
+  }
+  if (records.empty()) throw CorruptData(fmt::format("{}: no records in it", path));
+  for (judge::Record& record : records) judge::apply_scores(record);
+  return records;
+}
+
+// What does not go together is said, not passed over.
+void check_together(const JudgeVerbOptions& options) {
+  struct Way {
+    const char* name;
+    bool asked;
+    bool takes_paths;
+  };
+  const Way ways[] = {{"--list", options.list, false},
+                      {"--selftest", options.selftest, false},
+                      {"--from", !options.from.empty(), false},
+                      {"--replay", !options.replay.empty(), true}};
+  const Way* chosen = nullptr;
+  for (const Way& way : ways) {
+    if (!way.asked) continue;
+    if (chosen != nullptr) {
+      throw InvalidArgument(
+          fmt::format("judge: {} and {} do not go together", chosen->name, way.name));
+    }
+    chosen = &way;
+  }
+  if (chosen != nullptr && !chosen->takes_paths && !options.paths.empty()) {
+    throw InvalidArgument(
+        fmt::format("judge: {} takes no path, got {}", chosen->name, options.paths.front()));
+  }
 }
 
 bool coloured() { return toned("x", Tone::good) != "x"; }
@@ -79,7 +121,7 @@ judge::JudgeOptions judge_options(const JudgeVerbOptions& options, Progress& pro
   judge::JudgeOptions result;
   result.small = options.small;
   result.sandbox = !options.no_sandbox;
-  result.seed = options.seed;
+  result.seed = parse_seed(options.seed);
   result.speed = !options.no_speed;
   result.timing_only = options.timing_only;
   result.progress = [&progress](std::string_view what) { progress.show(what); };
@@ -117,9 +159,18 @@ int run_replay(const JudgeVerbOptions& options) {
 
 std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
   std::vector<judge::Record> records;
-  const std::vector<Field> fields = find_contenders(options.paths, options.task, !options.alone);
   Progress progress;
   judge::JudgeOptions judging = judge_options(options, progress);
+  const std::vector<Field> fields = find_contenders(options.paths, options.task, !options.alone);
+  const std::optional<std::uint64_t> given_seed = judging.seed;
+  // What cannot be judged at all is told at once; the rest comes with the board.
+  judging.examined = [](const judge::Record& record) {
+    if (record.verdict != judge::Verdict::nobuild && record.verdict != judge::Verdict::untested) {
+      return;
+    }
+    say(fmt::format("{}: {}: {}: {}", record.task, record.contender, name_of(record.verdict),
+                    record.verdict_because));
+  };
   for (const Field& field : fields) {
     // The promise comes before the first contender of the task is built.
     std::string told;
@@ -129,7 +180,7 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
       say(fmt::format("{}: seed committed to, SHA-256 {}", field.task->card().id, commitment));
     };
     // One seed for all contenders of a task, and none that was told before.
-    judging.seed = options.seed.has_value() ? *options.seed : judge::drawn_seed();
+    judging.seed = given_seed.has_value() ? *given_seed : judge::drawn_seed();
     std::vector<judge::Record> judged =
         judge::judge_all(field.contenders, *field.task, judging, field.peers);
     say(fmt::format("{}: seed was {}", field.task->card().id, *judging.seed));
@@ -143,7 +194,7 @@ int run_selftest(const JudgeVerbOptions& options) {
   judge::SelfTestOptions asked;
   asked.small = options.small;
   asked.sandbox = !options.no_sandbox;
-  asked.seed = options.seed;
+  asked.seed = parse_seed(options.seed);
   asked.corpus = options.corpus;
   asked.only = options.only;
   asked.progress = [&progress](std::string_view what) { progress.show(what); };
@@ -152,30 +203,39 @@ int run_selftest(const JudgeVerbOptions& options) {
   return result.passed() ? kOk : kNo;
 }
 
+// No verdict at all is bad data or a bad machine; of those that have one, all must pass.
+int exit_code_of(const std::vector<judge::Record>& records) {
+  const auto has = [&](judge::Verdict verdict) {
+    return std::ranges::find(records, verdict, &judge::Record::verdict) != records.end();
+  };
+  if (has(judge::Verdict::judge_error)) return kBadData;
+  std::size_t passed = 0;
+  std::size_t untested = 0;
+  for (const judge::Record& record : records) {
+    passed += record.verdict == judge::Verdict::pass ? 1 : 0;
+    untested += record.verdict == judge::Verdict::untested ? 1 : 0;
+  }
+  if (untested == records.size()) return kBadData;
+  return passed + untested == records.size() ? kOk : kNo;
+}
+
 int run_judge(const JudgeVerbOptions& options) {
+  check_together(options);
   if (options.list) return list_tasks();
   if (options.selftest) return run_selftest(options);
   if (!options.replay.empty()) return run_replay(options);
-  std::vector<judge::Record> records;
-  if (!options.from.empty()) {
-    records = judge::records_from_json(read_file(options.from));
-    for (judge::Record& record : records) judge::apply_scores(record);
-  } else {
-    records = judge_fields(options);
-  }
-  if (!options.json.empty()) write_file(options.json, judge::to_json(records));
-  if (!options.html.empty()) write_file(options.html, judge::page_html(records));
+  OutputFile json(options.json);
+  OutputFile html(options.html);
+  const std::vector<judge::Record> records =
+      options.from.empty() ? judge_fields(options) : read_records(options.from);
+  json.write(judge::to_json(records));
+  if (html.wanted()) html.write(judge::page_html(records));
   print(judge::board_text(records, coloured()));
   if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
-  const auto error =
-      std::ranges::find(records, judge::Verdict::judge_error, &judge::Record::verdict);
-  if (error != records.end()) return kBadData;
   // What came with the program is there to be told apart; only a given contender can fail.
-  if (options.paths.empty() && options.from.empty()) return kOk;
-  return std::ranges::all_of(
-             records, [](const judge::Record& r) { return r.verdict == judge::Verdict::pass; })
-             ? kOk
-             : kNo;
+  const bool bundled = options.paths.empty() && options.from.empty();
+  const int code = exit_code_of(records);
+  return bundled && code == kNo ? kOk : code;
 }
 
 struct DuelVerbOptions {
@@ -193,18 +253,30 @@ int run_duel(const DuelVerbOptions& options) {
   std::vector<judge::Contender> both = {find_contender(options.first, task),
                                         find_contender(options.second, task)};
   if (both[0].name == both[1].name) both[1].name += "-2";
+  OutputFile json(judging.json);
+  OutputFile html(judging.html);
   Progress progress;
   const std::vector<judge::Record> records =
       judge::judge_all(both, task, judge_options(judging, progress));
-  const judge::Duel duel = judge::duel(records[0], records[1]);
-  if (!judging.json.empty()) write_file(judging.json, judge::to_json(records));
-  if (!judging.html.empty()) write_file(judging.html, judge::duel_html(duel, records));
+  judge::Duel duel = judge::duel(records[0], records[1]);
+  if (judging.timing_only) {
+    // Verdicts and scores would all be blank.
+    duel.dimensions.clear();
+    const std::string& withheld = records[0].speeds_withheld;
+    duel.conclusion = withheld.empty() ? "Only timed: nobody looked whether they are right."
+                                       : fmt::format("Speeds are withheld: {}.", withheld);
+  }
+  json.write(judge::to_json(records));
+  if (html.wanted()) html.write(judge::duel_html(duel, records));
   print(judge::duel_text(duel, coloured()));
-  if (judging.timing_only) return kOk;  // there is no verdict
-  return std::ranges::all_of(
-             records, [](const judge::Record& r) { return r.verdict == judge::Verdict::pass; })
-             ? kOk
-             : kNo;
+  if (!judging.timing_only) return exit_code_of(records);
+  // Where both are only timed there is no verdict.
+  for (const judge::Record& record : records) {
+    if (record.untested.empty()) continue;
+    say(fmt::format("{}: {}", record.contender, record.untested));
+    return kBadData;
+  }
+  return kOk;
 }
 
 void add_common(CLI::App* verb, JudgeVerbOptions& options) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "cli/output.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cli {
@@ -21,10 +22,22 @@ const judge::Task* task_called(const std::string& id) {
   return nullptr;
 }
 
+std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  for (fs::directory_iterator i(folder, error); !error && i != fs::directory_iterator();
+       i.increment(error)) {
+    entries.push_back(*i);
+  }
+  if (error) throw FileError(fmt::format("{}: {}", folder.string(), error.message()));
+  return entries;
+}
+
 std::vector<fs::path> folders_in(const fs::path& folder) {
   std::vector<fs::path> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.is_directory()) found.push_back(entry.path());
+  std::error_code ignored;  // a link that leads nowhere is no folder
+  for (const fs::directory_entry& entry : entries_of(folder)) {
+    if (entry.is_directory(ignored)) found.push_back(entry.path());
   }
   std::ranges::sort(found);
   return found;
@@ -35,9 +48,11 @@ bool is_one(const fs::path& path) {
   if (!fs::is_directory(path) || fs::exists(path / "contender.json")) return true;
   constexpr std::array<std::string_view, 7> kCode = {".c",  ".cc", ".cpp", ".cxx",
                                                      ".cu", ".so", ".py"};
-  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : entries_of(path)) {
     const std::string extension = entry.path().extension().string();
-    if (entry.is_regular_file() && std::ranges::find(kCode, extension) != kCode.end()) return true;
+    if (entry.is_regular_file(ignored) && std::ranges::find(kCode, extension) != kCode.end())
+      return true;
   }
   return false;
 }
@@ -120,7 +135,14 @@ void add_peers(Field& field) {
   for (const fs::path& path : folders_in(folder)) {
     // Peers say so in a file; what has none is not read, so that its faults stay its own.
     if (!fs::exists(path / "contender.json")) continue;
-    const judge::Contender peer = judge::read_contender(path, *field.task);
+    judge::Contender peer;
+    try {
+      peer = judge::read_contender(path, *field.task);
+    } catch (const Error& error) {
+      // Nobody asked for it: the contenders that were given are judged all the same.
+      say(fmt::format("a bundled peer is left out: {}", error.what()));
+      continue;
+    }
     const bool known = std::ranges::any_of(
         field.contenders, [&](const judge::Contender& c) { return c.name == peer.name; });
     if (peer.peer && !known) field.peers.push_back(peer);

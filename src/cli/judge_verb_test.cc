@@ -1,6 +1,7 @@
 // The verbs judge and duel as a user meets them: what they print, write and return.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -38,6 +39,15 @@ class JudgeVerb : public testing::Test {
     return test::run_shell(std::string("'") + TOUCHSTONE_PROGRAM + "' " + arguments + " 2>&1");
   }
 
+  // One line that says what is wrong, and nothing that looks like a verdict.
+  static void expect_one_line(const test::ShellResult& result, int exit_code,
+                              const std::string& what) {
+    EXPECT_EQ(result.exit_code, exit_code) << what << "\n" << result.out;
+    EXPECT_TRUE(result.out.starts_with("touchstone: ")) << what << "\n" << result.out;
+    EXPECT_EQ(std::ranges::count(result.out, '\n'), 1) << what << "\n" << result.out;
+    EXPECT_EQ(result.out.find('\x1b'), std::string::npos) << what;
+  }
+
   fs::path folder_;
 };
 
@@ -66,11 +76,62 @@ TEST_F(JudgeVerb, wrong_usage_is_no_verdict) {
        {std::string("judge /no/such/place --task softmax_topk"), "judge " + file,
         "judge " + file + " --task softmax_topkk",
         "judge " + file + " --task softmax_topk --replay x",
-        "duel " + file + " --task softmax_topk", std::string("judge --replay nominal::1")}) {
-    const test::ShellResult result = touchstone(arguments);
-    EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.out;
-    EXPECT_EQ(result.out.find("WRONG"), std::string::npos) << result.out;
+        "duel " + file + " --task softmax_topk", std::string("judge --replay nominal::1"),
+        "judge " + file + " --task softmax_topk --seed -1",
+        "judge " + file + " --task softmax_topk --seed 1e3",
+        "judge " + file + " --task softmax_topk --seed 18446744073709551616",
+        "judge " + file + " --from x.json", std::string("judge --list --selftest"),
+        std::string("judge --selftest --only no/such/name")}) {
+    expect_one_line(touchstone(arguments), 2, arguments);
   }
+}
+
+// Paths and files that nobody should have to write, and what is said of each.
+TEST_F(JudgeVerb, hostile_paths_are_no_verdict) {
+  const auto judged = [&](const std::string& path) {
+    return touchstone("judge '" + (folder_ / path).string() + "' --task softmax_topk --small");
+  };
+  fs::create_directories(folder_ / "empty");
+  expect_one_line(judged("empty"), 2, "empty");
+  write("text/readme.txt", "hello");
+  expect_one_line(judged("text"), 2, "text");
+  fs::create_directories(folder_ / "loop");
+  fs::create_symlink("loop", folder_ / "loop/loop");
+  expect_one_line(judged("loop"), 2, "loop");
+  fs::create_symlink("self.c", folder_ / "self.c");
+  expect_one_line(judged("self.c"), 2, "self.c");
+  write("junk.so", std::string("\x7f"
+                               "ELF and then nothing that makes sense"));
+  expect_one_line(judged("junk.so"), 3, "junk.so");
+  write("large.c", std::string(std::size_t{5} << 20, ' '));
+  expect_one_line(judged("large.c"), 3, "large.c");
+  write("new\nline \x1b[31m/a.c", kFirstK);
+  expect_one_line(judged("new\nline \x1b[31m"), 3, "control characters");
+  write("bytes \xff\xfe/a.c", kFirstK);
+  expect_one_line(judged("bytes \xff\xfe"), 3, "not UTF-8");
+  write("types/a.c", kFirstK);
+  write("types/contender.json", R"({"functions": 7})");
+  expect_one_line(judged("types"), 3, "types");
+  write("absent/a.c", kFirstK);
+  write("absent/contender.json", R"({"sources": ["b.c"]})");
+  expect_one_line(judged("absent"), 3, "absent");
+  write("typo/a.c", kFirstK);
+  write("typo/contender.json", R"({"functions": {"softmax_topq": "softmax_topk"}})");
+  expect_one_line(judged("typo"), 3, "typo");
+}
+
+// A place that cannot be written is known before the work, and what is there stays whole.
+TEST_F(JudgeVerb, reports_are_written_whole_or_not_at_all) {
+  const std::string file = write("first_k.c", kFirstK);
+  const std::string judged = "judge " + file + " --task softmax_topk --small --no-speed ";
+  expect_one_line(touchstone(judged + "--json /no/such/place/r.json"), 3, "no such folder");
+  expect_one_line(touchstone(judged + "--html " + folder_.string()), 3, "a folder");
+  write("r.html", "before");
+  const std::string both = "--html " + (folder_ / "r.html").string() + " --json /no/such/r.json";
+  expect_one_line(touchstone(judged + both), 3, "one of two");
+  EXPECT_EQ(read("r.html"), "before");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2)
+      << "nothing else is left behind";
 }
 
 TEST_F(JudgeVerb, bad_data_is_no_verdict) {
@@ -118,6 +179,48 @@ TEST_F(JudgeVerb, a_wrong_one_is_shrunk_replayed_and_reported) {
   const test::ShellResult rescored = touchstone("judge --from " + json);
   EXPECT_EQ(rescored.exit_code, 1);
   EXPECT_NE(rescored.out.find("WRONG"), std::string::npos);
+}
+
+// Python is hidden, so the NumPy contender cannot be judged; that is no reason not to judge others.
+TEST_F(JudgeVerb, what_the_machine_lacks_is_untested_and_the_rest_is_judged) {
+  const std::string bundled = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/";
+  const std::string hidden = std::string("TOUCHSTONE_PYTHON=/no/such/python '") +
+                             TOUCHSTONE_PROGRAM + "' judge --small --no-speed ";
+  const std::string json = (folder_ / "r.json").string();
+  const std::string html = (folder_ / "r.html").string();
+  test::ShellResult result = test::run_shell(hidden + bundled + "numpy " + bundled +
+                                             "naive --json " + json + " --html " + html + " 2>&1");
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_NE(result.out.find("UNTESTED no Python with NumPy here"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("PASS"), std::string::npos) << result.out;
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0].verdict, judge::Verdict::untested);
+  EXPECT_FALSE(records[0].untested.empty());
+  EXPECT_EQ(records[1].verdict, judge::Verdict::pass);
+  EXPECT_NE(read("r.html").find("UNTESTED"), std::string::npos);
+  EXPECT_NE(read("r.html").find("1 could not be judged here"), std::string::npos);
+
+  // Nothing could be judged at all.
+  result = test::run_shell(hidden + bundled + "numpy 2>&1");
+  EXPECT_EQ(result.exit_code, 3) << result.out;
+  EXPECT_NE(result.out.find("UNTESTED"), std::string::npos) << result.out;
+}
+
+TEST_F(JudgeVerb, a_cuda_contender_without_a_gpu_is_untested) {
+  if (fs::exists("/dev/nvidia0")) GTEST_SKIP() << "there is a GPU";
+  const std::string file = write("kernel.cu", R"(
+#include <cstdint>
+extern "C" int softmax_topk(int64_t, int64_t, int64_t, const float*, float*, int32_t*, void*) {
+  return 0;
+}
+)");
+  const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
+  const test::ShellResult result =
+      touchstone("judge " + file + " " + naive + " --task softmax_topk --small --no-speed");
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_NE(result.out.find("kernel UNTESTED no "), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("naive PASS"), std::string::npos) << result.out;
 }
 
 TEST_F(JudgeVerb, the_same_contender_twice_has_the_same_verdict) {

@@ -45,8 +45,12 @@ void print_json(const Json& value) {
 
 void say(std::string_view line) {
   std::fflush(stdout);
+  // One line whatever is in it: paths may hold anything, and a terminal obeys escape codes.
+  std::string shown(line);
+  std::ranges::replace_if(
+      shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   // On a terminal there may be a progress line in the way.
-  fmt::print(stderr, "{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", line);
+  fmt::print(stderr, "{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", shown);
 }
 
 std::string toned(std::string_view text, Tone tone) {

@@ -58,6 +58,11 @@ Range column_range(const std::vector<Record>& records, const std::string& dimens
   return range;
 }
 
+const char* verdict_code(Verdict verdict) {
+  if (verdict == Verdict::pass) return kGood;
+  return verdict == Verdict::untested || verdict == Verdict::judge_error ? kDim : kBad;
+}
+
 Cell score_cell(const Record& record, const std::string& dimension, const Range& range) {
   const auto found = record.scores.find(dimension);
   if (found == record.scores.end() || !found->second.value.has_value()) return {"- ", kDim};
@@ -134,11 +139,10 @@ std::string task_line(const std::vector<Record>& records) {
 // Up to 12 lines: why, the strongest and weakest evidence, the first failures and how to see them.
 std::string details(const Record& record, const Standing& standing, bool colour) {
   std::vector<std::string> lines;
-  const bool pass = record.verdict == Verdict::pass;
-  lines.push_back(
-      fmt::format("{} {} {}", shortened(record.contender, 40),
-                  painted(std::string(name_of(record.verdict)), pass ? kGood : kBad, colour),
-                  shortened(record.verdict_because, 150)));
+  lines.push_back(fmt::format(
+      "{} {} {}", shortened(record.contender, 40),
+      painted(std::string(name_of(record.verdict)), verdict_code(record.verdict), colour),
+      shortened(record.verdict_because, 150)));
   const auto evidence = [&](const char* word, const std::string& dimension) {
     if (dimension.empty()) return;
     const Score& score = record.scores.at(dimension);
@@ -177,14 +181,13 @@ std::string task_board(const std::vector<Record>& records, bool colour) {
   std::vector<std::vector<Cell>> rows = {heading(columns)};
   for (const Standing& standing : standings) {
     const Record& record = records[standing.index];
-    const bool pass = record.verdict == Verdict::pass;
     const std::string place =
         standing.rank == 0
             ? "-"
             : fmt::format("{}{}", standing.rank, standing.depends_on.empty() ? "" : "?");
     std::vector<Cell> row = {{place, ""},
                              {shortened(record.contender, 28), ""},
-                             {std::string(name_of(record.verdict)), pass ? kGood : kBad}};
+                             {std::string(name_of(record.verdict)), verdict_code(record.verdict)}};
     row.push_back(score_cell(record, "overall", column_range(records, "overall")));
     for (const std::size_t i : columns) {
       const std::string name(dimensions()[i]);

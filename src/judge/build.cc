@@ -22,8 +22,12 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMostFile = int64_t{512} << 20;
 constexpr int64_t kMostBytes = int64_t{1} << 30;
 constexpr int kMostFiles = 2000;
+// Of processor time, for each process of a compiler; by the clock a busy machine gets longer.
 constexpr double kCompileSeconds = 60.0;
 constexpr double kCudaSeconds = 180.0;
+constexpr double kBusy = 5.0;
+constexpr const char* kGcc = "/usr/bin/gcc";
+constexpr const char* kGxx = "/usr/bin/g++";
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -36,12 +40,14 @@ void copy_sources(const Contender& contender, const fs::path& to) {
   if (fs::exists(contender.folder / "contender.json") || !contender.binding.adapter.empty() ||
       files.size() != 1) {
     files.clear();
-    for (auto i = fs::recursive_directory_iterator(contender.folder); i != fs::end(i); ++i) {
+    std::error_code ignored;  // what cannot be looked at is not copied
+    constexpr auto kSkip = fs::directory_options::skip_permission_denied;
+    for (auto i = fs::recursive_directory_iterator(contender.folder, kSkip); i != fs::end(i); ++i) {
       if (i->path().filename().string().starts_with(".")) {
-        if (i->is_directory()) i.disable_recursion_pending();
+        if (i->is_directory(ignored)) i.disable_recursion_pending();
         continue;
       }
-      if (i->is_symlink() || !i->is_regular_file()) continue;
+      if (i->is_symlink(ignored) || !i->is_regular_file(ignored)) continue;
       files.push_back(i->path().lexically_relative(contender.folder));
       if (files.size() > kMostFiles) {
         throw CorruptData(
@@ -144,11 +150,13 @@ class Builder {
 
   CommandResult run(JailSpec spec, std::vector<std::string> words, double seconds) const {
     spec.arguments = std::move(words);
-    CommandResult result = run_in_jail(std::move(spec), sandbox_, seconds);
-    if (!result.finished) {
-      result.output += fmt::format("stopped after {:g} s\n", seconds);
-      result.status = -1;
+    spec.limits.emplace_back("cpu_seconds", static_cast<int64_t>(seconds));
+    CommandResult result =
+        run_in_jail(std::move(spec), sandbox_, kBusy * seconds, hurry_.get_token());
+    if (!result.finished && !hurry_.stop_requested()) {
+      throw Unsupported(fmt::format("the compiler did not end within {:g} s", kBusy * seconds));
     }
+    if (!result.finished) result.status = -1;
     if (!result.refused_call.empty()) {
       result.output += fmt::format("stopped at the system call {}\n", result.refused_call);
     }
@@ -199,6 +207,15 @@ class Builder {
     return flags;
   }
 
+  // A machine without a compiler says nothing about the contender.
+  static const char* compiler(const char* path) {
+    std::error_code error;
+    if (!fs::exists(path, error)) {
+      throw Unsupported(fmt::format("no compiler here: {} (Debian: build-essential)", path));
+    }
+    return path;
+  }
+
   // C files are compiled apart where C++ files are there too.
   CommandResult compile(const std::string& output, bool sanitized) const {
     const std::vector<std::string> flags = common_flags(sanitized);
@@ -213,7 +230,7 @@ class Builder {
     if (!only_c) {
       for (std::size_t i = 0; i < c_files.size(); ++i) {
         std::vector<std::string> words = {
-            "/usr/bin/gcc", "-std=gnu17", "-c",
+            compiler(kGcc), "-std=gnu17", "-c",
             c_files[i],     "-o",         fmt::format("{}/{}.{}.o", place(), output, i)};
         std::ranges::copy_if(flags, std::back_inserter(words), [](const std::string& f) {
           return f != "-shared" && !f.starts_with("-Wl");
@@ -225,7 +242,7 @@ class Builder {
         if (one.status != 0) return all;
       }
     }
-    std::vector<std::string> words = {only_c ? "/usr/bin/gcc" : "/usr/bin/g++",
+    std::vector<std::string> words = {compiler(only_c ? kGcc : kGxx),
                                       only_c ? "-std=gnu17" : "-std=gnu++20"};
     words.insert(words.end(), flags.begin(), flags.end());
     const std::vector<std::string>& last = only_c ? c_files : others;
@@ -245,7 +262,7 @@ class Builder {
     for (const char* place : {"/usr/local/cuda", "/usr/lib/cuda", "/opt/cuda"}) {
       if (fs::exists(fs::path(place) / "bin" / "nvcc", error)) return fs::canonical(place).string();
     }
-    throw Unsupported("judge: no nvcc in /usr/local/cuda; CUDA contenders cannot be built here");
+    throw Unsupported("no nvcc here (looked in /usr/local/cuda, /usr/lib/cuda, /opt/cuda)");
   }
 
   CommandResult compile_cuda(const std::vector<std::string>& inputs,
@@ -279,7 +296,7 @@ class Builder {
     write_file(work_ / name, make_glue(task_.card().functions, signatures(), cuda()));
     if (cuda()) return compile_cuda({place() + "/" + name}, "glue.so");
     return run(jail(),
-               {"/usr/bin/g++", "-std=c++20", "-O1", "-fPIC", "-shared", place() + "/" + name, "-o",
+               {compiler(kGxx), "-std=c++20", "-O1", "-fPIC", "-shared", place() + "/" + name, "-o",
                 place() + "/glue.so"},
                kCompileSeconds);
   }
@@ -296,6 +313,7 @@ class Builder {
     }
     if (cuda()) {
       std::vector<std::string> inputs;
+      inputs.reserve(all.size());
       for (const fs::path& file : all) inputs.push_back(place() + "/source/" + file.string());
       return compile_cuda(inputs, output);
     }
@@ -314,11 +332,13 @@ class Builder {
     const CommandResult plain = timed.get();
     result_.log = plain.output;
     result_.built = plain.status == 0;
+    // Whoever waits for an error need not wait for the rest.
+    if (!result_.built) hurry_.request_stop();
     for (std::size_t at = 0; (at = plain.output.find("warning: ", at)) != std::string::npos; ++at) {
       ++result_.warnings;
     }
     const auto [glue, checked] = second.get();
-    if (glue.status != 0) {
+    if (result_.built && glue.status != 0) {
       throw Error(fmt::format("judge: the glue for task {} does not compile: {}", task_.card().id,
                               glue.output));
     }
@@ -328,14 +348,13 @@ class Builder {
   }
 
   void check_python() {
-    const std::optional<Python>& python = find_python();
-    if (!python) throw Unsupported("judge: no Python with NumPy here (Debian: python3-numpy)");
+    const Python& python = require_python();
     write_file(work_ / "numpy_child.py", kNumpyChild);
     JailSpec spec = jail();
-    add_python(spec, *python);
-    std::vector<std::string> words = {python->program, "-I", "-B", "-c",
-                                      "import sys; [compile(open(f).read(), f, \"exec\") for f in "
-                                      "sys.argv[1:]]"};
+    add_python(spec, python);
+    constexpr const char* kCheck =
+        "import sys; [compile(open(f).read(), f, \"exec\") for f in sys.argv[1:]]";
+    std::vector<std::string> words = {python.program, "-I", "-B", "-c", kCheck};
     for (const fs::path& file : files()) words.push_back(place() + "/source/" + file.string());
     const CommandResult result = run(std::move(spec), words, kCompileSeconds);
     result_.log = result.output;
@@ -348,6 +367,7 @@ class Builder {
   fs::path work_;
   const Sandbox& sandbox_;
   BuildResult result_;
+  std::stop_source hurry_;  // ends what is still being compiled
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ void add_device(JailSpec& spec) {
     spec.binds.push_back({entry.path().string(), entry.path().string(), "dev"});
     found = true;
   }
-  if (!found) throw Unsupported("judge: no GPU here; CUDA contenders stay untested");
+  if (!found) throw Unsupported("no NVIDIA GPU here");
   add_driver(spec);
   for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
     std::error_code error;
@@ -92,15 +92,15 @@ JailSpec child_spec(const Contender& contender, const BuildResult& build, const 
   spec.environment = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", "HOME=/tmp", "TMPDIR=/tmp"};
   spec.folder = sandbox.enabled && sandbox.files ? "/tmp" : fs::temp_directory_path().string();
   if (contender.language == Language::numpy) {
-    const std::optional<Python>& python = find_python();
-    if (!python) throw Unsupported("judge: no Python with NumPy here (Debian: python3-numpy)");
-    add_python(spec, *python);
+    const Python& python = require_python();
+    add_python(spec, python);
     const fs::path work = build.library.parent_path().parent_path();
     const std::string place = add_path(spec, sandbox, work, "/judge", false);
     const std::string link =
         add_path(spec, sandbox, child_library(), "/child/touchstone-child.so", false);
-    spec.arguments = {python->program,           "-I", "-B",
-                      place + "/numpy_child.py", link, functions_json(task.card(), contender)};
+    spec.arguments = {python.program, "-I",
+                      "-B",           place + "/numpy_child.py",
+                      link,           functions_json(task.card(), contender)};
     for (const fs::path& file : contender.binding.sources) {
       spec.arguments.push_back(place + "/source/" + file.string());
     }

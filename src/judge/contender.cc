@@ -76,8 +76,10 @@ std::map<std::string, std::string> read_functions(const Json& json, const TaskCa
                                                   const fs::path& where) {
   if (!json.is_object()) bad(where, "'functions': expected an object of names");
   std::map<std::string, std::string> functions;
-  for (const auto& [contract, value] : json.items()) {
-    const auto same = [&contract = contract](const Function& f) { return f.name == contract; };
+  for (const auto& item : json.items()) {
+    const std::string& contract = item.key();
+    const Json& value = item.value();
+    const auto same = [&](const Function& f) { return f.name == contract; };
     if (std::ranges::none_of(card.functions, same)) {
       const auto nearest = std::ranges::min_element(
           card.functions, {}, [&](const Function& f) { return edit_distance(f.name, contract); });
@@ -148,8 +150,12 @@ void read_json(const fs::path& where, const TaskCard& card, Contender& contender
 // Sources of a folder that does not list them: those at its top, tests left out.
 void find_sources(const fs::path& folder, Contender& contender) {
   std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (!entry.is_regular_file() || entry.is_symlink()) continue;
+  std::error_code error;
+  fs::directory_iterator i(folder, error);
+  for (; !error && i != fs::directory_iterator(); i.increment(error)) {
+    const fs::directory_entry& entry = *i;
+    std::error_code ignored;  // what is no file is no source
+    if (entry.is_symlink(ignored) || !entry.is_regular_file(ignored)) continue;
     const fs::path file = entry.path().filename();
     if (!language_of(file) || is_test(file) || file == contender.binding.adapter) continue;
     if (file.stem() == "adapter" && contender.binding.adapter.empty()) {
@@ -159,6 +165,7 @@ void find_sources(const fs::path& folder, Contender& contender) {
     files.push_back(file);
     if (files.size() > kMostSources) bad(folder, "more than {} sources", kMostSources);
   }
+  if (error) throw FileError(fmt::format("{}: {}", folder.string(), error.message()));
   std::ranges::sort(files);
   contender.binding.sources = files;
 }
@@ -215,7 +222,9 @@ void check_name(const Contender& contender, const fs::path& where) {
   };
   if (contender.name.empty() || contender.name.size() > 64 ||
       !std::ranges::all_of(contender.name, fits)) {
-    bad(where, "a contender's name has 1 to 64 letters, digits, or . _ - +");
+    bad(where,
+        "a contender's name has 1 to 64 letters, digits, or . _ - +; say \"name\" in "
+        "contender.json");
   }
 }
 

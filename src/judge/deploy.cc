@@ -7,6 +7,7 @@
 
 #include "judge/binding.h"
 #include "judge/glue.h"
+#include "judge/judge.h"
 #include "judge/read_file.h"
 #include "touchstone/core/error.h"
 
@@ -144,7 +145,9 @@ std::string readme(const std::vector<const Task*>& tasks, const std::string& nam
       name);
   for (const Task* task : tasks) {
     const std::string& id = task->card().id;
-    text += fmt::format("    touchstone judge {} {}/{}/adapter\n", id, name, id);
+    const bool adapter = !deploy_texts::text(id + "/adapter.cc").empty();
+    const std::string folder = fmt::format("{}/{}/{}", name, id, adapter ? "adapter" : "cpp");
+    text += fmt::format("    {}\n", judge_command(folder, id));
   }
   text +=
       "\n`contender.json` may be left out. Its keys: `name`, `task`, `sources` (files to compile;\n"

@@ -16,6 +16,8 @@ using Clock = std::chrono::steady_clock;
 constexpr double kAwakeSeconds = 200e-6;
 // How often clock, memory and life are looked at while nothing rings.
 constexpr double kLookSeconds = 1e-3;
+// By the clock, a call has so many times its time.
+constexpr double kBusy = 5.0;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -28,6 +30,13 @@ void relax() {
 }
 
 uint32_t* word_of(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
+
+// Time that a busy machine gave to others does not count, up to a point.
+bool is_late(double now, const Doorbell::Watching& watching) {
+  if (watching.watch == nullptr || now > kBusy * watching.seconds) return true;
+  const double queued = watching.watch->turns().queued_seconds - watching.queued_before;
+  return now - queued > watching.seconds;
+}
 
 }  // namespace
 
@@ -63,7 +72,7 @@ Waited Doorbell::wait(std::atomic<uint32_t>& word, uint32_t number, const Watchi
       // Whoever rang and then left has still rung.
       return word.load() == number ? Waited::rung : Waited::ended;
     }
-    if (now > watching.seconds) return Waited::late;
+    if (now > watching.seconds && is_late(now, watching)) return Waited::late;
     if (watching.watch == nullptr) continue;
     if (watching.watch->resident() > watching.most_resident) return Waited::over_memory;
     if (++looks % 8 == 0 && watching.watch->memory().threads > watching.most_threads) {

@@ -21,6 +21,7 @@ class Doorbell {
   struct Watching {
     double seconds = 1.0;
     const Watch* watch = nullptr;  // null: nobody counts memory yet
+    double queued_before = 0.0;    // how long its first thread had waited for a processor by then
     int64_t most_resident = 0;
     int64_t most_threads = 0;
   };

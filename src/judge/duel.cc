@@ -139,6 +139,10 @@ std::string conclusion(const Record& a, const Record& b) {
   const auto quoted = [](const Record& r) {
     return fmt::format("{} ({})", name_of(r.verdict), r.verdict_because);
   };
+  for (const Record* record : {&a, &b}) {
+    if (record->verdict != Verdict::untested && record->verdict != Verdict::judge_error) continue;
+    return fmt::format("Nothing can be said: {} is {}.", record->contender, quoted(*record));
+  }
   if (a_passes != b_passes) {
     const Record& winner = a_passes ? a : b;
     const Record& loser = a_passes ? b : a;
@@ -189,6 +193,15 @@ std::string conclusion(const Record& a, const Record& b) {
       100.0 * second / all);
 }
 
+Edge verdict_edge(Verdict first, Verdict second) {
+  const auto silent = [](Verdict v) { return v == Verdict::untested || v == Verdict::judge_error; };
+  if (silent(first) || silent(second)) return Edge::unresolved;
+  if (first == second) return Edge::tie;
+  if (first == Verdict::pass) return Edge::first;
+  if (second == Verdict::pass) return Edge::second;
+  return Edge::unresolved;
+}
+
 const char* edge_mark(Edge edge) {
   switch (edge) {
     case Edge::first:
@@ -216,10 +229,7 @@ Duel duel(const Record& first, const Record& second) {
   result.second = second.contender;
   result.dimensions.push_back(
       {"verdict", std::string(name_of(first.verdict)), std::string(name_of(second.verdict)),
-       first.verdict == second.verdict   ? Edge::tie
-       : first.verdict == Verdict::pass  ? Edge::first
-       : second.verdict == Verdict::pass ? Edge::second
-                                         : Edge::unresolved,
+       verdict_edge(first.verdict, second.verdict),
        fmt::format("{}; {}", first.verdict_because, second.verdict_because)});
   for (const std::string_view dimension : dimensions()) {
     result.dimensions.push_back(compare_dimension(first, second, std::string(dimension)));

@@ -22,6 +22,7 @@ constexpr double kLeakCaseBytes = 64 << 10;
 constexpr double kLeakSeconds = 1.5;
 constexpr double kLadderSeconds = 6.0;
 constexpr int kRepeats = 9;
+constexpr std::size_t kLeastRepeats = 5;
 // A call whose content came before takes less than this share of a fresh one: work was skipped.
 // Warm branch predictors and caches of honest code give nothing near it.
 constexpr double kSkippedShare = 0.5;
@@ -124,9 +125,14 @@ double repeated_share(Session& session, const CaseSpec& spec) {
     const auto first = session.meter.run(fresh, Placement::end_flush, session.random());
     const auto second = session.meter.run(fresh, Placement::end_flush, session.random());
     if (ending_of(first) != Ending::ok || ending_of(second) != Ending::ok) return 1.0;
-    if (i >= 0) shares.push_back(timed_seconds(fresh, second) / timed_seconds(fresh, first));
+    const bool quiet = !std::ranges::any_of(first, &Reply::disturbed) &&
+                       !std::ranges::any_of(second, &Reply::disturbed);
+    if (i >= 0 && quiet) {
+      shares.push_back(timed_seconds(fresh, second) / timed_seconds(fresh, first));
+    }
   }
-  return median(shares);
+  // Times of a busy machine accuse nobody.
+  return shares.size() < kLeastRepeats ? 1.0 : median(shares);
 }
 
 // Old content, then new content that a cache could take for the old one. True when the answer is

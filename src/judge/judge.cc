@@ -1,9 +1,9 @@
 #include "judge/judge.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -86,8 +86,14 @@ Examination only_built(const Contender& contender, const Task& task, const Judge
   record.machine = this_machine();
   record.weights = task.card().weights;
   record.sandbox = probe_sandbox(options.sandbox);
-  record.build = build_contender(contender, task, examination.work->path(), record.sandbox, false);
-  record.verdict = record.build.built ? Verdict::pass : Verdict::nobuild;
+  try {
+    record.build =
+        build_contender(contender, task, examination.work->path(), record.sandbox, false);
+    record.verdict = record.build.built ? Verdict::pass : Verdict::nobuild;
+  } catch (const Unsupported& missing) {
+    record.untested = missing.what();
+    record.verdict = Verdict::untested;
+  }
   return examination;
 }
 
@@ -190,22 +196,26 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   if (options.progress) {
     options.progress(fmt::format("{}: {}: building", task.card().id, contender.name));
   }
-  record.build = options.built != nullptr
-                     ? *options.built
-                     : build_contender(contender, task, examination.work->path(), record.sandbox,
-                                       options.sanitize && !options.brief);
-  fill_facts(record);
-  if (record.build.built) {
-    Limits quick = options.limits;
-    quick.measured = false;
-    Session session{contender,
-                    task,
-                    options,
-                    record,
-                    Stage(contender, record.build, task, record.sandbox, quick),
-                    Stage(contender, record.build, task, record.sandbox, options.limits),
-                    std::mt19937_64(record.seed ^ 0x9e3779b97f4a7c15U)};
-    examine_built(session, plan);
+  try {
+    record.build = options.built != nullptr
+                       ? *options.built
+                       : build_contender(contender, task, examination.work->path(), record.sandbox,
+                                         options.sanitize && !options.brief);
+    fill_facts(record);
+    if (record.build.built) {
+      Limits quick = options.limits;
+      quick.measured = false;
+      Session session{contender,
+                      task,
+                      options,
+                      record,
+                      Stage(contender, record.build, task, record.sandbox, quick),
+                      Stage(contender, record.build, task, record.sandbox, options.limits),
+                      std::mt19937_64(record.seed ^ 0x9e3779b97f4a7c15U)};
+      examine_built(session, plan);
+    }
+  } catch (const Unsupported& missing) {
+    record.untested = missing.what();  // the others can be judged all the same
   }
   record.seconds = seconds_since(begin);
   apply_scores(record);
@@ -218,13 +228,18 @@ std::vector<Record> judge_all(std::span<const Contender> contenders, const Task&
   for (const Contender& contender : contenders) {
     examined.push_back(options.timing_only ? only_built(contender, task, options)
                                            : examine(contender, task, options));
+    if (options.examined) options.examined(examined.back().record);
   }
+  const bool timed = options.speed && std::ranges::any_of(examined, [](const Examination& e) {
+                       return e.record.verdict == Verdict::pass;
+                     });
   std::vector<Examination> others;
   for (const Contender& peer : peers) {
+    if (!timed) break;  // nobody to compare with
     Examination other = only_built(peer, task, options);
     if (other.record.build.built) others.push_back(std::move(other));
   }
-  if (options.speed) measure_speeds(task, examined, others, options);
+  if (timed) measure_speeds(task, examined, others, options);
   std::vector<Record> records;
   for (Examination& examination : examined) {
     apply_scores(examination.record);

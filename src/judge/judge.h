@@ -38,6 +38,8 @@ struct JudgeOptions {
   std::function<void(std::string_view)> progress;
   // Called with the commitment to the seed before the contender is built or loaded; may be empty.
   std::function<void(std::string_view)> committed;
+  // Called with each contender's record before speeds are measured; may be empty.
+  std::function<void(const Record&)> examined;
 };
 
 uint64_t drawn_seed();  // from the system

@@ -1,28 +1,33 @@
 #include "judge/measure.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
 
-#include "bench/ceiling.h"
 #include "fmt/format.h"
 #include "judge/examine.h"
 #include "judge/pairs.h"
-#include "touchstone/core/context.h"
-#include "touchstone/core/tensor.h"
+#include "judge/roof.h"
 
 namespace touchstone::judge {
 namespace {
 
 constexpr int kLeastBlocks = 15;
-constexpr int kMostBlocks = 150;
+constexpr int kMostBlocks = 200;
 // An interval of the twin this narrow is enough; the rest of the time is saved.
 constexpr double kNarrow = 0.008;
+// One wider than this, or off, is worth up to so many times the usual time.
+constexpr double kWide = 0.015;
+constexpr double kPatientBudget = 2.5;
+// How often that is looked at.
+constexpr int kLookBlocks = 5;
+// Where memory lies moves a process by some percent for as long as it lives. So all get new ones
+// after so many blocks, those that are slow to start after as many more.
+constexpr int kProcessBlocks = 5;
+constexpr double kQuickStart = 0.15;
+constexpr int kSlowStart = 6;
 // One that is so many times slower than the fastest sits out most blocks: what is far apart needs
 // few samples, and the others need the time.
 constexpr double kPatience = 6.0;
@@ -40,15 +45,18 @@ struct Entrant {
   CaseSpec wrong_case;
   const Examination* from = nullptr;
   double warm_seconds = 0.0;  // over all shapes
+  bool slow_start = false;
 };
 
 struct Shape {
   CaseSpec spec;
   double bytes = 0.0;
   double flops = 0.0;
-  double floor = 0.0;
-  std::vector<int> stride;                   // by entrant
-  std::vector<std::vector<double>> seconds;  // by entrant, then block; NaN where it sat out
+  double copy_floor = 0.0;
+  double compute_floor = 0.0;
+  double floor() const { return std::max(copy_floor, compute_floor); }
+  std::vector<int> stride;   // by entrant
+  std::vector<Times> times;  // by entrant
 };
 
 class Measurer {
@@ -76,12 +84,14 @@ class Measurer {
 
  private:
   void enter(const Examination& e, const std::string& name, Record* record);
+  void find_floor(Shape& shape);
   void warm_up(Shape& shape);
   void add_twin();
   void block(Shape& shape, int number);
-  double timed_run(Entrant& entrant, const Case& c, Placement placement,
+  Sample timed_run(Entrant& entrant, const Case& c, Placement placement,
                    std::vector<std::vector<Reply>>& right);
-  void rounds(double budget, int blocks_before);
+  void new_processes();
+  void rounds(double budget);
   void look_again(Shape& shape);
   Interval twin_ratio() const;
   std::size_t twin() const { return entrants_.size() - 1; }
@@ -98,7 +108,9 @@ class Measurer {
   std::size_t model_ = 0;  // whose code the twin runs
   std::vector<Shape> shapes_;
   int blocks_ = 0;
-  std::vector<int> cpus_;  // of the contenders
+  int process_ = 0;          // how often all contenders were started anew
+  double peak_flops_ = 0.0;  // of all cores of the contenders
+  std::vector<int> cpus_;    // of the contenders
   std::vector<int> own_cpu_;
 };
 
@@ -117,13 +129,14 @@ void Measurer::enter(const Examination& e, const std::string& name, Record* reco
 
 // One timed case. Its answer is right when it is bit for bit one that was found right in this
 // block; the oracle is asked only where it is not.
-double Measurer::timed_run(Entrant& entrant, const Case& c, Placement placement,
+Sample Measurer::timed_run(Entrant& entrant, const Case& c, Placement placement,
                            std::vector<std::vector<Reply>>& right) {
   std::vector<Reply> replies = entrant.stage->run(c, placement, random_());
-  const double seconds = timed_seconds(c, replies);
+  const Sample sample{timed_seconds(c, replies), std::ranges::any_of(replies, &Reply::disturbed),
+                      process_};
   const bool known = std::ranges::any_of(
       right, [&](const std::vector<Reply>& other) { return same_outputs(other, replies); });
-  if (known) return seconds;
+  if (known) return sample;
   CaseCheck check;
   if (const Reply* bad = first_bad(replies); bad != nullptr) {
     check.reason = fmt::format("{}: {}", name_of(bad->ending), bad->detail);
@@ -133,10 +146,16 @@ double Measurer::timed_run(Entrant& entrant, const Case& c, Placement placement,
   if (!check.passed) {
     entrant.wrong = check.reason;
     entrant.wrong_case = c.spec;
-    return std::numeric_limits<double>::quiet_NaN();
+    return {};
   }
   right.push_back(std::move(replies));
-  return seconds;
+  return sample;
+}
+
+void Measurer::find_floor(Shape& shape) {
+  peak_flops_ = std::max(peak_flops_, peak_flops(cpus_));
+  shape.copy_floor = copy_floor_seconds(shape.bytes, cpus_);
+  shape.compute_floor = shape.flops / peak_flops_;
 }
 
 void Measurer::warm_up(Shape& shape) {
@@ -147,12 +166,12 @@ void Measurer::warm_up(Shape& shape) {
     if (round == 0) {
       shape.bytes = task_.bytes(c);
       shape.flops = task_.flops(c);
-      shape.floor = copy_floor_seconds(shape.bytes, cpus_);
+      find_floor(shape);
     }
     std::vector<std::vector<Reply>> right;
     for (std::size_t i = 0; i < entrants_.size(); ++i) {
       if (!entrants_[i].wrong.empty()) continue;
-      seconds[i] = timed_run(entrants_[i], c, Placement::end_flush, right);
+      seconds[i] = timed_run(entrants_[i], c, Placement::end_flush, right).seconds;
     }
   }
   double fastest = std::numeric_limits<double>::infinity();
@@ -164,7 +183,7 @@ void Measurer::warm_up(Shape& shape) {
     shape.stride.push_back(std::clamp(static_cast<int>(times), 1, kMostStride));
     entrants_[i].warm_seconds += seconds[i];
   }
-  shape.seconds.resize(entrants_.size());
+  shape.times.resize(entrants_.size());
 }
 
 // The quickest sits out no block, so its twin says most about the noise of the session.
@@ -179,7 +198,7 @@ void Measurer::add_twin() {
   enter(*entrants_[model_].from, "twin", nullptr);
   for (Shape& shape : shapes_) {
     shape.stride.push_back(shape.stride[model_]);
-    shape.seconds.emplace_back();
+    shape.times.emplace_back();
     shape.spec.seed = random_();
     std::vector<std::vector<Reply>> right;
     timed_run(entrants_[twin()], task_.build(shape.spec), Placement::end_flush, right);
@@ -196,32 +215,61 @@ void Measurer::block(Shape& shape, int number) {
   std::vector<std::vector<Reply>> right;
   for (const std::size_t i : order) {
     const bool sits_out = number % shape.stride[i] != 0 || !entrants_[i].wrong.empty();
-    shape.seconds[i].push_back(sits_out ? std::numeric_limits<double>::quiet_NaN()
-                                        : timed_run(entrants_[i], c, placement, right));
+    shape.times[i].push_back(sits_out ? Sample{} : timed_run(entrants_[i], c, placement, right));
   }
 }
 
 Interval Measurer::twin_ratio() const {
   std::vector<Interval> ratios;
   for (const Shape& shape : shapes_) {
-    ratios.push_back(paired_ratio(shape.seconds[model_], shape.seconds[twin()]));
+    ratios.push_back(paired_ratio(shape.times[model_], shape.times[twin()]));
   }
   return mean_ratio(ratios);
 }
 
-void Measurer::rounds(double budget, int blocks_before) {
+// A pair is of one process only where both are new: those that start slowly set the pace for all.
+void Measurer::new_processes() {
+  const bool slow = std::ranges::any_of(entrants_, &Entrant::slow_start);
+  if (slow && blocks_ % (kProcessBlocks * kSlowStart) != 0) return;
+  ++process_;
+  for (Entrant& entrant : entrants_) {
+    if (!entrant.wrong.empty()) continue;
+    const auto begin = Clock::now();
+    entrant.stage->restart();
+    entrant.stage->child();
+    entrant.slow_start = entrant.slow_start || seconds_since(begin) > kQuickStart;
+  }
+  // The first call of a process pays for pages and pools; it is checked, and not timed.
+  for (Shape& shape : shapes_) {
+    shape.spec.seed = random_();
+    const Case c = task_.build(shape.spec);
+    std::vector<std::vector<Reply>> right;
+    for (Entrant& entrant : entrants_) {
+      if (entrant.wrong.empty()) timed_run(entrant, c, Placement::end_flush, right);
+    }
+  }
+}
+
+void Measurer::rounds(double budget) {
   const auto begin = Clock::now();
   while (blocks_ < kMostBlocks) {
+    if (blocks_ > 0 && blocks_ % kProcessBlocks == 0) new_processes();
     for (Shape& shape : shapes_) block(shape, blocks_);
     ++blocks_;
     if (options_.progress) {
       options_.progress(fmt::format("{}: timing, block {}", task_.card().id, blocks_));
     }
     if (!twin_is_right()) return;
-    if (blocks_ - blocks_before < kLeastBlocks) continue;
-    if (seconds_since(begin) > budget) return;
+    const double seconds = seconds_since(begin);
+    if (seconds > kPatientBudget * budget) return;
+    if (blocks_ < kLeastBlocks) continue;
+    if (seconds < budget && blocks_ % kLookBlocks != 0) continue;
     const Interval ratio = twin_ratio();
-    if (ratio.high - ratio.low < 2 * kNarrow && blocks_ >= 2 * kLeastBlocks) return;
+    const double width = ratio.high - ratio.low;
+    // A twin that is off may be bad luck, and a wide interval a bad hour: both get more time.
+    if (!twin_fault(ratio).empty()) continue;
+    if (width < 2 * kNarrow && blocks_ >= 2 * kLeastBlocks) return;
+    if (seconds > budget && width < 2 * kWide) return;
   }
 }
 
@@ -230,22 +278,17 @@ void Measurer::look_again(Shape& shape) {
   bool suspicious = false;
   for (std::size_t i = 0; i < entrants_.size(); ++i) {
     if (!usable(shape, i) || entrants_[i].gpu) continue;
-    std::vector<double> seconds;
-    std::ranges::copy_if(shape.seconds[i], std::back_inserter(seconds),
-                         [](double s) { return s > 0.0; });
-    if (median(seconds) < kImpossible * shape.floor) {
-      suspicious = true;
-    }
+    suspicious = suspicious || median(own_seconds(shape.times[i])) < kImpossible * shape.floor();
   }
   if (!suspicious) return;
-  shape.floor = copy_floor_seconds(shape.bytes, cpus_);
-  for (std::vector<double>& seconds : shape.seconds) seconds.clear();
+  find_floor(shape);
+  for (Times& times : shape.times) times.clear();
   for (int number = 0; number < kLeastBlocks * kMostStride / 4; ++number) block(shape, number);
 }
 
 bool Measurer::usable(const Shape& shape, std::size_t i) const {
   return entrants_[i].wrong.empty() &&
-         std::ranges::any_of(shape.seconds[i], [](double s) { return s > 0.0; });
+         std::ranges::any_of(shape.times[i], [](const Sample& s) { return s.seconds > 0.0; });
 }
 
 void Measurer::run() {
@@ -259,9 +302,7 @@ void Measurer::run() {
   for (Shape& shape : shapes_) warm_up(shape);
   add_twin();
   const double budget = (options_.small ? 2.0 : 4.0) + 0.8 * static_cast<double>(entrants_.size());
-  rounds(budget, 0);
-  // A twin that is off may be bad luck: as many blocks again, and then it is not.
-  if (twin_is_right() && !twin_fault(twin_ratio()).empty()) rounds(budget, blocks_);
+  rounds(budget);
   for (Shape& shape : shapes_) look_again(shape);
 }
 
@@ -269,25 +310,23 @@ void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i) cons
   SpeedRecord speed;
   speed.id = fmt::format("s{}", number + 1);
   speed.shape = shape.spec;
-  std::vector<double> seconds;
-  for (const double s : shape.seconds[i]) {
-    if (s > 0.0) seconds.push_back(s);
-  }
-  speed.seconds = median_interval(seconds);
+  speed.seconds = median_interval(own_seconds(shape.times[i]));
   speed.fastest_seconds = speed.seconds.value;
   for (std::size_t k = 0; k < twin(); ++k) {
     if (k == i || !usable(shape, k)) continue;
-    const Interval ratio = paired_ratio(shape.seconds[i], shape.seconds[k]);
+    const Interval ratio = paired_ratio(shape.times[i], shape.times[k]);
     speed.ratio_to[entrants_[k].name] = ratio;
     speed.fastest_seconds = std::min(speed.fastest_seconds, speed.seconds.value / ratio.value);
   }
   speed.bytes = shape.bytes;
   speed.flops = shape.flops;
   if (!entrants_[i].gpu) {
-    speed.floor_seconds = shape.floor;
-    speed.roof = "copy";
-    speed.share_of_roof = shape.floor / speed.seconds.value;
-    speed.impossible = speed.seconds.value < kImpossible * shape.floor;
+    speed.copy_seconds = shape.copy_floor;
+    speed.compute_seconds = shape.compute_floor;
+    speed.floor_seconds = shape.floor();
+    speed.roof = shape.compute_floor > shape.copy_floor ? "peak" : "copy";
+    speed.share_of_roof = shape.floor() / speed.seconds.value;
+    speed.impossible = speed.seconds.value < kImpossible * shape.floor();
   }
   entrants_[i].record->speeds.push_back(std::move(speed));
 }
@@ -307,6 +346,8 @@ void Measurer::write() {
     entrant.record->twin = ratio;
     entrant.record->facts["timed on"] =
         fmt::format("{} core{}", cpus_.size(), cpus_.size() == 1 ? "" : "s");
+    entrant.record->facts["arithmetic peak"] =
+        fmt::format("{:.0f} GFLOP/s of float, measured in the session", 1e-9 * peak_flops_);
     if (!entrant.wrong.empty()) {
       CaseRecord timed;
       timed.id = "t1";
@@ -327,59 +368,6 @@ void Measurer::write() {
 }
 
 }  // namespace
-
-std::vector<int> usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
-namespace {
-
-void set_cpus(const std::vector<int>& cpus) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int cpu : cpus) CPU_SET(cpu, &set);
-  // A refusal costs precision, which the twin will show.
-  if (!cpus.empty()) (void)sched_setaffinity(0, sizeof(set), &set);
-}
-
-}  // namespace
-
-Pinned::Pinned(const std::vector<int>& cpus) : before_(usable_cpus()) { set_cpus(cpus); }
-
-Pinned::~Pinned() { set_cpus(before_); }
-
-double copy_floor_seconds(double bytes, const std::vector<int>& cpus) {
-  constexpr int64_t kPage = 4096;
-  constexpr int64_t kMost = int64_t{64} << 20;
-  const Pinned pinned(cpus);
-  const auto half = static_cast<int64_t>(bytes / 2);
-  const int64_t size = std::clamp(half / kPage * kPage, kPage, kMost);
-  Context context({.threads = static_cast<int>(std::max<std::size_t>(1, cpus.size()))});
-  Tensor from = Tensor::empty({size / 4}, DType::f32);
-  Tensor to = Tensor::empty({size / 4}, DType::f32);
-  std::ranges::fill(from.values<float>(), 1.0F);
-  std::ranges::fill(to.values<float>(), 0.0F);
-  // Small copies are over before a clock is read twice: several are timed as one.
-  const int repeats = static_cast<int>(std::clamp<int64_t>((1 << 20) / size, 1, 64));
-  double best = std::numeric_limits<double>::infinity();
-  for (const bench::CpuCopy& copy : bench::cpu_copies()) {
-    for (int round = 0; round < 8; ++round) {
-      const auto begin = Clock::now();
-      for (int i = 0; i < repeats; ++i) {
-        bench::parallel_copy(context, copy, to.data(), from.data(), size);
-      }
-      best = std::min(best, seconds_since(begin) / repeats);
-    }
-  }
-  return best * static_cast<double>(half) / static_cast<double>(size);
-}
 
 void measure_speeds(const Task& task, std::vector<Examination>& examined,
                     std::vector<Examination>& peers, const JudgeOptions& options) {

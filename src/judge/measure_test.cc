@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "judge/pairs.h"
+#include "judge/roof.h"
 #include "judge/sha256.h"
 #include "touchstone/core/error.h"
 
@@ -16,22 +17,28 @@ namespace {
 
 // Times of two contenders on a machine that is disturbed: a common slow drift, bursts that hit
 // whole blocks, and noise of their own.
-struct Times {
-  std::vector<double> mine;
-  std::vector<double> peer;
+struct Session {
+  Times mine;
+  Times peer;
 };
 
-Times disturbed(double ratio, int blocks, uint64_t seed) {
+std::vector<double> seconds_of(const Times& times) {
+  std::vector<double> seconds;
+  for (const Sample& sample : times) seconds.push_back(sample.seconds);
+  return seconds;
+}
+
+Session disturbed(double ratio, int blocks, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> noise(0.0, 0.03);
   std::uniform_real_distribution<double> uniform(0.0, 1.0);
-  Times times;
+  Session times;
   for (int i = 0; i < blocks; ++i) {
     double common = 1e-3 * (1.0 + 0.5 * i / blocks);
     if (uniform(random) < 0.2) common *= 2.0;
     const double spike = uniform(random) < 0.05 ? 5.0 : 1.0;
-    times.mine.push_back(common * ratio * std::exp(noise(random)) * spike);
-    times.peer.push_back(common * std::exp(noise(random)));
+    times.mine.push_back({common * ratio * std::exp(noise(random)) * spike});
+    times.peer.push_back({common * std::exp(noise(random))});
   }
   return times;
 }
@@ -47,7 +54,7 @@ TEST(Pairs, a_twin_reads_one_within_two_percent) {
   int covered = 0;
   constexpr int kSessions = 200;
   for (uint64_t seed = 0; seed < kSessions; ++seed) {
-    const Times times = disturbed(1.0, 60, seed);
+    const Session times = disturbed(1.0, 60, seed);
     const Interval ratio = paired_ratio(times.mine, times.peer);
     if (std::abs(ratio.value - 1.0) <= 0.02) ++inside;
     if (ratio.low <= 1.0 && ratio.high >= 1.0) ++covered;
@@ -61,7 +68,7 @@ TEST(Pairs, a_twin_reads_one_within_two_percent) {
 TEST(Pairs, five_percent_is_found) {
   int found = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
-    const Times times = disturbed(1.05, 60, seed);
+    const Session times = disturbed(1.05, 60, seed);
     if (outcome(paired_ratio(times.mine, times.peer)) == Outcome::slower) ++found;
   }
   EXPECT_GE(found, 95);
@@ -71,14 +78,15 @@ TEST(Pairs, without_pairs_it_would_not_be) {
   // The same data, each contender by itself: the medians drown in drift and bursts.
   int apart = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
-    const Times times = disturbed(1.05, 60, seed);
-    if (median_interval(times.mine).low > median_interval(times.peer).high) ++apart;
+    const Session times = disturbed(1.05, 60, seed);
+    if (median_interval(seconds_of(times.mine)).low > median_interval(seconds_of(times.peer)).high)
+      ++apart;
   }
   EXPECT_LT(apart, 20);
 }
 
 TEST(Pairs, same_samples_same_interval) {
-  const Times times = disturbed(1.1, 30, 3);
+  const Session times = disturbed(1.1, 30, 3);
   const Interval a = paired_ratio(times.mine, times.peer);
   const Interval b = paired_ratio(times.mine, times.peer);
   EXPECT_EQ(a.low, b.low);
@@ -87,12 +95,28 @@ TEST(Pairs, same_samples_same_interval) {
 
 TEST(Pairs, blocks_without_a_partner_are_left_out) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const Interval ratio =
-      paired_ratio(std::vector<double>{2, nan, 2, 8}, std::vector<double>{1, 1, 1, nan});
+  const Interval ratio = paired_ratio(Times{{2}, {nan}, {2}, {8}}, Times{{1}, {1}, {1}, {nan}});
   EXPECT_DOUBLE_EQ(ratio.value, 2.0);
   EXPECT_EQ(ratio.samples, 2);
-  EXPECT_THROW(paired_ratio(std::vector<double>{nan}, std::vector<double>{1}), InvalidArgument);
-  EXPECT_THROW(paired_ratio(std::vector<double>{1, 2}, std::vector<double>{1}), InvalidArgument);
+  EXPECT_THROW(paired_ratio(Times{{nan}}, Times{{1}}), InvalidArgument);
+  EXPECT_THROW(paired_ratio(Times{{1}, {2}}, Times{{1}}), InvalidArgument);
+}
+
+TEST(Pairs, disturbed_blocks_count_only_where_there_are_no_others) {
+  Times mine;
+  Times peer;
+  for (int i = 0; i < 40; ++i) {
+    const bool hit = i % 2 == 0;
+    mine.push_back({hit ? 9.0 : 2.0, hit});
+    peer.push_back({1.0});
+  }
+  EXPECT_DOUBLE_EQ(paired_ratio(mine, peer).value, 2.0);
+  EXPECT_EQ(paired_ratio(mine, peer).samples, 20);
+  EXPECT_EQ(median(own_seconds(mine)), 2.0);
+  // A contender that is disturbed at all times hides nothing by it.
+  for (Sample& sample : mine) sample.disturbed = true;
+  EXPECT_EQ(paired_ratio(mine, peer).samples, 40);
+  EXPECT_EQ(own_seconds(mine).size(), 40U);
 }
 
 TEST(Pairs, shapes_are_averaged_geometrically) {
@@ -116,6 +140,21 @@ TEST(Pairs, a_twin_that_is_off_is_a_fault) {
   EXPECT_FALSE(twin_fault({1.03, 1.0, 1.06, 60}).empty());
   EXPECT_FALSE(twin_fault({1.0, 0.9, 1.1, 60}).empty()) << "too wide to say anything";
   EXPECT_FALSE(twin_fault({std::numeric_limits<double>::quiet_NaN(), 0.9, 1.1, 60}).empty());
+}
+
+// How fast this machine is, nobody knows; that the roofs are numbers one can divide by, we do.
+TEST(Roof, both_are_measured) {
+  float sink = 0.0F;
+  const int64_t one = multiply_add(1, sink);
+  EXPECT_GE(one, 20) << "ten chains, a multiplication and an addition each";
+  EXPECT_EQ(multiply_add(1000, sink), 1000 * one);
+  EXPECT_GT(sink, 0.0F);
+  const std::vector<int> cpus = usable_cpus();
+  EXPECT_GT(peak_flops({cpus.front()}), 1e8);
+  const double copy = copy_floor_seconds(1 << 20, {cpus.front()});
+  EXPECT_GT(copy, 0.0);
+  EXPECT_LT(copy, 1.0);
+  EXPECT_EQ(usable_cpus(), cpus) << "the thread is given back the cores it had";
 }
 
 TEST(Sha256, examples_of_the_standard) {

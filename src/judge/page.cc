@@ -36,12 +36,16 @@ std::string machine_line(const Record& record) {
 std::string introduction(const std::vector<Record>& records,
                          const std::vector<std::vector<Record>>& tasks) {
   const auto passed = std::ranges::count(records, Verdict::pass, &Record::verdict);
+  const auto silent = std::ranges::count_if(records, [](const Record& r) {
+    return r.verdict == Verdict::untested || r.verdict == Verdict::judge_error;
+  });
+  const auto failed = std::ssize(records) - passed - silent;
   std::string html = "<h1>Judgement</h1>\n";
   html += fmt::format(
-      "<p class=\"lead\">{} contender{} in {} task{}: {} pass{}, {} do{} not.</p>\n",
+      "<p class=\"lead\">{} contender{} in {} task{}: {} pass{}, {} do{} not{}.</p>\n",
       records.size(), records.size() == 1 ? "" : "s", tasks.size(), tasks.size() == 1 ? "" : "s",
-      passed, passed == 1 ? "es" : "", records.size() - static_cast<std::size_t>(passed),
-      records.size() - static_cast<std::size_t>(passed) == 1 ? "es" : "");
+      passed, passed == 1 ? "es" : "", failed, failed == 1 ? "es" : "",
+      silent == 0 ? "" : fmt::format(", {} could not be judged here", silent));
   html += fmt::format("<p class=\"soft small\">{}</p>\n", machine_line(records.front()));
   std::set<std::string> stamps;
   for (const Record& record : records) {

@@ -85,6 +85,15 @@ std::string probes(const Record& record) {
          rows + "</tbody></table>\n";
 }
 
+// The nearer bound first: it is the one that counts.
+std::string floor_words(const SpeedRecord& s) {
+  if (!(s.floor_seconds > 0.0)) return "not known";
+  std::string copy = seconds_words(s.copy_seconds) + " to move the bytes";
+  std::string peak = seconds_words(s.compute_seconds) + " for the arithmetic";
+  if (s.compute_seconds == 0.0) return copy;
+  return s.roof == "peak" ? peak + ", " + copy : copy + ", " + peak;
+}
+
 std::string speeds(const Record& record) {
   std::string rows;
   for (const SpeedRecord& s : record.speeds) {
@@ -94,14 +103,15 @@ std::string speeds(const Record& record) {
     }
     rows += fmt::format(
         "<tr><td>{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{:.0f} %</td>"
-        "<td>{}</td></tr>\n",
+        "<td>{}</td><td>{}</td></tr>\n",
         html_escaped(s.id), html_escaped(shape_words(s.shape)),
         html_escaped(seconds_words(s.seconds.value)), 100.0 * s.share_of_roof,
-        html_escaped(ratios));
+        html_escaped(floor_words(s)), html_escaped(ratios));
   }
   if (rows.empty()) return rows;
   return "<h4>Speed</h4>\n<div class=\"scroll\"><table><thead><tr><th></th><th>shape</th>"
-         "<th class=\"num\">time</th><th class=\"num\">of the roof</th><th>time over that of</th>"
+         "<th class=\"num\">time</th><th class=\"num\">of the roof</th><th>at least needed</th>"
+         "<th>time over that of</th>"
          "</tr></thead><tbody>" +
          rows + "</tbody></table></div>\n";
 }
@@ -158,11 +168,13 @@ std::string page_contender(const Record& record, const Standing& standing) {
         standing.rank, 100.0 * standing.share, standing.best, standing.worst,
         html_escaped(dimension_title(standing.depends_on)));
   }
-  if (!record.build.built) {
+  if (!record.build.log.empty() && !record.build.built) {
     html += fmt::format("<pre>{}</pre>\n", html_escaped(record.build.log.substr(0, 4000)));
   }
   html += witnesses(record) + findings(record) + failures(record);
-  if (record.build.built) html += scores_table(record) + speeds(record) + probes(record);
+  if (record.build.built && record.verdict != Verdict::untested) {
+    html += scores_table(record) + speeds(record) + probes(record);
+  }
   return html + facts(record) + "</div></details>\n";
 }
 
@@ -179,7 +191,11 @@ std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
   for (const std::vector<Record>& records : tasks) {
     const auto twin =
         std::ranges::find_if(records, [](const Record& r) { return r.twin.has_value(); });
-    const auto precision = records.front().facts.find("control: next lower precision");
+    std::string precision = "&ndash;";  // the same for all that were examined
+    for (const Record& record : records) {
+      const auto found = record.facts.find("control: next lower precision");
+      if (found != record.facts.end()) precision = html_escaped(found->second);
+    }
     std::string speeds = "not measured";
     if (twin != records.end()) {
       speeds = twin->speeds_withheld.empty() ? "given" : "withheld: " + twin->speeds_withheld;
@@ -190,9 +206,7 @@ std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
         twin == records.end() ? "&ndash;"
                               : fmt::format("{:.3f} ({:.3f} to {:.3f})", twin->twin->value,
                                             twin->twin->low, twin->twin->high),
-        html_escaped(speeds),
-        precision == records.front().facts.end() ? "&ndash;" : html_escaped(precision->second),
-        html_escaped(sandbox_words(records.front().sandbox)));
+        html_escaped(speeds), precision, html_escaped(sandbox_words(records.front().sandbox)));
   }
   return "<h2 id=\"controls\">Controls and noise</h2>\n<p class=\"soft\">In every session the same "
          "code runs twice under two names. Where these twins differ by more than 2 %, speeds are "

@@ -29,8 +29,8 @@ std::string roofline(const std::vector<Record>& records) {
   std::ranges::sort(roof);
   const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
   roof.erase(std::unique(roof.begin(), roof.end(), same), roof.end());
-  plot.roof(roof, "copy");
-  return plot.figure("achieved, and what a copy of that size achieves here");
+  plot.roof(roof, "roof");
+  return plot.figure("achieved, and what this machine allows at most");
 }
 
 // The parameter that says how hard the numbers are, with its axis.
@@ -170,7 +170,7 @@ std::string page_plots(const std::vector<Record>& records) {
   std::string legend = "<ul class=\"legend\">";
   for (const Standing& standing : rank(records)) {
     const Record& record = records[standing.index];
-    if (!record.build.built) continue;  // it is in no plot
+    if (!record.build.built || record.verdict == Verdict::untested) continue;  // in no plot
     legend += fmt::format("<li><i style=\"background:var(--s{})\"></i>{}</li>",
                           series_of(records, record.contender), html_escaped(record.contender));
   }

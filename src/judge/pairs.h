@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <vector>
 
 #include "judge/record.h"
 
@@ -17,8 +19,22 @@ double median(std::span<const double> samples);  // at least one; NaN is not all
 // The median with its bootstrap 95 % interval; the same samples give the same interval.
 Interval median_interval(std::span<const double> samples);
 
-// mine[i] / peer[i], as the median of the logarithms. Pairs with a NaN are left out.
-Interval paired_ratio(std::span<const double> mine, std::span<const double> peer);
+// One timed call.
+struct Sample {
+  double seconds = std::numeric_limits<double>::quiet_NaN();  // NaN: it sat this block out
+  bool disturbed = false;                                     // others had the processor meanwhile
+  int process = 0;  // which of the contender's processes: each has its luck with where memory lies
+};
+using Times = std::vector<Sample>;  // of one contender, block by block
+
+// The times of all blocks it took part in; undisturbed ones alone, where there are enough of them.
+std::vector<double> own_seconds(std::span<const Sample> times);
+
+// mine[i] / peer[i], as the mean of the middle half of the logarithms with its bootstrap 95 %
+// interval. Blocks that one of the two sat out are left out, and disturbed ones too where enough
+// others are left. What pairs of one process share is no news: where there were several processes,
+// these are resampled, not the pairs.
+Interval paired_ratio(std::span<const Sample> mine, std::span<const Sample> peer);
 
 // The geometric mean of independent ratios, such as one per shape.
 Interval mean_ratio(std::span<const Interval> ratios);

@@ -1,7 +1,10 @@
 #include "judge/python.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "touchstone/core/error.h"
@@ -48,6 +51,10 @@ std::optional<Python> try_python(const std::string& program) {
 
 const std::optional<Python>& find_python() {
   static const std::optional<Python> found = []() -> std::optional<Python> {
+    if (const char* const chosen = std::getenv("TOUCHSTONE_PYTHON"); chosen != nullptr) {
+      return std::strchr(chosen, '\'') == nullptr ? try_python(fmt::format("'{}'", chosen))
+                                                  : std::nullopt;
+    }
     for (const char* program :
          {"python3", "/usr/bin/python3", "/usr/local/bin/python3", "python"}) {
       if (std::optional<Python> python = try_python(program)) return python;
@@ -55,6 +62,12 @@ const std::optional<Python>& find_python() {
     return std::nullopt;
   }();
   return found;
+}
+
+const Python& require_python() {
+  const std::optional<Python>& python = find_python();
+  if (!python) throw Unsupported("no Python with NumPy here (Debian: python3-numpy)");
+  return *python;
 }
 
 void add_python(JailSpec& spec, const Python& python) {

@@ -15,8 +15,10 @@ struct Python {
   std::string version;                // of NumPy
 };
 
-// The first interpreter that can import NumPy, looked for once. Nothing when there is none.
+// The interpreter that TOUCHSTONE_PYTHON names, or else the first one that can import NumPy; looked
+// for once. Nothing when there is none.
 const std::optional<Python>& find_python();
+const Python& require_python();  // Unsupported when there is none
 
 void add_python(JailSpec& spec, const Python& python);
 

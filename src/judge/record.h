@@ -26,8 +26,8 @@ enum class Verdict {
   rule,          // uses what the sandbox forbids
   proven_cheat,  // an experiment shows an answer that was not computed
   impossible,    // faster than the memory of this machine, twice
-  untested,
-  judge_error  // a control of the judge failed: nothing is said about the contender
+  untested,      // this machine lacks what it needs: nothing is said about the contender
+  judge_error    // a control of the judge failed: nothing is said about the contender
 };
 
 std::string_view name_of(Verdict verdict);     // "PROVEN-CHEAT", as on the board
@@ -80,9 +80,11 @@ struct SpeedRecord {  // one timed shape
   double fastest_seconds = 0.0;              // of all right contenders of the session
   double bytes = 0.0;
   double flops = 0.0;
-  double floor_seconds = 0.0;  // what moving the bytes costs at least, as measured here
-  double share_of_roof = 0.0;  // floor over time
-  std::string roof;            // "copy" or "peak"
+  double copy_seconds = 0.0;     // what moving the bytes costs at least, as measured here
+  double compute_seconds = 0.0;  // what the arithmetic costs at least, as measured here
+  double floor_seconds = 0.0;    // the larger of the two: the bound that is nearer
+  double share_of_roof = 0.0;    // floor over time
+  std::string roof;              // which one it is: "copy" or "peak"
   bool impossible = false;
 };
 
@@ -152,6 +154,7 @@ struct Record {
   std::map<std::string, std::string> facts;  // warnings, size, lines, symbols
   std::map<std::string, double> weights;     // of the task card
   std::string judge_error;                   // what went wrong on our side; empty when nothing did
+  std::string untested;  // what this machine lacks to judge it; empty when nothing
   Verdict verdict = Verdict::untested;
   std::string verdict_because;
   std::map<std::string, Score> scores;  // by dimension, and "overall"

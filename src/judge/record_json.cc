@@ -180,6 +180,8 @@ Json write_speed(const SpeedRecord& s) {
           {"fastest_seconds", number(s.fastest_seconds)},
           {"bytes", number(s.bytes)},
           {"flops", number(s.flops)},
+          {"copy_seconds", number(s.copy_seconds)},
+          {"compute_seconds", number(s.compute_seconds)},
           {"floor_seconds", number(s.floor_seconds)},
           {"share_of_roof", number(s.share_of_roof)},
           {"roof", s.roof},
@@ -198,6 +200,10 @@ SpeedRecord read_speed(const Json& json) {
   s.bytes = number_at(json, "bytes");
   s.flops = number_at(json, "flops");
   s.floor_seconds = number_at(json, "floor_seconds");
+  // Records of before knew the copy alone.
+  s.copy_seconds =
+      json.contains("copy_seconds") ? number_at(json, "copy_seconds") : s.floor_seconds;
+  s.compute_seconds = json.contains("compute_seconds") ? number_at(json, "compute_seconds") : 0.0;
   s.share_of_roof = number_at(json, "share_of_roof");
   s.roof = at<std::string>(json, "roof");
   s.impossible = at<bool>(json, "impossible");
@@ -393,6 +399,7 @@ Json record_to_json(const Record& r) {
           {"own_tests", write_own_tests(r.own_tests)},
           {"facts", r.facts},
           {"judge_error", r.judge_error},
+          {"untested", r.untested},
           {"seconds", number(r.seconds)}};
 }
 
@@ -433,6 +440,7 @@ Record json_to_record(const Json& json) {
   r.own_tests = read_own_tests(json.at("own_tests"));
   r.facts = at<std::map<std::string, std::string>>(json, "facts");
   r.judge_error = at<std::string>(json, "judge_error");
+  r.untested = json.value("untested", "");  // records of before do not have it
   r.seconds = number_at(json, "seconds");
   check_ids(r);
   check_scores(r);

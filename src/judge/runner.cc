@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include <set>
 
 #include "judge/arena.h"
+#include "judge/call_order.h"
 #include "judge/child_spec.h"
 #include "judge/doorbell.h"
 #include "judge/endings.h"
@@ -34,6 +34,10 @@ constexpr double kIdleSeconds = 100e-6;
 constexpr double kCaptureSeconds = 100e-6;
 // How long the judge waits for helper threads that look for work before they sleep.
 constexpr double kSettleSeconds = 20e-3;
+// Waiting for a processor that others had, beyond this share of a call, makes its time one of the
+// machine and not of the contender.
+constexpr double kQueuedShare = 0.005;
+constexpr double kQueuedSeconds = 3e-6;
 constexpr int64_t kStateAlignment = 64;
 constexpr std::size_t kMostLog = 64 << 10;
 
@@ -49,36 +53,6 @@ bool has_own_cpu(const std::vector<int>& cpus) {
   if (cpus.empty()) return false;
   for (const int cpu : cpus) CPU_CLR(static_cast<std::size_t>(cpu), &mine);
   return CPU_COUNT(&mine) > 0;
-}
-
-int64_t bytes_of(DType dtype, const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t extent : shape) {
-    if (extent < 0 || (extent > 0 && count > (int64_t{1} << 40) / extent)) {
-      throw InvalidArgument("judge: a tensor of a case is too large");
-    }
-    count *= extent;
-  }
-  return count * size_of(dtype);
-}
-
-protocol::ReturnKind return_kind(Returns returns) {
-  switch (returns) {
-    case Returns::status:
-      return protocol::kStatus;
-    case Returns::size:
-      return protocol::kSize;
-    case Returns::handle:
-      return protocol::kHandle;
-    case Returns::nothing:
-      return protocol::kNothing;
-  }
-  return protocol::kNothing;
-}
-
-bool has_kind(const Function& function, ArgumentKind kind) {
-  return std::ranges::any_of(function.arguments,
-                             [kind](const Argument& a) { return a.kind == kind; });
 }
 
 class ProcessChild : public Child {
@@ -148,10 +122,17 @@ class ProcessChild : public Child {
   // Rings for a command that needs no clock. False when the child is no more; `reply` says why.
   bool command(protocol::Command what, double seconds, const Function* function, Reply& reply);
   bool make_state(const Function& function, const Call& call, uint64_t poison, Reply& reply);
-  void fill_order(const Function& function, const Call& call);
   void settle();
   bool timed_call(const Function& function, const Call& call, const Layout& layout, uint64_t poison,
                   Reply& reply);
+  // How processors were shared out so far, in seconds.
+  struct Shares {
+    double queued = 0.0;   // the thread that calls was ready, and others ran
+    double helpers = 0.0;  // other threads of the child ran
+    double judge_queued = 0.0;
+  };
+  Shares shares() const;
+  static void leave_out_queues(const Shares& before, const Shares& after, Reply& reply);
   void capture(const Call& call, const Layout& layout, Reply& reply);
   void check_bounds(const Function& function, const Layout& layout, const Call& call,
                     uint64_t poison, Reply& reply);
@@ -159,7 +140,6 @@ class ProcessChild : public Child {
   void die(Waited waited, const Function* function, Reply& reply);
   std::string log_text() const;
   std::string note_text() const;
-  std::vector<Need> needs_of(const Function& function, const Call& call) const;
   Doorbell::Watching watching() const;
 
   Contender contender_;
@@ -182,6 +162,7 @@ class ProcessChild : public Child {
   int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
   int64_t state_mapped_bytes_ = 0;
   Placement last_placement_ = Placement::end_flush;
+  OwnTurns own_turns_;
 
   struct State {
     Layout layout;
@@ -218,6 +199,7 @@ Doorbell::Watching ProcessChild::watching() const {
   Doorbell::Watching w;
   w.seconds = limits_.call_seconds;
   w.watch = watch_.get();
+  w.queued_before = watch_->turns().queued_seconds;
   w.most_threads = limits_.threads;
   return w;
 }
@@ -257,87 +239,6 @@ void ProcessChild::die(Waited waited, const Function* function, Reply& reply) {
   death.control = control_;
   explain_death(death, limits_, reply);
   alive_ = false;
-}
-
-std::vector<Need> ProcessChild::needs_of(const Function& function, const Call& call) const {
-  std::vector<Need> needs;
-  std::size_t input = 0;
-  std::size_t output = 0;
-  std::size_t scalars = 0;
-  for (const Argument& argument : function.arguments) {
-    if (argument.kind == ArgumentKind::i64 || argument.kind == ArgumentKind::f32) ++scalars;
-    if (argument.kind == ArgumentKind::input && input < call.inputs.size()) {
-      const InputTensor& t = call.inputs[input];
-      const auto bytes = static_cast<int64_t>(t.data.size());
-      if (bytes != bytes_of(t.dtype, t.shape) || t.dtype != argument.dtype) {
-        throw InvalidArgument(fmt::format("judge: {}: input {} does not fit the contract",
-                                          function.name, argument.name));
-      }
-      needs.push_back({protocol::kInput, t.dtype, t.shape, bytes, size_of(t.dtype)});
-    }
-    if (argument.kind == ArgumentKind::output && output < call.outputs.size()) {
-      const OutputTensor& t = call.outputs[output];
-      needs.push_back(
-          {protocol::kOutput, t.dtype, t.shape, bytes_of(t.dtype, t.shape), size_of(t.dtype)});
-    }
-    if (argument.kind == ArgumentKind::input) ++input;
-    if (argument.kind == ArgumentKind::output) ++output;
-  }
-  if (input != call.inputs.size() || output != call.outputs.size() ||
-      scalars != call.scalars.size()) {
-    throw InvalidArgument(fmt::format(
-        "judge: {}: the contract has {} scalars, {} inputs and {} outputs, the case {}, {} and {}",
-        function.name, scalars, input, output, call.scalars.size(), call.inputs.size(),
-        call.outputs.size()));
-  }
-  if (device_) {
-    const std::size_t count = needs.size();
-    for (std::size_t i = 0; i < count; ++i) {
-      if (needs[i].kind != protocol::kInput) continue;
-      Need echo = needs[i];
-      echo.kind = protocol::kOutput;
-      echo.echo_of = static_cast<int>(i);
-      needs.push_back(echo);
-    }
-  }
-  if (needs.size() > protocol::kMaxBuffers || scalars > protocol::kMaxScalars ||
-      function.arguments.size() > protocol::kMaxPointers) {
-    throw InvalidArgument(fmt::format("judge: {}: too many arguments", function.name));
-  }
-  return needs;
-}
-
-void ProcessChild::fill_order(const Function& function, const Call& call) {
-  protocol::Control& c = *control_;
-  c.function = static_cast<int32_t>(&function - functions_.data());
-  c.state = call.state;
-  c.returns = return_kind(function.returns);
-  c.scalar_count = static_cast<uint32_t>(call.scalars.size());
-  for (std::size_t i = 0; i < call.scalars.size(); ++i) {
-    const bool whole = std::holds_alternative<int64_t>(call.scalars[i]);
-    c.scalars[i] = whole ? std::get<int64_t>(call.scalars[i])
-                         : std::bit_cast<int64_t>(std::get<double>(call.scalars[i]));
-    c.scalar_is_float[i] = whole ? 0 : 1;
-  }
-  uint32_t pointers = 0;
-  uint32_t buffers = 0;
-  for (const Argument& argument : function.arguments) {
-    switch (argument.kind) {
-      case ArgumentKind::input:
-      case ArgumentKind::output:
-        c.pointers[pointers++] = {protocol::kBufferPointer, buffers++};
-        break;
-      case ArgumentKind::state:
-        c.pointers[pointers++] = {protocol::kStatePointer, 0};
-        break;
-      case ArgumentKind::handle:
-        c.pointers[pointers++] = {protocol::kHandlePointer, 0};
-        break;
-      default:
-        break;
-    }
-  }
-  c.pointer_count = pointers;
 }
 
 // Asks the contender how large its state is and makes room for it.
@@ -408,6 +309,27 @@ void ProcessChild::capture(const Call& call, const Layout& layout, Reply& reply)
   }
 }
 
+ProcessChild::Shares ProcessChild::shares() const {
+  const Turns turns = watch_->turns();
+  return {turns.queued_seconds, watch_->cpu_seconds() - turns.running_seconds,
+          own_turns_.turns().queued_seconds};
+}
+
+// Time in which others had the processor is not the contender's. Only where no other thread of its
+// own ran meanwhile: that one may have had the processor, and done the work.
+void ProcessChild::leave_out_queues(const Shares& before, const Shares& after, Reply& reply) {
+  const double most = std::max(kQueuedSeconds, kQueuedShare * reply.seconds);
+  // Of a judge that waited it is not known when it would have looked.
+  reply.disturbed = after.judge_queued - before.judge_queued > most;
+  const double queued = after.queued - before.queued;
+  if (queued <= most) return;
+  if (after.helpers - before.helpers > most || queued >= reply.seconds) {
+    reply.disturbed = true;
+  } else {
+    reply.seconds -= queued;
+  }
+}
+
 bool ProcessChild::timed_call(const Function& function, const Call& call, const Layout& layout,
                               uint64_t poison, Reply& reply) {
   // Inputs are written while the child sleeps; a thread that works meanwhile is charged for it.
@@ -427,7 +349,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
     charged = between(write_start, Clock::now());
   }
   for (const OutputTensor& output : call.outputs) {
-    reply.outputs.emplace_back(static_cast<std::size_t>(bytes_of(output.dtype, output.shape)));
+    reply.outputs.emplace_back(static_cast<std::size_t>(tensor_bytes(output.dtype, output.shape)));
   }
   if (limits_.measured) watch_->forget_peak();
   const Watch::Memory memory_before = watch_->memory();
@@ -440,18 +362,23 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   bell_->ring(++number_);
   Waited waited = bell_->wait(control_->ready, number_, w);
   if (waited == Waited::rung) {
+    const Shares before = shares();
     const Clock::time_point start = Clock::now();
     bell_->go(number_);
     waited = bell_->wait(control_->done, number_, w);
     const Clock::time_point done = Clock::now();
+    const Shares after = shares();
     if (waited == Waited::rung && !device_) {
       const double cpu_done = watch_->cpu_seconds();
       capture(call, layout, reply);
       const double capture_seconds = between(done, Clock::now());
-      const bool worked = watch_->cpu_seconds() - cpu_done > kIdleSeconds;
+      // A judge that did not get its processor cannot say what the child did meanwhile.
+      const bool blind = own_turns_.turns().queued_seconds - before.judge_queued > kIdleSeconds;
+      const bool worked = blind || watch_->cpu_seconds() - cpu_done > kIdleSeconds;
       charged += worked ? capture_seconds : std::min(capture_seconds, kCaptureSeconds);
     }
     reply.seconds = between(start, done) + charged;
+    leave_out_queues(before, after, reply);
   }
   if (waited != Waited::rung) {
     die(waited, &function, reply);
@@ -550,7 +477,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
     throw InvalidArgument(fmt::format("judge: the contract has no function {}", call.function));
   }
   const Function& function = *found;
-  const std::vector<Need> needs = needs_of(function, call);
+  const std::vector<Need> needs = needs_of(function, call, device_);
   if (has_kind(function, ArgumentKind::handle) && !handles_.contains(call.state)) {
     reply.detail = "the handle it needs was never made";
     return reply;
@@ -566,7 +493,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   const Layout layout = arena_.place(needs, last_placement_, device_);
   const auto span = static_cast<int64_t>(layout.span);
   mapped_bytes_ = python_ ? mapped_bytes_ + span : state_mapped_bytes_ + span;
-  fill_order(function, call);
+  fill_order(functions_, function, call, *control_);
   protocol::Control& c = *control_;
   c.makes_state = with_state && python_ && !python_states_.contains(call.state) ? 1 : 0;
   const bool makes_state = c.makes_state != 0;

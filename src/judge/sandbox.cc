@@ -248,7 +248,8 @@ void Jail::wait(std::chrono::milliseconds time) {
   look();
 }
 
-CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds) {
+CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds,
+                          const std::stop_token& stop) {
   constexpr std::size_t kMostOutput = 256 << 10;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw Error(fmt::format("judge: pipe: {}", strerror(errno)));
@@ -260,9 +261,12 @@ CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds)
   far.reset();
   CommandResult result;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  const auto in_time = [&] {
+    return std::chrono::steady_clock::now() < deadline && !stop.stop_requested();
+  };
   bool open = true;
   // The pipe ends only when every process that holds it has: then the output is whole.
-  while (open && std::chrono::steady_clock::now() < deadline) {
+  while (open && in_time()) {
     pollfd fd{near.get(), POLLIN, 0};
     if (poll(&fd, 1, 50) > 0) {
       char buffer[16384];
@@ -275,7 +279,7 @@ CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds)
     jail.look();
     if (jail.status() && open && poll(&fd, 1, 0) == 0) break;
   }
-  while (!jail.status() && std::chrono::steady_clock::now() < deadline) {
+  while (!jail.status() && in_time()) {
     jail.wait(std::chrono::milliseconds(20));
   }
   result.finished = jail.status().has_value();

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,6 +85,8 @@ struct CommandResult {
   std::string refused_call;
   std::string output;  // standard output and error together, cut at 256 KiB
 };
-CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds);
+// Stopped early, it has not finished.
+CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds,
+                          const std::stop_token& stop = {});
 
 }  // namespace touchstone::judge

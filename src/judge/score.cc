@@ -242,15 +242,18 @@ Score memory(const Record& record) {
   double value = 100.0 * std::exp(sum / static_cast<double>(ladder.size() - first));
   const MemoryPoint& top = ladder.back();
   std::string because =
-      fmt::format("{} beyond inputs and outputs of {}",
+      fmt::format("holds {} at {} {} where {} needed; {} in and out",
                   bytes_words(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
+                  record.memory.parameter, top.n,
+                  top.least_bytes == 0 ? "nothing is"
+                                       : bytes_words(static_cast<double>(top.least_bytes)) + " are",
                   bytes_words(static_cast<double>(top.io_bytes)));
   if (record.memory.exponent.has_value()) {
     because +=
-        fmt::format(", growing as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);
+        fmt::format("; grows as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);
     if (*record.memory.exponent > kMostExponent) {
       value /= 2.0;
-      because += ": faster than the task needs";
+      because += ", faster than needed";
     }
   }
   return exact(value, because, {"memory"});
@@ -314,6 +317,7 @@ Score own_tests(const Record& record) {
 // The gravest verdict of findings and failed cases, and the line that says why.
 std::pair<Verdict, std::string> verdict_of(const Record& record) {
   if (!record.judge_error.empty()) return {Verdict::judge_error, record.judge_error};
+  if (!record.untested.empty()) return {Verdict::untested, record.untested};
   if (!record.build.built) {
     const auto end = record.build.log.find('\n');
     return {Verdict::nobuild, record.build.log.substr(0, end)};
@@ -339,8 +343,9 @@ std::pair<Verdict, std::string> verdict_of(const Record& record) {
   for (const SpeedRecord& s : record.speeds) {
     if (s.impossible) {
       return {Verdict::impossible,
-              fmt::format("{}: {:.3g} s is under the {:.3g} s that the memory needs, twice", s.id,
-                          s.seconds.value, s.floor_seconds)};
+              fmt::format("{}: {:.3g} s is under the {:.3g} s that the {} needs, twice", s.id,
+                          s.seconds.value, s.floor_seconds,
+                          s.roof == "peak" ? "arithmetic" : "memory")};
     }
   }
   std::size_t run = record.cases.size() + record.relations.size();
@@ -393,6 +398,10 @@ Judgement score(const Record& record) {
       scores[std::string(dimension)] = untested("it does not build");
     }
     scores["correctness"] = exact(0.0, "it does not build", {"build"});
+  } else if (judgement.verdict == Verdict::untested) {
+    for (const std::string_view dimension : kDimensions) {
+      scores[std::string(dimension)] = untested(judgement.because);
+    }
   } else {
     scores["correctness"] = correctness(record);
     scores["completeness"] = completeness(record);
@@ -406,7 +415,8 @@ Judgement score(const Record& record) {
   }
   // One number for all would hide that it must not be used.
   scores["overall"] = judgement.verdict == Verdict::pass ? overall_score(scores, record.weights)
-                                                         : untested("it did not pass");
+                      : judgement.verdict == Verdict::untested ? untested(judgement.because)
+                                                               : untested("it did not pass");
   return judgement;
 }
 

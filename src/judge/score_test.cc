@@ -46,6 +46,20 @@ TEST(Score, what_was_not_tested_has_no_number) {
   EXPECT_EQ(value(judgement, "overall"), 100.0) << "the rest is perfect";
 }
 
+TEST(Score, what_the_machine_lacks_is_no_fault) {
+  Record record = sample_record("cuda");
+  record.cases.clear();
+  record.build.built = false;
+  record.untested = "no NVIDIA GPU here";
+  const Judgement judgement = score(record);
+  EXPECT_EQ(judgement.verdict, Verdict::untested);
+  EXPECT_EQ(judgement.because, "no NVIDIA GPU here");
+  for (const auto& [dimension, score] : judgement.scores) {
+    EXPECT_FALSE(score.value.has_value()) << dimension;
+    EXPECT_EQ(score.because, "no NVIDIA GPU here") << dimension;
+  }
+}
+
 TEST(Score, a_failed_case_is_wrong_and_takes_the_speed_with_it) {
   Record record = sample_record("bad");
   fail_case(record, 0, "dx[2]: got 1, expected 2");

@@ -124,6 +124,10 @@ bool in_short_form(const CorpusEntry& entry) {
   return entry.task != "kv_cache" || entry.name.size() % 5 == 0;
 }
 
+std::string row_id(const CorpusEntry& entry) {
+  return fmt::format("{}/{}/{}", entry.task, name_of(entry.kind), entry.name);
+}
+
 class Runner {
  public:
   Runner(const SelfTestOptions& options, SelfTest& result)
@@ -156,7 +160,7 @@ class Runner {
 
   void run_row(SelfTestRow& row) {
     const CorpusEntry& entry = row.entry;
-    const std::string id = fmt::format("{}/{}/{}", entry.task, name_of(entry.kind), entry.name);
+    const std::string id = row_id(entry);
     const auto begin = Clock::now();
     if (options_.progress) {
       const std::lock_guard lock(mutex_);
@@ -169,6 +173,10 @@ class Runner {
     }
     try {
       judge_row(row);
+      if (row.verdict == Verdict::untested) row.counted = false;
+    } catch (const Unsupported& missing) {
+      row.counted = false;
+      row.because = fmt::format("not counted: {}", missing.what());
     } catch (const Error& error) {
       row.verdict = Verdict::judge_error;
       row.because = error.what();
@@ -361,7 +369,7 @@ SelfTest run_selftest(const SelfTestOptions& options) {
   result.sandbox = probe_sandbox(options.sandbox);
   const fs::path corpus = options.corpus.empty() ? fs::path(TOUCHSTONE_CORPUS) : options.corpus;
   for (CorpusEntry& entry : read_corpus(corpus)) {
-    const std::string id = fmt::format("{}/{}/{}", entry.task, name_of(entry.kind), entry.name);
+    const std::string id = row_id(entry);
     const bool wanted = options.only.empty() || id.find(options.only) != std::string::npos;
     // Mutants and exploits are held to the probes of the right code, so that is always there.
     const bool reference = entry.kind == CorpusKind::good && entry.shared_source;
@@ -370,6 +378,15 @@ SelfTest run_selftest(const SelfTestOptions& options) {
     SelfTestRow row;
     row.entry = std::move(entry);
     result.rows.push_back(std::move(row));
+  }
+  const bool nothing = std::ranges::none_of(result.rows, [&](const SelfTestRow& row) {
+    return row_id(row.entry).find(options.only) != std::string::npos;
+  });
+  if (nothing) {
+    throw InvalidArgument(
+        fmt::format("selftest: --only: nothing in {} is called '{}'; expected a part of "
+                    "task/kind/name",
+                    corpus.string(), options.only));
   }
   Runner(options, result).run_all();
   result.seconds = seconds_since(begin);

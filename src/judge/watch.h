@@ -9,6 +9,12 @@
 
 namespace touchstone::judge {
 
+// What the kernel gave a thread.
+struct Turns {
+  double running_seconds = 0.0;
+  double queued_seconds = 0.0;  // ready to run, while others had the processor
+};
+
 class Watch {
  public:
   explicit Watch(pid_t pid);
@@ -24,11 +30,23 @@ class Watch {
   int64_t resident() const;  // the same number as above, quicker
   void forget_peak() const;
   double cpu_seconds() const;  // processor time of all its threads
+  Turns turns() const;         // of its first thread, the one that makes the calls
 
  private:
   pid_t pid_;
   Descriptor statm_;
   Descriptor status_;
+  Descriptor schedstat_;
+};
+
+// The turns of the calling thread.
+class OwnTurns {
+ public:
+  OwnTurns();
+  Turns turns() const;
+
+ private:
+  Descriptor schedstat_;
 };
 
 }  // namespace touchstone::judge

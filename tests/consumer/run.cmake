@@ -1,5 +1,5 @@
 # Installs a built tree into a fresh prefix, then configures, builds and runs the consumer project
-# against that prefix only.
+# against that prefix only. Then the prefix is moved, and its program judges.
 file(REMOVE_RECURSE "${WORK_DIR}")
 set(prefix "${WORK_DIR}/prefix")
 
@@ -17,3 +17,11 @@ step("${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}" -B "${WORK_DIR}/build" -G
   "-DCMAKE_PREFIX_PATH=${prefix}" "-DWANTED_VERSION=${VERSION}")
 step("${CMAKE_COMMAND}" --build "${WORK_DIR}/build" --config "${BUILD_TYPE}")
 step("${WORK_DIR}/build/consumer")
+
+# The installed program finds what it judges with, and what it judges, from where it lies.
+if(EXISTS "${prefix}/bin/touchstone")
+  file(RENAME "${prefix}" "${WORK_DIR}/elsewhere")
+  step("${WORK_DIR}/elsewhere/bin/touchstone" judge --list)
+  step("${WORK_DIR}/elsewhere/bin/touchstone" judge --small --no-speed --task softmax_topk
+    "${WORK_DIR}/elsewhere/share/touchstone/contenders/softmax_topk/ours")
+endif()

@@ -121,12 +121,14 @@ void Model::attend_head(const Tokens& tokens, int64_t seen, int64_t kv_head, con
   std::vector<double> weight(score.size());
   std::vector<double> units(score.size());
   double mean_units = 0;
+  double mean_score = 0;
   for (size_t t = 0; t < score.size(); ++t) {
     const size_t head = t * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
     weight[t] = std::exp(score[t] - largest) / sum;
     units[t] = score_growth * std::fabs(scale) * q_norm * tokens.k_norm[head] +
                2 * std::fabs(score[t] - largest) + std::fabs(score[t]);
     mean_units += weight[t] * units[t];
+    mean_score += weight[t] * std::fabs(score[t]);
   }
   const double sum_growth = 6 + growth_of(tolerance_.growth, seen);
   for (size_t t = 0; t < score.size(); ++t) {
@@ -137,7 +139,9 @@ void Model::attend_head(const Tokens& tokens, int64_t seen, int64_t kv_head, con
       const double magnitude = weight[t] * std::fabs(v[d]);
       const size_t element = place + static_cast<size_t>(d);
       out.value[element] += weight[t] * v[d];
-      out.scale[element] += magnitude;
+      // A score that is rounded once moves its weight by that much, and the sum of all weights too:
+      // nothing that keeps scores in float does better.
+      out.scale[element] += magnitude * (1 + std::fabs(score[t]) + mean_score);
       // A weight below the normal numbers may have been flushed to zero.
       out.bound[element] += error * magnitude + kSmallestNormal * (1 + std::fabs(v[d]));
     }

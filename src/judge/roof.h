@@ -1,0 +1,36 @@
+// What this machine can do at most: how fast it copies, how fast it multiplies and adds. Measured
+// in the session that is judged, on the cores the contenders may use.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace touchstone::judge {
+
+std::vector<int> usable_cpus();
+
+// Holds the calling thread on some cores, and gives it back those it had.
+class Pinned {
+ public:
+  explicit Pinned(const std::vector<int>& cpus);  // none: stays where it is
+  ~Pinned();
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+
+ private:
+  std::vector<int> before_;
+};
+
+// What moving `bytes` costs at least on these cores, half of them read and half of them written, by
+// the fastest of several copies with buffers of that size.
+double copy_floor_seconds(double bytes, const std::vector<int>& cpus);
+
+// Multiplications and additions of float in a second, all cores at once: fused multiply-adds on
+// registers alone, as wide as the machine has them. The best of several rounds.
+double peak_flops(const std::vector<int>& cpus);
+
+// `steps` rounds of fused multiply-adds in registers; returns how many additions and
+// multiplications that were. `sink` receives a number that depends on all of them.
+std::int64_t multiply_add(std::int64_t steps, float& sink);
+
+}  // namespace touchstone::judge
