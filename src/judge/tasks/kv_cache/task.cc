@@ -36,11 +36,6 @@ class KvCache final : public Task {
   const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override;
 
-  Case build(const CaseSpec& spec) const override {
-    family_of(spec);
-    return {spec, kv_cache::make_calls(kv_cache::read_session(spec))};
-  }
-
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
     Checker checker(asked, replies);
     const std::vector<Outcome> outcomes =
@@ -88,6 +83,11 @@ class KvCache final : public Task {
   double least_state_bytes(const Case& c) const override;
 
  private:
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    return {spec, kv_cache::make_calls(kv_cache::read_session(spec))};
+  }
+
   static void check_least(Checker& checker, size_t call, int64_t least) {
     if (checker.reply(call).returned >= least) return;
     checker.complain(
@@ -96,7 +96,7 @@ class KvCache final : public Task {
   }
 
   Tolerance tolerance_of(const CaseSpec& spec) const {
-    return {card_.tolerance_factor, family_of(kv_cache::resolve(spec)).growth};
+    return {card_.tolerance_factor, growth_for(kv_cache::resolve(spec))};
   }
 
   TaskCard card_;
@@ -167,6 +167,8 @@ void add_sizes(PlanBuilder& b, bool small) {
     p["scale10"] = scale10;
     b.add("scale", p);
   }
+  b.add("low_scores", shape(1, 2, 2, 2, 32, 20 + b.draw(9), 3));
+  b.add("low_scores", shape(1, 2, 1, 1, 80, 70, 3));
   b.add("large_scores", shape(1, 2, 2, 1, 64, 40 + b.draw(9), 3));
 }
 

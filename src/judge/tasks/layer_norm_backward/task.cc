@@ -80,19 +80,6 @@ class LayerNormBackward final : public Task {
   const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override;
 
-  Case build(const CaseSpec& spec) const override {
-    family_of(spec);
-    const std::vector<Problem> problems = layer_norm::make_problems(spec);
-    Case c{spec, {}};
-    for (size_t i = 0; i < problems.size(); ++i) {
-      c.calls.push_back(forward_call(problems[i], static_cast<int>(i)));
-    }
-    for (size_t i = 0; i < problems.size(); ++i) {
-      c.calls.push_back(backward_call(problems[i], static_cast<int>(i)));
-    }
-    return c;
-  }
-
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
     Checker checker(asked, replies);
     const std::vector<Problem> problems = problems_of(asked);
@@ -163,11 +150,25 @@ class LayerNormBackward final : public Task {
   }
 
  private:
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    const std::vector<Problem> problems = layer_norm::make_problems(spec);
+    Case c{spec, {}};
+    for (size_t i = 0; i < problems.size(); ++i) {
+      c.calls.push_back(forward_call(problems[i], static_cast<int>(i)));
+    }
+    for (size_t i = 0; i < problems.size(); ++i) {
+      c.calls.push_back(backward_call(problems[i], static_cast<int>(i)));
+    }
+    return c;
+  }
+
   Tolerance tolerance_of(const CaseSpec& spec) const {
-    const Family& family = family_of(layer_norm::resolve(spec));
+    const CaseSpec resolved = layer_norm::resolve(spec);
+    const Family& family = family_of(resolved);
     // A million deviations from zero every rounding of the mean shows: no factor on top.
     const double factor = family.growth == Growth::tree ? 1 : card_.tolerance_factor;
-    return {factor, family.growth, family.stable};
+    return {factor, growth_for(resolved), family.stable};
   }
 
   TaskCard card_;

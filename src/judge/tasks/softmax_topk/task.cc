@@ -33,18 +33,6 @@ class SoftmaxTopk final : public Task {
   const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override;
 
-  Case build(const CaseSpec& spec) const override {
-    family_of(spec);
-    const Problem p = softmax_topk::make_problem(spec);
-    Call call;
-    call.function = "softmax_topk";
-    call.scalars = {p.rows, p.vocab, p.k};
-    call.inputs = {f32_input("logits", {p.rows, p.vocab}, p.logits)};
-    call.outputs = {{"probabilities", DType::f32, {p.rows, p.k}},
-                    {"indices", DType::i32, {p.rows, p.k}}};
-    return {spec, {std::move(call)}};
-  }
-
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
     Checker checker(asked, replies);
     if (asked.spec.family == "bad_k") {
@@ -106,9 +94,21 @@ class SoftmaxTopk final : public Task {
   }
 
  private:
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    const Problem p = softmax_topk::make_problem(spec);
+    Call call;
+    call.function = "softmax_topk";
+    call.scalars = {p.rows, p.vocab, p.k};
+    call.inputs = {f32_input("logits", {p.rows, p.vocab}, p.logits)};
+    call.outputs = {{"probabilities", DType::f32, {p.rows, p.k}},
+                    {"indices", DType::i32, {p.rows, p.k}}};
+    return {spec, {std::move(call)}};
+  }
+
   Tolerance tolerance_of(const CaseSpec& spec) const {
-    const Family& family = family_of(softmax_topk::resolve(spec));
-    return {card_.tolerance_factor, family.growth, family.stable};
+    const CaseSpec resolved = softmax_topk::resolve(spec);
+    return {card_.tolerance_factor, growth_for(resolved), family_of(resolved).stable};
   }
 
   TaskCard card_;
