@@ -35,6 +35,7 @@ Limits corpus_limits() {
 
 Language language_of(const fs::path& source) {
   const fs::path extension = source.extension();
+  if (extension == ".cu") return Language::cuda;
   return extension == ".py" ? Language::numpy : extension == ".c" ? Language::c : Language::cpp;
 }
 
@@ -115,6 +116,7 @@ bool in_short_form(const CorpusEntry& entry) {
                                                         "copy_of_gamma", "C4_patches_clock"};
   const bool passes =
       entry.kind == CorpusKind::good || entry.kind == CorpusKind::lookalike || !entry.flags.empty();
+  if (entry.on_cuda()) return false;
   if (entry.flags.contains("needs")) return !entry.flags.contains("twice");
   if (passes) return std::ranges::find(kPassing, entry.name) != kPassing.end();
   if (entry.kind != CorpusKind::mutant) {
@@ -169,6 +171,10 @@ class Runner {
     }
     try {
       judge_row(row);
+      if (row.verdict == Verdict::untested) row.counted = false;
+    } catch (const Unsupported& missing) {
+      row.counted = false;
+      row.because = fmt::format("not counted: {}", missing.what());
     } catch (const Error& error) {
       row.verdict = Verdict::judge_error;
       row.because = error.what();
@@ -177,6 +183,8 @@ class Runner {
   }
 
   std::string missing_wall(const CorpusEntry& entry) const {
+    // Compiled in tests of their own; there is nothing to run them on.
+    if (entry.on_cuda() && !fs::exists("/dev/nvidia0")) return "GPU";
     const auto needs = entry.flags.find("needs");
     if (needs == entry.flags.end()) return {};
     const Sandbox& s = result_.sandbox;
@@ -243,14 +251,14 @@ class Runner {
     row.as_expected = record.verdict == Verdict::pass;
     if (!row.entry.shared_source) return;
     const std::lock_guard lock(mutex_);
-    expected_probes_[row.entry.task] = passed_probes(record);
+    expected_probes_[row.entry.device_task()] = passed_probes(record);
   }
 
   void judge_mutant(SelfTestRow& row, const Record& record) {
     row.as_expected = rejected(record);
     if (record.verdict != Verdict::pass) return;
     const std::lock_guard lock(mutex_);
-    const std::string probe = failed_probe(record, expected_probes_[row.entry.task]);
+    const std::string probe = failed_probe(record, expected_probes_[row.entry.device_task()]);
     row.as_expected = !probe.empty();
     if (!probe.empty()) row.because = fmt::format("loses the probe {}", probe);
   }
