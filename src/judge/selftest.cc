@@ -109,7 +109,7 @@ std::string failed_probe(const Record& record, const std::set<std::string>& expe
 
 // The short form is part of every test run: of what passes, and so costs a whole examination, some
 // of each kind; of mutants whose children are slow to start (NumPy) or whose cases take long
-// (kv_cache), some.
+// (kv_cache, attention), some.
 bool in_short_form(const CorpusEntry& entry) {
   constexpr std::array<std::string_view, 6> kPassing = {"plain_float",   "numpy_wide",
                                                         "shape_cache",   "thread_pool",
@@ -119,11 +119,11 @@ bool in_short_form(const CorpusEntry& entry) {
   if (entry.on_cuda()) return false;
   if (entry.flags.contains("needs")) return !entry.flags.contains("twice");
   if (passes) return std::ranges::find(kPassing, entry.name) != kPassing.end();
-  if (entry.kind != CorpusKind::mutant) {
-    return entry.task != "kv_cache" || entry.kind == CorpusKind::trivial;
-  }
-  if (entry.source.extension() == ".py") return entry.name.size() % 4 == 0;
-  return entry.task != "kv_cache" || entry.name.size() % 5 == 0;
+  const bool attention = entry.task.starts_with("flash_attention");
+  const bool long_cases = entry.task == "kv_cache" || attention;
+  if (entry.kind != CorpusKind::mutant) return !long_cases || entry.kind == CorpusKind::trivial;
+  if (entry.source.extension() == ".py") return !attention && entry.name.size() % 4 == 0;
+  return !long_cases || entry.name.size() % 5 == 0;
 }
 
 class Runner {
@@ -257,6 +257,10 @@ class Runner {
   void judge_mutant(SelfTestRow& row, const Record& record) {
     row.as_expected = rejected(record);
     if (record.verdict != Verdict::pass) return;
+    if (row.entry.flags.contains("memory")) {
+      judge_memory(row, record);
+      return;
+    }
     const std::lock_guard lock(mutex_);
     const std::string probe = failed_probe(record, expected_probes_[row.entry.device_task()]);
     row.as_expected = !probe.empty();
@@ -372,7 +376,8 @@ SelfTest run_selftest(const SelfTestOptions& options) {
     const std::string id = fmt::format("{}/{}/{}", entry.task, name_of(entry.kind), entry.name);
     const bool wanted = options.only.empty() || id.find(options.only) != std::string::npos;
     // Mutants and exploits are held to the probes of the right code, so that is always there.
-    const bool reference = entry.kind == CorpusKind::good && entry.shared_source;
+    const bool asked_for = !entry.on_cuda() || options.only.find("cuda") != std::string::npos;
+    const bool reference = entry.kind == CorpusKind::good && entry.shared_source && asked_for;
     if (!wanted && !reference) continue;
     if (options.small && options.only.empty() && !reference && !in_short_form(entry)) continue;
     SelfTestRow row;

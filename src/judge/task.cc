@@ -107,6 +107,8 @@ const std::vector<std::unique_ptr<Task>>& tasks() {
     list.push_back(make_layer_norm_backward());
     list.push_back(make_softmax_topk());
     list.push_back(make_kv_cache());
+    list.push_back(make_flash_attention_forward());
+    list.push_back(make_flash_attention_backward());
     return list;
   }();
   return all;
