@@ -90,12 +90,15 @@ void add_good(std::vector<CorpusEntry>& all, const fs::path& folder, const std::
   }
 }
 
-// A folder of exploits or look-alikes: <task>.cc holds many of one task; every other file or folder
-// is one of softmax_topk, the task with the plainest contract.
+// A folder of exploits or look-alikes: <task>.cc and <task>-more.cc hold many of one task; every
+// other file or folder is one of softmax_topk, the task with the plainest contract. Headers belong
+// to others.
 void add_mixed(std::vector<CorpusEntry>& all, const fs::path& folder, CorpusKind kind,
                const std::string& word) {
   for (const fs::path& path : sorted_entries(folder)) {
-    const std::string stem = path.stem().string();
+    if (path.extension() == ".h") continue;
+    const std::string name = path.stem().string();
+    const std::string stem = name.substr(0, name.find('-'));
     const bool of_task = std::ranges::any_of(
         tasks(), [&](const std::unique_ptr<Task>& task) { return task->card().id == stem; });
     if (of_task) {

@@ -63,7 +63,9 @@ TEST(Simplify, LeavesOnlyWhatMatters) {
   const Case left = task.build(result.spec);
   const std::span<const float> logits = as_f32(left.calls[0].inputs[0]);
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (i != 37 && i != 40) EXPECT_EQ(logits[i], 0.0F) << i;
+    if (i != 37 && i != 40) {
+      EXPECT_EQ(logits[i], 0.0F) << i;
+    }
   }
   EXPECT_GT(logits[37], 2.0F);
   EXPECT_LT(logits[40], 0.0F);

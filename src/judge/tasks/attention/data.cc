@@ -141,12 +141,10 @@ bool changed_last_key(const CaseSpec& spec) { return relation_of(spec) == kLastK
 
 std::vector<int64_t> batch_order(const CaseSpec& spec, const Shape& shape) {
   const int64_t relation = relation_of(spec);
-  if (relation == kPermutedBatch) return permutation(spec.seed, shape.batch);
-  std::vector<int64_t> order(static_cast<size_t>(shape.batch));
-  for (int64_t b = 0; b < shape.batch; ++b) {
-    order[static_cast<size_t>(b)] = relation == kNeighbours && b % 2 == 1 ? -1 : b;
-  }
-  return order;
+  const Moved moved = relation == kPermutedBatch ? Moved::permuted
+                      : relation == kNeighbours  ? Moved::neighbours_replaced
+                                                 : Moved::nowhere;
+  return order_after(moved, spec.seed, shape.batch);
 }
 
 std::vector<int64_t> key_order(const CaseSpec& spec, const Shape& shape) {
@@ -160,13 +158,9 @@ std::vector<int64_t> key_order(const CaseSpec& spec, const Shape& shape) {
 
 CaseSpec resolve(const CaseSpec& spec) {
   if (spec.family != "mixed") return spec;
-  CaseSpec resolved = spec;
-  const Stream random(spec.seed, kFamily);
   constexpr std::array<const char*, 4> kHostile = {"blocks", "rising_scores", "falling_scores",
                                                    "last_key"};
-  resolved.family =
-      random.uniform(0) < 0.75 ? "nominal" : kHostile[static_cast<size_t>(random.index(1, 4))];
-  return resolved;
+  return drawn_family(spec, kFamily, kHostile);
 }
 
 Shape shape_of(const CaseSpec& spec) {
@@ -179,19 +173,16 @@ Shape shape_of(const CaseSpec& spec) {
   s.keys = parameter(spec, "keys", 0, 1 << 16);
   s.dim = parameter(spec, "dim", 1, 1024);
   s.causal = parameter(spec, "causal", 0, 1) == 1;
-  const auto limited = [&](const char* name, int64_t least, int64_t most) {
-    return spec.parameters.contains(name) ? parameter(spec, name, least, most) : 0;
-  };
-  limited("value10", -6, 6);
-  limited("relation", kNone, kPermutedBatch);
-  limited("values2", -20, 20);
-  limited("grads2", -20, 20);
+  optional_parameter(spec, "value10", -6, 6);
+  optional_parameter(spec, "relation", kNone, kPermutedBatch);
+  optional_parameter(spec, "values2", -20, 20);
+  optional_parameter(spec, "grads2", -20, 20);
   const double usual = 1 / std::sqrt(static_cast<double>(s.dim));
   const bool given = spec.parameters.contains("scale2");
-  const auto power = static_cast<int>(limited("scale2", -10, 10));
+  const auto power = static_cast<int>(optional_parameter(spec, "scale2", -10, 10));
   s.scale = static_cast<double>(static_cast<float>(given ? std::ldexp(1.0, power) : usual));
   const bool bad = spec.family == "bad_arguments";
-  if (limited("bad", 1, 2) != 0 && !bad) {
+  if (optional_parameter(spec, "bad", 1, 2) != 0 && !bad) {
     throw InvalidArgument("case: bad: only in bad_arguments");
   }
   if (bad && parameter(spec, "bad", 1, 2) == 1 && s.kv_heads < 2) {

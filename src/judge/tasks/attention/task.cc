@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "judge/generate.h"
-#include "judge/task_texts.h"
 #include "judge/tasks/all.h"
 #include "judge/tasks/attention/attention.h"
 #include "judge/tasks/attention/plan.h"
+#include "judge/tasks/card_task.h"
 #include "judge/tasks/plan_builder.h"
 
 namespace touchstone::judge {
@@ -48,21 +48,17 @@ const InputTensor& input_named(const Call& call, std::string_view name) {
 // The outputs of one call, by name, with what they have to be.
 using Answers = std::vector<Expected>;
 
-class FlashAttention final : public Task {
+class FlashAttention final : public CardTask {
  public:
   explicit FlashAttention(bool backward)
-      : backward_(backward),
-        name_(backward ? "flash_attention_backward" : "flash_attention_forward"),
-        card_(parse_card(std::string(text(name_ + "/task.json")))) {
-    card_.prompt = text(name_ + "/PROMPT.md");
-  }
+      : CardTask(backward ? "flash_attention_backward" : "flash_attention_forward"),
+        backward_(backward) {}
 
-  const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override {
-    return attention::make_plan(card_, seed, small, backward_);
+    return attention::make_plan(card(), seed, small, backward_);
   }
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
-    return attention::make_timed(card_, seed, small);
+    return attention::make_timed(card(), seed, small);
   }
 
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
@@ -164,12 +160,10 @@ class FlashAttention final : public Task {
   std::vector<int64_t> sources(const Case& second, size_t output) const;
 
   Tolerance tolerance_of(const CaseSpec& spec) const {
-    return {card_.tolerance_factor, growth_for(attention::resolve(spec))};
+    return {card().tolerance_factor, growth_for(attention::resolve(spec))};
   }
 
   bool backward_;
-  std::string name_;
-  TaskCard card_;
 };
 
 Case FlashAttention::make_case(const CaseSpec& spec) const {
@@ -188,7 +182,7 @@ Case FlashAttention::make_case(const CaseSpec& spec) const {
   const std::vector<int64_t> key_shape = {s.batch, s.kv_heads, s.keys, s.dim};
   const std::vector<int64_t> row_shape = {s.batch, s.query_heads, s.queries};
   Call call;
-  call.function = name_;
+  call.function = card().id;
   const int64_t dim = bad && kind == 2 ? 0 : s.dim;
   call.scalars = {s.batch,
                   s.query_heads,

@@ -436,13 +436,9 @@ void timed_session(Script& script, const Session& s, bool prefill) {
 
 CaseSpec resolve(const CaseSpec& spec) {
   if (spec.family != "mixed" && spec.family != "mixed_prefill") return spec;
-  CaseSpec resolved = spec;
-  const Stream random(spec.seed, kFamily);
   constexpr std::array<const char*, 4> kHostile = {"blocks", "rising_scores", "equal_keys",
                                                    "nominal"};
-  resolved.family =
-      random.uniform(0) < 0.75 ? "nominal" : kHostile[static_cast<size_t>(random.index(1, 4))];
-  return resolved;
+  return drawn_family(spec, kFamily, kHostile);
 }
 
 Session read_session(const CaseSpec& spec) {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "judge/generate.h"
-#include "judge/task_texts.h"
 #include "judge/tasks/all.h"
+#include "judge/tasks/card_task.h"
 #include "judge/tasks/kv_cache/kv_cache.h"
 #include "judge/tasks/plan_builder.h"
 
@@ -27,13 +27,10 @@ Elements finite_elements(const Expected& expected) {
   return elements;
 }
 
-class KvCache final : public Task {
+class KvCache final : public CardTask {
  public:
-  KvCache() : card_(parse_card(std::string(text("kv_cache/task.json")))) {
-    card_.prompt = text("kv_cache/PROMPT.md");
-  }
+  KvCache() : CardTask("kv_cache") {}
 
-  const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override;
 
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
@@ -96,10 +93,8 @@ class KvCache final : public Task {
   }
 
   Tolerance tolerance_of(const CaseSpec& spec) const {
-    return {card_.tolerance_factor, growth_for(kv_cache::resolve(spec))};
+    return {card().tolerance_factor, growth_for(kv_cache::resolve(spec))};
   }
-
-  TaskCard card_;
 };
 
 // ---- plan
@@ -189,7 +184,7 @@ void add_relations(PlanBuilder& b, bool small) {
 }
 
 Plan KvCache::plan(uint64_t seed, bool small) const {
-  PlanBuilder b(card_, seed);
+  PlanBuilder b(card(), seed);
   b.add("nominal", shape(1, 1, 1, 1, 8, 4, 2));
   b.add("nominal", shape(1, 4, 4, 1, 64, 16, 8));
   if (!small) b.add("nominal", shape(2, 2, 4, 2, 64, 200 + b.draw(60), 8));
@@ -204,7 +199,7 @@ Plan KvCache::plan(uint64_t seed, bool small) const {
 }
 
 std::vector<CaseSpec> KvCache::timed(uint64_t seed, bool small) const {
-  PlanBuilder b(card_, seed);
+  PlanBuilder b(card(), seed);
   if (small) {
     b.add("mixed", shape(1, 2, 2, 2, 32, 100, 4));
   } else {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "judge/generate.h"
-#include "judge/task_texts.h"
 #include "judge/tasks/all.h"
+#include "judge/tasks/card_task.h"
 #include "judge/tasks/layer_norm_backward/layer_norm.h"
 #include "judge/tasks/plan_builder.h"
 #include "touchstone/core/error.h"
@@ -71,13 +71,10 @@ Special special_of(const CaseSpec& spec) {
   return spec.family == "infinity" ? Special::not_finite : Special::same;
 }
 
-class LayerNormBackward final : public Task {
+class LayerNormBackward final : public CardTask {
  public:
-  LayerNormBackward() : card_(parse_card(std::string(text("layer_norm_backward/task.json")))) {
-    card_.prompt = text("layer_norm_backward/PROMPT.md");
-  }
+  LayerNormBackward() : CardTask("layer_norm_backward") {}
 
-  const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override;
 
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
@@ -107,7 +104,7 @@ class LayerNormBackward final : public Task {
   }
 
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
-    PlanBuilder builder(card_, seed);
+    PlanBuilder builder(card(), seed);
     if (small) {
       builder.add("mixed", {{"rows", 64}, {"cols", 256}});
     } else {
@@ -167,11 +164,9 @@ class LayerNormBackward final : public Task {
     const CaseSpec resolved = layer_norm::resolve(spec);
     const Family& family = family_of(resolved);
     // A million deviations from zero every rounding of the mean shows: no factor on top.
-    const double factor = family.growth == Growth::tree ? 1 : card_.tolerance_factor;
+    const double factor = family.growth == Growth::tree ? 1 : card().tolerance_factor;
     return {factor, growth_for(resolved), family.stable};
   }
-
-  TaskCard card_;
 };
 
 // Sizes around what tiles and vectors are made of, and primes.
@@ -235,7 +230,7 @@ void add_relations(PlanBuilder& b, bool small) {
 }
 
 Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
-  PlanBuilder b(card_, seed);
+  PlanBuilder b(card(), seed);
   b.add("nominal", {{"rows", 4}, {"cols", 64}});
   b.add("nominal", {{"rows", 32}, {"cols", 768}});
   b.add("nominal", {{"rows", 10 + b.draw(20)}, {"cols", 200 + b.draw(300)}});
