@@ -45,7 +45,8 @@ struct Row {
   std::vector<double> score, weight, units;
   double largest = -kInfinity;
   double lse = -kInfinity;
-  double mean_units = 0;  // under the weights
+  double mean_units = 0;  // under the weights, as is the next
+  double mean_score = 0;  // of the magnitudes
 
   void compute(const Problem& p, const Place& at, const Tolerance& t) {
     const Shape& s = p.shape;
@@ -67,24 +68,31 @@ struct Row {
     for (const double value : score) sum += std::exp(value - largest);
     lse = n == 0 ? -kInfinity : largest + std::log(sum);
     mean_units = 0;
+    mean_score = 0;
     for (size_t i = 0; i < n; ++i) {
       weight[i] = std::exp(score[i] - largest) / sum;
       units[i] += 2 * std::fabs(score[i] - largest);
       mean_units += weight[i] * units[i];
+      mean_score += weight[i] * std::fabs(score[i]);
     }
   }
+
+  // A score that is rounded once moves its weight by that much, and the sum of all weights too:
+  // nothing that keeps scores in float does better.
+  double roundings(size_t i) const { return 1 + std::fabs(score[i]) + mean_score; }
 };
 
-// Adds value and bounds of one sum to an element.
-void add(Expected& to, size_t element, double value, double error) {
+// Adds one term of a sum to an element. `scale` is in whose roundings the error is told.
+void add(Expected& to, size_t element, double value, double error, double scale) {
   to.value[element] += value;
-  to.scale[element] += std::fabs(value);
+  to.scale[element] += scale;
   to.bound[element] += error;
 }
 
 // What one row of the backward needs beyond the softmax, in units of rounding.
 struct Gradient {
   std::vector<double> dp, ds, ds_error, p_error;
+  double delta = 0;
 
   void compute(const Problem& p, const Place& at, const Row& row, const Tolerance& t) {
     const Shape& s = p.shape;
@@ -97,7 +105,8 @@ struct Gradient {
     const double dout_norm = norm(dout, s.dim);
     const double over_dim = growth_of(t.growth, s.dim);
     const double over_keys = growth_of(t.growth, at.seen);
-    double delta = 0, delta_error = 0, magnitude = 0;
+    double delta_error = 0, magnitude = 0;
+    delta = 0;
     std::vector<double> dp_error(n);
     for (size_t i = 0; i < n; ++i) {
       const float* value = p.v.data() + at.key + static_cast<int64_t>(i) * s.dim;
@@ -137,7 +146,7 @@ ForwardAnswer expected_forward(const Problem& p, const Tolerance& t) {
     const auto lse = static_cast<size_t>(at.row);
     const double over_keys = growth_of(t.growth, at.seen);
     answer.lse.value[lse] = row.lse;
-    answer.lse.scale[lse] = 1 + std::fabs(row.lse);
+    answer.lse.scale[lse] = 1 + std::fabs(row.lse) + row.mean_score;
     answer.lse.bound[lse] =
         t.factor * kUnit *
         (6 + over_keys + row.mean_units + std::fabs(row.lse) + 2 * std::fabs(row.largest));
@@ -149,7 +158,8 @@ ForwardAnswer expected_forward(const Problem& p, const Tolerance& t) {
         const double term = row.weight[i] * v;
         // A weight below the normal numbers may have been flushed to zero.
         add(answer.out, static_cast<size_t>(at.query + d), term,
-            error * std::fabs(term) + kSmallestNormal * (1 + std::fabs(v)));
+            error * std::fabs(term) + kSmallestNormal * (1 + std::fabs(v)),
+            std::fabs(term) * row.roundings(i));
       }
     }
   });
@@ -179,6 +189,8 @@ BackwardAnswer expected_backward(const Problem& p, const Tolerance& t) {
       const double for_dq = unit * (g.ds_error[i] + over_keys * ds) + lost;
       const double for_dk = unit * (g.ds_error[i] + over_queries * ds) + lost;
       const double for_dv = unit * row.weight[i] * (g.p_error[i] + over_queries) + kSmallestNormal;
+      const double for_scale = row.weight[i] * row.roundings(i);
+      const double ds_scale = scale * for_scale * (std::fabs(g.dp[i]) + std::fabs(g.delta));
       for (int64_t d = 0; d < s.dim; ++d) {
         const auto query_element = static_cast<size_t>(at.query + d);
         const auto key_element = static_cast<size_t>(key + d);
@@ -186,10 +198,11 @@ BackwardAnswer expected_backward(const Problem& p, const Tolerance& t) {
         const double q_d = static_cast<double>(q[d]);
         const double o_d = static_cast<double>(dout[d]);
         add(answer.dq, query_element, s.scale * g.ds[i] * k_d,
-            scale * std::fabs(k_d) * for_dq + kSmallestNormal);
+            scale * std::fabs(k_d) * for_dq + kSmallestNormal, ds_scale * std::fabs(k_d));
         add(answer.dk, key_element, s.scale * g.ds[i] * q_d,
-            scale * std::fabs(q_d) * for_dk + kSmallestNormal);
-        add(answer.dv, key_element, row.weight[i] * o_d, std::fabs(o_d) * for_dv + kSmallestNormal);
+            scale * std::fabs(q_d) * for_dk + kSmallestNormal, ds_scale * std::fabs(q_d));
+        add(answer.dv, key_element, row.weight[i] * o_d, std::fabs(o_d) * for_dv + kSmallestNormal,
+            for_scale * std::fabs(o_d));
       }
     }
   });
