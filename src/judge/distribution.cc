@@ -1,7 +1,6 @@
 #include "judge/distribution.h"
 
 #include <fmt/format.h>
-#include <math.h>  // lgamma_r: std::lgamma writes to a global
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +18,7 @@ constexpr int kQuestions = 4;  // of chance; the fifth, the support, has no fals
 // size, since rare values by the thousand say nothing together that they do not say in groups.
 constexpr size_t kAlone = 64;
 
+// std::lgamma writes to a global.
 double log_gamma(double x) {
   int sign = 0;
   return ::lgamma_r(x, &sign);
