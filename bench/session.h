@@ -37,6 +37,7 @@ struct BenchRow {
   std::string heads{};
   cases::Regime regime = cases::Regime::memory;
   std::int64_t bytes = 0;  // the least that has to move
+  double flops = 0;        // 0: bytes are what counts
   std::string implementation;
   int sets = 0;        // of operands, rotated through
   Summary us;          // ours

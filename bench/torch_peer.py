@@ -198,8 +198,44 @@ class AttentionCase(Case):
         self.call = lambda i: attention(q[i], k[i], v[i], enable_gqa=query_heads != kv_heads)
 
 
+class DenseAttentionCase(Case):
+    """Attention over dense keys and values; the variant is direction, shape, mask and backend, as in
+    backward 2x16/4x8192x128 causal cudnn."""
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        direction, shape, mask, backend = request["variant"].split()
+        batch, heads, tokens, dim = shape.split("x")
+        query_heads, kv_heads = (int(number) for number in (heads + "/" + heads).split("/")[:2])
+        q = self.random(int(batch), query_heads, int(tokens), int(dim))
+        k, v = (self.random(int(batch), kv_heads, int(tokens), int(dim)) for _ in range(2))
+
+        def attention(*operands):
+            return torch.nn.functional.scaled_dot_product_attention(
+                *operands, is_causal=mask == "causal", enable_gqa=query_heads != kv_heads)
+
+        if backend == "any":
+            forward = attention
+        else:
+            from torch.nn.attention import SDPBackend, sdpa_kernel
+            wanted = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+
+            def forward(*operands):
+                with sdpa_kernel(wanted[backend]):
+                    return attention(*operands)
+
+        if direction == "forward":
+            self.call = lambda i: forward(q, k, v)
+            return
+        for operand in (q, k, v):
+            operand.requires_grad_()
+        output = forward(q, k, v)
+        gradient = torch.randn_like(output)
+        self.call = lambda i: torch.autograd.grad(output, [q, k, v], gradient, retain_graph=True)
+
+
 CASES = {"layer_norm": NormCase, "rms_norm": NormCase, "softmax_topk": TopkCase,
-         "sample": SampleCase, "decode_attention": AttentionCase}
+         "sample": SampleCase, "decode_attention": AttentionCase, "attention": DenseAttentionCase}
 
 
 def make_case(torch, request):

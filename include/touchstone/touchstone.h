@@ -16,6 +16,7 @@
 #include "touchstone/core/dtype.h"            // IWYU pragma: export
 #include "touchstone/core/error.h"            // IWYU pragma: export
 #include "touchstone/core/tensor.h"           // IWYU pragma: export
+#include "touchstone/ops/attention.h"         // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"  // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"        // IWYU pragma: export
 #include "touchstone/ops/rms_norm.h"          // IWYU pragma: export

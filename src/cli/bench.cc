@@ -18,6 +18,7 @@
 #include "bench/session.h"
 #include "bench/topk_bench.h"
 #include "cli/arguments.h"
+#include "cli/bench_attention.h"
 #include "cli/bench_report.h"
 #include "cli/command_line.h"
 #include "cli/output.h"
@@ -33,6 +34,7 @@ struct BenchOptions {
   std::string tier = "smoke";
   std::string dtype;
   std::string direction = "both";
+  bool backward = false;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t k = 0;
@@ -321,6 +323,12 @@ void check(const BenchOptions& options) {
   if ((options.rows == 0) != (options.cols == 0)) {
     throw InvalidArgument("bench: --rows and --cols: expected both or neither");
   }
+  if (options.backward && options.op != "attention") {
+    throw InvalidArgument("bench: --backward: for attention; the norms have --direction");
+  }
+  if (options.op == "attention" && options.rows > 0) {
+    throw InvalidArgument("bench: --rows and --cols: not for attention, which has its cases");
+  }
   if (options.op == "kv_cache" && parse_device(options.device).is_cuda()) {
     throw InvalidArgument("bench: --device: expected cpu for kv_cache, got " + options.device);
   }
@@ -381,6 +389,14 @@ int run_bench(const BenchOptions& options) {
   bool right = true;
   if (options.op == "decode_attention") {
     right = bench_attention(options, document);
+  } else if (options.op == "attention") {
+    std::optional<DType> dtype;
+    if (!options.dtype.empty()) dtype = parse_dtype(options.dtype);
+    right = bench_dense_attention(
+        session_options(options),
+        bench::dense_attention_problems(parse_device(options.device),
+                                        cases::parse_tier(options.tier), dtype),
+        options.backward, options.json, document);
   } else if (options.op == "kv_cache") {
     bench_kv_cache(options, document);
   } else if (options.op == "fork_join") {
@@ -403,9 +419,9 @@ void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("bench", "Time the operators against the floor and peers");
   verb->add_option("op", options->op,
                    "layer_norm, rms_norm, softmax_topk, sample, fork_join or all of them (the "
-                   "default); append, decode_attention, kv_cache")
+                   "default); append, attention, decode_attention, kv_cache")
       ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all",
-                             "append", "decode_attention", "kv_cache"}));
+                             "append", "attention", "decode_attention", "kv_cache"}));
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
       ->check(CLI::IsMember({"smoke", "full"}));
@@ -413,6 +429,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   verb->add_option("--direction", options->direction,
                    "Of the norms: forward, backward or both (the default)")
       ->check(CLI::IsMember({"forward", "backward", "both"}));
+  verb->add_flag("--backward", options->backward, "Of attention: the backward");
   verb->add_option("--rows", options->rows, "One shape instead of the list: its rows")
       ->check(whole_number(1));
   verb->add_option("--cols", options->cols, "... and its columns")->check(whole_number(1));

@@ -101,6 +101,9 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"bench sample --impl fastest", "got 'fastest'"},
         Mistake{"bench sample --dtype f64", "got f64"},
         Mistake{"bench append --dtype f64", "got f64"},
+        Mistake{"bench attention --impl fastest", "got 'fastest'"},
+        Mistake{"bench attention --rows 5 --cols 5", "not for attention"},
+        Mistake{"bench layer_norm --backward", "--direction"},
         Mistake{"bench decode_attention --dtype bf16", "formats"},
         Mistake{"bench decode_attention --impl fastest", "got 'fastest'"},
         Mistake{"bench decode_attention --rows 4294967296 --cols 4294967296", "64 bits"},
@@ -246,6 +249,25 @@ TEST(Cli, BenchRowsOfSelections) {
     EXPECT_EQ(row.at("bytes"), 3 * 100 * 2 + 3 * 8 * (op == "sample" ? 1 : 8));
     EXPECT_EQ(row.at("peers").size(), 2U);
     EXPECT_GT(row.at("read_floor_us").get<double>(), 0);
+  }
+}
+
+TEST(Cli, BenchRowsOfDenseAttention) {
+  for (const std::string direction : {"", " --backward"}) {
+    const Result result =
+        touchstone("bench attention --rounds 1 --threads 2 --peers none --json" + direction);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json document = json::parse(result.out);
+    EXPECT_GT(document.at("fma_gflops").get<double>(), 0);
+    ASSERT_EQ(document.at("rows").size(), 4U);
+    for (const json& row : document.at("rows")) {
+      EXPECT_EQ(row.at("op"), direction.empty() ? "attention" : "attention_backward");
+      EXPECT_EQ(row.at("correct"), true);
+      EXPECT_GT(row.at("tflops").get<double>(), 0);
+    }
+    // 4 B H S S D, and 2.5 times that.
+    const double forward = 4.0 * 4 * 512 * 512 * 64;
+    EXPECT_EQ(document.at("rows").at(0).at("flops"), direction.empty() ? forward : 2.5 * forward);
   }
 }
 

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,9 +13,11 @@
 
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "oracle/attention.h"
 #include "oracle/layer_norm.h"
 #include "oracle/rms_norm.h"
 #include "touchstone/core/error.h"
+#include "touchstone/ops/attention.h"
 #include "touchstone/ops/layer_norm.h"
 #include "touchstone/ops/rms_norm.h"
 
@@ -28,8 +32,8 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 32;
 
 struct GradcheckOptions {
   std::string op;
-  std::int64_t rows = 4096;
-  std::int64_t cols = 1024;
+  std::int64_t rows = 0;  // 0 = 4096 x 1024, of attention 512 x 64
+  std::int64_t cols = 0;
   std::uint64_t seed = 1;
   int directions = 8;
   int threads = 1;
@@ -44,6 +48,13 @@ struct NormData {
   Array x, gamma, beta, dy;
   Array dx, dgamma, dbeta;
   Array mean, rstd;
+};
+
+// One causal head; the output goes where it is, the log-sum-exp has a gradient too.
+struct AttentionData {
+  Array q, k, v, output, log_sum_exp;
+  Array doutput, dlog_sum_exp;
+  Array dq, dk, dv;
 };
 
 struct Outcome {
@@ -185,6 +196,74 @@ gc::Report check(const GradcheckOptions& o, const NormData& d) {
                     .gradient_floor = 0.1});
 }
 
+AttentionData make_attention_data(const GradcheckOptions& o) {
+  const std::int64_t count = o.rows * o.cols;
+  const std::uint64_t seed = o.seed * 8;
+  AttentionData d;
+  d.q = gc::random_values(count, seed);
+  d.k = gc::random_values(count, seed + 1);
+  d.v = gc::random_values(count, seed + 2);
+  d.doutput = gc::random_values(count, seed + 3);
+  d.dlog_sum_exp = gc::random_values(o.rows, seed + 4);
+  for (Array* array : {&d.output, &d.dq, &d.dk, &d.dv}) array->resize(d.q.size());
+  d.log_sum_exp.resize(static_cast<std::size_t>(o.rows));
+  return d;
+}
+
+std::string run_attention(Context& context, const GradcheckOptions& o, AttentionData& d) {
+  const auto view = [&](Array& a) { return make_view(a.data(), {1, 1, o.rows, o.cols}); };
+  const auto per_row = [&](Array& a) { return make_view(a.data(), {1, 1, o.rows}); };
+  attention(context, {.q = view(d.q),
+                      .k = view(d.k),
+                      .v = view(d.v),
+                      .output = view(d.output),
+                      .log_sum_exp = per_row(d.log_sum_exp),
+                      .options = {.causal = true}});
+  const AttentionBackwardArgs args{.doutput = view(d.doutput),
+                                   .dlog_sum_exp = per_row(d.dlog_sum_exp),
+                                   .q = view(d.q),
+                                   .k = view(d.k),
+                                   .v = view(d.v),
+                                   .output = view(d.output),
+                                   .log_sum_exp = per_row(d.log_sum_exp),
+                                   .dq = view(d.dq),
+                                   .dk = view(d.dk),
+                                   .dv = view(d.dv),
+                                   .options = {.causal = true}};
+  attention_backward(context, args);
+  return chosen(attention_backward_implementations(context, args));
+}
+
+gc::Report check_attention(const GradcheckOptions& o, const AttentionData& d) {
+  const std::vector<std::int64_t> shape{o.rows, o.cols};
+  const auto input = [&](const char* name, const Array& value, const Array& grad) {
+    return gc::Input{
+        .name = name, .shape = shape, .value = value, .grad = grad, .dims = {"row", "col"}};
+  };
+  const gc::Problem problem{
+      .inputs = {input("q", d.q, d.dq), input("k", d.k, d.dk), input("v", d.v, d.dv)},
+      .outputs = {{.name = "output", .shape = shape, .cotangent = d.doutput},
+                  {.name = "log_sum_exp", .shape = {o.rows}, .cotangent = d.dlog_sum_exp}}};
+  const gc::DualForward forward = [&](const gc::DualSlice& s) {
+    oracle::attention<gc::DualScalar>({.queries = o.rows,
+                                       .keys = o.rows,
+                                       .query_heads = 1,
+                                       .kv_heads = 1,
+                                       .k_dim = o.cols,
+                                       .v_dim = o.cols,
+                                       .q = s.in[0].data(),
+                                       .k = s.in[1].data(),
+                                       .v = s.in[2].data(),
+                                       .scale = 1 / std::sqrt(static_cast<double>(o.cols)),
+                                       .causal = true,
+                                       .output = s.out[0].data(),
+                                       .log_sum_exp = s.out[1].data()});
+  };
+  return gc::check(
+      problem, forward,
+      {.seed = o.seed, .directions = std::max(o.directions, 3), .tolerance = o.tolerance});
+}
+
 Json location_json(const gc::Location& location) {
   return {{"where", location.text},
           {"gradient", "d" + location.input},
@@ -253,18 +332,39 @@ void print_outcome(const GradcheckOptions& o, const Outcome& outcome) {
                     outcome.check_seconds));
 }
 
-int gradcheck(const GradcheckOptions& o) {
-  check_options(o);
-  const auto start = std::chrono::steady_clock::now();
-  Context context({.threads = o.threads, .implementation = o.implementation});
+// Runs the backward, spoils it where that is asked for, and checks it.
+void check_norm(Context& context, const GradcheckOptions& o, Outcome& outcome) {
   NormData data = make_data(o);
-  Outcome outcome;
   outcome.implementation =
       o.op == "layer_norm" ? run_layer_norm(context, o, data) : run_rms_norm(context, o, data);
   if (o.plant >= 0) data.dx[static_cast<std::size_t>(o.plant)] *= 2;
   const auto check_start = std::chrono::steady_clock::now();
   outcome.report = check(o, data);
   outcome.check_seconds = seconds_since(check_start);
+}
+
+void check_attention(Context& context, const GradcheckOptions& o, Outcome& outcome) {
+  AttentionData data = make_attention_data(o);
+  outcome.implementation = run_attention(context, o, data);
+  if (o.plant >= 0) data.dq[static_cast<std::size_t>(o.plant)] *= 2;
+  const auto check_start = std::chrono::steady_clock::now();
+  outcome.report = check_attention(o, data);
+  outcome.check_seconds = seconds_since(check_start);
+}
+
+int gradcheck(GradcheckOptions o) {
+  const bool attention = o.op == "attention";
+  if (o.rows == 0) o.rows = attention ? 512 : 4096;
+  if (o.cols == 0) o.cols = attention ? 64 : 1024;
+  check_options(o);
+  const auto start = std::chrono::steady_clock::now();
+  Context context({.threads = o.threads, .implementation = o.implementation});
+  Outcome outcome;
+  if (attention) {
+    check_attention(context, o, outcome);
+  } else {
+    check_norm(context, o, outcome);
+  }
   outcome.total_seconds = seconds_since(start);
   if (o.json) {
     print_outcome_json(o, outcome);
@@ -280,12 +380,13 @@ void add_gradcheck(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<GradcheckOptions>();
   CLI::App* verb = app.add_subcommand(
       "gradcheck", "Checks the float64 backward of an operator against dual numbers");
-  verb->add_option("op", o->op, "layer_norm or rms_norm")
+  verb->add_option("op", o->op, "layer_norm, rms_norm or attention (causal, one head)")
       ->required()
-      ->check(CLI::IsMember({"layer_norm", "rms_norm"}));
+      ->check(CLI::IsMember({"layer_norm", "rms_norm", "attention"}));
   const CLI::Range positive(std::int64_t{1}, kMostElements);
-  verb->add_option("--rows", o->rows, "Rows")->check(positive)->capture_default_str();
-  verb->add_option("--cols", o->cols, "Columns")->check(positive)->capture_default_str();
+  verb->add_option("--rows", o->rows, "Rows (4096), or tokens of attention (512)")->check(positive);
+  verb->add_option("--cols", o->cols, "Columns (1024), or the size of a head (64)")
+      ->check(positive);
   verb->add_option("--seed", o->seed, "Seed of data and directions")->capture_default_str();
   verb->add_option("--directions", o->directions, "Random directions, dealt out to the gradients")
       ->check(CLI::Range(1, 4096))
@@ -296,7 +397,8 @@ void add_gradcheck(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   verb->add_option("--impl", o->implementation, "Implementation to check; default: the one chosen");
-  verb->add_option("--plant", o->plant, "Doubles this element of dx, to see the check find it")
+  verb->add_option("--plant", o->plant,
+                   "Doubles this element of dx or dq, to see the check find it")
       ->check(CLI::Range(std::int64_t{0}, kMostElements));
   verb->add_flag("--json", o->json, "JSON on standard output");
   verb->callback([o, &exit_code] { exit_code = gradcheck(*o); });

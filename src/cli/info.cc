@@ -43,6 +43,7 @@ const std::vector<Operator>& operators() {
       {"layer_norm", kCpu, kCuda},       {"layer_norm_backward", kCpu, kCuda},
       {"rms_norm", kCpu, kCuda},         {"rms_norm_backward", kCpu, kCuda},
       {"softmax_topk", kCuda, kCuda},    {"sample", kCuda, kCuda},
+      {"attention", kCpu, kCuda},        {"attention_backward", kCpu, kCuda},
       {"cached_attention", kCuda, kCuda}};
   return kAll;
 }
@@ -111,8 +112,30 @@ std::vector<ImplementationReport> attention_reports(Context& context, const Info
   return cached_attention_implementations(context, data.args());
 }
 
+// 8 heads; rows are tokens, columns the size of a head.
+std::vector<ImplementationReport> dense_attention_reports(Context& context,
+                                                          const InfoOptions& options) {
+  const DType dtype = parse_dtype(options.dtype);
+  Addresses addresses(context.device());
+  const auto heads = [&] { return addresses.take({1, 8, options.rows, options.cols}, dtype); };
+  const TensorView sums =
+      addresses.take({1, 8, options.rows}, dtype == DType::f64 ? DType::f64 : DType::f32);
+  if (!options.backward) {
+    AttentionArgs args;
+    args.q = heads(), args.k = heads(), args.v = heads(), args.output = heads();
+    args.log_sum_exp = sums;
+    return attention_implementations(context, args);
+  }
+  AttentionBackwardArgs args;
+  args.doutput = heads(), args.q = heads(), args.k = heads(), args.v = heads();
+  args.output = heads(), args.log_sum_exp = sums;
+  args.dq = heads(), args.dk = heads(), args.dv = heads();
+  return attention_backward_implementations(context, args);
+}
+
 std::vector<ImplementationReport> reports(Context& context, const InfoOptions& options) {
   if (options.op == "cached_attention") return attention_reports(context, options);
+  if (options.op == "attention") return dense_attention_reports(context, options);
   const DType dtype = parse_dtype(options.dtype);
   const DType statistics = dtype == DType::f64 ? DType::f64 : DType::f32;
   Addresses addresses(context.device());
@@ -275,10 +298,12 @@ void add_info(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("info", "This machine, this build, and what would run");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->add_option("--op", options->op, "Show which implementation of an operator would run")
-      ->check(
-          CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "cached_attention"}));
-  verb->add_option("--rows", options->rows, "Rows of the call")->check(whole_number(0));
-  verb->add_option("--cols", options->cols, "Columns of the call")->check(whole_number(0));
+      ->check(CLI::IsMember(
+          {"layer_norm", "rms_norm", "softmax_topk", "sample", "attention", "cached_attention"}));
+  verb->add_option("--rows", options->rows, "Rows of the call; tokens of attention")
+      ->check(whole_number(0));
+  verb->add_option("--cols", options->cols, "Columns of the call; of attention the size of a head")
+      ->check(whole_number(0));
   verb->add_option("--k", options->k, "Tokens per row of softmax_topk")->check(whole_number(1));
   verb->add_option("--format", options->format,
                    "How cached_attention finds keys and values stored: f32 bf16 f16 int8 int4 fp8 "

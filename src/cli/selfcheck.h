@@ -29,7 +29,8 @@ void add_outcome(std::vector<Outcome>& outcomes, const Outcome& fresh);
 void check_selections(std::vector<Outcome>& outcomes, Context& context,
                       const std::function<void(const std::string&)>& progress);
 
-// cached_attention, every implementation and storage format.
+// attention and its backward, every implementation and dtype; cached_attention, every
+// implementation and storage format.
 void check_attention(std::vector<Outcome>& outcomes, Context& context,
                      const std::function<void(const std::string&)>& progress);
 

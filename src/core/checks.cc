@@ -2,22 +2,124 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <utility>
+#include <vector>
 
 #include "touchstone/core/checked.h"
 
 namespace touchstone {
 namespace {
 
-// Byte-level picture of a view whose leading dimensions collapse: `count` pieces of `length`
-// bytes, `step` bytes apart.
-struct Pieces {
-  std::uintptr_t start = 0;
-  std::uintptr_t length = 0;
-  std::uintptr_t step = 0;
-  std::uintptr_t count = 0;
+// The bytes of a view: runs of `run` bytes, repeated `count` times every `step` bytes, and that
+// again, smallest step first. The order of the dimensions is forgotten.
+struct Pattern {
+  struct Level {
+    std::int64_t step = 0;
+    std::int64_t count = 1;
+  };
+  std::int64_t start = 0;
+  std::int64_t run = 0;
+  std::vector<Level> levels;
 
-  std::uintptr_t end() const { return start + step * (count - 1) + length; }
+  // From the first byte to one past the last, counting the first `depth` levels only.
+  std::int64_t span(std::size_t depth) const {
+    std::int64_t bytes = run;
+    for (std::size_t i = 0; i < depth; ++i) bytes += levels[i].step * (levels[i].count - 1);
+    return bytes;
+  }
 };
+
+Pattern pattern_of(const ConstTensorView& view) {
+  Pattern pattern;
+  const std::int64_t size = size_of(view.dtype);
+  pattern.start = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data));
+  pattern.run = size;
+  std::vector<Pattern::Level> dims;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
+    const std::int64_t step = view.stride[i] * size;
+    if (view.shape[i] <= 1 || step == 0) continue;
+    if (step < 0) pattern.start += step * (view.shape[i] - 1);
+    dims.push_back({std::abs(step), view.shape[i]});
+  }
+  std::ranges::sort(dims, {}, &Pattern::Level::step);
+  for (const Pattern::Level& dim : dims) {
+    std::vector<Pattern::Level>& levels = pattern.levels;
+    if (levels.empty() && dim.step == pattern.run) {
+      pattern.run *= dim.count;
+    } else if (!levels.empty() && levels.back().step * levels.back().count == dim.step) {
+      levels.back().count *= dim.count;
+    } else {
+      levels.push_back(dim);
+    }
+  }
+  return pattern;
+}
+
+// Gives both patterns the same steps; a step that one does not have is taken once.
+void align_levels(Pattern& a, Pattern& b) {
+  std::vector<std::int64_t> steps;
+  for (const Pattern* p : {&a, &b}) {
+    for (const Pattern::Level& level : p->levels) steps.push_back(level.step);
+  }
+  std::ranges::sort(steps);
+  steps.erase(std::ranges::unique(steps).begin(), steps.end());
+  for (Pattern* p : {&a, &b}) {
+    std::vector<Pattern::Level> all;
+    for (const std::int64_t step : steps) {
+      const auto found = std::ranges::find(p->levels, step, &Pattern::Level::step);
+      all.push_back(found == p->levels.end() ? Pattern::Level{step, 1} : *found);
+    }
+    p->levels = std::move(all);
+  }
+}
+
+// Whether the patterns of the first `depth` levels share a byte when b begins `shift` bytes after
+// a. Interleaved views, such as the q, k and v of one tensor [B, S, 3, H, D], do not.
+bool overlap(const Pattern& a, const Pattern& b, std::size_t depth, std::int64_t shift) {
+  if (shift >= a.span(depth) || -shift >= b.span(depth)) return false;
+  if (depth == 0) return true;
+  const Pattern::Level& outer_a = a.levels[depth - 1];
+  const Pattern::Level& outer_b = b.levels[depth - 1];
+  // Repetition i of a and j of b can meet only where j - i brings them within reach.
+  const std::int64_t step = outer_a.step;
+  const std::int64_t low = std::max(1 - outer_a.count, (-shift - b.span(depth - 1)) / step - 1);
+  const std::int64_t high = std::min(outer_b.count - 1, (a.span(depth - 1) - shift) / step + 1);
+  constexpr std::int64_t kMost = 8;  // more only where views overlap themselves
+  if (high - low > kMost) return true;
+  for (std::int64_t difference = low; difference <= high; ++difference) {
+    if (overlap(a, b, depth - 1, shift + difference * step)) return true;
+  }
+  return false;
+}
+
+// From the first byte to one past the last.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+Range range_of(const ConstTensorView& view) {
+  const auto start = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data));
+  const std::int64_t size = size_of(view.dtype);
+  Range range{start, start + size};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) {
+    const std::int64_t reach = view.stride[i] * (view.shape[i] - 1) * size;
+    (reach < 0 ? range.begin : range.end) += reach;
+  }
+  return range;
+}
+
+bool overlap(const ConstTensorView& x, const ConstTensorView& y) {
+  // The usual case, decided without building anything: tensors lie apart.
+  const Range range_x = range_of(x);
+  const Range range_y = range_of(y);
+  if (range_x.end <= range_y.begin || range_y.end <= range_x.begin) return false;
+  Pattern a = pattern_of(x);
+  Pattern b = pattern_of(y);
+  align_levels(a, b);
+  return overlap(a, b, a.levels.size(), b.start - a.start);
+}
 
 // Whether the leading dimensions are one run of rows; if so, their stride.
 bool collapse(const ConstTensorView& view, std::int64_t& stride) {
@@ -39,37 +141,16 @@ bool collapse(const ConstTensorView& view, std::int64_t& stride) {
   return true;
 }
 
-bool pieces_of(const ConstTensorView& view, Pieces& pieces) {
-  std::int64_t stride = 0;
-  if (!collapse(view, stride)) return false;
-  const auto size = static_cast<std::uintptr_t>(size_of(view.dtype));
-  const std::int64_t cols =
-      view.rank == 0 ? 1 : view.shape[static_cast<std::size_t>(view.rank - 1)];
-  pieces.start = reinterpret_cast<std::uintptr_t>(view.data);
-  pieces.length = static_cast<std::uintptr_t>(cols) * size;
-  pieces.step = static_cast<std::uintptr_t>(stride) * size;
-  pieces.count = static_cast<std::uintptr_t>(view.elements() / cols);
-  return true;
-}
-
-bool overlap(const Pieces& a, const Pieces& b) {
-  if (a.start >= b.end() || b.start >= a.end()) return false;
-  // Equal steps: both patterns repeat together, so one period decides. This is what lets two
-  // halves of the same wide rows be input and output.
-  if (a.step == b.step && a.step != 0 && a.count > 1 && b.count > 1) {
-    const std::uintptr_t shift =
-        b.start >= a.start ? (b.start - a.start) % a.step : a.step - (a.start - b.start) % a.step;
-    return shift % a.step < a.length || a.step - shift % a.step < b.length;
-  }
-  return true;
-}
-
 bool same_elements(const ConstTensorView& a, const ConstTensorView& b) {
   if (a.data != b.data || a.dtype != b.dtype) return false;
-  Pieces x;
-  Pieces y;
-  if (!pieces_of(a, x) || !pieces_of(b, y)) return false;
-  return x.length == y.length && x.count == y.count && (x.step == y.step || x.count <= 1);
+  std::int64_t step_a = 0;
+  std::int64_t step_b = 0;
+  if (!collapse(a, step_a) || !collapse(b, step_b)) return false;
+  const auto cols = [](const ConstTensorView& view) {
+    return view.rank == 0 ? 1 : view.shape[static_cast<std::size_t>(view.rank - 1)];
+  };
+  if (cols(a) != cols(b) || a.elements() != b.elements()) return false;
+  return step_a == step_b || a.elements() == cols(a);
 }
 
 }  // namespace
@@ -157,10 +238,7 @@ void Checks::disjoint(const Argument& output, const Argument& other, bool same_a
   if (!output.view.defined() || !other.view.defined()) return;
   if (output.view.elements() == 0 || other.view.elements() == 0) return;
   if (same_allowed && same_elements(output.view, other.view)) return;
-  Pieces a;
-  Pieces b;
-  if (!pieces_of(output.view, a) || !pieces_of(other.view, b)) return;
-  if (overlap(a, b)) {
+  if (overlap(output.view, other.view)) {
     fail(output.name, std::string("no overlap with ") + other.name,
          same_allowed ? "a partial overlap" : "shared memory");
   }

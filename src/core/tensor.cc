@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "core/cuda_runtime.h"
 #include "touchstone/core/checked.h"
@@ -34,12 +35,26 @@ void fill_shape(View& view, std::span<const std::int64_t> shape, DType dtype, De
 }
 
 template <class View>
-View restride(View view, int dim, std::int64_t stride) {
+std::size_t checked_dim(const View& view, int dim, const char* what) {
   if (dim < 0 || dim >= view.rank) {
-    throw InvalidArgument("with_stride: dim: expected 0 to " + std::to_string(view.rank - 1) +
+    throw InvalidArgument(std::string(what) + ": expected 0 to " + std::to_string(view.rank - 1) +
                           ", got " + std::to_string(dim));
   }
-  view.stride[static_cast<std::size_t>(dim)] = stride;
+  return static_cast<std::size_t>(dim);
+}
+
+template <class View>
+View restride(View view, int dim, std::int64_t stride) {
+  view.stride[checked_dim(view, dim, "with_stride: dim")] = stride;
+  return view;
+}
+
+template <class View>
+View swap_dims(View view, int a, int b) {
+  const std::size_t first = checked_dim(view, a, "transposed: a");
+  const std::size_t second = checked_dim(view, b, "transposed: b");
+  std::swap(view.shape[first], view.shape[second]);
+  std::swap(view.stride[first], view.stride[second]);
   return view;
 }
 
@@ -88,6 +103,10 @@ TensorView with_stride(TensorView view, int dim, std::int64_t stride) {
 ConstTensorView with_stride(ConstTensorView view, int dim, std::int64_t stride) {
   return restride(view, dim, stride);
 }
+
+TensorView transposed(TensorView view, int a, int b) { return swap_dims(view, a, b); }
+
+ConstTensorView transposed(ConstTensorView view, int a, int b) { return swap_dims(view, a, b); }
 
 Tensor Tensor::empty(std::span<const std::int64_t> shape, DType dtype, Device device) {
   Tensor tensor;

@@ -152,6 +152,23 @@ TEST(View, WithStride) {
   EXPECT_THROW(with_stride(ConstTensorView(view), 5, 1), InvalidArgument);
 }
 
+TEST(View, TransposedSwapsShapeAndStride) {
+  std::vector<float> values(2 * 3 * 5 * 7);
+  const TensorView view = make_view(values.data(), {2, 3, 5, 7});
+  const TensorView swapped = transposed(view, 1, 2);
+  EXPECT_EQ(shape_string(swapped.sizes()), "[2, 5, 3, 7]");
+  EXPECT_EQ(swapped.stride[1], 7);
+  EXPECT_EQ(swapped.stride[2], 35);
+  EXPECT_EQ(swapped.data, view.data);
+  EXPECT_FALSE(swapped.contiguous());
+  EXPECT_TRUE(transposed(swapped, 2, 1).contiguous());
+  EXPECT_TRUE(transposed(view, 3, 3).contiguous());
+  EXPECT_EQ(transposed(ConstTensorView(view), 0, 3).shape[0], 7);
+  EXPECT_THROW(transposed(view, -1, 0), InvalidArgument);
+  EXPECT_THROW(transposed(view, 0, 4), InvalidArgument);
+  EXPECT_THROW(transposed(ConstTensorView(), 0, 0), InvalidArgument);
+}
+
 TEST(View, ShapeString) {
   EXPECT_EQ(shape_string(std::vector<std::int64_t>{}), "[]");
   EXPECT_EQ(shape_string(std::vector<std::int64_t>{4096, 1024}), "[4096, 1024]");

@@ -1,5 +1,5 @@
-// Powers of two of small numbers, the core of every exponential. No #pragma once: read once per
-// target.
+// Powers of two of small numbers, the core of every exponential, and what attention makes of them.
+// No #pragma once: read once per target.
 #include "cpu/simd.h"
 
 #if defined(TOUCHSTONE_CPU_EXP2_H_) == defined(HWY_TARGET_TOGGLE)
@@ -33,6 +33,32 @@ template <class D>
 HWY_INLINE hn::Vec<D> exp2_whole(D d, hn::Vec<D> n) {
   const hn::RebindToSigned<D> di;
   return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
+}
+
+// 2^x for x <= 0, and a little above; 0 below 2^-126, NaN for NaN.
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_not_positive(D d, hn::Vec<D> x) {
+  const auto lowest = hn::Set(d, -126.0F);
+  const auto tiny = hn::Lt(x, lowest);
+  const auto inside = hn::IfThenElse(tiny, lowest, x);
+  const auto n = hn::Round(inside);
+  const auto power = hn::Mul(exp2_half(d, hn::Sub(inside, n)), exp2_whole(d, n));
+  return hn::IfThenZeroElse(tiny, power);
+}
+
+// By e^2x - 1 = 2^n (2^f - 1) + (2^n - 1), which keeps its digits near 0.
+template <class D>
+HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
+  constexpr float kLog2e = 1.44269504F;
+  const auto bounded =
+      hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(d, 10.0F)), hn::CopySign(hn::Set(d, 10.0F), x), x);
+  const auto y = hn::Mul(bounded, hn::Set(d, 2 * kLog2e));
+  const auto n = hn::Round(y);
+  const auto f = hn::Sub(y, n);
+  const auto power = exp2_whole(d, n);
+  const auto rest = hn::Mul(exp2_slope(d, f), f);
+  const auto less_one = hn::MulAdd(power, rest, hn::Sub(power, hn::Set(d, 1.0F)));
+  return hn::Div(less_one, hn::Add(less_one, hn::Set(d, 2.0F)));
 }
 
 }  // namespace touchstone::simd::HWY_NAMESPACE

@@ -3,7 +3,7 @@
 #include "ops/attention/attention.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 constexpr char kRefusal[] = "this build has no CUDA code";
@@ -32,4 +32,4 @@ void cached_attention_portable(Context& /*context*/, const CachedAttention& /*p*
   throw Unsupported(kRefusal);
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

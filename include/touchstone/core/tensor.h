@@ -97,6 +97,11 @@ auto make_view(T* data, std::initializer_list<std::int64_t> shape, Device device
 TensorView with_stride(TensorView view, int dim, std::int64_t stride);
 ConstTensorView with_stride(ConstTensorView view, int dim, std::int64_t stride);
 
+// The same elements with two dimensions swapped: [B, S, H, D] seen as [B, H, S, D] is
+// transposed(view, 1, 2).
+TensorView transposed(TensorView view, int a, int b);
+ConstTensorView transposed(ConstTensorView view, int a, int b);
+
 // "[4096, 1024]"
 std::string shape_string(std::span<const std::int64_t> shape);
 

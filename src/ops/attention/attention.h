@@ -10,7 +10,7 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/dtype.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 // Null = absent. Pointers are to memory of the context's device, those inside `pages` too. Where
 // nothing is said arrays are contiguous.
@@ -114,4 +114,4 @@ void cached_attention_registers(Context& context, const CachedAttention& p);
 std::string cached_attention_portable_refuses(const Context& context, const CachedAttention& p);
 void cached_attention_portable(Context& context, const CachedAttention& p);
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -14,7 +14,7 @@
 
 #include "cache/codec.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 using cache::Encoding;
 
@@ -123,4 +123,4 @@ __device__ constexpr int value_number(int operand, int n) {
   return 8 * C::kTiles * (operand / C::kTiles) + C::kTiles * n + operand % C::kTiles;
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

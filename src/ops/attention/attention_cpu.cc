@@ -9,7 +9,7 @@
 #include "core/thread_pool.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 // Scratch for prepared queries and partial results. What does not fit is done in several waves.
@@ -387,4 +387,4 @@ void cached_attention_simd(Context& context, const CachedAttention& p) {
   }
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

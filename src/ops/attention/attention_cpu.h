@@ -21,7 +21,7 @@
 #include "ops/attention/attention.h"
 #include "touchstone/ops/cached_attention.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 inline constexpr std::size_t kSplitTokens = kAttentionSplit;
 // Query vectors of a pass at most: their scores take 64 KiB.
@@ -66,4 +66,4 @@ void merge_partial(const CachedAttention& p, float* total, const float* partial)
 void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t head,
                   const float* total);
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -23,7 +23,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attention::HWY_NAMESPACE {
+namespace touchstone::attend::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -228,7 +228,7 @@ HWY_INLINE void decode_scales(const std::byte* const* scales, std::int64_t offse
   }
 }
 
-}  // namespace touchstone::attention::HWY_NAMESPACE
+}  // namespace touchstone::attend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -12,13 +12,11 @@
 #include "cpu/exp2.h"
 #include "cpu/simd.h"
 #include "ops/attention/attention_cpu.h"
+#include "ops/attention/attention_cpu_merge.h"
 #include "ops/attention/attention_cpu_tile.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attention::HWY_NAMESPACE {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLog2e = 1.44269504F;
+namespace touchstone::attend::HWY_NAMESPACE {
 
 // Query vectors that a kernel works on at a time: registers hold their sums. A block of fewer is
 // filled up, a single one has a kernel of its own.
@@ -38,31 +36,6 @@ std::size_t partial_size(const CachedAttention& p) {
 
 // ---- softmax ----------------------------------------------------------------------------------
 
-// 2^x for x <= 0; 0 below 2^-126, NaN for NaN.
-HWY_INLINE V exp2_not_positive(V x) {
-  const D d;
-  const V lowest = hn::Set(d, -126.0F);
-  const auto tiny = hn::Lt(x, lowest);
-  const V inside = hn::IfThenElse(tiny, lowest, x);
-  const V n = hn::Round(inside);
-  const V power = hn::Mul(sd::exp2_half(d, hn::Sub(inside, n)), sd::exp2_whole(d, n));
-  return hn::IfThenZeroElse(tiny, power);
-}
-
-// By e^2x - 1 = 2^n (2^f - 1) + (2^n - 1), which keeps its digits near 0.
-HWY_INLINE V tanh(V x) {
-  const D d;
-  const V bounded =
-      hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(d, 10.0F)), hn::CopySign(hn::Set(d, 10.0F), x), x);
-  const V y = hn::Mul(bounded, hn::Set(d, 2 * kLog2e));
-  const V n = hn::Round(y);
-  const V f = hn::Sub(y, n);
-  const V power = sd::exp2_whole(d, n);
-  const V rest = hn::Mul(sd::exp2_slope(d, f), f);
-  const V less_one = hn::MulAdd(power, rest, hn::Sub(power, hn::Set(d, 1.0F)));
-  return hn::Div(less_one, hn::Add(less_one, hn::Set(d, 2.0F)));
-}
-
 // Turns the scores of one query into weights; fills in the head of its partial result.
 HWY_INLINE void softmax(const CachedAttention& p, std::size_t tokens, float* scores,
                         float* partial) {
@@ -74,7 +47,7 @@ HWY_INLINE void softmax(const CachedAttention& p, std::size_t tokens, float* sco
     const V cap = hn::Set(d, p.soft_cap * kLog2e);
     for (std::size_t t = 0; t < tokens; t += kLanes) {
       const V s = hn::LoadU(d, scores + t);
-      hn::StoreU(hn::Mul(cap, tanh(s)), d, scores + t);
+      hn::StoreU(hn::Mul(cap, sd::tanh(d, s)), d, scores + t);
     }
     for (std::size_t t = tokens; t % kLanes != 0; ++t) scores[t] = -kInfinity;
   }
@@ -91,7 +64,7 @@ HWY_INLINE void softmax(const CachedAttention& p, std::size_t tokens, float* sco
   const V largest = hn::Set(d, partial[0]);
   V sum = hn::Zero(d);
   for (std::size_t t = 0; t < tokens; t += kLanes) {
-    const V weight = exp2_not_positive(hn::Sub(hn::LoadU(d, scores + t), largest));
+    const V weight = sd::exp2_not_positive(d, hn::Sub(hn::LoadU(d, scores + t), largest));
     hn::StoreU(weight, d, scores + t);
     sum = hn::Add(sum, weight);
   }
@@ -286,9 +259,6 @@ void clear_partial(const CachedAttention& p, float* partial) {
   partial[0] = -kInfinity;
 }
 
-// 2^x of one number.
-float exp2_scalar(float x) { return hn::GetLane(exp2_not_positive(hn::Set(D(), x))); }
-
 void merge_partial(const CachedAttention& p, float* total, const float* partial) {
   const D d;
   if (partial[0] == -kInfinity) return;
@@ -308,17 +278,9 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
   const D d;
   const auto dim = static_cast<std::size_t>(p.layers.v_dim);
   const float sink = p.sink_logits != nullptr ? p.sink_logits[head] * kLog2e : -kInfinity;
-  // The sink is merged like a partial result whose output is 0.
-  const bool nothing = total[0] == -kInfinity && sink == -kInfinity;
-  const float most = sink <= total[0] ? total[0] : sink;
-  const float a = nothing ? 0 : exp2_scalar(total[0] - most);
-  const float sum = total[1] * a + (nothing ? 0 : exp2_scalar(sink - most));
+  const Finished finished = finish_softmax(total[0], total[1], sink);
   if (p.log_sum_exp != nullptr) {
-    constexpr double kLn2 = 0.693147180559945309;
-    p.log_sum_exp[query * p.query_heads + head] =
-        nothing ? -kInfinity
-                : static_cast<float>(
-                      (static_cast<double>(most) + std::log2(static_cast<double>(sum))) * kLn2);
+    p.log_sum_exp[query * p.query_heads + head] = finished.log_sum_exp;
   }
   const float* from = total + kPartialHead;
   alignas(64) float ordered[kMostDim];
@@ -327,7 +289,7 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
     sd::from_pack_order<Bf16>(from, dim, ordered);
     from = ordered;
   }
-  const V factor = hn::Set(d, nothing ? 0 : a / sum);
+  const V factor = hn::Set(d, finished.factor);
   visit_float_dtype(p.output_dtype, [&]<class T>() {
     if constexpr (!std::is_same_v<T, double>) {
       T* const to = static_cast<T*>(p.output) + query * p.output_stride + head * p.layers.v_dim;
@@ -339,11 +301,11 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
   });
 }
 
-}  // namespace touchstone::attention::HWY_NAMESPACE
+}  // namespace touchstone::attend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 HWY_EXPORT(query_size);
 HWY_EXPORT(partial_size);
@@ -372,5 +334,5 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
   HWY_DYNAMIC_DISPATCH(finish_query)(p, query, head, total);
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend
 #endif

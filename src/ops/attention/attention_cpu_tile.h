@@ -15,7 +15,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attention::HWY_NAMESPACE {
+namespace touchstone::attend::HWY_NAMESPACE {
 
 // ---- scores -----------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ HWY_NOINLINE void add_tile(const Tile& tile, const float* const* weights, float*
   }
 }
 
-}  // namespace touchstone::attention::HWY_NAMESPACE
+}  // namespace touchstone::attend::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

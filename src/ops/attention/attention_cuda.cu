@@ -8,7 +8,7 @@
 #include "ops/attention/attention_split.cuh"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 constexpr int kPortableVectors = 4;
@@ -244,4 +244,4 @@ void cached_attention_portable(Context& context, const CachedAttention& p) {
   run_splits(context, p, launch_portable);
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -18,7 +18,7 @@
 #include "ops/attention/attention.h"
 #include "touchstone/ops/cached_attention.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 inline constexpr int kSplit = static_cast<int>(kAttentionSplit);
 inline constexpr int kThreads = 128;
@@ -144,4 +144,4 @@ __device__ inline void store_output(const CachedAttention& p, std::int64_t at, f
   }
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

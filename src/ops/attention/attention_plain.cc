@@ -9,7 +9,7 @@
 #include "cache/rotation.h"
 #include "ops/attention/attention.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -126,4 +126,4 @@ void cached_attention_plain(Context& context, const CachedAttention& p) {
   }
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

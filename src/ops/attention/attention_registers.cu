@@ -8,7 +8,7 @@
 #include "cache/codec.h"
 #include "ops/attention/attention_split.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 using cache::Encoding;
@@ -352,4 +352,4 @@ void cached_attention_registers(Context& context, const CachedAttention& p) {
   }
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

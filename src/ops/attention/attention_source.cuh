@@ -10,7 +10,7 @@
 #include "ops/attention/attention_codes.cuh"
 #include "ops/attention/attention_split.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 inline constexpr int kGroup = 32;  // numbers that certainly share a scale
 
@@ -204,4 +204,4 @@ class Source {
   bool asymmetric_;
 };
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -4,7 +4,7 @@
 #include "cache/rotation.h"
 #include "ops/attention/attention_cuda.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 // Where a token is: what a thread reads in one access.
 struct alignas(16) Place {
@@ -26,7 +26,7 @@ struct Known {
 template <int kVectors, int kMostDim>
 struct alignas(16) SplitShared {
   static constexpr int kMostVectors = kVectors;
-  using Place = attention::Place;
+  using Place = attend::Place;
 
   float query[kVectors][kMostDim];
   float weights[kSplit][kVectors];  // scores first
@@ -74,7 +74,7 @@ class SplitBlock {
   }
 
   // The bytes of a vector or of its scales; `offset` is that of head 0 in slot 0.
-  __device__ const std::byte* address(attention::Place place, std::int64_t offset,
+  __device__ const std::byte* address(attend::Place place, std::int64_t offset,
                                       std::int64_t bytes) const {
     return p.pages.memory + place.page + offset +
            (kv_head * p.pages.page_tokens + place.slot) * bytes;
@@ -470,4 +470,4 @@ struct TwoPasses {
   }
 };
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -6,7 +6,7 @@
 #include "ops/attention/attention_tensor.cuh"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 namespace {
 
 template <class Shared>
@@ -238,4 +238,4 @@ void cached_attention_tensor(Context& context, const CachedAttention& p) {
   run_splits(context, p, p.layers.k_dim == 64 ? kernel.of_64 : kernel.of_128);
 }
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

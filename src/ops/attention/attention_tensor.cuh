@@ -17,7 +17,7 @@
 
 #include "ops/attention/attention_source.cuh"
 
-namespace touchstone::attention {
+namespace touchstone::attend {
 
 inline constexpr int kVectors = 8;
 inline constexpr int kParts = 3;  // of a query
@@ -492,4 +492,4 @@ class WarpPass {
   float query_sums_[Keys::kGroups][2];
 };
 
-}  // namespace touchstone::attention
+}  // namespace touchstone::attend

@@ -13,21 +13,20 @@
 namespace touchstone {
 namespace {
 
-using attention::CachedAttention;
-using attention::Sight;
+using attend::CachedAttention;
+using attend::Sight;
 
 constexpr char kName[] = "cached_attention";
 
 constexpr Implementation<CachedAttention> kImplementations[] = {
-    {"simd", DeviceKind::cpu, attention::cached_attention_simd_refuses,
-     attention::cached_attention_simd},
-    {"plain", DeviceKind::cpu, nullptr, attention::cached_attention_plain},
-    {"tensor", DeviceKind::cuda, attention::cached_attention_tensor_refuses,
-     attention::cached_attention_tensor},
-    {"registers", DeviceKind::cuda, attention::cached_attention_registers_refuses,
-     attention::cached_attention_registers},
-    {"portable", DeviceKind::cuda, attention::cached_attention_portable_refuses,
-     attention::cached_attention_portable},
+    {"simd", DeviceKind::cpu, attend::cached_attention_simd_refuses, attend::cached_attention_simd},
+    {"plain", DeviceKind::cpu, nullptr, attend::cached_attention_plain},
+    {"tensor", DeviceKind::cuda, attend::cached_attention_tensor_refuses,
+     attend::cached_attention_tensor},
+    {"registers", DeviceKind::cuda, attend::cached_attention_registers_refuses,
+     attend::cached_attention_registers},
+    {"portable", DeviceKind::cuda, attend::cached_attention_portable_refuses,
+     attend::cached_attention_portable},
 };
 
 // The arguments with their names, as the checks want them.
@@ -226,13 +225,13 @@ void check_row(const Checks& checks, const CachedAttention& p, std::int64_t row)
   std::int64_t begin = 0;
   std::int64_t end = 0;
   for (std::int64_t query = first; query < first + queries; ++query) {
-    const Sight sight = attention::sight_of(p, row, query);
+    const Sight sight = attend::sight_of(p, row, query);
     sinks = std::max(sinks, sight.sinks);
     if (sight.begin < begin || sight.begin > end) begin = end = sight.begin;
     check_pages(checks, p, row, end, sight.end);
     end = std::max(end, sight.end);
-    for (std::int64_t t = sight.end; t < attention::end_of(sight); ++t) {
-      if (attention::sees(sight, t)) check_pages(checks, p, row, t, t + 1);
+    for (std::int64_t t = sight.end; t < attend::end_of(sight); ++t) {
+      if (attend::sees(sight, t)) check_pages(checks, p, row, t, t + 1);
     }
   }
   check_pages(checks, p, row, 0, sinks);

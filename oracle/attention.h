@@ -1,0 +1,200 @@
+// Attention of one sequence over its own dense keys and values, in float64: the specification the
+// kernels are held to.
+//
+//   s[i][t] = scale * sum_d q[i][d] k[t][d]           then cap * tanh(s / cap) with a cap
+//             - slope * |p - t|                       with ALiBi
+//             + bias[i][t]                            with a bias
+//   P[i][t] = exp(s[i][t]) / sum_t exp(s[i][t])       over the keys t that are seen
+//   output[i] = sum_t P[i][t] v[t]
+//
+// Deliberately naive: every key is asked whether it is seen, and a row of P is kept whole. The
+// forward is templated on the scalar, so that it runs on double and on dual numbers. The largest s
+// is subtracted before exponentials are taken, which changes nothing in exact arithmetic.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace touchstone::oracle {
+
+// Query i stands at position p = i + keys - queries. Arrays are contiguous.
+template <class S>
+struct Attention {
+  int64_t queries = 0;
+  int64_t keys = 0;
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t k_dim = 0;
+  int64_t v_dim = 0;
+  const S* q = nullptr;  // [query_heads, queries, k_dim]
+  const S* k = nullptr;  // [kv_heads, keys, k_dim]
+  const S* v = nullptr;  // [kv_heads, keys, v_dim]
+  double scale = 1;
+  double soft_cap = 0;  // 0 = none
+  bool causal = false;
+  int64_t window = 0;                    // 0 = none
+  int64_t sinks = 0;                     // tokens a window never hides
+  const S* bias = nullptr;               // [query_heads, queries, keys] or absent
+  const double* alibi_slopes = nullptr;  // [query_heads] or absent
+  const S* sink_logits = nullptr;        // [query_heads] or absent
+  S* output = nullptr;                   // [query_heads, queries, v_dim]
+  S* log_sum_exp = nullptr;              // [query_heads, queries], if wanted
+
+  int64_t kv_head(int64_t head) const { return head / (query_heads / kv_heads); }
+  const S* query(int64_t head, int64_t i) const { return q + (head * queries + i) * k_dim; }
+  const S* key(int64_t head, int64_t t) const { return k + (kv_head(head) * keys + t) * k_dim; }
+  const S* value(int64_t head, int64_t t) const { return v + (kv_head(head) * keys + t) * v_dim; }
+};
+
+template <class S>
+bool attention_sees(const Attention<S>& a, int64_t query, int64_t key) {
+  const int64_t position = query + a.keys - a.queries;
+  if (a.causal && key > position) return false;
+  if (a.window == 0) return true;
+  if (!a.causal && key - position >= a.window) return false;
+  return position - key < a.window || key < a.sinks;
+}
+
+// scale * dot(q, k), before anything else happens to it.
+template <class S>
+S attention_dot(const Attention<S>& a, int64_t head, int64_t query, int64_t key) {
+  const S* q = a.query(head, query);
+  const S* k = a.key(head, key);
+  S dot = 0.0;
+  for (int64_t d = 0; d < a.k_dim; ++d) dot += q[d] * k[d];
+  return dot * a.scale;
+}
+
+template <class S>
+S attention_logit(const Attention<S>& a, int64_t head, int64_t query, int64_t key) {
+  using std::tanh;
+  S s = attention_dot(a, head, query, key);
+  if (a.soft_cap > 0) s = tanh(s / a.soft_cap) * a.soft_cap;
+  const int64_t position = query + a.keys - a.queries;
+  if (a.alibi_slopes) {
+    s -= a.alibi_slopes[head] * std::fabs(static_cast<double>(position - key));
+  }
+  if (a.bias) s += a.bias[(head * a.queries + query) * a.keys + key];
+  return s;
+}
+
+// One query of one head: the keys it sees, the weight of each, and log(sum of exp(s)).
+template <class S>
+struct AttentionRow {
+  std::vector<int64_t> seen;
+  std::vector<S> weights;
+  S log_sum_exp;
+};
+
+template <class S>
+AttentionRow<S> attention_row(const Attention<S>& a, int64_t head, int64_t query) {
+  using std::exp;
+  using std::log;
+  const S nothing = -std::numeric_limits<double>::infinity();
+  AttentionRow<S> row;
+  S largest = a.sink_logits ? a.sink_logits[head] : nothing;
+  for (int64_t t = 0; t < a.keys; ++t) {
+    if (!attention_sees(a, query, t)) continue;
+    row.seen.push_back(t);
+    row.weights.push_back(attention_logit(a, head, query, t));
+    if (!(row.weights.back() <= largest)) largest = row.weights.back();  // a NaN stays
+  }
+  const bool empty = largest == nothing;
+  S sum = empty || !a.sink_logits ? S(0.0) : exp(a.sink_logits[head] - largest);
+  for (S& w : row.weights) {
+    w = empty ? S(0.0) : exp(w - largest);
+    sum += w;
+  }
+  for (S& w : row.weights) {
+    if (!empty) w /= sum;
+  }
+  row.log_sum_exp = empty ? nothing : largest + log(sum);
+  return row;
+}
+
+template <class S>
+void attention(const Attention<S>& a) {
+  for (int64_t head = 0; head < a.query_heads; ++head) {
+    for (int64_t i = 0; i < a.queries; ++i) {
+      const AttentionRow<S> row = attention_row(a, head, i);
+      const int64_t at = head * a.queries + i;
+      S* output = a.output + at * a.v_dim;
+      for (int64_t d = 0; d < a.v_dim; ++d) output[d] = 0.0;
+      for (size_t j = 0; j < row.seen.size(); ++j) {
+        const S* v = a.value(head, row.seen[j]);
+        for (int64_t d = 0; d < a.v_dim; ++d) output[d] += row.weights[j] * v[d];
+      }
+      if (a.log_sum_exp) a.log_sum_exp[at] = row.log_sum_exp;
+    }
+  }
+}
+
+// The gradients, from the inputs alone: weights, outputs and their sums are computed afresh.
+struct AttentionBackward {
+  Attention<double> forward = {};        // its outputs are not touched
+  const double* doutput = nullptr;       // [query_heads, queries, v_dim]
+  const double* dlog_sum_exp = nullptr;  // [query_heads, queries] or absent
+  double* dq = nullptr;                  // as q
+  double* dk = nullptr;                  // as k
+  double* dv = nullptr;                  // as v
+  double* dbias = nullptr;               // [query_heads, queries, keys], if wanted
+  double* dsink_logits = nullptr;        // [query_heads], if wanted
+};
+
+// The slope of the soft cap at s = scale * dot(q, k): d cap*tanh(s/cap) / ds.
+inline double attention_cap_slope(const Attention<double>& a, double s) {
+  if (a.soft_cap <= 0) return 1;
+  const double tanh = std::tanh(s / a.soft_cap);
+  return 1 - tanh * tanh;
+}
+
+// With P the weights and dP[t] = dot(doutput, v[t]), the derivative of the softmax gives
+// dS = P * (dP - sum P dP). The sum is taken over the row of P itself, not over doutput * output.
+inline void attention_backward_row(const AttentionBackward& b, int64_t head, int64_t i) {
+  const Attention<double>& a = b.forward;
+  const AttentionRow<double> row = attention_row(a, head, i);
+  if (row.log_sum_exp == -std::numeric_limits<double>::infinity()) return;
+  const int64_t at = head * a.queries + i;
+  const double* doutput = b.doutput + at * a.v_dim;
+  std::vector<double> dp(row.seen.size());
+  double delta = b.dlog_sum_exp ? -b.dlog_sum_exp[at] : 0.0;
+  for (size_t j = 0; j < row.seen.size(); ++j) {
+    const double* v = a.value(head, row.seen[j]);
+    for (int64_t d = 0; d < a.v_dim; ++d) dp[j] += doutput[d] * v[d];
+    delta += row.weights[j] * dp[j];
+  }
+  for (size_t j = 0; j < row.seen.size(); ++j) {
+    const int64_t t = row.seen[j];
+    const double ds = row.weights[j] * (dp[j] - delta);
+    const double factor = attention_cap_slope(a, attention_dot(a, head, i, t)) * a.scale * ds;
+    double* dv = b.dv + (a.kv_head(head) * a.keys + t) * a.v_dim;
+    double* dk = b.dk + (a.kv_head(head) * a.keys + t) * a.k_dim;
+    double* dq = b.dq + at * a.k_dim;
+    for (int64_t d = 0; d < a.v_dim; ++d) dv[d] += row.weights[j] * doutput[d];
+    for (int64_t d = 0; d < a.k_dim; ++d) dk[d] += factor * a.query(head, i)[d];
+    for (int64_t d = 0; d < a.k_dim; ++d) dq[d] += factor * a.key(head, t)[d];
+    if (b.dbias) b.dbias[at * a.keys + t] = ds;
+  }
+  if (b.dsink_logits) {
+    b.dsink_logits[head] -= std::exp(a.sink_logits[head] - row.log_sum_exp) * delta;
+  }
+}
+
+inline void attention_backward(const AttentionBackward& b) {
+  const Attention<double>& a = b.forward;
+  const auto clear = [](double* values, int64_t count) {
+    for (int64_t i = 0; values && i < count; ++i) values[i] = 0;
+  };
+  clear(b.dq, a.query_heads * a.queries * a.k_dim);
+  clear(b.dk, a.kv_heads * a.keys * a.k_dim);
+  clear(b.dv, a.kv_heads * a.keys * a.v_dim);
+  clear(b.dbias, a.query_heads * a.queries * a.keys);
+  clear(b.dsink_logits, a.query_heads);
+  for (int64_t head = 0; head < a.query_heads; ++head) {
+    for (int64_t i = 0; i < a.queries; ++i) attention_backward_row(b, head, i);
+  }
+}
+
+}  // namespace touchstone::oracle

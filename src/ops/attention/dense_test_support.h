@@ -1,0 +1,132 @@
+// What the tests of dense attention share: a problem, its data, the calls on guarded buffers, and
+// what the oracle expects with a derived bound. One set of test bodies serves both devices and
+// every implementation.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/compare.h"
+#include "tests/support/guarded.h"
+#include "tests/support/random.h"
+#include "tests/support/runners.h"
+#include "touchstone/ops/attention.h"
+
+namespace touchstone::test {
+
+using Values = std::vector<double>;
+
+// How heads lie in memory.
+enum class HeadOrder : std::uint8_t { heads_first, tokens_first };  // [B, H, S, D], [B, S, H, D]
+
+enum class BiasKind : std::uint8_t { none, full, per_head, per_batch, shared };
+
+struct DenseProblem {
+  std::int64_t batch = 1;
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 1;
+  std::int64_t queries = 16;
+  std::int64_t keys = 16;
+  std::int64_t k_dim = 16;
+  std::int64_t v_dim = 0;  // 0 = k_dim
+  // Packed: the (queries, keys) of every sequence; batch, queries and keys follow from it.
+  std::vector<std::pair<std::int64_t, std::int64_t>> packed{};
+  DType dtype = DType::f32;
+  bool causal = false;
+  std::int64_t window = 0;
+  std::int64_t sinks = 0;
+  std::int64_t tile = 0;
+  double scale = 0;
+  double soft_cap = 0;
+  BiasKind bias = BiasKind::none;
+  bool alibi = false;
+  bool sink_logits = false;
+  bool log_sum_exp_grad = false;
+  HeadOrder order = HeadOrder::heads_first;
+  Layout layout{};
+  Distribution q{};
+  Distribution k{};
+  Distribution v{};
+  std::uint64_t seed = 1;
+
+  bool is_packed() const { return !packed.empty(); }
+  std::int64_t sequences() const;
+  std::int64_t v_size() const { return v_dim == 0 ? k_dim : v_dim; }
+  std::int64_t all_queries() const;  // of a batch item; packed: of all
+  std::int64_t all_keys() const;
+  std::string describe() const;
+};
+
+// Inputs in the order [B, H, S, D] or [H, N, D], as numbers the dtype holds exactly; absent ones
+// are empty. What was made can be changed before it is run.
+struct DenseData {
+  Values q, k, v, doutput, dlog_sum_exp, bias, slopes, sinks;
+};
+DenseData make_data(const DenseProblem& problem);
+
+// A tensor [B, H, S, D] or [H, N, D] in the order of the problem.
+class Heads {
+ public:
+  Heads() = default;
+  Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim);
+  Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
+        const Values& values);
+
+  TensorView view() const;
+  Values values() const;  // in the order [B, H, S, D]
+  Guarded memory;
+
+ private:
+  std::int64_t lead_ = 1;
+  std::int64_t heads_ = 0;
+  std::int64_t tokens_ = 0;
+  std::int64_t dim_ = 0;
+  bool packed_ = false;
+  bool tokens_first_ = false;
+
+  Values reordered(const Values& values, bool to_memory) const;
+};
+
+struct DenseForwardRun {
+  DenseForwardRun(const DenseProblem& problem, const DenseData& data);
+  std::vector<std::string> accepting() const;
+  // Poisons the outputs, calls the operator, waits, and expects that nothing else was written.
+  void run(Context& context);
+  std::vector<std::byte> bytes() const;
+
+  Heads q, k, v, output;
+  Guarded query_starts, key_starts, bias, slopes, sinks, log_sum_exp;
+  AttentionArgs args;
+};
+
+struct DenseBackwardRun {
+  // With the oracle's output and log-sum-exp, rounded once.
+  DenseBackwardRun(const DenseProblem& problem, const DenseData& data);
+  std::vector<std::string> accepting() const;
+  void run(Context& context);
+  std::vector<std::byte> bytes() const;
+
+  Heads q, k, v, output, doutput, dq, dk, dv;
+  Guarded query_starts, key_starts, bias, slopes, sinks, log_sum_exp, dlog_sum_exp, dbias, dsinks;
+  AttentionBackwardArgs args;
+};
+
+struct ExpectedDense {
+  Expected output, log_sum_exp;
+  Expected dq, dk, dv, dbias, dsinks;
+};
+// Values of the oracle in f64; bounds as include/touchstone/ops/attention.h gives them.
+ExpectedDense expected_dense(const DenseProblem& problem, const DenseData& data);
+
+testing::AssertionResult is_right(const DenseForwardRun& run, const ExpectedDense& expected);
+testing::AssertionResult is_right(const DenseBackwardRun& run, const ExpectedDense& expected);
+
+// Both directions on every implementation and SIMD target, held against the oracle.
+void check_dense(const DenseProblem& problem);
+void check_dense(const DenseProblem& problem, const DenseData& data);
+
+}  // namespace touchstone::test
