@@ -130,17 +130,21 @@ judge::JudgeOptions judge_options(const JudgeVerbOptions& options, Progress& pro
 
 int run_replay(const JudgeVerbOptions& options) {
   if (options.paths.size() != 1) throw InvalidArgument("judge: --replay needs one path");
-  const judge::CaseSpec spec = judge::parse_spec(options.replay);
+  const bool related = options.replay.find('@') != std::string::npos;
+  const judge::Relation relation =
+      related ? judge::parse_relation(options.replay)
+              : judge::Relation{"", "", judge::parse_spec(options.replay), {}};
   const judge::Task& task = task_of(options.paths.front(), options.task);
   const judge::Contender contender = find_contender(options.paths.front(), task);
   Progress progress;
-  const judge::Replay replay =
-      judge::replay(contender, task, spec, judge_options(options, progress));
+  const judge::JudgeOptions judging = judge_options(options, progress);
+  const judge::Replay replay = related ? judge::replay(contender, task, relation, judging)
+                                       : judge::replay(contender, task, relation.first, judging);
   if (!replay.build_log.empty()) {
     print(replay.build_log + "\n");
     return kNo;
   }
-  print(fmt::format("{}  {}  {}\n", contender.name, judge::format_spec(spec),
+  print(fmt::format("{}  {}  {}\n", contender.name, options.replay,
                     toned(replay.check.passed ? "right" : "wrong",
                           replay.check.passed ? Tone::good : Tone::bad)));
   if (!replay.check.reason.empty()) print(replay.check.reason + "\n");

@@ -110,6 +110,13 @@ TaskCard read_card(const json& j) {
   card.bytes_rule = j.at("bytes").get<std::string>();
   card.flops_rule = j.at("flops").get<std::string>();
   card.state_rule = j.at("state").get<std::string>();
+  if (j.contains("memory")) {
+    card.memory_probe = j.at("memory").at("probe").get<std::string>();
+    card.memory_exponent = j.at("memory").at("exponent").get<double>();
+    if (!probes.contains(card.memory_probe)) {
+      fail(fmt::format("there is no probe '{}'", card.memory_probe));
+    }
+  }
   return card;
 }
 

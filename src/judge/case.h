@@ -17,22 +17,39 @@
 
 namespace touchstone::judge {
 
+// Elements of an input, set by hand after the case was drawn: how a failing case is told with fewer
+// numbers. Written `call.input.first-last=value`.
+struct Edit {
+  int64_t call = 0;
+  std::string input;
+  int64_t first = 0;
+  int64_t last = 0;  // inclusive
+  float value = 0;
+
+  friend bool operator==(const Edit&, const Edit&) = default;
+};
+
 // What a case is made of: enough to build it again. Written `family:rows=3,cols=5:seed` in replay
-// commands (format_spec, parse_spec).
+// commands, edits behind a slash (format_spec, parse_spec).
 struct CaseSpec {
   std::string family;                         // nominal, ties, shifted_mean, ...
   std::map<std::string, int64_t> parameters;  // shapes and knobs, by name
-  uint64_t seed = 0;  // of this case, derived from the session's hidden seed
+  uint64_t seed = 0;             // of this case, derived from the session's hidden seed
+  std::vector<Edit> edits = {};  // in order; a later one wins
 };
 
 std::string format_spec(const CaseSpec& spec);
 CaseSpec parse_spec(const std::string& text);  // InvalidArgument says what is wrong
+
+// "rows=3,cols=5" alone.
+std::map<std::string, int64_t> parse_parameters(const std::string& text);
 
 struct InputTensor {
   std::string name;
   DType dtype;
   std::vector<int64_t> shape;
   std::vector<std::byte> data;
+  bool derived = false;  // follows from the other inputs of the case: not for anyone to edit
 };
 
 struct OutputTensor {
@@ -61,6 +78,11 @@ struct Case {
   CaseSpec spec;
   std::vector<Call> calls;
 };
+
+// Sets the elements that the edits of its spec name. An input that stands in several calls with the
+// same name and the same content is one tensor, and is changed in all of them. InvalidArgument when
+// an edit names what is not there.
+void apply_edits(Case& c);
 
 // How one call ended. Everything but `ok` and `refused` ends the child, and with it the case.
 enum class Ending {

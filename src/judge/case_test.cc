@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "judge/generate.h"
 #include "judge/task.h"
 #include "touchstone/core/error.h"
@@ -10,7 +12,8 @@ namespace touchstone::judge {
 namespace {
 
 bool same(const CaseSpec& a, const CaseSpec& b) {
-  return a.family == b.family && a.parameters == b.parameters && a.seed == b.seed;
+  return a.family == b.family && a.parameters == b.parameters && a.seed == b.seed &&
+         a.edits == b.edits;
 }
 
 TEST(CaseSpecText, RoundTrips) {
@@ -32,6 +35,44 @@ TEST(CaseSpecText, SaysWhatIsWrong) {
                            "nominal:rows=1:-2", "nominal:rows=99999999999999999999:2",
                            "No Name:rows=1:2", "nominal:=1:2", "nominal:rows=1,:x"}) {
     EXPECT_THROW(parse_spec(text), InvalidArgument) << text;
+  }
+}
+
+TEST(CaseSpecText, EditsStandBehindASlash) {
+  const CaseSpec some{"ties",
+                      {{"rows", 3}},
+                      7,
+                      {{0, "x", 0, 16, 0.0F}, {1, "dy", 4, 4, -0.1F}, {0, "x", 5, 5, 1.5e-30F}}};
+  EXPECT_EQ(format_spec(some), "ties:rows=3:7/0.x.0-16=0,1.dy.4=-0.1,0.x.5=1.5e-30");
+  EXPECT_TRUE(same(parse_spec(format_spec(some)), some));
+  for (const char* text :
+       {"ties:rows=3:7/", "ties:rows=3:7/0.x=1", "ties:rows=3:7/0.x.3", "ties:rows=3:7/0.x.3-2=1",
+        "ties:rows=3:7/x.3=1", "ties:rows=3/0.x.3=1:7", "ties:rows=3:7/0.x.-1=1",
+        "ties:rows=3:7/0.x.1=y"}) {
+    EXPECT_THROW(parse_spec(text), InvalidArgument) << text;
+  }
+}
+
+TEST(CaseSpecs, EditsChangeATensorWhereverItStands) {
+  const Task& task = find_task("layer_norm_backward");
+  CaseSpec spec{"nominal", {{"rows", 2}, {"cols", 3}}, 7};
+  const Case drawn = task.build(spec);
+  spec.edits = {{0, "x", 1, 2, 5.0F}, {0, "x", 2, 2, 6.0F}};
+  const Case edited = task.build(spec);
+  std::vector<float> x(as_f32(drawn.calls[0].inputs[0]).begin(),
+                       as_f32(drawn.calls[0].inputs[0]).end());
+  x[1] = 5;
+  x[2] = 6;
+  const auto equals = [&](const InputTensor& tensor) {
+    return std::ranges::equal(as_f32(tensor), x);
+  };
+  EXPECT_TRUE(equals(edited.calls[0].inputs[0]));  // forward
+  EXPECT_TRUE(equals(edited.calls[1].inputs[1]));  // backward
+  EXPECT_TRUE(
+      std::ranges::equal(as_f32(edited.calls[1].inputs[0]), as_f32(drawn.calls[1].inputs[0])));
+  for (const Edit& wrong : {Edit{2, "x", 0, 0, 0}, Edit{0, "dy", 0, 0, 0}, Edit{0, "x", 0, 6, 0}}) {
+    spec.edits = {wrong};
+    EXPECT_THROW(task.build(spec), InvalidArgument) << format_spec(spec);
   }
 }
 

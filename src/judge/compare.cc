@@ -189,4 +189,10 @@ void Checker::add(const OutputError& error, const std::vector<int64_t>& shape) {
                        error.count));
 }
 
+void Checker::add_drawn(const OutputError& error, const std::string& reason) {
+  check_.errors.push_back(error);
+  if (reason.empty()) return;
+  complain(fmt::format("{}: {}: {}", label(static_cast<size_t>(error.call)), error.output, reason));
+}
+
 }  // namespace touchstone::judge

@@ -69,6 +69,8 @@ class Checker {
   // What the call returned.
   void returned(size_t call, int64_t expected);
   void add(const OutputError& error, const std::vector<int64_t>& shape);
+  // Draws, as compare_draws() saw them; an empty reason is none.
+  void add_drawn(const OutputError& error, const std::string& reason);
   void complain(const std::string& reason);
 
   const Reply& reply(size_t call) const { return replies_[call]; }

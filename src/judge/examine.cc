@@ -1,12 +1,10 @@
-// Cases, relations, probes, witnesses and the sanitizer run.
+// Cases, relations, probes and the sanitizer run.
 #include "judge/examine.h"
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "fmt/format.h"
-#include "judge/shrink.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
@@ -20,30 +18,11 @@ constexpr double kCaseSeconds = 120.0;
 constexpr std::size_t kMostCallsThrice = 48;
 constexpr int kMostSanitized = 24;
 constexpr double kSanitizedSeconds = 6.0;
-constexpr int kMostWitnesses = 3;
-constexpr double kShrinkSeconds = 2.5;
-constexpr int kShrinkRuns = 120;
 
 bool enough(const Session& session) {
   const auto hangs = std::ranges::count(session.record.findings, "hung", &Finding::kind);
   return session.stage.deaths() >= kMostDeaths || hangs >= kMostHangs ||
          seconds_since(session.begin) > kCaseSeconds;
-}
-
-// What only the whole judgement shows is shown by its seed.
-std::string whole_again(const Session& session) {
-  return fmt::format("{} --seed {}{} --no-speed",
-                     judge_command(session.record.path, session.task.card().id),
-                     session.record.seed, session.options.small ? " --small" : "");
-}
-
-// The first function of a case that the contender does not have; empty when it has all.
-std::string lacking(const Session& session, const Case& asked) {
-  const auto& functions = session.contender.binding.functions;
-  for (const Call& call : asked.calls) {
-    if (!functions.empty() && !functions.contains(call.function)) return call.function;
-  }
-  return {};
 }
 
 // One case in three runs: twice alike, once at other addresses over another poison. False when the
@@ -105,6 +84,14 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
 
 }  // namespace
 
+std::string lacking(const Session& session, const Case& asked) {
+  const auto& functions = session.contender.binding.functions;
+  for (const Call& call : asked.calls) {
+    if (!functions.empty() && !functions.contains(call.function)) return call.function;
+  }
+  return {};
+}
+
 bool run_cases(Session& session, const Plan& plan) {
   int number = 0;
   for (const CaseSpec& spec : plan.cases) {
@@ -128,6 +115,24 @@ bool run_cases(Session& session, const Plan& plan) {
   return true;
 }
 
+RelationRun run_relation(Stage& stage, const Task& task, const Relation& relation,
+                         uint64_t poison) {
+  RelationRun run;
+  const Case first = task.build(relation.first);
+  const Case second = task.build(relation.second);
+  run.first_replies = stage.run(first, Placement::end_flush, poison);
+  run.second_replies = stage.run(second, Placement::end_flush, poison);
+  for (const auto* replies : {&run.first_replies, &run.second_replies}) {
+    if (ending_of(*replies) == Ending::ok) continue;
+    run.ending = ending_of(*replies);
+    run.check.reason = fmt::format("{}: {}", name_of(run.ending), first_bad(*replies)->detail);
+  }
+  if (run.ending == Ending::ok) {
+    run.check = task.check_relation(relation, first, run.first_replies, second, run.second_replies);
+  }
+  return run;
+}
+
 void run_relations(Session& session, const Plan& plan) {
   int number = 0;
   for (const Relation& relation : plan.relations) {
@@ -139,30 +144,19 @@ void run_relations(Session& session, const Plan& plan) {
     entry.title = relation.title;
     entry.probes = session.task.probes_of(relation);
     entry.gates = session.task.gates_verdict(relation);
-    const Case first = session.task.build(relation.first);
-    const Case second = session.task.build(relation.second);
-    if (const std::string function = lacking(session, first) + lacking(session, second);
-        !function.empty()) {
+    if (!lacking(session, session.task.build(relation.first)).empty() ||
+        !lacking(session, session.task.build(relation.second)).empty()) {
       entry.gates = false;
       entry.check.reason = "an optional function is not there";
       session.record.relations.push_back(std::move(entry));
       continue;
     }
-    const uint64_t poison = session.random();
-    const std::vector<Reply> first_replies = session.stage.run(first, Placement::end_flush, poison);
-    const std::vector<Reply> second_replies =
-        session.stage.run(second, Placement::end_flush, poison);
-    for (const auto* replies : {&first_replies, &second_replies}) {
-      if (ending_of(*replies) == Ending::ok) continue;
-      entry.ending = ending_of(*replies);
-      entry.check.reason =
-          fmt::format("{}: {}", name_of(entry.ending), first_bad(*replies)->detail);
+    RelationRun run = run_relation(session.stage, session.task, relation, session.random());
+    for (const auto* replies : {&run.first_replies, &run.second_replies}) {
       session.find_ending(*replies, entry.id);
     }
-    if (entry.ending == Ending::ok) {
-      entry.check =
-          session.task.check_relation(relation, first, first_replies, second, second_replies);
-    }
+    entry.ending = run.ending;
+    entry.check = std::move(run.check);
     session.record.relations.push_back(std::move(entry));
   }
 }
@@ -181,6 +175,18 @@ void settle_probes(Session& session) {
     }
     settled.passed = settled.passed && settled.tested;
     session.record.probes.push_back(std::move(settled));
+  }
+}
+
+void settle_memory_probe(Session& session) {
+  const TaskCard& card = session.task.card();
+  if (session.record.memory.ladder.empty()) return;
+  for (ProbeRecord& settled : session.record.probes) {
+    if (settled.probe.id != card.memory_probe) continue;
+    settled.tested = true;
+    // No exponent: too little memory for one.
+    settled.passed = session.record.memory.exponent.value_or(0.0) <= card.memory_exponent;
+    if (!settled.passed) settled.failed.emplace_back("memory");
   }
 }
 
@@ -223,56 +229,6 @@ void run_sanitized(Session& session, const Plan& plan) {
                  session.record.cases[i].id);
   }
   session.record.facts["sanitizers"] = fmt::format("{} cases under ASan and UBSan", run);
-}
-
-void find_witnesses(Session& session) {
-  std::set<std::string> families;
-  // What decides the verdict comes first.
-  for (const bool gates : {true, false}) {
-    for (const CaseRecord& c : session.record.cases) {
-      if (c.check.passed || c.gates != gates) continue;
-      if (!lacking(session, session.task.build(c.spec)).empty()) continue;
-      if (families.size() >= kMostWitnesses || !families.insert(c.spec.family).second) continue;
-      session.say(fmt::format("the smallest case like {}", c.id));
-      Witness witness{c.id, c.spec, c.check.reason, ""};
-      const auto begin = Clock::now();
-      // An over-time case takes that long at every try.
-      const bool quick = c.ending != Ending::hung;
-      if (session.options.shrink && quick) {
-        const uint64_t poison = session.random();
-        const auto still_fails = [&](const CaseSpec& spec) {
-          if (seconds_since(begin) > kShrinkSeconds) return false;
-          const CaseCheck check =
-              session.stage.check(session.task.build(spec), Placement::end_flush, poison, nullptr);
-          if (!check.passed) witness.reason = check.reason;
-          return !check.passed;
-        };
-        witness.smallest = shrink(session.task, c.spec, still_fails, kShrinkRuns).spec;
-      }
-      witness.replay =
-          replay_command(session.record.path, session.task.card().id, witness.smallest);
-      if (quick) {
-        // What fails only after other calls is shown by the whole judgement alone.
-        session.stage.restart();
-        const Case alone = session.task.build(witness.smallest);
-        if (session.stage.check(alone, Placement::end_flush, session.random(), nullptr).passed) {
-          witness.reason += "; only after the calls before it";
-          witness.replay = whole_again(session);
-        }
-      }
-      // Two cases may shrink to one.
-      const bool known = std::ranges::any_of(session.record.witnesses, [&](const Witness& w) {
-        return w.smallest.family == witness.smallest.family &&
-               w.smallest.parameters == witness.smallest.parameters;
-      });
-      if (!known) session.record.witnesses.push_back(std::move(witness));
-    }
-  }
-  for (const CaseRecord& c : session.record.relations) {
-    // A relation is about two cases, and each of them alone is right.
-    if (c.check.passed || !session.record.witnesses.empty()) continue;
-    session.record.witnesses.push_back({c.id, c.spec, c.check.reason, whole_again(session)});
-  }
 }
 
 void control_precision(Session& session, const Plan& plan) {

@@ -65,11 +65,25 @@ struct Session {
   void find_ending(const std::vector<Reply>& replies, const std::string& case_id);
 };
 
+// The first function of a case that the contender does not have; empty when it has all.
+std::string lacking(const Session& session, const Case& asked);
+
+// Two cases, one after the other, and what holds between their answers.
+struct RelationRun {
+  Ending ending = Ending::ok;
+  CaseCheck check;
+  std::vector<Reply> first_replies;
+  std::vector<Reply> second_replies;
+};
+RelationRun run_relation(Stage& stage, const Task& task, const Relation& relation, uint64_t poison);
+
 bool run_cases(Session& session, const Plan& plan);  // false: the first failure ended it
 void run_relations(Session& session, const Plan& plan);
 void settle_probes(Session& session);
+void settle_memory_probe(Session& session);  // after climb_memory
 void run_sanitized(Session& session, const Plan& plan);
-void find_witnesses(Session& session);
+// The smallest failures of each kind, with the commands that show them again: witness.cc.
+void find_witnesses(Session& session, const Plan& plan);
 void climb_memory(Session& session, const Plan& plan);
 void look_for_leaks(Session& session);
 // Answers cached by address or content, and work skipped when content comes again.

@@ -114,6 +114,28 @@ int64_t parameter_or(const CaseSpec& spec, const std::string& name, int64_t othe
   return found == spec.parameters.end() ? otherwise : found->second;
 }
 
+int64_t optional_parameter(const CaseSpec& spec, const std::string& name, int64_t least,
+                           int64_t most, int64_t otherwise) {
+  return spec.parameters.contains(name) ? parameter(spec, name, least, most) : otherwise;
+}
+
+CaseSpec drawn_family(const CaseSpec& spec, uint64_t stream, std::span<const char* const> hostile) {
+  CaseSpec drawn = spec;
+  const Stream random(spec.seed, stream);
+  const auto which = random.index(1, static_cast<int64_t>(hostile.size()));
+  drawn.family = random.uniform(0) < 0.75 ? "nominal" : hostile[static_cast<size_t>(which)];
+  return drawn;
+}
+
+std::vector<int64_t> order_after(Moved moved, uint64_t seed, int64_t count) {
+  if (moved == Moved::permuted) return permutation(seed, count);
+  std::vector<int64_t> order(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    order[static_cast<size_t>(i)] = moved == Moved::neighbours_replaced && i % 2 == 1 ? -1 : i;
+  }
+  return order;
+}
+
 void check_parameter_names(const CaseSpec& spec, std::span<const char* const> known) {
   for (const auto& [name, value] : spec.parameters) {
     if (std::ranges::find(known, name) != known.end()) continue;

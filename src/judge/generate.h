@@ -3,10 +3,12 @@
 // depends on who wrote it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "judge/case.h"
@@ -42,9 +44,31 @@ std::vector<int64_t> permutation(uint64_t seed, int64_t count);
 // when it is missing or out of range.
 int64_t parameter(const CaseSpec& spec, const std::string& name, int64_t least, int64_t most);
 int64_t parameter_or(const CaseSpec& spec, const std::string& name, int64_t otherwise);
+// One that need not be there, but has a range where it is.
+int64_t optional_parameter(const CaseSpec& spec, const std::string& name, int64_t least,
+                           int64_t most, int64_t otherwise = 0);
 
 // Refuses parameters that the task does not know: a misspelt one would silently do nothing.
 void check_parameter_names(const CaseSpec& spec, std::span<const char* const> known);
+
+// What a family is called in a table of names, for switching on it; `otherwise` for the others.
+template <class Kind, size_t count>
+Kind kind_of(const std::string& family,
+             const std::array<std::pair<const char*, Kind>, count>& names, Kind otherwise) {
+  for (const auto& [name, kind] : names) {
+    if (family == name) return kind;
+  }
+  return otherwise;
+}
+
+// The case that one of a hidden family stands for: nominal data mostly, one of `hostile` now and
+// then, so that a contender cannot afford to guess. Only the seed decides.
+CaseSpec drawn_family(const CaseSpec& spec, uint64_t stream, std::span<const char* const> hostile);
+
+// Where thing number i of a case comes from in the case before a relation: permuted, or with every
+// second one replaced by a new one (-1).
+enum class Moved { nowhere, permuted, neighbours_replaced };
+std::vector<int64_t> order_after(Moved moved, uint64_t seed, int64_t count);
 
 InputTensor f32_input(std::string name, std::vector<int64_t> shape, std::span<const float> values);
 InputTensor i32_input(std::string name, std::vector<int64_t> shape,

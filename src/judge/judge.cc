@@ -126,11 +126,12 @@ void examine_built(Session& session, const Plan& plan) {
   if (right()) {
     look_for_caches(session);
     climb_memory(session, plan);
+    settle_memory_probe(session);
     look_for_leaks(session);
     look_for_dead_code(session);
     run_own_tests(session);
   }
-  find_witnesses(session);
+  find_witnesses(session, plan);
 }
 
 }  // namespace
@@ -169,6 +170,10 @@ std::string judge_command(std::string_view path, std::string_view task) {
 
 std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec) {
   return fmt::format("{} --replay '{}'", judge_command(path, task), format_spec(spec));
+}
+
+std::string replay_command(std::string_view path, std::string_view task, const Relation& relation) {
+  return fmt::format("{} --replay '{}'", judge_command(path, task), format_relation(relation));
 }
 
 Examination examine(const Contender& contender, const Task& task, const JudgeOptions& options) {
@@ -252,10 +257,12 @@ Record judge(const Contender& contender, const Task& task, const JudgeOptions& o
   return judge_all({&contender, 1}, task, options).front();
 }
 
-Replay replay(const Contender& contender, const Task& task, const CaseSpec& spec,
-              const JudgeOptions& options) {
+namespace {
+
+// Builds the contender and lets `ask` put its question; nothing is asked where it does not build.
+Replay replay_built(const Contender& contender, const Task& task, const JudgeOptions& options,
+                    const std::function<void(Stage&, Replay&)>& ask) {
   Replay result;
-  result.asked = task.build(spec);
   const WorkFolder work;
   const Sandbox sandbox = probe_sandbox(options.sandbox);
   const BuildResult build = build_contender(contender, task, work.path(), sandbox, false);
@@ -264,11 +271,35 @@ Replay replay(const Contender& contender, const Task& task, const CaseSpec& spec
     return result;
   }
   Stage stage(contender, build, task, sandbox, options.limits);
-  for (const Placement placement : {Placement::end_flush, Placement::start_flush}) {
-    result.check = stage.check(result.asked, placement, spec.seed, &result.replies);
-    if (!result.check.passed) break;
-  }
+  ask(stage, result);
   return result;
+}
+
+}  // namespace
+
+Replay replay(const Contender& contender, const Task& task, const CaseSpec& spec,
+              const JudgeOptions& options) {
+  const Case asked = task.build(spec);
+  return replay_built(contender, task, options, [&](Stage& stage, Replay& result) {
+    result.asked = asked;
+    for (const Placement placement : {Placement::end_flush, Placement::start_flush}) {
+      result.check = stage.check(asked, placement, spec.seed, &result.replies);
+      if (!result.check.passed) break;
+    }
+  });
+}
+
+Replay replay(const Contender& contender, const Task& task, const Relation& relation,
+              const JudgeOptions& options) {
+  task.probes_of(relation);  // InvalidArgument: the task has no such relation
+  task.build(relation.first);
+  const Case second = task.build(relation.second);
+  return replay_built(contender, task, options, [&](Stage& stage, Replay& result) {
+    RelationRun run = run_relation(stage, task, relation, relation.first.seed);
+    result.asked = second;
+    result.replies = std::move(run.second_replies);
+    result.check = std::move(run.check);
+  });
 }
 
 }  // namespace touchstone::judge

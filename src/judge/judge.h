@@ -82,8 +82,13 @@ struct Replay {
 Replay replay(const Contender& contender, const Task& task, const CaseSpec& spec,
               const JudgeOptions& options);
 
-// The command that judges a contender, and the one that shows a case again.
+// The two cases of a relation, one after the other in one process.
+Replay replay(const Contender& contender, const Task& task, const Relation& relation,
+              const JudgeOptions& options);
+
+// The command that judges a contender, and those that show a case or a relation again.
 std::string judge_command(std::string_view path, std::string_view task);
 std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec);
+std::string replay_command(std::string_view path, std::string_view task, const Relation& relation);
 
 }  // namespace touchstone::judge

@@ -35,6 +35,7 @@ Limits corpus_limits() {
 
 Language language_of(const fs::path& source) {
   const fs::path extension = source.extension();
+  if (extension == ".cu") return Language::cuda;
   return extension == ".py" ? Language::numpy : extension == ".c" ? Language::c : Language::cpp;
 }
 
@@ -108,20 +109,21 @@ std::string failed_probe(const Record& record, const std::set<std::string>& expe
 
 // The short form is part of every test run: of what passes, and so costs a whole examination, some
 // of each kind; of mutants whose children are slow to start (NumPy) or whose cases take long
-// (kv_cache), some.
+// (kv_cache, attention), some.
 bool in_short_form(const CorpusEntry& entry) {
   constexpr std::array<std::string_view, 6> kPassing = {"plain_float",   "numpy_wide",
                                                         "shape_cache",   "thread_pool",
                                                         "copy_of_gamma", "C4_patches_clock"};
   const bool passes =
       entry.kind == CorpusKind::good || entry.kind == CorpusKind::lookalike || !entry.flags.empty();
+  if (entry.on_cuda()) return false;
   if (entry.flags.contains("needs")) return !entry.flags.contains("twice");
   if (passes) return std::ranges::find(kPassing, entry.name) != kPassing.end();
-  if (entry.kind != CorpusKind::mutant) {
-    return entry.task != "kv_cache" || entry.kind == CorpusKind::trivial;
-  }
-  if (entry.source.extension() == ".py") return entry.name.size() % 4 == 0;
-  return entry.task != "kv_cache" || entry.name.size() % 5 == 0;
+  const bool attention = entry.task.starts_with("flash_attention");
+  const bool long_cases = entry.task == "kv_cache" || attention;
+  if (entry.kind != CorpusKind::mutant) return !long_cases || entry.kind == CorpusKind::trivial;
+  if (entry.source.extension() == ".py") return !attention && entry.name.size() % 4 == 0;
+  return !long_cases || entry.name.size() % 5 == 0;
 }
 
 std::string row_id(const CorpusEntry& entry) {
@@ -185,6 +187,8 @@ class Runner {
   }
 
   std::string missing_wall(const CorpusEntry& entry) const {
+    // Compiled in tests of their own; there is nothing to run them on.
+    if (entry.on_cuda() && !fs::exists("/dev/nvidia0")) return "GPU";
     const auto needs = entry.flags.find("needs");
     if (needs == entry.flags.end()) return {};
     const Sandbox& s = result_.sandbox;
@@ -251,14 +255,18 @@ class Runner {
     row.as_expected = record.verdict == Verdict::pass;
     if (!row.entry.shared_source) return;
     const std::lock_guard lock(mutex_);
-    expected_probes_[row.entry.task] = passed_probes(record);
+    expected_probes_[row.entry.device_task()] = passed_probes(record);
   }
 
   void judge_mutant(SelfTestRow& row, const Record& record) {
     row.as_expected = rejected(record);
     if (record.verdict != Verdict::pass) return;
+    if (row.entry.flags.contains("memory")) {
+      judge_memory(row, record);
+      return;
+    }
     const std::lock_guard lock(mutex_);
-    const std::string probe = failed_probe(record, expected_probes_[row.entry.task]);
+    const std::string probe = failed_probe(record, expected_probes_[row.entry.device_task()]);
     row.as_expected = !probe.empty();
     if (!probe.empty()) row.because = fmt::format("loses the probe {}", probe);
   }
@@ -372,7 +380,8 @@ SelfTest run_selftest(const SelfTestOptions& options) {
     const std::string id = row_id(entry);
     const bool wanted = options.only.empty() || id.find(options.only) != std::string::npos;
     // Mutants and exploits are held to the probes of the right code, so that is always there.
-    const bool reference = entry.kind == CorpusKind::good && entry.shared_source;
+    const bool asked_for = !entry.on_cuda() || options.only.find("cuda") != std::string::npos;
+    const bool reference = entry.kind == CorpusKind::good && entry.shared_source && asked_for;
     if (!wanted && !reference) continue;
     if (options.small && options.only.empty() && !reference && !in_short_form(entry)) continue;
     SelfTestRow row;

@@ -46,6 +46,10 @@ struct CorpusEntry {
   std::map<std::string, std::string> flags;  // see tests/judge/corpus/exploits/softmax_topk.cc
   std::filesystem::path source;              // file or folder
   bool shared_source = false;                // one of many in its source: functions end in __name
+
+  bool on_cuda() const { return source.extension() == ".cu"; }
+  // Mutants are held to what the right code passes that they were made from.
+  std::string device_task() const { return on_cuda() ? task + " on cuda" : task; }
 };
 
 // All entries, in a fixed order. CorruptData or FileError when the folder is not a corpus.

@@ -72,7 +72,7 @@ void add_shared(std::vector<CorpusEntry>& all, const fs::path& source, const std
                 CorpusKind kind, const std::string& word) {
   for (CorpusEntry& entry : declared_entries(source, text_of(source), task, kind, word)) {
     // The right code that the mutants were made from is one more known-good implementation.
-    if (kind == CorpusKind::mutant && entry.name == "none") {
+    if (kind == CorpusKind::mutant && (entry.name == "none" || entry.name == "cuda_none")) {
       entry.kind = CorpusKind::good;
       entry.what = "what the mutants were made from";
     }
@@ -80,12 +80,25 @@ void add_shared(std::vector<CorpusEntry>& all, const fs::path& source, const std
   }
 }
 
-// A folder of exploits or look-alikes: <task>.cc holds many of one task; every other file or folder
-// is one of softmax_topk, the task with the plainest contract.
+void add_good(std::vector<CorpusEntry>& all, const fs::path& folder, const std::string& task) {
+  for (const fs::path& path : sorted_entries(folder)) {
+    CorpusEntry entry;
+    entry.task = task;
+    entry.name = path.stem().string();
+    entry.source = path;
+    all.push_back(std::move(entry));
+  }
+}
+
+// A folder of exploits or look-alikes: <task>.cc and <task>-more.cc hold many of one task; every
+// other file or folder is one of softmax_topk, the task with the plainest contract. Headers belong
+// to others.
 void add_mixed(std::vector<CorpusEntry>& all, const fs::path& folder, CorpusKind kind,
                const std::string& word) {
   for (const fs::path& path : sorted_entries(folder)) {
-    const std::string stem = path.stem().string();
+    if (path.extension() == ".h") continue;
+    const std::string name = path.stem().string();
+    const std::string stem = name.substr(0, name.find('-'));
     const bool of_task = std::ranges::any_of(
         tasks(), [&](const std::unique_ptr<Task>& task) { return task->card().id == stem; });
     if (of_task) {
@@ -118,14 +131,12 @@ std::vector<CorpusEntry> read_corpus(const fs::path& corpus) {
     const fs::path folder = corpus / id;
     add_shared(all, folder / "mutants.cc", id, CorpusKind::mutant, "MUTANT");
     add_shared(all, folder / "mutants.py", id, CorpusKind::mutant, "MUTANT");
-    for (const fs::path& path : sorted_entries(folder / "good")) {
-      CorpusEntry entry;
-      entry.task = id;
-      entry.name = path.stem().string();
-      entry.source = path;
-      all.push_back(std::move(entry));
-    }
+    add_good(all, folder / "good", id);
     add_shared(all, folder / "trivial.cc", id, CorpusKind::trivial, "TRIVIAL");
+    if (fs::is_directory(folder / "cuda")) {
+      add_shared(all, folder / "cuda/mutants.cu", id, CorpusKind::mutant, "MUTANT");
+      add_good(all, folder / "cuda/good", id);
+    }
   }
   add_mixed(all, corpus / "exploits", CorpusKind::exploit, "EXPLOIT");
   add_mixed(all, corpus / "lookalikes", CorpusKind::lookalike, "LOOKALIKE");

@@ -1,4 +1,5 @@
 // What the selftest prints.
+#include <algorithm>
 #include <string_view>
 
 #include "fmt/format.h"
@@ -19,7 +20,10 @@ std::string format_selftest(const SelfTest& result) {
                              {CorpusKind::exploit, "exploits blocked", false},
                              {CorpusKind::lookalike, "look-alikes accused", true}};
   std::string text = fmt::format("{:<22}", "");
-  for (const auto& task : tasks()) text += fmt::format("{:>22}", task->card().id);
+  // As wide as the longest name.
+  size_t width = 0;
+  for (const auto& task : tasks()) width = std::max(width, task->card().id.size() + 2);
+  for (const auto& task : tasks()) text += fmt::format("{:>{}}", task->card().id, width);
   text += fmt::format("{:>14}\n", "all");
   for (const Line& line : kLines) {
     text += fmt::format("{:<22}", line.title);
@@ -29,7 +33,7 @@ std::string format_selftest(const SelfTest& result) {
       return all == 0 ? std::string("-")
                       : fmt::format("{} of {}", line.failures ? all - right : right, all);
     };
-    for (const auto& task : tasks()) text += fmt::format("{:>22}", cell(task->card().id));
+    for (const auto& task : tasks()) text += fmt::format("{:>{}}", cell(task->card().id), width);
     text += fmt::format("{:>14}\n", cell({}));
   }
   for (const SelfTestRow& row : result.rows) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "judge/judge.h"
 #include "judge/task.h"
 #include "touchstone/core/error.h"
 
@@ -41,6 +42,33 @@ TEST(Corpus, HasEnoughOfEverything) {
     EXPECT_GE(of_task[CorpusKind::exploit], 5) << task->card().id;
   }
   EXPECT_GE(count["softmax_topk"][CorpusKind::lookalike], 10);
+}
+
+// What cannot be run without a GPU can at least be built, where there is a compiler for it.
+TEST(Corpus, CudaContendersCompile) {
+  if (!std::filesystem::exists("/usr/local/cuda/bin/nvcc")) GTEST_SKIP() << "no nvcc";
+  const Sandbox sandbox = probe_sandbox(true);
+  std::set<std::filesystem::path> sources;
+  std::map<CorpusKind, int> count;
+  for (const CorpusEntry& entry : read_corpus(TOUCHSTONE_CORPUS)) {
+    if (!entry.on_cuda()) continue;
+    ++count[entry.kind];
+    if (!sources.insert(entry.source).second) continue;
+    const Task& task = find_task(entry.task);
+    Contender contender;
+    contender.name = entry.name;
+    contender.folder = entry.source.parent_path();
+    contender.language = Language::cuda;
+    contender.binding.sources = {entry.source.filename()};
+    contender.binding.functions["softmax_topk"] =
+        entry.shared_source ? "softmax_topk__" + entry.name : "softmax_topk";
+    const WorkFolder work;
+    const BuildResult built = build_contender(contender, task, work.path(), sandbox, false);
+    EXPECT_TRUE(built.built) << entry.source << "\n" << built.log;
+    EXPECT_EQ(built.warnings, 0) << entry.source << "\n" << built.log;
+  }
+  EXPECT_GE(count[CorpusKind::good], 4);
+  EXPECT_GE(count[CorpusKind::mutant], 8);
 }
 
 TEST(Corpus, RefusesWhatIsNone) { EXPECT_THROW(read_corpus("/nowhere"), Error); }

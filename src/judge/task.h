@@ -23,8 +23,8 @@ enum class ArgumentKind {
 };
 
 // How the comparer looks at an output. A task of sampled outputs asks for many draws in one call
-// and says `distribution`: every draw lies in the oracle's support, and the frequencies pass a
-// distance test whose false alarms are rarer than one in a million judgements.
+// and says `distribution`: every draw lies in the oracle's support, and the frequencies pass tests
+// that call a right sampler wrong once in 10^9 cases at most (distribution.h).
 enum class Compare {
   bound,         // numbers, each within its own bound
   tie_set,       // positions; those the oracle cannot tell apart may be exchanged
@@ -94,6 +94,9 @@ struct TaskCard {
   double tolerance_factor = 4.0;
   std::string tolerance_rule;                      // for people
   std::string bytes_rule, flops_rule, state_rule;  // for people; bytes() and flops() compute them
+  // The probe that fails when the extra memory grows faster along the memory ladder; may be none.
+  std::string memory_probe;
+  double memory_exponent = 0.0;
 };
 
 TaskCard parse_card(const std::string& json);  // CorruptData says what is wrong
@@ -126,6 +129,11 @@ struct Relation {
   CaseSpec second;
 };
 
+// `id@first@what changes in second`, as replay commands have it. What changes is a list of
+// parameters, or a whole case.
+std::string format_relation(const Relation& relation);
+Relation parse_relation(const std::string& text);  // without its title; InvalidArgument
+
 struct Plan {
   std::vector<CaseSpec> cases;
   std::vector<Relation> relations;
@@ -148,7 +156,8 @@ class Task {
   bool gates_verdict(const Relation& relation) const;
   const Family& family_of(const CaseSpec& spec) const;  // InvalidArgument names the known ones
 
-  virtual Case build(const CaseSpec& spec) const = 0;  // InvalidArgument: not a case of this task
+  // The case, with the edits of its spec. InvalidArgument: not a case of this task.
+  Case build(const CaseSpec& spec) const;
   virtual CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const = 0;
   virtual CaseCheck check_relation(const Relation& relation, const Case& first,
                                    const std::vector<Reply>& first_replies, const Case& second,
@@ -166,6 +175,12 @@ class Task {
   // What every implementation must keep beyond inputs and outputs at the fullest moment of the
   // case.
   virtual double least_state_bytes(const Case& /*c*/) const { return 0.0; }
+
+ protected:
+  virtual Case make_case(const CaseSpec& spec) const = 0;  // as drawn; edits come after
+  virtual void derive_inputs(Case& /*c*/) const {}         // fills those marked `derived`
+  // What the bound grants the sums of a case. Edited numbers are not drawn at random any more.
+  Growth growth_for(const CaseSpec& spec) const;
 };
 
 // All tasks built into the program, in the order of the board.

@@ -25,7 +25,6 @@ class TestTask : public Task {
 
   const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t, bool) const override { return {}; }
-  Case build(const CaseSpec&) const override { return {}; }
   CaseCheck check(const Case&, const std::vector<Reply>&) const override { return {}; }
   CaseCheck check_relation(const Relation&, const Case&, const std::vector<Reply>&, const Case&,
                            const std::vector<Reply>&) const override {
@@ -36,6 +35,9 @@ class TestTask : public Task {
   std::vector<CaseSpec> timed(uint64_t, bool) const override { return {}; }
   double bytes(const Case&) const override { return 0; }
   double flops(const Case&) const override { return 0; }
+
+ protected:
+  Case make_case(const CaseSpec&) const override { return {}; }
 
  private:
   TaskCard card_;

@@ -7,6 +7,8 @@
 
 namespace touchstone::judge {
 
+std::unique_ptr<Task> make_flash_attention_backward();
+std::unique_ptr<Task> make_flash_attention_forward();
 std::unique_ptr<Task> make_kv_cache();
 std::unique_ptr<Task> make_layer_norm_backward();
 std::unique_ptr<Task> make_softmax_topk();

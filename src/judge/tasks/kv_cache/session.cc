@@ -194,6 +194,12 @@ double Script::element(uint64_t what, const Stream& random, const Stream& direct
     const double along = 1 + 0.25 * directions.uniform(d);
     return what == kQuery ? along : along * 0.02 * static_cast<double>(position);
   }
+  if (f == "low_scores" && what != kValue) {
+    // Keys against the query: exp of every score is 0 unless the maximum is taken off first.
+    const double along = 1 + 0.25 * directions.uniform(d);
+    if (what == kKey) return -along * (1 + 0.05 * normal);
+    return along * 118 / std::sqrt(static_cast<double>(s_.head_dim));
+  }
   if (f == "large_scores" && what != kValue) return normal * 12;
   if (f == "blocks" && 4 * position >= 3 * s_.prompt) return normal * (what == kValue ? 50 : 3);
   if (what == kQuery) return normal / s_.value_scale;
@@ -430,13 +436,9 @@ void timed_session(Script& script, const Session& s, bool prefill) {
 
 CaseSpec resolve(const CaseSpec& spec) {
   if (spec.family != "mixed" && spec.family != "mixed_prefill") return spec;
-  CaseSpec resolved = spec;
-  const Stream random(spec.seed, kFamily);
   constexpr std::array<const char*, 4> kHostile = {"blocks", "rising_scores", "equal_keys",
                                                    "nominal"};
-  resolved.family =
-      random.uniform(0) < 0.75 ? "nominal" : kHostile[static_cast<size_t>(random.index(1, 4))];
-  return resolved;
+  return drawn_family(spec, kFamily, kHostile);
 }
 
 Session read_session(const CaseSpec& spec) {

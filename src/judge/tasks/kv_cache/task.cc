@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "judge/generate.h"
-#include "judge/task_texts.h"
 #include "judge/tasks/all.h"
+#include "judge/tasks/card_task.h"
 #include "judge/tasks/kv_cache/kv_cache.h"
 #include "judge/tasks/plan_builder.h"
 
@@ -27,19 +27,11 @@ Elements finite_elements(const Expected& expected) {
   return elements;
 }
 
-class KvCache final : public Task {
+class KvCache final : public CardTask {
  public:
-  KvCache() : card_(parse_card(std::string(text("kv_cache/task.json")))) {
-    card_.prompt = text("kv_cache/PROMPT.md");
-  }
+  KvCache() : CardTask("kv_cache") {}
 
-  const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override;
-
-  Case build(const CaseSpec& spec) const override {
-    family_of(spec);
-    return {spec, kv_cache::make_calls(kv_cache::read_session(spec))};
-  }
 
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
     Checker checker(asked, replies);
@@ -88,6 +80,11 @@ class KvCache final : public Task {
   double least_state_bytes(const Case& c) const override;
 
  private:
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    return {spec, kv_cache::make_calls(kv_cache::read_session(spec))};
+  }
+
   static void check_least(Checker& checker, size_t call, int64_t least) {
     if (checker.reply(call).returned >= least) return;
     checker.complain(
@@ -96,10 +93,8 @@ class KvCache final : public Task {
   }
 
   Tolerance tolerance_of(const CaseSpec& spec) const {
-    return {card_.tolerance_factor, family_of(kv_cache::resolve(spec)).growth};
+    return {card().tolerance_factor, growth_for(kv_cache::resolve(spec))};
   }
-
-  TaskCard card_;
 };
 
 // ---- plan
@@ -167,6 +162,8 @@ void add_sizes(PlanBuilder& b, bool small) {
     p["scale10"] = scale10;
     b.add("scale", p);
   }
+  b.add("low_scores", shape(1, 2, 2, 2, 32, 20 + b.draw(9), 3));
+  b.add("low_scores", shape(1, 2, 1, 1, 80, 70, 3));
   b.add("large_scores", shape(1, 2, 2, 1, 64, 40 + b.draw(9), 3));
 }
 
@@ -187,7 +184,7 @@ void add_relations(PlanBuilder& b, bool small) {
 }
 
 Plan KvCache::plan(uint64_t seed, bool small) const {
-  PlanBuilder b(card_, seed);
+  PlanBuilder b(card(), seed);
   b.add("nominal", shape(1, 1, 1, 1, 8, 4, 2));
   b.add("nominal", shape(1, 4, 4, 1, 64, 16, 8));
   if (!small) b.add("nominal", shape(2, 2, 4, 2, 64, 200 + b.draw(60), 8));
@@ -202,7 +199,7 @@ Plan KvCache::plan(uint64_t seed, bool small) const {
 }
 
 std::vector<CaseSpec> KvCache::timed(uint64_t seed, bool small) const {
-  PlanBuilder b(card_, seed);
+  PlanBuilder b(card(), seed);
   if (small) {
     b.add("mixed", shape(1, 2, 2, 2, 32, 100, 4));
   } else {

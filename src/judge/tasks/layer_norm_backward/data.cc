@@ -51,10 +51,7 @@ Pattern pattern_of(const std::string& family) {
       {"zero_variance", Pattern::zero_variance},
       {"weights", Pattern::weights},
   }};
-  for (const auto& [name, pattern] : kNames) {
-    if (family == name) return pattern;
-  }
-  return Pattern::normal;
+  return kind_of(family, kNames, Pattern::normal);
 }
 
 struct Knobs {
@@ -223,23 +220,18 @@ Problem make_problem(const CaseSpec& spec) {
 // -1: a row of its own, which the first case does not have.
 std::vector<int64_t> row_order(const CaseSpec& spec, int64_t rows) {
   const int64_t relation = parameter_or(spec, "relation", kNone);
-  if (relation == kPermuted) return permutation(spec.seed, rows);
-  std::vector<int64_t> order(static_cast<size_t>(rows));
-  for (int64_t i = 0; i < rows; ++i) {
-    order[static_cast<size_t>(i)] = relation == kNeighbours && i % 2 == 1 ? -1 : i;
-  }
-  return order;
+  const Moved moved = relation == kPermuted     ? Moved::permuted
+                      : relation == kNeighbours ? Moved::neighbours_replaced
+                                                : Moved::nowhere;
+  return order_after(moved, spec.seed, rows);
 }
 
 CaseSpec resolve(const CaseSpec& spec) {
   if (spec.family != "mixed") return spec;
-  CaseSpec resolved = spec;
-  const Stream random(spec.seed, kFamily);
-  // Most timed data is nominal, some is hostile: a contender cannot afford to guess.
   constexpr std::array<const char*, 8> kHostile = {"heavy_tails", "blocks", "weights",  "sparse",
                                                    "scale",       "ties",   "monotone", "epsilon"};
-  resolved.family =
-      random.uniform(0) < 0.75 ? "nominal" : kHostile[static_cast<size_t>(random.index(1, 8))];
+  CaseSpec resolved = drawn_family(spec, kFamily, kHostile);
+  const Stream random(spec.seed, kFamily);
   if (resolved.family == "scale") resolved.parameters["scale10"] = random.index(2, 9) - 4;
   if (resolved.family == "epsilon") resolved.parameters["eps10"] = -random.index(2, 3);
   return resolved;
@@ -251,17 +243,14 @@ void check_spec(const CaseSpec& spec) {
   if (k.rows * k.cols > int64_t{1} << 27) {
     throw InvalidArgument("case: rows * cols: expected at most 2^27");
   }
-  const auto limited = [&](const char* name, int64_t least, int64_t most) {
-    if (spec.parameters.contains(name)) parameter(spec, name, least, most);
-  };
-  limited("scale10", -30, 30);
-  limited("mean10", 0, 7);
-  limited("grad10", -25, 25);
-  limited("grad2", -20, 20);
-  limited("special", 0, 1);
-  limited("relation", 0, 2);
+  optional_parameter(spec, "scale10", -30, 30);
+  optional_parameter(spec, "mean10", 0, 7);
+  optional_parameter(spec, "grad10", -25, 25);
+  optional_parameter(spec, "grad2", -20, 20);
+  optional_parameter(spec, "special", 0, 1);
+  optional_parameter(spec, "relation", 0, 2);
   if (spec.parameters.contains("eps10") && spec.parameters.at("eps10") != kNoEps) {
-    limited("eps10", -30, 3);
+    optional_parameter(spec, "eps10", -30, 3);
   }
   if (spec.family == "exact" && k.cols % 2 != 0) {
     throw InvalidArgument("case: exact: cols: expected an even number");

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "judge/generate.h"
-#include "judge/task_texts.h"
 #include "judge/tasks/all.h"
+#include "judge/tasks/card_task.h"
 #include "judge/tasks/layer_norm_backward/layer_norm.h"
 #include "judge/tasks/plan_builder.h"
 #include "touchstone/core/error.h"
@@ -71,27 +71,11 @@ Special special_of(const CaseSpec& spec) {
   return spec.family == "infinity" ? Special::not_finite : Special::same;
 }
 
-class LayerNormBackward final : public Task {
+class LayerNormBackward final : public CardTask {
  public:
-  LayerNormBackward() : card_(parse_card(std::string(text("layer_norm_backward/task.json")))) {
-    card_.prompt = text("layer_norm_backward/PROMPT.md");
-  }
+  LayerNormBackward() : CardTask("layer_norm_backward") {}
 
-  const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override;
-
-  Case build(const CaseSpec& spec) const override {
-    family_of(spec);
-    const std::vector<Problem> problems = layer_norm::make_problems(spec);
-    Case c{spec, {}};
-    for (size_t i = 0; i < problems.size(); ++i) {
-      c.calls.push_back(forward_call(problems[i], static_cast<int>(i)));
-    }
-    for (size_t i = 0; i < problems.size(); ++i) {
-      c.calls.push_back(backward_call(problems[i], static_cast<int>(i)));
-    }
-    return c;
-  }
 
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
     Checker checker(asked, replies);
@@ -120,7 +104,7 @@ class LayerNormBackward final : public Task {
   }
 
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
-    PlanBuilder builder(card_, seed);
+    PlanBuilder builder(card(), seed);
     if (small) {
       builder.add("mixed", {{"rows", 64}, {"cols", 256}});
     } else {
@@ -163,14 +147,26 @@ class LayerNormBackward final : public Task {
   }
 
  private:
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    const Family& family = family_of(layer_norm::resolve(spec));
-    // A million deviations from zero every rounding of the mean shows: no factor on top.
-    const double factor = family.growth == Growth::tree ? 1 : card_.tolerance_factor;
-    return {factor, family.growth, family.stable};
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    const std::vector<Problem> problems = layer_norm::make_problems(spec);
+    Case c{spec, {}};
+    for (size_t i = 0; i < problems.size(); ++i) {
+      c.calls.push_back(forward_call(problems[i], static_cast<int>(i)));
+    }
+    for (size_t i = 0; i < problems.size(); ++i) {
+      c.calls.push_back(backward_call(problems[i], static_cast<int>(i)));
+    }
+    return c;
   }
 
-  TaskCard card_;
+  Tolerance tolerance_of(const CaseSpec& spec) const {
+    const CaseSpec resolved = layer_norm::resolve(spec);
+    const Family& family = family_of(resolved);
+    // A million deviations from zero every rounding of the mean shows: no factor on top.
+    const double factor = family.growth == Growth::tree ? 1 : card().tolerance_factor;
+    return {factor, growth_for(resolved), family.stable};
+  }
 };
 
 // Sizes around what tiles and vectors are made of, and primes.
@@ -234,7 +230,7 @@ void add_relations(PlanBuilder& b, bool small) {
 }
 
 Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
-  PlanBuilder b(card_, seed);
+  PlanBuilder b(card(), seed);
   b.add("nominal", {{"rows", 4}, {"cols", 64}});
   b.add("nominal", {{"rows", 32}, {"cols", 768}});
   b.add("nominal", {{"rows", 10 + b.draw(20)}, {"cols", 200 + b.draw(300)}});

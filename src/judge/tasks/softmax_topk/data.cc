@@ -74,10 +74,7 @@ Pattern pattern_of(const std::string& family) {
       {"few_left", Pattern::few_left},
       {"nan", Pattern::nan},
   }};
-  for (const auto& [name, pattern] : kNames) {
-    if (family == name) return pattern;
-  }
-  return Pattern::normal;
+  return kind_of(family, kNames, Pattern::normal);
 }
 
 struct Knobs {
@@ -205,24 +202,17 @@ void fill_row(const Knobs& n, const Stream& random, int64_t row, float* logits) 
 
 std::vector<int64_t> row_order(const CaseSpec& spec, int64_t rows) {
   const int64_t relation = parameter_or(spec, "relation", kNone);
-  if (relation == kPermutedRows) return permutation(spec.seed, rows);
-  std::vector<int64_t> order(static_cast<size_t>(rows));
-  for (int64_t i = 0; i < rows; ++i) {
-    order[static_cast<size_t>(i)] = relation == kNeighbours && i % 2 == 1 ? -1 : i;
-  }
-  return order;
+  const Moved moved = relation == kPermutedRows ? Moved::permuted
+                      : relation == kNeighbours ? Moved::neighbours_replaced
+                                                : Moved::nowhere;
+  return order_after(moved, spec.seed, rows);
 }
 
 CaseSpec resolve(const CaseSpec& spec) {
   if (spec.family != "mixed") return spec;
-  CaseSpec resolved = spec;
-  const Stream random(spec.seed, kFamily);
-  // Most timed data is nominal, some is hostile: a contender cannot afford to guess.
   constexpr std::array<const char*, 8> kHostile = {
       "ties", "blocks", "clustered", "last_tile", "ascending", "sparse", "masked", "heavy_tails"};
-  resolved.family =
-      random.uniform(0) < 0.75 ? "nominal" : kHostile[static_cast<size_t>(random.index(1, 8))];
-  return resolved;
+  return drawn_family(spec, kFamily, kHostile);
 }
 
 void check_spec(const CaseSpec& spec) {
@@ -231,15 +221,12 @@ void check_spec(const CaseSpec& spec) {
   if (n.rows * n.vocab > int64_t{1} << 27) {
     throw InvalidArgument("case: rows * vocab: expected at most 2^27");
   }
-  const auto limited = [&](const char* name, int64_t least, int64_t most) {
-    if (spec.parameters.contains(name)) parameter(spec, name, least, most);
-  };
-  limited("scale10", -30, 30);
-  limited("shift10", 0, 7);
-  limited("stride", 1, 1 << 20);
-  limited("grid", 0, 1);
-  limited("relation", 0, 3);
-  limited("add", -4096, 4096);
+  optional_parameter(spec, "scale10", -30, 30);
+  optional_parameter(spec, "shift10", 0, 7);
+  optional_parameter(spec, "stride", 1, 1 << 20);
+  optional_parameter(spec, "grid", 0, 1);
+  optional_parameter(spec, "relation", 0, 3);
+  optional_parameter(spec, "add", -4096, 4096);
   if (n.family == "small_probabilities" && n.vocab > 300) {
     throw InvalidArgument("case: small_probabilities: vocab: expected at most 300");
   }

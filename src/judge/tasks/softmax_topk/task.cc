@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "judge/generate.h"
-#include "judge/task_texts.h"
 #include "judge/tasks/all.h"
+#include "judge/tasks/card_task.h"
 #include "judge/tasks/plan_builder.h"
 #include "judge/tasks/softmax_topk/softmax_topk.h"
 
@@ -24,26 +24,11 @@ Problem problem_of(const Case& asked) {
           std::get<int64_t>(call.scalars[2]), std::vector<float>(logits.begin(), logits.end())};
 }
 
-class SoftmaxTopk final : public Task {
+class SoftmaxTopk final : public CardTask {
  public:
-  SoftmaxTopk() : card_(parse_card(std::string(text("softmax_topk/task.json")))) {
-    card_.prompt = text("softmax_topk/PROMPT.md");
-  }
+  SoftmaxTopk() : CardTask("softmax_topk") {}
 
-  const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t seed, bool small) const override;
-
-  Case build(const CaseSpec& spec) const override {
-    family_of(spec);
-    const Problem p = softmax_topk::make_problem(spec);
-    Call call;
-    call.function = "softmax_topk";
-    call.scalars = {p.rows, p.vocab, p.k};
-    call.inputs = {f32_input("logits", {p.rows, p.vocab}, p.logits)};
-    call.outputs = {{"probabilities", DType::f32, {p.rows, p.k}},
-                    {"indices", DType::i32, {p.rows, p.k}}};
-    return {spec, {std::move(call)}};
-  }
 
   CaseCheck check(const Case& asked, const std::vector<Reply>& replies) const override {
     Checker checker(asked, replies);
@@ -81,7 +66,7 @@ class SoftmaxTopk final : public Task {
   }
 
   std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
-    PlanBuilder b(card_, seed);
+    PlanBuilder b(card(), seed);
     if (small) {
       b.add("mixed", {{"rows", 8}, {"vocab", 4096}, {"k", 8}});
     } else {
@@ -106,12 +91,22 @@ class SoftmaxTopk final : public Task {
   }
 
  private:
-  Tolerance tolerance_of(const CaseSpec& spec) const {
-    const Family& family = family_of(softmax_topk::resolve(spec));
-    return {card_.tolerance_factor, family.growth, family.stable};
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    const Problem p = softmax_topk::make_problem(spec);
+    Call call;
+    call.function = "softmax_topk";
+    call.scalars = {p.rows, p.vocab, p.k};
+    call.inputs = {f32_input("logits", {p.rows, p.vocab}, p.logits)};
+    call.outputs = {{"probabilities", DType::f32, {p.rows, p.k}},
+                    {"indices", DType::i32, {p.rows, p.k}}};
+    return {spec, {std::move(call)}};
   }
 
-  TaskCard card_;
+  Tolerance tolerance_of(const CaseSpec& spec) const {
+    const CaseSpec resolved = softmax_topk::resolve(spec);
+    return {card().tolerance_factor, growth_for(resolved), family_of(resolved).stable};
+  }
 };
 
 void add_sizes(PlanBuilder& b, bool small) {
@@ -207,7 +202,7 @@ void add_relations(PlanBuilder& b, bool small) {
 }
 
 Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
-  PlanBuilder b(card_, seed);
+  PlanBuilder b(card(), seed);
   b.add("nominal", {{"rows", 4}, {"vocab", 64}, {"k", 5}});
   b.add("nominal", {{"rows", 8}, {"vocab", 1000}, {"k", 10}});
   b.add("nominal",
