@@ -157,7 +157,7 @@ TEST(Cli, InfoDescribesTheMachine) {
   EXPECT_EQ(info.at("simd").at("chosen"), info.at("simd").at("targets").at(0));
   EXPECT_EQ(info.at("cuda").at("built"), built_with_cuda());
   EXPECT_EQ(info.at("cuda").at("devices").size(), cuda_devices().size());
-  EXPECT_EQ(info.at("operators").size(), 7U);
+  EXPECT_EQ(info.at("operators").size(), 9U);
 }
 
 TEST(Cli, InfoShowsWhichImplementationRuns) {
