@@ -20,7 +20,7 @@ constexpr int kMostBlocks = 200;
 constexpr double kNarrow = 0.008;
 // One wider than this, or off, is worth up to so many times the usual time.
 constexpr double kWide = 0.015;
-constexpr double kPatientBudget = 3.5;
+constexpr double kPatientBudget = 2.5;
 // How often that is looked at.
 constexpr int kLookBlocks = 5;
 // Where memory lies moves a process by some percent for as long as it lives. So all get new ones
