@@ -179,8 +179,9 @@ Score stability(const Record& record) {
     sum += clipped(100.0 - 10.0 * std::max(0.0, bits - kFreeBits));
   }
   if (count == 0) return untested("the task has no case for it");
-  std::string because = failed > 0 ? fmt::format("{} of {} hard cases fail", failed, count)
-                                   : fmt::format("all {} hard cases hold", count);
+  std::string because = failed > 0   ? fmt::format("{} of {} hard cases fail", failed, count)
+                        : count == 1 ? std::string("the one hard case holds")
+                                     : fmt::format("all {} hard cases hold", count);
   if (!worst_id.empty()) {
     because += fmt::format("; at most {:.1f} bits off ({})", worst, worst_id);
     evidence.push_back(worst_id);
