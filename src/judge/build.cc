@@ -23,9 +23,9 @@ constexpr int64_t kMostFile = int64_t{512} << 20;
 constexpr int64_t kMostBytes = int64_t{1} << 30;
 constexpr int kMostFiles = 2000;
 // Of processor time, for each process of a compiler; by the clock a busy machine gets longer.
-constexpr double kCompileSeconds = 60.0;
+constexpr double kCompileSeconds = 40.0;
 constexpr double kCudaSeconds = 180.0;
-constexpr double kBusy = 5.0;
+constexpr double kBusy = 4.0;
 constexpr const char* kGcc = "/usr/bin/gcc";
 constexpr const char* kGxx = "/usr/bin/g++";
 

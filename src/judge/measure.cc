@@ -26,7 +26,6 @@ constexpr int kLookBlocks = 5;
 // Where memory lies moves a process by some percent for as long as it lives. So all get new ones
 // after so many blocks, those that are slow to start after as many more.
 constexpr int kProcessBlocks = 5;
-constexpr double kQuickStart = 0.15;
 constexpr int kSlowStart = 6;
 // One that is so many times slower than the fastest sits out most blocks: what is far apart needs
 // few samples, and the others need the time.
@@ -45,7 +44,7 @@ struct Entrant {
   CaseSpec wrong_case;
   const Examination* from = nullptr;
   double warm_seconds = 0.0;  // over all shapes
-  bool slow_start = false;
+  bool slow_start = false;    // interpreters and drivers
 };
 
 struct Shape {
@@ -120,6 +119,7 @@ void Measurer::enter(const Examination& e, const std::string& name, Record* reco
   entrant.record = record;
   entrant.from = &e;
   entrant.gpu = e.contender.language == Language::cuda;
+  entrant.slow_start = entrant.gpu || e.contender.language == Language::numpy;
   Limits limits = options_.limits;
   limits.cpus = cpus_;
   entrant.stage = std::make_unique<Stage>(e.contender, e.record.build, task_,
@@ -227,25 +227,22 @@ Interval Measurer::twin_ratio() const {
   return mean_ratio(ratios);
 }
 
-// A pair is of one process only where both are new: those that start slowly set the pace for all.
 void Measurer::new_processes() {
-  const bool slow = std::ranges::any_of(entrants_, &Entrant::slow_start);
-  if (slow && blocks_ % (kProcessBlocks * kSlowStart) != 0) return;
   ++process_;
+  std::vector<Entrant*> fresh;
   for (Entrant& entrant : entrants_) {
-    if (!entrant.wrong.empty()) continue;
-    const auto begin = Clock::now();
+    const bool due = !entrant.slow_start || blocks_ % (kProcessBlocks * kSlowStart) == 0;
+    if (!due || !entrant.wrong.empty()) continue;
     entrant.stage->restart();
-    entrant.stage->child();
-    entrant.slow_start = entrant.slow_start || seconds_since(begin) > kQuickStart;
+    fresh.push_back(&entrant);
   }
   // The first call of a process pays for pages and pools; it is checked, and not timed.
   for (Shape& shape : shapes_) {
     shape.spec.seed = random_();
     const Case c = task_.build(shape.spec);
     std::vector<std::vector<Reply>> right;
-    for (Entrant& entrant : entrants_) {
-      if (entrant.wrong.empty()) timed_run(entrant, c, Placement::end_flush, right);
+    for (Entrant* entrant : fresh) {
+      if (entrant->wrong.empty()) timed_run(*entrant, c, Placement::end_flush, right);
     }
   }
 }

@@ -16,8 +16,8 @@ namespace {
 constexpr int kResamples = 1000;
 // The promise for a shared machine with two cores.
 constexpr double kTwinMargin = 0.02;
-// Beyond this the twin says nothing, even where its median is at 1.
-constexpr double kTwinWidth = 0.05;
+// A twin that is not known to that either says nothing, even where it reads 1.
+constexpr double kTwinWidth = 0.02;
 
 // With fewer undisturbed blocks than these, all blocks count: a machine that is never quiet, or a
 // contender that is always in its own way.
@@ -166,7 +166,7 @@ std::string twin_fault(const Interval& ratio) {
   if (!(std::abs(ratio.value - 1.0) <= kTwinMargin)) {
     return fmt::format("a twin of the same code reads {:.3f} times its time", ratio.value);
   }
-  if (!(ratio.high - ratio.low <= 2 * kTwinWidth)) {
+  if (!(ratio.high - ratio.low <= 2 * kTwinWidth + 1e-9)) {
     return fmt::format("a twin of the same code reads between {:.3f} and {:.3f} times its time",
                        ratio.low, ratio.high);
   }

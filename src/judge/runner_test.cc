@@ -14,10 +14,7 @@
 namespace touchstone::judge {
 namespace {
 
-using test::box_case;
-using test::expect_boxes;
 using test::floats_of;
-using test::plain_call;
 using test::ramp;
 using test::Runner;
 using test::scale_call;

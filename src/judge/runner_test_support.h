@@ -32,7 +32,7 @@ class Runner : public ::testing::Test {
 
   void SetUp() override { ASSERT_TRUE(build_->built) << build_->log; }
 
-  static std::unique_ptr<Child> start(const std::string& behaviour, Limits limits = {},
+  static std::unique_ptr<Child> start(const std::string& behaviour, const Limits& limits = {},
                                       bool sanitized = false) {
     Contender contender = *contender_;
     contender.binding.functions["scale"] = behaviour;
@@ -42,7 +42,7 @@ class Runner : public ::testing::Test {
   }
 
   static Reply ask(const std::string& behaviour, Placement placement = Placement::end_flush,
-                   Limits limits = {}, bool sanitized = false) {
+                   const Limits& limits = {}, bool sanitized = false) {
     const std::unique_ptr<Child> child = start(behaviour, limits, sanitized);
     EXPECT_EQ(child->started().ending, Ending::ok) << child->started().detail;
     return child->call(scale_call(ramp(100), 2.0), placement, 17);

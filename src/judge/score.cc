@@ -179,8 +179,9 @@ Score stability(const Record& record) {
     sum += clipped(100.0 - 10.0 * std::max(0.0, bits - kFreeBits));
   }
   if (count == 0) return untested("the task has no case for it");
-  std::string because = failed > 0 ? fmt::format("{} of {} hard cases fail", failed, count)
-                                   : fmt::format("all {} hard cases hold", count);
+  std::string because = failed > 0   ? fmt::format("{} of {} hard cases fail", failed, count)
+                        : count == 1 ? std::string("the one hard case holds")
+                                     : fmt::format("all {} hard cases hold", count);
   if (!worst_id.empty()) {
     because += fmt::format("; at most {:.1f} bits off ({})", worst, worst_id);
     evidence.push_back(worst_id);
@@ -214,12 +215,16 @@ Score speed(const Record& record, Verdict verdict) {
     score.evidence.push_back(s.id);
   }
   const auto shapes = static_cast<double>(record.speeds.size());
+  const bool alone =
+      std::ranges::all_of(record.speeds, [](const SpeedRecord& s) { return s.ratio_to.empty(); });
   score.value = clipped(100.0 * std::exp(-sum / shapes));
   score.low = clipped(100.0 * std::exp(-low / shapes));
   score.high = clipped(100.0 * std::exp(-high / shapes));
   score.because = sum / shapes < 0.005
-                      ? fmt::format("the fastest on {} shapes", record.speeds.size())
-                      : fmt::format("{:.2f}x the time of the fastest", std::exp(sum / shapes));
+                      ? fmt::format("{} on {} shapes", alone ? "at the roof" : "the fastest",
+                                    record.speeds.size())
+                      : fmt::format("{:.2f}x the time of {}", std::exp(sum / shapes),
+                                    alone ? "nine tenths of the roof" : "the fastest");
   if (std::ranges::all_of(record.speeds,
                           [](const SpeedRecord& s) { return s.share_of_roof > 0; })) {
     score.because += fmt::format("; {:.0f} % of the roof", 100.0 * std::exp(roof / shapes));
