@@ -112,6 +112,8 @@ template <cache::Encoding kEncoding, Scaling kScaling_>
 struct Source {
   static constexpr Scaling kScaling = kScaling_;
   using Code = Codes<kEncoding, kScaling != Scaling::asymmetric>;
+  // Whether `load` needs the scale of the group it is in.
+  static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;
   static constexpr std::size_t kPack = Code::kPack;
   static constexpr std::size_t kColumns = kPack * kLanes;
   // Floats of scale per group.

@@ -21,8 +21,12 @@ namespace touchstone::attend::HWY_NAMESPACE {
 // Query vectors that a kernel works on at a time: registers hold their sums. A block of fewer is
 // filled up, a single one has a kernel of its own.
 constexpr std::size_t kBlock = std::min<std::size_t>(4, kLanes);
-// Tokens of a tile, which is read for all query vectors before the next.
-constexpr std::size_t kTile = 16;
+// Tokens of a tile at most, which is read for all query vectors before the next; fewer where its
+// tokens are decoded beforehand.
+constexpr std::size_t kTile = 64;
+constexpr std::size_t kDecodedTile = 16;
+// Tokens whose scales are taken to lie in one cache line, when it is asked for.
+constexpr std::size_t kScalesFetch = 8;
 // Before the numbers of a partial result: the largest score, the sum of weights.
 constexpr std::size_t kPartialHead = 16;
 
@@ -80,14 +84,15 @@ struct Stream {
   const TokenPlaces& places;
 
   bool direct() const { return reads_directly(format, dim); }
+  std::size_t tile() const { return direct() ? kTile : kDecodedTile; }
 };
 
 // What a tile needs beside the pages: decoded tokens, or the scales of a tile, two for each vector
 // at most (and whole vectors are written).
 struct TileScratch {
-  alignas(64) float numbers[std::max<std::size_t>(kTile * kMostDim,
+  alignas(64) float numbers[std::max<std::size_t>(kDecodedTile * kMostDim,
                                                   kTile* kMostDim * 2 / kLanes + kLanes)];
-  const std::byte* decoded[kTile];
+  const std::byte* decoded[kDecodedTile];
 };
 
 // Makes a tile of tokens [first, ..) of one KV head.
@@ -96,7 +101,7 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
   const auto h = static_cast<std::int64_t>(head);
   const TokenPlaces& places = stream.places;
   const cache::Format& format = stream.format;
-  Tile tile{.tokens = std::min(kTile, tokens - first),
+  Tile tile{.tokens = std::min(stream.tile(), tokens - first),
             .values = places.values.data() + first,
             .offset = h * places.next_values,
             .scales = scratch.numbers,
@@ -132,19 +137,25 @@ template <class Body>
 HWY_INLINE void for_each_tile(const Pass& pass, const Stream& stream, const Stream* after,
                               Body&& body) {
   TileScratch scratch;
-  for (std::size_t first = 0; first < pass.tokens; first += kTile) {
-    const std::size_t end = first + kTile;
-    const bool last = end >= pass.tokens;
-    const Stream* const next = last ? after : &stream;
+  const std::size_t step = stream.tile();
+  for (std::size_t first = 0; first < pass.tokens; first += step) {
     for (std::size_t head = 0; head < pass.heads; ++head) {
       Tile tile = make_tile(stream, head, first, pass.tokens, scratch);
+      // The next KV head of these tokens, or the next tokens, or what is read afterwards.
+      const bool turn = head + 1 == pass.heads;
+      const bool last = turn && first + step >= pass.tokens;
+      const Stream* const next = last ? after : &stream;
       if (next != nullptr) {
-        const std::size_t begin = last ? 0 : end;
-        tile.next = {std::min(kTile, pass.tokens - begin), next->places.values.data() + begin,
-                     static_cast<std::int64_t>(head) * next->places.next_values,
+        const std::size_t after_these = std::min(first + step, pass.tokens - tile.tokens);
+        const std::size_t begin = last ? 0 : turn ? after_these : first;
+        const auto h = static_cast<std::int64_t>(turn ? 0 : head + 1);
+        tile.next = {next->places.values.data() + begin, h * next->places.next_values,
                      static_cast<std::size_t>(cache::value_bytes(next->format, next->dim))};
-        sd::prefetch(next->places.scales[begin] +
-                     static_cast<std::int64_t>(head) * next->places.next_scales);
+        if (cache::is_quantized(next->format.encoding)) {
+          for (std::size_t t = begin; t < begin + tile.tokens; t += kScalesFetch) {
+            sd::prefetch(next->places.scales[t] + h * next->places.next_scales);
+          }
+        }
       }
       body(head, first, tile);
     }
@@ -172,13 +183,21 @@ HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first,
     } else {
       score_tile<Source, kBlock>(tile, queries, rows);
     }
-    if constexpr (Source::kScaling == Scaling::per_token) {
-      for (std::size_t j = 0; j < count; ++j) {
-        for (std::size_t t = 0; t < tile.tokens; ++t) rows[j][t] *= tile.scales[t];
+    v += count;
+    tile.next.bytes = 0;  // asked for
+  }
+}
+
+// The weights of a tile, [kTile][kQueries], times the scale of the token where there is one.
+template <class Source, std::size_t kQueries>
+HWY_INLINE void gather_weights(const Tile& tile, const float* const* rows, float* weights) {
+  for (std::size_t t = 0; t < tile.tokens; ++t) {
+    for (std::size_t j = 0; j < kQueries; ++j) {
+      weights[t * kQueries + j] = rows[j][t];
+      if constexpr (Source::kScaling == Scaling::per_token) {
+        weights[t * kQueries + j] *= tile.scales[t];
       }
     }
-    v += count;
-    tile.next.tokens = 0;  // asked for
   }
 }
 
@@ -187,26 +206,25 @@ HWY_INLINE void add_all(const Pass& pass, std::size_t head, std::size_t first, T
                         float* scores) {
   for (std::size_t v = 0; v < pass.vectors;) {
     const std::size_t count = std::min(kBlock, pass.vectors - v);
-    const float* weights[kBlock];
+    const float* rows[kBlock];
     float* output[kBlock];
     alignas(64) float unused[kMostDim];
+    alignas(64) float weights[kTile * kBlock];
     for (std::size_t j = 0; j < kBlock; ++j) {
       const std::size_t vector = head * pass.vectors + v + std::min(j, count - 1);
-      float* const row = scores + vector * kScoreStride + first;
-      weights[j] = row;
+      rows[j] = scores + vector * kScoreStride + first;
       output[j] = j < count ? pass.partials[vector] + kPartialHead : unused;
-      if constexpr (Source::kScaling == Scaling::per_token) {
-        for (std::size_t t = 0; j < count && t < tile.tokens; ++t) row[t] *= tile.scales[t];
-      }
     }
     if (count == 1) {
+      gather_weights<Source, 1>(tile, rows, weights);
       add_tile<Source, 1>(tile, weights, output);
     } else {
       if (count < kBlock) std::fill(unused, unused + tile.dim, 0.0F);
+      gather_weights<Source, kBlock>(tile, rows, weights);
       add_tile<Source, kBlock>(tile, weights, output);
     }
     v += count;
-    tile.next.tokens = 0;
+    tile.next.bytes = 0;
   }
 }
 

@@ -29,70 +29,115 @@ struct Tile {
   std::size_t dim = 0;    // a multiple of a pack
   std::size_t group = 0;  // elements that share a scale
   // What will be read after this one, to be asked for in time: pages lie anywhere, so that the
-  // hardware foresees little. None: no tokens.
+  // hardware foresees little. As many tokens; `bytes` = 0 when there is nothing to ask for.
   struct {
-    std::size_t tokens = 0;
     const std::byte* const* values = nullptr;
     std::int64_t offset = 0;
     std::size_t bytes = 0;
   } next{};
 };
 
-// Asks for tokens [first, first + count) of what comes next.
-HWY_INLINE void fetch_next(const Tile& tile, std::size_t first, std::size_t count) {
-  const std::size_t end = std::min(first + count, tile.next.tokens);
-  for (std::size_t t = first; t < end; ++t) {
-    const std::byte* const from = tile.next.values[t] + tile.next.offset;
-    for (std::size_t i = 0; i < tile.next.bytes; i += 64) sd::prefetch(from + i);
-  }
+// Asks for bytes [begin, end) of token t of what comes next.
+HWY_INLINE void fetch_next(const Tile& tile, std::size_t t, std::size_t begin, std::size_t end) {
+  const std::byte* const from = tile.next.values[t] + tile.next.offset;
+  for (std::size_t i = begin; i < end; i += 64) sd::prefetch(from + i);
 }
 
+// The sums of the lanes of kLanes vectors, lane i of the result that of v[i], in the same order for
+// each. In two halves, so that something else can be done meanwhile: the first leaves half as many
+// vectors.
 #if HWY_TARGET == HWY_SCALAR
 
-template <std::size_t kCount>
-HWY_INLINE V sums_of_lanes(const V* v) {
-  static_assert(kCount == 1);
-  return v[0];
+constexpr std::size_t kHalfSums = 1;
+HWY_INLINE void begin_sums(const V* v, V* half) { half[0] = v[0]; }
+template <std::size_t kCount = kLanes>
+HWY_INLINE V end_sums(const V* half) {
+  return half[0];
 }
 
 #else
 
-// In each block of four lanes, one sum per vector: lane i is the sum of that block of v[i].
-HWY_INLINE V sums_of_blocks(const V* v) {
+constexpr std::size_t kHalfSums = kLanes / 2;
+
+HWY_INLINE void begin_sums(const V* v, V* half) {
   const D d;
-  const hn::Repartition<double, D> d64;
-  const auto pair = [&](V a, V b) {
-    return hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-  };
-  const auto low = pair(v[0], v[1]);
-  const auto high = pair(v[2], v[3]);
-  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, low, high)),
-                 hn::BitCast(d, hn::InterleaveUpper(d64, low, high)));
+  for (std::size_t i = 0; i < kHalfSums; ++i) {
+    const V a = v[2 * i];
+    const V b = v[2 * i + 1];
+    half[i] = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  }
 }
 
-// Lane i of the result is the sum of the lanes of v[i], kCount = kLanes of them, in the same order
-// for each.
-template <std::size_t kCount>
-HWY_INLINE V sums_of_lanes(const V* v) {
+template <std::size_t kCount = kLanes>
+HWY_INLINE V end_sums(const V* half) {
   const D d;
+  const hn::Repartition<double, D> d64;
+  // Now in each block of four lanes, one sum per vector.
+  V blocks[kCount / 4];
+  for (std::size_t i = 0; i < kCount / 4; ++i) {
+    const auto low = hn::BitCast(d64, half[2 * i]);
+    const auto high = hn::BitCast(d64, half[2 * i + 1]);
+    blocks[i] = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, low, high)),
+                        hn::BitCast(d, hn::InterleaveUpper(d64, low, high)));
+  }
   const auto halves = [&](V a, V b) {
     return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
   };
   if constexpr (kCount == 4) {
-    return sums_of_blocks(v);
+    return blocks[0];
   } else if constexpr (kCount == 8) {
-    return halves(sums_of_blocks(v), sums_of_blocks(v + 4));
+    return halves(blocks[0], blocks[1]);
   } else {
     static_assert(kCount == 16);
     // Two blocks for each four: of v[0..3] and v[8..11], of v[4..7] and v[12..15].
-    const V even = halves(sums_of_blocks(v), sums_of_blocks(v + 8));
-    const V odd = halves(sums_of_blocks(v + 4), sums_of_blocks(v + 12));
+    const V even = halves(blocks[0], blocks[2]);
+    const V odd = halves(blocks[1], blocks[3]);
     return hn::OddEvenBlocks(hn::Add(odd, hn::SwapAdjacentBlocks(odd)),
                              hn::Add(even, hn::SwapAdjacentBlocks(even)));
   }
 }
 
 #endif
+
+// sums[q][t] += queries[q][columns] * keys[t][columns] for the columns of one group, lane by lane.
+template <class Source, std::size_t kQueries, std::size_t kTokens>
+HWY_INLINE void add_products(const float* const* queries, const std::byte* const* keys,
+                             const float* const* scales, std::size_t begin, std::size_t end,
+                             V* sums) {
+  const D d;
+  for (std::size_t i = begin; i < end; i += Source::kColumns) {
+    V pack[kTokens][Source::kPack];
+    for (std::size_t t = 0; t < kTokens; ++t) Source::load(keys[t], i, scales[t], pack[t]);
+    for (std::size_t k = 0; k < Source::kPack; ++k) {
+      for (std::size_t j = 0; j < kQueries; ++j) {
+        const V x = hn::LoadU(d, queries[j] + i + k * kLanes);
+        for (std::size_t t = 0; t < kTokens; ++t) {
+          sums[j * kTokens + t] = hn::MulAdd(x, pack[t][k], sums[j * kTokens + t]);
+        }
+      }
+    }
+  }
+}
+
+// Writes the scores of kTokens tokens from `first` on, which begin_sums has left.
+template <class Source, std::size_t kQueries, std::size_t kTokens>
+HWY_INLINE void store_scores(const V* half, const Tile& tile, std::size_t first,
+                             float* const* scores) {
+  const D d;
+  V result = end_sums(half);
+  if constexpr (Source::kScaling == Scaling::per_token) {
+    alignas(64) float repeated[kLanes];
+    for (std::size_t j = 0; j < kQueries; ++j) {
+      std::memcpy(repeated + j * kTokens, tile.scales + first, kTokens * sizeof(float));
+    }
+    result = hn::Mul(result, hn::Load(d, repeated));
+  }
+  alignas(64) float lanes[kLanes];
+  hn::Store(result, d, lanes);
+  for (std::size_t j = 0; j < kQueries; ++j) {
+    std::memcpy(scores[j] + first, lanes + j * kTokens, kTokens * sizeof(float));
+  }
+}
 
 // scores[q][t] = dot(queries[q], key of token t). Writes whole vectors.
 template <class Source, std::size_t kQueries>
@@ -101,6 +146,8 @@ HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, floa
   constexpr std::size_t kTokens = kLanes / kQueries;
   const float* q[kQueries];
   for (std::size_t i = 0; i < kQueries; ++i) q[i] = queries[i];
+  V half[kHalfSums];
+  for (V& sum : half) sum = hn::Zero(d);
   for (std::size_t first = 0; first < tile.tokens; first += kTokens) {
     const std::byte* key[kTokens];
     const float* scale[kTokens];
@@ -108,66 +155,65 @@ HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, floa
       const std::size_t token = std::min(first + t, tile.tokens - 1);
       key[t] = tile.values[token] + tile.offset;
       scale[t] = tile.scales + token * tile.scale_stride;
+      if (tile.next.bytes != 0) fetch_next(tile, token, 0, tile.next.bytes);
     }
-    fetch_next(tile, first, kTokens);
     V sums[kLanes];
     for (V& sum : sums) sum = hn::Zero(d);
-    for (std::size_t end = 0, i = 0; i < tile.dim;) {
-      end += tile.group;
-      for (; i < end; i += Source::kColumns) {
-        V pack[kTokens][Source::kPack];
-        for (std::size_t t = 0; t < kTokens; ++t) Source::load(key[t], i, scale[t], pack[t]);
-        for (std::size_t k = 0; k < Source::kPack; ++k) {
-          for (std::size_t j = 0; j < kQueries; ++j) {
-            const V x = hn::LoadU(d, q[j] + i + k * kLanes);
-            for (std::size_t t = 0; t < kTokens; ++t) {
-              sums[j * kTokens + t] = hn::MulAdd(x, pack[t][k], sums[j * kTokens + t]);
-            }
-          }
-        }
+    // The sums of the tokens before are finished while these are under way.
+    add_products<Source, kQueries, kTokens>(q, key, scale, 0, Source::kColumns, sums);
+    if (first != 0) {
+      store_scores<Source, kQueries, kTokens>(half, tile, first - kTokens, scores);
+    }
+    if constexpr (Source::kGroups) {
+      for (std::size_t end = tile.group, i = Source::kColumns; i < tile.dim; end += tile.group) {
+        add_products<Source, kQueries, kTokens>(q, key, scale, i, end, sums);
+        for (std::size_t t = 0; t < kTokens; ++t) scale[t] += Source::kScales;
+        i = end;
       }
-      for (std::size_t t = 0; t < kTokens; ++t) scale[t] += Source::kScales;
+    } else {
+      add_products<Source, kQueries, kTokens>(q, key, scale, Source::kColumns, tile.dim, sums);
     }
-    alignas(64) float result[kLanes];
-    hn::Store(sums_of_lanes<kLanes>(sums), d, result);
-    for (std::size_t j = 0; j < kQueries; ++j) {
-      std::memcpy(scores[j] + first, result + j * kTokens, kTokens * sizeof(float));
-    }
+    begin_sums(sums, half);
   }
+  const std::size_t last = (tile.tokens - 1) / kTokens * kTokens;
+  store_scores<Source, kQueries, kTokens>(half, tile, last, scores);
 }
 
 // ---- values -----------------------------------------------------------------------------------
 
-// output[q][columns] += weights[q][t] * (value of token t)[columns], kVectors of columns from
+// output[q][columns] += weights[t][q] * (value of token t)[columns], kVectors of columns from
 // `column` on, token by token.
 template <class Source, std::size_t kQueries, std::size_t kVectors>
-HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* const* weights,
+HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* weights,
                             float* const* output) {
   const D d;
   constexpr std::size_t kPacks = kVectors / Source::kPack;
-  const float* w[kQueries];
   V sums[kQueries][kVectors];
   for (std::size_t j = 0; j < kQueries; ++j) {
-    w[j] = weights[j];
     for (std::size_t k = 0; k < kVectors; ++k) {
       sums[j][k] = hn::LoadU(d, output[j] + column + k * kLanes);
     }
   }
   const float* scale[kPacks];
   for (std::size_t k = 0; k < kPacks; ++k) {
-    const std::size_t at = column + k * Source::kColumns;
-    scale[k] = tile.scales + at / tile.group * Source::kScales;
+    scale[k] = tile.scales;
+    if constexpr (Source::kGroups) {
+      scale[k] += (column + k * Source::kColumns) / tile.group * Source::kScales;
+    }
   }
+  // These columns' share of what comes next.
+  const std::size_t from = tile.next.bytes * column / tile.dim;
+  const std::size_t to = tile.next.bytes * (column + kVectors * kLanes) / tile.dim;
   for (std::size_t t = 0; t < tile.tokens; ++t) {
-    if (column == 0) fetch_next(tile, t, 1);
     const std::byte* const values = tile.values[t] + tile.offset;
+    if (from != to) fetch_next(tile, t, from, to);
     V pack[kVectors];
     for (std::size_t k = 0; k < kPacks; ++k) {
       Source::load(values, column + k * Source::kColumns, scale[k] + t * tile.scale_stride,
                    pack + k * Source::kPack);
     }
     for (std::size_t j = 0; j < kQueries; ++j) {
-      const V weight = hn::Set(d, w[j][t]);
+      const V weight = hn::Set(d, weights[t * kQueries + j]);
       for (std::size_t k = 0; k < kVectors; ++k) {
         sums[j][k] = hn::MulAdd(weight, pack[k], sums[j][k]);
       }
@@ -181,7 +227,7 @@ HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* c
 }
 
 template <class Source, std::size_t kQueries>
-HWY_NOINLINE void add_tile(const Tile& tile, const float* const* weights, float* const* output) {
+HWY_NOINLINE void add_tile(const Tile& tile, const float* weights, float* const* output) {
   // As many sums as registers hold beside the values.
   constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
   constexpr std::size_t kMost =

@@ -19,10 +19,9 @@
 namespace touchstone::norm {
 
 // While a row is written the next one is asked for: otherwise memory would be read in one sweep and
-// written in the other. Every second line is enough, the hardware brings the one beside it; asking
-// for all of them measures slower.
+// written in the other. Every line: not all hardware brings the one beside it.
 template <class T>
-inline constexpr std::size_t kFetchColumns = 128 / sizeof(T);
+inline constexpr std::size_t kFetchColumns = 64 / sizeof(T);
 
 // ---- forward -------------------------------------------------------------------------------
 
