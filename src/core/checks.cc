@@ -63,7 +63,7 @@ void align_levels(Pattern& a, Pattern& b) {
     for (const Pattern::Level& level : p->levels) steps.push_back(level.step);
   }
   std::ranges::sort(steps);
-  steps.erase(std::ranges::unique(steps).begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   for (Pattern* p : {&a, &b}) {
     std::vector<Pattern::Level> all;
     for (const std::int64_t step : steps) {

@@ -294,6 +294,25 @@ TEST(DenseProperties, EmptyRowsTakeNoPart) {
   });
 }
 
+// The same where it is the bias that leaves nothing.
+TEST(DenseProperties, RowsHiddenByTheBiasTakeNoPart) {
+  const std::int64_t dim = head_size();
+  const DenseProblem p{.queries = 70, .keys = 30, .k_dim = dim, .bias = BiasKind::full};
+  DenseData data = make_data(p);
+  for (std::size_t i = 20 * 30; i < 25 * 30; ++i) data.bias[i] = -kInfinity;
+  DenseBackwardRun gradient(p, data);
+  DenseBackwardRun hurt(p, data);
+  Values doutput = data.doutput;
+  std::fill(doutput.begin() + 20 * dim, doutput.begin() + 25 * dim, kNan);
+  hurt.doutput.memory.set(doutput);
+  for_each_runner(hurt.accepting(), [&](Context& context) {
+    gradient.run(context);
+    hurt.run(context);
+    EXPECT_TRUE(gradient.bytes() == hurt.bytes());
+    for (const double x : some(hurt.dq.values(), 20, 5, dim)) EXPECT_EQ(x, 0);
+  });
+}
+
 TEST(DenseProperties, KeysThatNobodySeesHaveNoGradient) {
   const std::int64_t dim = head_size();
   for (const DType dtype : dtypes()) {
