@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
-#include <random>
 
 #include "judge/generate.h"
 #include "touchstone/core/error.h"
@@ -21,7 +19,7 @@ constexpr size_t kVocabulary = 100;
 struct Settings {
   double temperature = 0.8;
   double top_p = 0.9;
-  int extra_tokens = 0;  // kept beyond the border of top_p; negative: lost before it
+  int64_t extra_tokens = 0;  // kept beyond the border of top_p; negative: lost before it
 };
 
 std::vector<double> logits() {
@@ -42,7 +40,7 @@ std::vector<double> probabilities(const Settings& settings) {
   size_t kept = 0;
   for (double mass = 0; kept < p.size() && mass < settings.top_p * sum; ++kept)
     mass += p[rank[kept]];
-  kept = static_cast<size_t>(static_cast<int>(kept) + settings.extra_tokens);
+  kept = static_cast<size_t>(static_cast<int64_t>(kept) + settings.extra_tokens);
   for (size_t i = kept; i < rank.size(); ++i) p[rank[i]] = 0;
   const double mass = std::accumulate(p.begin(), p.end(), 0.0);
   for (double& value : p) value /= mass;
