@@ -12,6 +12,7 @@
 
 #include "judge/generate.h"
 #include "judge/tasks/gate_test_support.h"
+#include "oracle/attention.h"
 
 namespace touchstone::judge {
 namespace {
@@ -322,6 +323,58 @@ TEST(AttentionGate, RelationsHoldAndBite) {
   }
 }
 
+// The oracle of the operator knows nothing of tolerances or cases.
+TEST(AttentionOracle, ASecondOneAgrees) {
+  for (const CaseSpec& spec : task(true).plan(7, true).cases) {
+    if (spec.family == "future_nan" || spec.family == "bad_arguments") continue;
+    SCOPED_TRACE(format_spec(spec));
+    const Problem p = attention::make_problem(spec, true);
+    const Shape& s = p.shape;
+    const auto wide = [](const std::vector<float>& x) {
+      return std::vector<double>(x.begin(), x.end());
+    };
+    const std::vector<double> q = wide(p.q), k = wide(p.k), v = wide(p.v), dout = wide(p.dout);
+    std::vector<double> out(q.size()), lse(static_cast<size_t>(s.rows())), dq(q.size()),
+        dk(k.size()), dv(v.size());
+    for (int64_t b = 0; b < s.batch; ++b) {
+      const int64_t of_queries = b * s.query_heads * s.queries * s.dim;
+      const int64_t of_keys = b * s.kv_heads * s.keys * s.dim;
+      const oracle::Attention<double> item{.queries = s.queries,
+                                           .keys = s.keys,
+                                           .query_heads = s.query_heads,
+                                           .kv_heads = s.kv_heads,
+                                           .k_dim = s.dim,
+                                           .v_dim = s.dim,
+                                           .q = q.data() + of_queries,
+                                           .k = k.data() + of_keys,
+                                           .v = v.data() + of_keys,
+                                           .scale = s.scale,
+                                           .causal = s.causal,
+                                           .output = out.data() + of_queries,
+                                           .log_sum_exp = lse.data() + of_queries / s.dim};
+      oracle::attention(item);
+      oracle::attention_backward({.forward = item,
+                                  .doutput = dout.data() + of_queries,
+                                  .dq = dq.data() + of_queries,
+                                  .dk = dk.data() + of_keys,
+                                  .dv = dv.data() + of_keys});
+    }
+    const attention::ForwardAnswer forward = attention::expected_forward(p, {});
+    gate::expect_agrees(forward.out, out);
+    for (size_t i = 0; i < lse.size(); ++i) {
+      if (std::isinf(lse[i])) {
+        ASSERT_EQ(forward.lse.value[i], lse[i]);
+      } else {
+        ASSERT_NEAR(forward.lse.value[i], lse[i], 1e-6 * forward.lse.bound[i]);
+      }
+    }
+    const attention::BackwardAnswer backward = attention::expected_backward(p, {});
+    gate::expect_agrees(backward.dq, dq);
+    gate::expect_agrees(backward.dk, dk);
+    gate::expect_agrees(backward.dv, dv);
+  }
+}
+
 // The gradient of sum(dout * out), by differences of the forward.
 TEST(AttentionOracle, GradientsAreSlopes) {
   for (const CaseSpec& spec : {CaseSpec{"nominal",
@@ -381,8 +434,7 @@ TEST(AttentionOracle, GradientsAreSlopes) {
 
 TEST(AttentionOracle, WhatNobodySeesIsExactlyZero) {
   const Task& t = task(true);
-  // Five queries over nine keys, aligned at the end, all masked but for... every key is seen; nine
-  // over five: the first four queries see nothing.
+  // Of nine queries over five keys the first four see nothing.
   const Case c = t.build({"sees_nothing",
                           {{"batch", 1},
                            {"kv_heads", 1},
