@@ -18,6 +18,11 @@
 #include "ops/attention/dense_attention.h"
 #include "ops/attention/dense_cuda.cuh"
 
+// Compiled for other chips the kernels are empty, and what only they use is unused.
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#pragma nv_diag_suppress 177
+#endif
+
 namespace touchstone::attend {
 
 inline constexpr float kLog2E = 1.44269504F;

@@ -146,7 +146,7 @@ __device__ void pack(const float (&sums)[kCount], std::uint32_t (&words)[kCount 
   }
 }
 
-__device__ inline float score_gradient(float weight, float dweight, float delta) {
+__device__ float score_gradient(float weight, float dweight, float delta) {
   // A weight of 0 is a key that is not seen: what it holds must not matter.
   return weight == 0 ? 0 : weight * (dweight - delta);
 }
