@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "bench/ceiling.h"
-#include "core/thread_pool.h"
+#include "bench/fma_rate.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
@@ -72,26 +72,9 @@ double copy_floor_seconds(double bytes, const std::vector<int>& cpus) {
 }
 
 double peak_flops(const std::vector<int>& cpus) {
-  constexpr std::int64_t kSteps = 200'000;  // half a millisecond or so
-  constexpr int kRounds = 12;
   const Pinned pinned(cpus);
-  const auto threads = static_cast<int>(std::max<std::size_t>(1, cpus.size()));
-  Context context({.threads = threads});
-  std::vector<float> sinks(static_cast<std::size_t>(threads));
-  double best = 0.0;
-  for (int round = 0; round < kRounds; ++round) {
-    std::vector<std::int64_t> flops(sinks.size());
-    const auto begin = Clock::now();
-    context.pool().run(threads, [&](std::int64_t thread) {
-      const auto at = static_cast<std::size_t>(thread);
-      flops[at] = multiply_add(kSteps, sinks[at]);
-    });
-    const double seconds = seconds_since(begin);
-    double sum = 0.0;
-    for (const std::int64_t one : flops) sum += static_cast<double>(one);
-    best = std::max(best, sum / seconds);
-  }
-  return best;
+  Context context({.threads = static_cast<int>(std::max<std::size_t>(1, cpus.size()))});
+  return 1e9 * bench::measure_fma_gflops(context);
 }
 
 }  // namespace touchstone::judge

@@ -2,7 +2,6 @@
 // in the session that is judged, on the cores the contenders may use.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 namespace touchstone::judge {
@@ -28,9 +27,5 @@ double copy_floor_seconds(double bytes, const std::vector<int>& cpus);
 // Multiplications and additions of float in a second, all cores at once: fused multiply-adds on
 // registers alone, as wide as the machine has them. The best of several rounds.
 double peak_flops(const std::vector<int>& cpus);
-
-// `steps` rounds of fused multiply-adds in registers; returns how many additions and
-// multiplications that were. `sink` receives a number that depends on all of them.
-std::int64_t multiply_add(std::int64_t steps, float& sink);
 
 }  // namespace touchstone::judge
