@@ -120,4 +120,17 @@ std::vector<double> sampled_rows(const Tensor& tensor, const std::vector<std::in
   return doubles(picked);
 }
 
+double error_bound(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return 1e-10;
+    case DType::f16:
+      return 4e-3;
+    case DType::bf16:
+      return 2e-2;
+    default:
+      return 1e-3;
+  }
+}
+
 }  // namespace touchstone::bench

@@ -31,4 +31,8 @@ std::vector<std::int64_t> spread_sample(std::int64_t count, std::int64_t wanted)
 std::vector<double> doubles(const Tensor& tensor);
 std::vector<double> sampled_rows(const Tensor& tensor, const std::vector<std::int64_t>& rows);
 
+// The relative error that counts as right before a time is taken. Far above rounding, far below any
+// mistake; the tests hold the operators to derived bounds.
+double error_bound(DType dtype);
+
 }  // namespace touchstone::bench

@@ -1,5 +1,6 @@
 #include "bench/dense_attention_bench.h"
 
+#include "bench/data.h"
 #include "bench/fma_rate.h"
 #include "touchstone/core/checked.h"
 
@@ -74,7 +75,7 @@ void DenseAttentionBench::enter_peers(std::vector<Contender>& contenders, const 
       naive_attention_cpu(context, problem, data);
     };
     const double error = dense_attention_error(context, problem, data, [&] { naive(0); });
-    if (error <= dense_attention_error_bound(problem.dtype)) {
+    if (error <= error_bound(problem.dtype)) {
       session_.enter(contenders, "naive", row, naive);
     } else {
       session_.note("naive: wrong result, error " + std::to_string(error) + "; left out");
@@ -109,7 +110,7 @@ BenchRow DenseAttentionBench::measure(const DenseAttentionProblem& problem) {
   row.implementation = chosen_implementation(context, problem, data);
   const auto call = [&](std::int64_t) { data.run(context, problem); };
   row.error = dense_attention_error(context, problem, data, [&] { call(0); });
-  row.right = row.error <= dense_attention_error_bound(problem.dtype);
+  row.right = row.error <= error_bound(problem.dtype);
   if (!row.right) return row;
   std::vector<Contender> contenders;
   session_.enter(contenders, kOurName, row, call);

@@ -326,17 +326,4 @@ double dense_attention_error(Context& context, const DenseAttentionProblem& prob
   return problem.backward ? backward_error(problem, data) : forward_error(problem, data);
 }
 
-double dense_attention_error_bound(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 1e-10;
-    case DType::f16:
-      return 4e-3;
-    case DType::bf16:
-      return 2e-2;
-    default:
-      return 1e-3;
-  }
-}
-
 }  // namespace touchstone::bench

@@ -56,8 +56,6 @@ std::vector<ImplementationReport> dense_attention_implementations(
 // where there is one. Outputs are poisoned first.
 double dense_attention_error(Context& context, const DenseAttentionProblem& problem,
                              DenseAttentionData& data, const std::function<void()>& call);
-// What counts as right before a time is taken; the tests hold the operator to derived bounds.
-double dense_attention_error_bound(DType dtype);
 
 // The whole matrix of scores, row by row and loop by loop, heads dealt out to the threads.
 void naive_attention_cpu(Context& context, const DenseAttentionProblem& problem,

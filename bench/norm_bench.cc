@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "bench/cuda_tools.h"
+#include "bench/data.h"
 #include "bench/naive_cpu.h"
 #include "bench/onednn.h"
 #include "touchstone/core/checked.h"
@@ -70,7 +71,7 @@ bool NormBench::enter(std::vector<Contender>& contenders, const std::string& nam
                       const NormCall& checked) {
   const double error = norm_error(session_.context(), problem, data, checked);
   if (name == kOurName) row.error = error;
-  if (!(error <= norm_error_bound(problem.dtype))) {
+  if (!(error <= error_bound(problem.dtype))) {
     session_.note(name + ": " + row.describe() + ": wrong result, error " + std::to_string(error) +
                   "; left out");
     return false;

@@ -116,17 +116,4 @@ double norm_error(Context& context, const NormProblem& problem, NormData& data,
   return worse(error, column_error(problem, set));
 }
 
-double norm_error_bound(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return 1e-10;
-    case DType::f16:
-      return 4e-3;
-    case DType::bf16:
-      return 2e-2;
-    default:
-      return 1e-3;
-  }
-}
-
 }  // namespace touchstone::bench

@@ -77,8 +77,5 @@ std::string touchstone_implementation(Context& context, const NormProblem& probl
 // NaN where the output holds one. Outputs are poisoned first.
 double norm_error(Context& context, const NormProblem& problem, NormData& data,
                   const NormCall& call);
-// What counts as right before a time is taken. Far above rounding, far below any mistake; the
-// tests hold the operators to derived bounds.
-double norm_error_bound(DType dtype);
 
 }  // namespace touchstone::bench

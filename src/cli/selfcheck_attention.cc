@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/attention_data.h"
+#include "bench/data.h"
 #include "bench/dense_attention_data.h"
 #include "cli/selfcheck.h"
 #include "touchstone/touchstone.h"
@@ -34,7 +35,7 @@ void check_dense_problem(std::vector<Outcome>& outcomes, Context& context,
                            .device = name_of(context.device()),
                            .implementation = report.name,
                            .dtype = std::string(name_of(problem.dtype)),
-                           .worst = error / bench::dense_attention_error_bound(problem.dtype)});
+                           .worst = error / bench::error_bound(problem.dtype)});
   }
   context.set_implementation("");
 }
