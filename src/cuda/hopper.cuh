@@ -61,6 +61,12 @@ __device__ inline void bulk_load(void* shared, const void* global, std::uint32_t
       : "memory");
 }
 
+// Asks for global memory to be brought into L2; alignment and size as for bulk_load. A hint: what
+// is read later is whatever was written last, so it may be given before the wait below.
+__device__ inline void bulk_prefetch(const void* global, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 // Waits for the grids this one was launched behind, and for their writes.
 __device__ inline void wait_for_previous_grids() {
   asm volatile("griddepcontrol.wait;" ::: "memory");

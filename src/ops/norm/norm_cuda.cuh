@@ -156,6 +156,15 @@ std::string vectors_refuse(std::int64_t cols, DType dtype,
                            std::initializer_list<ConstRows> matrices,
                            std::initializer_list<const void*> weights);
 
+// Kernels that are to run side by side must agree on how a multiprocessor divides its memory
+// between L1 and shared memory: to change it, it must be empty.
+template <class Kernel>
+void prefer_shared(Kernel* kernel) {
+  cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared),
+              "cudaFuncSetAttribute");
+}
+
 // Sums of `count` partial rows [count][2][cols] in index order, in float64, into dgamma and dbeta.
 // The last step of every CUDA backward.
 struct Finish {

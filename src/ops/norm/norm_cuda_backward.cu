@@ -121,6 +121,19 @@ class BackwardTeam {
              shared.ring + team.index * ring_step(args.split, extra),
              static_cast<std::uint32_t>(slice.vectors) * 16, extra ? 3 : 2, args.split.stages) {}
 
+  // What can be done while the grids before this one end: the first rows are brought into L2.
+  __device__ void prepare() const {
+    if (team.leads()) {
+      for (int i = 0; i < kEarlyRows && i < count; ++i) {
+        cuda::bulk_prefetch(at(a.p.x.data, a.p.x.stride, i), ring.row_bytes);
+        cuda::bulk_prefetch(at(a.p.dy.data, a.p.dy.stride, i), ring.row_bytes);
+        if (extra) cuda::bulk_prefetch(at(a.p.dsum.data, a.p.dsum.stride, i), ring.row_bytes);
+      }
+    }
+    ring.prepare(team.leads());
+    if (a.split.cluster > 1) cuda::cluster_barrier();  // all blocks are there
+  }
+
   __device__ void run() {
     for (int i = 0; i < kFirstFills; ++i) fill(i);
     const auto offset = static_cast<float>(a.p.weight_offset);
@@ -279,29 +292,45 @@ class BackwardTeam {
 
   __device__ static float4 four(const float* v) { return {v[0], v[1], v[2], v[3]}; }
 
-  // Merges the teams in shared memory, in team order, and writes the block's one partial row.
+  // Merges the teams in shared memory, in team order, and writes the block's one partial row. A
+  // team's sums fit into its own ring, in the place of two stages.
   __device__ void write_partial() {
-    __syncthreads();  // every ring is drained: its memory is free
+    team.barrier();  // this team's ring is drained: its memory is free
     const int columns = slice.vectors * kN;
-    auto* merge = reinterpret_cast<float*>(ring.memory - team.index * ring_step(a.split, extra));
-    float* mine = merge + team.index * 2 * columns;
+    const auto step = static_cast<int>(ring_step(a.split, extra) / 4);
+    auto* mine = reinterpret_cast<float*>(ring.memory);
+    const float* merge = mine - team.index * step;
 #pragma unroll
     for (int j = 0; j < kV; ++j) {
       if (!has(j)) continue;
       float* place = mine + (team.rank + j * kTeam) * kN;
+      // Of eight columns every other four threads store the second half first: 32 bytes from thread
+      // to thread would otherwise meet the same banks twice.
+      const bool swap = kN == 8 && team.rank % 8 >= 4;
 #pragma unroll
       for (int k = 0; k < kN; k += 4) {
-        *reinterpret_cast<float4*>(place + k) = four(&sum_gamma[j][k]);
-        *reinterpret_cast<float4*>(place + columns + k) = four(&sum_beta[j][k]);
+        const int four_columns = swap ? kN - 4 - k : k;
+        *reinterpret_cast<float4*>(place + four_columns) =
+            swap ? four(&sum_gamma[j][kN - 4 - k]) : four(&sum_gamma[j][k]);
+        *reinterpret_cast<float4*>(place + columns + four_columns) =
+            swap ? four(&sum_beta[j][kN - 4 - k]) : four(&sum_beta[j][k]);
       }
     }
     __syncthreads();
     float* out = static_cast<float*>(a.partial) + slice.unit * 2 * a.p.cols;
-    for (int c = static_cast<int>(threadIdx.x); c < 2 * columns; c += kThreads) {
-      float total = 0;
-      for (int t = 0; t < kTeams; ++t) total += merge[t * 2 * columns + c];
+    for (int c = 4 * static_cast<int>(threadIdx.x); c < 2 * columns; c += 4 * kThreads) {
+      float4 total{0, 0, 0, 0};
+#pragma unroll
+      for (int t = 0; t < kTeams; ++t) {
+        const float4 part = *reinterpret_cast<const float4*>(merge + t * step + c);
+        total.x += part.x;
+        total.y += part.y;
+        total.z += part.z;
+        total.w += part.w;
+      }
       const bool beta = c >= columns;
-      out[(beta ? a.p.cols - columns : 0) + slice.first_vector * kN + c] = total;
+      *reinterpret_cast<float4*>(out + (beta ? a.p.cols - columns : 0) + slice.first_vector * kN +
+                                 c) = total;
     }
   }
 
@@ -323,8 +352,12 @@ template <class T, bool kRms, int kTeam, bool kFast>
 __global__ void __maxnreg__(kRegisters<T>)
     backward_vector_kernel(const __grid_constant__ BackwardArgs args) {
   if constexpr (cuda::kHopper) {
-    SharedLayout& shared = begin_kernel(kThreads / kTeam, args.split.stages, args.split.cluster);
-    BackwardTeam<T, kRms, kTeam, kFast>(args, shared).run();
+    cuda::let_next_grid_start();
+    extern __shared__ __align__(128) unsigned char memory[];
+    BackwardTeam<T, kRms, kTeam, kFast> team(args, *reinterpret_cast<SharedLayout*>(memory));
+    team.prepare();
+    cuda::wait_for_previous_grids();
+    team.run();
     // A block must not leave while another of its cluster may still write to it.
     if (kTeam == kThreads && args.split.cluster > 1) cuda::cluster_barrier();
   }
@@ -334,15 +367,13 @@ template <class T, bool kRms, int kTeam, bool kFast>
 void launch_kernel(Context& context, BackwardArgs args, int streams) {
   auto* kernel = backward_vector_kernel<T, kRms, kTeam, kFast>;
   const Backward& p = args.p;
-  // The merge of the teams reuses the ring: 2 floats per column and team.
-  const std::int64_t merge =
-      args.split.slice_vectors * cuda::kPerVector<T> * 8 * (kThreads / kTeam);
   const std::int64_t ring = ring_bytes(args.split, kThreads / kTeam, streams);
   cuda::LaunchShape shape{.threads = kThreads,
                           .cluster = static_cast<unsigned>(args.split.cluster),
-                          .shared_bytes = SharedLayout::bytes(ring > merge ? ring : merge),
+                          .shared_bytes = SharedLayout::bytes(ring),
                           .overlap_previous = true};
   cuda::allow_shared(context, kernel);
+  prefer_shared(kernel);
   shape.blocks = persistent_blocks(context, kernel, args.split, p.rows, kThreads / kTeam, shape);
   Finish finish{.cols = p.cols, .dgamma = p.dgamma, .dbeta = p.dbeta, .dtype = p.weight_grad_dtype};
   const bool sums = p.dgamma != nullptr || p.dbeta != nullptr;

@@ -6,27 +6,44 @@
 namespace touchstone::norm {
 namespace {
 
-constexpr int kColumns = 32;  // one warp reads 128 or 256 consecutive bytes
-constexpr int kLanes = 8;     // partial rows read side by side
+constexpr int kColumns = 16;  // a block's: few, so that there is one for every multiprocessor
+constexpr int kLanes = 16;    // partial rows read side by side
+constexpr int kThreads = kColumns * kLanes;
 
+// Loads in flight per thread: with 132 partial rows of f32 all of them.
 template <class Partial>
-__global__ void __launch_bounds__(kColumns* kLanes) finish_kernel(const Finish f) {
+inline constexpr int kBatch = sizeof(Partial) == 4 ? 10 : 5;
+
+// 32 registers, so that it fits beside the backward.
+template <class Partial>
+__global__ void __launch_bounds__(kThreads, 8) finish_kernel(const Finish f) {
   __shared__ double sums[kLanes][kColumns];
   const int lane = static_cast<int>(threadIdx.x) / kColumns;
   const std::int64_t index =
       static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x % kColumns;
-  if constexpr (cuda::kHopper) cuda::wait_for_previous_grids();
+  if constexpr (cuda::kHopper) {
+    cuda::let_next_grid_start();
+    cuda::wait_for_previous_grids();
+  }
   double sum = 0;
   if (index < 2 * f.cols) {
     const auto* column = static_cast<const Partial*>(f.partial) + index;
-#pragma unroll 8
-    for (std::int64_t i = lane; i < f.count; i += kLanes) {
-      sum += static_cast<double>(column[i * 2 * f.cols]);
+    const auto count = static_cast<int>(f.count);
+    for (int i = lane; i < count; i += kLanes * kBatch<Partial>) {
+      Partial batch[kBatch<Partial>];
+#pragma unroll
+      for (int k = 0; k < kBatch<Partial>; ++k) {
+        const int row = i + k * kLanes;
+        batch[k] = row < count ? column[row * 2 * f.cols] : Partial{0};
+      }
+#pragma unroll
+      for (const Partial value : batch) sum += static_cast<double>(value);
     }
   }
   sums[lane][threadIdx.x % kColumns] = sum;
   __syncthreads();
   if (lane != 0 || index >= 2 * f.cols) return;
+#pragma unroll
   for (int i = 1; i < kLanes; ++i) sum += sums[i][threadIdx.x];
   const bool beta = index >= f.cols;
   void* out = beta ? f.dbeta : f.dgamma;
@@ -38,14 +55,10 @@ __global__ void __launch_bounds__(kColumns* kLanes) finish_kernel(const Finish f
 void launch_finish(Context& context, const Finish& params, bool overlap_previous) {
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>((2 * params.cols + kColumns - 1) / kColumns),
-      .threads = kColumns * kLanes,
+      .threads = kThreads,
       .overlap_previous = overlap_previous};
   auto* kernel = params.wide ? finish_kernel<double> : finish_kernel<float>;
-  // The division between shared memory and L1 that the backward runs with: to change it, a
-  // multiprocessor must be empty.
-  cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                   cudaSharedmemCarveoutMaxShared),
-              "cudaFuncSetAttribute");
+  prefer_shared(kernel);
   cuda::launch(context, "norm finish_kernel", kernel, shape, params);
 }
 

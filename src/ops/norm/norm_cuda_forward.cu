@@ -19,6 +19,7 @@ struct ForwardArgs {
   std::int64_t row_vectors = 0;    // 16-byte vectors in a row
   std::int64_t slice_vectors = 0;  // in one block's part of it (the last may be shorter)
   int cluster = 1;                 // blocks that share a row
+  unsigned early_blocks = 0;       // how many ask for their rows beside the previous grid
 };
 
 struct RowStatistics {
@@ -133,6 +134,18 @@ class ForwardTeam {
         first(first_of_slice(args)),
         left(static_cast<int>(min(args.slice_vectors, args.row_vectors - first)) - team.rank),
         inverse(1.0F / static_cast<float>(args.p.cols)) {}
+
+  // While the grids before this one end, the rows of the first blocks are brought into L2.
+  __device__ void ask_ahead() const {
+    if (!team.leads() || blockIdx.x >= a.early_blocks) return;
+    const auto bytes = static_cast<std::uint32_t>(left) * 16;
+    for (int r = 0; r < kRows && first_row + r < a.p.rows; ++r) {
+      cuda::bulk_prefetch(at(a.p.x.data, a.p.x.stride, r) + first, bytes);
+      if constexpr (kFused) {
+        cuda::bulk_prefetch(at(a.p.residual.data, a.p.residual.stride, r) + first, bytes);
+      }
+    }
+  }
 
   __device__ void run() {
 #pragma unroll
@@ -307,16 +320,28 @@ __global__ void __launch_bounds__(block_threads(kTeam), least_blocks(kTeam))
   using ThisTeam = ForwardTeam<T, kRms, kTeam, kV, kMode>;
   __shared__ float4 scratch[2 * ThisTeam::kThreads / 32];
   __shared__ float4 exchange[2 * kMaxCluster];
+  ThisTeam rows(args, scratch, exchange);
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
+    rows.ask_ahead();
     cuda::wait_for_previous_grids();
   }
-  ThisTeam(args, scratch, exchange).run();
+  rows.run();
+}
+
+// With more bytes the start matters little, and rows out of turn cost DRAM more than they save.
+unsigned early_blocks(const Context& context, const Forward& p) {
+  constexpr int kPerProcessor = 2;
+  const std::int64_t most = size_of(p.dtype) == 2 ? 32 << 20 : 16 << 20;
+  if (p.rows * p.cols * size_of(p.dtype) > most) return 0;
+  return static_cast<unsigned>(kPerProcessor *
+                               cuda::device_attribute(context, cudaDevAttrMultiProcessorCount));
 }
 
 template <class T, bool kRms, int kTeam, int kV, Mode kMode>
-void launch_mode(Context& context, const ForwardArgs& args) {
+void launch_mode(Context& context, ForwardArgs args) {
   constexpr int kThreads = block_threads(kTeam);
+  args.early_blocks = early_blocks(context, args.p);
   constexpr int kRows = kThreads / kTeam * rows_per_team(kTeam, kV);
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>((args.p.rows + kRows - 1) / kRows * args.cluster),

@@ -15,6 +15,9 @@ inline constexpr int kMaxStages = 8;
 // of them: requests are served in no order.
 inline constexpr int kFirstFills = 2;
 
+// Rows of a team that are brought into L2 while the grids before this one end.
+inline constexpr int kEarlyRows = 2;
+
 // How a row is spread: slice = the part of a row that one block holds.
 struct RowSplit {
   std::int64_t row_vectors = 0;    // 16-byte vectors in a row
@@ -41,6 +44,15 @@ struct Ring {
         row_bytes(slice_bytes),
         stage_bytes(slice_bytes * static_cast<std::uint32_t>(streams)),
         stages(stage_count) {}
+
+  // Comes before everything else, for all threads of the block.
+  __device__ void prepare(bool leads) const {
+    if (leads) {
+      for (int stage = 0; stage < stages; ++stage) cuda::barrier_init(&full[stage], 1);
+      cuda::fence_barrier_init();
+    }
+    __syncthreads();
+  }
 
   // Starts the copies into the next stage; for one thread of the team.
   template <class... Sources>
@@ -79,23 +91,6 @@ struct SharedLayout {
     return static_cast<std::int64_t>(sizeof(SharedLayout)) + ring_bytes;
   }
 };
-
-// What the kernel does before it touches global memory.
-__device__ inline SharedLayout& begin_kernel(int teams, int stages, int cluster) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SharedLayout*>(memory);
-  if (static_cast<int>(threadIdx.x) < teams) {
-    for (int stage = 0; stage < stages; ++stage) {
-      cuda::barrier_init(&shared.full[static_cast<int>(threadIdx.x) * kMaxStages + stage], 1);
-    }
-    cuda::fence_barrier_init();
-  }
-  __syncthreads();
-  if (cluster > 1) cuda::cluster_barrier();  // all blocks are there
-  cuda::let_next_grid_start();
-  cuda::wait_for_previous_grids();
-  return shared;
-}
 
 // A block's rows and columns. Blocks of a cluster share the rows and split the columns. The
 // clusters take the rows in turn, and so do the teams of a block the block's rows: memory is swept
