@@ -15,13 +15,16 @@
 namespace touchstone::norm {
 namespace {
 
-// Work worth one more thread: at 20 GB/s per core some 10 us, twice the cost of waking it.
-constexpr std::int64_t kBytesPerThread = std::int64_t{192} << 10;
+// Elements worth one more thread, some 10 us of one. Not bytes: in cache the time goes by elements,
+// whatever their size.
+constexpr std::int64_t kForwardElements = std::int64_t{24} << 10;
+constexpr std::int64_t kBackwardElements = std::int64_t{16} << 10;
+constexpr std::int64_t kMergeElements = std::int64_t{48} << 10;
 
 std::int64_t statistic_size(DType dtype) { return dtype == DType::f64 ? 8 : 4; }
 
-std::int64_t useful_threads(Context& context, std::int64_t bytes) {
-  return std::clamp<std::int64_t>(bytes / kBytesPerThread, 1, context.threads());
+std::int64_t useful_threads(Context& context, std::int64_t elements, std::int64_t per_thread) {
+  return std::clamp<std::int64_t>(elements / per_thread, 1, context.threads());
 }
 
 // What is written is not read back soon if the cache cannot hold it: writing past the cache then
@@ -140,7 +143,7 @@ void forward_simd(Context& context, const Forward& p) {
   job.p = p;
   job.inverse_cols = 1 / static_cast<double>(p.cols);
   job.stream = worth_streaming(context, p.rows * p.cols * size_of(p.dtype));
-  const std::int64_t threads = useful_threads(context, 2 * p.rows * p.cols * size_of(p.dtype));
+  const std::int64_t threads = useful_threads(context, p.rows * p.cols, kForwardElements);
   const std::int64_t block_columns = forward_block_columns(job);
   const std::int64_t blocks = ceil_div(p.cols, block_columns);
   // Rows that do not share out evenly, and are long enough to be shared themselves.
@@ -294,8 +297,7 @@ void finish_gradients(Context& context, const BackwardJob& job, const ChunkSums<
                       std::int64_t chunks) {
   const Backward& p = job.p;
   const std::int64_t slices = ceil_div(p.cols, kMergeColumns);
-  const std::int64_t threads =
-      useful_threads(context, chunks * sums.used() * static_cast<std::int64_t>(sizeof(C)));
+  const std::int64_t threads = useful_threads(context, chunks * sums.used(), kMergeElements);
   const std::int64_t tasks = std::min(slices, threads == 1 ? 1 : 4 * threads);
   context.pool().run(tasks, [&](std::int64_t task) {
     for (std::int64_t slice = task * slices / tasks; slice < (task + 1) * slices / tasks; ++slice) {
@@ -314,7 +316,7 @@ void backward_typed(Context& context, const Backward& p) {
   job.p = p;
   job.stream = worth_streaming(context, p.rows * p.cols * size_of(p.dtype));
   const Chunks chunks(p.rows);
-  const std::int64_t threads = useful_threads(context, 3 * p.rows * p.cols * size_of(p.dtype));
+  const std::int64_t threads = useful_threads(context, p.rows * p.cols, kBackwardElements);
   const std::int64_t block_columns = backward_block_columns(job);
   const std::int64_t blocks = ceil_div(p.cols, block_columns);
   // Too few chunks to go round, and rows long enough to be shared.

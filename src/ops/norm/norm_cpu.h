@@ -18,8 +18,9 @@
 
 namespace touchstone::norm {
 
-// While a row is written the next one is asked for: otherwise memory would be read in one sweep and
-// written in the other. Every line: not all hardware brings the one beside it.
+// While a row is worked on the next one is asked for: otherwise memory would be read in one sweep
+// and written in the other. The backward asks for x in the sweep that sums and for dy in the one
+// that writes. Every line: not all hardware brings the one beside it.
 template <class T>
 inline constexpr std::size_t kFetchColumns = 64 / sizeof(T);
 

@@ -125,6 +125,7 @@ HWY_INLINE void add_run(D d, const BackwardRow<T>* rows, const Compute<T>* gamma
   for (; i + kVectors * lanes <= end; i += kVectors * lanes) {
     for (int r = 0; r < kRows; ++r) {
       const BackwardRow<T>& row = rows[r];
+      if (i % kFetchColumns<T> == 0) sd::prefetch(row.x + row.next_x + i);
       V dy[kVectors];
       V x[kVectors];
       sd::load_pack(d, row.dy + i, dy);
@@ -256,7 +257,6 @@ HWY_INLINE void write_tile(D d, const BackwardRow<T>* rows, std::int64_t count,
       const std::size_t column = i + k * lanes;
       if (column % kFetchColumns<T> == 0) {
         sd::prefetch(row.dy + row.next_dy + column);
-        sd::prefetch(row.x + row.next_x + column);
       }
       V dy[sd::template kPack<T>];
       V v[sd::template kPack<T>];
