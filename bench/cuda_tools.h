@@ -17,7 +17,7 @@ namespace touchstone::bench {
 class CudaStream {
  public:
   explicit CudaStream(int device);
-  ~CudaStream();
+  ~CudaStream();  // NOLINT(performance-trivially-destructible): with CUDA it has work to do
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
   void* get() const { return stream_; }
