@@ -5,6 +5,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
+#include "ops/attention/attention_numbers.cuh"
 #include "ops/attention/dense_attention.h"
 
 namespace touchstone::attend {

@@ -15,9 +15,6 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 constexpr int kRows = 16;
 constexpr int kOthers = 32;
-constexpr unsigned kAllLanes = 0xffffffffU;
-
-__device__ float minus_infinity() { return __uint_as_float(0xff800000U); }
 
 __device__ float warp_max(float x) {
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));

@@ -73,24 +73,6 @@ __global__ void __launch_bounds__(kPad) pad_kernel(const __grid_constant__ PadWo
 
 // ---- what both kernels do -----------------------------------------------------------------------
 
-// Whether a query sees a key, in 32 bits.
-struct PairSight {
-  int keys, offset, window, sinks;
-  bool causal;
-  __device__ PairSight(const AttentionBackward& p, const SequenceSpan& span)
-      : keys(static_cast<int>(span.keys)),
-        offset(static_cast<int>(span.keys - span.queries)),
-        window(static_cast<int>(smaller(p.window, 1 << 30))),
-        sinks(static_cast<int>(smaller(p.sinks, 1 << 30))),
-        causal(p.causal) {}
-  __device__ bool sees(int query, int key) const {
-    const int position = query + offset;
-    if (key >= keys || (causal && key > position)) return false;
-    if (window == 0) return true;
-    return (key > position - window || key < sinks) && (causal || key < position + window);
-  }
-};
-
 // Where a block works, and a thread in it.
 struct Block {
   Place place;
@@ -170,24 +152,6 @@ struct KeySide {
     std::uint64_t q_full[kStages], doutput_full[kStages], empty[kStages];
   };
 };
-
-// The tiles of queries of which some may see a key of [first, first + kRows): [begin, end), and all
-// from `begin` on for keys that are sinks.
-template <int kQueries>
-__device__ int2 query_tiles(const AttentionBackward& p, const SequenceSpan& span, int first) {
-  const std::int64_t offset = span.keys - span.queries;
-  std::int64_t begin = 0;
-  std::int64_t end = span.queries;
-  if (p.causal) begin = first - offset;
-  if (p.window > 0) {
-    if (!p.causal) begin = first - offset - p.window + 1;
-    if (first >= p.sinks) end = smaller(end, first + kRows - 1 - offset + p.window);
-  }
-  begin = larger(begin, 0);
-  const auto low = static_cast<int>(begin / kQueries);
-  const auto high = static_cast<int>((larger(end, begin) + kQueries - 1) / kQueries);
-  return {low, begin < end ? high : low};
-}
 
 template <int kDim>
 __device__ void produce_for_keys(const Work& work, const Block& block, int2 tiles,
@@ -321,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     auto& shared = shared_memory<typename Side::Shared>();
     const Block block = block_of(work, work.p.key_starts);
     if (block.first >= block.span.keys) return;
-    const int2 tiles = query_tiles<Side::kQueries>(work.p, block.span, block.first);
+    const int2 tiles = query_tiles(work.p, block.span, block.first, kRows, Side::kQueries);
     if (threadIdx.x == 0) {
       cuda::barrier_init(&shared.own_full, 2);
       for (int i = 0; i < kStages; ++i) {
