@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 #include "ops/attention/dense_cuda.cuh"
 
 namespace touchstone::attend {
 
-// ---- places of a block --------------------------------------------------------------------------
+// ---- tiles of rows ------------------------------------------------------------------------------
 
 // A tile of rows of one sequence and head.
 struct Place {
@@ -18,28 +19,32 @@ struct Place {
   int tile = 0;  // within the sequence
 };
 
-// How blocks are dealt out: `lanes` (sequence and head, or head) of `tiles` each, lanes in groups
+// How tiles are dealt out: `lanes` (sequence and head, or head) of `tiles` each, lanes in groups
 // whose other side stays in the cache together. In a group the tiles that have the most to do when
-// causal come first: the last of all lanes, or the first.
+// causal come first: the last of all lanes, or the first. There are fewer than 2^31 in all.
 struct Deal {
-  std::int64_t lanes = 1;
-  std::int64_t tiles = 1;
-  std::int64_t group = 1;
-  int heads = 1;
+  unsigned lanes = 1;
+  unsigned tiles = 1;
+  unsigned group = 1;
+  unsigned heads = 1;
   int rows = 64;  // of a tile
   bool last_first = true;
+  TOUCHSTONE_HOST_DEVICE unsigned count() const { return lanes * tiles; }
 };
 
-__device__ inline Place place_of(const Deal& deal, std::int64_t index, std::int64_t batch,
+__device__ inline Place place_of(const Deal& deal, unsigned index, std::int64_t batch,
                                  const std::int64_t* starts) {
-  const std::int64_t per_group = deal.group * deal.tiles;
-  const std::int64_t first_lane = index / per_group * deal.group;
-  const std::int64_t lanes = smaller(deal.group, deal.lanes - first_lane);
-  const std::int64_t within = index % per_group;
-  const std::int64_t lane = first_lane + within % lanes;
-  const std::int64_t piece = deal.last_first ? deal.tiles - 1 - within / lanes : within / lanes;
+  const unsigned per_group = deal.group * deal.tiles;
+  const unsigned group = index / per_group;
+  const unsigned within = index - group * per_group;
+  const unsigned first_lane = group * deal.group;
+  const unsigned lanes = min(deal.group, deal.lanes - first_lane);
+  const unsigned rank = within / lanes;
+  const unsigned lane = first_lane + within - rank * lanes;
+  const unsigned piece = deal.last_first ? deal.tiles - 1 - rank : rank;
   if (starts == nullptr) {
-    return {lane / deal.heads, static_cast<int>(lane % deal.heads), static_cast<int>(piece)};
+    const unsigned sequence = lane / deal.heads;
+    return {sequence, static_cast<int>(lane - sequence * deal.heads), static_cast<int>(piece)};
   }
   const std::int64_t sequence = sequence_of_piece(starts, batch, piece, deal.rows);
   return {sequence, static_cast<int>(lane),
@@ -49,19 +54,45 @@ __device__ inline Place place_of(const Deal& deal, std::int64_t index, std::int6
 // Tiles for all rows of all sequences and heads.
 inline Deal deal_of(const DenseAttention& p, std::int64_t tokens, std::int64_t heads, bool packed,
                     int rows, std::int64_t other_tokens) {
-  Deal deal;
-  deal.rows = rows;
-  deal.heads = static_cast<int>(heads);
-  deal.lanes = packed ? heads : heads * p.batch;
-  deal.tiles = pieces(tokens, p.batch, packed, rows);
   // Half of a large cache.
   constexpr std::int64_t kTogether = std::int64_t{24} << 20;
   const std::int64_t bytes = other_tokens * (p.k_dim + p.v_dim) * 2;
-  deal.group = smaller(larger(kTogether / larger(bytes, 1), 1), deal.lanes);
+  const std::int64_t lanes = packed ? heads : heads * p.batch;
+  Deal deal;
+  deal.rows = rows;
+  deal.heads = static_cast<unsigned>(heads);
+  deal.lanes = static_cast<unsigned>(lanes);
+  deal.tiles = static_cast<unsigned>(pieces(tokens, p.batch, packed, rows));
+  deal.group = static_cast<unsigned>(smaller(larger(kTogether / larger(bytes, 1), 1), lanes));
   return deal;
 }
 
+// Why tokens and tiles of 64 of them cannot be counted in 32 bits, or nothing.
+inline std::string refuses_count(const DenseAttention& p) {
+  const bool packed = p.query_starts != nullptr;
+  const std::int64_t tiles = pieces(larger(p.queries, p.keys), p.batch, packed, 64);
+  const std::int64_t lanes = p.query_heads * (packed ? 1 : p.batch);
+  if (larger(p.queries, p.keys) > 1 << 30) return "more than 2^30 tokens";
+  const bool fits = tiles < (std::int64_t{1} << 31) / larger(lanes, 1);
+  return fits ? "" : "2^31 tiles or more";
+}
+
 // ---- which keys ---------------------------------------------------------------------------------
+
+// What one row sees, in 32 bits.
+struct RowSight {
+  int sinks = 0, begin = 0, end = 0;
+  RowSight() = default;
+  __device__ explicit RowSight(const Sight& s)
+      : sinks(static_cast<int>(s.sinks)),
+        begin(static_cast<int>(s.begin)),
+        end(static_cast<int>(s.end)) {}
+  // Without branches: it is asked of every number of a tile.
+  __device__ bool sees(int key) const {
+    const bool late = key >= begin;
+    return (key < end) & (late | (key < sinks));
+  }
+};
 
 // Tiles of keys that some row of a block sees, from the last to the first: number i is
 // last - 1 - i, from `count` - `sink_tiles` on the tiles of the sinks.
@@ -72,31 +103,22 @@ struct KeyTiles {
   __device__ int tile(int i) const { return i < count - sink_tiles ? last - 1 - i : count - 1 - i; }
 };
 
-__device__ inline KeyTiles key_tiles(const Sight& first_row, const Sight& last_row, int keys) {
+template <class RowSees>
+__device__ KeyTiles key_tiles(const RowSees& first_row, const RowSees& last_row, int keys) {
   KeyTiles tiles;
   tiles.last = static_cast<int>((last_row.end + keys - 1) / keys);
   const int first = static_cast<int>(first_row.begin / keys);
   const int sink_end = static_cast<int>((last_row.sinks + keys - 1) / keys);
-  tiles.sink_tiles = static_cast<int>(smaller(sink_end, first));
-  tiles.count = static_cast<int>(larger(tiles.last - first, 0)) + tiles.sink_tiles;
+  tiles.sink_tiles = min(sink_end, first);
+  tiles.count = max(tiles.last - first, 0) + tiles.sink_tiles;
   return tiles;
 }
 
-// What one row sees, in 32 bits.
-struct RowSight {
-  int sinks = 0, begin = 0, end = 0;
-  RowSight() = default;
-  __device__ explicit RowSight(const Sight& s)
-      : sinks(static_cast<int>(s.sinks)),
-        begin(static_cast<int>(s.begin)),
-        end(static_cast<int>(s.end)) {}
-  __device__ bool sees(int key) const { return key < end && (key >= begin || key < sinks); }
-};
-
-// Whether a query sees a key, in 32 bits.
+// What queries see, in 32 bits.
 struct PairSight {
   int keys, offset, window, sinks;
   bool causal;
+  PairSight() = default;
   __device__ PairSight(const DenseAttention& p, const SequenceSpan& span)
       : keys(static_cast<int>(span.keys)),
         offset(static_cast<int>(span.keys - span.queries)),
@@ -105,9 +127,26 @@ struct PairSight {
         causal(p.causal) {}
   __device__ bool sees(int query, int key) const {
     const int position = query + offset;
-    if (key >= keys || (causal && key > position)) return false;
-    if (window == 0) return true;
-    return (key > position - window || key < sinks) && (causal || key < position + window);
+    const bool there = (key < keys) & (!causal | (key <= position));
+    if (window == 0) return there;
+    return there & ((key > position - window) | (key < sinks)) &
+           (causal | (key < position + window));
+  }
+  // What sight_of says.
+  __device__ RowSight row(int query) const {
+    const int position = query + offset;
+    RowSight row;
+    row.end = keys;
+    if (causal) {
+      row.end = min(max(position + 1, 0), keys);
+    } else if (window > 0 && position < keys - window) {
+      row.end = max(position + window, 0);
+    }
+    if (window > 0 && position >= window) {
+      row.begin = min(position - window + 1, row.end);
+      row.sinks = min(sinks, row.begin);
+    }
+    return row;
   }
 };
 

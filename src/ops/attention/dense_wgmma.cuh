@@ -98,19 +98,45 @@ struct Turn {
   }
 };
 
-// ---- output
-// --------------------------------------------------------------------------------------
+// The tiles a block takes that stays on its multiprocessor: the first by its own number, others
+// from a counter of those taken beyond the first of each block, or in steps where there is none
+// because all tiles are as long. Of a whole warp.
+class TileTaker {
+ public:
+  __device__ TileTaker(unsigned count, unsigned* taken)
+      : count_(count), taken_(taken), next_(blockIdx.x) {}
+  __device__ bool has() const { return next_ < count_; }
+  // Asked for before the work on this one, because the answer takes its time.
+  __device__ unsigned take() {
+    const unsigned tile = next_;
+    next_ += gridDim.x;
+    if (taken_ != nullptr) {
+      if (threadIdx.x % 32 == 0) next_ = gridDim.x + atomicAdd(taken_, 1U);
+      next_ = __shfl_sync(kAllLanes, next_, 0);
+    }
+    return tile;
+  }
+
+ private:
+  unsigned count_;
+  unsigned* taken_;
+  unsigned next_;
+};
+
+// ---- output -------------------------------------------------------------------------------------
 
 // A warpgroup's 64 rows of sums go to global memory as T, through `tile`, the warpgroup's own rows
-// of a tile in shared memory that nothing reads any more. Rows from `rows` on do not.
+// of a tile in shared memory that nothing reads any more once all of its warps are here. Rows from
+// `rows` on do not.
 template <class T, int kColumns, int kTileRows, int kParts, int kCount>
 __device__ void store_rows(const float (&sums)[kParts][kCount], float scale_low, float scale_high,
                            std::byte* tile, T* output, std::int64_t token_stride, int columns,
                            int rows, int barrier) {
   constexpr int kSlice = kTileRows * cuda::kSliceRowBytes;
-  const int thread = static_cast<int>(threadIdx.x % cuda::kWarpgroup);
-  const int lane = thread % 32;
-  const int row = thread / 32 * 16 + lane / 4;
+  constexpr int kWarpRows = kConsumerRows / 4;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int first_row = static_cast<int>(threadIdx.x % cuda::kWarpgroup) / 32 * kWarpRows;
+  const int row = first_row + lane / 4;
   cuda::named_barrier(barrier, cuda::kWarpgroup);
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
@@ -126,10 +152,12 @@ __device__ void store_rows(const float (&sums)[kParts][kCount], float scale_low,
           packed_pair<T>(s[2] * scale_high, s[3] * scale_high);
     }
   }
-  cuda::named_barrier(barrier, cuda::kWarpgroup);
+  // Each warp takes out what it has put in.
+  __syncwarp();
   constexpr int kPerRow = kColumns / 8;
-  for (int piece = thread; piece < kConsumerRows * kPerRow; piece += cuda::kWarpgroup) {
-    const int r = piece / kPerRow;
+#pragma unroll 8
+  for (int piece = lane; piece < kWarpRows * kPerRow; piece += 32) {
+    const int r = first_row + piece / kPerRow;
     const int column = piece % kPerRow * 8;
     if (r >= rows || column >= columns) continue;
     const std::byte* const at = tile + column / cuda::kSliceColumns * kSlice +
