@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "cuda/tensor_core.cuh"
+
 namespace touchstone::attend {
 
 inline constexpr unsigned kAllLanes = 0xffffffffU;
@@ -14,6 +16,18 @@ __device__ inline float minus_infinity() { return __uint_as_float(0xff800000U); 
 // exp(x - largest), where `largest` may be -inf: then 0, or NaN for NaN.
 __device__ inline float weight_of(float x, float largest) {
   return exp2f(__fmul_rn(x - (largest == minus_infinity() ? 0.0F : largest), kLog2E));
+}
+
+// tanh to a few units in the last place, without branches: a series where the quotient would
+// cancel.
+__device__ inline float tanh_of(float x) {
+  const float power = cuda::exp2_flushed(fabsf(x) * (-2 * kLog2E));
+  const float quotient = copysignf(__fdividef(1 - power, 1 + power), x);
+  const float y = x * x;
+  float series = fmaf(y, 0.0218694885F, -0.0539682540F);
+  series = fmaf(y, series, 0.133333333F);
+  series = fmaf(y, series, -0.333333333F);
+  return y < 0.0625F ? fmaf(x * y, series, x) : quotient;
 }
 
 // The sum of weights with the sink, ready to end with.

@@ -113,8 +113,9 @@ void check_options(std::int64_t k_dim, std::int64_t v_dim) {
 
 TEST(DenseAttention, Options) {
   check_options(12, 20);
-  check_dense({.queries = 12, .keys = 12, .scale = -0.7});
-  check_dense({.queries = 12, .keys = 12, .dtype = DType::bf16, .scale = -0.7});
+  for (const DType dtype : dtypes()) {
+    check_dense({.queries = 12, .keys = 12, .dtype = dtype, .scale = -0.7});
+  }
   check_dense({.queries = 40, .keys = 200, .soft_cap = 2, .q = {.scale = 30}});
 }
 

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <type_traits>
 
+#include "cuda/tensor_core.cuh"
 #include "ops/attention/dense_cuda.cuh"
 
 namespace touchstone::attend {
@@ -116,6 +118,7 @@ __device__ KeyTiles key_tiles(const RowSees& first_row, const RowSees& last_row,
 
 // What queries see, in 32 bits.
 struct PairSight {
+  static constexpr int kNowhere = -std::numeric_limits<int>::max();
   int keys, offset, window, sinks;
   bool causal;
   PairSight() = default;
@@ -147,6 +150,23 @@ struct PairSight {
       row.sinks = min(sinks, row.begin);
     }
     return row;
+  }
+  // The queries that see a key.
+  __device__ RowSight of_key(int key) const {
+    const int place = key - offset;  // of the query that stands at the key
+    RowSight row;
+    row.sinks = kNowhere;
+    row.begin = causal ? place : (window > 0 ? place - window + 1 : kNowhere);
+    row.end = window > 0 && key >= sinks ? place + window : -kNowhere;
+    if (key >= keys) row.end = kNowhere;
+    return row;
+  }
+  // Whether all of the queries certainly see all of the keys.
+  __device__ bool sees_all(int first_query, int last_query, int first_key, int last_key) const {
+    const int first = first_query + offset;
+    if (last_key >= keys || (causal && last_key > first)) return false;
+    if (window == 0) return true;
+    return first_key > last_query + offset - window && (causal || last_key < first + window);
   }
 };
 
@@ -190,5 +210,43 @@ __device__ inline float row_sum(float x) {
   x += __shfl_xor_sync(kAllLanes, x, 1);
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
+
+// The softmax of two rows, 8 apart, as the tiles of keys come: `shrink` is what sums made before
+// the last tile are to be multiplied by. Lanes of four share the rows; each has a part of `total`.
+struct RowSoftmax {
+  float largest[2] = {minus_infinity(), minus_infinity()};
+  float total[2] = {};
+  float shrink[2] = {};
+
+  // Scores, which times `scale` are to base 2, become weights relative to the largest so far.
+  template <int kBlocks>
+  __device__ void take(float (&scores)[kBlocks][4], float scale) {
+    float base[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = largest[r];
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+        top = fmaxf(top, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
+      }
+      top = row_max(top);
+      // Nothing seen yet: any finite number does, since every score is -inf.
+      base[r] = top == minus_infinity() ? 0 : top * scale;
+      shrink[r] = cuda::exp2_flushed(largest[r] * scale - base[r]);
+      largest[r] = top;
+    }
+    float sums[2] = {};
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[j][i] = cuda::exp2_flushed(fmaf(scores[j][i], scale, -base[i / 2]));
+        sums[i / 2] += scores[j][i];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) total[r] = total[r] * shrink[r] + sums[r];
+  }
+};
 
 }  // namespace touchstone::attend
