@@ -8,11 +8,11 @@ namespace touchstone::bench {
 namespace {
 
 constexpr char kOurName[] = "touchstone";
-// Beyond this the whole matrix takes minutes.
+// Beyond this the whole matrix takes minutes, or gigabytes.
 constexpr std::int64_t kMostNaiveTokens = 2048;
 
 bool wants_naive(const SessionOptions& options, const DenseAttentionProblem& problem) {
-  return options.naive && !options.device.is_cuda() && problem.tokens <= kMostNaiveTokens;
+  return options.naive && problem.tokens <= kMostNaiveTokens;
 }
 
 std::string chosen_implementation(Context& context, const DenseAttentionProblem& problem,
@@ -32,7 +32,8 @@ void check_dense_attention_memory(const SessionOptions& session,
   if (wants_naive(session, problem)) {
     // Two matrices of scores per head.
     const std::int64_t matrix = checked_mul(problem.tokens * problem.tokens, 8, "bench: bytes");
-    bytes = checked_add(bytes, checked_mul(matrix, problem.batch * problem.kv_heads));
+    const std::int64_t heads = problem.device.is_cuda() ? problem.heads : problem.kv_heads;
+    bytes = checked_add(bytes, checked_mul(matrix, problem.batch * heads));
   }
   check_memory(session, problem.shape(), bytes);
 }
@@ -55,7 +56,7 @@ void DenseAttentionBench::measure_fma() {
 
 std::vector<std::string> DenseAttentionBench::peers() const {
   std::vector<std::string> names;
-  if (session_.options().naive && !session_.cuda()) names.emplace_back("naive");
+  if (session_.options().naive) names.emplace_back("naive");
   if (session_.torch_version().empty()) return names;
   if (session_.cuda()) {
     names.push_back("torch " + session_.torch_version() + " flash");
@@ -71,10 +72,10 @@ void DenseAttentionBench::enter_peers(std::vector<Contender>& contenders, const 
                                       DenseAttentionData& data) {
   Context& context = session_.context();
   if (wants_naive(session_.options(), problem)) {
-    const auto naive = [&context, &problem, &data](std::int64_t) {
-      naive_attention_cpu(context, problem, data);
-    };
-    const double error = dense_attention_error(context, problem, data, [&] { naive(0); });
+    naive_ = [&context, &problem, &data] { naive_attention_cpu(context, problem, data); };
+    if (session_.cuda()) naive_ = naive_attention_cuda_call(context, problem, data);
+    const auto naive = [this](std::int64_t) { naive_(); };
+    const double error = dense_attention_error(context, problem, data, naive_);
     if (error <= error_bound(problem.dtype)) {
       session_.enter(contenders, "naive", row, naive);
     } else {
@@ -116,6 +117,7 @@ BenchRow DenseAttentionBench::measure(const DenseAttentionProblem& problem) {
   session_.enter(contenders, kOurName, row, call);
   enter_peers(contenders, row, problem, data);
   session_.measure(row, contenders, kOurName);
+  naive_ = nullptr;
   return row;
 }
 

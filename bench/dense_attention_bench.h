@@ -1,6 +1,7 @@
 // The benchmark of dense attention, forward and backward.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ class DenseAttentionBench {
                    const DenseAttentionProblem& problem, DenseAttentionData& data);
 
   Session& session_;
+  std::function<void()> naive_;  // has the memory that its graph writes to
   double fma_gflops_ = 0;
 };
 

@@ -60,5 +60,9 @@ double dense_attention_error(Context& context, const DenseAttentionProblem& prob
 // The whole matrix of scores, row by row and loop by loop, heads dealt out to the threads.
 void naive_attention_cpu(Context& context, const DenseAttentionProblem& problem,
                          DenseAttentionData& data);
+// On CUDA one simple kernel for each product and each softmax. Takes the memory for the matrices.
+std::function<void()> naive_attention_cuda_call(Context& context,
+                                                const DenseAttentionProblem& problem,
+                                                DenseAttentionData& data);
 
 }  // namespace touchstone::bench

@@ -1,5 +1,7 @@
-// Takes the place of cuda_tools.cu, naive_cuda.cu and naive_topk_cuda.cu in a build without CUDA.
+// Takes the place of cuda_tools.cu, naive_attention_cuda.cu, naive_cuda.cu and naive_topk_cuda.cu
+// in a build without CUDA.
 #include "bench/cuda_tools.h"
+#include "bench/dense_attention_data.h"
 #include "bench/topk_data.h"
 #include "touchstone/core/error.h"
 
@@ -42,6 +44,12 @@ NormCall naive_cuda_call(Context& /*context*/, const NormProblem& /*problem*/,
 
 TopkCall naive_topk_cuda_call(Context& /*context*/, const TopkProblem& /*problem*/,
                               const TopkData& /*data*/) {
+  refuse();
+}
+
+std::function<void()> naive_attention_cuda_call(Context& /*context*/,
+                                                const DenseAttentionProblem& /*problem*/,
+                                                DenseAttentionData& /*data*/) {
   refuse();
 }
 

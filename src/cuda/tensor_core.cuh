@@ -27,6 +27,14 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Where a unit of 16 bytes of a row of kUnits lies: such that the same unit of 8 rows is in 8
+// different places of the 128 bytes that shared memory gives at a time.
+template <int kUnits>
+__device__ inline std::uint32_t spread_unit(int row, int unit) {
+  constexpr int kSpread = kUnits < 8 ? kUnits : 8;
+  return static_cast<std::uint32_t>((row * kUnits + (unit ^ (row / (8 / kSpread) % kSpread))) * 16);
+}
+
 // 8x8 matrices of 16 bits; lane 8 * i + r names row r of matrix i.
 __device__ inline void load_matrices(std::uint32_t shared, std::uint32_t (&x)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -48,11 +56,20 @@ __device__ inline std::uint32_t transposed(std::uint32_t x) {
   return result;
 }
 
-// c += a * b: [16, 16] by [16, 8] in bf16, summed in f32.
+// c += a * b: [16, 16] by [16, 8] in bf16 or f16, summed in f32.
 __device__ inline void multiply_add_bf16(float (&c)[4], const std::uint32_t (&a)[4],
                                          std::uint32_t b0, std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline void multiply_add_f16(float (&c)[4], const std::uint32_t (&a)[4],
+                                        std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -73,6 +73,12 @@ __device__ inline void wgmma_hold(float (&sums)[kCount]) {
 #define TOUCHSTONE_SUMS_32(d, i)                                                          \
   TOUCHSTONE_SUMS_8(d, i), TOUCHSTONE_SUMS_8(d, (i) + 8), TOUCHSTONE_SUMS_8(d, (i) + 16), \
       TOUCHSTONE_SUMS_8(d, (i) + 24)
+#define TOUCHSTONE_NEW_8(d, i)                                                        \
+  "=f"(d[i]), "=f"(d[(i) + 1]), "=f"(d[(i) + 2]), "=f"(d[(i) + 3]), "=f"(d[(i) + 4]), \
+      "=f"(d[(i) + 5]), "=f"(d[(i) + 6]), "=f"(d[(i) + 7])
+#define TOUCHSTONE_NEW_32(d, i)                                                        \
+  TOUCHSTONE_NEW_8(d, i), TOUCHSTONE_NEW_8(d, (i) + 8), TOUCHSTONE_NEW_8(d, (i) + 16), \
+      TOUCHSTONE_NEW_8(d, (i) + 24)
 #define TOUCHSTONE_NAMES_32                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -131,6 +137,37 @@ __device__ inline void wgmma(float (&sums)[64], std::uint64_t left, std::uint64_
 #endif
 }
 
+// The same, sums = left * right, where what `sums` held before is of no interest even to the
+// compiler: their registers are free until then.
+template <class T, bool kTransposed>
+__device__ inline void wgmma_new(float (&sums)[32], std::uint64_t left, std::uint64_t right) {
+  if constexpr (!kWgmma) return;
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr std::uint32_t adds = 0;
+  if constexpr (std::is_same_v<T, Bf16>) {
+    TOUCHSTONE_WGMMA_SHARED(64, bf16, TOUCHSTONE_NAMES_32, "%32", "%33", "%34", "%35",
+                            TOUCHSTONE_NEW_32(sums, 0));
+  } else {
+    TOUCHSTONE_WGMMA_SHARED(64, f16, TOUCHSTONE_NAMES_32, "%32", "%33", "%34", "%35",
+                            TOUCHSTONE_NEW_32(sums, 0));
+  }
+#endif
+}
+template <class T, bool kTransposed>
+__device__ inline void wgmma_new(float (&sums)[64], std::uint64_t left, std::uint64_t right) {
+  if constexpr (!kWgmma) return;
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr std::uint32_t adds = 0;
+  if constexpr (std::is_same_v<T, Bf16>) {
+    TOUCHSTONE_WGMMA_SHARED(128, bf16, TOUCHSTONE_NAMES_64, "%64", "%65", "%66", "%67",
+                            TOUCHSTONE_NEW_32(sums, 0), TOUCHSTONE_NEW_32(sums, 32));
+  } else {
+    TOUCHSTONE_WGMMA_SHARED(128, f16, TOUCHSTONE_NAMES_64, "%64", "%65", "%66", "%67",
+                            TOUCHSTONE_NEW_32(sums, 0), TOUCHSTONE_NEW_32(sums, 32));
+  }
+#endif
+}
+
 // The same with the left operand in registers: word i of a lane holds row lane / 4 + i % 2 * 8 and
 // columns lane % 4 * 2 + i / 2 * 8 and one more. Sums 8 s to 8 s + 7 of one product, rounded and
 // packed in pairs, are columns [16 s, 16 s + 16) of the next one's left operand.
@@ -169,6 +206,8 @@ __device__ inline void wgmma(float (&sums)[64], const std::uint32_t (&left)[4], 
 #undef TOUCHSTONE_NAMES_32
 #undef TOUCHSTONE_SUMS_32
 #undef TOUCHSTONE_SUMS_8
+#undef TOUCHSTONE_NEW_32
+#undef TOUCHSTONE_NEW_8
 
 // ---- warpgroups ---------------------------------------------------------------------------------
 

@@ -13,11 +13,18 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 std::string attention_wgmma_refuses(const Context& /*context*/, const AttentionForward& /*p*/) {
   return kRefusal;
 }
+std::string attention_mma_refuses(const Context& /*context*/, const AttentionForward& /*p*/) {
+  return kRefusal;
+}
 std::string attention_portable_refuses(const Context& /*context*/, const AttentionForward& /*p*/) {
   return kRefusal;
 }
 std::string attention_backward_wgmma_refuses(const Context& /*context*/,
                                              const AttentionBackward& /*p*/) {
+  return kRefusal;
+}
+std::string attention_backward_mma_refuses(const Context& /*context*/,
+                                           const AttentionBackward& /*p*/) {
   return kRefusal;
 }
 std::string attention_backward_portable_refuses(const Context& /*context*/,
@@ -27,10 +34,16 @@ std::string attention_backward_portable_refuses(const Context& /*context*/,
 void attention_wgmma(Context& /*context*/, const AttentionForward& /*p*/) {
   throw Unsupported(kRefusal);
 }
+void attention_mma(Context& /*context*/, const AttentionForward& /*p*/) {
+  throw Unsupported(kRefusal);
+}
 void attention_portable(Context& /*context*/, const AttentionForward& /*p*/) {
   throw Unsupported(kRefusal);
 }
 void attention_backward_wgmma(Context& /*context*/, const AttentionBackward& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void attention_backward_mma(Context& /*context*/, const AttentionBackward& /*p*/) {
   throw Unsupported(kRefusal);
 }
 void attention_backward_portable(Context& /*context*/, const AttentionBackward& /*p*/) {

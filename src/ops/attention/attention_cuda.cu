@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
         sum = fmaf(with.y, with.x, sum);
       }
     }
-    const Ending ending(p, head, largest, sum);
+    const Ending ending(p.sink_logits, head, largest, sum);
     if (d < p.layers.v_dim) {
       store_output(p, query * p.output_stride + head * p.layers.v_dim + d,
                    ending.nothing ? 0 : __fmul_rn(value, ending.factor));

@@ -16,6 +16,7 @@
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
 #include "ops/attention/attention.h"
+#include "ops/attention/attention_numbers.cuh"
 #include "touchstone/ops/cached_attention.h"
 
 namespace touchstone::attend {
@@ -23,8 +24,6 @@ namespace touchstone::attend {
 inline constexpr int kSplit = static_cast<int>(kAttentionSplit);
 inline constexpr int kThreads = 128;
 inline constexpr int kWarps = kThreads / 32;
-inline constexpr unsigned kAllLanes = 0xffffffffU;
-inline constexpr float kLog2E = 1.44269504F;
 
 // Keys or values of the layer: offsets in a page of head 0 in slot 0, and the bytes of a vector.
 struct Section {
@@ -56,13 +55,6 @@ using SplitLaunch = void (*)(Context& context, const SplitWork& work, unsigned b
 
 // In waves of query tokens, each merged if there is something to merge.
 void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch);
-
-__device__ inline float minus_infinity() { return __uint_as_float(0xff800000U); }
-
-// exp(x - largest), where `largest` may be -inf: then 0, or NaN for NaN.
-__device__ inline float weight_of(float x, float largest) {
-  return exp2f(__fmul_rn(x - (largest == minus_infinity() ? 0.0F : largest), kLog2E));
-}
 
 // The row of a query token. Most often every row has one.
 __device__ inline std::int64_t row_of(const CachedAttention& p, std::int64_t query) {
@@ -116,23 +108,6 @@ __device__ inline SeenOfSplit seen_of(const Sight& sight, std::int64_t first) {
       sight.tree != nullptr && sight.tree_start < first + kSplit && end_of(sight) > first;
   return {within(sight.sinks), within(sight.begin), within(sight.end), tree};
 }
-
-// The sum of weights with the sink, ready to end with.
-struct Ending {
-  float factor;  // of the sums of weighted values
-  float log_sum_exp;
-  bool nothing;  // was seen: the output is 0
-
-  __device__ Ending(const CachedAttention& p, std::int64_t head, float largest, float sum) {
-    const float sink = p.sink_logits != nullptr ? p.sink_logits[head] : minus_infinity();
-    const float top = sink > largest || sink != sink ? sink : largest;
-    const float own = weight_of(largest, top);
-    const float total = fmaf(sum, own, weight_of(sink, top));
-    nothing = top == minus_infinity() && total == 0;
-    factor = own / total;
-    log_sum_exp = nothing ? top : __fadd_rn(top, logf(total));
-  }
-};
 
 __device__ inline void store_output(const CachedAttention& p, std::int64_t at, float value) {
   if (p.output_dtype == DType::f32) {

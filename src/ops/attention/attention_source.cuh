@@ -28,12 +28,8 @@ struct Operand {
                                                                    : 4 * kGroups;
   static_assert(kUnits % 2 == 0);
 
-  // Where a unit of a row lies: such that the same unit of 8 rows is in 8 different places of the
-  // 128 bytes that shared memory gives at a time.
   __device__ static std::uint32_t at(int row, int unit) {
-    constexpr int kSpread = kUnits < 8 ? kUnits : 8;
-    return static_cast<std::uint32_t>(row * kRowBytes +
-                                      (unit ^ (row / (8 / kSpread) % kSpread)) * 16);
+    return cuda::spread_unit<kUnits>(row, unit);
   }
 };
 

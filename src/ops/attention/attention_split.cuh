@@ -93,7 +93,7 @@ class SplitBlock {
       work.partials[partial_of(query, head) + split_] = {largest, sum};
       return;
     }
-    const Ending ending(p, head, largest, sum);
+    const Ending ending(p.sink_logits, head, largest, sum);
     shared.factors[vector] = ending.nothing ? -1.0F : ending.factor;
     if (p.log_sum_exp != nullptr) p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
   }

@@ -17,6 +17,7 @@ constexpr Implementation<AttentionForward> kForward[] = {
     {"simd", DeviceKind::cpu, attend::attention_simd_refuses, attend::attention_simd},
     {"plain", DeviceKind::cpu, nullptr, attend::attention_plain},
     {"wgmma", DeviceKind::cuda, attend::attention_wgmma_refuses, attend::attention_wgmma},
+    {"mma", DeviceKind::cuda, attend::attention_mma_refuses, attend::attention_mma},
     {"portable", DeviceKind::cuda, attend::attention_portable_refuses, attend::attention_portable},
 };
 
@@ -26,6 +27,8 @@ constexpr Implementation<AttentionBackward> kBackward[] = {
     {"plain", DeviceKind::cpu, nullptr, attend::attention_backward_plain},
     {"wgmma", DeviceKind::cuda, attend::attention_backward_wgmma_refuses,
      attend::attention_backward_wgmma},
+    {"mma", DeviceKind::cuda, attend::attention_backward_mma_refuses,
+     attend::attention_backward_mma},
     {"portable", DeviceKind::cuda, attend::attention_backward_portable_refuses,
      attend::attention_backward_portable},
 };

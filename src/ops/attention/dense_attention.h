@@ -163,11 +163,16 @@ void attention_plain(Context& context, const AttentionForward& p);
 void attention_backward_plain(Context& context, const AttentionBackward& p);
 
 // CUDA, or src/no_cuda in a CPU-only build. Hopper's tensor cores, 16 bits: dense_wgmma_forward.cu
-// and dense_wgmma_backward.cu; any GPU, head and dtype: dense_portable.cu.
+// and dense_wgmma_backward.cu; those of any GPU from Ampere on: dense_mma_forward.cu and
+// dense_mma_backward.cu; any GPU, head and dtype: dense_portable.cu.
 std::string attention_wgmma_refuses(const Context& context, const AttentionForward& p);
 void attention_wgmma(Context& context, const AttentionForward& p);
 std::string attention_backward_wgmma_refuses(const Context& context, const AttentionBackward& p);
 void attention_backward_wgmma(Context& context, const AttentionBackward& p);
+std::string attention_mma_refuses(const Context& context, const AttentionForward& p);
+void attention_mma(Context& context, const AttentionForward& p);
+std::string attention_backward_mma_refuses(const Context& context, const AttentionBackward& p);
+void attention_backward_mma(Context& context, const AttentionBackward& p);
 std::string attention_portable_refuses(const Context& context, const AttentionForward& p);
 void attention_portable(Context& context, const AttentionForward& p);
 std::string attention_backward_portable_refuses(const Context& context, const AttentionBackward& p);

@@ -87,7 +87,7 @@ TEST(DenseAttention, WindowsAndSinks) {
 }
 
 // All that is added to a score, with every way to share a bias.
-TEST(DenseAttention, Options) {
+void check_options(std::int64_t k_dim, std::int64_t v_dim) {
   std::size_t turn = 0;
   for (const BiasKind bias : {BiasKind::none, BiasKind::full, BiasKind::per_head,
                               BiasKind::per_batch, BiasKind::shared}) {
@@ -97,8 +97,8 @@ TEST(DenseAttention, Options) {
                    .kv_heads = 2,
                    .queries = 33,
                    .keys = 70,
-                   .k_dim = 12,
-                   .v_dim = 20,
+                   .k_dim = k_dim,
+                   .v_dim = v_dim,
                    .dtype = dtypes()[turn++ % dtypes().size()],
                    .causal = mix % 2 == 0,
                    .window = mix == 3 ? 9 : 0,
@@ -109,8 +109,52 @@ TEST(DenseAttention, Options) {
                    .log_sum_exp_grad = mix != 2});
     }
   }
-  check_dense({.queries = 12, .keys = 12, .scale = -0.7});
+}
+
+TEST(DenseAttention, Options) {
+  check_options(12, 20);
+  for (const DType dtype : dtypes()) {
+    check_dense({.queries = 12, .keys = 12, .dtype = dtype, .scale = -0.7});
+  }
   check_dense({.queries = 40, .keys = 200, .soft_cap = 2, .q = {.scale = 30}});
+}
+
+// Tensor cores want heads that are multiples of 8; one of each of their shapes.
+TEST(DenseAttention, OptionsOnTensorCores) {
+  if (!on_gpu()) GTEST_SKIP() << "of the GPU";
+  check_options(16, 24);
+  check_options(72, 128);
+  check_options(136, 192);
+  check_options(256, 200);
+}
+
+// On a GPU blocks stay on their multiprocessors and take one tile after the other: more tiles than
+// there are multiprocessors, of every shape, with some of which nothing is seen in between.
+TEST(DenseAttention, MoreTilesThanMultiprocessors) {
+  if (!on_gpu()) GTEST_SKIP() << "of the GPU";
+  std::size_t turn = 0;
+  for (const std::int64_t dim : {16, 72, 136, 200}) {
+    const bool causal = turn++ % 2 == 0;
+    check_dense({.batch = 3,
+                 .heads = 100,
+                 .kv_heads = 50,
+                 .queries = 3,
+                 .keys = 135,
+                 .k_dim = dim,
+                 .v_dim = 8,
+                 .dtype = DType::bf16,
+                 .causal = causal,
+                 .sink_logits = dim == 72});
+    check_dense({.heads = 30,
+                 .kv_heads = 10,
+                 .k_dim = dim,
+                 .v_dim = 8,
+                 .packed = {{130, 30}, {4, 0}, {5, 70}, {0, 3}, {270, 10}},
+                 .dtype = DType::bf16,
+                 .causal = !causal,
+                 .window = dim == 136 ? 20 : 0,
+                 .sink_logits = dim == 200});
+  }
 }
 
 TEST(DenseAttention, Layouts) {

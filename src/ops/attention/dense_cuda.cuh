@@ -5,6 +5,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
+#include "ops/attention/attention_numbers.cuh"
 #include "ops/attention/dense_attention.h"
 
 namespace touchstone::attend {
@@ -41,6 +42,7 @@ class ScoreRule {
                        int head)
       : scale_(static_cast<float>(p.scale)),
         cap_(static_cast<float>(p.soft_cap)),
+        per_cap_(cap_ > 0 ? fminf(1 / cap_, 3.4e38F) : 0),
         query_stride_(p.bias_query_stride),
         key_stride_(p.bias_key_stride),
         offset_(static_cast<int>(span.keys - span.queries)) {
@@ -53,7 +55,7 @@ class ScoreRule {
 
   __device__ float capped(float dot) const {
     const float s = dot * scale_;
-    return cap_ > 0 ? cap_ * tanhf(s / cap_) : s;
+    return cap_ > 0 ? cap_ * tanh_of(s * per_cap_) : s;
   }
   // What is added whatever the dot product. `there`: the bias may be read.
   __device__ float added(int query, int key, bool there) const {
@@ -63,12 +65,21 @@ class ScoreRule {
   }
   // The derivative of `capped` by dot * scale.
   __device__ float cap_slope(float capped) const {
-    const float t = cap_ > 0 ? capped / cap_ : 0;
+    const float t = capped * per_cap_;
     return 1 - t * t;
   }
 
+  // The parts by themselves, for who does one after the other.
+  __device__ bool caps() const { return cap_ > 0; }
+  __device__ float scale() const { return scale_; }
+  __device__ float slope() const { return slope_; }
+  __device__ int offset() const { return offset_; }
+  __device__ const float* bias() const { return bias_; }
+  __device__ std::int64_t query_stride() const { return query_stride_; }
+  __device__ std::int64_t key_stride() const { return key_stride_; }
+
  private:
-  float scale_, cap_, slope_ = 0;
+  float scale_, cap_, per_cap_, slope_ = 0;
   const float* bias_ = nullptr;
   std::int64_t query_stride_, key_stride_;
   int offset_;

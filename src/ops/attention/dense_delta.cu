@@ -5,7 +5,6 @@ namespace touchstone::attend {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr unsigned kAllLanes = 0xffffffffU;
 
 struct DeltaWork {
   AttentionBackward p;

@@ -15,9 +15,6 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 constexpr int kRows = 16;
 constexpr int kOthers = 32;
-constexpr unsigned kAllLanes = 0xffffffffU;
-
-__device__ float minus_infinity() { return __uint_as_float(0xff800000U); }
 
 __device__ float warp_max(float x) {
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
@@ -105,88 +102,128 @@ __device__ Block block_of(const DenseAttention& p, std::int64_t heads, std::int6
   return block;
 }
 
+// A block that owns queries and goes over the keys: what the output and dq are made by alike. Its
+// sums have `columns` numbers per query.
+template <class T>
+class QueryBlock {
+ public:
+  __device__ QueryBlock(const DenseAttention& problem, std::int64_t tiles, std::int64_t columns,
+                        float* memory)
+      : block(block_of(problem, problem.query_heads, tiles, problem.query_starts)),
+        rule(problem, block.span, block.sequence, block.head),
+        q{memory, odd(problem.k_dim)},
+        k{q.row(kRows), odd(problem.k_dim)},
+        v{k.row(kOthers), odd(problem.v_dim)},
+        sums{v.row(kOthers), odd(columns)},
+        rows(static_cast<int>(smaller(kRows, larger(block.span.queries - block.first, 0)))),
+        p_(problem),
+        columns_(columns) {}
+
+  // Where shared memory is free.
+  __device__ float* free_memory() const { return sums.row(kRows); }
+
+  __device__ void begin() {
+    load(q, kRows, rows, token_of<T>(p_.q, block.sequence, block.head, token()), p_.q.token_stride,
+         p_.k_dim);
+    for (int i = static_cast<int>(threadIdx.x); i < kRows * sums.stride; i += kThreads) {
+      sums.data[i] = 0;
+    }
+  }
+
+  // row(i, r, key, seen): for the warp's i-th row, which is the block's r-th, a tile of keys of
+  // which it sees some; each lane with its own key.
+  template <class Row>
+  __device__ void go_over_keys(const Row& row) {
+    const SequenceSpan& span = block.span;
+    const int kv_head = block.head / static_cast<int>(p_.heads_per_kv);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const Sight first_sight = sight_of(p_, span, block.first);
+    const Sight last_sight = sight_of(p_, span, block.first + rows - 1);
+    for (std::int64_t key = 0; key < last_sight.end; key += kOthers) {
+      if (key + kOthers <= first_sight.begin && key >= last_sight.sinks) continue;
+      const int keys = static_cast<int>(smaller(kOthers, span.keys - key));
+      __syncthreads();
+      load(k, kOthers, keys, token_of<T>(p_.k, block.sequence, kv_head, span.first_key + key),
+           p_.k.token_stride, p_.k_dim);
+      load(v, kOthers, keys, token_of<T>(p_.v, block.sequence, kv_head, span.first_key + key),
+           p_.v.token_stride, p_.v_dim);
+      __syncthreads();
+      for_own_rows([&](int i, int r) {
+        const bool seen = sees(sight_of(p_, span, block.first + r), key + lane);
+        if (__ballot_sync(kAllLanes, seen) != 0) row(i, r, static_cast<int>(key) + lane, seen);
+      });
+    }
+    // Where there was no tile the sums are still as all threads of the block have set them.
+    __syncthreads();
+  }
+
+  template <class Row>
+  __device__ void for_own_rows(const Row& row) const {
+    for (int i = 0; i < kRows / kWarps; ++i) {
+      const int r = static_cast<int>(threadIdx.x / 32) * (kRows / kWarps) + i;
+      if (r < rows) row(i, r);
+    }
+  }
+
+  __device__ void store(const MutableHeads& to, int r, float factor) const {
+    T* const row = token_of<T>(to, block.sequence, block.head, token() + r);
+    for (int c = static_cast<int>(threadIdx.x % 32); c < columns_; c += 32) {
+      row[c] = cuda::narrow<T>(sums.row(r)[c] * factor);
+    }
+  }
+
+  __device__ std::int64_t token() const { return block.span.first_query + block.first; }
+  __device__ std::int64_t index(int r) const {
+    return row_index(p_, block.span, block.sequence, block.head, block.first + r);
+  }
+
+  Block block;
+  ScoreRule rule;
+  TokenTile q, k, v, sums;
+  int rows;
+
+ private:
+  const DenseAttention& p_;
+  std::int64_t columns_;
+};
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const __grid_constant__ ForwardWork work) {
   const AttentionForward& p = work.p;
-  const Block block = block_of(p, p.query_heads, work.tiles, p.query_starts);
-  const SequenceSpan& span = block.span;
-  if (block.first >= span.queries) return;
   extern __shared__ float memory[];
-  const TokenTile q{memory, odd(p.k_dim)};
-  const TokenTile k{q.row(kRows), odd(p.k_dim)};
-  const TokenTile v{k.row(kOthers), odd(p.v_dim)};
-  const TokenTile sums{v.row(kOthers), odd(p.v_dim)};
-  const int rows = static_cast<int>(smaller(kRows, span.queries - block.first));
-  const int kv_head = block.head / static_cast<int>(p.heads_per_kv);
-  const ScoreRule rule(p, span, block.sequence, block.head);
-  const int warp = static_cast<int>(threadIdx.x / 32);
+  QueryBlock<T> queries(p, work.tiles, p.v_dim, memory);
+  if (queries.rows == 0) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
-
-  load(q, kRows, rows, token_of<T>(p.q, block.sequence, block.head, span.first_query + block.first),
-       p.q.token_stride, p.k_dim);
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * sums.stride; i += kThreads) {
-    sums.data[i] = 0;
-  }
+  queries.begin();
   float largest[kRows / kWarps], total[kRows / kWarps];
   for (int i = 0; i < kRows / kWarps; ++i) {
     largest[i] = minus_infinity();
     total[i] = 0;
   }
-  const Sight first_sight = sight_of(p, span, block.first);
-  const Sight last_sight = sight_of(p, span, block.first + rows - 1);
-  for (std::int64_t key = 0; key < last_sight.end; key += kOthers) {
-    if (key + kOthers <= first_sight.begin && key >= last_sight.sinks) continue;
-    const int keys = static_cast<int>(smaller(kOthers, span.keys - key));
-    __syncthreads();
-    load(k, kOthers, keys, token_of<T>(p.k, block.sequence, kv_head, span.first_key + key),
-         p.k.token_stride, p.k_dim);
-    load(v, kOthers, keys, token_of<T>(p.v, block.sequence, kv_head, span.first_key + key),
-         p.v.token_stride, p.v_dim);
-    __syncthreads();
-    for (int i = 0; i < kRows / kWarps; ++i) {
-      const int row = warp * (kRows / kWarps) + i;
-      if (row >= rows) break;
-      const int query = block.first + row;
-      const bool seen = sees(sight_of(p, span, query), key + lane);
-      if (__ballot_sync(kAllLanes, seen) == 0) continue;
-      float s = minus_infinity();
-      if (seen) {
-        const int t = static_cast<int>(key) + lane;
-        s = rule.capped(dot(q.row(row), k.row(lane), p.k_dim)) + rule.added(query, t, true);
-      }
-      const float top = fmaxf(largest[i], warp_max(s));
-      const float base = top == minus_infinity() ? 0 : top;
-      const float shrink = expf(largest[i] - base);
-      const float weight = expf(s - base);
-      largest[i] = top;
-      total[i] = total[i] * shrink + warp_sum(weight);
-      for (int c = lane; c < p.v_dim; c += 32) sums.row(row)[c] *= shrink;
-      add_weighted(sums.row(row), weight, v, p.v_dim);
+  queries.go_over_keys([&](int i, int r, int key, bool seen) {
+    float s = minus_infinity();
+    if (seen) {
+      s = queries.rule.capped(dot(queries.q.row(r), queries.k.row(lane), p.k_dim)) +
+          queries.rule.added(queries.block.first + r, key, true);
     }
-  }
-  __syncwarp();
-  for (int i = 0; i < kRows / kWarps; ++i) {
-    const int row = warp * (kRows / kWarps) + i;
-    if (row >= rows) break;
-    float factor = 1;
-    if (p.sink_logits != nullptr) {
-      const float sink = static_cast<const float*>(p.sink_logits)[block.head];
-      const float base = fmaxf(largest[i], sink);
-      factor = expf(largest[i] - base);
-      total[i] = total[i] * factor + expf(sink - base);
-      largest[i] = base;
-    }
-    factor = total[i] == 0 ? 0 : factor / total[i];
-    T* const to =
-        token_of<T>(p.output, block.sequence, block.head, span.first_query + block.first + row);
-    for (int c = lane; c < p.v_dim; c += 32) to[c] = cuda::narrow<T>(sums.row(row)[c] * factor);
+    const float top = fmaxf(largest[i], warp_max(s));
+    const float base = top == minus_infinity() ? 0 : top;
+    const float shrink = expf(largest[i] - base);
+    const float weight = expf(s - base);
+    largest[i] = top;
+    total[i] = total[i] * shrink + warp_sum(weight);
+    for (int c = lane; c < p.v_dim; c += 32) queries.sums.row(r)[c] *= shrink;
+    add_weighted(queries.sums.row(r), weight, queries.v, p.v_dim);
+  });
+  queries.for_own_rows([&](int i, int r) {
+    const Ending ending(static_cast<const float*>(p.sink_logits), queries.block.head, largest[i],
+                        total[i]);
+    queries.store(p.output, r, ending.nothing ? 0 : ending.factor);
     if (lane == 0 && p.log_sum_exp != nullptr) {
-      static_cast<float*>(
-          p.log_sum_exp)[row_index(p, span, block.sequence, block.head, block.first + row)] =
-          total[i] == 0 ? minus_infinity() : largest[i] + logf(total[i]);
+      static_cast<float*>(p.log_sum_exp)[queries.index(r)] = ending.log_sum_exp;
     }
-  }
+  });
 }
 
 // P and dS of one query and key.
@@ -211,66 +248,28 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_kernel(const __grid_constant__ BackwardWork work) {
   const AttentionBackward& p = work.p;
-  const Block block = block_of(p, p.query_heads, work.query_tiles, p.query_starts);
-  const SequenceSpan& span = block.span;
-  if (block.first >= span.queries) return;
   extern __shared__ float memory[];
-  const TokenTile q{memory, odd(p.k_dim)};
-  const TokenTile doutput{q.row(kRows), odd(p.v_dim)};
-  const TokenTile k{doutput.row(kRows), odd(p.k_dim)};
-  const TokenTile v{k.row(kOthers), odd(p.v_dim)};
-  const TokenTile sums{v.row(kOthers), odd(p.k_dim)};
-  const int rows = static_cast<int>(smaller(kRows, span.queries - block.first));
-  const int kv_head = block.head / static_cast<int>(p.heads_per_kv);
-  const ScoreRule rule(p, span, block.sequence, block.head);
-  const int warp = static_cast<int>(threadIdx.x / 32);
+  QueryBlock<T> queries(p, work.query_tiles, p.k_dim, memory);
+  if (queries.rows == 0) return;
+  const TokenTile doutput{queries.free_memory(), odd(p.v_dim)};
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const std::int64_t token = span.first_query + block.first;
-
-  load(q, kRows, rows, token_of<T>(p.q, block.sequence, block.head, token), p.q.token_stride,
-       p.k_dim);
-  load(doutput, kRows, rows, token_of<T>(p.doutput, block.sequence, block.head, token),
+  queries.begin();
+  load(doutput, kRows, queries.rows,
+       token_of<T>(p.doutput, queries.block.sequence, queries.block.head, queries.token()),
        p.doutput.token_stride, p.v_dim);
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * sums.stride; i += kThreads) {
-    sums.data[i] = 0;
-  }
-  const Sight first_sight = sight_of(p, span, block.first);
-  const Sight last_sight = sight_of(p, span, block.first + rows - 1);
-  for (std::int64_t key = 0; key < last_sight.end; key += kOthers) {
-    if (key + kOthers <= first_sight.begin && key >= last_sight.sinks) continue;
-    const int keys = static_cast<int>(smaller(kOthers, span.keys - key));
-    __syncthreads();
-    load(k, kOthers, keys, token_of<T>(p.k, block.sequence, kv_head, span.first_key + key),
-         p.k.token_stride, p.k_dim);
-    load(v, kOthers, keys, token_of<T>(p.v, block.sequence, kv_head, span.first_key + key),
-         p.v.token_stride, p.v_dim);
-    __syncthreads();
-    for (int i = 0; i < kRows / kWarps; ++i) {
-      const int row = warp * (kRows / kWarps) + i;
-      if (row >= rows) break;
-      const int query = block.first + row;
-      const std::int64_t index = row_index(p, span, block.sequence, block.head, query);
-      const float log_sum_exp = static_cast<const float*>(p.log_sum_exp)[index];
-      const bool seen =
-          log_sum_exp != minus_infinity() && sees(sight_of(p, span, query), key + lane);
-      if (__ballot_sync(kAllLanes, seen) == 0) continue;
-      Gradients g;
-      if (seen) {
-        g = gradients(p, rule, q.row(row), k.row(lane), v.row(lane), doutput.row(row), query,
-                      static_cast<int>(key) + lane, log_sum_exp, work.delta[index]);
-      }
-      add_weighted(sums.row(row), g.dot, k, p.k_dim);
+  queries.go_over_keys([&](int /*i*/, int r, int key, bool seen) {
+    const std::int64_t index = queries.index(r);
+    const float log_sum_exp = static_cast<const float*>(p.log_sum_exp)[index];
+    if (log_sum_exp == minus_infinity()) return;
+    Gradients g;
+    if (seen) {
+      g = gradients(p, queries.rule, queries.q.row(r), queries.k.row(lane), queries.v.row(lane),
+                    doutput.row(r), queries.block.first + r, key, log_sum_exp, work.delta[index]);
     }
-  }
-  __syncwarp();
-  for (int i = 0; i < kRows / kWarps; ++i) {
-    const int row = warp * (kRows / kWarps) + i;
-    if (row >= rows) break;
-    T* const to = token_of<T>(p.dq, block.sequence, block.head, token + row);
-    for (int c = lane; c < p.k_dim; c += 32) {
-      to[c] = cuda::narrow<T>(sums.row(row)[c] * static_cast<float>(p.scale));
-    }
-  }
+    add_weighted(queries.sums.row(r), g.dot, queries.k, p.k_dim);
+  });
+  queries.for_own_rows(
+      [&](int /*i*/, int r) { queries.store(p.dq, r, static_cast<float>(p.scale)); });
 }
 
 template <class T>
@@ -334,7 +333,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
-  __syncwarp();
+  __syncthreads();
   for (int i = 0; i < kRows / kWarps; ++i) {
     const int row = warp * (kRows / kWarps) + i;
     if (row >= rows) break;

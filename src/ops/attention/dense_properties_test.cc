@@ -174,7 +174,9 @@ TEST(DenseProperties, PackedIsTheSameAsAlone) {
 
 // NaN and infinity in a key, and in a query's gradient, reach those only who see them.
 // There a weight of 0 times NaN is NaN.
-bool multiplies_whole_tiles(const Context& context) { return context.implementation() == "wgmma"; }
+bool multiplies_whole_tiles(const Context& context) {
+  return context.implementation() == "wgmma" || context.implementation() == "mma";
+}
 
 TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
   for (const DType dtype : dtypes()) {

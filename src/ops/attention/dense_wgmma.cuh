@@ -15,8 +15,7 @@
 #include "cuda/tensor_core.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/wgmma.cuh"
-#include "ops/attention/dense_attention.h"
-#include "ops/attention/dense_cuda.cuh"
+#include "ops/attention/dense_tiles.cuh"
 
 // Compiled for other chips the kernels are empty, and what only they use is unused.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -25,64 +24,7 @@
 
 namespace touchstone::attend {
 
-inline constexpr float kLog2E = 1.44269504F;
-inline constexpr float kLn2 = 0.693147181F;
-inline constexpr unsigned kAllLanes = 0xffffffffU;
 inline constexpr int kConsumerRows = 64;
-
-__device__ inline float minus_infinity() { return __uint_as_float(0xff800000U); }
-
-// ---- places of a block --------------------------------------------------------------------------
-
-// A tile of rows of one sequence and head.
-struct Place {
-  std::int64_t sequence = 0;
-  int head = 0;
-  int tile = 0;  // within the sequence
-};
-
-// How blocks are dealt out: `lanes` (sequence and head, or head) of `tiles` each, lanes in groups
-// whose other side stays in the cache together. In a group the tiles that have the most to do when
-// causal come first: the last of all lanes, or the first.
-struct Deal {
-  std::int64_t lanes = 1;
-  std::int64_t tiles = 1;
-  std::int64_t group = 1;
-  int heads = 1;
-  int rows = 64;  // of a tile
-  bool last_first = true;
-};
-
-__device__ inline Place place_of(const Deal& deal, std::int64_t index, std::int64_t batch,
-                                 const std::int64_t* starts) {
-  const std::int64_t per_group = deal.group * deal.tiles;
-  const std::int64_t first_lane = index / per_group * deal.group;
-  const std::int64_t lanes = smaller(deal.group, deal.lanes - first_lane);
-  const std::int64_t within = index % per_group;
-  const std::int64_t lane = first_lane + within % lanes;
-  const std::int64_t piece = deal.last_first ? deal.tiles - 1 - within / lanes : within / lanes;
-  if (starts == nullptr) {
-    return {lane / deal.heads, static_cast<int>(lane % deal.heads), static_cast<int>(piece)};
-  }
-  const std::int64_t sequence = sequence_of_piece(starts, batch, piece, deal.rows);
-  return {sequence, static_cast<int>(lane),
-          static_cast<int>(piece - first_piece(starts, sequence, deal.rows))};
-}
-
-// Tiles for all rows of all sequences and heads.
-inline Deal deal_of(const DenseAttention& p, std::int64_t tokens, std::int64_t heads, bool packed,
-                    int rows, std::int64_t other_tokens) {
-  Deal deal;
-  deal.rows = rows;
-  deal.heads = static_cast<int>(heads);
-  deal.lanes = packed ? heads : heads * p.batch;
-  deal.tiles = pieces(tokens, p.batch, packed, rows);
-  // Half of a large cache.
-  constexpr std::int64_t kTogether = std::int64_t{24} << 20;
-  const std::int64_t bytes = other_tokens * (p.k_dim + p.v_dim) * 2;
-  deal.group = smaller(larger(kTogether / larger(bytes, 1), 1), deal.lanes);
-  return deal;
-}
 
 // ---- tiles --------------------------------------------------------------------------------------
 
@@ -156,71 +98,45 @@ struct Turn {
   }
 };
 
-// ---- which keys ---------------------------------------------------------------------------------
-
-// Tiles of keys that some row of a block sees, from the last to the first: number i is
-// last - 1 - i, from `count` - `sink_tiles` on the tiles of the sinks.
-struct KeyTiles {
-  int count = 0;
-  int last = 0;
-  int sink_tiles = 0;
-  __device__ int tile(int i) const { return i < count - sink_tiles ? last - 1 - i : count - 1 - i; }
-};
-
-__device__ inline KeyTiles key_tiles(const Sight& first_row, const Sight& last_row, int keys) {
-  KeyTiles tiles;
-  tiles.last = static_cast<int>((last_row.end + keys - 1) / keys);
-  const int first = static_cast<int>(first_row.begin / keys);
-  const int sink_end = static_cast<int>((last_row.sinks + keys - 1) / keys);
-  tiles.sink_tiles = static_cast<int>(smaller(sink_end, first));
-  tiles.count = static_cast<int>(larger(tiles.last - first, 0)) + tiles.sink_tiles;
-  return tiles;
-}
-
-// What one row sees, in 32 bits.
-struct RowSight {
-  int sinks = 0, begin = 0, end = 0;
-  RowSight() = default;
-  __device__ explicit RowSight(const Sight& s)
-      : sinks(static_cast<int>(s.sinks)),
-        begin(static_cast<int>(s.begin)),
-        end(static_cast<int>(s.end)) {}
-  __device__ bool sees(int key) const { return key < end && (key >= begin || key < sinks); }
-};
-
-// ---- numbers ------------------------------------------------------------------------------------
-
-template <class T>
-__device__ std::uint32_t packed_pair(float low, float high) {
-  std::uint32_t word;
-  if constexpr (std::is_same_v<T, Bf16>) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+// The tiles a block takes that stays on its multiprocessor: the first by its own number, others
+// from a counter of those taken beyond the first of each block, or in steps where there is none
+// because all tiles are as long. Of a whole warp.
+class TileTaker {
+ public:
+  __device__ TileTaker(unsigned count, unsigned* taken)
+      : count_(count), taken_(taken), next_(blockIdx.x) {}
+  __device__ bool has() const { return next_ < count_; }
+  // Asked for before the work on this one, because the answer takes its time.
+  __device__ unsigned take() {
+    const unsigned tile = next_;
+    next_ += gridDim.x;
+    if (taken_ != nullptr) {
+      if (threadIdx.x % 32 == 0) next_ = gridDim.x + atomicAdd(taken_, 1U);
+      next_ = __shfl_sync(kAllLanes, next_, 0);
+    }
+    return tile;
   }
-  return word;
-}
 
-// Over the four lanes that hold a row.
-__device__ inline float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
-}
-__device__ inline float row_sum(float x) {
-  x += __shfl_xor_sync(kAllLanes, x, 1);
-  return x + __shfl_xor_sync(kAllLanes, x, 2);
-}
+ private:
+  unsigned count_;
+  unsigned* taken_;
+  unsigned next_;
+};
+
+// ---- output -------------------------------------------------------------------------------------
 
 // A warpgroup's 64 rows of sums go to global memory as T, through `tile`, the warpgroup's own rows
-// of a tile in shared memory that nothing reads any more. Rows from `rows` on do not.
+// of a tile in shared memory that nothing reads any more once all of its warps are here. Rows from
+// `rows` on do not.
 template <class T, int kColumns, int kTileRows, int kParts, int kCount>
 __device__ void store_rows(const float (&sums)[kParts][kCount], float scale_low, float scale_high,
                            std::byte* tile, T* output, std::int64_t token_stride, int columns,
                            int rows, int barrier) {
   constexpr int kSlice = kTileRows * cuda::kSliceRowBytes;
-  const int thread = static_cast<int>(threadIdx.x % cuda::kWarpgroup);
-  const int lane = thread % 32;
-  const int row = thread / 32 * 16 + lane / 4;
+  constexpr int kWarpRows = kConsumerRows / 4;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int first_row = static_cast<int>(threadIdx.x % cuda::kWarpgroup) / 32 * kWarpRows;
+  const int row = first_row + lane / 4;
   cuda::named_barrier(barrier, cuda::kWarpgroup);
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
@@ -236,10 +152,12 @@ __device__ void store_rows(const float (&sums)[kParts][kCount], float scale_low,
           packed_pair<T>(s[2] * scale_high, s[3] * scale_high);
     }
   }
-  cuda::named_barrier(barrier, cuda::kWarpgroup);
+  // Each warp takes out what it has put in.
+  __syncwarp();
   constexpr int kPerRow = kColumns / 8;
-  for (int piece = thread; piece < kConsumerRows * kPerRow; piece += cuda::kWarpgroup) {
-    const int r = piece / kPerRow;
+#pragma unroll 8
+  for (int piece = lane; piece < kWarpRows * kPerRow; piece += 32) {
+    const int r = first_row + piece / kPerRow;
     const int column = piece % kPerRow * 8;
     if (r >= rows || column >= columns) continue;
     const std::byte* const at = tile + column / cuda::kSliceColumns * kSlice +
