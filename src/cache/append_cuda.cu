@@ -1,6 +1,7 @@
-// append on CUDA. Two kernels that give the bits of codec.h: one holds vectors in registers, 16
-// numbers per thread, so that everything is read and written 16 bytes at a time; the other holds
-// them in shared memory, one warp each, and takes heads and groups of any length.
+// append on CUDA. Three kernels that give the bits of codec.h: one copies what is stored in the
+// dtype it comes in, a warp for each token; one holds vectors in registers, 16 numbers per thread,
+// so that everything is read and written 16 bytes at a time; the last holds them in shared memory,
+// one warp each, and takes heads and groups of any length.
 #include <bit>
 #include <string>
 
@@ -56,13 +57,41 @@ __device__ std::uint32_t stored_bits(float x) {
 
 // ---- in registers ------------------------------------------------------------------------------
 
-__device__ void load_chunk(const AppendPart& part, std::int64_t at, float (&x)[kChunk]) {
-  if (part.dtype == DType::f32) {
-    cuda::load_floats(static_cast<const float*>(part.from) + at, x);
-  } else if (part.dtype == DType::bf16) {
-    cuda::load_floats(static_cast<const Bf16*>(part.from) + at, x);
+// A chunk as it comes, so that several can be asked for before one is looked at.
+struct RawChunk {
+  uint4 vectors[4];  // of 16 bits two
+};
+
+__device__ RawChunk load_chunk(const AppendPart& part, std::int64_t at) {
+  RawChunk raw;
+  const bool wide = part.dtype == DType::f32;
+  const auto* const from = reinterpret_cast<const uint4*>(static_cast<const std::byte*>(part.from) +
+                                                          at * (wide ? 4 : 2));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < 2 || wide) raw.vectors[i] = __ldg(from + i);
+  }
+  return raw;
+}
+
+template <class T>
+__device__ void widen_chunk(const RawChunk& raw, float (&x)[kChunk]) {
+  constexpr int kN = cuda::kPerVector<T>;
+#pragma unroll
+  for (int i = 0; i < kChunk / kN; ++i) {
+    float part[kN];
+    cuda::unpack_as<T>(raw.vectors[i], part);
+#pragma unroll
+    for (int k = 0; k < kN; ++k) x[i * kN + k] = part[k];
+  }
+}
+__device__ void widen_chunk(DType dtype, const RawChunk& raw, float (&x)[kChunk]) {
+  if (dtype == DType::f32) {
+    widen_chunk<float>(raw, x);
+  } else if (dtype == DType::bf16) {
+    widen_chunk<Bf16>(raw, x);
   } else {
-    cuda::load_floats(static_cast<const F16*>(part.from) + at, x);
+    widen_chunk<F16>(raw, x);
   }
 }
 
@@ -156,27 +185,38 @@ __device__ void store_chunk(const AppendPart& part, const float (&x)[kChunk], Qu
 
 // The chunks of a part lie side by side in the grid, token by token, head by head. A group and a
 // block of the rotation are a power of two of them, at most a warp, and begin on a multiple of it.
-__device__ void append_chunk(const Slice& slice, const AppendPart& part, unsigned block) {
-  const Append& p = slice.p;
-  const auto chunks = static_cast<unsigned>(part.dim) / kChunk;  // of a vector
-  const auto heads = static_cast<unsigned>(p.kv_heads);
-  const unsigned count = slice.tokens * heads * chunks;
-  const unsigned id = block * kThreads + threadIdx.x;
-  // Threads past the end do the last chunk again, for the shuffles, and store nothing.
-  const unsigned work = min(id, count - 1);
-  const unsigned vector = work / chunks;
-  const unsigned chunk = work - vector * chunks;
-  const unsigned token_of_slice = vector / heads;
-  const unsigned head = vector - token_of_slice * heads;
-  const std::int64_t token = slice.first_token + token_of_slice;
+struct ChunkOfPart {
+  unsigned chunk, head;  // of the vector, of the token
+  std::int64_t token;
+  bool there;  // threads past the end do the last chunk again, for the shuffles, and store nothing
+
+  __device__ ChunkOfPart(const Slice& slice, const AppendPart& part, unsigned block) {
+    const auto chunks = static_cast<unsigned>(part.dim) / kChunk;  // of a vector
+    const auto heads = static_cast<unsigned>(slice.p.kv_heads);
+    const unsigned count = slice.tokens * heads * chunks;
+    const unsigned id = block * kThreads + threadIdx.x;
+    const unsigned work = min(id, count - 1);
+    const unsigned vector = work / chunks;
+    chunk = work - vector * chunks;
+    const unsigned token_of_slice = vector / heads;
+    head = vector - token_of_slice * heads;
+    token = slice.first_token + token_of_slice;
+    there = id < count;
+  }
+
+  __device__ RawChunk load(const AppendPart& part) const {
+    return load_chunk(part, token * part.stride + head * part.dim + chunk * kChunk);
+  }
+};
+
+__device__ void append_chunk(const Append& p, const AppendPart& part, const ChunkOfPart& of,
+                             const RawChunk& raw, const Append::Place& place) {
+  const bool stores = of.there && place.page >= 0;
+  std::byte* page = p.memory + (stores ? place.page * p.page_bytes : 0);
+  const std::int64_t row = of.head * p.page_tokens + place.slot;
 
   float x[kChunk];
-  load_chunk(part, token * part.stride + head * part.dim + chunk * kChunk, x);
-  const Append::Place place = p.place_of(token);
-  const bool stores = id < count && place.page >= 0;
-  std::byte* page = p.memory + (stores ? place.page * p.page_bytes : 0);
-  const std::int64_t row = head * p.page_tokens + place.slot;
-
+  widen_chunk(part.dtype, raw, x);
   if (part.rotated) rotate_chunk(x, static_cast<unsigned>(rotation_block(part.dim)));
   Quantizer with{};
   if (is_quantized(part.format.encoding)) {
@@ -185,13 +225,13 @@ __device__ void append_chunk(const Slice& slice, const AppendPart& part, unsigne
     join_lanes(extremes, lanes);
     const GroupScale scale = scale_of(part.format, extremes);
     with = quantizer_of(scale);
-    if (stores && (chunk & (lanes - 1)) == 0) {
-      store_scale(part.format, page + part.scales_at + row * part.scale_bytes, chunk / lanes,
+    if (stores && (of.chunk & (lanes - 1)) == 0) {
+      store_scale(part.format, page + part.scales_at + row * part.scale_bytes, of.chunk / lanes,
                   scale);
     }
   }
   if (!stores) return;
-  store_chunk(part, x, with, page + part.values_at + row * part.value_bytes, chunk);
+  store_chunk(part, x, with, page + part.values_at + row * part.value_bytes, of.chunk);
 }
 
 struct RegistersParams {
@@ -199,11 +239,144 @@ struct RegistersParams {
   unsigned k_blocks;
 };
 
-__global__ void __launch_bounds__(kThreads) append_registers_kernel(RegistersParams params) {
-  if (blockIdx.x < params.k_blocks) {
-    append_chunk(params.slice, params.slice.p.part[0], blockIdx.x);
-  } else {
-    append_chunk(params.slice, params.slice.p.part[1], blockIdx.x - params.k_blocks);
+__global__ void __launch_bounds__(kThreads)
+    append_registers_kernel(const __grid_constant__ RegistersParams params) {
+  const Append& p = params.slice.p;
+  const bool of_keys = blockIdx.x < params.k_blocks;
+  const AppendPart& part = p.part[of_keys ? 0 : 1];
+  const ChunkOfPart of(params.slice, part, of_keys ? blockIdx.x : blockIdx.x - params.k_blocks);
+  const RawChunk raw = of.load(part);
+  append_chunk(p, part, of, raw, p.place_of(of.token));
+}
+
+// Keys and values of equal dims: the same place for both, and all of it asked for at once.
+__global__ void __launch_bounds__(kThreads)
+    append_pairs_kernel(const __grid_constant__ RegistersParams params) {
+  const Append& p = params.slice.p;
+  const ChunkOfPart of(params.slice, p.part[0], blockIdx.x);
+  const RawChunk keys = of.load(p.part[0]);
+  const RawChunk values = of.load(p.part[1]);
+  const Append::Place place = p.place_of(of.token);
+  append_chunk(p, p.part[0], of, keys, place);
+  append_chunk(p, p.part[1], of, values, place);
+}
+
+// ---- copied ------------------------------------------------------------------------------------
+
+// A part whose numbers stay what they are, in units of 16 bytes.
+struct CopiedPart {
+  const uint4* from;  // null = nothing to do
+  std::int64_t stride;
+  unsigned units;       // of a token
+  unsigned head_shift;  // log2 of those of a head
+  std::int64_t values_at;
+  std::int64_t head_bytes;  // from head to head in a page
+  std::int64_t value_bytes;
+  DType dtype;
+};
+
+struct CopiedParams {
+  Slice slice;
+  CopiedPart part[2];
+};
+
+// Without the signs and payloads of NaNs.
+template <class Pair>
+__device__ std::uint32_t with_quiet_nans(std::uint32_t bits, std::uint32_t nans) {
+  const Pair pair = reinterpret_cast<const Pair&>(bits);
+  const std::uint32_t is_nan = __hneu2_mask(pair, pair);
+  return (bits & ~is_nan) | (nans & is_nan);
+}
+__device__ uint4 with_quiet_nans(uint4 x, DType dtype) {
+  std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (std::uint32_t& word : words) {
+    if (dtype == DType::f32) {
+      word = __float_as_uint(with_quiet_nan(__uint_as_float(word)));
+    } else if (dtype == DType::bf16) {
+      word = with_quiet_nans<__nv_bfloat162>(word, 0x7fc07fc0);
+    } else {
+      word = with_quiet_nans<__half2>(word, 0x7e007e00);
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// Several units of both parts are under way before the place of the token is known.
+__global__ void __launch_bounds__(kThreads)
+    append_copied_kernel(const __grid_constant__ CopiedParams params) {
+  constexpr unsigned kAtOnce = 4;
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned token_of_slice = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (token_of_slice >= params.slice.tokens) return;
+  const std::int64_t token = params.slice.first_token + token_of_slice;
+  const Append& p = params.slice.p;
+  const unsigned units = max(params.part[0].units, params.part[1].units);
+  for (unsigned first = lane; first < units; first += kAtOnce * kWarp) {
+    uint4 x[2][kAtOnce];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const CopiedPart& part = params.part[i];
+#pragma unroll
+      for (unsigned k = 0; k < kAtOnce; ++k) {
+        const unsigned unit = first + k * kWarp;
+        if (unit < part.units) x[i][k] = __ldcs(part.from + token * part.stride + unit);
+      }
+    }
+    const Append::Place place = p.place_of(token);
+    if (place.page < 0) return;
+    std::byte* const page = p.memory + place.page * p.page_bytes;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const CopiedPart& part = params.part[i];
+      std::byte* const to = page + part.values_at + place.slot * part.value_bytes;
+#pragma unroll
+      for (unsigned k = 0; k < kAtOnce; ++k) {
+        const unsigned unit = first + k * kWarp;
+        const unsigned head = unit >> part.head_shift;
+        const unsigned of_head = unit - (head << part.head_shift);
+        if (unit < part.units) {
+          *reinterpret_cast<uint4*>(to + head * part.head_bytes + of_head * 16) =
+              with_quiet_nans(x[i][k], part.dtype);
+        }
+      }
+    }
+  }
+}
+
+bool is_copied(const AppendPart& part) {
+  if (part.from == nullptr) return true;
+  const bool stays = (part.dtype == DType::f32 && part.format.encoding == Encoding::f32) ||
+                     (part.dtype == DType::bf16 && part.format.encoding == Encoding::bf16) ||
+                     (part.dtype == DType::f16 && part.format.encoding == Encoding::f16);
+  return stays && !part.rotated &&
+         std::has_single_bit(static_cast<std::uint64_t>(part.value_bytes)) &&
+         part.value_bytes >= 16;
+}
+
+CopiedPart copied_part(const Append& p, const AppendPart& part) {
+  if (part.from == nullptr) return {};
+  const std::int64_t head_units = part.value_bytes / 16;
+  return {
+      .from = static_cast<const uint4*>(part.from),
+      .stride = part.stride * size_of(part.dtype) / 16,
+      .units = static_cast<unsigned>(p.kv_heads * head_units),
+      .head_shift = static_cast<unsigned>(std::countr_zero(static_cast<std::uint64_t>(head_units))),
+      .values_at = part.values_at,
+      .head_bytes = p.page_tokens * part.value_bytes,
+      .value_bytes = part.value_bytes,
+      .dtype = part.dtype};
+}
+
+void append_copied(Context& context, const Append& p) {
+  const std::int64_t step = tokens_per_launch(kWarp);
+  for (std::int64_t first = 0; first < p.tokens; first += step) {
+    const std::int64_t tokens = std::min(step, p.tokens - first);
+    cuda::launch(
+        context, "append_copied", append_copied_kernel,
+        {.blocks = static_cast<unsigned>(ceil_div(tokens, kThreads / kWarp)), .threads = kThreads},
+        CopiedParams{{p, first, static_cast<unsigned>(tokens)},
+                     {copied_part(p, p.part[0]), copied_part(p, p.part[1])}});
   }
 }
 
@@ -340,6 +513,7 @@ std::string append_registers_refuses(const Context& /*context*/, const Append& p
 
 void append_registers(Context& context, const Append& p) {
   const cuda::DeviceScope scope(context.device().index);
+  if (is_copied(p.part[0]) && is_copied(p.part[1])) return append_copied(context, p);
   const auto chunks_of = [&](const AppendPart& part) {
     return part.from == nullptr ? 0 : p.kv_heads * part.dim / kChunk;
   };
@@ -350,9 +524,14 @@ void append_registers(Context& context, const Append& p) {
     const std::int64_t tokens = std::min(step, p.tokens - first);
     const auto k_blocks = static_cast<unsigned>(ceil_div(tokens * k_chunks, kThreads));
     const auto v_blocks = static_cast<unsigned>(ceil_div(tokens * v_chunks, kThreads));
+    const RegistersParams params{{p, first, static_cast<unsigned>(tokens)}, k_blocks};
+    if (k_chunks == v_chunks) {
+      cuda::launch(context, "append_registers", append_pairs_kernel,
+                   {.blocks = k_blocks, .threads = kThreads}, params);
+      continue;
+    }
     cuda::launch(context, "append_registers", append_registers_kernel,
-                 {.blocks = k_blocks + v_blocks, .threads = kThreads},
-                 RegistersParams{{p, first, static_cast<unsigned>(tokens)}, k_blocks});
+                 {.blocks = k_blocks + v_blocks, .threads = kThreads}, params);
   }
 }
 

@@ -42,9 +42,10 @@
 // Promises    A query's bits depend on its own numbers and on the tokens it sees, at the positions
 //             where it sees them, and on nothing else: not on page size or placement, other rows,
 //             the number of queries in the call (chunks of a prefill), or the number of threads.
-//             Positions are cut into pieces of kAttentionSplit, which are merged in ascending
-//             order. Pages that neighbouring rows have in common are read once for several of
-//             them; on CUDA where each has one query token. CUDA: no allocation, no synchronisation; can be captured in a graph.
+//             Positions are cut into pieces of kAttentionSplit (on CUDA two or four times that
+//             where vectors are short), which are merged in a fixed order. Pages that neighbouring
+//             rows have in common are read once for several of them; on CUDA where each has one
+//             query token. CUDA: no allocation, no synchronisation; can be captured in a graph.
 //             Scratch is taken for all positions the page table has room for; where the workspace
 //             is too small for all query tokens they are done some at a time.
 // Memory      On the CPU the arrays of the view are checked: lengths against the table, and every
@@ -65,7 +66,7 @@
 
 namespace touchstone {
 
-// Positions that are summed up before sums are merged.
+// Positions that are summed up before sums are merged, at least.
 inline constexpr std::int64_t kAttentionSplit = 512;
 
 struct CachedAttentionArgs {

@@ -41,7 +41,8 @@ __device__ inline std::uint32_t masked_or(std::uint32_t a, std::uint32_t mask, s
   return result;
 }
 
-// `asymmetric` codes of int8 are decoded 128 too low; see kOffset.
+// What is decoded may be off by a constant: by key_offset or value_offset, which times the scale is
+// to be added. `flip` is 0x80808080 for asymmetric codes of int8, otherwise 0.
 template <Encoding kEncoding>
 struct Codes;
 
@@ -49,29 +50,30 @@ template <>
 struct Codes<Encoding::bf16> {
   static constexpr int kBits = 16;
   static constexpr int kTiles = 1;
-  static constexpr float kOffset = 0;
-
-  __device__ static void decode(std::uint32_t word, bool /*asymmetric*/, std::uint32_t (&x)[1]) {
-    x[0] = word;
-  }
 };
 
 template <>
 struct Codes<Encoding::int8> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
-  static constexpr float kOffset = 128;  // added to an asymmetric code
+
+  __device__ static float key_offset(bool asymmetric) { return asymmetric ? 128.0F : 0.0F; }
+  __device__ static float value_offset(bool asymmetric) { return key_offset(asymmetric); }
 
   // 128 + the low 7 bits, less 128 + the sign's 128: both are bf16 with the code in the mantissa
   // and in the last bit of the exponent.
-  __device__ static void decode(std::uint32_t word, bool asymmetric, std::uint32_t (&x)[2]) {
+  __device__ static void decode_value(std::uint32_t word, std::uint32_t flip,
+                                      std::uint32_t (&x)[2]) {
     constexpr std::uint32_t k128 = 0x43004300;
-    if (asymmetric) word ^= 0x80808080U;
+    word ^= flip;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const std::uint32_t bytes = word >> (8 * j);
       x[j] = subtract_bf16(masked_or(bytes, 0x007f007f, k128), masked_or(bytes, 0x00800080, k128));
     }
+  }
+  __device__ static void decode_key(std::uint32_t word, std::uint32_t flip, std::uint32_t (&x)[2]) {
+    decode_value(word, flip, x);
   }
 };
 
@@ -79,14 +81,28 @@ template <>
 struct Codes<Encoding::int4> {
   static constexpr int kBits = 4;
   static constexpr int kTiles = 4;
-  static constexpr float kOffset = 0;
 
-  __device__ static void decode(std::uint32_t word, bool asymmetric, std::uint32_t (&x)[4]) {
+  __device__ static float key_offset(bool asymmetric) { return asymmetric ? -16.0F : -24.0F; }
+  __device__ static float value_offset(bool asymmetric) { return asymmetric ? 8.0F : 0.0F; }
+
+  // 16 + the code, which is in the upper bits of the mantissa. One subtraction less than below, and
+  // little is lost to it: products with keys are summed over one group only.
+  __device__ static void decode_key(std::uint32_t word, std::uint32_t /*flip*/,
+                                    std::uint32_t (&x)[4]) {
+    constexpr std::uint32_t k16 = 0x41804180;
+    x[0] = masked_or(word << 3, 0x00780078, k16);
+#pragma unroll
+    for (int j = 1; j < 4; ++j) x[j] = masked_or(word >> (4 * j - 3), 0x00780078, k16);
+  }
+
+  // 128 + the code, less 136.
+  __device__ static void decode_value(std::uint32_t word, std::uint32_t /*flip*/,
+                                      std::uint32_t (&x)[4]) {
     constexpr std::uint32_t k128 = 0x43004300;
-    const std::uint32_t offset = asymmetric ? k128 : 0x43084308;  // 136: code 8 is zero
+    constexpr std::uint32_t k136 = 0x43084308;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      x[j] = subtract_bf16(masked_or(word >> (4 * j), 0x000f000f, k128), offset);
+      x[j] = subtract_bf16(masked_or(word >> (4 * j), 0x000f000f, k128), k136);
     }
   }
 };
@@ -95,9 +111,9 @@ template <>
 struct Codes<Encoding::fp8_e4m3> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
-  static constexpr float kOffset = 0;
 
-  __device__ static void decode(std::uint32_t word, bool /*asymmetric*/, std::uint32_t (&x)[2]) {
+  __device__ static void decode_value(std::uint32_t word, std::uint32_t /*flip*/,
+                                      std::uint32_t (&x)[2]) {
     constexpr std::uint32_t k2To120 = 0x7b807b80;  // the exponents differ by 120
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -106,6 +122,9 @@ struct Codes<Encoding::fp8_e4m3> {
       const std::uint32_t nan = ((magnitude + 0x00010001U) & 0x00800080U) * 0xffU;
       x[j] = multiply_bf16((magnitude << 4) | ((bytes & 0x00800080U) << 8), k2To120) | nan;
     }
+  }
+  __device__ static void decode_key(std::uint32_t word, std::uint32_t flip, std::uint32_t (&x)[2]) {
+    decode_value(word, flip, x);
   }
 };
 

@@ -21,9 +21,10 @@
 
 namespace touchstone::attend {
 
-inline constexpr int kSplit = static_cast<int>(kAttentionSplit);
+inline constexpr int kSplit = static_cast<int>(kAttentionSplit);  // unless a kernel says otherwise
 inline constexpr int kThreads = 128;
 inline constexpr int kWarps = kThreads / 32;
+inline constexpr int kRun = 16;  // tokens that lie side by side where pages allow it
 
 // Keys or values of the layer: offsets in a page of head 0 in slot 0, and the bytes of a vector.
 struct Section {
@@ -40,6 +41,8 @@ struct SplitWork {
   CachedAttention p;
   Section keys, values;
   const std::int32_t* table = nullptr;
+  int page_shift = -1;  // log2 of the tokens of a page; -1: that is no power of two
+  int split = kSplit;   // positions of a split
   std::int64_t first_query = 0;
   std::int64_t queries = 0;
   std::int64_t tile = 1;    // query tokens of a block
@@ -50,11 +53,15 @@ struct SplitWork {
   float2* partials = nullptr;       // [queries, query_heads, splits]: largest score, sum of weights
 };
 
-// Runs one of the split kernels: the blocks for all query tokens, KV heads and splits of the work.
-using SplitLaunch = void (*)(Context& context, const SplitWork& work, unsigned blocks);
+// One of the split kernels: the positions it splits at, and what runs the blocks for all query
+// tokens, KV heads and splits of the work.
+struct SplitLaunch {
+  int split = kSplit;
+  void (*run)(Context& context, const SplitWork& work, unsigned blocks) = nullptr;
+};
 
 // In waves of query tokens, each merged if there is something to merge.
-void run_splits(Context& context, const CachedAttention& p, SplitLaunch launch);
+void run_splits(Context& context, const CachedAttention& p, const SplitLaunch& launch);
 
 // The row of a query token. Most often every row has one.
 __device__ inline std::int64_t row_of(const CachedAttention& p, std::int64_t query) {
@@ -77,12 +84,12 @@ struct SplitRange {
   }
 };
 
-__device__ inline SplitRange splits_of(const Sight& sight, std::int64_t splits) {
+__device__ inline SplitRange splits_of(const Sight& sight, std::int64_t splits, int split) {
   const auto up = [&](std::int64_t end) {
-    return smaller((larger(end, 0) + kSplit - 1) / kSplit, splits);
+    return smaller((larger(end, 0) + split - 1) / split, splits);
   };
   const std::int64_t sinks = up(sight.sinks);
-  const std::int64_t begin = larger(sight.begin / kSplit, sinks);
+  const std::int64_t begin = larger(sight.begin / split, sinks);
   return {sinks, begin, larger(begin, up(larger(sight.end, end_of(sight))))};
 }
 
@@ -100,12 +107,12 @@ struct SeenOfSplit {
   }
 };
 
-__device__ inline SeenOfSplit seen_of(const Sight& sight, std::int64_t first) {
+__device__ inline SeenOfSplit seen_of(const Sight& sight, std::int64_t first, int split) {
   const auto within = [&](std::int64_t position) {
-    return static_cast<int>(smaller(larger(position - first, 0), kSplit));
+    return static_cast<int>(smaller(larger(position - first, 0), split));
   };
   const bool tree =
-      sight.tree != nullptr && sight.tree_start < first + kSplit && end_of(sight) > first;
+      sight.tree != nullptr && sight.tree_start < first + split && end_of(sight) > first;
   return {within(sight.sinks), within(sight.begin), within(sight.end), tree};
 }
 

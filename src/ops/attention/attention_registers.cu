@@ -346,9 +346,9 @@ std::string cached_attention_registers_refuses(const Context& /*context*/,
 void cached_attention_registers(Context& context, const CachedAttention& p) {
   const bool few = p.heads_per_kv <= 4 && p.queries <= p.rows;
   if (p.layers.k_dim == 64) {
-    run_splits(context, p, few ? launch_registers<64, 4> : launch_registers<64, 8>);
+    run_splits(context, p, {.run = few ? launch_registers<64, 4> : launch_registers<64, 8>});
   } else {
-    run_splits(context, p, few ? launch_registers<128, 4> : launch_registers<128, 8>);
+    run_splits(context, p, {.run = few ? launch_registers<128, 4> : launch_registers<128, 8>});
   }
 }
 

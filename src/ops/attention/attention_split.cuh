@@ -23,23 +23,37 @@ struct Known {
   SplitRange range;
 };
 
+// The tokens that are attended to. A kernel has a list of their places (`places`), or, with
+// kRunList, one of runs of kRun tokens that lie side by side (`runs`); where they do not, a list of
+// their positions in the split (`positions`).
+struct TokenList {
+  int tokens;
+  bool dense;  // there are runs
+  // Otherwise the pages of the split, and the slot of its first position in the first of them.
+  std::uint32_t first_slot;
+  const std::int32_t* pages;
+};
+
 template <int kVectors, int kMostDim>
 struct alignas(16) SplitShared {
   static constexpr int kMostVectors = kVectors;
-  using Place = attend::Place;
+  static constexpr int kSplit = attend::kSplit;
+  static constexpr bool kRunList = false;
 
   float query[kVectors][kMostDim];
   float weights[kSplit][kVectors];  // scores first
   Place places[kSplit];             // of the tokens that are seen
-  int counts[kSplit / 32];
+  TokenList list;
+  int counts[4 * kWarps];
   float factors[kVectors];
   std::int64_t targets[kVectors];  // where the values of a vector go
   Known known;
 };
 
-// `Pass` attends for some query vectors over the first `count` tokens of the list:
+// `Pass` attends for some query vectors over the tokens of shared.list:
+//   start(block)             once, some barriers before all others
 //   prepare(block)           when shared.query has been loaded
-//   attend(block, count)     block.end_vector and block.put_value for each vector
+//   attend(block)            block.end_vector and block.put_value for each vector
 // and may have a way around shared.query:
 //   Fetched, fetches(p)      what a thread holds of the vectors, and whether it can
 //   fetch(block)             asks for it
@@ -49,6 +63,7 @@ class SplitBlock {
  public:
   using SharedMemory = Shared;
   static constexpr int kVectors = Shared::kMostVectors;
+  static constexpr int kSplit = Shared::kSplit;
   // Rows that share pages go together, up to as many as make so many vectors: one pass.
   static constexpr std::uint32_t kMostShared = kVectors;
   static_assert(kMostShared < 32);
@@ -62,6 +77,7 @@ class SplitBlock {
     kv_head = blockIdx.x % kv_heads;
     split_ = static_cast<int>(blockIdx.x / kv_heads % parts * per_block);
     query_ = work.first_query + blockIdx.x / kv_heads / parts * work.tile;
+    Pass::start(*this);
   }
 
   __device__ void run() {
@@ -136,6 +152,10 @@ class SplitBlock {
   // Position of the split.
   __device__ std::int64_t first() const { return std::int64_t{split_} * kSplit; }
 
+  __device__ std::int64_t page_of(std::int64_t position) const {
+    return work.page_shift >= 0 ? position >> work.page_shift : position / p.pages.page_tokens;
+  }
+
   // Without partial results there is one split, and an output is due in any case.
   __device__ bool is_due(const SplitRange& range) const {
     return work.partials == nullptr || range.has(split_);
@@ -145,11 +165,12 @@ class SplitBlock {
   __device__ std::int64_t attend_queries(std::int64_t end) {
     const std::int64_t row = row_of(p, query_);
     const Sight sight = sight_of(p, row, query_);
-    if (!is_due(splits_of(sight, work.splits))) return 1;
-    const SeenOfSplit seen = seen_of(sight, first());
+    if (!is_due(splits_of(sight, work.splits, kSplit))) return 1;
+    const SeenOfSplit seen = seen_of(sight, first(), kSplit);
     std::uint32_t alike = 1;
     end = smaller(end, p.query_starts[row + 1]);
-    while (query_ + alike < end && seen.same(seen_of(sight_of(p, row, query_ + alike), first()))) {
+    while (query_ + alike < end &&
+           seen.same(seen_of(sight_of(p, row, query_ + alike), first(), kSplit))) {
       ++alike;
     }
     list_tokens({row, sight}, seen, ask_page(row, seen));
@@ -160,23 +181,24 @@ class SplitBlock {
 
   // For one query token, or those of several rows that share their pages, one split after another.
   __device__ void run_splits() {
-    Known known;
-    known.row = row_of(p, query_);
-    known.sight = sight_of(p, known.row, query_);
-    known.range = splits_of(known.sight, work.splits);
-    // Kept in shared memory, since registers are wanted for the tokens.
-    if (threadIdx.x == 0) shared.known = known;
+    touch_first();
     typename Pass::Fetched fetched;
     bool fetching = heads() <= kVectors && Pass::fetches(p);
     if (fetching) {
       vectors = static_cast<int>(heads());
       fetched = Pass::fetch(*this);
     }
+    Known known;
+    known.row = row_of(p, query_);
+    known.sight = sight_of(p, known.row, query_);
+    known.range = splits_of(known.sight, work.splits, kSplit);
+    // Kept in shared memory, since registers are wanted for the tokens.
+    if (threadIdx.x == 0) shared.known = known;
     const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
     while (true) {
       if (is_due(known.range)) {
-        const SeenOfSplit seen = seen_of(known.sight, first());
-        const PageOfFour page = ask_page(known.row, seen);
+        const SeenOfSplit seen = seen_of(known.sight, first(), kSplit);
+        const PageOfThread page = ask_page(known.row, seen);
         const std::uint32_t alike = rows_alike(known.row, seen);
         if (fetching) {
           Pass::put(*this, fetched);
@@ -186,6 +208,7 @@ class SplitBlock {
         }
         if (alike > 0) {
           list_tokens(known, seen, page);
+          if (split_ + 1 < end) touch_pages(known.row, split_ + 1);
           attend(alike);
         }
       }
@@ -193,6 +216,28 @@ class SplitBlock {
       __syncthreads();
       known = shared.known;
     }
+  }
+
+  // Asks for what is needed first, all at once: each of these would be waited for before the next
+  // is known to be wanted. The row is guessed as row_of does.
+  __device__ void touch_first() const {
+    const std::int64_t row = smaller(query_, p.rows - 1);
+    touch(p.query_starts + row);
+    touch(p.query_starts + row + 1);
+    touch(p.lengths + row);
+    if (p.positions != nullptr) touch(p.positions + query_);
+    touch_pages(row, split_);
+  }
+  __device__ void touch_pages(std::int64_t row, int split) const {
+    const std::int64_t page = page_of(std::int64_t{split} * kSplit + kEach * threadIdx.x);
+    if (page < p.pages.table_stride) touch(work.table + row * p.pages.table_stride + page);
+  }
+
+  // A load that nobody waits for.
+  template <class T>
+  __device__ static void touch(const T* from) {
+    std::uint32_t unused;
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(unused) : "l"(from));
   }
 
   // For the heads of `alike` query tokens.
@@ -212,28 +257,29 @@ class SplitBlock {
     const std::uint32_t at = static_cast<std::uint32_t>(query_ - work.first_query) % most;
     // Lane i looks at row + i, the last lane at the row before.
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const unsigned alike =
-        __ballot_sync(kAllLanes, static_cast<int>(is_alike(row, lane == 31 ? -1 : lane, seen)));
+    const unsigned alike = __ballot_sync(
+        kAllLanes, static_cast<int>(is_alike(row, lane == 31 ? -1 : lane, most, seen)));
     if (at > 0 && alike >> 31 != 0) return 0;
     return min(static_cast<std::uint32_t>(__ffs(static_cast<int>(~alike | 1U << 31)) - 1),
                most - at);
   }
 
-  __device__ bool is_alike(std::int64_t row, int offset, const SeenOfSplit& seen) const {
+  __device__ bool is_alike(std::int64_t row, int offset, std::uint32_t most,
+                           const SeenOfSplit& seen) const {
     if (offset == 0) return true;
+    if (offset >= static_cast<int>(most)) return false;
     const std::int64_t other = row + offset;
     const std::int64_t query = query_ + offset;
     if (query < work.first_query || query >= work.first_query + work.queries) return false;
     if (other < 0 || other >= p.rows) return false;
-    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
-    const std::int64_t first_page = first() / page_tokens;
+    const std::int64_t first_page = page_of(first());
     const std::int64_t end =
-        smaller((first() + kSplit + page_tokens - 1) / page_tokens, p.pages.table_stride);
+        smaller(page_of(first() + kSplit + p.pages.page_tokens - 1), p.pages.table_stride);
     const std::int32_t* const pages = work.table + row * p.pages.table_stride;
     const std::int32_t* const others = work.table + other * p.pages.table_stride;
     if (first_page >= end || pages[first_page] != others[first_page]) return false;
     if (p.query_starts[other] != query || p.query_starts[other + 1] != query + 1) return false;
-    if (!seen.same(seen_of(sight_of(p, other, query), first()))) return false;
+    if (!seen.same(seen_of(sight_of(p, other, query), first(), kSplit))) return false;
     bool same = true;
 #pragma unroll 8
     for (std::int64_t page = first_page + 1; page < end; ++page) {
@@ -242,40 +288,42 @@ class SplitBlock {
     return same;
   }
 
-  // The page of four tokens, where nothing is seen but a beginning of the split and pages hold
-  // whole fours: threads[i] has tokens 4 * i to 4 * i + 3.
-  struct PageOfFour {
+  // The page of kEach tokens, where nothing is seen but a beginning of the split and pages hold
+  // them whole: thread i has tokens from kEach * i on.
+  static constexpr int kEach = Shared::kRunList ? kRun : 4;
+  static_assert(kSplit <= kEach * kThreads);
+  struct PageOfThread {
     bool fits;
     std::int32_t number;
     std::uint32_t slot;
   };
 
-  __device__ PageOfFour ask_page(std::int64_t row, const SeenOfSplit& visible) const {
+  __device__ PageOfThread ask_page(std::int64_t row, const SeenOfSplit& visible) const {
     const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
-    PageOfFour result{visible.is_beginning() && page_tokens % 4 == 0, -1, 0};
-    const std::int64_t position = first() + 4 * threadIdx.x;
-    if (!result.fits || position >= p.pages.table_stride * p.pages.page_tokens) return result;
-    const std::int64_t first_page = first() / page_tokens;
-    const auto slot = static_cast<std::uint32_t>(position - first_page * page_tokens);
-    const std::uint32_t page = slot / page_tokens;
-    result.slot = slot - page * page_tokens;
-    result.number = work.table[row * p.pages.table_stride + first_page + page];
+    PageOfThread result{visible.is_beginning() && page_tokens % kEach == 0, -1, 0};
+    const std::int64_t position = first() + kEach * threadIdx.x;
+    const std::int64_t page = page_of(position);
+    if (!result.fits || page >= p.pages.table_stride) return result;
+    result.slot = static_cast<std::uint32_t>(position - page * p.pages.page_tokens);
+    result.number = work.table[row * p.pages.table_stride + page];
     return result;
   }
 
-  // The tokens that the query sees, in order.
+  // The tokens that the query sees, in order. Known to all after the next barrier.
   __device__ void list_tokens(const Known& known, const SeenOfSplit& visible,
-                              const PageOfFour& page) {
-    static_assert(kSplit == 4 * kThreads);
-    const int first_token = static_cast<int>(4 * threadIdx.x);
+                              const PageOfThread& page) {
+    const int first_token = static_cast<int>(kEach * threadIdx.x);
     const bool there = page.fits && (page.number >= 0 || first_token >= visible.end);
-    if (__syncthreads_and(static_cast<int>(there)) != 0) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) put_place(first_token + i, page.number, page.slot + i);
-      tokens_ = visible.end;
+    if (__syncthreads_and(static_cast<int>(there)) == 0) return list_some(known, visible);
+    if constexpr (Shared::kRunList) {
+      if (first_token < kSplit) {
+        shared.runs[threadIdx.x] = {static_cast<std::uint32_t>(page.number), page.slot};
+      }
     } else {
-      list_some(known, visible);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) put_place(first_token + i, page.number, page.slot + i);
     }
+    if (threadIdx.x == 0) shared.list = {visible.end, Shared::kRunList, 0, nullptr};
   }
 
   // In general: those that are seen and have a page.
@@ -286,46 +334,57 @@ class SplitBlock {
     const std::int32_t* const pages = work.table + known.row * p.pages.table_stride + first_page;
     const int room =
         static_cast<int>(smaller(p.pages.table_stride * p.pages.page_tokens - first(), kSplit));
-    std::int32_t numbers[kSplit / kThreads];
-    std::uint32_t slots[kSplit / kThreads];
+    int before = 0;
+#pragma unroll 1
+    for (int begin = 0; begin < kSplit; begin += kAtOnce * kThreads) {
+      std::int32_t numbers[kAtOnce];
+      std::uint32_t slots[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kSplit / kThreads; ++i) {
-      const int token = i * kThreads + static_cast<int>(threadIdx.x);
-      const std::uint32_t page = (first_slot + token) / page_tokens;
-      slots[i] = first_slot + token - page * page_tokens;
-      numbers[i] = -1;
-      bool seen = token < visible.end && (token < visible.sinks || token >= visible.begin);
-      if (visible.tree && token >= visible.end) seen = sees(known.sight, first() + token);
-      if (seen && token < room) numbers[i] = pages[page];
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = begin + i * kThreads + static_cast<int>(threadIdx.x);
+        const std::uint32_t page = (first_slot + token) / page_tokens;
+        slots[i] = first_slot + token - page * page_tokens;
+        numbers[i] = -1;
+        bool seen = token < visible.end && (token < visible.sinks || token >= visible.begin);
+        if (visible.tree && token >= visible.end) seen = sees(known.sight, first() + token);
+        if (seen && token < room) numbers[i] = pages[page];
+      }
+      before = pick_tokens(numbers, slots, begin, before);
+      __syncthreads();
     }
-    pick_tokens(numbers, slots);
+    if (threadIdx.x == 0) shared.list = {before, false, first_slot, pages};
   }
 
   __device__ void put_place(int at, std::int32_t number, std::uint32_t slot) {
-    shared.places[at] = Shared::Place::of(number, slot, p.pages.geometry.page_bytes);
+    shared.places[at] = Place::of(number, slot, p.pages.geometry.page_bytes);
   }
 
-  // Those that have a page.
-  __device__ void pick_tokens(const std::int32_t (&numbers)[kSplit / kThreads],
-                              const std::uint32_t (&slots)[kSplit / kThreads]) {
-    unsigned seen[kSplit / kThreads];
+  // Those that have a page; `before` are there already. Returns how many there are then.
+  static constexpr int kAtOnce = 4;  // tokens of a thread
+  __device__ int pick_tokens(const std::int32_t (&numbers)[kAtOnce],
+                             const std::uint32_t (&slots)[kAtOnce], int begin, int before) {
+    unsigned seen[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kSplit / kThreads; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       seen[i] = __ballot_sync(kAllLanes, static_cast<int>(numbers[i] >= 0));
       if (threadIdx.x % 32 == 0) shared.counts[i * kWarps + threadIdx.x / 32] = __popc(seen[i]);
     }
     __syncthreads();
-    int before = 0;
-    for (int group = 0, i = 0; i < kSplit / kThreads; ++i) {
+    for (int group = 0, i = 0; i < kAtOnce; ++i) {
       for (int warp = 0; warp < kWarps; ++warp, ++group) {
         if (warp == static_cast<int>(threadIdx.x / 32) && numbers[i] >= 0) {
-          const unsigned below = (1U << (threadIdx.x % 32)) - 1;
-          put_place(before + __popc(seen[i] & below), numbers[i], slots[i]);
+          const int at = before + __popc(seen[i] & ((1U << (threadIdx.x % 32)) - 1));
+          if constexpr (Shared::kRunList) {
+            shared.positions[at] =
+                static_cast<std::uint16_t>(begin + i * kThreads + static_cast<int>(threadIdx.x));
+          } else {
+            put_place(at, numbers[i], slots[i]);
+          }
         }
         before += shared.counts[group];
       }
     }
-    tokens_ = before;
+    return before;
   }
 
   __device__ void pass(std::uint32_t all) {
@@ -336,7 +395,7 @@ class SplitBlock {
       Pass::prepare(*this);
     }
     __syncthreads();
-    Pass::attend(*this, tokens_);
+    Pass::attend(*this);
     __syncthreads();
   }
 
@@ -411,7 +470,6 @@ class SplitBlock {
   std::int64_t query_;
   std::uint32_t first_vector_ = 0;
   std::uint32_t loaded_ = 0;  // vectors, where all of them are in shared memory
-  int tokens_ = 0;
 };
 
 // All keys, then all values. `Read` has two functions:
@@ -419,6 +477,9 @@ class SplitBlock {
 //   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
 template <class Read>
 struct TwoPasses {
+  template <class Block>
+  __device__ static void start(const Block& /*block*/) {}
+
   struct Fetched {};
   __device__ static bool fetches(const CachedAttention& /*p*/) { return false; }
   template <class Block>
@@ -432,7 +493,8 @@ struct TwoPasses {
   __device__ static void prepare(Block& /*block*/) {}
 
   template <class Block>
-  __device__ static void attend(Block& block, int count) {
+  __device__ static void attend(Block& block) {
+    const int count = block.shared.list.tokens;
     Read::scores(block, count);
     __syncthreads();
     for (int vector = static_cast<int>(threadIdx.x / 32); vector < block.vectors;

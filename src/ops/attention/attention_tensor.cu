@@ -38,7 +38,7 @@ struct TensorPass {
         if (!there) continue;
         const std::uint32_t low = query[key_number<C>(2 * m + operand, lane % 4, 0)];
         const std::uint32_t high = query[key_number<C>(2 * m + operand, lane % 4, 1)];
-        both[operand] = high << 16 | low;
+        both[operand] = (high << 16 | low) ^ (block.p.scale < 0 ? 0x80008000U : 0U);
       }
       result.parts[i] = {both[0], both[1]};
     }
@@ -49,56 +49,135 @@ struct TensorPass {
   __device__ static void put(Block& block, const Fetched& fetched) {
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
-      block.shared.first_part[threadIdx.x / 32 + i * kWarps][threadIdx.x % 32] = fetched.parts[i];
+      put_part(block, threadIdx.x / 32 + i * kWarps, fetched.parts[i], {0, 0});
     }
+    if (threadIdx.x < kVectors) block.shared.multipliers[threadIdx.x] = multiplier(block.p, 1);
   }
 
   template <class Block>
-  __device__ static void attend(Block& block, int count) {
+  __device__ static void start(Block& block) {
+    if (threadIdx.x == 0) WarpPass<Block>::start(block);
+  }
+
+  template <class Block>
+  __device__ static void attend(Block& block) {
     if (is_exact(block.p)) {
-      WarpPass<Block>(block, count).template run<true>();
+      WarpPass<Block>(block).template run<true>();
     } else {
-      WarpPass<Block>(block, count).template run<false>();
+      WarpPass<Block>(block).template run<false>();
     }
     __syncthreads();
     merge_warps(block);
   }
 
-  // The query as operands, and its sums over each kGroup numbers.
+  // The query as operands. It gets the sign of `scale`, so that larger products are larger scores.
   template <class Block>
   __device__ static void prepare(Block& block) {
     auto& shared = block.shared;
     using C = typename Shared::Keys::C;
     const int lane = static_cast<int>(threadIdx.x % 32);
+    const float sign = block.p.scale < 0 ? -1.0F : 1.0F;
+    float shrink = sign;
+    if constexpr (Shared::Keys::kScaling == Scaling::kGrouped) {
+      sum_queries(shared);
+      __syncthreads();
+      if (threadIdx.x < 32) prepare_offsets(block, sign);
+      __syncthreads();
+      shrink = __fmul_rn(sign, shared.shrinks[lane / 4]);
+    } else {
+      if (threadIdx.x < kVectors) shared.multipliers[threadIdx.x] = multiplier(block.p, 1);
+    }
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
       const int m = static_cast<int>(threadIdx.x / 32) + i * kWarps;
       float x[2][2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        x[r][0] = shared.query[lane / 4][key_number<C>(2 * m + r, lane % 4, 0)];
-        x[r][1] = shared.query[lane / 4][key_number<C>(2 * m + r, lane % 4, 1)];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          x[r][k] =
+              __fmul_rn(shared.query[lane / 4][key_number<C>(2 * m + r, lane % 4, k)], shrink);
+        }
       }
-      shared.first_part[m][lane] = {take_bf16(x[0][0], x[0][1]), take_bf16(x[1][0], x[1][1])};
+      uint2 parts[kParts];
+#pragma unroll
+      for (uint2& part : parts) part = {take_bf16(x[0][0], x[0][1]), take_bf16(x[1][0], x[1][1])};
+      put_part(block, m, parts[0], parts[1]);
       if (is_exact(block.p)) continue;
 #pragma unroll
-      for (int part = 0; part < kParts - 1; ++part) {
-        shared.rest[part][m][lane] = {take_bf16(x[0][0], x[0][1]), take_bf16(x[1][0], x[1][1])};
-      }
-    }
-    constexpr int kGroups = Shared::Keys::kGroups;
-    if constexpr (Shared::Keys::kScaling == Scaling::kGrouped) {
-      if (threadIdx.x < kVectors * kGroups) {
-        const float* const x = &shared.query[threadIdx.x / kGroups][threadIdx.x % kGroups * kGroup];
-        float sum = 0;
-#pragma unroll 8
-        for (int i = 0; i < kGroup; ++i) sum = __fadd_rn(sum, x[i]);
-        shared.query_sums[threadIdx.x / kGroups][threadIdx.x % kGroups] = sum;
-      }
+      for (int part = 1; part < kParts; ++part) shared.rest[part - 1][m][lane] = parts[part];
     }
   }
 
  private:
+  template <class Block>
+  __device__ static void put_part(Block& block, unsigned m, uint2 first, uint2 second) {
+    auto& part = block.shared.first_part[m][threadIdx.x % 32];
+    const bool exact = is_exact(block.p);
+    if constexpr (Shared::kWholeOperands) {
+      part = {first.x, exact ? 0U : second.x, first.y, exact ? 0U : second.y};
+    } else {
+      part = first;
+    }
+  }
+
+  // Of scores whose query has the sign of `scale` already. Never 0, so that -inf stays -inf.
+  __device__ static float multiplier(const CachedAttention& p, float factor) {
+    return fmaxf(__fmul_rn(fabsf(p.scale), factor), 0x1p-100F);
+  }
+
+  // Sums of the query over each kGroup numbers, a warp for each.
+  __device__ static void sum_queries(Shared& shared) {
+    static_assert(kGroup == 32);
+    constexpr int kKeyGroups = Shared::Keys::kGroups;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+    for (int i = static_cast<int>(threadIdx.x / 32); i < kVectors * kKeyGroups; i += kWarps) {
+      float sum = shared.query[i / kKeyGroups][i % kKeyGroups * kGroup + lane];
+#pragma unroll
+      for (int offset = 16; offset > 0; offset /= 2) {
+        sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, offset));
+      }
+      if (lane == 0) shared.query_sums[i / kKeyGroups][i % kKeyGroups] = sum;
+    }
+  }
+
+  // What the scale and the minimum of a key's group are multiplied with: the sum of the query over
+  // the group, for the scale times what decoding leaves to be added. In f16, so the query is
+  // brought to where that is fine by a power of two. By one warp; lane 4 * n + c for vector n and
+  // group c.
+  template <class Block>
+  __device__ static void prepare_offsets(Block& block, float sign) {
+    constexpr int kKeyGroups = Shared::Keys::kGroups;
+    auto& shared = block.shared;
+    const int vector = static_cast<int>(threadIdx.x / 4);
+    const int group = static_cast<int>(threadIdx.x % 4);
+    float sum = group < kKeyGroups ? shared.query_sums[vector][group % kKeyGroups] : 0.0F;
+    float largest = fabsf(sum);
+#pragma unroll
+    for (int offset = 1; offset < 4; offset *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+    }
+    // Sums of less than 2^7: an offset of 128 makes 2^14 of it.
+    constexpr int kExponent = 6;
+    const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
+    const int shift = largest > 0 ? max(-64, min(64, exponent - kExponent)) : 0;
+    const float shrink = __uint_as_float(static_cast<std::uint32_t>(127 - shift) << 23);
+    if (group == 0) {
+      shared.shrinks[vector] = shrink;
+      shared.multipliers[vector] =
+          multiplier(block.p, __uint_as_float(static_cast<std::uint32_t>(127 + shift) << 23));
+    }
+    sum = __fmul_rn(sum, __fmul_rn(sign, shrink));
+    const float offset = Shared::Keys::C::key_offset(block.work.keys.format.asymmetric);
+    const float2 both = {__fmul_rn(offset, sum), sum};
+    const __half2 first = __floats2half2_rn(both.x, both.y);
+    const float2 taken = __half22float2(first);
+    const __half2 rest = __floats2half2_rn(__fsub_rn(both.x, taken.x), __fsub_rn(both.y, taken.y));
+    shared.key_offsets[threadIdx.x] = {reinterpret_cast<const std::uint32_t&>(first),
+                                       reinterpret_cast<const std::uint32_t&>(rest)};
+  }
+
   template <class Block>
   __device__ static void merge_warps(Block& block) {
     auto& shared = block.shared;
@@ -130,12 +209,13 @@ struct TensorPass {
   }
 };
 
-// Groups take more registers.
+// On a multiprocessor at the same time. Hopper has 228 KiB, of which every block takes one.
+// Decoding fp8 takes more registers than four blocks leave.
 template <class Shared>
-constexpr int kBlocks =
-    Shared::Keys::kScaling == Scaling::kGrouped || Shared::Values::kScaling == Scaling::kGrouped
-        ? 3
-        : 4;
+constexpr bool kTakesMuch = Shared::kDim == 128 && Shared::Keys::kEncoding == Encoding::fp8_e4m3;
+template <class Shared>
+constexpr int kBlocks = 4 * (Shared::bytes(true) + 1024) <= 228 * 1024 && !kTakesMuch<Shared> ? 4
+                                                                                              : 3;
 
 template <class Shared>
 __global__ void __launch_bounds__(kThreads, kBlocks<Shared>)
@@ -170,9 +250,11 @@ constexpr Kind kInt4Groups{Encoding::int4, Scaling::kGrouped};
 constexpr Kind kFp8{Encoding::fp8_e4m3, Scaling::kWhole};
 
 template <int kDim, Kind kKeys, Kind kValues>
-constexpr SplitLaunch kLaunch =
+constexpr SplitLaunch kLaunch = {
+    TensorShared<Operand<kKeys.encoding, kKeys.scaling, kDim>,
+                 Operand<kValues.encoding, kValues.scaling, kDim>, kDim>::kSplit,
     launch_tensor<Operand<kKeys.encoding, kKeys.scaling, kDim>,
-                  Operand<kValues.encoding, kValues.scaling, kDim>, kDim>;
+                  Operand<kValues.encoding, kValues.scaling, kDim>, kDim>};
 
 struct Kernel {
   Kind keys, values;

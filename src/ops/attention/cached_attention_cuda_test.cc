@@ -1,8 +1,11 @@
-// What only a GPU can show: graphs, and a workspace that does not grow.
+// What only a GPU can show: graphs, a workspace that does not grow, and the kernels for the tensor
+// cores, one for each pair of formats.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cuda/check.h"
 #include "ops/attention/attention_test_support.h"
@@ -62,6 +65,69 @@ TEST(CachedAttentionCudaWorkspace, TooLittleIsRefusedCleanly) {
       context.reserve_workspace(least_workspace(dim));
       run.run(context);
       EXPECT_TRUE(run.is_right());
+    }
+  }
+}
+
+// What the tensor cores take: how it is read differs in all of these.
+std::vector<cache::LayerGroup> tensor_layers(std::int64_t dim) {
+  using cache::Encoding;
+  const cache::Format bf16{};
+  const cache::Format int8{.encoding = Encoding::int8};
+  const cache::Format fp8{.encoding = Encoding::fp8_e4m3};
+  const cache::Format int4{.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+  std::vector<std::pair<cache::Format, cache::Format>> pairs = {
+      {bf16, bf16}, {int8, int8}, {fp8, fp8}, {int4, int4}, {int8, int4}};
+  for (const Encoding encoding : {Encoding::int8, Encoding::int4}) {
+    const cache::Format symmetric{.encoding = encoding, .group = 32};
+    const cache::Format longer{.encoding = encoding, .group = 64, .asymmetric = true};
+    pairs.insert(pairs.end(), {{symmetric, longer}, {longer, symmetric}});
+  }
+  std::vector<cache::LayerGroup> result;
+  for (const auto& [k, v] : pairs) {
+    result.push_back({.layers = 1, .kv_heads = 2, .k_dim = dim, .v_dim = dim, .k = k, .v = v});
+  }
+  return result;
+}
+
+// Right, and the same bits from other pages and alone.
+void check_on_tensor_cores(const Scene& scene) {
+  Context context({.device = test_device(), .implementation = "tensor"});
+  AttentionRun run(scene);
+  run.run(context);
+  EXPECT_TRUE(run.is_right());
+  Scene other = scene;
+  other.layers.page_tokens = 7;
+  AttentionRun elsewhere(other, {.seed = 5, .share = false});
+  elsewhere.run(context);
+  for (std::int64_t row = 0; row < std::ssize(scene.rows); ++row) {
+    EXPECT_EQ(elsewhere.row_bytes(row), run.row_bytes(row)) << "row " << row;
+    AttentionRun alone(only_row(scene, row));
+    alone.run(context);
+    EXPECT_EQ(alone.row_bytes(0), run.row_bytes(row)) << "row " << row << " alone";
+  }
+}
+
+TEST(CachedAttentionTensor, EveryPairOfFormats) {
+  for (const std::int64_t dim : {64, 128}) {
+    for (const cache::LayerGroup& layers : tensor_layers(dim)) {
+      const testing::ScopedTrace trace(__FILE__, __LINE__,
+                                       std::string(name_of(layers.k.encoding)) + " group " +
+                                           std::to_string(layers.k.group) + ", dim " +
+                                           std::to_string(dim));
+      Scene scene{.layers = layers,
+                  .query_heads = 8,
+                  .rows = {{.length = 1100, .seed = 7},
+                           {.length = 1100, .seed = 7, .forked_at = 600, .own_seed = 8},
+                           {.length = 45, .queries = 3, .seed = 2}},
+                  .query_dtype = DType::bf16};
+      check_on_tensor_cores(scene);
+      scene.query_dtype = DType::f32;
+      scene.layers.rotate_keys = true;
+      scene.scale = -0.2;
+      scene.soft_cap = 5;
+      check_on_tensor_cores(scene);
+      if (testing::Test::HasFailure()) return;
     }
   }
 }
