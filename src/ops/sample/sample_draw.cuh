@@ -166,7 +166,7 @@ class RowDraw {
 
   // The segment by the sums of the scan, then the token in it.
   __device__ std::int64_t by_segment(double u) {
-    const float2* const segment_sums = shared.sums();
+    const float2* const segment_sums = shared.sums(shape);
     const auto reference = static_cast<double>(weights.row.reference);
     prefix.weights = prefix.sums + shape.segments;
     const auto weight_at = [&](int i) {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "ops/sample/sample_row.h"
-#include "ops/softmax_topk/topk_select.cuh"
+#include "ops/softmax_topk/topk_scan.cuh"
 
 namespace touchstone::sampling {
 

@@ -108,6 +108,39 @@ TEST(SoftmaxTopk, RowCounts) {
   }
 }
 
+// As many rows as a GPU has places for, and more, on the grid of vectors and off it, of every kind:
+// one must not show in another.
+TEST(SoftmaxTopk, ManyRowsOfEveryKind) {
+  if (!on_gpu()) GTEST_SKIP() << "a row of the CPU has its memory to itself";
+  const Pattern normal = normal_pattern();
+  const auto pattern = [=](std::int64_t r, std::int64_t i) {
+    switch (r % 7) {
+      case 1:
+        return i == r % 1301 ? kNan : 1.0;
+      case 2:
+        return i % 500 == 3 ? 2.0 : -kInfinity;
+      case 3:
+        return i == 700 ? kInfinity : 0.25;
+      case 4:
+        return 1.0;
+      default:
+        return normal(r, i);
+    }
+  };
+  for (const std::int64_t rows : {500, 1700}) {
+    for (const std::int64_t vocabulary : {1301, 1304}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        check({.lead = {rows},
+               .vocabulary = vocabulary,
+               .k = 40,
+               .dtype = dtype,
+               .pattern = pattern,
+               .temperature = {1, 2, 1, 1, 1, 0, 1, 1, 1, 3, 1}});
+      }
+    }
+  }
+}
+
 TEST(SoftmaxTopk, LeadingShapes) {
   for (const std::vector<std::int64_t>& lead :
        {std::vector<std::int64_t>{}, {5}, {2, 3}, {2, 1, 3}, {1, 1, 1, 1}}) {

@@ -43,10 +43,13 @@ void softmax_topk_plain(Context& context, const Topk& p);
 // beyond what f32 arithmetic holds.
 void plain_row(const Topk& p, std::int64_t row);
 
-// CUDA: short rows in the registers of a few lanes, one scan of longer ones, a sort where many
-// places are wanted. topk_cuda_*.cu, or src/no_cuda in a CPU-only build.
+// CUDA: short rows in the registers of a few lanes; of longer ones many by the maxima of lanes,
+// others by one scan; a sort where many places are wanted. topk_cuda_*.cu, or src/no_cuda in a
+// CPU-only build.
 std::string softmax_topk_short_refuses(const Context& context, const Topk& p);
 void softmax_topk_short(Context& context, const Topk& p);
+std::string softmax_topk_maxima_refuses(const Context& context, const Topk& p);
+void softmax_topk_maxima(Context& context, const Topk& p);
 std::string softmax_topk_scan_refuses(const Context& context, const Topk& p);
 void softmax_topk_scan(Context& context, const Topk& p);
 std::string softmax_topk_sort_refuses(const Context& context, const Topk& p);

@@ -14,37 +14,6 @@ struct ScanArgs {
   ScanShape shape;
 };
 
-// The outputs of a row, from its sorted candidates.
-__device__ void put_row(const Topk& p, std::int64_t row, const Key* sorted, int above_masked,
-                        const Weights& weights, std::uint32_t flags, float* reduction) {
-  float total = weights.row.sum;
-  if (p.renormalise && !weights.masked()) {
-    float kept = 0;
-    for (int j = static_cast<int>(threadIdx.x); j < p.k; j += kScanThreads) {
-      kept += weights.weight(value_of(sorted[j]));
-    }
-    total = block_sum(kept, reduction);
-  }
-  for (int j = static_cast<int>(threadIdx.x); j < p.k; j += kScanThreads) {
-    put_place(p, row, j, sorted[j], weights, total);
-  }
-  if (threadIdx.x != 0) return;
-  if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = weights.log_sum_exp();
-  if (p.status == nullptr) return;
-  std::int32_t status = (flags & ScanShared::kReadTwice) != 0 ? kRowReadTwice : 0;
-  if (weights.infinite()) status |= kRowHasInfinity;
-  if (weights.masked()) status |= kRowAllMasked;
-  if (above_masked < p.k) status |= kRowFewerThanK;
-  p.status[row] = status;
-}
-
-__device__ void put_bad_row(const Topk& p, std::int64_t row, std::int32_t status) {
-  for (int j = static_cast<int>(threadIdx.x); j < p.k; j += kScanThreads) put_nothing(p, row, j);
-  if (threadIdx.x != 0) return;
-  if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = not_a_number();
-  if (p.status != nullptr) p.status[row] = status;
-}
-
 // Rows off the grid need some more registers, deep scans twice as many.
 template <bool kOnGrid, int kDepth>
 inline constexpr int kBlocksPerSm = kDepth == 4 ? 2
@@ -68,16 +37,16 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth>;
   const double inverse = inverse_temperature(p, row);
   if (inverse == 0) {  // all blocks of the cluster leave
-    if (first) put_bad_row(p, row, kRowBadParameter);
+    if (first) put_bad_row<kScanThreads>(p, row, kRowBadParameter);
     return;
   }
   const auto k = static_cast<int>(p.k);
   Scan(shape, k, shared, values, exponent_scale(inverse)).run();
   if (!gather_cluster(shape, shared)) return;
-  if ((shared.flags & ScanShared::kNan) != 0) return put_bad_row(p, row, kRowHasNan);
+  if ((shared.flags & ScanShared::kNan) != 0) return put_bad_row<kScanThreads>(p, row, kRowHasNan);
   const int above_masked = sort_candidates<typename Scan::Held>(shape, k, shared, values);
   const Weights weights = row_weights(shape, shared, values, inverse);
-  put_row(p, row, shared.sorted(), above_masked, weights, shared.flags, shared.reduction);
+  put_row(p, row, shared, above_masked, weights);
 }
 
 template <class T, bool kPlain, bool kOnGrid, int kDepth>

@@ -31,7 +31,10 @@ struct RowPlace {
   __device__ RowPlace(const ShortArgs& a, int r)
       : args(a),
         row(r),
-        logits(static_cast<const T*>(a.p.logits) + std::int64_t{r} * a.p.logits_stride) {}
+        logits(static_cast<const T*>(a.p.logits) + std::int64_t{r} * a.p.logits_stride) {
+    // One address: else each load of the row gets a multiplication of its own.
+    asm("" : "+l"(logits));
+  }
 };
 
 // Two kinds of keys: `Key`, and 16 ordered bits of a value above 16 bits that fall with the token,
@@ -212,11 +215,15 @@ __device__ std::uint32_t ordered_halves(std::uint32_t pair) {
   asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(negative) : "r"(x));
   return x ^ (negative | 0x80008000U);
 }
-__device__ inline NarrowKey key_of_low_half(std::uint32_t halves, std::uint32_t id) {
-  return (halves << 16) + (0xffffU - id);
+// The lower halves of the keys with ids `id` and `id + 1`.
+__device__ inline std::uint32_t pair_of_ids(std::uint32_t id) {
+  return (0xffffU - id) * 0x10001U - 0x10000U;
 }
-__device__ inline NarrowKey key_of_high_half(std::uint32_t halves, std::uint32_t id) {
-  return (halves & 0xffff0000U) | (0xffffU - id);
+__device__ inline NarrowKey key_of_low_half(std::uint32_t halves, std::uint32_t ids) {
+  return __byte_perm(halves, ids, 0x1054);
+}
+__device__ inline NarrowKey key_of_high_half(std::uint32_t halves, std::uint32_t ids) {
+  return __byte_perm(halves, ids, 0x3276);
 }
 
 // A lane's part of a row: chunk c of lane l is the eight tokens from (c * kLanes + l) * 8 on. This
@@ -245,25 +252,29 @@ struct NarrowRow {
     }
   }
   __device__ void group_keys(int lane, K (&keys)[kList]) const {
+    static_assert(kChunk == 2 * kGroup);
+    const std::uint32_t first = pair_of_ids(static_cast<std::uint32_t>(lane) * 2);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const std::uint32_t a = larger_halves<T>(words[c][0], words[c][1]);
       const std::uint32_t b = larger_halves<T>(words[c][2], words[c][3]);
       const std::uint32_t both =
           ordered_halves<T>(larger_halves<T>(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632)));
-      const std::uint32_t group = (c * kLanes + lane) * (kChunk / kGroup);
-      keys[2 * c] = key_of_low_half(both, group);
-      keys[2 * c + 1] = key_of_high_half(both, group + 1);
+      const std::uint32_t ids = first - static_cast<std::uint32_t>(c * kLanes * 2) * 0x10001U;
+      keys[2 * c] = key_of_low_half(both, ids);
+      keys[2 * c + 1] = key_of_high_half(both, ids);
     }
   }
   template <int kWords>
   __device__ static void token_keys(const std::uint32_t (&from)[kWords], std::uint32_t token,
                                     K (&keys)[kList], int at) {
+    const std::uint32_t first = pair_of_ids(token);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const std::uint32_t halves = ordered_halves<T>(from[i]);
-      keys[at + 2 * i] = key_of_low_half(halves, token + 2 * i);
-      keys[at + 2 * i + 1] = key_of_high_half(halves, token + 2 * i + 1);
+      const std::uint32_t ids = first - static_cast<std::uint32_t>(2 * i) * 0x10001U;
+      keys[at + 2 * i] = key_of_low_half(halves, ids);
+      keys[at + 2 * i + 1] = key_of_high_half(halves, ids);
     }
   }
   __device__ void chunk_keys(int c, int lane, K (&keys)[kList]) const {

@@ -6,22 +6,31 @@
 
 namespace touchstone::topk {
 
-// The sum of a value over the block, in an order that depends on nothing; in every thread.
-__device__ inline float block_sum(float value, float* reduction) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0U, value, offset);
+// What the leaves of a sum get, by a tree that depends on nothing; in every thread. leaf(i) is that
+// of leaf i.
+template <int kThreads, class Leaf>
+__device__ float sum_of_leaves(const Leaf& leaf, float* reduction) {
+  const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();
-  if (threadIdx.x % 32 == 0) reduction[threadIdx.x / 32] = value;
+#pragma unroll 1
+  for (int i = thread; i < kSumLeaves; i += kThreads) {
+    float value = leaf(i);
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0U, value, offset);
+    if (thread % 32 == 0) reduction[i / 32] = value;
+  }
   __syncthreads();
   float total = 0;
 #pragma unroll
-  for (int warp = 0; warp < kScanWarps; ++warp) total += reduction[warp];
+  for (int i = 0; i < kSumLeaves / 32; ++i) total += reduction[i];
   return total;
 }
 
 // Moves the candidates of all blocks of a cluster together. The destination of one is never the
 // place of another that comes later.
-__device__ inline void close_ranks(const ScanShape& shape, ScanShared& shared) {
+template <class Memory>
+__device__ void close_ranks(const typename Memory::Shape& shape, Memory& shared) {
+  constexpr int kThreads = Memory::kThreads;
   constexpr int kEach = 4;
   const int thread = static_cast<int>(threadIdx.x);
   Key* const candidates = shared.candidates(shape);
@@ -35,11 +44,11 @@ __device__ inline void close_ranks(const ScanShape& shape, ScanShared& shared) {
     total += held;
     ends[b] = total;
   }
-  for (int first = 0; !overflow && first < total; first += kEach * kScanThreads) {
+  for (int first = 0; !overflow && first < total; first += kEach * kThreads) {
     Key moved[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const int to = first + j * kScanThreads + thread;
+      const int to = first + j * kThreads + thread;
       int from = to;
 #pragma unroll
       for (int b = 0; b + 1 < kMaxScanCluster; ++b) {
@@ -50,21 +59,23 @@ __device__ inline void close_ranks(const ScanShape& shape, ScanShared& shared) {
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const int to = first + j * kScanThreads + thread;
+      const int to = first + j * kThreads + thread;
       if (to < total) candidates[to] = moved[j];
     }
     __syncthreads();
   }
   if (thread == 0) {
     shared.count = static_cast<std::uint32_t>(total);
-    if (overflow) shared.flags |= ScanShared::kOverflow;
+    if (overflow) shared.flags |= Memory::kOverflow;
   }
   __syncthreads();
 }
 
 // Brings the candidates and sums of all blocks of the cluster to the first. False in the others,
 // which are done.
-__device__ inline bool gather_cluster(const ScanShape& shape, ScanShared& shared) {
+template <class Memory>
+__device__ bool gather_cluster(const typename Memory::Shape& shape, Memory& shared) {
+  constexpr int kThreads = Memory::kThreads;
   if constexpr (cuda::kHopper) {
     if (shape.cluster > 1) {
       const int thread = static_cast<int>(threadIdx.x);
@@ -77,13 +88,13 @@ __device__ inline bool gather_cluster(const ScanShape& shape, ScanShared& shared
           cuda::cluster_or(cuda::cluster_address(&shared.flags, 0), shared.flags);
         }
         const std::uint32_t to = cuda::cluster_address(candidates + rank * shape.candidates, 0);
-        for (int i = thread; i < min(held, shape.candidates); i += kScanThreads) {
+        for (int i = thread; i < min(held, shape.candidates); i += kThreads) {
           cuda::cluster_store(to + 8 * static_cast<std::uint32_t>(i), candidates[i]);
         }
-        const auto* sums = reinterpret_cast<const Key*>(shared.sums());
+        const auto* sums = reinterpret_cast<const Key*>(shared.sums(shape));
         const std::uint32_t sums_to = cuda::cluster_address(sums, 0);
         for (int i = rank + thread * shape.cluster; i < shape.segments;
-             i += kScanThreads * shape.cluster) {
+             i += kThreads * shape.cluster) {
           cuda::cluster_store(sums_to + 8 * static_cast<std::uint32_t>(i), sums[i]);
         }
         cuda::cluster_arrive();
@@ -100,11 +111,12 @@ __device__ inline bool gather_cluster(const ScanShape& shape, ScanShared& shared
 // The exact way, for rows with more candidates than fit, or with a threshold that was too high: the
 // block goes through the whole row once more, keeps what beats the k-th so far, and throws out the
 // rest whenever the room is used up. Rare, and out of line so that the scan keeps its registers.
-template <class Held, class Values>
-__device__ __noinline__ void read_in_order(const ScanShape& shape, int k, ScanShared& shared,
-                                           Values values) {
+template <class Held, class Memory, class Values>
+__device__ __noinline__ void read_in_order(const typename Memory::Shape& shape, int k,
+                                           Memory& shared, Values values) {
+  constexpr int kThreads = Memory::kThreads;
   constexpr int kEach = 4;
-  constexpr int kStep = kEach * kScanThreads;
+  constexpr int kStep = kEach * kThreads;
   Key* const candidates = shared.candidates(shape);
   const Key* const sorted = shared.sorted();
   const int thread = static_cast<int>(threadIdx.x);
@@ -112,20 +124,20 @@ __device__ __noinline__ void read_in_order(const ScanShape& shape, int k, ScanSh
   __syncthreads();
   if (thread == 0) {
     shared.count = 0;
-    shared.flags |= ScanShared::kReadTwice;
+    shared.flags |= Memory::kReadTwice;
   }
   __syncthreads();
   for (std::int64_t first = thread; first - thread < shape.vocabulary; first += kStep) {
     float v[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const std::int64_t token = first + i * kScanThreads;
+      const std::int64_t token = first + i * kThreads;
       v[i] = token < shape.vocabulary ? values(token) : -infinity();
     }
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (!(v[i] > -infinity())) continue;
-      const Key key = key_of(v[i], static_cast<std::uint32_t>(first + i * kScanThreads));
+      const Key key = key_of(v[i], static_cast<std::uint32_t>(first + i * kThreads));
       if (key >= bound) candidates[atomicAdd(&shared.count, 1U)] = key;
     }
     __syncthreads();
@@ -135,20 +147,21 @@ __device__ __noinline__ void read_in_order(const ScanShape& shape, int k, ScanSh
     rank_keys(candidates, held, k, Held::kEqualBits, shape.token_bits, shared.sorted(),
               shared.select);
     bound = sorted[k - 1];
-    for (int j = thread; j < k; j += kScanThreads) candidates[j] = sorted[j];
+    for (int j = thread; j < k; j += kThreads) candidates[j] = sorted[j];
     if (thread == 0) shared.count = static_cast<std::uint32_t>(k);
     __syncthreads();
   }
 }
 
 // Adds the first masked tokens where fewer than k are above -inf.
-template <class Values>
-__device__ void add_masked(const ScanShape& shape, int k, ScanShared& shared,
+template <class Memory, class Values>
+__device__ void add_masked(const typename Memory::Shape& shape, int k, Memory& shared,
                            const Values& values) {
+  constexpr int kThreads = Memory::kThreads;
   Key* const candidates = shared.candidates(shape);
   const int thread = static_cast<int>(threadIdx.x);
   auto held = static_cast<int>(shared.count);
-  for (std::int64_t first = 0; held < k && first < shape.vocabulary; first += kScanThreads) {
+  for (std::int64_t first = 0; held < k && first < shape.vocabulary; first += kThreads) {
     const std::int64_t token = first + thread;
     const bool masked = token < shape.vocabulary && !(values(token) > -infinity());
     const unsigned votes = __ballot_sync(~0U, masked);
@@ -158,7 +171,7 @@ __device__ void add_masked(const ScanShape& shape, int k, ScanShared& shared,
     }
     __syncthreads();
     int place = held + __popc(votes & ((1U << (thread % 32)) - 1U));
-    for (int warp = 0; warp < kScanWarps; ++warp) {
+    for (int warp = 0; warp < Memory::kWarps; ++warp) {
       const auto others = static_cast<int>(shared.select.warp_sums[warp]);
       if (warp < thread / 32) place += others;
       held += others;
@@ -173,13 +186,13 @@ __device__ void add_masked(const ScanShape& shape, int k, ScanShared& shared,
 }
 
 // The k largest keys, in order, at shared.sorted(). Returns how many of them are above -inf.
-template <class Held, class Values>
-__device__ int sort_candidates(const ScanShape& shape, int k, ScanShared& shared,
+template <class Held, class Memory, class Values>
+__device__ int sort_candidates(const typename Memory::Shape& shape, int k, Memory& shared,
                                const Values& values) {
   auto found = static_cast<int>(shared.count);
   // A guess that takes in every token above -inf was not too high.
   const bool enough = found >= k || k <= kCertainK || shared.threshold == kAboveNothing;
-  if ((shared.flags & ScanShared::kOverflow) != 0 || found > shape.room() || !enough) {
+  if ((shared.flags & Memory::kOverflow) != 0 || found > shape.room() || !enough) {
     read_in_order<Held>(shape, k, shared, values);
     found = static_cast<int>(shared.count);
   }
@@ -191,50 +204,91 @@ __device__ int sort_candidates(const ScanShape& shape, int k, ScanShared& shared
 
 // The sum of a row that the scan could not give: its exponents overflow, or it has +inf. Reads the
 // row once more.
-template <class Values>
-__device__ Weights unusual_weights(const ScanShape& shape, ScanShared& shared, const Values& values,
-                                   Weights weights) {
+template <class Memory, class Values>
+__device__ Weights unusual_weights(const typename Memory::Shape& shape, Memory& shared,
+                                   const Values& values, Weights weights) {
   weights.row.reference = weights.largest;
   weights.huge = true;
   if (weights.masked()) return weights;
-  float sum = 0;
-  for (std::int64_t token = threadIdx.x; token < shape.vocabulary; token += kScanThreads) {
-    sum += exp2_fast(weights.exponent(values(token)));
-  }
-  weights.row.sum = block_sum(sum, shared.reduction);
+  const auto leaf = [&](int i) {
+    float sum = 0;
+    for (std::int64_t token = i; token < shape.vocabulary; token += kSumLeaves) {
+      sum += exp2_fast(weights.exponent(values(token)));
+    }
+    return sum;
+  };
+  weights.row.sum = sum_of_leaves<Memory::kThreads>(leaf, shared.reduction);
   return weights;
 }
 
 // The sum of the row, from those of its segments: by a tree that depends on their number alone.
-template <class Values>
-__device__ Weights row_weights(const ScanShape& shape, ScanShared& shared, const Values& values,
-                               double inverse) {
+template <class Memory, class Values>
+__device__ Weights row_weights(const typename Memory::Shape& shape, Memory& shared,
+                               const Values& values, double inverse) {
+  constexpr int kWarps = Memory::kWarps;
   Weights weights{inverse, exponent_scale(inverse), value_of(shared.sorted()[0]), {0, 0}, false};
-  const float2* const sums = shared.sums();
+  const float2* const sums = shared.sums(shape);
   const int thread = static_cast<int>(threadIdx.x);
   float reference = -infinity();
-  for (int i = thread; i < shape.segments; i += kScanThreads) {
+  for (int i = thread; i < shape.segments; i += Memory::kThreads) {
     reference = fmaxf(reference, sums[i].x);
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
     reference = fmaxf(reference, __shfl_xor_sync(~0U, reference, offset));
   }
-  if (thread % 32 == 0) shared.reduction[kScanWarps + thread / 32] = reference;
+  float* const largest = shared.reduction + kSumLeaves / 32;
+  if (thread % 32 == 0) largest[thread / 32] = reference;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kScanWarps; ++w) {
-    reference = fmaxf(reference, shared.reduction[kScanWarps + w]);
-  }
-  if ((shared.flags & ScanShared::kHuge) != 0 || reference == -infinity()) {
+  for (int w = 0; w < kWarps; ++w) reference = fmaxf(reference, largest[w]);
+  if ((shared.flags & Memory::kHuge) != 0 || reference == -infinity()) {
     return unusual_weights(shape, shared, values, weights);
   }
-  float sum = 0;
-  for (int i = thread; i < shape.segments; i += kScanThreads) {
-    sum += sums[i].y * exp2_fast(sums[i].x - reference);
-  }
-  weights.row = {reference, block_sum(sum, shared.reduction)};
+  const auto leaf = [&](int first) {
+    float sum = 0;
+    for (int i = first; i < shape.segments; i += kSumLeaves) {
+      sum += sums[i].y * exp2_fast(sums[i].x - reference);
+    }
+    return sum;
+  };
+  weights.row = {reference, sum_of_leaves<Memory::kThreads>(leaf, shared.reduction)};
   return weights;
+}
+
+// The outputs of a row, from its sorted candidates.
+template <class Memory>
+__device__ void put_row(const Topk& p, std::int64_t row, Memory& shared, int above_masked,
+                        const Weights& weights) {
+  const Key* const sorted = shared.sorted();
+  float total = weights.row.sum;
+  if (p.renormalise && !weights.masked()) {
+    const auto leaf = [&](int first) {
+      float kept = 0;
+      for (int j = first; j < p.k; j += kSumLeaves) kept += weights.weight(value_of(sorted[j]));
+      return kept;
+    };
+    total = sum_of_leaves<Memory::kThreads>(leaf, shared.reduction);
+  }
+  for (int j = static_cast<int>(threadIdx.x); j < p.k; j += Memory::kThreads) {
+    put_place(p, row, j, sorted[j], weights, total);
+  }
+  if (threadIdx.x != 0) return;
+  if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = weights.log_sum_exp();
+  if (p.status == nullptr) return;
+  std::int32_t status = (shared.flags & Memory::kReadTwice) != 0 ? kRowReadTwice : 0;
+  if (weights.infinite()) status |= kRowHasInfinity;
+  if (weights.masked()) status |= kRowAllMasked;
+  if (above_masked < p.k) status |= kRowFewerThanK;
+  p.status[row] = status;
+}
+
+template <int kThreads>
+__device__ void put_bad_row(const Topk& p, std::int64_t row, std::int32_t status) {
+  for (int j = static_cast<int>(threadIdx.x); j < p.k; j += kThreads) put_nothing(p, row, j);
+  if (threadIdx.x != 0) return;
+  if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = not_a_number();
+  if (p.status != nullptr) p.status[row] = status;
 }
 
 }  // namespace touchstone::topk

@@ -7,8 +7,8 @@
 // and segment sums by a fixed tree: the bits depend on the row alone.
 //
 // The threshold comes from the first segments of all warps, a sample of the whole row, and is
-// raised as candidates come in. In which order they come in depends on timing; which of them are the
-// k largest does not.
+// raised as candidates come in. In which order they come in depends on timing; which of them are
+// the k largest does not.
 #pragma once
 
 #include "ops/softmax_topk/topk_segment.cuh"
@@ -18,6 +18,11 @@ namespace touchstone::topk {
 
 inline constexpr int kMostSegments = 2048;  // a sum of each is kept
 inline constexpr int kMaxScanCluster = 8;
+inline constexpr int kScanThreads = 256;
+inline constexpr int kScanWarps = kScanThreads / 32;
+
+// Segment sums are added by a tree with so many leaves, whatever the number of threads.
+inline constexpr int kSumLeaves = 256;
 
 // Up to here the threshold is one that k tokens of the sample reach, so that it cannot be too high.
 // For more, it is a guess: what falls short is done again.
@@ -44,7 +49,11 @@ struct ScanShape {
 
 // Dynamic shared memory: this, then sums and candidates.
 struct ScanShared {
-  SelectScratch select;
+  using Shape = ScanShape;
+  static constexpr int kThreads = kScanThreads;
+  static constexpr int kWarps = kScanWarps;
+
+  SelectScratch<kThreads> select;
   std::uint32_t count;      // candidates, also those that did not fit
   std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
   std::uint32_t flags;
@@ -53,9 +62,9 @@ struct ScanShared {
   // the first.
   alignas(8) Key thresholds[kMaxScanCluster];
   Key counts[kMaxScanCluster];
-  alignas(16) float reduction[2 * kScanWarps];
+  alignas(16) float reduction[2 * kSumLeaves / 32];
   // A segment of each warp; later the sorted keys.
-  uint4 staged[kScanThreads * 4 + SelectScratch::kCrowded / 2];
+  uint4 staged[kScanThreads * 4 + SelectScratch<kThreads>::kCrowded / 2];
   alignas(16) unsigned char rest[16];
 
   static constexpr int kMostSorted = kScanThreads * 4 * 2;
@@ -69,10 +78,10 @@ struct ScanShared {
            8 * (std::int64_t{shape.segments} + shape.room());
   }
   __device__ Key* sorted() { return reinterpret_cast<Key*>(staged); }
-  __device__ float2* sums() { return reinterpret_cast<float2*>(rest); }
+  __device__ float2* sums(const ScanShape& /*shape*/) { return reinterpret_cast<float2*>(rest); }
   // In a cluster, those of the other blocks come to lie behind those of the first.
   __device__ Key* candidates(const ScanShape& shape) {
-    return reinterpret_cast<Key*>(sums() + shape.segments);
+    return reinterpret_cast<Key*>(sums(shape) + shape.segments);
   }
 };
 
@@ -187,7 +196,7 @@ class RowScan {
     float total = reference == -infinity() ? 0 : sum.sum * exp2_fast(sum.reference - reference);
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(~0U, total, offset);
-    if (lane == 0) shared.sums()[place_of(i)] = {reference, total};
+    if (lane == 0) shared.sums(shape)[place_of(i)] = {reference, total};
     return largest;
   }
 
@@ -207,7 +216,7 @@ class RowScan {
   // Samples are the maxima of lanes: of each segment, or where few are wanted, of all.
   __device__ void choose_threshold(int own, const float (&largest)[kDepth]) {
     std::uint32_t* const samples = shared.select.pairs;
-    static_assert(kDepth * kScanThreads <= SelectScratch::kBins / 2);
+    static_assert(kDepth * kScanThreads <= SelectScratch<kScanThreads>::kBins / 2);
     const bool few = k <= 64 * shape.cluster;
     std::uint32_t best = 0;
 #pragma unroll

@@ -5,27 +5,28 @@
 
 namespace touchstone::topk {
 
-inline constexpr int kScanThreads = 256;
-inline constexpr int kScanWarps = kScanThreads / 32;
-
-// What selection needs beside the keys.
+// What selection needs beside the keys, in a block of so many threads.
+template <int kBlockThreads>
 struct SelectScratch {
-  // Keys are put into bins, of which each thread has eight to sort.
-  static constexpr int kBins = 8 * kScanThreads;
+  static constexpr int kThreads = kBlockThreads;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kParts = 256;   // of a range of words
+  static constexpr int kBins = 2048;   // that keys are put into
   static constexpr int kCrowded = 32;  // with more keys in a bin, all are sorted another way
 
   alignas(16) std::uint32_t pairs[kBins / 2];  // a count in each half
-  std::uint32_t counts[kScanThreads];
+  std::uint32_t counts[kParts];
   std::uint32_t chosen;  // part in which a word lies
   std::uint32_t above;   // words in the parts above it
   std::uint32_t within;  // words in it
-  std::uint32_t smallest[kScanWarps];
-  std::uint32_t largest[kScanWarps];
-  std::uint32_t warp_sums[kScanWarps];
+  std::uint32_t smallest[kWarps];
+  std::uint32_t largest[kWarps];
+  std::uint32_t warp_sums[kWarps];
 };
 
 // Of this thread and all before it.
-__device__ inline std::uint32_t sum_to_here(std::uint32_t value, SelectScratch& s) {
+template <class Scratch>
+__device__ std::uint32_t sum_to_here(std::uint32_t value, Scratch& s) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
@@ -36,13 +37,13 @@ __device__ inline std::uint32_t sum_to_here(std::uint32_t value, SelectScratch& 
   if (lane == 31) s.warp_sums[warp] = value;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kScanWarps - 1; ++w) value += w < warp ? s.warp_sums[w] : 0;
+  for (int w = 0; w < Scratch::kWarps - 1; ++w) value += w < warp ? s.warp_sums[w] : 0;
   return value;
 }
 
 // The smallest and the largest of all threads' values, in every thread. Ends with no barrier.
-__device__ inline void range_of_block(std::uint32_t& smallest, std::uint32_t& largest,
-                                      SelectScratch& s) {
+template <class Scratch>
+__device__ void range_of_block(std::uint32_t& smallest, std::uint32_t& largest, Scratch& s) {
   smallest = __reduce_min_sync(~0U, smallest);
   largest = __reduce_max_sync(~0U, largest);
   if (threadIdx.x % 32 == 0) {
@@ -51,7 +52,7 @@ __device__ inline void range_of_block(std::uint32_t& smallest, std::uint32_t& la
   }
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kScanWarps; ++w) {
+  for (int w = 0; w < Scratch::kWarps; ++w) {
     smallest = min(smallest, s.smallest[w]);
     largest = max(largest, s.largest[w]);
   }
@@ -60,13 +61,15 @@ __device__ inline void range_of_block(std::uint32_t& smallest, std::uint32_t& la
 // A word that at least `wanted` of `count` words reach, and at most `more` beside those unless they
 // are equal: by counting the words in each of 256 parts of their range, and again inside the part
 // where it lies. Words below `least` do not count; 0 when that leaves too few. In every thread.
-template <class WordAt>
+template <class WordAt, class Scratch>
 __device__ std::uint32_t word_reached_by(int wanted, int more, int count, std::uint32_t least,
-                                         const WordAt& word_at, SelectScratch& s) {
+                                         const WordAt& word_at, Scratch& s) {
+  constexpr int kThreads = Scratch::kThreads;
+  constexpr int kEach = Scratch::kParts / kThreads;  // parts of a thread
   const int thread = static_cast<int>(threadIdx.x);
   std::uint32_t low = 0xffffffffU;
   std::uint32_t high = 0;
-  for (int i = thread; i < count; i += kScanThreads) {
+  for (int i = thread; i < count; i += kThreads) {
     const std::uint32_t word = word_at(i);
     if (word >= least) low = min(low, word);
     high = max(high, word);
@@ -76,24 +79,33 @@ __device__ std::uint32_t word_reached_by(int wanted, int more, int count, std::u
   auto still = static_cast<std::uint32_t>(wanted);
   for (;;) {
     const int shift = max(0, 24 - __clz(static_cast<int>(high - low)));
-    s.counts[thread] = 0;
-    if (thread == 0) s.chosen = kScanThreads;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) s.counts[j * kThreads + thread] = 0;
+    if (thread == 0) s.chosen = Scratch::kParts;
     __syncthreads();
-    for (int i = thread; i < count; i += kScanThreads) {
+    for (int i = thread; i < count; i += kThreads) {
       const std::uint32_t word = word_at(i);
       if (word >= low && word <= high) atomicAdd(&s.counts[(word - low) >> shift], 1U);
     }
     __syncthreads();
-    // From the top: thread 0 has the highest part.
-    const std::uint32_t own = s.counts[kScanThreads - 1 - thread];
-    const std::uint32_t sum = sum_to_here(own, s);
-    if (sum >= still && sum - own < still) {
-      s.chosen = kScanThreads - 1 - threadIdx.x;
-      s.above = sum - own;
-      s.within = own;
+    // From the top: thread 0 has the highest parts.
+    const int highest = Scratch::kParts - 1 - thread * kEach;
+    std::uint32_t own[kEach];
+    std::uint32_t all = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) all += own[j] = s.counts[highest - j];
+    std::uint32_t sum = sum_to_here(all, s) - all;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (sum < still && sum + own[j] >= still) {
+        s.chosen = static_cast<std::uint32_t>(highest - j);
+        s.above = sum;
+        s.within = own[j];
+      }
+      sum += own[j];
     }
     __syncthreads();
-    if (s.chosen == kScanThreads) return 0;
+    if (s.chosen == Scratch::kParts) return 0;
     low += s.chosen << shift;
     if (shift == 0 || s.above + s.within <= still + static_cast<std::uint32_t>(more)) return low;
     high = low + min(high - low, (1U << shift) - 1);
@@ -104,9 +116,10 @@ __device__ std::uint32_t word_reached_by(int wanted, int more, int count, std::u
 
 // Few keys: each is ranked by the keys that come before it. Keys differ, so that no two get one
 // place.
-__device__ inline void rank_few_keys(const Key* keys, int count, int k, Key* sorted) {
+template <int kThreads>
+__device__ void rank_few_keys(const Key* keys, int count, int k, Key* sorted) {
   int share = 1;  // threads that share the counting
-  while (2 * share * count <= kScanThreads && share < 32) share *= 2;
+  while (2 * share * count <= kThreads && share < 32) share *= 2;
   const int thread = static_cast<int>(threadIdx.x);
   const int own = thread / share;
   const Key key = own < count ? keys[own] : 0;
@@ -121,7 +134,8 @@ __device__ inline void rank_few_keys(const Key* keys, int count, int k, Key* sor
 
 // Descending, in place, for any number of keys: a bitonic network whose comparisons all point one
 // way, so that what is missing behind the end never moves.
-__device__ inline void sort_keys(Key* keys, int count) {
+template <int kThreads>
+__device__ void sort_keys(Key* keys, int count) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto in_order = [&](int a, int b) {
     if (b >= count) return;
@@ -135,7 +149,7 @@ __device__ inline void sort_keys(Key* keys, int count) {
   while (size < count) size *= 2;
   for (int run = 2; run <= size; run *= 2) {
     for (int stride = run / 2; stride > 0; stride /= 2) {
-      for (int pair = thread; pair < size / 2; pair += kScanThreads) {
+      for (int pair = thread; pair < size / 2; pair += kThreads) {
         const int within = pair & (stride - 1);
         const int begin = 2 * (pair - within);
         // The first step of a run meets its two halves head to tail.
@@ -149,15 +163,19 @@ __device__ inline void sort_keys(Key* keys, int count) {
 
 // Puts the first k of the keys, in order, at `sorted`, which has room for k + kCrowded. `keys` may
 // change. Of the words of their values, so many lower bits are equal.
-__device__ inline void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits,
-                                 Key* sorted, SelectScratch& s) {
-  if (count <= kScanThreads / 2) return rank_few_keys(keys, count, k, sorted);
+template <class Scratch>
+__device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits, Key* sorted,
+                          Scratch& s) {
+  constexpr int kThreads = Scratch::kThreads;
+  constexpr int kVectors = Scratch::kBins / 8 / kThreads;  // of counts, of a thread
+  if (count <= kThreads / 2) return rank_few_keys<kThreads>(keys, count, k, sorted);
   const int thread = static_cast<int>(threadIdx.x);
-  auto* const own_pairs = reinterpret_cast<uint4*>(s.pairs) + thread;
-  *own_pairs = {0, 0, 0, 0};
+  auto* const own_pairs = reinterpret_cast<uint4*>(s.pairs) + thread * kVectors;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) own_pairs[v] = {0, 0, 0, 0};
   std::uint32_t smallest = 0xffffffffU;
   std::uint32_t largest = 0;
-  for (int i = thread; i < count; i += kScanThreads) {
+  for (int i = thread; i < count; i += kThreads) {
     const auto word = static_cast<std::uint32_t>(keys[i] >> 32);
     smallest = min(smallest, word);
     largest = max(largest, word);
@@ -165,8 +183,8 @@ __device__ inline void rank_keys(Key* keys, int count, int k, int equal_bits, in
   range_of_block(smallest, largest, s);
   // The upper bits of (value, token), without those that are equal in all keys. The first bin has
   // the largest.
-  static_assert(SelectScratch::kBins == 1 << 11);
-  const int bin_bits = count <= 2 * kScanThreads ? 8 : 11;
+  static_assert(Scratch::kBins == 1 << 11);
+  const int bin_bits = count <= 512 ? 8 : 11;
   const int bins = 1 << bin_bits;
   const std::uint32_t token_mask = (1U << token_bits) - 1;
   const int value_bits = 32 - __clz(static_cast<int>((largest - smallest) >> equal_bits));
@@ -184,43 +202,49 @@ __device__ inline void rank_keys(Key* keys, int count, int k, int equal_bits, in
   const auto half_of = [](std::uint32_t pair, int bin) {
     return static_cast<int>(bin % 2 == 0 ? pair & 0xffffU : pair >> 16);
   };
-  for (int i = thread; i < count; i += kScanThreads) {
+  for (int i = thread; i < count; i += kThreads) {
     const int bin = bin_of(keys[i]);
     atomicAdd(&s.pairs[bin / 2], one_in(bin));
   }
   __syncthreads();
   // Counts become the places where bins begin.
-  uint4 pairs = *own_pairs;
-  std::uint32_t* const words[4] = {&pairs.x, &pairs.y, &pairs.z, &pairs.w};
+  std::uint32_t pairs[4 * kVectors];
   std::uint32_t sum = 0;
   bool crowded = false;
 #pragma unroll
-  for (std::uint32_t* word : words) {
-    const std::uint32_t first = *word & 0xffffU;
-    const std::uint32_t second = *word >> 16;
-    crowded = crowded || max(first, second) > SelectScratch::kCrowded;
-    *word = sum | (sum + first) << 16;
-    sum += first + second;
-  }
-  const std::uint32_t before = sum_to_here(sum, s) - sum;
+  for (int v = 0; v < kVectors; ++v) {
+    const uint4 four = own_pairs[v];
+    const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-  for (std::uint32_t* word : words) *word += before * 0x10001U;
-  *own_pairs = pairs;
+    for (int w = 0; w < 4; ++w) {
+      const std::uint32_t first = words[w] & 0xffffU;
+      const std::uint32_t second = words[w] >> 16;
+      crowded = crowded || max(first, second) > Scratch::kCrowded;
+      pairs[4 * v + w] = sum | (sum + first) << 16;
+      sum += first + second;
+    }
+  }
+  const std::uint32_t before = (sum_to_here(sum, s) - sum) * 0x10001U;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    own_pairs[v] = {pairs[4 * v] + before, pairs[4 * v + 1] + before, pairs[4 * v + 2] + before,
+                    pairs[4 * v + 3] + before};
+  }
   if (__syncthreads_or(crowded ? 1 : 0) != 0) {
-    sort_keys(keys, count);
-    for (int i = thread; i < min(count, k); i += kScanThreads) sorted[i] = keys[i];
+    sort_keys<kThreads>(keys, count);
+    for (int i = thread; i < min(count, k); i += kThreads) sorted[i] = keys[i];
     __syncthreads();
     return;
   }
   // Beginnings become ends.
-  for (int i = thread; i < count; i += kScanThreads) {
+  for (int i = thread; i < count; i += kThreads) {
     const Key key = keys[i];
     const int bin = bin_of(key);
     const int place = half_of(atomicAdd(&s.pairs[bin / 2], one_in(bin)), bin);
-    if (place < k + SelectScratch::kCrowded) sorted[place] = key;
+    if (place < k + Scratch::kCrowded) sorted[place] = key;
   }
   __syncthreads();
-  for (int bin = thread; bin < bins; bin += kScanThreads) {
+  for (int bin = thread; bin < bins; bin += kThreads) {
     const int begin = bin == 0 ? 0 : half_of(s.pairs[(bin - 1) / 2], bin - 1);
     const int end = half_of(s.pairs[bin / 2], bin);
     if (begin >= k) break;  // and so do all bins behind it
