@@ -33,6 +33,7 @@ namespace {
 struct JudgeVerbOptions {
   std::vector<std::string> paths;
   std::string task;
+  std::string device;
   std::string json;
   std::string html;
   std::string from;
@@ -165,7 +166,8 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
   std::vector<judge::Record> records;
   Progress progress;
   judge::JudgeOptions judging = judge_options(options, progress);
-  const std::vector<Field> fields = find_contenders(options.paths, options.task, !options.alone);
+  const std::vector<Field> fields =
+      find_contenders(options.paths, options.task, options.device, !options.alone);
   const std::optional<std::uint64_t> given_seed = judging.seed;
   // What cannot be judged at all is told at once; the rest comes with the board.
   judging.examined = [](const judge::Record& record) {
@@ -301,6 +303,9 @@ void add_judge(CLI::App& app, int& exit_code) {
   verb->add_option("path", options->paths,
                    "Contenders, or folders of them; none: those that came with the program");
   add_common(verb, *options);
+  verb->add_option("--device", options->device,
+                   "cpu or cuda: only contenders that run there; of the bundled ones else those "
+                   "for the CPU");
   verb->add_flag("--list", options->list, "The tasks");
   verb->add_option("--replay", options->replay, "Run one case, as a report prints it");
   verb->add_option("--from", options->from, "Score the records of this file again");

@@ -69,14 +69,24 @@ fs::path bundled_root() {
   return {};
 }
 
+const char* device_of(const judge::Contender& contender) {
+  return contender.language == judge::Language::cuda ? "cuda" : "cpu";
+}
+
 class Finder {
  public:
-  explicit Finder(std::string task) : wanted_(std::move(task)) {}
+  Finder(std::string task, std::string device)
+      : wanted_(std::move(task)), device_(std::move(device)) {}
 
   void add(const fs::path& path) {
     if (is_one(path)) {
       const judge::Task& task = task_of(path.string(), wanted_);
-      field(task).contenders.push_back(judge::read_contender(path, task));
+      judge::Contender contender = judge::read_contender(path, task);
+      if (!fits(contender)) {
+        throw InvalidArgument(fmt::format("judge: {}: --device: runs on {}, not on {}",
+                                          path.string(), device_of(contender), device_));
+      }
+      field(task).contenders.push_back(std::move(contender));
       return;
     }
     // A folder of contenders of one task, or of folders of tasks.
@@ -87,17 +97,15 @@ class Finder {
       const judge::Task* task = task_called(inner.filename().string());
       if (task != nullptr) {
         if (!wanted_.empty() && task->card().id != wanted_) continue;
-        for (const fs::path& each : folders_in(inner)) {
-          field(*task).contenders.push_back(judge::read_contender(each, *task));
-        }
-        any = true;
+        for (const fs::path& each : folders_in(inner)) any = add_if_fit(each, *task) || any;
       } else if (own != nullptr && name.string() == own->card().id) {
-        field(*own).contenders.push_back(judge::read_contender(inner, *own));
-        any = true;
+        any = add_if_fit(inner, *own) || any;
       }
     }
-    if (!any)
-      throw InvalidArgument(fmt::format("judge: {}: no contender in this folder", path.string()));
+    if (!any) {
+      throw InvalidArgument(fmt::format("judge: {}: no contender {}in this folder", path.string(),
+                                        device_.empty() ? "" : fmt::format("for {} ", device_)));
+    }
   }
 
   std::vector<Field> take() {
@@ -110,6 +118,17 @@ class Finder {
   }
 
  private:
+  bool fits(const judge::Contender& contender) const {
+    return device_.empty() || device_ == device_of(contender);
+  }
+
+  bool add_if_fit(const fs::path& path, const judge::Task& task) {
+    judge::Contender contender = judge::read_contender(path, task);
+    if (!fits(contender)) return false;
+    field(task).contenders.push_back(std::move(contender));
+    return true;
+  }
+
   Field& field(const judge::Task& task) {
     const auto found = std::ranges::find(fields_, &task, &Field::task);
     if (found != fields_.end()) return *found;
@@ -118,6 +137,7 @@ class Finder {
   }
 
   std::string wanted_;
+  std::string device_;
   std::vector<Field> fields_;
 };
 
@@ -127,7 +147,8 @@ void require(const std::string& path) {
     throw InvalidArgument(fmt::format("judge: {}: no such file or folder", path));
 }
 
-// Bundled contenders that say of themselves that others may be measured against them.
+// Bundled contenders that say of themselves that others may be measured against them: where the
+// same device does the work.
 void add_peers(Field& field) {
   const fs::path root = bundled_root();
   const fs::path folder = root / field.task->card().id;
@@ -145,7 +166,10 @@ void add_peers(Field& field) {
     }
     const bool known = std::ranges::any_of(
         field.contenders, [&](const judge::Contender& c) { return c.name == peer.name; });
-    if (peer.peer && !known) field.peers.push_back(peer);
+    const bool same_device = std::ranges::any_of(field.contenders, [&](const judge::Contender& c) {
+      return std::string_view(device_of(c)) == device_of(peer);
+    });
+    if (peer.peer && !known && same_device) field.peers.push_back(peer);
   }
 }
 
@@ -169,9 +193,13 @@ judge::Contender find_contender(const std::string& path, const judge::Task& task
 }
 
 std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
-                                   bool with_peers) {
+                                   const std::string& device, bool with_peers) {
   if (!task.empty()) judge::find_task(task);  // a misspelt one is said before anything is read
-  Finder finder(task);
+  if (!device.empty() && device != "cpu" && device != "cuda") {
+    throw InvalidArgument(fmt::format("judge: --device: expected cpu or cuda, got '{}'", device));
+  }
+  // A board compares what could take each other's place.
+  Finder finder(task, device.empty() && paths.empty() ? "cpu" : device);
   if (paths.empty()) {
     const fs::path root = bundled_root();
     if (root.empty())

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 
+#include "judge/child_spec.h"
 #include "judge/contender.h"
 #include "judge/glue.h"
 #include "judge/python.h"
@@ -272,9 +273,10 @@ class Builder {
     spec.binds.push_back({root, root, "ro"});
     spec.environment[0] += ":" + root + "/bin";
     // Without a GPU there is none whose code could be asked for.
-    const bool device = fs::exists("/dev/nvidia0");
-    for (const char* node : {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"}) {
-      if (device && fs::exists(node)) spec.binds.push_back({node, node, "dev"});
+    const std::vector<fs::path> nodes = gpu_nodes();
+    const bool device = !nodes.empty();
+    for (const fs::path& node : nodes) {
+      spec.binds.push_back({node.string(), node.string(), "dev"});
     }
     std::vector<std::string> words = {root + "/bin/nvcc",
                                       "-std=c++20",

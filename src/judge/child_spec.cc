@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -66,14 +67,9 @@ void add_driver(JailSpec& spec) {
 
 void add_device(JailSpec& spec) {
   spec.forks = "refuse";  // the driver tries to start a helper, and does without
-  bool found = false;
-  for (const auto& entry : fs::directory_iterator("/dev")) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("nvidia") && name != "dxg") continue;
-    spec.binds.push_back({entry.path().string(), entry.path().string(), "dev"});
-    found = true;
-  }
-  if (!found) throw Unsupported("no NVIDIA GPU here");
+  const std::vector<fs::path> nodes = gpu_nodes();
+  if (nodes.empty()) throw Unsupported("no NVIDIA GPU here");
+  for (const fs::path& node : nodes) spec.binds.push_back({node.string(), node.string(), "dev"});
   add_driver(spec);
   for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
     std::error_code error;
@@ -83,6 +79,23 @@ void add_device(JailSpec& spec) {
 }
 
 }  // namespace
+
+std::vector<fs::path> gpu_nodes() {
+  std::vector<fs::path> nodes;
+  bool gpu = false;
+  std::error_code error;
+  for (fs::directory_iterator i("/dev", error); !error && i != fs::directory_iterator();
+       i.increment(error)) {
+    const std::string name = i->path().filename().string();
+    if (!name.starts_with("nvidia") && name != "dxg") continue;
+    nodes.push_back(i->path());
+    // nvidiactl and others are there without a GPU too.
+    gpu = gpu || name == "dxg" || (name.size() > 6 && name[6] >= '0' && name[6] <= '9');
+  }
+  if (!gpu) nodes.clear();
+  std::ranges::sort(nodes);
+  return nodes;
+}
 
 JailSpec child_spec(const Contender& contender, const BuildResult& build, const Task& task,
                     const Sandbox& sandbox, bool sanitized) {

@@ -125,7 +125,6 @@ void read_json(const fs::path& where, const TaskCard& card, Contender& contender
   }
   if (json.contains("library")) {
     contender.binding.sources = {inside(contender.folder, text_at(json, "library", where), where)};
-    language = Language::shared_library;
     has_sources = true;
   }
   if (json.contains("sources")) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "fmt/format.h"
+#include "judge/child_spec.h"
 #include "judge/judge.h"
 #include "touchstone/core/error.h"
 
@@ -157,7 +158,7 @@ class Runner {
 
   int jobs() const {
     if (options_.jobs > 0) return options_.jobs;
-    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 4);
+    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
   }
 
   void run_row(SelfTestRow& row) {
@@ -188,7 +189,7 @@ class Runner {
 
   std::string missing_wall(const CorpusEntry& entry) const {
     // Compiled in tests of their own; there is nothing to run them on.
-    if (entry.on_cuda() && !fs::exists("/dev/nvidia0")) return "GPU";
+    if (entry.on_cuda() && gpu_nodes().empty()) return "GPU";
     const auto needs = entry.flags.find("needs");
     if (needs == entry.flags.end()) return {};
     const Sandbox& s = result_.sandbox;
@@ -376,14 +377,21 @@ SelfTest run_selftest(const SelfTestOptions& options) {
   result.seed = options.seed.value_or(drawn_seed());
   result.sandbox = probe_sandbox(options.sandbox);
   const fs::path corpus = options.corpus.empty() ? fs::path(TOUCHSTONE_CORPUS) : options.corpus;
-  for (CorpusEntry& entry : read_corpus(corpus)) {
-    const std::string id = row_id(entry);
-    const bool wanted = options.only.empty() || id.find(options.only) != std::string::npos;
-    // Mutants and exploits are held to the probes of the right code, so that is always there.
-    const bool asked_for = !entry.on_cuda() || options.only.find("cuda") != std::string::npos;
-    const bool reference = entry.kind == CorpusKind::good && entry.shared_source && asked_for;
+  std::vector<CorpusEntry> entries = read_corpus(corpus);
+  const auto is_wanted = [&](const CorpusEntry& entry) {
+    if (options.only.empty()) return !options.small || in_short_form(entry);
+    return row_id(entry).find(options.only) != std::string::npos;
+  };
+  // Mutants are held to the probes of the right code, so where there are any that is there too.
+  std::set<std::string> compared;
+  for (const CorpusEntry& entry : entries) {
+    if (entry.kind == CorpusKind::mutant && is_wanted(entry)) compared.insert(entry.device_task());
+  }
+  for (CorpusEntry& entry : entries) {
+    const bool wanted = is_wanted(entry);
+    const bool reference = entry.kind == CorpusKind::good && entry.shared_source &&
+                           compared.contains(entry.device_task());
     if (!wanted && !reference) continue;
-    if (options.small && options.only.empty() && !reference && !in_short_form(entry)) continue;
     SelfTestRow row;
     row.entry = std::move(entry);
     result.rows.push_back(std::move(row));

@@ -30,7 +30,7 @@ struct SelfTestOptions {
   bool sandbox = true;
   std::optional<uint64_t> seed;  // drawn from the system when absent
   std::string only;              // entries whose "task/kind/name" contains this
-  int jobs = 0;                  // contenders at a time; 0: one for each core, up to 4
+  int jobs = 0;                  // contenders at a time; 0: one for each core, up to 8
   std::function<void(std::string_view)> progress;  // may be empty
 };
 

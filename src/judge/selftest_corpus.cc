@@ -80,11 +80,13 @@ void add_shared(std::vector<CorpusEntry>& all, const fs::path& source, const std
   }
 }
 
-void add_good(std::vector<CorpusEntry>& all, const fs::path& folder, const std::string& task) {
+// On a GPU all names begin with cuda_, so that they can be asked for.
+void add_good(std::vector<CorpusEntry>& all, const fs::path& folder, const std::string& task,
+              const std::string& prefix = "") {
   for (const fs::path& path : sorted_entries(folder)) {
     CorpusEntry entry;
     entry.task = task;
-    entry.name = path.stem().string();
+    entry.name = prefix + path.stem().string();
     entry.source = path;
     all.push_back(std::move(entry));
   }
@@ -135,7 +137,7 @@ std::vector<CorpusEntry> read_corpus(const fs::path& corpus) {
     add_shared(all, folder / "trivial.cc", id, CorpusKind::trivial, "TRIVIAL");
     if (fs::is_directory(folder / "cuda")) {
       add_shared(all, folder / "cuda/mutants.cu", id, CorpusKind::mutant, "MUTANT");
-      add_good(all, folder / "cuda/good", id);
+      add_good(all, folder / "cuda/good", id, "cuda_");
     }
   }
   add_mixed(all, corpus / "exploits", CorpusKind::exploit, "EXPLOIT");
