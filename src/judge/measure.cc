@@ -1,10 +1,13 @@
 #include "judge/measure.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "fmt/format.h"
 #include "judge/examine.h"
@@ -14,23 +17,25 @@
 namespace touchstone::judge {
 namespace {
 
-constexpr int kLeastBlocks = 15;
-constexpr int kMostBlocks = 200;
-// An interval of the twin this narrow is enough; the rest of the time is saved.
+// A period: new processes, a warm-up, and so many timed rounds of each shape. Where memory lies
+// moves a process by some percent for as long as it lives, so many short lives tell more than a few
+// long ones.
+constexpr int kRounds = 4;
+constexpr int kLeastPeriods = 8;
+constexpr int kMostPeriods = 100;
+// Interpreters and drivers are slow to start, and live for so many periods.
+constexpr int kSlowStart = 6;
+// An interval of the twin this narrow (to each side) is enough; the rest of the time is saved.
 constexpr double kNarrow = 0.008;
 // One wider than this, or off, is worth up to so many times the usual time.
-constexpr double kWide = 0.015;
-constexpr double kPatientBudget = 2.5;
+constexpr double kWide = 0.02;
+constexpr double kPatientBudget = 1.5;
 // How often that is looked at.
-constexpr int kLookBlocks = 5;
-// Where memory lies moves a process by some percent for as long as it lives. So all get new ones
-// after so many blocks, those that are slow to start after as many more.
-constexpr int kProcessBlocks = 5;
-constexpr int kSlowStart = 6;
-// One that is so many times slower than the fastest sits out most blocks: what is far apart needs
+constexpr int kLookPeriods = 2;
+// One that is so many times slower than the fastest sits out most rounds: what is far apart needs
 // few samples, and the others need the time.
 constexpr double kPatience = 6.0;
-constexpr int kMostStride = 8;
+constexpr int kMostStride = 12;
 // Reads are cheaper than writes, and a roof is itself a measurement. Only what is beyond any doubt
 // is called impossible.
 constexpr double kImpossible = 0.45;
@@ -45,6 +50,7 @@ struct Entrant {
   const Examination* from = nullptr;
   double warm_seconds = 0.0;  // over all shapes
   bool slow_start = false;    // interpreters and drivers
+  int process = 0;            // the period its process was started in
 };
 
 struct Shape {
@@ -54,17 +60,33 @@ struct Shape {
   double copy_floor = 0.0;
   double compute_floor = 0.0;
   double floor() const { return std::max(copy_floor, compute_floor); }
+  int rounds = 0;            // timed so far
   std::vector<int> stride;   // by entrant
-  std::vector<Times> times;  // by entrant
+  std::vector<Times> times;  // by entrant, round by round
+};
+
+// One case, answered by everybody who takes part in it.
+struct Round {
+  std::size_t shape = 0;
+  Case asked;
+  std::vector<std::size_t> order;  // of entrants
+  bool warm_up = false;
+  std::vector<Sample> samples;  // by entrant
+  // Bit for bit the same answers stand here once, with all who gave them.
+  struct Answer {
+    std::vector<Reply> replies;
+    std::vector<std::size_t> by;
+  };
+  std::vector<Answer> answers;
 };
 
 class Measurer {
  public:
   Measurer(const Task& task, std::vector<Examination>& examined, std::vector<Examination>& peers,
            const JudgeOptions& options)
-      : task_(task), options_(options), random_(std::random_device{}()) {
+      : task_(task), options_(options), random_(std::random_device{}()), all_cpus_(usable_cpus()) {
     // The judge has a core of its own, so that its watching takes nothing from the contender.
-    cpus_ = usable_cpus();
+    cpus_ = all_cpus_;
     if (cpus_.size() > 1) {
       own_cpu_ = {cpus_.front()};
       cpus_.erase(cpus_.begin());
@@ -84,21 +106,28 @@ class Measurer {
  private:
   void enter(const Examination& e, const std::string& name, Record* record);
   void find_floor(Shape& shape);
-  void warm_up(Shape& shape);
+  void survey();
   void add_twin();
-  void block(Shape& shape, int number);
-  Sample timed_run(Entrant& entrant, const Case& c, Placement placement,
-                   std::vector<std::vector<Reply>>& right);
-  void new_processes();
-  void rounds(double budget);
-  void look_again(Shape& shape);
+  Round new_round(std::size_t shape, bool warm_up, std::vector<std::size_t> order) const;
+  std::vector<std::size_t> everybody() const;
+  void fill_cases(std::vector<Round>& rounds);
+  void play(Round& round, int number);
+  void check_answers(std::vector<Round>& rounds);
+  template <class Do>
+  void on_all_cores(std::size_t count, const Do& work) const;
+  std::vector<std::size_t> start_processes(int number);
+  void period(int number, const std::vector<std::size_t>& shapes, int rounds);
+  void periods(double budget);
+  bool enough(double seconds, double budget, int done) const;
+  void look_again(std::size_t shape);
   Interval twin_ratio() const;
   std::size_t twin() const { return entrants_.size() - 1; }
   bool twin_is_right() const {
     return entrants_[model_].wrong.empty() && entrants_[twin()].wrong.empty();
   }
   bool usable(const Shape& shape, std::size_t i) const;
-  void write_speed(Shape& shape, std::size_t number, std::size_t i) const;
+  void write_speed(Shape& shape, std::size_t number, std::size_t i, const Interval& control) const;
+  void write_wrong(const Entrant& entrant) const;
 
   const Task& task_;
   const JudgeOptions& options_;
@@ -106,10 +135,10 @@ class Measurer {
   std::vector<Entrant> entrants_;
   std::size_t model_ = 0;  // whose code the twin runs
   std::vector<Shape> shapes_;
-  int blocks_ = 0;
-  int process_ = 0;          // how often all contenders were started anew
-  double peak_flops_ = 0.0;  // of all cores of the contenders
-  std::vector<int> cpus_;    // of the contenders
+  int period_ = 0;
+  double peak_flops_ = 0.0;    // of all cores of the contenders
+  std::vector<int> all_cpus_;  // of both below, for what is not timed
+  std::vector<int> cpus_;      // of the contenders
   std::vector<int> own_cpu_;
 };
 
@@ -127,29 +156,82 @@ void Measurer::enter(const Examination& e, const std::string& name, Record* reco
   entrants_.push_back(std::move(entrant));
 }
 
-// One timed case. Its answer is right when it is bit for bit one that was found right in this
-// block; the oracle is asked only where it is not.
-Sample Measurer::timed_run(Entrant& entrant, const Case& c, Placement placement,
-                           std::vector<std::vector<Reply>>& right) {
-  std::vector<Reply> replies = entrant.stage->run(c, placement, random_());
-  const Sample sample{timed_seconds(c, replies), std::ranges::any_of(replies, &Reply::disturbed),
-                      process_};
-  const bool known = std::ranges::any_of(
-      right, [&](const std::vector<Reply>& other) { return same_outputs(other, replies); });
-  if (known) return sample;
-  CaseCheck check;
-  if (const Reply* bad = first_bad(replies); bad != nullptr) {
-    check.reason = fmt::format("{}: {}", name_of(bad->ending), bad->detail);
-  } else {
-    check = task_.check(c, replies);
+// Cases and right answers are nobody's time: while nothing is timed, all cores work on them.
+template <class Do>
+void Measurer::on_all_cores(std::size_t count, const Do& work) const {
+  std::atomic<std::size_t> next = 0;
+  const auto take = [&] {
+    const Pinned anywhere(all_cpus_);
+    for (std::size_t i; (i = next++) < count;) work(i);
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t core = 1; core < std::min(all_cpus_.size(), count); ++core) {
+    others.emplace_back(take);
   }
-  if (!check.passed) {
-    entrant.wrong = check.reason;
-    entrant.wrong_case = c.spec;
-    return {};
+  take();
+}
+
+void Measurer::fill_cases(std::vector<Round>& rounds) {
+  for (Round& round : rounds) {
+    round.asked.spec = shapes_[round.shape].spec;
+    round.asked.spec.seed = random_();
   }
-  right.push_back(std::move(replies));
-  return sample;
+  on_all_cores(rounds.size(), [&](std::size_t i) {
+    const CaseSpec spec = rounds[i].asked.spec;
+    rounds[i].asked = task_.build(spec);
+  });
+}
+
+Round Measurer::new_round(std::size_t shape, bool warm_up, std::vector<std::size_t> order) const {
+  Round round;
+  round.shape = shape;
+  round.warm_up = warm_up;
+  round.order = std::move(order);
+  round.samples.resize(entrants_.size());
+  return round;
+}
+
+// All who take part in a round answer it, one after the other.
+void Measurer::play(Round& round, int number) {
+  const Placement placement = number % 2 == 0 ? Placement::end_flush : Placement::start_flush;
+  for (const std::size_t i : round.order) {
+    Entrant& entrant = entrants_[i];
+    if (!entrant.wrong.empty()) continue;
+    std::vector<Reply> replies = entrant.stage->run(round.asked, placement, random_());
+    if (const Reply* bad = first_bad(replies); bad != nullptr) {
+      entrant.wrong = fmt::format("{}: {}", name_of(bad->ending), bad->detail);
+      entrant.wrong_case = round.asked.spec;
+      continue;
+    }
+    round.samples[i] = {timed_seconds(round.asked, replies),
+                        std::ranges::any_of(replies, &Reply::disturbed), entrant.process};
+    const auto known = std::ranges::find_if(round.answers, [&](const Round::Answer& other) {
+      return same_outputs(other.replies, replies);
+    });
+    if (known == round.answers.end()) {
+      round.answers.push_back({std::move(replies), {i}});
+    } else {
+      known->by.push_back(i);
+    }
+  }
+}
+
+// Every answer is held against the oracle, once for all who gave it.
+void Measurer::check_answers(std::vector<Round>& rounds) {
+  std::mutex mutex;
+  on_all_cores(rounds.size(), [&](std::size_t r) {
+    const Round& round = rounds[r];
+    Memo memo;
+    for (const Round::Answer& answer : round.answers) {
+      const CaseCheck check = task_.check_with(round.asked, answer.replies, memo);
+      if (check.passed) continue;
+      const std::lock_guard lock(mutex);
+      for (const std::size_t i : answer.by) {
+        entrants_[i].wrong = check.reason;
+        entrants_[i].wrong_case = round.asked.spec;
+      }
+    }
+  });
 }
 
 void Measurer::find_floor(Shape& shape) {
@@ -158,35 +240,48 @@ void Measurer::find_floor(Shape& shape) {
   shape.compute_floor = shape.flops / peak_flops_;
 }
 
-void Measurer::warm_up(Shape& shape) {
-  std::vector<double> seconds(entrants_.size(), 0.0);
-  for (int round = 0; round < 2; ++round) {
-    shape.spec.seed = random_();
-    const Case c = task_.build(shape.spec);
-    if (round == 0) {
-      shape.bytes = task_.bytes(c);
-      shape.flops = task_.flops(c);
-      find_floor(shape);
-    }
-    std::vector<std::vector<Reply>> right;
-    for (std::size_t i = 0; i < entrants_.size(); ++i) {
-      if (!entrants_[i].wrong.empty()) continue;
-      seconds[i] = timed_run(entrants_[i], c, Placement::end_flush, right).seconds;
-    }
-  }
-  double fastest = std::numeric_limits<double>::infinity();
-  for (const double s : seconds) {
-    if (s > 0.0) fastest = std::min(fastest, s);
-  }
-  for (std::size_t i = 0; i < entrants_.size(); ++i) {
-    const double times = seconds[i] > 0.0 ? seconds[i] / (kPatience * fastest) : 1.0;
-    shape.stride.push_back(std::clamp(static_cast<int>(times), 1, kMostStride));
-    entrants_[i].warm_seconds += seconds[i];
-  }
-  shape.times.resize(entrants_.size());
+std::vector<std::size_t> Measurer::everybody() const {
+  std::vector<std::size_t> all(entrants_.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return all;
 }
 
-// The quickest sits out no block, so its twin says most about the noise of the session.
+// A first look at every shape: what it costs at least, and who is how fast.
+void Measurer::survey() {
+  std::vector<Round> rounds;
+  for (std::size_t s = 0; s < shapes_.size(); ++s) {
+    rounds.push_back(new_round(s, true, everybody()));
+    rounds.push_back(new_round(s, false, everybody()));
+  }
+  fill_cases(rounds);
+  for (Round& round : rounds) {
+    Shape& shape = shapes_[round.shape];
+    if (round.warm_up) {
+      shape.bytes = task_.bytes(round.asked);
+      shape.flops = task_.flops(round.asked);
+      find_floor(shape);
+    }
+    play(round, 0);
+  }
+  check_answers(rounds);
+  for (const Round& round : rounds) {
+    if (round.warm_up) continue;
+    Shape& shape = shapes_[round.shape];
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const Sample& sample : round.samples) {
+      if (sample.seconds > 0.0) fastest = std::min(fastest, sample.seconds);
+    }
+    for (std::size_t i = 0; i < entrants_.size(); ++i) {
+      const double seconds = round.samples[i].seconds;
+      const double times = seconds > 0.0 ? seconds / (kPatience * fastest) : 1.0;
+      shape.stride.push_back(std::clamp(static_cast<int>(times), 1, kMostStride));
+      entrants_[i].warm_seconds += seconds;
+    }
+    shape.times.resize(entrants_.size());
+  }
+}
+
+// The quickest sits out no round, so its twin says most about the noise of the session.
 void Measurer::add_twin() {
   for (std::size_t i = 0; i < entrants_.size(); ++i) {
     if (!entrants_[i].wrong.empty()) continue;
@@ -199,23 +294,6 @@ void Measurer::add_twin() {
   for (Shape& shape : shapes_) {
     shape.stride.push_back(shape.stride[model_]);
     shape.times.emplace_back();
-    shape.spec.seed = random_();
-    std::vector<std::vector<Reply>> right;
-    timed_run(entrants_[twin()], task_.build(shape.spec), Placement::end_flush, right);
-  }
-}
-
-void Measurer::block(Shape& shape, int number) {
-  shape.spec.seed = random_();
-  const Case c = task_.build(shape.spec);
-  const Placement placement = number % 2 == 0 ? Placement::end_flush : Placement::start_flush;
-  std::vector<std::size_t> order(entrants_.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::shuffle(order, random_);
-  std::vector<std::vector<Reply>> right;
-  for (const std::size_t i : order) {
-    const bool sits_out = number % shape.stride[i] != 0 || !entrants_[i].wrong.empty();
-    shape.times[i].push_back(sits_out ? Sample{} : timed_run(entrants_[i], c, placement, right));
   }
 }
 
@@ -227,51 +305,81 @@ Interval Measurer::twin_ratio() const {
   return mean_ratio(ratios);
 }
 
-void Measurer::new_processes() {
-  ++process_;
-  std::vector<Entrant*> fresh;
-  for (Entrant& entrant : entrants_) {
-    const bool due = !entrant.slow_start || blocks_ % (kProcessBlocks * kSlowStart) == 0;
+// Whose process is new, and has to be warmed up.
+std::vector<std::size_t> Measurer::start_processes(int number) {
+  std::vector<std::size_t> fresh;
+  for (std::size_t i = 0; i < entrants_.size(); ++i) {
+    Entrant& entrant = entrants_[i];
+    const bool due = !entrant.slow_start || number % kSlowStart == 0;
     if (!due || !entrant.wrong.empty()) continue;
     entrant.stage->restart();
-    fresh.push_back(&entrant);
+    entrant.process = number;
+    fresh.push_back(i);
   }
+  return fresh;
+}
+
+void Measurer::period(int number, const std::vector<std::size_t>& shapes, int rounds_each) {
+  const std::vector<std::size_t> fresh = start_processes(number);
+  std::vector<Round> rounds;
   // The first call of a process pays for pages and pools; it is checked, and not timed.
-  for (Shape& shape : shapes_) {
-    shape.spec.seed = random_();
-    const Case c = task_.build(shape.spec);
-    std::vector<std::vector<Reply>> right;
-    for (Entrant* entrant : fresh) {
-      if (entrant->wrong.empty()) timed_run(*entrant, c, Placement::end_flush, right);
+  for (const std::size_t s : shapes) rounds.push_back(new_round(s, true, fresh));
+  std::vector<std::size_t> order = everybody();
+  for (int r = 0; r < rounds_each; ++r) {
+    // There and back again: who came early comes late, so that a drift is nobody's.
+    if (r % 2 == 0) {
+      std::ranges::shuffle(order, random_);
+    } else {
+      std::ranges::reverse(order);
     }
+    for (const std::size_t s : shapes) {
+      Round round = new_round(s, false, order);
+      const Shape& shape = shapes_[s];
+      std::erase_if(round.order,
+                    [&](std::size_t i) { return (shape.rounds + r) % shape.stride[i] != 0; });
+      rounds.push_back(std::move(round));
+    }
+  }
+  fill_cases(rounds);
+  for (Round& round : rounds) play(round, shapes_[round.shape].rounds);
+  check_answers(rounds);
+  for (const Round& round : rounds) {
+    if (round.warm_up) continue;
+    Shape& shape = shapes_[round.shape];
+    ++shape.rounds;
+    for (std::size_t i = 0; i < entrants_.size(); ++i) shape.times[i].push_back(round.samples[i]);
   }
 }
 
-void Measurer::rounds(double budget) {
+bool Measurer::enough(double seconds, double budget, int done) const {
+  if (seconds > kPatientBudget * budget) return true;
+  if (done < kLeastPeriods) return false;
+  if (seconds < budget && done % kLookPeriods != 0) return false;
+  const Interval ratio = twin_ratio();
+  const double width = ratio.high - ratio.low;
+  // A twin that is off may be bad luck, and a wide interval a bad hour: both get more time.
+  const bool good = twin_fault(ratio).empty();
+  if (seconds > budget) return good && width < 2 * kWide;
+  return good && width < 2 * kNarrow;
+}
+
+void Measurer::periods(double budget) {
   const auto begin = Clock::now();
-  while (blocks_ < kMostBlocks) {
-    if (blocks_ > 0 && blocks_ % kProcessBlocks == 0) new_processes();
-    for (Shape& shape : shapes_) block(shape, blocks_);
-    ++blocks_;
+  std::vector<std::size_t> shapes(shapes_.size());
+  std::iota(shapes.begin(), shapes.end(), std::size_t{0});
+  for (int done = 0; done < kMostPeriods;) {
+    period(period_++, shapes, kRounds);
+    ++done;
     if (options_.progress) {
-      options_.progress(fmt::format("{}: timing, block {}", task_.card().id, blocks_));
+      options_.progress(fmt::format("{}: timing, round {}", task_.card().id, done * kRounds));
     }
-    if (!twin_is_right()) return;
-    const double seconds = seconds_since(begin);
-    if (seconds > kPatientBudget * budget) return;
-    if (blocks_ < kLeastBlocks) continue;
-    if (seconds < budget && blocks_ % kLookBlocks != 0) continue;
-    const Interval ratio = twin_ratio();
-    const double width = ratio.high - ratio.low;
-    // A twin that is off may be bad luck, and a wide interval a bad hour: both get more time.
-    if (!twin_fault(ratio).empty()) continue;
-    if (width < 2 * kNarrow && blocks_ >= 2 * kLeastBlocks) return;
-    if (seconds > budget && width < 2 * kWide) return;
+    if (!twin_is_right() || enough(seconds_since(begin), budget, done)) return;
   }
 }
 
 // A time under the floor is taken again before anything is said about it.
-void Measurer::look_again(Shape& shape) {
+void Measurer::look_again(std::size_t number) {
+  Shape& shape = shapes_[number];
   bool suspicious = false;
   for (std::size_t i = 0; i < entrants_.size(); ++i) {
     if (!usable(shape, i) || entrants_[i].gpu) continue;
@@ -280,7 +388,7 @@ void Measurer::look_again(Shape& shape) {
   if (!suspicious) return;
   find_floor(shape);
   for (Times& times : shape.times) times.clear();
-  for (int number = 0; number < kLeastBlocks * kMostStride / 4; ++number) block(shape, number);
+  for (int k = 0; k < kLeastPeriods; ++k) period(period_++, {number}, kRounds);
 }
 
 bool Measurer::usable(const Shape& shape, std::size_t i) const {
@@ -296,22 +404,25 @@ void Measurer::run() {
     shape.spec = spec;
     shapes_.push_back(std::move(shape));
   }
-  for (Shape& shape : shapes_) warm_up(shape);
+  survey();
   add_twin();
-  const double budget = (options_.small ? 2.0 : 4.0) + 0.8 * static_cast<double>(entrants_.size());
-  rounds(budget);
-  for (Shape& shape : shapes_) look_again(shape);
+  periods((options_.small ? 2.0 : 4.0) + 0.8 * static_cast<double>(entrants_.size()));
+  for (std::size_t s = 0; s < shapes_.size(); ++s) look_again(s);
 }
 
-void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i) const {
+void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i,
+                           const Interval& control) const {
+  // What two equals differ by, here or on the whole, nobody else can be told apart by.
+  const Interval here = paired_ratio(shape.times[model_], shape.times[twin()]);
+  const double margin = std::max(std::abs(std::log(control.value)), std::abs(std::log(here.value)));
   SpeedRecord speed;
   speed.id = fmt::format("s{}", number + 1);
   speed.shape = shape.spec;
-  speed.seconds = median_interval(own_seconds(shape.times[i]));
+  speed.seconds = widened(median_interval(own_seconds(shape.times[i])), margin);
   speed.fastest_seconds = speed.seconds.value;
   for (std::size_t k = 0; k < twin(); ++k) {
     if (k == i || !usable(shape, k)) continue;
-    const Interval ratio = paired_ratio(shape.times[i], shape.times[k]);
+    const Interval ratio = widened(paired_ratio(shape.times[i], shape.times[k]), margin);
     speed.ratio_to[entrants_[k].name] = ratio;
     speed.fastest_seconds = std::min(speed.fastest_seconds, speed.seconds.value / ratio.value);
   }
@@ -323,43 +434,50 @@ void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i) cons
     speed.floor_seconds = shape.floor();
     speed.roof = shape.compute_floor > shape.copy_floor ? "peak" : "copy";
     speed.share_of_roof = shape.floor() / speed.seconds.value;
-    speed.impossible = speed.seconds.value < kImpossible * shape.floor();
+    // An accusation asks for more of the control than a number with an interval does.
+    speed.impossible =
+        twin_fault(control).empty() && speed.seconds.value < kImpossible * shape.floor();
   }
   entrants_[i].record->speeds.push_back(std::move(speed));
 }
 
+// A timed answer that is wrong counts as a case that is.
+void Measurer::write_wrong(const Entrant& entrant) const {
+  Record& record = *entrant.record;
+  CaseRecord timed;
+  timed.id = "t1";
+  timed.spec = entrant.wrong_case;
+  timed.check.reason = fmt::format("while timed: {}", entrant.wrong);
+  record.witnesses.push_back({"t1", entrant.wrong_case, timed.check.reason,
+                              replay_command(record.path, record.task, entrant.wrong_case)});
+  record.cases.push_back(std::move(timed));
+}
+
 void Measurer::write() {
   std::string withheld;
-  std::optional<Interval> ratio;
+  std::optional<Interval> control;
   if (twin_is_right()) {
-    ratio = twin_ratio();
-    withheld = twin_fault(*ratio);
+    control = twin_ratio();
+    withheld = twin_failure(*control);
   } else {
     withheld = "the contender with the twin gave a wrong answer";
   }
   for (std::size_t i = 0; i < twin(); ++i) {
     const Entrant& entrant = entrants_[i];
     if (entrant.record == nullptr) continue;
-    entrant.record->twin = ratio;
+    entrant.record->twin = control;
     entrant.record->facts["timed on"] =
         fmt::format("{} core{}", cpus_.size(), cpus_.size() == 1 ? "" : "s");
     entrant.record->facts["arithmetic peak"] =
         fmt::format("{:.0f} GFLOP/s of float, measured in the session", 1e-9 * peak_flops_);
     if (!entrant.wrong.empty()) {
-      CaseRecord timed;
-      timed.id = "t1";
-      timed.spec = entrant.wrong_case;
-      timed.check.reason = fmt::format("while timed: {}", entrant.wrong);
-      entrant.record->witnesses.push_back(
-          {"t1", entrant.wrong_case, timed.check.reason,
-           replay_command(entrant.record->path, entrant.record->task, entrant.wrong_case)});
-      entrant.record->cases.push_back(std::move(timed));
+      write_wrong(entrant);
       continue;
     }
     entrant.record->speeds_withheld = withheld;
     if (!withheld.empty()) continue;
     for (std::size_t s = 0; s < shapes_.size(); ++s) {
-      if (usable(shapes_[s], i)) write_speed(shapes_[s], s, i);
+      if (usable(shapes_[s], i)) write_speed(shapes_[s], s, i, *control);
     }
   }
 }

@@ -18,6 +18,8 @@ constexpr int kResamples = 1000;
 constexpr double kTwinMargin = 0.02;
 // A twin that is not known to that either says nothing, even where it reads 1.
 constexpr double kTwinWidth = 0.02;
+// Beyond this, to either side, a session knows too little for any speed to be worth telling.
+constexpr double kTwinMost = 0.10;
 
 // With fewer undisturbed blocks than these, all blocks count: a machine that is never quiet, or a
 // contender that is always in its own way.
@@ -118,9 +120,10 @@ Interval paired_ratio(std::span<const Sample> mine, std::span<const Sample> peer
   for (std::size_t i = 0; i < mine.size(); ++i) {
     if (!(mine[i].seconds > 0.0 && peer[i].seconds > 0.0)) continue;
     const double ratio = std::log(mine[i].seconds / peer[i].seconds);
-    all[mine[i].process].push_back(ratio);
+    const int older = std::min(mine[i].process, peer[i].process);
+    all[older].push_back(ratio);
     if (mine[i].disturbed || peer[i].disturbed) continue;
-    quiet[mine[i].process].push_back(ratio);
+    quiet[older].push_back(ratio);
     ++quiet_pairs;
   }
   if (all.empty()) throw InvalidArgument("paired_ratio: expected at least one pair");
@@ -160,6 +163,30 @@ Outcome outcome(const Interval& ratio, double margin) {
   if (ratio.high < 1.0) return Outcome::faster;
   if (ratio.low > 1.0) return Outcome::slower;
   return Outcome::unresolved;
+}
+
+Interval widened(const Interval& interval, double margin) {
+  Interval wide = interval;
+  wide.low = interval.low * std::exp(-margin);
+  wide.high = interval.high * std::exp(margin);
+  return wide;
+}
+
+std::string twin_failure(const Interval& ratio) {
+  const double off = std::abs(std::log(ratio.value));
+  if (!(off <= std::log1p(kTwinMost))) {
+    return fmt::format("a twin of the same code reads {:.3f} times its time", ratio.value);
+  }
+  if (!(std::log(ratio.high / ratio.low) <= 2 * std::log1p(kTwinMost))) {
+    return fmt::format("a twin of the same code reads between {:.3f} and {:.3f} times its time",
+                       ratio.low, ratio.high);
+  }
+  if ((ratio.low > 1.0 || ratio.high < 1.0) && off > std::log1p(kTwinMargin)) {
+    return fmt::format(
+        "a twin of the same code reads {:.3f} times its time, and surely not 1 ({:.3f} to {:.3f})",
+        ratio.value, ratio.low, ratio.high);
+  }
+  return {};
 }
 
 std::string twin_fault(const Interval& ratio) {

@@ -23,7 +23,8 @@ Interval median_interval(std::span<const double> samples);
 struct Sample {
   double seconds = std::numeric_limits<double>::quiet_NaN();  // NaN: it sat this block out
   bool disturbed = false;                                     // others had the processor meanwhile
-  int process = 0;  // which of the contender's processes: each has its luck with where memory lies
+  // Which of the contender's processes, counted upwards: each has its luck with where memory lies.
+  int process = 0;
 };
 using Times = std::vector<Sample>;  // of one contender, block by block
 
@@ -33,7 +34,7 @@ std::vector<double> own_seconds(std::span<const Sample> times);
 // mine[i] / peer[i], as the mean of the middle half of the logarithms with its bootstrap 95 %
 // interval. Blocks that one of the two sat out are left out, and disturbed ones too where enough
 // others are left. What pairs of one process share is no news: where there were several processes,
-// these are resampled, not the pairs.
+// these are resampled, not the pairs; of two that live differently long, those of the longer life.
 Interval paired_ratio(std::span<const Sample> mine, std::span<const Sample> peer);
 
 // The geometric mean of independent ratios, such as one per shape.
@@ -43,7 +44,16 @@ enum class Outcome { faster, slower, same, unresolved };
 // `ratio` is mine over the peer's. Same: the whole interval within the margin of 1.
 Outcome outcome(const Interval& ratio, double margin = 0.01);
 
-// Whether a twin that should read 1 does. Empty: yes; else what is wrong.
+// The interval with `margin` more on either side, in the logarithm: for an error that drawing the
+// same samples again does not show.
+Interval widened(const Interval& interval, double margin);
+
+// A twin should read 1. Two questions, each answered with what is wrong, or nothing:
+// Is it known to be 1 within 2 %? Asked before anyone is accused of a time.
 std::string twin_fault(const Interval& ratio);
+// Did the control fail: off by more than 10 %, not known to 10 %, or surely off and by more than
+// 2 %? Then no speed is told. Otherwise speeds are told with their intervals, widened by what the
+// twin is off.
+std::string twin_failure(const Interval& ratio);
 
 }  // namespace touchstone::judge

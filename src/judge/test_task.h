@@ -25,7 +25,7 @@ class TestTask : public Task {
 
   const TaskCard& card() const override { return card_; }
   Plan plan(uint64_t, bool) const override { return {}; }
-  CaseCheck check(const Case&, const std::vector<Reply>&) const override { return {}; }
+  CaseCheck check_with(const Case&, const std::vector<Reply>&, Memo&) const override { return {}; }
   CaseCheck check_relation(const Relation&, const Case&, const std::vector<Reply>&, const Case&,
                            const std::vector<Reply>&) const override {
     return {};
