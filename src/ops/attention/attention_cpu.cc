@@ -13,7 +13,15 @@ namespace touchstone::attend {
 namespace {
 
 // Scratch for prepared queries and partial results. What does not fit is done in several waves.
-constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMostScratch = std::int64_t{64} << 20;
+// A lone thread takes short waves, which leave most of the cache beside its core to keys and
+// values: nobody waits for it between two of them. Several threads would: eight waves instead of
+// one cost two of them 8 % of a prefill of 1024.
+constexpr std::int64_t kLoneScratch = std::int64_t{128} << 10;
+// More is taken where a wave would have fewer queries or splits: rows that share pages should meet,
+// and planning should cost next to nothing.
+constexpr std::int64_t kWaveQueries = 128;
+constexpr std::int64_t kWaveSplits = 4;
 // Query tokens of a unit at most, so that a long prefill has work for many threads.
 constexpr std::size_t kUnitQueries = 64;
 // Less work than this is not worth waking a thread for: at 10 GB/s some 10 us.
@@ -152,6 +160,10 @@ class TokenList {
   TokenPlaces values_;
 };
 
+std::int64_t scratch_bytes(const Context& context) {
+  return context.threads() == 1 ? kLoneScratch : kMostScratch;
+}
+
 // Queries that read the same pages of one split.
 struct Unit {
   std::int64_t row = 0;  // whose page table is read
@@ -216,10 +228,12 @@ class Wave {
     partial_floats_ = static_cast<std::int64_t>(partial_floats(p_));
     const std::int64_t vectors = count_ * p_.query_heads;
     const std::int64_t fixed = vectors * (query_floats_ + partial_floats_) * 4;
-    splits_at_once_ =
-        std::clamp<std::int64_t>((kScratchBytes - fixed) / (vectors * partial_floats_ * 4), 1,
-                                 std::max<std::int64_t>(1, splits_));
-    const std::int64_t bytes = fixed + vectors * splits_at_once_ * partial_floats_ * 4;
+    const std::int64_t partials = vectors * partial_floats_ * 4;  // of one split
+    const std::int64_t most = std::max<std::int64_t>(1, (kMostScratch - fixed) / partials);
+    splits_at_once_ = std::min(std::max<std::int64_t>(1, splits_),
+                               std::clamp((scratch_bytes(context_) - fixed) / partials,
+                                          std::min(kWaveSplits, most), most));
+    const std::int64_t bytes = fixed + splits_at_once_ * partials;
     queries_ = static_cast<float*>(context_.workspace(bytes));
     totals_ = queries_ + vectors * query_floats_;
     partials_ = totals_ + vectors * partial_floats_;
@@ -295,7 +309,8 @@ class Wave {
   // KV heads that one task works on: all, as they are neighbours in a page, unless that leaves
   // threads without work.
   std::int64_t heads_per_task() const {
-    const std::int64_t wanted = serial_ ? 1 : 4 * context_.threads();
+    if (serial_ || context_.threads() == 1) return p_.layers.kv_heads;
+    const std::int64_t wanted = 4 * context_.threads();
     return std::clamp<std::int64_t>(std::ssize(units_) * p_.layers.kv_heads / wanted, 1,
                                     p_.layers.kv_heads);
   }
@@ -379,9 +394,18 @@ std::string cached_attention_simd_refuses(const Context& /*context*/, const Cach
 }
 
 void cached_attention_simd(Context& context, const CachedAttention& p) {
-  const auto floats = static_cast<std::int64_t>(query_floats(p) + 2 * partial_floats(p));
-  const std::int64_t at_once =
-      std::max<std::int64_t>(1, kScratchBytes / (floats * 4) / p.query_heads);
+  const auto query = static_cast<std::int64_t>(query_floats(p));
+  const auto partial = static_cast<std::int64_t>(partial_floats(p));
+  // Prepared vectors, their results, and what the splits at once have of them.
+  const auto bytes = [&](std::int64_t splits) {
+    return p.query_heads * (query + (1 + splits) * partial) * 4;
+  };
+  const std::int64_t most = std::max<std::int64_t>(1, kMostScratch / bytes(1));
+  const std::int64_t wanted =
+      std::clamp(scratch_bytes(context) / bytes(kWaveSplits), std::min(kWaveQueries, most), most);
+  // Waves of one length: a short one at the end would leave threads without work.
+  const std::int64_t waves = std::max(p.queries / wanted, ceil_div(p.queries, most));
+  const std::int64_t at_once = ceil_div(p.queries, waves);
   for (std::int64_t first = 0; first < p.queries; first += at_once) {
     Wave(context, p, first, std::min(at_once, p.queries - first)).run();
   }
