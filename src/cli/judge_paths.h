@@ -20,8 +20,8 @@ struct Field {
 // Contenders at the paths: one each, or all in a folder of them, by task. A path whose folder has
 // the name of a task belongs to that; else `task` says which. No path: the bundled contenders.
 // `device` is "cpu" or "cuda", and leaves out of a folder what runs on the other; "" takes all that
-// is at the paths, and of the bundled ones those for the CPU. InvalidArgument for a path that is not
-// there, a task nobody named, or where nothing is left.
+// is at the paths, and of the bundled ones those for the CPU. InvalidArgument for a path that is
+// not there, a task nobody named, or where nothing is left.
 std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
                                    const std::string& device, bool with_peers);
 

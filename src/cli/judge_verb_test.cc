@@ -223,6 +223,27 @@ extern "C" int softmax_topk(int64_t, int64_t, int64_t, const float*, float*, int
   EXPECT_NE(result.out.find("naive PASS"), std::string::npos) << result.out;
 }
 
+TEST_F(JudgeVerb, the_device_decides_who_is_judged) {
+  const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
+  test::ShellResult result = touchstone("judge " + naive + " --device tpu");
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_NE(result.out.find("expected cpu or cuda, got 'tpu'"), std::string::npos) << result.out;
+  result = touchstone("judge " + naive + " --device cuda");
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_NE(result.out.find("runs on cpu, not on cuda"), std::string::npos) << result.out;
+  // A folder of contenders is searched for what fits.
+  write("softmax_topk/kernel/kernel.cu", R"(
+#include <cstdint>
+extern "C" int softmax_topk(int64_t, int64_t, int64_t, const float*, float*, int32_t*, void*) {
+  return 0;
+}
+)");
+  result = touchstone("judge " + (folder_ / "softmax_topk").string() + " --device cpu");
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_NE(result.out.find("no contender for cpu in this folder"), std::string::npos)
+      << result.out;
+}
+
 TEST_F(JudgeVerb, the_same_contender_twice_has_the_same_verdict) {
   const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
   for (int i = 0; i < 2; ++i) {

@@ -126,17 +126,11 @@ std::string task_line(const std::vector<Record>& records) {
   const Record& first = records.front();
   std::string line = fmt::format("{} v{}", first.task, first.task_version);
   if (first.small) line += ", short form";
-  const auto twin =
-      std::ranges::find_if(records, [](const Record& r) { return r.twin.has_value(); });
-  if (twin != records.end()) {
-    line += fmt::format(", A/A {:.3f} ({:.3f} to {:.3f})", twin->twin->value, twin->twin->low,
-                        twin->twin->high);
-    if (!twin->speeds_withheld.empty()) line += ", speeds withheld";
-  }
+  if (const std::string noise = noise_words(records); !noise.empty()) line += ", " + noise;
   return line + ", " + sandbox_words(first.sandbox);
 }
 
-// Up to 12 lines: why, the strongest and weakest evidence, the first failures and how to see them.
+// Up to 13 lines: why, the strongest and weakest evidence, the first failures and how to see them.
 std::string details(const Record& record, const Standing& standing, bool colour) {
   std::vector<std::string> lines;
   lines.push_back(fmt::format(
@@ -152,6 +146,12 @@ std::string details(const Record& record, const Standing& standing, bool colour)
   };
   evidence("strongest", strongest(record));
   evidence("weakest", weakest(record));
+  const auto speed = record.scores.find("speed");
+  if (speed != record.scores.end() && speed->second.value.has_value()) {
+    lines.push_back(fmt::format("  {:<10}{} ({:.0f} to {:.0f}): {}", "speed",
+                                score_words(speed->second), speed->second.low, speed->second.high,
+                                shortened(speed->second.because, 120)));
+  }
   if (!standing.depends_on.empty()) {
     lines.push_back(
         fmt::format("  {:<10}{} in {:.0f} % of weightings, {} to {} in all: depends on {}", "rank",

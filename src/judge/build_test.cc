@@ -93,6 +93,11 @@ TEST_F(Building, PrebuiltLibrary) {
   std::filesystem::copy_file(first.library, folder_.path() / "ours.so");
   expect_works(folder_.path() / "ours.so");
   EXPECT_EQ(contender_.language, Language::shared_library);
+  // A library for a GPU looks like any other: it has to say so.
+  folder_.write("contender.json", R"({"library": "ours.so", "language": "cuda"})");
+  EXPECT_THROW(read_contender(folder_.path(), task_), InvalidArgument) << "the task has no devices";
+  task_.edit().devices = {"cpu", "cuda"};
+  EXPECT_EQ(read_contender(folder_.path(), task_).language, Language::cuda);
 }
 
 TEST_F(Building, ErrorsComeSoonAndWithoutOurFolders) {

@@ -12,8 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A child that answers within this is met awake: two to three wake-ups of a sleeping process.
-constexpr double kAwakeSeconds = 200e-6;
+// A child that answers within this is met awake: about the wake-up of a sleeping process.
+constexpr double kAwakeSeconds = 50e-6;
 // How often clock, memory and life are looked at while nothing rings.
 constexpr double kLookSeconds = 1e-3;
 // By the clock, a call has so many times its time.

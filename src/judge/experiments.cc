@@ -159,6 +159,9 @@ bool answers_from_memory(Session& session, const CaseSpec& spec, bool by_address
 }  // namespace
 
 void climb_memory(Session& session, const Plan& plan) {
+  // What the driver holds in the process says nothing about the contender, nor about its memory on
+  // the device.
+  if (session.contender.language == Language::cuda) return;
   MemoryRecord& memory = session.record.memory;
   memory.parameter = growing_parameter(plan.memory_ladder);
   if (memory.parameter.empty()) return;

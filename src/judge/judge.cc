@@ -3,16 +3,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 #include <random>
 #include <system_error>
+#include <thread>
 
 #include "bench/machine.h"
 #include "fmt/format.h"
 #include "judge/examine.h"
 #include "judge/measure.h"
+#include "judge/roof.h"
 #include "judge/score.h"
 #include "judge/sha256.h"
 #include "touchstone/core/error.h"
@@ -227,14 +232,53 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   return examination;
 }
 
+namespace {
+
+// Nobody is timed against anybody here, and compilers leave a core idle half of the time: two at
+// once. More would get into the way of the experiments that do look at a clock.
+std::vector<Examination> examine_all(std::span<const Contender> contenders, const Task& task,
+                                     const JudgeOptions& given) {
+  std::mutex mutex;
+  JudgeOptions options = given;
+  const auto guarded = [&mutex](const std::function<void(std::string_view)>& tell) {
+    return [&mutex, &tell](std::string_view what) {
+      const std::lock_guard lock(mutex);
+      if (tell) tell(what);
+    };
+  };
+  options.progress = guarded(given.progress);
+  options.committed = guarded(given.committed);
+  std::vector<Examination> examined(contenders.size());
+  std::atomic<std::size_t> next = 0;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < contenders.size();) {
+      try {
+        examined[i] = options.timing_only ? only_built(contenders[i], task, options)
+                                          : examine(contenders[i], task, options);
+        const std::lock_guard lock(mutex);
+        if (given.examined) given.examined(examined[i].record);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+        next = contenders.size();
+      }
+    }
+  };
+  {
+    const bool alone = usable_cpus().size() < 2 || contenders.size() < 2;
+    const std::jthread other = alone ? std::jthread() : std::jthread(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+  return examined;
+}
+
+}  // namespace
+
 std::vector<Record> judge_all(std::span<const Contender> contenders, const Task& task,
                               const JudgeOptions& options, std::span<const Contender> peers) {
-  std::vector<Examination> examined;
-  for (const Contender& contender : contenders) {
-    examined.push_back(options.timing_only ? only_built(contender, task, options)
-                                           : examine(contender, task, options));
-    if (options.examined) options.examined(examined.back().record);
-  }
+  std::vector<Examination> examined = examine_all(contenders, task, options);
   const bool timed = options.speed && std::ranges::any_of(examined, [](const Examination& e) {
                        return e.record.verdict == Verdict::pass;
                      });

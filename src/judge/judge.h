@@ -34,6 +34,7 @@ struct JudgeOptions {
   bool first_failure = false;
   const BuildResult* built = nullptr;  // taken instead of building; it outlives the examination
   Limits limits;
+  // judge_all examines two contenders at once: these come one at a time, from either thread.
   // What is being done, for a person who waits; may be empty.
   std::function<void(std::string_view)> progress;
   // Called with the commitment to the seed before the contender is built or loaded; may be empty.

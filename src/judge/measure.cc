@@ -23,8 +23,9 @@ namespace {
 constexpr int kRounds = 4;
 constexpr int kLeastPeriods = 8;
 constexpr int kMostPeriods = 100;
-// Interpreters and drivers are slow to start, and live for so many periods.
-constexpr int kSlowStart = 6;
+// Interpreters and drivers are slow to start: starting one contender takes at most this share of
+// the time.
+constexpr double kStartShare = 0.2;
 // An interval of the twin this narrow (to each side) is enough; the rest of the time is saved.
 constexpr double kNarrow = 0.008;
 // One wider than this, or off, is worth up to so many times the usual time.
@@ -35,7 +36,7 @@ constexpr int kLookPeriods = 2;
 // One that is so many times slower than the fastest sits out most rounds: what is far apart needs
 // few samples, and the others need the time.
 constexpr double kPatience = 6.0;
-constexpr int kMostStride = 12;
+constexpr int kMostStride = 6;
 // Reads are cheaper than writes, and a roof is itself a measurement. Only what is beyond any doubt
 // is called impossible.
 constexpr double kImpossible = 0.45;
@@ -48,9 +49,10 @@ struct Entrant {
   std::string wrong;  // what was wrong with a timed answer; it is out then
   CaseSpec wrong_case;
   const Examination* from = nullptr;
-  double warm_seconds = 0.0;  // over all shapes
-  bool slow_start = false;    // interpreters and drivers
-  int process = 0;            // the period its process was started in
+  double warm_seconds = 0.0;    // over all shapes
+  double start_seconds = 0.0;   // of its last process
+  double starts_seconds = 0.0;  // of all of them
+  int process = 0;              // the period its process was started in
 };
 
 struct Shape {
@@ -71,6 +73,7 @@ struct Round {
   Case asked;
   std::vector<std::size_t> order;  // of entrants
   bool warm_up = false;
+  Placement placement = Placement::end_flush;
   std::vector<Sample> samples;  // by entrant
   // Bit for bit the same answers stand here once, with all who gave them.
   struct Answer {
@@ -111,7 +114,8 @@ class Measurer {
   Round new_round(std::size_t shape, bool warm_up, std::vector<std::size_t> order) const;
   std::vector<std::size_t> everybody() const;
   void fill_cases(std::vector<Round>& rounds);
-  void play(Round& round, int number);
+  std::vector<std::vector<Reply>> ask(const Round& round);
+  void play(Round& round);
   void check_answers(std::vector<Round>& rounds);
   template <class Do>
   void on_all_cores(std::size_t count, const Do& work) const;
@@ -136,6 +140,7 @@ class Measurer {
   std::size_t model_ = 0;  // whose code the twin runs
   std::vector<Shape> shapes_;
   int period_ = 0;
+  Clock::time_point begin_ = Clock::now();
   double peak_flops_ = 0.0;    // of all cores of the contenders
   std::vector<int> all_cpus_;  // of both below, for what is not timed
   std::vector<int> cpus_;      // of the contenders
@@ -148,7 +153,6 @@ void Measurer::enter(const Examination& e, const std::string& name, Record* reco
   entrant.record = record;
   entrant.from = &e;
   entrant.gpu = e.contender.language == Language::cuda;
-  entrant.slow_start = entrant.gpu || e.contender.language == Language::numpy;
   Limits limits = options_.limits;
   limits.cpus = cpus_;
   entrant.stage = std::make_unique<Stage>(e.contender, e.record.build, task_,
@@ -191,13 +195,33 @@ Round Measurer::new_round(std::size_t shape, bool warm_up, std::vector<std::size
   return round;
 }
 
-// All who take part in a round answer it, one after the other.
-void Measurer::play(Round& round, int number) {
-  const Placement placement = number % 2 == 0 ? Placement::end_flush : Placement::start_flush;
+// One call after the other, each made by all who take part, so that what disturbs the machine for
+// some milliseconds disturbs the same call of everybody.
+std::vector<std::vector<Reply>> Measurer::ask(const Round& round) {
+  std::vector<std::vector<Reply>> replies(entrants_.size());
+  std::vector<std::size_t> order = round.order;
+  std::erase_if(order, [&](std::size_t i) { return !entrants_[i].wrong.empty(); });
+  for (const std::size_t i : order) {
+    Child* child = entrants_[i].stage->child();
+    Reply lost = entrants_[i].stage->started();
+    if (child == nullptr || !child->begin(round.placement, lost)) replies[i].push_back(lost);
+  }
+  for (const Call& call : round.asked.calls) {
+    for (const std::size_t i : order) {
+      if (first_bad(replies[i]) != nullptr) continue;
+      replies[i].push_back(entrants_[i].stage->child()->call(call, round.placement, random_()));
+    }
+    std::ranges::reverse(order);  // who came first comes last
+  }
+  return replies;
+}
+
+void Measurer::play(Round& round) {
+  std::vector<std::vector<Reply>> all = ask(round);
   for (const std::size_t i : round.order) {
     Entrant& entrant = entrants_[i];
-    if (!entrant.wrong.empty()) continue;
-    std::vector<Reply> replies = entrant.stage->run(round.asked, placement, random_());
+    std::vector<Reply>& replies = all[i];
+    if (replies.empty()) continue;
     if (const Reply* bad = first_bad(replies); bad != nullptr) {
       entrant.wrong = fmt::format("{}: {}", name_of(bad->ending), bad->detail);
       entrant.wrong_case = round.asked.spec;
@@ -261,7 +285,7 @@ void Measurer::survey() {
       shape.flops = task_.flops(round.asked);
       find_floor(shape);
     }
-    play(round, 0);
+    play(round);
   }
   check_answers(rounds);
   for (const Round& round : rounds) {
@@ -305,14 +329,23 @@ Interval Measurer::twin_ratio() const {
   return mean_ratio(ratios);
 }
 
-// Whose process is new, and has to be warmed up.
+// Whose process is new, and has to be warmed up. In random order: memory that one gave back is the
+// next one's.
 std::vector<std::size_t> Measurer::start_processes(int number) {
   std::vector<std::size_t> fresh;
-  for (std::size_t i = 0; i < entrants_.size(); ++i) {
+  std::vector<std::size_t> order = everybody();
+  std::ranges::shuffle(order, random_);
+  for (const std::size_t i : order) {
     Entrant& entrant = entrants_[i];
-    const bool due = !entrant.slow_start || number % kSlowStart == 0;
-    if (!due || !entrant.wrong.empty()) continue;
+    const bool due =
+        entrant.starts_seconds + entrant.start_seconds < kStartShare * seconds_since(begin_);
+    const bool never = entrant.starts_seconds == 0.0;
+    if (!(due || never) || !entrant.wrong.empty()) continue;
+    const auto begin = Clock::now();
     entrant.stage->restart();
+    entrant.stage->child();  // started now, for the clock
+    entrant.start_seconds = seconds_since(begin);
+    entrant.starts_seconds += entrant.start_seconds;
     entrant.process = number;
     fresh.push_back(i);
   }
@@ -322,6 +355,7 @@ std::vector<std::size_t> Measurer::start_processes(int number) {
 void Measurer::period(int number, const std::vector<std::size_t>& shapes, int rounds_each) {
   const std::vector<std::size_t> fresh = start_processes(number);
   std::vector<Round> rounds;
+  rounds.reserve(shapes.size() * static_cast<std::size_t>(1 + rounds_each));
   // The first call of a process pays for pages and pools; it is checked, and not timed.
   for (const std::size_t s : shapes) rounds.push_back(new_round(s, true, fresh));
   std::vector<std::size_t> order = everybody();
@@ -334,6 +368,7 @@ void Measurer::period(int number, const std::vector<std::size_t>& shapes, int ro
     }
     for (const std::size_t s : shapes) {
       Round round = new_round(s, false, order);
+      if ((number + r) % 2 == 1) round.placement = Placement::start_flush;
       const Shape& shape = shapes_[s];
       std::erase_if(round.order,
                     [&](std::size_t i) { return (shape.rounds + r) % shape.stride[i] != 0; });
@@ -341,7 +376,7 @@ void Measurer::period(int number, const std::vector<std::size_t>& shapes, int ro
     }
   }
   fill_cases(rounds);
-  for (Round& round : rounds) play(round, shapes_[round.shape].rounds);
+  for (Round& round : rounds) play(round);
   check_answers(rounds);
   for (const Round& round : rounds) {
     if (round.warm_up) continue;
@@ -412,9 +447,8 @@ void Measurer::run() {
 
 void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i,
                            const Interval& control) const {
-  // What two equals differ by, here or on the whole, nobody else can be told apart by.
-  const Interval here = paired_ratio(shape.times[model_], shape.times[twin()]);
-  const double margin = std::max(std::abs(std::log(control.value)), std::abs(std::log(here.value)));
+  // What two equals differ by, nobody else can be told apart by.
+  const double margin = std::abs(std::log(control.value));
   SpeedRecord speed;
   speed.id = fmt::format("s{}", number + 1);
   speed.shape = shape.spec;

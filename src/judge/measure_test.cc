@@ -142,6 +142,53 @@ TEST(Pairs, a_twin_that_is_off_is_a_fault) {
   EXPECT_FALSE(twin_fault({std::numeric_limits<double>::quiet_NaN(), 0.9, 1.1, 60}).empty());
 }
 
+TEST(Pairs, a_control_fails_when_it_is_surely_off_or_knows_nothing) {
+  EXPECT_TRUE(twin_failure({1.01, 0.99, 1.03, 60}).empty());
+  EXPECT_TRUE(twin_failure({1.015, 1.01, 1.02, 60}).empty()) << "off, but within the aim";
+  EXPECT_TRUE(twin_failure({1.06, 0.99, 1.13, 60}).empty()) << "noise, and intervals say so";
+  EXPECT_FALSE(twin_failure({1.06, 1.01, 1.11, 60}).empty()) << "one of two equals is favoured";
+  EXPECT_FALSE(twin_failure({0.95, 0.92, 0.98, 60}).empty());
+  EXPECT_FALSE(twin_failure({1.12, 0.99, 1.2, 60}).empty());
+  EXPECT_FALSE(twin_failure({1.0, 0.85, 1.15, 60}).empty()) << "too wide to say anything";
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(twin_failure({nan, 0.9, 1.1, 60}).empty());
+  EXPECT_FALSE(twin_failure({1.0, nan, 1.1, 60}).empty());
+}
+
+TEST(Pairs, what_a_twin_is_off_widens_the_rest) {
+  const Interval ratio = widened({3.4, 3.2, 3.6, 40}, std::log(1.06));
+  EXPECT_DOUBLE_EQ(ratio.value, 3.4);
+  EXPECT_NEAR(ratio.low, 3.2 / 1.06, 1e-12);
+  EXPECT_NEAR(ratio.high, 3.6 * 1.06, 1e-12);
+  EXPECT_EQ(ratio.samples, 40);
+  // What is closer than two equals were is not told apart.
+  EXPECT_EQ(outcome({1.05, 1.02, 1.08, 40}), Outcome::slower);
+  EXPECT_EQ(outcome(widened({1.05, 1.02, 1.08, 40}, std::log(1.06))), Outcome::unresolved);
+}
+
+// Every process of the peer is some percent fast or slow for as long as it lives. An interval from
+// pairs would be far too sure.
+TEST(Pairs, pairs_of_one_process_are_not_independent) {
+  int covered = 0;
+  constexpr int kSessions = 100;
+  for (uint64_t seed = 0; seed < kSessions; ++seed) {
+    std::mt19937_64 random(seed);
+    std::normal_distribution<double> luck(0.0, 0.05);
+    std::normal_distribution<double> noise(0.0, 0.005);
+    Times mine;
+    Times peer;
+    double lucky = 0.0;
+    for (int i = 0; i < 16 * 6; ++i) {
+      if (i % 6 == 0) lucky = luck(random);
+      mine.push_back({std::exp(noise(random)), false, i});  // a new one for every call
+      peer.push_back({std::exp(lucky + noise(random)), false, i / 6 * 6});
+    }
+    const Interval ratio = paired_ratio(mine, peer);
+    if (ratio.low <= 1.0 && ratio.high >= 1.0) ++covered;
+  }
+  EXPECT_GE(covered, kSessions * 80 / 100);
+}
+
 // How fast this machine is, nobody knows; that the roofs are numbers one can divide by, we do.
 TEST(Roof, both_are_measured) {
   const std::vector<int> cpus = usable_cpus();

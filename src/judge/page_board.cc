@@ -10,6 +10,15 @@
 namespace touchstone::judge {
 namespace {
 
+// A name that may go on in the next line after an underscore, rather than anywhere.
+std::string breakable(std::string_view name) {
+  std::string html = html_escaped(name);
+  for (std::size_t at = 0; (at = html.find('_', at)) != std::string::npos; at += 6) {
+    html.insert(at + 1, "<wbr>");
+  }
+  return html;
+}
+
 struct Range {
   double least = 1e9;
   double most = -1e9;
@@ -71,7 +80,7 @@ std::string row(const std::vector<Record>& records, const Standing& standing,
       "href=\"#{}\">{}</a></span><span class=\"sub\">{}</span></td><td class=\"verdict\">{}</td>",
       record.verdict == Verdict::pass ? "" : " class=\"out\"",
       standing.rank == 0 ? "" : fmt::format("{}", standing.rank), anchor("c", record),
-      html_escaped(record.contender), html_escaped(sub), verdict_badge(record.verdict));
+      breakable(record.contender), html_escaped(sub), verdict_badge(record.verdict));
   html += cell(record, "overall", column(records, "overall"));
   for (const std::string& name : columns) html += cell(record, name, column(records, name));
   return html + "</tr>\n";
@@ -100,9 +109,10 @@ std::string page_board(const std::vector<std::vector<Record>>& tasks) {
   std::string html = "<h2 id=\"board\">Board</h2>\n";
   for (const std::vector<Record>& records : tasks) {
     const Record& first = records.front();
-    html += fmt::format("<h3>{} <span class=\"soft small\">version {}{}</span></h3>\n",
+    const std::string noise = noise_words(records);
+    html += fmt::format("<h3>{} <span class=\"soft small\">version {}{}{}{}</span></h3>\n",
                         html_escaped(first.task), first.task_version,
-                        first.small ? ", short form" : "");
+                        first.small ? ", short form" : "", noise.empty() ? "" : ", ", noise);
     const std::vector<std::string> columns = tested_dimensions(records);
     html +=
         "<table class=\"board\"><colgroup><col class=\"rank\"><col class=\"who\">"

@@ -209,7 +209,8 @@ std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
         html_escaped(speeds), precision, html_escaped(sandbox_words(records.front().sandbox)));
   }
   return "<h2 id=\"controls\">Controls and noise</h2>\n<p class=\"soft\">In every session the same "
-         "code runs twice under two names. Where these twins differ by more than 2 %, speeds are "
+         "code runs twice under two names. By what these twins differ, the intervals of all speeds "
+         "are widened; where they differ by more than 10 %, or surely by more than 2 %, speeds are "
          "withheld. The answer computed in the next lower precision must fail.</p>\n"
          "<div "
          "class=\"scroll\"><table><thead><tr><th>task</th><th>twin</th><th>speeds</th><th>lower "

@@ -24,8 +24,8 @@ constexpr double kTwinMost = 0.10;
 // With fewer undisturbed blocks than these, all blocks count: a machine that is never quiet, or a
 // contender that is always in its own way.
 constexpr std::size_t kLeastQuiet = 6;
-// With fewer processes than these, drawing them again says nothing.
-constexpr std::size_t kLeastProcesses = 4;
+// Of one process alone nothing can be drawn again.
+constexpr std::size_t kLeastProcesses = 2;
 
 // The mean of the middle half: as little moved by strays as the median, and nearly twice as sure.
 double middle_mean(std::vector<double>& samples) {
@@ -52,6 +52,18 @@ std::vector<double> joined(const Groups& groups) {
   std::vector<double> all;
   for (const std::vector<double>& group : groups) all.insert(all.end(), group.begin(), group.end());
   return all;
+}
+
+// Drawing again from few groups shows too little of how much they differ: by the root of n / (n -
+// 1) and by what Student's distribution has over the normal one (its 97.5 % point, to 4 %).
+double few_groups_factor(std::size_t groups) {
+  if (groups < 2) return 1.0;
+  const auto n = static_cast<double>(groups);
+  const double freedom = n - 1.0;
+  const double normal = 1.96;
+  const double student =
+      freedom < 2.0 ? 12.71 : normal + 2.37 / freedom + 2.8 / (freedom * freedom);
+  return student / normal * std::sqrt(n / freedom);
 }
 
 // An estimate with its bootstrap 95 % interval: groups are drawn again, with all that is in them.
@@ -133,9 +145,12 @@ Interval paired_ratio(std::span<const Sample> mine, std::span<const Sample> peer
   }
   if (groups.size() < kLeastProcesses) groups = one_by_one(joined(groups));
   Interval interval = resampled(groups, middle_mean);
+  const double factor = few_groups_factor(groups.size());
+  const double below = factor * (interval.value - interval.low);
+  const double above = factor * (interval.high - interval.value);
+  interval.low = std::exp(interval.value - below);
+  interval.high = std::exp(interval.value + above);
   interval.value = std::exp(interval.value);
-  interval.low = std::exp(interval.low);
-  interval.high = std::exp(interval.high);
   return interval;
 }
 

@@ -47,13 +47,15 @@ class Child {
   virtual ~Child() = default;
   virtual const Reply& started() const = 0;
 
+  // Forgets the states and handles of the case before. False when the child is no more; `reply`
+  // says why.
+  virtual bool begin(Placement placement, Reply& reply) = 0;
   // Makes one call. Outputs are filled with a pattern drawn from `poison` first; inputs are
   // read-only in the child and lie at addresses that no earlier call predicts. States and handles
-  // live until the next run(); arrays end with their call (in Python only with the run, because
+  // live until the next begin(); arrays end with their call (in Python only with the case, because
   // there it is usual to keep them).
   virtual Reply call(const Call& call, Placement placement, uint64_t poison) = 0;
-  // A case from its first call to its last, on fresh states and handles. InvalidArgument when a
-  // call does not fit the task's contract.
+  // begin() and all calls of a case. InvalidArgument when a call does not fit the task's contract.
   virtual std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison) = 0;
   virtual bool alive() const = 0;
 

@@ -220,11 +220,18 @@ Score speed(const Record& record, Verdict verdict) {
   score.value = clipped(100.0 * std::exp(-sum / shapes));
   score.low = clipped(100.0 * std::exp(-low / shapes));
   score.high = clipped(100.0 * std::exp(-high / shapes));
-  score.because = sum / shapes < 0.005
-                      ? fmt::format("{} on {} shapes", alone ? "at the roof" : "the fastest",
-                                    record.speeds.size())
-                      : fmt::format("{:.2f}x the time of {}", std::exp(sum / shapes),
-                                    alone ? "nine tenths of the roof" : "the fastest");
+  const char* const peer = alone ? "nine tenths of the roof" : "the fastest";
+  if (sum / shapes < 0.005) {
+    score.because = fmt::format("{} on {} shape{}", alone ? "at the roof" : peer,
+                                record.speeds.size(), record.speeds.size() == 1 ? "" : "s");
+  } else if (high / shapes < 0.005) {
+    // The interval reaches down to the fastest: nobody can tell the two apart.
+    score.because = fmt::format("not told apart from {}, at most {:.2f}x its time", peer,
+                                std::exp(low / shapes));
+  } else {
+    score.because = fmt::format("{:.3g}x the time of {} ({:.3g} to {:.3g})", std::exp(sum / shapes),
+                                peer, std::exp(high / shapes), std::exp(low / shapes));
+  }
   if (std::ranges::all_of(record.speeds,
                           [](const SpeedRecord& s) { return s.share_of_roof > 0; })) {
     score.because += fmt::format("; {:.0f} % of the roof", 100.0 * std::exp(roof / shapes));
@@ -234,7 +241,9 @@ Score speed(const Record& record, Verdict verdict) {
 
 Score memory(const Record& record) {
   const auto& ladder = record.memory.ladder;
-  if (ladder.empty()) return untested("not measured");
+  if (ladder.empty()) {
+    return untested(record.language == "cuda" ? "not measured on a GPU" : "not measured");
+  }
   // The large half: on the small rungs a page of slack is most of what is seen.
   double sum = 0.0;
   const std::size_t first = ladder.size() / 2;

@@ -161,6 +161,10 @@ TEST(Score, speed_is_the_geometric_mean_of_ratios_to_the_fastest) {
   EXPECT_NEAR(*speed.value, 25.0, 1e-9);
   EXPECT_NEAR(speed.low, 100.0 / std::sqrt(2.2 * 9.0), 1e-9);
   EXPECT_NEAR(speed.high, 100.0 / std::sqrt(1.9 * 7.0), 1e-9);
+  EXPECT_NE(speed.because.find("4x the time of the fastest (3.65 to 4.45)"), std::string::npos)
+      << speed.because;
+  for (SpeedRecord& s : record.speeds) s.ratio_to["ours"] = {1.04, 0.97, 1.1, 40};
+  EXPECT_NE(score(record).scores.at("speed").because.find("not told apart"), std::string::npos);
   record.speeds_withheld = "the twin differs";
   EXPECT_FALSE(score(record).scores.at("speed").value.has_value());
 }

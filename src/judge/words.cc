@@ -62,6 +62,31 @@ std::string dimension_short(std::string_view dimension) {
   return dimension_title(dimension);
 }
 
+std::string noise_words(const std::vector<Record>& records) {
+  const auto twin =
+      std::ranges::find_if(records, [](const Record& r) { return r.twin.has_value(); });
+  if (twin == records.end()) return {};
+  std::string text = fmt::format("A/A {:.3f} ({:.3f} to {:.3f})", twin->twin->value,
+                                 twin->twin->low, twin->twin->high);
+  if (!twin->speeds_withheld.empty()) return text + ", speeds withheld";
+  // How far the ends of the speeds' intervals are from their middles, in percent.
+  std::vector<double> doubts;
+  for (const Record& record : records) {
+    const auto speed = record.scores.find("speed");
+    if (speed == record.scores.end() || !speed->second.value.has_value()) continue;
+    const Score& score = speed->second;
+    if (!(score.low > 0.0) || score.low == score.high) continue;
+    doubts.push_back(100.0 *
+                     std::max(*score.value / score.low - 1.0, score.high / *score.value - 1.0));
+  }
+  if (doubts.empty()) return text;
+  const auto [least, most] = std::ranges::minmax(doubts);
+  const double low = std::ceil(least);
+  const double high = std::ceil(most);
+  return text + (low == high ? fmt::format(", speeds known to {:.0f} %", high)
+                             : fmt::format(", speeds known to {:.0f}-{:.0f} %", low, high));
+}
+
 std::string sandbox_words(const Sandbox& sandbox) {
   if (!sandbox.enabled) return "NO SANDBOX: switched off by --no-sandbox";
   if (sandbox.missing.empty()) return "sandbox whole";

@@ -18,6 +18,9 @@ std::string score_words(const Score& score);              // "97" or "-"
 std::string dimension_title(std::string_view dimension);  // "own tests"
 std::string dimension_short(std::string_view dimension);  // "correct", for a narrow column
 // What stood round the child; names what did not.
+// What the twin says of the session of one task, and how well its speeds are known; empty when
+// nothing was timed.
+std::string noise_words(const std::vector<Record>& records);
 std::string sandbox_words(const Sandbox& sandbox);
 
 // The dimension with the highest and the lowest score of those that were tested; empty when none.
