@@ -85,6 +85,16 @@ class ScoreRule {
   int offset_;
 };
 
+// Whether scores are more than the scaled product and a mask.
+inline bool changes_scores(const DenseAttention& p) {
+  return p.soft_cap > 0 || p.alibi_slopes != nullptr || p.bias != nullptr;
+}
+
+__device__ inline float score_gradient(float weight, float dweight, float delta) {
+  // A weight of 0 is a key that is not seen: what it holds must not matter.
+  return weight == 0 ? 0 : weight * (dweight - delta);
+}
+
 // delta[row] = dot(doutput, output) - dlog_sum_exp of every row, laid out as log_sum_exp is:
 // dense_delta.cu.
 void attention_delta(Context& context, const AttentionBackward& p, float* delta);

@@ -287,11 +287,6 @@ __device__ void store_rows(const float (&sums)[kTiles][kDim / 8][4],
 
 // ---- the host's side ----------------------------------------------------------------------------
 
-// Whether scores are more than the scaled product and a mask.
-inline bool changes_scores(const DenseAttention& p) {
-  return p.soft_cap > 0 || p.alibi_slopes != nullptr || p.bias != nullptr;
-}
-
 // Why 16-byte copies cannot serve a tensor, or nothing.
 template <class Pointer>
 std::string mma_refuses_layout(const char* name, const Heads<Pointer>& tensor) {

@@ -45,7 +45,7 @@ class Gradient {
   using Scores = Sums<S::kTiles, S::kOthers>;
 
  public:
-  __device__ Gradient(const GradientWork& work, Shared<kDim, kSide>& shared)
+  __device__ Gradient(const MmaGradientWork& work, Shared<kDim, kSide>& shared)
       : work_(work),
         shared_(shared),
         place_(place_of(work.deal, blockIdx.x, work.p.batch,
@@ -357,7 +357,7 @@ class Gradient {
     }
   }
 
-  const GradientWork& work_;
+  const MmaGradientWork& work_;
   Shared<kDim, kSide>& shared_;
   Place place_;
   SequenceSpan span_;
@@ -374,7 +374,7 @@ class Gradient {
 
 template <class T, int kDim, Side kSide>
 __global__ void __launch_bounds__(kMmaThreads, 2)
-    gradient_kernel(const __grid_constant__ GradientWork work) {
+    gradient_kernel(const __grid_constant__ MmaGradientWork work) {
   extern __shared__ __align__(128) std::byte memory[];
   Gradient<T, kDim, kSide>(work, *reinterpret_cast<Shared<kDim, kSide>*>(memory)).run();
 }
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 // ---- the host's side ----------------------------------------------------------------------------
 
 template <class T, int kDim, Side kSide>
-void launch_side(Context& context, GradientWork work) {
+void launch_side(Context& context, MmaGradientWork work) {
   using S = Shape<kDim, kSide>;
   const AttentionBackward& p = work.p;
   const bool packed = p.query_starts != nullptr;
@@ -403,7 +403,7 @@ void launch_side(Context& context, GradientWork work) {
 
 template <class T>
 void backward(Context& context, const AttentionBackward& p) {
-  GradientWork work;
+  MmaGradientWork work;
   work.p = p;
   work.changed = changes_scores(p);
   work.capped = p.soft_cap > 0;

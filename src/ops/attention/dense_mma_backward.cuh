@@ -5,7 +5,7 @@
 
 namespace touchstone::attend {
 
-struct GradientWork {
+struct MmaGradientWork {
   AttentionBackward p;
   Deal deal;
   const float* delta = nullptr;
@@ -20,12 +20,7 @@ __device__ inline float log_of(float log_sum_exp) {
   return log_sum_exp == minus_infinity() ? -log_sum_exp : log_sum_exp * kLog2E;
 }
 
-__device__ inline float score_gradient(float weight, float dweight, float delta) {
-  // A weight of 0 is a key that is not seen: what it holds must not matter.
-  return weight == 0 ? 0 : weight * (dweight - delta);
-}
-
 // dbias: dense_mma_dbias.cu.
-void mma_bias_gradient(Context& context, const GradientWork& work);
+void mma_bias_gradient(Context& context, const MmaGradientWork& work);
 
 }  // namespace touchstone::attend

@@ -23,7 +23,7 @@ class BiasGradient {
   using Scores = Sums<1, kBiasTile>;
 
  public:
-  __device__ BiasGradient(const GradientWork& work, BiasShared& shared)
+  __device__ BiasGradient(const MmaGradientWork& work, BiasShared& shared)
       : work_(work), shared_(shared), span_(span_of(work.p, 0)), pair_(work.p, span_) {
     const AttentionBackward& p = work.p;
     const std::int64_t key_tiles = (p.keys + kBiasTile - 1) / kBiasTile;
@@ -144,7 +144,7 @@ class BiasGradient {
     });
   }
 
-  const GradientWork& work_;
+  const MmaGradientWork& work_;
   BiasShared& shared_;
   SequenceSpan span_;
   PairSight pair_;
@@ -157,14 +157,14 @@ class BiasGradient {
 
 template <class T>
 __global__ void __launch_bounds__(kMmaThreads, 2)
-    bias_gradient_kernel(const __grid_constant__ GradientWork work) {
+    bias_gradient_kernel(const __grid_constant__ MmaGradientWork work) {
   __shared__ BiasShared shared;
   BiasGradient<T>(work, shared).run();
 }
 
 }  // namespace
 
-void mma_bias_gradient(Context& context, const GradientWork& work) {
+void mma_bias_gradient(Context& context, const MmaGradientWork& work) {
   const AttentionBackward& p = work.p;
   const std::int64_t tiles =
       ((p.queries + kBiasTile - 1) / kBiasTile) * ((p.keys + kBiasTile - 1) / kBiasTile);

@@ -46,10 +46,6 @@ void attention_wgmma_key_gradient(Context& context, const GradientWork& work);
 void attention_wgmma_query_gradient(Context& context, const GradientWork& work);
 void attention_wgmma_bias_gradient(Context& context, const GradientWork& work);
 
-inline bool changes_scores(const DenseAttention& p) {
-  return p.soft_cap > 0 || p.alibi_slopes != nullptr || p.bias != nullptr;
-}
-
 // Calls launch.template operator()<T, kDim>() for the dtype and the head.
 template <class Launch>
 void for_shape(const DenseAttention& p, Launch launch) {
@@ -224,11 +220,6 @@ __device__ void weigh(const float (&scores)[kCount], float (&weights)[kCount],
     }
     words[i / 8][i / 2 % 4] = packed_pair<T>(weight[0], weight[1]);
   }
-}
-
-__device__ inline float score_gradient(float weight, float dweight, float delta) {
-  // A weight of 0 is a key that is not seen: what it holds must not matter.
-  return weight == 0 ? 0 : weight * (dweight - delta);
 }
 
 // The gradients of scores, rounded. `delta` is of sum i.
