@@ -65,13 +65,9 @@ std::string names_of(const std::vector<Candidate>& candidates) {
 int argument_count(const Function& function, Language language) {
   int count = language == Language::cuda ? 1 : 0;
   for (const Argument& argument : function.arguments) {
-    if (language != Language::numpy) {
-      ++count;
-    } else if (argument.kind == ArgumentKind::state) {
-      return -1;
-    } else if (argument.kind != ArgumentKind::output) {
-      ++count;
-    }
+    const bool python = language == Language::numpy;
+    if (python && argument.kind == ArgumentKind::state) return -1;
+    if (!python || argument.kind != ArgumentKind::output) ++count;
   }
   return count;
 }

@@ -108,6 +108,7 @@ TEST(Signatures, OfC) {
     unsigned long long big(unsigned n) noexcept { return n; }
   )");
   std::vector<std::string> names;
+  names.reserve(found.size());
   for (const Signature& s : found) names.push_back(s.name);
   EXPECT_EQ(names, (std::vector<std::string>{"helper", "scale", "inner", "make", "big"}));
   EXPECT_TRUE(found[0].is_static);

@@ -33,7 +33,7 @@ std::string without_folders(std::string text) {
 std::string sanitizer_line(const std::string& log, bool& memory) {
   const std::string summary = line_with(log, "SUMMARY: AddressSanitizer: ");
   if (!summary.empty()) {
-    const std::string text = without_folders(summary.substr(strlen("SUMMARY: AddressSanitizer: ")));
+    std::string text = without_folders(summary.substr(strlen("SUMMARY: AddressSanitizer: ")));
     memory =
         text.find("overflow") != std::string::npos || text.find("underflow") != std::string::npos ||
         text.find("poison") != std::string::npos || text.find("use-after") != std::string::npos;

@@ -1,6 +1,5 @@
 // Who stands where, and whether the weights of the task decide it.
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -42,8 +41,10 @@ std::vector<int> ranks_under(std::span<const Record> records,
                              const std::vector<std::size_t>& passing,
                              const std::map<std::string, double>& weights) {
   std::vector<double> values;
+  values.reserve(passing.size());
   for (const std::size_t i : passing) values.push_back(overall_or_zero(records[i], weights));
   std::vector<int> ranks;
+  ranks.reserve(values.size());
   for (const double value : values) {
     ranks.push_back(1 + static_cast<int>(std::ranges::count_if(
                             values, [&](double other) { return other > value + kTieMargin; })));
@@ -69,8 +70,8 @@ std::string deciding_dimension(std::span<const Record> records,
 
 void for_each_weighting(const std::map<std::string, double>& weights,
                         const std::function<void(const std::map<std::string, double>&)>& visit) {
-  const auto count =
-      static_cast<std::size_t>(std::pow(3.0, static_cast<double>(weights.size())) + 0.5);
+  std::size_t count = 1;
+  for (std::size_t i = 0; i < weights.size(); ++i) count *= 3;
   for (std::size_t code = 0; code < count; ++code) {
     std::map<std::string, double> changed = weights;
     std::size_t rest = code;

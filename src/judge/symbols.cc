@@ -76,7 +76,7 @@ void read_demangled(const std::string& text, Symbol& symbol) {
   symbol.arguments = close == open + 1 ? 0 : commas + 1;
 }
 
-Symbol make_symbol(std::string name) {
+Symbol make_symbol(const std::string& name) {
   Symbol symbol{.name = name, .plain = name};
   if (!name.starts_with("_Z")) return symbol;
   int status = 0;

@@ -93,8 +93,9 @@ bool Link::retire() {
   if (!last_used_ || spans_.empty() || last_.bytes == 0) return false;
   Span& span = spans_.back();
   span.retired = true;
-  mmap(reinterpret_cast<void*>(span.base), span.bytes, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  // Where this fails the array stays open, and nothing else is lost.
+  (void)mmap(reinterpret_cast<void*>(span.base), span.bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   last_ = {};
   last_used_ = false;
   return true;

@@ -142,7 +142,7 @@ class Server {
       library_.poison(pages, b.data_offset);
       const uint64_t end = b.data_offset + b.data_bytes;
       library_.poison(pages + end, b.mapped_bytes - end);
-      fenced_.push_back({pages, b.mapped_bytes});
+      fenced_.emplace_back(pages, b.mapped_bytes);
     }
   }
 
