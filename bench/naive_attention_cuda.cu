@@ -51,23 +51,8 @@ __global__ void product_kernel(Matrices<A> a, Matrices<B> b, Matrices<C> c, std:
   if (row < rows && col < cols) store(c.at(n, row, col), sum * scale);
 }
 
-template <class Join>
-__device__ float block_join(float value, Join join) {
-  __shared__ float partial[kThreads];
-  partial[threadIdx.x] = value;
-  __syncthreads();
-  for (unsigned width = kThreads / 2; width > 0; width /= 2) {
-    if (threadIdx.x < width) {
-      partial[threadIdx.x] = join(partial[threadIdx.x], partial[threadIdx.x + width]);
-    }
-    __syncthreads();
-  }
-  const float result = partial[0];
-  __syncthreads();
-  return result;
-}
 __device__ float block_sum(float value) {
-  return block_join(value, [](float a, float b) { return a + b; });
+  return block_join<kThreads>(value, [](float a, float b) { return a + b; });
 }
 
 // A block per row.
@@ -76,7 +61,7 @@ __global__ void softmax_kernel(float* scores, std::int64_t tokens, bool causal) 
   const std::int64_t end = causal ? blockIdx.x % tokens + 1 : tokens;
   float most = -INFINITY;
   for (std::int64_t i = threadIdx.x; i < end; i += kThreads) most = fmaxf(most, row[i]);
-  most = block_join(most, [](float a, float b) { return fmaxf(a, b); });
+  most = block_join<kThreads>(most, [](float a, float b) { return fmaxf(a, b); });
   float sum = 0;
   for (std::int64_t i = threadIdx.x; i < end; i += kThreads) sum += row[i] = expf(row[i] - most);
   sum = block_sum(sum);

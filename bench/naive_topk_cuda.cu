@@ -22,29 +22,12 @@ __device__ bool comes_before(Entry a, Entry b) {
   return a.value > b.value || (a.value == b.value && a.token < b.token);
 }
 
-// Joins the values of all threads of the block, in every thread.
-template <class Value, class Join>
-__device__ Value block_join(Value value, Join join) {
-  __shared__ Value partial[kThreads];
-  partial[threadIdx.x] = value;
-  __syncthreads();
-  for (unsigned width = kThreads / 2; width > 0; width /= 2) {
-    if (threadIdx.x < width) {
-      partial[threadIdx.x] = join(partial[threadIdx.x], partial[threadIdx.x + width]);
-    }
-    __syncthreads();
-  }
-  const Value result = partial[0];
-  __syncthreads();
-  return result;
-}
-
 template <class T>
 __global__ void max_kernel(const T* logits, float* largest, std::int64_t cols) {
   const T* row = logits + blockIdx.x * cols;
   float value = -INFINITY;
   for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) value = fmaxf(value, load(row + i));
-  value = block_join(value, [](float a, float b) { return fmaxf(a, b); });
+  value = block_join<kThreads>(value, [](float a, float b) { return fmaxf(a, b); });
   if (threadIdx.x == 0) largest[blockIdx.x] = value;
 }
 
@@ -56,7 +39,7 @@ __global__ void sum_kernel(const T* logits, const float* largest, float temperat
   for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
     sum += expf((load(row + i) - largest[blockIdx.x]) / temperature);
   }
-  sum = block_join(sum, [](float a, float b) { return a + b; });
+  sum = block_join<kThreads>(sum, [](float a, float b) { return a + b; });
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
@@ -81,7 +64,7 @@ __global__ void select_kernel(const float* probabilities, float* values, int* to
       const Entry here = {row[i], static_cast<int>(i)};
       if (comes_before(last, here) && comes_before(here, best)) best = here;
     }
-    last = block_join(best, [](Entry a, Entry b) { return comes_before(a, b) ? a : b; });
+    last = block_join<kThreads>(best, [](Entry a, Entry b) { return comes_before(a, b) ? a : b; });
     if (threadIdx.x == 0) {
       values[static_cast<std::int64_t>(blockIdx.x) * k + rank] = last.value;
       tokens[static_cast<std::int64_t>(blockIdx.x) * k + rank] = last.token;
