@@ -11,8 +11,8 @@ void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::int64_
   // Whole ones of 2 MiB, the smallest there are on the machines we know.
   constexpr std::uintptr_t kHuge = std::uintptr_t{1} << 21;
   const auto begin = (reinterpret_cast<std::uintptr_t>(data) + kHuge - 1) & ~(kHuge - 1);
-  const auto end = (reinterpret_cast<std::uintptr_t>(data) + static_cast<std::uintptr_t>(bytes)) &
-                   ~(kHuge - 1);
+  const auto end =
+      (reinterpret_cast<std::uintptr_t>(data) + static_cast<std::uintptr_t>(bytes)) & ~(kHuge - 1);
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
 }
