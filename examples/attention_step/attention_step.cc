@@ -1,5 +1,5 @@
-// Attention of a layer in training, forward and backward: the example in docs/ops/attention.md, word
-// for word.
+// Attention of a layer in training, forward and backward: the example in docs/ops/attention.md,
+// word for word.
 // [snippet]
 #include <touchstone/touchstone.h>
 
