@@ -29,8 +29,8 @@ struct Limits {
   int threads = 64;                         // of the one process a contender has
   std::vector<int> cpus;                    // empty: those of the judge
   // Whether seconds and bytes of a call are wanted. Without them a call is quicker: inputs are
-  // written before the child knows of the call, nobody waits for its helper threads to sleep, and
-  // peak_extra_bytes stays 0.
+  // written before the child knows of the call, nobody waits for its helper threads to sleep,
+  // seconds mean nothing, and peak_extra_bytes stays 0.
   bool measured = true;
 };
 

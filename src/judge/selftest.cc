@@ -30,7 +30,6 @@ double seconds_since(Clock::time_point start) {
 Limits corpus_limits() {
   Limits limits;
   limits.memory_bytes = int64_t{1} << 30;
-  limits.measured = false;
   return limits;
 }
 
@@ -211,7 +210,6 @@ class Runner {
     options.first_failure = entry.kind == CorpusKind::mutant;
     options.built = &built;
     options.limits = corpus_limits();
-    options.limits.measured = entry.flags.contains("memory");
     // Hanging is what some exploits do; a busy machine must not make anyone else look as if.
     if (entry.kind == CorpusKind::exploit) options.limits.call_seconds = 3.0;
     return examine(contender, task, options).record;
@@ -313,8 +311,7 @@ class Runner {
   }
 
   double shortest_call(const Contender& contender, const Task& task, const BuildResult& built) {
-    Limits limits = corpus_limits();
-    limits.measured = true;
+    const Limits limits = corpus_limits();
     const auto child = Child::start(contender, built, task, result_.sandbox, limits);
     const Case c = task.build(task.plan(result_.seed, true).cases.front());
     double shortest = 1e9;
@@ -329,7 +326,9 @@ class Runner {
   // The shapes that speed is measured on; every answer there is checked as well.
   void judge_timed(SelfTestRow& row, const Contender& contender, const Task& task,
                    const BuildResult& built) {
-    const auto child = Child::start(contender, built, task, result_.sandbox, corpus_limits());
+    Limits quick = corpus_limits();
+    quick.measured = false;
+    const auto child = Child::start(contender, built, task, result_.sandbox, quick);
     for (const CaseSpec& spec : task.timed(result_.seed, false)) {
       const Case c = task.build(spec);
       const CaseCheck check = task.check(c, child->run(c, Placement::end_flush, spec.seed));

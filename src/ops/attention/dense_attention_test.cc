@@ -121,7 +121,7 @@ TEST(DenseAttention, Options) {
 
 // Tensor cores want heads that are multiples of 8; one of each of their shapes.
 TEST(DenseAttention, OptionsOnTensorCores) {
-  if (!on_gpu()) GTEST_SKIP() << "of the GPU";
+  if (!on_gpu()) GTEST_SKIP() << "about tensor cores: runs with --device=cuda";
   check_options(16, 24);
   check_options(72, 128);
   check_options(136, 192);
@@ -131,7 +131,7 @@ TEST(DenseAttention, OptionsOnTensorCores) {
 // On a GPU blocks stay on their multiprocessors and take one tile after the other: more tiles than
 // there are multiprocessors, of every shape, with some of which nothing is seen in between.
 TEST(DenseAttention, MoreTilesThanMultiprocessors) {
-  if (!on_gpu()) GTEST_SKIP() << "of the GPU";
+  if (!on_gpu()) GTEST_SKIP() << "about tensor cores: runs with --device=cuda";
   std::size_t turn = 0;
   for (const std::int64_t dim : {16, 72, 136, 200}) {
     const bool causal = turn++ % 2 == 0;
