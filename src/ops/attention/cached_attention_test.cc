@@ -254,5 +254,27 @@ TEST(CachedAttention, LargeScores) {
   check_scene(scene);
 }
 
+// Queries that whole numbers would not do for: one number that is far larger than the others, and
+// meets keys of 0; zeros; numbers next to nothing; and a score of -inf for every token.
+TEST(CachedAttention, QueriesOfEveryMagnitude) {
+  for (const std::int64_t dim : {64, 128}) {
+    for (const float key : {0.0F, -3.0F}) {
+      Scene scene{
+          .layers = grouped(1, dim, 32, {.encoding = Encoding::int8}, {.encoding = Encoding::f32}),
+          .query_heads = 6,
+          .rows = {{.length = 140, .queries = 2}, {.length = 5, .seed = 2}}};
+      for (SceneRow& row : scene.rows) {
+        for (std::int64_t t = 0; t < row.length; ++t) row.keys[t] = key;
+      }
+      scene.query_number = [=](std::int64_t head, std::int64_t i, double x) {
+        if (head == 0 && i == 0) return key == 0 ? 1e5 : std::numeric_limits<double>::infinity();
+        if (head == 2) return 0.0;
+        return head == 3 ? x * 1e-30 : x;
+      };
+      check_scene(scene);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace touchstone::test
