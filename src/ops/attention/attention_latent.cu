@@ -177,7 +177,7 @@ class LatentAttention {
         sum_[half] = __fadd_rn(sum_[half], x[i]);
       }
       std::byte* const to = shared_.weights[0][vector_of(half)] + 16 * warp_ + 4 * (lane_ % 4);
-      *reinterpret_cast<std::uint32_t*>(to) = take_bf16(x[0], x[1]);
+      *reinterpret_cast<std::uint32_t*>(to) = take_pair<false>(x[0], x[1]);
       *reinterpret_cast<std::uint32_t*>(to + sizeof(shared_.weights[0])) = pack_bf16(x[0], x[1]);
     }
   }
@@ -281,7 +281,7 @@ struct LatentPass : QueriesLoaded {
       float high = shared.query[vector][2 * pair + 1];
 #pragma unroll
       for (auto& part : shared.parts) {
-        reinterpret_cast<std::uint32_t*>(part[vector])[pair] = take_bf16(low, high);
+        reinterpret_cast<std::uint32_t*>(part[vector])[pair] = take_pair<false>(low, high);
       }
     }
   }

@@ -208,6 +208,7 @@ class SplitBlock {
     if (threadIdx.x == 0) shared.known = known;
     const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
     while (true) {
+      bool attended = false;
       if (is_due(known.range)) {
         const SeenOfSplit seen = seen_of(known.sight, first(), kSplit);
         const PageOfThread page = ask_page(known.row, seen);
@@ -222,10 +223,11 @@ class SplitBlock {
           list_tokens(known, seen, page);
           if (split_ + 1 < end) touch_pages(known.row, split_ + 1);
           attend(alike);
+          attended = true;
         }
       }
       if (++split_ >= end) return;
-      __syncthreads();
+      if (!attended) __syncthreads();
       known = shared.known;
     }
   }
