@@ -53,7 +53,8 @@ void check_topk_memory(const SessionOptions& session, Selection op, const cases:
   check_memory(session, problem.shape(), bytes);
 }
 
-TopkBench::TopkBench(Session& session, const std::vector<Selection>& ops) : session_(session) {
+TopkBench::TopkBench(Session& session, const std::vector<Selection>& ops, Controls controls)
+    : session_(session), controls_(controls) {
   for (const Selection op : ops) {
     session_.choose_implementation(all_implementations(session_.context(), op));
   }
@@ -109,7 +110,8 @@ void TopkBench::enter_peers(std::vector<Contender>& contenders, BenchRow& row,
 
 BenchRow TopkBench::measure(Selection op, const cases::Case& item) {
   Context& context = session_.context();
-  const TopkProblem problem = problem_of(op, session_.options().device, item);
+  TopkProblem problem = problem_of(op, session_.options().device, item);
+  problem.controls = controls_;
   check_topk_memory(session_.options(), op, item);
   TopkData data = make_topk_data(context, problem, sets_of(problem, item.regime));
   BenchRow row;
@@ -127,7 +129,8 @@ BenchRow TopkBench::measure(Selection op, const cases::Case& item) {
   row.right =
       enter(contenders, kOurName, row, problem, data, touchstone_call(context, problem, data));
   if (!row.right) return row;
-  enter_peers(contenders, row, problem, data);
+  // The peers only know the usual ones.
+  if (controls_ == Controls::usual) enter_peers(contenders, row, problem, data);
   session_.measure(row, contenders, kOurName);
   return row;
 }

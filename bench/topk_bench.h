@@ -16,7 +16,8 @@ void check_topk_memory(const SessionOptions& session, Selection op, const cases:
 class TopkBench {
  public:
   // InvalidArgument when no implementation of one of `ops` has the name asked for.
-  TopkBench(Session& session, const std::vector<Selection>& ops);
+  TopkBench(Session& session, const std::vector<Selection>& ops,
+            Controls controls = Controls::usual);
 
   // "naive", "torch 2.11.0", ...
   std::vector<std::string> peers() const;
@@ -31,6 +32,7 @@ class TopkBench {
                    TopkData& data);
 
   Session& session_;
+  Controls controls_;
 };
 
 }  // namespace touchstone::bench

@@ -47,6 +47,21 @@ double row_sample_error(const oracle::SampleDistribution& d, double u, double va
   return HUGE_VAL;
 }
 
+// The controls of a row.
+void ask_for(const TopkProblem& problem, std::int64_t number, oracle::SampleRow& row) {
+  row.temperature = static_cast<double>(problem.temperature());
+  if (problem.uses_top_p()) row.top_p = static_cast<double>(kTopP);
+  if (problem.uses_top_k()) row.top_k = problem.k;
+  if (problem.controls == Controls::min_p) row.min_p = static_cast<double>(kMinP);
+  if (problem.controls != Controls::penalties) return;
+  row.repetition_penalty = static_cast<double>(kRepetitionPenalty);
+  row.frequency_penalty = static_cast<double>(kFrequencyPenalty);
+  row.presence_penalty = static_cast<double>(kPresencePenalty);
+  for (std::int64_t i = 0; i < kHistory; ++i) {
+    row.history.push_back(history_token(problem, number, i));
+  }
+}
+
 }  // namespace
 
 double topk_error(Context& context, const TopkProblem& problem, TopkData& data,
@@ -73,9 +88,7 @@ double topk_error(Context& context, const TopkProblem& problem, TopkData& data,
                                    std::span(tokens).subspan(i * outputs, outputs)),
                     error);
     } else {
-      row.temperature = static_cast<double>(kTemperature);
-      row.top_p = static_cast<double>(kTopP);
-      row.top_k = problem.k;
+      ask_for(problem, rows[i], row);
       const double u = sampling::uniform_of(rows[i], 7 * rows[i]);
       const oracle::SampleDistribution d = oracle::sample_distribution(row);
       error = worse(row_sample_error(d, u, values[i], tokens[i]), error);

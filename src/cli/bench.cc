@@ -38,6 +38,7 @@ struct BenchOptions {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t k = 0;
+  std::string controls = "usual";
   std::string regime = "memory";
   int threads = 0;
   std::string simd;
@@ -147,7 +148,9 @@ class Benches {
       if (!is_norm(op) && !is_append(op)) selections.push_back(selection_of(op));
     }
     if (std::ranges::any_of(ops, is_norm)) norms_.emplace(session, norm_options(options));
-    if (!selections.empty()) selections_.emplace(session, selections);
+    if (!selections.empty()) {
+      selections_.emplace(session, selections, bench::parse_controls(options.controls));
+    }
     if (std::ranges::any_of(ops, is_append)) appends_.emplace(session);
   }
 
@@ -435,6 +438,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   verb->add_option("--cols", options->cols, "... and its columns")->check(whole_number(1));
   verb->add_option("--k", options->k, "Every shape with this k: of softmax_topk, top_k of sample")
       ->check(whole_number(1));
+  verb->add_option("--controls", options->controls,
+                   "Of sample: usual (the default; top_k with top_p), top_p, wide_top_p, min_p, "
+                   "greedy, none, penalties, probabilities")
+      ->check(CLI::IsMember(bench::controls_names()));
   verb->add_option("--regime", options->regime,
                    "... with its data in memory (the default) or cache")
       ->check(CLI::IsMember({"memory", "cache"}));

@@ -2,222 +2,167 @@
 // cluster of blocks where there are few rows. The scan leaves the first tokens in order and the sum
 // of every segment; the block that finishes the row draws from those. Only rows whose cut is
 // further down, or too close to call, or whose values overflow f32, are read again.
+//
+// Where there are many rows, those that want few places are read as topk_maxima.cuh does. What a
+// row wants is known on the device alone.
 #include <algorithm>
 #include <limits>
 #include <string>
 #include <type_traits>
 
 #include "cuda/launch.h"
-#include "ops/sample/sample_draw.cuh"
-#include "ops/sample/sample_values.cuh"
-#include "ops/softmax_topk/topk_scan_launch.h"
+#include "ops/sample/sample_finish.cuh"
+#include "ops/sample/sample_kernels.h"
+#include "ops/softmax_topk/topk_maxima_launch.h"
 
 namespace touchstone::sampling {
 namespace {
 
-// Tokens that are put in order for a row that asks for a cut without saying how many it wants. More
-// would slow down every such row, fewer would send more of them to the search: most nuclei are
-// smaller.
-constexpr std::int64_t kCandidates = 256;
-
-struct SampleParams {
+struct ScanParams {
   Sampling p;
   ScanShape shape;
+  topk::MaximaShape maxima;  // of no vocabulary where that way is closed
+  Places places;
+  bool penalises = false;
+  HistorySizes history{};
 };
 
-template <class Values>
-inline constexpr bool kIsPenalised =
-    std::is_same_v<Values, PenalisedValues<typename Values::Logit>>;
+// So many fit beside each other: plain rows off the grid need some more registers, deep scans twice
+// as many.
+template <bool kPlain, bool kOnGrid, int kDepth>
+inline constexpr int kBlocksPerSm = kDepth == 4          ? 2
+                                    : kOnGrid || !kPlain ? 4
+                                                         : 3;
 
-// So many fit beside each other, with the bitmaps of penalties in shared memory, or with twice as
-// much on its way for few rows.
-template <class Values, int kDepth>
-inline constexpr int kBlocksPerSm = kIsPenalised<Values> || kDepth == 4 ? 2 : 4;
+using Maxima = topk::MaximaMemory<topk::kScanThreads>;
 
-// A greedy row has log-probabilities too.
-__device__ double weighing_temperature(const RowControls& controls) {
-  return controls.greedy() ? 1 : static_cast<double>(controls.temperature);
+// Where things are in dynamic shared memory: the scan's, the row's, the history's.
+__host__ __device__ std::int64_t state_offset(const ScanParams& params) {
+  const std::int64_t scan = ScanShared::bytes(params.shape);
+  const std::int64_t maxima = params.maxima.vocabulary > 0 ? Maxima::bytes(params.maxima) : 0;
+  return ((scan > maxima ? scan : maxima) + 15) / 16 * 16;
+}
+__host__ __device__ std::int64_t history_offset(const ScanParams& params) {
+  return state_offset(params) + (static_cast<std::int64_t>(sizeof(RowState)) + 15) / 16 * 16;
 }
 
-// How many tokens of a row are put in order.
-__device__ int wanted_places(const Sampling& p, const RowControls& controls) {
-  std::int64_t wanted = max(p.top_count, std::int64_t{1});
-  if (!controls.greedy() && controls.cuts(p.vocabulary)) {
-    wanted = max(wanted, min(controls.top_k, kCandidates));
-  }
-  return static_cast<int>(min(wanted, p.vocabulary));
+// From the first segments on, which are loaded already.
+template <class T, bool kOnGrid, class Raw>
+__device__ void read_by_maxima(const ScanParams& params, std::int64_t row, int k, double inverse,
+                               const Raw& loaded, unsigned char* memory, const RowState& state) {
+  using Scan = topk::RowMaxima<T, kOnGrid, topk::kScanThreads, 2>;
+  auto& shared = *reinterpret_cast<Maxima*>(memory);
+  const topk::RowValues<T> values = unpenalised_values<T>(params.p, row);
+  Scan scan(params.maxima, shared, values.logits);
+  scan.start_with(loaded);
+  scan.read(topk::exponent_scale(inverse));
+  finish_maxima(params.p, params.maxima, row, k, scan, shared, state);
 }
 
-// Where things are in dynamic shared memory: the scan's, the draw's, the history's.
-__host__ __device__ std::int64_t draw_offset(const ScanShape& shape) {
-  return (ScanShared::bytes(shape) + 15) / 16 * 16;
-}
-__host__ __device__ std::int64_t history_offset(const ScanShape& shape) {
-  return draw_offset(shape) + static_cast<std::int64_t>(sizeof(DrawShared));
+// The history of a row that is penalised.
+__device__ HistoryTable* history_table(const ScanParams& params, unsigned char* memory) {
+  return params.penalises ? reinterpret_cast<HistoryTable*>(memory + history_offset(params))
+                          : nullptr;
 }
 
-template <class T>
-__device__ topk::RowValues<T> unpenalised_values(const Sampling& p, std::int64_t row) {
-  return {static_cast<const T*>(p.logits) + row * p.logits_stride,
-          p.bias == nullptr ? nullptr : p.bias + row * p.bias_stride,
-          p.allowed == nullptr
-              ? nullptr
-              : reinterpret_cast<const std::uint32_t*>(p.allowed) + row * p.allowed_stride};
-}
-
-__device__ HistoryTable& history_table(const ScanShape& shape, unsigned char* memory) {
-  return *reinterpret_cast<HistoryTable*>(memory + history_offset(shape));
-}
-
-// Of a row whose history table, if it has one, is filled.
-template <class Values>
-__device__ Values make_values(const SampleParams& params, std::int64_t row, unsigned char* memory) {
-  using T = typename Values::Logit;
-  if constexpr (kIsPenalised<Values>) {
-    return {unpenalised_values<T>(params.p, row), &history_table(params.shape, memory)};
-  } else {
-    return unpenalised_values<T>(params.p, row);
-  }
-}
-
-// ---- outputs ----------------------------------------------------------------------------------
-
-__device__ void put_token(void* tokens, DType dtype, std::int64_t at, std::int64_t token) {
-  if (dtype == DType::i32) {
-    static_cast<std::int32_t*>(tokens)[at] = static_cast<std::int32_t>(token);
-  } else {
-    static_cast<std::int64_t*>(tokens)[at] = token;
-  }
-}
-
-// A row without a distribution.
-__device__ void refuse_row(const Sampling& p, std::int64_t row, std::int32_t status) {
-  for (std::int64_t j = threadIdx.x; j < p.top_count; j += kScanThreads) {
-    const std::int64_t at = row * p.top_count + j;
-    put_token(p.top_tokens, p.top_token_dtype, at, -1);
-    p.top_log_probabilities[at] = topk::not_a_number();
-  }
-  if (threadIdx.x != 0) return;
-  put_token(p.token, p.token_dtype, row, -1);
-  if (p.log_probability != nullptr) p.log_probability[row] = topk::not_a_number();
-  if (p.status != nullptr) p.status[row] = status;
-}
-
-// The largest and the sum come by different roundings: no more than 0.
-__device__ float log_probability(const Weights& weights, float value) {
-  return fminf(weights.log_probability(value, weights.row.sum), 0.0F);
-}
-
-__device__ void put_top(const Sampling& p, std::int64_t row, const Key* sorted,
-                        const Weights& weights) {
-  for (std::int64_t j = threadIdx.x; j < p.top_count; j += kScanThreads) {
-    const std::int64_t at = row * p.top_count + j;
-    put_token(p.top_tokens, p.top_token_dtype, at, topk::token_of(sorted[j]));
-    p.top_log_probabilities[at] = log_probability(weights, topk::value_of(sorted[j]));
-  }
-}
-
-// ---- the kernel -------------------------------------------------------------------------------
-
-// All that follows the scan.
-template <class Held, class Values>
-__device__ void finish_row(const SampleParams& params, std::int64_t row, unsigned char* memory) {
-  auto& shared = *reinterpret_cast<ScanShared*>(memory);
-  auto& draw = *reinterpret_cast<DrawShared*>(memory + draw_offset(params.shape));
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
+__global__ void __launch_bounds__(topk::kScanThreads, kBlocksPerSm<kPlain, kOnGrid, kDepth>)
+    sample_scan_kernel(const __grid_constant__ ScanParams params) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalisedValues<T>>;
+  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
+  constexpr bool kMayTakeMaxima = kPlain && kOnGrid && kDepth == 2;
   const Sampling& p = params.p;
   const ScanShape& shape = params.shape;
-  const RowControls& controls = draw.controls;
-  if ((shared.flags & ScanShared::kNan) != 0) return refuse_row(p, row, kRowHasNan);
-  const Values values = make_values<Values>(params, row, memory);
-  const int k = wanted_places(p, controls);
-  const int above = topk::sort_candidates<Held>(shape, k, shared, values);
-  const Weights weights =
-      topk::row_weights(shape, shared, values, 1 / weighing_temperature(controls));
-  std::int32_t status = above < p.top_count ? kRowFewerThanK : 0;
-  if (weights.masked()) return refuse_row(p, row, status | kRowAllMasked);
-  if (weights.infinite()) status |= kRowHasInfinity;
-  const Key* const sorted = shared.sorted();
-  put_top(p, row, sorted, weights);
-  bool read_again = weights.huge || (shared.flags & ScanShared::kReadTwice) != 0;
-  Key drawn = sorted[0];
-  if (!controls.greedy()) {
-    drawn = RowDraw<Values, Held::kTokens>(shape, k, shared, draw, values, controls, weights, above)
-                .run(draw.uniform, read_again);
-  }
-  if (threadIdx.x != 0) return;
-  put_token(p.token, p.token_dtype, row, topk::token_of(drawn));
-  if (p.log_probability != nullptr) {
-    p.log_probability[row] = log_probability(weights, topk::value_of(drawn));
-  }
-  if (p.status != nullptr) p.status[row] = status | (read_again ? kRowReadTwice : 0);
-}
-
-template <class Values, bool kPlain, bool kOnGrid, int kDepth>
-__global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<Values, kDepth>)
-    sample_scan_kernel(const __grid_constant__ SampleParams params) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  const ScanShape& shape = params.shape;
+  auto& state = *reinterpret_cast<RowState*>(memory + state_offset(params));
+  auto& shared = *reinterpret_cast<ScanShared*>(memory);
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
     cuda::wait_for_previous_grids();
   }
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
-  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
-  const RowControls controls = row_controls(params.p, row);
+  // The first loads come before the controls are read.
+  const topk::RowValues<T> logits = unpenalised_values<T>(p, row);
+  const bool may_take_maxima = kMayTakeMaxima && params.maxima.vocabulary > 0;
+  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth> early(shape, shared, logits);
+  kPlain ? early.start() : early.ask_ahead();
+  const RowControls controls = row_controls(p, row);
   if (!controls.legal) {  // all blocks of the cluster leave
     const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
-    if (first) refuse_row(params.p, row, kRowBadParameter);
+    if (first) refuse_row(p, row, kRowBadParameter);
     return;
   }
-  // For what comes after the scan, whose barriers make it known to all.
-  if (threadIdx.x == 0) {
-    auto& draw = *reinterpret_cast<DrawShared*>(memory + draw_offset(shape));
-    draw.controls = controls;
-    draw.uniform = uniform_of(params.p.seed[row], params.p.position[row]);
+  const int k = wanted_places(p, controls, params.places);
+  const double inverse = 1 / weighing_temperature(controls);
+  keep_state(p, row, controls, inverse, state);
+  HistoryTable* const table = kPlain ? nullptr : history_table(params, memory);
+  if constexpr (kMayTakeMaxima) {
+    if (may_take_maxima && k <= topk::kMostMaximaPlaces) {
+      return read_by_maxima<T, kOnGrid>(params, row, k, inverse, early.loaded(), memory, state);
+    }
   }
-  if constexpr (kIsPenalised<Values>) history_table(shape, memory).fill(params.p, row, controls);
-  const Values values = make_values<Values>(params, row, memory);
-  auto& shared = *reinterpret_cast<ScanShared*>(memory);
-  Scan(shape, wanted_places(params.p, controls), shared, values,
-       topk::exponent_scale(1 / weighing_temperature(controls)))
-      .run();
+  if constexpr (kPlain) {
+    early.run(k, topk::exponent_scale(inverse));
+  } else {
+    if (table != nullptr) table->fill(p, row, controls, params.history);
+    Scan scan(shape, shared, Values(logits, table));
+    scan.start();
+    scan.run(k, topk::exponent_scale(inverse));
+  }
   if (!topk::gather_cluster(shape, shared)) return;
-  finish_row<typename Scan::Held, Values>(params, row, memory);
+  finish_row(p, shape, row, k, SegmentFacts::of<typename Scan::Held>(), nullptr, shared, state,
+             table);
 }
 
 // ---- the host ---------------------------------------------------------------------------------
 
-bool penalises(const Sampling& p) {
-  const bool any = p.repetition_penalty != nullptr || p.frequency_penalty != nullptr ||
-                   p.presence_penalty != nullptr;
-  return any && p.history_length > 0;
+// Tokens that are put in order for a row that does not say how many it wants: most nuclei are
+// smaller.
+constexpr int kUnasked = 256;
+
+bool on_grid(const Sampling& p) {
+  return topk::rows_on_grid(p.logits, p.rows > 1 ? p.logits_stride * size_of(p.dtype) : 0);
 }
 
-bool is_plain(const Sampling& p) {
-  return p.bias == nullptr && p.allowed == nullptr && !penalises(p);
-}
-
-SampleParams params_of(const Context& context, const Sampling& p) {
+ScanParams params_of(const Context& context, const Sampling& p) {
   const bool may_cut = p.top_k != nullptr || p.top_p != nullptr || p.min_p != nullptr;
-  const std::int64_t wanted = std::max<std::int64_t>(p.top_count, may_cut ? kCandidates : 1);
+  const std::int64_t wanted = std::max<std::int64_t>(p.top_count, may_cut ? kUnasked : 1);
   const auto k = static_cast<int>(std::min(wanted, p.vocabulary));
-  SampleParams params{p, topk::scan_shape(context, p.dtype, p.rows, p.vocabulary, k, is_plain(p))};
-  // The draw keeps a weight and a running sum, of candidates or of segments, in their room.
+  ScanParams params;
+  params.p = p;
+  params.penalises = penalises(p);
+  params.history = HistorySizes::of(p);
+  params.shape = topk::scan_shape(context, p.dtype, p.rows, p.vocabulary, k, is_plain(p));
+  // With a history beside them, four blocks fit on a multiprocessor.
+  if (params.penalises && params.shape.cluster == 1 && k <= kUnasked)
+    params.shape.candidates = 1536;
+  // The draw keeps a mass and a running sum, of candidates or of segments, in their room.
   params.shape.candidates = std::max({params.shape.candidates, 2 * k, 2 * params.shape.segments});
+  // What is put in order must leave room for a step of read_in_order.
+  const int room = params.shape.room();
+  params.places = {std::clamp(std::min(room - 4 * topk::kScanThreads, room / 2), k,
+                              int{ScanShared::kMostSorted}),
+                   kUnasked};
+  if (p.rows <= 3 * topk::multiprocessors(context)) return params;
+  params.places.unasked = kWarpTokens;
+  if (is_plain(p) && on_grid(p) && p.vocabulary * size_of(p.dtype) <= topk::kMostMaximaBytes) {
+    params.maxima = topk::maxima_shape<topk::OneWave::kThreads>(
+        p.dtype, p.vocabulary, static_cast<int>(topk::kMostMaximaPlaces));
+    params.maxima.candidates = std::max(params.maxima.candidates, 2 * params.maxima.segments);
+  }
   return params;
 }
 
-std::int64_t shared_bytes(const SampleParams& params) {
-  return history_offset(params.shape) +
-         (penalises(params.p) ? HistoryTable::bytes(params.p.vocabulary) : 0);
+std::int64_t shared_bytes(const ScanParams& params) {
+  return history_offset(params) + (params.penalises ? HistoryTable::bytes(params.history) : 0);
 }
 
-template <class Values, bool kPlain, bool kOnGrid, int kDepth>
-void launch(Context& context, const SampleParams& params) {
-  auto* kernel = sample_scan_kernel<Values, kPlain, kOnGrid, kDepth>;
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
+void launch(Context& context, const ScanParams& params) {
+  auto* kernel = sample_scan_kernel<T, kPlain, kOnGrid, kDepth>;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(params.p.rows * params.shape.cluster),
-      .threads = kScanThreads,
+      .threads = topk::kScanThreads,
       .cluster = static_cast<unsigned>(params.shape.cluster),
       .shared_bytes = topk::scan_shared_bytes(params.shape, shared_bytes(params), kDepth == 4),
       .overlap_previous = cuda::is_hopper(context)};
@@ -225,11 +170,19 @@ void launch(Context& context, const SampleParams& params) {
   cuda::launch(context, "sample sample_scan_kernel", kernel, shape, params);
 }
 
-template <class Values, bool kPlain, bool kOnGrid>
-void launch(Context& context, const SampleParams& params) {
-  topk::scans_deep(context, params.p.rows, params.shape)
-      ? launch<Values, kPlain, kOnGrid, 4>(context, params)
-      : launch<Values, kPlain, kOnGrid, 2>(context, params);
+void sample_by_scan(Context& context, const Sampling& p) {
+  const ScanParams params = params_of(context, p);
+  topk::visit_logits_dtype(p.dtype, [&]<class T>() {
+    if (!is_plain(p)) {
+      launch<T, false, false, 2>(context, params);
+    } else if (!on_grid(p)) {
+      launch<T, true, false, 2>(context, params);
+    } else if (topk::scans_deep(context, p.rows, params.shape)) {
+      launch<T, true, true, 4>(context, params);
+    } else {
+      launch<T, true, true, 2>(context, params);
+    }
+  });
 }
 
 }  // namespace
@@ -251,18 +204,7 @@ std::string sample_cuda_refuses(const Context& context, const Sampling& p) {
 
 void sample_cuda(Context& context, const Sampling& p) {
   const cuda::DeviceScope scope(context.device().index);
-  const SampleParams params = params_of(context, p);
-  topk::visit_logits_dtype(p.dtype, [&]<class T>() {
-    if (penalises(p)) {
-      launch<PenalisedValues<T>, false, false>(context, params);
-    } else if (!is_plain(p)) {
-      launch<topk::RowValues<T>, false, false>(context, params);
-    } else if (topk::rows_on_grid(p.logits, p.logits_stride * size_of(p.dtype))) {
-      launch<topk::RowValues<T>, true, true>(context, params);
-    } else {
-      launch<topk::RowValues<T>, true, false>(context, params);
-    }
-  });
+  suits_maxima(context, p) ? sample_by_maxima(context, p) : sample_by_scan(context, p);
 }
 
 }  // namespace touchstone::sampling

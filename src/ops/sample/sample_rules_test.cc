@@ -228,6 +228,58 @@ TEST(SampleRules, BatchMatesNeverChangeARow) {
   }
 }
 
+// Kernels and their ways out are chosen by the number of rows, and what a row asks for is known to
+// them only when they run: the row must get the same from all of them.
+TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
+  struct Asked {
+    std::int64_t top_k;
+    float top_p;
+    float min_p;
+    double scale;  // of the logits: how peaked the row is
+  };
+  constexpr Asked kAsked[] = {{1, 1, 0, 3},         {50, 0.95F, 0, 3}, {64, 1, 0, 1},
+                              {65, 0.9F, 0.01F, 1}, {300, 0.9F, 0, 1}, {1024, 0.97F, 0, 0.5},
+                              {1500, 0.9F, 0, 1},   {0, 0.9F, 0, 6},   {0, 0.95F, 0, 1},
+                              {0, 0.5F, 0, 0.01},   {0, 1, 0.2F, 2},   {0, 1, 0, 1}};
+  constexpr std::int64_t kVocabulary = 3001;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(name_of(dtype));
+    Batch few{.dtype = dtype, .top_count = 3};
+    for (const Asked& asked : kAsked) {
+      const auto seed = 800 + few.rows.size();
+      TestRow row = row_of(random_logits(kVocabulary, asked.scale, dtype, seed), asked.top_k,
+                           asked.top_p, asked.min_p);
+      row.position = static_cast<std::int64_t>(seed);
+      few.rows.push_back(row);
+    }
+    check_batch(few);
+    // More than a GPU has multiprocessors, times three and times four; on the 16-byte grid and off.
+    for (const std::int64_t rows : {400, 600}) {
+      if (dtype == DType::f32 && rows == 400) continue;
+      Batch many = few;
+      many.layout = {.row_gap = dtype == DType::f32 ? 0 : 7};
+      while (static_cast<std::int64_t>(many.rows.size()) < sanitized_size(rows, 36)) {
+        many.rows.push_back(few.rows[many.rows.size() % few.rows.size()]);
+      }
+      SampleRun alone(few);
+      SampleRun together(many);
+      for_each_implementation(alone.accepting(), [&](Context& context) {
+        alone.run(context);
+        together.run(context);
+        const std::vector<double> tokens = alone.token.values();
+        const std::vector<double> logs = alone.log_probability.values();
+        const std::vector<double> all_tokens = together.token.values();
+        const std::vector<double> all_logs = together.log_probability.values();
+        for (std::size_t i = 0; i < many.rows.size(); ++i) {
+          const std::size_t same = i % few.rows.size();
+          EXPECT_EQ(all_tokens[i], tokens[same]) << i;
+          EXPECT_EQ(all_logs[i], logs[same]) << i;
+        }
+      });
+    }
+  }
+}
+
 // ---- greedy --------------------------------------------------------------------------------
 
 TEST(SampleRules, GreedyRowsBesideSampledOnes) {

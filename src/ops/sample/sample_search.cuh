@@ -1,23 +1,29 @@
 // Kept sets of any size, exactly: for rows whose cut lies beyond the candidates of the scan.
 //
 // Nothing is sorted. A border (so many tokens, so much mass) is found digit by digit of the keys:
-// a histogram of counts and masses over 256 parts of an interval, the part in which the border
-// lies, and so on. The row is read once per step until what is left fits into shared memory. All
-// sums are integers, so that their order does not matter.
+// a histogram of counts and masses over as many parts of an interval as there are threads, the part
+// in which the border lies, and so on. The row is read once per step until what is left fits into
+// shared memory. All sums are integers, so that their order does not matter.
 #pragma once
 
 #include "ops/sample/sample_block.cuh"
 
 namespace touchstone::sampling {
 
-template <class Values>
+template <class Memory>
 class OrderedSearch {
  public:
-  __device__ OrderedSearch(const ScanShape& scan_shape, ScanShared& scan_memory,
-                           DrawShared& draw_memory, const Values& row, const Distribution& weigh)
+  using Shape = typename Memory::Shape;
+  using Draw = DrawShared<Memory::kThreads>;
+  static constexpr int kThreads = Memory::kThreads;
+  static constexpr int kBinBits = kThreads == 256 ? 8 : 7;  // a bin for each thread
+  static_assert(1 << kBinBits == kThreads);
+
+  __device__ OrderedSearch(const Shape& scan_shape, Memory& scan_memory, const AnyValues& row,
+                           const Distribution& weigh)
       : shape(scan_shape),
         shared(scan_memory),
-        draw(draw_memory),
+        draw(draw_shared(scan_memory)),
         values(row),
         distribution(weigh) {}
 
@@ -31,12 +37,9 @@ class OrderedSearch {
       kept = min(kept, base);
     }
     if (controls.top_p < 1) {
-      const double needed = ceil(static_cast<double>(controls.top_p) * static_cast<double>(base));
-      const Mass least = min(max(static_cast<Mass>(needed), Mass{1}), base);
-      kept = min(kept, find(false, least).mass);
+      kept = min(kept, find(false, needed_mass(controls.top_p, base)).mass);
     }
-    const Mass below = static_cast<Mass>(u * static_cast<double>(kept));
-    return find(false, min(below + 1, kept)).key;
+    return find(false, drawn_mass(u, kept) + 1).key;
   }
 
  private:
@@ -52,9 +55,9 @@ class OrderedSearch {
     Mass own_kept = 0;
     Mass own_count = 0;
     std::uint32_t smallest = 0xffffffffU;
-    for_each_value(values, shape.vocabulary, [&](float value, std::int64_t) {
+    for_each_value<kThreads>(values, shape.vocabulary, [&](float value, std::int64_t) {
       const double weight = distribution.weight(value);
-      const Mass mass = __double2ull_rn(weight * kMassOfOne);
+      const Mass mass = mass_of(weight);
       own += mass;
       if (weight >= min_p) own_kept += mass;
       ++own_count;
@@ -78,7 +81,7 @@ class OrderedSearch {
     int held = -1;   // keys in shared memory; none yet
     for (;;) {
       const int bits = 64 - __clzll(static_cast<long long>(high - low));
-      const int shift = bits > 8 ? bits - 8 : 0;
+      const int shift = bits > kBinBits ? bits - kBinBits : 0;
       fill_bins(low, high, shift, held);
       choose_bin(by_count, needed);
       low += static_cast<Key>(draw.chosen) << shift;
@@ -103,19 +106,19 @@ class OrderedSearch {
       atomicAdd(&draw.bin_count[bin], 1U);
     };
     if (held < 0) {
-      for_each_value(values, shape.vocabulary, [&](float value, std::int64_t token) {
+      for_each_value<kThreads>(values, shape.vocabulary, [&](float value, std::int64_t token) {
         add(topk::key_of(value, static_cast<std::uint32_t>(token)));
       });
     } else {
       const Key* const keys = shared.candidates(shape);
-      for (int i = thread; i < held; i += kScanThreads) add(keys[i]);
+      for (int i = thread; i < held; i += kThreads) add(keys[i]);
     }
     __syncthreads();
   }
 
   // From the top: thread 0 has the highest bin.
   __device__ void choose_bin(bool by_count, Mass needed) {
-    const unsigned bin = kScanThreads - 1 - threadIdx.x;
+    const unsigned bin = kThreads - 1 - threadIdx.x;
     const Mass own_mass = draw.bin_mass[bin];
     const Mass own_count = draw.bin_count[bin];
     Mass total = 0;
@@ -137,7 +140,7 @@ class OrderedSearch {
     Key* const keys = shared.candidates(shape);
     if (threadIdx.x == 0) shared.taken = 0;
     __syncthreads();
-    for_each_value(values, shape.vocabulary, [&](float value, std::int64_t token) {
+    for_each_value<kThreads>(values, shape.vocabulary, [&](float value, std::int64_t token) {
       const Key key = topk::key_of(value, static_cast<std::uint32_t>(token));
       if (key >= low && key <= high) keys[atomicAdd(&shared.taken, 1U)] = key;
     });
@@ -145,10 +148,10 @@ class OrderedSearch {
     return static_cast<int>(shared.taken);
   }
 
-  const ScanShape& shape;
-  ScanShared& shared;
-  DrawShared& draw;
-  Values values;
+  const Shape& shape;
+  Memory& shared;
+  Draw& draw;
+  const AnyValues& values;
   Distribution distribution;
   Mass all = 0;
   Mass kept_by_min_p = 0;

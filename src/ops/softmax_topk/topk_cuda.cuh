@@ -66,6 +66,25 @@ struct RowValues {
   __device__ float operator()(std::int64_t token) const {
     return adjusted(cuda::widen(logits[token]), token);
   }
+
+  // The same for kN tokens from this one on, which is a multiple of kN. Those past the end are -inf
+  // and stay so.
+  template <int kN>
+  __device__ void adjust(float (&values)[kN], int token, int vocabulary) const {
+    if (bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kN; ++i) {
+        if (token + i < vocabulary) values[i] += __ldg(bias + token + i);
+      }
+    }
+    if (allowed != nullptr && token < vocabulary) {
+      const std::uint32_t bits = __ldg(allowed + token / 32) >> (token % 32);
+#pragma unroll
+      for (int i = 0; i < kN; ++i) {
+        if ((bits >> i & 1U) == 0) values[i] = -infinity();
+      }
+    }
+  }
 };
 
 template <class T>

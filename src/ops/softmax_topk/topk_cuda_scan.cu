@@ -31,18 +31,20 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
   const RowValues<T> values = values_of<T>(p, row);
   using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth>;
+  Scan scan(shape, shared, values);
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
-    if (shape.cluster > 1) Scan(shape, 0, shared, values, 0).ask_ahead();
+    if (shape.cluster > 1) scan.ask_ahead();
     cuda::wait_for_previous_grids();
   }
+  scan.start();
   const double inverse = inverse_temperature(p, row);
   if (inverse == 0) {  // all blocks of the cluster leave
     if (first) put_bad_row<kScanThreads>(p, row, kRowBadParameter);
     return;
   }
   const auto k = static_cast<int>(p.k);
-  Scan(shape, k, shared, values, exponent_scale(inverse)).run();
+  scan.run(k, exponent_scale(inverse));
   if (!gather_cluster(shape, shared)) return;
   if ((shared.flags & ScanShared::kNan) != 0) return put_bad_row<kScanThreads>(p, row, kRowHasNan);
   const int above_masked = sort_candidates<typename Scan::Held>(shape, k, shared, values);

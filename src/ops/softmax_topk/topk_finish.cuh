@@ -111,9 +111,9 @@ __device__ bool gather_cluster(const typename Memory::Shape& shape, Memory& shar
 // The exact way, for rows with more candidates than fit, or with a threshold that was too high: the
 // block goes through the whole row once more, keeps what beats the k-th so far, and throws out the
 // rest whenever the room is used up. Rare, and out of line so that the scan keeps its registers.
-template <class Held, class Memory, class Values>
+template <class Memory, class Values>
 __device__ __noinline__ void read_in_order(const typename Memory::Shape& shape, int k,
-                                           Memory& shared, Values values) {
+                                           int equal_bits, Memory& shared, Values values) {
   constexpr int kThreads = Memory::kThreads;
   constexpr int kEach = 4;
   constexpr int kStep = kEach * kThreads;
@@ -144,8 +144,7 @@ __device__ __noinline__ void read_in_order(const typename Memory::Shape& shape, 
     const auto held = static_cast<int>(shared.count);
     __syncthreads();  // all have read it before anyone adds to it
     if (held + kStep <= shape.room()) continue;
-    rank_keys(candidates, held, k, Held::kEqualBits, shape.token_bits, shared.sorted(),
-              shared.select);
+    rank_keys(candidates, held, k, equal_bits, shape.token_bits, shared.sorted(), shared.select);
     bound = sorted[k - 1];
     for (int j = thread; j < k; j += kThreads) candidates[j] = sorted[j];
     if (thread == 0) shared.count = static_cast<std::uint32_t>(k);
@@ -186,20 +185,25 @@ __device__ void add_masked(const typename Memory::Shape& shape, int k, Memory& s
 }
 
 // The k largest keys, in order, at shared.sorted(). Returns how many of them are above -inf.
-template <class Held, class Memory, class Values>
-__device__ int sort_candidates(const typename Memory::Shape& shape, int k, Memory& shared,
-                               const Values& values) {
+template <class Memory, class Values>
+__device__ int sort_candidates(const typename Memory::Shape& shape, int k, int equal_bits,
+                               Memory& shared, const Values& values) {
   auto found = static_cast<int>(shared.count);
   // A guess that takes in every token above -inf was not too high.
   const bool enough = found >= k || k <= kCertainK || shared.threshold == kAboveNothing;
   if ((shared.flags & Memory::kOverflow) != 0 || found > shape.room() || !enough) {
-    read_in_order<Held>(shape, k, shared, values);
+    read_in_order(shape, k, equal_bits, shared, values);
     found = static_cast<int>(shared.count);
   }
   if (found < k) add_masked(shape, k, shared, values);
-  rank_keys(shared.candidates(shape), static_cast<int>(shared.count), k, Held::kEqualBits,
+  rank_keys(shared.candidates(shape), static_cast<int>(shared.count), k, equal_bits,
             shape.token_bits, shared.sorted(), shared.select);
   return min(found, k);
+}
+template <class Held, class Memory, class Values>
+__device__ int sort_candidates(const typename Memory::Shape& shape, int k, Memory& shared,
+                               const Values& values) {
+  return sort_candidates(shape, k, Held::kEqualBits, shared, values);
 }
 
 // The sum of a row that the scan could not give: its exponents overflow, or it has +inf. Reads the

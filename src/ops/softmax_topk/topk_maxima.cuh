@@ -108,15 +108,19 @@ class RowMaxima {
 
   // Has the first segments brought, while the caller finds out what to do with the row.
   __device__ void start() {
-    if (threadIdx.x == 0) {
-      shared.count = 0;
-      shared.flags = 0;
-      shared.taken = 0;
-    }
+    set_counters();
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (begin + d < end) loader.load((begin + d) * Held::kTokens, lane, raw[d]);
     }
+  }
+
+  // With those that another scan has asked for.
+  __device__ void start_with(const Raw (&loaded)[kDepth]) {
+    __syncthreads();  // it may have set counters of its own
+    set_counters();
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) raw[d] = loaded[d];
   }
 
   // Leaves sums and maxima of the whole row.
@@ -189,6 +193,13 @@ class RowMaxima {
   }
 
  private:
+  __device__ void set_counters() {
+    if (threadIdx.x != 0) return;
+    shared.count = 0;
+    shared.flags = 0;
+    shared.taken = 0;
+  }
+
   __device__ Maximum* own_maxima() const {
     return shared.template maxima<Maximum>(shape) + warp * shape.maxima * 32 + lane;
   }

@@ -98,41 +98,42 @@ class RowScan {
   using Loader = SegmentLoader<T, Held::kVectors, kOnGrid>;
   using Raw = typename Loader::Raw;
 
-  __device__ RowScan(const ScanShape& scan_shape, int places, ScanShared& memory, const Values& row,
-                     float exponent_scale)
+  __device__ RowScan(const ScanShape& scan_shape, ScanShared& memory, const Values& row)
       : shape(scan_shape),
-        k(places),
         shared(memory),
         values(row),
         loader(row.logits, scan_shape.vocabulary),
-        scale(exponent_scale),
         lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32),
-        rank(scan_shape.cluster > 1 ? static_cast<int>(cluster_block()) : 0) {}
+        rank(scan_shape.cluster > 1 ? static_cast<int>(cluster_block()) : 0),
+        own((scan_shape.segments - rank + scan_shape.cluster - 1) / scan_shape.cluster) {}
 
   // Has the first segments brought to L2, while the grids before this one end.
   __device__ void ask_ahead() const {
-    const int own = (shape.segments - rank + shape.cluster - 1) / shape.cluster;
-    const int begin = own * warp / kScanWarps;
-    const int end = own * (warp + 1) / kScanWarps;
-    for (int i = begin; i < min(end, begin + 4); ++i) loader.prefetch(first_token(i), lane);
+    for (int i = begin(); i < min(end(), begin() + 4); ++i) loader.prefetch(first_token(i), lane);
   }
 
-  // Reads this block's part of the row, which is every segment whose number is its rank in turn.
-  __device__ void run() {
+  // Has the first segments brought, while the caller finds out what to do with the row.
+  __device__ void start() {
     if (threadIdx.x == 0) {
       shared.count = 0;
       shared.flags = 0;
     }
-    // Runs of segments, so that the first ones of the warps are a sample of the whole row.
-    const int own = (shape.segments - rank + shape.cluster - 1) / shape.cluster;
-    int next = own * warp / kScanWarps;
-    const int end = own * (warp + 1) / kScanWarps;
-    Raw raw[kDepth];
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
-      if (next + d < end) loader.load(first_token(next + d), lane, raw[d]);
+      if (begin() + d < end()) loader.load(first_token(begin() + d), lane, raw[d]);
     }
+  }
+
+  __device__ const Raw (&loaded() const)[kDepth] { return raw; }
+
+  // Reads this block's part of the row, which is every segment whose number is its rank in turn,
+  // for so many places.
+  __device__ void run(int places, float exponent_scale) {
+    k = places;
+    scale = exponent_scale;
+    int next = begin();
+    const int end = this->end();
     __syncthreads();  // the counters are set
     if constexpr (cuda::kHopper) {
       if (shape.cluster > 1) cuda::cluster_arrive_relaxed();
@@ -149,7 +150,7 @@ class RowScan {
     for (int d = 0; d < kDepth; ++d) {
       if (next + kDepth + d < end) loader.prefetch(first_token(next + kDepth + d), lane);
     }
-    choose_threshold(own, largest);
+    choose_threshold(largest);
     for (int done = 0; next < end; next += kDepth) {
 #pragma unroll
       for (int d = 0; d < kDepth; ++d) {
@@ -171,6 +172,10 @@ class RowScan {
     if constexpr (cuda::kHopper) return cuda::cluster_rank();
     return 0;
   }
+
+  // Runs of segments, so that the first ones of the warps are a sample of the whole row.
+  __device__ int begin() const { return own * warp / kScanWarps; }
+  __device__ int end() const { return own * (warp + 1) / kScanWarps; }
 
   // The place in the row of the block's i-th segment, and its first token.
   __device__ int place_of(int i) const { return i * shape.cluster + rank; }
@@ -211,7 +216,7 @@ class RowScan {
   // ---- the threshold ---------------------------------------------------------------------------
 
   // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
-  __device__ int wanted_samples(int own, int samples) const {
+  __device__ int wanted_samples(int samples) const {
     if (k <= kCertainK) return (k + shape.cluster - 1) / shape.cluster;
     const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * shape.cluster);
     const float tokens = guessed_tokens(k, segments / static_cast<float>(shape.segments)) /
@@ -222,7 +227,7 @@ class RowScan {
   }
 
   // Samples are the maxima of lanes: of each segment, or where few are wanted, of all.
-  __device__ void choose_threshold(int own, const float (&largest)[kDepth]) {
+  __device__ void choose_threshold(const float (&largest)[kDepth]) {
     std::uint32_t* const samples = shared.select.pairs;
     static_assert(kDepth * kScanThreads <= SelectScratch<kScanThreads>::kBins / 2);
     const bool few = k <= 64 * shape.cluster;
@@ -236,7 +241,7 @@ class RowScan {
     if (few) samples[threadIdx.x] = best;
     __syncthreads();
     const int count = few ? kScanThreads : kDepth * kScanThreads;
-    const int wanted = wanted_samples(own, count);
+    const int wanted = wanted_samples(count);
     std::uint32_t found = word_reached_by(
         wanted, k <= kCertainK ? 4 + wanted / 8 : 0, count, kAboveNothing,
         [&](int i) { return samples[i]; }, shared.select);
@@ -330,14 +335,16 @@ class RowScan {
   }
 
   const ScanShape& shape;
-  int k;
   ScanShared& shared;
   Values values;
   Loader loader;
-  float scale;
   int lane, warp;
-  int rank;         // of this block in its cluster
+  int rank;  // of this block in its cluster
+  int own;   // segments of this block
+  int k = 0;
+  float scale = 0;
   float least = 0;  // the threshold
+  Raw raw[kDepth];
 };
 
 }  // namespace touchstone::topk

@@ -381,11 +381,9 @@ class Segment<T, false> {
     for (int j = 0; j < kVectors; ++j) {
       float part[kN];
       cuda::unpack_as<T>(raw.vectors[j], part);
-      const int token = first + (j * 32 + lane) * kN;
+      row.adjust(part, first + (j * 32 + lane) * kN, vocabulary);
 #pragma unroll
-      for (int i = 0; i < kN; ++i) {
-        v[j * kN + i] = token + i < vocabulary ? row.adjusted(part[i], token + i) : -infinity();
-      }
+      for (int i = 0; i < kN; ++i) v[j * kN + i] = part[i];
     }
   }
 
