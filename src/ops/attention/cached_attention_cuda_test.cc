@@ -91,8 +91,8 @@ std::vector<cache::LayerGroup> tensor_layers(std::int64_t dim) {
 }
 
 // Right, and the same bits from other pages and alone.
-void check_on_tensor_cores(const Scene& scene) {
-  Context context({.device = test_device(), .implementation = "tensor"});
+void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor") {
+  Context context({.device = test_device(), .implementation = name});
   AttentionRun run(scene);
   run.run(context);
   EXPECT_TRUE(run.is_right());
@@ -129,6 +129,21 @@ TEST(CachedAttentionTensor, EveryPairOfFormats) {
       check_on_tensor_cores(scene);
       if (testing::Test::HasFailure()) return;
     }
+  }
+}
+
+// Latents of MLA: several tiles and splits, forks that go together, query tokens that do.
+TEST(CachedAttentionTensor, Latents) {
+  cache::LayerGroup layers{.layers = 1, .kv_heads = 1, .k_dim = 576, .v_dim = 512};
+  layers.k_is_v = true;
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    check_on_tensor_cores({.layers = layers,
+                           .query_heads = 6,
+                           .rows = {{.length = 1100, .seed = 7},
+                                    {.length = 1100, .seed = 7, .forked_at = 600, .own_seed = 8},
+                                    {.length = 45, .queries = 3, .seed = 2}},
+                           .query_dtype = dtype},
+                          "latent");
   }
 }
 
