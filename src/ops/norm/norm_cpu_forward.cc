@@ -619,12 +619,14 @@ void write_of(const ForwardJob& job, std::int64_t row, std::int64_t begin, std::
     ForwardRow<T> r;
     set_row(job, row, &r);
     set_statistics(statistics, &r);
-    Group<T> none;
+    const hn::ScalableTag<Compute<T>> d;
+    auto sum = hn::Zero(d);
+    auto squares = hn::Zero(d);
     const Weights<T> weights = weights_of<T>(job);
     const auto stop = static_cast<std::size_t>(end);
     for (auto i = static_cast<std::size_t>(begin); i < stop; i += run_columns<T>()) {
       const std::size_t to = std::min(stop, i + run_columns<T>());
-      step<kKind, kFused>(job, weights, r, i, to, row, &none);
+      run_pair<kKind, kFused>(weights, job.stream, r, i, to, SumRun<T>(), 0, &sum, &squares);
     }
   });
   if (job.stream) hwy::FlushStream();
