@@ -14,6 +14,10 @@ std::string cached_attention_tensor_refuses(const Context& /*context*/,
                                             const CachedAttention& /*p*/) {
   return kRefusal;
 }
+std::string cached_attention_latent_refuses(const Context& /*context*/,
+                                            const CachedAttention& /*p*/) {
+  return kRefusal;
+}
 std::string cached_attention_registers_refuses(const Context& /*context*/,
                                                const CachedAttention& /*p*/) {
   return kRefusal;
@@ -23,6 +27,9 @@ std::string cached_attention_portable_refuses(const Context& /*context*/,
   return kRefusal;
 }
 void cached_attention_tensor(Context& /*context*/, const CachedAttention& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void cached_attention_latent(Context& /*context*/, const CachedAttention& /*p*/) {
   throw Unsupported(kRefusal);
 }
 void cached_attention_registers(Context& /*context*/, const CachedAttention& /*p*/) {

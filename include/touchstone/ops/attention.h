@@ -60,8 +60,8 @@
 //             atomics. CUDA: no allocation but from the workspace, no synchronisation; can be
 //             captured in a graph.
 // Cost        4 * B * H * Sq * Sk * D flops forward, 2.5 times that backward, half of it when
-//             causal. Extra memory: a few tiles per thread, one or two numbers per query, and in
-//             the backward on the CPU an f32 dq of one KV head per thread, at most 64 MiB each.
+//             causal. Extra memory: a few tiles per thread, up to three numbers per query, and in
+//             the backward on the CPU an f32 dq, at most 64 MiB per thread.
 #pragma once
 
 #include <cstdint>

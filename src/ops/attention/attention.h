@@ -106,9 +106,11 @@ void cached_attention_simd(Context& context, const CachedAttention& p);
 void cached_attention_plain(Context& context, const CachedAttention& p);
 
 // CUDA, or src/no_cuda in a CPU-only build: common heads on the tensor cores in attention_tensor.cu
-// or without them in attention_registers.cu, any in attention_cuda.cu.
+// or without them in attention_registers.cu, MLA in attention_latent.cu, any in attention_cuda.cu.
 std::string cached_attention_tensor_refuses(const Context& context, const CachedAttention& p);
 void cached_attention_tensor(Context& context, const CachedAttention& p);
+std::string cached_attention_latent_refuses(const Context& context, const CachedAttention& p);
+void cached_attention_latent(Context& context, const CachedAttention& p);
 std::string cached_attention_registers_refuses(const Context& context, const CachedAttention& p);
 void cached_attention_registers(Context& context, const CachedAttention& p);
 std::string cached_attention_portable_refuses(const Context& context, const CachedAttention& p);

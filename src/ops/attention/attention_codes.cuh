@@ -1,14 +1,15 @@
 // Stored keys and values as operands of the tensor cores.
 //
-// Everything becomes bf16, exactly: codes of int8, int4 and fp8 have at most 8 significant bits.
-// Scales and minima stay outside, in f32, where the products are summed.
+// bf16 stays what it is; codes of int8, int4 and fp8 become f16, exactly. Scales and minima stay
+// outside: those of keys in f32, where the products are summed; those of values in the weights.
 //
 // Rows of shared memory are cut into units of 16 bytes, which ldmatrix hands out 4 bytes to a lane.
-// Such a word becomes kTiles operands of two bf16 each. Which number of a vector ends up where
+// Such a word becomes kTiles operands of two numbers each. Which number of a vector ends up where
 // follows from the bit tricks below, so the query and the output are arranged to fit.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -22,27 +23,45 @@ using cache::Encoding;
 // of 32 numbers or a multiple.
 enum class Scaling { kNone, kWhole, kGrouped };
 
-__device__ inline std::uint32_t subtract_bf16(std::uint32_t a, std::uint32_t b) {
-  const __nv_bfloat162 difference = __hsub2(reinterpret_cast<const __nv_bfloat162&>(a),
-                                            reinterpret_cast<const __nv_bfloat162&>(b));
-  return reinterpret_cast<const std::uint32_t&>(difference);
-}
-
-__device__ inline std::uint32_t multiply_bf16(std::uint32_t a, std::uint32_t b) {
-  const __nv_bfloat162 product = __hmul2(reinterpret_cast<const __nv_bfloat162&>(a),
-                                         reinterpret_cast<const __nv_bfloat162&>(b));
-  return reinterpret_cast<const std::uint32_t&>(product);
-}
-
-// (a & mask) | bits in one instruction, which two constants would make two.
-__device__ inline std::uint32_t masked_or(std::uint32_t a, std::uint32_t mask, std::uint32_t bits) {
+__device__ inline std::uint32_t multiply_f16(std::uint32_t a, std::uint32_t b) {
   std::uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(a), "r"(mask), "r"(bits));
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+__device__ inline std::uint32_t subtract_f16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t result;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+// What rounding took from the product of a and b.
+__device__ inline std::uint32_t lost_by_f16(std::uint32_t a, std::uint32_t b,
+                                            std::uint32_t product) {
+  std::uint32_t result;
+  asm("{.reg .b32 less;\n"
+      "neg.f16x2 less, %3;\n"
+      "fma.rn.f16x2 %0, %1, %2, less;}"
+      : "=r"(result)
+      : "r"(a), "r"(b), "r"(product));
+  return result;
+}
+// a * b + c, rounded once.
+__device__ inline std::uint32_t multiply_add_f16(std::uint32_t a, std::uint32_t b,
+                                                 std::uint32_t c) {
+  std::uint32_t result;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
   return result;
 }
 
-// What is decoded may be off by a constant: by key_offset or value_offset, which times the scale is
-// to be added. `flip` is 0x80808080 for asymmetric codes of int8, otherwise 0.
+// (a & mask) ^ bits in one instruction, which two constants would make two.
+__device__ inline std::uint32_t masked_xor(std::uint32_t a, std::uint32_t mask,
+                                           std::uint32_t bits) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(a), "r"(mask), "r"(bits));
+  return result;
+}
+
+// Keys are decoded times 2^-kKeyExponent. What is decoded may be off by a constant: key_offset or
+// value_offset times the scale is to be added.
 template <Encoding kEncoding>
 struct Codes;
 
@@ -50,30 +69,30 @@ template <>
 struct Codes<Encoding::bf16> {
   static constexpr int kBits = 16;
   static constexpr int kTiles = 1;
+  static constexpr bool kHalf = false;
 };
 
 template <>
 struct Codes<Encoding::int8> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
-
+  static constexpr bool kHalf = true;
+  static constexpr int kKeyExponent = 0;
   __device__ static float key_offset(bool asymmetric) { return asymmetric ? 128.0F : 0.0F; }
   __device__ static float value_offset(bool asymmetric) { return key_offset(asymmetric); }
 
-  // 128 + the low 7 bits, less 128 + the sign's 128: both are bf16 with the code in the mantissa
-  // and in the last bit of the exponent.
-  __device__ static void decode_value(std::uint32_t word, std::uint32_t flip,
-                                      std::uint32_t (&x)[2]) {
-    constexpr std::uint32_t k128 = 0x43004300;
-    word ^= flip;
+  // 1024 + the code, or + 128 + the signed code, in the mantissa; less 1152. Asymmetric codes come
+  // out 128 too low.
+  __device__ static void decode_key(std::uint32_t word, bool asymmetric, std::uint32_t (&x)[2]) {
+    constexpr std::uint32_t k1152 = 0x64806480;
+    const std::uint32_t flip = asymmetric ? 0x64006400U : k1152;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const std::uint32_t bytes = word >> (8 * j);
-      x[j] = subtract_bf16(masked_or(bytes, 0x007f007f, k128), masked_or(bytes, 0x00800080, k128));
+      x[j] = subtract_f16(masked_xor(word >> (8 * j), 0x00ff00ff, flip), k1152);
     }
   }
-  __device__ static void decode_key(std::uint32_t word, std::uint32_t flip, std::uint32_t (&x)[2]) {
-    decode_value(word, flip, x);
+  __device__ static void decode_value(std::uint32_t word, bool asymmetric, std::uint32_t (&x)[2]) {
+    decode_key(word, asymmetric, x);
   }
 };
 
@@ -81,29 +100,32 @@ template <>
 struct Codes<Encoding::int4> {
   static constexpr int kBits = 4;
   static constexpr int kTiles = 4;
-
-  __device__ static float key_offset(bool asymmetric) { return asymmetric ? -16.0F : -24.0F; }
+  static constexpr bool kHalf = true;
+  static constexpr int kKeyExponent = 20;
+  __device__ static float key_offset(bool asymmetric) { return asymmetric ? 0.0F : -8.0F; }
   __device__ static float value_offset(bool asymmetric) { return asymmetric ? 8.0F : 0.0F; }
 
-  // 16 + the code, which is in the upper bits of the mantissa. One subtraction less than below, and
-  // little is lost to it: products with keys are summed over one group only.
-  __device__ static void decode_key(std::uint32_t word, std::uint32_t /*flip*/,
+  // Where a code stands in the mantissa it is a subnormal number: the code times 2^-20. It would be
+  // even among the last bits, but the tensor cores keep no more bits below the first one that a
+  // number could have than they do of others.
+  __device__ static void decode_key(std::uint32_t word, bool /*asymmetric*/,
                                     std::uint32_t (&x)[4]) {
-    constexpr std::uint32_t k16 = 0x41804180;
-    x[0] = masked_or(word << 3, 0x00780078, k16);
-#pragma unroll
-    for (int j = 1; j < 4; ++j) x[j] = masked_or(word >> (4 * j - 3), 0x00780078, k16);
+    constexpr std::uint32_t kMask = 0x00f000f0;
+    x[0] = word << 4 & kMask;
+    x[1] = word & kMask;
+    x[2] = word >> 4 & kMask;
+    x[3] = word >> 8 & kMask;
   }
 
-  // 128 + the code, less 136.
-  __device__ static void decode_value(std::uint32_t word, std::uint32_t /*flip*/,
+  // 1024 + the code, or four bits higher 64 + the code; less that and 8. The tensor cores round
+  // sums towards zero, so the many of values shall not all be of one sign.
+  __device__ static void decode_value(std::uint32_t word, bool /*asymmetric*/,
                                       std::uint32_t (&x)[4]) {
-    constexpr std::uint32_t k128 = 0x43004300;
-    constexpr std::uint32_t k136 = 0x43084308;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      x[j] = subtract_bf16(masked_or(word >> (4 * j), 0x000f000f, k128), k136);
-    }
+    const std::uint32_t upper = word >> 8;
+    x[0] = subtract_f16(masked_xor(word, 0x000f000f, 0x64006400), 0x64086408);
+    x[1] = subtract_f16(masked_xor(word, 0x00f000f0, 0x54005400), 0x54805480);
+    x[2] = subtract_f16(masked_xor(upper, 0x000f000f, 0x64006400), 0x64086408);
+    x[3] = subtract_f16(masked_xor(upper, 0x00f000f0, 0x54005400), 0x54805480);
   }
 };
 
@@ -111,20 +133,32 @@ template <>
 struct Codes<Encoding::fp8_e4m3> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
+  static constexpr bool kHalf = true;
+  static constexpr int kKeyExponent = 0;
 
-  __device__ static void decode_value(std::uint32_t word, std::uint32_t /*flip*/,
-                                      std::uint32_t (&x)[2]) {
-    constexpr std::uint32_t k2To120 = 0x7b807b80;  // the exponents differ by 120
+  __device__ static void decode_key(std::uint32_t word, bool /*asymmetric*/,
+                                    std::uint32_t (&x)[2]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    const std::uint32_t pairs = __byte_perm(word, 0, 0x3120);
+    asm("{.reg .b16 low, high;\n"
+        "mov.b32 {low, high}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, high;}"
+        : "=r"(x[0]), "=r"(x[1])
+        : "r"(pairs));
+#else
+    constexpr std::uint32_t k256 = 0x5c005c00;  // the exponents differ by 8
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const std::uint32_t bytes = word >> (8 * j);
       const std::uint32_t magnitude = bytes & 0x007f007fU;
       const std::uint32_t nan = ((magnitude + 0x00010001U) & 0x00800080U) * 0xffU;
-      x[j] = multiply_bf16((magnitude << 4) | ((bytes & 0x00800080U) << 8), k2To120) | nan;
+      x[j] = multiply_f16((magnitude << 7) | ((bytes & 0x00800080U) << 8), k256) | nan;
     }
+#endif
   }
-  __device__ static void decode_key(std::uint32_t word, std::uint32_t flip, std::uint32_t (&x)[2]) {
-    decode_value(word, flip, x);
+  __device__ static void decode_value(std::uint32_t word, bool asymmetric, std::uint32_t (&x)[2]) {
+    decode_key(word, asymmetric, x);
   }
 };
 

@@ -27,6 +27,9 @@ constexpr std::size_t kUnitQueries = 64;
 // Less work than this is not worth waking a thread for: at 10 GB/s some 10 us.
 constexpr std::int64_t kSerialBytes = std::int64_t{128} << 10;
 
+// Tasks for each thread at least, where there are as many: a thread that was interrupted is helped.
+constexpr std::int64_t kTasksPerThread = 4;
+
 // Bit i: the query sees token i of the split.
 using Seen = std::array<std::uint64_t, kSplitTokens / 64>;
 
@@ -94,6 +97,7 @@ class TokenList {
          {std::pair(&sections_.keys, &keys_), std::pair(&sections_.values, &values_)}) {
       places->next_values = p.pages.page_tokens * section->value_bytes;
       places->next_scales = p.pages.page_tokens * section->scale_bytes;
+      places->scale_bytes = section->scale_bytes;
       section->values += kv_head * places->next_values;
       section->scales += kv_head * places->next_scales;
     }
@@ -145,9 +149,11 @@ class TokenList {
              TokenPlaces& places) const {
     const std::byte* values = page + section.values + slot * section.value_bytes;
     const std::byte* scales = page + section.scales + slot * section.scale_bytes;
-    for (std::size_t i = count_; i < count_ + static_cast<std::size_t>(n); ++i) {
+    const std::size_t end = count_ + static_cast<std::size_t>(n);
+    for (std::size_t i = count_; i < end; ++i) {
       places.values[i] = values;
       places.scales[i] = scales;
+      places.run[i] = static_cast<std::uint16_t>(end - i);
       values += section.value_bytes;
       scales += section.scale_bytes;
     }
@@ -195,14 +201,12 @@ class Wave {
   }
 
   void run() {
-    const std::int64_t query_heads = p_.query_heads;
-    each(count_, [&](std::int64_t q) {
-      for (std::int64_t head = 0; head < query_heads; ++head) {
-        prepare_query(p_, first_ + q, head, query_vector(q, head));
-        clear_partial(p_, total(q, head));
-      }
+    each_vector([&](std::int64_t q, std::int64_t head) {
+      prepare_query(p_, first_ + q, head, query_vector(q, head));
+      clear_partial(p_, total(q, head));
     });
-    for (std::int64_t begin = 0; begin < splits_; begin += splits_at_once_) {
+    std::int64_t begin = 0;
+    do {
       const std::int64_t end = std::min(splits_, begin + splits_at_once_);
       first_split_ = begin;
       plan(begin, end);
@@ -213,13 +217,12 @@ class Wave {
         run_unit(units_[static_cast<std::size_t>(task / tasks)], head,
                  std::min(heads, p_.layers.kv_heads - head));
       });
-      each(count_, [&](std::int64_t q) { merge(q, begin, end); });
-    }
-    each(count_, [&](std::int64_t q) {
-      for (std::int64_t head = 0; head < query_heads; ++head) {
-        finish_query(p_, first_ + q, head, total(q, head));
-      }
-    });
+      each_vector([&](std::int64_t q, std::int64_t head) {
+        merge(q, head, begin, end);
+        if (end == splits_) finish_query(p_, first_ + q, head, total(q, head));
+      });
+      begin = end;
+    } while (begin < splits_);
   }
 
  private:
@@ -258,6 +261,18 @@ class Wave {
     } else {
       context_.pool().run(tasks, body);
     }
+  }
+
+  // Calls body(query, head) for all query vectors.
+  template <class Body>
+  void each_vector(Body&& body) {
+    const std::int64_t vectors = count_ * p_.query_heads;
+    const std::int64_t tasks = std::min(vectors, kTasksPerThread * context_.threads());
+    each(tasks, [&](std::int64_t task) {
+      for (std::int64_t v = vectors * task / tasks; v < vectors * (task + 1) / tasks; ++v) {
+        body(v / p_.query_heads, v % p_.query_heads);
+      }
+    });
   }
 
   // Pages of the row that hold something of the split.
@@ -310,7 +325,7 @@ class Wave {
   // threads without work.
   std::int64_t heads_per_task() const {
     if (serial_ || context_.threads() == 1) return p_.layers.kv_heads;
-    const std::int64_t wanted = 4 * context_.threads();
+    const std::int64_t wanted = kTasksPerThread * context_.threads();
     return std::clamp<std::int64_t>(std::ssize(units_) * p_.layers.kv_heads / wanted, 1,
                                     p_.layers.kv_heads);
   }
@@ -357,12 +372,10 @@ class Wave {
     }
   }
 
-  void merge(std::int64_t q, std::int64_t begin, std::int64_t end) const {
+  void merge(std::int64_t q, std::int64_t head, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t split = begin; split < end; ++split) {
       if (!reaches(sight(q), split)) continue;
-      for (std::int64_t head = 0; head < p_.query_heads; ++head) {
-        merge_partial(p_, total(q, head), partial(q, head, split));
-      }
+      merge_partial(p_, total(q, head), partial(q, head, split));
     }
   }
 

@@ -34,6 +34,9 @@ inline constexpr std::int64_t kMostDim = 1024;
 struct TokenPlaces {
   std::array<const std::byte*, kSplitTokens> values;
   std::array<const std::byte*, kSplitTokens> scales;
+  // How many tokens, from each on, lie side by side in a page, and the bytes of their scales.
+  std::array<std::uint16_t, kSplitTokens> run;
+  std::int64_t scale_bytes = 0;
   std::int64_t next_values = 0;
   std::int64_t next_scales = 0;
 };

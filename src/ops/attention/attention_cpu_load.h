@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cache/codec.h"
+#include "ops/attention/attention_cpu.h"
 
 #if defined(TOUCHSTONE_ATTENTION_CPU_LOAD_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TOUCHSTONE_ATTENTION_CPU_LOAD_H_
@@ -111,6 +112,9 @@ struct Codes {
 template <cache::Encoding kEncoding, Scaling kScaling_>
 struct Source {
   static constexpr Scaling kScaling = kScaling_;
+  // What attention_cpu_digits.h reads, where the processor can.
+  static constexpr bool kCanUseDigits =
+      kEncoding == cache::Encoding::int8 && kScaling == Scaling::per_token;
   using Code = Codes<kEncoding, kScaling != Scaling::asymmetric>;
   // Whether `load` needs the scale of the group it is in.
   static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;
@@ -211,17 +215,17 @@ HWY_INLINE void visit_source(const cache::Format& format, std::int64_t dim, Visi
   }
 }
 
-// The scales of `tokens` tokens, `each` numbers of them per token, as f32; those of the KV head
-// that is `offset` bytes further. Tokens side by side in a page have their scales side by side.
+// The scales of tokens [first, first + tokens), `each` numbers of them per token, as f32; those of
+// the KV head that is `offset` bytes further. Tokens side by side in a page have their scales side
+// by side, unless a value is only the beginning of a key.
 template <class T>
-HWY_INLINE void decode_scales(const std::byte* const* scales, std::int64_t offset,
+HWY_INLINE void decode_scales(const TokenPlaces& places, std::size_t first, std::int64_t offset,
                               std::size_t tokens, std::size_t each, float* to) {
   const D d;
+  const bool all = places.scale_bytes == static_cast<std::int64_t>(each * sizeof(T));
   for (std::size_t t = 0; t < tokens;) {
-    const std::byte* const first = scales[t];
-    std::size_t run = 1;
-    while (t + run < tokens && scales[t + run] == first + run * each * sizeof(T)) ++run;
-    const T* const from = reinterpret_cast<const T*>(first + offset);
+    const std::size_t run = all ? std::min<std::size_t>(places.run[first + t], tokens - t) : 1;
+    const T* const from = reinterpret_cast<const T*>(places.scales[first + t] + offset);
     const std::size_t n = run * each;
     for (std::size_t i = 0; i < n; i += kLanes) {
       hn::StoreU(sd::load_some(d, from + i, std::min(kLanes, n - i)), d, to + t * each + i);

@@ -12,6 +12,7 @@
 #include "cpu/exp2.h"
 #include "cpu/simd.h"
 #include "ops/attention/attention_cpu.h"
+#include "ops/attention/attention_cpu_digits.h"
 #include "ops/attention/attention_cpu_merge.h"
 #include "ops/attention/attention_cpu_tile.h"
 
@@ -22,8 +23,9 @@ namespace touchstone::attend::HWY_NAMESPACE {
 // filled up, a single one has a kernel of its own.
 constexpr std::size_t kBlock = std::min<std::size_t>(4, kLanes);
 // Tokens of a tile at most, which is read for all query vectors before the next; fewer where its
-// tokens are decoded beforehand.
-constexpr std::size_t kTile = 64;
+// tokens are decoded beforehand. Long ones have fewer beginnings, where keys are transposed and
+// nothing is multiplied; on short vectors their scales would take too much of the stack.
+constexpr std::size_t kTile = kLanes == 16 ? 128 : 64;
 constexpr std::size_t kDecodedTile = 16;
 // Tokens whose scales are taken to lie in one cache line, when it is asked for.
 constexpr std::size_t kScalesFetch = 8;
@@ -33,7 +35,10 @@ constexpr std::size_t kPartialHead = 16;
 std::size_t padded(std::int64_t dim) {
   return (static_cast<std::size_t>(dim) + kLanes - 1) / kLanes * kLanes;
 }
-std::size_t query_size(const CachedAttention& p) { return padded(p.layers.k_dim); }
+std::size_t query_size(const CachedAttention& p) {
+  const std::size_t dim = padded(p.layers.k_dim);
+  return dim + (uses_digits(p.layers.k, p.layers.k_dim) ? digits_floats(dim) : 0);
+}
 std::size_t partial_size(const CachedAttention& p) {
   return kPartialHead + (padded(p.layers.v_dim) + 15) / 16 * 16;
 }
@@ -121,11 +126,13 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
   } else if (cache::is_quantized(format.encoding)) {
     tile.group = static_cast<std::size_t>(cache::group_length(format, stream.dim));
     tile.scale_stride = tile.dim / tile.group * (format.asymmetric ? 2 : 1);
-    const std::byte* const* const from = places.scales.data() + first;
+    const auto decode = [&]<class T>() {
+      decode_scales<T>(places, first, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
+    };
     if (format.scale == DType::f16) {
-      decode_scales<F16>(from, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
+      decode.template operator()<F16>();
     } else {
-      decode_scales<float>(from, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
+      decode.template operator()<float>();
     }
   }
   return tile;
@@ -165,9 +172,31 @@ HWY_INLINE void for_each_tile(const Pass& pass, const Stream& stream, const Stre
 // A row of scores: whole vectors are written beyond the last token.
 constexpr std::size_t kScoreStride = kSplitTokens + 16;
 
+// As score_all, in whole numbers; the queries that cannot be such as floats.
+template <class Source>
+HWY_INLINE void score_all_digits(const Pass& pass, std::size_t head, std::size_t first,
+                                 const Tile& tile, float* scores) {
+  const float* const* const queries = pass.queries.data() + head * pass.vectors;
+  float* const rows = scores + head * pass.vectors * kScoreStride + first;
+  score_digits(tile, queries, pass.vectors, rows, kScoreStride);
+  for (std::size_t v = 0; v < pass.vectors; ++v) {
+    if (has_digits(queries[v], tile.dim)) continue;
+    Tile again = tile;
+    again.next.bytes = 0;
+    float* row = rows + v * kScoreStride;
+    score_tile<Source, 1>(again, queries + v, &row);
+  }
+}
+
 template <class Source>
 HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first, Tile tile,
                           float* scores) {
+  if constexpr (Source::kCanUseDigits) {
+    const cache::LayerGroup& layers = pass.problem->layers;
+    if (uses_digits(layers.k, layers.k_dim)) {
+      return score_all_digits<Source>(pass, head, first, tile, scores);
+    }
+  }
   for (std::size_t v = 0; v < pass.vectors;) {
     const std::size_t count = std::min(kBlock, pass.vectors - v);
     const float* queries[kBlock];
@@ -188,15 +217,24 @@ HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first,
   }
 }
 
-// The weights of a tile, [kTile][kQueries], times the scale of the token where there is one.
+// The weights of a tile, [kTile][kQueries], times the scale of the token where there is one. Reads
+// and writes whole vectors.
 template <class Source, std::size_t kQueries>
 HWY_INLINE void gather_weights(const Tile& tile, const float* const* rows, float* weights) {
-  for (std::size_t t = 0; t < tile.tokens; ++t) {
+  const D d;
+  for (std::size_t t = 0; t < tile.tokens; t += kLanes) {
+    V of[kQueries];
     for (std::size_t j = 0; j < kQueries; ++j) {
-      weights[t * kQueries + j] = rows[j][t];
+      of[j] = hn::LoadU(d, rows[j] + t);
       if constexpr (Source::kScaling == Scaling::per_token) {
-        weights[t * kQueries + j] *= tile.scales[t];
+        of[j] = hn::Mul(of[j], hn::LoadU(d, tile.scales + t));
       }
+    }
+    if constexpr (kQueries == 1) {
+      hn::StoreU(of[0], d, weights + t);
+    } else {
+      static_assert(kQueries == 4);
+      hn::StoreInterleaved4(of[0], of[1], of[2], of[3], d, weights + 4 * t);
     }
   }
 }
@@ -258,7 +296,7 @@ void run_pass(const Pass& pass) {
 void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t head, float* to) {
   const D d;
   const auto dim = static_cast<std::size_t>(p.layers.k_dim);
-  std::fill(to + dim, to + query_size(p), 0.0F);
+  std::fill(to + dim, to + padded(p.layers.k_dim), 0.0F);
   visit_float_dtype(p.query_dtype, [&]<class T>() {
     const T* const from =
         static_cast<const T*>(p.query) + query * p.query_stride + head * p.layers.k_dim;
@@ -266,10 +304,11 @@ void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t he
   });
   if (p.layers.rotate_keys) cache::rotate(to, p.layers.k_dim);
   const float factor = p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * kLog2e;
-  for (std::size_t i = 0; i < query_size(p); i += kLanes) {
+  for (std::size_t i = 0; i < padded(p.layers.k_dim); i += kLanes) {
     hn::StoreU(hn::Mul(hn::LoadU(d, to + i), hn::Set(d, factor)), d, to + i);
   }
   if (in_pack_order(p.layers.k, p.layers.k_dim)) sd::to_pack_order<Bf16>(to, dim);
+  if (uses_digits(p.layers.k, p.layers.k_dim)) make_digits(to, dim, to + dim);
 }
 
 void clear_partial(const CachedAttention& p, float* partial) {

@@ -125,6 +125,18 @@ class SplitBlock {
     }
   }
 
+  // Two neighbours, the first with an even number.
+  __device__ void put_pair(int vector, std::int64_t d, float2 values) {
+    if (vector >= vectors) return;
+    if (work.partials == nullptr || p.layers.v_dim % 2 != 0) {
+      put_value(vector, d, values.x);
+      put_value(vector, d + 1, values.y);
+    } else {
+      const std::int64_t at = shared.targets[vector] + split_ * p.layers.v_dim + d;
+      *reinterpret_cast<float2*>(work.partial_values + at) = values;
+    }
+  }
+
   // Where a vector of this pass begins in the query.
   __device__ std::int64_t query_at(int vector) const {
     return query_of(vector) * p.query_stride + head_of(vector) * p.layers.k_dim;
@@ -196,6 +208,7 @@ class SplitBlock {
     if (threadIdx.x == 0) shared.known = known;
     const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
     while (true) {
+      bool attended = false;
       if (is_due(known.range)) {
         const SeenOfSplit seen = seen_of(known.sight, first(), kSplit);
         const PageOfThread page = ask_page(known.row, seen);
@@ -210,10 +223,11 @@ class SplitBlock {
           list_tokens(known, seen, page);
           if (split_ + 1 < end) touch_pages(known.row, split_ + 1);
           attend(alike);
+          attended = true;
         }
       }
       if (++split_ >= end) return;
-      __syncthreads();
+      if (!attended) __syncthreads();
       known = shared.known;
     }
   }
@@ -472,11 +486,8 @@ class SplitBlock {
   std::uint32_t loaded_ = 0;  // vectors, where all of them are in shared memory
 };
 
-// All keys, then all values. `Read` has two functions:
-//   scores(block, count)     of the first `count` tokens of the list, to shared.weights
-//   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
-template <class Read>
-struct TwoPasses {
+// The part of a Pass that has nothing to start, and no way around shared.query.
+struct QueriesLoaded {
   template <class Block>
   __device__ static void start(const Block& /*block*/) {}
 
@@ -488,7 +499,13 @@ struct TwoPasses {
   }
   template <class Block>
   __device__ static void put(Block& /*block*/, const Fetched& /*fetched*/) {}
+};
 
+// All keys, then all values. `Read` has two functions:
+//   scores(block, count)     of the first `count` tokens of the list, to shared.weights
+//   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
+template <class Read>
+struct TwoPasses : QueriesLoaded {
   template <class Block>
   __device__ static void prepare(Block& /*block*/) {}
 

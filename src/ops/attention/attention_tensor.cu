@@ -14,6 +14,7 @@ struct TensorPass {
   // A query that is bf16 goes from global memory to where it is an operand; with minima its sums
   // are wanted too.
   static constexpr int kProducts = Shared::kDim / 16 / kWarps;  // of a warp
+  static constexpr bool kHalf = Shared::Keys::kHalf;
   struct Fetched {
     uint2 parts[kProducts];
   };
@@ -47,11 +48,31 @@ struct TensorPass {
 
   template <class Block>
   __device__ static void put(Block& block, const Fetched& fetched) {
+    float factor = 1;
+    if constexpr (kHalf) {
+      const unsigned vector = threadIdx.x % 32 / 4;
+      float largest = 0;
+#pragma unroll
+      for (const uint2 part : fetched.parts) {
+        for (const std::uint32_t pair : {part.x, part.y}) {
+          largest = fmaxf(largest, fmaxf(fabsf(low_bf16(pair)), fabsf(high_bf16(pair))));
+        }
+      }
+#pragma unroll
+      for (int offset = 1; offset < 4; offset *= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+      }
+      if (threadIdx.x % 4 == 0) block.shared.maxima[vector][threadIdx.x / 32] = largest;
+      __syncthreads();
+      factor = power_of_two(query_exponent<kWarps>(block.shared, vector));
+    }
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
-      put_part(block, threadIdx.x / 32 + i * kWarps, fetched.parts[i], {0, 0});
+      uint2 part = fetched.parts[i];
+      if constexpr (kHalf) part = {half_of(part.x, factor), half_of(part.y, factor)};
+      put_part(block, threadIdx.x / 32 + i * kWarps, part, {0, 0});
     }
-    if (threadIdx.x < kVectors) block.shared.multipliers[threadIdx.x] = multiplier(block.p, 1);
+    put_multipliers<kWarps>(block);
   }
 
   template <class Block>
@@ -76,17 +97,16 @@ struct TensorPass {
     auto& shared = block.shared;
     using C = typename Shared::Keys::C;
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const float sign = block.p.scale < 0 ? -1.0F : 1.0F;
-    float shrink = sign;
-    if constexpr (Shared::Keys::kScaling == Scaling::kGrouped) {
-      sum_queries(shared);
+    float factor = block.p.scale < 0 ? -1.0F : 1.0F;
+    if constexpr (kHalf) {
+      measure_queries(shared);
       __syncthreads();
-      if (threadIdx.x < 32) prepare_offsets(block, sign);
-      __syncthreads();
-      shrink = __fmul_rn(sign, shared.shrinks[lane / 4]);
-    } else {
-      if (threadIdx.x < kVectors) shared.multipliers[threadIdx.x] = multiplier(block.p, 1);
+      if constexpr (Shared::Keys::kScaling == Scaling::kGrouped) {
+        if (threadIdx.x < 32) prepare_offsets(block, factor);
+      }
+      factor = __fmul_rn(factor, power_of_two(query_exponent<kGroups>(shared, lane / 4)));
     }
+    put_multipliers<kGroups>(block);
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
       const int m = static_cast<int>(threadIdx.x / 32) + i * kWarps;
@@ -96,12 +116,14 @@ struct TensorPass {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           x[r][k] =
-              __fmul_rn(shared.query[lane / 4][key_number<C>(2 * m + r, lane % 4, k)], shrink);
+              __fmul_rn(shared.query[lane / 4][key_number<C>(2 * m + r, lane % 4, k)], factor);
         }
       }
       uint2 parts[kParts];
 #pragma unroll
-      for (uint2& part : parts) part = {take_bf16(x[0][0], x[0][1]), take_bf16(x[1][0], x[1][1])};
+      for (uint2& part : parts) {
+        part = {take_pair<kHalf>(x[0][0], x[0][1]), take_pair<kHalf>(x[1][0], x[1][1])};
+      }
       put_part(block, m, parts[0], parts[1]);
       if (is_exact(block.p)) continue;
 #pragma unroll
@@ -112,70 +134,80 @@ struct TensorPass {
  private:
   template <class Block>
   __device__ static void put_part(Block& block, unsigned m, uint2 first, uint2 second) {
-    auto& part = block.shared.first_part[m][threadIdx.x % 32];
+    auto& parts = block.shared.first_part;
+    const unsigned lane = threadIdx.x % 32;
     const bool exact = is_exact(block.p);
     if constexpr (Shared::kWholeOperands) {
-      part = {first.x, exact ? 0U : second.x, first.y, exact ? 0U : second.y};
+      parts[m][lane] = {first.x, exact ? 0U : second.x, first.y, exact ? 0U : second.y};
     } else {
-      part = first;
+      auto* const words = reinterpret_cast<std::uint32_t*>(&parts[m / 2][lane]);
+      words[m % 2] = first.x;
+      words[m % 2 + 2] = first.y;
     }
   }
 
-  // Of scores whose query has the sign of `scale` already. Never 0, so that -inf stays -inf.
-  __device__ static float multiplier(const CachedAttention& p, float factor) {
-    return fmaxf(__fmul_rn(fabsf(p.scale), factor), 0x1p-100F);
+  // f16 reaches less far than bf16: the query is multiplied with a power of two such that its
+  // largest number is between 2^13 and 2^14. What is 2^-32 of that is still exact if it is bf16.
+  static constexpr int kGroups = Shared::kDim / kGroup;
+  template <int kCount>
+  __device__ static int query_exponent(const Shared& shared, unsigned vector) {
+    if constexpr (!kHalf) return 0;
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) largest = fmaxf(largest, shared.maxima[vector][i]);
+    const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
+    return largest > 0 ? min(13 - exponent, 90) : 0;
+  }
+  __device__ static std::uint32_t half_of(std::uint32_t bf16_pair, float factor) {
+    return pack_f16(__fmul_rn(low_bf16(bf16_pair), factor),
+                    __fmul_rn(high_bf16(bf16_pair), factor));
   }
 
-  // Sums of the query over each kGroup numbers, a warp for each.
-  __device__ static void sum_queries(Shared& shared) {
-    static_assert(kGroup == 32);
-    constexpr int kKeyGroups = Shared::Keys::kGroups;
+  // What scores are still to be multiplied with; the query has the sign of `scale` already. Never
+  // 0, so that -inf stays -inf.
+  template <int kCount, class Block>
+  __device__ static void put_multipliers(Block& block) {
+    if (threadIdx.x >= kVectors) return;
+    auto& shared = block.shared;
+    const float factor =
+        power_of_two(kScoreExponent<Shared> - query_exponent<kCount>(shared, threadIdx.x));
+    shared.multipliers[threadIdx.x] = fmaxf(__fmul_rn(fabsf(block.p.scale), factor), 0x1p-100F);
+  }
+
+  // Sums of the query, and its largest magnitudes, over each kGroup numbers, a warp for each.
+  __device__ static void measure_queries(Shared& shared) {
+    static_assert(kGroup == 32 && kGroups <= kWarps);
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-    for (int i = static_cast<int>(threadIdx.x / 32); i < kVectors * kKeyGroups; i += kWarps) {
-      float sum = shared.query[i / kKeyGroups][i % kKeyGroups * kGroup + lane];
+    for (int i = static_cast<int>(threadIdx.x / 32); i < kVectors * kGroups; i += kWarps) {
+      float sum = shared.query[i / kGroups][i % kGroups * kGroup + lane];
+      float largest = fabsf(sum);
 #pragma unroll
       for (int offset = 16; offset > 0; offset /= 2) {
         sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, offset));
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
       }
-      if (lane == 0) shared.query_sums[i / kKeyGroups][i % kKeyGroups] = sum;
+      if (lane != 0) continue;
+      shared.query_sums[i / kGroups][i % kGroups] = sum;
+      shared.maxima[i / kGroups][i % kGroups] = largest;
     }
   }
 
   // What the scale and the minimum of a key's group are multiplied with: the sum of the query over
-  // the group, for the scale times what decoding leaves to be added. In f16, so the query is
-  // brought to where that is fine by a power of two. By one warp; lane 4 * n + c for vector n and
-  // group c.
+  // the group, for the scale times what decoding leaves to be added. In f16, two parts. By one
+  // warp; lane 4 * n + c for vector n and group c.
   template <class Block>
   __device__ static void prepare_offsets(Block& block, float sign) {
-    constexpr int kKeyGroups = Shared::Keys::kGroups;
     auto& shared = block.shared;
-    const int vector = static_cast<int>(threadIdx.x / 4);
-    const int group = static_cast<int>(threadIdx.x % 4);
-    float sum = group < kKeyGroups ? shared.query_sums[vector][group % kKeyGroups] : 0.0F;
-    float largest = fabsf(sum);
-#pragma unroll
-    for (int offset = 1; offset < 4; offset *= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
-    }
-    // Sums of less than 2^7: an offset of 128 makes 2^14 of it.
-    constexpr int kExponent = 6;
-    const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
-    const int shift = largest > 0 ? max(-64, min(64, exponent - kExponent)) : 0;
-    const float shrink = __uint_as_float(static_cast<std::uint32_t>(127 - shift) << 23);
-    if (group == 0) {
-      shared.shrinks[vector] = shrink;
-      shared.multipliers[vector] =
-          multiplier(block.p, __uint_as_float(static_cast<std::uint32_t>(127 + shift) << 23));
-    }
-    sum = __fmul_rn(sum, __fmul_rn(sign, shrink));
+    const unsigned vector = threadIdx.x / 4;
+    const unsigned group = threadIdx.x % 4;
+    float sum = group < kGroups ? shared.query_sums[vector][group] : 0.0F;
+    const int exponent = query_exponent<kGroups>(shared, vector) - kScoreExponent<Shared>;
+    sum = __fmul_rn(sum, __fmul_rn(sign, power_of_two(exponent)));
     const float offset = Shared::Keys::C::key_offset(block.work.keys.format.asymmetric);
-    const float2 both = {__fmul_rn(offset, sum), sum};
-    const __half2 first = __floats2half2_rn(both.x, both.y);
-    const float2 taken = __half22float2(first);
-    const __half2 rest = __floats2half2_rn(__fsub_rn(both.x, taken.x), __fsub_rn(both.y, taken.y));
-    shared.key_offsets[threadIdx.x] = {reinterpret_cast<const std::uint32_t&>(first),
-                                       reinterpret_cast<const std::uint32_t&>(rest)};
+    float both[2] = {__fmul_rn(offset, sum), sum};
+    const std::uint32_t first = take_pair<true>(both[0], both[1]);
+    shared.key_offsets[threadIdx.x] = {first, pack_f16(both[0], both[1])};
   }
 
   template <class Block>
@@ -209,10 +241,10 @@ struct TensorPass {
   }
 };
 
-// On a multiprocessor at the same time. Hopper has 228 KiB, of which every block takes one.
-// Decoding fp8 takes more registers than four blocks leave.
+// On a multiprocessor at the same time. Hopper has 228 KiB, of which every block takes one. Codes
+// of 8 bits take more registers than four blocks leave.
 template <class Shared>
-constexpr bool kTakesMuch = Shared::kDim == 128 && Shared::Keys::kEncoding == Encoding::fp8_e4m3;
+constexpr bool kTakesMuch = Shared::kDim == 128 && Shared::Keys::C::kBits == 8;
 template <class Shared>
 constexpr int kBlocks = 4 * (Shared::bytes(true) + 1024) <= 228 * 1024 && !kTakesMuch<Shared> ? 4
                                                                                               : 3;
@@ -222,7 +254,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Shared>)
     tensor_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
   if constexpr (cuda::kHopper) cuda::let_next_grid_start();
-  SplitBlock<Shared, TensorPass<Shared>>(work, *reinterpret_cast<Shared*>(memory)).run();
+  auto& shared = keep_address(*reinterpret_cast<Shared*>(memory));
+  SplitBlock<Shared, TensorPass<Shared>>(work, shared).run();
 }
 
 template <class Keys, class Values, int kDim>

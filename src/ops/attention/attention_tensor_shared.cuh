@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <type_traits>
 
@@ -11,6 +12,15 @@ namespace touchstone::attend {
 
 inline constexpr int kVectors = 8;
 inline constexpr int kParts = 3;  // of a query
+
+// The same, but as an address that is kept in a register. Otherwise it is found out anew wherever
+// it is used, from what takes long to read.
+template <class T>
+__device__ T& keep_address(T& x) {
+  std::uint32_t address = cuda::shared_address(&x);
+  asm volatile("" : "+r"(address));
+  return *static_cast<T*>(__cvta_shared_to_generic(address));
+}
 
 template <class Keys_, class Values_, int kDim_>
 struct alignas(128) TensorShared {
@@ -22,7 +32,7 @@ struct alignas(128) TensorShared {
   static constexpr int kScaleBytes = std::max(Keys::kScaleBytes, Values::kScaleBytes);
   static constexpr int kChunk = tokens_of_chunk(kRowBytes);
   // A split of short vectors has more of them: what it costs besides is the same.
-  static constexpr int kSplit = std::min(attend::kSplit * 256 / kRowBytes, 2048);
+  static constexpr int kSplit = Keys::kHalf ? 2048 : attend::kSplit * 256 / kRowBytes;
   static constexpr bool kRunList = true;
 
   // Keys or values of a chunk and their scales.
@@ -38,14 +48,14 @@ struct alignas(128) TensorShared {
     Slot slots[kSlots];
   };
 
-  // Four registers that are an operand as they are, where there is room for it.
+  // The query as operands of four registers, where there is room for it: otherwise two operands
+  // share them (QueryPair).
   static constexpr bool kWholeOperands = Keys::kRowBytes < 128;
-  using QueryPart = std::conditional_t<kWholeOperands, uint4, uint2>;
 
-  // Scales and minima of a chunk as floats.
+  // Scales of a chunk, of keys as floats, of values and their minima as f16.
   static constexpr int kScratch =
       kChunk * std::max(Keys::kScaling == Scaling::kGrouped ? Keys::kGroups : 0,
-                        Values::kScaling == Scaling::kGrouped ? 2 * Values::kGroups : 0);
+                        Values::kScaling == Scaling::kGrouped ? 4 : 0);
   struct alignas(16) Scratch {
     float of_warp[kWarps][std::max(kScratch, 1)];
   };
@@ -77,17 +87,22 @@ struct alignas(128) TensorShared {
   TokenList list;
   int counts[4 * kWarps];
   Scratch scratch;
-  float query_sums[kVectors][Keys::kGroups];
+  float query_sums[kVectors][kWarps];  // over each kGroup numbers
+  float maxima[kVectors][kWarps];      // of magnitudes of parts of the query
   // Of every lane: what scales and minima of a key are multiplied with, two f16 parts.
   uint2 key_offsets[Keys::kScaling == Scaling::kGrouped ? 32 : 1];
-  float shrinks[kVectors];      // powers of two that the query was multiplied with
-  float multipliers[kVectors];  // of scores, to undo it and for `scale`
+  float multipliers[kVectors];  // of scores
   float factors[kVectors];
   std::int64_t targets[kVectors];
   Known known;
-  QueryPart first_part[kDim / 16][32];  // of the query, as operands
+  uint4 first_part[kDim / (kWholeOperands ? 16 : 32)][32];  // of the query, as operands
   uint2 rest[kParts - 1][kDim / 16][32];
 };
+
+// Scores of keys with groups are kept times 2^-kScoreExponent, beside what is to be multiplied with
+// a key's scales and minima in f16.
+template <class Shared>
+inline constexpr int kScoreExponent = Shared::Keys::kScaling == Scaling::kGrouped ? 11 : 0;
 
 // Whether the query has one part.
 TOUCHSTONE_HOST_DEVICE inline bool is_exact(const CachedAttention& p) {
@@ -103,12 +118,27 @@ __device__ inline float high_bf16(std::uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000U);
 }
 
-// Two numbers as bf16, and what is left of them.
-__device__ inline std::uint32_t take_bf16(float& low, float& high) {
-  const std::uint32_t pair = pack_bf16(low, high);
-  low = __fsub_rn(low, low_bf16(pair));
-  high = __fsub_rn(high, high_bf16(pair));
+__device__ inline std::uint32_t pack_f16(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return reinterpret_cast<const std::uint32_t&>(pair);
+}
+
+// Two numbers as bf16 or f16.
+template <bool kHalf>
+__device__ std::uint32_t pack_pair(float low, float high) {
+  return kHalf ? pack_f16(low, high) : pack_bf16(low, high);
+}
+// And what is left of them.
+template <bool kHalf>
+__device__ std::uint32_t take_pair(float& low, float& high) {
+  const std::uint32_t pair = pack_pair<kHalf>(low, high);
+  low = __fsub_rn(low, kHalf ? low_f16(pair) : low_bf16(pair));
+  high = __fsub_rn(high, kHalf ? high_f16(pair) : high_bf16(pair));
   return pair;
+}
+
+TOUCHSTONE_HOST_DEVICE constexpr float power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
 }
 
 }  // namespace touchstone::attend

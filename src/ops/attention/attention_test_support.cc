@@ -59,8 +59,11 @@ Values made_queries(const Scene& scene) {
         // Positions may be anything; data is made for those that a row can have.
         const auto position =
             std::clamp<std::int64_t>(row.position_of(query), 0, std::int64_t{1} << 20);
-        const auto q = made_vector(row.seed_at(position) * 3 + 2, row.source_of(position), head,
-                                   scene.layers.k_dim, 1);
+        auto q = made_vector(row.seed_at(position) * 3 + 2, row.source_of(position), head,
+                             scene.layers.k_dim, 1);
+        for (std::size_t i = 0; scene.query_number && i < q.size(); ++i) {
+          q[i] = static_cast<float>(scene.query_number(head, static_cast<std::int64_t>(i), q[i]));
+        }
         result.insert(result.end(), q.begin(), q.end());
       }
     }

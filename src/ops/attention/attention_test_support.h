@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -58,6 +59,8 @@ struct Scene {
   bool log_sum_exp = true;
   bool give_tree_starts = false;
   Layout layout{};  // of query and output
+  // What becomes of number i of a query vector, where it is not to be random.
+  std::function<double(std::int64_t head, std::int64_t i, double x)> query_number{};
 
   std::int64_t queries() const;
 };

@@ -23,6 +23,8 @@ constexpr Implementation<CachedAttention> kImplementations[] = {
     {"plain", DeviceKind::cpu, nullptr, attend::cached_attention_plain},
     {"tensor", DeviceKind::cuda, attend::cached_attention_tensor_refuses,
      attend::cached_attention_tensor},
+    {"latent", DeviceKind::cuda, attend::cached_attention_latent_refuses,
+     attend::cached_attention_latent},
     {"registers", DeviceKind::cuda, attend::cached_attention_registers_refuses,
      attend::cached_attention_registers},
     {"portable", DeviceKind::cuda, attend::cached_attention_portable_refuses,

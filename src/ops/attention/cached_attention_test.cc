@@ -98,6 +98,29 @@ TEST(CachedAttention, LatentsThatAreKeyAndValue) {
   }
 }
 
+// More and fewer heads than one pass takes, tokens that do not fill a tile, several splits, and
+// what a query may not see in the middle of a tile; a query of one part and of several.
+TEST(CachedAttention, LatentsOfManyShapes) {
+  LayerGroup layers =
+      grouped(1, 576, 512, {.encoding = Encoding::bf16}, {.encoding = Encoding::bf16});
+  layers.k_is_v = true;
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const std::int64_t heads : {1, 16, 20}) {
+      const testing::ScopedTrace trace(__FILE__, __LINE__, std::to_string(heads) + " heads");
+      Scene scene{.layers = layers, .query_heads = heads, .query_dtype = dtype};
+      scene.rows = {{.length = 31}, {.length = 33, .queries = 3, .seed = 2}};
+      check_scene(scene);
+      scene.layers.page_tokens = 8;
+      scene.layers.window = 40;
+      scene.layers.sinks = 3;
+      scene.soft_cap = 20;
+      scene.sink_logits = true;
+      scene.rows = {{.length = 2 * kAttentionSplit + 17, .seed = 3}, {.length = 0, .queries = 0}};
+      check_scene(scene);
+    }
+  }
+}
+
 TEST(CachedAttention, PageBorders) {
   for (const std::int64_t page : {1, 8, 16, 64}) {
     for (const std::int64_t tokens : {page - 1, page, page + 1, 4 * page - 1, 4 * page + 1}) {
@@ -252,6 +275,28 @@ TEST(CachedAttention, LargeScores) {
   scene.key_scale = 1000;
   scene.soft_cap = 15;
   check_scene(scene);
+}
+
+// Queries that whole numbers would not do for: one number that is far larger than the others, and
+// meets keys of 0; zeros; numbers next to nothing; and a score of -inf for every token.
+TEST(CachedAttention, QueriesOfEveryMagnitude) {
+  for (const std::int64_t dim : {64, 128}) {
+    for (const float key : {0.0F, -3.0F}) {
+      Scene scene{
+          .layers = grouped(1, dim, 32, {.encoding = Encoding::int8}, {.encoding = Encoding::f32}),
+          .query_heads = 6,
+          .rows = {{.length = 140, .queries = 2}, {.length = 5, .seed = 2}}};
+      for (SceneRow& row : scene.rows) {
+        for (std::int64_t t = 0; t < row.length; ++t) row.keys[t] = key;
+      }
+      scene.query_number = [=](std::int64_t head, std::int64_t i, double x) {
+        if (head == 0 && i == 0) return key == 0 ? 1e5 : std::numeric_limits<double>::infinity();
+        if (head == 2) return 0.0;
+        return head == 3 ? x * 1e-30 : x;
+      };
+      check_scene(scene);
+    }
+  }
 }
 
 }  // namespace

@@ -301,6 +301,22 @@ TEST(DenseAttention, ExtremeLogits) {
                  .q = {.center = 2.74, .scale = 0.01},
                  .k = {.center = -2.74, .scale = 0.01}});
     check_dense({.queries = 1, .keys = 1, .dtype = dtype, .k = {.center = -90, .scale = 1}});
+    // The same with a mask, rows of which hide the first tile, or all.
+    const DenseProblem masked{.heads = 2,
+                              .queries = 64,
+                              .keys = 64 + 128,
+                              .dtype = dtype,
+                              .scale = 1,
+                              .bias = BiasKind::shared,
+                              .q = {.center = 2.74, .scale = 0.01},
+                              .k = {.center = -2.74, .scale = 0.01}};
+    DenseData hidden = make_data(masked);
+    for (std::size_t i = 0; i < hidden.bias.size(); ++i) {
+      const std::size_t row = i / 192;
+      const std::size_t first = row % 3 == 0 ? 0 : row % 3 == 1 ? 130 : 192;
+      hidden.bias[i] = i % 192 < first ? -kInfinity : 0;
+    }
+    check_dense(masked, hidden);
     // All equal, and K = 0.
     check_dense({.queries = 70, .keys = 70, .dtype = dtype, .causal = true, .k = {.scale = 0}});
     // One logit far above the rest, in every place of a tile.

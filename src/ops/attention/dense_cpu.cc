@@ -5,10 +5,11 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "touchstone/core/checked.h"
+#include "hwy/cache_control.h"
 
 namespace touchstone::attend {
 namespace {
@@ -109,32 +110,113 @@ void sweep_queries(Context& context, const AttentionBackward& p, int threads, co
       });
 }
 
-// Where dq of the longest sequence is summed.
-std::size_t fused_floats(const DenseAttention& p) {
-  std::int64_t longest = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) longest = std::max(longest, span_of(p, b).queries);
-  return static_cast<std::size_t>(p.heads_per_kv * longest) * fused_row_floats(p);
+// Of one KV head of a sequence, dq in f32.
+std::size_t fused_floats(const DenseAttention& p, std::int64_t queries) {
+  return static_cast<std::size_t>(p.heads_per_kv * queries) * fused_row_floats(p);
 }
 
-// Whether one task does a whole KV head, dq with the rest. The bits are the same either way, so
-// that it may depend on the threads; dbias and tiles of another size are left to the sweeps.
-bool fuses(const AttentionBackward& p, int threads) {
-  const bool possible = p.dbias == nullptr && backward_key_tile(p) == kOwn &&
-                        fused_floats(p) * sizeof(float) <= kMostFusedBytes;
-  return possible && (threads == 1 || p.batch * p.kv_heads >= 2 * std::int64_t{threads});
+std::int64_t longest_queries(const DenseAttention& p) {
+  std::int64_t longest = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) longest = std::max(longest, span_of(p, b).queries);
+  return longest;
+}
+
+// How dq is made. The bits are the same in all ways, so that it may depend on the threads.
+enum class Way {
+  by_heads,   // one task does a whole KV head
+  in_turns,   // the blocks of keys of a KV head add to its dq one after the other
+  by_sweeps,  // in a sweep of its own
+};
+
+Way way_of(const AttentionBackward& p, int threads) {
+  // These are left to the sweeps: dbias, and tiles of another size.
+  if (p.dbias != nullptr || backward_key_tile(p) != kOwn) return Way::by_sweeps;
+  const std::size_t longest = fused_floats(p, longest_queries(p)) * sizeof(float);
+  const bool many_heads = threads == 1 || p.batch * p.kv_heads >= 2 * std::int64_t{threads};
+  if (many_heads && longest <= kMostFusedBytes) return Way::by_heads;
+  // With sinks all wait for the first keys, which every query sees.
+  const std::size_t all = static_cast<std::size_t>(row_count(p)) * fused_row_floats(p);
+  const bool fits = all * sizeof(float) <= static_cast<std::size_t>(threads) * kMostFusedBytes;
+  return fits && threads > 1 && p.sinks == 0 ? Way::in_turns : Way::by_sweeps;
 }
 
 // All gradients of one KV head and its query heads.
 void run_head(const AttentionBackward& p, std::int64_t sequence, std::int64_t kv_head,
               const float* delta, float* dq, float* scratch) {
   const SequenceSpan span = span_of(p, sequence);
-  const auto rows = static_cast<std::size_t>(p.heads_per_kv * span.queries);
-  std::fill_n(dq, rows * fused_row_floats(p), 0.0F);
+  std::fill_n(dq, fused_floats(p, span.queries), 0.0F);
   for (std::int64_t first = 0; first < span.keys; first += kOwnTokens) {
-    run_key_block(p, {sequence, kv_head, first, std::min(kOwnTokens, span.keys - first)}, delta, dq,
-                  scratch);
+    run_key_block(p, {sequence, kv_head, first, std::min(kOwnTokens, span.keys - first)}, delta,
+                  {.dq = dq}, scratch);
   }
-  store_fused_queries(p, sequence, kv_head, dq);
+  store_fused_queries(p, {sequence, kv_head * p.heads_per_kv, p.heads_per_kv, 0, span.queries}, dq);
+}
+
+// The dq of all KV heads, [batch, kv_heads], of zeros, with nobody having had a turn.
+class AllQueries {
+ public:
+  AllQueries(const AttentionBackward& p, float* dq) : p_(p) {
+    const auto step = static_cast<std::int64_t>(tile_tokens(p));
+    std::int64_t turns = 0;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      turns += p.query_heads * turns_of(p, span_of(p, b).queries);
+    }
+    turns_ = std::vector<std::atomic<std::int64_t>>(static_cast<std::size_t>(turns));
+    std::atomic<std::int64_t>* turn = turns_.data();
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const SequenceSpan span = span_of(p, b);
+      for (std::int64_t kv_head = 0; kv_head < p.kv_heads; ++kv_head) {
+        heads_.push_back({dq, turn});
+        dq += fused_floats(p, span.queries);
+        for (std::int64_t h = 0; h < p.heads_per_kv; ++h) {
+          for (std::int64_t at = 0; at < span.queries; at += step) {
+            const std::int64_t end = std::min(at + step, span.queries);
+            const KeyBlockRange blocks = key_blocks_of(p, span, at, end);
+            for (std::int64_t n = turns_of(p, end - at); n-- > 0; ++turn) {
+              turn->store(blocks.begin, std::memory_order_relaxed);
+            }
+            if (blocks.begin < blocks.end) continue;
+            // Nobody's turn comes.
+            const std::int64_t head = kv_head * p.heads_per_kv + h;
+            store_fused_queries(p, {b, head, 1, at, end - at}, heads_.back().dq);
+          }
+        }
+      }
+    }
+  }
+
+  const FusedQueries& of(std::int64_t sequence, std::int64_t kv_head) const {
+    return heads_[static_cast<std::size_t>(sequence * p_.kv_heads + kv_head)];
+  }
+
+ private:
+  const AttentionBackward& p_;
+  std::vector<std::atomic<std::int64_t>> turns_;
+  std::vector<FusedQueries> heads_;
+};
+
+// All gradients, with blocks of keys that take turns. Heads go beside each other, so that there are
+// fewer to wait for, and the first keys come first: where it is causal, most queries see them.
+void run_in_turns(Context& context, const AttentionBackward& p, int threads, const float* delta,
+                  float* dq, float* scratch, std::size_t floats) {
+  const AllQueries all(p, dq);
+  std::vector<KeyBlock> keys = key_blocks(p);
+  std::ranges::stable_sort(keys, {}, &KeyBlock::first_key);
+  for_each_task(context, threads, std::ssize(keys), scratch, floats,
+                [&](std::int64_t task, float* mine) {
+                  const KeyBlock& block = keys[static_cast<std::size_t>(task)];
+                  run_key_block(p, block, delta, all.of(block.sequence, block.kv_head), mine);
+                });
+}
+
+void run_in_sweeps(Context& context, const AttentionBackward& p, int threads, const float* delta,
+                   float* scratch, std::size_t floats) {
+  sweep_queries(context, p, threads, delta, scratch, floats);
+  const std::vector<KeyBlock> blocks = key_blocks(p);
+  for_each_task(context, threads, std::ssize(blocks), scratch, floats,
+                [&](std::int64_t task, float* mine) {
+                  run_key_block(p, blocks[static_cast<std::size_t>(task)], delta, {}, mine);
+                });
 }
 
 void sum_sinks(const AttentionBackward& p, const float* delta) {
@@ -156,6 +238,14 @@ void sum_sinks(const AttentionBackward& p, const float* delta) {
 }
 
 }  // namespace
+
+void wait_for_turn(const std::atomic<std::int64_t>& turn, std::int64_t block) {
+  // Whoever's turn it is may have lost its core to another program.
+  constexpr int kSpins = 2000;
+  for (int spin = 0; turn.load(std::memory_order_acquire) != block; ++spin) {
+    spin < kSpins ? hwy::Pause() : std::this_thread::yield();
+  }
+}
 
 std::string attention_simd_refuses(const Context& /*context*/, const AttentionForward& p) {
   return refuses(p);
@@ -180,32 +270,42 @@ std::string attention_backward_simd_refuses(const Context& /*context*/,
 
 void attention_backward_simd(Context& context, const AttentionBackward& p) {
   const int threads = useful_threads(context, p);
-  const bool fused = fuses(p, threads);
-  const std::size_t own = backward_floats(p);
-  const std::size_t floats = own + (fused ? fused_floats(p) : 0);
+  const Way way = way_of(p, threads);
+  // Delta, dq of all heads, and what is a thread's own.
   const std::int64_t rows = ceil_div(row_count(p), 64) * 64;
-  const std::int64_t bytes = (rows + threads * static_cast<std::int64_t>(floats)) * 4;
+  const std::size_t shared =
+      way == Way::in_turns ? static_cast<std::size_t>(row_count(p)) * fused_row_floats(p) : 0;
+  const std::size_t own = backward_floats(p);
+  const std::size_t floats = own + (way == Way::by_heads ? fused_floats(p, longest_queries(p)) : 0);
+  const std::int64_t bytes =
+      (rows + static_cast<std::int64_t>(shared) + threads * static_cast<std::int64_t>(floats)) * 4;
   auto* const delta = static_cast<float*>(context.workspace(bytes));
-  float* const scratch = delta + rows;
+  float* const dq = delta + rows;
+  float* const scratch = dq + shared;
   {
     const std::vector<QueryBlock> blocks = query_blocks(p);
     for_each_task(context, threads, std::ssize(blocks), scratch, floats,
                   [&](std::int64_t task, float* /*mine*/) {
-                    run_delta_block(p, blocks[static_cast<std::size_t>(task)], delta);
+                    const auto n = static_cast<std::size_t>(task);
+                    run_delta_block(p, blocks[n], delta);
+                    // And a share of dq, so that threads are called up once less.
+                    std::fill(dq + shared * n / blocks.size(),
+                              dq + shared * (n + 1) / blocks.size(), 0.0F);
                   });
   }
-  if (fused) {
-    for_each_task(context, threads, p.batch * p.kv_heads, scratch, floats,
-                  [&](std::int64_t task, float* mine) {
-                    run_head(p, task / p.kv_heads, task % p.kv_heads, delta, mine + own, mine);
-                  });
-  } else {
-    sweep_queries(context, p, threads, delta, scratch, floats);
-    const std::vector<KeyBlock> blocks = key_blocks(p);
-    for_each_task(context, threads, std::ssize(blocks), scratch, floats,
-                  [&](std::int64_t task, float* mine) {
-                    run_key_block(p, blocks[static_cast<std::size_t>(task)], delta, nullptr, mine);
-                  });
+  switch (way) {
+    case Way::by_heads:
+      for_each_task(context, threads, p.batch * p.kv_heads, scratch, floats,
+                    [&](std::int64_t task, float* mine) {
+                      run_head(p, task / p.kv_heads, task % p.kv_heads, delta, mine + own, mine);
+                    });
+      break;
+    case Way::in_turns:
+      run_in_turns(context, p, threads, delta, dq, scratch, floats);
+      break;
+    case Way::by_sweeps:
+      run_in_sweeps(context, p, threads, delta, scratch, floats);
+      break;
   }
   if (p.dsink_logits != nullptr) sum_sinks(p, delta);
 }

@@ -347,78 +347,153 @@ HWY_NOINLINE void key_pairs(const AttentionBackward& p, const SequenceSpan& span
   }
 }
 
-// dQ[i] += dS K of the own keys, for the queries of a tile.
-HWY_INLINE void add_own_keys(const AttentionBackward& p, const QueryTile& tile, std::size_t own,
-                             const Rows& keys, bool finite, float* dq, const BackwardScratch& s) {
+// The own keys as they lie in memory.
+struct OwnKeys {
+  std::size_t count = 0;
+  Rows rows{};
+  bool finite = true;
+};
+
+// dQ[i] += dS K of the own keys, for queries [begin, end) of a tile.
+HWY_INLINE void add_own_keys(const AttentionBackward& p, const QueryTile& tile, std::size_t begin,
+                             std::size_t end, const OwnKeys& own, float* dq,
+                             const BackwardScratch& s) {
   const std::size_t row = whole_lines(p.k_dim);
-  const Product queries{.depth = own,
-                        .rows = tile.count,
+  const Product queries{.depth = own.count,
+                        .rows = end - begin,
                         .vectors = in_vectors(p.k_dim),
-                        .a = s.dlogits,
+                        .a = s.dlogits + begin * kOwn,
                         .a_row = kOwn,
                         .a_step = 1,
-                        .b = keys.data,
-                        .b_row = keys.stride,
-                        .c = dq + static_cast<std::size_t>(tile.first) * row,
+                        .b = own.rows.data,
+                        .b_row = own.rows.stride,
+                        .c = dq + (static_cast<std::size_t>(tile.first) + begin) * row,
                         .c_row = row};
-  if (tile.whole || finite) {
+  if (tile.whole || own.finite) {
     product<true>(queries);
   } else {
-    careful_product(queries,
-                    [&](std::size_t key, std::size_t query) { return tile.sees_key(query, key); });
+    careful_product(queries, [&](std::size_t key, std::size_t query) {
+      return tile.sees_key(begin + query, key);
+    });
   }
 }
 
-// All that one query head does to the own keys, and, with `dq`, they to it.
 template <class T>
-HWY_INLINE void key_block_head(const AttentionBackward& p, const KeyBlock& block, std::int64_t head,
-                               const float* delta, float* dq, QueryTile& tile,
-                               const BackwardScratch& s) {
+HWY_INLINE void store_queries(const AttentionBackward& p, const QueryBlock& block,
+                              const float* dq) {
+  const SequenceSpan span = span_of(p, block.sequence);
+  for (std::size_t v = 0; v < block.vectors(); ++v) {
+    const std::int64_t query = OwnQueries::query_of(block, v);
+    const std::int64_t head = OwnQueries::head_of(block, v);
+    const std::int64_t row = head % p.heads_per_kv * span.queries + query;
+    store_row(dq + static_cast<std::size_t>(row) * whole_lines(p.k_dim), p.k_dim,
+              static_cast<float>(p.scale),
+              token_of<T>(p.dq, block.sequence, head, span.first_query + query));
+  }
+}
+
+// The same for all of the tile, queries [first, end) of a head, when it is the block's turn. The
+// last block that may see them stores the sums.
+template <class T>
+HWY_INLINE void add_in_turns(const AttentionBackward& p, const KeyBlock& block, std::int64_t member,
+                             const QueryTile& tile, std::int64_t first, std::int64_t end,
+                             const OwnKeys& own, const FusedQueries& fused,
+                             const BackwardScratch& s) {
+  const SequenceSpan span = span_of(p, block.sequence);
+  const std::int64_t number = block.first_key / static_cast<std::int64_t>(kOwn);
+  const bool is_last = number + 1 == key_blocks_of(p, span, first, end).end;
+  float* const dq =
+      fused.dq + static_cast<std::size_t>(member * span.queries) * whole_lines(p.k_dim);
+  std::atomic<std::int64_t>* turns =
+      fused.turns + member * turns_of(p, span.queries) + turns_of(p, first);
+  const auto place = [&](std::int64_t query) {
+    return static_cast<std::size_t>(
+        std::clamp<std::int64_t>(query - tile.first, 0, static_cast<std::int64_t>(tile.count)));
+  };
+  for (std::int64_t at = first; at < end; at += kTurnQueries, ++turns) {
+    const std::int64_t queries = std::min(kTurnQueries, end - at);
+    const std::size_t from = place(at);
+    const std::size_t to = place(at + queries);
+    wait_for_turn(*turns, number);
+    if (from < to) add_own_keys(p, tile, from, to, own, dq, s);
+    if (is_last) {
+      const std::int64_t head = block.kv_head * p.heads_per_kv + member;
+      store_queries<T>(p, {block.sequence, head, 1, at, queries}, fused.dq);
+    }
+    turns->store(number + 1, std::memory_order_release);
+  }
+}
+
+// What the queries of a tile do to the own keys; leaves dS behind.
+template <class T>
+HWY_INLINE void key_tile(const AttentionBackward& p, const KeyBlock& block, std::int64_t head,
+                         const float* delta, const QueryTile& tile, const BackwardScratch& s) {
   const SequenceSpan span = span_of(p, block.sequence);
   const auto own = static_cast<std::size_t>(block.keys);
   const std::size_t vectors = in_vectors(own);
-  const auto step = static_cast<std::int64_t>(tile_tokens(p));
-  const std::int64_t first_row = row_index(p, span, block.sequence, head, 0);
-  Rows own_rows;
-  bool finite = true;
-  if (dq != nullptr) {
-    own_rows = rows_of<T>(p.k, block.sequence, block.kv_head, span.first_key + block.first_key, own,
-                          p.k_dim, s.own_rows);
-    finite = all_finite(own_rows, own, in_vectors(p.k_dim));
+  const std::int64_t first = span.first_query + tile.first;
+  const Rows q = rows_of<T>(p.q, block.sequence, head, first, tile.count, p.k_dim, s.other_k);
+  const Rows doutput =
+      rows_of<T>(p.doutput, block.sequence, head, first, tile.count, p.v_dim, s.other_v);
+  const std::int64_t first_row = row_index(p, span, block.sequence, head, tile.first);
+  for (std::size_t i = 0; i < tile.count; ++i) {
+    const std::int64_t row = first_row + static_cast<std::int64_t>(i);
+    s.log_sum_exp[i] = base2_log_sum_exp(p, row);
+    s.delta[i] = delta[row];
   }
-  for (std::int64_t at = 0; at < span.queries; at += step) {
+  score_products(p, q, doutput, tile.count, vectors, s);
+  if (tile.whole && is_plain(p)) {
+    plain_key_pairs(tile, vectors, score_factor(p), s);
+  } else {
+    key_pairs(p, span, block, head, tile, vectors, s);
+  }
+  const auto seen = [&](std::size_t query, std::size_t key) { return tile.sees_key(query, key); };
+  add_others(s.weights, doutput, tile.count, own, p.v_dim, s.sum_v, tile.whole, seen);
+  add_others(s.dlogits, q, tile.count, own, p.k_dim, s.sum_k, tile.whole, seen);
+}
+
+// All that one query head does to the own keys, and, where `fused` has a dq, they to it. From the
+// last tile of queries to the first: what is causal then begins where all blocks of keys have work,
+// and none waits for its turn.
+template <class T>
+HWY_INLINE void key_block_head(const AttentionBackward& p, const KeyBlock& block,
+                               std::int64_t member, const float* delta, const FusedQueries& fused,
+                               QueryTile& tile, const BackwardScratch& s) {
+  const SequenceSpan span = span_of(p, block.sequence);
+  const auto step = static_cast<std::int64_t>(tile_tokens(p));
+  const std::int64_t head = block.kv_head * p.heads_per_kv + member;
+  const std::int64_t number = block.first_key / static_cast<std::int64_t>(kOwn);
+  const std::int64_t first_row = row_index(p, span, block.sequence, head, 0);
+  OwnKeys own{.count = static_cast<std::size_t>(block.keys)};
+  float* dq = nullptr;
+  if (fused.dq != nullptr) {
+    dq = fused.dq + static_cast<std::size_t>(member * span.queries) * whole_lines(p.k_dim);
+    own.rows = rows_of<T>(p.k, block.sequence, block.kv_head, span.first_key + block.first_key,
+                          own.count, p.k_dim, s.own_rows);
+    own.finite = all_finite(own.rows, own.count, in_vectors(p.k_dim));
+  }
+  for (std::int64_t n = ceil_div(span.queries, step); n-- > 0;) {
+    const std::int64_t first = n * step;
+    const std::int64_t end = std::min(span.queries, first + step);
+    if (!key_blocks_of(p, span, first, end).has(number)) continue;
     find_queries(
-        p, span, block, at, std::min(span.queries, at + step),
+        p, span, block, first, end,
         [&](std::int64_t query) {
           return static_cast<const float*>(p.log_sum_exp)[first_row + query] == -kInfinity;
         },
         tile);
-    if (tile.count == 0) continue;
-    const std::int64_t first = span.first_query + tile.first;
-    const Rows q = rows_of<T>(p.q, block.sequence, head, first, tile.count, p.k_dim, s.other_k);
-    const Rows doutput =
-        rows_of<T>(p.doutput, block.sequence, head, first, tile.count, p.v_dim, s.other_v);
-    for (std::size_t i = 0; i < tile.count; ++i) {
-      const std::int64_t row = first_row + tile.first + static_cast<std::int64_t>(i);
-      s.log_sum_exp[i] = base2_log_sum_exp(p, row);
-      s.delta[i] = delta[row];
+    if (tile.count > 0) key_tile<T>(p, block, head, delta, tile, s);
+    if (fused.turns != nullptr) {
+      add_in_turns<T>(p, block, member, tile, first, end, own, fused, s);
+    } else if (dq != nullptr) {
+      add_own_keys(p, tile, 0, tile.count, own, dq, s);
     }
-    score_products(p, q, doutput, tile.count, vectors, s);
-    if (tile.whole && is_plain(p)) {
-      plain_key_pairs(tile, vectors, score_factor(p), s);
-    } else {
-      key_pairs(p, span, block, head, tile, vectors, s);
-    }
-    const auto seen = [&](std::size_t query, std::size_t key) { return tile.sees_key(query, key); };
-    add_others(s.weights, doutput, tile.count, own, p.v_dim, s.sum_v, tile.whole, seen);
-    add_others(s.dlogits, q, tile.count, own, p.k_dim, s.sum_k, tile.whole, seen);
-    if (dq != nullptr) add_own_keys(p, tile, own, own_rows, finite, dq, s);
   }
 }
 
 template <class T>
 HWY_INLINE void key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta,
-                          float* dq, float* memory) {
+                          const FusedQueries& fused, float* memory) {
   const BackwardScratch s(p, memory);
   const SequenceSpan span = span_of(p, block.sequence);
   const auto own = static_cast<std::size_t>(block.keys);
@@ -432,11 +507,8 @@ HWY_INLINE void key_block(const AttentionBackward& p, const KeyBlock& block, con
     pack_column(token_of<T>(p.v, block.sequence, block.kv_head, token), p.v_dim, 1.0F, s.own_v, i);
   }
   QueryTile tile;
-  const std::int64_t first_head = block.kv_head * p.heads_per_kv;
-  for (std::int64_t head = first_head; head < first_head + p.heads_per_kv; ++head) {
-    const auto rows = static_cast<std::size_t>((head - first_head) * span.queries);
-    float* const dq_of_head = dq == nullptr ? nullptr : dq + rows * whole_lines(p.k_dim);
-    key_block_head<T>(p, block, head, delta, dq_of_head, tile, s);
+  for (std::int64_t member = 0; member < p.heads_per_kv; ++member) {
+    key_block_head<T>(p, block, member, delta, fused, tile, s);
   }
   for (std::size_t i = 0; i < own; ++i) {
     const std::int64_t token = span.first_key + block.first_key + static_cast<std::int64_t>(i);
@@ -444,19 +516,6 @@ HWY_INLINE void key_block(const AttentionBackward& p, const KeyBlock& block, con
               token_of<T>(p.dk, block.sequence, block.kv_head, token));
     store_row(s.sum_v + i * whole_lines(p.v_dim), p.v_dim, 1.0F,
               token_of<T>(p.dv, block.sequence, block.kv_head, token));
-  }
-}
-
-template <class T>
-HWY_INLINE void store_queries(const AttentionBackward& p, std::int64_t sequence,
-                              std::int64_t kv_head, const float* dq) {
-  const SequenceSpan span = span_of(p, sequence);
-  for (std::int64_t h = 0; h < p.heads_per_kv; ++h) {
-    for (std::int64_t i = 0; i < span.queries; ++i) {
-      store_row(dq, p.k_dim, static_cast<float>(p.scale),
-                token_of<T>(p.dq, sequence, kv_head * p.heads_per_kv + h, span.first_query + i));
-      dq += whole_lines(p.k_dim);
-    }
   }
 }
 
@@ -492,13 +551,12 @@ void run_queries(const AttentionBackward& p, const QueryBlock& block, const floa
                  float* scratch) {
   visit_type(p, [&]<class T>() { query_block<T>(p, block, delta, scratch); });
 }
-void run_keys(const AttentionBackward& p, const KeyBlock& block, const float* delta, float* dq,
-              float* scratch) {
-  visit_type(p, [&]<class T>() { key_block<T>(p, block, delta, dq, scratch); });
+void run_keys(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+              const FusedQueries& fused, float* scratch) {
+  visit_type(p, [&]<class T>() { key_block<T>(p, block, delta, fused, scratch); });
 }
-void run_store(const AttentionBackward& p, std::int64_t sequence, std::int64_t kv_head,
-               const float* dq) {
-  visit_type(p, [&]<class T>() { store_queries<T>(p, sequence, kv_head, dq); });
+void run_store(const AttentionBackward& p, const QueryBlock& block, const float* dq) {
+  visit_type(p, [&]<class T>() { store_queries<T>(p, block, dq); });
 }
 void run_delta(const AttentionBackward& p, const QueryBlock& block, float* delta) {
   visit_type(p, [&]<class T>() { delta_block<T>(p, block, delta); });
@@ -524,13 +582,12 @@ void run_query_block(const AttentionBackward& p, const QueryBlock& block, const 
                      float* scratch) {
   HWY_DYNAMIC_DISPATCH(run_queries)(p, block, delta, scratch);
 }
-void run_key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta, float* dq,
-                   float* scratch) {
-  HWY_DYNAMIC_DISPATCH(run_keys)(p, block, delta, dq, scratch);
+void run_key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+                   const FusedQueries& fused, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(run_keys)(p, block, delta, fused, scratch);
 }
-void store_fused_queries(const AttentionBackward& p, std::int64_t sequence, std::int64_t kv_head,
-                         const float* dq) {
-  HWY_DYNAMIC_DISPATCH(run_store)(p, sequence, kv_head, dq);
+void store_fused_queries(const AttentionBackward& p, const QueryBlock& block, const float* dq) {
+  HWY_DYNAMIC_DISPATCH(run_store)(p, block, dq);
 }
 std::size_t fused_row_floats(const DenseAttention& p) {
   return (static_cast<std::size_t>(p.k_dim) + 15) / 16 * 16;

@@ -38,8 +38,8 @@ void expect_same_bytes(Run& run, Context& context, const std::vector<std::byte>&
   EXPECT_TRUE(run.bytes() == expected);
 }
 
-// On the CPU the number of threads decides how dq is made: 1 and 2 threads have KV heads enough to
-// make it with dk and dv, 3 and 7 have not.
+// On the CPU the number of threads decides how dq is made: with heads enough for all threads a task
+// has a whole head, else blocks of keys take turns, and with sinks it has a sweep of its own.
 TEST(DenseProperties, SameBitsEveryTimeAndForAnyThreads) {
   const DType dtype = on_gpu() ? DType::bf16 : DType::f32;
   const DenseProblem problems[] = {
@@ -64,7 +64,9 @@ TEST(DenseProperties, SameBitsEveryTimeAndForAnyThreads) {
        .sinks = 3,
        .soft_cap = 2,
        .alibi = true},
-      {.heads = 8, .kv_heads = 8, .queries = 70, .keys = 129, .dtype = dtype}};
+      {.heads = 8, .kv_heads = 8, .queries = 70, .keys = 129, .dtype = dtype},
+      {.queries = 401, .keys = 390, .k_dim = 16, .dtype = dtype},
+      {.queries = 530, .keys = 390, .k_dim = 17, .dtype = dtype, .causal = true, .window = 150}};
   for (const DenseProblem& p : problems) {
     const testing::ScopedTrace trace(__FILE__, __LINE__, p.describe());
     const DenseData data = make_data(p);
@@ -153,6 +155,7 @@ TEST(DenseProperties, PackedIsTheSameAsAlone) {
   const DenseProblem packed{.packed = lengths, .causal = true};
   const DenseData data = make_data(packed);
   DenseForwardRun run(packed, data);
+  DenseBackwardRun all(packed, data);
   std::int64_t query = 0;
   std::int64_t key = 0;
   for (const auto& [queries, keys] : lengths) {
@@ -161,11 +164,20 @@ TEST(DenseProperties, PackedIsTheSameAsAlone) {
     part.q = some(data.q, query, queries, 16);
     part.k = some(data.k, key, keys, 16);
     part.v = some(data.v, key, keys, 16);
+    part.doutput = some(data.doutput, query, queries, 16);
     DenseForwardRun other(alone, part);
     for_each_implementation(run.accepting(), [&](Context& context) {
       run.run(context);
       other.run(context);
       EXPECT_EQ(other.output.values(), some(run.output.values(), query, queries, 16));
+    });
+    DenseBackwardRun gradient(alone, part);
+    for_each_runner(all.accepting(), [&](Context& context) {
+      all.run(context);
+      gradient.run(context);
+      EXPECT_EQ(gradient.dq.values(), some(all.dq.values(), query, queries, 16));
+      EXPECT_EQ(gradient.dk.values(), some(all.dk.values(), key, keys, 16));
+      EXPECT_EQ(gradient.dv.values(), some(all.dv.values(), key, keys, 16));
     });
     query += queries;
     key += keys;
@@ -241,6 +253,30 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
         });
       }
     }
+  }
+}
+
+// Nor by several threads that share a head.
+TEST(DenseProperties, WhatIsNotSeenIsNotLookedAtInTurns) {
+  if (on_gpu()) GTEST_SKIP() << "about threads";
+  const DenseProblem p{.queries = 300, .keys = 300, .dtype = DType::f32, .causal = true};
+  const std::int64_t victim = 200;
+  const DenseData clean = make_data(p);
+  DenseData dirty = clean;
+  for (std::int64_t d = 0; d < 16; ++d) {
+    dirty.k[at(victim * 16 + d)] = kNan;
+    dirty.v[at(victim * 16 + d)] = kNan;
+  }
+  DenseBackwardRun gradient(p, clean);
+  DenseBackwardRun spoiled(p, clean);
+  spoiled.k.memory.set(dirty.k);
+  spoiled.v.memory.set(dirty.v);
+  for (const int threads : {1, 4}) {
+    Context context({.threads = threads, .implementation = "simd"});
+    gradient.run(context);
+    spoiled.run(context);
+    EXPECT_EQ(some(gradient.dq.values(), 0, victim, 16), some(spoiled.dq.values(), 0, victim, 16));
+    EXPECT_TRUE(std::isnan(spoiled.dq.values()[at(victim * 16)]));
   }
 }
 

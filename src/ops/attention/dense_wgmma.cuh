@@ -98,6 +98,11 @@ struct Turn {
   }
 };
 
+template <int kCount>
+__device__ void init_barriers(std::uint64_t (&barriers)[kCount], std::uint32_t arrivals) {
+  for (std::uint64_t& barrier : barriers) cuda::barrier_init(&barrier, arrivals);
+}
+
 // The tiles a block takes that stays on its multiprocessor: the first by its own number, others
 // from a counter of those taken beyond the first of each block, or in steps where there is none
 // because all tiles are as long. Of a whole warp.

@@ -104,6 +104,65 @@ __device__ inline Block block_of(const GradientWork& work, unsigned tile,
   return block;
 }
 
+// Tiles of the side a block owns, two tensors each, and where they are from.
+template <class Item, int kSlots>
+struct OwnTiles {
+  alignas(8) std::uint64_t full[kSlots], empty[kSlots];
+  Item items[kSlots];
+  Item ahead;  // the producer's own: what it loads next
+
+  __device__ void init() {
+    init_barriers(full, 2);
+    init_barriers(empty, 2 * cuda::kWarpgroup);
+  }
+
+  // The producer's warp: a slot, once it is free, for what is ahead.
+  __device__ int claim(Turn<kSlots>& turn) {
+    const int slot = turn.stage;
+    cuda::barrier_wait(&empty[slot], turn.parity ^ 1);
+    if (threadIdx.x % 32 == 0) items[slot] = ahead;
+    __syncwarp();
+    turn.next();
+    return slot;
+  }
+  // There is no more.
+  __device__ void end(const Turn<kSlots>& turn) {
+    const int slot = turn.stage;
+    cuda::barrier_wait(&empty[slot], turn.parity ^ 1);
+    if (threadIdx.x % 32 == 0) {
+      items[slot].there = false;
+      cuda::barrier_arrive(&full[slot]);
+      cuda::barrier_arrive(&full[slot]);
+    }
+  }
+
+  // A consumer: whether there is a tile in the slot.
+  __device__ bool await(const Turn<kSlots>& turn) {
+    cuda::barrier_wait(&full[turn.stage], turn.parity);
+    return items[turn.stage].there;
+  }
+  // It has read what it wants. Every thread says so for itself: that orders its reads before the
+  // producer's next writes without a word of the others, and racecheck follows it.
+  __device__ void release(int slot) { cuda::barrier_arrive(&empty[slot]); }
+};
+
+// A block: a thread sets up the barriers, one warp produces, two warpgroups consume.
+template <class Init, class Produce, class Consume>
+__device__ void run_block(Init init, Produce produce, Consume consume) {
+  if (threadIdx.x == 0) {
+    init();
+    cuda::fence_barrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x < cuda::kWarpgroup) {
+    cuda::give_registers_back<kGradientProducerRegisters>();
+    if (threadIdx.x < 32) produce();
+  } else {
+    cuda::take_registers<kGradientConsumerRegisters>();
+    consume();
+  }
+}
+
 // Of a warpgroup's rows, the first of this thread's two.
 __device__ inline int row_of_thread() {
   return static_cast<int>(threadIdx.x % cuda::kWarpgroup) / 32 * 16 +

@@ -137,21 +137,12 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
   if constexpr (cuda::kWgmma) {
     auto& shared = shared_memory<typename S::Shared>();
     const Tile tile = tile_of(work.p);
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < S::kStages; ++i) {
-        cuda::barrier_init(&shared.full[i], 4);
-        cuda::barrier_init(&shared.empty[i], 8);
-      }
-      cuda::fence_barrier_init();
-    }
-    __syncthreads();
-    if (threadIdx.x < cuda::kWarpgroup) {
-      cuda::give_registers_back<kGradientProducerRegisters>();
-      if (threadIdx.x < 32) produce<S>(work, tile, shared);
-    } else {
-      cuda::take_registers<kGradientConsumerRegisters>();
-      consume<T, S>(work, tile, shared);
-    }
+    run_block(
+        [&] {
+          init_barriers(shared.full, 4);
+          init_barriers(shared.empty, 8);
+        },
+        [&] { produce<S>(work, tile, shared); }, [&] { consume<T, S>(work, tile, shared); });
   }
 }
 

@@ -322,10 +322,10 @@ class Consumer {
         sums_, factor[0], factor[1],
         shared_.q[slot] + group_ * kConsumerRows * cuda::kSliceRowBytes, output,
         p.output.token_stride, static_cast<int>(p.v_dim), rows, 4 + group_);
-    // The copy engine writes there next.
+    // The copy engine writes there next. Every thread says so for itself, as it has read for
+    // itself.
     cuda::fence_for_async();
-    __syncwarp();
-    release(shared_.q_empty[slot]);
+    cuda::barrier_arrive(&shared_.q_empty[slot]);
   }
 
   const ForwardWork& work_;
@@ -345,16 +345,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if constexpr (cuda::kWgmma) {
     auto& shared = shared_memory<ForwardShared<S>>();
     if (threadIdx.x == 0) {
-      for (int i = 0; i < S::kSlots; ++i) {
-        cuda::barrier_init(&shared.q_full[i], 1);
-        cuda::barrier_init(&shared.q_empty[i], S::kConsumers * 4);
-      }
-      for (int i = 0; i < S::kStages; ++i) {
-        cuda::barrier_init(&shared.k_full[i], 1);
-        cuda::barrier_init(&shared.v_full[i], 1);
-        cuda::barrier_init(&shared.k_empty[i], S::kConsumers * 4);
-        cuda::barrier_init(&shared.v_empty[i], S::kConsumers * 4);
-      }
+      init_barriers(shared.q_full, 1);
+      init_barriers(shared.q_empty, S::kConsumers * cuda::kWarpgroup);
+      init_barriers(shared.k_full, 1);
+      init_barriers(shared.v_full, 1);
+      init_barriers(shared.k_empty, S::kConsumers * 4);
+      init_barriers(shared.v_empty, S::kConsumers * 4);
       cuda::fence_barrier_init();
     }
     __syncthreads();

@@ -39,10 +39,8 @@ struct Side {
     alignas(16) float delta[kStages][kQueries];
     // Weights on their way from one warpgroup to the other: sum i of thread t at [i][t].
     float handed[kWide ? kStages : 1][kWide ? kQueries / 2 : 1][cuda::kWarpgroup];
-    alignas(8) std::uint64_t own_full[kSlots], own_empty[kSlots];
+    OwnTiles<Item, kSlots> own;
     std::uint64_t q_full[kStages], doutput_full[kStages], empty[kStages];
-    Item items[kSlots];  // what k and v hold
-    Item ahead;          // the producer's own
   };
 };
 
@@ -59,8 +57,8 @@ class Producer {
   __device__ void run() {
     for (bool there = take(); there;) {
       load_own();
-      const Block block = shared_.ahead.block;
-      const int2 tiles = shared_.ahead.tiles;
+      const Block block = shared_.own.ahead.block;
+      const int2 tiles = shared_.own.ahead.tiles;
       there = take();
       for (int member = 0; member < work_.p.heads_per_kv; ++member) {
         const int head = block.place.head * static_cast<int>(work_.p.heads_per_kv) + member;
@@ -68,16 +66,11 @@ class Producer {
         for (int tile = tiles.x; tile < tiles.y; ++tile) load_queries(block, head, rows, tile);
       }
     }
-    cuda::barrier_wait(&shared_.own_empty[slot_.stage], slot_.parity ^ 1);
-    if (lane_ == 0) {
-      shared_.items[slot_.stage].there = false;
-      cuda::barrier_arrive(&shared_.own_full[slot_.stage]);
-      cuda::barrier_arrive(&shared_.own_full[slot_.stage]);
-    }
+    shared_.own.end(slot_);
   }
 
  private:
-  // The next tile of keys, to shared_.ahead; whether there is one.
+  // The next tile of keys, to shared_.own.ahead; whether there is one.
   __device__ bool take() {
     while (taker_.has()) {
       Item item;
@@ -86,27 +79,24 @@ class Producer {
       item.tiles = query_tiles(work_.p, item.block.span, item.block.first, S::kKeys, S::kQueries);
       item.there = true;
       __syncwarp();
-      if (lane_ == 0) shared_.ahead = item;
+      if (lane_ == 0) shared_.own.ahead = item;
       __syncwarp();
       return true;
     }
     return false;
   }
 
-  // Those of shared_.ahead.
+  // Those of shared_.own.ahead.
   __device__ void load_own() {
-    const Block& block = shared_.ahead.block;
-    const int slot = slot_.stage;
+    const Block& block = shared_.own.ahead.block;
     const std::int64_t key = block.span.first_key + block.first;
     const std::int64_t end = block.span.first_key + block.span.keys;
-    cuda::barrier_wait(&shared_.own_empty[slot], slot_.parity ^ 1);
-    slot_.next();
-    if (lane_ == 0) shared_.items[slot] = shared_.ahead;
-    __syncwarp();
+    const int slot = shared_.own.claim(slot_);
+    std::uint64_t* const full = &shared_.own.full[slot];
     load_tile<S::kKeys, S::kDim>(shared_.k[slot], work_.k, key, end, block.place.head, block.batch,
-                                 packed_, &shared_.own_full[slot]);
+                                 packed_, full);
     load_tile<S::kKeys, S::kDim>(shared_.v[slot], work_.v, key, end, block.place.head, block.batch,
-                                 packed_, &shared_.own_full[slot]);
+                                 packed_, full);
   }
 
   __device__ void load_queries(const Block& block, int head, std::int64_t rows, int tile) {
@@ -199,7 +189,6 @@ __device__ void consume(const GradientWork& work, const Item& item, int slot, Tu
   constexpr int kQueries = S::kQueries;
   const AttentionBackward& p = work.p;
   const int group = group_of_thread();
-  const int lane = static_cast<int>(threadIdx.x % 32);
   const Block& block = item.block;
   const int group_key = block.first + group * kConsumerRows;
   const PairSight pair(p, block.span);
@@ -231,7 +220,7 @@ __device__ void consume(const GradientWork& work, const Item& item, int slot, Tu
     cuda::wgmma_wait<0>();
     dv.hold();
     dk.hold();
-    if (lane == 0) cuda::barrier_arrive(&shared.empty[here]);
+    cuda::barrier_arrive(&shared.empty[here]);
   }
   store<T, S>(p.dk, block, dk, static_cast<float>(p.scale), k, p.k_dim, group_key);
   store<T, S>(p.dv, block, dv, 1.0F, v, p.v_dim, group_key);
@@ -246,7 +235,6 @@ template <class T, class S, bool kChanged>
 __device__ void consume_for_values(const GradientWork& work, const Item& item, int slot,
                                    Turn<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
-  const int lane = static_cast<int>(threadIdx.x % 32);
   const Block& block = item.block;
   const PairSight pair(work.p, block.span);
   RowSums<S::kDim> dv;
@@ -272,7 +260,7 @@ __device__ void consume_for_values(const GradientWork& work, const Item& item, i
     add_rows<T, S::kDim, kQueries>(dv, words, shared.stages[here].doutput);
     cuda::wgmma_wait<0>();
     dv.hold();
-    if (lane == 0) cuda::barrier_arrive(&shared.empty[here]);
+    cuda::barrier_arrive(&shared.empty[here]);
   }
   store<T, S>(work.p.dv, block, dv, 1.0F, shared.k[slot], work.p.v_dim, block.first);
 }
@@ -282,7 +270,6 @@ template <class T, class S>
 __device__ void consume_for_keys(const GradientWork& work, const Item& item, int slot,
                                  Turn<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
-  const int lane = static_cast<int>(threadIdx.x % 32);
   const Block& block = item.block;
   RowSums<S::kDim> dk;
   dk.clear();
@@ -308,7 +295,7 @@ __device__ void consume_for_keys(const GradientWork& work, const Item& item, int
     add_rows<T, S::kDim, kQueries>(dk, dwords, shared.stages[here].q);
     cuda::wgmma_wait<0>();
     dk.hold();
-    if (lane == 0) cuda::barrier_arrive(&shared.empty[here]);
+    cuda::barrier_arrive(&shared.empty[here]);
   }
   store<T, S>(work.p.dk, block, dk, static_cast<float>(work.p.scale), shared.v[slot], work.p.k_dim,
               block.first);
@@ -317,11 +304,9 @@ __device__ void consume_for_keys(const GradientWork& work, const Item& item, int
 template <class T, class S, bool kChanged>
 __device__ void consume_all(const GradientWork& work, typename S::Shared& shared) {
   Turn<kStages> turn;
-  for (Turn<S::kSlots> slots;; slots.next()) {
+  for (Turn<S::kSlots> slots; shared.own.await(slots); slots.next()) {
     const int slot = slots.stage;
-    const Item& item = shared.items[slot];
-    cuda::barrier_wait(&shared.own_full[slot], slots.parity);
-    if (!item.there) return;
+    const Item& item = shared.own.items[slot];
     if constexpr (!S::kWide) {
       consume<T, S, kChanged>(work, item, slot, turn, shared);
     } else if (group_of_thread() == 0) {
@@ -330,8 +315,7 @@ __device__ void consume_all(const GradientWork& work, typename S::Shared& shared
       consume_for_keys<T, S>(work, item, slot, turn, shared);
     }
     cuda::fence_for_async();  // the copy engine writes there next
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) cuda::barrier_arrive(&shared.own_empty[slot]);
+    shared.own.release(slot);
   }
 }
 
@@ -340,26 +324,16 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
     key_gradient_kernel(const __grid_constant__ GradientWork work) {
   if constexpr (cuda::kWgmma) {
     auto& shared = shared_memory<typename S::Shared>();
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < S::kSlots; ++i) {
-        cuda::barrier_init(&shared.own_full[i], 2);
-        cuda::barrier_init(&shared.own_empty[i], 8);
-      }
-      for (int i = 0; i < kStages; ++i) {
-        cuda::barrier_init(&shared.q_full[i], 2);
-        cuda::barrier_init(&shared.doutput_full[i], 1);
-        cuda::barrier_init(&shared.empty[i], 8);
-      }
-      cuda::fence_barrier_init();
-    }
-    __syncthreads();
-    if (threadIdx.x < cuda::kWarpgroup) {
-      cuda::give_registers_back<kGradientProducerRegisters>();
-      if (threadIdx.x < 32) Producer<S>(work, shared).run();
-    } else {
-      cuda::take_registers<kGradientConsumerRegisters>();
-      consume_all<T, S, kChanged>(work, shared);
-    }
+    run_block(
+        [&] {
+          shared.own.init();
+          init_barriers(shared.q_full, 2);
+          init_barriers(shared.doutput_full, 1);
+          // Every thread reads of log and delta for itself, and says so for itself.
+          init_barriers(shared.empty, 2 * cuda::kWarpgroup);
+        },
+        [&] { Producer<S>(work, shared).run(); },
+        [&] { consume_all<T, S, kChanged>(work, shared); });
   }
 }
 

@@ -30,11 +30,9 @@ struct Side {
     alignas(1024) std::byte k[kKeyStages][kTileBytes<kKeys, kDim>];
     alignas(1024) std::byte v[kValueStages][kTileBytes<kKeys, kDim>];
     alignas(1024) std::byte output[kOwnOutput ? kTileBytes<kRows, kDim> : 16];
-    alignas(8) std::uint64_t own_full, own_empty;
+    OwnTiles<Item, 1> own;
     std::uint64_t k_full[kKeyStages], k_empty[kKeyStages];
     std::uint64_t v_full[kValueStages], v_empty[kValueStages];
-    Item item;   // what q holds
-    Item ahead;  // the producer's own
   };
 };
 
@@ -49,7 +47,7 @@ class Producer {
 
   __device__ void run() {
     for (bool there = take(); there;) {
-      const Item& item = shared_.ahead;
+      const Item& item = shared_.own.ahead;
       const KeyTiles tiles = item.tiles;
       const SequenceSpan span = item.block.span;
       const int kv_head = item.block.place.head / static_cast<int>(work_.p.heads_per_kv);
@@ -74,16 +72,11 @@ class Producer {
         there = take();
       }
     }
-    cuda::barrier_wait(&shared_.own_empty, own_.parity ^ 1);
-    if (threadIdx.x % 32 == 0) {
-      shared_.item.there = false;
-      cuda::barrier_arrive(&shared_.own_full);
-      cuda::barrier_arrive(&shared_.own_full);
-    }
+    shared_.own.end(own_);
   }
 
  private:
-  // The next tile of queries, to shared_.ahead; whether there is one.
+  // The next tile of queries, to shared_.own.ahead; whether there is one.
   __device__ bool take() {
     while (taker_.has()) {
       Item item;
@@ -95,26 +88,23 @@ class Producer {
       item.tiles = key_tiles(sight.row(block.first), sight.row(last), S::kKeys);
       item.there = true;
       __syncwarp();
-      if (threadIdx.x % 32 == 0) shared_.ahead = item;
+      if (threadIdx.x % 32 == 0) shared_.own.ahead = item;
       __syncwarp();
       return true;
     }
     return false;
   }
 
-  // Those of shared_.ahead.
+  // Those of shared_.own.ahead.
   __device__ void load_own() {
-    const Block& block = shared_.ahead.block;
+    const Block& block = shared_.own.ahead.block;
     const std::int64_t query = block.span.first_query + block.first;
     const std::int64_t end = block.span.first_query + block.span.queries;
-    cuda::barrier_wait(&shared_.own_empty, own_.parity ^ 1);
-    own_.next();
-    if (threadIdx.x % 32 == 0) shared_.item = shared_.ahead;
-    __syncwarp();
+    std::uint64_t* const full = &shared_.own.full[shared_.own.claim(own_)];
     load_tile<kRows, S::kDim>(shared_.q, work_.q, query, end, block.place.head, block.batch,
-                              packed_, &shared_.own_full);
+                              packed_, full);
     load_tile<kRows, S::kDim>(shared_.doutput, work_.doutput, query, end, block.place.head,
-                              block.batch, packed_, &shared_.own_full);
+                              block.batch, packed_, full);
   }
 
   const GradientWork& work_;
@@ -136,11 +126,7 @@ class Consumer {
         lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   __device__ void run() {
-    for (Turn<1> own;; own.next()) {
-      cuda::barrier_wait(&shared_.own_full, own.parity);
-      if (!shared_.item.there) break;
-      go_through_keys();
-    }
+    for (Turn<1> own; shared_.own.await(own); own.next()) go_through_keys();
   }
 
  private:
@@ -148,18 +134,12 @@ class Consumer {
     if (lane_ == 0) cuda::barrier_arrive(&barrier);
   }
 
-  // Queries and item: every lane has read what it wants of them.
-  __device__ void release_own() {
-    __syncwarp();
-    release(shared_.own_empty);
-  }
-
   __device__ void go_through_keys() {
     constexpr int kKeys = S::kKeys;
     const AttentionBackward& p = work_.p;
     // Own copies: what is shared may be that of the next tile before this one is out.
-    const Block block = shared_.item.block;
-    const KeyTiles tiles = shared_.item.tiles;
+    const Block block = shared_.own.items[0].block;
+    const KeyTiles tiles = shared_.own.items[0].tiles;
     const int group_row = block.first + group_ * kConsumerRows;
     const int row = group_row + row_of_thread();
     const std::byte* const q = rows_of_group(shared_.q, group_);
@@ -196,7 +176,7 @@ class Consumer {
       cuda::wgmma_hold(dweights);
       release(shared_.v_empty[v_.stage]);
       v_.next();
-      if (S::kOwnOutput && n == tiles.count - 1) release_own();
+      if (S::kOwnOutput && n == tiles.count - 1) shared_.own.release(0);
       differentiate<T>(weights, dweights, words, [&](int i) { return delta[i / 2 % 2]; });
       add_rows<T, S::kDim, kKeys>(dq, words, shared_.k[k_.stage]);
       cuda::wgmma_wait<0>();
@@ -204,7 +184,7 @@ class Consumer {
       release(shared_.k_empty[k_.stage]);
       k_.next();
     }
-    if (S::kOwnOutput && tiles.count == 0) release_own();
+    if (S::kOwnOutput && tiles.count == 0) shared_.own.release(0);
     const float scale = static_cast<float>(p.scale);
     store_rows<T, S::kDim, kRows>(dq.part, scale, scale,
                                   rows_of_group(S::kOwnOutput ? shared_.output : shared_.q, group_),
@@ -214,7 +194,7 @@ class Consumer {
                                   static_cast<int>(block.span.queries) - group_row, 2 + group_);
     if constexpr (!S::kOwnOutput) {
       cuda::fence_for_async();  // the copy engine writes there next
-      release_own();
+      shared_.own.release(0);
     }
   }
 
@@ -230,27 +210,16 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
     query_gradient_kernel(const __grid_constant__ GradientWork work) {
   if constexpr (cuda::kWgmma) {
     auto& shared = shared_memory<typename S::Shared>();
-    if (threadIdx.x == 0) {
-      cuda::barrier_init(&shared.own_full, 2);
-      cuda::barrier_init(&shared.own_empty, 8);
-      for (int i = 0; i < S::kKeyStages; ++i) {
-        cuda::barrier_init(&shared.k_full[i], 1);
-        cuda::barrier_init(&shared.k_empty[i], 8);
-      }
-      for (int i = 0; i < S::kValueStages; ++i) {
-        cuda::barrier_init(&shared.v_full[i], 1);
-        cuda::barrier_init(&shared.v_empty[i], 8);
-      }
-      cuda::fence_barrier_init();
-    }
-    __syncthreads();
-    if (threadIdx.x < cuda::kWarpgroup) {
-      cuda::give_registers_back<kGradientProducerRegisters>();
-      if (threadIdx.x < 32) Producer<S>(work, shared).run();
-    } else {
-      cuda::take_registers<kGradientConsumerRegisters>();
-      Consumer<T, S, kChanged>(work, shared).run();
-    }
+    run_block(
+        [&] {
+          shared.own.init();
+          init_barriers(shared.k_full, 1);
+          init_barriers(shared.v_full, 1);
+          init_barriers(shared.k_empty, 8);
+          init_barriers(shared.v_empty, 8);
+        },
+        [&] { Producer<S>(work, shared).run(); },
+        [&] { Consumer<T, S, kChanged>(work, shared).run(); });
   }
 }
 

@@ -14,23 +14,31 @@ inline constexpr int kRowsPerFlush = 64;
 
 namespace {
 
-// 16 warps: with the ring deep enough, one block per multiprocessor saturates memory, and the
-// registers of so few threads have room for the column sums.
-constexpr int kThreads = 512;
+// A thread takes up to this many vectors of 16 bytes of a row: 16 columns of f32, 32 of 16 bits.
+// What a row costs beside its columns, the reduction above all, is paid once for all of them.
+constexpr int kMostVectors = 4;
 
-// Columns per thread: 16, so that dgamma, dbeta, gamma and xhat take 64 registers.
-constexpr int kColumnsPerThread = 16;
+// With the ring deep enough, one block per multiprocessor saturates memory, and the registers of so
+// few threads have room for the column sums: dgamma, dbeta, gamma and xhat take four per column.
+constexpr int block_threads(std::int64_t element_bytes, int vectors) {
+  return element_bytes == 2 && vectors > 2 ? 256 : 512;
+}
+constexpr int kLargestTeam = 512;
+constexpr int largest_team_vectors(std::int64_t element_bytes) {
+  return element_bytes == 2 ? 2 : 4;
+}
 
-// f32 rows keep dy in registers too. 16-bit rows unpack it twice instead, and leave registers and
-// shared memory for a block of the kernel that finishes the column sums: it is launched early and
-// waits beside this one.
-template <class T>
-inline constexpr bool kKeepDy = sizeof(T) == 4;
-template <class T>
-inline constexpr int kRegisters = kKeepDy<T> ? 128 : 112;
-
-template <class T>
-inline constexpr int kVectors = kColumnsPerThread / cuda::kPerVector<T>;
+// dy stays in registers too where there is room. Else it is unpacked twice. Rows of 16 bits leave
+// registers and shared memory for a block of the kernel that finishes the column sums: it is
+// launched early and waits beside this one.
+template <class T, int kV>
+inline constexpr bool kKeepDy = sizeof(T) == 4 || kV > 2;
+// Whether all of it fits for certain, so that the compiler can be held to it.
+template <class T, int kV>
+inline constexpr bool kRoom = sizeof(T) == 2 && kV > 2;
+constexpr int most_registers(std::int64_t element_bytes, int vectors) {
+  return element_bytes == 4 ? 128 : 57344 / block_threads(element_bytes, vectors);
+}
 
 // Chooses the split: as few blocks per row as hold it, and then as many stages as fit. A stage is
 // a row of each team in `matrices` matrices. The cluster may come out too large to launch.
@@ -77,6 +85,14 @@ unsigned persistent_blocks(const Context& context, void (*kernel)(Params), const
   return static_cast<unsigned>((units < 1 ? 1 : units) * split.cluster);
 }
 
+// Asks for the line that holds an address to be brought into L2: a hint, as bulk_prefetch is.
+__device__ void prefetch_line(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
+}
+
+// Holds the compiler to a value in a register: it would rather work it out again.
+__device__ void keep(float& value) { asm volatile("" : "+f"(value)); }
+
 // A thread's columns of gamma: its vector j is vector first + j * kTeam of the row, of which it has
 // those with j * kTeam < left. Absent weights are 1, missing columns 0.
 template <class T, class W, int kTeam, int kVectors>
@@ -103,11 +119,11 @@ struct BackwardArgs {
 };
 
 // kFast: every thread has all its columns, and there is no dsum to add.
-template <class T, bool kRms, int kTeam, bool kFast>
+template <class T, bool kRms, int kTeam, int kV, bool kFast>
 class BackwardTeam {
  public:
   static constexpr int kN = cuda::kPerVector<T>;
-  static constexpr int kV = kVectors<T>;
+  static constexpr int kThreads = block_threads(sizeof(T), kV);
   static constexpr int kTeams = Team<kTeam, kThreads>::kCount;
 
   __device__ BackwardTeam(const BackwardArgs& args, SharedLayout& shared)
@@ -121,8 +137,10 @@ class BackwardTeam {
              shared.ring + team.index * ring_step(args.split, extra),
              static_cast<std::uint32_t>(slice.vectors) * 16, extra ? 3 : 2, args.split.stages) {}
 
-  // What can be done while the grids before this one end: the first rows are brought into L2.
+  // What can be done while the grids before this one end: the first rows and what is read of every
+  // row are brought into L2.
   __device__ void prepare() const {
+    ask_for_statistics();
     if (team.leads()) {
       for (int i = 0; i < kEarlyRows && i < count; ++i) {
         cuda::bulk_prefetch(at(a.p.x.data, a.p.x.stride, i), ring.row_bytes);
@@ -185,6 +203,19 @@ class BackwardTeam {
     return split.slice_vectors * 16 * (extra ? 3 : 2) * split.stages;
   }
 
+  // Lines of 128 bytes of mean, rstd and gamma, one for every thread of the grid.
+  __device__ void ask_for_statistics() const {
+    constexpr std::int64_t kLine = 128;
+    const std::int64_t at =
+        (blockIdx.x + static_cast<std::int64_t>(threadIdx.x) * gridDim.x) * kLine;
+    const auto ask = [&](const void* data, std::int64_t bytes) {
+      if (data != nullptr && at < bytes) prefetch_line(static_cast<const char*>(data) + at);
+    };
+    if constexpr (!kRms) ask(a.p.mean, a.p.rows * 4);
+    ask(a.p.rstd, a.p.rows * 4);
+    ask(a.p.gamma, a.p.cols * static_cast<std::int64_t>(sizeof(T)));
+  }
+
   // The slice of the team's i-th row. Worked out anew each time: registers are what is short here.
   __device__ unsigned char* at(const void* data, std::int64_t stride, int i) const {
     return slice.template at<T>(data, stride, slice.row_of(team.index, i));
@@ -216,7 +247,7 @@ class BackwardTeam {
         packed_x = stage[j * kTeam];
         packed_dy = stage[slice.vectors + j * kTeam];
       }
-      float(&dy)[kN] = kept_dy[kKeepDy<T> ? j : 0];
+      float(&dy)[kN] = kept_dy[kKeepDy<T, kV> ? j : 0];
       cuda::unpack_as<T>(packed_x, xhat[j]);
       cuda::unpack_as<T>(packed_dy, dy);
 #pragma unroll
@@ -224,6 +255,8 @@ class BackwardTeam {
         if constexpr (!kRms) xhat[j][k] -= mean;
         xhat[j][k] *= rstd;
         if (!has(j)) xhat[j][k] = 0;
+        if constexpr (kRoom<T, kV>) keep(xhat[j][k]);
+        if constexpr (kRoom<T, kV>) keep(dy[k]);
         const float g = dy[k] * gamma[j][k];
         sums[0] += g * xhat[j][k];
         if constexpr (!kRms) {
@@ -251,9 +284,9 @@ class BackwardTeam {
 #pragma unroll
     for (int j = 0; j < kV; ++j) {
       if (!has(j)) continue;
-      float(&dy)[kN] = kept_dy[kKeepDy<T> ? j : 0];
+      float(&dy)[kN] = kept_dy[kKeepDy<T, kV> ? j : 0];
       float out[kN];
-      if constexpr (!kKeepDy<T>) cuda::unpack_as<T>(stage[slice.vectors + j * kTeam], dy);
+      if constexpr (!kKeepDy<T, kV>) cuda::unpack_as<T>(stage[slice.vectors + j * kTeam], dy);
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
         const float g = dy[k] * gamma[j][k];
@@ -345,27 +378,29 @@ class BackwardTeam {
   float sum_gamma[kV][kN] = {};
   float sum_beta[kV][kN] = {};
   float xhat[kV][kN];
-  float kept_dy[kKeepDy<T> ? kV : 1][kN];
+  float kept_dy[kKeepDy<T, kV> ? kV : 1][kN];
 };
 
-template <class T, bool kRms, int kTeam, bool kFast>
-__global__ void __maxnreg__(kRegisters<T>)
+template <class T, bool kRms, int kTeam, int kV, bool kFast>
+__global__ void __maxnreg__((most_registers(sizeof(T), kV)))
     backward_vector_kernel(const __grid_constant__ BackwardArgs args) {
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
     extern __shared__ __align__(128) unsigned char memory[];
-    BackwardTeam<T, kRms, kTeam, kFast> team(args, *reinterpret_cast<SharedLayout*>(memory));
+    using ThisTeam = BackwardTeam<T, kRms, kTeam, kV, kFast>;
+    ThisTeam team(args, *reinterpret_cast<SharedLayout*>(memory));
     team.prepare();
     cuda::wait_for_previous_grids();
     team.run();
     // A block must not leave while another of its cluster may still write to it.
-    if (kTeam == kThreads && args.split.cluster > 1) cuda::cluster_barrier();
+    if (kTeam == ThisTeam::kThreads && args.split.cluster > 1) cuda::cluster_barrier();
   }
 }
 
-template <class T, bool kRms, int kTeam, bool kFast>
+template <class T, bool kRms, int kTeam, int kV, bool kFast>
 void launch_kernel(Context& context, BackwardArgs args, int streams) {
-  auto* kernel = backward_vector_kernel<T, kRms, kTeam, kFast>;
+  constexpr int kThreads = block_threads(sizeof(T), kV);
+  auto* kernel = backward_vector_kernel<T, kRms, kTeam, kV, kFast>;
   const Backward& p = args.p;
   const std::int64_t ring = ring_bytes(args.split, kThreads / kTeam, streams);
   cuda::LaunchShape shape{.threads = kThreads,
@@ -391,19 +426,26 @@ void launch_kernel(Context& context, BackwardArgs args, int streams) {
 }
 
 // The smallest team that holds a row; rows too long for any are shared by a cluster.
-template <class T, bool kRms, int kTeam>
+template <class T, bool kRms, int kTeam, int kV>
 void launch_for_width(Context& context, BackwardArgs args) {
+  constexpr int kThreads = block_threads(sizeof(T), kV);
   const int streams = args.p.dsum.data != nullptr ? 3 : 2;
-  args.split = split_rows(args.p.cols, args.p.dtype, kTeam, kThreads / kTeam, kVectors<T>, streams);
-  if constexpr (kTeam < kThreads) {
-    if (args.split.cluster > 1) return launch_for_width<T, kRms, 2 * kTeam>(context, args);
+  args.split = split_rows(args.p.cols, args.p.dtype, kTeam, kThreads / kTeam, kV, streams);
+  if constexpr (kTeam < kLargestTeam) {
+    if (args.split.cluster > 1) {
+      constexpr bool kMoreVectors = kV < kMostVectors;
+      // A block of one team has nothing to do while it reduces; more warps shorten that.
+      constexpr bool kWhole = !kMoreVectors && 2 * kTeam == kThreads && kThreads < kLargestTeam;
+      constexpr int kNextTeam = kMoreVectors ? kTeam : kWhole ? kLargestTeam : 2 * kTeam;
+      constexpr int kNextV = kMoreVectors ? kV + 1 : kWhole ? largest_team_vectors(sizeof(T)) : kV;
+      return launch_for_width<T, kRms, kNextTeam, kNextV>(context, args);
+    }
   }
-  const bool full =
-      args.split.row_vectors == std::int64_t{kTeam} * kVectors<T> * args.split.cluster;
+  const bool full = args.split.row_vectors == std::int64_t{kTeam} * kV * args.split.cluster;
   if (full && streams == 2) {
-    launch_kernel<T, kRms, kTeam, true>(context, args, streams);
+    launch_kernel<T, kRms, kTeam, kV, true>(context, args, streams);
   } else {
-    launch_kernel<T, kRms, kTeam, false>(context, args, streams);
+    launch_kernel<T, kRms, kTeam, kV, false>(context, args, streams);
   }
 }
 
@@ -415,8 +457,8 @@ std::string vector_refuses_backward(const Context& context, const Backward& p) {
       vectors_refuse(p.cols, p.dtype, {p.x, p.dy, p.dsum, {p.dx.data, p.dx.stride}}, {p.gamma});
   if (!refusal.empty()) return refusal;
   const int streams = p.dsum.data != nullptr ? 3 : 2;
-  const auto vectors = static_cast<int>(kColumnsPerThread * size_of(p.dtype) / 16);
-  if (split_rows(p.cols, p.dtype, kThreads, 1, vectors, streams).cluster > kMaxCluster) {
+  const int vectors = largest_team_vectors(size_of(p.dtype));
+  if (split_rows(p.cols, p.dtype, kLargestTeam, 1, vectors, streams).cluster > kMaxCluster) {
     return "rows do not fit in the shared memory of a cluster";
   }
   return "";
@@ -426,8 +468,9 @@ void backward_vector(Context& context, const Backward& p) {
   const cuda::DeviceScope scope(context.device().index);
   BackwardArgs args;
   args.p = p;
-  visit_dtype_and_kind(p.dtype, p.kind,
-                       [&]<class T, bool kRms>() { launch_for_width<T, kRms, 32>(context, args); });
+  visit_dtype_and_kind(p.dtype, p.kind, [&]<class T, bool kRms>() {
+    launch_for_width<T, kRms, 32, 1>(context, args);
+  });
 }
 
 }  // namespace touchstone::norm

@@ -1,9 +1,12 @@
 // The forward: a row is loaded once, straight into the registers of the threads that share it, and
-// never leaves them until it is written. One row per team of threads and no loop over rows: with
-// 24 to 32 warps per multiprocessor the loads of some rows hide behind the arithmetic of others.
+// never leaves them until it is written. One row per team of threads and no loop over rows: with 32
+// warps per multiprocessor the loads of some rows hide behind the arithmetic of others.
+//
+// Where the whole problem takes no longer than some thirty microseconds, blocks that stay are
+// faster: there is no last, half empty wave of blocks, and the weights are loaded once.
 #include <initializer_list>
 
-#include "ops/norm/norm_cuda.cuh"
+#include "ops/norm/norm_cuda_ring.cuh"
 
 namespace touchstone::norm {
 namespace {
@@ -13,6 +16,9 @@ namespace {
 constexpr int kFewVectors = 4;
 constexpr int kMostVectors = 8;
 constexpr int kLargestTeam = 512;
+// Blocks that stay: so many per multiprocessor, with so many rows of each team under way.
+constexpr int kRingBlocks = 2;
+constexpr int kRingStages = 3;
 
 struct ForwardArgs {
   Forward p;
@@ -104,10 +110,18 @@ enum class Mode {
   fused,   // as ragged, and a residual is added
 };
 
+// Where the rows come from.
+enum class Feed {
+  registers,  // straight into the registers of their team; no loop over rows
+  ring,       // through shared memory; blocks stay for the whole problem
+};
+
 constexpr int block_threads(int team) { return team <= 256 ? 256 : team; }
 
-// Rows of one warp need no block barrier and gain more from registers than from warps.
-constexpr int least_blocks(int team) { return team <= 32 ? 3 : 1024 / block_threads(team); }
+// The ring keeps the weights in registers.
+constexpr int least_blocks(int team, Feed feed) {
+  return feed == Feed::ring ? kRingBlocks : 1024 / block_threads(team);
+}
 
 // Short rows are taken several at a time: as many bytes in flight as for long ones.
 constexpr int rows_per_team(int team, int vectors) {
@@ -115,13 +129,14 @@ constexpr int rows_per_team(int team, int vectors) {
 }
 
 // The rows of one team.
-template <class T, bool kRms, int kTeam, int kV, Mode kMode>
+template <class T, bool kRms, int kTeam, int kV, Mode kMode, Feed kFeed>
 class ForwardTeam {
  public:
   static constexpr int kN = cuda::kPerVector<T>;
   static constexpr int kThreads = block_threads(kTeam);
   static constexpr int kRows = rows_per_team(kTeam, kV);
   static constexpr bool kFused = kMode == Mode::fused;
+  static constexpr bool kStays = kFeed == Feed::ring;
   static constexpr bool kClusters = cuda::kHopper && kTeam == kLargestTeam;
   using Threads = Team<kTeam, kThreads>;
 
@@ -154,9 +169,56 @@ class ForwardTeam {
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (first_row + r < a.p.rows) normalise(r);
+      if (first_row + r < a.p.rows) normalise(r, kRms ? 0.0F : first_guess(r));
     }
   }
+
+  // The rows of a block that stays. The ring has been prepared.
+  __device__ void run_from(Ring& ring) {
+    const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * Threads::kCount;
+    std::int64_t asked = 0;  // rows from first_row on
+    const auto ask = [&] {
+      if (team.leads() && first_row + asked < a.p.rows) {
+        ring.fill(at(a.p.x.data, a.p.x.stride, asked));
+      }
+      asked += step;
+    };
+    for (int i = 0; i < ring.stages; ++i) ask();
+    if (sizeof(T) == 2 && a.p.weight_dtype == DType::f32) {
+      keep_weights<float>();
+    } else {
+      keep_weights<T>();
+    }
+    for (; first_row < a.p.rows; first_row += step, asked -= step) {
+      const uint4* stage = ring.drain();
+#pragma unroll
+      for (int j = 0; j < kV; ++j) {
+        if (has(j)) packed[0][j] = stage[team.rank + j * kTeam];
+      }
+      float start = 0;
+      if constexpr (!kRms) start = guess_from(kTeam <= 32 ? packed[0][0] : stage[0]);
+      team.barrier();  // the row is in registers: its stage is free
+      ask();
+      normalise(0, start);
+    }
+  }
+
+  // While the grids before this one end, a quarter of the rows is brought into L2: more of them
+  // come in the way of what that grid still writes.
+  __device__ void ask_ahead_of_ring() const {
+    if (!team.leads()) return;
+    const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * Threads::kCount;
+    const std::int64_t early = max(std::int64_t{1}, (a.p.rows / step + 2) / 4);
+    for (std::int64_t i = 0; i < early && first_row + i * step < a.p.rows; ++i) {
+      cuda::bulk_prefetch(at(a.p.x.data, a.p.x.stride, i * step), row_bytes());
+    }
+  }
+
+  __device__ std::uint32_t row_bytes() const {
+    return static_cast<std::uint32_t>(a.row_vectors) * 16;
+  }
+  __device__ bool leads() const { return team.leads(); }
+  __device__ int team_index() const { return team.index; }
 
  private:
   __device__ bool has(int j) const { return kMode == Mode::full || j * kTeam < left; }
@@ -168,7 +230,7 @@ class ForwardTeam {
   }
 
   // The start of the team's r-th row in a matrix.
-  __device__ const uint4* at(const void* data, std::int64_t stride, int r) const {
+  __device__ const uint4* at(const void* data, std::int64_t stride, std::int64_t r) const {
     return reinterpret_cast<const uint4*>(static_cast<const T*>(data) + (first_row + r) * stride);
   }
   __device__ uint4* place(const Rows& rows, int r) const {
@@ -185,14 +247,13 @@ class ForwardTeam {
     }
   }
 
-  __device__ void normalise(int r) {
-    const float start = kRms ? 0.0F : first_guess(r);
+  __device__ void normalise(int r, float start) {
     if constexpr (kClusters) {
       if (a.cluster > 1) cuda::cluster_barrier();  // all blocks are there
     }
     const RowStatistics s = statistics(r, start);
     // One loop or the other: the loads of all vectors can then be in flight together.
-    if (sizeof(T) == 2 && a.p.weight_dtype == DType::f32) {
+    if (!kStays && sizeof(T) == 2 && a.p.weight_dtype == DType::f32) {
       write<float>(r, s);
     } else {
       write<T>(r, s);
@@ -205,14 +266,15 @@ class ForwardTeam {
   // Any float near the mean will do for a start. The row's first two values often are, and need
   // no reduction.
   __device__ float first_guess(int r) const {
+    return guess_from(kTeam <= 32 ? packed[r][0] : input(r).packed(0));
+  }
+  // In a team of one warp the first vector of the row is the one its first thread has.
+  __device__ float guess_from(const uint4& vector) const {
     float h[kN];
-    if constexpr (kTeam <= 32) {
-      cuda::unpack_as<T>(packed[r][0], h);
-      return __shfl_sync(team.mask(), 0.5F * (h[0] + h[1]), 0, kTeam);
-    } else {
-      cuda::unpack_as<T>(input(r).packed(0), h);
-      return 0.5F * (h[0] + h[1]);
-    }
+    cuda::unpack_as<T>(vector, h);
+    const float guess = 0.5F * (h[0] + h[1]);
+    if constexpr (kTeam <= 32) return __shfl_sync(team.mask(), guess, 0, kTeam);
+    return guess;
   }
 
   // sums[0] = sum((h - mean)^2) and, for layer norm, sums[1] = sum(h - mean); both over D.
@@ -243,7 +305,8 @@ class ForwardTeam {
       // What the start lacks of the mean is known now. Taking its square off the mean square loses
       // log2(1 + kFarFromMean) bits, three at most; from further away a second sweep starts there.
       constexpr float kFarFromMean = 8.0F;
-      const float offset = sums[1] * sums[1];
+      // Rounded, so that every kernel comes to the same decision.
+      const float offset = __fmul_rn(sums[1], sums[1]);
       if (!(offset <= kFarFromMean * (sums[0] - offset))) {
         s.mean += sums[1];
         moments(r, s.mean, sums);
@@ -264,36 +327,49 @@ class ForwardTeam {
     return s;
   }
 
+  // What vector j of the row is multiplied by, and what is added. W is the type of gamma and beta.
+  template <class W>
+  __device__ void load_weights(int j, float (&scale)[kN], float (&bias)[kN]) const {
+    const auto* gamma = static_cast<const W*>(a.p.gamma);
+    const auto* beta = static_cast<const W*>(a.p.beta);
+    const std::int64_t column = (first + team.rank + j * kTeam) * kN;
+#pragma unroll
+    for (int k = 0; k < kN; ++k) {
+      scale[k] = 1;
+      bias[k] = 0;
+    }
+    if (kMode == Mode::full || gamma != nullptr) {
+      cuda::load_floats(gamma + column, scale);
+#pragma unroll
+      for (int k = 0; kRms && k < kN; ++k) scale[k] += static_cast<float>(a.p.weight_offset);
+    }
+    if (!kRms && (kMode == Mode::full || beta != nullptr)) {
+      cuda::load_floats(beta + column, bias);
+    }
+  }
+
+  template <class W>
+  __device__ void keep_weights() {
+#pragma unroll
+    for (int j = 0; j < kV; ++j) {
+      if (has(j)) load_weights<W>(j, kept_scale[j], kept_bias[j]);
+    }
+  }
+
   // W is the type of gamma and beta.
   template <class W>
   __device__ void write(int r, const RowStatistics& s) {
     uint4* y = place(a.p.y, r);
     uint4* sum = kFused ? place(a.p.sum, r) : nullptr;
-    const auto* gamma = static_cast<const W*>(a.p.gamma);
-    const auto* beta = static_cast<const W*>(a.p.beta);
-    const auto weight_offset = static_cast<float>(a.p.weight_offset);
     const float shift = -s.residual * s.rstd;
 #pragma unroll
     for (int j = 0; j < kV; ++j) {
       if (!has(j)) continue;
-      const std::int64_t column = (first + team.rank + j * kTeam) * kN;
       float out[kN];
-      float scale[kN];
-      float bias[kN];
-#pragma unroll
-      for (int k = 0; k < kN; ++k) {
-        scale[k] = 1;
-        bias[k] = 0;
-      }
       cuda::unpack_as<T>(packed[r][j], out);
-      if (kMode == Mode::full || gamma != nullptr) {
-        cuda::load_floats(gamma + column, scale);
-#pragma unroll
-        for (int k = 0; kRms && k < kN; ++k) scale[k] += weight_offset;
-      }
-      if (!kRms && (kMode == Mode::full || beta != nullptr)) {
-        cuda::load_floats(beta + column, bias);
-      }
+      float(&scale)[kN] = kept_scale[kStays ? j : 0];
+      float(&bias)[kN] = kept_bias[kStays ? j : 0];
+      if constexpr (!kStays) load_weights<W>(j, scale, bias);
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
         out[k] = kRms ? out[k] * s.rstd : fmaf(out[k] - s.mean, s.rstd, shift);
@@ -301,7 +377,11 @@ class ForwardTeam {
         out[k] = kRms ? out[k] * scale[k] : fmaf(out[k], scale[k], bias[k]);
       }
       if constexpr (kFused) __stcs(sum + j * kTeam, packed[r][j]);
-      __stcs(y + j * kTeam, cuda::pack_as<T>(out));
+      if constexpr (kStays) {
+        y[j * kTeam] = cuda::pack_as<T>(out);
+      } else {
+        __stcs(y + j * kTeam, cuda::pack_as<T>(out));
+      }
     }
   }
 
@@ -312,12 +392,14 @@ class ForwardTeam {
   int left;            // vectors of its slice from this thread's first one on
   float inverse;
   uint4 packed[kRows][kV];  // this thread's part of the rows
+  float kept_scale[kStays ? kV : 1][kN];
+  float kept_bias[kStays ? kV : 1][kN];
 };
 
 template <class T, bool kRms, int kTeam, int kV, Mode kMode>
-__global__ void __launch_bounds__(block_threads(kTeam), least_blocks(kTeam))
+__global__ void __launch_bounds__(block_threads(kTeam), least_blocks(kTeam, Feed::registers))
     forward_vector_kernel(const __grid_constant__ ForwardArgs args) {
-  using ThisTeam = ForwardTeam<T, kRms, kTeam, kV, kMode>;
+  using ThisTeam = ForwardTeam<T, kRms, kTeam, kV, kMode, Feed::registers>;
   __shared__ float4 scratch[2 * ThisTeam::kThreads / 32];
   __shared__ float4 exchange[2 * kMaxCluster];
   ThisTeam rows(args, scratch, exchange);
@@ -329,6 +411,24 @@ __global__ void __launch_bounds__(block_threads(kTeam), least_blocks(kTeam))
   rows.run();
 }
 
+template <class T, bool kRms, int kTeam, int kV, Mode kMode>
+__global__ void __launch_bounds__(block_threads(kTeam), least_blocks(kTeam, Feed::ring))
+    forward_ring_kernel(const __grid_constant__ ForwardArgs args) {
+  if constexpr (cuda::kHopper) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    auto& shared = *reinterpret_cast<SharedLayout*>(memory);
+    ForwardTeam<T, kRms, kTeam, kV, kMode, Feed::ring> rows(args, shared.scratch, shared.exchange);
+    Ring ring(shared.full + rows.team_index() * kMaxStages,
+              shared.ring + rows.team_index() * kRingStages * rows.row_bytes(), rows.row_bytes(), 1,
+              kRingStages);
+    rows.ask_ahead_of_ring();
+    ring.prepare(rows.leads());
+    cuda::wait_for_previous_grids();
+    cuda::let_next_grid_start();
+    rows.run_from(ring);
+  }
+}
+
 // With more bytes the start matters little, and rows out of turn cost DRAM more than they save.
 unsigned early_blocks(const Context& context, const Forward& p) {
   constexpr int kPerProcessor = 2;
@@ -338,8 +438,38 @@ unsigned early_blocks(const Context& context, const Forward& p) {
                                cuda::device_attribute(context, cudaDevAttrMultiProcessorCount));
 }
 
+// Below, blocks that stay have too few rows each to gain by it; above, they gain nothing, since the
+// start and the end of the grid matter little.
+bool ring_pays(const Context& context, const ForwardArgs& args) {
+  constexpr std::int64_t kLeastBytes = 8 << 20;
+  constexpr std::int64_t kMostBytes = 40 << 20;
+  const std::int64_t bytes = args.p.rows * args.row_vectors * 16;
+  return cuda::is_hopper(context) && bytes > kLeastBytes && bytes <= kMostBytes;
+}
+
+template <class T, bool kRms, int kTeam, int kV, Mode kMode>
+void launch_ring(Context& context, const ForwardArgs& args) {
+  constexpr int kThreads = block_threads(kTeam);
+  constexpr int kTeams = kThreads / kTeam;
+  auto* kernel = forward_ring_kernel<T, kRms, kTeam, kV, kMode>;
+  const std::int64_t useful = (args.p.rows + kTeams - 1) / kTeams;
+  const std::int64_t most =
+      kRingBlocks * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+  const cuda::LaunchShape shape{
+      .blocks = static_cast<unsigned>(useful < most ? useful : most),
+      .threads = kThreads,
+      .shared_bytes = SharedLayout::bytes(kTeams * kRingStages * args.row_vectors * 16),
+      .overlap_previous = true};
+  cuda::allow_shared(context, kernel);
+  prefer_shared(kernel);
+  cuda::launch(context, "norm forward_ring_kernel", kernel, shape, args);
+}
+
 template <class T, bool kRms, int kTeam, int kV, Mode kMode>
 void launch_mode(Context& context, ForwardArgs args) {
+  if constexpr (kMode != Mode::fused && kTeam >= 32 && kTeam <= 128 && kV == kFewVectors) {
+    if (ring_pays(context, args)) return launch_ring<T, kRms, kTeam, kV, kMode>(context, args);
+  }
   constexpr int kThreads = block_threads(kTeam);
   args.early_blocks = early_blocks(context, args.p);
   constexpr int kRows = kThreads / kTeam * rows_per_team(kTeam, kV);

@@ -1,5 +1,5 @@
-// How the persistent backward is fed: each team has a ring of stages in shared memory that the copy
-// engine fills, several rows ahead, and takes its rows from there.
+// How blocks that stay for the whole problem are fed: each team has a ring of stages in shared
+// memory that the copy engine fills, several rows ahead, and takes its rows from there.
 #pragma once
 
 #include "ops/norm/norm_cuda.cuh"
@@ -15,7 +15,7 @@ inline constexpr int kMaxStages = 8;
 // of them: requests are served in no order.
 inline constexpr int kFirstFills = 2;
 
-// Rows of a team that are brought into L2 while the grids before this one end.
+// Rows of a team of the backward that are brought into L2 while the grids before this one end.
 inline constexpr int kEarlyRows = 2;
 
 // How a row is spread: slice = the part of a row that one block holds.

@@ -178,6 +178,45 @@ TEST(NormCudaLarge, OddRowsAndColumns) { check_large(Kind::layer, 65537, 65537);
 TEST(NormCudaLarge, ManyAlignedRows) { check_large(Kind::layer, std::int64_t{1} << 20, 4104); }
 TEST(NormCudaLarge, RmsOfManyShortRows) { check_large(Kind::rms, std::int64_t{1} << 26, 72); }
 
+// ---- the same row in batches of any size ----------------------------------------------------
+
+// Small, medium and large batches are taken by different kernels.
+TEST(NormCudaBits, SameRowInABatchOfAnySize) {
+  for (const Kind kind : kBothKinds) {
+    for (const std::int64_t cols : {768, 1000, 1024, 2048, 4096}) {
+      Problem p{.kind = kind, .lead = {kBlockRows}, .cols = cols};
+      p.dtypes.x = DType::bf16;
+      SCOPED_TRACE(p.describe());
+      Data data = make_data(p);
+      for (std::int64_t c = 0; c < cols; ++c) {  // rows that ordinary arithmetic does not manage
+        data.x[static_cast<std::size_t>(3 * cols + c)] *= 1e30;
+        data.x[static_cast<std::size_t>(5 * cols + c)] *= 1e-30;
+        data.x[static_cast<std::size_t>(7 * cols + c)] = c == 0 ? 1e4 : 1;
+      }
+      const ForwardRun block(p, data);  // for gamma and beta
+      const auto last_rows = [&](std::int64_t bytes) {
+        const std::int64_t rows = bytes / (2 * cols) / kBlockRows * kBlockRows;
+        const Tensor x = repeated(data.x, rows, cols);
+        Tensor y = Tensor::empty({rows, cols}, DType::bf16, test_device());
+        Tensor mean = Tensor::zeros({rows}, DType::f32, test_device());
+        Tensor rstd = Tensor::zeros({rows}, DType::f32, test_device());
+        ForwardArgs args = block.args;
+        args.x = x;
+        args.y = y;
+        args.mean = kind == Kind::layer ? mean.view() : TensorView{};
+        args.rstd = rstd;
+        Context context({.device = test_device()});
+        call(context, kind, args);
+        context.synchronize();
+        return download_rows(y, rows - kBlockRows, kBlockRows);
+      };
+      const std::vector<double> small = last_rows(std::int64_t{1} << 20);
+      EXPECT_EQ(small, last_rows(std::int64_t{20} << 20));
+      EXPECT_EQ(small, last_rows(std::int64_t{80} << 20));
+    }
+  }
+}
+
 // ---- streams and graphs --------------------------------------------------------------------
 
 std::vector<Problem> stream_problems() {

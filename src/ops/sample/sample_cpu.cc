@@ -80,6 +80,8 @@ class ScanMemory {
     coarse_.grow(s.coarse * s.lanes + kVector);
     segments.grow(s.segments);
     maxima_.grow(s.maxima + kVector);
+    groups_.grow(s.coarse + kVector);
+    blocks_.grow(s.blocks + kVector);
     candidates_.grow(s.candidates + kVector);
     sorted_.grow(s.candidates + kVector);
     const auto k = static_cast<std::size_t>(q.k) + kVector;
@@ -97,6 +99,8 @@ class ScanMemory {
         .coarse = coarse_.data(),
         .segments = segments.data(),
         .maxima = maxima_.data(),
+        .groups = groups_.data(),
+        .blocks = blocks_.data(),
         .candidates = candidates_.data(),
         .sorted = sorted_.data(),
         .equals = equals_.data(),
@@ -112,7 +116,7 @@ class ScanMemory {
  private:
   Buffer<float> fine_, coarse_, maxima_, values_;
   Buffer<topk::Candidate> candidates_, sorted_;
-  Buffer<std::uint32_t> equals_;
+  Buffer<std::uint32_t> groups_, blocks_, equals_;
   std::size_t values_stride_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ops/softmax_topk/softmax_topk_test_support.h"
+#include "tests/support/run_log.h"
 
 namespace touchstone::test {
 namespace {
@@ -175,6 +176,81 @@ TEST(SoftmaxTopkLayout, RowsInOnePlace) {
       run.run(context);
       expect_matches(p, data, run, expected);
     });
+  }
+}
+
+// The tokens of every so many rows, each a token further on in the signal.
+std::vector<std::vector<double>> tokens_of_windows(TopkProblem p, const std::vector<double>& signal,
+                                                   std::int64_t step) {
+  const std::int64_t rows = p.rows();
+  p.lead = {1};
+  TopkData data = make_data(p);
+  std::vector<std::vector<double>> tokens;
+  for (std::int64_t r = 0; r < rows; r += step) {
+    std::copy_n(signal.begin() + r, p.vocabulary, data.logits.begin());
+    const oracle::SoftmaxTopkRow row = expected_rows(p, data)[0];
+    tokens.emplace_back(row.tokens.begin(), row.tokens.end());
+  }
+  return tokens;
+}
+
+// More long rows than a GPU has places for, each a token further on, so that they start at every
+// offset from the grid. What is unusual at both ends of the tokens is in some of the rows only.
+TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
+  if (test_device().kind != DeviceKind::cuda) GTEST_SKIP() << "rows of the CPU are all alike";
+  const std::int64_t rows = sanitized_size(2300, 560);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::int64_t vocabulary = dtype == DType::f32 ? 46001 : 50257;
+    TopkProblem p{.lead = {rows}, .vocabulary = vocabulary, .k = 50, .dtype = dtype};
+    SCOPED_TRACE(p.describe());
+    std::vector<double> signal = rounded(random_values({.scale = 3}, rows + vocabulary, 11), dtype);
+    // Peaks at one place of many segments: what is found must be found once.
+    for (std::size_t i = 7; i < 30000; i += 1024) signal[i] = 14 + static_cast<double>(i % 3);
+    signal[30] = kNan;
+    signal[signal.size() - 40] = kInfinity;
+    std::fill(signal.end() - 900, signal.end() - 500, 20.0);  // more than fit
+    const Guarded source(test_device(), dtype, {std::ssize(signal)}, signal);
+    Guarded probabilities(test_device(), DType::f32, {rows, p.k});
+    Guarded indices(test_device(), DType::i32, {rows, p.k});
+    Guarded log_sum_exp(test_device(), DType::f32, {rows});
+    Guarded status(test_device(), DType::i32, {rows});
+    ConstTensorView windows = source;
+    windows.rank = 2;
+    windows.shape = {rows, vocabulary};
+    windows.stride = {1, 1};
+    const SoftmaxTopkArgs args{.logits = windows,
+                               .probabilities = probabilities,
+                               .indices = indices,
+                               .log_sum_exp = log_sum_exp,
+                               .status = status};
+    Context context({.device = test_device()});
+    const auto expected = tokens_of_windows(p, signal, 45);
+    std::vector<std::byte> first;
+    for (const ImplementationReport& report : softmax_topk_implementations(context, args)) {
+      if (!report.accepted || report.name == "sort") continue;
+      SCOPED_TRACE(report.name);
+      context.set_implementation(report.name);
+      for (Guarded* output : {&probabilities, &indices, &log_sum_exp, &status}) output->poison();
+      softmax_topk(context, args);
+      context.synchronize();
+      log_ran("softmax_topk", report.name);
+      const std::vector<double> tokens = indices.values();
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const auto begin = tokens.begin() + static_cast<std::int64_t>(i) * 45 * p.k;
+        EXPECT_EQ(std::vector<double>(begin, begin + p.k), expected[i]) << "row " << i * 45;
+      }
+      std::vector<std::byte> all;
+      for (const Guarded* output : {&probabilities, &indices, &log_sum_exp}) {
+        const std::vector<std::byte> bytes = output->bytes();
+        all.insert(all.end(), bytes.begin(), bytes.end());
+        EXPECT_TRUE(output->outside_intact());
+      }
+      for (const double word : status.values()) {
+        all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowReadTwice));
+      }
+      if (first.empty()) first = all;
+      EXPECT_TRUE(all == first) << "other bits";
+    }
   }
 }
 

@@ -43,6 +43,8 @@ RowScratch carve(const Topk& p, const ScratchSizes& s, Carver& from) {
   scratch.coarse = from.take<float>(s.coarse * s.lanes);
   scratch.segments = from.take<SegmentSum>(s.segments);
   scratch.maxima = from.take<float>(s.maxima);
+  scratch.groups = from.take<std::uint32_t>(s.coarse);
+  scratch.blocks = from.take<std::uint32_t>(s.blocks);
   scratch.candidates = from.take<Candidate>(s.candidates);
   scratch.sorted = from.take<Candidate>(s.candidates);
   scratch.equals = from.take<std::uint32_t>(k);

@@ -2,7 +2,7 @@
 // topk_cpu_scan.cc reads the rows, topk_cpu_finish.cc picks the winners. The last two are compiled
 // once per SIMD target.
 //
-// A row is read once, in segments that lie in L1. A segment leaves behind two things: the sum of
+// A row is read once, in segments. A segment leaves behind two things: the sum of
 // its exponentials, and the maxima of groups of its elements. Once the row is through, the k-th
 // largest group maximum is a floor under the k-th largest element (the groups with a maximum at or
 // above it hold one such element each), and only blocks whose maximum reaches the floor can hold a
@@ -22,8 +22,8 @@ namespace touchstone::topk {
 
 // Vectors per block, blocks per coarse group, blocks per segment. A fine group is one lane of a
 // block, 8 elements; a coarse group one lane of 8 blocks, 64 elements. A segment of 256 vectors
-// is 16 KB of f32 with AVX-512, half of the smallest L1; each running sum in it has 8 terms, which
-// keeps the error of the sum below 12 roundings.
+// is 16 KB of f32 with AVX-512, half of the smallest L1, lest it has to be read again; its sum is a
+// tree of chains of 2 to 4 terms, which keeps the error below 12 roundings.
 inline constexpr std::size_t kBlockVectors = 8;
 inline constexpr std::size_t kCoarseBlocks = 8;
 inline constexpr std::size_t kSegmentBlocks = 32;
@@ -47,6 +47,8 @@ struct RowScratch {
   float* coarse = nullptr;          // maxima of coarse groups, one vector per kCoarseBlocks blocks
   SegmentSum* segments = nullptr;   // one per segment
   float* maxima = nullptr;          // room to select the floor in
+  std::uint32_t* groups = nullptr;  // coarse vectors that reach the floor
+  std::uint32_t* blocks = nullptr;  // blocks that do
   Candidate* candidates = nullptr;  // above the floor, by token
   Candidate* sorted = nullptr;      // room to sort them
   std::uint32_t* equals = nullptr;  // tokens at the floor, the first k

@@ -24,9 +24,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
 
 // Grid points per octave, as a power of two. With vectors of 8 or 16 lanes one permutation looks up
-// the fraction of 2^x, which saves two terms of the polynomial.
+// the fraction of 2^x, in one or two vectors, which saves two or three terms of the polynomial.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-constexpr int kGridBits = 4;
+constexpr int kGridBits = 5;
 #elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 constexpr int kGridBits = 3;
 #else
@@ -35,13 +35,27 @@ constexpr int kGridBits = 0;
 
 // Bits of 2^(j / grid) less those that the shifted grid point brings itself.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-alignas(64) constexpr std::uint32_t kFractions[16] = {
-    0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
-    0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
+alignas(64) constexpr std::uint32_t kFractions[32] = {
+    0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
+    0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
+    0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be, 0x3f76248c, 0x3f76a81e,
+    0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3};
+// The same with no bits left out, for an instruction that scales by the grid point itself.
+alignas(64) constexpr std::uint32_t kPowers[32] = {
+    0x3f800000, 0x3f82cd87, 0x3f85aac3, 0x3f88980f, 0x3f8b95c2, 0x3f8ea43a, 0x3f91c3d3, 0x3f94f4f0,
+    0x3f9837f0, 0x3f9b8d3a, 0x3f9ef532, 0x3fa27043, 0x3fa5fed7, 0x3fa9a15b, 0x3fad583f, 0x3fb123f6,
+    0x3fb504f3, 0x3fb8fbaf, 0x3fbd08a4, 0x3fc12c4d, 0x3fc5672a, 0x3fc9b9be, 0x3fce248c, 0x3fd2a81e,
+    0x3fd744fd, 0x3fdbfbb8, 0x3fe0ccdf, 0x3fe5b907, 0x3feac0c7, 0x3fefe4ba, 0x3ff5257d, 0x3ffa83b3};
 #elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 alignas(64) constexpr std::uint32_t kFractions[8] = {
     0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
 #endif
+
+// Whether there is an instruction for x * 2^n that makes 0 of what is too small: exp2_free. Rows
+// with references between these need no other; what is too small lies 100 octaves below.
+constexpr bool kCanScale = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
+constexpr double kLowestFree = -20;
+constexpr double kHighestFree = 40;
 
 // Added to x, leaves the nearest grid point in the low bits.
 constexpr float kMagic = 0x1.8p23F / static_cast<float>(1 << kGridBits);
@@ -65,10 +79,13 @@ HWY_INLINE hn::Vec<D> at_least(D d, hn::Vec<D> v, hn::Vec<D> low) {
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_rest(D d, hn::Vec<D> f) {
   if constexpr (kGridBits == 0) return sd::exp2_half(d, f);
-  // Errors 4e-8 and 2e-9.
-  const bool wide = kGridBits == 3;
-  auto p = hn::MulAdd(hn::Set(d, wide ? 0.05550801511F : 0.05550508525F), f,
-                      hn::Set(d, wide ? 0.2402546864F : 0.2402335516F));
+  if constexpr (kGridBits == 5) {
+    // Error 5.3e-8 at four places, odd in f.
+    const auto p = hn::MulAdd(hn::Set(d, 0.2402265070F), f, hn::Set(d, 0.6931573434F));
+    return hn::MulAdd(p, f, hn::Set(d, 1.0F));
+  }
+  // Error 4e-8.
+  auto p = hn::MulAdd(hn::Set(d, 0.05550801511F), f, hn::Set(d, 0.2402546864F));
   p = hn::MulAdd(p, f, hn::Set(d, 0.6931471806F));
   return hn::MulAdd(p, f, hn::Set(d, 1.0F));
 }
@@ -78,7 +95,11 @@ template <class D>
 HWY_INLINE hn::Vec<D> exp2_grid(D d, hn::Vec<D> t) {
   const hn::RebindToUnsigned<D> du;
   const auto bits = hn::BitCast(du, t);
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  // Of two tables; Highway 1.0.3 has no name for it.
+  const hn::Vec<decltype(du)> fraction{_mm512_permutex2var_epi32(
+      hn::Load(du, kFractions).raw, bits.raw, hn::Load(du, kFractions + 16).raw)};
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
   // Not IndicesFromVec, which wants indices below the number of lanes. The instruction looks at no
   // other bits, and masking them off would be one operation in a dozen.
   const auto table = hn::Load(du, kFractions);
@@ -111,9 +132,23 @@ struct Exponent {
     lowest = static_cast<float>(integral ? low : 0);
   }
 
+  // As a guess for a row: reference 0 and no care for what lies far below, where that will do.
+  void set_free() {
+    free = kCanScale && integral && reference >= kLowestFree && reference <= kHighestFree;
+    if (free) reference = 0;
+  }
+
+  // Whether a sum of weights up to that of `value` is right in f32: far above the terms that are
+  // not told apart, far below overflow.
+  bool serves(float value) const {
+    const double distance = static_cast<double>(value) * static_cast<double>(s) - reference;
+    return distance >= kLowestExponent / 2 && distance <= 100;
+  }
+
   float s;
   float m;
-  bool integral;  // reference is an integer; else it is m * s, and x is (v - m) * s
+  bool free = false;  // reference is 0, and what lies below nothing, or NaN if it is -inf
+  bool integral;      // reference is an integer; else it is m * s, and x is (v - m) * s
   double reference;
   float shift;
   float lowest;  // if integral: what lies below counts as this
@@ -128,6 +163,25 @@ HWY_INLINE Factors<D> exp2_exact(D d, hn::Vec<D> v, const Exponent& e) {
   const auto t = hn::MulAdd(v, s, shift);
   const auto f = hn::MulSub(v, s, hn::Sub(t, shift));
   return {exp2_rest(d, f), exp2_grid(d, t)};
+}
+
+// e.free: the same as exp2_exact with one operation less for each of v and the grid; NaN for -inf.
+template <class D>
+HWY_INLINE Factors<D> exp2_free(D d, hn::Vec<D> v, const Exponent& e) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  const hn::RebindToUnsigned<D> du;
+  const auto s = hn::Set(d, e.s);
+  const auto shift = hn::Set(d, kMagic);
+  const auto t = hn::MulAdd(v, s, shift);
+  const auto g = hn::Sub(t, shift);
+  const auto f = hn::MulSub(v, s, g);
+  const auto low = hn::BitCast(d, hn::Load(du, kPowers));
+  const auto high = hn::BitCast(d, hn::Load(du, kPowers + 16));
+  const auto fraction = _mm512_permutex2var_ps(low.raw, hn::BitCast(du, t).raw, high.raw);
+  return {exp2_rest(d, f), hn::Vec<D>{_mm512_scalef_ps(fraction, g.raw)}};
+#else
+  return exp2_exact(d, v, e);
+#endif
 }
 
 // x = (v - m) * s, for references that are large and for targets without fused multiply and add.

@@ -16,6 +16,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h, as Highway asks.
 #include "cpu/simd.h"
+#include "ops/softmax_topk/topk_cpu_collect.h"
 #include "ops/softmax_topk/topk_cpu_exp2.h"
 #include "ops/softmax_topk/topk_cpu_values.h"
 
@@ -24,9 +25,6 @@ namespace touchstone::topk::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
-
-using Tag = hn::ScalableTag<float>;
-using Vector = hn::Vec<Tag>;
 
 // ---- the floor ---------------------------------------------------------------------------------
 
@@ -170,143 +168,6 @@ HWY_INLINE float value_of(std::uint32_t key) {
   return std::bit_cast<float>(key ^ ((key >> 31) != 0 ? 0U : 0x7fffffffU));
 }
 
-struct Found {
-  std::size_t above = 0;   // in candidates
-  std::size_t equals = 0;  // in equals
-};
-
-// Appends the places of the set bits, counted from `first`, to `places`; returns how many. Writes
-// kFewBits whether there are or not: most words have no more, and the branch is then foreseen.
-constexpr std::size_t kFewBits = 3;
-
-HWY_INLINE std::size_t append_places(std::uint64_t word, std::size_t first, std::uint32_t* places) {
-  const auto count = static_cast<std::size_t>(std::popcount(word));
-  // Never 0 for countr_zero, which would ask: half of the words have a bit less than the other
-  // half, and the branch would be foreseen by nobody.
-  constexpr std::uint64_t kTop = std::uint64_t{1} << 63;
-  const auto take_lowest = [&] {
-    const auto place = first + static_cast<std::size_t>(std::countr_zero(word | kTop));
-    word &= word - 1;
-    return static_cast<std::uint32_t>(place);
-  };
-  static_assert(kFewBits == 3);
-  places[0] = take_lowest();
-  places[1] = take_lowest();
-  places[2] = take_lowest();
-  if (HWY_UNLIKELY(count > kFewBits)) {
-    for (std::size_t i = kFewBits; i < count; ++i) places[i] = take_lowest();
-  }
-  return count;
-}
-
-constexpr std::size_t kLanes = hn::MaxLanes(Tag());
-constexpr std::size_t kBlockTokens = kBlockVectors * kLanes;
-constexpr std::size_t kWordTokens = std::min<std::size_t>(64, kBlockTokens);
-constexpr std::size_t kBlockWords = kBlockTokens / kWordTokens;
-
-// Bit i of the words, kWordTokens to each, says whether value i of a block reaches the floor.
-template <class T>
-HWY_INLINE void mark_block(const T* values, std::size_t n, Vector floor, std::uint64_t* words) {
-  const Tag d;
-  // In registers: parts stored to memory and read back as a word would wait for each other.
-  const auto mark = [&](std::size_t i, Vector v) HWY_ATTR {
-    std::uint64_t bits = 0;
-    hn::StoreMaskBits(d, hn::Ge(v, floor), reinterpret_cast<std::uint8_t*>(&bits));
-    return bits << i % kWordTokens;
-  };
-  if (n == kBlockTokens) {
-    HWY_UNROLL(2)
-    for (std::size_t w = 0; w < kBlockWords; ++w) {
-      std::uint64_t word = 0;
-      HWY_UNROLL(8)
-      // Last first: a chain of shifts that the compiler leaves in scalar registers.
-      for (std::size_t i = kWordTokens; i > 0; i -= kLanes) {
-        word = word << kLanes | mark(0, sd::load(d, values + w * kWordTokens + i - kLanes));
-      }
-      words[w] = word;
-    }
-    return;
-  }
-  std::fill_n(words, kBlockWords, 0);
-  for (std::size_t i = 0; i < n; i += kLanes) {
-    words[i / kWordTokens] |= mark(i, load_or_lowest(d, values + i, n - i));
-  }
-  // Lanes past the end hold -inf, which may be the floor.
-  if (n % kWordTokens != 0) words[n / kWordTokens] &= (std::uint64_t{1} << n % kWordTokens) - 1;
-}
-
-// Sorts `count` places of `values` into candidates, with the bits of the value for a key as yet,
-// and equals.
-template <class T>
-HWY_INLINE void take_places(const T* values, const std::uint32_t* places, std::size_t count,
-                            std::size_t token, float floor, std::size_t k,
-                            const RowScratch& scratch, Found* found) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const float v = convert<float>(values[places[i]]);
-    const std::uint64_t t = token + places[i];
-    if (v > floor) {
-      scratch.candidates[found->above++] = std::uint64_t{std::bit_cast<std::uint32_t>(v)} << 32 | t;
-    } else if (found->equals < k) {
-      scratch.equals[found->equals++] = static_cast<std::uint32_t>(t);
-    }
-  }
-}
-
-// The blocks of a coarse group whose maximum reaches the floor, as bits.
-HWY_INLINE std::uint32_t blocks_above(const float* fine, std::size_t blocks, Vector floor) {
-  const Tag d;
-  std::uint32_t result = 0;
-  for (std::size_t b = 0; b < blocks; ++b) {
-    const bool reached = !hn::AllFalse(d, hn::Ge(hn::LoadU(d, fine + b * kLanes), floor));
-    result |= static_cast<std::uint32_t>(reached) << b;
-  }
-  return result;
-}
-
-// Every token above the floor and the first k at it, by token.
-template <class T>
-HWY_INLINE Found collect(const Topk& p, std::int64_t row, float floor, const ScratchSizes& sizes,
-                         const RowScratch& scratch) {
-  const Tag d;
-  constexpr std::size_t kGroup = kCoarseBlocks * kBlockTokens;
-  const auto low = hn::Set(d, floor);
-  const auto tokens = static_cast<std::size_t>(p.vocabulary);
-  const auto k = static_cast<std::size_t>(p.k);
-  const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
-  const bool plain = p.bias == nullptr && p.allowed == nullptr;
-  std::uint32_t places[kGroup + kFewBits];
-  Found found;
-  for (std::size_t c = 0; c < sizes.coarse; ++c) {
-    if (hn::AllFalse(d, hn::Ge(hn::LoadU(d, scratch.coarse + c * kLanes), low))) continue;
-    const std::size_t first = c * kGroup;
-    const std::size_t end = std::min(tokens - first, kGroup);
-    const std::size_t blocks = (end + kBlockTokens - 1) / kBlockTokens;
-    const std::uint32_t above =
-        blocks_above(scratch.fine + c * kCoarseBlocks * kLanes, blocks, low);
-    std::size_t count = 0;
-    for (std::uint32_t rest = above; rest != 0; rest &= rest - 1) {
-      const std::size_t i = static_cast<std::size_t>(std::countr_zero(rest)) * kBlockTokens;
-      const std::size_t n = std::min(kBlockTokens, end - i);
-      std::uint64_t words[kBlockWords];
-      if (plain) {
-        mark_block(x + first + i, n, low, words);
-      } else {
-        load_values<T>(p, row, first + i, n, scratch.values + i);
-        mark_block(scratch.values + i, n, low, words);
-      }
-      for (std::size_t w = 0; w < kBlockWords; ++w) {
-        count += append_places(words[w], i + w * kWordTokens, places + count);
-      }
-    }
-    if (plain) {
-      take_places(x + first, places, count, first, floor, k, scratch, &found);
-    } else {
-      take_places(scratch.values, places, count, first, floor, k, scratch, &found);
-    }
-  }
-  return found;
-}
-
 // ---- their order -------------------------------------------------------------------------------
 
 // Each goes to the place that the number of smaller ones gives it. For few. Room for whole vectors.
@@ -340,41 +201,41 @@ HWY_INLINE void make_keys(Candidate* a, std::size_t n) {
   }
 }
 
-constexpr int kDigitBits = 10;
-constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
-
-// The digit of a candidate's distance to the least. Past the last bit, it is that bit again.
-HWY_INLINE std::size_t digit_of(Candidate c, Candidate least, int shift) {
-  return (c - least) >> std::min(shift, 63) & (kDigits - 1);
-}
+// Digits are 8 to 10 bits wide.
+constexpr int kMostDigitBits = 10;
+constexpr std::size_t kMostDigits = std::size_t{1} << kMostDigitBits;
 
 // From counts to the places where the elements of each digit begin.
-HWY_INLINE void places_from_counts(std::uint32_t* counts) {
+HWY_INLINE void places_from_counts(std::uint32_t* counts, std::size_t digits) {
   std::uint32_t sum = 0;
-  for (std::size_t i = 0; i < kDigits; ++i) {
+  for (std::size_t i = 0; i < digits; ++i) {
     const std::uint32_t count = counts[i];
     counts[i] = sum;
     sum += count;
   }
 }
 
-HWY_INLINE void scatter(const Candidate* a, std::size_t n, Candidate least, int shift,
-                        std::uint32_t* places, Candidate* to) {
-  for (std::size_t i = 0; i < n; ++i) to[places[digit_of(a[i], least, shift)]++] = a[i];
-}
-
-// By the two digits from `shift` on. Stable; the result is in `a` again.
-void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift, Candidate* room) {
-  std::uint32_t low[kDigits] = {};
-  std::uint32_t high[kDigits] = {};
+// By the two digits from `shift` on of the distance to the least. Stable; the result is in `a`
+// again.
+void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift, int digit_bits,
+                        Candidate* room) {
+  std::uint32_t low[kMostDigits];
+  std::uint32_t high[kMostDigits];
+  const std::size_t digits = std::size_t{1} << digit_bits;
+  // Past the last bit, a digit is that bit again.
+  const int low_shift = std::min(shift, 63);
+  const int high_shift = std::min(shift + digit_bits, 63);
+  const auto digit = [=](Candidate c, int by) { return (c - least) >> by & (digits - 1); };
+  std::fill_n(low, digits, 0);
+  std::fill_n(high, digits, 0);
   for (std::size_t i = 0; i < n; ++i) {
-    ++low[digit_of(a[i], least, shift)];
-    ++high[digit_of(a[i], least, shift + kDigitBits)];
+    ++low[digit(a[i], low_shift)];
+    ++high[digit(a[i], high_shift)];
   }
-  places_from_counts(low);
-  places_from_counts(high);
-  scatter(a, n, least, shift, low, room);
-  scatter(room, n, least, shift + kDigitBits, high, a);
+  places_from_counts(low, digits);
+  places_from_counts(high, digits);
+  for (std::size_t i = 0; i < n; ++i) room[low[digit(a[i], low_shift)]++] = a[i];
+  for (std::size_t i = 0; i < n; ++i) a[high[digit(room[i], high_shift)]++] = room[i];
 }
 
 // Puts a nearly sorted array in order: looks for elements smaller than the one before them, a
@@ -412,10 +273,13 @@ const Candidate* sort_candidates(Candidate* a, std::size_t n, float floor, float
   Candidate most = std::uint64_t{key_of(floor)} << 32 | 0xffffffffU;
   if (std::isinf(floor)) most = *std::max_element(a, a + n);  // much closer
   const auto bits = static_cast<int>(std::bit_width(most - least));
-  sort_by_two_digits(a, n, least, std::max(0, bits - 2 * kDigitBits), room);
+  // A hundred times as many pairs of digits as there are candidates.
+  const int digit_bits =
+      std::clamp((static_cast<int>(std::bit_width(n)) + 7) / 2, 8, kMostDigitBits);
+  sort_by_two_digits(a, n, least, std::max(0, bits - 2 * digit_bits), digit_bits, room);
   if (sort_by_insertion(a, n)) return a;
-  for (int done = 0; done < bits; done += 2 * kDigitBits) {
-    sort_by_two_digits(a, n, least, done, room);
+  for (int done = 0; done < bits; done += 2 * kMostDigitBits) {
+    sort_by_two_digits(a, n, least, done, kMostDigitBits, room);
   }
   return a;
 }

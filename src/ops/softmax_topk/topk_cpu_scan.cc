@@ -21,66 +21,6 @@ namespace touchstone::topk::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
 
-using Tag = hn::ScalableTag<float>;
-using Vector = hn::Vec<Tag>;
-
-// The next two vectors of elements, for bf16 the even and the odd ones: no shuffle is needed to
-// widen them so, and neither maxima nor sums ask for an order, as long as it is always the same.
-template <class T>
-HWY_INLINE void load_two(const T* p, Vector* two) {
-  const Tag d;
-  sd::load_pack(d, p, two);
-  if constexpr (sd::kPack<T> == 1) sd::load_pack(d, p + hn::Lanes(d), two + 1);
-}
-
-// Folds a segment's values into group maxima and returns the largest. NaN is passed over; it will
-// show in the sum.
-template <class T>
-HWY_INLINE float group_maxima(const T* x, std::size_t n, float* fine, float* coarse) {
-  const Tag d;
-  const std::size_t lanes = hn::Lanes(d);
-  const std::size_t block = kBlockVectors * lanes;
-  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  Vector largest = lowest;
-  Vector group = lowest;
-  std::size_t b = 0;
-  for (; (b + 1) * block <= n; ++b) {
-    const T* const p = x + b * block;
-    Vector m0 = lowest;
-    Vector m1 = lowest;
-    HWY_UNROLL(4)
-    for (std::size_t j = 0; j < kBlockVectors; j += 2) {
-      Vector two[2];
-      load_two(p + j * lanes, two);
-      m0 = hn::Max(two[0], m0);
-      m1 = hn::Max(two[1], m1);
-    }
-    m0 = hn::Max(m0, m1);
-    hn::StoreU(m0, d, fine + b * lanes);
-    group = hn::Max(m0, group);
-    if ((b + 1) % kCoarseBlocks == 0) {
-      hn::StoreU(group, d, coarse + b / kCoarseBlocks * lanes);
-      largest = hn::Max(group, largest);
-      group = lowest;
-    }
-  }
-  const bool rest = b * block < n;
-  if (rest) {
-    Vector m = lowest;
-    for (std::size_t i = b * block; i < n; i += lanes) {
-      m = hn::Max(load_or_lowest(d, x + i, n - i), m);
-    }
-    hn::StoreU(m, d, fine + b * lanes);
-    group = hn::Max(m, group);
-    ++b;
-  }
-  if (rest || b % kCoarseBlocks != 0) {
-    hn::StoreU(group, d, coarse + (b - 1) / kCoarseBlocks * lanes);
-    largest = hn::Max(group, largest);
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, largest));
-}
-
 // Sum over lanes in f64, as a tree.
 HWY_INLINE double sum_lanes(Vector v) {
   const Tag d;
@@ -95,63 +35,95 @@ HWY_INLINE double sum_lanes(Vector v) {
   return sum[0];
 }
 
-// a + b of a pair of powers.
-HWY_INLINE Vector sum_pair(const Factors<Tag>& a, const Factors<Tag>& b) {
-  return hn::MulAdd(b.near, b.grid, hn::Mul(a.near, a.grid));
-}
-
-// What will be scanned after a segment: the next one, and the one after that. Fetched while the
-// exponentials are computed, which leaves memory idle: into L1, and into L2 so that it is on its
-// way in time. 16-bit types have twice the arithmetic per byte and do without the latter.
-template <class T>
-struct Ahead {
-  const T* next;
-  const T* second;
-
-  HWY_INLINE void fetch(std::size_t i) const {
-    __builtin_prefetch(next + i, 0, 3);
-    if constexpr (sizeof(T) == 4) __builtin_prefetch(second + i, 0, 2);
-  }
+// What a pass over a segment finds.
+struct Passed {
+  float largest;
+  double sum;
 };
 
-// Sum of exp2_of over a segment.
+// Memory that is asked for while a segment is worked on: into L1 what comes next, and into L2 what
+// comes later. 16-bit types have twice the arithmetic per byte and do without the latter.
+template <class T>
+HWY_INLINE void fetch_ahead(const T* p) {
+  constexpr std::size_t kToL1 = sizeof(T) == 4 ? 4096 : 8192;  // bytes
+  constexpr std::size_t kToL2 = 32768;
+  __builtin_prefetch(p + kToL1 / sizeof(T), 0, 3);
+  if constexpr (sizeof(T) == 4) __builtin_prefetch(p + kToL2 / sizeof(T), 0, 2);
+}
+
+// Group maxima and the sum of exp2_of over a segment, in one pass. NaN shows in the sum, whatever
+// the maxima make of it. `filler` stands in the lanes past the end; its weight is too little to
+// count.
 template <class T, class Exp2>
-HWY_INLINE double sum_exponentials(const T* x, std::size_t n, const Ahead<T>& ahead,
-                                   const Exp2& exp2_of) {
+HWY_INLINE Passed pass_over(const T* x, std::size_t n, float filler, const Exp2& exp2_of,
+                            float* fine, float* coarse) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t block = kBlockVectors * lanes;
   constexpr std::size_t kLine = 64 / sizeof(T);
-  // Four running sums take turns: 8 terms each in a whole segment.
-  Vector s0 = hn::Zero(d);
-  Vector s1 = s0;
-  Vector s2 = s0;
-  Vector s3 = s0;
-  const auto add = [&](Vector sum) HWY_ATTR {
-    const auto oldest = s0;
-    s0 = s1;
-    s1 = s2;
-    s2 = s3;
-    s3 = hn::Add(oldest, sum);
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  Vector largest = lowest;
+  Vector group = lowest;
+  // The blocks of a coarse group take turns, 4 terms to each sum; a segment has 4 groups.
+  Vector even = hn::Zero(d);
+  Vector odd = even;
+  Vector sum = even;
+  const auto end_group = [&](std::size_t g) HWY_ATTR {
+    hn::StoreU(group, d, coarse + g * lanes);
+    largest = hn::Max(group, largest);
+    sum = hn::Add(sum, hn::Add(even, odd));
+    group = lowest;
+    even = hn::Zero(d);
+    odd = even;
   };
-  std::size_t i = 0;
-  for (; i + block <= n; i += block) {
-    Vector pair[kBlockVectors / 2];
+  const auto end_block = [&](std::size_t b, Vector maximum, Vector block_sum) HWY_ATTR {
+    hn::StoreU(maximum, d, fine + b * lanes);
+    group = hn::Max(maximum, group);
+    const auto older = even;
+    even = odd;
+    odd = hn::Add(older, block_sum);
+  };
+  std::size_t b = 0;
+  for (; (b + 1) * block <= n; ++b) {
+    const T* const p = x + b * block;
+    Vector maximum[2];
+    Vector partial[2];
     HWY_UNROLL(4)
     for (std::size_t j = 0; j < kBlockVectors; j += 2) {
       Vector two[2];
-      load_two(x + i + j * lanes, two);
-      pair[j / 2] = sum_pair(exp2_of(two[0]), exp2_of(two[1]));
+      load_two(p + j * lanes, two);
+      for (std::size_t i = 0; i < 2; ++i) {
+        const Factors<Tag> e = exp2_of(two[i]);
+        if (j == 0) {
+          maximum[i] = two[i];
+          partial[i] = hn::Mul(e.near, e.grid);
+        } else {
+          maximum[i] = hn::Max(two[i], maximum[i]);
+          partial[i] = hn::MulAdd(e.near, e.grid, partial[i]);
+        }
+      }
     }
-    for (std::size_t j = 0; j < block; j += kLine) ahead.fetch(i + j);
-    add(hn::Add(hn::Add(pair[0], pair[1]), hn::Add(pair[2], pair[3])));
+    for (std::size_t i = 0; i < block; i += kLine) fetch_ahead(p + i);
+    end_block(b, hn::Max(maximum[0], maximum[1]), hn::Add(partial[0], partial[1]));
+    if ((b + 1) % kCoarseBlocks == 0) end_group(b / kCoarseBlocks);
   }
-  for (; i < n; i += lanes) {
-    // Lanes past the end hold 2^-120 rather than 0, too little to count.
-    const Factors<Tag> e = exp2_of(load_or_lowest(d, x + i, n - i));
-    add(hn::Mul(e.near, e.grid));
+  if (b * block < n) {
+    Vector maximum = lowest;
+    Vector partial = hn::Zero(d);
+    for (std::size_t i = b * block; i < n; i += lanes) {
+      const auto v = load_or_lowest(d, x + i, n - i);
+      maximum = hn::Max(v, maximum);
+      const auto inside =
+          n - i < lanes ? hn::IfThenElse(hn::FirstN(d, n - i), v, hn::Set(d, filler)) : v;
+      const Factors<Tag> e = exp2_of(inside);
+      partial = hn::MulAdd(e.near, e.grid, partial);
+    }
+    end_block(b, maximum, partial);
+    ++b;
+    if (b % kCoarseBlocks == 0) end_group((b - 1) / kCoarseBlocks);
   }
-  return sum_lanes(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
+  if (b % kCoarseBlocks != 0) end_group(b / kCoarseBlocks);
+  return {hn::GetLane(hn::MaxOfLanes(d, largest)), sum_lanes(sum)};
 }
 
 template <class T>
@@ -165,29 +137,78 @@ HWY_INLINE bool any_nan(const T* x, std::size_t n) {
 }
 
 template <class T>
-HWY_INLINE void scan_segment(const T* x, std::size_t n, const Ahead<T>& ahead, float scale,
-                             float* fine, float* coarse, SegmentSum* out) {
+HWY_INLINE Passed pass_over(const T* x, std::size_t n, const Exponent& e, float* fine,
+                            float* coarse) {
+  const Tag d;
+  if (kCanScale && e.free) {
+    const auto exp2_of = [&](Vector v) HWY_ATTR { return exp2_free(d, v, e); };
+    return pass_over(x, n, e.lowest, exp2_of, fine, coarse);
+  }
+  if (e.integral) {
+    const auto exp2_of = [&](Vector v) HWY_ATTR { return exp2_exact(d, v, e); };
+    return pass_over(x, n, e.lowest, exp2_of, fine, coarse);
+  }
+  const auto exp2_of = [&](Vector v) HWY_ATTR { return exp2_distance(d, v, e); };
+  return pass_over(x, n, -std::numeric_limits<float>::infinity(), exp2_of, fine, coarse);
+}
+
+// `e` has the reference of the row, a guess. A segment with a maximum far from it has one of its
+// own, and so has every one where the distance to the reference is rounded.
+template <class T>
+HWY_INLINE void scan_segment(const T* x, std::size_t n, const Exponent& e, float* fine,
+                             float* coarse, SegmentSum* out) {
   const Tag d;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  out->largest = group_maxima(x, n, fine, coarse);
-  if (!(out->largest < kInfinity)) {
+  const auto nothing = [&](Vector) HWY_ATTR { return Factors<Tag>{hn::Zero(d), hn::Zero(d)}; };
+  const Passed passed =
+      e.integral ? pass_over(x, n, e, fine, coarse) : pass_over(x, n, 0.0F, nothing, fine, coarse);
+  out->largest = passed.largest;
+  out->reference = e.reference;
+  out->sum = passed.sum;
+  // NaN may also be what the free way makes of -inf.
+  if (e.integral && e.serves(passed.largest) && !(e.free && std::isnan(passed.sum))) return;
+  if (!(passed.largest < kInfinity)) {
     out->sum = std::numeric_limits<double>::quiet_NaN();
     return;
   }
-  if (out->largest == -kInfinity) {
+  if (passed.largest == -kInfinity) {
     out->reference = 0;
     out->sum = any_nan(x, n) ? std::numeric_limits<double>::quiet_NaN() : 0;
     return;
   }
-  const Exponent e(out->largest, scale);
-  out->reference = e.reference;
-  if (e.integral) {
-    out->sum =
-        sum_exponentials(x, n, ahead, [&](Vector v) HWY_ATTR { return exp2_exact(d, v, e); });
-  } else {
-    out->sum =
-        sum_exponentials(x, n, ahead, [&](Vector v) HWY_ATTR { return exp2_distance(d, v, e); });
+  const Exponent own(passed.largest, e.s);
+  out->reference = own.reference;
+  out->sum = pass_over(x, n, own, fine, coarse).sum;
+}
+
+// A guess from the first tokens of a row: whoever scans part of it takes the same reference.
+template <class T>
+HWY_INLINE Exponent guess_exponent(const Topk& p, std::int64_t row, float scale, float* values) {
+  const Tag d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t n = kBlockVectors * lanes;
+  // Too short for a look at it to pay.
+  if (static_cast<std::size_t>(p.vocabulary) < kCoarseBlocks * n) {
+    Exponent e(0, scale);
+    if (p.allowed == nullptr) e.set_free();
+    return e;
   }
+  const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
+  const bool plain = p.bias == nullptr && p.allowed == nullptr;
+  if (!plain) load_values<T>(p, row, 0, n, values);
+  auto largest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  auto smallest = hn::Zero(d);
+  for (std::size_t i = 0; i < n; i += lanes) {
+    const auto v = plain ? sd::load(d, x + i) : hn::LoadU(d, values + i);
+    largest = hn::Max(v, largest);
+    smallest = hn::Min(v, smallest);
+  }
+  const float high = hn::GetLane(hn::MaxOfLanes(d, largest));
+  const float low = hn::GetLane(hn::MinOfLanes(d, smallest));
+  Exponent e(std::isfinite(high) ? high : 0, scale);
+  // A mask has -inf everywhere or nowhere, mostly.
+  if (p.allowed == nullptr && std::isfinite(low)) e.set_free();
+  return e;
 }
 
 template <class T>
@@ -199,23 +220,17 @@ void scan_typed(const Topk& p, std::int64_t row, std::size_t begin, std::size_t 
   const auto scale = static_cast<float>(1.44269504088896340736 / row_temperature(p, row));
   const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
   const bool plain = p.bias == nullptr && p.allowed == nullptr;
-  // What lies behind the row is the next one, mostly.
-  const std::size_t readable =
-      p.logits_stride == p.vocabulary ? static_cast<std::size_t>(p.rows - row) * tokens : tokens;
+  const Exponent e = guess_exponent<T>(p, row, scale, scratch.values);
   for (std::size_t g = begin; g < end; ++g) {
     const std::size_t first = g * segment;
     const std::size_t n = std::min(segment, tokens - first);
     float* const fine = scratch.fine + g * kSegmentBlocks * lanes;
     float* const coarse = scratch.coarse + g * (kSegmentBlocks / kCoarseBlocks) * lanes;
     if (plain) {
-      const T* const here = x + first;
-      const T* const next = first + n + segment <= readable ? here + n : here;
-      const T* const second = first + n + 2 * segment <= readable ? here + n + segment : here;
-      scan_segment(here, n, {next, second}, scale, fine, coarse, scratch.segments + g);
+      scan_segment(x + first, n, e, fine, coarse, scratch.segments + g);
     } else {
       load_values<T>(p, row, first, n, scratch.values);
-      const float* const here = scratch.values;
-      scan_segment(here, n, {here, here}, scale, fine, coarse, scratch.segments + g);
+      scan_segment(scratch.values, n, e, fine, coarse, scratch.segments + g);
     }
   }
 }

@@ -17,6 +17,18 @@ namespace touchstone::topk::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
 
+using Tag = hn::ScalableTag<float>;
+using Vector = hn::Vec<Tag>;
+
+// The next two vectors of elements, for bf16 the even and the odd ones: no shuffle is needed to
+// widen them so, and neither maxima nor sums ask for an order, as long as it is always the same.
+template <class T>
+HWY_INLINE void load_two(const T* p, Vector* two) {
+  const Tag d;
+  sd::load_pack(d, p, two);
+  if constexpr (sd::kPack<T> == 1) sd::load_pack(d, p + hn::Lanes(d), two + 1);
+}
+
 // A vector from p, of which n elements are there; -inf in the lanes beyond. n > 0.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load_or_lowest(D d, const T* p, std::size_t n) {

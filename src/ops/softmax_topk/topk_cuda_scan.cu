@@ -27,14 +27,15 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   auto& shared = *reinterpret_cast<ScanShared*>(memory);
   const Topk& p = args.p;
   const ScanShape& shape = args.shape;
-  if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
-    cuda::wait_for_previous_grids();
-  }
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
   const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
   const RowValues<T> values = values_of<T>(p, row);
   using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth>;
+  if constexpr (cuda::kHopper) {
+    cuda::let_next_grid_start();
+    if (shape.cluster > 1) Scan(shape, 0, shared, values, 0).ask_ahead();
+    cuda::wait_for_previous_grids();
+  }
   const double inverse = inverse_temperature(p, row);
   if (inverse == 0) {  // all blocks of the cluster leave
     if (first) put_bad_row<kScanThreads>(p, row, kRowBadParameter);

@@ -278,6 +278,13 @@ constexpr int least_blocks() {
   return sizeof(typename Row::K) == 4 ? 3 : 2;
 }
 
+// Has a lane's part of a row brought to the L2 cache: a line, as a lane has at most 32 tokens.
+template <class T>
+__device__ void ask_ahead(const RowPlace<T>& place, int lane) {
+  const int at = lane * (128 / static_cast<int>(sizeof(T)));
+  if (at < place.args.vocabulary) asm volatile("prefetch.global.L2 [%0];" ::"l"(place.logits + at));
+}
+
 template <class Row, int kLanes, int kChunks>
 __global__ void __launch_bounds__(kThreads, least_blocks<Row>())
     short_kernel(const __grid_constant__ ShortArgs args) {
@@ -293,6 +300,7 @@ __global__ void __launch_bounds__(kThreads, least_blocks<Row>())
   if (first > last) return;
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
+    ask_ahead(Place(args, min(first + offset, last)), team.lane);
     cuda::wait_for_previous_grids();
   }
   Row next;

@@ -2,13 +2,15 @@
 //
 // As in topk_scan.cuh a row is cut into segments that warps hold in registers, and their sums are
 // merged in a fixed order. But here nothing is chosen while the row is read: a lane leaves the
-// maximum of its tokens, and goes on. When the whole row has been read, the k-th largest of the
-// maxima is a threshold that k tokens reach, so that nothing below it can be of the k largest. Only
-// the lanes that reach it, hardly more than k, have their tokens looked at again: a few lines of
-// the row that are still in a cache.
+// maxima of its vectors, and goes on. When the whole row has been read, the k-th largest of the
+// maxima of threads is a threshold that k tokens reach, so that nothing below it can be of the k
+// largest. Only the vectors that reach it, hardly more than k, are fetched again.
+//
+// Whatever is not usual (NaN, infinities, fewer tokens than places, too many equal ones) takes the
+// long way of topk_finish.cuh, which reads the row once more.
 #pragma once
 
-#include "ops/softmax_topk/topk_finish.cuh"
+#include "ops/softmax_topk/topk_warp.cuh"
 
 namespace touchstone::topk {
 
@@ -16,6 +18,7 @@ struct MaximaShape : ScanShape {
   int places = 0;  // that are put in order
   int merged = 1;  // neighbouring segments that a maximum is of
   int maxima = 0;  // of each lane of a warp
+  int maximum_bytes = 4;
 };
 
 // Dynamic shared memory: this, then sorted keys, sums, and maxima or candidates.
@@ -28,9 +31,9 @@ struct alignas(16) MaximaMemory {
 
   Select select;
   std::uint32_t count;      // candidates, also those that did not fit
-  std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
+  std::uint32_t threshold;  // as in ScanShared; of no use to so few places
   std::uint32_t flags;
-  std::uint32_t taken;  // lanes that reach the threshold; later scratch
+  std::uint32_t taken;  // vectors that reach the threshold
   float reduction[2 * kSumLeaves / 32];
 
   static constexpr std::uint32_t kNan = ScanShared::kNan;
@@ -38,10 +41,11 @@ struct alignas(16) MaximaMemory {
   static constexpr std::uint32_t kOverflow = ScanShared::kOverflow;
   static constexpr std::uint32_t kReadTwice = ScanShared::kReadTwice;
   static constexpr int kMostHits = Select::kBins / 2;
+  static constexpr int kMostUsual = 128;  // tokens that are ranked by comparing all with all
 
   __host__ __device__ static std::int64_t bytes(const MaximaShape& shape) {
     const int keys = shape.places + Select::kCrowded + shape.segments;
-    const int maxima = 4 * kThreads * shape.maxima;
+    const int maxima = shape.maximum_bytes * kThreads * shape.maxima;
     const int candidates = 8 * shape.candidates;
     return static_cast<std::int64_t>(sizeof(MaximaMemory)) + 8 * keys +
            (maxima > candidates ? maxima : candidates);
@@ -54,15 +58,32 @@ struct alignas(16) MaximaMemory {
     return reinterpret_cast<Key*>(sums(shape) + shape.segments);
   }
   // In the same place: they are not needed any more when there are candidates.
-  __device__ std::uint32_t* maxima(const MaximaShape& shape) {
-    return reinterpret_cast<std::uint32_t*>(candidates(shape));
+  template <class Maximum>
+  __device__ Maximum* maxima(const MaximaShape& shape) {
+    return reinterpret_cast<Maximum*>(candidates(shape));
   }
 };
 
-// Of the lanes of a warp; not for NaN.
-__device__ inline float warp_max(float value) {
-  const auto flipped = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
-  return __int_as_float(flipped(__reduce_max_sync(~0U, flipped(__float_as_int(value)))));
+// The sum of a segment, in all lanes of the warp that holds it. Returns the lane's maximum.
+template <class Held>
+__device__ float add_up_segment(const Held& held, float scale, std::uint32_t& flags, RowSum& sum) {
+  const float largest = held.largest();
+  RowSum own{largest * scale, 0};
+  if (fabsf(own.reference) < kLargeExponent) {
+    own.sum = held.sum(scale, own.reference);
+  } else {  // as in RowScan
+    if (!(own.reference <= -2 * kLargeExponent)) {
+      atomicOr(&flags, isnan(largest) ? ScanShared::kNan : ScanShared::kHuge);
+    }
+    own.reference = -infinity();
+  }
+  sum.reference = warp_max(own.reference);
+  sum.sum = sum.reference == -infinity() ? 0 : own.sum * exp2_fast(own.reference - sum.reference);
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    sum.sum += __shfl_xor_sync(~0U, sum.sum, offset);
+  }
+  return largest;
 }
 
 // kOnGrid: all rows start on 16 bytes. kDepth: segments that a warp has in registers.
@@ -73,12 +94,12 @@ class RowMaxima {
   using Memory = MaximaMemory<kThreads>;
   using Loader = SegmentLoader<T, Held::kVectors, kOnGrid>;
   using Raw = typename Loader::Raw;
+  using Maximum = typename Held::Maximum;
   static constexpr int kWarps = kThreads / 32;
 
   __device__ RowMaxima(const MaximaShape& scan_shape, Memory& memory, const T* row)
       : shape(scan_shape),
         shared(memory),
-        logits(row),
         loader(row, scan_shape.vocabulary),
         lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32),
@@ -101,9 +122,10 @@ class RowMaxima {
   // Leaves sums and maxima of the whole row.
   __device__ void read(float scale) {
     __syncthreads();  // the counters are set
-    std::uint32_t* place = shared.maxima(shape) + warp * shape.maxima * 32 + lane;
-    std::uint32_t* const last = place + shape.maxima * 32;
-    std::uint32_t best = 0;
+    Maximum* place = own_maxima();
+    Maximum* const last = place + shape.maxima * 32;
+    Maximum best = Held::no_maximum();
+    std::uint32_t largest_word = 0;
     int left = shape.merged;
 #pragma unroll 1
     for (int i = begin; i < end; i += kDepth) {
@@ -111,13 +133,17 @@ class RowMaxima {
       for (int d = 0; d < kDepth; ++d) {
         if (i + d >= end) break;
         loader.settle(raw[d], lane);
-        const float largest = add_up(raw[d], i + d, scale);
+        const Held held(raw[d], 0, 0, 0, lane);
+        RowSum sum;
+        const float largest = add_up_segment(held, scale, shared.flags, sum);
+        if (lane == 0) shared.sums(shape)[i + d] = {sum.reference, sum.sum};
+        best = held.larger_maximum(best, largest);
         if (i + d + kDepth < end) loader.load((i + d + kDepth) * Held::kTokens, lane, raw[d]);
-        best = max(best, isnan(largest) ? 0U : ordered(largest));
+        largest_word = max(largest_word, isnan(largest) ? 0U : ordered(largest));
         if (--left == 0) {
           *place = best;
           place += 32;
-          best = 0;
+          best = Held::no_maximum();
           left = shape.merged;
         }
       }
@@ -125,101 +151,154 @@ class RowMaxima {
     // What is not there is below everything.
     for (; place < last; place += 32) {
       *place = best;
-      best = 0;
+      best = Held::no_maximum();
     }
+    shared.select.counts[threadIdx.x] = largest_word;
     __syncthreads();
   }
 
-  // Keeps the tokens that may be of the k largest.
-  __device__ void collect(int k) {
-    const int thread = static_cast<int>(threadIdx.x);
-    const std::uint32_t* const maxima = shared.maxima(shape);
-    const int entries = kThreads * shape.maxima;
-    const std::uint32_t word = max(
-        kAboveNothing,
-        word_reached_by(
-            k, 4 + k / 8, entries, kAboveNothing, [&](int i) { return maxima[i]; }, shared.select));
-    if (thread == 0) shared.threshold = word;
-    std::uint32_t* const hits = shared.select.pairs;
-    for (int i = thread; i < entries; i += kThreads) {
-      if (maxima[i] < word) continue;
-      const std::uint32_t at = atomicAdd(&shared.taken, 1U);
-      if (at < Memory::kMostHits) hits[at] = static_cast<std::uint32_t>(i);
-    }
+  // Puts the k largest tokens in order, and gives the row's sum. False when something is not usual.
+  // Destroys the maxima.
+  __device__ bool answer_usual(int k, RowSum& sum) {
+    std::uint32_t words[kWarps];
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) words[i] = shared.select.counts[32 * i + lane];
+    const std::uint32_t word = warp_word_reached_by(k, words);
+    if (word == 0 || shared.flags != 0) return false;
+    const float least = unordered(word);
+    find_hits(least);
     __syncthreads();
     const auto found = static_cast<int>(shared.taken);
-    if (found <= Memory::kMostHits) {
-      look_at(hits, found, unordered(word));
-    } else if (thread == 0) {
-      shared.flags |= Memory::kOverflow;
+    if (found > Memory::kMostHits) return false;
+    look_again(found, least);
+    __syncthreads();
+    const auto count = static_cast<int>(shared.count);
+    if (count > Memory::kMostUsual) return false;
+    if (warp == kWarps - 1) {
+      const RowSum all = warp_row_sum(shared.sums(shape), shape.segments);
+      if (lane == 0) {
+        shared.reduction[0] = all.reference;
+        shared.reduction[1] = all.sum;
+      }
+    } else {
+      rank_keys_among<kThreads - 32>(shared.candidates(shape), count, k, shared.sorted());
     }
     __syncthreads();
+    sum = {shared.reduction[0], shared.reduction[1]};
+    return sum.reference > -infinity();
   }
 
  private:
+  __device__ Maximum* own_maxima() const {
+    return shared.template maxima<Maximum>(shape) + warp * shape.maxima * 32 + lane;
+  }
+
   // Of the segments, a warp has a run.
   __device__ int first_of(int w) const { return shape.segments * w / kWarps; }
 
-  // Leaves the sum of a segment. Returns the lane's maximum.
-  __device__ float add_up(const Raw& settled, int segment, float scale) {
-    const Held held(settled, 0, 0, 0, lane);
-    const float largest = held.largest();
-    RowSum sum{largest * scale, 0};
-    if (fabsf(sum.reference) < kLargeExponent) {
-      sum.sum = held.sum(scale, sum.reference);
-    } else {  // as in RowScan
-      if (!(sum.reference <= -2 * kLargeExponent)) {
-        atomicOr(&shared.flags, isnan(largest) ? Memory::kNan : Memory::kHuge);
+  // Notes the vectors that may reach the bound: the number of one in the row, and above that in how
+  // many segments it may be.
+  __device__ void find_hits(float least) {
+    const Maximum* const own = own_maxima();
+    const auto bound = Held::bound_of(least);
+    std::uint32_t* const hits = shared.select.pairs;
+#pragma unroll 4
+    for (int i = 0; i < shape.maxima; ++i) {
+      unsigned vectors = Held::vectors_reaching(own[i * 32], bound);
+      if (vectors == 0) continue;
+      const int segment = begin + i * shape.merged;
+      const auto segments = static_cast<unsigned>(min(shape.merged, end - segment));
+      std::uint32_t at = add_to_shared(shared.taken, static_cast<unsigned>(__popc(vectors)));
+      for (; vectors != 0; vectors &= vectors - 1) {
+        const int vector = segment * kVectorsOfSegment + (__ffs(vectors) - 1) * 32 + lane;
+        if (at < Memory::kMostHits) hits[at] = segments << kHitBits | static_cast<unsigned>(vector);
+        ++at;
       }
-      sum.reference = -infinity();
     }
-    const float reference = warp_max(sum.reference);
-    float total = reference == -infinity() ? 0 : sum.sum * exp2_fast(sum.reference - reference);
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(~0U, total, offset);
-    if (lane == 0) shared.sums(shape)[segment] = {reference, total};
-    return largest;
   }
 
-  // The tokens of so many lanes, a vector at a time.
-  __device__ void look_at(const std::uint32_t* hits, int found, float least) {
+  // The tokens of so many vectors, each by a thread.
+  __device__ void look_again(int found, float least) {
     constexpr int kN = Held::kN;
-    const int each = shape.merged * Held::kVectors;  // vectors of a hit
-    const auto vocabulary = static_cast<int>(shape.vocabulary);
-    for (int task = static_cast<int>(threadIdx.x); task < found * each; task += kThreads) {
-      const auto hit = static_cast<int>(hits[task / each]);
-      const int vector = task % each;
-      const int w = hit / 32 / shape.maxima;
-      const int segment =
-          first_of(w) + hit / 32 % shape.maxima * shape.merged + vector / Held::kVectors;
-      if (segment >= first_of(w + 1)) continue;
-      const int token = segment * Held::kTokens + (vector % Held::kVectors * 32 + hit % 32) * kN;
+    const std::uint32_t* const hits = shared.select.pairs;
+    for (int task = static_cast<int>(threadIdx.x); task < found * shape.merged; task += kThreads) {
+      const std::uint32_t hit = hits[task / shape.merged];
+      const auto next = static_cast<std::uint32_t>(task % shape.merged);
+      if (next >= hit >> kHitBits) continue;
+      const std::uint32_t token = ((hit & ((1U << kHitBits) - 1)) + next * kVectorsOfSegment) * kN;
       float v[kN];
+      cuda::unpack_as<T>(loader.vector(static_cast<int>(token)), v);
+      std::uint32_t more = 0;
+#pragma unroll
+      for (int j = 0; j < kN; ++j) more += v[j] >= least ? 1 : 0;
+      if (more == 0) continue;
+      std::uint32_t at = add_to_shared(shared.count, more);
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
-        v[j] = token + j < vocabulary ? cuda::widen(logits[token + j]) : -infinity();
-      }
-#pragma unroll
-      for (int j = 0; j < kN; ++j) {
-        if (v[j] >= least) keep(v[j], static_cast<std::uint32_t>(token + j));
+        if (!(v[j] >= least)) continue;
+        if (at < Memory::kMostUsual) shared.candidates(shape)[at] = key_of(v[j], token + j);
+        ++at;
       }
     }
   }
 
-  __device__ void keep(float value, std::uint32_t token) {
-    const std::uint32_t at = atomicAdd(&shared.count, 1U);
-    if (at < static_cast<unsigned>(shape.candidates)) {
-      shared.candidates(shape)[at] = key_of(value, token);
-    }
-  }
+  static constexpr int kVectorsOfSegment = 32 * Held::kVectors;
+  static constexpr int kHitBits = 24;
+  static_assert(kMostSegments * kVectorsOfSegment <= 1 << kHitBits);
 
   const MaximaShape& shape;
   Memory& shared;
-  const T* logits;
   Loader loader;
   int lane, warp;
   int begin, end;  // segments of this warp
   Raw raw[kDepth];
 };
+
+// A row from its read to its outputs, by the threads of a block, whatever is in it. Out of line:
+// few rows come here.
+template <class T, bool kOnGrid, int kThreads>
+__device__ __noinline__ void answer_rare_row(const Topk& p, const MaximaShape& shape,
+                                             std::int64_t row, MaximaMemory<kThreads>& shared) {
+  using Memory = MaximaMemory<kThreads>;
+  using Scan = RowMaxima<T, kOnGrid, kThreads, 1>;
+  __syncthreads();  // everyone is done with this memory
+  const RowValues<T> values = values_of<T>(p, row);
+  const auto k = static_cast<int>(p.k);
+  Scan scan(shape, shared, values.logits);
+  scan.start();
+  const double inverse = inverse_temperature(p, row);
+  if (inverse == 0) return put_bad_row<kThreads>(p, row, kRowBadParameter);
+  scan.read(exponent_scale(inverse));
+  if ((shared.flags & Memory::kNan) != 0) return put_bad_row<kThreads>(p, row, kRowHasNan);
+  __syncthreads();  // everyone has seen the flags
+  if (threadIdx.x == 0) shared.flags |= Memory::kOverflow;
+  __syncthreads();
+  const int above = sort_candidates<typename Scan::Held>(shape, k, shared, values);
+  const Weights weights = row_weights(shape, shared, values, inverse);
+  put_row(p, row, shared, above, weights);
+}
+
+// The same for rows without anything unusual, and the others by the way above.
+template <class T, bool kOnGrid, int kThreads, int kDepth>
+__device__ void answer_row(const Topk& p, const MaximaShape& shape, std::int64_t row,
+                           MaximaMemory<kThreads>& shared) {
+  RowMaxima<T, kOnGrid, kThreads, kDepth> scan(
+      shape, shared, static_cast<const T*>(p.logits) + row * p.logits_stride);
+  scan.start();
+  const double inverse = inverse_temperature(p, row);
+  RowSum sum;
+  if (inverse != 0) {
+    const auto k = static_cast<int>(p.k);
+    scan.read(exponent_scale(inverse));
+    if (scan.answer_usual(k, sum)) {
+      const auto thread = static_cast<int>(threadIdx.x);
+      const Key* const sorted = shared.sorted();
+      const Weights weights{inverse, exponent_scale(inverse), value_of(sorted[0]), sum, false};
+      if (thread < (k + 31) / 32 * 32) put_usual_row(p, row, sorted, weights, thread, kThreads);
+      return;
+    }
+  }
+  answer_rare_row<T, kOnGrid, kThreads>(p, shape, row, shared);
+}
 
 }  // namespace touchstone::topk

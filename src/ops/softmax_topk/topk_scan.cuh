@@ -110,6 +110,14 @@ class RowScan {
         warp(static_cast<int>(threadIdx.x) / 32),
         rank(scan_shape.cluster > 1 ? static_cast<int>(cluster_block()) : 0) {}
 
+  // Has the first segments brought to L2, while the grids before this one end.
+  __device__ void ask_ahead() const {
+    const int own = (shape.segments - rank + shape.cluster - 1) / shape.cluster;
+    const int begin = own * warp / kScanWarps;
+    const int end = own * (warp + 1) / kScanWarps;
+    for (int i = begin; i < min(end, begin + 4); ++i) loader.prefetch(first_token(i), lane);
+  }
+
   // Reads this block's part of the row, which is every segment whose number is its rank in turn.
   __device__ void run() {
     if (threadIdx.x == 0) {
@@ -299,7 +307,7 @@ class RowScan {
       const int from = __ffs(static_cast<int>(lanes)) - 1;
       const float value = Held::staged(room + from, bit);
       if (lane < Held::kEach && value >= least) {
-        put(add_to_count(1), value, first + static_cast<unsigned>(from * Held::kN));
+        put(add_to_shared(shared.count, 1), value, first + static_cast<unsigned>(from * Held::kN));
       }
     }
   }
@@ -307,22 +315,12 @@ class RowScan {
   // Each lane looks for its own.
   __device__ void collect_own(const Held& held, const uint4* room, int i) {
     std::uint32_t hits = held.reaching(least);
-    std::uint32_t place = add_to_count(static_cast<std::uint32_t>(__popc(hits)));
+    std::uint32_t place = add_to_shared(shared.count, static_cast<std::uint32_t>(__popc(hits)));
     const auto first = static_cast<unsigned>(first_token(i) + lane * Held::kN);
     for (; hits != 0; hits &= hits - 1) {
       const auto bit = static_cast<unsigned>(__ffs(static_cast<int>(hits))) - 1;
       put(place++, Held::staged(room + lane, bit), first + Held::token_of_bit(bit));
     }
-  }
-
-  // As atomicAdd, but each lane for itself: to add up what so few lanes bring costs more.
-  __device__ std::uint32_t add_to_count(std::uint32_t more) {
-    std::uint32_t before;
-    asm volatile("atom.shared.add.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "r"(cuda::shared_address(&shared.count)), "r"(more)
-                 : "memory");
-    return before;
   }
 
   // What does not fit is only counted.

@@ -123,6 +123,25 @@ class SegmentLoader {
     }
   }
 
+  // The vector of the tokens from `first` on, which is a multiple of their number, at once.
+  __device__ uint4 vector(int first) const {
+    const int at = first * static_cast<int>(sizeof(T)) - off_grid;
+    if (kOnGrid || off_grid == 0) return any(at);
+    const bool inside = at >= 0 && at + 32 <= bytes;
+    const uint4 own = inside ? fetch(row + at) : any(at);
+    const uint4 next = inside ? fetch(row + at + 16) : any(at + 16);
+    switch (off_grid / 4) {
+      case 0:
+        return joined<0>(own, next);
+      case 1:
+        return joined<1>(own, next);
+      case 2:
+        return joined<2>(own, next);
+      default:
+        return joined<3>(own, next);
+    }
+  }
+
   // Puts vectors off the grid right.
   __device__ void settle(Raw& raw, int lane) const {
     if constexpr (!kOnGrid) {
@@ -152,15 +171,19 @@ class SegmentLoader {
     return at >= 0 && at + 16 <= bytes ? fetch(row + at)
                                        : uint4{kLowest, kLowest, kLowest, kLowest};
   }
+  __device__ uint4 any(int at) const { return is_part(at) ? part(at) : whole(at); }
   __device__ bool is_part(int at) const {
     return (at < 0 && at > -16) || (at < bytes && at + 16 > bytes);
   }
-  __device__ __noinline__ uint4 part(int at) const {
-    return {word_at(at), word_at(at + 4), word_at(at + 8), word_at(at + 12)};
-  }
+  __device__ uint4 part(int at) const { return part_of(row, bytes, at); }
 
+  // Not of the object: one whose address is taken lies in memory.
+  __device__ static __noinline__ uint4 part_of(const unsigned char* row, int bytes, int at) {
+    return {word_at(row, bytes, at), word_at(row, bytes, at + 4), word_at(row, bytes, at + 8),
+            word_at(row, bytes, at + 12)};
+  }
   // The aligned word at byte `at` of the row, with -inf for what is not of the row.
-  __device__ std::uint32_t word_at(int at) const {
+  __device__ static std::uint32_t word_at(const unsigned char* row, int bytes, int at) {
     if (at >= 0 && at + 4 <= bytes) return *reinterpret_cast<const std::uint32_t*>(row + at);
     std::uint32_t word = lowest_pair<T>();
     if constexpr (sizeof(T) == 2) {
@@ -198,6 +221,17 @@ class SegmentLoader {
                         __funnelshift_r(words[kWord + 2], words[kWord + 3], bits),
                         __funnelshift_r(words[kWord + 3], words[kWord + 4], bits)};
     }
+  }
+
+  // The same where both are the lane's.
+  template <int kWord>
+  __device__ uint4 joined(const uint4& own, const uint4& next) const {
+    const unsigned bits = static_cast<unsigned>(off_grid % 4) * 8;
+    const std::uint32_t words[8] = {own.x, own.y, own.z, own.w, next.x, next.y, next.z, next.w};
+    return {__funnelshift_r(words[kWord], words[kWord + 1], bits),
+            __funnelshift_r(words[kWord + 1], words[kWord + 2], bits),
+            __funnelshift_r(words[kWord + 2], words[kWord + 3], bits),
+            __funnelshift_r(words[kWord + 3], words[kWord + 4], bits)};
   }
 
   const unsigned char* row;
@@ -239,6 +273,45 @@ class Segment<T, true> {
     float pair[kN];
     cuda::unpack_as<T>({m, m, m, m}, pair);
     return sizeof(T) == 4 ? pair[0] : max_nan(pair[0], pair[1]);
+  }
+
+  // What a lane leaves of its tokens: of 16-bit ones the maxima of its four vectors, of others that
+  // of all of them. Not for NaN.
+  using Maximum = std::conditional_t<sizeof(T) == 4, float, uint2>;
+  __device__ static Maximum no_maximum() {
+    if constexpr (sizeof(T) == 4) {
+      return -infinity();
+    } else {
+      return {lowest_pair<T>(), lowest_pair<T>()};
+    }
+  }
+  // The larger of this one's and another. `largest` is this one's largest value.
+  __device__ Maximum larger_maximum(const Maximum& other, float largest) const {
+    if constexpr (sizeof(T) == 4) {
+      return fmaxf(other, largest);
+    } else {
+      const auto of_vector = [&](int j) {
+        return packed_max<T>(packed_max<T>(packed[j].x, packed[j].y),
+                             packed_max<T>(packed[j].z, packed[j].w));
+      };
+      const auto of_two = [&](std::uint32_t a, std::uint32_t b) {
+        return packed_max<T>(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632));
+      };
+      return {packed_max<T>(other.x, of_two(of_vector(0), of_vector(1))),
+              packed_max<T>(other.y, of_two(of_vector(2), of_vector(3)))};
+    }
+  }
+  __device__ static std::uint32_t bound_of(float least) { return least_pair<T>(least); }
+  // A bit for each vector that may reach the bound.
+  __device__ static unsigned vectors_reaching(const Maximum& maximum, std::uint32_t bound) {
+    static_assert(kVectors == 4);
+    if constexpr (sizeof(T) == 4) {
+      return maximum >= __uint_as_float(bound) ? 15 : 0;
+    } else {
+      const std::uint32_t first = reached_pair<T>(maximum.x, bound);
+      const std::uint32_t second = reached_pair<T>(maximum.y, bound);
+      return (first & 1U) | (first >> 15 & 2U) | (second << 2 & 4U) | (second >> 13 & 8U);
+    }
   }
 
   // Of 2^(v * scale - reference).

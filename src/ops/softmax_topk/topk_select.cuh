@@ -24,6 +24,16 @@ struct SelectScratch {
   std::uint32_t warp_sums[kWarps];
 };
 
+// As atomicAdd, but each lane for itself: to add up what so few lanes bring costs more.
+__device__ inline std::uint32_t add_to_shared(std::uint32_t& count, std::uint32_t more) {
+  std::uint32_t before;
+  asm volatile("atom.shared.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "r"(cuda::shared_address(&count)), "r"(more)
+               : "memory");
+  return before;
+}
+
 // Of this thread and all before it.
 template <class Scratch>
 __device__ std::uint32_t sum_to_here(std::uint32_t value, Scratch& s) {

@@ -1,0 +1,109 @@
+// What single warps do with the maxima, keys and sums of a row, so that a block need not meet.
+#pragma once
+
+#include "ops/softmax_topk/topk_finish.cuh"
+
+namespace touchstone::topk {
+
+// A word that at least `wanted` of a warp's words reach, and at most two more unless they are
+// equal: by halving. 0 when fewer are above that of -inf. In every lane.
+template <int kEach>
+__device__ std::uint32_t warp_word_reached_by(int wanted, const std::uint32_t (&words)[kEach]) {
+  const auto reaching = [&](std::uint32_t bound) {
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) count += words[i] >= bound ? 1 : 0;
+    return static_cast<int>(__reduce_add_sync(~0U, static_cast<unsigned>(count)));
+  };
+  std::uint32_t low = words[0];
+  std::uint32_t high = words[0];
+#pragma unroll
+  for (int i = 1; i < kEach; ++i) {
+    low = min(low, words[i]);
+    high = max(high, words[i]);
+  }
+  low = max(kAboveNothing, __reduce_min_sync(~0U, low));
+  high = __reduce_max_sync(~0U, high);
+  if (low > high || reaching(low) < wanted) return 0;
+#pragma unroll 1
+  while (low < high) {
+    const std::uint32_t middle = low + (high - low + 1) / 2;
+    const int count = reaching(middle);
+    if (count < wanted) {
+      high = middle - 1;
+      continue;
+    }
+    low = middle;
+    if (count <= wanted + 2) break;
+  }
+  return low;
+}
+
+// Of the lanes of a warp; not for NaN.
+__device__ inline float warp_max(float value) {
+  const auto flipped = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+  return __int_as_float(flipped(__reduce_max_sync(~0U, flipped(__float_as_int(value)))));
+}
+
+// The sum of a row as row_weights() gives it, from those of its segments.
+__device__ inline RowSum warp_row_sum(const float2* sums, int segments) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float reference = -infinity();
+  for (int i = lane; i < segments; i += 32) reference = fmaxf(reference, sums[i].x);
+  reference = warp_max(reference);
+  float total = 0;
+#pragma unroll 1
+  for (int first = lane; first < min(segments + lane, kSumLeaves); first += 32) {
+    float value = 0;
+    for (int i = first; i < segments; i += kSumLeaves) {
+      value += sums[i].y * exp2_fast(sums[i].x - reference);
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0U, value, offset);
+    total += value;
+  }
+  return {reference, total};
+}
+
+// Puts the first k of the keys in order, by the first kThreads threads of a block: each is ranked
+// by the keys that come before it. Keys differ, so that no two get one place.
+template <int kThreads>
+__device__ void rank_keys_among(const Key* keys, int count, int k, Key* sorted) {
+  int share = 1;  // threads that share the counting
+  while (2 * share * count <= kThreads && share < 32) share *= 2;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int first = 0; first < count; first += kThreads / share) {
+    const int own = first + thread / share;
+    const Key key = own < count ? keys[own] : 0;
+    int before = 0;
+    for (int i = thread % share; i < count; i += share) before += keys[i] > key ? 1 : 0;
+    for (int offset = 1; offset < share; offset *= 2) {
+      before += __shfl_xor_sync(~0U, before, offset);
+    }
+    if (own < count && thread % share == 0 && before < k) sorted[before] = key;
+  }
+}
+
+// The outputs of a row without anything unusual, by whole warps. `first` is the first place of this
+// thread, `step` how far its places are apart.
+__device__ inline void put_usual_row(const Topk& p, std::int64_t row, const Key* sorted,
+                                     const Weights& weights, int first, int step) {
+  float total = weights.row.sum;
+  const auto k = static_cast<int>(p.k);
+  if (p.renormalise) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    total = 0;
+    for (int j = lane; j < k + lane; j += 32) {
+      float value = j < k ? weights.weight(value_of(sorted[j])) : 0;
+#pragma unroll
+      for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0U, value, offset);
+      total += value;
+    }
+  }
+  for (int j = first; j < k; j += step) put_place(p, row, j, sorted[j], weights, total);
+  if (first != 0) return;
+  if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = weights.log_sum_exp();
+  if (p.status != nullptr) p.status[row] = 0;
+}
+
+}  // namespace touchstone::topk
