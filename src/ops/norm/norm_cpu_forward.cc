@@ -3,9 +3,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <type_traits>
-#include <utility>
 
 #include "ops/norm/norm_cpu.h"
 #include "ops/norm/norm_row.h"
@@ -39,43 +36,51 @@ std::size_t block_columns() {
   return 4 * run_columns<T>();
 }
 
+// Columns of y written at a time.
+template <class T>
+std::size_t strip_columns() {
+  return run_columns<T>() / 2;
+}
 // With the longest vectors Highway has on x86, 64 bytes.
-constexpr std::size_t kMostRunColumns = kRunTerms * 4 * 16;
-
-// How far ahead of the sums memory is asked for.
-constexpr std::size_t kFetchBytes = 8192;
+constexpr std::size_t kMostStripColumns = kRunTerms * 2 * 16;
 
 // Columns from which the first guess of a block's mean is made.
 constexpr std::size_t kSample = 8;
 
-// One row: xhat = (h - mean) * rstd + shift.
+// One row.
 template <class T>
 struct ForwardRow {
   const T* x = nullptr;
   const T* residual = nullptr;
   T* y = nullptr;
   T* sum = nullptr;
+  // From this row to the one to be fetched meanwhile; 0 when there is none.
+  std::ptrdiff_t next_x = 0;
+  std::ptrdiff_t next_residual = 0;
   Compute<T> mean = 0;
+  Compute<T> delta = 0;
   Compute<T> rstd = 0;
-  Compute<T> shift = 0;
 };
 
+// `ahead` is how many rows further on the one to be fetched is.
 template <class T>
-void set_row(const ForwardJob& job, std::int64_t row, ForwardRow<T>* r) {
+void set_row(const ForwardJob& job, std::int64_t row, std::int64_t ahead, ForwardRow<T>* r) {
   const Forward& p = job.p;
   r->x = static_cast<const T*>(p.x.data) + row * p.x.stride;
   r->y = static_cast<T*>(p.y.data) + row * p.y.stride;
+  r->next_x = ahead * p.x.stride;
   if (p.residual.data != nullptr) {
     r->residual = static_cast<const T*>(p.residual.data) + row * p.residual.stride;
     r->sum = static_cast<T*>(p.sum.data) + row * p.sum.stride;
+    r->next_residual = ahead * p.residual.stride;
   }
 }
 
 template <class T>
 void set_statistics(const RowStatistics& statistics, ForwardRow<T>* row) {
   row->mean = static_cast<Compute<T>>(statistics.mean);
+  row->delta = static_cast<Compute<T>>(statistics.delta);
   row->rstd = static_cast<Compute<T>>(statistics.rstd);
-  row->shift = static_cast<Compute<T>>(statistics.shift);
 }
 
 // ---- h: x, or x + residual rounded to T --------------------------------------------------------
@@ -85,24 +90,23 @@ void set_statistics(const RowStatistics& statistics, ForwardRow<T>* row) {
 
 // A pack at column i.
 template <bool kFused, class D, class T>
-HWY_INLINE void load_h(D d, const T* x, const T* residual, std::size_t i, hn::Vec<D>* h) {
-  sd::load_pack(d, x + i, h);
+HWY_INLINE void load_h(D d, const ForwardRow<T>& row, std::size_t i, hn::Vec<D>* h) {
+  sd::load_pack(d, row.x + i, h);
   if constexpr (kFused) {
-    hn::Vec<D> other[sd::template kPack<T>];
-    sd::load_pack(d, residual + i, other);
+    hn::Vec<D> residual[sd::template kPack<T>];
+    sd::load_pack(d, row.residual + i, residual);
     for (std::size_t k = 0; k < sd::template kPack<T>; ++k) {
-      h[k] = sd::template round_to<T>(d, hn::Add(h[k], other[k]));
+      h[k] = sd::template round_to<T>(d, hn::Add(h[k], residual[k]));
     }
   }
 }
 
 // At most a vector, columns [i, i + n).
 template <bool kFused, class D, class T>
-HWY_INLINE hn::Vec<D> load_h_tail(D d, const T* x, const T* residual, std::size_t i,
-                                  std::size_t n) {
-  const auto h = sd::load_some(d, x + i, n);
-  if constexpr (!kFused) return h;
-  return sd::template round_to<T>(d, hn::Add(h, sd::load_some(d, residual + i, n)));
+HWY_INLINE hn::Vec<D> load_h_tail(D d, const ForwardRow<T>& row, std::size_t i, std::size_t n) {
+  const auto x = sd::load_some(d, row.x + i, n);
+  if constexpr (!kFused) return x;
+  return sd::template round_to<T>(d, hn::Add(x, sd::load_some(d, row.residual + i, n)));
 }
 
 // ---- statistics ----------------------------------------------------------------------------
@@ -111,97 +115,48 @@ HWY_INLINE hn::Vec<D> load_h_tail(D d, const T* x, const T* residual, std::size_
 template <bool kFused, class T>
 HWY_INLINE Compute<T> sample_mean(const ForwardRow<T>& row, std::size_t begin, std::size_t end) {
   const hn::CappedTag<Compute<T>, kSample> d;
-  if (end - begin >= kSample) {
-    auto sum = hn::Zero(d);
-    for (std::size_t i = 0; i < kSample; i += hn::Lanes(d)) {
-      sum = hn::Add(sum, load_h_tail<kFused>(d, row.x, row.residual, begin + i, hn::Lanes(d)));
-    }
-    return sd::sum_lanes(d, sum) * (Compute<T>{1} / kSample);
-  }
+  const std::size_t stop = std::min(end, begin + kSample);
   auto sum = hn::Zero(d);
-  for (std::size_t i = begin; i < end; i += hn::Lanes(d)) {
-    sum = hn::Add(sum,
-                  load_h_tail<kFused>(d, row.x, row.residual, i, std::min(hn::Lanes(d), end - i)));
+  for (std::size_t i = begin; i < stop; i += hn::Lanes(d)) {
+    sum = hn::Add(sum, load_h_tail<kFused>(d, row, i, std::min(hn::Lanes(d), stop - i)));
   }
-  return sd::sum_lanes(d, sum) / static_cast<Compute<T>>(end - begin);
+  return sd::sum_lanes(d, sum) / static_cast<Compute<T>>(stop - begin);
 }
 
-// Columns of a row to be summed, and what is to be fetched meanwhile, column by column.
-template <class T>
-struct SumRun {
-  const T* x = nullptr;
-  const T* residual = nullptr;
-  const T* fetch_x = nullptr;
-  const T* fetch_residual = nullptr;
-  std::size_t columns = 0;
-};
-
-// Running sums of h - m and (h - m)^2; m is 0 for RMS, which needs squares only. Four of each hide
-// the latency of addition.
-template <Kind kKind, bool kFused, class T>
-struct Sums {
-  hn::ScalableTag<Compute<T>> d;
-  using V = hn::Vec<decltype(d)>;
-  const T* x;
-  const T* residual;
-  const T* fetch_x;
-  const T* fetch_residual;
-  V m;
-  V s[4];
-  V q[4];
-
-  HWY_INLINE Sums(const SumRun<T>& run, Compute<T> about)
-      : x(run.x),
-        residual(run.residual),
-        fetch_x(run.fetch_x),
-        fetch_residual(run.fetch_residual),
-        m(hn::Set(d, about)) {
-    for (int k = 0; k < 4; ++k) s[k] = q[k] = hn::Zero(d);
-  }
-  HWY_INLINE void add(V h, std::size_t k) {
+// Adds the sums of h - m and (h - m)^2 over columns [begin, end), lane by lane, to *sum and
+// *squares; m is 0 for RMS, which needs squares only. Four running sums of each hide the latency
+// of addition.
+template <Kind kKind, bool kFused, class T, class D, class V = hn::Vec<D>>
+HWY_INLINE void add_run(D d, const ForwardRow<T>& row, std::size_t begin, std::size_t end, V m,
+                        V* sum, V* squares) {
+  constexpr std::size_t kVectors = sd::template kPack<T>;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t step = 4 * lanes;
+  V s[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  V q[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  const auto add = [&](V h, V& to_sum, V& to_squares) HWY_ATTR {
     if constexpr (kKind == Kind::layer) {
       h = hn::Sub(h, m);
-      s[k] = hn::Add(s[k], h);
+      to_sum = hn::Add(to_sum, h);
     }
-    q[k] = hn::MulAdd(h, h, q[k]);
+    to_squares = hn::MulAdd(h, h, to_squares);
+  };
+  std::size_t i = begin;
+  for (; i + step <= end; i += step) {
+    V h[4];
+    for (std::size_t k = 0; k < 4; k += kVectors) load_h<kFused>(d, row, i + k * lanes, h + k);
+    for (std::size_t k = 0; k < 4; ++k) add(h[k], s[k], q[k]);
   }
-  // A pack at column i, to the running sums from k on.
-  HWY_INLINE void add_pack(std::size_t i, std::size_t k) {
-    if (i % kFetchColumns<T> == 0) {
-      sd::prefetch(fetch_x + i);
-      if constexpr (kFused) sd::prefetch(fetch_residual + i);
-    }
-    V h[sd::template kPack<T>];
-    load_h<kFused>(d, x, residual, i, h);
-    for (std::size_t j = 0; j < sd::template kPack<T>; ++j) add(h[j], k + j);
+  for (; i < end; i += lanes) {
+    const std::size_t n = std::min(lanes, end - i);
+    // Lanes past the end hold m, so that they add nothing.
+    const auto h = load_h_tail<kFused>(d, row, i, n);
+    add(hn::IfThenElse(hn::FirstN(d, n), h, m), s[0], q[0]);
   }
-  // Columns [i, end), the rest of the run.
-  HWY_INLINE void add_rest(std::size_t i, std::size_t end) {
-    const std::size_t lanes = hn::Lanes(d);
-    for (; i + 4 * lanes <= end; i += 4 * lanes) {
-      for (std::size_t k = 0; k < 4; k += sd::template kPack<T>) add_pack(i + k * lanes, k);
-    }
-    for (; i < end; i += lanes) {
-      const std::size_t n = std::min(lanes, end - i);
-      // Lanes past the end hold m, so that they add nothing.
-      const auto h = load_h_tail<kFused>(d, x, residual, i, n);
-      add(hn::IfThenElse(hn::FirstN(d, n), h, m), 0);
-    }
-  }
-  HWY_INLINE V sum() const { return hn::Add(hn::Add(s[0], s[1]), hn::Add(s[2], s[3])); }
-  HWY_INLINE V squares() const { return hn::Add(hn::Add(q[0], q[1]), hn::Add(q[2], q[3])); }
-};
-
-// The moments of a block of n columns from its sums about m.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE Moments moments_of_sums(D d, V sum, V squares, hn::TFromD<D> m, std::size_t n) {
-  const auto count = static_cast<double>(n);
-  const double offset = static_cast<double>(sd::sum_lanes(d, sum)) / count;
-  return {count, static_cast<double>(m), offset,
-          static_cast<double>(sd::sum_lanes(d, squares)) - offset * (offset * count)};
+  *sum = hn::Add(*sum, hn::Add(hn::Add(s[0], s[1]), hn::Add(s[2], s[3])));
+  *squares = hn::Add(*squares, hn::Add(hn::Add(q[0], q[1]), hn::Add(q[2], q[3])));
 }
 
-// The moments of a block about m, in a sweep of their own.
 template <Kind kKind, bool kFused, class T>
 HWY_NOINLINE Moments moments_about(const ForwardRow<T>& row, std::size_t begin, std::size_t end,
                                    Compute<T> m) {
@@ -210,60 +165,28 @@ HWY_NOINLINE Moments moments_about(const ForwardRow<T>& row, std::size_t begin, 
   auto squares = hn::Zero(d);
   for (std::size_t i = begin; i < end; i += run_columns<T>()) {
     const std::size_t stop = std::min(end, i + run_columns<T>());
-    const T* const x = row.x + i;
-    const T* const residual = kFused ? row.residual + i : nullptr;
-    Sums<kKind, kFused, T> sums({x, residual, x, residual, stop - i}, m);
-    sums.add_rest(0, stop - i);
-    sum = hn::Add(sum, sums.sum());
-    squares = hn::Add(squares, sums.squares());
+    add_run<kKind, kFused>(d, row, i, stop, hn::Set(d, m), &sum, &squares);
   }
-  return moments_of_sums(d, sum, squares, m, end - begin);
+  const auto n = static_cast<double>(end - begin);
+  const double inverse = 1 / n;  // apart, so that it is done before the sum is
+  const double offset = static_cast<double>(sd::sum_lanes(d, sum)) * inverse;
+  return {n, static_cast<double>(m), offset,
+          static_cast<double>(sd::sum_lanes(d, squares)) - offset * (offset * n)};
 }
 
-// One sweep about a guess of the mean is enough but where the guess is further than one standard
-// deviation from the mean, so that the squares it adds would cost accuracy: then a second sweep,
-// about the mean itself. Of rows of independent elements one in 200 needs it.
-template <Kind kKind>
-HWY_INLINE bool is_far_off(const Moments& found) {
-  return kKind == Kind::layer && found.offset * (found.offset * found.count) > found.squares;
-}
-
+// One sweep about a guess of the mean. Where the guess is further than one standard deviation from
+// the mean, the squares it adds would cost accuracy: then a second sweep, about the mean itself. Of
+// rows of independent elements one in 200 needs it.
 template <Kind kKind, bool kFused, class T>
-Moments moments_again(const ForwardRow<T>& row, std::size_t begin, std::size_t end,
-                      const Moments& found) {
-  const auto mean = static_cast<Compute<T>>(found.anchor + found.offset);
-  return moments_about<kKind, kFused>(row, begin, end, mean);
-}
-
-// What the elements of rows first, first + 1, .. are computed from. Writes mean and rstd of those
-// that are sound. A square root and a division for all of them, not for each.
-template <class C>
-void finish_rows(const ForwardJob& job, std::int64_t first, std::int64_t count,
-                 const Moments* moments, RowStatistics* statistics) {
-  constexpr double kSmall =
-      std::is_same_v<C, double> ? std::numeric_limits<double>::min() * 0x1p52 : kSmallMeanSquare;
-  const Forward& p = job.p;
-  const hn::ScalableTag<double> d;
-  alignas(64) double root[kMostRows] = {};
-  for (std::int64_t r = 0; r < count; ++r) {
-    double variance = moments[r].squares * job.inverse_cols;
-    if (variance < 0) variance = 0;  // not std::max, which would turn NaN into 0
-    root[r] = variance + p.eps;
-    statistics[r].sound = root[r] >= kSmall && root[r] <= std::numeric_limits<double>::max();
-  }
-  for (std::int64_t r = 0; r < count; r += static_cast<std::int64_t>(hn::Lanes(d))) {
-    hn::Store(hn::Div(hn::Set(d, 1.0), hn::Sqrt(hn::Load(d, root + r))), d, root + r);
-  }
-  for (std::int64_t r = 0; r < count; ++r) {
-    if (!statistics[r].sound) continue;
-    const auto mean = static_cast<C>(moments[r].anchor + moments[r].offset);
-    const auto rstd = static_cast<C>(root[r]);
-    const double delta = (moments[r].anchor - static_cast<double>(mean)) + moments[r].offset;
-    statistics[r].mean = static_cast<double>(mean);
-    statistics[r].rstd = static_cast<double>(rstd);
-    statistics[r].shift = -delta * static_cast<double>(rstd);
-    if (p.mean != nullptr) static_cast<C*>(p.mean)[first + r] = mean;
-    if (p.rstd != nullptr) static_cast<C*>(p.rstd)[first + r] = rstd;
+HWY_INLINE Moments block_moments(const ForwardRow<T>& row, std::size_t begin, std::size_t end) {
+  if constexpr (kKind == Kind::rms) {
+    return moments_about<kKind, kFused, T>(row, begin, end, 0);
+  } else {
+    const auto guess = sample_mean<kFused>(row, begin, end);
+    const Moments moments = moments_about<kKind, kFused>(row, begin, end, guess);
+    if (!(moments.offset * (moments.offset * moments.count) > moments.squares)) return moments;
+    const auto mean = static_cast<Compute<T>>(moments.anchor + moments.offset);
+    return moments_about<kKind, kFused>(row, begin, end, mean);
   }
 }
 
@@ -273,228 +196,88 @@ void finish_rows(const ForwardJob& job, std::int64_t first, std::int64_t count,
 template <class T>
 struct Weights {
   const Compute<T>* gamma = nullptr;
-  const Compute<T>* beta = nullptr;
+  const Compute<T>* beta = nullptr;  // null: 0
   bool round_before = false;
 };
 
-// Columns of a row of y to be written, from `begin` on.
-template <class T>
-struct WriteRun {
-  const ForwardRow<T>* row = nullptr;
-  std::size_t begin = 0;
-  std::size_t columns = 0;
-  T* y = nullptr;
-  T* sum = nullptr;
-};
-
-// kStream: y and sum are aligned for it.
-template <Kind kKind, bool kFused, bool kStream, class T>
-struct Writer {
-  hn::ScalableTag<Compute<T>> d;
-  using V = hn::Vec<decltype(d)>;
-  const T* x;
-  const T* residual;
-  T* y;
-  T* to_sum;
-  const Compute<T>* gamma;
-  const Compute<T>* beta;
-  bool round_before;
-  V mean;
-  V rstd;
-  V shift;
-
-  HWY_INLINE Writer(const Weights<T>& w, const WriteRun<T>& run)
-      : x(run.row->x + run.begin),
-        residual(kFused ? run.row->residual + run.begin : nullptr),
-        y(run.y),
-        to_sum(run.sum),
-        gamma(w.gamma + run.begin),
-        beta(kKind == Kind::layer ? w.beta + run.begin : nullptr),
-        round_before(w.round_before),
-        mean(hn::Set(d, run.row->mean)),
-        rstd(hn::Set(d, run.row->rstd)),
-        shift(hn::Set(d, run.row->shift)) {}
-  HWY_INLINE V xhat(V h) const {
-    if constexpr (kKind == Kind::layer) return hn::MulAdd(hn::Sub(h, mean), rstd, shift);
-    h = hn::Mul(h, rstd);
-    if constexpr (sd::template kIs16<T>) {
-      if (round_before) h = sd::template round_to<T>(d, h);
-    }
-    return h;
+template <Kind kKind, class T, class D, class V = hn::Vec<D>>
+HWY_INLINE V xhat_of(D d, V h, V mean, V delta, V rstd, bool round_before) {
+  if constexpr (kKind == Kind::layer) h = hn::Sub(hn::Sub(h, mean), delta);
+  h = hn::Mul(h, rstd);
+  if constexpr (kKind == Kind::rms && sd::template kIs16<T>) {
+    if (round_before) h = sd::template round_to<T>(d, h);
   }
-  HWY_INLINE void put(const V* pack, T* p) const {
+  return h;
+}
+
+// Columns [begin, end) of `row`, to y and sum, which point at column `begin`. kStream: both are
+// aligned for it.
+template <Kind kKind, bool kFused, bool kStream, class T>
+void write_columns(const ForwardRow<T>& row, const Weights<T>& w, std::size_t begin,
+                   std::size_t end, T* y, T* sum) {
+  constexpr std::size_t kVectors = sd::template kPack<T>;
+  const hn::ScalableTag<Compute<T>> d;
+  using V = hn::Vec<decltype(d)>;
+  const std::size_t lanes = hn::Lanes(d);
+  const ForwardRow<T> r = row;  // copies that no store below can change
+  const Weights<T> weights = w;
+  const auto mean = hn::Set(d, r.mean);
+  const auto delta = hn::Set(d, r.delta);
+  const auto rstd = hn::Set(d, r.rstd);
+  const bool has_beta = kKind == Kind::layer && weights.beta != nullptr;
+  const auto put = [&](const V* pack, T* p) HWY_ATTR {
     if constexpr (kStream) {
       sd::stream_pack(pack, d, p);
     } else {
       sd::store_pack(pack, d, p);
     }
-  }
-  // One pack, at column i.
-  HWY_INLINE void write_pack(std::size_t i) const {
-    V h[sd::template kPack<T>];
-    load_h<kFused>(d, x, residual, i, h);
-    if constexpr (kFused) put(h, to_sum + i);
-    for (std::size_t k = 0; k < sd::template kPack<T>; ++k) {
-      const std::size_t c = i + k * hn::Lanes(d);
-      if constexpr (kKind == Kind::layer) {
-        h[k] = hn::MulAdd(xhat(h[k]), sd::load(d, gamma + c), sd::load(d, beta + c));
-      } else {
-        h[k] = hn::Mul(xhat(h[k]), sd::load(d, gamma + c));
-      }
+  };
+  std::size_t i = begin;
+  for (; i + kVectors * lanes <= end; i += kVectors * lanes) {
+    if (i % kFetchColumns<T> == 0) {
+      sd::prefetch(r.x + r.next_x + i);
+      if constexpr (kFused) sd::prefetch(r.residual + r.next_residual + i);
     }
-    put(h, y + i);
-  }
-  // Columns [i, end), the rest of the run.
-  HWY_INLINE void write_rest(std::size_t i, std::size_t end) const {
-    const std::size_t lanes = hn::Lanes(d);
-    const std::size_t pack = sd::template kPack<T> * lanes;
-    for (; i + pack <= end; i += pack) write_pack(i);
-    for (; i < end; i += lanes) {
-      const std::size_t n = std::min(lanes, end - i);
-      auto h = load_h_tail<kFused>(d, x, residual, i, n);
-      if constexpr (kFused) sd::store_some(h, d, to_sum + i, n);
-      h = xhat(h);
-      const auto w = sd::load_some(d, gamma + i, n);
-      if constexpr (kKind == Kind::layer) {
-        h = hn::MulAdd(h, w, sd::load_some(d, beta + i, n));
-      } else {
-        h = hn::Mul(h, w);
-      }
-      sd::store_some(h, d, y + i, n);
+    V h[kVectors];
+    load_h<kFused>(d, r, i, h);
+    if constexpr (kFused) put(h, sum + (i - begin));
+    for (std::size_t k = 0; k < kVectors; ++k) {
+      const std::size_t c = i + k * lanes;
+      h[k] = xhat_of<kKind, T>(d, h[k], mean, delta, rstd, weights.round_before);
+      const auto gamma = sd::load(d, weights.gamma + c);
+      h[k] =
+          has_beta ? hn::MulAdd(h[k], gamma, sd::load(d, weights.beta + c)) : hn::Mul(h[k], gamma);
     }
+    put(h, y + (i - begin));
   }
-};
-
-// ---- both at once ----------------------------------------------------------------------------
-
-// Writes one run and sums another, vector by vector: so memory is read and written at the same
-// time. Either may be empty. The sums about m are added to *sum and *squares, lane by lane.
-template <Kind kKind, bool kFused, bool kStream, class T, class V>
-HWY_INLINE void write_and_sum(const Weights<T>& weights, const WriteRun<T>& write_run,
-                              const SumRun<T>& sum_run, Compute<T> m, V* sum, V* squares) {
-  const Writer<kKind, kFused, kStream, T> writer(weights, write_run);
-  Sums<kKind, kFused, T> sums(sum_run, m);
-  const std::size_t written = write_run.columns;
-  const std::size_t summed = sum_run.columns;
-  const std::size_t lanes = hn::Lanes(sums.d);
-  const std::size_t both = std::min(written, summed) / (4 * lanes) * (4 * lanes);
-  for (std::size_t i = 0; i < both; i += 4 * lanes) {
-    for (std::size_t k = 0; k < 4; k += sd::template kPack<T>) {
-      sums.add_pack(i + k * lanes, k);
-      writer.write_pack(i + k * lanes);
-    }
-  }
-  sums.add_rest(both, summed);
-  writer.write_rest(both, written);
-  *sum = hn::Add(*sum, sums.sum());
-  *squares = hn::Add(*squares, sums.squares());
-}
-
-// As write_and_sum with columns [begin, end) of y of `row`; past the cache when `stream`, where
-// need be by way of a buffer that is aligned as y and sum are not.
-template <Kind kKind, bool kFused, class T, class V>
-HWY_INLINE void run_pair(const Weights<T>& weights, bool stream, const ForwardRow<T>& row,
-                         std::size_t begin, std::size_t end, const SumRun<T>& sum_run, Compute<T> m,
-                         V* sum, V* squares) {
-  T* const to_sum = kFused ? row.sum + begin : nullptr;
-  WriteRun<T> run = {&row, begin, end - begin, row.y + begin, to_sum};
-  if (!stream || !sd::kCanStream) {
-    write_and_sum<kKind, kFused, false>(weights, run, sum_run, m, sum, squares);
-  } else if (sd::is_pack_aligned(run.y) && (!kFused || sd::is_pack_aligned(run.sum))) {
-    write_and_sum<kKind, kFused, true>(weights, run, sum_run, m, sum, squares);
-  } else {
-    alignas(64) T aligned_y[kMostRunColumns];
-    alignas(64) T aligned_sum[kFused ? kMostRunColumns : 1];
-    run.y = aligned_y;
-    run.sum = aligned_sum;
-    write_and_sum<kKind, kFused, false>(weights, run, sum_run, m, sum, squares);
-    if constexpr (kFused) sd::stream_copy(aligned_sum, to_sum, end - begin);
-    sd::stream_copy(aligned_y, row.y + begin, end - begin);
+  for (; i < end; i += lanes) {
+    const std::size_t n = std::min(lanes, end - i);
+    auto h = load_h_tail<kFused>(d, r, i, n);
+    if constexpr (kFused) sd::store_some(h, d, sum + (i - begin), n);
+    h = xhat_of<kKind, T>(d, h, mean, delta, rstd, weights.round_before);
+    const auto gamma = sd::load_some(d, weights.gamma + i, n);
+    h = has_beta ? hn::MulAdd(h, gamma, sd::load_some(d, weights.beta + i, n)) : hn::Mul(h, gamma);
+    sd::store_some(h, d, y + (i - begin), n);
   }
 }
 
-// Up to kMostRows rows from `first` on, and how far their sums are.
-template <class T>
-struct Group {
-  ForwardRow<T> rows[kMostRows];
-  Moments moments[kMostRows];
-  RowStatistics statistics[kMostRows];
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-  // Where the next run begins.
-  std::int64_t row = 0;
-  std::size_t column = 0;
-  // The block it is in: a guess of its mean, and the sums about it so far.
-  Compute<T> guess = 0;
-  alignas(64) Compute<T> sum[hn::MaxLanes(hn::ScalableTag<Compute<T>>())];
-  alignas(64) Compute<T> squares[hn::MaxLanes(hn::ScalableTag<Compute<T>>())];
-};
-
-// Sets what is to be fetched while columns from `column` on of `row` are summed: the columns
-// kFetchBytes further on.
-template <class T>
-HWY_INLINE void set_fetch(const ForwardJob& job, std::int64_t row, std::size_t column,
-                          std::int64_t rows_end, SumRun<T>* run) {
-  const Forward& p = job.p;
-  const auto cols = static_cast<std::size_t>(p.cols);
-  std::size_t ahead = column + kFetchBytes / sizeof(T);
-  if (ahead >= cols) {
-    const std::size_t rows = ahead < 2 * cols ? 1 : ahead / cols;
-    row += static_cast<std::int64_t>(rows);
-    ahead -= rows * cols;
-  }
-  // Rows past the last are never fetched: there may be no memory there.
-  if (row >= rows_end) return;
-  const auto at = static_cast<std::int64_t>(ahead);
-  run->fetch_x = static_cast<const T*>(p.x.data) + row * p.x.stride + at;
-  if (p.residual.data != nullptr) {
-    run->fetch_residual = static_cast<const T*>(p.residual.data) + row * p.residual.stride + at;
-  }
-}
-
-// The next run of the sums of `group`, if there is one, while columns [begin, end) of `written` are
-// written.
+// As write_columns, at most a strip; past the cache when `stream`, where need be by way of a
+// buffer that is aligned as y and sum are not.
 template <Kind kKind, bool kFused, class T>
-HWY_INLINE void step(const ForwardJob& job, const Weights<T>& weights, const ForwardRow<T>& written,
-                     std::size_t begin, std::size_t end, std::int64_t rows_end, Group<T>* group) {
-  const hn::ScalableTag<Compute<T>> d;
-  const auto cols = static_cast<std::size_t>(job.p.cols);
-  auto sum = hn::Zero(d);
-  auto squares = hn::Zero(d);
-  if (group->row >= group->count) {
-    run_pair<kKind, kFused>(weights, job.stream, written, begin, end, SumRun<T>(), 0, &sum,
-                            &squares);
-    return;
-  }
-  const ForwardRow<T>& row = group->rows[group->row];
-  const std::size_t from = group->column;
-  const std::size_t to = std::min(cols, from + run_columns<T>());
-  const std::size_t block = from - from % block_columns<T>();
-  if (from != block) {
-    sum = hn::Load(d, group->sum);
-    squares = hn::Load(d, group->squares);
-  } else if constexpr (kKind == Kind::layer) {
-    group->guess = sample_mean<kFused>(row, from, std::min(cols, block + block_columns<T>()));
-  }
-  const T* const x = row.x + from;
-  const T* const residual = kFused ? row.residual + from : nullptr;
-  SumRun<T> run = {x, residual, x, residual, to - from};
-  set_fetch(job, group->first + group->row, from, rows_end, &run);
-  run_pair<kKind, kFused>(weights, job.stream, written, begin, end, run, group->guess, &sum,
-                          &squares);
-  group->column = to;
-  if (to != cols && to != block + block_columns<T>()) {
-    hn::Store(sum, d, group->sum);
-    hn::Store(squares, d, group->squares);
-    return;
-  }
-  Moments found = moments_of_sums(d, sum, squares, group->guess, to - block);
-  if (is_far_off<kKind>(found)) found = moments_again<kKind, kFused>(row, block, to, found);
-  Moments& total = group->moments[group->row];
-  total = block == 0 ? found : merge(total, found);
-  if (to == cols) {
-    ++group->row;
-    group->column = 0;
+void write_strip(const ForwardRow<T>& row, const Weights<T>& weights, std::size_t begin,
+                 std::size_t end, bool stream) {
+  T* const y = row.y + begin;
+  T* const sum = kFused ? row.sum + begin : nullptr;
+  if (!stream || !sd::kCanStream) {
+    write_columns<kKind, kFused, false>(row, weights, begin, end, y, sum);
+  } else if (sd::is_pack_aligned(y) && (!kFused || sd::is_pack_aligned(sum))) {
+    write_columns<kKind, kFused, true>(row, weights, begin, end, y, sum);
+  } else {
+    alignas(64) T aligned_y[kMostStripColumns];
+    alignas(64) T aligned_sum[kFused ? kMostStripColumns : 1];
+    write_columns<kKind, kFused, false>(row, weights, begin, end, aligned_y, aligned_sum);
+    if constexpr (kFused) sd::stream_copy(aligned_sum, sum, end - begin);
+    sd::stream_copy(aligned_y, y, end - begin);
   }
 }
 
@@ -527,61 +310,52 @@ Weights<T> weights_of(const ForwardJob& job) {
           job.p.round_before_weight};
 }
 
-// Rows [first, first + count), to be summed from the start.
-template <class T>
-void set_group(const ForwardJob& job, std::int64_t first, std::int64_t count, Group<T>* group) {
-  group->first = first;
-  group->count = count;
-  group->row = 0;
-  group->column = 0;
-  for (std::int64_t r = 0; r < count; ++r) set_row(job, first + r, &group->rows[r]);
-}
-
-// From sums to statistics. Leaves the rows that are sound, and does the others.
-template <class T>
-void finish_group(const ForwardJob& job, Group<T>* group) {
-  finish_rows<Compute<T>>(job, group->first, group->count, group->moments, group->statistics);
-  std::int64_t sound = 0;
-  for (std::int64_t r = 0; r < group->count; ++r) {
-    if (!group->statistics[r].sound) {
-      forward_rescue(job, group->first + r);
-      continue;
-    }
-    if (sound != r) group->rows[sound] = group->rows[r];
-    set_statistics(group->statistics[r], &group->rows[sound++]);
-  }
-  group->count = sound;
-}
-
-// y of one group, run by run, so that the run of gamma and beta comes from L1 for all rows but the
-// first; with each of them a run of the sums of the next group.
 template <class T, Kind kKind, bool kFused>
-void write_group(const ForwardJob& job, const Group<T>& group, std::int64_t rows_end,
-                 Group<T>* next) {
+void write_range(const ForwardJob& job, const ForwardRow<T>* rows, std::int64_t count,
+                 std::size_t begin, std::size_t end) {
   const Weights<T> weights = weights_of<T>(job);
-  const auto cols = static_cast<std::size_t>(job.p.cols);
-  for (std::size_t i = 0; i < cols; i += run_columns<T>()) {
-    const std::size_t stop = std::min(cols, i + run_columns<T>());
-    for (std::int64_t r = 0; r < group.count; ++r) {
-      step<kKind, kFused>(job, weights, group.rows[r], i, stop, rows_end, next);
+  for (std::size_t i = begin; i < end; i += strip_columns<T>()) {
+    const std::size_t stop = std::min(end, i + strip_columns<T>());
+    for (std::int64_t r = 0; r < count; ++r) {
+      write_strip<kKind, kFused>(rows[r], weights, i, stop, job.stream);
     }
   }
-  while (next->row < next->count) {
-    step<kKind, kFused>(job, weights, next->rows[0], 0, 0, rows_end, next);
+}
+
+// Statistics of every row of a group, then y of all of them strip by strip, so that the strip of
+// gamma and beta comes from L1 for all rows but the first.
+template <class T, Kind kKind, bool kFused>
+void run_group(const ForwardJob& job, std::int64_t first, std::int64_t count, std::int64_t ahead) {
+  const auto cols = static_cast<std::size_t>(job.p.cols);
+  ForwardRow<T> rows[kMostRows];
+  std::int64_t sound = 0;
+  for (std::int64_t row = first; row < first + count; ++row) {
+    ForwardRow<T>& r = rows[sound];
+    set_row(job, row, ahead, &r);
+    Moments moments;
+    for (std::size_t c = 0; c < cols; c += block_columns<T>()) {
+      const std::size_t end = std::min(cols, c + block_columns<T>());
+      moments = merge(moments, block_moments<kKind, kFused>(r, c, end));
+    }
+    const RowStatistics statistics = forward_finish<Compute<T>>(job, row, moments);
+    if (statistics.sound) {
+      set_statistics(statistics, &r);
+      ++sound;
+    } else {
+      forward_rescue(job, row);
+    }
   }
+  write_range<T, kKind, kFused>(job, rows, sound, 0, cols);
 }
 
 void rows_of(const ForwardJob& job, std::int64_t begin, std::int64_t end) {
   specialize(job, [&]<class T, Kind kKind, bool kFused>() {
-    const std::int64_t most = forward_group_rows(job);
-    Group<T> groups[2];
-    Group<T>* now = &groups[0];
-    Group<T>* next = &groups[1];
-    for (std::int64_t row = begin; row < end || now->count > 0; row += most) {
-      set_group(job, row, std::clamp<std::int64_t>(end - row, 0, most), next);
-      write_group<T, kKind, kFused>(job, *now, end, next);
-      finish_group(job, next);
-      std::swap(now, next);
+    const std::int64_t group = forward_group_rows(job);
+    for (std::int64_t row = begin; row < end; row += group) {
+      const std::int64_t count = std::min(group, end - row);
+      // Rows past the last are never fetched: there may be no memory there.
+      const std::int64_t ahead = row + 2 * group <= end ? group : 0;
+      run_group<T, kKind, kFused>(job, row, count, ahead);
     }
   });
   if (job.stream) hwy::FlushStream();
@@ -598,36 +372,19 @@ void moments_of(const ForwardJob& job, std::int64_t row, std::int64_t block, Mom
     const std::size_t end =
         std::min(static_cast<std::size_t>(job.p.cols), begin + block_columns<T>());
     ForwardRow<T> r;
-    set_row(job, row, &r);
-    Compute<T> guess = 0;
-    if constexpr (kKind == Kind::layer) guess = sample_mean<kFused>(r, begin, end);
-    const Moments found = moments_about<kKind, kFused>(r, begin, end, guess);
-    *moments =
-        is_far_off<kKind>(found) ? moments_again<kKind, kFused>(r, begin, end, found) : found;
+    set_row(job, row, 0, &r);
+    *moments = block_moments<kKind, kFused>(r, begin, end);
   });
-}
-
-void finish_of(const ForwardJob& job, std::int64_t row, const Moments& moments,
-               RowStatistics* statistics) {
-  visit_float_dtype(job.p.dtype,
-                    [&]<class T>() { finish_rows<Compute<T>>(job, row, 1, &moments, statistics); });
 }
 
 void write_of(const ForwardJob& job, std::int64_t row, std::int64_t begin, std::int64_t end,
               const RowStatistics& statistics) {
   specialize(job, [&]<class T, Kind kKind, bool kFused>() {
     ForwardRow<T> r;
-    set_row(job, row, &r);
+    set_row(job, row, 0, &r);
     set_statistics(statistics, &r);
-    const hn::ScalableTag<Compute<T>> d;
-    auto sum = hn::Zero(d);
-    auto squares = hn::Zero(d);
-    const Weights<T> weights = weights_of<T>(job);
-    const auto stop = static_cast<std::size_t>(end);
-    for (auto i = static_cast<std::size_t>(begin); i < stop; i += run_columns<T>()) {
-      const std::size_t to = std::min(stop, i + run_columns<T>());
-      run_pair<kKind, kFused>(weights, job.stream, r, i, to, SumRun<T>(), 0, &sum, &squares);
-    }
+    write_range<T, kKind, kFused>(job, &r, 1, static_cast<std::size_t>(begin),
+                                  static_cast<std::size_t>(end));
   });
   if (job.stream) hwy::FlushStream();
 }
@@ -664,7 +421,6 @@ namespace touchstone::norm {
 namespace {
 
 HWY_EXPORT(columns_of);
-HWY_EXPORT(finish_of);
 HWY_EXPORT(moments_of);
 HWY_EXPORT(rows_of);
 HWY_EXPORT(widen_of);
@@ -686,12 +442,6 @@ Moments forward_moments(const ForwardJob& job, std::int64_t row, std::int64_t bl
   Moments moments;
   HWY_DYNAMIC_DISPATCH(moments_of)(job, row, block, &moments);
   return moments;
-}
-
-RowStatistics forward_finish(const ForwardJob& job, std::int64_t row, const Moments& moments) {
-  RowStatistics statistics;
-  HWY_DYNAMIC_DISPATCH(finish_of)(job, row, moments, &statistics);
-  return statistics;
 }
 
 void forward_write(const ForwardJob& job, std::int64_t row, std::int64_t begin, std::int64_t end,
