@@ -37,6 +37,9 @@ void uncounted(void* memory) noexcept {
 // NOLINTBEGIN(misc-new-delete-overloads): all of them, below.
 void* operator new(std::size_t bytes) { return counted(std::malloc(bytes)); }
 void* operator new[](std::size_t bytes) { return counted(std::malloc(bytes)); }
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return operator new(bytes);
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const auto a = static_cast<std::size_t>(alignment);
   return counted(std::aligned_alloc(a, (bytes + a - 1) / a * a));
