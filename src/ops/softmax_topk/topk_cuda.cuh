@@ -48,6 +48,24 @@ __device__ inline float max_nan(float a, float b) {
   return y;
 }
 
+// Blocks that start together read together and end together, and nothing is read while they do. Of
+// many rows, those of the first half of the first wave start some time before the others.
+struct HeadStart {
+  unsigned blocks = 0;       // that have one
+  unsigned late_blocks = 0;  // after them
+  unsigned nanoseconds = 0;
+};
+__device__ inline void give_head_start(const HeadStart& head_start) {
+  if (blockIdx.x - head_start.blocks >= head_start.late_blocks) return;
+  const auto now = [] {
+    unsigned long long time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+  };
+  const unsigned long long start = now();
+  while (now() - start < head_start.nanoseconds) __nanosleep(100);
+}
+
 // One row: logits + bias in f32, -inf where the token is not allowed. Scans take any such type.
 template <class T>
 struct RowValues {

@@ -20,7 +20,7 @@ inline constexpr int kBlocksPerSm = kDepth == 4 ? 2
                                     : kOnGrid   ? 4
                                                 : 3;
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors>
 __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
     topk_scan_kernel(const __grid_constant__ ScanArgs args) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
   const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
   const RowValues<T> values = values_of<T>(p, row);
-  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth>;
+  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth, kKeepsVectors>;
   Scan scan(shape, shared, values);
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
@@ -52,9 +52,9 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   put_row(p, row, shared, above_masked, weights);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors = false>
 void launch(Context& context, const ScanArgs& args) {
-  auto* kernel = topk_scan_kernel<T, kPlain, kOnGrid, kDepth>;
+  auto* kernel = topk_scan_kernel<T, kPlain, kOnGrid, kDepth, kKeepsVectors>;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(args.p.rows * args.shape.cluster),
       .threads = kScanThreads,
@@ -67,8 +67,17 @@ void launch(Context& context, const ScanArgs& args) {
 
 template <class T, bool kPlain, bool kOnGrid>
 void launch(Context& context, const ScanArgs& args) {
-  scans_deep(context, args.p.rows, args.shape) ? launch<T, kPlain, kOnGrid, 4>(context, args)
-                                               : launch<T, kPlain, kOnGrid, 2>(context, args);
+  if (scans_deep(context, args.p.rows, args.shape)) {
+    return launch<T, kPlain, kOnGrid, 4>(context, args);
+  }
+  // Where tokens come fast. Few places have few candidates anyhow.
+  if constexpr (kPlain && sizeof(T) == 2) {
+    constexpr int kFewPlaces = 64;
+    if (args.shape.cluster == 1 && args.p.k > kFewPlaces && args.p.k <= kCertainK) {
+      return launch<T, kPlain, kOnGrid, 2, true>(context, args);
+    }
+  }
+  launch<T, kPlain, kOnGrid, 2>(context, args);
 }
 
 }  // namespace

@@ -143,7 +143,8 @@ class RowMaxima {
         if (lane == 0) shared.sums(shape)[i + d] = {sum.reference, sum.sum};
         best = held.larger_maximum(best, largest);
         if (i + d + kDepth < end) loader.load((i + d + kDepth) * Held::kTokens, lane, raw[d]);
-        largest_word = max(largest_word, isnan(largest) ? 0U : ordered(largest));
+        largest_word =
+            max(largest_word, isnan(largest) ? 0U : ordered(largest) >> Held::kEqualBits);
         if (--left == 0) {
           *place = best;
           place += 32;
@@ -167,9 +168,9 @@ class RowMaxima {
     std::uint32_t words[kWarps];
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) words[i] = shared.select.counts[32 * i + lane];
-    const std::uint32_t word = warp_word_reached_by(k, words);
+    const std::uint32_t word = warp_word_reached_by(k, words, kAboveNothing >> Held::kEqualBits);
     if (word == 0 || shared.flags != 0) return false;
-    const float least = unordered(word);
+    const float least = unordered(word << Held::kEqualBits);
     find_hits(least);
     __syncthreads();
     const auto found = static_cast<int>(shared.taken);
@@ -185,7 +186,7 @@ class RowMaxima {
         shared.reduction[1] = all.sum;
       }
     } else {
-      rank_keys_among<kThreads - 32>(shared.candidates(shape), count, k, shared.sorted());
+      rank_few_keys<kThreads - 32>(shared.candidates(shape), count, k, shared.sorted());
     }
     __syncthreads();
     sum = {shared.reduction[0], shared.reduction[1]};

@@ -57,7 +57,7 @@ struct ScanShared {
   std::uint32_t count;      // candidates, also those that did not fit
   std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
   std::uint32_t flags;
-  std::uint32_t taken;  // scratch
+  std::uint32_t taken;  // vectors with candidates; later scratch
   // Of the blocks of a cluster: what each found, in all of them, and how many candidates it has, in
   // the first.
   alignas(8) Key thresholds[kMaxScanCluster];
@@ -68,6 +68,8 @@ struct ScanShared {
   alignas(16) unsigned char rest[16];
 
   static constexpr int kMostSorted = kScanThreads * 4 * 2;
+  static_assert(kMostSorted <= SelectScratch<kThreads>::kMostRanked);
+  static constexpr unsigned kMostVectors = kScanThreads * 4;  // with candidates
   static constexpr std::uint32_t kNan = 1;
   static constexpr std::uint32_t kHuge = 2;  // +inf, or v * scale overflows
   static constexpr std::uint32_t kOverflow = 4;
@@ -89,8 +91,10 @@ struct ScanShared {
 inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
 
 // kPlain: the values are the logits as they are. kOnGrid: all rows start on 16 bytes. kDepth:
-// segments that a warp has in registers.
-template <class Values, bool kPlain, bool kOnGrid, int kDepth>
+// segments that a warp has in registers. kKeepsVectors: of plain rows that a block has to itself,
+// for some hundred places. Then there are few candidates to a segment, and it is quickest to guess
+// the threshold, to keep whole vectors and to look at them when the row has been read.
+template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors = false>
 class RowScan {
  public:
   using T = typename Values::Logit;
@@ -118,6 +122,7 @@ class RowScan {
     if (threadIdx.x == 0) {
       shared.count = 0;
       shared.flags = 0;
+      shared.taken = 0;
     }
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
@@ -165,6 +170,7 @@ class RowScan {
       if (time_to_raise(done)) raise_threshold();
     }
     __syncthreads();
+    if constexpr (kKeepsVectors) look_at_vectors();
   }
 
  private:
@@ -215,9 +221,11 @@ class RowScan {
 
   // ---- the threshold ---------------------------------------------------------------------------
 
+  __device__ bool guesses() const { return kKeepsVectors || k > kCertainK; }
+
   // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
   __device__ int wanted_samples(int samples) const {
-    if (k <= kCertainK) return (k + shape.cluster - 1) / shape.cluster;
+    if (!guesses()) return (k + shape.cluster - 1) / shape.cluster;
     const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * shape.cluster);
     const float tokens = guessed_tokens(k, segments / static_cast<float>(shape.segments)) /
                          static_cast<float>(shape.cluster);
@@ -243,7 +251,7 @@ class RowScan {
     const int count = few ? kScanThreads : kDepth * kScanThreads;
     const int wanted = wanted_samples(count);
     std::uint32_t found = word_reached_by(
-        wanted, k <= kCertainK ? 4 + wanted / 8 : 0, count, kAboveNothing,
+        wanted, guesses() ? 0 : 4 + wanted / 8, count, Held::kEqualBits, kAboveNothing,
         [&](int i) { return samples[i]; }, shared.select);
     if constexpr (cuda::kHopper) {
       if (shape.cluster > 1) {
@@ -262,9 +270,9 @@ class RowScan {
     use_threshold(max(found, kAboveNothing));
   }
 
-  // When as much has been read as before once more, and is still to come.
+  // When as much has been read as before once more, and is still to come. A guess is good enough.
   __device__ bool time_to_raise(int done) const {
-    return shape.cluster == 1 && done > kDepth && (done & (done - 1)) == 0 &&
+    return shape.cluster == 1 && !guesses() && done > kDepth && (done & (done - 1)) == 0 &&
            2 * done <= shape.segments / kScanWarps;
   }
 
@@ -276,7 +284,7 @@ class RowScan {
     if (held < k + k / 4 + 16) return;
     const Key* const candidates = shared.candidates(shape);
     use_threshold(word_reached_by(
-        k, 4 + k / 8, held, kAboveNothing,
+        k, 4 + k / 8, held, Held::kEqualBits, kAboveNothing,
         [&](int i) { return static_cast<std::uint32_t>(candidates[i] >> 32); }, shared.select));
   }
 
@@ -291,6 +299,10 @@ class RowScan {
   __device__ void collect(const Held& held, float largest, int i) {
     constexpr int kFewLanes = 4;
     const bool hit = largest >= least;
+    if constexpr (kKeepsVectors) {
+      if (hit) keep_vectors(held, i);
+      return;
+    }
     const unsigned lanes = __ballot_sync(~0U, hit);
     if (lanes == 0) return;
     uint4* const room = shared.staged + warp * (32 * 4);
@@ -306,7 +318,7 @@ class RowScan {
   // Few lanes have such tokens: all look at the tokens of one of them at a time.
   __device__ void collect_few(unsigned lanes, const uint4* room, int i) {
     __syncwarp();
-    const auto bit = static_cast<unsigned>(lane);
+    const auto bit = static_cast<unsigned>(lane % Held::kEach);  // others look at what is there
     const unsigned first = static_cast<unsigned>(first_token(i)) + Held::token_of_bit(bit);
     for (; lanes != 0; lanes &= lanes - 1) {
       const int from = __ffs(static_cast<int>(lanes)) - 1;
@@ -326,6 +338,44 @@ class RowScan {
       const auto bit = static_cast<unsigned>(__ffs(static_cast<int>(hits))) - 1;
       put(place++, Held::staged(room + lane, bit), first + Held::token_of_bit(bit));
     }
+  }
+
+  // Keeps the lane's vectors that reach the threshold, where segments are staged and bins counted
+  // otherwise.
+  __device__ void keep_vectors(const Held& held, int i) {
+    const unsigned vectors = held.vectors_reaching(least);
+    const std::uint32_t at = add_to_shared(shared.taken, static_cast<unsigned>(__popc(vectors)));
+    if (at + Held::kVectors > ScanShared::kMostVectors) {
+      atomicOr(&shared.flags, ScanShared::kOverflow);
+      return;
+    }
+    static_assert(sizeof(shared.select.pairs) / 4 >= ScanShared::kMostVectors);
+    held.keep(vectors, shared.staged + at, shared.select.pairs + at,
+              static_cast<unsigned>(place_of(i) * (32 * Held::kVectors) + lane));
+  }
+
+  // The candidates of all vectors that were kept.
+  __device__ void look_at_vectors() {
+    const auto kept = static_cast<int>(min(shared.taken, ScanShared::kMostVectors));
+    for (int i = static_cast<int>(threadIdx.x); i < kept; i += kScanThreads) {
+      float v[Held::kN];
+      cuda::unpack_as<T>(shared.staged[i], v);
+      const std::uint32_t first = shared.select.pairs[i] * Held::kN;
+      std::uint32_t more = 0;
+#pragma unroll
+      for (int j = 0; j < Held::kN; ++j) more += v[j] >= least ? 1 : 0;
+      std::uint32_t at = add_to_shared(shared.count, more);
+#pragma unroll
+      for (int j = 0; j < Held::kN; ++j) {
+        if (v[j] >= least) put(at++, v[j], first + j);
+      }
+    }
+    __syncthreads();
+    // A guess that was too high.
+    const bool short_of =
+        shared.count < static_cast<unsigned>(k) && shared.threshold > kAboveNothing;
+    if (threadIdx.x == 0 && short_of) shared.flags |= ScanShared::kOverflow;
+    __syncthreads();
   }
 
   // What does not fit is only counted.

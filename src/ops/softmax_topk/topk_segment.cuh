@@ -314,6 +314,29 @@ class Segment<T, true> {
     }
   }
 
+  // A bit for each vector of this one that reaches the bound.
+  __device__ unsigned vectors_reaching(float least) const {
+    const std::uint32_t bound = least_pair<T>(least);
+    unsigned vectors = 0;
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      const std::uint32_t largest = packed_max<T>(packed_max<T>(packed[j].x, packed[j].y),
+                                                  packed_max<T>(packed[j].z, packed[j].w));
+      vectors |= reached_pair<T>(largest, bound) != 0 ? 1U << j : 0U;
+    }
+    return vectors;
+  }
+  // Leaves these vectors one behind the other, and which of the row they are: `first` is the first.
+  __device__ void keep(unsigned vectors, uint4* place, std::uint32_t* number,
+                       std::uint32_t first) const {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) {
+      if ((vectors >> j & 1U) == 0) continue;
+      *place++ = packed[j];
+      *number++ = first + j * 32;
+    }
+  }
+
   // Of 2^(v * scale - reference).
   __device__ float sum(float scale, float reference) const {
     float sums[2] = {0, 0};
@@ -347,15 +370,9 @@ class Segment<T, true> {
   }
   // `room` is that of the lane.
   __device__ static float staged(const uint4* room, unsigned bit) {
-    const unsigned w = bit % 16;
-    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(room)[w / 4 * 128 + w % 4];
-    if constexpr (sizeof(T) == 4) {
-      return __uint_as_float(word);
-    } else {
-      return cuda::widen(T::from_bits(static_cast<std::uint16_t>(bit < 16 ? word : word >> 16)));
-    }
+    return cuda::widen(reinterpret_cast<const T*>(room)[token_of_bit(bit)]);
   }
-  // From the lane's first.
+  // From the lane's first, in the row as in shared memory.
   __device__ static unsigned token_of_bit(unsigned bit) {
     const unsigned w = bit % 16;
     return w / 4 * (32 * kN) + w % 4 * (kN / 4) + bit / 16;

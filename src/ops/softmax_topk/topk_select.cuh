@@ -13,6 +13,7 @@ struct SelectScratch {
   static constexpr int kParts = 256;   // of a range of words
   static constexpr int kBins = 2048;   // that keys are put into
   static constexpr int kCrowded = 32;  // with more keys in a bin, all are sorted another way
+  static constexpr int kMostRanked = 8 * kThreads;  // places that bins put in order
 
   alignas(16) std::uint32_t pairs[kBins / 2];  // a count in each half
   std::uint32_t counts[kParts];
@@ -70,10 +71,11 @@ __device__ void range_of_block(std::uint32_t& smallest, std::uint32_t& largest, 
 
 // A word that at least `wanted` of `count` words reach, and at most `more` beside those unless they
 // are equal: by counting the words in each of 256 parts of their range, and again inside the part
-// where it lies. Words below `least` do not count; 0 when that leaves too few. In every thread.
+// where it lies. Of the words so many lower bits are equal. Those below `least` do not count; 0
+// when that leaves too few. In every thread.
 template <class WordAt, class Scratch>
-__device__ std::uint32_t word_reached_by(int wanted, int more, int count, std::uint32_t least,
-                                         const WordAt& word_at, Scratch& s) {
+__device__ std::uint32_t word_reached_by(int wanted, int more, int count, int equal_bits,
+                                         std::uint32_t least, const WordAt& word_at, Scratch& s) {
   constexpr int kThreads = Scratch::kThreads;
   constexpr int kEach = Scratch::kParts / kThreads;  // parts of a thread
   const int thread = static_cast<int>(threadIdx.x);
@@ -117,29 +119,32 @@ __device__ std::uint32_t word_reached_by(int wanted, int more, int count, std::u
     __syncthreads();
     if (s.chosen == Scratch::kParts) return 0;
     low += s.chosen << shift;
-    if (shift == 0 || s.above + s.within <= still + static_cast<std::uint32_t>(more)) return low;
+    if (shift <= equal_bits || s.above + s.within <= still + static_cast<std::uint32_t>(more)) {
+      return low;
+    }
     high = low + min(high - low, (1U << shift) - 1);
     still -= s.above;
     __syncthreads();  // everyone has read what was chosen
   }
 }
 
-// Few keys: each is ranked by the keys that come before it. Keys differ, so that no two get one
-// place.
+// Puts the first k of few keys in order, by the first kThreads threads of a block: each is ranked
+// by the keys that come before it. Keys differ, so that no two get one place. Ends with no barrier.
 template <int kThreads>
 __device__ void rank_few_keys(const Key* keys, int count, int k, Key* sorted) {
   int share = 1;  // threads that share the counting
   while (2 * share * count <= kThreads && share < 32) share *= 2;
   const int thread = static_cast<int>(threadIdx.x);
-  const int own = thread / share;
-  const Key key = own < count ? keys[own] : 0;
-  int before = 0;
-  for (int i = thread % share; i < count; i += share) before += keys[i] > key ? 1 : 0;
-  for (int offset = 1; offset < share; offset *= 2) {
-    before += __shfl_xor_sync(~0U, before, offset);
+  for (int first = 0; first < count; first += kThreads / share) {
+    const int own = first + thread / share;
+    const Key key = own < count ? keys[own] : 0;
+    int before = 0;
+    for (int i = thread % share; i < count; i += share) before += keys[i] > key ? 1 : 0;
+    for (int offset = 1; offset < share; offset *= 2) {
+      before += __shfl_xor_sync(~0U, before, offset);
+    }
+    if (own < count && thread % share == 0 && before < k) sorted[before] = key;
   }
-  if (own < count && thread % share == 0 && before < k) sorted[before] = key;
-  __syncthreads();
 }
 
 // Descending, in place, for any number of keys: a bitonic network whose comparisons all point one
@@ -171,53 +176,51 @@ __device__ void sort_keys(Key* keys, int count) {
   }
 }
 
-// Puts the first k of the keys, in order, at `sorted`, which has room for k + kCrowded. `keys` may
-// change. Of the words of their values, so many lower bits are equal.
-template <class Scratch>
-__device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits, Key* sorted,
-                          Scratch& s) {
-  constexpr int kThreads = Scratch::kThreads;
-  constexpr int kVectors = Scratch::kBins / 8 / kThreads;  // of counts, of a thread
-  if (count <= kThreads / 2) return rank_few_keys<kThreads>(keys, count, k, sorted);
-  const int thread = static_cast<int>(threadIdx.x);
-  auto* const own_pairs = reinterpret_cast<uint4*>(s.pairs) + thread * kVectors;
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) own_pairs[v] = {0, 0, 0, 0};
-  std::uint32_t smallest = 0xffffffffU;
-  std::uint32_t largest = 0;
-  for (int i = thread; i < count; i += kThreads) {
-    const auto word = static_cast<std::uint32_t>(keys[i] >> 32);
-    smallest = min(smallest, word);
-    largest = max(largest, word);
+// Which of 2^bin_bits bins a key is put into: by the upper bits of (value, token), without those
+// that are equal in all keys. The first bin has the largest.
+struct Bins {
+  std::uint32_t smallest;  // word of a value
+  int equal_bits;          // lower bits of words that are equal
+  std::uint32_t token_mask;
+  int left;        // bits of the token that count
+  int from_token;  // and that do not
+  int right;       // bits of the value that do not
+  int count;
+
+  __device__ Bins(std::uint32_t smallest_word, std::uint32_t largest_word, int words_equal_bits,
+                  int token_bits, int bin_bits)
+      : smallest(smallest_word),
+        equal_bits(words_equal_bits),
+        token_mask((1U << token_bits) - 1),
+        count(1 << bin_bits) {
+    const int value_bits = 32 - __clz(static_cast<int>((largest_word - smallest) >> equal_bits));
+    const int dropped = max(0, value_bits + token_bits - bin_bits);
+    from_token = min(dropped, token_bits);
+    left = token_bits - from_token;
+    right = dropped - from_token;
   }
-  range_of_block(smallest, largest, s);
-  // The upper bits of (value, token), without those that are equal in all keys. The first bin has
-  // the largest.
-  static_assert(Scratch::kBins == 1 << 11);
-  const int bin_bits = count <= 512 ? 8 : 11;
-  const int bins = 1 << bin_bits;
-  const std::uint32_t token_mask = (1U << token_bits) - 1;
-  const int value_bits = 32 - __clz(static_cast<int>((largest - smallest) >> equal_bits));
-  const int dropped = max(0, value_bits + token_bits - bin_bits);
-  const int from_token = min(dropped, token_bits);
-  const int left = token_bits - from_token;  // bits of the token that count
-  const int right = dropped - from_token;    // bits of the value that do not
-  const auto bin_of = [&](Key key) {
+  __device__ int operator()(Key key) const {
     const std::uint32_t value = (static_cast<std::uint32_t>(key >> 32) - smallest) >> equal_bits;
     const std::uint32_t token = static_cast<std::uint32_t>(key) & token_mask;
     const std::uint32_t place = (value >> right) << left | token >> from_token;
-    return bins - 1 - static_cast<int>(place);
-  };
-  const auto one_in = [](int bin) { return bin % 2 == 0 ? 1U : 1U << 16; };
-  const auto half_of = [](std::uint32_t pair, int bin) {
-    return static_cast<int>(bin % 2 == 0 ? pair & 0xffffU : pair >> 16);
-  };
-  for (int i = thread; i < count; i += kThreads) {
-    const int bin = bin_of(keys[i]);
-    atomicAdd(&s.pairs[bin / 2], one_in(bin));
+    return count - 1 - static_cast<int>(place);
   }
-  __syncthreads();
-  // Counts become the places where bins begin.
+  // Whether the keys of a bin have one value.
+  __device__ bool one_value() const { return right == 0; }
+
+  // Two bins share a word.
+  __device__ static std::uint32_t one_in(int bin) { return bin % 2 == 0 ? 1U : 1U << 16; }
+  __device__ static int half_of(const std::uint32_t* pairs, int bin) {
+    const std::uint32_t pair = pairs[bin / 2];
+    return static_cast<int>(bin % 2 == 0 ? pair & 0xffffU : pair >> 16);
+  }
+};
+
+// Counts of bins become the places where they begin. True, in every thread, when one is crowded.
+template <class Scratch>
+__device__ bool place_bins(Scratch& s) {
+  constexpr int kVectors = Scratch::kBins / 8 / Scratch::kThreads;  // of counts, of a thread
+  auto* const own_pairs = reinterpret_cast<uint4*>(s.pairs) + threadIdx.x * kVectors;
   std::uint32_t pairs[4 * kVectors];
   std::uint32_t sum = 0;
   bool crowded = false;
@@ -240,7 +243,79 @@ __device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token
     own_pairs[v] = {pairs[4 * v] + before, pairs[4 * v + 1] + before, pairs[4 * v + 2] + before,
                     pairs[4 * v + 3] + before};
   }
-  if (__syncthreads_or(crowded ? 1 : 0) != 0) {
+  return __syncthreads_or(crowded ? 1 : 0) != 0;
+}
+
+// Puts `held` keys that lie bin by bin in order: each is ranked by those of its bin that come
+// before it. `ends` are those of bins.
+template <int kThreads, int kMost>
+__device__ void rank_inside_bins(Key* keys, int held, int k, const Bins& bins,
+                                 const std::uint32_t* ends) {
+  constexpr int kEach = (kMost + kThreads - 1) / kThreads;
+  Key own[kEach];
+  int places[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = j * kThreads + static_cast<int>(threadIdx.x);
+    places[j] = k;
+    if (i >= held) continue;
+    own[j] = keys[i];
+    const int bin = bins(own[j]);
+    int place = bin == 0 ? 0 : Bins::half_of(ends, bin - 1);
+    const int begin = place;
+    const int end = min(held, Bins::half_of(ends, bin));
+    if (bins.one_value()) {  // their tokens decide
+      const auto token = static_cast<std::uint32_t>(own[j]);
+#pragma unroll 4
+      for (int other = begin; other < end; ++other) {
+        place += static_cast<std::uint32_t>(keys[other]) > token ? 1 : 0;
+      }
+    } else {
+#pragma unroll 1
+      for (int other = begin; other < end; ++other) place += keys[other] > own[j] ? 1 : 0;
+    }
+    places[j] = place;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    if (places[j] < k) keys[places[j]] = own[j];
+  }
+}
+
+// Puts the first k of the keys, in order, at `sorted`, which has room for k + kCrowded. `keys` may
+// change. Of the words of their values, so many lower bits are equal. Out of line: one for all
+// kernels of a file.
+template <class Scratch>
+__device__ __noinline__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits,
+                                       Key* sorted, Scratch& s) {
+  constexpr int kThreads = Scratch::kThreads;
+  if (count <= kThreads / 2) {
+    rank_few_keys<kThreads>(keys, count, k, sorted);
+    __syncthreads();
+    return;
+  }
+  const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int i = thread; i < Scratch::kBins / 8; i += kThreads) {
+    reinterpret_cast<uint4*>(s.pairs)[i] = {0, 0, 0, 0};
+  }
+  std::uint32_t smallest = 0xffffffffU;
+  std::uint32_t largest = 0;
+  for (int i = thread; i < count; i += kThreads) {
+    const auto word = static_cast<std::uint32_t>(keys[i] >> 32);
+    smallest = min(smallest, word);
+    largest = max(largest, word);
+  }
+  range_of_block(smallest, largest, s);
+  static_assert(Scratch::kBins == 1 << 11);
+  const Bins bins(smallest, largest, equal_bits, token_bits, count <= 512 ? 8 : 11);
+  for (int i = thread; i < count; i += kThreads) {
+    const int bin = bins(keys[i]);
+    atomicAdd(&s.pairs[bin / 2], Bins::one_in(bin));
+  }
+  __syncthreads();
+  if (place_bins(s)) {
     sort_keys<kThreads>(keys, count);
     for (int i = thread; i < min(count, k); i += kThreads) sorted[i] = keys[i];
     __syncthreads();
@@ -249,22 +324,14 @@ __device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token
   // Beginnings become ends.
   for (int i = thread; i < count; i += kThreads) {
     const Key key = keys[i];
-    const int bin = bin_of(key);
-    const int place = half_of(atomicAdd(&s.pairs[bin / 2], one_in(bin)), bin);
+    const int bin = bins(key);
+    const std::uint32_t before = atomicAdd(&s.pairs[bin / 2], Bins::one_in(bin));
+    const int place = static_cast<int>(bin % 2 == 0 ? before & 0xffffU : before >> 16);
     if (place < k + Scratch::kCrowded) sorted[place] = key;
   }
   __syncthreads();
-  for (int bin = thread; bin < bins; bin += kThreads) {
-    const int begin = bin == 0 ? 0 : half_of(s.pairs[(bin - 1) / 2], bin - 1);
-    const int end = half_of(s.pairs[bin / 2], bin);
-    if (begin >= k) break;  // and so do all bins behind it
-    for (int i = begin + 1; i < end; ++i) {
-      const Key key = sorted[i];
-      int at = i;
-      for (; at > begin && sorted[at - 1] < key; --at) sorted[at] = sorted[at - 1];
-      sorted[at] = key;
-    }
-  }
+  rank_inside_bins<kThreads, Scratch::kMostRanked + Scratch::kCrowded>(
+      sorted, min(count, k + Scratch::kCrowded), k, bins, s.pairs);
   __syncthreads();
 }
 

@@ -6,9 +6,10 @@
 namespace touchstone::topk {
 
 // A word that at least `wanted` of a warp's words reach, and at most two more unless they are
-// equal: by halving. 0 when fewer are above that of -inf. In every lane.
+// equal: by halving. 0 when fewer reach `least`, which is above that of -inf. In every lane.
 template <int kEach>
-__device__ std::uint32_t warp_word_reached_by(int wanted, const std::uint32_t (&words)[kEach]) {
+__device__ std::uint32_t warp_word_reached_by(int wanted, const std::uint32_t (&words)[kEach],
+                                              std::uint32_t least = kAboveNothing) {
   const auto reaching = [&](std::uint32_t bound) {
     int count = 0;
 #pragma unroll
@@ -22,7 +23,7 @@ __device__ std::uint32_t warp_word_reached_by(int wanted, const std::uint32_t (&
     low = min(low, words[i]);
     high = max(high, words[i]);
   }
-  low = max(kAboveNothing, __reduce_min_sync(~0U, low));
+  low = max(least, __reduce_min_sync(~0U, low));
   high = __reduce_max_sync(~0U, high);
   if (low > high || reaching(low) < wanted) return 0;
 #pragma unroll 1
@@ -63,25 +64,6 @@ __device__ inline RowSum warp_row_sum(const float2* sums, int segments) {
     total += value;
   }
   return {reference, total};
-}
-
-// Puts the first k of the keys in order, by the first kThreads threads of a block: each is ranked
-// by the keys that come before it. Keys differ, so that no two get one place.
-template <int kThreads>
-__device__ void rank_keys_among(const Key* keys, int count, int k, Key* sorted) {
-  int share = 1;  // threads that share the counting
-  while (2 * share * count <= kThreads && share < 32) share *= 2;
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int first = 0; first < count; first += kThreads / share) {
-    const int own = first + thread / share;
-    const Key key = own < count ? keys[own] : 0;
-    int before = 0;
-    for (int i = thread % share; i < count; i += share) before += keys[i] > key ? 1 : 0;
-    for (int offset = 1; offset < share; offset *= 2) {
-      before += __shfl_xor_sync(~0U, before, offset);
-    }
-    if (own < count && thread % share == 0 && before < k) sorted[before] = key;
-  }
 }
 
 // The outputs of a row without anything unusual, by whole warps. `first` is the first place of this
