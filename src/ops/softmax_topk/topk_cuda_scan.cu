@@ -70,8 +70,9 @@ void launch(Context& context, const ScanArgs& args) {
   if (scans_deep(context, args.p.rows, args.shape)) {
     return launch<T, kPlain, kOnGrid, 4>(context, args);
   }
-  // Where tokens come fast. Few places have few candidates anyhow.
-  if constexpr (kPlain && sizeof(T) == 2) {
+  // Where tokens come fast, and of what is common: each is a kernel more. Few places have few
+  // candidates anyhow.
+  if constexpr (kPlain && std::is_same_v<T, Bf16>) {
     constexpr int kFewPlaces = 64;
     if (args.shape.cluster == 1 && args.p.k > kFewPlaces && args.p.k <= kCertainK) {
       return launch<T, kPlain, kOnGrid, 2, true>(context, args);
