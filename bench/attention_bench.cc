@@ -119,12 +119,7 @@ BenchRow AttentionBench::measure(const AttentionProblem& problem) {
     cached_attention(context, sets[static_cast<std::size_t>(i) % sets.size()]->args());
   });
   enter_peers(contenders, row, problem);
-  session_.measure(row, contenders, kOurName);
-  if (!session_.cuda() && problem.regime == cases::Regime::memory) {
-    // A step reads, and writes next to nothing.
-    row.floor_us = row.read_floor_us;
-    row.fraction = row.floor_us / row.us.median;
-  }
+  session_.measure_reader(row, contenders, kOurName);
   data_.clear();
   return row;
 }

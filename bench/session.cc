@@ -253,6 +253,14 @@ void Session::measure(BenchRow& row, std::vector<Contender>& contenders, const s
   copy_ = nullptr;
 }
 
+void Session::measure_reader(BenchRow& row, std::vector<Contender>& contenders,
+                             const std::string& ours) {
+  measure(row, contenders, ours);
+  if (cuda() || row.regime != cases::Regime::memory) return;
+  row.floor_us = row.read_floor_us;
+  row.fraction = row.floor_us / row.us.median;
+}
+
 void Session::finish(BenchRow& row, const std::vector<Contender>& contenders,
                      const std::string& ours) const {
   for (const Contender& contender : contenders) {

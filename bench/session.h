@@ -130,6 +130,9 @@ class Session {
 
   // Times all contenders, a copy among them, and fills in the row. `ours` is the name of ours.
   void measure(BenchRow& row, std::vector<Contender>& contenders, const std::string& ours);
+  // The same for what reads and writes next to nothing: from the CPU's memory its floor is at the
+  // rate of reads. On a GPU it stays that of the copy.
+  void measure_reader(BenchRow& row, std::vector<Contender>& contenders, const std::string& ours);
 
  private:
   struct CopyData;

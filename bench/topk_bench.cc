@@ -131,7 +131,7 @@ BenchRow TopkBench::measure(Selection op, const cases::Case& item) {
   if (!row.right) return row;
   // The peers only know the usual ones.
   if (controls_ == Controls::usual) enter_peers(contenders, row, problem, data);
-  session_.measure(row, contenders, kOurName);
+  session_.measure_reader(row, contenders, kOurName);
   return row;
 }
 
