@@ -318,7 +318,7 @@ class RowScan {
   // Few lanes have such tokens: all look at the tokens of one of them at a time.
   __device__ void collect_few(unsigned lanes, const uint4* room, int i) {
     __syncwarp();
-    const auto bit = static_cast<unsigned>(lane);
+    const auto bit = static_cast<unsigned>(lane % Held::kEach);  // others look at what is there
     const unsigned first = static_cast<unsigned>(first_token(i)) + Held::token_of_bit(bit);
     for (; lanes != 0; lanes &= lanes - 1) {
       const int from = __ffs(static_cast<int>(lanes)) - 1;
