@@ -8,7 +8,6 @@
 
 #include "bench/data.h"
 #include "cache/codec.h"
-#include "core/huge_pages.h"
 #include "oracle/cached_attention.h"
 #include "touchstone/cache/planner.h"
 #include "touchstone/core/checked.h"
@@ -163,7 +162,6 @@ void AttentionData::make_pages(std::mt19937_64& random) {
     distinct.push_back(random_page(small, random));
   }
   host_pages_ = Tensor::empty({pages, geometry.page_bytes}, DType::u8);
-  prefer_huge_pages(host_pages_.data(), pages * geometry.page_bytes);  // as a KvCache does
   for (std::int64_t page = 0; page < pages; ++page) {
     std::byte* const to = static_cast<std::byte*>(host_pages_.data()) + page * geometry.page_bytes;
     for (std::int64_t slot = 0; slot < layers.page_tokens; slot += small.page_tokens) {

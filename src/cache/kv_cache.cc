@@ -10,7 +10,6 @@
 
 #include "cache/window.h"
 #include "core/cuda_runtime.h"
-#include "core/huge_pages.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -90,9 +89,6 @@ KvCache::KvCache(KvCacheOptions options)
                        ? Tensor::page_locked({pages, geometry.page_bytes}, DType::u8)
                        : Tensor::empty({pages, geometry.page_bytes}, DType::u8, options_.device),
          .sink_pages = ceil_div(group.sinks, group.page_tokens)});
-    if (!options_.page_locked && !options_.device.is_cuda()) {
-      prefer_huge_pages(groups_.back().memory.data(), pages * geometry.page_bytes);
-    }
   }
 }
 

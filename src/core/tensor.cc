@@ -1,8 +1,13 @@
 #include "touchstone/core/tensor.h"
 
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "core/cuda_runtime.h"
 #include "touchstone/core/checked.h"
@@ -58,6 +63,21 @@ View swap_dims(View view, int a, int b) {
   return view;
 }
 
+// Asks the system to keep large memory in huge pages, before it is first written: caches of address
+// translations cannot keep up with small ones, which is a third of the speed of reading and
+// writing. A hint: nothing is promised, and where there is no such thing nothing happens.
+void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  // Whole ones of 2 MiB, the smallest there are on the machines we know.
+  constexpr std::uintptr_t kHuge = std::uintptr_t{1} << 21;
+  if (bytes < std::int64_t{2 * kHuge}) return;
+  const auto begin = (reinterpret_cast<std::uintptr_t>(data) + kHuge - 1) & ~(kHuge - 1);
+  const auto end =
+      (reinterpret_cast<std::uintptr_t>(data) + static_cast<std::uintptr_t>(bytes)) & ~(kHuge - 1);
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
 std::shared_ptr<void> allocate(std::int64_t bytes, Device device) {
   if (device.is_cuda()) {
     void* data = cuda::allocate(device.index, bytes);
@@ -68,6 +88,7 @@ std::shared_ptr<void> allocate(std::int64_t bytes, Device device) {
   if (data == nullptr) {
     throw OutOfMemory("tensor: cannot allocate " + std::to_string(bytes) + " bytes");
   }
+  prefer_huge_pages(data, bytes);
   return {data, [](void* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
 }
 

@@ -72,8 +72,13 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> round_bits_bf16(D d, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
   (void)d;
   const auto bits = hn::BitCast(du, v);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  const auto odd = hn::TestBit(bits, hn::Set(du, 0x10000));
+  return hn::Add(bits, hn::IfThenElse(odd, hn::Set(du, 0x8000), hn::Set(du, 0x7fff)));
+#else
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   return hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+#endif
 }
 
 // Any NaN as a quiet one with a lower half of zeros, sign and upper payload kept.

@@ -13,6 +13,9 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 std::string softmax_topk_short_refuses(const Context& /*context*/, const Topk& /*p*/) {
   return kRefusal;
 }
+std::string softmax_topk_few_refuses(const Context& /*context*/, const Topk& /*p*/) {
+  return kRefusal;
+}
 std::string softmax_topk_maxima_refuses(const Context& /*context*/, const Topk& /*p*/) {
   return kRefusal;
 }
@@ -23,6 +26,7 @@ std::string softmax_topk_sort_refuses(const Context& /*context*/, const Topk& /*
   return kRefusal;
 }
 void softmax_topk_short(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
+void softmax_topk_few(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
 void softmax_topk_maxima(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
 void softmax_topk_scan(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
 void softmax_topk_sort(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }

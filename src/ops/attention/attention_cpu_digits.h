@@ -19,7 +19,9 @@
 //
 // The instruction wants one factor without a sign. The codes are it, 128 too high; the sums begin
 // with what that will add, negated. Lanes are tokens, so that no sum runs over lanes: tokens are
-// transposed in units of four codes, once for all queries, while those before are multiplied.
+// transposed in units of four codes. That is done again for every four queries, in registers: other
+// parts of the processor do it while those before are multiplied, where a copy in memory would take
+// longer to write.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -49,9 +51,6 @@ HWY_BEFORE_NAMESPACE();
 namespace touchstone::attend::HWY_NAMESPACE {
 
 #if TOUCHSTONE_ATTENTION_DIGITS
-
-// Highway's target for this processor does not name the instruction.
-#define TOUCHSTONE_VNNI __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
 
 constexpr std::size_t kDigits = 3;
 // Codes of a token in a unit of the transposed keys.
@@ -126,164 +125,151 @@ inline bool has_digits(const float* query, std::size_t dim) {
   return reinterpret_cast<const DigitsHead*>(query + dim)->usable != 0;
 }
 
-// Four units of 16 tokens from byte `i` of their keys on: to[n][t] = unit n of token t, 128 added
-// to its codes.
-HWY_INLINE void transpose_units(const std::byte* const* keys, std::int64_t i, __m512i* to,
-                                std::size_t stride) {
+// No arrays in what follows: compilers that unroll loops late would leave them in memory.
+
+// Four units of 16 tokens: in lane t those of token t, 128 added to their codes.
+struct Units {
+  __m512i unit0, unit1, unit2, unit3;
+};
+
+// From byte `i` of the tokens' keys on.
+HWY_INLINE Units transpose_units(const std::byte* const* keys, std::int64_t i) {
   const auto piece = [&](int t) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys[t] + i));
   };
-  // Block b of rows[t] is of token 4 b + t.
-  __m512i rows[4];
-  for (int t = 0; t < 4; ++t) {
-    rows[t] = _mm512_castsi128_si512(piece(t));
-    rows[t] = _mm512_inserti32x4(rows[t], piece(t + 4), 1);
-    rows[t] = _mm512_inserti32x4(rows[t], piece(t + 8), 2);
-    rows[t] = _mm512_inserti32x4(rows[t], piece(t + 12), 3);
-  }
-  const __m512i low01 = _mm512_unpacklo_epi32(rows[0], rows[1]);
-  const __m512i high01 = _mm512_unpackhi_epi32(rows[0], rows[1]);
-  const __m512i low23 = _mm512_unpacklo_epi32(rows[2], rows[3]);
-  const __m512i high23 = _mm512_unpackhi_epi32(rows[2], rows[3]);
+  // Block b of a row is of token 4 b + t.
+  const auto row = [&](int t) {
+    __m512i x = _mm512_castsi128_si512(piece(t));
+    x = _mm512_inserti32x4(x, piece(t + 4), 1);
+    x = _mm512_inserti32x4(x, piece(t + 8), 2);
+    return _mm512_inserti32x4(x, piece(t + 12), 3);
+  };
+  const __m512i row0 = row(0);
+  const __m512i row1 = row(1);
+  const __m512i row2 = row(2);
+  const __m512i row3 = row(3);
+  const __m512i low01 = _mm512_unpacklo_epi32(row0, row1);
+  const __m512i high01 = _mm512_unpackhi_epi32(row0, row1);
+  const __m512i low23 = _mm512_unpacklo_epi32(row2, row3);
+  const __m512i high23 = _mm512_unpackhi_epi32(row2, row3);
   const __m512i sign = _mm512_set1_epi8(-128);
-  _mm512_store_si512(to, _mm512_xor_si512(_mm512_unpacklo_epi64(low01, low23), sign));
-  _mm512_store_si512(to + stride, _mm512_xor_si512(_mm512_unpackhi_epi64(low01, low23), sign));
-  _mm512_store_si512(to + 2 * stride,
-                     _mm512_xor_si512(_mm512_unpacklo_epi64(high01, high23), sign));
-  _mm512_store_si512(to + 3 * stride,
-                     _mm512_xor_si512(_mm512_unpackhi_epi64(high01, high23), sign));
+  return {_mm512_xor_si512(_mm512_unpacklo_epi64(low01, low23), sign),
+          _mm512_xor_si512(_mm512_unpackhi_epi64(low01, low23), sign),
+          _mm512_xor_si512(_mm512_unpacklo_epi64(high01, high23), sign),
+          _mm512_xor_si512(_mm512_unpackhi_epi64(high01, high23), sign)};
 }
 
-// Not __m512i, whose lanes are of 64 bits to the compiler: it would keep each sum twice.
-using Sums = std::int32_t __attribute__((vector_size(64)));
-
-TOUCHSTONE_VNNI HWY_INLINE Sums add_products(Sums sums, __m512i codes, __m512i digit) {
-  return reinterpret_cast<Sums>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums), codes, digit));
+// Adds to each lane the four products of its codes with a digit of each. As an instruction:
+// Highway's target for this processor does not name it, and a function of another target could not
+// be inlined.
+HWY_INLINE void add_products(__m512i& sum, __m512i codes, const std::int32_t* digit) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*digit));
 }
 
-HWY_INLINE __m512 as_floats(Sums sums) {
-  return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(sums));
-}
+// The scores of one query vector and 16 tokens, by digits.
+struct DigitSums {
+  __m512i sum0, sum1, sum2;
 
-// Tokens whose keys are transposed, kGroups vectors of them.
-constexpr std::size_t kGroups = 2;
-constexpr std::size_t kTransposed = kGroups * 16;
-using Units = __m512i[kMostDim / kUnit][kGroups];
+  HWY_INLINE explicit DigitSums(const DigitsHead& head)
+      : sum0(_mm512_set1_epi32(head.start[0])),
+        sum1(_mm512_set1_epi32(head.start[1])),
+        sum2(_mm512_set1_epi32(head.start[2])) {}
 
-// Units [unit, unit + 4) of the tokens whose keys are `offset` bytes after these places.
-HWY_INLINE void transpose(const std::byte* const* places, std::int64_t offset, std::size_t unit,
-                          Units& to) {
-  const std::int64_t i = offset + static_cast<std::int64_t>(unit * kUnit);
-  for (std::size_t g = 0; g < kGroups; ++g) {
-    transpose_units(places + 16 * g, i, &to[unit][g], kGroups);
+  // Of numbers [i, i + kRow) of the vectors.
+  HWY_INLINE void add(const Units& units, const DigitsHead& head, std::size_t i) {
+    const auto* const all = reinterpret_cast<const std::int32_t*>(&head + 1);
+    const std::int32_t* const digits = all + i / kUnit * kDigits;
+    add_unit(units.unit0, digits);
+    add_unit(units.unit1, digits + kDigits);
+    add_unit(units.unit2, digits + 2 * kDigits);
+    add_unit(units.unit3, digits + 3 * kDigits);
   }
-}
 
-// What the first block of queries does beside its own work: transposes the keys of the next tokens,
-// and asks for what comes after the tile.
-struct Beside {
-  const std::byte* const* places = nullptr;  // null: there are none
-  std::int64_t offset = 0;
-  Units* units = nullptr;
-  const std::byte* const* wanted = nullptr;
-  std::int64_t wanted_offset = 0;
-  std::size_t wanted_tokens = 0;  // kTransposed at most
-  std::size_t wanted_bytes = 0;   // of each
-  std::size_t at_once = 0;        // tokens for four units
+  HWY_INLINE void add_unit(__m512i codes, const std::int32_t* digits) {
+    add_products(sum0, codes, digits);
+    add_products(sum1, codes, digits + 1);
+    add_products(sum2, codes, digits + 2);
+  }
 
-  // The part of it that goes with units [unit, unit + 4) of a vector.
-  HWY_INLINE void work(std::size_t unit) const {
-    if (places != nullptr) transpose(places, offset, unit, *units);
-    const std::size_t end = std::min((unit / 4 + 1) * at_once, wanted_tokens);
-    for (std::size_t t = unit / 4 * at_once; t < end; ++t) {
-      const std::byte* const from = wanted[t] + wanted_offset;
-      for (std::size_t i = 0; i < wanted_bytes; i += 64) sd::prefetch(from + i);
-    }
+  HWY_INLINE __m512 result(const DigitsHead& head) const {
+    const __m512 base = _mm512_set1_ps(256);
+    __m512 sum = _mm512_cvtepi32_ps(sum2);
+    sum = _mm512_fmadd_ps(sum, base, _mm512_cvtepi32_ps(sum1));
+    sum = _mm512_fmadd_ps(sum, base, _mm512_cvtepi32_ps(sum0));
+    return _mm512_mul_ps(sum, _mm512_set1_ps(head.scale));
   }
 };
 
-// scores[q * stride + t] = scales[t] * dot(queries[q], key t) for the tokens in `units`.
-template <std::size_t kQueries, bool kFirst>
-TOUCHSTONE_VNNI HWY_NOINLINE void score_units(const Units& units, std::size_t dim,
-                                              const float* const* queries, const float* scales,
-                                              float* scores, std::size_t stride,
-                                              const Beside& beside) {
-  const DigitsHead* heads[kQueries];
-  const std::int32_t* digits[kQueries];
-  Sums sums[kQueries][kDigits][kGroups];
-  for (std::size_t j = 0; j < kQueries; ++j) {
-    heads[j] = reinterpret_cast<const DigitsHead*>(queries[j] + dim);
-    digits[j] = reinterpret_cast<const std::int32_t*>(heads[j] + 1);
-    for (std::size_t n = 0; n < kDigits; ++n) {
-      for (Sums& sum : sums[j][n]) sum = Sums{} + heads[j]->start[n];
+// scores[q * stride + t] = scale of t * dot(queries[q], key t) for the tokens of a tile and up to
+// four queries. Writes whole vectors.
+template <std::size_t kQueries>
+HWY_NOINLINE void score_units(const Tile& tile, const float* const* queries, float* scores,
+                              std::size_t stride) {
+  const std::size_t dim = tile.dim;
+  const auto head_of = [&](std::size_t j) {
+    return reinterpret_cast<const DigitsHead*>(queries[std::min(j, kQueries - 1)] + dim);
+  };
+  const DigitsHead& head0 = *head_of(0);
+  const DigitsHead& head1 = *head_of(1);
+  const DigitsHead& head2 = *head_of(2);
+  const DigitsHead& head3 = *head_of(3);
+  // Tokens of what comes next that are asked for beside four units.
+  const std::size_t at_once = tile.next.bytes == 0 ? 0 : (16 * kRow + dim - 1) / dim;
+  for (std::size_t first = 0; first < tile.tokens; first += 16) {
+    const std::size_t end = std::min(first + 16, tile.tokens);
+    // A few tokens at the end are filled up with the last.
+    const std::byte* filled[16];
+    const std::byte* const* places = tile.values + first;
+    if (first + 16 > end) {
+      for (std::size_t t = 0; t < 16; ++t) filled[t] = tile.values[std::min(first + t, end - 1)];
+      places = filled;
     }
-  }
-  for (std::size_t u = 0; u < dim / kUnit; u += 4) {
-    if constexpr (kFirst) beside.work(u);
-    for (std::size_t k = u; k < u + 4; ++k) {
-      for (std::size_t j = 0; j < kQueries; ++j) {
-        for (std::size_t n = 0; n < kDigits; ++n) {
-          const __m512i digit = _mm512_set1_epi32(digits[j][k * kDigits + n]);
-          for (std::size_t g = 0; g < kGroups; ++g) {
-            sums[j][n][g] = add_products(sums[j][n][g], units[k][g], digit);
-          }
-        }
-      }
+    DigitSums sums0(head0);
+    DigitSums sums1(head1);
+    DigitSums sums2(head2);
+    DigitSums sums3(head3);
+    // Units are transposed while those before are multiplied.
+    Units units = transpose_units(places, tile.offset);
+    for (std::size_t i = 0; i < dim; i += kRow) {
+      const std::size_t wanted = first + i / kRow * at_once;
+      for (std::size_t t = wanted; t < std::min(wanted + at_once, end); ++t) fetch_next(tile, t);
+      // The compiler is not to know that these are the places of the last round: it would keep all
+      // of them, in vector registers.
+      asm("" : "+r"(places));
+      const std::size_t after = std::min(i + kRow, dim - kRow);
+      const Units next = transpose_units(places, tile.offset + static_cast<std::int64_t>(after));
+      sums0.add(units, head0, i);
+      if constexpr (kQueries > 1) sums1.add(units, head1, i);
+      if constexpr (kQueries > 2) sums2.add(units, head2, i);
+      if constexpr (kQueries > 3) sums3.add(units, head3, i);
+      units = next;
     }
-  }
-  for (std::size_t j = 0; j < kQueries; ++j) {
-    for (std::size_t g = 0; g < kGroups; ++g) {
-      __m512 sum = as_floats(sums[j][2][g]);
-      sum = _mm512_fmadd_ps(sum, _mm512_set1_ps(256), as_floats(sums[j][1][g]));
-      sum = _mm512_fmadd_ps(sum, _mm512_set1_ps(256), as_floats(sums[j][0][g]));
-      sum = _mm512_mul_ps(sum, _mm512_set1_ps(heads[j]->scale));
-      sum = _mm512_mul_ps(sum, _mm512_loadu_ps(scales + 16 * g));
-      _mm512_storeu_ps(scores + j * stride + 16 * g, sum);
+    const __m512 scale = _mm512_loadu_ps(tile.scales + first);
+    float* const to = scores + first;
+    _mm512_storeu_ps(to, _mm512_mul_ps(sums0.result(head0), scale));
+    if constexpr (kQueries > 1) {
+      _mm512_storeu_ps(to + stride, _mm512_mul_ps(sums1.result(head1), scale));
+    }
+    if constexpr (kQueries > 2) {
+      _mm512_storeu_ps(to + 2 * stride, _mm512_mul_ps(sums2.result(head2), scale));
+    }
+    if constexpr (kQueries > 3) {
+      _mm512_storeu_ps(to + 3 * stride, _mm512_mul_ps(sums3.result(head3), scale));
     }
   }
 }
 
-// Scores of a tile for `vectors` queries, `stride` floats apart. Writes whole vectors.
-HWY_NOINLINE void score_digits(const Tile& tile, const float* const* queries, std::size_t vectors,
-                               float* scores, std::size_t stride) {
-  alignas(64) Units units[2];
-  // A few tokens at the end are filled up with the last.
-  const std::byte* last[kTransposed];
-  const auto places_from = [&](std::size_t first) {
-    if (first + kTransposed <= tile.tokens) return tile.values + first;
-    for (std::size_t t = 0; t < kTransposed; ++t) {
-      last[t] = tile.values[std::min(first + t, tile.tokens - 1)];
-    }
-    return static_cast<const std::byte* const*>(last);
-  };
-  const std::byte* const* const places = places_from(0);
-  for (std::size_t u = 0; u < tile.dim / kUnit; u += 4) {
-    transpose(places, tile.offset, u, units[0]);
-  }
-  for (std::size_t first = 0; first < tile.tokens; first += kTransposed) {
-    const Units& these = units[first / kTransposed % 2];
-    Beside beside{.offset = tile.offset, .units = &units[(first / kTransposed + 1) % 2]};
-    if (first + kTransposed < tile.tokens) beside.places = places_from(first + kTransposed);
-    if (tile.next.bytes != 0) {
-      beside.wanted = tile.next.values + first;
-      beside.wanted_offset = tile.next.offset;
-      beside.wanted_tokens = std::min(kTransposed, tile.tokens - first);
-      beside.wanted_bytes = tile.next.bytes;
-      beside.at_once = (kTransposed * kRow + tile.dim - 1) / tile.dim;
-    }
-    for (std::size_t v = 0; v < vectors;) {
-      const std::size_t count = std::min<std::size_t>(4, vectors - v);
-      const auto score = [&]<std::size_t kQueries>() {
-        const auto units_of = v == 0 ? score_units<kQueries, true> : score_units<kQueries, false>;
-        units_of(these, tile.dim, queries + v, tile.scales + first, scores + v * stride + first,
-                 stride, beside);
-      };
-      if (count == 1) score.template operator()<1>();
-      if (count == 2) score.template operator()<2>();
-      if (count == 3) score.template operator()<3>();
-      if (count == 4) score.template operator()<4>();
-      v += count;
-    }
+// Scores of a tile for `vectors` queries, `stride` floats apart.
+inline void score_digits(Tile tile, const float* const* queries, std::size_t vectors, float* scores,
+                         std::size_t stride) {
+  for (std::size_t v = 0; v < vectors; v += 4) {
+    const std::size_t count = std::min<std::size_t>(4, vectors - v);
+    float* const rows = scores + v * stride;
+    if (count == 1) score_units<1>(tile, queries + v, rows, stride);
+    if (count == 2) score_units<2>(tile, queries + v, rows, stride);
+    if (count == 3) score_units<3>(tile, queries + v, rows, stride);
+    if (count == 4) score_units<4>(tile, queries + v, rows, stride);
+    tile.next.bytes = 0;  // asked for
   }
 }
 

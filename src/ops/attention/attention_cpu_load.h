@@ -49,6 +49,11 @@ struct Codes {
       (kEncoding == cache::Encoding::bf16 || kEncoding == cache::Encoding::int4) &&
       HWY_TARGET != HWY_SCALAR;
   static constexpr std::size_t kPack = kTwo ? 2 : 1;
+  static constexpr std::size_t kBits = kEncoding == cache::Encoding::f32    ? 32
+                                       : kEncoding == cache::Encoding::bf16 ? 16
+                                       : kEncoding == cache::Encoding::f16  ? 16
+                                       : kEncoding == cache::Encoding::int4 ? 4
+                                                                            : 8;
 
   static HWY_INLINE void load(const std::byte* values, std::size_t i, V* pack) {
     const D d;
@@ -120,6 +125,8 @@ struct Source {
   static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;
   static constexpr std::size_t kPack = Code::kPack;
   static constexpr std::size_t kColumns = kPack * kLanes;
+  // Bytes of a pack; 0 for the half of one that a lone lane of int4 reads.
+  static constexpr std::size_t kPackBytes = kColumns * Code::kBits / 8;
   // Floats of scale per group.
   static constexpr std::size_t kScales = kScaling == Scaling::asymmetric ? 2 : 1;
 

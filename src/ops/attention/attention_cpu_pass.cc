@@ -6,6 +6,7 @@
 // After foreach_target.h, which must come first.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "cache/rotation.h"
@@ -138,6 +139,23 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
   return tile;
 }
 
+// Asks for the scales of tokens [begin, begin + tokens) of a KV head.
+HWY_INLINE void fetch_scales(const Stream& stream, std::size_t begin, std::size_t tokens,
+                             std::int64_t head) {
+  if (!cache::is_quantized(stream.format.encoding)) return;
+  for (std::size_t t = begin; t < begin + tokens; t += kScalesFetch) {
+    sd::prefetch(stream.places.scales[t] + head * stream.places.next_scales);
+  }
+}
+
+// Asks for the first tile, which nobody has asked for while computing something else.
+HWY_INLINE void fetch_first(const Stream& stream, std::size_t tokens) {
+  const std::size_t first = std::min(stream.tile(), tokens);
+  const auto bytes = static_cast<std::size_t>(cache::value_bytes(stream.format, stream.dim));
+  fetch_scales(stream, 0, first, 0);
+  for (std::size_t t = 0; t < first; ++t) fetch(stream.places.values[t], bytes);
+}
+
 // Calls body(head, first token, tile) for all tiles and, for each, all KV heads: in the order in
 // which they lie in a page. `after` is what will be read when this is done.
 template <class Body>
@@ -158,19 +176,12 @@ HWY_INLINE void for_each_tile(const Pass& pass, const Stream& stream, const Stre
         const auto h = static_cast<std::int64_t>(turn ? 0 : head + 1);
         tile.next = {next->places.values.data() + begin, h * next->places.next_values,
                      static_cast<std::size_t>(cache::value_bytes(next->format, next->dim))};
-        if (cache::is_quantized(next->format.encoding)) {
-          for (std::size_t t = begin; t < begin + tile.tokens; t += kScalesFetch) {
-            sd::prefetch(next->places.scales[t] + h * next->places.next_scales);
-          }
-        }
+        fetch_scales(*next, begin, tile.tokens, h);
       }
       body(head, first, tile);
     }
   }
 }
-
-// A row of scores: whole vectors are written beyond the last token.
-constexpr std::size_t kScoreStride = kSplitTokens + 16;
 
 // As score_all, in whole numbers; the queries that cannot be such as floats.
 template <class Source>
@@ -217,48 +228,33 @@ HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first,
   }
 }
 
-// The weights of a tile, [kTile][kQueries], times the scale of the token where there is one. Reads
-// and writes whole vectors.
-template <class Source, std::size_t kQueries>
-HWY_INLINE void gather_weights(const Tile& tile, const float* const* rows, float* weights) {
-  const D d;
-  for (std::size_t t = 0; t < tile.tokens; t += kLanes) {
-    V of[kQueries];
-    for (std::size_t j = 0; j < kQueries; ++j) {
-      of[j] = hn::LoadU(d, rows[j] + t);
-      if constexpr (Source::kScaling == Scaling::per_token) {
-        of[j] = hn::Mul(of[j], hn::LoadU(d, tile.scales + t));
-      }
-    }
-    if constexpr (kQueries == 1) {
-      hn::StoreU(of[0], d, weights + t);
-    } else {
-      static_assert(kQueries == 4);
-      hn::StoreInterleaved4(of[0], of[1], of[2], of[3], d, weights + 4 * t);
-    }
-  }
-}
-
+// Adds the values of a tile, each times its weight, to the partial results. The weights take the
+// scales of the tokens, where there are such.
 template <class Source>
 HWY_INLINE void add_all(const Pass& pass, std::size_t head, std::size_t first, Tile tile,
                         float* scores) {
+  const D d;
   for (std::size_t v = 0; v < pass.vectors;) {
     const std::size_t count = std::min(kBlock, pass.vectors - v);
-    const float* rows[kBlock];
     float* output[kBlock];
     alignas(64) float unused[kMostDim];
-    alignas(64) float weights[kTile * kBlock];
+    float* const weights = scores + (head * pass.vectors + v) * kScoreStride + first;
     for (std::size_t j = 0; j < kBlock; ++j) {
-      const std::size_t vector = head * pass.vectors + v + std::min(j, count - 1);
-      rows[j] = scores + vector * kScoreStride + first;
-      output[j] = j < count ? pass.partials[vector] + kPartialHead : unused;
+      output[j] = j < count ? pass.partials[head * pass.vectors + v + j] + kPartialHead : unused;
+    }
+    if constexpr (Source::kScaling == Scaling::per_token) {
+      for (std::size_t t = 0; t < tile.tokens; t += kLanes) {
+        const V scale = hn::LoadU(d, tile.scales + t);
+        for (std::size_t j = 0; j < count; ++j) {
+          float* const at = weights + j * kScoreStride + t;
+          hn::StoreU(hn::Mul(hn::LoadU(d, at), scale), d, at);
+        }
+      }
     }
     if (count == 1) {
-      gather_weights<Source, 1>(tile, rows, weights);
       add_tile<Source, 1>(tile, weights, output);
     } else {
       if (count < kBlock) std::fill(unused, unused + tile.dim, 0.0F);
-      gather_weights<Source, kBlock>(tile, rows, weights);
       add_tile<Source, kBlock>(tile, weights, output);
     }
     v += count;
@@ -270,7 +266,10 @@ void run_pass(const Pass& pass) {
   const CachedAttention& p = *pass.problem;
   const Stream keys{p.layers.k, p.layers.k_dim, *pass.keys};
   const Stream values{p.layers.k_is_v ? p.layers.k : p.layers.v, p.layers.v_dim, *pass.values};
-  alignas(64) float scores[kPassVectors * kScoreStride];
+  // Weights of query vectors that are not there are read, too, where a block is filled up.
+  alignas(64) float scores[(kPassVectors + kBlock - 1) * kScoreStride];
+  std::fill(scores + kPassVectors * kScoreStride, std::end(scores), 0.0F);
+  fetch_first(keys, pass.tokens);
   visit_source(keys.format, keys.dim, [&]<class Source>() {
     for_each_tile(pass, keys, &values, [&](std::size_t head, std::size_t first, const Tile& tile) {
       score_all<Source>(pass, head, first, tile, scores);

@@ -19,6 +19,9 @@ namespace touchstone::attend::HWY_NAMESPACE {
 
 // ---- scores -----------------------------------------------------------------------------------
 
+// A row of scores: whole vectors are written beyond the last token.
+constexpr std::size_t kScoreStride = kSplitTokens + 16;
+
 // Tokens as a kernel wants them.
 struct Tile {
   std::size_t tokens = 0;
@@ -37,10 +40,14 @@ struct Tile {
   } next{};
 };
 
-// Asks for bytes [begin, end) of token t of what comes next.
-HWY_INLINE void fetch_next(const Tile& tile, std::size_t t, std::size_t begin, std::size_t end) {
-  const std::byte* const from = tile.next.values[t] + tile.next.offset;
-  for (std::size_t i = begin; i < end; i += 64) sd::prefetch(from + i);
+// Asks for the bytes [from, from + bytes).
+HWY_INLINE void fetch(const std::byte* from, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64) sd::prefetch(from + i);
+}
+
+// Asks for token t of what comes next.
+HWY_INLINE void fetch_next(const Tile& tile, std::size_t t) {
+  fetch(tile.next.values[t] + tile.next.offset, tile.next.bytes);
 }
 
 // The sums of the lanes of kLanes vectors, lane i of the result that of v[i], in the same order for
@@ -155,7 +162,7 @@ HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, floa
       const std::size_t token = std::min(first + t, tile.tokens - 1);
       key[t] = tile.values[token] + tile.offset;
       scale[t] = tile.scales + token * tile.scale_stride;
-      if (tile.next.bytes != 0) fetch_next(tile, token, 0, tile.next.bytes);
+      if (tile.next.bytes != 0) fetch_next(tile, token);
     }
     V sums[kLanes];
     for (V& sum : sums) sum = hn::Zero(d);
@@ -181,11 +188,20 @@ HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, floa
 
 // ---- values -----------------------------------------------------------------------------------
 
-// output[q][columns] += weights[t][q] * (value of token t)[columns], kVectors of columns from
-// `column` on, token by token.
+// What is asked for while some columns are summed: with each token `bytes`, as much as makes all of
+// it in the end.
+struct Share {
+  const std::byte* const* tokens;
+  std::int64_t offset = 0;
+  std::size_t bytes = 0;   // 0: nothing
+  std::size_t rounds = 1;  // so many parts are a token
+};
+
+// output[q][columns] += weights[q][t] * (value of token t)[columns], kVectors of columns from
+// `column` on, token by token. Rows of weights are kScoreStride apart.
 template <class Source, std::size_t kQueries, std::size_t kVectors>
 HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* weights,
-                            float* const* output) {
+                            float* const* output, const Share& share) {
   const D d;
   constexpr std::size_t kPacks = kVectors / Source::kPack;
   V sums[kQueries][kVectors];
@@ -201,21 +217,32 @@ HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* w
       scale[k] += (column + k * Source::kColumns) / tile.group * Source::kScales;
     }
   }
-  // These columns' share of what comes next.
-  const std::size_t from = tile.next.bytes * column / tile.dim;
-  const std::size_t to = tile.next.bytes * (column + kVectors * kLanes) / tile.dim;
-  for (std::size_t t = 0; t < tile.tokens; ++t) {
-    const std::byte* const values = tile.values[t] + tile.offset;
-    if (from != to) fetch_next(tile, t, from, to);
-    V pack[kVectors];
-    for (std::size_t k = 0; k < kPacks; ++k) {
-      Source::load(values, column + k * Source::kColumns, scale[k] + t * tile.scale_stride,
-                   pack + k * Source::kPack);
-    }
-    for (std::size_t j = 0; j < kQueries; ++j) {
-      const V weight = hn::Set(d, weights[t * kQueries + j]);
-      for (std::size_t k = 0; k < kVectors; ++k) {
-        sums[j][k] = hn::MulAdd(weight, pack[k], sums[j][k]);
+  // Where the columns begin in a token, so that their places differ by constants.
+  constexpr bool kWhole = Source::kPackBytes != 0;
+  const std::size_t begin = kWhole ? 0 : column;
+  const std::int64_t offset =
+      tile.offset + static_cast<std::int64_t>(column / Source::kColumns * Source::kPackBytes);
+  // In the order in which it lies in memory. A lone query does too little with a token for that: it
+  // asks for the same part of every token.
+  constexpr bool kInOrder = kQueries > 1;
+  const std::byte* const* wanted = share.tokens;
+  for (std::size_t t = 0; t < tile.tokens; ++wanted) {
+    const std::byte* from = *wanted + share.offset;
+    const std::size_t end = kInOrder ? std::min(t + share.rounds, tile.tokens) : tile.tokens;
+    for (; t < end; ++t) {
+      fetch(kInOrder ? from : share.tokens[t] + share.offset, share.bytes);
+      from += share.bytes;
+      const std::byte* const values = tile.values[t] + offset;
+      V pack[kVectors];
+      for (std::size_t k = 0; k < kPacks; ++k) {
+        Source::load(values, begin + k * Source::kColumns, scale[k] + t * tile.scale_stride,
+                     pack + k * Source::kPack);
+      }
+      for (std::size_t j = 0; j < kQueries; ++j) {
+        const V weight = hn::Set(d, weights[j * kScoreStride + t]);
+        for (std::size_t k = 0; k < kVectors; ++k) {
+          sums[j][k] = hn::MulAdd(weight, pack[k], sums[j][k]);
+        }
       }
     }
   }
@@ -232,12 +259,22 @@ HWY_NOINLINE void add_tile(const Tile& tile, const float* weights, float* const*
   constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
   constexpr std::size_t kMost =
       std::min<std::size_t>(8, std::max<std::size_t>(2, (kManyRegisters ? 16 : 8) / kQueries));
+  const Share nothing{.tokens = tile.values, .rounds = tile.tokens};
+  const std::size_t rounds = std::max<std::size_t>(1, tile.dim / (kMost * kLanes));
+  const std::size_t bytes = (tile.next.bytes / rounds + 63) / 64 * 64;
   std::size_t column = 0;
-  for (; column + kMost * kLanes <= tile.dim; column += kMost * kLanes) {
-    add_columns<Source, kQueries, kMost>(tile, column, weights, output);
+  for (std::size_t round = 0; column + kMost * kLanes <= tile.dim; ++round) {
+    Share share = nothing;
+    if (bytes != 0) {
+      share = {tile.next.values, tile.next.offset, bytes, rounds};
+      if (kQueries > 1) share.tokens += tile.tokens * round / rounds;
+      if (kQueries == 1) share.offset += static_cast<std::int64_t>(round * bytes);
+    }
+    add_columns<Source, kQueries, kMost>(tile, column, weights, output, share);
+    column += kMost * kLanes;
   }
   for (; column < tile.dim; column += Source::kColumns) {
-    add_columns<Source, kQueries, Source::kPack>(tile, column, weights, output);
+    add_columns<Source, kQueries, Source::kPack>(tile, column, weights, output, nothing);
   }
 }
 

@@ -60,22 +60,23 @@ bool usable_in_place(const void* weights, DType dtype, DType x_dtype, double off
          statistic_size(dtype) == size_of(dtype);
 }
 
-void fill_ones(DType x_dtype, void* dst, std::int64_t cols) {
+void fill(DType x_dtype, double value, void* dst, std::int64_t cols) {
   if (x_dtype == DType::f64) {
-    std::fill_n(static_cast<double*>(dst), cols, 1.0);
+    std::fill_n(static_cast<double*>(dst), cols, value);
   } else {
-    std::fill_n(static_cast<float*>(dst), cols, 1.0F);
+    std::fill_n(static_cast<float*>(dst), cols, static_cast<float>(value));
   }
 }
 
-// gamma as the kernels want it, made in `dst` where it has to be.
-const void* prepare_gamma(const void* gamma, DType dtype, DType x_dtype, double offset, void* dst,
-                          std::int64_t cols) {
-  if (usable_in_place(gamma, dtype, x_dtype, offset)) return gamma;
-  if (gamma == nullptr) {
-    fill_ones(x_dtype, dst, cols);
+// gamma or beta, `absent` where there is none, as the kernels want it: made in `dst` where it has
+// to be.
+const void* prepare_weights(const void* weights, double absent, DType dtype, DType x_dtype,
+                            double offset, void* dst, std::int64_t cols) {
+  if (usable_in_place(weights, dtype, x_dtype, offset)) return weights;
+  if (weights == nullptr) {
+    fill(x_dtype, absent, dst, cols);
   } else {
-    widen_weights(x_dtype, gamma, dtype, offset, dst, cols);
+    widen_weights(x_dtype, weights, dtype, offset, dst, cols);
   }
   return dst;
 }
@@ -119,8 +120,7 @@ void forward_by_columns(Context& context, const ForwardJob& job, std::int64_t bl
   for (std::int64_t row = 0; row < p.rows; ++row) {
     Moments total;
     for (std::int64_t b = 0; b < blocks; ++b) total = merge(total, moments[row * blocks + b]);
-    const RowStatistics statistics = p.dtype == DType::f64 ? forward_finish<double>(job, row, total)
-                                                           : forward_finish<float>(job, row, total);
+    const RowStatistics statistics = forward_finish(job, row, total);
     if (!statistics.sound) {
       forward_rescue(job, row);
       continue;
@@ -142,6 +142,7 @@ void forward_simd(Context& context, const Forward& p) {
   ForwardJob job;
   job.p = p;
   job.inverse_cols = 1 / static_cast<double>(p.cols);
+  job.fetch_rows = std::max<std::int64_t>(1, kFetchBytes / size_of(p.dtype) / p.cols);
   job.stream = worth_streaming(context, p.rows * p.cols * size_of(p.dtype));
   const std::int64_t threads = useful_threads(context, p.rows * p.cols, kForwardElements);
   const std::int64_t block_columns = forward_block_columns(job);
@@ -152,11 +153,11 @@ void forward_simd(Context& context, const Forward& p) {
   const std::int64_t moment_bytes =
       by_columns ? p.rows * blocks * static_cast<std::int64_t>(sizeof(Moments)) : 0;
   Arena arena(context.workspace(2 * weight_bytes + moment_bytes));
-  job.gamma = prepare_gamma(p.gamma, p.weight_dtype, p.dtype, p.weight_offset,
-                            arena.take(weight_bytes), p.cols);
+  job.gamma = prepare_weights(p.gamma, 1, p.weight_dtype, p.dtype, p.weight_offset,
+                              arena.take(weight_bytes), p.cols);
   void* const beta = arena.take(weight_bytes);
-  if (p.beta != nullptr) {
-    job.beta = prepare_gamma(p.beta, p.weight_dtype, p.dtype, 0, beta, p.cols);
+  if (p.kind == Kind::layer) {
+    job.beta = prepare_weights(p.beta, 0, p.weight_dtype, p.dtype, 0, beta, p.cols);
   }
 
   if (by_columns) {
@@ -182,9 +183,6 @@ constexpr std::int64_t kFewestRows = 32;
 // Rows added up in f32 before the sum moves on to f64: relative error below 256 * 2^-24, and in
 // practice near the square root of it.
 constexpr std::int64_t kRowsPerFlush = 256;
-// Columns of the sum over chunks that are added up together: 8 KB of f64.
-constexpr std::int64_t kMergeColumns = 1024;
-static_assert(kMergeColumns % kOrderColumns == 0);
 
 struct Chunks {
   std::int64_t rows = 0;
@@ -254,7 +252,7 @@ void backward_by_columns(Context& context, const BackwardJob& job, const Chunks&
       total.g += s.g;
       total.gt += s.gt;
     }
-    coefficients[row] = backward_finish(job, row, total);
+    coefficients[row] = backward_finish(job, total);
   }
   context.pool().run(chunks.count * blocks, [&](std::int64_t task) {
     const std::int64_t chunk = task / blocks;
@@ -268,28 +266,15 @@ void backward_by_columns(Context& context, const BackwardJob& job, const Chunks&
   });
 }
 
-// Adds up the chunks, in order, in f64, and rounds once.
+// Adds up the chunks: columns [begin, end) of the sums that start at `offset`.
 template <class C>
 void merge_chunks(const BackwardJob& job, const ChunkSums<C>& sums, std::int64_t count,
                   std::int64_t offset, std::int64_t begin, std::int64_t end, void* out) {
-  double total[kMergeColumns] = {};
-  const std::int64_t width = end - begin;
-  for (std::int64_t chunk = 0; chunk < count; ++chunk) {
-    if (sums.total != nullptr) {
-      const double* const from = sums.total_of(chunk) + offset + begin;
-      for (std::int64_t c = 0; c < width; ++c) total[c] += from[c];
-    } else {
-      const C* const from = sums.running_of(chunk) + offset + begin;
-      for (std::int64_t c = 0; c < width; ++c) total[c] += static_cast<double>(from[c]);
-    }
-  }
-  double column[kMergeColumns];
-  to_natural_order(job, total, width, column);
-  visit_float_dtype(job.p.weight_grad_dtype, [&]<class W>() {
-    for (std::int64_t c = 0; c < width; ++c) {
-      static_cast<W*>(out)[begin + c] = convert<W>(column[c]);
-    }
-  });
+  const bool is_f64 = sizeof(C) == 8 || sums.total != nullptr;
+  const void* from = sums.running + offset + begin;
+  if (sums.total != nullptr) from = sums.total + offset + begin;
+  void* const to = static_cast<char*>(out) + begin * size_of(job.p.weight_grad_dtype);
+  backward_merge(job, from, is_f64, 2 * sums.padded, count, end - begin, to);
 }
 
 template <class C>
@@ -314,6 +299,7 @@ void backward_typed(Context& context, const Backward& p) {
   constexpr std::int64_t kSize = sizeof(C);
   BackwardJob job;
   job.p = p;
+  job.inverse_cols = 1 / static_cast<double>(p.cols);
   job.stream = worth_streaming(context, p.rows * p.cols * size_of(p.dtype));
   const Chunks chunks(p.rows);
   const std::int64_t threads = useful_threads(context, p.rows * p.cols, kBackwardElements);
@@ -336,8 +322,8 @@ void backward_typed(Context& context, const Backward& p) {
   const auto coefficient_bytes = row_count * static_cast<std::int64_t>(sizeof(RowCoefficients));
   Arena arena(context.workspace(weight_bytes + sum_bytes + total_bytes + row_sum_bytes +
                                 coefficient_bytes));
-  job.gamma = prepare_gamma(p.gamma, p.weight_dtype, p.dtype, p.weight_offset,
-                            arena.take(weight_bytes), p.cols);
+  job.gamma = prepare_weights(p.gamma, 1, p.weight_dtype, p.dtype, p.weight_offset,
+                              arena.take(weight_bytes), p.cols);
   sums.running = static_cast<C*>(arena.take(sum_bytes));
   if (flushes) sums.total = static_cast<double*>(arena.take(total_bytes));
 
@@ -359,17 +345,12 @@ void backward_typed(Context& context, const Backward& p) {
 
 }  // namespace
 
-RowCoefficients backward_finish(const BackwardJob& job, std::int64_t row, const RowSums& sums) {
-  const Backward& p = job.p;
-  const auto n = static_cast<double>(p.cols);
-  const double rstd = p.dtype == DType::f64
-                          ? static_cast<const double*>(p.rstd)[row]
-                          : static_cast<double>(static_cast<const float*>(p.rstd)[row]);
-  const double mean_t = sums.t / n;  // 0 but for the rounding of the saved mean
+RowCoefficients backward_finish(const BackwardJob& job, const RowSums& sums) {
+  const double mean_t = sums.t * job.inverse_cols;  // 0 but for the rounding of the saved mean
   RowCoefficients c;
-  c.delta = rstd == 0 ? 0 : mean_t / rstd;
-  c.c1 = sums.g / n;
-  c.c2 = sums.gt / n - mean_t * c.c1;
+  c.shift = -mean_t;
+  c.c1 = sums.g * job.inverse_cols;
+  c.c2 = sums.gt * job.inverse_cols - mean_t * c.c1;
   if (!std::isfinite(c.c1) || !std::isfinite(c.c2)) {
     c.c1 = c.c2 = std::numeric_limits<double>::quiet_NaN();
   }

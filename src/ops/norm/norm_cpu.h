@@ -26,13 +26,17 @@ inline constexpr std::size_t kFetchColumns = 64 / sizeof(T);
 
 // ---- forward -------------------------------------------------------------------------------
 
-// gamma (weight offset included, 1 where absent) and beta (null where absent) in the type of
-// statistics. `stream`: write y and sum past the cache.
+// How far ahead of the sums memory is asked for.
+inline constexpr std::int64_t kFetchBytes = 8192;
+
+// gamma (weight offset included, 1 where absent) and beta (0 where absent; RMS: null) in the type
+// of statistics. `stream`: write y and sum past the cache.
 struct ForwardJob {
   Forward p;
   const void* gamma = nullptr;
   const void* beta = nullptr;
   double inverse_cols = 0;
+  std::int64_t fetch_rows = 0;  // how far ahead rows are fetched of which several fit in there
   bool stream = false;
 };
 
@@ -54,52 +58,30 @@ inline Moments merge(const Moments& a, const Moments& b) {
           a.squares + b.squares + step * step * (a.count * (b.count / count))};
 }
 
-// What the elements of a row are computed from: xhat = ((h - mean) - delta) * rstd.
+// What the elements of a row are computed from: xhat = (h - mean) * rstd + shift, where the shift
+// is what rounding has taken from the mean.
 struct RowStatistics {
   double mean = 0;
-  double delta = 0;
   double rstd = 0;
+  double shift = 0;
   bool sound = false;  // false: normalize_row must do this row
 };
 
-// Writes mean and rstd of a row that is sound.
-template <class C>
-RowStatistics forward_finish(const ForwardJob& job, std::int64_t row, const Moments& moments) {
-  constexpr double kSmall =
-      std::is_same_v<C, double> ? std::numeric_limits<double>::min() * 0x1p52 : kSmallMeanSquare;
-  const Forward& p = job.p;
-  double variance = moments.squares * job.inverse_cols;
-  if (variance < 0) variance = 0;  // not std::max, which would turn NaN into 0
-  const double mean_square = variance + p.eps;
-  RowStatistics s;
-  s.sound = mean_square >= kSmall && mean_square <= std::numeric_limits<double>::max();
-  if (!s.sound) return s;
-  const auto mean = static_cast<C>(moments.anchor + moments.offset);
-  const auto rstd = static_cast<C>(1 / std::sqrt(mean_square));
-  s.mean = static_cast<double>(mean);
-  s.delta = (moments.anchor - s.mean) + moments.offset;
-  s.rstd = static_cast<double>(rstd);
-  if (p.mean != nullptr) static_cast<C*>(p.mean)[row] = mean;
-  if (p.rstd != nullptr) static_cast<C*>(p.rstd)[row] = rstd;
-  return s;
-}
-
 // Rows that are taken through a kernel together, at most.
 inline constexpr std::int64_t kMostRows = 8;
-// What a kernel may count on: most of an L1 of 32 KB, a quarter of an L2 of 1 MB (the group being
-// worked on is in there, the next one arrives, and there must be room for chance).
-inline constexpr std::int64_t kL1Bytes = std::int64_t{24} << 10;
+// What a kernel may count on: a quarter of an L2 of 1 MB (the group being worked on is in there,
+// the next one arrives, and there must be room for chance).
 inline constexpr std::int64_t kL2Bytes = std::int64_t{256} << 10;
 
-// Rows per group: as many as stay in L1 beside gamma and beta, so that the short but slow
-// arithmetic between the two sweeps of a row is hidden behind the other rows; or, where not even
-// one does, as many as stay in L2, so that they share the trip of gamma and beta from there.
+// Rows per group. Of short rows many, so that the slow arithmetic between the two sweeps of a row
+// is done for all of them at once; of longer ones some, so that they share the trip of gamma and
+// beta from L2. One only of f32 rows of a page that come from memory: those are still in L1, beside
+// gamma and beta, when they are written.
 inline std::int64_t forward_group_rows(const ForwardJob& job) {
   const std::int64_t element = size_of(job.p.dtype);
-  const std::int64_t weights = 2 * job.p.cols * (element == 8 ? 8 : 4);
   const std::int64_t row = job.p.cols * element * (job.p.residual.data == nullptr ? 1 : 2);
-  const std::int64_t in_l1 = (kL1Bytes - weights) / row;
-  return std::clamp<std::int64_t>(in_l1 >= 1 ? in_l1 : kL2Bytes / row, 1, kMostRows);
+  const std::int64_t some = job.stream && row <= 4096 && element == 4 ? 1 : 4;
+  return std::clamp<std::int64_t>(kL2Bytes / row, 1, row <= 2048 ? kMostRows : some);
 }
 
 // Rows [begin, end), start to end.
@@ -108,6 +90,8 @@ void forward_rows(const ForwardJob& job, std::int64_t begin, std::int64_t end);
 // forward_block_columns() columns, merged in order, then y for any range of columns.
 std::int64_t forward_block_columns(const ForwardJob& job);
 Moments forward_moments(const ForwardJob& job, std::int64_t row, std::int64_t block);
+// Writes mean and rstd of a row that is sound.
+RowStatistics forward_finish(const ForwardJob& job, std::int64_t row, const Moments& moments);
 void forward_write(const ForwardJob& job, std::int64_t row, std::int64_t begin, std::int64_t end,
                    const RowStatistics& statistics);
 // The whole of a row that is not sound.
@@ -122,6 +106,7 @@ void widen_weights(DType x_dtype, const void* weights, DType dtype, double offse
 struct BackwardJob {
   Backward p;
   const void* gamma = nullptr;  // as in ForwardJob
+  double inverse_cols = 0;
   bool stream = false;
 };
 
@@ -132,9 +117,9 @@ struct RowSums {
   double gt = 0;
 };
 
-// dx = rstd * (g - c1 - xhat * c2).
+// dx = rstd * (g - c1 - xhat * c2), with xhat = (x - mean) * rstd + shift.
 struct RowCoefficients {
-  double delta = 0;
+  double shift = 0;
   double c1 = 0;
   double c2 = 0;
 };
@@ -156,15 +141,20 @@ struct Accumulators {
 // Rows [begin, end): dx, and their share of the weight gradients added to `sums`.
 void backward_rows(const BackwardJob& job, std::int64_t begin, std::int64_t end,
                    const Accumulators& sums);
-// n columns from the order of the kernels to that of memory. The first of them and, but at the end
-// of the row, n are multiples of kOrderColumns.
+// Adds up `count` arrays of column sums, `stride` elements from one to the next, in order, in f64,
+// and writes them as elements of weight_grad_dtype at `out`, rounded once and in the order of
+// memory. `sums`: f64 when is_f64, else f32. The first column and, but at the end of the row, the
+// number of them, at most kMergeColumns, are multiples of kOrderColumns.
 inline constexpr std::int64_t kOrderColumns = 32;
-void to_natural_order(const BackwardJob& job, const double* from, std::int64_t n, double* to);
+inline constexpr std::int64_t kMergeColumns = 1024;  // 8 KB of f64
+static_assert(kMergeColumns % kOrderColumns == 0);
+void backward_merge(const BackwardJob& job, const void* sums, bool is_f64, std::int64_t stride,
+                    std::int64_t count, std::int64_t columns, void* out);
 // The same in two steps, for chunks so few that threads must share one: the sums of every block of
 // backward_block_columns() columns, added in order, then dx for any range of columns.
 std::int64_t backward_block_columns(const BackwardJob& job);
 RowSums backward_sums(const BackwardJob& job, std::int64_t row, std::int64_t block);
-RowCoefficients backward_finish(const BackwardJob& job, std::int64_t row, const RowSums& sums);
+RowCoefficients backward_finish(const BackwardJob& job, const RowSums& sums);
 void backward_write(const BackwardJob& job, std::int64_t row, std::int64_t begin, std::int64_t end,
                     const RowCoefficients& coefficients, const Accumulators& sums);
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "ops/norm/norm_cpu.h"
 #include "ops/norm/norm_row.h"
@@ -51,7 +52,7 @@ struct BackwardRow {
   std::ptrdiff_t next_x = 0;
   Compute<T> mean = 0;
   Compute<T> rstd = 0;
-  Compute<T> delta = 0;
+  Compute<T> shift = 0;
   Compute<T> c1 = 0;
   Compute<T> c2 = 0;
 };
@@ -79,7 +80,7 @@ void set_row(const BackwardJob& job, std::int64_t row, std::int64_t ahead, Backw
 
 template <class T>
 void set_coefficients(const RowCoefficients& coefficients, BackwardRow<T>* row) {
-  row->delta = static_cast<Compute<T>>(coefficients.delta);
+  row->shift = static_cast<Compute<T>>(coefficients.shift);
   row->c1 = static_cast<Compute<T>>(coefficients.c1);
   row->c2 = static_cast<Compute<T>>(coefficients.c2);
 }
@@ -188,14 +189,14 @@ template <class V>
 struct VectorCoefficients {
   V mean;
   V rstd;
-  V delta;
+  V shift;
   V c1;
   V c2;
 };
 
 template <class D, class T>
 HWY_INLINE VectorCoefficients<hn::Vec<D>> coefficients_of(D d, const BackwardRow<T>& row) {
-  return {hn::Set(d, row.mean), hn::Set(d, row.rstd), hn::Set(d, row.delta), hn::Set(d, row.c1),
+  return {hn::Set(d, row.mean), hn::Set(d, row.rstd), hn::Set(d, row.shift), hn::Set(d, row.c1),
           hn::Set(d, row.c2)};
 }
 
@@ -204,12 +205,14 @@ HWY_INLINE VectorCoefficients<hn::Vec<D>> coefficients_of(D d, const BackwardRow
 template <Kind kKind, class V>
 HWY_INLINE V dx_of(const VectorCoefficients<V>& c, V dy, V x, V gamma, V* dgamma, V* dbeta) {
   auto g = hn::Mul(dy, gamma);
+  auto xhat = x;
   if constexpr (kKind == Kind::layer) {
-    x = hn::Sub(hn::Sub(x, c.mean), c.delta);
+    xhat = hn::MulAdd(hn::Sub(x, c.mean), c.rstd, c.shift);
     g = hn::Sub(g, c.c1);
     *dbeta = hn::Add(*dbeta, dy);
+  } else {
+    xhat = hn::Mul(x, c.rstd);
   }
-  const auto xhat = hn::Mul(x, c.rstd);
   *dgamma = hn::MulAdd(dy, xhat, *dgamma);
   return hn::Mul(c.rstd, hn::NegMulAdd(xhat, c.c2, g));
 }
@@ -368,7 +371,7 @@ void run_group(const BackwardJob& job, std::int64_t first, std::int64_t count, s
                      std::min(cols, c + block_columns<T>()), row_sums);
   }
   for (std::int64_t r = 0; r < count; ++r) {
-    set_coefficients(backward_finish(job, first + r, row_sums[r]), &rows[r]);
+    set_coefficients(backward_finish(job, row_sums[r]), &rows[r]);
   }
   write_range<kKind>(job, rows, count, 0, cols, sums);
 }
@@ -392,8 +395,60 @@ void columns_of(const BackwardJob& job, std::int64_t* columns) {
                     [&]<class T>() { *columns = static_cast<std::int64_t>(block_columns<T>()); });
 }
 
-void natural_of(const BackwardJob& job, const double* from, std::size_t n, double* to) {
-  visit_float_dtype(job.p.dtype, [&]<class T>() { sd::template from_pack_order<T>(from, n, to); });
+// A double cut to 24 bits, the last of them set where anything was cut off: rounding that once
+// more, to fewer bits, gives what rounding the double would have given.
+template <class D>
+HWY_INLINE hn::Vec<D> cut_to_odd(D d, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto rest = hn::And(bits, hn::Set(du, (std::uint64_t{1} << 29) - 1));
+  const auto last =
+      hn::IfThenElseZero(hn::Ne(rest, hn::Zero(du)), hn::Set(du, std::uint64_t{1} << 29));
+  return hn::BitCast(d, hn::Or(hn::Xor(bits, rest), last));
+}
+
+template <class W>
+void write_sums(const double* from, std::size_t n, W* to) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  // There Highway's own conversion has no infinity.
+  for (std::size_t i = 0; i < n; ++i) to[i] = convert<W>(from[i]);
+#else
+  const hn::ScalableTag<double> d;
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const std::size_t some = std::min(hn::Lanes(d), n - i);
+    const auto v = sd::load_some(d, from + i, some);
+    if constexpr (std::is_same_v<W, double>) {
+      sd::store_some(v, d, to + i, some);
+    } else {
+      const hn::Rebind<float, decltype(d)> df;
+      if constexpr (sd::template kIs16<W>) {
+        sd::store_some(hn::DemoteTo(df, cut_to_odd(d, v)), df, to + i, some);
+      } else {
+        sd::store_some(hn::DemoteTo(df, v), df, to + i, some);
+      }
+    }
+  }
+#endif
+}
+
+void merge_of(const BackwardJob& job, const void* sums, bool is_f64, std::int64_t stride,
+              std::int64_t count, std::size_t n, void* out) {
+  double total[kMergeColumns];
+  std::fill_n(total, n, 0.0);
+  for (std::int64_t chunk = 0; chunk < count; ++chunk) {
+    if (is_f64) {
+      const double* const from = static_cast<const double*>(sums) + chunk * stride;
+      for (std::size_t i = 0; i < n; ++i) total[i] += from[i];
+    } else {
+      const float* const from = static_cast<const float*>(sums) + chunk * stride;
+      for (std::size_t i = 0; i < n; ++i) total[i] += static_cast<double>(from[i]);
+    }
+  }
+  double column[kMergeColumns];
+  visit_float_dtype(job.p.dtype,
+                    [&]<class T>() { sd::template from_pack_order<T>(total, n, column); });
+  visit_float_dtype(job.p.weight_grad_dtype,
+                    [&]<class W>() { write_sums(column, n, static_cast<W*>(out)); });
 }
 
 void sums_of(const BackwardJob& job, std::int64_t row, std::int64_t block, RowSums* sums) {
@@ -427,7 +482,7 @@ namespace touchstone::norm {
 namespace {
 
 HWY_EXPORT(columns_of);
-HWY_EXPORT(natural_of);
+HWY_EXPORT(merge_of);
 HWY_EXPORT(rows_of);
 HWY_EXPORT(sums_of);
 HWY_EXPORT(write_of);
@@ -445,8 +500,10 @@ std::int64_t backward_block_columns(const BackwardJob& job) {
   return columns;
 }
 
-void to_natural_order(const BackwardJob& job, const double* from, std::int64_t n, double* to) {
-  HWY_DYNAMIC_DISPATCH(natural_of)(job, from, static_cast<std::size_t>(n), to);
+void backward_merge(const BackwardJob& job, const void* sums, bool is_f64, std::int64_t stride,
+                    std::int64_t count, std::int64_t columns, void* out) {
+  HWY_DYNAMIC_DISPATCH(merge_of)
+  (job, sums, is_f64, stride, count, static_cast<std::size_t>(columns), out);
 }
 
 RowSums backward_sums(const BackwardJob& job, std::int64_t row, std::int64_t block) {

@@ -80,8 +80,10 @@ class ScanMemory {
     coarse_.grow(s.coarse * s.lanes + kVector);
     segments.grow(s.segments);
     maxima_.grow(s.maxima + kVector);
-    groups_.grow(s.coarse + kVector);
-    blocks_.grow(s.blocks + kVector);
+    coarse_list_.grow(s.coarse + kVector);
+    listed_.grow(s.blocks * s.lanes + kVector);
+    found_values_.grow(s.candidates + kVector);
+    found_tokens_.grow(s.candidates + kVector);
     candidates_.grow(s.candidates + kVector);
     sorted_.grow(s.candidates + kVector);
     const auto k = static_cast<std::size_t>(q.k) + kVector;
@@ -99,8 +101,10 @@ class ScanMemory {
         .coarse = coarse_.data(),
         .segments = segments.data(),
         .maxima = maxima_.data(),
-        .groups = groups_.data(),
-        .blocks = blocks_.data(),
+        .coarse_list = coarse_list_.data(),
+        .listed = listed_.data(),
+        .found_values = found_values_.data(),
+        .found_tokens = found_tokens_.data(),
         .candidates = candidates_.data(),
         .sorted = sorted_.data(),
         .equals = equals_.data(),
@@ -114,9 +118,9 @@ class ScanMemory {
   Buffer<float> probabilities;
 
  private:
-  Buffer<float> fine_, coarse_, maxima_, values_;
+  Buffer<float> fine_, coarse_, maxima_, found_values_, values_;
   Buffer<topk::Candidate> candidates_, sorted_;
-  Buffer<std::uint32_t> groups_, blocks_, equals_;
+  Buffer<std::uint32_t> coarse_list_, listed_, found_tokens_, equals_;
   std::size_t values_stride_ = 0;
 };
 

@@ -20,6 +20,7 @@ constexpr Implementation<Topk> kImplementations[] = {
     {"simd", DeviceKind::cpu, topk::softmax_topk_simd_refuses, topk::softmax_topk_simd},
     {"plain", DeviceKind::cpu, nullptr, topk::softmax_topk_plain},
     {"short", DeviceKind::cuda, topk::softmax_topk_short_refuses, topk::softmax_topk_short},
+    {"few", DeviceKind::cuda, topk::softmax_topk_few_refuses, topk::softmax_topk_few},
     {"maxima", DeviceKind::cuda, topk::softmax_topk_maxima_refuses, topk::softmax_topk_maxima},
     {"scan", DeviceKind::cuda, topk::softmax_topk_scan_refuses, topk::softmax_topk_scan},
     {"sort", DeviceKind::cuda, topk::softmax_topk_sort_refuses, topk::softmax_topk_sort},

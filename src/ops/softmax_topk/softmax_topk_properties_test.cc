@@ -266,6 +266,58 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
   }
 }
 
+// Rows that clusters of blocks share, two to eight of them, of every kind: right, and with the bits
+// of every other way, so with those of the same row in a larger batch.
+TEST(SoftmaxTopkLayout, FewLongRowsOfEveryKind) {
+  if (!on_gpu()) GTEST_SKIP() << "rows of the CPU are all alike";
+  const Pattern normal = normal_pattern();
+  const auto pattern = [=](std::int64_t r, std::int64_t i) {
+    const double value = normal(r, i);
+    switch (r % 12) {
+      case 1:
+        return i == 17000 ? kNan : value;
+      case 2:
+        return i % 997 == 3 ? 2.0 + value : -kInfinity;  // fewer than k
+      case 3:
+        return i % 499 == 3 ? 2.0 + value : -kInfinity;  // some more
+      case 4:
+        return i == 39999 ? kInfinity : value;
+      case 5:
+        return 1.0;
+      case 6:
+        return i / 50 == 300 ? 20 + value : value;  // side by side
+      case 7:
+        return i % 4096 / 8 == 100 ? 20 + value : value;  // in one block, in few lanes
+      case 8:
+        return 1e-3 * static_cast<double>(i);
+      case 9:
+        return 1e37 * value;
+      case 10:
+        return std::round(value);
+      default:
+        return value - 40 * static_cast<double>(r % 2);
+    }
+  };
+  // On the grid; none ends with a whole segment.
+  for (const auto& [rows, vocabulary, gap] :
+       {std::array<std::int64_t, 3>{12, 151936, 0}, {26, 65528, 8}, {50, 40008, 0}}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      TopkProblem p{.lead = {rows},
+                    .vocabulary = vocabulary,
+                    .k = 64,
+                    .dtype = dtype,
+                    .pattern = pattern,
+                    .temperature = {1, 2, 1, 1, 0.5, 1, 1, 1, 3, 1, 1, 1, 0},
+                    .renormalise = dtype == DType::f16,
+                    .layout = {.row_gap = gap}};
+      check(p);
+      const TopkData data = make_data(p);
+      EXPECT_TRUE(answer_bits(p, data, "few", 1) == answer_bits(p, data, "scan", 1))
+          << p.describe();
+    }
+  }
+}
+
 // Offsets beyond 31 bits: many rows, all of them the same memory.
 TEST(SoftmaxTopkLayout, MoreElementsThan31Bits) {
   const std::int64_t rows = sanitized_size(70000, 500);

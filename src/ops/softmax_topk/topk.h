@@ -43,11 +43,13 @@ void softmax_topk_plain(Context& context, const Topk& p);
 // beyond what f32 arithmetic holds.
 void plain_row(const Topk& p, std::int64_t row);
 
-// CUDA: short rows in the registers of a few lanes; of longer ones many by the maxima of lanes,
-// others by one scan; a sort where many places are wanted. topk_cuda_*.cu, or src/no_cuda in a
-// CPU-only build.
+// CUDA: short rows in the registers of a few lanes; longer ones by the maxima of lanes, where they
+// are few by clusters of blocks; others by one scan; a sort where many places are wanted.
+// topk_cuda_*.cu, or src/no_cuda in a CPU-only build.
 std::string softmax_topk_short_refuses(const Context& context, const Topk& p);
 void softmax_topk_short(Context& context, const Topk& p);
+std::string softmax_topk_few_refuses(const Context& context, const Topk& p);
+void softmax_topk_few(Context& context, const Topk& p);
 std::string softmax_topk_maxima_refuses(const Context& context, const Topk& p);
 void softmax_topk_maxima(Context& context, const Topk& p);
 std::string softmax_topk_scan_refuses(const Context& context, const Topk& p);

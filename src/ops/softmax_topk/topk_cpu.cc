@@ -43,8 +43,10 @@ RowScratch carve(const Topk& p, const ScratchSizes& s, Carver& from) {
   scratch.coarse = from.take<float>(s.coarse * s.lanes);
   scratch.segments = from.take<SegmentSum>(s.segments);
   scratch.maxima = from.take<float>(s.maxima);
-  scratch.groups = from.take<std::uint32_t>(s.coarse);
-  scratch.blocks = from.take<std::uint32_t>(s.blocks);
+  scratch.coarse_list = from.take<std::uint32_t>(s.coarse);
+  scratch.listed = from.take<std::uint32_t>(s.blocks * s.lanes);
+  scratch.found_values = from.take<float>(s.candidates);
+  scratch.found_tokens = from.take<std::uint32_t>(s.candidates);
   scratch.candidates = from.take<Candidate>(s.candidates);
   scratch.sorted = from.take<Candidate>(s.candidates);
   scratch.equals = from.take<std::uint32_t>(k);

@@ -5,7 +5,7 @@
 // A row is read once, in segments. A segment leaves behind two things: the sum of
 // its exponentials, and the maxima of groups of its elements. Once the row is through, the k-th
 // largest group maximum is a floor under the k-th largest element (the groups with a maximum at or
-// above it hold one such element each), and only blocks whose maximum reaches the floor can hold a
+// above it hold one such element each), and only groups whose maximum reaches the floor can hold a
 // winner: about k of them, fetched again from the cache. So the scan has no branch that depends on
 // the data, nothing overflows, and the order in which segments are scanned, or by whom, does not
 // show in the result.
@@ -20,10 +20,10 @@
 
 namespace touchstone::topk {
 
-// Vectors per block, blocks per coarse group, blocks per segment. A fine group is one lane of a
-// block, 8 elements; a coarse group one lane of 8 blocks, 64 elements. A segment of 256 vectors
-// is 16 KB of f32 with AVX-512, half of the smallest L1, lest it has to be read again; its sum is a
-// tree of chains of 2 to 4 terms, which keeps the error below 12 roundings.
+// Vectors per block, blocks per coarse group, blocks per segment. A fine group is 8 elements of a
+// block (GroupMaxima says which), a coarse group the fine ones of 8 blocks in a lane. A segment of
+// 256 vectors is 16 KB of f32 with AVX-512, half of the smallest L1, lest it has to be read again;
+// its sum is a tree of chains of 2 to 4 terms, which keeps the error below 12 roundings.
 inline constexpr std::size_t kBlockVectors = 8;
 inline constexpr std::size_t kCoarseBlocks = 8;
 inline constexpr std::size_t kSegmentBlocks = 32;
@@ -43,17 +43,19 @@ using Candidate = std::uint64_t;
 
 // What one row needs while it is worked on. Sizes in ScratchSizes.
 struct RowScratch {
-  float* fine = nullptr;            // maxima of fine groups, one vector per block
-  float* coarse = nullptr;          // maxima of coarse groups, one vector per kCoarseBlocks blocks
-  SegmentSum* segments = nullptr;   // one per segment
-  float* maxima = nullptr;          // room to select the floor in
-  std::uint32_t* groups = nullptr;  // coarse vectors that reach the floor
-  std::uint32_t* blocks = nullptr;  // blocks that do
-  Candidate* candidates = nullptr;  // above the floor, by token
-  Candidate* sorted = nullptr;      // room to sort them
-  std::uint32_t* equals = nullptr;  // tokens at the floor, the first k
-  float* top = nullptr;             // values of the winners
-  float* values = nullptr;          // one segment of logits + bias where allowed; if needed
+  float* fine = nullptr;           // maxima of fine groups, one vector per block
+  float* coarse = nullptr;         // maxima of coarse groups, one vector per kCoarseBlocks blocks
+  SegmentSum* segments = nullptr;  // one per segment
+  float* maxima = nullptr;         // room to select the floor in
+  std::uint32_t* coarse_list = nullptr;   // coarse vectors that reach the floor
+  std::uint32_t* listed = nullptr;        // first tokens of what reaches it, groups or blocks
+  float* found_values = nullptr;          // above the floor
+  std::uint32_t* found_tokens = nullptr;  // of those
+  Candidate* candidates = nullptr;        // made of both
+  Candidate* sorted = nullptr;            // room to sort them
+  std::uint32_t* equals = nullptr;        // tokens at the floor, the first k
+  float* top = nullptr;                   // values of the winners
+  float* values = nullptr;                // one segment of logits + bias where allowed; if needed
 };
 
 struct ScratchSizes {

@@ -204,7 +204,6 @@ HWY_INLINE Factors<D> exp2_distance(D d, hn::Vec<D> v, const Exponent& e) {
 // For the outputs: down to the smallest subnormal, and 0 for -inf. Not as fast.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_full(D d, hn::Vec<D> v, const Exponent& e) {
-  const hn::RebindToSigned<D> di;
   constexpr float kRounding = 0x1.8p23F;
   const auto s = hn::Set(d, e.s);
   hn::Vec<D> n;
@@ -223,13 +222,18 @@ HWY_INLINE hn::Vec<D> exp2_full(D d, hn::Vec<D> v, const Exponent& e) {
     n = hn::Sub(hn::Add(x, shift), shift);
     f = hn::Sub(x, n);
   }
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  return hn::Vec<D>{_mm512_scalef_ps(sd::exp2_half(d, f).raw, n.raw)};
+#else
   // In two steps, so that each factor is a normal number.
+  const hn::RebindToSigned<D> di;
   const auto exponent = hn::ConvertTo(di, n);
   const auto part = hn::ShiftRight<1>(exponent);
   const auto bias = hn::Set(di, 127);
   const auto a = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(part, bias)));
   const auto b = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(exponent, part), bias)));
   return hn::Mul(hn::Mul(sd::exp2_half(d, f), a), b);
+#endif
 }
 
 }  // namespace touchstone::topk::HWY_NAMESPACE

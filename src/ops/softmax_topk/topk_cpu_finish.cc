@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "ops/softmax_topk/topk_cpu.h"
 #include "touchstone/ops/softmax_topk.h"
@@ -156,7 +157,89 @@ float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_
   return select_exactly(maxima, n, k, room);
 }
 
+// A guess at a floor that some more than k tokens reach, from the maxima of coarse groups: where
+// tokens lie anywhere, a group has none of `wanted` with probability exp(-wanted / groups). -inf
+// where that says too little.
+float guess_floor(const ScratchSizes& sizes, std::size_t k, float largest,
+                  const RowScratch& scratch) {
+  const std::size_t n = sizes.coarse * sizes.lanes;
+  const auto groups = static_cast<float>(n);
+  const auto wanted = static_cast<float>(k + k / 16 + 12);
+  const auto rank = static_cast<std::size_t>(groups * (1 - std::exp(-wanted / groups)));
+  if (rank < 1 || rank > n - n / 16) return -std::numeric_limits<float>::infinity();
+  return select_floor(scratch.coarse, n, rank, rank + rank / 32, largest, scratch.maxima);
+}
+
 // ---- the winners -------------------------------------------------------------------------------
+
+// The tokens of a row above a floor, and where they are fewer than k, the first at it by token.
+template <class Row>
+class Winners {
+ public:
+  Winners(const Row& row, const Topk& p, const ScratchSizes& sizes, const RowScratch& scratch)
+      : row_(row),
+        sizes_(sizes),
+        scratch_(scratch),
+        k_(static_cast<std::size_t>(p.k)),
+        enough_(enough_maxima(p.k)),
+        tokens_(static_cast<std::size_t>(p.vocabulary)) {}
+
+  HWY_INLINE Found find(float largest) {
+    const Level level = floor_level(sizes_, static_cast<std::int64_t>(k_));
+    // Where the list says how many groups there are; elsewhere they would have to be counted.
+    if (kListsGroups && level == Level::fine &&
+        take_guessed(guess_floor(sizes_, k_, largest, scratch_))) {
+      return found_;
+    }
+    found_.floor = -std::numeric_limits<float>::infinity();
+    if (k_ == 1) {
+      found_.floor = largest;
+    } else if (level != Level::all) {
+      found_.floor = select_floor(level == Level::coarse ? scratch_.coarse : scratch_.fine,
+                                  sizes_.maxima, k_, enough_, largest, scratch_.maxima);
+    }
+    list();
+    take();
+    if (found_.above < k_) {
+      found_.equals = take_equals(row_, tokens_, listed_, hn::Set(Tag(), found_.floor),
+                                  k_ - found_.above, scratch_);
+    }
+    return found_;
+  }
+
+ private:
+  // False if that floor is too high, or too low for the room there is.
+  HWY_INLINE bool take_guessed(float floor) {
+    if (!(floor > -std::numeric_limits<float>::infinity())) return false;
+    found_.floor = floor;
+    list();
+    const std::size_t rest =
+        whole_ < sizes_.blocks ? count_at_least(scratch_.fine + whole_ * kLanes, kLanes, floor) : 0;
+    if (listed_ + rest > enough_) return false;
+    take();
+    return found_.above >= k_;
+  }
+
+  HWY_INLINE void list() {
+    listed_ =
+        list_winners<typename Row::Scanned>(sizes_, whole_, hn::Set(Tag(), found_.floor), scratch_);
+  }
+  HWY_INLINE void take() {
+    const auto floor = hn::Set(Tag(), found_.floor);
+    found_.above = take_listed(row_, listed_, floor, scratch_);
+    found_.above = take_rest(row_, whole_ * kBlockTokens, tokens_, floor, found_.above, scratch_);
+  }
+
+  const Row& row_;
+  const ScratchSizes& sizes_;
+  const RowScratch& scratch_;
+  std::size_t k_;
+  std::size_t enough_;
+  std::size_t tokens_;
+  std::size_t whole_ = tokens_ / kBlockTokens;  // blocks
+  std::size_t listed_ = 0;
+  Found found_;
+};
 
 // Unsigned order of keys = descending order of values; -0 equals 0.
 HWY_INLINE std::uint32_t key_of(float value) {
@@ -164,8 +247,26 @@ HWY_INLINE std::uint32_t key_of(float value) {
   return bits ^ ((bits >> 31) != 0 ? 0U : 0x7fffffffU);
 }
 
-HWY_INLINE float value_of(std::uint32_t key) {
-  return std::bit_cast<float>(key ^ ((key >> 31) != 0 ? 0U : 0x7fffffffU));
+// The bits of values to keys, and back.
+template <class V>
+HWY_INLINE V flip_positive(V bits) {
+  const hn::DFromV<V> du;
+  const hn::RebindToSigned<decltype(du)> di;
+  const auto negative = hn::BitCast(du, hn::BroadcastSignBit(hn::BitCast(di, bits)));
+  return hn::Xor(bits, hn::AndNot(negative, hn::Set(du, 0x7fffffffU)));
+}
+
+// The n found, in whole vectors.
+HWY_INLINE void make_candidates(std::size_t n, const RowScratch& scratch) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const hn::Rebind<std::uint32_t, decltype(d)> du;
+  const hn::Rebind<float, decltype(d)> df;
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const auto value = hn::Add(hn::LoadU(df, scratch.found_values + i), hn::Zero(df));
+    const auto key = hn::PromoteTo(d, flip_positive(hn::BitCast(du, value)));
+    const auto token = hn::PromoteTo(d, hn::LoadU(du, scratch.found_tokens + i));
+    hn::StoreU(hn::Or(hn::ShiftLeft<32>(key), token), d, scratch.candidates + i);
+  }
 }
 
 // ---- their order -------------------------------------------------------------------------------
@@ -185,33 +286,17 @@ void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
   }
 }
 
-// From the bits of values to keys, for whole vectors.
-HWY_INLINE void make_keys(Candidate* a, std::size_t n) {
-  const hn::ScalableTag<std::uint64_t> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const auto sign = hn::Set(d, std::uint64_t{1} << 63);
-  const auto value_bits = hn::Set(d, std::uint64_t{0x7fffffff} << 32);
-  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
-    auto c = hn::LoadU(d, a + i);
-    // -0 to 0: all but the sign is 0 in the upper half.
-    const auto zero = hn::Eq(hn::And(c, value_bits), hn::Zero(d));
-    c = hn::IfThenElse(zero, hn::AndNot(sign, c), c);
-    const auto negative = hn::BitCast(d, hn::BroadcastSignBit(hn::BitCast(di, c)));
-    hn::StoreU(hn::Xor(c, hn::AndNot(negative, value_bits)), d, a + i);
-  }
-}
-
 // Digits are 8 to 10 bits wide.
 constexpr int kMostDigitBits = 10;
 constexpr std::size_t kMostDigits = std::size_t{1} << kMostDigitBits;
 
 // From counts to the places where the elements of each digit begin.
-HWY_INLINE void places_from_counts(std::uint32_t* counts, std::size_t digits) {
-  std::uint32_t sum = 0;
+HWY_INLINE void places_from_counts(std::uint32_t* low, std::uint32_t* high, std::size_t digits) {
+  std::uint32_t low_sum = 0;
+  std::uint32_t high_sum = 0;
   for (std::size_t i = 0; i < digits; ++i) {
-    const std::uint32_t count = counts[i];
-    counts[i] = sum;
-    sum += count;
+    low_sum += std::exchange(low[i], low_sum);
+    high_sum += std::exchange(high[i], high_sum);
   }
 }
 
@@ -232,8 +317,7 @@ void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift,
     ++low[digit(a[i], low_shift)];
     ++high[digit(a[i], high_shift)];
   }
-  places_from_counts(low, digits);
-  places_from_counts(high, digits);
+  places_from_counts(low, high, digits);
   for (std::size_t i = 0; i < n; ++i) room[low[digit(a[i], low_shift)]++] = a[i];
   for (std::size_t i = 0; i < n; ++i) a[high[digit(room[i], high_shift)]++] = room[i];
 }
@@ -260,9 +344,10 @@ bool sort_by_insertion(Candidate* a, std::size_t n) {
 }
 
 // Returns where the result is, in `a` or in `room`. All values lie between `floor` and `largest`.
-const Candidate* sort_candidates(Candidate* a, std::size_t n, float floor, float largest,
-                                 Candidate* room) {
-  make_keys(a, n);
+const Candidate* sort_candidates(std::size_t n, float floor, float largest,
+                                 const RowScratch& scratch) {
+  Candidate* const a = scratch.candidates;
+  Candidate* const room = scratch.sorted;
   if (n <= 128) {
     sort_by_rank(a, n, room);
     return room;
@@ -322,6 +407,19 @@ HWY_INLINE void write_indices(Index* out, const Candidate* winners, std::size_t 
                               const std::uint32_t* equals, std::size_t k) {
   for (std::size_t j = 0; j < above; ++j) out[j] = static_cast<Index>(winners[j] & 0xffffffffU);
   for (std::size_t j = above; j < k; ++j) out[j] = static_cast<Index>(equals[j - above]);
+}
+
+// Values of the winners, and for those that are not above the floor, the floor.
+HWY_INLINE void write_values(const Candidate* winners, std::size_t above, float floor,
+                             std::size_t k, float* top) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const hn::Rebind<std::uint32_t, decltype(d)> du;
+  const hn::Rebind<float, decltype(d)> df;
+  for (std::size_t j = 0; j < above; j += hn::Lanes(d)) {
+    const auto key = hn::TruncateTo(du, hn::ShiftRight<32>(hn::LoadU(d, winners + j)));
+    hn::StoreU(hn::BitCast(df, flip_positive(key)), df, top + j);
+  }
+  std::fill(top + above, top + k, floor);
 }
 
 // Probabilities of the values in scratch.top, which has room for whole vectors.
@@ -388,22 +486,15 @@ void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
   }
 
   const auto k = static_cast<std::size_t>(p.k);
-  const Level level = floor_level(sizes, p.k);
-  float floor = -kInfinity;
-  if (k == 1) {
-    floor = sum.largest;
-  } else if (level != Level::all) {
-    floor = select_floor(level == Level::coarse ? scratch.coarse : scratch.fine, sizes.maxima, k,
-                         enough_maxima(p.k), sum.largest, scratch.maxima);
-  }
-  const Found found = collect<T>(p, row, floor, sizes, scratch);
-  const Candidate* const winners =
-      sort_candidates(scratch.candidates, found.above, floor, sum.largest, scratch.sorted);
+  const bool plain = p.bias == nullptr && p.allowed == nullptr;
+  const PlainRow<T> logits(p, row);
+  const CombinedRow<T> combined{p, row};
+  const Found found = plain ? Winners(logits, p, sizes, scratch).find(sum.largest)
+                            : Winners(combined, p, sizes, scratch).find(sum.largest);
+  make_candidates(found.above, scratch);
+  const Candidate* const winners = sort_candidates(found.above, found.floor, sum.largest, scratch);
   const std::size_t above = std::min(found.above, k);
-
-  for (std::size_t j = 0; j < above; ++j)
-    scratch.top[j] = value_of(static_cast<std::uint32_t>(winners[j] >> 32));
-  std::fill(scratch.top + above, scratch.top + k, floor);
+  write_values(winners, above, found.floor, k, scratch.top);
   if (p.wide_indices) {
     write_indices(static_cast<std::int64_t*>(p.indices) + row * p.k, winners, above, scratch.equals,
                   k);

@@ -42,21 +42,16 @@ struct Passed {
 };
 
 // Memory that is asked for while a segment is worked on: into L1 what comes next, and into L2 what
-// comes later. 16-bit types have twice the arithmetic per byte and do without the latter.
-template <class T>
-HWY_INLINE void fetch_ahead(const T* p) {
-  constexpr std::size_t kToL1 = sizeof(T) == 4 ? 4096 : 8192;  // bytes
-  constexpr std::size_t kToL2 = 32768;
-  __builtin_prefetch(p + kToL1 / sizeof(T), 0, 3);
-  if constexpr (sizeof(T) == 4) __builtin_prefetch(p + kToL2 / sizeof(T), 0, 2);
-}
+// comes later, at the end of a row the begin of the next.
+constexpr std::size_t kToL1 = 4096;  // bytes
+constexpr std::size_t kToL2 = 65536;
 
 // Group maxima and the sum of exp2_of over a segment, in one pass. NaN shows in the sum, whatever
 // the maxima make of it. `filler` stands in the lanes past the end; its weight is too little to
-// count.
+// count. What lies `ahead` elements further is asked for.
 template <class T, class Exp2>
 HWY_INLINE Passed pass_over(const T* x, std::size_t n, float filler, const Exp2& exp2_of,
-                            float* fine, float* coarse) {
+                            std::size_t ahead, float* fine, float* coarse) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   const std::size_t block = kBlockVectors * lanes;
@@ -86,25 +81,27 @@ HWY_INLINE Passed pass_over(const T* x, std::size_t n, float filler, const Exp2&
   std::size_t b = 0;
   for (; (b + 1) * block <= n; ++b) {
     const T* const p = x + b * block;
-    Vector maximum[2];
+    GroupMaxima maxima;
     Vector partial[2];
     HWY_UNROLL(4)
     for (std::size_t j = 0; j < kBlockVectors; j += 2) {
       Vector two[2];
       load_two(p + j * lanes, two);
+      maxima.add(j, two);
       for (std::size_t i = 0; i < 2; ++i) {
         const Factors<Tag> e = exp2_of(two[i]);
         if (j == 0) {
-          maximum[i] = two[i];
           partial[i] = hn::Mul(e.near, e.grid);
         } else {
-          maximum[i] = hn::Max(two[i], maximum[i]);
           partial[i] = hn::MulAdd(e.near, e.grid, partial[i]);
         }
       }
     }
-    for (std::size_t i = 0; i < block; i += kLine) fetch_ahead(p + i);
-    end_block(b, hn::Max(maximum[0], maximum[1]), hn::Add(partial[0], partial[1]));
+    for (std::size_t i = 0; i < block; i += kLine) {
+      __builtin_prefetch(p + i + kToL1 / sizeof(T), 0, 3);
+      __builtin_prefetch(p + i + ahead, 0, 2);
+    }
+    end_block(b, maxima.maxima(), hn::Add(partial[0], partial[1]));
     if ((b + 1) % kCoarseBlocks == 0) end_group(b / kCoarseBlocks);
   }
   if (b * block < n) {
@@ -136,32 +133,47 @@ HWY_INLINE bool any_nan(const T* x, std::size_t n) {
   return found;
 }
 
+// The same for whichever way e asks for. A call, and each way once for each type: these loops are
+// most of what a compiler has to do here.
 template <class T>
-HWY_INLINE Passed pass_over(const T* x, std::size_t n, const Exponent& e, float* fine,
-                            float* coarse) {
+HWY_NOINLINE Passed pass_over(const T* x, std::size_t n, const Exponent& exponent,
+                              std::size_t ahead, float* fine, float* coarse) {
+  const Exponent e = exponent;  // which no store can be taken to change
   const Tag d;
-  if (kCanScale && e.free) {
-    const auto exp2_of = [&](Vector v) HWY_ATTR { return exp2_free(d, v, e); };
-    return pass_over(x, n, e.lowest, exp2_of, fine, coarse);
+  if constexpr (kCanScale) {
+    if (e.free) {
+      const auto exp2_of = [&](Vector v) HWY_ATTR { return exp2_free(d, v, e); };
+      return pass_over(x, n, e.lowest, exp2_of, ahead, fine, coarse);
+    }
   }
-  if (e.integral) {
-    const auto exp2_of = [&](Vector v) HWY_ATTR { return exp2_exact(d, v, e); };
-    return pass_over(x, n, e.lowest, exp2_of, fine, coarse);
+  if constexpr (HWY_NATIVE_FMA != 0) {
+    if (e.integral) {
+      const auto exp2_of = [&](Vector v) HWY_ATTR { return exp2_exact(d, v, e); };
+      return pass_over(x, n, e.lowest, exp2_of, ahead, fine, coarse);
+    }
   }
   const auto exp2_of = [&](Vector v) HWY_ATTR { return exp2_distance(d, v, e); };
-  return pass_over(x, n, -std::numeric_limits<float>::infinity(), exp2_of, fine, coarse);
+  return pass_over(x, n, -std::numeric_limits<float>::infinity(), exp2_of, ahead, fine, coarse);
+}
+
+template <class T>
+HWY_INLINE float largest_of(const T* x, std::size_t n) {
+  const Tag d;
+  auto largest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    largest = hn::Max(load_or_lowest(d, x + i, n - i), largest);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
 // `e` has the reference of the row, a guess. A segment with a maximum far from it has one of its
 // own, and so has every one where the distance to the reference is rounded.
 template <class T>
-HWY_INLINE void scan_segment(const T* x, std::size_t n, const Exponent& e, float* fine,
-                             float* coarse, SegmentSum* out) {
-  const Tag d;
+void scan_segment(const T* x, std::size_t n, const Exponent& e, std::size_t ahead, float* fine,
+                  float* coarse, SegmentSum* out) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const auto nothing = [&](Vector) HWY_ATTR { return Factors<Tag>{hn::Zero(d), hn::Zero(d)}; };
   const Passed passed =
-      e.integral ? pass_over(x, n, e, fine, coarse) : pass_over(x, n, 0.0F, nothing, fine, coarse);
+      e.integral ? pass_over(x, n, e, ahead, fine, coarse) : Passed{largest_of(x, n), 0};
   out->largest = passed.largest;
   out->reference = e.reference;
   out->sum = passed.sum;
@@ -172,13 +184,14 @@ HWY_INLINE void scan_segment(const T* x, std::size_t n, const Exponent& e, float
     return;
   }
   if (passed.largest == -kInfinity) {
+    if (!e.integral) pass_over(x, n, Exponent(0, e.s), 0, fine, coarse);  // for the maxima
     out->reference = 0;
     out->sum = any_nan(x, n) ? std::numeric_limits<double>::quiet_NaN() : 0;
     return;
   }
   const Exponent own(passed.largest, e.s);
   out->reference = own.reference;
-  out->sum = pass_over(x, n, own, fine, coarse).sum;
+  out->sum = pass_over(x, n, own, 0, fine, coarse).sum;
 }
 
 // A guess from the first tokens of a row: whoever scans part of it takes the same reference.
@@ -227,10 +240,13 @@ void scan_typed(const Topk& p, std::int64_t row, std::size_t begin, std::size_t 
     float* const fine = scratch.fine + g * kSegmentBlocks * lanes;
     float* const coarse = scratch.coarse + g * (kSegmentBlocks / kCoarseBlocks) * lanes;
     if (plain) {
-      scan_segment(x + first, n, e, fine, coarse, scratch.segments + g);
+      // Not past the last row.
+      const bool more = row + 1 < p.rows || first + n + kToL2 / sizeof(T) <= tokens;
+      scan_segment(x + first, n, e, more ? kToL2 / sizeof(T) : 0, fine, coarse,
+                   scratch.segments + g);
     } else {
       load_values<T>(p, row, first, n, scratch.values);
-      scan_segment(scratch.values, n, e, fine, coarse, scratch.segments + g);
+      scan_segment(scratch.values, n, e, 0, fine, coarse, scratch.segments + g);
     }
   }
 }

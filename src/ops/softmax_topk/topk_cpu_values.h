@@ -29,6 +29,46 @@ HWY_INLINE void load_two(const T* p, Vector* two) {
   if constexpr (sd::kPack<T> == 1) sd::load_pack(d, p + hn::Lanes(d), two + 1);
 }
 
+// The maxima of the fine groups of a block, from its vectors two by two, as load_two brings them.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+// A group is neighbours, so that to look at it again takes one cache line or two. Lane 4q + i has
+// the maximum of lanes 4q to 4q + 3 of two vectors, those of pair kPairOfLane[i].
+constexpr std::size_t kPairOfLane[4] = {0, 2, 1, 3};
+
+class GroupMaxima {
+ public:
+  HWY_INLINE void add(std::size_t vector, const Vector* two) {
+    pairs_[vector / 2] = hn::Max(two[0], two[1]);
+  }
+  HWY_INLINE Vector maxima() const {
+    return halve(halve(pairs_[0], pairs_[1]), halve(pairs_[2], pairs_[3]));
+  }
+
+ private:
+  // Maxima of two lanes of a, and of b, side by side.
+  static HWY_INLINE Vector halve(Vector a, Vector b) {
+    return hn::Max(hn::InterleaveLower(Tag(), a, b), hn::InterleaveUpper(Tag(), a, b));
+  }
+
+  static_assert(kBlockVectors == 8);
+  Vector pairs_[4];
+};
+#else
+// A group is a lane: what brings neighbours together costs more there than it saves.
+class GroupMaxima {
+ public:
+  HWY_INLINE void add(std::size_t vector, const Vector* two) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      maxima_[i] = vector == 0 ? two[i] : hn::Max(two[i], maxima_[i]);
+    }
+  }
+  HWY_INLINE Vector maxima() const { return hn::Max(maxima_[0], maxima_[1]); }
+
+ private:
+  Vector maxima_[2];
+};
+#endif
+
 // A vector from p, of which n elements are there; -inf in the lanes beyond. n > 0.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load_or_lowest(D d, const T* p, std::size_t n) {

@@ -70,8 +70,9 @@ void launch(Context& context, const ScanArgs& args) {
   if (scans_deep(context, args.p.rows, args.shape)) {
     return launch<T, kPlain, kOnGrid, 4>(context, args);
   }
-  if constexpr (kPlain) {
-    constexpr int kFewPlaces = 64;  // less than that have few candidates anyhow
+  // Where tokens come fast. Few places have few candidates anyhow.
+  if constexpr (kPlain && sizeof(T) == 2) {
+    constexpr int kFewPlaces = 64;
     if (args.shape.cluster == 1 && args.p.k > kFewPlaces && args.p.k <= kCertainK) {
       return launch<T, kPlain, kOnGrid, 2, true>(context, args);
     }

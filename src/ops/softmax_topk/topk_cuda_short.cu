@@ -22,7 +22,6 @@ namespace touchstone::topk {
 namespace {
 
 constexpr unsigned kAllLanes = 0xffffffffU;
-constexpr int kThreads = 256;
 constexpr std::int64_t kLongestRow = 1024;
 constexpr std::int64_t kMostRows = std::int64_t{1} << 30;  // with room for a step of the whole grid
 
@@ -38,7 +37,8 @@ struct Team {
   using Place = RowPlace<typename Row::Logit>;
   // Of the eight places a lane ends up with these; beyond four lanes the others have copies.
   static constexpr int kPlaces = kLanes >= 4 ? 2 : kList / kLanes;
-  static constexpr bool kRankGroups = kLanes >= 4;
+  static constexpr bool kRankGroups = kLanes * kChunks >= 16;
+  static constexpr int kPicks = kLanes == 2 ? 4 : 2;  // of the eight best groups
 
   int lane;  // within the row
 
@@ -72,44 +72,72 @@ struct Team {
     }
   }
 
-  // Two of the eight best groups for every lane of a quad, and the best of all.
-  __device__ void rank_groups(const Row& row, K (&picked)[2], K& best) const {
-    K list[kList];
-    row.group_keys(lane, list);
+  // The best eight groups of a lane, sorted.
+  __device__ void own_groups(const Row& row, K (&list)[kList]) const {
+    row.group_keys(0, lane, list);
     sort_eight(list);
-    K half[4];
-    share_in_pair(list, half);
-#pragma unroll
-    for (int offset = 4; offset < kLanes; offset *= 2) {
-      merge_pairs(half, offset);
-      sort_bitonic_four(half);
+    if constexpr (kChunks > 4) {
+      K more[kList];
+      row.group_keys(4, lane, more);
+      sort_eight(more);
+      keep_best(list, more);
     }
-    // Of the last merge only the set counts. The even lane of one pair and the odd lane of the
-    // other have the same four in opposite order, so that the first two of each are all of them.
-    picked[0] = larger(half[0], from_lane_xor(half[3], 3));
-    picked[1] = larger(half[1], from_lane_xor(half[2], 3));
-    best = larger(half[0], from_lane_xor(half[0], 2));
-    best = __shfl_sync(kAllLanes, best, 0, 4);
+  }
+
+  // For every lane of a pair or a quad its share of the eight best groups, and the best of all.
+  __device__ void rank_groups(const Row& row, K (&picked)[kPicks], K& best) const {
+    K list[kList];
+    own_groups(row, list);
+    // Of the last merge only the set counts. The even lane of a pair has the better half of the
+    // pair's best in the order in which the odd lane has the other half, so that the first of each
+    // are all of them.
+    if constexpr (kLanes == 2) {
+#pragma unroll
+      for (int i = 0; i < kPicks; ++i) {
+        picked[i] = larger(list[i], from_lane_xor(list[kList - 1 - i], 1));
+      }
+      best = larger(list[0], from_lane_xor(list[0], 1));
+    } else {
+      K half[4];
+      share_in_pair(list, half);
+#pragma unroll
+      for (int offset = 4; offset < kLanes; offset *= 2) {
+        merge_pairs(half, offset);
+        sort_bitonic_four(half);
+      }
+      // The even lane of one pair and the odd lane of the other.
+      picked[0] = larger(half[0], from_lane_xor(half[3], 3));
+      picked[1] = larger(half[1], from_lane_xor(half[2], 3));
+      best = larger(half[0], from_lane_xor(half[0], 2));
+      best = __shfl_sync(kAllLanes, best, 0, 4);
+    }
   }
 
   // This lane's places, sorted, and the value of the row's best token.
   __device__ void select(const Row& row, const Place& place, K (&mine)[kPlaces],
                          float& largest) const {
-    K list[kList];
     if constexpr (kRankGroups) {
-      K picked[2];
+      K picked[kPicks];
       K best;
       rank_groups(row, picked, best);
       largest = Row::value_of(best);
-      Row::group_token_keys(place, picked, list);
-      sort_eight(list);
-      K half[4];
-      share_in_pair(list, half);
-      merge_pairs(half, 2);
-      mine[0] = one_of((lane & 2) == 0, half[0], half[2]);
-      mine[1] = one_of((lane & 2) == 0, half[1], half[3]);
-      order(mine[0], mine[1]);
+      K lists[kPicks / 2][kList];
+      Row::group_token_keys(place, picked, lists);
+      sort_eight(lists[0]);
+      if constexpr (kLanes == 2) {
+        sort_eight(lists[1]);
+        keep_best(lists[0], lists[1]);
+        share_in_pair(lists[0], mine);
+      } else {
+        K half[4];
+        share_in_pair(lists[0], half);
+        merge_pairs(half, 2);
+        mine[0] = one_of((lane & 2) == 0, half[0], half[2]);
+        mine[1] = one_of((lane & 2) == 0, half[1], half[3]);
+        order(mine[0], mine[1]);
+      }
     } else {
+      K list[kList];
       row.chunk_keys(0, lane, list);
       sort_eight(list);
 #pragma unroll
@@ -273,12 +301,16 @@ __device__ void answer_row(const Team<Row, kLanes, kChunks>& team, const Row& ro
   }
 }
 
-template <class Row>
-constexpr int least_blocks() {
-  return sizeof(typename Row::K) == 4 ? 3 : 2;
-}
+// How a grid is laid out. Lanes with 64 tokens have no registers for the next row: each warp does
+// its rows and is gone, in small blocks.
+template <class Row, int kChunks>
+struct Layout {
+  static constexpr bool kOnce = kChunks == 8;
+  static constexpr int kThreads = kOnce ? 64 : 256;
+  static constexpr int kBlocksPerSm = kOnce ? 10 : sizeof(typename Row::K) == 4 ? 3 : 2;
+};
 
-// Has a lane's part of a row brought to the L2 cache: a line, as a lane has at most 32 tokens.
+// Has a lane's part of a row brought to the L2 cache: a line, as a lane has no more.
 template <class T>
 __device__ void ask_ahead(const RowPlace<T>& place, int lane) {
   const int at = lane * (128 / static_cast<int>(sizeof(T)));
@@ -286,10 +318,12 @@ __device__ void ask_ahead(const RowPlace<T>& place, int lane) {
 }
 
 template <class Row, int kLanes, int kChunks>
-__global__ void __launch_bounds__(kThreads, least_blocks<Row>())
+__global__ void __launch_bounds__(Layout<Row, kChunks>::kThreads,
+                                  Layout<Row, kChunks>::kBlocksPerSm)
     short_kernel(const __grid_constant__ ShortArgs args) {
   using Place = RowPlace<typename Row::Logit>;
   constexpr int kRows = 32 / kLanes;  // of a warp
+  constexpr int kThreads = Layout<Row, kChunks>::kThreads;
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const Team<Row, kLanes, kChunks> team{lane % kLanes};
   // A warp takes its rows together: rows behind the last one are copies of it, not written.
@@ -339,13 +373,15 @@ void launch_lanes(Context& context, ShortArgs args) {
   args.wide_places = p.k % kTogether == 0 && aligned(p.probabilities, 4 * kTogether) &&
                      aligned(p.log_probabilities, 4 * kTogether) &&
                      aligned(p.indices, p.wide_indices ? 16 : 4 * kTogether);
-  constexpr std::int64_t kBlockRows = kThreads / kLanes;
+  using ThisLayout = Layout<Row, kChunks>;
+  constexpr std::int64_t kBlockRows = ThisLayout::kThreads / kLanes;
+  const std::int64_t needed = (p.rows + kBlockRows - 1) / kBlockRows;
   const std::int64_t resident =
       std::int64_t{cuda::device_attribute(context, cudaDevAttrMultiProcessorCount)} *
-      least_blocks<Row>();
+      ThisLayout::kBlocksPerSm;
   const cuda::LaunchShape shape{
-      .blocks = static_cast<unsigned>(std::min((p.rows + kBlockRows - 1) / kBlockRows, resident)),
-      .threads = kThreads,
+      .blocks = static_cast<unsigned>(ThisLayout::kOnce ? needed : std::min(needed, resident)),
+      .threads = ThisLayout::kThreads,
       .overlap_previous = cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) >= 9};
   cuda::launch(context, "softmax_topk short_kernel", short_kernel<Row, kLanes, kChunks>, shape,
                args);
@@ -366,7 +402,9 @@ void launch_for_width(Context& context, const ShortArgs& args) {
       return launch_lanes<NarrowRow<T, 1, 1>, 1, 1>(context, args);
     }
   }
-  if constexpr (kNarrow) {
+  if constexpr (kNarrow && kLanes >= 4) {  // half as many lanes need fewer instructions for a row
+    launch_lanes<NarrowRow<T, kLanes / 2, 8>, kLanes / 2, 8>(context, args);
+  } else if constexpr (kNarrow) {
     launch_lanes<NarrowRow<T, kLanes, 4>, kLanes, 4>(context, args);
   } else {
     launch_lanes<WideRow<T, kLanes, 4>, kLanes, 4>(context, args);

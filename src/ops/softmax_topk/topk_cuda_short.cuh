@@ -17,6 +17,7 @@ struct ShortArgs {
   int rows = 0;
   int vocabulary = 0;
   int k = 0;
+  int ahead = 0;             // rows, to those that are brought to L2 beside a warp's own
   bool vectors = false;      // rows start at multiples of 16 bytes
   bool full = false;         // and every lane has all its tokens
   bool wide_places = false;  // the places of a lane can be stored several at once
@@ -233,7 +234,7 @@ struct NarrowRow {
   using K = NarrowKey;
   using Logit = T;
   // While a row is worked on, where there are registers left for the next one.
-  static constexpr bool kLoadsAhead = kLanes >= 4 || kChunks == 1;
+  static constexpr bool kLoadsAhead = kChunks == 1;
 
   std::uint32_t words[kChunks][4];
 
@@ -251,18 +252,20 @@ struct NarrowRow {
       for (int i = 0; i < kChunk; ++i) body(values[i]);
     }
   }
-  __device__ void group_keys(int lane, K (&keys)[kList]) const {
+  // Of four chunks from this one on.
+  __device__ void group_keys(int from, int lane, K (&keys)[kList]) const {
     static_assert(kChunk == 2 * kGroup);
-    const std::uint32_t first = pair_of_ids(static_cast<std::uint32_t>(lane) * 2);
+    const std::uint32_t first = pair_of_ids(static_cast<std::uint32_t>(from * kLanes + lane) * 2);
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    for (int i = 0; i < kList / 2; ++i) {
+      const int c = from + i;
       const std::uint32_t a = larger_halves<T>(words[c][0], words[c][1]);
       const std::uint32_t b = larger_halves<T>(words[c][2], words[c][3]);
       const std::uint32_t both =
           ordered_halves<T>(larger_halves<T>(__byte_perm(a, b, 0x5410), __byte_perm(a, b, 0x7632)));
-      const std::uint32_t ids = first - static_cast<std::uint32_t>(c * kLanes * 2) * 0x10001U;
-      keys[2 * c] = key_of_low_half(both, ids);
-      keys[2 * c + 1] = key_of_high_half(both, ids);
+      const std::uint32_t ids = first - static_cast<std::uint32_t>(i * kLanes * 2) * 0x10001U;
+      keys[2 * i] = key_of_low_half(both, ids);
+      keys[2 * i + 1] = key_of_high_half(both, ids);
     }
   }
   template <int kWords>
@@ -280,16 +283,20 @@ struct NarrowRow {
   __device__ void chunk_keys(int c, int lane, K (&keys)[kList]) const {
     token_keys(words[c], (c * kLanes + lane) * kChunk, keys, 0);
   }
-  // Of two groups.
-  __device__ static void group_token_keys(const RowPlace<T>& place, const K (&groups)[2],
-                                          K (&keys)[kList]) {
-    const int tokens[2] = {static_cast<int>(id_of(groups[0])) * kGroup,
-                           static_cast<int>(id_of(groups[1])) * kGroup};
-    std::uint32_t two[2][2];
+  // Two groups to a list.
+  template <int kGroups>
+  __device__ static void group_token_keys(const RowPlace<T>& place, const K (&groups)[kGroups],
+                                          K (&keys)[kGroups / 2][kList]) {
+    int tokens[kGroups];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) tokens[g] = static_cast<int>(id_of(groups[g])) * kGroup;
+    std::uint32_t words[kGroups][2];
     load_words(
-        place, 0, [&](int g) { return tokens[g]; }, two);
-    token_keys(two[0], tokens[0], keys, 0);
-    token_keys(two[1], tokens[1], keys, kGroup);
+        place, 0, [&](int g) { return tokens[g]; }, words);
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      token_keys(words[g], static_cast<std::uint32_t>(tokens[g]), keys[g / 2], g % 2 * kGroup);
+    }
   }
   __device__ static float value_of(K key) {
     const std::uint32_t flip = (key & 0x80000000U) != 0 ? 0x80000000U : 0xffffffffU;
@@ -338,7 +345,8 @@ struct WideRow {
       for (int i = 0; i < kChunk; ++i) body(values[c][i]);
     }
   }
-  __device__ void group_keys(int lane, K (&keys)[kList]) const {
+  __device__ void group_keys(int /*from*/, int lane, K (&keys)[kList]) const {
+    static_assert(kChunks <= kList / 2);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const std::uint32_t group = (c * kLanes + lane) * (kChunk / kGroup);
@@ -356,7 +364,7 @@ struct WideRow {
     }
   }
   __device__ static void group_token_keys(const RowPlace<T>& place, const K (&groups)[2],
-                                          K (&keys)[kList]) {
+                                          K (&keys)[1][kList]) {
     const int tokens[2] = {static_cast<int>(id_of(groups[0])) * kGroup,
                            static_cast<int>(id_of(groups[1])) * kGroup};
     float found[2][kGroup];
@@ -364,7 +372,7 @@ struct WideRow {
         place, 0, [&](int g) { return tokens[g]; }, found);
 #pragma unroll
     for (int i = 0; i < kList; ++i) {
-      keys[i] = key_of(found[i / kGroup][i % kGroup], tokens[i / kGroup] + i % kGroup);
+      keys[0][i] = key_of(found[i / kGroup][i % kGroup], tokens[i / kGroup] + i % kGroup);
     }
   }
   __device__ static float value_of(K key) { return topk::value_of(key); }
