@@ -41,9 +41,9 @@
 //             that u is held against, are as accurate as those of softmax_topk.
 // Promises    As softmax_topk: the same bits for any batch and split of one device.
 // Cost        One read of the logits. A row that keeps more tokens than the fast path holds (2048
-//             on the CPU; on CUDA top_k up to 1024, of very many short rows 64, and 64 to 256 where
-//             the row has no top_k), or whose cut is too close to call from one read, is read again
-//             and says so in its status word.
+//             on the CPU; on CUDA top_k up to 1024, and 64 to 256 where the row has no top_k), or
+//             whose cut is too close to call from one read, is read again and says so in its status
+//             word.
 #pragma once
 
 #include <vector>

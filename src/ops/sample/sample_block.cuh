@@ -18,6 +18,8 @@ struct alignas(16) RowState {
   RowControls controls;
   double inverse;  // 1 / T
   double uniform;
+  Weights weights;       // for draws that take the block
+  std::int32_t settled;  // whether the first warp has drawn
 };
 
 // A weight of 1 is 2^42. The sum of as many weights as a scan takes tokens, 2^21, fits.
@@ -31,6 +33,7 @@ struct alignas(16) DrawShared {
   static constexpr int kWarps = kThreads / 32;
 
   Mass masses[kWarps];
+  float sums[kWarps];
   std::uint32_t least[kWarps];
   // A histogram of keys, and the bin that a search goes on in.
   std::uint32_t chosen;
@@ -39,6 +42,7 @@ struct alignas(16) DrawShared {
   Mass above_mass;
   Mass bin_mass[kThreads];
   std::uint32_t bin_count[kThreads];
+  float kept_sum;
 };
 
 template <class Memory>
@@ -88,11 +92,13 @@ struct Distribution {
   float largest;
   double inverse;  // 1 / T
 
-  __device__ __noinline__ double weight(float value) const {
+  // Out of line where it is not waited for.
+  __device__ double weight_at_once(float value) const {
     // Also where the largest is infinite.
     if (value == largest) return 1;
     return exp((static_cast<double>(value) - static_cast<double>(largest)) * inverse);
   }
+  __device__ __noinline__ double weight(float value) const { return weight_at_once(value); }
   __device__ Mass mass(float value) const { return mass_of(weight(value)); }
 };
 
@@ -108,81 +114,61 @@ __device__ inline Mass drawn_mass(double u, Mass kept) {
   return min(static_cast<Mass>(u * static_cast<double>(kept)), kept - 1);
 }
 
-// Sixteen bytes of a row, of which elements are taken off one by one. A loop over elements that is
-// not unrolled: what is done with each may be long.
-struct Elements {
-  uint4 words;
+// Tokens that a thread loads before it looks at the first.
+inline constexpr int kLoadedTogether = 16;
 
-  __device__ float pop(DType dtype) {
-    const std::uint32_t word = words.x;
-    if (dtype == DType::f32) {
-      words = {words.y, words.z, words.w, 0};
-      return __uint_as_float(word);
+// The values of the tokens first, first + step, .., which are -inf behind the end. Out of line and
+// for any dtype: what reads rows again is rare, and there is much of it.
+__device__ __noinline__ inline void load_values(const AnyValues& values, int first, int step,
+                                                int end, float (&to)[kLoadedTogether]) {
+  const auto load_all = [&]<class T>(const T* logits) {
+#pragma unroll
+    for (int i = 0; i < kLoadedTogether; ++i) {
+      const int token = first + i * step;
+      to[i] = token < end ? cuda::widen(logits[token]) : -topk::infinity();
     }
-    words = {__funnelshift_r(words.x, words.y, 16), __funnelshift_r(words.y, words.z, 16),
-             __funnelshift_r(words.z, words.w, 16), words.w >> 16};
-    const auto bits = static_cast<std::uint16_t>(word);
-    return dtype == DType::bf16 ? cuda::widen(Bf16::from_bits(bits))
-                                : cuda::widen(F16::from_bits(bits));
+  };
+  if (values.dtype == DType::f32) {
+    load_all(static_cast<const float*>(values.logits));
+  } else if (values.dtype == DType::bf16) {
+    load_all(static_cast<const Bf16*>(values.logits));
+  } else {
+    load_all(static_cast<const F16*>(values.logits));
   }
-};
+  if (values.bias == nullptr && values.allowed == nullptr && values.table == nullptr) return;
+#pragma unroll 1
+  for (int i = 0; i < kLoadedTogether; ++i) {
+    const int token = first + i * step;
+    if (token < end) to[i] = values.adjusted(to[i], token);
+  }
+}
 
-// Calls visit(value, token) for the tokens above -inf, in any order, with a few vectors of each
-// thread on their way.
+// Calls visit(value, token) for the tokens above -inf, in any order.
 template <int kThreads, class Visit>
 __device__ void for_each_value(const AnyValues& values, std::int64_t vocabulary,
                                const Visit& visit) {
-  constexpr int kBatch = 4;
-  const int size = values.dtype == DType::f32 ? 4 : 2;
-  const int each = 16 / size;
   const auto tokens = static_cast<int>(vocabulary);
-  // Vectors on the grid: the first and the last may have elements that are not of the row.
-  const auto* const row = static_cast<const unsigned char*>(values.logits);
-  const int off = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 16) / size;
-  const auto* const grid = reinterpret_cast<const uint4*>(row - off * size);
-  const int vectors = (off + tokens + each - 1) / each;
-  for (int first = static_cast<int>(threadIdx.x); first < vectors; first += kBatch * kThreads) {
-    Elements batch[kBatch];
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int vector = first + b * kThreads;
-      const int token = vector * each - off;
-      if (token >= 0 && token + each <= tokens) batch[b].words = __ldcs(grid + vector);
-    }
+  for (int first = static_cast<int>(threadIdx.x); first < tokens;
+       first += kLoadedTogether * kThreads) {
+    float loaded[kLoadedTogether];
+    load_values(values, first, kThreads, tokens, loaded);
 #pragma unroll 1
-    for (int b = 0; b < kBatch; ++b) {
-      Elements elements = b == 0 ? batch[0] : b == 1 ? batch[1] : b == 2 ? batch[2] : batch[3];
-      const int begin = (first + b * kThreads) * each - off;
-      const bool whole = begin >= 0 && begin + each <= tokens;
-#pragma unroll 1
-      for (int token = max(begin, 0); token < min(begin + each, tokens); ++token) {
-        const float logit =
-            whole ? elements.pop(values.dtype) : cuda::load_any(row, values.dtype, token);
-        const float value = values.adjusted(logit, token);
-        if (value > -topk::infinity()) visit(value, token);
-      }
+    for (int i = 0; i < kLoadedTogether; ++i) {
+      if (loaded[i] > -topk::infinity()) visit(loaded[i], first + i * kThreads);
     }
   }
 }
 
-// Masses and their running sums, in the scan's room for candidates.
-struct Prefix {
-  Mass* sums;
-  Mass* masses;
-};
-
+// Leaves the running sums of masses at `sums`.
 template <class MassAt, class Draw>
-__device__ void add_up(int count, const MassAt& mass_at, const Prefix& prefix, Draw& draw) {
+__device__ void add_up(int count, const MassAt& mass_at, Mass* sums, Draw& draw) {
   Mass before = 0;
   for (int first = 0; first < count; first += Draw::kThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
     const Mass mass = i < count ? mass_at(i) : 0;
     Mass total = 0;
     const Mass sum = block_prefix(mass, draw.masses, total);
-    if (i < count) {
-      prefix.sums[i] = before + sum;
-      prefix.masses[i] = mass;
-    }
+    if (i < count) sums[i] = before + sum;
     before += total;
   }
   __syncthreads();
@@ -190,10 +176,10 @@ __device__ void add_up(int count, const MassAt& mass_at, const Prefix& prefix, D
 
 // The first of `count` places where the running sum exceeds `target`, which is less than the last.
 template <class Draw>
-__device__ int pick(int count, Mass target, const Prefix& prefix, Draw& draw) {
+__device__ int pick(int count, Mass target, const Mass* sums, Draw& draw) {
   auto first = static_cast<std::uint32_t>(count - 1);
   for (int i = static_cast<int>(threadIdx.x); i < count; i += Draw::kThreads) {
-    if (prefix.sums[i] > target) {
+    if (sums[i] > target) {
       first = min(first, static_cast<std::uint32_t>(i));
       break;
     }

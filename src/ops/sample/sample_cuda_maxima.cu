@@ -1,64 +1,95 @@
-// Sampling of very many rows that are not long: one read of each, one launch, a small block per
-// row.
+// Sampling of many long rows: one read of each, a block per row, as softmax_topk does. Here is what
+// almost all rows need; any other gets the token kLeft, and a second launch reads it once more.
 #include "cuda/launch.h"
-#include "ops/sample/sample_finish.cuh"
 #include "ops/sample/sample_kernels.h"
+#include "ops/sample/sample_scan.cuh"
 #include "ops/softmax_topk/topk_maxima_launch.h"
 
 namespace touchstone::sampling {
 namespace {
 
 struct MaximaParams {
-  Sampling p;
+  ScanParams scan;
   topk::MaximaShape shape;
-  Places places;
 };
+
+// Rows that come in one wave are not left to another kernel: their block scans them.
+template <class Layout>
+inline constexpr bool kScansItself = Layout::kThreads == topk::kScanThreads;
+
+// Whether the row is done.
+template <class T, bool kOnGrid, class Layout>
+__device__ bool sample_usual_row(const MaximaParams& params, std::int64_t row,
+                                 unsigned char* memory) {
+  using Memory = topk::MaximaMemory<Layout::kThreads>;
+  using Scan = topk::RowMaxima<T, kOnGrid, Layout::kThreads, Layout::kDepth>;
+  auto& state = *reinterpret_cast<RowState*>(memory);
+  auto& shared = *reinterpret_cast<Memory*>(memory + sizeof(RowState));
+  const Sampling& p = params.scan.p;
+  Scan scan(params.shape, shared, plain_values<T>(p, row).logits);
+  scan.start();
+  const RowControls controls = row_controls(p, row);
+  if (!wants_few(p, controls)) return false;
+  const int k = wanted_places(p, controls, {kWarpTokens, kWarpTokens});
+  const double inverse = 1 / weighing_temperature(controls);
+  keep_state(p, row, controls, inverse, state);
+  scan.read(topk::exponent_scale(inverse));
+  topk::RowSum sum;
+  if (!scan.answer_usual(k, sum)) return false;
+  const Key* const sorted = shared.sorted();
+  const Weights weights{state.inverse, topk::exponent_scale(state.inverse),
+                        topk::value_of(sorted[0]), sum, false};
+  put_top(p, row, sorted, weights);
+  if (!state.controls.greedy() && !state.controls.cuts(p.vocabulary)) {
+    if (threadIdx.x == 0) state.weights = weights;
+    __syncthreads();
+    draw_by_token(p, params.shape, row, Scan::Held::kTokens, shared, state);
+    return true;
+  }
+  if (threadIdx.x < 32) {
+    const Key drawn =
+        draw_quickly(sorted, k, k, p.vocabulary, state.controls, weights, state.uniform);
+    if (threadIdx.x == 0) {
+      state.settled = drawn != 0 ? 1 : 0;
+      if (drawn != 0) put_drawn(p, row, drawn, weights, 0);
+    }
+  }
+  __syncthreads();
+  return state.settled != 0;
+}
 
 template <class T, bool kOnGrid, class Layout>
 __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
     sample_maxima_kernel(const __grid_constant__ MaximaParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
-  using Memory = topk::MaximaMemory<Layout::kThreads>;
-  using Scan = topk::RowMaxima<T, kOnGrid, Layout::kThreads, Layout::kDepth>;
-  auto& state = *reinterpret_cast<RowState*>(memory);
-  auto& shared = *reinterpret_cast<Memory*>(memory + sizeof(RowState));
-  const Sampling& p = params.p;
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
     cuda::wait_for_previous_grids();
   }
   const std::int64_t row = blockIdx.x;
-  const topk::RowValues<T> values = unpenalised_values<T>(p, row);
-  Scan scan(params.shape, shared, values.logits);
-  scan.start();
-  const RowControls controls = row_controls(p, row);
-  if (!controls.legal) return refuse_row(p, row, kRowBadParameter);
-  const int k = wanted_places(p, controls, params.places);
-  const double inverse = 1 / weighing_temperature(controls);
-  keep_state(p, row, controls, inverse, state);
-  scan.read(topk::exponent_scale(inverse));
-  finish_maxima(p, params.shape, row, k, scan, shared, state);
+  if (sample_usual_row<T, kOnGrid, Layout>(params, row, memory)) return;
+  if constexpr (kScansItself<Layout>) {
+    __syncthreads();  // everyone is done with the memory
+    sample_row<T, true, kOnGrid, 2>(params.scan, row, memory);
+  } else {
+    leave_row(params.scan.p, row);
+  }
 }
 
-// Places that are put in order. Few rows want more than usual, and are read once more for them.
-constexpr std::int64_t kPlaces = 256;
-// Longer rows are read as fast by the scan, which can put more places in order.
-constexpr std::int64_t kMostBytes = 224 << 10;
-
 template <class T, bool kOnGrid, class Layout>
-void launch(Context& context, const Sampling& p) {
-  const auto places = static_cast<int>(std::min(kPlaces, p.vocabulary));
-  MaximaParams params{p,
-                      topk::maxima_shape<Layout::kThreads>(p.dtype, p.vocabulary, places),
-                      {places, kWarpTokens}};
-  // The draw keeps a weight and a running sum, of candidates or of segments, in their room.
-  params.shape.candidates =
-      std::max({params.shape.candidates, 2 * places, 2 * params.shape.segments});
+void launch(Context& context, const ScanParams& scan) {
+  const Sampling& p = scan.p;
+  const auto places =
+      static_cast<int>(std::min<std::int64_t>(topk::kMostMaximaPlaces, p.vocabulary));
+  MaximaParams params{scan, topk::maxima_shape<Layout::kThreads>(p.dtype, p.vocabulary, places)};
+  // The draw keeps the running sums of segments in the room of candidates.
+  params.shape.candidates = std::max(params.shape.candidates, params.shape.segments);
+  const std::int64_t bytes = static_cast<std::int64_t>(sizeof(RowState)) +
+                             topk::MaximaMemory<Layout::kThreads>::bytes(params.shape);
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(p.rows),
       .threads = Layout::kThreads,
-      .shared_bytes = static_cast<std::int64_t>(sizeof(RowState)) +
-                      topk::MaximaMemory<Layout::kThreads>::bytes(params.shape),
+      .shared_bytes = kScansItself<Layout> ? std::max(bytes, scan_shared_bytes(scan)) : bytes,
       .overlap_previous = cuda::is_hopper(context)};
   auto* kernel = sample_maxima_kernel<T, kOnGrid, Layout>;
   cuda::allow_shared(context, kernel);
@@ -68,16 +99,25 @@ void launch(Context& context, const Sampling& p) {
 }  // namespace
 
 bool suits_maxima(const Context& context, const Sampling& p) {
-  return is_plain(p) && p.top_count <= kPlaces && p.vocabulary * size_of(p.dtype) <= kMostBytes &&
-         p.rows > topk::OneWave::kBlocksPerSm * topk::multiprocessors(context);
+  return is_plain(p) && p.top_count <= topk::kMostMaximaPlaces &&
+         p.vocabulary * size_of(p.dtype) <= topk::kMostMaximaBytes &&
+         p.rows > 3 * topk::multiprocessors(context);
 }
 
-void sample_by_maxima(Context& context, const Sampling& p) {
+bool sample_by_maxima(Context& context, const ScanParams& scan) {
+  const Sampling& p = scan.p;
+  bool all = false;
   topk::visit_logits_dtype(p.dtype, [&]<class T>() {
-    topk::rows_on_grid(p.logits, p.logits_stride * size_of(p.dtype))
-        ? launch<T, true, topk::Waves>(context, p)
-        : launch<T, false, topk::WavesOffGrid>(context, p);
+    if (!scan.on_grid) {
+      launch<T, false, topk::WavesOffGrid>(context, scan);
+    } else if (p.rows > topk::OneWave::kBlocksPerSm * topk::multiprocessors(context)) {
+      launch<T, true, topk::Waves>(context, scan);
+    } else {
+      launch<T, true, topk::OneWave>(context, scan);
+      all = true;
+    }
   });
+  return all;
 }
 
 }  // namespace touchstone::sampling

@@ -1,16 +1,12 @@
-// The draw of a row, by the block that finishes it: from the sorted candidates when the row asks
-// for a cut, from the sums of its segments when it does not.
+// The draw of a row by the block that finishes it, where one warp could not: from the sorted
+// candidates when the row asks for a cut, from the sums of its segments when it does not.
 #pragma once
 
-#include "ops/sample/philox.h"
 #include "ops/sample/sample_search.cuh"
+#include "ops/sample/sample_warp.cuh"
 #include "ops/sample/sample_wide.cuh"
 
 namespace touchstone::sampling {
-
-// The sum of a scan is right to a few roundings of f32, and to one of the scale of its exponents.
-// Where a cut is closer than this, the sum is made again of masses.
-inline constexpr double kSumError = 2e-6;
 
 // A stretch of tokens that the block holds at once, in order: a few for each thread.
 template <int kThreads>
@@ -21,69 +17,6 @@ struct Piece {
   Mass sums[kEach];  // running, from the start of the piece
   Mass total;
 };
-
-// The draw from up to 64 sorted tokens in f32, by every warp for itself: no barriers, and none of
-// the latencies of f64. `row` is the weight that top_p is of, or 0 where it is of these tokens. The
-// key of the token, or 0 where the cut is not among them, or anything is too close to call: weights
-// and their sums are right to 64 * 6.4e-8 of the largest weight and six roundings.
-inline constexpr int kWarpTokens = 64;
-inline constexpr float kWarpError = 1e-5F;
-
-__device__ inline Key draw_by_warp(const Key* sorted, int limit, float row,
-                                   const RowControls& controls, const Weights& weights, double u) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float weight[2];  // of two neighbours
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float value =
-        2 * lane + i < limit ? topk::value_of(sorted[2 * lane + i]) : -topk::infinity();
-    weight[i] = topk::exp2_fast((value - weights.largest) * weights.scale);
-  }
-  float sum = weight[0] + weight[1];
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const float before = __shfl_up_sync(~0U, sum, step);
-    if (lane >= step) sum += before;
-  }
-  float first = __shfl_up_sync(~0U, sum, 1);
-  first = (lane > 0 ? first : 0) + weight[0];
-  const float sums[2] = {first, sum};
-  const float all = __shfl_sync(~0U, sum, 31);
-  const float base = row > 0 ? row : all;
-  const float error = kWarpError * fmaxf(base, all);
-  const float needed = controls.top_p * base;
-  // How many tokens stay: all before the first that ends the set.
-  int kept = row > 0 ? limit + 1 : limit;
-  bool close = false;
-#pragma unroll
-  for (int i = 1; i >= 0; --i) {
-    const int place = 2 * lane + i;
-    if (place >= limit) continue;
-    if (controls.top_p < 1) {
-      if (sums[i] >= needed) kept = min(kept, place + 1);
-      close = close || fabsf(sums[i] - needed) <= error;
-    }
-    if (controls.min_p > 0) {
-      if (weight[i] < controls.min_p) kept = min(kept, place);
-      close = close || fabsf(weight[i] - controls.min_p) <= kWarpError;
-    }
-  }
-  kept = __reduce_min_sync(~0U, kept);
-  if (kept > limit || kept < 1) return 0;
-  const float odd = __shfl_sync(~0U, sums[0], (kept - 1) / 2);
-  const float even = __shfl_sync(~0U, sums[1], (kept - 1) / 2);
-  const float target = static_cast<float>(u) * (kept % 2 == 0 ? even : odd);
-  int drawn = kept - 1;
-#pragma unroll
-  for (int i = 1; i >= 0; --i) {
-    const int place = 2 * lane + i;
-    if (place >= kept - 1) continue;
-    if (sums[i] > target) drawn = min(drawn, place);
-    close = close || fabsf(sums[i] - target) <= error;
-  }
-  if (__any_sync(~0U, close)) return 0;
-  return sorted[__reduce_min_sync(~0U, drawn)];
-}
 
 template <class Memory>
 class RowDraw {
@@ -106,13 +39,16 @@ class RowDraw {
         weights(row_weights),
         distribution{row_weights.largest, row_weights.inverse},
         above(tokens_above),
-        prefix{reinterpret_cast<Mass*>(scan_memory.candidates(scan_shape)), nullptr} {}
+        sums(reinterpret_cast<Mass*>(scan_memory.candidates(scan_shape))) {}
 
   // Not for greedy rows. The key of the token, for the first warp; sets `read_again` where the row
   // was.
   __device__ Key run(double u, bool& read_again) {
-    if (controls.cuts(shape.vocabulary)) return by_value(u, read_again);
-    read_again = read_again || weights.huge;
+    return controls.cuts(shape.vocabulary) ? by_value(u, read_again) : by_token(u);
+  }
+
+  // The same for rows that cut nothing.
+  __device__ Key by_token(double u) {
     const std::int64_t token = weights.huge ? walk(0, shape.vocabulary, u) : by_segment(u);
     return topk::key_of(values(token), static_cast<std::uint32_t>(token));
   }
@@ -121,24 +57,20 @@ class RowDraw {
   // ---- a cut -----------------------------------------------------------------------------------
 
   __device__ Key by_value(double u, bool& read_again) {
-    // Whether the candidates are all that top_k leaves, and their mass is the one that top_p is of.
-    const bool complete = above < k || k == shape.vocabulary;
-    const bool whole = complete || controls.top_k <= k;
-    const bool top_k_cuts = controls.top_k < shape.vocabulary;
-    if (!whole && top_k_cuts && controls.top_p < 1) return search(u, read_again);
-    const auto limit = static_cast<int>(min(controls.top_k, static_cast<std::int64_t>(above)));
+    const CutFacts facts = cut_facts(controls, k, above, shape.vocabulary);
+    if (facts.beyond) return search(u, read_again);
+    const bool whole = facts.whole;
+    const int limit = facts.limit;
     const Key* const sorted = shared.sorted();
-    if (limit <= kWarpTokens && !weights.huge) {
-      const Key key =
-          draw_by_warp(sorted, limit, whole ? 0.0F : scanned_weight(), controls, weights, u);
+    if (limit > kWarpTokens && !weights.huge) {
+      const Key key = by_value_in_f32(limit, whole ? 0.0F : scanned_weight(weights), u);
       if (key != 0) return key;
     }
-    prefix.masses = prefix.sums + limit;
     const auto mass_at = [&](int i) { return distribution.mass(topk::value_of(sorted[i])); };
-    add_up(limit, mass_at, prefix, draw);
+    add_up(limit, mass_at, sums, draw);
     bool doubtful = false;
     int kept =
-        whole ? cut(limit, needed_mass(controls.top_p, prefix.sums[limit - 1]), doubtful)
+        whole ? cut(limit, needed_mass(controls.top_p, sums[limit - 1]), doubtful)
               : cut(limit, static_cast<Mass>(static_cast<double>(controls.top_p) * scanned_total()),
                     doubtful);
     if (!whole && doubtful) {
@@ -147,7 +79,58 @@ class RowDraw {
     }
     if (kept > limit && !whole) return search(u, read_again);
     kept = min(kept, limit);
-    return sorted[pick(kept, drawn_mass(u, prefix.sums[kept - 1]), prefix, draw)];
+    return sorted[pick(kept, drawn_mass(u, sums[kept - 1]), sums, draw)];
+  }
+
+  // As draw_by_warp(), for more tokens: exponents have a mean of up to 7, and sums 14 roundings
+  // more.
+  __device__ Key by_value_in_f32(int limit, float row, double u) {
+    const int each = (limit + kThreads - 1) / kThreads;
+    const int first = static_cast<int>(threadIdx.x) * each;
+    const int end = min(first + each, limit);
+    const auto weight_at = [&](int i) {
+      return topk::exp2_fast((topk::value_of(shared.sorted()[i]) - weights.largest) *
+                             weights.scale);
+    };
+    float own = 0;
+    for (int i = first; i < end; ++i) own += weight_at(i);
+    float all = 0;
+    const float before = block_prefix(own, draw.sums, all) - own;
+    const float base = row > 0 ? row : all;
+    const float error = 6e-6F * fmaxf(base, all);
+    const float needed = controls.top_p * base;
+    bool close = false;
+    auto kept = static_cast<std::uint32_t>(row > 0 ? limit + 1 : limit);
+    float sum = before;
+    for (int i = first; i < end; ++i) {
+      const float weight = weight_at(i);
+      sum += weight;
+      if (controls.top_p < 1) {
+        if (sum >= needed) kept = min(kept, static_cast<std::uint32_t>(i + 1));
+        close = close || fabsf(sum - needed) <= error;
+      }
+      if (controls.min_p > 0) {
+        if (weight < controls.min_p) kept = min(kept, static_cast<std::uint32_t>(i));
+        close = close || fabsf(weight - controls.min_p) <= kWarpError;
+      }
+    }
+    kept = block_min(kept, draw);
+    if (kept < 1 || kept > static_cast<std::uint32_t>(limit)) return 0;
+    const int last = static_cast<int>(kept) - 1;
+    sum = before;
+    for (int i = first; i < min(end, last + 1); ++i) sum += weight_at(i);
+    if (first <= last && last < end) draw.kept_sum = sum;
+    __syncthreads();
+    const float target = static_cast<float>(u) * draw.kept_sum;
+    auto drawn = static_cast<std::uint32_t>(last);
+    sum = before;
+    for (int i = first; i < min(end, last); ++i) {
+      sum += weight_at(i);
+      if (sum > target) drawn = min(drawn, static_cast<std::uint32_t>(i));
+      close = close || fabsf(sum - target) <= error;
+    }
+    drawn = block_min(drawn, draw);
+    return __syncthreads_or(close ? 1 : 0) != 0 ? 0 : shared.sorted()[drawn];
   }
 
   // How many of the first `limit` tokens top_p, which needs this mass, and min_p keep; more than
@@ -162,8 +145,8 @@ class RowDraw {
       if (min_p > 0 && distribution.weight(topk::value_of(shared.sorted()[i])) < min_p) {
         kept = min(kept, i);  // never the first one, which weighs 1
       } else if (by_mass) {
-        if (prefix.sums[i] >= needed) kept = min(kept, i + 1);
-        const double distance = static_cast<double>(prefix.sums[i]) - static_cast<double>(needed);
+        if (sums[i] >= needed) kept = min(kept, i + 1);
+        const double distance = static_cast<double>(sums[i]) - static_cast<double>(needed);
         close = close || fabs(distance) <= error;
       }
     }
@@ -171,13 +154,8 @@ class RowDraw {
     return static_cast<int>(block_min(static_cast<std::uint32_t>(kept), draw));
   }
 
-  // What the row weighs against its largest value, from the scan's sum.
-  __device__ float scanned_weight() const {
-    if (weights.huge) return weights.row.sum;
-    return weights.row.sum * exp2f(fmaf(-weights.largest, weights.scale, weights.row.reference));
-  }
   __device__ double scanned_total() const {
-    return static_cast<double>(scanned_weight()) * kMassOfOne;
+    return static_cast<double>(scanned_weight(weights)) * kMassOfOne;
   }
 
   __device__ __noinline__ Mass exact_total() {
@@ -208,16 +186,16 @@ class RowDraw {
   __device__ std::int64_t by_segment(double u) {
     const float2* const segment_sums = shared.sums(shape);
     const auto reference = static_cast<double>(weights.row.reference);
-    prefix.masses = prefix.sums + shape.segments;
     const auto mass_at = [&](int i) {
       const float2 sum = segment_sums[i];
       return mass_of(static_cast<double>(sum.y) * exp2(static_cast<double>(sum.x) - reference));
     };
-    add_up(shape.segments, mass_at, prefix, draw);
-    const Mass target = drawn_mass(u, prefix.sums[shape.segments - 1]);
-    const int segment = pick(shape.segments, target, prefix, draw);
-    const Mass mass = prefix.masses[segment];
-    const Mass within = target - (prefix.sums[segment] - mass);
+    add_up(shape.segments, mass_at, sums, draw);
+    const Mass target = drawn_mass(u, sums[shape.segments - 1]);
+    const int segment = pick(shape.segments, target, sums, draw);
+    const Mass before = segment > 0 ? sums[segment - 1] : 0;
+    const Mass mass = sums[segment] - before;
+    const Mass within = target - before;
     const std::int64_t first = static_cast<std::int64_t>(segment) * segment_tokens;
     return walk(first, min(first + segment_tokens, shape.vocabulary),
                 (static_cast<double>(within) + 0.5) / static_cast<double>(mass));
@@ -280,8 +258,8 @@ class RowDraw {
   const RowControls& controls;
   const Weights& weights;
   Distribution distribution;
-  int above;  // candidates above -inf
-  Prefix prefix;
+  int above;   // candidates above -inf
+  Mass* sums;  // running ones, in the room of the candidates
 };
 
 }  // namespace touchstone::sampling

@@ -1,9 +1,11 @@
 // A sampled row around its scan, whichever scan that is: what it asks for, and how it ends.
 #pragma once
 
+#include "ops/sample/philox.h"
 #include "ops/sample/sample_draw.cuh"
+#include "ops/sample/sample_kernels.h"
 #include "ops/sample/sample_values.cuh"
-#include "ops/softmax_topk/topk_maxima.cuh"
+#include "ops/softmax_topk/topk_finish.cuh"
 
 namespace touchstone::sampling {
 
@@ -11,14 +13,6 @@ namespace touchstone::sampling {
 __device__ inline double weighing_temperature(const RowControls& controls) {
   return controls.greedy() ? 1 : static_cast<double>(controls.temperature);
 }
-
-// How many tokens of a row are put in order. A kernel can do that for `most`, and does it for
-// `unasked` where the row cuts without saying how many it wants: more would slow down every such
-// row, fewer would send more of them to a search.
-struct Places {
-  int most = 0;
-  int unasked = 0;
-};
 
 __device__ inline int wanted_places(const Sampling& p, const RowControls& controls,
                                     const Places& places) {
@@ -28,6 +22,13 @@ __device__ inline int wanted_places(const Sampling& p, const RowControls& contro
                                                        : static_cast<std::int64_t>(places.unasked));
   }
   return static_cast<int>(min(wanted, p.vocabulary));
+}
+
+// Whether a row is legal and 64 tokens in order may do for it: of more that top_k leaves not even
+// the mass would be known.
+__device__ inline bool wants_few(const Sampling& p, const RowControls& controls) {
+  return controls.legal &&
+         (controls.greedy() || controls.top_k <= kWarpTokens || controls.top_k >= p.vocabulary);
 }
 
 // For what comes after the scan, whose barriers make it known to all. By the last thread, which has
@@ -40,6 +41,11 @@ __device__ inline void keep_state(const Sampling& p, std::int64_t row, const Row
   state.uniform = uniform_of(p.seed[row], p.position[row]);
 }
 
+// Of a row that has neither bias nor mask.
+template <class T>
+__device__ topk::RowValues<T> plain_values(const Sampling& p, std::int64_t row) {
+  return {static_cast<const T*>(p.logits) + row * p.logits_stride, nullptr, nullptr};
+}
 template <class T>
 __device__ topk::RowValues<T> unpenalised_values(const Sampling& p, std::int64_t row) {
   return {static_cast<const T*>(p.logits) + row * p.logits_stride,
@@ -64,6 +70,15 @@ __device__ inline void put_token(void* tokens, DType dtype, std::int64_t at, std
   } else {
     static_cast<std::int64_t*>(tokens)[at] = token;
   }
+}
+
+// For a kernel that takes any row.
+__device__ inline void leave_row(const Sampling& p, std::int64_t row) {
+  if (threadIdx.x == 0) put_token(p.token, p.token_dtype, row, kLeft);
+}
+__device__ inline bool is_left(const Sampling& p, std::int64_t row) {
+  return p.token_dtype == DType::i32 ? static_cast<const std::int32_t*>(p.token)[row] == kLeft
+                                     : static_cast<const std::int64_t*>(p.token)[row] == kLeft;
 }
 
 // A row without a distribution.
@@ -93,76 +108,71 @@ __device__ inline void put_top(const Sampling& p, std::int64_t row, const Key* s
   }
 }
 
-// What is left of a segment when the scan is over.
-struct SegmentFacts {
-  int tokens;
-  int equal_bits;
-
-  template <class Held>
-  __device__ static SegmentFacts of() {
-    return {Held::kTokens, Held::kEqualBits};
-  }
-};
-
-// What follows the order of a row's first k tokens, of which so many are above -inf.
-template <class Memory>
-__device__ void put_draw(const Sampling& p, const typename Memory::Shape& shape, std::int64_t row,
-                         int k, int above, const SegmentFacts& facts, const Weights& weights,
-                         Memory& shared, const RowState& state, const AnyValues& values) {
-  const RowControls& controls = state.controls;
-  std::int32_t status = above < p.top_count ? kRowFewerThanK : 0;
-  if (weights.masked()) return refuse_row(p, row, status | kRowAllMasked);
-  if (weights.infinite()) status |= kRowHasInfinity;
-  const Key* const sorted = shared.sorted();
-  put_top(p, row, sorted, weights);
-  bool read_again = weights.huge || (shared.flags & Memory::kReadTwice) != 0;
-  Key drawn = sorted[0];
-  if (!controls.greedy()) {
-    drawn = RowDraw<Memory>(shape, k, shared, values, facts.tokens, controls, weights, above)
-                .run(state.uniform, read_again);
-  }
-  if (threadIdx.x != 0) return;
+// The token that was drawn, by one thread.
+__device__ inline void put_drawn(const Sampling& p, std::int64_t row, Key drawn,
+                                 const Weights& weights, std::int32_t status) {
   put_token(p.token, p.token_dtype, row, topk::token_of(drawn));
   if (p.log_probability != nullptr) {
     p.log_probability[row] = log_probability(weights, topk::value_of(drawn));
   }
-  if (p.status != nullptr) p.status[row] = status | (read_again ? kRowReadTwice : 0);
+  if (p.status != nullptr) p.status[row] = status;
 }
 
-// All that follows a scan for k places, or for the `usual` sum of a row whose tokens are in order
-// already. Out of line and for any dtype: one code for all kernels that share a layout of memory.
+// The draw of a row that one warp cannot make, by the block. Out of line: it is rare, and long.
 template <class Memory>
-__device__ __noinline__ void finish_row(const Sampling& p, const typename Memory::Shape& shape,
-                                        std::int64_t row, int k, const SegmentFacts& facts,
-                                        const topk::RowSum* usual, Memory& shared,
-                                        const RowState& state, HistoryTable* table) {
-  if ((shared.flags & Memory::kNan) != 0) return refuse_row(p, row, kRowHasNan);
+__device__ __noinline__ void draw_slowly(const Sampling& p, const typename Memory::Shape& shape,
+                                         std::int64_t row, int k, int above, int segment_tokens,
+                                         std::int32_t status, Memory& shared, RowState& state,
+                                         HistoryTable* table) {
   const AnyValues values = any_values(p, row, table);
-  int above = k;
-  Weights weights{};
-  if (usual != nullptr) {
-    weights = {state.inverse, topk::exponent_scale(state.inverse),
-               topk::value_of(shared.sorted()[0]), *usual, false};
-  } else {
-    above = topk::sort_candidates(shape, k, facts.equal_bits, shared, values);
-    weights = topk::row_weights(shape, shared, values, state.inverse);
-  }
-  put_draw(p, shape, row, k, above, facts, weights, shared, state, values);
+  bool read_again = false;
+  const Key drawn = RowDraw<Memory>(shape, k, shared, values, segment_tokens, state.controls,
+                                    state.weights, above)
+                        .run(state.uniform, read_again);
+  if (threadIdx.x != 0) return;
+  put_drawn(p, row, drawn, state.weights, status | (read_again ? kRowReadTwice : 0));
 }
 
-// The end of a row that was read by maxima.
-template <class Scan, class Memory>
-__device__ void finish_maxima(const Sampling& p, const topk::MaximaShape& shape, std::int64_t row,
-                              int k, Scan& scan, Memory& shared, const RowState& state) {
-  topk::RowSum sum;
-  const bool usual = k <= Memory::kMostUsual / 2 && scan.answer_usual(k, sum);
-  if (!usual) {  // as in topk::answer_rare_row: the candidates are not there
-    __syncthreads();
-    if (threadIdx.x == 0) shared.flags |= Memory::kOverflow;
-    __syncthreads();
+// The same for rows that cut nothing, and have nothing unusual.
+template <class Memory>
+__device__ __noinline__ void draw_by_token(const Sampling& p, const typename Memory::Shape& shape,
+                                           std::int64_t row, int segment_tokens, Memory& shared,
+                                           RowState& state) {
+  const AnyValues values = any_values(p, row, nullptr);
+  const Key drawn =
+      RowDraw<Memory>(shape, 1, shared, values, segment_tokens, state.controls, state.weights, 1)
+          .by_token(state.uniform);
+  if (threadIdx.x == 0) put_drawn(p, row, drawn, state.weights, 0);
+}
+
+// What follows the order of a row's first k tokens, of which so many are above -inf. `status` has
+// what is known already.
+template <class Memory>
+__device__ void put_draw(const Sampling& p, const typename Memory::Shape& shape, std::int64_t row,
+                         int k, int above, int segment_tokens, std::int32_t status,
+                         const Weights& weights, Memory& shared, RowState& state,
+                         HistoryTable* table) {
+  if (above < p.top_count) status |= kRowFewerThanK;
+  if (weights.masked()) return refuse_row(p, row, status | kRowAllMasked);
+  if (weights.infinite()) status |= kRowHasInfinity;
+  if (weights.huge || (shared.flags & Memory::kReadTwice) != 0) status |= kRowReadTwice;
+  const Key* const sorted = shared.sorted();
+  if (threadIdx.x < 32) {
+    const Key drawn =
+        draw_quickly(sorted, k, above, shape.vocabulary, state.controls, weights, state.uniform);
+    if (threadIdx.x == 0) {
+      state.settled = drawn != 0 ? 1 : 0;
+      if (drawn != 0) {
+        put_drawn(p, row, drawn, weights, status);
+      } else {
+        state.weights = weights;
+      }
+    }
   }
-  finish_row(p, shape, row, k, SegmentFacts::of<typename Scan::Held>(), usual ? &sum : nullptr,
-             shared, state, nullptr);
+  put_top(p, row, sorted, weights);
+  __syncthreads();
+  if (state.settled != 0) return;
+  draw_slowly(p, shape, row, k, above, segment_tokens, status, shared, state, table);
 }
 
 }  // namespace touchstone::sampling

@@ -2,12 +2,46 @@
 #pragma once
 
 #include "ops/sample/sample_problem.h"
+#include "ops/sample/sample_values.cuh"
+#include "ops/softmax_topk/topk_scan_launch.h"
 
 namespace touchstone::sampling {
 
-// Very many rows that are not long, by lane maxima; sample_cuda_maxima.cu.
+// How many tokens of a row are put in order. A kernel can do that for `most`, and does it for
+// `unasked` where the row cuts without saying how many it wants: more would slow down every such
+// row, fewer would send more of them to a search.
+struct Places {
+  int most = 0;
+  int unasked = 0;
+};
+
+// Every row, or those that another kernel left.
+struct ScanParams {
+  Sampling p;
+  topk::ScanShape shape;
+  Places places;
+  bool on_grid = false;  // plain rows that start on 16 bytes
+  bool deep = false;     // blocks have a multiprocessor each
+  bool second = false;   // for rows that another kernel, which is quicker, gave up
+  bool penalises = false;
+  HistorySizes history{};
+};
+
+// Any row, by a block or a cluster; sample_scan_*.cu, by dtype.
+template <class T>
+void sample_by_scan(Context& context, const ScanParams& params);
+std::int64_t scan_shared_bytes(const ScanParams& params);
+
+// Many long rows that are plain, as far as they are usual and want few tokens in order; the others
+// get the token kLeft. sample_cuda_maxima.cu.
+inline constexpr std::int64_t kLeft = -2;
 bool suits_maxima(const Context& context, const Sampling& p);
-void sample_by_maxima(Context& context, const Sampling& p);
+// Whether no row is left.
+bool sample_by_maxima(Context& context, const ScanParams& scan);
+
+// Short rows, in the same way. sample_cuda_short.cu.
+bool suits_short(const Sampling& p);
+void sample_short(Context& context, const Sampling& p);
 
 inline bool penalises(const Sampling& p) {
   const bool any = p.repetition_penalty != nullptr || p.frequency_penalty != nullptr ||

@@ -280,6 +280,39 @@ TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
   }
 }
 
+// So many that a kernel for short rows gives several to each of its workers.
+TEST(SampleRules, OneShortRowAmongThousandsGetsWhatItGetsAlone) {
+  constexpr std::int64_t kVocabulary = 70;
+  Batch few{.dtype = DType::bf16};
+  for (const std::int64_t top_k : {0, 1, 8, 20, 65}) {
+    for (const float top_p : {0.7F, 1.0F}) {
+      const auto seed = 900 + few.rows.size();
+      TestRow row = row_of(random_logits(kVocabulary, 2, few.dtype, seed), top_k, top_p,
+                           top_k == 1 ? 0 : 0.01F);
+      row.position = static_cast<std::int64_t>(seed);
+      few.rows.push_back(row);
+    }
+  }
+  Batch many = few;
+  while (static_cast<std::int64_t>(many.rows.size()) < sanitized_size(30001, 101)) {
+    many.rows.push_back(few.rows[many.rows.size() % few.rows.size()]);
+  }
+  SampleRun alone(few);
+  SampleRun together(many);
+  for_each_implementation(alone.accepting(), [&](Context& context) {
+    alone.run(context);
+    together.run(context);
+    const std::vector<double> tokens = alone.token.values();
+    const std::vector<double> all_tokens = together.token.values();
+    const std::vector<double> logs = alone.log_probability.values();
+    const std::vector<double> all_logs = together.log_probability.values();
+    for (std::size_t i = 0; i < many.rows.size(); ++i) {
+      ASSERT_EQ(all_tokens[i], tokens[i % few.rows.size()]) << i;
+      ASSERT_EQ(all_logs[i], logs[i % few.rows.size()]) << i;
+    }
+  });
+}
+
 // ---- greedy --------------------------------------------------------------------------------
 
 TEST(SampleRules, GreedyRowsBesideSampledOnes) {

@@ -3,7 +3,7 @@
 //
 // A scan asks for every token whether the history holds it. A bitmap in shared memory answers for a
 // few tokens at once; tokens share bits, so that a bit only says where to look: in a table of the
-// history's tokens and how often each is output.
+// history's tokens and their values.
 #pragma once
 
 #include "ops/sample/sample_row.h"
@@ -31,7 +31,7 @@ struct HistorySizes {
 struct alignas(16) HistoryTable {
   struct Slot {
     std::int32_t token;  // -1 = none
-    std::uint32_t in_output;
+    std::uint32_t word;  // how often it is output; when that is known, its value
   };
 
   RowControls controls;
@@ -52,16 +52,15 @@ struct alignas(16) HistoryTable {
     return static_cast<std::uint32_t>(token) * 2654435769U >> 7 & (sizes.slots - 1);
   }
 
-  // The bits of kN tokens from this one on, which is a multiple of kN.
-  template <int kN>
-  __device__ std::uint32_t bits_at(std::int64_t token) {
+  __device__ bool may_hold(std::int64_t token) {
     const std::uint32_t bit = static_cast<std::uint32_t>(token) & (sizes.bits - 1);
-    return seen()[bit / 32] >> (bit % 32) & ((1U << kN) - 1);
+    return (seen()[bit / 32] >> (bit % 32) & 1U) != 0;
   }
 
-  // By the whole block.
+  // By the whole block. `unpenalised` are the values of the row without this.
+  template <class T>
   __device__ void fill(const Sampling& p, std::int64_t row, const RowControls& row_controls,
-                       const HistorySizes& wanted) {
+                       const HistorySizes& wanted, const topk::RowValues<T>& unpenalised) {
     constexpr int kThreads = topk::kScanThreads;
     const int thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
@@ -86,27 +85,22 @@ struct alignas(16) HistoryTable {
       if (sizes.slots > 0) add(token, i >= prompt);
     }
     __syncthreads();
+    for (unsigned i = threadIdx.x; i < sizes.slots; i += kThreads) {
+      Slot& slot = slots()[i];
+      if (slot.token < 0) continue;
+      slot.word = __float_as_uint(penalised(unpenalised(slot.token), controls, slot.word));
+    }
+    __syncthreads();
   }
 
-  // The value of a token whose bit is set. Out of line: rare, and no burden on the scan.
-  __device__ __noinline__ float penalty(float value, std::int64_t token) {
-    bool held = false;
-    std::int64_t count = 0;
-    if (sizes.slots > 0) {
-      std::uint32_t slot = slot_of(token);
-      while (slots()[slot].token >= 0 && slots()[slot].token != token) {
-        slot = (slot + 1) & (sizes.slots - 1);
-      }
-      held = slots()[slot].token >= 0;
-      count = slots()[slot].in_output;
-    } else {
-      for (std::int64_t i = 0; i < length; ++i) {
-        if (__ldg(history + i) != token) continue;
-        held = true;
-        if (i >= prompt) ++count;
-      }
+  // The value of a token whose bit is set.
+  __device__ float value_of(float value, std::int64_t token) {
+    if (sizes.slots == 0) return searched(value, token);
+    for (std::uint32_t at = slot_of(token);; at = (at + 1) & (sizes.slots - 1)) {
+      const Slot slot = slots()[at];
+      if (slot.token == token) return __uint_as_float(slot.word);
+      if (slot.token < 0) return value;
     }
-    return held ? penalised(value, controls, count) : value;
   }
 
  private:
@@ -118,7 +112,19 @@ struct alignas(16) HistoryTable {
       if (before == -1 || before == token) break;
       slot = (slot + 1) & (sizes.slots - 1);
     }
-    if (is_output) atomicAdd(&slots()[slot].in_output, 1U);
+    if (is_output) atomicAdd(&slots()[slot].word, 1U);
+  }
+
+  // Without a table.
+  __device__ __noinline__ float searched(float value, std::int64_t token) const {
+    bool held = false;
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < length; ++i) {
+      if (__ldg(history + i) != token) continue;
+      held = true;
+      if (i >= prompt) ++count;
+    }
+    return held ? penalised(value, controls, count) : value;
   }
 };
 
@@ -127,19 +133,31 @@ template <class T>
 struct PenalisedValues : topk::RowValues<T> {
   HistoryTable* table;  // null where the row is not penalised
 
+  const std::uint32_t* seen;
+  std::uint32_t last_bit;
+
   // Of a table that is filled, or none.
   __device__ PenalisedValues(const topk::RowValues<T>& row, HistoryTable* history)
-      : topk::RowValues<T>(row), table(history != nullptr && history->active ? history : nullptr) {}
+      : topk::RowValues<T>(row),
+        table(history != nullptr && history->active ? history : nullptr),
+        seen(table != nullptr ? table->seen() : nullptr),
+        last_bit(table != nullptr ? table->sizes.bits - 1 : 0) {}
 
   template <int kN>
   __device__ void adjust(float (&logits)[kN], int token, int vocabulary) const {
     topk::RowValues<T>::adjust(logits, token, vocabulary);
     if (table == nullptr || token >= vocabulary) return;
-    const std::uint32_t bits = table->template bits_at<kN>(token);
-    if (bits == 0) return;
+    const std::uint32_t bit = static_cast<std::uint32_t>(token) & last_bit;
+    std::uint32_t bits = seen[bit / 32] >> (bit % 32) & ((1U << kN) - 1);
+#pragma unroll 1
+    for (; bits != 0; bits &= bits - 1) {
+      const int at = __ffs(static_cast<int>(bits)) - 1;
+      float value = logits[0];
 #pragma unroll
-    for (int i = 0; i < kN; ++i) {
-      if ((bits >> i & 1U) != 0) logits[i] = table->penalty(logits[i], token + i);
+      for (int i = 1; i < kN; ++i) value = i == at ? logits[i] : value;
+      value = table->value_of(value, token + at);
+#pragma unroll
+      for (int i = 0; i < kN; ++i) logits[i] = i == at ? value : logits[i];
     }
   }
 };
@@ -156,8 +174,8 @@ struct AnyValues {
   __device__ float adjusted(float logit, std::int64_t token) const {
     const topk::RowValues<float> unpenalised{nullptr, bias, allowed};
     const float value = unpenalised.adjusted(logit, token);
-    if (table == nullptr || !table->active || table->bits_at<1>(token) == 0) return value;
-    return table->penalty(value, token);
+    if (table == nullptr || !table->active || !table->may_hold(token)) return value;
+    return table->value_of(value, token);
   }
   __device__ float operator()(std::int64_t token) const {
     return adjusted(cuda::load_any(logits, dtype, token), token);

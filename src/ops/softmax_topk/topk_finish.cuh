@@ -108,6 +108,43 @@ __device__ bool gather_cluster(const typename Memory::Shape& shape, Memory& shar
   return true;
 }
 
+// Of the candidates that fitted where more came, the k-th is a threshold too: collects what reaches
+// it, from the whole row once more. False where that does not fit either.
+template <class Memory, class Values>
+__device__ bool read_above_kth(const typename Memory::Shape& shape, int k, int equal_bits,
+                               Memory& shared, const Values& values) {
+  constexpr int kThreads = Memory::kThreads;
+  constexpr int kEach = 16;
+  Key* const candidates = shared.candidates(shape);
+  const int thread = static_cast<int>(threadIdx.x);
+  rank_keys(candidates, shape.room(), k, equal_bits, shape.token_bits, shared.sorted(),
+            shared.select);
+  const Key bound = shared.sorted()[k - 1];
+  if (thread == 0) {
+    shared.count = 0;
+    shared.flags |= Memory::kReadTwice;
+  }
+  __syncthreads();
+  for (std::int64_t first = thread; first < shape.vocabulary; first += kEach * kThreads) {
+    float v[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const std::int64_t token = first + i * kThreads;
+      v[i] = token < shape.vocabulary ? values(token) : -infinity();
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (!(v[i] >= value_of(bound))) continue;
+      const Key key = key_of(v[i], static_cast<std::uint32_t>(first + i * kThreads));
+      if (key < bound) continue;
+      const std::uint32_t at = add_to_shared(shared.count, 1);
+      if (at < static_cast<unsigned>(shape.room())) candidates[at] = key;
+    }
+  }
+  __syncthreads();
+  return static_cast<int>(shared.count) <= shape.room();
+}
+
 // The exact way, for rows with more candidates than fit, or with a threshold that was too high: the
 // block goes through the whole row once more, keeps what beats the k-th so far, and throws out the
 // rest whenever the room is used up. Rare, and out of line so that the scan keeps its registers.
@@ -116,23 +153,31 @@ __device__ __noinline__ void read_in_order(const typename Memory::Shape& shape, 
                                            int equal_bits, Memory& shared, Values values) {
   constexpr int kThreads = Memory::kThreads;
   constexpr int kEach = 4;
-  constexpr int kStep = kEach * kThreads;
+  const int each = min(kEach, (shape.room() - k) / kThreads);  // that fit beside the k best
+  const int step = each * kThreads;
   Key* const candidates = shared.candidates(shape);
   const Key* const sorted = shared.sorted();
   const int thread = static_cast<int>(threadIdx.x);
   Key bound = static_cast<Key>(kAboveNothing) << 32;
-  __syncthreads();
+  const bool full = (shared.flags & Memory::kOverflow) == 0 && shape.cluster == 1 &&
+                    static_cast<int>(shared.count) > shape.room();
+  __syncthreads();  // everyone has seen it
+  // Each time the threshold is nearer.
+  for (int tries = 0; full && tries < 4; ++tries) {
+    if (read_above_kth(shape, k, equal_bits, shared, values)) return;
+    __syncthreads();
+  }
   if (thread == 0) {
     shared.count = 0;
     shared.flags |= Memory::kReadTwice;
   }
   __syncthreads();
-  for (std::int64_t first = thread; first - thread < shape.vocabulary; first += kStep) {
+  for (std::int64_t first = thread; first - thread < shape.vocabulary; first += step) {
     float v[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const std::int64_t token = first + i * kThreads;
-      v[i] = token < shape.vocabulary ? values(token) : -infinity();
+      v[i] = i < each && token < shape.vocabulary ? values(token) : -infinity();
     }
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -143,7 +188,7 @@ __device__ __noinline__ void read_in_order(const typename Memory::Shape& shape, 
     __syncthreads();
     const auto held = static_cast<int>(shared.count);
     __syncthreads();  // all have read it before anyone adds to it
-    if (held + kStep <= shape.room()) continue;
+    if (held + step <= shape.room()) continue;
     rank_keys(candidates, held, k, equal_bits, shape.token_bits, shared.sorted(), shared.select);
     bound = sorted[k - 1];
     for (int j = thread; j < k; j += kThreads) candidates[j] = sorted[j];

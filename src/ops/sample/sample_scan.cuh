@@ -1,0 +1,176 @@
+// Sampling by one scan of each row, shared with softmax_topk: a block per row, or a cluster of
+// blocks where there are few rows. The scan leaves the first tokens in order and the sum of every
+// segment; the block that finishes the row draws from those. Only rows whose cut is further down,
+// or too close to call, or whose values overflow f32, are read again.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cuda/launch.h"
+#include "ops/sample/sample_finish.cuh"
+#include "ops/sample/sample_kernels.h"
+
+namespace touchstone::sampling {
+
+// So many fit beside each other: plain rows off the grid need some more registers, deep scans twice
+// as many.
+template <bool kPlain, bool kOnGrid, int kDepth>
+inline constexpr int kScanBlocksPerSm = kDepth == 4          ? 2
+                                        : kOnGrid || !kPlain ? 4
+                                                             : 3;
+
+// Where things are in dynamic shared memory: the scan's, the row's, the history's.
+__host__ __device__ inline std::int64_t state_offset(const ScanParams& params) {
+  return (ScanShared::bytes(params.shape) + 15) / 16 * 16;
+}
+__host__ __device__ inline std::int64_t history_offset(const ScanParams& params) {
+  return state_offset(params) + (static_cast<std::int64_t>(sizeof(RowState)) + 15) / 16 * 16;
+}
+
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
+__device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory) {
+  using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalisedValues<T>>;
+  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
+  using Late = std::conditional_t<kPlain, topk::RowValues<T>, AnyValues>;
+  const Sampling& p = params.p;
+  const ScanShape& shape = params.shape;
+  auto& shared = *reinterpret_cast<ScanShared*>(memory);
+  auto& state = *reinterpret_cast<RowState*>(memory + state_offset(params));
+  const topk::RowValues<T> logits =
+      kPlain ? plain_values<T>(p, row) : unpenalised_values<T>(p, row);
+  // The first loads come before the controls are read.
+  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth> early(shape, shared, logits);
+  if constexpr (kPlain) early.start();
+  const RowControls controls = row_controls(p, row);
+  if (!controls.legal) {  // all blocks of the cluster leave
+    if (blockIdx.x % static_cast<unsigned>(shape.cluster) == 0) {
+      refuse_row(p, row, kRowBadParameter);
+    }
+    return;
+  }
+  const int k = wanted_places(p, controls, params.places);
+  const double inverse = 1 / weighing_temperature(controls);
+  keep_state(p, row, controls, inverse, state);
+  HistoryTable* table = nullptr;
+  if constexpr (kPlain) {
+    early.run(k, topk::exponent_scale(inverse));
+  } else {
+    if (params.penalises) {
+      table = reinterpret_cast<HistoryTable*>(memory + history_offset(params));
+      table->fill(p, row, controls, params.history, logits);
+    }
+    Scan scan(shape, shared, Values(logits, table));
+    scan.start();
+    scan.run(k, topk::exponent_scale(inverse));
+  }
+  if (!topk::gather_cluster(shape, shared)) return;
+  if ((shared.flags & ScanShared::kNan) != 0) return refuse_row(p, row, kRowHasNan);
+  Late values;
+  if constexpr (kPlain) {
+    values = logits;
+  } else {
+    values = any_values(p, row, table);
+  }
+  const int above = topk::sort_candidates<typename Scan::Held>(shape, k, shared, values);
+  const Weights weights = topk::row_weights(shape, shared, values, state.inverse);
+  // Another kernel may have read it.
+  const bool again = params.second && wants_few(p, state.controls);
+  put_draw(p, shape, row, k, above, Scan::Held::kTokens, again ? kRowReadTwice : 0, weights, shared,
+           state, table);
+}
+
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
+__global__ void __launch_bounds__(topk::kScanThreads, kScanBlocksPerSm<kPlain, kOnGrid, kDepth>)
+    sample_scan_kernel(const __grid_constant__ ScanParams params) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const Sampling& p = params.p;
+  const std::int64_t row = blockIdx.x / static_cast<unsigned>(params.shape.cluster);
+  if constexpr (cuda::kHopper) {
+    cuda::let_next_grid_start();
+    if (params.shape.cluster > 1 || !kPlain) {
+      topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth>(
+          params.shape, *reinterpret_cast<ScanShared*>(memory), unpenalised_values<T>(p, row))
+          .ask_ahead();
+    }
+    cuda::wait_for_previous_grids();
+  }
+  sample_row<T, kPlain, kOnGrid, kDepth>(params, row, memory);
+}
+
+// Out of line, for a kernel to which such rows are rare.
+template <class T, bool kOnGrid>
+__device__ __noinline__ void sample_rare_row(const ScanParams& params, std::int64_t row,
+                                             unsigned char* memory) {
+  __syncthreads();  // everyone is done with the memory
+  sample_row<T, true, kOnGrid, 2>(params, row, memory);
+}
+
+// What is out of line, or in a loop, needs more registers.
+inline constexpr int kLeftBlocksPerSm = 2;
+
+// The rows that another kernel left, few if any: a warp looks at 32 at once, and all warps at the
+// same.
+template <class T>
+__global__ void __launch_bounds__(topk::kScanThreads, kLeftBlocksPerSm)
+    sample_left_kernel(const __grid_constant__ ScanParams params) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const Sampling& p = params.p;
+  if constexpr (cuda::kHopper) {
+    cuda::let_next_grid_start();
+    cuda::wait_for_previous_grids();
+  }
+#pragma unroll 1
+  for (std::int64_t first = blockIdx.x; first < p.rows; first += 32 * std::int64_t{gridDim.x}) {
+    const std::int64_t own = first + std::int64_t{threadIdx.x % 32} * gridDim.x;
+    unsigned left = __ballot_sync(~0U, own < p.rows && is_left(p, own));
+#pragma unroll 1
+    for (; left != 0; left &= left - 1) {
+      // Its barrier comes after everyone has seen who is left.
+      sample_rare_row<T, false>(
+          params, first + std::int64_t{__ffs(static_cast<int>(left)) - 1} * gridDim.x, memory);
+    }
+  }
+}
+
+template <class T>
+void launch_left(Context& context, const ScanParams& params) {
+  const std::int64_t most = std::int64_t{kLeftBlocksPerSm} *
+                            cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+  const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(std::min(params.p.rows, most)),
+                                .threads = topk::kScanThreads,
+                                .shared_bytes = scan_shared_bytes(params),
+                                .overlap_previous = cuda::is_hopper(context)};
+  cuda::allow_shared(context, sample_left_kernel<T>);
+  cuda::launch(context, "sample sample_left_kernel", sample_left_kernel<T>, shape, params);
+}
+
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
+void launch_scan(Context& context, const ScanParams& params) {
+  auto* kernel = sample_scan_kernel<T, kPlain, kOnGrid, kDepth>;
+  const cuda::LaunchShape shape{
+      .blocks = static_cast<unsigned>(params.p.rows * params.shape.cluster),
+      .threads = topk::kScanThreads,
+      .cluster = static_cast<unsigned>(params.shape.cluster),
+      .shared_bytes = topk::scan_shared_bytes(params.shape, scan_shared_bytes(params), kDepth == 4),
+      .overlap_previous = cuda::is_hopper(context)};
+  cuda::allow_shared(context, kernel);
+  cuda::launch(context, "sample sample_scan_kernel", kernel, shape, params);
+}
+
+template <class T>
+void sample_by_scan(Context& context, const ScanParams& params) {
+  if (params.second) {
+    launch_left<T>(context, params);
+  } else if (!is_plain(params.p)) {
+    launch_scan<T, false, false, 2>(context, params);
+  } else if (!params.on_grid) {
+    launch_scan<T, true, false, 2>(context, params);
+  } else if (params.deep) {
+    launch_scan<T, true, true, 4>(context, params);
+  } else {
+    launch_scan<T, true, true, 2>(context, params);
+  }
+}
+
+}  // namespace touchstone::sampling
