@@ -111,15 +111,14 @@ __device__ bool gather_cluster(const typename Memory::Shape& shape, Memory& shar
 // Of the candidates that fitted where more came, the k-th is a threshold too: collects what reaches
 // it, from the whole row once more. False where that does not fit either.
 template <class Memory, class Values>
-__device__ bool read_above_kth(const typename Memory::Shape& shape, int k, int equal_bits,
-                               Memory& shared, const Values& values) {
+__device__ bool read_above_kth(const typename Memory::Shape& shape, int k, Memory& shared,
+                               const Values& values) {
   constexpr int kThreads = Memory::kThreads;
   constexpr int kEach = 16;
   Key* const candidates = shared.candidates(shape);
   const int thread = static_cast<int>(threadIdx.x);
-  rank_keys(candidates, shape.room(), k, equal_bits, shape.token_bits, shared.sorted(),
-            shared.select);
-  const Key bound = shared.sorted()[k - 1];
+  sort_keys<kThreads>(candidates, shape.room());
+  const Key bound = candidates[k - 1];
   if (thread == 0) {
     shared.count = 0;
     shared.flags |= Memory::kReadTwice;
@@ -150,13 +149,12 @@ __device__ bool read_above_kth(const typename Memory::Shape& shape, int k, int e
 // rest whenever the room is used up. Rare, and out of line so that the scan keeps its registers.
 template <class Memory, class Values>
 __device__ __noinline__ void read_in_order(const typename Memory::Shape& shape, int k,
-                                           int equal_bits, Memory& shared, Values values) {
+                                           Memory& shared, Values values) {
   constexpr int kThreads = Memory::kThreads;
   constexpr int kEach = 4;
   const int each = min(kEach, (shape.room() - k) / kThreads);  // that fit beside the k best
   const int step = each * kThreads;
   Key* const candidates = shared.candidates(shape);
-  const Key* const sorted = shared.sorted();
   const int thread = static_cast<int>(threadIdx.x);
   Key bound = static_cast<Key>(kAboveNothing) << 32;
   const bool full = (shared.flags & Memory::kOverflow) == 0 && shape.cluster == 1 &&
@@ -164,7 +162,7 @@ __device__ __noinline__ void read_in_order(const typename Memory::Shape& shape, 
   __syncthreads();  // everyone has seen it
   // Each time the threshold is nearer.
   for (int tries = 0; full && tries < 4; ++tries) {
-    if (read_above_kth(shape, k, equal_bits, shared, values)) return;
+    if (read_above_kth(shape, k, shared, values)) return;
     __syncthreads();
   }
   if (thread == 0) {
@@ -189,9 +187,8 @@ __device__ __noinline__ void read_in_order(const typename Memory::Shape& shape, 
     const auto held = static_cast<int>(shared.count);
     __syncthreads();  // all have read it before anyone adds to it
     if (held + step <= shape.room()) continue;
-    rank_keys(candidates, held, k, equal_bits, shape.token_bits, shared.sorted(), shared.select);
-    bound = sorted[k - 1];
-    for (int j = thread; j < k; j += kThreads) candidates[j] = sorted[j];
+    sort_keys<kThreads>(candidates, held);
+    bound = candidates[k - 1];
     if (thread == 0) shared.count = static_cast<std::uint32_t>(k);
     __syncthreads();
   }
@@ -237,7 +234,7 @@ __device__ int sort_candidates(const typename Memory::Shape& shape, int k, int e
   // A guess that takes in every token above -inf was not too high.
   const bool enough = found >= k || k <= kCertainK || shared.threshold == kAboveNothing;
   if ((shared.flags & Memory::kOverflow) != 0 || found > shape.room() || !enough) {
-    read_in_order(shape, k, equal_bits, shared, values);
+    read_in_order(shape, k, shared, values);
     found = static_cast<int>(shared.count);
   }
   if (found < k) add_masked(shape, k, shared, values);

@@ -284,11 +284,10 @@ __device__ void rank_inside_bins(Key* keys, int held, int k, const Bins& bins,
 }
 
 // Puts the first k of the keys, in order, at `sorted`, which has room for k + kCrowded. `keys` may
-// change. Of the words of their values, so many lower bits are equal. Out of line: one for all
-// kernels of a file.
+// change. Of the words of their values, so many lower bits are equal.
 template <class Scratch>
-__device__ __noinline__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits,
-                                       Key* sorted, Scratch& s) {
+__device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits, Key* sorted,
+                          Scratch& s) {
   constexpr int kThreads = Scratch::kThreads;
   if (count <= kThreads / 2) {
     rank_few_keys<kThreads>(keys, count, k, sorted);
