@@ -228,6 +228,29 @@ TEST(SampleRules, BatchMatesNeverChangeARow) {
   }
 }
 
+// `few`, repeated until there are `rows` of them: each row gets, to the bit, what it gets in `few`.
+void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const Layout& layout) {
+  Batch many = few;
+  many.layout = layout;
+  while (static_cast<std::int64_t>(many.rows.size()) < rows) {
+    many.rows.push_back(few.rows[many.rows.size() % few.rows.size()]);
+  }
+  SampleRun alone(few);
+  SampleRun together(many);
+  for_each_implementation(alone.accepting(), [&](Context& context) {
+    alone.run(context);
+    together.run(context);
+    const std::vector<double> tokens = alone.token.values();
+    const std::vector<double> logs = alone.log_probability.values();
+    const std::vector<double> all_tokens = together.token.values();
+    const std::vector<double> all_logs = together.log_probability.values();
+    for (std::size_t i = 0; i < many.rows.size(); ++i) {
+      ASSERT_EQ(all_tokens[i], tokens[i % few.rows.size()]) << i;
+      ASSERT_EQ(all_logs[i], logs[i % few.rows.size()]) << i;
+    }
+  });
+}
+
 // Kernels and their ways out are chosen by the number of rows, and what a row asks for is known to
 // them only when they run: the row must get the same from all of them.
 TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
@@ -256,26 +279,8 @@ TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
     // More than a GPU has multiprocessors, times three and times four; on the 16-byte grid and off.
     for (const std::int64_t rows : {400, 600}) {
       if (dtype == DType::f32 && rows == 400) continue;
-      Batch many = few;
-      many.layout = {.row_gap = dtype == DType::f32 ? 0 : 7};
-      while (static_cast<std::int64_t>(many.rows.size()) < sanitized_size(rows, 36)) {
-        many.rows.push_back(few.rows[many.rows.size() % few.rows.size()]);
-      }
-      SampleRun alone(few);
-      SampleRun together(many);
-      for_each_implementation(alone.accepting(), [&](Context& context) {
-        alone.run(context);
-        together.run(context);
-        const std::vector<double> tokens = alone.token.values();
-        const std::vector<double> logs = alone.log_probability.values();
-        const std::vector<double> all_tokens = together.token.values();
-        const std::vector<double> all_logs = together.log_probability.values();
-        for (std::size_t i = 0; i < many.rows.size(); ++i) {
-          const std::size_t same = i % few.rows.size();
-          EXPECT_EQ(all_tokens[i], tokens[same]) << i;
-          EXPECT_EQ(all_logs[i], logs[same]) << i;
-        }
-      });
+      expect_the_same_when_repeated(few, sanitized_size(rows, 36),
+                                    {.row_gap = dtype == DType::f32 ? 0 : 7});
     }
   }
 }
@@ -293,24 +298,7 @@ TEST(SampleRules, OneShortRowAmongThousandsGetsWhatItGetsAlone) {
       few.rows.push_back(row);
     }
   }
-  Batch many = few;
-  while (static_cast<std::int64_t>(many.rows.size()) < sanitized_size(30001, 101)) {
-    many.rows.push_back(few.rows[many.rows.size() % few.rows.size()]);
-  }
-  SampleRun alone(few);
-  SampleRun together(many);
-  for_each_implementation(alone.accepting(), [&](Context& context) {
-    alone.run(context);
-    together.run(context);
-    const std::vector<double> tokens = alone.token.values();
-    const std::vector<double> all_tokens = together.token.values();
-    const std::vector<double> logs = alone.log_probability.values();
-    const std::vector<double> all_logs = together.log_probability.values();
-    for (std::size_t i = 0; i < many.rows.size(); ++i) {
-      ASSERT_EQ(all_tokens[i], tokens[i % few.rows.size()]) << i;
-      ASSERT_EQ(all_logs[i], logs[i % few.rows.size()]) << i;
-    }
-  });
+  expect_the_same_when_repeated(few, sanitized_size(30001, 101), few.layout);
 }
 
 // ---- greedy --------------------------------------------------------------------------------
