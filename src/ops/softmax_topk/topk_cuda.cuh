@@ -48,6 +48,12 @@ __device__ inline float max_nan(float a, float b) {
   return y;
 }
 
+// Of the lanes of a warp; not for NaN.
+__device__ inline float warp_max(float value) {
+  const auto flipped = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+  return __int_as_float(flipped(__reduce_max_sync(~0U, flipped(__float_as_int(value)))));
+}
+
 // Blocks that start together read together and end together, and nothing is read while they do. Of
 // many rows, those of the first half of the first wave start some time before the others.
 struct HeadStart {

@@ -90,6 +90,31 @@ struct ScanShared {
 // The ordered word after that of -inf: masked tokens are never candidates.
 inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
 
+// The sum of a segment, in all lanes of the warp that holds it. Returns the lane's maximum.
+template <class Held>
+__device__ float add_up_segment(const Held& held, float scale, std::uint32_t& flags, RowSum& sum) {
+  const float largest = held.largest();
+  RowSum own{largest * scale, 0};
+  if (fabsf(own.reference) < kLargeExponent) {
+    own.sum = held.sum(scale, own.reference);
+  } else {
+    // NaN, infinities, and exponents that f32 rounds to whole numbers. What is twice as far below 0
+    // is nothing, unless the whole row is; then, and above, the row is summed another way when all
+    // is known.
+    if (!(own.reference <= -2 * kLargeExponent)) {
+      atomicOr(&flags, isnan(largest) ? ScanShared::kNan : ScanShared::kHuge);
+    }
+    own.reference = -infinity();
+  }
+  sum.reference = warp_max(own.reference);
+  sum.sum = sum.reference == -infinity() ? 0 : own.sum * exp2_fast(own.reference - sum.reference);
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    sum.sum += __shfl_xor_sync(~0U, sum.sum, offset);
+  }
+  return largest;
+}
+
 // kPlain: the values are the logits as they are. kOnGrid: all rows start on 16 bytes. kDepth:
 // segments that a warp has in registers. kKeepsVectors: of plain rows that a block has to itself,
 // for some hundred places. Then there are few candidates to a segment, and it is quickest to guess
@@ -190,32 +215,11 @@ class RowScan {
     return Held(raw, values, first_token(i), static_cast<int>(shape.vocabulary), lane);
   }
 
-  // The lane's sum of exponentials; `largest` is its largest value.
-  __device__ RowSum lane_sum(const Held& held, float largest) const {
-    const float reference = largest * scale;
-    if (fabsf(reference) < kLargeExponent) return {reference, held.sum(scale, reference)};
-    // NaN, infinities, and exponents that f32 rounds to whole numbers. What is twice as far below 0
-    // is nothing, unless the whole row is; then, and above, the row is summed another way when all
-    // is known.
-    if (!(reference <= -2 * kLargeExponent)) {
-      atomicOr(&shared.flags, isnan(largest) ? ScanShared::kNan : ScanShared::kHuge);
-    }
-    return {-infinity(), 0};
-  }
-
   // Leaves the sum of a segment. Returns the lane's maximum.
   __device__ float add_up(const Held& held, int i) {
-    const float largest = held.largest();
-    const RowSum sum = lane_sum(held, largest);
-    float reference = sum.reference;
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-      reference = fmaxf(reference, __shfl_xor_sync(~0U, reference, offset));
-    }
-    float total = reference == -infinity() ? 0 : sum.sum * exp2_fast(sum.reference - reference);
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(~0U, total, offset);
-    if (lane == 0) shared.sums(shape)[place_of(i)] = {reference, total};
+    RowSum sum;
+    const float largest = add_up_segment(held, scale, shared.flags, sum);
+    if (lane == 0) shared.sums(shape)[place_of(i)] = {sum.reference, sum.sum};
     return largest;
   }
 
