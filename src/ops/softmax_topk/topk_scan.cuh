@@ -57,19 +57,19 @@ struct ScanShared {
   std::uint32_t count;      // candidates, also those that did not fit
   std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
   std::uint32_t flags;
-  std::uint32_t taken;  // vectors with candidates; later scratch
+  std::uint32_t taken;  // scratch
   // Of the blocks of a cluster: what each found, in all of them, and how many candidates it has, in
   // the first.
   alignas(8) Key thresholds[kMaxScanCluster];
   Key counts[kMaxScanCluster];
   alignas(16) float reduction[2 * kSumLeaves / 32];
-  // A segment of each warp; later the sorted keys.
+  // A segment of each warp, or vectors that it is going to look at; later the sorted keys.
   uint4 staged[kScanThreads * 4 + SelectScratch<kThreads>::kCrowded / 2];
   alignas(16) unsigned char rest[16];
 
   static constexpr int kMostSorted = kScanThreads * 4 * 2;
   static_assert(kMostSorted <= SelectScratch<kThreads>::kMostRanked);
-  static constexpr unsigned kMostVectors = kScanThreads * 4;  // with candidates
+  static constexpr int kMostShortKeys = kScanThreads * 14;
   static constexpr std::uint32_t kNan = 1;
   static constexpr std::uint32_t kHuge = 2;  // +inf, or v * scale overflows
   static constexpr std::uint32_t kOverflow = 4;
@@ -85,10 +85,62 @@ struct ScanShared {
   __device__ Key* candidates(const ScanShape& shape) {
     return reinterpret_cast<Key*>(sums(shape) + shape.segments);
   }
+  // In the same place.
+  __device__ std::uint32_t* short_keys(const ScanShape& shape) {
+    return reinterpret_cast<std::uint32_t*>(candidates(shape));
+  }
+  __host__ __device__ static int most_short_keys(const ScanShape& shape) {
+    return 2 * shape.candidates < kMostShortKeys ? 2 * shape.candidates : kMostShortKeys;
+  }
 };
 
 // The ordered word after that of -inf: masked tokens are never candidates.
 inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
+
+// Keys of 32 bits for tokens of bf16 that reach a threshold: how many values further up its value
+// is, then the token as in a Key. Values nearer to 0 than 2^-24 and below -2^24 are left out, so
+// that the others up to 2^24 need 14 bits at most.
+class ShortKeys {
+ public:
+  __device__ ShortKeys(float threshold, int bits_of_token)
+      : lowest(max(number_of(threshold), number_of(-0x1p24F))), token_bits(bits_of_token) {}
+
+  __device__ std::uint32_t operator()(float value, std::uint32_t token) const {
+    const bool left_out = fabsf(value) <= kTiny && value != 0;
+    // Further down than the lowest is a large number too.
+    const auto above = static_cast<std::uint32_t>(number_of(value) - lowest);
+    return (left_out ? no_number() : min(above, no_number())) << token_bits |
+           (~token & token_mask());
+  }
+  // No value can be told from a key, since it was left out or is too large.
+  __device__ bool is_unknown(std::uint32_t key) const { return key >> token_bits == no_number(); }
+
+  __device__ float value(std::uint32_t key) const {
+    const int number = static_cast<int>(key >> token_bits) + lowest;
+    if (number == 0) return 0;
+    // As ordered() has it: of negative values all bits are flipped.
+    const int word = kZero + (number > 0 ? number + kLeftOut : number - kLeftOut);
+    return unordered(static_cast<std::uint32_t>(word) << 16 | (number > 0 ? 0 : 0xffffU));
+  }
+  __device__ std::uint32_t token(std::uint32_t key) const { return ~key & token_mask(); }
+
+ private:
+  static constexpr float kTiny = 0x1p-24F;
+  static constexpr int kLeftOut = 0x3380;  // its upper half
+  static constexpr int kZero = 0x8000;     // that of the word of 0
+
+  // Of the values that are not left out, 0 for 0.
+  __device__ static int number_of(float value) {
+    const int word = static_cast<int>(ordered(value) >> 16) - kZero;
+    return word >= 0 ? max(word - kLeftOut, 0) : min(word + kLeftOut, -1);
+  }
+  // The largest that there are bits for.
+  __device__ std::uint32_t no_number() const { return ~0U >> token_bits; }
+  __device__ std::uint32_t token_mask() const { return (1U << token_bits) - 1; }
+
+  int lowest;
+  int token_bits;
+};
 
 // The sum of a segment, in all lanes of the warp that holds it. Returns the lane's maximum.
 template <class Held>
@@ -116,10 +168,10 @@ __device__ float add_up_segment(const Held& held, float scale, std::uint32_t& fl
 }
 
 // kPlain: the values are the logits as they are. kOnGrid: all rows start on 16 bytes. kDepth:
-// segments that a warp has in registers. kKeepsVectors: of plain rows that a block has to itself,
-// for some hundred places. Then there are few candidates to a segment, and it is quickest to guess
-// the threshold, to keep whole vectors and to look at them when the row has been read.
-template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors = false>
+// segments that a warp has in registers. kShortKeys: for many places of plain rows of bf16 that a
+// block has to itself. The threshold is a guess then, candidates are short keys, and bins are
+// cleared in the end.
+template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys = false>
 class RowScan {
  public:
   using T = typename Values::Logit;
@@ -134,8 +186,8 @@ class RowScan {
         loader(row.logits, scan_shape.vocabulary),
         lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32),
-        rank(scan_shape.cluster > 1 ? static_cast<int>(cluster_block()) : 0),
-        own((scan_shape.segments - rank + scan_shape.cluster - 1) / scan_shape.cluster) {}
+        rank(cluster() > 1 ? static_cast<int>(cluster_block()) : 0),
+        own((scan_shape.segments - rank + cluster() - 1) / cluster()) {}
 
   // Has the first segments brought to L2, while the grids before this one end.
   __device__ void ask_ahead() const {
@@ -147,7 +199,6 @@ class RowScan {
     if (threadIdx.x == 0) {
       shared.count = 0;
       shared.flags = 0;
-      shared.taken = 0;
     }
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
@@ -166,7 +217,7 @@ class RowScan {
     const int end = this->end();
     __syncthreads();  // the counters are set
     if constexpr (cuda::kHopper) {
-      if (shape.cluster > 1) cuda::cluster_arrive_relaxed();
+      if (cluster() > 1) cuda::cluster_arrive_relaxed();
     }
     float largest[kDepth];
 #pragma unroll
@@ -187,18 +238,28 @@ class RowScan {
         if (next + d >= end) break;
         if (done > 0) loader.settle(raw[d], lane);
         const Held held = hold(raw[d], next + d);
+        // Vectors are queued before they are added up: both begin with their maxima.
+        if constexpr (kShortKeys) queue_vectors(held, next + d);
         if (done > 0) largest[d] = add_up(held, next + d);
-        collect(held, largest[d], next + d);
+        if constexpr (!kShortKeys) collect(held, largest[d], next + d);
         if (next + kDepth + d < end) loader.load(first_token(next + kDepth + d), lane, raw[d]);
+        if constexpr (kShortKeys) {
+          while (queued >= 32) take_queued(32);
+        }
       }
       done += kDepth;
       if (time_to_raise(done)) raise_threshold();
     }
+    if constexpr (kShortKeys) take_queued(queued);
     __syncthreads();
-    if constexpr (kKeepsVectors) look_at_vectors();
+    if constexpr (kShortKeys) {
+      clear_bins();
+      __syncthreads();
+    }
   }
 
  private:
+  __device__ int cluster() const { return kShortKeys ? 1 : shape.cluster; }
   __device__ static unsigned cluster_block() {
     if constexpr (cuda::kHopper) return cuda::cluster_rank();
     return 0;
@@ -209,7 +270,7 @@ class RowScan {
   __device__ int end() const { return own * (warp + 1) / kScanWarps; }
 
   // The place in the row of the block's i-th segment, and its first token.
-  __device__ int place_of(int i) const { return i * shape.cluster + rank; }
+  __device__ int place_of(int i) const { return i * cluster() + rank; }
   __device__ int first_token(int i) const { return place_of(i) * Held::kTokens; }
   __device__ Held hold(const Raw& raw, int i) const {
     return Held(raw, values, first_token(i), static_cast<int>(shape.vocabulary), lane);
@@ -225,14 +286,14 @@ class RowScan {
 
   // ---- the threshold ---------------------------------------------------------------------------
 
-  __device__ bool guesses() const { return kKeepsVectors || k > kCertainK; }
+  __device__ bool guesses() const { return kShortKeys || k > kCertainK; }
 
   // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
   __device__ int wanted_samples(int samples) const {
-    if (!guesses()) return (k + shape.cluster - 1) / shape.cluster;
-    const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * shape.cluster);
+    if (!guesses()) return (k + cluster() - 1) / cluster();
+    const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * cluster());
     const float tokens = guessed_tokens(k, segments / static_cast<float>(shape.segments)) /
-                         static_cast<float>(shape.cluster);
+                         static_cast<float>(cluster());
     // Of tokens that lie anywhere, several are in one lane.
     return 1 + static_cast<int>(static_cast<float>(samples) *
                                 (1 - __expf(-tokens / static_cast<float>(samples))));
@@ -242,7 +303,7 @@ class RowScan {
   __device__ void choose_threshold(const float (&largest)[kDepth]) {
     std::uint32_t* const samples = shared.select.pairs;
     static_assert(kDepth * kScanThreads <= SelectScratch<kScanThreads>::kBins / 2);
-    const bool few = k <= 64 * shape.cluster;
+    const bool few = k <= 64 * cluster();
     std::uint32_t best = 0;
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
@@ -258,15 +319,15 @@ class RowScan {
         wanted, guesses() ? 0 : 4 + wanted / 8, count, Held::kEqualBits, kAboveNothing,
         [&](int i) { return samples[i]; }, shared.select);
     if constexpr (cuda::kHopper) {
-      if (shape.cluster > 1) {
+      if (cluster() > 1) {
         // As all blocks together want k tokens that reach it, the lowest of their thresholds will
         // do.
         cuda::cluster_wait();  // all blocks have started
-        if (threadIdx.x < static_cast<unsigned>(shape.cluster)) {
+        if (threadIdx.x < static_cast<unsigned>(cluster())) {
           cuda::cluster_store(cuda::cluster_address(&shared.thresholds[rank], threadIdx.x), found);
         }
         cuda::cluster_barrier();
-        for (int b = 0; b < shape.cluster; ++b) {
+        for (int b = 0; b < cluster(); ++b) {
           found = min(found, static_cast<std::uint32_t>(shared.thresholds[b]));
         }
       }
@@ -276,7 +337,7 @@ class RowScan {
 
   // When as much has been read as before once more, and is still to come. A guess is good enough.
   __device__ bool time_to_raise(int done) const {
-    return shape.cluster == 1 && !guesses() && done > kDepth && (done & (done - 1)) == 0 &&
+    return cluster() == 1 && !guesses() && done > kDepth && (done & (done - 1)) == 0 &&
            2 * done <= shape.segments / kScanWarps;
   }
 
@@ -303,10 +364,6 @@ class RowScan {
   __device__ void collect(const Held& held, float largest, int i) {
     constexpr int kFewLanes = 4;
     const bool hit = largest >= least;
-    if constexpr (kKeepsVectors) {
-      if (hit) keep_vectors(held, i);
-      return;
-    }
     const unsigned lanes = __ballot_sync(~0U, hit);
     if (lanes == 0) return;
     uint4* const room = shared.staged + warp * (32 * 4);
@@ -344,48 +401,69 @@ class RowScan {
     }
   }
 
-  // Keeps the lane's vectors that reach the threshold, where segments are staged and bins counted
-  // otherwise.
-  __device__ void keep_vectors(const Held& held, int i) {
-    const unsigned vectors = held.vectors_reaching(least);
-    const std::uint32_t at = add_to_shared(shared.taken, static_cast<unsigned>(__popc(vectors)));
-    if (at + Held::kVectors > ScanShared::kMostVectors) {
-      atomicOr(&shared.flags, ScanShared::kOverflow);
-      return;
-    }
-    static_assert(sizeof(shared.select.pairs) / 4 >= ScanShared::kMostVectors);
-    held.keep(vectors, shared.staged + at, shared.select.pairs + at,
-              static_cast<unsigned>(place_of(i) * (32 * Held::kVectors) + lane));
+  // The vectors of a warp that reach the threshold, and which of the row they are.
+  static constexpr int kQueueRoom = 128;
+  __device__ uint4* queue() const { return shared.staged + warp * kQueueRoom; }
+  __device__ std::uint32_t* numbers() const {
+    static_assert(sizeof(shared.select.pairs) == 4 * kScanWarps * kQueueRoom);
+    return shared.select.pairs + warp * kQueueRoom;
   }
 
-  // The candidates of all vectors that were kept.
-  __device__ void look_at_vectors() {
-    const auto kept = static_cast<int>(min(shared.taken, ScanShared::kMostVectors));
-    for (int i = static_cast<int>(threadIdx.x); i < kept; i += kScanThreads) {
-      float v[Held::kN];
-      cuda::unpack_as<T>(shared.staged[i], v);
-      const std::uint32_t first = shared.select.pairs[i] * Held::kN;
-      std::uint32_t more = 0;
+  // Fewer than 32 are there before.
+  __device__ void queue_vectors(const Held& held, int i) {
+    const std::uint32_t bound = Held::bound_of(least);
+    unsigned lanes_before;
+    asm("mov.u32 %0, %lanemask_lt;" : "=r"(lanes_before));
+    const auto number = static_cast<std::uint32_t>(place_of(i) * (32 * Held::kVectors) + lane);
 #pragma unroll
-      for (int j = 0; j < Held::kN; ++j) more += v[j] >= least ? 1 : 0;
-      std::uint32_t at = add_to_shared(shared.count, more);
-#pragma unroll
-      for (int j = 0; j < Held::kN; ++j) {
-        if (v[j] >= least) put(at++, v[j], first + j);
+    for (int j = 0; j < Held::kVectors; ++j) {
+      const bool hit = held.vector_reaches(j, bound);
+      const unsigned lanes = __ballot_sync(~0U, hit);
+      if (hit) {
+        const int at = queued + __popc(lanes & lanes_before);
+        queue()[at] = held.vector(j);
+        numbers()[at] = number + j * 32;
+      }
+      queued += __popc(lanes);
+      // There must be room for those of the two to come.
+      if (j == 1 && queued > kQueueRoom - 64) take_queued(32);
+    }
+  }
+
+  // Keeps the tokens of the last n vectors, of one by each lane.
+  __device__ void take_queued(int n) {
+    __syncwarp();
+    queued -= n;
+    if (lane < n) {
+      const uint4* const vector = queue() + queued + lane;
+      std::uint32_t hits = Held::reaching(*vector, Held::bound_of(least));
+      const std::uint32_t first = numbers()[queued + lane] * Held::kN;
+      std::uint32_t place = add_to_shared(shared.count, static_cast<unsigned>(__popc(hits)));
+      for (; hits != 0; hits &= hits - 1) {
+        const auto bit = static_cast<unsigned>(__ffs(static_cast<int>(hits))) - 1;
+        const unsigned token = Held::token_of_bit(bit);
+        put(place++, cuda::widen(reinterpret_cast<const T*>(vector)[token]), first + token);
       }
     }
-    __syncthreads();
-    // A guess that was too high.
-    const bool short_of =
-        shared.count < static_cast<unsigned>(k) && shared.threshold > kAboveNothing;
-    if (threadIdx.x == 0 && short_of) shared.flags |= ScanShared::kOverflow;
-    __syncthreads();
+    __syncwarp();  // before there is more in the queue
+  }
+
+  // When everyone is done with what is there.
+  __device__ void clear_bins() {
+    constexpr int kWords = SelectScratch<kScanThreads>::kBins / 2;
+    static_assert(kWords == 4 * kScanThreads);
+    reinterpret_cast<uint4*>(shared.select.pairs)[threadIdx.x] = {0, 0, 0, 0};
   }
 
   // What does not fit is only counted.
   __device__ void put(std::uint32_t place, float value, std::uint32_t token) {
-    if (place >= static_cast<unsigned>(shape.candidates)) return;
-    shared.candidates(shape)[place] = key_of(value, token);
+    if constexpr (kShortKeys) {
+      if (place >= static_cast<unsigned>(ScanShared::most_short_keys(shape))) return;
+      shared.short_keys(shape)[place] = ShortKeys(least, shape.token_bits)(value, token);
+    } else {
+      if (place >= static_cast<unsigned>(shape.candidates)) return;
+      shared.candidates(shape)[place] = key_of(value, token);
+    }
   }
 
   const ScanShape& shape;
@@ -398,6 +476,7 @@ class RowScan {
   int k = 0;
   float scale = 0;
   float least = 0;  // the threshold
+  int queued = 0;   // vectors of this warp
   Raw raw[kDepth];
 };
 

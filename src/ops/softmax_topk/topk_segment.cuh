@@ -314,27 +314,19 @@ class Segment<T, true> {
     }
   }
 
-  // A bit for each vector of this one that reaches the bound.
-  __device__ unsigned vectors_reaching(float least) const {
-    const std::uint32_t bound = least_pair<T>(least);
-    unsigned vectors = 0;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const std::uint32_t largest = packed_max<T>(packed_max<T>(packed[j].x, packed[j].y),
-                                                  packed_max<T>(packed[j].z, packed[j].w));
-      vectors |= reached_pair<T>(largest, bound) != 0 ? 1U << j : 0U;
-    }
-    return vectors;
+  __device__ const uint4& vector(int j) const { return packed[j]; }
+  __device__ bool vector_reaches(int j, std::uint32_t bound) const {
+    const std::uint32_t largest = packed_max<T>(packed_max<T>(packed[j].x, packed[j].y),
+                                                packed_max<T>(packed[j].z, packed[j].w));
+    return reached_pair<T>(largest, bound) != 0;
   }
-  // Leaves these vectors one behind the other, and which of the row they are: `first` is the first.
-  __device__ void keep(unsigned vectors, uint4* place, std::uint32_t* number,
-                       std::uint32_t first) const {
+  // The same bits as below, for a vector.
+  __device__ static std::uint32_t reaching(const uint4& vector, std::uint32_t bound) {
+    const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+    std::uint32_t bits = 0;
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      if ((vectors >> j & 1U) == 0) continue;
-      *place++ = packed[j];
-      *number++ = first + j * 32;
-    }
+    for (int w = 0; w < 4; ++w) bits |= reached_pair<T>(words[w], bound) & (0x10001U << w);
+    return bits;
   }
 
   // Of 2^(v * scale - reference).

@@ -149,13 +149,13 @@ __device__ void rank_few_keys(const Key* keys, int count, int k, Key* sorted) {
 
 // Descending, in place, for any number of keys: a bitonic network whose comparisons all point one
 // way, so that what is missing behind the end never moves.
-template <int kThreads>
-__device__ void sort_keys(Key* keys, int count) {
+template <int kThreads, class K>
+__device__ void sort_keys(K* keys, int count) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto in_order = [&](int a, int b) {
     if (b >= count) return;
-    const Key first = keys[a];
-    const Key second = keys[b];
+    const K first = keys[a];
+    const K second = keys[b];
     if (first >= second) return;
     keys[a] = second;
     keys[b] = first;
