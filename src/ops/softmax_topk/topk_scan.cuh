@@ -106,33 +106,38 @@ class ShortKeys {
       : lowest(max(number_of(threshold), number_of(-0x1p24F))), token_bits(bits_of_token) {}
 
   __device__ std::uint32_t operator()(float value, std::uint32_t token) const {
-    const bool left_out = fabsf(value) <= kTiny && value != 0;
+    // With a threshold above 0, as is usual, all values are.
+    const int number = lowest > 0 ? positive_number_of(value) : known_number_of(value);
     // Further down than the lowest is a large number too.
-    const auto above = static_cast<std::uint32_t>(number_of(value) - lowest);
-    return (left_out ? no_number() : min(above, no_number())) << token_bits |
-           (~token & token_mask());
+    const std::uint32_t above =
+        min(static_cast<std::uint32_t>(number) - static_cast<std::uint32_t>(lowest), no_number());
+    return above << token_bits | (~token & token_mask());
   }
   // No value can be told from a key, since it was left out or is too large.
   __device__ bool is_unknown(std::uint32_t key) const { return key >> token_bits == no_number(); }
 
   __device__ float value(std::uint32_t key) const {
     const int number = static_cast<int>(key >> token_bits) + lowest;
-    if (number == 0) return 0;
-    // As ordered() has it: of negative values all bits are flipped.
-    const int word = kZero + (number > 0 ? number + kLeftOut : number - kLeftOut);
-    return unordered(static_cast<std::uint32_t>(word) << 16 | (number > 0 ? 0 : 0xffffU));
+    if (number > 0) return __int_as_float((number + kLeftOut) << 16);
+    return number == 0 ? 0 : -__int_as_float((kLeftOut - 1 - number) << 16);
   }
   __device__ std::uint32_t token(std::uint32_t key) const { return ~key & token_mask(); }
 
  private:
   static constexpr float kTiny = 0x1p-24F;
   static constexpr int kLeftOut = 0x3380;  // its upper half
-  static constexpr int kZero = 0x8000;     // that of the word of 0
 
-  // Of the values that are not left out, 0 for 0.
+  __device__ static int positive_number_of(float value) {
+    return (__float_as_int(value) >> 16) - kLeftOut;
+  }
+  // 0 for 0, and what is left out has the number of a neighbour.
   __device__ static int number_of(float value) {
-    const int word = static_cast<int>(ordered(value) >> 16) - kZero;
+    const int word = static_cast<int>(ordered(value) >> 16) - 0x8000;
     return word >= 0 ? max(word - kLeftOut, 0) : min(word + kLeftOut, -1);
+  }
+  // And what is left out has one below all others.
+  __device__ int known_number_of(float value) const {
+    return fabsf(value) <= kTiny && value != 0 ? lowest - 1 : number_of(value);
   }
   // The largest that there are bits for.
   __device__ std::uint32_t no_number() const { return ~0U >> token_bits; }

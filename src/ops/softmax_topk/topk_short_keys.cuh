@@ -156,8 +156,10 @@ __device__ inline bool put_short_keys(const Topk& p, std::int64_t row, const Sca
   }
   if (threadIdx.x / 32 == kScanWarps - 1) {
     const RowSum all = warp_row_sum(shared.sums(shape), shape.segments);
-    shared.reduction[0] = all.reference;
-    shared.reduction[1] = all.sum;
+    if (threadIdx.x % 32 == 0) {
+      shared.reduction[0] = all.reference;
+      shared.reduction[1] = all.sum;
+    }
   }
   __syncthreads();
   const RowSum sum{shared.reduction[0], shared.reduction[1]};
