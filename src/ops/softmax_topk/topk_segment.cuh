@@ -161,8 +161,14 @@ class SegmentLoader {
  private:
   static constexpr int kSpan = kVectors * 512;
 
+  // Not to be kept in the L1 cache: where shared memory leaves little of that, less would be on its
+  // way at once.
   __device__ static uint4 fetch(const unsigned char* at) {
-    return __ldcs(reinterpret_cast<const uint4*>(at));
+    uint4 loaded;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
+                 : "l"(at));
+    return loaded;
   }
 
   // The vector at a byte of the row, or -inf where the row does not have all of it.
