@@ -21,26 +21,32 @@ inline constexpr int kScanBlocksPerSm = kDepth == 4          ? 2
                                                              : 3;
 
 // Where things are in dynamic shared memory: the scan's, the row's, the history's.
-__host__ __device__ inline std::int64_t state_offset(const ScanParams& params) {
-  return (ScanShared::bytes(params.shape) + 15) / 16 * 16;
+template <class Memory = ScanShared>
+__host__ __device__ std::int64_t state_offset(const ScanParams& params) {
+  return (Memory::bytes(params.shape) + 15) / 16 * 16;
 }
-__host__ __device__ inline std::int64_t history_offset(const ScanParams& params) {
-  return state_offset(params) + (static_cast<std::int64_t>(sizeof(RowState)) + 15) / 16 * 16;
+template <class Memory = ScanShared>
+__host__ __device__ std::int64_t history_offset(const ScanParams& params) {
+  return state_offset<Memory>(params) +
+         (static_cast<std::int64_t>(sizeof(RowState)) + 15) / 16 * 16;
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
-__device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory) {
+// `nearby` are the same parameters, for what is out of line.
+template <class T, bool kPlain, bool kOnGrid, int kDepth, class Memory = ScanShared>
+__device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory,
+                           const ScanParams& nearby) {
   using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalisedValues<T>>;
-  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
+  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth, false, Memory>;
   using Late = std::conditional_t<kPlain, topk::RowValues<T>, AnyValues>;
   const Sampling& p = params.p;
   const ScanShape& shape = params.shape;
-  auto& shared = *reinterpret_cast<ScanShared*>(memory);
-  auto& state = *reinterpret_cast<RowState*>(memory + state_offset(params));
+  auto& shared = *reinterpret_cast<Memory*>(memory);
+  auto& state = *reinterpret_cast<RowState*>(memory + state_offset<Memory>(params));
   const topk::RowValues<T> logits =
       kPlain ? plain_values<T>(p, row) : unpenalised_values<T>(p, row);
   // The first loads come before the controls are read.
-  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth> early(shape, shared, logits);
+  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth, false, Memory> early(shape, shared,
+                                                                                  logits);
   if constexpr (kPlain) early.start();
   const RowControls controls = row_controls(p, row);
   if (!controls.legal) {  // all blocks of the cluster leave
@@ -51,13 +57,13 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   }
   const int k = wanted_places(p, controls, params.places);
   const double inverse = 1 / weighing_temperature(controls);
-  keep_state(p, row, controls, inverse, state);
+  keep_state<Memory::kThreads>(p, row, controls, inverse, state);
   HistoryTable* table = nullptr;
   if constexpr (kPlain) {
     early.run(k, topk::exponent_scale(inverse));
   } else {
     if (params.penalises) {
-      table = reinterpret_cast<HistoryTable*>(memory + history_offset(params));
+      table = reinterpret_cast<HistoryTable*>(memory + history_offset<Memory>(params));
       table->fill(p, row, controls, params.history, logits);
     }
     Scan scan(shape, shared, Values(logits, table));
@@ -65,7 +71,7 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
     scan.run(k, topk::exponent_scale(inverse));
   }
   if (!topk::gather_cluster(shape, shared)) return;
-  if ((shared.flags & ScanShared::kNan) != 0) return refuse_row(p, row, kRowHasNan);
+  if ((shared.flags & Memory::kNan) != 0) return refuse_row(p, row, kRowHasNan);
   Late values;
   if constexpr (kPlain) {
     values = logits;
@@ -76,8 +82,12 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   const Weights weights = topk::row_weights(shape, shared, values, state.inverse);
   // Another kernel may have read it.
   const bool again = params.second && wants_few(p, state.controls);
-  put_draw(p, shape, row, k, above, Scan::Held::kTokens, again ? kRowReadTwice : 0, weights, shared,
-           state, table);
+  put_draw(nearby.p, nearby.shape, row, k, above, Scan::Held::kTokens, again ? kRowReadTwice : 0,
+           weights, shared, state, table);
+}
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
+__device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory) {
+  sample_row<T, kPlain, kOnGrid, kDepth>(params, row, memory, params);
 }
 
 template <class T, bool kPlain, bool kOnGrid, int kDepth>

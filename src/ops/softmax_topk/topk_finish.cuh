@@ -284,6 +284,7 @@ __device__ Weights row_weights(const typename Memory::Shape& shape, Memory& shar
     reference = fmaxf(reference, __shfl_xor_sync(~0U, reference, offset));
   }
   float* const largest = shared.reduction + kSumLeaves / 32;
+  static_assert(sizeof(shared.reduction) / 4 >= kSumLeaves / 32 + kWarps);
   if (thread % 32 == 0) largest[thread / 32] = reference;
   __syncthreads();
 #pragma unroll

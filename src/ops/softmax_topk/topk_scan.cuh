@@ -47,13 +47,15 @@ struct ScanShape {
   __host__ __device__ int room() const { return cluster * candidates; }
 };
 
-// Dynamic shared memory: this, then sums and candidates.
-struct ScanShared {
+// Dynamic shared memory of a block of so many threads: this, then sums and candidates.
+template <int kBlockThreads>
+struct ScanMemory {
   using Shape = ScanShape;
-  static constexpr int kThreads = kScanThreads;
-  static constexpr int kWarps = kScanWarps;
+  static constexpr int kThreads = kBlockThreads;
+  static constexpr int kWarps = kThreads / 32;
+  using Select = SelectScratch<kThreads>;
 
-  SelectScratch<kThreads> select;
+  Select select;
   std::uint32_t count;      // candidates, also those that did not fit
   std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
   std::uint32_t flags;
@@ -62,21 +64,21 @@ struct ScanShared {
   // the first.
   alignas(8) Key thresholds[kMaxScanCluster];
   Key counts[kMaxScanCluster];
-  alignas(16) float reduction[2 * kSumLeaves / 32];
+  alignas(16) float reduction[kSumLeaves / 32 + kWarps];
   // A segment of each warp, or vectors that it is going to look at; later the sorted keys.
-  uint4 staged[kScanThreads * 4 + SelectScratch<kThreads>::kCrowded / 2];
+  uint4 staged[kThreads * 4 + Select::kCrowded / 2];
   alignas(16) unsigned char rest[16];
 
-  static constexpr int kMostSorted = kScanThreads * 4 * 2;
-  static_assert(kMostSorted <= SelectScratch<kThreads>::kMostRanked);
-  static constexpr int kMostShortKeys = kScanThreads * 14;
+  static constexpr int kMostSorted = 2048;
+  static_assert(kMostSorted <= 2 * 4 * kThreads && kMostSorted <= Select::kMostRanked);
+  static constexpr int kMostShortKeys = kThreads * 14;
   static constexpr std::uint32_t kNan = 1;
   static constexpr std::uint32_t kHuge = 2;  // +inf, or v * scale overflows
   static constexpr std::uint32_t kOverflow = 4;
   static constexpr std::uint32_t kReadTwice = 8;
 
   __host__ __device__ static std::int64_t bytes(const ScanShape& shape) {
-    return static_cast<std::int64_t>(sizeof(ScanShared)) +
+    return static_cast<std::int64_t>(sizeof(ScanMemory)) +
            8 * (std::int64_t{shape.segments} + shape.room());
   }
   __device__ Key* sorted() { return reinterpret_cast<Key*>(staged); }
@@ -93,6 +95,7 @@ struct ScanShared {
     return 2 * shape.candidates < kMostShortKeys ? 2 * shape.candidates : kMostShortKeys;
   }
 };
+using ScanShared = ScanMemory<kScanThreads>;
 
 // The ordered word after that of -inf: masked tokens are never candidates.
 inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
@@ -176,15 +179,18 @@ __device__ float add_up_segment(const Held& held, float scale, std::uint32_t& fl
 // segments that a warp has in registers. kShortKeys: for many places of plain rows of bf16 that a
 // block has to itself. The threshold is a guess then, candidates are short keys, and bins are
 // cleared in the end.
-template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys = false>
+template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys = false,
+          class Memory = ScanShared>
 class RowScan {
  public:
   using T = typename Values::Logit;
   using Held = Segment<T, kPlain>;
   using Loader = SegmentLoader<T, Held::kVectors, kOnGrid>;
   using Raw = typename Loader::Raw;
+  static constexpr int kThreads = Memory::kThreads;
+  static constexpr int kWarps = Memory::kWarps;
 
-  __device__ RowScan(const ScanShape& scan_shape, ScanShared& memory, const Values& row)
+  __device__ RowScan(const ScanShape& scan_shape, Memory& memory, const Values& row)
       : shape(scan_shape),
         shared(memory),
         values(row),
@@ -271,8 +277,8 @@ class RowScan {
   }
 
   // Runs of segments, so that the first ones of the warps are a sample of the whole row.
-  __device__ int begin() const { return own * warp / kScanWarps; }
-  __device__ int end() const { return own * (warp + 1) / kScanWarps; }
+  __device__ int begin() const { return own * warp / kWarps; }
+  __device__ int end() const { return own * (warp + 1) / kWarps; }
 
   // The place in the row of the block's i-th segment, and its first token.
   __device__ int place_of(int i) const { return i * cluster() + rank; }
@@ -296,7 +302,7 @@ class RowScan {
   // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
   __device__ int wanted_samples(int samples) const {
     if (!guesses()) return (k + cluster() - 1) / cluster();
-    const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * cluster());
+    const auto segments = static_cast<float>(min(kDepth * kWarps, own) * cluster());
     const float tokens = guessed_tokens(k, segments / static_cast<float>(shape.segments)) /
                          static_cast<float>(cluster());
     // Of tokens that lie anywhere, several are in one lane.
@@ -307,18 +313,18 @@ class RowScan {
   // Samples are the maxima of lanes: of each segment, or where few are wanted, of all.
   __device__ void choose_threshold(const float (&largest)[kDepth]) {
     std::uint32_t* const samples = shared.select.pairs;
-    static_assert(kDepth * kScanThreads <= SelectScratch<kScanThreads>::kBins / 2);
+    static_assert(kDepth * kThreads <= Memory::Select::kBins / 2);
     const bool few = k <= 64 * cluster();
     std::uint32_t best = 0;
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       const std::uint32_t word = isnan(largest[d]) ? 0 : ordered(largest[d]);
       best = max(best, word);
-      if (!few) samples[d * kScanThreads + threadIdx.x] = word;
+      if (!few) samples[d * kThreads + threadIdx.x] = word;
     }
     if (few) samples[threadIdx.x] = best;
     __syncthreads();
-    const int count = few ? kScanThreads : kDepth * kScanThreads;
+    const int count = few ? kThreads : kDepth * kThreads;
     const int wanted = wanted_samples(count);
     std::uint32_t found = word_reached_by(
         wanted, guesses() ? 0 : 4 + wanted / 8, count, Held::kEqualBits, kAboveNothing,
@@ -343,7 +349,7 @@ class RowScan {
   // When as much has been read as before once more, and is still to come. A guess is good enough.
   __device__ bool time_to_raise(int done) const {
     return cluster() == 1 && !guesses() && done > kDepth && (done & (done - 1)) == 0 &&
-           2 * done <= shape.segments / kScanWarps;
+           2 * done <= shape.segments / kWarps;
   }
 
   // The k-th largest so far is a threshold too.
@@ -410,7 +416,7 @@ class RowScan {
   static constexpr int kQueueRoom = 128;
   __device__ uint4* queue() const { return shared.staged + warp * kQueueRoom; }
   __device__ std::uint32_t* numbers() const {
-    static_assert(sizeof(shared.select.pairs) == 4 * kScanWarps * kQueueRoom);
+    static_assert(sizeof(shared.select.pairs) == 4 * kWarps * kQueueRoom);
     return shared.select.pairs + warp * kQueueRoom;
   }
 
@@ -455,15 +461,15 @@ class RowScan {
 
   // When everyone is done with what is there.
   __device__ void clear_bins() {
-    constexpr int kWords = SelectScratch<kScanThreads>::kBins / 2;
-    static_assert(kWords == 4 * kScanThreads);
+    constexpr int kWords = Memory::Select::kBins / 2;
+    static_assert(kWords == 4 * kThreads);
     reinterpret_cast<uint4*>(shared.select.pairs)[threadIdx.x] = {0, 0, 0, 0};
   }
 
   // What does not fit is only counted.
   __device__ void put(std::uint32_t place, float value, std::uint32_t token) {
     if constexpr (kShortKeys) {
-      if (place >= static_cast<unsigned>(ScanShared::most_short_keys(shape))) return;
+      if (place >= static_cast<unsigned>(Memory::most_short_keys(shape))) return;
       shared.short_keys(shape)[place] = ShortKeys(least, shape.token_bits)(value, token);
     } else {
       if (place >= static_cast<unsigned>(shape.candidates)) return;
@@ -472,7 +478,7 @@ class RowScan {
   }
 
   const ScanShape& shape;
-  ScanShared& shared;
+  Memory& shared;
   Values values;
   Loader loader;
   int lane, warp;
