@@ -25,9 +25,6 @@ struct FewState : RowState {
 // barrier on.
 inline constexpr int kNearbyBytes = (sizeof(ScanParams) + 15) / 16 * 16;
 __device__ inline const ScanParams& bring_nearby(const ScanParams& params, unsigned char* memory) {
-#if defined(NEARBY) && NEARBY == 0
-  return params;
-#endif
   using Word = std::uint64_t;
   constexpr int kWords = sizeof(ScanParams) / sizeof(Word);
   static_assert(alignof(ScanParams) == alignof(Word) && kWords <= kLargeScanThreads);
