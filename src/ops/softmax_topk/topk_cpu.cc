@@ -45,8 +45,9 @@ RowScratch carve(const Topk& p, const ScratchSizes& s, Carver& from) {
   scratch.maxima = from.take<float>(s.maxima);
   scratch.coarse_list = from.take<std::uint32_t>(s.coarse);
   scratch.listed = from.take<std::uint32_t>(s.blocks * s.lanes);
-  scratch.found_values = from.take<float>(s.candidates);
+  scratch.found_bits = from.take<std::uint32_t>(s.candidates);
   scratch.found_tokens = from.take<std::uint32_t>(s.candidates);
+  scratch.bins = from.take<std::uint16_t>(s.candidates);
   scratch.candidates = from.take<Candidate>(s.candidates);
   scratch.sorted = from.take<Candidate>(s.candidates);
   scratch.equals = from.take<std::uint32_t>(k);

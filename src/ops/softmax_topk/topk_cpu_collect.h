@@ -25,7 +25,7 @@ namespace sd = touchstone::simd::HWY_NAMESPACE;
 
 struct Found {
   float floor = 0;
-  std::size_t above = 0;   // in found_values and found_tokens
+  std::size_t above = 0;   // in found_bits and found_tokens
   std::size_t equals = 0;  // in equals
 };
 
@@ -202,7 +202,7 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector fl
         _mm512_mask_add_epi32(first.raw, 0xff00, places.raw, hn::Set(du, list[i + 1]).raw);
     auto take = hn::Gt(v, floor);
     if (i + 1 == groups) take = hn::And(take, hn::FirstN(d, 8));
-    store_lanes<4>(hn::BitCast(du, v).raw, take.raw, scratch.found_values + above);
+    store_lanes<4>(hn::BitCast(du, v).raw, take.raw, scratch.found_bits + above);
     above += store_lanes<4>(tokens, take.raw, scratch.found_tokens + above);
   }
   return above;
@@ -259,14 +259,14 @@ HWY_INLINE void mark_block(const Row& row, std::size_t first, Vector floor, std:
 // have no more, and the branch is then foreseen.
 template <class Row>
 HWY_INLINE std::size_t take_word(const Row& row, std::uint64_t word, std::size_t first,
-                                 float* values, std::uint32_t* tokens) {
+                                 std::uint32_t* bits, std::uint32_t* tokens) {
   const auto count = static_cast<std::size_t>(std::popcount(word));
   const auto take_lowest = [&](std::size_t i) {
     // Never 0 for countr_zero, which would ask.
     const std::uint64_t some = word | static_cast<std::uint64_t>(word == 0);
     const std::size_t token = first + static_cast<std::size_t>(std::countr_zero(some));
     word &= word - 1;
-    values[i] = row.value(token);
+    bits[i] = std::bit_cast<std::uint32_t>(row.value(token));
     tokens[i] = static_cast<std::uint32_t>(token);
   };
   take_lowest(0);
@@ -294,7 +294,7 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t blocks, Vector fl
     HWY_UNROLL(2)
     for (std::size_t w = 0; w < kBlockWords; ++w) {
       above += take_word(row, words[i % kApart * kBlockWords + w], list[i] + w * kWordTokens,
-                         scratch.found_values + above, scratch.found_tokens + above);
+                         scratch.found_bits + above, scratch.found_tokens + above);
     }
   };
   const std::size_t first = std::min(kApart, blocks);
@@ -317,12 +317,13 @@ HWY_INLINE std::size_t take_rest(const Row& row, std::size_t token, std::size_t 
                                  Vector floor, std::size_t above, const RowScratch& scratch) {
   for (; token < tokens; token += kLanes) {
     const auto v = row.vector(token);
-    alignas(64) float values[kLanes];
-    hn::Store(v, Tag(), values);
-    auto bits = bits_of_mask(hn::Gt(v, floor));
-    for (; bits != 0; bits &= bits - 1) {
-      const auto lane = static_cast<std::size_t>(std::countr_zero(bits));
-      scratch.found_values[above] = values[lane];
+    const hn::RebindToUnsigned<Tag> du;
+    alignas(64) std::uint32_t bits[kLanes];
+    hn::Store(hn::BitCast(du, v), du, bits);
+    auto taken = bits_of_mask(hn::Gt(v, floor));
+    for (; taken != 0; taken &= taken - 1) {
+      const auto lane = static_cast<std::size_t>(std::countr_zero(taken));
+      scratch.found_bits[above] = bits[lane];
       scratch.found_tokens[above++] = static_cast<std::uint32_t>(token + lane);
     }
   }
