@@ -133,18 +133,18 @@ HWY_INLINE std::size_t store_lanes(__m512i v, __mmask16 lanes, void* to) {
   return count;
 }
 
-// A fine group is two runs of four tokens, so far apart: GroupMaxima. Two neighbours of bf16 are in
-// the same lane of a pair of vectors; otherwise two neighbours among vectors are.
+// A fine group is two runs of four tokens, so far apart: GroupMaxima.
 template <class T>
-constexpr std::size_t kRunsApart = sd::kEvenOdd<T> ? 4 : kLanes;
+constexpr std::size_t kRunsApart = sd::kEvenOdd<T> ? 2 * kLanes : kLanes;
 
 // The first tokens of the groups of a block, counted from that of the block.
 template <class T>
 constexpr std::array<std::uint32_t, kLanes> group_begins() {
   std::array<std::uint32_t, kLanes> begins{};
   for (std::size_t i = 0; i < kLanes; ++i) {
-    begins[i] = static_cast<std::uint32_t>(kPairOfLane[i % 4] * 2 * kLanes +
-                                           i / 4 * (sd::kEvenOdd<T> ? 8 : 4));
+    const std::size_t lane = i / 4 * 4 + kFirstOfLane<T>[i % 4];
+    begins[i] = static_cast<std::uint32_t>(kPairOfLane<T>[i % 4] * 2 * kLanes +
+                                           lane * (sd::kEvenOdd<T> ? 2 : 1));
   }
   return begins;
 }
@@ -171,6 +171,22 @@ HWY_INLINE std::size_t list_winners(const ScratchSizes& sizes, std::size_t whole
   return groups;
 }
 
+// The values of two runs.
+using GroupTag = hn::FixedTag<float, 8>;
+using RunTag = hn::Half<GroupTag>;
+template <class Row>
+HWY_INLINE hn::Vec<GroupTag> group_values(const Row& row, std::size_t first, std::size_t second) {
+  return hn::Combine(GroupTag(), row.values(RunTag(), second), row.values(RunTag(), first));
+}
+// Brought together before they are widened.
+HWY_INLINE hn::Vec<GroupTag> group_values(const PlainRow<Bf16>& row, std::size_t first,
+                                          std::size_t second) {
+  const sd::Bits16<RunTag> run;
+  const auto bits = hn::Combine(sd::Bits16<GroupTag>(), hn::LoadU(run, sd::bits_of(row.x + second)),
+                                hn::LoadU(run, sd::bits_of(row.x + first)));
+  return sd::widen_bf16(GroupTag(), bits);
+}
+
 // What is above the floor in the groups of the list.
 template <class Row>
 HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector floor,
@@ -178,15 +194,8 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector fl
   const Tag d;
   const hn::RebindToUnsigned<Tag> du;
   constexpr auto kApart = static_cast<std::uint32_t>(kRunsApart<typename Row::Scanned>);
-  const auto values_of = [&](std::size_t token) HWY_ATTR {
-    const hn::FixedTag<float, 8> eight;
-    const hn::FixedTag<float, 4> run;
-    if constexpr (kApart == 4) {
-      return row.values(eight, token);
-    } else {
-      return hn::Combine(eight, row.values(run, token + kApart), row.values(run, token));
-    }
-  };
+  const auto values_of = [&](std::size_t token)
+                             HWY_ATTR { return group_values(row, token, token + kApart); };
   // Two groups at a time.
   alignas(64) constexpr std::uint32_t kPlaces[16] = {
       0, 1, 2, 3, kApart, kApart + 1, kApart + 2, kApart + 3,
