@@ -223,7 +223,7 @@ HWY_INLINE void places_of_bins(std::uint16_t* counters) {
 
 // Swaps neighbours that are not in order, pairs that begin at even places, at odd ones, and so on:
 // nearly sorts what is sorted but for runs of three. Overwrites what follows, up to a vector.
-HWY_INLINE void swap_neighbours(Candidate* a, std::size_t n) {
+HWY_INLINE void swap_neighbours([[maybe_unused]] Candidate* a, [[maybe_unused]] std::size_t n) {
 #if HWY_TARGET != HWY_SCALAR
   const CandidateTag d;
   std::fill_n(a + n, hn::Lanes(d), ~Candidate{0});
