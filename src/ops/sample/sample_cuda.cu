@@ -26,11 +26,14 @@ bool on_grid(const Sampling& p) {
   return topk::rows_on_grid(p.logits, p.rows > 1 ? p.logits_stride * size_of(p.dtype) : 0);
 }
 
-// Candidates of a block of which four fit on a multiprocessor.
+// Candidates of a block of which four fit on a multiprocessor, and leave something of its memory to
+// the cache through which loads come.
 int most_candidates(const Context& context, ScanParams params) {
   params.shape.candidates = 0;
+  constexpr int kCacheBytes = 32 << 10;
   const std::int64_t block =
-      cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 4 -
+      (cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerMultiprocessor) - kCacheBytes) /
+          4 -
       cuda::device_attribute(context, cudaDevAttrReservedSharedMemoryPerBlock);
   return static_cast<int>(std::max<std::int64_t>(0, block - scan_shared_bytes(params)) / 8);
 }

@@ -11,6 +11,7 @@ namespace {
 struct MaximaParams {
   ScanParams scan;
   topk::MaximaShape shape;
+  topk::HeadStart head_start;
 };
 
 // Rows that come in one wave are not left to another kernel: their block scans them.
@@ -28,11 +29,13 @@ __device__ bool sample_usual_row(const MaximaParams& params, std::int64_t row,
   const Sampling& p = params.scan.p;
   Scan scan(params.shape, shared, plain_values<T>(p, row).logits);
   scan.start();
+  // Asked for before anything is waited for.
+  const RowSeed seed = row_seed(p, row);
   const RowControls controls = row_controls(p, row);
   if (!wants_few(p, controls)) return false;
   const int k = wanted_places(p, controls, {kWarpTokens, kWarpTokens});
   const double inverse = 1 / weighing_temperature(controls);
-  keep_state(p, row, controls, inverse, state);
+  keep_state(seed, controls, inverse, state);
   scan.read(topk::exponent_scale(inverse));
   topk::RowSum sum;
   if (!scan.answer_usual(k, sum)) return false;
@@ -66,6 +69,7 @@ __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
     cuda::let_next_grid_start();
     cuda::wait_for_previous_grids();
   }
+  topk::give_head_start(params.head_start);
   const std::int64_t row = blockIdx.x;
   if (sample_usual_row<T, kOnGrid, Layout>(params, row, memory)) return;
   if constexpr (kScansItself<Layout>) {
@@ -81,7 +85,9 @@ void launch(Context& context, const ScanParams& scan) {
   const Sampling& p = scan.p;
   const auto places =
       static_cast<int>(std::min<std::int64_t>(topk::kMostMaximaPlaces, p.vocabulary));
-  MaximaParams params{scan, topk::maxima_shape<Layout::kThreads>(p.dtype, p.vocabulary, places)};
+  MaximaParams params{scan, topk::maxima_shape<Layout::kThreads>(p.dtype, p.vocabulary, places),
+                      topk::head_start(p.dtype, p.rows, p.vocabulary,
+                                       Layout::kBlocksPerSm * topk::multiprocessors(context))};
   // The draw keeps the running sums of segments in the room of candidates.
   params.shape.candidates = std::max(params.shape.candidates, params.shape.segments);
   const std::int64_t bytes = static_cast<std::int64_t>(sizeof(RowState)) +

@@ -31,14 +31,27 @@ __device__ inline bool wants_few(const Sampling& p, const RowControls& controls)
          (controls.greedy() || controls.top_k <= kWarpTokens || controls.top_k >= p.vocabulary);
 }
 
+// What the uniform of a row is made of: for the last thread of a block, others have nothing.
+struct RowSeed {
+  std::int64_t seed = 0;
+  std::int64_t position = 0;
+};
+__device__ inline RowSeed row_seed(const Sampling& p, std::int64_t row) {
+  return threadIdx.x == blockDim.x - 1 ? RowSeed{p.seed[row], p.position[row]} : RowSeed{};
+}
+
 // For what comes after the scan, whose barriers make it known to all. By the last thread, which has
 // its first loads on their way.
-__device__ inline void keep_state(const Sampling& p, std::int64_t row, const RowControls& controls,
-                                  double inverse, RowState& state) {
+__device__ inline void keep_state(const RowSeed& seed, const RowControls& controls, double inverse,
+                                  RowState& state) {
   if (threadIdx.x != blockDim.x - 1) return;
   state.controls = controls;
   state.inverse = inverse;
-  state.uniform = uniform_of(p.seed[row], p.position[row]);
+  state.uniform = uniform_of(seed.seed, seed.position);
+}
+__device__ inline void keep_state(const Sampling& p, std::int64_t row, const RowControls& controls,
+                                  double inverse, RowState& state) {
+  keep_state(row_seed(p, row), controls, inverse, state);
 }
 
 // Of a row that has neither bias nor mask.
