@@ -28,10 +28,48 @@ __host__ __device__ inline std::int64_t history_offset(const ScanParams& params)
   return state_offset(params) + (static_cast<std::int64_t>(sizeof(RowState)) + 15) / 16 * 16;
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
+// What follows the scan of a plain row that a block has to itself, and that wants more tokens in
+// order than a warp draws from. `first` has asked for its first segments. A body of its own: what a
+// scan spills depends on all that may come with it.
+template <class T, bool kOnGrid, class First>
+__device__ void sample_wide_row(const ScanParams& params, std::int64_t row, unsigned char* memory,
+                                const RowControls& controls, const First& first) {
+  using Values = topk::RowValues<T>;
+  using Scan = topk::RowScan<Values, true, kOnGrid, 2, false, true, true>;
+  const Sampling& p = params.p;
+  const ScanShape& shape = params.shape;
+  auto& shared = *reinterpret_cast<ScanShared*>(memory);
+  auto& state = *reinterpret_cast<RowState*>(memory + state_offset(params));
+  if (!controls.legal) return refuse_row(p, row, kRowBadParameter);
+  const double inverse = 1 / weighing_temperature(controls);
+  const float scale = topk::exponent_scale(inverse);
+  keep_state(p, row, controls, inverse, state);
+  int k = wanted_places(p, controls, params.places);
+  if (threadIdx.x == 0) state.places = k;
+  // As in softmax_topk.
+  constexpr bool kMayKeepVectors = std::is_same_v<T, Bf16>;
+  if (kMayKeepVectors && k <= topk::kCertainK) {
+    topk::RowScan<Values, true, kOnGrid, 2, true> scan(shape, shared, plain_values<T>(p, row));
+    scan.start_with(first.loaded());
+    scan.run(k, scale);
+  } else {
+    Scan scan(shape, shared, plain_values<T>(p, row));
+    scan.start_with(first.loaded());
+    scan.run(k, scale);
+  }
+  if ((shared.flags & ScanShared::kNan) != 0) return refuse_row(p, row, kRowHasNan);
+  k = state.places;
+  const Values values = plain_values<T>(p, row);
+  const int above = topk::sort_candidates<typename Scan::Held>(shape, k, shared, values);
+  const Weights weights = topk::row_weights(shape, shared, values, state.inverse);
+  put_draw(p, shape, row, k, above, Scan::Held::kTokens, 0, weights, shared, state, nullptr);
+}
+
+// kAlone: a block has the row to itself.
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kAlone = false>
 __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory) {
   using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalisedValues<T>>;
-  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
+  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth, false, kAlone>;
   using Late = std::conditional_t<kPlain, topk::RowValues<T>, AnyValues>;
   const Sampling& p = params.p;
   const ScanShape& shape = params.shape;
@@ -40,11 +78,12 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   const topk::RowValues<T> logits =
       kPlain ? plain_values<T>(p, row) : unpenalised_values<T>(p, row);
   // The first loads come before the controls are read.
-  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth> early(shape, shared, logits);
+  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth, false, kAlone> early(shape, shared,
+                                                                                  logits);
   if constexpr (kPlain) early.start();
   const RowControls controls = row_controls(p, row);
   if (!controls.legal) {  // all blocks of the cluster leave
-    if (blockIdx.x % static_cast<unsigned>(shape.cluster) == 0) {
+    if (kAlone || blockIdx.x % static_cast<unsigned>(shape.cluster) == 0) {
       refuse_row(p, row, kRowBadParameter);
     }
     return;
@@ -64,7 +103,7 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
     scan.start();
     scan.run(k, topk::exponent_scale(inverse));
   }
-  if (!topk::gather_cluster(shape, shared)) return;
+  if (!kAlone && !topk::gather_cluster(shape, shared)) return;
   if ((shared.flags & ScanShared::kNan) != 0) return refuse_row(p, row, kRowHasNan);
   Late values;
   if constexpr (kPlain) {
@@ -80,22 +119,23 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
            state, table);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kAlone = false>
 __global__ void __launch_bounds__(topk::kScanThreads, kScanBlocksPerSm<kPlain, kOnGrid, kDepth>)
     sample_scan_kernel(const __grid_constant__ ScanParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   const Sampling& p = params.p;
-  const std::int64_t row = blockIdx.x / static_cast<unsigned>(params.shape.cluster);
+  const std::int64_t row =
+      kAlone ? blockIdx.x : blockIdx.x / static_cast<unsigned>(params.shape.cluster);
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
-    if (params.shape.cluster > 1 || !kPlain) {
+    if (!kAlone && (params.shape.cluster > 1 || !kPlain)) {
       topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth>(
           params.shape, *reinterpret_cast<ScanShared*>(memory), unpenalised_values<T>(p, row))
           .ask_ahead();
     }
     cuda::wait_for_previous_grids();
   }
-  sample_row<T, kPlain, kOnGrid, kDepth>(params, row, memory);
+  sample_row<T, kPlain, kOnGrid, kDepth, kAlone>(params, row, memory);
 }
 
 // Out of line, for a kernel to which such rows are rare.
@@ -145,9 +185,9 @@ void launch_left(Context& context, const ScanParams& params) {
   cuda::launch(context, "sample sample_left_kernel", sample_left_kernel<T>, shape, params);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kAlone = false>
 void launch_scan(Context& context, const ScanParams& params) {
-  auto* kernel = sample_scan_kernel<T, kPlain, kOnGrid, kDepth>;
+  auto* kernel = sample_scan_kernel<T, kPlain, kOnGrid, kDepth, kAlone>;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(params.p.rows * params.shape.cluster),
       .threads = topk::kScanThreads,

@@ -36,6 +36,13 @@ __host__ __device__ inline float guessed_tokens(int k, float fraction) {
   return mean + 4.5F * sqrtf(mean) + 8;
 }
 
+// As many candidates as that lets in, and five standard deviations more.
+__host__ __device__ inline int guessed_candidates(int k, int segments) {
+  const float fraction = fminf(1.0F, 2.0F * kScanWarps / static_cast<float>(segments));
+  const float sampled = guessed_tokens(k, fraction);
+  return static_cast<int>(sampled / fraction * (1 + 5 / sqrtf(sampled)));
+}
+
 struct ScanShape {
   std::int64_t vocabulary = 0;
   int token_bits = 0;  // of the largest token
@@ -93,8 +100,11 @@ inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
 // kPlain: the values are the logits as they are. kOnGrid: all rows start on 16 bytes. kDepth:
 // segments that a warp has in registers. kKeepsVectors: of plain rows that a block has to itself,
 // for some hundred places. Then there are few candidates to a segment, and it is quickest to guess
-// the threshold, to keep whole vectors and to look at them when the row has been read.
-template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors = false>
+// the threshold, to keep whole vectors and to look at them when the row has been read. kAlone: a
+// block has the row to itself; then a guess may be raised. kWide: the same, and the threshold is a
+// guess for any number of places.
+template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors = false,
+          bool kAlone = kKeepsVectors, bool kWide = kKeepsVectors>
 class RowScan {
  public:
   using T = typename Values::Logit;
@@ -109,8 +119,8 @@ class RowScan {
         loader(row.logits, scan_shape.vocabulary),
         lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32),
-        rank(scan_shape.cluster > 1 ? static_cast<int>(cluster_block()) : 0),
-        own((scan_shape.segments - rank + scan_shape.cluster - 1) / scan_shape.cluster) {}
+        rank(cluster() > 1 ? static_cast<int>(cluster_block()) : 0),
+        own((scan_shape.segments - rank + cluster() - 1) / cluster()) {}
 
   // Has the first segments brought to L2, while the grids before this one end.
   __device__ void ask_ahead() const {
@@ -119,15 +129,18 @@ class RowScan {
 
   // Has the first segments brought, while the caller finds out what to do with the row.
   __device__ void start() {
-    if (threadIdx.x == 0) {
-      shared.count = 0;
-      shared.flags = 0;
-      shared.taken = 0;
-    }
+    set_counters();
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (begin() + d < end()) loader.load(first_token(begin() + d), lane, raw[d]);
     }
+  }
+
+  // With those that another scan has asked for.
+  __device__ void start_with(const Raw (&loaded)[kDepth]) {
+    set_counters();
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) raw[d] = loaded[d];
   }
 
   __device__ const Raw (&loaded() const)[kDepth] { return raw; }
@@ -141,7 +154,7 @@ class RowScan {
     const int end = this->end();
     __syncthreads();  // the counters are set
     if constexpr (cuda::kHopper) {
-      if (shape.cluster > 1) cuda::cluster_arrive_relaxed();
+      if (cluster() > 1) cuda::cluster_arrive_relaxed();
     }
     float largest[kDepth];
 #pragma unroll
@@ -167,13 +180,25 @@ class RowScan {
         if (next + kDepth + d < end) loader.load(first_token(next + kDepth + d), lane, raw[d]);
       }
       done += kDepth;
-      if (time_to_raise(done)) raise_threshold();
+      if (time_to_raise(done)) raise_threshold(done);
     }
     __syncthreads();
-    if constexpr (kKeepsVectors) look_at_vectors();
+    if constexpr (kKeepsVectors) {
+      look_at_vectors();
+    } else if constexpr (kAlone) {
+      if (raises_guess()) check_raised_guess();
+    }
   }
 
  private:
+  __device__ void set_counters() {
+    if (threadIdx.x != 0) return;
+    shared.count = 0;
+    shared.flags = 0;
+    shared.taken = 0;
+  }
+
+  __device__ int cluster() const { return kAlone ? 1 : shape.cluster; }
   __device__ static unsigned cluster_block() {
     if constexpr (cuda::kHopper) return cuda::cluster_rank();
     return 0;
@@ -184,7 +209,7 @@ class RowScan {
   __device__ int end() const { return own * (warp + 1) / kScanWarps; }
 
   // The place in the row of the block's i-th segment, and its first token.
-  __device__ int place_of(int i) const { return i * shape.cluster + rank; }
+  __device__ int place_of(int i) const { return i * cluster() + rank; }
   __device__ int first_token(int i) const { return place_of(i) * Held::kTokens; }
   __device__ Held hold(const Raw& raw, int i) const {
     return Held(raw, values, first_token(i), static_cast<int>(shape.vocabulary), lane);
@@ -221,14 +246,14 @@ class RowScan {
 
   // ---- the threshold ---------------------------------------------------------------------------
 
-  __device__ bool guesses() const { return kKeepsVectors || k > kCertainK; }
+  __device__ bool guesses() const { return kWide || k > kCertainK; }
 
   // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
   __device__ int wanted_samples(int samples) const {
-    if (!guesses()) return (k + shape.cluster - 1) / shape.cluster;
-    const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * shape.cluster);
+    if (!guesses()) return (k + cluster() - 1) / cluster();
+    const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * cluster());
     const float tokens = guessed_tokens(k, segments / static_cast<float>(shape.segments)) /
-                         static_cast<float>(shape.cluster);
+                         static_cast<float>(cluster());
     // Of tokens that lie anywhere, several are in one lane.
     return 1 + static_cast<int>(static_cast<float>(samples) *
                                 (1 - __expf(-tokens / static_cast<float>(samples))));
@@ -238,7 +263,7 @@ class RowScan {
   __device__ void choose_threshold(const float (&largest)[kDepth]) {
     std::uint32_t* const samples = shared.select.pairs;
     static_assert(kDepth * kScanThreads <= SelectScratch<kScanThreads>::kBins / 2);
-    const bool few = k <= 64 * shape.cluster;
+    const bool few = !kWide && k <= 64 * cluster();
     std::uint32_t best = 0;
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
@@ -254,15 +279,15 @@ class RowScan {
         wanted, guesses() ? 0 : 4 + wanted / 8, count, Held::kEqualBits, kAboveNothing,
         [&](int i) { return samples[i]; }, shared.select);
     if constexpr (cuda::kHopper) {
-      if (shape.cluster > 1) {
+      if (cluster() > 1) {
         // As all blocks together want k tokens that reach it, the lowest of their thresholds will
         // do.
         cuda::cluster_wait();  // all blocks have started
-        if (threadIdx.x < static_cast<unsigned>(shape.cluster)) {
+        if (threadIdx.x < static_cast<unsigned>(cluster())) {
           cuda::cluster_store(cuda::cluster_address(&shared.thresholds[rank], threadIdx.x), found);
         }
         cuda::cluster_barrier();
-        for (int b = 0; b < shape.cluster; ++b) {
+        for (int b = 0; b < cluster(); ++b) {
           found = min(found, static_cast<std::uint32_t>(shared.thresholds[b]));
         }
       }
@@ -270,22 +295,55 @@ class RowScan {
     use_threshold(max(found, kAboveNothing));
   }
 
-  // When as much has been read as before once more, and is still to come. A guess is good enough.
+  // When as much has been read as before once more, and is still to come. A guess is good enough
+  // where its candidates fit.
   __device__ bool time_to_raise(int done) const {
-    return shape.cluster == 1 && !guesses() && done > kDepth && (done & (done - 1)) == 0 &&
-           2 * done <= shape.segments / kScanWarps;
+    return cluster() == 1 && (!guesses() || (kAlone && !kKeepsVectors && raises_guess())) &&
+           done > kDepth && (done & (done - 1)) == 0 && 2 * done <= shape.segments / kScanWarps;
   }
 
-  // The k-th largest so far is a threshold too.
-  __device__ void raise_threshold() {
+  // Where the candidates of the first guess may not fit.
+  __device__ bool raises_guess() const {
+    return guesses() && guessed_candidates(k, shape.segments) > shape.candidates;
+  }
+
+  // The k-th largest so far is a threshold too. A guess is better for being made of more of the
+  // row.
+  __device__ void raise_threshold(int done) {
     __syncthreads();
     const int held = min(static_cast<int>(shared.count), shape.candidates);
     __syncthreads();  // all have read it before anyone adds to it
-    if (held < k + k / 4 + 16) return;
+    int wanted = k;
+    int spare = k / 4;
+    if (kAlone && guesses()) {
+      wanted = static_cast<int>(guessed_tokens(
+          k, static_cast<float>(done * kScanWarps) / static_cast<float>(shape.segments)));
+      spare = 0;
+    }
+    if (held < wanted + spare + 16) return;
     const Key* const candidates = shared.candidates(shape);
     use_threshold(word_reached_by(
-        k, 4 + k / 8, held, Held::kEqualBits, kAboveNothing,
+        wanted, 4 + wanted / (kAlone ? 16 : 8), held, Held::kEqualBits, kAboveNothing,
         [&](int i) { return static_cast<std::uint32_t>(candidates[i] >> 32); }, shared.select));
+  }
+
+  // Beside candidates that do not reach the last threshold, others like them were left out: k of
+  // them have to reach it.
+  __device__ void check_raised_guess() {
+    const auto held = static_cast<int>(shared.count);
+    if (held > shape.candidates) return;
+    const Key* const candidates = shared.candidates(shape);
+    const std::uint32_t threshold = shared.threshold;
+    std::uint32_t reaching = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < held; i += kScanThreads) {
+      reaching += static_cast<std::uint32_t>(candidates[i] >> 32) >= threshold ? 1 : 0;
+    }
+    reaching = __reduce_add_sync(~0U, reaching);
+    if (lane == 0) add_to_shared(shared.taken, reaching);
+    __syncthreads();
+    const bool short_of = shared.taken < static_cast<unsigned>(k) && threshold > kAboveNothing;
+    if (threadIdx.x == 0 && short_of) shared.flags |= ScanShared::kOverflow;
+    __syncthreads();
   }
 
   __device__ void use_threshold(std::uint32_t word) {

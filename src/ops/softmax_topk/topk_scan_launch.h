@@ -79,11 +79,7 @@ inline ScanShape scan_shape(const Context& context, DType dtype, std::int64_t ro
   // No more than that: what is left of shared memory is where loads are on their way.
   shape.candidates = 2048;
   if (k > kCertainK) {
-    // As many as a guess lets in, and five standard deviations more.
-    const float fraction = std::min(1.0F, 2.0F * kScanWarps / static_cast<float>(shape.segments));
-    const float sampled = guessed_tokens(k, fraction);
-    const float most = sampled / fraction * (1 + 5 / std::sqrt(sampled));
-    shape.candidates = std::max(static_cast<int>(most), k + 4 * kScanThreads);
+    shape.candidates = std::max(guessed_candidates(k, shape.segments), k + 4 * kScanThreads);
   }
   // The blocks of a cluster find their share each, which may be uneven.
   if (shape.cluster > 1) shape.candidates = 2 * shape.candidates / shape.cluster;
