@@ -28,14 +28,16 @@ __host__ __device__ inline std::int64_t history_offset(const ScanParams& params)
   return state_offset(params) + (static_cast<std::int64_t>(sizeof(RowState)) + 15) / 16 * 16;
 }
 
-// What follows the scan of a plain row that a block has to itself, and that wants more tokens in
-// order than a warp draws from. `first` has asked for its first segments. A body of its own: what a
-// scan spills depends on all that may come with it.
+// A plain row that a block has to itself, and that wants more tokens in order than a warp draws
+// from; `first` has asked for its first segments. A scan of its own: what a scan spills depends on
+// all that may follow it.
 template <class T, bool kOnGrid, class First>
 __device__ void sample_wide_row(const ScanParams& params, std::int64_t row, unsigned char* memory,
                                 const RowControls& controls, const First& first) {
   using Values = topk::RowValues<T>;
-  using Scan = topk::RowScan<Values, true, kOnGrid, 2, false, true, true>;
+  // As in softmax_topk, for up to kCertainK places: for more the threshold is a guess.
+  constexpr bool kMayKeepVectors = std::is_same_v<T, Bf16>;
+  using Scan = topk::RowScan<Values, true, kOnGrid, 2, false, true, kMayKeepVectors>;
   const Sampling& p = params.p;
   const ScanShape& shape = params.shape;
   auto& shared = *reinterpret_cast<ScanShared*>(memory);
@@ -46,8 +48,6 @@ __device__ void sample_wide_row(const ScanParams& params, std::int64_t row, unsi
   keep_state(p, row, controls, inverse, state);
   int k = wanted_places(p, controls, params.places);
   if (threadIdx.x == 0) state.places = k;
-  // As in softmax_topk.
-  constexpr bool kMayKeepVectors = std::is_same_v<T, Bf16>;
   if (kMayKeepVectors && k <= topk::kCertainK) {
     topk::RowScan<Values, true, kOnGrid, 2, true> scan(shape, shared, plain_values<T>(p, row));
     scan.start_with(first.loaded());

@@ -1,5 +1,5 @@
-// Sampling by a scan of each row in a block of its own: rows that want few tokens in order and rows
-// that want many have a scan each, since registers do not suffice for one that does for both.
+// Sampling by a scan of each row in a block of its own: without what clusters need, a scan spills
+// fewer registers.
 #include "ops/sample/sample_scan.cuh"
 
 namespace touchstone::sampling {

@@ -101,8 +101,8 @@ inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
 // segments that a warp has in registers. kKeepsVectors: of plain rows that a block has to itself,
 // for some hundred places. Then there are few candidates to a segment, and it is quickest to guess
 // the threshold, to keep whole vectors and to look at them when the row has been read. kAlone: a
-// block has the row to itself; then a guess may be raised. kWide: the same, and the threshold is a
-// guess for any number of places.
+// block has the row to itself; then a guess may be raised. kWide: the same, for more than kCertainK
+// places.
 template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors = false,
           bool kAlone = kKeepsVectors, bool kWide = kKeepsVectors>
 class RowScan {
