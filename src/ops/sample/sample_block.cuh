@@ -72,32 +72,40 @@ __device__ DrawShared<Memory::kThreads>& draw_shared(Memory& shared) {
 
 // The sum of the values of this lane and all before it.
 template <class Number>
-__device__ Number prefix_of_warp(Number value) {
+__device__ Number warp_prefix(Number value) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const Number before = __shfl_up_sync(~0U, value, step);
-    if (static_cast<int>(threadIdx.x) % 32 >= step) value += before;
+    if (lane >= step) value += before;
   }
   return value;
 }
 
-// The same in a block; `total` is the sum of all threads.
+// The sum of the values of this thread and all before it; `total` is that of all threads.
 template <int kWarps, class Number>
 __device__ Number block_prefix(Number value, Number (&warp_sums)[kWarps], Number& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  value = prefix_of_warp(value);
+  value = warp_prefix(value);
   __syncthreads();  // everyone is done with the last use
   if (lane == 31) warp_sums[warp] = value;
   __syncthreads();
-  Number base = 0;
-  total = 0;
+  if constexpr (kWarps > 8) {  // a lane for each
+    const Number own = lane < kWarps ? warp_sums[lane] : 0;
+    const Number sums = warp_prefix(own);
+    total = __shfl_sync(~0U, sums, 31);
+    return __shfl_sync(~0U, sums - own, warp) + value;
+  } else {
+    Number base = 0;
+    total = 0;
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) {
-    if (i == warp) base = total;
-    total += warp_sums[i];
+    for (int i = 0; i < kWarps; ++i) {
+      if (i == warp) base = total;
+      total += warp_sums[i];
+    }
+    return base + value;
   }
-  return base + value;
 }
 
 template <class Draw>
@@ -106,8 +114,12 @@ __device__ std::uint32_t block_min(std::uint32_t value, Draw& draw) {
   __syncthreads();
   if (threadIdx.x % 32 == 0) draw.least[threadIdx.x / 32] = value;
   __syncthreads();
+  if constexpr (Draw::kWarps > 8) {
+    value = __reduce_min_sync(~0U, draw.least[threadIdx.x % Draw::kWarps]);
+  } else {
 #pragma unroll
-  for (int i = 0; i < Draw::kWarps; ++i) value = min(value, draw.least[i]);
+    for (int i = 0; i < Draw::kWarps; ++i) value = min(value, draw.least[i]);
+  }
   return value;
 }
 

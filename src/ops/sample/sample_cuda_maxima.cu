@@ -26,14 +26,14 @@ __device__ bool sample_usual_row(const MaximaParams& params, std::int64_t row, c
   const Sampling& p = params.scan.p;
   const int k = wanted_places(p, controls, {kWarpTokens, kWarpTokens});
   const double inverse = 1 / weighing_temperature(controls);
-  keep_state(seed, controls, inverse, state);
+  keep_state<Memory::kThreads>(seed, controls, inverse, state);
   scan.read(topk::exponent_scale(inverse));
   topk::RowSum sum;
   if (!scan.answer_usual(k, sum)) return false;
   const Key* const sorted = shared.sorted();
   const Weights weights{state.inverse, topk::exponent_scale(state.inverse),
                         topk::value_of(sorted[0]), sum, false};
-  put_top(p, row, sorted, weights);
+  put_top(p, row, sorted, weights, threadIdx.x, blockDim.x);
   if (!state.controls.greedy() && !state.controls.cuts(p.vocabulary)) {
     if (threadIdx.x == 0) state.weights = weights;
     __syncthreads();
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
       params.shape, shared, plain_values<T>(p, row).logits);
   scan.start();
   // Asked for before anything is waited for.
-  const RowSeed seed = row_seed(p, row);
+  const RowSeed seed = row_seed<Layout::kThreads>(p, row);
   const RowControls controls = row_controls(p, row);
   const bool few = wants_few(p, controls);
   if (few && sample_usual_row(params, row, seed, controls, scan, shared, state)) return;

@@ -8,10 +8,10 @@
 
 namespace touchstone::sampling {
 
-// A stretch of tokens that the block holds at once, in order: a few for each thread.
+// A stretch of tokens that the block holds at once, in order: at least as many as a segment has.
 template <int kThreads>
 struct Piece {
-  static constexpr int kEach = 4;
+  static constexpr int kEach = kThreads > 256 ? 1024 / kThreads : 4;
   static constexpr int kTokens = kEach * kThreads;
 
   Mass sums[kEach];  // running, from the start of the piece
@@ -50,7 +50,7 @@ class OrderedDraw {
       close = close || is_close;
     }
     Number* const warp_sums = draw.template of_warps<Number>().sums;
-    const Number prefix = prefix_of_warp(own);
+    const Number prefix = warp_prefix(own);
     if (lane() == 31) warp_sums[warp()] = prefix;
     __syncthreads();
     Number base = 0;

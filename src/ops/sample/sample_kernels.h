@@ -3,6 +3,7 @@
 
 #include "ops/sample/sample_problem.h"
 #include "ops/sample/sample_values.cuh"
+#include "ops/softmax_topk/topk_few_launch.h"
 #include "ops/softmax_topk/topk_scan_launch.h"
 
 namespace touchstone::sampling {
@@ -43,6 +44,18 @@ inline constexpr std::int64_t kLeft = -2;
 bool suits_maxima(const Context& context, const Sampling& p);
 // Whether no row is left.
 bool sample_by_maxima(Context& context, const ScanParams& scan);
+
+// Few long rows that are plain, each shared by a cluster, which takes whatever the row asks for;
+// sample_few_*.cu, by dtype.
+inline constexpr int kLargeScanThreads = 512;  // of a block that scans
+struct FewParams {
+  ScanParams together;  // for rows that the cluster scans,
+  ScanParams alone;     // and those that the first block does
+  topk::FewShape shape;
+  int most = 0;  // places that other rows want
+};
+template <class T>
+void sample_few(Context& context, const FewParams& params);
 
 // Short rows, in the same way. sample_cuda_short.cu.
 bool suits_short(const Sampling& p);
