@@ -2,6 +2,8 @@
 // any order, so that neither the way a row takes nor the size of its block shows.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/sample/sample_values.cuh"
 #include "ops/softmax_topk/topk_finish.cuh"
 
@@ -20,6 +22,7 @@ struct alignas(16) RowState {
   double uniform;
   Weights weights;       // for draws that take the block
   std::int32_t settled;  // whether the first warp has drawn
+  std::int32_t places;   // that are put in order
 };
 
 // A weight of 1 is 2^42. The sum of as many weights as a scan takes tokens, 2^21, fits.
@@ -32,9 +35,17 @@ struct alignas(16) DrawShared {
   static constexpr int kThreads = kBlockThreads;
   static constexpr int kWarps = kThreads / 32;
 
+  // Of each warp.
+  template <class Number>
+  struct OfWarps {
+    Number sums[kWarps];
+    Number kept[kWarps];
+  };
+  OfWarps<Mass> whole;
+  OfWarps<float> quick;
   Mass masses[kWarps];
-  float sums[kWarps];
   std::uint32_t least[kWarps];
+  Key drawn;
   // A histogram of keys, and the bin that a search goes on in.
   std::uint32_t chosen;
   std::uint32_t within;
@@ -42,7 +53,15 @@ struct alignas(16) DrawShared {
   Mass above_mass;
   Mass bin_mass[kThreads];
   std::uint32_t bin_count[kThreads];
-  float kept_sum;
+
+  template <class Number>
+  __device__ OfWarps<Number>& of_warps() {
+    if constexpr (std::is_same_v<Number, float>) {
+      return quick;
+    } else {
+      return whole;
+    }
+  }
 };
 
 template <class Memory>

@@ -59,10 +59,8 @@ ScanParams params_of(const Context& context, const Sampling& p, bool second) {
   if (params.shape.cluster > 1) return params;
   // With a history beside them, four blocks fit on a multiprocessor.
   if (params.penalises && k <= kUnasked) params.shape.candidates = 1536;
-  // Room for more would take from the cache through which loads come. Where more is wanted, most
-  // rows are read once more.
-  const int usual = second ? ScanShared::kMostSorted : 1024;
-  const auto places = static_cast<int>(std::min<std::int64_t>(usual, p.vocabulary));
+  const auto places =
+      static_cast<int>(std::min<std::int64_t>(ScanShared::kMostSorted, p.vocabulary));
   if (may_cut && !params.penalises && places > k) {
     const int needed =
         topk::scan_shape(context, p.dtype, p.rows, p.vocabulary, places, is_plain(p)).candidates;
@@ -139,6 +137,7 @@ void sample_cuda(Context& context, const Sampling& p) {
   const ScanParams params = params_of(context, p, is_short || by_maxima);
   if (is_short) sample_short(context, p);
   if (by_maxima && sample_by_maxima(context, params)) return;
+  if (suits_alone(params)) return sample_alone(context, params);
   topk::visit_logits_dtype(p.dtype, [&]<class T>() { sample_by_scan<T>(context, params); });
 }
 

@@ -20,21 +20,6 @@ struct FewState : RowState {
   RowSeed seed;
 };
 
-// A function that is not inlined reads the parameters of a kernel from memory, and they are far the
-// first time. So there is a copy of them in front of all else in shared memory, from the next
-// barrier on.
-inline constexpr int kNearbyBytes = (sizeof(ScanParams) + 15) / 16 * 16;
-__device__ inline const ScanParams& bring_nearby(const ScanParams& params, unsigned char* memory) {
-  using Word = std::uint64_t;
-  constexpr int kWords = sizeof(ScanParams) / sizeof(Word);
-  static_assert(alignof(ScanParams) == alignof(Word) && kWords <= kLargeScanThreads);
-  const unsigned i = threadIdx.x;
-  if (i < kWords) {
-    reinterpret_cast<Word*>(memory)[i] = reinterpret_cast<const Word*>(&params)[i];
-  }
-  return *reinterpret_cast<const ScanParams*>(memory);
-}
-
 // What draws by token need: the read's memory, and more in the place of the maxima.
 struct TokenDrawMemory {
   using Shape = topk::ScanShape;

@@ -33,6 +33,11 @@ template <class T>
 void sample_by_scan(Context& context, const ScanParams& params);
 std::int64_t scan_shared_bytes(const ScanParams& params);
 
+// Plain rows on the grid, each by a block that is not the only one of its multiprocessor.
+// sample_scan_alone.cu.
+bool suits_alone(const ScanParams& params);
+void sample_alone(Context& context, const ScanParams& params);
+
 // Many long rows that are plain, as far as they are usual and want few tokens in order; the others
 // get the token kLeft. sample_cuda_maxima.cu.
 inline constexpr std::int64_t kLeft = -2;

@@ -285,11 +285,45 @@ TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
     const Batch few = asking_for_everything(3001, dtype);
     check_batch(few);
     // More than a GPU has multiprocessors, times three and times four; on the 16-byte grid and off.
-    for (const std::int64_t rows : {400, 600}) {
-      if (dtype == DType::f32 && rows == 400) continue;
+    for (const std::int64_t rows : {200, 400, 600}) {
+      const std::int64_t gap_to_grid = dtype == DType::f32 ? 3 : 7;
+      const bool on_grid = dtype == DType::bf16 || rows < 600;
       expect_the_same_when_repeated(few, sanitized_size(rows, 36),
-                                    {.row_gap = dtype == DType::f32 ? 0 : 7});
+                                    {.row_gap = on_grid ? gap_to_grid : 0});
     }
+  }
+}
+
+// Rows long enough that thresholds are guessed from a part of them, with as many tokens in order as
+// there are at most: at random, and where the part says too much or too little of the rest.
+TEST(SampleRules, ManyTokensInOrderOfLongRows) {
+  const std::int64_t vocabulary = sanitized_size(60000, 6000);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(name_of(dtype));
+    Batch few{.dtype = dtype};
+    const auto add = [&](const std::vector<double>& logits, std::int64_t top_k, float top_p) {
+      TestRow row = row_of(rounded(logits, dtype), top_k, top_p, 0);
+      row.position = static_cast<std::int64_t>(few.rows.size());
+      few.rows.push_back(row);
+    };
+    for (const std::int64_t top_k : {65, 256, 257, 1024, 2048}) {
+      add(random_logits(vocabulary, 1, dtype, 900 + static_cast<std::uint64_t>(top_k)), top_k,
+          0.95F);
+    }
+    for (const std::int64_t top_k : {200, 2048}) {
+      std::vector<double> rising;
+      std::vector<double> falling_again_and_again;
+      for (std::int64_t i = 0; i < vocabulary; ++i) {
+        const double size = static_cast<double>(vocabulary);
+        rising.push_back(8 * static_cast<double>(i) / size);
+        falling_again_and_again.push_back(-64 * static_cast<double>(i % (vocabulary / 8)) / size);
+      }
+      add(rising, top_k, 0.9F);
+      add(falling_again_and_again, top_k, 0.9F);
+    }
+    check_batch(few);
+    const std::int64_t many = dtype == DType::f32 ? 200 : 400;
+    expect_the_same_when_repeated(few, test_device().is_cuda() ? many : 12, {});
   }
 }
 

@@ -231,8 +231,8 @@ template <class Memory, class Values>
 __device__ int sort_candidates(const typename Memory::Shape& shape, int k, int equal_bits,
                                Memory& shared, const Values& values) {
   auto found = static_cast<int>(shared.count);
-  // A guess that takes in every token above -inf was not too high.
-  const bool enough = found >= k || k <= kCertainK || shared.threshold == kAboveNothing;
+  // A threshold that takes in every token above -inf was not too high.
+  const bool enough = found >= k || shared.threshold == kAboveNothing;
   if ((shared.flags & Memory::kOverflow) != 0 || found > shape.room() || !enough) {
     read_in_order(shape, k, shared, values);
     found = static_cast<int>(shared.count);

@@ -101,6 +101,8 @@ class RowMaxima {
     for (int d = 0; d < kDepth; ++d) raw[d] = loaded[d];
   }
 
+  __device__ const Raw (&loaded() const)[kDepth] { return raw; }
+
   // Leaves sums and maxima of the whole row.
   __device__ void read(float scale) {
     __syncthreads();  // the counters are set

@@ -178,9 +178,10 @@ __device__ float add_up_segment(const Held& held, float scale, std::uint32_t& fl
 // kPlain: the values are the logits as they are. kOnGrid: all rows start on 16 bytes. kDepth:
 // segments that a warp has in registers. kShortKeys: for many places of plain rows of bf16 that a
 // block has to itself. The threshold is a guess then, candidates are short keys, and bins are
-// cleared in the end.
+// cleared in the end. kAlone: a block has the row to itself. kGuesses: the same, and the threshold
+// is a guess for any number of places.
 template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys = false,
-          class Memory = ScanShared>
+          class Memory = ScanShared, bool kAlone = kShortKeys, bool kGuesses = kShortKeys>
 class RowScan {
  public:
   using T = typename Values::Logit;
@@ -207,14 +208,18 @@ class RowScan {
 
   // Has the first segments brought, while the caller finds out what to do with the row.
   __device__ void start() {
-    if (threadIdx.x == 0) {
-      shared.count = 0;
-      shared.flags = 0;
-    }
+    set_counters();
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (begin() + d < end()) loader.load(first_token(begin() + d), lane, raw[d]);
     }
+  }
+
+  // With those that another scan has asked for.
+  __device__ void start_with(const Raw (&loaded)[kDepth]) {
+    set_counters();
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) raw[d] = loaded[d];
   }
 
   __device__ const Raw (&loaded() const)[kDepth] { return raw; }
@@ -270,7 +275,13 @@ class RowScan {
   }
 
  private:
-  __device__ int cluster() const { return kShortKeys ? 1 : shape.cluster; }
+  __device__ void set_counters() {
+    if (threadIdx.x != 0) return;
+    shared.count = 0;
+    shared.flags = 0;
+  }
+
+  __device__ int cluster() const { return kAlone ? 1 : shape.cluster; }
   __device__ static unsigned cluster_block() {
     if constexpr (cuda::kHopper) return cuda::cluster_rank();
     return 0;
@@ -297,7 +308,7 @@ class RowScan {
 
   // ---- the threshold ---------------------------------------------------------------------------
 
-  __device__ bool guesses() const { return kShortKeys || k > kCertainK; }
+  __device__ bool guesses() const { return kGuesses || k > kCertainK; }
 
   // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
   __device__ int wanted_samples(int samples) const {
