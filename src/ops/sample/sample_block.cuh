@@ -13,6 +13,7 @@ using topk::Key;
 using topk::RowSum;
 using topk::ScanShape;
 using topk::ScanShared;
+using topk::ScanWay;
 using topk::Weights;
 
 // Of a row, from before its scan until its end: in shared memory behind the scan's.

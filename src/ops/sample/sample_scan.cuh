@@ -57,8 +57,8 @@ __device__ void sample_wide_row(const ScanParams& params, std::int64_t row, unsi
                                 const RowControls& controls, const First& first) {
   using Values = topk::RowValues<T>;
   // As in softmax_topk.
-  constexpr bool kGuesses = std::is_same_v<T, Bf16>;
-  using Scan = topk::RowScan<Values, true, kOnGrid, 2, false, ScanShared, true, kGuesses>;
+  constexpr ScanWay kWay = std::is_same_v<T, Bf16> ? ScanWay::guess : ScanWay::alone;
+  using Scan = topk::RowScan<Values, true, kOnGrid, 2, kWay>;
   const Sampling& p = params.p;
   const ScanShape& shape = params.shape;
   auto& shared = *reinterpret_cast<ScanShared*>(memory);
@@ -81,13 +81,13 @@ __device__ void sample_wide_row(const ScanParams& params, std::int64_t row, unsi
            nullptr);
 }
 
-// `nearby` are the same parameters, for what is out of line. kAlone: a block has the row to itself.
+// `nearby` are the same parameters, for what is out of line.
 template <class T, bool kPlain, bool kOnGrid, int kDepth, class Memory = ScanShared,
-          bool kAlone = false>
+          ScanWay kWay = ScanWay::any>
 __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory,
                            const ScanParams& nearby) {
   using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalisedValues<T>>;
-  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth, false, Memory, kAlone>;
+  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth, kWay, Memory>;
   using Late = std::conditional_t<kPlain, topk::RowValues<T>, AnyValues>;
   const Sampling& p = params.p;
   const ScanShape& shape = params.shape;
@@ -96,12 +96,12 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   const topk::RowValues<T> logits =
       kPlain ? plain_values<T>(p, row) : unpenalised_values<T>(p, row);
   // The first loads come before the controls are read.
-  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth, false, Memory, kAlone> early(
-      shape, shared, logits);
+  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth, kWay, Memory> early(shape, shared,
+                                                                                 logits);
   if constexpr (kPlain) early.start();
   const RowControls controls = row_controls(p, row);
   if (!controls.legal) {  // all blocks of the cluster leave
-    if (kAlone || blockIdx.x % static_cast<unsigned>(shape.cluster) == 0) {
+    if (kWay != ScanWay::any || blockIdx.x % static_cast<unsigned>(shape.cluster) == 0) {
       refuse_row(p, row, kRowBadParameter);
     }
     return;
@@ -121,7 +121,7 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
     scan.start();
     scan.run(k, topk::exponent_scale(inverse));
   }
-  if (!kAlone && !topk::gather_cluster(shape, shared)) return;
+  if (kWay == ScanWay::any && !topk::gather_cluster(shape, shared)) return;
   if ((shared.flags & Memory::kNan) != 0) return refuse_row(p, row, kRowHasNan);
   Late values;
   if constexpr (kPlain) {
@@ -141,11 +141,12 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   sample_row<T, kPlain, kOnGrid, kDepth>(params, row, memory, params);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kAlone = false>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, ScanWay kWay = ScanWay::any>
 __global__ void __launch_bounds__(topk::kScanThreads, kScanBlocksPerSm<kPlain, kOnGrid, kDepth>)
     sample_scan_kernel(const __grid_constant__ ScanParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   const Sampling& p = params.p;
+  constexpr bool kAlone = kWay != ScanWay::any;
   const std::int64_t row =
       kAlone ? blockIdx.x : blockIdx.x / static_cast<unsigned>(params.shape.cluster);
   if constexpr (cuda::kHopper) {
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(topk::kScanThreads, kScanBlocksPerSm<kPlain, k
     cuda::wait_for_previous_grids();
   }
   if constexpr (kAlone) {
-    sample_row<T, kPlain, kOnGrid, kDepth, ScanShared, true>(
+    sample_row<T, kPlain, kOnGrid, kDepth, ScanShared, kWay>(
         params, row, memory, bring_nearby(params, memory + nearby_offset<>(params)));
   } else {
     sample_row<T, kPlain, kOnGrid, kDepth>(params, row, memory);
@@ -212,9 +213,9 @@ void launch_left(Context& context, const ScanParams& params) {
   cuda::launch(context, "sample sample_left_kernel", sample_left_kernel<T>, shape, params);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kAlone = false>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, ScanWay kWay = ScanWay::any>
 void launch_scan(Context& context, const ScanParams& params) {
-  auto* kernel = sample_scan_kernel<T, kPlain, kOnGrid, kDepth, kAlone>;
+  auto* kernel = sample_scan_kernel<T, kPlain, kOnGrid, kDepth, kWay>;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(params.p.rows * params.shape.cluster),
       .threads = topk::kScanThreads,

@@ -9,8 +9,9 @@ bool suits_alone(const ScanParams& params) {
 }
 
 void sample_alone(Context& context, const ScanParams& params) {
-  topk::visit_logits_dtype(
-      params.p.dtype, [&]<class T>() { launch_scan<T, true, true, 2, true>(context, params); });
+  topk::visit_logits_dtype(params.p.dtype, [&]<class T>() {
+    launch_scan<T, true, true, 2, ScanWay::alone>(context, params);
+  });
 }
 
 }  // namespace touchstone::sampling

@@ -20,7 +20,7 @@ inline constexpr int kBlocksPerSm = kDepth == 4 ? 2
                                     : kOnGrid   ? 4
                                                 : 3;
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, ScanWay kWay>
 __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
     topk_scan_kernel(const __grid_constant__ ScanArgs args) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
   const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
   const RowValues<T> values = values_of<T>(p, row);
-  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth, kShortKeys>;
+  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth, kWay>;
   Scan scan(shape, shared, values);
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   scan.run(k, exponent_scale(inverse));
   if (!gather_cluster(shape, shared)) return;
   if ((shared.flags & ScanShared::kNan) != 0) return put_bad_row<kScanThreads>(p, row, kRowHasNan);
-  if constexpr (kShortKeys) {
+  if constexpr (kWay == ScanWay::short_keys) {
     if (!put_short_keys(p, row, shape, shared, inverse)) {
       put_rare_row(p, row, shape, shared, inverse);
     }
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   put_row(p, row, shared, above_masked, weights);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys = false>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, ScanWay kWay = ScanWay::any>
 void launch(Context& context, const ScanArgs& args) {
-  auto* kernel = topk_scan_kernel<T, kPlain, kOnGrid, kDepth, kShortKeys>;
+  auto* kernel = topk_scan_kernel<T, kPlain, kOnGrid, kDepth, kWay>;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(args.p.rows * args.shape.cluster),
       .threads = kScanThreads,
@@ -86,7 +86,7 @@ void launch(Context& context, const ScanArgs& args) {
       ScanArgs own = args;
       // Of 64 bits, for rare rows: k of them and a step of read_in_order.
       own.shape.candidates = std::max({(candidates + 1) / 2, k + kScanThreads, 1024});
-      return launch<T, kPlain, kOnGrid, 2, true>(context, own);
+      return launch<T, kPlain, kOnGrid, 2, ScanWay::short_keys>(context, own);
     }
   }
   launch<T, kPlain, kOnGrid, 2>(context, args);

@@ -175,14 +175,21 @@ __device__ float add_up_segment(const Held& held, float scale, std::uint32_t& fl
   return largest;
 }
 
+// Whose a row is, and how its candidates are chosen; each is narrower than the one before.
+enum class ScanWay {
+  any,         // a block's, or a cluster's
+  alone,       // a block has the row to itself
+  guess,       // and the threshold is a guess for any number of places
+  short_keys,  // and candidates are short keys, of plain bf16; bins are cleared in the end
+};
+
 // kPlain: the values are the logits as they are. kOnGrid: all rows start on 16 bytes. kDepth:
-// segments that a warp has in registers. kShortKeys: for many places of plain rows of bf16 that a
-// block has to itself. The threshold is a guess then, candidates are short keys, and bins are
-// cleared in the end. kAlone: a block has the row to itself. kGuesses: the same, and the threshold
-// is a guess for any number of places.
-template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys = false,
-          class Memory = ScanShared, bool kAlone = kShortKeys, bool kGuesses = kShortKeys>
+// segments that a warp has in registers.
+template <class Values, bool kPlain, bool kOnGrid, int kDepth, ScanWay kWay = ScanWay::any,
+          class Memory = ScanShared>
 class RowScan {
+  static constexpr bool kShortKeys = kWay == ScanWay::short_keys;
+
  public:
   using T = typename Values::Logit;
   using Held = Segment<T, kPlain>;
@@ -281,7 +288,7 @@ class RowScan {
     shared.flags = 0;
   }
 
-  __device__ int cluster() const { return kAlone ? 1 : shape.cluster; }
+  __device__ int cluster() const { return kWay == ScanWay::any ? shape.cluster : 1; }
   __device__ static unsigned cluster_block() {
     if constexpr (cuda::kHopper) return cuda::cluster_rank();
     return 0;
@@ -308,7 +315,7 @@ class RowScan {
 
   // ---- the threshold ---------------------------------------------------------------------------
 
-  __device__ bool guesses() const { return kGuesses || k > kCertainK; }
+  __device__ bool guesses() const { return kWay >= ScanWay::guess || k > kCertainK; }
 
   // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
   __device__ int wanted_samples(int samples) const {
