@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <utility>
 
 #include "ops/softmax_topk/topk_cpu.h"
 #include "touchstone/ops/softmax_topk.h"

@@ -20,7 +20,6 @@ HWY_BEFORE_NAMESPACE();
 namespace touchstone::topk::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-namespace sd = touchstone::simd::HWY_NAMESPACE;
 
 using CandidateTag = hn::ScalableTag<Candidate>;
 
