@@ -2,6 +2,8 @@
 // any order, so that neither the way a row takes nor the size of its block shows.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/sample/sample_values.cuh"
 #include "ops/softmax_topk/topk_finish.cuh"
 
@@ -20,6 +22,7 @@ struct alignas(16) RowState {
   double uniform;
   Weights weights;       // for draws that take the block
   std::int32_t settled;  // whether the first warp has drawn
+  std::int32_t places;   // that are put in order
 };
 
 // A weight of 1 is 2^42. The sum of as many weights as a scan takes tokens, 2^21, fits.
@@ -32,9 +35,17 @@ struct alignas(16) DrawShared {
   static constexpr int kThreads = kBlockThreads;
   static constexpr int kWarps = kThreads / 32;
 
+  // Of each warp.
+  template <class Number>
+  struct OfWarps {
+    Number sums[kWarps];
+    Number kept[kWarps];
+  };
+  OfWarps<Mass> whole;
+  OfWarps<float> quick;
   Mass masses[kWarps];
-  float sums[kWarps];
   std::uint32_t least[kWarps];
+  Key drawn;
   // A histogram of keys, and the bin that a search goes on in.
   std::uint32_t chosen;
   std::uint32_t within;
@@ -42,7 +53,15 @@ struct alignas(16) DrawShared {
   Mass above_mass;
   Mass bin_mass[kThreads];
   std::uint32_t bin_count[kThreads];
-  float kept_sum;
+
+  template <class Number>
+  __device__ OfWarps<Number>& of_warps() {
+    if constexpr (std::is_same_v<Number, float>) {
+      return quick;
+    } else {
+      return whole;
+    }
+  }
 };
 
 template <class Memory>
@@ -51,27 +70,42 @@ __device__ DrawShared<Memory::kThreads>& draw_shared(Memory& shared) {
   return *reinterpret_cast<DrawShared<Memory::kThreads>*>(&shared.select);
 }
 
-// The sum of the values of this thread and all before it; `total` is that of all threads.
-template <int kWarps, class Number>
-__device__ Number block_prefix(Number value, Number (&warp_sums)[kWarps], Number& total) {
+// The sum of the values of this lane and all before it.
+template <class Number>
+__device__ Number warp_prefix(Number value) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const Number before = __shfl_up_sync(~0U, value, step);
     if (lane >= step) value += before;
   }
+  return value;
+}
+
+// The sum of the values of this thread and all before it; `total` is that of all threads.
+template <int kWarps, class Number>
+__device__ Number block_prefix(Number value, Number (&warp_sums)[kWarps], Number& total) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  value = warp_prefix(value);
   __syncthreads();  // everyone is done with the last use
   if (lane == 31) warp_sums[warp] = value;
   __syncthreads();
-  Number base = 0;
-  total = 0;
+  if constexpr (kWarps > 8) {  // a lane for each
+    const Number own = lane < kWarps ? warp_sums[lane] : 0;
+    const Number sums = warp_prefix(own);
+    total = __shfl_sync(~0U, sums, 31);
+    return __shfl_sync(~0U, sums - own, warp) + value;
+  } else {
+    Number base = 0;
+    total = 0;
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) {
-    if (i == warp) base = total;
-    total += warp_sums[i];
+    for (int i = 0; i < kWarps; ++i) {
+      if (i == warp) base = total;
+      total += warp_sums[i];
+    }
+    return base + value;
   }
-  return base + value;
 }
 
 template <class Draw>
@@ -80,8 +114,12 @@ __device__ std::uint32_t block_min(std::uint32_t value, Draw& draw) {
   __syncthreads();
   if (threadIdx.x % 32 == 0) draw.least[threadIdx.x / 32] = value;
   __syncthreads();
+  if constexpr (Draw::kWarps > 8) {
+    value = __reduce_min_sync(~0U, draw.least[threadIdx.x % Draw::kWarps]);
+  } else {
 #pragma unroll
-  for (int i = 0; i < Draw::kWarps; ++i) value = min(value, draw.least[i]);
+    for (int i = 0; i < Draw::kWarps; ++i) value = min(value, draw.least[i]);
+  }
   return value;
 }
 

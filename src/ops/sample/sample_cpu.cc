@@ -82,8 +82,9 @@ class ScanMemory {
     maxima_.grow(s.maxima + kVector);
     coarse_list_.grow(s.coarse + kVector);
     listed_.grow(s.blocks * s.lanes + kVector);
-    found_values_.grow(s.candidates + kVector);
+    found_bits_.grow(s.candidates + kVector);
     found_tokens_.grow(s.candidates + kVector);
+    bins_.grow(s.candidates + kVector);
     candidates_.grow(s.candidates + kVector);
     sorted_.grow(s.candidates + kVector);
     const auto k = static_cast<std::size_t>(q.k) + kVector;
@@ -103,8 +104,9 @@ class ScanMemory {
         .maxima = maxima_.data(),
         .coarse_list = coarse_list_.data(),
         .listed = listed_.data(),
-        .found_values = found_values_.data(),
+        .found_bits = found_bits_.data(),
         .found_tokens = found_tokens_.data(),
+        .bins = bins_.data(),
         .candidates = candidates_.data(),
         .sorted = sorted_.data(),
         .equals = equals_.data(),
@@ -118,9 +120,10 @@ class ScanMemory {
   Buffer<float> probabilities;
 
  private:
-  Buffer<float> fine_, coarse_, maxima_, found_values_, values_;
+  Buffer<float> fine_, coarse_, maxima_, values_;
   Buffer<topk::Candidate> candidates_, sorted_;
-  Buffer<std::uint32_t> coarse_list_, listed_, found_tokens_, equals_;
+  Buffer<std::uint32_t> coarse_list_, listed_, found_bits_, found_tokens_, equals_;
+  Buffer<std::uint16_t> bins_;
   std::size_t values_stride_ = 0;
 };
 

@@ -11,9 +11,12 @@ namespace touchstone::sampling {
 extern template void sample_by_scan<float>(Context&, const ScanParams&);
 extern template void sample_by_scan<Bf16>(Context&, const ScanParams&);
 extern template void sample_by_scan<F16>(Context&, const ScanParams&);
+extern template void sample_few<float>(Context&, const FewParams&);
+extern template void sample_few<Bf16>(Context&, const FewParams&);
+extern template void sample_few<F16>(Context&, const FewParams&);
 
 std::int64_t scan_shared_bytes(const ScanParams& params) {
-  return history_offset(params) + (params.penalises ? HistoryTable::bytes(params.history) : 0);
+  return history_offset<>(params) + (params.penalises ? HistoryTable::bytes(params.history) : 0);
 }
 
 namespace {
@@ -56,10 +59,8 @@ ScanParams params_of(const Context& context, const Sampling& p, bool second) {
   if (params.shape.cluster > 1) return params;
   // With a history beside them, four blocks fit on a multiprocessor.
   if (params.penalises && k <= kUnasked) params.shape.candidates = 1536;
-  // Room for more would take from the cache through which loads come. Where more is wanted, most
-  // rows are read once more.
-  const int usual = second ? ScanShared::kMostSorted : 1024;
-  const auto places = static_cast<int>(std::min<std::int64_t>(usual, p.vocabulary));
+  const auto places =
+      static_cast<int>(std::min<std::int64_t>(ScanShared::kMostSorted, p.vocabulary));
   if (may_cut && !params.penalises && places > k) {
     const int needed =
         topk::scan_shape(context, p.dtype, p.rows, p.vocabulary, places, is_plain(p)).candidates;
@@ -71,6 +72,40 @@ ScanParams params_of(const Context& context, const Sampling& p, bool second) {
                               std::max(k, int{ScanShared::kMostSorted})),
                    second ? std::min(1024, places) : kUnasked};
   if (!second && p.rows > 3 * topk::multiprocessors(context)) params.places.unasked = kWarpTokens;
+  return params;
+}
+
+// Blocks that share a row where there are few, and 1 where that is not done: a row that cuts and
+// names no number of tokens is scanned for more than that puts in order.
+int few_cluster(const Context& context, const Sampling& p) {
+  constexpr int kFewestSegments = 20;  // of a block
+  if (!is_plain(p) || p.top_count > topk::likely_few_places(kFewestSegments)) return 1;
+  if (p.top_k == nullptr && (p.top_p != nullptr || p.min_p != nullptr)) return 1;
+  if (!on_grid(p) || p.vocabulary * size_of(p.dtype) % 16 != 0) return 1;
+  return topk::few_cluster(context, p.dtype, p.rows, p.vocabulary, kFewestSegments);
+}
+
+// A scan of plain rows by large blocks.
+ScanParams large_params(const Sampling& p, int k, int cluster) {
+  constexpr int kThreads = kLargeScanThreads;
+  ScanParams params;
+  params.p = p;
+  params.on_grid = true;
+  params.second = cluster == 1;
+  params.shape = topk::scan_shape(p.dtype, p.vocabulary, k, true, cluster, kThreads);
+  const int room = params.shape.room();
+  // A step of read_in_order fits beside them.
+  params.places = {std::clamp(std::min(room - kThreads, room / 2), k, int{ScanShared::kMostSorted}),
+                   kUnasked};
+  return params;
+}
+
+FewParams few_params(const Sampling& p, int cluster) {
+  FewParams params;
+  params.shape = topk::few_shape(p.dtype, p.rows, p.vocabulary, topk::kMostFewPlaces, cluster);
+  params.most = topk::likely_few_places(params.shape.segments / cluster);
+  params.together = large_params(p, kUnasked, cluster);
+  params.alone = large_params(p, topk::kMostFewPlaces, 1);
   return params;
 }
 
@@ -93,11 +128,16 @@ std::string sample_cuda_refuses(const Context& context, const Sampling& p) {
 
 void sample_cuda(Context& context, const Sampling& p) {
   const cuda::DeviceScope scope(context.device().index);
+  if (const int cluster = few_cluster(context, p); cluster > 1) {
+    const FewParams params = few_params(p, cluster);
+    return topk::visit_logits_dtype(p.dtype, [&]<class T>() { sample_few<T>(context, params); });
+  }
   const bool is_short = suits_short(p);
   const bool by_maxima = !is_short && suits_maxima(context, p);
   const ScanParams params = params_of(context, p, is_short || by_maxima);
   if (is_short) sample_short(context, p);
   if (by_maxima && sample_by_maxima(context, params)) return;
+  if (suits_alone(params)) return sample_alone(context, params);
   topk::visit_logits_dtype(p.dtype, [&]<class T>() { sample_by_scan<T>(context, params); });
 }
 

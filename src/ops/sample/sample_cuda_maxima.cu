@@ -11,35 +11,29 @@ namespace {
 struct MaximaParams {
   ScanParams scan;
   topk::MaximaShape shape;
+  topk::HeadStart head_start;
 };
 
 // Rows that come in one wave are not left to another kernel: their block scans them.
 template <class Layout>
 inline constexpr bool kScansItself = Layout::kThreads == topk::kScanThreads;
 
-// Whether the row is done.
-template <class T, bool kOnGrid, class Layout>
-__device__ bool sample_usual_row(const MaximaParams& params, std::int64_t row,
-                                 unsigned char* memory) {
-  using Memory = topk::MaximaMemory<Layout::kThreads>;
-  using Scan = topk::RowMaxima<T, kOnGrid, Layout::kThreads, Layout::kDepth>;
-  auto& state = *reinterpret_cast<RowState*>(memory);
-  auto& shared = *reinterpret_cast<Memory*>(memory + sizeof(RowState));
+// Whether the row, which wants few tokens in order, is done.
+template <class Scan, class Memory>
+__device__ bool sample_usual_row(const MaximaParams& params, std::int64_t row, const RowSeed& seed,
+                                 const RowControls& controls, Scan& scan, Memory& shared,
+                                 RowState& state) {
   const Sampling& p = params.scan.p;
-  Scan scan(params.shape, shared, plain_values<T>(p, row).logits);
-  scan.start();
-  const RowControls controls = row_controls(p, row);
-  if (!wants_few(p, controls)) return false;
   const int k = wanted_places(p, controls, {kWarpTokens, kWarpTokens});
   const double inverse = 1 / weighing_temperature(controls);
-  keep_state(p, row, controls, inverse, state);
+  keep_state<Memory::kThreads>(seed, controls, inverse, state);
   scan.read(topk::exponent_scale(inverse));
   topk::RowSum sum;
   if (!scan.answer_usual(k, sum)) return false;
   const Key* const sorted = shared.sorted();
   const Weights weights{state.inverse, topk::exponent_scale(state.inverse),
                         topk::value_of(sorted[0]), sum, false};
-  put_top(p, row, sorted, weights);
+  put_top(p, row, sorted, weights, threadIdx.x, blockDim.x);
   if (!state.controls.greedy() && !state.controls.cuts(p.vocabulary)) {
     if (threadIdx.x == 0) state.weights = weights;
     __syncthreads();
@@ -66,13 +60,26 @@ __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
     cuda::let_next_grid_start();
     cuda::wait_for_previous_grids();
   }
+  topk::give_head_start(params.head_start);
+  using Memory = topk::MaximaMemory<Layout::kThreads>;
+  const Sampling& p = params.scan.p;
   const std::int64_t row = blockIdx.x;
-  if (sample_usual_row<T, kOnGrid, Layout>(params, row, memory)) return;
-  if constexpr (kScansItself<Layout>) {
-    __syncthreads();  // everyone is done with the memory
-    sample_row<T, true, kOnGrid, 2>(params.scan, row, memory);
+  auto& state = *reinterpret_cast<RowState*>(memory);
+  auto& shared = *reinterpret_cast<Memory*>(memory + sizeof(RowState));
+  topk::RowMaxima<T, kOnGrid, Layout::kThreads, Layout::kDepth> scan(
+      params.shape, shared, plain_values<T>(p, row).logits);
+  scan.start();
+  // Asked for before anything is waited for.
+  const RowSeed seed = row_seed<Layout::kThreads>(p, row);
+  const RowControls controls = row_controls(p, row);
+  const bool few = wants_few(p, controls);
+  if (few && sample_usual_row(params, row, seed, controls, scan, shared, state)) return;
+  if constexpr (!kScansItself<Layout>) {
+    leave_row(p, row);
+  } else if (few) {
+    sample_rare_row<T, kOnGrid>(params.scan, row, memory);
   } else {
-    leave_row(params.scan.p, row);
+    sample_wide_row<T, kOnGrid>(params.scan, row, memory, controls, scan);
   }
 }
 
@@ -81,7 +88,9 @@ void launch(Context& context, const ScanParams& scan) {
   const Sampling& p = scan.p;
   const auto places =
       static_cast<int>(std::min<std::int64_t>(topk::kMostMaximaPlaces, p.vocabulary));
-  MaximaParams params{scan, topk::maxima_shape<Layout::kThreads>(p.dtype, p.vocabulary, places)};
+  MaximaParams params{scan, topk::maxima_shape<Layout::kThreads>(p.dtype, p.vocabulary, places),
+                      topk::head_start(p.dtype, p.rows, p.vocabulary,
+                                       Layout::kBlocksPerSm * topk::multiprocessors(context))};
   // The draw keeps the running sums of segments in the room of candidates.
   params.shape.candidates = std::max(params.shape.candidates, params.shape.segments);
   const std::int64_t bytes = static_cast<std::int64_t>(sizeof(RowState)) +

@@ -8,14 +8,128 @@
 
 namespace touchstone::sampling {
 
-// A stretch of tokens that the block holds at once, in order: a few for each thread.
+// A stretch of tokens that the block holds at once, in order: at least as many as a segment has.
 template <int kThreads>
 struct Piece {
-  static constexpr int kEach = 4;
+  static constexpr int kEach = kThreads > 256 ? 1024 / kThreads : 4;
   static constexpr int kTokens = kEach * kThreads;
 
   Mass sums[kEach];  // running, from the start of the piece
   Mass total;
+};
+
+__device__ inline float distance(float a, float b) { return fabsf(a - b); }
+__device__ inline Mass distance(Mass a, Mass b) { return a > b ? a - b : b - a; }
+
+// The first `limit` of a row's tokens in order, spread over a block: a thread has some neighbours.
+// Running sums that come as close to a border as an error are reported.
+template <class Number, int kThreads>
+class OrderedDraw {
+ public:
+  // `room` is for as many sums.
+  __device__ OrderedDraw(int tokens, const Key* sorted_keys, Number* room,
+                         DrawShared<kThreads>& memory)
+      : limit(tokens), sorted(sorted_keys), sums(room), draw(memory) {
+    // An odd number of neighbours: the lanes of a warp find theirs in different banks.
+    const int each = (limit + kThreads - 1) / kThreads | 1;
+    first = min(static_cast<int>(threadIdx.x) * each, limit);
+    end = min(first + each, limit);
+  }
+
+  // weigh(value, dropped, close) gives what a token weighs, and may say that min_p drops it, or
+  // almost does.
+  template <class Weigh>
+  __device__ void add_up(const Weigh& weigh) {
+    Number own = 0;
+    for (int i = first; i < end; ++i) {
+      bool drops = false;
+      bool is_close = false;
+      own += weigh(topk::value_of(sorted[i]), drops, is_close);
+      sums[i] = own;
+      if (drops) dropped = min(dropped, i);
+      close = close || is_close;
+    }
+    Number* const warp_sums = draw.template of_warps<Number>().sums;
+    const Number prefix = warp_prefix(own);
+    if (lane() == 31) warp_sums[warp()] = prefix;
+    __syncthreads();
+    Number base = 0;
+    all = 0;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w == warp()) base = all;
+      all += warp_sums[w];
+    }
+    before = base + (prefix - own);
+  }
+
+  struct Kept {
+    int count;   // more than there are where nothing is cut
+    Number sum;  // of those, or of all
+    bool close;
+  };
+
+  // The tokens before the first that min_p drops, and by_mass no more than are needed for a sum.
+  __device__ Kept cut(bool by_mass, Number needed, Number error) {
+    int count = min(dropped, limit + 1);
+    bool is_close = close;
+    for (int i = first; by_mass && i < min(end, dropped); ++i) {
+      const Number sum = before + sums[i];
+      if (sum >= needed) count = min(count, i + 1);
+      is_close = is_close || distance(sum, needed) < error;
+    }
+    auto& of_warps = draw.template of_warps<Number>();
+    const unsigned cuts = __ballot_sync(~0U, count <= limit);
+    if (cuts == 0) {
+      if (lane() == 0) draw.least[warp()] = static_cast<std::uint32_t>(count);
+    } else if (lane() == __ffs(static_cast<int>(cuts)) - 1) {
+      draw.least[warp()] = static_cast<std::uint32_t>(count);
+      of_warps.kept[warp()] = count > first ? before + sums[count - 1] : before;
+    }
+    if (threadIdx.x == 0) draw.drawn = 0;
+    Kept kept{limit + 1, all, __syncthreads_or(is_close ? 1 : 0) != 0};
+#pragma unroll
+    for (int w = kThreads / 32 - 1; w >= 0; --w) {
+      if (draw.least[w] > static_cast<unsigned>(limit)) continue;
+      kept.count = static_cast<int>(draw.least[w]);
+      kept.sum = of_warps.kept[w];
+    }
+    return kept;
+  }
+
+  // The first of the kept tokens at which the running sum exceeds the target; 0 where that is too
+  // close to call.
+  __device__ Key token_at(const Kept& kept, Number target, Number error) {
+    const int last = min(kept.count, limit) - 1;
+    Number sum = before;
+    for (int i = first; i < min(end, last + 1) && sum <= target; ++i) {
+      const Number next = before + sums[i];
+      if (next > target || i == last) {
+        const bool is_close = (i > 0 && distance(sum, target) < error) ||
+                              (i < last && distance(next, target) < error);
+        draw.drawn = is_close ? 0 : sorted[i];
+        break;
+      }
+      sum = next;
+    }
+    __syncthreads();
+    return draw.drawn;
+  }
+
+  Number all = 0;  // the sum of all tokens
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+
+  int limit;
+  const Key* sorted;
+  Number* sums;  // of a thread's tokens up to this one
+  DrawShared<kThreads>& draw;
+  int first, end;         // the thread's tokens
+  Number before = 0;      // the sum of those before
+  int dropped = 1 << 30;  // the first that min_p drops
+  bool close = false;
 };
 
 template <class Memory>
@@ -59,99 +173,51 @@ class RowDraw {
   __device__ Key by_value(double u, bool& read_again) {
     const CutFacts facts = cut_facts(controls, k, above, shape.vocabulary);
     if (facts.beyond) return search(u, read_again);
-    const bool whole = facts.whole;
-    const int limit = facts.limit;
-    const Key* const sorted = shared.sorted();
-    if (limit > kWarpTokens && !weights.huge) {
-      const Key key = by_value_in_f32(limit, whole ? 0.0F : scanned_weight(weights), u);
-      if (key != 0) return key;
-    }
-    const auto mass_at = [&](int i) { return distribution.mass(topk::value_of(sorted[i])); };
-    add_up(limit, mass_at, sums, draw);
-    bool doubtful = false;
-    int kept =
-        whole ? cut(limit, needed_mass(controls.top_p, sums[limit - 1]), doubtful)
-              : cut(limit, static_cast<Mass>(static_cast<double>(controls.top_p) * scanned_total()),
-                    doubtful);
-    if (!whole && doubtful) {
-      read_again = true;
-      kept = cut(limit, needed_mass(controls.top_p, exact_total()), doubtful);
-    }
-    if (kept > limit && !whole) return search(u, read_again);
-    kept = min(kept, limit);
-    return sorted[pick(kept, drawn_mass(u, sums[kept - 1]), sums, draw)];
+    const Key quick = weights.huge || facts.limit <= kWarpTokens ? 0 : draw_in_f32(facts, u);
+    return quick != 0 ? quick : draw_exactly(facts, u, read_again);
   }
 
-  // As draw_by_warp(), for more tokens: exponents have a mean of up to 7, and sums 14 roundings
+  // As draw_by_warp(), for more tokens: exponents have a mean of up to 7, and sums 15 roundings
   // more.
-  __device__ Key by_value_in_f32(int limit, float row, double u) {
-    const int each = (limit + kThreads - 1) / kThreads;
-    const int first = static_cast<int>(threadIdx.x) * each;
-    const int end = min(first + each, limit);
-    const auto weight_at = [&](int i) {
-      return topk::exp2_fast((topk::value_of(shared.sorted()[i]) - weights.largest) *
-                             weights.scale);
-    };
-    float own = 0;
-    for (int i = first; i < end; ++i) own += weight_at(i);
-    float all = 0;
-    const float before = block_prefix(own, draw.sums, all) - own;
-    const float base = row > 0 ? row : all;
-    const float error = 6e-6F * fmaxf(base, all);
-    const float needed = controls.top_p * base;
-    bool close = false;
-    auto kept = static_cast<std::uint32_t>(row > 0 ? limit + 1 : limit);
-    float sum = before;
-    for (int i = first; i < end; ++i) {
-      const float weight = weight_at(i);
-      sum += weight;
-      if (controls.top_p < 1) {
-        if (sum >= needed) kept = min(kept, static_cast<std::uint32_t>(i + 1));
-        close = close || fabsf(sum - needed) <= error;
-      }
-      if (controls.min_p > 0) {
-        if (weight < controls.min_p) kept = min(kept, static_cast<std::uint32_t>(i));
-        close = close || fabsf(weight - controls.min_p) <= kWarpError;
-      }
-    }
-    kept = block_min(kept, draw);
-    if (kept < 1 || kept > static_cast<std::uint32_t>(limit)) return 0;
-    const int last = static_cast<int>(kept) - 1;
-    sum = before;
-    for (int i = first; i < min(end, last + 1); ++i) sum += weight_at(i);
-    if (first <= last && last < end) draw.kept_sum = sum;
-    __syncthreads();
-    const float target = static_cast<float>(u) * draw.kept_sum;
-    auto drawn = static_cast<std::uint32_t>(last);
-    sum = before;
-    for (int i = first; i < min(end, last); ++i) {
-      sum += weight_at(i);
-      if (sum > target) drawn = min(drawn, static_cast<std::uint32_t>(i));
-      close = close || fabsf(sum - target) <= error;
-    }
-    drawn = block_min(drawn, draw);
-    return __syncthreads_or(close ? 1 : 0) != 0 ? 0 : shared.sorted()[drawn];
+  __device__ Key draw_in_f32(const CutFacts& facts, double u) {
+    OrderedDraw<float, kThreads> in_order(facts.limit, shared.sorted(),
+                                          reinterpret_cast<float*>(sums), draw);
+    in_order.add_up([&](float value, bool& dropped, bool& close) {
+      const float weight = topk::exp2_fast((value - weights.largest) * weights.scale);
+      dropped = weight < controls.min_p;
+      close = controls.min_p > 0 && fabsf(weight - controls.min_p) <= kWarpError;
+      return weight;
+    });
+    const float base = facts.whole ? in_order.all : scanned_weight(weights);
+    const float error = 6e-6F * fmaxf(base, in_order.all);
+    const auto kept = in_order.cut(controls.top_p < 1, controls.top_p * base, error);
+    if (kept.close || (kept.count > facts.limit && !facts.whole)) return 0;
+    return in_order.token_at(kept, static_cast<float>(u) * kept.sum, error);
   }
 
-  // How many of the first `limit` tokens top_p, which needs this mass, and min_p keep; more than
-  // `limit` when neither ends there.
-  __device__ int cut(int limit, Mass needed, bool& doubtful) {
-    const auto min_p = static_cast<double>(controls.min_p);
+  // The same in whole numbers.
+  __device__ Key draw_exactly(const CutFacts& facts, double u, bool& read_again) {
+    OrderedDraw<Mass, kThreads> in_order(facts.limit, shared.sorted(), sums, draw);
+    in_order.add_up([&](float value, bool& dropped, bool& /*close*/) {
+      const double weight = distribution.weight(value);
+      dropped = weight < static_cast<double>(controls.min_p);
+      return mass_of(weight);
+    });
     const bool by_mass = controls.top_p < 1;
-    const double error = kSumError * static_cast<double>(needed);
-    int kept = limit + 1;
-    bool close = false;
-    for (int i = static_cast<int>(threadIdx.x); i < limit; i += kThreads) {
-      if (min_p > 0 && distribution.weight(topk::value_of(shared.sorted()[i])) < min_p) {
-        kept = min(kept, i);  // never the first one, which weighs 1
-      } else if (by_mass) {
-        if (sums[i] >= needed) kept = min(kept, i + 1);
-        const double distance = static_cast<double>(sums[i]) - static_cast<double>(needed);
-        close = close || fabs(distance) <= error;
-      }
+    auto needed = needed_mass(controls.top_p, in_order.all);
+    Mass error = 0;
+    if (!facts.whole) {
+      const double share = static_cast<double>(controls.top_p) * scanned_total();
+      needed = static_cast<Mass>(share);
+      error = static_cast<Mass>(kSumError * share) + 1;
     }
-    doubtful = __syncthreads_or(close ? 1 : 0) != 0;
-    return static_cast<int>(block_min(static_cast<std::uint32_t>(kept), draw));
+    auto kept = in_order.cut(by_mass, needed, error);
+    if (kept.close) {
+      read_again = true;
+      kept = in_order.cut(by_mass, needed_mass(controls.top_p, exact_total()), 0);
+    }
+    if (kept.count > facts.limit && !facts.whole) return search(u, read_again);
+    return in_order.token_at(kept, drawn_mass(u, kept.sum), 0);
   }
 
   __device__ double scanned_total() const {

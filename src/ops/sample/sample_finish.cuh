@@ -31,14 +31,31 @@ __device__ inline bool wants_few(const Sampling& p, const RowControls& controls)
          (controls.greedy() || controls.top_k <= kWarpTokens || controls.top_k >= p.vocabulary);
 }
 
-// For what comes after the scan, whose barriers make it known to all. By the last thread, which has
-// its first loads on their way.
-__device__ inline void keep_state(const Sampling& p, std::int64_t row, const RowControls& controls,
-                                  double inverse, RowState& state) {
-  if (threadIdx.x != blockDim.x - 1) return;
+// What the uniform of a row is made of.
+struct RowSeed {
+  std::int64_t seed = 0;
+  std::int64_t position = 0;
+};
+// For the last of so many threads; others have nothing.
+template <int kThreads>
+__device__ RowSeed row_seed(const Sampling& p, std::int64_t row) {
+  return threadIdx.x == kThreads - 1 ? RowSeed{p.seed[row], p.position[row]} : RowSeed{};
+}
+
+// For what comes after the scan, whose barriers make it known to all. By the last of so many
+// threads, which has its first loads on their way.
+template <int kThreads>
+__device__ void keep_state(const RowSeed& seed, const RowControls& controls, double inverse,
+                           RowState& state) {
+  if (threadIdx.x != kThreads - 1) return;
   state.controls = controls;
   state.inverse = inverse;
-  state.uniform = uniform_of(p.seed[row], p.position[row]);
+  state.uniform = uniform_of(seed.seed, seed.position);
+}
+template <int kThreads>
+__device__ void keep_state(const Sampling& p, std::int64_t row, const RowControls& controls,
+                           double inverse, RowState& state) {
+  keep_state<kThreads>(row_seed<kThreads>(p, row), controls, inverse, state);
 }
 
 // Of a row that has neither bias nor mask.
@@ -99,9 +116,10 @@ __device__ inline float log_probability(const Weights& weights, float value) {
   return fminf(weights.log_probability(value, weights.row.sum), 0.0F);
 }
 
+// By threads of which this has the place `first` and all others, each so many further.
 __device__ inline void put_top(const Sampling& p, std::int64_t row, const Key* sorted,
-                               const Weights& weights) {
-  for (std::int64_t j = threadIdx.x; j < p.top_count; j += blockDim.x) {
+                               const Weights& weights, std::int64_t first, std::int64_t step) {
+  for (std::int64_t j = first; j < p.top_count; j += step) {
     const std::int64_t at = row * p.top_count + j;
     put_token(p.top_tokens, p.top_token_dtype, at, topk::token_of(sorted[j]));
     p.top_log_probabilities[at] = log_probability(weights, topk::value_of(sorted[j]));
@@ -169,7 +187,7 @@ __device__ void put_draw(const Sampling& p, const typename Memory::Shape& shape,
       }
     }
   }
-  put_top(p, row, sorted, weights);
+  put_top(p, row, sorted, weights, threadIdx.x, blockDim.x);
   __syncthreads();
   if (state.settled != 0) return;
   draw_slowly(p, shape, row, k, above, segment_tokens, status, shared, state, table);

@@ -3,6 +3,7 @@
 
 #include "ops/sample/sample_problem.h"
 #include "ops/sample/sample_values.cuh"
+#include "ops/softmax_topk/topk_few_launch.h"
 #include "ops/softmax_topk/topk_scan_launch.h"
 
 namespace touchstone::sampling {
@@ -32,12 +33,29 @@ template <class T>
 void sample_by_scan(Context& context, const ScanParams& params);
 std::int64_t scan_shared_bytes(const ScanParams& params);
 
+// Plain rows on the grid, each by a block that is not the only one of its multiprocessor.
+// sample_scan_alone.cu.
+bool suits_alone(const ScanParams& params);
+void sample_alone(Context& context, const ScanParams& params);
+
 // Many long rows that are plain, as far as they are usual and want few tokens in order; the others
 // get the token kLeft. sample_cuda_maxima.cu.
 inline constexpr std::int64_t kLeft = -2;
 bool suits_maxima(const Context& context, const Sampling& p);
 // Whether no row is left.
 bool sample_by_maxima(Context& context, const ScanParams& scan);
+
+// Few long rows that are plain, each shared by a cluster, which takes whatever the row asks for;
+// sample_few_*.cu, by dtype.
+inline constexpr int kLargeScanThreads = 512;  // of a block that scans
+struct FewParams {
+  ScanParams together;  // for rows that the cluster scans,
+  ScanParams alone;     // and those that the first block does
+  topk::FewShape shape;
+  int most = 0;  // places that other rows want
+};
+template <class T>
+void sample_few(Context& context, const FewParams& params);
 
 // Short rows, in the same way. sample_cuda_short.cu.
 bool suits_short(const Sampling& p);

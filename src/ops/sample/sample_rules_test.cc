@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -252,9 +254,9 @@ void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const La
   });
 }
 
-// Kernels and their ways out are chosen by the number of rows, and what a row asks for is known to
-// them only when they run: the row must get the same from all of them.
-TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
+// Rows that go every way a kernel has: within what it puts in order, beyond it, and without an
+// order.
+Batch asking_for_everything(std::int64_t vocabulary, DType dtype) {
   struct Asked {
     std::int64_t top_k;
     float top_p;
@@ -265,24 +267,114 @@ TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
                               {65, 0.9F, 0.01F, 1}, {300, 0.9F, 0, 1}, {1024, 0.97F, 0, 0.5},
                               {1500, 0.9F, 0, 1},   {0, 0.9F, 0, 6},   {0, 0.95F, 0, 1},
                               {0, 0.5F, 0, 0.01},   {0, 1, 0.2F, 2},   {0, 1, 0, 1}};
-  constexpr std::int64_t kVocabulary = 3001;
+  Batch batch{.dtype = dtype, .top_count = 3};
+  for (const Asked& asked : kAsked) {
+    const auto seed = 800 + batch.rows.size();
+    TestRow row = row_of(random_logits(vocabulary, asked.scale, dtype, seed), asked.top_k,
+                         asked.top_p, asked.min_p);
+    row.position = static_cast<std::int64_t>(seed);
+    batch.rows.push_back(row);
+  }
+  return batch;
+}
+
+// Kernels and their ways out are chosen by the number of rows, and what a row asks for is known to
+// them only when they run: the row must get the same from all of them.
+TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     SCOPED_TRACE(name_of(dtype));
-    Batch few{.dtype = dtype, .top_count = 3};
-    for (const Asked& asked : kAsked) {
-      const auto seed = 800 + few.rows.size();
-      TestRow row = row_of(random_logits(kVocabulary, asked.scale, dtype, seed), asked.top_k,
-                           asked.top_p, asked.min_p);
-      row.position = static_cast<std::int64_t>(seed);
-      few.rows.push_back(row);
-    }
+    const Batch few = asking_for_everything(3001, dtype);
     check_batch(few);
     // More than a GPU has multiprocessors, times three and times four; on the 16-byte grid and off.
-    for (const std::int64_t rows : {400, 600}) {
-      if (dtype == DType::f32 && rows == 400) continue;
+    for (const std::int64_t rows : {200, 400, 600}) {
+      const std::int64_t gap_to_grid = dtype == DType::f32 ? 3 : 7;
+      const bool on_grid = dtype == DType::bf16 || rows < 600;
       expect_the_same_when_repeated(few, sanitized_size(rows, 36),
-                                    {.row_gap = dtype == DType::f32 ? 0 : 7});
+                                    {.row_gap = on_grid ? gap_to_grid : 0});
     }
+  }
+}
+
+// Rows long enough that thresholds are guessed from a part of them, with as many tokens in order as
+// there are at most: at random, and where the part says too much or too little of the rest.
+TEST(SampleRules, ManyTokensInOrderOfLongRows) {
+  const std::int64_t vocabulary = sanitized_size(60000, 6000);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(name_of(dtype));
+    Batch few{.dtype = dtype};
+    const auto add = [&](const std::vector<double>& logits, std::int64_t top_k, float top_p) {
+      TestRow row = row_of(rounded(logits, dtype), top_k, top_p, 0);
+      row.position = static_cast<std::int64_t>(few.rows.size());
+      few.rows.push_back(row);
+    };
+    for (const std::int64_t top_k : {65, 256, 257, 1024, 2048}) {
+      add(random_logits(vocabulary, 1, dtype, 900 + static_cast<std::uint64_t>(top_k)), top_k,
+          0.95F);
+    }
+    for (const std::int64_t top_k : {200, 2048}) {
+      std::vector<double> rising;
+      std::vector<double> falling_again_and_again;
+      for (std::int64_t i = 0; i < vocabulary; ++i) {
+        const double size = static_cast<double>(vocabulary);
+        rising.push_back(8 * static_cast<double>(i) / size);
+        falling_again_and_again.push_back(-64 * static_cast<double>(i % (vocabulary / 8)) / size);
+      }
+      add(rising, top_k, 0.9F);
+      add(falling_again_and_again, top_k, 0.9F);
+    }
+    check_batch(few);
+    const std::int64_t many = dtype == DType::f32 ? 200 : 400;
+    expect_the_same_when_repeated(few, test_device().is_cuda() ? many : 12, {});
+  }
+}
+
+// So long that several blocks of a GPU share a row.
+std::int64_t long_row(DType dtype) {
+  return sanitized_size(dtype == DType::f32 ? 41000 : 82000, 8008);
+}
+
+// More blocks where there are fewer rows, and other ones where rows are off the 16-byte grid.
+TEST(SampleRules, FewLongRowsGetTheSameHoweverTheyAreShared) {
+  for (const DType dtype : kLogitDTypes) {
+    SCOPED_TRACE(name_of(dtype));
+    const Batch few = asking_for_everything(long_row(dtype), dtype);
+    check_batch(few);
+    expect_the_same_when_repeated(few, 36, {});
+    expect_the_same_when_repeated(few, 24, {.row_gap = 7});
+  }
+}
+
+// What a kernel for usual rows finds out only when it has read the row.
+TEST(SampleRules, LongRowsThatAreNotUsual) {
+  const std::function<void(TestRow&)> edits[] = {
+      [](TestRow& r) { r.logits[77] = kNan; },
+      [](TestRow& r) { r.logits[5000] = kInfinity; },
+      [](TestRow& r) { r.logits[7] = r.logits.back() = kInfinity, r.temperature = 0; },
+      [](TestRow& r) { std::ranges::fill(r.logits, -kInfinity); },
+      [](TestRow& r) { std::ranges::fill(r.logits, -kInfinity), r.logits[1234] = 2; },
+      [](TestRow& r) { std::fill(r.logits.begin() + 20, r.logits.end(), -kInfinity); },
+      [](TestRow& r) { std::ranges::fill(r.logits, 0.5); },
+      [](TestRow& r) { std::ranges::fill(r.logits, 0.5), r.top_k = 0, r.top_p = 1; },
+      [](TestRow& r) { std::ranges::fill(r.logits, -kInfinity), r.top_k = 0, r.top_p = 1; },
+      [](TestRow& r) { std::fill(r.logits.end() - 300, r.logits.end(), 16.0); },
+      [](TestRow& r) { std::fill(r.logits.begin() + 512, r.logits.begin() + 1536, 16.0); },
+      [](TestRow& r) { std::ranges::sort(r.logits); },
+      [](TestRow& r) { r.logits[4000] = 49152, r.temperature = 1e-4; },
+      [](TestRow& r) { r.temperature = 0, r.top_k = 0; },
+      [](TestRow& r) { r.top_p = 2; },
+      [](TestRow& r) { r.temperature = kNan, r.top_k = 0; },
+  };
+  for (const DType dtype : kLogitDTypes) {
+    SCOPED_TRACE(name_of(dtype));
+    Batch batch{.dtype = dtype, .top_count = 7};
+    for (const auto& edit : edits) {
+      const auto seed = 1700 + batch.rows.size();
+      TestRow row = row_of(random_logits(long_row(dtype), 2, dtype, seed), 50, 0.9F, 0);
+      row.position = static_cast<std::int64_t>(seed);
+      edit(row);
+      batch.rows.push_back(row);
+    }
+    check_batch(batch);
   }
 }
 

@@ -20,52 +20,109 @@ inline constexpr int kScanBlocksPerSm = kDepth == 4          ? 2
                                         : kOnGrid || !kPlain ? 4
                                                              : 3;
 
-// Where things are in dynamic shared memory: the scan's, the row's, the history's.
-__host__ __device__ inline std::int64_t state_offset(const ScanParams& params) {
-  return (ScanShared::bytes(params.shape) + 15) / 16 * 16;
-}
-__host__ __device__ inline std::int64_t history_offset(const ScanParams& params) {
-  return state_offset(params) + (static_cast<std::int64_t>(sizeof(RowState)) + 15) / 16 * 16;
+// A function that is not inlined reads the parameters of a kernel from memory, and they are far the
+// first time. So there is a copy of them in shared memory, from the next barrier on.
+inline constexpr int kNearbyBytes = (sizeof(ScanParams) + 15) / 16 * 16;
+__device__ inline const ScanParams& bring_nearby(const ScanParams& params, unsigned char* memory) {
+  using Word = std::uint64_t;
+  constexpr int kWords = sizeof(ScanParams) / sizeof(Word);
+  static_assert(alignof(ScanParams) == alignof(Word) && kWords <= topk::kScanThreads);
+  const unsigned i = threadIdx.x;
+  if (i < kWords) {
+    reinterpret_cast<Word*>(memory)[i] = reinterpret_cast<const Word*>(&params)[i];
+  }
+  return *reinterpret_cast<const ScanParams*>(memory);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
-__device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory) {
-  using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalisedValues<T>>;
-  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth>;
-  using Late = std::conditional_t<kPlain, topk::RowValues<T>, AnyValues>;
+// Where things are in dynamic shared memory: the scan's, the row's, parameters, the history's.
+template <class Memory = ScanShared>
+__host__ __device__ std::int64_t state_offset(const ScanParams& params) {
+  return (Memory::bytes(params.shape) + 15) / 16 * 16;
+}
+template <class Memory = ScanShared>
+__host__ __device__ std::int64_t nearby_offset(const ScanParams& params) {
+  return state_offset<Memory>(params) +
+         (static_cast<std::int64_t>(sizeof(RowState)) + 15) / 16 * 16;
+}
+template <class Memory = ScanShared>
+__host__ __device__ std::int64_t history_offset(const ScanParams& params) {
+  return nearby_offset<Memory>(params) + kNearbyBytes;
+}
+
+// A plain row that a block has to itself, and that wants more tokens in order than a warp draws
+// from; `first` has asked for its first segments. A scan of its own: what a scan spills depends on
+// all that may follow it.
+template <class T, bool kOnGrid, class First>
+__device__ void sample_wide_row(const ScanParams& params, std::int64_t row, unsigned char* memory,
+                                const RowControls& controls, const First& first) {
+  using Values = topk::RowValues<T>;
+  // As in softmax_topk.
+  constexpr bool kGuesses = std::is_same_v<T, Bf16>;
+  using Scan = topk::RowScan<Values, true, kOnGrid, 2, false, ScanShared, true, kGuesses>;
   const Sampling& p = params.p;
   const ScanShape& shape = params.shape;
   auto& shared = *reinterpret_cast<ScanShared*>(memory);
-  auto& state = *reinterpret_cast<RowState*>(memory + state_offset(params));
+  auto& state = *reinterpret_cast<RowState*>(memory + state_offset<>(params));
+  if (!controls.legal) return refuse_row(p, row, kRowBadParameter);
+  const ScanParams& nearby = bring_nearby(params, memory + nearby_offset<>(params));
+  const double inverse = 1 / weighing_temperature(controls);
+  keep_state<topk::kScanThreads>(p, row, controls, inverse, state);
+  int k = wanted_places(p, controls, params.places);
+  if (threadIdx.x == 0) state.places = k;
+  Scan scan(shape, shared, plain_values<T>(p, row));
+  scan.start_with(first.loaded());
+  scan.run(k, topk::exponent_scale(inverse));
+  if ((shared.flags & ScanShared::kNan) != 0) return refuse_row(p, row, kRowHasNan);
+  k = state.places;
+  const Values values = plain_values<T>(p, row);
+  const int above = topk::sort_candidates<typename Scan::Held>(shape, k, shared, values);
+  const Weights weights = topk::row_weights(shape, shared, values, state.inverse);
+  put_draw(nearby.p, nearby.shape, row, k, above, Scan::Held::kTokens, 0, weights, shared, state,
+           nullptr);
+}
+
+// `nearby` are the same parameters, for what is out of line. kAlone: a block has the row to itself.
+template <class T, bool kPlain, bool kOnGrid, int kDepth, class Memory = ScanShared,
+          bool kAlone = false>
+__device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory,
+                           const ScanParams& nearby) {
+  using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalisedValues<T>>;
+  using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth, false, Memory, kAlone>;
+  using Late = std::conditional_t<kPlain, topk::RowValues<T>, AnyValues>;
+  const Sampling& p = params.p;
+  const ScanShape& shape = params.shape;
+  auto& shared = *reinterpret_cast<Memory*>(memory);
+  auto& state = *reinterpret_cast<RowState*>(memory + state_offset<Memory>(params));
   const topk::RowValues<T> logits =
       kPlain ? plain_values<T>(p, row) : unpenalised_values<T>(p, row);
   // The first loads come before the controls are read.
-  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth> early(shape, shared, logits);
+  topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth, false, Memory, kAlone> early(
+      shape, shared, logits);
   if constexpr (kPlain) early.start();
   const RowControls controls = row_controls(p, row);
   if (!controls.legal) {  // all blocks of the cluster leave
-    if (blockIdx.x % static_cast<unsigned>(shape.cluster) == 0) {
+    if (kAlone || blockIdx.x % static_cast<unsigned>(shape.cluster) == 0) {
       refuse_row(p, row, kRowBadParameter);
     }
     return;
   }
   const int k = wanted_places(p, controls, params.places);
   const double inverse = 1 / weighing_temperature(controls);
-  keep_state(p, row, controls, inverse, state);
+  keep_state<Memory::kThreads>(p, row, controls, inverse, state);
   HistoryTable* table = nullptr;
   if constexpr (kPlain) {
     early.run(k, topk::exponent_scale(inverse));
   } else {
     if (params.penalises) {
-      table = reinterpret_cast<HistoryTable*>(memory + history_offset(params));
+      table = reinterpret_cast<HistoryTable*>(memory + history_offset<Memory>(params));
       table->fill(p, row, controls, params.history, logits);
     }
     Scan scan(shape, shared, Values(logits, table));
     scan.start();
     scan.run(k, topk::exponent_scale(inverse));
   }
-  if (!topk::gather_cluster(shape, shared)) return;
-  if ((shared.flags & ScanShared::kNan) != 0) return refuse_row(p, row, kRowHasNan);
+  if (!kAlone && !topk::gather_cluster(shape, shared)) return;
+  if ((shared.flags & Memory::kNan) != 0) return refuse_row(p, row, kRowHasNan);
   Late values;
   if constexpr (kPlain) {
     values = logits;
@@ -76,26 +133,36 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   const Weights weights = topk::row_weights(shape, shared, values, state.inverse);
   // Another kernel may have read it.
   const bool again = params.second && wants_few(p, state.controls);
-  put_draw(p, shape, row, k, above, Scan::Held::kTokens, again ? kRowReadTwice : 0, weights, shared,
-           state, table);
+  put_draw(nearby.p, nearby.shape, row, k, above, Scan::Held::kTokens, again ? kRowReadTwice : 0,
+           weights, shared, state, table);
+}
+template <class T, bool kPlain, bool kOnGrid, int kDepth>
+__device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory) {
+  sample_row<T, kPlain, kOnGrid, kDepth>(params, row, memory, params);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kAlone = false>
 __global__ void __launch_bounds__(topk::kScanThreads, kScanBlocksPerSm<kPlain, kOnGrid, kDepth>)
     sample_scan_kernel(const __grid_constant__ ScanParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   const Sampling& p = params.p;
-  const std::int64_t row = blockIdx.x / static_cast<unsigned>(params.shape.cluster);
+  const std::int64_t row =
+      kAlone ? blockIdx.x : blockIdx.x / static_cast<unsigned>(params.shape.cluster);
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
-    if (params.shape.cluster > 1 || !kPlain) {
+    if (!kAlone && (params.shape.cluster > 1 || !kPlain)) {
       topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth>(
           params.shape, *reinterpret_cast<ScanShared*>(memory), unpenalised_values<T>(p, row))
           .ask_ahead();
     }
     cuda::wait_for_previous_grids();
   }
-  sample_row<T, kPlain, kOnGrid, kDepth>(params, row, memory);
+  if constexpr (kAlone) {
+    sample_row<T, kPlain, kOnGrid, kDepth, ScanShared, true>(
+        params, row, memory, bring_nearby(params, memory + nearby_offset<>(params)));
+  } else {
+    sample_row<T, kPlain, kOnGrid, kDepth>(params, row, memory);
+  }
 }
 
 // Out of line, for a kernel to which such rows are rare.
@@ -152,9 +219,9 @@ void launch_left(Context& context, const ScanParams& params) {
   cuda::launch(context, "sample sample_left_kernel", sample_left_kernel<T>, shape, params);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kAlone = false>
 void launch_scan(Context& context, const ScanParams& params) {
-  auto* kernel = sample_scan_kernel<T, kPlain, kOnGrid, kDepth>;
+  auto* kernel = sample_scan_kernel<T, kPlain, kOnGrid, kDepth, kAlone>;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(params.p.rows * params.shape.cluster),
       .threads = topk::kScanThreads,

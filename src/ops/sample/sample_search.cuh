@@ -6,6 +6,8 @@
 // shared memory. All sums are integers, so that their order does not matter.
 #pragma once
 
+#include <bit>
+
 #include "ops/sample/sample_block.cuh"
 
 namespace touchstone::sampling {
@@ -16,7 +18,7 @@ class OrderedSearch {
   using Shape = typename Memory::Shape;
   using Draw = DrawShared<Memory::kThreads>;
   static constexpr int kThreads = Memory::kThreads;
-  static constexpr int kBinBits = kThreads == 256 ? 8 : 7;  // a bin for each thread
+  static constexpr int kBinBits = std::bit_width(unsigned{kThreads}) - 1;  // a bin for each thread
   static_assert(1 << kBinBits == kThreads);
 
   __device__ OrderedSearch(const Shape& scan_shape, Memory& scan_memory, const AnyValues& row,

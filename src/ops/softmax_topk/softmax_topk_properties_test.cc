@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -51,34 +52,36 @@ std::vector<TopkProblem> different_problems() {
   };
 }
 
-// A row alone has the bits it has in company.
+// A row alone has the bits it has in company; of every so many rows.
+void expect_same_alone(const TopkProblem& p, std::int64_t step) {
+  SCOPED_TRACE(p.describe());
+  const TopkData data = make_data(p);
+  TopkRun together(p, data);
+  for_each_runner(together.accepting(), [&](Context& context) {
+    together.run(context);
+    const std::vector<double> tokens = together.indices.values();
+    const std::vector<std::byte> probabilities = together.probabilities.bytes();
+    const std::vector<std::byte> logs = together.log_probabilities.bytes();
+    const std::vector<std::byte> sums = together.log_sum_exp.bytes();
+    for (std::int64_t r = 0; r < p.rows(); r += step) {
+      TopkProblem q = p;
+      q.lead = {1};
+      TopkRun alone(q, one_row(p, data, r));
+      alone.run(context);
+      const auto part = [&](const auto& all, std::int64_t each) {
+        using Values = std::decay_t<decltype(all)>;
+        return Values(all.begin() + r * each, all.begin() + (r + 1) * each);
+      };
+      EXPECT_EQ(alone.indices.values(), part(tokens, p.k)) << "row " << r;
+      EXPECT_TRUE(same_bits(alone.probabilities, part(probabilities, 4 * p.k))) << "row " << r;
+      EXPECT_TRUE(same_bits(alone.log_probabilities, part(logs, 4 * p.k))) << "row " << r;
+      EXPECT_TRUE(same_bits(alone.log_sum_exp, part(sums, 4))) << "row " << r;
+    }
+  });
+}
+
 TEST(SoftmaxTopkBits, BatchMates) {
-  for (const TopkProblem& p : different_problems()) {
-    SCOPED_TRACE(p.describe());
-    const TopkData data = make_data(p);
-    TopkRun together(p, data);
-    for_each_runner(together.accepting(), [&](Context& context) {
-      together.run(context);
-      const std::vector<double> tokens = together.indices.values();
-      const std::vector<std::byte> probabilities = together.probabilities.bytes();
-      const std::vector<std::byte> logs = together.log_probabilities.bytes();
-      const std::vector<std::byte> sums = together.log_sum_exp.bytes();
-      for (std::int64_t r = 0; r < p.rows(); ++r) {
-        TopkProblem q = p;
-        q.lead = {1};
-        TopkRun alone(q, one_row(p, data, r));
-        alone.run(context);
-        const auto part = [&](const auto& all, std::int64_t each) {
-          using Values = std::decay_t<decltype(all)>;
-          return Values(all.begin() + r * each, all.begin() + (r + 1) * each);
-        };
-        EXPECT_EQ(alone.indices.values(), part(tokens, p.k)) << "row " << r;
-        EXPECT_TRUE(same_bits(alone.probabilities, part(probabilities, 4 * p.k))) << "row " << r;
-        EXPECT_TRUE(same_bits(alone.log_probabilities, part(logs, 4 * p.k))) << "row " << r;
-        EXPECT_TRUE(same_bits(alone.log_sum_exp, part(sums, 4))) << "row " << r;
-      }
-    });
-  }
+  for (const TopkProblem& p : different_problems()) expect_same_alone(p, 1);
 }
 
 TEST(SoftmaxTopkBits, Threads) {
@@ -316,6 +319,104 @@ TEST(SoftmaxTopkLayout, FewLongRowsOfEveryKind) {
       const TopkData data = make_data(p);
       EXPECT_TRUE(answer_bits(p, data, "few", 1) == answer_bits(p, data, "scan", 1))
           << p.describe();
+    }
+  }
+}
+
+// Many places of rows that a block has to itself, and whose candidates it holds as short keys.
+TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
+  if (!on_gpu()) GTEST_SKIP() << "rows of the CPU are all alike";
+  const Pattern normal = normal_pattern();
+  const auto pattern = [=](std::int64_t r, std::int64_t i) {
+    const double value = normal(r, i);
+    switch (r % 16) {
+      case 1:
+        return i == 17000 ? kNan : value;
+      case 2:
+        return i % 333 == 3 ? 2.0 + value : -kInfinity;  // fewer than k, or hardly more
+      case 3:
+        return i == 19999 ? kInfinity : value;
+      case 4:
+        return 1.0;
+      case 5:
+        return i / 2300 == 3 ? 20.0 : value;  // side by side and equal: bins are crowded
+      case 6:
+        return i / 2300 == 3 ? 20 + value : value;
+      case 7:
+        return i % 4096 / 8 == 100 ? 20 + value : value;
+      case 8:
+        return 1e-3 * static_cast<double>(i);
+      case 9:
+        return 1e37 * value;
+      case 10:
+        return std::round(value);
+      case 11:
+        return i % 2 == 0 ? 0.0 : (i % 3 == 0 ? -0.0 : -std::abs(value));
+      case 12:
+        return value - 6;  // a threshold below 0, values above
+      case 13:
+        return i % 50 == 0 ? 1e-12 * value : value - 6;  // some hardly above 0
+      case 14:
+        return i == 12345 ? 1e7 : -1000 + 100 * value;
+      case 15:
+        return i % 7 == 0 ? -1e9 + 1e8 * value : -kInfinity;
+      default:
+        return value;
+    }
+  };
+  for (const std::int64_t k : {65, 257, 2048}) {
+    for (const std::int64_t vocabulary : {20008, 20011}) {
+      check({.lead = {208},
+             .vocabulary = vocabulary,
+             .k = k,
+             .dtype = DType::bf16,
+             .pattern = pattern,
+             .temperature = {1, 2, 1, 1, 0.5, 1, 1, 1, 3, 1, 1, 1, 0},
+             .renormalise = (k + vocabulary) % 3 == 0,
+             .wide_indices = vocabulary % 2 != 0,
+             .extras = k % 2 != 0});
+    }
+  }
+  const TopkProblem wide{
+      .lead = {208}, .vocabulary = 66008, .k = 300, .dtype = DType::bf16, .pattern = pattern};
+  check(wide);
+  expect_same_alone(wide, 13);
+}
+
+// The same for rows so short that some warps have nothing to read.
+TEST(SoftmaxTopkLayout, ManyPlacesOfShortRows) {
+  if (!on_gpu()) GTEST_SKIP() << "rows of the CPU are all alike";
+  for (const auto& [vocabulary, k] :
+       {std::array<std::int64_t, 2>{3001, 65}, {3000, 2048}, {5003, 300}}) {
+    check({.lead = {140}, .vocabulary = vocabulary, .k = k, .dtype = DType::bf16});
+  }
+}
+
+// The same row many times, so long that short keys have few bits for the value.
+TEST(SoftmaxTopkLayout, OneLongRowManyTimes) {
+  if (!on_gpu()) GTEST_SKIP() << "rows of the CPU are all alike";
+  const Pattern normal = normal_pattern();
+  const std::int64_t rows = 208;
+  for (const double farthest : {20.0, 1e7}) {
+    TopkProblem p{.lead = {1}, .vocabulary = 300000, .k = 300, .dtype = DType::bf16};
+    p.pattern = [=](auto r, std::int64_t i) {
+      return i == 250000 ? farthest : -1000 + 100 * normal(r, i);
+    };
+    const TopkRun one(p, make_data(p));
+    const oracle::SoftmaxTopkRow row = expected_rows(p, make_data(p))[0];
+    Guarded probabilities(test_device(), DType::f32, {rows, p.k});
+    Guarded indices(test_device(), DType::i32, {rows, p.k});
+    ConstTensorView logits = one.args.logits;
+    logits.shape[0] = rows;
+    logits.stride[0] = 0;
+    Context context({.device = test_device()});
+    context.set_implementation("scan");
+    softmax_topk(context, {.logits = logits, .probabilities = probabilities, .indices = indices});
+    context.synchronize();
+    const std::vector<double> tokens = indices.values();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::vector<double> found(tokens.begin() + r * p.k, tokens.begin() + (r + 1) * p.k);
+      EXPECT_EQ(found, std::vector<double>(row.tokens.begin(), row.tokens.end())) << "row " << r;
     }
   }
 }

@@ -303,6 +303,26 @@ TEST(SoftmaxTopk, OneFarAboveACrowd) {
   }
 }
 
+// Winners that thin out evenly, that do not, and in crowds that lie far apart.
+TEST(SoftmaxTopk, CrowdsOfWinners) {
+  const Pattern normal = normal_pattern();
+  const std::int64_t vocabulary = sanitized_size(128256, 40000);
+  for (const double apart : {0.0, 30.0, 1e6, 2e38}) {
+    for (const std::int64_t k : {150, 2048, 5000, 8000}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        check({.lead = {1},
+               .vocabulary = vocabulary,
+               .k = k,
+               .dtype = dtype,
+               .pattern = [=](std::int64_t r, std::int64_t i) {
+                 // Every other winner of 2048, or of as many as there are.
+                 return normal(r, i) + (i % 125 == 3 ? apart : 0);
+               }});
+      }
+    }
+  }
+}
+
 // One large value at every place of a row that has tails of every kind.
 TEST(SoftmaxTopk, OneWinnerAnywhere) {
   const std::int64_t vocabulary = 4096 + 128 + 16 + 5;

@@ -45,8 +45,9 @@ RowScratch carve(const Topk& p, const ScratchSizes& s, Carver& from) {
   scratch.maxima = from.take<float>(s.maxima);
   scratch.coarse_list = from.take<std::uint32_t>(s.coarse);
   scratch.listed = from.take<std::uint32_t>(s.blocks * s.lanes);
-  scratch.found_values = from.take<float>(s.candidates);
+  scratch.found_bits = from.take<std::uint32_t>(s.candidates);
   scratch.found_tokens = from.take<std::uint32_t>(s.candidates);
+  scratch.bins = from.take<std::uint16_t>(s.candidates);
   scratch.candidates = from.take<Candidate>(s.candidates);
   scratch.sorted = from.take<Candidate>(s.candidates);
   scratch.equals = from.take<std::uint32_t>(k);
@@ -73,14 +74,17 @@ class Scratch {
     memory_ = static_cast<char*>(context.workspace(all));
   }
 
-  // For the time of a task.
+  // For the time of a task. The first choice is what this thread had last: it is in its cache.
   class Loan {
    public:
     explicit Loan(Scratch& from) : from_(from) {
+      thread_local std::size_t last = 0;
       std::vector<std::atomic<bool>>& busy = from.busy_;
+      slot_ = last % busy.size();
       while (busy[slot_].exchange(true, std::memory_order_acquire)) {
         slot_ = (slot_ + 1) % busy.size();
       }
+      last = slot_;
     }
     ~Loan() { from_.busy_[slot_].store(false, std::memory_order_release); }
     Loan(const Loan&) = delete;
@@ -149,8 +153,8 @@ void softmax_topk_simd(Context& context, const Topk& p) {
     run_by_segments(context, p, s, threads);
     return;
   }
-  // A few tasks per thread, so that one that is held up does not hold up the rest.
-  const std::int64_t tasks = threads == 1 ? 1 : std::min(p.rows, 4 * threads);
+  // Many tasks per thread, so that one that is held up does not hold up the rest.
+  const std::int64_t tasks = threads == 1 ? 1 : std::min(p.rows, 32 * threads);
   Scratch scratch(context, p, s, std::min(tasks, most), 0);
   context.pool().run(tasks, [&](std::int64_t task) {
     const Scratch::Loan loan(scratch);

@@ -37,8 +37,8 @@ struct SegmentSum {
   float largest = 0;
 };
 
-// A token that may win: a key that is smaller where the value is larger, and below it the token. In
-// ascending order they are in the order of the outputs.
+// A token that may win: a key, of its value, that is smaller where the value is larger, and below
+// it the token. In ascending order they are in the order of the outputs.
 using Candidate = std::uint64_t;
 
 // What one row needs while it is worked on. Sizes in ScratchSizes.
@@ -49,9 +49,10 @@ struct RowScratch {
   float* maxima = nullptr;         // room to select the floor in
   std::uint32_t* coarse_list = nullptr;   // coarse vectors that reach the floor
   std::uint32_t* listed = nullptr;        // first tokens of what reaches it, groups or blocks
-  float* found_values = nullptr;          // above the floor
+  std::uint32_t* found_bits = nullptr;    // of values above the floor, later their keys
   std::uint32_t* found_tokens = nullptr;  // of those
-  Candidate* candidates = nullptr;        // made of both
+  std::uint16_t* bins = nullptr;          // of those, to sort them by
+  Candidate* candidates = nullptr;        // made of keys and tokens
   Candidate* sorted = nullptr;            // room to sort them
   std::uint32_t* equals = nullptr;        // tokens at the floor, the first k
   float* top = nullptr;                   // values of the winners

@@ -25,7 +25,7 @@ namespace sd = touchstone::simd::HWY_NAMESPACE;
 
 struct Found {
   float floor = 0;
-  std::size_t above = 0;   // in found_values and found_tokens
+  std::size_t above = 0;   // in found_bits and found_tokens
   std::size_t equals = 0;  // in equals
 };
 
@@ -133,18 +133,18 @@ HWY_INLINE std::size_t store_lanes(__m512i v, __mmask16 lanes, void* to) {
   return count;
 }
 
-// A fine group is two runs of four tokens, so far apart: GroupMaxima. Two neighbours of bf16 are in
-// the same lane of a pair of vectors; otherwise two neighbours among vectors are.
+// A fine group is two runs of four tokens, so far apart: GroupMaxima.
 template <class T>
-constexpr std::size_t kRunsApart = sd::kEvenOdd<T> ? 4 : kLanes;
+constexpr std::size_t kRunsApart = sd::kEvenOdd<T> ? 2 * kLanes : kLanes;
 
 // The first tokens of the groups of a block, counted from that of the block.
 template <class T>
 constexpr std::array<std::uint32_t, kLanes> group_begins() {
   std::array<std::uint32_t, kLanes> begins{};
   for (std::size_t i = 0; i < kLanes; ++i) {
-    begins[i] = static_cast<std::uint32_t>(kPairOfLane[i % 4] * 2 * kLanes +
-                                           i / 4 * (sd::kEvenOdd<T> ? 8 : 4));
+    const std::size_t lane = i / 4 * 4 + kFirstOfLane<T>[i % 4];
+    begins[i] = static_cast<std::uint32_t>(kPairOfLane<T>[i % 4] * 2 * kLanes +
+                                           lane * (sd::kEvenOdd<T> ? 2 : 1));
   }
   return begins;
 }
@@ -171,6 +171,22 @@ HWY_INLINE std::size_t list_winners(const ScratchSizes& sizes, std::size_t whole
   return groups;
 }
 
+// The values of two runs.
+using GroupTag = hn::FixedTag<float, 8>;
+using RunTag = hn::Half<GroupTag>;
+template <class Row>
+HWY_INLINE hn::Vec<GroupTag> group_values(const Row& row, std::size_t first, std::size_t second) {
+  return hn::Combine(GroupTag(), row.values(RunTag(), second), row.values(RunTag(), first));
+}
+// Brought together before they are widened.
+HWY_INLINE hn::Vec<GroupTag> group_values(const PlainRow<Bf16>& row, std::size_t first,
+                                          std::size_t second) {
+  const sd::Bits16<RunTag> run;
+  const auto bits = hn::Combine(sd::Bits16<GroupTag>(), hn::LoadU(run, sd::bits_of(row.x + second)),
+                                hn::LoadU(run, sd::bits_of(row.x + first)));
+  return sd::widen_bf16(GroupTag(), bits);
+}
+
 // What is above the floor in the groups of the list.
 template <class Row>
 HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector floor,
@@ -178,15 +194,8 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector fl
   const Tag d;
   const hn::RebindToUnsigned<Tag> du;
   constexpr auto kApart = static_cast<std::uint32_t>(kRunsApart<typename Row::Scanned>);
-  const auto values_of = [&](std::size_t token) HWY_ATTR {
-    const hn::FixedTag<float, 8> eight;
-    const hn::FixedTag<float, 4> run;
-    if constexpr (kApart == 4) {
-      return row.values(eight, token);
-    } else {
-      return hn::Combine(eight, row.values(run, token + kApart), row.values(run, token));
-    }
-  };
+  const auto values_of = [&](std::size_t token)
+                             HWY_ATTR { return group_values(row, token, token + kApart); };
   // Two groups at a time.
   alignas(64) constexpr std::uint32_t kPlaces[16] = {
       0, 1, 2, 3, kApart, kApart + 1, kApart + 2, kApart + 3,
@@ -202,7 +211,7 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector fl
         _mm512_mask_add_epi32(first.raw, 0xff00, places.raw, hn::Set(du, list[i + 1]).raw);
     auto take = hn::Gt(v, floor);
     if (i + 1 == groups) take = hn::And(take, hn::FirstN(d, 8));
-    store_lanes<4>(hn::BitCast(du, v).raw, take.raw, scratch.found_values + above);
+    store_lanes<4>(hn::BitCast(du, v).raw, take.raw, scratch.found_bits + above);
     above += store_lanes<4>(tokens, take.raw, scratch.found_tokens + above);
   }
   return above;
@@ -259,14 +268,14 @@ HWY_INLINE void mark_block(const Row& row, std::size_t first, Vector floor, std:
 // have no more, and the branch is then foreseen.
 template <class Row>
 HWY_INLINE std::size_t take_word(const Row& row, std::uint64_t word, std::size_t first,
-                                 float* values, std::uint32_t* tokens) {
+                                 std::uint32_t* bits, std::uint32_t* tokens) {
   const auto count = static_cast<std::size_t>(std::popcount(word));
   const auto take_lowest = [&](std::size_t i) {
     // Never 0 for countr_zero, which would ask.
     const std::uint64_t some = word | static_cast<std::uint64_t>(word == 0);
     const std::size_t token = first + static_cast<std::size_t>(std::countr_zero(some));
     word &= word - 1;
-    values[i] = row.value(token);
+    bits[i] = std::bit_cast<std::uint32_t>(row.value(token));
     tokens[i] = static_cast<std::uint32_t>(token);
   };
   take_lowest(0);
@@ -294,7 +303,7 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t blocks, Vector fl
     HWY_UNROLL(2)
     for (std::size_t w = 0; w < kBlockWords; ++w) {
       above += take_word(row, words[i % kApart * kBlockWords + w], list[i] + w * kWordTokens,
-                         scratch.found_values + above, scratch.found_tokens + above);
+                         scratch.found_bits + above, scratch.found_tokens + above);
     }
   };
   const std::size_t first = std::min(kApart, blocks);
@@ -317,12 +326,13 @@ HWY_INLINE std::size_t take_rest(const Row& row, std::size_t token, std::size_t 
                                  Vector floor, std::size_t above, const RowScratch& scratch) {
   for (; token < tokens; token += kLanes) {
     const auto v = row.vector(token);
-    alignas(64) float values[kLanes];
-    hn::Store(v, Tag(), values);
-    auto bits = bits_of_mask(hn::Gt(v, floor));
-    for (; bits != 0; bits &= bits - 1) {
-      const auto lane = static_cast<std::size_t>(std::countr_zero(bits));
-      scratch.found_values[above] = values[lane];
+    const hn::RebindToUnsigned<Tag> du;
+    alignas(64) std::uint32_t bits[kLanes];
+    hn::Store(hn::BitCast(du, v), du, bits);
+    auto taken = bits_of_mask(hn::Gt(v, floor));
+    for (; taken != 0; taken &= taken - 1) {
+      const auto lane = static_cast<std::size_t>(std::countr_zero(taken));
+      scratch.found_bits[above] = bits[lane];
       scratch.found_tokens[above++] = static_cast<std::uint32_t>(token + lane);
     }
   }

@@ -33,19 +33,26 @@ constexpr int kGridBits = 3;
 constexpr int kGridBits = 0;
 #endif
 
-// Bits of 2^(j / grid) less those that the shifted grid point brings itself.
+// What is added to the rest f. With 32 points, 2^f is near c (u^2 + k) for u = f + kAside, and c is
+// part of the table, so that one operation is left of the polynomial. A whole number of steps of
+// the grid, to be part of what is subtracted anyway: those nearest to log2(e), where both powers of
+// f would be right.
+constexpr float kAside = kGridBits == 5 ? 46.0F / 32 : 0;
+
+// Bits of c 2^(j / grid), or 2^(j / grid), less those that the shifted grid point brings itself.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 alignas(64) constexpr std::uint32_t kFractions[32] = {
-    0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
-    0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
-    0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be, 0x3f76248c, 0x3f76a81e,
-    0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3};
-// The same with no bits left out, for an instruction that scales by the grid point itself.
+    0x3e76e2c4, 0x3e784aba, 0x3e78e87f, 0x3e77bb1d, 0x3e769d8e, 0x3e75902a, 0x3e74934c, 0x3e73a751,
+    0x3e72cc97, 0x3e72037f, 0x3e714c6d, 0x3e70a7c4, 0x3e7015ed, 0x3e6f9750, 0x3e6f2c59, 0x3e6ed577,
+    0x3e6e931b, 0x3e6e65b6, 0x3e6e4dc0, 0x3e6e4baf, 0x3e6e5fff, 0x3e6e8b2d, 0x3e6ecdb9, 0x3e6f2826,
+    0x3e6f9afb, 0x3e7026bf, 0x3e70cbff, 0x3e718b4a, 0x3e726531, 0x3e735a4a, 0x3e746b2d, 0x3e759876};
+// The same with no bits left out, for an instruction that scales by the octave of the grid point
+// less kAside, which is one or two further down.
 alignas(64) constexpr std::uint32_t kPowers[32] = {
-    0x3f800000, 0x3f82cd87, 0x3f85aac3, 0x3f88980f, 0x3f8b95c2, 0x3f8ea43a, 0x3f91c3d3, 0x3f94f4f0,
-    0x3f9837f0, 0x3f9b8d3a, 0x3f9ef532, 0x3fa27043, 0x3fa5fed7, 0x3fa9a15b, 0x3fad583f, 0x3fb123f6,
-    0x3fb504f3, 0x3fb8fbaf, 0x3fbd08a4, 0x3fc12c4d, 0x3fc5672a, 0x3fc9b9be, 0x3fce248c, 0x3fd2a81e,
-    0x3fd744fd, 0x3fdbfbb8, 0x3fe0ccdf, 0x3fe5b907, 0x3feac0c7, 0x3fefe4ba, 0x3ff5257d, 0x3ffa83b3};
+    0x3f76e2c4, 0x3f7c4aba, 0x3f80e87f, 0x3f83bb1d, 0x3f869d8e, 0x3f89902a, 0x3f8c934c, 0x3f8fa751,
+    0x3f92cc97, 0x3f96037f, 0x3f994c6d, 0x3f9ca7c4, 0x3fa015ed, 0x3fa39750, 0x3f272c59, 0x3f2ad577,
+    0x3f2e931b, 0x3f3265b6, 0x3f364dc0, 0x3f3a4baf, 0x3f3e5fff, 0x3f428b2d, 0x3f46cdb9, 0x3f4b2826,
+    0x3f4f9afb, 0x3f5426bf, 0x3f58cbff, 0x3f5d8b4a, 0x3f626531, 0x3f675a4a, 0x3f6c6b2d, 0x3f719876};
 #elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 alignas(64) constexpr std::uint32_t kFractions[8] = {
     0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7, 0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7};
@@ -75,15 +82,12 @@ HWY_INLINE hn::Vec<D> at_least(D d, hn::Vec<D> v, hn::Vec<D> low) {
 #endif
 }
 
-// 2^f for f at most half a grid step from 0.
+// 2^f, less the factor that is in the table, from f + kAside; f is at most half a grid step.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_rest(D d, hn::Vec<D> f) {
   if constexpr (kGridBits == 0) return sd::exp2_half(d, f);
-  if constexpr (kGridBits == 5) {
-    // Error 5.3e-8 at four places, odd in f.
-    const auto p = hn::MulAdd(hn::Set(d, 0.2402265070F), f, hn::Set(d, 0.6931573434F));
-    return hn::MulAdd(p, f, hn::Set(d, 1.0F));
-  }
+  // Error 1.3e-7.
+  if constexpr (kGridBits == 5) return hn::MulAdd(f, f, hn::Set(d, 2.081259966F));
   // Error 4e-8.
   auto p = hn::MulAdd(hn::Set(d, 0.05550801511F), f, hn::Set(d, 0.2402546864F));
   p = hn::MulAdd(p, f, hn::Set(d, 0.6931471806F));
@@ -111,8 +115,8 @@ HWY_INLINE hn::Vec<D> exp2_grid(D d, hn::Vec<D> t) {
   return hn::BitCast(d, hn::Add(hn::ShiftLeft<23 - kGridBits>(bits), fraction));
 }
 
-// A power of two in two factors, one near 1 and one on the grid. Sums of products are then made by
-// fused multiply and add.
+// A power of two in two factors, one of the rest and one on the grid. Sums of products are then
+// made by fused multiply and add.
 template <class D>
 struct Factors {
   hn::Vec<D> near;
@@ -161,24 +165,23 @@ HWY_INLINE Factors<D> exp2_exact(D d, hn::Vec<D> v, const Exponent& e) {
   const auto shift = hn::Set(d, e.shift);
   v = at_least(d, v, hn::Set(d, e.lowest));
   const auto t = hn::MulAdd(v, s, shift);
-  const auto f = hn::MulSub(v, s, hn::Sub(t, shift));
+  const auto f = hn::MulSub(v, s, hn::Sub(t, hn::Set(d, e.shift + kAside)));
   return {exp2_rest(d, f), exp2_grid(d, t)};
 }
 
-// e.free: the same as exp2_exact with one operation less for each of v and the grid; NaN for -inf.
+// e.free: the same bits as exp2_exact with one operation less for v; NaN for -inf.
 template <class D>
 HWY_INLINE Factors<D> exp2_free(D d, hn::Vec<D> v, const Exponent& e) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
   const hn::RebindToUnsigned<D> du;
   const auto s = hn::Set(d, e.s);
-  const auto shift = hn::Set(d, kMagic);
-  const auto t = hn::MulAdd(v, s, shift);
-  const auto g = hn::Sub(t, shift);
-  const auto f = hn::MulSub(v, s, g);
+  const auto t = hn::MulAdd(v, s, hn::Set(d, kMagic));
+  const auto below = hn::Sub(t, hn::Set(d, kMagic + kAside));
+  const auto f = hn::MulSub(v, s, below);
   const auto low = hn::BitCast(d, hn::Load(du, kPowers));
   const auto high = hn::BitCast(d, hn::Load(du, kPowers + 16));
-  const auto fraction = _mm512_permutex2var_ps(low.raw, hn::BitCast(du, t).raw, high.raw);
-  return {exp2_rest(d, f), hn::Vec<D>{_mm512_scalef_ps(fraction, g.raw)}};
+  const auto power = _mm512_permutex2var_ps(low.raw, hn::BitCast(du, t).raw, high.raw);
+  return {exp2_rest(d, f), hn::Vec<D>{_mm512_scalef_ps(power, below.raw)}};
 #else
   return exp2_exact(d, v, e);
 #endif
@@ -198,7 +201,8 @@ HWY_INLINE Factors<D> exp2_distance(D d, hn::Vec<D> v, const Exponent& e) {
   const auto x =
       at_least(d, exponent_from_distance(d, v, e), hn::Set(d, static_cast<float>(kLowestExponent)));
   const auto t = hn::Add(x, shift);
-  return {exp2_rest(d, hn::Sub(x, hn::Sub(t, shift))), exp2_grid(d, t)};
+  const auto f = hn::Sub(x, hn::Sub(t, hn::Set(d, kMagic + kAside)));
+  return {exp2_rest(d, f), exp2_grid(d, t)};
 }
 
 // For the outputs: down to the smallest subnormal, and 0 for -inf. Not as fast.

@@ -19,6 +19,7 @@
 #include "cpu/simd.h"
 #include "ops/softmax_topk/topk_cpu_collect.h"
 #include "ops/softmax_topk/topk_cpu_exp2.h"
+#include "ops/softmax_topk/topk_cpu_order.h"
 #include "ops/softmax_topk/topk_cpu_values.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -157,7 +158,7 @@ float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_
   return select_exactly(maxima, n, k, room);
 }
 
-// A guess at a floor that some more than k tokens reach, from the maxima of coarse groups: where
+// A guess at a floor that some more than k tokens exceed, from the maxima of coarse groups: where
 // tokens lie anywhere, a group has none of `wanted` with probability exp(-wanted / groups). -inf
 // where that says too little.
 float guess_floor(const ScratchSizes& sizes, std::size_t k, float largest,
@@ -167,7 +168,10 @@ float guess_floor(const ScratchSizes& sizes, std::size_t k, float largest,
   const auto wanted = static_cast<float>(k + k / 16 + 12);
   const auto rank = static_cast<std::size_t>(groups * (1 - std::exp(-wanted / groups)));
   if (rank < 1 || rank > n - n / 16) return -std::numeric_limits<float>::infinity();
-  return select_floor(scratch.coarse, n, rank, rank + rank / 32, largest, scratch.maxima);
+  const float reached =
+      select_floor(scratch.coarse, n, rank, rank + rank / 32, largest, scratch.maxima);
+  // Many tokens may be equal to it.
+  return std::nextafter(reached, -std::numeric_limits<float>::infinity());
 }
 
 // ---- the winners -------------------------------------------------------------------------------
@@ -240,134 +244,6 @@ class Winners {
   std::size_t listed_ = 0;
   Found found_;
 };
-
-// Unsigned order of keys = descending order of values; -0 equals 0.
-HWY_INLINE std::uint32_t key_of(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value + 0.0F);
-  return bits ^ ((bits >> 31) != 0 ? 0U : 0x7fffffffU);
-}
-
-// The bits of values to keys, and back.
-template <class V>
-HWY_INLINE V flip_positive(V bits) {
-  const hn::DFromV<V> du;
-  const hn::RebindToSigned<decltype(du)> di;
-  const auto negative = hn::BitCast(du, hn::BroadcastSignBit(hn::BitCast(di, bits)));
-  return hn::Xor(bits, hn::AndNot(negative, hn::Set(du, 0x7fffffffU)));
-}
-
-// The n found, in whole vectors.
-HWY_INLINE void make_candidates(std::size_t n, const RowScratch& scratch) {
-  const hn::ScalableTag<std::uint64_t> d;
-  const hn::Rebind<std::uint32_t, decltype(d)> du;
-  const hn::Rebind<float, decltype(d)> df;
-  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
-    const auto value = hn::Add(hn::LoadU(df, scratch.found_values + i), hn::Zero(df));
-    const auto key = hn::PromoteTo(d, flip_positive(hn::BitCast(du, value)));
-    const auto token = hn::PromoteTo(d, hn::LoadU(du, scratch.found_tokens + i));
-    hn::StoreU(hn::Or(hn::ShiftLeft<32>(key), token), d, scratch.candidates + i);
-  }
-}
-
-// ---- their order -------------------------------------------------------------------------------
-
-// Each goes to the place that the number of smaller ones gives it. For few. Room for whole vectors.
-void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
-  const hn::ScalableTag<std::uint64_t> d;
-  const std::size_t lanes = hn::Lanes(d);
-  for (std::size_t i = n; i % lanes != 0; ++i) a[i] = ~std::uint64_t{0};
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto own = hn::Set(d, a[i]);
-    std::size_t rank = 0;
-    for (std::size_t j = 0; j < n; j += lanes) {
-      rank += hn::CountTrue(d, hn::Lt(hn::LoadU(d, a + j), own));
-    }
-    to[rank] = a[i];
-  }
-}
-
-// Digits are 8 to 10 bits wide.
-constexpr int kMostDigitBits = 10;
-constexpr std::size_t kMostDigits = std::size_t{1} << kMostDigitBits;
-
-// From counts to the places where the elements of each digit begin.
-HWY_INLINE void places_from_counts(std::uint32_t* low, std::uint32_t* high, std::size_t digits) {
-  std::uint32_t low_sum = 0;
-  std::uint32_t high_sum = 0;
-  for (std::size_t i = 0; i < digits; ++i) {
-    low_sum += std::exchange(low[i], low_sum);
-    high_sum += std::exchange(high[i], high_sum);
-  }
-}
-
-// By the two digits from `shift` on of the distance to the least. Stable; the result is in `a`
-// again.
-void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift, int digit_bits,
-                        Candidate* room) {
-  std::uint32_t low[kMostDigits];
-  std::uint32_t high[kMostDigits];
-  const std::size_t digits = std::size_t{1} << digit_bits;
-  // Past the last bit, a digit is that bit again.
-  const int low_shift = std::min(shift, 63);
-  const int high_shift = std::min(shift + digit_bits, 63);
-  const auto digit = [=](Candidate c, int by) { return (c - least) >> by & (digits - 1); };
-  std::fill_n(low, digits, 0);
-  std::fill_n(high, digits, 0);
-  for (std::size_t i = 0; i < n; ++i) {
-    ++low[digit(a[i], low_shift)];
-    ++high[digit(a[i], high_shift)];
-  }
-  places_from_counts(low, high, digits);
-  for (std::size_t i = 0; i < n; ++i) room[low[digit(a[i], low_shift)]++] = a[i];
-  for (std::size_t i = 0; i < n; ++i) a[high[digit(room[i], high_shift)]++] = room[i];
-}
-
-// Puts a nearly sorted array in order: looks for elements smaller than the one before them, a
-// vector at a time, and inserts those. Gives up, with all elements still there, when they are many.
-bool sort_by_insertion(Candidate* a, std::size_t n) {
-  const hn::ScalableTag<std::uint64_t> d;
-  const std::size_t lanes = hn::Lanes(d);
-  std::size_t moves = 2 * n;
-  for (std::size_t i = 1; i < n; i += lanes) {
-    const std::size_t end = std::min(n, i + lanes);
-    if (end == i + lanes && hn::AllFalse(d, hn::Lt(hn::LoadU(d, a + i), hn::LoadU(d, a + i - 1)))) {
-      continue;
-    }
-    for (std::size_t m = i; m < end; ++m) {
-      const Candidate c = a[m];
-      std::size_t j = m;
-      for (; j > 0 && a[j - 1] > c && moves > 0; --j, --moves) a[j] = a[j - 1];
-      a[j] = c;
-    }
-  }
-  return moves > 0;
-}
-
-// Returns where the result is, in `a` or in `room`. All values lie between `floor` and `largest`.
-const Candidate* sort_candidates(std::size_t n, float floor, float largest,
-                                 const RowScratch& scratch) {
-  Candidate* const a = scratch.candidates;
-  Candidate* const room = scratch.sorted;
-  if (n <= 128) {
-    sort_by_rank(a, n, room);
-    return room;
-  }
-  // Two digits at the top of what differs put nearly all in order, and insertion the rest. Where
-  // one value far above the others takes those digits for itself, there are more digits.
-  const Candidate least = std::uint64_t{key_of(largest)} << 32;
-  Candidate most = std::uint64_t{key_of(floor)} << 32 | 0xffffffffU;
-  if (std::isinf(floor)) most = *std::max_element(a, a + n);  // much closer
-  const auto bits = static_cast<int>(std::bit_width(most - least));
-  // A hundred times as many pairs of digits as there are candidates.
-  const int digit_bits =
-      std::clamp((static_cast<int>(std::bit_width(n)) + 7) / 2, 8, kMostDigitBits);
-  sort_by_two_digits(a, n, least, std::max(0, bits - 2 * digit_bits), digit_bits, room);
-  if (sort_by_insertion(a, n)) return a;
-  for (int done = 0; done < bits; done += 2 * kMostDigitBits) {
-    sort_by_two_digits(a, n, least, done, kMostDigitBits, room);
-  }
-  return a;
-}
 
 // ---- the outputs -------------------------------------------------------------------------------
 
@@ -491,8 +367,7 @@ void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
   const CombinedRow<T> combined{p, row};
   const Found found = plain ? Winners(logits, p, sizes, scratch).find(sum.largest)
                             : Winners(combined, p, sizes, scratch).find(sum.largest);
-  make_candidates(found.above, scratch);
-  const Candidate* const winners = sort_candidates(found.above, found.floor, sum.largest, scratch);
+  const Candidate* const winners = sort_found(found.above, found.floor, sum.largest, scratch);
   const std::size_t above = std::min(found.above, k);
   write_values(winners, above, found.floor, k, scratch.top);
   if (p.wide_indices) {

@@ -81,7 +81,7 @@ HWY_INLINE Passed pass_over(const T* x, std::size_t n, float filler, const Exp2&
   std::size_t b = 0;
   for (; (b + 1) * block <= n; ++b) {
     const T* const p = x + b * block;
-    GroupMaxima maxima;
+    GroupMaxima<T> maxima;
     Vector partial[2];
     HWY_UNROLL(4)
     for (std::size_t j = 0; j < kBlockVectors; j += 2) {

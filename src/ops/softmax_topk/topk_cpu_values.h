@@ -31,16 +31,31 @@ HWY_INLINE void load_two(const T* p, Vector* two) {
 
 // The maxima of the fine groups of a block, from its vectors two by two, as load_two brings them.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-// A group is neighbours, so that to look at it again takes one cache line or two. Lane 4q + i has
-// the maximum of lanes 4q to 4q + 3 of two vectors, those of pair kPairOfLane[i].
+// A group is two runs of four neighbours, so that to look at it again takes two cache lines and not
+// eight. Of bf16, whose neighbours come in one lane, two lanes of two pairs of vectors; of others
+// four lanes of one pair. Lane 4q + i has the maximum of the group with these pairs and, of lanes
+// 4q to 4q + 3, those from this one on.
+template <class T>
 constexpr std::size_t kPairOfLane[4] = {0, 2, 1, 3};
+template <>
+constexpr std::size_t kPairOfLane<Bf16>[4] = {0, 0, 2, 2};
+template <class T>
+constexpr std::size_t kFirstOfLane[4] = {0, 0, 0, 0};
+template <>
+constexpr std::size_t kFirstOfLane<Bf16>[4] = {0, 2, 0, 2};
 
+template <class T>
 class GroupMaxima {
  public:
   HWY_INLINE void add(std::size_t vector, const Vector* two) {
     pairs_[vector / 2] = hn::Max(two[0], two[1]);
   }
   HWY_INLINE Vector maxima() const {
+    if constexpr (sd::kEvenOdd<T>) {
+      const auto a = hn::Max(pairs_[0], pairs_[1]).raw;
+      const auto b = hn::Max(pairs_[2], pairs_[3]).raw;
+      return hn::Max(Vector{_mm512_shuffle_ps(a, b, 0x88)}, Vector{_mm512_shuffle_ps(a, b, 0xdd)});
+    }
     return halve(halve(pairs_[0], pairs_[1]), halve(pairs_[2], pairs_[3]));
   }
 
@@ -55,6 +70,7 @@ class GroupMaxima {
 };
 #else
 // A group is a lane: what brings neighbours together costs more there than it saves.
+template <class T>
 class GroupMaxima {
  public:
   HWY_INLINE void add(std::size_t vector, const Vector* two) {

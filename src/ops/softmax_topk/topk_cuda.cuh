@@ -48,6 +48,12 @@ __device__ inline float max_nan(float a, float b) {
   return y;
 }
 
+// Of the lanes of a warp; not for NaN.
+__device__ inline float warp_max(float value) {
+  const auto flipped = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+  return __int_as_float(flipped(__reduce_max_sync(~0U, flipped(__float_as_int(value)))));
+}
+
 // Blocks that start together read together and end together, and nothing is read while they do. Of
 // many rows, those of the first half of the first wave start some time before the others.
 struct HeadStart {
@@ -198,15 +204,18 @@ struct Weights {
 };
 
 // Place j of a row: `total` is the sum that its weights are divided by.
+__device__ inline void put_place(const Topk& p, std::int64_t row, std::int64_t j, float value,
+                                 std::uint32_t token, const Weights& weights, float total) {
+  const std::int64_t at = row * p.k + j;
+  put_index(p, at, token);
+  p.probabilities[at] = weights.masked() ? 0.0F : weights.weight(value) / total;
+  if (p.log_probabilities != nullptr) {
+    p.log_probabilities[at] = weights.log_probability(value, total);
+  }
+}
 __device__ inline void put_place(const Topk& p, std::int64_t row, std::int64_t j, Key key,
                                  const Weights& weights, float total) {
-  const std::int64_t at = row * p.k + j;
-  const float v = value_of(key);
-  put_index(p, at, token_of(key));
-  p.probabilities[at] = weights.masked() ? 0.0F : weights.weight(v) / total;
-  if (p.log_probabilities != nullptr) {
-    p.log_probabilities[at] = weights.log_probability(v, total);
-  }
+  put_place(p, row, j, value_of(key), token_of(key), weights, total);
 }
 
 }  // namespace touchstone::topk

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     if (inverse != 0) {
       const float scale = exponent_scale(inverse);
       scan.read(scale);
-      scan.choose(k);
+      scan.choose(k, k);
       RowSum sum;
       if (first && scan.merge(k, sum)) {
         const auto thread = static_cast<int>(threadIdx.x);
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kFewThreads, 1)
 
 template <class T>
 void launch(Context& context, const Topk& p) {
-  const FewArgs args{p, few_shape(context, p.dtype, p.rows, p.vocabulary, static_cast<int>(p.k))};
+  const int cluster = few_cluster(context, p.dtype, p.rows, p.vocabulary);
+  const FewArgs args{p, few_shape(p.dtype, p.rows, p.vocabulary, static_cast<int>(p.k), cluster)};
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(p.rows * args.shape.cluster),
                                 .threads = kFewThreads,
                                 .cluster = static_cast<unsigned>(args.shape.cluster),

@@ -28,21 +28,11 @@ __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
   answer_row<T, kOnGrid, Layout::kThreads, Layout::kDepth>(p, args.shape, blockIdx.x, shared);
 }
 
-// About as long as a row takes from its read to its outputs, where there are several waves of rows
-// that take much longer to read. Of f32 it brings nothing.
-HeadStart head_start(const Topk& p, std::int64_t wave) {
-  constexpr std::int64_t kLongRow = 96 << 10;
-  if (p.rows < 3 * wave || size_of(p.dtype) != 2 || 2 * p.vocabulary < kLongRow) return {};
-  return {.blocks = static_cast<unsigned>(wave / 2),
-          .late_blocks = static_cast<unsigned>(wave - wave / 2),
-          .nanoseconds = 10000};
-}
-
 template <class T, bool kOnGrid, class Layout>
 void launch(Context& context, const Topk& p) {
   const MaximaArgs args{
       p, maxima_shape<Layout::kThreads>(p.dtype, p.vocabulary, static_cast<int>(p.k)),
-      head_start(p, Layout::kBlocksPerSm * multiprocessors(context))};
+      head_start(p.dtype, p.rows, p.vocabulary, Layout::kBlocksPerSm * multiprocessors(context))};
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(p.rows),
                                 .threads = Layout::kThreads,
                                 .shared_bytes = MaximaMemory<Layout::kThreads>::bytes(args.shape),

@@ -1,8 +1,8 @@
 // softmax_topk by one scan of each row: one launch, a block per row, or a cluster of blocks where
 // there are few rows.
 #include "cuda/launch.h"
-#include "ops/softmax_topk/topk_finish.cuh"
 #include "ops/softmax_topk/topk_scan_launch.h"
+#include "ops/softmax_topk/topk_short_keys.cuh"
 
 namespace touchstone::topk {
 namespace {
@@ -20,7 +20,7 @@ inline constexpr int kBlocksPerSm = kDepth == 4 ? 2
                                     : kOnGrid   ? 4
                                                 : 3;
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys>
 __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
     topk_scan_kernel(const __grid_constant__ ScanArgs args) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   const std::int64_t row = blockIdx.x / static_cast<unsigned>(shape.cluster);
   const bool first = blockIdx.x % static_cast<unsigned>(shape.cluster) == 0;
   const RowValues<T> values = values_of<T>(p, row);
-  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth, kKeepsVectors>;
+  using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth, kShortKeys>;
   Scan scan(shape, shared, values);
   if constexpr (cuda::kHopper) {
     cuda::let_next_grid_start();
@@ -47,14 +47,20 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   scan.run(k, exponent_scale(inverse));
   if (!gather_cluster(shape, shared)) return;
   if ((shared.flags & ScanShared::kNan) != 0) return put_bad_row<kScanThreads>(p, row, kRowHasNan);
+  if constexpr (kShortKeys) {
+    if (!put_short_keys(p, row, shape, shared, inverse)) {
+      put_rare_row(p, row, shape, shared, inverse);
+    }
+    return;
+  }
   const int above_masked = sort_candidates<typename Scan::Held>(shape, k, shared, values);
   const Weights weights = row_weights(shape, shared, values, inverse);
   put_row(p, row, shared, above_masked, weights);
 }
 
-template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors = false>
+template <class T, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys = false>
 void launch(Context& context, const ScanArgs& args) {
-  auto* kernel = topk_scan_kernel<T, kPlain, kOnGrid, kDepth, kKeepsVectors>;
+  auto* kernel = topk_scan_kernel<T, kPlain, kOnGrid, kDepth, kShortKeys>;
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>(args.p.rows * args.shape.cluster),
       .threads = kScanThreads,
@@ -74,8 +80,13 @@ void launch(Context& context, const ScanArgs& args) {
   // candidates anyhow.
   if constexpr (kPlain && std::is_same_v<T, Bf16>) {
     constexpr int kFewPlaces = 64;
-    if (args.shape.cluster == 1 && args.p.k > kFewPlaces && args.p.k <= kCertainK) {
-      return launch<T, kPlain, kOnGrid, 2, true>(context, args);
+    const auto k = static_cast<int>(args.p.k);
+    const int candidates = guessed_candidates(k, args.shape.segments);
+    if (args.shape.cluster == 1 && k > kFewPlaces && candidates <= ScanShared::kMostShortKeys) {
+      ScanArgs own = args;
+      // Of 64 bits, for rare rows: k of them and a step of read_in_order.
+      own.shape.candidates = std::max({(candidates + 1) / 2, k + kScanThreads, 1024});
+      return launch<T, kPlain, kOnGrid, 2, true>(context, own);
     }
   }
   launch<T, kPlain, kOnGrid, 2>(context, args);

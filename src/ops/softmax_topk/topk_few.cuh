@@ -83,9 +83,9 @@ class FewRows {
         begin(own * warp / kWarps),
         end(own * (warp + 1) / kWarps) {}
 
-  // What needs nothing of the row: asks for it to be brought to L2, and gets ready for what the
-  // other blocks will send.
-  __device__ void prepare(int k) {
+  // What needs nothing of the row: asks for it to be brought to L2, and gets ready for so many
+  // tokens that each block will send.
+  __device__ void prepare(int places) {
     const auto thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
       shared.count = 0;
@@ -96,15 +96,15 @@ class FewRows {
         cuda::fence_barrier_init();
         cuda::barrier_expect(&shared.sums_are_here, 8U * static_cast<unsigned>(shape.segments));
         cuda::barrier_expect(&shared.lists_are_here,
-                             8U * static_cast<unsigned>(shape.cluster * (k + 1)));
+                             8U * static_cast<unsigned>(shape.cluster * (places + 1)));
       }
     }
     for (int i = thread; i < FewMemory::kMostUsual; i += kThreads) shared.candidates[i] = 0;
     if (rank == 0) {
       for (int i = thread; i < shape.cluster * kMostFewPlaces; i += kThreads) {
-        if (i % kMostFewPlaces >= k) shared.lists[0][i] = 0;
+        if (i % kMostFewPlaces >= places) shared.lists[0][i] = 0;
       }
-      if (thread < k) shared.sorted[thread] = 0;
+      if (thread < places) shared.sorted[thread] = 0;
     }
     __syncwarp();
     cuda::cluster_arrive_relaxed();
@@ -151,14 +151,15 @@ class FewRows {
     __syncthreads();
   }
 
-  // Sends the best k tokens of this block to the first.
-  __device__ void choose(int k) {
+  // Sends the best k tokens of this block to the first, and nothing for what is left of so many
+  // places.
+  __device__ void choose(int k, int places) {
     const float least = threshold(k);
     look_again(least);
     __syncthreads();
     const auto count = static_cast<int>(shared.count);
     const bool usual = count <= FewMemory::kMostUsual;
-    send_best(usual ? count : 0, k);
+    send_best(usual ? count : 0, k, places);
     if (threadIdx.x == 0) {
       send(cuda::cluster_address(&shared.block_flags[rank], 0),
            shared.flags | (usual ? 0 : ScanShared::kOverflow),
@@ -278,8 +279,9 @@ class FewRows {
     }
   }
 
-  // Ranks every candidate by those that come before it. k keys are sent, 0 where there are none.
-  __device__ void send_best(int count, int k) {
+  // Ranks every candidate by those that come before it. As many keys as there are places are sent,
+  // 0 behind the last.
+  __device__ void send_best(int count, int k, int places) {
     constexpr int kShare = 8;  // threads that share the counting
     constexpr int kEach = 8;   // keys of each of them at a time
     const auto thread = static_cast<int>(threadIdx.x);
@@ -308,7 +310,8 @@ class FewRows {
         send(list + 8 * static_cast<unsigned>(before), key, barrier);
       }
     }
-    if (thread >= count && thread < k) send(list + 8 * static_cast<unsigned>(thread), 0, barrier);
+    if (thread >= min(count, k) && thread < places)
+      send(list + 8 * static_cast<unsigned>(thread), 0, barrier);
   }
 
   // The j-th 32 leaves of the sum, by a warp, in the order of row_weights().

@@ -231,8 +231,8 @@ template <class Memory, class Values>
 __device__ int sort_candidates(const typename Memory::Shape& shape, int k, int equal_bits,
                                Memory& shared, const Values& values) {
   auto found = static_cast<int>(shared.count);
-  // A guess that takes in every token above -inf was not too high.
-  const bool enough = found >= k || k <= kCertainK || shared.threshold == kAboveNothing;
+  // A threshold that takes in every token above -inf was not too high.
+  const bool enough = found >= k || shared.threshold == kAboveNothing;
   if ((shared.flags & Memory::kOverflow) != 0 || found > shape.room() || !enough) {
     read_in_order(shape, k, shared, values);
     found = static_cast<int>(shared.count);
@@ -284,6 +284,7 @@ __device__ Weights row_weights(const typename Memory::Shape& shape, Memory& shar
     reference = fmaxf(reference, __shfl_xor_sync(~0U, reference, offset));
   }
   float* const largest = shared.reduction + kSumLeaves / 32;
+  static_assert(sizeof(shared.reduction) / 4 >= kSumLeaves / 32 + kWarps);
   if (thread % 32 == 0) largest[thread / 32] = reference;
   __syncthreads();
 #pragma unroll

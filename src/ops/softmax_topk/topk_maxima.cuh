@@ -64,28 +64,6 @@ struct alignas(16) MaximaMemory {
   }
 };
 
-// The sum of a segment, in all lanes of the warp that holds it. Returns the lane's maximum.
-template <class Held>
-__device__ float add_up_segment(const Held& held, float scale, std::uint32_t& flags, RowSum& sum) {
-  const float largest = held.largest();
-  RowSum own{largest * scale, 0};
-  if (fabsf(own.reference) < kLargeExponent) {
-    own.sum = held.sum(scale, own.reference);
-  } else {  // as in RowScan
-    if (!(own.reference <= -2 * kLargeExponent)) {
-      atomicOr(&flags, isnan(largest) ? ScanShared::kNan : ScanShared::kHuge);
-    }
-    own.reference = -infinity();
-  }
-  sum.reference = warp_max(own.reference);
-  sum.sum = sum.reference == -infinity() ? 0 : own.sum * exp2_fast(own.reference - sum.reference);
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    sum.sum += __shfl_xor_sync(~0U, sum.sum, offset);
-  }
-  return largest;
-}
-
 // kOnGrid: all rows start on 16 bytes. kDepth: segments that a warp has in registers.
 template <class T, bool kOnGrid, int kThreads, int kDepth>
 class RowMaxima {
@@ -122,6 +100,8 @@ class RowMaxima {
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) raw[d] = loaded[d];
   }
+
+  __device__ const Raw (&loaded() const)[kDepth] { return raw; }
 
   // Leaves sums and maxima of the whole row.
   __device__ void read(float scale) {

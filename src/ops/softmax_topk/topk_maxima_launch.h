@@ -34,6 +34,17 @@ inline std::int64_t multiprocessors(const Context& context) {
   return cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
 }
 
+// About as long as a row takes from its read to its outputs, where there are several waves of rows
+// that take much longer to read. Of f32 it brings nothing.
+inline HeadStart head_start(DType dtype, std::int64_t rows, std::int64_t vocabulary,
+                            std::int64_t wave) {
+  constexpr std::int64_t kLongRow = 96 << 10;
+  if (rows < 3 * wave || size_of(dtype) != 2 || 2 * vocabulary < kLongRow) return {};
+  return {.blocks = static_cast<unsigned>(wave / 2),
+          .late_blocks = static_cast<unsigned>(wave - wave / 2),
+          .nanoseconds = 10000};
+}
+
 // For rows that want up to k places, in a block of so many threads.
 template <int kThreads>
 MaximaShape maxima_shape(DType dtype, std::int64_t vocabulary, int k) {

@@ -47,36 +47,38 @@ struct ScanShape {
   __host__ __device__ int room() const { return cluster * candidates; }
 };
 
-// Dynamic shared memory: this, then sums and candidates.
-struct ScanShared {
+// Dynamic shared memory of a block of so many threads: this, then sums and candidates.
+template <int kBlockThreads>
+struct ScanMemory {
   using Shape = ScanShape;
-  static constexpr int kThreads = kScanThreads;
-  static constexpr int kWarps = kScanWarps;
+  static constexpr int kThreads = kBlockThreads;
+  static constexpr int kWarps = kThreads / 32;
+  using Select = SelectScratch<kThreads>;
 
-  SelectScratch<kThreads> select;
+  Select select;
   std::uint32_t count;      // candidates, also those that did not fit
   std::uint32_t threshold;  // ordered word: tokens below cannot be of the k largest
   std::uint32_t flags;
-  std::uint32_t taken;  // vectors with candidates; later scratch
+  std::uint32_t taken;  // scratch
   // Of the blocks of a cluster: what each found, in all of them, and how many candidates it has, in
   // the first.
   alignas(8) Key thresholds[kMaxScanCluster];
   Key counts[kMaxScanCluster];
-  alignas(16) float reduction[2 * kSumLeaves / 32];
-  // A segment of each warp; later the sorted keys.
-  uint4 staged[kScanThreads * 4 + SelectScratch<kThreads>::kCrowded / 2];
+  alignas(16) float reduction[kSumLeaves / 32 + kWarps];
+  // A segment of each warp, or vectors that it is going to look at; later the sorted keys.
+  uint4 staged[kThreads * 4 + Select::kCrowded / 2];
   alignas(16) unsigned char rest[16];
 
-  static constexpr int kMostSorted = kScanThreads * 4 * 2;
-  static_assert(kMostSorted <= SelectScratch<kThreads>::kMostRanked);
-  static constexpr unsigned kMostVectors = kScanThreads * 4;  // with candidates
+  static constexpr int kMostSorted = 2048;
+  static_assert(kMostSorted <= 2 * 4 * kThreads && kMostSorted <= Select::kMostRanked);
+  static constexpr int kMostShortKeys = kThreads * 14;
   static constexpr std::uint32_t kNan = 1;
   static constexpr std::uint32_t kHuge = 2;  // +inf, or v * scale overflows
   static constexpr std::uint32_t kOverflow = 4;
   static constexpr std::uint32_t kReadTwice = 8;
 
   __host__ __device__ static std::int64_t bytes(const ScanShape& shape) {
-    return static_cast<std::int64_t>(sizeof(ScanShared)) +
+    return static_cast<std::int64_t>(sizeof(ScanMemory)) +
            8 * (std::int64_t{shape.segments} + shape.room());
   }
   __device__ Key* sorted() { return reinterpret_cast<Key*>(staged); }
@@ -85,32 +87,119 @@ struct ScanShared {
   __device__ Key* candidates(const ScanShape& shape) {
     return reinterpret_cast<Key*>(sums(shape) + shape.segments);
   }
+  // In the same place.
+  __device__ std::uint32_t* short_keys(const ScanShape& shape) {
+    return reinterpret_cast<std::uint32_t*>(candidates(shape));
+  }
+  __host__ __device__ static int most_short_keys(const ScanShape& shape) {
+    return 2 * shape.candidates < kMostShortKeys ? 2 * shape.candidates : kMostShortKeys;
+  }
 };
+using ScanShared = ScanMemory<kScanThreads>;
 
 // The ordered word after that of -inf: masked tokens are never candidates.
 inline constexpr std::uint32_t kAboveNothing = 0x00800000U;
 
+// Keys of 32 bits for tokens of bf16 that reach a threshold: how many values further up its value
+// is, then the token as in a Key. Values nearer to 0 than 2^-24 and below -2^24 are left out, so
+// that the others up to 2^24 need 14 bits at most.
+class ShortKeys {
+ public:
+  __device__ ShortKeys(float threshold, int bits_of_token)
+      : lowest(max(number_of(threshold), number_of(-0x1p24F))), token_bits(bits_of_token) {}
+
+  __device__ std::uint32_t operator()(float value, std::uint32_t token) const {
+    // With a threshold above 0, as is usual, all values are.
+    const int number = lowest > 0 ? positive_number_of(value) : known_number_of(value);
+    // Further down than the lowest is a large number too.
+    const std::uint32_t above =
+        min(static_cast<std::uint32_t>(number) - static_cast<std::uint32_t>(lowest), no_number());
+    return above << token_bits | (~token & token_mask());
+  }
+  // No value can be told from a key, since it was left out or is too large.
+  __device__ bool is_unknown(std::uint32_t key) const { return key >> token_bits == no_number(); }
+
+  __device__ float value(std::uint32_t key) const {
+    const int number = static_cast<int>(key >> token_bits) + lowest;
+    if (number > 0) return __int_as_float((number + kLeftOut) << 16);
+    return number == 0 ? 0 : -__int_as_float((kLeftOut - 1 - number) << 16);
+  }
+  __device__ std::uint32_t token(std::uint32_t key) const { return ~key & token_mask(); }
+
+ private:
+  static constexpr float kTiny = 0x1p-24F;
+  static constexpr int kLeftOut = 0x3380;  // its upper half
+
+  __device__ static int positive_number_of(float value) {
+    return (__float_as_int(value) >> 16) - kLeftOut;
+  }
+  // 0 for 0, and what is left out has the number of a neighbour.
+  __device__ static int number_of(float value) {
+    const int word = static_cast<int>(ordered(value) >> 16) - 0x8000;
+    return word >= 0 ? max(word - kLeftOut, 0) : min(word + kLeftOut, -1);
+  }
+  // And what is left out has one below all others.
+  __device__ int known_number_of(float value) const {
+    return fabsf(value) <= kTiny && value != 0 ? lowest - 1 : number_of(value);
+  }
+  // The largest that there are bits for.
+  __device__ std::uint32_t no_number() const { return ~0U >> token_bits; }
+  __device__ std::uint32_t token_mask() const { return (1U << token_bits) - 1; }
+
+  int lowest;
+  int token_bits;
+};
+
+// The sum of a segment, in all lanes of the warp that holds it. Returns the lane's maximum.
+template <class Held>
+__device__ float add_up_segment(const Held& held, float scale, std::uint32_t& flags, RowSum& sum) {
+  const float largest = held.largest();
+  RowSum own{largest * scale, 0};
+  if (fabsf(own.reference) < kLargeExponent) {
+    own.sum = held.sum(scale, own.reference);
+  } else {
+    // NaN, infinities, and exponents that f32 rounds to whole numbers. What is twice as far below 0
+    // is nothing, unless the whole row is; then, and above, the row is summed another way when all
+    // is known.
+    if (!(own.reference <= -2 * kLargeExponent)) {
+      atomicOr(&flags, isnan(largest) ? ScanShared::kNan : ScanShared::kHuge);
+    }
+    own.reference = -infinity();
+  }
+  sum.reference = warp_max(own.reference);
+  sum.sum = sum.reference == -infinity() ? 0 : own.sum * exp2_fast(own.reference - sum.reference);
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    sum.sum += __shfl_xor_sync(~0U, sum.sum, offset);
+  }
+  return largest;
+}
+
 // kPlain: the values are the logits as they are. kOnGrid: all rows start on 16 bytes. kDepth:
-// segments that a warp has in registers. kKeepsVectors: of plain rows that a block has to itself,
-// for some hundred places. Then there are few candidates to a segment, and it is quickest to guess
-// the threshold, to keep whole vectors and to look at them when the row has been read.
-template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kKeepsVectors = false>
+// segments that a warp has in registers. kShortKeys: for many places of plain rows of bf16 that a
+// block has to itself. The threshold is a guess then, candidates are short keys, and bins are
+// cleared in the end. kAlone: a block has the row to itself. kGuesses: the same, and the threshold
+// is a guess for any number of places.
+template <class Values, bool kPlain, bool kOnGrid, int kDepth, bool kShortKeys = false,
+          class Memory = ScanShared, bool kAlone = kShortKeys, bool kGuesses = kShortKeys>
 class RowScan {
  public:
   using T = typename Values::Logit;
   using Held = Segment<T, kPlain>;
   using Loader = SegmentLoader<T, Held::kVectors, kOnGrid>;
   using Raw = typename Loader::Raw;
+  static constexpr int kThreads = Memory::kThreads;
+  static constexpr int kWarps = Memory::kWarps;
 
-  __device__ RowScan(const ScanShape& scan_shape, ScanShared& memory, const Values& row)
+  __device__ RowScan(const ScanShape& scan_shape, Memory& memory, const Values& row)
       : shape(scan_shape),
         shared(memory),
         values(row),
         loader(row.logits, scan_shape.vocabulary),
         lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32),
-        rank(scan_shape.cluster > 1 ? static_cast<int>(cluster_block()) : 0),
-        own((scan_shape.segments - rank + scan_shape.cluster - 1) / scan_shape.cluster) {}
+        rank(cluster() > 1 ? static_cast<int>(cluster_block()) : 0),
+        own((scan_shape.segments - rank + cluster() - 1) / cluster()) {}
 
   // Has the first segments brought to L2, while the grids before this one end.
   __device__ void ask_ahead() const {
@@ -119,15 +208,18 @@ class RowScan {
 
   // Has the first segments brought, while the caller finds out what to do with the row.
   __device__ void start() {
-    if (threadIdx.x == 0) {
-      shared.count = 0;
-      shared.flags = 0;
-      shared.taken = 0;
-    }
+    set_counters();
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (begin() + d < end()) loader.load(first_token(begin() + d), lane, raw[d]);
     }
+  }
+
+  // With those that another scan has asked for.
+  __device__ void start_with(const Raw (&loaded)[kDepth]) {
+    set_counters();
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) raw[d] = loaded[d];
   }
 
   __device__ const Raw (&loaded() const)[kDepth] { return raw; }
@@ -141,7 +233,7 @@ class RowScan {
     const int end = this->end();
     __syncthreads();  // the counters are set
     if constexpr (cuda::kHopper) {
-      if (shape.cluster > 1) cuda::cluster_arrive_relaxed();
+      if (cluster() > 1) cuda::cluster_arrive_relaxed();
     }
     float largest[kDepth];
 #pragma unroll
@@ -162,73 +254,68 @@ class RowScan {
         if (next + d >= end) break;
         if (done > 0) loader.settle(raw[d], lane);
         const Held held = hold(raw[d], next + d);
+        // Vectors are queued before they are added up: both begin with their maxima.
+        if constexpr (kShortKeys) queue_vectors(held, next + d);
         if (done > 0) largest[d] = add_up(held, next + d);
-        collect(held, largest[d], next + d);
+        if constexpr (!kShortKeys) collect(held, largest[d], next + d);
         if (next + kDepth + d < end) loader.load(first_token(next + kDepth + d), lane, raw[d]);
+        if constexpr (kShortKeys) {
+          while (queued >= 32) take_queued(32);
+        }
       }
       done += kDepth;
       if (time_to_raise(done)) raise_threshold();
     }
+    if constexpr (kShortKeys) take_queued(queued);
     __syncthreads();
-    if constexpr (kKeepsVectors) look_at_vectors();
+    if constexpr (kShortKeys) {
+      clear_bins();
+      __syncthreads();
+    }
   }
 
  private:
+  __device__ void set_counters() {
+    if (threadIdx.x != 0) return;
+    shared.count = 0;
+    shared.flags = 0;
+  }
+
+  __device__ int cluster() const { return kAlone ? 1 : shape.cluster; }
   __device__ static unsigned cluster_block() {
     if constexpr (cuda::kHopper) return cuda::cluster_rank();
     return 0;
   }
 
   // Runs of segments, so that the first ones of the warps are a sample of the whole row.
-  __device__ int begin() const { return own * warp / kScanWarps; }
-  __device__ int end() const { return own * (warp + 1) / kScanWarps; }
+  __device__ int begin() const { return own * warp / kWarps; }
+  __device__ int end() const { return own * (warp + 1) / kWarps; }
 
   // The place in the row of the block's i-th segment, and its first token.
-  __device__ int place_of(int i) const { return i * shape.cluster + rank; }
+  __device__ int place_of(int i) const { return i * cluster() + rank; }
   __device__ int first_token(int i) const { return place_of(i) * Held::kTokens; }
   __device__ Held hold(const Raw& raw, int i) const {
     return Held(raw, values, first_token(i), static_cast<int>(shape.vocabulary), lane);
   }
 
-  // The lane's sum of exponentials; `largest` is its largest value.
-  __device__ RowSum lane_sum(const Held& held, float largest) const {
-    const float reference = largest * scale;
-    if (fabsf(reference) < kLargeExponent) return {reference, held.sum(scale, reference)};
-    // NaN, infinities, and exponents that f32 rounds to whole numbers. What is twice as far below 0
-    // is nothing, unless the whole row is; then, and above, the row is summed another way when all
-    // is known.
-    if (!(reference <= -2 * kLargeExponent)) {
-      atomicOr(&shared.flags, isnan(largest) ? ScanShared::kNan : ScanShared::kHuge);
-    }
-    return {-infinity(), 0};
-  }
-
   // Leaves the sum of a segment. Returns the lane's maximum.
   __device__ float add_up(const Held& held, int i) {
-    const float largest = held.largest();
-    const RowSum sum = lane_sum(held, largest);
-    float reference = sum.reference;
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-      reference = fmaxf(reference, __shfl_xor_sync(~0U, reference, offset));
-    }
-    float total = reference == -infinity() ? 0 : sum.sum * exp2_fast(sum.reference - reference);
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(~0U, total, offset);
-    if (lane == 0) shared.sums(shape)[place_of(i)] = {reference, total};
+    RowSum sum;
+    const float largest = add_up_segment(held, scale, shared.flags, sum);
+    if (lane == 0) shared.sums(shape)[place_of(i)] = {sum.reference, sum.sum};
     return largest;
   }
 
   // ---- the threshold ---------------------------------------------------------------------------
 
-  __device__ bool guesses() const { return kKeepsVectors || k > kCertainK; }
+  __device__ bool guesses() const { return kGuesses || k > kCertainK; }
 
   // How many samples must reach the threshold. Of the blocks of a cluster, each finds its share.
   __device__ int wanted_samples(int samples) const {
-    if (!guesses()) return (k + shape.cluster - 1) / shape.cluster;
-    const auto segments = static_cast<float>(min(kDepth * kScanWarps, own) * shape.cluster);
+    if (!guesses()) return (k + cluster() - 1) / cluster();
+    const auto segments = static_cast<float>(min(kDepth * kWarps, own) * cluster());
     const float tokens = guessed_tokens(k, segments / static_cast<float>(shape.segments)) /
-                         static_cast<float>(shape.cluster);
+                         static_cast<float>(cluster());
     // Of tokens that lie anywhere, several are in one lane.
     return 1 + static_cast<int>(static_cast<float>(samples) *
                                 (1 - __expf(-tokens / static_cast<float>(samples))));
@@ -237,32 +324,32 @@ class RowScan {
   // Samples are the maxima of lanes: of each segment, or where few are wanted, of all.
   __device__ void choose_threshold(const float (&largest)[kDepth]) {
     std::uint32_t* const samples = shared.select.pairs;
-    static_assert(kDepth * kScanThreads <= SelectScratch<kScanThreads>::kBins / 2);
-    const bool few = k <= 64 * shape.cluster;
+    static_assert(kDepth * kThreads <= Memory::Select::kBins / 2);
+    const bool few = k <= 64 * cluster();
     std::uint32_t best = 0;
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       const std::uint32_t word = isnan(largest[d]) ? 0 : ordered(largest[d]);
       best = max(best, word);
-      if (!few) samples[d * kScanThreads + threadIdx.x] = word;
+      if (!few) samples[d * kThreads + threadIdx.x] = word;
     }
     if (few) samples[threadIdx.x] = best;
     __syncthreads();
-    const int count = few ? kScanThreads : kDepth * kScanThreads;
+    const int count = few ? kThreads : kDepth * kThreads;
     const int wanted = wanted_samples(count);
     std::uint32_t found = word_reached_by(
         wanted, guesses() ? 0 : 4 + wanted / 8, count, Held::kEqualBits, kAboveNothing,
         [&](int i) { return samples[i]; }, shared.select);
     if constexpr (cuda::kHopper) {
-      if (shape.cluster > 1) {
+      if (cluster() > 1) {
         // As all blocks together want k tokens that reach it, the lowest of their thresholds will
         // do.
         cuda::cluster_wait();  // all blocks have started
-        if (threadIdx.x < static_cast<unsigned>(shape.cluster)) {
+        if (threadIdx.x < static_cast<unsigned>(cluster())) {
           cuda::cluster_store(cuda::cluster_address(&shared.thresholds[rank], threadIdx.x), found);
         }
         cuda::cluster_barrier();
-        for (int b = 0; b < shape.cluster; ++b) {
+        for (int b = 0; b < cluster(); ++b) {
           found = min(found, static_cast<std::uint32_t>(shared.thresholds[b]));
         }
       }
@@ -272,8 +359,8 @@ class RowScan {
 
   // When as much has been read as before once more, and is still to come. A guess is good enough.
   __device__ bool time_to_raise(int done) const {
-    return shape.cluster == 1 && !guesses() && done > kDepth && (done & (done - 1)) == 0 &&
-           2 * done <= shape.segments / kScanWarps;
+    return cluster() == 1 && !guesses() && done > kDepth && (done & (done - 1)) == 0 &&
+           2 * done <= shape.segments / kWarps;
   }
 
   // The k-th largest so far is a threshold too.
@@ -299,10 +386,6 @@ class RowScan {
   __device__ void collect(const Held& held, float largest, int i) {
     constexpr int kFewLanes = 4;
     const bool hit = largest >= least;
-    if constexpr (kKeepsVectors) {
-      if (hit) keep_vectors(held, i);
-      return;
-    }
     const unsigned lanes = __ballot_sync(~0U, hit);
     if (lanes == 0) return;
     uint4* const room = shared.staged + warp * (32 * 4);
@@ -340,52 +423,73 @@ class RowScan {
     }
   }
 
-  // Keeps the lane's vectors that reach the threshold, where segments are staged and bins counted
-  // otherwise.
-  __device__ void keep_vectors(const Held& held, int i) {
-    const unsigned vectors = held.vectors_reaching(least);
-    const std::uint32_t at = add_to_shared(shared.taken, static_cast<unsigned>(__popc(vectors)));
-    if (at + Held::kVectors > ScanShared::kMostVectors) {
-      atomicOr(&shared.flags, ScanShared::kOverflow);
-      return;
-    }
-    static_assert(sizeof(shared.select.pairs) / 4 >= ScanShared::kMostVectors);
-    held.keep(vectors, shared.staged + at, shared.select.pairs + at,
-              static_cast<unsigned>(place_of(i) * (32 * Held::kVectors) + lane));
+  // The vectors of a warp that reach the threshold, and which of the row they are.
+  static constexpr int kQueueRoom = 128;
+  __device__ uint4* queue() const { return shared.staged + warp * kQueueRoom; }
+  __device__ std::uint32_t* numbers() const {
+    static_assert(sizeof(shared.select.pairs) == 4 * kWarps * kQueueRoom);
+    return shared.select.pairs + warp * kQueueRoom;
   }
 
-  // The candidates of all vectors that were kept.
-  __device__ void look_at_vectors() {
-    const auto kept = static_cast<int>(min(shared.taken, ScanShared::kMostVectors));
-    for (int i = static_cast<int>(threadIdx.x); i < kept; i += kScanThreads) {
-      float v[Held::kN];
-      cuda::unpack_as<T>(shared.staged[i], v);
-      const std::uint32_t first = shared.select.pairs[i] * Held::kN;
-      std::uint32_t more = 0;
+  // Fewer than 32 are there before.
+  __device__ void queue_vectors(const Held& held, int i) {
+    const std::uint32_t bound = Held::bound_of(least);
+    unsigned lanes_before;
+    asm("mov.u32 %0, %lanemask_lt;" : "=r"(lanes_before));
+    const auto number = static_cast<std::uint32_t>(place_of(i) * (32 * Held::kVectors) + lane);
 #pragma unroll
-      for (int j = 0; j < Held::kN; ++j) more += v[j] >= least ? 1 : 0;
-      std::uint32_t at = add_to_shared(shared.count, more);
-#pragma unroll
-      for (int j = 0; j < Held::kN; ++j) {
-        if (v[j] >= least) put(at++, v[j], first + j);
+    for (int j = 0; j < Held::kVectors; ++j) {
+      const bool hit = held.vector_reaches(j, bound);
+      const unsigned lanes = __ballot_sync(~0U, hit);
+      if (hit) {
+        const int at = queued + __popc(lanes & lanes_before);
+        queue()[at] = held.vector(j);
+        numbers()[at] = number + j * 32;
+      }
+      queued += __popc(lanes);
+      // There must be room for those of the two to come.
+      if (j == 1 && queued > kQueueRoom - 64) take_queued(32);
+    }
+  }
+
+  // Keeps the tokens of the last n vectors, of one by each lane.
+  __device__ void take_queued(int n) {
+    __syncwarp();
+    queued -= n;
+    if (lane < n) {
+      const uint4* const vector = queue() + queued + lane;
+      std::uint32_t hits = Held::reaching(*vector, Held::bound_of(least));
+      const std::uint32_t first = numbers()[queued + lane] * Held::kN;
+      std::uint32_t place = add_to_shared(shared.count, static_cast<unsigned>(__popc(hits)));
+      for (; hits != 0; hits &= hits - 1) {
+        const auto bit = static_cast<unsigned>(__ffs(static_cast<int>(hits))) - 1;
+        const unsigned token = Held::token_of_bit(bit);
+        put(place++, cuda::widen(reinterpret_cast<const T*>(vector)[token]), first + token);
       }
     }
-    __syncthreads();
-    // A guess that was too high.
-    const bool short_of =
-        shared.count < static_cast<unsigned>(k) && shared.threshold > kAboveNothing;
-    if (threadIdx.x == 0 && short_of) shared.flags |= ScanShared::kOverflow;
-    __syncthreads();
+    __syncwarp();  // before there is more in the queue
+  }
+
+  // When everyone is done with what is there.
+  __device__ void clear_bins() {
+    constexpr int kWords = Memory::Select::kBins / 2;
+    static_assert(kWords == 4 * kThreads);
+    reinterpret_cast<uint4*>(shared.select.pairs)[threadIdx.x] = {0, 0, 0, 0};
   }
 
   // What does not fit is only counted.
   __device__ void put(std::uint32_t place, float value, std::uint32_t token) {
-    if (place >= static_cast<unsigned>(shape.candidates)) return;
-    shared.candidates(shape)[place] = key_of(value, token);
+    if constexpr (kShortKeys) {
+      if (place >= static_cast<unsigned>(Memory::most_short_keys(shape))) return;
+      shared.short_keys(shape)[place] = ShortKeys(least, shape.token_bits)(value, token);
+    } else {
+      if (place >= static_cast<unsigned>(shape.candidates)) return;
+      shared.candidates(shape)[place] = key_of(value, token);
+    }
   }
 
   const ScanShape& shape;
-  ScanShared& shared;
+  Memory& shared;
   Values values;
   Loader loader;
   int lane, warp;
@@ -394,6 +498,7 @@ class RowScan {
   int k = 0;
   float scale = 0;
   float least = 0;  // the threshold
+  int queued = 0;   // vectors of this warp
   Raw raw[kDepth];
 };
 

@@ -67,27 +67,38 @@ inline std::int64_t scan_shared_bytes(const ScanShape& shape, std::int64_t neede
   return std::max(needed, deep ? kOneFits : kThreeFit);
 }
 
-// For rows that want up to k places.
-inline ScanShape scan_shape(const Context& context, DType dtype, std::int64_t rows,
-                            std::int64_t vocabulary, int k, bool plain) {
+// As many candidates as a guess of the threshold lets in, and five standard deviations more.
+inline int guessed_candidates(int k, int segments, int warps = kScanWarps) {
+  const float fraction =
+      std::min(1.0F, 2.0F * static_cast<float>(warps) / static_cast<float>(segments));
+  const float sampled = guessed_tokens(k, fraction);
+  return static_cast<int>(sampled / fraction * (1 + 5 / std::sqrt(sampled)));
+}
+
+// For rows that want up to k places, each shared by so many blocks of so many threads.
+inline ScanShape scan_shape(DType dtype, std::int64_t vocabulary, int k, bool plain, int cluster,
+                            int threads) {
   ScanShape shape;
   shape.vocabulary = vocabulary;
   shape.token_bits = std::bit_width(static_cast<std::uint64_t>(vocabulary - 1));
   shape.segments = static_cast<int>(segments_of(dtype, vocabulary, plain));
-  shape.cluster = scan_cluster(context, rows, shape.segments);
+  shape.cluster = cluster;
   // Every time the part of the row that was read doubles, as many candidates come in as are wanted.
   // No more than that: what is left of shared memory is where loads are on their way.
   shape.candidates = 2048;
   if (k > kCertainK) {
-    // As many as a guess lets in, and five standard deviations more.
-    const float fraction = std::min(1.0F, 2.0F * kScanWarps / static_cast<float>(shape.segments));
-    const float sampled = guessed_tokens(k, fraction);
-    const float most = sampled / fraction * (1 + 5 / std::sqrt(sampled));
-    shape.candidates = std::max(static_cast<int>(most), k + 4 * kScanThreads);
+    shape.candidates =
+        std::max(guessed_candidates(k, shape.segments, threads / 32), k + 4 * threads);
   }
   // The blocks of a cluster find their share each, which may be uneven.
   if (shape.cluster > 1) shape.candidates = 2 * shape.candidates / shape.cluster;
   return shape;
+}
+inline ScanShape scan_shape(const Context& context, DType dtype, std::int64_t rows,
+                            std::int64_t vocabulary, int k, bool plain) {
+  const auto segments = static_cast<int>(segments_of(dtype, vocabulary, plain));
+  return scan_shape(dtype, vocabulary, k, plain, scan_cluster(context, rows, segments),
+                    kScanThreads);
 }
 
 }  // namespace touchstone::topk

@@ -161,8 +161,14 @@ class SegmentLoader {
  private:
   static constexpr int kSpan = kVectors * 512;
 
+  // Not to be kept in the L1 cache: where shared memory leaves little of that, less would be on its
+  // way at once.
   __device__ static uint4 fetch(const unsigned char* at) {
-    return __ldcs(reinterpret_cast<const uint4*>(at));
+    uint4 loaded;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w)
+                 : "l"(at));
+    return loaded;
   }
 
   // The vector at a byte of the row, or -inf where the row does not have all of it.
@@ -314,27 +320,19 @@ class Segment<T, true> {
     }
   }
 
-  // A bit for each vector of this one that reaches the bound.
-  __device__ unsigned vectors_reaching(float least) const {
-    const std::uint32_t bound = least_pair<T>(least);
-    unsigned vectors = 0;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const std::uint32_t largest = packed_max<T>(packed_max<T>(packed[j].x, packed[j].y),
-                                                  packed_max<T>(packed[j].z, packed[j].w));
-      vectors |= reached_pair<T>(largest, bound) != 0 ? 1U << j : 0U;
-    }
-    return vectors;
+  __device__ const uint4& vector(int j) const { return packed[j]; }
+  __device__ bool vector_reaches(int j, std::uint32_t bound) const {
+    const std::uint32_t largest = packed_max<T>(packed_max<T>(packed[j].x, packed[j].y),
+                                                packed_max<T>(packed[j].z, packed[j].w));
+    return reached_pair<T>(largest, bound) != 0;
   }
-  // Leaves these vectors one behind the other, and which of the row they are: `first` is the first.
-  __device__ void keep(unsigned vectors, uint4* place, std::uint32_t* number,
-                       std::uint32_t first) const {
+  // The same bits as below, for a vector.
+  __device__ static std::uint32_t reaching(const uint4& vector, std::uint32_t bound) {
+    const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+    std::uint32_t bits = 0;
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      if ((vectors >> j & 1U) == 0) continue;
-      *place++ = packed[j];
-      *number++ = first + j * 32;
-    }
+    for (int w = 0; w < 4; ++w) bits |= reached_pair<T>(words[w], bound) & (0x10001U << w);
+    return bits;
   }
 
   // Of 2^(v * scale - reference).

@@ -10,10 +10,16 @@ template <int kBlockThreads>
 struct SelectScratch {
   static constexpr int kThreads = kBlockThreads;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kParts = 256;   // of a range of words
-  static constexpr int kBins = 2048;   // that keys are put into
+  // Every thread of a large block has a part, and a vector of counts of bins; a lane looks at what
+  // each warp has found.
+  static constexpr bool kLarge = kThreads > 256;
+  static_assert(kThreads <= 1024);
+  static constexpr int kPartBits = kLarge ? 10 : 8;
+  static constexpr int kParts = 1 << kPartBits;  // of a range of words
+  static constexpr int kBinBits = kLarge ? 13 : 11;
+  static constexpr int kBins = 1 << kBinBits;  // that keys are put into
   static constexpr int kCrowded = 32;  // with more keys in a bin, all are sorted another way
-  static constexpr int kMostRanked = 8 * kThreads;  // places that bins put in order
+  static constexpr int kMostRanked = kLarge ? 2048 : 8 * kThreads;  // places that bins put in order
 
   alignas(16) std::uint32_t pairs[kBins / 2];  // a count in each half
   std::uint32_t counts[kParts];
@@ -47,8 +53,12 @@ __device__ std::uint32_t sum_to_here(std::uint32_t value, Scratch& s) {
   }
   if (lane == 31) s.warp_sums[warp] = value;
   __syncthreads();
+  if constexpr (Scratch::kLarge) {
+    value += __reduce_add_sync(~0U, lane < warp ? s.warp_sums[lane] : 0);
+  } else {
 #pragma unroll
-  for (int w = 0; w < Scratch::kWarps - 1; ++w) value += w < warp ? s.warp_sums[w] : 0;
+    for (int w = 0; w < Scratch::kWarps - 1; ++w) value += w < warp ? s.warp_sums[w] : 0;
+  }
   return value;
 }
 
@@ -62,15 +72,20 @@ __device__ void range_of_block(std::uint32_t& smallest, std::uint32_t& largest, 
     s.largest[threadIdx.x / 32] = largest;
   }
   __syncthreads();
+  if constexpr (Scratch::kLarge) {
+    smallest = __reduce_min_sync(~0U, s.smallest[threadIdx.x % Scratch::kWarps]);
+    largest = __reduce_max_sync(~0U, s.largest[threadIdx.x % Scratch::kWarps]);
+  } else {
 #pragma unroll
-  for (int w = 0; w < Scratch::kWarps; ++w) {
-    smallest = min(smallest, s.smallest[w]);
-    largest = max(largest, s.largest[w]);
+    for (int w = 0; w < Scratch::kWarps; ++w) {
+      smallest = min(smallest, s.smallest[w]);
+      largest = max(largest, s.largest[w]);
+    }
   }
 }
 
 // A word that at least `wanted` of `count` words reach, and at most `more` beside those unless they
-// are equal: by counting the words in each of 256 parts of their range, and again inside the part
+// are equal: by counting the words in each of many parts of their range, and again inside the part
 // where it lies. Of the words so many lower bits are equal. Those below `least` do not count; 0
 // when that leaves too few. In every thread.
 template <class WordAt, class Scratch>
@@ -90,7 +105,7 @@ __device__ std::uint32_t word_reached_by(int wanted, int more, int count, int eq
   if (low > high) return 0;
   auto still = static_cast<std::uint32_t>(wanted);
   for (;;) {
-    const int shift = max(0, 24 - __clz(static_cast<int>(high - low)));
+    const int shift = max(0, 32 - Scratch::kPartBits - __clz(static_cast<int>(high - low)));
 #pragma unroll
     for (int j = 0; j < kEach; ++j) s.counts[j * kThreads + thread] = 0;
     if (thread == 0) s.chosen = Scratch::kParts;
@@ -149,13 +164,13 @@ __device__ void rank_few_keys(const Key* keys, int count, int k, Key* sorted) {
 
 // Descending, in place, for any number of keys: a bitonic network whose comparisons all point one
 // way, so that what is missing behind the end never moves.
-template <int kThreads>
-__device__ void sort_keys(Key* keys, int count) {
+template <int kThreads, class K>
+__device__ void sort_keys(K* keys, int count) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto in_order = [&](int a, int b) {
     if (b >= count) return;
-    const Key first = keys[a];
-    const Key second = keys[b];
+    const K first = keys[a];
+    const K second = keys[b];
     if (first >= second) return;
     keys[a] = second;
     keys[b] = first;
@@ -289,7 +304,7 @@ template <class Scratch>
 __device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits, Key* sorted,
                           Scratch& s) {
   constexpr int kThreads = Scratch::kThreads;
-  if (count <= kThreads / 2) {
+  if (count <= min(kThreads / 2, 128)) {  // comparing all with all takes longer for more
     rank_few_keys<kThreads>(keys, count, k, sorted);
     __syncthreads();
     return;
@@ -307,8 +322,7 @@ __device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token
     largest = max(largest, word);
   }
   range_of_block(smallest, largest, s);
-  static_assert(Scratch::kBins == 1 << 11);
-  const Bins bins(smallest, largest, equal_bits, token_bits, count <= 512 ? 8 : 11);
+  const Bins bins(smallest, largest, equal_bits, token_bits, count <= 512 ? 8 : Scratch::kBinBits);
   for (int i = thread; i < count; i += kThreads) {
     const int bin = bins(keys[i]);
     atomicAdd(&s.pairs[bin / 2], Bins::one_in(bin));

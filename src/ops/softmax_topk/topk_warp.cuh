@@ -40,12 +40,6 @@ __device__ std::uint32_t warp_word_reached_by(int wanted, const std::uint32_t (&
   return low;
 }
 
-// Of the lanes of a warp; not for NaN.
-__device__ inline float warp_max(float value) {
-  const auto flipped = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
-  return __int_as_float(flipped(__reduce_max_sync(~0U, flipped(__float_as_int(value)))));
-}
-
 // The sum of a row as row_weights() gives it, from those of its segments.
 __device__ inline RowSum warp_row_sum(const float2* sums, int segments) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
