@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "ops/sample/philox.h"
 #include "ops/sample/sample_test_support.h"
@@ -377,20 +378,25 @@ TEST(SampleRules, LongRowsThatAreNotUsual) {
   }
 }
 
-// So many that a kernel for short rows gives several to each of its workers.
+// So many that a kernel for short rows gives several to each of its workers, and does them at once.
 TEST(SampleRules, OneShortRowAmongThousandsGetsWhatItGetsAlone) {
-  constexpr std::int64_t kVocabulary = 70;
-  Batch few{.dtype = DType::bf16};
-  for (const std::int64_t top_k : {0, 1, 8, 20, 65}) {
-    for (const float top_p : {0.7F, 1.0F}) {
-      const auto seed = 900 + few.rows.size();
-      TestRow row = row_of(random_logits(kVocabulary, 2, few.dtype, seed), top_k, top_p,
-                           top_k == 1 ? 0 : 0.01F);
-      row.position = static_cast<std::int64_t>(seed);
-      few.rows.push_back(row);
+  for (const auto& [vocabulary, dtype, rows] : {std::tuple{70, DType::bf16, 30001},
+                                                {128, DType::bf16, 70001},
+                                                {128, DType::f32, 70001},
+                                                {512, DType::f16, 20001},
+                                                {1000, DType::f32, 2999}}) {
+    Batch few{.dtype = dtype};
+    for (const std::int64_t top_k : {0, 1, 8, 20, 65}) {
+      for (const float top_p : {0.7F, 1.0F}) {
+        const auto seed = 900 + few.rows.size();
+        TestRow row = row_of(random_logits(vocabulary, 2, few.dtype, seed), top_k, top_p,
+                             top_k == 1 ? 0 : 0.01F);
+        row.position = static_cast<std::int64_t>(seed);
+        few.rows.push_back(row);
+      }
     }
+    expect_the_same_when_repeated(few, sanitized_size(rows, 101), few.layout);
   }
-  expect_the_same_when_repeated(few, sanitized_size(30001, 101), few.layout);
 }
 
 // ---- greedy --------------------------------------------------------------------------------

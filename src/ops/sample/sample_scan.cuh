@@ -177,8 +177,8 @@ __device__ __noinline__ void sample_rare_row(const ScanParams& params, std::int6
 // What is out of line, or in a loop, needs more registers.
 inline constexpr int kLeftBlocksPerSm = 2;
 
-// The rows that another kernel left, few if any: a warp looks at 32 at once, and all warps at the
-// same.
+// The rows that another kernel left, few if any: the threads of a block look whether there are any
+// among its own; then a warp looks at 32 at once, and all warps at the same.
 template <class T>
 __global__ void __launch_bounds__(topk::kScanThreads, kLeftBlocksPerSm)
     sample_left_kernel(const __grid_constant__ ScanParams params) {
@@ -188,6 +188,13 @@ __global__ void __launch_bounds__(topk::kScanThreads, kLeftBlocksPerSm)
     cuda::let_next_grid_start();
     cuda::wait_for_previous_grids();
   }
+  bool any = false;
+  const std::int64_t step = std::int64_t{gridDim.x} * topk::kScanThreads;
+  for (std::int64_t row = blockIdx.x + std::int64_t{threadIdx.x} * gridDim.x; row < p.rows;
+       row += step) {
+    any = is_left(p, row) || any;
+  }
+  if (__syncthreads_or(any ? 1 : 0) == 0) return;
 #pragma unroll 1
   for (std::int64_t first = blockIdx.x; first < p.rows; first += 32 * std::int64_t{gridDim.x}) {
     const std::int64_t own = first + std::int64_t{threadIdx.x % 32} * gridDim.x;

@@ -1,6 +1,8 @@
 // Every vocabulary size and dtype with random controls, row by row against the oracle.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "ops/sample/sample_test_support.h"
 
 namespace touchstone::test {
@@ -28,6 +30,30 @@ TEST(SampleVocabulary, SmallOnesInEveryLayout) {
           1 + static_cast<std::int64_t>(seed) % std::min<std::int64_t>(vocabulary, 25);
       batch.token_dtype = seed % 2 == 0 ? DType::i32 : DType::i64;
       batch.top_token_dtype = seed % 4 < 2 ? DType::i32 : DType::i64;
+      check_batch(batch);
+    }
+  }
+}
+
+// Rows without bias, mask and penalties, as a router has them: most want few tokens.
+TEST(SampleVocabulary, SmallOnesThatArePlain) {
+  std::uint64_t seed = 50;
+  for (const std::int64_t vocabulary : {1, 5, 8, 9, 70, 128, 130, 256, 500, 512, 1000, 1024}) {
+    for (const DType dtype : kLogitDTypes) {
+      SCOPED_TRACE(std::to_string(vocabulary) + " " + std::string(name_of(dtype)));
+      Batch batch = random_batch(sanitized_size(90, 12), vocabulary, dtype, ++seed);
+      for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+        TestRow& row = batch.rows[i];
+        row.bias.clear();
+        row.allowed.clear();
+        row.history.clear();
+        if (i % 3 != 0) row.top_k = 1 + static_cast<std::int64_t>(i) % 10;
+        if (i % 11 == 7) row.logits.assign(row.logits.size(), 0.5);
+        if (i % 13 == 5)
+          row.logits[i % row.logits.size()] = std::numeric_limits<double>::quiet_NaN();
+      }
+      batch.top_count = std::min<std::int64_t>(vocabulary, static_cast<std::int64_t>(seed) % 4 * 4);
+      batch.layout = {.row_gap = seed % 5 == 0 ? 3 : 0, .offset = seed % 7 == 0 ? 1 : 0};
       check_batch(batch);
     }
   }

@@ -38,6 +38,8 @@ std::vector<TopkProblem> different_problems() {
       {.lead = {3}, .vocabulary = 33333, .k = 2048, .dtype = DType::bf16},
       {.lead = {7}, .vocabulary = 20000, .k = 1, .dtype = DType::f16, .temperature = {0.5, 2}},
       {.lead = {40}, .vocabulary = 128, .k = 8, .dtype = DType::bf16},
+      {.lead = {37}, .vocabulary = 256, .k = 8},
+      {.lead = {13}, .vocabulary = 1024, .k = 8, .dtype = DType::f16},
       {.lead = {9}, .vocabulary = 1000, .k = 1000, .bias = PerToken::rows},
       {.lead = {4},
        .vocabulary = 30000,

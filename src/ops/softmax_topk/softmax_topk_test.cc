@@ -141,6 +141,48 @@ TEST(SoftmaxTopk, ManyRowsOfEveryKind) {
   }
 }
 
+// Rows that lanes share, whole and not, whole tiles of them and not, of every kind: values that
+// differ in their last bits only, and equal ones, are in the right order too.
+TEST(SoftmaxTopk, ShortRowsOfEveryKind) {
+  const Pattern normal = normal_pattern();
+  const Random random(7);
+  const auto pattern = [=](std::int64_t r, std::int64_t i) {
+    const auto some = static_cast<double>(random.bits(r * 1024 + i) % 64);
+    switch (r % 9) {
+      case 1:
+        return i == r % 97 ? kNan : 1.0;
+      case 2:
+        return i % 50 == 3 ? 2.0 : -kInfinity;
+      case 3:
+        return i == 70 ? kInfinity : 0.25;
+      case 4:
+        return 1 + some * 0x1p-22;
+      case 5:
+        return some < 8 ? 1 + some * 0x1p-22 : normal(r, i) / 8;
+      case 6:
+        return some;
+      case 7:  // groups that are equal, almost equal, and above with an equal token
+        if (i % 32 == 1) return 2.0;
+        return i % 32 == 2 || (i % 4 == 0 && some >= 20) ? 1.5 + 0x1p-23 : i % 4 == 0 ? 1.5 : -some;
+      default:
+        return normal(r, i);
+    }
+  };
+  for (const std::int64_t vocabulary : {100, 128, 256, 512, 1000, 1024}) {
+    for (const DType dtype : kDTypes) {
+      for (const std::int64_t rows : {1, 37, 401}) {
+        check({.lead = {sanitized_size(rows, 37)},
+               .vocabulary = vocabulary,
+               .k = rows == 37 ? 5 : 8,
+               .dtype = dtype,
+               .pattern = pattern,
+               .temperature = rows == 1 ? std::vector<double>{} : std::vector<double>{1, 2, 1, 0.5},
+               .wide_indices = rows == 37});
+      }
+    }
+  }
+}
+
 TEST(SoftmaxTopk, LeadingShapes) {
   for (const std::vector<std::int64_t>& lead :
        {std::vector<std::int64_t>{}, {5}, {2, 3}, {2, 1, 3}, {1, 1, 1, 1}}) {

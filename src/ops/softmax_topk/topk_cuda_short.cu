@@ -1,11 +1,11 @@
-// Rows of few tokens, very many of them: expert routing. A row is loaded once into the registers of
-// 1 to 32 neighbouring lanes and is finished there.
+// Rows of few tokens, very many of them: expert routing. A row is read once and shared by 1 to 32
+// neighbouring lanes. It waits in shared memory, where it costs no registers and many more rows can
+// be on their way; very short rows, and those with a bias or a mask, are loaded into registers.
 //
 // What limits these rows is not memory but comparisons, so few tokens are compared in full. A row
 // is cut into groups of four neighbouring tokens. The eight best tokens lie in the eight groups
 // with the best maxima (of equal maxima the earlier group has the earlier token), so groups are
-// ranked first and only the tokens of eight groups after that. Those are loaded again, 8 bytes per
-// group, out of the first-level cache.
+// ranked first and only the tokens of eight groups after that. Those are loaded again.
 //
 // Lists of keys are merged across lanes in halves: after the first merge the even lane of a pair
 // has the better four of its eight keys and the odd lane the others. That is half the comparisons
@@ -15,155 +15,15 @@
 #include <type_traits>
 
 #include "cuda/launch.h"
+#include "cuda/tensor_core.cuh"
 #include "ops/softmax_topk/topk_cuda.cuh"
-#include "ops/softmax_topk/topk_cuda_short.cuh"
+#include "ops/softmax_topk/topk_short_team.cuh"
 
 namespace touchstone::topk {
 namespace {
 
-constexpr unsigned kAllLanes = 0xffffffffU;
 constexpr std::int64_t kLongestRow = 1024;
 constexpr std::int64_t kMostRows = std::int64_t{1} << 30;  // with room for a step of the whole grid
-
-template <class K>
-__device__ K from_lane_xor(K key, int offset) {
-  return __shfl_xor_sync(kAllLanes, key, offset);
-}
-
-// The lanes that share one row, and how they find its best tokens. `Row` holds its values.
-template <class Row, int kLanes, int kChunks>
-struct Team {
-  using K = typename Row::K;
-  using Place = RowPlace<typename Row::Logit>;
-  // Of the eight places a lane ends up with these; beyond four lanes the others have copies.
-  static constexpr int kPlaces = kLanes >= 4 ? 2 : kList / kLanes;
-  static constexpr bool kRankGroups = kLanes * kChunks >= 16;
-  static constexpr int kPicks = kLanes == 2 ? 4 : 2;  // of the eight best groups
-
-  int lane;  // within the row
-
-  __device__ int first_place() const {
-    if constexpr (kLanes == 1) return 0;
-    return kLanes == 2 ? 4 * lane : 4 * (lane & 1) + (lane & 2);
-  }
-  __device__ bool writes() const { return lane < 4; }
-
-  // Two lanes' sorted eight become their best eight: four sorted keys in each lane.
-  __device__ void share_in_pair(const K (&list)[kList], K (&half)[4]) const {
-    K best[kList];
-#pragma unroll
-    for (int i = 0; i < kList; ++i) {
-      best[i] = larger(list[i], from_lane_xor(list[kList - 1 - i], 1));
-    }
-    // One lane has this bitonic sequence reversed, which pairs the same keys.
-#pragma unroll
-    for (int i = 0; i < 4; ++i) half[i] = one_of((lane & 1) == 0, best[i], best[i + 4]);
-    sort_bitonic_four(half);
-  }
-
-  // The best eight of two pairs of lanes, `offset` lanes apart: four keys in each, bitonic.
-  __device__ void merge_pairs(K (&half)[4], int offset) const {
-    K best[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) best[i] = larger(half[i], from_lane_xor(half[3 - i], offset ^ 1));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      half[i] = one_of((lane & 1) == 0, best[i], from_lane_xor(best[i], 1));
-    }
-  }
-
-  // The best eight groups of a lane, sorted.
-  __device__ void own_groups(const Row& row, K (&list)[kList]) const {
-    row.group_keys(0, lane, list);
-    sort_eight(list);
-    if constexpr (kChunks > 4) {
-      K more[kList];
-      row.group_keys(4, lane, more);
-      sort_eight(more);
-      keep_best(list, more);
-    }
-  }
-
-  // For every lane of a pair or a quad its share of the eight best groups, and the best of all.
-  __device__ void rank_groups(const Row& row, K (&picked)[kPicks], K& best) const {
-    K list[kList];
-    own_groups(row, list);
-    // Of the last merge only the set counts. The even lane of a pair has the better half of the
-    // pair's best in the order in which the odd lane has the other half, so that the first of each
-    // are all of them.
-    if constexpr (kLanes == 2) {
-#pragma unroll
-      for (int i = 0; i < kPicks; ++i) {
-        picked[i] = larger(list[i], from_lane_xor(list[kList - 1 - i], 1));
-      }
-      best = larger(list[0], from_lane_xor(list[0], 1));
-    } else {
-      K half[4];
-      share_in_pair(list, half);
-#pragma unroll
-      for (int offset = 4; offset < kLanes; offset *= 2) {
-        merge_pairs(half, offset);
-        sort_bitonic_four(half);
-      }
-      // The even lane of one pair and the odd lane of the other.
-      picked[0] = larger(half[0], from_lane_xor(half[3], 3));
-      picked[1] = larger(half[1], from_lane_xor(half[2], 3));
-      best = larger(half[0], from_lane_xor(half[0], 2));
-      best = __shfl_sync(kAllLanes, best, 0, 4);
-    }
-  }
-
-  // This lane's places, sorted, and the value of the row's best token.
-  __device__ void select(const Row& row, const Place& place, K (&mine)[kPlaces],
-                         float& largest) const {
-    if constexpr (kRankGroups) {
-      K picked[kPicks];
-      K best;
-      rank_groups(row, picked, best);
-      largest = Row::value_of(best);
-      K lists[kPicks / 2][kList];
-      Row::group_token_keys(place, picked, lists);
-      sort_eight(lists[0]);
-      if constexpr (kLanes == 2) {
-        sort_eight(lists[1]);
-        keep_best(lists[0], lists[1]);
-        share_in_pair(lists[0], mine);
-      } else {
-        K half[4];
-        share_in_pair(lists[0], half);
-        merge_pairs(half, 2);
-        mine[0] = one_of((lane & 2) == 0, half[0], half[2]);
-        mine[1] = one_of((lane & 2) == 0, half[1], half[3]);
-        order(mine[0], mine[1]);
-      }
-    } else {
-      K list[kList];
-      row.chunk_keys(0, lane, list);
-      sort_eight(list);
-#pragma unroll
-      for (int c = 1; c < kChunks; ++c) {
-        K more[kList];
-        row.chunk_keys(c, lane, more);
-        sort_eight(more);
-        keep_best(list, more);
-      }
-      if constexpr (kLanes == 1) {
-#pragma unroll
-        for (int i = 0; i < kList; ++i) mine[i] = list[i];
-        largest = Row::value_of(list[0]);
-      } else {
-        share_in_pair(list, mine);
-        largest = Row::value_of(__shfl_sync(kAllLanes, mine[0], 0, 2));
-      }
-    }
-  }
-
-  __device__ float sum(float part) const {
-#pragma unroll
-    for (int offset = 1; offset < kLanes; offset *= 2) part += from_lane_xor(part, offset);
-    return part;
-  }
-};
 
 // A row between its selection and its outputs.
 template <int kPlaces>
@@ -216,6 +76,59 @@ __device__ void answer_rare(const ThisTeam& team, const Row& row, float scale, f
   for (int j = 0; j < kPlaces; ++j) answer.exponent[j] = exponent(values[j]);
 }
 
+// A lane's neighbouring places of a row, several in one store where they can be.
+template <int kPlaces>
+__device__ void put_places(const ShortArgs& args, int row, int first,
+                           const std::int32_t (&token)[kPlaces], const float (&weights)[kPlaces],
+                           const float (&logarithms)[kPlaces], float total) {
+  constexpr int kTogether = kPlaces >= 4 ? 4 : 2;
+  using Floats = std::conditional_t<kTogether == 4, float4, float2>;
+  using Ints = std::conditional_t<kTogether == 4, int4, int2>;
+  const Topk& p = args.p;
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(total));
+#pragma unroll
+  for (int j = 0; j < kPlaces; j += kTogether) {
+    if (first + j >= args.k) return;
+    const std::int64_t at = std::int64_t{row} * args.k + (first + j);
+    alignas(16) float probability[kTogether];
+    alignas(16) float logarithm[kTogether];
+    alignas(16) std::int32_t index[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      probability[i] = weights[j + i] * inverse;
+      logarithm[i] = logarithms[j + i];
+      index[i] = token[j + i];
+    }
+    if (!args.wide_places) {
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (first + j + i >= args.k) return;
+        put_index(p, at + i, index[i]);
+        p.probabilities[at + i] = probability[i];
+        if (p.log_probabilities != nullptr) p.log_probabilities[at + i] = logarithm[i];
+      }
+      continue;
+    }
+    *reinterpret_cast<Floats*>(p.probabilities + at) =
+        *reinterpret_cast<const Floats*>(probability);
+    if (p.log_probabilities != nullptr) {
+      *reinterpret_cast<Floats*>(p.log_probabilities + at) =
+          *reinterpret_cast<const Floats*>(logarithm);
+    }
+    if (!p.wide_indices) {
+      *reinterpret_cast<Ints*>(static_cast<std::int32_t*>(p.indices) + at) =
+          *reinterpret_cast<const Ints*>(index);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; i += 2) {
+      *reinterpret_cast<longlong2*>(static_cast<std::int64_t*>(p.indices) + at + i) = {
+          index[i], index[i + 1]};
+    }
+  }
+}
+
 // By the lane that has place k - 1, and so knows whether it is masked.
 template <int kPlaces>
 __device__ void put_row(const ShortArgs& args, int row, int first, const Answer<kPlaces>& answer,
@@ -236,32 +149,28 @@ __device__ void put_row(const ShortArgs& args, int row, int first, const Answer<
 
 template <class Row, int kLanes, int kChunks>
 __device__ void answer_row(const Team<Row, kLanes, kChunks>& team, const Row& row,
-                           const RowPlace<typename Row::Logit>& place, float scale, bool there) {
+                           const typename Row::Place& place, float scale, bool there) {
   constexpr int kPlaces = Team<Row, kLanes, kChunks>::kPlaces;
   const ShortArgs& args = place.args;
-  typename Row::K mine[kPlaces];
+  Chosen<kPlaces> chosen;
   float largest;
-  team.select(row, place, mine, largest);
+  team.choose(row, place, chosen, largest);
 
   // Rounded here and now, so that all exponents are against the same reference.
   const float reference = __fmul_rn(largest, scale);
-  float parts[2] = {0, 0};  // even and odd tokens
-  int i = 0;
-  row.each_value([&](float v) { parts[i++ & 1] += exp2_fast(fmaf(v, scale, -reference)); });
   Answer<kPlaces> answer;
-  answer.sum = team.sum(parts[0] + parts[1]);
+  answer.sum = team.sum_of_weights(row, scale, reference);
   answer.huge = false;
   answer.status = 0;
-  float values[kPlaces];
 #pragma unroll
   for (int j = 0; j < kPlaces; ++j) {
-    values[j] = Row::value_of(mine[j]);
-    answer.token[j] = static_cast<std::int32_t>(id_of(mine[j]));
-    answer.exponent[j] = fmaf(values[j], scale, -reference);
+    answer.token[j] = chosen.token[j];
+    answer.exponent[j] = fmaf(chosen.value[j], scale, -reference);
   }
+  const auto& values = chosen.value;
   // Any NaN shows in the sum. Written so that NaN is rare.
   const bool rare = !(fabsf(reference) < kLargeExponent && answer.sum < 0x1p100F && scale > 0);
-  if (__any_sync(kAllLanes, rare)) {
+  if (__any_sync(~0U, rare)) {
     answer_rare(team, row, scale, largest, rare, values, answer);
   }
 
@@ -301,29 +210,19 @@ __device__ void answer_row(const Team<Row, kLanes, kChunks>& team, const Row& ro
   }
 }
 
-// How a grid is laid out. Lanes with 64 tokens have no registers for the next row: each warp does
-// its rows and is gone, in small blocks.
-template <class Row, int kChunks>
+// Of rows in registers: as many blocks as fit.
+template <class Row>
 struct Layout {
-  static constexpr bool kOnce = kChunks == 8;
-  static constexpr int kThreads = kOnce ? 64 : 256;
-  static constexpr int kBlocksPerSm = kOnce ? 10 : sizeof(typename Row::K) == 4 ? 3 : 2;
+  static constexpr int kThreads = Row::kPrefixes ? 128 : 256;
+  static constexpr int kBlocksPerSm = Row::kPrefixes ? 5 : sizeof(typename Row::K) == 4 ? 3 : 2;
 };
 
-// Has a lane's part of a row brought to the L2 cache: a line, as a lane has no more.
-template <class T>
-__device__ void ask_ahead(const RowPlace<T>& place, int lane) {
-  const int at = lane * (128 / static_cast<int>(sizeof(T)));
-  if (at < place.args.vocabulary) asm volatile("prefetch.global.L2 [%0];" ::"l"(place.logits + at));
-}
-
 template <class Row, int kLanes, int kChunks>
-__global__ void __launch_bounds__(Layout<Row, kChunks>::kThreads,
-                                  Layout<Row, kChunks>::kBlocksPerSm)
+__global__ void __launch_bounds__(Layout<Row>::kThreads, Layout<Row>::kBlocksPerSm)
     short_kernel(const __grid_constant__ ShortArgs args) {
   using Place = RowPlace<typename Row::Logit>;
   constexpr int kRows = 32 / kLanes;  // of a warp
-  constexpr int kThreads = Layout<Row, kChunks>::kThreads;
+  constexpr int kThreads = Layout<Row>::kThreads;
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const Team<Row, kLanes, kChunks> team{lane % kLanes};
   // A warp takes its rows together: rows behind the last one are copies of it, not written.
@@ -360,55 +259,120 @@ __global__ void __launch_bounds__(Layout<Row, kChunks>::kThreads,
   }
 }
 
+// Of rows in shared memory: a warp does its rows and is gone.
+constexpr int kTileWarps = 4;
+constexpr int kTileBlocksPerSm = 8;
+
+template <class Row, int kLanes, int kChunks>
+__global__ void __launch_bounds__(32 * kTileWarps, kTileBlocksPerSm)
+    tile_kernel(const __grid_constant__ ShortArgs args) {
+  using T = typename Row::Logit;
+  using RowTile = Tile<T, kLanes>;
+  __shared__ __align__(128) unsigned char tiles[kTileWarps][RowTile::kBytes];
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const auto warp = static_cast<int>(threadIdx.x / 32);
+  const Team<Row, kLanes, kChunks> team{lane % kLanes};
+  const int first = (static_cast<int>(blockIdx.x) * kTileWarps + warp) * RowTile::kRows;
+  if (first >= args.rows) return;
+  const int rows = min(RowTile::kRows, args.rows - first);
+  // Lanes without a row do the last one, and do not write.
+  const int own = min(lane / kLanes, rows - 1);
+  const TilePlace<T, kLanes> place(args, first + own, {cuda::shared_address(tiles[warp])}, own);
+  if constexpr (cuda::kHopper) {
+    cuda::let_next_grid_start();
+    ask_ahead(place, team.lane);
+    cuda::wait_for_previous_grids();
+  }
+  place.tile.fill(args, first, rows, lane);
+  const float scale = exponent_scale(inverse_temperature(args.p, place.row));
+  cuda::wait_copies<0>();
+  __syncwarp();
+  Row row;
+  row.load(place, team.lane);
+  answer_row(team, row, place, scale, lane / kLanes < rows);
+}
+
 bool aligned(const void* pointer, std::int64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0;
 }
 
+// What depends on how many lanes share a row.
 template <class Row, int kLanes, int kChunks>
-void launch_lanes(Context& context, ShortArgs args) {
+void set_layout(ShortArgs& args) {
   constexpr int kPlaces = Team<Row, kLanes, kChunks>::kPlaces;
   constexpr int kTogether = kPlaces >= 4 ? 4 : 2;  // places in one store
   const Topk& p = args.p;
   args.full = args.vectors && p.vocabulary == kChunk * kChunks * kLanes;
+  args.packed = args.full && p.logits_stride == p.vocabulary;
   args.wide_places = p.k % kTogether == 0 && aligned(p.probabilities, 4 * kTogether) &&
                      aligned(p.log_probabilities, 4 * kTogether) &&
                      aligned(p.indices, p.wide_indices ? 16 : 4 * kTogether);
-  using ThisLayout = Layout<Row, kChunks>;
+}
+
+template <class Row, int kLanes, int kChunks>
+void launch_lanes(Context& context, ShortArgs args) {
+  set_layout<Row, kLanes, kChunks>(args);
+  using ThisLayout = Layout<Row>;
   constexpr std::int64_t kBlockRows = ThisLayout::kThreads / kLanes;
-  const std::int64_t needed = (p.rows + kBlockRows - 1) / kBlockRows;
+  const std::int64_t needed = (args.p.rows + kBlockRows - 1) / kBlockRows;
   const std::int64_t resident =
       std::int64_t{cuda::device_attribute(context, cudaDevAttrMultiProcessorCount)} *
       ThisLayout::kBlocksPerSm;
-  const cuda::LaunchShape shape{
-      .blocks = static_cast<unsigned>(ThisLayout::kOnce ? needed : std::min(needed, resident)),
-      .threads = ThisLayout::kThreads,
-      .overlap_previous = cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) >= 9};
+  const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(std::min(needed, resident)),
+                                .threads = ThisLayout::kThreads,
+                                .overlap_previous = cuda::is_hopper(context)};
   cuda::launch(context, "softmax_topk short_kernel", short_kernel<Row, kLanes, kChunks>, shape,
                args);
 }
 
-// The fewest lanes that hold a row, 32 tokens each.
-template <class T, bool kNarrow, int kLanes>
-void launch_for_width(Context& context, const ShortArgs& args) {
+template <class Row, int kLanes, int kChunks>
+void launch_tiles(Context& context, ShortArgs args) {
+  set_layout<Row, kLanes, kChunks>(args);
+  constexpr std::int64_t kBlockRows = kTileWarps * 32 / kLanes;
+  const cuda::LaunchShape shape{
+      .blocks = static_cast<unsigned>((args.p.rows + kBlockRows - 1) / kBlockRows),
+      .threads = 32 * kTileWarps,
+      .overlap_previous = cuda::is_hopper(context)};
+  cuda::launch(context, "softmax_topk tile_kernel", tile_kernel<Row, kLanes, kChunks>, shape, args);
+}
+
+// 16-bit logits as they are, 64 tokens to a lane: lanes with 32 need more instructions in all.
+template <class T, int kLanes>
+void launch_narrow(Context& context, const ShortArgs& args) {
+  if constexpr (kLanes < 16) {
+    if (args.p.vocabulary > 8 * kChunk * kLanes) return launch_narrow<T, 2 * kLanes>(context, args);
+  }
+  launch_tiles<NarrowRow<T, kLanes, 8, TilePart<T, kLanes, 8>>, kLanes, 8>(context, args);
+}
+
+// f32 logits, or any with a bias or a mask: 32 tokens to a lane.
+template <class T, int kLanes>
+void launch_wide(Context& context, const ShortArgs& args) {
   if constexpr (kLanes < 32) {
-    if (args.p.vocabulary > kChunk * 4 * kLanes) {
-      // Wide rows have no kernel of two lanes: one less to compile.
-      constexpr int kNext = kNarrow || kLanes != 1 ? 2 * kLanes : 4;
-      return launch_for_width<T, kNarrow, kNext>(context, args);
+    if (args.p.vocabulary > 4 * kChunk * kLanes) return launch_wide<T, 2 * kLanes>(context, args);
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (args.p.bias == nullptr && args.p.allowed == nullptr) {
+      using Row = PrefixRow<TileRow<T, kLanes, 4>, kLanes, 4>;
+      return launch_tiles<Row, kLanes, 4>(context, args);
     }
   }
-  if constexpr (kNarrow && kLanes == 1) {
-    if (args.p.vocabulary <= kChunk) {
-      return launch_lanes<NarrowRow<T, 1, 1>, 1, 1>(context, args);
+  launch_lanes<PrefixRow<WideRow<T, kLanes, 4>, kLanes, 4>, kLanes, 4>(context, args);
+}
+
+template <class T>
+void launch_short(Context& context, const ShortArgs& args) {
+  const std::int64_t vocabulary = args.p.vocabulary;
+  if constexpr (sizeof(T) == 2) {
+    if (args.p.bias == nullptr && args.p.allowed == nullptr) {
+      if (vocabulary <= kChunk) return launch_lanes<NarrowRow<T, 1, 1>, 1, 1>(context, args);
+      if (vocabulary <= 4 * kChunk) return launch_lanes<NarrowRow<T, 1, 4>, 1, 4>(context, args);
+      if (vocabulary <= 8 * kChunk) return launch_lanes<NarrowRow<T, 2, 4>, 2, 4>(context, args);
+      return launch_narrow<T, 2>(context, args);
     }
   }
-  if constexpr (kNarrow && kLanes >= 4) {  // half as many lanes need fewer instructions for a row
-    launch_lanes<NarrowRow<T, kLanes / 2, 8>, kLanes / 2, 8>(context, args);
-  } else if constexpr (kNarrow) {
-    launch_lanes<NarrowRow<T, kLanes, 4>, kLanes, 4>(context, args);
-  } else {
-    launch_lanes<WideRow<T, kLanes, 4>, kLanes, 4>(context, args);
-  }
+  if (vocabulary <= 4 * kChunk) return launch_lanes<WideRow<T, 1, 4>, 1, 4>(context, args);
+  launch_wide<T, 4>(context, args);
 }
 
 }  // namespace
@@ -429,12 +393,7 @@ void softmax_topk_short(Context& context, const Topk& p) {
   args.k = static_cast<int>(p.k);
   args.vectors = aligned(p.logits, 16) && p.logits_stride * size_of(p.dtype) % 16 == 0;
   visit_float_dtype(p.dtype, [&]<class T>() {
-    if constexpr (sizeof(T) == 2) {
-      if (p.bias == nullptr && p.allowed == nullptr) {
-        return launch_for_width<T, true, 1>(context, args);
-      }
-    }
-    if constexpr (sizeof(T) <= 4) launch_for_width<T, false, 1>(context, args);
+    if constexpr (sizeof(T) <= 4) launch_short<T>(context, args);
   });
 }
 
