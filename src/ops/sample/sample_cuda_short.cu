@@ -28,7 +28,7 @@ constexpr int kBlocksPerSm = kEach == 4    ? 6
 
 struct ShortParams {
   Sampling p;
-  topk::ShortArgs rows;
+  topk::ShortArgs rows{};
   int rows_of_warp = 1;
   bool by_teams = false;
 };
