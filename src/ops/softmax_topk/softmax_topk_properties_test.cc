@@ -274,7 +274,7 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
 // Rows that clusters of blocks share, two to eight of them, of every kind: right, and with the bits
 // of every other way, so with those of the same row in a larger batch.
 TEST(SoftmaxTopkLayout, FewLongRowsOfEveryKind) {
-  if (!on_gpu()) GTEST_SKIP() << "rows of the CPU are all alike";
+  if (!on_gpu()) GTEST_SKIP() << "clusters are a matter of the GPU";
   const Pattern normal = normal_pattern();
   const auto pattern = [=](std::int64_t r, std::int64_t i) {
     const double value = normal(r, i);
@@ -323,9 +323,10 @@ TEST(SoftmaxTopkLayout, FewLongRowsOfEveryKind) {
   }
 }
 
-// Many places of rows that a block has to itself, and whose candidates it holds as short keys.
+// Many places: on a GPU of so many rows that a block has one to itself, and holds its candidates as
+// short keys.
 TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
-  if (!on_gpu()) GTEST_SKIP() << "rows of the CPU are all alike";
+  const std::int64_t rows = on_gpu() ? 208 : 16;
   const Pattern normal = normal_pattern();
   const auto pattern = [=](std::int64_t r, std::int64_t i) {
     const double value = normal(r, i);
@@ -366,7 +367,7 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
   };
   for (const std::int64_t k : {65, 257, 2048}) {
     for (const std::int64_t vocabulary : {20008, 20011}) {
-      check({.lead = {208},
+      check({.lead = {rows},
              .vocabulary = vocabulary,
              .k = k,
              .dtype = DType::bf16,
@@ -378,23 +379,23 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
     }
   }
   const TopkProblem wide{
-      .lead = {208}, .vocabulary = 66008, .k = 300, .dtype = DType::bf16, .pattern = pattern};
+      .lead = {rows}, .vocabulary = 66008, .k = 300, .dtype = DType::bf16, .pattern = pattern};
   check(wide);
   expect_same_alone(wide, 13);
 }
 
 // The same for rows so short that some warps have nothing to read.
 TEST(SoftmaxTopkLayout, ManyPlacesOfShortRows) {
-  if (!on_gpu()) GTEST_SKIP() << "rows of the CPU are all alike";
+  const std::int64_t rows = on_gpu() ? 140 : 4;
   for (const auto& [vocabulary, k] :
        {std::array<std::int64_t, 2>{3001, 65}, {3000, 2048}, {5003, 300}}) {
-    check({.lead = {140}, .vocabulary = vocabulary, .k = k, .dtype = DType::bf16});
+    check({.lead = {rows}, .vocabulary = vocabulary, .k = k, .dtype = DType::bf16});
   }
 }
 
 // The same row many times, so long that short keys have few bits for the value.
 TEST(SoftmaxTopkLayout, OneLongRowManyTimes) {
-  if (!on_gpu()) GTEST_SKIP() << "rows of the CPU are all alike";
+  if (!on_gpu()) GTEST_SKIP() << "short keys are a matter of the GPU";
   const Pattern normal = normal_pattern();
   const std::int64_t rows = 208;
   for (const double farthest : {20.0, 1e7}) {
