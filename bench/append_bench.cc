@@ -7,7 +7,7 @@
 #include "bench/data.h"
 #include "cache/codec.h"
 #include "cache/rotation.h"
-#include "touchstone/cache/append.h"
+#include "touchstone/ops/kv_append.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::bench {

@@ -80,7 +80,7 @@ void AttentionBench::enter_peers(std::vector<Contender>& contenders, const Bench
       cached_attention(context, sets[static_cast<std::size_t>(i) % sets.size()]->args());
     });
   }
-  // It knows no quantised cache, no latent and no sharing.
+  // It knows no quantized cache, no latent and no sharing.
   const bool dense = !cache::is_quantized(problem.layers.k.encoding) && !problem.layers.k_is_v &&
                      problem.shared == 0;
   if (dense) session_.enter_torch(contenders, row, row.op, row.heads, "torch");

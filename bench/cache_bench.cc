@@ -104,7 +104,7 @@ class DecodeStep : public CacheCase {
                 .pool_pages = pool_pages_for(tiny_pages(), kTokens + kSteps, kSequences)}),
         builder_(cache_) {
     for (int i = 0; i < kSequences; ++i) ids_.push_back(cache_.create());
-    // In turns, so that the pages of a sequence are not neighbours.
+    // In turns, so that the pages of a sequence are not neighbors.
     for (int done = 0; done < kTokens; done += 256) {
       cache_.reserve(ids_, 256);
       cache_.commit(ids_, 256);

@@ -160,9 +160,9 @@ void parallel_read(Context& context, Sum sum, const Tensor& from, std::atomic<fl
 }
 
 Ceiling measure_cpu_ceiling(Context& context, int rounds) {
-  constexpr std::int64_t kLeast = std::int64_t{128} << 20;
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  std::int64_t bytes = std::clamp(4 * last_level_cache_bytes(cpu_info()), kLeast, kMost);
+  constexpr std::int64_t kMin = std::int64_t{128} << 20;
+  constexpr std::int64_t kMax = std::int64_t{1} << 30;
+  std::int64_t bytes = std::clamp(4 * last_level_cache_bytes(cpu_info()), kMin, kMax);
   bytes = std::max(std::min(bytes, available_memory_bytes() / 16), kPage) / kPage * kPage;
   Tensor a = Tensor::empty({bytes / 4}, DType::f32);
   Tensor b = Tensor::empty({bytes / 4}, DType::f32);

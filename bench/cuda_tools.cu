@@ -261,11 +261,11 @@ void cuda_copy(Context& context, void* to, const void* from, std::int64_t bytes)
 }
 
 Ceiling measure_cuda_ceiling(Context& context, int rounds) {
-  constexpr std::int64_t kMost = std::int64_t{2} << 30;
+  constexpr std::int64_t kMax = std::int64_t{2} << 30;
   constexpr int kLaunches = 4;
   const Device device = context.device();
   const std::int64_t memory = cuda_devices()[static_cast<std::size_t>(device.index)].memory_bytes;
-  const std::int64_t bytes = std::min(kMost, memory / 16) / 4096 * 4096;
+  const std::int64_t bytes = std::min(kMax, memory / 16) / 4096 * 4096;
   Tensor a = Tensor::empty({bytes / 4}, DType::f32, device);
   Tensor b = Tensor::empty({bytes / 4}, DType::f32, device);
   Tensor c = Tensor::empty({bytes / 4}, DType::f32, device);

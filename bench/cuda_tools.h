@@ -53,7 +53,7 @@ void cuda_copy(Context& context, void* to, const void* from, std::int64_t bytes)
 // See measure_ceiling. The copy is the best of several kernels and cudaMemcpyAsync.
 Ceiling measure_cuda_ceiling(Context& context, int rounds);
 
-// One simple kernel per textbook step: mean, variance, normalise; for the backward row sums, dx
+// One simple kernel per textbook step: mean, variance, normalize; for the backward row sums, dx
 // and column sums.
 NormCall naive_cuda_call(Context& context, const NormProblem& problem, const NormData& data);
 

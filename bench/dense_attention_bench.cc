@@ -9,10 +9,10 @@ namespace {
 
 constexpr char kOurName[] = "touchstone";
 // Beyond this the whole matrix takes minutes, or gigabytes.
-constexpr std::int64_t kMostNaiveTokens = 2048;
+constexpr std::int64_t kMaxNaiveTokens = 2048;
 
 bool wants_naive(const SessionOptions& options, const DenseAttentionProblem& problem) {
-  return options.naive && problem.tokens <= kMostNaiveTokens;
+  return options.naive && problem.tokens <= kMaxNaiveTokens;
 }
 
 std::string chosen_implementation(Context& context, const DenseAttentionProblem& problem,

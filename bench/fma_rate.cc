@@ -17,7 +17,7 @@ namespace touchstone::bench::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Runs `steps` times twelve independent chains; floating point operations done. What they come to
-// is added to `sink`, so that it is not optimised away.
+// is added to `sink`, so that it is not optimized away.
 double run_chains(std::int64_t steps, float* sink) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;

@@ -1,4 +1,4 @@
-// The textbook loops, as a compiler at -O3 makes them: one pass per quantity, nothing vectorised by
+// The textbook loops, as a compiler at -O3 makes them: one pass per quantity, nothing vectorized by
 // hand. Rows are shared between the threads of the context, so that what shows is the code and not
 // the number of cores.
 #pragma once

@@ -54,7 +54,7 @@ __global__ void rstd_kernel(const T* x, const float* mean, float* rstd, std::int
 }
 
 template <class T>
-__global__ void normalise_kernel(const T* x, const float* mean, const float* rstd, const T* gamma,
+__global__ void normalize_kernel(const T* x, const float* mean, const float* rstd, const T* gamma,
                                  const T* beta, T* y, std::int64_t rows, std::int64_t cols) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= rows * cols) return;
@@ -141,7 +141,7 @@ class NaiveChain {
     const auto row_blocks = static_cast<unsigned>(rows);
     if (layer_) mean_kernel<<<row_blocks, kThreads, 0, stream_>>>(x, mean, cols);
     rstd_kernel<<<row_blocks, kThreads, 0, stream_>>>(x, mean, rstd, cols);
-    normalise_kernel<<<blocks_for(rows * cols), kThreads, 0, stream_>>>(
+    normalize_kernel<<<blocks_for(rows * cols), kThreads, 0, stream_>>>(
         x, mean, rstd, gamma_, beta_, static_cast<T*>(set.out.data()), rows, cols);
     cuda::check_launch("naive layer norm forward");
   }

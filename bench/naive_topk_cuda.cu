@@ -1,4 +1,4 @@
-// Selection on CUDA as one gets it by writing each step as its own kernel: maximum, sum, normalise,
+// Selection on CUDA as one gets it by writing each step as its own kernel: maximum, sum, normalize,
 // select, and for samples draw. One block per row, or one thread per element or row.
 #include <memory>
 
@@ -44,7 +44,7 @@ __global__ void sum_kernel(const T* logits, const float* largest, float temperat
 }
 
 template <class T>
-__global__ void normalise_kernel(const T* logits, const float* largest, const float* sums,
+__global__ void normalize_kernel(const T* logits, const float* largest, const float* sums,
                                  float temperature, float* probabilities, std::int64_t rows,
                                  std::int64_t cols) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -126,7 +126,7 @@ class NaiveChain {
     float* probabilities = static_cast<float*>(probabilities_.data());
     max_kernel<<<row_blocks, kThreads, 0, stream_>>>(logits, largest, cols);
     sum_kernel<<<row_blocks, kThreads, 0, stream_>>>(logits, largest, temperature, sums, cols);
-    normalise_kernel<<<blocks_for(rows * cols), kThreads, 0, stream_>>>(
+    normalize_kernel<<<blocks_for(rows * cols), kThreads, 0, stream_>>>(
         logits, largest, sums, temperature, probabilities, rows, cols);
     auto* values = static_cast<float*>((sampled ? top_values_ : set.values).data());
     auto* tokens = static_cast<int*>((sampled ? top_tokens_ : set.tokens).data());

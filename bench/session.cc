@@ -23,7 +23,7 @@ constexpr double kSampleUs = 5000;
 // One graph holds about this much work, and is replayed this often per sample.
 constexpr double kGraphUs = 1000;
 constexpr int kReplays = 3;
-constexpr int kMostLaunches = 1024;
+constexpr int kMaxLaunches = 1024;
 // Thread pools spin for a while before they sleep; the next contender starts on quiet cores.
 constexpr auto kPause = std::chrono::milliseconds(10);
 
@@ -99,7 +99,7 @@ void check_memory(const SessionOptions& options, const std::string& shape, std::
 int sets_for(Device device, cases::Regime regime, std::int64_t set_bytes) {
   if (regime == cases::Regime::cache) return 1;
   const int sets = sets_beyond_cache(device, set_bytes);
-  return device.is_cuda() ? std::clamp(sets, 2, kMostLaunches) : sets;
+  return device.is_cuda() ? std::clamp(sets, 2, kMaxLaunches) : sets;
 }
 
 // Source and target of the copy of the same size, one piece per set of operands.
@@ -162,7 +162,7 @@ void Session::choose_implementation(const std::vector<ImplementationReport>& kno
 int Session::launches_for(std::int64_t bytes, int sets) const {
   const double once = static_cast<double>(bytes) / ceiling_.copy_gbs * 1e-3;
   const auto wanted = static_cast<std::int64_t>(std::ceil(kGraphUs / std::max(once, 0.5)));
-  return static_cast<int>(round_up(std::clamp<std::int64_t>(wanted, sets, kMostLaunches), sets));
+  return static_cast<int>(round_up(std::clamp<std::int64_t>(wanted, sets, kMaxLaunches), sets));
 }
 
 std::function<double()> Session::timer(const std::function<void(std::int64_t)>& call,

@@ -13,7 +13,7 @@ struct Summary {
   double spread = 0;
 };
 
-// `samples` are times: finite, at least one. Quantiles interpolate between neighbours.
+// `samples` are times: finite, at least one. Quantiles interpolate between neighbors.
 Summary summarize(std::span<const double> samples);
 
 }  // namespace touchstone::bench

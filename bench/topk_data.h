@@ -122,7 +122,7 @@ inline constexpr double kTopkErrorBound = 1e-3;
 TopkCall naive_topk_call(Context& context, const TopkProblem& problem, const TopkData& data);
 TopkCall partial_sort_call(Context& context, const TopkProblem& problem, const TopkData& data);
 
-// On CUDA: maximum, sum, normalise and select, and for samples draw, one simple kernel each.
+// On CUDA: maximum, sum, normalize and select, and for samples draw, one simple kernel each.
 TopkCall naive_topk_cuda_call(Context& context, const TopkProblem& problem, const TopkData& data);
 
 }  // namespace touchstone::bench

@@ -2,7 +2,7 @@
 #                 [TIMEOUT seconds] [SERIAL])
 #
 # One GoogleTest binary with the main() of tests/support. One ctest test per device: `name` on the
-# CPU (the default), `name_gpu`, labelled gpu, with --device=cuda. Not discovered case by case:
+# CPU (the default), `name_gpu`, labeled gpu, with --device=cuda. Not discovered case by case:
 # discovery runs the binary at build time, on a GPU build that means GPU code there, and it fills
 # the screen of ctest.
 #

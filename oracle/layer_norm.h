@@ -19,15 +19,15 @@ namespace touchstone::oracle {
 
 // Row statistics. The rounded mean is off by up to half an ulp, which at mean/sigma = 1e6 is no
 // longer small beside sigma; `delta` is the mean of what is left after subtracting it, so
-// (h - mean) - delta is centred to the last bit. In exact arithmetic delta is zero.
+// (h - mean) - delta is centered to the last bit. In exact arithmetic delta is zero.
 template <class S>
 struct RowStats {
   S mean;
   S delta;
   S rstd;
 
-  S centred(const S& h) const { return (h - mean) - delta; }
-  S xhat(const S& h) const { return centred(h) * rstd; }
+  S centered(const S& h) const { return (h - mean) - delta; }
+  S xhat(const S& h) const { return centered(h) * rstd; }
 };
 
 template <class S>
@@ -46,7 +46,7 @@ RowStats<S> layer_norm_stats(int64_t cols, const S* h, double eps) {
 
   S squares = 0.0;
   for (int64_t j = 0; j < cols; ++j) {
-    const S d = stats.centred(h[j]);
+    const S d = stats.centered(h[j]);
     squares += d * d;
   }
   stats.rstd = 1.0 / sqrt(squares / count + eps);
@@ -94,7 +94,7 @@ void layer_norm_forward(const LayerNormForward<S>& a) {
 }
 
 // The gradients of both derivations and their magnitude sums share one argument list. `h` is what
-// was normalised (x, or x + residual); statistics are computed afresh from it. `dsum` is the
+// was normalized (x, or x + residual); statistics are computed afresh from it. `dsum` is the
 // gradient that reaches h past the norm, through the residual stream; the gradient of h is the
 // gradient of x and of the residual alike.
 struct LayerNormBackward {
@@ -150,22 +150,22 @@ inline void layer_norm_backward(const LayerNormBackward& a) {
     // xhat_j = (h_j - mean) * rstd, and d rstd / d var = -rstd^3 / 2.
     double dvar = 0.0;
     for (int64_t j = 0; j < a.cols; ++j) {
-      dvar += g[static_cast<size_t>(j)] * stats.centred(h[j]);
+      dvar += g[static_cast<size_t>(j)] * stats.centered(h[j]);
     }
     dvar *= -0.5 * stats.rstd * stats.rstd * stats.rstd;
 
     // mean enters every xhat_j directly, and the variance through sum_j (h_j - mean)^2.
     double sum_g = 0.0;
-    double sum_centred = 0.0;
+    double sum_centered = 0.0;
     for (int64_t j = 0; j < a.cols; ++j) {
       sum_g += g[static_cast<size_t>(j)];
-      sum_centred += stats.centred(h[j]);
+      sum_centered += stats.centered(h[j]);
     }
-    const double dmean = -stats.rstd * sum_g - dvar * 2.0 * sum_centred / count;
+    const double dmean = -stats.rstd * sum_g - dvar * 2.0 * sum_centered / count;
 
     for (int64_t j = 0; j < a.cols; ++j) {
       const double direct = g[static_cast<size_t>(j)] * stats.rstd;
-      const double through_var = dvar * 2.0 * stats.centred(h[j]) / count;
+      const double through_var = dvar * 2.0 * stats.centered(h[j]) / count;
       const double through_mean = dmean / count;
       a.dx[row + j] = direct + through_var + through_mean + (a.dsum ? a.dsum[row + j] : 0.0);
     }

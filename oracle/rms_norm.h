@@ -60,7 +60,7 @@ void rms_norm_forward(const RmsNormForward<S>& a) {
   }
 }
 
-// `h` is what was normalised (x, or x + residual); `dsum` is the gradient that reaches h past the
+// `h` is what was normalized (x, or x + residual); `dsum` is the gradient that reaches h past the
 // norm, through the residual stream. dx is the gradient of x and of the residual alike.
 struct RmsNormBackward {
   int64_t rows = 0;
@@ -78,7 +78,7 @@ struct RmsNormBackward {
 namespace rms_norm_detail {
 
 // g = dy * (weight_offset + weight), the gradient with respect to h * rstd.
-inline std::vector<double> normalised_gradient(const RmsNormBackward& a, int64_t row) {
+inline std::vector<double> normalized_gradient(const RmsNormBackward& a, int64_t row) {
   std::vector<double> g(static_cast<size_t>(a.cols));
   for (int64_t j = 0; j < a.cols; ++j) {
     g[static_cast<size_t>(j)] = a.dy[row + j] * (a.weight ? a.weight_offset + a.weight[j] : 1.0);
@@ -96,7 +96,7 @@ inline void rms_norm_backward(const RmsNormBackward& a) {
     const int64_t row = i * a.cols;
     const double* h = a.h + row;
     const double rstd = rms_norm_rstd(a.cols, h, a.eps);
-    const std::vector<double> g = rms_norm_detail::normalised_gradient(a, row);
+    const std::vector<double> g = rms_norm_detail::normalized_gradient(a, row);
 
     for (int64_t j = 0; j < a.cols && a.dweight; ++j) {
       a.dweight[j] += a.dy[row + j] * (h[j] * rstd);
@@ -127,7 +127,7 @@ inline void rms_norm_backward_projection(const RmsNormBackward& a) {
     const double rstd = rms_norm_rstd(a.cols, a.h + row, a.eps);
     double* xhat_row = xhat.data() + row;
     for (int64_t j = 0; j < a.cols; ++j) xhat_row[j] = a.h[row + j] * rstd;
-    const std::vector<double> g = rms_norm_detail::normalised_gradient(a, row);
+    const std::vector<double> g = rms_norm_detail::normalized_gradient(a, row);
     for (int64_t j = 0; j < a.cols && a.dx; ++j) {
       double projected = 0.0;
       for (int64_t k = 0; k < a.cols; ++k) {
@@ -167,7 +167,7 @@ inline void rms_norm_backward_magnitude(const RmsNormBackward& a) {
   for (int64_t i = 0; i < a.rows; ++i) {
     const int64_t row = i * a.cols;
     const double rstd = rms_norm_rstd(a.cols, a.h + row, a.eps);
-    const std::vector<double> g = rms_norm_detail::normalised_gradient(a, row);
+    const std::vector<double> g = rms_norm_detail::normalized_gradient(a, row);
     double c2 = 0.0;
     for (int64_t j = 0; j < a.cols; ++j) {
       const double xhat = a.h[row + j] * rstd;

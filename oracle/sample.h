@@ -69,7 +69,7 @@ inline bool legal(const SampleRow& r) {
 }
 
 // Volatile, so that every operation is rounded to f32 on its own.
-inline float penalised(const SampleRow& r, std::int64_t token, float v) {
+inline float penalized(const SampleRow& r, std::int64_t token, float v) {
   std::int64_t seen = 0;
   std::int64_t seen_in_output = 0;
   for (std::size_t i = 0; i < r.history.size(); ++i) {
@@ -101,10 +101,10 @@ inline std::vector<float> values(const SampleRow& r) {
   for (const std::int64_t token : std::vector<std::int64_t>(r.history)) {
     if (token < 0 || token >= static_cast<std::int64_t>(v.size())) continue;
     const auto at = static_cast<std::size_t>(token);
-    auto unpenalised = static_cast<float>(r.logits[at]);
-    if (!r.bias.empty()) unpenalised += static_cast<float>(r.bias[at]);
+    auto unpenalized = static_cast<float>(r.logits[at]);
+    if (!r.bias.empty()) unpenalized += static_cast<float>(r.bias[at]);
     if (!r.allowed.empty() && !r.allowed[at]) continue;
-    v[at] = penalised(r, token, unpenalised);
+    v[at] = penalized(r, token, unpenalized);
   }
   return v;
 }

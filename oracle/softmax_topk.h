@@ -24,7 +24,7 @@ struct SoftmaxTopk {
   const double* bias = nullptr;           // [rows, vocabulary] or absent
   const unsigned char* banned = nullptr;  // [rows, vocabulary] or absent: 1 = not allowed
   const double* temperature = nullptr;    // [rows]
-  bool renormalise = false;
+  bool renormalize = false;
 };
 
 // One row of the answer. Without an answer, the tokens are -1 and the numbers NaN.
@@ -90,7 +90,7 @@ inline SoftmaxTopkRow softmax_topk_row(const SoftmaxTopk& a, int64_t row) {
   for (const double value : v) sum += std::exp(log_weight(value));
   double kept = 0;
   for (size_t j = 0; j < k; ++j) kept += std::exp(log_weight(v[static_cast<size_t>(order[j])]));
-  const double total = a.renormalise ? kept : sum;
+  const double total = a.renormalize ? kept : sum;
 
   out.largest = largest;
   out.has_infinity = largest == kInfinity;

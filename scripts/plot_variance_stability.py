@@ -3,7 +3,7 @@
 
   build/release/examples/variance_stability --csv | scripts/plot_variance_stability.py
 
-Standard library only. The colours follow the reader's light or dark mode.
+Standard library only. The colors follow the reader's light or dark mode.
 """
 import csv
 import math
@@ -18,7 +18,7 @@ PANELS = [
     ("float32", 84, 316, 7, 2.0**-24, "rounding unit 6e-8"),
     ("float64", 440, 806, 14, 2.0**-53, "rounding unit 1e-16"),
 ]
-METHODS = ["naive", "two-pass", "Welford", "re-centred"]
+METHODS = ["naive", "two-pass", "Welford", "re-centered"]
 
 STYLE = """
   svg { font-family: system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; }
@@ -29,14 +29,14 @@ STYLE = """
   .unit { stroke: #a3a29c; stroke-width: 1; stroke-dasharray: 3 4; }
   .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .label { font-weight: 600; }
   .naive { --c: #d03b3b; } .two-pass { --c: #b87700; } .welford { --c: #2a78d6; }
-  .re-centred { --c: #0a8f5b; }
+  .re-centered { --c: #0a8f5b; }
   .line { stroke: var(--c); } .dot { fill: var(--c); } .label { fill: var(--c); }
-  .re-centred.line { stroke-width: 3; }
+  .re-centered.line { stroke-width: 3; }
   @media (prefers-color-scheme: dark) {
     .surface { fill: #161719; } text { fill: #c3c2b7; } .title, .panel { fill: #ffffff; }
     .grid { stroke: #2e2f31; } .axis, .unit { stroke: #6b6b66; }
     .naive { --c: #ff6b60; } .two-pass { --c: #e9a83a; } .welford { --c: #6aa9f4; }
-    .re-centred { --c: #35c98c; }
+    .re-centered { --c: #35c98c; }
     .label { fill: var(--c); }
   }
 """

@@ -194,7 +194,7 @@ struct WideRow {
 };
 
 // The textbook formulas in long double, written without a look at the oracle. Rows are shifted by
-// their first element: differences of neighbours are exact, and nothing large is left to round.
+// their first element: differences of neighbors are exact, and nothing large is left to round.
 WideRow wide_layer_norm(const NormCase& c, int64_t row) {
   using Wide = long double;
   const size_t n = size_of(c.cols);

@@ -38,7 +38,7 @@ int main() {
                              .cache = view,
                              .layer = layer,
                              .output = output,
-                             .see_reserved = true});  // the token of this step too
+                             .include_reserved = true});  // the token of this step too
     }
     cache.commit(rows, 1);
   }

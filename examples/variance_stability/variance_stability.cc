@@ -6,7 +6,7 @@
 //   naive        mean(x^2) - mean(x)^2
 //   two-pass     m = mean(x), then mean((x - m)^2)
 //   Welford      one pass that updates mean and variance with every element
-//   re-centred   m = mean(x), d = x - m, delta = mean(d), then mean(d^2) - delta^2
+//   re-centered   m = mean(x), d = x - m, delta = mean(d), then mean(d^2) - delta^2
 //
 // The last is what Touchstone's norms compute: d is small and nearly exact, and delta repairs what
 // the rounding of m took away. All methods see the same, already rounded inputs, and are measured
@@ -24,7 +24,7 @@
 namespace {
 
 constexpr int kCount = 4096;
-constexpr int kLanes = 16;  // partial sums, as a vectorised loop keeps them
+constexpr int kLanes = 16;  // partial sums, as a vectorized loop keeps them
 
 template <class T, class Term>
 T mean_of(const std::vector<T>& x, const Term& term) {
@@ -62,13 +62,13 @@ T welford(const std::vector<T>& x) {
 }
 
 template <class T>
-T recentred(const std::vector<T>& x) {
+T recentered(const std::vector<T>& x) {
   const T mean = mean_of(x, [](T v) { return v; });
   const T delta = mean_of(x, [=](T v) { return v - mean; });
   return mean_of(x, [=](T v) { return (v - mean) * (v - mean); }) - delta * delta;
 }
 
-// Differences from the first element are exact: its neighbours differ by less than a factor of two.
+// Differences from the first element are exact: its neighbors differ by less than a factor of two.
 // What is left is small, and long double computes its variance to 18 digits.
 template <class T>
 long double true_variance(const std::vector<T>& x) {
@@ -82,7 +82,7 @@ long double true_variance(const std::vector<T>& x) {
   return squares / count;
 }
 
-constexpr const char* kMethods[] = {"naive", "two-pass", "Welford", "re-centred"};
+constexpr const char* kMethods[] = {"naive", "two-pass", "Welford", "re-centered"};
 
 struct Row {
   double offset;
@@ -98,7 +98,7 @@ Row measure(double offset) {
     x.push_back(static_cast<T>(offset + noise));
   }
   const long double truth = true_variance(x);
-  const T results[4] = {naive(x), two_pass(x), welford(x), recentred(x)};
+  const T results[4] = {naive(x), two_pass(x), welford(x), recentered(x)};
   Row row{offset, static_cast<double>(truth), {}, {}};
   for (int m = 0; m < 4; ++m) {
     row.variance[m] = static_cast<double>(results[m]);
@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
   std::printf("Variance of %d values, offset + noise of variance 1.\n\n", kCount);
   print_table("float32", single);
   std::printf(
-      "Beyond 2^24 = 1.7e7 neighbouring float32 numbers are 2 or more apart: the inputs "
+      "Beyond 2^24 = 1.7e7 neighboring float32 numbers are 2 or more apart: the inputs "
       "themselves\n"
       "collapse, and no formula can bring the noise back. Already at 1e7 they are rounded to "
       "whole\n"

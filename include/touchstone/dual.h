@@ -7,7 +7,7 @@
 // Every operation is exact to rounding (no step size), so forward-mode derivatives have the
 // accuracy of the function itself. The K lanes share the cost of computing the value once.
 //
-// A Dual behaves like a double: `Dual<8> x;` is uninitialised, `Dual<8> x{}` and vector elements
+// A Dual behaves like a double: `Dual<8> x;` is uninitialized, `Dual<8> x{}` and vector elements
 // are zero, comparisons look at the value only. Where a function has no derivative the rule is that
 // of common frameworks: abs has derivative 0 at 0, and max and min follow the operand they return.
 #pragma once

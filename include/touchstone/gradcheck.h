@@ -56,7 +56,7 @@ inline Report check(const Problem& problem, const DualForward& forward,
 inline Report check_differences(const Problem& problem, const BatchForward& forward,
                                 const DifferenceOptions& options = {});
 
-// Colouring: rows are independent, so column j of all rows is perturbed at once, and the backward
+// Coloring: rows are independent, so column j of all rows is perturbed at once, and the backward
 // is run on unit cotangents for one output column of all rows at once. Entries of shared inputs are
 // compared summed over rows, as the backward returns them. Grads and cotangents in `problem` are
 // not used. Passes when the largest difference is at most tolerance x the largest entry of that

@@ -1,7 +1,7 @@
 // Everything: the types and every operator.
 #pragma once
 
-#include "touchstone/cache/append.h"          // IWYU pragma: export
+#include "touchstone/ops/kv_append.h"          // IWYU pragma: export
 #include "touchstone/cache/cache_view.h"      // IWYU pragma: export
 #include "touchstone/cache/kv_cache.h"        // IWYU pragma: export
 #include "touchstone/cache/layout.h"          // IWYU pragma: export

@@ -1,4 +1,4 @@
-// Tokens in test caches: content that follows from a number, written and recognised byte by byte.
+// Tokens in test caches: content that follows from a number, written and recognized byte by byte.
 #pragma once
 
 #include <cstdint>

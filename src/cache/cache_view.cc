@@ -7,7 +7,7 @@ namespace touchstone::cache {
 namespace {
 
 // A narrow table would be laid out anew every few tokens.
-constexpr std::int64_t kLeastStride = 8;
+constexpr std::int64_t kMinStride = 8;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -42,7 +42,7 @@ void CacheViewBuilder::make_room(std::span<const SequenceId> ids) {
       longest = std::max(longest, std::ssize(cache_->sequence(id).groups[g].pages));
     }
     if (longest > arrays.stride) {
-      const auto pages = static_cast<std::uint64_t>(std::max(longest, kLeastStride));
+      const auto pages = static_cast<std::uint64_t>(std::max(longest, kMinStride));
       arrays.stride = static_cast<std::int64_t>(std::bit_ceil(pages));
       arrays.rows.assign(arrays.rows.size(), {});
       std::fill(arrays.table.begin(), arrays.table.end(), -1);

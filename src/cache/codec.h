@@ -2,7 +2,7 @@
 // with the functions here; the slow, plain encode() and decode() are what the fast ones are tested
 // against.
 //
-// A quantised vector is cut into groups that share a scale. With s the scale and m the minimum as
+// A quantized vector is cut into groups that share a scale. With s the scale and m the minimum as
 // they are stored, and nearest() rounding halves to even:
 //
 //   symmetric     s = largest |x| / kTop          q = nearest(x * (1 / s)) in [-kTop, kTop]

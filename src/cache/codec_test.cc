@@ -133,7 +133,7 @@ TEST(Fp8, RoundsToTheNearestAndTiesToEven) {
 
 // ---- scales ------------------------------------------------------------------------------------
 
-TEST(Scale, F16NeighboursOfEveryNumber) {
+TEST(Scale, F16NeighborsOfEveryNumber) {
   for (std::uint16_t half = 0; half < 0x7bff; ++half) {
     const auto value = static_cast<float>(F16::from_bits(half));
     const auto next = static_cast<float>(F16::from_bits(static_cast<std::uint16_t>(half + 1)));
@@ -220,7 +220,7 @@ TEST(Codec, BytesOfSmallVectors) {
 
 // ---- errors ------------------------------------------------------------------------------------
 
-// Half a step of the group that holds x, as touchstone/cache/append.h promises it.
+// Half a step of the group that holds x, as touchstone/ops/kv_append.h promises it.
 double bound_of(const Format& format, const float* group, std::int64_t length, double x) {
   double largest = 0;
   const auto [least, most] = std::minmax_element(group, group + length);

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cache/append_test_support.h"
+#include "ops/kv_append/kv_append_test_support.h"
 #include "tests/support/refusal.h"
 #include "touchstone/core/error.h"
 

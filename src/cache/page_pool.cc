@@ -9,7 +9,7 @@
 namespace touchstone::cache {
 namespace {
 
-constexpr std::uint32_t kMostReferences = 0x7fffffffU;
+constexpr std::uint32_t kMaxReferences = 0x7fffffffU;
 constexpr const char* kNothingToDrop = "has no reference to drop";
 // Pages between the one in hand and the one whose record is being fetched from memory.
 constexpr std::size_t kPrefetchAhead = 24;
@@ -32,7 +32,7 @@ PagePool::PagePool(std::int64_t capacity) : id_(next_pool_id()) {
                           std::to_string(capacity));
   }
   records_.resize(static_cast<std::size_t>(capacity));
-  neighbours_.resize(static_cast<std::size_t>(capacity));
+  neighbors_.resize(static_cast<std::size_t>(capacity));
   free_.resize(static_cast<std::size_t>(capacity));
   // Page 0 on top: a fresh pool hands out consecutive pages.
   for (std::size_t i = 0; i < free_.size(); ++i) {
@@ -57,21 +57,21 @@ inline void PagePool::make_free(std::uint32_t index) {
 }
 
 inline bool PagePool::in_cached(std::uint32_t index) const {
-  return oldest_ == index || neighbours_[index].older != kNoPage;
+  return oldest_ == index || neighbors_[index].older != kNoPage;
 }
 
 inline void PagePool::append_to_cached(std::uint32_t index) {
-  neighbours_[index] = {.older = newest_, .newer = kNoPage};
-  (newest_ == kNoPage ? oldest_ : neighbours_[newest_].newer) = index;
+  neighbors_[index] = {.older = newest_, .newer = kNoPage};
+  (newest_ == kNoPage ? oldest_ : neighbors_[newest_].newer) = index;
   newest_ = index;
   ++cached_;
 }
 
 inline void PagePool::remove_from_cached(std::uint32_t index) {
-  const auto [older, newer] = neighbours_[index];
-  (older == kNoPage ? oldest_ : neighbours_[older].newer) = newer;
-  (newer == kNoPage ? newest_ : neighbours_[newer].older) = older;
-  neighbours_[index] = {};
+  const auto [older, newer] = neighbors_[index];
+  (older == kNoPage ? oldest_ : neighbors_[older].newer) = newer;
+  (newer == kNoPage ? newest_ : neighbors_[newer].older) = older;
+  neighbors_[index] = {};
   --cached_;
 }
 
@@ -111,7 +111,7 @@ void PagePool::share(PageHandle page) {
 void PagePool::share(std::span<const PageHandle> pages) {
   for (const PageHandle page : pages) {
     if (page.empty()) continue;
-    if (checked(page, "share").references > kMostReferences - pages.size()) {
+    if (checked(page, "share").references > kMaxReferences - pages.size()) {
       refuse_page("share", "has too many references", page);
     }
   }
@@ -217,8 +217,8 @@ std::string PagePool::find_inconsistency() const {
   }
   std::int64_t cached = 0;
   for (std::uint32_t i = oldest_, older = kNoPage; i != kNoPage;
-       older = i, i = neighbours_[i].newer) {
-    if (!list(i, PageState::cached) || neighbours_[i].older != older) {
+       older = i, i = neighbors_[i].newer) {
+    if (!list(i, PageState::cached) || neighbors_[i].older != older) {
       return "page_pool: the list of cached pages is wrong";
     }
     ++cached;

@@ -1,4 +1,4 @@
-// The rotation of keys: a normalised Walsh-Hadamard transform of each block of the head, which
+// The rotation of keys: a normalized Walsh-Hadamard transform of each block of the head, which
 // spreads an outlier channel over its block. It is orthogonal and its own inverse, so a dot product
 // stays what it was when query and key are both rotated.
 #pragma once

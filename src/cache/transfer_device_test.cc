@@ -1,5 +1,5 @@
 // Save, restore and move between a cache on the device and one on the host. Tokens are written and
-// recognised on the host; on the way they pass through the pages of the device.
+// recognized on the host; on the way they pass through the pages of the device.
 #include <gtest/gtest.h>
 
 #include "cache/snapshot_test_support.h"

@@ -85,8 +85,8 @@ bool overlap(const Pattern& a, const Pattern& b, std::size_t depth, std::int64_t
   const std::int64_t step = outer_a.step;
   const std::int64_t low = std::max(1 - outer_a.count, (-shift - b.span(depth - 1)) / step - 1);
   const std::int64_t high = std::min(outer_b.count - 1, (a.span(depth - 1) - shift) / step + 1);
-  constexpr std::int64_t kMost = 8;  // more only where views overlap themselves
-  if (high - low > kMost) return true;
+  constexpr std::int64_t kMax = 8;  // more only where views overlap themselves
+  if (high - low > kMax) return true;
   for (std::int64_t difference = low; difference <= high; ++difference) {
     if (overlap(a, b, depth - 1, shift + difference * step)) return true;
   }

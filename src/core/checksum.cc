@@ -22,7 +22,7 @@ std::uint64_t absorb(std::uint64_t state, std::uint64_t word) {
   return std::rotl((state ^ word) * kStateMultiplier, 31);
 }
 
-// The finaliser of splitmix64, reversible too.
+// The finalizer of splitmix64, reversible too.
 std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;

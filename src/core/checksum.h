@@ -1,5 +1,5 @@
 // A 64-bit checksum for data at rest. A change within one aligned group of 8 bytes is always
-// noticed; other damage goes unnoticed with a chance near 2^-64. It is no defence against forgery.
+// noticed; other damage goes unnoticed with a chance near 2^-64. It is no defense against forgery.
 #pragma once
 
 #include <cstddef>

@@ -156,7 +156,7 @@ TYPED_TEST(Half, EveryNumberSurvivesTheRoundTrip) {
   }
 }
 
-// Every number, every middle between two neighbours, and the nearest floats and doubles on either
+// Every number, every middle between two neighbors, and the nearest floats and doubles on either
 // side of each: all the places where rounding changes its mind.
 TYPED_TEST(Half, NarrowingAroundEveryBoundary) {
   for (int i = 0; i < 0x7fff; ++i) {

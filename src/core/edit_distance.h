@@ -8,7 +8,7 @@
 
 namespace touchstone {
 
-// Edits (insert, delete, replace, swap neighbours) that turn `a` into `b`.
+// Edits (insert, delete, replace, swap neighbors) that turn `a` into `b`.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;

@@ -209,15 +209,15 @@ void check_narrowing(const std::vector<float>& patterns) {
   }
 }
 
-// Every value of T, the points half way to its neighbours, and `reach` floats on either side of
+// Every value of T, the points half way to its neighbors, and `reach` floats on either side of
 // each: all the places where rounding changes its mind.
 template <class T>
 void add_boundaries(std::uint32_t reach, std::vector<float>* patterns) {
   for (std::uint32_t i = 0; i < 65536; ++i) {
     const auto value = static_cast<float>(T::from_bits(static_cast<std::uint16_t>(i)));
     const auto next = static_cast<float>(T::from_bits(static_cast<std::uint16_t>(i ^ 1U)));
-    for (const float centre : {value, value / 2 + next / 2}) {
-      const auto bits = std::bit_cast<std::uint32_t>(centre);
+    for (const float center : {value, value / 2 + next / 2}) {
+      const auto bits = std::bit_cast<std::uint32_t>(center);
       for (std::uint32_t k = 0; k <= 2 * reach; ++k) {
         patterns->push_back(std::bit_cast<float>(bits - reach + k));
       }
@@ -258,8 +258,8 @@ class GuardedBytes {
 // looks at the element before and after what was written.
 template <class T, class Copy>
 void check_tails(Copy&& copy) {
-  constexpr std::size_t kMost = 5 * 16;
-  for (std::size_t n = 0; n <= kMost; ++n) {
+  constexpr std::size_t kMax = 5 * 16;
+  for (std::size_t n = 0; n <= kMax; ++n) {
     const GuardedBytes src(n * sizeof(T));
     T* const from = src.data<T>();
     for (std::size_t i = 0; i < n; ++i) from[i] = T(static_cast<float>(i + 1));
@@ -364,10 +364,10 @@ TEST_F(EveryTarget, StreamsWhatItWouldStore) {
 
 TEST_F(EveryTarget, StreamCopyTakesAnyAddress) {
   for_each_target([] {
-    constexpr std::size_t kMost = 200;
-    std::vector<float> src(kMost + 16);
+    constexpr std::size_t kMax = 200;
+    std::vector<float> src(kMax + 16);
     for (std::size_t i = 0; i < src.size(); ++i) src[i] = static_cast<float>(i + 1);
-    for (std::size_t n = 0; n <= kMost; n += 7) {
+    for (std::size_t n = 0; n <= kMax; n += 7) {
       for (std::size_t shift = 0; shift < 16; ++shift) {
         std::vector<float> dst(n + 18, -1.0F);
         HWY_DYNAMIC_DISPATCH(stream_copy_all)(src.data() + shift / 2, dst.data() + 1 + shift, n);

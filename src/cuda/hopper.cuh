@@ -24,7 +24,7 @@ __device__ inline void barrier_init(std::uint64_t* barrier, std::uint32_t arriva
                : "memory");
 }
 
-// Makes initialised barriers visible to the copy engine. Follow it with a block barrier.
+// Makes initialized barriers visible to the copy engine. Follow it with a block barrier.
 __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -1,6 +1,6 @@
 // Dense attention on CUDA in a build without CUDA. Never reached through the public operators: a
 // context for a CUDA device cannot be made there.
-#include "ops/attention/dense_attention.h"
+#include "ops/attention_dense/dense_problem.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::attend {

@@ -1,6 +1,6 @@
 // What the KV cache does on CUDA, in a build without CUDA. Never reached through the public
 // functions: a context for a CUDA device cannot be made there.
-#include "cache/append.h"
+#include "ops/kv_append/kv_append.h"
 #include "cache/device_view.h"
 #include "touchstone/core/error.h"
 

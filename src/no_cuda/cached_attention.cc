@@ -1,6 +1,6 @@
 // Attention on CUDA in a build without CUDA. Never reached through the public operator: a context
 // for a CUDA device cannot be made there.
-#include "ops/attention/attention.h"
+#include "ops/attention_paged/paged_problem.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::attend {

@@ -82,12 +82,12 @@ class ConfigReader {
 };
 
 // No model comes near these, and products of them stay within 64 bits or are refused.
-inline constexpr std::int64_t kMostLayers = 10'000;
-inline constexpr std::int64_t kMostHeads = 1 << 14;
-inline constexpr std::int64_t kMostHeadDim = 1 << 14;
-inline constexpr std::int64_t kMostWidth = 1 << 20;
-inline constexpr std::int64_t kMostVocabulary = 1 << 26;
-inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
-inline constexpr std::int64_t kMostExperts = 1 << 16;
+inline constexpr std::int64_t kMaxLayers = 10'000;
+inline constexpr std::int64_t kMaxHeads = 1 << 14;
+inline constexpr std::int64_t kMaxHeadDim = 1 << 14;
+inline constexpr std::int64_t kMaxWidth = 1 << 20;
+inline constexpr std::int64_t kMaxVocabulary = 1 << 26;
+inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
+inline constexpr std::int64_t kMaxExperts = 1 << 16;
 
 }  // namespace touchstone::plan

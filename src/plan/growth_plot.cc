@@ -63,16 +63,16 @@ std::string token_label(double tokens) {
   return fmt::format("{:g}", tokens);
 }
 
-std::string line(double x1, double y1, double x2, double y2, const char* colour,
+std::string line(double x1, double y1, double x2, double y2, const char* color,
                  const char* more = "") {
   return fmt::format(
       "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"{}/>\n", x1, y1,
-      x2, y2, colour, more);
+      x2, y2, color, more);
 }
 
-std::string words(double x, double y, std::string_view text, const char* colour,
+std::string words(double x, double y, std::string_view text, const char* color,
                   const char* more = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\"{}>{}</text>\n", x, y, colour,
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\"{}>{}</text>\n", x, y, color,
                      more, xml_escaped(text));
 }
 
@@ -110,14 +110,14 @@ std::string points(const Axes& axes, const std::function<double(std::int64_t)>& 
   return text;
 }
 
-std::string band(const Axes& axes, double from, double to, const char* colour) {
+std::string band(const Axes& axes, double from, double to, const char* color) {
   return fmt::format(
       "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", kLeft,
-      axes.y(to), kRight - kLeft, axes.y(from) - axes.y(to), colour);
+      axes.y(to), kRight - kLeft, axes.y(from) - axes.y(to), color);
 }
 
 struct LegendRow {
-  const char* colour;
+  const char* color;
   bool filled;
   std::string text;
 };
@@ -130,8 +130,8 @@ std::string legend(const std::vector<LegendRow>& rows) {
     svg += row.filled ? fmt::format(
                             "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"18\" height=\"12\" "
                             "rx=\"2\" fill=\"{}\"/>\n",
-                            x, y - 10, row.colour)
-                      : line(x, y - 4, x + 18, y - 4, row.colour, " stroke-width=\"2.5\"");
+                            x, y - 10, row.color)
+                      : line(x, y - 4, x + 18, y - 4, row.color, " stroke-width=\"2.5\"");
     svg += words(x + 26, y, row.text, kInk);
     y += 24;
   }
@@ -233,9 +233,9 @@ std::string growth_plot(const cache::PlanRequest& request, const cache::Plan& pl
       "fill-opacity=\"0.55\"/>\n",
       axes.x(0), axes.y(fixed), points(axes, total), axes.x(axes.tokens()), axes.y(fixed), kCache);
   svg += band(axes, 0, weights, kWeights) + band(axes, weights, fixed, kOverhead);
-  for (const auto& [format, colour] : {std::pair{"int4", kInt4}, std::pair{"int8", kInt8}}) {
+  for (const auto& [format, color] : {std::pair{"int4", kInt4}, std::pair{"int8", kInt8}}) {
     svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n",
-                       points(axes, total_with(request, plan, format)), colour);
+                       points(axes, total_with(request, plan, format)), color);
   }
   svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2.5\"/>\n",
                      points(axes, total), kCacheEdge);

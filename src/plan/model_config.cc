@@ -37,14 +37,14 @@ std::int64_t full_layer_period(const ConfigReader& config) {
   if (type.starts_with("gemma3")) period = 6;
   if (type == "gemma2") period = 2;
   if (type == "cohere2" || type.starts_with("llama4")) period = 4;
-  period = config.integer_or("sliding_window_pattern", period, 1, kMostLayers);
-  return config.integer_or("full_attention_interval", period, 1, kMostLayers);
+  period = config.integer_or("sliding_window_pattern", period, 1, kMaxLayers);
+  return config.integer_or("full_attention_interval", period, 1, kMaxLayers);
 }
 
 std::int64_t window_of(const ConfigReader& config) {
   if (!config.boolean_or("use_sliding_window", true)) return 0;
-  const std::int64_t chunk = config.integer_or("attention_chunk_size", 0, 1, kMostTokens);
-  return config.integer_or("sliding_window", chunk, 1, kMostTokens);
+  const std::int64_t chunk = config.integer_or("attention_chunk_size", 0, 1, kMaxTokens);
+  return config.integer_or("sliding_window", chunk, 1, kMaxTokens);
 }
 
 LayerKind kind_of_layer(const ConfigReader& config, std::int64_t layer, std::int64_t window,
@@ -65,14 +65,14 @@ LayerKind kind_of_layer(const ConfigReader& config, std::int64_t layer, std::int
   if (window == 0) return LayerKind::full;
   // Qwen with windows switched on: the first layers stay full.
   if (config.has("max_window_layers")) {
-    const bool first = layer < config.integer("max_window_layers", 0, kMostLayers);
+    const bool first = layer < config.integer("max_window_layers", 0, kMaxLayers);
     return first ? LayerKind::full : LayerKind::window;
   }
   return is_full ? LayerKind::full : LayerKind::window;
 }
 
 std::int64_t default_head_dim(const ConfigReader& config, const cache::ModelSpec& model) {
-  if (config.has("head_dim")) return config.integer("head_dim", 1, kMostHeadDim);
+  if (config.has("head_dim")) return config.integer("head_dim", 1, kMaxHeadDim);
   if (model.hidden % model.query_heads != 0) {
     config.fail(fmt::format("head_dim: is missing, and {} heads do not divide hidden_size {}",
                             model.query_heads, model.hidden));
@@ -84,8 +84,8 @@ cache::CachedLayers full_shape(const ConfigReader& config, const cache::ModelSpe
   cache::CachedLayers shape;
   if (config.has("kv_lora_rank")) {
     shape.kv_heads = 1;
-    shape.v_dim = config.integer("kv_lora_rank", 1, kMostHeadDim);
-    shape.k_dim = shape.v_dim + config.integer("qk_rope_head_dim", 1, kMostHeadDim);
+    shape.v_dim = config.integer("kv_lora_rank", 1, kMaxHeadDim);
+    shape.k_dim = shape.v_dim + config.integer("qk_rope_head_dim", 1, kMaxHeadDim);
     shape.k_is_v = true;
     return shape;
   }
@@ -93,9 +93,9 @@ cache::CachedLayers full_shape(const ConfigReader& config, const cache::ModelSpe
       config.integer_or("num_key_value_heads", model.query_heads, 1, model.query_heads);
   // Keys of Gemma 4 for the layers that see everything.
   shape.kv_heads = config.integer_or("num_global_key_value_heads", heads, 1, model.query_heads);
-  shape.k_dim = config.has("global_head_dim") ? config.integer("global_head_dim", 1, kMostHeadDim)
+  shape.k_dim = config.has("global_head_dim") ? config.integer("global_head_dim", 1, kMaxHeadDim)
                                               : default_head_dim(config, model);
-  shape.v_dim = config.integer_or("v_head_dim", shape.k_dim, 1, kMostHeadDim);
+  shape.v_dim = config.integer_or("v_head_dim", shape.k_dim, 1, kMaxHeadDim);
   return shape;
 }
 
@@ -106,10 +106,10 @@ cache::CachedLayers window_shape(const ConfigReader& config, const cache::ModelS
   const std::int64_t heads =
       config.integer_or("num_key_value_heads", model.query_heads, 1, model.query_heads);
   const std::int64_t dim = default_head_dim(config, model);
-  shape.kv_heads = config.integer_or("swa_num_key_value_heads", heads, 1, kMostHeads);
-  shape.k_dim = config.integer_or("swa_head_dim", dim, 1, kMostHeadDim);
-  const std::int64_t v_dim = config.integer_or("v_head_dim", shape.k_dim, 1, kMostHeadDim);
-  shape.v_dim = config.integer_or("swa_v_head_dim", v_dim, 1, kMostHeadDim);
+  shape.kv_heads = config.integer_or("swa_num_key_value_heads", heads, 1, kMaxHeads);
+  shape.k_dim = config.integer_or("swa_head_dim", dim, 1, kMaxHeadDim);
+  const std::int64_t v_dim = config.integer_or("v_head_dim", shape.k_dim, 1, kMaxHeadDim);
+  shape.v_dim = config.integer_or("swa_v_head_dim", v_dim, 1, kMaxHeadDim);
   shape.window = window;
   return shape;
 }
@@ -118,10 +118,10 @@ cache::CachedLayers window_shape(const ConfigReader& config, const cache::ModelS
 // in 16 bits.
 std::int64_t state_bytes(const ConfigReader& config, std::int64_t layers) {
   if (layers == 0 || !config.has("linear_num_value_heads")) return 0;
-  const std::int64_t v_heads = config.integer("linear_num_value_heads", 1, kMostHeads);
-  const std::int64_t k_heads = config.integer("linear_num_key_heads", 1, kMostHeads);
-  const std::int64_t k_dim = config.integer("linear_key_head_dim", 1, kMostHeadDim);
-  const std::int64_t v_dim = config.integer("linear_value_head_dim", 1, kMostHeadDim);
+  const std::int64_t v_heads = config.integer("linear_num_value_heads", 1, kMaxHeads);
+  const std::int64_t k_heads = config.integer("linear_num_key_heads", 1, kMaxHeads);
+  const std::int64_t k_dim = config.integer("linear_key_head_dim", 1, kMaxHeadDim);
+  const std::int64_t v_dim = config.integer("linear_value_head_dim", 1, kMaxHeadDim);
   const std::int64_t tail = config.integer_or("linear_conv_kernel_dim", 4, 1, 1024) - 1;
   const std::int64_t matrix = v_heads * k_dim * v_dim * 4;
   const std::int64_t channels = 2 * k_heads * k_dim + v_heads * v_dim;
@@ -129,7 +129,7 @@ std::int64_t state_bytes(const ConfigReader& config, std::int64_t layers) {
 }
 
 void add_layers(const ConfigReader& config, cache::ModelSpec& model) {
-  const std::int64_t layers = config.integer("num_hidden_layers", 1, kMostLayers);
+  const std::int64_t layers = config.integer("num_hidden_layers", 1, kMaxLayers);
   const std::int64_t window = window_of(config);
   cache::CachedLayers full = full_shape(config, model);
   cache::CachedLayers windowed = window_shape(config, model, window);
@@ -152,12 +152,12 @@ void add_layers(const ConfigReader& config, cache::ModelSpec& model) {
 }
 
 void read_gpt2(const ConfigReader& config, cache::ModelSpec& model) {
-  model.hidden = config.integer("n_embd", 1, kMostWidth);
-  model.query_heads = config.integer("n_head", 1, kMostHeads);
-  model.vocabulary = config.integer("vocab_size", 1, kMostVocabulary);
-  model.native_context = config.integer("n_positions", 1, kMostTokens);
+  model.hidden = config.integer("n_embd", 1, kMaxWidth);
+  model.query_heads = config.integer("n_head", 1, kMaxHeads);
+  model.vocabulary = config.integer("vocab_size", 1, kMaxVocabulary);
+  model.native_context = config.integer("n_positions", 1, kMaxTokens);
   cache::CachedLayers layers;
-  layers.layers = config.integer("n_layer", 1, kMostLayers);
+  layers.layers = config.integer("n_layer", 1, kMaxLayers);
   layers.kv_heads = model.query_heads;
   layers.k_dim = layers.v_dim = default_head_dim(config, model);
   model.cached.push_back(layers);
@@ -168,13 +168,13 @@ void read_llama_like(const ConfigReader& config, cache::ModelSpec& model) {
   for (const char* key : {"hybrid_override_pattern", "compress_ratios", "linear_attn_config"}) {
     if (config.has(key)) config.fail(fmt::format("{}: this kind of cache is not understood", key));
   }
-  if (config.integer_or("num_kv_shared_layers", 0, 0, kMostLayers) != 0) {
+  if (config.integer_or("num_kv_shared_layers", 0, 0, kMaxLayers) != 0) {
     config.fail("num_kv_shared_layers: layers that share a cache are not understood");
   }
-  model.hidden = config.integer("hidden_size", 1, kMostWidth);
-  model.query_heads = config.integer("num_attention_heads", 1, kMostHeads);
-  model.vocabulary = config.integer("vocab_size", 1, kMostVocabulary);
-  model.native_context = config.integer_or("max_position_embeddings", 0, 1, kMostTokens);
+  model.hidden = config.integer("hidden_size", 1, kMaxWidth);
+  model.query_heads = config.integer("num_attention_heads", 1, kMaxHeads);
+  model.vocabulary = config.integer("vocab_size", 1, kMaxVocabulary);
+  model.native_context = config.integer_or("max_position_embeddings", 0, 1, kMaxTokens);
   add_layers(config, model);
   if (config.has("index_head_dim")) {
     model.note = "the keys of the sparse index are not in the cache size";

@@ -32,11 +32,11 @@ bool starts(const std::string& type, std::string_view family) { return type.star
 
 // Queries and keys through low-rank matrices, each with a norm between.
 std::int64_t mla_attention(const ConfigReader& config, std::int64_t width, std::int64_t heads) {
-  const std::int64_t latent = config.integer("kv_lora_rank", 1, kMostWidth);
-  const std::int64_t rope = config.integer("qk_rope_head_dim", 1, kMostHeadDim);
-  const std::int64_t nope = config.integer("qk_nope_head_dim", 1, kMostHeadDim);
-  const std::int64_t value = config.integer("v_head_dim", 1, kMostHeadDim);
-  const std::int64_t q_rank = config.integer_or("q_lora_rank", 0, 0, kMostWidth);
+  const std::int64_t latent = config.integer("kv_lora_rank", 1, kMaxWidth);
+  const std::int64_t rope = config.integer("qk_rope_head_dim", 1, kMaxHeadDim);
+  const std::int64_t nope = config.integer("qk_nope_head_dim", 1, kMaxHeadDim);
+  const std::int64_t value = config.integer("v_head_dim", 1, kMaxHeadDim);
+  const std::int64_t q_rank = config.integer_or("q_lora_rank", 0, 0, kMaxWidth);
   const std::int64_t queries =
       q_rank == 0 ? product({width, heads, nope + rope})
                   : sum({product({width, q_rank}), q_rank, product({q_rank, heads, nope + rope})});
@@ -77,10 +77,10 @@ std::int64_t chosen_experts(const ConfigReader& config, std::int64_t experts) {
 // Llama 4: every so many layers one with experts, and an expert beside them that always runs.
 void interleave(const ConfigReader& config, std::int64_t width, std::int64_t layers,
                 FeedForward& result) {
-  const std::int64_t step = config.integer("interleave_moe_layer_step", 1, kMostLayers);
+  const std::int64_t step = config.integer("interleave_moe_layer_step", 1, kMaxLayers);
   const std::int64_t shared =
-      product({3, width, config.integer("intermediate_size", 1, kMostWidth)});
-  result.dense = product({3, width, config.integer("intermediate_size_mlp", 1, kMostWidth)});
+      product({3, width, config.integer("intermediate_size", 1, kMaxWidth)});
+  result.dense = product({3, width, config.integer("intermediate_size_mlp", 1, kMaxWidth)});
   result.dense_layers = layers - layers / step;
   result.sparse_total = sum({result.sparse_total, shared});
   result.sparse_active = sum({result.sparse_active, shared});
@@ -90,13 +90,13 @@ FeedForward feed_forward(const ConfigReader& config, const cache::ModelSpec& mod
                          std::int64_t layers) {
   const std::int64_t width = model.hidden;
   // Some mixtures give the width of an expert only.
-  const std::int64_t inner = config.integer_or("intermediate_size", 0, 1, kMostWidth);
+  const std::int64_t inner = config.integer_or("intermediate_size", 0, 1, kMaxWidth);
   FeedForward result;
   result.dense = product({3, width, inner});
   result.dense_layers = layers;
   std::int64_t experts = 0;
   for (const char* key : {"num_local_experts", "n_routed_experts", "num_experts"}) {
-    if (experts == 0) experts = config.integer_or(key, 0, 0, kMostExperts);
+    if (experts == 0) experts = config.integer_or(key, 0, 0, kMaxExperts);
   }
   if (experts == 0) {
     if (inner == 0) config.fail("intermediate_size: is missing");
@@ -104,12 +104,12 @@ FeedForward feed_forward(const ConfigReader& config, const cache::ModelSpec& mod
   }
   const std::int64_t chosen = chosen_experts(config, experts);
   const std::int64_t expert_inner =
-      config.integer_or("moe_intermediate_size", inner, 1, kMostWidth);
+      config.integer_or("moe_intermediate_size", inner, 1, kMaxWidth);
   if (expert_inner == 0) config.fail("moe_intermediate_size: is missing");
   const std::int64_t one = product({3, width, expert_inner});
-  const std::int64_t shared = config.integer_or("n_shared_experts", 0, 0, kMostExperts);
+  const std::int64_t shared = config.integer_or("n_shared_experts", 0, 0, kMaxExperts);
   const std::int64_t shared_inner =
-      config.integer_or("shared_expert_intermediate_size", 0, 0, kMostWidth);
+      config.integer_or("shared_expert_intermediate_size", 0, 0, kMaxWidth);
   // Routers of the DeepSeek kind have a bias per expert beside the matrix.
   const std::int64_t bias = config.has("n_routed_experts") ? experts : 0;
   const std::int64_t always = sum(
@@ -125,7 +125,7 @@ FeedForward feed_forward(const ConfigReader& config, const cache::ModelSpec& mod
 ParameterCount count_gpt2(const ConfigReader& config, const cache::ModelSpec& model) {
   const std::int64_t width = model.hidden;
   const std::int64_t layers = model.cached.front().layers;
-  const std::int64_t inner = config.integer_or("n_inner", 4 * width, 1, 4 * kMostWidth);
+  const std::int64_t inner = config.integer_or("n_inner", 4 * width, 1, 4 * kMaxWidth);
   const std::int64_t block = sum(
       {product({4, width, width}), 4 * width, product({2, width, inner}), inner, width, 4 * width});
   const std::int64_t total =

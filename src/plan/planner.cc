@@ -13,7 +13,7 @@
 namespace touchstone::cache {
 namespace {
 
-constexpr std::int64_t kMostGpus = 1024;
+constexpr std::int64_t kMaxGpus = 1024;
 constexpr std::int64_t kWeightsPerScale = 128;
 constexpr std::int64_t kScaleBytes = 2;
 // Values alive per token of a prefill, in widths of the residual stream: the stream itself, its
@@ -63,7 +63,7 @@ void require(std::int64_t value, std::int64_t least, std::int64_t most, const ch
 }
 
 void check(const PlanRequest& request) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 48;
+  constexpr std::int64_t kMax = std::int64_t{1} << 48;
   const ModelSpec& model = request.model;
   if (model.cached.empty()) throw InvalidArgument("plan: model: expected layers with a cache");
   require(model.parameters, 1, std::int64_t{1} << 56, "parameters");
@@ -71,15 +71,15 @@ void check(const PlanRequest& request) {
   require(model.hidden, 1, 1 << 24, "hidden");
   require(model.vocabulary, 1, 1 << 28, "vocabulary");
   require(model.query_heads, 1, 1 << 20, "query heads");
-  require(model.state_bytes, 0, kMost, "state bytes");
-  require(request.context, 0, kMost, "context");
+  require(model.state_bytes, 0, kMax, "state bytes");
+  require(request.context, 0, kMax, "context");
   if (request.context == 0 && model.native_context == 0) {
     throw InvalidArgument("plan: context: the model does not say which it was made for; give one");
   }
   require(request.batch, 1, std::int64_t{1} << 32, "batch");
-  require(request.gpus, 1, kMostGpus, "gpus");
-  require(request.chunk, 1, kMost, "chunk");
-  require(request.runtime_bytes, 0, kMost, "reserve");
+  require(request.gpus, 1, kMaxGpus, "gpus");
+  require(request.chunk, 1, kMax, "chunk");
+  require(request.runtime_bytes, 0, kMax, "reserve");
   require(request.gpu.memory_bytes, 1, std::int64_t{1} << 56, "GPU memory");
   if (!(request.gpu.bytes_per_second > 0)) {
     throw InvalidArgument("plan: bandwidth: expected a positive number");
@@ -255,7 +255,7 @@ Plan make_plan(const PlanRequest& asked) {
   const std::int64_t free = request.gpu.memory_bytes - fixed_bytes(request);
   plan.max_batch =
       std::max<std::int64_t>(free, 0) / checked_add(sequence, logits_row_bytes(request.model));
-  for (std::int64_t gpus = 1; gpus <= kMostGpus && plan.gpus_needed == 0; gpus *= 2) {
+  for (std::int64_t gpus = 1; gpus <= kMaxGpus && plan.gpus_needed == 0; gpus *= 2) {
     if (fits_on(request, gpus)) plan.gpus_needed = gpus;
   }
   plan.growth = growth_of(request, plan);

@@ -40,7 +40,7 @@ TEST(Planner, BytesPerTokenByHand) {
   EXPECT_EQ(bytes_per_token("qwen3.5-27b"), 65536);
 }
 
-TEST(Planner, QuantisedFormatsPayForTheirScales) {
+TEST(Planner, QuantizedFormatsPayForTheirScales) {
   // One f16 scale per head and token; int4: a scale and a minimum per 32 values.
   EXPECT_EQ(bytes_per_token("llama-3-8b", "int8"), 2 * 32 * 8 * (128 + 2));
   EXPECT_EQ(bytes_per_token("llama-3-8b", "fp8"), 2 * 32 * 8 * (128 + 2));

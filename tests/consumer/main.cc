@@ -1,4 +1,4 @@
-// Normalises one row through the installed headers and library, and checks the result by hand.
+// Normalizes one row through the installed headers and library, and checks the result by hand.
 #include <touchstone/touchstone.h>
 
 #include <cmath>

@@ -6,7 +6,7 @@
 namespace touchstone::test {
 namespace {
 
-// The finaliser of splitmix64: every input bit reaches every output bit.
+// The finalizer of splitmix64: every input bit reaches every output bit.
 std::uint64_t mix(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;

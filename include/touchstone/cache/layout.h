@@ -36,7 +36,7 @@ constexpr bool is_quantized(Encoding encoding) { return encoding >= Encoding::in
 // How the vector of one head of one token is stored.
 struct Format {
   Encoding encoding = Encoding::bf16;
-  // Quantised encodings: values that share a scale; must divide the head dim. 0 = the whole vector.
+  // Quantized encodings: values that share a scale; must divide the head dim. 0 = the whole vector.
   std::int64_t group = 0;
   // int8 and int4: a minimum is kept beside each scale.
   bool asymmetric = false;
@@ -62,8 +62,8 @@ struct LayerGroup {
   // The value of a token is the first v_dim numbers of its key (the latent of MLA): V takes no
   // memory and the format v is not looked at.
   bool k_is_v = false;
-  // Keys are stored rotated: a normalised Walsh-Hadamard transform of each block of the largest
-  // power of two that divides k_dim, which spreads outlier channels before they are quantised.
+  // Keys are stored rotated: a normalized Walsh-Hadamard transform of each block of the largest
+  // power of two that divides k_dim, which spreads outlier channels before they are quantized.
   // append() rotates keys, attention rotates queries. Not with k_is_v.
   bool rotate_keys = false;
 

@@ -84,7 +84,7 @@ class PagePool {
     std::uint32_t references : 31 = 0;
     std::uint32_t kept : 1 = 0;
   };
-  struct Neighbours {  // in the list of cached pages
+  struct Neighbors {  // in the list of cached pages
     std::uint32_t older = kNoPage;
     std::uint32_t newer = kNoPage;
   };
@@ -109,7 +109,7 @@ class PagePool {
   void make_free(std::uint32_t index);
 
   std::vector<Record> records_;
-  std::vector<Neighbours> neighbours_;
+  std::vector<Neighbors> neighbors_;
   std::vector<std::uint32_t> free_;  // a stack: the page freed last is the warmest
   std::uint32_t oldest_ = kNoPage;
   std::uint32_t newest_ = kNoPage;

@@ -25,7 +25,7 @@ To convert(From value) {
       const auto back = static_cast<long double>(wide) - static_cast<long double>(value);
       auto bits = std::bit_cast<std::uint64_t>(wide);
       if (back != 0 && (bits & 1) == 0) {
-        // Round to odd: step towards the exact value, so that a tie is never mistaken for exact.
+        // Round to odd: step toward the exact value, so that a tie is never mistaken for exact.
         const bool too_large = (back > 0) == (wide > 0);
         bits = too_large ? bits - 1 : bits + 1;
       }

@@ -1,6 +1,6 @@
 // The two 16-bit floating point types. Conversions are exact: widening loses nothing, narrowing
 // rounds once, to nearest even, from float and from double alike. NaN stays NaN (quiet, its sign
-// and the payload bits that fit are kept), overflow becomes infinity, subnormals are honoured.
+// and the payload bits that fit are kept), overflow becomes infinity, subnormals are honored.
 #pragma once
 
 #include <bit>

@@ -22,7 +22,7 @@ inline size_t to_size(int64_t n) { return static_cast<size_t>(n); }
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
 
-// The finaliser of splitmix64. As a function of a counter it is a generator without state: element
+// The finalizer of splitmix64. As a function of a counter it is a generator without state: element
 // i of stream s needs no other element, so any slice of a direction can be made on its own.
 inline uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;

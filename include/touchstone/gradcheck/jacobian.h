@@ -1,4 +1,4 @@
-// The full Jacobian by colouring.
+// The full Jacobian by coloring.
 // Part of touchstone/gradcheck.h; include that one.
 #pragma once
 

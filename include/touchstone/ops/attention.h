@@ -13,9 +13,9 @@
 //   dS[i][t] = P[i][t] * (dot(doutput[i], v[t]) - delta[i])
 //   dv[t] = sum of P[i][t] * doutput[i]                      over the queries i that see t
 //   dq[i] = scale * sum of c[i][t] * dS[i][t] * k[t]         c: the slope of the soft cap, or 1
-//   dk[t] = scale * sum of c[i][t] * dS[i][t] * q[i]         over i and the query heads of the
-//   group dbias[i][t] = dS[i][t], summed over what the bias is broadcast over dsink_logits[h] =
-//   -sum of exp(sink_logits[h] - log_sum_exp[i]) * delta[i]
+//   dk[t] = scale * sum of c[i][t] * dS[i][t] * q[i]         over i and the query heads of the group
+//   dbias[i][t] = dS[i][t]                                   summed over the broadcast dimensions
+//   dsink_logits[h] = -sum of exp(sink_logits[h] - log_sum_exp[i]) * delta[i]
 //
 // Shapes      Dense: q [B, H, Sq, D], k [B, Hk, Sk, D], v [B, Hk, Sk, Dv], output [B, H, Sq, Dv],
 //             log_sum_exp [B, H, Sq]. Packed, sequences of different lengths one after the other:
@@ -57,7 +57,7 @@
 // Promises    Bitwise the same from run to run and for any number of threads; a query's output and
 //             dq, and the dk and dv of a KV head, are bitwise the same whatever shares the batch;
 //             changing a key leaves queries that do not see it bitwise as they were. No float
-//             atomics. CUDA: no allocation but from the workspace, no synchronisation; can be
+//             atomics. CUDA: no allocation but from the workspace, no synchronization; can be
 //             captured in a graph.
 // Cost        4 * B * H * Sq * Sk * D flops forward, 2.5 times that backward, half of it when
 //             causal. Extra memory: a few tiles per thread, up to three numbers per query, and in

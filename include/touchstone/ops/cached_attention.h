@@ -9,7 +9,7 @@
 // v_dim numbers of its key. With rotate_keys the query is rotated as the keys were.
 //
 // Order       reserve, append, commit, build a view, attend; or, layer by layer on one view,
-//             reserve, build a view, (append, attend) for each layer, commit: with `see_reserved`
+//             reserve, build a view, (append, attend) for each layer, commit: with `include_reserved`
 //             the length of a row is what the view has reserved for it, otherwise what it has
 //             committed. Either way the query tokens of a row are its last ones: of n, number j
 //             stands at position length - n + j. `positions` says otherwise where that is not so.
@@ -43,9 +43,9 @@
 //             where it sees them, and on nothing else: not on page size or placement, other rows,
 //             the number of queries in the call (chunks of a prefill), or the number of threads.
 //             Positions are cut into pieces of kAttentionSplit (on CUDA two or four times that
-//             where vectors are short), which are merged in a fixed order. Pages that neighbouring
+//             where vectors are short), which are merged in a fixed order. Pages that neighboring
 //             rows have in common are read once for several of them; on CUDA where each has one
-//             query token. CUDA: no allocation, no synchronisation; can be captured in a graph.
+//             query token. CUDA: no allocation, no synchronization; can be captured in a graph.
 //             Scratch is taken for all positions the page table has room for; where the workspace
 //             is too small for all query tokens they are done some at a time.
 // Memory      On the CPU the arrays of the view are checked: lengths against the table, and every
@@ -84,7 +84,7 @@ struct CachedAttentionArgs {
   double scale = 0;               // finite; 0 = 1 / sqrt(k_dim)
   double soft_cap = 0;            // finite, >= 0; 0 = none
   bool causal = true;
-  bool see_reserved = false;
+  bool include_reserved = false;
 };
 
 void cached_attention(Context& context, const CachedAttentionArgs& args);

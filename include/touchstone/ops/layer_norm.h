@@ -17,7 +17,7 @@
 //             rstd are f32, f64 when x is.
 // Rounding    Arithmetic is f32 or wider (f64 for f64); every output is rounded once.
 // Accuracy    f32: relative error <= 1e-6 up to |mean| = 1e6 standard deviations. The mean is
-//             re-centred: m is the rounded mean, delta = sum(h - m) / D its rounding residual, and
+//             re-centered: m is the rounded mean, delta = sum(h - m) / D its rounding residual, and
 //             (h - m) - delta takes the place of h - mean. The backward recomputes delta in the
 //             reduction it makes anyway, so mean and rstd are all it needs. Beyond 1e6 the error
 //             grows in proportion to |mean| / sigma. Squares neither overflow nor underflow:
@@ -57,7 +57,7 @@ struct LayerNormArgs {
 
 struct LayerNormBackwardArgs {
   ConstTensorView dy{};     // [.., D]
-  ConstTensorView x{};      // [.., D], what the forward normalised: its x, or its sum when fused
+  ConstTensorView x{};      // [.., D], what the forward normalized: its x, or its sum when fused
   ConstTensorView mean{};   // [..]
   ConstTensorView rstd{};   // [..]
   ConstTensorView gamma{};  // [D], optional: 1

@@ -41,7 +41,7 @@ struct RmsNormArgs {
 
 struct RmsNormBackwardArgs {
   ConstTensorView dy{};      // [.., D]
-  ConstTensorView x{};       // [.., D], what the forward normalised: its x, or its sum when fused
+  ConstTensorView x{};       // [.., D], what the forward normalized: its x, or its sum when fused
   ConstTensorView rstd{};    // [..]
   ConstTensorView weight{};  // [D], optional
   ConstTensorView dsum{};    // [.., D], optional: the gradient that reaches sum directly

@@ -27,7 +27,7 @@
 // Empty       No rows: nothing is written. V = 0 is refused, since k >= 1.
 // Promises    Set, order and bits are the same for any batch, row stride, alignment, stream and
 //             number of threads of a device; CPU and GPU agree on set and order exactly. No float
-//             atomics. CUDA: no allocation, no synchronisation; can be captured in a graph.
+//             atomics. CUDA: no allocation, no synchronization; can be captured in a graph.
 // Cost        Bytes: rows * V * size, once (rare rows are read twice and say so), plus the outputs.
 //             One exponential and about five other flops per logit.
 #pragma once
@@ -46,11 +46,11 @@ inline constexpr std::int32_t kRowHasInfinity = 2;    // +inf
 inline constexpr std::int32_t kRowAllMasked = 4;      // no token is above -inf
 inline constexpr std::int32_t kRowFewerThanK = 8;     // fewer than k tokens are above -inf
 inline constexpr std::int32_t kRowBadParameter = 16;  // this row's temperature (or other parameter)
-inline constexpr std::int32_t kRowReadTwice = 32;     // how, not what: may differ by device
+inline constexpr std::int32_t kRowTwoPass = 32;     // how, not what: may differ by device
 
 struct SoftmaxTopkArgs {
   ConstTensorView logits{};        // [.., V]
-  ConstTensorView temperature{};   // [..], optional: per row, times `scale_temperature`
+  ConstTensorView temperature{};   // [..], optional: per row, times `temperature_scale`
   ConstTensorView bias{};          // [V] or [.., V], optional
   ConstTensorView allowed{};       // [W] or [.., W], optional: packed bits
   TensorView probabilities{};      // [.., k]
@@ -58,8 +58,8 @@ struct SoftmaxTopkArgs {
   TensorView log_probabilities{};  // [.., k], optional: log of `probabilities` before underflow
   TensorView log_sum_exp{};        // [..], optional: log(sum(exp(v / T)))
   TensorView status{};             // [..], optional
-  double scale_temperature = 1.0;  // finite, > 0: the temperature of the whole call
-  bool renormalise = false;        // probabilities sum to 1 over the k that are kept
+  double temperature_scale = 1.0;  // finite, > 0: the temperature of the whole call
+  bool renormalize = false;        // probabilities sum to 1 over the k that are kept
 };
 
 void softmax_topk(Context& context, const SoftmaxTopkArgs& args);

@@ -24,7 +24,7 @@ struct Faults {
   bool skip_tail = false;        // the last D % 8 elements left out of the sums
   bool bf16_sum = false;         // sums kept in bf16
   bool gamma_shifted = false;    // gamma[j + 1]
-  bool neighbour = false;        // statistics of the row before
+  bool neighbor = false;        // statistics of the row before
   bool round_twice = false;      // through bf16
   std::int64_t one_wrong = -1;   // this element off by 1e-4
 };
@@ -63,7 +63,7 @@ std::vector<double> faulty_layer_norm(const Problem& p, const Data& data, const 
   std::vector<float> h(data.h.begin(), data.h.end());
   std::vector<double> y(h.size());
   for (std::int64_t r = 0; r < p.rows(); ++r) {
-    const std::int64_t source = faults.neighbour && r > 0 ? r - 1 : r;
+    const std::int64_t source = faults.neighbor && r > 0 ? r - 1 : r;
     const RowResult s = statistics(h.data() + source * p.cols, p.cols, p.eps, faults);
     double exact_mean = 0;
     for (std::int64_t j = 0; j < p.cols; ++j) {
@@ -109,7 +109,7 @@ TEST(NormBounds, WrongImplementationsAreCaught) {
     EXPECT_TRUE(caught({.skip_tail = true}, cols, 0));
     EXPECT_TRUE(caught({.bf16_sum = true}, cols, 3));
     EXPECT_TRUE(caught({.gamma_shifted = true}, cols, 0));
-    EXPECT_TRUE(caught({.neighbour = true}, cols, 0));
+    EXPECT_TRUE(caught({.neighbor = true}, cols, 0));
     EXPECT_TRUE(caught({.round_twice = true}, cols, 0));
     EXPECT_TRUE(caught({.one_wrong = 4 * cols + 3}, cols, 0));
     EXPECT_TRUE(caught({.no_recentring = true}, cols, 12345.678));

@@ -178,8 +178,8 @@ namespace {
 
 // Rows are cut into chunks for the weight gradients. Their number depends on the number of rows
 // alone; 64 keeps as many cores busy, 32 rows make the sums of a chunk small beside its rows.
-constexpr std::int64_t kMostChunks = 64;
-constexpr std::int64_t kFewestRows = 32;
+constexpr std::int64_t kMaxChunks = 64;
+constexpr std::int64_t kMinRows = 32;
 // Rows added up in f32 before the sum moves on to f64: relative error below 256 * 2^-24, and in
 // practice near the square root of it.
 constexpr std::int64_t kRowsPerFlush = 256;
@@ -190,7 +190,7 @@ struct Chunks {
 
   explicit Chunks(std::int64_t total)
       : rows(total),
-        count(std::clamp<std::int64_t>(ceil_div(total, kFewestRows), 1, kMostChunks)) {}
+        count(std::clamp<std::int64_t>(ceil_div(total, kMinRows), 1, kMaxChunks)) {}
   std::int64_t begin(std::int64_t chunk) const {
     // Without the product chunk * rows, which may not fit.
     return rows / count * chunk + std::min(rows % count, chunk);
@@ -307,7 +307,7 @@ void backward_typed(Context& context, const Backward& p) {
   const std::int64_t blocks = ceil_div(p.cols, block_columns);
   // Too few chunks to go round, and rows long enough to be shared.
   const bool by_columns =
-      chunks.count < std::min(threads, kMostChunks) && blocks * chunks.count >= 2 * threads;
+      chunks.count < std::min(threads, kMaxChunks) && blocks * chunks.count >= 2 * threads;
   const bool flushes = kSize < 8 && chunks.longest() > kRowsPerFlush;
 
   ChunkSums<C> sums;

@@ -68,7 +68,7 @@ struct RowStatistics {
 };
 
 // Rows that are taken through a kernel together, at most.
-inline constexpr std::int64_t kMostRows = 8;
+inline constexpr std::int64_t kMaxRows = 8;
 // What a kernel may count on: a quarter of an L2 of 1 MB (the group being worked on is in there,
 // the next one arrives, and there must be room for chance).
 inline constexpr std::int64_t kL2Bytes = std::int64_t{256} << 10;
@@ -81,7 +81,7 @@ inline std::int64_t forward_group_rows(const ForwardJob& job) {
   const std::int64_t element = size_of(job.p.dtype);
   const std::int64_t row = job.p.cols * element * (job.p.residual.data == nullptr ? 1 : 2);
   const std::int64_t some = job.stream && row <= 4096 && element == 4 ? 1 : 4;
-  return std::clamp<std::int64_t>(kL2Bytes / row, 1, row <= 2048 ? kMostRows : some);
+  return std::clamp<std::int64_t>(kL2Bytes / row, 1, row <= 2048 ? kMaxRows : some);
 }
 
 // Rows [begin, end), start to end.
@@ -128,7 +128,7 @@ struct RowCoefficients {
 // writes.
 inline std::int64_t backward_group_rows(const BackwardJob& job) {
   const std::int64_t row = 2 * job.p.cols * size_of(job.p.dtype);
-  return std::clamp<std::int64_t>(kL2Bytes / row, 1, kMostRows);
+  return std::clamp<std::int64_t>(kL2Bytes / row, 1, kMaxRows);
 }
 
 // Column sums of a chunk of rows, in the type of statistics and in the order of the kernels:

@@ -32,7 +32,7 @@ std::size_t run_columns() {
   return kRunTerms * hn::Lanes(hn::ScalableTag<Compute<T>>());
 }
 // With the longest vectors Highway has on x86, 64 bytes.
-constexpr std::size_t kMostRunColumns = kRunTerms * 16;
+constexpr std::size_t kMaxRunColumns = kRunTerms * 16;
 
 // Columns whose sums are made in the type of arithmetic.
 template <class T>
@@ -160,7 +160,7 @@ template <Kind kKind, class T>
 void sum_block(const BackwardRow<T>* rows, std::int64_t count, const Compute<T>* gamma,
                std::size_t begin, std::size_t end, RowSums* sums) {
   const hn::ScalableTag<Compute<T>> d;
-  VectorSums<hn::Vec<decltype(d)>> s[kMostRows];
+  VectorSums<hn::Vec<decltype(d)>> s[kMaxRows];
   for (std::int64_t r = 0; r < count; ++r) s[r] = zero_sums(d);
   for (std::size_t i = begin; i < end; i += run_columns<T>()) {
     const std::size_t stop = std::min(end, i + run_columns<T>());
@@ -313,7 +313,7 @@ void write_columns(const BackwardRow<T>* rows, std::int64_t count, const Columns
 template <Kind kKind, class T>
 void write_run(const BackwardRow<T>* rows, std::int64_t count, const Columns<T>& columns,
                std::size_t begin, std::size_t end, bool stream) {
-  T* dx[kMostRows];
+  T* dx[kMaxRows];
   bool aligned = true;
   for (std::int64_t r = 0; r < count; ++r) {
     dx[r] = rows[r].dx + begin;
@@ -324,7 +324,7 @@ void write_run(const BackwardRow<T>* rows, std::int64_t count, const Columns<T>&
   } else if (aligned) {
     write_columns<kKind, true>(rows, count, columns, begin, end, dx);
   } else {
-    alignas(64) T buffer[kMostRows][kMostRunColumns];
+    alignas(64) T buffer[kMaxRows][kMaxRunColumns];
     for (std::int64_t r = 0; r < count; ++r) dx[r] = buffer[r];
     write_columns<kKind, false>(rows, count, columns, begin, end, dx);
     for (std::int64_t r = 0; r < count; ++r) {
@@ -363,9 +363,9 @@ template <class T, Kind kKind>
 void run_group(const BackwardJob& job, std::int64_t first, std::int64_t count, std::int64_t ahead,
                const Accumulators& sums) {
   const auto cols = static_cast<std::size_t>(job.p.cols);
-  BackwardRow<T> rows[kMostRows];
+  BackwardRow<T> rows[kMaxRows];
   for (std::int64_t r = 0; r < count; ++r) set_row(job, first + r, ahead, &rows[r]);
-  RowSums row_sums[kMostRows];
+  RowSums row_sums[kMaxRows];
   for (std::size_t c = 0; c < cols; c += block_columns<T>()) {
     sum_block<kKind>(rows, count, static_cast<const Compute<T>*>(job.gamma), c,
                      std::min(cols, c + block_columns<T>()), row_sums);

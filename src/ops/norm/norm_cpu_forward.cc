@@ -137,7 +137,7 @@ HWY_NOINLINE void finish_rows(const ForwardJob& job, std::int64_t first, std::in
       std::is_same_v<C, double> ? std::numeric_limits<double>::min() * 0x1p52 : kSmallMeanSquare;
   const Forward& p = job.p;
   const hn::ScalableTag<double> d;
-  alignas(64) double root[kMostRows] = {};
+  alignas(64) double root[kMaxRows] = {};
   for (std::int64_t r = 0; r < count; ++r) {
     double variance = moments[r].squares * job.inverse_cols;
     if (variance < 0) variance = 0;  // not std::max, which would turn NaN into 0
@@ -162,12 +162,12 @@ HWY_NOINLINE void finish_rows(const ForwardJob& job, std::int64_t first, std::in
 
 // ---- groups of rows ----------------------------------------------------------------------------
 
-// Up to kMostRows rows from `first` on, and how far their sums are.
+// Up to kMaxRows rows from `first` on, and how far their sums are.
 template <class T>
 struct Group {
-  ForwardRow<T> rows[kMostRows];
-  Moments moments[kMostRows];
-  RowStatistics statistics[kMostRows];
+  ForwardRow<T> rows[kMaxRows];
+  Moments moments[kMaxRows];
+  RowStatistics statistics[kMaxRows];
   std::int64_t first = 0;
   std::int64_t count = 0;
   // Where the next span begins.
@@ -283,8 +283,8 @@ HWY_NOINLINE void do_aligned_spans(const ForwardJob& job, WriteSpan<T>& write,
     do_spans(job.p.kind, write, sum, lane_sums);
     return;
   }
-  alignas(64) T aligned_y[kMostSpanColumns];
-  alignas(64) T aligned_sum[kMostSpanColumns];
+  alignas(64) T aligned_y[kMaxSpanColumns];
+  alignas(64) T aligned_sum[kMaxSpanColumns];
   T* const y = std::exchange(write.y, aligned_y);
   T* const to_sum = std::exchange(write.sum, aligned_sum);
   do_spans(job.p.kind, write, sum, lane_sums);

@@ -37,7 +37,7 @@ std::size_t span_columns() {
   return run_columns<T>() * (sizeof(Compute<T>) / sizeof(T));
 }
 // With the longest vectors Highway has on x86, 64 bytes.
-constexpr std::size_t kMostSpanColumns = 2 * kRunTerms * 4 * 16;
+constexpr std::size_t kMaxSpanColumns = 2 * kRunTerms * 4 * 16;
 
 // ---- h: x, or x + residual rounded to T --------------------------------------------------------
 //

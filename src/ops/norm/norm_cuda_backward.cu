@@ -16,7 +16,7 @@ namespace {
 
 // A thread takes up to this many vectors of 16 bytes of a row: 16 columns of f32, 32 of 16 bits.
 // What a row costs beside its columns, the reduction above all, is paid once for all of them.
-constexpr int kMostVectors = 4;
+constexpr int kMaxVectors = 4;
 
 // With the ring deep enough, one block per multiprocessor saturates memory, and the registers of so
 // few threads have room for the column sums: dgamma, dbeta, gamma and xhat take four per column.
@@ -235,7 +235,7 @@ class BackwardTeam {
 
   __device__ bool has(int j) const { return kFast || j * kTeam < left; }
 
-  // Normalises the row and reduces to sum(g * xhat0) and, for layer norm, sum(xhat0) and sum(g),
+  // Normalizes the row and reduces to sum(g * xhat0) and, for layer norm, sum(xhat0) and sum(g),
   // where xhat0 is xhat before the rounding residual of the mean is taken off.
   __device__ void reduce(const uint4* stage, float mean, float rstd, float (&sums)[kRms ? 1 : 3]) {
     for (float& sum : sums) sum = 0;
@@ -433,7 +433,7 @@ void launch_for_width(Context& context, BackwardArgs args) {
   args.split = split_rows(args.p.cols, args.p.dtype, kTeam, kThreads / kTeam, kV, streams);
   if constexpr (kTeam < kLargestTeam) {
     if (args.split.cluster > 1) {
-      constexpr bool kMoreVectors = kV < kMostVectors;
+      constexpr bool kMoreVectors = kV < kMaxVectors;
       // A block of one team has nothing to do while it reduces; more warps shorten that.
       constexpr bool kWhole = !kMoreVectors && 2 * kTeam == kThreads && kThreads < kLargestTeam;
       constexpr int kNextTeam = kMoreVectors ? kTeam : kWhole ? kLargestTeam : 2 * kTeam;

@@ -14,7 +14,7 @@ namespace {
 // A thread takes this many vectors of 16 bytes: of one row, or of several short ones. Twice as many
 // where a block cannot grow any more.
 constexpr int kFewVectors = 4;
-constexpr int kMostVectors = 8;
+constexpr int kMaxVectors = 8;
 constexpr int kLargestTeam = 512;
 // Blocks that stay: so many per multiprocessor, with so many rows of each team under way.
 constexpr int kRingBlocks = 2;
@@ -169,7 +169,7 @@ class ForwardTeam {
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (first_row + r < a.p.rows) normalise(r, kRms ? 0.0F : first_guess(r));
+      if (first_row + r < a.p.rows) normalize(r, kRms ? 0.0F : first_guess(r));
     }
   }
 
@@ -199,7 +199,7 @@ class ForwardTeam {
       if constexpr (!kRms) start = guess_from(kTeam <= 32 ? packed[0][0] : stage[0]);
       team.barrier();  // the row is in registers: its stage is free
       ask();
-      normalise(0, start);
+      normalize(0, start);
     }
   }
 
@@ -247,7 +247,7 @@ class ForwardTeam {
     }
   }
 
-  __device__ void normalise(int r, float start) {
+  __device__ void normalize(int r, float start) {
     if constexpr (kClusters) {
       if (a.cluster > 1) cuda::cluster_barrier();  // all blocks are there
     }
@@ -441,10 +441,10 @@ unsigned early_blocks(const Context& context, const Forward& p) {
 // Below, blocks that stay have too few rows each to gain by it; above, they gain nothing, since the
 // start and the end of the grid matter little.
 bool ring_pays(const Context& context, const ForwardArgs& args) {
-  constexpr std::int64_t kLeastBytes = 8 << 20;
-  constexpr std::int64_t kMostBytes = 40 << 20;
+  constexpr std::int64_t kMinBytes = 8 << 20;
+  constexpr std::int64_t kMaxBytes = 40 << 20;
   const std::int64_t bytes = args.p.rows * args.row_vectors * 16;
-  return cuda::is_hopper(context) && bytes > kLeastBytes && bytes <= kMostBytes;
+  return cuda::is_hopper(context) && bytes > kMinBytes && bytes <= kMaxBytes;
 }
 
 template <class T, bool kRms, int kTeam, int kV, Mode kMode>
@@ -485,7 +485,7 @@ void launch_mode(Context& context, ForwardArgs args) {
 // The smallest team that holds a row; rows too long for any are shared by a cluster.
 template <class T, bool kRms, int kTeam, int kV>
 void launch_for_width(Context& context, ForwardArgs args) {
-  if constexpr (kTeam < kLargestTeam || kV < kMostVectors) {
+  if constexpr (kTeam < kLargestTeam || kV < kMaxVectors) {
     if (args.row_vectors > kTeam * kV) {
       constexpr bool kMoreThreads = kTeam < 32 || (kV == kFewVectors && kTeam < kLargestTeam);
       constexpr int kNextTeam = kMoreThreads ? 2 * kTeam : kTeam;
@@ -509,7 +509,7 @@ void launch_for_width(Context& context, ForwardArgs args) {
 
 std::string vector_refuses_forward(const Context& context, const Forward& p) {
   const std::int64_t vectors = p.cols * size_of(p.dtype) / 16;
-  const std::int64_t held = std::int64_t{kLargestTeam} * kMostVectors;
+  const std::int64_t held = std::int64_t{kLargestTeam} * kMaxVectors;
   std::string refusal = vectors_refuse(
       p.cols, p.dtype, {p.x, p.residual, {p.y.data, p.y.stride}, {p.sum.data, p.sum.stride}},
       {p.gamma, p.beta});

@@ -138,7 +138,7 @@ __device__ Statistics statistics(const Row& h, const Forward& p, const Sharers& 
 }
 
 template <class T, bool kRms>
-__device__ void normalise_row(std::int64_t row, const Forward& p, const Sharers& team) {
+__device__ void normalize_row(std::int64_t row, const Forward& p, const Sharers& team) {
   const InputRow<T> h{static_cast<const T*>(p.x.data) + row * p.x.stride,
                       p.residual.data == nullptr
                           ? nullptr
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kBlock) forward_kernel(const __grid_constant__
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_per_block;
   std::int64_t row =
       static_cast<std::int64_t>(blockIdx.x) * rows_per_block + (team.warp ? threadIdx.x / 32 : 0);
-  for (; row < p.rows; row += step) normalise_row<T, kRms>(row, p, team);
+  for (; row < p.rows; row += step) normalize_row<T, kRms>(row, p, team);
 }
 
 struct PortableBackward {
@@ -180,7 +180,7 @@ struct PortableBackward {
 struct RowTerms {
   float mean, rstd;
   float c1, c2;
-  float residual;  // of the normalised mean: xhat = (x - mean) * rstd - residual
+  float residual;  // of the normalized mean: xhat = (x - mean) * rstd - residual
 };
 
 template <class T, bool kRms>

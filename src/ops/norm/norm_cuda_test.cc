@@ -249,7 +249,7 @@ TEST(NormCudaStream, AnyStreamGivesTheSameBits) {
   }
 }
 
-// Captured in the strictest mode, where an allocation or a synchronisation anywhere is an error,
+// Captured in the strictest mode, where an allocation or a synchronization anywhere is an error,
 // and replayed several times on poisoned outputs.
 TEST(NormCudaStream, CanBeCapturedInAGraph) {
   for (const Problem& p : stream_problems()) {

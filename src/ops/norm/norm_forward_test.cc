@@ -131,7 +131,7 @@ TEST(NormForward, Scales) {
 }
 
 // Squares must not overflow on the way: these rows have an exact answer.
-TEST(NormForward, HugeSignsNormaliseToOne) {
+TEST(NormForward, HugeSignsNormalizeToOne) {
   struct Case {
     DType dtype;
     double size;

@@ -60,7 +60,7 @@ TEST(NormLargeMean, GrowsInProportionBeyond) {
   for (const double ratio : {1e7, 1e8}) check_large_mean(4096, ratio, ratio * 1e-12);
 }
 
-// f64 re-centres as well. Its own rounding is 2^29 times finer.
+// f64 re-centers as well. Its own rounding is 2^29 times finer.
 TEST(NormLargeMean, Doubles) {
   if (on_gpu()) GTEST_SKIP() << "f64 is for the CPU";
   for (const double ratio : {1e8, 1e11, 1e13}) check_large_mean(4096, ratio, 1e-10, DType::f64);

@@ -56,7 +56,7 @@ struct Problem {
   std::string describe() const;
 };
 
-// The inputs, as numbers that the dtypes hold exactly. h is what gets normalised: x, or the rounded
+// The inputs, as numbers that the dtypes hold exactly. h is what gets normalized: x, or the rounded
 // x + residual. Absent arguments are empty.
 struct Data {
   std::vector<double> x, residual, h, gamma, beta, dy, dsum;

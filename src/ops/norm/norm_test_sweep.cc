@@ -12,7 +12,7 @@ std::vector<std::int64_t> widths() {
 }
 
 // Sets everything that is optional from the bits of `choice`, so that a running number visits all
-// combinations, neighbours in the list differ in many of them, and a failure can be repeated.
+// combinations, neighbors in the list differ in many of them, and a failure can be repeated.
 void rotate(Problem& p, std::uint64_t choice) {
   const std::uint64_t bits = Random(77).bits(static_cast<std::int64_t>(choice));
   const auto bit = [&](int i) { return ((bits >> i) & 1) != 0; };

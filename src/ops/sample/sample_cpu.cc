@@ -5,13 +5,13 @@
 // that asks for a cut takes its first tokens in order from those maxima, as softmax_topk does,
 // first a few and then more, and walks along them in f64. A row that asks for none needs no order
 // at all: the uniform picks a segment by the sums, a block of it by sums over blocks, and a token
-// of that. Rows that are penalised are copied once, in f32, and scanned there.
+// of that. Rows that are penalized are copied once, in f32, and scanned there.
 //
 // The sum of a scan is right to some 1e-7. Where that leaves it open whether top_p keeps one token
 // more, the row is read again for a sum in f64: the cut is exact.
 //
 // What the scan cannot take (NaN, infinities, no token left, extreme temperatures) and kept sets of
-// more than kMostKept tokens are left to the plain implementation.
+// more than kMaxKept tokens are left to the plain implementation.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -37,8 +37,8 @@ using topk::Topk;
 
 // The contract's "more tokens than fit in the fast path", and the steps to it. Most rows with top_p
 // keep fewer than the first.
-constexpr std::int64_t kMostKept = 2048;
-constexpr std::int64_t kSteps[] = {64, 512, kMostKept};
+constexpr std::int64_t kMaxKept = 2048;
+constexpr std::int64_t kSteps[] = {64, 512, kMaxKept};
 
 // Work worth one more thread: as for softmax_topk.
 constexpr std::int64_t kBytesPerThread = std::int64_t{192} << 10;
@@ -164,7 +164,7 @@ class FastRow {
     if (!controls_.legal) return refuse_row(p_, row, kRowBadParameter);
     temperature_ = controls_.greedy() ? 1 : static_cast<double>(controls_.temperature);
     const bool usual = temperature_ >= topk::kLowestTemperature &&
-                       temperature_ <= topk::kHighestTemperature && p_.top_count <= kMostKept;
+                       temperature_ <= topk::kHighestTemperature && p_.top_count <= kMaxKept;
     if (!usual) return sample_plain_row(p_, row, 0);
     describe();
     scan();
@@ -173,7 +173,7 @@ class FastRow {
     exact_ = false;
     if (p_.top_count > 0) order(p_.top_count);
     const std::optional<Drawn> drawn = draw();
-    if (!drawn) return sample_plain_row(p_, row, kRowReadTwice);
+    if (!drawn) return sample_plain_row(p_, row, kRowTwoPass);
     write(*drawn);
   }
 
@@ -183,16 +183,16 @@ class FastRow {
     float value = 0;
   };
 
-  // The row as a problem of softmax_topk: itself, or its penalised copy.
+  // The row as a problem of softmax_topk: itself, or its penalized copy.
   void describe() {
     q_ = {};
     q_.rows = 1;
     q_.vocabulary = p_.vocabulary;
-    q_.scale_temperature = temperature_;
-    copied_ = controls_.penalises() && p_.history_length > 0;
+    q_.temperature_scale = temperature_;
+    copied_ = controls_.penalizes() && p_.history_length > 0;
     if (copied_) {
       read_values(p_, row_, values_);
-      penalise(p_, row_, controls_, values_);
+      penalize(p_, row_, controls_, values_);
       q_.dtype = DType::f32;
       q_.logits = values_.data();
       return;
@@ -275,7 +275,7 @@ class FastRow {
     return {memory_.tokens[at], memory_.top[at]};
   }
 
-  // Nothing when more than kMostKept tokens would have to be put in order.
+  // Nothing when more than kMaxKept tokens would have to be put in order.
   std::optional<Drawn> draw() {
     if (controls_.greedy()) {
       order(1);
@@ -291,8 +291,8 @@ class FastRow {
   std::optional<Drawn> by_value(double u) {
     const bool top_k_cuts = controls_.top_k < p_.vocabulary;
     // For top_p the mass of the first top_k has to be known.
-    if (top_k_cuts && controls_.top_p < 1 && controls_.top_k > kMostKept) return std::nullopt;
-    const std::int64_t limit = std::min(controls_.top_k, kMostKept);
+    if (top_k_cuts && controls_.top_p < 1 && controls_.top_k > kMaxKept) return std::nullopt;
+    const std::int64_t limit = std::min(controls_.top_k, kMaxKept);
     for (const std::int64_t step : kSteps) {
       const bool whole = top_k_cuts && controls_.top_p < 1;
       const std::int64_t count = whole ? limit : std::min(step, limit);
@@ -420,7 +420,7 @@ class FastRow {
   }
 
   void write(const Drawn& drawn) {
-    std::int32_t status = exact_ ? kRowReadTwice : 0;
+    std::int32_t status = exact_ ? kRowTwoPass : 0;
     const std::int64_t n = p_.top_count;
     if (n > 0 && at_rank(n - 1).value == kMinusInfinity) status |= kRowFewerThanK;
     write_token(p_, row_, drawn.token, log_probability(drawn.value), status);
@@ -441,7 +441,7 @@ class FastRow {
   std::size_t pieces_ = 1;
   ScanMemory memory_;
   std::int64_t ready_ = 0;     // tokens in order
-  std::vector<float> values_;  // of a penalised row
+  std::vector<float> values_;  // of a penalized row
   std::vector<double> sums_;   // of segments, over one reference
   std::vector<double> block_sums_, references_, weights_;
   float largest_ = 0;

@@ -16,7 +16,7 @@ extern template void sample_few<Bf16>(Context&, const FewParams&);
 extern template void sample_few<F16>(Context&, const FewParams&);
 
 std::int64_t scan_shared_bytes(const ScanParams& params) {
-  return history_offset<>(params) + (params.penalises ? HistoryTable::bytes(params.history) : 0);
+  return history_offset<>(params) + (params.penalizes ? HistoryTable::bytes(params.history) : 0);
 }
 
 namespace {
@@ -47,21 +47,21 @@ ScanParams params_of(const Context& context, const Sampling& p, bool second) {
   params.p = p;
   params.on_grid = is_plain(p) && on_grid(p);
   params.second = second;
-  params.penalises = penalises(p);
+  params.penalizes = penalizes(p);
   params.history = HistorySizes::of(p);
   params.shape = topk::scan_shape(context, p.dtype, p.rows, p.vocabulary, k, is_plain(p));
   if (second) params.shape.cluster = 1;
   params.deep = topk::scans_deep(context, p.rows, params.shape);
   const int room = params.shape.room();
   params.places = {std::clamp(std::min(room - 4 * topk::kScanThreads, room / 2), k,
-                              int{ScanShared::kMostSorted}),
+                              int{ScanShared::kMaxSorted}),
                    kUnasked};
   if (params.shape.cluster > 1) return params;
   // With a history beside them, four blocks fit on a multiprocessor.
-  if (params.penalises && k <= kUnasked) params.shape.candidates = 1536;
+  if (params.penalizes && k <= kUnasked) params.shape.candidates = 1536;
   const auto places =
-      static_cast<int>(std::min<std::int64_t>(ScanShared::kMostSorted, p.vocabulary));
-  if (may_cut && !params.penalises && places > k) {
+      static_cast<int>(std::min<std::int64_t>(ScanShared::kMaxSorted, p.vocabulary));
+  if (may_cut && !params.penalizes && places > k) {
     const int needed =
         topk::scan_shape(context, p.dtype, p.rows, p.vocabulary, places, is_plain(p)).candidates;
     params.shape.candidates =
@@ -69,7 +69,7 @@ ScanParams params_of(const Context& context, const Sampling& p, bool second) {
   }
   // What is put in order must leave room for a step of read_in_order.
   params.places = {std::clamp(params.shape.candidates - topk::kScanThreads, k,
-                              std::max(k, int{ScanShared::kMostSorted})),
+                              std::max(k, int{ScanShared::kMaxSorted})),
                    second ? std::min(1024, places) : kUnasked};
   if (!second && p.rows > 3 * topk::multiprocessors(context)) params.places.unasked = kWarpTokens;
   return params;
@@ -78,11 +78,11 @@ ScanParams params_of(const Context& context, const Sampling& p, bool second) {
 // Blocks that share a row where there are few, and 1 where that is not done: a row that cuts and
 // names no number of tokens is scanned for more than that puts in order.
 int few_cluster(const Context& context, const Sampling& p) {
-  constexpr int kFewestSegments = 20;  // of a block
-  if (!is_plain(p) || p.top_count > topk::likely_few_places(kFewestSegments)) return 1;
+  constexpr int kMinSegments = 20;  // of a block
+  if (!is_plain(p) || p.top_count > topk::likely_few_places(kMinSegments)) return 1;
   if (p.top_k == nullptr && (p.top_p != nullptr || p.min_p != nullptr)) return 1;
   if (!on_grid(p) || p.vocabulary * size_of(p.dtype) % 16 != 0) return 1;
-  return topk::few_cluster(context, p.dtype, p.rows, p.vocabulary, kFewestSegments);
+  return topk::few_cluster(context, p.dtype, p.rows, p.vocabulary, kMinSegments);
 }
 
 // A scan of plain rows by large blocks.
@@ -95,27 +95,27 @@ ScanParams large_params(const Sampling& p, int k, int cluster) {
   params.shape = topk::scan_shape(p.dtype, p.vocabulary, k, true, cluster, kThreads);
   const int room = params.shape.room();
   // A step of read_in_order fits beside them.
-  params.places = {std::clamp(std::min(room - kThreads, room / 2), k, int{ScanShared::kMostSorted}),
+  params.places = {std::clamp(std::min(room - kThreads, room / 2), k, int{ScanShared::kMaxSorted}),
                    kUnasked};
   return params;
 }
 
 FewParams few_params(const Sampling& p, int cluster) {
   FewParams params;
-  params.shape = topk::few_shape(p.dtype, p.rows, p.vocabulary, topk::kMostFewPlaces, cluster);
+  params.shape = topk::few_shape(p.dtype, p.rows, p.vocabulary, topk::kMaxFewPlaces, cluster);
   params.most = topk::likely_few_places(params.shape.segments / cluster);
   params.together = large_params(p, kUnasked, cluster);
-  params.alone = large_params(p, topk::kMostFewPlaces, 1);
+  params.alone = large_params(p, topk::kMaxFewPlaces, 1);
   return params;
 }
 
 }  // namespace
 
 std::string sample_cuda_refuses(const Context& context, const Sampling& p) {
-  if (p.top_count > ScanShared::kMostSorted) {
-    return "more than " + std::to_string(ScanShared::kMostSorted) + " top tokens";
+  if (p.top_count > ScanShared::kMaxSorted) {
+    return "more than " + std::to_string(ScanShared::kMaxSorted) + " top tokens";
   }
-  if (topk::segments_of(p.dtype, p.vocabulary, is_plain(p)) > topk::kMostSegments) {
+  if (topk::segments_of(p.dtype, p.vocabulary, is_plain(p)) > topk::kMaxSegments) {
     return "too many tokens";
   }
   if (p.rows > std::numeric_limits<std::int32_t>::max()) return "too many rows";

@@ -87,7 +87,7 @@ template <class T, bool kOnGrid, class Layout>
 void launch(Context& context, const ScanParams& scan) {
   const Sampling& p = scan.p;
   const auto places =
-      static_cast<int>(std::min<std::int64_t>(topk::kMostMaximaPlaces, p.vocabulary));
+      static_cast<int>(std::min<std::int64_t>(topk::kMaxMaximaPlaces, p.vocabulary));
   MaximaParams params{scan, topk::maxima_shape<Layout::kThreads>(p.dtype, p.vocabulary, places),
                       topk::head_start(p.dtype, p.rows, p.vocabulary,
                                        Layout::kBlocksPerSm * topk::multiprocessors(context))};
@@ -108,8 +108,8 @@ void launch(Context& context, const ScanParams& scan) {
 }  // namespace
 
 bool suits_maxima(const Context& context, const Sampling& p) {
-  return is_plain(p) && p.top_count <= topk::kMostMaximaPlaces &&
-         p.vocabulary * size_of(p.dtype) <= topk::kMostMaximaBytes &&
+  return is_plain(p) && p.top_count <= topk::kMaxMaximaPlaces &&
+         p.vocabulary * size_of(p.dtype) <= topk::kMaxMaximaBytes &&
          p.rows > 3 * topk::multiprocessors(context);
 }
 

@@ -16,7 +16,7 @@ namespace touchstone::sampling {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kFewestWaves = 2;  // so that the last one is short
+constexpr int kMinWaves = 2;  // so that the last one is short
 constexpr int kWarps = kThreads / 32;
 
 // By the tokens of a lane of a warp that works alone: they are in registers.
@@ -94,12 +94,12 @@ struct LaneKeys {
 
 // Beyond so many tokens it is quicker to rank them than to take them one by one.
 constexpr int kFewPops = 12;
-constexpr int kMostTaken = 96;  // that are ranked
+constexpr int kMaxTaken = 96;  // that are ranked
 
 // Of a warp.
 struct SortMemory {
   Key sorted[kWarpTokens];
-  Key taken[kMostTaken];
+  Key taken[kMaxTaken];
 };
 
 // Puts the first k in order; returns k, or 0 where fewer are above -inf, or too many are equal.
@@ -114,10 +114,10 @@ __device__ int rank_first(const LaneKeys<T, kEach>& keys, int k, Key* taken, Key
     const bool takes = keys.word[i] >= bound;
     const unsigned votes = __ballot_sync(~0U, takes);
     const int at = count + __popc(votes & ((1U << lane) - 1));
-    if (takes && at < kMostTaken) taken[at] = LaneKeys<T, kEach>::key_at(keys.word[i], i, lane);
+    if (takes && at < kMaxTaken) taken[at] = LaneKeys<T, kEach>::key_at(keys.word[i], i, lane);
     count += __popc(votes);
   }
-  if (count > kMostTaken) return 0;
+  if (count > kMaxTaken) return 0;
   __syncwarp();
   for (int own = lane; own < count; own += 32) {
     const Key key = taken[own];
@@ -306,7 +306,7 @@ __device__ int draw_place(const Sampling& p, const RowWishes& wishes, const Weig
 
 // The sum of a row's weights, by the lanes that share it or by a warp that has every 32nd token in
 // a lane: to the bit the same. Tokens of one remainder modulo 32 are added one after the other, in
-// stripes where several lanes have some, and then these sums, neighbours first.
+// stripes where several lanes have some, and then these sums, neighbors first.
 template <class Row, int kLanes, int kChunks>
 __device__ float sum_by_team(const topk::Team<Row, kLanes, kChunks>& team, const Row& row,
                              float scale, float reference) {
@@ -479,13 +479,13 @@ void launch(Context& context, const Sampling& p) {
   params.rows.vectors = topk::rows_on_grid(p.logits, p.logits_stride * size_of(p.dtype));
   params.rows.packed = params.rows.vectors && p.logits_stride == p.vocabulary &&
                        p.vocabulary == topk::kChunk * kChunks * kLanes;
-  constexpr int kMostRows = 32 / kLanes;
+  constexpr int kMaxRows = 32 / kLanes;
   const std::int64_t warps =
       std::int64_t{kBlocksPerSm<kLanes * kChunks / 4>} * kWarps * topk::multiprocessors(context);
   params.rows_of_warp =
-      static_cast<int>(std::clamp<std::int64_t>(p.rows / (kFewestWaves * warps), 1, kMostRows));
+      static_cast<int>(std::clamp<std::int64_t>(p.rows / (kMinWaves * warps), 1, kMaxRows));
   // The lanes of one row take as long as those of all.
-  params.by_teams = p.rows >= warps && params.rows_of_warp >= std::min(kMostRows, 8);
+  params.by_teams = p.rows >= warps && params.rows_of_warp >= std::min(kMaxRows, 8);
   const std::int64_t rows_of_block = kWarps * std::int64_t{params.rows_of_warp};
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>((p.rows + rows_of_block - 1) / rows_of_block),

@@ -21,7 +21,7 @@ struct Piece {
 __device__ inline float distance(float a, float b) { return fabsf(a - b); }
 __device__ inline Mass distance(Mass a, Mass b) { return a > b ? a - b : b - a; }
 
-// The first `limit` of a row's tokens in order, spread over a block: a thread has some neighbours.
+// The first `limit` of a row's tokens in order, spread over a block: a thread has some neighbors.
 // Running sums that come as close to a border as an error are reported.
 template <class Number, int kThreads>
 class OrderedDraw {
@@ -30,7 +30,7 @@ class OrderedDraw {
   __device__ OrderedDraw(int tokens, const Key* sorted_keys, Number* room,
                          DrawShared<kThreads>& memory)
       : limit(tokens), sorted(sorted_keys), sums(room), draw(memory) {
-    // An odd number of neighbours: the lanes of a warp find theirs in different banks.
+    // An odd number of neighbors: the lanes of a warp find theirs in different banks.
     const int each = (limit + kThreads - 1) / kThreads | 1;
     first = min(static_cast<int>(threadIdx.x) * each, limit);
     end = min(first + each, limit);

@@ -27,7 +27,7 @@ struct TokenDrawMemory {
 
   topk::FewMemory few;
   DrawShared<kThreads> select;
-  Mass running[topk::kMostFewCluster * kThreads / 32 * topk::kMostFewSegments];
+  Mass running[topk::kMaxFewCluster * kThreads / 32 * topk::kMaxFewSegments];
 
   __device__ const Key* sorted() const { return few.sorted; }
   __device__ const float2* sums(const Shape& /*shape*/) const { return few.sums; }
@@ -36,7 +36,7 @@ struct TokenDrawMemory {
 static_assert(kNearbyBytes + sizeof(FewState) +
                   std::max(sizeof(TokenDrawMemory),
                            sizeof(topk::FewMemory) +
-                               8 * topk::kFewThreads * topk::kMostFewSegments) <=
+                               8 * topk::kFewThreads * topk::kMaxFewSegments) <=
               topk::kFewSharedBytes);
 
 // Whether what the row asks for can be had from so many tokens in order, or from its sums. A row
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(topk::kFewThreads, 1)
     const std::int64_t row = blockIdx.x >> params.shape.cluster_bits;
     topk::FewRows<T> scan(params.shape, shared, plain_values<T>(p, row).logits);
     cuda::let_next_grid_start();
-    scan.prepare(topk::kMostFewPlaces);
+    scan.prepare(topk::kMaxFewPlaces);
     cuda::wait_for_previous_grids();
     scan.start();
     const RowControls controls = row_controls(p, row);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(topk::kFewThreads, 1)
       state.seed = {p.seed[row], p.position[row]};
     }
     scan.read(scale);
-    scan.choose(k, topk::kMostFewPlaces);
+    scan.choose(k, topk::kMaxFewPlaces);
     if (!first) return;
     if (threadIdx.x == kUniformThread) {
       state.uniform = uniform_of(state.seed.seed, state.seed.position);

@@ -64,7 +64,7 @@ __device__ topk::RowValues<T> plain_values(const Sampling& p, std::int64_t row) 
   return {static_cast<const T*>(p.logits) + row * p.logits_stride, nullptr, nullptr};
 }
 template <class T>
-__device__ topk::RowValues<T> unpenalised_values(const Sampling& p, std::int64_t row) {
+__device__ topk::RowValues<T> unpenalized_values(const Sampling& p, std::int64_t row) {
   return {static_cast<const T*>(p.logits) + row * p.logits_stride,
           p.bias == nullptr ? nullptr : p.bias + row * p.bias_stride,
           p.allowed == nullptr
@@ -73,10 +73,10 @@ __device__ topk::RowValues<T> unpenalised_values(const Sampling& p, std::int64_t
 }
 
 __device__ inline AnyValues any_values(const Sampling& p, std::int64_t row, HistoryTable* table) {
-  const topk::RowValues<float> unpenalised = unpenalised_values<float>(p, row);
+  const topk::RowValues<float> unpenalized = unpenalized_values<float>(p, row);
   return {static_cast<const unsigned char*>(p.logits) +
               row * p.logits_stride * (p.dtype == DType::f32 ? 4 : 2),
-          p.dtype, unpenalised.bias, unpenalised.allowed, table};
+          p.dtype, unpenalized.bias, unpenalized.allowed, table};
 }
 
 // ---- outputs ----------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ __device__ __noinline__ void draw_slowly(const Sampling& p, const typename Memor
                                     state.weights, above)
                         .run(state.uniform, read_again);
   if (threadIdx.x != 0) return;
-  put_drawn(p, row, drawn, state.weights, status | (read_again ? kRowReadTwice : 0));
+  put_drawn(p, row, drawn, state.weights, status | (read_again ? kRowTwoPass : 0));
 }
 
 // The same for rows that cut nothing, and have nothing unusual.
@@ -173,7 +173,7 @@ __device__ void put_draw(const Sampling& p, const typename Memory::Shape& shape,
   if (above < p.top_count) status |= kRowFewerThanK;
   if (weights.masked()) return refuse_row(p, row, status | kRowAllMasked);
   if (weights.infinite()) status |= kRowHasInfinity;
-  if (weights.huge || (shared.flags & Memory::kReadTwice) != 0) status |= kRowReadTwice;
+  if (weights.huge || (shared.flags & Memory::kReadTwice) != 0) status |= kRowTwoPass;
   const Key* const sorted = shared.sorted();
   if (threadIdx.x < 32) {
     const Key drawn =

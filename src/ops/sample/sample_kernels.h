@@ -24,7 +24,7 @@ struct ScanParams {
   bool on_grid = false;  // plain rows that start on 16 bytes
   bool deep = false;     // blocks have a multiprocessor each
   bool second = false;   // for rows that another kernel, which is quicker, gave up
-  bool penalises = false;
+  bool penalizes = false;
   HistorySizes history{};
 };
 
@@ -61,7 +61,7 @@ void sample_few(Context& context, const FewParams& params);
 bool suits_short(const Sampling& p);
 void sample_short(Context& context, const Sampling& p);
 
-inline bool penalises(const Sampling& p) {
+inline bool penalizes(const Sampling& p) {
   const bool any = p.repetition_penalty != nullptr || p.frequency_penalty != nullptr ||
                    p.presence_penalty != nullptr;
   return any && p.history_length > 0;
@@ -69,7 +69,7 @@ inline bool penalises(const Sampling& p) {
 
 // Whether values are the logits as they are.
 inline bool is_plain(const Sampling& p) {
-  return p.bias == nullptr && p.allowed == nullptr && !penalises(p);
+  return p.bias == nullptr && p.allowed == nullptr && !penalizes(p);
 }
 
 }  // namespace touchstone::sampling

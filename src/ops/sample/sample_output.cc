@@ -73,12 +73,12 @@ float value_of(const Sampling& p, std::int64_t row, std::int64_t token) {
   return p.bias == nullptr ? logit : logit + p.bias[row * p.bias_stride + token];
 }
 
-void penalise(const Sampling& p, std::int64_t row, const RowControls& controls,
+void penalize(const Sampling& p, std::int64_t row, const RowControls& controls,
               std::vector<float>& values) {
-  if (!controls.penalises() || p.history_length == 0) return;
+  if (!controls.penalizes() || p.history_length == 0) return;
   for (const HistoryToken& seen : distinct_history(p, row)) {
     float& value = values[static_cast<std::size_t>(seen.token)];
-    value = penalised(value, controls, seen.in_output);
+    value = penalized(value, controls, seen.in_output);
   }
 }
 

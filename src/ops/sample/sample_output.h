@@ -15,7 +15,7 @@ void read_values(const Sampling& p, std::int64_t row, std::vector<float>& values
 float value_of(const Sampling& p, std::int64_t row, std::int64_t token);
 
 // Step 2 in place. Every token of the history once; padding is passed over.
-void penalise(const Sampling& p, std::int64_t row, const RowControls& controls,
+void penalize(const Sampling& p, std::int64_t row, const RowControls& controls,
               std::vector<float>& values);
 
 // `above`: how many tokens are above -inf. NaN is told alone: beside it nothing else is certain.

@@ -63,7 +63,7 @@ class PlainRow {
     controls_ = row_controls(p_, row);
     if (!controls_.legal) return refuse_row(p_, row, kRowBadParameter | remark);
     read_values(p_, row, values_);
-    penalise(p_, row, controls_, values_);
+    penalize(p_, row, controls_, values_);
     std::int32_t status = 0;
     const bool usable = weigh(status);
     status |= remark;

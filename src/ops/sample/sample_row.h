@@ -25,7 +25,7 @@ struct RowControls {
   bool legal = true;
 
   constexpr bool greedy() const { return temperature == 0; }
-  constexpr bool penalises() const { return repetition != 1 || frequency != 0 || presence != 0; }
+  constexpr bool penalizes() const { return repetition != 1 || frequency != 0 || presence != 0; }
   // Whether the draw runs in order (by value) rather than by token.
   constexpr bool cuts(std::int64_t vocabulary) const {
     return top_k < vocabulary || top_p < 1 || min_p > 0;
@@ -67,7 +67,7 @@ constexpr float rounded_product(float a, float b) {
 
 // The value of a token of the history, `in_output` of whose occurrences are output. A masked token
 // stays masked whatever the penalties.
-constexpr float penalised(float value, const RowControls& c, std::int64_t in_output) {
+constexpr float penalized(float value, const RowControls& c, std::int64_t in_output) {
   if (value == kMinusInfinity) return value;
   value = value > 0 ? value / c.repetition : rounded_product(value, c.repetition);
   if (in_output == 0) return value;

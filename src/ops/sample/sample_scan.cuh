@@ -86,7 +86,7 @@ template <class T, bool kPlain, bool kOnGrid, int kDepth, class Memory = ScanSha
           ScanWay kWay = ScanWay::any>
 __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned char* memory,
                            const ScanParams& nearby) {
-  using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalisedValues<T>>;
+  using Values = std::conditional_t<kPlain, topk::RowValues<T>, PenalizedValues<T>>;
   using Scan = topk::RowScan<Values, kPlain, kOnGrid, kDepth, kWay, Memory>;
   using Late = std::conditional_t<kPlain, topk::RowValues<T>, AnyValues>;
   const Sampling& p = params.p;
@@ -94,7 +94,7 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   auto& shared = *reinterpret_cast<Memory*>(memory);
   auto& state = *reinterpret_cast<RowState*>(memory + state_offset<Memory>(params));
   const topk::RowValues<T> logits =
-      kPlain ? plain_values<T>(p, row) : unpenalised_values<T>(p, row);
+      kPlain ? plain_values<T>(p, row) : unpenalized_values<T>(p, row);
   // The first loads come before the controls are read.
   topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth, kWay, Memory> early(shape, shared,
                                                                                  logits);
@@ -113,7 +113,7 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   if constexpr (kPlain) {
     early.run(k, topk::exponent_scale(inverse));
   } else {
-    if (params.penalises) {
+    if (params.penalizes) {
       table = reinterpret_cast<HistoryTable*>(memory + history_offset<Memory>(params));
       table->fill(p, row, controls, params.history, logits);
     }
@@ -133,7 +133,7 @@ __device__ void sample_row(const ScanParams& params, std::int64_t row, unsigned 
   const Weights weights = topk::row_weights(shape, shared, values, state.inverse);
   // Another kernel may have read it.
   const bool again = params.second && wants_few(p, state.controls);
-  put_draw(nearby.p, nearby.shape, row, k, above, Scan::Held::kTokens, again ? kRowReadTwice : 0,
+  put_draw(nearby.p, nearby.shape, row, k, above, Scan::Held::kTokens, again ? kRowTwoPass : 0,
            weights, shared, state, table);
 }
 template <class T, bool kPlain, bool kOnGrid, int kDepth>
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(topk::kScanThreads, kScanBlocksPerSm<kPlain, k
     cuda::let_next_grid_start();
     if (!kAlone && (params.shape.cluster > 1 || !kPlain)) {
       topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth>(
-          params.shape, *reinterpret_cast<ScanShared*>(memory), unpenalised_values<T>(p, row))
+          params.shape, *reinterpret_cast<ScanShared*>(memory), unpenalized_values<T>(p, row))
           .ask_ahead();
     }
     cuda::wait_for_previous_grids();

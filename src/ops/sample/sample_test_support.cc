@@ -316,7 +316,7 @@ std::vector<std::int64_t> SampleRun::tokens() const {
 std::vector<std::int32_t> SampleRun::statuses() const {
   std::vector<std::int32_t> result;
   for (const double value : status.values()) {
-    result.push_back(static_cast<std::int32_t>(value) & ~kRowReadTwice);
+    result.push_back(static_cast<std::int32_t>(value) & ~kRowTwoPass);
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// What the sampling tests share: a batch of rows, the call on guarded buffers, and the judgement of
+// What the sampling tests share: a batch of rows, the call on guarded buffers, and the judgment of
 // what came back against the oracle.
 #pragma once
 
@@ -54,7 +54,7 @@ struct SampleRun {
   void run(Context& context);
 
   std::vector<std::int64_t> tokens() const;
-  std::vector<std::int32_t> statuses() const;  // without kRowReadTwice, which is a matter of taste
+  std::vector<std::int32_t> statuses() const;  // without kRowTwoPass, which is a matter of taste
 
   std::vector<Guarded*> inputs();
   std::vector<Guarded*> outputs();

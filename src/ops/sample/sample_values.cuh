@@ -1,4 +1,4 @@
-// The values of a penalised row on the device: those of softmax_topk, and the penalties of the
+// The values of a penalized row on the device: those of softmax_topk, and the penalties of the
 // tokens that its history holds.
 //
 // A scan asks for every token whether the history holds it. A bitmap in shared memory answers for a
@@ -12,7 +12,7 @@
 namespace touchstone::sampling {
 
 // Longer histories have no table but themselves, and a larger bitmap.
-inline constexpr std::int64_t kMostTabled = 4096;
+inline constexpr std::int64_t kMaxTabled = 4096;
 
 // How much there is of both, by the shape of a problem.
 struct HistorySizes {
@@ -21,7 +21,7 @@ struct HistorySizes {
 
   static HistorySizes of(const Sampling& p) {
     HistorySizes sizes{1U << 16, 16};
-    if (p.history_length > kMostTabled) return {1U << 18, 0};
+    if (p.history_length > kMaxTabled) return {1U << 18, 0};
     while (sizes.slots < 2 * p.history_length) sizes.slots *= 2;
     return sizes;
   }
@@ -39,7 +39,7 @@ struct alignas(16) HistoryTable {
   std::int64_t length;
   std::int64_t prompt;  // so many entries are no output
   HistorySizes sizes;
-  bool active;  // the row is penalised at all
+  bool active;  // the row is penalized at all
 
   static std::int64_t bytes(const HistorySizes& sizes) {
     return static_cast<std::int64_t>(sizeof(HistoryTable)) + sizes.bits / 8 +
@@ -57,10 +57,10 @@ struct alignas(16) HistoryTable {
     return (seen()[bit / 32] >> (bit % 32) & 1U) != 0;
   }
 
-  // By the whole block. `unpenalised` are the values of the row without this.
+  // By the whole block. `unpenalized` are the values of the row without this.
   template <class T>
   __device__ void fill(const Sampling& p, std::int64_t row, const RowControls& row_controls,
-                       const HistorySizes& wanted, const topk::RowValues<T>& unpenalised) {
+                       const HistorySizes& wanted, const topk::RowValues<T>& unpenalized) {
     constexpr int kThreads = topk::kScanThreads;
     const int thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
@@ -69,7 +69,7 @@ struct alignas(16) HistoryTable {
       length = p.history_length;
       prompt = prompt_entries(p, row);
       sizes = wanted;
-      active = row_controls.penalises();
+      active = row_controls.penalizes();
     }
     __syncthreads();
     if (!active) return;
@@ -88,7 +88,7 @@ struct alignas(16) HistoryTable {
     for (unsigned i = threadIdx.x; i < sizes.slots; i += kThreads) {
       Slot& slot = slots()[i];
       if (slot.token < 0) continue;
-      slot.word = __float_as_uint(penalised(unpenalised(slot.token), controls, slot.word));
+      slot.word = __float_as_uint(penalized(unpenalized(slot.token), controls, slot.word));
     }
     __syncthreads();
   }
@@ -124,20 +124,20 @@ struct alignas(16) HistoryTable {
       held = true;
       if (i >= prompt) ++count;
     }
-    return held ? penalised(value, controls, count) : value;
+    return held ? penalized(value, controls, count) : value;
   }
 };
 
 // What a scan that is not plain takes: bias and mask, and the penalties of rows that have some.
 template <class T>
-struct PenalisedValues : topk::RowValues<T> {
-  HistoryTable* table;  // null where the row is not penalised
+struct PenalizedValues : topk::RowValues<T> {
+  HistoryTable* table;  // null where the row is not penalized
 
   const std::uint32_t* seen;
   std::uint32_t last_bit;
 
   // Of a table that is filled, or none.
-  __device__ PenalisedValues(const topk::RowValues<T>& row, HistoryTable* history)
+  __device__ PenalizedValues(const topk::RowValues<T>& row, HistoryTable* history)
       : topk::RowValues<T>(row),
         table(history != nullptr && history->active ? history : nullptr),
         seen(table != nullptr ? table->seen() : nullptr),
@@ -172,8 +172,8 @@ struct AnyValues {
   HistoryTable* table;           // filled; null = none
 
   __device__ float adjusted(float logit, std::int64_t token) const {
-    const topk::RowValues<float> unpenalised{nullptr, bias, allowed};
-    const float value = unpenalised.adjusted(logit, token);
+    const topk::RowValues<float> unpenalized{nullptr, bias, allowed};
+    const float value = unpenalized.adjusted(logit, token);
     if (table == nullptr || !table->active || !table->may_hold(token)) return value;
     return table->value_of(value, token);
   }

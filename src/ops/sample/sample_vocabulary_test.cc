@@ -95,7 +95,7 @@ TEST(SampleVocabulary, KeptSetsOfEverySize) {
 }
 
 // Draws by token from rows of several segments of any implementation: even, peaked, with whole
-// stretches masked, and penalised.
+// stretches masked, and penalized.
 TEST(SampleVocabulary, DrawsByTokenFromLongRows) {
   constexpr std::int64_t kVocabulary = 9001;
   for (const DType dtype : kLogitDTypes) {

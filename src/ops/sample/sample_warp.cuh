@@ -44,7 +44,7 @@ inline constexpr float kWarpError = 4e-6F;
 __device__ inline Key draw_by_warp(const Key* sorted, int limit, float row,
                                    const RowControls& controls, const Weights& weights, double u) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float weight[2];  // of two neighbours
+  float weight[2];  // of two neighbors
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float value =
@@ -103,7 +103,7 @@ __device__ __noinline__ inline Key draw_by_warp_exactly(const Key* sorted, int l
                                                         float top_p, float min_p,
                                                         Distribution distribution, double u) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  double weight[2];  // of two neighbours
+  double weight[2];  // of two neighbors
   Mass sums[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

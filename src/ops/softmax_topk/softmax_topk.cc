@@ -165,12 +165,12 @@ Topk checked(const Context& context, const SoftmaxTopkArgs& args) {
   p.k = checks.places(a.probabilities);
   check_inputs(checks, a, p);
   check_outputs(checks, a, args, p);
-  if (!std::isfinite(args.scale_temperature) || args.scale_temperature <= 0) {
-    checks.fail("scale_temperature", "a finite number above 0",
-                std::to_string(args.scale_temperature));
+  if (!std::isfinite(args.temperature_scale) || args.temperature_scale <= 0) {
+    checks.fail("temperature_scale", "a finite number above 0",
+                std::to_string(args.temperature_scale));
   }
-  p.scale_temperature = args.scale_temperature;
-  p.renormalise = args.renormalise;
+  p.temperature_scale = args.temperature_scale;
+  p.renormalize = args.renormalize;
   check_overlap(checks, a);
   return p;
 }

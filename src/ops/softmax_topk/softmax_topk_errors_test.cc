@@ -154,8 +154,8 @@ Mistakes all_mistakes() {
   add("temperature apart", "temperature", [](A& a) { a.temperature.stride[0] = 2; });
   add("status apart", "status", [](A& a) { a.status.stride[0] = 2; });
   for (const double t : {0.0, -1.0, -0.0, kNan, kInfinity, -kInfinity}) {
-    list.push_back({"scale_temperature " + std::to_string(t), "scale_temperature",
-                    [=](A& a) { a.scale_temperature = t; }});
+    list.push_back({"temperature_scale " + std::to_string(t), "temperature_scale",
+                    [=](A& a) { a.temperature_scale = t; }});
   }
   overlaps(list);
   return list;

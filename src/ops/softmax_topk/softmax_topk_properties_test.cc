@@ -47,7 +47,7 @@ std::vector<TopkProblem> different_problems() {
        .bias = PerToken::shared,
        .allowed = PerToken::rows,
        .temperature = {0.9, 1.1, 1.2},
-       .renormalise = true,
+       .renormalize = true,
        .wide_indices = true},
   };
 }
@@ -259,12 +259,12 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
         EXPECT_TRUE(output->outside_intact());
       }
       for (const double word : status.values()) {
-        all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowReadTwice));
+        all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowTwoPass));
       }
       if (first.empty()) first = all;
       EXPECT_TRUE(all == first) << "other bits";
       const auto read_twice = [](double word) {
-        return (static_cast<std::int32_t>(word) & kRowReadTwice) != 0;
+        return (static_cast<std::int32_t>(word) & kRowTwoPass) != 0;
       };
       EXPECT_TRUE(k <= 64 || std::ranges::any_of(status.values(), read_twice));
     }
@@ -313,7 +313,7 @@ TEST(SoftmaxTopkLayout, FewLongRowsOfEveryKind) {
                     .dtype = dtype,
                     .pattern = pattern,
                     .temperature = {1, 2, 1, 1, 0.5, 1, 1, 1, 3, 1, 1, 1, 0},
-                    .renormalise = dtype == DType::f16,
+                    .renormalize = dtype == DType::f16,
                     .layout = {.row_gap = gap}};
       check(p);
       const TopkData data = make_data(p);
@@ -373,7 +373,7 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
              .dtype = DType::bf16,
              .pattern = pattern,
              .temperature = {1, 2, 1, 1, 0.5, 1, 1, 1, 3, 1, 1, 1, 0},
-             .renormalise = (k + vocabulary) % 3 == 0,
+             .renormalize = (k + vocabulary) % 3 == 0,
              .wide_indices = vocabulary % 2 != 0,
              .extras = k % 2 != 0});
     }
@@ -495,9 +495,9 @@ TEST(SoftmaxTopkRandom, AgainstTheSort) {
     p.bias = static_cast<PerToken>(pick(8, 3));
     p.allowed = static_cast<PerToken>(pick(9, 3));
     p.allowed_share = random.uniform(10);
-    p.scale_temperature = std::exp2(8 * random.uniform(11) - 4);
+    p.temperature_scale = std::exp2(8 * random.uniform(11) - 4);
     if (pick(12, 2) == 0) p.temperature = {0.25, 1, 3};
-    p.renormalise = pick(13, 2) == 0;
+    p.renormalize = pick(13, 2) == 0;
     p.wide_indices = pick(14, 2) == 0;
     p.layout = {.row_gap = pick(15, 4), .offset = pick(16, 5)};
     p.seed = static_cast<std::uint64_t>(n) + 1;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
 
-// Sets everything optional from a running number, so that neighbours in a list differ and a failure
+// Sets everything optional from a running number, so that neighbors in a list differ and a failure
 // can be repeated.
 void rotate(TopkProblem& p, std::uint64_t choice) {
   const std::uint64_t bits = Random(99).bits(static_cast<std::int64_t>(choice));
@@ -21,8 +21,8 @@ void rotate(TopkProblem& p, std::uint64_t choice) {
   p.allowed = static_cast<PerToken>(pick(8, 5) % 3);
   p.allowed_share = pick(40, 2) == 0 ? 0.5 : 0.97;
   if (pick(16, 2) == 0) p.temperature = {0.7, 1, 1.3};
-  p.scale_temperature = pick(20, 3) == 0 ? 0.5 : 1;
-  p.renormalise = pick(24, 3) == 0;
+  p.temperature_scale = pick(20, 3) == 0 ? 0.5 : 1;
+  p.renormalize = pick(24, 3) == 0;
   p.wide_indices = pick(28, 2) == 0;
   p.extras = pick(32, 4) != 0;
   p.layout.row_gap = pick(36, 3) == 0 ? 5 : 0;
@@ -348,12 +348,12 @@ TEST(SoftmaxTopk, ZerosOfBothSigns) {
 // Temperature never reorders, even where it makes probabilities equal.
 TEST(SoftmaxTopk, TemperatureKeepsTheOrder) {
   for (const double temperature : {1e-30, 1e-3, 0.01, 100.0, 1e6, 1e30, 1e38}) {
-    check({.vocabulary = 3000, .k = 50, .scale_temperature = temperature});
+    check({.vocabulary = 3000, .k = 50, .temperature_scale = temperature});
     check({.vocabulary = 3000, .k = 50, .temperature = {temperature}});
   }
   // Products beyond f32, and beyond where 1 / T is a number of f32.
-  check({.vocabulary = 100, .k = 9, .temperature = {1e-38, 1e38}, .scale_temperature = 1e-10});
-  check({.vocabulary = 100, .k = 9, .temperature = {1e-38, 1e38}, .scale_temperature = 1e10});
+  check({.vocabulary = 100, .k = 9, .temperature = {1e-38, 1e38}, .temperature_scale = 1e-10});
+  check({.vocabulary = 100, .k = 9, .temperature = {1e-38, 1e38}, .temperature_scale = 1e10});
 }
 
 // ---- numbers -------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ TEST(SoftmaxTopk, LargeAndSmallLogits) {
                .vocabulary = vocabulary,
                .k = 40,
                .pattern = normal_pattern(scale, 3),
-               .scale_temperature = temperature});
+               .temperature_scale = temperature});
       }
     }
   }
@@ -384,12 +384,12 @@ TEST(SoftmaxTopk, EndsOfTheRange) {
                  [](std::int64_t r, std::int64_t i) {
                    return (i % 2 == r ? 3e38 : -3e38) * (1 - 1e-2 * static_cast<double>(i % 5));
                  },
-             .scale_temperature = temperature});
+             .temperature_scale = temperature});
     }
   }
 }
 
-// A common shift of 1e4 costs nothing: neighbours on the grid of f32 keep their distance.
+// A common shift of 1e4 costs nothing: neighbors on the grid of f32 keep their distance.
 TEST(SoftmaxTopk, LargeCommonShift) {
   for (const double shift : {-1e4, 1e4, 2e5, -3e6}) {
     check({.vocabulary = 5000, .k = 100, .pattern = [=](std::int64_t r, std::int64_t i) {
@@ -410,7 +410,7 @@ TEST(SoftmaxTopk, VerySmallProbabilities) {
 TEST(SoftmaxTopk, Infinities) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t count : {1, 3, 40}) {
-      for (const bool renormalise : {false, true}) {
+      for (const bool renormalize : {false, true}) {
         check({.lead = {2},
                .vocabulary = 5000,
                .k = 20,
@@ -420,7 +420,7 @@ TEST(SoftmaxTopk, Infinities) {
                      return i % 100 == 7 + r && i / 100 < count ? kInfinity
                                                                 : -0.01 * static_cast<double>(i);
                    },
-               .renormalise = renormalise});
+               .renormalize = renormalize});
       }
     }
   }
@@ -448,7 +448,7 @@ TEST(SoftmaxTopk, MaskedTokens) {
   for (const std::int64_t vocabulary : {9, 40, 10000}) {
     for (const std::int64_t k : {1, 9}) {
       for (const std::int64_t live : {0, 1, 2, 5}) {
-        for (const bool renormalise : {false, true}) {
+        for (const bool renormalize : {false, true}) {
           check({.lead = {3},
                  .vocabulary = vocabulary,
                  .k = k,
@@ -459,7 +459,7 @@ TEST(SoftmaxTopk, MaskedTokens) {
                                   ? static_cast<double>(i % 5)
                                   : -kInfinity;
                      },
-                 .renormalise = renormalise});
+                 .renormalize = renormalize});
         }
       }
     }

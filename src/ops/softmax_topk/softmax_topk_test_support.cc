@@ -72,9 +72,9 @@ std::string TopkProblem::describe() const {
   std::ostringstream text;
   text << "softmax_topk " << shape_string(shape(vocabulary)) << " k " << k << " " << name_of(dtype)
        << ", bias " << name(bias) << ", allowed " << name(allowed) << ", temperatures "
-       << temperature.size() << " x " << scale_temperature << ", gap " << layout.row_gap
+       << temperature.size() << " x " << temperature_scale << ", gap " << layout.row_gap
        << ", offset " << layout.offset << ", seed " << seed;
-  if (renormalise) text << ", renormalised";
+  if (renormalize) text << ", renormalized";
   if (wide_indices) text << ", i64";
   return text.str();
 }
@@ -99,7 +99,7 @@ TopkData make_data(const TopkProblem& p) {
         data.banned.push_back(draw < p.allowed_share ? 0 : 1);
       }
     }
-    double temperature = p.scale_temperature;
+    double temperature = p.temperature_scale;
     if (!p.temperature.empty()) {
       const double own = p.temperature[as_size(r) % p.temperature.size()];
       data.own_temperature.push_back(own);
@@ -141,8 +141,8 @@ TopkRun::TopkRun(const TopkProblem& p, const TopkData& data) {
           .log_probabilities = log_probabilities,
           .log_sum_exp = log_sum_exp,
           .status = status,
-          .scale_temperature = p.scale_temperature,
-          .renormalise = p.renormalise};
+          .temperature_scale = p.temperature_scale,
+          .renormalize = p.renormalize};
 }
 
 std::vector<std::string> TopkRun::accepting() const {
@@ -179,7 +179,7 @@ std::vector<std::byte> TopkRun::bits() const {
     all.insert(all.end(), bytes.begin(), bytes.end());
   }
   for (const double word : status.values()) {
-    all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowReadTwice));
+    all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowTwoPass));
   }
   return all;
 }
@@ -193,7 +193,7 @@ std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& p, const To
       .bias = data.bias.empty() ? nullptr : data.bias.data(),
       .banned = data.banned.empty() ? nullptr : data.banned.data(),
       .temperature = data.temperature.data(),
-      .renormalise = p.renormalise,
+      .renormalize = p.renormalize,
   };
   std::vector<oracle::SoftmaxTopkRow> rows;
   for (std::int64_t r = 0; r < p.rows(); ++r) rows.push_back(softmax_topk_row(problem, r));
@@ -249,7 +249,7 @@ void expect_matches(const TopkProblem& p, const TopkData& data, const TopkRun& r
       << "log_probabilities";
   EXPECT_TRUE(close(run.log_sum_exp.values(), log_sum_exp, DType::f32)) << "log_sum_exp";
   std::vector<double> words = run.status.values();
-  for (double& word : words) word = static_cast<std::int32_t>(word) & ~kRowReadTwice;
+  for (double& word : words) word = static_cast<std::int32_t>(word) & ~kRowTwoPass;
   EXPECT_EQ(words, status) << "status";
 }
 

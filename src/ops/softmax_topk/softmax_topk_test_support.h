@@ -38,8 +38,8 @@ struct TopkProblem {
   PerToken allowed = PerToken::none;
   double allowed_share = 0.5;            // of the tokens, at random
   std::vector<double> temperature = {};  // repeated over the rows; empty: the argument is absent
-  double scale_temperature = 1;
-  bool renormalise = false;
+  double temperature_scale = 1;
+  bool renormalize = false;
   bool wide_indices = false;
   bool extras = true;  // log-probabilities, log-sum-exp and status
   Layout layout = {};  // of the logits
@@ -55,7 +55,7 @@ struct TopkData {
   std::vector<double> logits;           // [rows, V]
   std::vector<double> bias;             // [rows, V] or empty
   std::vector<unsigned char> banned;    // [rows, V] or empty
-  std::vector<double> temperature;      // [rows] of each row, `scale_temperature` included
+  std::vector<double> temperature;      // [rows] of each row, `temperature_scale` included
   std::vector<double> own_temperature;  // [rows] or empty: the argument
 };
 TopkData make_data(const TopkProblem& problem);
@@ -76,7 +76,7 @@ struct TopkRun {
 
 std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& problem, const TopkData& data);
 
-// The status word of a row, but for kRowReadTwice.
+// The status word of a row, but for kRowTwoPass.
 std::int32_t expected_status(const oracle::SoftmaxTopkRow& row);
 
 void expect_matches(const TopkProblem& problem, const TopkData& data, const TopkRun& run,

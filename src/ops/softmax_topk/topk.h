@@ -23,14 +23,14 @@ struct Topk {
   const std::uint32_t* allowed = nullptr;
   std::int64_t allowed_stride = 0;     // words; 0 when shared
   const float* temperature = nullptr;  // [rows]
-  double scale_temperature = 1;        // finite, > 0
+  double temperature_scale = 1;        // finite, > 0
   float* probabilities = nullptr;      // [rows, k]
   void* indices = nullptr;             // [rows, k]
   bool wide_indices = false;           // i64, not i32
   float* log_probabilities = nullptr;  // [rows, k]
   float* log_sum_exp = nullptr;        // [rows]
   std::int32_t* status = nullptr;      // [rows]
-  bool renormalise = false;
+  bool renormalize = false;
 };
 
 // CPU, Highway, every SIMD target: topk_cpu.cc. Counts tokens in 32 bits.

@@ -135,8 +135,8 @@ void run_by_segments(Context& context, const Topk& p, const ScratchSizes& s, std
 }  // namespace
 
 std::string softmax_topk_simd_refuses(const Context& /*context*/, const Topk& p) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
-  return p.vocabulary > kMost ? "more than 2^32 - 1 tokens" : "";
+  constexpr std::int64_t kMax = std::numeric_limits<std::uint32_t>::max();
+  return p.vocabulary > kMax ? "more than 2^32 - 1 tokens" : "";
 }
 
 void softmax_topk_simd(Context& context, const Topk& p) {

@@ -103,7 +103,7 @@ inline constexpr double kHighestTemperature = 0x1p100;
 
 // The temperature of a row, or NaN where plain_row must do it.
 inline double row_temperature(const Topk& p, std::int64_t row) {
-  double temperature = p.scale_temperature;
+  double temperature = p.temperature_scale;
   if (p.temperature != nullptr) temperature *= static_cast<double>(p.temperature[row]);
   // Written so that NaN fails.
   const bool usable = temperature >= kLowestTemperature && temperature <= kHighestTemperature;

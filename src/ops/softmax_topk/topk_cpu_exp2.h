@@ -67,7 +67,7 @@ constexpr double kHighestFree = 40;
 // Added to x, leaves the nearest grid point in the low bits.
 constexpr float kMagic = 0x1.8p23F / static_cast<float>(1 << kGridBits);
 // Beyond this c the grid point plus c is not exact, at any grid.
-constexpr double kMostReference = 0x1p18;
+constexpr double kMaxReference = 0x1p18;
 // Terms below 2^-120 of the largest are taken for that: 2^20 of them are 2^-100 of the sum.
 constexpr double kLowestExponent = -120;
 
@@ -128,7 +128,7 @@ struct Exponent {
   // `largest` is finite; s the f32 nearest to log2(e) / T.
   Exponent(float largest, float scale) : s(scale), m(largest) {
     const double product = static_cast<double>(largest) * static_cast<double>(scale);
-    integral = HWY_NATIVE_FMA != 0 && std::abs(product) < kMostReference;
+    integral = HWY_NATIVE_FMA != 0 && std::abs(product) < kMaxReference;
     reference = integral ? std::nearbyint(product) : product;
     shift = kMagic - static_cast<float>(integral ? reference : 0);
     // Finite, lest -inf pass: |reference| < 2^18 and T <= 2^100.

@@ -308,7 +308,7 @@ HWY_INLINE void write_probabilities(const Topk& p, std::int64_t row, const RowSu
   const double to_row = power_of_two(e.reference - sum.reference);
   float* const out = p.probabilities + row * p.k;
   double total = sum.sum;
-  if (p.renormalise) {
+  if (p.renormalize) {
     total = 0;
     for (std::size_t j = 0; j < k; j += lanes) {
       alignas(64) float weight[hn::MaxLanes(Tag())];
@@ -356,7 +356,7 @@ void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
   // NaN, +inf, or nothing above -inf.
   if (!(sum.sum > 0)) {
     plain_row(p, row);
-    if (p.status != nullptr) p.status[row] |= kRowReadTwice;
+    if (p.status != nullptr) p.status[row] |= kRowTwoPass;
     return;
   }
 

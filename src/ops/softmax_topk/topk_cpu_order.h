@@ -75,8 +75,8 @@ void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
 }
 
 // Digits are 8 to 10 bits wide.
-constexpr int kMostDigitBits = 10;
-constexpr std::size_t kMostDigits = std::size_t{1} << kMostDigitBits;
+constexpr int kMaxDigitBits = 10;
+constexpr std::size_t kMaxDigits = std::size_t{1} << kMaxDigitBits;
 
 // From counts to the places where the elements of each digit begin.
 HWY_INLINE void places_from_counts(std::uint32_t* low, std::uint32_t* high, std::size_t digits) {
@@ -92,8 +92,8 @@ HWY_INLINE void places_from_counts(std::uint32_t* low, std::uint32_t* high, std:
 // again.
 void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift, int digit_bits,
                         Candidate* room) {
-  std::uint32_t low[kMostDigits];
-  std::uint32_t high[kMostDigits];
+  std::uint32_t low[kMaxDigits];
+  std::uint32_t high[kMaxDigits];
   const std::size_t digits = std::size_t{1} << digit_bits;
   // Past the last bit, a digit is that bit again.
   const int low_shift = std::min(shift, 63);
@@ -141,21 +141,21 @@ void sort_by_digits(Candidate* a, std::size_t n, float floor, float largest, Can
   const auto bits = static_cast<int>(std::bit_width(most - least));
   // A hundred times as many pairs of digits as there are candidates.
   const int digit_bits =
-      std::clamp((static_cast<int>(std::bit_width(n)) + 7) / 2, 8, kMostDigitBits);
+      std::clamp((static_cast<int>(std::bit_width(n)) + 7) / 2, 8, kMaxDigitBits);
   sort_by_two_digits(a, n, least, std::max(0, bits - 2 * digit_bits), digit_bits, room);
   if (sort_by_insertion(a, n)) return;
-  for (int done = 0; done < bits; done += 2 * kMostDigitBits) {
-    sort_by_two_digits(a, n, least, done, kMostDigitBits, room);
+  for (int done = 0; done < bits; done += 2 * kMaxDigitBits) {
+    sort_by_two_digits(a, n, least, done, kMaxDigitBits, room);
   }
 }
 
 // ---- some --------------------------------------------------------------------------------------
 //
-// Values above a floor thin out near exponentially, so that bins which narrow towards the floor get
+// Values above a floor thin out near exponentially, so that bins which narrow toward the floor get
 // about as many each, mostly none or one. One scatter by bins leaves little to put in order.
 
 constexpr std::size_t kBins = 4096;
-constexpr std::size_t kMostBinned = 5120;  // candidates
+constexpr std::size_t kMaxBinned = 5120;  // candidates
 
 // Bins that follow each other are a lane of counters in vectors that follow each other: their sums
 // are sums of vectors.
@@ -220,9 +220,9 @@ HWY_INLINE void places_of_bins(std::uint16_t* counters) {
   }
 }
 
-// Swaps neighbours that are not in order, pairs that begin at even places, at odd ones, and so on:
+// Swaps neighbors that are not in order, pairs that begin at even places, at odd ones, and so on:
 // nearly sorts what is sorted but for runs of three. Overwrites what follows, up to a vector.
-HWY_INLINE void swap_neighbours([[maybe_unused]] Candidate* a, [[maybe_unused]] std::size_t n) {
+HWY_INLINE void swap_neighbors([[maybe_unused]] Candidate* a, [[maybe_unused]] std::size_t n) {
 #if HWY_TARGET != HWY_SCALAR
   const CandidateTag d;
   std::fill_n(a + n, hn::Lanes(d), ~Candidate{0});
@@ -260,12 +260,12 @@ void scatter_into_bins(std::size_t n, const RowScratch& scratch) {
 // Returns where the result is, one of two arrays. All values lie between `floor` and `largest`.
 const Candidate* sort_found(std::size_t n, float floor, float largest, const RowScratch& scratch) {
   constexpr std::size_t kFew = 128;
-  const bool binned = n > kFew && n <= kMostBinned && find_bins(n, floor, scratch);
+  const bool binned = n > kFew && n <= kMaxBinned && find_bins(n, floor, scratch);
   make_keys(n, scratch);
   Candidate* const sorted = scratch.sorted;
   if (binned) {
     scatter_into_bins(n, scratch);
-    swap_neighbours(sorted, n);
+    swap_neighbors(sorted, n);
     if (sort_by_insertion(sorted, n)) return sorted;
   }
   Candidate* const a = scratch.candidates;

@@ -31,8 +31,8 @@ HWY_INLINE void load_two(const T* p, Vector* two) {
 
 // The maxima of the fine groups of a block, from its vectors two by two, as load_two brings them.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-// A group is two runs of four neighbours, so that to look at it again takes two cache lines and not
-// eight. Of bf16, whose neighbours come in one lane, two lanes of two pairs of vectors; of others
+// A group is two runs of four neighbors, so that to look at it again takes two cache lines and not
+// eight. Of bf16, whose neighbors come in one lane, two lanes of two pairs of vectors; of others
 // four lanes of one pair. Lane 4q + i has the maximum of the group with these pairs and, of lanes
 // 4q to 4q + 3, those from this one on.
 template <class T>
@@ -69,7 +69,7 @@ class GroupMaxima {
   Vector pairs_[4];
 };
 #else
-// A group is a lane: what brings neighbours together costs more there than it saves.
+// A group is a lane: what brings neighbors together costs more there than it saves.
 template <class T>
 class GroupMaxima {
  public:

@@ -120,7 +120,7 @@ __device__ RowValues<T> values_of(const Topk& p, std::int64_t row) {
 
 // 1 / T of a row, or 0 where its temperature is none.
 __device__ inline double inverse_temperature(const Topk& p, std::int64_t row) {
-  double temperature = p.scale_temperature;
+  double temperature = p.temperature_scale;
   if (p.temperature != nullptr) {
     const float own = p.temperature[row];
     temperature *= static_cast<double>(own);

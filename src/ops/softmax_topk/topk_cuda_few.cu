@@ -65,7 +65,7 @@ void launch(Context& context, const Topk& p) {
 }  // namespace
 
 std::string softmax_topk_few_refuses(const Context& context, const Topk& p) {
-  if (p.k > kMostFewPlaces) return "more than " + std::to_string(kMostFewPlaces) + " places";
+  if (p.k > kMaxFewPlaces) return "more than " + std::to_string(kMaxFewPlaces) + " places";
   if (p.bias != nullptr || p.allowed != nullptr) return "has a bias or a mask";
   if (!rows_on_grid(p.logits, p.logits_stride * size_of(p.dtype)) ||
       p.vocabulary * size_of(p.dtype) % 16 != 0) {

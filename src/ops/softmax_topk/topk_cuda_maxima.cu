@@ -45,9 +45,9 @@ void launch(Context& context, const Topk& p) {
 }  // namespace
 
 std::string softmax_topk_maxima_refuses(const Context& context, const Topk& p) {
-  if (p.k > kMostMaximaPlaces) return "more than " + std::to_string(kMostMaximaPlaces) + " places";
+  if (p.k > kMaxMaximaPlaces) return "more than " + std::to_string(kMaxMaximaPlaces) + " places";
   if (p.bias != nullptr || p.allowed != nullptr) return "has a bias or a mask";
-  if (p.vocabulary * size_of(p.dtype) > kMostMaximaBytes) return "rows are long";
+  if (p.vocabulary * size_of(p.dtype) > kMaxMaximaBytes) return "rows are long";
   // Clusters are made for so many (scan_cluster).
   if (p.rows <= 3 * multiprocessors(context)) return "rows are few";
   return "";

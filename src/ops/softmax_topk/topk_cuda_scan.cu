@@ -82,7 +82,7 @@ void launch(Context& context, const ScanArgs& args) {
     constexpr int kFewPlaces = 64;
     const auto k = static_cast<int>(args.p.k);
     const int candidates = guessed_candidates(k, args.shape.segments);
-    if (args.shape.cluster == 1 && k > kFewPlaces && candidates <= ScanShared::kMostShortKeys) {
+    if (args.shape.cluster == 1 && k > kFewPlaces && candidates <= ScanShared::kMaxShortKeys) {
       ScanArgs own = args;
       // Of 64 bits, for rare rows: k of them and a step of read_in_order.
       own.shape.candidates = std::max({(candidates + 1) / 2, k + kScanThreads, 1024});
@@ -95,10 +95,10 @@ void launch(Context& context, const ScanArgs& args) {
 }  // namespace
 
 std::string softmax_topk_scan_refuses(const Context& /*context*/, const Topk& p) {
-  if (p.k > ScanShared::kMostSorted) {
-    return "more than " + std::to_string(ScanShared::kMostSorted) + " places";
+  if (p.k > ScanShared::kMaxSorted) {
+    return "more than " + std::to_string(ScanShared::kMaxSorted) + " places";
   }
-  if (segments_of(p.dtype, p.vocabulary, is_plain(p)) > kMostSegments) return "too many tokens";
+  if (segments_of(p.dtype, p.vocabulary, is_plain(p)) > kMaxSegments) return "too many tokens";
   return "";
 }
 

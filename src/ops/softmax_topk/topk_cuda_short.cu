@@ -1,9 +1,9 @@
 // Rows of few tokens, very many of them: expert routing. A row is read once and shared by 1 to 32
-// neighbouring lanes. It waits in shared memory, where it costs no registers and many more rows can
+// neighboring lanes. It waits in shared memory, where it costs no registers and many more rows can
 // be on their way; very short rows, and those with a bias or a mask, are loaded into registers.
 //
 // What limits these rows is not memory but comparisons, so few tokens are compared in full. A row
-// is cut into groups of four neighbouring tokens. The eight best tokens lie in the eight groups
+// is cut into groups of four neighboring tokens. The eight best tokens lie in the eight groups
 // with the best maxima (of equal maxima the earlier group has the earlier token), so groups are
 // ranked first and only the tokens of eight groups after that. Those are loaded again.
 //
@@ -23,7 +23,7 @@ namespace touchstone::topk {
 namespace {
 
 constexpr std::int64_t kLongestRow = 1024;
-constexpr std::int64_t kMostRows = std::int64_t{1} << 30;  // with room for a step of the whole grid
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;  // with room for a step of the whole grid
 
 // A row between its selection and its outputs.
 template <int kPlaces>
@@ -76,7 +76,7 @@ __device__ void answer_rare(const ThisTeam& team, const Row& row, float scale, f
   for (int j = 0; j < kPlaces; ++j) answer.exponent[j] = exponent(values[j]);
 }
 
-// A lane's neighbouring places of a row, several in one store where they can be.
+// A lane's neighboring places of a row, several in one store where they can be.
 template <int kPlaces>
 __device__ void put_places(const ShortArgs& args, int row, int first,
                            const std::int32_t (&token)[kPlaces], const float (&weights)[kPlaces],
@@ -179,7 +179,7 @@ __device__ void answer_row(const Team<Row, kLanes, kChunks>& team, const Row& ro
 #pragma unroll
   for (int j = 0; j < kPlaces; ++j) weights[j] = exp2f(answer.exponent[j]);
   float total = answer.sum;
-  if (args.p.renormalise) {
+  if (args.p.renormalize) {
     float kept = 0;
 #pragma unroll
     for (int j = 0; j < kPlaces; ++j) kept += first + j < args.k ? weights[j] : 0.0F;
@@ -380,7 +380,7 @@ void launch_short(Context& context, const ShortArgs& args) {
 std::string softmax_topk_short_refuses(const Context& /*context*/, const Topk& p) {
   if (p.vocabulary > kLongestRow) return "rows have more than 1024 tokens";
   if (p.k > kList) return "k is more than 8";
-  if (p.rows > kMostRows) return "rows are counted in 32 bits";
+  if (p.rows > kMaxRows) return "rows are counted in 32 bits";
   return "";
 }
 

@@ -185,7 +185,7 @@ class SortRow {
   }
 
   __device__ void put_row(const Key* sorted, const Weights& weights) {
-    const float total = p.renormalise ? sum_weights(weights, sorted, p.k) : weights.row.sum;
+    const float total = p.renormalize ? sum_weights(weights, sorted, p.k) : weights.row.sum;
     for (std::int64_t j = threadIdx.x; j < p.k; j += kThreads) {
       put_place(p, row, j, sorted[j], weights, total);
     }

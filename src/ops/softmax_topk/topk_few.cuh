@@ -13,9 +13,9 @@
 
 namespace touchstone::topk {
 
-inline constexpr int kMostFewPlaces = 64;
-inline constexpr int kMostFewCluster = 4;
-inline constexpr int kMostFewSegments = 8;  // of a warp
+inline constexpr int kMaxFewPlaces = 64;
+inline constexpr int kMaxFewCluster = 4;
+inline constexpr int kMaxFewSegments = 8;  // of a warp
 inline constexpr int kFewThreads = 1024;
 inline constexpr int kFewBytes = 2048;  // of a segment
 
@@ -33,7 +33,7 @@ struct FewShape {
 struct FewMemory {
   static constexpr int kGroups = 128;  // of lanes, whose maxima the threshold comes from
   static constexpr int kBounds = 64;   // of them that are tried as thresholds
-  static constexpr int kMostUsual = 128;
+  static constexpr int kMaxUsual = 128;
 
   alignas(16) std::uint32_t groups[kGroups];
   alignas(16) std::uint32_t reached_by[kBounds / 4];  // four counts in each
@@ -42,14 +42,14 @@ struct FewMemory {
   float reference;
   float parts[kSumLeaves / 32];  // of the sum
   // 0 behind the last.
-  alignas(16) Key candidates[kMostUsual];
-  Key sorted[kMostFewPlaces];
+  alignas(16) Key candidates[kMaxUsual];
+  Key sorted[kMaxFewPlaces];
   // In the first block, what all have sent: flags, the best of each in order with 0 behind the
   // last, the sums of segments.
   std::uint64_t sums_are_here, lists_are_here;
-  Key block_flags[kMostFewCluster];
-  Key lists[kMostFewCluster][kMostFewPlaces];
-  float2 sums[kMostFewCluster * kFewThreads / 32 * kMostFewSegments];
+  Key block_flags[kMaxFewCluster];
+  Key lists[kMaxFewCluster][kMaxFewPlaces];
+  float2 sums[kMaxFewCluster * kFewThreads / 32 * kMaxFewSegments];
 };
 
 // Stores into another block of the cluster, completing on a barrier of that block: who waits for it
@@ -99,10 +99,10 @@ class FewRows {
                              8U * static_cast<unsigned>(shape.cluster * (places + 1)));
       }
     }
-    for (int i = thread; i < FewMemory::kMostUsual; i += kThreads) shared.candidates[i] = 0;
+    for (int i = thread; i < FewMemory::kMaxUsual; i += kThreads) shared.candidates[i] = 0;
     if (rank == 0) {
-      for (int i = thread; i < shape.cluster * kMostFewPlaces; i += kThreads) {
-        if (i % kMostFewPlaces >= places) shared.lists[0][i] = 0;
+      for (int i = thread; i < shape.cluster * kMaxFewPlaces; i += kThreads) {
+        if (i % kMaxFewPlaces >= places) shared.lists[0][i] = 0;
       }
       if (thread < places) shared.sorted[thread] = 0;
     }
@@ -158,7 +158,7 @@ class FewRows {
     look_again(least);
     __syncthreads();
     const auto count = static_cast<int>(shared.count);
-    const bool usual = count <= FewMemory::kMostUsual;
+    const bool usual = count <= FewMemory::kMaxUsual;
     send_best(usual ? count : 0, k, places);
     if (threadIdx.x == 0) {
       send(cuda::cluster_address(&shared.block_flags[rank], 0),
@@ -273,7 +273,7 @@ class FewRows {
     for (int j = 0; j < Held::kN; ++j) {
       if (!(v[j] >= least)) continue;
       const std::uint32_t at = add_to_shared(shared.count, 1);
-      if (at < FewMemory::kMostUsual) {
+      if (at < FewMemory::kMaxUsual) {
         shared.candidates[at] = key_of(v[j], static_cast<unsigned>(token + j));
       }
     }
@@ -335,9 +335,9 @@ class FewRows {
   // A key's place is its place in its own list and how many in the others come before it.
   __device__ void merge_lists(int k) {
     if (shape.cluster == 2) {
-      if (threadIdx.x >= 2 * kMostFewPlaces) return;
-      const int list = warp / (kMostFewPlaces / 32);
-      const int own_place = static_cast<int>(threadIdx.x) % kMostFewPlaces;
+      if (threadIdx.x >= 2 * kMaxFewPlaces) return;
+      const int list = warp / (kMaxFewPlaces / 32);
+      const int own_place = static_cast<int>(threadIdx.x) % kMaxFewPlaces;
       const Key key = shared.lists[list][own_place];
       const int place = own_place + keys_before(shared.lists[1 - list], key);
       if (key != 0 && place < k) shared.sorted[place] = key;
@@ -366,10 +366,10 @@ class FewRows {
     }
   }
   // Of a sorted list, with 0 behind the last.
-  __device__ static int keys_before(const Key (&list)[kMostFewPlaces], Key key) {
+  __device__ static int keys_before(const Key (&list)[kMaxFewPlaces], Key key) {
     int before = 0;
 #pragma unroll
-    for (int step = kMostFewPlaces / 2; step > 0; step /= 2) {
+    for (int step = kMaxFewPlaces / 2; step > 0; step /= 2) {
       if (list[before + step - 1] > key) before += step;
     }
     return before + (list[before] > key ? 1 : 0);

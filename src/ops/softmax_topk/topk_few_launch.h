@@ -12,17 +12,17 @@ namespace touchstone::topk {
 
 // Of a block: more than half of what a multiprocessor has, so that each block has one to itself.
 inline constexpr std::int64_t kFewSharedBytes = 120 << 10;
-static_assert(sizeof(FewMemory) + 8 * kFewThreads * kMostFewSegments <= kFewSharedBytes);
+static_assert(sizeof(FewMemory) + 8 * kFewThreads * kMaxFewSegments <= kFewSharedBytes);
 
 // Threads of the first block that go on with a row that is not usual.
 inline constexpr int kRareFewThreads = 256;
 
 // Blocks that share a row: two where there are multiprocessors for them, four on up to half of
-// those, since larger clusters do not find as many neighbours. 1 where a row is too long, or too
+// those, since larger clusters do not find as many neighbors. 1 where a row is too long, or too
 // short for blocks that have at least so many segments each, or where there are no clusters.
 inline int few_cluster(const Context& context, DType dtype, std::int64_t rows,
                        std::int64_t vocabulary, int fewest_segments = 14) {
-  constexpr int kMostOfBlock = kFewThreads / 32 * kMostFewSegments;
+  constexpr int kMaxOfBlock = kFewThreads / 32 * kMaxFewSegments;
   if (!cuda::is_hopper(context)) return 1;
   const std::int64_t segments = segments_of(dtype, vocabulary, true);
   const auto fits = [&](int cluster, std::int64_t places) {
@@ -31,7 +31,7 @@ inline int few_cluster(const Context& context, DType dtype, std::int64_t rows,
   const int cluster = fits(4, multiprocessors(context) / 2) ? 4
                       : fits(2, multiprocessors(context))   ? 2
                                                             : 1;
-  return segments <= kMostOfBlock * cluster ? cluster : 1;
+  return segments <= kMaxOfBlock * cluster ? cluster : 1;
 }
 
 // How many places are very likely had from the part of a row that a block reads, so many segments.
@@ -40,10 +40,10 @@ inline int few_cluster(const Context& context, DType dtype, std::int64_t rows,
 inline int likely_few_places(int segments) {
   constexpr int kLanes = kFewThreads / FewMemory::kGroups;
   const auto groups = static_cast<float>(std::min(int{FewMemory::kGroups}, 32 / kLanes * segments));
-  int k = kMostFewPlaces;
+  int k = kMaxFewPlaces;
   for (; k > 0; --k) {
     const float tokens = -groups * std::log1p(-std::min(static_cast<float>(k) / groups, 0.999F));
-    if (tokens + 4 * std::sqrt(tokens) <= FewMemory::kMostUsual) break;
+    if (tokens + 4 * std::sqrt(tokens) <= FewMemory::kMaxUsual) break;
   }
   return k;
 }
@@ -52,14 +52,14 @@ inline int likely_few_places(int segments) {
 inline FewShape few_shape(DType dtype, std::int64_t rows, std::int64_t vocabulary, int k,
                           int cluster) {
   // More would throw out of L2 what the grid before has still to read.
-  constexpr std::int64_t kMostAhead = 20 << 20;
+  constexpr std::int64_t kMaxAhead = 20 << 20;
   FewShape shape;
   shape.rare = maxima_shape<kRareFewThreads>(dtype, vocabulary, k);
   shape.bytes = static_cast<int>(vocabulary * size_of(dtype));
   shape.segments = shape.rare.segments;
   shape.cluster = cluster;
   shape.cluster_bits = std::bit_width(static_cast<unsigned>(shape.cluster)) - 1;
-  shape.ahead = rows * shape.bytes <= kMostAhead;
+  shape.ahead = rows * shape.bytes <= kMaxAhead;
   return shape;
 }
 

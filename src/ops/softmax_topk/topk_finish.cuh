@@ -309,7 +309,7 @@ __device__ void put_row(const Topk& p, std::int64_t row, Memory& shared, int abo
                         const Weights& weights) {
   const Key* const sorted = shared.sorted();
   float total = weights.row.sum;
-  if (p.renormalise && !weights.masked()) {
+  if (p.renormalize && !weights.masked()) {
     const auto leaf = [&](int first) {
       float kept = 0;
       for (int j = first; j < p.k; j += kSumLeaves) kept += weights.weight(value_of(sorted[j]));
@@ -323,7 +323,7 @@ __device__ void put_row(const Topk& p, std::int64_t row, Memory& shared, int abo
   if (threadIdx.x != 0) return;
   if (p.log_sum_exp != nullptr) p.log_sum_exp[row] = weights.log_sum_exp();
   if (p.status == nullptr) return;
-  std::int32_t status = (shared.flags & Memory::kReadTwice) != 0 ? kRowReadTwice : 0;
+  std::int32_t status = (shared.flags & Memory::kReadTwice) != 0 ? kRowTwoPass : 0;
   if (weights.infinite()) status |= kRowHasInfinity;
   if (weights.masked()) status |= kRowAllMasked;
   if (above_masked < p.k) status |= kRowFewerThanK;

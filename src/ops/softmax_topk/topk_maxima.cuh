@@ -16,7 +16,7 @@ namespace touchstone::topk {
 
 struct MaximaShape : ScanShape {
   int places = 0;  // that are put in order
-  int merged = 1;  // neighbouring segments that a maximum is of
+  int merged = 1;  // neighboring segments that a maximum is of
   int maxima = 0;  // of each lane of a warp
   int maximum_bytes = 4;
 };
@@ -40,8 +40,8 @@ struct alignas(16) MaximaMemory {
   static constexpr std::uint32_t kHuge = ScanShared::kHuge;
   static constexpr std::uint32_t kOverflow = ScanShared::kOverflow;
   static constexpr std::uint32_t kReadTwice = ScanShared::kReadTwice;
-  static constexpr int kMostHits = Select::kBins / 2;
-  static constexpr int kMostUsual = 128;  // tokens that are ranked by comparing all with all
+  static constexpr int kMaxHits = Select::kBins / 2;
+  static constexpr int kMaxUsual = 128;  // tokens that are ranked by comparing all with all
 
   __host__ __device__ static std::int64_t bytes(const MaximaShape& shape) {
     const int keys = shape.places + Select::kCrowded + shape.segments;
@@ -154,11 +154,11 @@ class RowMaxima {
     find_hits(least);
     __syncthreads();
     const auto found = static_cast<int>(shared.taken);
-    if (found > Memory::kMostHits) return false;
+    if (found > Memory::kMaxHits) return false;
     look_again(found, least);
     __syncthreads();
     const auto count = static_cast<int>(shared.count);
-    if (count > Memory::kMostUsual) return false;
+    if (count > Memory::kMaxUsual) return false;
     if (warp == kWarps - 1) {
       const RowSum all = warp_row_sum(shared.sums(shape), shape.segments);
       if (lane == 0) {
@@ -203,7 +203,7 @@ class RowMaxima {
       std::uint32_t at = add_to_shared(shared.taken, static_cast<unsigned>(__popc(vectors)));
       for (; vectors != 0; vectors &= vectors - 1) {
         const int vector = segment * kVectorsOfSegment + (__ffs(vectors) - 1) * 32 + lane;
-        if (at < Memory::kMostHits) hits[at] = segments << kHitBits | static_cast<unsigned>(vector);
+        if (at < Memory::kMaxHits) hits[at] = segments << kHitBits | static_cast<unsigned>(vector);
         ++at;
       }
     }
@@ -228,7 +228,7 @@ class RowMaxima {
 #pragma unroll
       for (int j = 0; j < kN; ++j) {
         if (!(v[j] >= least)) continue;
-        if (at < Memory::kMostUsual) shared.candidates(shape)[at] = key_of(v[j], token + j);
+        if (at < Memory::kMaxUsual) shared.candidates(shape)[at] = key_of(v[j], token + j);
         ++at;
       }
     }
@@ -236,7 +236,7 @@ class RowMaxima {
 
   static constexpr int kVectorsOfSegment = 32 * Held::kVectors;
   static constexpr int kHitBits = 24;
-  static_assert(kMostSegments * kVectorsOfSegment <= 1 << kHitBits);
+  static_assert(kMaxSegments * kVectorsOfSegment <= 1 << kHitBits);
 
   const MaximaShape& shape;
   Memory& shared;

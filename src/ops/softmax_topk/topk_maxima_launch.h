@@ -27,8 +27,8 @@ using WavesOffGrid = MaximaLayout<128, 1, 8>;
 
 // For more places there would have to be more threads to take maxima of; longer rows have time to
 // choose while they are read.
-inline constexpr std::int64_t kMostMaximaPlaces = 64;
-inline constexpr std::int64_t kMostMaximaBytes = 320 << 10;
+inline constexpr std::int64_t kMaxMaximaPlaces = 64;
+inline constexpr std::int64_t kMaxMaximaBytes = 320 << 10;
 
 inline std::int64_t multiprocessors(const Context& context) {
   return cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);

@@ -88,7 +88,7 @@ double weight_of(float value, float largest, double temperature) {
 
 void plain_row(const Topk& p, std::int64_t row) {
   RowOutput out(p, row);
-  double temperature = p.scale_temperature;
+  double temperature = p.temperature_scale;
   if (p.temperature != nullptr) {
     const auto own = static_cast<double>(p.temperature[row]);
     temperature *= own;
@@ -109,7 +109,7 @@ void plain_row(const Topk& p, std::int64_t row) {
   double kept = 0;
   for (const std::int64_t token : tokens) kept += weight_of(value(token), largest, temperature);
   // 1 for a row of -inf only, where every weight is 0.
-  const double total = largest == -kInfinity ? 1 : (p.renormalise ? kept : sum);
+  const double total = largest == -kInfinity ? 1 : (p.renormalize ? kept : sum);
 
   for (std::int64_t j = 0; j < p.k; ++j) {
     const std::int64_t token = tokens[static_cast<std::size_t>(j)];

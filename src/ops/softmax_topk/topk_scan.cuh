@@ -16,7 +16,7 @@
 
 namespace touchstone::topk {
 
-inline constexpr int kMostSegments = 2048;  // a sum of each is kept
+inline constexpr int kMaxSegments = 2048;  // a sum of each is kept
 inline constexpr int kMaxScanCluster = 8;
 inline constexpr int kScanThreads = 256;
 inline constexpr int kScanWarps = kScanThreads / 32;
@@ -69,9 +69,9 @@ struct ScanMemory {
   uint4 staged[kThreads * 4 + Select::kCrowded / 2];
   alignas(16) unsigned char rest[16];
 
-  static constexpr int kMostSorted = 2048;
-  static_assert(kMostSorted <= 2 * 4 * kThreads && kMostSorted <= Select::kMostRanked);
-  static constexpr int kMostShortKeys = kThreads * 14;
+  static constexpr int kMaxSorted = 2048;
+  static_assert(kMaxSorted <= 2 * 4 * kThreads && kMaxSorted <= Select::kMaxRanked);
+  static constexpr int kMaxShortKeys = kThreads * 14;
   static constexpr std::uint32_t kNan = 1;
   static constexpr std::uint32_t kHuge = 2;  // +inf, or v * scale overflows
   static constexpr std::uint32_t kOverflow = 4;
@@ -92,7 +92,7 @@ struct ScanMemory {
     return reinterpret_cast<std::uint32_t*>(candidates(shape));
   }
   __host__ __device__ static int most_short_keys(const ScanShape& shape) {
-    return 2 * shape.candidates < kMostShortKeys ? 2 * shape.candidates : kMostShortKeys;
+    return 2 * shape.candidates < kMaxShortKeys ? 2 * shape.candidates : kMaxShortKeys;
   }
 };
 using ScanShared = ScanMemory<kScanThreads>;
@@ -133,7 +133,7 @@ class ShortKeys {
   __device__ static int positive_number_of(float value) {
     return (__float_as_int(value) >> 16) - kLeftOut;
   }
-  // 0 for 0, and what is left out has the number of a neighbour.
+  // 0 for 0, and what is left out has the number of a neighbor.
   __device__ static int number_of(float value) {
     const int word = static_cast<int>(ordered(value) >> 16) - 0x8000;
     return word >= 0 ? max(word - kLeftOut, 0) : min(word + kLeftOut, -1);

@@ -41,13 +41,13 @@ inline bool rows_on_grid(const void* logits, std::int64_t stride_bytes) {
 // and the blocks fit on the chip at once: three per multiprocessor, which leaves something over
 // where clusters do not divide a group of multiprocessors.
 inline int scan_cluster(const Context& context, std::int64_t rows, int segments) {
-  constexpr int kFewestSegments = 14;
+  constexpr int kMinSegments = 14;
   if (!cuda::is_hopper(context)) return 1;
   const std::int64_t places =
       std::int64_t{3} * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   int cluster = 1;
   while (2 * cluster <= kMaxScanCluster && rows * 2 * cluster <= places &&
-         segments >= kFewestSegments * 2 * cluster) {
+         segments >= kMinSegments * 2 * cluster) {
     cluster *= 2;
   }
   return cluster;

@@ -19,7 +19,7 @@ struct SelectScratch {
   static constexpr int kBinBits = kLarge ? 13 : 11;
   static constexpr int kBins = 1 << kBinBits;  // that keys are put into
   static constexpr int kCrowded = 32;  // with more keys in a bin, all are sorted another way
-  static constexpr int kMostRanked = kLarge ? 2048 : 8 * kThreads;  // places that bins put in order
+  static constexpr int kMaxRanked = kLarge ? 2048 : 8 * kThreads;  // places that bins put in order
 
   alignas(16) std::uint32_t pairs[kBins / 2];  // a count in each half
   std::uint32_t counts[kParts];
@@ -263,10 +263,10 @@ __device__ bool place_bins(Scratch& s) {
 
 // Puts `held` keys that lie bin by bin in order: each is ranked by those of its bin that come
 // before it. `ends` are those of bins.
-template <int kThreads, int kMost>
+template <int kThreads, int kMax>
 __device__ void rank_inside_bins(Key* keys, int held, int k, const Bins& bins,
                                  const std::uint32_t* ends) {
-  constexpr int kEach = (kMost + kThreads - 1) / kThreads;
+  constexpr int kEach = (kMax + kThreads - 1) / kThreads;
   Key own[kEach];
   int places[kEach];
 #pragma unroll
@@ -343,7 +343,7 @@ __device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token
     if (place < k + Scratch::kCrowded) sorted[place] = key;
   }
   __syncthreads();
-  rank_inside_bins<kThreads, Scratch::kMostRanked + Scratch::kCrowded>(
+  rank_inside_bins<kThreads, Scratch::kMaxRanked + Scratch::kCrowded>(
       sorted, min(count, k + Scratch::kCrowded), k, bins, s.pairs);
   __syncthreads();
 }

@@ -23,7 +23,7 @@ struct ShortKeyBins {
 class ShortKeySort {
  public:
   using Scratch = SelectScratch<kScanThreads>;
-  static constexpr int kEach = ScanShared::kMostShortKeys / kScanThreads;
+  static constexpr int kEach = ScanShared::kMaxShortKeys / kScanThreads;
 
   // Fetches them. The largest of all is known after the next barrier.
   __device__ ShortKeySort(const std::uint32_t* candidates, int candidate_count, Scratch& scratch)
@@ -111,7 +111,7 @@ struct ShortKeyOutput {
   __device__ void put_all(const std::uint32_t* sorted, float* reduction) const {
     const auto k = static_cast<int>(p.k);
     float total = weights.row.sum;
-    if (p.renormalise) {
+    if (p.renormalize) {
       const auto leaf = [&](int first) {
         float kept = 0;
         for (int j = first; j < k; j += kSumLeaves) {
@@ -142,7 +142,7 @@ __device__ inline bool put_short_keys(const Topk& p, std::int64_t row, const Sca
   std::uint32_t* const candidates = shared.short_keys(shape);
   auto* const placed = reinterpret_cast<std::uint32_t*>(shared.staged);
   static_assert(sizeof(shared.staged) / 4 >=
-                ScanShared::kMostSorted + ShortKeySort::Scratch::kCrowded);
+                ScanShared::kMaxSorted + ShortKeySort::Scratch::kCrowded);
   ShortKeySort sort(candidates, count, shared.select);
   __syncthreads();
   const std::uint32_t largest = sort.largest();
@@ -172,21 +172,21 @@ __device__ inline bool put_short_keys(const Topk& p, std::int64_t row, const Sca
   // Where all that is kept must be added up first, the keys are put in order before.
   if (!crowded) {
     rank_placed(placed, count, k, bins, shared.select.pairs, [&](int place, std::uint32_t key) {
-      if (p.renormalise) {
+      if (p.renormalize) {
         candidates[place] = key;
       } else {
         output.put(place, key, sum.sum);
       }
     });
   }
-  if (crowded || p.renormalise) output.put_all(candidates, shared.reduction);
+  if (crowded || p.renormalize) output.put_all(candidates, shared.reduction);
   output.put_usual_status();
   return true;
 }
 
 // Makes keys of 64 bits of them, as many as fit. False when there are some of unknown value.
 __device__ inline bool widen_keys(const ScanShape& shape, ScanShared& shared) {
-  constexpr int kEach = (ScanShared::kMostSorted + kScanThreads) / kScanThreads;
+  constexpr int kEach = (ScanShared::kMaxSorted + kScanThreads) / kScanThreads;
   const ShortKeys short_keys(unordered(shared.threshold), shape.token_bits);
   const int count = min(static_cast<int>(shared.count), shape.candidates);
   const auto index = [](int j) { return j * kScanThreads + static_cast<int>(threadIdx.x); };

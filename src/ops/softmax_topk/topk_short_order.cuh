@@ -9,7 +9,7 @@
 namespace touchstone::topk {
 
 inline constexpr int kList = 8;   // places that are found, whatever k is
-inline constexpr int kChunk = 8;  // neighbouring tokens of one lane
+inline constexpr int kChunk = 8;  // neighboring tokens of one lane
 inline constexpr int kGroup = 4;  // tokens that are ranked together first
 
 // Two kinds of keys: `Key`, and 16 ordered bits of a value above 16 bits that fall with the token,

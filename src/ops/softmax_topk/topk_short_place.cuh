@@ -65,7 +65,7 @@ __device__ std::uint32_t token_bits(const T* logits, int token, int vocabulary) 
   }
 }
 
-// Neighbouring tokens in words, as vectors of 8 or 16 bytes.
+// Neighboring tokens in words, as vectors of 8 or 16 bytes.
 template <class T, int kWords>
 __device__ void load_vectors(const T* from, std::uint32_t (&words)[kWords]) {
   if constexpr (kWords == 2) {

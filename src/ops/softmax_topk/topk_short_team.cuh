@@ -10,7 +10,7 @@ __device__ K from_lane_xor(K key, int offset) {
   return __shfl_xor_sync(~0U, key, offset);
 }
 
-// Neighbouring places of a row.
+// Neighboring places of a row.
 template <int kPlaces>
 struct Chosen {
   float value[kPlaces];

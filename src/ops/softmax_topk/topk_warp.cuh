@@ -66,7 +66,7 @@ __device__ inline void put_usual_row(const Topk& p, std::int64_t row, const Key*
                                      const Weights& weights, int first, int step) {
   float total = weights.row.sum;
   const auto k = static_cast<int>(p.k);
-  if (p.renormalise) {
+  if (p.renormalize) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     total = 0;
     for (int j = lane; j < k + lane; j += 32) {

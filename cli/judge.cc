@@ -1,0 +1,332 @@
+// touchstone judge: is an implementation of a task right, and how good is it?
+#include "judge/judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/arguments.h"
+#include "cli/judge_paths.h"
+#include "cli/output.h"
+#include "cli/output_file.h"
+#include "cli/verbs.h"
+#include "judge/board.h"
+#include "judge/duel.h"
+#include "judge/page.h"
+#include "judge/read_file.h"
+#include "judge/score.h"
+#include "judge/selftest.h"
+#include "judge/words.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::cli {
+namespace {
+
+struct JudgeVerbOptions {
+  std::vector<std::string> paths;
+  std::string task;
+  std::string device;
+  std::string json;
+  std::string html;
+  std::string from;
+  std::string replay;
+  std::string seed;
+  bool list = false;
+  bool small = false;
+  bool no_sandbox = false;
+  bool no_speed = false;
+  bool alone = false;
+  bool selftest = false;
+  std::string corpus;
+  std::string only;
+  bool timing_only = false;
+};
+
+// Of the records of thousands of contenders, and no more.
+constexpr std::int64_t kMaxRecords = std::int64_t{1} << 30;
+
+std::optional<std::uint64_t> parse_seed(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  std::uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw InvalidArgument(
+        fmt::format("judge: --seed: expected a whole number from 0 to {}, got '{}'",
+                    std::numeric_limits<std::uint64_t>::max(), text));
+  }
+  return seed;
+}
+
+std::vector<judge::Record> read_records(const std::string& path) {
+  std::vector<judge::Record> records;
+  try {
+    records = judge::records_from_json(judge::read_file(path, kMaxRecords));
+  } catch (const CorruptData& error) {
+    throw CorruptData(fmt::format("{}: {}", path, error.what()));
+  }
+  if (records.empty()) throw CorruptData(fmt::format("{}: no records in it", path));
+  for (judge::Record& record : records) judge::apply_scores(record);
+  return records;
+}
+
+// What does not go together is said, not passed over.
+void check_together(const JudgeVerbOptions& options) {
+  struct Way {
+    const char* name;
+    bool asked;
+    bool takes_paths;
+  };
+  const Way ways[] = {{"--list", options.list, false},
+                      {"--selftest", options.selftest, false},
+                      {"--from", !options.from.empty(), false},
+                      {"--replay", !options.replay.empty(), true}};
+  const Way* chosen = nullptr;
+  for (const Way& way : ways) {
+    if (!way.asked) continue;
+    if (chosen != nullptr) {
+      throw InvalidArgument(
+          fmt::format("judge: {} and {} do not go together", chosen->name, way.name));
+    }
+    chosen = &way;
+  }
+  if (chosen != nullptr && !chosen->takes_paths && !options.paths.empty()) {
+    throw InvalidArgument(
+        fmt::format("judge: {} takes no path, got {}", chosen->name, options.paths.front()));
+  }
+}
+
+bool colored() { return toned("x", Tone::good) != "x"; }
+
+int list_tasks() {
+  Table table({"task", ">version", "devices", ">functions", ">probes", "title"});
+  for (const auto& task : judge::tasks()) {
+    const judge::TaskCard& card = task->card();
+    table.add({card.id, fmt::format("{}", card.version),
+               fmt::format("{}", fmt::join(card.devices, " ")),
+               fmt::format("{}", card.functions.size()), fmt::format("{}", card.probes.size()),
+               card.title});
+  }
+  print(table.text());
+  return kOk;
+}
+
+judge::JudgeOptions judge_options(const JudgeVerbOptions& options, Progress& progress) {
+  judge::JudgeOptions result;
+  result.small = options.small;
+  result.sandbox = !options.no_sandbox;
+  result.seed = parse_seed(options.seed);
+  result.speed = !options.no_speed;
+  result.timing_only = options.timing_only;
+  result.progress = [&progress](std::string_view what) { progress.show(what); };
+  return result;
+}
+
+int run_replay(const JudgeVerbOptions& options) {
+  if (options.paths.size() != 1) throw InvalidArgument("judge: --replay needs one path");
+  const bool related = options.replay.find('@') != std::string::npos;
+  const judge::Relation relation =
+      related ? judge::parse_relation(options.replay)
+              : judge::Relation{"", "", judge::parse_spec(options.replay), {}};
+  const judge::Task& task = task_of(options.paths.front(), options.task);
+  const judge::Contender contender = find_contender(options.paths.front(), task);
+  Progress progress;
+  const judge::JudgeOptions judging = judge_options(options, progress);
+  const judge::Replay replay = related ? judge::replay(contender, task, relation, judging)
+                                       : judge::replay(contender, task, relation.first, judging);
+  if (!replay.build_log.empty()) {
+    print(replay.build_log + "\n");
+    return kNo;
+  }
+  print(fmt::format("{}  {}  {}\n", contender.name, options.replay,
+                    toned(replay.check.passed ? "right" : "wrong",
+                          replay.check.passed ? Tone::good : Tone::bad)));
+  if (!replay.check.reason.empty()) print(replay.check.reason + "\n");
+  Table table(
+      {"output", ">call", ">outside", ">of", ">worst in bounds", ">first", ">got", ">expected"});
+  for (const judge::OutputError& e : replay.check.errors) {
+    table.add({e.output, fmt::format("{}", e.call), fmt::format("{}", e.outside),
+               fmt::format("{}", e.count), fmt::format("{:.3g}", e.worst),
+               e.first < 0 ? "-" : fmt::format("{}", e.first),
+               e.first < 0 ? "-" : fmt::format("{:.9g}", e.got),
+               e.first < 0 ? "-" : fmt::format("{:.9g}", e.expected)});
+  }
+  if (!replay.check.errors.empty()) print(table.text());
+  return replay.check.passed ? kOk : kNo;
+}
+
+std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
+  std::vector<judge::Record> records;
+  Progress progress;
+  judge::JudgeOptions judging = judge_options(options, progress);
+  const std::vector<Field> fields =
+      find_contenders(options.paths, options.task, options.device, !options.alone);
+  const std::optional<std::uint64_t> given_seed = judging.seed;
+  // What cannot be judged at all is told at once; the rest comes with the board.
+  judging.examined = [](const judge::Record& record) {
+    if (record.verdict != judge::Verdict::nobuild && record.verdict != judge::Verdict::untested) {
+      return;
+    }
+    say(fmt::format("{}: {}: {}: {}", record.task, record.contender, name_of(record.verdict),
+                    record.verdict_because));
+  };
+  for (const Field& field : fields) {
+    // The promise comes before the first contender of the task is built.
+    std::string told;
+    judging.committed = [&](std::string_view commitment) {
+      if (told == commitment) return;
+      told = commitment;
+      say(fmt::format("{}: seed committed to, SHA-256 {}", field.task->card().id, commitment));
+    };
+    // One seed for all contenders of a task, and none that was told before.
+    judging.seed = given_seed.has_value() ? *given_seed : judge::drawn_seed();
+    std::vector<judge::Record> judged =
+        judge::judge_all(field.contenders, *field.task, judging, field.peers);
+    say(fmt::format("{}: seed was {}", field.task->card().id, *judging.seed));
+    std::ranges::move(judged, std::back_inserter(records));
+  }
+  return records;
+}
+
+int run_selftest(const JudgeVerbOptions& options) {
+  Progress progress;
+  judge::SelfTestOptions asked;
+  asked.small = options.small;
+  asked.sandbox = !options.no_sandbox;
+  asked.seed = parse_seed(options.seed);
+  asked.corpus = options.corpus;
+  asked.only = options.only;
+  asked.progress = [&progress](std::string_view what) { progress.show(what); };
+  const judge::SelfTest result = judge::run_selftest(asked);
+  print(judge::format_selftest(result));
+  return result.passed() ? kOk : kNo;
+}
+
+// No verdict at all is bad data or a bad machine; of those that have one, all must pass.
+int exit_code_of(const std::vector<judge::Record>& records) {
+  const auto has = [&](judge::Verdict verdict) {
+    return std::ranges::find(records, verdict, &judge::Record::verdict) != records.end();
+  };
+  if (has(judge::Verdict::judge_error)) return kBadData;
+  std::size_t passed = 0;
+  std::size_t untested = 0;
+  for (const judge::Record& record : records) {
+    passed += record.verdict == judge::Verdict::pass ? 1 : 0;
+    untested += record.verdict == judge::Verdict::untested ? 1 : 0;
+  }
+  if (untested == records.size()) return kBadData;
+  return passed + untested == records.size() ? kOk : kNo;
+}
+
+int run_judge(const JudgeVerbOptions& options) {
+  check_together(options);
+  if (options.list) return list_tasks();
+  if (options.selftest) return run_selftest(options);
+  if (!options.replay.empty()) return run_replay(options);
+  OutputFile json(options.json);
+  OutputFile html(options.html);
+  const std::vector<judge::Record> records =
+      options.from.empty() ? judge_fields(options) : read_records(options.from);
+  json.write(judge::to_json(records));
+  if (html.wanted()) html.write(judge::page_html(records));
+  print(judge::board_text(records, colored()));
+  if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
+  // What came with the program is there to be told apart; only a given contender can fail.
+  const bool bundled = options.paths.empty() && options.from.empty();
+  const int code = exit_code_of(records);
+  return bundled && code == kNo ? kOk : code;
+}
+
+struct DuelVerbOptions {
+  std::string first;
+  std::string second;
+  JudgeVerbOptions judge;
+};
+
+int run_duel(const DuelVerbOptions& options) {
+  JudgeVerbOptions judging = options.judge;
+  judging.paths = {options.first, options.second};
+  judging.alone = true;
+  if (judging.task.empty()) judging.task = task_of(options.first, "").card().id;
+  const judge::Task& task = judge::find_task(judging.task);
+  std::vector<judge::Contender> both = {find_contender(options.first, task),
+                                        find_contender(options.second, task)};
+  if (both[0].name == both[1].name) both[1].name += "-2";
+  OutputFile json(judging.json);
+  OutputFile html(judging.html);
+  Progress progress;
+  const std::vector<judge::Record> records =
+      judge::judge_all(both, task, judge_options(judging, progress));
+  judge::Duel duel = judge::duel(records[0], records[1]);
+  if (judging.timing_only) {
+    // Verdicts and scores would all be blank.
+    duel.dimensions.clear();
+    const std::string& withheld = records[0].speeds_withheld;
+    duel.conclusion = withheld.empty() ? "Only timed: nobody looked whether they are right."
+                                       : fmt::format("Speeds are withheld: {}.", withheld);
+  }
+  json.write(judge::to_json(records));
+  if (html.wanted()) html.write(judge::duel_html(duel, records));
+  print(judge::duel_text(duel, colored()));
+  if (!judging.timing_only) return exit_code_of(records);
+  // Where both are only timed there is no verdict.
+  for (const judge::Record& record : records) {
+    if (record.untested.empty()) continue;
+    say(fmt::format("{}: {}", record.contender, record.untested));
+    return kBadData;
+  }
+  return kOk;
+}
+
+void add_common(CLI::App* verb, JudgeVerbOptions& options) {
+  verb->add_option("--task", options.task, "Which task; known where the folder is named like it");
+  verb->add_option("--json", options.json, "Write the records to this file");
+  verb->add_option("--html", options.html, "Write the report to this file");
+  verb->add_flag("--small", options.small, "Fewer cases and shapes");
+  verb->add_flag("--no-sandbox", options.no_sandbox, "For debugging; stamped on the report");
+  verb->add_option("--seed", options.seed, "Of the cases, instead of one that nobody knows");
+}
+
+}  // namespace
+
+void add_judge(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<JudgeVerbOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "judge", "Judge implementations of a task: right, stable, fast, frugal, with evidence");
+  verb->add_option("path", options->paths,
+                   "Contenders, or folders of them; none: those that came with the program");
+  add_common(verb, *options);
+  verb->add_option("--device", options->device,
+                   "cpu or cuda: only contenders that run there; of the bundled ones else those "
+                   "for the CPU");
+  verb->add_flag("--list", options->list, "The tasks");
+  verb->add_option("--replay", options->replay, "Run one case, as a report prints it");
+  verb->add_option("--from", options->from, "Score the records of this file again");
+  verb->add_flag("--no-speed", options->no_speed, "Leave out the timing");
+  verb->add_flag("--alone", options->alone, "Time no bundled peers beside the contenders");
+  verb->add_flag("--selftest", options->selftest,
+                 "Judge the judge: contenders whose verdicts are known");
+  verb->add_option("--corpus", options->corpus, "Where they are, if not in the source tree");
+  verb->add_option("--only", options->only, "Of these, those with this in task/kind/name");
+  verb->callback([options, &exit_code] { exit_code = run_judge(*options); });
+}
+
+void add_duel(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<DuelVerbOptions>();
+  CLI::App* verb = app.add_subcommand("duel", "Two contenders, criterion by criterion");
+  verb->add_option("first", options->first, "A contender")->required();
+  verb->add_option("second", options->second, "Another")->required();
+  add_common(verb, options->judge);
+  verb->add_flag("--timing-only", options->judge.timing_only,
+                 "Take both for right, only time them");
+  verb->callback([options, &exit_code] { exit_code = run_duel(*options); });
+}
+
+}  // namespace touchstone::cli

@@ -1,0 +1,127 @@
+#include "cli/output.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/verbs.h"
+
+namespace touchstone::cli {
+namespace {
+
+bool colors() {
+  static const bool wanted = [] {
+    const char* no_color = std::getenv("NO_COLOR");
+    const char* term = std::getenv("TERM");
+    const bool refused = no_color != nullptr && *no_color != '\0';
+    const bool dumb = term == nullptr || std::strcmp(term, "dumb") == 0;
+    return !refused && !dumb && isatty(STDOUT_FILENO) == 1;
+  }();
+  return wanted;
+}
+
+}  // namespace
+
+void print(std::string_view text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (written) return;
+  const int reason = errno;
+  if (reason != EPIPE) say(fmt::format("standard output: {}", std::strerror(reason)));
+  // Nothing can be told to a reader that is gone, and destructors have nothing left to save.
+  std::_Exit(reason == EPIPE ? kOk : kBadData);
+}
+
+void print_json(const Json& value) {
+  // `replace`: a device name that is not UTF-8 must not end the program.
+  print(value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void say(std::string_view line) {
+  std::fflush(stdout);
+  // One line whatever is in it: paths may hold anything, and a terminal obeys escape codes.
+  std::string shown(line);
+  std::ranges::replace_if(
+      shown, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  // On a terminal there may be a progress line in the way.
+  fmt::print(stderr, "{}touchstone: {}\n", isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", shown);
+}
+
+std::string toned(std::string_view text, Tone tone) {
+  if (tone == Tone::plain || !colors()) return std::string(text);
+  const char* code = tone == Tone::good ? "32" : tone == Tone::bad ? "31" : "2";
+  return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
+}
+
+Table::Table(std::vector<std::string> headings) : headings_(std::move(headings)) {
+  for (std::string& heading : headings_) {
+    right_.push_back(heading.starts_with('>'));
+    if (right_.back()) heading.erase(0, 1);
+  }
+}
+
+void Table::add(std::vector<std::string> cells, Tone tone) {
+  cells.resize(headings_.size());
+  rows_.push_back({std::move(cells), tone});
+}
+
+std::string Table::text() const {
+  std::vector<std::size_t> widths;
+  for (std::size_t i = 0; i < headings_.size(); ++i) {
+    std::size_t width = headings_[i].size();
+    for (const Row& row : rows_) width = std::max(width, row.cells[i].size());
+    widths.push_back(width);
+  }
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string text;
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      text += i == 0 ? "" : "  ";
+      text += right_[i] ? fmt::format("{:>{}}", cells[i], widths[i])
+                        : fmt::format("{:<{}}", cells[i], widths[i]);
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    return text;
+  };
+  std::string text = toned(line(headings_), Tone::dim) + "\n";
+  for (const Row& row : rows_) text += toned(line(row.cells), row.tone) + "\n";
+  return text;
+}
+
+Progress::Progress() : active_(isatty(STDERR_FILENO) == 1) {}
+
+Progress::~Progress() { wipe(); }
+
+void Progress::show(std::string_view what) {
+  if (!active_) return;
+  fmt::print(stderr, "\r\x1b[K{}", what.substr(0, 78));
+  std::fflush(stderr);
+  shown_ = true;
+}
+
+void Progress::wipe() {
+  if (!shown_) return;
+  fmt::print(stderr, "\r\x1b[K");
+  std::fflush(stderr);
+  shown_ = false;
+}
+
+std::string bytes_string(std::int64_t bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  const bool whole = value == static_cast<double>(static_cast<std::int64_t>(value));
+  return whole ? fmt::format("{:.0f} {}", value, kUnits[unit])
+               : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+}  // namespace touchstone::cli

@@ -1,0 +1,64 @@
+// How verbs speak: data on standard output, talk on standard error, progress on a terminal only.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace touchstone::cli {
+
+// Keys keep the order in which they were written.
+using Json = nlohmann::ordered_json;
+
+// Data. A reader that went away (`| head`) ends the program quietly.
+void print(std::string_view text);
+void print_json(const Json& value);
+
+// Talk: one line on standard error, "touchstone: " in front.
+void say(std::string_view line);
+
+enum class Tone : std::uint8_t { plain, good, bad, dim };
+
+// Text wrapped in a color when standard output is a terminal and NO_COLOR is not set.
+std::string toned(std::string_view text, Tone tone);
+
+// A table with aligned columns, printed as a whole. Columns align to the left, or to the right
+// where the heading starts with '>' (numbers).
+class Table {
+ public:
+  explicit Table(std::vector<std::string> headings);
+  void add(std::vector<std::string> cells, Tone tone = Tone::plain);
+  std::string text() const;
+
+ private:
+  struct Row {
+    std::vector<std::string> cells;
+    Tone tone = Tone::plain;
+  };
+  std::vector<std::string> headings_;
+  std::vector<bool> right_;
+  std::vector<Row> rows_;
+};
+
+// One line on standard error, rewritten in place and wiped at the end; silent unless standard
+// error is a terminal.
+class Progress {
+ public:
+  Progress();
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void show(std::string_view what);
+
+ private:
+  void wipe();
+  bool active_ = false;
+  bool shown_ = false;
+};
+
+// "12.3 MiB"
+std::string bytes_string(std::int64_t bytes);
+
+}  // namespace touchstone::cli

@@ -1,0 +1,345 @@
+#include "ops/attention_dense/attention_test_support.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <utility>
+
+#include "tests/support/run_log.h"
+
+namespace touchstone::test {
+namespace {
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+std::vector<std::int64_t> row_shape(const DenseProblem& p) {
+  if (p.is_packed()) return {p.heads, p.all_queries()};
+  return {p.batch, p.heads, p.queries};
+}
+
+std::vector<std::int64_t> bias_shape(const DenseProblem& p) {
+  const bool batch = p.bias == BiasKind::full || p.bias == BiasKind::per_batch;
+  const bool heads = p.bias == BiasKind::full || p.bias == BiasKind::per_head;
+  return {batch ? p.batch : 1, heads ? p.heads : 1, p.queries, p.keys};
+}
+
+std::int64_t product(const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  return count;
+}
+
+Values starts(const DenseProblem& p, bool of_queries) {
+  Values result{0};
+  for (const auto& [queries, keys] : p.packed) {
+    result.push_back(result.back() + static_cast<double>(of_queries ? queries : keys));
+  }
+  return result;
+}
+
+// What both directions are given.
+template <class Run>
+void set_inputs(const DenseProblem& p, const DenseData& data, Run& run) {
+  const Device device = test_device();
+  const DType statistics = statistics_dtype(p.dtype);
+  run.q = Heads(p, p.heads, p.all_queries(), p.k_dim, data.q);
+  run.k = Heads(p, p.kv_heads, p.all_keys(), p.k_dim, data.k);
+  run.v = Heads(p, p.kv_heads, p.all_keys(), p.v_size(), data.v);
+  if (p.is_packed()) {
+    const std::int64_t count = p.sequences() + 1;
+    run.query_starts = Guarded(device, DType::i64, {count}, starts(p, true));
+    run.key_starts = Guarded(device, DType::i64, {count}, starts(p, false));
+  }
+  if (p.bias != BiasKind::none) run.bias = Guarded(device, statistics, bias_shape(p), data.bias);
+  if (p.alibi) run.slopes = Guarded(device, statistics, {p.heads}, data.slopes);
+  if (p.sink_logits) run.sinks = Guarded(device, statistics, {p.heads}, data.sinks);
+  run.args.q = run.q.view();
+  run.args.k = run.k.view();
+  run.args.v = run.v.view();
+  run.args.options = {.query_starts = run.query_starts,
+                      .key_starts = run.key_starts,
+                      .bias = run.bias,
+                      .alibi_slopes = run.slopes,
+                      .sink_logits = run.sinks,
+                      .scale = p.scale,
+                      .soft_cap = p.soft_cap,
+                      .window = p.window,
+                      .sinks = p.sinks,
+                      .tile = p.tile,
+                      .causal = p.causal};
+}
+
+template <class Run>
+void expect_inputs_unchanged(const Run& run) {
+  for (const Heads* input : {&run.q, &run.k, &run.v}) EXPECT_TRUE(input->memory.unchanged());
+  for (const Guarded* input :
+       {&run.query_starts, &run.key_starts, &run.bias, &run.slopes, &run.sinks}) {
+    EXPECT_TRUE(input->unchanged());
+  }
+}
+
+std::vector<std::string> accepting_names(const std::string& what,
+                                         const std::vector<ImplementationReport>& reports) {
+  std::vector<std::string> names;
+  for (const ImplementationReport& report : reports) {
+    log_offered(what, report.name);
+    if (report.accepted) names.push_back(report.name);
+  }
+  return names;
+}
+
+std::vector<std::byte> joined(const std::vector<const Guarded*>& parts) {
+  std::vector<std::byte> result;
+  for (const Guarded* part : parts) {
+    if (!part->defined()) continue;
+    const auto bytes = part->bytes();
+    result.insert(result.end(), bytes.begin(), bytes.end());
+  }
+  return result;
+}
+
+}  // namespace
+
+std::int64_t DenseProblem::sequences() const { return is_packed() ? std::ssize(packed) : batch; }
+
+std::int64_t DenseProblem::all_queries() const {
+  if (!is_packed()) return queries;
+  std::int64_t sum = 0;
+  for (const auto& lengths : packed) sum += lengths.first;
+  return sum;
+}
+
+std::int64_t DenseProblem::all_keys() const {
+  if (!is_packed()) return keys;
+  std::int64_t sum = 0;
+  for (const auto& lengths : packed) sum += lengths.second;
+  return sum;
+}
+
+std::string DenseProblem::describe() const {
+  std::ostringstream text;
+  text << name_of(dtype) << " B " << sequences() << " H " << heads << "/" << kv_heads << " Sq "
+       << all_queries() << " Sk " << all_keys() << " D " << k_dim << "/" << v_size();
+  if (is_packed()) text << " packed";
+  if (causal) text << " causal";
+  if (window > 0) text << " window " << window << " sinks " << sinks;
+  if (tile > 0) text << " tile " << tile;
+  if (soft_cap > 0) text << " cap " << soft_cap;
+  if (bias != BiasKind::none) text << " bias " << static_cast<int>(bias);
+  if (alibi) text << " alibi";
+  if (sink_logits) text << " sink logits";
+  if (log_sum_exp_grad) text << " dlse";
+  if (order == HeadOrder::tokens_first) text << " BSHD";
+  return text.str();
+}
+
+DenseData make_data(const DenseProblem& p) {
+  const std::int64_t lead = p.is_packed() ? 1 : p.batch;
+  const auto values = [&](const Distribution& d, std::int64_t count, DType dtype,
+                          std::uint64_t salt) {
+    return rounded(random_values(d, count, p.seed * 1000 + salt), dtype);
+  };
+  const DType statistics = statistics_dtype(p.dtype);
+  const std::int64_t rows = lead * p.heads * p.all_queries();
+  const std::int64_t kv_rows = lead * p.kv_heads * p.all_keys();
+  DenseData data;
+  data.q = values(p.q, rows * p.k_dim, p.dtype, 1);
+  data.k = values(p.k, kv_rows * p.k_dim, p.dtype, 2);
+  data.v = values(p.v, kv_rows * p.v_size(), p.dtype, 3);
+  data.doutput = values({}, rows * p.v_size(), p.dtype, 4);
+  if (p.log_sum_exp_grad) data.dlog_sum_exp = values({}, rows, statistics, 5);
+  if (p.bias != BiasKind::none) data.bias = values({}, product(bias_shape(p)), statistics, 6);
+  if (p.alibi) {
+    data.slopes =
+        values({.shape = Shape::uniform, .center = 0.3, .scale = 0.2}, p.heads, statistics, 7);
+  }
+  if (p.sink_logits) data.sinks = values({}, p.heads, statistics, 8);
+  return data;
+}
+
+// ---- tensors ----------------------------------------------------------------------------------
+
+Heads::Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim)
+    : lead_(p.is_packed() ? 1 : p.batch),
+      heads_(heads),
+      tokens_(tokens),
+      dim_(dim),
+      packed_(p.is_packed()),
+      tokens_first_(p.order == HeadOrder::tokens_first) {
+  std::vector<std::int64_t> shape{lead_, heads, tokens, dim};
+  if (tokens_first_) std::swap(shape[1], shape[2]);
+  if (packed_) shape.erase(shape.begin());
+  memory = Guarded(test_device(), p.dtype, shape, p.layout);
+}
+
+Heads::Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
+             const Values& values)
+    : Heads(p, heads, tokens, dim) {
+  memory.set(reordered(values, true));
+}
+
+TensorView Heads::view() const {
+  if (!memory.defined() || !tokens_first_) return memory.view();
+  return packed_ ? transposed(memory.view(), 0, 1) : transposed(memory.view(), 1, 2);
+}
+
+Values Heads::values() const { return reordered(memory.values(), false); }
+
+Values Heads::reordered(const Values& values, bool to_memory) const {
+  if (!tokens_first_) return values;
+  Values result(values.size());
+  for (std::int64_t b = 0; b < lead_; ++b) {
+    for (std::int64_t h = 0; h < heads_; ++h) {
+      for (std::int64_t t = 0; t < tokens_; ++t) {
+        const std::size_t logical = at(((b * heads_ + h) * tokens_ + t) * dim_);
+        const std::size_t stored = at(((b * tokens_ + t) * heads_ + h) * dim_);
+        const auto from =
+            values.begin() + static_cast<std::ptrdiff_t>(to_memory ? logical : stored);
+        std::copy(from, from + dim_,
+                  result.begin() + static_cast<std::ptrdiff_t>(to_memory ? stored : logical));
+      }
+    }
+  }
+  return result;
+}
+
+// ---- runs -------------------------------------------------------------------------------------
+
+DenseForwardRun::DenseForwardRun(const DenseProblem& p, const DenseData& data) {
+  set_inputs(p, data, *this);
+  output = Heads(p, p.heads, p.all_queries(), p.v_size());
+  log_sum_exp = Guarded(test_device(), statistics_dtype(p.dtype), row_shape(p));
+  args.output = output.view();
+  args.log_sum_exp = log_sum_exp;
+}
+
+std::vector<std::string> DenseForwardRun::accepting() const {
+  Context context({.device = test_device(), .threads = 1});
+  return accepting_names("attention", attention_implementations(context, args));
+}
+
+void DenseForwardRun::run(Context& context) {
+  output.memory.poison();
+  log_sum_exp.poison();
+  attention(context, args);
+  context.synchronize();
+  log_ran("attention", context.implementation());
+  expect_inputs_unchanged(*this);
+  EXPECT_TRUE(output.memory.outside_intact()) << "output";
+  EXPECT_TRUE(log_sum_exp.outside_intact()) << "log_sum_exp";
+}
+
+std::vector<std::byte> DenseForwardRun::bytes() const {
+  return joined({&output.memory, &log_sum_exp});
+}
+
+DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data) {
+  const Device device = test_device();
+  const DType statistics = statistics_dtype(p.dtype);
+  const ExpectedDense forward = expected_dense(p, data);
+  set_inputs(p, data, *this);
+  output = Heads(p, p.heads, p.all_queries(), p.v_size(), forward.output.value);
+  doutput = Heads(p, p.heads, p.all_queries(), p.v_size(), data.doutput);
+  log_sum_exp = Guarded(device, statistics, row_shape(p), forward.log_sum_exp.value);
+  if (p.log_sum_exp_grad) {
+    dlog_sum_exp = Guarded(device, statistics, row_shape(p), data.dlog_sum_exp);
+  }
+  dq = Heads(p, p.heads, p.all_queries(), p.k_dim);
+  dk = Heads(p, p.kv_heads, p.all_keys(), p.k_dim);
+  dv = Heads(p, p.kv_heads, p.all_keys(), p.v_size());
+  if (p.bias != BiasKind::none) dbias = Guarded(device, statistics, bias_shape(p));
+  if (p.sink_logits) dsinks = Guarded(device, statistics, {p.heads});
+  args.doutput = doutput.view();
+  args.dlog_sum_exp = dlog_sum_exp;
+  args.output = output.view();
+  args.log_sum_exp = log_sum_exp;
+  args.dq = dq.view();
+  args.dk = dk.view();
+  args.dv = dv.view();
+  args.dbias = dbias;
+  args.dsink_logits = dsinks;
+}
+
+std::vector<std::string> DenseBackwardRun::accepting() const {
+  Context context({.device = test_device(), .threads = 1});
+  return accepting_names("attention_backward", attention_backward_implementations(context, args));
+}
+
+void DenseBackwardRun::run(Context& context) {
+  for (Guarded* part : {&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks}) part->poison();
+  attention_backward(context, args);
+  context.synchronize();
+  log_ran("attention_backward", context.implementation());
+  expect_inputs_unchanged(*this);
+  for (const Guarded* input : {&output.memory, &doutput.memory, &log_sum_exp, &dlog_sum_exp}) {
+    EXPECT_TRUE(input->unchanged());
+  }
+  for (const Guarded* part : {&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks}) {
+    EXPECT_TRUE(part->outside_intact());
+  }
+}
+
+std::vector<std::byte> DenseBackwardRun::bytes() const {
+  return joined({&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks});
+}
+
+// ---- checks -----------------------------------------------------------------------------------
+
+namespace {
+
+testing::AssertionResult all_close(
+    const std::vector<std::pair<const char*, std::pair<Values, const Expected*>>>& parts,
+    DType dtype, DType statistics) {
+  for (const auto& [name, part] : parts) {
+    const auto& [actual, expected] = part;
+    if (expected->value.empty() && actual.empty()) continue;
+    const bool plain = name[0] == 'd' || name[0] == 'o';
+    const std::string text(name);
+    const bool number = text == "log_sum_exp" || text == "dbias" || text == "dsink_logits";
+    auto result = close(actual, *expected, plain && !number ? dtype : statistics);
+    if (!result) return result << " (" << name << ")";
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace
+
+testing::AssertionResult is_right(const DenseForwardRun& run, const ExpectedDense& expected) {
+  const DType dtype = run.args.q.dtype;
+  return all_close({{"output", {run.output.values(), &expected.output}},
+                    {"log_sum_exp", {run.log_sum_exp.values(), &expected.log_sum_exp}}},
+                   dtype, statistics_dtype(dtype));
+}
+
+testing::AssertionResult is_right(const DenseBackwardRun& run, const ExpectedDense& expected) {
+  const DType dtype = run.args.q.dtype;
+  static const Expected kNone;
+  return all_close(
+      {{"dq", {run.dq.values(), &expected.dq}},
+       {"dk", {run.dk.values(), &expected.dk}},
+       {"dv", {run.dv.values(), &expected.dv}},
+       {"dbias", {run.dbias.values(), run.dbias.defined() ? &expected.dbias : &kNone}},
+       {"dsink_logits", {run.dsinks.values(), run.dsinks.defined() ? &expected.dsinks : &kNone}}},
+      dtype, statistics_dtype(dtype));
+}
+
+void check_dense(const DenseProblem& problem, const DenseData& data) {
+  const testing::ScopedTrace trace(__FILE__, __LINE__, problem.describe());
+  const ExpectedDense expected = expected_dense(problem, data);
+  DenseForwardRun forward(problem, data);
+  for_each_runner(forward.accepting(), [&](Context& context) {
+    forward.run(context);
+    EXPECT_TRUE(is_right(forward, expected));
+  });
+  DenseBackwardRun backward(problem, data);
+  for_each_runner(backward.accepting(), [&](Context& context) {
+    backward.run(context);
+    EXPECT_TRUE(is_right(backward, expected));
+  });
+}
+
+void check_dense(const DenseProblem& problem) { check_dense(problem, make_data(problem)); }
+
+}  // namespace touchstone::test

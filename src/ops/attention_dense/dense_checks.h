@@ -1,0 +1,12 @@
+// What attention and attention_backward refuse, and the problems they make of the rest.
+#pragma once
+
+#include "ops/attention_dense/dense_problem.h"
+#include "touchstone/ops/attention.h"
+
+namespace touchstone::attend {
+
+AttentionForward check_forward(const Context& context, const AttentionArgs& args);
+AttentionBackward check_backward(const Context& context, const AttentionBackwardArgs& args);
+
+}  // namespace touchstone::attend

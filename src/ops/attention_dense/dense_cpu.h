@@ -1,0 +1,127 @@
+// The SIMD implementation of dense attention: what its kernels and the code above them share.
+//
+// Everything is made of one product of matrices, C = A B or C = f C + A B, where the numbers of A
+// are broadcast one by one and those of B and C are read and written in vectors. A task owns up to
+// kOwn tokens and meets the others tile by tile. What it owns is packed once, transposed, as the B
+// of the scores; the others are then the A, in the order in which they lie in memory:
+//
+//   forward, own queries   S[t][i] = K Q^T, P = exp2(S - m)       O[i] = f O[i] + P^T V
+//   dq, own queries        S[t][i] = K Q^T, dP[t][i] = V dO^T     dQ[i] += dS^T K
+//   dk, dv, own keys       S[i][t] = Q K^T, dP[i][t] = dO V^T     dV[t] += P^T dO, dK[t] += dS^T Q
+//                          where there is room for it in f32      dQ[i] += dS K
+//
+// so that scores are vectors of own tokens, and the softmax of the forward and of dq needs no sum
+// across lanes. Scores are logarithms to base 2.
+//
+// The last line makes dq without a sweep of its own, five products instead of seven. Either one
+// task has all keys of a head, or the tasks of a head add to its dq in turns, in the order of their
+// keys, some queries at a time. A task has done the other four products of a tile before it waits
+// for its turn, so that one is behind the other by those queries and hardly ever waits. The bits
+// are those of the sweep: the same chains, with tiles of kOwn keys.
+//
+// Why the bits do not depend on who is computed together: a number of C is one chain of multiply
+// and add along the depth, in ascending order, whatever block it is computed in; and tiles begin at
+// fixed tokens of their sequence.
+//
+// A product adds 0 * x for what is not seen, which is nothing unless x is not finite. Tiles where
+// something is not seen are therefore looked through, and if there is a NaN or an infinity in them
+// their sums are made number by number from what is seen.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/attention_dense/dense_problem.h"
+#include "touchstone/core/checked.h"
+
+namespace touchstone::attend {
+
+// Tokens a task owns at most: four vectors of AVX-512.
+inline constexpr std::size_t kOwn = 64;
+// Others of a tile, unless the caller says otherwise, and at most.
+inline constexpr std::int64_t kDenseTile = 128;
+inline constexpr std::int64_t kMaxTile = 1024;
+
+inline std::size_t tile_tokens(const DenseAttention& p) {
+  const std::int64_t wanted = p.tile > 0 ? p.tile : kDenseTile;
+  return static_cast<std::size_t>(wanted < kMaxTile ? wanted : kMaxTile);
+}
+
+// Queries of one or more heads of one KV head: vector h * queries + i is query first_query + i of
+// query head first_head + h.
+struct QueryBlock {
+  std::int64_t sequence = 0;
+  std::int64_t first_head = 0;
+  std::int64_t heads = 1;
+  std::int64_t first_query = 0;
+  std::int64_t queries = 0;
+
+  std::size_t vectors() const { return static_cast<std::size_t>(heads * queries); }
+};
+
+struct KeyBlock {
+  std::int64_t sequence = 0;
+  std::int64_t kv_head = 0;
+  std::int64_t first_key = 0;
+  std::int64_t keys = 0;
+};
+
+// Keys of a tile where the backward owns queries.
+inline std::size_t backward_key_tile(const DenseAttention& p) {
+  return p.tile > 0 ? tile_tokens(p) : kOwn;
+}
+
+// Key blocks [begin, end) of a sequence.
+struct KeyBlockRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  bool has(std::int64_t block) const { return begin <= block && block < end; }
+};
+
+// Those that queries [first, end) may see: all others they do not see.
+inline KeyBlockRange key_blocks_of(const DenseAttention& p, const SequenceSpan& span,
+                                   std::int64_t first, std::int64_t end) {
+  constexpr auto kKeys = static_cast<std::int64_t>(kOwn);
+  const Sight low = sight_of(p, span, first);
+  const Sight high = sight_of(p, span, end - 1);
+  return {high.sinks > 0 ? 0 : low.begin / kKeys, ceil_div(high.end, kKeys)};
+}
+
+// Where the key blocks of a KV head sum dq, one after the other.
+struct FusedQueries {
+  float* dq = nullptr;  // [heads_per_kv, queries, fused_row_floats]; null: left to the other sweep
+  // [heads_per_kv, turns_of(queries)]: the block that is to add next to some queries of a tile, of
+  // those that may see the tile. Null: the blocks are done one after the other anyway.
+  std::atomic<std::int64_t>* turns = nullptr;
+};
+
+// Queries of a turn, rows of products in registers: the fewer, the less the others wait.
+inline constexpr std::int64_t kTurnQueries = 48;
+
+// Turns of the first `queries` of a head, each tile with its own.
+inline std::int64_t turns_of(const DenseAttention& p, std::int64_t queries) {
+  const auto tile = static_cast<std::int64_t>(tile_tokens(p));
+  return queries / tile * ceil_div(tile, kTurnQueries) + ceil_div(queries % tile, kTurnQueries);
+}
+
+void wait_for_turn(const std::atomic<std::int64_t>& turn, std::int64_t block);
+
+// Floats of scratch memory that one thread needs.
+std::size_t forward_floats(const DenseAttention& p);
+std::size_t backward_floats(const DenseAttention& p);
+
+// In the backward `delta` is [rows], as log_sum_exp.
+void run_forward_block(const AttentionForward& p, const QueryBlock& block, float* scratch);
+void run_delta_block(const AttentionBackward& p, const QueryBlock& block, float* delta);
+void run_query_block(const AttentionBackward& p, const QueryBlock& block, const float* delta,
+                     float* scratch);
+void run_key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+                   const FusedQueries& fused, float* scratch);
+// Stores the block's part of what the key blocks of its KV head have summed in `dq`.
+void store_fused_queries(const AttentionBackward& p, const QueryBlock& block, const float* dq);
+// Floats of a row of that.
+std::size_t fused_row_floats(const DenseAttention& p);
+
+}  // namespace touchstone::attend

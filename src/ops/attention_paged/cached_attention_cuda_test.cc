@@ -1,0 +1,184 @@
+// What only a GPU can show: graphs, a workspace that does not grow, and the kernels for the tensor
+// cores, one for each pair of formats.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/check.h"
+#include "ops/attention_paged/paged_test_support.h"
+
+namespace touchstone::test {
+namespace {
+
+using cuda::check;
+
+// Rows of one split and of several, one query token and many, for both kernels.
+Scene scene_of(std::int64_t dim) {
+  return {.layers = {.layers = 1, .kv_heads = 2, .k_dim = dim, .v_dim = dim},
+          .query_heads = 6,
+          .rows = {{.length = 1300},
+                   {.length = 40, .queries = 3, .seed = 2},
+                   {.length = 0, .seed = 3},
+                   {.length = 600, .queries = 30, .seed = 4}}};
+}
+
+// Partial results of one query token: each of 3 splits and 6 heads has `dim` sums, a largest score
+// and a sum of weights.
+std::int64_t least_workspace(std::int64_t dim) { return 3 * 6 * 4 * (dim + 2); }
+
+TEST(CachedAttentionCudaWorkspace, BitsDoNotDependOnIt) {
+  for (const std::int64_t dim : {64, 40}) {
+    AttentionRun run(scene_of(dim));
+    for (const std::string& name : run.accepting()) {
+      Context roomy({.device = test_device(), .implementation = name});
+      run.run(roomy);
+      EXPECT_TRUE(run.is_right());
+      const auto expected = run.query_bytes(0, 35);
+      for (const std::int64_t queries : {1, 2, 7, 34}) {
+        Context tight({.device = test_device(),
+                       .workspace_bytes = queries * least_workspace(dim),
+                       .implementation = name});
+        run.run(tight);
+        EXPECT_EQ(run.query_bytes(0, 35), expected) << name << ", " << queries << " at once";
+      }
+    }
+  }
+}
+
+TEST(CachedAttentionCudaWorkspace, TooLittleIsRefusedCleanly) {
+  for (const std::int64_t dim : {64, 40}) {
+    AttentionRun run(scene_of(dim));
+    for (const std::string& name : run.accepting()) {
+      Context context({.device = test_device(), .workspace_bytes = 0, .implementation = name});
+      run.output.poison();
+      try {
+        cached_attention(context, run.args);
+        ADD_FAILURE() << name << " took no workspace";
+      } catch (const OutOfMemory& error) {
+        EXPECT_NE(std::string(error.what()).find("reserve_workspace"), std::string::npos)
+            << error.what();
+      }
+      EXPECT_TRUE(run.output.unchanged());
+      context.reserve_workspace(least_workspace(dim));
+      run.run(context);
+      EXPECT_TRUE(run.is_right());
+    }
+  }
+}
+
+// What the tensor cores take: how it is read differs in all of these.
+std::vector<cache::LayerGroup> tensor_layers(std::int64_t dim) {
+  using cache::Encoding;
+  const cache::Format bf16{};
+  const cache::Format int8{.encoding = Encoding::int8};
+  const cache::Format fp8{.encoding = Encoding::fp8_e4m3};
+  const cache::Format int4{.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+  std::vector<std::pair<cache::Format, cache::Format>> pairs = {
+      {bf16, bf16}, {int8, int8}, {fp8, fp8}, {int4, int4}, {int8, int4}};
+  for (const Encoding encoding : {Encoding::int8, Encoding::int4}) {
+    const cache::Format symmetric{.encoding = encoding, .group = 32};
+    const cache::Format longer{.encoding = encoding, .group = 64, .asymmetric = true};
+    pairs.insert(pairs.end(), {{symmetric, longer}, {longer, symmetric}});
+  }
+  std::vector<cache::LayerGroup> result;
+  for (const auto& [k, v] : pairs) {
+    result.push_back({.layers = 1, .kv_heads = 2, .k_dim = dim, .v_dim = dim, .k = k, .v = v});
+  }
+  return result;
+}
+
+// Right, and the same bits from other pages and alone.
+void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor") {
+  Context context({.device = test_device(), .implementation = name});
+  AttentionRun run(scene);
+  run.run(context);
+  EXPECT_TRUE(run.is_right());
+  Scene other = scene;
+  other.layers.page_tokens = 7;
+  AttentionRun elsewhere(other, {.seed = 5, .share = false});
+  elsewhere.run(context);
+  for (std::int64_t row = 0; row < std::ssize(scene.rows); ++row) {
+    EXPECT_EQ(elsewhere.row_bytes(row), run.row_bytes(row)) << "row " << row;
+    AttentionRun alone(only_row(scene, row));
+    alone.run(context);
+    EXPECT_EQ(alone.row_bytes(0), run.row_bytes(row)) << "row " << row << " alone";
+  }
+}
+
+TEST(CachedAttentionTensor, EveryPairOfFormats) {
+  for (const std::int64_t dim : {64, 128}) {
+    for (const cache::LayerGroup& layers : tensor_layers(dim)) {
+      const testing::ScopedTrace trace(__FILE__, __LINE__,
+                                       std::string(name_of(layers.k.encoding)) + " group " +
+                                           std::to_string(layers.k.group) + ", dim " +
+                                           std::to_string(dim));
+      Scene scene{.layers = layers,
+                  .query_heads = 8,
+                  .rows = {{.length = 1100, .seed = 7},
+                           {.length = 1100, .seed = 7, .forked_at = 600, .own_seed = 8},
+                           {.length = 45, .queries = 3, .seed = 2}},
+                  .query_dtype = DType::bf16};
+      check_on_tensor_cores(scene);
+      scene.query_dtype = DType::f32;
+      scene.layers.rotate_keys = true;
+      scene.scale = -0.2;
+      scene.soft_cap = 5;
+      check_on_tensor_cores(scene);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// Latents of MLA: several tiles and splits, forks that go together, query tokens that do.
+TEST(CachedAttentionTensor, Latents) {
+  cache::LayerGroup layers{.layers = 1, .kv_heads = 1, .k_dim = 576, .v_dim = 512};
+  layers.k_is_v = true;
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    check_on_tensor_cores({.layers = layers,
+                           .query_heads = 6,
+                           .rows = {{.length = 1100, .seed = 7},
+                                    {.length = 1100, .seed = 7, .forked_at = 600, .own_seed = 8},
+                                    {.length = 45, .queries = 3, .seed = 2}},
+                           .query_dtype = dtype},
+                          "latent");
+  }
+}
+
+// Captured in the strictest mode, where an allocation or a synchronization anywhere is an error,
+// and replayed several times on poisoned outputs.
+TEST(CachedAttentionCudaStream, CanBeCapturedInAGraph) {
+  for (const std::int64_t dim : {64, 40}) {
+    AttentionRun run(scene_of(dim));
+    for (const std::string& name : run.accepting()) {
+      Context direct({.device = test_device(), .implementation = name});
+      run.run(direct);
+      const auto expected = run.query_bytes(0, 35);
+
+      cudaStream_t stream = nullptr;
+      check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create");
+      Context captured({.device = test_device(), .stream = stream, .implementation = name});
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
+      cached_attention(captured, run.args);
+      check(cudaStreamEndCapture(stream, &graph), "end capture");
+      check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+      for (int replay = 0; replay < 3; ++replay) {
+        run.output.poison();
+        run.log_sum_exp.poison();
+        check(cudaGraphLaunch(executable, stream), "launch");
+        captured.synchronize();
+        EXPECT_EQ(run.query_bytes(0, 35), expected) << name << ", replay " << replay;
+      }
+      cudaGraphExecDestroy(executable);
+      cudaGraphDestroy(graph);
+      check(cudaStreamDestroy(stream), "destroy");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace touchstone::test

@@ -1,0 +1,427 @@
+// The SIMD implementation above its kernels: which query vectors pass over which tokens together,
+// scratch memory, and who computes what. attention_cpu.h says why the bits do not depend on it.
+#include "ops/attention_paged/paged_cpu.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "touchstone/core/checked.h"
+
+namespace touchstone::attend {
+namespace {
+
+// Scratch for prepared queries and partial results. What does not fit is done in several waves.
+constexpr std::int64_t kMaxScratch = std::int64_t{64} << 20;
+// A lone thread takes short waves, which leave most of the cache beside its core to keys and
+// values: nobody waits for it between two of them. Several threads would: eight waves instead of
+// one cost two of them 8 % of a prefill of 1024.
+constexpr std::int64_t kLoneScratch = std::int64_t{128} << 10;
+// More is taken where a wave would have fewer queries or splits: rows that share pages should meet,
+// and planning should cost next to nothing.
+constexpr std::int64_t kWaveQueries = 128;
+constexpr std::int64_t kWaveSplits = 4;
+// Query tokens of a unit at most, so that a long prefill has work for many threads.
+constexpr std::size_t kUnitQueries = 64;
+// Less work than this is not worth waking a thread for: at 10 GB/s some 10 us.
+constexpr std::int64_t kSerialBytes = std::int64_t{128} << 10;
+
+// Tasks for each thread at least, where there are as many: a thread that was interrupted is helped.
+constexpr std::int64_t kTasksPerThread = 4;
+
+// Bit i: the query sees token i of the split.
+using Seen = std::array<std::uint64_t, kSplitTokens / 64>;
+
+void set_range(Seen& seen, std::int64_t begin, std::int64_t end) {
+  begin = std::max<std::int64_t>(begin, 0);
+  end = std::min<std::int64_t>(end, kAttentionSplit);
+  for (std::int64_t i = begin; i < end;) {
+    const std::int64_t n = std::min(end - i, 64 - i % 64);
+    const std::uint64_t ones = n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
+    seen[static_cast<std::size_t>(i / 64)] |= ones << (i % 64);
+    i += n;
+  }
+}
+
+Seen seen_in(const Sight& sight, std::int64_t split) {
+  const std::int64_t first = split * kAttentionSplit;
+  Seen seen{};
+  set_range(seen, 0, sight.sinks - first);
+  set_range(seen, sight.begin - first, sight.end - first);
+  const std::int64_t end = std::min(end_of(sight), first + kAttentionSplit);
+  for (std::int64_t t = std::max(sight.end, first); t < end; ++t) {
+    if (sees(sight, t)) set_range(seen, t - first, t - first + 1);
+  }
+  return seen;
+}
+
+// Whether the query may see something of the split.
+bool reaches(const Sight& sight, std::int64_t split) {
+  const std::int64_t first = split * kAttentionSplit;
+  const std::int64_t end = first + kAttentionSplit;
+  if (sight.sinks > first) return true;
+  if (std::max(sight.begin, first) < std::min(sight.end, end)) return true;
+  return sight.tree != nullptr && end > sight.tree_start && first < end_of(sight);
+}
+
+// Where one of the two halves of a page is, for the layer: offsets of head 0 in slot 0, and the
+// bytes of a vector.
+struct Section {
+  std::int64_t values = 0;
+  std::int64_t value_bytes = 0;
+  std::int64_t scales = 0;
+  std::int64_t scale_bytes = 0;
+};
+
+struct Sections {
+  Section keys;
+  Section values;
+
+  explicit Sections(const CachedAttention& p) {
+    const cache::LayerGroup& layers = p.layers;
+    const cache::TokenOffsets at = cache::token_offsets(layers, p.pages.geometry, p.layer, 0, 0);
+    keys = {at.k_values, cache::value_bytes(layers.k, layers.k_dim), at.k_scales,
+            cache::scale_bytes(layers.k, layers.k_dim)};
+    values = {at.v_values, cache::value_bytes(layers.v, layers.v_dim), at.v_scales,
+              cache::scale_bytes(layers.v, layers.v_dim)};
+    if (layers.k_is_v) values = keys;
+  }
+};
+
+// Tokens of one split that a query sees, in order.
+class TokenList {
+ public:
+  TokenList(const CachedAttention& p, std::int64_t kv_head) : p_(p), sections_(p) {
+    for (const auto& [section, places] :
+         {std::pair(&sections_.keys, &keys_), std::pair(&sections_.values, &values_)}) {
+      places->next_values = p.pages.page_tokens * section->value_bytes;
+      places->next_scales = p.pages.page_tokens * section->scale_bytes;
+      places->scale_bytes = section->scale_bytes;
+      section->values += kv_head * places->next_values;
+      section->scales += kv_head * places->next_scales;
+    }
+  }
+
+  void fill(std::int64_t row, std::int64_t split, const Seen& seen) {
+    count_ = 0;
+    const std::int64_t first = split * kAttentionSplit;
+    for (std::int64_t i = next(seen, 0, true); i < kAttentionSplit;) {
+      const std::int64_t end = next(seen, i, false);
+      add(row, first + i, first + end);
+      i = next(seen, end, true);
+    }
+  }
+
+  std::size_t count() const { return count_; }
+  const TokenPlaces& keys() const { return keys_; }
+  const TokenPlaces& values() const { return values_; }
+
+ private:
+  // The first bit from `i` on that is `wanted`; the number of bits if there is none.
+  static std::int64_t next(const Seen& seen, std::int64_t i, bool wanted) {
+    while (i < kAttentionSplit) {
+      const std::uint64_t word = seen[static_cast<std::size_t>(i / 64)];
+      const std::uint64_t left = (wanted ? word : ~word) >> (i % 64);
+      if (left != 0) return i + std::countr_zero(left);
+      i = (i / 64 + 1) * 64;
+    }
+    return kAttentionSplit;
+  }
+
+  void add(std::int64_t row, std::int64_t begin, std::int64_t end) {
+    const std::int64_t page_tokens = p_.pages.page_tokens;
+    while (begin < end) {
+      const std::int64_t slot = begin % page_tokens;
+      const std::int64_t n = std::min(end - begin, page_tokens - slot);
+      const auto entry =
+          static_cast<std::size_t>(row * p_.pages.table_stride + begin / page_tokens);
+      const std::byte* const page =
+          p_.pages.memory + std::int64_t{p_.pages.page_table[entry]} * p_.pages.geometry.page_bytes;
+      place(sections_.keys, page, slot, n, keys_);
+      place(sections_.values, page, slot, n, values_);
+      count_ += static_cast<std::size_t>(n);
+      begin += n;
+    }
+  }
+
+  void place(const Section& section, const std::byte* page, std::int64_t slot, std::int64_t n,
+             TokenPlaces& places) const {
+    const std::byte* values = page + section.values + slot * section.value_bytes;
+    const std::byte* scales = page + section.scales + slot * section.scale_bytes;
+    const std::size_t end = count_ + static_cast<std::size_t>(n);
+    for (std::size_t i = count_; i < end; ++i) {
+      places.values[i] = values;
+      places.scales[i] = scales;
+      places.run[i] = static_cast<std::uint16_t>(end - i);
+      values += section.value_bytes;
+      scales += section.scale_bytes;
+    }
+  }
+
+  const CachedAttention& p_;
+  Sections sections_;
+  std::size_t count_ = 0;
+  TokenPlaces keys_;
+  TokenPlaces values_;
+};
+
+std::int64_t scratch_bytes(const Context& context) {
+  return context.threads() == 1 ? kLoneScratch : kMaxScratch;
+}
+
+// Queries that read the same pages of one split.
+struct Unit {
+  std::int64_t row = 0;  // whose page table is read
+  std::int64_t split = 0;
+  std::vector<std::int64_t> queries;
+};
+
+// A range of query tokens that is computed from beginning to end, and its scratch memory.
+class Wave {
+ public:
+  Wave(Context& context, const CachedAttention& p, std::int64_t first, std::int64_t count)
+      : context_(context), p_(p), first_(first), count_(count) {
+    const std::int64_t* const starts = p.query_starts;
+    row_ = std::upper_bound(starts, starts + p.rows + 1, first) - starts - 1;
+    std::int64_t end = 0;
+    std::int64_t seen = 0;
+    for (std::int64_t row = row_; row < p.rows && starts[row] < first + count; ++row) {
+      last_row_ = row + 1;
+      for (std::int64_t q = std::max(first, starts[row]);
+           q < std::min(first + count, starts[row + 1]); ++q) {
+        sights_.push_back(sight_of(p, row, q));
+        end = std::max(end, end_of(sights_.back()));
+        seen += end_of(sights_.back());
+      }
+    }
+    splits_ = ceil_div(end, kAttentionSplit);
+    serial_ = seen * cache::token_bytes_per_layer(p.layers) < kSerialBytes;
+    make_scratch();
+  }
+
+  void run() {
+    each_vector([&](std::int64_t q, std::int64_t head) {
+      prepare_query(p_, first_ + q, head, query_vector(q, head));
+      clear_partial(p_, total(q, head));
+    });
+    std::int64_t begin = 0;
+    do {
+      const std::int64_t end = std::min(splits_, begin + splits_at_once_);
+      first_split_ = begin;
+      plan(begin, end);
+      const std::int64_t heads = heads_per_task();
+      const std::int64_t tasks = ceil_div(p_.layers.kv_heads, heads);
+      each(std::ssize(units_) * tasks, [&](std::int64_t task) {
+        const std::int64_t head = task % tasks * heads;
+        run_unit(units_[static_cast<std::size_t>(task / tasks)], head,
+                 std::min(heads, p_.layers.kv_heads - head));
+      });
+      each_vector([&](std::int64_t q, std::int64_t head) {
+        merge(q, head, begin, end);
+        if (end == splits_) finish_query(p_, first_ + q, head, total(q, head));
+      });
+      begin = end;
+    } while (begin < splits_);
+  }
+
+ private:
+  void make_scratch() {
+    query_floats_ = static_cast<std::int64_t>(query_floats(p_));
+    partial_floats_ = static_cast<std::int64_t>(partial_floats(p_));
+    const std::int64_t vectors = count_ * p_.query_heads;
+    const std::int64_t fixed = vectors * (query_floats_ + partial_floats_) * 4;
+    const std::int64_t partials = vectors * partial_floats_ * 4;  // of one split
+    const std::int64_t most = std::max<std::int64_t>(1, (kMaxScratch - fixed) / partials);
+    splits_at_once_ = std::min(std::max<std::int64_t>(1, splits_),
+                               std::clamp((scratch_bytes(context_) - fixed) / partials,
+                                          std::min(kWaveSplits, most), most));
+    const std::int64_t bytes = fixed + splits_at_once_ * partials;
+    queries_ = static_cast<float*>(context_.workspace(bytes));
+    totals_ = queries_ + vectors * query_floats_;
+    partials_ = totals_ + vectors * partial_floats_;
+  }
+
+  float* query_vector(std::int64_t q, std::int64_t head) const {
+    return queries_ + (q * p_.query_heads + head) * query_floats_;
+  }
+  float* total(std::int64_t q, std::int64_t head) const {
+    return totals_ + (q * p_.query_heads + head) * partial_floats_;
+  }
+  float* partial(std::int64_t q, std::int64_t head, std::int64_t split) const {
+    const std::int64_t at = q * splits_at_once_ + split - first_split_;
+    return partials_ + (at * p_.query_heads + head) * partial_floats_;
+  }
+  const Sight& sight(std::int64_t q) const { return sights_[static_cast<std::size_t>(q)]; }
+
+  template <class Body>
+  void each(std::int64_t tasks, Body&& body) {
+    if (serial_) {
+      for (std::int64_t task = 0; task < tasks; ++task) body(task);
+    } else {
+      context_.pool().run(tasks, body);
+    }
+  }
+
+  // Calls body(query, head) for all query vectors.
+  template <class Body>
+  void each_vector(Body&& body) {
+    const std::int64_t vectors = count_ * p_.query_heads;
+    const std::int64_t tasks = std::min(vectors, kTasksPerThread * context_.threads());
+    each(tasks, [&](std::int64_t task) {
+      for (std::int64_t v = vectors * task / tasks; v < vectors * (task + 1) / tasks; ++v) {
+        body(v / p_.query_heads, v % p_.query_heads);
+      }
+    });
+  }
+
+  // Pages of the row that hold something of the split.
+  std::span<const std::int32_t> pages_of(std::int64_t row, std::int64_t split) const {
+    const std::int64_t begin = split * kAttentionSplit / p_.pages.page_tokens;
+    const std::int64_t end = ceil_div((split + 1) * kAttentionSplit, p_.pages.page_tokens);
+    return p_.pages.page_table.subspan(
+        static_cast<std::size_t>(row * p_.pages.table_stride + begin),
+        static_cast<std::size_t>(end - begin));
+  }
+
+  // The units of some splits. A row joins another that has the same pages over the whole split.
+  void plan(std::int64_t begin, std::int64_t end) {
+    units_.clear();
+    for (std::int64_t split = begin; split < end; ++split) {
+      std::unordered_map<std::int32_t, std::size_t> unit_of_page;  // by the first page
+      for (std::int64_t row = row_; row < last_row_; ++row) {
+        units_.push_back({row, split, {}});
+        std::size_t unit = units_.size() - 1;
+        if (last_row_ - row_ > 1 && p_.lengths[row] >= (split + 1) * kAttentionSplit) {
+          const auto pages = pages_of(row, split);
+          std::size_t& known = unit_of_page.try_emplace(pages.front(), unit).first->second;
+          if (std::ranges::equal(pages, pages_of(units_[known].row, split))) unit = known;
+          known = add_row(row, unit);
+        } else {
+          add_row(row, unit);
+        }
+      }
+    }
+    std::erase_if(units_, [](const Unit& unit) { return unit.queries.empty(); });
+  }
+
+  // Adds the queries of a row to a unit, and to new ones when it is full. The last of them.
+  std::size_t add_row(std::int64_t row, std::size_t unit) {
+    const std::int64_t split = units_[unit].split;
+    const std::int64_t begin = std::max(p_.query_starts[row], first_) - first_;
+    const std::int64_t end = std::min(p_.query_starts[row + 1], first_ + count_) - first_;
+    for (std::int64_t q = begin; q < end; ++q) {
+      if (!reaches(sight(q), split)) continue;
+      if (units_[unit].queries.size() == kUnitQueries) {
+        unit = units_.size();
+        units_.push_back({row, split, {}});
+      }
+      units_[unit].queries.push_back(q);
+    }
+    return unit;
+  }
+
+  // KV heads that one task works on: all, as they are neighbors in a page, unless that leaves
+  // threads without work.
+  std::int64_t heads_per_task() const {
+    if (serial_ || context_.threads() == 1) return p_.layers.kv_heads;
+    const std::int64_t wanted = kTasksPerThread * context_.threads();
+    return std::clamp<std::int64_t>(std::ssize(units_) * p_.layers.kv_heads / wanted, 1,
+                                    p_.layers.kv_heads);
+  }
+
+  // Queries that see the same tokens go together.
+  void run_unit(const Unit& unit, std::int64_t kv_head, std::int64_t heads) const {
+    const std::span<const std::int64_t> queries = unit.queries;
+    for (std::size_t begin = 0; begin < queries.size();) {
+      const Seen seen = seen_in(sight(queries[begin]), unit.split);
+      std::size_t end = begin + 1;
+      while (end < queries.size() && seen_in(sight(queries[end]), unit.split) == seen) ++end;
+      run_queries(unit, queries.subspan(begin, end - begin), seen, kv_head, heads);
+      begin = end;
+    }
+  }
+
+  void run_queries(const Unit& unit, std::span<const std::int64_t> queries, const Seen& seen,
+                   std::int64_t kv_head, std::int64_t heads) const {
+    constexpr auto kMax = static_cast<std::int64_t>(kPassVectors);
+    const std::int64_t all = std::ssize(queries) * p_.heads_per_kv;  // vectors of a KV head
+    const std::int64_t vectors = std::min(all, kMax);
+    const std::int64_t at_once = std::min(heads, kMax / vectors);
+    for (std::int64_t head = kv_head; head < kv_head + heads; head += at_once) {
+      TokenList tokens(p_, head);
+      tokens.fill(unit.row, unit.split, seen);
+      Pass pass{.problem = &p_,
+                .tokens = tokens.count(),
+                .keys = &tokens.keys(),
+                .values = &tokens.values(),
+                .heads = static_cast<std::size_t>(std::min(at_once, kv_head + heads - head))};
+      for (std::int64_t first = 0; first < all; first += vectors) {
+        pass.vectors = static_cast<std::size_t>(std::min(vectors, all - first));
+        for (std::size_t i = 0; i < pass.heads * pass.vectors; ++i) {
+          const std::int64_t v = first + static_cast<std::int64_t>(i % pass.vectors);
+          const std::int64_t q = queries[static_cast<std::size_t>(v / p_.heads_per_kv)];
+          const std::int64_t query_head =
+              (head + static_cast<std::int64_t>(i / pass.vectors)) * p_.heads_per_kv +
+              v % p_.heads_per_kv;
+          pass.queries[i] = query_vector(q, query_head);
+          pass.partials[i] = partial(q, query_head, unit.split);
+        }
+        run_pass(pass);
+      }
+    }
+  }
+
+  void merge(std::int64_t q, std::int64_t head, std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t split = begin; split < end; ++split) {
+      if (!reaches(sight(q), split)) continue;
+      merge_partial(p_, total(q, head), partial(q, head, split));
+    }
+  }
+
+  Context& context_;
+  const CachedAttention& p_;
+  std::int64_t first_;  // query, over all rows; all other numbers of queries count from here
+  std::int64_t count_;
+  std::int64_t row_ = 0;
+  std::int64_t last_row_ = 0;  // one past it
+  std::vector<Sight> sights_;
+  std::int64_t splits_ = 0;
+  bool serial_ = false;
+  std::int64_t splits_at_once_ = 1;
+  std::int64_t first_split_ = 0;
+  std::vector<Unit> units_;
+  std::int64_t query_floats_ = 0;
+  std::int64_t partial_floats_ = 0;
+  float* queries_ = nullptr;   // [count, query_heads]
+  float* totals_ = nullptr;    // [count, query_heads]
+  float* partials_ = nullptr;  // [count, splits_at_once, query_heads]
+};
+
+}  // namespace
+
+std::string cached_attention_simd_refuses(const Context& /*context*/, const CachedAttention& p) {
+  return std::max(p.layers.k_dim, p.layers.v_dim) > kMaxDim
+             ? "dims above " + std::to_string(kMaxDim)
+             : "";
+}
+
+void cached_attention_simd(Context& context, const CachedAttention& p) {
+  const auto query = static_cast<std::int64_t>(query_floats(p));
+  const auto partial = static_cast<std::int64_t>(partial_floats(p));
+  // Prepared vectors, their results, and what the splits at once have of them.
+  const auto bytes = [&](std::int64_t splits) {
+    return p.query_heads * (query + (1 + splits) * partial) * 4;
+  };
+  const std::int64_t most = std::max<std::int64_t>(1, kMaxScratch / bytes(1));
+  const std::int64_t wanted =
+      std::clamp(scratch_bytes(context) / bytes(kWaveSplits), std::min(kWaveQueries, most), most);
+  // Waves of one length: a short one at the end would leave threads without work.
+  const std::int64_t waves = std::max(p.queries / wanted, ceil_div(p.queries, most));
+  const std::int64_t at_once = ceil_div(p.queries, waves);
+  for (std::int64_t first = 0; first < p.queries; first += at_once) {
+    Wave(context, p, first, std::min(at_once, p.queries - first)).run();
+  }
+}
+
+}  // namespace touchstone::attend

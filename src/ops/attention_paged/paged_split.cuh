@@ -1,0 +1,552 @@
+// One block of the split kernels: everything but how keys and values are read.
+#pragma once
+
+#include "cache/rotation.h"
+#include "ops/attention_paged/paged_cuda.cuh"
+
+namespace touchstone::attend {
+
+// Where a token is: what a thread reads in one access.
+struct alignas(16) Place {
+  std::int64_t page;  // bytes to its beginning
+  std::uint32_t slot;
+
+  __device__ static Place of(std::int32_t number, std::uint32_t slot, std::int64_t page_bytes) {
+    return {number * page_bytes, slot};
+  }
+};
+
+// What a block finds out about its query token.
+struct Known {
+  std::int64_t row;
+  Sight sight;
+  SplitRange range;
+};
+
+// The tokens that are attended to. A kernel has a list of their places (`places`), or, with
+// kRunList, one of runs of kRun tokens that lie side by side (`runs`); where they do not, a list of
+// their positions in the split (`positions`).
+struct TokenList {
+  int tokens;
+  bool dense;  // there are runs
+  // Otherwise the pages of the split, and the slot of its first position in the first of them.
+  std::uint32_t first_slot;
+  const std::int32_t* pages;
+};
+
+template <int kVectors, int kMaxDim>
+struct alignas(16) SplitShared {
+  static constexpr int kMaxVectors = kVectors;
+  static constexpr int kSplit = attend::kSplit;
+  static constexpr bool kRunList = false;
+
+  float query[kVectors][kMaxDim];
+  float weights[kSplit][kVectors];  // scores first
+  Place places[kSplit];             // of the tokens that are seen
+  TokenList list;
+  int counts[4 * kWarps];
+  float factors[kVectors];
+  std::int64_t targets[kVectors];  // where the values of a vector go
+  Known known;
+};
+
+// `Pass` attends for some query vectors over the tokens of shared.list:
+//   start(block)             once, some barriers before all others
+//   prepare(block)           when shared.query has been loaded
+//   attend(block)            block.end_vector and block.put_value for each vector
+// and may have a way around shared.query:
+//   Fetched, fetches(p)      what a thread holds of the vectors, and whether it can
+//   fetch(block)             asks for it
+//   put(block, fetched)      what prepare would have done
+template <class Shared, class Pass>
+class SplitBlock {
+ public:
+  using SharedMemory = Shared;
+  static constexpr int kVectors = Shared::kMaxVectors;
+  static constexpr int kSplit = Shared::kSplit;
+  // Rows that share pages go together, up to as many as make so many vectors: one pass.
+  static constexpr std::uint32_t kMaxShared = kVectors;
+  static_assert(kMaxShared < 32);
+
+  __device__ SplitBlock(const SplitWork& work, Shared& memory)
+      : work(work), p(work.p), shared(memory) {
+    // There are less than 2^31 blocks, and dividing 64 bits takes long.
+    const auto kv_heads = static_cast<std::uint32_t>(p.layers.kv_heads);
+    const auto per_block = static_cast<std::uint32_t>(work.splits_per_block);
+    const auto parts = (static_cast<std::uint32_t>(work.splits) + per_block - 1) / per_block;
+    kv_head = blockIdx.x % kv_heads;
+    split_ = static_cast<int>(blockIdx.x / kv_heads % parts * per_block);
+    query_ = work.first_query + blockIdx.x / kv_heads / parts * work.tile;
+    Pass::start(*this);
+  }
+
+  __device__ void run() {
+    const std::int64_t end = smaller(query_ + work.tile, work.first_query + work.queries);
+    if (work.tile == 1) {
+      if (query_ < end) run_splits();
+    } else {
+      while (query_ < end) query_ += attend_queries(end);
+    }
+  }
+
+  // The bytes of a vector or of its scales; `offset` is that of head 0 in slot 0.
+  __device__ const std::byte* address(attend::Place place, std::int64_t offset,
+                                      std::int64_t bytes) const {
+    return p.pages.memory + place.page + offset +
+           (kv_head * p.pages.page_tokens + place.slot) * bytes;
+  }
+
+  __device__ float score_of(float dot) const {
+    const float score = __fmul_rn(dot, p.scale);
+    return p.soft_cap > 0 ? __fmul_rn(p.soft_cap, tanhf(score / p.soft_cap)) : score;
+  }
+
+  // The largest score of a vector and the sum of its weights: by one thread, before its values.
+  __device__ void end_vector(int vector, float largest, float sum) {
+    const std::int64_t query = query_of(vector);
+    const std::int64_t head = head_of(vector);
+    if (work.partials != nullptr) {
+      work.partials[partial_of(query, head) + split_] = {largest, sum};
+      return;
+    }
+    const Ending ending(p.sink_logits, head, largest, sum);
+    shared.factors[vector] = ending.nothing ? -1.0F : ending.factor;
+    if (p.log_sum_exp != nullptr) p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
+  }
+
+  __device__ void put_value(int vector, std::int64_t d, float value) {
+    if (vector >= vectors) return;
+    const std::int64_t at = shared.targets[vector] + d;
+    if (work.partials != nullptr) {
+      work.partial_values[at + split_ * p.layers.v_dim] = value;
+    } else {
+      const float factor = shared.factors[vector];
+      store_output(p, at, factor < 0 ? 0 : __fmul_rn(value, factor));
+    }
+  }
+
+  // Two neighbors, the first with an even number.
+  __device__ void put_pair(int vector, std::int64_t d, float2 values) {
+    if (vector >= vectors) return;
+    if (work.partials == nullptr || p.layers.v_dim % 2 != 0) {
+      put_value(vector, d, values.x);
+      put_value(vector, d + 1, values.y);
+    } else {
+      const std::int64_t at = shared.targets[vector] + split_ * p.layers.v_dim + d;
+      *reinterpret_cast<float2*>(work.partial_values + at) = values;
+    }
+  }
+
+  // Where a vector of this pass begins in the query.
+  __device__ std::int64_t query_at(int vector) const {
+    return query_of(vector) * p.query_stride + head_of(vector) * p.layers.k_dim;
+  }
+
+  const SplitWork& work;
+  const CachedAttention& p;
+  Shared& shared;
+  std::int64_t kv_head;
+  int vectors = 0;  // of this pass
+
+ private:
+  __device__ std::uint32_t heads() const { return static_cast<std::uint32_t>(p.heads_per_kv); }
+  __device__ std::int64_t query_of(int vector) const {
+    return query_ + (first_vector_ + static_cast<std::uint32_t>(vector)) / heads();
+  }
+  __device__ std::int64_t head_of(int vector) const {
+    return kv_head * heads() + (first_vector_ + static_cast<std::uint32_t>(vector)) % heads();
+  }
+  // Of split 0.
+  __device__ std::int64_t partial_of(std::int64_t query, std::int64_t head) const {
+    return ((query - work.first_query) * p.query_heads + head) * work.splits;
+  }
+
+  // Position of the split.
+  __device__ std::int64_t first() const { return std::int64_t{split_} * kSplit; }
+
+  __device__ std::int64_t page_of(std::int64_t position) const {
+    return work.page_shift >= 0 ? position >> work.page_shift : position / p.pages.page_tokens;
+  }
+
+  // Without partial results there is one split, and an output is due in any case.
+  __device__ bool is_due(const SplitRange& range) const {
+    return work.partials == nullptr || range.has(split_);
+  }
+
+  // For query_ and those of its row that see the same of the split; returns how many that are.
+  __device__ std::int64_t attend_queries(std::int64_t end) {
+    const std::int64_t row = row_of(p, query_);
+    const Sight sight = sight_of(p, row, query_);
+    if (!is_due(splits_of(sight, work.splits, kSplit))) return 1;
+    const SeenOfSplit seen = seen_of(sight, first(), kSplit);
+    std::uint32_t alike = 1;
+    end = smaller(end, p.query_starts[row + 1]);
+    while (query_ + alike < end &&
+           seen.same(seen_of(sight_of(p, row, query_ + alike), first(), kSplit))) {
+      ++alike;
+    }
+    list_tokens({row, sight}, seen, ask_page(row, seen));
+    loaded_ = 0;
+    attend(alike);
+    return alike;
+  }
+
+  // For one query token, or those of several rows that share their pages, one split after another.
+  __device__ void run_splits() {
+    touch_first();
+    typename Pass::Fetched fetched;
+    bool fetching = heads() <= kVectors && Pass::fetches(p);
+    if (fetching) {
+      vectors = static_cast<int>(heads());
+      fetched = Pass::fetch(*this);
+    }
+    Known known;
+    known.row = row_of(p, query_);
+    known.sight = sight_of(p, known.row, query_);
+    known.range = splits_of(known.sight, work.splits, kSplit);
+    // Kept in shared memory, since registers are wanted for the tokens.
+    if (threadIdx.x == 0) shared.known = known;
+    const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
+    while (true) {
+      bool attended = false;
+      if (is_due(known.range)) {
+        const SeenOfSplit seen = seen_of(known.sight, first(), kSplit);
+        const PageOfThread page = ask_page(known.row, seen);
+        const std::uint32_t alike = rows_alike(known.row, seen);
+        if (fetching) {
+          Pass::put(*this, fetched);
+          put_targets();
+          loaded_ = heads();
+          fetching = false;
+        }
+        if (alike > 0) {
+          list_tokens(known, seen, page);
+          if (split_ + 1 < end) touch_pages(known.row, split_ + 1);
+          attend(alike);
+          attended = true;
+        }
+      }
+      if (++split_ >= end) return;
+      if (!attended) __syncthreads();
+      known = shared.known;
+    }
+  }
+
+  // Asks for what is needed first, all at once: each of these would be waited for before the next
+  // is known to be wanted. The row is guessed as row_of does.
+  __device__ void touch_first() const {
+    const std::int64_t row = smaller(query_, p.rows - 1);
+    touch(p.query_starts + row);
+    touch(p.query_starts + row + 1);
+    touch(p.lengths + row);
+    if (p.positions != nullptr) touch(p.positions + query_);
+    touch_pages(row, split_);
+  }
+  __device__ void touch_pages(std::int64_t row, int split) const {
+    const std::int64_t page = page_of(std::int64_t{split} * kSplit + kEach * threadIdx.x);
+    if (page < p.pages.table_stride) touch(work.table + row * p.pages.table_stride + page);
+  }
+
+  // A load that nobody waits for.
+  template <class T>
+  __device__ static void touch(const T* from) {
+    std::uint32_t unused;
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(unused) : "l"(from));
+  }
+
+  // For the heads of `alike` query tokens.
+  __device__ void attend(std::uint32_t alike) {
+    const std::uint32_t all = alike * heads();
+    for (first_vector_ = 0; first_vector_ < all; first_vector_ += kVectors) {
+      vectors = min(kVectors, static_cast<int>(all - first_vector_));
+      pass(all);
+    }
+  }
+
+  // Rows of one query, from `row` on, that have the pages of the split in common and see the same
+  // of it; none where the block of a row before attends for this one too. Groups begin at multiples
+  // of their size, so that a block looks at few of its neighbors.
+  __device__ std::uint32_t rows_alike(std::int64_t row, const SeenOfSplit& seen) const {
+    const std::uint32_t most = heads() < kMaxShared ? kMaxShared / heads() : 1;
+    const std::uint32_t at = static_cast<std::uint32_t>(query_ - work.first_query) % most;
+    // Lane i looks at row + i, the last lane at the row before.
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const unsigned alike = __ballot_sync(
+        kAllLanes, static_cast<int>(is_alike(row, lane == 31 ? -1 : lane, most, seen)));
+    if (at > 0 && alike >> 31 != 0) return 0;
+    return min(static_cast<std::uint32_t>(__ffs(static_cast<int>(~alike | 1U << 31)) - 1),
+               most - at);
+  }
+
+  __device__ bool is_alike(std::int64_t row, int offset, std::uint32_t most,
+                           const SeenOfSplit& seen) const {
+    if (offset == 0) return true;
+    if (offset >= static_cast<int>(most)) return false;
+    const std::int64_t other = row + offset;
+    const std::int64_t query = query_ + offset;
+    if (query < work.first_query || query >= work.first_query + work.queries) return false;
+    if (other < 0 || other >= p.rows) return false;
+    const std::int64_t first_page = page_of(first());
+    const std::int64_t end =
+        smaller(page_of(first() + kSplit + p.pages.page_tokens - 1), p.pages.table_stride);
+    const std::int32_t* const pages = work.table + row * p.pages.table_stride;
+    const std::int32_t* const others = work.table + other * p.pages.table_stride;
+    if (first_page >= end || pages[first_page] != others[first_page]) return false;
+    if (p.query_starts[other] != query || p.query_starts[other + 1] != query + 1) return false;
+    if (!seen.same(seen_of(sight_of(p, other, query), first(), kSplit))) return false;
+    bool same = true;
+#pragma unroll 8
+    for (std::int64_t page = first_page + 1; page < end; ++page) {
+      same = same && pages[page] == others[page];
+    }
+    return same;
+  }
+
+  // The page of kEach tokens, where nothing is seen but a beginning of the split and pages hold
+  // them whole: thread i has tokens from kEach * i on.
+  static constexpr int kEach = Shared::kRunList ? kRun : 4;
+  static_assert(kSplit <= kEach * kThreads);
+  struct PageOfThread {
+    bool fits;
+    std::int32_t number;
+    std::uint32_t slot;
+  };
+
+  __device__ PageOfThread ask_page(std::int64_t row, const SeenOfSplit& visible) const {
+    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
+    PageOfThread result{visible.is_beginning() && page_tokens % kEach == 0, -1, 0};
+    const std::int64_t position = first() + kEach * threadIdx.x;
+    const std::int64_t page = page_of(position);
+    if (!result.fits || page >= p.pages.table_stride) return result;
+    result.slot = static_cast<std::uint32_t>(position - page * p.pages.page_tokens);
+    result.number = work.table[row * p.pages.table_stride + page];
+    return result;
+  }
+
+  // The tokens that the query sees, in order. Known to all after the next barrier.
+  __device__ void list_tokens(const Known& known, const SeenOfSplit& visible,
+                              const PageOfThread& page) {
+    const int first_token = static_cast<int>(kEach * threadIdx.x);
+    const bool there = page.fits && (page.number >= 0 || first_token >= visible.end);
+    if (__syncthreads_and(static_cast<int>(there)) == 0) return list_some(known, visible);
+    if constexpr (Shared::kRunList) {
+      if (first_token < kSplit) {
+        shared.runs[threadIdx.x] = {static_cast<std::uint32_t>(page.number), page.slot};
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) put_place(first_token + i, page.number, page.slot + i);
+    }
+    if (threadIdx.x == 0) shared.list = {visible.end, Shared::kRunList, 0, nullptr};
+  }
+
+  // In general: those that are seen and have a page.
+  __device__ void list_some(const Known& known, const SeenOfSplit& visible) {
+    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
+    const std::int64_t first_page = first() / page_tokens;
+    const auto first_slot = static_cast<std::uint32_t>(first() - first_page * page_tokens);
+    const std::int32_t* const pages = work.table + known.row * p.pages.table_stride + first_page;
+    const int room =
+        static_cast<int>(smaller(p.pages.table_stride * p.pages.page_tokens - first(), kSplit));
+    int before = 0;
+#pragma unroll 1
+    for (int begin = 0; begin < kSplit; begin += kAtOnce * kThreads) {
+      std::int32_t numbers[kAtOnce];
+      std::uint32_t slots[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = begin + i * kThreads + static_cast<int>(threadIdx.x);
+        const std::uint32_t page = (first_slot + token) / page_tokens;
+        slots[i] = first_slot + token - page * page_tokens;
+        numbers[i] = -1;
+        bool seen = token < visible.end && (token < visible.sinks || token >= visible.begin);
+        if (visible.tree && token >= visible.end) seen = sees(known.sight, first() + token);
+        if (seen && token < room) numbers[i] = pages[page];
+      }
+      before = pick_tokens(numbers, slots, begin, before);
+      __syncthreads();
+    }
+    if (threadIdx.x == 0) shared.list = {before, false, first_slot, pages};
+  }
+
+  __device__ void put_place(int at, std::int32_t number, std::uint32_t slot) {
+    shared.places[at] = Place::of(number, slot, p.pages.geometry.page_bytes);
+  }
+
+  // Those that have a page; `before` are there already. Returns how many there are then.
+  static constexpr int kAtOnce = 4;  // tokens of a thread
+  __device__ int pick_tokens(const std::int32_t (&numbers)[kAtOnce],
+                             const std::uint32_t (&slots)[kAtOnce], int begin, int before) {
+    unsigned seen[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      seen[i] = __ballot_sync(kAllLanes, static_cast<int>(numbers[i] >= 0));
+      if (threadIdx.x % 32 == 0) shared.counts[i * kWarps + threadIdx.x / 32] = __popc(seen[i]);
+    }
+    __syncthreads();
+    for (int group = 0, i = 0; i < kAtOnce; ++i) {
+      for (int warp = 0; warp < kWarps; ++warp, ++group) {
+        if (warp == static_cast<int>(threadIdx.x / 32) && numbers[i] >= 0) {
+          const int at = before + __popc(seen[i] & ((1U << (threadIdx.x % 32)) - 1));
+          if constexpr (Shared::kRunList) {
+            shared.positions[at] =
+                static_cast<std::uint16_t>(begin + i * kThreads + static_cast<int>(threadIdx.x));
+          } else {
+            put_place(at, numbers[i], slots[i]);
+          }
+        }
+        before += shared.counts[group];
+      }
+    }
+    return before;
+  }
+
+  __device__ void pass(std::uint32_t all) {
+    // A block that goes through several splits has its query already, unless there is too much.
+    if (loaded_ != all || all > kVectors) {
+      loaded_ = all;
+      load_queries();
+      Pass::prepare(*this);
+    }
+    __syncthreads();
+    Pass::attend(*this);
+    __syncthreads();
+  }
+
+  __device__ void load_queries() {
+    const std::int64_t dim = p.layers.k_dim;
+    std::int64_t at[kVectors];
+#pragma unroll
+    for (int vector = 0; vector < kVectors; ++vector) {
+      at[vector] = vector < vectors ? query_at(vector) : 0;
+    }
+    // All loads before the first store: the type is asked for outside.
+    const auto load = [&]<class T>(const T* query) {
+      for (std::int64_t d = threadIdx.x; d < dim; d += kThreads) {
+        float x[kVectors];
+#pragma unroll
+        for (int vector = 0; vector < kVectors; ++vector) {
+          x[vector] = vector < vectors ? cuda::widen(query[at[vector] + d]) : 0.0F;
+        }
+#pragma unroll
+        for (int vector = 0; vector < kVectors; ++vector) shared.query[vector][d] = x[vector];
+      }
+    };
+    if (p.query_dtype == DType::f32) {
+      load(static_cast<const float*>(p.query));
+    } else if (p.query_dtype == DType::bf16) {
+      load(static_cast<const Bf16*>(p.query));
+    } else {
+      load(static_cast<const F16*>(p.query));
+    }
+    put_targets();
+    __syncthreads();
+    if (p.layers.rotate_keys) rotate_queries();
+  }
+
+  // Where the values of the vectors go.
+  __device__ void put_targets() {
+    if (static_cast<int>(threadIdx.x) >= vectors) return;
+    const int vector = static_cast<int>(threadIdx.x);
+    const std::int64_t query = query_of(vector);
+    const std::int64_t head = head_of(vector);
+    shared.targets[vector] = work.partials != nullptr
+                                 ? partial_of(query, head) * p.layers.v_dim
+                                 : query * p.output_stride + head * p.layers.v_dim;
+  }
+
+  // cache::rotate() of every vector.
+  __device__ void rotate_queries() {
+    const std::int64_t dim = p.layers.k_dim;
+    const std::int64_t block = cache::rotation_block(dim);
+    if (block == 1) return;
+    for (std::int64_t distance = 1; distance < block; distance *= 2) {
+      for (std::int64_t i = threadIdx.x; i < vectors * (dim / 2); i += kThreads) {
+        const std::int64_t pair = i % (dim / 2);
+        const std::int64_t within = pair & (distance - 1);
+        float* const x = shared.query[i / (dim / 2)] + 2 * (pair - within) + within;
+        const float a = x[0];
+        const float b = x[distance];
+        x[0] = a + b;
+        x[distance] = a - b;
+      }
+      __syncthreads();
+    }
+    const float factor = cache::rotation_factor(block);
+    for (std::int64_t i = threadIdx.x; i < vectors * dim; i += kThreads) {
+      float& x = shared.query[i / dim][i % dim];
+      x = cache::rotation_scaled(x, factor);
+    }
+    __syncthreads();
+  }
+
+  int split_;
+  std::int64_t query_;
+  std::uint32_t first_vector_ = 0;
+  std::uint32_t loaded_ = 0;  // vectors, where all of them are in shared memory
+};
+
+// The part of a Pass that has nothing to start, and no way around shared.query.
+struct QueriesLoaded {
+  template <class Block>
+  __device__ static void start(const Block& /*block*/) {}
+
+  struct Fetched {};
+  __device__ static bool fetches(const CachedAttention& /*p*/) { return false; }
+  template <class Block>
+  __device__ static Fetched fetch(const Block& /*block*/) {
+    return {};
+  }
+  template <class Block>
+  __device__ static void put(Block& /*block*/, const Fetched& /*fetched*/) {}
+};
+
+// All keys, then all values. `Read` has two functions:
+//   scores(block, count)     of the first `count` tokens of the list, to shared.weights
+//   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
+template <class Read>
+struct TwoPasses : QueriesLoaded {
+  template <class Block>
+  __device__ static void prepare(Block& /*block*/) {}
+
+  template <class Block>
+  __device__ static void attend(Block& block) {
+    const int count = block.shared.list.tokens;
+    Read::scores(block, count);
+    __syncthreads();
+    for (int vector = static_cast<int>(threadIdx.x / 32); vector < block.vectors;
+         vector += kWarps) {
+      weigh(block, count, vector);
+    }
+    __syncthreads();
+    Read::accumulate(block, count);
+  }
+
+ private:
+  // Turns the scores of a vector into weights, zeros behind the end of the list. By one warp.
+  template <class Block>
+  __device__ static void weigh(Block& block, int count, int vector) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    float largest = minus_infinity();
+    for (int i = lane; i < count; i += 32) {
+      largest = fmaxf(largest, block.shared.weights[i][vector]);
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+    }
+    float sum = 0;
+    for (int i = lane; i < kSplit; i += 32) {
+      const float weight = i < count ? weight_of(block.shared.weights[i][vector], largest) : 0;
+      block.shared.weights[i][vector] = weight;
+      sum = __fadd_rn(sum, weight);
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+      sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, offset));
+    }
+    if (lane == 0) block.end_vector(vector, largest, sum);
+  }
+};
+
+}  // namespace touchstone::attend
