@@ -5,6 +5,7 @@
 namespace touchstone {
 
 std::int64_t size_of(DType dtype) {
+  if (dtype == DType::f8_e4m3) return 1;
   return visit_dtype(dtype, []<class T>() { return static_cast<std::int64_t>(sizeof(T)); });
 }
 
@@ -26,6 +27,10 @@ std::string_view name_of(DType dtype) {
       return "i8";
     case DType::u8:
       return "u8";
+    case DType::f8_e4m3:
+      return "f8_e4m3";
+    case DType::i4:
+      return "i4";
   }
   return "unknown";
 }

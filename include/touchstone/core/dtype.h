@@ -10,12 +10,15 @@
 
 namespace touchstone {
 
-enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, i8, u8 };
+// f8_e4m3 and i4 are storage types of quantized data (quant_format.h): no C++ type stands for one
+// element, and operators refuse tensors of them.
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, i8, u8, f8_e4m3, i4 };
 
+// Those of a C++ element type.
 inline constexpr DType kAllDTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16,
                                        DType::i64, DType::i32, DType::i8,   DType::u8};
 
-// Bytes of one element.
+// Bytes of one element. Unsupported for i4, two of which share a byte.
 std::int64_t size_of(DType dtype);
 
 // "f32", "bf16", ...
@@ -64,6 +67,7 @@ inline constexpr DType dtype_of = DTypeOf<T>::value;
 
 // Calls visitor.operator()<T>() with the C++ type of `dtype`:
 //   visit_dtype(x.dtype, [&]<class T>() { run<T>(x); });
+// Unsupported for f8_e4m3 and i4.
 template <class Visitor>
 decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
   switch (dtype) {
@@ -83,6 +87,9 @@ decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
       return visitor.template operator()<std::int8_t>();
     case DType::u8:
       return visitor.template operator()<std::uint8_t>();
+    case DType::f8_e4m3:
+    case DType::i4:
+      throw Unsupported("dtype: expected a type of whole C++ elements, got f8_e4m3 or i4");
   }
   throw InvalidArgument("dtype: unknown value");
 }
