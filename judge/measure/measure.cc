@@ -54,7 +54,7 @@ struct Entrant {
   double warm_seconds = 0.0;    // over all shapes
   double start_seconds = 0.0;   // of its last process
   double starts_seconds = 0.0;  // of all of them
-  int process = 0;              // the period its process was started in
+  int period = 0;               // in which its process was started
 };
 
 struct Shape {
@@ -230,7 +230,7 @@ void Measurer::play(Round& round) {
       continue;
     }
     round.samples[i] = {timed_seconds(round.asked, replies),
-                        std::ranges::any_of(replies, &Reply::disturbed), entrant.process};
+                        std::ranges::any_of(replies, &Reply::disturbed), entrant.period};
     const auto known = std::ranges::find_if(round.answers, [&](const Round::Answer& other) {
       return same_outputs(other.replies, replies);
     });
@@ -348,7 +348,7 @@ std::vector<std::size_t> Measurer::start_processes(int number) {
     entrant.process->child();  // started now, for the clock
     entrant.start_seconds = seconds_since(begin);
     entrant.starts_seconds += entrant.start_seconds;
-    entrant.process = number;
+    entrant.period = number;
     fresh.push_back(i);
   }
   return fresh;
