@@ -10,6 +10,7 @@
 #include "judge/measure/paired_stats.h"
 #include "judge/measure/roofline.h"
 #include "judge/measure/sha256.h"
+#include "judge/report/score.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
