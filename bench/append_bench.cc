@@ -14,7 +14,6 @@ namespace touchstone::bench {
 namespace {
 
 using cache::AppendArgs;
-using cache::Encoding;
 
 constexpr std::int64_t kHeadDim = 128;
 constexpr std::int64_t kPageTokens = 16;
@@ -110,7 +109,7 @@ bool stored_right(Context& context, const AppendData& data, const cases::Case& i
   const Tensor memory = data.cache.memory(0).to(Device::cpu());
   const cache::PageTable& table = data.cache.sequence(data.ids.back()).groups[0];
   const std::vector<std::int64_t> tokens = spread_sample(item.rows, 8);
-  const auto right = [&](const Tensor& from, const cache::Format& format, bool is_key) {
+  const auto right = [&](const Tensor& from, const QuantFormat& format, bool is_key) {
     const std::vector<double> numbers = doubles(from);
     std::vector<std::byte> values(static_cast<std::size_t>(value_bytes(format, kHeadDim)));
     std::vector<std::byte> scales(static_cast<std::size_t>(scale_bytes(format, kHeadDim)));
@@ -145,9 +144,9 @@ int sets_of(const SessionOptions& session, const AppendFormat& format, const cas
 }  // namespace
 
 const std::vector<AppendFormat>& append_formats() {
-  static const cache::Format int8{.encoding = Encoding::int8, .group = 32};
-  static const cache::Format int4{.encoding = Encoding::int4, .group = 32, .asymmetric = true};
-  static const cache::Format fp8{.encoding = Encoding::fp8_e4m3};
+  static const QuantFormat int8{.dtype = DType::i8, .group_size = 32};
+  static const QuantFormat int4{.dtype = DType::i4, .group_size = 32, .asymmetric = true};
+  static const QuantFormat fp8{.dtype = DType::f8_e4m3};
   static const std::vector<AppendFormat> formats = {{"append_bf16", {}, {}},
                                                     {"append_int8", int8, int8},
                                                     {"append_int4", int4, int4, true},

@@ -13,8 +13,8 @@ namespace touchstone::bench {
 // A name such as "append_int8", and what is stored.
 struct AppendFormat {
   std::string name;
-  cache::Format k;
-  cache::Format v;
+  QuantFormat k;
+  QuantFormat v;
   bool rotate_keys = false;
 };
 const std::vector<AppendFormat>& append_formats();

@@ -81,7 +81,7 @@ void AttentionBench::enter_peers(std::vector<Contender>& contenders, const Bench
     });
   }
   // It knows no quantized cache, no latent and no sharing.
-  const bool dense = !cache::is_quantized(problem.layers.k.encoding) && !problem.layers.k_is_v &&
+  const bool dense = !is_quantized(problem.layers.k.dtype) && !problem.layers.k_is_v &&
                      problem.shared == 0;
   if (dense) session_.enter_torch(contenders, row, row.op, row.heads, "torch");
 }
@@ -93,7 +93,7 @@ BenchRow AttentionBench::measure(const AttentionProblem& problem) {
   row.op = "decode_attention";
   row.format = problem.format;
   row.heads = problem.heads;
-  row.dtype = problem.layers.k.encoding == cache::Encoding::f32 ? DType::f32 : DType::bf16;
+  row.dtype = problem.layers.k.dtype == DType::f32 ? DType::f32 : DType::bf16;
   row.device = problem.device;
   row.rows = problem.batch;
   row.cols = problem.tokens;

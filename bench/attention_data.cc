@@ -239,7 +239,7 @@ void AttentionData::make_operands(std::int64_t queries, std::mt19937_64& random)
 
 AttentionData::Head AttentionData::head(std::int64_t row, std::int64_t kv_head) const {
   const cache::LayerGroup& layers = problem_.layers;
-  const cache::Format& value_format = layers.k_is_v ? layers.k : layers.v;
+  const QuantFormat& value_format = layers.k_is_v ? layers.k : layers.v;
   const auto* const memory = static_cast<const std::byte*>(host_pages_.data());
   Head result;
   std::vector<float> x(static_cast<std::size_t>(std::max(layers.k_dim, layers.v_dim)));

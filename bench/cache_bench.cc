@@ -39,8 +39,8 @@ Layout tiny_pages() {
             .kv_heads = 1,
             .k_dim = 16,
             .v_dim = 16,
-            .k = {.encoding = Encoding::int8},
-            .v = {.encoding = Encoding::int8},
+            .k = {.dtype = DType::i8},
+            .v = {.dtype = DType::i8},
             .page_tokens = 16}}};
 }
 

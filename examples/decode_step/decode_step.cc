@@ -12,7 +12,7 @@ int main() {
   using namespace touchstone;
   using namespace touchstone::cache;
   // Two layers of 32 query heads on 8 KV heads of 128; int8 keys and values.
-  constexpr Format kInt8{.encoding = Encoding::int8, .group = 32};
+  constexpr QuantFormat kInt8{.dtype = DType::i8, .group_size = 32};
   const Layout layout{
       {{.layers = 2, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .k = kInt8, .v = kInt8}}};
   Context ctx;  // the CPU, all cores

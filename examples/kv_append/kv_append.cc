@@ -10,7 +10,7 @@
 int main() {
   using namespace touchstone;
   using namespace touchstone::cache;
-  constexpr Format kInt8{.encoding = Encoding::int8, .group = 32};
+  constexpr QuantFormat kInt8{.dtype = DType::i8, .group_size = 32};
   const Layout layout{
       {{.layers = 2, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .k = kInt8, .v = kInt8}}};
   Context ctx;  // the CPU, all cores

@@ -14,7 +14,7 @@ int main() {
                         .kv_heads = 8,
                         .k_dim = 128,
                         .v_dim = 128,
-                        .k = {.encoding = Encoding::int8, .group = 32},
+                        .k = {.dtype = DType::i8, .group_size = 32},
                         .page_tokens = 16}}};
   KvCache cache({.layout = layout, .pool_pages = pool_pages_for(layout, 256, 4)});
 

@@ -24,7 +24,7 @@ struct TwoGroups {
 
 // A full group and a windowed latent one, small and with gaps between the sections of a page.
 inline Layout layout_of(const TwoGroups& sizes) {
-  const Format int8{.encoding = Encoding::int8};
+  const QuantFormat int8{.dtype = DType::i8};
   const LayerGroup full{.layers = 1,
                         .kv_heads = 2,
                         .k_dim = 2,

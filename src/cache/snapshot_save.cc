@@ -108,10 +108,10 @@ void copy_tokens(const LayerGroup& group, const PageGeometry& geometry, std::int
     for (std::int64_t head = 0; head < group.kv_heads; ++head) {
       const TokenOffsets offsets = token_offsets(group, geometry, layer, head, 0);
       copy(offsets.k_values, value_bytes(group.k, group.k_dim));
-      if (is_quantized(group.k.encoding)) copy(offsets.k_scales, scale_bytes(group.k, group.k_dim));
+      if (is_quantized(group.k.dtype)) copy(offsets.k_scales, scale_bytes(group.k, group.k_dim));
       if (group.k_is_v) continue;
       copy(offsets.v_values, value_bytes(group.v, group.v_dim));
-      if (is_quantized(group.v.encoding)) copy(offsets.v_scales, scale_bytes(group.v, group.v_dim));
+      if (is_quantized(group.v.dtype)) copy(offsets.v_scales, scale_bytes(group.v, group.v_dim));
     }
   }
 }

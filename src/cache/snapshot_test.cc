@@ -290,12 +290,13 @@ TEST(Snapshot, IsRefusedByOtherLayoutsFieldByField) {
   expect_group("group 0: kv_heads: expected 1, got 2", 0, [](LayerGroup& g) { g.kv_heads = 1; });
   expect_group("group 0: k_dim: expected 3, got 2", 0, [](LayerGroup& g) { g.k_dim = 3; });
   expect_group("group 0: v_dim: expected 1, got 3", 0, [](LayerGroup& g) { g.v_dim = 1; });
-  expect_group("group 0: k.encoding", 0, [](LayerGroup& g) { g.k.encoding = Encoding::fp8_e4m3; });
-  expect_group("group 0: k.group: expected 1, got 2", 0, [](LayerGroup& g) { g.k.group = 1; });
+  expect_group("group 0: k.dtype", 0, [](LayerGroup& g) { g.k.dtype = DType::f8_e4m3; });
+  expect_group("group 0: k.group_size: expected 1, got 2", 0,
+               [](LayerGroup& g) { g.k.group_size = 1; });
   expect_group("group 0: k.asymmetric: expected 1, got 0", 0,
                [](LayerGroup& g) { g.k.asymmetric = true; });
-  expect_group("group 0: k.scale", 0, [](LayerGroup& g) { g.k.scale = DType::f32; });
-  expect_group("group 0: v.encoding", 0, [](LayerGroup& g) { g.v.encoding = Encoding::f16; });
+  expect_group("group 0: k.scale_dtype", 0, [](LayerGroup& g) { g.k.scale_dtype = DType::f32; });
+  expect_group("group 0: v.dtype", 0, [](LayerGroup& g) { g.v.dtype = DType::f16; });
   expect_group("group 1: page_tokens: expected 4, got 2", 1,
                [](LayerGroup& g) { g.page_tokens = 4; });
   expect_group("group 1: window: expected 6, got 5", 1, [](LayerGroup& g) { g.window = 6; });
@@ -303,9 +304,9 @@ TEST(Snapshot, IsRefusedByOtherLayoutsFieldByField) {
   expect_group("group 1: k_is_v: expected 0, got 1", 1, [](LayerGroup& g) { g.k_is_v = false; });
   // What is not looked at may differ.
   KvCacheOptions options = small_options();
-  options.layout.groups[0].k.group = 2;                  // said as 0 before
-  options.layout.groups[0].v.scale = DType::f32;         // bf16 has no scales
-  options.layout.groups[1].v.encoding = Encoding::int4;  // the values are in the keys
+  options.layout.groups[0].k.group_size = 2;            // said as 0 before
+  options.layout.groups[0].v.scale_dtype = DType::f32;  // bf16 has no scales
+  options.layout.groups[1].v.dtype = DType::i4;         // the values are in the keys
   KvCache other(options);
   Family::expect_at(other, restored(other, file));
 }

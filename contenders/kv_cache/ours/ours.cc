@@ -14,8 +14,6 @@ using touchstone::DType;
 using touchstone::make_view;
 using touchstone::cache::CacheView;
 using touchstone::cache::CacheViewBuilder;
-using touchstone::cache::Encoding;
-using touchstone::cache::Format;
 using touchstone::cache::KvCache;
 using touchstone::cache::Layout;
 using touchstone::cache::SequenceId;
@@ -62,7 +60,7 @@ struct Session {
 };
 
 void* create(int64_t layers, int64_t sequences, int64_t kv_heads, int64_t head_dim,
-             int64_t max_tokens, const Format& format) try {
+             int64_t max_tokens, const QuantFormat& format) try {
   auto session = std::make_unique<Session>(Session{sequences, kv_heads, head_dim, max_tokens});
   const Layout layout{{{.layers = 1,
                         .kv_heads = kv_heads,
@@ -82,14 +80,14 @@ void* create(int64_t layers, int64_t sequences, int64_t kv_heads, int64_t head_d
 
 extern "C" void* kv_cache_create(int64_t layers, int64_t sequences, int64_t kv_heads,
                                  int64_t head_dim, int64_t max_tokens) {
-  return create(layers, sequences, kv_heads, head_dim, max_tokens, {.encoding = Encoding::f32});
+  return create(layers, sequences, kv_heads, head_dim, max_tokens, {.dtype = DType::f32});
 }
 
 extern "C" void* kv_cache_create_quantised(int64_t layers, int64_t sequences, int64_t kv_heads,
                                            int64_t head_dim, int64_t max_tokens, int64_t bits) {
   if (bits != 8 && bits != 4) return nullptr;
   return create(layers, sequences, kv_heads, head_dim, max_tokens,
-                {.encoding = bits == 8 ? Encoding::int8 : Encoding::int4, .scale = DType::f32});
+                {.dtype = bits == 8 ? DType::i8 : DType::i4, .scale_dtype = DType::f32});
 }
 
 extern "C" void kv_cache_destroy(void* handle) { delete static_cast<Session*>(handle); }

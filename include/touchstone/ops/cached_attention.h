@@ -27,7 +27,7 @@
 //             stride apart. query_starts: [rows + 1], ascending from 0 to N: row r has the tokens
 //             [query_starts[r], query_starts[r + 1]), which may be none. All others contiguous.
 // Dtypes      query and output f32, bf16, f16, each its own; log_sum_exp and sink_logits f32;
-//             query_starts, positions, tree and tree_starts i64. Any Format for K and for V.
+//             query_starts, positions, tree and tree_starts i64. Any QuantFormat for K and for V.
 // Accuracy    Arithmetic in f32. Before it is rounded to its dtype the output is within
 //             1e-5 * (sum of w[t] * |v[t]| / sum of w[t]) of exact arithmetic on the stored bytes,
 //             log_sum_exp within 1e-5 * max(1, |log_sum_exp|), for |s| up to 16; errors grow with

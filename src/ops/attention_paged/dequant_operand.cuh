@@ -17,7 +17,6 @@
 
 namespace touchstone::attend {
 
-using cache::Encoding;
 
 // kWhole: one scale for the vector, no minimum. kGrouped: scales, and minima where there are any,
 // of 32 numbers or a multiple.
@@ -62,18 +61,18 @@ __device__ inline std::uint32_t masked_xor(std::uint32_t a, std::uint32_t mask,
 
 // Keys are decoded times 2^-kKeyExponent. What is decoded may be off by a constant: key_offset or
 // value_offset times the scale is to be added.
-template <Encoding kEncoding>
+template <DType kEncoding>
 struct Codes;
 
 template <>
-struct Codes<Encoding::bf16> {
+struct Codes<DType::bf16> {
   static constexpr int kBits = 16;
   static constexpr int kTiles = 1;
   static constexpr bool kHalf = false;
 };
 
 template <>
-struct Codes<Encoding::int8> {
+struct Codes<DType::i8> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
   static constexpr bool kHalf = true;
@@ -97,7 +96,7 @@ struct Codes<Encoding::int8> {
 };
 
 template <>
-struct Codes<Encoding::int4> {
+struct Codes<DType::i4> {
   static constexpr int kBits = 4;
   static constexpr int kTiles = 4;
   static constexpr bool kHalf = true;
@@ -130,7 +129,7 @@ struct Codes<Encoding::int4> {
 };
 
 template <>
-struct Codes<Encoding::fp8_e4m3> {
+struct Codes<DType::f8_e4m3> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
   static constexpr bool kHalf = true;

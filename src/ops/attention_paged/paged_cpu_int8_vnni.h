@@ -67,9 +67,9 @@ struct DigitsHead {
 };
 static_assert(sizeof(DigitsHead) == 64);
 
-inline bool uses_digits(const cache::Format& format, std::int64_t dim) {
+inline bool uses_digits(const QuantFormat& format, std::int64_t dim) {
   static const bool has_vnni = __builtin_cpu_supports("avx512vnni") != 0;
-  return has_vnni && format.encoding == cache::Encoding::int8 && !format.asymmetric &&
+  return has_vnni && format.dtype == DType::i8 && !format.asymmetric &&
          dim % static_cast<std::int64_t>(kRow) == 0 && cache::group_length(format, dim) == dim;
 }
 
@@ -275,7 +275,7 @@ inline void score_digits(Tile tile, const float* const* queries, std::size_t vec
 
 #else
 
-inline bool uses_digits(const cache::Format& /*format*/, std::int64_t /*dim*/) { return false; }
+inline bool uses_digits(const QuantFormat& /*format*/, std::int64_t /*dim*/) { return false; }
 inline std::size_t digits_floats(std::size_t /*dim*/) { return 0; }
 inline void make_digits(const float* /*query*/, std::size_t /*dim*/, float* /*to*/) {}
 inline bool has_digits(const float* /*query*/, std::size_t /*dim*/) { return false; }

@@ -48,8 +48,8 @@ std::int64_t token_stride(const Checks& checks, const Argument& a, std::int64_t 
   return checks.rows({a.name, flat}, false).stride;
 }
 
-AppendPart part_of(const Argument& a, std::int64_t stride, std::int64_t dim, const Format& format,
-                   std::int64_t values_at, std::int64_t scales_at) {
+AppendPart part_of(const Argument& a, std::int64_t stride, std::int64_t dim,
+                   const QuantFormat& format, std::int64_t values_at, std::int64_t scales_at) {
   return {.from = a.view.data,
           .dtype = a.view.dtype,
           .stride = stride,

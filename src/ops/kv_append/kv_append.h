@@ -16,7 +16,7 @@ struct AppendPart {
   DType dtype = DType::f32;    // f32, bf16, f16
   std::int64_t stride = 0;     // elements from token to token
   std::int64_t dim = 0;
-  Format format{};
+  QuantFormat format{};
   bool rotated = false;
   // Bytes from the beginning of a page to the part's values and scales, and of one vector.
   std::int64_t values_at = 0;

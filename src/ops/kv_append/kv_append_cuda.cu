@@ -5,11 +5,11 @@
 #include <bit>
 #include <string>
 
-#include "ops/kv_append/kv_append.h"
 #include "cache/codec.h"
 #include "cache/rotation.h"
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
+#include "ops/kv_append/kv_append.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::cache {
@@ -144,11 +144,11 @@ __device__ void store_floats(const float (&x)[kChunk], std::byte* to, unsigned c
   }
 }
 
-template <Encoding kEncoding, bool kAsymmetric>
+template <DType kEncoding, bool kAsymmetric>
 __device__ void store_codes(const float (&x)[kChunk], Quantizer with, std::byte* to,
                             unsigned chunk) {
-  constexpr Format kFormat{.encoding = kEncoding, .asymmetric = kAsymmetric};
-  constexpr int kBits = kEncoding == Encoding::int4 ? 4 : 8;
+  constexpr QuantFormat kFormat{.dtype = kEncoding, .asymmetric = kAsymmetric};
+  constexpr int kBits = kEncoding == DType::i4 ? 4 : 8;
   constexpr int kPerWord = 32 / kBits;
   std::uint32_t words[kChunk / kPerWord] = {};
 #pragma unroll
@@ -165,21 +165,21 @@ __device__ void store_codes(const float (&x)[kChunk], Quantizer with, std::byte*
 
 __device__ void store_chunk(const AppendPart& part, const float (&x)[kChunk], Quantizer with,
                             std::byte* to, unsigned chunk) {
-  switch (part.format.encoding) {
-    case Encoding::f32:
+  switch (part.format.dtype) {
+    case DType::f32:
       return store_floats(x, to, chunk);
-    case Encoding::bf16:
+    case DType::bf16:
       return store_halves<Bf16>(x, to, chunk);
-    case Encoding::f16:
+    case DType::f16:
       return store_halves<F16>(x, to, chunk);
-    case Encoding::int8:
-      return part.format.asymmetric ? store_codes<Encoding::int8, true>(x, with, to, chunk)
-                                    : store_codes<Encoding::int8, false>(x, with, to, chunk);
-    case Encoding::int4:
-      return part.format.asymmetric ? store_codes<Encoding::int4, true>(x, with, to, chunk)
-                                    : store_codes<Encoding::int4, false>(x, with, to, chunk);
-    case Encoding::fp8_e4m3:
-      return store_codes<Encoding::fp8_e4m3, false>(x, with, to, chunk);
+    case DType::i8:
+      return part.format.asymmetric ? store_codes<DType::i8, true>(x, with, to, chunk)
+                                    : store_codes<DType::i8, false>(x, with, to, chunk);
+    case DType::i4:
+      return part.format.asymmetric ? store_codes<DType::i4, true>(x, with, to, chunk)
+                                    : store_codes<DType::i4, false>(x, with, to, chunk);
+    case DType::f8_e4m3:
+      return store_codes<DType::f8_e4m3, false>(x, with, to, chunk);
   }
 }
 
@@ -219,7 +219,7 @@ __device__ void append_chunk(const Append& p, const AppendPart& part, const Chun
   widen_chunk(part.dtype, raw, x);
   if (part.rotated) rotate_chunk(x, static_cast<unsigned>(rotation_block(part.dim)));
   Quantizer with{};
-  if (is_quantized(part.format.encoding)) {
+  if (is_quantized(part.format.dtype)) {
     const auto lanes = static_cast<unsigned>(group_length(part.format, part.dim)) / kChunk;
     GroupExtremes extremes = extremes_of(x, kChunk);
     join_lanes(extremes, lanes);
@@ -346,9 +346,9 @@ __global__ void __launch_bounds__(kThreads)
 
 bool is_copied(const AppendPart& part) {
   if (part.from == nullptr) return true;
-  const bool stays = (part.dtype == DType::f32 && part.format.encoding == Encoding::f32) ||
-                     (part.dtype == DType::bf16 && part.format.encoding == Encoding::bf16) ||
-                     (part.dtype == DType::f16 && part.format.encoding == Encoding::f16);
+  const bool stays = (part.dtype == DType::f32 && part.format.dtype == DType::f32) ||
+                     (part.dtype == DType::bf16 && part.format.dtype == DType::bf16) ||
+                     (part.dtype == DType::f16 && part.format.dtype == DType::f16);
   return stays && !part.rotated &&
          std::has_single_bit(static_cast<std::uint64_t>(part.value_bytes)) &&
          part.value_bytes >= 16;
@@ -428,7 +428,7 @@ __device__ void store_group(const AppendPart& part, const float* x, std::int64_t
   const GroupScale scale = scale_of(part.format, extremes);
   if (lane == 0) store_scale(part.format, scales, group, scale);
   const Quantizer with = quantizer_of(scale);
-  if (part.format.encoding == Encoding::int4) {
+  if (part.format.dtype == DType::i4) {
     for (std::int64_t i = first + 2 * lane; i < first + length; i += 2 * kWarp) {
       const unsigned low = encode_value(part.format, with, x[i]);
       const unsigned high = encode_value(part.format, with, x[i + 1]);
@@ -444,10 +444,10 @@ __device__ void store_group(const AppendPart& part, const float* x, std::int64_t
 __device__ void store_plain(const AppendPart& part, const float* x, unsigned lane,
                             std::byte* values) {
   for (std::int64_t i = lane; i < part.dim; i += kWarp) {
-    if (part.format.encoding == Encoding::f32) {
+    if (part.format.dtype == DType::f32) {
       reinterpret_cast<float*>(values)[i] = with_quiet_nan(x[i]);
     } else {
-      const bool bf16 = part.format.encoding == Encoding::bf16;
+      const bool bf16 = part.format.dtype == DType::bf16;
       const std::uint32_t bits = bf16 ? stored_bits<Bf16>(x[i]) : stored_bits<F16>(x[i]);
       reinterpret_cast<std::uint16_t*>(values)[i] = static_cast<std::uint16_t>(bits);
     }
@@ -480,7 +480,7 @@ __global__ void __launch_bounds__(kThreads) append_portable_kernel(PortableParam
   const std::int64_t row = head * p.page_tokens + place.slot;
   std::byte* values = page + part.values_at + row * part.value_bytes;
   std::byte* scales = page + part.scales_at + row * part.scale_bytes;
-  if (!is_quantized(part.format.encoding)) {
+  if (!is_quantized(part.format.dtype)) {
     if (stores) store_plain(part, x, lane, values);
     return;
   }
@@ -497,7 +497,7 @@ std::string append_registers_refuses(const Context& /*context*/, const Append& p
   for (const AppendPart& part : p.part) {
     if (part.from == nullptr) continue;
     if (part.dim % kChunk != 0) return "a head dim that is not a multiple of 16";
-    const bool grouped = is_quantized(part.format.encoding);
+    const bool grouped = is_quantized(part.format.dtype);
     if (grouped && !is_chunked(group_length(part.format, part.dim))) {
       return "a group other than 16, 32, 64, 128, 256 or 512";
     }

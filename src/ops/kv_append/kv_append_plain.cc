@@ -1,8 +1,8 @@
 #include <vector>
 
-#include "ops/kv_append/kv_append.h"
 #include "cache/codec.h"
 #include "cache/rotation.h"
+#include "ops/kv_append/kv_append.h"
 #include "touchstone/core/dtype.h"
 
 namespace touchstone::cache {

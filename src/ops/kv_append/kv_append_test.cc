@@ -12,21 +12,21 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-std::vector<Format> all_formats(std::int64_t group) {
-  std::vector<Format> list = {{Encoding::f32}, {Encoding::bf16}, {Encoding::f16}};
+std::vector<QuantFormat> all_formats(std::int64_t group) {
+  std::vector<QuantFormat> list = {{DType::f32}, {DType::bf16}, {DType::f16}};
   for (const DType scale : {DType::f16, DType::f32}) {
     for (const bool asymmetric : {false, true}) {
-      list.push_back({Encoding::int8, group, asymmetric, scale});
-      list.push_back({Encoding::int4, group, asymmetric, scale});
+      list.push_back({DType::i8, group, asymmetric, scale});
+      list.push_back({DType::i4, group, asymmetric, scale});
     }
-    list.push_back({Encoding::fp8_e4m3, group, false, scale});
+    list.push_back({DType::f8_e4m3, group, false, scale});
   }
   return list;
 }
 
 // Each format as K and as V, rotated and not, from each dtype.
 void check_formats(AppendProblem problem, std::int64_t group) {
-  const std::vector<Format> formats = all_formats(group);
+  const std::vector<QuantFormat> formats = all_formats(group);
   const DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
   for (std::size_t i = 0; i < formats.size(); ++i) {
     problem.group.k = formats[i];
@@ -63,9 +63,9 @@ TEST(Append, OddHeads) {
   AppendProblem problem;
   problem.group.k_dim = 7;
   problem.group.v_dim = 1;
-  for (const Encoding encoding : {Encoding::int8, Encoding::fp8_e4m3, Encoding::bf16}) {
-    problem.group.k = {.encoding = encoding};
-    problem.group.v = {.encoding = encoding};
+  for (const DType encoding : {DType::i8, DType::f8_e4m3, DType::bf16}) {
+    problem.group.k = {.dtype = encoding};
+    problem.group.v = {.dtype = encoding};
     check_append(problem);
   }
 }
@@ -75,8 +75,8 @@ TEST(Append, LargeHeads) {
   problem.group = {.layers = 1, .kv_heads = 1, .k_dim = 1024, .v_dim = 2048, .page_tokens = 4};
   problem.layer = 0;
   problem.group.rotate_keys = true;
-  problem.group.k = {.encoding = Encoding::int4, .group = 64, .asymmetric = true};
-  problem.group.v = {.encoding = Encoding::int8};
+  problem.group.k = {.dtype = DType::i4, .group_size = 64, .asymmetric = true};
+  problem.group.v = {.dtype = DType::i8};
   check_append(problem);
 }
 
@@ -84,12 +84,12 @@ TEST(Append, LargeHeads) {
 TEST(Append, LatentAndUnequalHeads) {
   AppendProblem problem{.committed = {9, 0}, .added = {1, 20}};
   problem.group = {.layers = 2, .kv_heads = 1, .k_dim = 576, .v_dim = 512, .k_is_v = true};
-  for (const Format& format : all_formats(64)) {
+  for (const QuantFormat& format : all_formats(64)) {
     problem.group.k = format;
     check_append(problem);
   }
   problem.group = {.layers = 2, .kv_heads = 4, .k_dim = 192, .v_dim = 128};
-  for (const Format& format : all_formats(32)) {
+  for (const QuantFormat& format : all_formats(32)) {
     problem.group.k = format;
     check_append(problem);
   }
@@ -99,8 +99,8 @@ TEST(Append, PagesOfEverySizeAndTheirBorders) {
   for (const std::int64_t page_tokens : {1, 8, 16, 64}) {
     AppendProblem problem{.committed = {}, .added = {}};
     problem.group.page_tokens = page_tokens;
-    problem.group.k = {.encoding = Encoding::int8, .group = 32};
-    problem.group.v = {.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+    problem.group.k = {.dtype = DType::i8, .group_size = 32};
+    problem.group.v = {.dtype = DType::i4, .group_size = 32, .asymmetric = true};
     for (const std::int64_t before : {page_tokens - 1, page_tokens, page_tokens + 1}) {
       for (const std::int64_t more : {std::int64_t{1}, page_tokens, page_tokens + 1}) {
         problem.committed.push_back(before);
@@ -119,7 +119,7 @@ TEST(Append, TokensApart) {
        {test::Layout{.row_gap = 64, .offset = 32}, test::Layout{.row_gap = 3, .offset = 1}}) {
     AppendProblem problem{.added = {2, 3, 4}};
     problem.layout = layout;
-    problem.group.k = {.encoding = Encoding::int8, .group = 32};
+    problem.group.k = {.dtype = DType::i8, .group_size = 32};
     problem.group.rotate_keys = true;
     check_append(problem);
   }
@@ -130,8 +130,8 @@ TEST(Append, ManyTokens) {
   AppendProblem problem{.committed = {100, 0, 7}, .added = {300, 1, 250}};
   problem.group = {.layers = 1, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .page_tokens = 16};
   problem.layer = 0;
-  problem.group.k = {.encoding = Encoding::int8, .group = 32};
-  problem.group.v = {.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+  problem.group.k = {.dtype = DType::i8, .group_size = 32};
+  problem.group.v = {.dtype = DType::i4, .group_size = 32, .asymmetric = true};
   problem.group.rotate_keys = true;
   problem.shuffled = true;
   check_append(problem);
@@ -148,7 +148,7 @@ TEST(Append, SpecialNumbers) {
       return i % every == 0 ? special[random.bits(i) % 16] : random.normal(i);
     };
     for (const std::int64_t group : {0, 8, 32}) {
-      const std::vector<Format> formats = all_formats(group);
+      const std::vector<QuantFormat> formats = all_formats(group);
       for (std::size_t i = 0; i < formats.size(); ++i) {
         problem.group.k = formats[i];
         problem.group.v = formats[formats.size() - 1 - i];

@@ -49,11 +49,11 @@ Guarded index_tensor(const std::vector<std::int64_t>& values, DType dtype) {
   return {test::test_device(), dtype, {std::ssize(values)}, numbers};
 }
 
-std::string describe(const Format& format) {
-  std::string text(name_of(format.encoding));
-  if (!is_quantized(format.encoding)) return text;
-  text += " g" + std::to_string(format.group) + (format.asymmetric ? " asymmetric " : " ");
-  return text + std::string(touchstone::name_of(format.scale));
+std::string describe(const QuantFormat& format) {
+  std::string text(format_name(format.dtype));
+  if (!is_quantized(format.dtype)) return text;
+  text += " g" + std::to_string(format.group_size) + (format.asymmetric ? " asymmetric " : " ");
+  return text + std::string(touchstone::name_of(format.scale_dtype));
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ AppendRun::AppendRun(const AppendProblem& p) : problem(p), cache(options_of(p)),
   positions_tensor = index_tensor(positions, DType::i64);
 
   expected.assign(static_cast<std::size_t>(cache.memory(0).bytes()), kPattern);
-  const auto expect = [&](const Guarded& from, std::int64_t dim, const Format& format,
+  const auto expect = [&](const Guarded& from, std::int64_t dim, const QuantFormat& format,
                           bool is_key) {
     const std::vector<double> numbers = from.values();
     for (std::int64_t t = 0; t < tokens; ++t) {
