@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bench/data.h"
+#include "cache/cache_state.h"
 #include "cache/codec.h"
 #include "cache/rotation.h"
 #include "touchstone/core/checked.h"
@@ -12,8 +13,6 @@
 
 namespace touchstone::bench {
 namespace {
-
-using cache::AppendArgs;
 
 constexpr std::int64_t kHeadDim = 128;
 constexpr std::int64_t kPageTokens = 16;
@@ -59,10 +58,8 @@ Tensor per_token(const cases::Case& item, Device device, const Value& value) {
 
 struct AppendData {
   AppendData(Context& context, const AppendFormat& format, const cases::Case& item, int count)
-      : cache({.layout = {{group_of(format, item)}},
-               .pool_pages = {ceil_div(item.rows, kPageTokens) * count},
-               .device = context.device(),
-               .stream = context.stream()}),
+      : cache(context, {.layout = {{group_of(format, item)}},
+                        .pool_pages = {ceil_div(item.rows, kPageTokens) * count}}),
         builder(cache) {
     for (int i = 0; i < count; ++i) {
       ids.push_back(cache.create());
@@ -83,7 +80,7 @@ struct AppendData {
     context.synchronize();
   }
 
-  AppendArgs args(std::int64_t i, const std::string& implementation = {}) const {
+  KvAppendArgs args(std::int64_t i, const std::string& implementation = {}) const {
     const AppendSet& set = sets[static_cast<std::size_t>(i) % sets.size()];
     return {.cache = view,
             .k = set.k,
@@ -103,11 +100,11 @@ struct AppendData {
 // Whether some tokens of the last set are stored as codec.h says, to the bit.
 bool stored_right(Context& context, const AppendData& data, const cases::Case& item,
                   const std::string& implementation) {
-  append(context, data.args(std::ssize(data.sets) - 1, implementation));
+  kv_append(context, data.args(std::ssize(data.sets) - 1, implementation));
   context.synchronize();
   const cache::LayerGroup& group = data.cache.layout().groups[0];
-  const Tensor memory = data.cache.memory(0).to(Device::cpu());
-  const cache::PageTable& table = data.cache.sequence(data.ids.back()).groups[0];
+  const Tensor memory = state_of(data.cache).memory(0).to(Device::cpu());
+  const cache::PageTable& table = state_of(data.cache).sequence(data.ids.back()).groups[0];
   const std::vector<std::int64_t> tokens = spread_sample(item.rows, 8);
   const auto right = [&](const Tensor& from, const QuantFormat& format, bool is_key) {
     const std::vector<double> numbers = doubles(from);
@@ -123,9 +120,9 @@ bool stored_right(Context& context, const AppendData& data, const cases::Case& i
         cache::encode(format, kHeadDim, vector.data(), values.data(), scales.data());
         const cache::PageHandle page = table.pages[static_cast<std::size_t>(token / kPageTokens)];
         const auto* at = static_cast<const std::byte*>(memory.data()) +
-                         page.index * data.cache.geometry(0).page_bytes;
+                         page.index * state_of(data.cache).geometry(0).page_bytes;
         const cache::TokenOffsets offsets =
-            token_offsets(group, data.cache.geometry(0), 0, head, token % kPageTokens);
+            token_offsets(group, state_of(data.cache).geometry(0), 0, head, token % kPageTokens);
         const std::byte* stored = at + (is_key ? offsets.k_values : offsets.v_values);
         const std::byte* scaled = at + (is_key ? offsets.k_scales : offsets.v_scales);
         if (!std::equal(values.begin(), values.end(), stored)) return false;
@@ -205,10 +202,10 @@ BenchRow AppendBench::measure(const std::string& name, const cases::Case& item) 
   }
   std::vector<Contender> contenders;
   session_.enter(contenders, "touchstone", row,
-                 [&](std::int64_t i) { append(context, data.args(i, wanted)); });
+                 [&](std::int64_t i) { kv_append(context, data.args(i, wanted)); });
   if (session_.options().naive) {
     session_.enter(contenders, "naive", row, [&](std::int64_t i) {
-      append(context, data.args(i, session_.cuda() ? "portable" : "plain"));
+      kv_append(context, data.args(i, session_.cuda() ? "portable" : "plain"));
     });
   }
   session_.measure(row, contenders, "touchstone");

@@ -81,8 +81,8 @@ void AttentionBench::enter_peers(std::vector<Contender>& contenders, const Bench
     });
   }
   // It knows no quantized cache, no latent and no sharing.
-  const bool dense = !is_quantized(problem.layers.k.dtype) && !problem.layers.k_is_v &&
-                     problem.shared == 0;
+  const bool dense =
+      !is_quantized(problem.layers.k.dtype) && !problem.layers.k_is_v && problem.shared == 0;
   if (dense) session_.enter_torch(contenders, row, row.op, row.heads, "torch");
 }
 

@@ -16,7 +16,7 @@ int main() {
   const Layout layout{
       {{.layers = 2, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .k = kInt8, .v = kInt8}}};
   Context ctx;  // the CPU, all cores
-  KvCache cache({.layout = layout, .pool_pages = pool_pages_for(layout, 64, 3)});
+  KvCache cache(ctx, {.layout = layout, .pool_pages = pool_pages_for(layout, 64, 3)});
   CacheViewBuilder builder(cache);
   std::vector<SequenceId> rows{cache.create(), cache.create(), cache.create()};
 
@@ -32,7 +32,7 @@ int main() {
         std::ranges::generate(x->values<Bf16>(),
                               [n = step]() mutable { return Bf16(n++ % 5 - 2.0); });
       }
-      append(ctx, {.cache = view, .layer = layer, .k = k, .v = v});
+      kv_append(ctx, {.cache = view, .layer = layer, .k = k, .v = v});
       cached_attention(ctx, {.query = query,
                              .query_starts = make_view(starts, {4}),
                              .cache = view,

@@ -173,8 +173,10 @@ std::int64_t value_bytes(const QuantFormat& format, std::int64_t dim) {
       return dim;
     case DType::i4:
       return ceil_div(dim, 2);
+    default:
+      throw InvalidArgument("layout: dtype: expected one of a format, got " +
+                            std::string(name_of(format.dtype)));
   }
-  throw InvalidArgument("layout: encoding: unknown value");
 }
 
 std::int64_t scale_bytes(const QuantFormat& format, std::int64_t dim) {

@@ -47,7 +47,7 @@ class Writer {
   std::vector<std::byte> buffer_;
 };
 
-SnapshotHeader header_of(const KvCache& cache, const SequenceSet& set) {
+SnapshotHeader header_of(const CacheState& cache, const SequenceSet& set) {
   SnapshotHeader header;
   header.groups = cache.groups();
   header.sequences = std::ssize(set.sequences);
@@ -119,7 +119,7 @@ void copy_tokens(const LayerGroup& group, const PageGeometry& geometry, std::int
 // The pages of a group as they go into the file, in host memory one at a time.
 class PageCopies {
  public:
-  PageCopies(const KvCache& cache, std::int64_t g)
+  PageCopies(const CacheState& cache, std::int64_t g)
       : group_(cache.layout().groups[at(g)]),
         geometry_(cache.geometry(g)),
         memory_(static_cast<const std::byte*>(cache.memory(g).data())),
@@ -158,10 +158,11 @@ class PageCopies {
 }  // namespace
 
 std::int64_t snapshot_bytes(const KvCache& cache, std::span<const SequenceId> ids) {
-  return header_of(cache, gather(cache, ids).set).file_bytes;
+  return header_of(state_of(cache), gather(state_of(cache), ids).set).file_bytes;
 }
 
-void save(const KvCache& cache, std::span<const SequenceId> ids, const ByteSink& sink) {
+void save(const KvCache& saved, std::span<const SequenceId> ids, const ByteSink& sink) {
+  const CacheState& cache = state_of(saved);
   if (!sink) throw InvalidArgument("save: sink: expected a function, got none");
   const GatheredSet gathered = gather(cache, ids);
   const SnapshotHeader header = header_of(cache, gathered.set);

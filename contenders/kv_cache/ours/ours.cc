@@ -12,6 +12,7 @@ namespace {
 
 using touchstone::DType;
 using touchstone::make_view;
+using touchstone::QuantFormat;
 using touchstone::cache::CacheView;
 using touchstone::cache::CacheViewBuilder;
 using touchstone::cache::KvCache;
@@ -19,8 +20,9 @@ using touchstone::cache::Layout;
 using touchstone::cache::SequenceId;
 
 struct Layer {
-  Layer(const Layout& layout, int64_t sequences, int64_t max_tokens)
-      : cache({.layout = layout,
+  Layer(touchstone::Context& context, const Layout& layout, int64_t sequences, int64_t max_tokens)
+      : cache(context,
+              {.layout = layout,
                .pool_pages = touchstone::cache::pool_pages_for(layout, max_tokens, sequences)}),
         builder(cache) {
     for (int64_t s = 0; s < sequences; ++s) ids.push_back(cache.create());
@@ -69,7 +71,8 @@ void* create(int64_t layers, int64_t sequences, int64_t kv_heads, int64_t head_d
                         .k = format,
                         .v = format}}};
   for (int64_t l = 0; l < layers; ++l) {
-    session->layers.push_back(std::make_unique<Layer>(layout, sequences, max_tokens));
+    session->layers.push_back(
+        std::make_unique<Layer>(session->context, layout, sequences, max_tokens));
   }
   return session.release();
 } catch (const std::exception&) {
@@ -111,12 +114,12 @@ extern "C" int kv_cache_append(void* handle, int64_t layer, int64_t count, int64
       session.numbers.push_back(first + t);
     }
   }
-  touchstone::cache::append(session.context,
-                            {.cache = session.view(to, count, sequence),
-                             .k = make_view(k, {total_tokens, session.kv_heads, session.head_dim}),
-                             .v = make_view(v, {total_tokens, session.kv_heads, session.head_dim}),
-                             .rows = make_view(session.token_rows.data(), {total_tokens}),
-                             .positions = make_view(session.numbers.data(), {total_tokens})});
+  touchstone::kv_append(session.context,
+                        {.cache = session.view(to, count, sequence),
+                         .k = make_view(k, {total_tokens, session.kv_heads, session.head_dim}),
+                         .v = make_view(v, {total_tokens, session.kv_heads, session.head_dim}),
+                         .rows = make_view(session.token_rows.data(), {total_tokens}),
+                         .positions = make_view(session.numbers.data(), {total_tokens})});
   for (int64_t i = 0; i < count; ++i) {
     to.cache.commit(to.ids[static_cast<size_t>(sequence[i])], tokens[i]);
   }

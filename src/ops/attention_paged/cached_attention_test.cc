@@ -39,7 +39,8 @@ std::vector<QuantFormat> formats() {
 
 std::string describe(const QuantFormat& format) {
   return std::string(format_name(format.dtype)) + " group " + std::to_string(format.group_size) +
-         (format.asymmetric ? " asymmetric" : "") + " scale " + std::string(name_of(format.scale_dtype));
+         (format.asymmetric ? " asymmetric" : "") + " scale " +
+         std::string(name_of(format.scale_dtype));
 }
 
 TEST(CachedAttention, EveryFormatOfKeysAndValues) {
@@ -70,8 +71,7 @@ TEST(CachedAttention, HeadsAndDims) {
     for (const std::int64_t ratio : {1, 2, 3, 4, 7, 8}) {
       const testing::ScopedTrace trace(
           __FILE__, __LINE__, "dim " + std::to_string(dim) + ", ratio " + std::to_string(ratio));
-      check_scene({.layers = grouped(3, dim, dim + 2, {.dtype = DType::bf16},
-                                     {.dtype = DType::i8}),
+      check_scene({.layers = grouped(3, dim, dim + 2, {.dtype = DType::bf16}, {.dtype = DType::i8}),
                    .query_heads = 3 * ratio,
                    .rows = {{.length = 70, .queries = 2}}});
     }
@@ -84,9 +84,9 @@ TEST(CachedAttention, HeadsAndDims) {
 // One latent for all heads, whose first numbers are the value: the shape of DeepSeek's MLA.
 TEST(CachedAttention, LatentsThatAreKeyAndValue) {
   for (const QuantFormat k : {QuantFormat{.dtype = DType::bf16}, QuantFormat{.dtype = DType::i8},
-                         QuantFormat{.dtype = DType::i8, .group_size = 64},
-                         QuantFormat{.dtype = DType::i4, .group_size = 32, .asymmetric = true},
-                         QuantFormat{.dtype = DType::f8_e4m3, .group_size = 64}}) {
+                              QuantFormat{.dtype = DType::i8, .group_size = 64},
+                              QuantFormat{.dtype = DType::i4, .group_size = 32, .asymmetric = true},
+                              QuantFormat{.dtype = DType::f8_e4m3, .group_size = 64}}) {
     const testing::ScopedTrace trace(__FILE__, __LINE__, describe(k));
     LayerGroup layers = grouped(1, 576, 512, k, k);
     layers.k_is_v = true;
@@ -99,8 +99,7 @@ TEST(CachedAttention, LatentsThatAreKeyAndValue) {
 // More and fewer heads than one pass takes, tokens that do not fill a tile, several splits, and
 // what a query may not see in the middle of a tile; a query of one part and of several.
 TEST(CachedAttention, LatentsOfManyShapes) {
-  LayerGroup layers =
-      grouped(1, 576, 512, {.dtype = DType::bf16}, {.dtype = DType::bf16});
+  LayerGroup layers = grouped(1, 576, 512, {.dtype = DType::bf16}, {.dtype = DType::bf16});
   layers.k_is_v = true;
   for (const DType dtype : {DType::bf16, DType::f32}) {
     for (const std::int64_t heads : {1, 16, 20}) {
@@ -280,10 +279,9 @@ TEST(CachedAttention, LargeScores) {
 TEST(CachedAttention, QueriesOfEveryMagnitude) {
   for (const std::int64_t dim : {64, 128}) {
     for (const float key : {0.0F, -3.0F}) {
-      Scene scene{
-          .layers = grouped(1, dim, 32, {.dtype = DType::i8}, {.dtype = DType::f32}),
-          .query_heads = 6,
-          .rows = {{.length = 140, .queries = 2}, {.length = 5, .seed = 2}}};
+      Scene scene{.layers = grouped(1, dim, 32, {.dtype = DType::i8}, {.dtype = DType::f32}),
+                  .query_heads = 6,
+                  .rows = {{.length = 140, .queries = 2}, {.length = 5, .seed = 2}}};
       for (SceneRow& row : scene.rows) {
         for (std::int64_t t = 0; t < row.length; ++t) row.keys[t] = key;
       }

@@ -17,7 +17,6 @@
 
 namespace touchstone::attend {
 
-
 // kWhole: one scale for the vector, no minimum. kGrouped: scales, and minima where there are any,
 // of 32 numbers or a multiple.
 enum class Scaling { kNone, kWhole, kGrouped };

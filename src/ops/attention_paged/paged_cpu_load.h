@@ -46,14 +46,13 @@ enum class Scaling : std::uint8_t {
 template <DType kEncoding, bool kSigned>
 struct Codes {
   static constexpr bool kTwo =
-      (kEncoding == DType::bf16 || kEncoding == DType::i4) &&
-      HWY_TARGET != HWY_SCALAR;
+      (kEncoding == DType::bf16 || kEncoding == DType::i4) && HWY_TARGET != HWY_SCALAR;
   static constexpr std::size_t kPack = kTwo ? 2 : 1;
   static constexpr std::size_t kBits = kEncoding == DType::f32    ? 32
                                        : kEncoding == DType::bf16 ? 16
                                        : kEncoding == DType::f16  ? 16
-                                       : kEncoding == DType::i4 ? 4
-                                                                            : 8;
+                                       : kEncoding == DType::i4   ? 4
+                                                                  : 8;
 
   static HWY_INLINE void load(const std::byte* values, std::size_t i, V* pack) {
     const D d;
@@ -117,8 +116,7 @@ template <DType kEncoding, Scaling kScaling_>
 struct Source {
   static constexpr Scaling kScaling = kScaling_;
   // What attention_cpu_digits.h reads, where the processor can.
-  static constexpr bool kCanUseDigits =
-      kEncoding == DType::i8 && kScaling == Scaling::per_token;
+  static constexpr bool kCanUseDigits = kEncoding == DType::i8 && kScaling == Scaling::per_token;
   using Code = Codes<kEncoding, kScaling != Scaling::asymmetric>;
   // Whether `load` needs the scale of the group it is in.
   static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;
@@ -176,8 +174,7 @@ using PlainSource = Source<DType::f32, Scaling::none>;
 
 // Whether the kernels read this format as it is. Otherwise the tokens are decoded beforehand.
 inline bool reads_directly(const QuantFormat& format, std::int64_t dim) {
-  const bool two =
-      format.dtype == DType::bf16 || format.dtype == DType::i4;
+  const bool two = format.dtype == DType::bf16 || format.dtype == DType::i4;
   const auto columns =
       static_cast<std::int64_t>(two && HWY_TARGET != HWY_SCALAR ? 2 * kLanes : kLanes);
   if (dim % columns != 0) return false;
@@ -217,6 +214,8 @@ HWY_INLINE void visit_source(const QuantFormat& format, std::int64_t dim, Visito
       return quantized.template operator()<DType::i4>();
     case DType::f8_e4m3:
       return quantized.template operator()<DType::f8_e4m3>();
+    default:
+      return;  // no format of a checked layout
   }
 }
 

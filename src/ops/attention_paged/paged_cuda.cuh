@@ -15,8 +15,8 @@
 
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
-#include "ops/attention_paged/paged_problem.h"
 #include "ops/attention_common/attention_math.cuh"
+#include "ops/attention_paged/paged_problem.h"
 #include "touchstone/ops/cached_attention.h"
 
 namespace touchstone::attend {

@@ -11,15 +11,14 @@
 namespace touchstone::attend {
 namespace {
 
-
 constexpr int kChunk = 8;  // numbers of a lane
 constexpr int kAhead = 4;
 
 template <DType kEncoding>
-inline constexpr int kBits = kEncoding == DType::f32                                  ? 32
+inline constexpr int kBits = kEncoding == DType::f32                               ? 32
                              : kEncoding == DType::bf16 || kEncoding == DType::f16 ? 16
-                             : kEncoding == DType::i4                               ? 4
-                                                                                         : 8;
+                             : kEncoding == DType::i4                              ? 4
+                                                                                   : 8;
 
 // What a lane holds of a vector, as stored. Scales are f16.
 template <DType kEncoding, bool kAsymmetric>
@@ -277,13 +276,13 @@ __device__ void visit_stored(const QuantFormat& format, Use use) {
     case DType::f16:
       return use(Stored<DType::f16, false>());
     case DType::i8:
-      return format.asymmetric ? use(Stored<DType::i8, true>())
-                               : use(Stored<DType::i8, false>());
+      return format.asymmetric ? use(Stored<DType::i8, true>()) : use(Stored<DType::i8, false>());
     case DType::i4:
-      return format.asymmetric ? use(Stored<DType::i4, true>())
-                               : use(Stored<DType::i4, false>());
+      return format.asymmetric ? use(Stored<DType::i4, true>()) : use(Stored<DType::i4, false>());
     case DType::f8_e4m3:
       return use(Stored<DType::f8_e4m3, false>());
+    default:
+      return;  // no format of a checked layout
   }
 }
 
