@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/edit_distance.h"
+#include "json/json.h"
 #include "judge/binding.h"
 #include "judge/read_file.h"
 #include "touchstone/core/error.h"
@@ -16,8 +16,6 @@ namespace touchstone::judge {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 constexpr int64_t kMaxJson = 1 << 20;
 constexpr int64_t kMaxSource = 4 << 20;
 constexpr std::size_t kMaxSources = 200;
@@ -100,8 +98,8 @@ void read_json(const fs::path& where, const TaskCard& card, Contender& contender
   static const std::set<std::string> kKeys = {"name",      "task",    "language",
                                               "sources",   "library", "adapter",
                                               "functions", "peer",    "description"};
-  const Json json = Json::parse(read_file(where, kMaxJson), nullptr, false);
-  if (json.is_discarded()) bad(where, "not valid JSON");
+  const Json json = Json::parse_or_null(read_file(where, kMaxJson));
+  if (json.is_null()) bad(where, "not valid JSON");
   if (!json.is_object()) bad(where, "expected an object");
   for (const auto& [key, value] : json.items()) {
     if (!kKeys.contains(key))
