@@ -1,5 +1,5 @@
 // touchstone deploy: a folder to start from, with prompts, templates and working adapters.
-#include "judge/deploy.h"
+#include "judge/contender/deploy.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,8 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "judge/task.h"
+#include "judge/task/task.h"
+#include "judge/task/tasks/registry.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cli {

@@ -75,7 +75,7 @@ class Json {
   bool is_object() const;
   const char* type_name() const;
 
-  // The value as bool, a number, std::string or a std::vector of these.
+  // The value as bool, a number, std::string, or a std::vector or std::map<std::string> of these.
   template <class T>
   T get() const;
 
@@ -101,6 +101,7 @@ class Json {
   }
 
   const Json& back() const { return at(size() - 1); }
+  Json& back() { return (*this)[size() - 1]; }
   void push_back(Json value);
   void erase(std::string_view key);
   void update(const Json& other);  // adds or replaces the keys of `other`
@@ -156,6 +157,10 @@ template <class T>
 struct JsonElement<std::vector<T>> {
   using Type = T;
 };
+template <class T>
+inline constexpr bool kIsJsonMap = false;
+template <class T>
+inline constexpr bool kIsJsonMap<std::map<std::string, T>> = true;
 }  // namespace detail
 
 template <class T>
@@ -168,6 +173,13 @@ T Json::get() const {
     return static_cast<T>(as_int64());
   } else if constexpr (std::same_as<T, std::string>) {
     return as_string();
+  } else if constexpr (detail::kIsJsonMap<T>) {
+    if (!is_object()) expected("an object");
+    T values;
+    for (const auto& [key, value] : items()) {
+      values.emplace(key, value.template get<typename T::mapped_type>());
+    }
+    return values;
   } else {
     T values;
     for (const Json& value : as_array()) {

@@ -30,8 +30,10 @@ TEST(Json, ReadsWhatItWrote) {
 }
 
 TEST(Json, ConvertsContainers) {
+  using Numbers = std::map<std::string, int>;
   EXPECT_EQ(Json(std::vector<std::string>{"a", "b"}).dump(), R"(["a","b"])");
-  EXPECT_EQ(Json(std::map<std::string, int>{{"k", 1}}).dump(), R"({"k":1})");
+  EXPECT_EQ(Json(Numbers{{"k", 1}}).dump(), R"({"k":1})");
+  EXPECT_EQ(Json::parse(R"({"k":1})").get<Numbers>(), (Numbers{{"k", 1}}));
   EXPECT_EQ(Json(std::optional<double>()).dump(), "null");
   EXPECT_EQ(Json(std::vector<bool>{true, false}).dump(), "[true,false]");
 }
