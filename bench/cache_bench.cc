@@ -106,8 +106,8 @@ class TakeAndRelease : public CacheCase {
 class DecodeStep : public CacheCase {
  public:
   DecodeStep()
-      : cache_({.layout = tiny_pages(),
-                .pool_pages = pool_pages_for(tiny_pages(), kTokens + kSteps, kSequences)}),
+      : cache_(on_cpu({.layout = tiny_pages(),
+                       .pool_pages = pool_pages_for(tiny_pages(), kTokens + kSteps, kSequences)})),
         builder_(cache_) {
     for (int i = 0; i < kSequences; ++i) ids_.push_back(cache_.create());
     // In turns, so that the pages of a sequence are not neighbors.

@@ -26,7 +26,7 @@ std::string element_type(DType dtype) {
       return "uint8_t";
     case DType::f8_e4m3:
     case DType::i4:
-      break;  // no argument of a task has these
+      break;
   }
   return "void";
 }

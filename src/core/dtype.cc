@@ -4,9 +4,19 @@
 
 namespace touchstone {
 
+std::int64_t bits_of(DType dtype) {
+  if (dtype == DType::i4) return 4;
+  if (dtype == DType::f8_e4m3) return 8;
+  return visit_dtype(dtype, []<class T>() { return 8 * static_cast<std::int64_t>(sizeof(T)); });
+}
+
 std::int64_t size_of(DType dtype) {
-  if (dtype == DType::f8_e4m3) return 1;
-  return visit_dtype(dtype, []<class T>() { return static_cast<std::int64_t>(sizeof(T)); });
+  const std::int64_t bits = bits_of(dtype);
+  if (bits % 8 != 0) {
+    throw InvalidArgument("dtype: " + std::string(name_of(dtype)) +
+                          " has no size in bytes: it has " + std::to_string(bits) + " bits");
+  }
+  return bits / 8;
 }
 
 std::string_view name_of(DType dtype) {

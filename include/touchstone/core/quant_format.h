@@ -1,4 +1,5 @@
-// How numbers are stored: as they are in a floating point type, or quantized with scales.
+// How a vector of numbers is stored: as elements of a floating point type, or quantized in groups
+// that share a scale. KV caches store the vector of each head of each token so, weights each row.
 #pragma once
 
 #include <cstdint>
@@ -8,32 +9,31 @@
 
 namespace touchstone {
 
-// The format of a vector. Quantized types store codes and a scale for every `group_size` values:
-//   symmetric    value = code * scale
-//   asymmetric   value = minimum + code * scale
 struct QuantFormat {
-  // f32, bf16 or f16; quantized: i8, i4 (two codes per byte) or f8_e4m3.
+  // f32, bf16, f16: stored as they are. i8, i4, f8_e4m3: quantized.
   DType dtype = DType::bf16;
-  // Quantized types: values that share a scale. 0 = the whole vector.
+  // Quantized: values that share a scale; must divide the length of the vector. 0 = all of it.
   std::int64_t group_size = 0;
   // i8 and i4: a minimum is kept beside each scale.
   bool asymmetric = false;
-  // Type of scales and minima.
+  // Type of scales and minima: f16 or f32.
   DType scale_dtype = DType::f16;
 
   friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
 
-// The types a QuantFormat of the cache can have.
-inline constexpr DType kFormatDTypes[] = {DType::f32, DType::bf16, DType::f16,
-                                          DType::i8,  DType::i4,   DType::f8_e4m3};
-
+// Whether values of the dtype are stored with scales.
 constexpr bool is_quantized(DType dtype) {
   return dtype == DType::i8 || dtype == DType::i4 || dtype == DType::f8_e4m3;
 }
+constexpr bool is_quantized(const QuantFormat& format) { return is_quantized(format.dtype); }
+
+// The dtypes of formats.
+inline constexpr DType kFormatDTypes[] = {DType::f32, DType::bf16, DType::f16,
+                                          DType::i8,  DType::i4,   DType::f8_e4m3};
 
 // Names of formats as users write them: "f32", "bf16", "f16", "int8", "int4", "fp8_e4m3".
-// "unknown" for other types.
+// "unknown" for other dtypes.
 std::string_view format_name(DType dtype);
 // The inverse of format_name; InvalidArgument lists the known names.
 DType parse_format_dtype(std::string_view name);
