@@ -9,8 +9,8 @@
 #include "bench/data.h"
 #include "cache/codec.h"
 #include "oracle/cached_attention.h"
-#include "touchstone/cache/planner.h"
 #include "touchstone/core/checked.h"
+#include "touchstone/plan/planner.h"
 
 namespace touchstone::bench {
 namespace {
@@ -21,7 +21,7 @@ constexpr std::int64_t kDistinctPages = 32;
 constexpr std::int64_t kChecked = 2;
 
 cache::LayerGroup layers_of(const std::string& format, std::int64_t kv_heads, std::int64_t dim) {
-  const cache::CacheFormat formats = cache::parse_cache_format(format);
+  const plan::CacheFormat formats = plan::parse_cache_format(format);
   return {.layers = 1,
           .kv_heads = kv_heads,
           .k_dim = dim,

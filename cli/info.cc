@@ -13,7 +13,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "touchstone/cache/planner.h"
+#include "touchstone/plan/planner.h"
 #include "touchstone/touchstone.h"
 
 namespace touchstone::cli {
@@ -105,7 +105,7 @@ std::vector<ImplementationReport> attention_reports(Context& context, const Info
   }
   bench::AttentionProblem problem =
       bench::attention_problems(context.device(), cases::Tier::smoke).front();
-  const cache::CacheFormat formats = cache::parse_cache_format(options.format);
+  const plan::CacheFormat formats = plan::parse_cache_format(options.format);
   problem.layers.k = formats.k;
   problem.layers.v = formats.v;
   problem.batch = problem.tokens = 1;

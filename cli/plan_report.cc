@@ -8,21 +8,8 @@
 namespace touchstone::cli {
 namespace {
 
-using cache::Plan;
-using cache::PlanRequest;
-
-// "12.55 GiB": two digits, because a plan is compared with a limit.
-std::string size_text(std::int64_t bytes) {
-  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (std::abs(value) >= 1024 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return value == std::floor(value) ? fmt::format("{:.0f} {}", value, kUnits[unit])
-                                    : fmt::format("{:.2f} {}", value, kUnits[unit]);
-}
+using plan::Plan;
+using plan::PlanRequest;
 
 // "1.7e+15" is not for people: "1.7 PFLOP".
 std::string flops_text(double flops) {
@@ -36,12 +23,8 @@ std::string flops_text(double flops) {
   return fmt::format("{:.4g} {}", flops, kUnits[unit]);
 }
 
-std::string tokens_text(std::int64_t tokens) {
-  return tokens == cache::kUnlimitedTokens ? "no limit" : fmt::format("{}", tokens);
-}
-
 std::string heading(const PlanRequest& request) {
-  const cache::ModelSpec& model = request.model;
+  const plan::ModelSpec& model = request.model;
   return fmt::format("{} on {}{}: {} sequence{} of {} tokens\n", model.name,
                      request.gpus == 1 ? "" : fmt::format("{} x ", request.gpus), request.gpu.name,
                      request.batch, request.batch == 1 ? "" : "s", request.context);
@@ -50,7 +33,7 @@ std::string heading(const PlanRequest& request) {
 // The model's own sizes: all heads, however many GPUs share them.
 std::string token_section(const PlanRequest& request) {
   const cache::Layout whole =
-      cache::planned_layout(request.model, request.cache, request.page_tokens, 1);
+      plan::planned_layout(request.model, request.cache, request.page_tokens, 1);
   Table table(
       {"layers", "KV heads", "K, V dims", "window", ">bytes/token/layer", ">in all", ">page"});
   for (const cache::LayerGroup& group : whole.groups) {
@@ -87,7 +70,7 @@ std::string memory_section(const PlanRequest& request, const Plan& plan) {
   };
   row("weights", plan.weight_bytes,
       fmt::format("{} parameters ({}) in {}", request.model.parameters,
-                  request.model.parameters_basis, cache::name_of(request.weights)));
+                  request.model.parameters_basis, plan::weight_format_name(plan.weights)));
   std::int64_t pages = 0;
   for (const std::int64_t count : plan.pages) pages += count;
   row("KV cache", plan.cache_bytes,
@@ -125,7 +108,7 @@ std::string limits_section(const PlanRequest& request, const Plan& plan) {
 
 std::string growth_section(const PlanRequest& request, const Plan& plan) {
   Table table({">tokens", ">one sequence", fmt::format(">batch of {}", request.batch), "fits"});
-  for (const cache::GrowthPoint& point : plan.growth) {
+  for (const plan::GrowthPoint& point : plan.growth) {
     table.add({fmt::format("{}", point.tokens), size_text(point.sequence_bytes),
                size_text(point.batch_bytes), point.fits ? "yes" : "no"},
               point.fits ? Tone::plain : Tone::bad);
@@ -134,7 +117,7 @@ std::string growth_section(const PlanRequest& request, const Plan& plan) {
 }
 
 std::string speed_section(const PlanRequest& request, const Plan& plan) {
-  const cache::DecodeStep& step = plan.decode;
+  const plan::DecodeStep& step = plan.decode;
   std::string text = fmt::format(
       "\nA decoding step reads {} of weights and {} of cache and does {}:\n"
       "  {:.2f} FLOP per byte{}\n  at most {:.1f} tokens/s at {:g} GB/s{}\n",
@@ -145,7 +128,7 @@ std::string speed_section(const PlanRequest& request, const Plan& plan) {
           : fmt::format("; {} waits for memory below {:.0f}", request.gpu.name, step.ridge),
       step.tokens_per_second, request.gpu.bytes_per_second / 1e9,
       request.gpus == 1 ? "" : fmt::format(" x {}", request.gpus));
-  const cache::Recomputation& saved = plan.recomputation;
+  const plan::Recomputation& saved = plan.recomputation;
   text += fmt::format(
       "\nWithout a cache, per sequence:\n"
       "  token {}: {} instead of {}, {:.0f} times as much\n"
@@ -158,16 +141,16 @@ std::string speed_section(const PlanRequest& request, const Plan& plan) {
 
 std::string alternatives_section(const Plan& plan) {
   Table table({"with", ">cache", ">of planned", ">longest context"});
-  for (const cache::Alternative& other : plan.alternatives) {
+  for (const plan::Alternative& other : plan.alternatives) {
     table.add({other.name, size_text(other.cache_bytes), fmt::format("{:.3f}", other.ratio),
                tokens_text(other.max_context)});
   }
   return fmt::format("\n{}", table.text());
 }
 
-Json model_json(const cache::ModelSpec& model) {
+Json model_json(const plan::ModelSpec& model) {
   Json layers = Json::array();
-  for (const cache::CachedLayers& cached : model.cached) {
+  for (const plan::CachedLayers& cached : model.cached) {
     layers.push_back({{"layers", cached.layers},
                       {"kv_heads", cached.kv_heads},
                       {"k_dim", cached.k_dim},
@@ -196,7 +179,7 @@ Json limit_json(std::int64_t tokens) {
 
 Json token_json(const PlanRequest& request, const Plan& plan) {
   const cache::Layout whole =
-      cache::planned_layout(request.model, request.cache, request.page_tokens, 1);
+      plan::planned_layout(request.model, request.cache, request.page_tokens, 1);
   Json groups = Json::array();
   for (std::size_t i = 0; i < whole.groups.size(); ++i) {
     groups.push_back({{"layers", whole.groups[i].layers},
@@ -213,8 +196,24 @@ Json token_json(const PlanRequest& request, const Plan& plan) {
 
 }  // namespace
 
+std::string size_text(std::int64_t bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (std::abs(value) >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return value == std::floor(value) ? fmt::format("{:.0f} {}", value, kUnits[unit])
+                                    : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string tokens_text(std::int64_t tokens) {
+  return tokens == cache::kUnlimitedTokens ? "no limit" : fmt::format("{}", tokens);
+}
+
 std::string format_text(const QuantFormat& format) {
-  std::string text(cache::format_name(format.dtype));
+  std::string text(format_name(format.dtype));
   if (!is_quantized(format.dtype)) return text;
   return text + (format.asymmetric ? ", scale and minimum per " : ", scale per ") +
          (format.group_size == 0 ? "vector" : fmt::format("{}", format.group_size));
@@ -231,20 +230,20 @@ std::string plan_text(const PlanRequest& request, const Plan& plan) {
 
 Json plan_json(const PlanRequest& request, const Plan& plan) {
   Json growth = Json::array();
-  for (const cache::GrowthPoint& point : plan.growth) {
+  for (const plan::GrowthPoint& point : plan.growth) {
     growth.push_back({{"tokens", point.tokens},
                       {"sequence_bytes", point.sequence_bytes},
                       {"batch_bytes", point.batch_bytes},
                       {"fits", point.fits}});
   }
   Json others = Json::array();
-  for (const cache::Alternative& other : plan.alternatives) {
+  for (const plan::Alternative& other : plan.alternatives) {
     others.push_back({{"with", other.name},
                       {"cache_bytes", other.cache_bytes},
                       {"ratio", other.ratio},
                       {"max_context", limit_json(other.max_context)}});
   }
-  const cache::Recomputation& saved = plan.recomputation;
+  const plan::Recomputation& saved = plan.recomputation;
   return {{"model", model_json(request.model)},
           {"gpu",
            {{"name", request.gpu.name},
@@ -257,7 +256,7 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
           {"context", plan.context},
           {"batch", request.batch},
           {"chunk", request.chunk},
-          {"weights_dtype", cache::name_of(request.weights)},
+          {"weights_dtype", plan::weight_format_name(plan.weights)},
           {"cache", token_json(request, plan)},
           {"per_gpu",
            {{"weight_bytes", plan.weight_bytes},

@@ -3,13 +3,13 @@
 
 #include <string>
 
-#include "touchstone/cache/planner.h"
+#include "touchstone/plan/planner.h"
 
 namespace touchstone::plan {
 
 // A whole SVG document: weights and overhead as bands, the cache growing above them, the same cache
 // in int8 and int4 as lines, the memory of the GPU as a limit. `plan` is make_plan(request).
-std::string growth_plot(const cache::PlanRequest& request, const cache::Plan& plan);
+std::string growth_plot(const PlanRequest& request, const Plan& plan);
 
 // Text that may stand between tags or in an attribute.
 std::string xml_escaped(std::string_view text);
