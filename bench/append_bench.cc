@@ -108,8 +108,8 @@ bool stored_right(Context& context, const AppendData& data, const cases::Case& i
   const std::vector<std::int64_t> tokens = spread_sample(item.rows, 8);
   const auto right = [&](const Tensor& from, const QuantFormat& format, bool is_key) {
     const std::vector<double> numbers = doubles(from);
-    std::vector<std::byte> values(static_cast<std::size_t>(value_bytes(format, kHeadDim)));
-    std::vector<std::byte> scales(static_cast<std::size_t>(scale_bytes(format, kHeadDim)));
+    std::vector<std::byte> values(static_cast<std::size_t>(cache::value_bytes(format, kHeadDim)));
+    std::vector<std::byte> scales(static_cast<std::size_t>(cache::scale_bytes(format, kHeadDim)));
     for (const std::int64_t token : tokens) {
       for (std::int64_t head = 0; head < group.kv_heads; ++head) {
         const auto first = numbers.begin() + token * item.cols + head * kHeadDim;
