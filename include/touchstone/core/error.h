@@ -2,6 +2,8 @@
 // written. A message reads `operator: argument: expected ..., got ...`.
 #pragma once
 
+#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
+
 #include <stdexcept>
 #include <string>
 
