@@ -1,11 +1,11 @@
 // Where data lives and where an operator runs.
 #pragma once
 
-#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
-
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
 
 namespace touchstone {
 

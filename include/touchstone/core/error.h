@@ -2,10 +2,10 @@
 // written. A message reads `operator: argument: expected ..., got ...`.
 #pragma once
 
-#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
-
 #include <stdexcept>
 #include <string>
+
+#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
 
 namespace touchstone {
 

@@ -3,10 +3,10 @@
 // and the payload bits that fit are kept), overflow becomes infinity, subnormals are honored.
 #pragma once
 
-#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
-
 #include <bit>
 #include <cstdint>
+
+#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
 
 namespace touchstone {
 
