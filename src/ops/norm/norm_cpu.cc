@@ -3,9 +3,12 @@
 #include "ops/norm/norm_cpu.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
@@ -88,6 +91,41 @@ const void* prepare_weights(const void* weights, double absent, DType dtype, DTy
 
 namespace {
 
+// The bits of an element, and of the infinity of its type without sign.
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t,
+                                std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+template <class T>
+constexpr Bits<T> kMagnitude = std::numeric_limits<Bits<T>>::max() >> 1;
+
+template <class T>
+Bits<T> infinity_bits() {
+  return std::bit_cast<Bits<T>>(convert<T>(std::numeric_limits<double>::infinity()));
+}
+
+// Integer arithmetic, which compilers vectorize whatever the type.
+template <class T>
+bool all_finite(const T* h, std::int64_t cols) {
+  Bits<T> largest = 0;
+  for (std::int64_t c = 0; c < cols; ++c) {
+    largest = std::max<Bits<T>>(largest, std::bit_cast<Bits<T>>(h[c]) & kMagnitude<T>);
+  }
+  return largest < infinity_bits<T>();
+}
+
+// y of a row that holds NaN or infinity, to the bit as the arithmetic gives it: an element that is
+// NaN stays that NaN, quiet; the others become the default one. y may be h.
+template <class T>
+void write_nan_row(const T* h, T* y, std::int64_t cols) {
+  const auto nan = std::bit_cast<Bits<T>>(convert<T>(std::numeric_limits<double>::quiet_NaN()));
+  const Bits<T> infinity = infinity_bits<T>();
+  for (std::int64_t c = 0; c < cols; ++c) {
+    const auto bits = std::bit_cast<Bits<T>>(h[c]);
+    y[c] = std::bit_cast<T>(
+        static_cast<Bits<T>>((bits & kMagnitude<T>) > infinity ? bits | nan : nan));
+  }
+}
+
 template <class T>
 void rescue_row(const ForwardJob& job, std::int64_t row) {
   using C = Compute<T>;
@@ -101,13 +139,20 @@ void rescue_row(const ForwardJob& job, std::int64_t row) {
     }
     h = sum;
   }
+  T* const y = static_cast<T*>(p.y.data) + row * p.y.stride;
+  C* const mean = p.mean == nullptr ? nullptr : static_cast<C*>(p.mean) + row;
+  C* const rstd = p.rstd == nullptr ? nullptr : static_cast<C*>(p.rstd) + row;
+  if (!all_finite(h, p.cols)) {
+    write_nan_row(h, y, p.cols);
+    for (C* const statistic : {mean, rstd}) {
+      if (statistic != nullptr) *statistic = std::numeric_limits<C>::quiet_NaN();
+    }
+    return;
+  }
   // From the caller's weights: those of the job are in the order of the kernels.
   const auto weight = widened<C>(p.weight, p.weight_dtype, p.cols, p.weight_offset);
   const auto bias = widened<C>(p.bias, p.weight_dtype, p.cols, 0);
-  normalize_row(p, h, data_or_null(weight), data_or_null(bias),
-                static_cast<T*>(p.y.data) + row * p.y.stride,
-                p.mean == nullptr ? nullptr : static_cast<C*>(p.mean) + row,
-                p.rstd == nullptr ? nullptr : static_cast<C*>(p.rstd) + row);
+  normalize_row(p, h, data_or_null(weight), data_or_null(bias), y, mean, rstd);
 }
 
 // Every thread works on every row: statistics of all blocks, then all blocks of y.
