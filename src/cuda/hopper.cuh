@@ -61,19 +61,19 @@ __device__ inline void bulk_load(void* shared, const void* global, std::uint32_t
       : "memory");
 }
 
-// Asks for global memory to be brought into L2; alignment and size as for bulk_load. A hint: what
-// is read later is whatever was written last, so it may be given before the wait below.
+// Prefetches global memory into L2; alignment and size as for bulk_load. A hint: what is read later
+// is whatever was written last, so it may be issued before pdl_wait().
 __device__ inline void bulk_prefetch(const void* global, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }
 
-// Waits for the grids this one was launched behind, and for their writes.
-__device__ inline void wait_for_previous_grids() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
+// Programmatic dependent launch: waits for the grids this one was launched behind, and for their
+// writes.
+__device__ inline void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Lets a dependent grid start taking places; what it may read is still up to its own wait.
-__device__ inline void let_next_grid_start() {
+// Programmatic dependent launch: lets the next grid be scheduled early. It must still call
+// pdl_wait() before reading our output.
+__device__ inline void pdl_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 

@@ -296,7 +296,7 @@ template <class Shared>
 __global__ void __launch_bounds__(kThreads, Shared::kParts == 1 ? 2 : 1)
     latent_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
-  if constexpr (cuda::kHopper) cuda::let_next_grid_start();
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
   SplitBlock<Shared, LatentPass<Shared>>(work, *reinterpret_cast<Shared*>(memory)).run();
 }
 

@@ -253,7 +253,7 @@ template <class Shared>
 __global__ void __launch_bounds__(kThreads, kBlocks<Shared>)
     tensor_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
-  if constexpr (cuda::kHopper) cuda::let_next_grid_start();
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
   auto& shared = keep_address(*reinterpret_cast<Shared*>(memory));
   SplitBlock<Shared, TensorPass<Shared>>(work, shared).run();
 }

@@ -176,6 +176,6 @@ struct Finish {
   void* dbias = nullptr;
   DType dtype = DType::f32;
 };
-void launch_finish(Context& context, const Finish& params, bool overlap_previous);
+void launch_finish(Context& context, const Finish& params, bool pdl);
 
 }  // namespace touchstone::norm

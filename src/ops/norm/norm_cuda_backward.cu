@@ -387,12 +387,12 @@ template <class T, bool kRms, int kTeam, int kV, bool kFast>
 __global__ void __maxnreg__((most_registers(sizeof(T), kV)))
     backward_vector_kernel(const __grid_constant__ BackwardArgs args) {
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     extern __shared__ __align__(128) unsigned char memory[];
     using ThisTeam = BackwardTeam<T, kRms, kTeam, kV, kFast>;
     ThisTeam team(args, *reinterpret_cast<SharedLayout*>(memory));
     team.prepare();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
     team.run();
     // A block must not leave while another of its cluster may still write to it.
     if (kTeam == ThisTeam::kThreads && args.split.cluster > 1) cuda::cluster_barrier();
@@ -408,7 +408,7 @@ void launch_kernel(Context& context, BackwardArgs args, int streams) {
   cuda::LaunchShape shape{.threads = kThreads,
                           .cluster = static_cast<unsigned>(args.split.cluster),
                           .shared_bytes = SharedLayout::bytes(ring),
-                          .overlap_previous = true};
+                          .pdl = true};
   cuda::allow_shared(context, kernel);
   prefer_shared(kernel);
   shape.blocks = persistent_blocks(context, kernel, args.split, p.rows, kThreads / kTeam, shape);

@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(kThreads, 8) finish_kernel(const Finish f) {
   const std::int64_t index =
       static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x % kColumns;
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_launch_dependents();
+    cuda::pdl_wait();
   }
   double sum = 0;
   if (index < 2 * f.cols) {
@@ -52,11 +52,11 @@ __global__ void __launch_bounds__(kThreads, 8) finish_kernel(const Finish f) {
 
 }  // namespace
 
-void launch_finish(Context& context, const Finish& params, bool overlap_previous) {
+void launch_finish(Context& context, const Finish& params, bool pdl) {
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>((2 * params.cols + kColumns - 1) / kColumns),
       .threads = kThreads,
-      .overlap_previous = overlap_previous};
+      .pdl = pdl};
   auto* kernel = params.wide ? finish_kernel<double> : finish_kernel<float>;
   prefer_shared(kernel);
   cuda::launch(context, "norm finish_kernel", kernel, shape, params);

@@ -404,9 +404,9 @@ __global__ void __launch_bounds__(block_threads(kTeam), least_blocks(kTeam, Feed
   __shared__ float4 exchange[2 * kMaxCluster];
   ThisTeam rows(args, scratch, exchange);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     rows.ask_ahead();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   rows.run();
 }
@@ -423,8 +423,8 @@ __global__ void __launch_bounds__(block_threads(kTeam), least_blocks(kTeam, Feed
               kRingStages);
     rows.ask_ahead_of_ring();
     ring.prepare(rows.leads());
-    cuda::wait_for_previous_grids();
-    cuda::let_next_grid_start();
+    cuda::pdl_wait();
+    cuda::pdl_launch_dependents();
     rows.run_from(ring);
   }
 }
@@ -459,7 +459,7 @@ void launch_ring(Context& context, const ForwardArgs& args) {
       .blocks = static_cast<unsigned>(useful < most ? useful : most),
       .threads = kThreads,
       .shared_bytes = SharedLayout::bytes(kTeams * kRingStages * args.row_vectors * 16),
-      .overlap_previous = true};
+      .pdl = true};
   cuda::allow_shared(context, kernel);
   prefer_shared(kernel);
   cuda::launch(context, "norm forward_ring_kernel", kernel, shape, args);
@@ -477,7 +477,7 @@ void launch_mode(Context& context, ForwardArgs args) {
       .blocks = static_cast<unsigned>((args.p.rows + kRows - 1) / kRows * args.cluster),
       .threads = kThreads,
       .cluster = static_cast<unsigned>(args.cluster),
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   cuda::launch(context, "norm forward_vector_kernel",
                forward_vector_kernel<T, kRms, kTeam, kV, kMode>, shape, args);
 }

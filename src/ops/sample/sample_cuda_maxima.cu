@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
     sample_maxima_kernel(const __grid_constant__ MaximaParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_launch_dependents();
+    cuda::pdl_wait();
   }
   topk::give_head_start(params.head_start);
   using Memory = topk::MaximaMemory<Layout::kThreads>;
@@ -99,7 +99,7 @@ void launch(Context& context, const ScanParams& scan) {
       .blocks = static_cast<unsigned>(p.rows),
       .threads = Layout::kThreads,
       .shared_bytes = kScansItself<Layout> ? std::max(bytes, scan_shared_bytes(scan)) : bytes,
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   auto* kernel = sample_maxima_kernel<T, kOnGrid, Layout>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "sample sample_maxima_kernel", kernel, shape, params);

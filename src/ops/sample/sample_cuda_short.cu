@@ -441,9 +441,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm<kLanes * kChunks / 4>)
   const topk::TilePlace<T, kLanes> place(params.rows, static_cast<int>(first) + own,
                                          {cuda::shared_address(tiles[warp])}, own);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     topk::ask_ahead(place, team.lane);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   place.tile.fill(params.rows, static_cast<int>(first), rows, lane);
   const RowWishes wishes(p, place.row);
@@ -490,7 +490,7 @@ void launch(Context& context, const Sampling& p) {
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>((p.rows + rows_of_block - 1) / rows_of_block),
       .threads = kThreads,
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   cuda::launch(context, "sample sample_short_kernel", sample_short_kernel<Row, kLanes, kChunks>,
                shape, params);
 }

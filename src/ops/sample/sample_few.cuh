@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(topk::kFewThreads, 1)
     const Sampling& p = params.together.p;
     const std::int64_t row = blockIdx.x >> params.shape.cluster_bits;
     topk::FewRows<T> scan(params.shape, shared, plain_values<T>(p, row).logits);
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     scan.prepare(topk::kMaxFewPlaces);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
     scan.start();
     const RowControls controls = row_controls(p, row);
     if (!asks_for_few(p, controls, params.most)) {
@@ -144,7 +144,7 @@ void sample_few(Context& context, const FewParams& params) {
           std::max(topk::kFewSharedBytes,
                    kNearbyBytes + std::max(history_offset<FewScanMemory>(params.together),
                                            history_offset<FewScanMemory>(params.alone))),
-      .overlap_previous = true};
+      .pdl = true};
   auto* kernel = sample_few_kernel<T>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "sample sample_few_kernel", kernel, shape, params);

@@ -150,13 +150,13 @@ __global__ void __launch_bounds__(topk::kScanThreads, kScanBlocksPerSm<kPlain, k
   const std::int64_t row =
       kAlone ? blockIdx.x : blockIdx.x / static_cast<unsigned>(params.shape.cluster);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     if (!kAlone && (params.shape.cluster > 1 || !kPlain)) {
       topk::RowScan<topk::RowValues<T>, kPlain, kOnGrid, kDepth>(
           params.shape, *reinterpret_cast<ScanShared*>(memory), unpenalized_values<T>(p, row))
           .ask_ahead();
     }
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   if constexpr (kAlone) {
     sample_row<T, kPlain, kOnGrid, kDepth, ScanShared, kWay>(
@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(topk::kScanThreads, kLeftBlocksPerSm)
   extern __shared__ __align__(16) unsigned char memory[];
   const Sampling& p = params.p;
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_launch_dependents();
+    cuda::pdl_wait();
   }
   bool any = false;
   const std::int64_t step = std::int64_t{gridDim.x} * topk::kScanThreads;
@@ -215,7 +215,7 @@ void launch_left(Context& context, const ScanParams& params) {
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(std::min(params.p.rows, most)),
                                 .threads = topk::kScanThreads,
                                 .shared_bytes = scan_shared_bytes(params),
-                                .overlap_previous = cuda::is_hopper(context)};
+                                .pdl = cuda::is_hopper(context)};
   cuda::allow_shared(context, sample_left_kernel<T>);
   cuda::launch(context, "sample sample_left_kernel", sample_left_kernel<T>, shape, params);
 }
@@ -228,7 +228,7 @@ void launch_scan(Context& context, const ScanParams& params) {
       .threads = topk::kScanThreads,
       .cluster = static_cast<unsigned>(params.shape.cluster),
       .shared_bytes = topk::scan_shared_bytes(params.shape, scan_shared_bytes(params), kDepth == 4),
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "sample sample_scan_kernel", kernel, shape, params);
 }

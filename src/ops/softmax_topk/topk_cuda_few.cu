@@ -22,9 +22,9 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     const auto k = static_cast<int>(p.k);
     const std::int64_t row = blockIdx.x >> args.shape.cluster_bits;
     FewRows<T> scan(args.shape, shared, static_cast<const T*>(p.logits) + row * p.logits_stride);
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     scan.prepare(k);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
     scan.start();
     const bool first = cuda::cluster_rank() == 0;
     const double inverse = inverse_temperature(p, row);
@@ -56,7 +56,7 @@ void launch(Context& context, const Topk& p) {
                                 .threads = kFewThreads,
                                 .cluster = static_cast<unsigned>(args.shape.cluster),
                                 .shared_bytes = kFewSharedBytes,
-                                .overlap_previous = true};
+                                .pdl = true};
   auto* kernel = topk_few_kernel<T>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "softmax_topk topk_few_kernel", kernel, shape, args);

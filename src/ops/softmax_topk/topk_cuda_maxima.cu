@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
   auto& shared = *reinterpret_cast<Memory*>(memory);
   const Topk& p = args.p;
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_launch_dependents();
+    cuda::pdl_wait();
   }
   give_head_start(args.head_start);
   answer_row<T, kOnGrid, Layout::kThreads, Layout::kDepth>(p, args.shape, blockIdx.x, shared);
@@ -36,7 +36,7 @@ void launch(Context& context, const Topk& p) {
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(p.rows),
                                 .threads = Layout::kThreads,
                                 .shared_bytes = MaximaMemory<Layout::kThreads>::bytes(args.shape),
-                                .overlap_previous = cuda::is_hopper(context)};
+                                .pdl = cuda::is_hopper(context)};
   auto* kernel = topk_maxima_kernel<T, kOnGrid, Layout>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "softmax_topk topk_maxima_kernel", kernel, shape, args);

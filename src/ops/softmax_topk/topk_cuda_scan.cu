@@ -33,9 +33,9 @@ __global__ void __launch_bounds__(kScanThreads, kBlocksPerSm<kOnGrid, kDepth>)
   using Scan = RowScan<RowValues<T>, kPlain, kOnGrid, kDepth, kWay>;
   Scan scan(shape, shared, values);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     if (shape.cluster > 1) scan.ask_ahead();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   scan.start();
   const double inverse = inverse_temperature(p, row);
@@ -66,7 +66,7 @@ void launch(Context& context, const ScanArgs& args) {
       .threads = kScanThreads,
       .cluster = static_cast<unsigned>(args.shape.cluster),
       .shared_bytes = scan_shared_bytes(args.shape, ScanShared::bytes(args.shape), kDepth == 4),
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "softmax_topk topk_scan_kernel", kernel, shape, args);
 }

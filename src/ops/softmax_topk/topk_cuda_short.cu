@@ -232,9 +232,9 @@ __global__ void __launch_bounds__(Layout<Row>::kThreads, Layout<Row>::kBlocksPer
   const int offset = lane / kLanes;
   if (first > last) return;
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     ask_ahead(Place(args, min(first + offset, last)), team.lane);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   Row next;
   if constexpr (Row::kLoadsAhead) next.load(Place(args, min(first + offset, last)), team.lane);
@@ -279,9 +279,9 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocksPerSm)
   const int own = min(lane / kLanes, rows - 1);
   const TilePlace<T, kLanes> place(args, first + own, {cuda::shared_address(tiles[warp])}, own);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     ask_ahead(place, team.lane);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   place.tile.fill(args, first, rows, lane);
   const float scale = exponent_scale(inverse_temperature(args.p, place.row));
@@ -320,7 +320,7 @@ void launch_lanes(Context& context, ShortArgs args) {
       ThisLayout::kBlocksPerSm;
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(std::min(needed, resident)),
                                 .threads = ThisLayout::kThreads,
-                                .overlap_previous = cuda::is_hopper(context)};
+                                .pdl = cuda::is_hopper(context)};
   cuda::launch(context, "softmax_topk short_kernel", short_kernel<Row, kLanes, kChunks>, shape,
                args);
 }
@@ -332,7 +332,7 @@ void launch_tiles(Context& context, ShortArgs args) {
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>((args.p.rows + kBlockRows - 1) / kBlockRows),
       .threads = 32 * kTileWarps,
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   cuda::launch(context, "softmax_topk tile_kernel", tile_kernel<Row, kLanes, kChunks>, shape, args);
 }
 
