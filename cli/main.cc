@@ -10,7 +10,7 @@
 #include "cli/command_line.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "core/edit_distance.h"
+#include "text/edit_distance.h"
 #include "touchstone/core/error.h"
 #include "touchstone/version.h"
 

@@ -76,9 +76,9 @@ std::vector<Record> several(const std::string& odd_name) {
 }
 
 TEST(Page, is_well_formed) {
-  EXPECT_EQ(fault_of(page_html(several("odd"))), "");
-  EXPECT_EQ(fault_of(page_html({})), "");
-  EXPECT_EQ(fault_of(page_html({scored(sample_record("alone"))})), "");
+  EXPECT_EQ(fault_of(html_report(several("odd"))), "");
+  EXPECT_EQ(fault_of(html_report({})), "");
+  EXPECT_EQ(fault_of(html_report({scored(sample_record("alone"))})), "");
 }
 
 TEST(Page, the_check_for_that_can_fail) {
@@ -90,7 +90,7 @@ TEST(Page, the_check_for_that_can_fail) {
 
 TEST(Page, escapes_what_contenders_say) {
   const std::string name = "<script>alert(1)</script>\" onload='x' &amp;\x1b[31m";
-  const std::string html = page_html(several(name));
+  const std::string html = html_report(several(name));
   EXPECT_EQ(fault_of(html), "");
   EXPECT_EQ(html.find("<script"), std::string::npos);
   EXPECT_EQ(html.find("<b>grows"), std::string::npos);
@@ -100,7 +100,7 @@ TEST(Page, escapes_what_contenders_say) {
 }
 
 TEST(Page, needs_nothing_from_elsewhere) {
-  const std::string html = page_html(several("odd"));
+  const std::string html = html_report(several("odd"));
   for (const char* word :
        {"http:", "https:", "//", "src=", "@import", "url(", "<link", "<script"}) {
     EXPECT_EQ(html.find(word), std::string::npos) << word;
@@ -108,7 +108,7 @@ TEST(Page, needs_nothing_from_elsewhere) {
 }
 
 TEST(Page, has_what_a_reader_looks_for) {
-  const std::string html = page_html(several("odd"));
+  const std::string html = html_report(several("odd"));
   for (const char* word : {"<svg", "prefers-color-scheme", "@media print", "max-width: 820px",
                            "Head to head", "Controls and noise", "WRONG", "NOBUILD", "--replay",
                            "Roofline", "Memory", "id=\"matrix\""}) {
@@ -117,7 +117,7 @@ TEST(Page, has_what_a_reader_looks_for) {
 }
 
 TEST(Page, links_lead_somewhere) {
-  const std::string html = page_html(several("odd / name"));
+  const std::string html = html_report(several("odd / name"));
   std::size_t at = 0;
   int links = 0;
   while ((at = html.find("href=\"#", at)) != std::string::npos) {
@@ -132,7 +132,7 @@ TEST(Page, links_lead_somewhere) {
 TEST(Page, no_sandbox_is_stamped) {
   Record record = sample_record("good");
   record.sandbox.enabled = false;
-  EXPECT_NE(page_html({scored(record)}).find("NO SANDBOX"), std::string::npos);
+  EXPECT_NE(html_report({scored(record)}).find("NO SANDBOX"), std::string::npos);
   EXPECT_NE(board_text({scored(record)}, false).find("NO SANDBOX"), std::string::npos);
 }
 
@@ -178,7 +178,7 @@ TEST(DuelOf, shapes_of_one_session_are_compared_by_their_pairs) {
   ASSERT_NE(time, d.details.end());
   EXPECT_EQ(time->edge, Edge::first);
   EXPECT_NE(time->evidence.find("s1"), std::string::npos);
-  EXPECT_EQ(fault_of(duel_html(d, {records[0], records[1]})), "");
+  EXPECT_EQ(fault_of(html_duel_report(d, {records[0], records[1]})), "");
 }
 
 TEST(DuelOf, weights_that_decide_are_named) {

@@ -256,13 +256,13 @@ Score memory(const Record& record) {
   }
   double value = 100.0 * std::exp(sum / static_cast<double>(ladder.size() - first));
   const MemoryPoint& top = ladder.back();
-  std::string because =
-      fmt::format("holds {} at {} {} where {} needed; {} in and out",
-                  bytes_words(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
-                  record.memory.parameter, top.n,
-                  top.least_bytes == 0 ? "nothing is"
-                                       : bytes_words(static_cast<double>(top.least_bytes)) + " are",
-                  bytes_words(static_cast<double>(top.io_bytes)));
+  std::string because = fmt::format(
+      "holds {} at {} {} where {} needed; {} in and out",
+      format_bytes(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
+      record.memory.parameter, top.n,
+      top.least_bytes == 0 ? "nothing is"
+                           : format_bytes(static_cast<double>(top.least_bytes)) + " are",
+      format_bytes(static_cast<double>(top.io_bytes)));
   if (record.memory.exponent.has_value()) {
     because +=
         fmt::format("; grows as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);

@@ -110,11 +110,11 @@ void Arena::restart(bool again) {
   layout_seed_ |= 1;
 }
 
-Layout Arena::place(std::span<const Need> needs, Placement placement, bool device) {
+Layout Arena::place(std::span<const BufferRequest> needs, Placement placement, bool device) {
   Layout layout;
   layout.base = (kLowestAddress + mix(layout_seed_ + layouts_++) % kAddressRange) / kPage * kPage;
   uint64_t address = kPage;  // the first guard
-  for (const Need& need : needs) {
+  for (const BufferRequest& need : needs) {
     protocol::Buffer buffer{};
     buffer.kind = need.kind;
     buffer.dtype = static_cast<uint32_t>(need.dtype);

@@ -134,7 +134,7 @@ struct Report {
 
 // Descriptors of the jail's first process.
 inline constexpr int kReportFd = 3;
-inline constexpr int kSpecFd = 4;   // lines of text, jail.cc
-inline constexpr int kLeashFd = 5;  // when the other end closes, everything in the jail ends
+inline constexpr int kSpecFd = 4;      // lines of text, jail.cc
+inline constexpr int kLifetimeFd = 5;  // when the other end closes, everything in the jail ends
 
 }  // namespace touchstone::judge::protocol

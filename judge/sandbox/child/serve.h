@@ -3,7 +3,7 @@
 
 namespace touchstone::judge::child {
 
-// `touchstone-child serve GLUE LIBRARY SYMBOL...`: one symbol for each function of the contract,
+// `touchstone-child serve SHIM LIBRARY SYMBOL...`: one symbol for each function of the contract,
 // "-" for an optional one that the contender does not have.
 int serve(int count, char** words);
 
