@@ -22,7 +22,7 @@ struct Binding {
   std::map<std::string, std::string> functions;  // name in the contract -> name in the contender
   std::vector<std::filesystem::path> sources;    // relative to the contender's folder
   std::filesystem::path adapter;                 // C, C++ or Python file; may be empty
-  bool proposed = false;                         // nobody wrote it: the judge guessed
+  bool proposed = false;                         // guessed by the judge
 };
 
 struct Contender {

@@ -226,7 +226,7 @@ Score speed(const Record& record, Verdict verdict) {
     score.because = fmt::format("{} on {} shape{}", alone ? "at the roof" : peer,
                                 record.speeds.size(), record.speeds.size() == 1 ? "" : "s");
   } else if (high / shapes < 0.005) {
-    // The interval reaches down to the fastest: nobody can tell the two apart.
+    // The interval reaches down to the fastest: the two cannot be told apart.
     score.because = fmt::format("not told apart from {}, at most {:.2f}x its time", peer,
                                 std::exp(low / shapes));
   } else {

@@ -85,7 +85,7 @@ uint64_t first_change(const std::byte* at, uint64_t begin, uint64_t end, uint64_
 Arena::Arena() : inputs_(make_file("inputs")), outputs_(make_file("outputs")) {
   inputs_map_ = map_file(inputs_);
   outputs_map_ = map_file(outputs_);
-  // From here on nobody can map the inputs writable again, not even through /proc.
+  // From here on the inputs cannot be mapped writable again, not even through /proc.
   if (fcntl(inputs_.get(), F_ADD_SEALS,
             F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw Error(fmt::format("judge: sealing the inputs: {}", strerror(errno)));

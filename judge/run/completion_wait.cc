@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kAwakeSeconds = 50e-6;
 // How often clock, memory and life are looked at while nothing rings.
 constexpr double kLookSeconds = 1e-3;
-// By the clock, a call has so many times its time.
+// Wall time granted to a call, as a multiple of its time limit.
 constexpr double kBusy = 5.0;
 
 double seconds_since(Clock::time_point start) {

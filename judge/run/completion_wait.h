@@ -20,7 +20,7 @@ class CompletionWait {
 
   struct WaitLimits {
     double seconds = 1.0;
-    const ProcessStats* stats = nullptr;  // null: nobody counts memory yet
+    const ProcessStats* stats = nullptr;  // null: memory is not counted yet
     double queued_before = 0.0;  // how long its first thread had waited for a processor by then
     int64_t most_resident = 0;
     int64_t most_threads = 0;

@@ -18,7 +18,7 @@ std::string line_with(const std::string& log, const std::string& mark) {
   return log.substr(begin, std::min(log.find('\n', at), log.size()) - begin);
 }
 
-// File names alone: where the judge put the sources is nobody's business.
+// File names alone: the directory of the judge is not reported.
 std::string without_folders(std::string text) {
   static constexpr std::string_view kMark = "/source/";
   for (std::size_t at = 0; (at = text.find(kMark)) != std::string::npos;) {

@@ -23,7 +23,7 @@ struct ExitEvidence {
 // Fills ending and detail of `reply`.
 void explain_exit(const ExitEvidence& death, const Limits& limits, Reply& reply);
 
-// "y", from the place of a buffer among the buffers of a call.
+// "y", from the index of a buffer among the buffers of a call.
 std::string buffer_name(const Function& function, uint32_t buffer);
 
 // The sentence for a write beside a tensor: `offset` bytes from its first element.

@@ -109,7 +109,7 @@ class ProcessChild : public Child {
 
  private:
   // Pages that are the contender's: neither code nor the judge's own buffers. Shared memory beyond
-  // those buffers counts, or it would be a place to hide.
+  // those buffers counts, or memory could be hidden there.
   int64_t own_bytes(const ProcessStats::Memory& now) const {
     return now.resident - now.file - std::min(now.shared, mapped_bytes_);
   }
@@ -361,7 +361,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   control_->outcome = protocol::kReturned;
   const bool maps = !limits_.measured && !layout.buffers.empty();
   control_->command = maps ? protocol::kMapAndCall : protocol::kCall;
-  // Where nobody measures, the child need not wait for a word before it begins: on a busy machine
+  // Where nothing is measured, the child need not wait for `go`: on a busy machine
   // it would spend a whole turn on the processor on looking for it.
   if (!limits_.measured) completion_->go(number_ + 1);
   completion_->ring(++number_);

@@ -38,8 +38,8 @@ struct JailSpec {
     std::string mode = "ro";  // "rw", "dev"
   };
   std::vector<Bind> binds;
-  std::vector<std::pair<std::string, std::string>> links;  // target, place
-  std::vector<std::pair<std::string, int64_t>> tmpfs;      // place, bytes
+  std::vector<std::pair<std::string, std::string>> links;  // target, path of the link
+  std::vector<std::pair<std::string, int64_t>> tmpfs;      // mount point, bytes
   std::vector<std::pair<std::string, int64_t>> limits;     // names as in child/jail.h
   std::vector<int> cpus;                                   // empty: those of the judge
   std::string forks = "report";                            // "allow", "refuse"

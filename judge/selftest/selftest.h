@@ -21,7 +21,7 @@
 
 namespace touchstone::judge {
 
-// Of the mutants, so many must be caught.
+// The share of mutants that must be caught.
 inline constexpr double kMinCaught = 0.97;
 
 struct SelfTestOptions {

@@ -1,4 +1,4 @@
-// The native child: loads one shared library and makes the calls the judge asks for.
+// The native child: loads one shared library and serves the calls of the judge.
 #pragma once
 
 namespace touchstone::judge::child {

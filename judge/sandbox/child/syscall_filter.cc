@@ -97,7 +97,7 @@ class Filter {
       add(fork_action, SCMP_SYS(fork));
       add(fork_action, SCMP_SYS(vfork));
     }
-    // The judge chooses the processors. Honest code that places its threads is told that it did.
+    // The judge chooses the processors. Setting an affinity reports success and has no effect.
     add(SCMP_ACT_ERRNO(0), SCMP_SYS(sched_setaffinity));
     // Its flags lie in memory, where a filter cannot look; the C library falls back to clone.
     add(SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3));
