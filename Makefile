@@ -24,7 +24,7 @@ ctest = @ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help run selfcheck build test test-asan test-tsan bench gpu-test cuda cuda-compile format \
-  format-check tidy install clean setup-build setup-cuda reconfigure
+  format-check tidy odr install clean setup-build setup-cuda reconfigure
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,10 @@ tidy: setup-build ## clang-tidy over all C++ sources, shellcheck over the script
 	@shellcheck scripts/*.sh .ci/run
 	@$(MAKE) build/tidy/build.ninja
 	$(call build,tidy,all)
+
+odr: setup-build build/odr/build.ninja ## Find types that two files define differently, by a Debug link with -flto -Wodr
+	@scripts/check_odr.py
+	$(call build,odr,all)
 
 install: build ## Install library, headers and program under PREFIX (/usr/local)
 	@cmake --install build/release --prefix $(PREFIX)

@@ -1,11 +1,11 @@
-// A small plot as inline SVG, colored by the style of the page.
+// A small plot as inline SVG for an HTML document, whose style colors the series (--s0 to --s7).
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace touchstone::judge {
+namespace touchstone::report {
 
 enum class Scale { linear, logarithmic };
 
@@ -17,8 +17,8 @@ class Plot {
   // Points that are not finite are left out; on a logarithmic axis so are those not above 0.
   void line(std::size_t series, Points points, const std::string& name);
   void dots(std::size_t series, Points points, const std::string& name);
-  void roof(Points points, const std::string& label);  // a dashed line with words at its end
-  // Makes room for `y` even where no point is there.
+  void reference(Points points, const std::string& label);  // a dashed line, labeled at its end
+  // Extends the axis to `y` even where no point is there.
   void include_y(double y);
 
   bool empty() const { return marks_.empty(); }
@@ -47,8 +47,8 @@ class Plot {
   Scale x_scale_;
   Scale y_scale_;
   std::vector<Mark> marks_;
-  std::vector<std::pair<Points, std::string>> roofs_;
+  std::vector<std::pair<Points, std::string>> references_;
   std::vector<double> included_;
 };
 
-}  // namespace touchstone::judge
+}  // namespace touchstone::report

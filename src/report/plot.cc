@@ -1,13 +1,14 @@
-#include "judge/report/plot.h"
+#include "report/plot.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "judge/report/html_report.h"
+#include "report/html.h"
+#include "report/svg.h"
 
-namespace touchstone::judge {
+namespace touchstone::report {
 namespace {
 
 constexpr double kWidth = 360;
@@ -38,43 +39,6 @@ std::string tick_label(double value) {
   return fmt::format("{:g}", value);
 }
 
-// Whole decades, thinned to at most six; or, where there is less than two decades, 1, 2, 5.
-std::vector<double> log_ticks(double least, double most) {
-  std::vector<double> ticks;
-  const double decades = most - least;
-  if (decades < 2.0) {
-    for (double power = std::floor(least); power <= most; power += 1.0) {
-      for (const double factor : {1.0, 2.0, 5.0}) {
-        const double tick = power + std::log10(factor);
-        if (tick >= least - 1e-9 && tick <= most + 1e-9) ticks.push_back(tick);
-      }
-    }
-    return ticks;
-  }
-  const double step = std::max(1.0, std::ceil(decades / 6.0));
-  for (double tick = std::ceil(least / step) * step; tick <= most + 1e-9; tick += step) {
-    ticks.push_back(tick);
-  }
-  return ticks;
-}
-
-std::vector<double> linear_ticks(double least, double most) {
-  const double rough = (most - least) / 5.0;
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  double step = power * 10;
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (power * factor >= rough) {
-      step = power * factor;
-      break;
-    }
-  }
-  std::vector<double> ticks;
-  for (double tick = std::ceil(least / step) * step; tick <= most + 1e-9; tick += step) {
-    ticks.push_back(std::abs(tick) < step * 1e-6 ? 0.0 : tick);
-  }
-  return ticks;
-}
-
 }  // namespace
 
 Plot::Plot(std::string title, std::string x_label, std::string y_label, Scale x, Scale y)
@@ -102,10 +66,10 @@ void Plot::dots(std::size_t series, Points points, const std::string& name) {
   if (!points.empty()) marks_.push_back({series, std::move(points), name, false});
 }
 
-void Plot::roof(Points points, const std::string& label) {
+void Plot::reference(Points points, const std::string& label) {
   std::erase_if(points, [&](const auto& point) { return !shown(point); });
   std::ranges::sort(points);
-  if (!points.empty()) roofs_.emplace_back(std::move(points), label);
+  if (!points.empty()) references_.emplace_back(std::move(points), label);
 }
 
 void Plot::include_y(double y) { included_.push_back(y); }
@@ -122,16 +86,17 @@ Plot::Axis Plot::fitted(Scale scale, bool x) const {
   for (const Mark& mark : marks_) {
     for (const auto& point : mark.points) take(x ? point.first : point.second);
   }
-  for (const auto& [points, label] : roofs_) {
+  for (const auto& [points, label] : references_) {
     for (const auto& point : points) take(x ? point.first : point.second);
   }
   if (!x) {
     for (const double y : included_) take(y);
   }
-  // A little air, and never an axis of no length.
-  const double air = std::max(0.04 * (axis.most - axis.least), scale == Scale::linear ? 1e-9 : 0.1);
-  axis.least -= air;
-  axis.most += air;
+  // A margin, and never an axis of no length.
+  const double margin =
+      std::max(0.04 * (axis.most - axis.least), scale == Scale::linear ? 1e-9 : 0.1);
+  axis.least -= margin;
+  axis.most += margin;
   if (axis.most - axis.least < 1e-6) axis.most = axis.least + 1.0;
   return axis;
 }
@@ -156,18 +121,15 @@ std::string Plot::grid(const Axis& x, const Axis& y) const {
   for (const double tick : ticks(y)) {
     const double at = place(tick, y.least, y.most, kBottom, kTop);
     svg += fmt::format("<path class=\"axis\" d=\"M{} {:.1f}H{}\"/>", kLeft, at, kRight);
-    svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 6,
-                       at + 3.5, label(y, tick));
+    svg += svg_text(kLeft - 6, at + 3.5, label(y, tick), " text-anchor=\"end\"");
   }
   for (const double tick : ticks(x)) {
     const double at = place(tick, x.least, x.most, kLeft, kRight);
     svg += fmt::format("<path class=\"axis\" d=\"M{:.1f} {}v4\"/>", at, kBottom);
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", at,
-                       kBottom + 17, label(x, tick));
+    svg += svg_text(at, kBottom + 17, label(x, tick), " text-anchor=\"middle\"");
   }
   svg += fmt::format("<path class=\"axis\" d=\"M{0} {1}H{2}\"/>", kLeft, kBottom, kRight);
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n",
-                     (kLeft + kRight) / 2, kBottom + 35, html_escaped(x_label_));
+  svg += svg_text((kLeft + kRight) / 2, kBottom + 35, x_label_, " text-anchor=\"middle\"");
   return svg;
 }
 
@@ -186,14 +148,13 @@ std::string Plot::marks(const Axis& x, const Axis& y) const {
     }
     return d;
   };
-  for (const auto& [points, label] : roofs_) {
+  for (const auto& [points, label] : references_) {
     svg += fmt::format("<path class=\"roof\" d=\"{}\"/>", path(points));
     const auto& [last_x, last_y] = points.back();
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
-                       at_x(last_x), at_y(last_y) - 6, html_escaped(label));
+    svg += svg_text(at_x(last_x), at_y(last_y) - 6, label, " text-anchor=\"end\"");
   }
   for (const Mark& mark : marks_) {
-    svg += fmt::format("<g><title>{}</title>", html_escaped(mark.name));
+    svg += fmt::format("<g><title>{}</title>", escaped(mark.name));
     if (mark.joined && mark.points.size() > 1) {
       svg += fmt::format("<path class=\"series\" stroke=\"var(--s{})\" d=\"{}\"/>", mark.series,
                          path(mark.points));
@@ -212,10 +173,10 @@ std::string Plot::figure(const std::string& note) const {
   const Axis x = fitted(x_scale_, true);
   const Axis y = fitted(y_scale_, false);
   std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
-                                kWidth, kHeight, html_escaped(title_));
+                                kWidth, kHeight, escaped(title_));
   svg += grid(x, y) + marks(x, y) + "</svg>";
   return fmt::format("<figure><figcaption><b>{}</b> {}<br>{}</figcaption>{}</figure>\n",
-                     html_escaped(title_), html_escaped(note), html_escaped(y_label_), svg);
+                     escaped(title_), escaped(note), escaped(y_label_), svg);
 }
 
-}  // namespace touchstone::judge
+}  // namespace touchstone::report
