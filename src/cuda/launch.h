@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/check.h"
+#include "cuda/code_level.h"
 #include "touchstone/core/context.h"
 
 namespace touchstone::cuda {
@@ -31,9 +32,8 @@ inline int device_attribute(const Context& context, cudaDeviceAttr attribute) {
   return value;
 }
 
-inline bool is_hopper(const Context& context) {
-  return device_attribute(context, cudaDevAttrComputeCapabilityMajor) >= 9;
-}
+// Clusters, bulk copies and programmatic launch: Hopper and what comes after it.
+inline bool is_hopper(const Context& context) { return code_level(context) >= CodeLevel::hopper; }
 
 // The launch configuration and the attributes it points to.
 class LaunchConfig {
