@@ -1,4 +1,4 @@
-// Sampling on CUDA in a build without CUDA. Never reached through the public operator: a context
+// SampleProblem on CUDA in a build without CUDA. Never reached through the public operator: a context
 // for a CUDA device cannot be made there.
 #include "ops/sample/sample_problem.h"
 #include "touchstone/core/error.h"
@@ -10,9 +10,9 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
-std::string sample_cuda_refuses(const Context& /*context*/, const Sampling& /*p*/) {
+std::string sample_cuda_refuses(const Context& /*context*/, const SampleProblem& /*p*/) {
   return kRefusal;
 }
-void sample_cuda(Context& /*context*/, const Sampling& /*p*/) { throw Unsupported(kRefusal); }
+void sample_cuda(Context& /*context*/, const SampleProblem& /*p*/) { throw Unsupported(kRefusal); }
 
 }  // namespace touchstone::sampling

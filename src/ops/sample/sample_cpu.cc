@@ -93,7 +93,7 @@ class ScanMemory {
     tokens.grow(k);
     probabilities.grow(k);
     values_stride_ = s.segment_tokens + kVector;
-    if (q.bias != nullptr || q.allowed != nullptr) values_.grow(pieces * values_stride_);
+    if (q.bias != nullptr || q.token_mask != nullptr) values_.grow(pieces * values_stride_);
   }
 
   RowScratch scratch(std::size_t piece) const {
@@ -156,7 +156,7 @@ Choice choose(std::size_t count, double fraction, const Weight& weight) {
 class FastRow {
  public:
   // With a pool, its threads share every row.
-  FastRow(const Sampling& p, ThreadPool* pool) : p_(p), pool_(pool) {}
+  FastRow(const SampleProblem& p, ThreadPool* pool) : p_(p), pool_(pool) {}
 
   void run(std::int64_t row) {
     row_ = row;
@@ -200,9 +200,9 @@ class FastRow {
     q_.dtype = p_.dtype;
     q_.logits = static_cast<const char*>(p_.logits) + row_ * p_.logits_stride * size_of(p_.dtype);
     if (p_.bias != nullptr) q_.bias = p_.bias + row_ * p_.bias_stride;
-    if (p_.allowed != nullptr) {
+    if (p_.token_mask != nullptr) {
       // The same bits, told as unsigned.
-      q_.allowed = reinterpret_cast<const std::uint32_t*>(p_.allowed) + row_ * p_.allowed_stride;
+      q_.token_mask = reinterpret_cast<const std::uint32_t*>(p_.token_mask) + row_ * p_.token_mask_stride;
     }
   }
 
@@ -394,7 +394,7 @@ class FastRow {
       part.logits = static_cast<const char*>(q_.logits) +
                     static_cast<std::int64_t>(first) * size_of(q_.dtype);
       part.bias = q_.bias == nullptr ? nullptr : q_.bias + first;
-      part.allowed = q_.allowed == nullptr ? nullptr : q_.allowed + first / kMaskWord;
+      part.token_mask = q_.token_mask == nullptr ? nullptr : q_.token_mask + first / kMaskWord;
       topk::scan_segments(part, 0, 0, 1, scratch);
       block_sums_.push_back(sum.sum);
       references_.resize(block_sums_.size());
@@ -430,7 +430,7 @@ class FastRow {
     }
   }
 
-  const Sampling& p_;
+  const SampleProblem& p_;
   ThreadPool* pool_;
   std::int64_t row_ = 0;
   RowControls controls_;
@@ -452,11 +452,11 @@ class FastRow {
 
 }  // namespace
 
-std::string sample_simd_refuses(const Context& /*context*/, const Sampling& p) {
+std::string sample_simd_refuses(const Context& /*context*/, const SampleProblem& p) {
   return p.vocabulary > std::numeric_limits<std::int32_t>::max() ? "more than 2^31 - 1 tokens" : "";
 }
 
-void sample_simd(Context& context, const Sampling& p) {
+void sample_simd(Context& context, const SampleProblem& p) {
   const std::int64_t row_bytes = p.vocabulary * size_of(p.dtype);
   const std::int64_t most = context.threads();
   const std::int64_t threads =

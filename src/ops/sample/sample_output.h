@@ -11,25 +11,25 @@
 namespace touchstone::sampling {
 
 // Step 1 of a row for all tokens, or for one: logits, bias and mask.
-void read_values(const Sampling& p, std::int64_t row, std::vector<float>& values);
-float value_of(const Sampling& p, std::int64_t row, std::int64_t token);
+void read_values(const SampleProblem& p, std::int64_t row, std::vector<float>& values);
+float value_of(const SampleProblem& p, std::int64_t row, std::int64_t token);
 
 // Step 2 in place. Every token of the history once; padding is passed over.
-void penalize(const Sampling& p, std::int64_t row, const RowControls& controls,
+void penalize(const SampleProblem& p, std::int64_t row, const RowControls& controls,
               std::vector<float>& values);
 
 // `above`: how many tokens are above -inf. NaN is told alone: beside it nothing else is certain.
-std::int32_t row_status(const Sampling& p, bool nan, float largest, std::int64_t above);
+std::int32_t row_status(const SampleProblem& p, bool nan, float largest, std::int64_t above);
 
-void write_token(const Sampling& p, std::int64_t row, std::int64_t token, float log_probability,
+void write_token(const SampleProblem& p, std::int64_t row, std::int64_t token, float log_probability,
                  std::int32_t status);
-void write_top(const Sampling& p, std::int64_t row, std::int64_t rank, std::int64_t token,
+void write_top(const SampleProblem& p, std::int64_t row, std::int64_t rank, std::int64_t token,
                float log_probability);
 
 // All outputs of a row without a distribution.
-void refuse_row(const Sampling& p, std::int64_t row, std::int32_t status);
+void refuse_row(const SampleProblem& p, std::int64_t row, std::int32_t status);
 
 // All of a row, by the plain implementation. `remark` is added to its status.
-void sample_plain_row(const Sampling& p, std::int64_t row, std::int32_t remark);
+void sample_plain_row(const SampleProblem& p, std::int64_t row, std::int32_t remark);
 
 }  // namespace touchstone::sampling

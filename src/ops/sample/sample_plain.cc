@@ -1,4 +1,4 @@
-// Sampling as one would write it down: the values of a row, their weights in f64, the tokens sorted
+// SampleProblem as one would write it down: the values of a row, their weights in f64, the tokens sorted
 // as far as anybody asks, a walk along them. Right for every case, kept sets of any size included;
 // rows are shared between threads.
 #include <algorithm>
@@ -56,7 +56,7 @@ class Order {
 // One row at a time; the memory is used again for the next one.
 class PlainRow {
  public:
-  explicit PlainRow(const Sampling& p) : p_(p) {}
+  explicit PlainRow(const SampleProblem& p) : p_(p) {}
 
   // `remark` is added to the status word.
   void run(std::int64_t row, std::int32_t remark = 0) {
@@ -162,7 +162,7 @@ class PlainRow {
   float& value(std::int64_t token) { return values_[static_cast<std::size_t>(token)]; }
   double weight(std::int64_t token) const { return weights_[static_cast<std::size_t>(token)]; }
 
-  const Sampling& p_;
+  const SampleProblem& p_;
   RowControls controls_;
   std::vector<float> values_;
   std::vector<double> weights_;
@@ -174,11 +174,11 @@ class PlainRow {
 
 }  // namespace
 
-void sample_plain_row(const Sampling& p, std::int64_t row, std::int32_t remark) {
+void sample_plain_row(const SampleProblem& p, std::int64_t row, std::int32_t remark) {
   PlainRow(p).run(row, remark);
 }
 
-void sample_plain(Context& context, const Sampling& p) {
+void sample_plain(Context& context, const SampleProblem& p) {
   // A few tasks per thread, so that one that is held up does not hold up the rest.
   const std::int64_t tasks = std::min<std::int64_t>(p.rows, 4 * std::int64_t{context.threads()});
   context.pool().run(tasks, [&](std::int64_t task) {

@@ -32,7 +32,7 @@ struct RowControls {
   }
 };
 
-constexpr RowControls row_controls(const Sampling& p, std::int64_t row) {
+constexpr RowControls row_controls(const SampleProblem& p, std::int64_t row) {
   RowControls c;
   if (p.temperature != nullptr) c.temperature = p.temperature[row];
   if (p.top_k != nullptr) c.top_k = p.top_k[row];
@@ -50,7 +50,7 @@ constexpr RowControls row_controls(const Sampling& p, std::int64_t row) {
 }
 
 // How many entries of the row's history are prompt.
-constexpr std::int64_t prompt_entries(const Sampling& p, std::int64_t row) {
+constexpr std::int64_t prompt_entries(const SampleProblem& p, std::int64_t row) {
   if (p.prompt_length == nullptr || p.prompt_length[row] < 0) return 0;
   const std::int64_t length = p.prompt_length[row];
   return length < p.history_length ? length : p.history_length;

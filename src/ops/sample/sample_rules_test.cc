@@ -440,7 +440,7 @@ TEST(SampleRules, PenaltiesInTheirOrder) {
 TEST(SampleRules, AMaskedTokenStaysMaskedWhateverThePenalties) {
   TestRow row;
   row.logits = {1, -kInfinity, 0, 5};
-  row.allowed = {true, true, true, false};
+  row.token_mask = {true, true, true, false};
   row.history = {1, 3, 1, 3, 0};
   row.repetition_penalty = 0.5;
   row.frequency_penalty = -3e38;
@@ -479,14 +479,14 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
       {kRowHasNan, [](TestRow& r) { r.logits[7] = kNan; }},
       {kRowHasNan, [](TestRow& r) { r.logits[0] = kNan, r.temperature = 0; }},
       {kRowHasNan, [](TestRow& r) { r.logits[3] = kInfinity, r.bias.assign(8, -kInfinity); }},
-      {0, [](TestRow& r) { r.logits[7] = kNan, r.allowed.assign(8, true), r.allowed[7] = false; }},
+      {0, [](TestRow& r) { r.logits[7] = kNan, r.token_mask.assign(8, true), r.token_mask[7] = false; }},
       {kRowHasInfinity, [](TestRow& r) { r.logits[5] = kInfinity; }},
       {kRowHasInfinity, [](TestRow& r) { r.logits[5] = kInfinity, r.temperature = 0; }},
       {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.logits.assign(8, -kInfinity); }},
-      {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.allowed.assign(8, false); }},
+      {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.token_mask.assign(8, false); }},
       {kRowAllMasked | kRowFewerThanK,
-       [](TestRow& r) { r.allowed.assign(8, false), r.temperature = 0; }},
-      {kRowFewerThanK, [](TestRow& r) { r.allowed.assign(8, false), r.allowed[6] = true; }},
+       [](TestRow& r) { r.token_mask.assign(8, false), r.temperature = 0; }},
+      {kRowFewerThanK, [](TestRow& r) { r.token_mask.assign(8, false), r.token_mask[6] = true; }},
       {kRowHasInfinity | kRowFewerThanK,
        [](TestRow& r) { r.logits.assign(8, -kInfinity), r.logits[2] = kInfinity; }},
       {kRowBadParameter, [](TestRow& r) { r.temperature = -1; }},
@@ -528,9 +528,9 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
 TEST(SampleRules, OneTokenLeftIsEnoughForADraw) {
   TestRow row;
   row.logits = {0, 1, 2};
-  row.allowed = {false, true, false};
+  row.token_mask = {false, true, false};
   Batch batch{.rows = {row, row}};
-  batch.rows[1].allowed[1] = false;
+  batch.rows[1].token_mask[1] = false;
   SampleRun run(batch);
   for_each_runner(run.accepting(), [&](Context& context) {
     run.run(context);
@@ -557,7 +557,7 @@ TEST(SampleRules, SharedBiasAndMaskAndNothingElse) {
   Batch batch;
   TestRow row;
   row.bias = random_logits(70, 3, DType::f32, 5);
-  for (int i = 0; i < 70; ++i) row.allowed.push_back(i % 5 != 2);
+  for (int i = 0; i < 70; ++i) row.token_mask.push_back(i % 5 != 2);
   for (std::uint64_t i = 0; i < 9; ++i) {
     row.logits = random_logits(70, 1, DType::f32, 40 + i);
     row.position = static_cast<std::int64_t>(i);
@@ -604,7 +604,7 @@ TEST(SampleRules, NoRowsWriteNothing) {
                            &args.top_log_probabilities, &args.status}) {
     if (view->defined()) view->shape[0] = 0;
   }
-  args.bias = args.allowed = {};
+  args.bias = args.token_mask = {};
   Context context({.device = test_device()});
   sample(context, args);
   context.synchronize();

@@ -59,7 +59,7 @@ struct SampleRun {
   std::vector<Guarded*> inputs();
   std::vector<Guarded*> outputs();
 
-  Guarded logits, bias, allowed, temperature, top_k, top_p, min_p, repetition, frequency, presence,
+  Guarded logits, bias, token_mask, temperature, top_k, top_p, min_p, repetition, frequency, presence,
       history, prompt_length, seed, position;
   Guarded token, log_probability, top_tokens, top_log_probabilities, status;
   SampleArgs args;

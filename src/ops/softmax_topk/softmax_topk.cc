@@ -32,14 +32,14 @@ struct Arguments {
       : logits{"logits", args.logits},
         temperature{"temperature", args.temperature},
         bias{"bias", args.bias},
-        allowed{"allowed", args.allowed},
+        token_mask{"token_mask", args.token_mask},
         probabilities{"probabilities", args.probabilities},
         indices{"indices", args.indices},
         log_probabilities{"log_probabilities", args.log_probabilities},
         log_sum_exp{"log_sum_exp", args.log_sum_exp},
         status{"status", args.status} {}
 
-  Argument logits, temperature, bias, allowed;
+  Argument logits, temperature, bias, token_mask;
   Argument probabilities, indices, log_probabilities, log_sum_exp, status;
 };
 
@@ -107,7 +107,7 @@ class TopkChecks : public Checks {
 };
 
 void check_overlap(const Checks& checks, const Arguments& a) {
-  const Argument* const inputs[] = {&a.logits, &a.temperature, &a.bias, &a.allowed};
+  const Argument* const inputs[] = {&a.logits, &a.temperature, &a.bias, &a.token_mask};
   const Argument* const outputs[] = {&a.probabilities, &a.indices, &a.log_probabilities,
                                      &a.log_sum_exp, &a.status};
   for (auto output = std::begin(outputs); output != std::end(outputs); ++output) {
@@ -127,9 +127,9 @@ void check_inputs(const TopkChecks& checks, const Arguments& a, Topk& p) {
     p.bias_stride = checks.per_token(a.bias, DType::f32, p.vocabulary);
     p.bias = static_cast<const float*>(a.bias.view.data);
   }
-  if (a.allowed.view.defined()) {
-    p.allowed_stride = checks.per_token(a.allowed, DType::i32, ceil_div(p.vocabulary, 32));
-    p.allowed = static_cast<const std::uint32_t*>(a.allowed.view.data);
+  if (a.token_mask.view.defined()) {
+    p.token_mask_stride = checks.per_token(a.token_mask, DType::i32, ceil_div(p.vocabulary, 32));
+    p.token_mask = static_cast<const std::uint32_t*>(a.token_mask.view.data);
   }
 }
 
