@@ -239,10 +239,10 @@ SampleProblem checked(const Context& context, const SampleArgs& args) {
 void sample(Context& context, const SampleArgs& args) {
   const SampleProblem problem = checked(context, args);
   if (problem.rows == 0) return;
-  run_first<SampleProblem>(kName, kImplementations, context, problem);
+  run_first<SampleProblem>(kName, kImplementations, context, problem, args.implementation);
 }
 
-std::vector<ImplementationReport> sample_implementations(Context& context, const SampleArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args) {
   return report_implementations<SampleProblem>(kImplementations, context, checked(context, args));
 }
 

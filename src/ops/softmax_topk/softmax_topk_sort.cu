@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/context_access.h"
 #include "cuda/launch.h"
 #include "ops/selection/launch_params.h"
 #include "ops/softmax_topk/softmax_topk_epilogue.cuh"
@@ -245,7 +246,7 @@ void softmax_topk_sort(Context& context, const SoftmaxTopkProblem& p) {
       std::clamp<std::int64_t>(context.workspace_bytes() / row_bytes, 1, most);
   SortArgs args;
   args.p = p;
-  args.scratch = static_cast<Key*>(context.workspace(blocks * row_bytes));
+  args.scratch = static_cast<Key*>(detail::ContextAccess::workspace(context, blocks * row_bytes));
   const cuda::LaunchShape grid{.blocks = static_cast<unsigned>(blocks), .threads = kThreads};
   selection::visit_logits_dtype(p.dtype, [&]<class T>() {
     cuda::launch(context, "softmax_topk sort_kernel", sort_kernel<T>, grid, args);

@@ -20,20 +20,20 @@ struct ClusterRowState : RowState {
 };
 
 // Shared memory of draws by token: the selection's, with the maxima replaced by running sums.
-struct TokenDrawMemory {
+struct TokenDrawSmem {
   using Params = selection::StreamingParams;
   static constexpr int kThreads = selection::kClusterThreads;
 
-  selection::ClusterSmem few;
+  selection::ClusterSmem selection_smem;
   DrawSmem<kThreads> select;
   Mass running[selection::kMaxClusterBlocks * kThreads / 32 * selection::kMaxWarpSegments];
 
-  __device__ const Key* sorted() const { return few.sorted; }
-  __device__ const float2* sums(const Shape& /*params*/) const { return few.sums; }
-  __device__ Mass* candidates(const Shape& /*params*/) { return running; }
+  __device__ const Key* sorted() const { return selection_smem.sorted; }
+  __device__ const float2* sums(const Params& /*params*/) const { return selection_smem.sums; }
+  __device__ Mass* candidates(const Params& /*params*/) { return running; }
 };
 static_assert(kStagedArgsBytes + sizeof(ClusterRowState) +
-                  std::max(sizeof(TokenDrawMemory),
+                  std::max(sizeof(TokenDrawSmem),
                            sizeof(selection::ClusterSmem) +
                                8 * selection::kClusterThreads * selection::kMaxWarpSegments) <=
               selection::kClusterSmemBytes);
@@ -69,7 +69,7 @@ __device__ bool draw_from_cluster(const ClusterArgs& args, std::int64_t row, int
     const StreamingArgs& smem_args = stage_args_in_smem(args.first_block_streaming, memory);
     __syncthreads();
     draw_by_token(smem_args.p, smem_args.params, row, selection::ClusterSelect<T>::Held::kTokens,
-                  reinterpret_cast<TokenDrawMemory&>(smem), state);
+                  reinterpret_cast<TokenDrawSmem&>(smem), state);
     return true;
   }
   if (thread >= 32) {
