@@ -19,12 +19,17 @@ constexpr char kName[] = "sample";
 constexpr Implementation<SampleProblem> kImplementations[] = {
     {"simd", DeviceKind::cpu, sampling::sample_simd_refuses, sampling::sample_simd},
     {"plain", DeviceKind::cpu, nullptr, sampling::sample_plain},
-    {"scan", DeviceKind::cuda, sampling::sample_cuda_refuses, sampling::sample_cuda},
+    {"subwarp", DeviceKind::cuda, sampling::sample_subwarp_refuses, sampling::sample_subwarp},
+    {"cluster", DeviceKind::cuda, sampling::sample_cluster_refuses, sampling::sample_cluster},
+    {"two_phase", DeviceKind::cuda, sampling::sample_two_phase_refuses, sampling::sample_two_phase},
+    {"streaming_block", DeviceKind::cuda, sampling::sample_streaming_block_refuses,
+     sampling::sample_streaming_block},
+    {"streaming", DeviceKind::cuda, sampling::sample_streaming_refuses, sampling::sample_streaming},
 };
 
 using Shape = std::vector<std::int64_t>;
 
-// The arguments by the names that messages give them.
+// The arguments by the names that messages use.
 struct Arguments {
   explicit Arguments(const SampleArgs& a)
       : logits{"logits", a.logits},
@@ -153,7 +158,7 @@ void check_values(const SampleChecks& checks, const Arguments& a, SampleProblem&
   }
   if (a.token_mask.view.defined()) {
     p.token_mask_stride = checks.matrix(a.token_mask, DType::i32, ceil_div(p.vocabulary, 32), true);
-    p.token_mask = static_cast<const std::int32_t*>(a.token_mask.view.data);
+    p.token_mask = static_cast<const std::uint32_t*>(a.token_mask.view.data);
   }
 }
 

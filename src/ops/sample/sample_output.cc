@@ -45,8 +45,7 @@ std::vector<HistoryToken> distinct_history(const SampleProblem& p, std::int64_t 
 
 }  // namespace
 
-void read_values(const SampleProblem& p, std::int64_t row, std::vector<float>& values) {
-  values.resize(static_cast<std::size_t>(p.vocabulary));
+void read_values(const SampleProblem& p, std::int64_t row, std::span<float> values) {
   visit_float_dtype(p.dtype, [&]<class T>() {
     const T* const logits = static_cast<const T*>(p.logits) + row * p.logits_stride;
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = convert<float>(logits[i]);
@@ -56,17 +55,17 @@ void read_values(const SampleProblem& p, std::int64_t row, std::vector<float>& v
     for (std::size_t i = 0; i < values.size(); ++i) values[i] += bias[i];
   }
   if (p.token_mask != nullptr) {
-    const std::int32_t* const token_mask = p.token_mask + row * p.token_mask_stride;
+    const std::uint32_t* const token_mask = p.token_mask + row * p.token_mask_stride;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (!is_allowed(token_mask, static_cast<std::int64_t>(i))) values[i] = kMinusInfinity;
+      if (!is_unmasked(token_mask, static_cast<std::int64_t>(i))) values[i] = kMinusInfinity;
     }
   }
 }
 
 float value_of(const SampleProblem& p, std::int64_t row, std::int64_t token) {
-  const std::int32_t* const token_mask =
+  const std::uint32_t* const token_mask =
       p.token_mask == nullptr ? nullptr : p.token_mask + row * p.token_mask_stride;
-  if (!is_allowed(token_mask, token)) return kMinusInfinity;
+  if (!is_unmasked(token_mask, token)) return kMinusInfinity;
   const float logit = visit_float_dtype(p.dtype, [&]<class T>() {
     return convert<float>(static_cast<const T*>(p.logits)[row * p.logits_stride + token]);
   });
@@ -74,7 +73,7 @@ float value_of(const SampleProblem& p, std::int64_t row, std::int64_t token) {
 }
 
 void penalize(const SampleProblem& p, std::int64_t row, const RowControls& controls,
-              std::vector<float>& values) {
+              std::span<float> values) {
   if (!controls.penalizes() || p.history_length == 0) return;
   for (const HistoryToken& seen : distinct_history(p, row)) {
     float& value = values[static_cast<std::size_t>(seen.token)];
@@ -82,20 +81,20 @@ void penalize(const SampleProblem& p, std::int64_t row, const RowControls& contr
   }
 }
 
-std::int32_t row_status(const SampleProblem& p, bool nan, float largest, std::int64_t above) {
-  if (nan) return kRowHasNan;
-  std::int32_t status = 0;
-  if (largest == std::numeric_limits<float>::infinity()) status |= kRowHasInfinity;
-  if (above == 0) status |= kRowAllMasked;
-  if (above < p.top_count) status |= kRowFewerThanK;
+RowStatus row_status(const SampleProblem& p, bool nan, float largest, std::int64_t above) {
+  if (nan) return RowStatus::has_nan;
+  RowStatus status = RowStatus::ok;
+  if (largest == std::numeric_limits<float>::infinity()) status |= RowStatus::has_infinity;
+  if (above == 0) status |= RowStatus::all_masked;
+  if (above < p.top_count) status |= RowStatus::fewer_than_k;
   return status;
 }
 
-void write_token(const SampleProblem& p, std::int64_t row, std::int64_t token, float log_probability,
-                 std::int32_t status) {
+void write_token(const SampleProblem& p, std::int64_t row, std::int64_t token,
+                 float log_probability, RowStatus status) {
   store_token(p.token_dtype, p.token, row, token);
   if (p.log_probability != nullptr) p.log_probability[row] = log_probability;
-  if (p.status != nullptr) p.status[row] = status;
+  if (p.status != nullptr) p.status[row] = to_int(status);
 }
 
 void write_top(const SampleProblem& p, std::int64_t row, std::int64_t rank, std::int64_t token,
@@ -105,7 +104,7 @@ void write_top(const SampleProblem& p, std::int64_t row, std::int64_t rank, std:
   p.top_log_probabilities[at] = log_probability;
 }
 
-void refuse_row(const SampleProblem& p, std::int64_t row, std::int32_t status) {
+void store_invalid_row(const SampleProblem& p, std::int64_t row, RowStatus status) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   write_token(p, row, -1, kNan, status);
   for (std::int64_t rank = 0; rank < p.top_count; ++rank) write_top(p, row, rank, -1, kNan);

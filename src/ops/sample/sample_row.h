@@ -1,6 +1,5 @@
-// What every implementation, on every device, must decide in the same way: the controls of a row,
-// which of them are legal, and what a penalty does to a value. constexpr, hence usable in device
-// code too.
+// What every implementation decides in the same way on every device: the controls of a row, which
+// of them are legal, and the effect of a penalty. constexpr, hence usable in device code.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +55,7 @@ constexpr std::int64_t prompt_entries(const SampleProblem& p, std::int64_t row) 
   return length < p.history_length ? length : p.history_length;
 }
 
-// A product that is rounded on its own, also where a compiler likes to merge it with what follows.
+// A product that is not contracted into a fused multiply-add.
 constexpr float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
@@ -77,9 +76,8 @@ constexpr float penalized(float value, const RowControls& c, std::int64_t in_out
 }
 
 // Bit `token` of a packed mask.
-constexpr bool is_allowed(const std::int32_t* mask, std::int64_t token) {
-  return mask == nullptr ||
-         ((static_cast<std::uint32_t>(mask[token / 32]) >> (token % 32)) & 1) != 0;
+constexpr bool is_unmasked(const std::uint32_t* mask, std::int64_t token) {
+  return mask == nullptr || (mask[token / 32] >> (token % 32) & 1U) != 0;
 }
 
 }  // namespace touchstone::sampling

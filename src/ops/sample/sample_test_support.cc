@@ -154,12 +154,13 @@ double gamma_q(double a, double x) {
 std::int32_t expected_status(const oracle::SampleDistribution& d, std::int64_t top_count) {
   switch (d.outcome) {
     case oracle::SampleOutcome::bad_parameter:
-      return kRowBadParameter;
+      return to_int(RowStatus::bad_parameter);
     case oracle::SampleOutcome::has_nan:
-      return kRowHasNan;
+      return to_int(RowStatus::has_nan);
     default:
-      return (d.has_infinity ? kRowHasInfinity : 0) | (d.above == 0 ? kRowAllMasked : 0) |
-             (d.above < top_count ? kRowFewerThanK : 0);
+      return (d.has_infinity ? to_int(RowStatus::has_infinity) : 0) |
+             (d.above == 0 ? to_int(RowStatus::all_masked) : 0) |
+             (d.above < top_count ? to_int(RowStatus::fewer_than_k) : 0);
   }
 }
 
@@ -290,8 +291,8 @@ std::vector<std::string> SampleRun::accepting() const {
 }
 
 std::vector<Guarded*> SampleRun::inputs() {
-  return {&logits,     &bias,      &token_mask,  &temperature, &top_k,         &top_p, &min_p,
-          &repetition, &frequency, &presence, &history,     &prompt_length, &seed,  &position};
+  return {&logits,     &bias,      &token_mask, &temperature, &top_k,         &top_p, &min_p,
+          &repetition, &frequency, &presence,   &history,     &prompt_length, &seed,  &position};
 }
 
 std::vector<Guarded*> SampleRun::outputs() {
@@ -316,7 +317,7 @@ std::vector<std::int64_t> SampleRun::tokens() const {
 std::vector<std::int32_t> SampleRun::statuses() const {
   std::vector<std::int32_t> result;
   for (const double value : status.values()) {
-    result.push_back(static_cast<std::int32_t>(value) & ~kRowTwoPass);
+    result.push_back(static_cast<std::int32_t>(value) & ~to_int(RowStatus::two_pass));
   }
   return result;
 }

@@ -494,7 +494,7 @@ void launch(Context& context, const SampleProblem& p) {
       .threads = kThreads,
       .overlap_previous = cuda::is_hopper(context)};
   cuda::launch(context, "sample subwarp_kernel", sample_subwarp_kernel<Row, kLanes, kChunks>,
-               params, args);
+               grid, args);
 }
 
 // The smallest thread group that holds a row.

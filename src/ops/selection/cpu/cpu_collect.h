@@ -8,17 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/softmax_topk/topk_cpu_values.h"
+#include "ops/selection/cpu/cpu_values.h"
 
-#if defined(TOUCHSTONE_TOPK_CPU_COLLECT_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TOUCHSTONE_TOPK_CPU_COLLECT_H_
-#undef TOUCHSTONE_TOPK_CPU_COLLECT_H_
+#if defined(TOUCHSTONE_SELECTION_CPU_COLLECT_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_SELECTION_CPU_COLLECT_H_
+#undef TOUCHSTONE_SELECTION_CPU_COLLECT_H_
 #else
-#define TOUCHSTONE_TOPK_CPU_COLLECT_H_
+#define TOUCHSTONE_SELECTION_CPU_COLLECT_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::topk::HWY_NAMESPACE {
+namespace touchstone::selection::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -37,12 +37,12 @@ constexpr bool kListsGroups = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
 
 // A row as its logits are.
 template <class T>
-struct PlainRow {
+struct RawRow {
   using Scanned = T;
   const T* x;
   std::size_t tokens;
 
-  PlainRow(const Topk& p, std::int64_t row)
+  RawRow(const LogitRows& p, std::int64_t row)
       : x(static_cast<const T*>(p.logits) + row * p.logits_stride),
         tokens(static_cast<std::size_t>(p.vocabulary)) {}
 
@@ -60,9 +60,9 @@ struct PlainRow {
 
 // A row of logits + bias where allowed.
 template <class T>
-struct CombinedRow {
+struct ProcessedRow {
   using Scanned = float;
-  const Topk& p;
+  const LogitRows& p;
   std::int64_t row;
 
   template <class D>
@@ -70,7 +70,7 @@ struct CombinedRow {
     auto v = sd::load(d, static_cast<const T*>(p.logits) + row * p.logits_stride + token);
     if (p.bias != nullptr) v = hn::Add(v, hn::LoadU(d, p.bias + row * p.bias_stride + token));
     if (p.token_mask == nullptr) return v;
-    const auto token_mask = allowed_lanes(d, p.token_mask + row * p.token_mask_stride, token);
+    const auto token_mask = unmasked_lanes(d, p.token_mask + row * p.token_mask_stride, token);
     return hn::IfThenElse(token_mask, v, hn::Set(d, -std::numeric_limits<float>::infinity()));
   }
   HWY_INLINE Vector vector(std::size_t token) const {
@@ -135,7 +135,7 @@ HWY_INLINE std::size_t store_lanes(__m512i v, __mmask16 lanes, void* to) {
 
 // A fine group is two runs of four tokens, so far apart: GroupMaxima.
 template <class T>
-constexpr std::size_t kRunsApart = sd::kEvenOdd<T> ? 2 * kLanes : kLanes;
+constexpr std::size_t kRunStride = sd::kEvenOdd<T> ? 2 * kLanes : kLanes;
 
 // The first tokens of the groups of a block, counted from that of the block.
 template <class T>
@@ -151,8 +151,8 @@ constexpr std::array<std::uint32_t, kLanes> group_begins() {
 
 // Lists the groups, in whole blocks, whose maximum reaches the floor, by their first tokens.
 template <class T>
-HWY_INLINE std::size_t list_winners(const ScratchSizes& sizes, std::size_t whole_blocks,
-                                    Vector floor, const RowScratch& scratch) {
+HWY_INLINE std::size_t list_hits(const ScratchSizes& sizes, std::size_t whole_blocks, Vector floor,
+                                 const RowScratch& scratch) {
   const hn::RebindToUnsigned<Tag> du;
   constexpr std::array<std::uint32_t, kLanes> kBegins = group_begins<T>();
   const std::size_t coarse = list_coarse(sizes, floor, scratch);
@@ -179,7 +179,7 @@ HWY_INLINE hn::Vec<GroupTag> group_values(const Row& row, std::size_t first, std
   return hn::Combine(GroupTag(), row.values(RunTag(), second), row.values(RunTag(), first));
 }
 // Brought together before they are widened.
-HWY_INLINE hn::Vec<GroupTag> group_values(const PlainRow<Bf16>& row, std::size_t first,
+HWY_INLINE hn::Vec<GroupTag> group_values(const RawRow<Bf16>& row, std::size_t first,
                                           std::size_t second) {
   const sd::Bits16<RunTag> run;
   const auto bits = hn::Combine(sd::Bits16<GroupTag>(), hn::LoadU(run, sd::bits_of(row.x + second)),
@@ -193,7 +193,7 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector fl
                                    const RowScratch& scratch) {
   const Tag d;
   const hn::RebindToUnsigned<Tag> du;
-  constexpr auto kApart = static_cast<std::uint32_t>(kRunsApart<typename Row::Scanned>);
+  constexpr auto kApart = static_cast<std::uint32_t>(kRunStride<typename Row::Scanned>);
   const auto values_of = [&](std::size_t token)
                              HWY_ATTR { return group_values(row, token, token + kApart); };
   // Two groups at a time.
@@ -224,8 +224,8 @@ constexpr std::size_t kBlockWords = kBlockTokens / kWordTokens;
 
 // Lists the whole blocks whose maximum reaches the floor, by their first tokens.
 template <class T>
-HWY_INLINE std::size_t list_winners(const ScratchSizes& sizes, std::size_t whole_blocks,
-                                    Vector floor, const RowScratch& scratch) {
+HWY_INLINE std::size_t list_hits(const ScratchSizes& sizes, std::size_t whole_blocks, Vector floor,
+                                 const RowScratch& scratch) {
   std::uint32_t* const list = scratch.listed;
   const std::size_t coarse = list_coarse(sizes, floor, scratch);
   std::size_t blocks = 0;
@@ -367,7 +367,7 @@ HWY_INLINE std::size_t take_equals(const Row& row, std::size_t tokens, std::size
   return count;
 }
 
-}  // namespace touchstone::topk::HWY_NAMESPACE
+}  // namespace touchstone::selection::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

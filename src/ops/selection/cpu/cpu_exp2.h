@@ -10,15 +10,15 @@
 
 #include "cpu/exp2.h"
 
-#if defined(TOUCHSTONE_TOPK_CPU_EXP2_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TOUCHSTONE_TOPK_CPU_EXP2_H_
-#undef TOUCHSTONE_TOPK_CPU_EXP2_H_
+#if defined(TOUCHSTONE_SELECTION_CPU_EXP2_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_SELECTION_CPU_EXP2_H_
+#undef TOUCHSTONE_SELECTION_CPU_EXP2_H_
 #else
-#define TOUCHSTONE_TOPK_CPU_EXP2_H_
+#define TOUCHSTONE_SELECTION_CPU_EXP2_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::topk::HWY_NAMESPACE {
+namespace touchstone::selection::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -240,7 +240,7 @@ HWY_INLINE hn::Vec<D> exp2_full(D d, hn::Vec<D> v, const Exponent& e) {
 #endif
 }
 
-}  // namespace touchstone::topk::HWY_NAMESPACE
+}  // namespace touchstone::selection::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -1,5 +1,5 @@
-// The end of a row in the SIMD implementation, for every target: the floor under the winners, the
-// winners in order, and the outputs.
+// The k largest tokens of a scanned row, for every SIMD target: a floor that they reach, the tokens
+// above it, and their order.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,29 +8,27 @@
 #include <functional>
 #include <limits>
 
-#include "ops/softmax_topk/topk_cpu.h"
-#include "touchstone/ops/softmax_topk.h"
+#include "ops/selection/cpu/cpu_select.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/softmax_topk/topk_cpu_finish.cc"
+#define HWY_TARGET_INCLUDE "ops/selection/cpu/cpu_rank.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h, as Highway asks.
 #include "cpu/simd.h"
-#include "ops/softmax_topk/topk_cpu_collect.h"
-#include "ops/softmax_topk/topk_cpu_exp2.h"
-#include "ops/softmax_topk/topk_cpu_order.h"
-#include "ops/softmax_topk/topk_cpu_values.h"
+#include "ops/selection/cpu/cpu_collect.h"
+#include "ops/selection/cpu/cpu_sort.h"
+#include "ops/selection/cpu/cpu_values.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::topk::HWY_NAMESPACE {
+namespace touchstone::selection::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
 
 // ---- the floor ---------------------------------------------------------------------------------
 
-// The element with r larger ones before it in descending order. Compares each with each, without a
-// branch that depends on the numbers: for few. n is a multiple of the lanes.
+// The element of rank r in descending order, by comparing all pairs: for few. n is a multiple of
+// the lanes.
 HWY_INLINE float ranked(const float* a, std::size_t n, std::size_t r) {
   const Tag d;
   for (std::size_t i = 0;; ++i) {
@@ -74,8 +72,7 @@ HWY_INLINE std::size_t count_at_least(const float* a, std::size_t n, float pivot
   return count;
 }
 
-// Elements spread over the n of `a`: what is near rank r of n there is near rank r * kSample / n
-// here.
+// A sample spread over the n elements of `a`: rank r of n is near rank r * kSample / n of it.
 constexpr std::size_t kSample = 32;
 
 HWY_INLINE void take_sample(const float* a, std::size_t n, float* sample) {
@@ -88,16 +85,15 @@ HWY_INLINE float guess_pivot(const float* a, std::size_t n, std::size_t k) {
   return ranked(sample, kSample, std::min(kSample - 1, k * kSample / n));
 }
 
-// The exact way: the k-th largest of n by quickselect. `room` has n elements and those of a vector
-// more.
+// The k-th largest of n by quickselect. `room` holds n elements and a vector more.
 float select_exactly(const float* maxima, std::size_t n, std::size_t k, float* room) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr int kRounds = 16;  // after which the guesses were unlucky
+  constexpr int kRounds = 16;  // then std::nth_element
   constexpr std::size_t kFew = 64;
   const float* a = maxima;
-  std::size_t above = 0;  // elements left out because they are larger than all that remain
+  std::size_t above = 0;  // dropped elements that are larger than all that remain
   for (int round = 0; round < kRounds && n > kFew; ++round) {
     const float pivot = guess_pivot(a, n, k - above);
     const std::size_t at_least = above + count_at_least(a, n, pivot);
@@ -109,7 +105,7 @@ float select_exactly(const float* maxima, std::size_t n, std::size_t k, float* r
       kept = keep_side<true>(room, a, n, pivot);
       if (above + kept < k) return pivot;
     }
-    // Whole vectors again, filled up from below: the padding is last in order and k is not there.
+    // Pads to whole vectors with -inf, which comes last in order.
     n = (kept + lanes - 1) / lanes * lanes;
     std::fill(room + kept, room + n, -kInfinity);
     a = room;
@@ -120,9 +116,9 @@ float select_exactly(const float* maxima, std::size_t n, std::size_t k, float* r
   return room[k - above - 1];
 }
 
-// A number with at least k and, if that can be had, at most `enough` of the n maxima at or above
-// it. Counting is cheaper than moving, so: guess, count, and guess again between the two counts
-// that enclose k, along a line through their logarithms, since tails are near exponential.
+// A number that at least k and, if possible, at most `enough` of the n maxima reach. Counting is
+// cheaper than moving: guess, count, and interpolate between the counts that enclose k, linearly in
+// their logarithms, since tails are nearly exponential.
 float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_t enough,
                    float largest, float* room) {
   constexpr int kGuesses = 8;
@@ -146,20 +142,20 @@ float select_floor(const float* maxima, std::size_t n, std::size_t k, std::size_
       low = pivot;
       low_count = std::log2(static_cast<float>(count));
     }
-    if (low_count == 0) {  // nothing reaches k yet: further down the sample
+    if (low_count == 0) {  // no lower end yet: further down the sample
       rank = std::min(kSample - 1, 2 * rank + 2);
       pivot = ranked(sample, kSample, rank);
     } else {
       pivot = high + (low - high) * ((target - high_count) / (low_count - high_count));
     }
-    if (!(pivot > low && pivot < high)) break;  // also where the numbers are not finite
+    if (!(pivot > low && pivot < high)) break;  // also for non-finite numbers
   }
   return select_exactly(maxima, n, k, room);
 }
 
-// A guess at a floor that some more than k tokens exceed, from the maxima of coarse groups: where
-// tokens lie anywhere, a group has none of `wanted` with probability exp(-wanted / groups). -inf
-// where that says too little.
+// Estimates a floor that slightly more than k tokens exceed, from the coarse maxima: for randomly
+// placed tokens, a group holds none of `wanted` with probability exp(-wanted / groups). -inf if the
+// estimate is too coarse.
 float guess_floor(const ScratchSizes& sizes, std::size_t k, float largest,
                   const RowScratch& scratch) {
   const std::size_t n = sizes.coarse * sizes.lanes;
@@ -169,27 +165,28 @@ float guess_floor(const ScratchSizes& sizes, std::size_t k, float largest,
   if (rank < 1 || rank > n - n / 16) return -std::numeric_limits<float>::infinity();
   const float reached =
       select_floor(scratch.coarse, n, rank, rank + rank / 32, largest, scratch.maxima);
-  // Many tokens may be equal to it.
+  // Many tokens may equal it.
   return std::nextafter(reached, -std::numeric_limits<float>::infinity());
 }
 
-// ---- the winners -------------------------------------------------------------------------------
+// ---- the tokens above it -----------------------------------------------------------------------
 
-// The tokens of a row above a floor, and where they are fewer than k, the first at it by token.
+// The tokens of a row above a floor and, if they are fewer than k, the first tokens at it.
 template <class Row>
-class Winners {
+class TokenSelector {
  public:
-  Winners(const Row& row, const Topk& p, const ScratchSizes& sizes, const RowScratch& scratch)
+  TokenSelector(const Row& row, const LogitRows& p, std::int64_t k, const ScratchSizes& sizes,
+                const RowScratch& scratch)
       : row_(row),
         sizes_(sizes),
         scratch_(scratch),
-        k_(static_cast<std::size_t>(p.k)),
-        enough_(enough_maxima(p.k)),
+        k_(static_cast<std::size_t>(k)),
+        enough_(enough_maxima(k)),
         tokens_(static_cast<std::size_t>(p.vocabulary)) {}
 
   HWY_INLINE Found find(float largest) {
-    const Level level = floor_level(sizes_, static_cast<std::int64_t>(k_));
-    // Where the list says how many groups there are; elsewhere they would have to be counted.
+    const Level level = bound_level(sizes_, static_cast<std::int64_t>(k_));
+    // Only where the list gives the number of groups; elsewhere they would have to be counted.
     if (kListsGroups && level == Level::fine &&
         take_guessed(guess_floor(sizes_, k_, largest, scratch_))) {
       return found_;
@@ -211,7 +208,7 @@ class Winners {
   }
 
  private:
-  // False if that floor is too high, or too low for the room there is.
+  // Returns false if that floor is too high, or too low for the scratch.
   HWY_INLINE bool take_guessed(float floor) {
     if (!(floor > -std::numeric_limits<float>::infinity())) return false;
     found_.floor = floor;
@@ -225,7 +222,7 @@ class Winners {
 
   HWY_INLINE void list() {
     listed_ =
-        list_winners<typename Row::Scanned>(sizes_, whole_, hn::Set(Tag(), found_.floor), scratch_);
+        list_hits<typename Row::Scanned>(sizes_, whole_, hn::Set(Tag(), found_.floor), scratch_);
   }
   HWY_INLINE void take() {
     const auto floor = hn::Set(Tag(), found_.floor);
@@ -244,47 +241,9 @@ class Winners {
   Found found_;
 };
 
-// ---- the outputs -------------------------------------------------------------------------------
+// ---- the k largest -----------------------------------------------------------------------------
 
-struct RowSum {
-  double reference = 0;
-  double sum = 0;  // NaN: not for this path
-  float largest = 0;
-};
-
-// 2^x, exactly where x is an integer.
-HWY_INLINE double power_of_two(double x) {
-  if (x < -1000) return 0;
-  if (x == std::floor(x)) {
-    return std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(x) + 1023)
-                                 << 52);
-  }
-  return std::exp2(x);
-}
-
-// Segments in order, each brought to the largest reference among them.
-HWY_INLINE RowSum merge_segments(const SegmentSum* segments, std::size_t count) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  RowSum row{-std::numeric_limits<double>::infinity(), 0, -kInfinity};
-  for (std::size_t g = 0; g < count; ++g) {
-    row.largest = std::max(row.largest, segments[g].largest);
-    if (segments[g].sum != 0) row.reference = std::max(row.reference, segments[g].reference);
-  }
-  for (std::size_t g = 0; g < count; ++g) {
-    const SegmentSum& s = segments[g];
-    if (s.sum != 0) row.sum += s.sum * power_of_two(s.reference - row.reference);
-  }
-  return row;
-}
-
-template <class Index>
-HWY_INLINE void write_indices(Index* out, const Candidate* winners, std::size_t above,
-                              const std::uint32_t* equals, std::size_t k) {
-  for (std::size_t j = 0; j < above; ++j) out[j] = static_cast<Index>(winners[j] & 0xffffffffU);
-  for (std::size_t j = above; j < k; ++j) out[j] = static_cast<Index>(equals[j - above]);
-}
-
-// Values of the winners, and for those that are not above the floor, the floor.
+// Values of the selected tokens; those that are not above the bound are at it.
 HWY_INLINE void write_values(const Candidate* winners, std::size_t above, float floor,
                              std::size_t k, float* top) {
   const hn::ScalableTag<std::uint64_t> d;
@@ -297,111 +256,47 @@ HWY_INLINE void write_values(const Candidate* winners, std::size_t above, float 
   std::fill(top + above, top + k, floor);
 }
 
-// Probabilities of the values in scratch.top, which has room for whole vectors.
-HWY_INLINE void write_probabilities(const Topk& p, std::int64_t row, const RowSum& sum,
-                                    double temperature, const RowScratch& scratch) {
-  const Tag d;
-  const std::size_t lanes = hn::Lanes(d);
-  const auto k = static_cast<std::size_t>(p.k);
-  const auto scale = static_cast<float>(1.44269504088896340736 / temperature);
-  Exponent e(sum.largest, scale);
-  const double to_row = power_of_two(e.reference - sum.reference);
-  float* const out = p.probabilities + row * p.k;
-  double total = sum.sum;
-  if (p.renormalize) {
-    total = 0;
-    for (std::size_t j = 0; j < k; j += lanes) {
-      alignas(64) float weight[hn::MaxLanes(Tag())];
-      hn::Store(exp2_full(d, hn::LoadU(d, scratch.top + j), e), d, weight);
-      for (std::size_t i = 0; i < std::min(lanes, k - j); ++i) {
-        total += static_cast<double>(weight[i]);
-      }
-    }
-    total *= to_row;
-  }
-  const auto inverse = hn::Set(d, static_cast<float>(to_row / total));
-  for (std::size_t j = 0; j < k; j += lanes) {
-    const auto weight = exp2_full(d, hn::LoadU(d, scratch.top + j), e);
-    // The largest and the sum come by different roundings: no more than 1.
-    const auto probability = hn::Min(hn::Mul(weight, inverse), hn::Set(d, 1.0F));
-    sd::store_some(probability, d, out + j, std::min(lanes, k - j));
-  }
-  if (p.log_probabilities == nullptr && p.log_sum_exp == nullptr) return;
-
-  // Of the sum over exp((v - largest) / T).
-  const double distance =
-      sum.reference - static_cast<double>(sum.largest) * static_cast<double>(scale);
-  const double log_sum = std::log(sum.sum) + distance * 0.693147180559945309417;
-  const double log_total = std::log(total) + distance * 0.693147180559945309417;
-  if (p.log_sum_exp != nullptr) {
-    p.log_sum_exp[row] =
-        static_cast<float>(static_cast<double>(sum.largest) / temperature + log_sum);
-  }
-  if (p.log_probabilities == nullptr) return;
-  const double inverse_temperature = 1 / temperature;
-  for (std::size_t j = 0; j < k; ++j) {
-    const double below = static_cast<double>(scratch.top[j]) - static_cast<double>(sum.largest);
-    p.log_probabilities[static_cast<std::size_t>(row) * k + j] =
-        static_cast<float>(below * inverse_temperature - log_total);
-  }
-}
-
 template <class T>
-void finish_typed(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
-                  const RowScratch& scratch) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const double temperature = row_temperature(p, row);
-  if (std::isnan(temperature)) return plain_row(p, row);
-  const RowSum sum = merge_segments(scratch.segments, sizes.segments);
-  // NaN, +inf, or nothing above -inf.
-  if (!(sum.sum > 0)) {
-    plain_row(p, row);
-    if (p.status != nullptr) p.status[row] |= kRowTwoPass;
-    return;
-  }
-
-  const auto k = static_cast<std::size_t>(p.k);
-  const bool plain = p.bias == nullptr && p.token_mask == nullptr;
-  const PlainRow<T> logits(p, row);
-  const CombinedRow<T> combined{p, row};
-  const Found found = plain ? Winners(logits, p, sizes, scratch).find(sum.largest)
-                            : Winners(combined, p, sizes, scratch).find(sum.largest);
-  const Candidate* const winners = sort_found(found.above, found.floor, sum.largest, scratch);
-  const std::size_t above = std::min(found.above, k);
-  write_values(winners, above, found.floor, k, scratch.top);
-  if (p.wide_indices) {
-    write_indices(static_cast<std::int64_t*>(p.indices) + row * p.k, winners, above, scratch.equals,
-                  k);
-  } else {
-    write_indices(static_cast<std::int32_t*>(p.indices) + row * p.k, winners, above, scratch.equals,
-                  k);
-  }
-  write_probabilities(p, row, sum, temperature, scratch);
-  if (p.status != nullptr) p.status[row] = scratch.top[k - 1] == -kInfinity ? kRowFewerThanK : 0;
+void select_typed(const LogitRows& p, std::int64_t row, std::int64_t k, const ScratchSizes& sizes,
+                  float largest, const RowScratch& scratch, SelectedTokens* out) {
+  const RawRow<T> logits(p, row);
+  const ProcessedRow<T> processed{p, row};
+  const Found found = p.has_raw_logits()
+                          ? TokenSelector(logits, p, k, sizes, scratch).find(largest)
+                          : TokenSelector(processed, p, k, sizes, scratch).find(largest);
+  const auto slots = static_cast<std::size_t>(k);
+  out->tokens_above = sort_found(found.above, found.floor, largest, scratch);
+  out->above = std::min(found.above, slots);
+  out->equals = scratch.equals;
+  write_values(out->tokens_above, out->above, found.floor, slots, scratch.top);
 }
 
-void finish_of(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
-               const RowScratch& scratch) {
+void select_of(const LogitRows& p, std::int64_t row, std::int64_t k, const ScratchSizes& sizes,
+               float largest, const RowScratch& scratch, SelectedTokens* out) {
   visit_float_dtype(p.dtype, [&]<class T>() {
-    if constexpr (!std::is_same_v<T, double>) finish_typed<T>(p, row, sizes, scratch);
+    if constexpr (!std::is_same_v<T, double>) {
+      select_typed<T>(p, row, k, sizes, largest, scratch, out);
+    }
   });
 }
 
-}  // namespace touchstone::topk::HWY_NAMESPACE
+}  // namespace touchstone::selection::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::topk {
+namespace touchstone::selection {
 namespace {
 
-HWY_EXPORT(finish_of);
+HWY_EXPORT(select_of);
 
 }  // namespace
 
-void finish_row(const Topk& p, std::int64_t row, const ScratchSizes& sizes,
-                const RowScratch& scratch) {
-  HWY_DYNAMIC_DISPATCH(finish_of)(p, row, sizes, scratch);
+SelectedTokens select_tokens(const LogitRows& rows, std::int64_t row, std::int64_t k,
+                             const ScratchSizes& sizes, float largest, const RowScratch& scratch) {
+  SelectedTokens selected;
+  HWY_DYNAMIC_DISPATCH(select_of)(rows, row, k, sizes, largest, scratch, &selected);
+  return selected;
 }
 
-}  // namespace touchstone::topk
+}  // namespace touchstone::selection
 #endif  // HWY_ONCE

@@ -7,17 +7,17 @@
 #include <cstdint>
 #include <utility>
 
-#include "ops/softmax_topk/topk_cpu_values.h"
+#include "ops/selection/cpu/cpu_values.h"
 
-#if defined(TOUCHSTONE_TOPK_CPU_ORDER_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TOUCHSTONE_TOPK_CPU_ORDER_H_
-#undef TOUCHSTONE_TOPK_CPU_ORDER_H_
+#if defined(TOUCHSTONE_SELECTION_CPU_SORT_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_SELECTION_CPU_SORT_H_
+#undef TOUCHSTONE_SELECTION_CPU_SORT_H_
 #else
-#define TOUCHSTONE_TOPK_CPU_ORDER_H_
+#define TOUCHSTONE_SELECTION_CPU_SORT_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::topk::HWY_NAMESPACE {
+namespace touchstone::selection::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -79,7 +79,7 @@ constexpr int kMaxDigitBits = 10;
 constexpr std::size_t kMaxDigits = std::size_t{1} << kMaxDigitBits;
 
 // From counts to the places where the elements of each digit begin.
-HWY_INLINE void places_from_counts(std::uint32_t* low, std::uint32_t* high, std::size_t digits) {
+HWY_INLINE void exclusive_sums(std::uint32_t* low, std::uint32_t* high, std::size_t digits) {
   std::uint32_t low_sum = 0;
   std::uint32_t high_sum = 0;
   for (std::size_t i = 0; i < digits; ++i) {
@@ -105,7 +105,7 @@ void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift,
     ++low[digit(a[i], low_shift)];
     ++high[digit(a[i], high_shift)];
   }
-  places_from_counts(low, high, digits);
+  exclusive_sums(low, high, digits);
   for (std::size_t i = 0; i < n; ++i) room[low[digit(a[i], low_shift)]++] = a[i];
   for (std::size_t i = 0; i < n; ++i) a[high[digit(room[i], high_shift)]++] = room[i];
 }
@@ -202,7 +202,7 @@ HWY_INLINE bool find_bins(std::size_t n, float floor, const RowScratch& scratch)
 }
 
 // From counts to the places where bins begin.
-HWY_INLINE void places_of_bins(std::uint16_t* counters) {
+HWY_INLINE void exclusive_bin_sums(std::uint16_t* counters) {
   const hn::ScalableTag<std::uint16_t> d;
   auto sum = hn::Zero(d);
   for (std::size_t i = 0; i < kBins; i += kBinLanes) sum = hn::Add(sum, hn::Load(d, counters + i));
@@ -249,7 +249,7 @@ void scatter_into_bins(std::size_t n, const RowScratch& scratch) {
   }
   const std::uint16_t* const bins = scratch.bins;
   for (std::size_t i = 0; i < n; ++i) ++counters[bins[i]];
-  places_of_bins(counters);
+  exclusive_bin_sums(counters);
   for (std::size_t i = 0; i < n; ++i) {
     scratch.sorted[counters[bins[i]]++] = candidate(scratch, i);
   }
@@ -278,7 +278,7 @@ const Candidate* sort_found(std::size_t n, float floor, float largest, const Row
   return sorted;
 }
 
-}  // namespace touchstone::topk::HWY_NAMESPACE
+}  // namespace touchstone::selection::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <limits>
 
-#if defined(TOUCHSTONE_TOPK_CPU_VALUES_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TOUCHSTONE_TOPK_CPU_VALUES_H_
-#undef TOUCHSTONE_TOPK_CPU_VALUES_H_
+#if defined(TOUCHSTONE_SELECTION_CPU_VALUES_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_SELECTION_CPU_VALUES_H_
+#undef TOUCHSTONE_SELECTION_CPU_VALUES_H_
 #else
-#define TOUCHSTONE_TOPK_CPU_VALUES_H_
+#define TOUCHSTONE_SELECTION_CPU_VALUES_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::topk::HWY_NAMESPACE {
+namespace touchstone::selection::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -95,7 +95,7 @@ HWY_INLINE hn::Vec<D> load_or_lowest(D d, const T* p, std::size_t n) {
 
 // Lanes whose token, from `token` on, is allowed.
 template <class D>
-HWY_INLINE hn::Mask<D> allowed_lanes(D d, const std::uint32_t* token_mask, std::size_t token) {
+HWY_INLINE hn::Mask<D> unmasked_lanes(D d, const std::uint32_t* token_mask, std::size_t token) {
   const hn::RebindToUnsigned<D> du;
   // A vector starts at a multiple of its lanes, of which 32 is a multiple: one word has them all.
   const std::uint32_t word = token_mask[token / 32] >> (token % 32);
@@ -109,7 +109,7 @@ HWY_INLINE hn::Mask<D> allowed_lanes(D d, const std::uint32_t* token_mask, std::
 // Tokens [first, first + n) of a row; first is a multiple of the lanes. Room in `values` for whole
 // vectors.
 template <class T>
-HWY_INLINE void load_values(const Topk& p, std::int64_t row, std::size_t first, std::size_t n,
+HWY_INLINE void load_values(const LogitRows& p, std::int64_t row, std::size_t first, std::size_t n,
                             float* values) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
@@ -122,13 +122,13 @@ HWY_INLINE void load_values(const Topk& p, std::int64_t row, std::size_t first, 
     auto v = load_or_lowest(d, x + i, n - i);
     if (bias != nullptr) v = hn::Add(v, sd::load_some(d, bias + i, std::min(lanes, n - i)));
     if (token_mask != nullptr) {
-      v = hn::IfThenElse(allowed_lanes(d, token_mask, first + i), v, lowest);
+      v = hn::IfThenElse(unmasked_lanes(d, token_mask, first + i), v, lowest);
     }
     hn::StoreU(v, d, values + i);
   }
 }
 
-}  // namespace touchstone::topk::HWY_NAMESPACE
+}  // namespace touchstone::selection::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard
