@@ -23,6 +23,7 @@
 #include "cli/command_line.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "touchstone/core/testing.h"
 #include "touchstone/touchstone.h"
 
 namespace touchstone::cli {
@@ -381,7 +382,7 @@ std::vector<std::string> operators_of(const BenchOptions& options) {
 
 int run_bench(const BenchOptions& options) {
   check(options);
-  if (!options.simd.empty()) set_simd_target(options.simd);
+  if (!options.simd.empty()) testing::set_simd_target(options.simd);
   // Asked for early, so that a device that is not there is the first thing said.
   ContextOptions wanted;
   wanted.device = parse_device(options.device);

@@ -115,8 +115,8 @@ std::string run_layer_norm(Context& context, const GradcheckOptions& o, NormData
   const auto per_row = [&](Array& a) { return make_view(a.data(), {o.rows}); };
   const auto per_col = [&](Array& a) { return make_view(a.data(), {o.cols}); };
   layer_norm(context, {.x = view(d.x),
-                       .gamma = per_col(d.gamma),
-                       .beta = per_col(d.beta),
+                       .weight = per_col(d.gamma),
+                       .bias = per_col(d.beta),
                        .y = view(d.dx),
                        .mean = per_row(d.mean),
                        .rstd = per_row(d.rstd),
@@ -126,10 +126,10 @@ std::string run_layer_norm(Context& context, const GradcheckOptions& o, NormData
                                    .x = view(d.x),
                                    .mean = per_row(d.mean),
                                    .rstd = per_row(d.rstd),
-                                   .gamma = per_col(d.gamma),
+                                   .weight = per_col(d.gamma),
                                    .dx = view(d.dx),
-                                   .dgamma = per_col(d.dgamma),
-                                   .dbeta = per_col(d.dbeta),
+                                   .dweight = per_col(d.dgamma),
+                                   .dbias = per_col(d.dbeta),
                                    .implementation = o.implementation};
   layer_norm_backward(context, args);
   return chosen(args.implementation, explain(context, args));

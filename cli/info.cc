@@ -144,14 +144,14 @@ std::vector<ImplementationReport> reports(Context& context, const InfoOptions& o
   const auto vector = [&] { return addresses.take({options.cols}, dtype); };
   if (options.op == "layer_norm" && !options.backward) {
     LayerNormArgs args;
-    args.x = matrix(), args.y = matrix(), args.gamma = vector(), args.beta = vector();
+    args.x = matrix(), args.y = matrix(), args.weight = vector(), args.bias = vector();
     args.mean = column(), args.rstd = column();
     return explain(context, args);
   }
   if (options.op == "layer_norm") {
     LayerNormBackwardArgs args;
-    args.dy = matrix(), args.x = matrix(), args.dx = matrix(), args.gamma = vector();
-    args.mean = column(), args.rstd = column(), args.dgamma = vector(), args.dbeta = vector();
+    args.dy = matrix(), args.x = matrix(), args.dx = matrix(), args.weight = vector();
+    args.mean = column(), args.rstd = column(), args.dweight = vector(), args.dbias = vector();
     return explain(context, args);
   }
   if (options.op == "softmax_topk" || options.op == "sample")
