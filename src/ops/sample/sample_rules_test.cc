@@ -440,7 +440,7 @@ TEST(SampleRules, PenaltiesInTheirOrder) {
 TEST(SampleRules, AMaskedTokenStaysMaskedWhateverThePenalties) {
   TestRow row;
   row.logits = {1, -kInfinity, 0, 5};
-  row.allowed = {true, true, true, false};
+  row.token_mask = {true, true, true, false};
   row.history = {1, 3, 1, 3, 0};
   row.repetition_penalty = 0.5;
   row.frequency_penalty = -3e38;
@@ -476,35 +476,43 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
   };
   const Special specials[] = {
       {0, [](TestRow&) {}},
-      {kRowHasNan, [](TestRow& r) { r.logits[7] = kNan; }},
-      {kRowHasNan, [](TestRow& r) { r.logits[0] = kNan, r.temperature = 0; }},
-      {kRowHasNan, [](TestRow& r) { r.logits[3] = kInfinity, r.bias.assign(8, -kInfinity); }},
-      {0, [](TestRow& r) { r.logits[7] = kNan, r.allowed.assign(8, true), r.allowed[7] = false; }},
-      {kRowHasInfinity, [](TestRow& r) { r.logits[5] = kInfinity; }},
-      {kRowHasInfinity, [](TestRow& r) { r.logits[5] = kInfinity, r.temperature = 0; }},
-      {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.logits.assign(8, -kInfinity); }},
-      {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.allowed.assign(8, false); }},
-      {kRowAllMasked | kRowFewerThanK,
-       [](TestRow& r) { r.allowed.assign(8, false), r.temperature = 0; }},
-      {kRowFewerThanK, [](TestRow& r) { r.allowed.assign(8, false), r.allowed[6] = true; }},
-      {kRowHasInfinity | kRowFewerThanK,
+      {to_int(RowStatus::has_nan), [](TestRow& r) { r.logits[7] = kNan; }},
+      {to_int(RowStatus::has_nan), [](TestRow& r) { r.logits[0] = kNan, r.temperature = 0; }},
+      {to_int(RowStatus::has_nan),
+       [](TestRow& r) { r.logits[3] = kInfinity, r.bias.assign(8, -kInfinity); }},
+      {0,
+       [](TestRow& r) {
+         r.logits[7] = kNan, r.token_mask.assign(8, true), r.token_mask[7] = false;
+       }},
+      {to_int(RowStatus::has_infinity), [](TestRow& r) { r.logits[5] = kInfinity; }},
+      {to_int(RowStatus::has_infinity),
+       [](TestRow& r) { r.logits[5] = kInfinity, r.temperature = 0; }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.logits.assign(8, -kInfinity); }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false); }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false), r.temperature = 0; }},
+      {to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false), r.token_mask[6] = true; }},
+      {to_int(RowStatus::has_infinity) | to_int(RowStatus::fewer_than_k),
        [](TestRow& r) { r.logits.assign(8, -kInfinity), r.logits[2] = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_k = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = -0.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = 1.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = -0.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = 1.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = 0; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.frequency_penalty = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.presence_penalty = -kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = 2, r.temperature = 0; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_k = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = -0.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = 1.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = -0.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = 1.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = 0; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.frequency_penalty = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.presence_penalty = -kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = 2, r.temperature = 0; }},
   };
   Batch batch{.top_count = 2};
   std::vector<std::int32_t> expected;
@@ -528,14 +536,14 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
 TEST(SampleRules, OneTokenLeftIsEnoughForADraw) {
   TestRow row;
   row.logits = {0, 1, 2};
-  row.allowed = {false, true, false};
+  row.token_mask = {false, true, false};
   Batch batch{.rows = {row, row}};
-  batch.rows[1].allowed[1] = false;
+  batch.rows[1].token_mask[1] = false;
   SampleRun run(batch);
   for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_THAT(run.tokens(), ElementsAre(1, -1));
-    EXPECT_THAT(run.statuses(), ElementsAre(0, kRowAllMasked));
+    EXPECT_THAT(run.statuses(), ElementsAre(0, to_int(RowStatus::all_masked)));
     EXPECT_NEAR(run.log_probability.values()[0], 0, 1e-6);
   });
 }
@@ -557,7 +565,7 @@ TEST(SampleRules, SharedBiasAndMaskAndNothingElse) {
   Batch batch;
   TestRow row;
   row.bias = random_logits(70, 3, DType::f32, 5);
-  for (int i = 0; i < 70; ++i) row.allowed.push_back(i % 5 != 2);
+  for (int i = 0; i < 70; ++i) row.token_mask.push_back(i % 5 != 2);
   for (std::uint64_t i = 0; i < 9; ++i) {
     row.logits = random_logits(70, 1, DType::f32, 40 + i);
     row.position = static_cast<std::int64_t>(i);
@@ -604,7 +612,7 @@ TEST(SampleRules, NoRowsWriteNothing) {
                            &args.top_log_probabilities, &args.status}) {
     if (view->defined()) view->shape[0] = 0;
   }
-  args.bias = args.allowed = {};
+  args.bias = args.token_mask = {};
   Context context({.device = test_device()});
   sample(context, args);
   context.synchronize();

@@ -14,14 +14,14 @@ namespace {
 
 using Values = std::vector<double>;
 
-Values mask_words(const std::vector<bool>& allowed) {
+Values mask_words(const std::vector<bool>& token_mask) {
   std::vector<std::uint32_t> words(
-      static_cast<std::size_t>(ceil_div(static_cast<std::int64_t>(allowed.size()), 32)));
-  for (std::size_t i = 0; i < allowed.size(); ++i) {
-    if (allowed[i]) words[i / 32] |= 1U << (i % 32);
+      static_cast<std::size_t>(ceil_div(static_cast<std::int64_t>(token_mask.size()), 32)));
+  for (std::size_t i = 0; i < token_mask.size(); ++i) {
+    if (token_mask[i]) words[i / 32] |= 1U << (i % 32);
   }
   // Spare bits are ignored, so they are set.
-  if (allowed.size() % 32 != 0) words.back() |= ~0U << (allowed.size() % 32);
+  if (token_mask.size() % 32 != 0) words.back() |= ~0U << (token_mask.size() % 32);
   Values result;
   for (const std::uint32_t word : words) {
     result.push_back(static_cast<double>(std::bit_cast<std::int32_t>(word)));
@@ -63,16 +63,16 @@ class Builder {
     return matrix(DType::f32, vocabulary, values);
   }
 
-  Guarded allowed() const {
+  Guarded token_mask() const {
     const std::int64_t words = ceil_div(batch_.vocabulary(), 32);
-    if (!any([](const TestRow& r) { return !r.allowed.empty(); })) return {};
+    if (!any([](const TestRow& r) { return !r.token_mask.empty(); })) return {};
     if (batch_.share_mask) {
-      return {test_device(), DType::i32, {words}, mask_words(batch_.rows[0].allowed)};
+      return {test_device(), DType::i32, {words}, mask_words(batch_.rows[0].token_mask)};
     }
     Values values;
     for (const TestRow& row : batch_.rows) {
       const std::vector<bool> all(row.logits.size(), true);
-      const Values mask = mask_words(row.allowed.empty() ? all : row.allowed);
+      const Values mask = mask_words(row.token_mask.empty() ? all : row.token_mask);
       values.insert(values.end(), mask.begin(), mask.end());
     }
     return matrix(DType::i32, words, values);
@@ -154,12 +154,13 @@ double gamma_q(double a, double x) {
 std::int32_t expected_status(const oracle::SampleDistribution& d, std::int64_t top_count) {
   switch (d.outcome) {
     case oracle::SampleOutcome::bad_parameter:
-      return kRowBadParameter;
+      return to_int(RowStatus::bad_parameter);
     case oracle::SampleOutcome::has_nan:
-      return kRowHasNan;
+      return to_int(RowStatus::has_nan);
     default:
-      return (d.has_infinity ? kRowHasInfinity : 0) | (d.above == 0 ? kRowAllMasked : 0) |
-             (d.above < top_count ? kRowFewerThanK : 0);
+      return (d.has_infinity ? to_int(RowStatus::has_infinity) : 0) |
+             (d.above == 0 ? to_int(RowStatus::all_masked) : 0) |
+             (d.above < top_count ? to_int(RowStatus::fewer_than_k) : 0);
   }
 }
 
@@ -239,7 +240,7 @@ SampleRun::SampleRun(const Batch& batch) {
   const Builder build(batch);
   logits = build.logits();
   bias = build.bias();
-  allowed = build.allowed();
+  token_mask = build.token_mask();
   temperature = build.per_row(DType::f32, &TestRow::temperature);
   top_k = build.per_row(DType::i32, &TestRow::top_k);
   top_p = build.per_row(DType::f32, &TestRow::top_p);
@@ -260,7 +261,7 @@ SampleRun::SampleRun(const Batch& batch) {
   }
   args = {.logits = logits,
           .bias = bias,
-          .allowed = allowed,
+          .token_mask = token_mask,
           .temperature = temperature,
           .top_k = top_k,
           .top_p = top_p,
@@ -290,8 +291,8 @@ std::vector<std::string> SampleRun::accepting() const {
 }
 
 std::vector<Guarded*> SampleRun::inputs() {
-  return {&logits,     &bias,      &allowed,  &temperature, &top_k,         &top_p, &min_p,
-          &repetition, &frequency, &presence, &history,     &prompt_length, &seed,  &position};
+  return {&logits,     &bias,      &token_mask, &temperature, &top_k,         &top_p, &min_p,
+          &repetition, &frequency, &presence,   &history,     &prompt_length, &seed,  &position};
 }
 
 std::vector<Guarded*> SampleRun::outputs() {
@@ -316,7 +317,7 @@ std::vector<std::int64_t> SampleRun::tokens() const {
 std::vector<std::int32_t> SampleRun::statuses() const {
   std::vector<std::int32_t> result;
   for (const double value : status.values()) {
-    result.push_back(static_cast<std::int32_t>(value) & ~kRowTwoPass);
+    result.push_back(static_cast<std::int32_t>(value) & ~to_int(RowStatus::two_pass));
   }
   return result;
 }
@@ -383,7 +384,7 @@ std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::
   TestRow draw = row;
   draw.logits = {0};
   draw.bias.clear();
-  draw.allowed.clear();
+  draw.token_mask.clear();
   draw.history.clear();
   Batch many = one_row;
   many.leave_out_defaults = true;
@@ -400,7 +401,7 @@ std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::
   };
   run.args.logits = repeat(shared.logits);
   run.args.bias = repeat(shared.bias);
-  run.args.allowed = repeat(shared.allowed);
+  run.args.token_mask = repeat(shared.token_mask);
   run.args.history = repeat(shared.history);
   run.run(context);
   std::vector<std::int64_t> counts(row.logits.size());
@@ -465,8 +466,8 @@ TestRow random_row(std::int64_t vocabulary, DType dtype, std::uint64_t seed) {
   }
   if (one_in(3)) row.bias = rounded(random_values({.scale = 2}, vocabulary, seed + 1), DType::f32);
   if (one_in(3)) {
-    for (std::int64_t i = 0; i < vocabulary; ++i) row.allowed.push_back(random.bits(i) % 4 != 0);
-    row.allowed[static_cast<std::size_t>(seed) % row.allowed.size()] = true;
+    for (std::int64_t i = 0; i < vocabulary; ++i) row.token_mask.push_back(random.bits(i) % 4 != 0);
+    row.token_mask[static_cast<std::size_t>(seed) % row.token_mask.size()] = true;
   }
   if (one_in(2)) {
     const auto length = static_cast<std::int64_t>(40 * uniform());

@@ -54,13 +54,14 @@ struct SampleRun {
   void run(Runner& context);
 
   std::vector<std::int64_t> tokens() const;
-  std::vector<std::int32_t> statuses() const;  // without kRowTwoPass, which is a matter of taste
+  std::vector<std::int32_t> statuses()
+      const;  // without two_pass, which may differ by implementation
 
   std::vector<Guarded*> inputs();
   std::vector<Guarded*> outputs();
 
-  Guarded logits, bias, allowed, temperature, top_k, top_p, min_p, repetition, frequency, presence,
-      history, prompt_length, seed, position;
+  Guarded logits, bias, token_mask, temperature, top_k, top_p, min_p, repetition, frequency,
+      presence, history, prompt_length, seed, position;
   Guarded token, log_probability, top_tokens, top_log_probabilities, status;
   SampleArgs args;
 };

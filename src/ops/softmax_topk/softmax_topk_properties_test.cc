@@ -45,7 +45,7 @@ std::vector<TopkProblem> different_problems() {
        .vocabulary = 30000,
        .k = 300,
        .bias = PerToken::shared,
-       .allowed = PerToken::rows,
+       .token_mask = PerToken::rows,
        .temperature = {0.9, 1.1, 1.2},
        .renormalize = true,
        .wide_indices = true},
@@ -159,7 +159,7 @@ TEST(SoftmaxTopkBits, ContextsShareNothing) {
 TEST(SoftmaxTopkLayout, RowsInOnePlace) {
   for (const std::int64_t stride : {0, 1, 37}) {
     TopkProblem p{.lead = {6}, .vocabulary = 4500, .k = 50, .bias = PerToken::rows};
-    p.allowed = PerToken::rows;
+    p.token_mask = PerToken::rows;
     TopkData data = make_data(p);
     const std::vector<double> signal =
         rounded(random_values({.scale = 3}, 6 * stride + p.vocabulary, 11), DType::f32);
@@ -177,7 +177,7 @@ TEST(SoftmaxTopkLayout, RowsInOnePlace) {
     run.args.logits.data = source.view().data;
     run.args.logits.stride[0] = stride;
     run.args.bias.stride[0] = 0;
-    run.args.allowed.stride[0] = 0;
+    run.args.token_mask.stride[0] = 0;
     for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       expect_matches(p, data, run, expected);
@@ -259,12 +259,13 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
         EXPECT_TRUE(output->outside_intact());
       }
       for (const double word : status.values()) {
-        all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowTwoPass));
+        all.push_back(
+            static_cast<std::byte>(static_cast<std::int32_t>(word) & ~to_int(RowStatus::two_pass)));
       }
       if (first.empty()) first = all;
       EXPECT_TRUE(all == first) << "other bits";
       const auto read_twice = [](double word) {
-        return (static_cast<std::int32_t>(word) & kRowTwoPass) != 0;
+        return (static_cast<std::int32_t>(word) & to_int(RowStatus::two_pass)) != 0;
       };
       EXPECT_TRUE(k <= 64 || std::ranges::any_of(status.values(), read_twice));
     }
@@ -317,7 +318,7 @@ TEST(SoftmaxTopkLayout, FewLongRowsOfEveryKind) {
                     .layout = {.row_gap = gap}};
       check(p);
       const TopkData data = make_data(p);
-      EXPECT_TRUE(answer_bits(p, data, "few", 1) == answer_bits(p, data, "scan", 1))
+      EXPECT_TRUE(answer_bits(p, data, "cluster", 1) == answer_bits(p, data, "streaming", 1))
           << p.describe();
     }
   }
@@ -414,7 +415,7 @@ TEST(SoftmaxTopkLayout, OneLongRowManyTimes) {
     softmax_topk(context, {.logits = logits,
                            .probabilities = probabilities,
                            .indices = indices,
-                           .implementation = "scan"});
+                           .implementation = "streaming"});
     context.synchronize();
     const std::vector<double> tokens = indices.values();
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -495,7 +496,7 @@ TEST(SoftmaxTopkRandom, AgainstTheSort) {
     p.dtype = std::array{DType::f32, DType::bf16, DType::f16}[static_cast<std::size_t>(pick(5, 3))];
     p.pattern = random_pattern(random.bits(6) % 7, random.bits(7));
     p.bias = static_cast<PerToken>(pick(8, 3));
-    p.allowed = static_cast<PerToken>(pick(9, 3));
+    p.token_mask = static_cast<PerToken>(pick(9, 3));
     p.allowed_share = random.uniform(10);
     p.temperature_scale = std::exp2(8 * random.uniform(11) - 4);
     if (pick(12, 2) == 0) p.temperature = {0.25, 1, 3};

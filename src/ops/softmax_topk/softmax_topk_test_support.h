@@ -35,7 +35,7 @@ struct TopkProblem {
   DType dtype = DType::f32;
   Pattern pattern = normal_pattern();
   PerToken bias = PerToken::none;
-  PerToken allowed = PerToken::none;
+  PerToken token_mask = PerToken::none;
   double allowed_share = 0.5;            // of the tokens, at random
   std::vector<double> temperature = {};  // repeated over the rows; empty: the argument is absent
   double temperature_scale = 1;
@@ -69,14 +69,14 @@ struct TopkRun {
   // All outputs as bytes, but for the status bit that says how a row was done.
   std::vector<std::byte> bits() const;
 
-  Guarded logits, temperature, bias, allowed;
+  Guarded logits, temperature, bias, token_mask;
   Guarded probabilities, indices, log_probabilities, log_sum_exp, status;
   SoftmaxTopkArgs args;
 };
 
 std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& problem, const TopkData& data);
 
-// The status word of a row, but for kRowTwoPass.
+// The status word of a row, without two_pass.
 std::int32_t expected_status(const oracle::SoftmaxTopkRow& row);
 
 void expect_matches(const TopkProblem& problem, const TopkData& data, const TopkRun& run,
