@@ -7,8 +7,8 @@
 #include "bench/data.h"
 #include "cache/codec.h"
 #include "cache/rotation.h"
-#include "touchstone/ops/kv_append.h"
 #include "touchstone/core/checked.h"
+#include "touchstone/ops/kv_append.h"
 
 namespace touchstone::bench {
 namespace {
@@ -84,9 +84,14 @@ struct AppendData {
     context.synchronize();
   }
 
-  AppendArgs args(std::int64_t i) const {
+  AppendArgs args(std::int64_t i, const std::string& implementation = {}) const {
     const AppendSet& set = sets[static_cast<std::size_t>(i) % sets.size()];
-    return {.cache = view, .k = set.k, .v = set.v, .rows = set.rows, .positions = set.positions};
+    return {.cache = view,
+            .k = set.k,
+            .v = set.v,
+            .rows = set.rows,
+            .positions = set.positions,
+            .implementation = implementation};
   }
 
   cache::KvCache cache;
@@ -97,8 +102,9 @@ struct AppendData {
 };
 
 // Whether some tokens of the last set are stored as codec.h says, to the bit.
-bool stored_right(Context& context, const AppendData& data, const cases::Case& item) {
-  append(context, data.args(std::ssize(data.sets) - 1));
+bool stored_right(Context& context, const AppendData& data, const cases::Case& item,
+                  const std::string& implementation) {
+  append(context, data.args(std::ssize(data.sets) - 1, implementation));
   context.synchronize();
   const cache::LayerGroup& group = data.cache.layout().groups[0];
   const Tensor memory = data.cache.memory(0).to(Device::cpu());
@@ -165,7 +171,7 @@ void check_append_memory(const SessionOptions& session, const std::string& name,
 AppendBench::AppendBench(Session& session) : session_(session) {
   const cases::Case item{.dtype = DType::bf16, .rows = 1, .cols = kHeadDim};
   const AppendData data(session_.context(), append_formats().front(), item, 1);
-  session_.choose_implementation(append_implementations(session_.context(), data.args(0)));
+  session_.check_implementation(explain(session_.context(), data.args(0)));
 }
 
 std::vector<std::string> AppendBench::peers() const {
@@ -186,13 +192,13 @@ BenchRow AppendBench::measure(const std::string& name, const cases::Case& item) 
   row.regime = item.regime;
   row.bytes = bytes_of(format, item);
   row.sets = static_cast<int>(data.sets.size());
-  for (const ImplementationReport& report : append_implementations(context, data.args(0))) {
-    const std::string& wanted = context.implementation();
+  const std::string& wanted = session_.options().implementation;
+  for (const ImplementationReport& report : explain(context, data.args(0))) {
     if (!report.accepted || !(wanted.empty() || wanted == report.name)) continue;
     row.implementation = report.name;
     break;
   }
-  row.right = stored_right(context, data, item);
+  row.right = stored_right(context, data, item, wanted);
   if (!row.right) {
     row.error = HUGE_VAL;
     session_.note(row.describe() + ": wrong bytes; left out");
@@ -200,13 +206,10 @@ BenchRow AppendBench::measure(const std::string& name, const cases::Case& item) 
   }
   std::vector<Contender> contenders;
   session_.enter(contenders, "touchstone", row,
-                 [&](std::int64_t i) { append(context, data.args(i)); });
+                 [&](std::int64_t i) { append(context, data.args(i, wanted)); });
   if (session_.options().naive) {
     session_.enter(contenders, "naive", row, [&](std::int64_t i) {
-      const std::string ours = context.implementation();
-      context.set_implementation(session_.cuda() ? "portable" : "plain");
-      append(context, data.args(i));
-      context.set_implementation(ours);
+      append(context, data.args(i, session_.cuda() ? "portable" : "plain"));
     });
   }
   session_.measure(row, contenders, "touchstone");

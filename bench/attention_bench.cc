@@ -14,9 +14,8 @@ int sets_of(const AttentionProblem& problem) {
 }
 
 std::string chosen_implementation(Context& context, const AttentionData& data) {
-  if (!context.implementation().empty()) return context.implementation();
-  for (const ImplementationReport& report :
-       cached_attention_implementations(context, data.args())) {
+  if (!data.args().implementation.empty()) return data.args().implementation;
+  for (const ImplementationReport& report : explain(context, data.args())) {
     if (report.accepted) return report.name;
   }
   return "none";
@@ -33,11 +32,10 @@ void check_attention_memory(const SessionOptions& session, const AttentionProble
 
 AttentionBench::AttentionBench(Session& session) : session_(session) {
   Context& context = session_.context();
-  context.set_implementation("");
   AttentionProblem problem = attention_problems(context.device(), cases::Tier::smoke).front();
   problem.batch = problem.tokens = 1;
   const AttentionData data(problem, 16, 1, 1);
-  session_.choose_implementation(cached_attention_implementations(context, data.args()));
+  session_.check_implementation(explain(context, data.args()));
 }
 
 std::vector<std::string> AttentionBench::peers() const {
@@ -63,6 +61,7 @@ void AttentionBench::enter_peers(std::vector<Contender>& contenders, const Bench
   if (session_.options().naive) {
     // As much work per sequence as a graph or a sample can hold.
     data_.push_back(std::make_unique<AttentionData>(problem, 16, kNaiveQueries, 2));
+    data_.back()->set_implementation(session_.options().implementation);
     session_.enter(contenders, "naive", row, [&context, data = data_.back().get()](std::int64_t) {
       cached_attention(context, data->args());
     });
@@ -74,6 +73,7 @@ void AttentionBench::enter_peers(std::vector<Contender>& contenders, const Bench
     for (int i = 0; i < row.sets; ++i) {
       data_.push_back(
           std::make_unique<AttentionData>(problem, 0, 1, 1000 + static_cast<std::uint64_t>(i)));
+      data_.back()->set_implementation(session_.options().implementation);
       sets.push_back(data_.back().get());
     }
     session_.enter(contenders, "contiguous", row, [&context, sets](std::int64_t i) {
@@ -106,6 +106,7 @@ BenchRow AttentionBench::measure(const AttentionProblem& problem) {
   for (int i = 0; i < row.sets; ++i) {
     data_.push_back(
         std::make_unique<AttentionData>(problem, 16, 1, 10 + static_cast<std::uint64_t>(i)));
+    data_.back()->set_implementation(session_.options().implementation);
     sets.push_back(data_.back().get());
   }
   row.implementation = chosen_implementation(context, *sets.front());

@@ -181,7 +181,7 @@ void AttentionData::make_pages(std::mt19937_64& random) {
       }
     }
   }
-  pages_ = problem_.device.is_cuda() ? host_pages_.to(problem_.device) : host_pages_;
+  if (problem_.device.is_cuda()) device_pages_ = host_pages_.to(problem_.device);
 }
 
 // Shuffled, but for what sequences share.
@@ -201,7 +201,8 @@ void AttentionData::make_table(std::mt19937_64& random) {
   });
   lengths_ =
       integers<std::int64_t>(problem_.device, batch, [&](std::int64_t) { return problem_.tokens; });
-  group_ = {.memory = static_cast<std::byte*>(pages_.data()),
+  Tensor& pages = problem_.device.is_cuda() ? device_pages_ : host_pages_;
+  group_ = {.memory = static_cast<std::byte*>(pages.data()),
             .pages = batch * each,
             .layer_group = layers,
             .geometry = cache::page_geometry(layers),

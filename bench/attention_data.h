@@ -5,6 +5,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cases/cases.h"
@@ -49,6 +50,7 @@ class AttentionData {
   AttentionData& operator=(const AttentionData&) = delete;
 
   const CachedAttentionArgs& args() const { return args_; }
+  void set_implementation(std::string name) { args_.implementation = std::move(name); }
   Tensor& output() { return output_; }
 
   const Tensor& query() const { return query_; }
@@ -66,7 +68,7 @@ class AttentionData {
 
   AttentionProblem problem_;
   std::vector<std::int32_t> numbers_;  // of the pages, [batch, pages of a sequence]
-  Tensor host_pages_, pages_, table_, lengths_;
+  Tensor host_pages_, device_pages_, table_, lengths_;  // device_pages_: CUDA only
   Tensor query_, query_offsets_, positions_, output_;
   cache::GroupView group_{};
   CachedAttentionArgs args_{};

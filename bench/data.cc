@@ -5,6 +5,7 @@
 
 #include "bench/cuda_tools.h"
 #include "bench/machine.h"
+#include "core/context_access.h"
 #include "core/cuda_runtime.h"
 #include "core/thread_pool.h"
 #include "touchstone/core/checked.h"
@@ -55,7 +56,7 @@ void fill_random(Context& context, Tensor& tensor, float center, float scale, st
   if (tensor.device().is_cuda()) {
     cuda_fill_random(tensor, center, scale, seed, context.stream());
   } else {
-    fill_on_cpu(context.pool(), tensor, center, scale, seed);
+    fill_on_cpu(detail::ContextAccess::pool(context), tensor, center, scale, seed);
   }
 }
 

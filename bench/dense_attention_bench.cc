@@ -17,7 +17,7 @@ bool wants_naive(const SessionOptions& options, const DenseAttentionProblem& pro
 
 std::string chosen_implementation(Context& context, const DenseAttentionProblem& problem,
                                   DenseAttentionData& data) {
-  if (!context.implementation().empty()) return context.implementation();
+  if (!problem.implementation.empty()) return problem.implementation;
   for (const auto& report : dense_attention_implementations(context, problem, data)) {
     if (report.accepted) return report.name;
   }
@@ -40,14 +40,13 @@ void check_dense_attention_memory(const SessionOptions& session,
 
 DenseAttentionBench::DenseAttentionBench(Session& session, bool backward) : session_(session) {
   Context& context = session_.context();
-  context.set_implementation("");
   DenseAttentionProblem problem;
   problem.device = context.device();
   problem.tokens = 1;
   problem.dim = 64;
   problem.backward = backward;
   DenseAttentionData data(context, problem);
-  session_.choose_implementation(dense_attention_implementations(context, problem, data));
+  session_.check_implementation(dense_attention_implementations(context, problem, data));
 }
 
 void DenseAttentionBench::measure_fma() {
@@ -92,7 +91,8 @@ void DenseAttentionBench::enter_peers(std::vector<Contender>& contenders, const 
   }
 }
 
-BenchRow DenseAttentionBench::measure(const DenseAttentionProblem& problem) {
+BenchRow DenseAttentionBench::measure(DenseAttentionProblem problem) {
+  problem.implementation = session_.options().implementation;
   Context& context = session_.context();
   check_dense_attention_memory(session_.options(), problem);
   BenchRow row;

@@ -25,7 +25,7 @@ class DenseAttentionBench {
   double fma_gflops() const { return fma_gflops_; }
   void measure_fma();
 
-  BenchRow measure(const DenseAttentionProblem& problem);
+  BenchRow measure(DenseAttentionProblem problem);
 
  private:
   void enter_peers(std::vector<Contender>& contenders, const BenchRow& row,

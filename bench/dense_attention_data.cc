@@ -275,10 +275,7 @@ DenseAttentionData::DenseAttentionData(Context& context, const DenseAttentionPro
     dq = heads(p.heads, 6);
     dk = heads(p.kv_heads, 7);
     dv = heads(p.kv_heads, 8);
-    const std::string chosen = context.implementation();
-    context.set_implementation("");
     attention(context, forward_args(p));
-    context.set_implementation(chosen);
   }
   context.synchronize();
 }
@@ -308,17 +305,21 @@ AttentionBackwardArgs DenseAttentionData::backward_args(const DenseAttentionProb
 }
 
 void DenseAttentionData::run(Context& context, const DenseAttentionProblem& problem) {
+  const auto call = [&](auto op, auto args) {
+    args.implementation = problem.implementation;
+    op(context, args);
+  };
   if (problem.backward) {
-    attention_backward(context, backward_args(problem));
+    call(attention_backward, backward_args(problem));
   } else {
-    attention(context, forward_args(problem));
+    call(attention, forward_args(problem));
   }
 }
 
 std::vector<ImplementationReport> dense_attention_implementations(
     Context& context, const DenseAttentionProblem& problem, DenseAttentionData& data) {
-  return problem.backward ? attention_backward_implementations(context, data.backward_args(problem))
-                          : attention_implementations(context, data.forward_args(problem));
+  return problem.backward ? explain(context, data.backward_args(problem))
+                          : explain(context, data.forward_args(problem));
 }
 
 double dense_attention_error(Context& context, const DenseAttentionProblem& problem,

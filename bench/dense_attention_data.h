@@ -23,6 +23,7 @@ struct DenseAttentionProblem {
   std::int64_t dim = 0;
   bool causal = false;
   bool backward = false;
+  std::string implementation{};  // "" = chosen by the operator
 
   std::string op() const;     // "attention_backward"
   std::string shape() const;  // "1x16/4x1024x128"
@@ -44,6 +45,7 @@ struct DenseAttentionData {
   Tensor doutput, dq, dk, dv;
 
   DenseAttentionData(Context& context, const DenseAttentionProblem& problem);
+  // Arguments that leave the implementation to the operator; run() takes the problem's.
   AttentionArgs forward_args(const DenseAttentionProblem& problem);
   AttentionBackwardArgs backward_args(const DenseAttentionProblem& problem);
   void run(Context& context, const DenseAttentionProblem& problem);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/dense_attention_data.h"
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 
 namespace touchstone::bench {
@@ -118,7 +119,7 @@ void naive_attention_cpu(Context& context, const DenseAttentionProblem& p,
                          DenseAttentionData& data) {
   const std::int64_t group = p.heads / p.kv_heads;
   visit_float_dtype(p.dtype, [&]<class T>() {
-    context.pool().run(p.batch * p.kv_heads, [&](std::int64_t kv_head) {
+    detail::ContextAccess::pool(context).run(p.batch * p.kv_heads, [&](std::int64_t kv_head) {
       for (std::int64_t h = 0; h < group; ++h) {
         naive_head<T>(p, data, kv_head * group + h, kv_head, h == 0);
       }

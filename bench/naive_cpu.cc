@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 
 namespace touchstone::bench {
@@ -141,12 +142,12 @@ NormCall naive_cpu_call(Context& context, const NormProblem& problem, const Norm
   return visit_float_dtype(problem.dtype, [&]<class T>() -> NormCall {
     if (problem.direction == Direction::forward) {
       return [&context, &data, problem](NormSet& set) {
-        forward(context.pool(), operands<T>(problem, data, set));
+        forward(detail::ContextAccess::pool(context), operands<T>(problem, data, set));
       };
     }
     auto partials = std::make_shared<std::vector<Wide<T>>>();
     return [&context, &data, problem, partials](NormSet& set) {
-      backward(context.pool(), operands<T>(problem, data, set), *partials);
+      backward(detail::ContextAccess::pool(context), operands<T>(problem, data, set), *partials);
     };
   });
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/topk_data.h"
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "ops/sample/philox.h"
 
@@ -109,7 +110,7 @@ void run_row(const TopkProblem& problem, TopkSet& set, std::int64_t row, Select 
 TopkCall make_call(Context& context, const TopkProblem& problem, Select select) {
   return visit_float_dtype(problem.dtype, [&]<class T>() -> TopkCall {
     return [&context, problem, select](TopkSet& set) {
-      ThreadPool& pool = context.pool();
+      ThreadPool& pool = detail::ContextAccess::pool(context);
       const std::int64_t tasks = std::min<std::int64_t>(pool.threads(), problem.rows);
       pool.run(tasks, [&](std::int64_t task) {
         Selected scratch;

@@ -29,7 +29,6 @@ int sets_of(const NormProblem& problem, cases::Regime regime) {
 }
 
 std::vector<ImplementationReport> all_implementations(Context& context) {
-  context.set_implementation("");
   NormProblem problem;
   problem.device = context.device();
   problem.rows = 1;
@@ -50,7 +49,7 @@ void check_norm_memory(const SessionOptions& session, const NormBenchOptions& op
 
 NormBench::NormBench(Session& session, NormBenchOptions options)
     : session_(session), options_(options), onednn_(session.options().onednn && !session.cuda()) {
-  session_.choose_implementation(all_implementations(session_.context()));
+  session_.check_implementation(all_implementations(session_.context()));
   if (onednn_ && onednn_version().empty()) {
     onednn_ = false;
     session_.note("onednn: not in this build");
@@ -117,6 +116,7 @@ BenchRow NormBench::measure(const NormProblem& problem, cases::Regime regime, No
 
 std::vector<BenchRow> NormBench::measure(norm::Kind kind, const cases::Case& item) {
   NormProblem problem = problem_of(kind, session_.options().device, item);
+  problem.implementation = session_.options().implementation;
   check_norm_memory(session_.options(), options_, item);
   NormData data =
       make_norm_data(session_.context(), problem, sets_of(problem, item.regime), options_.backward);

@@ -115,12 +115,18 @@ NormData make_norm_data(Context& context, const NormProblem& problem, int sets, 
 
 NormCall touchstone_call(Context& context, const NormProblem& problem, const NormData& data) {
   const bool forward = problem.direction == Direction::forward;
+  // One of the operators on the arguments that `args` makes of a set.
+  const auto call = [&](auto op, auto args) -> NormCall {
+    return [&context, &data, op, args, name = problem.implementation](NormSet& set) {
+      auto operands = args(data, set);
+      operands.implementation = name;
+      op(context, operands);
+    };
+  };
   if (problem.kind == norm::Kind::layer) {
-    if (forward) return [&](NormSet& set) { layer_norm(context, layer_forward(data, set)); };
-    return [&](NormSet& set) { layer_norm_backward(context, layer_backward(data, set)); };
+    return forward ? call(layer_norm, layer_forward) : call(layer_norm_backward, layer_backward);
   }
-  if (forward) return [&](NormSet& set) { rms_norm(context, rms_forward(data, set)); };
-  return [&](NormSet& set) { rms_norm_backward(context, rms_backward(data, set)); };
+  return forward ? call(rms_norm, rms_forward) : call(rms_norm_backward, rms_backward);
 }
 
 std::vector<ImplementationReport> touchstone_implementations(Context& context,
@@ -129,16 +135,16 @@ std::vector<ImplementationReport> touchstone_implementations(Context& context,
   const bool forward = problem.direction == Direction::forward;
   NormSet& set = data.sets.front();
   if (problem.kind == norm::Kind::layer) {
-    return forward ? layer_norm_implementations(context, layer_forward(data, set))
-                   : layer_norm_backward_implementations(context, layer_backward(data, set));
+    return forward ? explain(context, layer_forward(data, set))
+                   : explain(context, layer_backward(data, set));
   }
-  return forward ? rms_norm_implementations(context, rms_forward(data, set))
-                 : rms_norm_backward_implementations(context, rms_backward(data, set));
+  return forward ? explain(context, rms_forward(data, set))
+                 : explain(context, rms_backward(data, set));
 }
 
 std::string touchstone_implementation(Context& context, const NormProblem& problem,
                                       NormData& data) {
-  if (!context.implementation().empty()) return context.implementation();
+  if (!problem.implementation.empty()) return problem.implementation;
   for (const ImplementationReport& report : touchstone_implementations(context, problem, data)) {
     if (report.accepted) return report.name;
   }

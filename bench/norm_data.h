@@ -8,6 +8,7 @@
 
 #include "ops/norm/norm.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone::bench {
@@ -21,6 +22,7 @@ struct NormProblem {
   Device device;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
+  std::string implementation{};  // "" = chosen by the operator
 
   // "layer_norm_forward"
   std::string op() const;

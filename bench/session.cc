@@ -147,13 +147,12 @@ std::string Session::torch_version() const {
   return torch_ == nullptr ? std::string() : torch_->version();
 }
 
-void Session::choose_implementation(const std::vector<ImplementationReport>& known) {
+void Session::check_implementation(const std::vector<ImplementationReport>& known) const {
   const std::string& name = options_.implementation;
-  context_->set_implementation("");
   if (name.empty()) return;
   std::string names;
   for (const ImplementationReport& report : known) {
-    if (report.name == name) return context_->set_implementation(name);
+    if (report.name == name) return;
     names += (names.empty() ? "" : ", ") + report.name;
   }
   throw InvalidArgument("bench: --impl: expected one of " + names + ", got '" + name + "'");

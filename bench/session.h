@@ -15,6 +15,7 @@
 #include "bench/statistics.h"
 #include "bench/torch_peer.h"
 #include "cases/cases.h"
+#include "touchstone/core/implementation_report.h"
 
 namespace touchstone::bench {
 
@@ -98,7 +99,7 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Measures the ceiling and starts the torch peer. Comes after choose_implementation, so that a
+  // Measures the ceiling and starts the torch peer. Comes after check_implementation, so that a
   // wrong name is reported before anything is measured.
   void start();
 
@@ -111,9 +112,8 @@ class Session {
   // "2.11.0", or "" when torch is not there.
   std::string torch_version() const;
 
-  // From here on runs the implementation asked for. InvalidArgument when none of `known` has its
-  // name.
-  void choose_implementation(const std::vector<ImplementationReport>& known);
+  // InvalidArgument when options().implementation is not empty and none of `known` has its name.
+  void check_implementation(const std::vector<ImplementationReport>& known) const;
 
   // How often a graph launches what moves `bytes`.
   int launches_for(std::int64_t bytes, int sets) const;

@@ -23,7 +23,6 @@ int sets_of(const TopkProblem& problem, cases::Regime regime) {
 }
 
 std::vector<ImplementationReport> all_implementations(Context& context, Selection op) {
-  context.set_implementation("");
   TopkProblem problem;
   problem.op = op;
   problem.device = context.device();
@@ -33,7 +32,7 @@ std::vector<ImplementationReport> all_implementations(Context& context, Selectio
 }
 
 std::string chosen_implementation(Context& context, const TopkProblem& problem, TopkData& data) {
-  if (!context.implementation().empty()) return context.implementation();
+  if (!problem.implementation.empty()) return problem.implementation;
   for (const ImplementationReport& report : touchstone_implementations(context, problem, data)) {
     if (report.accepted) return report.name;
   }
@@ -56,7 +55,7 @@ void check_topk_memory(const SessionOptions& session, Selection op, const cases:
 TopkBench::TopkBench(Session& session, const std::vector<Selection>& ops, Controls controls)
     : session_(session), controls_(controls) {
   for (const Selection op : ops) {
-    session_.choose_implementation(all_implementations(session_.context(), op));
+    session_.check_implementation(all_implementations(session_.context(), op));
   }
 }
 
@@ -112,6 +111,7 @@ BenchRow TopkBench::measure(Selection op, const cases::Case& item) {
   Context& context = session_.context();
   TopkProblem problem = problem_of(op, session_.options().device, item);
   problem.controls = controls_;
+  problem.implementation = session_.options().implementation;
   check_topk_memory(session_.options(), op, item);
   TopkData data = make_topk_data(context, problem, sets_of(problem, item.regime));
   BenchRow row;

@@ -12,11 +12,12 @@
 namespace touchstone::bench {
 namespace {
 
-SoftmaxTopkArgs topk_args(TopkSet& set) {
+SoftmaxTopkArgs topk_args(const TopkProblem& problem, TopkSet& set) {
   SoftmaxTopkArgs args;
   args.logits = set.logits;
   args.probabilities = set.values;
   args.indices = set.tokens;
+  args.implementation = problem.implementation;
   return args;
 }
 
@@ -56,6 +57,7 @@ SampleArgs sample_args(const TopkProblem& problem, TopkData& data, TopkSet& set)
   args.position = data.position;
   args.token = column(set.tokens);
   args.log_probability = column(set.values);
+  args.implementation = problem.implementation;
   return args;
 }
 
@@ -174,16 +176,15 @@ TopkCall touchstone_call(Context& context, const TopkProblem& problem, TopkData&
   if (problem.op == Selection::sample) {
     return [&](TopkSet& set) { sample(context, sample_args(problem, data, set)); };
   }
-  return [&](TopkSet& set) { softmax_topk(context, topk_args(set)); };
+  return [&](TopkSet& set) { softmax_topk(context, topk_args(problem, set)); };
 }
 
 std::vector<ImplementationReport> touchstone_implementations(Context& context,
                                                              const TopkProblem& problem,
                                                              TopkData& data) {
   TopkSet& set = data.sets.front();
-  return problem.op == Selection::sample
-             ? sample_implementations(context, sample_args(problem, data, set))
-             : softmax_topk_implementations(context, topk_args(set));
+  return problem.op == Selection::sample ? explain(context, sample_args(problem, data, set))
+                                         : explain(context, topk_args(problem, set));
 }
 
 }  // namespace touchstone::bench

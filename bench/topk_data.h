@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone::bench {
@@ -41,7 +42,8 @@ struct TopkProblem {
   Device device;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  std::int64_t k = 0;  // sample: its top_k
+  std::int64_t k = 0;            // sample: its top_k
+  std::string implementation{};  // "" = chosen by the operator
 
   std::string shape() const;  // "64x128256"
   std::int64_t logit_bytes() const;

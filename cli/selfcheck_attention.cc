@@ -23,12 +23,11 @@ constexpr std::int64_t kTokens[] = {1, 530, 1100};
 constexpr std::pair<std::int64_t, std::int64_t> kDenseShapes[] = {{5, 64}, {131, 40}, {256, 128}};
 
 void check_dense_problem(std::vector<Outcome>& outcomes, Context& context,
-                         const bench::DenseAttentionProblem& problem) {
-  context.set_implementation("");
+                         bench::DenseAttentionProblem problem) {
   bench::DenseAttentionData data(context, problem);
   for (const auto& report : bench::dense_attention_implementations(context, problem, data)) {
     if (!report.accepted) continue;
-    context.set_implementation(report.name);
+    problem.implementation = report.name;
     const double error =
         bench::dense_attention_error(context, problem, data, [&] { data.run(context, problem); });
     add_outcome(outcomes, {.op = problem.op(),
@@ -37,7 +36,6 @@ void check_dense_problem(std::vector<Outcome>& outcomes, Context& context,
                            .dtype = std::string(name_of(problem.dtype)),
                            .worst = error / bench::error_bound(problem.dtype)});
   }
-  context.set_implementation("");
 }
 
 void check_dense_attention(std::vector<Outcome>& outcomes, Context& context,
@@ -73,12 +71,10 @@ void check_attention(std::vector<Outcome>& outcomes, Context& context,
     bench::set_shape(problems, 3, tokens, cases::Regime::cache);
     for (const bench::AttentionProblem& problem : problems) {
       progress("selfcheck: cached_attention " + problem.heads + " " + problem.format);
-      context.set_implementation("");
       bench::AttentionData data(problem, 16, 1, 1);
-      for (const ImplementationReport& report :
-           cached_attention_implementations(context, data.args())) {
+      for (const ImplementationReport& report : explain(context, data.args())) {
         if (!report.accepted) continue;
-        context.set_implementation(report.name);
+        data.set_implementation(report.name);
         const double error = bench::attention_error(
             context, problem, data, [&] { cached_attention(context, data.args()); });
         add_outcome(outcomes, {.op = "cached_attention",
@@ -89,7 +85,6 @@ void check_attention(std::vector<Outcome>& outcomes, Context& context,
       }
     }
   }
-  context.set_implementation("");
 }
 
 }  // namespace touchstone::cli

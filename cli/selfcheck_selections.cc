@@ -22,14 +22,12 @@ constexpr Shape kShapes[] = {{5, 1, 1}, {9, 33, 5}, {64, 128, 8}, {3, 1001, 1001
 // The contract's 1e-6 + 2e-7 per unit of distance from the largest logit, none of which is 45 away.
 constexpr double kBound = 1e-5;
 
-void check_problem(std::vector<Outcome>& outcomes, Context& context,
-                   const bench::TopkProblem& problem) {
-  context.set_implementation("");
+void check_problem(std::vector<Outcome>& outcomes, Context& context, bench::TopkProblem problem) {
   bench::TopkData data = bench::make_topk_data(context, problem, 1);
   for (const ImplementationReport& report :
        bench::touchstone_implementations(context, problem, data)) {
     if (!report.accepted) continue;
-    context.set_implementation(report.name);
+    problem.implementation = report.name;
     const double error =
         bench::topk_error(context, problem, data, bench::touchstone_call(context, problem, data));
     add_outcome(outcomes, {.op = bench::name_of(problem.op),
@@ -38,7 +36,6 @@ void check_problem(std::vector<Outcome>& outcomes, Context& context,
                            .dtype = std::string(name_of(problem.dtype)),
                            .worst = error / kBound});
   }
-  context.set_implementation("");
 }
 
 }  // namespace

@@ -41,22 +41,20 @@ constexpr Implementation<BackwardProblem> kBackward[] = {
 
 void attention(Context& context, const AttentionArgs& args) {
   run_first<ForwardProblem>("attention", kForward, context,
-                            dense_attention::check_forward(context, args));
+                            dense_attention::check_forward(context, args), args.implementation);
 }
 
 void attention_backward(Context& context, const AttentionBackwardArgs& args) {
   run_first<BackwardProblem>("attention_backward", kBackward, context,
-                             dense_attention::check_backward(context, args));
+                             dense_attention::check_backward(context, args), args.implementation);
 }
 
-std::vector<ImplementationReport> attention_implementations(Context& context,
-                                                            const AttentionArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const AttentionArgs& args) {
   return report_implementations<ForwardProblem>(kForward, context,
-                                                dense_attention::check_forward(context, args));
+                                                dense_attention::check_forward(context, args), args.implementation);
 }
 
-std::vector<ImplementationReport> attention_backward_implementations(
-    Context& context, const AttentionBackwardArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const AttentionBackwardArgs& args) {
   return report_implementations<BackwardProblem>(kBackward, context,
                                                  dense_attention::check_backward(context, args));
 }

@@ -185,7 +185,7 @@ TEST(AttentionErrors, Forward) {
   expect_refused<DenseForwardRun>(
       kDense, "attention", [](Context& c, const A& a) { attention(c, a); }, list);
   expect_refused<DenseForwardRun>(
-      kDense, "attention", [](Context& c, const A& a) { attention_implementations(c, a); }, list);
+      kDense, "attention", [](Context& c, const A& a) { explain(c, a); }, list);
 }
 
 TEST(AttentionErrors, Backward) {
@@ -222,8 +222,7 @@ TEST(AttentionErrors, Backward) {
   expect_refused<DenseBackwardRun>(
       kDense, "attention_backward", [](Context& c, const A& a) { attention_backward(c, a); }, list);
   expect_refused<DenseBackwardRun>(
-      kDense, "attention_backward",
-      [](Context& c, const A& a) { attention_backward_implementations(c, a); }, list);
+      kDense, "attention_backward", [](Context& c, const A& a) { explain(c, a); }, list);
 }
 
 TEST(AttentionErrors, PackedSequences) {
@@ -292,7 +291,7 @@ TEST(AttentionErrors, InterleavedTensorsAreNoOverlap) {
     return moved(view, which * heads * dim);
   };
   DenseBackwardRun run(p, data);
-  Context context({.device = test_device(), .threads = 1});
+  Runner context({.device = test_device(), .threads = 1});
   run.run(context);
   const Values expected = run.dk.values();
   AttentionBackwardArgs args = run.args;

@@ -206,13 +206,13 @@ TEST(Attention, Empty) {
       const testing::ScopedTrace trace(__FILE__, __LINE__, p.describe());
       const DenseData data = make_data(p);
       DenseForwardRun forward(p, data);
-      for_each_runner(forward.accepting(), [&](Context& context) {
+      for_each_runner(forward.accepting(), [&](Runner& context) {
         forward.run(context);
         for (const double x : forward.output.values()) EXPECT_EQ(x, 0);
         for (const double x : forward.log_sum_exp.values()) EXPECT_EQ(x, -kInfinity);
       });
       DenseBackwardRun backward(p, data);
-      for_each_runner(backward.accepting(), [&](Context& context) {
+      for_each_runner(backward.accepting(), [&](Runner& context) {
         backward.run(context);
         for (const Values& gradient : {backward.dq.values(), backward.dk.values(),
                                        backward.dv.values(), backward.dbias.values()}) {
@@ -346,7 +346,7 @@ void expect_single(DType dtype, double q, const Values& k, const Values& v, doub
   data.k = rounded(k, dtype);
   data.v = rounded(v, dtype);
   DenseForwardRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_NEAR(run.output.values()[0], expected, 1e-2 * std::fabs(expected));
     EXPECT_NEAR(run.log_sum_exp.values()[0], log_sum_exp, 1e-2 * std::fabs(log_sum_exp));

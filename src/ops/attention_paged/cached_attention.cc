@@ -243,11 +243,11 @@ PagedAttentionProblem checked(const Context& context, const CachedAttentionArgs&
 void cached_attention(Context& context, const CachedAttentionArgs& args) {
   const PagedAttentionProblem problem = checked(context, args);
   if (problem.queries == 0) return;
-  run_first<PagedAttentionProblem>(kName, kImplementations, context, problem);
+  run_first<PagedAttentionProblem>(kName, kImplementations, context, problem,
+                                   args.implementation);
 }
 
-std::vector<ImplementationReport> cached_attention_implementations(
-    Context& context, const CachedAttentionArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const CachedAttentionArgs& args) {
   return report_implementations<PagedAttentionProblem>(kImplementations, context,
                                                        checked(context, args));
 }

@@ -177,7 +177,7 @@ void expect_untouched(const AttentionRun& run) {
 
 TEST(CachedAttentionErrors, EveryMistake) {
   AttentionRun run(good_scene());
-  Context context({.device = test_device(), .threads = 2});
+  Runner context({.device = test_device(), .threads = 2});
   for (const Mistake& mistake : all_mistakes()) {
     SCOPED_TRACE(mistake.name);
     A args = run.args;
@@ -185,7 +185,7 @@ TEST(CachedAttentionErrors, EveryMistake) {
     const std::string prefix = "cached_attention: " + mistake.argument + ": ";
     expect_refusal(prefix, [&] { cached_attention(context, args); });
     // Asking which implementation would run is held to the same standard.
-    expect_refusal(prefix, [&] { cached_attention_implementations(context, args); });
+    expect_refusal(prefix, [&] { explain(context, args); });
     context.synchronize();
     expect_untouched(run);
   }
@@ -197,7 +197,7 @@ TEST(CachedAttentionErrors, EveryMistake) {
 TEST(CachedAttentionErrors, ArraysThatMakeNoSense) {
   if (on_gpu()) GTEST_SKIP() << "not checked on a device";
   AttentionRun run(good_scene());
-  Context context({.threads = 2});
+  Runner context({.threads = 2});
   const cache::GroupView good = run.args.cache.groups[0];
   const auto refuses = [&](const std::string& message, const std::function<void(A&)>& spoil) {
     SCOPED_TRACE(message);
@@ -257,14 +257,15 @@ TEST(CachedAttentionErrors, PagesThatNoQueryAttendsToMayBeMissing) {
   table[0] = table[1] = -1;
   group.page_table = table;
   run.args.cache.groups = {&group, 1};
-  Context context({.threads = 1});
+  Runner context({.threads = 1});
   EXPECT_NO_THROW(run.run(context));
   EXPECT_TRUE(run.is_right());
 }
 
 TEST(CachedAttentionErrors, UnknownImplementation) {
   AttentionRun run(good_scene());
-  Context context({.device = test_device(), .threads = 1, .implementation = "abacus"});
+  Context context({.device = test_device(), .threads = 1});
+  run.args.implementation = "abacus";
   EXPECT_THROW(cached_attention(context, run.args), Unsupported);
   expect_untouched(run);
 }

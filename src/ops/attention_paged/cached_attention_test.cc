@@ -250,7 +250,7 @@ TEST(CachedAttention, QueriesThatSeeNothing) {
                              {.length = 2, .queries = 5, .seed = 2},
                              {.length = 40, .queries = 1, .seed = 3}}};
   AttentionRun run(scene);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(run.is_right());
     const auto sums = run.log_sum_exp.values();
@@ -323,7 +323,7 @@ TEST(CachedAttention, HeadMajorMemoryIsATransposedView) {
         .rows = {{.length = 40, .queries = 3}, {.length = 700, .queries = 2, .seed = 2}},
         .query_dtype = dtype};
     AttentionRun run(scene);
-    for_each_runner(run.accepting(), [&](Context& context) {
+    for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       const Guarded q(test_device(), dtype, {6, 5, 64}, heads_first(run.query.values(), 6, 64));
       const Guarded output(test_device(), DType::f32, {6, 5, 64});
@@ -332,7 +332,7 @@ TEST(CachedAttention, HeadMajorMemoryIsATransposedView) {
       args.q = transposed(q.view(), 0, 1);
       args.output = transposed(output.view(), 0, 1);
       args.log_sum_exp = transposed(sums.view(), 0, 1);
-      cached_attention(context, args);
+      cached_attention(context, context.with(args));
       context.synchronize();
       EXPECT_EQ(output.values(), heads_first(run.output.values(), 6, 64));
       EXPECT_EQ(sums.values(), heads_first(run.log_sum_exp.values(), 6, 1));
