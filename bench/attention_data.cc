@@ -220,7 +220,7 @@ void AttentionData::make_operands(std::int64_t queries, std::mt19937_64& random)
   const cache::LayerGroup& layers = problem_.layers;
   const std::int64_t batch = problem_.batch;
   const Device device = problem_.device;
-  query_starts_ =
+  query_offsets_ =
       integers<std::int64_t>(device, batch + 1, [&](std::int64_t i) { return i * queries; });
   positions_ = integers<std::int64_t>(device, batch * queries, [&](std::int64_t i) {
     return (i % queries + 1) * problem_.tokens / queries - 1;
@@ -231,8 +231,8 @@ void AttentionData::make_operands(std::int64_t queries, std::mt19937_64& random)
   if (device.is_cuda()) query_ = query_.to(device);
   output_ =
       Tensor::empty({batch * queries, problem_.query_heads, layers.v_dim}, DType::f32, device);
-  args_.query = query_;
-  args_.query_starts = query_starts_;
+  args_.q = query_;
+  args_.query_offsets = query_offsets_;
   args_.positions = positions_;
   args_.output = output_;
 }

@@ -69,7 +69,7 @@ class AttentionData {
   AttentionProblem problem_;
   std::vector<std::int32_t> numbers_;  // of the pages, [batch, pages of a sequence]
   Tensor host_pages_, device_pages_, table_, lengths_;  // device_pages_: CUDA only
-  Tensor query_, query_starts_, positions_, output_;
+  Tensor query_, query_offsets_, positions_, output_;
   cache::GroupView group_{};
   CachedAttentionArgs args_{};
 };

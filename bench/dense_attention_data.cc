@@ -280,19 +280,26 @@ DenseAttentionData::DenseAttentionData(Context& context, const DenseAttentionPro
   context.synchronize();
 }
 
+namespace {
+
+// Head-major memory as the operator takes it, [B, S, H, ...].
+TensorView by_token(Tensor& x) { return transposed(x.view(), 1, 2); }
+
+}  // namespace
+
 AttentionArgs DenseAttentionData::forward_args(const DenseAttentionProblem& problem) {
   AttentionArgs args;
-  args.q = q, args.k = k, args.v = v;
-  args.output = output, args.log_sum_exp = log_sum_exp;
+  args.q = by_token(q), args.k = by_token(k), args.v = by_token(v);
+  args.output = by_token(output), args.log_sum_exp = by_token(log_sum_exp);
   args.options.causal = problem.causal;
   return args;
 }
 
 AttentionBackwardArgs DenseAttentionData::backward_args(const DenseAttentionProblem& problem) {
   AttentionBackwardArgs args;
-  args.doutput = doutput, args.q = q, args.k = k, args.v = v;
-  args.output = output, args.log_sum_exp = log_sum_exp;
-  args.dq = dq, args.dk = dk, args.dv = dv;
+  args.doutput = by_token(doutput), args.q = by_token(q), args.k = by_token(k);
+  args.v = by_token(v), args.output = by_token(output), args.log_sum_exp = by_token(log_sum_exp);
+  args.dq = by_token(dq), args.dk = by_token(dk), args.dv = by_token(dv);
   args.options.causal = problem.causal;
   return args;
 }

@@ -218,8 +218,8 @@ AttentionData make_attention_data(const GradcheckOptions& o) {
 }
 
 std::string run_attention(Context& context, const GradcheckOptions& o, AttentionData& d) {
-  const auto view = [&](Array& a) { return make_view(a.data(), {1, 1, o.rows, o.cols}); };
-  const auto per_row = [&](Array& a) { return make_view(a.data(), {1, 1, o.rows}); };
+  const auto view = [&](Array& a) { return make_view(a.data(), {1, o.rows, 1, o.cols}); };
+  const auto per_row = [&](Array& a) { return make_view(a.data(), {1, o.rows, 1}); };
   attention(context, {.q = view(d.q),
                       .k = view(d.k),
                       .v = view(d.v),

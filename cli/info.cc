@@ -118,9 +118,9 @@ std::vector<ImplementationReport> dense_attention_reports(Context& context,
                                                           const InfoOptions& options) {
   const DType dtype = parse_dtype(options.dtype);
   Addresses addresses(context.device());
-  const auto heads = [&] { return addresses.take({1, 8, options.rows, options.cols}, dtype); };
+  const auto heads = [&] { return addresses.take({1, options.rows, 8, options.cols}, dtype); };
   const TensorView sums =
-      addresses.take({1, 8, options.rows}, dtype == DType::f64 ? DType::f64 : DType::f32);
+      addresses.take({1, options.rows, 8}, dtype == DType::f64 ? DType::f64 : DType::f32);
   if (!options.backward) {
     AttentionArgs args;
     args.q = heads(), args.k = heads(), args.v = heads(), args.output = heads();

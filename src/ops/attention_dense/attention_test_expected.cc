@@ -92,7 +92,7 @@ class Expectation {
   std::int64_t key_row(const Sequence& s, std::int64_t head, std::int64_t t) const {
     return place(p_.kv_heads, p_.all_keys(), s, head / (p_.heads / p_.kv_heads), s.first_key + t);
   }
-  std::int64_t bias_place(const Sequence& s, std::int64_t head, std::int64_t i,
+  std::int64_t bias_index(const Sequence& s, std::int64_t head, std::int64_t i,
                           std::int64_t t) const {
     const bool batch = p_.bias == BiasKind::full || p_.bias == BiasKind::per_batch;
     const bool heads = p_.bias == BiasKind::full || p_.bias == BiasKind::per_head;
@@ -111,7 +111,7 @@ class Expectation {
       for (std::int64_t h = 0; h < p_.heads; ++h) {
         for (std::int64_t i = 0; i < s.queries; ++i) {
           for (std::int64_t t = 0; t < s.keys; ++t)
-            bias.push_back(data_.bias[at(bias_place(s, h, i, t))]);
+            bias.push_back(data_.bias[at(bias_index(s, h, i, t))]);
         }
       }
     }
@@ -238,7 +238,7 @@ class Expectation {
       const double slope_error = a.soft_cap > 0 ? 16 * u_ + 2 * errors[j] / a.soft_cap : 0;
       const double step = rounds_pairs_ ? smallest_step() : 0;
       if (p_.bias != BiasKind::none) {
-        const std::size_t b = at(bias_place(s, head, i, t));
+        const std::size_t b = at(bias_index(s, head, i, t));
         all_.dbias.value[b] += ds;
         all_.dbias.bound[b] += ds_error;
         terms_bias_[b] += std::fabs(ds);

@@ -22,7 +22,7 @@
 #pragma nv_diag_suppress 177
 #endif
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 inline constexpr int kConsumerRows = 64;
 
@@ -35,12 +35,12 @@ inline constexpr int kTileBytes = kRows* kColumns * 2;
 template <class Shared>
 __device__ Shared& shared_memory() {
   extern __shared__ std::byte memory[];
-  const std::uint32_t misplaced = cuda::shared_address(memory) % 1024;
-  return *reinterpret_cast<Shared*>(memory + (misplaced == 0 ? 0 : 1024 - misplaced));
+  const std::uint32_t misaligned = cuda::shared_address(memory) % 1024;
+  return *reinterpret_cast<Shared*>(memory + (misaligned == 0 ? 0 : 1024 - misaligned));
 }
 
 // A tensor as the producer reads it.
-struct Source {
+struct TileSource {
   CUtensorMap map;
   const std::uint16_t* data = nullptr;
   std::int64_t batch_stride = 0, head_stride = 0, token_stride = 0;
@@ -51,7 +51,7 @@ struct Source {
 // zeros. Where that is what lies behind the tensor the copy engine does it by itself; behind a
 // packed sequence lies the next one.
 template <int kRows, int kColumns>
-__device__ void load_tile(std::byte* shared, const Source& source, std::int64_t token,
+__device__ void load_tile(std::byte* shared, const TileSource& source, std::int64_t token,
                           std::int64_t end, int head, int batch, bool packed,
                           std::uint64_t* barrier) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -176,10 +176,10 @@ __device__ void store_rows(const float (&sums)[kParts][kCount], float scale_low,
 // ---- the host's side ----------------------------------------------------------------------------
 
 template <class Pointer>
-cuda::HeadsShape heads_shape(const DenseAttention& p, const Heads<Pointer>& tensor,
+cuda::HeadsShape heads_shape(const DenseProblem& p, const Heads<Pointer>& tensor,
                              std::int64_t heads, std::int64_t tokens, std::int64_t columns) {
   return {tensor.data,
-          p.query_starts != nullptr ? 1 : p.batch,
+          p.query_offsets != nullptr ? 1 : p.batch,
           heads,
           tokens,
           columns,
@@ -188,9 +188,10 @@ cuda::HeadsShape heads_shape(const DenseAttention& p, const Heads<Pointer>& tens
           tensor.token_stride};
 }
 
-inline Source source_of(const DenseAttention& p, const ConstHeads& tensor, std::int64_t heads,
-                        std::int64_t tokens, std::int64_t columns, int rows) {
-  Source source;
+inline TileSource make_tile_source(const DenseProblem& p, const ConstHeads& tensor,
+                                   std::int64_t heads, std::int64_t tokens, std::int64_t columns,
+                                   int rows) {
+  TileSource source;
   source.map = cuda::slice_map(heads_shape(p, tensor, heads, tokens, columns), p.dtype, rows);
   source.data = static_cast<const std::uint16_t*>(tensor.data);
   source.batch_stride = tensor.batch_stride;
@@ -202,10 +203,10 @@ inline Source source_of(const DenseAttention& p, const ConstHeads& tensor, std::
 
 // Why the copy engine and 16-byte stores cannot serve a tensor, or nothing.
 template <class Pointer>
-std::string refuses_layout(const DenseAttention& p, const char* name, const Heads<Pointer>& tensor,
+std::string refuses_layout(const DenseProblem& p, const char* name, const Heads<Pointer>& tensor,
                            std::int64_t heads, std::int64_t tokens, std::int64_t columns) {
   if (cuda::can_map(heads_shape(p, tensor, heads, tokens, columns))) return "";
   return std::string(name) + " does not lie at multiples of 16 bytes";
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

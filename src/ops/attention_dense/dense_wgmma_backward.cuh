@@ -9,7 +9,7 @@
 
 #include "ops/attention_dense/dense_wgmma.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 // A block: a producer and two warpgroups.
 inline constexpr int kGradientThreads = 3 * cuda::kWarpgroup;
@@ -19,11 +19,11 @@ inline constexpr int kGradientConsumerRegisters = 232;
 inline constexpr int kRowPad = 128;
 
 struct GradientWork {
-  AttentionBackward p;
-  Source q, k, v, doutput;
-  Deal deal;
+  BackwardProblem p;
+  TileSource q, k, v, doutput;
+  TileSchedule schedule;
   unsigned* tiles_taken = nullptr;  // see TileTaker
-  // Padded as row_place says: log_sum_exp to base 2, +inf where a row has no part in any gradient
+  // Padded as padded_row says: log_sum_exp to base 2, +inf where a row has no part in any gradient
   // (its weights are then 0), and delta.
   float* rows_log = nullptr;
   float* rows_delta = nullptr;
@@ -33,12 +33,13 @@ struct GradientWork {
 // Counters of tiles taken, one of each kernel that counts.
 inline constexpr int kTileCounters = 2;
 
-__device__ inline std::int64_t row_place(const GradientWork& work, std::int64_t sequence,
-                                         int head) {
-  if (work.p.query_starts == nullptr) {
+__device__ inline std::int64_t padded_row(const GradientWork& work, std::int64_t sequence,
+                                          int head) {
+  if (work.p.query_offsets == nullptr) {
     return (sequence * work.p.query_heads + head) * work.padded_queries;
   }
-  return head * work.padded_queries + first_piece(work.p.query_starts, sequence, kRowPad) * kRowPad;
+  return head * work.padded_queries +
+         first_piece(work.p.query_offsets, sequence, kRowPad) * kRowPad;
 }
 
 // dk and dv, dq, dbias: dense_wgmma_key_gradient.cu and so on.
@@ -48,7 +49,7 @@ void attention_wgmma_bias_gradient(Context& context, const GradientWork& work);
 
 // Calls launch.template operator()<T, kDim>() for the dtype and the head.
 template <class Launch>
-void for_shape(const DenseAttention& p, Launch launch) {
+void for_shape(const DenseProblem& p, Launch launch) {
   const auto with_type = [&]<class T>() {
     const std::int64_t dim = larger(p.k_dim, p.v_dim);
     if (dim <= 64) {
@@ -79,16 +80,16 @@ void launch_gradient(Context& context, const char* name, Kernel* kernel, Gradien
                      int counter) {
   const auto processors =
       static_cast<unsigned>(cuda::device_attribute(context, cudaDevAttrMultiProcessorCount));
-  const bool alike = !work.p.causal && work.p.query_starts == nullptr;
+  const bool alike = !work.p.causal && work.p.query_offsets == nullptr;
   work.tiles_taken = alike ? nullptr : work.tiles_taken + counter;
-  launch_gradient<Shared>(context, name, kernel, work, std::min(processors, work.deal.count()));
+  launch_gradient<Shared>(context, name, kernel, work, std::min(processors, work.schedule.count()));
 }
 
 // ---- where a block works ------------------------------------------------------------------------
 
 // At a tile of its own side.
 struct Block {
-  Place place;
+  TileCoord place;
   SequenceSpan span;
   int first = 0;  // row of the block's own side
   int batch = 0;  // of the tensors: 0 when packed
@@ -97,9 +98,9 @@ struct Block {
 __device__ inline Block block_of(const GradientWork& work, unsigned tile,
                                  const std::int64_t* starts) {
   Block block;
-  block.place = place_of(work.deal, tile, work.p.batch, starts);
+  block.place = tile_coord(work.schedule, tile, work.p.batch, starts);
   block.span = span_of(work.p, block.place.sequence);
-  block.first = block.place.tile * work.deal.rows;
+  block.first = block.place.tile * work.schedule.rows;
   block.batch = starts == nullptr ? static_cast<int>(block.place.sequence) : 0;
   return block;
 }
@@ -244,14 +245,14 @@ __device__ void add_rows(RowSums<kDim>& sums, const std::uint32_t (&left)[kRight
 // `key` and `log` (to base 2) are of sum i of this thread. Where scores are changed, what comes out
 // is the weight times the slope of the soft cap: that is what the gradient of the score is
 // multiplied by.
-template <class T, bool kChanged, int kCount, class Hidden, class Query, class Key, class Log>
+template <class T, bool kHasScoreMod, int kCount, class Hidden, class Query, class Key, class Log>
 __device__ void weigh(const float (&scores)[kCount], float (&weights)[kCount],
                       std::uint32_t (&words)[kCount / 8][4], float scale, const ScoreRule& rule,
                       const SequenceSpan& span, bool any_hidden, Hidden hidden, Query query,
                       Key key, Log log) {
   const int queries = static_cast<int>(span.queries);
   const int keys = static_cast<int>(span.keys);
-  if constexpr (!kChanged) {
+  if constexpr (!kHasScoreMod) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) weights[i] = fmaf(scores[i], scale, -log(i));
     if (any_hidden) {
@@ -266,7 +267,7 @@ __device__ void weigh(const float (&scores)[kCount], float (&weights)[kCount],
     float weight[2];
 #pragma unroll
     for (int j = i; j < i + 2; ++j) {
-      if constexpr (kChanged) {
+      if constexpr (kHasScoreMod) {
         const float capped = rule.capped(scores[j]);
         const bool there = query(j) < queries && key(j) < keys;
         float score = fmaf(capped + rule.added(query(j), key(j), there), kLog2E, -log(j));
@@ -300,4 +301,4 @@ __device__ inline float of_column(const float* row, int i) {
   return i % 2 == 0 ? two.x : two.y;
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

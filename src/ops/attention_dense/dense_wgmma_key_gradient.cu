@@ -8,7 +8,7 @@
 // beside this one's where there is room.
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr int kStages = 2;
@@ -51,8 +51,8 @@ class Producer {
       : work_(work),
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % 32)),
-        packed_(work.p.query_starts != nullptr),
-        taker_(work.deal.count(), work.tiles_taken) {}
+        packed_(work.p.query_offsets != nullptr),
+        taker_(work.schedule.count(), work.tiles_taken) {}
 
   __device__ void run() {
     for (bool there = take(); there;) {
@@ -62,7 +62,7 @@ class Producer {
       there = take();
       for (int member = 0; member < work_.p.heads_per_kv; ++member) {
         const int head = block.place.head * static_cast<int>(work_.p.heads_per_kv) + member;
-        const std::int64_t rows = row_place(work_, block.place.sequence, head);
+        const std::int64_t rows = padded_row(work_, block.place.sequence, head);
         for (int tile = tiles.x; tile < tiles.y; ++tile) load_queries(block, head, rows, tile);
       }
     }
@@ -74,7 +74,7 @@ class Producer {
   __device__ bool take() {
     while (taker_.has()) {
       Item item;
-      item.block = block_of(work_, taker_.take(), work_.p.key_starts);
+      item.block = block_of(work_, taker_.take(), work_.p.key_offsets);
       if (item.block.first >= item.block.span.keys) continue;
       item.tiles = query_tiles(work_.p, item.block.span, item.block.first, S::kKeys, S::kQueries);
       item.there = true;
@@ -151,24 +151,24 @@ struct Walk {
 };
 
 // The weights of a warpgroup's keys, from `group_key` on, and one tile of queries.
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __device__ void weigh_tile(const GradientWork& work, const Block& block, const Walk& walk,
-                           const PairSight& pair, const typename S::Shared& shared, int group_key,
+                           const TileMask& pair, const typename S::Shared& shared, int group_key,
                            const float (&scores)[S::kQueries / 2],
                            float (&weights)[S::kQueries / 2],
                            std::uint32_t (&words)[S::kQueries / 16][4]) {
   const int first_query = walk.tile * S::kQueries;
   const int key = group_key + row_of_thread();
   const int column = static_cast<int>(threadIdx.x % 4) * 2;
-  const RowSight first(sight_of(work.p, block.span, first_query));
-  const RowSight last(sight_of(work.p, block.span, first_query + S::kQueries - 1));
+  const RowMask first(visible_range(work.p, block.span, first_query));
+  const RowMask last(visible_range(work.p, block.span, first_query + S::kQueries - 1));
   const auto query_of = [&](int i) { return first_query + i / 4 * 8 + column + i % 2; };
   const auto key_of = [&](int i) { return key + i / 2 % 2 * 8; };
-  weigh<T, kChanged>(
+  weigh<T, kHasScoreMod>(
       scores, weights, words, work.scale,
       ScoreRule(work.p, block.span, block.place.sequence, walk.head), block.span,
       group_key + kConsumerRows > first.end || group_key < last.begin,
-      [&](int i) { return !pair.sees(query_of(i), key_of(i)); }, query_of, key_of,
+      [&](int i) { return !pair.attends(query_of(i), key_of(i)); }, query_of, key_of,
       [&](int i) { return of_column(shared.log[walk.turn.stage], i); });
 }
 
@@ -183,15 +183,15 @@ __device__ void store(const MutableHeads& heads, const Block& block, const RowSu
 }
 
 // A warpgroup that has both sums.
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __device__ void consume(const GradientWork& work, const Item& item, int slot, Turn<kStages>& turn,
                         typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   const int group = group_of_thread();
   const Block& block = item.block;
   const int group_key = block.first + group * kConsumerRows;
-  const PairSight pair(p, block.span);
+  const TileMask pair(p, block.span);
   std::byte* const k = rows_of_group(shared.k[slot], group);
   std::byte* const v = rows_of_group(shared.v[slot], group);
   RowSums<S::kDim> dk, dv;
@@ -209,7 +209,8 @@ __device__ void consume(const GradientWork& work, const Item& item, int slot, Tu
     cuda::wgmma_hold(scores);
     float weights[kQueries / 2];
     std::uint32_t words[kQueries / 16][4];
-    weigh_tile<T, S, kChanged>(work, block, walk, pair, shared, group_key, scores, weights, words);
+    weigh_tile<T, S, kHasScoreMod>(work, block, walk, pair, shared, group_key, scores, weights,
+                                   words);
     cuda::wgmma_wait<0>();
     cuda::wgmma_hold(dweights);
     add_rows<T, S::kDim, kQueries>(dv, words, stage.doutput);
@@ -231,12 +232,12 @@ __device__ int handed_barrier(int stage) { return 2 + stage; }
 __device__ int taken_barrier(int stage) { return 4 + stage; }
 
 // The warpgroup that makes weights and sums dv.
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __device__ void consume_for_values(const GradientWork& work, const Item& item, int slot,
                                    Turn<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
   const Block& block = item.block;
-  const PairSight pair(work.p, block.span);
+  const TileMask pair(work.p, block.span);
   RowSums<S::kDim> dv;
   dv.clear();
   int done = 0;
@@ -248,8 +249,8 @@ __device__ void consume_for_values(const GradientWork& work, const Item& item, i
     cuda::wgmma_wait<0>();
     cuda::wgmma_hold(scores);
     std::uint32_t words[kQueries / 16][4];
-    weigh_tile<T, S, kChanged>(work, block, walk, pair, shared, block.first, scores, weights,
-                               words);
+    weigh_tile<T, S, kHasScoreMod>(work, block, walk, pair, shared, block.first, scores, weights,
+                                   words);
     if (done >= kStages) cuda::named_barrier(taken_barrier(here), 2 * cuda::kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kQueries / 2; ++i) {
@@ -301,16 +302,16 @@ __device__ void consume_for_keys(const GradientWork& work, const Item& item, int
               block.first);
 }
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __device__ void consume_all(const GradientWork& work, typename S::Shared& shared) {
   Turn<kStages> turn;
   for (Turn<S::kSlots> slots; shared.own.await(slots); slots.next()) {
     const int slot = slots.stage;
     const Item& item = shared.own.items[slot];
     if constexpr (!S::kWide) {
-      consume<T, S, kChanged>(work, item, slot, turn, shared);
+      consume<T, S, kHasScoreMod>(work, item, slot, turn, shared);
     } else if (group_of_thread() == 0) {
-      consume_for_values<T, S, kChanged>(work, item, slot, turn, shared);
+      consume_for_values<T, S, kHasScoreMod>(work, item, slot, turn, shared);
     } else {
       consume_for_keys<T, S>(work, item, slot, turn, shared);
     }
@@ -319,7 +320,7 @@ __device__ void consume_all(const GradientWork& work, typename S::Shared& shared
   }
 }
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __global__ void __launch_bounds__(kGradientThreads, 1)
     key_gradient_kernel(const __grid_constant__ GradientWork work) {
   if constexpr (cuda::kWgmma) {
@@ -333,32 +334,33 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
           init_barriers(shared.empty, 2 * cuda::kWarpgroup);
         },
         [&] { Producer<S>(work, shared).run(); },
-        [&] { consume_all<T, S, kChanged>(work, shared); });
+        [&] { consume_all<T, S, kHasScoreMod>(work, shared); });
   }
 }
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 void launch(Context& context, const GradientWork& work) {
   launch_gradient<typename S::Shared>(context, "attention key gradient",
-                                      key_gradient_kernel<T, S, kChanged>, work, work.deal.count());
+                                      key_gradient_kernel<T, S, kHasScoreMod>, work,
+                                      work.schedule.count());
 }
 
 }  // namespace
 
 void attention_wgmma_key_gradient(Context& context, const GradientWork& rows) {
-  const AttentionBackward& p = rows.p;
+  const BackwardProblem& p = rows.p;
   for_shape(p, [&]<class T, int kDim>() {
     using S = Side<kDim>;
     GradientWork work = rows;
-    work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, S::kQueries);
-    work.doutput = source_of(p, p.doutput, p.query_heads, p.queries, p.v_dim, S::kQueries);
-    work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
-    work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
-    work.deal = deal_of(p, p.keys, p.kv_heads, p.key_starts != nullptr, S::kKeys,
-                        p.queries * p.heads_per_kv);
-    work.deal.last_first = false;
-    changes_scores(p) ? launch<T, S, true>(context, work) : launch<T, S, false>(context, work);
+    work.q = make_tile_source(p, p.q, p.query_heads, p.queries, p.k_dim, S::kQueries);
+    work.doutput = make_tile_source(p, p.doutput, p.query_heads, p.queries, p.v_dim, S::kQueries);
+    work.k = make_tile_source(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
+    work.v = make_tile_source(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
+    work.schedule = make_tile_schedule(p, p.keys, p.kv_heads, p.key_offsets != nullptr, S::kKeys,
+                                       p.queries * p.heads_per_kv);
+    work.schedule.last_first = false;
+    has_score_mods(p) ? launch<T, S, true>(context, work) : launch<T, S, false>(context, work);
   });
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -108,7 +108,7 @@ void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor
   }
 }
 
-TEST(CachedAttentionTensor, EveryPairOfFormats) {
+TEST(CachedAttentionTensorCore, EveryPairOfFormats) {
   for (const std::int64_t dim : {64, 128}) {
     for (const cache::LayerGroup& layers : tensor_layers(dim)) {
       const testing::ScopedTrace trace(__FILE__, __LINE__,
@@ -133,7 +133,7 @@ TEST(CachedAttentionTensor, EveryPairOfFormats) {
 }
 
 // Latents of MLA: several tiles and splits, forks that go together, query tokens that do.
-TEST(CachedAttentionTensor, Latents) {
+TEST(CachedAttentionTensorCore, Latents) {
   cache::LayerGroup layers{.layers = 1, .kv_heads = 1, .k_dim = 576, .v_dim = 512};
   layers.k_is_v = true;
   for (const DType dtype : {DType::bf16, DType::f32}) {

@@ -15,7 +15,7 @@
 
 #include "cache/codec.h"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
 using cache::Encoding;
 
@@ -63,17 +63,17 @@ __device__ inline std::uint32_t masked_xor(std::uint32_t a, std::uint32_t mask,
 // Keys are decoded times 2^-kKeyExponent. What is decoded may be off by a constant: key_offset or
 // value_offset times the scale is to be added.
 template <Encoding kEncoding>
-struct Codes;
+struct DequantOperand;
 
 template <>
-struct Codes<Encoding::bf16> {
+struct DequantOperand<Encoding::bf16> {
   static constexpr int kBits = 16;
   static constexpr int kTiles = 1;
   static constexpr bool kHalf = false;
 };
 
 template <>
-struct Codes<Encoding::int8> {
+struct DequantOperand<Encoding::int8> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
   static constexpr bool kHalf = true;
@@ -97,7 +97,7 @@ struct Codes<Encoding::int8> {
 };
 
 template <>
-struct Codes<Encoding::int4> {
+struct DequantOperand<Encoding::int4> {
   static constexpr int kBits = 4;
   static constexpr int kTiles = 4;
   static constexpr bool kHalf = true;
@@ -130,7 +130,7 @@ struct Codes<Encoding::int4> {
 };
 
 template <>
-struct Codes<Encoding::fp8_e4m3> {
+struct DequantOperand<Encoding::fp8_e4m3> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
   static constexpr bool kHalf = true;
@@ -176,4 +176,4 @@ __device__ constexpr int value_number(int operand, int n) {
   return 8 * C::kTiles * (operand / C::kTiles) + C::kTiles * n + operand % C::kTiles;
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -10,7 +10,7 @@
 #include "ops/attention_paged/paged_split.cuh"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 namespace {
 
 constexpr int kPortableVectors = 4;
@@ -44,7 +44,7 @@ struct PortableRead : TwoPasses<PortableRead> {
     const Section& keys = block.work.keys;
     const int lane = static_cast<int>(threadIdx.x % 32);
     for (int i = static_cast<int>(threadIdx.x / 32); i < count; i += kWarps) {
-      const Place place = block.shared.places[i];
+      const PageSlot place = block.shared.places[i];
       const std::byte* const values = block.address(place, keys.values, keys.value_bytes);
       const std::byte* const scales = block.address(place, keys.scales, keys.scale_bytes);
       float sums[Block::kVectors] = {};
@@ -75,7 +75,7 @@ struct PortableRead : TwoPasses<PortableRead> {
       float sums[Block::kVectors] = {};
 #pragma unroll 4
       for (int i = 0; i < count; ++i) {
-        const Place place = block.shared.places[i];
+        const PageSlot place = block.shared.places[i];
         const float x = element(section, block.address(place, section.values, section.value_bytes),
                                 block.address(place, section.scales, section.scale_bytes), d);
 #pragma unroll
@@ -196,11 +196,12 @@ template <int kSide>
 __global__ void __launch_bounds__(kSide* kThreads)
     merge_kernel(const __grid_constant__ SplitWork work) {
   constexpr int kOwn = kChains / kSide;
-  const CachedAttention& p = work.p;
+  const PagedAttentionProblem& p = work.p;
   const auto query_heads = static_cast<std::uint32_t>(p.query_heads);
   const std::int64_t head = blockIdx.x % query_heads;
   const std::int64_t query = work.first_query + blockIdx.x / query_heads;
-  const SplitRange range = splits_of(sight_of(p, row_of(p, query), query), work.splits, work.split);
+  const SplitRange range =
+      splits_of(visible_range(p, row_of(p, query), query), work.splits, work.split);
   if constexpr (cuda::kHopper) cuda::pdl_wait();
   const Merge merge(work, range);
   const float largest = merge.largest();
@@ -225,11 +226,11 @@ __global__ void __launch_bounds__(kSide* kThreads)
     }
     const Ending ending(p.sink_logits, head, largest, sums.weight);
     if (d < p.layers.v_dim) {
-      store_output(p, query * p.output_stride + head * p.layers.v_dim + d,
+      store_output(p, p.output.offset(query, head) + d,
                    ending.nothing ? 0 : __fmul_rn(sums.value, ending.factor));
     }
-    if (d == 0 && p.log_sum_exp != nullptr) {
-      p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
+    if (d == 0 && p.log_sum_exp.data != nullptr) {
+      p.log_sum_exp.data[p.log_sum_exp.offset(query, head)] = ending.log_sum_exp;
     }
   }
 }
@@ -247,7 +248,7 @@ void launch_merge(Context& context, const SplitWork& work, bool hopper) {
                work);
 }
 
-SplitWork work_for(const CachedAttention& p, int split) {
+SplitWork work_for(const PagedAttentionProblem& p, int split) {
   const cache::LayerGroup& layers = p.layers;
   const cache::TokenOffsets at = cache::token_offsets(layers, p.pages.geometry, p.layer, 0, 0);
   SplitWork work;
@@ -273,7 +274,7 @@ SplitWork work_for(const CachedAttention& p, int split) {
 
 }  // namespace
 
-void run_splits(Context& context, const CachedAttention& p, const SplitLaunch& launch) {
+void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLaunch& launch) {
   const cuda::DeviceScope scope(context.device().index);
   SplitWork work = work_for(p, launch.split);
   const std::int64_t partials = checked_mul(p.query_heads, work.splits, "partial results");
@@ -317,14 +318,14 @@ void run_splits(Context& context, const CachedAttention& p, const SplitLaunch& l
 }
 
 std::string cached_attention_portable_refuses(const Context& /*context*/,
-                                              const CachedAttention& p) {
+                                              const PagedAttentionProblem& p) {
   if (p.layers.k_dim > kPortableDim) return "keys of more than " + std::to_string(kPortableDim);
   if (p.pages.page_tokens >= std::int64_t{1} << 31) return "pages of 2^31 tokens or more";
   return {};
 }
 
-void cached_attention_portable(Context& context, const CachedAttention& p) {
+void cached_attention_portable(Context& context, const PagedAttentionProblem& p) {
   run_splits(context, p, {.run = launch_portable});
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -5,15 +5,15 @@
 
 #include "cpu/exp2.h"
 
-#if defined(TOUCHSTONE_ATTENTION_CPU_MERGE_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TOUCHSTONE_ATTENTION_CPU_MERGE_H_
-#undef TOUCHSTONE_ATTENTION_CPU_MERGE_H_
+#if defined(TOUCHSTONE_ATTENTION_COMMON_CPU_SOFTMAX_FINISH_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_ATTENTION_COMMON_CPU_SOFTMAX_FINISH_H_
+#undef TOUCHSTONE_ATTENTION_COMMON_CPU_SOFTMAX_FINISH_H_
 #else
-#define TOUCHSTONE_ATTENTION_CPU_MERGE_H_
+#define TOUCHSTONE_ATTENTION_COMMON_CPU_SOFTMAX_FINISH_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::attention_common::HWY_NAMESPACE {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLog2e = 1.44269504F;
@@ -43,7 +43,7 @@ HWY_INLINE Finished finish_softmax(float largest, float sum, float sink) {
   return {factor / all, static_cast<float>(log2 * kLn2)};
 }
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::attention_common::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard
