@@ -14,6 +14,7 @@
 #include "bench/cuda_tools.h"
 #include "bench/machine.h"
 #include "bench/statistics.h"
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "touchstone/core/checked.h"
 
@@ -145,18 +146,20 @@ void parallel_add(Context& context, Add add, Tensor& to, const Tensor& a, const 
   float* out = to.values<float>().data();
   const float* left = a.values<float>().data();
   const float* right = b.values<float>().data();
-  in_pieces(context.pool(), to.bytes(), [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t first = begin / 4;
-    add(out + first, left + first, right + first, (end - begin) / 4);
-  });
+  in_pieces(detail::ContextAccess::pool(context), to.bytes(),
+            [&](std::int64_t begin, std::int64_t end) {
+              const std::int64_t first = begin / 4;
+              add(out + first, left + first, right + first, (end - begin) / 4);
+            });
 }
 
 // Reads all of `from`. The sum goes into `sink`, so that the reads cannot be left out.
 void parallel_read(Context& context, Sum sum, const Tensor& from, std::atomic<float>& sink) {
   const float* values = from.values<float>().data();
-  in_pieces(context.pool(), from.bytes(), [&](std::int64_t begin, std::int64_t end) {
-    sink.store(sum(values + begin / 4, (end - begin) / 4), std::memory_order_relaxed);
-  });
+  in_pieces(detail::ContextAccess::pool(context), from.bytes(),
+            [&](std::int64_t begin, std::int64_t end) {
+              sink.store(sum(values + begin / 4, (end - begin) / 4), std::memory_order_relaxed);
+            });
 }
 
 Ceiling measure_cpu_ceiling(Context& context, int rounds) {
@@ -169,9 +172,11 @@ Ceiling measure_cpu_ceiling(Context& context, int rounds) {
   Tensor c = Tensor::empty({bytes / 4}, DType::f32);
   for (Tensor* tensor : {&a, &b, &c}) {
     float* values = tensor->values<float>().data();
-    in_pieces(context.pool(), bytes, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin / 4; i < end / 4; ++i) values[i] = static_cast<float>(i % 251);
-    });
+    in_pieces(detail::ContextAccess::pool(context), bytes,
+              [&](std::int64_t begin, std::int64_t end) {
+                for (std::int64_t i = begin / 4; i < end / 4; ++i)
+                  values[i] = static_cast<float>(i % 251);
+              });
   }
   const std::vector<CpuCopy> copies = cpu_copies();
   const Add add = best_add();
@@ -225,7 +230,7 @@ void parallel_copy(Context& context, const CpuCopy& how, void* to, const void* f
                    std::int64_t bytes) {
   char* out = static_cast<char*>(to);
   const char* in = static_cast<const char*>(from);
-  in_pieces(context.pool(), bytes, [&](std::int64_t begin, std::int64_t end) {
+  in_pieces(detail::ContextAccess::pool(context), bytes, [&](std::int64_t begin, std::int64_t end) {
     how.copy(out + begin, in + begin, end - begin);
   });
 }

@@ -1,5 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/fma_rate.cc"
+#include "core/context_access.h"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which must come first.
 #include <algorithm>
@@ -58,7 +59,7 @@ double measure_fma_gflops(Context& context) {
     std::vector<double> done(static_cast<std::size_t>(threads));
     std::vector<float> sinks(static_cast<std::size_t>(threads), 0.5F);
     const auto start = std::chrono::steady_clock::now();
-    context.pool().run(threads, [&](std::int64_t i) {
+    detail::ContextAccess::pool(context).run(threads, [&](std::int64_t i) {
       const auto at = static_cast<std::size_t>(i);
       done[at] = HWY_DYNAMIC_DISPATCH(run_chains)(kSteps, &sinks[at]);
     });

@@ -100,7 +100,8 @@ NormData make_data(const GradcheckOptions& o) {
   return d;
 }
 
-std::string chosen(const std::vector<ImplementationReport>& reports) {
+std::string chosen(const std::string& wanted, const std::vector<ImplementationReport>& reports) {
+  if (!wanted.empty()) return wanted;
   for (const ImplementationReport& report : reports) {
     if (report.accepted) return report.name;
   }
@@ -119,7 +120,8 @@ std::string run_layer_norm(Context& context, const GradcheckOptions& o, NormData
                        .y = view(d.dx),
                        .mean = per_row(d.mean),
                        .rstd = per_row(d.rstd),
-                       .eps = kEps});
+                       .eps = kEps,
+                       .implementation = o.implementation});
   const LayerNormBackwardArgs args{.dy = view(d.dy),
                                    .x = view(d.x),
                                    .mean = per_row(d.mean),
@@ -127,9 +129,10 @@ std::string run_layer_norm(Context& context, const GradcheckOptions& o, NormData
                                    .gamma = per_col(d.gamma),
                                    .dx = view(d.dx),
                                    .dgamma = per_col(d.dgamma),
-                                   .dbeta = per_col(d.dbeta)};
+                                   .dbeta = per_col(d.dbeta),
+                                   .implementation = o.implementation};
   layer_norm_backward(context, args);
-  return chosen(layer_norm_backward_implementations(context, args));
+  return chosen(args.implementation, explain(context, args));
 }
 
 std::string run_rms_norm(Context& context, const GradcheckOptions& o, NormData& d) {
@@ -140,15 +143,17 @@ std::string run_rms_norm(Context& context, const GradcheckOptions& o, NormData& 
                      .weight = per_col(d.gamma),
                      .y = view(d.dx),
                      .rstd = per_row(d.rstd),
-                     .eps = kEps});
+                     .eps = kEps,
+                     .implementation = o.implementation});
   const RmsNormBackwardArgs args{.dy = view(d.dy),
                                  .x = view(d.x),
                                  .rstd = per_row(d.rstd),
                                  .weight = per_col(d.gamma),
                                  .dx = view(d.dx),
-                                 .dweight = per_col(d.dgamma)};
+                                 .dweight = per_col(d.dgamma),
+                                 .implementation = o.implementation};
   rms_norm_backward(context, args);
-  return chosen(rms_norm_backward_implementations(context, args));
+  return chosen(args.implementation, explain(context, args));
 }
 
 gc::Report check(const GradcheckOptions& o, const NormData& d) {
@@ -218,7 +223,8 @@ std::string run_attention(Context& context, const GradcheckOptions& o, Attention
                       .v = view(d.v),
                       .output = view(d.output),
                       .log_sum_exp = per_row(d.log_sum_exp),
-                      .options = {.causal = true}});
+                      .options = {.causal = true},
+                      .implementation = o.implementation});
   const AttentionBackwardArgs args{.doutput = view(d.doutput),
                                    .dlog_sum_exp = per_row(d.dlog_sum_exp),
                                    .q = view(d.q),
@@ -229,9 +235,10 @@ std::string run_attention(Context& context, const GradcheckOptions& o, Attention
                                    .dq = view(d.dq),
                                    .dk = view(d.dk),
                                    .dv = view(d.dv),
-                                   .options = {.causal = true}};
+                                   .options = {.causal = true},
+                                   .implementation = o.implementation};
   attention_backward(context, args);
-  return chosen(attention_backward_implementations(context, args));
+  return chosen(args.implementation, explain(context, args));
 }
 
 gc::Report check_attention(const GradcheckOptions& o, const AttentionData& d) {
@@ -358,7 +365,7 @@ int gradcheck(GradcheckOptions o) {
   if (o.cols == 0) o.cols = attention ? 64 : 1024;
   check_options(o);
   const auto start = std::chrono::steady_clock::now();
-  Context context({.threads = o.threads, .implementation = o.implementation});
+  Context context({.threads = o.threads});
   Outcome outcome;
   if (attention) {
     check_attention(context, o, outcome);

@@ -86,14 +86,14 @@ std::vector<ImplementationReport> selection_reports(Context& context, const Info
     args.logits = logits;
     args.probabilities = addresses.take({options.rows, options.k}, DType::f32);
     args.indices = addresses.take({options.rows, options.k}, DType::i32);
-    return softmax_topk_implementations(context, args);
+    return explain(context, args);
   }
   SampleArgs args;
   args.logits = logits;
   args.top_k = per_row(DType::i32), args.top_p = per_row(DType::f32);
   args.seed = per_row(DType::i64), args.position = per_row(DType::i64);
   args.token = per_row(DType::i32), args.log_probability = per_row(DType::f32);
-  return sample_implementations(context, args);
+  return explain(context, args);
 }
 
 // Of 32 query heads on 8 KV heads of 128, of which the answer depends; of sequences and tokens it
@@ -109,7 +109,7 @@ std::vector<ImplementationReport> attention_reports(Context& context, const Info
   problem.layers.v = formats.v;
   problem.batch = problem.tokens = 1;
   const bench::AttentionData data(problem, 16, 1, 1);
-  return cached_attention_implementations(context, data.args());
+  return explain(context, data.args());
 }
 
 // 8 heads; rows are tokens, columns the size of a head.
@@ -124,13 +124,13 @@ std::vector<ImplementationReport> dense_attention_reports(Context& context,
     AttentionArgs args;
     args.q = heads(), args.k = heads(), args.v = heads(), args.output = heads();
     args.log_sum_exp = sums;
-    return attention_implementations(context, args);
+    return explain(context, args);
   }
   AttentionBackwardArgs args;
   args.doutput = heads(), args.q = heads(), args.k = heads(), args.v = heads();
   args.output = heads(), args.log_sum_exp = sums;
   args.dq = heads(), args.dk = heads(), args.dv = heads();
-  return attention_backward_implementations(context, args);
+  return explain(context, args);
 }
 
 std::vector<ImplementationReport> reports(Context& context, const InfoOptions& options) {
@@ -146,25 +146,25 @@ std::vector<ImplementationReport> reports(Context& context, const InfoOptions& o
     LayerNormArgs args;
     args.x = matrix(), args.y = matrix(), args.gamma = vector(), args.beta = vector();
     args.mean = column(), args.rstd = column();
-    return layer_norm_implementations(context, args);
+    return explain(context, args);
   }
   if (options.op == "layer_norm") {
     LayerNormBackwardArgs args;
     args.dy = matrix(), args.x = matrix(), args.dx = matrix(), args.gamma = vector();
     args.mean = column(), args.rstd = column(), args.dgamma = vector(), args.dbeta = vector();
-    return layer_norm_backward_implementations(context, args);
+    return explain(context, args);
   }
   if (options.op == "softmax_topk" || options.op == "sample")
     return selection_reports(context, options);
   if (!options.backward) {
     RmsNormArgs args;
     args.x = matrix(), args.y = matrix(), args.weight = vector(), args.rstd = column();
-    return rms_norm_implementations(context, args);
+    return explain(context, args);
   }
   RmsNormBackwardArgs args;
   args.dy = matrix(), args.x = matrix(), args.dx = matrix(), args.weight = vector();
   args.rstd = column(), args.dweight = vector();
-  return rms_norm_backward_implementations(context, args);
+  return explain(context, args);
 }
 
 int show_choice(const InfoOptions& options) {

@@ -191,13 +191,13 @@ void check_problem(std::vector<Outcome>& outcomes, Context& context, NormProblem
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     problem.direction = direction;
     const bool forward = direction == Direction::forward;
-    context.set_implementation("");
+    problem.implementation.clear();
     bench::NormData data = bench::make_norm_data(context, problem, 1, !forward);
     if (offset != 0) add_offset(context, problem, data, offset);
     for (const ImplementationReport& report :
          bench::touchstone_implementations(context, problem, data)) {
       if (!report.accepted) continue;
-      context.set_implementation(report.name);
+      problem.implementation = report.name;
       bench::touchstone_call(context, problem, data)(data.sets.front());
       context.synchronize();
       add_outcome(outcomes, {.op = problem.op(),
@@ -208,7 +208,6 @@ void check_problem(std::vector<Outcome>& outcomes, Context& context, NormProblem
                                               : check_backward(problem, data)});
     }
   }
-  context.set_implementation("");
 }
 
 std::vector<Outcome> check_device(Device device) {

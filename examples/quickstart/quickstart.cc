@@ -1,18 +1,26 @@
-// Layer norm, forward and backward, on all cores: the example in the README, word for word.
+// The 50 most probable tokens of 64 rows of logits, on a GPU where there is one: the example in the
+// README.
 // [snippet]
 #include <touchstone/touchstone.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <iostream>
 
 int main() {
-  using touchstone::DType, touchstone::Tensor;
-  touchstone::Context ctx;  // the CPU, all cores
-  Tensor x = Tensor::empty({1024, 768}, DType::f32), y = Tensor::empty({1024, 768}, DType::f32);
-  Tensor mean = Tensor::empty({1024}, DType::f32), rstd = Tensor::empty({1024}, DType::f32);
-  std::ranges::generate(x.values<float>(), [n = 0]() mutable { return float(n++ % 768); });
+  using namespace touchstone;
+  const Device device = cuda_devices().empty() ? Device::cpu() : Device::cuda();
+  Context ctx({.device = device});
 
-  touchstone::layer_norm(ctx, {.x = x, .y = y, .mean = mean, .rstd = rstd, .eps = 1e-5});
-  std::cout << y.values<float>().front() << " to " << y.values<float>().back() << '\n';
+  Tensor logits = Tensor::zeros({64, 128256}, DType::bf16, device);  // from the LM head
+  Tensor probabilities = Tensor::empty({64, 50}, DType::f32, device);
+  Tensor tokens = Tensor::empty({64, 50}, DType::i32, device);
+  softmax_topk(ctx, {.logits = logits,
+                     .probabilities = probabilities,
+                     .indices = tokens,
+                     .temperature_scale = 0.8});
+  ctx.synchronize();
+
+  const Tensor host = tokens.to(Device::cpu());
+  std::cout << name_of(device) << ": token " << host.values<std::int32_t>().front() << '\n';
 }
 // [snippet]

@@ -55,6 +55,12 @@ struct Shadow {
   }
 };
 
+// What insert_prefix was given: the tokens, and the pages that hold them.
+struct Inserted {
+  std::vector<std::int32_t> tokens{};
+  std::array<std::vector<PageHandle>, 2> pages{};
+};
+
 // A file, and what must come out of it.
 struct Saved {
   Bytes file{};
@@ -214,7 +220,83 @@ class Fuzz {
     const std::int64_t count = pick(0, 1) == 0 ? shadow.length() : pick(0, shadow.length());
     cache_.insert_prefix(shadow.id, std::span(shadow.tokens).first(at(count)));
     shadow.reserved = shadow.length();
+    std::erase_if(inserted_, [&](const Inserted& old) {
+      return !std::ranges::any_of(old.pages[0], [&](PageHandle p) { return indexed(0, p); }) &&
+             !std::ranges::any_of(old.pages[1], [&](PageHandle p) { return indexed(1, p); });
+    });
+    Inserted now{.tokens = {shadow.tokens.begin(), shadow.tokens.begin() + count}};
+    for (std::size_t g = 0; g < 2; ++g) now.pages[g] = cache_.sequence(shadow.id).groups[g].pages;
+    forget_duplicates(now);
+    inserted_.push_back(std::move(now));
     read_some(shadow);
+  }
+
+  // Where the index had another page of the same tokens, it did not take this one.
+  void forget_duplicates(Inserted& now) const {
+    const PrefixIndex& index = cache_.prefixes();
+    const std::int64_t block_tokens = index.block_tokens();
+    std::uint64_t parent = PrefixIndex::root(0);
+    for (std::int64_t first = 0; first < std::ssize(now.tokens); first += block_tokens) {
+      const std::int64_t count = std::min(block_tokens, std::ssize(now.tokens) - first);
+      const auto entry = index.find(parent, std::span(now.tokens).subspan(at(first), at(count)));
+      if (entry == PrefixIndex::kNone && count == block_tokens) return;
+      for (std::size_t g = 0; g < 2; ++g) {
+        const std::int64_t page_tokens = layout_.groups[g].page_tokens;
+        for (std::int64_t i = 0; i * page_tokens < count; ++i) {
+          PageHandle& page = now.pages[g][at(first / page_tokens + i)];
+          const std::int64_t slot = index.first_slot(static_cast<std::int64_t>(g)) + i;
+          // Part of a block that is there already makes no entry.
+          const PageHandle held =
+              entry == PrefixIndex::kNone ? PageHandle{} : index.pages(entry)[at(slot)];
+          if (entry == PrefixIndex::kNone || (!held.empty() && !(held == page))) page = {};
+        }
+      }
+      parent = PrefixIndex::below(entry);
+    }
+  }
+
+  // Whether the index still has a page that it was given.
+  bool indexed(std::size_t g, PageHandle page) const {
+    const PagePool& pool = cache_.pool(static_cast<std::int64_t>(g));
+    if (page.empty() || !(pool.handle_at(page.index) == page)) return false;
+    return pool.state_at(page.index) != PageState::free && pool.kept(page);
+  }
+
+  // [group][page]: how many leading tokens of `wanted` are in an indexed page, counted from 0.
+  using Coverage = std::array<std::vector<std::int64_t>, 2>;
+  Coverage coverage_of(const std::vector<std::int32_t>& wanted) const {
+    Coverage coverage;
+    for (std::size_t g = 0; g < 2; ++g) {
+      coverage[g].resize(at(ceil_div(std::ssize(wanted), layout_.groups[g].page_tokens)));
+    }
+    for (const Inserted& old : inserted_) {
+      const auto end = std::ranges::mismatch(old.tokens, wanted);
+      const std::int64_t common = end.in1 - old.tokens.begin();
+      for (std::size_t g = 0; g < 2; ++g) {
+        const std::int64_t page_tokens = layout_.groups[g].page_tokens;
+        for (std::int64_t i = 0; i * page_tokens < common; ++i) {
+          std::int64_t& covered = coverage[g][at(i)];
+          const std::int64_t here = std::min(common, (i + 1) * page_tokens);
+          if (here > covered && indexed(g, old.pages[g][at(i)])) covered = here;
+        }
+      }
+    }
+    return coverage;
+  }
+
+  // Whether indexed pages hold every position that the token after the first `tokens` sees.
+  bool can_open(const Coverage& coverage, std::int64_t tokens) const {
+    for (std::size_t g = 0; g < 2; ++g) {
+      const LayerGroup& group = layout_.groups[g];
+      const std::int64_t seen =
+          group.window == 0 ? 0 : std::max<std::int64_t>(0, tokens + 1 - group.window);
+      const std::int64_t sink_pages = ceil_div(group.sinks, group.page_tokens);
+      for (std::int64_t i = ceil_div(tokens, group.page_tokens) - 1; i >= 0; --i) {
+        const std::int64_t end = std::min(tokens, (i + 1) * group.page_tokens);
+        if ((end > seen || i < sink_pages) && coverage[g][at(i)] < end) return false;
+      }
+    }
+    return true;
   }
 
   void lookup() {
@@ -222,8 +304,11 @@ class Fuzz {
     Shadow wanted = any();
     wanted.cut(pick(0, wanted.length()));
     for (std::int64_t extra = pick(0, 20); extra > 0; --extra) wanted.push(0);
+    const Coverage coverage = coverage_of(wanted.tokens);
     const PrefixHit hit = cache_.open_prefix(wanted.tokens);
-    ASSERT_LE(hit.tokens, wanted.length());
+    std::int64_t longest = wanted.length();
+    while (!can_open(coverage, longest)) --longest;
+    ASSERT_GE(hit.tokens, longest);
     wanted.cut(hit.tokens);
     wanted.id = hit.sequence;
     wanted.reserved = hit.tokens;
@@ -438,6 +523,7 @@ class Fuzz {
   CacheViewBuilder builder_;
   std::vector<Shadow> live_;
   std::vector<Shadow> away_;  // in the second tier
+  std::vector<Inserted> inserted_;
   std::vector<Saved> saved_;
   std::uint64_t state_;
   std::int64_t refused_truncations_ = 0;

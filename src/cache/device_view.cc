@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/context_access.h"
 #include "core/cuda_runtime.h"
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/error.h"
@@ -84,7 +85,7 @@ struct CacheViewBuilder::DeviceArrays {
       cuda::copy(context.device(), table, Device::cpu(), from.page_table.data(), table_bytes,
                  context.stream());
     } else if (!entries.empty()) {
-      auto* staged = static_cast<TableEntry*>(context.workspace(bytes));
+      auto* staged = static_cast<TableEntry*>(detail::ContextAccess::workspace(context, bytes));
       cuda::copy(context.device(), staged, Device::cpu(), entries.data(), bytes, context.stream());
       write_table_entries(context, staged, std::ssize(entries), table);
     }

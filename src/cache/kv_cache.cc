@@ -152,14 +152,15 @@ SequenceId KvCache::create() {
   return id;
 }
 
-// Whether the next token goes into a page that somebody else reads too.
-bool KvCache::must_copy(const Group& group, const Sequence& sequence,
-                        const PageTable& table) const {
+// Whether the next token needs another page than the last one: it is shared, or the window has
+// passed it before a truncation.
+bool KvCache::must_replace_last(const Group& group, const Sequence& sequence,
+                                const PageTable& table) const {
   // What is reserved beyond the length has been made private when it was reserved.
   if (sequence.length % group.layer_group.page_tokens == 0) return false;
   if (sequence.reserved > sequence.length) return false;
   const PageHandle last = table.pages.back();
-  return group.pool.references(last) > 1 || group.pool.kept(last);
+  return last.empty() || group.pool.references(last) > 1 || group.pool.kept(last);
 }
 
 std::int64_t KvCache::missing_pages(const Group& group, const Sequence& sequence,
@@ -167,7 +168,7 @@ std::int64_t KvCache::missing_pages(const Group& group, const Sequence& sequence
   const std::int64_t end = checked_add(sequence.length, tokens, "kv_cache: reserve: tokens");
   const std::int64_t pages = ceil_div(end, group.layer_group.page_tokens);
   const std::int64_t added = std::max<std::int64_t>(pages - std::ssize(table.pages), 0);
-  return added + (must_copy(group, sequence, table) ? 1 : 0);
+  return added + (must_replace_last(group, sequence, table) ? 1 : 0);
 }
 
 void KvCache::evict_oldest(std::int64_t g) {
@@ -199,24 +200,34 @@ void KvCache::make_room(const std::vector<std::int64_t>& pages) {
   }
 }
 
-void KvCache::copy_last_page(Group& group, const Sequence& sequence, PageTable& table) {
+void KvCache::replace_last_page(Group& group, const Sequence& sequence, PageTable& table) {
   const std::int64_t last = sequence.length / group.layer_group.page_tokens;
   PageHandle& page = table.pages[at(last)];
-  PageHandle copy;
-  group.pool.take({&copy, 1});
+  PageHandle fresh;
+  group.pool.take({&fresh, 1});
   const std::int64_t bytes = group.geometry.page_bytes;
   auto* memory = static_cast<std::byte*>(group.memory.data());
-  std::byte* to = memory + copy.index * bytes;
-  const std::byte* from = memory + page.index * bytes;
-  if (device().is_cuda()) {
-    cuda::copy(device(), to, device(), from, bytes, options_.stream);
+  std::byte* to = memory + fresh.index * bytes;
+  if (page.empty()) {
+    // Nobody reads the positions before the length; they are zero, as in a snapshot.
+    if (device().is_cuda()) {
+      cuda::fill_zero(device().index, to, bytes, options_.stream);
+    } else {
+      std::memset(to, 0, at(bytes));
+    }
+    table.first_kept = last;
   } else {
-    std::memcpy(to, from, at(bytes));
+    const std::byte* from = memory + page.index * bytes;
+    if (device().is_cuda()) {
+      cuda::copy(device(), to, device(), from, bytes, options_.stream);
+    } else {
+      std::memcpy(to, from, at(bytes));
+    }
+    group.pool.drop(page);
+    ++group.copied;
   }
-  group.pool.drop(page);
-  page = copy;
+  page = fresh;
   ++table.version;
-  ++group.copied;
 }
 
 // Takes the pages that reserve() has counted and made room for.
@@ -224,7 +235,7 @@ void KvCache::grow(Sequence& sequence, std::int64_t tokens) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     PageTable& table = sequence.groups[g];
-    if (must_copy(group, sequence, table)) copy_last_page(group, sequence, table);
+    if (must_replace_last(group, sequence, table)) replace_last_page(group, sequence, table);
     const std::int64_t pages = ceil_div(sequence.length + tokens, group.layer_group.page_tokens);
     const std::size_t before = table.pages.size();
     if (at(pages) <= before) continue;
@@ -294,8 +305,8 @@ void KvCache::cut(Sequence& sequence, std::int64_t length) {
       table.pages.resize(at(pages));
       ++table.version;
     }
-    // Back among the sinks: there is no gap any more.
-    if (table.first_kept > pages) table.first_kept = 0;
+    // Back among the sinks there is no gap any more.
+    if (table.first_kept > pages) table.first_kept = pages > group.sink_pages ? pages : 0;
   }
   sequence.length = length;
   sequence.reserved = length;
@@ -308,10 +319,9 @@ void KvCache::truncate(SequenceId id, std::int64_t length) {
   }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
-    const std::int64_t first_kept = sequence.groups[g].first_kept;
     const std::int64_t pages = ceil_div(length, group.layer_group.page_tokens);
-    const bool gap_below = first_kept > group.sink_pages && pages > group.sink_pages;
-    if (gap_below && first_needed_page(group.layer_group, length) < first_kept) {
+    const std::int64_t gap_end = std::min(sequence.groups[g].first_kept, pages);
+    if (std::max(first_page_to_read(group.layer_group, length), group.sink_pages) < gap_end) {
       refuse("truncate: length",
              "a length whose window is still there (group " + std::to_string(g) + ")", length);
     }

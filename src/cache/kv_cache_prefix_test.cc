@@ -156,5 +156,96 @@ TEST(KvCachePrefix, GroupsOfDifferentPageSizesShareBlocks) {
   EXPECT_EQ(cache.find_inconsistency(), "");
 }
 
+// Grows a sequence to each length and indexes all of it; a later hit is never shorter.
+TEST(KvCachePrefix, LongerPrefixesAreFoundWhole) {
+  for (const std::int64_t sequence_tokens : {150, 100}) {
+    KvCache cache = small_cache(16, 256);
+    const SequenceId id = sequence_of(cache, sequence_tokens);
+    cache.insert_prefix(id, counting(100));
+    EXPECT_EQ(cache.open_prefix(counting(1000)).tokens, 100);
+    cache.reserve(id, 1000 - sequence_tokens);
+    cache.commit(id, 1000 - sequence_tokens);
+    cache.insert_prefix(id, counting(1000));
+    EXPECT_EQ(cache.open_prefix(counting(1000)).tokens, 1000);
+    EXPECT_EQ(cache.open_prefix(counting(100)).tokens, 100);
+    EXPECT_EQ(cache.find_inconsistency(), "");
+  }
+}
+
+TEST(KvCachePrefix, EveryOrderOfInsertionFindsTheLongest) {
+  for (const bool grown_at_once : {true, false}) {
+    for (const Tokens& lengths : {Tokens{100, 300, 700, 1000}, Tokens{1000, 700, 300, 100},
+                                  Tokens{100, 400}, Tokens{400, 100}}) {
+      const Layout layout{{small_group(64), small_group(16)}};
+      KvCache cache({.layout = layout, .pool_pages = {64, 256}});
+      const SequenceId id = cache.create();
+      std::int64_t longest = 0;
+      for (const std::int64_t length : lengths) {
+        const std::int64_t wanted = grown_at_once ? 1000 : std::max(length, longest);
+        const std::int64_t more = wanted - cache.length(id);
+        cache.reserve(id, more);
+        cache.commit(id, more);
+        longest = std::max(longest, length);
+        cache.insert_prefix(id, counting(length));
+        EXPECT_EQ(cache.open_prefix(counting(1000)).tokens, longest);
+        EXPECT_EQ(cache.open_prefix(counting(length)).tokens, length);
+        EXPECT_EQ(cache.find_inconsistency(), "");
+      }
+    }
+  }
+}
+
+// Two continuations of one beginning diverge inside a block; the whole pages before are of both.
+TEST(KvCachePrefix, BranchesInsideABlockAreBothFound) {
+  const Layout layout{{small_group(64), small_group(16)}};
+  KvCache cache({.layout = layout, .pool_pages = {16, 64}});
+  const SequenceId a = sequence_of(cache, 128);
+  Tokens other = counting(100);
+  other.resize(128, -1);
+  cache.insert_prefix(a, counting(128));
+  cache.truncate(a, 100);
+  cache.reserve(a, 28);
+  cache.commit(a, 28);
+  cache.insert_prefix(a, other);
+  EXPECT_EQ(cache.open_prefix(counting(128)).tokens, 128);
+  EXPECT_EQ(cache.open_prefix(other).tokens, 128);
+  EXPECT_EQ(cache.find_inconsistency(), "");
+}
+
+// The entry of a whole block has lost its page; the page of part of the block still serves.
+TEST(KvCachePrefix, FallsBackToPartOfABlock) {
+  KvCache cache = small_cache(16, 8);
+  const SequenceId part = sequence_of(cache, 20);
+  const SequenceId whole = sequence_of(cache, 48);
+  cache.insert_prefix(whole, counting(48));
+  cache.insert_prefix(part, counting(16));
+  Tokens other = counting(20);
+  cache.insert_prefix(part, other);  // nothing new: 32 tokens are there
+  cache.release(whole);
+  cache.release(part);
+  EXPECT_EQ(cache.pool(0).cached_pages(), 3);
+  const PrefixHit hit = cache.open_prefix(counting(16));
+  EXPECT_EQ(cache.evict(1), 1);  // the last block
+  EXPECT_EQ(cache.open_prefix(counting(48)).tokens, 32);
+  cache.release(hit.sequence);
+  EXPECT_EQ(cache.find_inconsistency(), "");
+}
+
+// The last token of a prompt has to run again for its logits, so one token fewer is looked up. A
+// prompt that was indexed before its window moved is found then too.
+TEST(KvCachePrefix, AllButTheLastTokenOfAWindowedPrompt) {
+  LayerGroup windowed = small_group(8);
+  windowed.window = 9;
+  const Layout layout{{small_group(8), windowed}};
+  KvCache cache({.layout = layout, .pool_pages = {16, 16}});
+  const SequenceId id = sequence_of(cache, 32);
+  cache.insert_prefix(id, counting(32));
+  cache.advance_window(id);
+  const PrefixHit whole = cache.open_prefix(counting(32));
+  EXPECT_EQ(whole.tokens, 32);
+  EXPECT_THROW(cache.truncate(whole.sequence, 31), InvalidArgument);
+  EXPECT_EQ(cache.open_prefix(counting(31)).tokens, 31);
+}
+
 }  // namespace
 }  // namespace touchstone::cache

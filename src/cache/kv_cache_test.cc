@@ -248,5 +248,34 @@ TEST(KvCache, RefusesBadOptions) {
   EXPECT_THROW(KvCache({}), InvalidArgument);
 }
 
+// The next token sees nothing earlier: any length will do, whichever pages are gone.
+TEST(KvCache, TruncatesAWindowOfOne) {
+  for (const std::int64_t sinks : {0, 3}) {
+    LayerGroup group{.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .page_tokens = 8};
+    group.window = 1;
+    group.sinks = sinks;
+    for (const std::int64_t length : {37, 32, 24, 13, 8, 2, 0}) {
+      KvCache cache({.layout = {{group}}, .pool_pages = {8}});
+      const SequenceId id = cache.create();
+      cache.reserve(id, 40);
+      cache.commit(id, 40);
+      cache.advance_window(id);
+      cache.truncate(id, length);
+      EXPECT_EQ(cache.length(id), length);
+      EXPECT_EQ(cache.find_inconsistency(), "");
+      const SequenceId fork = cache.fork(id);
+      cache.reserve(id, 1);
+      EXPECT_EQ(cache.find_inconsistency(), "");
+      EXPECT_EQ(cache.writable_page_at(id, 0, length).size(),
+                static_cast<std::size_t>(cache.geometry(0).page_bytes));
+      cache.commit(id, 1);
+      cache.advance_window(id);
+      cache.truncate(fork, length / 2);
+      cache.reserve(fork, 20);
+      EXPECT_EQ(cache.find_inconsistency(), "");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace touchstone::cache

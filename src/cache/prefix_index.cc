@@ -10,8 +10,8 @@
 namespace touchstone::cache {
 namespace {
 
-// Children looked at for a partial match; more would make a lookup slower than what it saves.
-constexpr int kPartialCandidates = 64;
+// Children compared for a partial match; more would make a lookup slower than what it saves.
+constexpr int kMatchCandidates = 64;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -59,6 +59,10 @@ bool equal(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
+bool begins_with(std::span<const std::int32_t> tokens, std::span<const std::int32_t> beginning) {
+  return tokens.size() >= beginning.size() && equal(tokens.first(beginning.size()), beginning);
+}
+
 }  // namespace
 
 PrefixIndex::PrefixIndex(PrefixIndexOptions options) : options_(std::move(options)) {
@@ -77,9 +81,9 @@ PrefixIndex::PrefixIndex(PrefixIndexOptions options) : options_(std::move(option
     }
     first_slot_.push_back(slots_);
     slots_ = checked_add(slots_, options_.pages_per_block[g], "prefix_index: slots");
-    place_of_.emplace_back(at(options_.pool_pages[g]));
+    holder_of_.emplace_back(at(options_.pool_pages[g]));
   }
-  indexed_.resize(place_of_.size());
+  indexed_.resize(holder_of_.size());
   buckets_.assign(64, kNone);
 }
 
@@ -111,7 +115,7 @@ std::int64_t PrefixIndex::first_slot(std::int64_t group) const { return first_sl
 std::int64_t PrefixIndex::indexed_pages(std::int64_t group) const { return indexed_.at(at(group)); }
 
 bool PrefixIndex::holds(std::int64_t group, std::uint32_t page) const {
-  return place_of_.at(at(group)).at(page).entry != kNone;
+  return holder_of_.at(at(group)).at(page).entry != kNone;
 }
 
 std::int64_t PrefixIndex::group_of_slot(std::int64_t slot) const {
@@ -142,20 +146,30 @@ PrefixIndex::Entry& PrefixIndex::first_child_slot(std::uint64_t parent) {
   return roots_.try_emplace(parent, kNone).first->second;
 }
 
-PrefixIndex::Partial PrefixIndex::find_partial(std::uint64_t parent,
-                                               std::span<const std::int32_t> wanted) const {
-  Partial best;
+std::int64_t PrefixIndex::match(std::uint64_t parent, std::span<const std::int32_t> wanted,
+                                std::span<Found> found) const {
+  std::int64_t longest = 0;
   Entry child = first_child_of(parent);
-  for (int i = 0; i < kPartialCandidates && child != kNone; ++i) {
+  for (int i = 0; i < kMatchCandidates && child != kNone; ++i) {
     const std::span<const std::int32_t> have = tokens(child);
     const std::size_t most = std::min(have.size(), wanted.size());
     const auto end = std::mismatch(have.begin(), have.begin() + static_cast<std::ptrdiff_t>(most),
                                    wanted.begin());
-    const std::int64_t same = end.first - have.begin();
-    if (same > best.tokens) best = {child, same};
+    const std::int64_t common = end.first - have.begin();
+    longest = std::max(longest, common);
+    for (std::size_t g = 0; common > 0 && g < first_slot_.size(); ++g) {
+      const std::int64_t page_tokens = options_.block_tokens / options_.pages_per_block[g];
+      for (std::int64_t page = 0; page * page_tokens < common; ++page) {
+        const std::int64_t slot = first_slot_[g] + page;
+        const std::int64_t held = std::min(common, (page + 1) * page_tokens);
+        Found& best = found[at(slot)];
+        const PageHandle handle = pages(child)[at(slot)];
+        if (!handle.empty() && held > best.tokens) best = {handle, held};
+      }
+    }
     child = nodes_[child].older_sibling;
   }
-  return best;
+  return longest;
 }
 
 PrefixIndex::Entry PrefixIndex::allocate_node() {
@@ -168,6 +182,7 @@ PrefixIndex::Entry PrefixIndex::allocate_node() {
   nodes_.reserve(nodes_.size() + 1 > nodes_.capacity() ? nodes_.size() * 2 + 16 : 0);
   unused_.reserve(nodes_.capacity());
   tokens_.resize((nodes_.size() + 1) * at(options_.block_tokens));
+  next_holder_.resize((nodes_.size() + 1) * at(slots_));
   pages_.resize((nodes_.size() + 1) * at(slots_));
   nodes_.emplace_back();
   return static_cast<Entry>(nodes_.size() - 1);
@@ -216,32 +231,68 @@ PrefixIndex::Entry PrefixIndex::insert(std::uint64_t parent, std::span<const std
   return entry;
 }
 
+PrefixIndex::PageSlot& PrefixIndex::next_holder(PageSlot holder) {
+  return next_holder_[at(holder.entry * slots_ + holder.slot)];
+}
+
 void PrefixIndex::set_page(Entry entry, std::int64_t slot, PageHandle page) {
   const std::int64_t group = group_of_slot(slot);
-  Place& place = place_of_[at(group)].at(page.index);
+  PageSlot& first = holder_of_[at(group)].at(page.index);
   PageHandle& held = pages_[at(entry * slots_ + slot)];
-  if (place.entry != kNone || !held.empty()) {
-    throw InvalidArgument("prefix_index: set_page: page " + std::to_string(page.index) +
-                          " or its slot is taken");
+  if (!held.empty() || (first.entry != kNone && first.slot != slot)) {
+    throw InvalidArgument("prefix_index: set_page: slot " + std::to_string(slot) +
+                          (held.empty() ? " is not that of page " : " is taken; page ") +
+                          std::to_string(page.index));
   }
+  if (first.entry == kNone) ++indexed_[at(group)];
   held = page;
-  place = {entry, static_cast<std::uint32_t>(slot)};
+  const PageSlot holder{entry, static_cast<std::uint32_t>(slot)};
+  next_holder(holder) = first;
+  first = holder;
   ++nodes_[entry].page_count;
-  ++indexed_[at(group)];
+}
+
+bool PrefixIndex::offer_page(Entry entry, std::int64_t slot, PageHandle page) {
+  if (!pages(entry)[at(slot)].empty()) return false;
+  const std::span<const std::int32_t> block = tokens(entry);
+  const PageSlot first = holder_of_[at(group_of_slot(slot))].at(page.index);
+  for (PageSlot holder = first; holder.entry != kNone; holder = next_holder(holder)) {
+    if (begins_with(tokens(holder.entry), block)) return false;
+  }
+  set_page(entry, slot, page);
+  for (PageSlot holder = first; holder.entry != kNone;) {
+    const PageSlot next = next_holder(holder);
+    if (begins_with(block, tokens(holder.entry))) {
+      remove_holder(holder);
+      prune(holder.entry);
+    }
+    holder = next;
+  }
+  return first.entry == kNone;
+}
+
+// Takes the page out of one slot; entry and page may be left without the other.
+void PrefixIndex::remove_holder(PageSlot holder) {
+  PageHandle& page = pages_[at(holder.entry * slots_ + holder.slot)];
+  PageSlot* link = &holder_of_[at(group_of_slot(holder.slot))][page.index];
+  while (*link != holder) link = &next_holder(*link);
+  *link = next_holder(holder);
+  page = {};
+  --nodes_[holder.entry].page_count;
 }
 
 void PrefixIndex::remove_page(std::int64_t group, std::uint32_t page) {
-  Place& place = place_of_.at(at(group)).at(page);
-  if (place.entry == kNone) {
+  const PageSlot& first = holder_of_.at(at(group)).at(page);
+  if (first.entry == kNone) {
     throw InvalidArgument("prefix_index: remove_page: page " + std::to_string(page) +
                           " is not in the index");
   }
-  const Entry entry = place.entry;
-  pages_[at(entry * slots_ + place.slot)] = {};
-  place = {};
   --indexed_[at(group)];
-  --nodes_[entry].page_count;
-  prune(entry);
+  while (first.entry != kNone) {
+    const Entry entry = first.entry;
+    remove_holder(first);
+    prune(entry);
+  }
 }
 
 void PrefixIndex::prune(Entry entry) {
@@ -286,10 +337,14 @@ std::string PrefixIndex::find_inconsistency() const {
       const PageHandle page = pages(entry)[at(slot)];
       if (page.empty()) continue;
       const std::int64_t group = group_of_slot(slot);
-      const Place place = place_of_[at(group)][page.index];
-      if (place.entry != entry || place.slot != slot) return "prefix_index: a page is misplaced";
+      const PageSlot wanted{entry, static_cast<std::uint32_t>(slot)};
+      PageSlot holder = holder_of_[at(group)][page.index];
+      if (holder == wanted) ++indexed[at(group)];
+      while (holder.entry != kNone && holder != wanted) {
+        holder = next_holder_[at(holder.entry * slots_ + holder.slot)];
+      }
+      if (holder != wanted) return "prefix_index: a page does not know its holder";
       ++pages_here;
-      ++indexed[at(group)];
     }
     if (pages_here != node.page_count) return "prefix_index: pages of an entry differ";
     if (pages_here == 0 && node.first_child == kNone) return "prefix_index: an entry is useless";

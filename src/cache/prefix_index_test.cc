@@ -37,17 +37,67 @@ TEST(PrefixIndex, FindsExactBlocksAfterTheirParentOnly) {
   EXPECT_EQ(index.find_inconsistency(), "");
 }
 
+std::vector<PrefixIndex::Found> no_pages() { return std::vector<PrefixIndex::Found>(3); }
+
 TEST(PrefixIndex, PrefersTheLongestPartialMatch) {
   PrefixIndex index(blocks_of_four());
   const std::uint64_t root = PrefixIndex::root(0);
   index.insert(root, Tokens{1, 2, 9, 9}, pages_from(0));
-  const auto best = index.insert(root, Tokens{1, 2, 3}, pages_from(2));
+  index.insert(root, Tokens{1, 2, 3}, pages_from(2));
   index.insert(root, Tokens{1, 8, 8, 8}, pages_from(4));
-  const auto found = index.find_partial(root, Tokens{1, 2, 3, 7});
-  EXPECT_EQ(found.entry, best);
-  EXPECT_EQ(found.tokens, 3);
-  EXPECT_EQ(index.find_partial(root, Tokens{5}).entry, PrefixIndex::kNone);
-  EXPECT_EQ(index.find_partial(PrefixIndex::root(3), Tokens{1}).entry, PrefixIndex::kNone);
+  auto found = no_pages();
+  EXPECT_EQ(index.match(root, Tokens{1, 2, 3, 7}, found), 3);
+  EXPECT_EQ(found[0].tokens, 2);
+  EXPECT_EQ(found[1].page.index, 3U);  // of {1, 2, 3}
+  EXPECT_EQ(found[1].tokens, 3);
+  EXPECT_EQ(found[2].page.index, 2U);
+  EXPECT_EQ(found[2].tokens, 3);
+  found = no_pages();
+  EXPECT_EQ(index.match(root, Tokens{5}, found), 0);
+  EXPECT_EQ(index.match(PrefixIndex::root(3), Tokens{1}, found), 0);
+  EXPECT_TRUE(found[0].page.empty());
+}
+
+TEST(PrefixIndex, MatchFillsGapsFromOtherEntries) {
+  PrefixIndex index(blocks_of_four());
+  const std::uint64_t root = PrefixIndex::root(0);
+  index.insert(root, Tokens{1, 2, 9}, pages_from(0));
+  const PageHandle second_only[] = {{}, {7, 0, 1}, {}};
+  index.insert(root, Tokens{1, 2, 3, 4}, second_only);
+  auto found = no_pages();
+  EXPECT_EQ(index.match(root, Tokens{1, 2, 3, 4}, found), 4);
+  EXPECT_EQ(found[0].page.index, 0U);
+  EXPECT_EQ(found[0].tokens, 2);
+  EXPECT_EQ(found[1].page.index, 7U);
+  EXPECT_EQ(found[1].tokens, 4);
+  EXPECT_EQ(found[2].tokens, 2);  // the page of the other entry, as far as it begins alike
+}
+
+TEST(PrefixIndex, LongerEntriesTakePagesOverAndBranchesShareThem) {
+  PrefixIndex index(blocks_of_four());
+  const std::uint64_t root = PrefixIndex::root(0);
+  const PageHandle none[3] = {};
+  const PageHandle first{0, 0, 1};
+  const PageHandle second{1, 0, 1};
+  const auto shorter = index.insert(root, Tokens{1, 2, 3}, none);
+  EXPECT_TRUE(index.offer_page(shorter, 0, first));
+  EXPECT_TRUE(index.offer_page(shorter, 1, second));
+  const auto longer = index.insert(root, Tokens{1, 2, 3, 4}, none);
+  EXPECT_FALSE(index.offer_page(longer, 0, first));  // taken over, not new
+  EXPECT_FALSE(index.offer_page(longer, 1, second));
+  EXPECT_EQ(index.pages(longer)[1], second);
+  EXPECT_EQ(index.find(root, Tokens{1, 2, 3}), PrefixIndex::kNone);  // nothing left
+  const auto branch = index.insert(root, Tokens{1, 2, 9}, none);
+  EXPECT_FALSE(index.offer_page(branch, 0, first));
+  EXPECT_EQ(index.pages(branch)[0], first);
+  EXPECT_EQ(index.pages(longer)[0], first);
+  EXPECT_EQ(index.indexed_pages(0), 2);
+  EXPECT_EQ(index.find_inconsistency(), "");
+  EXPECT_THROW(index.set_page(branch, 1, first), InvalidArgument);  // another slot
+  index.remove_page(0, 0);                                          // from both
+  EXPECT_EQ(index.find(root, Tokens{1, 2, 9}), PrefixIndex::kNone);
+  EXPECT_TRUE(index.pages(longer)[0].empty());
+  EXPECT_EQ(index.find_inconsistency(), "");
 }
 
 TEST(PrefixIndex, EntriesGoWithTheirLastPageAndChild) {

@@ -192,7 +192,7 @@ SequenceSet::Table take_table(Cursor& cursor, const LayerGroup& group, std::int6
   // A page that the next token sees must be there.
   const bool possible =
       table.first_kept >= 0 && table.first_kept <= count &&
-      (table.first_kept <= sink_pages || table.first_kept <= first_needed_page(group, length));
+      (table.first_kept <= sink_pages || table.first_kept <= first_page_to_read(group, length));
   if (!possible) corrupt("has a window where it cannot be");
   table.pages.resize(at(count));
   cursor.take(std::as_writable_bytes(std::span(table.pages)));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/context_access.h"
 #include "core/cuda_runtime.h"
 #include "core/thread_pool.h"
 #include "touchstone/core/checked.h"
@@ -76,10 +77,6 @@ Context& Context::operator=(Context&&) noexcept = default;
 Device Context::device() const { return state_->options.device; }
 int Context::threads() const { return state_->options.threads; }
 void* Context::stream() const { return state_->options.stream; }
-const std::string& Context::implementation() const { return state_->options.implementation; }
-void Context::set_implementation(std::string name) {
-  state_->options.implementation = std::move(name);
-}
 
 void Context::synchronize() {
   if (device().is_cuda()) cuda::synchronize(device().index, stream());
@@ -96,19 +93,19 @@ void Context::reserve_workspace(std::int64_t bytes) {
 
 std::int64_t Context::workspace_bytes() const { return state_->capacity(); }
 
-void* Context::workspace(std::int64_t bytes) {
-  if (!device().is_cuda()) {
-    state_->grow(bytes);
-  } else if (bytes > workspace_bytes()) {
+void* detail::ContextAccess::workspace(Context& context, std::int64_t bytes) {
+  if (!context.device().is_cuda()) {
+    context.state_->grow(bytes);
+  } else if (bytes > context.workspace_bytes()) {
     throw OutOfMemory("context: workspace: this call needs " + std::to_string(bytes) +
-                      " bytes and there are " + std::to_string(workspace_bytes()) +
+                      " bytes and there are " + std::to_string(context.workspace_bytes()) +
                       "; call reserve_workspace(" + std::to_string(bytes) + ") first");
   }
-  const auto address = reinterpret_cast<std::uintptr_t>(state_->workspace.data());
+  const auto address = reinterpret_cast<std::uintptr_t>(context.state_->workspace.data());
   const auto mask = static_cast<std::uintptr_t>(kWorkspaceAlignment - 1);
   return reinterpret_cast<void*>((address + mask) & ~mask);
 }
 
-ThreadPool& Context::pool() { return *state_->pool; }
+ThreadPool& detail::ContextAccess::pool(Context& context) { return *context.state_->pool; }
 
 }  // namespace touchstone

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "tests/support/runners.h"
 #include "touchstone/core/error.h"
@@ -51,18 +52,16 @@ TEST(SimdTargets, CanEachBeChosen) {
 }
 
 TEST(ContextOptionsTest, AreKept) {
-  const Context context({.threads = 3, .implementation = "plain"});
+  const Context context({.threads = 3});
   EXPECT_EQ(context.device(), Device::cpu());
   EXPECT_EQ(context.threads(), 3);
   EXPECT_EQ(context.stream(), nullptr);
-  EXPECT_EQ(context.implementation(), "plain");
 }
 
 TEST(ContextOptionsTest, DefaultUsesEveryCore) {
   const Context context;
   EXPECT_EQ(context.threads(), available_threads());
   EXPECT_GE(context.threads(), 1);
-  EXPECT_EQ(context.implementation(), "");
 }
 
 TEST(ContextOptionsTest, BadOnesAreRefused) {
@@ -81,37 +80,28 @@ TEST(ContextOptionsTest, BadOnesAreRefused) {
 }
 
 TEST(ContextTest, Moves) {
-  Context first({.device = test_device(), .threads = 2, .implementation = "plain"});
-  void* scratch = first.workspace(1000);
+  Context first({.device = test_device(), .threads = 2});
+  void* scratch = detail::ContextAccess::workspace(first, 1000);
   Context second(std::move(first));
-  EXPECT_EQ(second.implementation(), "plain");
-  EXPECT_EQ(second.workspace(1000), scratch);
+  EXPECT_EQ(detail::ContextAccess::workspace(second, 1000), scratch);
   Context third({.device = test_device()});
   third = std::move(second);
   EXPECT_EQ(third.device(), test_device());
-  EXPECT_EQ(third.workspace(1000), scratch);
+  EXPECT_EQ(detail::ContextAccess::workspace(third, 1000), scratch);
   third.synchronize();
-}
-
-TEST(ContextTest, ImplementationCanBeChanged) {
-  Context context;
-  context.set_implementation("plain");
-  EXPECT_EQ(context.implementation(), "plain");
-  context.set_implementation("");
-  EXPECT_EQ(context.implementation(), "");
 }
 
 TEST(Workspace, GrowsOnTheCpuAndIsAligned) {
   Context context;
   for (const std::int64_t bytes : {1, 255, 256, 257, 10000, 5, 1 << 20}) {
-    void* scratch = context.workspace(bytes);
+    void* scratch = detail::ContextAccess::workspace(context, bytes);
     ASSERT_NE(scratch, nullptr);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(scratch) % 256, 0U) << bytes;
     EXPECT_GE(context.workspace_bytes(), bytes);
     std::memset(scratch, 0xee, static_cast<std::size_t>(bytes));
   }
   const std::int64_t before = context.workspace_bytes();
-  context.workspace(100);
+  detail::ContextAccess::workspace(context, 100);
   EXPECT_EQ(context.workspace_bytes(), before) << "it does not shrink";
 }
 
@@ -119,7 +109,7 @@ TEST(Workspace, Reserve) {
   Context context({.device = test_device()});
   context.reserve_workspace(100 << 20);
   EXPECT_GE(context.workspace_bytes(), 100 << 20);
-  void* scratch = context.workspace(100 << 20);
+  void* scratch = detail::ContextAccess::workspace(context, 100 << 20);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(scratch) % 256, 0U);
   context.reserve_workspace(1);
   EXPECT_GE(context.workspace_bytes(), 100 << 20);
@@ -133,16 +123,16 @@ TEST(Workspace, SurvivesAFailedReservation) {
   const std::int64_t before = context.workspace_bytes();
   EXPECT_THROW(context.reserve_workspace(std::int64_t{1} << 60), OutOfMemory);
   EXPECT_EQ(context.workspace_bytes(), before);
-  EXPECT_NE(context.workspace(1000), nullptr);
+  EXPECT_NE(detail::ContextAccess::workspace(context, 1000), nullptr);
 }
 
 TEST(Workspace, OnTheGpuDoesNotGrowByItself) {
   if (!test::on_gpu()) GTEST_SKIP() << "CPU scratch grows";
   Context context({.device = test_device(), .workspace_bytes = 4096});
   EXPECT_GE(context.workspace_bytes(), 4096);
-  EXPECT_NE(context.workspace(4096), nullptr);
+  EXPECT_NE(detail::ContextAccess::workspace(context, 4096), nullptr);
   try {
-    context.workspace(1 << 20);
+    detail::ContextAccess::workspace(context, 1 << 20);
     ADD_FAILURE() << "grew";
   } catch (const OutOfMemory& error) {
     EXPECT_NE(std::string(error.what()).find("1048576"), std::string::npos) << error.what();
@@ -156,7 +146,8 @@ TEST(ContextTest, OnePerThread) {
     threads.emplace_back([i] {
       Context context({.device = test_device(), .threads = 2, .workspace_bytes = 4096});
       for (int round = 0; round < 50; ++round) {
-        auto* scratch = static_cast<unsigned char*>(context.workspace(4096));
+        auto* scratch =
+            static_cast<unsigned char*>(detail::ContextAccess::workspace(context, 4096));
         if (!context.device().is_cuda()) std::memset(scratch, i, 4096);
       }
       context.synchronize();

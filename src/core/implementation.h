@@ -8,6 +8,7 @@
 
 #include "touchstone/core/context.h"
 #include "touchstone/core/error.h"
+#include "touchstone/core/implementation_report.h"
 
 namespace touchstone {
 
@@ -36,11 +37,10 @@ std::vector<ImplementationReport> report_implementations(
   return reports;
 }
 
-// Runs the first implementation that accepts, or the one the context names.
+// Runs the implementation named `wanted`, or the first that accepts where it is empty.
 template <class Problem>
 void run_first(const char* op, std::span<const Implementation<Problem>> list, Context& context,
-               const Problem& problem) {
-  const std::string& wanted = context.implementation();
+               const Problem& problem, const std::string& wanted) {
   std::string known;
   for (const auto& implementation : list) {
     if (implementation.device != context.device().kind) continue;

@@ -78,21 +78,55 @@ void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::int64_
 #endif
 }
 
-std::shared_ptr<void> allocate(std::int64_t bytes, Device device) {
-  if (device.is_cuda()) {
-    void* data = cuda::allocate(device.index, bytes);
-    return {data, [index = device.index](void* p) { cuda::release(index, p); }};
-  }
+void* allocate_host(std::int64_t bytes) {
   void* data =
       ::operator new (static_cast<std::size_t>(bytes), std::align_val_t{kAlignment}, std::nothrow);
   if (data == nullptr) {
     throw OutOfMemory("tensor: cannot allocate " + std::to_string(bytes) + " bytes");
   }
   prefer_huge_pages(data, bytes);
-  return {data, [](void* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+  return data;
 }
 
 }  // namespace
+
+// One allocation and how it is released.
+struct Tensor::Memory {
+  enum class Kind { host, page_locked, cuda };
+
+  Memory(std::int64_t bytes, Kind kind, int index = 0) : kind(kind), index(index) {
+    switch (kind) {
+      case Kind::host:
+        data = allocate_host(bytes);
+        break;
+      case Kind::page_locked:
+        data = cuda::allocate_page_locked(bytes);
+        break;
+      case Kind::cuda:
+        data = cuda::allocate(index, bytes);
+        break;
+    }
+  }
+  ~Memory() {
+    switch (kind) {
+      case Kind::host:
+        ::operator delete (data, std::align_val_t{kAlignment});
+        break;
+      case Kind::page_locked:
+        cuda::release_page_locked(data);
+        break;
+      case Kind::cuda:
+        cuda::release(index, data);
+        break;
+    }
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  void* data = nullptr;
+  Kind kind;
+  int index;  // of the CUDA device
+};
 
 std::string shape_string(std::span<const std::int64_t> shape) {
   std::string text = "[";
@@ -129,15 +163,31 @@ TensorView transposed(TensorView view, int a, int b) { return swap_dims(view, a,
 
 ConstTensorView transposed(ConstTensorView view, int a, int b) { return swap_dims(view, a, b); }
 
+Tensor::Tensor(Tensor&& other) noexcept
+    : view_(std::exchange(other.view_, {})), memory_(std::move(other.memory_)) {}
+
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  view_ = std::exchange(other.view_, {});
+  memory_ = std::move(other.memory_);
+  return *this;
+}
+
+Tensor::Tensor() noexcept = default;
+Tensor::~Tensor() = default;
+
+void Tensor::own(std::unique_ptr<Memory> memory) {
+  memory_ = std::move(memory);
+  view_.data = memory_->data;
+}
+
 Tensor Tensor::empty(std::span<const std::int64_t> shape, DType dtype, Device device) {
   Tensor tensor;
   tensor.view_ = make_view(static_cast<void*>(nullptr), shape, dtype, device);
   std::int64_t bytes = size_of(dtype);  // make_view has checked that the product fits
   for (const std::int64_t extent : shape) bytes *= extent;
-  if (bytes > 0) {
-    tensor.memory_ = allocate(bytes, device);
-    tensor.view_.data = tensor.memory_.get();
-  }
+  if (bytes == 0) return tensor;
+  const auto kind = device.is_cuda() ? Memory::Kind::cuda : Memory::Kind::host;
+  tensor.own(std::make_unique<Memory>(bytes, kind, device.index));
   return tensor;
 }
 
@@ -163,11 +213,12 @@ Tensor Tensor::page_locked(std::initializer_list<std::int64_t> shape, DType dtyp
                            std::span<const std::int64_t>(shape.begin(), shape.size()), dtype);
   const std::int64_t bytes = tensor.bytes();
   if (bytes > 0) {
-    tensor.memory_ = {cuda::allocate_page_locked(bytes), cuda::release_page_locked};
-    tensor.view_.data = tensor.memory_.get();
+    tensor.own(std::make_unique<Memory>(bytes, Memory::Kind::page_locked));
   }
   return tensor;
 }
+
+Tensor Tensor::clone() const { return to(device()); }
 
 Tensor Tensor::to(Device device) const {
   if (!view_.defined()) return {};

@@ -25,14 +25,14 @@ class TargetScope {
   std::string before_;
 };
 
-void run_one(const std::string& implementation, const std::function<void(Context&)>& body,
+void run_one(const std::string& implementation, const std::function<void(Runner&)>& body,
              int threads) {
-  Context context({.device = g_device, .threads = threads, .implementation = implementation});
-  body(context);
+  Runner runner({.device = g_device, .threads = threads, .implementation = implementation});
+  body(runner);
 }
 
 void run_all(const std::vector<std::string>& implementations,
-             const std::function<void(Context&)>& body, int threads, bool every_target) {
+             const std::function<void(Runner&)>& body, int threads, bool every_target) {
   ASSERT_FALSE(implementations.empty()) << "no implementation to test";
   for (const std::string& name : implementations) {
     if (!every_target || g_device.is_cuda() || name == "plain") {
@@ -52,16 +52,23 @@ void run_all(const std::vector<std::string>& implementations,
 
 }  // namespace
 
+Runner::Runner(RunnerOptions options)
+    : Context({.device = options.device,
+               .threads = options.threads,
+               .stream = options.stream,
+               .workspace_bytes = options.workspace_bytes}),
+      implementation_(std::move(options.implementation)) {}
+
 Device test_device() { return g_device; }
 void set_test_device(Device device) { g_device = device; }
 
 void for_each_runner(const std::vector<std::string>& implementations,
-                     const std::function<void(Context&)>& body, int threads) {
+                     const std::function<void(Runner&)>& body, int threads) {
   run_all(implementations, body, threads, kEveryTarget);
 }
 
 void for_each_implementation(const std::vector<std::string>& implementations,
-                             const std::function<void(Context&)>& body, int threads) {
+                             const std::function<void(Runner&)>& body, int threads) {
   run_all(implementations, body, threads, false);
 }
 

@@ -8,11 +8,39 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "touchstone/core/context.h"
 
 namespace touchstone::test {
+
+struct RunnerOptions {
+  Device device = Device::cpu();
+  int threads = 0;
+  void* stream = nullptr;
+  std::int64_t workspace_bytes = std::int64_t{64} << 20;
+  std::string implementation{};  // "" = chosen by the operator
+};
+
+// A context and the implementation that the calls of a test run on.
+class Runner : public Context {
+ public:
+  explicit Runner(RunnerOptions options = {});
+
+  const std::string& implementation() const { return implementation_; }
+  void set_implementation(std::string name) { implementation_ = std::move(name); }
+
+  // The arguments of a call on that implementation.
+  template <class Args>
+  Args with(Args args) const {
+    args.implementation = implementation_;
+    return args;
+  }
+
+ private:
+  std::string implementation_;
+};
 
 Device test_device();
 void set_test_device(Device device);
@@ -32,13 +60,13 @@ constexpr std::int64_t sanitized_size(std::int64_t size, std::int64_t smaller) {
   return kSanitized ? smaller : size;
 }
 
-// Calls body(context) for each implementation and, unless it is `plain`, each SIMD target of this
+// Calls body(runner) for each implementation and, unless it is `plain`, each SIMD target of this
 // machine; on the GPU for each implementation. Failures name both. The SIMD target is put back.
 void for_each_runner(const std::vector<std::string>& implementations,
-                     const std::function<void(Context&)>& body, int threads = kTestThreads);
+                     const std::function<void(Runner&)>& body, int threads = kTestThreads);
 
 // The same for the best SIMD target only: for tests whose subject is not arithmetic.
 void for_each_implementation(const std::vector<std::string>& implementations,
-                             const std::function<void(Context&)>& body, int threads = kTestThreads);
+                             const std::function<void(Runner&)>& body, int threads = kTestThreads);
 
 }  // namespace touchstone::test

@@ -242,7 +242,7 @@ TEST(Runners, VisitEveryTargetAndPutItBack) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer sees the best target only";
   const std::string before = simd_target();
   std::vector<std::string> visited;
-  for_each_runner({"simd", "plain"}, [&](Context& context) {
+  for_each_runner({"simd", "plain"}, [&](Runner& context) {
     visited.push_back(context.implementation() == "plain" ? "plain" : simd_target());
   });
   std::vector<std::string> expected = simd_targets();
@@ -252,7 +252,7 @@ TEST(Runners, VisitEveryTargetAndPutItBack) {
 }
 
 TEST(Runners, NothingToRunIsAFailure) {
-  EXPECT_FATAL_FAILURE(for_each_runner({}, [](Context&) {}), "no implementation");
+  EXPECT_FATAL_FAILURE(for_each_runner({}, [](Runner&) {}), "no implementation");
 }
 
 }  // namespace

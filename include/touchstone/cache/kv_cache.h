@@ -156,11 +156,14 @@ class KvCache {
     std::uint32_t generation = 0;
     bool live = false;
   };
-  // The prefix of a prompt as the index has it: the pages of each group, gaps empty.
+  // The prefix of a prompt as the index has it.
   struct Path {
-    std::vector<std::vector<PageHandle>> pages;
-    std::int64_t tokens = 0;        // whole blocks and the partial one
-    std::int64_t whole_tokens = 0;  // whole blocks only
+    struct Page {
+      PageHandle page{};
+      std::int64_t end = 0;  // position up to which the page holds the tokens of the prompt
+    };
+    std::vector<std::vector<Page>> pages;  // of each group, gaps empty
+    std::int64_t tokens = 0;
   };
 
   Slot& checked(SequenceId id, const char* what);
@@ -170,21 +173,28 @@ class KvCache {
   SequenceId allocate_slot();
   const Group& group_at(std::int64_t group) const;
 
-  bool must_copy(const Group& group, const Sequence& sequence, const PageTable& table) const;
+  bool must_replace_last(const Group& group, const Sequence& sequence,
+                         const PageTable& table) const;
   std::int64_t missing_pages(const Group& group, const Sequence& sequence, const PageTable& table,
                              std::int64_t tokens) const;
   void check_room(const std::vector<std::int64_t>& pages, const char* what);
   void make_room(const std::vector<std::int64_t>& pages);
   void grow(Sequence& sequence, std::int64_t tokens);
-  void copy_last_page(Group& group, const Sequence& sequence, PageTable& table);
+  void replace_last_page(Group& group, const Sequence& sequence, PageTable& table);
   void cut(Sequence& sequence, std::int64_t length);
   void evict_oldest(std::int64_t group);
 
-  PrefixIndex::Entry index_block(const Sequence& sequence, std::int64_t first, std::uint64_t parent,
-                                 std::span<const std::int32_t> block);
+  std::vector<PageHandle> block_pages(const Sequence& sequence, std::int64_t first,
+                                      std::int64_t tokens) const;
+  bool is_indexed(std::uint64_t parent, std::span<const std::int32_t> block,
+                  std::span<const PageHandle> pages) const;
+  PrefixIndex::Entry index_block(std::uint64_t parent, std::span<const std::int32_t> block,
+                                 std::span<const PageHandle> pages);
   Path walk(std::span<const std::int32_t> tokens, std::uint32_t space) const;
+  bool fill_from_entry(PrefixIndex::Entry entry, std::span<PrefixIndex::Found> found) const;
   std::int64_t usable_tokens(const Path& path) const;
-  bool usable(const Group& group, std::span<const std::int64_t> runs, std::int64_t tokens) const;
+  bool usable(std::size_t group, const Path& path, std::span<const std::int64_t> runs,
+              std::int64_t tokens) const;
 
   KvCacheOptions options_;
   std::vector<Group> groups_;

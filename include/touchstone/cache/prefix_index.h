@@ -45,19 +45,28 @@ class PrefixIndex {
   // The entry of exactly these tokens (1 to block_tokens) after `parent`, or kNone.
   Entry find(std::uint64_t parent, std::span<const std::int32_t> tokens) const;
 
-  struct Partial {
-    Entry entry = kNone;
-    std::int64_t tokens = 0;
+  // What the children of one parent offer for a slot of a block.
+  struct Found {
+    PageHandle page{};
+    std::int64_t tokens = 0;  // leading tokens of the block up to which the page holds them
   };
-  // Among the 64 newest children of `parent` the one that shares the most leading tokens.
-  Partial find_partial(std::uint64_t parent, std::span<const std::int32_t> tokens) const;
+  // Matches `tokens` against the 64 newest children of `parent` and improves found[slot] (in the
+  // order of pages_per_block) wherever a child has a page of more of these tokens. Returns the
+  // longest common beginning.
+  std::int64_t match(std::uint64_t parent, std::span<const std::int32_t> tokens,
+                     std::span<Found> found) const;
 
   // Adds what find() does not find. `pages` in the order of pages_per_block; empty handles are
   // pages that are not there (yet). Only whole blocks can become parents.
   Entry insert(std::uint64_t parent, std::span<const std::int32_t> tokens,
                std::span<const PageHandle> pages);
-  // Fills a gap left by an eviction.
+  // Adds a page to an empty slot. Several entries may hold one page: blocks that diverge after it.
   void set_page(Entry entry, std::int64_t slot, PageHandle page);
+  // The same for a page whose tokens end at the end of `entry`: entries whose tokens `entry` begins
+  // with give the page up, and are pruned where it was their last. Nothing happens where an entry
+  // that begins with all tokens of `entry` holds the page, or the slot is filled. Whether the index
+  // holds the page for the first time.
+  bool offer_page(Entry entry, std::int64_t slot, PageHandle page);
   // The page was evicted. Entries without pages and children disappear.
   void remove_page(std::int64_t group, std::uint32_t page);
 
@@ -90,9 +99,12 @@ class PrefixIndex {
     std::uint32_t token_count = 0;  // 0 = not in use
     std::uint32_t page_count = 0;
   };
-  struct Place {
+  // A slot of an entry that holds some page; the holders of one page form a list.
+  struct PageSlot {
     Entry entry = kNone;
     std::uint32_t slot = 0;
+
+    friend constexpr bool operator==(PageSlot, PageSlot) = default;
   };
 
   std::uint64_t hash_of(std::uint64_t parent, std::span<const std::int32_t> tokens) const;
@@ -102,6 +114,8 @@ class PrefixIndex {
   void grow_buckets();
   void unlink(Entry entry);
   std::int64_t group_of_slot(std::int64_t slot) const;
+  PageSlot& next_holder(PageSlot holder);
+  void remove_holder(PageSlot holder);
 
   PrefixIndexOptions options_;
   std::int64_t slots_ = 0;
@@ -112,7 +126,8 @@ class PrefixIndex {
   std::vector<Entry> unused_;
   std::vector<Entry> buckets_;
   std::unordered_map<std::uint64_t, Entry> roots_;  // first child of each name space in use
-  std::vector<std::vector<Place>> place_of_;        // [group][page]: which entry holds it
+  std::vector<std::vector<PageSlot>> holder_of_;    // [group][page]: the first holder
+  std::vector<PageSlot> next_holder_;               // parallel to pages_
   std::vector<std::int64_t> indexed_;               // [group]
   std::int64_t live_ = 0;
 };

@@ -4,14 +4,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "touchstone/core/device.h"
 
 namespace touchstone {
 
 class ThreadPool;
+
+namespace detail {
+struct ContextAccess;
+}  // namespace detail
 
 struct ContextOptions {
   Device device = Device::cpu();
@@ -22,8 +24,6 @@ struct ContextOptions {
   void* stream = nullptr;
   // CUDA: scratch memory, allocated once, here. Operators never allocate device memory.
   std::int64_t workspace_bytes = std::int64_t{64} << 20;
-  // Runs this implementation of every operator instead of the first that accepts ("" = choose).
-  std::string implementation{};
 };
 
 class Context {
@@ -37,8 +37,6 @@ class Context {
   Device device() const;
   int threads() const;
   void* stream() const;
-  const std::string& implementation() const;
-  void set_implementation(std::string name);
 
   // Waits until all work submitted through this context is done. Reports asynchronous failures.
   void synchronize();
@@ -47,22 +45,10 @@ class Context {
   void reserve_workspace(std::int64_t bytes);
   std::int64_t workspace_bytes() const;
 
-  // For operators. Scratch of at least `bytes`, 256-byte aligned, valid until the next call of
-  // workspace() on this context. CPU scratch grows by itself; CUDA scratch does not (OutOfMemory
-  // says how much to reserve).
-  void* workspace(std::int64_t bytes);
-  ThreadPool& pool();
-
  private:
+  friend struct detail::ContextAccess;
   struct State;
   std::unique_ptr<State> state_;
-};
-
-// One line of the answer to "which implementation would run, and why not the others?"
-struct ImplementationReport {
-  std::string name;
-  bool accepted = false;
-  std::string refusal;  // empty when accepted
 };
 
 }  // namespace touchstone

@@ -106,9 +106,13 @@ ConstTensorView transposed(ConstTensorView view, int a, int b);
 std::string shape_string(std::span<const std::int64_t> shape);
 
 // Owns its memory (64-byte aligned on the CPU, cudaMalloc on CUDA) and is always contiguous.
+// Move-only: clone() copies. A tensor that was moved from is as default-constructed.
 class Tensor {
  public:
-  Tensor() = default;
+  Tensor() noexcept;
+  Tensor(Tensor&& other) noexcept;
+  Tensor& operator=(Tensor&& other) noexcept;
+  ~Tensor();
 
   // Contents undefined. OutOfMemory when the allocation fails.
   static Tensor empty(std::span<const std::int64_t> shape, DType dtype,
@@ -122,7 +126,9 @@ class Tensor {
   // Contents undefined. Unsupported in a build without CUDA.
   static Tensor page_locked(std::initializer_list<std::int64_t> shape, DType dtype);
 
-  // A copy on another device, complete when the call returns. A copy on the same device too.
+  // A copy in memory of its own, complete when the call returns; of page-locked memory too, in
+  // ordinary memory. to() copies to any device, the tensor's own included.
+  Tensor clone() const;
   Tensor to(Device device) const;
 
   const TensorView& view() { return view_; }
@@ -155,8 +161,11 @@ class Tensor {
  private:
   void check_host_access(DType wanted) const;
 
+  struct Memory;
+  void own(std::unique_ptr<Memory> memory);
+
   TensorView view_;
-  std::shared_ptr<void> memory_;
+  std::unique_ptr<Memory> memory_;
 };
 
 }  // namespace touchstone

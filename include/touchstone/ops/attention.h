@@ -65,9 +65,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone {
@@ -94,6 +96,7 @@ struct AttentionArgs {
   TensorView output{};       // [B, H, Sq, Dv] or [H, N, Dv]
   TensorView log_sum_exp{};  // [B, H, Sq] or [H, N], optional; counts the sink
   AttentionOptions options{};
+  std::string implementation{};  // "" = the first of explain() that accepts
 };
 
 struct AttentionBackwardArgs {
@@ -110,6 +113,7 @@ struct AttentionBackwardArgs {
   TensorView dbias{};         // as bias, optional, contiguous
   TensorView dsink_logits{};  // [H], optional
   AttentionOptions options{};
+  std::string implementation{};  // "" = the first of explain() that accepts
 };
 
 void attention(Context& context, const AttentionArgs& args);
@@ -117,9 +121,7 @@ void attention_backward(Context& context, const AttentionBackwardArgs& args);
 
 // Every implementation for the context's device, in order of preference, and what it says to this
 // call.
-std::vector<ImplementationReport> attention_implementations(Context& context,
-                                                            const AttentionArgs& args);
-std::vector<ImplementationReport> attention_backward_implementations(
-    Context& context, const AttentionBackwardArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const AttentionArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const AttentionBackwardArgs& args);
 
 }  // namespace touchstone

@@ -58,10 +58,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone {
@@ -85,13 +87,13 @@ struct CachedAttentionArgs {
   double soft_cap = 0;            // finite, >= 0; 0 = none
   bool causal = true;
   bool include_reserved = false;
+  std::string implementation{};  // "" = the first of explain() that accepts
 };
 
 void cached_attention(Context& context, const CachedAttentionArgs& args);
 
 // Every implementation for the context's device, in order of preference, and what it says to this
 // call.
-std::vector<ImplementationReport> cached_attention_implementations(Context& context,
-                                                                   const CachedAttentionArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const CachedAttentionArgs& args);
 
 }  // namespace touchstone

@@ -41,28 +41,31 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone::cache {
 
 struct AppendArgs {
   CacheView cache{};
-  std::int64_t group = 0;       // of the cache
-  std::int64_t layer = 0;       // of the group
-  ConstTensorView k{};          // [T, kv_heads, k_dim]
-  ConstTensorView v{};          // [T, kv_heads, v_dim]; absent with k_is_v
-  ConstTensorView rows{};       // [T], optional together with `positions`
-  ConstTensorView positions{};  // [T]
+  std::int64_t group = 0;        // of the cache
+  std::int64_t layer = 0;        // of the group
+  ConstTensorView k{};           // [T, kv_heads, k_dim]
+  ConstTensorView v{};           // [T, kv_heads, v_dim]; absent with k_is_v
+  ConstTensorView rows{};        // [T], optional together with `positions`
+  ConstTensorView positions{};   // [T]
+  std::string implementation{};  // "" = the first of explain() that accepts
 };
 
 void append(Context& context, const AppendArgs& args);
 
 // Every implementation for the context's device, in order of preference, and what it says to this
 // call.
-std::vector<ImplementationReport> append_implementations(Context& context, const AppendArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const AppendArgs& args);
 
 }  // namespace touchstone::cache

@@ -36,23 +36,26 @@
 //             element: about 9 forward, 15 backward.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone {
 
 struct LayerNormArgs {
-  ConstTensorView x{};         // [.., D]
-  ConstTensorView residual{};  // [.., D], optional
-  ConstTensorView gamma{};     // [D], optional: 1
-  ConstTensorView beta{};      // [D], optional: 0
-  TensorView y{};              // [.., D]
-  TensorView sum{};            // [.., D], x + residual; given exactly when residual is
-  TensorView mean{};           // [..], optional
-  TensorView rstd{};           // [..], optional
-  double eps = 1e-5;           // finite, >= 0
+  ConstTensorView x{};           // [.., D]
+  ConstTensorView residual{};    // [.., D], optional
+  ConstTensorView gamma{};       // [D], optional: 1
+  ConstTensorView beta{};        // [D], optional: 0
+  TensorView y{};                // [.., D]
+  TensorView sum{};              // [.., D], x + residual; given exactly when residual is
+  TensorView mean{};             // [..], optional
+  TensorView rstd{};             // [..], optional
+  double eps = 1e-5;             // finite, >= 0
+  std::string implementation{};  // "" = the first of explain() that accepts
 };
 
 struct LayerNormBackwardArgs {
@@ -65,6 +68,7 @@ struct LayerNormBackwardArgs {
   TensorView dx{};          // [.., D]; when fused, the gradient of x and of residual alike
   TensorView dgamma{};      // [D], optional
   TensorView dbeta{};       // [D], optional
+  std::string implementation{};  // "" = the first of explain() that accepts
 };
 
 void layer_norm(Context& context, const LayerNormArgs& args);
@@ -72,9 +76,7 @@ void layer_norm_backward(Context& context, const LayerNormBackwardArgs& args);
 
 // Every implementation for the context's device, in order of preference: what each says to this
 // call. The first that accepts runs. Checks the arguments as the call itself would.
-std::vector<ImplementationReport> layer_norm_implementations(Context& context,
-                                                             const LayerNormArgs& args);
-std::vector<ImplementationReport> layer_norm_backward_implementations(
-    Context& context, const LayerNormBackwardArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const LayerNormArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const LayerNormBackwardArgs& args);
 
 }  // namespace touchstone

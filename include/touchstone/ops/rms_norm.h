@@ -18,9 +18,11 @@
 // layer_norm.h, with weight in gamma's place and no mean and no beta.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone {
@@ -37,6 +39,7 @@ struct RmsNormArgs {
   double eps = 1e-6;           // finite, >= 0
   double weight_offset = 0;    // finite
   RmsNormRounding rounding = RmsNormRounding::once;
+  std::string implementation{};  // "" = the first of explain() that accepts
 };
 
 struct RmsNormBackwardArgs {
@@ -48,15 +51,14 @@ struct RmsNormBackwardArgs {
   TensorView dx{};           // [.., D]; when fused, the gradient of x and of residual alike
   TensorView dweight{};      // [D], optional
   double weight_offset = 0;
+  std::string implementation{};  // "" = the first of explain() that accepts
 };
 
 void rms_norm(Context& context, const RmsNormArgs& args);
 void rms_norm_backward(Context& context, const RmsNormBackwardArgs& args);
 
-// As layer_norm_implementations.
-std::vector<ImplementationReport> rms_norm_implementations(Context& context,
-                                                           const RmsNormArgs& args);
-std::vector<ImplementationReport> rms_norm_backward_implementations(
-    Context& context, const RmsNormBackwardArgs& args);
+// As explain.
+std::vector<ImplementationReport> explain(Context& context, const RmsNormArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const RmsNormBackwardArgs& args);
 
 }  // namespace touchstone

@@ -46,9 +46,11 @@
 //             word.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone {
@@ -73,12 +75,13 @@ struct SampleArgs {
   TensorView top_tokens{};               // [.., n], optional
   TensorView top_log_probabilities{};    // [.., n], optional
   TensorView status{};                   // [..], optional: bits as softmax_topk
+  std::string implementation{};          // "" = the first of explain() that accepts
 };
 
 void sample(Context& context, const SampleArgs& args);
 
 // Every implementation for the context's device, in order of preference, and what it says to this
 // call.
-std::vector<ImplementationReport> sample_implementations(Context& context, const SampleArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args);
 
 }  // namespace touchstone

@@ -33,9 +33,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone {
@@ -46,7 +48,7 @@ inline constexpr std::int32_t kRowHasInfinity = 2;    // +inf
 inline constexpr std::int32_t kRowAllMasked = 4;      // no token is above -inf
 inline constexpr std::int32_t kRowFewerThanK = 8;     // fewer than k tokens are above -inf
 inline constexpr std::int32_t kRowBadParameter = 16;  // this row's temperature (or other parameter)
-inline constexpr std::int32_t kRowTwoPass = 32;     // how, not what: may differ by device
+inline constexpr std::int32_t kRowTwoPass = 32;       // how, not what: may differ by device
 
 struct SoftmaxTopkArgs {
   ConstTensorView logits{};        // [.., V]
@@ -60,13 +62,13 @@ struct SoftmaxTopkArgs {
   TensorView status{};             // [..], optional
   double temperature_scale = 1.0;  // finite, > 0: the temperature of the whole call
   bool renormalize = false;        // probabilities sum to 1 over the k that are kept
+  std::string implementation{};    // "" = the first of explain() that accepts
 };
 
 void softmax_topk(Context& context, const SoftmaxTopkArgs& args);
 
 // Every implementation for the context's device, in order of preference, and what it says to this
 // call.
-std::vector<ImplementationReport> softmax_topk_implementations(Context& context,
-                                                               const SoftmaxTopkArgs& args);
+std::vector<ImplementationReport> explain(Context& context, const SoftmaxTopkArgs& args);
 
 }  // namespace touchstone

@@ -1,11 +1,11 @@
 // The public operators over dense keys and values: checks, then the choice of implementation.
-#include "ops/attention_dense/dense_problem.h"
+#include "touchstone/ops/attention.h"
 
 #include <vector>
 
 #include "core/implementation.h"
 #include "ops/attention_dense/dense_checks.h"
-#include "touchstone/ops/attention.h"
+#include "ops/attention_dense/dense_problem.h"
 
 namespace touchstone {
 namespace {
@@ -36,22 +36,21 @@ constexpr Implementation<AttentionBackward> kBackward[] = {
 }  // namespace
 
 void attention(Context& context, const AttentionArgs& args) {
-  run_first<AttentionForward>("attention", kForward, context, attend::check_forward(context, args));
+  run_first<AttentionForward>("attention", kForward, context, attend::check_forward(context, args),
+                              args.implementation);
 }
 
 void attention_backward(Context& context, const AttentionBackwardArgs& args) {
   run_first<AttentionBackward>("attention_backward", kBackward, context,
-                               attend::check_backward(context, args));
+                               attend::check_backward(context, args), args.implementation);
 }
 
-std::vector<ImplementationReport> attention_implementations(Context& context,
-                                                            const AttentionArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const AttentionArgs& args) {
   return report_implementations<AttentionForward>(kForward, context,
                                                   attend::check_forward(context, args));
 }
 
-std::vector<ImplementationReport> attention_backward_implementations(
-    Context& context, const AttentionBackwardArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const AttentionBackwardArgs& args) {
   return report_implementations<AttentionBackward>(kBackward, context,
                                                    attend::check_backward(context, args));
 }

@@ -15,11 +15,11 @@ using cuda::check;
 
 // What `call` does on a stream of its own, replayed several times; `again` before each, `seen`
 // after each.
-void replay(const std::string& implementation, const std::function<void(Context&)>& call,
+void replay(const std::string& implementation, const std::function<void(Runner&)>& call,
             const std::function<void()>& again, const std::function<void()>& seen) {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create");
-  Context captured({.device = test_device(), .stream = stream, .implementation = implementation});
+  Runner captured({.device = test_device(), .stream = stream, .implementation = implementation});
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
@@ -66,11 +66,11 @@ TEST(DenseAttentionGraph, ForwardCanBeCaptured) {
     const testing::ScopedTrace trace(__FILE__, __LINE__, p.describe());
     DenseForwardRun run(p, make_data(p));
     for (const std::string& name : run.accepting()) {
-      Context direct({.device = test_device(), .implementation = name});
+      Runner direct({.device = test_device(), .implementation = name});
       run.run(direct);
       const auto expected = run.bytes();
       replay(
-          name, [&](Context& context) { attention(context, run.args); },
+          name, [&](Runner& context) { attention(context, context.with(run.args)); },
           [&] {
             run.output.memory.poison();
             run.log_sum_exp.poison();
@@ -85,11 +85,11 @@ TEST(DenseAttentionGraph, BackwardCanBeCaptured) {
     const testing::ScopedTrace trace(__FILE__, __LINE__, p.describe());
     DenseBackwardRun run(p, make_data(p));
     for (const std::string& name : run.accepting()) {
-      Context direct({.device = test_device(), .implementation = name});
+      Runner direct({.device = test_device(), .implementation = name});
       run.run(direct);
       const auto expected = run.bytes();
       replay(
-          name, [&](Context& context) { attention_backward(context, run.args); },
+          name, [&](Runner& context) { attention_backward(context, context.with(run.args)); },
           [&] {
             for (Guarded* part :
                  {&run.dq.memory, &run.dk.memory, &run.dv.memory, &run.dbias, &run.dsinks}) {

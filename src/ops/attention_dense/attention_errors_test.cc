@@ -180,7 +180,7 @@ TEST(DenseErrors, Forward) {
   expect_refused<DenseForwardRun>(
       kDense, "attention", [](Context& c, const A& a) { attention(c, a); }, list);
   expect_refused<DenseForwardRun>(
-      kDense, "attention", [](Context& c, const A& a) { attention_implementations(c, a); }, list);
+      kDense, "attention", [](Context& c, const A& a) { explain(c, a); }, list);
 }
 
 TEST(DenseErrors, Backward) {
@@ -217,8 +217,7 @@ TEST(DenseErrors, Backward) {
   expect_refused<DenseBackwardRun>(
       kDense, "attention_backward", [](Context& c, const A& a) { attention_backward(c, a); }, list);
   expect_refused<DenseBackwardRun>(
-      kDense, "attention_backward",
-      [](Context& c, const A& a) { attention_backward_implementations(c, a); }, list);
+      kDense, "attention_backward", [](Context& c, const A& a) { explain(c, a); }, list);
 }
 
 TEST(DenseErrors, PackedSequences) {
@@ -287,7 +286,7 @@ TEST(DenseErrors, InterleavedTensorsAreNoOverlap) {
     return moved(view, which * heads * dim);
   };
   DenseBackwardRun run(p, data);
-  Context context({.device = test_device(), .threads = 1});
+  Runner context({.device = test_device(), .threads = 1});
   run.run(context);
   const Values expected = run.dk.values();
   AttentionBackwardArgs args = run.args;

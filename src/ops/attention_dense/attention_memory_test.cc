@@ -73,7 +73,7 @@ class MemoryProblem {
     log_sum_exp_ = Tensor::zeros({1, 1, tokens}, DType::f32, test_device());
   }
 
-  void run(Context& context) {
+  void run(Runner& context) {
     if (backward_) {
       attention_backward(context, {.doutput = doutput_,
                                    .q = q_,
@@ -83,10 +83,15 @@ class MemoryProblem {
                                    .log_sum_exp = log_sum_exp_,
                                    .dq = dq_,
                                    .dk = dk_,
-                                   .dv = dv_});
+                                   .dv = dv_,
+                                   .implementation = context.implementation()});
     } else {
-      attention(context,
-                {.q = q_, .k = k_, .v = v_, .output = output_, .log_sum_exp = log_sum_exp_});
+      attention(context, {.q = q_,
+                          .k = k_,
+                          .v = v_,
+                          .output = output_,
+                          .log_sum_exp = log_sum_exp_,
+                          .implementation = context.implementation()});
     }
     context.synchronize();
     log_ran(backward_ ? "attention_backward" : "attention", context.implementation());
@@ -101,7 +106,7 @@ class MemoryProblem {
 };
 
 std::int64_t cpu_peak(const std::string& implementation, MemoryProblem& problem) {
-  Context context({.threads = 2, .implementation = implementation});
+  Runner context({.threads = 2, .implementation = implementation});
   const std::int64_t before = g_live;
   g_peak = before;
   problem.run(context);
@@ -113,7 +118,7 @@ std::int64_t gpu_workspace(const std::string& implementation, MemoryProblem& pro
   std::int64_t too_little = -1;
   while (enough - too_little > 4096) {
     const std::int64_t bytes = too_little + (enough - too_little) / 2;
-    Context context(
+    Runner context(
         {.device = test_device(), .workspace_bytes = bytes, .implementation = implementation});
     try {
       problem.run(context);

@@ -33,7 +33,7 @@ Values some(const Values& all, std::int64_t first, std::int64_t count, std::int6
 }
 
 template <class Run>
-void expect_same_bytes(Run& run, Context& context, const std::vector<std::byte>& expected) {
+void expect_same_bytes(Run& run, Runner& context, const std::vector<std::byte>& expected) {
   run.run(context);
   EXPECT_TRUE(run.bytes() == expected);
 }
@@ -74,13 +74,13 @@ TEST(DenseProperties, SameBitsEveryTimeAndForAnyThreads) {
     DenseBackwardRun backward(p, data);
     for (const std::string& name : backward.accepting()) {
       const int times = name == "plain" || kSanitized ? 2 : 100;
-      Context first({.device = test_device(), .threads = 1, .implementation = name});
+      Runner first({.device = test_device(), .threads = 1, .implementation = name});
       forward.run(first);
       backward.run(first);
       const auto output = forward.bytes();
       const auto gradients = backward.bytes();
       for (const int threads : {1, 2, 3, 7}) {
-        Context context({.device = test_device(), .threads = threads, .implementation = name});
+        Runner context({.device = test_device(), .threads = threads, .implementation = name});
         expect_same_bytes(forward, context, output);
         for (int i = 0; i < times / 4 + 1; ++i) expect_same_bytes(backward, context, gradients);
       }
@@ -94,11 +94,11 @@ TEST(DenseProperties, DbiasSharedByHeadsIsTheSameForAnyThreads) {
   const DenseData data = make_data(p);
   DenseBackwardRun backward(p, data);
   for (const std::string& name : backward.accepting()) {
-    Context one({.device = test_device(), .threads = 1, .implementation = name});
+    Runner one({.device = test_device(), .threads = 1, .implementation = name});
     backward.run(one);
     const auto expected = backward.bytes();
     for (const int threads : {2, 5}) {
-      Context context({.device = test_device(), .threads = threads, .implementation = name});
+      Runner context({.device = test_device(), .threads = threads, .implementation = name});
       expect_same_bytes(backward, context, expected);
     }
   }
@@ -127,7 +127,7 @@ TEST(DenseProperties, SameBitsInAnyBatch) {
     put(one.doutput, many.doutput);
     DenseForwardRun forward_one(alone, one);
     DenseForwardRun forward_many(among, many);
-    for_each_runner(forward_one.accepting(), [&](Context& context) {
+    for_each_runner(forward_one.accepting(), [&](Runner& context) {
       forward_one.run(context);
       forward_many.run(context);
       const Values part = forward_one.output.values();
@@ -136,7 +136,7 @@ TEST(DenseProperties, SameBitsInAnyBatch) {
     });
     DenseBackwardRun backward_one(alone, one);
     DenseBackwardRun backward_many(among, many);
-    for_each_runner(backward_one.accepting(), [&](Context& context) {
+    for_each_runner(backward_one.accepting(), [&](Runner& context) {
       backward_one.run(context);
       backward_many.run(context);
       for (const auto& [part, whole] : {std::pair(&backward_one.dq, &backward_many.dq),
@@ -166,13 +166,13 @@ TEST(DenseProperties, PackedIsTheSameAsAlone) {
     part.v = some(data.v, key, keys, 16);
     part.doutput = some(data.doutput, query, queries, 16);
     DenseForwardRun other(alone, part);
-    for_each_implementation(run.accepting(), [&](Context& context) {
+    for_each_implementation(run.accepting(), [&](Runner& context) {
       run.run(context);
       other.run(context);
       EXPECT_EQ(other.output.values(), some(run.output.values(), query, queries, 16));
     });
     DenseBackwardRun gradient(alone, part);
-    for_each_runner(all.accepting(), [&](Context& context) {
+    for_each_runner(all.accepting(), [&](Runner& context) {
       all.run(context);
       gradient.run(context);
       EXPECT_EQ(gradient.dq.values(), some(all.dq.values(), query, queries, 16));
@@ -186,7 +186,7 @@ TEST(DenseProperties, PackedIsTheSameAsAlone) {
 
 // NaN and infinity in a key, and in a query's gradient, reach those only who see them.
 // There a weight of 0 times NaN is NaN.
-bool multiplies_whole_tiles(const Context& context) {
+bool multiplies_whole_tiles(const Runner& context) {
   return context.implementation() == "wgmma" || context.implementation() == "mma";
 }
 
@@ -217,7 +217,7 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
         DenseBackwardRun spoiled(p, clean);
         spoiled.k.memory.set(dirty.k);
         spoiled.v.memory.set(dirty.v);
-        for_each_implementation(before.accepting(), [&](Context& context) {
+        for_each_implementation(before.accepting(), [&](Runner& context) {
           if (!std::isfinite(poison) && multiplies_whole_tiles(context)) return;
           before.run(context);
           after.run(context);
@@ -239,7 +239,7 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
         Values doutput = clean.doutput;
         for (std::int64_t d = 0; d < dim; ++d) doutput[at(victim * dim + d)] = poison;
         hurt.doutput.memory.set(doutput);
-        for_each_implementation(hurt.accepting(), [&](Context& context) {
+        for_each_implementation(hurt.accepting(), [&](Runner& context) {
           if (multiplies_whole_tiles(context)) return;
           gradient.run(context);
           hurt.run(context);
@@ -272,7 +272,7 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAtInTurns) {
   spoiled.k.memory.set(dirty.k);
   spoiled.v.memory.set(dirty.v);
   for (const int threads : {1, 4}) {
-    Context context({.threads = threads, .implementation = "simd"});
+    Runner context({.threads = threads, .implementation = "simd"});
     gradient.run(context);
     spoiled.run(context);
     EXPECT_EQ(some(gradient.dq.values(), 0, victim, 16), some(spoiled.dq.values(), 0, victim, 16));
@@ -294,7 +294,7 @@ TEST(DenseProperties, PaddingNeverLeaks) {
     DenseBackwardRun spoiled(p, clean);
     spoiled.k.memory.set(dirty.k);
     spoiled.v.memory.set(dirty.v);
-    for_each_runner(before.accepting(), [&](Context& context) {
+    for_each_runner(before.accepting(), [&](Runner& context) {
       before.run(context);
       after.run(context);
       gradient.run(context);
@@ -324,7 +324,7 @@ TEST(DenseProperties, EmptyRowsTakeNoPart) {
   Values doutput = clean.doutput;
   std::fill(doutput.begin(), doutput.begin() + 60 * dim, kNan);
   hurt.doutput.memory.set(doutput);
-  for_each_runner(hurt.accepting(), [&](Context& context) {
+  for_each_runner(hurt.accepting(), [&](Runner& context) {
     gradient.run(context);
     hurt.run(context);
     EXPECT_TRUE(gradient.bytes() == hurt.bytes());
@@ -343,7 +343,7 @@ TEST(DenseProperties, RowsHiddenByTheBiasTakeNoPart) {
   Values doutput = data.doutput;
   std::fill(doutput.begin() + 20 * dim, doutput.begin() + 25 * dim, kNan);
   hurt.doutput.memory.set(doutput);
-  for_each_runner(hurt.accepting(), [&](Context& context) {
+  for_each_runner(hurt.accepting(), [&](Runner& context) {
     gradient.run(context);
     hurt.run(context);
     EXPECT_TRUE(gradient.bytes() == hurt.bytes());
@@ -358,7 +358,7 @@ TEST(DenseProperties, KeysThatNobodySeesHaveNoGradient) {
     const DenseProblem p{
         .queries = 10, .keys = 200, .k_dim = dim, .dtype = dtype, .causal = true, .window = 20};
     DenseBackwardRun run(p, make_data(p));
-    for_each_runner(run.accepting(), [&](Context& context) {
+    for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       for (const Heads* gradient : {&run.dk, &run.dv}) {
         const Values values = gradient->values();
@@ -381,7 +381,7 @@ TEST(DenseProperties, RowSumsOfDsVanish) {
   DenseData data = make_data(p);
   std::ranges::fill(data.bias, 0.0);
   DenseBackwardRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     const Values ds = run.dbias.values();
     for (std::size_t row = 0; row < 200; ++row) {
@@ -404,7 +404,7 @@ void check_gradient(const DenseProblem& p) {
   const DenseData data = make_data(p);
   DenseForwardRun forward(p, data);
   DenseBackwardRun backward(p, data);
-  Context context({.threads = 2});
+  Runner context({.threads = 2});
   forward.run(context);
   backward.output.memory.set(forward.output.values());
   backward.log_sum_exp.set(forward.log_sum_exp.values());
@@ -531,7 +531,7 @@ Values naive_row(const DenseProblem& p, const DenseData& data, std::int64_t b, s
 void compare_with_naive(const DenseProblem& p, std::int64_t step) {
   const DenseData data = make_data(p);
   DenseForwardRun run(p, data);
-  for_each_implementation(run.accepting(), [&](Context& context) {
+  for_each_implementation(run.accepting(), [&](Runner& context) {
     if (context.implementation() == "plain" && p.queries > 1000) return;
     run.run(context);
     const Values output = run.output.values();
@@ -569,7 +569,7 @@ TEST(DenseAttention, BackwardAgreesWithNaive) {
   const DenseData data = make_data(p);
   const ExpectedDense expected = expected_dense(p, data);
   DenseBackwardRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     for (const auto& [gradient, values] :
          {std::pair(&run.dq, &expected.dq.value), std::pair(&run.dk, &expected.dk.value),

@@ -205,13 +205,13 @@ TEST(DenseAttention, Empty) {
       const testing::ScopedTrace trace(__FILE__, __LINE__, p.describe());
       const DenseData data = make_data(p);
       DenseForwardRun forward(p, data);
-      for_each_runner(forward.accepting(), [&](Context& context) {
+      for_each_runner(forward.accepting(), [&](Runner& context) {
         forward.run(context);
         for (const double x : forward.output.values()) EXPECT_EQ(x, 0);
         for (const double x : forward.log_sum_exp.values()) EXPECT_EQ(x, -kInfinity);
       });
       DenseBackwardRun backward(p, data);
-      for_each_runner(backward.accepting(), [&](Context& context) {
+      for_each_runner(backward.accepting(), [&](Runner& context) {
         backward.run(context);
         for (const Values& gradient : {backward.dq.values(), backward.dk.values(),
                                        backward.dv.values(), backward.dbias.values()}) {

@@ -216,14 +216,14 @@ DenseForwardRun::DenseForwardRun(const DenseProblem& p, const DenseData& data) {
 }
 
 std::vector<std::string> DenseForwardRun::accepting() const {
-  Context context({.device = test_device(), .threads = 1});
-  return accepting_names("attention", attention_implementations(context, args));
+  Runner context({.device = test_device(), .threads = 1});
+  return accepting_names("attention", explain(context, args));
 }
 
-void DenseForwardRun::run(Context& context) {
+void DenseForwardRun::run(Runner& context) {
   output.memory.poison();
   log_sum_exp.poison();
-  attention(context, args);
+  attention(context, context.with(args));
   context.synchronize();
   log_ran("attention", context.implementation());
   expect_inputs_unchanged(*this);
@@ -263,13 +263,13 @@ DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data)
 }
 
 std::vector<std::string> DenseBackwardRun::accepting() const {
-  Context context({.device = test_device(), .threads = 1});
-  return accepting_names("attention_backward", attention_backward_implementations(context, args));
+  Runner context({.device = test_device(), .threads = 1});
+  return accepting_names("attention_backward", explain(context, args));
 }
 
-void DenseBackwardRun::run(Context& context) {
+void DenseBackwardRun::run(Runner& context) {
   for (Guarded* part : {&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks}) part->poison();
-  attention_backward(context, args);
+  attention_backward(context, context.with(args));
   context.synchronize();
   log_ran("attention_backward", context.implementation());
   expect_inputs_unchanged(*this);
@@ -329,12 +329,12 @@ void check_dense(const DenseProblem& problem, const DenseData& data) {
   const testing::ScopedTrace trace(__FILE__, __LINE__, problem.describe());
   const ExpectedDense expected = expected_dense(problem, data);
   DenseForwardRun forward(problem, data);
-  for_each_runner(forward.accepting(), [&](Context& context) {
+  for_each_runner(forward.accepting(), [&](Runner& context) {
     forward.run(context);
     EXPECT_TRUE(is_right(forward, expected));
   });
   DenseBackwardRun backward(problem, data);
-  for_each_runner(backward.accepting(), [&](Context& context) {
+  for_each_runner(backward.accepting(), [&](Runner& context) {
     backward.run(context);
     EXPECT_TRUE(is_right(backward, expected));
   });

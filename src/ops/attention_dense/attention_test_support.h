@@ -95,7 +95,7 @@ struct DenseForwardRun {
   DenseForwardRun(const DenseProblem& problem, const DenseData& data);
   std::vector<std::string> accepting() const;
   // Poisons the outputs, calls the operator, waits, and expects that nothing else was written.
-  void run(Context& context);
+  void run(Runner& context);
   std::vector<std::byte> bytes() const;
 
   Heads q, k, v, output;
@@ -107,7 +107,7 @@ struct DenseBackwardRun {
   // With the oracle's output and log-sum-exp, rounded once.
   DenseBackwardRun(const DenseProblem& problem, const DenseData& data);
   std::vector<std::string> accepting() const;
-  void run(Context& context);
+  void run(Runner& context);
   std::vector<std::byte> bytes() const;
 
   Heads q, k, v, output, doutput, dq, dk, dv;

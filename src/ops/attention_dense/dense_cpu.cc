@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "hwy/cache_control.h"
 
@@ -33,10 +34,11 @@ template <class Body>
 void for_each_task(Context& context, int threads, std::int64_t tasks, float* scratch,
                    std::size_t floats, Body&& body) {
   std::atomic<std::int64_t> next{0};
-  context.pool().run(std::min<std::int64_t>(threads, tasks), [&](std::int64_t slot) {
-    float* const mine = scratch + static_cast<std::size_t>(slot) * floats;
-    for (std::int64_t task = next++; task < tasks; task = next++) body(task, mine);
-  });
+  detail::ContextAccess::pool(context).run(
+      std::min<std::int64_t>(threads, tasks), [&](std::int64_t slot) {
+        float* const mine = scratch + static_cast<std::size_t>(slot) * floats;
+        for (std::int64_t task = next++; task < tasks; task = next++) body(task, mine);
+      });
 }
 
 // Query heads of a KV head that go together where a sequence has few queries: K and V are then read
@@ -255,8 +257,8 @@ void attention_simd(Context& context, const AttentionForward& p) {
   const std::vector<QueryBlock> blocks = query_blocks(p);
   const int threads = useful_threads(context, p);
   const std::size_t floats = forward_floats(p);
-  auto* const scratch =
-      static_cast<float*>(context.workspace(threads * static_cast<std::int64_t>(floats) * 4));
+  auto* const scratch = static_cast<float*>(
+      detail::ContextAccess::workspace(context, threads * static_cast<std::int64_t>(floats) * 4));
   for_each_task(context, threads, std::ssize(blocks), scratch, floats,
                 [&](std::int64_t task, float* mine) {
                   run_forward_block(p, blocks[static_cast<std::size_t>(task)], mine);
@@ -279,7 +281,7 @@ void attention_backward_simd(Context& context, const AttentionBackward& p) {
   const std::size_t floats = own + (way == Way::by_heads ? fused_floats(p, longest_queries(p)) : 0);
   const std::int64_t bytes =
       (rows + static_cast<std::int64_t>(shared) + threads * static_cast<std::int64_t>(floats)) * 4;
-  auto* const delta = static_cast<float*>(context.workspace(bytes));
+  auto* const delta = static_cast<float*>(detail::ContextAccess::workspace(context, bytes));
   float* const dq = delta + rows;
   float* const scratch = dq + shared;
   {

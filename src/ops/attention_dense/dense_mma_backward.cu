@@ -6,6 +6,7 @@
 //   S = A B^T, dP = A' B'^T, then sums of dS B and of P B',
 // where A, A' are q and doutput, B, B' k and v, or the other way round. Heads above 128 have no
 // registers for dk and dv at once: there each has its own pass, and S is made once more.
+#include "core/context_access.h"
 #include "ops/attention_dense/dense_mma_backward.cuh"
 
 namespace touchstone::attend {
@@ -409,8 +410,8 @@ void backward(Context& context, const AttentionBackward& p) {
   work.capped = p.soft_cap > 0;
   work.scale = work.changed ? kLog2E : static_cast<float>(p.scale * 1.4426950408889634);
   work.hidden = work.scale < 0 ? INFINITY : -INFINITY;
-  auto* const delta = static_cast<float*>(
-      context.workspace(static_cast<std::int64_t>(sizeof(float)) * row_count(p)));
+  auto* const delta = static_cast<float*>(detail::ContextAccess::workspace(
+      context, static_cast<std::int64_t>(sizeof(float)) * row_count(p)));
   work.delta = delta;
   attention_delta(context, p, delta);
   attention_sink_gradient(context, p, delta);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "ops/attention_dense/dense_problem.h"
 #include "touchstone/core/checked.h"
@@ -180,7 +181,7 @@ void for_each_block(Context& context, const DenseAttention& p, std::int64_t head
       blocks.push_back({b, first, std::min(tokens, first + kTask)});
     }
   }
-  context.pool().run(std::ssize(blocks) * heads, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(std::ssize(blocks) * heads, [&](std::int64_t task) {
     const Block& block = blocks[at(task / heads)];
     body(block.sequence, task % heads, block.first, block.end);
   });
@@ -330,7 +331,7 @@ void backward(Context& context, const AttentionBackward& p) {
   std::int64_t longest = p.dbias != nullptr ? p.queries : 0;
   for (std::int64_t b = 0; b < p.batch; ++b) longest = std::max(longest, span_of(p, b).queries);
   const std::int64_t blocks = ceil_div(longest, kTask);
-  context.pool().run(dbias_units(p) * blocks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(dbias_units(p) * blocks, [&](std::int64_t task) {
     const std::int64_t first = task % blocks * kTask;
     for (std::int64_t i = first; i < std::min(longest, first + kTask); ++i) {
       backward_shared_query<T>(p, task / blocks, i);

@@ -6,6 +6,7 @@
 // tiles begin at multiples of kOthers and one of which a row sees nothing is skipped.
 #include <string>
 
+#include "core/context_access.h"
 #include "ops/attention_dense/dense_cuda.cuh"
 
 namespace touchstone::attend {
@@ -440,8 +441,8 @@ void backward(Context& context, const AttentionBackward& p) {
   const std::int64_t batches = packed ? 1 : p.batch;
   BackwardWork work;
   work.p = p;
-  auto* const delta = static_cast<float*>(
-      context.workspace(static_cast<std::int64_t>(sizeof(float)) * row_count(p)));
+  auto* const delta = static_cast<float*>(detail::ContextAccess::workspace(
+      context, static_cast<std::int64_t>(sizeof(float)) * row_count(p)));
   work.delta = delta;
   work.query_tiles = pieces(p.queries, p.batch, packed, kRows);
   work.key_tiles = pieces(p.keys, p.batch, packed, kRows);

@@ -2,6 +2,7 @@
 // kernels.
 #include <string>
 
+#include "core/context_access.h"
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
 namespace touchstone::attend {
@@ -82,7 +83,8 @@ void attention_backward_wgmma(Context& context, const AttentionBackward& p) {
   work.scale = static_cast<float>(p.scale * 1.4426950408889634);
   work.padded_queries = pieces(p.queries, p.batch, packed, kRowPad) * kRowPad;
   const std::int64_t padded = lanes * work.padded_queries;
-  auto* const memory = static_cast<float*>(context.workspace(
+  auto* const memory = static_cast<float*>(detail::ContextAccess::workspace(
+      context,
       static_cast<std::int64_t>(sizeof(float)) * (2 * padded + row_count(p) + kTileCounters)));
   work.rows_log = memory;
   work.rows_delta = memory + padded;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/context_access.h"
 #include "ops/attention_dense/dense_wgmma_forward.cuh"
 
 namespace touchstone::attend {
@@ -377,7 +378,8 @@ void launch_forward(Context& context, const AttentionForward& p) {
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const std::int64_t blocks = std::min<std::int64_t>(processors, work.deal.count());
   if ((p.causal || packed) && work.deal.count() > blocks) {
-    work.tiles_taken = static_cast<unsigned*>(context.workspace(sizeof(unsigned)));
+    work.tiles_taken =
+        static_cast<unsigned*>(detail::ContextAccess::workspace(context, sizeof(unsigned)));
     cuda::check(cudaMemsetAsync(work.tiles_taken, 0, sizeof(unsigned), cuda::stream_of(context)),
                 "cudaMemsetAsync");
   }

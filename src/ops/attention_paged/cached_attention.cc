@@ -106,7 +106,8 @@ void check_cache(const Checks& checks, const Context& context, const CachedAtten
   p.layers = p.pages.layer_group;
   p.layer = args.layer;
   check_index(checks, "layer", args.layer, p.layers.layers);
-  const std::span<const std::int64_t> lengths = args.include_reserved ? view.reserved : view.lengths;
+  const std::span<const std::int64_t> lengths =
+      args.include_reserved ? view.reserved : view.lengths;
   if (std::ssize(lengths) != view.rows ||
       std::ssize(p.pages.page_table) != view.rows * p.pages.table_stride) {
     checks.fail("cache", "lengths and page table of " + std::to_string(view.rows) + " rows",
@@ -269,11 +270,10 @@ CachedAttention checked(const Context& context, const CachedAttentionArgs& args)
 void cached_attention(Context& context, const CachedAttentionArgs& args) {
   const CachedAttention problem = checked(context, args);
   if (problem.queries == 0) return;
-  run_first<CachedAttention>(kName, kImplementations, context, problem);
+  run_first<CachedAttention>(kName, kImplementations, context, problem, args.implementation);
 }
 
-std::vector<ImplementationReport> cached_attention_implementations(
-    Context& context, const CachedAttentionArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const CachedAttentionArgs& args) {
   return report_implementations<CachedAttention>(kImplementations, context, checked(context, args));
 }
 

@@ -9,8 +9,8 @@
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/runners.h"
-#include "touchstone/ops/kv_append.h"
 #include "touchstone/ops/cached_attention.h"
+#include "touchstone/ops/kv_append.h"
 
 namespace touchstone::test {
 namespace {
@@ -42,7 +42,7 @@ struct Story {
 
 class Model {
  public:
-  explicit Model(Context& context)
+  explicit Model(Runner& context)
       : context_(context),
         layout_{{{.layers = 2,
                   .kv_heads = 2,
@@ -125,7 +125,8 @@ class Model {
                       .k = k,
                       .v = v,
                       .rows = row_of,
-                      .positions = position_of});
+                      .positions = position_of,
+                      .implementation = context_.implementation()});
     context_.synchronize();
   }
 
@@ -147,7 +148,8 @@ class Model {
                                 .group = group,
                                 .layer = layer,
                                 .output = output,
-                                .include_reserved = true});
+                                .include_reserved = true,
+                                .implementation = context_.implementation()});
     context_.synchronize();
     const std::vector<double> actual = output.values();
     const std::vector<double> queries = query.values();
@@ -179,7 +181,7 @@ class Model {
     }
   }
 
-  Context& context_;
+  Runner& context_;
   cache::Layout layout_;
   KvCache cache_;
   CacheViewBuilder builder_;
@@ -189,7 +191,7 @@ class Model {
 TEST(CachedAttentionInACache, EqualsRecomputationThroughPrefillForksAndDecoding) {
   for_each_implementation(
       on_gpu() ? std::vector<std::string>{""} : std::vector<std::string>{"simd", "plain"},
-      [&](Context& context) {
+      [&](Runner& context) {
         Model model(context);
         std::map<std::uint32_t, Story> stories;
         std::vector<SequenceId> ids{model.kv().create(), model.kv().create()};

@@ -33,14 +33,14 @@ TEST(CachedAttentionCudaWorkspace, BitsDoNotDependOnIt) {
   for (const std::int64_t dim : {64, 40}) {
     AttentionRun run(scene_of(dim));
     for (const std::string& name : run.accepting()) {
-      Context roomy({.device = test_device(), .implementation = name});
+      Runner roomy({.device = test_device(), .implementation = name});
       run.run(roomy);
       EXPECT_TRUE(run.is_right());
       const auto expected = run.query_bytes(0, 35);
       for (const std::int64_t queries : {1, 2, 7, 34}) {
-        Context tight({.device = test_device(),
-                       .workspace_bytes = queries * least_workspace(dim),
-                       .implementation = name});
+        Runner tight({.device = test_device(),
+                      .workspace_bytes = queries * least_workspace(dim),
+                      .implementation = name});
         run.run(tight);
         EXPECT_EQ(run.query_bytes(0, 35), expected) << name << ", " << queries << " at once";
       }
@@ -52,10 +52,10 @@ TEST(CachedAttentionCudaWorkspace, TooLittleIsRefusedCleanly) {
   for (const std::int64_t dim : {64, 40}) {
     AttentionRun run(scene_of(dim));
     for (const std::string& name : run.accepting()) {
-      Context context({.device = test_device(), .workspace_bytes = 0, .implementation = name});
+      Runner context({.device = test_device(), .workspace_bytes = 0, .implementation = name});
       run.output.poison();
       try {
-        cached_attention(context, run.args);
+        cached_attention(context, context.with(run.args));
         ADD_FAILURE() << name << " took no workspace";
       } catch (const OutOfMemory& error) {
         EXPECT_NE(std::string(error.what()).find("reserve_workspace"), std::string::npos)
@@ -92,7 +92,7 @@ std::vector<cache::LayerGroup> tensor_layers(std::int64_t dim) {
 
 // Right, and the same bits from other pages and alone.
 void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor") {
-  Context context({.device = test_device(), .implementation = name});
+  Runner context({.device = test_device(), .implementation = name});
   AttentionRun run(scene);
   run.run(context);
   EXPECT_TRUE(run.is_right());
@@ -153,17 +153,17 @@ TEST(CachedAttentionCudaStream, CanBeCapturedInAGraph) {
   for (const std::int64_t dim : {64, 40}) {
     AttentionRun run(scene_of(dim));
     for (const std::string& name : run.accepting()) {
-      Context direct({.device = test_device(), .implementation = name});
+      Runner direct({.device = test_device(), .implementation = name});
       run.run(direct);
       const auto expected = run.query_bytes(0, 35);
 
       cudaStream_t stream = nullptr;
       check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create");
-      Context captured({.device = test_device(), .stream = stream, .implementation = name});
+      Runner captured({.device = test_device(), .stream = stream, .implementation = name});
       cudaGraph_t graph = nullptr;
       cudaGraphExec_t executable = nullptr;
       check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
-      cached_attention(captured, run.args);
+      cached_attention(captured, captured.with(run.args));
       check(cudaStreamEndCapture(stream, &graph), "end capture");
       check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
       for (int replay = 0; replay < 3; ++replay) {

@@ -175,7 +175,7 @@ void expect_untouched(const AttentionRun& run) {
 
 TEST(CachedAttentionErrors, EveryMistake) {
   AttentionRun run(good_scene());
-  Context context({.device = test_device(), .threads = 2});
+  Runner context({.device = test_device(), .threads = 2});
   for (const Mistake& mistake : all_mistakes()) {
     SCOPED_TRACE(mistake.name);
     A args = run.args;
@@ -183,7 +183,7 @@ TEST(CachedAttentionErrors, EveryMistake) {
     const std::string prefix = "cached_attention: " + mistake.argument + ": ";
     expect_refusal(prefix, [&] { cached_attention(context, args); });
     // Asking which implementation would run is held to the same standard.
-    expect_refusal(prefix, [&] { cached_attention_implementations(context, args); });
+    expect_refusal(prefix, [&] { explain(context, args); });
     context.synchronize();
     expect_untouched(run);
   }
@@ -195,7 +195,7 @@ TEST(CachedAttentionErrors, EveryMistake) {
 TEST(CachedAttentionErrors, ArraysThatMakeNoSense) {
   if (on_gpu()) GTEST_SKIP() << "not checked on a device";
   AttentionRun run(good_scene());
-  Context context({.threads = 2});
+  Runner context({.threads = 2});
   const cache::GroupView good = run.args.cache.groups[0];
   const auto refuses = [&](const std::string& message, const std::function<void(A&)>& spoil) {
     SCOPED_TRACE(message);
@@ -243,7 +243,8 @@ TEST(CachedAttentionErrors, ArraysThatMakeNoSense) {
 
 TEST(CachedAttentionErrors, UnknownImplementation) {
   AttentionRun run(good_scene());
-  Context context({.device = test_device(), .threads = 1, .implementation = "abacus"});
+  Context context({.device = test_device(), .threads = 1});
+  run.args.implementation = "abacus";
   EXPECT_THROW(cached_attention(context, run.args), Unsupported);
   expect_untouched(run);
 }

@@ -50,7 +50,7 @@ Scene mixed_scene(const Formats& formats) {
                    {.length = 700, .queries = 1, .seed = 7, .forked_at = 520, .own_seed = 9}}};
 }
 
-std::vector<Bytes> all_rows(AttentionRun& run, Context& context) {
+std::vector<Bytes> all_rows(AttentionRun& run, Runner& context) {
   run.run(context);
   std::vector<Bytes> result;
   for (std::int64_t r = 0; r < run.args.cache.rows; ++r) result.push_back(run.row_bytes(r));
@@ -69,7 +69,7 @@ TEST(CachedAttentionBits, DoNotDependOnPagesOrThreads) {
       others.push_back(std::make_unique<AttentionRun>(
           other, Placement{.seed = seed, .share = page_tokens % 3 == 1}));
     }
-    for_each_runner(first.accepting(), [&](Context& context) {
+    for_each_runner(first.accepting(), [&](Runner& context) {
       const std::vector<Bytes> expected = all_rows(first, context);
       for (const auto& run : others) {
         EXPECT_EQ(all_rows(*run, context), expected)
@@ -77,7 +77,7 @@ TEST(CachedAttentionBits, DoNotDependOnPagesOrThreads) {
       }
       for (const int threads : {1, 2, 7}) {
         if (on_gpu()) break;
-        Context other({.threads = threads, .implementation = context.implementation()});
+        Runner other({.threads = threads, .implementation = context.implementation()});
         EXPECT_EQ(all_rows(first, other), expected) << threads << " threads";
       }
     });
@@ -95,7 +95,7 @@ TEST(CachedAttentionBits, DoNotDependOnOtherRows) {
     Scene reversed = scene;
     std::reverse(reversed.rows.begin(), reversed.rows.end());
     AttentionRun backwards(reversed);
-    for_each_runner(together.accepting(), [&](Context& context) {
+    for_each_runner(together.accepting(), [&](Runner& context) {
       const std::vector<Bytes> expected = all_rows(together, context);
       for (std::size_t row = 0; row < alone.size(); ++row) {
         EXPECT_EQ(all_rows(*alone[row], context).front(), expected[row]) << "row " << row;
@@ -119,7 +119,7 @@ TEST(CachedAttentionBits, SharedBeginningsChangeNothing) {
   }
   AttentionRun shared(scene);
   AttentionRun apart(scene, {.share = false});
-  for_each_implementation(shared.accepting(), [&](Context& context) {
+  for_each_implementation(shared.accepting(), [&](Runner& context) {
     EXPECT_EQ(all_rows(shared, context), all_rows(apart, context));
     EXPECT_TRUE(shared.is_right());
   });
@@ -152,7 +152,7 @@ TEST(CachedAttentionBits, ChunksOfAPrefillMakeTheWhole) {
           parts.push_back({begin, end, std::make_unique<AttentionRun>(part)});
         }
       }
-      for_each_implementation(whole.accepting(), [&](Context& context) {
+      for_each_implementation(whole.accepting(), [&](Runner& context) {
         whole.run(context);
         for (const Part& part : parts) {
           part.run->run(context);
@@ -232,7 +232,7 @@ TEST(CachedAttentionTree, EqualsEachPathAlone) {
                                 .tree = ancestors(parents),
                                 .tree_start = kPrompt}}};
     AttentionRun tree(scene);
-    for_each_implementation(tree.accepting(), [&](Context& context) {
+    for_each_implementation(tree.accepting(), [&](Runner& context) {
       tree.run(context);
       for (std::int64_t node = 0; node < nodes; ++node) {
         std::vector<std::int64_t> path;
@@ -267,7 +267,7 @@ TEST(CachedAttentionSight, UnseenTokensMayHoldAnything) {
     AttentionRun poisoned(scene);
     scene.rows[0].poisoned = {};
     AttentionRun clean(scene);
-    for_each_runner(clean.accepting(), [&](Context& context) {
+    for_each_runner(clean.accepting(), [&](Runner& context) {
       EXPECT_EQ(all_rows(poisoned, context), all_rows(clean, context));
     });
 
@@ -280,7 +280,7 @@ TEST(CachedAttentionSight, UnseenTokensMayHoldAnything) {
     for (std::int64_t t = 3; t < 67; ++t) windowed.rows[1].poisoned.insert(t);
     AttentionRun rest(windowed);
     AttentionRun given_up(windowed, {.give_up = true});
-    for_each_runner(whole.accepting(), [&](Context& context) {
+    for_each_runner(whole.accepting(), [&](Runner& context) {
       const auto expected = all_rows(whole, context);
       EXPECT_EQ(all_rows(rest, context), expected);
       EXPECT_EQ(all_rows(given_up, context), expected);
@@ -301,7 +301,7 @@ TEST(CachedAttentionSight, NanAndInfinityStayWithThoseWhoSeeThem) {
         AttentionRun clean(scene);
         (in_key ? scene.rows[0].keys : scene.rows[0].values)[90] = special;
         AttentionRun run(scene);
-        for_each_runner(run.accepting(), [&](Context& context) {
+        for_each_runner(run.accepting(), [&](Runner& context) {
           clean.run(context);
           run.run(context);
           EXPECT_EQ(run.row_bytes(1), clean.row_bytes(1));
@@ -344,7 +344,7 @@ TEST(CachedAttentionSight, ScoresOfMinusInfinityOnlyAreNothing) {
   scene.layers.kv_heads = 1;
   for (std::int64_t t = 0; t < 3; ++t) scene.rows[0].keys[t] = kInfinity;
   AttentionRun run(scene);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     const auto queries = run.query.values();
     for (std::size_t head = 0; head < 2; ++head) {
@@ -368,7 +368,7 @@ TEST(CachedAttentionSight, PagesBeyond32BitsOfOffset) {
     const std::int64_t far = (std::int64_t{1} << 33) / page_bytes + 5;
     AttentionRun near(scene);
     AttentionRun high(scene, {.first_page = far});
-    for_each_implementation(near.accepting(), [&](Context& context) {
+    for_each_implementation(near.accepting(), [&](Runner& context) {
       EXPECT_EQ(all_rows(high, context), all_rows(near, context));
     });
   }

@@ -248,7 +248,7 @@ TEST(CachedAttention, QueriesThatSeeNothing) {
                              {.length = 2, .queries = 5, .seed = 2},
                              {.length = 40, .queries = 1, .seed = 3}}};
   AttentionRun run(scene);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(run.is_right());
     const auto sums = run.log_sum_exp.values();

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "touchstone/core/checked.h"
 
@@ -237,7 +238,7 @@ class Wave {
                                std::clamp((scratch_bytes(context_) - fixed) / partials,
                                           std::min(kWaveSplits, most), most));
     const std::int64_t bytes = fixed + splits_at_once_ * partials;
-    queries_ = static_cast<float*>(context_.workspace(bytes));
+    queries_ = static_cast<float*>(detail::ContextAccess::workspace(context_, bytes));
     totals_ = queries_ + vectors * query_floats_;
     partials_ = totals_ + vectors * partial_floats_;
   }
@@ -259,7 +260,7 @@ class Wave {
     if (serial_) {
       for (std::int64_t task = 0; task < tasks; ++task) body(task);
     } else {
-      context_.pool().run(tasks, body);
+      detail::ContextAccess::pool(context_).run(tasks, body);
     }
   }
 

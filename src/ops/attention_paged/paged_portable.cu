@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cache/codec.h"
+#include "core/context_access.h"
 #include "cuda/hopper.cuh"
 #include "ops/attention_paged/paged_split.cuh"
 #include "touchstone/core/checked.h"
@@ -298,7 +299,8 @@ void run_splits(Context& context, const CachedAttention& p, const SplitLaunch& l
   }
   at_once = std::min(at_once, p.queries);
   if (merges) {
-    auto* const scratch = static_cast<std::byte*>(context.workspace(at_once * query_bytes));
+    auto* const scratch =
+        static_cast<std::byte*>(detail::ContextAccess::workspace(context, at_once * query_bytes));
     work.partials = reinterpret_cast<float2*>(scratch);
     work.partial_values = reinterpret_cast<float*>(scratch + at_once * partials * 8);
   }

@@ -337,19 +337,19 @@ AttentionRun::AttentionRun(const Scene& scene, Placement placement) : scene_(sce
 }
 
 std::vector<std::string> AttentionRun::accepting() {
-  Context context({.device = test_device()});
+  Runner context({.device = test_device()});
   std::vector<std::string> names;
-  for (const auto& report : cached_attention_implementations(context, args)) {
+  for (const auto& report : explain(context, args)) {
     log_offered("cached_attention", report.name);
     if (report.accepted) names.push_back(report.name);
   }
   return names;
 }
 
-void AttentionRun::run(Context& context) {
+void AttentionRun::run(Runner& context) {
   output.poison();
   if (log_sum_exp.defined()) log_sum_exp.poison();
-  cached_attention(context, args);
+  cached_attention(context, context.with(args));
   context.synchronize();
   log_ran("cached_attention", context.implementation());
   for (const Guarded* input :
@@ -358,8 +358,7 @@ void AttentionRun::run(Context& context) {
   }
   EXPECT_TRUE(output.outside_intact());
   EXPECT_TRUE(log_sum_exp.outside_intact());
-  const Tensor pages =
-      device_pages_.device().is_cuda() ? device_pages_.to(Device::cpu()) : device_pages_;
+  const Tensor pages = device_pages_.to(Device::cpu());
   EXPECT_EQ(std::memcmp(pages.data(), pages_.data(), pages_.size()), 0) << "pages were written";
 }
 
@@ -444,7 +443,7 @@ testing::AssertionResult AttentionRun::is_right() {
 
 void check_scene(const Scene& scene, Placement placement) {
   AttentionRun run(scene, placement);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(run.is_right());
   });

@@ -88,7 +88,7 @@ class AttentionRun {
   explicit AttentionRun(const Scene& scene, Placement placement = {});
 
   std::vector<std::string> accepting();  // implementations that take the call
-  void run(Context& context);
+  void run(Runner& context);
   // The bytes of output and log-sum-exp of one row, and of queries [first, first + count).
   std::vector<std::byte> row_bytes(std::int64_t row) const;
   std::vector<std::byte> query_bytes(std::int64_t first, std::int64_t count) const;

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "ops/kv_append/kv_append.h"
 #include "core/checks.h"
 #include "core/implementation.h"
+#include "ops/kv_append/kv_append.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::cache {
@@ -185,10 +185,10 @@ Append checked(const Context& context, const AppendArgs& args) {
 void append(Context& context, const AppendArgs& args) {
   const Append p = checked(context, args);
   if (p.tokens == 0) return;
-  run_first<Append>(kName, kImplementations, context, p);
+  run_first<Append>(kName, kImplementations, context, p, args.implementation);
 }
 
-std::vector<ImplementationReport> append_implementations(Context& context, const AppendArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const AppendArgs& args) {
   return report_implementations<Append>(kImplementations, context, checked(context, args));
 }
 

@@ -1,9 +1,10 @@
 // The same bits as append_plain.cc, a vector at a time. Groups, scales and everything that does not
 // fill a vector go through codec.h.
-#include "ops/kv_append/kv_append.h"
 #include "cache/codec.h"
 #include "cache/rotation.h"
+#include "core/context_access.h"
 #include "core/thread_pool.h"
+#include "ops/kv_append/kv_append.h"
 #include "touchstone/core/checked.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -285,7 +286,7 @@ void append_simd(Context& context, const Append& p) {
   const auto run = HWY_DYNAMIC_DISPATCH(append_tokens);
   const std::int64_t numbers = p.kv_heads * (p.part[0].dim + p.part[1].dim);
   const std::int64_t step = ceil_div(kNumbersPerTask, numbers);
-  context.pool().run(ceil_div(p.tokens, step), [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(ceil_div(p.tokens, step), [&](std::int64_t task) {
     const std::int64_t end = std::min(p.tokens, (task + 1) * step);
     for (const AppendPart& part : p.part) {
       if (part.from != nullptr) run(p, part, task * step, end);

@@ -24,8 +24,7 @@ void expect_refused(AppendRun& run, Context& context, const std::vector<Mistake>
     AppendArgs args = run.args(context);
     mistakes[i].make(args);
     test::expect_refusal("append: " + mistakes[i].argument + ":", [&] { append(context, args); });
-    test::expect_refusal("append: " + mistakes[i].argument + ":",
-                         [&] { append_implementations(context, args); });
+    test::expect_refusal("append: " + mistakes[i].argument + ":", [&] { explain(context, args); });
   }
   EXPECT_EQ(run.pool_bytes(), before);
 }

@@ -164,12 +164,12 @@ TEST(Append, SpecialNumbers) {
 
 TEST(Append, OneTokenForEachRowNeedsNoPlaces) {
   AppendRun run({});
-  test::for_each_implementation(run.accepting(), [&](Context& context) {
+  test::for_each_implementation(run.accepting(), [&](test::Runner& context) {
     run.fill_pool();
     AppendArgs args = run.args(context);
     args.rows = {};
     args.positions = {};
-    append(context, args);
+    append(context, context.with(args));
     context.synchronize();
     EXPECT_EQ(run.pool_bytes(), run.expected);
   });
@@ -178,7 +178,7 @@ TEST(Append, OneTokenForEachRowNeedsNoPlaces) {
 TEST(Append, ChunksAreTheSameAsTheWhole) {
   const AppendProblem problem{.committed = {5, 0}, .added = {13, 2}};
   AppendRun run(problem);
-  test::for_each_implementation(run.accepting(), [&](Context& context) {
+  test::for_each_implementation(run.accepting(), [&](test::Runner& context) {
     run.fill_pool();
     const AppendArgs whole = run.args(context);
     const auto tokens_of = [](ConstTensorView view, std::int64_t first, std::int64_t count) {
@@ -194,7 +194,7 @@ TEST(Append, ChunksAreTheSameAsTheWhole) {
       chunk.v = tokens_of(whole.v, first, count);
       chunk.rows = tokens_of(whole.rows, first, count);
       chunk.positions = tokens_of(whole.positions, first, count);
-      append(context, chunk);
+      append(context, context.with(chunk));
     }
     context.synchronize();
     EXPECT_EQ(run.pool_bytes(), run.expected);
@@ -205,20 +205,20 @@ TEST(Append, RowMinusOneIsSkipped) {
   AppendProblem problem{.committed = {0, 4}, .added = {3, 3}};
   AppendRun run(problem);
   const std::vector<std::byte> with_all = run.expected;
-  test::for_each_implementation(run.accepting(), [&](Context& context) {
+  test::for_each_implementation(run.accepting(), [&](test::Runner& context) {
     run.fill_pool();
     const std::vector<std::byte> before = run.pool_bytes();
     const std::vector<double> nowhere(6, -1);
     const test::Guarded none(test::test_device(), DType::i32, {6}, nowhere);
     AppendArgs args = run.args(context);
     args.rows = none;
-    append(context, args);
+    append(context, context.with(args));
     context.synchronize();
     EXPECT_EQ(run.pool_bytes(), before);
     const std::vector<double> second_only = {-1, -1, -1, 1, 1, 1};
     const test::Guarded second(test::test_device(), DType::i32, {6}, second_only);
     args.rows = second;
-    append(context, args);
+    append(context, context.with(args));
     context.synchronize();
     EXPECT_NE(run.pool_bytes(), before);
     EXPECT_NE(run.pool_bytes(), with_all);
@@ -228,9 +228,9 @@ TEST(Append, RowMinusOneIsSkipped) {
 TEST(Append, NoTokens) {
   AppendProblem problem{.committed = {3}, .added = {0}};
   AppendRun run(problem);
-  Context context({.device = test::test_device()});
+  test::Runner context({.device = test::test_device()});
   run.fill_pool();
-  append(context, run.args(context));
+  append(context, context.with(run.args(context)));
   context.synchronize();
   EXPECT_EQ(run.pool_bytes(), run.expected);
 }
@@ -240,7 +240,7 @@ TEST(Append, NoTokens) {
 TEST(Append, ForksDoNotSeeEachOther) {
   const LayerGroup group{.layers = 1, .kv_heads = 1, .k_dim = 16, .v_dim = 16, .page_tokens = 8};
   KvCache cache({.layout = {{group}}, .pool_pages = {8}, .device = test::test_device()});
-  Context context({.device = test::test_device()});
+  test::Runner context({.device = test::test_device()});
   CacheViewBuilder builder(cache);
   const auto add = [&](SequenceId id, std::int64_t tokens, double value) {
     const std::vector<double> numbers(static_cast<std::size_t>(tokens * 16), value);
@@ -287,7 +287,7 @@ TEST(Append, PagesBeyondFourGigabytes) {
   const SequenceId id = cache.create();
   cache.reserve(id, 1280 * 1024);
   cache.commit(id, 1280 * 1024 - 1);
-  Context context({.device = test::test_device()});
+  test::Runner context({.device = test::test_device()});
   CacheViewBuilder builder(cache);
   const std::vector<double> numbers(std::size_t{8} * 128, 1);
   const test::Guarded token(context.device(), DType::bf16, {1, 8, 128}, numbers);

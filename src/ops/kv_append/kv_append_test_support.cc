@@ -156,9 +156,9 @@ AppendArgs AppendRun::args(Context& context) {
 }
 
 std::vector<std::string> AppendRun::accepting() {
-  Context context({.device = test::test_device(), .threads = 1});
+  test::Runner context({.device = test::test_device(), .threads = 1});
   std::vector<std::string> names;
-  for (const ImplementationReport& report : append_implementations(context, args(context))) {
+  for (const ImplementationReport& report : explain(context, args(context))) {
     test::log_offered("append", report.name);
     if (report.accepted) names.push_back(report.name);
   }
@@ -174,9 +174,9 @@ std::vector<std::byte> AppendRun::pool_bytes() const {
   return read_bytes(cache.device(), cache.memory(0).data(), expected.size());
 }
 
-void AppendRun::run(Context& context) {
+void AppendRun::run(test::Runner& context) {
   fill_pool();
-  append(context, args(context));
+  append(context, context.with(args(context)));
   context.synchronize();
   test::log_ran("append", context.implementation());
   for (const Guarded* input : {&k, &v, &rows_tensor, &positions_tensor}) {
@@ -194,7 +194,7 @@ void AppendRun::run(Context& context) {
 void check_append(const AppendProblem& problem) {
   SCOPED_TRACE(problem.describe());
   AppendRun run(problem);
-  test::for_each_runner(run.accepting(), [&](Context& context) { run.run(context); });
+  test::for_each_runner(run.accepting(), [&](test::Runner& context) { run.run(context); });
 }
 
 }  // namespace touchstone::cache

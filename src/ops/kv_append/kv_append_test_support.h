@@ -41,7 +41,7 @@ struct AppendRun {
   std::vector<std::string> accepting();
   // Fills the pool with a pattern, appends, and expects that the new tokens are stored as codec.h
   // says and that no other byte was written.
-  void run(Context& context);
+  void run(test::Runner& context);
   void fill_pool();
   std::vector<std::byte> pool_bytes() const;
 

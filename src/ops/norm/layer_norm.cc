@@ -40,20 +40,18 @@ norm::Backward checked(const Context& context, const LayerNormBackwardArgs& args
 }  // namespace
 
 void layer_norm(Context& context, const LayerNormArgs& args) {
-  norm::run_forward(kForwardName, context, checked(context, args));
+  norm::run_forward(kForwardName, context, checked(context, args), args.implementation);
 }
 
 void layer_norm_backward(Context& context, const LayerNormBackwardArgs& args) {
-  norm::run_backward(kBackwardName, context, checked(context, args));
+  norm::run_backward(kBackwardName, context, checked(context, args), args.implementation);
 }
 
-std::vector<ImplementationReport> layer_norm_implementations(Context& context,
-                                                             const LayerNormArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const LayerNormArgs& args) {
   return norm::report(context, checked(context, args));
 }
 
-std::vector<ImplementationReport> layer_norm_backward_implementations(
-    Context& context, const LayerNormBackwardArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const LayerNormBackwardArgs& args) {
   return norm::report(context, checked(context, args));
 }
 

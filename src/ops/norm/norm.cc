@@ -181,15 +181,17 @@ Backward check_backward(const char* op, const Context& context, Kind kind,
   return p;
 }
 
-void run_forward(const char* op, Context& context, const Forward& problem) {
+void run_forward(const char* op, Context& context, const Forward& problem,
+                 const std::string& implementation) {
   if (problem.rows == 0 || problem.cols == 0) return;
-  run_first<Forward>(op, kForward, context, problem);
+  run_first<Forward>(op, kForward, context, problem, implementation);
 }
 
-void run_backward(const char* op, Context& context, const Backward& problem) {
+void run_backward(const char* op, Context& context, const Backward& problem,
+                  const std::string& implementation) {
   if (problem.cols == 0) return;
   if (problem.rows > 0) {
-    run_first<Backward>(op, kBackward, context, problem);
+    run_first<Backward>(op, kBackward, context, problem, implementation);
     return;
   }
   // The sum over no rows.

@@ -21,7 +21,7 @@ TEST(NormBackward, NoRowsGiveZeroWeightGradients) {
         BackwardRun run(p, make_data(p));
         const std::vector<std::byte> zeros(
             static_cast<std::size_t>(cols * size_of(dtypes.weight_grad)));
-        for_each_implementation(run.accepting(), [&](Context& context) {
+        for_each_implementation(run.accepting(), [&](Runner& context) {
           run.run(context);
           EXPECT_TRUE(same_bits(run.dgamma, zeros));
           if (run.dbeta.defined()) {
@@ -37,7 +37,7 @@ TEST(NormBackward, NoColumnsWritesNothing) {
   for (const Kind kind : kBothKinds) {
     const Problem p{.kind = kind, .lead = {7}, .cols = 0};
     BackwardRun run(p, make_data(p));
-    for_each_implementation(run.accepting(), [&](Context& context) { run.run(context); });
+    for_each_implementation(run.accepting(), [&](Runner& context) { run.run(context); });
   }
 }
 
@@ -60,7 +60,7 @@ TEST(NormBackward, OnlyOneOfTheWeightGradients) {
   for (const bool gamma_only : {true, false}) {
     BackwardRun run(p, data);
     (gamma_only ? run.args.dbeta : run.args.dgamma) = {};
-    for_each_runner(run.accepting(), [&](Context& context) {
+    for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       EXPECT_TRUE(close(run.dx.values(), expected.dx, DType::f32, p.cols));
       if (gamma_only) {
@@ -134,7 +134,7 @@ TEST(NormBackward, ExpandedGradient) {
       const ExpectedBackward expected = expected_backward(p, data);
       BackwardRun run(p, data);
       run.args.dy = with_stride(run.args.dy, 0, 0);
-      for_each_runner(run.accepting(), [&](Context& context) {
+      for_each_runner(run.accepting(), [&](Runner& context) {
         run.run(context);
         EXPECT_TRUE(close(run.dx.values(), expected.dx, DType::f32, cols));
         EXPECT_TRUE(close(run.dgamma.values(), expected.dgamma, DType::f32));
@@ -162,7 +162,7 @@ TEST(NormBackward, LongColumnSums) {
         }
       }
       const ExpectedBackward expected = expected_backward(p, data);
-      for_each_round_trip(p, data, [&](Context&, ForwardRun&, BackwardRun& run) {
+      for_each_round_trip(p, data, [&](Runner&, ForwardRun&, BackwardRun& run) {
         const double dgamma = relative_l2(run.dgamma.values(), expected.dgamma.value);
         EXPECT_LE(dgamma, 1e-6);
         if (run.dbeta.defined()) {
@@ -185,7 +185,7 @@ TEST(NormBackward, ColumnSumsOfHalvesDoNotOverflow) {
     SCOPED_TRACE(p.describe());
     const Data data = make_data(p);
     BackwardRun run(p, data);
-    for_each_runner(run.accepting(), [&](Context& context) {
+    for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       for (const double value : run.dbeta.values()) {
         // f16 ends at 65504; an honest sum rounded once is infinite there.
@@ -202,7 +202,7 @@ TEST(NormBackward, OrthogonalToInvariances) {
   for (const Kind kind : kBothKinds) {
     const Problem p{.kind = kind, .lead = {20}, .cols = 1000, .eps = 0};
     const Data data = make_data(p);
-    for_each_round_trip(p, data, [&](Context&, ForwardRun&, BackwardRun& run) {
+    for_each_round_trip(p, data, [&](Runner&, ForwardRun&, BackwardRun& run) {
       const std::vector<double> dx = run.dx.values();
       for (std::size_t r = 0; r < 20; ++r) {
         double sum = 0;

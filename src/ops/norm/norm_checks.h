@@ -43,9 +43,11 @@ Forward check_forward(const char* op, const Context& context, Kind kind,
 Backward check_backward(const char* op, const Context& context, Kind kind,
                         const BackwardArguments& args);
 
-// Checks done: runs the problem, empty ones included.
-void run_forward(const char* op, Context& context, const Forward& problem);
-void run_backward(const char* op, Context& context, const Backward& problem);
+// Checks done: runs the problem, empty ones included, on the named implementation ("" = choose).
+void run_forward(const char* op, Context& context, const Forward& problem,
+                 const std::string& implementation);
+void run_backward(const char* op, Context& context, const Backward& problem,
+                  const std::string& implementation);
 
 std::vector<ImplementationReport> report(const Context& context, const Forward& problem);
 std::vector<ImplementationReport> report(const Context& context, const Backward& problem);

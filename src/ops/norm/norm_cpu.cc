@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "cpu/cache_size.h"
 #include "ops/norm/norm_row.h"
@@ -114,7 +115,7 @@ void forward_by_columns(Context& context, const ForwardJob& job, std::int64_t bl
                         Moments* moments) {
   const Forward& p = job.p;
   const std::int64_t blocks = ceil_div(p.cols, block_columns);
-  context.pool().run(p.rows * blocks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(p.rows * blocks, [&](std::int64_t task) {
     moments[task] = forward_moments(job, task / blocks, task % blocks);
   });
   for (std::int64_t row = 0; row < p.rows; ++row) {
@@ -125,7 +126,7 @@ void forward_by_columns(Context& context, const ForwardJob& job, std::int64_t bl
       forward_rescue(job, row);
       continue;
     }
-    context.pool().run(blocks, [&](std::int64_t b) {
+    detail::ContextAccess::pool(context).run(blocks, [&](std::int64_t b) {
       const std::int64_t begin = b * block_columns;
       forward_write(job, row, begin, std::min(p.cols, begin + block_columns), statistics);
     });
@@ -152,7 +153,7 @@ void forward_simd(Context& context, const Forward& p) {
   const std::int64_t weight_bytes = Arena::padded(p.cols * statistic_size(p.dtype));
   const std::int64_t moment_bytes =
       by_columns ? p.rows * blocks * static_cast<std::int64_t>(sizeof(Moments)) : 0;
-  Arena arena(context.workspace(2 * weight_bytes + moment_bytes));
+  Arena arena(detail::ContextAccess::workspace(context, 2 * weight_bytes + moment_bytes));
   job.gamma = prepare_weights(p.gamma, 1, p.weight_dtype, p.dtype, p.weight_offset,
                               arena.take(weight_bytes), p.cols);
   void* const beta = arena.take(weight_bytes);
@@ -167,7 +168,7 @@ void forward_simd(Context& context, const Forward& p) {
   }
   // A few tasks per thread, so that one that is held up does not hold up the rest.
   const std::int64_t tasks = threads == 1 ? 1 : std::min(p.rows, 4 * threads);
-  context.pool().run(tasks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(tasks, [&](std::int64_t task) {
     forward_rows(job, task * p.rows / tasks, (task + 1) * p.rows / tasks);
   });
 }
@@ -189,8 +190,7 @@ struct Chunks {
   std::int64_t count = 0;
 
   explicit Chunks(std::int64_t total)
-      : rows(total),
-        count(std::clamp<std::int64_t>(ceil_div(total, kMinRows), 1, kMaxChunks)) {}
+      : rows(total), count(std::clamp<std::int64_t>(ceil_div(total, kMinRows), 1, kMaxChunks)) {}
   std::int64_t begin(std::int64_t chunk) const {
     // Without the product chunk * rows, which may not fit.
     return rows / count * chunk + std::min(rows % count, chunk);
@@ -241,7 +241,7 @@ void backward_by_columns(Context& context, const BackwardJob& job, const Chunks&
                          RowCoefficients* coefficients) {
   const Backward& p = job.p;
   const std::int64_t blocks = ceil_div(p.cols, block_columns);
-  context.pool().run(p.rows * blocks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(p.rows * blocks, [&](std::int64_t task) {
     row_sums[task] = backward_sums(job, task / blocks, task % blocks);
   });
   for (std::int64_t row = 0; row < p.rows; ++row) {
@@ -254,7 +254,7 @@ void backward_by_columns(Context& context, const BackwardJob& job, const Chunks&
     }
     coefficients[row] = backward_finish(job, total);
   }
-  context.pool().run(chunks.count * blocks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(chunks.count * blocks, [&](std::int64_t task) {
     const std::int64_t chunk = task / blocks;
     const std::int64_t begin = task % blocks * block_columns;
     const std::int64_t end = std::min(p.cols, begin + block_columns);
@@ -284,7 +284,7 @@ void finish_gradients(Context& context, const BackwardJob& job, const ChunkSums<
   const std::int64_t slices = ceil_div(p.cols, kMergeColumns);
   const std::int64_t threads = useful_threads(context, chunks * sums.used(), kMergeElements);
   const std::int64_t tasks = std::min(slices, threads == 1 ? 1 : 4 * threads);
-  context.pool().run(tasks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(tasks, [&](std::int64_t task) {
     for (std::int64_t slice = task * slices / tasks; slice < (task + 1) * slices / tasks; ++slice) {
       const std::int64_t begin = slice * kMergeColumns;
       const std::int64_t end = std::min(p.cols, begin + kMergeColumns);
@@ -320,8 +320,8 @@ void backward_typed(Context& context, const Backward& p) {
   const auto row_sum_bytes =
       Arena::padded(row_count * blocks * static_cast<std::int64_t>(sizeof(RowSums)));
   const auto coefficient_bytes = row_count * static_cast<std::int64_t>(sizeof(RowCoefficients));
-  Arena arena(context.workspace(weight_bytes + sum_bytes + total_bytes + row_sum_bytes +
-                                coefficient_bytes));
+  Arena arena(detail::ContextAccess::workspace(
+      context, weight_bytes + sum_bytes + total_bytes + row_sum_bytes + coefficient_bytes));
   job.gamma = prepare_weights(p.gamma, 1, p.weight_dtype, p.dtype, p.weight_offset,
                               arena.take(weight_bytes), p.cols);
   sums.running = static_cast<C*>(arena.take(sum_bytes));
@@ -333,7 +333,7 @@ void backward_typed(Context& context, const Backward& p) {
                         static_cast<RowCoefficients*>(arena.take(coefficient_bytes)));
   } else {
     const std::int64_t tasks = threads == 1 ? 1 : chunks.count;
-    context.pool().run(tasks, [&](std::int64_t task) {
+    detail::ContextAccess::pool(context).run(tasks, [&](std::int64_t task) {
       const std::int64_t end = (task + 1) * chunks.count / tasks;
       for (std::int64_t chunk = task * chunks.count / tasks; chunk < end; ++chunk) {
         backward_chunk(job, chunks, chunk, sums);

@@ -2,6 +2,7 @@
 // the column sums of its rows in registers; a tiny second kernel adds the blocks' sums in order.
 #include <initializer_list>
 
+#include "core/context_access.h"
 #include "ops/norm/norm_cuda_ring.cuh"
 
 namespace touchstone::norm {
@@ -418,7 +419,8 @@ void launch_kernel(Context& context, BackwardArgs args, int streams) {
     args.wide = (p.rows + units * teams - 1) / (units * teams) > kRowsInFloat;
     finish.wide = args.wide;
     finish.count = args.wide ? units * teams : units;
-    args.partial = context.workspace(finish.count * 2 * p.cols * (args.wide ? 8 : 4));
+    args.partial =
+        detail::ContextAccess::workspace(context, finish.count * 2 * p.cols * (args.wide ? 8 : 4));
     finish.partial = args.partial;
   }
   cuda::launch(context, "norm backward_vector_kernel", kernel, shape, args);

@@ -1,5 +1,6 @@
 // Layer norm and RMS norm for any GPU, any row length and any alignment: plain loads, rows swept
 // from memory and caches, no assumption but the contract.
+#include "core/context_access.h"
 #include "ops/norm/norm_cuda.cuh"
 
 namespace touchstone::norm {
@@ -285,7 +286,9 @@ void backward_portable(Context& context, const Backward& p) {
   std::int64_t blocks = at_most((p.rows + kBlockWarps - 1) / kBlockWarps, processors * 4);
   const std::int64_t room = kPartialBytes / partial_row;
   if (sums) blocks = at_most(blocks, room < 1 ? 1 : room);
-  if (sums) args.partial = static_cast<double*>(context.workspace(blocks * partial_row));
+  if (sums)
+    args.partial =
+        static_cast<double*>(detail::ContextAccess::workspace(context, blocks * partial_row));
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(blocks), .threads = kBlock};
   visit_dtype_and_kind(p.dtype, p.kind, [&]<class T, bool kRms>() {
     cuda::launch(context, "norm backward_kernel", backward_kernel<T, kRms>, shape, args);

@@ -98,7 +98,7 @@ std::vector<double> repeated_dgamma(const Problem& p, const Data& data, const St
 
 template <class Args>
 std::vector<std::string> accepting(Kind kind, const Args& args) {
-  Context context({.device = test_device()});
+  Runner context({.device = test_device()});
   std::vector<std::string> names;
   for (const ImplementationReport& report : reports(context, kind, args)) {
     if (report.accepted) names.push_back(report.name);
@@ -114,9 +114,9 @@ void poison(Tensor& tensor) {
 void check_large_forward(const Problem& block, const Data& data, ForwardArgs args, Tensor& y) {
   const ExpectedForward expected = expected_forward(block, data);
   args.y = y;
-  for_each_runner(accepting(block.kind, args), [&](Context& context) {
+  for_each_runner(accepting(block.kind, args), [&](Runner& context) {
     poison(y);
-    call(context, block.kind, args);
+    call(context, block.kind, context.with(args));
     context.synchronize();
     check_rows(y, expected.y, "y");
   });
@@ -129,10 +129,10 @@ void check_large_backward(const Problem& block, const Data& data, BackwardArgs a
   Tensor dgamma = Tensor::empty({block.cols}, DType::f32, test_device());
   args.dx = dx;
   args.dgamma = dgamma;
-  for_each_runner(accepting(block.kind, args), [&](Context& context) {
+  for_each_runner(accepting(block.kind, args), [&](Runner& context) {
     poison(dx);
     poison(dgamma);
-    call(context, block.kind, args);
+    call(context, block.kind, context.with(args));
     context.synchronize();
     check_rows(dx, expected.dx, "dx");
     const Tensor host = dgamma.to(Device::cpu());
@@ -205,8 +205,8 @@ TEST(NormCudaBits, SameRowInABatchOfAnySize) {
         args.y = y;
         args.mean = kind == Kind::layer ? mean.view() : TensorView{};
         args.rstd = rstd;
-        Context context({.device = test_device()});
-        call(context, kind, args);
+        Runner context({.device = test_device()});
+        call(context, kind, context.with(args));
         context.synchronize();
         return download_rows(y, rows - kBlockRows, kBlockRows);
       };
@@ -232,14 +232,14 @@ std::vector<Problem> stream_problems() {
 TEST(NormCudaStream, AnyStreamGivesTheSameBits) {
   for (const Problem& p : stream_problems()) {
     const Data data = make_data(p);
-    for_each_round_trip(p, data, [&](Context& context, ForwardRun& f, BackwardRun& b) {
+    for_each_round_trip(p, data, [&](Runner& context, ForwardRun& f, BackwardRun& b) {
       const std::vector<std::byte> y = f.y.bytes();
       const std::vector<std::byte> dx = b.dx.bytes();
       const std::vector<std::byte> dgamma = b.dgamma.bytes();
       const Stream stream;
-      Context other({.device = test_device(),
-                     .stream = stream.get(),
-                     .implementation = context.implementation()});
+      Runner other({.device = test_device(),
+                    .stream = stream.get(),
+                    .implementation = context.implementation()});
       f.run(other);
       b.run(other);
       EXPECT_TRUE(same_bits(f.y, y));
@@ -254,19 +254,19 @@ TEST(NormCudaStream, AnyStreamGivesTheSameBits) {
 TEST(NormCudaStream, CanBeCapturedInAGraph) {
   for (const Problem& p : stream_problems()) {
     const Data data = make_data(p);
-    for_each_round_trip(p, data, [&](Context& context, ForwardRun& f, BackwardRun& b) {
+    for_each_round_trip(p, data, [&](Runner& context, ForwardRun& f, BackwardRun& b) {
       const std::vector<std::byte> y = f.y.bytes();
       const std::vector<std::byte> dx = b.dx.bytes();
       const std::vector<std::byte> dgamma = b.dgamma.bytes();
       const Stream stream;
-      Context captured({.device = test_device(),
-                        .stream = stream.get(),
-                        .implementation = context.implementation()});
+      Runner captured({.device = test_device(),
+                       .stream = stream.get(),
+                       .implementation = context.implementation()});
       cudaGraph_t graph = nullptr;
       cudaGraphExec_t executable = nullptr;
       check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), "begin capture");
-      call(captured, p.kind, f.args);
-      call(captured, p.kind, b.args);
+      call(captured, p.kind, captured.with(f.args));
+      call(captured, p.kind, captured.with(b.args));
       check(cudaStreamEndCapture(stream.get(), &graph), "end capture");
       check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
       for (int replay = 0; replay < 3; ++replay) {
@@ -296,7 +296,7 @@ TEST(NormCudaWorkspace, TooLittleIsRefusedCleanly) {
     const ExpectedBackward expected = expected_backward(p, data);
     for (const std::string& name : run.accepting()) {
       SCOPED_TRACE(name);
-      Context context({.device = test_device(), .workspace_bytes = 0, .implementation = name});
+      Runner context({.device = test_device(), .workspace_bytes = 0, .implementation = name});
       try {
         run.run(context);  // an implementation may do without scratch
       } catch (const OutOfMemory& error) {
@@ -318,7 +318,7 @@ TEST(NormCudaWorkspace, DefaultIsEnough) {
   for (const std::int64_t cols : {1024, 16384, 65536, 131072}) {
     const Problem p{.lead = {512}, .cols = cols};
     BackwardRun run(p, make_data(p));
-    for_each_runner(run.accepting(), [&](Context& context) { EXPECT_NO_THROW(run.run(context)); });
+    for_each_runner(run.accepting(), [&](Runner& context) { EXPECT_NO_THROW(run.run(context)); });
   }
 }
 

@@ -20,7 +20,7 @@ TEST(NormForward, NoRowsWritesNothing) {
       for (const std::int64_t cols : {1, 64, 65537}) {
         const Problem p{.kind = kind, .dtypes = dtypes, .lead = {0}, .cols = cols, .fused = true};
         ForwardRun run(p, make_data(p));
-        for_each_implementation(run.accepting(), [&](Context& context) { run.run(context); });
+        for_each_implementation(run.accepting(), [&](Runner& context) { run.run(context); });
       }
     }
   }
@@ -30,7 +30,7 @@ TEST(NormForward, NoColumnsWritesNothing) {
   for (const Kind kind : kBothKinds) {
     const Problem p{.kind = kind, .lead = {7}, .cols = 0};
     ForwardRun run(p, make_data(p));
-    for_each_implementation(run.accepting(), [&](Context& context) {
+    for_each_implementation(run.accepting(), [&](Runner& context) {
       run.run(context);
       EXPECT_TRUE(run.mean.unchanged());
       EXPECT_TRUE(run.rstd.unchanged());
@@ -39,7 +39,7 @@ TEST(NormForward, NoColumnsWritesNothing) {
 }
 
 TEST(NormForward, EmptyTensorsNeedNoMemory) {
-  Context context({.device = test_device()});
+  Runner context({.device = test_device()});
   const std::int64_t shape[] = {0, 64};
   const TensorView nothing =
       make_view(static_cast<void*>(nullptr), shape, DType::f32, test_device());
@@ -71,7 +71,7 @@ TEST(NormForward, ZeroInput) {
       // Zero times anything finite: y is beta, exactly.
       const Data data = make_data(p);
       ForwardRun run(p, data);
-      for_each_runner(run.accepting(), [&](Context& context) {
+      for_each_runner(run.accepting(), [&](Runner& context) {
         run.run(context);
         const std::vector<double> y = run.y.values();
         for (std::size_t i = 0; i < y.size(); ++i) {
@@ -102,7 +102,7 @@ TEST(NormForward, ConstantRows) {
 TEST(NormForward, ConstantRowsWithoutEpsAreNotANumber) {
   const Problem p{.lead = {4}, .cols = 100, .eps = 0, .x = {.shape = Shape::constant, .center = 2}};
   ForwardRun run(p, make_data(p));
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     for (const double y : run.y.values()) ASSERT_TRUE(std::isnan(y)) << y;
   });
@@ -145,7 +145,7 @@ TEST(NormForward, HugeSignsNormalizeToOne) {
       // As many of one sign as of the other, so that the mean is zero.
       for (std::size_t i = 0; i < data.x.size(); ++i) data.x[i] = i % 2 == 0 ? c.size : -c.size;
       ForwardRun run(p, data);
-      for_each_runner(run.accepting(), [&](Context& context) {
+      for_each_runner(run.accepting(), [&](Runner& context) {
         run.run(context);
         const std::vector<double> y = run.y.values();
         for (std::size_t i = 0; i < y.size(); ++i) {
@@ -166,7 +166,7 @@ TEST(NormForward, Outlier) {
     data.h = data.x;
     const ExpectedForward expected = expected_forward(p, data);
     ForwardRun run(p, data);
-    for_each_runner(run.accepting(), [&](Context& context) {
+    for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       EXPECT_TRUE(close(run.y.values(), expected.y, p.dtypes.x, p.cols));
     });
@@ -208,7 +208,7 @@ TEST(RmsNormForward, RoundingBeforeWeightToTheBit) {
       const Data data = make_data(p);
       const std::vector<double> xhat = known_roundings(p, data);
       ForwardRun run(p, data);
-      for_each_runner(run.accepting(), [&](Context& context) {
+      for_each_runner(run.accepting(), [&](Runner& context) {
         run.run(context);
         const std::vector<double> y = run.y.values();
         int known = 0;
@@ -238,7 +238,7 @@ TEST(RmsNormForward, RoundingPointsDiffer) {
   ForwardRun once(p, data);
   p.before_weight = true;
   ForwardRun before(p, data);
-  for_each_runner(once.accepting(), [&](Context& context) {
+  for_each_runner(once.accepting(), [&](Runner& context) {
     once.run(context);
     before.run(context);
     const std::vector<double> a = once.y.values();
@@ -275,7 +275,7 @@ TEST(NormForward, RowOffsetsBeyond32Bits) {
   const ExpectedForward expected = expected_forward(p, data);
   ForwardRun run(p, data);
   run.args.x = with_stride(make_view(elements, {kRows, kCols}), 0, kStride);
-  for_each_implementation(run.accepting(), [&](Context& context) {
+  for_each_implementation(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(close(run.y.values(), expected.y, DType::bf16, kCols));
   });

@@ -36,7 +36,7 @@ void check_large_mean(std::int64_t cols, double ratio, double limit, DType dtype
   const Data data = make_data(p);
   const ExpectedForward forward_expected = expected_forward(p, data);
   const ExpectedBackward backward_expected = expected_backward(p, data);
-  for_each_round_trip(p, data, [&](Context&, ForwardRun& forward, BackwardRun& backward) {
+  for_each_round_trip(p, data, [&](Runner&, ForwardRun& forward, BackwardRun& backward) {
     EXPECT_LE(relative_l2(forward.y.values(), forward_expected.y.value), limit);
     EXPECT_LE(relative_l2(forward.rstd.values(), forward_expected.rstd.value), limit);
     EXPECT_LE(relative_l2(forward.mean.values(), forward_expected.mean.value), 1e-6);
@@ -75,7 +75,7 @@ TEST(NormBits, SameFromRunToRun) {
       const Data data = make_data(p);
       ForwardRun forward(p, data);
       BackwardRun backward(p, data);
-      for_each_implementation(both(forward, backward), [&](Context& context) {
+      for_each_implementation(both(forward, backward), [&](Runner& context) {
         Outputs first;
         for (std::int64_t i = 0; i < sanitized_size(100, 10); ++i) {
           forward.run(context);
@@ -101,10 +101,10 @@ TEST(NormBits, SameForAnyNumberOfThreads) {
       for (const DTypes& dtypes : some_dtypes()) {
         const Problem p{.kind = kind, .dtypes = dtypes, .lead = {size.rows}, .cols = size.cols};
         const Data data = make_data(p);
-        for_each_round_trip(p, data, [&](Context& context, ForwardRun& f, BackwardRun& b) {
+        for_each_round_trip(p, data, [&](Runner& context, ForwardRun& f, BackwardRun& b) {
           const Outputs first = outputs_of(f, b);
           for (const int threads : {1, 2, 5, 16}) {
-            Context other({.threads = threads, .implementation = context.implementation()});
+            Runner other({.threads = threads, .implementation = context.implementation()});
             f.run(other);
             b.run(other);
             EXPECT_TRUE(outputs_of(f, b) == first) << threads << " threads";
@@ -144,7 +144,7 @@ struct Batch {
 // A row is the same bits whatever batch it is in: copied out on its own, and as a slice in place,
 // which starts at another alignment. Also where the implementation is chosen by the library: the
 // choice may look at everything but the number of rows.
-void check_same_row_in_any_batch(const Problem& p, const Data& data, Context& context) {
+void check_same_row_in_any_batch(const Problem& p, const Data& data, Runner& context) {
   const auto width = static_cast<std::size_t>(p.cols * size_of(p.dtypes.x));
   ForwardRun forward(p, data);
   forward.run(context);
@@ -194,12 +194,12 @@ TEST(NormBits, SameRowInAnyBatch) {
       SCOPED_TRACE(p.describe());
       const Data data = make_data(p);
       std::vector<std::string> names = ForwardRun(p, data).accepting();
-      for_each_runner(names, [&](Context& context) {
+      for_each_runner(names, [&](Runner& context) {
         if (context.implementation() == "vector") return;  // may refuse the slices; see below
         check_same_row_in_any_batch(p, data, context);
       });
       for_each_implementation(
-          {""}, [&](Context& context) { check_same_row_in_any_batch(p, data, context); });
+          {""}, [&](Runner& context) { check_same_row_in_any_batch(p, data, context); });
     }
   }
 }
@@ -215,7 +215,7 @@ TEST(NormBits, SameForAnyLayout) {
         BackwardRun dense_backward(p, data);
         Problem spread = p;
         spread.layout = {.row_gap = 3, .offset = 1};
-        for_each_round_trip(spread, data, [&](Context& context, ForwardRun& f, BackwardRun&) {
+        for_each_round_trip(spread, data, [&](Runner& context, ForwardRun& f, BackwardRun&) {
           dense_forward.run(context);
           EXPECT_TRUE(same_bits(dense_forward.y, f.y.bytes()));
           EXPECT_TRUE(same_bits(dense_forward.rstd, f.rstd.bytes()));
@@ -264,7 +264,7 @@ TEST(NormSpecial, NotANumberStaysInItsRow) {
         const Problem p{.kind = kind, .dtypes = dtypes, .lead = {kRows}, .cols = cols};
         const Data data = make_data(p);
         std::vector<Outputs> clean;
-        for_each_round_trip(p, data, [&](Context&, ForwardRun& f, BackwardRun& b) {
+        for_each_round_trip(p, data, [&](Runner&, ForwardRun& f, BackwardRun& b) {
           clean.push_back(outputs_of(f, b));
         });
         for (const double bad :
@@ -275,7 +275,7 @@ TEST(NormSpecial, NotANumberStaysInItsRow) {
           with.x[static_cast<std::size_t>(kBadRow * cols + cols / 2)] = bad;
           with.h = with.x;
           std::size_t runner = 0;
-          for_each_round_trip(p, with, [&](Context&, ForwardRun& f, BackwardRun& b) {
+          for_each_round_trip(p, with, [&](Runner&, ForwardRun& f, BackwardRun& b) {
             EXPECT_TRUE(row_is(f.y.values(), kBadRow, cols, is_nan)) << "y";
             if (kind == Kind::layer) {
               EXPECT_TRUE(row_is(f.mean.values(), kBadRow, 1, is_nan));
@@ -298,7 +298,7 @@ TEST(NormSpecial, NotFiniteGradientStaysInItsRow) {
     const Problem p{.kind = kind, .lead = {kRows}, .cols = kCols};
     const Data data = make_data(p);
     std::vector<Outputs> clean;
-    for_each_round_trip(p, data, [&](Context&, ForwardRun& f, BackwardRun& b) {
+    for_each_round_trip(p, data, [&](Runner&, ForwardRun& f, BackwardRun& b) {
       clean.push_back(outputs_of(f, b));
     });
     for (const double bad :
@@ -306,7 +306,7 @@ TEST(NormSpecial, NotFiniteGradientStaysInItsRow) {
       Data with = data;
       with.dy[kBadRow * kCols + 17] = bad;
       std::size_t runner = 0;
-      for_each_round_trip(p, with, [&](Context&, ForwardRun& f, BackwardRun& b) {
+      for_each_round_trip(p, with, [&](Runner&, ForwardRun& f, BackwardRun& b) {
         // From infinity, the formula makes infinities of either sign and their differences.
         EXPECT_TRUE(row_is(b.dx.values(), kBadRow, kCols, std::isnan(bad) ? is_nan : is_not_finite))
             << "dx";
@@ -334,7 +334,7 @@ TEST(NormAliasing, ForwardInPlace) {
         SCOPED_TRACE(p.describe());
         const Data data = make_data(p);
         ForwardRun apart(p, data);
-        for_each_runner(apart.accepting(), [&](Context& context) {
+        for_each_runner(apart.accepting(), [&](Runner& context) {
           apart.run(context);
           const auto expect_same = [&](bool y_is_x, bool sum_is_residual) {
             ForwardRun shared(p, data);
@@ -342,7 +342,7 @@ TEST(NormAliasing, ForwardInPlace) {
             const Guarded& for_sum = sum_is_residual ? shared.residual : shared.x;
             shared.args.y = for_y;
             shared.args.sum = for_sum;
-            call(context, kind, shared.args);
+            call(context, kind, context.with(shared.args));
             context.synchronize();
             EXPECT_TRUE(same_bits(for_y, apart.y.bytes()));
             EXPECT_TRUE(same_bits(for_sum, apart.sum.bytes()));
@@ -364,11 +364,11 @@ TEST(NormAliasing, ForwardUnfusedInPlace) {
       const Problem p{.kind = kind, .lead = {3}, .cols = cols};
       const Data data = make_data(p);
       ForwardRun apart(p, data);
-      for_each_runner(apart.accepting(), [&](Context& context) {
+      for_each_runner(apart.accepting(), [&](Runner& context) {
         apart.run(context);
         ForwardRun shared(p, data);
         shared.args.y = shared.x;
-        call(context, kind, shared.args);
+        call(context, kind, context.with(shared.args));
         context.synchronize();
         EXPECT_TRUE(same_bits(shared.x, apart.y.bytes()));
       });
@@ -384,13 +384,13 @@ TEST(NormAliasing, BackwardInPlace) {
         SCOPED_TRACE(p.describe());
         const Data data = make_data(p);
         BackwardRun apart(p, data);
-        for_each_runner(apart.accepting(), [&](Context& context) {
+        for_each_runner(apart.accepting(), [&](Runner& context) {
           apart.run(context);
           for (Guarded BackwardRun::*target :
                {&BackwardRun::dy, &BackwardRun::x, &BackwardRun::dsum}) {
             BackwardRun shared(p, data);
             shared.args.dx = shared.*target;
-            call(context, kind, shared.args);
+            call(context, kind, context.with(shared.args));
             context.synchronize();
             EXPECT_TRUE(same_bits(shared.*target, apart.dx.bytes()));
             EXPECT_TRUE(same_bits(shared.dgamma, apart.dgamma.bytes()));
@@ -412,7 +412,7 @@ TEST(NormAliasing, InterleavedHalves) {
       const Problem p{.kind = kind, .lead = {10}, .cols = cols};
       const Data data = make_data(p);
       ForwardRun apart(p, data);
-      for_each_runner(apart.accepting(), [&](Context& context) {
+      for_each_runner(apart.accepting(), [&](Runner& context) {
         apart.run(context);
         Guarded wide(test_device(), DType::f32, {10, 2 * cols});
         std::vector<double> values(static_cast<std::size_t>(20 * cols), 0.0);
@@ -424,7 +424,7 @@ TEST(NormAliasing, InterleavedHalves) {
         ForwardRun shared(p, data);
         shared.args.x = columns(wide, 0, cols);
         shared.args.y = columns(wide, cols, cols);
-        ASSERT_NO_THROW(call(context, kind, shared.args));
+        ASSERT_NO_THROW(call(context, kind, context.with(shared.args)));
         context.synchronize();
         const std::vector<double> after = wide.values();
         const std::vector<double> y = apart.y.values();

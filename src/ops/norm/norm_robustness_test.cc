@@ -14,7 +14,7 @@ namespace {
 void check_round_trip(const Problem& p, const Data& data) {
   const ExpectedForward forward_expected = expected_forward(p, data);
   const ExpectedBackward backward_expected = expected_backward(p, data);
-  for_each_round_trip(p, data, [&](Context&, ForwardRun& forward, BackwardRun& backward) {
+  for_each_round_trip(p, data, [&](Runner&, ForwardRun& forward, BackwardRun& backward) {
     EXPECT_TRUE(close(forward.y.values(), forward_expected.y, p.dtypes.x, p.cols)) << "y";
     EXPECT_TRUE(close(forward.rstd.values(), forward_expected.rstd, DType::f32)) << "rstd";
     EXPECT_TRUE(close(backward.dx.values(), backward_expected.dx, p.dtypes.x, p.cols)) << "dx";
@@ -121,7 +121,7 @@ TEST(NormRobust, DoublesOfAnySize) {
       ForwardRun forward(p, data);
       BackwardRun backward(p, data);
       ForwardRun scaled_forward(p, scaled);
-      for_each_runner(both(forward, backward), [&](Context& context) {
+      for_each_runner(both(forward, backward), [&](Runner& context) {
         forward.run(context);
         backward.take_statistics(forward);
         backward.run(context);
@@ -153,7 +153,7 @@ TEST(NormRobust, ExpandedInput) {
       const ExpectedForward expected = expected_forward(p, data);
       ForwardRun run(p, data);
       run.args.x = with_stride(run.args.x, 0, 0);
-      for_each_runner(run.accepting(), [&](Context& context) {
+      for_each_runner(run.accepting(), [&](Runner& context) {
         run.run(context);
         EXPECT_TRUE(close(run.y.values(), expected.y, DType::f32, cols));
       });
@@ -181,7 +181,7 @@ TEST(NormRobust, SlidingWindows) {
       ForwardRun run(p, data);
       run.args.x.data = input.view().data;
       run.args.x.stride[0] = stride;
-      for_each_runner(run.accepting(), [&](Context& context) {
+      for_each_runner(run.accepting(), [&](Runner& context) {
         run.run(context);
         EXPECT_TRUE(close(run.y.values(), expected.y, DType::f32, kCols)) << "stride " << stride;
       });
@@ -224,7 +224,7 @@ struct Bits {
   friend bool operator==(const Bits&, const Bits&) = default;
 };
 
-Bits run_in(Context& context, const Problem& p, const Data& data) {
+Bits run_in(Runner& context, const Problem& p, const Data& data) {
   ForwardRun forward(p, data);
   forward.run(context);
   BackwardRun backward(p, data);
@@ -237,14 +237,14 @@ Bits run_in(Context& context, const Problem& p, const Data& data) {
 TEST(NormContexts, OneForEverything) {
   const std::vector<Problem> problems = mixed_problems();
   const Problem any{.lead = {1}, .cols = 64};
-  for_each_implementation(ForwardRun(any, make_data(any)).accepting(), [&](Context& shared) {
+  for_each_implementation(ForwardRun(any, make_data(any)).accepting(), [&](Runner& shared) {
     if (shared.implementation() == "vector") shared.set_implementation("");  // it may refuse some
     for (int round = 0; round < 2; ++round) {
       for (const Problem& p : problems) {
         const Data data = make_data(p);
-        Context fresh({.device = test_device(),
-                       .threads = kTestThreads,
-                       .implementation = shared.implementation()});
+        Runner fresh({.device = test_device(),
+                      .threads = kTestThreads,
+                      .implementation = shared.implementation()});
         EXPECT_TRUE(run_in(shared, p, data) == run_in(fresh, p, data)) << p.describe();
       }
     }
@@ -258,14 +258,14 @@ TEST(NormContexts, ManyAtOnce) {
   std::vector<Bits> expected;
   for (const Problem& p : problems) {
     data.push_back(make_data(p));
-    Context context({.device = test_device(), .threads = 1, .implementation = ""});
+    Runner context({.device = test_device(), .threads = 1, .implementation = ""});
     expected.push_back(run_in(context, p, data.back()));
   }
   std::vector<int> wrong(4);
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < wrong.size(); ++t) {
     threads.emplace_back([&, t] {
-      Context context({.device = test_device(), .threads = 2, .implementation = ""});
+      Runner context({.device = test_device(), .threads = 2, .implementation = ""});
       for (std::size_t i = 0; i < problems.size(); ++i) {
         const std::size_t k = (i + 3 * t) % problems.size();
         wrong[t] += run_in(context, problems[k], data[k]) == expected[k] ? 0 : 1;

@@ -22,7 +22,8 @@ RmsNormArgs rms_args(const ForwardArgs& a) {
           .rstd = a.rstd,
           .eps = a.eps,
           .weight_offset = a.weight_offset,
-          .rounding = a.rounding};
+          .rounding = a.rounding,
+          .implementation = a.implementation};
 }
 
 RmsNormBackwardArgs rms_args(const BackwardArgs& a) {
@@ -33,12 +34,13 @@ RmsNormBackwardArgs rms_args(const BackwardArgs& a) {
           .dsum = a.dsum,
           .dx = a.dx,
           .dweight = a.dgamma,
-          .weight_offset = a.weight_offset};
+          .weight_offset = a.weight_offset,
+          .implementation = a.implementation};
 }
 
 template <class Args>
 std::vector<std::string> accepting_names(const char* direction, Kind kind, const Args& args) {
-  Context context({.device = test_device(), .threads = 1});
+  Runner context({.device = test_device(), .threads = 1});
   std::vector<std::string> names;
   for (const ImplementationReport& report : reports(context, kind, args)) {
     log_offered(std::string("norm ") + direction, report.name);
@@ -117,13 +119,11 @@ void call(Context& context, Kind kind, const BackwardArgs& args) {
 }
 
 std::vector<ImplementationReport> reports(Context& context, Kind kind, const ForwardArgs& args) {
-  return kind == Kind::layer ? layer_norm_implementations(context, args)
-                             : rms_norm_implementations(context, rms_args(args));
+  return kind == Kind::layer ? explain(context, args) : explain(context, rms_args(args));
 }
 
 std::vector<ImplementationReport> reports(Context& context, Kind kind, const BackwardArgs& args) {
-  return kind == Kind::layer ? layer_norm_backward_implementations(context, args)
-                             : rms_norm_backward_implementations(context, rms_args(args));
+  return kind == Kind::layer ? explain(context, args) : explain(context, rms_args(args));
 }
 
 ForwardRun::ForwardRun(const Problem& p, const Data& data) : kind(p.kind) {
@@ -158,9 +158,9 @@ std::vector<std::string> ForwardRun::accepting() const {
   return accepting_names("forward", kind, args);
 }
 
-void ForwardRun::run(Context& context) {
+void ForwardRun::run(Runner& context) {
   for (Guarded* output : {&y, &sum, &mean, &rstd}) output->poison();
-  call(context, kind, args);
+  call(context, kind, context.with(args));
   context.synchronize();
   log_ran("norm forward", context.implementation());
   for (const Guarded* input : {&x, &residual, &gamma, &beta}) EXPECT_TRUE(input->unchanged());
@@ -206,9 +206,9 @@ std::vector<std::string> BackwardRun::accepting() const {
   return accepting_names("backward", kind, args);
 }
 
-void BackwardRun::run(Context& context) {
+void BackwardRun::run(Runner& context) {
   for (Guarded* output : {&dx, &dgamma, &dbeta}) output->poison();
-  call(context, kind, args);
+  call(context, kind, context.with(args));
   context.synchronize();
   log_ran("norm backward", context.implementation());
   for (const Guarded* input : {&dy, &x, &mean, &rstd, &gamma, &dsum}) {
@@ -224,7 +224,7 @@ void check_forward(const Problem& p) {
   const Data data = make_data(p);
   const ExpectedForward expected = expected_forward(p, data);
   ForwardRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(close(run.y.values(), expected.y, p.dtypes.x, p.cols)) << "y";
     // One addition in the dtype: there is one right answer, to the bit.
@@ -245,7 +245,7 @@ void check_backward(const Problem& p) {
   const Data data = make_data(p);
   const ExpectedBackward expected = expected_backward(p, data);
   BackwardRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(close(run.dx.values(), expected.dx, p.dtypes.x, p.cols)) << "dx";
     if (run.dgamma.defined()) {
@@ -267,11 +267,11 @@ std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& back
 }
 
 void for_each_round_trip(const Problem& p, const Data& data,
-                         const std::function<void(Context&, ForwardRun&, BackwardRun&)>& body) {
+                         const std::function<void(Runner&, ForwardRun&, BackwardRun&)>& body) {
   SCOPED_TRACE(p.describe());
   ForwardRun forward(p, data);
   BackwardRun backward(p, data);
-  for_each_runner(both(forward, backward), [&](Context& context) {
+  for_each_runner(both(forward, backward), [&](Runner& context) {
     forward.run(context);
     backward.take_statistics(forward);
     backward.run(context);

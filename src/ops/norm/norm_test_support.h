@@ -81,7 +81,7 @@ std::vector<ImplementationReport> reports(Context& context, Kind kind, const Bac
 struct ForwardRun {
   ForwardRun(const Problem& problem, const Data& data);
   std::vector<std::string> accepting() const;  // implementations that take the problem
-  void run(Context& context);
+  void run(Runner& context);
 
   Kind kind;
   Guarded x, residual, gamma, beta, y, sum, mean, rstd;
@@ -94,7 +94,7 @@ struct BackwardRun {
   // From now on with those of a forward.
   void take_statistics(const ForwardRun& forward);
   std::vector<std::string> accepting() const;
-  void run(Context& context);
+  void run(Runner& context);
 
   Kind kind;
   Guarded dy, x, mean, rstd, gamma, dsum, dx, dgamma, dbeta;
@@ -126,7 +126,7 @@ std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& back
 // Forward, and then backward on its statistics, with every implementation and SIMD target that
 // takes both.
 void for_each_round_trip(const Problem& problem, const Data& data,
-                         const std::function<void(Context&, ForwardRun&, BackwardRun&)>& body);
+                         const std::function<void(Runner&, ForwardRun&, BackwardRun&)>& body);
 
 // The problem list of both directions: every D, M and dtype of the contract, with the optional
 // arguments, layouts and settings rotating through, and all of them crossed at a few sizes.

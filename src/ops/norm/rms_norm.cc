@@ -41,20 +41,18 @@ norm::Backward checked(const Context& context, const RmsNormBackwardArgs& args) 
 }  // namespace
 
 void rms_norm(Context& context, const RmsNormArgs& args) {
-  norm::run_forward(kForwardName, context, checked(context, args));
+  norm::run_forward(kForwardName, context, checked(context, args), args.implementation);
 }
 
 void rms_norm_backward(Context& context, const RmsNormBackwardArgs& args) {
-  norm::run_backward(kBackwardName, context, checked(context, args));
+  norm::run_backward(kBackwardName, context, checked(context, args), args.implementation);
 }
 
-std::vector<ImplementationReport> rms_norm_implementations(Context& context,
-                                                           const RmsNormArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const RmsNormArgs& args) {
   return norm::report(context, checked(context, args));
 }
 
-std::vector<ImplementationReport> rms_norm_backward_implementations(
-    Context& context, const RmsNormBackwardArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const RmsNormBackwardArgs& args) {
   return norm::report(context, checked(context, args));
 }
 

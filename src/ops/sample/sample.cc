@@ -239,10 +239,10 @@ Sampling checked(const Context& context, const SampleArgs& args) {
 void sample(Context& context, const SampleArgs& args) {
   const Sampling problem = checked(context, args);
   if (problem.rows == 0) return;
-  run_first<Sampling>(kName, kImplementations, context, problem);
+  run_first<Sampling>(kName, kImplementations, context, problem, args.implementation);
 }
 
-std::vector<ImplementationReport> sample_implementations(Context& context, const SampleArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args) {
   return report_implementations<Sampling>(kImplementations, context, checked(context, args));
 }
 

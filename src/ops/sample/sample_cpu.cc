@@ -19,6 +19,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "ops/sample/philox.h"
 #include "ops/sample/sample_output.h"
@@ -465,13 +466,13 @@ void sample_simd(Context& context, const Sampling& p) {
           : std::clamp<std::int64_t>(p.rows / ceil_div(kBytesPerThread, row_bytes), 1, most);
   // Too few rows to go round, and long enough to be shared.
   if (threads > 1 && p.rows < threads) {
-    FastRow worker(p, &context.pool());
+    FastRow worker(p, &detail::ContextAccess::pool(context));
     for (std::int64_t row = 0; row < p.rows; ++row) worker.run(row);
     return;
   }
   // A few tasks per thread, so that one that is held up does not hold up the rest.
   const std::int64_t tasks = threads == 1 ? 1 : std::min(p.rows, 4 * threads);
-  context.pool().run(tasks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(tasks, [&](std::int64_t task) {
     FastRow worker(p, nullptr);
     // Without the product task * rows, which may not fit.
     const auto begin = [&](std::int64_t t) {

@@ -148,7 +148,7 @@ TEST_P(SampleDistribution, OfAMillionDrawsMatchesEnumeration) {
   Batch batch{.rows = {mix.row}, .dtype = mix.dtype};
   batch.want_log_probability = batch.want_status = false;
   const oracle::SampleDistribution right = oracle::sample_distribution(mix.row);
-  for_each_implementation(SampleRun(batch).accepting(), [&](Context& context) {
+  for_each_implementation(SampleRun(batch).accepting(), [&](Runner& context) {
     std::vector<std::int64_t> counts(mix.row.logits.size());
     for (int call = 0; call < kCalls; ++call) {
       batch.rows[0].position = call * kDrawsPerCall;

@@ -147,7 +147,7 @@ TEST(SampleErrors, NameTheArgumentAndWriteNothing) {
                   std::string(error.what()).find("64 bits") != std::string::npos)
           << error.what();
     }
-    EXPECT_THROW(sample_implementations(context, args), InvalidArgument);
+    EXPECT_THROW(explain(context, args), InvalidArgument);
   }
   context.synchronize();
   for (const Guarded* output : run.outputs()) EXPECT_TRUE(output->unchanged());
@@ -156,7 +156,7 @@ TEST(SampleErrors, NameTheArgumentAndWriteNothing) {
 
 TEST(SampleErrors, TheUntouchedCallIsFine) {
   SampleRun run(full_batch());
-  Context context({.device = test_device()});
+  Runner context({.device = test_device()});
   EXPECT_NO_THROW(run.run(context));
 }
 
@@ -179,7 +179,8 @@ TEST(SampleErrors, AVocabularyBeyondI32NeedsI64Tokens) {
 
 TEST(SampleErrors, AnUnknownImplementationIsRefused) {
   SampleRun run(full_batch());
-  Context context({.device = test_device(), .implementation = "fastest"});
+  Context context({.device = test_device()});
+  run.args.implementation = "fastest";
   try {
     sample(context, run.args);
     FAIL() << "accepted";

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "ops/sample/philox.h"
 #include "ops/sample/sample_output.h"
@@ -181,7 +182,7 @@ void sample_plain_row(const Sampling& p, std::int64_t row, std::int32_t remark) 
 void sample_plain(Context& context, const Sampling& p) {
   // A few tasks per thread, so that one that is held up does not hold up the rest.
   const std::int64_t tasks = std::min<std::int64_t>(p.rows, 4 * std::int64_t{context.threads()});
-  context.pool().run(tasks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(tasks, [&](std::int64_t task) {
     PlainRow worker(p);
     const std::int64_t begin = p.rows / tasks * task + std::min(p.rows % tasks, task);
     const std::int64_t end = p.rows / tasks * (task + 1) + std::min(p.rows % tasks, task + 1);

@@ -86,7 +86,7 @@ TEST(SampleRules, ExactlyTheRightTokensAreDrawn) {
     }
     const std::set<std::int64_t> wanted(item.tokens.begin(), item.tokens.end());
     EXPECT_EQ(possible, wanted) << "the oracle";
-    for_each_implementation(SampleRun(batch).accepting(), [&](Context& context) {
+    for_each_implementation(SampleRun(batch).accepting(), [&](Runner& context) {
       // The rarest of them has 1/15: 2000 draws miss it once in 10^60 times.
       const std::vector<std::int64_t> counts = draw_many(context, batch, 2000);
       std::set<std::int64_t> drawn;
@@ -119,7 +119,7 @@ TEST(SampleRules, HalfOfManyEqualTokensIsExactlyHalf) {
     expected.push_back(kept - 1);
   }
   SampleRun run(batch);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_EQ(run.tokens(), expected);
   });
@@ -149,7 +149,7 @@ TEST(SampleRules, TheDrawRunsByTokenOrByValue) {
     }
   }
   SampleRun run(batch);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_EQ(run.tokens(), expected);
   });
@@ -169,7 +169,7 @@ TEST(SampleRules, SeedAndPositionDecide) {
     }
   }
   SampleRun run(batch);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     const std::vector<std::int64_t> tokens = run.tokens();
     const auto part = [&](int i) {
@@ -201,7 +201,7 @@ TEST(SampleRules, BatchMatesNeverChangeARow) {
     std::ranges::reverse(turned.rows);
     SampleRun together(batch);
     SampleRun other_way(turned);
-    for_each_implementation(together.accepting(), [&](Context& context) {
+    for_each_implementation(together.accepting(), [&](Runner& context) {
       together.run(context);
       const std::vector<double> tokens = together.token.values();
       const std::vector<double> logs = together.log_probability.values();
@@ -220,9 +220,9 @@ TEST(SampleRules, BatchMatesNeverChangeARow) {
         EXPECT_TRUE(log == logs[i] || (std::isnan(log) && std::isnan(logs[i]))) << i;
       }
       for (const int threads : {1, 2, 7}) {
-        Context fresh({.device = test_device(),
-                       .threads = threads,
-                       .implementation = context.implementation()});
+        Runner fresh({.device = test_device(),
+                      .threads = threads,
+                      .implementation = context.implementation()});
         together.run(fresh);
         EXPECT_EQ(together.token.values(), tokens);
         EXPECT_TRUE(same_bits(together.top_log_probabilities, top_logs));
@@ -240,7 +240,7 @@ void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const La
   }
   SampleRun alone(few);
   SampleRun together(many);
-  for_each_implementation(alone.accepting(), [&](Context& context) {
+  for_each_implementation(alone.accepting(), [&](Runner& context) {
     alone.run(context);
     together.run(context);
     const std::vector<double> tokens = alone.token.values();
@@ -518,7 +518,7 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
   }
   check_batch(batch);
   SampleRun run(batch);
-  for_each_implementation(run.accepting(), [&](Context& context) {
+  for_each_implementation(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_EQ(run.statuses(), expected);
   });
@@ -532,7 +532,7 @@ TEST(SampleRules, OneTokenLeftIsEnoughForADraw) {
   Batch batch{.rows = {row, row}};
   batch.rows[1].allowed[1] = false;
   SampleRun run(batch);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_THAT(run.tokens(), ElementsAre(1, -1));
     EXPECT_THAT(run.statuses(), ElementsAre(0, kRowAllMasked));

@@ -280,9 +280,9 @@ SampleRun::SampleRun(const Batch& batch) {
 }
 
 std::vector<std::string> SampleRun::accepting() const {
-  Context context({.device = test_device(), .threads = 1});
+  Runner context({.device = test_device(), .threads = 1});
   std::vector<std::string> names;
-  for (const ImplementationReport& report : sample_implementations(context, args)) {
+  for (const ImplementationReport& report : explain(context, args)) {
     log_offered("sample", report.name);
     if (report.accepted) names.push_back(report.name);
   }
@@ -298,9 +298,9 @@ std::vector<Guarded*> SampleRun::outputs() {
   return {&token, &log_probability, &top_tokens, &top_log_probabilities, &status};
 }
 
-void SampleRun::run(Context& context) {
+void SampleRun::run(Runner& context) {
   for (Guarded* output : outputs()) output->poison();
-  sample(context, args);
+  sample(context, context.with(args));
   context.synchronize();
   log_ran("sample", context.implementation());
   for (const Guarded* input : inputs()) EXPECT_TRUE(input->unchanged());
@@ -323,7 +323,7 @@ std::vector<std::int32_t> SampleRun::statuses() const {
 
 void check_batch(const Batch& batch) {
   SampleRun run(batch);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     const Results got(run);
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
@@ -333,7 +333,7 @@ void check_batch(const Batch& batch) {
   });
 }
 
-double sum_tolerance(const Context& context) {
+double sum_tolerance(const Runner& context) {
   // f64 sums of at most 2^20 terms; else a few times the 1e-6 of the contract, since a prefix and
   // the whole are both off.
   return context.implementation() == "plain" ? 1e-10 : 4e-6;
@@ -376,7 +376,7 @@ testing::AssertionResult is_the_draw(const oracle::SampleRow& row, double u, std
          << "u = " << u << " picks " << d.token(u) << " of " << d.kept << " kept, not " << token;
 }
 
-std::vector<std::int64_t> draw_many(Context& context, const Batch& one_row, std::int64_t draws) {
+std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::int64_t draws) {
   const TestRow& row = one_row.rows.at(0);
   // Controls and positions for every draw, one row of everything else for all of them: stride 0.
   const SampleRun shared(one_row);

@@ -51,7 +51,7 @@ struct Batch {
 struct SampleRun {
   explicit SampleRun(const Batch& batch);
   std::vector<std::string> accepting() const;  // implementations that take the call
-  void run(Context& context);
+  void run(Runner& context);
 
   std::vector<std::int64_t> tokens() const;
   std::vector<std::int32_t> statuses() const;  // without kRowTwoPass, which is a matter of taste
@@ -75,11 +75,11 @@ testing::AssertionResult is_the_draw(const oracle::SampleRow& row, double u, std
 
 // How far sums and weights of an implementation may be off: `plain` works in f64, the others as
 // softmax_topk promises.
-double sum_tolerance(const Context& context);
+double sum_tolerance(const Runner& context);
 
 // Draws `draws` tokens from one row with one seed and the positions 0, 1, ..; counts them by token.
 // Anything else than a token fails the test.
-std::vector<std::int64_t> draw_many(Context& context, const Batch& one_row, std::int64_t draws);
+std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::int64_t draws);
 
 // The probability of a chi-square statistic at least as large as that of `counts` under
 // `probability`. A token of probability 0 that was drawn gives 0. Tokens expected less than ten

@@ -128,14 +128,14 @@ TEST(SampleVocabulary, ThreadsThatShareARowDoNotShow) {
     batch.rows[0].temperature = 0.8125;
     if (seed > 3) batch.rows[0].top_k = 0, batch.rows[0].top_p = 1, batch.rows[0].min_p = 0;
     SampleRun run(batch);
-    for_each_implementation(run.accepting(), [&](Context& context) {
+    for_each_implementation(run.accepting(), [&](Runner& context) {
       run.run(context);
       const std::vector<std::byte> token = run.token.bytes();
       const std::vector<std::byte> logs = run.top_log_probabilities.bytes();
       for (const int threads : {1, 2}) {
-        Context fresh({.device = test_device(),
-                       .threads = threads,
-                       .implementation = context.implementation()});
+        Runner fresh({.device = test_device(),
+                      .threads = threads,
+                      .implementation = context.implementation()});
         run.run(fresh);
         EXPECT_TRUE(same_bits(run.token, token));
         EXPECT_TRUE(same_bits(run.top_log_probabilities, logs));

@@ -180,11 +180,10 @@ Topk checked(const Context& context, const SoftmaxTopkArgs& args) {
 void softmax_topk(Context& context, const SoftmaxTopkArgs& args) {
   const Topk problem = checked(context, args);
   if (problem.rows == 0) return;
-  run_first<Topk>(kName, kImplementations, context, problem);
+  run_first<Topk>(kName, kImplementations, context, problem, args.implementation);
 }
 
-std::vector<ImplementationReport> softmax_topk_implementations(Context& context,
-                                                               const SoftmaxTopkArgs& args) {
+std::vector<ImplementationReport> explain(Context& context, const SoftmaxTopkArgs& args) {
   return report_implementations<Topk>(kImplementations, context, checked(context, args));
 }
 

@@ -173,7 +173,7 @@ TopkProblem good_problem() {
 TEST(SoftmaxTopkErrors, EveryMistake) {
   const TopkProblem p = good_problem();
   TopkRun run(p, make_data(p));
-  Context context({.device = test_device(), .threads = 2});
+  Runner context({.device = test_device(), .threads = 2});
   for (const Mistake& mistake : all_mistakes()) {
     SCOPED_TRACE(mistake.name);
     SoftmaxTopkArgs args = run.args;
@@ -181,7 +181,7 @@ TEST(SoftmaxTopkErrors, EveryMistake) {
     const std::string prefix = "softmax_topk: " + mistake.argument + ": ";
     expect_refusal(prefix, [&] { softmax_topk(context, args); });
     // Asking which implementation would run is held to the same standard.
-    expect_refusal(prefix, [&] { softmax_topk_implementations(context, args); });
+    expect_refusal(prefix, [&] { explain(context, args); });
     context.synchronize();
     for (const Guarded* buffer :
          {&run.logits, &run.temperature, &run.bias, &run.allowed, &run.probabilities, &run.indices,
@@ -222,7 +222,8 @@ TEST(SoftmaxTopkErrors, IndicesTooNarrow) {
 TEST(SoftmaxTopkErrors, UnknownImplementation) {
   const TopkProblem p = good_problem();
   TopkRun run(p, make_data(p));
-  Context context({.device = test_device(), .threads = 1, .implementation = "abacus"});
+  Context context({.device = test_device(), .threads = 1});
+  run.args.implementation = "abacus";
   EXPECT_THROW(softmax_topk(context, run.args), Unsupported);
   EXPECT_TRUE(run.probabilities.unchanged());
 }

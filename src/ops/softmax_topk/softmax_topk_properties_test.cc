@@ -57,7 +57,7 @@ void expect_same_alone(const TopkProblem& p, std::int64_t step) {
   SCOPED_TRACE(p.describe());
   const TopkData data = make_data(p);
   TopkRun together(p, data);
-  for_each_runner(together.accepting(), [&](Context& context) {
+  for_each_runner(together.accepting(), [&](Runner& context) {
     together.run(context);
     const std::vector<double> tokens = together.indices.values();
     const std::vector<std::byte> probabilities = together.probabilities.bytes();
@@ -91,7 +91,7 @@ TEST(SoftmaxTopkBits, Threads) {
       p.lead = {rows};
       SCOPED_TRACE(p.describe());
       const TopkData data = make_data(p);
-      for_each_runner(every_implementation(p), [&](Context& context) {
+      for_each_runner(every_implementation(p), [&](Runner& context) {
         const std::string& name = context.implementation();
         const std::vector<std::byte> expected = answer_bits(p, data, name, 1);
         for (const int threads : {2, 3, 5}) {
@@ -105,7 +105,7 @@ TEST(SoftmaxTopkBits, Threads) {
 TEST(SoftmaxTopkBits, AlignmentAndStride) {
   for (TopkProblem p : different_problems()) {
     const TopkData data = make_data(p);
-    for_each_runner(every_implementation(p), [&](Context& context) {
+    for_each_runner(every_implementation(p), [&](Runner& context) {
       p.layout = {};
       const std::vector<std::byte> expected = answer_bits(p, data, context.implementation(), 2);
       for (const Layout layout : {Layout{.offset = 1}, Layout{.row_gap = 1, .offset = 3},
@@ -120,7 +120,7 @@ TEST(SoftmaxTopkBits, AlignmentAndStride) {
 // A second run finds the scratch memory of the first.
 TEST(SoftmaxTopkBits, OneContextForEverything) {
   const std::vector<TopkProblem> problems = different_problems();
-  for_each_implementation(every_implementation(problems[0]), [&](Context& shared) {
+  for_each_implementation(every_implementation(problems[0]), [&](Runner& shared) {
     for (int round = 0; round < 2; ++round) {
       for (const TopkProblem& p : problems) {
         const TopkData data = make_data(p);
@@ -178,7 +178,7 @@ TEST(SoftmaxTopkLayout, RowsInOnePlace) {
     run.args.logits.stride[0] = stride;
     run.args.bias.stride[0] = 0;
     run.args.allowed.stride[0] = 0;
-    for_each_runner(run.accepting(), [&](Context& context) {
+    for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       expect_matches(p, data, run, expected);
     });
@@ -236,15 +236,15 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
                                .indices = indices,
                                .log_sum_exp = log_sum_exp,
                                .status = status};
-    Context context({.device = test_device()});
+    Runner context({.device = test_device()});
     const auto expected = tokens_of_windows(p, signal, 45);
     std::vector<std::byte> first;
-    for (const ImplementationReport& report : softmax_topk_implementations(context, args)) {
+    for (const ImplementationReport& report : explain(context, args)) {
       if (!report.accepted || report.name == "sort") continue;
       SCOPED_TRACE(report.name);
       context.set_implementation(report.name);
       for (Guarded* output : {&probabilities, &indices, &log_sum_exp, &status}) output->poison();
-      softmax_topk(context, args);
+      softmax_topk(context, context.with(args));
       context.synchronize();
       log_ran("softmax_topk", report.name);
       const std::vector<double> tokens = indices.values();
@@ -410,9 +410,11 @@ TEST(SoftmaxTopkLayout, OneLongRowManyTimes) {
     ConstTensorView logits = one.args.logits;
     logits.shape[0] = rows;
     logits.stride[0] = 0;
-    Context context({.device = test_device()});
-    context.set_implementation("scan");
-    softmax_topk(context, {.logits = logits, .probabilities = probabilities, .indices = indices});
+    Runner context({.device = test_device()});
+    softmax_topk(context, {.logits = logits,
+                           .probabilities = probabilities,
+                           .indices = indices,
+                           .implementation = "scan"});
     context.synchronize();
     const std::vector<double> tokens = indices.values();
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -438,11 +440,11 @@ TEST(SoftmaxTopkLayout, MoreElementsThan31Bits) {
   spread.shape[0] = rows;
   spread.stride[0] = 0;
   const SoftmaxTopkArgs args{.logits = spread, .probabilities = probabilities, .indices = indices};
-  for_each_implementation(every_implementation(p), [&](Context& context) {
+  for_each_implementation(every_implementation(p), [&](Runner& context) {
     if (context.implementation() == "plain") return;  // would take a minute
     probabilities.poison();
     indices.poison();
-    softmax_topk(context, args);
+    softmax_topk(context, context.with(args));
     context.synchronize();
     const std::vector<double> all = indices.values();
     const std::vector<double> weights = probabilities.values();

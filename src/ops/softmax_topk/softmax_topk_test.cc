@@ -82,7 +82,7 @@ TEST(SoftmaxTopk, EverythingKept) {
     check(p);
     const TopkData data = make_data(p);
     TopkRun run(p, data);
-    for_each_runner(run.accepting(), [&](Context& context) {
+    for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       const std::vector<double> all = run.probabilities.values();
       const double sum = std::accumulate(all.begin(), all.end(), 0.0);
@@ -203,7 +203,7 @@ TEST(SoftmaxTopk, NoRows) {
   for (const std::vector<std::int64_t>& lead : {std::vector<std::int64_t>{0}, {2, 0}, {0, 3}}) {
     const TopkProblem p{.lead = lead, .vocabulary = 10, .k = 2};
     TopkRun run(p, make_data(p));
-    for_each_runner(run.accepting(), [&](Context& context) { run.run(context); });
+    for_each_runner(run.accepting(), [&](Runner& context) { run.run(context); });
   }
 }
 
@@ -438,7 +438,7 @@ TEST(SoftmaxTopk, OverflowIsInfinity) {
   const auto expected = expected_rows(p, data);
   ASSERT_TRUE(expected[0].has_infinity);
   TopkRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     expect_matches(p, data, run, expected);
   });
@@ -491,7 +491,7 @@ TEST(SoftmaxTopk, BannedNanIsNoNan) {
   const auto expected = expected_rows(p, data);
   ASSERT_FALSE(expected[0].has_nan);
   TopkRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     expect_matches(p, data, run, expected);
   });
@@ -525,7 +525,7 @@ TEST(SoftmaxTopk, NanFromTheBias) {
   const auto expected = expected_rows(p, data);
   ASSERT_TRUE(expected[2].has_nan && !expected[1].has_nan);
   TopkRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     expect_matches(p, data, run, expected);
   });

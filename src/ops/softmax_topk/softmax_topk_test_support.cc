@@ -146,20 +146,20 @@ TopkRun::TopkRun(const TopkProblem& p, const TopkData& data) {
 }
 
 std::vector<std::string> TopkRun::accepting() const {
-  Context context({.device = test_device(), .threads = 1});
+  Runner context({.device = test_device(), .threads = 1});
   std::vector<std::string> names;
-  for (const ImplementationReport& report : softmax_topk_implementations(context, args)) {
+  for (const ImplementationReport& report : explain(context, args)) {
     log_offered("softmax_topk", report.name);
     if (report.accepted) names.push_back(report.name);
   }
   return names;
 }
 
-void TopkRun::run(Context& context) {
+void TopkRun::run(Runner& context) {
   for (Guarded* output : {&probabilities, &indices, &log_probabilities, &log_sum_exp, &status}) {
     output->poison();
   }
-  softmax_topk(context, args);
+  softmax_topk(context, context.with(args));
   context.synchronize();
   log_ran("softmax_topk", context.implementation());
   for (const Guarded* input : {&logits, &temperature, &bias, &allowed}) {
@@ -258,7 +258,7 @@ void check(const TopkProblem& p) {
   const TopkData data = make_data(p);
   const std::vector<oracle::SoftmaxTopkRow> expected = expected_rows(p, data);
   TopkRun run(p, data);
-  for_each_runner(run.accepting(), [&](Context& context) {
+  for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     expect_matches(p, data, run, expected);
   });
@@ -266,7 +266,7 @@ void check(const TopkProblem& p) {
 
 std::vector<std::byte> answer_bits(const TopkProblem& p, const TopkData& data,
                                    const std::string& implementation, int threads) {
-  Context context({.device = test_device(), .threads = threads, .implementation = implementation});
+  Runner context({.device = test_device(), .threads = threads, .implementation = implementation});
   TopkRun run(p, data);
   run.run(context);
   return run.bits();

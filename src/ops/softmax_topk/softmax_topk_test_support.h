@@ -65,7 +65,7 @@ TopkData make_data(const TopkProblem& problem);
 struct TopkRun {
   TopkRun(const TopkProblem& problem, const TopkData& data);
   std::vector<std::string> accepting() const;
-  void run(Context& context);
+  void run(Runner& context);
   // All outputs as bytes, but for the status bit that says how a row was done.
   std::vector<std::byte> bits() const;
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "touchstone/core/checked.h"
 
@@ -71,7 +72,7 @@ class Scratch {
           std::int64_t kept)
       : p_(p), s_(s), bytes_(row_bytes(p, s)), busy_(static_cast<std::size_t>(lent)) {
     const std::int64_t all = checked_mul(checked_add(lent, kept), bytes_, "softmax_topk");
-    memory_ = static_cast<char*>(context.workspace(all));
+    memory_ = static_cast<char*>(detail::ContextAccess::workspace(context, all));
   }
 
   // For the time of a task. The first choice is what this thread had last: it is in its cache.
@@ -119,7 +120,7 @@ void run_by_segments(Context& context, const Topk& p, const ScratchSizes& s, std
   const auto segments = static_cast<std::int64_t>(s.segments);
   const std::int64_t pieces = std::min(segments, ceil_div(4 * threads, p.rows));
   Scratch scratch(context, p, s, context.threads(), p.rows);
-  context.pool().run(p.rows * pieces, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(p.rows * pieces, [&](std::int64_t task) {
     const Scratch::Loan loan(scratch);
     const std::int64_t row = task / pieces;
     const std::int64_t piece = task % pieces;
@@ -129,7 +130,8 @@ void run_by_segments(Context& context, const Topk& p, const ScratchSizes& s, std
     scan_segments(p, row, static_cast<std::size_t>(piece * segments / pieces),
                   static_cast<std::size_t>((piece + 1) * segments / pieces), shared);
   });
-  context.pool().run(p.rows, [&](std::int64_t row) { finish_row(p, row, s, scratch.kept(row)); });
+  detail::ContextAccess::pool(context).run(
+      p.rows, [&](std::int64_t row) { finish_row(p, row, s, scratch.kept(row)); });
 }
 
 }  // namespace
@@ -156,7 +158,7 @@ void softmax_topk_simd(Context& context, const Topk& p) {
   // Many tasks per thread, so that one that is held up does not hold up the rest.
   const std::int64_t tasks = threads == 1 ? 1 : std::min(p.rows, 32 * threads);
   Scratch scratch(context, p, s, std::min(tasks, most), 0);
-  context.pool().run(tasks, [&](std::int64_t task) {
+  detail::ContextAccess::pool(context).run(tasks, [&](std::int64_t task) {
     const Scratch::Loan loan(scratch);
     // Without the product task * rows, which may not fit.
     const auto begin = [&](std::int64_t t) {

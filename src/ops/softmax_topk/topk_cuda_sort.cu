@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/context_access.h"
 #include "cuda/launch.h"
 #include "ops/softmax_topk/topk_cuda.cuh"
 
@@ -237,7 +238,7 @@ void softmax_topk_sort(Context& context, const Topk& p) {
       std::clamp<std::int64_t>(context.workspace_bytes() / row_bytes, 1, most);
   SortArgs args;
   args.p = p;
-  args.scratch = static_cast<Key*>(context.workspace(blocks * row_bytes));
+  args.scratch = static_cast<Key*>(detail::ContextAccess::workspace(context, blocks * row_bytes));
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(blocks), .threads = kThreads};
   visit_float_dtype(p.dtype, [&]<class T>() {
     if constexpr (sizeof(T) <= 4) {
