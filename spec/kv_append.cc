@@ -71,11 +71,11 @@ class KvAppend : public Problem {
 
   void call(Context& context, Views v, const std::string& implementation) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    kv_append(context, args(paged, v, implementation));
+    cache::append(context, args(paged, v, implementation));
   }
   std::vector<ImplementationReport> explain(Context& context, Views v) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    return touchstone::explain(context, args(paged, v, ""));
+    return cache::explain(context, args(paged, v, ""));
   }
 
   // All bytes of the pages, or those of some tokens.
@@ -86,7 +86,7 @@ class KvAppend : public Problem {
     std::vector<double> all;
     if (sample == kAllRows) {
       all.assign(static_cast<std::size_t>(table_.pages() * page_bytes),
-                 std::to_integer<double>(kUntouched));
+                 static_cast<double>(kUntouched));
     }
     for (const std::int64_t token : spread_sample(tokens_, sample)) {
       const std::int64_t page = table_.page(0, token / layers_.page_tokens) * page_bytes;
@@ -97,7 +97,7 @@ class KvAppend : public Problem {
              stored_vectors(layers_, 0, head, token % layers_.page_tokens, key, value)) {
           for (std::size_t i = 0; i < part.bytes.size(); ++i) {
             const std::int64_t to = page + part.offset + static_cast<std::int64_t>(i);
-            const auto byte = std::to_integer<double>(part.bytes[i]);
+            const auto byte = static_cast<double>(part.bytes[i]);
             if (!all.empty()) {
               all[static_cast<std::size_t>(to)] = byte;
             } else {
@@ -125,8 +125,8 @@ class KvAppend : public Problem {
   }
 
  private:
-  KvAppendArgs args(const PagedView& paged, Views v, const std::string& implementation) const {
-    KvAppendArgs args;
+  cache::AppendArgs args(const PagedView& paged, Views v, const std::string& implementation) const {
+    cache::AppendArgs args;
     args.cache = paged.view;
     args.k = v[kK], args.v = v[kV], args.rows = v[kRows], args.positions = v[kPositions];
     args.implementation = implementation;

@@ -132,6 +132,8 @@ class Sample : public Problem {
     return result;
   }
 
+  // A uniform at a border has two right tokens.
+  bool reference_reads_outputs() const override { return true; }
   Cost cost() const override {
     return {.bytes = checked_add(tokens_.logit_bytes(), checked_mul(tokens_.rows, 8), "bytes"),
             .only_reads = true};
@@ -179,7 +181,7 @@ class Sample : public Problem {
 
   SampleArgs args(Views v, const std::string& implementation) const {
     SampleArgs args;
-    args.logits = v[kLogits], args.bias = v[kBias], args.token_mask = v[kMask];
+    args.logits = v[kLogits], args.bias = v[kBias], args.allowed = v[kMask];
     args.temperature = v[kTemperature], args.top_k = v[kTopK], args.top_p = v[kTopP_];
     args.min_p = v[kMinP_];
     args.repetition_penalty = v[kRepetition], args.frequency_penalty = v[kFrequency];

@@ -5,37 +5,37 @@
 #include <cmath>
 
 #include "touchstone/core/checked.h"
-#include "touchstone/ops/row_status.h"
+#include "touchstone/ops/softmax_topk.h"
 
 namespace touchstone::spec {
 namespace {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-std::int32_t bit_if(bool condition, RowStatus bit) {
-  return condition ? static_cast<std::int32_t>(bit) : 0;
+std::int32_t bit_if(bool condition, std::int32_t bit) {
+  return condition ? bit : 0;
 }
 
 }  // namespace
 
-const std::int32_t kHowRowWasDone = bit_if(true, RowStatus::kTwoPass);
+const std::int32_t kHowRowWasDone = bit_if(true, kRowTwoPass);
 
 std::int32_t expected_status(const oracle::SoftmaxTopkRow& row) {
-  if (row.bad_temperature) return bit_if(true, RowStatus::kBadParameter);
-  if (row.has_nan) return bit_if(true, RowStatus::kHasNan);
-  return bit_if(row.has_infinity, RowStatus::kHasInfinity) |
-         bit_if(row.all_masked, RowStatus::kAllMasked) |
-         bit_if(row.fewer_than_k, RowStatus::kFewerThanK);
+  if (row.bad_temperature) return bit_if(true, kRowBadParameter);
+  if (row.has_nan) return bit_if(true, kRowHasNan);
+  return bit_if(row.has_infinity, kRowHasInfinity) |
+         bit_if(row.all_masked, kRowAllMasked) |
+         bit_if(row.fewer_than_k, kRowFewerThanK);
 }
 
 std::int32_t expected_status(const oracle::SampleDistribution& d, std::int64_t top_count) {
   if (d.outcome == oracle::SampleOutcome::bad_parameter) {
-    return bit_if(true, RowStatus::kBadParameter);
+    return bit_if(true, kRowBadParameter);
   }
-  if (d.outcome == oracle::SampleOutcome::has_nan) return bit_if(true, RowStatus::kHasNan);
-  return bit_if(d.has_infinity, RowStatus::kHasInfinity) |
-         bit_if(d.above == 0, RowStatus::kAllMasked) |
-         bit_if(d.above < top_count, RowStatus::kFewerThanK);
+  if (d.outcome == oracle::SampleOutcome::has_nan) return bit_if(true, kRowHasNan);
+  return bit_if(d.has_infinity, kRowHasInfinity) |
+         bit_if(d.above == 0, kRowAllMasked) |
+         bit_if(d.above < top_count, kRowFewerThanK);
 }
 
 void TopkReference::add(const oracle::SoftmaxTopkRow& row, double temperature,

@@ -91,6 +91,8 @@ class SoftmaxTopk : public Problem {
     return result;
   }
 
+  // How a row was done is part of its status.
+  bool reference_reads_outputs() const override { return true; }
   Cost cost() const override {
     const std::int64_t outputs = checked_mul(checked_mul(tokens_.rows, k_), 8);
     return {.bytes = checked_add(tokens_.logit_bytes(), outputs, "bytes"), .only_reads = true};
@@ -112,7 +114,7 @@ class SoftmaxTopk : public Problem {
   SoftmaxTopkArgs args(Views v, const std::string& implementation) const {
     SoftmaxTopkArgs args;
     args.logits = v[kLogits], args.temperature = v[kTemperature];
-    args.bias = v[kBias], args.token_mask = v[kMask];
+    args.bias = v[kBias], args.allowed = v[kMask];
     args.probabilities = v[kProbabilities], args.indices = v[kIndices];
     args.log_probabilities = v[kLogProbabilities], args.log_sum_exp = v[kLogSumExp];
     args.status = v[kStatus];

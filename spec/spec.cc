@@ -6,20 +6,22 @@
 
 namespace touchstone::spec {
 
-std::vector<double> outputs_of(const OutputReference& reference, const Reader& reader) {
-  return reference.index.empty() ? reader.all(reference.operand)
-                                 : reader.gather(reference.operand, reference.index);
+Verdict check(const std::vector<OutputReference>& reference, const std::vector<Operand>& list,
+              const Reader& reader) {
+  Verdict verdict;
+  for (const OutputReference& output : reference) {
+    const Operand& operand = list[output.operand];
+    const std::vector<double> got = output.index.empty()
+                                        ? reader.all(output.operand)
+                                        : reader.gather(output.operand, output.index);
+    verdict.merge(compare(got, output.expected, operand.dtype, operand.name, output.index));
+  }
+  return verdict;
 }
 
 Verdict check(const Problem& problem, const std::vector<Operand>& list, const Reader& reader,
               std::int64_t sample) {
-  Verdict verdict;
-  for (const OutputReference& reference : problem.reference(reader, sample)) {
-    const Operand& operand = list[reference.operand];
-    verdict.merge(compare(outputs_of(reference, reader), reference.expected, operand.dtype,
-                          operand.name, reference.index));
-  }
-  return verdict;
+  return check(problem.reference(reader, sample), list, reader);
 }
 
 Verdict check_call(const Problem& problem, Context& context, Operands& operands,
@@ -55,6 +57,20 @@ cases::Case Operator::of_rows(std::int64_t rows, std::int64_t cols, cases::Case 
   }
   std::erase_if(item.options, [&](const auto& option) { return !has_option(option.first); });
   return item;
+}
+
+std::string support_table() {
+  const auto names = [](const std::vector<DType>& dtypes) {
+    std::string text;
+    for (const DType dtype : dtypes) text += (text.empty() ? "" : " ") + std::string(name_of(dtype));
+    return text;
+  };
+  std::string table = "| Operator | CPU | CUDA |\n|---|---|---|\n";
+  for (const Operator& op : all()) {
+    table += "| [`" + op.name + "`](docs/ops/" + op.page + ".md) | " + names(op.cpu) + " | " +
+             names(op.cuda) + " |\n";
+  }
+  return table;
 }
 
 const std::vector<Operator>& all() {

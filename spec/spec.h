@@ -84,6 +84,8 @@ class Problem {
   // From what the inputs hold, for about `sample` rows of every output, or all. Where more than one
   // answer is right (a draw at the border of two tokens) it agrees with the output if that is one.
   virtual std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const = 0;
+  // Whether reference() looks at outputs.
+  virtual bool reference_reads_outputs() const { return false; }
   virtual Cost cost() const = 0;
   virtual Labels labels() const = 0;
   virtual std::optional<Gradients> gradients() const { return std::nullopt; }
@@ -91,7 +93,9 @@ class Problem {
 
 inline constexpr std::int64_t kAllRows = std::int64_t{1} << 62;
 
-// The outputs against the reference.
+// The outputs against a reference.
+Verdict check(const std::vector<OutputReference>& reference, const std::vector<Operand>& list,
+              const Reader& reader);
 Verdict check(const Problem& problem, const std::vector<Operand>& list, const Reader& reader,
               std::int64_t sample = kAllRows);
 // Poisons the outputs, runs call(), waits, and compares.
@@ -121,6 +125,9 @@ struct Operator {
   // A case of R rows and C columns; of the options given those that the operator has.
   cases::Case of_rows(std::int64_t rows, std::int64_t cols, cases::Case item) const;
 };
+
+// The operators with their dtypes per device, as a Markdown table.
+std::string support_table();
 
 // Every operator of the library.
 const std::vector<Operator>& all();

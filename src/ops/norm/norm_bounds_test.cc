@@ -137,13 +137,13 @@ TEST(NormBounds, WrongGradientsAreCaught) {
           v[c] -= data.dy[32 * 257 + c] * (data.h[32 * 257 + c] - s.mean[32]) * s.rstd[32];
         }
       },
-      expected.dgamma));
+      expected.dweight));
   EXPECT_TRUE(refuses(
       [&](auto& v) {
         for (std::size_t c = 0; c < 257; ++c) v[c] -= data.dy[c];
       },
-      expected.dbeta));
-  EXPECT_TRUE(refuses([](auto& v) { v = rounded(v, DType::bf16); }, expected.dgamma));
+      expected.dbias));
+  EXPECT_TRUE(refuses([](auto& v) { v = rounded(v, DType::bf16); }, expected.dweight));
 }
 
 }  // namespace
