@@ -1,5 +1,5 @@
 // touchstone deploy: a folder to start from, with prompts, templates and working adapters.
-#include "judge/deploy.h"
+#include "judge/contender/deploy.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,8 @@
 
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "judge/task.h"
+#include "judge/task/task.h"
+#include "judge/task/tasks/registry.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cli {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "judge/test_task.h"
+#include "judge/run/test_task.h"
 #include "tests/support/shell.h"
 
 namespace touchstone::cli {

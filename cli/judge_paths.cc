@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "cli/output.h"
+#include "judge/task/tasks/registry.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cli {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "judge/contender.h"
-#include "judge/task.h"
+#include "judge/contender/contender.h"
+#include "judge/task/task.h"
 
 namespace touchstone::cli {
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-#include "judge/record.h"
+#include "judge/report/record.h"
 #include "tests/support/shell.h"
 
 namespace touchstone {

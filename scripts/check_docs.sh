@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the documentation: relative links and anchors resolve, operator pages stay short, every
+# Checks the documentation: relative links, anchors and paths resolve, operator pages stay short, every
 # number of the README's table "Measured" stands on the page it links to.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -37,6 +37,20 @@ check_links() {
   done < <(documents)
 }
 
+# Paths of the repository in code font exist; <op> and * stand for anything.
+check_paths() {
+  local document path
+  while read -r document; do
+    while read -r path; do
+      path="${path//<op>/*}"
+      [ -e "$path" ] || { [[ "$path" == *'*'* ]] && compgen -G "$path" >/dev/null; } ||
+        fail "$document: no such path: $path"
+    done < <(awk '/^```/ { code = !code } !code' "$document" |
+      grep -oE $'\x60(src|include|judge|docs|tests|scripts|oracle|spec|bench|cases|cli|examples|data|cmake|contenders)/[^\x60 ,]*\x60' |
+      tr -d '`' || true)
+  done < <(documents | grep -v '^judge/.*/PROMPT.md$')
+}
+
 check_lengths() {
   local page lines
   for page in docs/ops/*.md; do
@@ -51,9 +65,9 @@ check_readme_numbers() {
   local row page number
   while read -r row; do
     page=$(sed -E 's/.*\]\(([^)#]+)[^)]*\).*/\1/' <<<"$row")
-    for number in $(awk -F'|' '{ print $4 " " $5 }' <<<"$row" | grep -oE '[0-9]+(\.[0-9]+)?'); do
+    while read -r number; do
       grep -qwF -- "$number" "$page" || fail "README.md: $number is not on $page"
-    done
+    done < <(awk -F'|' '{ print $4 " " $5 }' <<<"$row" | grep -oE '[0-9]+(\.[0-9]+)?')
   done < <(sed -n '/^## Measured/,/^## /p' README.md | grep -E '^\|.*\]\(' || true)
 }
 

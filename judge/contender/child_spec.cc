@@ -1,0 +1,146 @@
+#include "judge/contender/child_spec.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "judge/contender/binding.h"
+#include "judge/contender/python.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* kind_name(ArgumentKind kind) {
+  static constexpr const char* kNames[] = {"i64", "f32", "input", "output", "state", "handle"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+// The contract as the Python child reads it.
+std::string functions_json(const TaskCard& card, const Contender& contender) {
+  nlohmann::json list = nlohmann::json::array();
+  static constexpr const char* kReturns[] = {"status", "size", "handle", "nothing"};
+  for (const Function& function : card.functions) {
+    nlohmann::json arguments = nlohmann::json::array();
+    for (const Argument& argument : function.arguments) {
+      arguments.push_back({{"name", argument.name}, {"kind", kind_name(argument.kind)}});
+    }
+    const auto bound = contender.binding.functions.find(function.name);
+    list.push_back(
+        {{"name", function.name},
+         {"python", bound == contender.binding.functions.end() ? function.name : bound->second},
+         {"returns", kReturns[static_cast<std::size_t>(function.returns)]},
+         {"optional", is_optional(card, function, contender.language)},
+         {"arguments", arguments}});
+  }
+  return list.dump();
+}
+
+// The driver's library is wherever the machine's loader finds it.
+void add_driver(JailSpec& spec) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) return;
+  link_map* map = nullptr;
+  std::set<std::string> folders;
+  if (dlinfo(driver, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) {
+    const fs::path file = map->l_name;
+    std::error_code error;
+    const fs::path real = fs::canonical(file, error);
+    folders.insert(file.parent_path().string());
+    if (!error) folders.insert(real.parent_path().string());
+  }
+  dlclose(driver);
+  std::string search = "LD_LIBRARY_PATH=";
+  for (const std::string& folder : folders) {
+    spec.binds.push_back({folder, folder, "ro"});
+    if (!search.ends_with('=')) search += ':';
+    search += folder;
+  }
+  if (!folders.empty()) spec.environment.push_back(search);
+}
+
+void add_device(JailSpec& spec) {
+  spec.forks = "refuse";  // the driver tries to start a helper, and does without
+  const std::vector<fs::path> nodes = gpu_nodes();
+  if (nodes.empty()) throw Unsupported("no NVIDIA GPU here");
+  for (const fs::path& node : nodes) spec.binds.push_back({node.string(), node.string(), "dev"});
+  add_driver(spec);
+  for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
+    std::error_code error;
+    const fs::path real = fs::canonical(path, error);
+    if (!error) spec.binds.push_back({real.string(), real.string(), "ro"});
+  }
+}
+
+}  // namespace
+
+std::vector<fs::path> gpu_nodes() {
+  std::vector<fs::path> nodes;
+  bool gpu = false;
+  std::error_code error;
+  for (fs::directory_iterator i("/dev", error); !error && i != fs::directory_iterator();
+       i.increment(error)) {
+    const std::string name = i->path().filename().string();
+    if (!name.starts_with("nvidia") && name != "dxg") continue;
+    nodes.push_back(i->path());
+    // nvidiactl and others are there without a GPU too.
+    gpu = gpu || name == "dxg" || (name.size() > 6 && name[6] >= '0' && name[6] <= '9');
+  }
+  if (!gpu) nodes.clear();
+  std::ranges::sort(nodes);
+  return nodes;
+}
+
+JailSpec child_spec(const Contender& contender, const BuildResult& build, const Task& task,
+                    const Sandbox& sandbox, bool sanitized) {
+  JailSpec spec;
+  add_system_libraries(spec);
+  spec.limits = {{"file_bytes", int64_t{64} << 20}, {"files", 256}};
+  spec.environment = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", "HOME=/tmp", "TMPDIR=/tmp"};
+  spec.folder = sandbox.enabled && sandbox.files ? "/tmp" : fs::temp_directory_path().string();
+  if (contender.language == Language::numpy) {
+    const Python& python = require_python();
+    add_python(spec, python);
+    const fs::path work = build.library.parent_path().parent_path();
+    const std::string place = add_path(spec, sandbox, work, "/judge", false);
+    const std::string link =
+        add_path(spec, sandbox, child_library(), "/child/touchstone-child.so", false);
+    spec.arguments = {python.program, "-I",
+                      "-B",           place + "/numpy_child.py",
+                      link,           functions_json(task.card(), contender)};
+    for (const fs::path& file : contender.binding.sources) {
+      spec.arguments.push_back(place + "/source/" + file.string());
+    }
+    if (!contender.binding.adapter.empty()) {
+      spec.arguments.push_back(place + "/source/" + contender.binding.adapter.string());
+    }
+    return spec;
+  }
+  const std::string place = add_path(spec, sandbox, build.library.parent_path(), "/judge", false);
+  const std::string program =
+      add_path(spec, sandbox, child_program(), "/child/touchstone-child", false);
+  spec.arguments = {program, "serve", place + "/glue.so",
+                    place + "/" + build.library.filename().string()};
+  for (const std::string& symbol :
+       resolve_symbols(task.card(), contender, exported_functions(build.library))) {
+    spec.arguments.push_back(symbol);
+  }
+  if (sanitized) {
+    spec.environment.emplace_back("LD_PRELOAD=libasan.so.8 libstdc++.so.6");
+    // Leaks are looked for with ptrace, which is forbidden in there.
+    spec.environment.emplace_back(
+        "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:exitcode=86:"
+        "detect_stack_use_after_return=1");
+    spec.environment.emplace_back("UBSAN_OPTIONS=print_stacktrace=0:exitcode=86");
+  }
+  if (contender.language == Language::cuda) add_device(spec);
+  return spec;
+}
+
+}  // namespace touchstone::judge

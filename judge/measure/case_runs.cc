@@ -1,0 +1,262 @@
+// Cases, relations, probes and the sanitizer run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "judge/measure/session.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+// A contender that died or hung so often has said what it has to say.
+constexpr int kMaxDeaths = 4;
+constexpr int kMaxHangs = 2;
+// Cases must leave time for the rest of a judgment.
+constexpr double kCaseSeconds = 120.0;
+constexpr std::size_t kMaxCallsThrice = 48;
+constexpr int kMaxSanitized = 24;
+constexpr double kSanitizedSeconds = 6.0;
+
+bool enough(const Session& session) {
+  const auto hangs = std::ranges::count(session.record.findings, "hung", &Finding::kind);
+  return session.process.deaths() >= kMaxDeaths || hangs >= kMaxHangs ||
+         seconds_since(session.begin) > kCaseSeconds;
+}
+
+// One case in three runs: twice alike, once at other addresses over another poison. False when the
+// contender lacks an optional function that the case needs.
+bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
+  const Case asked = session.task.build(spec);
+  if (const std::string function = lacking(session, asked); !function.empty()) {
+    entry.gates = false;  // required functions are missed when the contender is read
+    entry.check.reason = fmt::format("there is no {}", function);
+    return false;
+  }
+  const uint64_t poison = session.random();
+  std::vector<Reply> first;
+  entry.check = session.process.check(asked, Placement::end_flush, poison, &first);
+  entry.ending = ending_of(first);
+  if (entry.ending != Ending::ok) {
+    session.find_ending(first, entry.id);
+    return true;
+  }
+  std::vector<Reply> moved = session.process.run(asked, Placement::start_flush, session.random());
+  // A long session that is the same at other addresses need not be asked a third time.
+  const bool third = asked.calls.size() <= kMaxCallsThrice || !same_outputs(first, moved);
+  std::vector<Reply> again =
+      third ? session.process.run(asked, Placement::end_flush, poison) : first;
+  for (const auto* replies : {&moved, &again}) {
+    if (ending_of(*replies) == Ending::ok) continue;
+    session.find_ending(*replies, entry.id);
+    entry.ending = ending_of(*replies);
+    if (entry.check.passed) {
+      entry.check.passed = false;
+      entry.check.reason =
+          fmt::format("{} when run again: {}", name_of(entry.ending), first_bad(*replies)->detail);
+    }
+    return true;
+  }
+  DeterminismRecord& d = session.record.determinism;
+  const bool same_moved = same_outputs(first, moved);
+  const bool same_again = same_outputs(first, again);
+  ++d.cases;
+  d.moved += same_moved ? 1 : 0;
+  d.repeated += same_again ? 1 : 0;
+  if (!same_moved || !same_again) d.differing.push_back(entry.id);
+  if (!same_again) {
+    session.find("other_bits", "the same case, run again in the same place, has other bits",
+                 entry.id);
+  }
+  for (const auto& [replies, same] :
+       {std::pair(&moved, same_moved), std::pair(&again, same_again)}) {
+    if (same) continue;
+    const CaseCheck other = session.task.check(asked, *replies);
+    if (other.passed == entry.check.passed) continue;
+    session.find(
+        "flipped",
+        fmt::format("right once, wrong once: {}", other.passed ? entry.check.reason : other.reason),
+        entry.id);
+    if (!other.passed) entry.check = other;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string lacking(const Session& session, const Case& asked) {
+  const auto& functions = session.contender.binding.functions;
+  for (const Call& call : asked.calls) {
+    if (!functions.empty() && !functions.contains(call.function)) return call.function;
+  }
+  return {};
+}
+
+bool run_cases(Session& session, const Plan& plan) {
+  int number = 0;
+  for (const CaseSpec& spec : plan.cases) {
+    if (enough(session)) break;
+    CaseRecord entry;
+    entry.id = fmt::format("c{}", ++number);
+    entry.spec = spec;
+    entry.probes = session.task.probes_of(spec);
+    entry.gates = session.task.gates_verdict(spec);
+    session.say(fmt::format("case {} of {}, {}", number, plan.cases.size(), spec.family));
+    const bool asked = run_case(session, spec, entry);
+    const bool counts = entry.gates || (session.options.first_failure && asked);
+    const bool failed = counts && !entry.check.passed;
+    session.record.cases.push_back(std::move(entry));
+    if (failed && session.options.brief) return false;
+  }
+  if (session.record.cases.size() < plan.cases.size()) {
+    session.record.facts["cases not run"] =
+        fmt::format("{} of {}", plan.cases.size() - session.record.cases.size(), plan.cases.size());
+    // On a machine this busy a pass would mean nothing; what failed has failed.
+    const bool right = std::ranges::all_of(
+        session.record.cases, [](const CaseRecord& c) { return c.check.passed || !c.gates; });
+    if (right && seconds_since(session.begin) > kCaseSeconds) {
+      session.record.judge_error =
+          fmt::format("only {} of {} cases were run in {:g} s", session.record.cases.size(),
+                      plan.cases.size(), kCaseSeconds);
+    }
+  }
+  return true;
+}
+
+RelationRun run_relation(ContenderProcess& process, const Task& task, const Relation& relation,
+                         uint64_t poison) {
+  RelationRun run;
+  const Case first = task.build(relation.first);
+  const Case second = task.build(relation.second);
+  run.first_replies = process.run(first, Placement::end_flush, poison);
+  run.second_replies = process.run(second, Placement::end_flush, poison);
+  for (const auto* replies : {&run.first_replies, &run.second_replies}) {
+    if (ending_of(*replies) == Ending::ok) continue;
+    run.ending = ending_of(*replies);
+    run.check.reason = fmt::format("{}: {}", name_of(run.ending), first_bad(*replies)->detail);
+  }
+  if (run.ending == Ending::ok) {
+    run.check = task.check_relation(relation, first, run.first_replies, second, run.second_replies);
+  }
+  return run;
+}
+
+void run_relations(Session& session, const Plan& plan) {
+  int number = 0;
+  for (const Relation& relation : plan.relations) {
+    if (enough(session)) return;
+    session.say(relation.title);
+    CaseRecord entry;
+    entry.id = fmt::format("r{}", ++number);
+    entry.spec = relation.first;
+    entry.title = relation.title;
+    entry.probes = session.task.probes_of(relation);
+    entry.gates = session.task.gates_verdict(relation);
+    if (!lacking(session, session.task.build(relation.first)).empty() ||
+        !lacking(session, session.task.build(relation.second)).empty()) {
+      entry.gates = false;
+      entry.check.reason = "an optional function is not there";
+      session.record.relations.push_back(std::move(entry));
+      continue;
+    }
+    RelationRun run = run_relation(session.process, session.task, relation, session.random());
+    for (const auto* replies : {&run.first_replies, &run.second_replies}) {
+      session.find_ending(*replies, entry.id);
+    }
+    entry.ending = run.ending;
+    entry.check = std::move(run.check);
+    session.record.relations.push_back(std::move(entry));
+  }
+}
+
+void settle_probes(Session& session) {
+  for (const Probe& probe : session.task.card().probes) {
+    ProbeRecord settled{probe, false, true, {}};
+    for (const auto* cases : {&session.record.cases, &session.record.relations}) {
+      for (const CaseRecord& c : *cases) {
+        if (std::ranges::find(c.probes, probe.id) == c.probes.end()) continue;
+        settled.tested = true;
+        if (c.check.passed) continue;
+        settled.passed = false;
+        settled.failed.push_back(c.id);
+      }
+    }
+    settled.passed = settled.passed && settled.tested;
+    session.record.probes.push_back(std::move(settled));
+  }
+}
+
+void settle_memory_probe(Session& session) {
+  const TaskCard& card = session.task.card();
+  if (session.record.memory.ladder.empty()) return;
+  for (ProbeRecord& settled : session.record.probes) {
+    if (settled.probe.id != card.memory_probe) continue;
+    settled.tested = true;
+    // No exponent: too little memory for one.
+    settled.passed = session.record.memory.exponent.value_or(0.0) <= card.memory_exponent;
+    if (!settled.passed) settled.failed.emplace_back("memory");
+  }
+}
+
+void run_sanitized(Session& session, const Plan& plan) {
+  const BuildResult& build = session.record.build;
+  if (!session.options.sanitize || build.sanitized.empty()) return;
+  BuildResult sanitized = build;
+  sanitized.library = build.sanitized;
+  Limits limits = session.options.limits;
+  limits.memory_bytes *= 4;  // shadow memory and quarantine
+  limits.call_seconds *= 4;
+  ContenderProcess process(session.contender, sanitized, session.task, session.record.sandbox,
+                           limits);
+  // One of each family before a second of any, in the order of the plan.
+  std::map<std::string, int> taken;
+  std::vector<std::pair<int, std::size_t>> order;
+  for (std::size_t i = 0; i < session.record.cases.size(); ++i) {
+    order.emplace_back(taken[plan.cases[i].family]++, i);
+  }
+  std::ranges::sort(order);
+  const auto begin = Clock::now();
+  int run = 0;
+  for (const auto& [turn, i] : order) {
+    if (run >= kMaxSanitized || process.deaths() > 0 || seconds_since(begin) > kSanitizedSeconds) {
+      break;
+    }
+    if (session.record.cases[i].ending != Ending::ok) continue;  // known to end badly
+    const Case asked = session.task.build(plan.cases[i]);
+    if (!lacking(session, asked).empty()) continue;
+    session.say(fmt::format("sanitizers, case {}", ++run));
+    const std::vector<Reply> replies = process.run(asked, Placement::end_flush, session.random());
+    const Reply* bad = first_bad(replies);
+    if (bad == nullptr) continue;
+    if (process.child() == nullptr && process.deaths() == 0) {
+      session.record.facts["sanitizers"] = "did not start: " + process.started().detail;
+      return;
+    }
+    // Instrumented code is slow and large; that alone is nothing against it.
+    if (bad->ending == Ending::hung || bad->ending == Ending::out_of_memory) break;
+    session.find("sanitizer", bad->detail.empty() ? std::string(name_of(bad->ending)) : bad->detail,
+                 session.record.cases[i].id);
+  }
+  session.record.facts["sanitizers"] = fmt::format("{} cases under ASan and UBSan", run);
+}
+
+void control_precision(Session& session, const Plan& plan) {
+  int failed = 0;
+  int run = 0;
+  for (const CaseSpec& spec : plan.cases) {
+    if (run >= 12) break;
+    const Case asked = session.task.build(spec);
+    const std::vector<Reply> replies = session.task.lower_precision(asked);
+    if (replies.empty()) continue;
+    ++run;
+    if (!session.task.check(asked, replies).passed) ++failed;
+  }
+  if (run == 0) return;
+  session.record.facts["control: next lower precision"] =
+      fmt::format("fails {} of {} cases", failed, run);
+  if (failed == 0)
+    session.record.judge_error = "the next lower precision passes: nothing is proven";
+}
+
+}  // namespace touchstone::judge

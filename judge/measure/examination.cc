@@ -1,0 +1,193 @@
+#include "judge/measure/examination.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <system_error>
+
+#include "bench/machine.h"
+#include "judge/measure/session.h"
+#include "judge/measure/sha256.h"
+#include "judge/report/score.h"
+#include "judge/sandbox/work_folder.h"
+#include "touchstone/core/error.h"
+#include "touchstone/version.h"
+
+namespace touchstone::judge {
+namespace {
+
+// What is committed to names the task as well, so that one seed cannot stand for another's.
+std::string commitment(uint64_t seed, const TaskCard& card) {
+  return sha256(fmt::format("touchstone:{}:{}:{}", card.id, card.version, seed));
+}
+
+std::string file_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// All that the contender is made of, in a fixed order.
+std::string source_hash(const Contender& contender) {
+  std::vector<std::filesystem::path> files = contender.binding.sources;
+  if (!contender.binding.adapter.empty()) files.push_back(contender.binding.adapter);
+  std::ranges::sort(files);
+  std::string all;
+  for (const auto& file : files) {
+    const std::string text = file_text(contender.folder / file);
+    all += fmt::format("{}\n{}\n{}\n", file.string(), text.size(), text);
+  }
+  return sha256(all);
+}
+
+// A path by which the contender is found again from here, short where it can be.
+std::string given_path(const Contender& contender) {
+  std::filesystem::path path = contender.folder;
+  const bool folder = std::filesystem::exists(path / "contender.json") ||
+                      contender.binding.sources.size() != 1 || !contender.binding.adapter.empty();
+  if (!folder) path /= contender.binding.sources.front();
+  std::error_code error;
+  const std::filesystem::path near = std::filesystem::relative(path, error);
+  if (error || near.empty() || near.begin()->string() == "..") return path.string();
+  return near.string();
+}
+
+std::map<std::string, std::string> this_machine() {
+  const bench::CpuInfo cpu = bench::cpu_info();
+  return {{"cpu", cpu.model},
+          {"cores", fmt::format("{}", cpu.usable_cores)},
+          {"date", bench::utc_now()},
+          {"touchstone", std::string(version())}};
+}
+
+void fill_facts(Record& record) {
+  const BuildResult& build = record.build;
+  if (build.source_lines > 0) record.facts["lines"] = fmt::format("{}", build.source_lines);
+  if (build.code_bytes > 0) record.facts["code bytes"] = fmt::format("{}", build.code_bytes);
+  if (record.language != "numpy" && record.language != "shared_library") {
+    record.facts["warnings"] = fmt::format("{}", build.warnings);
+    record.facts["build seconds"] = fmt::format("{:.1f}", build.seconds);
+  }
+}
+
+void examine_built(Session& session, const Plan& plan) {
+  if (session.process.child() == nullptr) {
+    const Reply& started = session.process.started();
+    session.record.build.built = false;
+    session.record.build.log =
+        fmt::format("does not load: {}: {}", name_of(started.ending), started.detail);
+    return;
+  }
+  const JudgeOptions& options = session.options;
+  const auto right = [&] {
+    const auto good = [](const CaseRecord& c) { return c.check.passed || !c.gates; };
+    return session.record.findings.empty() && std::ranges::all_of(session.record.cases, good) &&
+           std::ranges::all_of(session.record.relations, good);
+  };
+  const bool all_run = run_cases(session, plan);
+  if (all_run && (right() || !options.brief)) run_relations(session, plan);
+  settle_probes(session);
+  if (options.brief) {
+    if (!all_run) return;
+    if (right()) look_for_caches(session);
+    if (right()) look_for_leaks(session);
+    return;
+  }
+  control_precision(session, plan);
+  if (session.process.deaths() == 0) run_sanitized(session, plan);
+  // What already failed is not looked at for finer faults.
+  if (right()) {
+    look_for_caches(session);
+    climb_memory(session, plan);
+    settle_memory_probe(session);
+    look_for_leaks(session);
+    look_for_dead_code(session);
+    run_own_tests(session);
+  }
+  find_witnesses(session, plan);
+}
+
+}  // namespace
+
+uint64_t drawn_seed() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
+
+Examination build_only(const Contender& contender, const Task& task, const JudgeOptions& options) {
+  Examination examination;
+  examination.contender = contender;
+  examination.work = std::make_shared<WorkFolder>();
+  Record& record = examination.record;
+  record.task = task.card().id;
+  record.contender = contender.name;
+  record.language = name_of(contender.language);
+  record.machine = this_machine();
+  record.weights = task.card().weights;
+  record.sandbox = probe_sandbox(options.sandbox);
+  try {
+    record.build =
+        build_contender(contender, task, examination.work->path(), record.sandbox, false);
+    record.verdict = record.build.built ? Verdict::pass : Verdict::nobuild;
+  } catch (const Unsupported& missing) {
+    record.untested = missing.what();
+    record.verdict = Verdict::untested;
+  }
+  return examination;
+}
+
+Examination examine(const Contender& contender, const Task& task, const JudgeOptions& options) {
+  const auto begin = Clock::now();
+  Examination examination;
+  examination.contender = contender;
+  examination.work = std::make_shared<WorkFolder>();
+  Record& record = examination.record;
+  record.task = task.card().id;
+  record.task_version = task.card().version;
+  record.contender = contender.name;
+  record.path = given_path(contender);
+  record.language = name_of(contender.language);
+  record.binding = contender.binding;
+  record.weights = task.card().weights;
+  record.small = options.small;
+  record.machine = this_machine();
+  record.seed = options.seed.has_value() ? *options.seed : drawn_seed();
+  record.seed_commitment = commitment(record.seed, task.card());
+  if (options.committed) options.committed(record.seed_commitment);
+  const Plan plan = task.plan(record.seed, options.small);
+
+  record.source_hash = source_hash(contender);
+  record.sandbox = probe_sandbox(options.sandbox);
+  if (options.progress) {
+    options.progress(fmt::format("{}: {}: building", task.card().id, contender.name));
+  }
+  try {
+    record.build = options.built != nullptr
+                       ? *options.built
+                       : build_contender(contender, task, examination.work->path(), record.sandbox,
+                                         options.sanitize && !options.brief);
+    fill_facts(record);
+    if (record.build.built) {
+      Limits quick = options.limits;
+      quick.measured = false;
+      Session session{
+          contender,
+          task,
+          options,
+          record,
+          ContenderProcess(contender, record.build, task, record.sandbox, quick),
+          ContenderProcess(contender, record.build, task, record.sandbox, options.limits),
+          std::mt19937_64(record.seed ^ 0x9e3779b97f4a7c15U)};
+      examine_built(session, plan);
+    }
+  } catch (const Unsupported& missing) {
+    record.untested = missing.what();  // the others can be judged all the same
+  }
+  record.seconds = seconds_since(begin);
+  apply_scores(record);
+  return examination;
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,56 @@
+// The examination of one contender: everything but speed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "judge/contender/contender.h"
+#include "judge/report/record.h"
+#include "judge/run/runner.h"
+#include "judge/sandbox/work_folder.h"
+#include "judge/task/task.h"
+
+namespace touchstone::judge {
+
+struct JudgeOptions {
+  bool small = false;            // the short form: fewer cases and shapes
+  bool sandbox = true;           // false is for debugging, and stamped on the report
+  std::optional<uint64_t> seed;  // drawn from the system when absent
+  bool shrink = true;            // look for the smallest case that fails
+  bool sanitize = true;          // a subset of the cases under ASan and UBSan
+  bool speed = true;             // judge_all measures; examine never does
+  bool timing_only = false;      // judge_all takes all contenders for right and only measures
+  // Only the verdict is wanted: the first gating failure ends the examination, and what costs time
+  // but never a verdict is left out.
+  bool brief = false;
+  // With brief: a failure that does not gate the verdict ends it too. For contenders that are known
+  // to be wrong somewhere.
+  bool first_failure = false;
+  const BuildResult* built = nullptr;  // taken instead of building; it outlives the examination
+  Limits limits;
+  // judge_all examines two contenders at once: these come one at a time, from either thread.
+  // What is being done, for a person who waits; may be empty.
+  std::function<void(std::string_view)> progress;
+  // Called with the commitment to the seed before the contender is built or loaded; may be empty.
+  std::function<void(std::string_view)> committed;
+  // Called with each contender's record before speeds are measured; may be empty.
+  std::function<void(const Record&)> examined;
+};
+
+uint64_t drawn_seed();  // from the system
+
+// A contender, built and examined in everything but speed.
+struct Examination {
+  Record record;
+  Contender contender;
+  std::shared_ptr<WorkFolder> work;  // holds what record.build points to
+};
+Examination examine(const Contender& contender, const Task& task, const JudgeOptions& options);
+
+// A contender that is only built: enough to be timed. Timed answers are checked by measure_speeds.
+Examination build_only(const Contender& contender, const Task& task, const JudgeOptions& options);
+
+}  // namespace touchstone::judge

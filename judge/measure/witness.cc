@@ -1,0 +1,124 @@
+// The smallest failures of each kind, and the commands that show them again.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "judge/contender/commands.h"
+#include "judge/measure/session.h"
+#include "judge/task/shrink.h"
+
+namespace touchstone::judge {
+namespace {
+
+constexpr std::size_t kMaxWitnesses = 3;
+constexpr double kShrinkSeconds = 2.5;
+constexpr int kShrinkRuns = 120;
+constexpr int kSimplifyRuns = 120;
+
+// What only the whole judgment shows is shown by its seed.
+std::string whole_again(const Session& session) {
+  return fmt::format("{} --seed {}{} --no-speed",
+                     judge_command(session.record.path, session.task.card().id),
+                     session.record.seed, session.options.small ? " --small" : "");
+}
+
+// The smallest case like `c` that fails, by shape and then by numbers.
+void shrink_case(Session& session, const CaseRecord& c, Witness& witness) {
+  const auto begin = Clock::now();
+  const uint64_t poison = session.random();
+  const auto still_fails = [&](const CaseSpec& spec) {
+    if (seconds_since(begin) > kShrinkSeconds) return false;
+    const CaseCheck check =
+        session.process.check(session.task.build(spec), Placement::end_flush, poison, nullptr);
+    if (!check.passed) witness.reason = check.reason;
+    return !check.passed;
+  };
+  witness.smallest = shrink(session.task, c.spec, still_fails, kShrinkRuns).spec;
+  // Where only digits are at stake the numbers are what the case is about.
+  if (!c.gates) return;
+  witness.smallest = simplify(session.task, witness.smallest, still_fails, kSimplifyRuns).spec;
+}
+
+void add_witness(Session& session, const CaseRecord& c) {
+  session.say(fmt::format("the smallest case like {}", c.id));
+  Witness witness{c.id, c.spec, c.check.reason, ""};
+  // An over-time case takes that long at every try.
+  const bool quick = c.ending != Ending::hung;
+  if (session.options.shrink && quick) shrink_case(session, c, witness);
+  witness.replay = replay_command(session.record.path, session.task.card().id, witness.smallest);
+  if (quick) {
+    // What fails only after other calls is shown by the whole judgment alone.
+    session.process.restart();
+    const Case alone = session.task.build(witness.smallest);
+    if (session.process.check(alone, Placement::end_flush, session.random(), nullptr).passed) {
+      witness.reason += "; only after the calls before it";
+      witness.replay = whole_again(session);
+    }
+  }
+  // Two cases may shrink to one.
+  const bool known = std::ranges::any_of(session.record.witnesses, [&](const Witness& w) {
+    return w.smallest.family == witness.smallest.family &&
+           w.smallest.parameters == witness.smallest.parameters;
+  });
+  if (!known) session.record.witnesses.push_back(std::move(witness));
+}
+
+// A relation is about two cases, and each of them alone may be right.
+void add_witness(Session& session, const CaseRecord& c, Relation relation) {
+  session.say(fmt::format("the smallest pair like {}", c.id));
+  Witness witness{c.id, c.spec, c.check.reason, ""};
+  const bool quick = c.ending != Ending::hung;
+  if (session.options.shrink && quick) {
+    const auto begin = Clock::now();
+    const uint64_t poison = session.random();
+    const auto still_fails = [&](const Relation& candidate) {
+      if (seconds_since(begin) > kShrinkSeconds) return false;
+      const CaseCheck check = run_relation(session.process, session.task, candidate, poison).check;
+      if (!check.passed) witness.reason = check.reason;
+      return !check.passed;
+    };
+    relation =
+        shrink_relation(session.task, std::move(relation), still_fails, kShrinkRuns).relation;
+    witness.smallest = relation.first;
+  }
+  witness.reason = fmt::format("{}: {}", c.title, witness.reason);
+  witness.replay = replay_command(session.record.path, session.task.card().id, relation);
+  if (quick) {
+    session.process.restart();
+    if (run_relation(session.process, session.task, relation, session.random()).check.passed) {
+      witness.reason += "; only after the calls before it";
+      witness.replay = whole_again(session);
+    }
+  }
+  session.record.witnesses.push_back(std::move(witness));
+}
+
+}  // namespace
+
+void find_witnesses(Session& session, const Plan& plan) {
+  std::set<std::string> kinds;
+  // What decides the verdict comes first.
+  for (const bool gates : {true, false}) {
+    for (const CaseRecord& c : session.record.cases) {
+      if (c.check.passed || c.gates != gates) continue;
+      if (!lacking(session, session.task.build(c.spec)).empty()) continue;
+      if (kinds.size() >= kMaxWitnesses || !kinds.insert(c.spec.family).second) continue;
+      add_witness(session, c);
+    }
+  }
+  for (std::size_t i = 0; i < session.record.relations.size(); ++i) {
+    const CaseRecord& c = session.record.relations[i];
+    const Relation& relation = plan.relations[i];  // one record for each, in this order
+    if (c.check.passed || kinds.size() >= kMaxWitnesses) continue;
+    if (!lacking(session, session.task.build(relation.first)).empty() ||
+        !lacking(session, session.task.build(relation.second)).empty() ||
+        !kinds.insert(relation.id).second) {
+      continue;
+    }
+    add_witness(session, c, relation);
+  }
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,204 @@
+#include "judge/report/html_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "judge/report/text_format.h"
+
+namespace touchstone::judge {
+namespace {
+
+// Beyond the best few, each is compared with the first only: a page of all pairs is read by no one.
+constexpr std::size_t kAllPairs = 3;
+
+std::string head(std::string_view title) {
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"color-scheme\" content=\"light dark\">\n"
+      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
+      html_escaped(title), page_style());
+}
+
+constexpr const char* kTail = "</main>\n</body>\n</html>\n";
+
+std::string machine_line(const Record& record) {
+  const auto get = [&](const char* key) {
+    const auto found = record.machine.find(key);
+    return found == record.machine.end() ? std::string() : found->second;
+  };
+  return fmt::format("{} &middot; {} cores &middot; {} &middot; touchstone {}",
+                     html_escaped(get("cpu")), html_escaped(get("cores")),
+                     html_escaped(get("date")), html_escaped(get("touchstone")));
+}
+
+std::string introduction(const std::vector<Record>& records,
+                         const std::vector<std::vector<Record>>& tasks) {
+  const auto passed = std::ranges::count(records, Verdict::pass, &Record::verdict);
+  const auto silent = std::ranges::count_if(records, [](const Record& r) {
+    return r.verdict == Verdict::untested || r.verdict == Verdict::judge_error;
+  });
+  const auto failed = std::ssize(records) - passed - silent;
+  std::string html = "<h1>Judgement</h1>\n";
+  html += fmt::format(
+      "<p class=\"lead\">{} contender{} in {} task{}: {} pass{}, {} do{} not{}.</p>\n",
+      records.size(), records.size() == 1 ? "" : "s", tasks.size(), tasks.size() == 1 ? "" : "s",
+      passed, passed == 1 ? "es" : "", failed, failed == 1 ? "es" : "",
+      silent == 0 ? "" : fmt::format(", {} could not be judged here", silent));
+  html += fmt::format("<p class=\"soft small\">{}</p>\n", machine_line(records.front()));
+  std::set<std::string> stamps;
+  for (const Record& record : records) {
+    if (!record.sandbox.enabled || !record.sandbox.missing.empty()) {
+      stamps.insert(sandbox_words(record.sandbox));
+    }
+  }
+  for (const std::string& stamp : stamps) {
+    html += fmt::format("<p class=\"stamp\">{}</p>\n", html_escaped(stamp));
+  }
+  html += "<nav><a href=\"#board\">Board</a>";
+  if (tasks.size() > 1) html += "<a href=\"#matrix\">Grades</a>";
+  html +=
+      "<a href=\"#contenders\">Contenders</a><a href=\"#duels\">Head to head</a>"
+      "<a href=\"#controls\">Controls</a></nav>\n";
+  return html;
+}
+
+std::string duels(const std::vector<std::vector<Record>>& tasks) {
+  std::string html;
+  for (const std::vector<Record>& records : tasks) {
+    const std::vector<Standing> standings = rank(records);
+    std::string list;
+    for (std::size_t i = 0; i < standings.size(); ++i) {
+      for (std::size_t k = i + 1; k < standings.size(); ++k) {
+        if (i > 0 && k >= kAllPairs) continue;
+        list += page_duel(duel(records[standings[i].index], records[standings[k].index]));
+      }
+    }
+    if (!list.empty()) {
+      html += fmt::format("<h3>{}</h3>\n{}", html_escaped(records.front().task), list);
+    }
+  }
+  if (html.empty()) return html;
+  return "<h2 id=\"duels\">Head to head</h2>\n<p class=\"soft\">Criterion by criterion, who has "
+         "the "
+         "edge and by what evidence.</p>\n" +
+         html;
+}
+
+std::string glossary() {
+  return "<footer><p>PASS: every case and relation is right. WRONG: a case is not, or was not "
+         "answered. UNSAFE: memory that is not the contender's was touched, or it crashed. "
+         "UNSTABLE: "
+         "the same case has other bits when run again. LIMIT: too much time or memory. RULE: a "
+         "system call the sandbox refuses. PROVEN-CHEAT: an experiment shows an answer that was "
+         "not "
+         "computed. IMPOSSIBLE: faster than the memory of the machine, twice. JUDGE-ERROR: a "
+         "control "
+         "of the judge failed, nothing is said.</p><p>Scores run from 0 to 100; whiskers are 95 % "
+         "intervals; a dash was not tested. Ids such as c17, r3, s1, f2 name cases, relations, "
+         "timed "
+         "shapes and findings in the JSON record.</p></footer>\n";
+}
+
+}  // namespace
+
+std::string html_escaped(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
+      default:
+        // Control characters are not allowed in HTML, and none of ours has any.
+        if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') {
+          result += c;
+        } else {
+          result += "\xEF\xBF\xBD";
+        }
+    }
+  }
+  return result;
+}
+
+std::string verdict_badge(Verdict verdict) {
+  const char* tone = verdict == Verdict::pass                                          ? "good"
+                     : verdict == Verdict::untested || verdict == Verdict::judge_error ? "odd"
+                                                                                       : "bad";
+  return fmt::format("<span class=\"badge {}\">{}</span>", tone, name_of(verdict));
+}
+
+std::string anchor(std::string_view prefix, const Record& record) {
+  std::string id(prefix);
+  for (const std::string& part : {record.task, record.contender}) {
+    id += '-';
+    for (const char c : part) {
+      if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) {
+        id += c;
+      } else {
+        id += fmt::format("_{:02x}", static_cast<unsigned char>(c));
+      }
+    }
+  }
+  return id;
+}
+
+std::size_t series_of(const std::vector<Record>& records, std::string_view contender) {
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (records[i].contender == contender) return i % 8;
+  }
+  return 6;
+}
+
+std::string page_html(const std::vector<Record>& records) {
+  std::string html = head("Touchstone: judgement");
+  if (records.empty()) return html + "<h1>Judgement</h1>\n<p>No contender.</p>\n" + kTail;
+  const std::vector<std::vector<Record>> tasks = by_task(records);
+  html += introduction(records, tasks);
+  html += page_board(tasks);
+  if (tasks.size() > 1) html += page_matrix(tasks);
+  html +=
+      "<h2 id=\"contenders\">Contenders</h2>\n<p class=\"soft\">What was found, with the command "
+      "that shows each failure again.</p>\n";
+  for (const std::vector<Record>& group : tasks) {
+    html += fmt::format("<h3>{}</h3>\n", html_escaped(group.front().task));
+    for (const Standing& standing : rank(group)) {
+      html += page_contender(group[standing.index], standing);
+    }
+  }
+  html += duels(tasks);
+  html += page_controls(tasks);
+  return html + glossary() + kTail;
+}
+
+std::string duel_html(const Duel& d, const std::vector<Record>& both) {
+  std::string html = head(fmt::format("Touchstone: {} against {}", d.first, d.second));
+  html += fmt::format("<h1>{} against {}</h1>\n", html_escaped(d.first), html_escaped(d.second));
+  html += fmt::format("<p class=\"soft small\">{} &middot; {}</p>\n", html_escaped(d.task),
+                      machine_line(both.front()));
+  html += page_duel(d);
+  html += page_board(by_task(both));
+  html += "<h2 id=\"contenders\">Contenders</h2>\n";
+  for (const Standing& standing : rank(both)) {
+    html += page_contender(both[standing.index], standing);
+  }
+  html += page_controls(by_task(both));
+  return html + glossary() + kTail;
+}
+
+}  // namespace touchstone::judge

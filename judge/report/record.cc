@@ -1,0 +1,114 @@
+#include "judge/report/record.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "judge/report/record_json.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+constexpr std::array<std::pair<Verdict, std::string_view>, 11> kVerdicts = {{
+    {Verdict::pass, "PASS"},
+    {Verdict::wrong, "WRONG"},
+    {Verdict::unsafe, "UNSAFE"},
+    {Verdict::unstable, "UNSTABLE"},
+    {Verdict::limit, "LIMIT"},
+    {Verdict::nobuild, "NOBUILD"},
+    {Verdict::rule, "RULE"},
+    {Verdict::proven_cheat, "PROVEN-CHEAT"},
+    {Verdict::impossible, "IMPOSSIBLE"},
+    {Verdict::untested, "UNTESTED"},
+    {Verdict::judge_error, "JUDGE-ERROR"},
+}};
+
+// A file of records says what it is before anything in it is believed.
+constexpr const char* kFormat = "touchstone-judgement";
+
+Json parsed(const std::string& text) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& error) {
+    throw CorruptData(fmt::format("record: not JSON: {}", error.what()));
+  }
+}
+
+// Type errors of the JSON library become ours: one line that says where.
+template <class Read>
+auto guarded(const Read& read) {
+  try {
+    return read();
+  } catch (const Json::exception& error) {
+    throw CorruptData(fmt::format("record: {}", error.what()));
+  } catch (const InvalidArgument& error) {
+    throw CorruptData(fmt::format("record: {}", error.what()));
+  }
+}
+
+void check_schema(const Json& json) {
+  if (!json.is_object()) throw CorruptData("record: expected an object");
+  const auto found = json.find("schema");
+  if (found == json.end() || !found->is_number_integer()) {
+    throw CorruptData("record: schema: expected a number");
+  }
+  if (*found != kRecordSchema) {
+    throw CorruptData(
+        fmt::format("record: schema: expected {}, got {}", kRecordSchema, found->dump()));
+  }
+}
+
+std::string dumped(const Json& json) {
+  // `replace`: what a contender printed need not be UTF-8.
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string_view name_of(Verdict verdict) {
+  for (const auto& [value, name] : kVerdicts) {
+    if (value == verdict) return name;
+  }
+  return "?";
+}
+
+Verdict parse_verdict(std::string_view name) {
+  for (const auto& [value, known] : kVerdicts) {
+    if (known == name) return value;
+  }
+  throw InvalidArgument(fmt::format("verdict: unknown word '{}'", name));
+}
+
+std::string to_json(const Record& record) { return dumped(record_to_json(record)); }
+
+Record record_from_json(const std::string& text) {
+  const Json json = parsed(text);
+  check_schema(json);
+  return guarded([&] { return json_to_record(json); });
+}
+
+std::string to_json(const std::vector<Record>& records) {
+  Json list = Json::array();
+  for (const Record& record : records) list.push_back(record_to_json(record));
+  return dumped({{"format", kFormat}, {"schema", kRecordSchema}, {"records", std::move(list)}});
+}
+
+std::vector<Record> records_from_json(const std::string& text) {
+  const Json json = parsed(text);
+  check_schema(json);
+  return guarded([&] {
+    if (json.value("format", "") != kFormat) {
+      throw CorruptData(fmt::format("record: format: expected {}", kFormat));
+    }
+    std::vector<Record> records;
+    for (const Json& entry : json.at("records")) {
+      check_schema(entry);
+      records.push_back(json_to_record(entry));
+    }
+    return records;
+  });
+}
+
+}  // namespace touchstone::judge

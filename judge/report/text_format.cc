@@ -1,0 +1,134 @@
+#include "judge/report/text_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "judge/report/score.h"
+
+namespace touchstone::judge {
+
+std::string bytes_words(double bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (std::abs(bytes) >= 1024.0 && unit + 1 < kUnits.size()) {
+    bytes /= 1024.0;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 || bytes >= 100 ? 0 : 1, kUnits[unit]);
+}
+
+std::string seconds_words(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.3g} us", seconds * 1e6);
+  if (seconds < 1.0) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} s", seconds);
+}
+
+std::string shape_words(const CaseSpec& spec) {
+  std::string text;
+  for (const auto& [name, value] : spec.parameters) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value);
+  }
+  return text;
+}
+
+std::string interval_words(const Interval& interval, std::string_view unit) {
+  return fmt::format("{:.3g}{} ({:.3g} to {:.3g})", interval.value, unit, interval.low,
+                     interval.high);
+}
+
+std::string score_words(const Score& score) {
+  return score.value.has_value() ? fmt::format("{:.0f}", *score.value) : "-";
+}
+
+std::string dimension_title(std::string_view dimension) {
+  std::string title(dimension);
+  std::ranges::replace(title, '_', ' ');
+  return title;
+}
+
+std::string dimension_short(std::string_view dimension) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kShort = {{
+      {"correctness", "correct"},
+      {"completeness", "complete"},
+      {"stability", "stable"},
+      {"robustness", "robust"},
+      {"determinism", "same bits"},
+  }};
+  for (const auto& [name, title] : kShort) {
+    if (name == dimension) return std::string(title);
+  }
+  return dimension_title(dimension);
+}
+
+std::string noise_words(const std::vector<Record>& records) {
+  const auto twin =
+      std::ranges::find_if(records, [](const Record& r) { return r.twin.has_value(); });
+  if (twin == records.end()) return {};
+  std::string text = fmt::format("A/A {:.3f} ({:.3f} to {:.3f})", twin->twin->value,
+                                 twin->twin->low, twin->twin->high);
+  if (!twin->speeds_withheld.empty()) return text + ", speeds withheld";
+  // How far the ends of the speeds' intervals are from their middles, in percent.
+  std::vector<double> doubts;
+  for (const Record& record : records) {
+    const auto speed = record.scores.find("speed");
+    if (speed == record.scores.end() || !speed->second.value.has_value()) continue;
+    const Score& score = speed->second;
+    if (!(score.low > 0.0) || score.low == score.high) continue;
+    doubts.push_back(100.0 *
+                     std::max(*score.value / score.low - 1.0, score.high / *score.value - 1.0));
+  }
+  if (doubts.empty()) return text;
+  const auto [least, most] = std::ranges::minmax(doubts);
+  const double low = std::ceil(least);
+  const double high = std::ceil(most);
+  return text + (low == high ? fmt::format(", speeds known to {:.0f} %", high)
+                             : fmt::format(", speeds known to {:.0f}-{:.0f} %", low, high));
+}
+
+std::string sandbox_words(const Sandbox& sandbox) {
+  if (!sandbox.enabled) return "NO SANDBOX: switched off by --no-sandbox";
+  if (sandbox.missing.empty()) return "sandbox whole";
+  return fmt::format("sandbox without: {}", fmt::join(sandbox.missing, "; "));
+}
+
+namespace {
+
+template <class Better>
+std::string extreme(const Record& record, const Better& better) {
+  std::string best;
+  double best_value = 0.0;
+  for (const std::string_view dimension : dimensions()) {
+    const auto found = record.scores.find(std::string(dimension));
+    if (found == record.scores.end() || !found->second.value.has_value()) continue;
+    if (best.empty() || better(*found->second.value, best_value)) {
+      best = dimension;
+      best_value = *found->second.value;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::string strongest(const Record& record) { return extreme(record, std::greater<>()); }
+
+std::string weakest(const Record& record) { return extreme(record, std::less<>()); }
+
+std::vector<std::vector<Record>> by_task(const std::vector<Record>& records) {
+  std::vector<std::vector<Record>> groups;
+  for (const Record& record : records) {
+    const auto group = std::ranges::find_if(
+        groups, [&](const std::vector<Record>& g) { return g.front().task == record.task; });
+    if (group == groups.end()) {
+      groups.push_back({record});
+    } else {
+      group->push_back(record);
+    }
+  }
+  return groups;
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,33 @@
+// Numbers, shapes and verdicts as people read them; shared by board, duel and page.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "judge/report/record.h"
+
+namespace touchstone::judge {
+
+std::string bytes_words(double bytes);          // "1.5 MiB"
+std::string seconds_words(double seconds);      // "3.21 ms"
+std::string shape_words(const CaseSpec& spec);  // "rows 4096, cols 1024"
+std::string interval_words(const Interval& interval,
+                           std::string_view unit = "");   // "1.8 (1.7 to 1.9)"
+std::string score_words(const Score& score);              // "97" or "-"
+std::string dimension_title(std::string_view dimension);  // "own tests"
+std::string dimension_short(std::string_view dimension);  // "correct", for a narrow column
+// What stood round the child; names what did not.
+// What the twin says of the session of one task, and how well its speeds are known; empty when
+// nothing was timed.
+std::string noise_words(const std::vector<Record>& records);
+std::string sandbox_words(const Sandbox& sandbox);
+
+// The dimension with the highest and the lowest score of those that were tested; empty when none.
+std::string strongest(const Record& record);
+std::string weakest(const Record& record);
+
+// Records by task, in the order in which tasks first come.
+std::vector<std::vector<Record>> by_task(const std::vector<Record>& records);
+
+}  // namespace touchstone::judge

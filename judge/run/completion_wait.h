@@ -1,0 +1,42 @@
+// How the judge waits for a child: looking all the time where it has a processor to itself, asleep
+// where it has not, and always with an eye on the clock, the memory and the child's life.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "judge/run/process_stats.h"
+#include "judge/sandbox/child/protocol.h"
+#include "judge/sandbox/sandbox.h"
+
+namespace touchstone::judge {
+
+enum class Waited { rung, ended, late, over_memory, over_threads };
+
+class Doorbell {
+ public:
+  Doorbell(protocol::Control& control, Jail& jail, bool spin)
+      : control_(control), jail_(jail), spin_(spin) {}
+
+  struct Watching {
+    double seconds = 1.0;
+    const Watch* watch = nullptr;  // null: nobody counts memory yet
+    double queued_before = 0.0;    // how long its first thread had waited for a processor by then
+    int64_t most_resident = 0;
+    int64_t most_threads = 0;
+  };
+
+  // Writes the command's number and wakes the child.
+  void ring(uint32_t number);
+  // Says go. Returns at once.
+  void go(uint32_t number);
+  // Until `word` holds `number`.
+  Waited wait(std::atomic<uint32_t>& word, uint32_t number, const Watching& watching);
+
+ private:
+  protocol::Control& control_;
+  Jail& jail_;
+  bool spin_;
+};
+
+}  // namespace touchstone::judge

@@ -1,0 +1,87 @@
+#include "judge/run/contender_process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace touchstone::judge {
+namespace {
+
+bool answered(Ending ending) { return ending == Ending::ok || ending == Ending::refused; }
+
+}  // namespace
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+const Reply* first_bad(const std::vector<Reply>& replies) {
+  const auto bad =
+      std::ranges::find_if(replies, [](const Reply& reply) { return !answered(reply.ending); });
+  return bad == replies.end() ? nullptr : &*bad;
+}
+
+Ending ending_of(const std::vector<Reply>& replies) {
+  const Reply* bad = first_bad(replies);
+  return bad == nullptr ? Ending::ok : bad->ending;
+}
+
+bool same_outputs(const std::vector<Reply>& a, const std::vector<Reply>& b) {
+  return std::ranges::equal(a, b, [](const Reply& x, const Reply& y) {
+    return x.ending == y.ending && x.outputs == y.outputs;
+  });
+}
+
+double timed_seconds(const Case& c, const std::vector<Reply>& replies) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < c.calls.size() && i < replies.size(); ++i) {
+    if (c.calls[i].timed) sum += replies[i].seconds;
+  }
+  return sum;
+}
+
+ContenderProcess::ContenderProcess(const Contender& contender, BuildResult build, const Task& task,
+                                   const Sandbox& sandbox, const Limits& limits)
+    : contender_(contender),
+      build_(std::move(build)),
+      task_(task),
+      sandbox_(sandbox),
+      limits_(limits) {}
+
+Child* ContenderProcess::child() {
+  if (child_ != nullptr && child_->alive()) return child_.get();
+  child_ = Child::start(contender_, build_, task_, sandbox_, limits_);
+  started_ = child_->started();
+  if (started_.ending != Ending::ok) child_.reset();
+  return child_.get();
+}
+
+std::vector<Reply> ContenderProcess::run(const Case& c, Placement placement, uint64_t poison) {
+  Child* running = child();
+  if (running == nullptr) {
+    std::vector<Reply> replies(c.calls.size());
+    if (!replies.empty()) replies.front() = started_;
+    return replies;
+  }
+  std::vector<Reply> replies = running->run(c, placement, poison);
+  if (!running->alive()) ++deaths_;
+  return replies;
+}
+
+CaseCheck ContenderProcess::check(const Case& c, Placement placement, uint64_t poison,
+                                  std::vector<Reply>* kept) {
+  std::vector<Reply> replies = run(c, placement, poison);
+  CaseCheck check;
+  if (const Reply* bad = first_bad(replies); bad != nullptr) {
+    const auto at = static_cast<std::size_t>(bad - replies.data());
+    check.reason = fmt::format("{}: {}{}{}", c.calls[at].function, name_of(bad->ending),
+                               bad->detail.empty() ? "" : ": ", bad->detail);
+  } else {
+    check = task_.check(c, replies);
+  }
+  if (kept != nullptr) *kept = std::move(replies);
+  return check;
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,577 @@
+// A child, seen from the judge: one process behind walls, one call at a time.
+#include "judge/run/runner.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <set>
+
+#include "judge/contender/child_spec.h"
+#include "judge/run/arena.h"
+#include "judge/run/call_encoding.h"
+#include "judge/run/completion_wait.h"
+#include "judge/run/exit_reason.h"
+#include "judge/run/process_stats.h"
+#include "judge/sandbox/sandbox.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A parked child may use this much processor time while the judge copies, for going to sleep.
+constexpr double kIdleSeconds = 100e-6;
+// Of copying the outputs, this much is charged to everybody.
+constexpr double kCaptureSeconds = 100e-6;
+// How long the judge waits for helper threads that look for work before they sleep.
+constexpr double kSettleSeconds = 20e-3;
+// Waiting for a processor that others had, beyond this share of a call, makes its time one of the
+// machine and not of the contender.
+constexpr double kQueuedShare = 0.005;
+constexpr double kQueuedSeconds = 3e-6;
+constexpr int64_t kStateAlignment = 64;
+constexpr std::size_t kMaxLog = 64 << 10;
+
+double between(Clock::time_point a, Clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+// Whether a child on `cpus` leaves a processor to the judge.
+bool has_own_cpu(const std::vector<int>& cpus) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  if (sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
+  if (cpus.empty()) return false;
+  for (const int cpu : cpus) CPU_CLR(static_cast<std::size_t>(cpu), &mine);
+  return CPU_COUNT(&mine) > 0;
+}
+
+class ProcessChild : public Child {
+ public:
+  ProcessChild(const Contender& contender, const BuildResult& build, const Task& task,
+               const Sandbox& sandbox, const Limits& limits)
+      : contender_(contender),
+        functions_(task.card().functions),
+        limits_(limits),
+        device_(contender.language == Language::cuda),
+        python_(contender.language == Language::numpy),
+        sanitized_(!build.sanitized.empty() && build.library == build.sanitized),
+        control_file_(memfd_create("control", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
+        log_file_(memfd_create("log", MFD_CLOEXEC)) {
+    // Sealed, or the child could take the pages away from under the judge.
+    if (ftruncate(control_file_.get(), sizeof(protocol::Control)) != 0 ||
+        fcntl(control_file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      fail("shared memory");
+    }
+    void* map = mmap(nullptr, sizeof(protocol::Control), PROT_READ | PROT_WRITE, MAP_SHARED,
+                     control_file_.get(), 0);
+    if (map == MAP_FAILED) fail("shared memory");
+    control_ = static_cast<protocol::Control*>(map);
+    JailSpec spec = child_spec(contender, build, task, sandbox, sanitized_);
+    spec.cpus = limits.cpus;
+    spec.descriptors = {{log_file_.get(), 1},
+                        {log_file_.get(), 2},
+                        {control_file_.get(), protocol::kControlFd},
+                        {arena_.inputs_fd(), protocol::kInputsFd},
+                        {arena_.outputs_fd(), protocol::kOutputsFd}};
+    jail_ = std::make_unique<Jail>(spec, sandbox);
+    bell_ = std::make_unique<Doorbell>(*control_, *jail_, has_own_cpu(limits.cpus));
+    load();
+  }
+
+  ~ProcessChild() override {
+    jail_.reset();
+    munmap(control_, sizeof(protocol::Control));
+  }
+  ProcessChild(const ProcessChild&) = delete;
+  ProcessChild& operator=(const ProcessChild&) = delete;
+
+  const Reply& started() const override { return started_; }
+  bool alive() const override { return alive_; }
+
+  int64_t held_bytes() const override {
+    if (!watch_) return 0;
+    return std::max<int64_t>(0, own_bytes(watch_->memory()) - loaded_bytes_);
+  }
+
+  bool begin(Placement placement, Reply& reply) override;
+  Reply call(const Call& call, Placement placement, uint64_t poison) override;
+  std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison) override;
+
+ private:
+  // Pages that are the contender's: neither code nor the judge's own buffers. Shared memory beyond
+  // those buffers counts, or it would be a place to hide.
+  int64_t own_bytes(const Watch::Memory& now) const {
+    return now.resident - now.file - std::min(now.shared, mapped_bytes_);
+  }
+
+  [[noreturn]] static void fail(const char* what) {
+    throw Error(fmt::format("judge: {}: {}", what, strerror(errno)));
+  }
+
+  void load();
+
+  // Rings for a command that needs no clock. False when the child is no more; `reply` says why.
+  bool command(protocol::Command what, double seconds, const Function* function, Reply& reply);
+  bool make_state(const Function& function, const Call& call, uint64_t poison, Reply& reply);
+  void settle();
+  bool timed_call(const Function& function, const Call& call, const Layout& layout, uint64_t poison,
+                  Reply& reply);
+  // How processors were shared out so far, in seconds.
+  struct Shares {
+    double queued = 0.0;   // the thread that calls was ready, and others ran
+    double helpers = 0.0;  // other threads of the child ran
+    double judge_queued = 0.0;
+  };
+  Shares shares() const;
+  static void leave_out_queues(const Shares& before, const Shares& after, Reply& reply);
+  void capture(const Call& call, const Layout& layout, Reply& reply);
+  void check_bounds(const Function& function, const Layout& layout, const Call& call,
+                    uint64_t poison, Reply& reply);
+  void read_outcome(const Function& function, Reply& reply);
+  void die(Waited waited, const Function* function, Reply& reply);
+  std::string log_text() const;
+  std::string note_text() const;
+  Doorbell::Watching watching() const;
+
+  Contender contender_;
+  std::vector<Function> functions_;
+  Limits limits_;
+  bool device_;
+  bool python_;
+  bool sanitized_;
+  Descriptor control_file_;
+  Descriptor log_file_;
+  protocol::Control* control_ = nullptr;
+  Arena arena_;
+  std::unique_ptr<Jail> jail_;
+  std::unique_ptr<Doorbell> bell_;
+  std::unique_ptr<Watch> watch_;
+  Reply started_;
+  bool alive_ = false;
+  uint32_t number_ = 0;
+  int64_t loaded_bytes_ = 0;
+  int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
+  int64_t state_mapped_bytes_ = 0;
+  Placement last_placement_ = Placement::end_flush;
+  OwnTurns own_turns_;
+
+  struct State {
+    Layout layout;
+    uint64_t poison = 0;
+  };
+  std::map<int, State> states_;  // native children; Python keeps its own
+  std::set<int> handles_;        // made, and not refused
+  std::set<int> python_states_;
+};
+
+void ProcessChild::load() {
+  Reply reply;
+  control_->bell.store(0);
+  control_->outcome = protocol::kStartFailed;
+  if (!command(protocol::kReset, limits_.start_seconds, nullptr, reply)) {
+    started_ = reply;
+    return;
+  }
+  if (control_->outcome != protocol::kReturned) {
+    started_.ending = Ending::crashed;
+    started_.detail = fmt::format("could not be loaded: {}", note_text());
+    alive_ = false;
+    jail_->kill();
+    return;
+  }
+  jail_->look();
+  watch_ = std::make_unique<Watch>(jail_->program());
+  loaded_bytes_ = own_bytes(watch_->memory());
+  started_.ending = Ending::ok;
+  alive_ = true;
+}
+
+Doorbell::Watching ProcessChild::watching() const {
+  Doorbell::Watching w;
+  w.seconds = limits_.call_seconds;
+  w.watch = watch_.get();
+  w.queued_before = watch_->turns().queued_seconds;
+  w.most_threads = limits_.threads;
+  return w;
+}
+
+bool ProcessChild::command(protocol::Command what, double seconds, const Function* function,
+                           Reply& reply) {
+  control_->command = what;
+  bell_->ring(++number_);
+  Doorbell::Watching w;
+  w.seconds = seconds;
+  const Waited waited = bell_->wait(control_->ready, number_, w);
+  if (waited == Waited::rung) return true;
+  die(waited, function, reply);
+  return false;
+}
+
+std::string ProcessChild::log_text() const {
+  std::string text(kMaxLog, '\0');
+  const ssize_t got = pread(log_file_.get(), text.data(), text.size(), 0);
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return text;
+}
+
+void ProcessChild::die(Waited waited, const Function* function, Reply& reply) {
+  // The kernel's word about the end may come a moment after the end.
+  for (int i = 0; i < 100 && waited == Waited::ended && !jail_->status(); ++i) {
+    jail_->wait(std::chrono::milliseconds(10));
+  }
+  Death death;
+  death.waited = waited;
+  death.status = jail_->status().value_or(0);
+  death.refused_call = jail_->refused_call();
+  jail_->kill();
+  death.log = log_text();
+  death.sanitized = sanitized_;
+  death.function = function;
+  death.control = control_;
+  explain_death(death, limits_, reply);
+  alive_ = false;
+}
+
+// Asks the contender how large its state is and makes room for it.
+bool ProcessChild::make_state(const Function& function, const Call& call_of_state, uint64_t poison,
+                              Reply& reply) {
+  if (python_ || states_.contains(call_of_state.state)) return true;
+  const auto sizer = std::ranges::find(functions_, function.sized_by, &Function::name);
+  if (sizer == functions_.end()) {
+    throw InvalidArgument(
+        fmt::format("judge: {}: nobody says how large its state is", function.name));
+  }
+  Call ask;
+  ask.function = sizer->name;
+  ask.state = call_of_state.state;
+  for (const Argument& wanted : sizer->arguments) {
+    std::size_t scalar = 0;
+    for (const Argument& argument : function.arguments) {
+      if (argument.kind != ArgumentKind::i64 && argument.kind != ArgumentKind::f32) continue;
+      if (argument.name == wanted.name) ask.scalars.push_back(call_of_state.scalars.at(scalar));
+      ++scalar;
+    }
+  }
+  const Reply answer = call(ask, last_placement_, poison);
+  if (answer.ending != Ending::ok) {
+    reply = answer;
+    return false;
+  }
+  reply.state_bytes = answer.returned;
+  if (answer.returned < 0 || answer.returned > limits_.memory_bytes) {
+    reply.ending = answer.returned < 0 ? Ending::refused : Ending::out_of_memory;
+    reply.detail = fmt::format("{} asked for {} bytes", sizer->name, answer.returned);
+    return false;
+  }
+  const Need need{protocol::kState, DType::u8, {answer.returned}, answer.returned, kStateAlignment};
+  State state;
+  state.layout = arena_.place(std::span(&need, 1), last_placement_, device_);
+  state.poison = poison;
+  arena_.poison(state.layout.buffers[0], poison);
+  control_->state = call_of_state.state;
+  control_->base = state.layout.base;
+  control_->span = state.layout.span;
+  control_->buffers[0] = state.layout.buffers[0];
+  control_->buffer_count = 1;
+  if (!command(protocol::kMapState, limits_.start_seconds, &function, reply)) return false;
+  state_mapped_bytes_ += static_cast<int64_t>(state.layout.span);
+  states_[call_of_state.state] = state;
+  return true;
+}
+
+// Waits until the child uses no processor time: its helper threads may look for work a while.
+void ProcessChild::settle() {
+  const Clock::time_point start = Clock::now();
+  double before = watch_->cpu_seconds();
+  do {
+    const timespec pause{0, 30000};
+    nanosleep(&pause, nullptr);
+    const double now = watch_->cpu_seconds();
+    if (now - before < 5e-6) return;
+    before = now;
+  } while (between(start, Clock::now()) < kSettleSeconds);
+}
+
+void ProcessChild::capture(const Call& call, const Layout& layout, Reply& reply) {
+  std::size_t output = 0;
+  for (const protocol::Buffer& buffer : layout.buffers) {
+    if (buffer.kind != protocol::kOutput || buffer.echo_of != 0) continue;
+    if (output < call.outputs.size()) arena_.read(buffer, reply.outputs[output++]);
+  }
+}
+
+ProcessChild::Shares ProcessChild::shares() const {
+  const Turns turns = watch_->turns();
+  return {turns.queued_seconds, watch_->cpu_seconds() - turns.running_seconds,
+          own_turns_.turns().queued_seconds};
+}
+
+// Time in which others had the processor is not the contender's. Only where no other thread of its
+// own ran meanwhile: that one may have had the processor, and done the work.
+void ProcessChild::leave_out_queues(const Shares& before, const Shares& after, Reply& reply) {
+  const double most = std::max(kQueuedSeconds, kQueuedShare * reply.seconds);
+  // Of a judge that waited it is not known when it would have looked.
+  reply.disturbed = after.judge_queued - before.judge_queued > most;
+  const double queued = after.queued - before.queued;
+  if (queued <= most) return;
+  if (after.helpers - before.helpers > most || queued >= reply.seconds) {
+    reply.disturbed = true;
+  } else {
+    reply.seconds -= queued;
+  }
+}
+
+bool ProcessChild::timed_call(const Function& function, const Call& call, const Layout& layout,
+                              uint64_t poison, Reply& reply) {
+  // Inputs are written while the child sleeps; a thread that works meanwhile is charged for it.
+  if (limits_.measured) settle();
+  const double cpu_before = watch_->cpu_seconds();
+  const Clock::time_point write_start = Clock::now();
+  std::size_t input = 0;
+  for (const protocol::Buffer& buffer : layout.buffers) {
+    if (buffer.kind == protocol::kInput) {
+      arena_.write_input(buffer, call.inputs[input++].data);
+    } else {
+      arena_.poison(buffer, poison);
+    }
+  }
+  double charged = 0.0;
+  if (limits_.measured && watch_->cpu_seconds() - cpu_before > kIdleSeconds) {
+    charged = between(write_start, Clock::now());
+  }
+  for (const OutputTensor& output : call.outputs) {
+    reply.outputs.emplace_back(static_cast<std::size_t>(tensor_bytes(output.dtype, output.shape)));
+  }
+  if (limits_.measured) watch_->forget_peak();
+  const Watch::Memory memory_before = watch_->memory();
+
+  Doorbell::Watching w = watching();
+  w.most_resident = limits_.memory_bytes + memory_before.file + mapped_bytes_;
+  control_->outcome = protocol::kReturned;
+  const bool maps = !limits_.measured && !layout.buffers.empty();
+  control_->command = maps ? protocol::kMapAndCall : protocol::kCall;
+  // Where nobody measures, the child need not wait for a word before it begins: on a busy machine
+  // it would spend a whole turn on the processor on looking for it.
+  if (!limits_.measured) bell_->go(number_ + 1);
+  bell_->ring(++number_);
+  Waited waited = limits_.measured ? bell_->wait(control_->ready, number_, w) : Waited::rung;
+  if (waited == Waited::rung) {
+    const Shares before = shares();
+    const Clock::time_point start = Clock::now();
+    bell_->go(number_);
+    waited = bell_->wait(control_->done, number_, w);
+    const Clock::time_point done = Clock::now();
+    const Shares after = shares();
+    if (waited == Waited::rung && !device_) {
+      const double cpu_done = watch_->cpu_seconds();
+      capture(call, layout, reply);
+      const double capture_seconds = between(done, Clock::now());
+      // A judge that did not get its processor cannot say what the child did meanwhile.
+      const bool blind = own_turns_.turns().queued_seconds - before.judge_queued > kIdleSeconds;
+      const bool worked = blind || watch_->cpu_seconds() - cpu_done > kIdleSeconds;
+      charged += worked ? capture_seconds : std::min(capture_seconds, kCaptureSeconds);
+    }
+    reply.seconds = between(start, done) + charged;
+    leave_out_queues(before, after, reply);
+  }
+  if (waited != Waited::rung) {
+    die(waited, &function, reply);
+    return false;
+  }
+  if (!limits_.measured) return true;
+  const Watch::Memory after = watch_->memory();
+  // Code that was read in for the first time is not the contender's memory.
+  const int64_t code = std::max<int64_t>(0, after.file - memory_before.file);
+  reply.peak_extra_bytes = std::max<int64_t>(0, after.peak - memory_before.resident - code);
+  return true;
+}
+
+// What the child noted, copied before it is looked at: the child may write to it all the time.
+std::string ProcessChild::note_text() const {
+  char copy[sizeof control_->note];
+  memcpy(copy, control_->note, sizeof copy);
+  copy[sizeof copy - 1] = '\0';
+  std::string note = copy;
+  std::ranges::replace_if(
+      note, [](unsigned char c) { return c < 32 || c > 126; }, '?');
+  return note;
+}
+
+void ProcessChild::read_outcome(const Function& function, Reply& reply) {
+  const std::string note = note_text();
+  reply.returned = control_->returned;
+  switch (*const_cast<const volatile uint32_t*>(&control_->outcome)) {
+    case protocol::kReturned: {
+      const bool refused = reply.returned != 0 && (function.returns == Returns::status ||
+                                                   function.returns == Returns::handle);
+      reply.ending = refused ? Ending::refused : Ending::ok;
+      if (refused) reply.detail = fmt::format("returned {}", reply.returned);
+      return;
+    }
+    case protocol::kRaised:
+      reply.ending = Ending::refused;
+      reply.detail = note;
+      reply.returned = 1;
+      return;
+    case protocol::kInputFault:
+      reply.ending = Ending::wrote_input;
+      reply.detail = note;
+      return;
+    default:
+      reply.ending = Ending::crashed;
+      reply.detail = note.empty() ? "ended in an unknown way" : note;
+      return;
+  }
+}
+
+// Canaries round everything the call could write.
+void ProcessChild::check_bounds(const Function& function, const Layout& layout, const Call& call,
+                                uint64_t poison, Reply& reply) {
+  const auto check = [&](const protocol::Buffer& buffer, uint64_t pattern,
+                         const std::string& name) {
+    bool changed = false;
+    const int64_t where = arena_.find_change(buffer, pattern, changed);
+    if (!changed) return;
+    reply.ending = Ending::wrote_outside;
+    reply.detail = "wrote to " + beside(name, where, static_cast<int64_t>(buffer.data_bytes));
+  };
+  for (uint32_t i = 0; i < layout.buffers.size(); ++i) {
+    const protocol::Buffer& buffer = layout.buffers[i];
+    if (buffer.echo_of != 0) {
+      const std::size_t input = buffer.echo_of - 1;
+      std::size_t index = 0;
+      for (std::size_t k = 0; k < input; ++k) {
+        if (layout.buffers[k].kind == protocol::kInput) ++index;
+      }
+      if (!arena_.echo_equals(buffer, call.inputs[index].data)) {
+        reply.ending = Ending::wrote_input;
+        reply.detail = fmt::format("changed its input {}",
+                                   buffer_name(function, static_cast<uint32_t>(input)));
+      }
+    } else if (buffer.kind == protocol::kOutput) {
+      check(buffer, poison, buffer_name(function, i));
+    }
+  }
+  const auto state = states_.find(call.state);
+  if (!device_ && has_kind(function, ArgumentKind::state) && state != states_.end()) {
+    check(state->second.layout.buffers[0], state->second.poison,
+          buffer_name(function, protocol::kStateBuffer));
+  }
+}
+
+Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison) {
+  Reply reply;
+  if (!alive_) {
+    reply.detail = "the child is no more";
+    return reply;
+  }
+  if (placement != Placement::repeat) last_placement_ = placement;
+  const auto found = std::ranges::find(functions_, call.function, &Function::name);
+  if (found == functions_.end()) {
+    throw InvalidArgument(fmt::format("judge: the contract has no function {}", call.function));
+  }
+  const Function& function = *found;
+  const std::vector<Need> needs = needs_of(function, call, device_);
+  if (has_kind(function, ArgumentKind::handle) && !handles_.contains(call.state)) {
+    reply.detail = "the handle it needs was never made";
+    return reply;
+  }
+  if (function.optional && !contender_.binding.functions.contains(function.name)) {
+    reply.ending = Ending::refused;
+    reply.detail = "the contender has no such function";
+    reply.returned = -1;
+    return reply;
+  }
+  const bool with_state = has_kind(function, ArgumentKind::state);
+  if (with_state && !make_state(function, call, poison, reply)) return reply;
+  const Layout layout = arena_.place(needs, last_placement_, device_);
+  const auto span = static_cast<int64_t>(layout.span);
+  mapped_bytes_ = python_ ? mapped_bytes_ + span : state_mapped_bytes_ + span;
+  fill_order(functions_, function, call, *control_);
+  protocol::Control& c = *control_;
+  c.makes_state = with_state && python_ && !python_states_.contains(call.state) ? 1 : 0;
+  const bool makes_state = c.makes_state != 0;
+  c.base = layout.base;
+  c.span = layout.span;
+  c.buffer_count = static_cast<uint32_t>(layout.buffers.size());
+  std::ranges::copy(layout.buffers, c.buffers);
+  if (!layout.buffers.empty() && limits_.measured) {
+    c.outcome = protocol::kReturned;
+    if (!command(protocol::kMap, limits_.start_seconds, &function, reply)) return reply;
+  }
+  if (!timed_call(function, call, layout, poison, reply)) return reply;
+  read_outcome(function, reply);
+  // Of a refused call on a device the inputs are wanted back, to see that they are as they were.
+  const bool answered = reply.ending == Ending::ok;
+  if ((device_ && (answered || reply.ending == Ending::refused)) ||
+      (python_ && with_state && answered)) {
+    Reply fetched;
+    if (!command(protocol::kFetch, limits_.call_seconds, &function, fetched)) return fetched;
+    if (device_ && answered) capture(call, layout, reply);
+    if (python_ && makes_state) reply.state_bytes = std::max<int64_t>(0, control_->state_bytes);
+  }
+  if (reply.ending == Ending::ok || reply.ending == Ending::refused) {
+    check_bounds(function, layout, call, poison, reply);
+  }
+  if (reply.ending == Ending::ok) {
+    if (makes_state) python_states_.insert(call.state);
+    if (function.returns == Returns::handle) handles_.insert(call.state);
+    const auto state = states_.find(call.state);
+    if (with_state && state != states_.end()) {
+      reply.state_bytes = static_cast<int64_t>(state->second.layout.buffers[0].data_bytes);
+    }
+    return reply;
+  }
+  reply.outputs.clear();
+  if (reply.ending != Ending::refused) {
+    alive_ = false;
+    jail_->kill();
+  }
+  return reply;
+}
+
+bool ProcessChild::begin(Placement placement, Reply& reply) {
+  if (!alive_) return false;
+  states_.clear();
+  handles_.clear();
+  python_states_.clear();
+  mapped_bytes_ = 0;
+  state_mapped_bytes_ = 0;
+  arena_.restart(placement == Placement::repeat);
+  return command(protocol::kReset, limits_.call_seconds, nullptr, reply);
+}
+
+std::vector<Reply> ProcessChild::run(const Case& c, Placement placement, uint64_t poison) {
+  std::vector<Reply> replies(c.calls.size());
+  Reply reset;
+  if (!begin(placement, reset)) {
+    if (!replies.empty()) replies[0] = reset;
+    return replies;
+  }
+  for (std::size_t i = 0; i < c.calls.size() && alive_; ++i) {
+    replies[i] = call(c.calls[i], placement, poison + i);
+  }
+  return replies;
+}
+
+}  // namespace
+
+std::unique_ptr<Child> Child::start(const Contender& contender, const BuildResult& build,
+                                    const Task& task, const Sandbox& sandbox,
+                                    const Limits& limits) {
+  if (!build.built)
+    throw InvalidArgument("judge: a contender that was not built cannot be started");
+  return std::make_unique<ProcessChild>(contender, build, task, sandbox, limits);
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,306 @@
+#include "judge_link.h"
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <new>
+
+namespace touchstone::judge::child {
+namespace {
+
+using namespace protocol;
+
+// How long a child looks for the judge's word before it sleeps. Between `ready` and `go` lies one
+// reading of a clock, so that a spin ends long before; the limit is for a judge that was
+// descheduled.
+constexpr int kSpins = 20000000;
+
+Link* g_link = nullptr;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value, nullptr, nullptr, 0);
+}
+
+void ring(std::atomic<uint32_t>& word, uint32_t value, std::atomic<uint32_t>& sleeper) {
+  word.store(value);
+  if (sleeper.load() != 0) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  }
+}
+
+void die_of(int signal) {
+  struct sigaction plain {};
+  plain.sa_handler = SIG_DFL;
+  sigaction(signal, &plain, nullptr);
+}
+
+}  // namespace
+
+Link* Link::open() {
+  void* control = mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, kControlFd, 0);
+  if (control == MAP_FAILED) return nullptr;
+  static Link link;
+  link.control_ = static_cast<Control*>(control);
+  g_link = &link;
+  link.catch_faults();
+  return &link;
+}
+
+uint32_t Link::wait() {
+  // No spin here: an idle child uses no processor time, so that the judge can see whether one works
+  // when it should not.
+  while (control_->bell.load() == rung_) sleep_while(control_->bell, rung_);
+  rung_ = control_->bell.load();
+  return control_->command;
+}
+
+void Link::acknowledge() { ring(control_->ready, rung_, control_->judge_sleeps); }
+
+void Link::wait_for_go() {
+  acknowledge();
+  for (int i = 0; i < kSpins; ++i) {
+    if (control_->go.load(std::memory_order_acquire) == rung_) return;
+    relax();
+  }
+  uint32_t now = 0;
+  while ((now = control_->go.load()) != rung_) {
+    const timespec pause{0, 1000000};
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->go), FUTEX_WAIT, now, &pause, nullptr,
+            0);
+  }
+}
+
+void Link::finish() {
+  last_used_ = true;
+  ring(control_->done, rung_, control_->judge_sleeps);
+}
+
+bool Link::retire() {
+  if (!last_used_ || spans_.empty() || last_.bytes == 0) return false;
+  Span& span = spans_.back();
+  span.retired = true;
+  // Where this fails the array stays open, and nothing else is lost.
+  (void)mmap(reinterpret_cast<void*>(span.base), span.bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  last_ = {};
+  last_used_ = false;
+  return true;
+}
+
+void Link::note(Outcome outcome, const char* text) {
+  control_->outcome = outcome;
+  snprintf(control_->note, sizeof control_->note, "%s", text);
+}
+
+bool Link::map_span(Span& span) {
+  // Where the judge's address is taken, the next ones are tried at steps no buffer reaches.
+  constexpr uint64_t kStep = uint64_t{1} << 40;
+  void* reserved = MAP_FAILED;
+  for (int attempt = 0; attempt < 16 && reserved == MAP_FAILED; ++attempt) {
+    void* wish = reinterpret_cast<void*>(span.base + static_cast<uint64_t>(attempt) * kStep);
+    reserved = mmap(wish, span.bytes, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  }
+  if (reserved == MAP_FAILED) return false;
+  span.base = reinterpret_cast<uint64_t>(reserved);
+  for (const Buffer& buffer : span.buffers) {
+    if (buffer.mapped_bytes == 0) continue;
+    const bool input = buffer.kind == kInput;
+    // Every page is touched now, so that the timed call meets no page faults of ours.
+    void* pages =
+        mmap(reinterpret_cast<void*>(span.base + buffer.address_offset), buffer.mapped_bytes,
+             input ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+             input ? kInputsFd : kOutputsFd, static_cast<off_t>(buffer.file_offset));
+    if (pages == MAP_FAILED) return false;
+  }
+  return true;
+}
+
+bool Link::map() {
+  Span span;
+  span.base = control_->base;
+  span.bytes = control_->span;
+  if (control_->buffer_count > kMaxBuffers) return false;
+  span.buffers.assign(control_->buffers, control_->buffers + control_->buffer_count);
+  last_ = {};
+  last_used_ = false;
+  if (span.bytes > 0 && !map_span(span)) return false;
+  last_ = span;
+  if (span.bytes > 0) spans_.push_back(span);
+  return true;
+}
+
+bool Link::map_state() {
+  Span span;
+  span.base = control_->base;
+  span.bytes = control_->span;
+  span.buffers.assign(control_->buffers, control_->buffers + 1);
+  if (!map_span(span)) return false;
+  states_[control_->state] = span;
+  return true;
+}
+
+void Link::reset() {
+  for (const Span& span : spans_) munmap(reinterpret_cast<void*>(span.base), span.bytes);
+  for (const auto& [number, span] : states_) {
+    munmap(reinterpret_cast<void*>(span.base), span.bytes);
+  }
+  spans_.clear();
+  states_.clear();
+  last_ = {};
+  last_used_ = false;
+}
+
+uint8_t* Link::pages(uint32_t buffer) const {
+  return reinterpret_cast<uint8_t*>(last_.base + last_.buffers[buffer].address_offset);
+}
+
+void* Link::data(uint32_t buffer) const {
+  if (buffer >= last_.buffers.size()) return nullptr;
+  return pages(buffer) + last_.buffers[buffer].data_offset;
+}
+
+void* Link::state(int32_t number) const {
+  const auto found = states_.find(number);
+  if (found == states_.end()) return nullptr;
+  const Span& span = found->second;
+  return reinterpret_cast<void*>(span.base + span.buffers[0].address_offset +
+                                 span.buffers[0].data_offset);
+}
+
+const Buffer* Link::state_buffer(int32_t number) const {
+  const auto found = states_.find(number);
+  return found == states_.end() ? nullptr : found->second.buffers.data();
+}
+
+// An address inside a span is one of ours: an input page that was written, or a guard.
+bool Link::explain_fault(uint64_t address) {
+  const auto explain = [&](const Span& span) {
+    if (address < span.base || address >= span.base + span.bytes) return false;
+    if (span.retired) {
+      control_->outcome = kGuardFault;
+      control_->fault_buffer = kEarlierCall;
+      return true;
+    }
+    uint32_t nearest = 0;
+    uint64_t best = ~uint64_t{0};
+    for (uint32_t i = 0; i < span.buffers.size(); ++i) {
+      const Buffer& buffer = span.buffers[i];
+      const uint64_t begin = span.base + buffer.address_offset;
+      const uint64_t end = begin + buffer.mapped_bytes;
+      const uint64_t distance = address < begin ? begin - address
+                                : address < end ? 0
+                                                : address - end + 1;
+      if (distance < best) {
+        best = distance;
+        nearest = i;
+      }
+    }
+    const Buffer& buffer = span.buffers[nearest];
+    control_->outcome = best == 0 && buffer.kind == kInput ? kInputFault : kGuardFault;
+    control_->fault_buffer = buffer.kind == kState ? kStateBuffer : nearest;
+    control_->fault_offset =
+        static_cast<int64_t>(address - span.base - buffer.address_offset - buffer.data_offset);
+    return true;
+  };
+  for (const Span& span : spans_) {
+    if (explain(span)) return true;
+  }
+  for (const auto& [number, span] : states_) {
+    if (explain(span)) return true;
+  }
+  return false;
+}
+
+void Link::catch_faults() {
+  // A stack of its own: an overflown stack could not carry the handler.
+  static char stack[64 << 10];
+  stack_t alternative{};
+  alternative.ss_sp = stack;
+  alternative.ss_size = sizeof stack;
+  sigaltstack(&alternative, nullptr);
+  struct sigaction action {};
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
+    const auto address = reinterpret_cast<uint64_t>(info->si_addr);
+    if (g_link != nullptr && !g_link->explain_fault(address)) {
+      g_link->control_->outcome = kOtherFault;
+      g_link->control_->fault_offset = static_cast<int64_t>(address);
+    }
+    // Back to the same instruction, which now ends the process with the true signal.
+    die_of(signal);
+  };
+  for (const int signal : {SIGSEGV, SIGBUS}) sigaction(signal, &action, nullptr);
+}
+
+}  // namespace touchstone::judge::child
+
+// What the Python child calls through ctypes.
+extern "C" {
+
+using touchstone::judge::child::Link;
+
+__attribute__((visibility("default"))) void* touchstone_link_open() {
+  Link* link = Link::open();
+  return link == nullptr ? nullptr : &link->control();
+}
+// Where the two parts of the control block begin that Python reads and writes.
+__attribute__((visibility("default"))) void touchstone_link_layout(uint64_t* offsets) {
+  offsets[0] = offsetof(touchstone::judge::protocol::Control, command);
+  offsets[1] = offsetof(touchstone::judge::protocol::Control, returned);
+}
+__attribute__((visibility("default"))) uint32_t touchstone_link_wait() {
+  using namespace touchstone::judge;
+  while (true) {
+    const uint32_t command = child::g_link->wait();
+    bool mapped = true;
+    if (command == protocol::kMap) {
+      mapped = child::g_link->map();
+    } else if (command == protocol::kMapState) {
+      mapped = child::g_link->map_state();
+    } else if (command == protocol::kMapAndCall) {
+      mapped = child::g_link->map();
+      if (mapped) return protocol::kCall;
+    } else {
+      return command;
+    }
+    if (!mapped) child::g_link->note(protocol::kStartFailed, "no room to map the buffers");
+    child::g_link->acknowledge();
+  }
+}
+__attribute__((visibility("default"))) void touchstone_link_acknowledge() {
+  touchstone::judge::child::g_link->acknowledge();
+}
+__attribute__((visibility("default"))) void touchstone_link_reset() {
+  touchstone::judge::child::g_link->reset();
+}
+__attribute__((visibility("default"))) void touchstone_link_go() {
+  touchstone::judge::child::g_link->wait_for_go();
+}
+__attribute__((visibility("default"))) void touchstone_link_finish() {
+  touchstone::judge::child::g_link->finish();
+}
+__attribute__((visibility("default"))) void touchstone_link_note(uint32_t outcome,
+                                                                 const char* text) {
+  touchstone::judge::child::g_link->note(static_cast<touchstone::judge::protocol::Outcome>(outcome),
+                                         text);
+}
+__attribute__((visibility("default"))) void* touchstone_link_data(uint32_t buffer) {
+  return touchstone::judge::child::g_link->data(buffer);
+}
+
+}  // extern "C"

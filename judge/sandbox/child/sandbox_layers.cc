@@ -1,0 +1,176 @@
+#include "sandbox_layers.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace touchstone::judge::child {
+namespace {
+
+int write_file(const char* path, const std::string& text) {
+  const int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return errno;
+  const ssize_t written = write(fd, text.data(), text.size());
+  const int error = written == static_cast<ssize_t>(text.size()) ? 0 : errno;
+  close(fd);
+  return error;
+}
+
+// Every folder above `path`, as mkdir -p does.
+void make_parents(const std::string& path) {
+  for (size_t i = 1; i < path.size(); ++i) {
+    if (path[i] == '/') mkdir(path.substr(0, i).c_str(), 0755);
+  }
+}
+
+int make_read_only(const std::string& path) {
+  mount_attr attributes{};
+  attributes.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID;
+  if (mount_setattr(AT_FDCWD, path.c_str(), AT_RECURSIVE, &attributes, sizeof attributes) == 0) {
+    return 0;
+  }
+  // Kernels before 5.12. Flags that the outer namespace locked must be named again.
+  struct statvfs now {};
+  if (statvfs(path.c_str(), &now) != 0) return errno;
+  unsigned long flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID;
+  if ((now.f_flag & ST_NODEV) != 0) flags |= MS_NODEV;
+  if ((now.f_flag & ST_NOEXEC) != 0) flags |= MS_NOEXEC;
+  if ((now.f_flag & ST_NOATIME) != 0) flags |= MS_NOATIME;
+  if ((now.f_flag & ST_RELATIME) != 0) flags |= MS_RELATIME;
+  return mount(nullptr, path.c_str(), nullptr, flags, nullptr) == 0 ? 0 : errno;
+}
+
+int bind_one(const Bind& bind) {
+  const std::string from = "/oldroot" + bind.from;
+  const std::string to = "/newroot" + bind.to;
+  struct stat info {};
+  if (stat(from.c_str(), &info) != 0) return errno;
+  make_parents(to);
+  if (S_ISDIR(info.st_mode)) {
+    mkdir(to.c_str(), 0755);
+  } else {
+    const int fd = open(to.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+    if (fd >= 0) close(fd);
+  }
+  if (mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) return errno;
+  return bind.mode == "ro" ? make_read_only(to) : 0;
+}
+
+int enter_empty_root() {
+  if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return errno;
+  // The old root stays reachable under /oldroot while the new one is furnished.
+  if (mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755") != 0) return errno;
+  if (mkdir("/tmp/newroot", 0755) != 0 || mkdir("/tmp/oldroot", 0755) != 0) return errno;
+  if (syscall(SYS_pivot_root, "/tmp", "/tmp/oldroot") != 0 || chdir("/") != 0) return errno;
+  if (mount("tmpfs", "/newroot", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755") != 0) {
+    return errno;
+  }
+  return 0;
+}
+
+int leave_old_root() {
+  if (umount2("/oldroot", MNT_DETACH) != 0) return errno;
+  // Nothing but mount points lies in it, and nothing else is to come.
+  if (chdir("/newroot") != 0 || syscall(SYS_pivot_root, ".", ".") != 0) return errno;
+  if (umount2(".", MNT_DETACH) != 0 || chdir("/") != 0) return errno;
+  mount(nullptr, "/", nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, nullptr);
+  return 0;
+}
+
+}  // namespace
+
+int enter_user_space() {
+  const uid_t uid = geteuid();
+  const gid_t gid = getegid();
+  if (unshare(CLONE_NEWUSER) != 0) return errno;
+  char text[64];
+  snprintf(text, sizeof text, "1000 %u 1", uid);
+  if (const int error = write_file("/proc/self/uid_map", text)) return error;
+  write_file("/proc/self/setgroups", "deny");
+  snprintf(text, sizeof text, "1000 %u 1", gid);
+  return write_file("/proc/self/gid_map", text);
+}
+
+int build_root(const Spec& spec, bool& has_proc, std::string& step) {
+  step = "an empty root";
+  if (const int error = enter_empty_root()) return error;
+  for (const Link& link : spec.links) {
+    const std::string at = "/newroot" + link.at;
+    make_parents(at);
+    if (symlink(link.target.c_str(), at.c_str()) != 0 && errno != EEXIST) return errno;
+  }
+  for (const Tmpfs& tmpfs : spec.tmpfs) {
+    const std::string at = "/newroot" + tmpfs.at;
+    step = "tmpfs at " + tmpfs.at;
+    make_parents(at);
+    mkdir(at.c_str(), 0755);
+    const std::string options = "mode=1777,size=" + tmpfs.bytes;
+    if (mount("tmpfs", at.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+      return errno;
+    }
+  }
+  if (spec.proc) {
+    mkdir("/newroot/proc", 0755);
+    has_proc =
+        mount("proc", "/newroot/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0;
+  }
+  for (const Bind& bind : spec.binds) {
+    step = "bind " + bind.from;
+    if (const int error = bind_one(bind)) return error;
+  }
+  step = "leaving the old root";
+  return leave_old_root();
+}
+
+int set_limits(const Spec& spec) {
+  int first_error = 0;
+  const auto set = [&](__rlimit_resource resource, unsigned long value) {
+    // Where the hard limit is lower already, that one stays.
+    rlimit now{};
+    getrlimit(resource, &now);
+    if (now.rlim_max < value) value = now.rlim_max;
+    const rlimit wanted{value, value};
+    if (setrlimit(resource, &wanted) != 0 && first_error == 0) first_error = errno;
+  };
+  set(RLIMIT_CORE, 0);
+  for (const Limit& limit : spec.limits) {
+    if (limit.name == "processes") set(RLIMIT_NPROC, limit.value);
+    if (limit.name == "file_bytes") set(RLIMIT_FSIZE, limit.value);
+    if (limit.name == "files") set(RLIMIT_NOFILE, limit.value);
+    if (limit.name == "stack_bytes") set(RLIMIT_STACK, limit.value);
+    if (limit.name == "cpu_seconds") set(RLIMIT_CPU, limit.value);
+    if (limit.name == "address_bytes") set(RLIMIT_AS, limit.value);
+  }
+  return first_error;
+}
+
+int drop_capabilities() {
+  for (unsigned long capability = 0; capability <= 63; ++capability) {
+    prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+  }
+  prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2] = {};
+  return syscall(SYS_capset, &header, none) == 0 ? 0 : errno;
+}
+
+void set_cpus(const Spec& spec) {
+  if (spec.cpus.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : spec.cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+}  // namespace touchstone::judge::child

@@ -1,0 +1,103 @@
+// Programs run inside walls: what they see, what they may do, and how their end becomes known.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace touchstone::judge {
+
+// Which isolation layers are active. `probe_sandbox` tries each of them once; a missing one is named
+// on every report.
+struct Sandbox {
+  bool enabled = true;      // false: --no-sandbox, for debugging
+  bool namespaces = false;  // user, pid, net, ipc, host name, mount: all of them
+  bool files = false;       // only a runtime and the contender can be seen
+  bool seccomp = false;
+  bool limits = false;
+  std::vector<std::string> missing;  // one line each: which layer, and why
+};
+Sandbox probe_sandbox(bool enabled);
+
+// touchstone-child, and the shared library of the Python child beside it. Error when the program
+// was moved without them.
+std::filesystem::path child_program();
+std::filesystem::path child_library();
+
+struct JailSpec {
+  struct Bind {
+    std::string from;
+    std::string to;
+    std::string mode = "ro";  // "rw", "dev"
+  };
+  std::vector<Bind> binds;
+  std::vector<std::pair<std::string, std::string>> links;  // target, place
+  std::vector<std::pair<std::string, int64_t>> tmpfs;      // place, bytes
+  std::vector<std::pair<std::string, int64_t>> limits;     // names as in child/jail.h
+  std::vector<int> cpus;                                   // empty: those of the judge
+  std::string forks = "report";                            // "allow", "refuse"
+  std::string folder = "/";
+  std::vector<std::string> environment;
+  std::vector<std::string> arguments;
+  std::vector<std::pair<int, int>> descriptors;  // of the judge -> number inside
+};
+
+// What nearly every program needs: system libraries, /dev/null and its kin, a small /tmp.
+void add_system_libraries(JailSpec& spec);
+// What a compiler needs on top.
+void add_compilers(JailSpec& spec);
+// Makes a file or folder of the judge visible as `place`; where there are no walls, it stays where
+// it is. Returns the path under which the program finds it.
+std::string add_path(JailSpec& spec, const Sandbox& sandbox, const std::filesystem::path& path,
+                     const std::string& place, bool writable);
+
+// A program in its jail. The destructor ends all that runs in there.
+class Jail {
+ public:
+  Jail(const JailSpec& spec, const Sandbox& sandbox);
+  ~Jail();
+  Jail(const Jail&) = delete;
+  Jail& operator=(const Jail&) = delete;
+
+  // Reads what the jail reports, without waiting. Error when the jail itself could not be built.
+  void look();
+  // Waits until there is something to read or the time is over.
+  void wait(std::chrono::milliseconds time);
+  void kill();
+
+  pid_t program() const { return program_; }             // 0 until it has started
+  std::optional<int> status() const { return status_; }  // wait status once it has ended
+  const std::string& refused_call() const { return refused_call_; }  // empty: none
+  bool started() const { return layers_.has_value(); }
+  uint32_t layers() const { return layers_.value_or(0); }
+  const std::string& missing() const { return missing_; }  // one line for each missing wall
+
+ private:
+  pid_t keeper_ = 0;
+  pid_t program_ = 0;
+  int reports_ = -1;
+  int leash_ = -1;
+  std::optional<int> status_;
+  std::optional<uint32_t> layers_;
+  std::string missing_;
+  std::string refused_call_;
+};
+
+struct CommandResult {
+  bool finished = false;  // false: the time was over
+  int status = 0;         // wait status
+  std::string refused_call;
+  std::string output;  // standard output and error together, cut at 256 KiB
+};
+// Stopped early, it has not finished.
+CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds,
+                          const std::stop_token& stop = {});
+
+}  // namespace touchstone::judge

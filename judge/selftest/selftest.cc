@@ -1,0 +1,415 @@
+#include "judge/selftest/selftest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "judge/contender/child_spec.h"
+#include "judge/judge.h"
+#include "judge/sandbox/work_folder.h"
+#include "judge/task/tasks/registry.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Contenders of the corpus are small: what takes more is meant to.
+Limits corpus_limits() {
+  Limits limits;
+  limits.memory_bytes = int64_t{1} << 30;
+  return limits;
+}
+
+Language language_of(const fs::path& source) {
+  const fs::path extension = source.extension();
+  if (extension == ".cu") return Language::cuda;
+  return extension == ".py" ? Language::numpy : extension == ".c" ? Language::c : Language::cpp;
+}
+
+// One of many contenders in a source: its functions are those of the task with __name behind.
+Contender shared_contender(const CorpusEntry& entry, const Task& task) {
+  std::ifstream file(entry.source, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  Contender contender;
+  contender.name = entry.name;
+  contender.folder = entry.source.parent_path();
+  contender.language = language_of(entry.source);
+  contender.binding.sources = {entry.source.filename()};
+  for (const Function& function : task.card().functions) {
+    // Optional functions need not be there. C writes the name as __##name, Python as __{name}.
+    if (text.find(function.name + "__##") == std::string::npos &&
+        text.find(function.name + "__{") == std::string::npos) {
+      continue;
+    }
+    contender.binding.functions[function.name] = fmt::format("{}__{}", function.name, entry.name);
+  }
+  return contender;
+}
+
+// Builds every source once, whoever asks first.
+class Workshop {
+ public:
+  explicit Workshop(const Sandbox& sandbox) : sandbox_(sandbox) {}
+
+  const BuildResult& build(const Contender& contender, const CorpusEntry& entry, const Task& task) {
+    Bench& bench = find(entry.source);
+    std::call_once(bench.once, [&] {
+      bench.result = build_contender(contender, task, bench.folder.path(), sandbox_, false);
+    });
+    return bench.result;
+  }
+
+ private:
+  struct Bench {
+    std::once_flag once;
+    WorkFolder folder;
+    BuildResult result;
+  };
+  Bench& find(const fs::path& source) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<Bench>& bench = benches_[source];
+    if (bench == nullptr) bench = std::make_unique<Bench>();
+    return *bench;
+  }
+
+  const Sandbox& sandbox_;
+  std::mutex mutex_;
+  std::map<fs::path, std::unique_ptr<Bench>> benches_;
+};
+
+// Which probes a record passes. Judged by these, a mutant that only loses digits, or only an
+// optional part, is caught all the same.
+std::set<std::string> passed_probes(const Record& record) {
+  std::set<std::string> ids;
+  for (const ProbeRecord& probe : record.probes) {
+    if (probe.tested && probe.passed) ids.insert(probe.probe.id);
+  }
+  return ids;
+}
+
+std::string failed_probe(const Record& record, const std::set<std::string>& expected) {
+  for (const ProbeRecord& probe : record.probes) {
+    if (probe.tested && !probe.passed && expected.contains(probe.probe.id)) return probe.probe.id;
+  }
+  return {};
+}
+
+// The short form is part of every test run: of what passes, and so costs a whole examination, some
+// of each kind; of mutants whose children are slow to start (NumPy) or whose cases take long
+// (kv_cache, attention), some.
+bool in_short_form(const CorpusEntry& entry) {
+  constexpr std::array<std::string_view, 6> kPassing = {"plain_float",   "numpy_wide",
+                                                        "shape_cache",   "thread_pool",
+                                                        "copy_of_gamma", "C4_patches_clock"};
+  const bool passes =
+      entry.kind == CorpusKind::good || entry.kind == CorpusKind::lookalike || !entry.flags.empty();
+  if (entry.on_cuda()) return false;
+  if (entry.flags.contains("needs")) return !entry.flags.contains("twice");
+  if (passes) return std::ranges::find(kPassing, entry.name) != kPassing.end();
+  const bool attention = entry.task.starts_with("flash_attention");
+  const bool long_cases = entry.task == "kv_cache" || attention;
+  if (entry.kind != CorpusKind::mutant) return !long_cases || entry.kind == CorpusKind::trivial;
+  if (entry.source.extension() == ".py") return !attention && entry.name.size() % 4 == 0;
+  return !long_cases || entry.name.size() % 5 == 0;
+}
+
+std::string row_id(const CorpusEntry& entry) {
+  return fmt::format("{}/{}/{}", entry.task, name_of(entry.kind), entry.name);
+}
+
+class Runner {
+ public:
+  Runner(const SelfTestOptions& options, SelfTest& result)
+      : options_(options), result_(result), workshop_(result.sandbox) {}
+
+  void run_all() {
+    // First the code that mutants are made from: what it passes is what mutants are held to.
+    run_some([](const CorpusEntry& e) { return e.shared_source && e.kind == CorpusKind::good; });
+    run_some([](const CorpusEntry& e) { return !e.shared_source || e.kind != CorpusKind::good; });
+  }
+
+ private:
+  template <class Which>
+  void run_some(Which which) {
+    std::atomic<size_t> next = 0;
+    const auto work = [&] {
+      for (size_t i; (i = next++) < result_.rows.size();) {
+        if (which(result_.rows[i].entry)) run_row(result_.rows[i]);
+      }
+    };
+    std::vector<std::jthread> others;
+    for (int job = 1; job < jobs(); ++job) others.emplace_back(work);
+    work();
+  }
+
+  int jobs() const {
+    if (options_.jobs > 0) return options_.jobs;
+    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
+  }
+
+  void run_row(SelfTestRow& row) {
+    const CorpusEntry& entry = row.entry;
+    const std::string id = row_id(entry);
+    const auto begin = Clock::now();
+    if (options_.progress) {
+      const std::lock_guard lock(mutex_);
+      options_.progress(id);
+    }
+    if (const std::string missing = missing_wall(entry); !missing.empty()) {
+      row.counted = false;
+      row.because = fmt::format("not counted: no {} on this machine", missing);
+      return;
+    }
+    try {
+      judge_row(row);
+      if (row.verdict == Verdict::untested) row.counted = false;
+    } catch (const Unsupported& missing) {
+      row.counted = false;
+      row.because = fmt::format("not counted: {}", missing.what());
+    } catch (const Error& error) {
+      row.verdict = Verdict::judge_error;
+      row.because = error.what();
+    }
+    row.seconds = seconds_since(begin);
+  }
+
+  std::string missing_wall(const CorpusEntry& entry) const {
+    // Compiled in tests of their own; there is nothing to run them on.
+    if (entry.on_cuda() && gpu_nodes().empty()) return "GPU";
+    const auto needs = entry.flags.find("needs");
+    if (needs == entry.flags.end()) return {};
+    const Sandbox& s = result_.sandbox;
+    const bool there = needs->second == "namespaces" ? s.namespaces && s.files
+                       : needs->second == "seccomp"  ? s.seccomp
+                                                     : s.limits;
+    return there ? std::string() : needs->second;
+  }
+
+  Record examine_once(const Contender& contender, const CorpusEntry& entry, const Task& task,
+                      const BuildResult& built) {
+    JudgeOptions options;
+    options.small = options_.small;
+    options.sandbox = options_.sandbox;
+    options.seed = result_.seed;
+    options.shrink = false;
+    options.sanitize = false;
+    options.brief = !entry.flags.contains("memory");
+    options.first_failure = entry.kind == CorpusKind::mutant;
+    options.built = &built;
+    options.limits = corpus_limits();
+    // Hanging is what some exploits do; a busy machine must not make anyone else look as if.
+    if (entry.kind == CorpusKind::exploit) options.limits.call_seconds = 3.0;
+    return examine(contender, task, options).record;
+  }
+
+  void judge_row(SelfTestRow& row) {
+    const CorpusEntry& entry = row.entry;
+    const Task& task = find_task(entry.task);
+    const Contender contender =
+        entry.shared_source ? shared_contender(entry, task) : read_contender(entry.source, task);
+    const BuildResult& built = workshop_.build(contender, entry, task);
+    Record record = examine_once(contender, entry, task, built);
+    if (entry.flags.contains("twice")) record = examine_once(contender, entry, task, built);
+    row.verdict = record.verdict;
+    row.because = record.verdict_because;
+    switch (entry.kind) {
+      case CorpusKind::good:
+        judge_good(row, record);
+        break;
+      case CorpusKind::mutant:
+        judge_mutant(row, record);
+        break;
+      case CorpusKind::trivial:
+        row.as_expected = rejected(record);
+        break;
+      case CorpusKind::exploit:
+        judge_exploit(row, record, contender, task, built);
+        break;
+      case CorpusKind::lookalike:
+        judge_lookalike(row, record);
+        break;
+    }
+  }
+
+  // A verdict that says something against the contender.
+  static bool rejected(const Record& record) {
+    return record.verdict != Verdict::pass && record.verdict != Verdict::judge_error &&
+           record.verdict != Verdict::untested;
+  }
+
+  void judge_good(SelfTestRow& row, const Record& record) {
+    row.as_expected = record.verdict == Verdict::pass;
+    if (!row.entry.shared_source) return;
+    const std::lock_guard lock(mutex_);
+    expected_probes_[row.entry.device_task()] = passed_probes(record);
+  }
+
+  void judge_mutant(SelfTestRow& row, const Record& record) {
+    row.as_expected = rejected(record);
+    if (record.verdict != Verdict::pass) return;
+    if (row.entry.flags.contains("memory")) {
+      judge_memory(row, record);
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    const std::string probe = failed_probe(record, expected_probes_[row.entry.device_task()]);
+    row.as_expected = !probe.empty();
+    if (!probe.empty()) row.because = fmt::format("loses the probe {}", probe);
+  }
+
+  static void judge_lookalike(SelfTestRow& row, const Record& record) {
+    row.as_expected = record.verdict == Verdict::pass && record.findings.empty();
+    if (!record.findings.empty()) row.because = record.findings.front().text;
+  }
+
+  void judge_exploit(SelfTestRow& row, const Record& record, const Contender& contender,
+                     const Task& task, const BuildResult& built) {
+    const auto& flags = row.entry.flags;
+    row.as_expected = rejected(record);
+    if (record.verdict != Verdict::pass) return;
+    if (flags.contains("harmless")) row.as_expected = true;
+    if (flags.contains("leak") || flags.contains("memory")) {
+      judge_memory(row, record);
+    } else if (flags.contains("probe")) {
+      const std::string probe = failed_probe(record, {flags.at("probe")});
+      row.as_expected = !probe.empty();
+      if (!probe.empty()) row.because = fmt::format("loses the probe {}", probe);
+    } else if (flags.contains("slow")) {
+      const double planted = std::strtod(flags.at("slow").c_str(), nullptr);
+      const double seen = shortest_call(contender, task, built);
+      row.as_expected = seen >= planted;
+      row.because = fmt::format("the judge's clock says {:.1f} ms", 1e3 * seen);
+    } else if (flags.contains("timed")) {
+      judge_timed(row, contender, task, built);
+    }
+  }
+
+  // Right, but the record must say that its memory is out of bounds.
+  static void judge_memory(SelfTestRow& row, const Record& record) {
+    const auto leak = std::ranges::find(record.findings, "leak", &Finding::kind);
+    if (row.entry.flags.contains("leak")) {
+      row.as_expected = leak != record.findings.end();
+      if (row.as_expected) row.because = leak->text;
+      return;
+    }
+    const double exponent = record.memory.exponent.value_or(0.0);
+    row.as_expected = exponent > 1.5;
+    row.because = fmt::format("memory grows with exponent {:.2f}", exponent);
+  }
+
+  double shortest_call(const Contender& contender, const Task& task, const BuildResult& built) {
+    const Limits limits = corpus_limits();
+    const auto child = Child::start(contender, built, task, result_.sandbox, limits);
+    const Case c = task.build(task.plan(result_.seed, true).cases.front());
+    double shortest = 1e9;
+    for (int i = 0; i < 5; ++i) {
+      for (const Reply& reply : child->run(c, Placement::end_flush, static_cast<uint64_t>(i))) {
+        shortest = std::min(shortest, reply.seconds);
+      }
+    }
+    return shortest;
+  }
+
+  // The shapes that speed is measured on; every answer there is checked as well.
+  void judge_timed(SelfTestRow& row, const Contender& contender, const Task& task,
+                   const BuildResult& built) {
+    Limits quick = corpus_limits();
+    quick.measured = false;
+    const auto child = Child::start(contender, built, task, result_.sandbox, quick);
+    for (const CaseSpec& spec : task.timed(result_.seed, false)) {
+      const Case c = task.build(spec);
+      const CaseCheck check = task.check(c, child->run(c, Placement::end_flush, spec.seed));
+      if (check.passed) continue;
+      row.as_expected = true;
+      row.because = fmt::format("where speed is measured: {}", check.reason);
+      return;
+    }
+  }
+
+  const SelfTestOptions& options_;
+  SelfTest& result_;
+  Workshop workshop_;
+  std::mutex mutex_;
+  std::map<std::string, std::set<std::string>> expected_probes_;  // of the right code, by task
+};
+
+}  // namespace
+
+int SelfTest::counted(CorpusKind kind, std::string_view task) const {
+  return static_cast<int>(std::ranges::count_if(rows, [&](const SelfTestRow& row) {
+    return row.counted && row.entry.kind == kind && (task.empty() || row.entry.task == task);
+  }));
+}
+
+int SelfTest::as_expected(CorpusKind kind, std::string_view task) const {
+  return static_cast<int>(std::ranges::count_if(rows, [&](const SelfTestRow& row) {
+    return row.counted && row.as_expected && row.entry.kind == kind &&
+           (task.empty() || row.entry.task == task);
+  }));
+}
+
+bool SelfTest::passed() const {
+  if (rows.empty()) return false;
+  for (const CorpusKind kind :
+       {CorpusKind::good, CorpusKind::trivial, CorpusKind::exploit, CorpusKind::lookalike}) {
+    if (as_expected(kind) != counted(kind)) return false;
+  }
+  return as_expected(CorpusKind::mutant) >= kMinCaught * counted(CorpusKind::mutant);
+}
+
+SelfTest run_selftest(const SelfTestOptions& options) {
+  const auto begin = Clock::now();
+  SelfTest result;
+  result.seed = options.seed.value_or(drawn_seed());
+  result.sandbox = probe_sandbox(options.sandbox);
+  const fs::path corpus = options.corpus.empty() ? fs::path(TOUCHSTONE_CORPUS) : options.corpus;
+  std::vector<CorpusEntry> entries = read_corpus(corpus);
+  const auto is_wanted = [&](const CorpusEntry& entry) {
+    if (options.only.empty()) return !options.small || in_short_form(entry);
+    return row_id(entry).find(options.only) != std::string::npos;
+  };
+  // Mutants are held to the probes of the right code, so where there are any that is there too.
+  std::set<std::string> compared;
+  for (const CorpusEntry& entry : entries) {
+    if (entry.kind == CorpusKind::mutant && is_wanted(entry)) compared.insert(entry.device_task());
+  }
+  for (CorpusEntry& entry : entries) {
+    const bool wanted = is_wanted(entry);
+    const bool reference = entry.kind == CorpusKind::good && entry.shared_source &&
+                           compared.contains(entry.device_task());
+    if (!wanted && !reference) continue;
+    SelfTestRow row;
+    row.entry = std::move(entry);
+    result.rows.push_back(std::move(row));
+  }
+  const bool nothing = std::ranges::none_of(result.rows, [&](const SelfTestRow& row) {
+    return row_id(row.entry).find(options.only) != std::string::npos;
+  });
+  if (nothing) {
+    throw InvalidArgument(
+        fmt::format("selftest: --only: nothing in {} is called '{}'; expected a part of "
+                    "task/kind/name",
+                    corpus.string(), options.only));
+  }
+  Runner(options, result).run_all();
+  result.seconds = seconds_since(begin);
+  return result;
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,150 @@
+// Reads the corpus: what there is, and what each entry says about itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <sstream>
+
+#include "judge/selftest/selftest.h"
+#include "judge/task/task.h"
+#include "judge/task/tasks/registry.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw FileError(fmt::format("{}: cannot be read", path.string()));
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename() != "__pycache__") paths.push_back(entry.path());
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+// "twice slow=0.02" -> {twice: "", slow: "0.02"}
+std::map<std::string, std::string> parse_flags(const std::string& text) {
+  std::map<std::string, std::string> flags;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const size_t equals = word.find('=');
+    const bool plain = equals == std::string::npos;
+    flags[word.substr(0, equals)] = plain ? "" : word.substr(equals + 1);
+  }
+  return flags;
+}
+
+// The lines of a source that name an entry: WORD(name, "flags", "what") or WORD(name, "what").
+std::vector<CorpusEntry> declared_entries(const fs::path& source, const std::string& text,
+                                          const std::string& task, CorpusKind kind,
+                                          const std::string& word) {
+  const std::regex line(R"re((?:^|\n)[ /"]*)re" + word +
+                        R"re(\((\w+),\s*\\?\s*"([^"]*)"(?:,\s*\\?\s*"([^"]*)")?\))re");
+  std::vector<CorpusEntry> entries;
+  for (std::sregex_iterator it(text.begin(), text.end(), line), end; it != end; ++it) {
+    CorpusEntry entry;
+    entry.task = task;
+    entry.kind = kind;
+    entry.name = (*it)[1];
+    const bool has_flags = (*it)[3].matched;
+    if (has_flags) entry.flags = parse_flags((*it)[2]);
+    entry.what = has_flags ? (*it)[3] : (*it)[2];
+    entry.source = source;
+    entry.shared_source = true;
+    entries.push_back(std::move(entry));
+  }
+  if (entries.empty()) {
+    throw CorruptData(fmt::format("{}: no {}(name, \"...\") in it", source.string(), word));
+  }
+  return entries;
+}
+
+void add_shared(std::vector<CorpusEntry>& all, const fs::path& source, const std::string& task,
+                CorpusKind kind, const std::string& word) {
+  for (CorpusEntry& entry : declared_entries(source, text_of(source), task, kind, word)) {
+    // The right code that the mutants were made from is one more known-good implementation.
+    if (kind == CorpusKind::mutant && (entry.name == "none" || entry.name == "cuda_none")) {
+      entry.kind = CorpusKind::good;
+      entry.what = "what the mutants were made from";
+    }
+    all.push_back(std::move(entry));
+  }
+}
+
+// On a GPU all names begin with cuda_, so that they can be asked for.
+void add_good(std::vector<CorpusEntry>& all, const fs::path& folder, const std::string& task,
+              const std::string& prefix = "") {
+  for (const fs::path& path : sorted_entries(folder)) {
+    CorpusEntry entry;
+    entry.task = task;
+    entry.name = prefix + path.stem().string();
+    entry.source = path;
+    all.push_back(std::move(entry));
+  }
+}
+
+// A folder of exploits or look-alikes: <task>.cc and <task>-more.cc hold many of one task; every
+// other file or folder is one of softmax_topk, the task with the plainest contract. Headers belong
+// to others.
+void add_mixed(std::vector<CorpusEntry>& all, const fs::path& folder, CorpusKind kind,
+               const std::string& word) {
+  for (const fs::path& path : sorted_entries(folder)) {
+    if (path.extension() == ".h") continue;
+    const std::string name = path.stem().string();
+    const std::string stem = name.substr(0, name.find('-'));
+    const bool of_task = std::ranges::any_of(
+        tasks(), [&](const std::unique_ptr<Task>& task) { return task->card().id == stem; });
+    if (of_task) {
+      add_shared(all, path, stem, kind, word);
+      continue;
+    }
+    const fs::path main = fs::is_directory(path) ? path / "contender.py" : path;
+    CorpusEntry entry = declared_entries(path, text_of(main), "softmax_topk", kind, word).front();
+    entry.shared_source = false;
+    all.push_back(std::move(entry));
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(CorpusKind kind) {
+  constexpr std::array<std::string_view, 5> kNames = {"good", "mutant", "trivial", "exploit",
+                                                      "lookalike"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::vector<CorpusEntry> read_corpus(const fs::path& corpus) {
+  if (!fs::is_directory(corpus / "exploits")) {
+    throw FileError(
+        fmt::format("{}: not a corpus; the selftest needs the source tree", corpus.string()));
+  }
+  std::vector<CorpusEntry> all;
+  for (const auto& task : tasks()) {
+    const std::string& id = task->card().id;
+    const fs::path folder = corpus / id;
+    add_shared(all, folder / "mutants.cc", id, CorpusKind::mutant, "MUTANT");
+    add_shared(all, folder / "mutants.py", id, CorpusKind::mutant, "MUTANT");
+    add_good(all, folder / "good", id);
+    add_shared(all, folder / "trivial.cc", id, CorpusKind::trivial, "TRIVIAL");
+    if (fs::is_directory(folder / "cuda")) {
+      add_shared(all, folder / "cuda/mutants.cu", id, CorpusKind::mutant, "MUTANT");
+      add_good(all, folder / "cuda/good", id, "cuda_");
+    }
+  }
+  add_mixed(all, corpus / "exploits", CorpusKind::exploit, "EXPLOIT");
+  add_mixed(all, corpus / "lookalikes", CorpusKind::lookalike, "LOOKALIKE");
+  return all;
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,111 @@
+// The judge judges its corpus, in the short form; and the rules by which that is called a success
+// can themselves fail.
+#include "judge/selftest/selftest.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "judge/judge.h"
+#include "judge/sandbox/work_folder.h"
+#include "judge/task/task.h"
+#include "judge/task/tasks/registry.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+SelfTestRow row_of(CorpusKind kind, bool as_expected) {
+  SelfTestRow row;
+  row.entry.kind = kind;
+  row.entry.task = "softmax_topk";
+  row.as_expected = as_expected;
+  return row;
+}
+
+TEST(Corpus, HasEnoughOfEverything) {
+  std::map<std::string, std::map<CorpusKind, int>> count;
+  std::set<std::string> names;
+  for (const CorpusEntry& entry : read_corpus(TOUCHSTONE_CORPUS)) {
+    ++count[entry.task][entry.kind];
+    const std::string id = entry.task + "/" + std::string(name_of(entry.kind)) + "/" + entry.name;
+    EXPECT_TRUE(names.insert(id).second) << id << " twice";
+    EXPECT_TRUE(std::filesystem::exists(entry.source)) << id;
+    EXPECT_EQ(entry.what.empty(), !entry.shared_source && entry.kind == CorpusKind::good) << id;
+  }
+  for (const auto& task : tasks()) {
+    auto& of_task = count[task->card().id];
+    EXPECT_GE(of_task[CorpusKind::good], 6) << task->card().id;
+    EXPECT_GE(of_task[CorpusKind::mutant], 25) << task->card().id;
+    EXPECT_GE(of_task[CorpusKind::trivial], 7) << task->card().id;
+    EXPECT_GE(of_task[CorpusKind::exploit], 5) << task->card().id;
+  }
+  EXPECT_GE(count["softmax_topk"][CorpusKind::lookalike], 10);
+}
+
+// What cannot be run without a GPU can at least be built, where there is a compiler for it.
+TEST(Corpus, CudaContendersCompile) {
+  if (!std::filesystem::exists("/usr/local/cuda/bin/nvcc")) GTEST_SKIP() << "no nvcc";
+  const Sandbox sandbox = probe_sandbox(true);
+  std::set<std::filesystem::path> sources;
+  std::map<CorpusKind, int> count;
+  for (const CorpusEntry& entry : read_corpus(TOUCHSTONE_CORPUS)) {
+    if (!entry.on_cuda()) continue;
+    ++count[entry.kind];
+    if (!sources.insert(entry.source).second) continue;
+    const Task& task = find_task(entry.task);
+    Contender contender;
+    contender.name = entry.name;
+    contender.folder = entry.source.parent_path();
+    contender.language = Language::cuda;
+    contender.binding.sources = {entry.source.filename()};
+    contender.binding.functions["softmax_topk"] =
+        entry.shared_source ? "softmax_topk__" + entry.name : "softmax_topk";
+    const WorkFolder work;
+    const BuildResult built = build_contender(contender, task, work.path(), sandbox, false);
+    EXPECT_TRUE(built.built) << entry.source << "\n" << built.log;
+    EXPECT_EQ(built.warnings, 0) << entry.source << "\n" << built.log;
+  }
+  EXPECT_GE(count[CorpusKind::good], 4);
+  EXPECT_GE(count[CorpusKind::mutant], 8);
+}
+
+TEST(Corpus, RefusesWhatIsNone) { EXPECT_THROW(read_corpus("/nowhere"), Error); }
+
+TEST(SelfTest, OneMistakeOfAnyKindIsEnough) {
+  for (const CorpusKind kind :
+       {CorpusKind::good, CorpusKind::trivial, CorpusKind::exploit, CorpusKind::lookalike}) {
+    SelfTest result;
+    for (int i = 0; i < 99; ++i) result.rows.push_back(row_of(kind, true));
+    EXPECT_TRUE(result.passed());
+    result.rows.push_back(row_of(kind, false));
+    EXPECT_FALSE(result.passed()) << name_of(kind);
+    result.rows.back().counted = false;  // the wall is missing: said, and not counted
+    EXPECT_TRUE(result.passed()) << name_of(kind);
+  }
+  EXPECT_FALSE(SelfTest().passed()) << "nothing judged is no success";
+}
+
+TEST(SelfTest, ThreeMutantsOfAHundredMayEscape) {
+  SelfTest result;
+  for (int i = 0; i < 97; ++i) result.rows.push_back(row_of(CorpusKind::mutant, true));
+  for (int i = 0; i < 3; ++i) result.rows.push_back(row_of(CorpusKind::mutant, false));
+  EXPECT_TRUE(result.passed());
+  result.rows.push_back(row_of(CorpusKind::mutant, false));
+  EXPECT_FALSE(result.passed());
+}
+
+TEST(SelfTest, ShortForm) {
+  SelfTestOptions options;
+  options.small = true;
+  options.seed = 20;
+  const SelfTest result = run_selftest(options);
+  EXPECT_TRUE(result.passed()) << format_selftest(result);
+  std::cout << format_selftest(result);
+}
+
+}  // namespace
+}  // namespace touchstone::judge

@@ -1,0 +1,193 @@
+#include "judge/task/case.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+constexpr std::array<std::pair<Ending, std::string_view>, 10> kEndings = {{
+    {Ending::ok, "ok"},
+    {Ending::refused, "refused"},
+    {Ending::crashed, "crashed"},
+    {Ending::wrote_outside, "wrote_outside"},
+    {Ending::wrote_input, "wrote_input"},
+    {Ending::hung, "hung"},
+    {Ending::exited, "exited"},
+    {Ending::out_of_memory, "out_of_memory"},
+    {Ending::forbidden, "forbidden"},
+    {Ending::not_reached, "not_reached"},
+}};
+
+[[noreturn]] void refuse(const std::string& text, std::string_view why) {
+  throw InvalidArgument(
+      fmt::format("case: '{}': {}; expected family:name=number,...:seed", text, why));
+}
+
+template <class Number>
+Number parse_number(const std::string& text, std::string_view part) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+  if (error != std::errc() || end != part.data() + part.size() || part.empty()) {
+    refuse(text, fmt::format("'{}' is no number", part));
+  }
+  return value;
+}
+
+bool is_name(std::string_view word) {
+  if (word.empty()) return false;
+  for (const char c : word) {
+    const bool known = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+    if (!known) return false;
+  }
+  return true;
+}
+
+// "rows=3"
+std::pair<std::string, int64_t> parse_parameter(const std::string& text, std::string_view item) {
+  const size_t equals = item.find('=');
+  if (equals == std::string_view::npos || !is_name(item.substr(0, equals))) {
+    refuse(text, fmt::format("'{}' is not name=number", item));
+  }
+  return {std::string(item.substr(0, equals)),
+          parse_number<int64_t>(text, item.substr(equals + 1))};
+}
+
+// "0.logits.3-7=0": call, input, elements, value.
+Edit parse_edit(const std::string& text, std::string_view item) {
+  const size_t call_end = item.find('.');
+  const size_t name_end =
+      call_end == std::string_view::npos ? call_end : item.find('.', call_end + 1);
+  const size_t equals = item.find('=');
+  if (name_end == std::string_view::npos || equals == std::string_view::npos || equals < name_end) {
+    refuse(text, fmt::format("'{}' is not call.input.first-last=value", item));
+  }
+  Edit edit;
+  edit.call = parse_number<int64_t>(text, item.substr(0, call_end));
+  edit.input = item.substr(call_end + 1, name_end - call_end - 1);
+  const std::string_view range = item.substr(name_end + 1, equals - name_end - 1);
+  const size_t dash = range.find('-');
+  edit.first = parse_number<int64_t>(text, range.substr(0, dash));
+  edit.last = dash == std::string_view::npos ? edit.first
+                                             : parse_number<int64_t>(text, range.substr(dash + 1));
+  edit.value = parse_number<float>(text, item.substr(equals + 1));
+  if (!is_name(edit.input) || edit.call < 0 || edit.first < 0 || edit.last < edit.first) {
+    refuse(text, fmt::format("'{}' is not call.input.first-last=value", item));
+  }
+  return edit;
+}
+
+std::string format_edit(const Edit& edit) {
+  const std::string range = edit.first == edit.last ? fmt::format("{}", edit.first)
+                                                    : fmt::format("{}-{}", edit.first, edit.last);
+  return fmt::format("{}.{}.{}={}", edit.call, edit.input, range, edit.value);
+}
+
+// The items between commas.
+std::vector<std::string_view> split(std::string_view list) {
+  std::vector<std::string_view> items;
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    items.push_back(list.substr(0, comma));
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+  }
+  return items;
+}
+
+}  // namespace
+
+std::string format_spec(const CaseSpec& spec) {
+  std::string parameters;
+  for (const auto& [name, value] : spec.parameters) {
+    parameters += fmt::format("{}{}={}", parameters.empty() ? "" : ",", name, value);
+  }
+  std::string text = fmt::format("{}:{}:{}", spec.family, parameters, spec.seed);
+  for (size_t i = 0; i < spec.edits.size(); ++i) {
+    text += fmt::format("{}{}", i == 0 ? '/' : ',', format_edit(spec.edits[i]));
+  }
+  return text;
+}
+
+CaseSpec parse_spec(const std::string& text) {
+  const std::string_view whole(text);
+  const size_t slash = whole.find('/');
+  const std::string_view drawn = whole.substr(0, slash);
+  const size_t first = drawn.find(':');
+  const size_t last = drawn.rfind(':');
+  if (first == std::string_view::npos || first == last) refuse(text, "two colons are needed");
+  CaseSpec spec;
+  spec.family = drawn.substr(0, first);
+  if (!is_name(spec.family)) refuse(text, "the family has no name");
+  spec.seed = parse_number<uint64_t>(text, drawn.substr(last + 1));
+  for (const std::string_view item : split(drawn.substr(first + 1, last - first - 1))) {
+    const auto [name, value] = parse_parameter(text, item);
+    if (!spec.parameters.emplace(name, value).second) {
+      refuse(text, fmt::format("'{}' is given twice", name));
+    }
+  }
+  if (slash == std::string_view::npos) return spec;
+  for (const std::string_view item : split(whole.substr(slash + 1))) {
+    spec.edits.push_back(parse_edit(text, item));
+  }
+  if (spec.edits.empty()) refuse(text, "nothing behind the slash");
+  return spec;
+}
+
+std::map<std::string, int64_t> parse_parameters(const std::string& text) {
+  std::map<std::string, int64_t> parameters;
+  for (const std::string_view item : split(text)) parameters.insert(parse_parameter(text, item));
+  return parameters;
+}
+
+void apply_edits(Case& c) {
+  const auto wrong = [](const Edit& edit, std::string_view why) {
+    throw InvalidArgument(fmt::format("case: edit {}: {}", format_edit(edit), why));
+  };
+  // Which inputs are one tensor is decided by what was drawn, not by what an earlier edit left.
+  const Case drawn = c.spec.edits.empty() ? Case{} : c;
+  for (const Edit& edit : c.spec.edits) {
+    if (edit.call >= static_cast<int64_t>(drawn.calls.size())) wrong(edit, "there is no such call");
+    const InputTensor* named = nullptr;
+    for (const InputTensor& input : drawn.calls[static_cast<size_t>(edit.call)].inputs) {
+      if (input.name == edit.input) named = &input;
+    }
+    if (named == nullptr) wrong(edit, "the call has no such input");
+    if (named->dtype != DType::f32 || named->derived) wrong(edit, "this input cannot be edited");
+    if (static_cast<size_t>(edit.last) >= named->data.size() / sizeof(float)) {
+      wrong(edit, "the input has fewer elements");
+    }
+    for (size_t call = 0; call < c.calls.size(); ++call) {
+      for (size_t i = 0; i < c.calls[call].inputs.size(); ++i) {
+        const InputTensor& before = drawn.calls[call].inputs[i];
+        if (before.name != named->name || before.data != named->data) continue;
+        std::byte* data = c.calls[call].inputs[i].data.data();
+        for (int64_t e = edit.first; e <= edit.last; ++e) {
+          std::memcpy(data + static_cast<size_t>(e) * sizeof(float), &edit.value, sizeof(float));
+        }
+      }
+    }
+  }
+}
+
+std::string_view name_of(Ending ending) {
+  for (const auto& [known, name] : kEndings) {
+    if (known == ending) return name;
+  }
+  return "?";
+}
+
+Ending parse_ending(std::string_view name) {
+  for (const auto& [ending, known] : kEndings) {
+    if (known == name) return ending;
+  }
+  throw InvalidArgument(fmt::format("ending: unknown name '{}'", name));
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,90 @@
+// Compares what a contender answered with what the oracle knows. Every element has its own bound,
+// and a NaN is never within it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "judge/task/task.h"
+
+namespace touchstone::judge {
+
+inline constexpr double kUnit = 0x1p-24;             // unit roundoff of f32
+inline constexpr double kSmallestNormal = 0x1p-126;  // results below may be flushed to zero
+
+// Growth of the rounding error of a sum of n terms, in units of the sum of magnitudes; see
+// docs/judge_tolerances.md.
+double growth_of(Growth growth, int64_t n);
+
+// What the oracle says of one output tensor.
+struct Expected {
+  std::vector<double> value;
+  std::vector<double> bound;  // largest allowed error
+  std::vector<double> scale;  // magnitude in whose roundings errors are reported
+
+  Expected() = default;
+  explicit Expected(int64_t count)
+      : value(static_cast<size_t>(count)),
+        bound(static_cast<size_t>(count)),
+        scale(static_cast<size_t>(count)) {}
+};
+
+// What may stand where the oracle has NaN or infinity.
+enum class Special {
+  same,        // NaN for NaN, the same infinity for an infinity
+  not_finite,  // anything that is no number: orders of operation differ in which
+};
+
+// A part of an output: elements that are not selected are not looked at.
+struct Elements {
+  std::vector<bool> selected;  // empty: all
+  bool contains(size_t element) const { return selected.empty() || selected[element]; }
+};
+
+OutputError compare_values(const std::string& output, int call, std::span<const float> got,
+                           const Expected& expected, Special special,
+                           const Elements& elements = {});
+// Bit for bit; NaN equals NaN.
+OutputError compare_bits(const std::string& output, int call, std::span<const float> got,
+                         std::span<const float> expected);
+
+std::span<const float> as_f32(std::span<const std::byte> bytes);
+std::span<const int32_t> as_i32(std::span<const std::byte> bytes);
+std::vector<std::byte> bytes_of(std::span<const float> values);
+std::vector<std::byte> bytes_of(std::span<const int32_t> values);
+
+// Gathers what is wrong with the replies to one case; the first complaint becomes the reason.
+class Checker {
+ public:
+  Checker(const Case& asked, const std::vector<Reply>& replies);
+
+  // The call returned success and its outputs have the right sizes. Complains otherwise.
+  bool answered(size_t call);
+  // The call must have been refused by its own status.
+  bool refused(size_t call);
+  // What the call returned.
+  void returned(size_t call, int64_t expected);
+  void add(const OutputError& error, const std::vector<int64_t>& shape);
+  // Draws, as compare_draws() saw them; an empty reason is none.
+  void add_drawn(const OutputError& error, const std::string& reason);
+  void complain(const std::string& reason);
+
+  const Reply& reply(size_t call) const { return replies_[call]; }
+  CaseCheck finish() const { return check_; }
+
+ private:
+  std::string label(size_t call) const;
+
+  const Case& asked_;
+  const std::vector<Reply>& replies_;
+  CaseCheck check_;
+};
+
+// "[3, 17]" for a flat index.
+std::string place(int64_t flat, const std::vector<int64_t>& shape);
+
+}  // namespace touchstone::judge

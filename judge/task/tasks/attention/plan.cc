@@ -1,0 +1,150 @@
+// The cases of both attention tasks. Forward and backward are asked about the same shapes.
+#include "judge/task/tasks/attention/plan.h"
+
+#include <array>
+
+namespace touchstone::judge::attention {
+namespace {
+
+using Parameters = PlanBuilder::Parameters;
+
+Parameters shape(int64_t batch, int64_t kv_heads, int64_t group, int64_t queries, int64_t keys,
+                 int64_t dim, int64_t causal) {
+  return {{"batch", batch}, {"kv_heads", kv_heads}, {"group", group},  {"queries", queries},
+          {"keys", keys},   {"dim", dim},           {"causal", causal}};
+}
+
+Parameters with(Parameters parameters, const char* name, int64_t value) {
+  parameters[name] = value;
+  return parameters;
+}
+
+void add_sizes(PlanBuilder& b, bool small) {
+  for (const int64_t dim : {1, 3, 17, 32, 33, 80, 96, 128, 192, 256}) {
+    if (small && (dim == 32 || dim == 192)) continue;
+    const int64_t n = 5 + b.draw(9);
+    b.add("sizes", shape(1, 2, 1, n, n, dim, b.draw(2)));
+  }
+  // Lengths beside the borders of every usual tile.
+  for (const int64_t tile : {16, 32, 64, 128}) {
+    for (const int64_t off : {-1, 0, 1}) {
+      if (small && tile == 32 && off != 0) continue;
+      const int64_t n = tile + off;
+      b.add("tile_borders", shape(1, 1, 1, n, n, 16, 1));
+      if (!small || tile != 128) b.add("tile_borders", shape(1, 1, 1, 3, n, 8, 0));
+    }
+  }
+  b.add("sizes", shape(1, 1, 1, 67, 131, 8, 0));
+  b.add("sizes", shape(1, 1, 1, 131, 67, 8, 0));
+  b.add("one_query", shape(2, 2, 2, 1, 60 + b.draw(90), 32, 0));
+  b.add("one_query", shape(1, 1, 1, 1, 128, 64, 1));
+  b.add("one_query", shape(1, 1, 1, 1, 1, 16, 1));
+  b.add("one_key", shape(2, 1, 1, 20 + b.draw(20), 1, 16, 0));
+  b.add("nothing", shape(0, 2, 1, 5, 5, 16, 0));
+  b.add("nothing", shape(2, 2, 1, 0, 5, 16, 1));
+  b.add("no_keys", shape(2, 2, 2, 5, 0, 16, 0));
+  b.add("no_keys", shape(1, 1, 1, 3, 0, 16, 1));
+  b.add("long",
+        shape(1, 1, 1, small ? 40 : 300, small ? 700 + b.draw(99) : 1500 + b.draw(99), 16, 0));
+  if (!small) b.add("long", shape(1, 1, 1, 700 + b.draw(99), 700, 16, 1));
+}
+
+void add_masks(PlanBuilder& b, bool small) {
+  b.add("causal", shape(1, 2, 1, 7, 7, 8, 1));
+  b.add("causal", shape(2, 1, 2, 40 + b.draw(30), 0, 32, 1));
+  b.plan.cases.back().parameters["keys"] = b.plan.cases.back().parameters["queries"];
+  if (!small) b.add("causal", shape(1, 2, 1, 150, 150, 64, 1));
+  // Fewer queries than keys: the last query stands at the last key.
+  b.add("causal_short", shape(1, 2, 1, 5, 9, 8, 1));
+  b.add("causal_short", shape(2, 1, 2, 20 + b.draw(20), 90 + b.draw(60), 32, 1));
+  b.add("causal_short", shape(1, 1, 1, 64, 65, 16, 1));
+  // More queries than keys: the first ones see nothing.
+  b.add("sees_nothing", shape(1, 2, 1, 9, 5, 8, 1));
+  b.add("sees_nothing", shape(2, 1, 2, 90 + b.draw(60), 20 + b.draw(20), 32, 1));
+  b.add("sees_nothing", shape(1, 1, 1, 130, 1, 16, 1));
+  b.add("future_nan", shape(2, 1, 2, 40, 40, 16, 1));
+  b.add("future_nan", shape(1, 2, 1, 9, 70, 16, 1));
+  for (const int64_t group : {2, 3, 8})
+    b.add("grouped", shape(2, 2, group, 9 + b.draw(9), 20, 16, b.draw(2)));
+  b.add("one_kv_head", shape(2, 1, 8, 12, 30, 32, 1));
+  b.add("bad_arguments", with(shape(1, 2, 1, 4, 4, 8, 0), "bad", 1));
+  b.add("bad_arguments", with(shape(1, 1, 1, 4, 4, 8, 0), "bad", 2));
+}
+
+void add_numeric(PlanBuilder& b, bool small) {
+  for (const int64_t power : {-4, 0}) {
+    b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, 0), "scale2", power));
+  }
+  for (const int64_t value10 : {-3, -1, 1, 3}) {
+    b.add("scale", with(shape(1, 2, 1, 24 + b.draw(9), 40, 32, b.draw(2)), "value10", value10));
+  }
+  constexpr std::array<const char*, 9> kFamilies = {
+      "equal_keys",  "zero_keys", "rising_scores", "falling_scores", "blocks",
+      "heavy_tails", "last_key",  "offset_values", "one_key_met"};
+  for (const char* family : kFamilies) {
+    b.add(family, shape(1, 2, 1, 30 + b.draw(20), 50 + b.draw(30), 32, 0));
+    b.add(family, shape(2, 1, 2, 70, 70, small ? 32 : 64, 1));
+    if (!small) b.add(family, shape(1, 1, 1, 140 + b.draw(20), 200 + b.draw(60), 64, 1));
+  }
+  b.add("large_scores", shape(1, 2, 1, 40, 60 + b.draw(9), 64, 0));
+  b.add("large_scores", shape(1, 1, 2, 70, 70, 32, 1));
+  // A length of 64 more than whole tiles of 128, and single queries: where others had NaN.
+  b.add("low_scores", shape(1, 1, 2, 64, 64, 32, 1));
+  b.add("low_scores", shape(1, 2, 1, 1, 128, 64, 0));
+  b.add("low_scores", shape(1, 1, 1, small ? 33 : 192, small ? 70 : 192, 32, 0));
+  // The roundings of such scores are large: little but infinity and NaN is outside the bound.
+  if (!small) b.add("huge_scores", shape(1, 2, 1, 20, 40, 32, 0));
+  b.add("huge_scores", shape(1, 2, 1, 33, 33, 64, 1));
+}
+
+void add_relations(PlanBuilder& b, bool small, bool backward) {
+  for (const int64_t n : {21, 80}) {
+    if (small && n == 80) continue;
+    const CaseSpec causal = b.spec("nominal", shape(3, 2, 2, n, n + 4, 32, 1));
+    const CaseSpec full = b.spec("nominal", shape(3, 2, 2, n, n + 4, 32, 0));
+    b.relate("future_key", causal, {{"relation", 1}});
+    b.relate("neighbours", causal, {{"relation", 2}});
+    b.relate("permute_keys", full, {{"relation", 3}});
+    b.relate("permute_batch", causal, {{"relation", 4}});
+    b.relate("power_of_two", causal, {{backward ? "grads2" : "values2", 5}});
+    b.relate("repeat", causal, {});
+  }
+  b.relate("repeat", b.spec("heavy_tails", shape(2, 2, 2, 70, 130, 32, 0)), {});
+}
+
+}  // namespace
+
+Plan make_plan(const TaskCard& card, uint64_t seed, bool small, bool backward) {
+  PlanBuilder b(card, seed);
+  b.add("nominal", shape(1, 1, 1, 6, 6, 8, 0));
+  b.add("nominal", shape(2, 2, 1, 33, 33, 16, 0));
+  b.add("nominal", shape(1, 2, 2, 64, 64, 32, 1));
+  b.add("nominal", shape(1, 1, 1, 40 + b.draw(60), 60 + b.draw(60), 64, 0));
+  if (!small) {
+    b.add("nominal", shape(1, 1, 1, 256, 256, 64, 1));
+    b.add("nominal", shape(2, 2, 2, 100 + b.draw(60), 160, 64, 1));
+  }
+  add_sizes(b, small);
+  add_masks(b, small);
+  add_numeric(b, small);
+  add_relations(b, small, backward);
+  for (const int64_t n : {256, 512, 1024, 2048}) {
+    if (small && n > 1024) continue;
+    b.ladder("nominal", shape(1, 1, 1, n, n, 16, 0));
+  }
+  return b.plan;
+}
+
+std::vector<CaseSpec> make_timed(const TaskCard& card, uint64_t seed, bool small) {
+  PlanBuilder b(card, seed);
+  if (small) {
+    b.add("mixed", shape(1, 2, 1, 96, 96, 32, 1));
+  } else {
+    b.add("mixed", shape(1, 4, 2, 256, 256, 64, 1));
+    b.add("mixed", shape(1, 2, 1, 384, 384, 64, 0));
+    b.add("mixed", shape(8, 2, 1, 64, 64, 128, 1));
+  }
+  return b.plan.cases;
+}
+
+}  // namespace touchstone::judge::attention

@@ -1,0 +1,366 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "judge/task/generate.h"
+#include "judge/task/tasks/card_task.h"
+#include "judge/task/tasks/kv_cache/kv_cache.h"
+#include "judge/task/tasks/plan_builder.h"
+
+namespace touchstone::judge {
+namespace {
+
+using kv_cache::Outcome;
+using kv_cache::QueryKey;
+using kv_cache::QueryPlace;
+using kv_cache::Session;
+using kv_cache::Tolerance;
+
+// A sequence that holds NaN may answer anything; the others are looked at.
+Elements finite_elements(const Expected& expected) {
+  Elements elements;
+  for (const double value : expected.value) elements.selected.push_back(std::isfinite(value));
+  return elements;
+}
+
+class KvCache final : public CardTask {
+ public:
+  KvCache() : CardTask("kv_cache") {}
+
+  Plan plan(uint64_t seed, bool small) const override;
+
+  CaseCheck check_with(const Case& asked, const std::vector<Reply>& replies,
+                       Memo& memo) const override {
+    Checker checker(asked, replies);
+    const auto& outcomes = memo.get<std::vector<Outcome>>(
+        [&] { return kv_cache::expected_outcomes(asked, tolerance_of(asked.spec)); });
+    for (size_t i = 0; i < outcomes.size(); ++i) {
+      const Outcome& right = outcomes[i];
+      if (right.refused) {
+        if (!checker.refused(i)) return checker.finish();
+        continue;
+      }
+      // What follows a lost call says nothing more.
+      if (!checker.answered(i)) return checker.finish();
+      if (right.has_value && right.least_value >= 0) {
+        check_least(checker, i, right.least_value);
+      } else if (right.has_value) {
+        checker.returned(i, right.value);
+      }
+      if (asked.calls[i].function != "kv_cache_attend") continue;
+      compare_output(checker, asked, i, 0, right.out, Special::not_finite,
+                     finite_elements(right.out));
+    }
+    return checker.finish();
+  }
+
+  CaseCheck check_relation(const Relation& relation, const Case& first,
+                           const std::vector<Reply>& first_replies, const Case& second,
+                           const std::vector<Reply>& second_replies) const override;
+  std::vector<Reply> lower_precision(const Case& asked) const override;
+
+  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
+    constexpr std::array<Shrinkable, 8> kList = {{{"layers", 1},
+                                                  {"sequences", 1},
+                                                  {"steps", 0},
+                                                  {"prompt", 1},
+                                                  {"kv_heads", 1},
+                                                  {"group", 1},
+                                                  {"head_dim", 1},
+                                                  {"room", 0}}};
+    return valid_neighbors(spec, kList, [](const CaseSpec& s) { kv_cache::read_session(s); });
+  }
+
+  std::vector<CaseSpec> timed(uint64_t seed, bool small) const override;
+  double bytes(const Case& c) const override;
+  double flops(const Case& c) const override;
+  double least_state_bytes(const Case& c) const override;
+
+ private:
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    return {spec, kv_cache::make_calls(kv_cache::read_session(spec))};
+  }
+
+  static void check_least(Checker& checker, size_t call, int64_t least) {
+    if (checker.reply(call).returned >= least) return;
+    checker.complain(
+        fmt::format("call {} (kv_cache_bytes): returned {}, but the tokens stored take {}", call,
+                    checker.reply(call).returned, least));
+  }
+
+  Tolerance tolerance_of(const CaseSpec& spec) const {
+    return {card().tolerance_factor, growth_for(kv_cache::resolve(spec))};
+  }
+};
+
+// ---- plan
+// ----------------------------------------------------------------------------------------
+
+PlanBuilder::Parameters shape(int64_t layers, int64_t sequences, int64_t kv_heads, int64_t group,
+                              int64_t head_dim, int64_t prompt, int64_t steps) {
+  return {{"layers", layers}, {"sequences", sequences}, {"kv_heads", kv_heads},
+          {"group", group},   {"head_dim", head_dim},   {"prompt", prompt},
+          {"steps", steps}};
+}
+
+void add_sessions(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 12> kFamilies = {
+      "nominal", "chunks",     "ragged",     "subset",        "layers", "uneven_layers",
+      "reuse",   "two_caches", "equal_keys", "rising_scores", "blocks", "fork"};
+  for (const char* family : kFamilies) {
+    b.add(family, shape(2, 3, 2, 1, 16, 5 + b.draw(9), 4));
+    b.add(family, shape(1 + b.draw(2), 2 + b.draw(3), 1 + b.draw(3), 2, 24 + b.draw(9),
+                        17 + b.draw(30), 5));
+    if (small) continue;
+    b.add(family, shape(2, 4, 2, 2, 64, 60 + b.draw(80), 6));
+  }
+  b.add("decode_only", shape(1, 2, 2, 1, 16, 0, 20));
+  b.add("decode_only", shape(2, 3, 2, 2, 20 + b.draw(20), 0, 35));
+  for (const int64_t room : {0, 1, 6}) {
+    PlanBuilder::Parameters p = shape(2, 3, 2, 2, 16, 8 + b.draw(9), 0);
+    p["room"] = room;
+    b.add("full", p);
+  }
+  b.add("nothing", shape(1, 3, 2, 1, 16, 4, 0));
+  b.add("bad_calls", shape(2, 2, 2, 1, 16, 4, 0));
+  b.add("bytes", shape(2, 3, 2, 1, 32, 9, 4));
+  b.add("other_nan", shape(1, 3, 2, 2, 16, 9, 3));
+  b.add("future_nan", shape(1, 2, 2, 1, 16, 9, 0));
+  for (const char* family : {"int8", "int4"}) b.add(family, shape(1, 2, 2, 2, 64, 40, 4));
+}
+
+void add_sizes(PlanBuilder& b, bool small) {
+  for (const int64_t head_dim : {1, 3, 8, 17, 31, 33, 80, 96, 128, 256}) {
+    if (small && head_dim > 128) continue;
+    b.add("sizes", shape(1, 2, 2, 1, head_dim, 6 + b.draw(6), 2));
+  }
+  // Positions that do not fit in 8 bits.
+  b.add("sizes", shape(1, 2, 1, 1, 8, 257 + b.draw(20), 2));
+  b.add("sizes", shape(3, 1, 1, 1, 8, 1, 1));
+  b.add("sizes", shape(1, 9, 1, 1, 8, 3, 2));
+  for (const int64_t page : {16, 32, 64, 128, 256}) {
+    if (small && page > 64) continue;
+    // The prompt ends just before, on or behind a border; decoding crosses it.
+    for (const int64_t off : {-1, 0, 1}) {
+      b.add("page_borders", shape(1, 2, 1, 2, 16, page + off, 2));
+    }
+  }
+  for (const int64_t group : {2, 4, 8}) b.add("grouped", shape(1, 2, 2, group, 16, 12, 3));
+  b.add("grouped", shape(1, 1, 3, 3, 20, 10, 2));
+  b.add("one_kv_head", shape(1, 2, 1, 8, 32, 20, 3));
+  b.add("one_kv_head", shape(2, 3, 1, 4, 16, 9, 3));
+  for (const char* family : {"exact", "long_memory"}) {
+    b.add(family, shape(1, 2, 2, 2, 64, 30 + b.draw(20), 3));
+    b.add(family, shape(1, 1, 1, 1, 128, small ? 100 : 300, 3));
+  }
+  for (const int64_t scale10 : {-3, -1, 1, 3}) {
+    PlanBuilder::Parameters p = shape(1, 2, 2, 1, 32, 20 + b.draw(9), 3);
+    p["scale10"] = scale10;
+    b.add("scale", p);
+  }
+  b.add("low_scores", shape(1, 2, 2, 2, 32, 20 + b.draw(9), 3));
+  b.add("low_scores", shape(1, 2, 1, 1, 80, 70, 3));
+  b.add("large_scores", shape(1, 2, 2, 1, 64, 40 + b.draw(9), 3));
+}
+
+void add_relations(PlanBuilder& b, bool small) {
+  for (const int64_t prompt : {12, 50}) {
+    if (small && prompt == 50) continue;
+    const CaseSpec first = b.spec("nominal", shape(2, 3, 2, 2, 32, prompt, 3));
+    b.relate("future_token", first, {{"future", 1}});
+    b.relate("neighbours", first, {{"neighbour", 1}});
+    b.relate("renumber", first, {{"renumber", 1}});
+    b.relate("repeat", first, {});
+    CaseSpec pieces = first;
+    pieces.family = "chunks";
+    b.relate("increments", first, {});
+    b.plan.relations.back().second = pieces;
+  }
+  b.relate("repeat", b.spec("subset", shape(2, 4, 2, 2, 32, 30, 6)), {});
+}
+
+Plan KvCache::plan(uint64_t seed, bool small) const {
+  PlanBuilder b(card(), seed);
+  b.add("nominal", shape(1, 1, 1, 1, 8, 4, 2));
+  b.add("nominal", shape(1, 4, 4, 1, 64, 16, 8));
+  if (!small) b.add("nominal", shape(2, 2, 4, 2, 64, 200 + b.draw(60), 8));
+  add_sessions(b, small);
+  add_sizes(b, small);
+  add_relations(b, small);
+  for (const int64_t prompt : {128, 256, 512, 1024}) {
+    if (small && prompt > 512) continue;
+    b.ladder("mixed_prefill", shape(1, 1, 2, 1, 32, prompt, 0));
+  }
+  return b.plan;
+}
+
+std::vector<CaseSpec> KvCache::timed(uint64_t seed, bool small) const {
+  PlanBuilder b(card(), seed);
+  if (small) {
+    b.add("mixed", shape(1, 2, 2, 2, 32, 100, 4));
+  } else {
+    b.add("mixed", shape(1, 4, 4, 2, 64, 512, 4));
+    b.add("mixed", shape(2, 16, 2, 4, 64, 100, 4));
+    b.add("mixed_prefill", shape(1, 1, 4, 2, 64, 192, 0));
+  }
+  return b.plan.cases;
+}
+
+// ---- costs
+// ---------------------------------------------------------------------------------------
+
+// Tokens read, queries answered and pairs of them, over the timed calls of a case.
+struct Work {
+  double bytes = 0;
+  double flops = 0;
+};
+
+Work work_of(const Case& c) {
+  const Session s = kv_cache::read_session(c.spec);
+  const auto row = static_cast<double>(s.head_dim);
+  std::map<std::array<int64_t, 3>, int64_t> length;  // (state, layer, sequence)
+  Work work;
+  for (const Call& call : c.calls) {
+    if (call.function != "kv_cache_append" && call.function != "kv_cache_attend") continue;
+    const std::span<const int32_t> sequence = as_i32(call.inputs[0]);
+    const std::span<const int32_t> tokens = as_i32(call.inputs[1]);
+    for (size_t i = 0; i < sequence.size(); ++i) {
+      int64_t& n = length[{call.state, std::get<int64_t>(call.scalars[0]), sequence[i]}];
+      const auto count = static_cast<double>(tokens[i]);
+      if (call.function == "kv_cache_append") {
+        n += tokens[i];
+        // Keys and values are read once and written once.
+        if (call.timed) work.bytes += 16 * count * row * static_cast<double>(s.kv_heads);
+        continue;
+      }
+      if (!call.timed) continue;
+      const auto seen = static_cast<double>(n);
+      const auto heads = static_cast<double>(s.query_heads());
+      work.bytes += 8 * seen * row * static_cast<double>(s.kv_heads) + 8 * count * row * heads;
+      work.flops += 4 * row * heads * (count * seen - count * (count - 1) / 2);
+    }
+  }
+  return work;
+}
+
+double KvCache::bytes(const Case& c) const { return work_of(c).bytes; }
+double KvCache::flops(const Case& c) const { return work_of(c).flops; }
+
+double KvCache::least_state_bytes(const Case& c) const {
+  return static_cast<double>(kv_cache::most_stored_bytes(c));
+}
+
+// ---- relations
+// -----------------------------------------------------------------------------------
+
+// Whether this query must be answered alike after the change.
+bool untouched(const Session& s, const QueryKey& key) {
+  if (s.changed_future) return key.position < s.prompt - 1;
+  return !s.changed_neighbors || key.sequence == 0;
+}
+
+CaseCheck KvCache::check_relation(const Relation& relation, const Case& first,
+                                  const std::vector<Reply>& first_replies, const Case& second,
+                                  const std::vector<Reply>& second_replies) const {
+  Checker before(first, first_replies);
+  for (size_t i = 0; i < first.calls.size(); ++i) {
+    if (!before.answered(i)) return before.finish();
+  }
+  Checker checker(second, second_replies);
+  for (size_t i = 0; i < second.calls.size(); ++i) {
+    if (!checker.answered(i)) return checker.finish();
+  }
+  if (relation.id == "repeat") {
+    compare_all_bits(checker, second, first_replies);
+    return checker.finish();
+  }
+  const Session session = kv_cache::read_session(second.spec);
+  std::vector<Outcome> right = kv_cache::expected_outcomes(second, tolerance_of(second.spec));
+  const auto earlier = kv_cache::query_places(first, kv_cache::read_session(first.spec));
+  const auto width = static_cast<size_t>(session.query_heads() * session.head_dim);
+  std::vector<Elements> compared(second.calls.size());
+  for (size_t i = 0; i < second.calls.size(); ++i) {
+    compared[i].selected.assign(right[i].out.value.size(), false);
+  }
+  for (const auto& [key, place] : kv_cache::query_places(second, session)) {
+    const auto found = earlier.find(key);
+    if (found == earlier.end() || !untouched(session, key)) continue;
+    const QueryPlace& source = found->second;
+    const std::span<const float> out = as_f32(first_replies[source.call].outputs[0]);
+    for (size_t d = 0; d < width; ++d) {
+      const size_t at = static_cast<size_t>(place.token) * width + d;
+      Expected& expected = right[place.call].out;
+      expected.value[at] = static_cast<double>(out[static_cast<size_t>(source.token) * width + d]);
+      expected.bound[at] *= 2;  // two right answers are at most two bounds apart
+      compared[place.call].selected[at] = true;
+    }
+  }
+  for (size_t i = 0; i < second.calls.size(); ++i) {
+    if (second.calls[i].function != "kv_cache_attend") continue;
+    compare_output(checker, second, i, 0, right[i].out, Special::same, compared[i]);
+  }
+  return checker.finish();
+}
+
+// Keys, values and queries rounded to 11 bits, everything after it exact.
+std::vector<Reply> KvCache::lower_precision(const Case& asked) const {
+  Case rounded = asked;
+  for (Call& call : rounded.calls) {
+    for (InputTensor& input : call.inputs) {
+      if (input.dtype != DType::f32) continue;
+      std::vector<float> values(as_f32(input).begin(), as_f32(input).end());
+      for (float& value : values) value = round_to_tf32(value);
+      input = f32_input(input.name, input.shape, values);
+    }
+  }
+  std::vector<Reply> replies;
+  for (const Outcome& outcome : kv_cache::expected_outcomes(rounded, {})) {
+    Reply& reply = replies.emplace_back();
+    reply.ending = outcome.refused ? Ending::refused : Ending::ok;
+    reply.returned = outcome.least_value >= 0 ? outcome.least_value : outcome.value;
+    if (outcome.refused) continue;
+    const std::vector<float> values(outcome.out.value.begin(), outcome.out.value.end());
+    const Call& call = asked.calls[replies.size() - 1];
+    if (!call.outputs.empty()) reply.outputs.push_back(bytes_of(values));
+  }
+  return replies;
+}
+
+}  // namespace
+
+namespace kv_cache {
+
+std::map<QueryKey, QueryPlace> query_places(const Case& asked, const Session& session) {
+  std::map<QueryKey, QueryPlace> places;
+  std::map<std::array<int64_t, 3>, int64_t> length;
+  for (size_t c = 0; c < asked.calls.size(); ++c) {
+    const Call& call = asked.calls[c];
+    if (call.function != "kv_cache_append" && call.function != "kv_cache_attend") continue;
+    const int64_t layer = std::get<int64_t>(call.scalars[0]);
+    const std::span<const int32_t> sequence = as_i32(call.inputs[0]);
+    const std::span<const int32_t> tokens = as_i32(call.inputs[1]);
+    int64_t row = 0;
+    for (size_t i = 0; i < sequence.size(); ++i) {
+      int64_t& n = length[{call.state, layer, sequence[i]}];
+      if (call.function == "kv_cache_append") {
+        n += tokens[i];
+        continue;
+      }
+      const int64_t source = session.renumbered ? session.sequences - 1 - sequence[i] : sequence[i];
+      for (int32_t t = 0; t < tokens[i]; ++t) {
+        places[{call.state, layer, source, n - tokens[i] + t}] = {c, row++};
+      }
+    }
+  }
+  return places;
+}
+
+}  // namespace kv_cache
+
+std::unique_ptr<Task> make_kv_cache() { return std::make_unique<KvCache>(); }
+
+}  // namespace touchstone::judge

@@ -1,0 +1,46 @@
+// The parts of the task: what a case consists of, and what the oracle says of it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "judge/task/compare.h"
+#include "judge/task/task.h"
+
+namespace touchstone::judge::layer_norm {
+
+// One forward and its backward.
+struct Problem {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  float eps = 0;
+  std::vector<float> x, gamma, beta, dy;
+};
+
+// The data family that a case of the family `mixed` hides in its seed; any other case as it is.
+CaseSpec resolve(const CaseSpec& spec);
+
+// InvalidArgument when it is not a case of this task.
+void check_spec(const CaseSpec& spec);
+
+// All pairs of a case: one, or two for the family `interleaved`.
+std::vector<Problem> make_problems(const CaseSpec& spec);
+
+struct Tolerance {
+  double factor = 4;
+  Growth growth = Growth::random;
+  bool stable = false;
+};
+
+struct Answer {
+  Expected y, dx, dgamma, dbeta;
+};
+
+// Values in float64, with the bound and magnitude of every element.
+Answer expected_answer(const Problem& problem, const Tolerance& tolerance);
+
+// Where row i of the case after the relation comes from in the case before it.
+std::vector<int64_t> row_order(const CaseSpec& spec, int64_t rows);
+
+}  // namespace touchstone::judge::layer_norm

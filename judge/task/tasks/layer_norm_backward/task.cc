@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "judge/task/generate.h"
+#include "judge/task/tasks/card_task.h"
+#include "judge/task/tasks/layer_norm_backward/layer_norm.h"
+#include "judge/task/tasks/plan_builder.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::judge {
+namespace {
+
+using layer_norm::Answer;
+using layer_norm::Problem;
+using layer_norm::Tolerance;
+
+// The case asks for all forwards first, then for all backwards.
+Call forward_call(const Problem& p, int state) {
+  Call call;
+  call.function = "layer_norm_forward";
+  call.scalars = {p.rows, p.cols, static_cast<double>(p.eps)};
+  call.inputs = {f32_input("x", {p.rows, p.cols}, p.x), f32_input("gamma", {p.cols}, p.gamma),
+                 f32_input("beta", {p.cols}, p.beta)};
+  call.outputs = {{"y", DType::f32, {p.rows, p.cols}}};
+  call.state = state;
+  return call;
+}
+
+Call backward_call(const Problem& p, int state) {
+  Call call;
+  call.function = "layer_norm_backward";
+  call.scalars = {p.rows, p.cols, static_cast<double>(p.eps)};
+  call.inputs = {f32_input("dy", {p.rows, p.cols}, p.dy), f32_input("x", {p.rows, p.cols}, p.x),
+                 f32_input("gamma", {p.cols}, p.gamma)};
+  call.outputs = {{"dx", DType::f32, {p.rows, p.cols}},
+                  {"dgamma", DType::f32, {p.cols}},
+                  {"dbeta", DType::f32, {p.cols}}};
+  call.state = state;
+  return call;
+}
+
+std::vector<float> to_floats(std::span<const float> values) {
+  return {values.begin(), values.end()};
+}
+
+// The numbers as the case holds them, so that a case is judged by what was really asked.
+std::vector<Problem> problems_of(const Case& asked) {
+  const size_t pairs = asked.calls.size() / 2;
+  std::vector<Problem> problems;
+  for (size_t i = 0; i < pairs; ++i) {
+    const Call& forward = asked.calls[i];
+    const Call& backward = asked.calls[pairs + i];
+    Problem p;
+    p.rows = std::get<int64_t>(forward.scalars[0]);
+    p.cols = std::get<int64_t>(forward.scalars[1]);
+    p.eps = static_cast<float>(std::get<double>(forward.scalars[2]));
+    p.x = to_floats(as_f32(forward.inputs[0]));
+    p.gamma = to_floats(as_f32(forward.inputs[1]));
+    p.beta = to_floats(as_f32(forward.inputs[2]));
+    p.dy = to_floats(as_f32(backward.inputs[0]));
+    problems.push_back(std::move(p));
+  }
+  return problems;
+}
+
+Special special_of(const CaseSpec& spec) {
+  return spec.family == "infinity" ? Special::not_finite : Special::same;
+}
+
+class LayerNormBackward final : public CardTask {
+ public:
+  LayerNormBackward() : CardTask("layer_norm_backward") {}
+
+  Plan plan(uint64_t seed, bool small) const override;
+
+  CaseCheck check_with(const Case& asked, const std::vector<Reply>& replies,
+                       Memo& memo) const override {
+    Checker checker(asked, replies);
+    const auto& answers = memo.get<std::vector<Answer>>([&] {
+      std::vector<Answer> all;
+      for (const Problem& problem : problems_of(asked)) {
+        all.push_back(layer_norm::expected_answer(problem, tolerance_of(asked.spec)));
+      }
+      return all;
+    });
+    const size_t pairs = answers.size();
+    const Special special = special_of(asked.spec);
+    for (size_t i = 0; i < pairs; ++i) {
+      const Answer& right = answers[i];
+      if (checker.answered(i)) compare_output(checker, asked, i, 0, right.y, special);
+      if (!checker.answered(pairs + i)) continue;
+      compare_output(checker, asked, pairs + i, 0, right.dx, special);
+      compare_output(checker, asked, pairs + i, 1, right.dgamma, special);
+      compare_output(checker, asked, pairs + i, 2, right.dbeta, special);
+    }
+    return checker.finish();
+  }
+
+  CaseCheck check_relation(const Relation& relation, const Case& first,
+                           const std::vector<Reply>& first_replies, const Case& second,
+                           const std::vector<Reply>& second_replies) const override;
+  std::vector<Reply> lower_precision(const Case& asked) const override;
+
+  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
+    constexpr std::array<Shrinkable, 2> kList = {{{"rows", 1}, {"cols", 1}}};
+    return valid_neighbors(spec, kList, [](const CaseSpec& s) { layer_norm::check_spec(s); });
+  }
+
+  std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
+    PlanBuilder builder(card(), seed);
+    if (small) {
+      builder.add("mixed", {{"rows", 64}, {"cols", 256}});
+    } else {
+      builder.add("mixed", {{"rows", 64}, {"cols", 512}});
+      builder.add("mixed", {{"rows", 512}, {"cols", 1024}});
+      builder.add("mixed", {{"rows", 64}, {"cols", 8192}});
+    }
+    return builder.plan.cases;
+  }
+
+  double bytes(const Case& c) const override {
+    double sum = 0;
+    for (const Call& call : c.calls) {
+      if (call.function != "layer_norm_forward") continue;
+      const auto rows = static_cast<double>(std::get<int64_t>(call.scalars[0]));
+      const auto cols = static_cast<double>(std::get<int64_t>(call.scalars[1]));
+      sum += 4 * (rows * cols * 5 + cols * 6);
+    }
+    return sum;
+  }
+
+  // Mean and rstd of every row.
+  double least_state_bytes(const Case& c) const override {
+    double sum = 0;
+    for (const Call& call : c.calls) {
+      if (call.function != "layer_norm_forward") continue;
+      sum += 8 * static_cast<double>(std::get<int64_t>(call.scalars[0]));
+    }
+    return sum;
+  }
+
+  double flops(const Case& c) const override {
+    double sum = 0;
+    for (const Call& call : c.calls) {
+      const double per_element = call.function == "layer_norm_forward" ? 9 : 15;
+      sum += per_element * static_cast<double>(std::get<int64_t>(call.scalars[0]) *
+                                               std::get<int64_t>(call.scalars[1]));
+    }
+    return sum;
+  }
+
+ private:
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    const std::vector<Problem> problems = layer_norm::make_problems(spec);
+    Case c{spec, {}};
+    for (size_t i = 0; i < problems.size(); ++i) {
+      c.calls.push_back(forward_call(problems[i], static_cast<int>(i)));
+    }
+    for (size_t i = 0; i < problems.size(); ++i) {
+      c.calls.push_back(backward_call(problems[i], static_cast<int>(i)));
+    }
+    return c;
+  }
+
+  Tolerance tolerance_of(const CaseSpec& spec) const {
+    const CaseSpec resolved = layer_norm::resolve(spec);
+    const Family& family = family_of(resolved);
+    // A million deviations from zero every rounding of the mean shows: no factor on top.
+    const double factor = family.growth == Growth::tree ? 1 : card().tolerance_factor;
+    return {factor, growth_for(resolved), family.stable};
+  }
+};
+
+// Sizes around what tiles and vectors are made of, and primes.
+constexpr std::array<int64_t, 22> kCols = {1,  2,   3,   7,   15,  16,  17,  31,  33,  63,   65,
+                                           97, 127, 128, 129, 255, 257, 509, 511, 513, 1023, 1025};
+
+void add_structured(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 9> kFamilies = {"heavy_tails", "blocks",        "ties",
+                                                    "monotone",    "sparse",        "one_hot",
+                                                    "weights",     "zero_variance", "denormal"};
+  for (const char* family : kFamilies) {
+    b.add(family, {{"rows", 5 + b.draw(4)}, {"cols", 60 + b.draw(80)}});
+    if (!small) b.add(family, {{"rows", 16 + b.draw(9)}, {"cols", 700 + b.draw(400)}});
+  }
+  b.add("parallel_gradient", {{"rows", 7}, {"cols", 96 + b.draw(40)}});
+  b.add("exact", {{"rows", 6}, {"cols", 128}});
+  if (!small) b.add("exact", {{"rows", 9}, {"cols", 2 * (100 + b.draw(100))}});
+  for (const int64_t special : {0, 1}) {
+    b.add("nan", {{"rows", 7}, {"cols", 50 + b.draw(60)}, {"special", special}});
+    b.add("infinity", {{"rows", 7}, {"cols", 50 + b.draw(60)}, {"special", special}});
+  }
+  b.add("nan", {{"rows", 1}, {"cols", 19}, {"special", 0}});
+  b.add("interleaved", {{"rows", 8}, {"cols", 64 + b.draw(10)}});
+}
+
+void add_numeric(PlanBuilder& b, bool small) {
+  for (const int64_t scale10 : {-10, -6, -3, -1, 2, 5, 10}) {
+    if (small && scale10 % 2 != 0) continue;
+    b.add("scale", {{"rows", 6}, {"cols", 200 + b.draw(100)}, {"scale10", scale10}});
+  }
+  for (const int64_t grad10 : {-20, 20}) {
+    b.add("gradient_scale", {{"rows", 6}, {"cols", 200 + b.draw(60)}, {"grad10", grad10}});
+  }
+  for (const int64_t eps10 : {-3, -1, 1}) {
+    b.add("epsilon", {{"rows", 5}, {"cols", 100 + b.draw(60)}, {"eps10", eps10}});
+  }
+  b.add("epsilon", {{"rows", 5}, {"cols", 100 + b.draw(60)}, {"scale10", -3}, {"eps10", -5}});
+  b.add("no_epsilon", {{"rows", 5}, {"cols", 100 + b.draw(60)}, {"eps10", -99}});
+  for (const int64_t mean10 : {2, 3, 4, 5}) {
+    if (small && mean10 % 2 != 0) continue;
+    b.add("shifted_mean", {{"rows", 8}, {"cols", 900 + b.draw(300)}, {"mean10", mean10}});
+  }
+  b.add("far_mean", {{"rows", 48}, {"cols", 4096}, {"mean10", 6}});
+  for (const int64_t scale10 : {20, 30}) {
+    b.add("square_overflow", {{"rows", 4}, {"cols", 300 + b.draw(60)}, {"scale10", scale10}});
+    b.add("square_underflow",
+          {{"rows", 4}, {"cols", 300 + b.draw(60)}, {"scale10", -scale10}, {"eps10", -99}});
+  }
+}
+
+void add_relations(PlanBuilder& b, bool small) {
+  for (const int64_t cols : {77, 256}) {
+    if (small && cols == 256) continue;
+    const CaseSpec first = b.spec("nominal", {{"rows", 9}, {"cols", cols}});
+    b.relate("permute_rows", first, {{"relation", 1}});
+    b.relate("neighbours", first, {{"relation", 2}});
+    b.relate("scale_gradient", first, {{"grad2", 5}});
+    b.relate("repeat", first, {});
+  }
+  b.relate("repeat", b.spec("nominal", {{"rows", small ? 32 : 512}, {"cols", 128}}), {});
+}
+
+Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
+  PlanBuilder b(card(), seed);
+  b.add("nominal", {{"rows", 4}, {"cols", 64}});
+  b.add("nominal", {{"rows", 32}, {"cols", 768}});
+  b.add("nominal", {{"rows", 10 + b.draw(20)}, {"cols", 200 + b.draw(300)}});
+  if (!small) {
+    b.add("nominal", {{"rows", 128}, {"cols", 1024}});
+    b.add("nominal", {{"rows", 33}, {"cols", 4096}});
+    b.add("nominal", {{"rows", 1}, {"cols", 2048}});
+  }
+  for (size_t i = 0; i < kCols.size(); ++i) {
+    if (small && i % 2 == 1) continue;
+    b.add("sizes", {{"rows", 1 + b.draw(9)}, {"cols", kCols[i]}});
+  }
+  for (const int64_t rows : {1, 2, 31, 33, 64, 127, 129}) {
+    b.add("sizes", {{"rows", rows}, {"cols", 3 + b.draw(60)}});
+  }
+  b.add("no_rows", {{"rows", 0}, {"cols", 33}});
+  b.add("long_columns", {{"rows", small ? 1500 : 20011}, {"cols", 8}});
+  b.add("long_columns", {{"rows", 65537}, {"cols", 2}});  // more than 16 bits can count
+  b.add("wide", {{"rows", 2}, {"cols", small ? 65537 : 131073}});
+  add_structured(b, small);
+  add_numeric(b, small);
+  add_relations(b, small);
+  for (const int64_t rows : {64, 128, 256, 512}) {
+    if (small && rows > 256) continue;
+    b.ladder("nominal", {{"rows", rows * 4}, {"cols", 256}});
+  }
+  return b.plan;
+}
+
+// Each output of `second` against the one of `first`, where the relation puts it.
+CaseCheck LayerNormBackward::check_relation(const Relation& relation, const Case& first,
+                                            const std::vector<Reply>& first_replies,
+                                            const Case& second,
+                                            const std::vector<Reply>& second_replies) const {
+  Checker before(first, first_replies);
+  if (!before.answered(0) || !before.answered(1)) return before.finish();
+  Checker checker(second, second_replies);
+  if (!checker.answered(0) || !checker.answered(1)) return checker.finish();
+  if (relation.id == "repeat") {
+    compare_all_bits(checker, second, first_replies);
+    return checker.finish();
+  }
+  if (relation.id == "scale_gradient") {
+    const auto factor =
+        static_cast<float>(std::ldexp(1.0, static_cast<int>(parameter_or(second.spec, "grad2", 0) -
+                                                            parameter_or(first.spec, "grad2", 0))));
+    for (size_t output = 0; output < 3; ++output) {
+      std::vector<float> scaled = to_floats(as_f32(first_replies[1].outputs[output]));
+      for (float& value : scaled) value *= factor;
+      const OutputTensor& tensor = second.calls[1].outputs[output];
+      checker.add(compare_bits(tensor.name, 1, as_f32(second_replies[1].outputs[output]), scaled),
+                  tensor.shape);
+    }
+    return checker.finish();
+  }
+  // Rows moved or kept; two right answers are at most two bounds apart.
+  const Problem p = problems_of(second)[0];
+  Answer right = layer_norm::expected_answer(p, tolerance_of(second.spec));
+  const std::vector<int64_t> order = layer_norm::row_order(second.spec, p.rows);
+  const auto cols = static_cast<size_t>(p.cols);
+  Elements kept;
+  kept.selected.assign(static_cast<size_t>(p.rows) * cols, false);
+  const std::span<const float> y = as_f32(first_replies[0].outputs[0]);
+  const std::span<const float> dx = as_f32(first_replies[1].outputs[0]);
+  for (size_t row = 0; row < order.size(); ++row) {
+    if (order[row] < 0) continue;
+    for (size_t j = 0; j < cols; ++j) {
+      const size_t at = row * cols + j;
+      const size_t source = static_cast<size_t>(order[row]) * cols + j;
+      kept.selected[at] = true;
+      right.y.value[at] = static_cast<double>(y[source]);
+      right.y.bound[at] *= 2;
+      right.dx.value[at] = static_cast<double>(dx[source]);
+      right.dx.bound[at] *= 2;
+    }
+  }
+  compare_output(checker, second, 0, 0, right.y, Special::same, kept);
+  compare_output(checker, second, 1, 0, right.dx, Special::same, kept);
+  return checker.finish();
+}
+
+// Tensor cores: inputs of every product rounded to 11 bits, sums in f32.
+std::vector<Reply> LayerNormBackward::lower_precision(const Case& asked) const {
+  std::vector<Problem> problems = problems_of(asked);
+  const size_t pairs = problems.size();
+  std::vector<Reply> replies(2 * pairs);
+  for (size_t i = 0; i < pairs; ++i) {
+    Problem& p = problems[i];
+    for (std::vector<float>* values : {&p.x, &p.gamma, &p.beta, &p.dy}) {
+      for (float& value : *values) value = round_to_tf32(value);
+    }
+    const Answer a = layer_norm::expected_answer(p, {});
+    const auto put = [](Reply& reply, const Expected& expected) {
+      std::vector<float> values(expected.value.begin(), expected.value.end());
+      reply.ending = Ending::ok;
+      reply.outputs.push_back(bytes_of(values));
+    };
+    put(replies[i], a.y);
+    put(replies[pairs + i], a.dx);
+    put(replies[pairs + i], a.dgamma);
+    put(replies[pairs + i], a.dbeta);
+  }
+  return replies;
+}
+
+}  // namespace
+
+std::unique_ptr<Task> make_layer_norm_backward() { return std::make_unique<LayerNormBackward>(); }
+
+}  // namespace touchstone::judge

@@ -1,0 +1,67 @@
+// Writes plans: every case gets a seed of its own, derived from the seed of the plan.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "judge/task/compare.h"
+#include "judge/task/generate.h"
+#include "judge/task/task.h"
+
+namespace touchstone::judge {
+
+class PlanBuilder {
+ public:
+  using Parameters = std::map<std::string, int64_t>;
+
+  PlanBuilder(const TaskCard& card, uint64_t seed) : card_(card), seed_(seed) {}
+
+  // A number in [0, count) that only the seed decides: sizes that nobody can prepare for.
+  int64_t draw(int64_t count) { return Stream(seed_, 0x64726177).index(draws_++, count); }
+
+  CaseSpec spec(std::string family, Parameters parameters) {
+    return {std::move(family), std::move(parameters), derive_seed(seed_, ++cases_)};
+  }
+  void add(std::string family, Parameters parameters) {
+    plan.cases.push_back(spec(std::move(family), std::move(parameters)));
+  }
+  void ladder(std::string family, Parameters parameters) {
+    plan.memory_ladder.push_back(spec(std::move(family), std::move(parameters)));
+  }
+  // The second case is the first with these parameters changed.
+  void relate(const std::string& id, const CaseSpec& first, const Parameters& change) {
+    Relation relation{id, "", first, first};
+    for (const RelationKind& kind : card_.relations) {
+      if (kind.id == id) relation.title = kind.title;
+    }
+    for (const auto& [name, value] : change) relation.second.parameters[name] = value;
+    plan.relations.push_back(std::move(relation));
+  }
+
+  Plan plan;
+
+ private:
+  const TaskCard& card_;
+  uint64_t seed_;
+  uint64_t cases_ = 0;
+  int64_t draws_ = 0;
+};
+
+// Smaller cases that `valid` does not throw at. The plain family comes first: a failure that needs
+// no special data is the simplest to understand.
+std::vector<CaseSpec> valid_neighbors(const CaseSpec& spec, std::span<const Shrinkable> list,
+                                      const std::function<void(const CaseSpec&)>& valid);
+
+// Output number `output` of a call against the oracle; the call was answered.
+void compare_output(Checker& checker, const Case& asked, size_t call, size_t output,
+                    const Expected& expected, Special special, const Elements& elements = {});
+
+// All outputs of all calls have the bits of another run of the same case.
+void compare_all_bits(Checker& checker, const Case& asked, const std::vector<Reply>& before);
+
+}  // namespace touchstone::judge

@@ -1,0 +1,294 @@
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "judge/task/generate.h"
+#include "judge/task/tasks/card_task.h"
+#include "judge/task/tasks/plan_builder.h"
+#include "judge/task/tasks/softmax_topk/softmax_topk.h"
+
+namespace touchstone::judge {
+namespace {
+
+using softmax_topk::Problem;
+using softmax_topk::Tolerance;
+
+// The numbers as the case holds them, so that a case is judged by what was really asked.
+Problem problem_of(const Case& asked) {
+  const Call& call = asked.calls[0];
+  const std::span<const float> logits = as_f32(call.inputs[0]);
+  return {std::get<int64_t>(call.scalars[0]), std::get<int64_t>(call.scalars[1]),
+          std::get<int64_t>(call.scalars[2]), std::vector<float>(logits.begin(), logits.end())};
+}
+
+class SoftmaxTopk final : public CardTask {
+ public:
+  SoftmaxTopk() : CardTask("softmax_topk") {}
+
+  Plan plan(uint64_t seed, bool small) const override;
+
+  // Rows are checked one by one, against no more than one row of right answers.
+  CaseCheck check_with(const Case& asked, const std::vector<Reply>& replies,
+                       Memo& /*memo*/) const override {
+    Checker checker(asked, replies);
+    if (asked.spec.family == "bad_k") {
+      checker.refused(0);
+      return checker.finish();
+    }
+    if (!checker.answered(0)) return checker.finish();
+    const Problem p = problem_of(asked);
+    const Tolerance tolerance = tolerance_of(asked.spec);
+    softmax_topk::RowErrors errors;
+    errors.probabilities.output = "probabilities";
+    errors.indices.output = "indices";
+    const std::span<const float> probabilities = as_f32(replies[0].outputs[0]);
+    const std::span<const int32_t> indices = as_i32(replies[0].outputs[1]);
+    const auto k = static_cast<size_t>(p.k);
+    for (int64_t row = 0; row < p.rows; ++row) {
+      const size_t at = static_cast<size_t>(row) * k;
+      softmax_topk::check_row(p, row, probabilities.subspan(at, k), indices.subspan(at, k),
+                              tolerance, errors);
+    }
+    checker.add(errors.indices, {p.rows, p.k});
+    checker.add(errors.probabilities, {p.rows, p.k});
+    return checker.finish();
+  }
+
+  CaseCheck check_relation(const Relation& relation, const Case& first,
+                           const std::vector<Reply>& first_replies, const Case& second,
+                           const std::vector<Reply>& second_replies) const override;
+  std::vector<Reply> lower_precision(const Case& asked) const override;
+
+  std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
+    constexpr std::array<Shrinkable, 3> kList = {{{"rows", 1}, {"vocab", 1}, {"k", 1}}};
+    return valid_neighbors(spec, kList, [](const CaseSpec& s) { softmax_topk::check_spec(s); });
+  }
+
+  std::vector<CaseSpec> timed(uint64_t seed, bool small) const override {
+    PlanBuilder b(card(), seed);
+    if (small) {
+      b.add("mixed", {{"rows", 8}, {"vocab", 4096}, {"k", 8}});
+    } else {
+      b.add("mixed", {{"rows", 1}, {"vocab", 128256}, {"k", 50}});
+      b.add("mixed", {{"rows", 16}, {"vocab", 32000}, {"k", 50}});
+      b.add("mixed", {{"rows", 512}, {"vocab", 1024}, {"k", 8}});
+    }
+    return b.plan.cases;
+  }
+
+  double bytes(const Case& c) const override {
+    const Call& call = c.calls[0];
+    const auto rows = static_cast<double>(std::get<int64_t>(call.scalars[0]));
+    return rows * (4.0 * static_cast<double>(std::get<int64_t>(call.scalars[1])) +
+                   8.0 * static_cast<double>(std::get<int64_t>(call.scalars[2])));
+  }
+
+  double flops(const Case& c) const override {
+    const Call& call = c.calls[0];
+    return 6.0 * static_cast<double>(std::get<int64_t>(call.scalars[0]) *
+                                     std::get<int64_t>(call.scalars[1]));
+  }
+
+ private:
+  Case make_case(const CaseSpec& spec) const override {
+    family_of(spec);
+    const Problem p = softmax_topk::make_problem(spec);
+    Call call;
+    call.function = "softmax_topk";
+    call.scalars = {p.rows, p.vocab, p.k};
+    call.inputs = {f32_input("logits", {p.rows, p.vocab}, p.logits)};
+    call.outputs = {{"probabilities", DType::f32, {p.rows, p.k}},
+                    {"indices", DType::i32, {p.rows, p.k}}};
+    return {spec, {std::move(call)}};
+  }
+
+  Tolerance tolerance_of(const CaseSpec& spec) const {
+    const CaseSpec resolved = softmax_topk::resolve(spec);
+    return {card().tolerance_factor, growth_for(resolved), family_of(resolved).stable};
+  }
+};
+
+void add_sizes(PlanBuilder& b, bool small) {
+  constexpr std::array<int64_t, 21> kVocab = {1,   2,   3,    15,   16,   17,   31,
+                                              33,  63,  65,   127,  128,  129,  255,
+                                              257, 511, 1023, 1025, 2047, 4099, 5003};
+  for (size_t i = 0; i < kVocab.size(); ++i) {
+    if (small && i % 2 == 1) continue;
+    const int64_t k = 1 + b.draw(std::min<int64_t>(kVocab[i], 20));
+    b.add("sizes", {{"rows", 1 + b.draw(5)}, {"vocab", kVocab[i]}, {"k", k}});
+  }
+  for (const int64_t rows : {2, 3, 7, 33, 65, 129}) {
+    b.add("sizes", {{"rows", rows}, {"vocab", 40 + b.draw(100)}, {"k", 5}});
+  }
+  b.add("no_rows", {{"rows", 0}, {"vocab", 100}, {"k", 4}});
+  for (const int64_t vocab : {1, 97, 1000}) {
+    b.add("k_one", {{"rows", 4}, {"vocab", vocab}, {"k", 1}});
+  }
+  for (const int64_t vocab : {1, 2, 31, 32, 64, 257, 1000}) {
+    b.add("k_all", {{"rows", 3}, {"vocab", vocab}, {"k", vocab}});
+  }
+  for (const int64_t k : {32, 33, 50, 64, 65, 100, 128, 129, 256, 257, 600}) {
+    if (small && k % 2 == 0 && k != 50) continue;
+    b.add("k_large", {{"rows", 2}, {"vocab", k + 700 + b.draw(2000)}, {"k", k}});
+  }
+  b.add("bad_k", {{"rows", 2}, {"vocab", 10}, {"k", 11}});
+  b.add("bad_k", {{"rows", 2}, {"vocab", 10}, {"k", 0}});
+  b.add("large", {{"rows", 2}, {"vocab", 50257}, {"k", 50}});
+  b.add("large", {{"rows", 2}, {"vocab", 70001 + b.draw(999)}, {"k", 40}});  // beyond 16 bits
+  b.add("many_rows", {{"rows", 65539}, {"vocab", 3}, {"k", 1}});
+  b.add("many_rows", {{"rows", small ? 700 : 4099}, {"vocab", 61}, {"k", 4}});
+  if (small) return;
+  b.add("large", {{"rows", 1}, {"vocab", 151936}, {"k", 100}});
+  b.add("large", {{"rows", 3}, {"vocab", 128256}, {"k", 20}});
+}
+
+void add_structured(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 16> kFamilies = {
+      "ties",       "border_ties", "all_equal",  "signed_zeros", "near_ties", "ascending",
+      "descending", "one_tile",    "last_tile",  "tile_borders", "one_hot",   "sparse",
+      "masked",     "few_left",    "masked_row", "heavy_tails"};
+  for (const char* family : kFamilies) {
+    b.add(family, {{"rows", 4}, {"vocab", 150 + b.draw(150)}, {"k", 6 + b.draw(10)}});
+    b.add(family, {{"rows", 3}, {"vocab", 2000 + b.draw(2000)}, {"k", 20 + b.draw(30)}});
+    if (!small) b.add(family, {{"rows", 2}, {"vocab", 9000 + b.draw(5000)}, {"k", 40}});
+  }
+  for (const int64_t stride : {32, 64, 128, 256, 512, 1024}) {
+    if (small && stride % 3 == 2 && stride != 512) continue;
+    b.add("clustered",
+          {{"rows", 3}, {"vocab", 32 * stride + b.draw(30)}, {"k", 24}, {"stride", stride}});
+  }
+  for (const char* family : {"blocks", "denormal", "extreme", "exact"}) {
+    b.add(family, {{"rows", 4}, {"vocab", 1024}, {"k", 16}});
+  }
+  b.add("blocks", {{"rows", 3}, {"vocab", 8000 + b.draw(900)}, {"k", 32}});
+  b.add("exact", {{"rows", 2}, {"vocab", 64}, {"k", 40}});
+  b.add("masked_row", {{"rows", 4}, {"vocab", 5}, {"k", 5}});
+  b.add("nan", {{"rows", 5}, {"vocab", 333}, {"k", 7}});
+  b.add("nan", {{"rows", 1}, {"vocab", 40}, {"k", 40}});
+  b.add("nan", {{"rows", 4}, {"vocab", 5000 + b.draw(99)}, {"k", 33}});
+}
+
+void add_numeric(PlanBuilder& b) {
+  for (const int64_t scale10 : {-3, -1, 0, 1}) {
+    b.add("scale", {{"rows", 3}, {"vocab", 900 + b.draw(400)}, {"k", 20}, {"scale10", scale10}});
+  }
+  for (const int64_t scale10 : {2, 3, 4}) {
+    b.add("large_logits",
+          {{"rows", 4}, {"vocab", 500 + b.draw(300)}, {"k", 12}, {"scale10", scale10}});
+  }
+  // All large and close together: overflow without a common maximum taken off.
+  b.add("large_logits", {{"rows", 4}, {"vocab", 300 + b.draw(99)}, {"k", 12}, {"shift10", 2}});
+  b.add("large_logits", {{"rows", 4}, {"vocab", 300 + b.draw(99)}, {"k", 12}, {"shift10", 4}});
+  for (const int64_t shift10 : {4, 5, 6}) {
+    b.add("common_shift",
+          {{"rows", 4}, {"vocab", 700 + b.draw(300)}, {"k", 20}, {"shift10", shift10}});
+  }
+  b.add("small_probabilities", {{"rows", 2}, {"vocab", 300}, {"k", 300}});
+}
+
+void add_relations(PlanBuilder& b, bool small) {
+  for (const int64_t vocab : {120, 3000}) {
+    if (small && vocab == 3000) continue;
+    const CaseSpec first =
+        b.spec("nominal", {{"rows", 7}, {"vocab", vocab}, {"k", 12}, {"grid", 1}});
+    b.relate("permute_rows", first, {{"relation", 1}});
+    b.relate("neighbours", first, {{"relation", 2}});
+    b.relate("permute_vocabulary", first, {{"relation", 3}});
+    b.relate("add_constant", first, {{"add", 16}});
+    b.relate("repeat", first, {});
+  }
+  b.relate("repeat", b.spec("ties", {{"rows", 4}, {"vocab", 5000}, {"k", 40}}), {});
+}
+
+Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
+  PlanBuilder b(card(), seed);
+  b.add("nominal", {{"rows", 4}, {"vocab", 64}, {"k", 5}});
+  b.add("nominal", {{"rows", 8}, {"vocab", 1000}, {"k", 10}});
+  b.add("nominal",
+        {{"rows", 3 + b.draw(5)}, {"vocab", 3000 + b.draw(3000)}, {"k", 8 + b.draw(30)}});
+  if (!small) b.add("nominal", {{"rows", 16}, {"vocab", 32000}, {"k", 50}});
+  add_sizes(b, small);
+  add_structured(b, small);
+  add_numeric(b);
+  add_relations(b, small);
+  for (const int64_t vocab : {4096, 8192, 16384, 32768}) {
+    if (small && vocab > 16384) continue;
+    b.ladder("nominal", {{"rows", 16}, {"vocab", vocab}, {"k", 8}});
+  }
+  return b.plan;
+}
+
+CaseCheck SoftmaxTopk::check_relation(const Relation& relation, const Case& first,
+                                      const std::vector<Reply>& first_replies, const Case& second,
+                                      const std::vector<Reply>& second_replies) const {
+  Checker before(first, first_replies);
+  if (!before.answered(0)) return before.finish();
+  Checker checker(second, second_replies);
+  if (!checker.answered(0)) return checker.finish();
+  if (relation.id == "repeat") {
+    compare_all_bits(checker, second, first_replies);
+    return checker.finish();
+  }
+  // Place by place the probabilities are the same; two right answers are at most two bounds apart.
+  const Problem p = problem_of(second);
+  const Tolerance tolerance = tolerance_of(second.spec);
+  const std::vector<int64_t> order = softmax_topk::row_order(second.spec, p.rows);
+  Expected expected(p.rows * p.k);
+  Elements kept;
+  kept.selected.assign(expected.value.size(), false);
+  const std::span<const float> earlier = as_f32(first_replies[0].outputs[0]);
+  const auto k = static_cast<size_t>(p.k);
+  for (size_t r = 0; r < order.size(); ++r) {
+    if (order[r] < 0) continue;
+    const std::span<const float> logits(p.logits.data() + r * static_cast<size_t>(p.vocab),
+                                        static_cast<size_t>(p.vocab));
+    const softmax_topk::Row row = softmax_topk::analyze_row(logits, p.k, tolerance);
+    for (size_t j = 0; j < k; ++j) {
+      const size_t at = r * k + j;
+      kept.selected[at] = true;
+      expected.value[at] = static_cast<double>(earlier[static_cast<size_t>(order[r]) * k + j]);
+      expected.bound[at] = row.has_nan ? 0 : 2 * row.bound(row.kept[j], tolerance);
+      expected.scale[at] = expected.value[at];
+    }
+  }
+  compare_output(checker, second, 0, 0, expected, Special::same, kept);
+  return checker.finish();
+}
+
+// Logits rounded to 11 bits, everything after it exact.
+std::vector<Reply> SoftmaxTopk::lower_precision(const Case& asked) const {
+  Problem p = problem_of(asked);
+  for (float& v : p.logits) v = round_to_tf32(v);
+  std::vector<float> probabilities;
+  std::vector<int32_t> indices;
+  std::vector<int32_t> order(static_cast<size_t>(p.vocab));
+  for (int64_t r = 0; r < p.rows && asked.spec.family != "bad_k"; ++r) {
+    const std::span<const float> logits(p.logits.data() + r * p.vocab,
+                                        static_cast<size_t>(p.vocab));
+    const softmax_topk::Row row = softmax_topk::analyze_row(logits, p.k, {});
+    std::iota(order.begin(), order.end(), 0);
+    const auto larger = [&](int32_t a, int32_t b) {
+      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    };
+    if (!row.has_nan) std::partial_sort(order.begin(), order.begin() + p.k, order.end(), larger);
+    for (int64_t j = 0; j < p.k; ++j) {
+      const int32_t index = order[static_cast<size_t>(j)];
+      indices.push_back(index);
+      probabilities.push_back(
+          row.has_nan ? std::numeric_limits<float>::quiet_NaN()
+                      : static_cast<float>(row.probability(logits[static_cast<size_t>(index)])));
+    }
+  }
+  Reply reply;
+  reply.ending = asked.spec.family == "bad_k" ? Ending::refused : Ending::ok;
+  reply.outputs = {bytes_of(probabilities), bytes_of(indices)};
+  return {reply};
+}
+
+}  // namespace
+
+std::unique_ptr<Task> make_softmax_topk() { return std::make_unique<SoftmaxTopk>(); }
+
+}  // namespace touchstone::judge
