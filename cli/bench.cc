@@ -24,6 +24,7 @@
 #include "cli/verbs.h"
 #include "spec/sample_controls.h"
 #include "spec/spec.h"
+#include "touchstone/core/testing.h"
 #include "touchstone/touchstone.h"
 
 namespace touchstone::cli {
@@ -328,7 +329,7 @@ void check(const BenchOptions& options) {
 
 int run_bench(const BenchOptions& options) {
   check(options);
-  if (!options.simd.empty()) set_simd_target(options.simd);
+  if (!options.simd.empty()) testing::set_simd_target(options.simd);
   // A device that is not there is the first thing to be reported.
   ContextOptions wanted;
   wanted.device = parse_device(options.device);

@@ -20,6 +20,7 @@ namespace {
 
 struct InfoOptions {
   bool json = false;
+  bool markdown = false;
   std::string op;
   std::int64_t rows = 4096;
   std::int64_t cols = 1024;
@@ -216,6 +217,7 @@ void add_info(Options& app, int& exit_code) {
   auto options = std::make_shared<InfoOptions>();
   Options* verb = app.add_verb("info", "This machine, this build, and what would run");
   verb->add_flag("--json", options->json, "Print JSON");
+  verb->add_flag("--markdown", options->markdown, "Print the table of operators of the README");
   std::vector<std::string> operators;
   for (const spec::Operator& op : spec::all()) operators.push_back(op.name);
   verb->add_option("--op", options->op, "Show which implementation of an operator would run")
@@ -231,6 +233,7 @@ void add_info(Options& app, int& exit_code) {
   verb->add_option("--device", options->device, "cpu, cuda or cuda:<number>");
   verb->add_flag("--backward", options->backward, "The backward of the operator");
   verb->callback([options, &exit_code] {
+    if (options->markdown) return print(spec::support_table());
     exit_code = options->op.empty() ? show_machine(*options) : show_choice(*options);
   });
 }

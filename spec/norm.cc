@@ -159,7 +159,7 @@ class NormForward : public Problem {
   LayerNormArgs layer_args(Views v, const std::string& implementation) const {
     LayerNormArgs args;
     args.x = v[kX], args.residual = v[kResidual];
-    args.gamma = v[kWeight], args.beta = v[kBias];
+    args.weight = v[kWeight], args.bias = v[kBias];
     args.y = v[kY], args.sum = v[kSum], args.mean = v[kMean], args.rstd = v[kRstd];
     args.eps = p_.eps;
     args.implementation = implementation;
@@ -275,7 +275,7 @@ class NormBackward : public Problem {
       const TensorView y = make_view(out[0].data(), {p.rows, p.cols});
       if (p.layer) {
         const ConstTensorView bias = make_view(in[2].data(), {p.cols});
-        layer_norm(context, {.x = x, .gamma = weight, .beta = bias, .y = y, .eps = p.eps});
+        layer_norm(context, {.x = x, .weight = weight, .bias = bias, .y = y, .eps = p.eps});
       } else {
         rms_norm(context, {.x = x, .weight = weight, .y = y, .eps = p.eps});
       }
@@ -292,8 +292,8 @@ class NormBackward : public Problem {
                                      .cols = p.cols,
                                      .eps = p.eps,
                                      .x = x,
-                                     .gamma = weight,
-                                     .beta = bias,
+                                     .weight = weight,
+                                     .bias = bias,
                                      .y = y});
     } else {
       oracle::rms_norm_forward<S>(
@@ -325,8 +325,8 @@ class NormBackward : public Problem {
   LayerNormBackwardArgs layer_args(Views v, const std::string& implementation) const {
     LayerNormBackwardArgs args;
     args.dy = v[kDy], args.x = v[kX], args.mean = v[kMean], args.rstd = v[kRstd];
-    args.gamma = v[kWeight], args.dsum = v[kDsum];
-    args.dx = v[kDx], args.dgamma = v[kDweight], args.dbeta = v[kDbias];
+    args.weight = v[kWeight], args.dsum = v[kDsum];
+    args.dx = v[kDx], args.dweight = v[kDweight], args.dbias = v[kDbias];
     args.implementation = implementation;
     return args;
   }

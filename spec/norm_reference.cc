@@ -11,8 +11,8 @@
 //   rstd   relative r = u (G + 4) (1 + (G u A rstd)^2): the squares are summed about m, not c
 //   dx     (u (G + 8) + r) times the oracle's magnitude sum, and what xhat and the two row sums
 //          carry: rstd (u (G + 4) (mean |g| + |xhat| mean |g xhat|) + |xhat| mean |g| E + |c2| E)
-//   dweight u (G(rows) + 4) sum |dy xhat| + sum |dy| E
-//   dbias  u (G(rows) + 1) sum |dy|
+//   dweight  u (G(rows) + 4) sum |dy xhat| + sum |dy| E
+//   dbias    u (G(rows) + 1) sum |dy|
 //
 // and each output is rounded once to its dtype.
 #include <algorithm>
@@ -106,8 +106,8 @@ std::vector<double> forward_values_in(const NormProblem& p, const NormValues& da
   const auto wide = [](const std::vector<double>& v) { return std::vector<S>(v.begin(), v.end()); };
   const auto data_of = [](const std::vector<S>& v) { return v.empty() ? nullptr : v.data(); };
   const std::vector<S> h = wide(data.h);
-  const std::vector<S> gamma = wide(data.weight);
-  const std::vector<S> beta = wide(data.bias);
+  const std::vector<S> weight = wide(data.weight);
+  const std::vector<S> bias = wide(data.bias);
   std::vector<S> y(h.size());
   if (p.layer) {
     oracle::LayerNormForward<S> args;
@@ -115,8 +115,8 @@ std::vector<double> forward_values_in(const NormProblem& p, const NormValues& da
     args.cols = p.cols;
     args.eps = p.eps;
     args.x = h.data();
-    args.gamma = data_of(gamma);
-    args.beta = data_of(beta);
+    args.weight = data_of(weight);
+    args.bias = data_of(bias);
     args.y = y.data();
     oracle::layer_norm_forward(args);
   } else {
@@ -126,7 +126,7 @@ std::vector<double> forward_values_in(const NormProblem& p, const NormValues& da
     args.eps = p.eps;
     args.weight_offset = p.weight_offset;
     args.x = h.data();
-    args.weight = data_of(gamma);
+    args.weight = data_of(weight);
     args.y = y.data();
     oracle::rms_norm_forward(args);
   }
@@ -156,26 +156,26 @@ NormStatistics statistics_in(const NormProblem& p, const NormValues& data) {
 }
 
 struct Gradients {
-  std::vector<double> dx, dgamma, dbeta;
+  std::vector<double> dx, dweight, dbias;
 };
 
 // The oracle's gradients, or its magnitude sums.
 Gradients gradients(const NormProblem& p, const NormValues& data, bool magnitude) {
   Gradients out;
   out.dx.resize(data.h.size());
-  out.dgamma.resize(as_size(p.cols));
-  out.dbeta.resize(p.layer ? as_size(p.cols) : 0);
+  out.dweight.resize(as_size(p.cols));
+  out.dbias.resize(p.layer ? as_size(p.cols) : 0);
   if (p.layer) {
     const oracle::LayerNormBackward args{.rows = p.rows,
                                          .cols = p.cols,
                                          .eps = p.eps,
                                          .dy = data.dy.data(),
                                          .h = data.h.data(),
-                                         .gamma = data_or_null(data.weight),
+                                         .weight = data_or_null(data.weight),
                                          .dsum = data_or_null(data.dsum),
                                          .dx = out.dx.data(),
-                                         .dgamma = out.dgamma.data(),
-                                         .dbeta = out.dbeta.data()};
+                                         .dweight = out.dweight.data(),
+                                         .dbias = out.dbias.data()};
     magnitude ? oracle::layer_norm_backward_magnitude(args) : oracle::layer_norm_backward(args);
   } else {
     const oracle::RmsNormBackward args{.rows = p.rows,
@@ -187,7 +187,7 @@ Gradients gradients(const NormProblem& p, const NormValues& data, bool magnitude
                                        .weight = data_or_null(data.weight),
                                        .dsum = data_or_null(data.dsum),
                                        .dx = out.dx.data(),
-                                       .dweight = out.dgamma.data()};
+                                       .dweight = out.dweight.data()};
     magnitude ? oracle::rms_norm_backward_magnitude(args) : oracle::rms_norm_backward(args);
   }
   return out;
@@ -238,8 +238,8 @@ NormForwardReference norm_forward_reference(const NormProblem& p, const NormValu
     for (std::size_t j = 0; j < row.xhat.size(); ++j) {
       const std::size_t i = as_size(r * p.cols) + j;
       const double w = std::fabs(weight(p, data, j));
-      const double beta = data.bias.empty() ? 0.0 : std::fabs(data.bias[j]);
-      double error = row.error[j] * w + 3 * bounds.u() * (std::fabs(row.xhat[j]) * w + beta);
+      const double bias = data.bias.empty() ? 0.0 : std::fabs(data.bias[j]);
+      double error = row.error[j] * w + 3 * bounds.u() * (std::fabs(row.xhat[j]) * w + bias);
       if (p.before_weight) error += w * rounding_error(p.dtype, std::fabs(row.xhat[j]) + error);
       out.y.bound[i] = with_rounding(p.dtype, out.y.value[i], error + bounds.tiny());
     }
@@ -272,15 +272,15 @@ NormBackwardReference norm_backward_reference(const NormProblem& p, const NormVa
     out.dx.bound.push_back(with_rounding(p.dtype, value.dx[i], error.dx[i] + bounds.tiny()));
   }
   const DType grad = p.grad_dtype;
-  out.dweight.value = value.dgamma;
-  for (std::size_t j = 0; j < value.dgamma.size(); ++j) {
-    const double e = columns * error.dgamma[j] + dy_error[j] + bounds.tiny();
-    out.dweight.bound.push_back(with_rounding(grad, value.dgamma[j], e));
+  out.dweight.value = value.dweight;
+  for (std::size_t j = 0; j < value.dweight.size(); ++j) {
+    const double e = columns * error.dweight[j] + dy_error[j] + bounds.tiny();
+    out.dweight.bound.push_back(with_rounding(grad, value.dweight[j], e));
   }
-  out.dbias.value = value.dbeta;
-  for (std::size_t j = 0; j < value.dbeta.size(); ++j) {
-    const double e = columns * error.dbeta[j] + bounds.tiny();
-    out.dbias.bound.push_back(with_rounding(grad, value.dbeta[j], e));
+  out.dbias.value = value.dbias;
+  for (std::size_t j = 0; j < value.dbias.size(); ++j) {
+    const double e = columns * error.dbias[j] + bounds.tiny();
+    out.dbias.bound.push_back(with_rounding(grad, value.dbias[j], e));
   }
   return out;
 }

@@ -65,10 +65,13 @@ std::string support_table() {
     for (const DType dtype : dtypes) text += (text.empty() ? "" : " ") + std::string(name_of(dtype));
     return text;
   };
-  std::string table = "| Operator | CPU | CUDA |\n|---|---|---|\n";
+  std::string table = "| Operator | CPU | CUDA | Contract |\n|---|---|---|---|\n";
   for (const Operator& op : all()) {
-    table += "| [`" + op.name + "`](docs/ops/" + op.page + ".md) | " + names(op.cpu) + " | " +
-             names(op.cuda) + " |\n";
+    if (op.is_backward()) continue;  // in the row of its forward
+    table += "| [" + op.name + "](docs/ops/" + op.page + ".md)" +
+             (find(op.name + "_backward") != nullptr ? ", forward and backward" : "") +
+             (op.note.empty() ? "" : ", " + op.note) + " | " + names(op.cpu) + " | " +
+             names(op.cuda) + " | [" + op.name + ".h](include/touchstone/ops/" + op.name + ".h) |\n";
   }
   return table;
 }
@@ -89,8 +92,10 @@ const std::vector<Operator>& all() {
       {"attention_backward", "attention", "attention", kWide, kNarrow, make_attention_backward,
        "1x8xRxC", {"causal"}},
       {"cached_attention", "cached_attention", "cached_attention", kNarrow, kNarrow,
-       make_cached_attention, "RxC", {"heads", "format"}},
-      {"kv_append", "kv_append", "kv_append", kNarrow, kNarrow, make_kv_append, "RxC", {"format"}},
+       make_cached_attention, "RxC", {"heads", "format"},
+       "stored in f32 bf16 f16 int8 int4 fp8"},
+      {"kv_append", "kv_append", "kv_append", kNarrow, kNarrow, make_kv_append, "RxC", {"format"},
+       "into f32 bf16 f16 int8 int4 fp8"},
   };
   return kAll;
 }

@@ -115,6 +115,7 @@ struct Operator {
   // line describes a problem.
   std::string shape = "RxC";
   std::vector<std::string> options{};
+  std::string note{};  // what a table of operators says beside the name
 
   const std::vector<DType>& dtypes(Device device) const { return device.is_cuda() ? cuda : cpu; }
   bool supports(Device device, DType dtype) const;

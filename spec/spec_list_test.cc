@@ -71,7 +71,7 @@ TEST(SpecList, EveryCase_CanBeMadeAndHasACost) {
 
 TEST(SpecList, EveryOperator_HasItsPage) {
   for (const Operator& op : all()) {
-    EXPECT_THAT(contents("docs/ops/" + op.page + ".md"), HasSubstr(op.name));
+    EXPECT_THAT(contents("docs/ops/" + op.page + ".md"), HasSubstr(op.forward_name()));
   }
 }
 
