@@ -10,10 +10,6 @@
 namespace touchstone::test {
 namespace {
 
-TEST(NormForward, Sweep) {
-  for (const Problem& p : sweep()) check_forward(p);
-}
-
 TEST(NormForward, NoRowsWritesNothing) {
   for (const Kind kind : kBothKinds) {
     for (const DTypes& dtypes : all_dtypes()) {

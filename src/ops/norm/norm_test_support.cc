@@ -49,7 +49,44 @@ std::vector<std::string> accepting_names(const char* direction, Kind kind, const
   return names;
 }
 
+spec::NormProblem spec_problem(const Problem& p) {
+  return {.layer = p.kind == Kind::layer,
+          .dtype = p.dtypes.x,
+          .grad_dtype = p.dtypes.weight_grad,
+          .rows = p.rows(),
+          .cols = p.cols,
+          .eps = p.eps,
+          .weight_offset = p.weight_offset,
+          .before_weight = p.before_weight};
+}
+
+spec::NormValues spec_values(const Data& data) {
+  return {data.h, data.weight, data.bias, data.dy, data.dsum};
+}
+
 }  // namespace
+
+Statistics oracle_statistics(const Problem& p, const Data& data) {
+  return spec::norm_statistics(spec_problem(p), spec_values(data));
+}
+ExpectedForward expected_forward(const Problem& p, const Data& data) {
+  return spec::norm_forward_reference(spec_problem(p), spec_values(data));
+}
+ExpectedBackward expected_backward(const Problem& p, const Data& data) {
+  return spec::norm_backward_reference(spec_problem(p), spec_values(data));
+}
+
+std::vector<DTypes> all_dtypes() {
+  std::vector<DTypes> all;
+  if (!on_gpu()) all.push_back({DType::f64, DType::f64, DType::f64});
+  all.push_back({DType::f32, DType::f32, DType::f32});
+  for (const DType half : {DType::bf16, DType::f16}) {
+    for (const DType weight : {half, DType::f32}) {
+      for (const DType weight_grad : {half, DType::f32}) all.push_back({half, weight, weight_grad});
+    }
+  }
+  return all;
+}
 
 std::int64_t Problem::rows() const {
   std::int64_t count = 1;

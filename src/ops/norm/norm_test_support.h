@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/norm/norm.h"
+#include "spec/norm.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -101,18 +102,11 @@ struct BackwardRun {
   BackwardArgs args;
 };
 
-// Row statistics as the oracle has them. RMS norm has no mean.
-struct Statistics {
-  std::vector<double> mean, rstd;
-};
+// The references of spec/ for a problem.
+using Statistics = spec::NormStatistics;
+using ExpectedForward = spec::NormForwardReference;
+using ExpectedBackward = spec::NormBackwardReference;
 Statistics oracle_statistics(const Problem& problem, const Data& data);
-
-struct ExpectedForward {
-  Expected y, mean, rstd;
-};
-struct ExpectedBackward {
-  Expected dx, dweight, dbias;
-};
 ExpectedForward expected_forward(const Problem& problem, const Data& data);
 ExpectedBackward expected_backward(const Problem& problem, const Data& data);
 
@@ -127,9 +121,5 @@ std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& back
 // takes both.
 void for_each_round_trip(const Problem& problem, const Data& data,
                          const std::function<void(Runner&, ForwardRun&, BackwardRun&)>& body);
-
-// The problem list of both directions: every D, M and dtype of the contract, with the optional
-// arguments, layouts and settings rotating through, and all of them crossed at a few sizes.
-std::vector<Problem> sweep();
 
 }  // namespace touchstone::test
