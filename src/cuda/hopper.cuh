@@ -105,7 +105,7 @@ __device__ inline void cluster_barrier() {
   cluster_wait();
 }
 
-// Stores into the shared memory of block `rank` of this cluster, at the place `local` has here.
+// Stores into the shared memory of block `rank` of this cluster, at the address of `local` here.
 __device__ inline void cluster_store(float4* local, std::uint32_t rank, float4 value) {
   asm volatile(
       "{\n"
