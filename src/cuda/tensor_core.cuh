@@ -27,8 +27,8 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// XOR swizzle: the offset of unit `unit`, 16 bytes, of a row of kUnits. The same unit of 8 rows falls
-// into 8 different groups of banks.
+// XOR swizzle: the offset of unit `unit`, 16 bytes, of a row of kUnits. The same unit of 8 rows
+// falls into 8 different groups of banks.
 template <int kUnits>
 __device__ inline std::uint32_t spread_unit(int row, int unit) {
   constexpr int kSpread = kUnits < 8 ? kUnits : 8;

@@ -39,7 +39,7 @@ __device__ inline std::uint64_t tile_descriptor(std::uint32_t shared, int rows) 
   const std::uint64_t slice = static_cast<std::uint64_t>(rows) * kSliceRowBytes / 16;
   return kSwizzle128 | kEightRows | slice << 16 | (shared & 0x3ffff) >> 4;
 }
-// The same, so many bytes further on.
+// The descriptor `bytes` further on.
 __device__ inline std::uint64_t advanced(std::uint64_t descriptor, int bytes) {
   return descriptor + static_cast<std::uint64_t>(bytes / 16);
 }

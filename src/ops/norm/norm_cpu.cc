@@ -363,7 +363,7 @@ void backward_typed(Context& context, const Backward& p) {
       useful_threads(context, p.rows * p.cols, tuning::kBackwardElementsPerThread);
   const std::int64_t block_columns = backward_block_columns(job);
   const std::int64_t blocks = ceil_div(p.cols, block_columns);
-  // Too few chunks to go round, and rows long enough to be shared.
+  // Fewer chunks than threads, and rows long enough to be shared.
   const bool by_columns =
       chunks.count < std::min(threads, kMaxChunks) && blocks * chunks.count >= 2 * threads;
   const bool flushes = kSize < 8 && chunks.longest() > kChunkRowsPerFlush;

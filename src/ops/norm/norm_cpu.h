@@ -69,9 +69,9 @@ struct RowStatistics {
   bool sound = false;  // false: normalize_row must do this row
 };
 
-// Rows per group. Of short rows many, so that the slow arithmetic between the two sweeps of a row
-// is done for all of them at once; of longer ones some, so that they share the trip of weight and
-// bias from L2. One only of f32 rows of a page that come from memory: those are still in L1, beside
+// Rows per group. Many short rows, so that the slow scalar arithmetic between the two passes of a
+// row is vectorized over them; four longer ones, so that they share the loads of weight and bias
+// from L2. One only of f32 rows of a page that come from memory: those are still in L1, beside
 // weight and bias, when they are written.
 inline std::int64_t forward_group_rows(const ForwardJob& job) {
   const std::int64_t element = size_of(job.p.dtype);
@@ -94,7 +94,7 @@ void forward_write(const ForwardJob& job, std::int64_t row, std::int64_t begin, 
 // holds NaN or infinity.
 void forward_slow_row(const ForwardJob& job, std::int64_t row);
 
-// weights[i] + offset in the type of statistics at dst, in the order the kernels want it in.
+// weights[i] + offset in the type of statistics at dst, in the order that the kernels read.
 void widen_weights(DType x_dtype, const void* weights, DType dtype, double offset, void* dst,
                    std::int64_t cols);
 
@@ -121,7 +121,7 @@ struct RowCoefficients {
   double c2 = 0;
 };
 
-// Rows per group: x and dy of all of them stay in L2 from the sweep that sums to the one that
+// Rows per group: x and dy of all of them stay in L2 from the pass that sums to the one that
 // writes.
 inline std::int64_t backward_group_rows(const BackwardJob& job) {
   const std::int64_t row = 2 * job.p.cols * size_of(job.p.dtype);
