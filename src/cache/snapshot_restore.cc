@@ -287,7 +287,7 @@ class PageReader {
 
   Reader& in_;
   const KvCache& cache_;
-  Place place_;
+  StreamLocation place_;
   const SequenceSet& set_;
   const Arrival& arrival_;
   std::vector<Tensor> waiting_;  // [group]

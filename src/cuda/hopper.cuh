@@ -29,7 +29,7 @@ __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Arrives and announces how many bytes the coming copies bring.
+// Arrives and sets how many bytes the following copies transfer.
 __device__ inline void barrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
@@ -105,7 +105,7 @@ __device__ inline void cluster_barrier() {
   cluster_wait();
 }
 
-// Stores into the shared memory of block `rank` of this cluster, at the place `local` has here.
+// Stores into the shared memory of block `rank` of this cluster, at the address of `local` here.
 __device__ inline void cluster_store(float4* local, std::uint32_t rank, float4 value) {
   asm volatile(
       "{\n"

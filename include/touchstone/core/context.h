@@ -46,7 +46,7 @@ class Context {
   // Waits until all work submitted through this context is done. Reports asynchronous failures.
   void synchronize();
 
-  // Makes room for operators that need more scratch than there is. Not during graph capture.
+  // Grows the scratch memory, for operators that need more than there is. Not during graph capture.
   void reserve_workspace(std::int64_t bytes);
   std::int64_t workspace_bytes() const;
 

@@ -1,22 +1,22 @@
-// The last step of every CUDA backward, and what the vector kernels ask before they accept.
+// The second kernel of every CUDA backward, and the alignment that the vectorized kernels need.
 #include <initializer_list>
 
 #include "ops/norm/norm_cuda.cuh"
+#include "ops/norm/norm_tuning.h"
 
 namespace touchstone::norm {
 namespace {
 
-constexpr int kColumns = 16;  // a block's: few, so that there is one for every multiprocessor
-constexpr int kLanes = 16;    // partial rows read side by side
+constexpr int kColumns = tuning::kReduceColumns;
+constexpr int kLanes = tuning::kReduceLanes;
 constexpr int kThreads = kColumns * kLanes;
 
-// Loads in flight per thread: with 132 partial rows of f32 all of them.
 template <class Partial>
-inline constexpr int kBatch = sizeof(Partial) == 4 ? 10 : 5;
+inline constexpr int kBatch = tuning::kReduceLoads<Partial>;
 
-// 32 registers, so that it fits beside the backward.
+// 32 registers, so that a CTA fits beside one of the backward.
 template <class Partial>
-__global__ void __launch_bounds__(kThreads, 8) finish_kernel(const Finish f) {
+__global__ void __launch_bounds__(kThreads, 8) reduce_partials_kernel(const ReducePartials f) {
   __shared__ double sums[kLanes][kColumns];
   const int lane = static_cast<int>(threadIdx.x) / kColumns;
   const std::int64_t index =
@@ -52,30 +52,36 @@ __global__ void __launch_bounds__(kThreads, 8) finish_kernel(const Finish f) {
 
 }  // namespace
 
-void launch_finish(Context& context, const Finish& params, bool pdl) {
+void launch_reduce_partials(Context& context, const ReducePartials& params, bool pdl) {
   const cuda::LaunchShape shape{
       .blocks = static_cast<unsigned>((2 * params.cols + kColumns - 1) / kColumns),
       .threads = kThreads,
       .pdl = pdl};
-  auto* kernel = params.wide ? finish_kernel<double> : finish_kernel<float>;
+  auto* kernel = params.wide ? reduce_partials_kernel<double> : reduce_partials_kernel<float>;
   prefer_shared(kernel);
-  cuda::launch(context, "norm finish_kernel", kernel, shape, params);
+  cuda::launch(context, "norm reduce_partials_kernel", kernel, shape, params);
 }
 
 std::string vectors_refuse(std::int64_t cols, DType dtype,
                            std::initializer_list<ConstRows> matrices,
                            std::initializer_list<const void*> weights) {
   const std::int64_t size = size_of(dtype);
-  if (cols * size % 16 != 0) return "rows are not a multiple of 16 bytes";
+  if (cols * size % 16 != 0) {
+    return "rows of " + std::to_string(cols * size) + " bytes: expected a multiple of 16";
+  }
   for (const ConstRows& rows : matrices) {
     if (rows.data == nullptr) continue;
-    if (reinterpret_cast<std::uintptr_t>(rows.data) % 16 != 0 || rows.stride * size % 16 != 0) {
-      return "rows do not start on 16-byte boundaries";
+    const auto start = reinterpret_cast<std::uintptr_t>(rows.data) % 16;
+    if (start != 0 || rows.stride * size % 16 != 0) {
+      return "rows that start at " + std::to_string(start) + " modulo 16 bytes, " +
+             std::to_string(rows.stride * size) + " bytes apart: expected multiples of 16";
     }
   }
   for (const void* weight : weights) {
-    if (reinterpret_cast<std::uintptr_t>(weight) % 16 != 0) {
-      return "weights do not start on a 16-byte boundary";
+    const auto start = reinterpret_cast<std::uintptr_t>(weight) % 16;
+    if (start != 0) {
+      return "weight or bias that starts at " + std::to_string(start) +
+             " modulo 16 bytes: expected a multiple of 16";
     }
   }
   return "";
