@@ -214,7 +214,7 @@ TEST(SampleRules, BatchMatesNeverChangeARow) {
         Batch alone = batch;
         alone.rows = {batch.rows[i]};
         SampleRun run(alone);
-        run.run(context);
+        run.run_like(context);
         EXPECT_EQ(run.token.values()[0], tokens[i]) << i;
         const double log = run.log_probability.values()[0];
         EXPECT_TRUE(log == logs[i] || (std::isnan(log) && std::isnan(logs[i]))) << i;
@@ -240,9 +240,13 @@ void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const La
   }
   SampleRun alone(few);
   SampleRun together(many);
-  for_each_implementation(alone.accepting(), [&](Runner& context) {
-    alone.run(context);
-    together.run(context);
+  std::vector<std::string> names = alone.accepting();
+  for (const std::string& name : together.accepting()) {
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  for_each_implementation(names, [&](Runner& context) {
+    alone.run_like(context);
+    together.run_like(context);
     const std::vector<double> tokens = alone.token.values();
     const std::vector<double> logs = alone.log_probability.values();
     const std::vector<double> all_tokens = together.token.values();
@@ -254,8 +258,7 @@ void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const La
   });
 }
 
-// Rows that go every way a kernel has: within what it puts in order, beyond it, and without an
-// order.
+// Rows for every code path of a kernel: within the tokens that it sorts, beyond them, and unsorted.
 Batch asking_for_everything(std::int64_t vocabulary, DType dtype) {
   struct Asked {
     std::int64_t top_k;
@@ -278,14 +281,14 @@ Batch asking_for_everything(std::int64_t vocabulary, DType dtype) {
   return batch;
 }
 
-// Kernels and their ways out are chosen by the number of rows, and what a row asks for is known to
-// them only when they run: the row must get the same from all of them.
+// Kernels and their slow paths are chosen by the number of rows, and the controls of a row are known on the
+// device only: the row must get the same from all of them.
 TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     SCOPED_TRACE(name_of(dtype));
     const Batch few = asking_for_everything(3001, dtype);
     check_batch(few);
-    // More than a GPU has multiprocessors, times three and times four; on the 16-byte grid and off.
+    // More than a GPU has multiprocessors, times three and times four; 16-byte aligned and not.
     for (const std::int64_t rows : {200, 400, 600}) {
       const std::int64_t gap_to_grid = dtype == DType::f32 ? 3 : 7;
       const bool on_grid = dtype == DType::bf16 || rows < 600;
@@ -295,8 +298,8 @@ TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
   }
 }
 
-// Rows long enough that thresholds are guessed from a part of them, with as many tokens in order as
-// there are at most: at random, and where the part says too much or too little of the rest.
+// Rows long enough that thresholds are estimated from a sample, with up to the largest number of sorted
+// tokens: random rows, and rows where the sample misleads.
 TEST(SampleRules, ManyTokensInOrderOfLongRows) {
   const std::int64_t vocabulary = sanitized_size(60000, 6000);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -328,12 +331,12 @@ TEST(SampleRules, ManyTokensInOrderOfLongRows) {
   }
 }
 
-// So long that several blocks of a GPU share a row.
+// So long that several CTAs share a row.
 std::int64_t long_row(DType dtype) {
   return sanitized_size(dtype == DType::f32 ? 41000 : 82000, 8008);
 }
 
-// More blocks where there are fewer rows, and other ones where rows are off the 16-byte grid.
+// More CTAs per row where there are fewer rows, and other kernels where rows are not 16-byte aligned.
 TEST(SampleRules, FewLongRowsGetTheSameHoweverTheyAreShared) {
   for (const DType dtype : kLogitDTypes) {
     SCOPED_TRACE(name_of(dtype));
@@ -344,7 +347,7 @@ TEST(SampleRules, FewLongRowsGetTheSameHoweverTheyAreShared) {
   }
 }
 
-// What a kernel for usual rows finds out only when it has read the row.
+// Rows whose content sends a fast kernel to its slow path.
 TEST(SampleRules, LongRowsThatAreNotUsual) {
   const std::function<void(TestRow&)> edits[] = {
       [](TestRow& r) { r.logits[77] = kNan; },
@@ -378,7 +381,7 @@ TEST(SampleRules, LongRowsThatAreNotUsual) {
   }
 }
 
-// So many that a kernel for short rows gives several to each of its workers, and does them at once.
+// So many that a warp draws several short rows at once.
 TEST(SampleRules, OneShortRowAmongThousandsGetsWhatItGetsAlone) {
   for (const auto& [vocabulary, dtype, rows] : {std::tuple{70, DType::bf16, 30001},
                                                 {128, DType::bf16, 70001},
@@ -397,6 +400,47 @@ TEST(SampleRules, OneShortRowAmongThousandsGetsWhatItGetsAlone) {
     }
     expect_the_same_when_repeated(few, sanitized_size(rows, 101), few.layout);
   }
+}
+
+// Kept sets far beyond what is sorted: every implementation draws what the enumeration allows, and the
+// CPU implementations, which all use f64 weights there, the same tokens.
+TEST(SampleRules, KeptSetsOfMostOfTheRow) {
+  const std::int64_t vocabulary = sanitized_size(20011, 5003);
+  struct Asked {
+    std::int64_t top_k;
+    float top_p;
+    float min_p;
+    double temperature;
+    double scale;
+  };
+  constexpr Asked kAsked[] = {{0, 0.9F, 0, 1, 1},       {0, 1, 0.01F, 1, 1},
+                              {4000, 0.95F, 0, 1, 1},   {4000, 1, 0, 1, 0.01},
+                              {0, 0.5F, 0, 50, 1},      {0, 0.99F, 1e-4F, 0.5, 2},
+                              {0, 0.9F, 0, 1000, 1e-3}, {0, 0.75F, 0, 1, 0.0}};
+  Batch batch{.top_count = 3};
+  for (const Asked& asked : kAsked) {
+    for (std::int64_t position = 0; position < 6; ++position) {
+      TestRow row = row_of(random_logits(vocabulary, asked.scale, DType::f32, 61), asked.top_k,
+                           asked.top_p, asked.min_p);
+      row.temperature = asked.temperature;
+      row.position = position;
+      if (position == 5) {  // half of the tokens are masked
+        row.token_mask.assign(static_cast<std::size_t>(vocabulary), true);
+        for (std::size_t i = 0; i < row.token_mask.size(); i += 2) row.token_mask[i] = false;
+      }
+      batch.rows.push_back(row);
+    }
+  }
+  check_batch(batch);
+  if (on_gpu()) return;
+  SampleRun run(batch);
+  std::vector<std::int64_t> first;
+  for_each_runner(run.accepting(), [&](Runner& context) {
+    run.run(context);
+    if (first.empty()) first = run.tokens();
+    EXPECT_EQ(run.tokens(), first);
+    EXPECT_TRUE(std::ranges::all_of(run.statuses(), [](std::int32_t s) { return s == 0; }));
+  });
 }
 
 // ---- greedy --------------------------------------------------------------------------------

@@ -74,8 +74,11 @@ inline int streaming_cluster(const Context& context, std::int64_t rows, int segm
 
 // Over-allocates dynamic shared memory to cap the CTAs per SM, so that the CTAs of a cluster land
 // on different SMs.
-inline std::int64_t streaming_smem_bytes(const StreamingParams& params, std::int64_t needed) {
-  return params.cluster == 1 ? needed : std::max(needed, kStreamingClusterSmemBytes);
+inline std::int64_t streaming_smem_bytes(const Context& context, std::int64_t rows,
+                                         const StreamingParams& params, std::int64_t needed) {
+  if (params.cluster == 1) return needed;
+  const bool sparse = rows * params.cluster <= multiprocessors(context);
+  return std::max(needed, sparse ? kStreamingSparseSmemBytes : kStreamingClusterSmemBytes);
 }
 
 // Candidates that an estimated threshold admits, plus five standard deviations.

@@ -31,8 +31,10 @@ inline constexpr int kMaxStreamingCluster = 8;
 inline constexpr int kStreamingClusterCtasPerSm = 3;
 // Segments per CTA below which the threshold of a share of the row is too loose.
 inline constexpr int kMinClusterSegments = 14;
-// Dynamic shared memory that caps the CTAs per SM at three, which spreads a cluster over SMs.
+// Dynamic shared memory that caps the CTAs per SM, which spreads a cluster over SMs: at three, and
+// at one where there is an SM for every CTA.
 inline constexpr std::int64_t kStreamingClusterSmemBytes = 60 << 10;
+inline constexpr std::int64_t kStreamingSparseSmemBytes = 116 << 10;
 
 // Packed 32-bit keys (bf16, single CTA) from this k on; fewer candidates gain nothing.
 // 512 x 128256 bf16: k = 256 44.5 -> 41.8, k = 1024 48.9 -> 45.8, k = 2048 57.2 -> 51.8.

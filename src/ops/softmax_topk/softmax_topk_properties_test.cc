@@ -67,7 +67,7 @@ void expect_same_alone(const TopkProblem& p, std::int64_t step) {
       TopkProblem q = p;
       q.lead = {1};
       TopkRun alone(q, one_row(p, data, r));
-      alone.run(context);
+      alone.run_like(context);
       const auto part = [&](const auto& all, std::int64_t each) {
         using Values = std::decay_t<decltype(all)>;
         return Values(all.begin() + r * each, all.begin() + (r + 1) * each);
@@ -200,7 +200,7 @@ std::vector<std::vector<double>> tokens_of_windows(TopkProblem p, const std::vec
   return tokens;
 }
 
-// More long rows than a GPU has places for, each a token further on, so that they start at every
+// More long rows than fit a GPU at once, each a token further on, so that they start at every
 // offset from the grid. What is unusual at both ends of the tokens is in some of the rows only.
 TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
   if (test_device().kind != DeviceKind::cuda) GTEST_SKIP() << "rows of the CPU are all alike";
@@ -211,9 +211,9 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
     TopkProblem p{.lead = {rows}, .vocabulary = vocabulary, .k = k, .dtype = dtype};
     SCOPED_TRACE(p.describe());
     std::vector<double> signal = rounded(random_values({.scale = 3}, rows + vocabulary, 11), dtype);
-    // Peaks at one place of many segments: what is found must be found once.
+    // Peaks at one offset of many segments: what is found must be found once.
     for (std::size_t i = 7; i < 30000; i += 1024) signal[i] = 14 + static_cast<double>(i % 3);
-    // Where a scan samples rows, so that it guesses too high for many places.
+    // Where the threshold is sampled, so that its estimate is too high for large k.
     for (const std::size_t segment : {0, 1024, 6144, 7168}) {
       for (std::size_t i = 0; i < 256; i += 8) {
         signal[segment + i] = 15 + 0.25 * static_cast<double>(i / 8 % 8);
@@ -267,7 +267,9 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
       const auto read_twice = [](double word) {
         return (static_cast<std::int32_t>(word) & to_int(RowStatus::two_pass)) != 0;
       };
-      EXPECT_TRUE(k <= 64 || std::ranges::any_of(status.values(), read_twice));
+      // Its threshold is an estimate, which is too high for some of these rows.
+      EXPECT_TRUE(report.name != "streaming_packed" ||
+                  std::ranges::any_of(status.values(), read_twice));
     }
   }
 }
@@ -324,9 +326,8 @@ TEST(SoftmaxTopkLayout, FewLongRowsOfEveryKind) {
   }
 }
 
-// Many places: on a GPU of so many rows that a block has one to itself, and holds its candidates as
-// short keys.
-TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
+// Large k: on a GPU with so many rows that one CTA has a row, and its candidates are packed keys.
+TEST(SoftmaxTopkLayout, LargeKOfRowsOfEveryKind) {
   const std::int64_t rows = on_gpu() ? 208 : 16;
   const Pattern normal = normal_pattern();
   const auto pattern = [=](std::int64_t r, std::int64_t i) {
@@ -341,7 +342,7 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
       case 4:
         return 1.0;
       case 5:
-        return i / 2300 == 3 ? 20.0 : value;  // side by side and equal: bins are crowded
+        return i / 2300 == 3 ? 20.0 : value;  // side by side and equal: bins are overfull
       case 6:
         return i / 2300 == 3 ? 20 + value : value;
       case 7:
@@ -386,7 +387,7 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
 }
 
 // The same for rows so short that some warps have nothing to read.
-TEST(SoftmaxTopkLayout, ManyPlacesOfShortRows) {
+TEST(SoftmaxTopkLayout, LargeKOfShortRows) {
   const std::int64_t rows = on_gpu() ? 140 : 4;
   for (const auto& [vocabulary, k] :
        {std::array<std::int64_t, 2>{3001, 65}, {3000, 2048}, {5003, 300}}) {
@@ -394,9 +395,9 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfShortRows) {
   }
 }
 
-// The same row many times, so long that short keys have few bits for the value.
+// The same row many times, so long that packed keys have few bits for the value.
 TEST(SoftmaxTopkLayout, OneLongRowManyTimes) {
-  if (!on_gpu()) GTEST_SKIP() << "short keys are a matter of the GPU";
+  if (!on_gpu()) GTEST_SKIP() << "packed keys are of the GPU";
   const Pattern normal = normal_pattern();
   const std::int64_t rows = 208;
   for (const double farthest : {20.0, 1e7}) {
@@ -415,7 +416,7 @@ TEST(SoftmaxTopkLayout, OneLongRowManyTimes) {
     softmax_topk(context, {.logits = logits,
                            .probabilities = probabilities,
                            .indices = indices,
-                           .implementation = "streaming"});
+                           .implementation = "streaming_packed"});
     context.synchronize();
     const std::vector<double> tokens = indices.values();
     for (std::int64_t r = 0; r < rows; ++r) {

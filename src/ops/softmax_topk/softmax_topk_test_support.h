@@ -66,6 +66,9 @@ struct TopkRun {
   TopkRun(const TopkProblem& problem, const TopkData& data);
   std::vector<std::string> accepting() const;
   void run(Runner& context);
+  // On the runner's implementation if it takes this call, else on the operator's choice: for rows that
+  // must have the same bits in batches of any size.
+  void run_like(Runner& context);
   // All outputs as bytes, but for the status bit that says how a row was done.
   std::vector<std::byte> bits() const;
 

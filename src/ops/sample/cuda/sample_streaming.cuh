@@ -220,12 +220,12 @@ void launch_deferred(Context& context, const StreamingArgs& args) {
 template <class T, bool kRawLogits, bool kAligned16, StreamingMode kMode = StreamingMode::cluster>
 void launch_streaming_kernel(Context& context, const StreamingArgs& args) {
   auto* kernel = sample_streaming_kernel<T, kRawLogits, kAligned16, kMode>;
-  const cuda::LaunchShape grid{
-      .blocks = static_cast<unsigned>(args.p.rows * args.params.cluster),
-      .threads = selection::kStreamingThreads,
-      .cluster = static_cast<unsigned>(args.params.cluster),
-      .shared_bytes = selection::streaming_smem_bytes(args.params, row_smem_bytes(args)),
-      .pdl = cuda::is_hopper(context)};
+  const cuda::LaunchShape grid{.blocks = static_cast<unsigned>(args.p.rows * args.params.cluster),
+                               .threads = selection::kStreamingThreads,
+                               .cluster = static_cast<unsigned>(args.params.cluster),
+                               .shared_bytes = selection::streaming_smem_bytes(
+                                   context, args.p.rows, args.params, row_smem_bytes(args)),
+                               .pdl = cuda::is_hopper(context)};
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "sample streaming_kernel", kernel, grid, args);
 }

@@ -1,7 +1,7 @@
 // The tokens of a row above a floor. No #pragma once: read once per target, after cpu/simd.h.
 //
-// Sweeps without a branch that the data decide often: what reaches the floor by its maximum is
-// listed, groups or blocks, and what is above the floor in those is taken.
+// Sweeps without unpredictable branches: groups or blocks whose maximum reaches the floor are
+// listed, and their tokens above the floor collected.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -32,10 +32,10 @@ struct Found {
 constexpr std::size_t kLanes = hn::MaxLanes(Tag());
 constexpr std::size_t kBlockTokens = kBlockVectors * kLanes;
 
-// Whether groups are listed, not blocks.
+// Whether groups are listed instead of blocks.
 constexpr bool kListsGroups = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
 
-// A row as its logits are.
+// A row of raw logits.
 template <class T>
 struct RawRow {
   using Scanned = T;
@@ -46,19 +46,19 @@ struct RawRow {
       : x(static_cast<const T*>(p.logits) + row * p.logits_stride),
         tokens(static_cast<std::size_t>(p.vocabulary)) {}
 
-  // From `token` on, a multiple of the lanes, all of them in the row.
+  // A vector from `token` on, a multiple of the lanes, inside the row.
   template <class D>
   HWY_INLINE hn::Vec<D> values(D d, std::size_t token) const {
     return sd::load(d, x + token);
   }
-  // The same with -inf past the end of the row.
+  // The same, padded with -inf past the end of the row.
   HWY_INLINE Vector vector(std::size_t token) const {
     return load_or_lowest(Tag(), x + token, tokens - token);
   }
   HWY_INLINE float value(std::size_t token) const { return convert<float>(x[token]); }
 };
 
-// A row of logits + bias where allowed.
+// A row with bias or mask.
 template <class T>
 struct ProcessedRow {
   using Scanned = float;
@@ -79,7 +79,7 @@ struct ProcessedRow {
     load_values<T>(p, row, token, std::min(kLanes, tokens - token), room);
     return hn::Load(Tag(), room);
   }
-  // Of a token that is allowed.
+  // Of a token that is not masked.
   HWY_INLINE float value(std::size_t token) const {
     const T* const x = static_cast<const T*>(p.logits) + row * p.logits_stride;
     const float v = convert<float>(x[token]);
@@ -107,23 +107,22 @@ HWY_INLINE std::size_t list_coarse(const ScratchSizes& sizes, Vector floor,
   return count;
 }
 
-// ---- what is listed, and taken -----------------------------------------------------------------
+// ---- listing and collecting --------------------------------------------------------------------
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 
-// Stores the lanes of the mask one after the other, returns how many. Overwrites what follows them,
-// up to a vector; where they are no more than kUsual, up to so many.
+// Stores the selected lanes contiguously and returns their number. Overwrites up to a vector; up to
+// kUsual elements if there are no more.
 template <std::size_t kUsual>
 HWY_INLINE std::size_t store_lanes(__m512i v, __mmask16 lanes, void* to) {
   const auto count = static_cast<std::size_t>(std::popcount(static_cast<unsigned>(lanes)));
-  // Not to memory at once: on some processors that costs a hundred cycles. And merged with a zero
-  // that the compiler cannot see through, since the form that clears the rest by itself waits, on
-  // the same processors, for what was in the register before.
+  // Not a compressing store, which costs a hundred cycles on some processors. Merged with a zero
+  // that the compiler cannot see through: the zeroing form has a false dependency on the same
+  // processors.
   __m512i zero = _mm512_setzero_si512();
   asm("" : "+v"(zero));
   const __m512i compressed = _mm512_mask_compress_epi32(zero, lanes, v);
-  // To store a whole vector, mostly across two cache lines, costs more than a branch that is
-  // foreseen.
+  // A full-width store, mostly across two cache lines, costs more than a predicted branch.
   if constexpr (kUsual == 4) {
     _mm_storeu_si128(static_cast<__m128i*>(to), _mm512_castsi512_si128(compressed));
   } else {
@@ -133,11 +132,11 @@ HWY_INLINE std::size_t store_lanes(__m512i v, __mmask16 lanes, void* to) {
   return count;
 }
 
-// A fine group is two runs of four tokens, so far apart: GroupMaxima.
+// Distance between the two runs of a fine group: GroupMaxima.
 template <class T>
 constexpr std::size_t kRunStride = sd::kEvenOdd<T> ? 2 * kLanes : kLanes;
 
-// The first tokens of the groups of a block, counted from that of the block.
+// The first tokens of the groups of a block, relative to the block.
 template <class T>
 constexpr std::array<std::uint32_t, kLanes> group_begins() {
   std::array<std::uint32_t, kLanes> begins{};
@@ -178,7 +177,7 @@ template <class Row>
 HWY_INLINE hn::Vec<GroupTag> group_values(const Row& row, std::size_t first, std::size_t second) {
   return hn::Combine(GroupTag(), row.values(RunTag(), second), row.values(RunTag(), first));
 }
-// Brought together before they are widened.
+// Combined before they are widened.
 HWY_INLINE hn::Vec<GroupTag> group_values(const RawRow<Bf16>& row, std::size_t first,
                                           std::size_t second) {
   const sd::Bits16<RunTag> run;
@@ -187,7 +186,7 @@ HWY_INLINE hn::Vec<GroupTag> group_values(const RawRow<Bf16>& row, std::size_t f
   return sd::widen_bf16(GroupTag(), bits);
 }
 
-// What is above the floor in the groups of the list.
+// Collects the tokens above the floor in the listed groups.
 template <class Row>
 HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector floor,
                                    const RowScratch& scratch) {
@@ -197,18 +196,18 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t groups, Vector fl
   const auto values_of = [&](std::size_t token)
                              HWY_ATTR { return group_values(row, token, token + kApart); };
   // Two groups at a time.
-  alignas(64) constexpr std::uint32_t kPlaces[16] = {
+  alignas(64) constexpr std::uint32_t kOffsets[16] = {
       0, 1, 2, 3, kApart, kApart + 1, kApart + 2, kApart + 3,
       0, 1, 2, 3, kApart, kApart + 1, kApart + 2, kApart + 3};
-  const auto places = hn::Load(du, kPlaces);
+  const auto offsets = hn::Load(du, kOffsets);
   std::uint32_t* const list = scratch.listed;
   list[groups] = groups == 0 ? 0 : list[groups - 1];
   std::size_t above = 0;
   for (std::size_t i = 0; i < groups; i += 2) {
     const auto v = hn::Combine(d, values_of(list[i + 1]), values_of(list[i]));
-    const auto first = hn::Add(places, hn::Set(du, list[i]));
+    const auto first = hn::Add(offsets, hn::Set(du, list[i]));
     const __m512i tokens =
-        _mm512_mask_add_epi32(first.raw, 0xff00, places.raw, hn::Set(du, list[i + 1]).raw);
+        _mm512_mask_add_epi32(first.raw, 0xff00, offsets.raw, hn::Set(du, list[i + 1]).raw);
     auto take = hn::Gt(v, floor);
     if (i + 1 == groups) take = hn::And(take, hn::FirstN(d, 8));
     store_lanes<4>(hn::BitCast(du, v).raw, take.raw, scratch.found_bits + above);
@@ -249,8 +248,8 @@ HWY_INLINE void mark_block(const Row& row, std::size_t first, Vector floor, std:
     hn::StoreMaskBits(d, hn::Gt(row.values(d, first + i), floor), static_cast<std::uint8_t*>(bits));
   };
   if constexpr (kLanes % 8 == 0 && std::endian::native == std::endian::little) {
-    // Straight to memory, since nobody asks for the words soon: put together in registers, they
-    // cost twice as much.
+    // Straight to memory, since the words are not needed soon: assembling them in registers costs
+    // twice as much.
     auto* const bytes = reinterpret_cast<std::uint8_t*>(words);
     HWY_UNROLL(8)
     for (std::size_t i = 0; i < kBlockTokens; i += kLanes) mark(i, bytes + i / 8);
@@ -264,14 +263,14 @@ HWY_INLINE void mark_block(const Row& row, std::size_t first, Vector floor, std:
   }
 }
 
-// Appends the tokens of a word, returns how many. Writes two whether there are or not: most words
-// have no more, and the branch is then foreseen.
+// Appends the tokens of a word and returns their number. Always writes two: most words have no
+// more, and the branch is predicted.
 template <class Row>
 HWY_INLINE std::size_t take_word(const Row& row, std::uint64_t word, std::size_t first,
                                  std::uint32_t* bits, std::uint32_t* tokens) {
   const auto count = static_cast<std::size_t>(std::popcount(word));
   const auto take_lowest = [&](std::size_t i) {
-    // Never 0 for countr_zero, which would ask.
+    // Never 0, which countr_zero would have to test.
     const std::uint64_t some = word | static_cast<std::uint64_t>(word == 0);
     const std::size_t token = first + static_cast<std::size_t>(std::countr_zero(some));
     word &= word - 1;
@@ -286,12 +285,12 @@ HWY_INLINE std::size_t take_word(const Row& row, std::uint64_t word, std::size_t
   return count;
 }
 
-// What is above the floor in the blocks of the list.
+// Collects the tokens above the floor in the listed blocks.
 template <class Row>
 HWY_INLINE std::size_t take_listed(const Row& row, std::size_t blocks, Vector floor,
                                    const RowScratch& scratch) {
-  // Marking waits for the cache and taking for nothing, so they go together. Some blocks apart,
-  // since a word that is still on its way to memory in parts cannot be read.
+  // Marking waits for the cache and collecting does not, so they are interleaved, some blocks
+  // apart: a word that was just stored in parts would stall the load.
   constexpr std::size_t kApart = 16;
   std::uint64_t words[kApart * kBlockWords];
   const std::uint32_t* const list = scratch.listed;
@@ -318,9 +317,9 @@ HWY_INLINE std::size_t take_listed(const Row& row, std::size_t blocks, Vector fl
 
 #endif
 
-// ---- what is not listed ------------------------------------------------------------------------
+// ---- the rest ----------------------------------------------------------------------------------
 
-// What is above the floor from `token` on, the begin of the last block; to be put after the others.
+// Appends the tokens above the floor from `token` on, the start of the last block.
 template <class Row>
 HWY_INLINE std::size_t take_rest(const Row& row, std::size_t token, std::size_t tokens,
                                  Vector floor, std::size_t above, const RowScratch& scratch) {
@@ -349,13 +348,13 @@ HWY_INLINE std::size_t take_equals(const Row& row, std::size_t tokens, std::size
       auto bits = bits_of_mask(hn::Eq(row.vector(i), floor));
       for (; bits != 0; bits &= bits - 1) {
         const std::size_t token = i + static_cast<std::size_t>(std::countr_zero(bits));
-        // Past the end there is -inf, which may be the floor.
+        // The padding is -inf, which may be the floor.
         if (count == wanted || token >= tokens) return;
         scratch.equals[count++] = static_cast<std::uint32_t>(token);
       }
     }
   };
-  // The list goes block by block.
+  // The list is in block order.
   std::size_t done = 0;
   for (std::size_t i = 0; i < listed && count < wanted; ++i) {
     const std::size_t first = scratch.listed[i] / kBlockTokens * kBlockTokens;

@@ -1,4 +1,4 @@
-// Tokens that were found, in the order of the outputs. No #pragma once: read once per target, after
+// Sorts collected tokens into output order. No #pragma once: read once per target, after
 // cpu/simd.h.
 #include <algorithm>
 #include <bit>
@@ -29,7 +29,7 @@ HWY_INLINE std::uint32_t key_of(float value) {
   return bits ^ ((bits >> 31) != 0 ? 0U : 0x7fffffffU);
 }
 
-// The bits of values to keys, and back.
+// Bits of values to keys and back.
 template <class V>
 HWY_INLINE V flip_positive(V bits) {
   const hn::DFromV<V> du;
@@ -42,7 +42,7 @@ HWY_INLINE Vector found_value(const RowScratch& scratch, std::size_t i) {
   return hn::BitCast(Tag(), hn::LoadU(hn::RebindToUnsigned<Tag>(), scratch.found_bits + i));
 }
 
-// The bits of n values that were found become keys, in whole vectors.
+// Turns the bits of n collected values into keys, in whole vectors.
 HWY_INLINE void make_keys(std::size_t n, const RowScratch& scratch) {
   const Tag d;
   const hn::RebindToUnsigned<Tag> du;
@@ -52,14 +52,15 @@ HWY_INLINE void make_keys(std::size_t n, const RowScratch& scratch) {
   }
 }
 
-// Of a key.
+// From a key and its token.
 HWY_INLINE Candidate candidate(const RowScratch& scratch, std::size_t i) {
   return std::uint64_t{scratch.found_bits[i]} << 32 | scratch.found_tokens[i];
 }
 
-// ---- few, or many ------------------------------------------------------------------------------
+// ---- few or very many --------------------------------------------------------------------------
 
-// Each goes to the place that the number of smaller ones gives it. For few. Room for whole vectors.
+// Rank sort for few: each goes to the index given by the number of smaller ones. Room for whole
+// vectors.
 void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
   const CandidateTag d;
   const std::size_t lanes = hn::Lanes(d);
@@ -78,7 +79,7 @@ void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
 constexpr int kMaxDigitBits = 10;
 constexpr std::size_t kMaxDigits = std::size_t{1} << kMaxDigitBits;
 
-// From counts to the places where the elements of each digit begin.
+// Exclusive prefix sums of digit counts.
 HWY_INLINE void exclusive_sums(std::uint32_t* low, std::uint32_t* high, std::size_t digits) {
   std::uint32_t low_sum = 0;
   std::uint32_t high_sum = 0;
@@ -88,14 +89,14 @@ HWY_INLINE void exclusive_sums(std::uint32_t* low, std::uint32_t* high, std::siz
   }
 }
 
-// By the two digits from `shift` on of the distance to the least. Stable; the result is in `a`
-// again.
+// LSD radix sort by the two digits from `shift` on of the distance to `least`. Stable; the result
+// is in `a`.
 void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift, int digit_bits,
                         Candidate* room) {
   std::uint32_t low[kMaxDigits];
   std::uint32_t high[kMaxDigits];
   const std::size_t digits = std::size_t{1} << digit_bits;
-  // Past the last bit, a digit is that bit again.
+  // Past the last bit, a digit repeats that bit.
   const int low_shift = std::min(shift, 63);
   const int high_shift = std::min(shift + digit_bits, 63);
   const auto digit = [=](Candidate c, int by) { return (c - least) >> by & (digits - 1); };
@@ -110,8 +111,8 @@ void sort_by_two_digits(Candidate* a, std::size_t n, Candidate least, int shift,
   for (std::size_t i = 0; i < n; ++i) a[high[digit(room[i], high_shift)]++] = room[i];
 }
 
-// Puts a nearly sorted array in order: looks for elements smaller than the one before them, a
-// vector at a time, and inserts those. Gives up, with all elements still there, when they are many.
+// Insertion sort of a nearly sorted array: finds elements smaller than their predecessor, a vector
+// at a time, and inserts them. Gives up, with all elements present, if there are many.
 bool sort_by_insertion(Candidate* a, std::size_t n) {
   const CandidateTag d;
   const std::size_t lanes = hn::Lanes(d);
@@ -131,13 +132,13 @@ bool sort_by_insertion(Candidate* a, std::size_t n) {
   return moves > 0;
 }
 
-// Two digits at the top of what differs put nearly all in order, and insertion the rest. Where one
-// value far above the others takes those digits for itself, there are more digits. All values lie
-// between `floor` and `largest`.
+// The two top digits sort nearly everything, and insertion the rest; if one value far above the
+// others occupies those digits, all digits are sorted. All values lie between `floor` and
+// `largest`.
 void sort_by_digits(Candidate* a, std::size_t n, float floor, float largest, Candidate* room) {
   const Candidate least = std::uint64_t{key_of(largest)} << 32;
   Candidate most = std::uint64_t{key_of(floor)} << 32 | 0xffffffffU;
-  if (std::isinf(floor)) most = *std::max_element(a, a + n);  // much closer
+  if (std::isinf(floor)) most = *std::max_element(a, a + n);  // much tighter
   const auto bits = static_cast<int>(std::bit_width(most - least));
   // A hundred times as many pairs of digits as there are candidates.
   const int digit_bits =
@@ -149,20 +150,20 @@ void sort_by_digits(Candidate* a, std::size_t n, float floor, float largest, Can
   }
 }
 
-// ---- some --------------------------------------------------------------------------------------
+// ---- up to kMaxBinned --------------------------------------------------------------------------
 //
-// Values above a floor thin out near exponentially, so that bins which narrow toward the floor get
-// about as many each, mostly none or one. One scatter by bins leaves little to put in order.
+// Values above a floor thin out nearly exponentially, so bins that narrow toward the floor hold
+// about the same number each, mostly none or one. One scatter by bins leaves little to sort.
 
 constexpr std::size_t kBins = 4096;
 constexpr std::size_t kMaxBinned = 5120;  // candidates
 
-// Bins that follow each other are a lane of counters in vectors that follow each other: their sums
-// are sums of vectors.
+// Consecutive bins occupy one lane of consecutive vectors of counters, so that prefix sums are sums
+// of vectors.
 constexpr std::size_t kBinLanes = hn::MaxLanes(hn::ScalableTag<std::uint16_t>());
 constexpr std::size_t kBinRows = kBins / kBinLanes;
 
-// The mean distance of what was found from the floor. Leaves out a few at the end.
+// Mean distance of the collected values from the floor, without a partial vector at the end.
 HWY_INLINE float mean_distance(std::size_t n, float floor, const RowScratch& scratch) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
@@ -177,8 +178,8 @@ HWY_INLINE float mean_distance(std::size_t n, float floor, const RowScratch& scr
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd))) / static_cast<float>(counted);
 }
 
-// The counter of the bin of each. Larger values have smaller bins: every operation is monotone, so
-// that rounding does not change the order. False where bins do not suit the values.
+// The counter of the bin of each value. Larger values have smaller bins: every operation is
+// monotone, so rounding does not change the order. False if bins do not suit the values.
 HWY_INLINE bool find_bins(std::size_t n, float floor, const RowScratch& scratch) {
   const Tag d;
   const hn::RebindToSigned<Tag> di;
@@ -189,7 +190,7 @@ HWY_INLINE bool find_bins(std::size_t n, float floor, const RowScratch& scratch)
   for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
     const auto distance = hn::Sub(found_value(scratch, i), hn::Set(d, floor));
     const auto octaves = hn::Min(hn::Mul(distance, hn::Set(d, scale)), hn::Set(d, 126.0F));
-    // 2^-octaves but for a few percent: bits taken for a number are a logarithm.
+    // 2^-octaves to a few percent: the bits of a float approximate its logarithm.
     const auto bits = hn::ConvertTo(di, hn::NegMulAdd(octaves, hn::Set(d, 0x1p23F), one));
     const auto share = hn::Mul(hn::BitCast(d, bits), hn::Set(d, static_cast<float>(kBins - 1)));
     const auto bin = hn::ConvertTo(di, share);
@@ -201,7 +202,7 @@ HWY_INLINE bool find_bins(std::size_t n, float floor, const RowScratch& scratch)
   return true;
 }
 
-// From counts to the places where bins begin.
+// Exclusive prefix sums of bin counts.
 HWY_INLINE void exclusive_bin_sums(std::uint16_t* counters) {
   const hn::ScalableTag<std::uint16_t> d;
   auto sum = hn::Zero(d);
@@ -220,8 +221,8 @@ HWY_INLINE void exclusive_bin_sums(std::uint16_t* counters) {
   }
 }
 
-// Swaps neighbors that are not in order, pairs that begin at even places, at odd ones, and so on:
-// nearly sorts what is sorted but for runs of three. Overwrites what follows, up to a vector.
+// Three passes of odd-even transposition: nearly sorts an array that is sorted up to runs of three.
+// Overwrites up to a vector behind the end.
 HWY_INLINE void swap_neighbors([[maybe_unused]] Candidate* a, [[maybe_unused]] std::size_t n) {
 #if HWY_TARGET != HWY_SCALAR
   const CandidateTag d;
@@ -243,7 +244,7 @@ HWY_INLINE void swap_neighbors([[maybe_unused]] Candidate* a, [[maybe_unused]] s
 void scatter_into_bins(std::size_t n, const RowScratch& scratch) {
   alignas(64) std::uint16_t counters[kBins];
   std::fill_n(counters, kBins, std::uint16_t{0});
-  // Stores wait for each other, so that none should wait for its line.
+  // Prefetch: stores retire in order, so none should miss.
   for (std::size_t i = 0; i < n; i += 64 / sizeof(Candidate)) {
     __builtin_prefetch(scratch.sorted + i, 1, 3);
   }
@@ -257,7 +258,7 @@ void scatter_into_bins(std::size_t n, const RowScratch& scratch) {
 
 // ---- any number --------------------------------------------------------------------------------
 
-// Returns where the result is, one of two arrays. All values lie between `floor` and `largest`.
+// Returns the array with the result. All values lie between `floor` and `largest`.
 const Candidate* sort_found(std::size_t n, float floor, float largest, const RowScratch& scratch) {
   constexpr std::size_t kFew = 128;
   const bool binned = n > kFew && n <= kMaxBinned && find_bins(n, floor, scratch);

@@ -1,5 +1,5 @@
-// The values of a row: logits + bias, -inf where not allowed. No #pragma once: read once per
-// target, after cpu/simd.h.
+// The values of a row: logits + bias, -inf where masked. No #pragma once: read once per target,
+// after cpu/simd.h.
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -20,8 +20,8 @@ namespace sd = touchstone::simd::HWY_NAMESPACE;
 using Tag = hn::ScalableTag<float>;
 using Vector = hn::Vec<Tag>;
 
-// The next two vectors of elements, for bf16 the even and the odd ones: no shuffle is needed to
-// widen them so, and neither maxima nor sums ask for an order, as long as it is always the same.
+// The next two vectors of elements, for bf16 the even and the odd ones: widening needs no shuffle
+// then, and maxima and sums need a fixed order only.
 template <class T>
 HWY_INLINE void load_two(const T* p, Vector* two) {
   const Tag d;
@@ -29,12 +29,12 @@ HWY_INLINE void load_two(const T* p, Vector* two) {
   if constexpr (sd::kPack<T> == 1) sd::load_pack(d, p + hn::Lanes(d), two + 1);
 }
 
-// The maxima of the fine groups of a block, from its vectors two by two, as load_two brings them.
+// The maxima of the fine groups of a block, from its vectors in pairs as load_two() returns them.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-// A group is two runs of four neighbors, so that to look at it again takes two cache lines and not
-// eight. Of bf16, whose neighbors come in one lane, two lanes of two pairs of vectors; of others
+// A group is two runs of four consecutive tokens, so that re-reading it takes two cache lines, not
+// eight: for bf16, whose consecutive tokens share a lane, two lanes of two pairs of vectors; else
 // four lanes of one pair. Lane 4q + i has the maximum of the group with these pairs and, of lanes
-// 4q to 4q + 3, those from this one on.
+// 4q to 4q + 3, those from kFirstOfLane on.
 template <class T>
 constexpr std::size_t kPairOfLane[4] = {0, 2, 1, 3};
 template <>
@@ -60,7 +60,7 @@ class GroupMaxima {
   }
 
  private:
-  // Maxima of two lanes of a, and of b, side by side.
+  // Pairwise maxima of the lanes of a and of b.
   static HWY_INLINE Vector halve(Vector a, Vector b) {
     return hn::Max(hn::InterleaveLower(Tag(), a, b), hn::InterleaveUpper(Tag(), a, b));
   }
@@ -69,7 +69,7 @@ class GroupMaxima {
   Vector pairs_[4];
 };
 #else
-// A group is a lane: what brings neighbors together costs more there than it saves.
+// A group is a lane: bringing consecutive tokens together costs more than it saves here.
 template <class T>
 class GroupMaxima {
  public:
@@ -85,7 +85,7 @@ class GroupMaxima {
 };
 #endif
 
-// A vector from p, of which n elements are there; -inf in the lanes beyond. n > 0.
+// The first n > 0 elements at p, padded with -inf to a vector.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load_or_lowest(D d, const T* p, std::size_t n) {
   if (n >= hn::Lanes(d)) return sd::load(d, p);
@@ -93,11 +93,11 @@ HWY_INLINE hn::Vec<D> load_or_lowest(D d, const T* p, std::size_t n) {
   return hn::IfThenElse(hn::FirstN(d, n), sd::load_partial(d, p, n), lowest);
 }
 
-// Lanes whose token, from `token` on, is allowed.
+// Lanes whose token, from `token` on, is not masked.
 template <class D>
 HWY_INLINE hn::Mask<D> unmasked_lanes(D d, const std::uint32_t* token_mask, std::size_t token) {
   const hn::RebindToUnsigned<D> du;
-  // A vector starts at a multiple of its lanes, of which 32 is a multiple: one word has them all.
+  // A vector starts at a multiple of its lanes, which divide 32: one word covers it.
   const std::uint32_t word = token_mask[token / 32] >> (token % 32);
   alignas(64) constexpr std::uint32_t kBit[16] = {
       1U << 0, 1U << 1, 1U << 2,  1U << 3,  1U << 4,  1U << 5,  1U << 6,  1U << 7,
@@ -106,7 +106,7 @@ HWY_INLINE hn::Mask<D> unmasked_lanes(D d, const std::uint32_t* token_mask, std:
   return hn::RebindMask(d, hn::TestBit(hn::Set(du, word), hn::Load(du, kBit)));
 }
 
-// Tokens [first, first + n) of a row; first is a multiple of the lanes. Room in `values` for whole
+// Tokens [first, first + n) of a row; first is a multiple of the lanes. `values` has room for whole
 // vectors.
 template <class T>
 HWY_INLINE void load_values(const LogitRows& p, std::int64_t row, std::size_t first, std::size_t n,

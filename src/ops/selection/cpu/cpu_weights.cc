@@ -49,33 +49,34 @@ HWY_INLINE hn::Vec<D> exp_of_negative(D d, hn::Vec<D> x) {
 
 double weigh_of(const float* values, std::size_t n, float largest, double temperature, float step,
                 std::uint16_t last_bin, double* weights, std::uint16_t* bins) {
-  const hn::ScalableTag<float> d;
-  const hn::Half<decltype(d)> half;
-  const hn::Rebind<double, decltype(half)> wide;
+  const hn::ScalableTag<double> wide;
+  const hn::Rebind<float, decltype(wide)> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Rebind<std::uint16_t, decltype(d)> d16;
-  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t lanes = hn::Lanes(wide);
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   const auto last = hn::Set(d, static_cast<float>(last_bin));
   const auto top = hn::Set(wide, static_cast<double>(largest));
   const auto divisor = hn::Set(wide, temperature);
-  auto sums = hn::Zero(wide);
+  auto even = hn::Zero(wide);
+  auto odd = hn::Zero(wide);
   for (std::size_t i = 0; i < n; i += lanes) {
-    auto v = n - i >= lanes ? hn::LoadU(d, values + i) : lowest;
-    if (n - i < lanes) {
+    auto v = lowest;
+    if (n - i >= lanes) {
+      v = hn::LoadU(d, values + i);
+    } else {
       v = hn::IfThenElse(hn::FirstN(d, n - i), sd::load_partial(d, values + i, n - i), lowest);
     }
     const auto distance = hn::Mul(hn::Sub(hn::Set(d, largest), v), hn::Set(d, step));
     hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, hn::Min(distance, last))), d16, bins + i);
-    const auto weigh = [&](auto part) HWY_ATTR {
-      return exp_of_negative(wide, hn::Div(hn::Sub(hn::PromoteTo(wide, part), top), divisor));
-    };
-    const auto low = weigh(hn::LowerHalf(half, v));
-    const auto high = weigh(hn::UpperHalf(half, v));
-    hn::StoreU(low, wide, weights + i);
-    hn::StoreU(high, wide, weights + i + lanes / 2);
-    sums = hn::Add(sums, hn::Add(low, high));
+    const auto x = hn::Div(hn::Sub(hn::PromoteTo(wide, v), top), divisor);
+    const auto weight = exp_of_negative(wide, x);
+    hn::StoreU(weight, wide, weights + i);
+    const auto older = even;
+    even = odd;
+    odd = hn::Add(older, weight);
   }
+  const auto sums = hn::Add(even, odd);
   alignas(64) double lane[hn::MaxLanes(wide)];
   hn::Store(sums, wide, lane);
   double total = 0;
