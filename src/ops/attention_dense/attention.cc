@@ -51,7 +51,7 @@ void attention_backward(Context& context, const AttentionBackwardArgs& args) {
 
 std::vector<ImplementationReport> explain(Context& context, const AttentionArgs& args) {
   return report_implementations<ForwardProblem>(kForward, context,
-                                                dense_attention::check_forward(context, args), args.implementation);
+                                                dense_attention::check_forward(context, args));
 }
 
 std::vector<ImplementationReport> explain(Context& context, const AttentionBackwardArgs& args) {
