@@ -13,8 +13,8 @@ DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : 
 LayerNormArgs layer_forward(const NormData& data, NormSet& set) {
   LayerNormArgs args;
   args.x = set.x;
-  args.gamma = data.gamma;
-  args.beta = data.beta;
+  args.weight = data.gamma;
+  args.bias = data.beta;
   args.y = set.out;
   args.mean = set.mean;
   args.rstd = set.rstd;
@@ -28,10 +28,10 @@ LayerNormBackwardArgs layer_backward(const NormData& data, NormSet& set) {
   args.x = set.x;
   args.mean = set.mean;
   args.rstd = set.rstd;
-  args.gamma = data.gamma;
+  args.weight = data.gamma;
   args.dx = set.out;
-  args.dgamma = set.dgamma;
-  args.dbeta = set.dbeta;
+  args.dweight = set.dgamma;
+  args.dbias = set.dbeta;
   return args;
 }
 

@@ -10,10 +10,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
+#include "json/json.h"
 #include "touchstone/core/error.h"
 
 extern char** environ;
@@ -25,7 +25,7 @@ extern const char* const kTorchPeerScript;
 
 namespace {
 
-using nlohmann::json;
+using json = Json;
 
 // Importing torch from a cold disk and compiling a function are the slow things.
 constexpr int kPatienceMs = 300'000;
@@ -132,7 +132,7 @@ struct TorchPeer::State {
       alive = false;
       throw DeviceError("torch: the Python process does not answer");
     }
-    json reply = json::parse(line, nullptr, false);
+    json reply = json::parse_or_null(line);
     if (!reply.is_object()) {
       alive = false;
       throw DeviceError("torch: the Python process answers nonsense");
@@ -170,7 +170,7 @@ std::unique_ptr<TorchPeer> TorchPeer::start(const std::string& python, int threa
     why_not = python + " does not answer";
     return nullptr;
   }
-  const json hello = json::parse(line, nullptr, false);
+  const json hello = json::parse_or_null(line);
   if (!hello.is_object() || !hello.contains("torch")) {
     why_not = hello.is_object() ? hello.value("error", std::string("?")) : "unexpected answer";
     return nullptr;

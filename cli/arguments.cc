@@ -18,8 +18,8 @@ bool parse(std::string_view text, T& value) {
 
 }  // namespace
 
-CLI::Validator whole_number(std::int64_t least, std::int64_t most) {
-  const auto check = [least, most](const std::string& text) -> std::string {
+Check whole_number(std::int64_t least, std::int64_t most) {
+  return [least, most](const std::string& text) -> std::string {
     std::int64_t value = 0;
     if (parse(text, value) && value >= least && value <= most) return {};
     const std::string limit = most == std::numeric_limits<std::int64_t>::max()
@@ -27,7 +27,6 @@ CLI::Validator whole_number(std::int64_t least, std::int64_t most) {
                                   : fmt::format("from {} to {}", least, most);
     return fmt::format("expected a whole number {}, got '{}'", limit, text);
   };
-  return CLI::Validator(check, "");
 }
 
 Device parse_device(std::string_view name) {

@@ -21,8 +21,10 @@
 #include "cli/bench_attention.h"
 #include "cli/bench_report.h"
 #include "cli/command_line.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "touchstone/core/testing.h"
 #include "touchstone/touchstone.h"
 
 namespace touchstone::cli {
@@ -381,7 +383,7 @@ std::vector<std::string> operators_of(const BenchOptions& options) {
 
 int run_bench(const BenchOptions& options) {
   check(options);
-  if (!options.simd.empty()) set_simd_target(options.simd);
+  if (!options.simd.empty()) testing::set_simd_target(options.simd);
   // Asked for early, so that a device that is not there is the first thing said.
   ContextOptions wanted;
   wanted.device = parse_device(options.device);
@@ -417,21 +419,21 @@ int run_bench(const BenchOptions& options) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, int& exit_code) {
+void add_bench(Options& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* verb = app.add_subcommand("bench", "Time the operators against the floor and peers");
+  Options* verb = app.add_verb("bench", "Time the operators against the floor and peers");
   verb->add_option("op", options->op,
                    "layer_norm, rms_norm, softmax_topk, sample, fork_join or all of them (the "
                    "default); append, attention, decode_attention, kv_cache")
-      ->check(CLI::IsMember({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all",
-                             "append", "attention", "decode_attention", "kv_cache"}));
+      ->one_of({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all", "append",
+                "attention", "decode_attention", "kv_cache"});
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
-      ->check(CLI::IsMember({"smoke", "full"}));
+      ->one_of({"smoke", "full"});
   verb->add_option("--dtype", options->dtype, "Every shape in this dtype: f64, f32, bf16, f16");
   verb->add_option("--direction", options->direction,
                    "Of the norms: forward, backward or both (the default)")
-      ->check(CLI::IsMember({"forward", "backward", "both"}));
+      ->one_of({"forward", "backward", "both"});
   verb->add_flag("--backward", options->backward, "Of attention: the backward");
   verb->add_option("--rows", options->rows, "One shape instead of the list: its rows")
       ->check(whole_number(1));
@@ -441,10 +443,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   verb->add_option("--controls", options->controls,
                    "Of sample: usual (the default; top_k with top_p), top_p, wide_top_p, min_p, "
                    "greedy, none, penalties, probabilities")
-      ->check(CLI::IsMember(bench::controls_names()));
+      ->one_of(bench::controls_names());
   verb->add_option("--regime", options->regime,
                    "... with its data in memory (the default) or cache")
-      ->check(CLI::IsMember({"memory", "cache"}));
+      ->one_of({"memory", "cache"});
   verb->add_option("--threads", options->threads, "CPU threads (every core by default)")
       ->check(whole_number(1, 4096));
   verb->add_option("--simd", options->simd, "SIMD target, as `touchstone info` lists them");
@@ -453,8 +455,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, 1000000));
   verb->add_option("--peers", options->peers,
                    "naive,partial_sort,onednn,torch (the default), torch_compile, or none")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+      ->split_at(',');
   verb->add_option("--python", options->python, "The Python that has PyTorch (python3)");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options, &exit_code] { exit_code = run_bench(*options); });

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
+#include "json/json.h"
 #include "tests/support/shell.h"
 #include "touchstone/core/device.h"
 #include "touchstone/version.h"
@@ -14,7 +14,7 @@
 namespace touchstone::cli {
 namespace {
 
-using nlohmann::json;
+using json = Json;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;

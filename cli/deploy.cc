@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "judge/task/task.h"
@@ -35,10 +36,10 @@ int run_deploy(const DeployOptions& options) {
 
 }  // namespace
 
-void add_deploy(CLI::App& app, int& exit_code) {
+void add_deploy(Options& app, int& exit_code) {
   auto options = std::make_shared<DeployOptions>();
-  CLI::App* verb = app.add_subcommand(
-      "deploy", "A folder to start from: prompts, templates and working adapters");
+  Options* verb =
+      app.add_verb("deploy", "A folder to start from: prompts, templates and working adapters");
   verb->add_option("folder", options->folder, "Folder to make")->required();
   verb->add_option("--task", options->tasks, "Only these tasks (touchstone judge --list)");
   verb->footer("Prints the files it wrote. touchstone judge runs what is put there.");

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/arguments.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "oracle/attention.h"
@@ -115,8 +117,8 @@ std::string run_layer_norm(Context& context, const GradcheckOptions& o, NormData
   const auto per_row = [&](Array& a) { return make_view(a.data(), {o.rows}); };
   const auto per_col = [&](Array& a) { return make_view(a.data(), {o.cols}); };
   layer_norm(context, {.x = view(d.x),
-                       .gamma = per_col(d.gamma),
-                       .beta = per_col(d.beta),
+                       .weight = per_col(d.gamma),
+                       .bias = per_col(d.beta),
                        .y = view(d.dx),
                        .mean = per_row(d.mean),
                        .rstd = per_row(d.rstd),
@@ -126,10 +128,10 @@ std::string run_layer_norm(Context& context, const GradcheckOptions& o, NormData
                                    .x = view(d.x),
                                    .mean = per_row(d.mean),
                                    .rstd = per_row(d.rstd),
-                                   .gamma = per_col(d.gamma),
+                                   .weight = per_col(d.gamma),
                                    .dx = view(d.dx),
-                                   .dgamma = per_col(d.dgamma),
-                                   .dbeta = per_col(d.dbeta),
+                                   .dweight = per_col(d.dgamma),
+                                   .dbias = per_col(d.dbeta),
                                    .implementation = o.implementation};
   layer_norm_backward(context, args);
   return chosen(args.implementation, explain(context, args));
@@ -383,30 +385,29 @@ int gradcheck(GradcheckOptions o) {
 
 }  // namespace
 
-void add_gradcheck(CLI::App& app, int& exit_code) {
+void add_gradcheck(Options& app, int& exit_code) {
   auto o = std::make_shared<GradcheckOptions>();
-  CLI::App* verb = app.add_subcommand(
-      "gradcheck", "Checks the float64 backward of an operator against dual numbers");
+  Options* verb =
+      app.add_verb("gradcheck", "Checks the float64 backward of an operator against dual numbers");
   verb->add_option("op", o->op, "layer_norm, rms_norm or attention (causal, one head)")
       ->required()
-      ->check(CLI::IsMember({"layer_norm", "rms_norm", "attention"}));
-  const CLI::Range positive(std::int64_t{1}, kMaxElements);
+      ->one_of({"layer_norm", "rms_norm", "attention"});
+  const Check positive = whole_number(1, kMaxElements);
   verb->add_option("--rows", o->rows, "Rows (4096), or tokens of attention (512)")->check(positive);
   verb->add_option("--cols", o->cols, "Columns (1024), or the size of a head (64)")
       ->check(positive);
-  verb->add_option("--seed", o->seed, "Seed of data and directions")->capture_default_str();
+  verb->add_option("--seed", o->seed, "Seed of data and directions")->show_default();
   verb->add_option("--directions", o->directions, "Random directions, dealt out to the gradients")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  verb->add_option("--tolerance", o->tolerance, "Largest residual that passes")
-      ->capture_default_str();
+      ->check(whole_number(1, 4096))
+      ->show_default();
+  verb->add_option("--tolerance", o->tolerance, "Largest residual that passes")->show_default();
   verb->add_option("--threads", o->threads, "Threads of the backward; 0: all cores")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+      ->check(whole_number(0, 1024))
+      ->show_default();
   verb->add_option("--impl", o->implementation, "Implementation to check; default: the one chosen");
   verb->add_option("--plant", o->plant,
                    "Doubles this element of dx or dq, to see the check find it")
-      ->check(CLI::Range(std::int64_t{0}, kMaxElements));
+      ->check(whole_number(0, kMaxElements));
   verb->add_flag("--json", o->json, "JSON on standard output");
   verb->callback([o, &exit_code] { exit_code = gradcheck(*o); });
 }

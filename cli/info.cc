@@ -10,6 +10,7 @@
 #include "bench/attention_data.h"
 #include "bench/machine.h"
 #include "cli/arguments.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "touchstone/cache/planner.h"
@@ -144,14 +145,14 @@ std::vector<ImplementationReport> reports(Context& context, const InfoOptions& o
   const auto vector = [&] { return addresses.take({options.cols}, dtype); };
   if (options.op == "layer_norm" && !options.backward) {
     LayerNormArgs args;
-    args.x = matrix(), args.y = matrix(), args.gamma = vector(), args.beta = vector();
+    args.x = matrix(), args.y = matrix(), args.weight = vector(), args.bias = vector();
     args.mean = column(), args.rstd = column();
     return explain(context, args);
   }
   if (options.op == "layer_norm") {
     LayerNormBackwardArgs args;
-    args.dy = matrix(), args.x = matrix(), args.dx = matrix(), args.gamma = vector();
-    args.mean = column(), args.rstd = column(), args.dgamma = vector(), args.dbeta = vector();
+    args.dy = matrix(), args.x = matrix(), args.dx = matrix(), args.weight = vector();
+    args.mean = column(), args.rstd = column(), args.dweight = vector(), args.dbias = vector();
     return explain(context, args);
   }
   if (options.op == "softmax_topk" || options.op == "sample")
@@ -293,13 +294,13 @@ int show_machine(const InfoOptions& options) {
 
 }  // namespace
 
-void add_info(CLI::App& app, int& exit_code) {
+void add_info(Options& app, int& exit_code) {
   auto options = std::make_shared<InfoOptions>();
-  CLI::App* verb = app.add_subcommand("info", "This machine, this build, and what would run");
+  Options* verb = app.add_verb("info", "This machine, this build, and what would run");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->add_option("--op", options->op, "Show which implementation of an operator would run")
-      ->check(CLI::IsMember(
-          {"layer_norm", "rms_norm", "softmax_topk", "sample", "attention", "cached_attention"}));
+      ->one_of(
+          {"layer_norm", "rms_norm", "softmax_topk", "sample", "attention", "cached_attention"});
   verb->add_option("--rows", options->rows, "Rows of the call; tokens of attention")
       ->check(whole_number(0));
   verb->add_option("--cols", options->cols, "Columns of the call; of attention the size of a head")

@@ -15,6 +15,7 @@
 
 #include "cli/arguments.h"
 #include "cli/judge_paths.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/output_file.h"
 #include "cli/verbs.h"
@@ -286,7 +287,7 @@ int run_duel(const DuelVerbOptions& options) {
   return kOk;
 }
 
-void add_common(CLI::App* verb, JudgeVerbOptions& options) {
+void add_common(Options* verb, JudgeVerbOptions& options) {
   verb->add_option("--task", options.task, "Which task; known where the folder is named like it");
   verb->add_option("--json", options.json, "Write the records to this file");
   verb->add_option("--html", options.html, "Write the report to this file");
@@ -297,9 +298,9 @@ void add_common(CLI::App* verb, JudgeVerbOptions& options) {
 
 }  // namespace
 
-void add_judge(CLI::App& app, int& exit_code) {
+void add_judge(Options& app, int& exit_code) {
   auto options = std::make_shared<JudgeVerbOptions>();
-  CLI::App* verb = app.add_subcommand(
+  Options* verb = app.add_verb(
       "judge", "Judge implementations of a task: right, stable, fast, frugal, with evidence");
   verb->add_option("path", options->paths,
                    "Contenders, or folders of them; none: those that came with the program");
@@ -319,9 +320,9 @@ void add_judge(CLI::App& app, int& exit_code) {
   verb->callback([options, &exit_code] { exit_code = run_judge(*options); });
 }
 
-void add_duel(CLI::App& app, int& exit_code) {
+void add_duel(Options& app, int& exit_code) {
   auto options = std::make_shared<DuelVerbOptions>();
-  CLI::App* verb = app.add_subcommand("duel", "Two contenders, criterion by criterion");
+  Options* verb = app.add_verb("duel", "Two contenders, criterion by criterion");
   verb->add_option("first", options->first, "A contender")->required();
   verb->add_option("second", options->second, "Another")->required();
   add_common(verb, options->judge);

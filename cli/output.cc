@@ -38,10 +38,7 @@ void print(std::string_view text) {
   std::_Exit(reason == EPIPE ? kOk : kBadData);
 }
 
-void print_json(const Json& value) {
-  // `replace`: a device name that is not UTF-8 must not end the program.
-  print(value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-}
+void print_json(const Json& value) { print(value.dump(2) + "\n"); }
 
 void say(std::string_view line) {
   std::fflush(stdout);

@@ -2,15 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace touchstone::cli {
+#include "json/json.h"
 
-// Keys keep the order in which they were written.
-using Json = nlohmann::ordered_json;
+namespace touchstone::cli {
 
 // Data. A reader that went away (`| head`) ends the program quietly.
 void print(std::string_view text);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cli/arguments.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/plan_report.h"
 #include "cli/verbs.h"
@@ -112,10 +113,9 @@ int run_plan(const PlanOptions& options) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, int& exit_code) {
+void add_plan(Options& app, int& exit_code) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* verb =
-      app.add_subcommand("plan", "What fits in the memory of a GPU: weights and cache");
+  Options* verb = app.add_verb("plan", "What fits in the memory of a GPU: weights and cache");
   verb->add_option("--model", options->model, "A name of --list, or a config.json");
   verb->add_option("--gpu", options->gpu, "A name of --list");
   verb->add_option("--kv-dtype", options->kv_dtype,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bench/norm_data.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "oracle/layer_norm.h"
@@ -296,9 +297,9 @@ void add_outcome(std::vector<Outcome>& outcomes, const Outcome& fresh) {
   if (!(fresh.worst <= found->worst)) found->worst = fresh.worst;
 }
 
-void add_selfcheck(CLI::App& app, int& exit_code) {
+void add_selfcheck(Options& app, int& exit_code) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* verb = app.add_subcommand("selfcheck", "Check every operator against its oracle");
+  Options* verb = app.add_verb("selfcheck", "Check every operator against its oracle");
   verb->add_flag("--json", *json, "Print JSON");
   verb->callback([json, &exit_code] { exit_code = selfcheck(*json); });
 }

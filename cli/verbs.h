@@ -1,8 +1,8 @@
 // The verbs of the program. One file per verb, one function per file:
 //
-//   void add_plan(CLI::App& app, int& exit_code) {
+//   void add_plan(Options& app, int& exit_code) {
 //     auto options = std::make_shared<PlanOptions>();
-//     CLI::App* verb = app.add_subcommand("plan", "What fits in the memory of a device");
+//     Options* verb = app.add_verb("plan", "What fits in the memory of a device");
 //     verb->add_option("--rows", options->rows, "Rows")->required();
 //     verb->callback([options, &exit_code] { exit_code = plan(*options); });
 //   }
@@ -10,25 +10,25 @@
 // The callback runs once the whole command line is understood and sets exit_code to one of the
 // values below. It lets exceptions through: main turns touchstone::InvalidArgument into one line
 // on standard error and kUsage, every other touchstone::Error into one line and kBadData.
-// Data goes to standard output, talk to standard error: output.h has the means.
+// Data goes to standard output, talk to standard error: see output.h.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 namespace touchstone::cli {
+
+class Options;
 
 inline constexpr int kOk = 0;
 inline constexpr int kNo = 1;       // it ran, and the answer is "no": a check failed
 inline constexpr int kUsage = 2;    // the command line is wrong
 inline constexpr int kBadData = 3;  // the data, or this machine, cannot serve the request
 
-void add_info(CLI::App& app, int& exit_code);
-void add_selfcheck(CLI::App& app, int& exit_code);
-void add_bench(CLI::App& app, int& exit_code);
-void add_gradcheck(CLI::App& app, int& exit_code);
-void add_plan(CLI::App& app, int& exit_code);
-void add_judge(CLI::App& app, int& exit_code);
-void add_duel(CLI::App& app, int& exit_code);
-void add_deploy(CLI::App& app, int& exit_code);
+void add_info(Options& app, int& exit_code);
+void add_selfcheck(Options& app, int& exit_code);
+void add_bench(Options& app, int& exit_code);
+void add_gradcheck(Options& app, int& exit_code);
+void add_plan(Options& app, int& exit_code);
+void add_judge(Options& app, int& exit_code);
+void add_duel(Options& app, int& exit_code);
+void add_deploy(Options& app, int& exit_code);
 
 }  // namespace touchstone::cli

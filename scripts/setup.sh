@@ -37,7 +37,8 @@ for group in "$@"; do
     build) packages+=(g++ make cmake ninja-build libhwy-dev libfmt-dev nlohmann-json3-dev
       libcli11-dev python3-numpy) ;;
     test) packages+=(libgtest-dev libgmock-dev) ;;
-    bench) packages+=(libdnnl-dev) ;;
+    # libdnnl-dev does not depend on the OpenCL files that its own CMake package asks for.
+    bench) packages+=(libdnnl-dev ocl-icd-opencl-dev opencl-c-headers) ;;
     tools) packages+=(clang-format clang-tidy shellcheck git) ;;
     cuda) check_cuda ;;
     *)

@@ -20,8 +20,8 @@ int main() {
   touchstone::Context ctx;  // the CPU, all cores
   touchstone::layer_norm(ctx, {.x = x,
                                .residual = residual,
-                               .gamma = weight,
-                               .beta = bias,
+                               .weight = weight,
+                               .bias = bias,
                                .y = y,
                                .sum = sum,  // x + residual, the input of the next residual add
                                .mean = mean,
@@ -34,10 +34,10 @@ int main() {
                                         .x = sum,
                                         .mean = mean,
                                         .rstd = rstd,
-                                        .gamma = weight,
+                                        .weight = weight,
                                         .dx = dx,
-                                        .dgamma = dweight,
-                                        .dbeta = dbias});
+                                        .dweight = dweight,
+                                        .dbias = dbias});
   std::cout << y.values<float>().front() << ' ' << dbias.values<float>().front() << '\n';
 }
 // [snippet]

@@ -24,6 +24,9 @@ std::string element_type(DType dtype) {
       return "int8_t";
     case DType::u8:
       return "uint8_t";
+    case DType::f8_e4m3:
+    case DType::i4:
+      break;
   }
   return "void";
 }

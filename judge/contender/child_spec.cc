@@ -4,10 +4,10 @@
 #include <link.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "json/json.h"
 #include "judge/contender/binding.h"
 #include "judge/contender/python.h"
 #include "touchstone/core/error.h"
@@ -24,10 +24,10 @@ const char* kind_name(ArgumentKind kind) {
 
 // The contract as the Python child reads it.
 std::string functions_json(const TaskCard& card, const Contender& contender) {
-  nlohmann::json list = nlohmann::json::array();
+  Json list = Json::array();
   static constexpr const char* kReturns[] = {"status", "size", "handle", "nothing"};
   for (const Function& function : card.functions) {
-    nlohmann::json arguments = nlohmann::json::array();
+    Json arguments = Json::array();
     for (const Argument& argument : function.arguments) {
       arguments.push_back({{"name", argument.name}, {"kind", kind_name(argument.kind)}});
     }

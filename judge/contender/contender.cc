@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "core/edit_distance.h"
+#include "json/json.h"
 #include "judge/contender/binding.h"
 #include "judge/sandbox/read_file.h"
 #include "touchstone/core/error.h"
@@ -26,8 +26,6 @@ constexpr std::array<std::pair<Language, std::string_view>, 5> kLanguages = {{
 }};
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 constexpr int64_t kMaxJson = 1 << 20;
 constexpr int64_t kMaxSource = 4 << 20;
 constexpr std::size_t kMaxSources = 200;
@@ -110,8 +108,8 @@ void read_json(const fs::path& where, const TaskCard& card, Contender& contender
   static const std::set<std::string> kKeys = {"name",      "task",    "language",
                                               "sources",   "library", "adapter",
                                               "functions", "peer",    "description"};
-  const Json json = Json::parse(read_file(where, kMaxJson), nullptr, false);
-  if (json.is_discarded()) bad(where, "not valid JSON");
+  const Json json = Json::parse_or_null(read_file(where, kMaxJson));
+  if (json.is_null()) bad(where, "not valid JSON");
   if (!json.is_object()) bad(where, "expected an object");
   for (const auto& [key, value] : json.items()) {
     if (!kKeys.contains(key))

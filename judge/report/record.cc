@@ -50,19 +50,18 @@ auto guarded(const Read& read) {
 
 void check_schema(const Json& json) {
   if (!json.is_object()) throw CorruptData("record: expected an object");
-  const auto found = json.find("schema");
-  if (found == json.end() || !found->is_number_integer()) {
+  if (!json.contains("schema") || !json["schema"].is_number_integer()) {
     throw CorruptData("record: schema: expected a number");
   }
-  if (*found != kRecordSchema) {
+  if (json["schema"] != kRecordSchema) {
     throw CorruptData(
-        fmt::format("record: schema: expected {}, got {}", kRecordSchema, found->dump()));
+        fmt::format("record: schema: expected {}, got {}", kRecordSchema, json["schema"].dump()));
   }
 }
 
 std::string dumped(const Json& json) {
   // `replace`: what a contender printed need not be UTF-8.
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(1) + "\n";
 }
 
 }  // namespace

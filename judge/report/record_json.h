@@ -1,13 +1,10 @@
 // Records as JSON values. Only record.cc, which owns the file format, includes this.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
+#include "json/json.h"
 #include "judge/report/record.h"
 
 namespace touchstone::judge {
-
-using Json = nlohmann::ordered_json;
 
 Json record_to_json(const Record& record);
 // Throws Json::exception, InvalidArgument or CorruptData for what is not a record.

@@ -4,16 +4,14 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "json/json.h"
 #include "judge/report/score.h"
 #include "judge/report/test_records.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Record full_record() {
   Record record = sample_record("a \"quoted\" name\n\x01");

@@ -2,18 +2,18 @@
 // is named.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "json/json.h"
 #include "judge/task/task.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
 namespace {
 
-using nlohmann::json;
+using json = Json;
 
 [[noreturn]] void fail(std::string_view what) {
   throw CorruptData(fmt::format("task card: {}", what));

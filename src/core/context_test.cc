@@ -12,6 +12,7 @@
 #include "core/thread_pool.h"
 #include "tests/support/runners.h"
 #include "touchstone/core/error.h"
+#include "touchstone/core/testing.h"
 
 namespace touchstone {
 namespace {
@@ -41,13 +42,13 @@ TEST(SimdTargets, CanEachBeChosen) {
   const std::vector<std::string> targets = simd_targets();
   ASSERT_FALSE(targets.empty());
   for (const std::string& target : targets) {
-    set_simd_target(target);
+    testing::set_simd_target(target);
     EXPECT_EQ(simd_target(), target);
     EXPECT_EQ(simd_targets(), targets) << "the choice does not change what there is";
   }
-  set_simd_target("");
+  testing::set_simd_target("");
   EXPECT_EQ(simd_target(), targets.front());
-  EXPECT_THROW(set_simd_target("MMX"), InvalidArgument);
+  EXPECT_THROW(testing::set_simd_target("MMX"), InvalidArgument);
   EXPECT_EQ(simd_target(), targets.front()) << "a refused choice changes nothing";
 }
 

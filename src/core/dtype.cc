@@ -4,8 +4,19 @@
 
 namespace touchstone {
 
+std::int64_t bits_of(DType dtype) {
+  if (dtype == DType::i4) return 4;
+  if (dtype == DType::f8_e4m3) return 8;
+  return visit_dtype(dtype, []<class T>() { return 8 * static_cast<std::int64_t>(sizeof(T)); });
+}
+
 std::int64_t size_of(DType dtype) {
-  return visit_dtype(dtype, []<class T>() { return static_cast<std::int64_t>(sizeof(T)); });
+  const std::int64_t bits = bits_of(dtype);
+  if (bits % 8 != 0) {
+    throw InvalidArgument("dtype: " + std::string(name_of(dtype)) +
+                          " has no size in bytes: it has " + std::to_string(bits) + " bits");
+  }
+  return bits / 8;
 }
 
 std::string_view name_of(DType dtype) {
@@ -26,6 +37,10 @@ std::string_view name_of(DType dtype) {
       return "i8";
     case DType::u8:
       return "u8";
+    case DType::f8_e4m3:
+      return "f8_e4m3";
+    case DType::i4:
+      return "i4";
   }
   return "unknown";
 }

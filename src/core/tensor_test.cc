@@ -177,7 +177,7 @@ TEST(View, ShapeString) {
 // ---- tensors -------------------------------------------------------------------------------
 
 TEST(TensorMemory, EmptyIsAlignedAndContiguous) {
-  for (const DType dtype : kAllDTypes) {
+  for (const DType dtype : kNativeDTypes) {
     Tensor tensor = Tensor::empty({3, 5}, dtype);
     EXPECT_EQ(tensor.elements(), 15);
     EXPECT_EQ(tensor.bytes(), 15 * size_of(dtype));
@@ -188,8 +188,29 @@ TEST(TensorMemory, EmptyIsAlignedAndContiguous) {
   }
 }
 
+TEST(TensorMemory, FourBitsHaveNoViews) {
+  EXPECT_THROW(Tensor::empty({4}, DType::i4), InvalidArgument);
+  EXPECT_EQ(Tensor::empty({4}, DType::f8_e4m3).bytes(), 4);
+}
+
+// A moved-from tensor is empty, and a copy has memory of its own.
+TEST(TensorMemory, MovesAndClones) {
+  static_assert(!std::is_copy_constructible_v<Tensor> && !std::is_copy_assignable_v<Tensor>);
+  Tensor first = Tensor::zeros({3}, DType::f32);
+  const void* const memory = first.data();
+  Tensor second = std::move(first);
+  EXPECT_EQ(second.data(), memory);
+  EXPECT_FALSE(first.view().defined());  // NOLINT(bugprone-use-after-move): what is tested
+  const Tensor copy = second.clone();
+  second.values<float>()[1] = 5;
+  EXPECT_NE(copy.data(), memory);
+  EXPECT_EQ(copy.values<float>()[1], 0);
+  second = Tensor();
+  EXPECT_EQ(second.elements(), 0);
+}
+
 TEST(TensorMemory, Zeros) {
-  for (const DType dtype : kAllDTypes) {
+  for (const DType dtype : kNativeDTypes) {
     const Tensor tensor = Tensor::zeros({7, 11}, dtype, test::test_device()).to(Device::cpu());
     const auto* bytes = static_cast<const unsigned char*>(tensor.data());
     for (std::int64_t i = 0; i < tensor.bytes(); ++i) ASSERT_EQ(bytes[i], 0);

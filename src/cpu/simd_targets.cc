@@ -1,4 +1,4 @@
-// Which SIMD target the dynamic dispatch uses: asking and choosing.
+// Which SIMD target the dynamic dispatch uses.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -6,6 +6,7 @@
 #include "hwy/highway.h"
 #include "touchstone/core/device.h"
 #include "touchstone/core/error.h"
+#include "touchstone/core/testing.h"
 
 namespace touchstone {
 namespace {
@@ -36,7 +37,7 @@ std::string simd_target() {
   return hwy::TargetName(best_of(hwy::SupportedTargets() & HWY_TARGETS));
 }
 
-void set_simd_target(const std::string& target) {
+void testing::set_simd_target(const std::string& target) {
   std::string known;
   for (std::int64_t rest = attainable_targets(); rest != 0; rest &= rest - 1) {
     const std::int64_t candidate = best_of(rest);

@@ -128,6 +128,7 @@ HWY_AFTER_NAMESPACE();
 
 #include "touchstone/core/device.h"
 #include "touchstone/core/error.h"
+#include "touchstone/core/testing.h"
 
 namespace touchstone::simd {
 namespace {
@@ -147,13 +148,13 @@ HWY_EXPORT(sum_one_vector);
 
 class EveryTarget : public ::testing::Test {
  protected:
-  ~EveryTarget() override { set_simd_target(""); }
+  ~EveryTarget() override { testing::set_simd_target(""); }
 
   template <class Body>
   static void for_each_target(Body&& body) {
     for (const std::string& target : simd_targets()) {
       SCOPED_TRACE(target);
-      set_simd_target(target);
+      testing::set_simd_target(target);
       ASSERT_EQ(simd_target(), target);
       body();
       if (::testing::Test::HasFatalFailure()) return;
@@ -193,7 +194,7 @@ void check_narrowing(const std::vector<float>& patterns) {
     expected_bf16[i] = Bf16(patterns[i]);
   }
   for (const std::string& target : simd_targets()) {
-    set_simd_target(target);
+    testing::set_simd_target(target);
     ASSERT_TRUE(HWY_DYNAMIC_DISPATCH(narrow_f16_all)(patterns.data(), f16.data(), n)) << target;
     ASSERT_TRUE(HWY_DYNAMIC_DISPATCH(narrow_bf16_all)(patterns.data(), bf16.data(), n)) << target;
     if (std::memcmp(f16.data(), expected_f16.data(), n * sizeof(F16)) == 0 &&
@@ -393,7 +394,7 @@ TEST_F(EveryTarget, SumsAllLanes) {
 TEST(SimdTarget, UnknownNameIsRefusedAndNamed) {
   const std::string before = simd_target();
   try {
-    set_simd_target("MMX");
+    testing::set_simd_target("MMX");
     FAIL() << "accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_NE(std::string(error.what()).find("MMX"), std::string::npos) << error.what();
@@ -404,9 +405,9 @@ TEST(SimdTarget, UnknownNameIsRefusedAndNamed) {
 TEST(SimdTarget, EmptyNameMeansTheBest) {
   const std::vector<std::string> targets = simd_targets();
   ASSERT_FALSE(targets.empty());
-  set_simd_target(targets.back());
+  testing::set_simd_target(targets.back());
   EXPECT_EQ(simd_target(), targets.back());
-  set_simd_target("");
+  testing::set_simd_target("");
   EXPECT_EQ(simd_target(), targets.front());
 }
 

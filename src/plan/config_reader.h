@@ -4,17 +4,16 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "json/json.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::plan {
 
 class ConfigReader {
  public:
-  ConfigReader(std::string file, const nlohmann::json& object)
-      : file_(std::move(file)), object_(object) {}
+  ConfigReader(std::string file, const Json& object) : file_(std::move(file)), object_(object) {}
 
   [[noreturn]] void fail(std::string_view what) const {
     throw CorruptData(fmt::format("{}: {}", file_, what));
@@ -50,8 +49,8 @@ class ConfigReader {
   }
 
   // A list of exactly `size` entries.
-  const nlohmann::json& list(const char* key, std::int64_t size) const {
-    const nlohmann::json& value = object_.at(key);
+  const Json& list(const char* key, std::int64_t size) const {
+    const Json& value = object_.at(key);
     if (!value.is_array()) {
       fail(fmt::format("{}: expected a list, got {}", key, value.type_name()));
     }
@@ -61,7 +60,7 @@ class ConfigReader {
     return value;
   }
 
-  std::int64_t checked(const nlohmann::json& value, const char* key, std::int64_t least,
+  std::int64_t checked(const Json& value, const char* key, std::int64_t least,
                        std::int64_t most) const {
     if (!value.is_number_integer()) {
       fail(fmt::format("{}: expected a whole number, got {}", key,
@@ -78,7 +77,7 @@ class ConfigReader {
 
  private:
   std::string file_;
-  const nlohmann::json& object_;
+  const Json& object_;
 };
 
 // No model comes near these, and products of them stay within 64 bits or are refused.

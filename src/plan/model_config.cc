@@ -9,7 +9,7 @@
 namespace touchstone::plan {
 namespace {
 
-using nlohmann::json;
+using json = Json;
 
 // Real ones have a few KiB.
 constexpr std::uintmax_t kLargestFile = 16 << 20;
@@ -190,11 +190,10 @@ json parsed(const std::string& name, std::string_view text) {
   try {
     json root = json::parse(text);
     if (root.is_object()) return root;
-  } catch (const json::parse_error& error) {
-    throw CorruptData(fmt::format("{}: not valid JSON at byte {}", name, error.byte));
-  } catch (const json::exception&) {
+  } catch (const json::exception& error) {
     // 1e999: JSON, but no number of this machine.
-    throw CorruptData(fmt::format("{}: a number is out of range", name));
+    if (error.byte == 0) throw CorruptData(fmt::format("{}: a number is out of range", name));
+    throw CorruptData(fmt::format("{}: not valid JSON at byte {}", name, error.byte));
   }
   throw CorruptData(fmt::format("{}: expected a JSON object", name));
 }

@@ -16,7 +16,7 @@ namespace touchstone::plan {
 namespace {
 
 using cache::ModelSpec;
-using nlohmann::json;
+using json = Json;
 using testing::HasSubstr;
 
 json llama() {
@@ -191,9 +191,12 @@ TEST(ModelConfig, WhatIsNotUnderstoodIsSaid) {
   };
   EXPECT_THAT(with("layer_types", "full_attention"), HasSubstr("expected a list"));
   EXPECT_THAT(with("layer_types", {"full_attention"}), HasSubstr("expected 32 entries"));
-  EXPECT_THAT(with("layer_types", json(32, "strange")), HasSubstr("strange"));
-  EXPECT_THAT(with("layer_types", json(32, "linear_attention")), HasSubstr("at least one layer"));
-  EXPECT_THAT(with("layer_types", json(32, "sliding_attention")), HasSubstr("sliding_window"));
+  EXPECT_THAT(with("layer_types", json(std::vector<std::string>(32, "strange"))),
+              HasSubstr("strange"));
+  EXPECT_THAT(with("layer_types", json(std::vector<std::string>(32, "linear_attention"))),
+              HasSubstr("at least one layer"));
+  EXPECT_THAT(with("layer_types", json(std::vector<std::string>(32, "sliding_attention"))),
+              HasSubstr("sliding_window"));
   EXPECT_THAT(with("hybrid_override_pattern", "M*M"), HasSubstr("hybrid_override_pattern"));
   EXPECT_THAT(with("num_kv_shared_layers", 3), HasSubstr("num_kv_shared_layers"));
   EXPECT_THAT(with("model_type", 7), HasSubstr("model_type"));
@@ -211,7 +214,7 @@ TEST(ModelConfig, RandomDamageIsHarmless) {
   std::mt19937 random(7);  // NOLINT: the same damage in every run
   json config = llama();
   config["sliding_window"] = 512;
-  config["layer_types"] = json(32, "sliding_attention");
+  config["layer_types"] = json(std::vector<std::string>(32, "sliding_attention"));
   config["kv_lora_rank"] = nullptr;
   const std::string whole = config.dump();
   int planned = 0;

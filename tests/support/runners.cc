@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "touchstone/core/testing.h"
+
 namespace touchstone::test {
 namespace {
 
@@ -15,9 +17,9 @@ constexpr bool kEveryTarget = !kSanitized;
 class TargetScope {
  public:
   explicit TargetScope(const std::string& target) : before_(simd_target()) {
-    set_simd_target(target);
+    testing::set_simd_target(target);
   }
-  ~TargetScope() { set_simd_target(before_); }
+  ~TargetScope() { testing::set_simd_target(before_); }
   TargetScope(const TargetScope&) = delete;
   TargetScope& operator=(const TargetScope&) = delete;
 
@@ -36,14 +38,14 @@ void run_all(const std::vector<std::string>& implementations,
   ASSERT_FALSE(implementations.empty()) << "no implementation to test";
   for (const std::string& name : implementations) {
     if (!every_target || g_device.is_cuda() || name == "plain") {
-      const testing::ScopedTrace trace(__FILE__, __LINE__, "implementation " + name);
+      const ::testing::ScopedTrace trace(__FILE__, __LINE__, "implementation " + name);
       run_one(name, body, threads);
       continue;
     }
     for (const std::string& target : simd_targets()) {
       std::string where = "implementation " + name;
       where += ", SIMD target " + target;
-      const testing::ScopedTrace trace(__FILE__, __LINE__, where);
+      const ::testing::ScopedTrace trace(__FILE__, __LINE__, where);
       const TargetScope scope(target);
       run_one(name, body, threads);
     }

@@ -24,8 +24,8 @@ extern "C" int layer_norm_forward(int64_t rows, int64_t cols, float eps, const f
   using touchstone::make_view;
   auto* statistics = static_cast<float*>(cache);
   touchstone::layer_norm(context(), {.x = make_view(x, {rows, cols}),
-                                     .gamma = make_view(gamma, {cols}),
-                                     .beta = make_view(beta, {cols}),
+                                     .weight = make_view(gamma, {cols}),
+                                     .bias = make_view(beta, {cols}),
                                      .y = make_view(y, {rows, cols}),
                                      .mean = make_view(statistics, {rows}),
                                      .rstd = make_view(statistics + rows, {rows}),
@@ -44,10 +44,10 @@ extern "C" int layer_norm_backward(int64_t rows, int64_t cols, float /*eps*/, co
                                               .x = make_view(x, {rows, cols}),
                                               .mean = make_view(statistics, {rows}),
                                               .rstd = make_view(statistics + rows, {rows}),
-                                              .gamma = make_view(gamma, {cols}),
+                                              .weight = make_view(gamma, {cols}),
                                               .dx = make_view(dx, {rows, cols}),
-                                              .dgamma = make_view(dgamma, {cols}),
-                                              .dbeta = make_view(dbeta, {cols})});
+                                              .dweight = make_view(dgamma, {cols}),
+                                              .dbias = make_view(dbeta, {cols})});
   return 0;
 } catch (const std::exception&) {
   return 1;

@@ -43,8 +43,4 @@ std::vector<std::string> simd_targets();
 // The one in use.
 std::string simd_target();
 
-// Uses `target` (a name from simd_targets) from now on, in the whole process; "" = the best.
-// For tests and measurements; not to be called while operators run.
-void set_simd_target(const std::string& target);
-
 }  // namespace touchstone

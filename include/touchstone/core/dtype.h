@@ -1,7 +1,12 @@
-// Element types, named as safetensors names them.
+// Element types, named as safetensors names them; i4 is two's complement, two per byte, the first
+// in the low bits. f8_e4m3 is the OCP format without infinities (E4M3FN).
+//
+// f8_e4m3 and i4 describe stored values (QuantFormat). They have no C++ element type: visit_dtype
+// and every operator on tensors refuse them, and i4 has no size in bytes, so that no view has it.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -10,12 +15,20 @@
 
 namespace touchstone {
 
-enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, i8, u8 };
+enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, i8, u8, f8_e4m3, i4 };
 
-inline constexpr DType kAllDTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16,
-                                       DType::i64, DType::i32, DType::i8,   DType::u8};
+inline constexpr DType kAllDTypes[] = {DType::f64,     DType::f32, DType::bf16, DType::f16,
+                                       DType::i64,     DType::i32, DType::i8,   DType::u8,
+                                       DType::f8_e4m3, DType::i4};
 
-// Bytes of one element.
+// Those with a C++ element type.
+inline constexpr DType kNativeDTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16,
+                                          DType::i64, DType::i32, DType::i8,   DType::u8};
+
+// Bits of one element.
+std::int64_t bits_of(DType dtype);
+
+// Bytes of one element. InvalidArgument for i4, which has 4 bits.
 std::int64_t size_of(DType dtype);
 
 // "f32", "bf16", ...
@@ -62,7 +75,7 @@ struct DTypeOf<std::uint8_t> {
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 
-// Calls visitor.operator()<T>() with the C++ type of `dtype`:
+// Calls visitor.operator()<T>() with the C++ type of `dtype`; Unsupported where there is none:
 //   visit_dtype(x.dtype, [&]<class T>() { run<T>(x); });
 template <class Visitor>
 decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
@@ -83,6 +96,9 @@ decltype(auto) visit_dtype(DType dtype, Visitor&& visitor) {
       return visitor.template operator()<std::int8_t>();
     case DType::u8:
       return visitor.template operator()<std::uint8_t>();
+    case DType::f8_e4m3:
+    case DType::i4:
+      throw Unsupported("dtype: " + std::string(name_of(dtype)) + " has no C++ element type");
   }
   throw InvalidArgument("dtype: unknown value");
 }

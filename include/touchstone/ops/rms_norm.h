@@ -8,14 +8,14 @@
 //   dx      = rstd * (g - xhat * sum(g * xhat) / D)   (+ dsum when fused)
 //   dweight = sum over rows of dy * xhat
 //
-// Rounding point. Model families disagree, and it changes bits:
+// Rounding point. Model families differ in it, and it changes bits:
 //   once           h * rstd * weight in f32, rounded once at the end
 //   before_weight  h * rstd rounded to the dtype of x, then times the weight, rounded again
 // The backward treats both roundings as the identity.
 // Weight offset. 0 for most models; 1 for those that store weight - 1. The sum is taken in f32.
 //
-// Shapes, dtypes, accuracy, special values, aliasing, empty input, promises and cost are those of
-// layer_norm.h, with weight in gamma's place and no mean and no beta.
+// Shapes, dtypes, accuracy, NaN and infinity, aliasing, empty input, guarantees and cost are those
+// of layer_norm.h, without mean and bias.
 #pragma once
 
 #include <string>
@@ -57,7 +57,7 @@ struct RmsNormBackwardArgs {
 void rms_norm(Context& context, const RmsNormArgs& args);
 void rms_norm_backward(Context& context, const RmsNormBackwardArgs& args);
 
-// As explain.
+// See touchstone/core/implementation_report.h.
 std::vector<ImplementationReport> explain(Context& context, const RmsNormArgs& args);
 std::vector<ImplementationReport> explain(Context& context, const RmsNormBackwardArgs& args);
 

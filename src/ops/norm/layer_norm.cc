@@ -12,8 +12,8 @@ norm::Forward checked(const Context& context, const LayerNormArgs& args) {
   return norm::check_forward(kForwardName, context, norm::Kind::layer,
                              {.x = {"x", args.x},
                               .residual = {"residual", args.residual},
-                              .gamma = {"gamma", args.gamma},
-                              .beta = {"beta", args.beta},
+                              .weight = {"weight", args.weight},
+                              .bias = {"bias", args.bias},
                               .y = {"y", args.y},
                               .sum = {"sum", args.sum},
                               .mean = {"mean", args.mean},
@@ -29,11 +29,11 @@ norm::Backward checked(const Context& context, const LayerNormBackwardArgs& args
                                .x = {"x", args.x},
                                .mean = {"mean", args.mean},
                                .rstd = {"rstd", args.rstd},
-                               .gamma = {"gamma", args.gamma},
+                               .weight = {"weight", args.weight},
                                .dsum = {"dsum", args.dsum},
                                .dx = {"dx", args.dx},
-                               .dgamma = {"dgamma", args.dgamma},
-                               .dbeta = {"dbeta", args.dbeta},
+                               .dweight = {"dweight", args.dweight},
+                               .dbias = {"dbias", args.dbias},
                                .weight_offset = 0});
 }
 

@@ -73,7 +73,7 @@ class NormChecks : public Checks {
     contiguous(a);
   }
 
-  // gamma and beta, or dgamma and dbeta. Returns their common dtype.
+  // weight and bias, or dweight and dbias. Returns their common dtype.
   DType column_vectors(const Argument& a, const Argument& b) const {
     if (a.view.defined()) column_vector(a);
     if (b.view.defined()) column_vector(b);
@@ -129,9 +129,9 @@ Forward check_forward(const char* op, const Context& context, Kind kind,
     p.residual = {args.residual.view.data, checks.like_x(args.residual, false)};
     p.sum = {writable(args.sum), checks.like_x(args.sum, true)};
   }
-  p.weight_dtype = checks.column_vectors(args.gamma, args.beta);
-  p.gamma = args.gamma.view.data;
-  p.beta = args.beta.view.data;
+  p.weight_dtype = checks.column_vectors(args.weight, args.bias);
+  p.weight = args.weight.view.data;
+  p.bias = args.bias.view.data;
   p.y = {writable(args.y), checks.like_x(args.y, true)};
   if (args.mean.view.defined()) checks.statistic(args.mean);
   if (args.rstd.view.defined()) checks.statistic(args.rstd);
@@ -147,7 +147,7 @@ Forward check_forward(const char* op, const Context& context, Kind kind,
                  {&args.sum, {&args.x, &args.residual}},
                  {&args.mean, {}},
                  {&args.rstd, {}}},
-                {&args.x, &args.residual, &args.gamma, &args.beta});
+                {&args.x, &args.residual, &args.weight, &args.bias});
   return p;
 }
 
@@ -165,19 +165,19 @@ Backward check_backward(const char* op, const Context& context, Kind kind,
   checks.statistic(args.rstd);
   p.mean = args.mean.view.data;
   p.rstd = args.rstd.view.data;
-  if (args.gamma.view.defined()) checks.column_vector(args.gamma);
-  p.weight_dtype = args.gamma.view.defined() ? args.gamma.view.dtype : DType::f32;
-  p.gamma = args.gamma.view.data;
+  if (args.weight.view.defined()) checks.column_vector(args.weight);
+  p.weight_dtype = args.weight.view.defined() ? args.weight.view.dtype : DType::f32;
+  p.weight = args.weight.view.data;
   if (args.dsum.view.defined()) p.dsum = {args.dsum.view.data, checks.like_x(args.dsum, false)};
   p.dx = {writable(args.dx), checks.like_x(args.dx, true)};
-  p.weight_grad_dtype = checks.column_vectors(args.dgamma, args.dbeta);
-  p.dgamma = writable(args.dgamma);
-  p.dbeta = writable(args.dbeta);
+  p.weight_grad_dtype = checks.column_vectors(args.dweight, args.dbias);
+  p.dweight = writable(args.dweight);
+  p.dbias = writable(args.dbias);
   checks.finite_at_least("weight_offset", args.weight_offset, kLowest);
   p.weight_offset = args.weight_offset;
   check_overlap(
-      checks, {{&args.dx, {&args.dy, &args.x, &args.dsum}}, {&args.dgamma, {}}, {&args.dbeta, {}}},
-      {&args.dy, &args.x, &args.mean, &args.rstd, &args.gamma, &args.dsum});
+      checks, {{&args.dx, {&args.dy, &args.x, &args.dsum}}, {&args.dweight, {}}, {&args.dbias, {}}},
+      {&args.dy, &args.x, &args.mean, &args.rstd, &args.weight, &args.dsum});
   return p;
 }
 
@@ -196,7 +196,7 @@ void run_backward(const char* op, Context& context, const Backward& problem,
   }
   // The sum over no rows.
   const std::int64_t bytes = problem.cols * size_of(problem.weight_grad_dtype);
-  for (void* gradient : {problem.dgamma, problem.dbeta}) {
+  for (void* gradient : {problem.dweight, problem.dbias}) {
     if (gradient == nullptr) continue;
     if (context.device().is_cuda()) {
       cuda::fill_zero(context.device().index, gradient, bytes, context.stream());

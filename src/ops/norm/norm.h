@@ -1,5 +1,5 @@
 // What layer norm and RMS norm have in common: one problem description, checked already, and the
-// implementations that take it. RMS norm is layer norm with the mean held at zero and no beta.
+// implementations that take it. RMS norm is layer norm with the mean held at zero and no bias.
 #pragma once
 
 #include <cstdint>
@@ -26,38 +26,38 @@ struct Rows {
 struct Forward {
   Kind kind = Kind::layer;
   DType dtype = DType::f32;         // of x, residual, y, sum
-  DType weight_dtype = DType::f32;  // of gamma and beta
+  DType weight_dtype = DType::f32;  // of weight and bias
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   ConstRows x;
   ConstRows residual;
-  const void* gamma = nullptr;
-  const void* beta = nullptr;
+  const void* weight = nullptr;
+  const void* bias = nullptr;
   Rows y;
   Rows sum;
   void* mean = nullptr;
   void* rstd = nullptr;
   double eps = 0;
-  double weight_offset = 0;          // added to gamma where gamma is present
+  double weight_offset = 0;          // added to weight where weight is present
   bool round_before_weight = false;  // RMS only
 };
 
 struct Backward {
   Kind kind = Kind::layer;
   DType dtype = DType::f32;              // of dy, x, dsum, dx
-  DType weight_dtype = DType::f32;       // of gamma
-  DType weight_grad_dtype = DType::f32;  // of dgamma and dbeta
+  DType weight_dtype = DType::f32;       // of weight
+  DType weight_grad_dtype = DType::f32;  // of dweight and dbias
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   ConstRows dy;
   ConstRows x;
   const void* mean = nullptr;  // null for RMS
   const void* rstd = nullptr;
-  const void* gamma = nullptr;
+  const void* weight = nullptr;
   ConstRows dsum;
   Rows dx;
-  void* dgamma = nullptr;
-  void* dbeta = nullptr;
+  void* dweight = nullptr;
+  void* dbias = nullptr;
   double weight_offset = 0;
 };
 

@@ -23,9 +23,9 @@ TEST(NormBackward, NoRowsGiveZeroWeightGradients) {
             static_cast<std::size_t>(cols * size_of(dtypes.weight_grad)));
         for_each_implementation(run.accepting(), [&](Runner& context) {
           run.run(context);
-          EXPECT_TRUE(same_bits(run.dgamma, zeros));
-          if (run.dbeta.defined()) {
-            EXPECT_TRUE(same_bits(run.dbeta, zeros));
+          EXPECT_TRUE(same_bits(run.dweight, zeros));
+          if (run.dbias.defined()) {
+            EXPECT_TRUE(same_bits(run.dbias, zeros));
           }
         });
       }
@@ -57,18 +57,18 @@ TEST(NormBackward, OnlyOneOfTheWeightGradients) {
   const Problem p{.lead = {40}, .cols = 130};
   const Data data = make_data(p);
   const ExpectedBackward expected = expected_backward(p, data);
-  for (const bool gamma_only : {true, false}) {
+  for (const bool weight_only : {true, false}) {
     BackwardRun run(p, data);
-    (gamma_only ? run.args.dbeta : run.args.dgamma) = {};
+    (weight_only ? run.args.dbias : run.args.dweight) = {};
     for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       EXPECT_TRUE(close(run.dx.values(), expected.dx, DType::f32, p.cols));
-      if (gamma_only) {
-        EXPECT_TRUE(close(run.dgamma.values(), expected.dgamma, DType::f32));
-        EXPECT_TRUE(run.dbeta.unchanged());
+      if (weight_only) {
+        EXPECT_TRUE(close(run.dweight.values(), expected.dweight, DType::f32));
+        EXPECT_TRUE(run.dbias.unchanged());
       } else {
-        EXPECT_TRUE(close(run.dbeta.values(), expected.dbeta, DType::f32));
-        EXPECT_TRUE(run.dgamma.unchanged());
+        EXPECT_TRUE(close(run.dbias.values(), expected.dbias, DType::f32));
+        EXPECT_TRUE(run.dweight.unchanged());
       }
     });
   }
@@ -137,9 +137,9 @@ TEST(NormBackward, ExpandedGradient) {
       for_each_runner(run.accepting(), [&](Runner& context) {
         run.run(context);
         EXPECT_TRUE(close(run.dx.values(), expected.dx, DType::f32, cols));
-        EXPECT_TRUE(close(run.dgamma.values(), expected.dgamma, DType::f32));
-        if (run.dbeta.defined()) {
-          EXPECT_TRUE(close(run.dbeta.values(), expected.dbeta, DType::f32));
+        EXPECT_TRUE(close(run.dweight.values(), expected.dweight, DType::f32));
+        if (run.dbias.defined()) {
+          EXPECT_TRUE(close(run.dbias.values(), expected.dbias, DType::f32));
         }
       });
     }
@@ -155,7 +155,7 @@ TEST(NormBackward, LongColumnSums) {
       SCOPED_TRACE(p.describe());
       Data data = make_data(p);
       if (positive) {
-        // dy with the sign of xhat, which is the sign of x at mean zero: every term of dgamma is
+        // dy with the sign of xhat, which is the sign of x at mean zero: every term of dweight is
         // positive, up to the few where the sign of the tiny mean decides.
         for (std::size_t i = 0; i < data.dy.size(); ++i) {
           data.dy[i] = std::copysign(data.dy[i], data.x[i]);
@@ -163,23 +163,23 @@ TEST(NormBackward, LongColumnSums) {
       }
       const ExpectedBackward expected = expected_backward(p, data);
       for_each_round_trip(p, data, [&](Runner&, ForwardRun&, BackwardRun& run) {
-        const double dgamma = relative_l2(run.dgamma.values(), expected.dgamma.value);
-        EXPECT_LE(dgamma, 1e-6);
-        if (run.dbeta.defined()) {
-          EXPECT_LE(relative_l2(run.dbeta.values(), expected.dbeta.value), 1e-6);
+        const double dweight = relative_l2(run.dweight.values(), expected.dweight.value);
+        EXPECT_LE(dweight, 1e-6);
+        if (run.dbias.defined()) {
+          EXPECT_LE(relative_l2(run.dbias.values(), expected.dbias.value), 1e-6);
         }
       });
     }
   }
 }
 
-// All terms of dbeta equal: the sum is exact, and beyond the range of f16.
+// All terms of dbias equal: the sum is exact, and beyond the range of f16.
 TEST(NormBackward, ColumnSumsOfHalvesDoNotOverflow) {
   for (const DType weight_grad : {DType::f32, DType::f16}) {
     Problem p{.lead = {100000},
               .cols = sanitized_size(64, 5),
-              .gamma = false,
-              .beta = false,
+              .weight = false,
+              .bias = false,
               .dy = {.shape = Shape::constant, .center = 2}};
     p.dtypes = {DType::f16, DType::f16, weight_grad};
     SCOPED_TRACE(p.describe());
@@ -187,11 +187,11 @@ TEST(NormBackward, ColumnSumsOfHalvesDoNotOverflow) {
     BackwardRun run(p, data);
     for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
-      for (const double value : run.dbeta.values()) {
+      for (const double value : run.dbias.values()) {
         // f16 ends at 65504; an honest sum rounded once is infinite there.
         ASSERT_EQ(value, weight_grad == DType::f32 ? 200000.0 : HUGE_VAL);
       }
-      for (const double value : run.dgamma.values()) ASSERT_TRUE(std::isfinite(value));
+      for (const double value : run.dweight.values()) ASSERT_TRUE(std::isfinite(value));
     });
   }
 }

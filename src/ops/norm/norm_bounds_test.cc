@@ -23,8 +23,8 @@ struct Faults {
   bool eps_outside = false;      // 1 / (sqrt(var) + eps)
   bool skip_tail = false;        // the last D % 8 elements left out of the sums
   bool bf16_sum = false;         // sums kept in bf16
-  bool gamma_shifted = false;    // gamma[j + 1]
-  bool neighbor = false;        // statistics of the row before
+  bool weight_shifted = false;   // weight[j + 1]
+  bool neighbor = false;         // statistics of the row before
   bool round_twice = false;      // through bf16
   std::int64_t one_wrong = -1;   // this element off by 1e-4
 };
@@ -74,10 +74,10 @@ std::vector<double> faulty_layer_norm(const Problem& p, const Data& data, const 
     const double mean = rounded_mean ? static_cast<double>(s.mean) : exact_mean;
     for (std::int64_t j = 0; j < p.cols; ++j) {
       const auto i = static_cast<std::size_t>(r * p.cols + j);
-      const auto k = static_cast<std::size_t>(faults.gamma_shifted ? (j + 1) % p.cols : j);
+      const auto k = static_cast<std::size_t>(faults.weight_shifted ? (j + 1) % p.cols : j);
       const auto xhat = static_cast<float>(data.h[i] - mean) * s.rstd;
-      const float value = xhat * static_cast<float>(data.gamma[k]) +
-                          static_cast<float>(data.beta[static_cast<std::size_t>(j)]);
+      const float value = xhat * static_cast<float>(data.weight[k]) +
+                          static_cast<float>(data.bias[static_cast<std::size_t>(j)]);
       y[i] = static_cast<double>(faults.round_twice ? static_cast<float>(Bf16(value)) : value);
     }
   }
@@ -108,7 +108,7 @@ TEST(NormBounds, WrongImplementationsAreCaught) {
     EXPECT_TRUE(caught({.eps_outside = true}, cols, 0));
     EXPECT_TRUE(caught({.skip_tail = true}, cols, 0));
     EXPECT_TRUE(caught({.bf16_sum = true}, cols, 3));
-    EXPECT_TRUE(caught({.gamma_shifted = true}, cols, 0));
+    EXPECT_TRUE(caught({.weight_shifted = true}, cols, 0));
     EXPECT_TRUE(caught({.neighbor = true}, cols, 0));
     EXPECT_TRUE(caught({.round_twice = true}, cols, 0));
     EXPECT_TRUE(caught({.one_wrong = 4 * cols + 3}, cols, 0));
@@ -137,13 +137,13 @@ TEST(NormBounds, WrongGradientsAreCaught) {
           v[c] -= data.dy[32 * 257 + c] * (data.h[32 * 257 + c] - s.mean[32]) * s.rstd[32];
         }
       },
-      expected.dgamma));
+      expected.dweight));
   EXPECT_TRUE(refuses(
       [&](auto& v) {
         for (std::size_t c = 0; c < 257; ++c) v[c] -= data.dy[c];
       },
-      expected.dbeta));
-  EXPECT_TRUE(refuses([](auto& v) { v = rounded(v, DType::bf16); }, expected.dgamma));
+      expected.dbias));
+  EXPECT_TRUE(refuses([](auto& v) { v = rounded(v, DType::bf16); }, expected.dweight));
 }
 
 }  // namespace

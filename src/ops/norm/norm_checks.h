@@ -1,5 +1,4 @@
-// The checks layer norm and RMS norm share. The caller names the arguments, so that messages
-// speak of `weight` in one operator and of `gamma` in the other.
+// The checks that layer norm and RMS norm share.
 #pragma once
 
 #include <span>
@@ -13,8 +12,8 @@ namespace touchstone::norm {
 struct ForwardArguments {
   Argument x;
   Argument residual;
-  Argument gamma;
-  Argument beta;
+  Argument weight;
+  Argument bias;
   Argument y;
   Argument sum;
   Argument mean;
@@ -29,11 +28,11 @@ struct BackwardArguments {
   Argument x;
   Argument mean;
   Argument rstd;
-  Argument gamma;
+  Argument weight;
   Argument dsum;
   Argument dx;
-  Argument dgamma;
-  Argument dbeta;
+  Argument dweight;
+  Argument dbias;
   double weight_offset;
 };
 

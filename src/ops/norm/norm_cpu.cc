@@ -54,7 +54,7 @@ class Arena {
   char* next_;
 };
 
-// Whether the kernels can read gamma or beta in place: only the f32 and f64 kernels want them as
+// Whether the kernels can read weight or bias in place: only the f32 and f64 kernels want them as
 // they come.
 bool usable_in_place(const void* weights, DType dtype, DType x_dtype, double offset) {
   return weights != nullptr && dtype == x_dtype && offset == 0 &&
@@ -69,7 +69,7 @@ void fill(DType x_dtype, double value, void* dst, std::int64_t cols) {
   }
 }
 
-// gamma or beta, `absent` where there is none, as the kernels want it: made in `dst` where it has
+// weight or bias, `absent` where there is none, as the kernels want it: made in `dst` where it has
 // to be.
 const void* prepare_weights(const void* weights, double absent, DType dtype, DType x_dtype,
                             double offset, void* dst, std::int64_t cols) {
@@ -102,9 +102,9 @@ void rescue_row(const ForwardJob& job, std::int64_t row) {
     h = sum;
   }
   // From the caller's weights: those of the job are in the order of the kernels.
-  const auto gamma = widened<C>(p.gamma, p.weight_dtype, p.cols, p.weight_offset);
-  const auto beta = widened<C>(p.beta, p.weight_dtype, p.cols, 0);
-  normalize_row(p, h, data_or_null(gamma), data_or_null(beta),
+  const auto weight = widened<C>(p.weight, p.weight_dtype, p.cols, p.weight_offset);
+  const auto bias = widened<C>(p.bias, p.weight_dtype, p.cols, 0);
+  normalize_row(p, h, data_or_null(weight), data_or_null(bias),
                 static_cast<T*>(p.y.data) + row * p.y.stride,
                 p.mean == nullptr ? nullptr : static_cast<C*>(p.mean) + row,
                 p.rstd == nullptr ? nullptr : static_cast<C*>(p.rstd) + row);
@@ -154,11 +154,11 @@ void forward_simd(Context& context, const Forward& p) {
   const std::int64_t moment_bytes =
       by_columns ? p.rows * blocks * static_cast<std::int64_t>(sizeof(Moments)) : 0;
   Arena arena(detail::ContextAccess::workspace(context, 2 * weight_bytes + moment_bytes));
-  job.gamma = prepare_weights(p.gamma, 1, p.weight_dtype, p.dtype, p.weight_offset,
-                              arena.take(weight_bytes), p.cols);
-  void* const beta = arena.take(weight_bytes);
+  job.weight = prepare_weights(p.weight, 1, p.weight_dtype, p.dtype, p.weight_offset,
+                               arena.take(weight_bytes), p.cols);
+  void* const bias = arena.take(weight_bytes);
   if (p.kind == Kind::layer) {
-    job.beta = prepare_weights(p.beta, 0, p.weight_dtype, p.dtype, 0, beta, p.cols);
+    job.bias = prepare_weights(p.bias, 0, p.weight_dtype, p.dtype, 0, bias, p.cols);
   }
 
   if (by_columns) {
@@ -205,11 +205,11 @@ struct ChunkSums {
   C* running = nullptr;     // [chunks][2][padded]
   double* total = nullptr;  // the same shape, or null
   std::int64_t padded = 0;  // columns, up to a whole number of cache lines
-  bool beta = false;
+  bool bias = false;
 
   C* running_of(std::int64_t chunk) const { return running + chunk * 2 * padded; }
   double* total_of(std::int64_t chunk) const { return total + chunk * 2 * padded; }
-  std::int64_t used() const { return beta ? 2 * padded : padded; }
+  std::int64_t used() const { return bias ? 2 * padded : padded; }
   Accumulators accumulators(std::int64_t chunk) const {
     return {running_of(chunk), running_of(chunk) + padded};
   }
@@ -288,8 +288,8 @@ void finish_gradients(Context& context, const BackwardJob& job, const ChunkSums<
     for (std::int64_t slice = task * slices / tasks; slice < (task + 1) * slices / tasks; ++slice) {
       const std::int64_t begin = slice * kMergeColumns;
       const std::int64_t end = std::min(p.cols, begin + kMergeColumns);
-      if (p.dgamma != nullptr) merge_chunks(job, sums, chunks, 0, begin, end, p.dgamma);
-      if (p.dbeta != nullptr) merge_chunks(job, sums, chunks, sums.padded, begin, end, p.dbeta);
+      if (p.dweight != nullptr) merge_chunks(job, sums, chunks, 0, begin, end, p.dweight);
+      if (p.dbias != nullptr) merge_chunks(job, sums, chunks, sums.padded, begin, end, p.dbias);
     }
   });
 }
@@ -313,7 +313,7 @@ void backward_typed(Context& context, const Backward& p) {
   ChunkSums<C> sums;
   const std::int64_t weight_bytes = Arena::padded(p.cols * kSize);
   sums.padded = weight_bytes / kSize;
-  sums.beta = p.kind == Kind::layer;
+  sums.bias = p.kind == Kind::layer;
   const std::int64_t sum_bytes = checked_mul(chunks.count * 2 * kSize, sums.padded);
   const std::int64_t total_bytes = flushes ? checked_mul(chunks.count * 16, sums.padded) : 0;
   const std::int64_t row_count = by_columns ? p.rows : 0;
@@ -322,8 +322,8 @@ void backward_typed(Context& context, const Backward& p) {
   const auto coefficient_bytes = row_count * static_cast<std::int64_t>(sizeof(RowCoefficients));
   Arena arena(detail::ContextAccess::workspace(
       context, weight_bytes + sum_bytes + total_bytes + row_sum_bytes + coefficient_bytes));
-  job.gamma = prepare_weights(p.gamma, 1, p.weight_dtype, p.dtype, p.weight_offset,
-                              arena.take(weight_bytes), p.cols);
+  job.weight = prepare_weights(p.weight, 1, p.weight_dtype, p.dtype, p.weight_offset,
+                               arena.take(weight_bytes), p.cols);
   sums.running = static_cast<C*>(arena.take(sum_bytes));
   if (flushes) sums.total = static_cast<double*>(arena.take(total_bytes));
 

@@ -29,12 +29,12 @@ inline constexpr std::size_t kFetchColumns = 64 / sizeof(T);
 // How far ahead of the sums memory is asked for.
 inline constexpr std::int64_t kFetchBytes = 8192;
 
-// gamma (weight offset included, 1 where absent) and beta (0 where absent; RMS: null) in the type
+// weight (weight offset included, 1 where absent) and bias (0 where absent; RMS: null) in the type
 // of statistics. `stream`: write y and sum past the cache.
 struct ForwardJob {
   Forward p;
-  const void* gamma = nullptr;
-  const void* beta = nullptr;
+  const void* weight = nullptr;
+  const void* bias = nullptr;
   double inverse_cols = 0;
   std::int64_t fetch_rows = 0;  // how far ahead rows are fetched of which several fit in there
   bool stream = false;
@@ -74,9 +74,9 @@ inline constexpr std::int64_t kMaxRows = 8;
 inline constexpr std::int64_t kL2Bytes = std::int64_t{256} << 10;
 
 // Rows per group. Of short rows many, so that the slow arithmetic between the two sweeps of a row
-// is done for all of them at once; of longer ones some, so that they share the trip of gamma and
-// beta from L2. One only of f32 rows of a page that come from memory: those are still in L1, beside
-// gamma and beta, when they are written.
+// is done for all of them at once; of longer ones some, so that they share the trip of weight and
+// bias from L2. One only of f32 rows of a page that come from memory: those are still in L1, beside
+// weight and bias, when they are written.
 inline std::int64_t forward_group_rows(const ForwardJob& job) {
   const std::int64_t element = size_of(job.p.dtype);
   const std::int64_t row = job.p.cols * element * (job.p.residual.data == nullptr ? 1 : 2);
@@ -105,12 +105,12 @@ void widen_weights(DType x_dtype, const void* weights, DType dtype, double offse
 
 struct BackwardJob {
   Backward p;
-  const void* gamma = nullptr;  // as in ForwardJob
+  const void* weight = nullptr;  // as in ForwardJob
   double inverse_cols = 0;
   bool stream = false;
 };
 
-// Sums over a row or a block of it, with t = (x - mean) * rstd and g = dy * gamma.
+// Sums over a row or a block of it, with t = (x - mean) * rstd and g = dy * weight.
 struct RowSums {
   double t = 0;
   double g = 0;
@@ -132,10 +132,10 @@ inline std::int64_t backward_group_rows(const BackwardJob& job) {
 }
 
 // Column sums of a chunk of rows, in the type of statistics and in the order of the kernels:
-// gamma[cols], beta[cols].
+// weight[cols], bias[cols].
 struct Accumulators {
-  void* gamma = nullptr;
-  void* beta = nullptr;
+  void* weight = nullptr;
+  void* bias = nullptr;
 };
 
 // Rows [begin, end): dx, and their share of the weight gradients added to `sums`.

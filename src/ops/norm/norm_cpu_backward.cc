@@ -25,7 +25,7 @@ namespace sd = touchstone::simd::HWY_NAMESPACE;
 // of magnitudes, and in practice far below.
 constexpr std::size_t kRunTerms = 32;
 
-// Columns of a run, and of dx written at a time: gamma and the column sums of so many stay in L1
+// Columns of a run, and of dx written at a time: weight and the column sums of so many stay in L1
 // while all rows of a group pass over them.
 template <class T>
 std::size_t run_columns() {
@@ -102,8 +102,8 @@ HWY_INLINE VectorSums<hn::Vec<D>> zero_sums(D d) {
 }
 
 template <Kind kKind, class V>
-HWY_INLINE void add_terms(V dy, V x, V gamma, V mean, V rstd, VectorSums<V>* sums) {
-  const auto g = hn::Mul(dy, gamma);
+HWY_INLINE void add_terms(V dy, V x, V weight, V mean, V rstd, VectorSums<V>* sums) {
+  const auto g = hn::Mul(dy, weight);
   if constexpr (kKind == Kind::layer) {
     const auto t = hn::Mul(hn::Sub(x, mean), rstd);
     sums->t = hn::Add(sums->t, t);
@@ -116,8 +116,8 @@ HWY_INLINE void add_terms(V dy, V x, V gamma, V mean, V rstd, VectorSums<V>* sum
 
 // Adds the sums over columns [begin, end), a run, of kRows rows, lane by lane, to `sums`.
 template <Kind kKind, int kRows, class T, class D, class V = hn::Vec<D>>
-HWY_INLINE void add_run(D d, const BackwardRow<T>* rows, const Compute<T>* gamma, std::size_t begin,
-                        std::size_t end, VectorSums<V>* sums) {
+HWY_INLINE void add_run(D d, const BackwardRow<T>* rows, const Compute<T>* weight,
+                        std::size_t begin, std::size_t end, VectorSums<V>* sums) {
   constexpr std::size_t kVectors = sd::template kPack<T>;
   const std::size_t lanes = hn::Lanes(d);
   VectorSums<V> s[kRows];
@@ -132,14 +132,14 @@ HWY_INLINE void add_run(D d, const BackwardRow<T>* rows, const Compute<T>* gamma
       sd::load_pack(d, row.dy + i, dy);
       sd::load_pack(d, row.x + i, x);
       for (std::size_t k = 0; k < kVectors; ++k) {
-        add_terms<kKind>(dy[k], x[k], sd::load(d, gamma + i + k * lanes), hn::Set(d, row.mean),
+        add_terms<kKind>(dy[k], x[k], sd::load(d, weight + i + k * lanes), hn::Set(d, row.mean),
                          hn::Set(d, row.rstd), &s[r]);
       }
     }
   }
   for (; i < end; i += lanes) {
     const std::size_t n = std::min(lanes, end - i);
-    const auto w = sd::load_some(d, gamma + i, n);
+    const auto w = sd::load_some(d, weight + i, n);
     for (int r = 0; r < kRows; ++r) {
       const BackwardRow<T>& row = rows[r];
       const auto mean = hn::Set(d, row.mean);
@@ -157,7 +157,7 @@ HWY_INLINE void add_run(D d, const BackwardRow<T>* rows, const Compute<T>* gamma
 
 // Adds the sums over one block, columns [begin, end), of every row to `sums`.
 template <Kind kKind, class T>
-void sum_block(const BackwardRow<T>* rows, std::int64_t count, const Compute<T>* gamma,
+void sum_block(const BackwardRow<T>* rows, std::int64_t count, const Compute<T>* weight,
                std::size_t begin, std::size_t end, RowSums* sums) {
   const hn::ScalableTag<Compute<T>> d;
   VectorSums<hn::Vec<decltype(d)>> s[kMaxRows];
@@ -165,8 +165,8 @@ void sum_block(const BackwardRow<T>* rows, std::int64_t count, const Compute<T>*
   for (std::size_t i = begin; i < end; i += run_columns<T>()) {
     const std::size_t stop = std::min(end, i + run_columns<T>());
     std::int64_t r = 0;
-    for (; r + 2 <= count; r += 2) add_run<kKind, 2>(d, rows + r, gamma, i, stop, s + r);
-    if (r < count) add_run<kKind, 1>(d, rows + r, gamma, i, stop, s + r);
+    for (; r + 2 <= count; r += 2) add_run<kKind, 2>(d, rows + r, weight, i, stop, s + r);
+    if (r < count) add_run<kKind, 1>(d, rows + r, weight, i, stop, s + r);
   }
   for (std::int64_t r = 0; r < count; ++r) {
     sums[r].t += static_cast<double>(sd::sum_lanes(d, s[r].t));
@@ -179,9 +179,9 @@ void sum_block(const BackwardRow<T>* rows, std::int64_t count, const Compute<T>*
 
 template <class T>
 struct Columns {
-  const Compute<T>* gamma = nullptr;
-  Compute<T>* sum_gamma = nullptr;
-  Compute<T>* sum_beta = nullptr;
+  const Compute<T>* weight = nullptr;
+  Compute<T>* sum_weight = nullptr;
+  Compute<T>* sum_bias = nullptr;
 };
 
 // The numbers of a row, one in every lane.
@@ -200,20 +200,20 @@ HWY_INLINE VectorCoefficients<hn::Vec<D>> coefficients_of(D d, const BackwardRow
           hn::Set(d, row.c2)};
 }
 
-// dx of one row at one vector of columns; its terms of the weight gradients are added to *dgamma
-// and *dbeta.
+// dx of one row at one vector of columns; its terms of the weight gradients are added to *dweight
+// and *dbias.
 template <Kind kKind, class V>
-HWY_INLINE V dx_of(const VectorCoefficients<V>& c, V dy, V x, V gamma, V* dgamma, V* dbeta) {
-  auto g = hn::Mul(dy, gamma);
+HWY_INLINE V dx_of(const VectorCoefficients<V>& c, V dy, V x, V weight, V* dweight, V* dbias) {
+  auto g = hn::Mul(dy, weight);
   auto xhat = x;
   if constexpr (kKind == Kind::layer) {
     xhat = hn::MulAdd(hn::Sub(x, c.mean), c.rstd, c.shift);
     g = hn::Sub(g, c.c1);
-    *dbeta = hn::Add(*dbeta, dy);
+    *dbias = hn::Add(*dbias, dy);
   } else {
     xhat = hn::Mul(x, c.rstd);
   }
-  *dgamma = hn::MulAdd(dy, xhat, *dgamma);
+  *dweight = hn::MulAdd(dy, xhat, *dweight);
   return hn::Mul(c.rstd, hn::NegMulAdd(xhat, c.c2, g));
 }
 
@@ -222,21 +222,21 @@ template <Kind kKind, class T, class D>
 HWY_INLINE void write_tail(D d, const BackwardRow<T>* rows, std::int64_t count,
                            const Columns<T>& columns, std::size_t i, std::size_t n, std::size_t at,
                            T* const* dx) {
-  const auto gamma = sd::load_some(d, columns.gamma + i, n);
-  auto dgamma = sd::load_some(d, columns.sum_gamma + i, n);
-  auto dbeta = sd::load_some(d, columns.sum_beta + i, n);
+  const auto weight = sd::load_some(d, columns.weight + i, n);
+  auto dweight = sd::load_some(d, columns.sum_weight + i, n);
+  auto dbias = sd::load_some(d, columns.sum_bias + i, n);
   for (std::int64_t r = 0; r < count; ++r) {
     const BackwardRow<T>& row = rows[r];
     auto v = dx_of<kKind>(coefficients_of(d, row), sd::load_some(d, row.dy + i, n),
-                          sd::load_some(d, row.x + i, n), gamma, &dgamma, &dbeta);
+                          sd::load_some(d, row.x + i, n), weight, &dweight, &dbias);
     if (row.dsum != nullptr) v = hn::Add(v, sd::load_some(d, row.dsum + i, n));
     sd::store_some(v, d, dx[r] + at, n);
   }
-  sd::store_some(dgamma, d, columns.sum_gamma + i, n);
-  if constexpr (kKind == Kind::layer) sd::store_some(dbeta, d, columns.sum_beta + i, n);
+  sd::store_some(dweight, d, columns.sum_weight + i, n);
+  if constexpr (kKind == Kind::layer) sd::store_some(dbias, d, columns.sum_bias + i, n);
 }
 
-// A tile: kVectors vectors of columns, from column i on, of every row, to dx[row] + at. gamma and
+// A tile: kVectors vectors of columns, from column i on, of every row, to dx[row] + at. weight and
 // the column sums stay in registers while all rows of the group pass. Row after row, so that a
 // column sum has the same bits however rows are grouped.
 template <Kind kKind, bool kStream, std::size_t kVectors, class T, class D>
@@ -244,13 +244,13 @@ HWY_INLINE void write_tile(D d, const BackwardRow<T>* rows, std::int64_t count,
                            const Columns<T>& columns, std::size_t i, std::size_t at, T* const* dx) {
   using V = hn::Vec<D>;
   const std::size_t lanes = hn::Lanes(d);
-  V gamma[kVectors];
-  V dgamma[kVectors];
-  V dbeta[kVectors];
+  V weight[kVectors];
+  V dweight[kVectors];
+  V dbias[kVectors];
   for (std::size_t k = 0; k < kVectors; ++k) {
-    gamma[k] = sd::load(d, columns.gamma + i + k * lanes);
-    dgamma[k] = sd::load(d, columns.sum_gamma + i + k * lanes);
-    if constexpr (kKind == Kind::layer) dbeta[k] = sd::load(d, columns.sum_beta + i + k * lanes);
+    weight[k] = sd::load(d, columns.weight + i + k * lanes);
+    dweight[k] = sd::load(d, columns.sum_weight + i + k * lanes);
+    if constexpr (kKind == Kind::layer) dbias[k] = sd::load(d, columns.sum_bias + i + k * lanes);
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const BackwardRow<T>& row = rows[r];
@@ -266,7 +266,7 @@ HWY_INLINE void write_tile(D d, const BackwardRow<T>* rows, std::int64_t count,
       sd::load_pack(d, row.dy + column, dy);
       sd::load_pack(d, row.x + column, v);
       for (std::size_t j = 0; j < sd::template kPack<T>; ++j) {
-        v[j] = dx_of<kKind>(c, dy[j], v[j], gamma[k + j], &dgamma[k + j], &dbeta[k + j]);
+        v[j] = dx_of<kKind>(c, dy[j], v[j], weight[k + j], &dweight[k + j], &dbias[k + j]);
       }
       if (row.dsum != nullptr) {
         sd::load_pack(d, row.dsum + column, dy);
@@ -280,8 +280,8 @@ HWY_INLINE void write_tile(D d, const BackwardRow<T>* rows, std::int64_t count,
     }
   }
   for (std::size_t k = 0; k < kVectors; ++k) {
-    sd::store(dgamma[k], d, columns.sum_gamma + i + k * lanes);
-    if constexpr (kKind == Kind::layer) sd::store(dbeta[k], d, columns.sum_beta + i + k * lanes);
+    sd::store(dweight[k], d, columns.sum_weight + i + k * lanes);
+    if constexpr (kKind == Kind::layer) sd::store(dbias[k], d, columns.sum_bias + i + k * lanes);
   }
 }
 
@@ -337,8 +337,8 @@ template <Kind kKind, class T>
 void write_range(const BackwardJob& job, const BackwardRow<T>* rows, std::int64_t count,
                  std::size_t begin, std::size_t end, const Accumulators& sums) {
   using C = Compute<T>;
-  const Columns<T> columns = {static_cast<const C*>(job.gamma), static_cast<C*>(sums.gamma),
-                              static_cast<C*>(sums.beta)};
+  const Columns<T> columns = {static_cast<const C*>(job.weight), static_cast<C*>(sums.weight),
+                              static_cast<C*>(sums.bias)};
   for (std::size_t i = begin; i < end; i += run_columns<T>()) {
     const std::size_t stop = std::min(end, i + run_columns<T>());
     write_run<kKind>(rows, count, columns, i, stop, job.stream);
@@ -367,7 +367,7 @@ void run_group(const BackwardJob& job, std::int64_t first, std::int64_t count, s
   for (std::int64_t r = 0; r < count; ++r) set_row(job, first + r, ahead, &rows[r]);
   RowSums row_sums[kMaxRows];
   for (std::size_t c = 0; c < cols; c += block_columns<T>()) {
-    sum_block<kKind>(rows, count, static_cast<const Compute<T>*>(job.gamma), c,
+    sum_block<kKind>(rows, count, static_cast<const Compute<T>*>(job.weight), c,
                      std::min(cols, c + block_columns<T>()), row_sums);
   }
   for (std::int64_t r = 0; r < count; ++r) {
@@ -458,7 +458,7 @@ void sums_of(const BackwardJob& job, std::int64_t row, std::int64_t block, RowSu
         std::min(static_cast<std::size_t>(job.p.cols), begin + block_columns<T>());
     BackwardRow<T> r;
     set_row(job, row, 0, &r);
-    sum_block<kKind>(&r, 1, static_cast<const Compute<T>*>(job.gamma), begin, end, sums);
+    sum_block<kKind>(&r, 1, static_cast<const Compute<T>*>(job.weight), begin, end, sums);
   });
 }
 

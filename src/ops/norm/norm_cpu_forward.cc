@@ -257,8 +257,8 @@ WriteSpan<T> span_of(const ForwardJob& job, const ForwardRow<T>& row, std::size_
   WriteSpan<T> span;
   span.x = row.x + begin;
   span.y = row.y + begin;
-  span.gamma = static_cast<const C*>(job.gamma) + begin;
-  if (job.beta != nullptr) span.beta = static_cast<const C*>(job.beta) + begin;
+  span.weight = static_cast<const C*>(job.weight) + begin;
+  if (job.bias != nullptr) span.bias = static_cast<const C*>(job.bias) + begin;
   if (row.residual != nullptr) {
     span.residual = row.residual + begin;
     span.sum = row.sum + begin;
@@ -293,7 +293,7 @@ HWY_NOINLINE void do_aligned_spans(const ForwardJob& job, WriteSpan<T>& write,
   }
 }
 
-// y of one group, span by span, so that the span of gamma and beta comes from L1 for all rows but
+// y of one group, span by span, so that the span of weight and bias comes from L1 for all rows but
 // the first; with each of them a span of the sums of the next group.
 template <class T>
 void write_group(const ForwardJob& job, const Group<T>& group, std::int64_t rows_end,

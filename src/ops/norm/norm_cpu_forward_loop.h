@@ -31,7 +31,7 @@ std::size_t run_columns() {
 }
 
 // Columns that are taken in one call, 4 KB of x on AVX-512: enough that what is done between two
-// calls is little, few enough that they stay in L1 beside gamma and beta.
+// calls is little, few enough that they stay in L1 beside weight and bias.
 template <class T>
 std::size_t span_columns() {
   return run_columns<T>() * (sizeof(Compute<T>) / sizeof(T));
@@ -73,8 +73,8 @@ template <class T>
 struct WriteSpan {
   const T* x = nullptr;
   const T* residual = nullptr;  // null: none, and no sum
-  const Compute<T>* gamma = nullptr;
-  const Compute<T>* beta = nullptr;
+  const Compute<T>* weight = nullptr;
+  const Compute<T>* bias = nullptr;
   T* y = nullptr;
   T* sum = nullptr;
   std::size_t columns = 0;
@@ -177,9 +177,9 @@ struct Writer {
       const std::size_t c = i + k * hn::Lanes(d);
       h[k] = xhat(h[k], run.round_before);
       if constexpr (kKind == Kind::layer) {
-        h[k] = hn::MulAdd(h[k], sd::load(d, run.gamma + c), sd::load(d, run.beta + c));
+        h[k] = hn::MulAdd(h[k], sd::load(d, run.weight + c), sd::load(d, run.bias + c));
       } else {
-        h[k] = hn::Mul(h[k], sd::load(d, run.gamma + c));
+        h[k] = hn::Mul(h[k], sd::load(d, run.weight + c));
       }
     }
     put(h, run.y + i, run.stream);
@@ -214,9 +214,9 @@ HWY_NOINLINE void write_tail(const WriteSpan<T>& run, std::size_t i) {
     auto h = load_h_tail<kFused>(d, run.x, run.residual, i, n);
     if constexpr (kFused) sd::store_some(h, d, run.sum + i, n);
     h = writer.xhat(h, run.round_before);
-    const auto w = sd::load_some(d, run.gamma + i, n);
+    const auto w = sd::load_some(d, run.weight + i, n);
     if constexpr (kKind == Kind::layer) {
-      h = hn::MulAdd(h, w, sd::load_some(d, run.beta + i, n));
+      h = hn::MulAdd(h, w, sd::load_some(d, run.bias + i, n));
     } else {
       h = hn::Mul(h, w);
     }

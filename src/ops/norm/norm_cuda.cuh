@@ -165,15 +165,15 @@ void prefer_shared(Kernel* kernel) {
               "cudaFuncSetAttribute");
 }
 
-// Sums of `count` partial rows [count][2][cols] in index order, in float64, into dgamma and dbeta.
+// Sums of `count` partial rows [count][2][cols] in index order, in float64, into dweight and dbias.
 // The last step of every CUDA backward.
 struct Finish {
   const void* partial = nullptr;
   bool wide = false;  // partials are double rather than float
   std::int64_t count = 0;
   std::int64_t cols = 0;
-  void* dgamma = nullptr;
-  void* dbeta = nullptr;
+  void* dweight = nullptr;
+  void* dbias = nullptr;
   DType dtype = DType::f32;
 };
 void launch_finish(Context& context, const Finish& params, bool overlap_previous);

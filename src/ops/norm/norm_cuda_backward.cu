@@ -20,7 +20,7 @@ namespace {
 constexpr int kMaxVectors = 4;
 
 // With the ring deep enough, one block per multiprocessor saturates memory, and the registers of so
-// few threads have room for the column sums: dgamma, dbeta, gamma and xhat take four per column.
+// few threads have room for the column sums: dweight, dbias, weight and xhat take four per column.
 constexpr int block_threads(std::int64_t element_bytes, int vectors) {
   return element_bytes == 2 && vectors > 2 ? 256 : 512;
 }
@@ -94,11 +94,11 @@ __device__ void prefetch_line(const void* global) {
 // Holds the compiler to a value in a register: it would rather work it out again.
 __device__ void keep(float& value) { asm volatile("" : "+f"(value)); }
 
-// A thread's columns of gamma: its vector j is vector first + j * kTeam of the row, of which it has
+// A thread's columns of weight: its vector j is vector first + j * kTeam of the row, of which it has
 // those with j * kTeam < left. Absent weights are 1, missing columns 0.
 template <class T, class W, int kTeam, int kVectors>
-__device__ void load_gamma(const void* data, float offset, std::int64_t first, int left,
-                           float (&out)[kVectors][cuda::kPerVector<T>]) {
+__device__ void load_weight(const void* data, float offset, std::int64_t first, int left,
+                            float (&out)[kVectors][cuda::kPerVector<T>]) {
   constexpr int kN = cuda::kPerVector<T>;
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
@@ -157,9 +157,10 @@ class BackwardTeam {
     for (int i = 0; i < kFirstFills; ++i) fill(i);
     const auto offset = static_cast<float>(a.p.weight_offset);
     if (sizeof(T) == 2 && a.p.weight_dtype == DType::f32) {
-      load_gamma<T, float, kTeam>(a.p.gamma, offset, slice.first_vector + team.rank, left, gamma);
+      load_weight<T, float, kTeam>(a.p.weight, offset, slice.first_vector + team.rank, left,
+                                   weight);
     } else {
-      load_gamma<T, T, kTeam>(a.p.gamma, offset, slice.first_vector + team.rank, left, gamma);
+      load_weight<T, T, kTeam>(a.p.weight, offset, slice.first_vector + team.rank, left, weight);
     }
     const float inverse = 1.0F / static_cast<float>(a.p.cols);
     const float* means = static_cast<const float*>(a.p.mean) + slice.row_of(team.index, 0);
@@ -204,7 +205,7 @@ class BackwardTeam {
     return split.slice_vectors * 16 * (extra ? 3 : 2) * split.stages;
   }
 
-  // Lines of 128 bytes of mean, rstd and gamma, one for every thread of the grid.
+  // Lines of 128 bytes of mean, rstd and weight, one for every thread of the grid.
   __device__ void ask_for_statistics() const {
     constexpr std::int64_t kLine = 128;
     const std::int64_t at =
@@ -214,7 +215,7 @@ class BackwardTeam {
     };
     if constexpr (!kRms) ask(a.p.mean, a.p.rows * 4);
     ask(a.p.rstd, a.p.rows * 4);
-    ask(a.p.gamma, a.p.cols * static_cast<std::int64_t>(sizeof(T)));
+    ask(a.p.weight, a.p.cols * static_cast<std::int64_t>(sizeof(T)));
   }
 
   // The slice of the team's i-th row. Worked out anew each time: registers are what is short here.
@@ -258,7 +259,7 @@ class BackwardTeam {
         if (!has(j)) xhat[j][k] = 0;
         if constexpr (kRoom<T, kV>) keep(xhat[j][k]);
         if constexpr (kRoom<T, kV>) keep(dy[k]);
-        const float g = dy[k] * gamma[j][k];
+        const float g = dy[k] * weight[j][k];
         sums[0] += g * xhat[j][k];
         if constexpr (!kRms) {
           sums[1] += xhat[j][k];
@@ -290,10 +291,10 @@ class BackwardTeam {
       if constexpr (!kKeepDy<T, kV>) cuda::unpack_as<T>(stage[slice.vectors + j * kTeam], dy);
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
-        const float g = dy[k] * gamma[j][k];
+        const float g = dy[k] * weight[j][k];
         out[k] = g * rstd + (kRms ? xhat[j][k] * b : xhat[j][k] * b + c);
-        sum_gamma[j][k] += dy[k] * (kRms ? xhat[j][k] : xhat[j][k] - residual);
-        if constexpr (!kRms) sum_beta[j][k] += dy[k];
+        sum_weight[j][k] += dy[k] * (kRms ? xhat[j][k] : xhat[j][k] - residual);
+        if constexpr (!kRms) sum_bias[j][k] += dy[k];
       }
       if (extra) {
         float more[kN];
@@ -316,10 +317,10 @@ class BackwardTeam {
       for (int k = 0; k < kN; ++k) {
         double* g = base + (slice.first_vector + team.rank + j * kTeam) * kN + k;
         double* b = g + a.p.cols;
-        *g = (first ? 0.0 : *g) + static_cast<double>(sum_gamma[j][k]);
-        *b = (first ? 0.0 : *b) + static_cast<double>(sum_beta[j][k]);
-        sum_gamma[j][k] = 0;
-        sum_beta[j][k] = 0;
+        *g = (first ? 0.0 : *g) + static_cast<double>(sum_weight[j][k]);
+        *b = (first ? 0.0 : *b) + static_cast<double>(sum_bias[j][k]);
+        sum_weight[j][k] = 0;
+        sum_bias[j][k] = 0;
       }
     }
   }
@@ -345,9 +346,9 @@ class BackwardTeam {
       for (int k = 0; k < kN; k += 4) {
         const int four_columns = swap ? kN - 4 - k : k;
         *reinterpret_cast<float4*>(place + four_columns) =
-            swap ? four(&sum_gamma[j][kN - 4 - k]) : four(&sum_gamma[j][k]);
+            swap ? four(&sum_weight[j][kN - 4 - k]) : four(&sum_weight[j][k]);
         *reinterpret_cast<float4*>(place + columns + four_columns) =
-            swap ? four(&sum_beta[j][kN - 4 - k]) : four(&sum_beta[j][k]);
+            swap ? four(&sum_bias[j][kN - 4 - k]) : four(&sum_bias[j][k]);
       }
     }
     __syncthreads();
@@ -362,8 +363,8 @@ class BackwardTeam {
         total.z += part.z;
         total.w += part.w;
       }
-      const bool beta = c >= columns;
-      *reinterpret_cast<float4*>(out + (beta ? a.p.cols - columns : 0) + slice.first_vector * kN +
+      const bool bias = c >= columns;
+      *reinterpret_cast<float4*>(out + (bias ? a.p.cols - columns : 0) + slice.first_vector * kN +
                                  c) = total;
     }
   }
@@ -375,9 +376,9 @@ class BackwardTeam {
   int count;   // rows of this team
   int left;    // vectors of the slice from this thread's first one on
   Ring ring;
-  float gamma[kV][kN];
-  float sum_gamma[kV][kN] = {};
-  float sum_beta[kV][kN] = {};
+  float weight[kV][kN];
+  float sum_weight[kV][kN] = {};
+  float sum_bias[kV][kN] = {};
   float xhat[kV][kN];
   float kept_dy[kKeepDy<T, kV> ? kV : 1][kN];
 };
@@ -411,8 +412,9 @@ void launch_kernel(Context& context, BackwardArgs args, int streams) {
   cuda::allow_shared(context, kernel);
   prefer_shared(kernel);
   shape.blocks = persistent_blocks(context, kernel, args.split, p.rows, kThreads / kTeam, shape);
-  Finish finish{.cols = p.cols, .dgamma = p.dgamma, .dbeta = p.dbeta, .dtype = p.weight_grad_dtype};
-  const bool sums = p.dgamma != nullptr || p.dbeta != nullptr;
+  Finish finish{
+      .cols = p.cols, .dweight = p.dweight, .dbias = p.dbias, .dtype = p.weight_grad_dtype};
+  const bool sums = p.dweight != nullptr || p.dbias != nullptr;
   if (sums) {
     const std::int64_t units = shape.blocks / static_cast<unsigned>(args.split.cluster);
     const std::int64_t teams = kThreads / kTeam;
@@ -456,7 +458,7 @@ void launch_for_width(Context& context, BackwardArgs args) {
 std::string vector_refuses_backward(const Context& context, const Backward& p) {
   if (!cuda::is_hopper(context)) return "needs a Hopper GPU (compute capability 9.0)";
   std::string refusal =
-      vectors_refuse(p.cols, p.dtype, {p.x, p.dy, p.dsum, {p.dx.data, p.dx.stride}}, {p.gamma});
+      vectors_refuse(p.cols, p.dtype, {p.x, p.dy, p.dsum, {p.dx.data, p.dx.stride}}, {p.weight});
   if (!refusal.empty()) return refusal;
   const int streams = p.dsum.data != nullptr ? 3 : 2;
   const int vectors = largest_team_vectors(size_of(p.dtype));

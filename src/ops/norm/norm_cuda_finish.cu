@@ -45,9 +45,9 @@ __global__ void __launch_bounds__(kThreads, 8) finish_kernel(const Finish f) {
   if (lane != 0 || index >= 2 * f.cols) return;
 #pragma unroll
   for (int i = 1; i < kLanes; ++i) sum += sums[i][threadIdx.x];
-  const bool beta = index >= f.cols;
-  void* out = beta ? f.dbeta : f.dgamma;
-  if (out != nullptr) cuda::store_any(out, f.dtype, beta ? index - f.cols : index, sum);
+  const bool bias = index >= f.cols;
+  void* out = bias ? f.dbias : f.dweight;
+  if (out != nullptr) cuda::store_any(out, f.dtype, bias ? index - f.cols : index, sum);
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ __device__ __noinline__ RowStatistics scaled_statistics(RowInput<T, kFused> inpu
 }
 
 enum class Mode {
-  full,    // every thread has all its vectors, and there are gamma and beta
+  full,    // every thread has all its vectors, and there are weight and bias
   ragged,  // some have fewer, or weights are missing
   fused,   // as ragged, and a residual is added
 };
@@ -327,24 +327,24 @@ class ForwardTeam {
     return s;
   }
 
-  // What vector j of the row is multiplied by, and what is added. W is the type of gamma and beta.
+  // What vector j of the row is multiplied by, and what is added. W is the type of weight and bias.
   template <class W>
-  __device__ void load_weights(int j, float (&scale)[kN], float (&bias)[kN]) const {
-    const auto* gamma = static_cast<const W*>(a.p.gamma);
-    const auto* beta = static_cast<const W*>(a.p.beta);
+  __device__ void load_weights(int j, float (&scale)[kN], float (&offset)[kN]) const {
+    const auto* weight = static_cast<const W*>(a.p.weight);
+    const auto* bias = static_cast<const W*>(a.p.bias);
     const std::int64_t column = (first + team.rank + j * kTeam) * kN;
 #pragma unroll
     for (int k = 0; k < kN; ++k) {
       scale[k] = 1;
-      bias[k] = 0;
+      offset[k] = 0;
     }
-    if (kMode == Mode::full || gamma != nullptr) {
-      cuda::load_floats(gamma + column, scale);
+    if (kMode == Mode::full || weight != nullptr) {
+      cuda::load_floats(weight + column, scale);
 #pragma unroll
       for (int k = 0; kRms && k < kN; ++k) scale[k] += static_cast<float>(a.p.weight_offset);
     }
-    if (!kRms && (kMode == Mode::full || beta != nullptr)) {
-      cuda::load_floats(beta + column, bias);
+    if (!kRms && (kMode == Mode::full || bias != nullptr)) {
+      cuda::load_floats(bias + column, offset);
     }
   }
 
@@ -352,11 +352,11 @@ class ForwardTeam {
   __device__ void keep_weights() {
 #pragma unroll
     for (int j = 0; j < kV; ++j) {
-      if (has(j)) load_weights<W>(j, kept_scale[j], kept_bias[j]);
+      if (has(j)) load_weights<W>(j, kept_scale[j], kept_offset[j]);
     }
   }
 
-  // W is the type of gamma and beta.
+  // W is the type of weight and bias.
   template <class W>
   __device__ void write(int r, const RowStatistics& s) {
     uint4* y = place(a.p.y, r);
@@ -368,13 +368,13 @@ class ForwardTeam {
       float out[kN];
       cuda::unpack_as<T>(packed[r][j], out);
       float(&scale)[kN] = kept_scale[kStays ? j : 0];
-      float(&bias)[kN] = kept_bias[kStays ? j : 0];
-      if constexpr (!kStays) load_weights<W>(j, scale, bias);
+      float(&offset)[kN] = kept_offset[kStays ? j : 0];
+      if constexpr (!kStays) load_weights<W>(j, scale, offset);
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
         out[k] = kRms ? out[k] * s.rstd : fmaf(out[k] - s.mean, s.rstd, shift);
         if (kRms && a.p.round_before_weight) out[k] = cuda::rounded<T>(out[k]);
-        out[k] = kRms ? out[k] * scale[k] : fmaf(out[k], scale[k], bias[k]);
+        out[k] = kRms ? out[k] * scale[k] : fmaf(out[k], scale[k], offset[k]);
       }
       if constexpr (kFused) __stcs(sum + j * kTeam, packed[r][j]);
       if constexpr (kStays) {
@@ -393,7 +393,7 @@ class ForwardTeam {
   float inverse;
   uint4 packed[kRows][kV];  // this thread's part of the rows
   float kept_scale[kStays ? kV : 1][kN];
-  float kept_bias[kStays ? kV : 1][kN];
+  float kept_offset[kStays ? kV : 1][kN];
 };
 
 template <class T, bool kRms, int kTeam, int kV, Mode kMode>
@@ -498,7 +498,7 @@ void launch_for_width(Context& context, ForwardArgs args) {
   if (args.p.residual.data != nullptr) {
     launch_mode<T, kRms, kTeam, kV, Mode::fused>(context, args);
   } else if (args.row_vectors == std::int64_t{kTeam} * kV * args.cluster &&
-             args.p.gamma != nullptr && (kRms || args.p.beta != nullptr)) {
+             args.p.weight != nullptr && (kRms || args.p.bias != nullptr)) {
     launch_mode<T, kRms, kTeam, kV, Mode::full>(context, args);
   } else {
     launch_mode<T, kRms, kTeam, kV, Mode::ragged>(context, args);
@@ -512,7 +512,7 @@ std::string vector_refuses_forward(const Context& context, const Forward& p) {
   const std::int64_t held = std::int64_t{kLargestTeam} * kMaxVectors;
   std::string refusal = vectors_refuse(
       p.cols, p.dtype, {p.x, p.residual, {p.y.data, p.y.stride}, {p.sum.data, p.sum.stride}},
-      {p.gamma, p.beta});
+      {p.weight, p.bias});
   if (refusal.empty() && vectors > held) {
     if (!cuda::is_hopper(context)) {
       refusal = "rows do not fit in the registers of a block, and clusters need a Hopper GPU";

@@ -64,9 +64,9 @@ struct Sharers {
 };
 
 template <class Problem>
-__device__ float gamma_at(const Problem& p, std::int64_t c) {
-  if (p.gamma == nullptr) return 1;
-  return cuda::load_any(p.gamma, p.weight_dtype, c) + static_cast<float>(p.weight_offset);
+__device__ float weight_at(const Problem& p, std::int64_t c) {
+  if (p.weight == nullptr) return 1;
+  return cuda::load_any(p.weight, p.weight_dtype, c) + static_cast<float>(p.weight_offset);
 }
 
 struct Statistics {
@@ -151,10 +151,10 @@ __device__ void normalize_row(std::int64_t row, const Forward& p, const Sharers&
     const float value = h[c];
     float normal = (kRms ? value : value - s.mean - s.residual) * s.rstd;
     if (kRms && p.round_before_weight) normal = cuda::rounded<T>(normal);
-    const float gamma = gamma_at(p, c);
-    const float beta = p.beta == nullptr ? 0.0F : cuda::load_any(p.beta, p.weight_dtype, c);
+    const float weight = weight_at(p, c);
+    const float bias = p.bias == nullptr ? 0.0F : cuda::load_any(p.bias, p.weight_dtype, c);
     if (sum != nullptr) sum[c] = cuda::narrow<T>(value);
-    y[c] = cuda::narrow<T>(normal * gamma + beta);
+    y[c] = cuda::narrow<T>(normal * weight + bias);
   }
   if (team.rank != 0) return;
   if (p.mean != nullptr) static_cast<float*>(p.mean)[row] = s.mean + s.residual;
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kBlock) forward_kernel(const __grid_constant__
 
 struct PortableBackward {
   Backward p;
-  double* partial = nullptr;  // [blocks][2][cols], null without dgamma and dbeta
+  double* partial = nullptr;  // [blocks][2][cols], null without dweight and dbias
 };
 
 // What the second sweep needs of a row.
@@ -193,7 +193,7 @@ __device__ RowTerms row_terms(std::int64_t row, const Backward& p, const Sharers
   const T* dy = static_cast<const T*>(p.dy.data) + row * p.dy.stride;
   const float4 sums = team.sum(p.cols, [&](std::int64_t c) {
     const float xhat = (cuda::widen(x[c]) - t.mean) * t.rstd;
-    const float g = cuda::widen(dy[c]) * gamma_at(p, c);
+    const float g = cuda::widen(dy[c]) * weight_at(p, c);
     return float4{g, g * xhat, xhat, 0};
   });
   const float inverse = 1.0F / static_cast<float>(p.cols);
@@ -203,32 +203,32 @@ __device__ RowTerms row_terms(std::int64_t row, const Backward& p, const Sharers
   return t;
 }
 
-// dx of column c for `count` rows from `row` on, and those rows' share of dgamma and dbeta.
+// dx of column c for `count` rows from `row` on, and those rows' share of dweight and dbias.
 template <class T>
 __device__ void write_column(std::int64_t row, int count, std::int64_t c, const PortableBackward& a,
                              const RowTerms* terms, bool first) {
   const Backward& p = a.p;
-  const float gamma = gamma_at(p, c);
-  float sum_gamma = 0;
-  float sum_beta = 0;
+  const float weight = weight_at(p, c);
+  float sum_weight = 0;
+  float sum_bias = 0;
   for (int i = 0; i < count; ++i) {
     const RowTerms& t = terms[i];
     const std::int64_t r = row + i;
     const float x = cuda::widen(static_cast<const T*>(p.x.data)[r * p.x.stride + c]);
     const float dy = cuda::widen(static_cast<const T*>(p.dy.data)[r * p.dy.stride + c]);
     const float xhat = (x - t.mean) * t.rstd - t.residual;
-    float dx = t.rstd * (dy * gamma - t.c1 - xhat * t.c2);
+    float dx = t.rstd * (dy * weight - t.c1 - xhat * t.c2);
     if (p.dsum.data != nullptr) {
       dx += cuda::widen(static_cast<const T*>(p.dsum.data)[r * p.dsum.stride + c]);
     }
     static_cast<T*>(p.dx.data)[r * p.dx.stride + c] = cuda::narrow<T>(dx);
-    sum_gamma += dy * xhat;
-    sum_beta += dy;
+    sum_weight += dy * xhat;
+    sum_bias += dy;
   }
   if (a.partial == nullptr) return;
   double* partial = a.partial + static_cast<std::int64_t>(blockIdx.x) * 2 * p.cols + c;
-  partial[0] = (first ? 0.0 : partial[0]) + static_cast<double>(sum_gamma);
-  partial[p.cols] = (first ? 0.0 : partial[p.cols]) + static_cast<double>(sum_beta);
+  partial[0] = (first ? 0.0 : partial[0]) + static_cast<double>(sum_weight);
+  partial[p.cols] = (first ? 0.0 : partial[p.cols]) + static_cast<double>(sum_bias);
 }
 
 // Each block takes a run of rows, eight at a time: first every row's two sums, then one sweep over
@@ -280,7 +280,7 @@ void backward_portable(Context& context, const Backward& p) {
   const cuda::DeviceScope scope(context.device().index);
   PortableBackward args;
   args.p = p;
-  const bool sums = p.dgamma != nullptr || p.dbeta != nullptr;
+  const bool sums = p.dweight != nullptr || p.dbias != nullptr;
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const std::int64_t partial_row = 2 * p.cols * 8;
   std::int64_t blocks = at_most((p.rows + kBlockWarps - 1) / kBlockWarps, processors * 4);
@@ -299,8 +299,8 @@ void backward_portable(Context& context, const Backward& p) {
                  .wide = true,
                  .count = blocks,
                  .cols = p.cols,
-                 .dgamma = p.dgamma,
-                 .dbeta = p.dbeta,
+                 .dweight = p.dweight,
+                 .dbias = p.dbias,
                  .dtype = p.weight_grad_dtype},
                 false);
 }

@@ -81,19 +81,19 @@ void check_rows(const Tensor& result, const Expected& block, const char* name) {
 }
 
 // How many times each row of the block occurs, times its part of the column sums.
-std::vector<double> repeated_dgamma(const Problem& p, const Data& data, const Statistics& s,
-                                    std::int64_t rows) {
-  std::vector<double> dgamma(static_cast<std::size_t>(p.cols));
+std::vector<double> repeated_dweight(const Problem& p, const Data& data, const Statistics& s,
+                                     std::int64_t rows) {
+  std::vector<double> dweight(static_cast<std::size_t>(p.cols));
   for (std::int64_t r = 0; r < kBlockRows; ++r) {
     const auto times = static_cast<double>(rows / kBlockRows + (r < rows % kBlockRows ? 1 : 0));
     const auto row = static_cast<std::size_t>(r);
-    for (std::size_t c = 0; c < dgamma.size(); ++c) {
-      const std::size_t i = row * dgamma.size() + c;
+    for (std::size_t c = 0; c < dweight.size(); ++c) {
+      const std::size_t i = row * dweight.size() + c;
       const double mean = p.kind == Kind::layer ? s.mean[row] : 0.0;
-      dgamma[c] += times * data.dy[i] * (data.h[i] - mean) * s.rstd[row];
+      dweight[c] += times * data.dy[i] * (data.h[i] - mean) * s.rstd[row];
     }
   }
-  return dgamma;
+  return dweight;
 }
 
 template <class Args>
@@ -125,17 +125,17 @@ void check_large_forward(const Problem& block, const Data& data, ForwardArgs arg
 void check_large_backward(const Problem& block, const Data& data, BackwardArgs args, Tensor& dx) {
   const ExpectedBackward expected = expected_backward(block, data);
   const std::vector<double> sums =
-      repeated_dgamma(block, data, oracle_statistics(block, data), dx.sizes()[0]);
-  Tensor dgamma = Tensor::empty({block.cols}, DType::f32, test_device());
+      repeated_dweight(block, data, oracle_statistics(block, data), dx.sizes()[0]);
+  Tensor dweight = Tensor::empty({block.cols}, DType::f32, test_device());
   args.dx = dx;
-  args.dgamma = dgamma;
+  args.dweight = dweight;
   for_each_runner(accepting(block.kind, args), [&](Runner& context) {
     poison(dx);
-    poison(dgamma);
+    poison(dweight);
     call(context, block.kind, context.with(args));
     context.synchronize();
     check_rows(dx, expected.dx, "dx");
-    const Tensor host = dgamma.to(Device::cpu());
+    const Tensor host = dweight.to(Device::cpu());
     const std::vector<double> got(host.values<float>().begin(), host.values<float>().end());
     EXPECT_LE(relative_l2(got, sums), 1e-6);
   });
@@ -154,7 +154,7 @@ void check_large(Kind kind, std::int64_t rows, std::int64_t cols) {
   p.dtypes.x = DType::bf16;
   SCOPED_TRACE(p.describe());
   const Data data = make_data(p);
-  const ForwardRun block(p, data);  // for gamma and beta
+  const ForwardRun block(p, data);  // for weight and bias
   const Tensor x = repeated(data.x, rows, cols);
   Tensor output = Tensor::empty({rows, cols}, DType::bf16, test_device());
   Tensor mean = Tensor::zeros({rows}, DType::f32, test_device());
@@ -170,7 +170,7 @@ void check_large(Kind kind, std::int64_t rows, std::int64_t cols) {
   backward.x = x;
   backward.mean = forward.mean;
   backward.rstd = rstd;
-  backward.gamma = block.args.gamma;
+  backward.weight = block.args.weight;
   check_large_backward(p, data, backward, output);
 }
 
@@ -193,7 +193,7 @@ TEST(NormCudaBits, SameRowInABatchOfAnySize) {
         data.x[static_cast<std::size_t>(5 * cols + c)] *= 1e-30;
         data.x[static_cast<std::size_t>(7 * cols + c)] = c == 0 ? 1e4 : 1;
       }
-      const ForwardRun block(p, data);  // for gamma and beta
+      const ForwardRun block(p, data);  // for weight and bias
       const auto last_rows = [&](std::int64_t bytes) {
         const std::int64_t rows = bytes / (2 * cols) / kBlockRows * kBlockRows;
         const Tensor x = repeated(data.x, rows, cols);
@@ -235,7 +235,7 @@ TEST(NormCudaStream, AnyStreamGivesTheSameBits) {
     for_each_round_trip(p, data, [&](Runner& context, ForwardRun& f, BackwardRun& b) {
       const std::vector<std::byte> y = f.y.bytes();
       const std::vector<std::byte> dx = b.dx.bytes();
-      const std::vector<std::byte> dgamma = b.dgamma.bytes();
+      const std::vector<std::byte> dweight = b.dweight.bytes();
       const Stream stream;
       Runner other({.device = test_device(),
                     .stream = stream.get(),
@@ -244,7 +244,7 @@ TEST(NormCudaStream, AnyStreamGivesTheSameBits) {
       b.run(other);
       EXPECT_TRUE(same_bits(f.y, y));
       EXPECT_TRUE(same_bits(b.dx, dx));
-      EXPECT_TRUE(same_bits(b.dgamma, dgamma));
+      EXPECT_TRUE(same_bits(b.dweight, dweight));
     });
   }
 }
@@ -257,7 +257,7 @@ TEST(NormCudaStream, CanBeCapturedInAGraph) {
     for_each_round_trip(p, data, [&](Runner& context, ForwardRun& f, BackwardRun& b) {
       const std::vector<std::byte> y = f.y.bytes();
       const std::vector<std::byte> dx = b.dx.bytes();
-      const std::vector<std::byte> dgamma = b.dgamma.bytes();
+      const std::vector<std::byte> dweight = b.dweight.bytes();
       const Stream stream;
       Runner captured({.device = test_device(),
                        .stream = stream.get(),
@@ -270,14 +270,14 @@ TEST(NormCudaStream, CanBeCapturedInAGraph) {
       check(cudaStreamEndCapture(stream.get(), &graph), "end capture");
       check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
       for (int replay = 0; replay < 3; ++replay) {
-        for (Guarded* output : {&f.y, &f.sum, &f.mean, &f.rstd, &b.dx, &b.dgamma, &b.dbeta}) {
+        for (Guarded* output : {&f.y, &f.sum, &f.mean, &f.rstd, &b.dx, &b.dweight, &b.dbias}) {
           output->poison();
         }
         check(cudaGraphLaunch(executable, stream.get()), "launch");
         captured.synchronize();
         EXPECT_TRUE(same_bits(f.y, y)) << "replay " << replay;
         EXPECT_TRUE(same_bits(b.dx, dx)) << "replay " << replay;
-        EXPECT_TRUE(same_bits(b.dgamma, dgamma)) << "replay " << replay;
+        EXPECT_TRUE(same_bits(b.dweight, dweight)) << "replay " << replay;
       }
       cudaGraphExecDestroy(executable);
       cudaGraphDestroy(graph);
@@ -303,12 +303,12 @@ TEST(NormCudaWorkspace, TooLittleIsRefusedCleanly) {
         EXPECT_NE(std::string(error.what()).find("reserve_workspace"), std::string::npos)
             << error.what();
         EXPECT_TRUE(run.dx.unchanged());
-        EXPECT_TRUE(run.dgamma.unchanged());
+        EXPECT_TRUE(run.dweight.unchanged());
         context.reserve_workspace(std::int64_t{256} << 20);
         run.run(context);
       }
       EXPECT_TRUE(close(run.dx.values(), expected.dx, DType::f32, p.cols));
-      EXPECT_TRUE(close(run.dgamma.values(), expected.dgamma, DType::f32));
+      EXPECT_TRUE(close(run.dweight.values(), expected.dweight, DType::f32));
     }
   }
 }

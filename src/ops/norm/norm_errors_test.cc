@@ -141,16 +141,16 @@ Mistakes<ForwardArgs> forward_mistakes() {
   output<A>(list, "y", &A::y).matrix();
   output<A>(list, "y", &A::y).required();
   output<A>(list, "sum", &A::sum).matrix();
-  input<A>(list, "gamma", &A::gamma).vector();
-  input<A>(list, "beta", &A::beta, true).vector();
+  input<A>(list, "weight", &A::weight).vector();
+  input<A>(list, "bias", &A::bias, true).vector();
   output<A>(list, "mean", &A::mean, true).vector();
   output<A>(list, "rstd", &A::rstd).vector();
   for (const double eps : {-1e-5, -0.5, kNan, kInfinity, -kInfinity}) {
     list.push_back({"eps " + std::to_string(eps), "eps", [=](A& a) { a.eps = eps; }});
   }
   list.push_back(
-      {"gamma and beta of different types", "beta",
-       [](A& a) { a.beta.dtype = a.gamma.dtype == DType::f32 ? DType::bf16 : DType::f32; }, true});
+      {"weight and bias of different types", "bias",
+       [](A& a) { a.bias.dtype = a.weight.dtype == DType::f32 ? DType::bf16 : DType::f32; }, true});
   const auto overlap = [&](const char* what, const char* argument, std::function<void(A&)> make,
                            bool layer_only = false) {
     list.push_back({what, argument, std::move(make), layer_only});
@@ -160,15 +160,15 @@ Mistakes<ForwardArgs> forward_mistakes() {
   overlap("x one row into y", "y", [](A& a) { a.x = moved(ConstTensorView(a.y), kCols); });
   overlap("y on sum", "y", [](A& a) { a.y = a.sum; });
   overlap("y and sum both on x", "y", [](A& a) { a.y = a.sum = writable(a.x); });
-  overlap("y over gamma", "y", [](A& a) { a.gamma = reshaped(ConstTensorView(a.y), {kCols}); });
+  overlap("y over weight", "y", [](A& a) { a.weight = reshaped(ConstTensorView(a.y), {kCols}); });
   overlap(
-      "y over beta", "y", [](A& a) { a.beta = reshaped(ConstTensorView(a.y), {kCols}); }, true);
+      "y over bias", "y", [](A& a) { a.bias = reshaped(ConstTensorView(a.y), {kCols}); }, true);
   overlap("rstd in y", "y", [](A& a) { a.rstd = reshaped(a.y, {kRows}); });
   overlap("rstd in x", "rstd", [](A& a) { a.rstd = reshaped(writable(a.x), {kRows}); });
   overlap(
       "mean is rstd", "mean", [](A& a) { a.mean = a.rstd; }, true);
   overlap(
-      "mean in gamma", "mean", [](A& a) { a.mean = reshaped(writable(a.gamma), {kRows}); }, true);
+      "mean in weight", "mean", [](A& a) { a.mean = reshaped(writable(a.weight), {kRows}); }, true);
   overlap("sum one element into residual", "sum",
           [](A& a) { a.sum = writable(moved(a.residual, 1)); });
   return list;
@@ -188,29 +188,29 @@ Mistakes<BackwardArgs> backward_mistakes() {
   input<A>(list, "mean", &A::mean, true).required();
   input<A>(list, "rstd", &A::rstd).vector();
   input<A>(list, "rstd", &A::rstd).required();
-  input<A>(list, "gamma", &A::gamma).vector();
-  output<A>(list, "dgamma", &A::dgamma).vector();
-  output<A>(list, "dbeta", &A::dbeta, true).vector();
-  list.push_back({"dgamma and dbeta of different types", "dbeta",
-                  [](A& a) { a.dbeta.dtype = DType::bf16; }, true});
+  input<A>(list, "weight", &A::weight).vector();
+  output<A>(list, "dweight", &A::dweight).vector();
+  output<A>(list, "dbias", &A::dbias, true).vector();
+  list.push_back({"dweight and dbias of different types", "dbias",
+                  [](A& a) { a.dbias.dtype = DType::bf16; }, true});
   list.push_back({"dx one element into dy", "dx", [](A& a) { a.dx = writable(moved(a.dy, 1)); }});
   list.push_back({"dx one row into x", "dx", [](A& a) { a.dx = writable(moved(a.x, kCols)); }});
   list.push_back({"dx on an expanded dy", "dx",
                   [](A& a) { a.dy = with_stride(ConstTensorView(a.dx), 0, 0); }});
   list.push_back(
       {"dx over rstd", "dx", [](A& a) { a.rstd = reshaped(ConstTensorView(a.dx), {kRows}); }});
-  list.push_back({"dgamma in dx", "dx", [](A& a) { a.dgamma = reshaped(a.dx, {kCols}); }});
-  list.push_back({"dgamma is gamma", "dgamma", [](A& a) { a.dgamma = writable(a.gamma); }});
-  list.push_back({"dgamma is dbeta", "dgamma", [](A& a) { a.dbeta = a.dgamma; }, true});
+  list.push_back({"dweight in dx", "dx", [](A& a) { a.dweight = reshaped(a.dx, {kCols}); }});
+  list.push_back({"dweight is weight", "dweight", [](A& a) { a.dweight = writable(a.weight); }});
+  list.push_back({"dweight is dbias", "dweight", [](A& a) { a.dbias = a.dweight; }, true});
   list.push_back(
-      {"dgamma in dy", "dgamma", [](A& a) { a.dgamma = reshaped(writable(a.dy), {kCols}); }});
+      {"dweight in dy", "dweight", [](A& a) { a.dweight = reshaped(writable(a.dy), {kCols}); }});
   return list;
 }
 
 // RMS norm calls its arguments differently.
 std::string argument_name(Kind kind, const std::string& argument) {
-  if (kind == Kind::rms && argument == "gamma") return "weight";
-  if (kind == Kind::rms && argument == "dgamma") return "dweight";
+  if (kind == Kind::rms && argument == "weight") return "weight";
+  if (kind == Kind::rms && argument == "dweight") return "dweight";
   return argument;
 }
 
@@ -257,7 +257,7 @@ TEST(NormErrors, Forward) {
     ForwardRun run(p, make_data(p));
     check_mistakes(
         run, run.args, kind, forward_mistakes(),
-        {&run.x, &run.residual, &run.gamma, &run.beta, &run.y, &run.sum, &run.mean, &run.rstd});
+        {&run.x, &run.residual, &run.weight, &run.bias, &run.y, &run.sum, &run.mean, &run.rstd});
   }
 }
 
@@ -266,8 +266,8 @@ TEST(NormErrors, Backward) {
     const Problem p = error_problem(kind);
     BackwardRun run(p, make_data(p));
     check_mistakes(run, run.args, kind, backward_mistakes(),
-                   {&run.dy, &run.x, &run.mean, &run.rstd, &run.gamma, &run.dsum, &run.dx,
-                    &run.dgamma, &run.dbeta});
+                   {&run.dy, &run.x, &run.mean, &run.rstd, &run.weight, &run.dsum, &run.dx,
+                    &run.dweight, &run.dbias});
   }
 }
 
@@ -340,12 +340,12 @@ TEST(NormErrors, WeightsOfHalves) {
   Context context({.device = test_device()});
   for (const DType half : {DType::bf16, DType::f16}) {
     Problem p = error_problem(Kind::layer);
-    p.beta = false;
+    p.bias = false;
     p.dtypes = {half, half, half};
     ForwardRun run(p, make_data(p));
     ForwardArgs args = run.args;
-    args.gamma.dtype = half == DType::bf16 ? DType::f16 : DType::bf16;
-    expect_refusal("layer_norm: gamma: ", [&] { call(context, Kind::layer, args); });
+    args.weight.dtype = half == DType::bf16 ? DType::f16 : DType::bf16;
+    expect_refusal("layer_norm: weight: ", [&] { call(context, Kind::layer, args); });
     EXPECT_TRUE(run.y.unchanged());
   }
 }

@@ -68,15 +68,15 @@ TEST(NormForward, ZeroInput) {
                       .cols = 100,
                       .x = {.shape = Shape::constant, .center = 0}};
       check_forward(p);
-      // Zero times anything finite: y is beta, exactly.
+      // Zero times anything finite: y is bias, exactly.
       const Data data = make_data(p);
       ForwardRun run(p, data);
       for_each_runner(run.accepting(), [&](Runner& context) {
         run.run(context);
         const std::vector<double> y = run.y.values();
         for (std::size_t i = 0; i < y.size(); ++i) {
-          const double beta = data.beta.empty() ? 0.0 : data.beta[i % 100];
-          ASSERT_EQ(y[i], rounded(std::vector<double>{beta}, dtypes.x)[0]) << "element " << i;
+          const double bias = data.bias.empty() ? 0.0 : data.bias[i % 100];
+          ASSERT_EQ(y[i], rounded(std::vector<double>{bias}, dtypes.x)[0]) << "element " << i;
         }
       });
     }
@@ -139,7 +139,7 @@ TEST(NormForward, HugeSignsNormalizeToOne) {
   for (const Case& c : {Case{DType::f32, 1e20}, Case{DType::f32, 3e38}, Case{DType::bf16, 1e20},
                         Case{DType::bf16, 3e38}, Case{DType::f16, 300}, Case{DType::f16, 60000}}) {
     for (const Kind kind : kBothKinds) {
-      Problem p{.kind = kind, .lead = {2}, .cols = 1024, .gamma = false, .beta = false};
+      Problem p{.kind = kind, .lead = {2}, .cols = 1024, .weight = false, .bias = false};
       p.dtypes.x = c.dtype;
       Data data = make_data(p);
       // As many of one sign as of the other, so that the mean is zero.
@@ -179,7 +179,7 @@ double round_to(double value, DType dtype) { return rounded(std::vector<double>{
 // arithmetic rounds to the same number. NaN elsewhere.
 std::vector<double> known_roundings(Problem p, const Data& data) {
   const DType dtype = p.dtypes.x;
-  p.gamma = p.before_weight = false;
+  p.weight = p.before_weight = false;
   p.dtypes.x = DType::f32;
   Data bare;
   bare.h = data.h;
@@ -216,7 +216,7 @@ TEST(RmsNormForward, RoundingBeforeWeightToTheBit) {
           if (std::isnan(xhat[i])) continue;
           ++known;
           const float weight =
-              static_cast<float>(offset) + static_cast<float>(data.gamma[i % 1024]);
+              static_cast<float>(offset) + static_cast<float>(data.weight[i % 1024]);
           // The product of 16-bit numbers is exact in f32. That with an f32 weight may be rounded
           // to f32 on its way or not; once in 2^13 that shows.
           const float through_f32 = static_cast<float>(xhat[i]) * weight;

@@ -73,7 +73,7 @@ double safe_scale(const Forward& p, const T* h) {
 }  // namespace
 
 template <class T>
-void normalize_row(const Forward& p, const T* h, const Compute<T>* gamma, const Compute<T>* beta,
+void normalize_row(const Forward& p, const T* h, const Compute<T>* weight, const Compute<T>* bias,
                    T* y, Compute<T>* mean, Compute<T>* rstd) {
   Statistics s = statistics(p, h, 1);
   if (!std::isfinite(s.mean_square) || s.mean_square < kSmallMeanSquareF64) {
@@ -88,8 +88,8 @@ void normalize_row(const Forward& p, const T* h, const Compute<T>* gamma, const 
   for (std::int64_t c = 0; c < p.cols; ++c) {
     double value = (convert<double>(h[c]) * s.scale - s.mean - s.delta) * inverse;
     if (p.round_before_weight) value = convert<double>(convert<T>(value));
-    if (gamma != nullptr) value *= static_cast<double>(gamma[c]);
-    if (beta != nullptr) value += static_cast<double>(beta[c]);
+    if (weight != nullptr) value *= static_cast<double>(weight[c]);
+    if (bias != nullptr) value += static_cast<double>(bias[c]);
     y[c] = convert<T>(value);
   }
 }
@@ -108,8 +108,8 @@ namespace {
 template <class T>
 void forward(const Forward& p) {
   using C = Compute<T>;
-  const auto gamma = widened<C>(p.gamma, p.weight_dtype, p.cols, p.weight_offset);
-  const auto beta = widened<C>(p.beta, p.weight_dtype, p.cols, 0);
+  const auto weight = widened<C>(p.weight, p.weight_dtype, p.cols, p.weight_offset);
+  const auto bias = widened<C>(p.bias, p.weight_dtype, p.cols, 0);
   auto* const mean = static_cast<C*>(p.mean);
   auto* const rstd = static_cast<C*>(p.rstd);
   for (std::int64_t r = 0; r < p.rows; ++r) {
@@ -121,19 +121,19 @@ void forward(const Forward& p) {
       }
       h = sum;
     }
-    normalize_row(p, h, data_or_null(gamma), data_or_null(beta), row_of<T>(p.y, r),
+    normalize_row(p, h, data_or_null(weight), data_or_null(bias), row_of<T>(p.y, r),
                   mean == nullptr ? nullptr : mean + r, rstd == nullptr ? nullptr : rstd + r);
   }
 }
 
 // Column sums over the rows, in f64 whatever the dtype: 10^5 rows keep their accuracy.
 struct WeightGradients {
-  std::vector<double> gamma;
-  std::vector<double> beta;
+  std::vector<double> weight;
+  std::vector<double> bias;
 };
 
 template <class T>
-void backward_row(const Backward& p, std::int64_t r, const Compute<T>* gamma,
+void backward_row(const Backward& p, std::int64_t r, const Compute<T>* weight,
                   WeightGradients* sums) {
   using C = Compute<T>;
   const auto n = static_cast<double>(p.cols);
@@ -144,8 +144,8 @@ void backward_row(const Backward& p, std::int64_t r, const Compute<T>* gamma,
   const bool layer = p.kind == Kind::layer;
   const auto mean = layer ? static_cast<double>(static_cast<const C*>(p.mean)[r]) : 0.0;
   const auto rstd = static_cast<double>(static_cast<const C*>(p.rstd)[r]);
-  const auto weight = [&](std::int64_t c) {
-    return gamma == nullptr ? 1.0 : static_cast<double>(gamma[c]);
+  const auto weight_at = [&](std::int64_t c) {
+    return weight == nullptr ? 1.0 : static_cast<double>(weight[c]);
   };
 
   // t is xhat but for the rounding of the saved mean; its own mean says how much that is.
@@ -154,7 +154,7 @@ void backward_row(const Backward& p, std::int64_t r, const Compute<T>* gamma,
   double sum_gt = 0;
   for (std::int64_t c = 0; c < p.cols; ++c) {
     const double t = (convert<double>(x[c]) - mean) * rstd;
-    const double g = convert<double>(dy[c]) * weight(c);
+    const double g = convert<double>(dy[c]) * weight_at(c);
     sum_t += t;
     sum_g += g;
     sum_gt += g * t;
@@ -167,28 +167,28 @@ void backward_row(const Backward& p, std::int64_t r, const Compute<T>* gamma,
   for (std::int64_t c = 0; c < p.cols; ++c) {
     const auto dy_c = convert<double>(dy[c]);
     const double xhat = (convert<double>(x[c]) - mean) * rstd - delta;
-    double value = rstd * (dy_c * weight(c) - c1 - xhat * c2);
+    double value = rstd * (dy_c * weight_at(c) - c1 - xhat * c2);
     if (dsum != nullptr) value += convert<double>(dsum[c]);
     const auto column = static_cast<std::size_t>(c);
-    if (p.dgamma != nullptr) sums->gamma[column] += dy_c * xhat;
-    if (p.dbeta != nullptr) sums->beta[column] += dy_c;
+    if (p.dweight != nullptr) sums->weight[column] += dy_c * xhat;
+    if (p.dbias != nullptr) sums->bias[column] += dy_c;
     dx[c] = convert<T>(value);
   }
 }
 
 template <class T>
 void backward(const Backward& p) {
-  const auto gamma = widened<Compute<T>>(p.gamma, p.weight_dtype, p.cols, p.weight_offset);
+  const auto weight = widened<Compute<T>>(p.weight, p.weight_dtype, p.cols, p.weight_offset);
   const auto cols = static_cast<std::size_t>(p.cols);
-  WeightGradients sums{std::vector<double>(p.dgamma == nullptr ? 0 : cols),
-                       std::vector<double>(p.dbeta == nullptr ? 0 : cols)};
-  for (std::int64_t r = 0; r < p.rows; ++r) backward_row<T>(p, r, data_or_null(gamma), &sums);
+  WeightGradients sums{std::vector<double>(p.dweight == nullptr ? 0 : cols),
+                       std::vector<double>(p.dbias == nullptr ? 0 : cols)};
+  for (std::int64_t r = 0; r < p.rows; ++r) backward_row<T>(p, r, data_or_null(weight), &sums);
   visit_float_dtype(p.weight_grad_dtype, [&]<class W>() {
-    for (std::size_t c = 0; c < sums.gamma.size(); ++c) {
-      static_cast<W*>(p.dgamma)[c] = convert<W>(sums.gamma[c]);
+    for (std::size_t c = 0; c < sums.weight.size(); ++c) {
+      static_cast<W*>(p.dweight)[c] = convert<W>(sums.weight[c]);
     }
-    for (std::size_t c = 0; c < sums.beta.size(); ++c) {
-      static_cast<W*>(p.dbeta)[c] = convert<W>(sums.beta[c]);
+    for (std::size_t c = 0; c < sums.bias.size(); ++c) {
+      static_cast<W*>(p.dbias)[c] = convert<W>(sums.bias[c]);
     }
   });
 }

@@ -13,13 +13,14 @@ namespace {
 
 // The bytes of every output of a forward and the backward on its statistics.
 struct Outputs {
-  std::vector<std::byte> y, sum, mean, rstd, dx, dgamma, dbeta;
+  std::vector<std::byte> y, sum, mean, rstd, dx, dweight, dbias;
   friend bool operator==(const Outputs&, const Outputs&) = default;
 };
 
 Outputs outputs_of(const ForwardRun& forward, const BackwardRun& backward) {
-  return {forward.y.bytes(),   forward.sum.bytes(),     forward.mean.bytes(),  forward.rstd.bytes(),
-          backward.dx.bytes(), backward.dgamma.bytes(), backward.dbeta.bytes()};
+  return {forward.y.bytes(),     forward.sum.bytes(), forward.mean.bytes(),
+          forward.rstd.bytes(),  backward.dx.bytes(), backward.dweight.bytes(),
+          backward.dbias.bytes()};
 }
 
 std::vector<DTypes> some_dtypes() {
@@ -41,8 +42,8 @@ void check_large_mean(std::int64_t cols, double ratio, double limit, DType dtype
     EXPECT_LE(relative_l2(forward.rstd.values(), forward_expected.rstd.value), limit);
     EXPECT_LE(relative_l2(forward.mean.values(), forward_expected.mean.value), 1e-6);
     EXPECT_LE(relative_l2(backward.dx.values(), backward_expected.dx.value), limit);
-    EXPECT_LE(relative_l2(backward.dgamma.values(), backward_expected.dgamma.value), limit);
-    EXPECT_LE(relative_l2(backward.dbeta.values(), backward_expected.dbeta.value), 1e-6);
+    EXPECT_LE(relative_l2(backward.dweight.values(), backward_expected.dweight.value), limit);
+    EXPECT_LE(relative_l2(backward.dbias.values(), backward_expected.dbias.value), 1e-6);
   });
 }
 
@@ -122,8 +123,8 @@ Data slice(const Data& data, std::int64_t first, std::int64_t rows, std::int64_t
     const auto begin = v.begin() + static_cast<std::ptrdiff_t>(first * cols);
     return std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(rows * cols));
   };
-  return {cut(data.x), cut(data.residual), cut(data.h),   data.gamma,
-          data.beta,   cut(data.dy),       cut(data.dsum)};
+  return {cut(data.x), cut(data.residual), cut(data.h),   data.weight,
+          data.bias,   cut(data.dy),       cut(data.dsum)};
 }
 
 // Rows [first, first + rows) as a view into the larger tensor.
@@ -282,7 +283,7 @@ TEST(NormSpecial, NotANumberStaysInItsRow) {
             }
             EXPECT_TRUE(row_is(f.rstd.values(), kBadRow, 1, is_nan)) << "rstd";
             EXPECT_TRUE(row_is(b.dx.values(), kBadRow, cols, is_nan)) << "dx";
-            EXPECT_TRUE(row_is(b.dgamma.values(), 0, cols, is_nan)) << "dgamma";
+            EXPECT_TRUE(row_is(b.dweight.values(), 0, cols, is_nan)) << "dweight";
             expect_other_rows_same(f, b, clean.at(runner++), kRows);
           });
         }
@@ -310,12 +311,12 @@ TEST(NormSpecial, NotFiniteGradientStaysInItsRow) {
         // From infinity, the formula makes infinities of either sign and their differences.
         EXPECT_TRUE(row_is(b.dx.values(), kBadRow, kCols, std::isnan(bad) ? is_nan : is_not_finite))
             << "dx";
-        const std::vector<double> dgamma = b.dgamma.values();
-        EXPECT_FALSE(std::isfinite(dgamma[17]));
+        const std::vector<double> dweight = b.dweight.values();
+        EXPECT_FALSE(std::isfinite(dweight[17]));
         // The other columns never see that element.
-        for (std::size_t c = 0; c < dgamma.size(); ++c) {
+        for (std::size_t c = 0; c < dweight.size(); ++c) {
           if (c != 17) {
-            EXPECT_TRUE(std::isfinite(dgamma[c])) << "column " << c;
+            EXPECT_TRUE(std::isfinite(dweight[c])) << "column " << c;
           }
         }
         expect_other_rows_same(f, b, clean.at(runner++), kRows);
@@ -393,9 +394,9 @@ TEST(NormAliasing, BackwardInPlace) {
             call(context, kind, context.with(shared.args));
             context.synchronize();
             EXPECT_TRUE(same_bits(shared.*target, apart.dx.bytes()));
-            EXPECT_TRUE(same_bits(shared.dgamma, apart.dgamma.bytes()));
+            EXPECT_TRUE(same_bits(shared.dweight, apart.dweight.bytes()));
             if (kind == Kind::layer) {
-              EXPECT_TRUE(same_bits(shared.dbeta, apart.dbeta.bytes()));
+              EXPECT_TRUE(same_bits(shared.dbias, apart.dbias.bytes()));
             }
             EXPECT_TRUE((shared.*target).outside_intact());
           }
@@ -454,8 +455,8 @@ TEST(NormRandom, MatchesOracle) {
               .dtypes = dtypes[static_cast<std::size_t>(draw(1, std::ssize(dtypes)))],
               .lead = {1 + draw(2, 40)},
               .cols = 1 + draw(3, draw(4, 4) == 0 ? 3000 : 150)};
-    p.gamma = draw(5, 2) == 0;
-    p.beta = draw(6, 2) == 0;
+    p.weight = draw(5, 2) == 0;
+    p.bias = draw(6, 2) == 0;
     p.fused = draw(7, 2) == 0;
     p.weight_grads = draw(8, 4) != 0;
     p.layout = {.row_gap = draw(9, 2) * draw(10, 20), .offset = draw(11, 9)};

@@ -18,7 +18,8 @@ void check_round_trip(const Problem& p, const Data& data) {
     EXPECT_TRUE(close(forward.y.values(), forward_expected.y, p.dtypes.x, p.cols)) << "y";
     EXPECT_TRUE(close(forward.rstd.values(), forward_expected.rstd, DType::f32)) << "rstd";
     EXPECT_TRUE(close(backward.dx.values(), backward_expected.dx, p.dtypes.x, p.cols)) << "dx";
-    EXPECT_TRUE(close(backward.dgamma.values(), backward_expected.dgamma, DType::f32)) << "dgamma";
+    EXPECT_TRUE(close(backward.dweight.values(), backward_expected.dweight, DType::f32))
+        << "dweight";
   });
 }
 
@@ -133,7 +134,7 @@ TEST(NormRobust, DoublesOfAnySize) {
         std::vector<double> dx = scaled_backward.dx.values();
         for (double& value : dx) value = std::ldexp(value, exponent);
         EXPECT_LE(relative_l2(dx, backward.dx.values()), 1e-13);
-        EXPECT_LE(relative_l2(scaled_backward.dgamma.values(), backward.dgamma.values()), 1e-14);
+        EXPECT_LE(relative_l2(scaled_backward.dweight.values(), backward.dweight.values()), 1e-14);
       });
     }
   }
@@ -220,7 +221,7 @@ std::vector<Problem> mixed_problems() {
 }
 
 struct Bits {
-  std::vector<std::byte> y, dx, dgamma;
+  std::vector<std::byte> y, dx, dweight;
   friend bool operator==(const Bits&, const Bits&) = default;
 };
 
@@ -230,7 +231,7 @@ Bits run_in(Runner& context, const Problem& p, const Data& data) {
   BackwardRun backward(p, data);
   backward.take_statistics(forward);
   backward.run(context);
-  return {forward.y.bytes(), backward.dx.bytes(), backward.dgamma.bytes()};
+  return {forward.y.bytes(), backward.dx.bytes(), backward.dweight.bytes()};
 }
 
 // What a call left in the scratch memory does not reach the next one.

@@ -14,7 +14,7 @@ namespace touchstone::norm {
 template <class T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// gamma + offset or beta + 0, in the type of arithmetic; empty when absent.
+// weight + offset or bias + 0, in the type of arithmetic; empty when absent.
 template <class C>
 std::vector<C> widened(const void* weights, DType dtype, std::int64_t cols, double offset) {
   std::vector<C> result;
@@ -34,10 +34,10 @@ const C* data_or_null(const std::vector<C>& v) {
   return v.empty() ? nullptr : v.data();
 }
 
-// Writes y[0 .. p.cols), and *mean and *rstd where not null. gamma (weight offset included) and
-// beta may be null. y may be h.
+// Writes y[0 .. p.cols), and *mean and *rstd where not null. weight (weight offset included) and
+// bias may be null. y may be h.
 template <class T>
-void normalize_row(const Forward& p, const T* h, const Compute<T>* gamma, const Compute<T>* beta,
+void normalize_row(const Forward& p, const T* h, const Compute<T>* weight, const Compute<T>* bias,
                    T* y, Compute<T>* mean, Compute<T>* rstd);
 
 }  // namespace touchstone::norm

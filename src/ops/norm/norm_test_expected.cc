@@ -6,13 +6,13 @@
 //     E = u (G + 4) (|xhat| + mean |xhat|) + (G u)^2 A rstd (1 + |xhat|)
 //   where 4 stands for the handful of single operations. RMS norm has neither m nor A:
 //     E = u (G + 4) |xhat|
-//   y      E |w| + 3 u (|xhat w| + |beta|)
+//   y      E |w| + 3 u (|xhat w| + |bias|)
 //   mean   G u A
 //   rstd   relative r = u (G + 4) (1 + (G u A rstd)^2): the squares are summed about m, not c
 //   dx     (u (G + 8) + r) times the oracle's magnitude sum, and what xhat and the two row sums
 //          carry: rstd (u (G + 4) (mean |g| + |xhat| mean |g xhat|) + |xhat| mean |g| E + |c2| E)
-//   dgamma u (G(rows) + 4) sum |dy xhat| + sum |dy| E
-//   dbeta  u (G(rows) + 1) sum |dy|
+//   dweight u (G(rows) + 4) sum |dy xhat| + sum |dy| E
+//   dbias  u (G(rows) + 1) sum |dy|
 //
 // and each output is rounded once to its dtype.
 #include <algorithm>
@@ -103,7 +103,7 @@ double with_rounding(DType dtype, double value, double error) {
 }
 
 double weight(const Problem& p, const Data& data, std::size_t j) {
-  return data.gamma.empty() ? 1.0 : p.weight_offset + data.gamma[j];
+  return data.weight.empty() ? 1.0 : p.weight_offset + data.weight[j];
 }
 
 // The oracle in the scalar S: double, or long double where doubles themselves are on trial.
@@ -112,8 +112,8 @@ std::vector<double> forward_values_in(const Problem& p, const Data& data) {
   const auto wide = [](const std::vector<double>& v) { return std::vector<S>(v.begin(), v.end()); };
   const auto data_of = [](const std::vector<S>& v) { return v.empty() ? nullptr : v.data(); };
   const std::vector<S> h = wide(data.h);
-  const std::vector<S> gamma = wide(data.gamma);
-  const std::vector<S> beta = wide(data.beta);
+  const std::vector<S> weight = wide(data.weight);
+  const std::vector<S> bias = wide(data.bias);
   std::vector<S> y(h.size());
   if (p.kind == Kind::layer) {
     oracle::LayerNormForward<S> args;
@@ -121,8 +121,8 @@ std::vector<double> forward_values_in(const Problem& p, const Data& data) {
     args.cols = p.cols;
     args.eps = p.eps;
     args.x = h.data();
-    args.gamma = data_of(gamma);
-    args.beta = data_of(beta);
+    args.gamma = data_of(weight);
+    args.beta = data_of(bias);
     args.y = y.data();
     oracle::layer_norm_forward(args);
   } else {
@@ -132,7 +132,7 @@ std::vector<double> forward_values_in(const Problem& p, const Data& data) {
     args.eps = p.eps;
     args.weight_offset = p.weight_offset;
     args.x = h.data();
-    args.weight = data_of(gamma);
+    args.weight = data_of(weight);
     args.y = y.data();
     oracle::rms_norm_forward(args);
   }
@@ -162,26 +162,26 @@ Statistics statistics_in(const Problem& p, const Data& data) {
 }
 
 struct Gradients {
-  std::vector<double> dx, dgamma, dbeta;
+  std::vector<double> dx, dweight, dbias;
 };
 
 // The oracle's gradients, or its magnitude sums.
 Gradients gradients(const Problem& p, const Data& data, bool magnitude) {
   Gradients out;
   out.dx.resize(data.h.size());
-  out.dgamma.resize(as_size(p.cols));
-  out.dbeta.resize(p.kind == Kind::layer ? as_size(p.cols) : 0);
+  out.dweight.resize(as_size(p.cols));
+  out.dbias.resize(p.kind == Kind::layer ? as_size(p.cols) : 0);
   if (p.kind == Kind::layer) {
     const oracle::LayerNormBackward args{.rows = p.rows(),
                                          .cols = p.cols,
                                          .eps = p.eps,
                                          .dy = data.dy.data(),
                                          .h = data.h.data(),
-                                         .gamma = data_or_null(data.gamma),
+                                         .gamma = data_or_null(data.weight),
                                          .dsum = data_or_null(data.dsum),
                                          .dx = out.dx.data(),
-                                         .dgamma = out.dgamma.data(),
-                                         .dbeta = out.dbeta.data()};
+                                         .dgamma = out.dweight.data(),
+                                         .dbeta = out.dbias.data()};
     magnitude ? oracle::layer_norm_backward_magnitude(args) : oracle::layer_norm_backward(args);
   } else {
     const oracle::RmsNormBackward args{.rows = p.rows(),
@@ -190,10 +190,10 @@ Gradients gradients(const Problem& p, const Data& data, bool magnitude) {
                                        .weight_offset = p.weight_offset,
                                        .dy = data.dy.data(),
                                        .h = data.h.data(),
-                                       .weight = data_or_null(data.gamma),
+                                       .weight = data_or_null(data.weight),
                                        .dsum = data_or_null(data.dsum),
                                        .dx = out.dx.data(),
-                                       .dweight = out.dgamma.data()};
+                                       .dweight = out.dweight.data()};
     magnitude ? oracle::rms_norm_backward_magnitude(args) : oracle::rms_norm_backward(args);
   }
   return out;
@@ -244,8 +244,8 @@ ExpectedForward expected_forward(const Problem& p, const Data& data) {
     for (std::size_t j = 0; j < row.xhat.size(); ++j) {
       const std::size_t i = as_size(r * p.cols) + j;
       const double w = std::fabs(weight(p, data, j));
-      const double beta = data.beta.empty() ? 0.0 : std::fabs(data.beta[j]);
-      double error = row.error[j] * w + 3 * bounds.u() * (std::fabs(row.xhat[j]) * w + beta);
+      const double bias = data.bias.empty() ? 0.0 : std::fabs(data.bias[j]);
+      double error = row.error[j] * w + 3 * bounds.u() * (std::fabs(row.xhat[j]) * w + bias);
       if (p.before_weight) error += w * rounding_error(p.dtypes.x, std::fabs(row.xhat[j]) + error);
       out.y.bound[i] = with_rounding(p.dtypes.x, out.y.value[i], error + bounds.tiny());
     }
@@ -278,15 +278,15 @@ ExpectedBackward expected_backward(const Problem& p, const Data& data) {
     out.dx.bound.push_back(with_rounding(p.dtypes.x, value.dx[i], error.dx[i] + bounds.tiny()));
   }
   const DType grad = p.dtypes.weight_grad;
-  out.dgamma.value = value.dgamma;
-  for (std::size_t j = 0; j < value.dgamma.size(); ++j) {
-    const double e = columns * error.dgamma[j] + dy_error[j] + bounds.tiny();
-    out.dgamma.bound.push_back(with_rounding(grad, value.dgamma[j], e));
+  out.dweight.value = value.dweight;
+  for (std::size_t j = 0; j < value.dweight.size(); ++j) {
+    const double e = columns * error.dweight[j] + dy_error[j] + bounds.tiny();
+    out.dweight.bound.push_back(with_rounding(grad, value.dweight[j], e));
   }
-  out.dbeta.value = value.dbeta;
-  for (std::size_t j = 0; j < value.dbeta.size(); ++j) {
-    const double e = columns * error.dbeta[j] + bounds.tiny();
-    out.dbeta.bound.push_back(with_rounding(grad, value.dbeta[j], e));
+  out.dbias.value = value.dbias;
+  for (std::size_t j = 0; j < value.dbias.size(); ++j) {
+    const double e = columns * error.dbias[j] + bounds.tiny();
+    out.dbias.bound.push_back(with_rounding(grad, value.dbias[j], e));
   }
   return out;
 }

@@ -16,7 +16,7 @@ DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : 
 RmsNormArgs rms_args(const ForwardArgs& a) {
   return {.x = a.x,
           .residual = a.residual,
-          .weight = a.gamma,
+          .weight = a.weight,
           .y = a.y,
           .sum = a.sum,
           .rstd = a.rstd,
@@ -30,10 +30,10 @@ RmsNormBackwardArgs rms_args(const BackwardArgs& a) {
   return {.dy = a.dy,
           .x = a.x,
           .rstd = a.rstd,
-          .weight = a.gamma,
+          .weight = a.weight,
           .dsum = a.dsum,
           .dx = a.dx,
-          .dweight = a.dgamma,
+          .dweight = a.dweight,
           .weight_offset = a.weight_offset,
           .implementation = a.implementation};
 }
@@ -69,8 +69,8 @@ std::string Problem::describe() const {
        << name_of(dtypes.x) << ", weights " << name_of(dtypes.weight) << ", their gradients "
        << name_of(dtypes.weight_grad) << ", eps " << eps << ", center " << x.center << ", scale "
        << x.scale << ", gap " << layout.row_gap << ", offset " << layout.offset;
-  if (gamma) text << (gamma_zeros ? ", gamma with zeros" : ", gamma");
-  if (beta && kind == Kind::layer) text << ", beta";
+  if (weight) text << (weight_zeros ? ", weight with zeros" : ", weight");
+  if (bias && kind == Kind::layer) text << ", bias";
   if (fused) text << ", fused";
   if (statistics) text << ", statistics";
   if (!weight_grads) text << ", no weight gradients";
@@ -93,11 +93,11 @@ Data make_data(const Problem& p) {
     for (std::size_t i = 0; i < data.h.size(); ++i) data.h[i] += data.residual[i];
     data.h = rounded(data.h, p.dtypes.x);
   }
-  if (p.gamma) {
-    data.gamma = values({.center = 1 - p.weight_offset, .scale = 0.5}, p.cols, p.dtypes.weight, 4);
-    for (std::size_t i = 0; p.gamma_zeros && i < data.gamma.size(); i += 3) data.gamma[i] = 0;
+  if (p.weight) {
+    data.weight = values({.center = 1 - p.weight_offset, .scale = 0.5}, p.cols, p.dtypes.weight, 4);
+    for (std::size_t i = 0; p.weight_zeros && i < data.weight.size(); i += 3) data.weight[i] = 0;
   }
-  if (p.beta && p.kind == Kind::layer) data.beta = values({}, p.cols, p.dtypes.weight, 5);
+  if (p.bias && p.kind == Kind::layer) data.bias = values({}, p.cols, p.dtypes.weight, 5);
   data.dy = values(p.dy, count, p.dtypes.x, 6);
   return data;
 }
@@ -134,8 +134,8 @@ ForwardRun::ForwardRun(const Problem& p, const Data& data) : kind(p.kind) {
     residual = Guarded(device, p.dtypes.x, p.shape(), data.residual, p.layout);
     sum = Guarded(device, p.dtypes.x, p.shape(), p.layout);
   }
-  if (p.gamma) gamma = Guarded(device, p.dtypes.weight, {p.cols}, data.gamma);
-  if (!data.beta.empty()) beta = Guarded(device, p.dtypes.weight, {p.cols}, data.beta);
+  if (p.weight) weight = Guarded(device, p.dtypes.weight, {p.cols}, data.weight);
+  if (!data.bias.empty()) bias = Guarded(device, p.dtypes.weight, {p.cols}, data.bias);
   if (p.statistics) {
     const DType dtype = statistics_dtype(p.dtypes.x);
     if (p.kind == Kind::layer) mean = Guarded(device, dtype, p.lead);
@@ -143,8 +143,8 @@ ForwardRun::ForwardRun(const Problem& p, const Data& data) : kind(p.kind) {
   }
   args.x = x;
   args.residual = residual;
-  args.gamma = gamma;
-  args.beta = beta;
+  args.weight = weight;
+  args.bias = bias;
   args.y = y;
   args.sum = sum;
   args.mean = mean;
@@ -163,7 +163,7 @@ void ForwardRun::run(Runner& context) {
   call(context, kind, context.with(args));
   context.synchronize();
   log_ran("norm forward", context.implementation());
-  for (const Guarded* input : {&x, &residual, &gamma, &beta}) EXPECT_TRUE(input->unchanged());
+  for (const Guarded* input : {&x, &residual, &weight, &bias}) EXPECT_TRUE(input->unchanged());
   EXPECT_TRUE(y.outside_intact()) << "y";
   EXPECT_TRUE(sum.outside_intact()) << "sum";
   EXPECT_TRUE(mean.outside_intact()) << "mean";
@@ -178,22 +178,22 @@ BackwardRun::BackwardRun(const Problem& p, const Data& data) : kind(p.kind) {
   x = Guarded(device, p.dtypes.x, p.shape(), data.h, p.layout);
   if (p.kind == Kind::layer) mean = Guarded(device, statistics, p.lead, values.mean);
   rstd = Guarded(device, statistics, p.lead, values.rstd);
-  if (p.gamma) gamma = Guarded(device, p.dtypes.weight, {p.cols}, data.gamma);
+  if (p.weight) weight = Guarded(device, p.dtypes.weight, {p.cols}, data.weight);
   if (p.fused) dsum = Guarded(device, p.dtypes.x, p.shape(), data.dsum, p.layout);
   dx = Guarded(device, p.dtypes.x, p.shape(), p.layout);
   if (p.weight_grads) {
-    dgamma = Guarded(device, p.dtypes.weight_grad, {p.cols});
-    if (p.kind == Kind::layer) dbeta = Guarded(device, p.dtypes.weight_grad, {p.cols});
+    dweight = Guarded(device, p.dtypes.weight_grad, {p.cols});
+    if (p.kind == Kind::layer) dbias = Guarded(device, p.dtypes.weight_grad, {p.cols});
   }
   args.dy = dy;
   args.x = x;
   args.mean = mean;
   args.rstd = rstd;
-  args.gamma = gamma;
+  args.weight = weight;
   args.dsum = dsum;
   args.dx = dx;
-  args.dgamma = dgamma;
-  args.dbeta = dbeta;
+  args.dweight = dweight;
+  args.dbias = dbias;
   args.weight_offset = p.weight_offset;
 }
 
@@ -207,16 +207,16 @@ std::vector<std::string> BackwardRun::accepting() const {
 }
 
 void BackwardRun::run(Runner& context) {
-  for (Guarded* output : {&dx, &dgamma, &dbeta}) output->poison();
+  for (Guarded* output : {&dx, &dweight, &dbias}) output->poison();
   call(context, kind, context.with(args));
   context.synchronize();
   log_ran("norm backward", context.implementation());
-  for (const Guarded* input : {&dy, &x, &mean, &rstd, &gamma, &dsum}) {
+  for (const Guarded* input : {&dy, &x, &mean, &rstd, &weight, &dsum}) {
     EXPECT_TRUE(input->unchanged());
   }
   EXPECT_TRUE(dx.outside_intact()) << "dx";
-  EXPECT_TRUE(dgamma.outside_intact()) << "dgamma";
-  EXPECT_TRUE(dbeta.outside_intact()) << "dbeta";
+  EXPECT_TRUE(dweight.outside_intact()) << "dweight";
+  EXPECT_TRUE(dbias.outside_intact()) << "dbias";
 }
 
 void check_forward(const Problem& p) {
@@ -248,11 +248,11 @@ void check_backward(const Problem& p) {
   for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(close(run.dx.values(), expected.dx, p.dtypes.x, p.cols)) << "dx";
-    if (run.dgamma.defined()) {
-      EXPECT_TRUE(close(run.dgamma.values(), expected.dgamma, run.dgamma.dtype())) << "dgamma";
+    if (run.dweight.defined()) {
+      EXPECT_TRUE(close(run.dweight.values(), expected.dweight, run.dweight.dtype())) << "dweight";
     }
-    if (run.dbeta.defined()) {
-      EXPECT_TRUE(close(run.dbeta.values(), expected.dbeta, run.dbeta.dtype())) << "dbeta";
+    if (run.dbias.defined()) {
+      EXPECT_TRUE(close(run.dbias.values(), expected.dbias, run.dbias.dtype())) << "dbias";
     }
   });
 }

@@ -1,6 +1,6 @@
 // What the norm tests share: a problem, its data, the call on guarded buffers, and what the oracle
 // expects with a derived bound. One set of test bodies serves both norms, both devices and every
-// implementation: RMS norm is layer norm without mean and beta, and gamma is its weight.
+// implementation: RMS norm is layer norm without mean and bias.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ using norm::Kind;
 
 inline constexpr Kind kBothKinds[] = {Kind::layer, Kind::rms};
 
-// The dtypes of one call: of x, of gamma and beta, of dgamma and dbeta.
+// The dtypes of one call: of x, of weight and bias, of dweight and dbias.
 struct DTypes {
   DType x = DType::f32;
   DType weight = DType::f32;
@@ -37,12 +37,12 @@ struct Problem {
   DTypes dtypes = {};
   std::vector<std::int64_t> lead = {7};  // leading shape
   std::int64_t cols = 64;
-  bool gamma = true;
-  bool beta = true;          // ignored by RMS norm
-  bool fused = false;        // residual and sum forward, dsum backward
-  bool statistics = true;    // forward: ask for mean and rstd
-  bool weight_grads = true;  // backward: ask for dgamma and dbeta
-  bool gamma_zeros = false;  // every third gamma is 0
+  bool weight = true;
+  bool bias = true;           // ignored by RMS norm
+  bool fused = false;         // residual and sum forward, dsum backward
+  bool statistics = true;     // forward: ask for mean and rstd
+  bool weight_grads = true;   // backward: ask for dweight and dbias
+  bool weight_zeros = false;  // every third weight is 0
   double eps = 1e-5;
   double weight_offset = 0;    // RMS norm only
   bool before_weight = false;  // RMS norm only
@@ -59,7 +59,7 @@ struct Problem {
 // The inputs, as numbers that the dtypes hold exactly. h is what gets normalized: x, or the rounded
 // x + residual. Absent arguments are empty.
 struct Data {
-  std::vector<double> x, residual, h, gamma, beta, dy, dsum;
+  std::vector<double> x, residual, h, weight, bias, dy, dsum;
 };
 Data make_data(const Problem& problem);
 
@@ -84,7 +84,7 @@ struct ForwardRun {
   void run(Runner& context);
 
   Kind kind;
-  Guarded x, residual, gamma, beta, y, sum, mean, rstd;
+  Guarded x, residual, weight, bias, y, sum, mean, rstd;
   ForwardArgs args;
 };
 
@@ -97,7 +97,7 @@ struct BackwardRun {
   void run(Runner& context);
 
   Kind kind;
-  Guarded dy, x, mean, rstd, gamma, dsum, dx, dgamma, dbeta;
+  Guarded dy, x, mean, rstd, weight, dsum, dx, dweight, dbias;
   BackwardArgs args;
 };
 
@@ -111,7 +111,7 @@ struct ExpectedForward {
   Expected y, mean, rstd;
 };
 struct ExpectedBackward {
-  Expected dx, dgamma, dbeta;
+  Expected dx, dweight, dbias;
 };
 ExpectedForward expected_forward(const Problem& problem, const Data& data);
 ExpectedBackward expected_backward(const Problem& problem, const Data& data);

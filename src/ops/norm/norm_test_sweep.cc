@@ -16,12 +16,12 @@ std::vector<std::int64_t> widths() {
 void rotate(Problem& p, std::uint64_t choice) {
   const std::uint64_t bits = Random(77).bits(static_cast<std::int64_t>(choice));
   const auto bit = [&](int i) { return ((bits >> i) & 1) != 0; };
-  p.gamma = bit(0);
-  p.beta = bit(1);
+  p.weight = bit(0);
+  p.bias = bit(1);
   p.fused = bit(2);
   p.statistics = bit(3) || bit(4);
   p.weight_grads = bit(5) || bit(6);
-  p.gamma_zeros = bit(7);
+  p.weight_zeros = bit(7);
   p.layout.row_gap = bit(8) && bit(9) ? 5 : 0;
   p.layout.offset = bit(10) && bit(11) ? 1 : 0;
   p.eps = bit(12) ? 1e-5 : 1e-3;
@@ -54,14 +54,14 @@ void cross_options(std::vector<Problem>& list) {
       for (unsigned options = 0; options < 32; ++options) {
         for (const Kind kind : kBothKinds) {
           Problem p{.kind = kind, .dtypes = dtypes, .lead = {3}, .cols = cols};
-          p.gamma = (options & 1) != 0;
+          p.weight = (options & 1) != 0;
           p.fused = (options & 2) != 0;
           p.statistics = (options & 4) != 0;
           p.weight_grads = (options & 8) != 0;
-          p.beta = (options & 16) != 0;
+          p.bias = (options & 16) != 0;
           if (kind == Kind::rms) {
             p.weight_offset = p.statistics ? 1 : 0;
-            p.before_weight = p.beta;
+            p.before_weight = p.bias;
           }
           p.seed = options + 1;
           list.push_back(p);

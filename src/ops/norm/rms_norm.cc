@@ -13,8 +13,8 @@ norm::Forward checked(const Context& context, const RmsNormArgs& args) {
       kForwardName, context, norm::Kind::rms,
       {.x = {"x", args.x},
        .residual = {"residual", args.residual},
-       .gamma = {"weight", args.weight},
-       .beta = {"beta", {}},
+       .weight = {"weight", args.weight},
+       .bias = {"bias", {}},
        .y = {"y", args.y},
        .sum = {"sum", args.sum},
        .mean = {"mean", {}},
@@ -30,11 +30,11 @@ norm::Backward checked(const Context& context, const RmsNormBackwardArgs& args) 
                                .x = {"x", args.x},
                                .mean = {"mean", {}},
                                .rstd = {"rstd", args.rstd},
-                               .gamma = {"weight", args.weight},
+                               .weight = {"weight", args.weight},
                                .dsum = {"dsum", args.dsum},
                                .dx = {"dx", args.dx},
-                               .dgamma = {"dweight", args.dweight},
-                               .dbeta = {"dbeta", {}},
+                               .dweight = {"dweight", args.dweight},
+                               .dbias = {"dbias", {}},
                                .weight_offset = args.weight_offset});
 }
 

@@ -1,0 +1,30 @@
+// How a vector of numbers is stored: as elements of a floating point type, or quantized in groups
+// that share a scale. KV caches store the vector of each head of each token so, weights each row.
+#pragma once
+
+#include <cstdint>
+
+#include "touchstone/core/dtype.h"
+
+namespace touchstone {
+
+struct QuantFormat {
+  // f32, bf16, f16: stored as they are. i8, i4, f8_e4m3: quantized.
+  DType dtype = DType::bf16;
+  // Quantized: values that share a scale; must divide the length of the vector. 0 = all of it.
+  std::int64_t group_size = 0;
+  // i8 and i4: a minimum is kept beside each scale.
+  bool asymmetric = false;
+  // Type of scales and minima: f16 or f32.
+  DType scale_dtype = DType::f16;
+
+  friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
+};
+
+// Whether values of the dtype are stored with scales.
+constexpr bool is_quantized(DType dtype) {
+  return dtype == DType::i8 || dtype == DType::i4 || dtype == DType::f8_e4m3;
+}
+constexpr bool is_quantized(const QuantFormat& format) { return is_quantized(format.dtype); }
+
+}  // namespace touchstone

@@ -1,0 +1,13 @@
+// Process-wide switches for tests and measurements. Not for programs that run operators on several
+// threads, and not included by touchstone.h.
+#pragma once
+
+#include <string>
+
+namespace touchstone::testing {
+
+// CPU operators use `target`, a name from simd_targets(), from now on in the whole process; "" = the
+// best. InvalidArgument lists the known names. Not to be called while an operator runs.
+void set_simd_target(const std::string& target);
+
+}  // namespace touchstone::testing
