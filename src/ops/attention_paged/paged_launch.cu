@@ -10,6 +10,9 @@
 namespace touchstone::paged_attention {
 namespace {
 
+// Query tokens of a block: enough to read a split once for many, few enough for many blocks.
+constexpr std::int64_t kMaxTile = 16;
+
 // Splits are summed in so many chains, the first in chain 0, the next in chain 1, and so on; chains
 // are summed in order.
 constexpr int kChains = 4;
