@@ -1,5 +1,5 @@
-// Dense attention on tensor cores: which tile a block has, which tiles of the other side it goes
-// through and what is seen of them, and the numbers of a tile as lanes hold them.
+// Dense attention on tensor cores: tile scheduling, the key or query tiles a CTA iterates over,
+// masks, and the softmax of a tile in registers.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct TileCoord {
   int tile = 0;  // within the sequence
 };
 
-// How tiles are dealt out: `lanes` (sequence and head, or head) of `tiles` each, lanes in groups
-// whose other side stays in the cache together. In a group the tiles that have the most to do when
-// causal come first: the last of all lanes, or the first. There are fewer than 2^31 in all.
+// Tile scheduler: `lanes` (sequence and head, or head) of `tiles` each, lanes in groups whose other
+// side fits in L2 together. Within a group the longest tiles of a causal mask come first: the last
+// of all lanes, or the first. There are fewer than 2^31 in all.
 struct TileSchedule {
   unsigned lanes = 1;
   unsigned tiles = 1;
@@ -82,7 +82,7 @@ inline std::string refuses_count(const DenseProblem& p) {
 
 // ---- which keys ---------------------------------------------------------------------------------
 
-// What one row sees, in 32 bits.
+// The keys one row attends to, in 32 bits.
 struct RowMask {
   int sinks = 0, begin = 0, end = 0;
   RowMask() = default;
@@ -90,7 +90,7 @@ struct RowMask {
       : sinks(static_cast<int>(s.sinks)),
         begin(static_cast<int>(s.begin)),
         end(static_cast<int>(s.end)) {}
-  // Without branches: it is asked of every number of a tile.
+  // Branch-free: evaluated for every element of a tile.
   __device__ bool attends(int key) const {
     const bool late = key >= begin;
     return (key < end) & (late | (key < sinks));
@@ -117,7 +117,7 @@ __device__ KeyTiles key_tiles(const RowSees& first_row, const RowSees& last_row,
   return tiles;
 }
 
-// What queries see, in 32 bits.
+// The mask of a sequence, in 32 bits.
 struct TileMask {
   static constexpr int kNowhere = -std::numeric_limits<int>::max();
   int keys, offset, window, sinks;
@@ -136,7 +136,7 @@ struct TileMask {
     return there & ((key > position - window) | (key < sinks)) &
            (causal | (key < position + window));
   }
-  // What visible_range says.
+  // As visible_range.
   __device__ RowMask row(int query) const {
     const int position = query + offset;
     RowMask row;
@@ -152,7 +152,7 @@ struct TileMask {
     }
     return row;
   }
-  // The queries that see a key.
+  // The queries that attend to a key.
   __device__ RowMask of_key(int key) const {
     const int place = key - offset;  // of the query that stands at the key
     RowMask row;
@@ -162,7 +162,7 @@ struct TileMask {
     if (key >= keys) row.end = kNowhere;
     return row;
   }
-  // Whether all of the queries certainly see all of the keys.
+  // Whether all of the queries certainly attend to all of the keys.
   __device__ bool attends_all(int first_query, int last_query, int first_key, int last_key) const {
     const int first = first_query + offset;
     if (last_key >= keys || (causal && last_key > first)) return false;

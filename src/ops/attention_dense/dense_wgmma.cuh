@@ -1,12 +1,12 @@
 // Dense attention on Hopper's tensor cores: what the forward and the backward kernels share.
 //
-// A block is a producer, one warp that keeps tiles coming through a ring in shared memory, and two
-// or three consumer warpgroups of 64 rows each, which multiply them. Tiles lie as wgmma.cuh says.
+// A CTA is a producer warp, which keeps a multi-stage shared-memory pipeline of tiles filled, and two
+// or three consumer warpgroups of 64 rows each. Tiles have the layout of wgmma.cuh.
 //
-// Why the bits depend on so little: keys are cut into tiles at multiples of the tile size, counted
-// from the first key, and a row goes through its tiles from the last to the first. A tile of which
-// a row sees nothing leaves its sums exactly as they were, so it does not matter which tiles the
-// other rows of the block go through.
+// Determinism: keys are cut into tiles at multiples of the tile size, counted from the first key,
+// and a row processes its tiles from the last to the first. A tile that is fully masked for a row
+// leaves its sums bitwise unchanged, so it does not matter which tiles the other rows of the CTA
+// need.
 #pragma once
 
 #include <cstdint>
@@ -85,9 +85,9 @@ __device__ void load_tile(std::byte* shared, const TileSource& source, std::int6
   if (lane == 0) cuda::barrier_arrive(barrier);
 }
 
-// A ring of kStages places: how often it has gone round, as its barriers want to hear it.
+// Position in a pipeline of kStages stages: stage and phase parity of its barriers.
 template <int kStages>
-struct Turn {
+struct PipelineState {
   int stage = 0;
   std::uint32_t parity = 0;
   __device__ void next() {
@@ -103,12 +103,11 @@ __device__ void init_barriers(std::uint64_t (&barriers)[kCount], std::uint32_t a
   for (std::uint64_t& barrier : barriers) cuda::barrier_init(&barrier, arrivals);
 }
 
-// The tiles a block takes that stays on its multiprocessor: the first by its own number, others
-// from a counter of those taken beyond the first of each block, or in steps where there is none
-// because all tiles are as long. Of a whole warp.
-class TileTaker {
+// Tiles of a persistent CTA: the first by its own index, later ones from a global counter, or at
+// grid stride without a counter, where all tiles are equally long. By a whole warp.
+class TileScheduler {
  public:
-  __device__ TileTaker(unsigned count, unsigned* taken)
+  __device__ TileScheduler(unsigned count, unsigned* taken)
       : count_(count), taken_(taken), next_(blockIdx.x) {}
   __device__ bool has() const { return next_ < count_; }
   // Asked for before the work on this one, because the answer takes its time.

@@ -22,7 +22,7 @@ struct GradientWork {
   BackwardProblem p;
   TileSource q, k, v, doutput;
   TileSchedule schedule;
-  unsigned* tiles_taken = nullptr;  // see TileTaker
+  unsigned* tiles_taken = nullptr;  // see TileScheduler
   // Padded as padded_row says: log_sum_exp to base 2, +inf where a row has no part in any gradient
   // (its weights are then 0), and delta.
   float* rows_log = nullptr;
@@ -64,6 +64,17 @@ void for_shape(const DenseProblem& p, Launch launch) {
   };
   p.dtype == DType::bf16 ? with_type.template operator()<Bf16>()
                          : with_type.template operator()<F16>();
+}
+
+// `rows` with its tensors as tiles of so many queries and keys.
+inline GradientWork with_tiles(const GradientWork& rows, int queries, int keys) {
+  const BackwardProblem& p = rows.p;
+  GradientWork work = rows;
+  work.q = make_tile_source(p, p.q, p.query_heads, p.queries, p.k_dim, queries);
+  work.doutput = make_tile_source(p, p.doutput, p.query_heads, p.queries, p.v_dim, queries);
+  work.k = make_tile_source(p, p.k, p.kv_heads, p.keys, p.k_dim, keys);
+  work.v = make_tile_source(p, p.v, p.kv_heads, p.keys, p.v_dim, keys);
+  return work;
 }
 
 template <class Shared, class Kernel>
@@ -117,8 +128,15 @@ struct OwnTiles {
     init_barriers(empty, 2 * cuda::kWarpgroup);
   }
 
+  // The producer's warp: sets what is ahead.
+  __device__ void set_ahead(Item item) {
+    item.there = true;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ahead = item;
+    __syncwarp();
+  }
   // The producer's warp: a slot, once it is free, for what is ahead.
-  __device__ int claim(Turn<kSlots>& turn) {
+  __device__ int claim(PipelineState<kSlots>& turn) {
     const int slot = turn.stage;
     cuda::barrier_wait(&empty[slot], turn.parity ^ 1);
     if (threadIdx.x % 32 == 0) items[slot] = ahead;
@@ -127,7 +145,7 @@ struct OwnTiles {
     return slot;
   }
   // There is no more.
-  __device__ void end(const Turn<kSlots>& turn) {
+  __device__ void end(const PipelineState<kSlots>& turn) {
     const int slot = turn.stage;
     cuda::barrier_wait(&empty[slot], turn.parity ^ 1);
     if (threadIdx.x % 32 == 0) {
@@ -138,7 +156,7 @@ struct OwnTiles {
   }
 
   // A consumer: whether there is a tile in the slot.
-  __device__ bool await(const Turn<kSlots>& turn) {
+  __device__ bool await(const PipelineState<kSlots>& turn) {
     cuda::barrier_wait(&full[turn.stage], turn.parity);
     return items[turn.stage].there;
   }
@@ -146,6 +164,18 @@ struct OwnTiles {
   // producer's next writes without a word of the others, and racecheck follows it.
   __device__ void release(int slot) { cuda::barrier_arrive(&empty[slot]); }
 };
+
+// The producer's warp loads rows [token, token + kRows) of the two tensors a block owns.
+template <int kRows, int kDim>
+__device__ void load_own_tiles(std::byte* first, const TileSource& first_source, std::byte* second,
+                               const TileSource& second_source, std::int64_t token,
+                               std::int64_t end, const Block& block, bool packed,
+                               std::uint64_t* full) {
+  load_tile<kRows, kDim>(first, first_source, token, end, block.place.head, block.batch, packed,
+                         full);
+  load_tile<kRows, kDim>(second, second_source, token, end, block.place.head, block.batch, packed,
+                         full);
+}
 
 // A block: a thread sets up the barriers, one warp produces, two warpgroups consume.
 template <class Init, class Produce, class Consume>

@@ -65,7 +65,7 @@ struct Pair {
 template <class S>
 __device__ void produce(const GradientWork& work, const Tile& tile, typename S::Shared& shared) {
   const BackwardProblem& p = work.p;
-  Turn<S::kStages> turn;
+  PipelineState<S::kStages> turn;
   for (int n = 0; n < tile.pairs; ++n, turn.next()) {
     const Pair pair(tile.shared_by, n);
     const int kv_head = pair.head / static_cast<int>(p.heads_per_kv);
@@ -98,7 +98,7 @@ __device__ void consume(const GradientWork& work, const Tile& tile, typename S::
   float sums[kKeys / 2];
 #pragma unroll
   for (float& x : sums) x = 0;
-  Turn<S::kStages> turn;
+  PipelineState<S::kStages> turn;
   for (int n = 0; n < tile.pairs; ++n, turn.next()) {
     const Pair pair(tile.shared_by, n);
     const std::int64_t rows = padded_row(work, pair.sequence, pair.head) + row;

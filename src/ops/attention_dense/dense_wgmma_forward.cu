@@ -1,14 +1,13 @@
 // Dense attention forward on Hopper's tensor cores.
 //
-// A consumer warpgroup holds the scores of 64 rows by a tile of keys and the sums of 64 rows of
-// output in registers. While the tensor cores multiply the weights of one tile by its values and
-// the queries by the next tile's keys, nothing waits but the softmax of that next tile; of two
-// warpgroups one is at its softmax while the other has the tensor cores.
+// A consumer warpgroup holds the scores of 64 rows by a tile of keys and the output accumulators of
+// 64 rows in registers. It issues S = QK^T of the next key tile together with PV of the current one
+// and computes the softmax of the next tile while both run; two warpgroups alternate between softmax
+// and tensor cores (ping-pong).
 //
-// Blocks stay: one per multiprocessor, each takes a tile of queries after the other, those with the
-// most to do first. The producer is a tile ahead, and to a consumer all tiles of keys of all its
-// tiles of queries are one stream: the first product of a tile is under way with the last of the
-// tile before, whose output goes out while the other warpgroup has the tensor cores.
+// Persistent kernel: one CTA per SM; query tiles are scheduled longest-first. The producer runs one
+// tile ahead, and the key tiles of all query tiles of a consumer form one stream: the first product
+// of a query tile is issued with the last of the tile before, whose epilogue overlaps it.
 #include <algorithm>
 #include <string>
 
@@ -34,37 +33,37 @@ class Consumer {
   __device__ void run() {
     if (S::kConsumers == 2 && group_ == 1) signal_ping_pong(0);
     while (has(slot_)) mainloop();
-    // What was given and not taken.
+    // The last signal has no matching wait.
     if (S::kConsumers == 2 && group_ == 0) wait_ping_pong();
   }
 
  private:
-  // TileCoord and parity of what is number n to go through a ring. Registers are short: a number is
-  // all that is kept of a ring.
-  template <int kPlaces>
-  __device__ static int place(unsigned n) {
-    return static_cast<int>(n % kPlaces);
+  // Stage and parity of item n of a pipeline. To save registers the item number is all the state
+  // that is kept per pipeline.
+  template <int kCount>
+  __device__ static int stage(unsigned n) {
+    return static_cast<int>(n % kCount);
   }
-  template <int kPlaces>
+  template <int kCount>
   __device__ static std::uint32_t parity(unsigned n) {
-    return n / kPlaces % 2;
+    return n / kCount % 2;
   }
 
   // The slot of tile number n of queries, and what it holds.
-  __device__ static int slot_place(unsigned n) { return place<S::kSlots>(n); }
-  __device__ const ForwardItem& item() const { return shared_.items[slot_place(slot_)]; }
+  __device__ static int slot_index(unsigned n) { return stage<S::kSlots>(n); }
+  __device__ const ForwardItem& item() const { return shared_.items[slot_index(slot_)]; }
 
   // Waits for tile number n of queries; whether there is one.
   __device__ bool has(unsigned n) {
-    cuda::barrier_wait(&shared_.q_full[slot_place(n)], parity<S::kSlots>(n));
-    return shared_.items[slot_place(n)].tiles.count > 0;
+    cuda::barrier_wait(&shared_.q_full[slot_index(n)], parity<S::kSlots>(n));
+    return shared_.items[slot_index(n)].tiles.count > 0;
   }
 
   __device__ void begin() {
     const TileMask visible = item().visible;
     const int group_row = item().first_row + group_ * kConsumerRows;
-    all_see_begin_ = visible.row(group_row + kConsumerRows - 1).begin;
-    all_see_end_ = visible.row(group_row).end;
+    all_attend_begin_ = visible.row(group_row + kConsumerRows - 1).begin;
+    all_attend_end_ = visible.row(group_row).end;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       largest_[r] = minus_infinity();
@@ -72,17 +71,17 @@ class Consumer {
     }
   }
 
-  // From this tile of queries on, and on through those that follow while they do.
+  // Runs over the key tiles of this query tile and of those that follow without a gap.
   __device__ void mainloop() {
     float scores[kScores];
     std::uint32_t weights[S::kKeys / 16][4];
     begin();
     clear_sums();
     wait(shared_.k_full, step_);
-    multiply_keys(scores, slot_place(slot_));
+    multiply_keys(scores, slot_index(slot_));
     cuda::wgmma_wait<0>();
     cuda::wgmma_hold(scores);
-    release(shared_.k_empty[place<S::kStages>(step_)]);
+    release(shared_.k_empty[stage<S::kStages>(step_)]);
     online_softmax_tile(scores, item().tiles.tile(0));
     pack(scores, weights);
     for (int i = 1;; ++i) {
@@ -94,13 +93,13 @@ class Consumer {
       ++step_;
       wait(shared_.k_full, step_);
       wait_ping_pong();
-      multiply_keys(scores, slot_place(is_next ? slot_ + 1 : slot_));
+      multiply_keys(scores, slot_index(is_next ? slot_ + 1 : slot_));
       wait(shared_.v_full, step_ - 1);
       multiply_values(weights, step_ - 1);
       signal_ping_pong(1 - group_);
       cuda::wgmma_wait<1>();
       cuda::wgmma_hold(scores);
-      release(shared_.k_empty[place<S::kStages>(step_)]);
+      release(shared_.k_empty[stage<S::kStages>(step_)]);
       const float largest[2] = {largest_[0], largest_[1]};
       const float total[2] = {total_[0], total_[1]};
       if (is_next) {
@@ -111,9 +110,9 @@ class Consumer {
       online_softmax_tile(scores, item().tiles.tile(i));
       cuda::wgmma_wait<0>();
       hold_sums();
-      release(shared_.v_empty[place<S::kStages>(step_ - 1)]);
+      release(shared_.v_empty[stage<S::kStages>(step_ - 1)]);
       if (is_next) {
-        finish(slot_place(slot_ - 1), largest, total);
+        finish(slot_index(slot_ - 1), largest, total);
         clear_sums();
       } else if (rescales_) {
         rescale();
@@ -124,8 +123,8 @@ class Consumer {
     multiply_values(weights, step_);
     cuda::wgmma_wait<0>();
     hold_sums();
-    release(shared_.v_empty[place<S::kStages>(step_)]);
-    finish(slot_place(slot_), largest_, total_);
+    release(shared_.v_empty[stage<S::kStages>(step_)]);
+    finish(slot_index(slot_), largest_, total_);
     ++step_;
     ++slot_;
   }
@@ -134,10 +133,10 @@ class Consumer {
   __device__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
 
   __device__ static void wait(std::uint64_t (&full)[S::kStages], unsigned n) {
-    cuda::barrier_wait(&full[place<S::kStages>(n)], parity<S::kStages>(n));
+    cuda::barrier_wait(&full[stage<S::kStages>(n)], parity<S::kStages>(n));
   }
 
-  // Of two warpgroups one issues its products while the other is at its softmax.
+  // Ping-pong: one warpgroup issues its products while the other computes its softmax.
   __device__ void wait_ping_pong() {
     if constexpr (S::kConsumers == 2) cuda::named_barrier(2 + group_, 2 * cuda::kWarpgroup);
   }
@@ -160,7 +159,7 @@ class Consumer {
         cuda::shared_address(shared_.q[slot] + group_ * kConsumerRows * cuda::kSliceRowBytes),
         S::kRows);
     const std::uint64_t k =
-        cuda::tile_descriptor(cuda::shared_address(shared_.k[place<S::kStages>(step_)]), S::kKeys);
+        cuda::tile_descriptor(cuda::shared_address(shared_.k[stage<S::kStages>(step_)]), S::kKeys);
     cuda::wgmma_hold(scores);
     cuda::wgmma_begin();
 #pragma unroll
@@ -173,7 +172,7 @@ class Consumer {
 
   __device__ void multiply_values(const std::uint32_t (&weights)[S::kKeys / 16][4], unsigned step) {
     const std::uint64_t v =
-        cuda::tile_descriptor(cuda::shared_address(shared_.v[place<S::kStages>(step)]), S::kKeys);
+        cuda::tile_descriptor(cuda::shared_address(shared_.v[stage<S::kStages>(step)]), S::kKeys);
     hold_sums();
     cuda::wgmma_begin();
 #pragma unroll
@@ -200,9 +199,9 @@ class Consumer {
     for (int part = 0; part < S::kParts; ++part) cuda::wgmma_hold(sums_[part]);
   }
 
-  // Scores become weights relative to a score that was the largest of its row, or is by no more
-  // than 2^kSlack less: as long as that holds, what was summed before is right as it stands. A row
-  // goes by its own scores alone; a warp of which no row moves saves itself the multiplications.
+  // Online softmax with lazy rescaling: the running max of a row is updated only when it grows by
+  // more than 2^kSlack; until then earlier sums stay valid. The decision depends on the row's own
+  // scores only; a warp without an updated row skips the multiplications.
   __device__ void online_softmax_tile(float (&scores)[kScores], int tile) {
     constexpr float kSlack = 8;
     const int first_key = tile * S::kKeys;
@@ -245,7 +244,7 @@ class Consumer {
 
   __device__ void apply_mask(float (&scores)[kScores], int first_key) const {
     const int column = first_key + lane_ % 4 * 2;
-    if (first_key + S::kKeys <= all_see_end_ && first_key >= all_see_begin_) return;
+    if (first_key + S::kKeys <= all_attend_end_ && first_key >= all_attend_begin_) return;
     const int row = item().first_row + group_ * kConsumerRows + warp_row();
     const RowMask visible[2] = {item().visible.row(row), item().visible.row(row + 8)};
     const int left[2] = {visible[0].end - column, visible[1].end - column};
@@ -253,7 +252,7 @@ class Consumer {
     for (int i = 0; i < kScores; ++i) {
       if (i / 4 * 8 + i % 2 >= left[i / 2 % 2]) scores[i] = minus_infinity();
     }
-    if (first_key >= all_see_begin_) return;
+    if (first_key >= all_attend_begin_) return;
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       if (!visible[i / 2 % 2].attends(column + i / 4 * 8 + i % 2)) scores[i] = minus_infinity();
@@ -335,7 +334,7 @@ class Consumer {
   unsigned step_ = 0;  // tiles of keys begun
   unsigned slot_ = 0;  // tiles of queries done
   int group_, lane_;
-  int all_see_begin_, all_see_end_;  // keys that all rows of the warpgroup see
+  int all_attend_begin_, all_attend_end_;  // keys that all rows of the warpgroup see
   float largest_[2], total_[2], shrink_[2];
   bool rescales_;  // the sums so far, by `shrink_`
   float sums_[S::kParts][S::kPart / 2];

@@ -54,7 +54,7 @@ struct ForwardWork {
   ForwardProblem p;
   TileSource q, k, v;
   TileSchedule schedule;
-  unsigned* tiles_taken = nullptr;  // see TileTaker
+  unsigned* tiles_taken = nullptr;  // see TileScheduler
   float scale = 1;                  // of the scores, to base 2; 1 where they are changed one by one
 };
 
@@ -67,7 +67,7 @@ class ForwardProducer {
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % 32)),
         packed_(work.p.query_offsets != nullptr),
-        taker_(work.schedule.count(), work.tiles_taken) {}
+        scheduler_(work.schedule.count(), work.tiles_taken) {}
 
   __device__ void run() {
     // Values are wanted after the keys of the next tile, be it the first of other queries.
@@ -112,8 +112,8 @@ class ForwardProducer {
 
   // The next tile of queries that see anything, to shared_.ahead; whether there is one.
   __device__ bool take() {
-    while (taker_.has()) {
-      const ForwardItem item = item_of(taker_.take());
+    while (scheduler_.has()) {
+      const ForwardItem item = item_of(scheduler_.take());
       if (item.rows <= 0) continue;
       if (item.tiles.count > 0) {
         __syncwarp();
@@ -151,7 +151,7 @@ class ForwardProducer {
 
   template <int kStages>
   __device__ void load(std::byte (&to)[kStages][kTileBytes<S::kKeys, S::kDim>],
-                       const TileSource& source, const Keys& keys, Turn<kStages>& turn,
+                       const TileSource& source, const Keys& keys, PipelineState<kStages>& turn,
                        std::uint64_t (&full)[kStages], std::uint64_t (&empty)[kStages]) {
     cuda::barrier_wait(&empty[turn.stage], turn.parity ^ 1);
     load_tile<S::kKeys, S::kDim>(to[turn.stage], source, keys.token, keys.end, keys.head,
@@ -196,10 +196,10 @@ class ForwardProducer {
   ForwardShared<S>& shared_;
   const int lane_;
   const bool packed_;
-  TileTaker taker_;
-  Turn<S::kStages> k_turn_;
-  Turn<S::kStages> v_turn_;
-  Turn<S::kSlots> slot_;
+  TileScheduler scheduler_;
+  PipelineState<S::kStages> k_turn_;
+  PipelineState<S::kStages> v_turn_;
+  PipelineState<S::kSlots> slot_;
 };
 
 }  // namespace touchstone::dense_attention

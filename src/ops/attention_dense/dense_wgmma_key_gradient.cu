@@ -1,11 +1,10 @@
-// dk and dv of dense attention on Hopper's tensor cores: a block owns a tile of keys and goes over
-// the queries that see them, all heads of the group after one another.
+// dk and dv of dense attention on Hopper's tensor cores. A CTA owns a tile of keys and iterates over
+// the queries that attend to them, head by head of the group.
 //
-// Heads up to 128: 128 keys, 64 of each warpgroup, which has both sums of them in registers. Wider
-// sums do not fit: there a block owns 64 keys, one warpgroup makes the weights and sums dv, and
-// hands the weights to the other, which makes their gradients and sums dk. Four products either
-// way. Blocks stay and take one tile of keys after the other, the next one's keys and values loaded
-// beside this one's where there is room.
+// Heads up to 128: 128 keys, 64 per warpgroup, with both accumulators in registers. Wider
+// accumulators do not fit: there a CTA owns 64 keys; one warpgroup computes the weights, accumulates
+// dv and passes the weights to the other, which computes their gradients and accumulates dk. Four
+// products either way. Keys and values of the next tile are prefetched where shared memory allows.
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
 namespace touchstone::dense_attention {
@@ -52,7 +51,7 @@ class Producer {
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % 32)),
         packed_(work.p.query_offsets != nullptr),
-        taker_(work.schedule.count(), work.tiles_taken) {}
+        scheduler_(work.schedule.count(), work.tiles_taken) {}
 
   __device__ void run() {
     for (bool there = take(); there;) {
@@ -72,15 +71,12 @@ class Producer {
  private:
   // The next tile of keys, to shared_.own.ahead; whether there is one.
   __device__ bool take() {
-    while (taker_.has()) {
+    while (scheduler_.has()) {
       Item item;
-      item.block = block_of(work_, taker_.take(), work_.p.key_offsets);
+      item.block = block_of(work_, scheduler_.take(), work_.p.key_offsets);
       if (item.block.first >= item.block.span.keys) continue;
       item.tiles = query_tiles(work_.p, item.block.span, item.block.first, S::kKeys, S::kQueries);
-      item.there = true;
-      __syncwarp();
-      if (lane_ == 0) shared_.own.ahead = item;
-      __syncwarp();
+      shared_.own.set_ahead(item);
       return true;
     }
     return false;
@@ -93,10 +89,8 @@ class Producer {
     const std::int64_t end = block.span.first_key + block.span.keys;
     const int slot = shared_.own.claim(slot_);
     std::uint64_t* const full = &shared_.own.full[slot];
-    load_tile<S::kKeys, S::kDim>(shared_.k[slot], work_.k, key, end, block.place.head, block.batch,
-                                 packed_, full);
-    load_tile<S::kKeys, S::kDim>(shared_.v[slot], work_.v, key, end, block.place.head, block.batch,
-                                 packed_, full);
+    load_own_tiles<S::kKeys, S::kDim>(shared_.k[slot], work_.k, shared_.v[slot], work_.v, key, end,
+                                      block, packed_, full);
   }
 
   __device__ void load_queries(const Block& block, int head, std::int64_t rows, int tile) {
@@ -124,17 +118,17 @@ class Producer {
   typename S::Shared& shared_;
   const int lane_;
   const bool packed_;
-  TileTaker taker_;
-  Turn<kStages> turn_;
-  Turn<S::kSlots> slot_;
+  TileScheduler scheduler_;
+  PipelineState<kStages> turn_;
+  PipelineState<S::kSlots> slot_;
 };
 
 // The tiles of queries of all heads of the group, one after the other.
 struct Walk {
   int2 tiles;
   int tile, head, left;
-  Turn<kStages>& turn;
-  __device__ Walk(const GradientWork& work, const Item& item, Turn<kStages>& stages)
+  PipelineState<kStages>& turn;
+  __device__ Walk(const GradientWork& work, const Item& item, PipelineState<kStages>& stages)
       : tiles(item.tiles),
         tile(tiles.x),
         head(item.block.place.head * static_cast<int>(work.p.heads_per_kv)),
@@ -184,8 +178,8 @@ __device__ void store(const MutableHeads& heads, const Block& block, const RowSu
 
 // A warpgroup that has both sums.
 template <class T, class S, bool kHasScoreMod>
-__device__ void consume(const GradientWork& work, const Item& item, int slot, Turn<kStages>& turn,
-                        typename S::Shared& shared) {
+__device__ void consume(const GradientWork& work, const Item& item, int slot,
+                        PipelineState<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
   const BackwardProblem& p = work.p;
   const int group = group_of_thread();
@@ -234,7 +228,7 @@ __device__ int taken_barrier(int stage) { return 4 + stage; }
 // The warpgroup that makes weights and sums dv.
 template <class T, class S, bool kHasScoreMod>
 __device__ void consume_for_values(const GradientWork& work, const Item& item, int slot,
-                                   Turn<kStages>& turn, typename S::Shared& shared) {
+                                   PipelineState<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
   const Block& block = item.block;
   const TileMask pair(work.p, block.span);
@@ -269,7 +263,7 @@ __device__ void consume_for_values(const GradientWork& work, const Item& item, i
 // The warpgroup that is handed weights, makes their gradients and sums dk.
 template <class T, class S>
 __device__ void consume_for_keys(const GradientWork& work, const Item& item, int slot,
-                                 Turn<kStages>& turn, typename S::Shared& shared) {
+                                 PipelineState<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
   const Block& block = item.block;
   RowSums<S::kDim> dk;
@@ -304,8 +298,8 @@ __device__ void consume_for_keys(const GradientWork& work, const Item& item, int
 
 template <class T, class S, bool kHasScoreMod>
 __device__ void consume_all(const GradientWork& work, typename S::Shared& shared) {
-  Turn<kStages> turn;
-  for (Turn<S::kSlots> slots; shared.own.await(slots); slots.next()) {
+  PipelineState<kStages> turn;
+  for (PipelineState<S::kSlots> slots; shared.own.await(slots); slots.next()) {
     const int slot = slots.stage;
     const Item& item = shared.own.items[slot];
     if constexpr (!S::kWide) {
@@ -351,11 +345,7 @@ void attention_wgmma_key_gradient(Context& context, const GradientWork& rows) {
   const BackwardProblem& p = rows.p;
   for_shape(p, [&]<class T, int kDim>() {
     using S = Side<kDim>;
-    GradientWork work = rows;
-    work.q = make_tile_source(p, p.q, p.query_heads, p.queries, p.k_dim, S::kQueries);
-    work.doutput = make_tile_source(p, p.doutput, p.query_heads, p.queries, p.v_dim, S::kQueries);
-    work.k = make_tile_source(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
-    work.v = make_tile_source(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
+    GradientWork work = with_tiles(rows, S::kQueries, S::kKeys);
     work.schedule = make_tile_schedule(p, p.keys, p.kv_heads, p.key_offsets != nullptr, S::kKeys,
                                        p.queries * p.heads_per_kv);
     work.schedule.last_first = false;

@@ -1,6 +1,6 @@
-// dq of dense attention on Hopper's tensor cores: a block owns 128 queries, 64 of each warpgroup,
-// and goes over the keys they see. Blocks stay and take one tile of queries after the other: the
-// next one's are loaded once this one's last products with them are done.
+// dq of dense attention on Hopper's tensor cores. A CTA owns 128 queries, 64 per warpgroup, and
+// iterates over the keys they attend to. Persistent kernel: the queries of the next tile are loaded
+// when the last products with those of the current one have completed.
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
 namespace touchstone::dense_attention {
@@ -43,7 +43,7 @@ class Producer {
       : work_(work),
         shared_(shared),
         packed_(work.p.query_offsets != nullptr),
-        taker_(work.schedule.count(), work.tiles_taken) {}
+        scheduler_(work.schedule.count(), work.tiles_taken) {}
 
   __device__ void run() {
     for (bool there = take(); there;) {
@@ -78,18 +78,15 @@ class Producer {
  private:
   // The next tile of queries, to shared_.own.ahead; whether there is one.
   __device__ bool take() {
-    while (taker_.has()) {
+    while (scheduler_.has()) {
       Item item;
-      item.block = block_of(work_, taker_.take(), work_.p.query_offsets);
+      item.block = block_of(work_, scheduler_.take(), work_.p.query_offsets);
       const Block& block = item.block;
       if (block.first >= block.span.queries) continue;
       const auto last = static_cast<int>(smaller(block.first + kRows, block.span.queries)) - 1;
       const TileMask visible(work_.p, block.span);
       item.tiles = key_tiles(visible.row(block.first), visible.row(last), S::kKeys);
-      item.there = true;
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) shared_.own.ahead = item;
-      __syncwarp();
+      shared_.own.set_ahead(item);
       return true;
     }
     return false;
@@ -101,19 +98,17 @@ class Producer {
     const std::int64_t query = block.span.first_query + block.first;
     const std::int64_t end = block.span.first_query + block.span.queries;
     std::uint64_t* const full = &shared_.own.full[shared_.own.claim(own_)];
-    load_tile<kRows, S::kDim>(shared_.q, work_.q, query, end, block.place.head, block.batch,
-                              packed_, full);
-    load_tile<kRows, S::kDim>(shared_.doutput, work_.doutput, query, end, block.place.head,
-                              block.batch, packed_, full);
+    load_own_tiles<kRows, S::kDim>(shared_.q, work_.q, shared_.doutput, work_.doutput, query, end,
+                                   block, packed_, full);
   }
 
   const GradientWork& work_;
   typename S::Shared& shared_;
   const bool packed_;
-  TileTaker taker_;
-  Turn<S::kKeyStages> k_;
-  Turn<S::kValueStages> v_;
-  Turn<1> own_;
+  TileScheduler scheduler_;
+  PipelineState<S::kKeyStages> k_;
+  PipelineState<S::kValueStages> v_;
+  PipelineState<1> own_;
 };
 
 template <class T, class S, bool kHasScoreMod>
@@ -126,7 +121,7 @@ class Consumer {
         lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   __device__ void run() {
-    for (Turn<1> own; shared_.own.await(own); own.next()) mainloop();
+    for (PipelineState<1> own; shared_.own.await(own); own.next()) mainloop();
   }
 
  private:
@@ -149,8 +144,8 @@ class Consumer {
     const RowMask visible[2] = {pair.row(row), pair.row(row + 8)};
     const float log[2] = {work_.rows_log[rows], work_.rows_log[rows + 8]};
     const float delta[2] = {work_.rows_delta[rows], work_.rows_delta[rows + 8]};
-    const int all_see_end = pair.row(group_row).end;
-    const int all_see_begin = pair.row(group_row + kConsumerRows - 1).begin;
+    const int all_attend_end = pair.row(group_row).end;
+    const int all_attend_begin = pair.row(group_row + kConsumerRows - 1).begin;
     RowSums<S::kDim> dq;
     dq.clear();
     for (int n = 0; n < tiles.count; ++n) {
@@ -168,7 +163,7 @@ class Consumer {
       weigh<T, kHasScoreMod>(
           scores, weights, words, work_.scale,
           ScoreRule(p, block.span, block.place.sequence, block.place.head), block.span,
-          first_key + kKeys > all_see_end || first_key < all_see_begin,
+          first_key + kKeys > all_attend_end || first_key < all_attend_begin,
           [&](int i) { return !visible[i / 2 % 2].attends(key_of(i)); },
           [&](int i) { return row + i / 2 % 2 * 8; }, key_of,
           [&](int i) { return log[i / 2 % 2]; });
@@ -201,8 +196,8 @@ class Consumer {
   const GradientWork& work_;
   typename S::Shared& shared_;
   const int group_, lane_;
-  Turn<S::kKeyStages> k_;
-  Turn<S::kValueStages> v_;
+  PipelineState<S::kKeyStages> k_;
+  PipelineState<S::kValueStages> v_;
 };
 
 template <class T, class S, bool kHasScoreMod>
@@ -235,11 +230,7 @@ void attention_wgmma_query_gradient(Context& context, const GradientWork& rows) 
   const BackwardProblem& p = rows.p;
   for_shape(p, [&]<class T, int kDim>() {
     using S = Side<kDim>;
-    GradientWork work = rows;
-    work.q = make_tile_source(p, p.q, p.query_heads, p.queries, p.k_dim, kRows);
-    work.doutput = make_tile_source(p, p.doutput, p.query_heads, p.queries, p.v_dim, kRows);
-    work.k = make_tile_source(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
-    work.v = make_tile_source(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
+    GradientWork work = with_tiles(rows, kRows, S::kKeys);
     work.schedule =
         make_tile_schedule(p, p.queries, p.query_heads, p.query_offsets != nullptr, kRows, p.keys);
     has_score_mods(p) ? launch<T, S, true>(context, work) : launch<T, S, false>(context, work);

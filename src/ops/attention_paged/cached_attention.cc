@@ -243,8 +243,7 @@ PagedAttentionProblem checked(const Context& context, const CachedAttentionArgs&
 void cached_attention(Context& context, const CachedAttentionArgs& args) {
   const PagedAttentionProblem problem = checked(context, args);
   if (problem.queries == 0) return;
-  run_first<PagedAttentionProblem>(kName, kImplementations, context, problem,
-                                   args.implementation);
+  run_first<PagedAttentionProblem>(kName, kImplementations, context, problem, args.implementation);
 }
 
 std::vector<ImplementationReport> explain(Context& context, const CachedAttentionArgs& args) {

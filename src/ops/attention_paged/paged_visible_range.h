@@ -28,7 +28,10 @@ using attention_common::smaller;
 
 // Slots [0, sinks), [begin, end), which are also their positions, and tree_start + j for every bit
 // j set in `tree` that lies in [0, length). In this order they are ascending and do not overlap.
-struct VisibleRange : attention_common::VisibleRange {
+struct VisibleRange {
+  std::int64_t sinks = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
   const std::uint64_t* tree = nullptr;
   std::int64_t tree_words = 0;
   std::int64_t tree_start = 0;     // slot of bit 0
@@ -95,7 +98,7 @@ TOUCHSTONE_HOST_DEVICE inline std::int64_t ancestor_slot(const VisibleRange& vis
 }
 
 TOUCHSTONE_HOST_DEVICE inline bool attends(const VisibleRange& visible, std::int64_t slot) {
-  if (slot < visible.end) return attention_common::attends(visible, slot);
+  if (slot < visible.end) return slot < visible.sinks || slot >= visible.begin;
   const std::int64_t bit = slot - visible.tree_start;
   if (visible.tree == nullptr || bit < 0 || bit / 64 >= visible.tree_words) return false;
   return (tree_word(visible, bit / 64) >> (bit % 64) & 1) != 0;
