@@ -118,8 +118,8 @@ class NaiveChain {
       const std::int64_t inner = tokens * group;
       multiply(kv_heads, transposed(joined(dscores, group)), joined(q, group), of(p, p.dk, 1),
                tokens, dim, inner, scale);
-      multiply(kv_heads, transposed(joined(weights, group)), joined(doutput, group),
-               of(p, p.dv, 1), tokens, dim, inner, 1);
+      multiply(kv_heads, transposed(joined(weights, group)), joined(doutput, group), of(p, p.dv, 1),
+               tokens, dim, inner, 1);
     }
     cuda::check_launch("naive attention");
   }

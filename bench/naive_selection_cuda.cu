@@ -131,8 +131,8 @@ class NaiveChain {
     auto* tokens = p.sampled ? static_cast<int*>(top_tokens_.data()) : p.tokens;
     select_kernel<<<row_blocks, kThreads, 0, stream_>>>(probabilities, values, tokens, k, p.cols);
     if (p.sampled) {
-      draw_kernel<<<blocks_for(p.rows), kThreads, 0, stream_>>>(
-          values, tokens, p.seed, p.position, p.values, p.tokens, k, p.rows);
+      draw_kernel<<<blocks_for(p.rows), kThreads, 0, stream_>>>(values, tokens, p.seed, p.position,
+                                                                p.values, p.tokens, k, p.rows);
     }
     cuda::check_launch("naive selection");
   }

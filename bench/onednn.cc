@@ -19,7 +19,8 @@ Tensor as_f32(const void* data, std::int64_t count, DType dtype) {
   Tensor result = Tensor::empty({count}, DType::f32);
   visit_float_dtype(dtype, [&]<class T>() {
     const std::span<float> to = result.values<float>();
-    for (std::size_t i = 0; i < to.size(); ++i) to[i] = convert<float>(static_cast<const T*>(data)[i]);
+    for (std::size_t i = 0; i < to.size(); ++i)
+      to[i] = convert<float>(static_cast<const T*>(data)[i]);
   });
   return result;
 }
@@ -59,10 +60,12 @@ class OneDnnNorm {
                              : as_f32(set.weight, set.cols, set.dtype);
       Tensor mean = Tensor::empty({problem.rows}, DType::f32);
       Tensor variance = Tensor::empty({problem.rows}, DType::f32);
-      Arguments arguments = {
-          {DNNL_ARG_SRC, wrap(matrix, set.x)},         {DNNL_ARG_MEAN, wrap(column, mean.data())},
-          {DNNL_ARG_VARIANCE, wrap(column, variance.data())}, {DNNL_ARG_SCALE, wrap(vector, weight.data())},
-          {DNNL_ARG_SHIFT, wrap(vector, bias.data())},       {DNNL_ARG_DST, wrap(matrix, set.out)}};
+      Arguments arguments = {{DNNL_ARG_SRC, wrap(matrix, set.x)},
+                             {DNNL_ARG_MEAN, wrap(column, mean.data())},
+                             {DNNL_ARG_VARIANCE, wrap(column, variance.data())},
+                             {DNNL_ARG_SCALE, wrap(vector, weight.data())},
+                             {DNNL_ARG_SHIFT, wrap(vector, bias.data())},
+                             {DNNL_ARG_DST, wrap(matrix, set.out)}};
       if (backward) {
         forward.execute(stream_, arguments);
         stream_.wait();

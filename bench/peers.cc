@@ -113,8 +113,9 @@ void add_norm_peers(Session& session, const Subject& s, std::vector<Peer>& peers
   Context& context = session.context();
   const std::vector<NormOperands> sets = all_sets(s, norm_operands);
   if (session.options().naive) {
-    peers.push_back(on_sets("naive", sets, session.cuda() ? naive_norm_cuda(context, sets[0])
-                                                          : naive_norm_cpu(context, sets[0])));
+    peers.push_back(on_sets(
+        "naive", sets,
+        session.cuda() ? naive_norm_cuda(context, sets[0]) : naive_norm_cpu(context, sets[0])));
   }
   if (session.options().onednn && !session.cuda()) {
     const std::optional<OneDnnCalls> calls = onednn_calls(context, sets);
@@ -127,8 +128,9 @@ void add_selection_peers(Session& session, const Subject& s, std::vector<Peer>& 
   Context& context = session.context();
   const std::vector<SelectionOperands> sets = all_sets(s, selection_operands);
   if (session.options().naive) {
-    peers.push_back(on_sets("naive", sets, session.cuda() ? naive_selection_cuda(context, sets[0])
-                                                          : naive_selection_cpu(context, sets[0])));
+    peers.push_back(on_sets("naive", sets,
+                            session.cuda() ? naive_selection_cuda(context, sets[0])
+                                           : naive_selection_cpu(context, sets[0])));
   }
   if (session.options().partial_sort && !session.cuda()) {
     peers.push_back(on_sets("partial_sort", sets, partial_sort_selection(context, sets[0])));
@@ -140,8 +142,9 @@ void add_attention_peers(Session& session, const Subject& s, std::vector<Peer>& 
   const std::vector<AttentionOperands> sets = all_sets(s, attention_operands);
   if (sets[0].tokens > kMaxNaiveTokens) return;
   Context& context = session.context();
-  peers.push_back(on_sets("naive", sets, session.cuda() ? naive_attention_cuda(context, sets[0])
-                                                        : naive_attention_cpu(context, sets[0])));
+  peers.push_back(on_sets("naive", sets,
+                          session.cuda() ? naive_attention_cuda(context, sets[0])
+                                         : naive_attention_cpu(context, sets[0])));
 }
 
 // The operator itself on data of its own, made from the case with other options.
@@ -187,7 +190,8 @@ void add_kv_append_peers(Session& session, const Subject& s, std::vector<Peer>& 
   Context& context = session.context();
   const std::string implementation = session.cuda() ? "portable" : "plain";
   peers.push_back({.name = "naive", .call = [&s, &context, implementation](std::int64_t i) {
-                     const spec::Operands& set = s.sets[static_cast<std::size_t>(i) % s.sets.size()];
+                     const spec::Operands& set =
+                         s.sets[static_cast<std::size_t>(i) % s.sets.size()];
                      s.problem.call(context, set.views(), implementation);
                    }});
 }
@@ -198,7 +202,8 @@ const TensorView& Subject::operand(const spec::Operands& set, std::string_view n
   static const TensorView kAbsent;
   const std::vector<spec::Operand>& list = set.list();
   const auto found = std::ranges::find(list, name, &spec::Operand::name);
-  return found == list.end() ? kAbsent : set.views()[static_cast<std::size_t>(found - list.begin())];
+  return found == list.end() ? kAbsent
+                             : set.views()[static_cast<std::size_t>(found - list.begin())];
 }
 
 std::vector<Peer> peers_of(Session& session, const Subject& s) {

@@ -111,7 +111,8 @@ void check_memory(const SessionOptions& options, const std::string& shape, std::
 
 int sets_for(Device device, cases::Regime regime, std::int64_t set_bytes) {
   if (regime == cases::Regime::cache) return 1;
-  const std::int64_t beyond = ceil_div(4 * cache_bytes(device), std::max<std::int64_t>(set_bytes, 1));
+  const std::int64_t beyond =
+      ceil_div(4 * cache_bytes(device), std::max<std::int64_t>(set_bytes, 1));
   const int sets = static_cast<int>(std::clamp<std::int64_t>(beyond, 1, 1 << 12));
   return device.is_cuda() ? std::clamp(sets, 2, kMaxLaunches) : sets;
 }

@@ -36,8 +36,8 @@ struct BenchRow {
   std::string format{};
   std::string heads{};
   cases::Regime regime = cases::Regime::memory;
-  std::int64_t bytes = 0;  // the least that has to move
-  double flops = 0;        // 0: bytes are what counts
+  std::int64_t bytes = 0;   // the least that has to move
+  double flops = 0;         // 0: bytes are what counts
   bool only_reads = false;  // the floor is at the rate of reads, not of the copy
   std::string implementation;
   int sets = 0;        // of operands, rotated through

@@ -28,10 +28,11 @@ TEST(Cases, ReadsOneCasePerDtype) {
                            "\n"
                            "smoke cpu cache f32,bf16 64x1024  # why\r\n"
                            "  full\tcuda memory f16 8192x4096");
-  EXPECT_THAT(cases, ElementsAre(
-      made(Tier::smoke, DeviceKind::cpu, Regime::cache, DType::f32, "64x1024"),
-      made(Tier::smoke, DeviceKind::cpu, Regime::cache, DType::bf16, "64x1024"),
-      made(Tier::full, DeviceKind::cuda, Regime::memory, DType::f16, "8192x4096")));
+  EXPECT_THAT(
+      cases,
+      ElementsAre(made(Tier::smoke, DeviceKind::cpu, Regime::cache, DType::f32, "64x1024"),
+                  made(Tier::smoke, DeviceKind::cpu, Regime::cache, DType::bf16, "64x1024"),
+                  made(Tier::full, DeviceKind::cuda, Regime::memory, DType::f16, "8192x4096")));
 }
 
 TEST(Cases, AlternativesStandForTheirProduct) {
@@ -91,14 +92,14 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"smoke cpu cache f32 64x64 =8", "expected key=value"},
         Mistake{"smoke cpu cache f32 64x64 k=", "k: expected at least one"},
         Mistake{"smoke cpu cache f32 64x64 k=1 k=2", "k is given twice"},
-        Mistake{"tiny cpu cache f32 64x64", "tier: expected smoke, full, check or sweep, got 'tiny'"},
+        Mistake{"tiny cpu cache f32 64x64",
+                "tier: expected smoke, full, check or sweep, got 'tiny'"},
         Mistake{"smoke tpu cache f32 64x64", "device: expected cpu or cuda or any, got 'tpu'"},
         Mistake{"smoke cpu disk f32 64x64", "regime: expected cache or memory, got 'disk'"},
         Mistake{"smoke cpu cache f33 64x64", "f33"}, Mistake{"smoke cpu cache , 64x64", "dtypes"},
         Mistake{"smoke cpu cache f32 64", "shape"}, Mistake{"smoke cpu cache f32 64x", "shape"},
-        Mistake{"smoke cpu cache f32 x64", "shape"},
-        Mistake{"smoke cpu cache f32 64*64", "shape"}, Mistake{"smoke cpu cache f32 0x64", "shape"},
-        Mistake{"smoke cpu cache f32 -1x64", "shape"},
+        Mistake{"smoke cpu cache f32 x64", "shape"}, Mistake{"smoke cpu cache f32 64*64", "shape"},
+        Mistake{"smoke cpu cache f32 0x64", "shape"}, Mistake{"smoke cpu cache f32 -1x64", "shape"},
         Mistake{"smoke cpu cache f32 99999999999999999999x2", "shape"},
         Mistake{"smoke cpu cache f32 4294967296x4294967296", "64 bits"}));
 

@@ -310,7 +310,8 @@ void check(const BenchOptions& options) {
     const std::vector<DType>& known = spec::find(op == nullptr ? "layer_norm" : options.op)->cpu;
     if (std::ranges::find(known, dtype) == known.end()) {
       std::string names;
-      for (const DType one : known) names += (names.empty() ? "" : ", ") + std::string(name_of(one));
+      for (const DType one : known)
+        names += (names.empty() ? "" : ", ") + std::string(name_of(one));
       throw InvalidArgument("bench: --dtype: expected one of " + names + " for " + options.op +
                             ", got " + options.dtype);
     }

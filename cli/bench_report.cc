@@ -17,11 +17,11 @@ struct Column {
 
 // Printed row by row while the measurement goes on, so the widths are fixed beforehand.
 const std::vector<Column> kBytesColumns = {
-    {"op", -19},  {"dtype", -5}, {"shape", -12},   {"k", 4},        {"data in", -7}, {"impl", -8},
-    {"us", 10},   {"+-", 6},     {"floor us", 10}, {"fraction", 8}, {"copy us", 10}, {"GB/s", 7}};
-const std::vector<Column> kFlopsColumns = {{"op", -18},   {"dtype", -5}, {"BxHxSxD", -17},
-                                           {"mask", -7},  {"impl", -8},  {"us", 10},
-                                           {"+-", 6},     {"TFLOP/s", 8}, {"of fma", 7}};
+    {"op", -19}, {"dtype", -5}, {"shape", -12},   {"k", 4},        {"data in", -7}, {"impl", -8},
+    {"us", 10},  {"+-", 6},     {"floor us", 10}, {"fraction", 8}, {"copy us", 10}, {"GB/s", 7}};
+const std::vector<Column> kFlopsColumns = {{"op", -18},  {"dtype", -5},  {"BxHxSxD", -17},
+                                           {"mask", -7}, {"impl", -8},   {"us", 10},
+                                           {"+-", 6},    {"TFLOP/s", 8}, {"of fma", 7}};
 
 std::string line(const std::vector<Column>& columns, const std::vector<std::string>& cells) {
   std::string text;
@@ -170,8 +170,7 @@ void BenchTable::print_row(const bench::BenchRow& row) {
     print((printed_ < 0 ? "" : "\n") + toned(line(columns, headings), Tone::dim) + "\n");
     printed_ = flops ? 1 : 0;
   }
-  const std::string text =
-      line(columns, flops ? flops_cells(row, fma_gflops_) : bytes_cells(row));
+  const std::string text = line(columns, flops ? flops_cells(row, fma_gflops_) : bytes_cells(row));
   print(toned(text, row.right ? Tone::plain : Tone::bad) + "\n");
 }
 

@@ -309,8 +309,8 @@ TEST(Cli, BenchRowsOfKvAppend) {
 TEST(Cli, InfoAnswersForEveryOperator) {
   const json info = json::parse(touchstone("info --json").out);
   for (const json& op : info.at("operators")) {
-    const Result result = touchstone("info --json --cols 128 --dtype f32 --op " +
-                                     op.at("name").get<std::string>());
+    const Result result =
+        touchstone("info --json --cols 128 --dtype f32 --op " + op.at("name").get<std::string>());
     EXPECT_EQ(result.exit_code, 0) << op << result.err;
   }
 }

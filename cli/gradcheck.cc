@@ -160,8 +160,8 @@ gc::Report run_check(Context& context, const GradcheckOptions& o, const spec::Gr
   gc::Problem problem = problem_of(gradients, arrays);
   const int directions = std::max(o.directions, static_cast<int>(gradients.inputs.size()));
   if (o.method == "dual") {
-    gc::Options options{.seed = o.seed, .directions = directions,
-                        .gradient_floor = gradients.gradient_floor};
+    gc::Options options{
+        .seed = o.seed, .directions = directions, .gradient_floor = gradients.gradient_floor};
     if (o.tolerance > 0) options.tolerance = o.tolerance;
     return gc::check(problem, gradients.dual, options);
   }
@@ -284,8 +284,8 @@ int gradcheck(GradcheckOptions o) {
 
 void add_gradcheck(Options& app, int& exit_code) {
   auto o = std::make_shared<GradcheckOptions>();
-  Options* verb = app.add_verb("gradcheck",
-                               "Checks the float64 backward of an operator against its forward");
+  Options* verb =
+      app.add_verb("gradcheck", "Checks the float64 backward of an operator against its forward");
   verb->add_option("op", o->op, "layer_norm, rms_norm or attention (causal, one head)")
       ->required()
       ->one_of(operators());

@@ -49,9 +49,8 @@ class Addresses {
     }
     controls_.emplace(context, controls, 1);
     for (std::size_t i = 0; i < list.size(); ++i) {
-      views_.push_back(list[i].control || !list[i].defined()
-                           ? controls_->views()[i]
-                           : take(list[i], context.device()));
+      views_.push_back(list[i].control || !list[i].defined() ? controls_->views()[i]
+                                                             : take(list[i], context.device()));
     }
   }
   spec::Views views() const { return views_; }
@@ -59,9 +58,9 @@ class Addresses {
  private:
   TensorView take(const spec::Operand& operand, Device device) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    const TensorView view = make_view(reinterpret_cast<void*>(next_),
-                                      std::span<const std::int64_t>(operand.shape), operand.dtype,
-                                      device);
+    const TensorView view =
+        make_view(reinterpret_cast<void*>(next_), std::span<const std::int64_t>(operand.shape),
+                  operand.dtype, device);
     next_ += (static_cast<std::uintptr_t>(operand.bytes()) + 511) / 256 * 256;
     return view;
   }

@@ -60,7 +60,7 @@ struct LayerNormForward {
   double eps = 0.0;
   const S* x = nullptr;         // [rows, cols]
   const S* residual = nullptr;  // [rows, cols] or absent
-  const S* weight = nullptr;     // [cols] or absent
+  const S* weight = nullptr;    // [cols] or absent
   const S* bias = nullptr;      // [cols] or absent
   S* y = nullptr;               // [rows, cols]
   S* sum = nullptr;             // [rows, cols] x + residual, if wanted
@@ -101,13 +101,13 @@ struct LayerNormBackward {
   int64_t rows = 0;
   int64_t cols = 0;
   double eps = 0.0;
-  const double* dy = nullptr;     // [rows, cols]
-  const double* h = nullptr;      // [rows, cols]
+  const double* dy = nullptr;      // [rows, cols]
+  const double* h = nullptr;       // [rows, cols]
   const double* weight = nullptr;  // [cols] or absent
-  const double* dsum = nullptr;   // [rows, cols] or absent
-  double* dx = nullptr;           // [rows, cols], if wanted
+  const double* dsum = nullptr;    // [rows, cols] or absent
+  double* dx = nullptr;            // [rows, cols], if wanted
   double* dweight = nullptr;       // [cols], if wanted
-  double* dbias = nullptr;        // [cols], if wanted
+  double* dbias = nullptr;         // [cols], if wanted
 };
 
 namespace layer_norm_detail {

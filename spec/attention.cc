@@ -71,12 +71,30 @@ struct AttentionCase : AttentionProblem {
     dims.push_back(dim);
     return {.name = name, .dtype = dtype, .shape = dims, .output = output};
   }
+  // Contiguous as the operator takes it, whatever the order of the others.
   Operand per_query(const char* name, bool output) const {
-    return {.name = name, .dtype = wide_dtype(dtype), .shape = memory_shape(heads, queries),
+    return {.name = name,
+            .dtype = wide_dtype(dtype),
+            .shape = {batch, heads, queries},
             .output = output};
   }
+  // In the order [B, H, Sq].
+  std::vector<double> per_query_values(const std::vector<double>& all) const {
+    std::vector<double> result;
+    for (std::int64_t i = 0; i < std::ssize(all); ++i) {
+      const std::int64_t row = i / queries;
+      result.push_back(all[at(query_index(row / heads, row % heads, i % queries))]);
+    }
+    return result;
+  }
+  std::int64_t query_index(std::int64_t b, std::int64_t head, std::int64_t query) const {
+    return (b * heads + head) * queries + query;
+  }
   Operand per_head(const char* name, double center, double spread) const {
-    return {.name = name, .dtype = wide_dtype(dtype), .shape = {heads}, .center = center,
+    return {.name = name,
+            .dtype = wide_dtype(dtype),
+            .shape = {heads},
+            .center = center,
             .scale = spread};
   }
 
@@ -108,13 +126,15 @@ struct AttentionCase : AttentionProblem {
     return checked_mul(checked_mul(numbers, backward ? 2 : 1), size_of(dtype), "bytes");
   }
   Labels labels() const {
-    return {.rows = batch * heads * queries, .cols = k_dim, .heads = shape,
+    return {.rows = batch * heads * queries,
+            .cols = k_dim,
+            .heads = shape,
             .mask = causal ? "causal" : "full"};
   }
 
   // Row (batch, head, token) of an operand with `count` heads of `tokens`.
-  std::int64_t memory_row(std::int64_t b, std::int64_t head, std::int64_t token,
-                          std::int64_t count, std::int64_t tokens) const {
+  std::int64_t memory_row(std::int64_t b, std::int64_t head, std::int64_t token, std::int64_t count,
+                          std::int64_t tokens) const {
     return tokens_first ? (b * tokens + token) * count + head : (b * count + head) * tokens + token;
   }
 };
@@ -185,8 +205,7 @@ class AttentionBase : public Problem {
     std::vector<double> result;
     for (std::int64_t h = 0; !all.empty() && h < group(); ++h) {
       for (std::int64_t i = 0; i < p_.queries; ++i) {
-        result.push_back(
-            all[at(p_.memory_row(s.b, s.kv_head * group() + h, i, p_.heads, p_.queries))]);
+        result.push_back(all[at(p_.query_index(s.b, s.kv_head * group() + h, i))]);
       }
     }
     return result;
@@ -200,7 +219,8 @@ class AttentionBase : public Problem {
     const auto [q, k, v, slopes, sinks] = inputs;
     const bool whole = sample == kAllRows || p_.queries * p_.keys * group() <= kWholePairs;
     const std::int64_t pairs = p_.batch * p_.kv_heads;
-    for (const std::int64_t pair : spread_sample(pairs, sample == kAllRows ? pairs : kSampledHeads)) {
+    for (const std::int64_t pair :
+         spread_sample(pairs, sample == kAllRows ? pairs : kSampledHeads)) {
       Slice s{.b = pair / p_.kv_heads, .kv_head = pair % p_.kv_heads, .problem = p_};
       s.problem.batch = s.problem.kv_heads = 1;
       s.problem.heads = group();
@@ -210,8 +230,9 @@ class AttentionBase : public Problem {
       read_heads(reader, v, s, s.kv_head, 1, p_.kv_heads, p_.keys, s.values.v);
       const auto part = [&](std::size_t operand) {
         const std::vector<double> all = reader.all(operand);
-        return all.empty() ? all
-                           : std::vector<double>(all.begin() + first, all.begin() + first + group());
+        return all.empty()
+                   ? all
+                   : std::vector<double>(all.begin() + first, all.begin() + first + group());
       };
       s.values.slopes = part(slopes);
       s.values.sinks = part(sinks);
@@ -278,15 +299,19 @@ class Attention : public AttentionBase {
 
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
     Collected output(kOutput, p_, p_.heads, p_.queries, p_.v_size());
-    Collected lse(kLogSumExp, p_, p_.heads, p_.queries, 1);
+    OutputReference lse{kLogSumExp, {}, {}};
     for_each_slice(reader, {kQ, kK, kV, kSlopes, kSinks}, sample, [&](Slice& s) {
       set_bias(reader, s);
       const auto expected = attention_forward_reference(s.problem, s.values, s.rows);
       const std::int64_t first = s.kv_head * group();
       output.add(s, first, group(), s.rows.queries, expected.output);
-      lse.add(s, first, group(), s.rows.queries, expected.log_sum_exp);
+      for (std::int64_t i = 0; i < group() * p_.queries; ++i) {
+        if (!s.rows.queries.empty() && !s.rows.queries[at(i % p_.queries)]) continue;
+        lse.index.push_back(p_.query_index(s.b, first + i / p_.queries, i % p_.queries));
+        lse.expected.add(expected.log_sum_exp.value[at(i)], expected.log_sum_exp.bound[at(i)]);
+      }
     });
-    return {output.take(), lse.take()};
+    return {output.take(), std::move(lse)};
   }
 
   Cost cost() const override { return {.bytes = p_.bytes(false), .flops = p_.flops(false)}; }
@@ -310,7 +335,7 @@ class Attention : public AttentionBase {
   AttentionArgs args(Views v, const std::string& implementation) const {
     AttentionArgs args;
     args.q = p_.view(v[kQ]), args.k = p_.view(v[kK]), args.v = p_.view(v[kV]);
-    args.output = p_.view(v[kOutput]), args.log_sum_exp = p_.view(v[kLogSumExp]);
+    args.output = p_.view(v[kOutput]), args.log_sum_exp = v[kLogSumExp];
     args.options = p_.options(v[kBias], v[kSlopes], v[kSinks]);
     args.implementation = implementation;
     return args;
@@ -321,8 +346,22 @@ class AttentionBackward : public AttentionBase {
  public:
   using AttentionBase::AttentionBase;
   enum : std::size_t {
-    kDoutput, kDlse, kQ, kK, kV, kOutput, kLogSumExp, kBias, kSlopes, kSinks, kDq, kDk, kDv, kDbias,
-    kDsinks, kCount
+    kDoutput,
+    kDlse,
+    kQ,
+    kK,
+    kV,
+    kOutput,
+    kLogSumExp,
+    kBias,
+    kSlopes,
+    kSinks,
+    kDq,
+    kDk,
+    kDv,
+    kDbias,
+    kDsinks,
+    kCount
   };
 
   std::vector<Operand> operands() const override {
@@ -353,7 +392,7 @@ class AttentionBackward : public AttentionBase {
   void prepare(Context& context, Views v) const override {
     AttentionArgs args;
     args.q = p_.view(v[kQ]), args.k = p_.view(v[kK]), args.v = p_.view(v[kV]);
-    args.output = p_.view(v[kOutput]), args.log_sum_exp = p_.view(v[kLogSumExp]);
+    args.output = p_.view(v[kOutput]), args.log_sum_exp = v[kLogSumExp];
     args.options = p_.options(v[kBias], v[kSlopes], v[kSinks]);
     attention(context, args);
     context.synchronize();
@@ -415,7 +454,7 @@ class AttentionBackward : public AttentionBase {
       args.k = p.view(host(in[1], p.memory_shape(p.kv_heads, p.keys), p.k_dim));
       args.v = p.view(host(in[2], p.memory_shape(p.kv_heads, p.keys), p.v_size()));
       args.output = p.view(host(out[0], p.memory_shape(p.heads, p.queries), p.v_size()));
-      args.log_sum_exp = p.view(host(out[1], p.memory_shape(p.heads, p.queries), 0));
+      args.log_sum_exp = host(out[1], {p.batch, p.heads, p.queries}, 0);
       args.options.causal = p.causal;
       attention(context, args);
     };
@@ -441,8 +480,8 @@ class AttentionBackward : public AttentionBase {
     values.v = read(kV, p_.kv_heads, p_.keys, p_.v_size());
     values.doutput = read(kDoutput, p_.heads, p_.queries, p_.v_size());
     values.output = read(kOutput, p_.heads, p_.queries, p_.v_size());
-    values.log_sum_exp = read(kLogSumExp, p_.heads, p_.queries, 1);
-    if (p_.log_sum_exp_grad) values.dlog_sum_exp = read(kDlse, p_.heads, p_.queries, 1);
+    values.log_sum_exp = p_.per_query_values(reader.all(kLogSumExp));
+    values.dlog_sum_exp = p_.per_query_values(reader.all(kDlse));
     values.bias = reader.all(kBias);
     values.slopes = reader.all(kSlopes);
     values.sinks = reader.all(kSinks);
@@ -471,9 +510,9 @@ class AttentionBackward : public AttentionBase {
 
   AttentionBackwardArgs args(Views v, const std::string& implementation) const {
     AttentionBackwardArgs args;
-    args.doutput = p_.view(v[kDoutput]), args.dlog_sum_exp = p_.view(v[kDlse]);
+    args.doutput = p_.view(v[kDoutput]), args.dlog_sum_exp = v[kDlse];
     args.q = p_.view(v[kQ]), args.k = p_.view(v[kK]), args.v = p_.view(v[kV]);
-    args.output = p_.view(v[kOutput]), args.log_sum_exp = p_.view(v[kLogSumExp]);
+    args.output = p_.view(v[kOutput]), args.log_sum_exp = v[kLogSumExp];
     args.dq = p_.view(v[kDq]), args.dk = p_.view(v[kDk]), args.dv = p_.view(v[kDv]);
     args.dbias = v[kDbias], args.dsink_logits = v[kDsinks];
     args.options = p_.options(v[kBias], v[kSlopes], v[kSinks]);

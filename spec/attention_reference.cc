@@ -251,8 +251,7 @@ class Reference {
     double largest = 0;
   };
 
-  QueryRow query_row(const Part& part, const Sequence& s, std::int64_t head,
-                     std::int64_t i) const {
+  QueryRow query_row(const Part& part, const Sequence& s, std::int64_t head, std::int64_t i) const {
     const std::int64_t v_dim = p_.v_size();
     QueryRow q{.head = head, .i = i, .row = row(s, head, i)};
     q.lse = data_.log_sum_exp[at(q.row)];

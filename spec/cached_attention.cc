@@ -57,30 +57,43 @@ class CachedAttention : public Problem {
   }
 
   enum : std::size_t {
-    kQuery, kOffsets, kPositions, kPages, kTable, kLengths, kSinks, kOutput, kLogSumExp, kCount
+    kQuery,
+    kOffsets,
+    kPositions,
+    kPages,
+    kTable,
+    kLengths,
+    kSinks,
+    kOutput,
+    kLogSumExp,
+    kCount
   };
 
   std::vector<Operand> operands() const override {
     const auto i64 = [](const char* name, std::int64_t count,
                         std::function<std::int64_t(std::int64_t)> value) {
-      return Operand{.name = name, .dtype = DType::i64, .shape = {count},
-                     .write = values_of<std::int64_t>(value), .control = true};
+      return Operand{.name = name,
+                     .dtype = DType::i64,
+                     .shape = {count},
+                     .write = values_of<std::int64_t>(value),
+                     .control = true};
     };
     const std::int64_t tokens = rows_ * queries_;
     std::vector<Operand> list(kCount);
-    list[kQuery] = {.name = "q", .dtype = dtype_,
-                    .shape = {tokens, query_heads_, layers_.k_dim}};
-    list[kOffsets] = i64("query_offsets", rows_ + 1, [n = queries_](std::int64_t i) { return i * n; });
-    list[kPositions] =
-        i64("positions", tokens, [n = queries_, length = length_](std::int64_t i) {
-          return (i % n + 1) * length / n - 1;
-        });
+    list[kQuery] = {.name = "q", .dtype = dtype_, .shape = {tokens, query_heads_, layers_.k_dim}};
+    list[kOffsets] =
+        i64("query_offsets", rows_ + 1, [n = queries_](std::int64_t i) { return i * n; });
+    list[kPositions] = i64("positions", tokens, [n = queries_, length = length_](std::int64_t i) {
+      return (i % n + 1) * length / n - 1;
+    });
     list[kPages] = page_operand(layers_, table_.pages(), 10);
     list[kTable] = table_.operand();
     list[kLengths] = i64("lengths", rows_, [length = length_](std::int64_t) { return length; });
     if (sink_logits_) list[kSinks] = {.name = "sink_logits", .shape = {query_heads_}};
-    list[kOutput] = {.name = "output", .dtype = output_,
-                     .shape = {tokens, query_heads_, layers_.v_dim}, .output = true};
+    list[kOutput] = {.name = "output",
+                     .dtype = output_,
+                     .shape = {tokens, query_heads_, layers_.v_dim},
+                     .output = true};
     list[kLogSumExp] = {.name = "log_sum_exp", .shape = {tokens, query_heads_}, .output = true};
     return list;
   }
@@ -124,8 +137,8 @@ class CachedAttention : public Problem {
   Cost cost() const override {
     const std::int64_t different = checked_add(shared_, checked_mul(rows_, length_ - shared_));
     const std::int64_t stored = checked_mul(cache::token_bytes_per_layer(layers_), different);
-    const std::int64_t each = query_heads_ * (size_of(dtype_) * layers_.k_dim +
-                                              size_of(output_) * layers_.v_dim);
+    const std::int64_t each =
+        query_heads_ * (size_of(dtype_) * layers_.k_dim + size_of(output_) * layers_.v_dim);
     return {.bytes = checked_add(stored, checked_mul(rows_ * queries_, each), "bytes"),
             .only_reads = true};
   }

@@ -43,11 +43,13 @@ class KvAppend : public Problem {
 
   std::vector<Operand> operands() const override {
     const auto index = [&](const char* name, DType dtype, auto write) {
-      return Operand{.name = name, .dtype = dtype, .shape = {tokens_}, .write = write,
-                     .control = true};
+      return Operand{
+          .name = name, .dtype = dtype, .shape = {tokens_}, .write = write, .control = true};
     };
     const auto length = [](const char* name, std::int64_t tokens) {
-      return Operand{.name = name, .dtype = DType::i64, .shape = {1},
+      return Operand{.name = name,
+                     .dtype = DType::i64,
+                     .shape = {1},
                      .write = values_of<std::int64_t>([tokens](std::int64_t) { return tokens; }),
                      .control = true};
     };
@@ -63,7 +65,8 @@ class KvAppend : public Problem {
     list[kReserved] = length("reserved", tokens_);
     list[kK] = {.name = "k", .dtype = dtype_, .shape = shape};
     list[kV] = {.name = "v", .dtype = dtype_, .shape = shape};
-    list[kRows] = index("rows", DType::i32, values_of<std::int32_t>([](std::int64_t) { return 0; }));
+    list[kRows] =
+        index("rows", DType::i32, values_of<std::int32_t>([](std::int64_t) { return 0; }));
     list[kPositions] =
         index("positions", DType::i64, values_of<std::int64_t>([](std::int64_t i) { return i; }));
     return list;
@@ -120,9 +123,7 @@ class KvAppend : public Problem {
     const std::int64_t token = checked_add(in, cache::token_bytes_per_layer(layers_));
     return {.bytes = checked_mul(tokens_, token, "bytes")};
   }
-  Labels labels() const override {
-    return {.rows = tokens_, .cols = cols_, .format = format_};
-  }
+  Labels labels() const override { return {.rows = tokens_, .cols = cols_, .format = format_}; }
 
  private:
   cache::AppendArgs args(const PagedView& paged, Views v, const std::string& implementation) const {

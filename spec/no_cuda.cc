@@ -4,8 +4,8 @@
 
 namespace touchstone::spec {
 
-void fill_random_cuda(Tensor& /*tensor*/, float /*center*/, float /*scale*/,
-                      std::uint64_t /*seed*/, void* /*stream*/) {
+void fill_random_cuda(Tensor& /*tensor*/, float /*center*/, float /*scale*/, std::uint64_t /*seed*/,
+                      void* /*stream*/) {
   throw Unsupported("spec: this build has no CUDA code");
 }
 

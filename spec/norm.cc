@@ -24,10 +24,10 @@ struct NormCase : NormProblem {
   DType weight_dtype = DType::f32;
   bool weight = true;
   bool bias = true;
-  bool fused = false;       // residual and sum forward, dsum backward
-  bool statistics = true;   // forward: mean and rstd
-  bool grads = true;        // backward: dweight and dbias
-  double center = 0.5;      // of x
+  bool fused = false;      // residual and sum forward, dsum backward
+  bool statistics = true;  // forward: mean and rstd
+  bool grads = true;       // backward: dweight and dbias
+  double center = 0.5;     // of x
 
   NormCase(bool is_layer, const cases::Case& item) {
     item.check_options({"weight", "bias", "fused", "statistics", "grads", "eps", "center",
@@ -55,7 +55,11 @@ struct NormCase : NormProblem {
   }
 
   Operand matrix(const char* name, double mean, double scale) const {
-    return {.name = name, .dtype = dtype, .shape = {rows, cols}, .center = mean, .scale = scale,
+    return {.name = name,
+            .dtype = dtype,
+            .shape = {rows, cols},
+            .center = mean,
+            .scale = scale,
             .strided = true};
   }
   Operand matrix_out(const char* name) const {
@@ -66,7 +70,10 @@ struct NormCase : NormProblem {
   }
   Operand weight_operand() const {
     if (!weight) return {};
-    return {.name = "weight", .dtype = weight_dtype, .shape = {cols}, .center = 1 - weight_offset,
+    return {.name = "weight",
+            .dtype = weight_dtype,
+            .shape = {cols},
+            .center = 1 - weight_offset,
             .scale = 0.25};
   }
 
@@ -266,8 +273,8 @@ class NormBackward : public Problem {
     // With one or two columns dx vanishes, and what is left is rounding noise of 1/sqrt(eps) size.
     result.gradient_floor = 0.1;
     result.dual = [p = p_](const gradcheck::DualSlice& s) {
-      oracle_forward(p, s.rows, s.in[0].data(), s.in[1].data(),
-                     p.layer ? s.in[2].data() : nullptr, s.out[0].data());
+      oracle_forward(p, s.rows, s.in[0].data(), s.in[1].data(), p.layer ? s.in[2].data() : nullptr,
+                     s.out[0].data());
     };
     result.forward = [p = p_](Context& context, const auto& in, const auto& out) {
       const ConstTensorView x = make_view(in[0].data(), {p.rows, p.cols});

@@ -135,7 +135,7 @@ std::vector<double> forward_values_in(const NormProblem& p, const NormValues& da
 
 std::vector<double> forward_values(const NormProblem& p, const NormValues& data) {
   return p.dtype == DType::f64 ? forward_values_in<long double>(p, data)
-                                  : forward_values_in<double>(p, data);
+                               : forward_values_in<double>(p, data);
 }
 
 template <class S>
@@ -194,8 +194,8 @@ Gradients gradients(const NormProblem& p, const NormValues& data, bool magnitude
 }
 
 // What dx carries beyond the magnitude sum: the errors of xhat and of the two row sums.
-void add_row_sum_errors(const NormProblem& p, const NormValues& data, const Bounds& bounds, const Row& row,
-                        std::int64_t first, std::vector<double>& error) {
+void add_row_sum_errors(const NormProblem& p, const NormValues& data, const Bounds& bounds,
+                        const Row& row, std::int64_t first, std::vector<double>& error) {
   double mean_g = 0;
   double mean_g_xhat = 0;
   double mean_g_error = 0;
@@ -221,7 +221,7 @@ void add_row_sum_errors(const NormProblem& p, const NormValues& data, const Boun
 
 NormStatistics norm_statistics(const NormProblem& p, const NormValues& data) {
   return p.dtype == DType::f64 ? statistics_in<long double>(p, data)
-                                  : statistics_in<double>(p, data);
+                               : statistics_in<double>(p, data);
 }
 
 NormForwardReference norm_forward_reference(const NormProblem& p, const NormValues& data) {
@@ -299,8 +299,7 @@ void NormColumn::finish(Expected& dweight, Expected& dbias) const {
   const Bounds bounds(problem_);
   const double columns = bounds.u() * (bounds.grow_rows() + 8);
   const DType grad = problem_.grad_dtype;
-  dweight.add(dweight_,
-              with_rounding(grad, dweight_, columns * dweight_size_ + bounds.tiny()));
+  dweight.add(dweight_, with_rounding(grad, dweight_, columns * dweight_size_ + bounds.tiny()));
   dbias.add(dbias_, with_rounding(grad, dbias_, columns * dbias_size_ + bounds.tiny()));
 }
 

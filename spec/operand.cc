@@ -182,8 +182,9 @@ std::vector<double> Reader::row(std::size_t operand, std::int64_t row) const {
     return doubles(whole + row * row_bytes, cols, view.dtype);
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(row_bytes));
-  copy_to_host(view, static_cast<const std::byte*>(view.data) +
-                         row_offset(view, row) * size_of(view.dtype), bytes);
+  copy_to_host(
+      view, static_cast<const std::byte*>(view.data) + row_offset(view, row) * size_of(view.dtype),
+      bytes);
   return doubles(bytes.data(), cols, view.dtype);
 }
 

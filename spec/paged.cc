@@ -79,8 +79,8 @@ HeadShape parse_heads(const std::string& text) {
     from = read.ptr + 1;
   }
   if (!good || numbers[0] % numbers[1] != 0) {
-    throw InvalidArgument("heads: expected query heads / KV heads x head size as in 32/8x128, got '" +
-                          text + "'");
+    throw InvalidArgument(
+        "heads: expected query heads / KV heads x head size as in 32/8x128, got '" + text + "'");
   }
   return {numbers[0], numbers[1], numbers[2]};
 }
@@ -111,8 +111,9 @@ Operand PageTable::operand() const {
   return {.name = "page_table",
           .dtype = DType::i32,
           .shape = {rows, each},
-          .write = values_of<std::int32_t>(
-              [table = *this](std::int64_t i) { return table.page(i / table.each, i % table.each); }),
+          .write = values_of<std::int32_t>([table = *this](std::int64_t i) {
+            return table.page(i / table.each, i % table.each);
+          }),
           .control = true};
 }
 
@@ -121,20 +122,19 @@ Operand page_operand(const cache::LayerGroup& layers, std::int64_t pages, std::u
   return {.name = "pages",
           .dtype = DType::u8,
           .shape = {pages, page_bytes},
-          .write =
-              [layers, pages, page_bytes, seed](std::span<std::byte> to) {
-                std::mt19937_64 random(seed);
-                cache::LayerGroup small = layers;
-                small.page_tokens = std::min(layers.page_tokens, kSmallPage);
-                std::vector<std::vector<std::byte>> distinct;
-                for (std::int64_t page = 0; page < pages; ++page) {
-                  if (distinct.size() < kDistinctPages) {
-                    distinct.push_back(random_page(small, random));
-                  }
-                  const auto& from = distinct[static_cast<std::size_t>(page * 7) % distinct.size()];
-                  repeat_page(layers, small, from, to.data() + page * page_bytes);
-                }
-              }};
+          .write = [layers, pages, page_bytes, seed](std::span<std::byte> to) {
+            std::mt19937_64 random(seed);
+            cache::LayerGroup small = layers;
+            small.page_tokens = std::min(layers.page_tokens, kSmallPage);
+            std::vector<std::vector<std::byte>> distinct;
+            for (std::int64_t page = 0; page < pages; ++page) {
+              if (distinct.size() < kDistinctPages) {
+                distinct.push_back(random_page(small, random));
+              }
+              const auto& from = distinct[static_cast<std::size_t>(page * 7) % distinct.size()];
+              repeat_page(layers, small, from, to.data() + page * page_bytes);
+            }
+          }};
 }
 
 PagedView::PagedView(const cache::LayerGroup& layers, const TensorView& pages,

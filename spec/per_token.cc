@@ -38,8 +38,8 @@ std::int64_t TokenCase::logit_bytes() const {
 }
 
 Operand TokenCase::logits() const {
-  return {.name = "logits", .dtype = dtype, .shape = {rows, vocabulary}, .scale = 3,
-          .strided = true};
+  return {
+      .name = "logits", .dtype = dtype, .shape = {rows, vocabulary}, .scale = 3, .strided = true};
 }
 
 Operand TokenCase::bias_operand() const {

@@ -37,8 +37,25 @@ class Sample : public Problem {
   }
 
   enum : std::size_t {
-    kLogits, kBias, kMask, kTemperature, kTopK, kTopP_, kMinP_, kRepetition, kFrequency, kPresence,
-    kHistory_, kSeed, kPosition, kToken, kLogProbability, kTopTokens, kTopLogs, kStatus, kCount
+    kLogits,
+    kBias,
+    kMask,
+    kTemperature,
+    kTopK,
+    kTopP_,
+    kMinP_,
+    kRepetition,
+    kFrequency,
+    kPresence,
+    kHistory_,
+    kSeed,
+    kPosition,
+    kToken,
+    kLogProbability,
+    kTopTokens,
+    kTopLogs,
+    kStatus,
+    kCount
   };
 
   std::vector<Operand> operands() const override {

@@ -47,15 +47,14 @@ void TopkReference::add(const oracle::SoftmaxTopkRow& row, double temperature,
     const double relative = 1e-6 + (std::isfinite(distance) ? 2e-7 * distance : 0);
     // A subnormal result is rounded once as a weight and once as a probability.
     const double subnormal = row.probability[j] < 0x1p-120 ? 2 * 0x1p-149 : 0;
-    probability.add(row.probability[j], row.probability[j] > 0
-                                            ? relative * row.probability[j] + subnormal
-                                            : subnormal);
+    probability.add(row.probability[j],
+                    row.probability[j] > 0 ? relative * row.probability[j] + subnormal : subnormal);
     // A relative error of p is an absolute one of log p.
-    log_probability.add(row.log_probability[j],
-                        std::isfinite(row.log_probability[j])
-                            ? 1e-6 + relative +
-                                  2 * rounding_error(DType::f32, row.log_probability[j])
-                            : 0);
+    log_probability.add(
+        row.log_probability[j],
+        std::isfinite(row.log_probability[j])
+            ? 1e-6 + relative + 2 * rounding_error(DType::f32, row.log_probability[j])
+            : 0);
   }
   // Of the sum, and of the two numbers that are added.
   log_sum_exp.add(row.log_sum_exp, std::isfinite(row.log_sum_exp)
@@ -111,9 +110,8 @@ double log_probability_bound(const oracle::SampleRow& row, const oracle::SampleD
   const float largest = d.value[at(d.order[0])];
   const float value = d.value[at(token)];
   const double distance =
-      value == largest
-          ? 0
-          : (static_cast<double>(largest) - static_cast<double>(value)) / temperature;
+      value == largest ? 0
+                       : (static_cast<double>(largest) - static_cast<double>(value)) / temperature;
   return 1e-6 + 2e-7 * distance + rounding_error(DType::f32, expected);
 }
 

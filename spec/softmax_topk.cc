@@ -22,8 +22,8 @@ class SoftmaxTopk : public Problem {
         indices_(item.dtype_option("indices", DType::i32)),
         renormalize_(item.flag("renormalize", false)),
         extras_(item.flag("extras", false)) {
-    item.check_options({"k", "temperature", "bias", "mask", "indices", "renormalize", "extras",
-                        "gap", "offset"});
+    item.check_options(
+        {"k", "temperature", "bias", "mask", "indices", "renormalize", "extras", "gap", "offset"});
     if (item.options.contains("k") && (k_ < 1 || item.integer("k", 1) > tokens_.vocabulary)) {
       throw InvalidArgument("k: expected 1 to " + std::to_string(tokens_.vocabulary) + ", got " +
                             item.text("k", ""));
@@ -31,14 +31,23 @@ class SoftmaxTopk : public Problem {
   }
 
   enum : std::size_t {
-    kLogits, kTemperature, kBias, kMask, kProbabilities, kIndices, kLogProbabilities, kLogSumExp,
-    kStatus, kCount
+    kLogits,
+    kTemperature,
+    kBias,
+    kMask,
+    kProbabilities,
+    kIndices,
+    kLogProbabilities,
+    kLogSumExp,
+    kStatus,
+    kCount
   };
 
   std::vector<Operand> operands() const override {
     std::vector<Operand> list(kCount);
     list[kLogits] = tokens_.logits();
-    if (temperature_ > 0) list[kTemperature] = tokens_.per_row<float>("temperature", temperatures());
+    if (temperature_ > 0)
+      list[kTemperature] = tokens_.per_row<float>("temperature", temperatures());
     list[kBias] = tokens_.bias_operand();
     list[kMask] = tokens_.mask_operand();
     const std::vector<std::int64_t> selected{tokens_.rows, k_};

@@ -52,8 +52,9 @@ std::string Operator::forward_name() const {
 cases::Case Operator::of_rows(std::int64_t rows, std::int64_t cols, cases::Case item) const {
   item.shape.clear();
   for (const char c : shape) {
-    item.shape += c == 'R' ? std::to_string(rows) : c == 'C' ? std::to_string(cols)
-                                                             : std::string(1, c);
+    item.shape += c == 'R'   ? std::to_string(rows)
+                  : c == 'C' ? std::to_string(cols)
+                             : std::string(1, c);
   }
   std::erase_if(item.options, [&](const auto& option) { return !has_option(option.first); });
   return item;
@@ -62,7 +63,8 @@ cases::Case Operator::of_rows(std::int64_t rows, std::int64_t cols, cases::Case 
 std::string support_table() {
   const auto names = [](const std::vector<DType>& dtypes) {
     std::string text;
-    for (const DType dtype : dtypes) text += (text.empty() ? "" : " ") + std::string(name_of(dtype));
+    for (const DType dtype : dtypes)
+      text += (text.empty() ? "" : " ") + std::string(name_of(dtype));
     return text;
   };
   std::string table = "| Operator | CPU | CUDA | Contract |\n|---|---|---|---|\n";
@@ -71,7 +73,8 @@ std::string support_table() {
     table += "| [" + op.name + "](docs/ops/" + op.page + ".md)" +
              (find(op.name + "_backward") != nullptr ? ", forward and backward" : "") +
              (op.note.empty() ? "" : ", " + op.note) + " | " + names(op.cpu) + " | " +
-             names(op.cuda) + " | [" + op.name + ".h](include/touchstone/ops/" + op.name + ".h) |\n";
+             names(op.cuda) + " | [" + op.name + ".h](include/touchstone/ops/" + op.name +
+             ".h) |\n";
   }
   return table;
 }
@@ -84,17 +87,48 @@ const std::vector<Operator>& all() {
       {"layer_norm_backward", "layer_norm", "layer_norm", kWide, kNarrow, make_layer_norm_backward},
       {"rms_norm", "rms_norm", "layer_norm", kWide, kNarrow, make_rms_norm},
       {"rms_norm_backward", "rms_norm", "layer_norm", kWide, kNarrow, make_rms_norm_backward},
-      {"softmax_topk", "softmax_topk", "softmax_topk", kNarrow, kNarrow, make_softmax_topk, "RxC",
+      {"softmax_topk",
+       "softmax_topk",
+       "softmax_topk",
+       kNarrow,
+       kNarrow,
+       make_softmax_topk,
+       "RxC",
        {"k"}},
       {"sample", "sample", "sample", kNarrow, kNarrow, make_sample, "RxC", {"k", "controls"}},
-      {"attention", "attention", "attention", kWide, kNarrow, make_attention, "1x8xRxC",
+      {"attention",
+       "attention",
+       "attention",
+       kWide,
+       kNarrow,
+       make_attention,
+       "1x8xRxC",
        {"causal"}},
-      {"attention_backward", "attention", "attention", kWide, kNarrow, make_attention_backward,
-       "1x8xRxC", {"causal"}},
-      {"cached_attention", "cached_attention", "cached_attention", kNarrow, kNarrow,
-       make_cached_attention, "RxC", {"heads", "format"},
+      {"attention_backward",
+       "attention",
+       "attention",
+       kWide,
+       kNarrow,
+       make_attention_backward,
+       "1x8xRxC",
+       {"causal"}},
+      {"cached_attention",
+       "cached_attention",
+       "cached_attention",
+       kNarrow,
+       kNarrow,
+       make_cached_attention,
+       "RxC",
+       {"heads", "format"},
        "stored in f32 bf16 f16 int8 int4 fp8"},
-      {"kv_append", "kv_append", "kv_append", kNarrow, kNarrow, make_kv_append, "RxC", {"format"},
+      {"kv_append",
+       "kv_append",
+       "kv_append",
+       kNarrow,
+       kNarrow,
+       make_kv_append,
+       "RxC",
+       {"format"},
        "into f32 bf16 f16 int8 int4 fp8"},
   };
   return kAll;

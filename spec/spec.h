@@ -83,7 +83,8 @@ class Problem {
   virtual std::vector<ImplementationReport> explain(Context& context, Views views) const = 0;
   // From what the inputs hold, for about `sample` rows of every output, or all. Where more than one
   // answer is right (a draw at the border of two tokens) it agrees with the output if that is one.
-  virtual std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const = 0;
+  virtual std::vector<OutputReference> reference(const Reader& reader,
+                                                 std::int64_t sample) const = 0;
   // Whether reference() looks at outputs.
   virtual bool reference_reads_outputs() const { return false; }
   virtual Cost cost() const = 0;

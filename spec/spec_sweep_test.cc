@@ -115,9 +115,8 @@ void check_case(const Operator& op, const cases::Case& item, std::uint64_t seed)
     test::log_ran(op.name, runner.implementation());
     operands.expect_nothing_else_written();
     const Reader reader(operands.views());
-    const Verdict verdict = problem->reference_reads_outputs()
-                                ? check(*problem, list, reader)
-                                : check(reference, list, reader);
+    const Verdict verdict = problem->reference_reads_outputs() ? check(*problem, list, reader)
+                                                               : check(reference, list, reader);
     EXPECT_TRUE(verdict.right()) << verdict.outside << " of " << verdict.compared << ": "
                                  << verdict.where;
   });
@@ -127,9 +126,9 @@ class SpecSweep : public testing::TestWithParam<std::string> {};
 
 TEST_P(SpecSweep, EveryCase_MatchesTheReference) {
   const Operator& op = *find(GetParam());
-  const std::vector<cases::Case> items = select(
-      op, {.tier = test::kSanitized ? cases::Tier::check : cases::Tier::sweep,
-           .device = test::test_device().kind});
+  const std::vector<cases::Case> items =
+      select(op, {.tier = test::kSanitized ? cases::Tier::check : cases::Tier::sweep,
+                  .device = test::test_device().kind});
   ASSERT_FALSE(items.empty());
   std::uint64_t seed = 0;
   for (const cases::Case& item : items) check_case(op, item, ++seed);

@@ -51,8 +51,7 @@ struct Solved {
     const OutputReference& output = expected(name);
     ASSERT_EQ(output.expected.value.size(), witness.size()) << name;
     for (std::size_t i = 0; i < witness.size(); ++i) {
-      const std::size_t at =
-          output.index.empty() ? i : static_cast<std::size_t>(output.index[i]);
+      const std::size_t at = output.index.empty() ? i : static_cast<std::size_t>(output.index[i]);
       const double off = std::fabs(output.expected.value[i] - static_cast<double>(witness[at]));
       EXPECT_LE(off, 0.01 * output.expected.bound[i] + 1e-300) << name << " " << at;
     }
@@ -203,8 +202,8 @@ TEST(SpecWitness, CachedAttention_OnlineSoftmax) {
     for (std::size_t head = 0; head < 4; ++head) {
       OnlineRow row(64);
       for (std::int64_t t = 0; t < 37; ++t) {
-        const auto to = cache::token_offsets(layers, geometry, 0,
-                                             static_cast<std::int64_t>(head / 2), t);
+        const auto to =
+            cache::token_offsets(layers, geometry, 0, static_cast<std::int64_t>(head / 2), t);
         const std::byte* page =
             bytes.data() + static_cast<std::int64_t>(table[query]) * geometry.page_bytes;
         std::vector<float> key(64), value(64);
@@ -237,7 +236,8 @@ TEST(SpecWitness, KvAppend_DecodesToTheInput) {
   for (std::int64_t token = 0; token < 5; ++token) {
     const auto to = cache::token_offsets(layers, geometry, 0, 0, token);
     std::vector<float> key(128);
-    cache::decode(layers.k, 128, bytes.data() + to.k_values, bytes.data() + to.k_scales, key.data());
+    cache::decode(layers.k, 128, bytes.data() + to.k_values, bytes.data() + to.k_scales,
+                  key.data());
     for (std::size_t g = 0; g < 4; ++g) {
       const double* const x = k.data() + static_cast<std::size_t>(token) * 128 + g * 32;
       double largest = 0;

@@ -13,17 +13,11 @@ namespace {
 
 using A = CachedAttentionArgs;
 
-struct Mistake {
-  std::string name;
-  std::string argument;  // named by the message
-  std::function<void(A&)> make;
-};
+using Mistake = test::Mistake<A>;
 using Mistakes = std::vector<Mistake>;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-Device other_device() { return on_gpu() ? Device::cpu() : Device::cuda(); }
 
 // Mistakes with one tensor argument, whatever it is.
 template <class View>
