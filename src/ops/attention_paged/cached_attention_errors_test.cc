@@ -145,8 +145,8 @@ Scene good_scene() {
                          .kv_heads = 2,
                          .k_dim = 16,
                          .v_dim = 16,
-                         .k = {.encoding = cache::Encoding::f32},
-                         .v = {.encoding = cache::Encoding::f32}},
+                         .k = {.dtype = DType::f32},
+                         .v = {.dtype = DType::f32}},
               .query_heads = 4,
               .sink_logits = true,
               .give_tree_starts = true};

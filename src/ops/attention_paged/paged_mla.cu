@@ -315,7 +315,7 @@ using AllParts = MlaShared<kParts>;
 std::string cached_attention_mla_refuses(const Context& context, const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
   if (!layers.k_is_v) return "values that are not in the keys";
-  if (layers.k.encoding != Encoding::bf16) return "latents that are not bf16";
+  if (layers.k.dtype != DType::bf16) return "latents that are not bf16";
   if (layers.k_dim != kKeyDim || layers.v_dim != kValueDim) return "dims other than 576 and 512";
   if (reinterpret_cast<std::uintptr_t>(p.pages.memory) % cache::kSectionAlignment != 0) {
     return "pages not on 16 bytes";

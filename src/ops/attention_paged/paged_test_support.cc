@@ -90,12 +90,12 @@ struct StoredVector {
   std::vector<std::byte> values;
   std::vector<std::byte> scales;
 
-  StoredVector(const cache::Format& format, const std::vector<float>& x)
+  StoredVector(const QuantFormat& format, const std::vector<float>& x)
       : values(at(cache::value_bytes(format, std::ssize(x)))),
         scales(at(cache::scale_bytes(format, std::ssize(x)))) {
     cache::encode(format, std::ssize(x), x.data(), values.data(), scales.data());
   }
-  std::vector<float> decoded(const cache::Format& format, std::int64_t dim) const {
+  std::vector<float> decoded(const QuantFormat& format, std::int64_t dim) const {
     std::vector<float> x(at(dim));
     cache::decode(format, dim, values.data(), scales.data(), x.data());
     return x;

@@ -1,8 +1,8 @@
 // Prefixes: making the pages of a sequence findable, and beginning a sequence with found pages.
 #include <algorithm>
 
+#include "cache/cache_state.h"
 #include "cache/window.h"
-#include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -14,8 +14,8 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 }  // namespace
 
 // The pages that hold the block of tokens at position `first`, in the order of the index's slots.
-std::vector<PageHandle> KvCache::block_pages(const Sequence& sequence, std::int64_t first,
-                                             std::int64_t tokens) const {
+std::vector<PageHandle> CacheState::block_pages(const Sequence& sequence, std::int64_t first,
+                                                std::int64_t tokens) const {
   std::vector<PageHandle> pages(at(index_.slots()));
   for (std::int64_t g = 0; g < groups(); ++g) {
     const std::int64_t page_tokens = groups_[at(g)].layer_group.page_tokens;
@@ -29,8 +29,8 @@ std::vector<PageHandle> KvCache::block_pages(const Sequence& sequence, std::int6
 }
 
 // Whether the index already finds every page of this part of a block.
-bool KvCache::is_indexed(std::uint64_t parent, std::span<const std::int32_t> block,
-                         std::span<const PageHandle> pages) const {
+bool CacheState::is_indexed(std::uint64_t parent, std::span<const std::int32_t> block,
+                            std::span<const PageHandle> pages) const {
   std::vector<PrefixIndex::Found> found(pages.size());
   if (index_.match(parent, block, found) < std::ssize(block)) return false;
   for (std::int64_t g = 0; g < groups(); ++g) {
@@ -45,8 +45,9 @@ bool KvCache::is_indexed(std::uint64_t parent, std::span<const std::int32_t> blo
 }
 
 // Adds the block to the index, or completes the entry that is there.
-PrefixIndex::Entry KvCache::index_block(std::uint64_t parent, std::span<const std::int32_t> block,
-                                        std::span<const PageHandle> pages) {
+PrefixIndex::Entry CacheState::index_block(std::uint64_t parent,
+                                           std::span<const std::int32_t> block,
+                                           std::span<const PageHandle> pages) {
   PrefixIndex::Entry entry = index_.find(parent, block);
   if (entry == PrefixIndex::kNone) {
     entry = index_.insert(parent, block, std::vector<PageHandle>(pages.size()));
@@ -63,8 +64,8 @@ PrefixIndex::Entry KvCache::index_block(std::uint64_t parent, std::span<const st
   return entry;
 }
 
-void KvCache::insert_prefix(SequenceId id, std::span<const std::int32_t> tokens,
-                            std::uint32_t space) {
+void CacheState::insert_prefix(SequenceId id, std::span<const std::int32_t> tokens,
+                               std::uint32_t space) {
   Sequence& sequence = writable(id, "insert_prefix");
   if (std::ssize(tokens) > sequence.length) {
     throw InvalidArgument("kv_cache: insert_prefix: tokens: expected at most " +
@@ -88,7 +89,7 @@ void KvCache::insert_prefix(SequenceId id, std::span<const std::int32_t> tokens,
   if (entry != PrefixIndex::kNone) index_.prune(entry);
 }
 
-KvCache::Path KvCache::walk(std::span<const std::int32_t> tokens, std::uint32_t space) const {
+CacheState::Path CacheState::walk(std::span<const std::int32_t> tokens, std::uint32_t space) const {
   Path path;
   path.pages.resize(groups_.size());
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -124,7 +125,8 @@ KvCache::Path KvCache::walk(std::span<const std::int32_t> tokens, std::uint32_t 
 }
 
 // The pages of a whole block. Whether none is missing.
-bool KvCache::fill_from_entry(PrefixIndex::Entry entry, std::span<PrefixIndex::Found> found) const {
+bool CacheState::fill_from_entry(PrefixIndex::Entry entry,
+                                 std::span<PrefixIndex::Found> found) const {
   bool complete = true;
   for (std::int64_t g = 0; g < groups(); ++g) {
     const std::int64_t page_tokens = groups_[at(g)].layer_group.page_tokens;
@@ -140,8 +142,8 @@ bool KvCache::fill_from_entry(PrefixIndex::Entry entry, std::span<PrefixIndex::F
 
 // Whether a sequence of `tokens` would have every page that its next token sees. runs[i]: how many
 // pages in a row, up to and including page i, hold all of their tokens.
-bool KvCache::usable(std::size_t g, const Path& path, std::span<const std::int64_t> runs,
-                     std::int64_t tokens) const {
+bool CacheState::usable(std::size_t g, const Path& path, std::span<const std::int64_t> runs,
+                        std::int64_t tokens) const {
   if (tokens == 0) return true;
   const Group& group = groups_[g];
   const std::int64_t last = (tokens - 1) / group.layer_group.page_tokens;
@@ -157,7 +159,7 @@ bool KvCache::usable(std::size_t g, const Path& path, std::span<const std::int64
 }
 
 // The most leading tokens that a sequence can begin with.
-std::int64_t KvCache::usable_tokens(const Path& path) const {
+std::int64_t CacheState::usable_tokens(const Path& path) const {
   std::vector<std::vector<std::int64_t>> runs(groups_.size());
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const std::int64_t page_tokens = groups_[g].layer_group.page_tokens;
@@ -187,7 +189,7 @@ std::int64_t KvCache::usable_tokens(const Path& path) const {
   return tokens;
 }
 
-PrefixHit KvCache::open_prefix(std::span<const std::int32_t> tokens, std::uint32_t space) {
+PrefixHit CacheState::open_prefix(std::span<const std::int32_t> tokens, std::uint32_t space) {
   const Path path = walk(tokens, space);
   const std::int64_t length = usable_tokens(path);
   Sequence& sequence = slots_[allocate_slot().index].sequence;
@@ -220,7 +222,7 @@ PrefixHit KvCache::open_prefix(std::span<const std::int32_t> tokens, std::uint32
   return {create(), length};  // the slot filled above
 }
 
-std::int64_t KvCache::evict(std::int64_t pages) {
+std::int64_t CacheState::evict(std::int64_t pages) {
   if (pages < 0) {
     throw InvalidArgument("kv_cache: evict: pages: expected at least 0, got " +
                           std::to_string(pages));

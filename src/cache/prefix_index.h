@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "touchstone/cache/page_pool.h"
+#include "cache/page_pool.h"
 
 namespace touchstone::cache {
 

@@ -1,5 +1,5 @@
 // Statistics, and the recount that trusts no counter.
-#include "touchstone/cache/kv_cache.h"
+#include "cache/cache_state.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::cache {
@@ -37,7 +37,7 @@ std::string count_table(const Sequence& sequence, const PageTable& table, const 
 
 }  // namespace
 
-Statistics KvCache::statistics() const {
+Statistics CacheState::statistics() const {
   Statistics all;
   for (const Group& group : groups_) {
     all.groups.push_back({.page_bytes = group.geometry.page_bytes,
@@ -61,7 +61,7 @@ Statistics KvCache::statistics() const {
   return all;
 }
 
-bool KvCache::counters_consistent() const {
+bool CacheState::counters_consistent() const {
   for (const Group& group : groups_) {
     const PagePool& pool = group.pool;
     if (pool.free_pages() < 0 || pool.used_pages() < 0 || pool.cached_pages() < 0) return false;
@@ -71,7 +71,7 @@ bool KvCache::counters_consistent() const {
   return true;
 }
 
-std::string KvCache::find_inconsistency() const {
+std::string CacheState::find_inconsistency() const {
   if (std::string wrong = index_.find_inconsistency(); !wrong.empty()) return wrong;
   for (std::int64_t g = 0; g < groups(); ++g) {
     const Group& group = groups_[at(g)];

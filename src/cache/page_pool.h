@@ -54,7 +54,7 @@ class PagePool {
   // The same for many, all or none, the last first. Empty handles are passed over.
   void drop(std::span<const PageHandle> pages);
 
-  // Whether the page of the last reference becomes cached instead of free.
+  // Marks the page evictable: when its last reference is dropped it becomes cached, not free.
   void keep(PageHandle page);
   bool kept(PageHandle page) const;
   // Makes a cached page free. InvalidArgument for a page in use.

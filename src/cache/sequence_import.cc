@@ -1,4 +1,4 @@
-#include "cache/arrival.h"
+#include "cache/sequence_import.h"
 
 #include <algorithm>
 
@@ -9,10 +9,10 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 }  // namespace
 
-Arrival::Arrival(KvCache& cache, const SequenceSet& set, const char* what)
+SequenceImport::SequenceImport(CacheState& cache, const SequenceSet& set, const char* what)
     : cache_(cache), set_(set) {
   cache_.check_room(set_.page_counts, what);
-  // All host memory is allocated here, so that place_all and publish cannot fail.
+  // All host memory is allocated here, so that allocate_all and publish cannot fail.
   cache_.reserve_slots(set_.sequences.size());
   ids_.reserve(set_.sequences.size());
   sequences_.reserve(set_.sequences.size());
@@ -34,20 +34,20 @@ Arrival::Arrival(KvCache& cache, const SequenceSet& set, const char* what)
   }
 }
 
-Arrival::~Arrival() {
+SequenceImport::~SequenceImport() {
   for (std::size_t g = 0; g < pages_.size(); ++g) cache_.groups_[g].pool.drop(pages_[g]);
 }
 
-bool Arrival::has_place(std::int64_t group, std::int64_t number) const {
+bool SequenceImport::has_page(std::int64_t group, std::int64_t number) const {
   return number < std::ssize(pages_[at(group)]);
 }
 
-std::byte* Arrival::place_of(std::int64_t group, std::int64_t number) const {
+std::byte* SequenceImport::page_data(std::int64_t group, std::int64_t number) const {
   const std::int64_t page = pages_[at(group)][at(number)].index;
   return cache_.memory_data(group) + page * cache_.geometry(group).page_bytes;
 }
 
-void Arrival::place_all() {
+void SequenceImport::allocate_all() {
   std::vector<std::int64_t> missing(pages_.size());
   for (std::size_t g = 0; g < pages_.size(); ++g) {
     missing[g] = set_.page_counts[g] - std::ssize(pages_[g]);
@@ -60,7 +60,7 @@ void Arrival::place_all() {
   }
 }
 
-std::vector<SequenceId> Arrival::publish() {
+std::vector<SequenceId> SequenceImport::publish() {
   for (std::size_t g = 0; g < pages_.size(); ++g) {
     std::uint32_t next = 0;  // a page named for the first time brings the reference of its taking
     for (std::size_t s = 0; s < sequences_.size(); ++s) {
