@@ -15,7 +15,6 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/plan_report.h"
-#include "cli/plan_table.h"
 #include "cli/verbs.h"
 #include "plan/growth_plot.h"
 #include "plan/model_config.h"

@@ -1,15 +1,43 @@
 #include "cli/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
+
+#include "touchstone/core/checked.h"
 
 namespace touchstone::cli {
 namespace {
 
 using plan::Plan;
 using plan::PlanRequest;
+
+// "12.55 GiB": two digits, because a plan is compared with a limit.
+std::string size_text(std::int64_t bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (std::abs(value) >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return value == std::floor(value) ? fmt::format("{:.0f} {}", value, kUnits[unit])
+                                    : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string tokens_text(std::int64_t tokens) {
+  return tokens == cache::kUnlimitedTokens ? "no limit" : fmt::format("{}", tokens);
+}
+
+// "bf16", "int4, scale and minimum per 32"
+std::string format_text(const QuantFormat& format) {
+  std::string text(format_name(format.dtype));
+  if (!is_quantized(format.dtype)) return text;
+  return text + (format.asymmetric ? ", scale and minimum per " : ", scale per ") +
+         (format.group_size == 0 ? "vector" : fmt::format("{}", format.group_size));
+}
 
 // "1.7e+15" is not for people: "1.7 PFLOP".
 std::string flops_text(double flops) {
@@ -194,30 +222,49 @@ Json token_json(const PlanRequest& request, const Plan& plan) {
       {"bytes_per_token_per_gpu", plan.token_bytes}, {"groups", groups}};
 }
 
+// ---- tables of many plans -----------------------------------------------------------------------
+
+constexpr std::int64_t kTableTokens[] = {1024, 8192, 32768};
+
+std::int64_t cache_bytes(const PlanRow& row, std::int64_t tokens) {
+  const std::int64_t sequence =
+      cache::peak_bytes_for_tokens(row.plan.layout, tokens, row.request.chunk);
+  return checked_add(checked_mul(sequence, row.request.batch, "plan: cache"), row.plan.state_bytes);
+}
+
+// Columns of numbers begin with '>', as in Table.
+std::vector<std::string> headings() {
+  return {"model",      "GPU",  ">batch",   ">weights",         ">cache 1K", ">cache 8K",
+          ">cache 32K", "fits", ">step at", ">longest context", ">ms/step",  ">tokens/s"};
+}
+
+std::vector<std::string> cells_of(const PlanRow& row) {
+  const plan::PlanRequest& request = row.request;
+  const plan::Plan& plan = row.plan;
+  std::vector<std::string> cells = {
+      request.model.name,
+      request.gpus == 1 ? request.gpu.name : fmt::format("{} x {}", request.gpus, request.gpu.name),
+      fmt::format("{}", request.batch), size_text(plan.weight_bytes)};
+  for (const std::int64_t tokens : kTableTokens)
+    cells.push_back(size_text(cache_bytes(row, tokens)));
+  cells.emplace_back(plan.fits ? "yes" : "no");
+  cells.push_back(fmt::format("{}", plan.context));
+  cells.push_back(tokens_text(plan.max_context));
+  cells.push_back(plan.fits ? fmt::format("{:.2f}", plan.decode.seconds * 1e3) : "-");
+  cells.push_back(plan.fits ? fmt::format("{:.0f}", plan.decode.tokens_per_second) : "-");
+  return cells;
+}
+
+// What holds for every row.
+std::string caption(const std::vector<PlanRow>& rows) {
+  if (rows.empty()) return {};
+  const plan::PlanRequest& request = rows.front().request;
+  return fmt::format(
+      "K {}, V {}; sizes of one GPU; ms and tokens/s are bounds of memory bandwidth\n",
+      format_text(request.cache.k), format_text(request.cache.v));
+}
+
 }  // namespace
-
-std::string size_text(std::int64_t bytes) {
-  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (std::abs(value) >= 1024 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return value == std::floor(value) ? fmt::format("{:.0f} {}", value, kUnits[unit])
-                                    : fmt::format("{:.2f} {}", value, kUnits[unit]);
-}
-
-std::string tokens_text(std::int64_t tokens) {
-  return tokens == cache::kUnlimitedTokens ? "no limit" : fmt::format("{}", tokens);
-}
-
-std::string format_text(const QuantFormat& format) {
-  std::string text(format_name(format.dtype));
-  if (!is_quantized(format.dtype)) return text;
-  return text + (format.asymmetric ? ", scale and minimum per " : ", scale per ") +
-         (format.group_size == 0 ? "vector" : fmt::format("{}", format.group_size));
-}
 
 std::string plan_text(const PlanRequest& request, const Plan& plan) {
   std::string text = heading(request);
@@ -284,6 +331,55 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
             {"all_cached_flops", saved.all_cached},
             {"all_recomputed_flops", saved.all_recomputed}}},
           {"alternatives", others}};
+}
+
+std::string plan_table_text(const std::vector<PlanRow>& rows) {
+  Table table(headings());
+  for (const PlanRow& row : rows) {
+    table.add(cells_of(row), row.plan.fits ? Tone::plain : Tone::dim);
+  }
+  return caption(rows) + table.text();
+}
+
+std::string plan_table_markdown(const std::vector<PlanRow>& rows) {
+  std::string names = "|";
+  std::string rule = "|";
+  for (const std::string& heading : headings()) {
+    const bool right = heading.starts_with('>');
+    names += fmt::format(" {} |", heading.substr(right ? 1 : 0));
+    rule += right ? "---:|" : "---|";
+  }
+  std::string text = caption(rows) + "\n" + names + "\n" + rule + "\n";
+  for (const PlanRow& row : rows) {
+    text += fmt::format("| {} |\n", fmt::join(cells_of(row), " | "));
+  }
+  return text;
+}
+
+Json plan_table_json(const std::vector<PlanRow>& rows) {
+  Json list = Json::array();
+  for (const PlanRow& row : rows) {
+    const plan::Plan& plan = row.plan;
+    Json cache = Json::array();
+    for (const std::int64_t tokens : kTableTokens) {
+      cache.push_back({{"tokens", tokens}, {"bytes", cache_bytes(row, tokens)}});
+    }
+    list.push_back(
+        {{"model", row.request.model.name},
+         {"gpu", row.request.gpu.name},
+         {"gpus", row.request.gpus},
+         {"batch", row.request.batch},
+         {"weights_dtype", plan::weight_format_name(plan.weights)},
+         {"weight_bytes", plan.weight_bytes},
+         {"cache", cache},
+         {"context", plan.context},
+         {"fits", plan.fits},
+         {"max_context",
+          plan.max_context == cache::kUnlimitedTokens ? Json(nullptr) : Json(plan.max_context)},
+         {"step_milliseconds", plan.decode.seconds * 1e3},
+         {"most_tokens_per_second", plan.decode.tokens_per_second}});
+  }
+  return {{"plans", list}};
 }
 
 }  // namespace touchstone::cli

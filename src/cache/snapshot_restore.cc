@@ -288,7 +288,7 @@ class PageReader {
 
   Reader& in_;
   const CacheState& cache_;
-  Place place_;
+  StreamLocation place_;
   const SequenceSet& set_;
   const SequenceImport& imported_;
   std::vector<Tensor> waiting_;  // [group]

@@ -149,7 +149,7 @@ class PageCopies {
   const LayerGroup& group_;
   const PageGeometry& geometry_;
   const std::byte* memory_;
-  Place place_;
+  StreamLocation place_;
   bool padded_;
   std::vector<std::byte> fetched_;
   std::vector<std::byte> clean_;

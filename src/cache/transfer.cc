@@ -26,8 +26,8 @@ void check(const CacheState& from, const CacheState& to, const char* what) {
 // Pages that lie side by side in both caches go in one copy.
 void copy_pages(const CacheState& from, const GatheredSet& gathered, const CacheState& to,
                 const SequenceImport& imported) {
-  const Place source{from.device(), from.stream()};
-  const Place destination{to.device(), to.stream()};
+  const StreamLocation source{from.device(), from.stream()};
+  const StreamLocation destination{to.device(), to.stream()};
   wait_for(source);
   for (std::int64_t g = 0; g < from.groups(); ++g) {
     const std::vector<PageOrigin>& origins = gathered.origins[at(g)];

@@ -7,8 +7,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/edit_distance.h"
 #include "plan/tables.h"
+#include "text/edit_distance.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::plan {

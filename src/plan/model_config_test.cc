@@ -15,7 +15,6 @@
 namespace touchstone::plan {
 namespace {
 
-using ModelSpec;
 using json = Json;
 using testing::HasSubstr;
 

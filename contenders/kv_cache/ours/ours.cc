@@ -141,8 +141,8 @@ extern "C" int kv_cache_attend(void* handle, int64_t layer, int64_t count, int64
   }
   if (total_tokens == 0) return 0;
   touchstone::cached_attention(
-      session.context, {.query = make_view(q, {total_tokens, query_heads, session.head_dim}),
-                        .query_starts = make_view(session.numbers.data(), {count + 1}),
+      session.context, {.q = make_view(q, {total_tokens, query_heads, session.head_dim}),
+                        .query_offsets = make_view(session.numbers.data(), {count + 1}),
                         .cache = session.view(from, count, sequence),
                         .output = make_view(out, {total_tokens, query_heads, session.head_dim}),
                         .scale = static_cast<double>(scale)});

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "cache/cache_state.h"
 #include "oracle/cached_attention.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -137,12 +138,12 @@ class Model {
     for (std::size_t r = 0; r <= ids.size(); ++r) {
       starts.push_back(static_cast<double>(r) * static_cast<double>(count));
     }
-    const Guarded query_starts(test_device(), DType::i64, {std::ssize(starts)}, starts);
+    const Guarded query_offsets(test_device(), DType::i64, {std::ssize(starts)}, starts);
     Guarded output(test_device(), DType::f32, {std::ssize(ids) * count, kQueryHeads, kDim});
-    cached_attention(context_, {.query = query,
-                                .query_starts = query_starts,
+    cached_attention(context_, {.q = query,
+                                .query_offsets = query_offsets,
                                 .cache = view,
-                                .group = group,
+                                .layer_group = group,
                                 .layer = layer,
                                 .output = output,
                                 .include_reserved = true,

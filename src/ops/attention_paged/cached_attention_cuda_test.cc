@@ -75,7 +75,7 @@ std::vector<cache::LayerGroup> tensor_layers(std::int64_t dim) {
   const QuantFormat int8{.dtype = DType::i8};
   const QuantFormat fp8{.dtype = DType::f8_e4m3};
   const QuantFormat int4{.dtype = DType::i4, .group_size = 32, .asymmetric = true};
-  std::vector<std::pair<cache::Format, QuantFormat>> pairs = {
+  std::vector<std::pair<QuantFormat, QuantFormat>> pairs = {
       {bf16, bf16}, {int8, int8}, {fp8, fp8}, {int4, int4}, {int8, int4}};
   for (const DType encoding : {DType::i8, DType::i4}) {
     const QuantFormat symmetric{.dtype = encoding, .group_size = 32};
@@ -107,7 +107,7 @@ void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor
   }
 }
 
-TEST(CachedAttentionTensor, EveryPairOfFormats) {
+TEST(CachedAttentionTensorCore, EveryPairOfFormats) {
   for (const std::int64_t dim : {64, 128}) {
     for (const cache::LayerGroup& layers : tensor_layers(dim)) {
       const testing::ScopedTrace trace(__FILE__, __LINE__,
@@ -132,7 +132,7 @@ TEST(CachedAttentionTensor, EveryPairOfFormats) {
 }
 
 // Latents of MLA: several tiles and splits, forks that go together, query tokens that do.
-TEST(CachedAttentionTensor, Latents) {
+TEST(CachedAttentionTensorCore, Latents) {
   cache::LayerGroup layers{.layers = 1, .kv_heads = 1, .k_dim = 576, .v_dim = 512};
   layers.k_is_v = true;
   for (const DType dtype : {DType::bf16, DType::f32}) {

@@ -9,6 +9,9 @@
 namespace touchstone::test {
 namespace {
 
+// Positions that the CPU sums before it merges.
+constexpr std::int64_t kSplit = 512;
+
 using cache::LayerGroup;
 
 LayerGroup grouped(std::int64_t kv_heads, std::int64_t k_dim, std::int64_t v_dim, QuantFormat k,
@@ -112,7 +115,7 @@ TEST(CachedAttention, LatentsOfManyShapes) {
       scene.layers.sinks = 3;
       scene.soft_cap = 20;
       scene.sink_logits = true;
-      scene.rows = {{.length = 2 * kAttentionSplit + 17, .seed = 3}, {.length = 0, .queries = 0}};
+      scene.rows = {{.length = 2 * kSplit + 17, .seed = 3}, {.length = 0, .queries = 0}};
       check_scene(scene);
     }
   }
@@ -134,8 +137,7 @@ TEST(CachedAttention, PageBorders) {
 // Around the borders of the pieces that are merged.
 TEST(CachedAttention, SplitBorders) {
   Scene scene{.layers = small_group(), .query_heads = 4};
-  for (const std::int64_t length : {kAttentionSplit - 1, kAttentionSplit, kAttentionSplit + 1,
-                                    3 * kAttentionSplit, 3 * kAttentionSplit + 65}) {
+  for (const std::int64_t length : {kSplit - 1, kSplit, kSplit + 1, 3 * kSplit, 3 * kSplit + 65}) {
     scene.rows.push_back({.length = length, .seed = static_cast<std::uint64_t>(length)});
   }
   check_scene(scene);
@@ -292,6 +294,47 @@ TEST(CachedAttention, QueriesOfEveryMagnitude) {
       };
       check_scene(scene);
     }
+  }
+}
+
+// [heads, N, dim] of [N, heads, dim].
+std::vector<double> heads_first(const std::vector<double>& x, std::int64_t heads,
+                                std::int64_t dim) {
+  const std::int64_t n = std::ssize(x) / (heads * dim);
+  std::vector<double> result;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t t = 0; t < n; ++t) {
+      const auto from = x.begin() + (t * heads + h) * dim;
+      result.insert(result.end(), from, from + dim);
+    }
+  }
+  return result;
+}
+
+TEST(CachedAttention, HeadMajorMemoryIsATransposedView) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Scene scene{
+        .layers = grouped(2, 64, 64, {.dtype = DType::bf16}, {.dtype = DType::bf16}),
+        .query_heads = 6,
+        .rows = {{.length = 40, .queries = 3}, {.length = 700, .queries = 2, .seed = 2}},
+        .query_dtype = dtype};
+    AttentionRun run(scene);
+    for_each_runner(run.accepting(), [&](Runner& context) {
+      run.run(context);
+      const Guarded q(test_device(), dtype, {6, 5, 64}, heads_first(run.query.values(), 6, 64));
+      const Guarded output(test_device(), DType::f32, {6, 5, 64});
+      const Guarded sums(test_device(), DType::f32, {6, 5});
+      CachedAttentionArgs args = run.args;
+      args.q = transposed(q.view(), 0, 1);
+      args.output = transposed(output.view(), 0, 1);
+      args.log_sum_exp = transposed(sums.view(), 0, 1);
+      cached_attention(context, context.with(args));
+      context.synchronize();
+      EXPECT_EQ(output.values(), heads_first(run.output.values(), 6, 64));
+      EXPECT_EQ(sums.values(), heads_first(run.log_sum_exp.values(), 6, 1));
+      EXPECT_TRUE(output.outside_intact());
+      EXPECT_TRUE(sums.outside_intact());
+    });
   }
 }
 

@@ -24,7 +24,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::paged_attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -116,7 +116,8 @@ template <DType kEncoding, Scaling kScaling_>
 struct Source {
   static constexpr Scaling kScaling = kScaling_;
   // What attention_cpu_digits.h reads, where the processor can.
-  static constexpr bool kCanUseDigits = kEncoding == DType::i8 && kScaling == Scaling::per_token;
+  static constexpr bool kCanUseLimbs =
+      kEncoding == DType::i8 && kScaling == Scaling::per_token;
   using Code = Codes<kEncoding, kScaling != Scaling::asymmetric>;
   // Whether `load` needs the scale of the group it is in.
   static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;
@@ -223,7 +224,7 @@ HWY_INLINE void visit_source(const QuantFormat& format, std::int64_t dim, Visito
 // the KV head that is `offset` bytes further. Tokens side by side in a page have their scales side
 // by side, unless a value is only the beginning of a key.
 template <class T>
-HWY_INLINE void decode_scales(const TokenPlaces& places, std::size_t first, std::int64_t offset,
+HWY_INLINE void decode_scales(const TokenAddresses& places, std::size_t first, std::int64_t offset,
                               std::size_t tokens, std::size_t each, float* to) {
   const D d;
   const bool all = places.scale_bytes == static_cast<std::int64_t>(each * sizeof(T));
@@ -238,7 +239,7 @@ HWY_INLINE void decode_scales(const TokenPlaces& places, std::size_t first, std:
   }
 }
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::paged_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -8,7 +8,7 @@
 #include "cache/codec.h"
 #include "ops/attention_paged/paged_split.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 namespace {
 
 constexpr int kChunk = 8;  // numbers of a lane
@@ -129,7 +129,7 @@ struct Team {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       // Behind the end the last token again, without a branch: its weight there is 0.
-      const Place place = block.shared.places[min(token(base, u), count - 1)];
+      const PageSlot place = block.shared.places[min(token(base, u), count - 1)];
       stored[u].load(values + place.page + std::uint64_t{place.slot} * value_bytes,
                      scales + place.page + std::uint64_t{place.slot} * scale_bytes);
     }
@@ -323,8 +323,8 @@ std::string refusal_of(const QuantFormat& format, std::int64_t dim) {
 
 }  // namespace
 
-std::string cached_attention_registers_refuses(const Context& /*context*/,
-                                               const CachedAttention& p) {
+std::string cached_attention_simt_refuses(const Context& /*context*/,
+                                          const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
   if (layers.k_dim != layers.v_dim) return "keys and values of different dims";
   if (const std::string refusal = refusal_of(layers.k, layers.k_dim); !refusal.empty()) {
@@ -341,7 +341,7 @@ std::string cached_attention_registers_refuses(const Context& /*context*/,
   return {};
 }
 
-void cached_attention_registers(Context& context, const CachedAttention& p) {
+void cached_attention_simt(Context& context, const PagedAttentionProblem& p) {
   const bool few = p.heads_per_kv <= 4 && p.queries <= p.rows;
   if (p.layers.k_dim == 64) {
     run_splits(context, p, {.run = few ? launch_registers<64, 4> : launch_registers<64, 8>});
@@ -350,4 +350,4 @@ void cached_attention_registers(Context& context, const CachedAttention& p) {
   }
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -4,9 +4,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "cache/codec.h"
-#include "cache/rotation.h"
 #include "core/cuda_runtime.h"
+#include "spec/kv_append.h"
 #include "tests/support/run_log.h"
 
 namespace touchstone::cache {
@@ -100,32 +99,27 @@ AppendRun::AppendRun(const AppendProblem& p)
   positions_tensor = index_tensor(positions, DType::i64);
 
   expected.assign(static_cast<std::size_t>(state_of(cache).memory(0).bytes()), kPattern);
-  const auto expect = [&](const Guarded& from, std::int64_t dim, const QuantFormat& format,
-                          bool is_key) {
-    const std::vector<double> numbers = from.values();
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      const auto token = static_cast<std::size_t>(t);
-      const PageTable& table =
-          state_of(cache).sequence(ids[static_cast<std::size_t>(rows[token])]).groups[0];
-      const std::int64_t page_tokens = p.group.page_tokens;
-      const auto index = static_cast<std::size_t>(positions[token] / page_tokens);
-      std::byte* page =
-          expected.data() + table.pages[index].index * state_of(cache).geometry(0).page_bytes;
-      for (std::int64_t head = 0; head < p.group.kv_heads; ++head) {
-        const auto first = numbers.begin() + (t * p.group.kv_heads + head) * dim;
-        std::vector<float> vector(static_cast<std::size_t>(dim));
-        std::transform(first, first + dim, vector.begin(),
-                       [](double x) { return static_cast<float>(x); });
-        if (is_key && p.group.rotate_keys) rotate(vector.data(), dim);
-        const TokenOffsets at = token_offsets(p.group, state_of(cache).geometry(0), p.layer, head,
-                                              positions[token] % page_tokens);
-        encode(format, dim, vector.data(), page + (is_key ? at.k_values : at.v_values),
-               page + (is_key ? at.k_scales : at.v_scales));
+  const std::vector<double> keys = k.values();
+  const std::vector<double> all_values = v.values();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto token = static_cast<std::size_t>(t);
+    const PageTable& table =
+        state_of(cache).sequence(ids[static_cast<std::size_t>(rows[token])]).groups[0];
+    const std::int64_t page_tokens = p.group.page_tokens;
+    const auto index = static_cast<std::size_t>(positions[token] / page_tokens);
+    std::byte* page = expected.data() + table.pages[index].index * state_of(cache).geometry(0).page_bytes;
+    for (std::int64_t head = 0; head < p.group.kv_heads; ++head) {
+      const auto vector = [&](const std::vector<double>& from, std::int64_t dim) {
+        const auto first = from.begin() + (t * p.group.kv_heads + head) * dim;
+        return std::vector<double>(first, first + dim);
+      };
+      for (const spec::StoredBytes& part : spec::stored_vectors(
+               p.group, p.layer, head, positions[token] % page_tokens, vector(keys, p.group.k_dim),
+               v.defined() ? vector(all_values, p.group.v_dim) : std::vector<double>())) {
+        std::ranges::copy(part.bytes, page + part.offset);
       }
     }
-  };
-  expect(k, p.group.k_dim, p.group.k, true);
-  if (v.defined()) expect(v, p.group.v_dim, p.group.v, false);
+  }
 }
 
 KvAppendArgs AppendRun::args(Context& context) {
