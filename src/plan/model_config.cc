@@ -95,15 +95,15 @@ CachedLayers full_shape(const ConfigReader& config, const ModelSpec& model) {
   }
   const std::int64_t heads =
       config.integer_or("num_key_value_heads", model.query_heads, 1, model.query_heads);
+  // Keys of Gemma 4 for the layers that see everything.
+  shape.kv_heads = config.integer_or("num_global_key_value_heads", heads, 1, model.query_heads);
+  shape.k_dim = config.has("global_head_dim") ? config.integer("global_head_dim", 1, kMaxHeadDim)
+                                              : default_head_dim(config, model);
   if (model.query_heads % heads != 0) {
     config.fail(
         fmt::format("num_key_value_heads: expected a divisor of num_attention_heads {}, got {}",
                     model.query_heads, heads));
   }
-  // Keys of Gemma 4 for the layers that see everything.
-  shape.kv_heads = config.integer_or("num_global_key_value_heads", heads, 1, model.query_heads);
-  shape.k_dim = config.has("global_head_dim") ? config.integer("global_head_dim", 1, kMaxHeadDim)
-                                              : default_head_dim(config, model);
   shape.v_dim = config.integer_or("v_head_dim", shape.k_dim, 1, kMaxHeadDim);
   return shape;
 }

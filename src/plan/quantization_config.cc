@@ -12,16 +12,14 @@ using json = Json;
 
 constexpr std::int64_t kMaxGroup = 1 << 20;
 
-// Integers of 4 or 8 bits with a scale, and a zero point unless symmetric, per group. -1: per row of
-// a matrix, which is nothing beside the codes.
-QuantFormat integer_format(const ConfigReader& config, std::int64_t bits, std::int64_t group,
-                           bool symmetric) {
+// Integers of 4 or 8 bits with an f16 scale per group. Zero points have the width of a code, which is
+// nothing beside the scale. -1: a scale per row of a matrix, which is nothing beside the codes.
+QuantFormat integer_format(const ConfigReader& config, std::int64_t bits, std::int64_t group) {
   if (bits != 4 && bits != 8) {
     config.fail(fmt::format("quantization_config: bits: expected 4 or 8, got {}", bits));
   }
   return {.dtype = bits == 4 ? DType::i4 : DType::i8,
-          .group_size = std::max<std::int64_t>(group, 0),
-          .asymmetric = !symmetric};
+          .group_size = std::max<std::int64_t>(group, 0)};
 }
 
 // compressed-tensors: the weights of the first group of modules.
@@ -43,7 +41,7 @@ QuantFormat compressed_format(const ConfigReader& config, const ConfigReader& gi
     config.fail(fmt::format("quantization_config: num_bits: expected 4 or 8, got {}", bits));
   }
   const std::int64_t group = weights.integer_or("group_size", 0, -1, kMaxGroup);
-  return integer_format(config, bits, group, weights.boolean_or("symmetric", true));
+  return integer_format(config, bits, group);
 }
 
 QuantFormat bitsandbytes_format(const ConfigReader& given) {
@@ -65,10 +63,8 @@ void read_quantization(const ConfigReader& config, const json& quantization,
   const std::string algorithm = given.string_or("quant_algo", "");
   model.unquantized_parameters = count.embedding;
   if (method == "awq" || method == "gptq" || method == "auto-round") {
-    const bool symmetric =
-        method == "awq" ? !given.boolean_or("zero_point", true) : given.boolean_or("sym", true);
     model.weights = integer_format(config, given.integer_or("bits", 4, 1, 64),
-                                   given.integer_or("group_size", 128, -1, kMaxGroup), symmetric);
+                                   given.integer_or("group_size", 128, -1, kMaxGroup));
   } else if (method == "fp8" || method == "fbgemm_fp8") {
     model.weights = parse_weight_format("fp8");
   } else if (method == "bitsandbytes") {
