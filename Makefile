@@ -37,10 +37,7 @@ selfcheck: setup-build build/release/build.ninja ## Show this machine, check the
 	$(call build,release,touchstone_cli)
 	@$(PROGRAM) info
 	@$(PROGRAM) selfcheck
-	@$(PROGRAM) bench layer_norm --case smoke
-	@$(PROGRAM) bench rms_norm --case smoke
-	@$(PROGRAM) bench softmax_topk --case smoke
-	@$(PROGRAM) bench sample --case smoke
+	@$(PROGRAM) bench all --case smoke
 
 build: setup-build build/release/build.ninja ## Build everything for release; the program is build/release/touchstone
 	$(call build,release,all)
@@ -61,10 +58,7 @@ bench: setup-build ## Measure every operator on its full list of shapes, peers b
 	@# Configured anew, so that a peer installed one line above is found.
 	@cmake --preset release $(CMAKE_ARGS) >/dev/null
 	$(call build,release,touchstone_cli)
-	@$(PROGRAM) bench layer_norm --case full
-	@$(PROGRAM) bench rms_norm --case full
-	@$(PROGRAM) bench softmax_topk --case full
-	@$(PROGRAM) bench sample --case full
+	@$(PROGRAM) bench all --case full
 
 cuda: setup-cuda build/cuda/build.ninja ## Build everything with CUDA; needs nvcc, no GPU
 	$(call build,cuda,all)

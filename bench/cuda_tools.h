@@ -1,5 +1,4 @@
-// What the benchmarks need of CUDA, with no CUDA type in sight. Implemented by cuda_tools.cu and
-// naive_cuda.cu, or by no_cuda.cc in a CPU-only build, where everything is Unsupported.
+// What the benchmarks need of CUDA, without CUDA types. Implemented by cuda_tools.cu, or by no_cuda.cc in a CPU-only build, where everything is Unsupported.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +6,6 @@
 #include <memory>
 
 #include "bench/ceiling.h"
-#include "bench/norm_data.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
@@ -52,9 +50,5 @@ void cuda_copy(Context& context, void* to, const void* from, std::int64_t bytes)
 
 // See measure_ceiling. The copy is the best of several kernels and cudaMemcpyAsync.
 Ceiling measure_cuda_ceiling(Context& context, int rounds);
-
-// One simple kernel per textbook step: mean, variance, normalize; for the backward row sums, dx
-// and column sums.
-NormCall naive_cuda_call(Context& context, const NormProblem& problem, const NormData& data);
 
 }  // namespace touchstone::bench

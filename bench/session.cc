@@ -6,8 +6,8 @@
 #include <cmath>
 #include <thread>
 
-#include "bench/data.h"
 #include "bench/machine.h"
+#include "spec/operand.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -29,6 +29,19 @@ constexpr auto kPause = std::chrono::milliseconds(10);
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) {
   return ceil_div(value, step) * step;
+}
+
+std::int64_t cache_bytes(Device device) {
+  if (!device.is_cuda()) return last_level_cache_bytes(cpu_info());
+  return cuda_devices()[static_cast<std::size_t>(device.index)].l2_bytes;
+}
+
+// [rows, cols] of f32 noise on the context's device.
+Tensor random_tensor(Context& context, std::int64_t rows, std::int64_t cols) {
+  Tensor tensor = Tensor::empty({rows, cols}, DType::f32, context.device());
+  spec::fill_random(context, tensor, 0.0F, 1.0F, 3);
+  context.synchronize();
+  return tensor;
 }
 
 double elapsed_us(Clock::time_point start) {
@@ -79,7 +92,7 @@ std::string BenchRow::shape() const { return std::to_string(rows) + "x" + std::t
 std::string BenchRow::describe() const {
   if (!heads.empty()) return op + " " + heads + " " + format + " " + shape();
   return op + " " + shape() + " " + std::string(name_of(dtype)) +
-         (k > 0 ? " k " + std::to_string(k) : "");
+         (format.empty() ? "" : " " + format) + (k > 0 ? " k " + std::to_string(k) : "");
 }
 
 void check_memory(const SessionOptions& options, const std::string& shape, std::int64_t bytes) {
@@ -98,7 +111,9 @@ void check_memory(const SessionOptions& options, const std::string& shape, std::
 
 int sets_for(Device device, cases::Regime regime, std::int64_t set_bytes) {
   if (regime == cases::Regime::cache) return 1;
-  const int sets = sets_beyond_cache(device, set_bytes);
+  const std::int64_t beyond =
+      ceil_div(4 * cache_bytes(device), std::max<std::int64_t>(set_bytes, 1));
+  const int sets = static_cast<int>(std::clamp<std::int64_t>(beyond, 1, 1 << 12));
   return device.is_cuda() ? std::clamp(sets, 2, kMaxLaunches) : sets;
 }
 
@@ -145,17 +160,6 @@ Session::~Session() = default;
 
 std::string Session::torch_version() const {
   return torch_ == nullptr ? std::string() : torch_->version();
-}
-
-void Session::check_implementation(const std::vector<ImplementationReport>& known) const {
-  const std::string& name = options_.implementation;
-  if (name.empty()) return;
-  std::string names;
-  for (const ImplementationReport& report : known) {
-    if (report.name == name) return;
-    names += (names.empty() ? "" : ", ") + report.name;
-  }
-  throw InvalidArgument("bench: --impl: expected one of " + names + ", got '" + name + "'");
 }
 
 int Session::launches_for(std::int64_t bytes, int sets) const {
@@ -252,14 +256,6 @@ void Session::measure(BenchRow& row, std::vector<Contender>& contenders, const s
   copy_ = nullptr;
 }
 
-void Session::measure_reader(BenchRow& row, std::vector<Contender>& contenders,
-                             const std::string& ours) {
-  measure(row, contenders, ours);
-  if (cuda() || row.regime != cases::Regime::memory) return;
-  row.floor_us = row.read_floor_us;
-  row.fraction = row.floor_us / row.us.median;
-}
-
 void Session::finish(BenchRow& row, const std::vector<Contender>& contenders,
                      const std::string& ours) const {
   for (const Contender& contender : contenders) {
@@ -277,10 +273,11 @@ void Session::finish(BenchRow& row, const std::vector<Contender>& contenders,
   if (row.regime == cases::Regime::memory) {
     row.copy_gbs = std::max(row.copy_gbs, ceiling_.copy_gbs);
   }
-  row.floor_us = bytes / row.copy_gbs * 1e-3;
-  row.fraction = row.floor_us / row.us.median;
   row.triad_floor_us = bytes / ceiling_.triad_gbs * 1e-3;
   row.read_floor_us = bytes / ceiling_.read_gbs * 1e-3;
+  const bool reads = row.only_reads && row.regime == cases::Regime::memory;
+  row.floor_us = reads ? row.read_floor_us : bytes / row.copy_gbs * 1e-3;
+  row.fraction = row.floor_us / row.us.median;
 }
 
 }  // namespace touchstone::bench

@@ -43,7 +43,7 @@ function(touchstone_test)
   add_executable(${arg_NAME} ${arg_SOURCES})
   target_include_directories(${arg_NAME} PRIVATE "${touchstone_SOURCE_DIR}/src")
   target_link_libraries(${arg_NAME} PRIVATE
-    touchstone_test_support touchstone_cold_code touchstone_oracle touchstone_warnings ${arg_LIBS})
+    touchstone_test_support touchstone_cold_code touchstone_spec touchstone_warnings ${arg_LIBS})
   target_precompile_headers(${arg_NAME} REUSE_FROM touchstone_test_support)
   set_target_properties(${arg_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${touchstone_BINARY_DIR}/tests")
