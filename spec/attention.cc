@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include "core/index.h"
 #include "oracle/attention.h"
 #include "spec/operators.h"
 #include "touchstone/core/checked.h"
@@ -14,8 +15,6 @@
 
 namespace touchstone::spec {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Of a large problem: KV heads that are looked at, and rows of each.
 constexpr std::int64_t kSampledHeads = 2;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/index.h"
 #include "spec/operators.h"
 #include "spec/per_token.h"
 #include "spec/selection.h"
@@ -111,8 +112,6 @@ class SoftmaxTopk : public Problem {
   }
 
  private:
-  static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
   // Another one for every row.
   std::function<double(std::int64_t)> temperatures() const {
     return [base = temperature_](std::int64_t row) {

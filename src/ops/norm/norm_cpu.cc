@@ -254,8 +254,8 @@ struct Chunks {
   std::int64_t longest() const { return ceil_div(rows, count); }
 };
 
-// Column sums of every chunk: f32 (f64 for f64) sums of at most kChunkRowsPerFlush rows, and, where a
-// chunk has more rows than that, f64 totals they are added to.
+// Column sums of every chunk: f32 (f64 for f64) sums of at most kChunkRowsPerFlush rows, and, where
+// a chunk has more rows than that, f64 totals they are added to.
 template <class C>
 struct ChunkSums {
   C* running = nullptr;     // [chunks][2][padded]
