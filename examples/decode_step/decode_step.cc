@@ -12,11 +12,11 @@ int main() {
   using namespace touchstone;
   using namespace touchstone::cache;
   // Two layers of 32 query heads on 8 KV heads of 128; int8 keys and values.
-  constexpr Format kInt8{.encoding = Encoding::int8, .group = 32};
+  constexpr QuantFormat kInt8{.dtype = DType::i8, .group_size = 32};
   const Layout layout{
       {{.layers = 2, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .k = kInt8, .v = kInt8}}};
   Context ctx;  // the CPU, all cores
-  KvCache cache({.layout = layout, .pool_pages = pool_pages_for(layout, 64, 3)});
+  KvCache cache(ctx, {.layout = layout, .pool_pages = pool_pages_for(layout, 64, 3)});
   CacheViewBuilder builder(cache);
   std::vector<SequenceId> rows{cache.create(), cache.create(), cache.create()};
 
@@ -32,7 +32,7 @@ int main() {
         std::ranges::generate(x->values<Bf16>(),
                               [n = step]() mutable { return Bf16(n++ % 5 - 2.0); });
       }
-      append(ctx, {.cache = view, .layer = layer, .k = k, .v = v});
+      kv_append(ctx, {.cache = view, .layer = layer, .k = k, .v = v});
       cached_attention(ctx, {.q = q,
                              .query_offsets = make_view(offsets, {4}),
                              .cache = view,

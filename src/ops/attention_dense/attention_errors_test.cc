@@ -61,24 +61,17 @@ TensorView writable(const ConstTensorView& view) {
   return result;
 }
 
-template <class Args>
-struct Mistake {
-  const char* what;
-  const char* message;  // how it begins, after "attention: " or "attention_backward: "
-  std::function<void(Args&)> make;
-};
-
 template <class Run, class Call, class Args>
 void expect_refused(const DenseProblem& p, const std::string& op, const Call& call,
                     const std::vector<Mistake<Args>>& mistakes) {
   Run run(p, make_data(p));
   Context context({.device = test_device(), .threads = 1});
   for (const auto& mistake : mistakes) {
-    const testing::ScopedTrace trace(__FILE__, __LINE__, mistake.what);
+    const testing::ScopedTrace trace(__FILE__, __LINE__, mistake.name);
     const auto before = run.bytes();
     Args args = run.args;
     mistake.make(args);
-    expect_refusal(op + ": " + mistake.message, [&] { call(context, args); });
+    expect_refusal(op + ": " + mistake.argument, [&] { call(context, args); });
     EXPECT_TRUE(run.bytes() == before) << "outputs were written";
   }
 }

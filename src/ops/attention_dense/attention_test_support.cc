@@ -292,6 +292,46 @@ std::vector<std::byte> DenseBackwardRun::bytes() const {
   return joined({&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks});
 }
 
+// ---- the reference ----------------------------------------------------------------------------
+
+namespace {
+
+spec::AttentionProblem spec_problem(const DenseProblem& p) {
+  return {.batch = p.batch,
+          .heads = p.heads,
+          .kv_heads = p.kv_heads,
+          .queries = p.queries,
+          .keys = p.keys,
+          .k_dim = p.k_dim,
+          .v_dim = p.v_dim,
+          .packed = p.packed,
+          .dtype = p.dtype,
+          .causal = p.causal,
+          .window = p.window,
+          .sinks = p.sinks,
+          .scale = p.scale,
+          .soft_cap = p.soft_cap,
+          .bias = p.bias,
+          .alibi = p.alibi,
+          .sink_logits = p.sink_logits,
+          .log_sum_exp_grad = p.log_sum_exp_grad,
+          .on_gpu = on_gpu()};
+}
+
+}  // namespace
+
+ExpectedDense expected_dense(const DenseProblem& p, const DenseData& data) {
+  const spec::AttentionProblem problem = spec_problem(p);
+  spec::AttentionValues values{data.q,    data.k,      data.v,     data.doutput, data.dlog_sum_exp,
+                               data.bias, data.slopes, data.sinks, {},           {}};
+  const auto forward = spec::attention_forward_reference(problem, values);
+  values.output = rounded(forward.output.value, p.dtype);
+  values.log_sum_exp = rounded(forward.log_sum_exp.value, statistics_dtype(p.dtype));
+  const auto backward = spec::attention_backward_reference(problem, values);
+  return {forward.output, forward.log_sum_exp, backward.dq,    backward.dk,
+          backward.dv,    backward.dbias,      backward.dsinks};
+}
+
 // ---- checks -----------------------------------------------------------------------------------
 
 namespace {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "spec/attention.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -23,7 +24,7 @@ using Values = std::vector<double>;
 // How heads lie in memory.
 enum class HeadOrder : std::uint8_t { heads_first, tokens_first };  // [B, H, S, D], [B, S, H, D]
 
-enum class BiasKind : std::uint8_t { none, full, per_head, per_batch, shared };
+using spec::BiasKind;
 
 struct DenseProblem {
   std::int64_t batch = 1;
@@ -125,7 +126,8 @@ struct ExpectedDense {
   Expected output, log_sum_exp;
   Expected dq, dk, dv, dbias, dsinks;
 };
-// Values of the oracle in f64; bounds as include/touchstone/ops/attention.h gives them.
+// The references of spec/; the backward's is for the output and log-sum-exp that DenseBackwardRun is
+// given.
 ExpectedDense expected_dense(const DenseProblem& problem, const DenseData& data);
 
 testing::AssertionResult is_right(const DenseForwardRun& run, const ExpectedDense& expected);

@@ -46,9 +46,7 @@ __global__ void __launch_bounds__(kRowPad) pad_kernel(const __grid_constant__ Pa
 }  // namespace
 
 std::string attention_backward_wgmma_refuses(const Context& context, const BackwardProblem& p) {
-  if (cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) != 9) {
-    return "needs a Hopper GPU";
-  }
+  if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
   if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
   if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
   if (larger(p.k_dim, p.v_dim) > 256) return "head dimensions above 256";

@@ -417,9 +417,7 @@ void launch_type(Context& context, const ForwardProblem& p) {
 }  // namespace
 
 std::string attention_wgmma_refuses(const Context& context, const ForwardProblem& p) {
-  if (cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) != 9) {
-    return "needs a Hopper GPU";
-  }
+  if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
   if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
   if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
   if (larger(p.k_dim, p.v_dim) > 256) return "head dimensions above 256";

@@ -13,17 +13,11 @@ namespace {
 
 using A = CachedAttentionArgs;
 
-struct Mistake {
-  std::string name;
-  std::string argument;  // named by the message
-  std::function<void(A&)> make;
-};
+using Mistake = test::Mistake<A>;
 using Mistakes = std::vector<Mistake>;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-Device other_device() { return on_gpu() ? Device::cpu() : Device::cuda(); }
 
 // Mistakes with one tensor argument, whatever it is.
 template <class View>
@@ -151,8 +145,8 @@ Scene good_scene() {
                          .kv_heads = 2,
                          .k_dim = 16,
                          .v_dim = 16,
-                         .k = {.encoding = cache::Encoding::f32},
-                         .v = {.encoding = cache::Encoding::f32}},
+                         .k = {.dtype = DType::f32},
+                         .v = {.dtype = DType::f32}},
               .query_heads = 4,
               .sink_logits = true,
               .give_tree_starts = true};

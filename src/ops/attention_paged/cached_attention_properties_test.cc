@@ -12,17 +12,15 @@
 namespace touchstone::test {
 namespace {
 
-using cache::Encoding;
-using cache::Format;
 using cache::LayerGroup;
 using Bytes = std::vector<std::byte>;
 
-constexpr Format kF32{.encoding = Encoding::f32};
-constexpr Format kBf16{.encoding = Encoding::bf16};
-constexpr Format kInt8{.encoding = Encoding::int8};
-constexpr Format kInt4{.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+constexpr QuantFormat kF32{.dtype = DType::f32};
+constexpr QuantFormat kBf16{.dtype = DType::bf16};
+constexpr QuantFormat kInt8{.dtype = DType::i8};
+constexpr QuantFormat kInt4{.dtype = DType::i4, .group_size = 32, .asymmetric = true};
 
-LayerGroup group_of(Format k, Format v, std::int64_t page_tokens = 16) {
+LayerGroup group_of(QuantFormat k, QuantFormat v, std::int64_t page_tokens = 16) {
   return {.layers = 1,
           .kv_heads = 2,
           .k_dim = 64,
@@ -34,7 +32,7 @@ LayerGroup group_of(Format k, Format v, std::int64_t page_tokens = 16) {
 
 // Pairs of formats whose kernels differ.
 struct Formats {
-  Format k, v;
+  QuantFormat k, v;
 };
 constexpr Formats kFormats[] = {{kF32, kF32}, {kBf16, kInt8}, {kInt4, kBf16}, {kInt8, kInt4}};
 
@@ -377,7 +375,7 @@ TEST(CachedAttentionMask, UnseenTokensMayHoldAnything) {
 TEST(CachedAttentionMask, NanAndInfinityStayWithThoseWhoSeeThem) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const Format& format : {kF32, kBf16}) {
+  for (const QuantFormat& format : {kF32, kBf16}) {
     for (const float special : {kNan, kInfinity, -kInfinity}) {
       for (const bool in_key : {true, false}) {
         Scene scene{.layers = group_of(format, format),
@@ -468,12 +466,12 @@ TEST(CachedAttentionRandom, AgreesWithTheOracle) {
     const auto pick = [&](std::int64_t n) {
       return static_cast<std::int64_t>(random.bits(draws++) % static_cast<std::uint64_t>(n));
     };
-    const auto format = [&]() -> Format {
-      Format f{.encoding = cache::kAllEncodings[pick(6)]};
-      if (!cache::is_quantized(f.encoding)) return f;
-      f.group = std::int64_t{8} << pick(4);
-      f.asymmetric = f.encoding != Encoding::fp8_e4m3 && pick(2) == 1;
-      f.scale = pick(2) == 1 ? DType::f16 : DType::f32;
+    const auto format = [&]() -> QuantFormat {
+      QuantFormat f{.dtype = kFormatDTypes[pick(6)]};
+      if (!is_quantized(f.dtype)) return f;
+      f.group_size = std::int64_t{8} << pick(4);
+      f.asymmetric = f.dtype != DType::f8_e4m3 && pick(2) == 1;
+      f.scale_dtype = pick(2) == 1 ? DType::f16 : DType::f32;
       return f;
     };
     Scene scene;

@@ -17,8 +17,6 @@
 
 namespace touchstone::paged_attention {
 
-using cache::Encoding;
-
 // kWhole: one scale for the vector, no minimum. kGrouped: scales, and minima where there are any,
 // of 32 numbers or a multiple.
 enum class Scaling { kNone, kWhole, kGrouped };
@@ -62,18 +60,18 @@ __device__ inline std::uint32_t masked_xor(std::uint32_t a, std::uint32_t mask,
 
 // Keys are decoded times 2^-kKeyExponent. What is decoded may be off by a constant: key_offset or
 // value_offset times the scale is to be added.
-template <Encoding kEncoding>
+template <DType kEncoding>
 struct DequantOperand;
 
 template <>
-struct DequantOperand<Encoding::bf16> {
+struct DequantOperand<DType::bf16> {
   static constexpr int kBits = 16;
   static constexpr int kTiles = 1;
   static constexpr bool kHalf = false;
 };
 
 template <>
-struct DequantOperand<Encoding::int8> {
+struct DequantOperand<DType::i8> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
   static constexpr bool kHalf = true;
@@ -97,7 +95,7 @@ struct DequantOperand<Encoding::int8> {
 };
 
 template <>
-struct DequantOperand<Encoding::int4> {
+struct DequantOperand<DType::i4> {
   static constexpr int kBits = 4;
   static constexpr int kTiles = 4;
   static constexpr bool kHalf = true;
@@ -130,7 +128,7 @@ struct DequantOperand<Encoding::int4> {
 };
 
 template <>
-struct DequantOperand<Encoding::fp8_e4m3> {
+struct DequantOperand<DType::f8_e4m3> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
   static constexpr bool kHalf = true;

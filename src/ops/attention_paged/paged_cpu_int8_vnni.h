@@ -67,9 +67,9 @@ struct LimbsHead {
 };
 static_assert(sizeof(LimbsHead) == 64);
 
-inline bool uses_limbs(const cache::Format& format, std::int64_t dim) {
+inline bool uses_limbs(const QuantFormat& format, std::int64_t dim) {
   static const bool has_vnni = __builtin_cpu_supports("avx512vnni") != 0;
-  return has_vnni && format.encoding == cache::Encoding::int8 && !format.asymmetric &&
+  return has_vnni && format.dtype == DType::i8 && !format.asymmetric &&
          dim % static_cast<std::int64_t>(kRow) == 0 && cache::group_length(format, dim) == dim;
 }
 
@@ -275,7 +275,7 @@ inline void score_limbs(Tile tile, const float* const* queries, std::size_t vect
 
 #else
 
-inline bool uses_limbs(const cache::Format& /*format*/, std::int64_t /*dim*/) { return false; }
+inline bool uses_limbs(const QuantFormat& /*format*/, std::int64_t /*dim*/) { return false; }
 inline std::size_t limbs_floats(std::size_t /*dim*/) { return 0; }
 inline void make_limbs(const float* /*query*/, std::size_t /*dim*/, float* /*to*/) {}
 inline bool has_limbs(const float* /*query*/, std::size_t /*dim*/) { return false; }

@@ -91,7 +91,7 @@ HWY_INLINE void softmax(const PagedAttentionProblem& p, std::size_t tokens, floa
 
 // Keys or values of the tokens of a pass.
 struct Stream {
-  const cache::Format& format;
+  const QuantFormat& format;
   std::int64_t dim;
   const TokenAddresses& places;
 
@@ -112,7 +112,7 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
                           std::size_t tokens, TileScratch& scratch) {
   const auto h = static_cast<std::int64_t>(head);
   const TokenAddresses& places = stream.places;
-  const cache::Format& format = stream.format;
+  const QuantFormat& format = stream.format;
   Tile tile{.tokens = std::min(stream.tile(), tokens - first),
             .values = places.values.data() + first,
             .offset = h * places.next_values,
@@ -130,13 +130,13 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
     }
     tile.values = scratch.decoded;
     tile.offset = 0;
-  } else if (cache::is_quantized(format.encoding)) {
+  } else if (is_quantized(format.dtype)) {
     tile.group = static_cast<std::size_t>(cache::group_length(format, stream.dim));
     tile.scale_stride = tile.dim / tile.group * (format.asymmetric ? 2 : 1);
     const auto decode = [&]<class T>() {
       decode_scales<T>(places, first, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
     };
-    if (format.scale == DType::f16) {
+    if (format.scale_dtype == DType::f16) {
       decode.template operator()<F16>();
     } else {
       decode.template operator()<float>();
@@ -148,7 +148,7 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
 // Asks for the scales of tokens [begin, begin + tokens) of a KV head.
 HWY_INLINE void fetch_scales(const Stream& stream, std::size_t begin, std::size_t tokens,
                              std::int64_t head) {
-  if (!cache::is_quantized(stream.format.encoding)) return;
+  if (!is_quantized(stream.format.dtype)) return;
   for (std::size_t t = begin; t < begin + tokens; t += kScalesFetch) {
     sd::prefetch(stream.places.scales[t] + head * stream.places.next_scales);
   }
@@ -346,7 +346,7 @@ void finish_query(const PagedAttentionProblem& p, std::int64_t query, std::int64
   }
   const float* from = total + kPartialHead;
   alignas(64) float ordered[kMaxDim];
-  const cache::Format& format = p.layers.k_is_v ? p.layers.k : p.layers.v;
+  const QuantFormat& format = p.layers.k_is_v ? p.layers.k : p.layers.v;
   if (in_pack_order(format, p.layers.v_dim)) {
     sd::from_pack_order<Bf16>(from, dim, ordered);
     from = ordered;

@@ -36,7 +36,7 @@ inline constexpr int kRun = 16;  // tokens that lie side by side where pages all
 
 // Keys or values of the layer: offsets in a page of head 0 in slot 0, and the bytes of a vector.
 struct Section {
-  cache::Format format{};
+  QuantFormat format{};
   std::int64_t dim = 0;
   std::int64_t values = 0;
   std::int64_t value_bytes = 0;

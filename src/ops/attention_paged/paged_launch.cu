@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kSide* kThreads)
   const std::int64_t query = work.first_query + blockIdx.x / query_heads;
   const SplitRange range =
       splits_of(visible_range(p, row_of(p, query), query), work.splits, work.split);
-  if constexpr (cuda::kHopper) cuda::wait_for_previous_grids();
+  if constexpr (cuda::kHopper) cuda::pdl_wait();
   const Merge merge(work, range);
   const float largest = merge.largest();
 
@@ -150,7 +150,7 @@ void launch_merge(Context& context, const SplitWork& work, bool hopper) {
                few ? merge_kernel<kChains> : merge_kernel<1>,
                {.blocks = static_cast<unsigned>(outputs),
                 .threads = static_cast<unsigned>(few ? kChains * kThreads : kThreads),
-                .overlap_previous = hopper},
+                .pdl = hopper},
                work);
 }
 

@@ -296,7 +296,7 @@ template <class Shared>
 __global__ void __launch_bounds__(kThreads, Shared::kParts == 1 ? 2 : 1)
     mla_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
-  if constexpr (cuda::kHopper) cuda::let_next_grid_start();
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
   SplitBlock<Shared, MlaPass<Shared>>(work, *reinterpret_cast<Shared*>(memory)).run();
 }
 
@@ -315,7 +315,7 @@ using AllParts = MlaShared<kParts>;
 std::string cached_attention_mla_refuses(const Context& context, const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
   if (!layers.k_is_v) return "values that are not in the keys";
-  if (layers.k.encoding != Encoding::bf16) return "latents that are not bf16";
+  if (layers.k.dtype != DType::bf16) return "latents that are not bf16";
   if (layers.k_dim != kKeyDim || layers.v_dim != kValueDim) return "dims other than 576 and 512";
   if (reinterpret_cast<std::uintptr_t>(p.pages.memory) % cache::kSectionAlignment != 0) {
     return "pages not on 16 bytes";

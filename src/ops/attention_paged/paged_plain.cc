@@ -27,7 +27,7 @@ class TokenReader {
   }
   void value(std::int64_t position, float* v) const {
     const auto [page, at] = find(position);
-    const cache::Format& format = p_.layers.k_is_v ? p_.layers.k : p_.layers.v;
+    const QuantFormat& format = p_.layers.k_is_v ? p_.layers.k : p_.layers.v;
     cache::decode(format, p_.layers.v_dim, page + at.v_values, page + at.v_scales, v);
   }
 

@@ -12,12 +12,12 @@ constexpr int kPortableDim = 1536;
 
 __device__ float element(const Section& section, const std::byte* values, const std::byte* scales,
                          std::int64_t d) {
-  const cache::Format& format = section.format;
-  if (format.encoding == cache::Encoding::f32) return reinterpret_cast<const float*>(values)[d];
-  if (format.encoding == cache::Encoding::bf16) {
+  const QuantFormat& format = section.format;
+  if (format.dtype == DType::f32) return reinterpret_cast<const float*>(values)[d];
+  if (format.dtype == DType::bf16) {
     return cuda::widen(reinterpret_cast<const Bf16*>(values)[d]);
   }
-  if (format.encoding == cache::Encoding::f16) {
+  if (format.dtype == DType::f16) {
     return cuda::widen(reinterpret_cast<const F16*>(values)[d]);
   }
   // In 32 bits, where a division is cheap.

@@ -25,9 +25,9 @@ __device__ constexpr unsigned token_of(unsigned tile, unsigned n) {
   return kChunk / 4 * (n / 2) + 2 * tile + n % 2;
 }
 
-template <Encoding kEncoding_, Scaling kScaling_, int kDim>
+template <DType kEncoding_, Scaling kScaling_, int kDim>
 struct Operand {
-  static constexpr Encoding kEncoding = kEncoding_;
+  static constexpr DType kEncoding = kEncoding_;
   using C = DequantOperand<kEncoding>;
   static constexpr Scaling kScaling = kScaling_;
   static constexpr int kTiles = C::kTiles;
@@ -279,7 +279,7 @@ class SectionLoader {
   }
   __device__ void gather_record(const std::byte* record, std::uint32_t (&words)[4]) const {
     // One or several kGroup, or with 0 all there are.
-    const auto length = static_cast<int>(section_.format.group);
+    const auto length = static_cast<int>(section_.format.group_size);
     const int shift = length == kGroup ? 0 : length == 2 * kGroup ? 1 : 2;
 #pragma unroll
     for (int g = 0; g < 4; ++g) {

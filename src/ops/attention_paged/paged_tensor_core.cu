@@ -253,7 +253,7 @@ template <class Shared>
 __global__ void __launch_bounds__(kThreads, kBlocks<Shared>)
     tensor_core_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
-  if constexpr (cuda::kHopper) cuda::let_next_grid_start();
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
   auto& shared = keep_address(*reinterpret_cast<Shared*>(memory));
   SplitBlock<Shared, TensorCorePass<Shared>>(work, shared).run();
 }
@@ -270,24 +270,24 @@ void launch_tensor_core(Context& context, const SplitWork& work, unsigned blocks
 
 // The kernels there are: a kind of keys with a kind of values.
 struct Kind {
-  Encoding encoding;
+  DType encoding;
   Scaling scaling;
 
   friend bool operator==(const Kind&, const Kind&) = default;
 };
 
-constexpr Kind kBf16{Encoding::bf16, Scaling::kNone};
-constexpr Kind kInt8{Encoding::int8, Scaling::kWhole};
-constexpr Kind kInt8Groups{Encoding::int8, Scaling::kGrouped};
-constexpr Kind kInt4Groups{Encoding::int4, Scaling::kGrouped};
-constexpr Kind kFp8{Encoding::fp8_e4m3, Scaling::kWhole};
+constexpr Kind kBf16{DType::bf16, Scaling::kNone};
+constexpr Kind kInt8{DType::i8, Scaling::kWhole};
+constexpr Kind kInt8Groups{DType::i8, Scaling::kGrouped};
+constexpr Kind kInt4Groups{DType::i4, Scaling::kGrouped};
+constexpr Kind kFp8{DType::f8_e4m3, Scaling::kWhole};
 
 template <int kDim, Kind kKeys, Kind kValues>
 constexpr SplitLaunch kLaunch = {
-    TensorCoreShared<Operand<kKeys.encoding, kKeys.scaling, kDim>,
-                     Operand<kValues.encoding, kValues.scaling, kDim>, kDim>::kSplit,
-    launch_tensor_core<Operand<kKeys.encoding, kKeys.scaling, kDim>,
-                       Operand<kValues.encoding, kValues.scaling, kDim>, kDim>};
+    TensorCoreShared<Operand<kKeys.dtype, kKeys.scaling, kDim>,
+                     Operand<kValues.dtype, kValues.scaling, kDim>, kDim>::kSplit,
+    launch_tensor_core<Operand<kKeys.dtype, kKeys.scaling, kDim>,
+                       Operand<kValues.dtype, kValues.scaling, kDim>, kDim>};
 
 struct Kernel {
   Kind keys, values;
@@ -305,10 +305,10 @@ constexpr Kernel kKernels[] = {
     {kFp8, kFp8, kLaunch<64, kFp8, kFp8>, kLaunch<128, kFp8, kFp8>},
 };
 
-Kind kind_of(const cache::Format& format, std::int64_t dim) {
-  if (!cache::is_quantized(format.encoding)) return {format.encoding, Scaling::kNone};
+Kind kind_of(const QuantFormat& format, std::int64_t dim) {
+  if (!is_quantized(format.dtype)) return {format.dtype, Scaling::kNone};
   const bool whole = cache::group_length(format, dim) == dim && !format.asymmetric;
-  return {format.encoding, whole ? Scaling::kWhole : Scaling::kGrouped};
+  return {format.dtype, whole ? Scaling::kWhole : Scaling::kGrouped};
 }
 
 const Kernel* kernel_for(const cache::LayerGroup& layers) {
@@ -320,9 +320,9 @@ const Kernel* kernel_for(const cache::LayerGroup& layers) {
   return found == std::end(kKernels) ? nullptr : found;
 }
 
-std::string scales_refusal(const cache::Format& format, std::int64_t dim) {
-  if (!cache::is_quantized(format.encoding)) return {};
-  if (format.scale != DType::f16) return "scales that are not f16";
+std::string scales_refusal(const QuantFormat& format, std::int64_t dim) {
+  if (!is_quantized(format.dtype)) return {};
+  if (format.scale_dtype != DType::f16) return "scales that are not f16";
   return cache::group_length(format, dim) % kGroup != 0 ? "groups that are no multiple of 32" : "";
 }
 
@@ -334,7 +334,7 @@ std::string cached_attention_tensor_core_refuses(const Context& /*context*/,
   if (layers.k_is_v) return "values inside keys";
   if (layers.k_dim != layers.v_dim) return "keys and values of different dims";
   if (layers.k_dim != 64 && layers.k_dim != 128) return "dims other than 64 and 128";
-  for (const cache::Format& format : {layers.k, layers.v}) {
+  for (const QuantFormat& format : {layers.k, layers.v}) {
     const std::string refusal = scales_refusal(format, layers.k_dim);
     if (!refusal.empty()) return refusal;
   }
