@@ -55,6 +55,7 @@
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
@@ -83,10 +84,10 @@ struct SampleArgs {
   std::string implementation{};          // "" = the first of explain() that accepts
 };
 
-void sample(Context& context, const SampleArgs& args);
+TOUCHSTONE_API void sample(Context& context, const SampleArgs& args);
 
 // Every implementation for the context's device, in order of preference, and what it says to this
 // call.
-std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args);
 
 }  // namespace touchstone

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ops/sample/sample_test_support.h"
+#include "tests/support/refusal.h"
 
 namespace touchstone::test {
 namespace {
@@ -16,13 +17,7 @@ using testing::StartsWith;
 constexpr std::int64_t kRows = 6;
 constexpr std::int64_t kVocabulary = 40;
 
-struct Mistake {
-  std::string what;
-  std::string argument;  // named by the message
-  std::function<void(SampleArgs&)> make;
-};
-
-Device other_device() { return on_gpu() ? Device::cpu() : Device::cuda(); }
+using Mistake = test::Mistake<SampleArgs>;
 
 // The mistakes that can be made with any tensor.
 template <class View>
@@ -135,7 +130,7 @@ TEST(SampleErrors, NameTheArgumentAndWriteNothing) {
   Context context({.device = test_device(), .threads = 2});
   for (Guarded* output : run.outputs()) output->poison();
   for (const Mistake& mistake : mistakes()) {
-    SCOPED_TRACE(mistake.what);
+    SCOPED_TRACE(mistake.name);
     SampleArgs args = run.args;
     mistake.make(args);
     try {

@@ -15,18 +15,8 @@ namespace {
 using Values = std::vector<double>;
 
 Values mask_words(const std::vector<bool>& token_mask) {
-  std::vector<std::uint32_t> words(
-      static_cast<std::size_t>(ceil_div(static_cast<std::int64_t>(token_mask.size()), 32)));
-  for (std::size_t i = 0; i < token_mask.size(); ++i) {
-    if (token_mask[i]) words[i / 32] |= 1U << (i % 32);
-  }
-  // Spare bits are ignored, so they are set.
-  if (token_mask.size() % 32 != 0) words.back() |= ~0U << (token_mask.size() % 32);
-  Values result;
-  for (const std::uint32_t word : words) {
-    result.push_back(static_cast<double>(std::bit_cast<std::int32_t>(word)));
-  }
-  return result;
+  const std::vector<std::int32_t> words = spec::packed_mask(token_mask);
+  return {words.begin(), words.end()};
 }
 
 // Builds the buffers of a batch.
@@ -151,38 +141,17 @@ double gamma_q(double a, double x) {
   return h * scale;
 }
 
-std::int32_t expected_status(const oracle::SampleDistribution& d, std::int64_t top_count) {
-  switch (d.outcome) {
-    case oracle::SampleOutcome::bad_parameter:
-      return to_int(RowStatus::bad_parameter);
-    case oracle::SampleOutcome::has_nan:
-      return to_int(RowStatus::has_nan);
-    default:
-      return (d.has_infinity ? to_int(RowStatus::has_infinity) : 0) |
-             (d.above == 0 ? to_int(RowStatus::all_masked) : 0) |
-             (d.above < top_count ? to_int(RowStatus::fewer_than_k) : 0);
-  }
-}
-
-// One log-probability beside what it should be. The bound is that of the contract: a probability is
-// within (1e-6 + 2e-7 * distance) of itself; then it is rounded once to f32.
+// One log-probability beside what it should be.
 void expect_log_probability(double actual, const TestRow& row, const oracle::SampleDistribution& d,
                             std::int64_t token) {
-  const auto at = static_cast<std::size_t>(token);
-  const double expected = d.log_probability[at];
+  const double expected = d.log_probability[static_cast<std::size_t>(token)];
   if (std::isinf(expected)) {
     EXPECT_EQ(actual, expected) << "token " << token;
     return;
   }
-  const double temperature = row.temperature == 0 ? 1 : row.temperature;
-  const float largest = d.value[static_cast<std::size_t>(d.order[0])];
-  const double distance =
-      d.value[at] == largest
-          ? 0
-          : (static_cast<double>(largest) - static_cast<double>(d.value[at])) / temperature;
   EXPECT_LE(actual, 0) << "token " << token;
-  const double bound = 1e-6 + 2e-7 * distance + rounding_error(DType::f32, expected);
-  EXPECT_LE(std::fabs(actual - expected), bound) << "token " << token << ": " << actual;
+  EXPECT_LE(std::fabs(actual - expected), spec::log_probability_bound(row, d, token))
+      << "token " << token << ": " << actual;
 }
 
 // What a run wrote, as numbers.
@@ -205,7 +174,7 @@ void check_row(const Batch& batch, std::size_t r, const Results& got, double tol
   const oracle::SampleDistribution d = oracle::sample_distribution(row);
   const std::int64_t token = got.tokens[r];
   if (batch.want_status) {
-    EXPECT_EQ(got.statuses[r], expected_status(d, batch.top_count));
+    EXPECT_EQ(got.statuses[r], spec::expected_status(d, batch.top_count));
   }
   const auto n = static_cast<std::size_t>(batch.top_count);
   if (d.outcome != oracle::SampleOutcome::drawn) {
@@ -352,46 +321,15 @@ void check_batch(const Batch& batch) {
 }
 
 double sum_tolerance(const Runner& context) {
-  // f64 sums of at most 2^20 terms; else a few times the 1e-6 of the contract, since a prefix and
-  // the whole are both off.
-  return context.implementation() == "plain" ? 1e-10 : 4e-6;
+  // f64 sums of at most 2^20 terms.
+  return context.implementation() == "plain" ? 1e-10 : spec::kDrawTolerance;
 }
 
 testing::AssertionResult is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token,
                                      double tolerance) {
-  const auto kept_with = [&](double factor) {
-    oracle::SampleRow shifted = row;
-    shifted.top_p = row.top_p < 1 ? std::clamp(row.top_p * factor, 0.0, 1.0) : 1;
-    // Weights equal to the first are equal in any arithmetic: nothing shifts at 1.
-    shifted.min_p = row.min_p < 1 ? std::clamp(row.min_p / factor, 0.0, 1.0) : 1;
-    return oracle::sample_distribution(shifted).kept;
-  };
-  const oracle::SampleDistribution d = oracle::sample_distribution(row);
-  if (std::ranges::find(d.order, token) == d.order.end()) {
-    return testing::AssertionFailure() << token << " is no token";
-  }
-  const std::int64_t fewest = std::min(d.kept, kept_with(1 - tolerance));
-  const std::int64_t most = std::max(d.kept, kept_with(1 + tolerance));
-  const bool by_token =
-      d.kept == static_cast<std::int64_t>(d.order.size()) && std::ranges::is_sorted(d.drawn);
-  for (std::int64_t kept = fewest; kept <= most; ++kept) {
-    const auto& walk = by_token ? d.drawn : d.order;
-    double mass = 0;
-    for (std::int64_t i = 0; i < kept; ++i) {
-      mass += d.weight[static_cast<std::size_t>(walk[static_cast<std::size_t>(i)])];
-    }
-    double before = 0;
-    for (std::int64_t i = 0; i < kept; ++i) {
-      const std::int64_t at = walk[static_cast<std::size_t>(i)];
-      const double after = before + d.weight[static_cast<std::size_t>(at)];
-      const bool hit =
-          after > before && before <= (u + tolerance) * mass && after >= (u - tolerance) * mass;
-      if (at == token && hit) return testing::AssertionSuccess();
-      before = after;
-    }
-  }
-  return testing::AssertionFailure()
-         << "u = " << u << " picks " << d.token(u) << " of " << d.kept << " kept, not " << token;
+  std::string why;
+  if (spec::is_the_draw(row, u, token, tolerance, &why)) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << why;
 }
 
 std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::int64_t draws) {

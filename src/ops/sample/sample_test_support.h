@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "oracle/sample.h"
+#include "spec/selection.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"

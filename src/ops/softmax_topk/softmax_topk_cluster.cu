@@ -28,9 +28,9 @@ __global__ void __launch_bounds__(kClusterThreads, 1)
     const std::int64_t row = blockIdx.x >> args.params.cluster_bits;
     selection::ClusterSelect<T> select(args.params, smem,
                                        static_cast<const T*>(p.logits) + row * p.logits_stride);
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     select.prepare(k);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
     select.start();
     const bool first = cuda::cluster_rank() == 0;
     const double inverse = inverse_temperature(p, row);
@@ -64,7 +64,7 @@ void launch(Context& context, const SoftmaxTopkProblem& p) {
                                .threads = kClusterThreads,
                                .cluster = static_cast<unsigned>(cluster),
                                .shared_bytes = selection::kClusterSmemBytes,
-                               .overlap_previous = true};
+                               .pdl = true};
   auto* kernel = softmax_topk_cluster_kernel<T>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "softmax_topk cluster_kernel", kernel, grid, args);

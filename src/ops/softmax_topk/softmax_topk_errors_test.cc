@@ -15,14 +15,8 @@ constexpr std::int64_t kRows = 6;
 constexpr std::int64_t kTokens = 96;
 constexpr std::int64_t kPlaces = 4;
 
-struct Mistake {
-  std::string name;
-  std::string argument;  // named by the message
-  std::function<void(SoftmaxTopkArgs&)> make;
-};
+using Mistake = test::Mistake<SoftmaxTopkArgs>;
 using Mistakes = std::vector<Mistake>;
-
-Device other_device() { return on_gpu() ? Device::cpu() : Device::cuda(); }
 
 TensorView writable(const ConstTensorView& view) {
   TensorView result =

@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(kStreamingThreads, selection::kStreamingBlocks
   using Select = selection::StreamingSelect<RowValues<T>, kRawLogits, kAligned16, kMode>;
   Select select(params, smem, values);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     if (params.cluster > 1) select.prefetch_l2();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   select.start();
   const double inverse = inverse_temperature(p, row);
@@ -64,7 +64,7 @@ void launch(Context& context, const StreamingArgs& args) {
       .cluster = static_cast<unsigned>(args.params.cluster),
       .shared_bytes = selection::streaming_smem_bytes(context, args.p.rows, args.params,
                                                       StreamingSmem::bytes(args.params)),
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "softmax_topk streaming_kernel", kernel, grid, args);
 }

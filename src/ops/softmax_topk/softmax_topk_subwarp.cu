@@ -251,9 +251,9 @@ __global__ void __launch_bounds__(Layout<Row>::kThreads, Layout<Row>::kBlocksPer
   const int offset = lane / kLanes;
   if (first > last) return;
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     prefetch_l2(Source(args.params, min(first + offset, last)), group.lane);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   const float common_scale =
       args.p.temperature == nullptr ? exponent_scale(inverse_temperature(args.p, 0)) : 0.0F;
@@ -286,9 +286,9 @@ __global__ void __launch_bounds__(32 * kSubwarpTileWarps, kSubwarpTileBlocksPerS
   const SharedRow<T, kLanes> source(args.params, first + own, {cuda::shared_address(tiles[warp])},
                                     own);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     prefetch_l2(source, group.lane);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   source.tile.fill(args.params, first, rows, lane);
   const float scale = exponent_scale(inverse_temperature(args.p, source.row));
@@ -327,7 +327,7 @@ void launch_lanes(Context& context, SubwarpArgs args) {
       ThisLayout::kBlocksPerSm;
   const cuda::LaunchShape grid{.blocks = static_cast<unsigned>(std::min(needed, resident)),
                                .threads = ThisLayout::kThreads,
-                               .overlap_previous = cuda::is_hopper(context)};
+                               .pdl = cuda::is_hopper(context)};
   cuda::launch(context, "softmax_topk subwarp_register_kernel",
                subwarp_register_kernel<Row, kLanes, kChunks>, grid, args);
 }
@@ -339,7 +339,7 @@ void launch_tiles(Context& context, SubwarpArgs args) {
   const cuda::LaunchShape grid{
       .blocks = static_cast<unsigned>((args.p.rows + kBlockRows - 1) / kBlockRows),
       .threads = 32 * kSubwarpTileWarps,
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   cuda::launch(context, "softmax_topk subwarp_smem_kernel",
                subwarp_smem_kernel<Row, kLanes, kChunks>, grid, args);
 }

@@ -211,58 +211,21 @@ std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& p, const To
   return rows;
 }
 
-std::int32_t expected_status(const oracle::SoftmaxTopkRow& row) {
-  if (row.bad_temperature) return to_int(RowStatus::bad_parameter);
-  if (row.has_nan) return to_int(RowStatus::has_nan);
-  return (row.has_infinity ? to_int(RowStatus::has_infinity) : 0) |
-         (row.all_masked ? to_int(RowStatus::all_masked) : 0) |
-         (row.fewer_than_k ? to_int(RowStatus::fewer_than_k) : 0);
-}
-
 void expect_matches(const TopkProblem& p, const TopkData& data, const TopkRun& run,
                     const std::vector<oracle::SoftmaxTopkRow>& rows) {
-  Expected probability;
-  Expected log_probability;
-  Expected log_sum_exp;
-  std::vector<double> tokens;
-  std::vector<double> status;
+  spec::TopkReference expected;
+  const std::vector<double> status = run.status.values();
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const oracle::SoftmaxTopkRow& row = rows[r];
-    for (std::size_t j = 0; j < row.tokens.size(); ++j) {
-      tokens.push_back(static_cast<double>(row.tokens[j]));
-      // The bound of the contract; +inf has no distance to itself.
-      const double distance = (row.largest - row.values[j]) / data.temperature[r];
-      const double relative = 1e-6 + (std::isfinite(distance) ? 2e-7 * distance : 0);
-      // A subnormal result is rounded once as a weight and once as a probability.
-      const double subnormal = row.probability[j] < 0x1p-120 ? 2 * 0x1p-149 : 0;
-      probability.value.push_back(row.probability[j]);
-      probability.bound.push_back(row.probability[j] > 0 ? relative * row.probability[j] + subnormal
-                                                         : subnormal);
-      // A relative error of p is an absolute one of log p.
-      log_probability.value.push_back(row.log_probability[j]);
-      log_probability.bound.push_back(
-          std::isfinite(row.log_probability[j])
-              ? 1e-6 + relative + 2 * rounding_error(DType::f32, row.log_probability[j])
-              : 0);
-    }
-    log_sum_exp.value.push_back(row.log_sum_exp);
-    // Of the sum, and of the two numbers that are added.
-    log_sum_exp.bound.push_back(
-        std::isfinite(row.log_sum_exp)
-            ? 1e-6 + rounding_error(DType::f32, row.log_sum_exp) +
-                  rounding_error(DType::f32, row.largest / data.temperature[r])
-            : 0);
-    status.push_back(expected_status(row));
+    expected.add(rows[r], data.temperature[r], p.extras ? static_cast<std::int32_t>(status[r]) : 0);
   }
-  EXPECT_EQ(run.indices.values(), tokens) << "indices";
-  EXPECT_TRUE(close(run.probabilities.values(), probability, DType::f32, p.k)) << "probabilities";
+  EXPECT_EQ(run.indices.values(), expected.tokens.value) << "indices";
+  EXPECT_TRUE(close(run.probabilities.values(), expected.probability, DType::f32, p.k))
+      << "probabilities";
   if (!p.extras) return;
-  EXPECT_TRUE(close(run.log_probabilities.values(), log_probability, DType::f32, p.k))
+  EXPECT_TRUE(close(run.log_probabilities.values(), expected.log_probability, DType::f32, p.k))
       << "log_probabilities";
-  EXPECT_TRUE(close(run.log_sum_exp.values(), log_sum_exp, DType::f32)) << "log_sum_exp";
-  std::vector<double> words = run.status.values();
-  for (double& word : words) word = static_cast<std::int32_t>(word) & ~to_int(RowStatus::two_pass);
-  EXPECT_EQ(words, status) << "status";
+  EXPECT_TRUE(close(run.log_sum_exp.values(), expected.log_sum_exp, DType::f32)) << "log_sum_exp";
+  EXPECT_EQ(status, expected.status.value) << "status";
 }
 
 void check(const TopkProblem& p) {

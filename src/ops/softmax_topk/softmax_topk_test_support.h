@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "oracle/softmax_topk.h"
+#include "spec/selection.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -77,10 +78,9 @@ struct TopkRun {
   SoftmaxTopkArgs args;
 };
 
-std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& problem, const TopkData& data);
+using spec::expected_status;
 
-// The status word of a row, without two_pass.
-std::int32_t expected_status(const oracle::SoftmaxTopkRow& row);
+std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& problem, const TopkData& data);
 
 void expect_matches(const TopkProblem& problem, const TopkData& data, const TopkRun& run,
                     const std::vector<oracle::SoftmaxTopkRow>& expected);

@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
   auto& smem = *reinterpret_cast<TwoPhaseSmem<kThreads>*>(memory);
   const SoftmaxTopkProblem& p = args.p;
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_launch_dependents();
+    cuda::pdl_wait();
   }
   const std::int64_t row = blockIdx.x;
   selection::TwoPhaseSelect<T, kAligned16, kThreads, Layout::kPrefetchDepth> select(
@@ -53,7 +53,7 @@ void launch(Context& context, const SoftmaxTopkProblem& p) {
   const cuda::LaunchShape grid{.blocks = static_cast<unsigned>(p.rows),
                                .threads = Layout::kThreads,
                                .shared_bytes = TwoPhaseSmem<Layout::kThreads>::bytes(args.params),
-                               .overlap_previous = cuda::is_hopper(context)};
+                               .pdl = cuda::is_hopper(context)};
   auto* kernel = softmax_topk_two_phase_kernel<T, kAligned16, Layout>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "softmax_topk two_phase_kernel", kernel, grid, args);

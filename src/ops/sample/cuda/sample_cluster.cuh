@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(selection::kClusterThreads, 1)
     const SampleProblem& p = args.cluster_streaming.p;
     const std::int64_t row = blockIdx.x >> args.params.cluster_bits;
     selection::ClusterSelect<T> scan(args.params, smem, raw_values<T>(p, row).logits);
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     scan.prepare(selection::kMaxClusterK);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
     scan.start();
     const RowControls controls = row_controls(p, row);
     if (!fits_cluster_draw(p, controls, args.max_slots)) {
@@ -147,7 +147,7 @@ void launch_cluster(Context& context, const ClusterArgs& args) {
                    kStagedArgsBytes +
                        std::max(history_offset<ClusterStreamingSmem>(args.cluster_streaming),
                                 history_offset<ClusterStreamingSmem>(args.first_block_streaming))),
-      .overlap_previous = true};
+      .pdl = true};
   auto* kernel = sample_cluster_kernel<T>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "sample cluster_kernel", kernel, grid, args);

@@ -151,13 +151,13 @@ __global__ void __launch_bounds__(selection::kStreamingThreads,
   const std::int64_t row =
       kSingleBlock ? blockIdx.x : blockIdx.x / static_cast<unsigned>(args.params.cluster);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     if (!kSingleBlock && (args.params.cluster > 1 || !kRawLogits)) {
       selection::StreamingSelect<selection::RowValues<T>, kRawLogits, kAligned16>(
           args.params, *reinterpret_cast<StreamingSmem*>(memory), unpenalized_values<T>(p, row))
           .prefetch_l2();
     }
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   if constexpr (kSingleBlock) {
     sample_row<T, kRawLogits, kAligned16, StreamingSmem, kMode>(
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(selection::kStreamingThreads, kDeferredBlocksP
   extern __shared__ __align__(16) unsigned char memory[];
   const SampleProblem& p = args.p;
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_launch_dependents();
+    cuda::pdl_wait();
   }
   bool any = false;
   const std::int64_t step = std::int64_t{gridDim.x} * selection::kStreamingThreads;
@@ -212,7 +212,7 @@ void launch_deferred(Context& context, const StreamingArgs& args) {
   const cuda::LaunchShape grid{.blocks = static_cast<unsigned>(std::min(args.p.rows, max_blocks)),
                                .threads = selection::kStreamingThreads,
                                .shared_bytes = row_smem_bytes(args),
-                               .overlap_previous = cuda::is_hopper(context)};
+                               .pdl = cuda::is_hopper(context)};
   cuda::allow_shared(context, sample_deferred_kernel<T>);
   cuda::launch(context, "sample deferred_kernel", sample_deferred_kernel<T>, grid, args);
 }
@@ -225,7 +225,7 @@ void launch_streaming_kernel(Context& context, const StreamingArgs& args) {
                                .cluster = static_cast<unsigned>(args.params.cluster),
                                .shared_bytes = selection::streaming_smem_bytes(
                                    context, args.p.rows, args.params, row_smem_bytes(args)),
-                               .overlap_previous = cuda::is_hopper(context)};
+                               .pdl = cuda::is_hopper(context)};
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "sample streaming_kernel", kernel, grid, args);
 }

@@ -443,9 +443,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm<kLanes * kChunks / 4>)
   const selection::SharedRow<T, kLanes> source(args.rows, static_cast<int>(first) + own,
                                                {cuda::shared_address(tiles[warp])}, own);
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     selection::prefetch_l2(source, group.lane);
-    cuda::wait_for_previous_grids();
+    cuda::pdl_wait();
   }
   source.tile.fill(args.rows, static_cast<int>(first), rows, lane);
   const RowRequest request(p, source.row);
@@ -492,7 +492,7 @@ void launch(Context& context, const SampleProblem& p) {
   const cuda::LaunchShape grid{
       .blocks = static_cast<unsigned>((p.rows + rows_of_block - 1) / rows_of_block),
       .threads = kThreads,
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   cuda::launch(context, "sample subwarp_kernel", sample_subwarp_kernel<Row, kLanes, kChunks>, grid,
                args);
 }

@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(Layout::kThreads, Layout::kBlocksPerSm)
     sample_two_phase_kernel(const __grid_constant__ TwoPhaseArgs args) {
   extern __shared__ __align__(16) unsigned char memory[];
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
-    cuda::wait_for_previous_grids();
+    cuda::pdl_launch_dependents();
+    cuda::pdl_wait();
   }
   using Smem = selection::TwoPhaseSmem<Layout::kThreads>;
   const SampleProblem& p = args.streaming.p;
@@ -97,7 +97,7 @@ void launch(Context& context, const StreamingArgs& streaming) {
       .blocks = static_cast<unsigned>(p.rows),
       .threads = Layout::kThreads,
       .shared_bytes = kHandlesDeferred<Layout> ? std::max(bytes, row_smem_bytes(streaming)) : bytes,
-      .overlap_previous = cuda::is_hopper(context)};
+      .pdl = cuda::is_hopper(context)};
   auto* kernel = sample_two_phase_kernel<T, kAligned16, Layout>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "sample two_phase_kernel", kernel, grid, args);
