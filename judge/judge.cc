@@ -85,7 +85,7 @@ Record judge(const Contender& contender, const Task& task, const JudgeOptions& o
 
 namespace {
 
-// Builds the contender and lets `ask` put its question; nothing is asked where it does not build.
+// Builds the contender and calls `ask`, unless it does not build.
 Replay replay_built(const Contender& contender, const Task& task, const JudgeOptions& options,
                     const std::function<void(ContenderProcess&, Replay&)>& ask) {
   Replay result;

@@ -100,7 +100,7 @@ struct AttentionCase : AttentionProblem {
 
   // As the operator takes it.
   TensorView view(const TensorView& memory) const {
-    return !tokens_first || !memory.defined() ? memory : transposed(memory, 1, 2);
+    return tokens_first || !memory.defined() ? memory : transposed(memory, 1, 2);
   }
 
   AttentionOptions options(const TensorView& bias_view, const TensorView& slopes,

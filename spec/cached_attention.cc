@@ -192,7 +192,7 @@ class CachedAttention : public Problem {
   CachedAttentionArgs args(const PagedView& paged, Views v,
                            const std::string& implementation) const {
     CachedAttentionArgs args;
-    args.query = v[kQuery], args.query_starts = v[kOffsets], args.positions = v[kPositions];
+    args.q = v[kQuery], args.query_offsets = v[kOffsets], args.positions = v[kPositions];
     args.cache = paged.view;
     args.sink_logits = v[kSinks];
     args.output = v[kOutput], args.log_sum_exp = v[kLogSumExp];

@@ -33,9 +33,9 @@ class KvAppend : public Problem {
     dtype_ = item.dtype;
     layers_ = layers_of(format_, cols_ / kHeadSize, kHeadSize, item.integer("page", 16));
     for (auto* format : {&layers_.k, &layers_.v}) {
-      if (format->encoding == cache::Encoding::int8) format->group = 32;
+      if (format->encoding == DType::i8) format->group = 32;
     }
-    layers_.rotate_keys = layers_.v.encoding == cache::Encoding::int4;
+    layers_.rotate_keys = layers_.v.dtype == DType::i4;
     table_ = {.rows = 1, .each = ceil_div(tokens_, layers_.page_tokens)};
   }
 
@@ -74,7 +74,7 @@ class KvAppend : public Problem {
 
   void call(Context& context, Views v, const std::string& implementation) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    cache::append(context, args(paged, v, implementation));
+    kv_append(context, args(paged, v, implementation));
   }
   std::vector<ImplementationReport> explain(Context& context, Views v) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
@@ -126,8 +126,8 @@ class KvAppend : public Problem {
   Labels labels() const override { return {.rows = tokens_, .cols = cols_, .format = format_}; }
 
  private:
-  cache::AppendArgs args(const PagedView& paged, Views v, const std::string& implementation) const {
-    cache::AppendArgs args;
+  KvAppendArgs args(const PagedView& paged, Views v, const std::string& implementation) const {
+    KvAppendArgs args;
     args.cache = paged.view;
     args.k = v[kK], args.v = v[kV], args.rows = v[kRows], args.positions = v[kPositions];
     args.implementation = implementation;

@@ -180,7 +180,7 @@ class Sample : public Problem {
     row.logits = reader.row(kLogits, number);
     row.bias = tokens_.bias_row(reader, kBias, number);
     for (const unsigned char banned : tokens_.banned_row(reader, kMask, number)) {
-      row.allowed.push_back(banned == 0);
+      row.token_mask.push_back(banned == 0);
     }
     row.temperature = static_cast<double>(temperature());
     if (uses_top_p()) row.top_p = static_cast<double>(kSampleTopP);
@@ -198,7 +198,7 @@ class Sample : public Problem {
 
   SampleArgs args(Views v, const std::string& implementation) const {
     SampleArgs args;
-    args.logits = v[kLogits], args.bias = v[kBias], args.allowed = v[kMask];
+    args.logits = v[kLogits], args.bias = v[kBias], args.token_mask = v[kMask];
     args.temperature = v[kTemperature], args.top_k = v[kTopK], args.top_p = v[kTopP_];
     args.min_p = v[kMinP_];
     args.repetition_penalty = v[kRepetition], args.frequency_penalty = v[kFrequency];

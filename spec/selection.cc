@@ -12,26 +12,30 @@ namespace {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-std::int32_t bit_if(bool condition, std::int32_t bit) { return condition ? bit : 0; }
+std::int32_t bit_if(bool condition, RowStatus bit) {
+  return condition ? to_int(bit) : 0;
+}
 
 }  // namespace
 
-const std::int32_t kHowRowWasDone = bit_if(true, kRowTwoPass);
+const std::int32_t kHowRowWasDone = bit_if(true, RowStatus::two_pass);
 
 std::int32_t expected_status(const oracle::SoftmaxTopkRow& row) {
-  if (row.bad_temperature) return bit_if(true, kRowBadParameter);
-  if (row.has_nan) return bit_if(true, kRowHasNan);
-  return bit_if(row.has_infinity, kRowHasInfinity) | bit_if(row.all_masked, kRowAllMasked) |
-         bit_if(row.fewer_than_k, kRowFewerThanK);
+  if (row.bad_temperature) return bit_if(true, RowStatus::bad_parameter);
+  if (row.has_nan) return bit_if(true, RowStatus::has_nan);
+  return bit_if(row.has_infinity, RowStatus::has_infinity) |
+         bit_if(row.all_masked, RowStatus::all_masked) |
+         bit_if(row.fewer_than_k, RowStatus::fewer_than_k);
 }
 
 std::int32_t expected_status(const oracle::SampleDistribution& d, std::int64_t top_count) {
   if (d.outcome == oracle::SampleOutcome::bad_parameter) {
-    return bit_if(true, kRowBadParameter);
+    return bit_if(true, RowStatus::bad_parameter);
   }
-  if (d.outcome == oracle::SampleOutcome::has_nan) return bit_if(true, kRowHasNan);
-  return bit_if(d.has_infinity, kRowHasInfinity) | bit_if(d.above == 0, kRowAllMasked) |
-         bit_if(d.above < top_count, kRowFewerThanK);
+  if (d.outcome == oracle::SampleOutcome::has_nan) return bit_if(true, RowStatus::has_nan);
+  return bit_if(d.has_infinity, RowStatus::has_infinity) |
+         bit_if(d.above == 0, RowStatus::all_masked) |
+         bit_if(d.above < top_count, RowStatus::fewer_than_k);
 }
 
 void TopkReference::add(const oracle::SoftmaxTopkRow& row, double temperature,

@@ -123,7 +123,7 @@ class SoftmaxTopk : public Problem {
   SoftmaxTopkArgs args(Views v, const std::string& implementation) const {
     SoftmaxTopkArgs args;
     args.logits = v[kLogits], args.temperature = v[kTemperature];
-    args.bias = v[kBias], args.allowed = v[kMask];
+    args.bias = v[kBias], args.token_mask = v[kMask];
     args.probabilities = v[kProbabilities], args.indices = v[kIndices];
     args.log_probabilities = v[kLogProbabilities], args.log_sum_exp = v[kLogSumExp];
     args.status = v[kStatus];

@@ -192,7 +192,7 @@ TEST(SpecWitness, CachedAttention_OnlineSoftmax) {
   const auto table = s["page_table"];
   const auto pages = s["pages"];
   cache::LayerGroup layers{.layers = 1, .kv_heads = 2, .k_dim = 64, .v_dim = 64};
-  layers.k.encoding = layers.v.encoding = cache::Encoding::int8;
+  layers.k.dtype = layers.v.dtype = DType::i8;
   layers.page_tokens = 64;
   const auto geometry = cache::page_geometry(layers);
   std::vector<std::byte> bytes;
@@ -225,7 +225,7 @@ TEST(SpecWitness, KvAppend_DecodesToTheInput) {
   const Solved s("kv_append", "5x128", DType::f32, {{"format", "int8"}, {"page", "8"}});
   const auto k = s["k"];
   cache::LayerGroup layers{.layers = 1, .kv_heads = 1, .k_dim = 128, .v_dim = 128};
-  layers.k.encoding = layers.v.encoding = cache::Encoding::int8;
+  layers.k.dtype = layers.v.dtype = DType::i8;
   layers.k.group = layers.v.group = 32;
   layers.page_tokens = 8;
   const auto geometry = cache::page_geometry(layers);

@@ -4,10 +4,7 @@
 #include "touchstone/cache/cache_view.h"            // IWYU pragma: export
 #include "touchstone/cache/kv_cache.h"              // IWYU pragma: export
 #include "touchstone/cache/layout.h"                // IWYU pragma: export
-#include "touchstone/cache/page_pool.h"             // IWYU pragma: export
 #include "touchstone/cache/planner.h"               // IWYU pragma: export
-#include "touchstone/cache/prefix_index.h"          // IWYU pragma: export
-#include "touchstone/cache/sequence.h"              // IWYU pragma: export
 #include "touchstone/cache/snapshot.h"              // IWYU pragma: export
 #include "touchstone/cache/transfer.h"              // IWYU pragma: export
 #include "touchstone/core/context.h"                // IWYU pragma: export

@@ -12,17 +12,17 @@ namespace {
 
 using touchstone::DType;
 using touchstone::make_view;
+using touchstone::QuantFormat;
 using touchstone::cache::CacheView;
 using touchstone::cache::CacheViewBuilder;
-using touchstone::cache::Encoding;
-using touchstone::cache::Format;
 using touchstone::cache::KvCache;
 using touchstone::cache::Layout;
 using touchstone::cache::SequenceId;
 
 struct Layer {
-  Layer(const Layout& layout, int64_t sequences, int64_t max_tokens)
-      : cache({.layout = layout,
+  Layer(touchstone::Context& context, const Layout& layout, int64_t sequences, int64_t max_tokens)
+      : cache(context,
+              {.layout = layout,
                .pool_pages = touchstone::cache::pool_pages_for(layout, max_tokens, sequences)}),
         builder(cache) {
     for (int64_t s = 0; s < sequences; ++s) ids.push_back(cache.create());
@@ -62,7 +62,7 @@ struct Session {
 };
 
 void* create(int64_t layers, int64_t sequences, int64_t kv_heads, int64_t head_dim,
-             int64_t max_tokens, const Format& format) try {
+             int64_t max_tokens, const QuantFormat& format) try {
   auto session = std::make_unique<Session>(Session{sequences, kv_heads, head_dim, max_tokens});
   const Layout layout{{{.layers = 1,
                         .kv_heads = kv_heads,
@@ -71,7 +71,8 @@ void* create(int64_t layers, int64_t sequences, int64_t kv_heads, int64_t head_d
                         .k = format,
                         .v = format}}};
   for (int64_t l = 0; l < layers; ++l) {
-    session->layers.push_back(std::make_unique<Layer>(layout, sequences, max_tokens));
+    session->layers.push_back(
+        std::make_unique<Layer>(session->context, layout, sequences, max_tokens));
   }
   return session.release();
 } catch (const std::exception&) {
@@ -82,14 +83,14 @@ void* create(int64_t layers, int64_t sequences, int64_t kv_heads, int64_t head_d
 
 extern "C" void* kv_cache_create(int64_t layers, int64_t sequences, int64_t kv_heads,
                                  int64_t head_dim, int64_t max_tokens) {
-  return create(layers, sequences, kv_heads, head_dim, max_tokens, {.encoding = Encoding::f32});
+  return create(layers, sequences, kv_heads, head_dim, max_tokens, {.dtype = DType::f32});
 }
 
 extern "C" void* kv_cache_create_quantised(int64_t layers, int64_t sequences, int64_t kv_heads,
                                            int64_t head_dim, int64_t max_tokens, int64_t bits) {
   if (bits != 8 && bits != 4) return nullptr;
   return create(layers, sequences, kv_heads, head_dim, max_tokens,
-                {.encoding = bits == 8 ? Encoding::int8 : Encoding::int4, .scale = DType::f32});
+                {.dtype = bits == 8 ? DType::i8 : DType::i4, .scale_dtype = DType::f32});
 }
 
 extern "C" void kv_cache_destroy(void* handle) { delete static_cast<Session*>(handle); }
@@ -113,12 +114,12 @@ extern "C" int kv_cache_append(void* handle, int64_t layer, int64_t count, int64
       session.numbers.push_back(first + t);
     }
   }
-  touchstone::cache::append(session.context,
-                            {.cache = session.view(to, count, sequence),
-                             .k = make_view(k, {total_tokens, session.kv_heads, session.head_dim}),
-                             .v = make_view(v, {total_tokens, session.kv_heads, session.head_dim}),
-                             .rows = make_view(session.token_rows.data(), {total_tokens}),
-                             .positions = make_view(session.numbers.data(), {total_tokens})});
+  touchstone::kv_append(session.context,
+                        {.cache = session.view(to, count, sequence),
+                         .k = make_view(k, {total_tokens, session.kv_heads, session.head_dim}),
+                         .v = make_view(v, {total_tokens, session.kv_heads, session.head_dim}),
+                         .rows = make_view(session.token_rows.data(), {total_tokens}),
+                         .positions = make_view(session.numbers.data(), {total_tokens})});
   for (int64_t i = 0; i < count; ++i) {
     to.cache.commit(to.ids[static_cast<size_t>(sequence[i])], tokens[i]);
   }
@@ -140,8 +141,8 @@ extern "C" int kv_cache_attend(void* handle, int64_t layer, int64_t count, int64
   }
   if (total_tokens == 0) return 0;
   touchstone::cached_attention(
-      session.context, {.query = make_view(q, {total_tokens, query_heads, session.head_dim}),
-                        .query_starts = make_view(session.numbers.data(), {count + 1}),
+      session.context, {.q = make_view(q, {total_tokens, query_heads, session.head_dim}),
+                        .query_offsets = make_view(session.numbers.data(), {count + 1}),
                         .cache = session.view(from, count, sequence),
                         .output = make_view(out, {total_tokens, query_heads, session.head_dim}),
                         .scale = static_cast<double>(scale)});

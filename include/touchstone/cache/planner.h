@@ -59,8 +59,8 @@ WeightFormat parse_weight_format(std::string_view name);
 std::int64_t weight_bytes(WeightFormat format, std::int64_t parameters);
 
 struct CacheFormat {
-  Format k{};
-  Format v{};
+  QuantFormat k{};
+  QuantFormat v{};
 
   friend bool operator==(const CacheFormat&, const CacheFormat&) = default;
 };

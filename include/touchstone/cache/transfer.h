@@ -1,7 +1,7 @@
 // Sequences from one cache to another of the same layout: to host memory when a GPU is full, and
 // back. The host tier is a cache like any other, and can hold prefixes too:
 //
-//   KvCache host({.layout = layout, .pool_pages = many, .page_locked = true});
+//   KvCache host(cpu_context, {.layout = layout, .pool_pages = many, .page_locked = true});
 //   const std::vector<SequenceId> away = move_sequences(gpu, ids, host);
 //   ...
 //   ids = move_sequences(host, away, gpu);

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
+
 namespace touchstone {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };

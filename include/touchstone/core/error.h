@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
+
 namespace touchstone {
 
 class Error : public std::runtime_error {

@@ -35,7 +35,9 @@
 // Guarantees  Bitwise the same from run to run and for any number of threads; a row of y and dx is
 //             bitwise the same whatever rows share its batch. No float atomics.
 // Cost        Bytes: forward 2 * rows * D * size (fused 4), backward 3 (fused 4). Flops per
-//             element: about 9 forward, 15 backward.
+//             element: about 9 forward, 15 backward. On the CPU a row of the forward whose mean
+//             square leaves 2^-90 .. 2^127 (f64: 2^-970 .. 2^1023) is computed by scalar code, up to
+//             50 times slower; one with NaN or infinity takes less than 10 times the usual time.
 #pragma once
 
 #include <string>

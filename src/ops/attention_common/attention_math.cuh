@@ -5,7 +5,7 @@
 
 #include "cuda/tensor_core.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::attention_common {
 
 inline constexpr unsigned kAllLanes = 0xffffffffU;
 inline constexpr float kLog2E = 1.44269504F;
@@ -48,4 +48,4 @@ struct Ending {
   }
 };
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::attention_common

@@ -69,16 +69,20 @@ struct DenseData {
 };
 DenseData make_data(const DenseProblem& problem);
 
-// A tensor [B, H, S, D] or [H, N, D] in the order of the problem.
+// A tensor [B, S, H, D] or [N, H, D], in memory in the order of the problem.
 class Heads {
  public:
   Heads() = default;
   Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim);
   Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
         const Values& values);
+  // log_sum_exp or its gradient, [B, S, H] or [N, H], poisoned.
+  static Heads statistics(const DenseProblem& p);
 
   TensorView view() const;
-  Values values() const;  // in the order [B, H, S, D]
+  // Both in the order [B, H, S, D].
+  void set(const Values& values) { memory.set(reordered(values, true)); }
+  Values values() const { return reordered(memory.values(), false); }
   Guarded memory;
 
  private:
@@ -99,9 +103,10 @@ struct DenseForwardRun {
   void run(Runner& context);
   std::vector<std::byte> bytes() const;
 
-  Heads q, k, v, output;
-  Guarded query_starts, key_starts, bias, slopes, sinks, log_sum_exp;
+  Heads q, k, v, output, log_sum_exp;
+  Guarded query_offsets, key_offsets, bias, slopes, sinks;
   AttentionArgs args;
+  std::int64_t tile = 0;
 };
 
 struct DenseBackwardRun {
@@ -111,9 +116,10 @@ struct DenseBackwardRun {
   void run(Runner& context);
   std::vector<std::byte> bytes() const;
 
-  Heads q, k, v, output, doutput, dq, dk, dv;
-  Guarded query_starts, key_starts, bias, slopes, sinks, log_sum_exp, dlog_sum_exp, dbias, dsinks;
+  Heads q, k, v, output, doutput, dq, dk, dv, log_sum_exp, dlog_sum_exp;
+  Guarded query_offsets, key_offsets, bias, slopes, sinks, dbias, dsinks;
   AttentionBackwardArgs args;
+  std::int64_t tile = 0;
 };
 
 struct ExpectedDense {

@@ -58,7 +58,7 @@ Values made_queries(const Scene& scene) {
       for (std::int64_t head = 0; head < scene.query_heads; ++head) {
         // Positions may be anything; data is made for those that a row can have.
         const auto position =
-            std::clamp<std::int64_t>(row.position_of(query), 0, std::int64_t{1} << 20);
+            std::clamp<std::int64_t>(row.query_source(query), 0, std::int64_t{1} << 20);
         auto q = made_vector(row.seed_at(position) * 3 + 2, row.source_of(position), head,
                              scene.layers.k_dim, 1);
         for (std::size_t i = 0; scene.query_number && i < q.size(); ++i) {
@@ -90,12 +90,12 @@ struct StoredVector {
   std::vector<std::byte> values;
   std::vector<std::byte> scales;
 
-  StoredVector(const cache::Format& format, const std::vector<float>& x)
+  StoredVector(const QuantFormat& format, const std::vector<float>& x)
       : values(at(cache::value_bytes(format, std::ssize(x)))),
         scales(at(cache::scale_bytes(format, std::ssize(x)))) {
     cache::encode(format, std::ssize(x), x.data(), values.data(), scales.data());
   }
-  std::vector<float> decoded(const cache::Format& format, std::int64_t dim) const {
+  std::vector<float> decoded(const QuantFormat& format, std::int64_t dim) const {
     std::vector<float> x(at(dim));
     cache::decode(format, dim, values.data(), scales.data(), x.data());
     return x;
@@ -142,6 +142,10 @@ Tensor on_test_device(const void* data, std::int64_t bytes) {
 
 std::int64_t SceneRow::position_of(std::int64_t query) const {
   return positions.empty() ? length - queries + query : positions[at(query)];
+}
+
+std::int64_t SceneRow::query_source(std::int64_t query) const {
+  return query_slots.empty() ? position_of(query) : query_slots[at(query)];
 }
 
 std::int64_t SceneRow::source_of(std::int64_t position) const {
@@ -298,7 +302,7 @@ AttentionRun::AttentionRun(const Scene& scene, Placement placement) : scene_(sce
   }
   query = Guarded(device, scene.query_dtype, {n, scene.query_heads * layers.k_dim},
                   made_queries(scene), scene.layout);
-  query_starts = Guarded(device, DType::i64, {rows + 1}, starts);
+  query_offsets = Guarded(device, DType::i64, {rows + 1}, starts);
   if (any_positions) positions = Guarded(device, DType::i64, {n}, places);
   if (any_tree) {
     // As f64, so that all 64 bits arrive; then looked at as words.
@@ -322,8 +326,8 @@ AttentionRun::AttentionRun(const Scene& scene, Placement placement) : scene_(sce
     view.stride[2] = 1;
     return view;
   };
-  args.query = heads_apart(query.view(), layers.k_dim);
-  args.query_starts = query_starts;
+  args.q = heads_apart(query.view(), layers.k_dim);
+  args.query_offsets = query_offsets;
   args.positions = positions;
   args.tree = tree;
   args.tree.dtype = DType::i64;
@@ -353,7 +357,7 @@ void AttentionRun::run(Runner& context) {
   context.synchronize();
   log_ran("cached_attention", context.implementation());
   for (const Guarded* input :
-       {&query, &query_starts, &positions, &tree, &tree_starts, &sink_logits}) {
+       {&query, &query_offsets, &positions, &tree, &tree_starts, &sink_logits}) {
     EXPECT_TRUE(input->unchanged());
   }
   EXPECT_TRUE(output.outside_intact());

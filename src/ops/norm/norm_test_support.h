@@ -95,6 +95,8 @@ struct BackwardRun {
   // From now on with those of a forward.
   void take_statistics(const ForwardRun& forward);
   std::vector<std::string> accepting() const;
+  // The arguments of a call on the backward that goes with the runner's forward implementation.
+  BackwardArgs args_on(const Runner& runner) const;
   void run(Runner& context);
 
   Kind kind;
@@ -114,7 +116,7 @@ ExpectedBackward expected_backward(const Problem& problem, const Data& data);
 void check_forward(const Problem& problem);
 void check_backward(const Problem& problem);
 
-// The implementations that take both.
+// The forward implementations that take the problem and whose backward does.
 std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& backward);
 
 // Forward, and then backward on its statistics, with every implementation and SIMD target that

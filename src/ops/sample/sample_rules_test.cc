@@ -214,7 +214,7 @@ TEST(SampleRules, BatchMatesNeverChangeARow) {
         Batch alone = batch;
         alone.rows = {batch.rows[i]};
         SampleRun run(alone);
-        run.run(context);
+        run.run_like(context);
         EXPECT_EQ(run.token.values()[0], tokens[i]) << i;
         const double log = run.log_probability.values()[0];
         EXPECT_TRUE(log == logs[i] || (std::isnan(log) && std::isnan(logs[i]))) << i;
@@ -240,9 +240,13 @@ void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const La
   }
   SampleRun alone(few);
   SampleRun together(many);
-  for_each_implementation(alone.accepting(), [&](Runner& context) {
-    alone.run(context);
-    together.run(context);
+  std::vector<std::string> names = alone.accepting();
+  for (const std::string& name : together.accepting()) {
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  for_each_implementation(names, [&](Runner& context) {
+    alone.run_like(context);
+    together.run_like(context);
     const std::vector<double> tokens = alone.token.values();
     const std::vector<double> logs = alone.log_probability.values();
     const std::vector<double> all_tokens = together.token.values();
@@ -254,8 +258,7 @@ void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const La
   });
 }
 
-// Rows that go every way a kernel has: within what it puts in order, beyond it, and without an
-// order.
+// Rows for every code path of a kernel: within the tokens that it sorts, beyond them, and unsorted.
 Batch asking_for_everything(std::int64_t vocabulary, DType dtype) {
   struct Asked {
     std::int64_t top_k;
@@ -278,14 +281,14 @@ Batch asking_for_everything(std::int64_t vocabulary, DType dtype) {
   return batch;
 }
 
-// Kernels and their ways out are chosen by the number of rows, and what a row asks for is known to
-// them only when they run: the row must get the same from all of them.
+// Kernels and their slow paths are chosen by the number of rows, and the controls of a row are known on the
+// device only: the row must get the same from all of them.
 TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     SCOPED_TRACE(name_of(dtype));
     const Batch few = asking_for_everything(3001, dtype);
     check_batch(few);
-    // More than a GPU has multiprocessors, times three and times four; on the 16-byte grid and off.
+    // More than a GPU has multiprocessors, times three and times four; 16-byte aligned and not.
     for (const std::int64_t rows : {200, 400, 600}) {
       const std::int64_t gap_to_grid = dtype == DType::f32 ? 3 : 7;
       const bool on_grid = dtype == DType::bf16 || rows < 600;
@@ -295,8 +298,8 @@ TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
   }
 }
 
-// Rows long enough that thresholds are guessed from a part of them, with as many tokens in order as
-// there are at most: at random, and where the part says too much or too little of the rest.
+// Rows long enough that thresholds are estimated from a sample, with up to the largest number of sorted
+// tokens: random rows, and rows where the sample misleads.
 TEST(SampleRules, ManyTokensInOrderOfLongRows) {
   const std::int64_t vocabulary = sanitized_size(60000, 6000);
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -328,12 +331,12 @@ TEST(SampleRules, ManyTokensInOrderOfLongRows) {
   }
 }
 
-// So long that several blocks of a GPU share a row.
+// So long that several CTAs share a row.
 std::int64_t long_row(DType dtype) {
   return sanitized_size(dtype == DType::f32 ? 41000 : 82000, 8008);
 }
 
-// More blocks where there are fewer rows, and other ones where rows are off the 16-byte grid.
+// More CTAs per row where there are fewer rows, and other kernels where rows are not 16-byte aligned.
 TEST(SampleRules, FewLongRowsGetTheSameHoweverTheyAreShared) {
   for (const DType dtype : kLogitDTypes) {
     SCOPED_TRACE(name_of(dtype));
@@ -344,7 +347,7 @@ TEST(SampleRules, FewLongRowsGetTheSameHoweverTheyAreShared) {
   }
 }
 
-// What a kernel for usual rows finds out only when it has read the row.
+// Rows whose content sends a fast kernel to its slow path.
 TEST(SampleRules, LongRowsThatAreNotUsual) {
   const std::function<void(TestRow&)> edits[] = {
       [](TestRow& r) { r.logits[77] = kNan; },
@@ -378,7 +381,7 @@ TEST(SampleRules, LongRowsThatAreNotUsual) {
   }
 }
 
-// So many that a kernel for short rows gives several to each of its workers, and does them at once.
+// So many that a warp draws several short rows at once.
 TEST(SampleRules, OneShortRowAmongThousandsGetsWhatItGetsAlone) {
   for (const auto& [vocabulary, dtype, rows] : {std::tuple{70, DType::bf16, 30001},
                                                 {128, DType::bf16, 70001},
@@ -397,6 +400,47 @@ TEST(SampleRules, OneShortRowAmongThousandsGetsWhatItGetsAlone) {
     }
     expect_the_same_when_repeated(few, sanitized_size(rows, 101), few.layout);
   }
+}
+
+// Kept sets far beyond what is sorted: every implementation draws what the enumeration allows, and the
+// CPU implementations, which all use f64 weights there, the same tokens.
+TEST(SampleRules, KeptSetsOfMostOfTheRow) {
+  const std::int64_t vocabulary = sanitized_size(20011, 5003);
+  struct Asked {
+    std::int64_t top_k;
+    float top_p;
+    float min_p;
+    double temperature;
+    double scale;
+  };
+  constexpr Asked kAsked[] = {{0, 0.9F, 0, 1, 1},       {0, 1, 0.01F, 1, 1},
+                              {4000, 0.95F, 0, 1, 1},   {4000, 1, 0, 1, 0.01},
+                              {0, 0.5F, 0, 50, 1},      {0, 0.99F, 1e-4F, 0.5, 2},
+                              {0, 0.9F, 0, 1000, 1e-3}, {0, 0.75F, 0, 1, 0.0}};
+  Batch batch{.top_count = 3};
+  for (const Asked& asked : kAsked) {
+    for (std::int64_t position = 0; position < 6; ++position) {
+      TestRow row = row_of(random_logits(vocabulary, asked.scale, DType::f32, 61), asked.top_k,
+                           asked.top_p, asked.min_p);
+      row.temperature = asked.temperature;
+      row.position = position;
+      if (position == 5) {  // half of the tokens are masked
+        row.token_mask.assign(static_cast<std::size_t>(vocabulary), true);
+        for (std::size_t i = 0; i < row.token_mask.size(); i += 2) row.token_mask[i] = false;
+      }
+      batch.rows.push_back(row);
+    }
+  }
+  check_batch(batch);
+  if (on_gpu()) return;
+  SampleRun run(batch);
+  std::vector<std::int64_t> first;
+  for_each_runner(run.accepting(), [&](Runner& context) {
+    run.run(context);
+    if (first.empty()) first = run.tokens();
+    EXPECT_EQ(run.tokens(), first);
+    EXPECT_TRUE(std::ranges::all_of(run.statuses(), [](std::int32_t s) { return s == 0; }));
+  });
 }
 
 // ---- greedy --------------------------------------------------------------------------------
@@ -440,7 +484,7 @@ TEST(SampleRules, PenaltiesInTheirOrder) {
 TEST(SampleRules, AMaskedTokenStaysMaskedWhateverThePenalties) {
   TestRow row;
   row.logits = {1, -kInfinity, 0, 5};
-  row.allowed = {true, true, true, false};
+  row.token_mask = {true, true, true, false};
   row.history = {1, 3, 1, 3, 0};
   row.repetition_penalty = 0.5;
   row.frequency_penalty = -3e38;
@@ -476,35 +520,43 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
   };
   const Special specials[] = {
       {0, [](TestRow&) {}},
-      {kRowHasNan, [](TestRow& r) { r.logits[7] = kNan; }},
-      {kRowHasNan, [](TestRow& r) { r.logits[0] = kNan, r.temperature = 0; }},
-      {kRowHasNan, [](TestRow& r) { r.logits[3] = kInfinity, r.bias.assign(8, -kInfinity); }},
-      {0, [](TestRow& r) { r.logits[7] = kNan, r.allowed.assign(8, true), r.allowed[7] = false; }},
-      {kRowHasInfinity, [](TestRow& r) { r.logits[5] = kInfinity; }},
-      {kRowHasInfinity, [](TestRow& r) { r.logits[5] = kInfinity, r.temperature = 0; }},
-      {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.logits.assign(8, -kInfinity); }},
-      {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.allowed.assign(8, false); }},
-      {kRowAllMasked | kRowFewerThanK,
-       [](TestRow& r) { r.allowed.assign(8, false), r.temperature = 0; }},
-      {kRowFewerThanK, [](TestRow& r) { r.allowed.assign(8, false), r.allowed[6] = true; }},
-      {kRowHasInfinity | kRowFewerThanK,
+      {to_int(RowStatus::has_nan), [](TestRow& r) { r.logits[7] = kNan; }},
+      {to_int(RowStatus::has_nan), [](TestRow& r) { r.logits[0] = kNan, r.temperature = 0; }},
+      {to_int(RowStatus::has_nan),
+       [](TestRow& r) { r.logits[3] = kInfinity, r.bias.assign(8, -kInfinity); }},
+      {0,
+       [](TestRow& r) {
+         r.logits[7] = kNan, r.token_mask.assign(8, true), r.token_mask[7] = false;
+       }},
+      {to_int(RowStatus::has_infinity), [](TestRow& r) { r.logits[5] = kInfinity; }},
+      {to_int(RowStatus::has_infinity),
+       [](TestRow& r) { r.logits[5] = kInfinity, r.temperature = 0; }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.logits.assign(8, -kInfinity); }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false); }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false), r.temperature = 0; }},
+      {to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false), r.token_mask[6] = true; }},
+      {to_int(RowStatus::has_infinity) | to_int(RowStatus::fewer_than_k),
        [](TestRow& r) { r.logits.assign(8, -kInfinity), r.logits[2] = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_k = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = -0.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = 1.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = -0.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = 1.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = 0; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.frequency_penalty = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.presence_penalty = -kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = 2, r.temperature = 0; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_k = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = -0.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = 1.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = -0.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = 1.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = 0; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.frequency_penalty = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.presence_penalty = -kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = 2, r.temperature = 0; }},
   };
   Batch batch{.top_count = 2};
   std::vector<std::int32_t> expected;
@@ -528,14 +580,14 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
 TEST(SampleRules, OneTokenLeftIsEnoughForADraw) {
   TestRow row;
   row.logits = {0, 1, 2};
-  row.allowed = {false, true, false};
+  row.token_mask = {false, true, false};
   Batch batch{.rows = {row, row}};
-  batch.rows[1].allowed[1] = false;
+  batch.rows[1].token_mask[1] = false;
   SampleRun run(batch);
   for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_THAT(run.tokens(), ElementsAre(1, -1));
-    EXPECT_THAT(run.statuses(), ElementsAre(0, kRowAllMasked));
+    EXPECT_THAT(run.statuses(), ElementsAre(0, to_int(RowStatus::all_masked)));
     EXPECT_NEAR(run.log_probability.values()[0], 0, 1e-6);
   });
 }
@@ -557,7 +609,7 @@ TEST(SampleRules, SharedBiasAndMaskAndNothingElse) {
   Batch batch;
   TestRow row;
   row.bias = random_logits(70, 3, DType::f32, 5);
-  for (int i = 0; i < 70; ++i) row.allowed.push_back(i % 5 != 2);
+  for (int i = 0; i < 70; ++i) row.token_mask.push_back(i % 5 != 2);
   for (std::uint64_t i = 0; i < 9; ++i) {
     row.logits = random_logits(70, 1, DType::f32, 40 + i);
     row.position = static_cast<std::int64_t>(i);
@@ -604,7 +656,7 @@ TEST(SampleRules, NoRowsWriteNothing) {
                            &args.top_log_probabilities, &args.status}) {
     if (view->defined()) view->shape[0] = 0;
   }
-  args.bias = args.allowed = {};
+  args.bias = args.token_mask = {};
   Context context({.device = test_device()});
   sample(context, args);
   context.synchronize();

@@ -14,8 +14,8 @@ namespace {
 
 using Values = std::vector<double>;
 
-Values mask_words(const std::vector<bool>& allowed) {
-  const std::vector<std::int32_t> words = spec::packed_mask(allowed);
+Values mask_words(const std::vector<bool>& token_mask) {
+  const std::vector<std::int32_t> words = spec::packed_mask(token_mask);
   return {words.begin(), words.end()};
 }
 
@@ -53,16 +53,16 @@ class Builder {
     return matrix(DType::f32, vocabulary, values);
   }
 
-  Guarded allowed() const {
+  Guarded token_mask() const {
     const std::int64_t words = ceil_div(batch_.vocabulary(), 32);
-    if (!any([](const TestRow& r) { return !r.allowed.empty(); })) return {};
+    if (!any([](const TestRow& r) { return !r.token_mask.empty(); })) return {};
     if (batch_.share_mask) {
-      return {test_device(), DType::i32, {words}, mask_words(batch_.rows[0].allowed)};
+      return {test_device(), DType::i32, {words}, mask_words(batch_.rows[0].token_mask)};
     }
     Values values;
     for (const TestRow& row : batch_.rows) {
       const std::vector<bool> all(row.logits.size(), true);
-      const Values mask = mask_words(row.allowed.empty() ? all : row.allowed);
+      const Values mask = mask_words(row.token_mask.empty() ? all : row.token_mask);
       values.insert(values.end(), mask.begin(), mask.end());
     }
     return matrix(DType::i32, words, values);
@@ -209,7 +209,7 @@ SampleRun::SampleRun(const Batch& batch) {
   const Builder build(batch);
   logits = build.logits();
   bias = build.bias();
-  allowed = build.allowed();
+  token_mask = build.token_mask();
   temperature = build.per_row(DType::f32, &TestRow::temperature);
   top_k = build.per_row(DType::i32, &TestRow::top_k);
   top_p = build.per_row(DType::f32, &TestRow::top_p);
@@ -230,7 +230,7 @@ SampleRun::SampleRun(const Batch& batch) {
   }
   args = {.logits = logits,
           .bias = bias,
-          .allowed = allowed,
+          .token_mask = token_mask,
           .temperature = temperature,
           .top_k = top_k,
           .top_p = top_p,
@@ -260,8 +260,8 @@ std::vector<std::string> SampleRun::accepting() const {
 }
 
 std::vector<Guarded*> SampleRun::inputs() {
-  return {&logits,     &bias,      &allowed,  &temperature, &top_k,         &top_p, &min_p,
-          &repetition, &frequency, &presence, &history,     &prompt_length, &seed,  &position};
+  return {&logits,     &bias,      &token_mask, &temperature, &top_k,         &top_p, &min_p,
+          &repetition, &frequency, &presence,   &history,     &prompt_length, &seed,  &position};
 }
 
 std::vector<Guarded*> SampleRun::outputs() {
@@ -277,6 +277,14 @@ void SampleRun::run(Runner& context) {
   for (const Guarded* output : outputs()) EXPECT_TRUE(output->outside_intact());
 }
 
+void SampleRun::run_like(Runner& context) {
+  const std::string wanted = context.implementation();
+  const std::vector<std::string> names = accepting();
+  if (std::ranges::find(names, wanted) == names.end()) context.set_implementation("");
+  run(context);
+  context.set_implementation(wanted);
+}
+
 std::vector<std::int64_t> SampleRun::tokens() const {
   std::vector<std::int64_t> result;
   for (const double value : token.values()) result.push_back(static_cast<std::int64_t>(value));
@@ -286,7 +294,7 @@ std::vector<std::int64_t> SampleRun::tokens() const {
 std::vector<std::int32_t> SampleRun::statuses() const {
   std::vector<std::int32_t> result;
   for (const double value : status.values()) {
-    result.push_back(static_cast<std::int32_t>(value) & ~kRowTwoPass);
+    result.push_back(static_cast<std::int32_t>(value) & ~to_int(RowStatus::two_pass));
   }
   return result;
 }
@@ -322,7 +330,7 @@ std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::
   TestRow draw = row;
   draw.logits = {0};
   draw.bias.clear();
-  draw.allowed.clear();
+  draw.token_mask.clear();
   draw.history.clear();
   Batch many = one_row;
   many.leave_out_defaults = true;
@@ -339,9 +347,9 @@ std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::
   };
   run.args.logits = repeat(shared.logits);
   run.args.bias = repeat(shared.bias);
-  run.args.allowed = repeat(shared.allowed);
+  run.args.token_mask = repeat(shared.token_mask);
   run.args.history = repeat(shared.history);
-  run.run(context);
+  run.run_like(context);
   std::vector<std::int64_t> counts(row.logits.size());
   for (const std::int64_t token : run.tokens()) {
     if (token < 0 || token >= static_cast<std::int64_t>(counts.size())) {
@@ -404,8 +412,8 @@ TestRow random_row(std::int64_t vocabulary, DType dtype, std::uint64_t seed) {
   }
   if (one_in(3)) row.bias = rounded(random_values({.scale = 2}, vocabulary, seed + 1), DType::f32);
   if (one_in(3)) {
-    for (std::int64_t i = 0; i < vocabulary; ++i) row.allowed.push_back(random.bits(i) % 4 != 0);
-    row.allowed[static_cast<std::size_t>(seed) % row.allowed.size()] = true;
+    for (std::int64_t i = 0; i < vocabulary; ++i) row.token_mask.push_back(random.bits(i) % 4 != 0);
+    row.token_mask[static_cast<std::size_t>(seed) % row.token_mask.size()] = true;
   }
   if (one_in(2)) {
     const auto length = static_cast<std::int64_t>(40 * uniform());

@@ -53,15 +53,19 @@ struct SampleRun {
   explicit SampleRun(const Batch& batch);
   std::vector<std::string> accepting() const;  // implementations that take the call
   void run(Runner& context);
+  // On the runner's implementation if it takes this call, else on the operator's choice: for rows that
+  // must have the same result in batches of any size.
+  void run_like(Runner& context);
 
   std::vector<std::int64_t> tokens() const;
-  std::vector<std::int32_t> statuses() const;  // without kRowTwoPass, which is a matter of taste
+  // Without two_pass, which may differ by implementation.
+  std::vector<std::int32_t> statuses() const;
 
   std::vector<Guarded*> inputs();
   std::vector<Guarded*> outputs();
 
-  Guarded logits, bias, allowed, temperature, top_k, top_p, min_p, repetition, frequency, presence,
-      history, prompt_length, seed, position;
+  Guarded logits, bias, token_mask, temperature, top_k, top_p, min_p, repetition, frequency,
+      presence, history, prompt_length, seed, position;
   Guarded token, log_probability, top_tokens, top_log_probabilities, status;
   SampleArgs args;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <sstream>
@@ -24,7 +25,7 @@ std::vector<double> argument_rows(const std::vector<T>& all, std::int64_t cols, 
 // Packed as the contract says, as i32. Spare bits are set, to be ignored.
 std::vector<double> packed_allowed(const TopkProblem& p, const TopkData& data) {
   const std::int64_t words = ceil_div(p.vocabulary, 32);
-  const std::int64_t rows = p.allowed == PerToken::shared ? 1 : p.rows();
+  const std::int64_t rows = p.token_mask == PerToken::shared ? 1 : p.rows();
   std::vector<double> result;
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t w = 0; w < words; ++w) {
@@ -71,7 +72,7 @@ std::string TopkProblem::describe() const {
   };
   std::ostringstream text;
   text << "softmax_topk " << shape_string(shape(vocabulary)) << " k " << k << " " << name_of(dtype)
-       << ", bias " << name(bias) << ", allowed " << name(allowed) << ", temperatures "
+       << ", bias " << name(bias) << ", token_mask " << name(token_mask) << ", temperatures "
        << temperature.size() << " x " << temperature_scale << ", gap " << layout.row_gap
        << ", offset " << layout.offset << ", seed " << seed;
   if (renormalize) text << ", renormalized";
@@ -89,13 +90,13 @@ TopkData make_data(const TopkProblem& p) {
   const Random random(p.seed * 31 + 5);
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t bias_row = p.bias == PerToken::shared ? 0 : r;
-    const std::int64_t allowed_row = p.allowed == PerToken::shared ? 0 : r;
+    const std::int64_t mask_row = p.token_mask == PerToken::shared ? 0 : r;
     for (std::int64_t i = 0; i < p.vocabulary; ++i) {
       if (p.bias != PerToken::none) {
         data.bias.push_back(random.normal(bias_row * p.vocabulary + i));
       }
-      if (p.allowed != PerToken::none) {
-        const double draw = random.uniform((allowed_row + 1) * p.vocabulary * 3 + i);
+      if (p.token_mask != PerToken::none) {
+        const double draw = random.uniform((mask_row + 1) * p.vocabulary * 3 + i);
         data.banned.push_back(draw < p.allowed_share ? 0 : 1);
       }
     }
@@ -121,9 +122,10 @@ TopkRun::TopkRun(const TopkProblem& p, const TopkData& data) {
     bias = Guarded(device, DType::f32, per_token_shape(p, p.bias, p.vocabulary),
                    argument_rows(data.bias, p.vocabulary, p.bias));
   }
-  if (p.allowed != PerToken::none) {
-    allowed = Guarded(device, DType::i32, per_token_shape(p, p.allowed, ceil_div(p.vocabulary, 32)),
-                      packed_allowed(p, data));
+  if (p.token_mask != PerToken::none) {
+    token_mask =
+        Guarded(device, DType::i32, per_token_shape(p, p.token_mask, ceil_div(p.vocabulary, 32)),
+                packed_allowed(p, data));
   }
   probabilities = Guarded(device, DType::f32, p.shape(p.k));
   indices = Guarded(device, p.wide_indices ? DType::i64 : DType::i32, p.shape(p.k));
@@ -135,7 +137,7 @@ TopkRun::TopkRun(const TopkProblem& p, const TopkData& data) {
   args = {.logits = logits,
           .temperature = temperature,
           .bias = bias,
-          .allowed = allowed,
+          .token_mask = token_mask,
           .probabilities = probabilities,
           .indices = indices,
           .log_probabilities = log_probabilities,
@@ -162,7 +164,7 @@ void TopkRun::run(Runner& context) {
   softmax_topk(context, context.with(args));
   context.synchronize();
   log_ran("softmax_topk", context.implementation());
-  for (const Guarded* input : {&logits, &temperature, &bias, &allowed}) {
+  for (const Guarded* input : {&logits, &temperature, &bias, &token_mask}) {
     EXPECT_TRUE(input->unchanged());
   }
   EXPECT_TRUE(probabilities.outside_intact()) << "probabilities";
@@ -172,6 +174,14 @@ void TopkRun::run(Runner& context) {
   EXPECT_TRUE(status.outside_intact()) << "status";
 }
 
+void TopkRun::run_like(Runner& context) {
+  const std::string wanted = context.implementation();
+  const std::vector<std::string> names = accepting();
+  if (std::ranges::find(names, wanted) == names.end()) context.set_implementation("");
+  run(context);
+  context.set_implementation(wanted);
+}
+
 std::vector<std::byte> TopkRun::bits() const {
   std::vector<std::byte> all;
   for (const Guarded* output : {&probabilities, &indices, &log_probabilities, &log_sum_exp}) {
@@ -179,7 +189,8 @@ std::vector<std::byte> TopkRun::bits() const {
     all.insert(all.end(), bytes.begin(), bytes.end());
   }
   for (const double word : status.values()) {
-    all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowTwoPass));
+    all.push_back(
+        static_cast<std::byte>(static_cast<std::int32_t>(word) & ~to_int(RowStatus::two_pass)));
   }
   return all;
 }

@@ -36,7 +36,7 @@ struct TopkProblem {
   DType dtype = DType::f32;
   Pattern pattern = normal_pattern();
   PerToken bias = PerToken::none;
-  PerToken allowed = PerToken::none;
+  PerToken token_mask = PerToken::none;
   double allowed_share = 0.5;            // of the tokens, at random
   std::vector<double> temperature = {};  // repeated over the rows; empty: the argument is absent
   double temperature_scale = 1;
@@ -67,10 +67,13 @@ struct TopkRun {
   TopkRun(const TopkProblem& problem, const TopkData& data);
   std::vector<std::string> accepting() const;
   void run(Runner& context);
+  // On the runner's implementation if it takes this call, else on the operator's choice: for rows that
+  // must have the same bits in batches of any size.
+  void run_like(Runner& context);
   // All outputs as bytes, but for the status bit that says how a row was done.
   std::vector<std::byte> bits() const;
 
-  Guarded logits, temperature, bias, allowed;
+  Guarded logits, temperature, bias, token_mask;
   Guarded probabilities, indices, log_probabilities, log_sum_exp, status;
   SoftmaxTopkArgs args;
 };
