@@ -44,6 +44,7 @@
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
@@ -75,11 +76,13 @@ struct LayerNormBackwardArgs {
   std::string implementation{};  // "" = the first of explain() that accepts
 };
 
-void layer_norm(Context& context, const LayerNormArgs& args);
-void layer_norm_backward(Context& context, const LayerNormBackwardArgs& args);
+TOUCHSTONE_API void layer_norm(Context& context, const LayerNormArgs& args);
+TOUCHSTONE_API void layer_norm_backward(Context& context, const LayerNormBackwardArgs& args);
 
 // See touchstone/core/implementation_report.h.
-std::vector<ImplementationReport> explain(Context& context, const LayerNormArgs& args);
-std::vector<ImplementationReport> explain(Context& context, const LayerNormBackwardArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const LayerNormArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const LayerNormBackwardArgs& args);
 
 }  // namespace touchstone

@@ -53,8 +53,8 @@ struct SampleRun {
   explicit SampleRun(const Batch& batch);
   std::vector<std::string> accepting() const;  // implementations that take the call
   void run(Runner& context);
-  // On the runner's implementation if it takes this call, else on the operator's choice: for rows that
-  // must have the same result in batches of any size.
+  // On the runner's implementation if it takes this call, else on the operator's choice: for rows
+  // that must have the same result in batches of any size.
   void run_like(Runner& context);
 
   std::vector<std::int64_t> tokens() const;
