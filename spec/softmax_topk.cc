@@ -102,7 +102,7 @@ class SoftmaxTopk : public Problem {
   }
 
   // How a row was done is part of its status.
-  bool reference_reads_outputs() const override { return true; }
+  bool reference_reads_outputs() const override { return extras_; }
   Cost cost() const override {
     const std::int64_t outputs = checked_mul(checked_mul(tokens_.rows, k_), 8);
     return {.bytes = checked_add(tokens_.logit_bytes(), outputs, "bytes"), .only_reads = true};

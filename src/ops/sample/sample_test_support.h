@@ -70,6 +70,9 @@ struct SampleRun {
   SampleArgs args;
 };
 
+// A row with these logits and cuts, at temperature 1.
+TestRow row_of(std::vector<double> logits, std::int64_t top_k, float top_p, float min_p);
+
 // Runs the batch on every implementation and SIMD target and holds every row against the oracle.
 void check_batch(const Batch& batch);
 
