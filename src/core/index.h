@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/index.h"
-
 namespace touchstone {
 
 // values[at(i)] for a signed i >= 0.
+constexpr std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
 }  // namespace touchstone
