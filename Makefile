@@ -23,8 +23,8 @@ build = @cmake --build --preset $(1) --parallel $(JOBS) --target $(2) -- $(QUIET
 ctest = @ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run selfcheck build test test-asan test-tsan bench gpu-test cuda cuda-compile format \
-  format-check tidy odr install clean setup-build setup-cuda reconfigure
+.PHONY: help run selfcheck build check lint test test-asan test-tsan bench gpu-test cuda \
+  cuda-compile format format-check tidy odr install clean setup-build setup-cuda reconfigure
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ selfcheck: setup-build build/release/build.ninja ## Show this machine, check the
 
 build: setup-build build/release/build.ninja ## Build everything for release; the program is build/release/touchstone
 	$(call build,release,all)
+
+check: build ## Build for release and run the tests that take seconds (label fast)
+	@ctest --preset release --parallel $(JOBS) -L fast $(CTEST_ARGS)
 
 test: build ## Build for release and run all tests
 	$(call ctest,release)
@@ -77,6 +80,9 @@ format: ## Format every source file
 format-check: ## Fail if a source file is not formatted
 	$(call setup,tools)
 	@scripts/sources.sh | xargs -0 clang-format --dry-run --Werror
+
+lint: ## Fail on an include against the order of the components, on too long a file, too full a directory
+	@scripts/check_layout.py
 
 tidy: setup-build ## clang-tidy over all C++ sources, shellcheck over the scripts
 	$(call setup,tools)

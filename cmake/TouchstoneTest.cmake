@@ -11,6 +11,8 @@
 #
 # TIMEOUT is 300 s by default. SERIAL: nothing else runs beside this test, because it measures time.
 # Label `slow`: left out of short runs (ctest -LE slow), such as the sanitizer step of .ci/run.
+# Label `long`: takes more than a few seconds. What has neither, is not SERIAL and keeps the default
+# TIMEOUT is labeled `fast`, which is what `make check` runs.
 if(TOUCHSTONE_BUILD_TESTS)
   include(CTest)
   find_package(GTest REQUIRED)
@@ -51,6 +53,9 @@ function(touchstone_test)
   foreach(device IN LISTS arg_DEVICES)
     set(test ${arg_NAME})
     set(labels ${arg_LABELS})
+    if(NOT arg_SERIAL AND arg_TIMEOUT LESS_EQUAL 300 AND NOT arg_LABELS MATCHES "slow|long")
+      list(APPEND labels fast)
+    endif()
     if(device STREQUAL "cuda")
       string(APPEND test "_gpu")
       list(APPEND labels gpu)

@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 #include "touchstone/ops/row_status.h"
@@ -59,10 +60,11 @@ struct SoftmaxTopkArgs {
   std::string implementation{};    // "" = the first of explain() that accepts
 };
 
-void softmax_topk(Context& context, const SoftmaxTopkArgs& args);
+TOUCHSTONE_API void softmax_topk(Context& context, const SoftmaxTopkArgs& args);
 
 // Every implementation for the context's device, in order of preference, and what it says to this
 // call.
-std::vector<ImplementationReport> explain(Context& context, const SoftmaxTopkArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const SoftmaxTopkArgs& args);
 
 }  // namespace touchstone
