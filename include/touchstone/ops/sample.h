@@ -88,8 +88,7 @@ struct SampleArgs {
 
 TOUCHSTONE_API void sample(Context& context, const SampleArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
+// See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args);
 
 }  // namespace touchstone

@@ -63,8 +63,7 @@ struct SoftmaxTopkArgs {
 
 TOUCHSTONE_API void softmax_topk(Context& context, const SoftmaxTopkArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
+// See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const SoftmaxTopkArgs& args);
 
