@@ -52,6 +52,34 @@ if(PKG_CONFIG)
   separate_arguments(flags UNIX_COMMAND "${output}")
   step("${CXX_COMPILER}" -std=c++20 "${here}/main.cc" -o "${WORK_DIR}/consumer_pc" ${flags})
   step("${WORK_DIR}/consumer_pc")
+  # The compiler of C++ also compiles C, and libstdc++ is in the flags for those that do not.
+  step("${CXX_COMPILER}" -x c -std=c11 "${here}/main.c" -x none -o "${WORK_DIR}/consumer_c" ${flags})
+  step("${WORK_DIR}/consumer_c")
+endif()
+
+# A shared library from the same objects exports the public names, and they suffice.
+if(EXISTS "${SHARED_LIBRARY}")
+  get_filename_component(shared_dir "${SHARED_LIBRARY}" DIRECTORY)
+  foreach(source main.c main.cc)
+    if(source STREQUAL "main.c")
+      set(language -x c -std=c11)
+    else()
+      set(language -std=c++20)
+    endif()
+    step("${CXX_COMPILER}" ${language} "-I${prefix}/include" "${here}/${source}" -x none
+      -o "${WORK_DIR}/consumer_shared" "${SHARED_LIBRARY}" "-Wl,-rpath,${shared_dir}" -lm)
+    step("${WORK_DIR}/consumer_shared")
+  endforeach()
+  find_program(NM nm)
+  if(NM)
+    step("${NM}" -D -C --defined-only "${SHARED_LIBRARY}")
+    string(REGEX MATCHALL "[^\n]* touchstone::(v0::)?(attend|norm|simd|select|topk|plan|c_api)::[^\n]*"
+      internal "${output}")
+    if(internal)
+      list(GET internal 0 first)
+      message(FATAL_ERROR "${SHARED_LIBRARY} exports what is internal: ${first}")
+    endif()
+  endif()
 endif()
 
 # The installed program finds what it judges with, and what it judges, from where it lies.

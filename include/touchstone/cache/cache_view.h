@@ -16,6 +16,7 @@
 
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone::cache {
 
@@ -59,7 +60,7 @@ struct CacheView {
 
 // Owns the arrays of a view. A view is good until the next build, and as long as is_current says
 // so; its arrays do not change in between.
-class CacheViewBuilder {
+class TOUCHSTONE_API CacheViewBuilder {
  public:
   // `cache` must outlive the builder.
   explicit CacheViewBuilder(KvCache& cache);

@@ -28,6 +28,7 @@
 
 #include "touchstone/cache/layout.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone::cache {
 
@@ -83,7 +84,7 @@ struct PrefixHit {
   std::int64_t tokens = 0;  // leading tokens that were found: the length of the sequence
 };
 
-class KvCache {
+class TOUCHSTONE_API KvCache {
  public:
   // On the context's device; on CUDA pages are copied on its stream, which must be that of the
   // kernels that read and write them. The context need not outlive the cache, its stream must.

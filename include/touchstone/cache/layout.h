@@ -16,6 +16,7 @@
 #include <limits>
 #include <vector>
 
+#include "touchstone/core/export.h"
 #include "touchstone/core/quant_format.h"
 
 namespace touchstone::cache {
@@ -66,22 +67,22 @@ struct PageGeometry {
 };
 
 // InvalidArgument, naming the field, unless the description makes sense and its sizes fit.
-void validate(const LayerGroup& group);
-void validate(const Layout& layout);
+TOUCHSTONE_API void validate(const LayerGroup& group);
+TOUCHSTONE_API void validate(const Layout& layout);
 
 // Bytes of a vector of `dim` values: without its scales, of its scales alone, and of both.
-std::int64_t value_bytes(const QuantFormat& format, std::int64_t dim);
-std::int64_t scale_bytes(const QuantFormat& format, std::int64_t dim);
-std::int64_t vector_bytes(const QuantFormat& format, std::int64_t dim);
+TOUCHSTONE_API std::int64_t value_bytes(const QuantFormat& format, std::int64_t dim);
+TOUCHSTONE_API std::int64_t scale_bytes(const QuantFormat& format, std::int64_t dim);
+TOUCHSTONE_API std::int64_t vector_bytes(const QuantFormat& format, std::int64_t dim);
 
 // K and V, all heads, scales included. What alignment adds is in page_bytes only (for common heads
 // and pages of 8 tokens or more it adds nothing).
-std::int64_t token_bytes_per_layer(const LayerGroup& group);
+TOUCHSTONE_API std::int64_t token_bytes_per_layer(const LayerGroup& group);
 // The same for all layers of a group, of all groups.
-std::int64_t token_bytes(const LayerGroup& group);
-std::int64_t token_bytes(const Layout& layout);
+TOUCHSTONE_API std::int64_t token_bytes(const LayerGroup& group);
+TOUCHSTONE_API std::int64_t token_bytes(const Layout& layout);
 
-PageGeometry page_geometry(const LayerGroup& group);
+TOUCHSTONE_API PageGeometry page_geometry(const LayerGroup& group);
 
 // Bytes from the beginning of a page to the vectors and scales of one head of one token. Where V is
 // stored in K, its offsets are those of K.
@@ -91,38 +92,41 @@ struct TokenOffsets {
   std::int64_t v_values = 0;
   std::int64_t v_scales = 0;
 };
-TokenOffsets token_offsets(const LayerGroup& group, const PageGeometry& geometry,
-                           std::int64_t layer, std::int64_t head, std::int64_t slot);
-std::int64_t page_bytes(const LayerGroup& group);
+TOUCHSTONE_API TokenOffsets token_offsets(const LayerGroup& group, const PageGeometry& geometry,
+                                          std::int64_t layer, std::int64_t head, std::int64_t slot);
+TOUCHSTONE_API std::int64_t page_bytes(const LayerGroup& group);
 
 // Pages a sequence of `tokens` holds after its last `chunk` tokens were appended in one step: those
 // with a position that one of these tokens sees, or with a sink. Before the step the sequence held
 // what its first token sees (advance_window).
-std::int64_t pages_for_tokens(const LayerGroup& group, std::int64_t tokens, std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t pages_for_tokens(const LayerGroup& group, std::int64_t tokens,
+                                             std::int64_t chunk = 1);
 
 // The most pages it holds at any time while it grows from nothing to `tokens` in steps of `chunk`.
 // Never decreases with `tokens`; equals pages_for_tokens without a window.
-std::int64_t peak_pages_for_tokens(const LayerGroup& group, std::int64_t tokens,
-                                   std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t peak_pages_for_tokens(const LayerGroup& group, std::int64_t tokens,
+                                                  std::int64_t chunk = 1);
 
 // Bytes of those pages, over all groups, for one sequence.
-std::int64_t bytes_for_tokens(const Layout& layout, std::int64_t tokens, std::int64_t chunk = 1);
-std::int64_t peak_bytes_for_tokens(const Layout& layout, std::int64_t tokens,
-                                   std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t bytes_for_tokens(const Layout& layout, std::int64_t tokens,
+                                             std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t peak_bytes_for_tokens(const Layout& layout, std::int64_t tokens,
+                                                  std::int64_t chunk = 1);
 
 // The pages each group's pool needs for `sequences` that all grow to `tokens`, nothing shared.
-std::vector<std::int64_t> pool_pages_for(const Layout& layout, std::int64_t tokens,
-                                         std::int64_t sequences = 1, std::int64_t chunk = 1);
+TOUCHSTONE_API std::vector<std::int64_t> pool_pages_for(const Layout& layout, std::int64_t tokens,
+                                                        std::int64_t sequences = 1,
+                                                        std::int64_t chunk = 1);
 
 // What max_tokens answers when windows bound the memory of every group and the budget is enough.
 inline constexpr std::int64_t kUnlimitedTokens = std::numeric_limits<std::int64_t>::max();
 
 // The longest length to which each of `sequences` can grow within `budget_bytes` of pages.
-std::int64_t max_tokens(const Layout& layout, std::int64_t budget_bytes, std::int64_t sequences = 1,
-                        std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t max_tokens(const Layout& layout, std::int64_t budget_bytes,
+                                       std::int64_t sequences = 1, std::int64_t chunk = 1);
 
 // The most sequences that can each grow to `tokens` (at least 1) within `budget_bytes`.
-std::int64_t max_sequences(const Layout& layout, std::int64_t budget_bytes, std::int64_t tokens,
-                           std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t max_sequences(const Layout& layout, std::int64_t budget_bytes,
+                                          std::int64_t tokens, std::int64_t chunk = 1);
 
 }  // namespace touchstone::cache

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "touchstone/core/device.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone {
 
@@ -31,7 +32,7 @@ struct ContextOptions {
   std::int64_t workspace_bytes = std::int64_t{64} << 20;
 };
 
-class Context {
+class TOUCHSTONE_API Context {
  public:
   // InvalidArgument for a negative count or size; Unsupported for a CUDA device that is not there.
   explicit Context(ContextOptions options = {});

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "touchstone/core/dtype.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone {
 
@@ -34,8 +35,8 @@ inline constexpr DType kFormatDTypes[] = {DType::f32, DType::bf16, DType::f16,
 
 // Names of formats as users write them: "f32", "bf16", "f16", "int8", "int4", "fp8_e4m3".
 // "unknown" for other dtypes.
-std::string_view format_name(DType dtype);
+TOUCHSTONE_API std::string_view format_name(DType dtype);
 // The inverse of format_name; InvalidArgument lists the known names.
-DType parse_format_dtype(std::string_view name);
+TOUCHSTONE_API DType parse_format_dtype(std::string_view name);
 
 }  // namespace touchstone

@@ -76,6 +76,7 @@
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
@@ -122,12 +123,13 @@ struct AttentionBackwardArgs {
   std::string implementation{};  // "" = the first of explain() that accepts
 };
 
-void attention(Context& context, const AttentionArgs& args);
-void attention_backward(Context& context, const AttentionBackwardArgs& args);
+TOUCHSTONE_API void attention(Context& context, const AttentionArgs& args);
+TOUCHSTONE_API void attention_backward(Context& context, const AttentionBackwardArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
-std::vector<ImplementationReport> explain(Context& context, const AttentionArgs& args);
-std::vector<ImplementationReport> explain(Context& context, const AttentionBackwardArgs& args);
+// See touchstone/core/implementation_report.h.
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const AttentionArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const AttentionBackwardArgs& args);
 
 }  // namespace touchstone

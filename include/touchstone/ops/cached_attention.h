@@ -72,6 +72,7 @@
 
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
@@ -96,10 +97,10 @@ struct CachedAttentionArgs {
   std::string implementation{};  // "" = the first of explain() that accepts
 };
 
-void cached_attention(Context& context, const CachedAttentionArgs& args);
+TOUCHSTONE_API void cached_attention(Context& context, const CachedAttentionArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
-std::vector<ImplementationReport> explain(Context& context, const CachedAttentionArgs& args);
+// See touchstone/core/implementation_report.h.
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const CachedAttentionArgs& args);
 
 }  // namespace touchstone

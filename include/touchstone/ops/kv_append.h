@@ -49,6 +49,7 @@
 
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
@@ -65,10 +66,10 @@ struct KvAppendArgs {
   std::string implementation{};  // "" = the first of explain() that accepts
 };
 
-void kv_append(Context& context, const KvAppendArgs& args);
+TOUCHSTONE_API void kv_append(Context& context, const KvAppendArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
-std::vector<ImplementationReport> explain(Context& context, const KvAppendArgs& args);
+// See touchstone/core/implementation_report.h.
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const KvAppendArgs& args);
 
 }  // namespace touchstone

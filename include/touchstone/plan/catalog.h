@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "touchstone/core/export.h"
 #include "touchstone/plan/planner.h"
 
 namespace touchstone::plan {
@@ -20,13 +21,13 @@ struct GpuEntry {
   GpuSpec spec;
 };
 
-const std::vector<ModelEntry>& models();
-const std::vector<GpuEntry>& gpus();
+TOUCHSTONE_API const std::vector<ModelEntry>& models();
+TOUCHSTONE_API const std::vector<GpuEntry>& gpus();
 
 // By any of its names, without regard to case and punctuation; a beginning will do where only one
 // name begins so. For models an owner in front ("Qwen/Qwen3-8B") is ignored. InvalidArgument lists
 // the nearest names.
-const ModelSpec& find_model(std::string_view name);
-const GpuSpec& find_gpu(std::string_view name);
+TOUCHSTONE_API const ModelSpec& find_model(std::string_view name);
+TOUCHSTONE_API const GpuSpec& find_gpu(std::string_view name);
 
 }  // namespace touchstone::plan

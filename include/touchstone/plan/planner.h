@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "touchstone/cache/layout.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone::plan {
 
@@ -58,11 +59,11 @@ struct GpuSpec {
 // Formats of weights by name: "f32", "bf16", "f16", "int8" (one f16 scale per 128 weights), "int4" (a
 // scale and a minimum per 128), "fp8" (scales of whole tensors or blocks, not counted), "mxfp4" (a
 // one-byte scale per 32), "nvfp4" (a one-byte scale per 16). InvalidArgument lists the known names.
-QuantFormat parse_weight_format(std::string_view name);
+TOUCHSTONE_API QuantFormat parse_weight_format(std::string_view name);
 // The name of a format: one of those above, or "int4 per 64" and the like for another group size.
-std::string weight_format_name(const QuantFormat& format);
+TOUCHSTONE_API std::string weight_format_name(const QuantFormat& format);
 // Scales included.
-std::int64_t weight_bytes(const QuantFormat& format, std::int64_t parameters);
+TOUCHSTONE_API std::int64_t weight_bytes(const QuantFormat& format, std::int64_t parameters);
 
 struct CacheFormat {
   QuantFormat k{};
@@ -73,7 +74,7 @@ struct CacheFormat {
 // "f32", "bf16", "f16", "int8" (symmetric, one scale per head and token), "int4" (a scale and a
 // minimum per 32 values), "fp8" (one scale per head and token), or K and V apart: "k8v4", "k16v8".
 // InvalidArgument lists the known names.
-CacheFormat parse_cache_format(std::string_view name);
+TOUCHSTONE_API CacheFormat parse_cache_format(std::string_view name);
 
 struct PlanRequest {
   ModelSpec model;
@@ -161,14 +162,14 @@ struct Plan {
 
 // What one of `gpus` GPUs stores: KV heads are split evenly, rounded up; the latent of MLA has one
 // head and lies on every GPU.
-cache::Layout planned_layout(const ModelSpec& model, const CacheFormat& format,
-                             std::int64_t page_tokens, std::int64_t gpus);
+TOUCHSTONE_API cache::Layout planned_layout(const ModelSpec& model, const CacheFormat& format,
+                                            std::int64_t page_tokens, std::int64_t gpus);
 
 // Bytes left for pages on one GPU once weights, overhead and recurrent state of `batch` sequences
 // have their place; negative when they do not fit.
-std::int64_t page_budget(const PlanRequest& request);
+TOUCHSTONE_API std::int64_t page_budget(const PlanRequest& request);
 
 // InvalidArgument when a number is out of range or a size does not fit in 64 bits.
-Plan make_plan(const PlanRequest& request);
+TOUCHSTONE_API Plan make_plan(const PlanRequest& request);
 
 }  // namespace touchstone::plan
