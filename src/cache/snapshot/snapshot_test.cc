@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "cache/snapshot_test_support.h"
+#include "cache/snapshot/snapshot_test_support.h"
 #include "tests/support/refusal.h"
 
 namespace touchstone::cache::test {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cache/snapshot_test_support.h"
+#include "cache/snapshot/snapshot_test_support.h"
 #include "tests/support/refusal.h"
 
 namespace touchstone::cache::test {

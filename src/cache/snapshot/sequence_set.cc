@@ -1,4 +1,4 @@
-#include "cache/sequence_set.h"
+#include "cache/snapshot/sequence_set.h"
 
 #include <algorithm>
 #include <unordered_map>

@@ -2,7 +2,7 @@
 // recognized on the host; on the way they pass through the pages of the device.
 #include <gtest/gtest.h>
 
-#include "cache/snapshot_test_support.h"
+#include "cache/snapshot/snapshot_test_support.h"
 #include "tests/support/refusal.h"
 #include "tests/support/runners.h"
 #include "touchstone/cache/transfer.h"

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "cache/snapshot_test_support.h"
+#include "cache/snapshot/snapshot_test_support.h"
 #include "tests/support/runners.h"
 
 namespace touchstone::cache::test {

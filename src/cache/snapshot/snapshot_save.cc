@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cache/sequence_set.h"
-#include "cache/snapshot_format.h"
+#include "cache/snapshot/sequence_set.h"
+#include "cache/snapshot/snapshot_format.h"
 #include "core/checksum.h"
 #include "core/copy.h"
 #include "core/index.h"

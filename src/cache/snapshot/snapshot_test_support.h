@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "cache/cache_test_support.h"
-#include "cache/snapshot_format.h"
+#include "cache/snapshot/cache_test_support.h"
+#include "cache/snapshot/snapshot_format.h"
 #include "core/checksum.h"
 #include "touchstone/cache/snapshot.h"
 #include "touchstone/core/error.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <system_error>
 
-#include "cache/snapshot_restore.h"
+#include "cache/snapshot/snapshot_restore.h"
 #include "touchstone/cache/snapshot.h"
 #include "touchstone/core/error.h"
 

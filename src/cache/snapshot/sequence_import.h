@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache/cache_state.h"
-#include "cache/sequence_set.h"
+#include "cache/snapshot/sequence_set.h"
 
 namespace touchstone::cache {
 

@@ -1,4 +1,4 @@
-#include "cache/snapshot_format.h"
+#include "cache/snapshot/snapshot_format.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,12 +1,12 @@
-#include "cache/snapshot_restore.h"
+#include "cache/snapshot/snapshot_restore.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "cache/sequence_import.h"
-#include "cache/sequence_set.h"
-#include "cache/snapshot_format.h"
+#include "cache/snapshot/sequence_import.h"
+#include "cache/snapshot/sequence_set.h"
+#include "cache/snapshot/snapshot_format.h"
 #include "cache/window.h"
 #include "core/checksum.h"
 #include "core/copy.h"

@@ -1,4 +1,4 @@
-#include "cache/sequence_import.h"
+#include "cache/snapshot/sequence_import.h"
 
 #include <algorithm>
 

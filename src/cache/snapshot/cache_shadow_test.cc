@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "cache/snapshot_test_support.h"
+#include "cache/snapshot/snapshot_test_support.h"
 #include "core/index.h"
 #include "tests/support/runners.h"
 #include "touchstone/cache/cache_view.h"

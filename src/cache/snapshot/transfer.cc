@@ -3,9 +3,9 @@
 #include <set>
 #include <string>
 
-#include "cache/sequence_import.h"
-#include "cache/sequence_set.h"
-#include "cache/snapshot_format.h"
+#include "cache/snapshot/sequence_import.h"
+#include "cache/snapshot/sequence_set.h"
+#include "cache/snapshot/snapshot_format.h"
 #include "core/copy.h"
 #include "core/index.h"
 #include "touchstone/core/error.h"
