@@ -34,7 +34,7 @@ __device__ inline float tanh_of(float x) {
 struct Ending {
   float factor;  // of the sums of weighted values
   float log_sum_exp;
-  bool nothing;  // was seen: the output is 0
+  bool nothing;  // attended to: the output is 0
 
   // `sinks` [heads] or null; the largest score and the sum of weights relative to it.
   __device__ Ending(const float* sinks, std::int64_t head, float largest, float sum) {

@@ -77,7 +77,7 @@ class ScoreRule {
     return 1 - t * t;
   }
 
-  // The parts by themselves, for who does one after the other.
+  // The individual modifications, for kernels that apply them one by one.
   __device__ bool caps() const { return cap_ > 0; }
   __device__ float scale() const { return scale_; }
   __device__ float slope() const { return slope_; }
@@ -99,7 +99,7 @@ inline bool has_score_mods(const DenseProblem& p) {
 }
 
 __device__ inline float score_gradient(float weight, float dweight, float delta) {
-  // A weight of 0 is a key that is not seen: what it holds must not matter.
+  // A weight of 0 is a masked key: its contents must not matter.
   return weight == 0 ? 0 : weight * (dweight - delta);
 }
 

@@ -44,8 +44,8 @@ struct Tokens {
 // All threads of the block copy tokens; those from `rows` on and columns that the head has not
 // become zeros.
 template <int kRows, int kDim>
-__device__ void ask_tile(std::uint32_t shared, const Tokens& tokens, std::int64_t first,
-                         std::int64_t rows) {
+__device__ void issue_tile(std::uint32_t shared, const Tokens& tokens, std::int64_t first,
+                           std::int64_t rows) {
   constexpr int kUnits = kDim / 8;
   constexpr int kStep = kMmaThreads / kUnits;
   const int unit = static_cast<int>(threadIdx.x) % kUnits;
@@ -72,7 +72,7 @@ struct LanePlaces {
   }
 };
 
-// The place `unit` units further on. Tiles begin at multiples of 128 bytes.
+// The address `unit` units further on. Tiles begin at multiples of 128 bytes.
 __device__ inline std::uint32_t further(std::uint32_t place, int unit) {
   return (place ^ static_cast<std::uint32_t>(unit % 8 * 16)) +
          static_cast<std::uint32_t>(unit / 8 * 128);
@@ -230,7 +230,7 @@ __device__ void apply_score_mods(float (&scores)[kTiles][kBlocks][4], const Scor
   add_to_scores<kQueries>(scores, rule, span, own, other);
 }
 
-// What is not seen becomes `hidden`.
+// Masked scores become `hidden`.
 template <bool kQueries, int kTiles, int kBlocks>
 __device__ void hide(float (&scores)[kTiles][kBlocks][4], const TileMask& pair, int own, int other,
                      float hidden) {
@@ -293,19 +293,16 @@ std::string mma_refuses_layout(const char* name, const Heads<Pointer>& tensor) {
   const bool fits = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0 &&
                     tensor.batch_stride % 8 == 0 && tensor.head_stride % 8 == 0 &&
                     tensor.token_stride % 8 == 0;
-  return fits ? "" : std::string(name) + " does not lie at multiples of 16 bytes";
+  return fits ? "" : std::string(name) + ": data or strides are no multiples of 16 bytes";
 }
 
 // What neither direction takes.
 inline std::string mma_refuses(const Context& context, const DenseProblem& p) {
   if (cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) < 8) {
-    return "needs an Ampere GPU or a later one";
+    return "compute capability below 8.0";
   }
-  if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
-  if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
-  if (larger(p.k_dim, p.v_dim) > 256) return "head dimensions above 256";
-  if (p.k_dim % 8 != 0 || p.v_dim % 8 != 0) return "head dimensions must be multiples of 8";
-  std::string refusal = refuses_count(p);
+  std::string refusal = refuses_heads(p);
+  if (refusal.empty()) refusal = refuses_count(p);
   if (refusal.empty()) refusal = mma_refuses_layout("q", p.q);
   if (refusal.empty()) refusal = mma_refuses_layout("k", p.k);
   if (refusal.empty()) refusal = mma_refuses_layout("v", p.v);

@@ -60,7 +60,7 @@ class Gradient {
         (S::kQueries ? span_.queries : span_.keys) - static_cast<std::int64_t>(first());
     if (rows <= 0) return;
     find_tiles();
-    ask_own(rows);
+    issue_own(rows);
     if constexpr (S::kMakesFirst) clear(first_);
     if constexpr (S::kMakesSecond) clear(second_);
     if constexpr (S::kQueries) read_rows();
@@ -109,26 +109,26 @@ class Gradient {
   }
   __device__ int query_head(int n) const { return S::kQueries ? place_.head : head_of(n); }
 
-  __device__ void ask_own(std::int64_t rows) {
+  __device__ void issue_own(std::int64_t rows) {
     const BackwardProblem& p = work_.p;
     const std::int64_t token = first() + (S::kQueries ? span_.first_query : span_.first_key);
     const Tokens a(S::kQueries ? p.q : p.k, p.k_dim, place_.sequence, place_.head, token);
-    ask_tile<S::kRows, kDim>(address(shared_.own_first), a, 0, rows);
+    issue_tile<S::kRows, kDim>(address(shared_.own_first), a, 0, rows);
     if constexpr (S::kMakesFirst) {
       const Tokens b(S::kQueries ? p.doutput : p.v, p.v_dim, place_.sequence, place_.head, token);
-      ask_tile<S::kRows, kDim>(address(shared_.own_second), b, 0, rows);
+      issue_tile<S::kRows, kDim>(address(shared_.own_second), b, 0, rows);
     }
   }
 
   // Two stages: one is copied while the other is read.
   __device__ void go_ahead() {
-    ask_first(0, 0);
-    ask_second(0, 0);
+    issue_first(0, 0);
+    issue_second(0, 0);
     cuda::commit_copies();
     for (int n = 0; n < count_; ++n) {
       Stage& stage = shared_.stages[n % 2];
-      ask_first(n + 1, (n + 1) % 2);
-      ask_second(n + 1, (n + 1) % 2);
+      issue_first(n + 1, (n + 1) % 2);
+      issue_second(n + 1, (n + 1) % 2);
       cuda::commit_copies();
       cuda::wait_copies<1>();
       __syncthreads();
@@ -147,14 +147,14 @@ class Gradient {
   __device__ void take_turns() {
     Stage& stage = shared_.stages[0];
     if constexpr (S::kMakesFirst) {
-      ask_second(0, 0);
+      issue_second(0, 0);
       cuda::commit_copies();
-      ask_first(0, 0);
+      issue_first(0, 0);
       cuda::commit_copies();
     } else {
-      ask_first(0, 0);
+      issue_first(0, 0);
       cuda::commit_copies();
-      ask_second(0, 0);
+      issue_second(0, 0);
       cuda::commit_copies();
     }
     for (int n = 0; n < count_; ++n) {
@@ -164,31 +164,31 @@ class Gradient {
       if constexpr (S::kMakesFirst) {
         multiply_second(dscores, stage);
         __syncthreads();
-        ask_second(n + 1, 0);
+        issue_second(n + 1, 0);
         cuda::commit_copies();
         arrive();
         multiply_first(weights, stage);
         differentiate(weights, dscores, stage, n);
         add_first(dscores, stage);
         __syncthreads();
-        ask_first(n + 1, 0);
+        issue_first(n + 1, 0);
         cuda::commit_copies();
       } else {
         multiply_first(weights, stage);
         differentiate(weights, dscores, stage, n);
         __syncthreads();
-        ask_first(n + 1, 0);
+        issue_first(n + 1, 0);
         cuda::commit_copies();
         arrive();
         add_second(weights, stage);
         __syncthreads();
-        ask_second(n + 1, 0);
+        issue_second(n + 1, 0);
         cuda::commit_copies();
       }
     }
   }
 
-  // What was asked for before the last is there.
+  // All copies but the last group have arrived.
   __device__ void arrive() {
     cuda::wait_copies<1>();
     __syncthreads();
@@ -204,14 +204,14 @@ class Gradient {
             (S::kQueries ? span_.keys : span_.queries) - first};
   }
 
-  __device__ void ask_first(int n, int number) {
+  __device__ void issue_first(int n, int number) {
     if (n >= count_) return;
     const BackwardProblem& p = work_.p;
     Stage& to = shared_.stages[number];
     const Other other = other_of(n);
     const int head = head_of(n);
     const Tokens tokens(S::kQueries ? p.k : p.q, p.k_dim, place_.sequence, head, other.token);
-    ask_tile<S::kOthers, kDim>(address(to.first), tokens, 0, other.rows);
+    issue_tile<S::kOthers, kDim>(address(to.first), tokens, 0, other.rows);
     if constexpr (!S::kQueries) {
       const auto thread = static_cast<int>(threadIdx.x);
       if (thread >= S::kOthers) return;
@@ -228,13 +228,13 @@ class Gradient {
     }
   }
 
-  __device__ void ask_second(int n, int number) {
+  __device__ void issue_second(int n, int number) {
     if (n >= count_) return;
     const BackwardProblem& p = work_.p;
     const Other other = other_of(n);
     const Tokens tokens(S::kQueries ? p.v : p.doutput, p.v_dim, place_.sequence, head_of(n),
                         other.token);
-    ask_tile<S::kOthers, kDim>(address(shared_.stages[number].second), tokens, 0, other.rows);
+    issue_tile<S::kOthers, kDim>(address(shared_.stages[number].second), tokens, 0, other.rows);
   }
 
   // Of the own rows, where they are queries.

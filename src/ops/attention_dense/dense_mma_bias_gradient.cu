@@ -46,12 +46,12 @@ class BiasGradient {
     const bool seen = tile < tiles.sink_tiles ||
                       (tile < tiles.last && tile >= tiles.last - (tiles.count - tiles.sink_tiles));
     const std::int64_t count = seen ? unit_.sequences * unit_.heads * steps_ : 0;
-    if (count > 0) ask(0, 0);
+    if (count > 0) issue_loads(0, 0);
     cuda::commit_copies();
     for (std::int64_t n = 0; n < count; ++n) {
       const auto stage = static_cast<int>(n % 2);
       const auto step = static_cast<int>(n % steps_);
-      if (n + 1 < count) ask(n + 1, 1 - stage);
+      if (n + 1 < count) issue_loads(n + 1, 1 - stage);
       cuda::commit_copies();
       cuda::wait_copies<1>();
       __syncthreads();
@@ -81,7 +81,7 @@ class BiasGradient {
     return static_cast<int>(unit_.first_head + pair % unit_.heads);
   }
 
-  __device__ void ask(std::int64_t n, int stage) {
+  __device__ void issue_loads(std::int64_t n, int stage) {
     const BackwardProblem& p = work_.p;
     const std::int64_t pair = n / steps_;
     const auto step = static_cast<int>(n % steps_);
@@ -94,9 +94,9 @@ class BiasGradient {
     a.data += column;
     b.data += column;
     BiasShared::Stage& to = shared_.stages[stage];
-    ask_tile<kBiasTile, kBiasColumns>(cuda::shared_address(to.queries), a, 0,
-                                      span_.queries - query_);
-    ask_tile<kBiasTile, kBiasColumns>(cuda::shared_address(to.keys), b, 0, span_.keys - key_);
+    issue_tile<kBiasTile, kBiasColumns>(cuda::shared_address(to.queries), a, 0,
+                                        span_.queries - query_);
+    issue_tile<kBiasTile, kBiasColumns>(cuda::shared_address(to.keys), b, 0, span_.keys - key_);
   }
 
   __device__ void multiply(Scores& scores, const BiasShared::Stage& stage) {

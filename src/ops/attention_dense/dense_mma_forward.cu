@@ -68,21 +68,21 @@ class Forward {
         key_tiles(visible_range(p, span, first), visible_range(p, span, last), S::kKeys);
     clear(sums_);
     const Tokens q(p.q, p.k_dim, block.place.sequence, block.place.head, span.first_query + first);
-    ask_tile<S::kRows, kDim>(address(shared_.q), q, 0, span.queries - first);
-    if (tiles.count > 0) ask(k_, shared_.k, tiles.tile(0));
+    issue_tile<S::kRows, kDim>(address(shared_.q), q, 0, span.queries - first);
+    if (tiles.count > 0) issue_loads(k_, shared_.k, tiles.tile(0));
     cuda::commit_copies();
     for (int i = 0; i < tiles.count; ++i) {
       const int tile = tiles.tile(i);
       cuda::wait_copies<0>();
       __syncthreads();
-      ask(v_, shared_.v, tile);
+      issue_loads(v_, shared_.v, tile);
       cuda::commit_copies();
       if (S::kKeepsQueries && i == 0) keep_queries();
       Scores scores;
       multiply_keys(scores);
       cuda::wait_copies<0>();
       __syncthreads();
-      if (i + 1 < tiles.count) ask(k_, shared_.k, tiles.tile(i + 1));
+      if (i + 1 < tiles.count) issue_loads(k_, shared_.k, tiles.tile(i + 1));
       cuda::commit_copies();
       online_softmax_tile(scores, tile * S::kKeys);
       add_rows<T, kDim>(sums_, scores, address(shared_.v), places_, v_.columns);
@@ -106,9 +106,9 @@ class Forward {
             block.span.first_key};
   }
 
-  __device__ void ask(const Tokens& tokens, std::byte* to, int tile) {
+  __device__ void issue_loads(const Tokens& tokens, std::byte* to, int tile) {
     const int key = tile * S::kKeys;
-    ask_tile<S::kKeys, kDim>(address(to), tokens, key, pair_.keys - key);
+    issue_tile<S::kKeys, kDim>(address(to), tokens, key, pair_.keys - key);
   }
 
   // The warp's own.
@@ -145,7 +145,8 @@ class Forward {
     for (int m = 0; m < S::kTiles; ++m) {
       RowSoftmax& softmax = softmax_[m];
       softmax.take(scores[m], work_.scale);
-      // Where no largest score has changed the factors are exactly 1; to ask pays for many columns.
+      // Where no running max has changed the factors are exactly 1; the test pays off for many
+      // columns.
       if constexpr (kDim > 128) {
         const bool shrinks = softmax.shrink[0] != 1 || softmax.shrink[1] != 1;
         if (__any_sync(kAllLanes, static_cast<int>(shrinks)) == 0) continue;

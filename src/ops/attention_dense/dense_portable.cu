@@ -3,10 +3,11 @@
 // A block has kRows rows of one head in shared memory, as f32, and goes through tiles of kOthers
 // tokens on the other side: keys for output and dq, queries for dk and dv. A warp takes one row at
 // a time, each lane one token of the tile. Bits of a row depend on its own numbers only, because
-// tiles begin at multiples of kOthers and one of which a row sees nothing is skipped.
+// tiles begin at multiples of kOthers and tiles that are fully masked for a row are skipped.
 #include <string>
 
 #include "core/context_access.h"
+#include "ops/attention_common/refusal.h"
 #include "ops/attention_dense/dense_cuda.cuh"
 
 namespace touchstone::dense_attention {
@@ -61,7 +62,7 @@ __device__ void add_weighted(float* sums, float weight, const TokenTile& tile,
     float sum = c < columns ? sums[c] : 0;
     for (int i = 0; i < kOthers; ++i) {
       const float w = __shfl_sync(kAllLanes, weight, i);
-      // A token with no weight is one that is not seen: what it holds must not matter.
+      // A token without weight is masked: its contents must not matter.
       if (c < columns && w != 0) sum = fmaf(w, tile.row(i)[c], sum);
     }
     if (c < columns) sums[c] = sum;
@@ -132,7 +133,7 @@ class QueryBlock {
   }
 
   // row(i, r, key, seen): for the warp's i-th row, which is the block's r-th, a tile of keys of
-  // which it sees some; each lane with its own key.
+  // which it attends to some; each lane with its own key.
   template <class Row>
   __device__ void go_over_keys(const Row& row) {
     const SequenceSpan& span = block.span;
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(kThreads)
     const ScoreRule rule(p, span, block.sequence, head);
     for (std::int64_t query = 0; query < span.queries; query += kOthers) {
       const int queries = static_cast<int>(smaller(kOthers, span.queries - query));
-      // The last query sees furthest to the right.
+      // The last query attends furthest to the right.
       if (visible_range(p, span, query + queries - 1).end <= block.first) continue;
       __syncthreads();
       load(q, kOthers, queries, token_of<T>(p.q, block.sequence, head, span.first_query + query),
@@ -407,7 +408,7 @@ std::int64_t backward_bytes(const DenseProblem& p) {
 
 std::string refuses(const Context& context, std::int64_t bytes) {
   const int most = cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  return bytes <= most ? "" : "head dimensions too large for this GPU's shared memory";
+  return bytes <= most ? "" : attention_common::above("bytes of shared memory", bytes, most);
 }
 
 unsigned blocks_for(std::int64_t lanes, std::int64_t tiles) {

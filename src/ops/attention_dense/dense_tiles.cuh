@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda/tensor_core.cuh"
+#include "ops/attention_common/refusal.h"
 #include "ops/attention_dense/attention_tuning.h"
 #include "ops/attention_dense/dense_cuda.cuh"
 
@@ -70,14 +71,35 @@ inline TileSchedule make_tile_schedule(const DenseProblem& p, std::int64_t token
   return schedule;
 }
 
+// What no kernel on tensor cores takes, or nothing.
+inline std::string refuses_heads(const DenseProblem& p) {
+  constexpr std::int64_t kMaxDim = 256;
+  if (p.dtype != DType::bf16 && p.dtype != DType::f16) {
+    return attention_common::needs("dtype", "bf16 or f16", name_of(p.dtype));
+  }
+  if (row_count(p) == 0) return "no queries";
+  if (p.keys == 0) return "no keys";
+  const struct {
+    const char* name;
+    std::int64_t dim;
+  } dims[] = {{"k_dim", p.k_dim}, {"v_dim", p.v_dim}};
+  for (const auto& [name, dim] : dims) {
+    if (dim > kMaxDim) return attention_common::above(name, dim, kMaxDim);
+    if (dim % 8 != 0) return attention_common::no_multiple(name, dim, 8);
+  }
+  return {};
+}
+
 // Why tokens and tiles of 64 of them cannot be counted in 32 bits, or nothing.
 inline std::string refuses_count(const DenseProblem& p) {
   const bool packed = p.query_offsets != nullptr;
   const std::int64_t tiles = pieces(larger(p.queries, p.keys), p.batch, packed, 64);
   const std::int64_t lanes = p.query_heads * (packed ? 1 : p.batch);
-  if (larger(p.queries, p.keys) > 1 << 30) return "more than 2^30 tokens";
+  constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
+  if (p.queries > kMaxTokens) return attention_common::above("queries", p.queries, kMaxTokens);
+  if (p.keys > kMaxTokens) return attention_common::above("keys", p.keys, kMaxTokens);
   const bool fits = tiles < (std::int64_t{1} << 31) / larger(lanes, 1);
-  return fits ? "" : "2^31 tiles or more";
+  return fits ? "" : std::to_string(tiles) + " tiles x " + std::to_string(lanes) + " heads >= 2^31";
 }
 
 // ---- which keys ---------------------------------------------------------------------------------
@@ -97,7 +119,7 @@ struct RowMask {
   }
 };
 
-// Tiles of keys that some row of a block sees, from the last to the first: number i is
+// Tiles of keys that some row of a block attends to, from the last to the first: number i is
 // last - 1 - i, from `count` - `sink_tiles` on the tiles of the sinks.
 struct KeyTiles {
   int count = 0;
@@ -171,8 +193,8 @@ struct TileMask {
   }
 };
 
-// The tiles of queries of which some may see a key of [first, first + keys): [begin, end), and all
-// from `begin` on for keys that are sinks.
+// The tiles of queries of which some may attend to a key of [first, first + keys): [begin, end),
+// and all from `begin` on for keys that are sinks.
 __device__ inline int2 query_tiles(const DenseProblem& p, const SequenceSpan& span, int first,
                                    int keys, int queries) {
   const std::int64_t offset = span.keys - span.queries;
@@ -231,7 +253,7 @@ struct RowSoftmax {
         top = fmaxf(top, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
       }
       top = row_max(top);
-      // Nothing seen yet: any finite number does, since every score is -inf.
+      // Fully masked so far: any finite number will do, since every score is -inf.
       base[r] = top == minus_infinity() ? 0 : top * scale;
       shrink[r] = cuda::exp2_flushed(largest[r] * scale - base[r]);
       largest[r] = top;

@@ -1,7 +1,7 @@
 // Dense attention on Hopper's tensor cores: what the forward and the backward kernels share.
 //
-// A CTA is a producer warp, which keeps a multi-stage shared-memory pipeline of tiles filled, and two
-// or three consumer warpgroups of 64 rows each. Tiles have the layout of wgmma.cuh.
+// A CTA is a producer warp, which keeps a multi-stage shared-memory pipeline of tiles filled, and
+// two or three consumer warpgroups of 64 rows each. Tiles have the layout of wgmma.cuh.
 //
 // Determinism: keys are cut into tiles at multiples of the tile size, counted from the first key,
 // and a row processes its tiles from the last to the first. A tile that is fully masked for a row
@@ -205,7 +205,7 @@ template <class Pointer>
 std::string refuses_layout(const DenseProblem& p, const char* name, const Heads<Pointer>& tensor,
                            std::int64_t heads, std::int64_t tokens, std::int64_t columns) {
   if (cuda::can_map(heads_shape(p, tensor, heads, tokens, columns))) return "";
-  return std::string(name) + " does not lie at multiples of 16 bytes";
+  return std::string(name) + ": data or strides are no multiples of 16 bytes";
 }
 
 }  // namespace touchstone::dense_attention

@@ -47,11 +47,8 @@ __global__ void __launch_bounds__(kRowPad) pad_kernel(const __grid_constant__ Pa
 
 std::string attention_backward_wgmma_refuses(const Context& context, const BackwardProblem& p) {
   if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
-  if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
-  if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
-  if (larger(p.k_dim, p.v_dim) > 256) return "head dimensions above 256";
-  if (p.k_dim % 8 != 0 || p.v_dim % 8 != 0) return "head dimensions must be multiples of 8";
-  if (p.scale < 0) return "a negative scale";
+  if (std::string refusal = refuses_heads(p); !refusal.empty()) return refusal;
+  if (p.scale < 0) return "scale " + std::to_string(p.scale) + " < 0";
   if (std::string refusal = refuses_count(p); !refusal.empty()) return refusal;
   const struct {
     const char* name;
@@ -67,7 +64,7 @@ std::string attention_backward_wgmma_refuses(const Context& context, const Backw
   };
   for (const auto& tensor : tensors) {
     if (!cuda::can_map(tensor.shape)) {
-      return std::string(tensor.name) + " does not lie at multiples of 16 bytes";
+      return std::string(tensor.name) + ": data or strides are no multiples of 16 bytes";
     }
   }
   return "";

@@ -23,7 +23,7 @@ struct GradientWork {
   TileSource q, k, v, doutput;
   TileSchedule schedule;
   unsigned* tiles_taken = nullptr;  // see TileScheduler
-  // Padded as padded_row says: log_sum_exp to base 2, +inf where a row has no part in any gradient
+  // Padded (padded_row): log_sum_exp to base 2, +inf where a row has no part in any gradient
   // (its weights are then 0), and delta.
   float* rows_log = nullptr;
   float* rows_delta = nullptr;
@@ -85,7 +85,7 @@ void launch_gradient(Context& context, const char* name, Kernel* kernel, const G
       context, name, kernel,
       {.blocks = blocks, .threads = kGradientThreads, .shared_bytes = sizeof(Shared) + 1024}, work);
 }
-// Of blocks that stay, with counter number `counter`.
+// Of a persistent kernel, with counter number `counter`.
 template <class Shared, class Kernel>
 void launch_gradient(Context& context, const char* name, Kernel* kernel, GradientWork work,
                      int counter) {
@@ -160,8 +160,8 @@ struct OwnTiles {
     cuda::barrier_wait(&full[turn.stage], turn.parity);
     return items[turn.stage].there;
   }
-  // It has read what it wants. Every thread says so for itself: that orders its reads before the
-  // producer's next writes without a word of the others, and racecheck follows it.
+  // Every thread arrives for itself after its reads: that orders them before the producer's next
+  // writes without further synchronization, and racecheck can follow it.
   __device__ void release(int slot) { cuda::barrier_arrive(&empty[slot]); }
 };
 

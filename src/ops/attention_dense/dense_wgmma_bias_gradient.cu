@@ -31,7 +31,7 @@ struct Tile {
   DbiasUnit shared_by;
   int first_row = 0;
   int first_key = 0;
-  int pairs = 0;  // sequences and heads to go over; none where no row sees a key
+  int pairs = 0;  // sequences and heads to iterate over; none where all is masked
 };
 
 __device__ Tile tile_of(const BackwardProblem& p) {

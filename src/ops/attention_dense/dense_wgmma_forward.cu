@@ -2,8 +2,8 @@
 //
 // A consumer warpgroup holds the scores of 64 rows by a tile of keys and the output accumulators of
 // 64 rows in registers. It issues S = QK^T of the next key tile together with PV of the current one
-// and computes the softmax of the next tile while both run; two warpgroups alternate between softmax
-// and tensor cores (ping-pong).
+// and computes the softmax of the next tile while both run; two warpgroups alternate between
+// softmax and tensor cores (ping-pong).
 //
 // Persistent kernel: one CTA per SM; query tiles are scheduled longest-first. The producer runs one
 // tile ahead, and the key tiles of all query tiles of a consumer form one stream: the first product
@@ -200,8 +200,8 @@ class Consumer {
   }
 
   // Online softmax with lazy rescaling: the running max of a row is updated only when it grows by
-  // more than 2^kRescaleSlack; until then earlier sums stay valid. The decision depends on the row's own
-  // scores only; a warp without an updated row skips the multiplications.
+  // more than 2^kRescaleSlack; until then earlier sums stay valid. The decision depends on the
+  // row's own scores only; a warp without an updated row skips the multiplications.
   __device__ void online_softmax_tile(float (&scores)[kScores], int tile) {
     const int first_key = tile * S::kKeys;
     if constexpr (kHasScoreMod) apply_score_mods(scores, first_key);
@@ -213,7 +213,7 @@ class Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       top[r] = row_max(top[r]);
-      // The first seen moves: it is more than -inf. Of two -inf the difference is not a number.
+      // The first visible score updates it: it is above -inf. The difference of two -inf is NaN.
       moves[r] = (top[r] - largest_[r]) * work_.scale > tuning::kRescaleSlack;
     }
     rescales_ = __any_sync(kAllLanes, moves[0] || moves[1]);
@@ -236,7 +236,7 @@ class Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) total_[r] += total[r];
   }
-  // Nothing seen yet: any finite number does, since every score is -inf.
+  // Fully masked so far: any finite number will do, since every score is -inf.
   __device__ float base(int r) const {
     return largest_[r] == minus_infinity() ? 0 : largest_[r] * work_.scale;
   }
@@ -333,7 +333,7 @@ class Consumer {
   unsigned step_ = 0;  // tiles of keys begun
   unsigned slot_ = 0;  // tiles of queries done
   int group_, lane_;
-  int all_attend_begin_, all_attend_end_;  // keys that all rows of the warpgroup see
+  int all_attend_begin_, all_attend_end_;  // keys that all rows of the warpgroup attend to
   float largest_[2], total_[2], shrink_[2];
   bool rescales_;  // the sums so far, by `shrink_`
   float sums_[S::kParts][S::kPart / 2];
@@ -418,11 +418,8 @@ void launch_type(Context& context, const ForwardProblem& p) {
 
 std::string attention_wgmma_refuses(const Context& context, const ForwardProblem& p) {
   if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
-  if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
-  if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
-  if (larger(p.k_dim, p.v_dim) > 256) return "head dimensions above 256";
-  if (p.k_dim % 8 != 0 || p.v_dim % 8 != 0) return "head dimensions must be multiples of 8";
-  if (p.scale < 0) return "a negative scale";
+  if (std::string refusal = refuses_heads(p); !refusal.empty()) return refusal;
+  if (p.scale < 0) return "scale " + std::to_string(p.scale) + " < 0";
   std::string refusal = refuses_count(p);
   if (refusal.empty()) refusal = refuses_layout(p, "q", p.q, p.query_heads, p.queries, p.k_dim);
   if (refusal.empty()) refusal = refuses_layout(p, "k", p.k, p.kv_heads, p.keys, p.k_dim);

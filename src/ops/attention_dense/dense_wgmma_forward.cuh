@@ -14,10 +14,10 @@ struct ForwardShape {
   static constexpr int kKeys = kDim <= 128 ? 128 : 64;
   static constexpr int kStages = kDim == 64 ? 4 : 2;
   // Tiles of queries in shared memory: that at work, through which its output goes out, and the
-  // next where there is room for it.
+  // next one where shared memory allows.
   static constexpr int kSlots = kDim <= 192 ? 2 : 1;
   static constexpr int kThreads = (kConsumers + 1) * cuda::kWarpgroup;
-  // Registers are dealt out in eights: what is left of 64 K when the producer has little.
+  // setmaxnreg, in multiples of 8: what is left of 64 K when the producer has few.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   // Output columns of one product.
@@ -110,7 +110,7 @@ class ForwardProducer {
     int batch = 0;
   };
 
-  // The next tile of queries that see anything, to shared_.ahead; whether there is one.
+  // The next tile of queries that is not fully masked, to shared_.ahead; whether there is one.
   __device__ bool take() {
     while (scheduler_.has()) {
       const ForwardItem item = item_of(scheduler_.take());
@@ -173,7 +173,7 @@ class ForwardProducer {
     slot_.next();
   }
 
-  // No row of the tile sees a key: there is nothing to multiply.
+  // A tile whose rows are all fully masked.
   __device__ void store_fully_masked(const ForwardItem& item) const {
     const ForwardProblem& p = work_.p;
     const int rows = min(S::kRows, item.rows);

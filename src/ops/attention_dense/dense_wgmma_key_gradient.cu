@@ -1,10 +1,11 @@
-// dk and dv of dense attention on Hopper's tensor cores. A CTA owns a tile of keys and iterates over
-// the queries that attend to them, head by head of the group.
+// dk and dv of dense attention on Hopper's tensor cores. A CTA owns a tile of keys and iterates
+// over the queries that attend to them, head by head of the group.
 //
 // Heads up to 128: 128 keys, 64 per warpgroup, with both accumulators in registers. Wider
-// accumulators do not fit: there a CTA owns 64 keys; one warpgroup computes the weights, accumulates
-// dv and passes the weights to the other, which computes their gradients and accumulates dk. Four
-// products either way. Keys and values of the next tile are prefetched where shared memory allows.
+// accumulators do not fit: there a CTA owns 64 keys; one warpgroup computes the weights,
+// accumulates dv and passes the weights to the other, which computes their gradients and
+// accumulates dk. Four products either way. Keys and values of the next tile are prefetched where
+// shared memory allows.
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
 namespace touchstone::dense_attention {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int kStages = 2;
 
-// A tile of keys, and the tiles of queries that may see them.
+// A tile of keys, and the tiles of queries that may attend to them.
 struct Item {
   Block block;
   int2 tiles;
@@ -221,7 +222,7 @@ __device__ void consume(const GradientWork& work, const Item& item, int slot,
   store<T, S>(p.dv, block, dv, 1.0F, v, p.v_dim, group_key);
 }
 
-// Barriers of both warpgroups: weights are there, their place is free again.
+// Barriers of both warpgroups: weights are stored; their buffer is free again.
 __device__ int handed_barrier(int stage) { return 2 + stage; }
 __device__ int taken_barrier(int stage) { return 4 + stage; }
 
@@ -324,7 +325,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
           shared.own.init();
           init_barriers(shared.q_full, 2);
           init_barriers(shared.doutput_full, 1);
-          // Every thread reads of log and delta for itself, and says so for itself.
+          // Every thread reads log and delta itself and arrives for itself.
           init_barriers(shared.empty, 2 * cuda::kWarpgroup);
         },
         [&] { Producer<S>(work, shared).run(); },

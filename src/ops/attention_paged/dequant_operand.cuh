@@ -3,9 +3,9 @@
 // bf16 stays what it is; codes of int8, int4 and fp8 become f16, exactly. Scales and minima stay
 // outside: those of keys in f32, where the products are summed; those of values in the weights.
 //
-// Rows of shared memory are cut into units of 16 bytes, which ldmatrix hands out 4 bytes to a lane.
-// Such a word becomes kTiles operands of two numbers each. Which number of a vector ends up where
-// follows from the bit tricks below, so the query and the output are arranged to fit.
+// Rows of shared memory are cut into units of 16 bytes, of which ldmatrix gives 4 bytes to each
+// lane. Such a word becomes kTiles operands of two numbers each. Which number of a vector ends up
+// where follows from the bit tricks below, so the query and the output are arranged to fit.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -36,13 +36,13 @@ inline constexpr std::size_t kLanes = hn::MaxLanes(D());
 // How the codes of a vector become numbers.
 enum class Scaling : std::uint8_t {
   none,        // they are numbers
-  per_token,   // one scale for all of them: left to whoever uses their sum
+  per_token,   // one scale for all of them: applied to their sum
   per_group,   // scale * code
   asymmetric,  // minimum + scale * code
 };
 
 // Codes as f32, in packs: elements [i, i + kPack * kLanes) of a vector. Two vectors of a pack hold
-// the even and the odd elements, as sd::load_pack says.
+// the even and the odd elements, see sd::load_pack.
 template <DType kEncoding, bool kSigned>
 struct Codes {
   static constexpr bool kTwo =
@@ -116,8 +116,7 @@ template <DType kEncoding, Scaling kScaling_>
 struct Source {
   static constexpr Scaling kScaling = kScaling_;
   // What attention_cpu_digits.h reads, where the processor can.
-  static constexpr bool kCanUseLimbs =
-      kEncoding == DType::i8 && kScaling == Scaling::per_token;
+  static constexpr bool kCanUseLimbs = kEncoding == DType::i8 && kScaling == Scaling::per_token;
   using Code = Codes<kEncoding, kScaling != Scaling::asymmetric>;
   // Whether `load` needs the scale of the group it is in.
   static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;

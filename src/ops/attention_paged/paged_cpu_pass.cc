@@ -1,5 +1,5 @@
 // The kernels of cached_attention, for every SIMD target: one pass over the tokens of a split, and
-// what comes before and after. attention_cpu.h says how they fit together.
+// what comes before and after. See paged_cpu.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention_paged/paged_cpu_pass.cc"
 #include "hwy/foreach_target.h"
@@ -34,7 +34,7 @@ constexpr std::size_t kBlock = std::min<std::size_t>(4, kLanes);
 // nothing is multiplied; on short vectors their scales would take too much of the stack.
 constexpr std::size_t kTile = kLanes == 16 ? 128 : 64;
 constexpr std::size_t kDecodedTile = 16;
-// Tokens whose scales are taken to lie in one cache line, when it is asked for.
+// Tokens whose scales are assumed to lie in one cache line when it is prefetched.
 constexpr std::size_t kScalesFetch = 8;
 // Before the numbers of a partial result: the largest score, the sum of weights.
 constexpr std::size_t kPartialHead = 16;
@@ -72,7 +72,7 @@ HWY_INLINE void softmax(const PagedAttentionProblem& p, std::size_t tokens, floa
   partial[0] = hn::GetLane(hn::MaxOfLanes(d, most));
   partial[1] = 0;
   if (partial[0] == -kInfinity) {
-    // Nothing but -inf, or NaN that the maximum has not seen.
+    // Nothing but -inf, or NaN that the maximum has ignored.
     const bool nan = std::any_of(scores, scores + tokens, [](float s) { return std::isnan(s); });
     if (nan) partial[0] = std::numeric_limits<float>::quiet_NaN();
     if (!nan) return;
@@ -145,7 +145,7 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
   return tile;
 }
 
-// Asks for the scales of tokens [begin, begin + tokens) of a KV head.
+// Prefetches the scales of tokens [begin, begin + tokens) of a KV head.
 HWY_INLINE void fetch_scales(const Stream& stream, std::size_t begin, std::size_t tokens,
                              std::int64_t head) {
   if (!is_quantized(stream.format.dtype)) return;
@@ -154,7 +154,7 @@ HWY_INLINE void fetch_scales(const Stream& stream, std::size_t begin, std::size_
   }
 }
 
-// Asks for the first tile, which nobody has asked for while computing something else.
+// Prefetches the first tile, which no earlier tile has prefetched.
 HWY_INLINE void fetch_first(const Stream& stream, std::size_t tokens) {
   const std::size_t first = std::min(stream.tile(), tokens);
   const auto bytes = static_cast<std::size_t>(cache::value_bytes(stream.format, stream.dim));
@@ -230,7 +230,7 @@ HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first,
       score_tile<Source, kBlock>(tile, queries, rows);
     }
     v += count;
-    tile.next.bytes = 0;  // asked for
+    tile.next.bytes = 0;  // prefetched already
   }
 }
 

@@ -1,21 +1,23 @@
 // cached_attention on CUDA: what its kernels share.
 //
 // A block computes one split of kSplit positions, for one KV head and some query tokens.
-// It lists the tokens of the piece that a query sees; queries that see the same go together, as
+// It lists the tokens of the split that a query attends to; queries with the same list share it, as
 // many vectors (query tokens x heads of the KV head) at a time as the kernel holds. Pass 1 reads
 // the keys and leaves all scores of the piece in shared memory, then they become weights, and pass
 // 2 reads the values. Where there is more than one piece a second kernel merges them, in order.
 //
-// Why the bits depend on so little: every sum runs over the list in an order that only the number
+// Determinism: every sum runs over the list in an order that only the number
 // of a token in the list decides; what fills the end of the list adds an exact zero; the largest
 // score of a piece, and of all pieces, has no order; products that are summed are fused explicitly.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
 #include "ops/attention_common/attention_math.cuh"
+#include "ops/attention_common/refusal.h"
 #include "ops/attention_paged/cached_attention_tuning.h"
 #include "ops/attention_paged/paged_problem.h"
 #include "ops/attention_paged/paged_visible_range.h"
@@ -28,7 +30,7 @@ using attention_common::kLog2E;
 using attention_common::minus_infinity;
 using attention_common::weight_of;
 
-// Positions that are summed before sums are merged, unless a kernel says otherwise.
+// Positions that are summed before sums are merged, unless a kernel overrides it.
 inline constexpr int kSplit = tuning::kSplit;
 inline constexpr int kThreads = 128;
 inline constexpr int kWarps = kThreads / 32;
@@ -54,7 +56,7 @@ struct SplitWork {
   std::int64_t first_query = 0;
   std::int64_t queries = 0;
   std::int64_t tile = 1;    // query tokens of a block
-  std::int64_t splits = 1;  // that the page table has room for
+  std::int64_t splits = 1;  // capacity of the page table
   std::int64_t splits_per_block = 1;
   // Of each query token, head and split; null: there is one split, whose result is the output.
   float* partial_values = nullptr;  // [queries, query_heads, splits, v_dim]
@@ -67,6 +69,18 @@ struct SplitLaunch {
   int split = kSplit;
   void (*run)(Context& context, const SplitWork& work, unsigned blocks) = nullptr;
 };
+
+// What the kernels that copy 16 bytes at a time refuse of the pages, or nothing.
+inline std::string refuses_pages(const PagedAttentionProblem& p) {
+  constexpr std::int64_t kMaxPageTokens = (std::int64_t{1} << 31) - 1;
+  if (reinterpret_cast<std::uintptr_t>(p.pages.memory) % cache::kSectionAlignment != 0) {
+    return "pages are not aligned to 16 bytes";
+  }
+  if (p.pages.page_tokens > kMaxPageTokens) {
+    return attention_common::above("page_tokens", p.pages.page_tokens, kMaxPageTokens);
+  }
+  return {};
+}
 
 // In waves of query tokens, each merged if there is something to merge.
 void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLaunch& launch);
@@ -105,7 +119,7 @@ __device__ inline SplitRange splits_of(const VisibleRange& visible, std::int64_t
   return {sinks, begin, larger(begin, up(larger(visible.end, end_of(visible))))};
 }
 
-// What of a split a query sees, apart from a tree: [0, sinks) and [begin, end) of its tokens.
+// The tokens of a split a query attends to, apart from a tree: [0, sinks) and [begin, end).
 struct SplitMask {
   int sinks, begin, end;
   bool tree;  // a tree reaches into the split
@@ -113,7 +127,7 @@ struct SplitMask {
   // A beginning of the split and nothing else.
   __device__ bool is_beginning() const { return !tree && begin <= sinks; }
 
-  // Whether two queries certainly see the same.
+  // Whether two queries certainly attend to the same tokens.
   __device__ bool same(const SplitMask& other) const {
     return !tree && !other.tree && sinks == other.sinks && begin == other.begin && end == other.end;
   }

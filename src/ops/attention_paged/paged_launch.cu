@@ -51,7 +51,7 @@ class Merge {
     return largest_of_block(result);
   }
 
-  // Some chains of the number d of the output. The values of a tile are asked for before the
+  // Some chains of the number d of the output. The values of a tile are loaded before the
   // weights: they take as long to come.
   template <int kOwn>
   __device__ void add(int first_chain, std::int64_t d, float largest,
@@ -199,7 +199,7 @@ void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLau
         std::clamp<std::int64_t>(pieces / blocks, 1, tuning::kMaxSplitsPerBlock);
   }
   const bool hopper = cuda::is_hopper(context);
-  // At least one query token: where there is no room for it, workspace() says what to reserve.
+  // At least one query token: where it does not fit, workspace() throws with the bytes to reserve.
   if (merges) {
     at_once = std::clamp<std::int64_t>(context.workspace_bytes() / query_bytes, 1, at_once);
   }

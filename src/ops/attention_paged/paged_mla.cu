@@ -18,8 +18,8 @@ constexpr int kKeyDim = 576;
 constexpr int kValueDim = 512;
 constexpr int kTile = 32;
 constexpr int kStages = 2;
-// An odd number of units of 16 bytes: the same unit of 8 rows is in 8 different places of the 128
-// bytes that shared memory gives at a time.
+// An odd number of units of 16 bytes: the same unit of 8 rows is in 8 different banks of the 128
+// bytes of a shared memory wavefront.
 constexpr int kPitch = kKeyDim * 2 + 16;
 
 template <int kQueryParts>
@@ -62,11 +62,11 @@ class MlaMainloop {
         own_units_(block.address({0, 0}, block.work.keys.values, kKeyDim * 2) + lane_ * 16) {}
 
   __device__ void run() {
-    ask(0);
+    issue_loads(0);
     for (int tile = 0; tile * kTile < count_; ++tile) {
       cuda::wait_copies<0>();
       __syncthreads();  // also: the tile before is done with
-      ask(tile + 1);
+      issue_loads(tile + 1);
       float scores[2][2];  // of rows lane / 4 and 8 more, tokens 2 * (lane % 4) and the next one
       score(tile, scores);
       leave_largest(scores);
@@ -85,7 +85,7 @@ class MlaMainloop {
 
   // Copies a tile, a row by a warp. What lies behind the list is zeros: weights of 0 must not meet
   // a NaN.
-  __device__ void ask(int tile) {
+  __device__ void issue_loads(int tile) {
     constexpr unsigned kUnits = kKeyDim * 2 / 16;
     if (tile * kTile < count_) {
 #pragma unroll 4
@@ -165,7 +165,7 @@ class MlaMainloop {
     for (int half = 0; half < 2; ++half) {
       const float4 all = shared_.of_warps[vector_of(half)];
       const float largest = fmaxf(fmaxf(all.x, all.y), fmaxf(all.z, all.w));
-      // Where nothing was seen yet the difference is infinite, or NaN if still nothing is.
+      // While fully masked the difference is infinite, or NaN if the tile is masked too.
       const bool moves = __fmul_rn(__fsub_rn(largest, largest_[half]), kLog2E) > kSlack;
       if (__any_sync(kAllLanes, static_cast<int>(moves)) != 0) {
         move_largest(half, moves ? largest : largest_[half]);
@@ -314,16 +314,18 @@ using AllParts = MlaShared<kParts>;
 
 std::string cached_attention_mla_refuses(const Context& context, const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
-  if (!layers.k_is_v) return "values that are not in the keys";
-  if (layers.k.dtype != DType::bf16) return "latents that are not bf16";
-  if (layers.k_dim != kKeyDim || layers.v_dim != kValueDim) return "dims other than 576 and 512";
-  if (reinterpret_cast<std::uintptr_t>(p.pages.memory) % cache::kSectionAlignment != 0) {
-    return "pages not on 16 bytes";
+  if (!layers.k_is_v) return "not k_is_v";
+  if (layers.k.dtype != DType::bf16) {
+    return attention_common::needs("latents", "bf16", name_of(layers.k.dtype));
   }
-  if (p.pages.page_tokens >= std::int64_t{1} << 31) return "pages of 2^31 tokens or more";
-  if (cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin) <
-      static_cast<int>(sizeof(AllParts))) {
-    return "a device with little shared memory";
+  if (layers.k_dim != kKeyDim || layers.v_dim != kValueDim) {
+    return "k_dim " + std::to_string(layers.k_dim) + ", v_dim " + std::to_string(layers.v_dim) +
+           ", needs 576 and 512";
+  }
+  if (std::string refusal = refuses_pages(p); !refusal.empty()) return refusal;
+  const int shared = cuda::device_attribute(context, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (shared < static_cast<int>(sizeof(AllParts))) {
+    return attention_common::above("bytes of shared memory", sizeof(AllParts), shared);
   }
   return {};
 }

@@ -95,8 +95,13 @@ void launch_portable(Context& context, const SplitWork& work, unsigned blocks) {
 
 std::string cached_attention_portable_refuses(const Context& /*context*/,
                                               const PagedAttentionProblem& p) {
-  if (p.layers.k_dim > kPortableDim) return "keys of more than " + std::to_string(kPortableDim);
-  if (p.pages.page_tokens >= std::int64_t{1} << 31) return "pages of 2^31 tokens or more";
+  constexpr std::int64_t kMaxPageTokens = (std::int64_t{1} << 31) - 1;
+  if (p.layers.k_dim > kPortableDim) {
+    return attention_common::above("k_dim", p.layers.k_dim, kPortableDim);
+  }
+  if (p.pages.page_tokens > kMaxPageTokens) {
+    return attention_common::above("page_tokens", p.pages.page_tokens, kMaxPageTokens);
+  }
   return {};
 }
 

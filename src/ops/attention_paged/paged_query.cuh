@@ -25,7 +25,7 @@ __device__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::ui
   }
 }
 
-// Twice 16 numbers of the queries, as operands. Where there is room for no more, those of one
+// Twice 16 numbers of the queries, as operands. Where shared memory is short, those of one
 // part are one operand, each in its half of the rows, and what the other half makes of a product
 // stands for nothing.
 template <class Shared, bool kExact>

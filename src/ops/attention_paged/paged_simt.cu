@@ -1,8 +1,8 @@
 // cached_attention on CUDA for the common heads: keys and values of 64 or 128 numbers, read 8
 // numbers at a time straight into registers.
 //
-// Teams of lanes read a token together. Each thread asks for kAhead tokens before it looks at the
-// first; blocks that share a multiprocessor hide the rest of the waiting.
+// Groups of lanes read a token together. Each thread issues the loads of kAhead tokens before using
+// the first; blocks that share a multiprocessor hide the rest of the waiting.
 #include <string>
 
 #include "cache/codec.h"
@@ -54,7 +54,7 @@ struct Stored {
     }
   }
 
-  // Numbers 4 * half to 4 * half + 3. Exact, as codec.h says, except for the one rounding of an
+  // Numbers 4 * half to 4 * half + 3. Exact (codec.h), except for the one rounding of an
   // asymmetric value.
   __device__ void decode(int half, float (&x)[4]) const {
     if constexpr (kEncoding == DType::f32) {
@@ -315,10 +315,14 @@ void launch_registers(Context& context, const SplitWork& work, unsigned blocks) 
 }
 
 std::string refusal_of(const QuantFormat& format, std::int64_t dim) {
-  if (dim != 64 && dim != 128) return "dims other than 64 and 128";
+  if (dim != 64 && dim != 128) {
+    return attention_common::needs("head size", "64 or 128", std::to_string(dim));
+  }
   if (!is_quantized(format.dtype)) return {};
-  if (format.scale_dtype != DType::f16) return "scales that are not f16";
-  return cache::group_length(format, dim) % kChunk != 0 ? "groups that are no multiple of 8" : "";
+  if (format.scale_dtype != DType::f16)
+    return attention_common::needs("scales", "f16", name_of(format.scale_dtype));
+  const std::int64_t group = cache::group_length(format, dim);
+  return group % kChunk != 0 ? attention_common::no_multiple("group_size", group, kChunk) : "";
 }
 
 }  // namespace
@@ -326,7 +330,8 @@ std::string refusal_of(const QuantFormat& format, std::int64_t dim) {
 std::string cached_attention_simt_refuses(const Context& /*context*/,
                                           const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
-  if (layers.k_dim != layers.v_dim) return "keys and values of different dims";
+  if (layers.k_dim != layers.v_dim)
+    return "k_dim " + std::to_string(layers.k_dim) + " != v_dim " + std::to_string(layers.v_dim);
   if (const std::string refusal = refusal_of(layers.k, layers.k_dim); !refusal.empty()) {
     return refusal;
   }
@@ -334,11 +339,7 @@ std::string cached_attention_simt_refuses(const Context& /*context*/,
       !refusal.empty()) {
     return refusal;
   }
-  if (reinterpret_cast<std::uintptr_t>(p.pages.memory) % cache::kSectionAlignment != 0) {
-    return "pages not on 16 bytes";
-  }
-  if (p.pages.page_tokens >= std::int64_t{1} << 31) return "pages of 2^31 tokens or more";
-  return {};
+  return refuses_pages(p);
 }
 
 void cached_attention_simt(Context& context, const PagedAttentionProblem& p) {

@@ -42,7 +42,7 @@ struct Operand {
   static_assert(kUnits % 2 == 0);
 
   // Where a unit of a row lies: such that the same unit of the 8 rows of a matrix (token_of) is in
-  // 8 different places of the 128 bytes that shared memory gives at a time (4 for 2 units).
+  // 8 different banks of the 128 bytes of a shared memory wavefront (4 for 2 units).
   __device__ static constexpr std::uint32_t at(unsigned row, unsigned unit) {
     return row * kRowBytes + (unit ^ spread(row)) * 16;
   }
@@ -80,7 +80,7 @@ __device__ std::uint32_t row_address(const std::byte* rows, unsigned tile, unsig
 __device__ inline std::uint32_t unit_address(std::uint32_t row, int unit) {
   return (row ^ static_cast<std::uint32_t>(unit % 8 * 16)) + unit / 8 * 128;
 }
-// Where the record of a token of the chunk lies: those of a tile in 8 different places of 128
+// Where the record of a token of the chunk lies: those of a tile in 8 different banks of 128
 // bytes.
 __device__ constexpr unsigned record_at(unsigned token) {
   return (token / 8 * 8 + (token + token / 8 * 2) % 8) * 16;
@@ -129,15 +129,16 @@ class SectionLoader {
 
   // Tokens [chunk * kChunk, ...) of the list; zeros behind its end.
   template <class Slot>
-  __device__ void ask(unsigned lane, unsigned chunk, const ListLength& list, Slot& slot) const {
-    if (!list.template has_runs<kChunk>(chunk)) return ask_listed(lane, chunk, list, slot);
-    ask_runs(lane, RunSlots(block_.shared, chunk, lane), slot);
+  __device__ void issue_loads(unsigned lane, unsigned chunk, const ListLength& list,
+                              Slot& slot) const {
+    if (!list.template has_runs<kChunk>(chunk)) return issue_listed(lane, chunk, list, slot);
+    issue_runs(lane, RunSlots(block_.shared, chunk, lane), slot);
   }
 
   // Of a chunk that does not lie in runs.
   template <class Slot>
-  __device__ void ask_listed(unsigned lane, unsigned chunk, const ListLength& list,
-                             Slot& slot) const {
+  __device__ void issue_listed(unsigned lane, unsigned chunk, const ListLength& list,
+                               Slot& slot) const {
     copy_listed(block_.shared, block_.p, section_, base_, first_odd(), lane, chunk, list.tokens,
                 slot.rows, slot.scales);
   }
@@ -159,7 +160,7 @@ class SectionLoader {
   };
 
   template <class Places, class Slot>
-  __device__ void ask_runs(unsigned lane, const Places& places, Slot& slot) const {
+  __device__ void issue_runs(unsigned lane, const Places& places, Slot& slot) const {
     const std::uint32_t own =
         cuda::shared_address(slot.rows) + Op::at(lane / Op::kUnits, lane % Op::kUnits);
     // All that is read from shared memory before the first copy.
@@ -318,7 +319,7 @@ class SectionLoader {
     return list.first_slot + static_cast<std::uint32_t>(slot - list.first_position);
   }
 
-  // The bytes of a vector are asked for: times a constant it would be four instructions.
+  // The bytes of a vector are a runtime value: with a constant it would be four instructions.
   __device__ const std::byte* address(const std::byte* values, const CompactPageSlot& place) const {
     return offset(offset(values, place.slot, static_cast<std::uint32_t>(section_.value_bytes)),
                   place.page, page_bytes());

@@ -14,7 +14,7 @@ struct alignas(16) SplitShared {
 
   float query[kVectors][kMaxDim];
   float weights[kSplit][kVectors];  // scores first
-  PageSlot slots[kSplit];           // of the tokens that are seen
+  PageSlot slots[kSplit];           // of the tokens that are attended to
   TokenList list;
   int counts[4 * kWarps];
   float factors[kVectors];
@@ -28,7 +28,7 @@ struct alignas(16) SplitShared {
 //   attend(block)            block.end_vector and block.put_value for each vector
 // and may have a way around shared.query:
 //   Fetched, fetches(p)      what a thread holds of the vectors, and whether it can
-//   fetch(block)             asks for it
+//   fetch(block)             issues the loads
 //   put(block, fetched)      what prepare would have done
 template <class Shared, class Pass>
 class SplitBlock {
@@ -147,7 +147,7 @@ class SplitBlock {
     return work.partials == nullptr || range.has(split_);
   }
 
-  // For query_ and those of its row that see the same of the split; returns how many that are.
+  // For query_ and those of its row with the same mask in the split; returns their number.
   __device__ std::int64_t attend_queries(std::int64_t end) {
     const std::int64_t row = row_of(p, query_);
     const VisibleRange visible = visible_range(p, row, query_);
@@ -161,7 +161,7 @@ class SplitBlock {
     }
     // Read with the tokens of a tree.
     if (p.tree != nullptr && threadIdx.x == 0) shared.known.visible = visible;
-    list_tokens(row, seen, ask_page(row, seen));
+    list_tokens(row, seen, load_page(row, seen));
     loaded_ = 0;
     attend(alike);
     return alike;
@@ -187,7 +187,7 @@ class SplitBlock {
       bool attended = false;
       if (is_due(known.range)) {
         const SplitMask seen = split_mask(known.visible, first(), kSplit);
-        const PageOfThread page = ask_page(known.row, seen);
+        const PageOfThread page = load_page(known.row, seen);
         const std::uint32_t alike = rows_alike(known.row, seen);
         if (fetching) {
           Pass::put(*this, fetched);
@@ -208,8 +208,8 @@ class SplitBlock {
     }
   }
 
-  // Asks for what is needed first, all at once: each of these would be waited for before the next
-  // is known to be wanted. The row is guessed as row_of does.
+  // Issues the first loads all at once: each of these would be waited for before the next
+  // address is known. The row is guessed as row_of does.
   __device__ void touch_first() const {
     const std::int64_t row = smaller(query_, p.rows - 1);
     touch(p.query_offsets + row);
@@ -223,7 +223,7 @@ class SplitBlock {
     if (page < p.pages.table_stride) touch(work.table + row * p.pages.table_stride + page);
   }
 
-  // A load that nobody waits for.
+  // A load whose result is unused: it only warms the cache.
   template <class T>
   __device__ static void touch(const T* from) {
     std::uint32_t unused;
@@ -239,7 +239,7 @@ class SplitBlock {
     }
   }
 
-  // Rows of one query, from `row` on, that have the pages of the split in common and see the same
+  // Rows of one query, from `row` on, that have the pages of the split in common and the same mask
   // of it; none where the block of a row before attends for this one too. Groups begin at multiples
   // of their size, so that a block looks at few of its neighbors.
   __device__ std::uint32_t rows_alike(std::int64_t row, const SplitMask& seen) const {
@@ -278,7 +278,7 @@ class SplitBlock {
     return same;
   }
 
-  // The page of kEach tokens, where nothing is seen but a beginning of the split and pages hold
+  // The page of kEach tokens, where only a beginning of the split is visible and pages hold
   // them whole: thread i has tokens from kEach * i on.
   static constexpr int kEach = Shared::kRunList ? kRun : 4;
   static_assert(kSplit <= kEach * kThreads);
@@ -288,7 +288,7 @@ class SplitBlock {
     std::uint32_t slot;
   };
 
-  __device__ PageOfThread ask_page(std::int64_t row, const SplitMask& mask) const {
+  __device__ PageOfThread load_page(std::int64_t row, const SplitMask& mask) const {
     const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
     PageOfThread result{mask.is_beginning() && page_tokens % kEach == 0, -1, 0};
     const std::int64_t position = first() + kEach * threadIdx.x;
@@ -299,7 +299,7 @@ class SplitBlock {
     return result;
   }
 
-  // The tokens that the query sees, in order. Known to all after the next barrier.
+  // The tokens that the query attends to, in order. Visible to all threads after the next barrier.
   __device__ void list_tokens(std::int64_t row, const SplitMask& mask, const PageOfThread& page) {
     const int first_token = static_cast<int>(kEach * threadIdx.x);
     const bool there = page.fits && (page.number >= 0 || first_token >= mask.end);
@@ -338,7 +338,7 @@ class SplitBlock {
     for (int vector = 0; vector < kVectors; ++vector) {
       at[vector] = vector < vectors ? query_at(vector) : 0;
     }
-    // All loads before the first store: the type is asked for outside.
+    // All loads before the first store: the branch on the type is outside.
     const auto load = [&]<class T>(const T* query) {
       for (std::int64_t d = threadIdx.x; d < dim; d += kThreads) {
         float x[kVectors];

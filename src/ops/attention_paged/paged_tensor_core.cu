@@ -241,7 +241,7 @@ struct TensorCorePass {
   }
 };
 
-// On a multiprocessor at the same time. Hopper has 228 KiB, of which every block takes one. DequantOperand
+// On a multiprocessor at the same time. Hopper has 228 KiB, of which every block takes one. Codes
 // of 8 bits take more registers than four blocks leave.
 template <class Shared>
 constexpr bool kTakesMuch = Shared::kDim == 128 && Shared::Keys::C::kBits == 8;
@@ -270,7 +270,7 @@ void launch_tensor_core(Context& context, const SplitWork& work, unsigned blocks
 
 // The kernels there are: a kind of keys with a kind of values.
 struct Kind {
-  DType encoding;
+  DType dtype;
   Scaling scaling;
 
   friend bool operator==(const Kind&, const Kind&) = default;
@@ -322,8 +322,10 @@ const Kernel* kernel_for(const cache::LayerGroup& layers) {
 
 std::string scales_refusal(const QuantFormat& format, std::int64_t dim) {
   if (!is_quantized(format.dtype)) return {};
-  if (format.scale_dtype != DType::f16) return "scales that are not f16";
-  return cache::group_length(format, dim) % kGroup != 0 ? "groups that are no multiple of 32" : "";
+  if (format.scale_dtype != DType::f16)
+    return attention_common::needs("scales", "f16", name_of(format.scale_dtype));
+  const std::int64_t group = cache::group_length(format, dim);
+  return group % kGroup != 0 ? attention_common::no_multiple("group_size", group, kGroup) : "";
 }
 
 }  // namespace
@@ -331,22 +333,31 @@ std::string scales_refusal(const QuantFormat& format, std::int64_t dim) {
 std::string cached_attention_tensor_core_refuses(const Context& /*context*/,
                                                  const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
-  if (layers.k_is_v) return "values inside keys";
-  if (layers.k_dim != layers.v_dim) return "keys and values of different dims";
-  if (layers.k_dim != 64 && layers.k_dim != 128) return "dims other than 64 and 128";
+  if (layers.k_is_v) return "k_is_v";
+  if (layers.k_dim != layers.v_dim) {
+    return "k_dim " + std::to_string(layers.k_dim) + " != v_dim " + std::to_string(layers.v_dim);
+  }
+  if (layers.k_dim != 64 && layers.k_dim != 128) {
+    return attention_common::needs("head size", "64 or 128", std::to_string(layers.k_dim));
+  }
   for (const QuantFormat& format : {layers.k, layers.v}) {
     const std::string refusal = scales_refusal(format, layers.k_dim);
     if (!refusal.empty()) return refusal;
   }
-  if (kernel_for(layers) == nullptr) return "this pair of formats";
-  if (reinterpret_cast<std::uintptr_t>(p.pages.memory) % cache::kSectionAlignment != 0) {
-    return "pages not on 16 bytes";
+  if (kernel_for(layers) == nullptr) {
+    return "no kernel for keys of " + std::string(name_of(layers.k.dtype)) + " with values of " +
+           std::string(name_of(layers.v.dtype));
   }
-  if (p.pages.geometry.page_bytes >= std::int64_t{1} << 32) return "pages of 4 GiB or more";
-  if (checked_mul(layers.kv_heads, p.pages.page_tokens) >= std::int64_t{1} << 31) {
-    return "pages of 2^31 vectors or more";
+  constexpr std::int64_t kMaxPageBytes = (std::int64_t{1} << 32) - 1;
+  constexpr std::int64_t kMaxPageVectors = (std::int64_t{1} << 31) - 1;
+  if (p.pages.geometry.page_bytes > kMaxPageBytes) {
+    return attention_common::above("page bytes", p.pages.geometry.page_bytes, kMaxPageBytes);
   }
-  return {};
+  const std::int64_t vectors = checked_mul(layers.kv_heads, p.pages.page_tokens);
+  if (vectors > kMaxPageVectors) {
+    return attention_common::above("kv_heads * page_tokens", vectors, kMaxPageVectors);
+  }
+  return refuses_pages(p);
 }
 
 void cached_attention_tensor_core(Context& context, const PagedAttentionProblem& p) {

@@ -5,21 +5,21 @@
 // maxima, sums of weights and of weighted values are merged once, at the end.
 //
 // Scores are products of query vectors (rows) with 8 tokens (columns), so that a lane has scores of
-// one vector, in the places where weights are operands of the second product: numbers of a value
+// one vector, laid out as weights are operands of the second product: numbers of a value
 // (rows) with 8 query vectors (columns), summed over 16 tokens. Factors are bf16, or f16 for codes,
 // so what rounding takes away gets products of its own: weights are in two parts (17 or 22 bits),
 // queries that are not bf16 already in three (all 24 bits), the second of which is in the rows that
 // 8 vectors leave empty.
 //
-// Why the bits depend on so little: an element of a product depends on its own row and column only,
-// and which token is in which place of which product on its number in the list only.
+// Determinism: an element of a product depends on its own row and column only,
+// and the position of a token in a product depends on its number in the list only.
 #pragma once
 
 #include "ops/attention_paged/paged_values.cuh"
 
 namespace touchstone::paged_attention {
 
-// Out of line, like all that is long and seldom: the loop over chunks shall stay in the cache for
+// Out of line, like all that is long and rare: the mainloop has to fit in the cache for
 // instructions.
 __device__ __noinline__ inline float capped_score(float score, float cap) {
   return __fmul_rn(cap, tanhf(score / cap));
@@ -64,7 +64,7 @@ class WarpPass {
   __device__ void run() {
     const unsigned first = threadIdx.x / 32;
 #pragma unroll 1
-    for (int load = 0; load < kLoads; ++load) ask_first(load);
+    for (int load = 0; load < kLoads; ++load) issue_first(load);
 #pragma unroll 1
     for (unsigned chunk = first; chunk * kChunk < count(); chunk += kWarps) {
       attend_chunk<kExact>(chunk);
@@ -101,39 +101,39 @@ class WarpPass {
     refill<1>(chunk, values);
   }
 
-  // Keys and values are asked for in turns, or, where slots are so many, together: then they are at
-  // the same places of the list.
+  // Copies of keys and values alternate, or, with an even number of slots, are issued together:
+  // then they are at the same positions of the list.
   static constexpr bool kTogether = kSlots % 2 == 0;
   static constexpr int kLoads = kTogether ? kSlots / 2 : kSlots;
 
-  // Nothing is asked for behind the end, but a group of copies is closed all the same.
-  __device__ void ask(unsigned chunk, bool keys, Slot& slot) {
+  // No copies are issued behind the end, but a group of copies is committed all the same.
+  __device__ void issue_loads(unsigned chunk, bool keys, Slot& slot) {
     if (chunk * kChunk < count()) {
       if constexpr (kTogether) {
-        ask_both(chunk, slot, *(&slot + 1));
+        issue_both(chunk, slot, *(&slot + 1));
       } else if (keys) {
-        keys_.ask(lane(), chunk, list_, slot);
+        keys_.issue_loads(lane(), chunk, list_, slot);
       } else {
-        values_.ask(lane(), chunk, list_, slot);
+        values_.issue_loads(lane(), chunk, list_, slot);
       }
     }
     cuda::commit_copies();
   }
-  __device__ void ask_both(unsigned chunk, Slot& keys, Slot& values) {
+  __device__ void issue_both(unsigned chunk, Slot& keys, Slot& values) {
     if (list_.template has_runs<kChunk>(chunk)) {
       const typename KeySource::RunSlots places(block_.shared, chunk, lane());
-      keys_.ask_runs(lane(), places, keys);
-      values_.ask_runs(lane(), places, values);
+      keys_.issue_runs(lane(), places, keys);
+      values_.issue_runs(lane(), places, values);
     } else {
-      keys_.ask_listed(lane(), chunk, list_, keys);
-      values_.ask_listed(lane(), chunk, list_, values);
+      keys_.issue_listed(lane(), chunk, list_, keys);
+      values_.issue_listed(lane(), chunk, list_, values);
     }
   }
   // Load number `load` of the first ones.
-  __device__ void ask_first(int load) {
+  __device__ void issue_first(int load) {
     const auto chunk =
         threadIdx.x / 32 + static_cast<unsigned>(kTogether ? load : load / 2) * kWarps;
-    ask(chunk, load % 2 == 0, ring_.slots[kTogether ? 2 * load : load]);
+    issue_loads(chunk, load % 2 == 0, ring_.slots[kTogether ? 2 * load : load]);
   }
 
   // The slot of the keys (0) or values (1) of a chunk, when their copies, the oldest, have arrived.
@@ -148,17 +148,17 @@ class WarpPass {
     return slot;
   }
 
-  // What comes kLoads loads after the keys (0) or values (1) of a chunk takes their place.
+  // What comes kLoads loads after the keys (0) or values (1) of a chunk reuses their slot.
   template <int kLoad>
   __device__ void refill(unsigned chunk, Slot& slot) {
     if constexpr (kTogether) {
       if constexpr (kLoad == 0) return;
       __syncwarp();
-      ask(chunk + kLoads * kWarps, true, *(&slot - 1));
+      issue_loads(chunk + kLoads * kWarps, true, *(&slot - 1));
     } else {
       __syncwarp();
       constexpr int kNext = kLoad + kSlots;
-      ask(chunk + kNext / 2 * kWarps, kNext % 2 == 0, slot);
+      issue_loads(chunk + kNext / 2 * kWarps, kNext % 2 == 0, slot);
     }
   }
 
@@ -359,7 +359,7 @@ class WarpPass {
     }
   }
 
-  // Where nothing was seen yet the difference is infinite, or NaN if still nothing is.
+  // While fully masked the difference is infinite, or NaN if the tile is masked too.
   __device__ bool is_above(float score, float to_log2) const {
     constexpr float kSlack = 8;
     return __fmul_rn(__fsub_rn(score, largest_), to_log2) > kSlack;

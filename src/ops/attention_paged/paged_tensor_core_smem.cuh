@@ -41,7 +41,7 @@ struct alignas(128) TensorCoreShared {
     std::byte rows[kChunk * kRowBytes];
     std::byte scales[kChunk * std::max(kScaleBytes, 1)];
   };
-  // Four blocks shall have room on a multiprocessor.
+  // Four CTAs fit on an SM.
   static constexpr int kSlots =
       std::clamp(tuning::kPipelineBytes / static_cast<int>(sizeof(Slot)), 3, 8);
 
@@ -50,7 +50,7 @@ struct alignas(128) TensorCoreShared {
     Slot slots[kSlots];
   };
 
-  // The query as operands of four registers, where there is room for it: otherwise two operands
+  // The query as operands of four registers where shared memory allows it: otherwise two operands
   // share them (QueryPair).
   static constexpr bool kWholeOperands = Keys::kRowBytes < 128;
 

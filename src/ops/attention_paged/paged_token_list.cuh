@@ -22,7 +22,7 @@ struct Known {
   SplitRange range;
 };
 
-// The tokens that are attended to. A kernel has a list of their places (`places`), or, with
+// The tokens that are attended to. A kernel has a list of their slots (`slots`), or, with
 // kRunList, one of runs of kRun tokens that lie side by side (`runs`); where they do not, a list of
 // their positions in the split (`positions`).
 struct TokenList {

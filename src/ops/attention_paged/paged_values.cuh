@@ -24,7 +24,7 @@ class ValueSums {
   static constexpr int kOwn = kChunk / 4;  // tokens of a lane
   static constexpr int kOutputTiles = Shared::kDim / 16;
   static constexpr bool kGrouped = Values::kScaling == Scaling::kGrouped;
-  // Weights come times 2^kLift, which is what f16 has room for.
+  // Weights are scaled by 2^kLift, within the range of f16.
   static constexpr int kLift = Values::kHalf ? 6 : 0;
   using ValueSource = SectionLoader<Values, kChunk, Block>;
 
@@ -32,7 +32,7 @@ class ValueSums {
       : source_(source), scratch_(scratch) {}
 
   // The values of a chunk times the weights of the lane's vector and tokens, which are lifted.
-  // `list` says what the chunk is of.
+  // `list` is the list of the chunk.
   __device__ void accumulate(unsigned lane, unsigned chunk, const ListLength& list, Slot& values,
                              float (&weights)[kOwn]) {
     lane_ = lane;
