@@ -51,29 +51,25 @@ struct BackwardScratch {
   }
 };
 
-// Scores and dP of a tile: both products have the others as A and the own tokens as B.
+// Scores or dP of a tile: the others are A, the own tokens are B.
+HWY_INLINE void score_product(std::int64_t dim, const Rows& others, std::size_t count,
+                              std::size_t vectors, const float* own, float* to) {
+  product<false>({.depth = static_cast<std::size_t>(dim),
+                  .rows = count,
+                  .vectors = vectors,
+                  .a = others.data,
+                  .a_row = others.stride,
+                  .a_step = 1,
+                  .b = own,
+                  .b_row = kOwn,
+                  .c = to,
+                  .c_row = kOwn});
+}
+
 HWY_INLINE void score_products(const BackwardProblem& p, const Rows& k, const Rows& v,
                                std::size_t count, std::size_t vectors, const BackwardScratch& s) {
-  product<false>({.depth = static_cast<std::size_t>(p.k_dim),
-                  .rows = count,
-                  .vectors = vectors,
-                  .a = k.data,
-                  .a_row = k.stride,
-                  .a_step = 1,
-                  .b = s.own_k,
-                  .b_row = kOwn,
-                  .c = s.weights,
-                  .c_row = kOwn});
-  product<false>({.depth = static_cast<std::size_t>(p.v_dim),
-                  .rows = count,
-                  .vectors = vectors,
-                  .a = v.data,
-                  .a_row = v.stride,
-                  .a_step = 1,
-                  .b = s.own_v,
-                  .b_row = kOwn,
-                  .c = s.dlogits,
-                  .c_row = kOwn});
+  score_product(p.k_dim, k, count, vectors, s.own_k, s.weights);
+  score_product(p.v_dim, v, count, vectors, s.own_v, s.dlogits);
 }
 
 // sum[own] += (what a tile left)^T others. With `careful` only pairs that are not masked.

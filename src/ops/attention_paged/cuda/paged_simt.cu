@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cache/codec.h"
-#include "ops/attention_paged/paged_split.cuh"
+#include "ops/attention_paged/cuda/paged_split.cuh"
 
 namespace touchstone::paged_attention {
 namespace {

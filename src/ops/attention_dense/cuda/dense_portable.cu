@@ -8,7 +8,7 @@
 
 #include "core/context_access.h"
 #include "ops/attention_common/refusal.h"
-#include "ops/attention_dense/dense_cuda.cuh"
+#include "ops/attention_dense/cuda/dense_cuda.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

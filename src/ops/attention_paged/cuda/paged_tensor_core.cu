@@ -3,7 +3,7 @@
 #include <iterator>
 #include <string>
 
-#include "ops/attention_paged/paged_tensor_core.cuh"
+#include "ops/attention_paged/cuda/paged_tensor_core.cuh"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::paged_attention {

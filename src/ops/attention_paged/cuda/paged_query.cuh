@@ -1,7 +1,7 @@
 // The queries as operands of the tensor cores, and products with them.
 #pragma once
 
-#include "ops/attention_paged/paged_tensor_core_smem.cuh"
+#include "ops/attention_paged/cuda/paged_tensor_core_smem.cuh"
 
 namespace touchstone::paged_attention {
 

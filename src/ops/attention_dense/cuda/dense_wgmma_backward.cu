@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/context_access.h"
-#include "ops/attention_dense/dense_wgmma_backward.cuh"
+#include "ops/attention_dense/cuda/dense_wgmma_backward.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "cuda/hopper.cuh"
 #include "cuda/tensor_core.cuh"
-#include "ops/attention_paged/dequant_operand.cuh"
-#include "ops/attention_paged/paged_split.cuh"
+#include "ops/attention_paged/cuda/dequant_operand.cuh"
+#include "ops/attention_paged/cuda/paged_split.cuh"
 
 namespace touchstone::paged_attention {
 

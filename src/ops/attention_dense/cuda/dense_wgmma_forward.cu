@@ -12,7 +12,7 @@
 #include <string>
 
 #include "core/context_access.h"
-#include "ops/attention_dense/dense_wgmma_forward.cuh"
+#include "ops/attention_dense/cuda/dense_wgmma_forward.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

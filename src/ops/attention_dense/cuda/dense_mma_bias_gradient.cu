@@ -1,6 +1,6 @@
 // The gradient of a bias on mma.sync. A block owns a tile of queries and of keys of one matrix of
 // dbias and goes over all heads that share it, in order.
-#include "ops/attention_dense/dense_mma_backward.cuh"
+#include "ops/attention_dense/cuda/dense_mma_backward.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "ops/attention_dense/dense_wgmma.cuh"
+#include "ops/attention_dense/cuda/dense_wgmma.cuh"
 
 namespace touchstone::dense_attention {
 

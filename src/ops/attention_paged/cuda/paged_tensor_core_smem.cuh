@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "ops/attention_paged/paged_source.cuh"
+#include "ops/attention_paged/cuda/paged_source.cuh"
 
 namespace touchstone::paged_attention {
 

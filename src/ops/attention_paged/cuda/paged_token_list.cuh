@@ -1,7 +1,7 @@
 // The tokens of a split that are attended to, as the split kernels read them.
 #pragma once
 
-#include "ops/attention_paged/paged_cuda.cuh"
+#include "ops/attention_paged/cuda/paged_cuda.cuh"
 
 namespace touchstone::paged_attention {
 

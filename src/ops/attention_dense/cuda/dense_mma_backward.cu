@@ -7,7 +7,7 @@
 // where A, A' are q and doutput, B, B' k and v, or the other way round. Heads above 128 have no
 // registers for dk and dv at once: there each has its own pass, and S is made once more.
 #include "core/context_access.h"
-#include "ops/attention_dense/dense_mma_backward.cuh"
+#include "ops/attention_dense/cuda/dense_mma_backward.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

@@ -6,7 +6,7 @@
 // accumulates dv and passes the weights to the other, which computes their gradients and
 // accumulates dk. Four products either way. Keys and values of the next tile are prefetched where
 // shared memory allows.
-#include "ops/attention_dense/dense_wgmma_backward.cuh"
+#include "ops/attention_dense/cuda/dense_wgmma_backward.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

@@ -15,7 +15,7 @@
 #include "cuda/tensor_core.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/wgmma.cuh"
-#include "ops/attention_dense/dense_tiles.cuh"
+#include "ops/attention_dense/cuda/dense_tiles.cuh"
 
 // Compiled for other chips the kernels are empty, and what only they use is unused.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cuda/hopper.cuh"
-#include "ops/attention_paged/paged_tensor_core_smem.cuh"
+#include "ops/attention_paged/cuda/paged_tensor_core_smem.cuh"
 
 namespace touchstone::paged_attention {
 namespace {

@@ -10,7 +10,7 @@
 #include "cuda/tensor_core.cuh"
 #include "ops/attention_common/refusal.h"
 #include "ops/attention_dense/attention_tuning.h"
-#include "ops/attention_dense/dense_cuda.cuh"
+#include "ops/attention_dense/cuda/dense_cuda.cuh"
 
 namespace touchstone::dense_attention {
 

@@ -1,7 +1,7 @@
 // dq of dense attention on Hopper's tensor cores. A CTA owns 128 queries, 64 per warpgroup, and
 // iterates over the keys they attend to. Persistent kernel: the queries of the next tile are loaded
 // when the last products with those of the current one have completed.
-#include "ops/attention_dense/dense_wgmma_backward.cuh"
+#include "ops/attention_dense/cuda/dense_wgmma_backward.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

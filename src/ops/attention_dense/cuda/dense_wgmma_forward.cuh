@@ -2,7 +2,7 @@
 // shared memory, and the producer that fills it.
 #pragma once
 
-#include "ops/attention_dense/dense_wgmma.cuh"
+#include "ops/attention_dense/cuda/dense_wgmma.cuh"
 
 namespace touchstone::dense_attention {
 

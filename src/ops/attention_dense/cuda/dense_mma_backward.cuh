@@ -1,7 +1,7 @@
 // Dense attention backward on mma.sync: what its kernels share.
 #pragma once
 
-#include "ops/attention_dense/dense_mma.cuh"
+#include "ops/attention_dense/cuda/dense_mma.cuh"
 
 namespace touchstone::dense_attention {
 

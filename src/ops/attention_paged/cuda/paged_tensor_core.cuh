@@ -15,7 +15,7 @@
 // and the position of a token in a product depends on its number in the list only.
 #pragma once
 
-#include "ops/attention_paged/paged_values.cuh"
+#include "ops/attention_paged/cuda/paged_values.cuh"
 
 namespace touchstone::paged_attention {
 

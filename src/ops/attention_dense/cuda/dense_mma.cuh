@@ -16,7 +16,7 @@
 
 #include "cuda/hopper.cuh"
 #include "cuda/tensor_core.cuh"
-#include "ops/attention_dense/dense_tiles.cuh"
+#include "ops/attention_dense/cuda/dense_tiles.cuh"
 
 namespace touchstone::dense_attention {
 

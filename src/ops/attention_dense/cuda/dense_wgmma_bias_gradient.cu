@@ -1,7 +1,7 @@
 // dbias of dense attention on Hopper's tensor cores: a block owns 128 queries by 64 keys of it, 64
 // queries of each warpgroup, and goes over the sequences and heads the bias is shared by, in order.
 // A bias is of dense tensors only, never of packed ones.
-#include "ops/attention_dense/dense_wgmma_backward.cuh"
+#include "ops/attention_dense/cuda/dense_wgmma_backward.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

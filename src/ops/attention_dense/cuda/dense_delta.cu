@@ -1,5 +1,5 @@
 // What the backward of dense attention needs of every row before it starts.
-#include "ops/attention_dense/dense_cuda.cuh"
+#include "ops/attention_dense/cuda/dense_cuda.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

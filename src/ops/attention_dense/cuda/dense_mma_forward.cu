@@ -3,7 +3,7 @@
 // The values of a tile of keys arrive while its scores are made, the keys of the next tile while
 // the weights become output. Two or three blocks share a multiprocessor, so that one is at its
 // products while another is at its softmax.
-#include "ops/attention_dense/dense_mma.cuh"
+#include "ops/attention_dense/cuda/dense_mma.cuh"
 
 namespace touchstone::dense_attention {
 namespace {

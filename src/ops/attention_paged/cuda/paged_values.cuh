@@ -5,7 +5,7 @@
 // go into the weights.
 #pragma once
 
-#include "ops/attention_paged/paged_query.cuh"
+#include "ops/attention_paged/cuda/paged_query.cuh"
 
 namespace touchstone::paged_attention {
 

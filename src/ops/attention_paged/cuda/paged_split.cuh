@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cache/rotation.h"
-#include "ops/attention_paged/paged_token_list.cuh"
+#include "ops/attention_paged/cuda/paged_token_list.cuh"
 
 namespace touchstone::paged_attention {
 

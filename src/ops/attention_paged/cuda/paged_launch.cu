@@ -4,7 +4,7 @@
 
 #include "core/context_access.h"
 #include "cuda/hopper.cuh"
-#include "ops/attention_paged/paged_split.cuh"
+#include "ops/attention_paged/cuda/paged_split.cuh"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::paged_attention {
