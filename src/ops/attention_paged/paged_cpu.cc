@@ -101,13 +101,13 @@ struct Sections {
 class TokenList {
  public:
   TokenList(const PagedAttentionProblem& p, std::int64_t kv_head) : p_(p), sections_(p) {
-    for (const auto& [section, places] :
+    for (const auto& [section, addresses] :
          {std::pair(&sections_.keys, &keys_), std::pair(&sections_.values, &values_)}) {
-      places->next_values = p.pages.page_tokens * section->value_bytes;
-      places->next_scales = p.pages.page_tokens * section->scale_bytes;
-      places->scale_bytes = section->scale_bytes;
-      section->values += kv_head * places->next_values;
-      section->scales += kv_head * places->next_scales;
+      addresses->next_values = p.pages.page_tokens * section->value_bytes;
+      addresses->next_scales = p.pages.page_tokens * section->scale_bytes;
+      addresses->scale_bytes = section->scale_bytes;
+      section->values += kv_head * addresses->next_values;
+      section->scales += kv_head * addresses->next_scales;
     }
   }
 
@@ -141,22 +141,22 @@ class TokenList {
           static_cast<std::size_t>(row * p_.pages.table_stride + begin / page_tokens);
       const std::byte* const page =
           p_.pages.memory + std::int64_t{p_.pages.page_table[entry]} * p_.pages.geometry.page_bytes;
-      place(sections_.keys, page, slot, n, keys_);
-      place(sections_.values, page, slot, n, values_);
+      append(sections_.keys, page, slot, n, keys_);
+      append(sections_.values, page, slot, n, values_);
       count_ += static_cast<std::size_t>(n);
       begin += n;
     }
   }
 
-  void place(const Section& section, const std::byte* page, std::int64_t slot, std::int64_t n,
-             TokenAddresses& places) const {
+  void append(const Section& section, const std::byte* page, std::int64_t slot, std::int64_t n,
+              TokenAddresses& addresses) const {
     const std::byte* values = page + section.values + slot * section.value_bytes;
     const std::byte* scales = page + section.scales + slot * section.scale_bytes;
     const std::size_t end = count_ + static_cast<std::size_t>(n);
     for (std::size_t i = count_; i < end; ++i) {
-      places.values[i] = values;
-      places.scales[i] = scales;
-      places.run[i] = static_cast<std::uint16_t>(end - i);
+      addresses.values[i] = values;
+      addresses.scales[i] = scales;
+      addresses.run[i] = static_cast<std::uint16_t>(end - i);
       values += section.value_bytes;
       scales += section.scale_bytes;
     }

@@ -219,25 +219,25 @@ HWY_NOINLINE void score_units(const Tile& tile, const float* const* queries, flo
     const std::size_t end = std::min(first + 16, tile.tokens);
     // A few tokens at the end are filled up with the last.
     const std::byte* filled[16];
-    const std::byte* const* places = tile.values + first;
+    const std::byte* const* addresses = tile.values + first;
     if (first + 16 > end) {
       for (std::size_t t = 0; t < 16; ++t) filled[t] = tile.values[std::min(first + t, end - 1)];
-      places = filled;
+      addresses = filled;
     }
     LimbSums sums0(head0);
     LimbSums sums1(head1);
     LimbSums sums2(head2);
     LimbSums sums3(head3);
     // Units are transposed while those before are multiplied.
-    Units units = transpose_units(places, tile.offset);
+    Units units = transpose_units(addresses, tile.offset);
     for (std::size_t i = 0; i < dim; i += kRow) {
       const std::size_t wanted = first + i / kRow * at_once;
       for (std::size_t t = wanted; t < std::min(wanted + at_once, end); ++t) fetch_next(tile, t);
       // Hides from the compiler that these are the addresses of the last iteration: it would keep
       // all of them, in vector registers.
-      asm("" : "+r"(places));
+      asm("" : "+r"(addresses));
       const std::size_t after = std::min(i + kRow, dim - kRow);
-      const Units next = transpose_units(places, tile.offset + static_cast<std::int64_t>(after));
+      const Units next = transpose_units(addresses, tile.offset + static_cast<std::int64_t>(after));
       sums0.add(units, head0, i);
       if constexpr (kQueries > 1) sums1.add(units, head1, i);
       if constexpr (kQueries > 2) sums2.add(units, head2, i);

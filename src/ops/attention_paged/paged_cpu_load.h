@@ -223,13 +223,14 @@ HWY_INLINE void visit_source(const QuantFormat& format, std::int64_t dim, Visito
 // the KV head that is `offset` bytes further. Tokens side by side in a page have their scales side
 // by side, unless a value is only the beginning of a key.
 template <class T>
-HWY_INLINE void decode_scales(const TokenAddresses& places, std::size_t first, std::int64_t offset,
-                              std::size_t tokens, std::size_t each, float* to) {
+HWY_INLINE void decode_scales(const TokenAddresses& addresses, std::size_t first,
+                              std::int64_t offset, std::size_t tokens, std::size_t each,
+                              float* to) {
   const D d;
-  const bool all = places.scale_bytes == static_cast<std::int64_t>(each * sizeof(T));
+  const bool all = addresses.scale_bytes == static_cast<std::int64_t>(each * sizeof(T));
   for (std::size_t t = 0; t < tokens;) {
-    const std::size_t run = all ? std::min<std::size_t>(places.run[first + t], tokens - t) : 1;
-    const T* const from = reinterpret_cast<const T*>(places.scales[first + t] + offset);
+    const std::size_t run = all ? std::min<std::size_t>(addresses.run[first + t], tokens - t) : 1;
+    const T* const from = reinterpret_cast<const T*>(addresses.scales[first + t] + offset);
     const std::size_t n = run * each;
     for (std::size_t i = 0; i < n; i += kLanes) {
       hn::StoreU(sd::load_some(d, from + i, std::min(kLanes, n - i)), d, to + t * each + i);

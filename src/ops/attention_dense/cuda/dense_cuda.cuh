@@ -10,11 +10,11 @@
 
 namespace touchstone::dense_attention {
 
-using attention_common::Ending;
 using attention_common::kAllLanes;
 using attention_common::kLn2;
 using attention_common::kLog2E;
 using attention_common::minus_infinity;
+using attention_common::SoftmaxEpilogue;
 using attention_common::tanh_of;
 using attention_common::weight_of;
 

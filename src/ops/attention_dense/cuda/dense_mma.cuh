@@ -63,9 +63,9 @@ __device__ void issue_tile(std::uint32_t shared, const Tokens& tokens, std::int6
 // Where a lane reads operands of 16 by 16 in a tile: those of 16 rows by 2 units, either as left
 // operand or, transposed, as right one; and those of two right operands of 8 rows each.
 template <int kDim>
-struct LanePlaces {
+struct LaneOffsets {
   std::uint32_t across, along;
-  __device__ LanePlaces() {
+  __device__ LaneOffsets() {
     const int lane = static_cast<int>(threadIdx.x % 32);
     across = cuda::spread_unit<kDim / 8>(lane % 16, lane / 16);
     along = cuda::spread_unit<kDim / 8>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -73,8 +73,8 @@ struct LanePlaces {
 };
 
 // The address `unit` units further on. Tiles begin at multiples of 128 bytes.
-__device__ inline std::uint32_t further(std::uint32_t place, int unit) {
-  return (place ^ static_cast<std::uint32_t>(unit % 8 * 16)) +
+__device__ inline std::uint32_t further(std::uint32_t coord, int unit) {
+  return (coord ^ static_cast<std::uint32_t>(unit % 8 * 16)) +
          static_cast<std::uint32_t>(unit / 8 * 128);
 }
 
@@ -117,7 +117,7 @@ __device__ constexpr bool ends_early(int first_column, int columns) {
 // warp's rows from column c on.
 template <class T, int kDim, int kTiles, int kBlocks, class Left>
 __device__ void add_columns(float (&sums)[kTiles][kBlocks][4], const Left& left,
-                            std::uint32_t right, const LanePlaces<kDim>& places, int columns) {
+                            std::uint32_t right, const LaneOffsets<kDim>& places, int columns) {
 #pragma unroll
   for (int c = 0; c < kDim; c += 16) {
     if (ends_early<kDim>(c, columns)) break;
@@ -140,7 +140,7 @@ __device__ void add_columns(float (&sums)[kTiles][kBlocks][4], const Left& left,
 template <int kDim>
 struct FromTile {
   std::uint32_t address;
-  LanePlaces<kDim> places;
+  LaneOffsets<kDim> places;
   template <int kTiles>
   __device__ void operator()(std::uint32_t (&a)[kTiles][4], int c) const {
 #pragma unroll
@@ -154,7 +154,7 @@ struct FromTile {
 template <class T, int kDim, int kTiles, int kBlocks>
 __device__ void add_rows(float (&sums)[kTiles][kDim / 8][4],
                          const float (&left)[kTiles][kBlocks][4], std::uint32_t right,
-                         const LanePlaces<kDim>& places, int columns) {
+                         const LaneOffsets<kDim>& places, int columns) {
 #pragma unroll
   for (int j = 0; j < kBlocks; j += 2) {
     std::uint32_t a[kTiles][4];

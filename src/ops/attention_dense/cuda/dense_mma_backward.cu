@@ -49,11 +49,11 @@ class Gradient {
   __device__ Gradient(const MmaGradientWork& work, Shared<kDim, kSide>& shared)
       : work_(work),
         shared_(shared),
-        place_(tile_coord(work.schedule, blockIdx.x, work.p.batch,
+        coord_(tile_coord(work.schedule, blockIdx.x, work.p.batch,
                           S::kQueries ? work.p.query_offsets : work.p.key_offsets)),
-        span_(span_of(work.p, place_.sequence)),
+        span_(span_of(work.p, coord_.sequence)),
         pair_(work.p, span_),
-        row_(place_.tile * S::kRows + warp() * S::kWarpRows) {}
+        row_(coord_.tile * S::kRows + warp() * S::kWarpRows) {}
 
   __device__ void run() {
     const std::int64_t rows =
@@ -84,7 +84,7 @@ class Gradient {
   __device__ static std::uint32_t address(const std::byte* memory) {
     return cuda::shared_address(memory);
   }
-  __device__ int first() const { return place_.tile * S::kRows; }
+  __device__ int first() const { return coord_.tile * S::kRows; }
   __device__ int group() const { return static_cast<int>(work_.p.heads_per_kv); }
 
   // Which tiles of the other side, of which head.
@@ -104,18 +104,18 @@ class Gradient {
     return S::kQueries ? tiles_.tile(n) : range_.x + n % (range_.y - range_.x);
   }
   __device__ int head_of(int n) const {
-    if constexpr (S::kQueries) return place_.head / group();
-    return place_.head * group() + n / (range_.y - range_.x);
+    if constexpr (S::kQueries) return coord_.head / group();
+    return coord_.head * group() + n / (range_.y - range_.x);
   }
-  __device__ int query_head(int n) const { return S::kQueries ? place_.head : head_of(n); }
+  __device__ int query_head(int n) const { return S::kQueries ? coord_.head : head_of(n); }
 
   __device__ void issue_own(std::int64_t rows) {
     const BackwardProblem& p = work_.p;
     const std::int64_t token = first() + (S::kQueries ? span_.first_query : span_.first_key);
-    const Tokens a(S::kQueries ? p.q : p.k, p.k_dim, place_.sequence, place_.head, token);
+    const Tokens a(S::kQueries ? p.q : p.k, p.k_dim, coord_.sequence, coord_.head, token);
     issue_tile<S::kRows, kDim>(address(shared_.own_first), a, 0, rows);
     if constexpr (S::kMakesFirst) {
-      const Tokens b(S::kQueries ? p.doutput : p.v, p.v_dim, place_.sequence, place_.head, token);
+      const Tokens b(S::kQueries ? p.doutput : p.v, p.v_dim, coord_.sequence, coord_.head, token);
       issue_tile<S::kRows, kDim>(address(shared_.own_second), b, 0, rows);
     }
   }
@@ -210,16 +210,16 @@ class Gradient {
     Stage& to = shared_.stages[number];
     const Other other = other_of(n);
     const int head = head_of(n);
-    const Tokens tokens(S::kQueries ? p.k : p.q, p.k_dim, place_.sequence, head, other.token);
+    const Tokens tokens(S::kQueries ? p.k : p.q, p.k_dim, coord_.sequence, head, other.token);
     issue_tile<S::kOthers, kDim>(address(to.first), tokens, 0, other.rows);
     if constexpr (!S::kQueries) {
       const auto thread = static_cast<int>(threadIdx.x);
       if (thread >= S::kOthers) return;
       if (thread < other.rows) {
-        const std::int64_t row = row_index(p, span_, place_.sequence, head, other.first + thread);
+        const std::int64_t row = row_index(p, span_, coord_.sequence, head, other.first + thread);
         cuda::copy_async_small<4>(
             cuda::shared_address(&to.log_sum_exp[thread]),
-            token_of<float>(p.log_sum_exp, place_.sequence, head, other.token + thread));
+            token_of<float>(p.log_sum_exp, coord_.sequence, head, other.token + thread));
         cuda::copy_async_small<4>(cuda::shared_address(&to.delta[thread]), work_.delta + row);
       } else {
         to.log_sum_exp[thread] = minus_infinity();
@@ -232,7 +232,7 @@ class Gradient {
     if (n >= count_) return;
     const BackwardProblem& p = work_.p;
     const Other other = other_of(n);
-    const Tokens tokens(S::kQueries ? p.v : p.doutput, p.v_dim, place_.sequence, head_of(n),
+    const Tokens tokens(S::kQueries ? p.v : p.doutput, p.v_dim, coord_.sequence, head_of(n),
                         other.token);
     issue_tile<S::kOthers, kDim>(address(shared_.stages[number].second), tokens, 0, other.rows);
   }
@@ -248,32 +248,32 @@ class Gradient {
         log_[m][r] = -minus_infinity();
         delta_[m][r] = 0;
         if (row >= span_.queries) continue;
-        const std::int64_t index = row_index(p, span_, place_.sequence, place_.head, row);
+        const std::int64_t index = row_index(p, span_, coord_.sequence, coord_.head, row);
         log_[m][r] = log_of(
-            *token_of<float>(p.log_sum_exp, place_.sequence, place_.head, span_.first_query + row));
+            *token_of<float>(p.log_sum_exp, coord_.sequence, coord_.head, span_.first_query + row));
         delta_[m][r] = work_.delta[index];
       }
     }
   }
 
   __device__ FromTile<kDim> own_rows(const std::byte* tile) const {
-    return {address(tile) + warp() * kMmaTileBytes<S::kWarpRows, kDim>, places_};
+    return {address(tile) + warp() * kMmaTileBytes<S::kWarpRows, kDim>, offsets_};
   }
   __device__ void multiply_first(Scores& sums, const Stage& stage) {
     clear(sums);
-    add_columns<T, kDim>(sums, own_rows(shared_.own_first), address(stage.first), places_,
+    add_columns<T, kDim>(sums, own_rows(shared_.own_first), address(stage.first), offsets_,
                          static_cast<int>(work_.p.k_dim));
   }
   __device__ void multiply_second(Scores& sums, const Stage& stage) {
-    add_columns<T, kDim>(sums, own_rows(shared_.own_second), address(stage.second), places_,
+    add_columns<T, kDim>(sums, own_rows(shared_.own_second), address(stage.second), offsets_,
                          static_cast<int>(work_.p.v_dim));
   }
   __device__ void add_first(const Scores& dscores, const Stage& stage) {
-    add_rows<T, kDim>(first_, dscores, address(stage.first), places_,
+    add_rows<T, kDim>(first_, dscores, address(stage.first), offsets_,
                       static_cast<int>(work_.p.k_dim));
   }
   __device__ void add_second(const Scores& weights, const Stage& stage) {
-    add_rows<T, kDim>(second_, weights, address(stage.second), places_,
+    add_rows<T, kDim>(second_, weights, address(stage.second), offsets_,
                       static_cast<int>(work_.p.v_dim));
   }
 
@@ -297,7 +297,7 @@ class Gradient {
   // Soft cap, ALiBi, bias. With a cap dscores have its slope afterwards, and delta taken off.
   __device__ void change(Scores& weights, Scores& dscores, const Stage& stage, int n, int own,
                          int other) {
-    const ScoreRule rule(work_.p, span_, place_.sequence, query_head(n));
+    const ScoreRule rule(work_.p, span_, coord_.sequence, query_head(n));
     if (work_.capped) {
       for_both(weights, dscores, stage, [&](float& weight, float& dscore, float, float delta) {
         weight = rule.capped(weight);
@@ -349,7 +349,7 @@ class Gradient {
       for (auto& factor : factors) factor[0] = factor[1] = static_cast<float>(p.scale);
       const MutableHeads& to = S::kQueries ? p.dq : p.dk;
       store_rows<T, kDim>(first_, factors, shared_.own_first + own,
-                          token_of<T>(to, place_.sequence, place_.head, token), to.token_stride,
+                          token_of<T>(to, coord_.sequence, coord_.head, token), to.token_stride,
                           p.k_dim, left);
     }
     if constexpr (S::kMakesSecond) {
@@ -357,20 +357,20 @@ class Gradient {
       for (auto& factor : factors) factor[0] = factor[1] = 1;
       store_rows<T, kDim>(
           second_, factors, (S::kMakesFirst ? shared_.own_second : shared_.own_first) + own,
-          token_of<T>(p.dv, place_.sequence, place_.head, token), p.dv.token_stride, p.v_dim, left);
+          token_of<T>(p.dv, coord_.sequence, coord_.head, token), p.dv.token_stride, p.v_dim, left);
     }
   }
 
   const MmaGradientWork& work_;
   Shared<kDim, kSide>& shared_;
-  TileCoord place_;
+  TileCoord coord_;
   SequenceSpan span_;
   TileMask pair_;
   int row_;  // the warp's first
   int count_ = 0;
   KeyTiles tiles_;
   int2 range_{0, 0};
-  LanePlaces<kDim> places_;
+  LaneOffsets<kDim> offsets_;
   float log_[S::kTiles][2], delta_[S::kTiles][2];
   float first_[S::kMakesFirst ? S::kTiles : 1][kDim / 8][4];
   float second_[S::kMakesSecond ? S::kTiles : 1][kDim / 8][4];

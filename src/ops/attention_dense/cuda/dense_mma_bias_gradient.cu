@@ -104,8 +104,8 @@ class BiasGradient {
         scores,
         FromTile<kBiasColumns>{
             cuda::shared_address(stage.queries) + warp() * kMmaTileBytes<16, kBiasColumns>,
-            places_},
-        cuda::shared_address(stage.keys), places_, kBiasColumns);
+            offsets_},
+        cuda::shared_address(stage.keys), offsets_, kBiasColumns);
   }
 
   // The lane's first row and column.
@@ -153,7 +153,7 @@ class BiasGradient {
   std::int64_t number_;
   DbiasUnit unit_;
   int k_steps_, steps_;
-  LanePlaces<kBiasColumns> places_;
+  LaneOffsets<kBiasColumns> offsets_;
 };
 
 template <class T>

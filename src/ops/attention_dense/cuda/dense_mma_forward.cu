@@ -36,13 +36,13 @@ struct Work {
 
 // A tile of queries.
 struct Block {
-  TileCoord place;
+  TileCoord coord;
   SequenceSpan span;
 };
 
 __device__ Block block_of(const Work& work) {
-  const TileCoord place = tile_coord(work.schedule, blockIdx.x, work.p.batch, work.p.query_offsets);
-  return {place, span_of(work.p, place.sequence)};
+  const TileCoord coord = tile_coord(work.schedule, blockIdx.x, work.p.batch, work.p.query_offsets);
+  return {coord, span_of(work.p, coord.sequence)};
 }
 
 template <class T, int kDim>
@@ -57,17 +57,17 @@ class Forward {
         k_(keys_of(work.p.k, work.p.k_dim, block, static_cast<int>(work.p.heads_per_kv))),
         v_(keys_of(work.p.v, work.p.v_dim, block, static_cast<int>(work.p.heads_per_kv))),
         pair_(work.p, block.span),
-        row_(block.place.tile * S::kRows + warp() * S::kWarpRows) {}
+        row_(block.coord.tile * S::kRows + warp() * S::kWarpRows) {}
 
   __device__ void run(const Block& block) {
     const ForwardProblem& p = work_.p;
     const SequenceSpan& span = block.span;
-    const int first = block.place.tile * S::kRows;
+    const int first = block.coord.tile * S::kRows;
     const std::int64_t last = smaller(first + S::kRows, span.queries) - 1;
     const KeyTiles tiles =
         key_tiles(visible_range(p, span, first), visible_range(p, span, last), S::kKeys);
     clear(sums_);
-    const Tokens q(p.q, p.k_dim, block.place.sequence, block.place.head, span.first_query + first);
+    const Tokens q(p.q, p.k_dim, block.coord.sequence, block.coord.head, span.first_query + first);
     issue_tile<S::kRows, kDim>(address(shared_.q), q, 0, span.queries - first);
     if (tiles.count > 0) issue_loads(k_, shared_.k, tiles.tile(0));
     cuda::commit_copies();
@@ -85,7 +85,7 @@ class Forward {
       if (i + 1 < tiles.count) issue_loads(k_, shared_.k, tiles.tile(i + 1));
       cuda::commit_copies();
       online_softmax_tile(scores, tile * S::kKeys);
-      add_rows<T, kDim>(sums_, scores, address(shared_.v), places_, v_.columns);
+      add_rows<T, kDim>(sums_, scores, address(shared_.v), offsets_, v_.columns);
     }
     // All copies have arrived, also where there was no tile to wait for: output goes through their
     // place.
@@ -102,7 +102,7 @@ class Forward {
   }
   __device__ static Tokens keys_of(const ConstHeads& heads, std::int64_t columns,
                                    const Block& block, int heads_per_kv) {
-    return {heads, columns, block.place.sequence, block.place.head / heads_per_kv,
+    return {heads, columns, block.coord.sequence, block.coord.head / heads_per_kv,
             block.span.first_key};
   }
 
@@ -113,7 +113,7 @@ class Forward {
 
   // The warp's own.
   __device__ FromTile<kDim> queries() const {
-    return {address(shared_.q) + warp() * kMmaTileBytes<S::kWarpRows, kDim>, places_};
+    return {address(shared_.q) + warp() * kMmaTileBytes<S::kWarpRows, kDim>, offsets_};
   }
   __device__ void keep_queries() {
 #pragma unroll
@@ -127,9 +127,9 @@ class Forward {
 #pragma unroll
         for (int i = 0; i < 4 * S::kTiles; ++i) a[i / 4][i % 4] = kept_[c / 16][i / 4][i % 4];
       };
-      add_columns<T, kDim>(scores, kept, address(shared_.k), places_, k_.columns);
+      add_columns<T, kDim>(scores, kept, address(shared_.k), offsets_, k_.columns);
     } else {
-      add_columns<T, kDim>(scores, queries(), address(shared_.k), places_, k_.columns);
+      add_columns<T, kDim>(scores, queries(), address(shared_.k), offsets_, k_.columns);
     }
   }
 
@@ -163,32 +163,33 @@ class Forward {
   __device__ void change(Scores& scores, int row, int key) {
     // Found anew where it is wanted: registers are short between.
     const Block block = block_of(work_);
-    const ScoreRule rule(work_.p, block.span, block.place.sequence, block.place.head);
+    const ScoreRule rule(work_.p, block.span, block.coord.sequence, block.coord.head);
     apply_score_mods<true>(scores, rule, block.span, row, key);
   }
 
   __device__ void finish() {
     const ForwardProblem& p = work_.p;
     const Block block = block_of(work_);
-    const TileCoord& place = block.place;
+    const TileCoord& coord = block.coord;
     const SequenceSpan& span = block.span;
     float factors[S::kTiles][2];
 #pragma unroll
     for (int m = 0; m < S::kTiles; ++m) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const Ending ending(static_cast<const float*>(p.sink_logits), place.head,
-                            softmax_[m].largest[r] * work_.natural, row_sum(softmax_[m].total[r]));
-        factors[m][r] = ending.nothing ? 0 : ending.factor;
+        const SoftmaxEpilogue epilogue(static_cast<const float*>(p.sink_logits), coord.head,
+                                       softmax_[m].largest[r] * work_.natural,
+                                       row_sum(softmax_[m].total[r]));
+        factors[m][r] = epilogue.nothing ? 0 : epilogue.factor;
         const int row = row_ + 16 * m + 8 * r + lane() / 4;
         if (p.log_sum_exp.data != nullptr && lane() % 4 == 0 && row < span.queries) {
-          *token_of<float>(p.log_sum_exp, place.sequence, place.head, span.first_query + row) =
-              ending.log_sum_exp;
+          *token_of<float>(p.log_sum_exp, coord.sequence, coord.head, span.first_query + row) =
+              epilogue.log_sum_exp;
         }
       }
     }
     store_rows<T, kDim>(sums_, factors, shared_.q + warp() * kMmaTileBytes<S::kWarpRows, kDim>,
-                        token_of<T>(p.output, place.sequence, place.head, span.first_query + row_),
+                        token_of<T>(p.output, coord.sequence, coord.head, span.first_query + row_),
                         p.output.token_stride, p.v_dim, span.queries - row_);
   }
 
@@ -197,7 +198,7 @@ class Forward {
   Tokens k_, v_;
   TileMask pair_;
   int row_;  // the warp's first
-  LanePlaces<kDim> places_;
+  LaneOffsets<kDim> offsets_;
   RowSoftmax softmax_[S::kTiles];
   std::uint32_t kept_[S::kKeepsQueries ? kDim / 16 : 1][S::kTiles][4];
   Sums<S::kTiles, kDim> sums_;
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kMmaThreads, Shape<kDim>::kBlocks)
     forward_kernel(const __grid_constant__ Work work) {
   extern __shared__ __align__(128) std::byte memory[];
   const Block block = block_of(work);
-  if (block.place.tile * Shape<kDim>::kRows >= block.span.queries) return;
+  if (block.coord.tile * Shape<kDim>::kRows >= block.span.queries) return;
   Forward<T, kDim>(work, block, *reinterpret_cast<Shared<kDim>*>(memory)).run(block);
 }
 

@@ -219,12 +219,12 @@ __global__ void __launch_bounds__(kThreads)
     add_weighted(queries.sums.row(r), weight, queries.v, p.v_dim);
   });
   queries.for_own_rows([&](int i, int r) {
-    const Ending ending(static_cast<const float*>(p.sink_logits), queries.block.head, largest[i],
-                        total[i]);
-    queries.store(p.output, r, ending.nothing ? 0 : ending.factor);
+    const SoftmaxEpilogue epilogue(static_cast<const float*>(p.sink_logits), queries.block.head,
+                                   largest[i], total[i]);
+    queries.store(p.output, r, epilogue.nothing ? 0 : epilogue.factor);
     if (lane == 0 && p.log_sum_exp.data != nullptr) {
       *token_of<float>(p.log_sum_exp, queries.block.sequence, queries.block.head,
-                       queries.token() + r) = ending.log_sum_exp;
+                       queries.token() + r) = epilogue.log_sum_exp;
     }
   });
 }

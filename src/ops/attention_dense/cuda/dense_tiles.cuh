@@ -176,11 +176,11 @@ struct TileMask {
   }
   // The queries that attend to a key.
   __device__ RowMask of_key(int key) const {
-    const int place = key - offset;  // of the query that stands at the key
+    const int own = key - offset;  // the query at the position of the key
     RowMask row;
     row.sinks = kNowhere;
-    row.begin = causal ? place : (window > 0 ? place - window + 1 : kNowhere);
-    row.end = window > 0 && key >= sinks ? place + window : -kNowhere;
+    row.begin = causal ? own : (window > 0 ? own - window + 1 : kNowhere);
+    row.end = window > 0 && key >= sinks ? own + window : -kNowhere;
     if (key >= keys) row.end = kNowhere;
     return row;
   }

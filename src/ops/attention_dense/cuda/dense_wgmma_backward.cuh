@@ -100,7 +100,7 @@ void launch_gradient(Context& context, const char* name, Kernel* kernel, Gradien
 
 // At a tile of its own side.
 struct Block {
-  TileCoord place;
+  TileCoord coord;
   SequenceSpan span;
   int first = 0;  // row of the block's own side
   int batch = 0;  // of the tensors: 0 when packed
@@ -109,10 +109,10 @@ struct Block {
 __device__ inline Block block_of(const GradientWork& work, unsigned tile,
                                  const std::int64_t* starts) {
   Block block;
-  block.place = tile_coord(work.schedule, tile, work.p.batch, starts);
-  block.span = span_of(work.p, block.place.sequence);
-  block.first = block.place.tile * work.schedule.rows;
-  block.batch = starts == nullptr ? static_cast<int>(block.place.sequence) : 0;
+  block.coord = tile_coord(work.schedule, tile, work.p.batch, starts);
+  block.span = span_of(work.p, block.coord.sequence);
+  block.first = block.coord.tile * work.schedule.rows;
+  block.batch = starts == nullptr ? static_cast<int>(block.coord.sequence) : 0;
   return block;
 }
 
@@ -171,9 +171,9 @@ __device__ void load_own_tiles(std::byte* first, const TileSource& first_source,
                                const TileSource& second_source, std::int64_t token,
                                std::int64_t end, const Block& block, bool packed,
                                std::uint64_t* full) {
-  load_tile<kRows, kDim>(first, first_source, token, end, block.place.head, block.batch, packed,
+  load_tile<kRows, kDim>(first, first_source, token, end, block.coord.head, block.batch, packed,
                          full);
-  load_tile<kRows, kDim>(second, second_source, token, end, block.place.head, block.batch, packed,
+  load_tile<kRows, kDim>(second, second_source, token, end, block.coord.head, block.batch, packed,
                          full);
 }
 

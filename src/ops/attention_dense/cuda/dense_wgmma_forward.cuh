@@ -129,17 +129,17 @@ class ForwardProducer {
   __device__ ForwardItem item_of(unsigned tile) const {
     ForwardItem item;
     const ForwardProblem& p = work_.p;
-    const TileCoord place = tile_coord(work_.schedule, tile, p.batch, p.query_offsets);
-    item.span = span_of(p, place.sequence);
+    const TileCoord coord = tile_coord(work_.schedule, tile, p.batch, p.query_offsets);
+    item.span = span_of(p, coord.sequence);
     item.visible = TileMask(p, item.span);
-    item.first_row = place.tile * S::kRows;
+    item.first_row = coord.tile * S::kRows;
     item.rows = static_cast<int>(item.span.queries) - item.first_row;
-    item.head = place.head;
-    item.sequence = place.sequence;
-    item.log_at = place.sequence * p.log_sum_exp.batch_stride +
-                  place.head * p.log_sum_exp.head_stride +
+    item.head = coord.head;
+    item.sequence = coord.sequence;
+    item.log_at = coord.sequence * p.log_sum_exp.batch_stride +
+                  coord.head * p.log_sum_exp.head_stride +
                   (item.span.first_query + item.first_row) * p.log_sum_exp.token_stride;
-    item.output_at = place.sequence * p.output.batch_stride + place.head * p.output.head_stride +
+    item.output_at = coord.sequence * p.output.batch_stride + coord.head * p.output.head_stride +
                      (item.span.first_query + item.first_row) * p.output.token_stride;
     if (item.rows > 0) {
       item.tiles =

@@ -61,8 +61,8 @@ class Producer {
       const int2 tiles = shared_.own.ahead.tiles;
       there = take();
       for (int member = 0; member < work_.p.heads_per_kv; ++member) {
-        const int head = block.place.head * static_cast<int>(work_.p.heads_per_kv) + member;
-        const std::int64_t rows = padded_row(work_, block.place.sequence, head);
+        const int head = block.coord.head * static_cast<int>(work_.p.heads_per_kv) + member;
+        const std::int64_t rows = padded_row(work_, block.coord.sequence, head);
         for (int tile = tiles.x; tile < tiles.y; ++tile) load_queries(block, head, rows, tile);
       }
     }
@@ -132,7 +132,7 @@ struct Walk {
   __device__ Walk(const GradientWork& work, const Item& item, PipelineState<kStages>& stages)
       : tiles(item.tiles),
         tile(tiles.x),
-        head(item.block.place.head * static_cast<int>(work.p.heads_per_kv)),
+        head(item.block.coord.head * static_cast<int>(work.p.heads_per_kv)),
         left(static_cast<int>(work.p.heads_per_kv) * (tiles.y - tiles.x)),
         turn(stages) {}
   __device__ void next() {
@@ -161,7 +161,7 @@ __device__ void weigh_tile(const GradientWork& work, const Block& block, const W
   const auto key_of = [&](int i) { return key + i / 2 % 2 * 8; };
   weigh<T, kHasScoreMod>(
       scores, weights, words, work.scale,
-      ScoreRule(work.p, block.span, block.place.sequence, walk.head), block.span,
+      ScoreRule(work.p, block.span, block.coord.sequence, walk.head), block.span,
       group_key + kConsumerRows > first.end || group_key < last.begin,
       [&](int i) { return !pair.attends(query_of(i), key_of(i)); }, query_of, key_of,
       [&](int i) { return of_column(shared.log[walk.turn.stage], i); });
@@ -172,7 +172,7 @@ __device__ void store(const MutableHeads& heads, const Block& block, const RowSu
                       float scale, std::byte* staging, std::int64_t columns, int group_key) {
   store_rows<T, S::kDim, S::kKeys>(
       sums.part, scale, scale, staging,
-      token_of<T>(heads, block.place.sequence, block.place.head, block.span.first_key + group_key),
+      token_of<T>(heads, block.coord.sequence, block.coord.head, block.span.first_key + group_key),
       heads.token_stride, static_cast<int>(columns), static_cast<int>(block.span.keys) - group_key,
       6 + group_of_thread());
 }

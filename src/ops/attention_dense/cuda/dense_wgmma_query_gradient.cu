@@ -50,7 +50,7 @@ class Producer {
       const Item& item = shared_.own.ahead;
       const KeyTiles tiles = item.tiles;
       const SequenceSpan span = item.block.span;
-      const int kv_head = item.block.place.head / static_cast<int>(work_.p.heads_per_kv);
+      const int kv_head = item.block.coord.head / static_cast<int>(work_.p.heads_per_kv);
       const int batch = item.block.batch;
       for (int i = 0; i < tiles.count; ++i) {
         const std::int64_t key =
@@ -139,7 +139,7 @@ class Consumer {
     const int row = group_row + row_of_thread();
     const std::byte* const q = rows_of_group(shared_.q, group_);
     const std::byte* const doutput = rows_of_group(shared_.doutput, group_);
-    const std::int64_t rows = padded_row(work_, block.place.sequence, block.place.head) + row;
+    const std::int64_t rows = padded_row(work_, block.coord.sequence, block.coord.head) + row;
     const TileMask pair(p, block.span);
     const RowMask visible[2] = {pair.row(row), pair.row(row + 8)};
     const float log[2] = {work_.rows_log[rows], work_.rows_log[rows + 8]};
@@ -162,7 +162,7 @@ class Consumer {
       std::uint32_t words[kKeys / 16][4];
       weigh<T, kHasScoreMod>(
           scores, weights, words, work_.scale,
-          ScoreRule(p, block.span, block.place.sequence, block.place.head), block.span,
+          ScoreRule(p, block.span, block.coord.sequence, block.coord.head), block.span,
           first_key + kKeys > all_attend_end || first_key < all_attend_begin,
           [&](int i) { return !visible[i / 2 % 2].attends(key_of(i)); },
           [&](int i) { return row + i / 2 % 2 * 8; }, key_of,
@@ -183,7 +183,7 @@ class Consumer {
     const float scale = static_cast<float>(p.scale);
     store_rows<T, S::kDim, kRows>(dq.part, scale, scale,
                                   rows_of_group(S::kOwnOutput ? shared_.output : shared_.q, group_),
-                                  token_of<T>(p.dq, block.place.sequence, block.place.head,
+                                  token_of<T>(p.dq, block.coord.sequence, block.coord.head,
                                               block.span.first_query + group_row),
                                   p.dq.token_stride, static_cast<int>(p.k_dim),
                                   static_cast<int>(block.span.queries) - group_row, 2 + group_);

@@ -24,10 +24,10 @@
 
 namespace touchstone::paged_attention {
 
-using attention_common::Ending;
 using attention_common::kAllLanes;
 using attention_common::kLog2E;
 using attention_common::minus_infinity;
+using attention_common::SoftmaxEpilogue;
 using attention_common::weight_of;
 
 // Positions that are summed before sums are merged, unless a kernel overrides it.

@@ -131,13 +131,13 @@ __global__ void __launch_bounds__(kSide* kThreads)
       sums.value = __fadd_rn(sums.value, chains[chain][thread].value);
       sums.weight = __fadd_rn(sums.weight, chains[chain][thread].weight);
     }
-    const Ending ending(p.sink_logits, head, largest, sums.weight);
+    const SoftmaxEpilogue epilogue(p.sink_logits, head, largest, sums.weight);
     if (d < p.layers.v_dim) {
       store_output(p, p.output.offset(query, head) + d,
-                   ending.nothing ? 0 : __fmul_rn(sums.value, ending.factor));
+                   epilogue.nothing ? 0 : __fmul_rn(sums.value, epilogue.factor));
     }
     if (d == 0 && p.log_sum_exp.data != nullptr) {
-      p.log_sum_exp.data[p.log_sum_exp.offset(query, head)] = ending.log_sum_exp;
+      p.log_sum_exp.data[p.log_sum_exp.offset(query, head)] = epilogue.log_sum_exp;
     }
   }
 }

@@ -44,7 +44,7 @@ struct alignas(128) MlaShared {
   int counts[4 * kWarps];
   float factors[kMaxVectors];
   std::int64_t targets[kMaxVectors];
-  Known known;
+  QueryInfo info;
 };
 
 // The tokens of the list, for the query vectors of a pass.
@@ -92,9 +92,9 @@ class MlaMainloop {
       for (unsigned row = warp_; row < kTile; row += kWarps) {
         const int token = tile * kTile + static_cast<int>(row);
         const bool there = token < count_;
-        const PageSlot place = shared_.slots[there ? token : 0];
+        const PageSlot page_slot = shared_.slots[there ? token : 0];
         const std::byte* const from =
-            own_units_ + place.page + std::uint64_t{place.slot} * (kKeyDim * 2);
+            own_units_ + page_slot.page + std::uint64_t{page_slot.slot} * (kKeyDim * 2);
         const std::uint32_t to =
             cuda::shared_address(shared_.stages[tile % kStages][row]) + lane_ * 16;
 #pragma unroll
@@ -236,16 +236,16 @@ class MlaMainloop {
       const int vector = vector_of(half);
       if (warp_ != 0 || lane_ % 4 != 0 || vector >= block_.vectors) continue;
       const float4 all = shared_.of_warps[vector];
-      block_.end_vector(vector, largest_[half],
-                        __fadd_rn(__fadd_rn(all.x, all.y), __fadd_rn(all.z, all.w)));
+      block_.finish_vector(vector, largest_[half],
+                           __fadd_rn(__fadd_rn(all.x, all.y), __fadd_rn(all.z, all.w)));
     }
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        block_.put_pair(vector_of(half), warp_ * kColumns + 8 * n + 2 * (lane_ % 4),
-                        {output_[n][2 * half], output_[n][2 * half + 1]});
+        block_.store_pair(vector_of(half), warp_ * kColumns + 8 * n + 2 * (lane_ % 4),
+                          {output_[n][2 * half], output_[n][2 * half + 1]});
       }
     }
   }

@@ -34,9 +34,9 @@ struct PortableRead : TwoPasses<PortableRead> {
     const Section& keys = block.work.keys;
     const int lane = static_cast<int>(threadIdx.x % 32);
     for (int i = static_cast<int>(threadIdx.x / 32); i < count; i += kWarps) {
-      const PageSlot place = block.shared.slots[i];
-      const std::byte* const values = block.address(place, keys.values, keys.value_bytes);
-      const std::byte* const scales = block.address(place, keys.scales, keys.scale_bytes);
+      const PageSlot page_slot = block.shared.slots[i];
+      const std::byte* const values = block.address(page_slot, keys.values, keys.value_bytes);
+      const std::byte* const scales = block.address(page_slot, keys.scales, keys.scale_bytes);
       float sums[Block::kVectors] = {};
 #pragma unroll 4
       for (std::int64_t d = lane; d < keys.dim; d += 32) {
@@ -65,16 +65,17 @@ struct PortableRead : TwoPasses<PortableRead> {
       float sums[Block::kVectors] = {};
 #pragma unroll 4
       for (int i = 0; i < count; ++i) {
-        const PageSlot place = block.shared.slots[i];
-        const float x = element(section, block.address(place, section.values, section.value_bytes),
-                                block.address(place, section.scales, section.scale_bytes), d);
+        const PageSlot page_slot = block.shared.slots[i];
+        const float x =
+            element(section, block.address(page_slot, section.values, section.value_bytes),
+                    block.address(page_slot, section.scales, section.scale_bytes), d);
 #pragma unroll
         for (int v = 0; v < Block::kVectors; ++v) {
           sums[v] = fmaf(block.shared.weights[i][v], x, sums[v]);
         }
       }
 #pragma unroll
-      for (int v = 0; v < Block::kVectors; ++v) block.put_value(v, d, sums[v]);
+      for (int v = 0; v < Block::kVectors; ++v) block.store_value(v, d, sums[v]);
     }
   }
 };

@@ -129,9 +129,9 @@ struct Team {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       // Behind the end the last token again, without a branch: its weight there is 0.
-      const PageSlot place = block.shared.slots[min(token(base, u), count - 1)];
-      stored[u].load(values + place.page + std::uint64_t{place.slot} * value_bytes,
-                     scales + place.page + std::uint64_t{place.slot} * scale_bytes);
+      const PageSlot page_slot = block.shared.slots[min(token(base, u), count - 1)];
+      stored[u].load(values + page_slot.page + std::uint64_t{page_slot.slot} * value_bytes,
+                     scales + page_slot.page + std::uint64_t{page_slot.slot} * scale_bytes);
     }
   }
 
@@ -261,7 +261,7 @@ __device__ void accumulate_of(Block& block, int count) {
     float sum = 0;
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) sum = __fadd_rn(sum, parts[warp][i / kDim][i % kDim]);
-    block.put_value(i / kDim, i % kDim, sum);
+    block.store_value(i / kDim, i % kDim, sum);
   }
 }
 

@@ -19,13 +19,13 @@ struct alignas(16) SplitShared {
   int counts[4 * kWarps];
   float factors[kVectors];
   std::int64_t targets[kVectors];  // where the values of a vector go
-  Known known;
+  QueryInfo info;
 };
 
 // `Pass` attends for some query vectors over the tokens of shared.list:
 //   start(block)             once, some barriers before all others
 //   prepare(block)           when shared.query has been loaded
-//   attend(block)            block.end_vector and block.put_value for each vector
+//   attend(block)            block.finish_vector and block.store_value for each vector
 // and may have a way around shared.query:
 //   Fetched, fetches(p)      what a thread holds of the vectors, and whether it can
 //   fetch(block)             issues the loads
@@ -62,10 +62,10 @@ class SplitBlock {
   }
 
   // The bytes of a vector or of its scales; `offset` is that of head 0 in slot 0.
-  __device__ const std::byte* address(paged_attention::PageSlot place, std::int64_t offset,
+  __device__ const std::byte* address(paged_attention::PageSlot page_slot, std::int64_t offset,
                                       std::int64_t bytes) const {
-    return p.pages.memory + place.page + offset +
-           (kv_head * p.pages.page_tokens + place.slot) * bytes;
+    return p.pages.memory + page_slot.page + offset +
+           (kv_head * p.pages.page_tokens + page_slot.slot) * bytes;
   }
 
   __device__ float score_of(float dot) const {
@@ -74,21 +74,21 @@ class SplitBlock {
   }
 
   // The largest score of a vector and the sum of its weights: by one thread, before its values.
-  __device__ void end_vector(int vector, float largest, float sum) {
+  __device__ void finish_vector(int vector, float largest, float sum) {
     const std::int64_t query = query_of(vector);
     const std::int64_t head = head_of(vector);
     if (work.partials != nullptr) {
       work.partials[partial_of(query, head) + split_] = {largest, sum};
       return;
     }
-    const Ending ending(p.sink_logits, head, largest, sum);
-    shared.factors[vector] = ending.nothing ? -1.0F : ending.factor;
+    const SoftmaxEpilogue epilogue(p.sink_logits, head, largest, sum);
+    shared.factors[vector] = epilogue.nothing ? -1.0F : epilogue.factor;
     if (p.log_sum_exp.data != nullptr) {
-      p.log_sum_exp.data[p.log_sum_exp.offset(query, head)] = ending.log_sum_exp;
+      p.log_sum_exp.data[p.log_sum_exp.offset(query, head)] = epilogue.log_sum_exp;
     }
   }
 
-  __device__ void put_value(int vector, std::int64_t d, float value) {
+  __device__ void store_value(int vector, std::int64_t d, float value) {
     if (vector >= vectors) return;
     const std::int64_t at = shared.targets[vector] + d;
     if (work.partials != nullptr) {
@@ -100,11 +100,11 @@ class SplitBlock {
   }
 
   // Two neighbors, the first with an even number.
-  __device__ void put_pair(int vector, std::int64_t d, float2 values) {
+  __device__ void store_pair(int vector, std::int64_t d, float2 values) {
     if (vector >= vectors) return;
     if (work.partials == nullptr || p.layers.v_dim % 2 != 0) {
-      put_value(vector, d, values.x);
-      put_value(vector, d + 1, values.y);
+      store_value(vector, d, values.x);
+      store_value(vector, d + 1, values.y);
     } else {
       const std::int64_t at = shared.targets[vector] + split_ * p.layers.v_dim + d;
       *reinterpret_cast<float2*>(work.partial_values + at) = values;
@@ -160,7 +160,7 @@ class SplitBlock {
       ++alike;
     }
     // Read with the tokens of a tree.
-    if (p.tree != nullptr && threadIdx.x == 0) shared.known.visible = visible;
+    if (p.tree != nullptr && threadIdx.x == 0) shared.info.visible = visible;
     list_tokens(row, seen, load_page(row, seen));
     loaded_ = 0;
     attend(alike);
@@ -176,35 +176,35 @@ class SplitBlock {
       vectors = static_cast<int>(heads());
       fetched = Pass::fetch(*this);
     }
-    Known known;
-    known.row = row_of(p, query_);
-    known.visible = visible_range(p, known.row, query_);
-    known.range = splits_of(known.visible, work.splits, kSplit);
+    QueryInfo info;
+    info.row = row_of(p, query_);
+    info.visible = visible_range(p, info.row, query_);
+    info.range = splits_of(info.visible, work.splits, kSplit);
     // Kept in shared memory, since registers are wanted for the tokens.
-    if (threadIdx.x == 0) shared.known = known;
+    if (threadIdx.x == 0) shared.info = info;
     const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
     while (true) {
       bool attended = false;
-      if (is_due(known.range)) {
-        const SplitMask seen = split_mask(known.visible, first(), kSplit);
-        const PageOfThread page = load_page(known.row, seen);
-        const std::uint32_t alike = rows_alike(known.row, seen);
+      if (is_due(info.range)) {
+        const SplitMask seen = split_mask(info.visible, first(), kSplit);
+        const PageOfThread page = load_page(info.row, seen);
+        const std::uint32_t alike = rows_alike(info.row, seen);
         if (fetching) {
           Pass::put(*this, fetched);
-          put_targets();
+          set_targets();
           loaded_ = heads();
           fetching = false;
         }
         if (alike > 0) {
-          list_tokens(known.row, seen, page);
-          if (split_ + 1 < end) touch_pages(known.row, split_ + 1);
+          list_tokens(info.row, seen, page);
+          if (split_ + 1 < end) touch_pages(info.row, split_ + 1);
           attend(alike);
           attended = true;
         }
       }
       if (++split_ >= end) return;
       if (!attended) __syncthreads();
-      known = shared.known;
+      info = shared.info;
     }
   }
 
@@ -357,13 +357,13 @@ class SplitBlock {
     } else {
       load(static_cast<const F16*>(p.q.data));
     }
-    put_targets();
+    set_targets();
     __syncthreads();
     if (p.layers.rotate_keys) rotate_queries();
   }
 
   // Where the values of the vectors go.
-  __device__ void put_targets() {
+  __device__ void set_targets() {
     if (static_cast<int>(threadIdx.x) >= vectors) return;
     const int vector = static_cast<int>(threadIdx.x);
     const std::int64_t query = query_of(vector);
@@ -420,7 +420,7 @@ struct QueriesLoaded {
 
 // All keys, then all values. `Read` has two functions:
 //   scores(block, count)     of the first `count` tokens of the list, to shared.weights
-//   accumulate(block, count) sums of weighted values: block.put_value for each number of a vector
+//   accumulate(block, count) sums of weighted values: block.store_value for each number of a vector
 template <class Read>
 struct TwoPasses : QueriesLoaded {
   template <class Block>
@@ -462,7 +462,7 @@ struct TwoPasses : QueriesLoaded {
     for (int offset = 16; offset > 0; offset /= 2) {
       sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, offset));
     }
-    if (lane == 0) block.end_vector(vector, largest, sum);
+    if (lane == 0) block.finish_vector(vector, largest, sum);
   }
 };
 

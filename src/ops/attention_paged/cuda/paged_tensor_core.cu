@@ -226,7 +226,7 @@ struct TensorCorePass {
         sums.factor[v] = weight_of(sums.largest[v], largest);
         sum = fmaf(sums.weights[v], sums.factor[v], sum);
       }
-      block.end_vector(v, largest, sum);
+      block.finish_vector(v, largest, sum);
     }
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < block.vectors * kDim; i += kThreads) {
@@ -236,7 +236,7 @@ struct TensorCorePass {
         const auto& sums = shared.sums(w);
         value = fmaf(sums.values[i / kDim][i % kDim], sums.factor[i / kDim], value);
       }
-      block.put_value(i / kDim, i % kDim, value);
+      block.store_value(i / kDim, i % kDim, value);
     }
   }
 };

@@ -121,9 +121,9 @@ class WarpPass {
   }
   __device__ void issue_both(unsigned chunk, Slot& keys, Slot& values) {
     if (list_.template has_runs<kChunk>(chunk)) {
-      const typename KeySource::RunSlots places(block_.shared, chunk, lane());
-      keys_.issue_runs(lane(), places, keys);
-      values_.issue_runs(lane(), places, values);
+      const typename KeySource::RunSlots run_slots(block_.shared, chunk, lane());
+      keys_.issue_runs(lane(), run_slots, keys);
+      values_.issue_runs(lane(), run_slots, values);
     } else {
       keys_.issue_listed(lane(), chunk, list_, keys);
       values_.issue_listed(lane(), chunk, list_, values);

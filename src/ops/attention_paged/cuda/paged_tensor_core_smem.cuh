@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "ops/attention_paged/cuda/paged_source.cuh"
+#include "ops/attention_paged/cuda/paged_section_loader.cuh"
 
 namespace touchstone::paged_attention {
 
@@ -97,7 +97,7 @@ struct alignas(128) TensorCoreShared {
   float multipliers[kVectors];  // of scores
   float factors[kVectors];
   std::int64_t targets[kVectors];
-  Known known;
+  QueryInfo info;
   uint4 first_part[kDim / (kWholeOperands ? 16 : 32)][32];  // of the query, as operands
   uint2 rest[kParts - 1][kDim / 16][32];
 };

@@ -16,7 +16,7 @@ struct alignas(16) PageSlot {
 };
 
 // What a block finds out about its query token.
-struct Known {
+struct QueryInfo {
   std::int64_t row;
   VisibleRange visible;
   SplitRange range;
@@ -32,7 +32,7 @@ struct TokenList {
   std::uint32_t first_slot;
   const std::int32_t* pages;
   // Positions of the split from this one on are ancestors in a tree, which are in slots of their
-  // own (Known::visible): to be looked for from `tree` on.
+  // own (QueryInfo::visible): to be looked for from `tree` on.
   int first_ancestor;
   TreeCursor tree;
   std::int64_t first_position;  // of the split
@@ -79,7 +79,7 @@ __device__ __noinline__ inline TreeCursor find_ancestor(const VisibleRange& visi
 template <class Shared>
 class TokenLister {
  public:
-  // Tokens of row `row` from position `first` on. Known to all threads after the next barrier.
+  // Tokens of row `row` from position `first` on. Visible to all threads after the next barrier.
   __device__ __noinline__ static void list(const SplitWork& work, Shared& shared,
                                            std::int64_t first, std::int64_t row, SplitMask mask) {
     const cache::GroupView& view = work.p.pages;
@@ -88,7 +88,7 @@ class TokenLister {
     const auto first_slot = static_cast<std::uint32_t>(first - first_page * page_tokens);
     const std::int32_t* const pages = work.table + row * view.table_stride + first_page;
     const std::int64_t capacity = view.table_stride * view.page_tokens - first;
-    const VisibleRange& visible = shared.known.visible;
+    const VisibleRange& visible = shared.info.visible;
     TreeCursor tree;
     int first_ancestor = kSplit;
     if (mask.tree) {

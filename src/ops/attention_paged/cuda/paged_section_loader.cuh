@@ -59,8 +59,8 @@ struct alignas(8) CompactPageSlot {
 };
 
 // In one access.
-__device__ inline CompactPageSlot load_slot(const CompactPageSlot& place) {
-  const uint2 both = reinterpret_cast<const uint2&>(place);
+__device__ inline CompactPageSlot load_slot(const CompactPageSlot& page_slot) {
+  const uint2 both = reinterpret_cast<const uint2&>(page_slot);
   return {both.x, both.y};
 }
 
@@ -159,8 +159,8 @@ class SectionLoader {
     }
   };
 
-  template <class Places, class Slot>
-  __device__ void issue_runs(unsigned lane, const Places& places, Slot& slot) const {
+  template <class Slots, class Slot>
+  __device__ void issue_runs(unsigned lane, const Slots& run_slots, Slot& slot) const {
     const std::uint32_t own =
         cuda::shared_address(slot.rows) + Op::at(lane / Op::kUnits, lane % Op::kUnits);
     // All that is read from shared memory before the first copy.
@@ -168,11 +168,11 @@ class SectionLoader {
     const std::byte* from[RunSlots::kRuns];
 #pragma unroll
     for (unsigned run = 0; run < RunSlots::kRuns; ++run) {
-      from[run] = address(unit, places.runs[run]);
+      from[run] = address(unit, run_slots.runs[run]);
     }
     const std::byte* scales = nullptr;
     if constexpr (Op::kScaling != Scaling::kNone) {
-      scales = scales_at(section_, base_, page_bytes(), first_odd(), places.token);
+      scales = scales_at(section_, base_, page_bytes(), first_odd(), run_slots.token);
     }
 #pragma unroll
     for (unsigned row = 0; row < kChunk; row += kRows) {
@@ -239,26 +239,25 @@ class SectionLoader {
     const std::uint32_t own =
         cuda::shared_address(rows) + Op::at(lane / Op::kUnits, lane % Op::kUnits);
     const auto page_bytes = static_cast<std::uint32_t>(p.pages.geometry.page_bytes);
-    const auto place_of = [&](unsigned token) { return slot_in_list(shared, p, token); };
-    const auto address = [&](const std::byte* values, const CompactPageSlot& place) {
-      return offset(offset(values, place.slot, static_cast<std::uint32_t>(section.value_bytes)),
-                    place.page, page_bytes);
+    const auto slot_of = [&](unsigned token) { return slot_in_list(shared, p, token); };
+    const auto address = [&](const std::byte* values, const CompactPageSlot& page_slot) {
+      return offset(offset(values, page_slot.slot, static_cast<std::uint32_t>(section.value_bytes)),
+                    page_slot.page, page_bytes);
     };
     const std::byte* const unit = base.values + lane % Op::kUnits * 16;
 #pragma unroll 1
     for (unsigned row = 0; row < kChunk; row += kRows) {
       const unsigned token = chunk * kChunk + row + lane / Op::kUnits;
       const bool there = token < count;
-      cuda::copy_async_16_if(target(own, row), there ? address(unit, place_of(token)) : unit,
-                             there);
+      cuda::copy_async_16_if(target(own, row), there ? address(unit, slot_of(token)) : unit, there);
     }
     if constexpr (Op::kScaling != Scaling::kNone) {
       static_assert(kChunk == 32);
       std::byte* const record = record_of(lane, scales);
       const unsigned token = chunk * kChunk + lane;
       if (token < count) {
-        return copy_scales(
-            section, scales_at(section, base, page_bytes, first_odd, place_of(token)), record);
+        return copy_scales(section, scales_at(section, base, page_bytes, first_odd, slot_of(token)),
+                           record);
       }
 #pragma unroll
       for (int i = 0; i < Op::kScaleBytes; i += 4) {
@@ -291,7 +290,7 @@ class SectionLoader {
     }
   }
 
-  __device__ CompactPageSlot place_of(unsigned token) const {
+  __device__ CompactPageSlot slot_of(unsigned token) const {
     return slot_in_list(block_.shared, block_.p, token);
   }
   template <class Shared>
@@ -315,14 +314,15 @@ class SectionLoader {
   __device__ static std::uint32_t slot_of_ancestor(const Shared& shared, int position) {
     const TokenList& list = shared.list;
     const std::int64_t at = list.first_position + position;
-    const std::int64_t slot = ancestor_slot_of(shared.known.visible, list.tree, at);
+    const std::int64_t slot = ancestor_slot_of(shared.info.visible, list.tree, at);
     return list.first_slot + static_cast<std::uint32_t>(slot - list.first_position);
   }
 
   // The bytes of a vector are a runtime value: with a constant it would be four instructions.
-  __device__ const std::byte* address(const std::byte* values, const CompactPageSlot& place) const {
-    return offset(offset(values, place.slot, static_cast<std::uint32_t>(section_.value_bytes)),
-                  place.page, page_bytes());
+  __device__ const std::byte* address(const std::byte* values,
+                                      const CompactPageSlot& page_slot) const {
+    return offset(offset(values, page_slot.slot, static_cast<std::uint32_t>(section_.value_bytes)),
+                  page_slot.page, page_bytes());
   }
 
   // base + count * bytes, in one instruction.
@@ -339,13 +339,13 @@ class SectionLoader {
   }
   __device__ static const std::byte* scales_at(const Section& section, const SectionBase& base,
                                                std::uint32_t page_bytes, std::uint32_t first_odd,
-                                               const CompactPageSlot& place) {
-    const std::byte* const page = offset(base.scales, place.page, page_bytes);
+                                               const CompactPageSlot& page_slot) {
+    const std::byte* const page = offset(base.scales, page_slot.page, page_bytes);
     // Two scales of whole vectors, of which one is meant: copies have 4 bytes at least.
     if constexpr (Op::kScaling == Scaling::kWhole) {
-      return offset(page, (first_odd + place.slot) / 2, 4);
+      return offset(page, (first_odd + page_slot.slot) / 2, 4);
     }
-    return offset(page, place.slot, static_cast<std::uint32_t>(section.scale_bytes));
+    return offset(page, page_slot.slot, static_cast<std::uint32_t>(section.scale_bytes));
   }
   __device__ static void copy_scales(const Section& section, const std::byte* from,
                                      std::byte* record) {
