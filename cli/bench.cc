@@ -11,6 +11,7 @@
 
 #include "bench/cache_bench.h"
 #include "bench/fork_join.h"
+#include "bench/onednn.h"
 #include "bench/operator_bench.h"
 #include "bench/peers.h"
 #include "bench/session.h"
@@ -186,6 +187,11 @@ bool bench_operators(const BenchOptions& options, Json& document) {
     }
   }
   session.start();
+  const bool norms = std::ranges::any_of(
+      ops, [](const spec::Operator* op) { return op->forward_name() == "layer_norm"; });
+  if (norms && session.options().onednn && !session.cuda() && bench::onednn_version().empty()) {
+    session.note("onednn: not in this build");
+  }
   std::vector<std::string> peers;
   std::string explanation;
   bool flops = false;

@@ -16,7 +16,7 @@ constexpr int block_threads(std::int64_t element_bytes, int vectors) {
   return tuning::backward_threads(element_bytes, vectors);
 }
 
-// dy stays in registers between reduction and write where there is room; else it is unpacked twice.
+// dy stays in registers between reduction and write where they suffice; else it is unpacked twice.
 template <class T, int kV>
 inline constexpr bool kKeepDy = sizeof(T) == 4 || kV > 2;
 // Whether xhat and dy fit for certain, so that the compiler can be held to it.
@@ -75,8 +75,8 @@ __device__ void prefetch_line(const void* global) {
 // Holds the compiler to a value in a register: it would rather recompute it.
 __device__ void pin_register(float& value) { asm volatile("" : "+f"(value)); }
 
-// A thread's columns of weight: its vector j is vector first + j * kGroup of the row, of which it has
-// those with j * kGroup < left. Absent weights are 1, missing columns 0.
+// A thread's columns of weight: its vector j is vector first + j * kGroup of the row, of which it
+// has those with j * kGroup < left. Absent weights are 1, missing columns 0.
 template <class T, class W, int kGroup, int kVectors>
 __device__ void load_weight(const void* data, float offset, std::int64_t first, int left,
                             float (&out)[kVectors][cuda::kPerVector<T>]) {

@@ -16,6 +16,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <optional>
 #include <span>
 
@@ -45,8 +46,8 @@ constexpr double kSumError = 1e-6;
 // Tokens per word of a mask.
 constexpr std::size_t kMaskWord = 32;
 
-constexpr double kLog2E = 1.44269504088896340736;
-constexpr double kLn2 = 0.693147180559945309417;
+constexpr double kLog2E = std::numbers::log2e;
+constexpr double kLn2 = std::numbers::ln2;
 
 // Scratch of one worker.
 struct SampleScratch {

@@ -15,8 +15,8 @@
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/runners.h"
+#include "touchstone/ops/row_status.h"
 #include "touchstone/ops/sample.h"
-#include "touchstone/ops/softmax_topk.h"
 
 namespace touchstone::test {
 
@@ -69,6 +69,9 @@ struct SampleRun {
   Guarded token, log_probability, top_tokens, top_log_probabilities, status;
   SampleArgs args;
 };
+
+// A row with these logits and cuts, at temperature 1.
+TestRow row_of(std::vector<double> logits, std::int64_t top_k, float top_p, float min_p);
 
 // Runs the batch on every implementation and SIMD target and holds every row against the oracle.
 void check_batch(const Batch& batch);
