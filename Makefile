@@ -23,8 +23,8 @@ build = @cmake --build --preset $(1) --parallel $(JOBS) --target $(2) -- $(QUIET
 ctest = @ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run selfcheck build test test-asan test-tsan bench gpu-test cuda cuda-compile format \
-  format-check tidy install clean setup-build setup-cuda reconfigure
+.PHONY: help run selfcheck build check lint test test-asan test-tsan bench gpu-test cuda \
+  cuda-compile format format-check tidy odr install clean setup-build setup-cuda reconfigure
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,13 +37,13 @@ selfcheck: setup-build build/release/build.ninja ## Show this machine, check the
 	$(call build,release,touchstone_cli)
 	@$(PROGRAM) info
 	@$(PROGRAM) selfcheck
-	@$(PROGRAM) bench layer_norm --case smoke
-	@$(PROGRAM) bench rms_norm --case smoke
-	@$(PROGRAM) bench softmax_topk --case smoke
-	@$(PROGRAM) bench sample --case smoke
+	@$(PROGRAM) bench all --case smoke
 
 build: setup-build build/release/build.ninja ## Build everything for release; the program is build/release/touchstone
 	$(call build,release,all)
+
+check: build ## Build for release and run the tests that take seconds (label fast)
+	@ctest --preset release --parallel $(JOBS) -L fast $(CTEST_ARGS)
 
 test: build ## Build for release and run all tests
 	$(call ctest,release)
@@ -61,10 +61,7 @@ bench: setup-build ## Measure every operator on its full list of shapes, peers b
 	@# Configured anew, so that a peer installed one line above is found.
 	@cmake --preset release $(CMAKE_ARGS) >/dev/null
 	$(call build,release,touchstone_cli)
-	@$(PROGRAM) bench layer_norm --case full
-	@$(PROGRAM) bench rms_norm --case full
-	@$(PROGRAM) bench softmax_topk --case full
-	@$(PROGRAM) bench sample --case full
+	@$(PROGRAM) bench all --case full
 
 cuda: setup-cuda build/cuda/build.ninja ## Build everything with CUDA; needs nvcc, no GPU
 	$(call build,cuda,all)
@@ -84,11 +81,19 @@ format-check: ## Fail if a source file is not formatted
 	$(call setup,tools)
 	@scripts/sources.sh | xargs -0 clang-format --dry-run --Werror
 
+lint: ## Fail on an include against the order of the components, on a type defined twice, on too long a file, too full a directory
+	@scripts/check_layout.py
+	@scripts/check_odr.py
+
 tidy: setup-build ## clang-tidy over all C++ sources, shellcheck over the scripts
 	$(call setup,tools)
 	@shellcheck scripts/*.sh .ci/run
 	@$(MAKE) build/tidy/build.ninja
 	$(call build,tidy,all)
+
+odr: setup-build build/odr/build.ninja ## Find types that two files define differently, by a Debug link with -flto -Wodr
+	@scripts/check_odr.py
+	$(call build,odr,all)
 
 install: build ## Install library, headers and program under PREFIX (/usr/local)
 	@cmake --install build/release --prefix $(PREFIX)

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "cache/cache_state.h"
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/cache/snapshot.h"
@@ -33,14 +34,19 @@ void need(bool right, const char* what) {
   if (!right) throw Error(std::string("bench kv_cache: wrong result: ") + what);
 }
 
+KvCache on_cpu(KvCacheOptions options) {
+  Context context({.threads = 1});
+  return {context, std::move(options)};
+}
+
 // Bookkeeping does not depend on the size of a page.
 Layout tiny_pages() {
   return {{{.layers = 1,
             .kv_heads = 1,
             .k_dim = 16,
             .v_dim = 16,
-            .k = {.encoding = Encoding::int8},
-            .v = {.encoding = Encoding::int8},
+            .k = {.dtype = DType::i8},
+            .v = {.dtype = DType::i8},
             .page_tokens = 16}}};
 }
 
@@ -100,8 +106,8 @@ class TakeAndRelease : public CacheCase {
 class DecodeStep : public CacheCase {
  public:
   DecodeStep()
-      : cache_({.layout = tiny_pages(),
-                .pool_pages = pool_pages_for(tiny_pages(), kTokens + kSteps, kSequences)}),
+      : cache_(on_cpu({.layout = tiny_pages(),
+                       .pool_pages = pool_pages_for(tiny_pages(), kTokens + kSteps, kSequences)})),
         builder_(cache_) {
     for (int i = 0; i < kSequences; ++i) ids_.push_back(cache_.create());
     // In turns, so that the pages of a sequence are not neighbors.
@@ -140,7 +146,8 @@ class DecodeStep : public CacheCase {
 class Fork : public CacheCase {
  public:
   Fork()
-      : cache_({.layout = tiny_pages(), .pool_pages = {kTokens / 16}}), parent_(cache_.create()) {
+      : cache_(on_cpu({.layout = tiny_pages(), .pool_pages = {kTokens / 16}})),
+        parent_(cache_.create()) {
     cache_.reserve(parent_, kTokens);
     cache_.commit(parent_, kTokens);
   }
@@ -165,7 +172,7 @@ class Fork : public CacheCase {
 
 class PrefixLookup : public CacheCase {
  public:
-  PrefixLookup() : cache_({.layout = tiny_pages(), .pool_pages = {kTokens / 16}}) {
+  PrefixLookup() : cache_(on_cpu({.layout = tiny_pages(), .pool_pages = {kTokens / 16}})) {
     std::mt19937 random(11);
     for (std::int32_t& token : prompt_) token = static_cast<std::int32_t>(random() % 128000);
     const SequenceId id = cache_.create();
@@ -201,10 +208,10 @@ class Sequences {
  public:
   static constexpr std::int64_t kPages = 128;
 
-  Sequences() : cache_(options()), other_(options()) {
+  Sequences() : cache_(on_cpu(options())), other_(on_cpu(options())) {
     std::mt19937_64 random(3);
-    const std::span memory(reinterpret_cast<std::uint64_t*>(cache_.memory_data(0)),
-                           static_cast<std::size_t>(cache_.memory(0).bytes() / 8));
+    const std::span memory(reinterpret_cast<std::uint64_t*>(state_of(cache_).memory_data(0)),
+                           static_cast<std::size_t>(state_of(cache_).memory(0).bytes() / 8));
     std::ranges::generate(memory, random);
     for (int i = 0; i < 4; ++i) ids_.push_back(cache_.create());
     cache_.reserve(ids_, kPages / 4 * 16);
@@ -213,7 +220,7 @@ class Sequences {
   KvCache& cache() { return cache_; }
   KvCache& other() { return other_; }
   std::vector<SequenceId>& ids() { return ids_; }
-  std::int64_t bytes() const { return cache_.memory(0).bytes(); }
+  std::int64_t bytes() const { return state_of(cache_).memory(0).bytes(); }
 
  private:
   static KvCacheOptions options() {
@@ -254,8 +261,8 @@ class MoveSequences : public CacheCase {
     if (move_ == Move::save) return save_us;
     std::vector<SequenceId> ids;
     const double us = microseconds([&] { ids = restore(all.other(), file_.path); });
-    need(std::ranges::equal(all.other().page_at(ids[3], 0, 100),
-                            all.cache().page_at(all.ids()[3], 0, 100)),
+    need(std::ranges::equal(state_of(all.other()).page_at(ids[3], 0, 100),
+                            state_of(all.cache()).page_at(all.ids()[3], 0, 100)),
          "restored bytes");
     for (const SequenceId id : ids) all.other().release(id);
     return us;
@@ -302,7 +309,7 @@ std::vector<CacheRow> measure_cache(int rounds, const std::function<void(int rou
   std::vector<CacheRow> rows;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     rows.push_back(cases[i]->row());
-    rows.back().us = summarize(us[i]);
+    rows.back().us = machine::summarize(us[i]);
   }
   return rows;
 }

@@ -1,13 +1,11 @@
-// What the benchmarks need of CUDA, with no CUDA type in sight. Implemented by cuda_tools.cu and
-// naive_cuda.cu, or by no_cuda.cc in a CPU-only build, where everything is Unsupported.
+// What the benchmarks need of CUDA, without CUDA types. Implemented by cuda_tools.cu, or by no_cuda.cc in a CPU-only build, where everything is Unsupported.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 
-#include "bench/ceiling.h"
-#include "bench/norm_data.h"
+#include "machine/memory_rate.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
@@ -50,11 +48,7 @@ void cuda_fill_random(Tensor& tensor, float center, float scale, std::uint64_t s
 // A hand-written copy with 16-byte accesses. Queued on the context's stream.
 void cuda_copy(Context& context, void* to, const void* from, std::int64_t bytes);
 
-// See measure_ceiling. The copy is the best of several kernels and cudaMemcpyAsync.
-Ceiling measure_cuda_ceiling(Context& context, int rounds);
-
-// One simple kernel per textbook step: mean, variance, normalize; for the backward row sums, dx
-// and column sums.
-NormCall naive_cuda_call(Context& context, const NormProblem& problem, const NormData& data);
+// As machine::measure_cpu_ceiling. The copy is the best of several kernels and cudaMemcpyAsync.
+machine::Ceiling measure_cuda_ceiling(Context& context, int rounds);
 
 }  // namespace touchstone::bench

@@ -3,9 +3,10 @@
 #include <cmath>
 #include <vector>
 
-#include "bench/dense_attention_data.h"
+#include "bench/naive.h"
 #include "core/context_access.h"
 #include "core/thread_pool.h"
+#include "touchstone/core/convert.h"
 
 namespace touchstone::bench {
 namespace {
@@ -22,16 +23,16 @@ struct Matrix {
 };
 
 template <class T>
-Matrix head_of(const Tensor& tensor, std::int64_t head, std::int64_t tokens, std::int64_t dim) {
+Matrix head_of(const void* tensor, std::int64_t head, std::int64_t tokens, std::int64_t dim) {
   Matrix result(tokens, dim);
-  const T* const from = static_cast<const T*>(tensor.data()) + head * tokens * dim;
+  const T* const from = static_cast<const T*>(tensor) + head * tokens * dim;
   for (std::size_t i = 0; i < result.values.size(); ++i) result.values[i] = convert<float>(from[i]);
   return result;
 }
 
 template <class T>
-void add_head(const Matrix& matrix, std::int64_t head, bool first, Tensor& tensor) {
-  T* const to = static_cast<T*>(tensor.data()) + head * matrix.rows * matrix.cols;
+void add_head(const Matrix& matrix, std::int64_t head, bool first, void* tensor) {
+  T* const to = static_cast<T*>(tensor) + head * matrix.rows * matrix.cols;
   for (std::size_t i = 0; i < matrix.values.size(); ++i) {
     to[i] = convert<T>(matrix.values[i] + (first ? 0.0F : convert<float>(to[i])));
   }
@@ -90,16 +91,15 @@ void softmax(Matrix& scores, bool causal) {
 }
 
 template <class T>
-void naive_head(const DenseAttentionProblem& p, DenseAttentionData& data, std::int64_t head,
-                std::int64_t kv_head, bool first) {
+void naive_head(const AttentionOperands& p, std::int64_t head, std::int64_t kv_head, bool first) {
   const float scale = 1 / std::sqrt(static_cast<float>(p.dim));
-  const Matrix q = head_of<T>(data.q, head, p.tokens, p.dim);
-  const Matrix k = head_of<T>(data.k, kv_head, p.tokens, p.dim);
-  const Matrix v = head_of<T>(data.v, kv_head, p.tokens, p.dim);
+  const Matrix q = head_of<T>(p.q, head, p.tokens, p.dim);
+  const Matrix k = head_of<T>(p.k, kv_head, p.tokens, p.dim);
+  const Matrix v = head_of<T>(p.v, kv_head, p.tokens, p.dim);
   Matrix weights = times_transposed(q, k, scale);
   softmax(weights, p.causal);
-  if (!p.backward) return add_head<T>(times(weights, v, 1), head, true, data.output);
-  const Matrix doutput = head_of<T>(data.doutput, head, p.tokens, p.dim);
+  if (!p.backward) return add_head<T>(times(weights, v, 1), head, true, p.output);
+  const Matrix doutput = head_of<T>(p.doutput, head, p.tokens, p.dim);
   Matrix dscores = times_transposed(doutput, v, 1);
   for (std::int64_t i = 0; i < p.tokens; ++i) {
     float sum = 0;
@@ -108,22 +108,23 @@ void naive_head(const DenseAttentionProblem& p, DenseAttentionData& data, std::i
       dscores.row(i)[j] = weights.row(i)[j] * (dscores.row(i)[j] - sum);
     }
   }
-  add_head<T>(times(dscores, k, scale), head, true, data.dq);
-  add_head<T>(transposed_times(dscores, q, scale), kv_head, first, data.dk);
-  add_head<T>(transposed_times(weights, doutput, 1), kv_head, first, data.dv);
+  add_head<T>(times(dscores, k, scale), head, true, p.dq);
+  add_head<T>(transposed_times(dscores, q, scale), kv_head, first, p.dk);
+  add_head<T>(transposed_times(weights, doutput, 1), kv_head, first, p.dv);
 }
 
 }  // namespace
 
-void naive_attention_cpu(Context& context, const DenseAttentionProblem& p,
-                         DenseAttentionData& data) {
-  const std::int64_t group = p.heads / p.kv_heads;
-  visit_float_dtype(p.dtype, [&]<class T>() {
-    detail::ContextAccess::pool(context).run(p.batch * p.kv_heads, [&](std::int64_t kv_head) {
-      for (std::int64_t h = 0; h < group; ++h) {
-        naive_head<T>(p, data, kv_head * group + h, kv_head, h == 0);
-      }
-    });
+NaiveAttention naive_attention_cpu(Context& context, const AttentionOperands& like) {
+  return visit_float_dtype(like.dtype, [&]<class T>() -> NaiveAttention {
+    return [&context](const AttentionOperands& p) {
+      const std::int64_t group = p.heads / p.kv_heads;
+      detail::ContextAccess::pool(context).run(p.batch * p.kv_heads, [&](std::int64_t kv_head) {
+        for (std::int64_t h = 0; h < group; ++h) {
+          naive_head<T>(p, kv_head * group + h, kv_head, h == 0);
+        }
+      });
+    };
   });
 }
 

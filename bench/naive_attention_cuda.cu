@@ -4,8 +4,9 @@
 #include <memory>
 
 #include "bench/cuda_dtype.cuh"
-#include "bench/dense_attention_data.h"
+#include "bench/naive.h"
 #include "cuda/check.h"
+#include "touchstone/core/tensor.h"
 
 namespace touchstone::bench {
 namespace {
@@ -80,52 +81,52 @@ __global__ void softmax_gradient_kernel(const float* weights, float* dweights,
 }
 
 template <class T>
-class NaiveAttention {
+class NaiveChain {
  public:
-  NaiveAttention(Context& context, const DenseAttentionProblem& problem, DenseAttentionData& data)
-      : stream_(static_cast<cudaStream_t>(context.stream())), p_(problem), data_(data) {
-    const std::vector<std::int64_t> shape{p_.batch * p_.heads, p_.tokens, p_.tokens};
-    weights_ = Tensor::empty(shape, DType::f32, p_.device);
-    if (p_.backward) dscores_ = Tensor::empty(shape, DType::f32, p_.device);
+  NaiveChain(Context& context, const AttentionOperands& like)
+      : stream_(static_cast<cudaStream_t>(context.stream())), device_(context.device()) {
+    const std::vector<std::int64_t> shape{like.batch * like.heads, like.tokens, like.tokens};
+    weights_ = Tensor::empty(shape, DType::f32, device_);
+    if (like.backward) dscores_ = Tensor::empty(shape, DType::f32, device_);
   }
 
-  void run() {
-    const cuda::DeviceScope scope(p_.device.index);
-    const std::int64_t heads = p_.batch * p_.heads;
-    const std::int64_t kv_heads = p_.batch * p_.kv_heads;
-    const std::int64_t tokens = p_.tokens;
-    const std::int64_t dim = p_.dim;
-    const int group = static_cast<int>(p_.heads / p_.kv_heads);
+  void run(const AttentionOperands& p) {
+    const cuda::DeviceScope scope(device_.index);
+    const std::int64_t heads = p.batch * p.heads;
+    const std::int64_t kv_heads = p.batch * p.kv_heads;
+    const std::int64_t tokens = p.tokens;
+    const std::int64_t dim = p.dim;
+    const int group = static_cast<int>(p.heads / p.kv_heads);
     const float scale = 1 / std::sqrt(static_cast<float>(dim));
     const auto rows = static_cast<unsigned>(heads * tokens);
-    const auto q = of(data_.q, 1);
-    const auto k = of(data_.k, group);
-    const auto v = of(data_.v, group);
+    const auto q = of(p, p.q, 1);
+    const auto k = of(p, p.k, group);
+    const auto v = of(p, p.v, group);
     const Matrices<float> weights{static_cast<float*>(weights_.data()), tokens * tokens, tokens, 1};
     multiply(heads, q, transposed(k), weights, tokens, tokens, dim, scale);
-    softmax_kernel<<<rows, kThreads, 0, stream_>>>(weights.data, tokens, p_.causal);
-    if (!p_.backward) {
-      multiply(heads, weights, v, of(data_.output, 1), tokens, dim, tokens, 1);
+    softmax_kernel<<<rows, kThreads, 0, stream_>>>(weights.data, tokens, p.causal);
+    if (!p.backward) {
+      multiply(heads, weights, v, of(p, p.output, 1), tokens, dim, tokens, 1);
     } else {
-      const auto doutput = of(data_.doutput, 1);
+      const auto doutput = of(p, p.doutput, 1);
       const Matrices<float> dscores{static_cast<float*>(dscores_.data()), tokens * tokens, tokens,
                                     1};
       multiply(heads, doutput, transposed(v), dscores, tokens, tokens, dim, 1);
       softmax_gradient_kernel<<<rows, kThreads, 0, stream_>>>(weights.data, dscores.data, tokens);
-      multiply(heads, dscores, k, of(data_.dq, 1), tokens, dim, tokens, scale);
+      multiply(heads, dscores, k, of(p, p.dq, 1), tokens, dim, tokens, scale);
       // The heads of a group lie one after the other: one sum over all their queries.
       const std::int64_t inner = tokens * group;
-      multiply(kv_heads, transposed(joined(dscores, group)), joined(q, group), of(data_.dk, 1),
+      multiply(kv_heads, transposed(joined(dscores, group)), joined(q, group), of(p, p.dk, 1),
                tokens, dim, inner, scale);
-      multiply(kv_heads, transposed(joined(weights, group)), joined(doutput, group),
-               of(data_.dv, 1), tokens, dim, inner, 1);
+      multiply(kv_heads, transposed(joined(weights, group)), joined(doutput, group), of(p, p.dv, 1),
+               tokens, dim, inner, 1);
     }
     cuda::check_launch("naive attention");
   }
 
  private:
-  Matrices<T> of(Tensor& tensor, int shared) const {
-    return {static_cast<T*>(tensor.data()), p_.tokens * p_.dim, p_.dim, 1, shared};
+  static Matrices<T> of(const AttentionOperands& p, const void* data, int shared) {
+    return {static_cast<T*>(const_cast<void*>(data)), p.tokens * p.dim, p.dim, 1, shared};
   }
   template <class X>
   static Matrices<X> transposed(Matrices<X> x) {
@@ -149,19 +150,16 @@ class NaiveAttention {
   }
 
   cudaStream_t stream_;
-  DenseAttentionProblem p_;
-  DenseAttentionData& data_;
+  Device device_;
   Tensor weights_, dscores_;
 };
 
 }  // namespace
 
-std::function<void()> naive_attention_cuda_call(Context& context,
-                                                const DenseAttentionProblem& problem,
-                                                DenseAttentionData& data) {
-  return visit_cuda_dtype(problem.dtype, [&]<class T>() -> std::function<void()> {
-    auto naive = std::make_shared<NaiveAttention<T>>(context, problem, data);
-    return [naive] { naive->run(); };
+NaiveAttention naive_attention_cuda(Context& context, const AttentionOperands& like) {
+  return visit_cuda_dtype(like.dtype, [&]<class T>() -> NaiveAttention {
+    auto chain = std::make_shared<NaiveChain<T>>(context, like);
+    return [chain](const AttentionOperands& p) { chain->run(p); };
   });
 }
 

@@ -1,8 +1,6 @@
-// Takes the place of cuda_tools.cu, naive_attention_cuda.cu, naive_cuda.cu and naive_topk_cuda.cu
-// in a build without CUDA.
+// Takes the place of cuda_tools.cu and naive_*_cuda.cu in a build without CUDA.
 #include "bench/cuda_tools.h"
-#include "bench/dense_attention_data.h"
-#include "bench/topk_data.h"
+#include "bench/naive.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::bench {
@@ -35,21 +33,13 @@ void cuda_copy(Context& /*context*/, void* /*to*/, const void* /*from*/, std::in
   refuse();
 }
 
-Ceiling measure_cuda_ceiling(Context& /*context*/, int /*rounds*/) { refuse(); }
+machine::Ceiling measure_cuda_ceiling(Context& /*context*/, int /*rounds*/) { refuse(); }
 
-NormCall naive_cuda_call(Context& /*context*/, const NormProblem& /*problem*/,
-                         const NormData& /*data*/) {
+NaiveNorm naive_norm_cuda(Context& /*context*/, const NormOperands& /*like*/) { refuse(); }
+NaiveSelection naive_selection_cuda(Context& /*context*/, const SelectionOperands& /*like*/) {
   refuse();
 }
-
-TopkCall naive_topk_cuda_call(Context& /*context*/, const TopkProblem& /*problem*/,
-                              const TopkData& /*data*/) {
-  refuse();
-}
-
-std::function<void()> naive_attention_cuda_call(Context& /*context*/,
-                                                const DenseAttentionProblem& /*problem*/,
-                                                DenseAttentionData& /*data*/) {
+NaiveAttention naive_attention_cuda(Context& /*context*/, const AttentionOperands& /*like*/) {
   refuse();
 }
 

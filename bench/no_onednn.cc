@@ -5,8 +5,8 @@ namespace touchstone::bench {
 
 std::string onednn_version() { return {}; }
 
-std::optional<OneDnnCalls> onednn_calls(Context& /*context*/, const NormProblem& /*problem*/,
-                                        NormData& /*data*/) {
+std::optional<OneDnnCalls> onednn_calls(Context& /*context*/,
+                                        std::span<const NormOperands> /*sets*/) {
   return std::nullopt;
 }
 

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
-#include "bench/norm_data.h"
+#include "bench/naive.h"
 
 namespace touchstone::bench {
 
@@ -13,14 +14,13 @@ namespace touchstone::bench {
 std::string onednn_version();
 
 struct OneDnnCalls {
-  NormCall call;
-  // The same, with the parameter gradients (always f32 there) converted to those of the set.
-  NormCall checked;
+  NaiveNorm call;
+  // The same, with the parameter gradients (always f32 there) converted to those of the operands.
+  NaiveNorm checked;
 };
 
-// None where oneDNN cannot do the problem. Uses as many threads as the context. `data` must
-// outlive the calls, and its tensors must stay where they are.
-std::optional<OneDnnCalls> onednn_calls(Context& context, const NormProblem& problem,
-                                        NormData& data);
+// None where oneDNN cannot do the problem. Uses as many threads as the context. Calls are on one of
+// the given sets of operands.
+std::optional<OneDnnCalls> onednn_calls(Context& context, std::span<const NormOperands> sets);
 
 }  // namespace touchstone::bench

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <thread>
 
-#include "bench/data.h"
-#include "bench/machine.h"
+#include "machine/cpu_info.h"
+#include "spec/operand.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -29,6 +29,19 @@ constexpr auto kPause = std::chrono::milliseconds(10);
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) {
   return ceil_div(value, step) * step;
+}
+
+std::int64_t cache_bytes(Device device) {
+  if (!device.is_cuda()) return machine::last_level_cache_bytes(machine::cpu_info());
+  return cuda_devices()[static_cast<std::size_t>(device.index)].l2_bytes;
+}
+
+// [rows, cols] of f32 noise on the context's device.
+Tensor random_tensor(Context& context, std::int64_t rows, std::int64_t cols) {
+  Tensor tensor = Tensor::empty({rows, cols}, DType::f32, context.device());
+  spec::fill_random(context, tensor, 0.0F, 1.0F, 3);
+  context.synchronize();
+  return tensor;
 }
 
 double elapsed_us(Clock::time_point start) {
@@ -60,7 +73,7 @@ std::function<double()> cuda_timer(Context& context, const std::function<void(st
     graph->replay_us();
     std::array<double, kReplays> times{};
     for (double& time : times) time = graph->replay_us();
-    return summarize(times).median;
+    return machine::summarize(times).median;
   };
 }
 
@@ -79,7 +92,7 @@ std::string BenchRow::shape() const { return std::to_string(rows) + "x" + std::t
 std::string BenchRow::describe() const {
   if (!heads.empty()) return op + " " + heads + " " + format + " " + shape();
   return op + " " + shape() + " " + std::string(name_of(dtype)) +
-         (k > 0 ? " k " + std::to_string(k) : "");
+         (format.empty() ? "" : " " + format) + (k > 0 ? " k " + std::to_string(k) : "");
 }
 
 void check_memory(const SessionOptions& options, const std::string& shape, std::int64_t bytes) {
@@ -88,7 +101,7 @@ void check_memory(const SessionOptions& options, const std::string& shape, std::
       checked_mul(bytes, options.torch || options.torch_compile ? 3 : 2, "bench: bytes");
   const std::int64_t there =
       device.is_cuda() ? cuda_devices()[static_cast<std::size_t>(device.index)].memory_bytes
-                       : available_memory_bytes();
+                       : machine::available_memory_bytes();
   if (needed > there / 5 * 4) {
     throw InvalidArgument("bench: shape " + shape + ": needs " + std::to_string(needed >> 20) +
                           " MiB of memory, " + std::to_string(there >> 20) +
@@ -98,7 +111,9 @@ void check_memory(const SessionOptions& options, const std::string& shape, std::
 
 int sets_for(Device device, cases::Regime regime, std::int64_t set_bytes) {
   if (regime == cases::Regime::cache) return 1;
-  const int sets = sets_beyond_cache(device, set_bytes);
+  const std::int64_t beyond =
+      ceil_div(4 * cache_bytes(device), std::max<std::int64_t>(set_bytes, 1));
+  const int sets = static_cast<int>(std::clamp<std::int64_t>(beyond, 1, 1 << 12));
   return device.is_cuda() ? std::clamp(sets, 2, kMaxLaunches) : sets;
 }
 
@@ -128,11 +143,13 @@ Session::Session(SessionOptions options) : options_(std::move(options)) {
 }
 
 void Session::start() {
-  ceiling_ = measure_ceiling(*context_, std::max(3, options_.rounds));
-  const std::vector<CpuCopy> copies = cpu_copies();
+  const int rounds = std::max(3, options_.rounds);
+  ceiling_ = options_.device.is_cuda() ? measure_cuda_ceiling(*context_, rounds)
+                                       : machine::measure_cpu_ceiling(*context_, rounds);
+  const std::vector<machine::CpuCopy> copies = machine::cpu_copies();
   plain_copy_ = copies.back();
   stream_copy_ = copies.back();
-  for (const CpuCopy& copy : copies) {
+  for (const machine::CpuCopy& copy : copies) {
     if (copy.name == ceiling_.copy_name) stream_copy_ = copy;
   }
   if (!options_.torch && !options_.torch_compile) return;
@@ -145,17 +162,6 @@ Session::~Session() = default;
 
 std::string Session::torch_version() const {
   return torch_ == nullptr ? std::string() : torch_->version();
-}
-
-void Session::check_implementation(const std::vector<ImplementationReport>& known) const {
-  const std::string& name = options_.implementation;
-  if (name.empty()) return;
-  std::string names;
-  for (const ImplementationReport& report : known) {
-    if (report.name == name) return;
-    names += (names.empty() ? "" : ", ") + report.name;
-  }
-  throw InvalidArgument("bench: --impl: expected one of " + names + ", got '" + name + "'");
 }
 
 int Session::launches_for(std::int64_t bytes, int sets) const {
@@ -182,12 +188,12 @@ void Session::enter_copy(std::vector<Contender>& contenders, const BenchRow& row
   copy_->piece = round_up(bytes, 4096);
   copy_->from = random_tensor(*context_, row.sets, copy_->piece / 4);
   copy_->to = random_tensor(*context_, row.sets, copy_->piece / 4);
-  const CpuCopy how = row.regime == cases::Regime::cache ? plain_copy_ : stream_copy_;
+  const machine::CpuCopy how = row.regime == cases::Regime::cache ? plain_copy_ : stream_copy_;
   enter(contenders, kCopyName, row, [this, bytes, how](std::int64_t i) {
     if (cuda()) {
       cuda_copy(*context_, copy_->to_at(i), copy_->from_at(i), bytes);
     } else {
-      parallel_copy(*context_, how, copy_->to_at(i), copy_->from_at(i), bytes);
+      machine::parallel_copy(*context_, how, copy_->to_at(i), copy_->from_at(i), bytes);
     }
   });
 }
@@ -252,18 +258,10 @@ void Session::measure(BenchRow& row, std::vector<Contender>& contenders, const s
   copy_ = nullptr;
 }
 
-void Session::measure_reader(BenchRow& row, std::vector<Contender>& contenders,
-                             const std::string& ours) {
-  measure(row, contenders, ours);
-  if (cuda() || row.regime != cases::Regime::memory) return;
-  row.floor_us = row.read_floor_us;
-  row.fraction = row.floor_us / row.us.median;
-}
-
 void Session::finish(BenchRow& row, const std::vector<Contender>& contenders,
                      const std::string& ours) const {
   for (const Contender& contender : contenders) {
-    const Summary summary = summarize(contender.us);
+    const machine::Summary summary = machine::summarize(contender.us);
     if (contender.name == ours) {
       row.us = summary;
     } else if (contender.name == kCopyName) {
@@ -277,10 +275,11 @@ void Session::finish(BenchRow& row, const std::vector<Contender>& contenders,
   if (row.regime == cases::Regime::memory) {
     row.copy_gbs = std::max(row.copy_gbs, ceiling_.copy_gbs);
   }
-  row.floor_us = bytes / row.copy_gbs * 1e-3;
-  row.fraction = row.floor_us / row.us.median;
   row.triad_floor_us = bytes / ceiling_.triad_gbs * 1e-3;
   row.read_floor_us = bytes / ceiling_.read_gbs * 1e-3;
+  const bool reads = row.only_reads && row.regime == cases::Regime::memory;
+  row.floor_us = reads ? row.read_floor_us : bytes / row.copy_gbs * 1e-3;
+  row.fraction = row.floor_us / row.us.median;
 }
 
 }  // namespace touchstone::bench

@@ -10,18 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "bench/ceiling.h"
 #include "bench/cuda_tools.h"
-#include "bench/statistics.h"
 #include "bench/torch_peer.h"
 #include "cases/cases.h"
-#include "touchstone/core/implementation_report.h"
+#include "machine/memory_rate.h"
+#include "machine/statistics.h"
 
 namespace touchstone::bench {
 
 struct PeerTime {
   std::string name;
-  Summary us;
+  machine::Summary us;
 };
 
 // One line of a report.
@@ -32,19 +31,21 @@ struct BenchRow {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::int64_t k = 0;  // 0: the operator has none
-  // Attention over a cache: how K and V are stored and which heads there are, "32/8x128". Empty for
-  // other operators.
+  // How K and V are stored, or the mask of dense attention; and which heads there are, "32/8x128".
+  // Empty for other operators.
   std::string format{};
   std::string heads{};
   cases::Regime regime = cases::Regime::memory;
-  std::int64_t bytes = 0;  // the least that has to move
-  double flops = 0;        // 0: bytes are what counts
+  std::int64_t bytes = 0;   // the least that has to move
+  double flops = 0;         // 0: bytes are what counts
+  bool only_reads = false;  // the floor is at the rate of reads, not of the copy
   std::string implementation;
-  int sets = 0;        // of operands, rotated through
-  Summary us;          // ours
-  double copy_us = 0;  // a plain copy that moves the same number of bytes, timed in the same way
-  // Memory: `bytes` at copy_gbs, the better of the large copy of this run and the copy of this
-  // case. Cache: copy_us, since the copy rate of the memory says nothing there.
+  int sets = 0;         // of operands, rotated through
+  machine::Summary us;  // ours
+  double copy_us = 0;   // a plain copy that moves the same number of bytes, timed in the same way
+  // Memory: `bytes` at the read rate where only reads happen, else at copy_gbs, the better of the
+  // large copy of this run and the copy of this case. Cache: copy_us, since the rates of the memory
+  // say nothing there.
   double copy_gbs = 0;
   double floor_us = 0;
   double fraction = 0;  // floor_us / us
@@ -57,7 +58,7 @@ struct BenchRow {
   std::vector<PeerTime> peers;
 
   std::string shape() const;     // "8192x4096"
-  std::string describe() const;  // "layer_norm_forward 8192x4096 bf16"
+  std::string describe() const;  // "layer_norm 8192x4096 bf16"
 };
 
 struct SessionOptions {
@@ -99,21 +100,17 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Measures the ceiling and starts the torch peer. Comes after check_implementation, so that a
-  // wrong name is reported before anything is measured.
+  // Measures the ceiling and starts the torch peer.
   void start();
 
   const SessionOptions& options() const { return options_; }
   Context& context() { return *context_; }
   const Context& context() const { return *context_; }
-  const Ceiling& ceiling() const { return ceiling_; }
+  const machine::Ceiling& ceiling() const { return ceiling_; }
   bool cuda() const { return options_.device.is_cuda(); }
   void note(const std::string& line) const { options_.note(line); }
   // "2.11.0", or "" when torch is not there.
   std::string torch_version() const;
-
-  // InvalidArgument when options().implementation is not empty and none of `known` has its name.
-  void check_implementation(const std::vector<ImplementationReport>& known) const;
 
   // How often a graph launches what moves `bytes`.
   int launches_for(std::int64_t bytes, int sets) const;
@@ -130,9 +127,6 @@ class Session {
 
   // Times all contenders, a copy among them, and fills in the row. `ours` is the name of ours.
   void measure(BenchRow& row, std::vector<Contender>& contenders, const std::string& ours);
-  // The same for what reads and writes next to nothing: from the CPU's memory its floor is at the
-  // rate of reads. On a GPU it stays that of the copy.
-  void measure_reader(BenchRow& row, std::vector<Contender>& contenders, const std::string& ours);
 
  private:
   struct CopyData;
@@ -149,9 +143,9 @@ class Session {
   std::unique_ptr<CudaStream> stream_;
   std::unique_ptr<Context> context_;
   std::unique_ptr<TorchPeer> torch_;
-  Ceiling ceiling_;
-  CpuCopy stream_copy_{};  // the fastest on large data
-  CpuCopy plain_copy_{};   // the fastest on small data
+  machine::Ceiling ceiling_;
+  machine::CpuCopy stream_copy_{};  // the fastest on large data
+  machine::CpuCopy plain_copy_{};   // the fastest on small data
   std::unique_ptr<CopyData> copy_;
 };
 

@@ -173,9 +173,9 @@ class SampleCase(Case):
             values, indices = torch.topk(x, k)
             probabilities = torch.softmax(values, -1)
             late = probabilities.cumsum(-1) - probabilities >= self.top_p
-            place = torch.multinomial(probabilities.masked_fill(late, 0), 1)
+            slot = torch.multinomial(probabilities.masked_fill(late, 0), 1)
             total = torch.logsumexp(x, -1, keepdim=True)
-            return indices.gather(-1, place), values.gather(-1, place) - total
+            return indices.gather(-1, slot), values.gather(-1, slot) - total
 
         function = {"masks": masks, "topk_first": topk_first}[request["variant"]]
         if request["compile"]:
@@ -235,7 +235,7 @@ class DenseAttentionCase(Case):
 
 
 CASES = {"layer_norm": NormCase, "rms_norm": NormCase, "softmax_topk": TopkCase,
-         "sample": SampleCase, "decode_attention": AttentionCase, "attention": DenseAttentionCase}
+         "sample": SampleCase, "cached_attention": AttentionCase, "attention": DenseAttentionCase}
 
 
 def make_case(torch, request):

@@ -1,19 +1,23 @@
-// The case lists of this folder, compiled into the program so that it needs no files beside it.
+// The case lists of this directory, compiled into the program so that it needs no files beside it.
+// One grammar for all operators, one line per case, '#' starts a comment:
 //
-// One case per line, five columns and for some operators a sixth, '#' starts a comment:
+//   tier   device  regime  dtypes    shape     options
+//   smoke  cpu     cache   f32,bf16  64x1024   k=8
 //
-//   tier   device  regime  dtypes    shape    k
-//   smoke  cpu     cache   f32,bf16  64x1024  8
+// tier     smoke: benchmarks that take seconds; full: all benchmarks, the smoke cases included;
+//          check: small, for `touchstone selfcheck` and the sweep of the tests; sweep: tests only
+// device   cpu, cuda, or any
+// regime   cache: the data of one call stays in the caches from call to call; memory: it does not
+// shape    dimensions separated by x; a/b in one dimension: query heads and KV heads
+// options  key=value, defined by the specification of the operator (spec/)
 //
-// tier    smoke: a look of some seconds; full: everything, the smoke cases included
-// regime  cache: the data of one call stays in the caches from call to call; memory: it does not
-// dtypes  one case each
-// shape   rows x cols
-// k       how many per row an operator that selects is asked for; kDefaultK where it is left out
+// Commas in dtypes, shape and options separate alternatives; a line stands for their product.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,22 +26,33 @@
 
 namespace touchstone::cases {
 
-enum class Tier : std::uint8_t { smoke, full };
+enum class Tier : std::uint8_t { smoke, full, check, sweep };
 enum class Regime : std::uint8_t { cache, memory };
-
-// What samplers usually ask for.
-inline constexpr std::int64_t kDefaultK = 50;
 
 struct Case {
   Tier tier = Tier::smoke;
-  DeviceKind device = DeviceKind::cpu;
+  std::optional<DeviceKind> device = DeviceKind::cpu;  // none: any
   Regime regime = Regime::memory;
   DType dtype = DType::f32;
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::int64_t k = kDefaultK;
+  std::string shape{};
+  std::map<std::string, std::string> options{};
 
   friend bool operator==(const Case&, const Case&) = default;
+
+  // "64x1024 bf16 k=8"
+  std::string describe() const;
+
+  // The dimensions of the shape; `pattern` is what stands between them, as in "x" for 64x1024 or
+  // "x/xx" for 1x16/4x1024x128. InvalidArgument unless it matches and all are at least 1.
+  std::vector<std::int64_t> dims(std::string_view pattern) const;
+  // Options by type. InvalidArgument names the option and the value.
+  std::string text(const std::string& key, const std::string& otherwise) const;
+  std::int64_t integer(const std::string& key, std::int64_t otherwise) const;
+  double number(const std::string& key, double otherwise) const;
+  bool flag(const std::string& key, bool otherwise) const;  // 0 or 1
+  DType dtype_option(const std::string& key, DType otherwise) const;
+  // InvalidArgument when there is an option that is not among these.
+  void check_options(std::initializer_list<std::string_view> known) const;
 };
 
 std::string_view name_of(Tier tier);
@@ -55,12 +70,13 @@ struct Selection {
   Tier tier = Tier::smoke;
   DeviceKind device = DeviceKind::cpu;
   // Every shape once, with this dtype instead of those listed.
-  std::optional<DType> dtype;
-  // Every shape once, with this k, or as many as there are columns, instead of those listed.
-  std::optional<std::int64_t> k{};
+  std::optional<DType> dtype{};
+  // Every shape once, with these options instead of those listed.
+  std::map<std::string, std::string> options{};
 };
 
-// The cases a run has to do. InvalidArgument when there is no list of that name.
+// The cases a run has to do: full includes smoke, sweep includes check. InvalidArgument when there
+// is no list of that name.
 std::vector<Case> select(std::string_view name, const Selection& selection);
 
 }  // namespace touchstone::cases

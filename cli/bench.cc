@@ -9,21 +9,22 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/append_bench.h"
-#include "bench/attention_bench.h"
 #include "bench/cache_bench.h"
 #include "bench/fork_join.h"
-#include "bench/machine.h"
-#include "bench/norm_bench.h"
+#include "bench/onednn.h"
+#include "bench/operator_bench.h"
+#include "bench/peers.h"
 #include "bench/session.h"
-#include "bench/topk_bench.h"
 #include "cli/arguments.h"
-#include "cli/bench_attention.h"
 #include "cli/bench_report.h"
 #include "cli/command_line.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "machine/cpu_info.h"
+#include "machine/fma_rate.h"
+#include "spec/sample_controls.h"
+#include "spec/spec.h"
 #include "touchstone/core/testing.h"
 #include "touchstone/touchstone.h"
 
@@ -71,191 +72,159 @@ bench::SessionOptions session_options(const BenchOptions& options) {
   return result;
 }
 
-bench::NormBenchOptions norm_options(const BenchOptions& options) {
-  return {.forward = options.direction != "backward", .backward = options.direction != "forward"};
-}
-
-bool is_norm(const std::string& op) { return op == "layer_norm" || op == "rms_norm"; }
-bool is_append(const std::string& op) { return op.starts_with("append_"); }
-
-cases::Regime regime_of(const BenchOptions& options) {
-  return options.regime == "cache" ? cases::Regime::cache : cases::Regime::memory;
-}
-
-std::vector<cases::Case> chosen_cases(const std::string& op, const BenchOptions& options) {
-  const DeviceKind device = parse_device(options.device).kind;
-  std::optional<DType> dtype;
-  if (!options.dtype.empty()) dtype = parse_dtype(options.dtype);
-  std::optional<std::int64_t> k;
-  if (options.k > 0) k = options.k;
-  if (options.rows == 0) {
-    return cases::select(
-        is_append(op) ? "append" : op,
-        {.tier = cases::parse_tier(options.tier), .device = device, .dtype = dtype, .k = k});
-  }
-  cases::Case item;
-  item.device = device;
-  item.regime = regime_of(options);
-  item.dtype = dtype.value_or(DType::f32);
-  item.rows = options.rows;
-  item.cols = options.cols;
-  item.k = std::min(k.value_or(cases::kDefaultK), item.cols);
-  return {item};
-}
-
 // What every figure needs beside it to be worth something.
 Json header_json(const BenchOptions& options) {
   return {{"version", version()},
           {"machine", machine_name(parse_device(options.device))},
           {"simd", simd_target()},
-          {"date", bench::utc_now()},
+          {"date", machine::utc_now()},
           {"command", command_line()}};
+}
+
+// The operators to measure: one with its backward, or all. Attention's backward is asked for by a
+// flag, that of the norms by a direction.
+std::vector<const spec::Operator*> operators_of(const BenchOptions& options) {
+  std::vector<const spec::Operator*> result;
+  for (const spec::Operator& op : spec::all()) {
+    if (options.op != "all" && op.forward_name() != options.op && op.name != options.op) continue;
+    const bool only_this = op.name == options.op && op.is_backward();
+    const bool attention = op.forward_name() == "attention" && options.op != "all";
+    const bool forward = attention ? !options.backward : options.direction != "backward";
+    const bool backward = attention ? options.backward : options.direction != "forward";
+    if (!only_this && !(op.is_backward() ? backward : forward)) continue;
+    if (!options.dtype.empty() &&
+        !op.supports(parse_device(options.device), parse_dtype(options.dtype))) {
+      continue;
+    }
+    result.push_back(&op);
+  }
+  return result;
+}
+
+std::vector<cases::Case> chosen_cases(const spec::Operator& op, const BenchOptions& options) {
+  cases::Selection selection{.tier = cases::parse_tier(options.tier),
+                             .device = parse_device(options.device).kind};
+  if (!options.dtype.empty() && op.name != "cached_attention") {
+    selection.dtype = parse_dtype(options.dtype);
+  }
+  if (op.has_option("controls") && options.controls != "usual") {
+    selection.options["controls"] = options.controls;
+  }
+  std::vector<cases::Case> items = spec::select(op, selection);
+  if (options.rows > 0) {
+    // The shape once, with the formats and heads of the list.
+    for (cases::Case& item : items) {
+      item = op.of_rows(options.rows, options.cols, item);
+      item.regime = options.regime == "cache" ? cases::Regime::cache : cases::Regime::memory;
+      item.tier = cases::Tier::smoke;
+      if (options.dtype.empty() && !op.has_option("format")) item.dtype = DType::f32;
+      item.options.erase("k");
+    }
+    std::vector<cases::Case> once;
+    for (const cases::Case& item : items) {
+      if (std::ranges::find(once, item) == once.end()) once.push_back(item);
+    }
+    items = once;
+  }
+  if (options.k > 0 && op.has_option("k")) {
+    std::vector<cases::Case> once;
+    for (cases::Case& item : items) {
+      item.options["k"] = std::to_string(std::min(options.k, item.dims("x")[1]));
+      if (std::ranges::find(once, item) == once.end()) once.push_back(item);
+    }
+    items = once;
+  }
+  return items;
 }
 
 // One case of one operator.
 struct Work {
-  std::string op;
+  const spec::Operator* op;
   cases::Case item;
 };
 
-bench::Selection selection_of(const std::string& op) {
-  return op == "sample" ? bench::Selection::sample : bench::Selection::softmax_topk;
-}
-
-// A wrong shape or name is reported before anything is measured.
-std::vector<Work> planned(const BenchOptions& options, const std::vector<std::string>& ops) {
+// Case by case where a list has a forward and a backward. A wrong shape or name is reported before
+// anything is measured.
+std::vector<Work> planned(const BenchOptions& options,
+                          const std::vector<const spec::Operator*>& ops) {
   std::vector<Work> work;
-  for (const std::string& op : ops) {
-    for (const cases::Case& item : chosen_cases(op, options)) {
-      if (is_norm(op)) {
-        bench::check_norm_memory(session_options(options), norm_options(options), item);
-      } else if (is_append(op)) {
-        bench::check_append_memory(session_options(options), op, item);
-      } else {
-        bench::check_topk_memory(session_options(options), selection_of(op), item);
+  for (const spec::Operator* op : ops) {
+    const bool follows = !work.empty() && work.back().op->list == op->list;
+    std::vector<cases::Case> items = chosen_cases(*op, options);
+    for (const cases::Case& item : items) {
+      try {
+        bench::check_case_memory(session_options(options), *op, item);
+      } catch (const InvalidArgument& error) {
+        const std::string what = error.what();
+        throw InvalidArgument(what.starts_with("bench: ") ? what : "bench: " + what);
       }
-      work.push_back({op, item});
+    }
+    if (!follows) {
+      for (const cases::Case& item : items) work.push_back({op, item});
+      continue;
+    }
+    for (const cases::Case& item : items) {
+      const auto found = std::ranges::find_if(work, [&](const Work& other) {
+        return other.op->list == op->list && other.op != op && other.item == item;
+      });
+      work.insert(found == work.end() ? work.end() : std::next(found), {op, item});
     }
   }
   return work;
 }
 
-// The benchmarks of the operators asked for, on one session.
-class Benches {
- public:
-  Benches(bench::Session& session, const BenchOptions& options,
-          const std::vector<std::string>& ops) {
-    std::vector<bench::Selection> selections;
-    for (const std::string& op : ops) {
-      if (!is_norm(op) && !is_append(op)) selections.push_back(selection_of(op));
-    }
-    if (std::ranges::any_of(ops, is_norm)) norms_.emplace(session, norm_options(options));
-    if (!selections.empty()) {
-      selections_.emplace(session, selections, bench::parse_controls(options.controls));
-    }
-    if (std::ranges::any_of(ops, is_append)) appends_.emplace(session);
-  }
-
-  // Of all, each once, in the order in which they are measured.
-  std::vector<std::string> peers() const {
-    std::vector<std::string> names;
-    const auto add = [&](const auto& bench) {
-      if (!bench) return;
-      for (const std::string& name : bench->peers()) {
-        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
-      }
-    };
-    add(norms_);
-    add(selections_);
-    add(appends_);
-    return names;
-  }
-
-  std::vector<bench::BenchRow> measure(const Work& work) {
-    if (is_append(work.op)) return {appends_->measure(work.op, work.item)};
-    if (!is_norm(work.op)) return {selections_->measure(selection_of(work.op), work.item)};
-    return norms_->measure(work.op == "layer_norm" ? norm::Kind::layer : norm::Kind::rms,
-                           work.item);
-  }
-
- private:
-  std::optional<bench::NormBench> norms_;
-  std::optional<bench::TopkBench> selections_;
-  std::optional<bench::AppendBench> appends_;
-};
-
 // False when a result was wrong.
-bool bench_operators(const BenchOptions& options, const std::vector<std::string>& ops,
-                     Json& document) {
+bool bench_operators(const BenchOptions& options, Json& document) {
+  const std::vector<const spec::Operator*> ops = operators_of(options);
   const std::vector<Work> work = planned(options, ops);
   auto progress = std::make_unique<Progress>();
   progress->show("measuring the copy rate");
   bench::Session session(session_options(options));
-  Benches benches(session, options, ops);
+  for (const spec::Operator* op : ops) {
+    const std::vector<cases::Case> items = chosen_cases(*op, options);
+    if (!items.empty()) {
+      bench::check_implementation(session.context(), *op, items.front(), options.implementation);
+    }
+  }
   session.start();
+  const bool norms = std::ranges::any_of(
+      ops, [](const spec::Operator* op) { return op->forward_name() == "layer_norm"; });
+  if (norms && session.options().onednn && !session.cuda() && bench::onednn_version().empty()) {
+    session.note("onednn: not in this build");
+  }
+  std::vector<std::string> peers;
+  std::string explanation;
+  bool flops = false;
+  for (const spec::Operator* op : ops) {
+    for (const std::string& name : bench::peer_names(session, *op)) {
+      if (std::ranges::find(peers, name) == peers.end()) peers.push_back(name);
+    }
+    const std::string line = bench::peer_explanation(*op);
+    if (explanation.find(line) == std::string::npos) explanation += line + "\n";
+    flops = flops || op->forward_name() == "attention";
+  }
+  const double fma_gflops =
+      flops && !session.cuda() ? machine::measure_fma_gflops(session.context()) : 0;
   progress = nullptr;
   document["threads"] = session.context().threads();
   document["ceiling"] = ceiling_json(session.ceiling());
   document["copy_gbs"] = session.ceiling().copy_gbs;
-  document["peer_versions"] = benches.peers();
+  if (flops) document["fma_gflops"] = fma_gflops;
+  document["peer_versions"] = peers;
+  if (!explanation.empty()) document["explanation"] = explanation;
   document["rows"] = Json::array();
-  if (!options.json) {
-    print_bench_header(session, benches.peers());
-    print_headings();
-  }
+  BenchTable table(fma_gflops);
+  if (!options.json) print_bench_header(session, peers, explanation, fma_gflops);
   bool right = true;
   for (std::size_t i = 0; i < work.size(); ++i) {
-    const auto& [op, item] = work[i];
     progress = std::make_unique<Progress>();
-    progress->show(fmt::format("[{}/{}] {} {} {}x{}", i + 1, work.size(), op, name_of(item.dtype),
-                               item.rows, item.cols));
-    const std::vector<bench::BenchRow> rows = benches.measure(work[i]);
-    progress = nullptr;
-    for (const bench::BenchRow& row : rows) {
-      right = right && row.right;
-      document["rows"].push_back(row_json(row));
-      if (!options.json) print_row(row);
-    }
-  }
-  return right;
-}
-
-// False when a result was wrong.
-bool bench_attention(const BenchOptions& options, Json& document) {
-  std::vector<bench::AttentionProblem> problems =
-      bench::attention_problems(parse_device(options.device), cases::parse_tier(options.tier));
-  if (options.rows > 0) {
-    bench::set_shape(problems, options.rows, options.cols, regime_of(options));
-  }
-  for (const bench::AttentionProblem& problem : problems) {
-    bench::check_attention_memory(session_options(options), problem);
-  }
-  auto progress = std::make_unique<Progress>();
-  progress->show("measuring the copy rate");
-  bench::Session session(session_options(options));
-  bench::AttentionBench bench(session);
-  session.start();
-  progress = nullptr;
-  document["threads"] = session.context().threads();
-  document["ceiling"] = ceiling_json(session.ceiling());
-  document["peer_versions"] = bench.peers();
-  document["explanation"] = bench::AttentionBench::explanation();
-  document["rows"] = Json::array();
-  if (!options.json) {
-    print_bench_header(session, bench.peers());
-    print(bench::AttentionBench::explanation() + "\n\n");
-    print_headings();
-  }
-  bool right = true;
-  for (std::size_t i = 0; i < problems.size(); ++i) {
-    progress = std::make_unique<Progress>();
-    progress->show(fmt::format("[{}/{}] decode_attention {} {}", i + 1, problems.size(),
-                               problems[i].heads, problems[i].format));
-    const bench::BenchRow row = bench.measure(problems[i]);
+    progress->show(fmt::format("[{}/{}] {} {}", i + 1, work.size(), work[i].op->name,
+                               work[i].item.describe()));
+    const bench::BenchRow row = bench::measure(session, *work[i].op, work[i].item);
     progress = nullptr;
     right = right && row.right;
-    document["rows"].push_back(row_json(row));
-    if (!options.json) print_row(row);
+    document["rows"].push_back(row_json(row, fma_gflops));
+    if (!options.json) table.print_row(row);
   }
   return right;
 }
@@ -319,7 +288,7 @@ void bench_kv_cache(const BenchOptions& options, Json& document) {
   }
   document["kv_cache"] = list;
   if (!options.json) {
-    print(fmt::format("{}, 1 thread; {}; {}\n{}", machine_name(Device::cpu()), bench::utc_now(),
+    print(fmt::format("{}, 1 thread; {}; {}\n{}", machine_name(Device::cpu()), machine::utc_now(),
                       command_line(), table.text()));
   }
 }
@@ -328,30 +297,29 @@ void check(const BenchOptions& options) {
   if ((options.rows == 0) != (options.cols == 0)) {
     throw InvalidArgument("bench: --rows and --cols: expected both or neither");
   }
-  if (options.backward && options.op != "attention") {
+  const spec::Operator* const op = spec::find(options.op);
+  const bool attention = op != nullptr && op->forward_name() == "attention";
+  if (options.backward && !attention) {
     throw InvalidArgument("bench: --backward: for attention; the norms have --direction");
   }
-  if (options.op == "attention" && options.rows > 0) {
+  if (attention && options.rows > 0) {
     throw InvalidArgument("bench: --rows and --cols: not for attention, which has its cases");
   }
   if (options.op == "kv_cache" && parse_device(options.device).is_cuda()) {
     throw InvalidArgument("bench: --device: expected cpu for kv_cache, got " + options.device);
   }
-  if (options.op == "decode_attention" && !options.dtype.empty()) {
-    throw InvalidArgument("bench: --dtype: not for decode_attention, whose cases have formats");
+  if (options.op == "cached_attention" && !options.dtype.empty()) {
+    throw InvalidArgument("bench: --dtype: not for cached_attention, whose cases have formats");
   }
   if (!options.dtype.empty()) {
     const DType dtype = parse_dtype(options.dtype);
-    const bool is_float =
-        dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
-    if (!is_float) {
-      throw InvalidArgument("bench: --dtype: expected f64, f32, bf16 or f16, got " + options.dtype);
-    }
-    const bool no_f64 =
-        options.op == "softmax_topk" || options.op == "sample" || options.op == "append";
-    if (dtype == DType::f64 && no_f64) {
-      throw InvalidArgument("bench: --dtype: expected f32, bf16 or f16 for " + options.op +
-                            ", got f64");
+    const std::vector<DType>& known = spec::find(op == nullptr ? "layer_norm" : options.op)->cpu;
+    if (std::ranges::find(known, dtype) == known.end()) {
+      std::string names;
+      for (const DType one : known)
+        names += (names.empty() ? "" : ", ") + std::string(name_of(one));
+      throw InvalidArgument("bench: --dtype: expected one of " + names + " for " + options.op +
+                            ", got " + options.dtype);
     }
   }
   for (const std::string& peer : options.peers) {
@@ -366,55 +334,38 @@ void check(const BenchOptions& options) {
   }
 }
 
-// The operators that are measured case by case.
-std::vector<std::string> operators_of(const BenchOptions& options) {
-  if (options.op == "append") {
-    std::vector<std::string> names;
-    for (const bench::AppendFormat& format : bench::append_formats()) names.push_back(format.name);
-    return names;
-  }
-  if (options.op == "all") {
-    // Logits are never f64.
-    if (options.dtype == "f64") return {"layer_norm", "rms_norm"};
-    return {"layer_norm", "rms_norm", "softmax_topk", "sample"};
-  }
-  return {options.op};
-}
-
 int run_bench(const BenchOptions& options) {
   check(options);
   if (!options.simd.empty()) testing::set_simd_target(options.simd);
-  // Asked for early, so that a device that is not there is the first thing said.
+  // A device that is not there is the first thing to be reported.
   ContextOptions wanted;
   wanted.device = parse_device(options.device);
   wanted.threads = 1;
   wanted.workspace_bytes = 0;
   const Context probe(wanted);
   Json document = header_json(options);
+  const bool all = options.op == "all";
   bool right = true;
-  if (options.op == "decode_attention") {
-    right = bench_attention(options, document);
-  } else if (options.op == "attention") {
-    std::optional<DType> dtype;
-    if (!options.dtype.empty()) dtype = parse_dtype(options.dtype);
-    right = bench_dense_attention(
-        session_options(options),
-        bench::dense_attention_problems(parse_device(options.device),
-                                        cases::parse_tier(options.tier), dtype),
-        options.backward, options.json, document);
-  } else if (options.op == "kv_cache") {
-    bench_kv_cache(options, document);
-  } else if (options.op == "fork_join") {
-    bench_fork_join(options, document);
-  } else {
-    right = bench_operators(options, operators_of(options), document);
+  if (options.op != "kv_cache" && options.op != "fork_join") {
+    right = bench_operators(options, document);
   }
-  if (options.op == "all" && options.device == "cpu") {
-    if (!options.json) print("\n");
+  if (options.op == "kv_cache" || (all && !wanted.device.is_cuda())) {
+    if (all && !options.json) print("\n");
+    bench_kv_cache(options, document);
+  }
+  if (options.op == "fork_join" || (all && !wanted.device.is_cuda())) {
+    if (all && !options.json) print("\n");
     bench_fork_join(options, document);
   }
   if (options.json) print_json(document);
   return right ? kOk : kNo;
+}
+
+std::vector<std::string> bench_names() {
+  std::vector<std::string> names;
+  for (const spec::Operator& op : spec::all()) names.push_back(op.name);
+  names.insert(names.end(), {"kv_cache", "fork_join", "all"});
+  return names;
 }
 
 }  // namespace
@@ -423,10 +374,9 @@ void add_bench(Options& app, int& exit_code) {
   auto options = std::make_shared<BenchOptions>();
   Options* verb = app.add_verb("bench", "Time the operators against the floor and peers");
   verb->add_option("op", options->op,
-                   "layer_norm, rms_norm, softmax_topk, sample, fork_join or all of them (the "
-                   "default); append, attention, decode_attention, kv_cache")
-      ->one_of({"layer_norm", "rms_norm", "softmax_topk", "sample", "fork_join", "all", "append",
-                "attention", "decode_attention", "kv_cache"});
+                   "An operator as `touchstone info` lists them, kv_cache (its bookkeeping), "
+                   "fork_join, or all of them (the default)")
+      ->one_of(bench_names());
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
       ->one_of({"smoke", "full"});
@@ -443,7 +393,7 @@ void add_bench(Options& app, int& exit_code) {
   verb->add_option("--controls", options->controls,
                    "Of sample: usual (the default; top_k with top_p), top_p, wide_top_p, min_p, "
                    "greedy, none, penalties, probabilities")
-      ->one_of(bench::controls_names());
+      ->one_of(spec::controls_names());
   verb->add_option("--regime", options->regime,
                    "... with its data in memory (the default) or cache")
       ->one_of({"memory", "cache"});

@@ -100,15 +100,15 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"bench layer_norm --impl fastest", "expected one of simd, plain, got 'fastest'"},
         Mistake{"bench sample --impl fastest", "got 'fastest'"},
         Mistake{"bench sample --dtype f64", "got f64"},
-        Mistake{"bench append --dtype f64", "got f64"},
+        Mistake{"bench kv_append --dtype f64", "got f64"},
         Mistake{"bench attention --impl fastest", "got 'fastest'"},
         Mistake{"bench attention --rows 5 --cols 5", "not for attention"},
         Mistake{"bench layer_norm --backward", "--direction"},
-        Mistake{"bench decode_attention --dtype bf16", "formats"},
-        Mistake{"bench decode_attention --impl fastest", "got 'fastest'"},
-        Mistake{"bench decode_attention --rows 4294967296 --cols 4294967296", "64 bits"},
-        Mistake{"bench append --impl fastest", "got 'fastest'"},
-        Mistake{"bench append --rows 4 --cols 100", "multiple of 128"},
+        Mistake{"bench cached_attention --dtype bf16", "formats"},
+        Mistake{"bench cached_attention --impl fastest", "got 'fastest'"},
+        Mistake{"bench cached_attention --rows 4294967296 --cols 4294967296", "64 bits"},
+        Mistake{"bench kv_append --impl fastest", "got 'fastest'"},
+        Mistake{"bench kv_append --rows 4 --cols 100", "multiple of 128"},
         Mistake{"bench kv_cache --device cuda", "expected cpu for kv_cache"},
         Mistake{"bench --k 0", "--k"}, Mistake{"bench --rows 5", "both or neither"},
         Mistake{"bench --rows 99999999999999999999 --cols 2", "'99999999999999999999'"},
@@ -127,8 +127,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Mistake{"bench layer_norm --rows 10000000 --cols 10000000",
                             "MiB are available"},
                     Mistake{"bench sample --rows 10000000 --cols 10000000", "MiB"},
-                    Mistake{"bench append --rows 1000000000 --cols 1024", "MiB"},
-                    Mistake{"bench append --rows 4294967296 --cols 4294967296", "64 bits"},
+                    Mistake{"bench kv_append --rows 1000000000 --cols 1024", "MiB"},
+                    Mistake{"bench kv_append --rows 4294967296 --cols 4294967296", "64 bits"},
                     Mistake{"bench softmax_topk --rows 4294967296 --cols 4294967296", "64 bits"},
                     Mistake{"bench layer_norm --rows 1000000000 --cols 1000000000", "64 bits"},
                     Mistake{"bench rms_norm --rows 4294967296 --cols 4294967296", "64 bits"}));
@@ -157,12 +157,12 @@ TEST(Cli, InfoDescribesTheMachine) {
   EXPECT_EQ(info.at("simd").at("chosen"), info.at("simd").at("targets").at(0));
   EXPECT_EQ(info.at("cuda").at("built"), built_with_cuda());
   EXPECT_EQ(info.at("cuda").at("devices").size(), cuda_devices().size());
-  EXPECT_EQ(info.at("operators").size(), 9U);
+  EXPECT_EQ(info.at("operators").size(), 10U);
 }
 
 TEST(Cli, InfoShowsWhichImplementationRuns) {
-  for (const char* call :
-       {"layer_norm", "layer_norm --backward", "rms_norm", "rms_norm --backward"}) {
+  for (const char* call : {"layer_norm", "layer_norm --backward", "rms_norm", "rms_norm_backward",
+                           "softmax_topk", "sample"}) {
     // Larger than any memory: a question about shapes allocates nothing.
     const Result result = touchstone(
         std::string("info --json --rows 1000000000 --cols 65536 --dtype bf16 --op ") + call);
@@ -182,7 +182,7 @@ TEST(Cli, SelfcheckPasses) {
   ASSERT_EQ(result.exit_code, 0) << result.out;
   const json document = json::parse(result.out);
   EXPECT_EQ(document.at("ok"), true);
-  EXPECT_GE(document.at("checks").size(), 32U);
+  EXPECT_GE(document.at("checks").size(), 60U);
   for (const json& check : document.at("checks")) {
     EXPECT_EQ(check.at("ok"), true) << check;
     EXPECT_LE(check.at("error_over_bound").get<double>(), 1.0) << check;
@@ -226,7 +226,7 @@ TEST(Cli, BenchRowsAreComplete) {
   const json& rows = document.at("rows");
   ASSERT_EQ(rows.size(), 2U);
   for (const json& row : rows) expect_row(row);
-  EXPECT_EQ(rows.at(0).at("op"), "rms_norm_forward");
+  EXPECT_EQ(rows.at(0).at("op"), "rms_norm");
   EXPECT_EQ(rows.at(1).at("op"), "rms_norm_backward");
   EXPECT_EQ(rows.at(0).at("bytes"), 2 * 16 * 100 * 2);
   EXPECT_EQ(rows.at(1).at("bytes"), 3 * 16 * 100 * 2);
@@ -252,7 +252,7 @@ TEST(Cli, BenchRowsOfSelections) {
   }
 }
 
-TEST(Cli, BenchRowsOfDenseAttention) {
+TEST(Cli, BenchRowsOfAttention) {
   for (const std::string direction : {"", " --backward"}) {
     const Result result =
         touchstone("bench attention --rounds 1 --threads 2 --peers none --json" + direction);
@@ -271,9 +271,9 @@ TEST(Cli, BenchRowsOfDenseAttention) {
   }
 }
 
-TEST(Cli, BenchRowsOfAttention) {
+TEST(Cli, BenchRowsOfCachedAttention) {
   const Result result = touchstone(
-      "bench decode_attention --rows 2 --cols 100 --regime cache --rounds 1 --threads 2 "
+      "bench cached_attention --rows 2 --cols 100 --regime cache --rounds 1 --threads 2 "
       "--peers naive --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, IsEmpty());
@@ -290,9 +290,9 @@ TEST(Cli, BenchRowsOfAttention) {
   EXPECT_EQ(bf16.at("bytes"), 2 * (100 * 8 * 128 * 2 * 2 + 32 * 128 * (2 + 4)));
 }
 
-TEST(Cli, BenchRowsOfAppend) {
+TEST(Cli, BenchRowsOfKvAppend) {
   const Result result = touchstone(
-      "bench append --rows 20 --cols 256 --dtype bf16 --regime cache --rounds 1 --threads 2 "
+      "bench kv_append --rows 20 --cols 256 --dtype bf16 --regime cache --rounds 1 --threads 2 "
       "--peers naive --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, IsEmpty());
@@ -300,9 +300,31 @@ TEST(Cli, BenchRowsOfAppend) {
   ASSERT_EQ(document.at("rows").size(), 5U);
   for (const json& row : document.at("rows")) expect_row(row);
   const json& int8 = document.at("rows").at(1);
-  EXPECT_EQ(int8.at("op"), "append_int8");
+  EXPECT_EQ(int8.at("op"), "kv_append");
+  EXPECT_EQ(int8.at("format"), "int8");
   // K and V: two bytes in, one byte out, and a scale of two bytes for each 32.
   EXPECT_EQ(int8.at("bytes"), 2 * 20 * (256 * 3 + 256 / 32 * 2));
+}
+
+TEST(Cli, InfoAnswersForEveryOperator) {
+  const json info = json::parse(touchstone("info --json").out);
+  for (const json& op : info.at("operators")) {
+    const Result result =
+        touchstone("info --json --cols 128 --dtype f32 --op " + op.at("name").get<std::string>());
+    EXPECT_EQ(result.exit_code, 0) << op << result.err;
+  }
+}
+
+TEST(Cli, GradcheckPassesByBothMethodsAndFindsAPlantedError) {
+  for (const std::string op : {"layer_norm", "rms_norm", "attention"}) {
+    for (const std::string method : {"dual", "differences"}) {
+      const std::string call = "gradcheck " + op + " --rows 24 --cols 16 --json --method " + method;
+      const Result result = touchstone(call);
+      EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+      EXPECT_EQ(json::parse(result.out).at("method"), method);
+      EXPECT_EQ(touchstone(call + " --plant 17").exit_code, 1) << call;
+    }
+  }
 }
 
 TEST(Cli, BenchGoesOnWithoutTorch) {
@@ -312,7 +334,7 @@ TEST(Cli, BenchGoesOnWithoutTorch) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("torch: cannot start /nowhere/python"));
   EXPECT_EQ(lines(result.err), 1) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("layer_norm_forward"));
+  EXPECT_THAT(result.out, HasSubstr("layer_norm"));
 }
 
 TEST(Cli, BenchSurvivesAPythonThatIsNone) {

@@ -1,6 +1,6 @@
 #include "cli/command_line.h"
 
-#include <string_view>
+#include "text/shell_quote.h"
 
 namespace touchstone::cli {
 namespace {
@@ -15,12 +15,7 @@ std::string& stored() {
 void set_command_line(int argc, char** argv) {
   stored() = "touchstone";
   for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    const bool plain =
-        !word.empty() && word.find_first_of(" \t\n'\"\\$`|&;<>()") == std::string_view::npos;
-    stored() += plain ? " " : " '";
-    stored() += word;
-    stored() += plain ? "" : "'";
+    stored() += " " + shell_quoted(argv[i]);
   }
 }
 

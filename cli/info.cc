@@ -7,13 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "bench/attention_data.h"
-#include "bench/machine.h"
 #include "cli/arguments.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "touchstone/cache/planner.h"
+#include "machine/cpu_info.h"
+#include "spec/spec.h"
 #include "touchstone/touchstone.h"
 
 namespace touchstone::cli {
@@ -21,6 +20,7 @@ namespace {
 
 struct InfoOptions {
   bool json = false;
+  bool markdown = false;
   std::string op;
   std::int64_t rows = 4096;
   std::int64_t cols = 1024;
@@ -31,24 +31,6 @@ struct InfoOptions {
   bool backward = false;
 };
 
-struct Operator {
-  const char* name;
-  std::vector<DType> cpu;
-  std::vector<DType> cuda;
-};
-
-const std::vector<Operator>& operators() {
-  static const std::vector<DType> kCpu = {DType::f64, DType::f32, DType::bf16, DType::f16};
-  static const std::vector<DType> kCuda = {DType::f32, DType::bf16, DType::f16};
-  static const std::vector<Operator> kAll = {
-      {"layer_norm", kCpu, kCuda},       {"layer_norm_backward", kCpu, kCuda},
-      {"rms_norm", kCpu, kCuda},         {"rms_norm_backward", kCpu, kCuda},
-      {"softmax_topk", kCuda, kCuda},    {"sample", kCuda, kCuda},
-      {"attention", kCpu, kCuda},        {"attention_backward", kCpu, kCuda},
-      {"cached_attention", kCuda, kCuda}};
-  return kAll;
-}
-
 std::vector<std::string> names(const std::vector<DType>& dtypes) {
   std::vector<std::string> result(dtypes.size());
   std::ranges::transform(dtypes, result.begin(), [](DType dtype) { return name_of(dtype); });
@@ -56,129 +38,65 @@ std::vector<std::string> names(const std::vector<DType>& dtypes) {
 }
 
 // Addresses for views that are described and never followed: which implementation would run is a
-// question of shapes, and must not cost the memory of the tensors.
+// question of shapes, and must not cost the memory of the tensors. What the checks of an operator
+// read is there.
 class Addresses {
  public:
-  explicit Addresses(Device device) : device_(device) {}
+  Addresses(Context& context, const std::vector<spec::Operand>& list) {
+    std::vector<spec::Operand> controls = list;
+    for (spec::Operand& operand : controls) {
+      if (!operand.control) operand = {};
+    }
+    controls_.emplace(context, controls, 1);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      views_.push_back(list[i].control || !list[i].defined() ? controls_->views()[i]
+                                                             : take(list[i], context.device()));
+    }
+  }
+  spec::Views views() const { return views_; }
 
-  TensorView take(std::initializer_list<std::int64_t> shape, DType dtype) {
+ private:
+  TensorView take(const spec::Operand& operand, Device device) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
-    TensorView view = make_view(reinterpret_cast<void*>(next_), std::span(shape), dtype, device_);
-    const auto bytes = static_cast<std::uintptr_t>(view.elements() * size_of(dtype));
-    next_ += (bytes + 511) / 256 * 256;
+    const TensorView view =
+        make_view(reinterpret_cast<void*>(next_), std::span<const std::int64_t>(operand.shape),
+                  operand.dtype, device);
+    next_ += (static_cast<std::uintptr_t>(operand.bytes()) + 511) / 256 * 256;
     return view;
   }
 
- private:
-  Device device_;
   std::uintptr_t next_ = 1 << 20;
+  std::optional<spec::Operands> controls_;
+  std::vector<TensorView> views_;
 };
 
-std::vector<ImplementationReport> selection_reports(Context& context, const InfoOptions& options) {
-  if (options.backward) {
+const spec::Operator& operator_of(const InfoOptions& options) {
+  const spec::Operator* op = spec::find(options.op);
+  if (options.backward && !op->is_backward()) op = spec::find(options.op + "_backward");
+  if (op == nullptr) {
     throw InvalidArgument("info: --backward: expected an operator that has one, got " + options.op);
   }
-  Addresses addresses(context.device());
-  const auto per_row = [&](DType dtype) { return addresses.take({options.rows}, dtype); };
-  const TensorView logits =
-      addresses.take({options.rows, options.cols}, parse_dtype(options.dtype));
-  if (options.op == "softmax_topk") {
-    SoftmaxTopkArgs args;
-    args.logits = logits;
-    args.probabilities = addresses.take({options.rows, options.k}, DType::f32);
-    args.indices = addresses.take({options.rows, options.k}, DType::i32);
-    return explain(context, args);
-  }
-  SampleArgs args;
-  args.logits = logits;
-  args.top_k = per_row(DType::i32), args.top_p = per_row(DType::f32);
-  args.seed = per_row(DType::i64), args.position = per_row(DType::i64);
-  args.token = per_row(DType::i32), args.log_probability = per_row(DType::f32);
-  return explain(context, args);
-}
-
-// Of 32 query heads on 8 KV heads of 128, of which the answer depends; of sequences and tokens it
-// does not.
-std::vector<ImplementationReport> attention_reports(Context& context, const InfoOptions& options) {
-  if (options.backward) {
-    throw InvalidArgument("info: --backward: expected an operator that has one, got " + options.op);
-  }
-  bench::AttentionProblem problem =
-      bench::attention_problems(context.device(), cases::Tier::smoke).front();
-  const cache::CacheFormat formats = cache::parse_cache_format(options.format);
-  problem.layers.k = formats.k;
-  problem.layers.v = formats.v;
-  problem.batch = problem.tokens = 1;
-  const bench::AttentionData data(problem, 16, 1, 1);
-  return explain(context, data.args());
-}
-
-// 8 heads; rows are tokens, columns the size of a head.
-std::vector<ImplementationReport> dense_attention_reports(Context& context,
-                                                          const InfoOptions& options) {
-  const DType dtype = parse_dtype(options.dtype);
-  Addresses addresses(context.device());
-  const auto heads = [&] { return addresses.take({1, 8, options.rows, options.cols}, dtype); };
-  const TensorView sums =
-      addresses.take({1, 8, options.rows}, dtype == DType::f64 ? DType::f64 : DType::f32);
-  if (!options.backward) {
-    AttentionArgs args;
-    args.q = heads(), args.k = heads(), args.v = heads(), args.output = heads();
-    args.log_sum_exp = sums;
-    return explain(context, args);
-  }
-  AttentionBackwardArgs args;
-  args.doutput = heads(), args.q = heads(), args.k = heads(), args.v = heads();
-  args.output = heads(), args.log_sum_exp = sums;
-  args.dq = heads(), args.dk = heads(), args.dv = heads();
-  return explain(context, args);
-}
-
-std::vector<ImplementationReport> reports(Context& context, const InfoOptions& options) {
-  if (options.op == "cached_attention") return attention_reports(context, options);
-  if (options.op == "attention") return dense_attention_reports(context, options);
-  const DType dtype = parse_dtype(options.dtype);
-  const DType statistics = dtype == DType::f64 ? DType::f64 : DType::f32;
-  Addresses addresses(context.device());
-  const auto matrix = [&] { return addresses.take({options.rows, options.cols}, dtype); };
-  const auto column = [&] { return addresses.take({options.rows}, statistics); };
-  const auto vector = [&] { return addresses.take({options.cols}, dtype); };
-  if (options.op == "layer_norm" && !options.backward) {
-    LayerNormArgs args;
-    args.x = matrix(), args.y = matrix(), args.weight = vector(), args.bias = vector();
-    args.mean = column(), args.rstd = column();
-    return explain(context, args);
-  }
-  if (options.op == "layer_norm") {
-    LayerNormBackwardArgs args;
-    args.dy = matrix(), args.x = matrix(), args.dx = matrix(), args.weight = vector();
-    args.mean = column(), args.rstd = column(), args.dweight = vector(), args.dbias = vector();
-    return explain(context, args);
-  }
-  if (options.op == "softmax_topk" || options.op == "sample")
-    return selection_reports(context, options);
-  if (!options.backward) {
-    RmsNormArgs args;
-    args.x = matrix(), args.y = matrix(), args.weight = vector(), args.rstd = column();
-    return explain(context, args);
-  }
-  RmsNormBackwardArgs args;
-  args.dy = matrix(), args.x = matrix(), args.dx = matrix(), args.weight = vector();
-  args.rstd = column(), args.dweight = vector();
-  return explain(context, args);
+  return *op;
 }
 
 int show_choice(const InfoOptions& options) {
   const Device device = parse_device(options.device);
-  parse_dtype(options.dtype);
+  const spec::Operator& op = operator_of(options);
+  cases::Case item;
+  item.device = device.kind;
+  item.dtype = parse_dtype(options.dtype);
+  item.options = {{"k", std::to_string(options.k)}, {"format", options.format}};
+  item = op.of_rows(options.rows, options.cols, item);
+  if (op.name == "sample") item.options.erase("k");
   // Nothing runs, so one thread and no scratch memory will do.
   ContextOptions wanted;
   wanted.device = device;
   wanted.threads = 1;
   wanted.workspace_bytes = 0;
   Context context(wanted);
-  const std::vector<ImplementationReport> list = reports(context, options);
-  const std::string op = options.op + (options.backward ? "_backward" : "");
+  const std::unique_ptr<spec::Problem> problem = op.make(item);
+  const Addresses addresses(context, problem->operands());
+  const std::vector<ImplementationReport> list = problem->explain(context, addresses.views());
   std::string chosen;
   for (const ImplementationReport& report : list) {
     if (report.accepted && chosen.empty()) chosen = report.name;
@@ -191,17 +109,17 @@ int show_choice(const InfoOptions& options) {
                       {"refusal", report.refusal},
                       {"chosen", report.name == chosen}});
     }
-    print_json({{"op", op},
+    print_json({{"op", op.name},
                 {"device", name_of(device)},
                 {"dtype", options.dtype},
                 {"shape", {options.rows, options.cols}},
                 {"implementations", rows}});
     return chosen.empty() ? kNo : kOk;
   }
-  const std::string call = options.op == "cached_attention"
-                               ? fmt::format("32/8x128 {}", options.format)
-                               : fmt::format("{}x{} {}", options.rows, options.cols, options.dtype);
-  print(fmt::format("{} {} on {}, in order of preference:\n", op, call, name_of(device)));
+  const spec::Labels labels = problem->labels();
+  const std::string call = (labels.heads.empty() ? item.shape : labels.heads) + " " +
+                           (labels.format.empty() ? options.dtype : labels.format);
+  print(fmt::format("{} {} on {}, in order of preference:\n", op.name, call, name_of(device)));
   Table table({"implementation", "answer", "why"});
   for (const ImplementationReport& report : list) {
     const bool runs = report.name == chosen;
@@ -217,9 +135,9 @@ int show_choice(const InfoOptions& options) {
 }
 
 Json machine_json() {
-  const bench::CpuInfo cpu = bench::cpu_info();
+  const machine::CpuInfo cpu = machine::cpu_info();
   Json caches = Json::array();
-  for (const bench::CpuCache& cache : cpu.caches) {
+  for (const machine::CpuCache& cache : cpu.caches) {
     caches.push_back({{"level", cache.level},
                       {"type", cache.type},
                       {"bytes", cache.bytes},
@@ -235,7 +153,7 @@ Json machine_json() {
          {"l2_bytes", gpu.l2_bytes}});
   }
   Json ops = Json::array();
-  for (const Operator& op : operators()) {
+  for (const spec::Operator& op : spec::all()) {
     Json dtypes = {{"cpu", names(op.cpu)}};
     if (built_with_cuda()) dtypes["cuda"] = names(op.cuda);
     ops.push_back({{"name", op.name}, {"dtypes", dtypes}});
@@ -247,9 +165,9 @@ Json machine_json() {
           {"operators", ops}};
 }
 
-std::string cache_line(const std::vector<bench::CpuCache>& caches) {
+std::string cache_line(const std::vector<machine::CpuCache>& caches) {
   std::string line;
-  for (const bench::CpuCache& cache : caches) {
+  for (const machine::CpuCache& cache : caches) {
     if (cache.type == "instruction") continue;
     if (!line.empty()) line += ", ";
     line += fmt::format("L{} {}", cache.level, bytes_string(cache.bytes));
@@ -263,7 +181,7 @@ int show_machine(const InfoOptions& options) {
     print_json(machine_json());
     return kOk;
   }
-  const bench::CpuInfo cpu = bench::cpu_info();
+  const machine::CpuInfo cpu = machine::cpu_info();
   const auto line = [](std::string_view name, std::string_view value) {
     print(fmt::format("{:<10} {}\n", name, value));
   };
@@ -284,7 +202,7 @@ int show_machine(const InfoOptions& options) {
                      bytes_string(gpus[i].l2_bytes)));
   }
   Table table({"operator", "cpu", "cuda"});
-  for (const Operator& op : operators()) {
+  for (const spec::Operator& op : spec::all()) {
     table.add({op.name, fmt::format("{}", fmt::join(names(op.cpu), " ")),
                built_with_cuda() ? fmt::format("{}", fmt::join(names(op.cuda), " ")) : "-"});
   }
@@ -298,21 +216,23 @@ void add_info(Options& app, int& exit_code) {
   auto options = std::make_shared<InfoOptions>();
   Options* verb = app.add_verb("info", "This machine, this build, and what would run");
   verb->add_flag("--json", options->json, "Print JSON");
+  verb->add_flag("--markdown", options->markdown, "Print the table of operators of the README");
+  std::vector<std::string> operators;
+  for (const spec::Operator& op : spec::all()) operators.push_back(op.name);
   verb->add_option("--op", options->op, "Show which implementation of an operator would run")
-      ->one_of(
-          {"layer_norm", "rms_norm", "softmax_topk", "sample", "attention", "cached_attention"});
+      ->one_of(operators);
   verb->add_option("--rows", options->rows, "Rows of the call; tokens of attention")
-      ->check(whole_number(0));
+      ->check(whole_number(1));
   verb->add_option("--cols", options->cols, "Columns of the call; of attention the size of a head")
-      ->check(whole_number(0));
+      ->check(whole_number(1));
   verb->add_option("--k", options->k, "Tokens per row of softmax_topk")->check(whole_number(1));
   verb->add_option("--format", options->format,
-                   "How cached_attention finds keys and values stored: f32 bf16 f16 int8 int4 fp8 "
-                   "k8v4");
+                   "How a cache stores keys and values: f32 bf16 f16 int8 int4 fp8 k8v4");
   verb->add_option("--dtype", options->dtype, "Dtype of the call: f64, f32, bf16, f16");
   verb->add_option("--device", options->device, "cpu, cuda or cuda:<number>");
   verb->add_flag("--backward", options->backward, "The backward of the operator");
   verb->callback([options, &exit_code] {
+    if (options->markdown) return print(spec::support_table());
     exit_code = options->op.empty() ? show_machine(*options) : show_choice(*options);
   });
 }

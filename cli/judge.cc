@@ -237,7 +237,7 @@ int run_judge(const JudgeVerbOptions& options) {
   const std::vector<judge::Record> records =
       options.from.empty() ? judge_fields(options) : read_records(options.from);
   json.write(judge::to_json(records));
-  if (html.wanted()) html.write(judge::page_html(records));
+  if (html.wanted()) html.write(judge::html_report(records));
   print(judge::board_text(records, colored()));
   if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
   // What came with the program is there to be told apart; only a given contender can fail.
@@ -275,7 +275,7 @@ int run_duel(const DuelVerbOptions& options) {
                                        : fmt::format("Speeds are withheld: {}.", withheld);
   }
   json.write(judge::to_json(records));
-  if (html.wanted()) html.write(judge::duel_html(duel, records));
+  if (html.wanted()) html.write(judge::html_duel_report(duel, records));
   print(judge::duel_text(duel, colored()));
   if (!judging.timing_only) return exit_code_of(records);
   // Where both are only timed there is no verdict.

@@ -62,7 +62,7 @@ int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, fl
 }
 )";
 
-TEST_F(JudgeVerb, lists_tasks) {
+TEST_F(JudgeVerb, List_NamesAllTasks) {
   const test::ShellResult result = touchstone("judge --list");
   EXPECT_EQ(result.exit_code, 0);
   for (const char* task : {"layer_norm_backward", "softmax_topk", "kv_cache"}) {
@@ -70,7 +70,7 @@ TEST_F(JudgeVerb, lists_tasks) {
   }
 }
 
-TEST_F(JudgeVerb, wrong_usage_is_no_verdict) {
+TEST_F(JudgeVerb, WrongUsage_IsNoVerdict) {
   const std::string file = write("a.c", kFirstK);
   for (const std::string& arguments :
        {std::string("judge /no/such/place --task softmax_topk"), "judge " + file,
@@ -87,7 +87,7 @@ TEST_F(JudgeVerb, wrong_usage_is_no_verdict) {
 }
 
 // Paths and files that nobody should have to write, and what is said of each.
-TEST_F(JudgeVerb, hostile_paths_are_no_verdict) {
+TEST_F(JudgeVerb, HostilePaths_AreNoVerdict) {
   const auto judged = [&](const std::string& path) {
     return touchstone("judge '" + (folder_ / path).string() + "' --task softmax_topk --small");
   };
@@ -121,7 +121,7 @@ TEST_F(JudgeVerb, hostile_paths_are_no_verdict) {
 }
 
 // A place that cannot be written is known before the work, and what is there stays whole.
-TEST_F(JudgeVerb, reports_are_written_whole_or_not_at_all) {
+TEST_F(JudgeVerb, Reports_AreWrittenWholeOrNotAtAll) {
   const std::string file = write("first_k.c", kFirstK);
   const std::string judged = "judge " + file + " --task softmax_topk --small --no-speed ";
   expect_one_line(touchstone(judged + "--json /no/such/place/r.json"), 3, "no such folder");
@@ -134,7 +134,7 @@ TEST_F(JudgeVerb, reports_are_written_whole_or_not_at_all) {
       << "nothing else is left behind";
 }
 
-TEST_F(JudgeVerb, bad_data_is_no_verdict) {
+TEST_F(JudgeVerb, BadRecords_AreNoVerdict) {
   const std::string json = write("a.json", "{\"schema\": 7}");
   EXPECT_EQ(touchstone("judge --from " + json).exit_code, 3);
   EXPECT_EQ(touchstone("judge --from " + json + ".not").exit_code, 3);
@@ -145,14 +145,14 @@ TEST_F(JudgeVerb, bad_data_is_no_verdict) {
   EXPECT_EQ(result.exit_code, 3) << result.out;
 }
 
-TEST_F(JudgeVerb, what_does_not_compile_is_said_at_once) {
+TEST_F(JudgeVerb, FailedBuild_IsReportedAtOnce) {
   const std::string file = write("broken.c", std::string(kFirstK) + "int x = ;\n");
   const test::ShellResult result = touchstone("judge " + file + " --task softmax_topk --small");
   EXPECT_EQ(result.exit_code, 1) << result.out;
   EXPECT_NE(result.out.find("NOBUILD"), std::string::npos) << result.out;
 }
 
-TEST_F(JudgeVerb, a_wrong_one_is_shrunk_replayed_and_reported) {
+TEST_F(JudgeVerb, WrongContender_IsShrunkReplayedAndReported) {
   const std::string file = write("first_k.c", kFirstK);
   const std::string json = (folder_ / "r.json").string();
   const std::string html = (folder_ / "r.html").string();
@@ -182,7 +182,7 @@ TEST_F(JudgeVerb, a_wrong_one_is_shrunk_replayed_and_reported) {
 }
 
 // Python is hidden, so the NumPy contender cannot be judged; that is no reason not to judge others.
-TEST_F(JudgeVerb, what_the_machine_lacks_is_untested_and_the_rest_is_judged) {
+TEST_F(JudgeVerb, MissingHardware_IsUntestedAndTheRestIsJudged) {
   const std::string bundled = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/";
   const std::string hidden = std::string("TOUCHSTONE_PYTHON=/no/such/python '") +
                              TOUCHSTONE_PROGRAM + "' judge --small --no-speed ";
@@ -207,7 +207,7 @@ TEST_F(JudgeVerb, what_the_machine_lacks_is_untested_and_the_rest_is_judged) {
   EXPECT_NE(result.out.find("UNTESTED"), std::string::npos) << result.out;
 }
 
-TEST_F(JudgeVerb, a_cuda_contender_without_a_gpu_is_untested) {
+TEST_F(JudgeVerb, CudaContenderWithoutGpu_IsUntested) {
   if (fs::exists("/dev/nvidia0")) GTEST_SKIP() << "there is a GPU";
   const std::string file = write("kernel.cu", R"(
 #include <cstdint>
@@ -223,7 +223,7 @@ extern "C" int softmax_topk(int64_t, int64_t, int64_t, const float*, float*, int
   EXPECT_NE(result.out.find("naive PASS"), std::string::npos) << result.out;
 }
 
-TEST_F(JudgeVerb, the_device_decides_who_is_judged) {
+TEST_F(JudgeVerb, DeviceFlag_SelectsContenders) {
   const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
   test::ShellResult result = touchstone("judge " + naive + " --device tpu");
   EXPECT_EQ(result.exit_code, 2) << result.out;
@@ -244,7 +244,7 @@ extern "C" int softmax_topk(int64_t, int64_t, int64_t, const float*, float*, int
       << result.out;
 }
 
-TEST_F(JudgeVerb, the_same_contender_twice_has_the_same_verdict) {
+TEST_F(JudgeVerb, SameContenderTwice_HasTheSameVerdict) {
   const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
   for (int i = 0; i < 2; ++i) {
     const test::ShellResult result = touchstone("judge " + naive + " --small --no-speed");
@@ -253,7 +253,7 @@ TEST_F(JudgeVerb, the_same_contender_twice_has_the_same_verdict) {
   }
 }
 
-TEST_F(JudgeVerb, duel_names_who_passes) {
+TEST_F(JudgeVerb, Duel_NamesWhoPasses) {
   const std::string file = write("first_k.c", kFirstK);
   const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";
   const test::ShellResult result =

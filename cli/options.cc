@@ -9,7 +9,7 @@
 
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "core/edit_distance.h"
+#include "text/edit_distance.h"
 
 namespace touchstone::cli {
 namespace {

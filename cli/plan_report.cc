@@ -213,11 +213,11 @@ Json token_json(const PlanRequest& request, const Plan& plan) {
 
 }  // namespace
 
-std::string format_text(const cache::Format& format) {
-  std::string text(cache::name_of(format.encoding));
-  if (!cache::is_quantized(format.encoding)) return text;
+std::string format_text(const QuantFormat& format) {
+  std::string text(format_name(format.dtype));
+  if (!is_quantized(format.dtype)) return text;
   return text + (format.asymmetric ? ", scale and minimum per " : ", scale per ") +
-         (format.group == 0 ? "vector" : fmt::format("{}", format.group));
+         (format.group_size == 0 ? "vector" : fmt::format("{}", format.group_size));
 }
 
 std::string plan_text(const PlanRequest& request, const Plan& plan) {

@@ -12,6 +12,6 @@ std::string plan_text(const cache::PlanRequest& request, const cache::Plan& plan
 Json plan_json(const cache::PlanRequest& request, const cache::Plan& plan);
 
 // "bf16", "int4 (a scale and a minimum per 32)"
-std::string format_text(const cache::Format& format);
+std::string format_text(const QuantFormat& format);
 
 }  // namespace touchstone::cli

@@ -44,8 +44,10 @@ if(TOUCHSTONE_WITH_CUDA)
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
-  # -lineinfo costs nothing at run time and lets profilers and compute-sanitizer name lines.
-  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;--expt-relaxed-constexpr>")
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>")
+  # Lines for profilers and compute-sanitizer cost nothing at run time, but most of the library's
+  # size: not in a release.
+  add_compile_options("$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<CONFIG:RelWithDebInfo,Debug>>:-lineinfo>")
   find_package(CUDAToolkit REQUIRED)
   message(STATUS "CUDA: on, nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_ARCHITECTURES}")
 else()

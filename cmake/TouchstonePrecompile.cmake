@@ -2,7 +2,10 @@
 # precompiled header that was compiled with other position-independence or without optimization, so
 # the library has one of its own, and everything outside of it shares another.
 #
-# touchstone_precompile(target) makes `target` use the shared one.
+# touchstone_precompile(target) makes `target` use the shared one, and compiles its sources in
+# batches, because half of the time goes into headers of this project and into instances of the same
+# templates. Sources with options of their own (the SIMD kernels) stay alone, and so does everything
+# under clang-tidy.
 set(touchstone_precompiled
   <fmt/format.h> <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <limits> <map>
   <memory> <optional> <set> <span> <string> <string_view> <utility> <vector>)
@@ -10,6 +13,12 @@ set(touchstone_precompiled
 add_library(touchstone_precompiled STATIC "${CMAKE_CURRENT_LIST_DIR}/precompiled.cc")
 target_link_libraries(touchstone_precompiled PRIVATE fmt::fmt touchstone_warnings)
 target_precompile_headers(touchstone_precompiled PRIVATE ${touchstone_precompiled})
+
+function(touchstone_batch target)
+  if(NOT CMAKE_CXX_CLANG_TIDY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
 
 function(touchstone_precompile target)
   target_link_libraries(${target} PRIVATE fmt::fmt)

@@ -11,6 +11,8 @@
 #
 # TIMEOUT is 300 s by default. SERIAL: nothing else runs beside this test, because it measures time.
 # Label `slow`: left out of short runs (ctest -LE slow), such as the sanitizer step of .ci/run.
+# Label `long`: takes more than a few seconds. What has neither, is not SERIAL and keeps the default
+# TIMEOUT is labeled `fast`, which is what `make check` runs.
 if(TOUCHSTONE_BUILD_TESTS)
   include(CTest)
   find_package(GTest REQUIRED)
@@ -43,7 +45,7 @@ function(touchstone_test)
   add_executable(${arg_NAME} ${arg_SOURCES})
   target_include_directories(${arg_NAME} PRIVATE "${touchstone_SOURCE_DIR}/src")
   target_link_libraries(${arg_NAME} PRIVATE
-    touchstone_test_support touchstone_cold_code touchstone_oracle touchstone_warnings ${arg_LIBS})
+    touchstone_test_support touchstone_cold_code touchstone_spec touchstone_warnings ${arg_LIBS})
   target_precompile_headers(${arg_NAME} REUSE_FROM touchstone_test_support)
   set_target_properties(${arg_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${touchstone_BINARY_DIR}/tests")
@@ -51,6 +53,9 @@ function(touchstone_test)
   foreach(device IN LISTS arg_DEVICES)
     set(test ${arg_NAME})
     set(labels ${arg_LABELS})
+    if(NOT arg_SERIAL AND arg_TIMEOUT LESS_EQUAL 300 AND NOT arg_LABELS MATCHES "slow|long")
+      list(APPEND labels fast)
+    endif()
     if(device STREQUAL "cuda")
       string(APPEND test "_gpu")
       list(APPEND labels gpu)

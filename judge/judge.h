@@ -16,7 +16,7 @@ std::vector<Record> judge_all(std::span<const Contender> contenders, const Task&
 
 Record judge(const Contender& contender, const Task& task, const JudgeOptions& options);
 
-// One case run once, as a replay command asks for it.
+// One case run once, for --replay.
 struct Replay {
   Case asked;
   std::vector<Reply> replies;

@@ -84,14 +84,17 @@ void attention_row(const CachedAttention<S>& a, int64_t query, int64_t head) {
   const int64_t at = query * a.query_heads + head;
   const bool empty = largest == nothing;
   S sum = empty || !a.sink_logits ? S(0.0) : exp(sink - largest);
-  for (size_t i = 0; i < seen.size() && !empty; ++i) sum += exp(scores[i] - largest);
+  for (S& score : scores) {
+    score = empty ? S(0.0) : exp(score - largest);
+    sum += score;
+  }
+  const int64_t kv_head = head / (a.query_heads / a.kv_heads);
   for (int64_t d = 0; d < a.v_dim; ++d) {
     S output = 0.0;
     S magnitude = 0.0;
     for (size_t i = 0; i < seen.size() && !empty; ++i) {
-      const int64_t kv_head = head / (a.query_heads / a.kv_heads);
       const S v = a.values[(seen[i] * a.kv_heads + kv_head) * a.v_dim + d];
-      const S weight = exp(scores[i] - largest) / sum;
+      const S weight = scores[i] / sum;
       output += weight * v;
       magnitude += weight * fabs(v);
     }

@@ -3,7 +3,7 @@
 //   h    = x + residual                                    (h = x without a residual)
 //   mean = sum_j h_j / D        var = sum_j (h_j - mean)^2 / D        rstd = 1 / sqrt(var + eps)
 //   xhat = (h - mean) * rstd
-//   y    = xhat * gamma + beta                             (gamma = 1, beta = 0 when absent)
+//   y    = xhat * weight + bias                             (weight = 1, bias = 0 when absent)
 //
 // Deliberately naive: one row after another, one quantity per loop, nothing fused. The forward is
 // templated on the scalar, so that it runs on double, on dual numbers and on wider types in tests.
@@ -60,8 +60,8 @@ struct LayerNormForward {
   double eps = 0.0;
   const S* x = nullptr;         // [rows, cols]
   const S* residual = nullptr;  // [rows, cols] or absent
-  const S* gamma = nullptr;     // [cols] or absent
-  const S* beta = nullptr;      // [cols] or absent
+  const S* weight = nullptr;    // [cols] or absent
+  const S* bias = nullptr;      // [cols] or absent
   S* y = nullptr;               // [rows, cols]
   S* sum = nullptr;             // [rows, cols] x + residual, if wanted
   S* mean = nullptr;            // [rows], if wanted
@@ -83,8 +83,8 @@ void layer_norm_forward(const LayerNormForward<S>& a) {
     const RowStats<S> stats = layer_norm_stats(a.cols, h, a.eps);
     for (int64_t j = 0; j < a.cols; ++j) {
       S y = stats.xhat(h[j]);
-      if (a.gamma) y *= a.gamma[j];
-      if (a.beta) y += a.beta[j];
+      if (a.weight) y *= a.weight[j];
+      if (a.bias) y += a.bias[j];
       a.y[row + j] = y;
       if (a.sum) a.sum[row + j] = h[j];
     }
@@ -101,30 +101,30 @@ struct LayerNormBackward {
   int64_t rows = 0;
   int64_t cols = 0;
   double eps = 0.0;
-  const double* dy = nullptr;     // [rows, cols]
-  const double* h = nullptr;      // [rows, cols]
-  const double* gamma = nullptr;  // [cols] or absent
-  const double* dsum = nullptr;   // [rows, cols] or absent
-  double* dx = nullptr;           // [rows, cols], if wanted
-  double* dgamma = nullptr;       // [cols], if wanted
-  double* dbeta = nullptr;        // [cols], if wanted
+  const double* dy = nullptr;      // [rows, cols]
+  const double* h = nullptr;       // [rows, cols]
+  const double* weight = nullptr;  // [cols] or absent
+  const double* dsum = nullptr;    // [rows, cols] or absent
+  double* dx = nullptr;            // [rows, cols], if wanted
+  double* dweight = nullptr;       // [cols], if wanted
+  double* dbias = nullptr;         // [cols], if wanted
 };
 
 namespace layer_norm_detail {
 
-// g = dy * gamma, the gradient with respect to xhat.
+// g = dy * weight, the gradient with respect to xhat.
 inline std::vector<double> xhat_gradient(const LayerNormBackward& a, int64_t row) {
   std::vector<double> g(static_cast<size_t>(a.cols));
   for (int64_t j = 0; j < a.cols; ++j) {
-    g[static_cast<size_t>(j)] = a.dy[row + j] * (a.gamma ? a.gamma[j] : 1.0);
+    g[static_cast<size_t>(j)] = a.dy[row + j] * (a.weight ? a.weight[j] : 1.0);
   }
   return g;
 }
 
 inline void clear_column_sums(const LayerNormBackward& a) {
   for (int64_t j = 0; j < a.cols; ++j) {
-    if (a.dgamma) a.dgamma[j] = 0.0;
-    if (a.dbeta) a.dbeta[j] = 0.0;
+    if (a.dweight) a.dweight[j] = 0.0;
+    if (a.dbias) a.dbias[j] = 0.0;
   }
 }
 
@@ -142,8 +142,8 @@ inline void layer_norm_backward(const LayerNormBackward& a) {
     const std::vector<double> g = layer_norm_detail::xhat_gradient(a, row);
 
     for (int64_t j = 0; j < a.cols; ++j) {
-      if (a.dgamma) a.dgamma[j] += dy[j] * stats.xhat(h[j]);
-      if (a.dbeta) a.dbeta[j] += dy[j];
+      if (a.dweight) a.dweight[j] += dy[j] * stats.xhat(h[j]);
+      if (a.dbias) a.dbias[j] += dy[j];
     }
     if (!a.dx) continue;
 
@@ -196,33 +196,33 @@ inline void layer_norm_backward_projection(const LayerNormBackward& a) {
   }
   // Column by column, where the first derivation goes row by row.
   for (int64_t j = 0; j < a.cols; ++j) {
-    double dgamma = 0.0;
-    double dbeta = 0.0;
+    double dweight = 0.0;
+    double dbias = 0.0;
     for (int64_t i = 0; i < a.rows; ++i) {
-      dgamma += a.dy[i * a.cols + j] * xhat[static_cast<size_t>(i * a.cols + j)];
-      dbeta += a.dy[i * a.cols + j];
+      dweight += a.dy[i * a.cols + j] * xhat[static_cast<size_t>(i * a.cols + j)];
+      dbias += a.dy[i * a.cols + j];
     }
-    if (a.dgamma) a.dgamma[j] = dgamma;
-    if (a.dbeta) a.dbeta[j] = dbeta;
+    if (a.dweight) a.dweight[j] = dweight;
+    if (a.dbias) a.dbias[j] = dbias;
   }
 }
 
 // Sums of the magnitudes of the terms each output is made of: the scale of its rounding error.
-// |xhat * gamma| + |beta|.
+// |xhat * weight| + |bias|.
 inline void layer_norm_forward_magnitude(const LayerNormForward<double>& a) {
   LayerNormForward<double> without_beta = a;
-  without_beta.beta = nullptr;
+  without_beta.bias = nullptr;
   layer_norm_forward(without_beta);
   for (int64_t i = 0; i < a.rows; ++i) {
     for (int64_t j = 0; j < a.cols; ++j) {
       double& y = a.y[i * a.cols + j];
-      y = std::fabs(y) + (a.beta ? std::fabs(a.beta[j]) : 0.0);
+      y = std::fabs(y) + (a.bias ? std::fabs(a.bias[j]) : 0.0);
     }
   }
 }
 
 // dx: rstd * (|g| + |c1| + |xhat * c2|) + |dsum|, where c1 = mean(g) and c2 = mean(g * xhat);
-// dgamma: sum_i |dy * xhat|; dbeta: sum_i |dy|. Written to dx, dgamma and dbeta.
+// dweight: sum_i |dy * xhat|; dbias: sum_i |dy|. Written to dx, dweight and dbias.
 inline void layer_norm_backward_magnitude(const LayerNormBackward& a) {
   const double count = static_cast<double>(a.cols);
   layer_norm_detail::clear_column_sums(a);
@@ -236,8 +236,8 @@ inline void layer_norm_backward_magnitude(const LayerNormBackward& a) {
       const double xhat = stats.xhat(a.h[row + j]);
       c1 += g[static_cast<size_t>(j)] / count;
       c2 += g[static_cast<size_t>(j)] * xhat / count;
-      if (a.dgamma) a.dgamma[j] += std::fabs(a.dy[row + j] * xhat);
-      if (a.dbeta) a.dbeta[j] += std::fabs(a.dy[row + j]);
+      if (a.dweight) a.dweight[j] += std::fabs(a.dy[row + j] * xhat);
+      if (a.dbias) a.dbias[j] += std::fabs(a.dy[row + j]);
     }
     for (int64_t j = 0; j < a.cols && a.dx; ++j) {
       const double xhat = stats.xhat(a.h[row + j]);

@@ -19,7 +19,7 @@ namespace touchstone::oracle {
 struct SampleRow {
   std::vector<double> logits;         // [V], values the dtype holds exactly
   std::vector<double> bias;           // [V] f32 values, or empty
-  std::vector<bool> allowed;          // [V], or empty: all
+  std::vector<bool> token_mask;       // [V], or empty: all
   std::vector<std::int64_t> history;  // what is no token is padding
   std::int64_t prompt_length = 0;
   // f32 values.
@@ -94,7 +94,7 @@ inline std::vector<float> values(const SampleRow& r) {
   for (std::size_t i = 0; i < r.logits.size(); ++i) {
     auto value = static_cast<float>(r.logits[i]);
     if (!r.bias.empty()) value += static_cast<float>(r.bias[i]);
-    if (!r.allowed.empty() && !r.allowed[i]) value = -std::numeric_limits<float>::infinity();
+    if (!r.token_mask.empty() && !r.token_mask[i]) value = -std::numeric_limits<float>::infinity();
     v.push_back(value);
   }
   // The history is searched only for tokens it holds: V * L steps would take minutes.
@@ -103,7 +103,7 @@ inline std::vector<float> values(const SampleRow& r) {
     const auto at = static_cast<std::size_t>(token);
     auto unpenalized = static_cast<float>(r.logits[at]);
     if (!r.bias.empty()) unpenalized += static_cast<float>(r.bias[at]);
-    if (!r.allowed.empty() && !r.allowed[at]) continue;
+    if (!r.token_mask.empty() && !r.token_mask[at]) continue;
     v[at] = penalized(r, token, unpenalized);
   }
   return v;

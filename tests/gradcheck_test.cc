@@ -23,7 +23,7 @@ size_t size_of(int64_t count) { return static_cast<size_t>(count); }
 struct LayerNorm {
   int64_t rows, cols;
   double eps = 1e-5;
-  Array x, gamma, beta, dy, dx, dgamma, dbeta;
+  Array x, weight, bias, dy, dx, dweight, dbias;
   int64_t rows_evaluated = 0;
   int64_t largest_slice = 0;
 
@@ -31,13 +31,13 @@ struct LayerNorm {
       : rows(rows_in),
         cols(cols_in),
         x(random_values(rows * cols, seed)),
-        gamma(random_values(cols, seed + 1)),
-        beta(random_values(cols, seed + 2)),
+        weight(random_values(cols, seed + 1)),
+        bias(random_values(cols, seed + 2)),
         dy(random_values(rows * cols, seed + 3)),
         dx(x.size()),
-        dgamma(gamma.size()),
-        dbeta(beta.size()) {
-    backward(dy, dx, dgamma, dbeta);
+        dweight(weight.size()),
+        dbias(bias.size()) {
+    backward(dy, dx, dweight, dbias);
   }
 
   void backward(std::span<const double> v, std::span<double> gx, std::span<double> gg,
@@ -47,10 +47,10 @@ struct LayerNorm {
                                  .eps = eps,
                                  .dy = v.data(),
                                  .h = x.data(),
-                                 .gamma = gamma.data(),
+                                 .weight = weight.data(),
                                  .dx = gx.data(),
-                                 .dgamma = gg.data(),
-                                 .dbeta = gb.data()});
+                                 .dweight = gg.data(),
+                                 .dbias = gb.data()});
   }
 
   Problem problem(std::vector<int64_t> tile = {}) const {
@@ -60,8 +60,8 @@ struct LayerNorm {
                         .grad = dx,
                         .per_row = true,
                         .tile = std::move(tile)},
-                       {.name = "gamma", .shape = {cols}, .value = gamma, .grad = dgamma},
-                       {.name = "beta", .shape = {cols}, .value = beta, .grad = dbeta}},
+                       {.name = "weight", .shape = {cols}, .value = weight, .grad = dweight},
+                       {.name = "bias", .shape = {cols}, .value = bias, .grad = dbias}},
             .outputs = {{.name = "y", .shape = {rows, cols}, .cotangent = dy}},
             .independent_rows = rows};
   }
@@ -74,8 +74,8 @@ struct LayerNorm {
                                               .cols = cols,
                                               .eps = eps,
                                               .x = s.in[0].data(),
-                                              .gamma = s.in[1].data(),
-                                              .beta = s.in[2].data(),
+                                              .weight = s.in[1].data(),
+                                              .bias = s.in[2].data(),
                                               .y = s.out[0].data()});
     };
   }
@@ -176,11 +176,11 @@ TEST(Gradcheck, FindsTheLastPartialTile) {
 
 TEST(Gradcheck, RefusesAWrongSignInDbeta) {
   LayerNorm norm(64, 32);
-  for (double& element : norm.dbeta) element = -element;
+  for (double& element : norm.dbias) element = -element;
   const Report report = norm.run();
   EXPECT_FALSE(report.ok);
   ASSERT_EQ(report.locations.size(), 1u);
-  EXPECT_EQ(report.locations[0].text, "dbeta: index 0");
+  EXPECT_EQ(report.locations[0].text, "dbias: index 0");
   EXPECT_EQ(report.locations[0].wrong_blocks, 8);
   EXPECT_TRUE(report.inputs[0].residual <= 1e-11);
   EXPECT_GT(report.inputs[2].residual, 0.1);
@@ -193,7 +193,7 @@ TEST(Gradcheck, RefusesAMissingVarianceTerm) {
     double c2 = 0.0;
     for (int64_t j = 0; j < norm.cols; ++j) {
       const size_t at = size_of(i * norm.cols + j);
-      c2 += norm.dy[at] * norm.gamma[size_of(j)] * stats.xhat(norm.x[at]);
+      c2 += norm.dy[at] * norm.weight[size_of(j)] * stats.xhat(norm.x[at]);
     }
     for (int64_t j = 0; j < norm.cols; ++j) {
       const size_t at = size_of(i * norm.cols + j);
@@ -221,12 +221,12 @@ TEST(Gradcheck, RefusesATransposedGradient) {
 TEST(Gradcheck, RefusesAZeroGradientAndAllOfSeveralWrongOnes) {
   LayerNorm norm(40, 24);
   std::fill(norm.dx.begin(), norm.dx.end(), 0.0);
-  norm.dgamma[7] += 1e-6;
+  norm.dweight[7] += 1e-6;
   const Report report = norm.run();
   EXPECT_FALSE(report.ok);
   ASSERT_EQ(report.locations.size(), 2u) << report.summary();
   EXPECT_EQ(report.locations[0].text, "dx: row 0, col 0");
-  EXPECT_EQ(report.locations[1].text, "dgamma: index 7");
+  EXPECT_EQ(report.locations[1].text, "dweight: index 7");
 }
 
 TEST(Gradcheck, AcceptsGradientsThatReallyVanish) {
@@ -234,7 +234,7 @@ TEST(Gradcheck, AcceptsGradientsThatReallyVanish) {
   LayerNorm norm(100, 2);
   norm.eps = 0.0;
   for (size_t i = 0; i < norm.x.size(); ++i) norm.x[i] = 0.1 * norm.x[i] + (i % 2 == 0 ? 1 : -1);
-  norm.backward(norm.dy, norm.dx, norm.dgamma, norm.dbeta);
+  norm.backward(norm.dy, norm.dx, norm.dweight, norm.dbias);
   EXPECT_TRUE(norm.run().ok) << norm.run().summary();
   norm.dx[50] = 1e-6;
   EXPECT_EQ(norm.run().locations.at(0).text, "dx: row 25, col 0");
@@ -257,8 +257,8 @@ TEST(Gradcheck, NanAndInfinityFailAndAreNamed) {
   EXPECT_FALSE(norm.run().ok);
   EXPECT_EQ(norm.run().problem, "dx: row 5, col 3 is nan");
   norm = LayerNorm(16, 8);
-  norm.dgamma[2] = inf;
-  EXPECT_EQ(norm.run().problem, "dgamma: index 2 is inf");
+  norm.dweight[2] = inf;
+  EXPECT_EQ(norm.run().problem, "dweight: index 2 is inf");
   norm = LayerNorm(16, 8);
   norm.dy[9] = nan;
   EXPECT_EQ(norm.run().problem, "cotangent of y: row 1, col 1 is nan");

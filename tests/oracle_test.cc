@@ -28,7 +28,7 @@ Array random_array(int64_t count, uint64_t seed, double mean = 0.0, double sigma
 size_t size_of(int64_t count) { return static_cast<size_t>(count); }
 
 struct Gradients {
-  Array dx, dgamma, dbeta;
+  Array dx, dweight, dbias;
 };
 
 using Backward = void (*)(const oracle::LayerNormBackward&);
@@ -36,7 +36,7 @@ using Backward = void (*)(const oracle::LayerNormBackward&);
 struct NormCase {
   int64_t rows = 0, cols = 0;
   double eps = 0.0;
-  Array h, dy, gamma, dsum;
+  Array h, dy, weight, dsum;
 
   Gradients run(Backward backward) const {
     Gradients out{Array(h.size()), Array(size_of(cols)), Array(size_of(cols))};
@@ -45,11 +45,11 @@ struct NormCase {
               .eps = eps,
               .dy = dy.data(),
               .h = h.data(),
-              .gamma = gamma.empty() ? nullptr : gamma.data(),
+              .weight = weight.empty() ? nullptr : weight.data(),
               .dsum = dsum.empty() ? nullptr : dsum.data(),
               .dx = out.dx.data(),
-              .dgamma = out.dgamma.data(),
-              .dbeta = out.dbeta.data()});
+              .dweight = out.dweight.data(),
+              .dbias = out.dbias.data()});
     return out;
   }
 };
@@ -85,16 +85,16 @@ double distance(const Array& a, const Array& b, const Array& magnitude) {
 
 TEST(LayerNormOracle, TwoElementsExactly) {
   const Array x = {-1.0, 1.0, 11.0, 13.0};
-  const Array gamma = {2.0, 4.0};
-  const Array beta = {0.25, -0.25};
+  const Array weight = {2.0, 4.0};
+  const Array bias = {0.25, -0.25};
   Array y(4), mean(2), rstd(2);
   // Both rows have variance 1; with eps = 3, rstd is exactly 1/2.
   oracle::layer_norm_forward<double>({.rows = 2,
                                       .cols = 2,
                                       .eps = 3.0,
                                       .x = x.data(),
-                                      .gamma = gamma.data(),
-                                      .beta = beta.data(),
+                                      .weight = weight.data(),
+                                      .bias = bias.data(),
                                       .y = y.data(),
                                       .mean = mean.data(),
                                       .rstd = rstd.data()});
@@ -107,8 +107,8 @@ TEST(LayerNormOracle, TwoElementsExactly) {
   for (Backward backward : {oracle::layer_norm_backward, oracle::layer_norm_backward_projection}) {
     const Gradients g = c.run(backward);
     EXPECT_EQ(g.dx, (Array{0.1875, -0.1875}));
-    EXPECT_EQ(g.dgamma, (Array{-0.5, 0.0}));
-    EXPECT_EQ(g.dbeta, (Array{1.0, 0.0}));
+    EXPECT_EQ(g.dweight, (Array{-0.5, 0.0}));
+    EXPECT_EQ(g.dbias, (Array{1.0, 0.0}));
   }
 }
 
@@ -132,12 +132,12 @@ TEST(LayerNormOracle, ResidualIsAddedFirstAndItsGradientPassesThrough) {
 
 TEST(LayerNormOracle, ConstantRowsGiveBetaWithEpsAndNanWithout) {
   const Array x(5, 7.0);
-  const Array beta = {1.0, 2.0, 3.0, 4.0, 5.0};
+  const Array bias = {1.0, 2.0, 3.0, 4.0, 5.0};
   Array y(5);
   oracle::LayerNormForward<double> call{
-      .rows = 1, .cols = 5, .eps = 1e-5, .x = x.data(), .beta = beta.data(), .y = y.data()};
+      .rows = 1, .cols = 5, .eps = 1e-5, .x = x.data(), .bias = bias.data(), .y = y.data()};
   oracle::layer_norm_forward(call);
-  EXPECT_EQ(y, beta);
+  EXPECT_EQ(y, bias);
   call.eps = 0.0;
   oracle::layer_norm_forward(call);
   for (double element : y) EXPECT_TRUE(std::isnan(element));
@@ -205,7 +205,7 @@ WideRow wide_layer_norm(const NormCase& c, int64_t row) {
   Wide mean = 0, var = 0, sum_g = 0, sum_gx = 0;
   for (size_t j = 0; j < n; ++j) {
     d[j] = static_cast<Wide>(h[j]) - static_cast<Wide>(h[0]);
-    g[j] = static_cast<Wide>(dy[j]) * static_cast<Wide>(c.gamma[j]);
+    g[j] = static_cast<Wide>(dy[j]) * static_cast<Wide>(c.weight[j]);
     mean += d[j] / count;
   }
   for (size_t j = 0; j < n; ++j) var += (d[j] - mean) * (d[j] - mean) / count;
@@ -250,7 +250,7 @@ TEST(LayerNormOracle, TheTwoDerivationsAgree) {
       for (double mean : {0.0, 1e3, 1e6}) {
         for (uint64_t seed : {1u, 2u, 3u}) {
           NormCase c = random_case(3, cols, eps, seed, mean);
-          if (seed == 2) c.gamma.clear();
+          if (seed == 2) c.weight.clear();
           if (seed == 3) c.dsum = random_array(3 * cols, 9);
           const Gradients a = c.run(oracle::layer_norm_backward);
           const Gradients b = c.run(oracle::layer_norm_backward_projection);
@@ -258,10 +258,10 @@ TEST(LayerNormOracle, TheTwoDerivationsAgree) {
           const std::string where = "D " + std::to_string(cols) + " eps " + std::to_string(eps) +
                                     " mean " + std::to_string(mean);
           EXPECT_LE(distance(a.dx, b.dx, m.dx), 1e-12) << where;
-          EXPECT_LE(distance(a.dbeta, b.dbeta, m.dbeta), 1e-12) << where;
-          // With one column xhat is exactly zero, and so is the magnitude of dgamma.
+          EXPECT_LE(distance(a.dbias, b.dbias, m.dbias), 1e-12) << where;
+          // With one column xhat is exactly zero, and so is the magnitude of dweight.
           if (cols > 1) {
-            EXPECT_LE(distance(a.dgamma, b.dgamma, m.dgamma), 1e-12) << where;
+            EXPECT_LE(distance(a.dweight, b.dweight, m.dweight), 1e-12) << where;
           }
         }
       }
@@ -306,7 +306,7 @@ TEST(RmsNormOracle, TheTwoDerivationsAgree) {
 
 TEST(LayerNormOracle, RowSumsOfDxVanishForConstantGamma) {
   NormCase c = random_case(8, 257, 1e-5, 5, 100.0);
-  std::fill(c.gamma.begin(), c.gamma.end(), 1.7);
+  std::fill(c.weight.begin(), c.weight.end(), 1.7);
   const Gradients g = c.run(oracle::layer_norm_backward);
   for (int64_t i = 0; i < c.rows; ++i) {
     double sum = 0.0, magnitude = 0.0;
@@ -333,20 +333,20 @@ TEST(LayerNormOracle, BackwardIsLinearInDy) {
     return r;
   };
   EXPECT_LE(distance(c.dx, combine(a.dx, b.dx), c.dx), 1e-14);
-  EXPECT_LE(distance(c.dgamma, combine(a.dgamma, b.dgamma), c.dgamma), 1e-14);
-  EXPECT_LE(distance(c.dbeta, combine(a.dbeta, b.dbeta), c.dbeta), 1e-14);
+  EXPECT_LE(distance(c.dweight, combine(a.dweight, b.dweight), c.dweight), 1e-14);
+  EXPECT_LE(distance(c.dbias, combine(a.dbias, b.dbias), c.dbias), 1e-14);
 }
 
 TEST(LayerNormOracle, MagnitudesBoundTheValues) {
   const NormCase c = random_case(6, 33, 1e-5, 3, 2.0);
-  const Array beta = random_array(33, 8);
+  const Array bias = random_array(33, 8);
   Array y(c.h.size()), bound(c.h.size());
   oracle::LayerNormForward<double> call{.rows = 6,
                                         .cols = 33,
                                         .eps = 1e-5,
                                         .x = c.h.data(),
-                                        .gamma = c.gamma.data(),
-                                        .beta = beta.data(),
+                                        .weight = c.weight.data(),
+                                        .bias = bias.data(),
                                         .y = y.data()};
   oracle::layer_norm_forward(call);
   call.y = bound.data();
@@ -360,19 +360,19 @@ TEST(LayerNormOracle, MagnitudesBoundTheValues) {
   };
   within(y, bound);
   within(g.dx, m.dx);
-  within(g.dgamma, m.dgamma);
-  within(g.dbeta, m.dbeta);
+  within(g.dweight, m.dweight);
+  within(g.dbias, m.dbias);
 }
 
 // ---- dual numbers -----------------------------------------------------------------------------
 
-// Every option at once: residual stream, both outputs, gamma and beta.
+// Every option at once: residual stream, both outputs, weight and bias.
 TEST(LayerNormOracle, BackwardAgreesWithTheForwardOnDualNumbers) {
   for (int64_t cols : {1, 2, 7, 256}) {
     const int64_t rows = 12;
     const Array x = random_array(rows * cols, 1, 3.0), residual = random_array(rows * cols, 2);
-    const Array gamma = random_array(cols, 3), beta = random_array(cols, 4);
-    NormCase c{rows, cols, 1e-3, x, random_array(rows * cols, 5), gamma, {}};
+    const Array weight = random_array(cols, 3), bias = random_array(cols, 4);
+    NormCase c{rows, cols, 1e-3, x, random_array(rows * cols, 5), weight, {}};
     for (size_t i = 0; i < x.size(); ++i) c.h[i] += residual[i];
     c.dsum = random_array(rows * cols, 6);
     const Gradients g = c.run(oracle::layer_norm_backward);
@@ -381,8 +381,8 @@ TEST(LayerNormOracle, BackwardAgreesWithTheForwardOnDualNumbers) {
         {.inputs =
              {{.name = "x", .shape = full, .value = x, .grad = g.dx, .per_row = true},
               {.name = "residual", .shape = full, .value = residual, .grad = g.dx, .per_row = true},
-              {.name = "gamma", .shape = row, .value = gamma, .grad = g.dgamma},
-              {.name = "beta", .shape = row, .value = beta, .grad = g.dbeta}},
+              {.name = "weight", .shape = row, .value = weight, .grad = g.dweight},
+              {.name = "bias", .shape = row, .value = bias, .grad = g.dbias}},
          .outputs = {{.name = "y", .shape = full, .cotangent = c.dy},
                      {.name = "sum", .shape = full, .cotangent = c.dsum}},
          .independent_rows = rows},
@@ -392,8 +392,8 @@ TEST(LayerNormOracle, BackwardAgreesWithTheForwardOnDualNumbers) {
                                                              .eps = c.eps,
                                                              .x = s.in[0].data(),
                                                              .residual = s.in[1].data(),
-                                                             .gamma = s.in[2].data(),
-                                                             .beta = s.in[3].data(),
+                                                             .weight = s.in[2].data(),
+                                                             .bias = s.in[3].data(),
                                                              .y = s.out[0].data(),
                                                              .sum = s.out[1].data()});
         });

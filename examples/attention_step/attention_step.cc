@@ -8,36 +8,32 @@
 
 int main() {
   using namespace touchstone;
-  // 2 sequences of 300 tokens, 8 query heads on 2 KV heads of 64, in memory as [B, S, H, D].
+  // 2 sequences of 300 tokens, 8 query heads on 2 KV heads of 64: [B, S, H, D].
   const auto tensor = [](std::int64_t heads, DType dtype = DType::bf16) {
     return Tensor::zeros({2, 300, heads, 64}, dtype);
   };
   Tensor q = tensor(8), k = tensor(2), v = tensor(2), output = tensor(8);
   Tensor dq = tensor(8), dk = tensor(2), dv = tensor(2), doutput = tensor(8);
-  Tensor log_sum_exp = Tensor::empty({2, 8, 300}, DType::f32);
+  Tensor log_sum_exp = Tensor::empty({2, 300, 8}, DType::f32);
   for (Tensor* x : {&q, &k, &v, &doutput}) {  // what the layer's projections would give
     int n = 0;
     for (Bf16& value : x->values<Bf16>()) value = Bf16(n++ % 7 - 3.0);
   }
-  const auto heads = [](Tensor& x) { return transposed(x.view(), 1, 2); };  // [B, H, S, D]
 
   Context ctx;  // the CPU, all cores
   const AttentionOptions causal{.causal = true};
-  attention(ctx, {.q = heads(q),
-                  .k = heads(k),
-                  .v = heads(v),
-                  .output = heads(output),
-                  .log_sum_exp = log_sum_exp,
-                  .options = causal});
-  attention_backward(ctx, {.doutput = heads(doutput),
-                           .q = heads(q),
-                           .k = heads(k),
-                           .v = heads(v),
-                           .output = heads(output),
+  attention(
+      ctx,
+      {.q = q, .k = k, .v = v, .output = output, .log_sum_exp = log_sum_exp, .options = causal});
+  attention_backward(ctx, {.doutput = doutput,
+                           .q = q,
+                           .k = k,
+                           .v = v,
+                           .output = output,
                            .log_sum_exp = log_sum_exp,
-                           .dq = heads(dq),
-                           .dk = heads(dk),
-                           .dv = heads(dv),
+                           .dq = dq,
+                           .dk = dk,
+                           .dv = dv,
                            .options = causal});
   std::cout << log_sum_exp.values<float>().back() << '\n';
 }

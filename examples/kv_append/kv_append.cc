@@ -10,11 +10,11 @@
 int main() {
   using namespace touchstone;
   using namespace touchstone::cache;
-  constexpr Format kInt8{.encoding = Encoding::int8, .group = 32};
+  constexpr QuantFormat kInt8{.dtype = DType::i8, .group_size = 32};
   const Layout layout{
       {{.layers = 2, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .k = kInt8, .v = kInt8}}};
   Context ctx;  // the CPU, all cores
-  KvCache cache({.layout = layout, .pool_pages = {16}});
+  KvCache cache(ctx, {.layout = layout, .pool_pages = {16}});
   CacheViewBuilder builder(cache);
   const std::vector<SequenceId> ids{cache.create(), cache.create()};
   cache.reserve(ids[0], 3);
@@ -27,12 +27,12 @@ int main() {
   const Tensor v = Tensor::zeros({5, 8, 128}, DType::bf16);
   const CacheView& view = builder.build(ctx, ids);
   for (std::int64_t layer = 0; layer < 2; ++layer) {
-    append(ctx, {.cache = view,
-                 .layer = layer,
-                 .k = k,
-                 .v = v,
-                 .rows = make_view(rows, {5}),
-                 .positions = make_view(positions, {5})});
+    kv_append(ctx, {.cache = view,
+                    .layer = layer,
+                    .k = k,
+                    .v = v,
+                    .rows = make_view(rows, {5}),
+                    .positions = make_view(positions, {5})});
   }
   cache.commit(ids[0], 3);
   cache.commit(ids[1], 2);

@@ -9,8 +9,10 @@
 int main() {
   using namespace touchstone::cache;
   const Layout layout{{{.layers = 2, .kv_heads = 8, .k_dim = 128, .v_dim = 128}}};
-  KvCache cache({.layout = layout, .pool_pages = {64}});
-  KvCache host({.layout = layout, .pool_pages = {256}});  // with a GPU: .page_locked = true
+  touchstone::Context context;  // the CPU, all cores
+  KvCache cache(context, {.layout = layout, .pool_pages = {64}});
+  // Beside a cache on a GPU: a context on the CPU, and .page_locked = true.
+  KvCache host(context, {.layout = layout, .pool_pages = {256}});
 
   const SequenceId chat = cache.create();
   cache.reserve(chat, 500);
@@ -19,8 +21,8 @@ int main() {
   std::vector<SequenceId> ids{chat, cache.fork(chat)};
 
   ids = move_sequences(cache, ids, host);  // all or nothing; the shared pages are shared there too
-  std::cout << cache.pool(0).free_pages() << " pages free, " << host.pool(0).used_pages()
-            << " in the host tier\n";
+  std::cout << cache.statistics().groups[0].free << " pages free, "
+            << host.statistics().groups[0].used << " in the host tier\n";
   ids = move_sequences(host, ids, cache);
 
   const auto file = std::filesystem::temp_directory_path() / "touchstone_example.kv";

@@ -26,15 +26,15 @@
 //   check_differences()  forward a black box: central differences, all copies in one batched call
 //   check_jacobian()     every entry of the Jacobian, where rows are independent: small sizes
 //
-// What is measured. Directions are dealt out to the inputs in turn, so that each gradient has its
-// own residual: max over its directions of |<v, J u> - <J^T v, u>| / ||J^T v||. Elements of u are
+// What is measured. Directions go to the inputs round-robin, so that each gradient has a residual
+// of its own: max over its directions of |<v, J u> - <J^T v, u>| / ||J^T v||. Elements of u are
 // independent, uniform with mean 0 and variance 1, so the numerator has the size of the 2-norm of
 // the gradient's error. An error of relative size e is missed by one direction with probability at
 // most 0.82 tolerance / e, whatever its shape (Ball's cube slicing theorem bounds the density of
 // <error, u>; normal directions give 0.80). Doubling one element in 4 million is e = 5e-4.
 //
 // A wrong gradient is then located: blocks are split in eight, one direction per block, and the
-// first wrong one is split again, down to one element or to the tile size asked for.
+// first wrong one is split again, down to one element or to the requested tile size.
 //
 // Everything is deterministic: u and random_values come from a counter-based generator.
 // NaN and infinity, wherever they come from, make a check fail. Misuse throws InvalidArgument.

@@ -4,10 +4,7 @@
 #include "touchstone/cache/cache_view.h"            // IWYU pragma: export
 #include "touchstone/cache/kv_cache.h"              // IWYU pragma: export
 #include "touchstone/cache/layout.h"                // IWYU pragma: export
-#include "touchstone/cache/page_pool.h"             // IWYU pragma: export
 #include "touchstone/cache/planner.h"               // IWYU pragma: export
-#include "touchstone/cache/prefix_index.h"          // IWYU pragma: export
-#include "touchstone/cache/sequence.h"              // IWYU pragma: export
 #include "touchstone/cache/snapshot.h"              // IWYU pragma: export
 #include "touchstone/cache/transfer.h"              // IWYU pragma: export
 #include "touchstone/core/context.h"                // IWYU pragma: export
@@ -22,6 +19,7 @@
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export
 #include "touchstone/ops/rms_norm.h"                // IWYU pragma: export
+#include "touchstone/ops/row_status.h"              // IWYU pragma: export
 #include "touchstone/ops/sample.h"                  // IWYU pragma: export
 #include "touchstone/ops/softmax_topk.h"            // IWYU pragma: export
 #include "touchstone/version.h"                     // IWYU pragma: export

@@ -189,8 +189,8 @@ std::string make_case(const Function& function, const std::optional<Signature>& 
 
 }  // namespace
 
-std::string make_glue(const std::vector<Function>& functions,
-                      const std::vector<std::optional<Signature>>& signatures, bool cuda) {
+std::string make_abi_shim(const std::vector<Function>& functions,
+                          const std::vector<std::optional<Signature>>& signatures, bool cuda) {
   std::string text = kHead;
   if (cuda) text += kDevice;
   text += R"(

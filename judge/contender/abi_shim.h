@@ -1,4 +1,4 @@
-// The code between the contract and the child: generated, compiled once per contender.
+// The ABI shim between the contract and the child: generated, compiled once per contender.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace touchstone::judge {
 // C++ (or CUDA) text that exports what child/serve.cc looks for. Where a signature is given for a
 // function, it is called with the types written there: `int rows` takes the contract's int64_t, a
 // function that returns nothing counts as success.
-std::string make_glue(const std::vector<Function>& functions,
-                      const std::vector<std::optional<Signature>>& signatures, bool cuda);
+std::string make_abi_shim(const std::vector<Function>& functions,
+                          const std::vector<std::optional<Signature>>& signatures, bool cuda);
 
 // "int layer_norm_forward(int64_t rows, ...)": as a prompt or a template shows it.
 std::string c_declaration(const Function& function, bool cuda);

@@ -6,7 +6,7 @@
 #include <cctype>
 #include <set>
 
-#include "core/edit_distance.h"
+#include "text/edit_distance.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {

@@ -27,7 +27,7 @@ bool is_sizer(const TaskCard& card, const Function& function);
 bool is_optional(const TaskCard& card, const Function& function, Language language);
 
 // The best candidate for every function of the contract; names that were written down stay.
-// InvalidArgument says which function nobody stands for, and what was found.
+// InvalidArgument says which function has no implementation, and what was found.
 std::map<std::string, std::string> propose_binding(
     const TaskCard& card, Language language, const std::vector<Candidate>& candidates,
     const std::map<std::string, std::string>& written, const std::string& contender);

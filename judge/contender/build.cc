@@ -293,13 +293,13 @@ class Builder {
     return run(std::move(spec), words, kCudaSeconds);
   }
 
-  CommandResult compile_glue() const {
-    const char* name = cuda() ? "glue.cu" : "glue.cc";
-    write_file(work_ / name, make_glue(task_.card().functions, signatures(), cuda()));
-    if (cuda()) return compile_cuda({place() + "/" + name}, "glue.so");
+  CommandResult compile_abi_shim() const {
+    const char* name = cuda() ? "abi_shim.cu" : "abi_shim.cc";
+    write_file(work_ / name, make_abi_shim(task_.card().functions, signatures(), cuda()));
+    if (cuda()) return compile_cuda({place() + "/" + name}, "abi_shim.so");
     return run(jail(),
                {compiler(kGxx), "-std=c++20", "-O1", "-fPIC", "-shared", place() + "/" + name, "-o",
-                place() + "/glue.so"},
+                place() + "/abi_shim.so"},
                kCompileSeconds);
   }
 
@@ -328,8 +328,8 @@ class Builder {
         std::ranges::none_of(files(), [](const auto& f) { return has_extension(f, {".so"}); });
     auto timed = std::async(std::launch::async, [this] { return compile_contender(false); });
     auto second = std::async(std::launch::async, [this, instrument] {
-      const CommandResult glue = compile_glue();
-      return std::pair(glue, instrument ? compile_contender(true) : CommandResult{});
+      const CommandResult shim = compile_abi_shim();
+      return std::pair(shim, instrument ? compile_contender(true) : CommandResult{});
     });
     const CommandResult plain = timed.get();
     result_.log = plain.output;
@@ -339,10 +339,10 @@ class Builder {
     for (std::size_t at = 0; (at = plain.output.find("warning: ", at)) != std::string::npos; ++at) {
       ++result_.warnings;
     }
-    const auto [glue, checked] = second.get();
-    if (result_.built && glue.status != 0) {
-      throw Error(fmt::format("judge: the glue for task {} does not compile: {}", task_.card().id,
-                              glue.output));
+    const auto [shim, checked] = second.get();
+    if (result_.built && shim.status != 0) {
+      throw Error(fmt::format("judge: the ABI shim for task {} does not compile: {}",
+                              task_.card().id, shim.output));
     }
     if (result_.built) result_.library = work_ / "contender.so";
     if (result_.built && instrument && checked.status == 0)

@@ -125,7 +125,7 @@ JailSpec child_spec(const Contender& contender, const BuildResult& build, const 
   const std::string place = add_path(spec, sandbox, build.library.parent_path(), "/judge", false);
   const std::string program =
       add_path(spec, sandbox, child_program(), "/child/touchstone-child", false);
-  spec.arguments = {program, "serve", place + "/glue.so",
+  spec.arguments = {program, "serve", place + "/abi_shim.so",
                     place + "/" + build.library.filename().string()};
   for (const std::string& symbol :
        resolve_symbols(task.card(), contender, exported_functions(build.library))) {

@@ -1,4 +1,4 @@
-// What a contender's process is started with: its walls, its program, its arguments.
+// What a contender's process is started with: its isolation, its program, its arguments.
 #pragma once
 
 #include <filesystem>

@@ -2,20 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "text/shell_quote.h"
+
 namespace touchstone::judge {
 
 std::string judge_command(std::string_view path, std::string_view task) {
-  // Single quotes keep a shell from reading anything into either.
-  const auto quoted = [](std::string_view text) {
-    const bool plain = text.find_first_not_of(
-                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                           "0123456789_./-") == std::string_view::npos;
-    if (plain && !text.empty()) return std::string(text);
-    std::string result = "'";
-    for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return result + "'";
-  };
-  return fmt::format("touchstone judge {} --task {}", quoted(path), task);
+  return fmt::format("touchstone judge {} --task {}", shell_quoted(path), task);
 }
 
 std::string replay_command(std::string_view path, std::string_view task, const CaseSpec& spec) {

@@ -8,10 +8,10 @@
 #include <set>
 #include <utility>
 
-#include "core/edit_distance.h"
 #include "json/json.h"
 #include "judge/contender/binding.h"
 #include "judge/sandbox/read_file.h"
+#include "text/edit_distance.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {

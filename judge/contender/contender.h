@@ -22,7 +22,7 @@ struct Binding {
   std::map<std::string, std::string> functions;  // name in the contract -> name in the contender
   std::vector<std::filesystem::path> sources;    // relative to the contender's folder
   std::filesystem::path adapter;                 // C, C++ or Python file; may be empty
-  bool proposed = false;                         // nobody wrote it: the judge guessed
+  bool proposed = false;                         // guessed by the judge
 };
 
 struct Contender {
@@ -39,7 +39,7 @@ Contender read_contender(const std::filesystem::path& path, const Task& task);
 
 struct BuildResult {
   bool built = false;
-  std::filesystem::path library;  // what a child loads: the code and its glue
+  std::filesystem::path library;  // what a child loads: the code and its ABI shim
   std::filesystem::path
       sanitized;     // the same under ASan and UBSan; empty where that has no meaning
   std::string log;   // compiler output, with the folder's name taken out

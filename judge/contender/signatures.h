@@ -13,7 +13,7 @@ struct Signature {
   std::string returns;             // "int"; Python: empty
   std::vector<std::string> types;  // "const float*"; Python: names of the arguments
   int required = 0;                // arguments without a default
-  bool plain = true;               // only C types: glue can call it
+  bool plain = true;               // only C types: the ABI shim can call it
   bool is_static = false;
 };
 

@@ -131,7 +131,7 @@ double repeated_share(Session& session, const CaseSpec& spec) {
       shares.push_back(timed_seconds(fresh, second) / timed_seconds(fresh, first));
     }
   }
-  // Times of a busy machine accuse nobody.
+  // Times on a busy machine are no evidence.
   return shares.size() < kMinRepeats ? 1.0 : median(shares);
 }
 

@@ -15,11 +15,12 @@
 #include "judge/measure/paired_stats.h"
 #include "judge/measure/roofline.h"
 #include "judge/measure/session.h"
+#include "machine/cpu_info.h"
 
 namespace touchstone::judge {
 namespace {
 
-// A period: new processes, a warm-up, and so many timed rounds of each shape. Where memory lies
+// A period: new processes, a warm-up, and this many timed rounds of each shape. Where memory lies
 // moves a process by some percent for as long as it lives, so many short lives tell more than a few
 // long ones.
 constexpr int kRounds = 4;
@@ -30,12 +31,12 @@ constexpr int kMaxPeriods = 100;
 constexpr double kStartShare = 0.2;
 // An interval of the twin this narrow (to each side) is enough; the rest of the time is saved.
 constexpr double kNarrow = 0.008;
-// One wider than this, or off, is worth up to so many times the usual time.
+// One wider than this, or off, is measured for up to this many times the usual time.
 constexpr double kWide = 0.02;
 constexpr double kPatientBudget = 1.5;
 // How often that is looked at.
 constexpr int kLookPeriods = 2;
-// One that is so many times slower than the fastest sits out most rounds: what is far apart needs
+// One that is slower than the fastest by this factor is skipped in most rounds: what is far apart needs
 // few samples, and the others need the time.
 constexpr double kPatience = 6.0;
 constexpr int kMaxStride = 6;
@@ -89,7 +90,10 @@ class Measurer {
  public:
   Measurer(const Task& task, std::vector<Examination>& examined, std::vector<Examination>& peers,
            const JudgeOptions& options)
-      : task_(task), options_(options), random_(std::random_device{}()), all_cpus_(usable_cpus()) {
+      : task_(task),
+        options_(options),
+        random_(std::random_device{}()),
+        all_cpus_(machine::usable_cpus()) {
     // The judge has a core of its own, so that its watching takes nothing from the contender.
     cpus_ = all_cpus_;
     if (cpus_.size() > 1) {
@@ -162,7 +166,7 @@ void Measurer::enter(const Examination& e, const std::string& name, Record* reco
   entrants_.push_back(std::move(entrant));
 }
 
-// Cases and right answers are nobody's time: while nothing is timed, all cores work on them.
+// Cases and references are not timed: all cores compute them while nothing is measured.
 template <class Do>
 void Measurer::on_all_cores(std::size_t count, const Do& work) const {
   std::atomic<std::size_t> next = 0;
@@ -362,7 +366,7 @@ void Measurer::period(int number, const std::vector<std::size_t>& shapes, int ro
   for (const std::size_t s : shapes) rounds.push_back(new_round(s, true, fresh));
   std::vector<std::size_t> order = everybody();
   for (int r = 0; r < rounds_each; ++r) {
-    // There and back again: who came early comes late, so that a drift is nobody's.
+    // In order and in reverse, so that a drift affects all alike.
     if (r % 2 == 0) {
       std::ranges::shuffle(order, random_);
     } else {
@@ -449,7 +453,7 @@ void Measurer::run() {
 
 void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i,
                            const Interval& control) const {
-  // What two equals differ by, nobody else can be told apart by.
+  // Contenders that differ by less than the twin cannot be told apart.
   const double margin = std::abs(std::log(control.value));
   SpeedRecord speed;
   speed.id = fmt::format("s{}", number + 1);
@@ -470,7 +474,7 @@ void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i,
     speed.floor_seconds = shape.floor();
     speed.roof = shape.compute_floor > shape.copy_floor ? "peak" : "copy";
     speed.share_of_roof = shape.floor() / speed.seconds.value;
-    // An accusation asks for more of the control than a number with an interval does.
+    // A verdict requires a tighter control than an interval does.
     speed.impossible =
         twin_fault(control).empty() && speed.seconds.value < kImpossible * shape.floor();
   }

@@ -11,6 +11,7 @@
 #include "judge/measure/roofline.h"
 #include "judge/measure/sha256.h"
 #include "judge/report/score.h"
+#include "machine/cpu_info.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
@@ -44,13 +45,13 @@ Session disturbed(double ratio, int blocks, uint64_t seed) {
   return times;
 }
 
-TEST(Pairs, median_of_odd_and_even) {
+TEST(PairedStats, Median_OfOddAndEvenCounts) {
   EXPECT_EQ(median(std::vector<double>{3, 1, 2}), 2.0);
   EXPECT_EQ(median(std::vector<double>{4, 1, 2, 3}), 2.5);
   EXPECT_THROW(median({}), InvalidArgument);
 }
 
-TEST(Pairs, a_twin_reads_one_within_two_percent) {
+TEST(PairedStats, Twin_ReadsOneWithinTwoPercent) {
   int inside = 0;
   int covered = 0;
   constexpr int kSessions = 200;
@@ -66,7 +67,7 @@ TEST(Pairs, a_twin_reads_one_within_two_percent) {
   EXPECT_GE(covered, kSessions * 90 / 100);
 }
 
-TEST(Pairs, five_percent_is_found) {
+TEST(PairedStats, FivePercentDifference_IsFound) {
   int found = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const Session times = disturbed(1.05, 60, seed);
@@ -75,7 +76,7 @@ TEST(Pairs, five_percent_is_found) {
   EXPECT_GE(found, 95);
 }
 
-TEST(Pairs, without_pairs_it_would_not_be) {
+TEST(PairedStats, FivePercentDifference_IsNotFoundWithoutPairing) {
   // The same data, each contender by itself: the medians drown in drift and bursts.
   int apart = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -86,7 +87,7 @@ TEST(Pairs, without_pairs_it_would_not_be) {
   EXPECT_LT(apart, 20);
 }
 
-TEST(Pairs, same_samples_same_interval) {
+TEST(PairedStats, SameSamples_GiveSameInterval) {
   const Session times = disturbed(1.1, 30, 3);
   const Interval a = paired_ratio(times.mine, times.peer);
   const Interval b = paired_ratio(times.mine, times.peer);
@@ -94,7 +95,7 @@ TEST(Pairs, same_samples_same_interval) {
   EXPECT_EQ(a.high, b.high);
 }
 
-TEST(Pairs, blocks_without_a_partner_are_left_out) {
+TEST(PairedStats, BlocksWithoutPartner_AreIgnored) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Interval ratio = paired_ratio(Times{{2}, {nan}, {2}, {8}}, Times{{1}, {1}, {1}, {nan}});
   EXPECT_DOUBLE_EQ(ratio.value, 2.0);
@@ -103,7 +104,7 @@ TEST(Pairs, blocks_without_a_partner_are_left_out) {
   EXPECT_THROW(paired_ratio(Times{{1}, {2}}, Times{{1}}), InvalidArgument);
 }
 
-TEST(Pairs, disturbed_blocks_count_only_where_there_are_no_others) {
+TEST(PairedStats, DisturbedBlocks_CountOnlyWithoutOthers) {
   Times mine;
   Times peer;
   for (int i = 0; i < 40; ++i) {
@@ -120,7 +121,7 @@ TEST(Pairs, disturbed_blocks_count_only_where_there_are_no_others) {
   EXPECT_EQ(own_seconds(mine).size(), 40U);
 }
 
-TEST(Pairs, shapes_are_averaged_geometrically) {
+TEST(PairedStats, Shapes_AreAveragedGeometrically) {
   const std::vector<Interval> ratios = {{2.0, 1.9, 2.1, 10}, {0.5, 0.45, 0.55, 10}};
   const Interval mean = mean_ratio(ratios);
   EXPECT_NEAR(mean.value, 1.0, 1e-12);
@@ -129,21 +130,21 @@ TEST(Pairs, shapes_are_averaged_geometrically) {
   EXPECT_GT(mean.low, 0.93);
 }
 
-TEST(Pairs, outcomes) {
+TEST(PairedStats, Interval_DecidesOutcome) {
   EXPECT_EQ(outcome({1.0, 0.995, 1.005, 9}), Outcome::same);
   EXPECT_EQ(outcome({0.9, 0.88, 0.93, 9}), Outcome::faster);
   EXPECT_EQ(outcome({1.1, 1.05, 1.2, 9}), Outcome::slower);
   EXPECT_EQ(outcome({1.1, 0.95, 1.2, 9}), Outcome::unresolved);
 }
 
-TEST(Pairs, a_twin_that_is_off_is_a_fault) {
+TEST(PairedStats, TwinOffByMoreThanTwoPercent_IsAFault) {
   EXPECT_TRUE(twin_fault({1.01, 0.99, 1.03, 60}).empty());
   EXPECT_FALSE(twin_fault({1.03, 1.0, 1.06, 60}).empty());
   EXPECT_FALSE(twin_fault({1.0, 0.97, 1.03, 60}).empty()) << "too wide to say anything";
   EXPECT_FALSE(twin_fault({std::numeric_limits<double>::quiet_NaN(), 0.9, 1.1, 60}).empty());
 }
 
-TEST(Pairs, a_control_fails_when_it_is_surely_off_or_knows_nothing) {
+TEST(PairedStats, TwinSurelyOffOrUnknown_FailsTheControl) {
   EXPECT_TRUE(twin_failure({1.01, 0.99, 1.03, 60}).empty());
   EXPECT_TRUE(twin_failure({1.015, 1.01, 1.02, 60}).empty()) << "off, but within the aim";
   EXPECT_TRUE(twin_failure({1.06, 0.99, 1.13, 60}).empty()) << "noise, and intervals say so";
@@ -156,7 +157,7 @@ TEST(Pairs, a_control_fails_when_it_is_surely_off_or_knows_nothing) {
   EXPECT_FALSE(twin_failure({1.0, nan, 1.1, 60}).empty());
 }
 
-TEST(Pairs, what_a_twin_is_off_widens_the_rest) {
+TEST(PairedStats, TwinOffset_WidensIntervals) {
   const Interval ratio = widened({3.4, 3.2, 3.6, 40}, std::log(1.06));
   EXPECT_DOUBLE_EQ(ratio.value, 3.4);
   EXPECT_NEAR(ratio.low, 3.2 / 1.06, 1e-12);
@@ -169,7 +170,7 @@ TEST(Pairs, what_a_twin_is_off_widens_the_rest) {
 
 // Every process of the peer is some percent fast or slow for as long as it lives. An interval from
 // pairs would be far too sure.
-TEST(Pairs, pairs_of_one_process_are_not_independent) {
+TEST(PairedStats, PairsOfOneProcess_AreNotIndependent) {
   int covered = 0;
   constexpr int kSessions = 100;
   for (uint64_t seed = 0; seed < kSessions; ++seed) {
@@ -191,16 +192,16 @@ TEST(Pairs, pairs_of_one_process_are_not_independent) {
 }
 
 // How fast this machine is, nobody knows; that the roofs are numbers one can divide by, we do.
-TEST(Roof, both_are_measured) {
-  const std::vector<int> cpus = usable_cpus();
+TEST(Roofline, CopyAndPeak_AreMeasured) {
+  const std::vector<int> cpus = machine::usable_cpus();
   EXPECT_GT(peak_flops({cpus.front()}), 1e8);
   const double copy = copy_floor_seconds(1 << 20, {cpus.front()});
   EXPECT_GT(copy, 0.0);
   EXPECT_LT(copy, 1.0);
-  EXPECT_EQ(usable_cpus(), cpus) << "the thread is given back the cores it had";
+  EXPECT_EQ(machine::usable_cpus(), cpus) << "the thread is given back the cores it had";
 }
 
-TEST(Sha256, examples_of_the_standard) {
+TEST(Sha256, StandardExamples_Match) {
   EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),

@@ -48,7 +48,7 @@ Interval widened(const Interval& interval, double margin);
 // Is it known to be 1 within 2 %? Asked before anyone is accused of a time.
 std::string twin_fault(const Interval& ratio);
 // Did the control fail: off by more than 10 %, not known to 10 %, or surely off and by more than
-// 2 %? Then no speed is told. Otherwise speeds are told with their intervals, widened by what the
+// 2 %? Then speeds are withheld. Otherwise they are reported with intervals, widened by what the
 // twin is off.
 std::string twin_failure(const Interval& ratio);
 

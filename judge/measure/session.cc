@@ -9,7 +9,7 @@
 namespace touchstone::judge {
 namespace {
 
-// Of each kind so many are reported; more of the same convince nobody.
+// Findings reported of each kind.
 constexpr int kMaxFindings = 3;
 
 }  // namespace

@@ -68,14 +68,14 @@ Cell score_cell(const Record& record, const std::string& dimension, const Range&
   const auto found = record.scores.find(dimension);
   if (found == record.scores.end() || !found->second.value.has_value()) return {"- ", kDim};
   const double value = *found->second.value;
-  if (record.verdict != Verdict::pass) return {score_words(found->second) + " ", kDim};
+  if (record.verdict != Verdict::pass) return {format_score(found->second) + " ", kDim};
   // Where all are alike nothing is best.
   if (range.most.value_or(0) - range.least.value_or(0) < kTieMargin) {
-    return {score_words(found->second) + " ", ""};
+    return {format_score(found->second) + " ", ""};
   }
-  if (value >= *range.most - kTieMargin / 2) return {score_words(found->second) + "+", kGood};
-  if (value <= *range.least + kTieMargin / 2) return {score_words(found->second) + "-", kBad};
-  return {score_words(found->second) + " ", ""};
+  if (value >= *range.most - kTieMargin / 2) return {format_score(found->second) + "+", kGood};
+  if (value <= *range.least + kTieMargin / 2) return {format_score(found->second) + "-", kBad};
+  return {format_score(found->second) + " ", ""};
 }
 
 std::string table(const std::vector<std::vector<Cell>>& rows, bool color) {
@@ -127,8 +127,8 @@ std::string task_line(const std::vector<Record>& records) {
   const Record& first = records.front();
   std::string line = fmt::format("{} v{}", first.task, first.task_version);
   if (first.small) line += ", short form";
-  if (const std::string noise = noise_words(records); !noise.empty()) line += ", " + noise;
-  return line + ", " + sandbox_words(first.sandbox);
+  if (const std::string noise = format_noise(records); !noise.empty()) line += ", " + noise;
+  return line + ", " + format_sandbox(first.sandbox);
 }
 
 // Up to 13 lines: why, the strongest and weakest evidence, the first failures and how to see them.
@@ -143,14 +143,14 @@ std::string details(const Record& record, const Standing& standing, bool color) 
     const Score& score = record.scores.at(dimension);
     if (word[0] == 's' && !(*score.value > 0.0)) return;
     lines.push_back(fmt::format("  {:<10}{} {}: {}", word, dimension_title(dimension),
-                                score_words(score), shortened(score.because, 120)));
+                                format_score(score), shortened(score.because, 120)));
   };
   evidence("strongest", strongest(record));
   evidence("weakest", weakest(record));
   const auto speed = record.scores.find("speed");
   if (speed != record.scores.end() && speed->second.value.has_value()) {
     lines.push_back(fmt::format("  {:<10}{} ({:.0f} to {:.0f}): {}", "speed",
-                                score_words(speed->second), speed->second.low, speed->second.high,
+                                format_score(speed->second), speed->second.low, speed->second.high,
                                 shortened(speed->second.because, 120)));
   }
   if (!standing.depends_on.empty()) {
@@ -167,7 +167,7 @@ std::string details(const Record& record, const Standing& standing, bool color) 
   for (std::size_t i = 0; i < std::min<std::size_t>(2, record.witnesses.size()); ++i) {
     const Witness& witness = record.witnesses[i];
     lines.push_back(fmt::format("  {:<10}{} {}, {}: {}", "fails", witness.case_id,
-                                witness.smallest.family, shape_words(witness.smallest),
+                                witness.smallest.family, format_shape(witness.smallest),
                                 shortened(witness.reason, 120)));
     lines.push_back(fmt::format("  {:<10}{}", "replay", printable(witness.replay)));
   }

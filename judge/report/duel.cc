@@ -32,8 +32,8 @@ Criterion compare_dimension(const Record& a, const Record& b, const std::string&
   const Score& y = b.scores.at(dimension);
   Criterion c;
   c.name = dimension_title(dimension);
-  c.first = score_words(x);
-  c.second = score_words(y);
+  c.first = format_score(x);
+  c.second = format_score(y);
   if (!x.value.has_value() || !y.value.has_value()) {
     c.edge = Edge::unresolved;
     c.evidence = fmt::format("{}; {}", x.because, y.because);
@@ -79,9 +79,9 @@ void compare_speeds(const Record& a, const Record& b, std::vector<Criterion>& ou
       case Outcome::unresolved:
         break;
     }
-    out.push_back({fmt::format("time at {}", shape_words(s.shape)), seconds_words(s.seconds.value),
-                   seconds_words(t->seconds.value), edge,
-                   fmt::format("{}: ratio {}, {} pairs", s.id, interval_words(ratio->second),
+    out.push_back({fmt::format("time at {}", format_shape(s.shape)),
+                   format_seconds(s.seconds.value), format_seconds(t->seconds.value), edge,
+                   fmt::format("{}: ratio {}, {} pairs", s.id, format_interval(ratio->second),
                                ratio->second.samples)});
   }
 }
@@ -114,8 +114,8 @@ void compare_numbers(const Record& a, const Record& b, std::vector<Criterion>& o
     const MemoryPoint& q = b.memory.ladder.back();
     const auto x = static_cast<double>(p.extra_bytes);
     const auto y = static_cast<double>(q.extra_bytes);
-    out.push_back({fmt::format("memory held at {} {}", a.memory.parameter, p.n), bytes_words(x),
-                   bytes_words(y), better(-x, -y, 0.05 * std::max(x, y) + 65536.0), "memory"});
+    out.push_back({fmt::format("memory held at {} {}", a.memory.parameter, p.n), format_bytes(x),
+                   format_bytes(y), better(-x, -y, 0.05 * std::max(x, y) + 65536.0), "memory"});
   }
   if (a.memory.exponent.has_value() && b.memory.exponent.has_value()) {
     out.push_back({"memory grows as the power", fmt::format("{:.2f}", *a.memory.exponent),

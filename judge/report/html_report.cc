@@ -6,6 +6,7 @@
 #include <set>
 
 #include "judge/report/text_format.h"
+#include "report/html.h"
 
 namespace touchstone::judge {
 namespace {
@@ -19,7 +20,7 @@ std::string head(std::string_view title) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n"
       "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
-      html_escaped(title), page_style());
+      report::escaped(title), html_style());
 }
 
 constexpr const char* kTail = "</main>\n</body>\n</html>\n";
@@ -30,8 +31,8 @@ std::string machine_line(const Record& record) {
     return found == record.machine.end() ? std::string() : found->second;
   };
   return fmt::format("{} &middot; {} cores &middot; {} &middot; touchstone {}",
-                     html_escaped(get("cpu")), html_escaped(get("cores")),
-                     html_escaped(get("date")), html_escaped(get("touchstone")));
+                     report::escaped(get("cpu")), report::escaped(get("cores")),
+                     report::escaped(get("date")), report::escaped(get("touchstone")));
 }
 
 std::string introduction(const std::vector<Record>& records,
@@ -51,11 +52,11 @@ std::string introduction(const std::vector<Record>& records,
   std::set<std::string> stamps;
   for (const Record& record : records) {
     if (!record.sandbox.enabled || !record.sandbox.missing.empty()) {
-      stamps.insert(sandbox_words(record.sandbox));
+      stamps.insert(format_sandbox(record.sandbox));
     }
   }
   for (const std::string& stamp : stamps) {
-    html += fmt::format("<p class=\"stamp\">{}</p>\n", html_escaped(stamp));
+    html += fmt::format("<p class=\"stamp\">{}</p>\n", report::escaped(stamp));
   }
   html += "<nav><a href=\"#board\">Board</a>";
   if (tasks.size() > 1) html += "<a href=\"#matrix\">Grades</a>";
@@ -73,11 +74,11 @@ std::string duels(const std::vector<std::vector<Record>>& tasks) {
     for (std::size_t i = 0; i < standings.size(); ++i) {
       for (std::size_t k = i + 1; k < standings.size(); ++k) {
         if (i > 0 && k >= kAllPairs) continue;
-        list += page_duel(duel(records[standings[i].index], records[standings[k].index]));
+        list += html_duel(duel(records[standings[i].index], records[standings[k].index]));
       }
     }
     if (!list.empty()) {
-      html += fmt::format("<h3>{}</h3>\n{}", html_escaped(records.front().task), list);
+      html += fmt::format("<h3>{}</h3>\n{}", report::escaped(records.front().task), list);
     }
   }
   if (html.empty()) return html;
@@ -103,38 +104,6 @@ std::string glossary() {
 }
 
 }  // namespace
-
-std::string html_escaped(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        // Control characters are not allowed in HTML, and none of ours has any.
-        if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') {
-          result += c;
-        } else {
-          result += "\xEF\xBF\xBD";
-        }
-    }
-  }
-  return result;
-}
 
 std::string verdict_badge(Verdict verdict) {
   const char* tone = verdict == Verdict::pass                                          ? "good"
@@ -165,39 +134,40 @@ std::size_t series_of(const std::vector<Record>& records, std::string_view conte
   return 6;
 }
 
-std::string page_html(const std::vector<Record>& records) {
+std::string html_report(const std::vector<Record>& records) {
   std::string html = head("Touchstone: judgement");
   if (records.empty()) return html + "<h1>Judgement</h1>\n<p>No contender.</p>\n" + kTail;
   const std::vector<std::vector<Record>> tasks = by_task(records);
   html += introduction(records, tasks);
-  html += page_board(tasks);
-  if (tasks.size() > 1) html += page_matrix(tasks);
+  html += html_board(tasks);
+  if (tasks.size() > 1) html += html_matrix(tasks);
   html +=
       "<h2 id=\"contenders\">Contenders</h2>\n<p class=\"soft\">What was found, with the command "
       "that shows each failure again.</p>\n";
   for (const std::vector<Record>& group : tasks) {
-    html += fmt::format("<h3>{}</h3>\n", html_escaped(group.front().task));
+    html += fmt::format("<h3>{}</h3>\n", report::escaped(group.front().task));
     for (const Standing& standing : rank(group)) {
-      html += page_contender(group[standing.index], standing);
+      html += html_contender(group[standing.index], standing);
     }
   }
   html += duels(tasks);
-  html += page_controls(tasks);
+  html += html_controls(tasks);
   return html + glossary() + kTail;
 }
 
-std::string duel_html(const Duel& d, const std::vector<Record>& both) {
+std::string html_duel_report(const Duel& d, const std::vector<Record>& both) {
   std::string html = head(fmt::format("Touchstone: {} against {}", d.first, d.second));
-  html += fmt::format("<h1>{} against {}</h1>\n", html_escaped(d.first), html_escaped(d.second));
-  html += fmt::format("<p class=\"soft small\">{} &middot; {}</p>\n", html_escaped(d.task),
+  html +=
+      fmt::format("<h1>{} against {}</h1>\n", report::escaped(d.first), report::escaped(d.second));
+  html += fmt::format("<p class=\"soft small\">{} &middot; {}</p>\n", report::escaped(d.task),
                       machine_line(both.front()));
-  html += page_duel(d);
-  html += page_board(by_task(both));
+  html += html_duel(d);
+  html += html_board(by_task(both));
   html += "<h2 id=\"contenders\">Contenders</h2>\n";
   for (const Standing& standing : rank(both)) {
-    html += page_contender(both[standing.index], standing);
+    html += html_contender(both[standing.index], standing);
   }
-  html += page_controls(by_task(both));
+  html += html_controls(by_task(both));
   return html + glossary() + kTail;
 }
 

@@ -11,21 +11,19 @@
 
 namespace touchstone::judge {
 
-std::string page_html(const std::vector<Record>& records);
+std::string html_report(const std::vector<Record>& records);
 // A page of one head-to-head alone.
-std::string duel_html(const Duel& duel, const std::vector<Record>& both);
-
-// Text that is safe as content and as an attribute's value.
-std::string html_escaped(std::string_view text);
+std::string html_duel_report(const Duel& duel, const std::vector<Record>& both);
 
 // The parts of the page, one file each.
-std::string page_style();                                                    // page_style.cc
-std::string page_board(const std::vector<std::vector<Record>>& tasks);       // page_board.cc
-std::string page_matrix(const std::vector<std::vector<Record>>& tasks);      // page_board.cc
-std::string page_plots(const std::vector<Record>& task_records);             // page_plots.cc
-std::string page_contender(const Record& record, const Standing& standing);  // page_details.cc
-std::string page_duel(const Duel& duel);                                     // page_details.cc
-std::string page_controls(const std::vector<std::vector<Record>>& tasks);    // page_details.cc
+std::string html_style();                                                // html_style.cc
+std::string html_board(const std::vector<std::vector<Record>>& tasks);   // html_board.cc
+std::string html_matrix(const std::vector<std::vector<Record>>& tasks);  // html_board.cc
+std::string html_plots(const std::vector<Record>& task_records);         // html_plots.cc
+std::string html_contender(const Record& record,
+                           const Standing& standing);                      // html_report_details.cc
+std::string html_duel(const Duel& duel);                                   // html_report_details.cc
+std::string html_controls(const std::vector<std::vector<Record>>& tasks);  // html_report_details.cc
 
 // A small bar from 0 to 100 with its interval.
 std::string score_bar(const Score& score);

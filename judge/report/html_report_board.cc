@@ -7,13 +7,14 @@
 
 #include "judge/report/html_report.h"
 #include "judge/report/text_format.h"
+#include "report/html.h"
 
 namespace touchstone::judge {
 namespace {
 
 // A name that may go on in the next line after an underscore, rather than anywhere.
 std::string breakable(std::string_view name) {
-  std::string html = html_escaped(name);
+  std::string html = report::escaped(name);
   for (std::size_t at = 0; (at = html.find('_', at)) != std::string::npos; at += 6) {
     html.insert(at + 1, "<wbr>");
   }
@@ -38,12 +39,12 @@ Range column(const std::vector<Record>& records, const std::string& dimension) {
 }
 
 std::string cell(const Record& record, const std::string& dimension, const Range& range) {
-  const std::string label = html_escaped(dimension_title(dimension));
+  const std::string label = report::escaped(dimension_title(dimension));
   const auto found = record.scores.find(dimension);
   if (found == record.scores.end() || !found->second.value.has_value()) {
     const std::string why = found == record.scores.end() ? "" : found->second.because;
     return fmt::format("<td class=\"score untested\" data-label=\"{}\" title=\"{}\">&ndash;</td>",
-                       label, html_escaped(why));
+                       label, report::escaped(why));
   }
   const Score& score = found->second;
   const char* mark = "";
@@ -52,7 +53,7 @@ std::string cell(const Record& record, const std::string& dimension, const Range
     if (*score.value <= range.least + kTieMargin / 2) mark = " worst";
   }
   return fmt::format("<td class=\"score{}\" data-label=\"{}\" title=\"{}\"><b>{:.0f}</b>{}</td>",
-                     mark, label, html_escaped(score.because), *score.value, score_bar(score));
+                     mark, label, report::escaped(score.because), *score.value, score_bar(score));
 }
 
 // Dimensions in which anyone was tested.
@@ -81,7 +82,7 @@ std::string row(const std::vector<Record>& records, const Standing& standing,
       "href=\"#{}\">{}</a></span><span class=\"sub\">{}</span></td><td class=\"verdict\">{}</td>",
       record.verdict == Verdict::pass ? "" : " class=\"out\"",
       standing.rank == 0 ? "" : fmt::format("{}", standing.rank), anchor("c", record),
-      breakable(record.contender), html_escaped(sub), verdict_badge(record.verdict));
+      breakable(record.contender), report::escaped(sub), verdict_badge(record.verdict));
   html += cell(record, "overall", column(records, "overall"));
   for (const std::string& name : columns) html += cell(record, name, column(records, name));
   return html + "</tr>\n";
@@ -106,13 +107,13 @@ std::string score_bar(const Score& score) {
   return svg + "</svg>";
 }
 
-std::string page_board(const std::vector<std::vector<Record>>& tasks) {
+std::string html_board(const std::vector<std::vector<Record>>& tasks) {
   std::string html = "<h2 id=\"board\">Board</h2>\n";
   for (const std::vector<Record>& records : tasks) {
     const Record& first = records.front();
-    const std::string noise = noise_words(records);
+    const std::string noise = format_noise(records);
     html += fmt::format("<h3>{} <span class=\"soft small\">version {}{}{}{}</span></h3>\n",
-                        html_escaped(first.task), first.task_version,
+                        report::escaped(first.task), first.task_version,
                         first.small ? ", short form" : "", noise.empty() ? "" : ", ", noise);
     const std::vector<std::string> columns = tested_dimensions(records);
     html +=
@@ -126,12 +127,12 @@ std::string page_board(const std::vector<std::vector<Record>>& tasks) {
     html += "</tr></thead><tbody>\n";
     for (const Standing& standing : rank(records)) html += row(records, standing, columns);
     html += "</tbody></table>\n";
-    html += page_plots(records);
+    html += html_plots(records);
   }
   return html;
 }
 
-std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
+std::string html_matrix(const std::vector<std::vector<Record>>& tasks) {
   std::vector<std::string> names;
   for (const std::vector<Record>& records : tasks) {
     for (const Standing& standing : rank(records)) {
@@ -150,11 +151,11 @@ std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
       "score "
       "and verdict.</p>\n<div class=\"scroll\"><table class=\"matrix\"><thead><tr><th></th>";
   for (const std::vector<Record>& records : tasks) {
-    html += fmt::format("<th>{}</th>", html_escaped(records.front().task));
+    html += fmt::format("<th>{}</th>", report::escaped(records.front().task));
   }
   html += "</tr></thead><tbody>\n";
   for (const std::string& name : names) {
-    html += fmt::format("<tr><td>{}</td>", html_escaped(name));
+    html += fmt::format("<tr><td>{}</td>", report::escaped(name));
     for (const std::vector<Record>& records : tasks) {
       const auto record = std::ranges::find(records, name, &Record::contender);
       if (record == records.end()) {
@@ -165,7 +166,7 @@ std::string page_matrix(const std::vector<std::vector<Record>>& tasks) {
       const bool graded = overall != record->scores.end() && overall->second.value.has_value();
       html +=
           fmt::format("<td><span class=\"big\">{}</span>{}</td>",
-                      graded ? score_words(overall->second) : "", verdict_badge(record->verdict));
+                      graded ? format_score(overall->second) : "", verdict_badge(record->verdict));
     }
     html += "</tr>\n";
   }

@@ -6,6 +6,7 @@
 
 #include "judge/report/html_report.h"
 #include "judge/report/text_format.h"
+#include "report/html.h"
 
 namespace touchstone::judge {
 namespace {
@@ -20,10 +21,10 @@ std::string scores_table(const Record& record) {
     const auto found = record.scores.find(std::string(dimension));
     if (found == record.scores.end()) continue;
     const Score& score = found->second;
-    std::string because = html_escaped(score.because);
+    std::string because = report::escaped(score.because);
     html += fmt::format("<tr><td>{}</td><td class=\"num\">{}</td><td>{}</td></tr>\n",
                         dimension_title(dimension),
-                        score.value.has_value() ? score_words(score) : "&ndash;", because);
+                        score.value.has_value() ? format_score(score) : "&ndash;", because);
   }
   return html + "</tbody></table>\n";
 }
@@ -32,9 +33,9 @@ std::string witnesses(const Record& record) {
   std::string html;
   for (const Witness& witness : record.witnesses) {
     html += fmt::format("<p><b>{}</b> {}, smallest: {}<br>{}</p>\n<pre>{}</pre>\n",
-                        html_escaped(witness.case_id), html_escaped(witness.smallest.family),
-                        html_escaped(shape_words(witness.smallest)), html_escaped(witness.reason),
-                        html_escaped(witness.replay));
+                        report::escaped(witness.case_id), report::escaped(witness.smallest.family),
+                        report::escaped(format_shape(witness.smallest)),
+                        report::escaped(witness.reason), report::escaped(witness.replay));
   }
   return html.empty() ? html : "<h4>Witnesses</h4>\n" + html;
 }
@@ -45,9 +46,9 @@ std::string failures(const Record& record) {
   for (const auto* cases : {&record.cases, &record.relations}) {
     for (const CaseRecord& c : *cases) {
       if (c.check.passed || ++count > kMaxFailures) continue;
-      rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", html_escaped(c.id),
-                          html_escaped(c.title.empty() ? c.spec.family : c.title),
-                          html_escaped(c.check.reason));
+      rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", report::escaped(c.id),
+                          report::escaped(c.title.empty() ? c.spec.family : c.title),
+                          report::escaped(c.check.reason));
     }
   }
   if (rows.empty()) return rows;
@@ -62,9 +63,9 @@ std::string failures(const Record& record) {
 std::string findings(const Record& record) {
   std::string rows;
   for (const Finding& f : record.findings) {
-    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{} {}</td></tr>\n", html_escaped(f.id),
-                        html_escaped(find_kind(f.kind).title), html_escaped(f.text),
-                        f.case_id.empty() ? "" : fmt::format("({})", html_escaped(f.case_id)));
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{} {}</td></tr>\n", report::escaped(f.id),
+                        report::escaped(find_kind(f.kind).title), report::escaped(f.text),
+                        f.case_id.empty() ? "" : fmt::format("({})", report::escaped(f.case_id)));
   }
   if (rows.empty()) return rows;
   return "<h4>Findings</h4>\n<table><tbody>" + rows + "</tbody></table>\n";
@@ -75,10 +76,10 @@ std::string probes(const Record& record) {
   for (const ProbeRecord& p : record.probes) {
     const char* word = !p.tested ? "not tested" : p.passed ? "yes" : "no";
     rows += fmt::format("<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                        html_escaped(p.probe.title),
+                        report::escaped(p.probe.title),
                         p.probe.optional ? " <span class=\"soft\">optional</span>" : "",
-                        html_escaped(p.probe.dimension), word,
-                        html_escaped(fmt::format("{}", fmt::join(p.failed, ", "))));
+                        report::escaped(p.probe.dimension), word,
+                        report::escaped(fmt::format("{}", fmt::join(p.failed, ", "))));
   }
   if (rows.empty()) return rows;
   return "<h4>Probes</h4>\n<table><thead><tr><th>probe</th><th>counts for</th><th></th><th>fails"
@@ -89,8 +90,8 @@ std::string probes(const Record& record) {
 // The nearer bound first: it is the one that counts.
 std::string floor_words(const SpeedRecord& s) {
   if (!(s.floor_seconds > 0.0)) return "not known";
-  std::string copy = seconds_words(s.copy_seconds) + " to move the bytes";
-  std::string peak = seconds_words(s.compute_seconds) + " for the arithmetic";
+  std::string copy = format_seconds(s.copy_seconds) + " to move the bytes";
+  std::string peak = format_seconds(s.compute_seconds) + " for the arithmetic";
   if (s.compute_seconds == 0.0) return copy;
   return s.roof == "peak" ? peak + ", " + copy : copy + ", " + peak;
 }
@@ -100,14 +101,14 @@ std::string speeds(const Record& record) {
   for (const SpeedRecord& s : record.speeds) {
     std::string ratios;
     for (const auto& [peer, ratio] : s.ratio_to) {
-      ratios += fmt::format("{}{} x {}", ratios.empty() ? "" : "; ", interval_words(ratio), peer);
+      ratios += fmt::format("{}{} x {}", ratios.empty() ? "" : "; ", format_interval(ratio), peer);
     }
     rows += fmt::format(
         "<tr><td>{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{:.0f} %</td>"
         "<td>{}</td><td>{}</td></tr>\n",
-        html_escaped(s.id), html_escaped(shape_words(s.shape)),
-        html_escaped(seconds_words(s.seconds.value)), 100.0 * s.share_of_roof,
-        html_escaped(floor_words(s)), html_escaped(ratios));
+        report::escaped(s.id), report::escaped(format_shape(s.shape)),
+        report::escaped(format_seconds(s.seconds.value)), 100.0 * s.share_of_roof,
+        report::escaped(floor_words(s)), report::escaped(ratios));
   }
   if (rows.empty()) return rows;
   return "<h4>Speed</h4>\n<div class=\"scroll\"><table><thead><tr><th></th><th>shape</th>"
@@ -120,7 +121,7 @@ std::string speeds(const Record& record) {
 std::string facts(const Record& record) {
   std::string html = "<dl>";
   const auto add = [&](std::string_view term, std::string_view text) {
-    html += fmt::format("<dt>{}</dt><dd>{}</dd>", html_escaped(term), html_escaped(text));
+    html += fmt::format("<dt>{}</dt><dd>{}</dd>", report::escaped(term), report::escaped(text));
   };
   add("path", record.path);
   if (record.binding.proposed) add("binding", "proposed by the judge from the signatures");
@@ -143,34 +144,34 @@ std::string criteria(const Duel& d, const std::vector<Criterion>& list) {
     rows += fmt::format(
         "<tr{}><td>{}</td><td>{}</td><td>{}</td><td class=\"evidence soft\">{}</td>"
         "</tr>\n",
-        edge_class(c.edge), html_escaped(c.name), html_escaped(c.first), html_escaped(c.second),
-        html_escaped(c.evidence));
+        edge_class(c.edge), report::escaped(c.name), report::escaped(c.first),
+        report::escaped(c.second), report::escaped(c.evidence));
   }
   if (rows.empty()) return rows;
   return fmt::format(
       "<table class=\"duel\"><thead><tr><th>criterion</th><th>{}</th><th>{}</th><th>"
       "evidence</th></tr></thead><tbody>{}</tbody></table>\n",
-      html_escaped(d.first), html_escaped(d.second), rows);
+      report::escaped(d.first), report::escaped(d.second), rows);
 }
 
 }  // namespace
 
-std::string page_contender(const Record& record, const Standing& standing) {
+std::string html_contender(const Record& record, const Standing& standing) {
   std::string html = fmt::format(
       "<details id=\"{}\"{}><summary>{} <b>{}</b> <span class=\"why\">{}</span></summary>"
       "<div class=\"inside\">\n",
       anchor("c", record), record.verdict == Verdict::pass ? "" : " open",
-      verdict_badge(record.verdict), html_escaped(record.contender),
-      html_escaped(record.verdict_because));
+      verdict_badge(record.verdict), report::escaped(record.contender),
+      report::escaped(record.verdict_because));
   if (!standing.depends_on.empty()) {
     html += fmt::format(
         "<p>Rank {} under {:.0f} % of the weightings within a factor 2, {} to {} in "
         "all: depends on {}.</p>\n",
         standing.rank, 100.0 * standing.share, standing.best, standing.worst,
-        html_escaped(dimension_title(standing.depends_on)));
+        report::escaped(dimension_title(standing.depends_on)));
   }
   if (!record.build.log.empty() && !record.build.built) {
-    html += fmt::format("<pre>{}</pre>\n", html_escaped(record.build.log.substr(0, 4000)));
+    html += fmt::format("<pre>{}</pre>\n", report::escaped(record.build.log.substr(0, 4000)));
   }
   html += witnesses(record) + findings(record) + failures(record);
   if (record.build.built && record.verdict != Verdict::untested) {
@@ -179,15 +180,15 @@ std::string page_contender(const Record& record, const Standing& standing) {
   return html + facts(record) + "</div></details>\n";
 }
 
-std::string page_duel(const Duel& d) {
+std::string html_duel(const Duel& d) {
   return fmt::format(
       "<details><summary><b>{} <span class=\"soft\">against</span> {}</b> <span "
       "class=\"why\">{}</span></summary><div class=\"inside\">\n{}{}</div></details>\n",
-      html_escaped(d.first), html_escaped(d.second), html_escaped(d.conclusion),
+      report::escaped(d.first), report::escaped(d.second), report::escaped(d.conclusion),
       criteria(d, d.dimensions), criteria(d, d.details));
 }
 
-std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
+std::string html_controls(const std::vector<std::vector<Record>>& tasks) {
   std::string rows;
   for (const std::vector<Record>& records : tasks) {
     const auto twin =
@@ -195,19 +196,20 @@ std::string page_controls(const std::vector<std::vector<Record>>& tasks) {
     std::string precision = "&ndash;";  // the same for all that were examined
     for (const Record& record : records) {
       const auto found = record.facts.find("control: next lower precision");
-      if (found != record.facts.end()) precision = html_escaped(found->second);
+      if (found != record.facts.end()) precision = report::escaped(found->second);
     }
     std::string speeds = "not measured";
     if (twin != records.end()) {
       speeds = twin->speeds_withheld.empty() ? "given" : "withheld: " + twin->speeds_withheld;
     }
-    rows += fmt::format(
-        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-        html_escaped(records.front().task),
-        twin == records.end() ? "&ndash;"
-                              : fmt::format("{:.3f} ({:.3f} to {:.3f})", twin->twin->value,
-                                            twin->twin->low, twin->twin->high),
-        html_escaped(speeds), precision, html_escaped(sandbox_words(records.front().sandbox)));
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                        report::escaped(records.front().task),
+                        twin == records.end()
+                            ? "&ndash;"
+                            : fmt::format("{:.3f} ({:.3f} to {:.3f})", twin->twin->value,
+                                          twin->twin->low, twin->twin->high),
+                        report::escaped(speeds), precision,
+                        report::escaped(format_sandbox(records.front().sandbox)));
   }
   return "<h2 id=\"controls\">Controls and noise</h2>\n<p class=\"soft\">In every session the same "
          "code runs twice under two names. By what these twins differ, the intervals of all speeds "

@@ -6,8 +6,10 @@
 #include <map>
 
 #include "judge/report/html_report.h"
-#include "judge/report/plot.h"
 #include "judge/report/text_format.h"
+#include "report/html.h"
+#include "report/plot.h"
+#include "report/svg.h"
 
 namespace touchstone::judge {
 namespace {
@@ -17,10 +19,11 @@ constexpr double kWorstDrawn = 1e6;
 constexpr double kMinDrawn = 1e-3;
 
 std::string roofline(const std::vector<Record>& records) {
-  Plot plot("Roofline", "bytes one call must move", "GB/s", Scale::logarithmic, Scale::logarithmic);
-  Plot::Points roof;
+  report::Plot plot("Roofline", "bytes one call must move", "GB/s", report::Scale::logarithmic,
+                    report::Scale::logarithmic);
+  report::Plot::Points roof;
   for (const Record& record : records) {
-    Plot::Points points;
+    report::Plot::Points points;
     for (const SpeedRecord& s : record.speeds) {
       points.emplace_back(s.bytes, s.bytes / s.seconds.value * 1e-9);
       if (s.floor_seconds > 0) roof.emplace_back(s.bytes, s.bytes / s.floor_seconds * 1e-9);
@@ -30,14 +33,15 @@ std::string roofline(const std::vector<Record>& records) {
   std::ranges::sort(roof);
   const auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
   roof.erase(std::unique(roof.begin(), roof.end(), same), roof.end());
-  plot.roof(roof, "roof");
+  plot.reference(roof, "roof");
   return plot.figure("achieved, and what this machine allows at most");
 }
 
 // The parameter that says how hard the numbers are, with its axis.
 std::string error_against(const std::vector<Record>& records, const std::string& parameter,
                           const std::string& title, const std::string& label) {
-  Plot plot(title, label, "largest error in units of its bound", Scale::linear, Scale::logarithmic);
+  report::Plot plot(title, label, "largest error in units of its bound", report::Scale::linear,
+                    report::Scale::logarithmic);
   bool any = false;
   for (const Record& record : records) {
     std::map<double, double> worst;
@@ -67,7 +71,7 @@ std::string error_against(const std::vector<Record>& records, const std::string&
       most = std::max(most, static_cast<double>(found->second));
     }
   }
-  plot.roof({{least, 1.0}, {most, 1.0}}, "bound");
+  plot.reference({{least, 1.0}, {most, 1.0}}, "bound");
   return plot.figure("above the line is wrong");
 }
 
@@ -76,11 +80,11 @@ std::string memory_plot(const std::vector<Record>& records) {
   for (const Record& record : records) {
     if (!record.memory.parameter.empty()) parameter = record.memory.parameter;
   }
-  Plot plot("Memory", parameter, "MiB beyond inputs and outputs", Scale::logarithmic,
-            Scale::logarithmic);
-  Plot::Points io;
+  report::Plot plot("Memory", parameter, "MiB beyond inputs and outputs",
+                    report::Scale::logarithmic, report::Scale::logarithmic);
+  report::Plot::Points io;
   for (const Record& record : records) {
-    Plot::Points points;
+    report::Plot::Points points;
     for (const MemoryPoint& p : record.memory.ladder) {
       points.emplace_back(p.n, std::max(1.0 / 1024, static_cast<double>(p.extra_bytes) / 1048576));
       io.emplace_back(p.n, static_cast<double>(p.io_bytes) / 1048576);
@@ -89,7 +93,7 @@ std::string memory_plot(const std::vector<Record>& records) {
   }
   std::ranges::sort(io);
   io.erase(std::unique(io.begin(), io.end()), io.end());
-  plot.roof(io, "inputs and outputs");
+  plot.reference(io, "inputs and outputs");
   return plot.figure("held at most, against the size of the problem");
 }
 
@@ -110,7 +114,7 @@ std::string time_rows(const std::vector<Record>& records) {
         if (to_peer.value > ratio.value) ratio = to_peer;
       }
       most = std::max(most, ratio.high);
-      dots.push_back({ratio, fmt::format("{}: {}", s.id, shape_words(s.shape))});
+      dots.push_back({ratio, fmt::format("{}: {}", s.id, format_shape(s.shape))});
     }
     if (!dots.empty()) rows.emplace_back(&record, std::move(dots));
   }
@@ -136,8 +140,7 @@ std::string time_rows(const std::vector<Record>& records) {
   double y = 22;
   for (const auto& [record, dots] : rows) {
     std::string name = record->contender.substr(0, 14);
-    svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 10,
-                       y + 4, html_escaped(name));
+    svg += report::svg_text(kLeft - 10, y + 4, name, " text-anchor=\"end\"");
     const std::size_t series = series_of(records, record->contender);
     double offset = -4.0;
     for (const Dot& dot : dots) {
@@ -145,7 +148,7 @@ std::string time_rows(const std::vector<Record>& records) {
           "<g><title>{0}</title><path d=\"M{1:.1f} {3:.1f}H{2:.1f}\" stroke=\"var(--s{4})\" "
           "stroke-width=\"1.2\"/><circle cx=\"{5:.1f}\" cy=\"{3:.1f}\" r=\"3\" "
           "fill=\"var(--s{4})\"/></g>\n",
-          html_escaped(dot.title), at(dot.ratio.low), at(dot.ratio.high), y + offset, series,
+          report::escaped(dot.title), at(dot.ratio.low), at(dot.ratio.high), y + offset, series,
           at(dot.ratio.value));
       offset += dots.size() > 1 ? 8.0 / static_cast<double>(dots.size() - 1) : 0.0;
     }
@@ -159,7 +162,7 @@ std::string time_rows(const std::vector<Record>& records) {
 
 }  // namespace
 
-std::string page_plots(const std::vector<Record>& records) {
+std::string html_plots(const std::vector<Record>& records) {
   std::string figures = time_rows(records);
   figures += roofline(records);
   figures += error_against(records, "scale10", "Error against scale", "power of ten of the scale");
@@ -173,7 +176,7 @@ std::string page_plots(const std::vector<Record>& records) {
     const Record& record = records[standing.index];
     if (!record.build.built || record.verdict == Verdict::untested) continue;  // in no plot
     legend += fmt::format("<li><i style=\"background:var(--s{})\"></i>{}</li>",
-                          series_of(records, record.contender), html_escaped(record.contender));
+                          series_of(records, record.contender), report::escaped(record.contender));
   }
   std::size_t count = 0;
   for (std::size_t at = figures.find("<figure>"); at != std::string::npos;

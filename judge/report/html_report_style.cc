@@ -2,7 +2,7 @@
 
 namespace touchstone::judge {
 
-std::string page_style() {
+std::string html_style() {
   return R"css(
 :root {
   color-scheme: light dark;

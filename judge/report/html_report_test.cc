@@ -75,22 +75,22 @@ std::vector<Record> several(const std::string& odd_name) {
           scored(other)};
 }
 
-TEST(Page, is_well_formed) {
-  EXPECT_EQ(fault_of(page_html(several("odd"))), "");
-  EXPECT_EQ(fault_of(page_html({})), "");
-  EXPECT_EQ(fault_of(page_html({scored(sample_record("alone"))})), "");
+TEST(HtmlReport, AnyRecords_GiveWellFormedHtml) {
+  EXPECT_EQ(fault_of(html_report(several("odd"))), "");
+  EXPECT_EQ(fault_of(html_report({})), "");
+  EXPECT_EQ(fault_of(html_report({scored(sample_record("alone"))})), "");
 }
 
-TEST(Page, the_check_for_that_can_fail) {
+TEST(HtmlReport, WellFormednessCheck_FindsFaults) {
   EXPECT_NE(fault_of("<p>a & b</p>"), "");
   EXPECT_NE(fault_of("<p><b>x</p></b>"), "");
   EXPECT_NE(fault_of("<p title=\"<\">x</p>"), "");
   EXPECT_NE(fault_of("<p>"), "");
 }
 
-TEST(Page, escapes_what_contenders_say) {
+TEST(HtmlReport, ContenderText_IsEscaped) {
   const std::string name = "<script>alert(1)</script>\" onload='x' &amp;\x1b[31m";
-  const std::string html = page_html(several(name));
+  const std::string html = html_report(several(name));
   EXPECT_EQ(fault_of(html), "");
   EXPECT_EQ(html.find("<script"), std::string::npos);
   EXPECT_EQ(html.find("<b>grows"), std::string::npos);
@@ -99,16 +99,16 @@ TEST(Page, escapes_what_contenders_say) {
   EXPECT_NE(html.find("&lt;script&gt;"), std::string::npos) << "shown, not obeyed";
 }
 
-TEST(Page, needs_nothing_from_elsewhere) {
-  const std::string html = page_html(several("odd"));
+TEST(HtmlReport, Document_HasNoExternalReferences) {
+  const std::string html = html_report(several("odd"));
   for (const char* word :
        {"http:", "https:", "//", "src=", "@import", "url(", "<link", "<script"}) {
     EXPECT_EQ(html.find(word), std::string::npos) << word;
   }
 }
 
-TEST(Page, has_what_a_reader_looks_for) {
-  const std::string html = page_html(several("odd"));
+TEST(HtmlReport, Document_HasAllSections) {
+  const std::string html = html_report(several("odd"));
   for (const char* word : {"<svg", "prefers-color-scheme", "@media print", "max-width: 820px",
                            "Head to head", "Controls and noise", "WRONG", "NOBUILD", "--replay",
                            "Roofline", "Memory", "id=\"matrix\""}) {
@@ -116,8 +116,8 @@ TEST(Page, has_what_a_reader_looks_for) {
   }
 }
 
-TEST(Page, links_lead_somewhere) {
-  const std::string html = page_html(several("odd / name"));
+TEST(HtmlReport, InternalLinks_HaveTargets) {
+  const std::string html = html_report(several("odd / name"));
   std::size_t at = 0;
   int links = 0;
   while ((at = html.find("href=\"#", at)) != std::string::npos) {
@@ -129,14 +129,14 @@ TEST(Page, links_lead_somewhere) {
   EXPECT_GT(links, 5);
 }
 
-TEST(Page, no_sandbox_is_stamped) {
+TEST(HtmlReport, DisabledSandbox_IsStamped) {
   Record record = sample_record("good");
   record.sandbox.enabled = false;
-  EXPECT_NE(page_html({scored(record)}).find("NO SANDBOX"), std::string::npos);
+  EXPECT_NE(html_report({scored(record)}).find("NO SANDBOX"), std::string::npos);
   EXPECT_NE(board_text({scored(record)}, false).find("NO SANDBOX"), std::string::npos);
 }
 
-TEST(Board, twelve_lines_at_most_and_no_escape_codes_of_others) {
+TEST(Board, HostileNames_GiveShortLinesWithoutEscapeCodes) {
   Record record = sample_record("evil\x1b[2J");
   for (std::size_t i = 0; i < 4; ++i) fail_case(record, i, "a reason\nwith two lines");
   for (int i = 0; i < 9; ++i) record.findings.push_back({"f", "crashed", "by a signal", "c1"});
@@ -147,14 +147,14 @@ TEST(Board, twelve_lines_at_most_and_no_escape_codes_of_others) {
   EXPECT_NE(text.find("replay"), std::string::npos);
 }
 
-TEST(Board, marks_best_and_worst) {
+TEST(Board, BestAndWorst_AreMarked) {
   const std::string text = board_text(several("odd"), false);
   EXPECT_NE(text.find("100+"), std::string::npos);
   EXPECT_NE(text.find("33-"), std::string::npos) << text;
   EXPECT_NE(board_text(several("odd"), true).find("\x1b[32m"), std::string::npos);
 }
 
-TEST(DuelOf, says_who_and_why) {
+TEST(Duel, TwoRecords_NameWinnerAndEvidence) {
   const std::vector<Record> records = several("odd");
   const Duel d = duel(records[0], records[1]);
   EXPECT_EQ(d.conclusion, "good, under every weighting that was tried.");
@@ -169,7 +169,7 @@ TEST(DuelOf, says_who_and_why) {
   EXPECT_THROW(duel(records[0], records[4]), InvalidArgument) << "other tasks";
 }
 
-TEST(DuelOf, shapes_of_one_session_are_compared_by_their_pairs) {
+TEST(Duel, ShapesOfOneSession_AreComparedByPairs) {
   std::vector<Record> records = several("odd");
   for (SpeedRecord& s : records[0].speeds) s.ratio_to["slow"] = {0.33, 0.31, 0.34, 40};
   const Duel d = duel(records[0], records[1]);
@@ -178,10 +178,10 @@ TEST(DuelOf, shapes_of_one_session_are_compared_by_their_pairs) {
   ASSERT_NE(time, d.details.end());
   EXPECT_EQ(time->edge, Edge::first);
   EXPECT_NE(time->evidence.find("s1"), std::string::npos);
-  EXPECT_EQ(fault_of(duel_html(d, {records[0], records[1]})), "");
+  EXPECT_EQ(fault_of(html_duel_report(d, {records[0], records[1]})), "");
 }
 
-TEST(DuelOf, weights_that_decide_are_named) {
+TEST(Duel, DecidingWeights_AreNamed) {
   Record fast = sample_record("fast");
   Record small = sample_record("small");
   for (MemoryPoint& point : fast.memory.ladder) point.extra_bytes = 15 * point.io_bytes;

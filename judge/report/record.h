@@ -106,8 +106,8 @@ struct MemoryRecord {
 
 struct DeterminismRecord {
   int cases = 0;                       // run again
-  int repeated = 0;                    // of these, with the same bits at the same places
-  int moved = 0;                       // and with the same bits at other places in memory
+  int repeated = 0;                    // of these, with the same bits at the same addresses
+  int moved = 0;                       // and with the same bits at other addresses
   std::vector<std::string> differing;  // ids
 };
 

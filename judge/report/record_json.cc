@@ -1,336 +1,341 @@
-// Every struct of a record, written and read by one pair of functions that list the same keys.
+// Every struct of a record has one list of its keys: fields(io, struct), which a Writer or a Reader
+// visits.
 #include "judge/report/record_json.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <concepts>
+#include <filesystem>
 #include <limits>
+#include <type_traits>
 
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
 namespace {
 
-// JSON has no infinity and no NaN, and both are what a wrong contender answers.
-Json number(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  return value;
-}
-
-double number(const Json& json) {
-  if (!json.is_string()) return json.get<double>();
-  const auto text = json.get<std::string>();
-  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
-  if (text == "inf") return std::numeric_limits<double>::infinity();
-  if (text == "-inf") return -std::numeric_limits<double>::infinity();
-  throw CorruptData(fmt::format("record: expected a number, got \"{}\"", text));
-}
-
-double number_at(const Json& json, const char* key) { return number(json.at(key)); }
-
 template <class T>
-T at(const Json& json, const char* key) {
-  return json.at(key).get<T>();
-}
+concept IsBasic = std::integral<T> || std::same_as<T, std::string>;
 
-Json optional_number(const std::optional<double>& value) {
-  return value.has_value() ? number(*value) : Json(nullptr);
-}
-
-std::optional<double> optional_number_at(const Json& json, const char* key) {
-  const Json& value = json.at(key);
-  if (value.is_null()) return std::nullopt;
-  return number(value);
-}
-
-template <class T, class Write>
-Json list(const std::vector<T>& values, const Write& write) {
-  Json json = Json::array();
-  for (const T& value : values) json.push_back(write(value));
-  return json;
-}
-
-template <class T, class Read>
-std::vector<T> list_at(const Json& json, const char* key, const Read& read) {
-  const Json& values = json.at(key);
-  if (!values.is_array()) throw CorruptData(fmt::format("record: {}: expected a list", key));
-  std::vector<T> result;
-  for (const Json& value : values) result.push_back(read(value));
-  return result;
-}
-
-Json write_error(const OutputError& e) {
-  return {{"output", e.output},
-          {"call", e.call},
-          {"worst", number(e.worst)},
-          {"worst_bits", number(e.worst_bits)},
-          {"outside", e.outside},
-          {"count", e.count},
-          {"first", e.first},
-          {"got", number(e.got)},
-          {"expected", number(e.expected)}};
-}
-
-OutputError read_error(const Json& json) {
-  OutputError e;
-  e.output = at<std::string>(json, "output");
-  e.call = at<int>(json, "call");
-  e.worst = number_at(json, "worst");
-  e.worst_bits = number_at(json, "worst_bits");
-  e.outside = at<int64_t>(json, "outside");
-  e.count = at<int64_t>(json, "count");
-  e.first = at<int64_t>(json, "first");
-  e.got = number_at(json, "got");
-  e.expected = number_at(json, "expected");
-  return e;
-}
-
-Json write_case(const CaseRecord& c) {
-  return {{"id", c.id},
-          {"spec", format_spec(c.spec)},
-          {"title", c.title},
-          {"probes", c.probes},
-          {"gates", c.gates},
-          {"ending", name_of(c.ending)},
-          {"passed", c.check.passed},
-          {"reason", c.check.reason},
-          {"errors", list(c.check.errors, write_error)}};
-}
-
-CaseRecord read_case(const Json& json) {
-  CaseRecord c;
-  c.id = at<std::string>(json, "id");
-  c.spec = parse_spec(at<std::string>(json, "spec"));
-  c.title = at<std::string>(json, "title");
-  c.probes = at<std::vector<std::string>>(json, "probes");
-  c.gates = at<bool>(json, "gates");
-  c.ending = parse_ending(at<std::string>(json, "ending"));
-  c.check.passed = at<bool>(json, "passed");
-  c.check.reason = at<std::string>(json, "reason");
-  c.check.errors = list_at<OutputError>(json, "errors", read_error);
-  return c;
-}
-
-Json write_probe(const ProbeRecord& p) {
-  return {{"id", p.probe.id},
-          {"title", p.probe.title},
-          {"dimension", p.probe.dimension},
-          {"optional", p.probe.optional},
-          {"tested", p.tested},
-          {"passed", p.passed},
-          {"failed", p.failed}};
-}
-
-ProbeRecord read_probe(const Json& json) {
-  ProbeRecord p;
-  p.probe.id = at<std::string>(json, "id");
-  p.probe.title = at<std::string>(json, "title");
-  p.probe.dimension = at<std::string>(json, "dimension");
-  p.probe.optional = at<bool>(json, "optional");
-  p.tested = at<bool>(json, "tested");
-  p.passed = at<bool>(json, "passed");
-  p.failed = at<std::vector<std::string>>(json, "failed");
-  return p;
-}
-
-Json write_witness(const Witness& w) {
-  return {{"case", w.case_id},
-          {"smallest", format_spec(w.smallest)},
-          {"reason", w.reason},
-          {"replay", w.replay}};
-}
-
-Witness read_witness(const Json& json) {
-  Witness w;
-  w.case_id = at<std::string>(json, "case");
-  w.smallest = parse_spec(at<std::string>(json, "smallest"));
-  w.reason = at<std::string>(json, "reason");
-  w.replay = at<std::string>(json, "replay");
-  return w;
-}
-
-Json write_finding(const Finding& f) {
-  return {{"id", f.id}, {"kind", f.kind}, {"text", f.text}, {"case", f.case_id}};
-}
-
-Finding read_finding(const Json& json) {
-  return {at<std::string>(json, "id"), at<std::string>(json, "kind"), at<std::string>(json, "text"),
-          at<std::string>(json, "case")};
-}
-
-Json write_interval(const Interval& i) {
-  return {{"value", number(i.value)},
-          {"low", number(i.low)},
-          {"high", number(i.high)},
-          {"samples", i.samples}};
-}
-
-Interval read_interval(const Json& json) {
-  return {number_at(json, "value"), number_at(json, "low"), number_at(json, "high"),
-          at<int>(json, "samples")};
-}
-
-Json write_speed(const SpeedRecord& s) {
-  Json ratios = Json::object();
-  for (const auto& [peer, ratio] : s.ratio_to) ratios[peer] = write_interval(ratio);
-  return {{"id", s.id},
-          {"shape", format_spec(s.shape)},
-          {"seconds", write_interval(s.seconds)},
-          {"ratio_to", ratios},
-          {"fastest_seconds", number(s.fastest_seconds)},
-          {"bytes", number(s.bytes)},
-          {"flops", number(s.flops)},
-          {"copy_seconds", number(s.copy_seconds)},
-          {"compute_seconds", number(s.compute_seconds)},
-          {"floor_seconds", number(s.floor_seconds)},
-          {"share_of_roof", number(s.share_of_roof)},
-          {"roof", s.roof},
-          {"impossible", s.impossible}};
-}
-
-SpeedRecord read_speed(const Json& json) {
-  SpeedRecord s;
-  s.id = at<std::string>(json, "id");
-  s.shape = parse_spec(at<std::string>(json, "shape"));
-  s.seconds = read_interval(json.at("seconds"));
-  for (const auto& [peer, ratio] : json.at("ratio_to").items()) {
-    s.ratio_to[peer] = read_interval(ratio);
+class Writer {
+ public:
+  template <class T>
+  void field(const char* key, const T& value) {
+    json_[key] = json_of(value);
   }
-  s.fastest_seconds = number_at(json, "fastest_seconds");
-  s.bytes = number_at(json, "bytes");
-  s.flops = number_at(json, "flops");
-  s.floor_seconds = number_at(json, "floor_seconds");
-  // Records of before knew the copy alone.
-  s.copy_seconds =
-      json.contains("copy_seconds") ? number_at(json, "copy_seconds") : s.floor_seconds;
-  s.compute_seconds = json.contains("compute_seconds") ? number_at(json, "compute_seconds") : 0.0;
-  s.share_of_roof = number_at(json, "share_of_roof");
-  s.roof = at<std::string>(json, "roof");
-  s.impossible = at<bool>(json, "impossible");
-  return s;
-}
-
-Json write_point(const MemoryPoint& p) {
-  return {{"n", p.n},
-          {"io_bytes", p.io_bytes},
-          {"extra_bytes", p.extra_bytes},
-          {"least_bytes", p.least_bytes}};
-}
-
-MemoryPoint read_point(const Json& json) {
-  return {at<int64_t>(json, "n"), at<int64_t>(json, "io_bytes"), at<int64_t>(json, "extra_bytes"),
-          at<int64_t>(json, "least_bytes")};
-}
-
-Json write_memory(const MemoryRecord& m) {
-  return {{"parameter", m.parameter},
-          {"ladder", list(m.ladder, write_point)},
-          {"exponent", optional_number(m.exponent)},
-          {"leaked_bytes_per_call", optional_number(m.leaked_bytes_per_call)}};
-}
-
-MemoryRecord read_memory(const Json& json) {
-  MemoryRecord m;
-  m.parameter = at<std::string>(json, "parameter");
-  m.ladder = list_at<MemoryPoint>(json, "ladder", read_point);
-  m.exponent = optional_number_at(json, "exponent");
-  m.leaked_bytes_per_call = optional_number_at(json, "leaked_bytes_per_call");
-  return m;
-}
-
-Json write_determinism(const DeterminismRecord& d) {
-  return {
-      {"cases", d.cases}, {"repeated", d.repeated}, {"moved", d.moved}, {"differing", d.differing}};
-}
-
-DeterminismRecord read_determinism(const Json& json) {
-  return {at<int>(json, "cases"), at<int>(json, "repeated"), at<int>(json, "moved"),
-          at<std::vector<std::string>>(json, "differing")};
-}
-
-Json write_score(const Score& s) {
-  return {{"value", optional_number(s.value)},
-          {"low", number(s.low)},
-          {"high", number(s.high)},
-          {"evidence", s.evidence},
-          {"because", s.because}};
-}
-
-Score read_score(const Json& json) {
-  Score s;
-  s.value = optional_number_at(json, "value");
-  s.low = number_at(json, "low");
-  s.high = number_at(json, "high");
-  s.evidence = at<std::vector<std::string>>(json, "evidence");
-  s.because = at<std::string>(json, "because");
-  return s;
-}
-
-Json write_sandbox(const Sandbox& s) {
-  return {{"enabled", s.enabled},
-          {"namespaces", s.namespaces},
-          {"seccomp", s.seccomp},
-          {"limits", s.limits},
-          {"missing", s.missing}};
-}
-
-Sandbox read_sandbox(const Json& json) {
-  Sandbox s;
-  s.enabled = at<bool>(json, "enabled");
-  s.namespaces = at<bool>(json, "namespaces");
-  s.seccomp = at<bool>(json, "seccomp");
-  s.limits = at<bool>(json, "limits");
-  s.missing = at<std::vector<std::string>>(json, "missing");
-  return s;
-}
-
-// Where the library lay is of no use to anyone later.
-Json write_build(const BuildResult& b) {
-  return {{"built", b.built},           {"log", b.log},
-          {"warnings", b.warnings},     {"seconds", number(b.seconds)},
-          {"code_bytes", b.code_bytes}, {"source_lines", b.source_lines}};
-}
-
-BuildResult read_build(const Json& json) {
-  BuildResult b;
-  b.built = at<bool>(json, "built");
-  b.log = at<std::string>(json, "log");
-  b.warnings = at<int>(json, "warnings");
-  b.seconds = number_at(json, "seconds");
-  b.code_bytes = at<int64_t>(json, "code_bytes");
-  b.source_lines = at<int64_t>(json, "source_lines");
-  return b;
-}
-
-Json write_binding(const Binding& b) {
-  std::vector<std::string> sources;
-  for (const auto& source : b.sources) sources.push_back(source.string());
-  return {{"functions", b.functions},
-          {"sources", sources},
-          {"adapter", b.adapter.string()},
-          {"proposed", b.proposed}};
-}
-
-Binding read_binding(const Json& json) {
-  Binding b;
-  b.functions = at<std::map<std::string, std::string>>(json, "functions");
-  for (const auto& source : at<std::vector<std::string>>(json, "sources")) {
-    b.sources.emplace_back(source);
+  template <class T>
+  void field_or(const char* key, const T& value, const char* /*otherwise*/) {
+    field(key, value);
   }
-  b.adapter = at<std::string>(json, "adapter");
-  b.proposed = at<bool>(json, "proposed");
-  return b;
+  template <class T>
+  void optional_field(const char* key, const T& value) {
+    field(key, value);
+  }
+  template <class T>
+  static Json written(const T& value) {
+    Writer writer;
+    fields(writer, const_cast<T&>(value));  // the list serves both directions; nothing is changed
+    return std::move(writer.json_);
+  }
+
+ private:
+  template <IsBasic T>
+  static Json json_of(const T& value) {
+    return value;
+  }
+  // JSON has no infinity and no NaN, and both are what a wrong contender answers.
+  static Json json_of(double value) {
+    if (std::isnan(value)) return "nan";
+    if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+    return value;
+  }
+  static Json json_of(const CaseSpec& spec) { return format_spec(spec); }
+  static Json json_of(Ending ending) { return std::string(name_of(ending)); }
+  static Json json_of(Verdict verdict) { return std::string(name_of(verdict)); }
+  static Json json_of(const std::filesystem::path& path) { return path.string(); }
+  template <class T>
+  static Json json_of(const std::optional<T>& value) {
+    return value.has_value() ? json_of(*value) : Json(nullptr);
+  }
+  template <class T>
+  static Json json_of(const std::vector<T>& values) {
+    Json json = Json::array();
+    for (const T& value : values) json.push_back(json_of(value));
+    return json;
+  }
+  template <class T>
+  static Json json_of(const std::map<std::string, T>& values) {
+    Json json = Json::object();
+    for (const auto& [key, value] : values) json[key] = json_of(value);
+    return json;
+  }
+  template <class T>
+  requires std::is_aggregate_v<T>
+  static Json json_of(const T& value) { return written(value); }
+
+  Json json_ = Json::object();
+};
+
+class Reader {
+ public:
+  explicit Reader(const Json& json) : json_(json) {}
+
+  template <class T>
+  void field(const char* key, T& value) {
+    read(key, json_.at(key), value);
+  }
+  // Reads the key `otherwise` where this one is missing, as it is in older records.
+  template <class T>
+  void field_or(const char* key, T& value, const char* otherwise) {
+    field(json_.contains(key) ? key : otherwise, value);
+  }
+  // Keeps what is there where the key is missing, as it is in older records.
+  template <class T>
+  void optional_field(const char* key, T& value) {
+    if (json_.contains(key)) field(key, value);
+  }
+
+ private:
+  template <IsBasic T>
+  static void read(const char* /*key*/, const Json& json, T& value) {
+    value = json.get<T>();
+  }
+  static void read(const char* /*key*/, const Json& json, double& value) {
+    if (!json.is_string()) {
+      value = json.get<double>();
+      return;
+    }
+    const auto text = json.get<std::string>();
+    if (text == "nan") {
+      value = std::numeric_limits<double>::quiet_NaN();
+    } else if (text == "inf" || text == "-inf") {
+      value = (text == "inf" ? 1 : -1) * std::numeric_limits<double>::infinity();
+    } else {
+      throw CorruptData(fmt::format("record: expected a number, got \"{}\"", text));
+    }
+  }
+  static void read(const char* /*key*/, const Json& json, CaseSpec& spec) {
+    spec = parse_spec(json.get<std::string>());
+  }
+  static void read(const char* /*key*/, const Json& json, Ending& ending) {
+    ending = parse_ending(json.get<std::string>());
+  }
+  static void read(const char* /*key*/, const Json& json, Verdict& verdict) {
+    verdict = parse_verdict(json.get<std::string>());
+  }
+  static void read(const char* /*key*/, const Json& json, std::filesystem::path& path) {
+    path = json.get<std::string>();
+  }
+  template <class T>
+  static void read(const char* key, const Json& json, std::optional<T>& value) {
+    value.reset();
+    if (!json.is_null()) read(key, json, value.emplace());
+  }
+  template <class T>
+  static void read(const char* key, const Json& json, std::vector<T>& values) {
+    if (!json.is_array()) throw CorruptData(fmt::format("record: {}: expected a list", key));
+    values.clear();
+    for (const Json& element : json) read(key, element, values.emplace_back());
+  }
+  template <class T>
+  static void read(const char* key, const Json& json, std::map<std::string, T>& values) {
+    if (!json.is_object()) throw CorruptData(fmt::format("record: {}: expected an object", key));
+    values.clear();
+    for (const auto& [name, value] : json.items()) read(key, value, values[name]);
+  }
+  template <class T>
+  requires std::is_aggregate_v<T>
+  static void read(const char* /*key*/, const Json& json, T& value) {
+    Reader reader(json);
+    fields(reader, value);
+  }
+
+  const Json& json_;
+};
+
+template <class Io>
+void fields(Io& io, OutputError& e) {
+  io.field("output", e.output);
+  io.field("call", e.call);
+  io.field("worst", e.worst);
+  io.field("worst_bits", e.worst_bits);
+  io.field("outside", e.outside);
+  io.field("count", e.count);
+  io.field("first", e.first);
+  io.field("got", e.got);
+  io.field("expected", e.expected);
 }
 
-Json write_own_tests(const OwnTests& t) {
-  return {
-      {"present", t.present}, {"detail", t.detail}, {"mutants", t.mutants}, {"killed", t.killed}};
+template <class Io>
+void fields(Io& io, CaseRecord& c) {
+  io.field("id", c.id);
+  io.field("spec", c.spec);
+  io.field("title", c.title);
+  io.field("probes", c.probes);
+  io.field("gates", c.gates);
+  io.field("ending", c.ending);
+  io.field("passed", c.check.passed);
+  io.field("reason", c.check.reason);
+  io.field("errors", c.check.errors);
 }
 
-OwnTests read_own_tests(const Json& json) {
-  return {at<bool>(json, "present"), at<std::string>(json, "detail"), at<int>(json, "mutants"),
-          at<int>(json, "killed")};
+template <class Io>
+void fields(Io& io, ProbeRecord& p) {
+  io.field("id", p.probe.id);
+  io.field("title", p.probe.title);
+  io.field("dimension", p.probe.dimension);
+  io.field("optional", p.probe.optional);
+  io.field("tested", p.tested);
+  io.field("passed", p.passed);
+  io.field("failed", p.failed);
+}
+
+template <class Io>
+void fields(Io& io, Witness& w) {
+  io.field("case", w.case_id);
+  io.field("smallest", w.smallest);
+  io.field("reason", w.reason);
+  io.field("replay", w.replay);
+}
+
+template <class Io>
+void fields(Io& io, Finding& f) {
+  io.field("id", f.id);
+  io.field("kind", f.kind);
+  io.field("text", f.text);
+  io.field("case", f.case_id);
+}
+
+template <class Io>
+void fields(Io& io, Interval& i) {
+  io.field("value", i.value);
+  io.field("low", i.low);
+  io.field("high", i.high);
+  io.field("samples", i.samples);
+}
+
+template <class Io>
+void fields(Io& io, SpeedRecord& s) {
+  io.field("id", s.id);
+  io.field("shape", s.shape);
+  io.field("seconds", s.seconds);
+  io.field("ratio_to", s.ratio_to);
+  io.field("fastest_seconds", s.fastest_seconds);
+  io.field("bytes", s.bytes);
+  io.field("flops", s.flops);
+  io.field_or("copy_seconds", s.copy_seconds, "floor_seconds");
+  io.optional_field("compute_seconds", s.compute_seconds);
+  io.field("floor_seconds", s.floor_seconds);
+  io.field("share_of_roof", s.share_of_roof);
+  io.field("roof", s.roof);
+  io.field("impossible", s.impossible);
+}
+
+template <class Io>
+void fields(Io& io, MemoryPoint& p) {
+  io.field("n", p.n);
+  io.field("io_bytes", p.io_bytes);
+  io.field("extra_bytes", p.extra_bytes);
+  io.field("least_bytes", p.least_bytes);
+}
+
+template <class Io>
+void fields(Io& io, MemoryRecord& m) {
+  io.field("parameter", m.parameter);
+  io.field("ladder", m.ladder);
+  io.field("exponent", m.exponent);
+  io.field("leaked_bytes_per_call", m.leaked_bytes_per_call);
+}
+
+template <class Io>
+void fields(Io& io, DeterminismRecord& d) {
+  io.field("cases", d.cases);
+  io.field("repeated", d.repeated);
+  io.field("moved", d.moved);
+  io.field("differing", d.differing);
+}
+
+template <class Io>
+void fields(Io& io, Score& s) {
+  io.field("value", s.value);
+  io.field("low", s.low);
+  io.field("high", s.high);
+  io.field("evidence", s.evidence);
+  io.field("because", s.because);
+}
+
+template <class Io>
+void fields(Io& io, Sandbox& s) {
+  io.field("enabled", s.enabled);
+  io.field("namespaces", s.namespaces);
+  io.field("seccomp", s.seccomp);
+  io.field("limits", s.limits);
+  io.field("missing", s.missing);
+}
+
+// The path of the library is of no use later.
+template <class Io>
+void fields(Io& io, BuildResult& b) {
+  io.field("built", b.built);
+  io.field("log", b.log);
+  io.field("warnings", b.warnings);
+  io.field("seconds", b.seconds);
+  io.field("code_bytes", b.code_bytes);
+  io.field("source_lines", b.source_lines);
+}
+
+template <class Io>
+void fields(Io& io, Binding& b) {
+  io.field("functions", b.functions);
+  io.field("sources", b.sources);
+  io.field("adapter", b.adapter);
+  io.field("proposed", b.proposed);
+}
+
+template <class Io>
+void fields(Io& io, OwnTests& t) {
+  io.field("present", t.present);
+  io.field("detail", t.detail);
+  io.field("mutants", t.mutants);
+  io.field("killed", t.killed);
+}
+
+template <class Io>
+void fields(Io& io, Record& r) {
+  io.field("schema", r.schema);
+  io.field("task", r.task);
+  io.field("task_version", r.task_version);
+  io.field("contender", r.contender);
+  io.field("verdict", r.verdict);
+  io.field("verdict_because", r.verdict_because);
+  io.field("scores", r.scores);
+  io.field("weights", r.weights);
+  io.field("path", r.path);
+  io.field("language", r.language);
+  io.field("source_hash", r.source_hash);
+  io.field("binding", r.binding);
+  io.field("seed_commitment", r.seed_commitment);
+  io.field("seed", r.seed);
+  io.field("small", r.small);
+  io.field("machine", r.machine);
+  io.field("sandbox", r.sandbox);
+  io.field("build", r.build);
+  io.field("cases", r.cases);
+  io.field("relations", r.relations);
+  io.field("probes", r.probes);
+  io.field("witnesses", r.witnesses);
+  io.field("findings", r.findings);
+  io.field("speeds", r.speeds);
+  io.field("speeds_withheld", r.speeds_withheld);
+  io.field("twin", r.twin);
+  io.field("memory", r.memory);
+  io.field("determinism", r.determinism);
+  io.field("own_tests", r.own_tests);
+  io.field("facts", r.facts);
+  io.field("judge_error", r.judge_error);
+  io.optional_field("untested", r.untested);
+  io.field("seconds", r.seconds);
 }
 
 void check_ids(const Record& record) {
@@ -364,88 +369,15 @@ void check_scores(const Record& record) {
 
 }  // namespace
 
-Json record_to_json(const Record& r) {
-  Json scores = Json::object();
-  for (const auto& [dimension, score] : r.scores) scores[dimension] = write_score(score);
-  Json weights = Json::object();
-  for (const auto& [dimension, weight] : r.weights) weights[dimension] = number(weight);
-  return {{"schema", r.schema},
-          {"task", r.task},
-          {"task_version", r.task_version},
-          {"contender", r.contender},
-          {"verdict", name_of(r.verdict)},
-          {"verdict_because", r.verdict_because},
-          {"scores", scores},
-          {"weights", weights},
-          {"path", r.path},
-          {"language", r.language},
-          {"source_hash", r.source_hash},
-          {"binding", write_binding(r.binding)},
-          {"seed_commitment", r.seed_commitment},
-          {"seed", r.seed},
-          {"small", r.small},
-          {"machine", r.machine},
-          {"sandbox", write_sandbox(r.sandbox)},
-          {"build", write_build(r.build)},
-          {"cases", list(r.cases, write_case)},
-          {"relations", list(r.relations, write_case)},
-          {"probes", list(r.probes, write_probe)},
-          {"witnesses", list(r.witnesses, write_witness)},
-          {"findings", list(r.findings, write_finding)},
-          {"speeds", list(r.speeds, write_speed)},
-          {"speeds_withheld", r.speeds_withheld},
-          {"twin", r.twin.has_value() ? write_interval(*r.twin) : Json(nullptr)},
-          {"memory", write_memory(r.memory)},
-          {"determinism", write_determinism(r.determinism)},
-          {"own_tests", write_own_tests(r.own_tests)},
-          {"facts", r.facts},
-          {"judge_error", r.judge_error},
-          {"untested", r.untested},
-          {"seconds", number(r.seconds)}};
-}
+Json record_to_json(const Record& record) { return Writer::written(record); }
 
 Record json_to_record(const Json& json) {
-  Record r;
-  r.schema = at<int>(json, "schema");
-  r.task = at<std::string>(json, "task");
-  r.task_version = at<int>(json, "task_version");
-  r.contender = at<std::string>(json, "contender");
-  r.verdict = parse_verdict(at<std::string>(json, "verdict"));
-  r.verdict_because = at<std::string>(json, "verdict_because");
-  for (const auto& [dimension, score] : json.at("scores").items()) {
-    r.scores[dimension] = read_score(score);
-  }
-  for (const auto& [dimension, weight] : json.at("weights").items()) {
-    r.weights[dimension] = number(weight);
-  }
-  r.path = at<std::string>(json, "path");
-  r.language = at<std::string>(json, "language");
-  r.source_hash = at<std::string>(json, "source_hash");
-  r.binding = read_binding(json.at("binding"));
-  r.seed_commitment = at<std::string>(json, "seed_commitment");
-  r.seed = at<uint64_t>(json, "seed");
-  r.small = at<bool>(json, "small");
-  r.machine = at<std::map<std::string, std::string>>(json, "machine");
-  r.sandbox = read_sandbox(json.at("sandbox"));
-  r.build = read_build(json.at("build"));
-  r.cases = list_at<CaseRecord>(json, "cases", read_case);
-  r.relations = list_at<CaseRecord>(json, "relations", read_case);
-  r.probes = list_at<ProbeRecord>(json, "probes", read_probe);
-  r.witnesses = list_at<Witness>(json, "witnesses", read_witness);
-  r.findings = list_at<Finding>(json, "findings", read_finding);
-  r.speeds = list_at<SpeedRecord>(json, "speeds", read_speed);
-  r.speeds_withheld = at<std::string>(json, "speeds_withheld");
-  if (!json.at("twin").is_null()) r.twin = read_interval(json.at("twin"));
-  r.memory = read_memory(json.at("memory"));
-  r.determinism = read_determinism(json.at("determinism"));
-  r.own_tests = read_own_tests(json.at("own_tests"));
-  r.facts = at<std::map<std::string, std::string>>(json, "facts");
-  r.judge_error = at<std::string>(json, "judge_error");
-  r.untested = json.value("untested", "");  // records of before do not have it
-  r.seconds = number_at(json, "seconds");
-  check_ids(r);
-  check_scores(r);
-  return r;
+  Record record;
+  Reader reader(json);
+  fields(reader, record);
+  check_ids(record);
+  check_scores(record);
+  return record;
 }
 
 }  // namespace touchstone::judge

@@ -26,7 +26,7 @@ Record full_record() {
   return record;
 }
 
-TEST(RecordJson, there_and_back_is_the_same_text) {
+TEST(RecordJson, RoundTrip_IsTheSameText) {
   const Record record = full_record();
   const std::string text = to_json(record);
   const Record read = record_from_json(text);
@@ -42,7 +42,7 @@ TEST(RecordJson, there_and_back_is_the_same_text) {
   EXPECT_FALSE(read.scores.at("speed").value.has_value());
 }
 
-TEST(RecordJson, a_read_record_scores_the_same) {
+TEST(RecordJson, ReadRecord_ScoresTheSame) {
   const Record record = full_record();
   Record read = record_from_json(to_json(record));
   read.scores.clear();
@@ -50,7 +50,7 @@ TEST(RecordJson, a_read_record_scores_the_same) {
   EXPECT_EQ(to_json(read), to_json(record));
 }
 
-TEST(RecordJson, several_in_one_file) {
+TEST(RecordJson, SeveralRecords_ShareOneFile) {
   const std::vector<Record> records = {full_record(), sample_record("b")};
   const std::vector<Record> read = records_from_json(to_json(records));
   ASSERT_EQ(read.size(), 2U);
@@ -58,13 +58,13 @@ TEST(RecordJson, several_in_one_file) {
   EXPECT_THROW(records_from_json(to_json(records[0])), CorruptData) << "one is not a file of them";
 }
 
-TEST(RecordJson, bytes_that_are_no_text_do_not_stop_it) {
+TEST(RecordJson, InvalidUtf8_IsAccepted) {
   Record record = sample_record("x");
   record.build.log = "\xff\xfe broken";
   EXPECT_NO_THROW(record_from_json(to_json(record)));
 }
 
-TEST(RecordJson, refuses_what_is_no_record) {
+TEST(RecordJson, OtherText_IsRefused) {
   for (const char* text : {"", "null", "[]", "{}", "{\"schema\": 1}", "{\"schema\": \"1\"}", "{"}) {
     EXPECT_THROW(record_from_json(text), CorruptData) << text;
     EXPECT_THROW(records_from_json(text), CorruptData) << text;
@@ -83,7 +83,7 @@ void expect_refused(const std::function<void(Json&)>& change, const char* mentio
   }
 }
 
-TEST(RecordJson, refuses_damage_by_name) {
+TEST(RecordJson, DamagedField_IsRefusedByName) {
   expect_refused([](Json& j) { j["schema"] = 99; }, "schema: expected 1, got 99");
   expect_refused([](Json& j) { j["verdict"] = "GREAT"; }, "GREAT");
   expect_refused([](Json& j) { j["cases"] = 3; }, "cases");
@@ -97,7 +97,7 @@ TEST(RecordJson, refuses_damage_by_name) {
   expect_refused([](Json& j) { j.erase("memory"); }, "memory");
 }
 
-TEST(Verdict, names_there_and_back) {
+TEST(Verdict, Name_RoundTrips) {
   for (int i = 0; i <= static_cast<int>(Verdict::judge_error); ++i) {
     const auto verdict = static_cast<Verdict>(i);
     EXPECT_EQ(parse_verdict(name_of(verdict)), verdict);

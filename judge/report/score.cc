@@ -226,7 +226,7 @@ Score speed(const Record& record, Verdict verdict) {
     score.because = fmt::format("{} on {} shape{}", alone ? "at the roof" : peer,
                                 record.speeds.size(), record.speeds.size() == 1 ? "" : "s");
   } else if (high / shapes < 0.005) {
-    // The interval reaches down to the fastest: nobody can tell the two apart.
+    // The interval reaches down to the fastest: the two cannot be told apart.
     score.because = fmt::format("not told apart from {}, at most {:.2f}x its time", peer,
                                 std::exp(low / shapes));
   } else {
@@ -256,13 +256,13 @@ Score memory(const Record& record) {
   }
   double value = 100.0 * std::exp(sum / static_cast<double>(ladder.size() - first));
   const MemoryPoint& top = ladder.back();
-  std::string because =
-      fmt::format("holds {} at {} {} where {} needed; {} in and out",
-                  bytes_words(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
-                  record.memory.parameter, top.n,
-                  top.least_bytes == 0 ? "nothing is"
-                                       : bytes_words(static_cast<double>(top.least_bytes)) + " are",
-                  bytes_words(static_cast<double>(top.io_bytes)));
+  std::string because = fmt::format(
+      "holds {} at {} {} where {} needed; {} in and out",
+      format_bytes(static_cast<double>(std::max<int64_t>(0, top.extra_bytes))),
+      record.memory.parameter, top.n,
+      top.least_bytes == 0 ? "nothing is"
+                           : format_bytes(static_cast<double>(top.least_bytes)) + " are",
+      format_bytes(static_cast<double>(top.io_bytes)));
   if (record.memory.exponent.has_value()) {
     because +=
         fmt::format("; grows as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);

@@ -19,7 +19,7 @@ Record scored(Record record) {
   return record;
 }
 
-TEST(Score, all_right_is_a_pass_with_full_marks) {
+TEST(Score, AllCasesRight_PassesWithFullMarks) {
   const Judgment judgment = score(sample_record("good"));
   EXPECT_EQ(judgment.verdict, Verdict::pass);
   EXPECT_EQ(value(judgment, "correctness"), 100.0);
@@ -33,7 +33,7 @@ TEST(Score, all_right_is_a_pass_with_full_marks) {
   EXPECT_LT(judgment.scores.at("correctness").low, 100.0) << "five cases prove little";
 }
 
-TEST(Score, what_was_not_tested_has_no_number) {
+TEST(Score, UntestedDimension_HasNoValue) {
   Record record = sample_record("good");
   record.speeds.clear();
   record.memory = {};
@@ -46,7 +46,7 @@ TEST(Score, what_was_not_tested_has_no_number) {
   EXPECT_EQ(value(judgment, "overall"), 100.0) << "the rest is perfect";
 }
 
-TEST(Score, what_the_machine_lacks_is_no_fault) {
+TEST(Score, MissingHardware_IsUntested) {
   Record record = sample_record("cuda");
   record.cases.clear();
   record.build.built = false;
@@ -60,7 +60,7 @@ TEST(Score, what_the_machine_lacks_is_no_fault) {
   }
 }
 
-TEST(Score, a_failed_case_is_wrong_and_takes_the_speed_with_it) {
+TEST(Score, FailedCase_IsWrongAndHasNoSpeed) {
   Record record = sample_record("bad");
   fail_case(record, 0, "dx[2]: got 1, expected 2");
   const Judgment judgment = score(record);
@@ -72,7 +72,7 @@ TEST(Score, a_failed_case_is_wrong_and_takes_the_speed_with_it) {
   EXPECT_FALSE(judgment.scores.at("speed").value.has_value());
 }
 
-TEST(Score, a_case_that_does_not_gate_costs_points_only) {
+TEST(Score, FailedOptionalCase_CostsPointsOnly) {
   Record record = sample_record("shaky");
   fail_case(record, 2, "dx[2]: got 1, expected 2");
   record.cases[2].gates = false;
@@ -83,19 +83,19 @@ TEST(Score, a_case_that_does_not_gate_costs_points_only) {
   EXPECT_EQ(value(judgment, "stability"), 0.0);
 }
 
-TEST(Score, a_failed_relation_is_wrong) {
+TEST(Score, FailedRelation_IsWrong) {
   Record record = sample_record("bad");
   record.relations[0].check = {false, "row 0 differs", {}};
   EXPECT_EQ(score(record).verdict, Verdict::wrong);
 }
 
-TEST(Score, bits_lost_cost_ten_points_each) {
+TEST(Score, LostBits_CostTenPointsEach) {
   Record record = sample_record("noisy");
   record.cases[2].check.errors[0].worst_bits = 6.0;  // three beyond what is free
   EXPECT_DOUBLE_EQ(value(score(record), "stability"), 70.0);
 }
 
-TEST(Score, the_gravest_finding_decides) {
+TEST(Score, SeveralFindings_GravestDecidesVerdict) {
   Record record = sample_record("bad");
   fail_case(record, 0, "wrong");
   record.findings.push_back({"f1", "leak", "grows by 4096 bytes a call", ""});
@@ -110,7 +110,7 @@ TEST(Score, the_gravest_finding_decides) {
   EXPECT_EQ(judgment.because, "f4: the old answer for new content");
 }
 
-TEST(Score, every_kind_of_finding_lowers_robustness_once) {
+TEST(Score, RepeatedFinding_LowersRobustnessOnce) {
   for (const FindingKind& kind : finding_kinds()) {
     Record record = sample_record("bad");
     record.findings.push_back({"f1", std::string(kind.kind), "text", ""});
@@ -122,7 +122,7 @@ TEST(Score, every_kind_of_finding_lowers_robustness_once) {
   EXPECT_THROW(find_kind("haunted"), InvalidArgument);
 }
 
-TEST(Score, no_build_has_a_verdict_and_no_other_number) {
+TEST(Score, FailedBuild_HasVerdictAndNoScores) {
   Record record = sample_record("broken");
   record.build.built = false;
   record.build.log = "layer_norm.cc:3: error: expected ';'\nmore";
@@ -132,20 +132,20 @@ TEST(Score, no_build_has_a_verdict_and_no_other_number) {
   EXPECT_FALSE(judgment.scores.at("stability").value.has_value());
 }
 
-TEST(Score, our_own_failure_is_not_the_contenders) {
+TEST(Score, JudgeError_IsNotTheContenders) {
   Record record = sample_record("good");
   fail_case(record, 0, "wrong");
   record.judge_error = "the lower precision passes";
   EXPECT_EQ(score(record).verdict, Verdict::judge_error);
 }
 
-TEST(Score, nothing_run_is_untested) {
+TEST(Score, NoCases_IsUntested) {
   Record record = sample_record("good");
   record.cases.clear();
   EXPECT_EQ(score(record).verdict, Verdict::untested);
 }
 
-TEST(Score, impossible_speed_is_a_verdict) {
+TEST(Score, ImpossibleSpeed_IsAVerdict) {
   Record record = sample_record("magic");
   record.speeds[1].impossible = true;
   const Judgment judgment = score(record);
@@ -153,7 +153,7 @@ TEST(Score, impossible_speed_is_a_verdict) {
   EXPECT_FALSE(judgment.scores.at("speed").value.has_value());
 }
 
-TEST(Score, speed_is_the_geometric_mean_of_ratios_to_the_fastest) {
+TEST(Score, Speed_IsGeometricMeanOfRatiosToFastest) {
   Record record = sample_record("slow");
   record.speeds[0].ratio_to["ours"] = {2.0, 1.9, 2.2, 40};
   record.speeds[1].ratio_to["ours"] = {8.0, 7.0, 9.0, 40};
@@ -169,7 +169,7 @@ TEST(Score, speed_is_the_geometric_mean_of_ratios_to_the_fastest) {
   EXPECT_FALSE(score(record).scores.at("speed").value.has_value());
 }
 
-TEST(Score, memory_pays_for_what_is_held_and_twice_for_growth) {
+TEST(Score, Memory_ChargesHeldBytesAndGrowth) {
   Record record = sample_record("greedy");
   for (MemoryPoint& point : record.memory.ladder) point.extra_bytes = point.io_bytes;
   EXPECT_NEAR(value(score(record), "memory"), 50.0, 1e-9);
@@ -180,7 +180,7 @@ TEST(Score, memory_pays_for_what_is_held_and_twice_for_growth) {
   EXPECT_NEAR(value(score(record), "memory"), 100.0, 1e-9) << "the task needs it";
 }
 
-TEST(Score, same_record_same_judgment) {
+TEST(Score, SameRecord_SameJudgment) {
   Record record = sample_record("good");
   fail_case(record, 3, "x");
   const Judgment a = score(record);
@@ -192,7 +192,7 @@ TEST(Score, same_record_same_judgment) {
   }
 }
 
-TEST(Rank, passing_ones_first_by_overall_score) {
+TEST(Rank, PassingContenders_ComeFirstByOverallScore) {
   Record fast = sample_record("fast");
   Record slow = sample_record("slow");
   Record wrong = sample_record("wrong");
@@ -211,7 +211,7 @@ TEST(Rank, passing_ones_first_by_overall_score) {
   EXPECT_EQ(standings[2].rank, 0);
 }
 
-TEST(Rank, says_which_weight_decides) {
+TEST(Rank, CloseContenders_NameTheDecidingWeight) {
   Record fast = sample_record("fast");
   Record small = sample_record("small");
   for (MemoryPoint& point : fast.memory.ladder) point.extra_bytes = 15 * point.io_bytes;
@@ -225,14 +225,14 @@ TEST(Rank, says_which_weight_decides) {
       << standings[0].depends_on;
 }
 
-TEST(Rank, equals_share_a_place) {
+TEST(Rank, EqualScores_ShareARank) {
   const std::vector<Record> records = {scored(sample_record("a")), scored(sample_record("b"))};
   const std::vector<Standing> standings = rank(records);
   EXPECT_EQ(standings[0].rank, 1);
   EXPECT_EQ(standings[1].rank, 1);
 }
 
-TEST(Rank, weightings_are_all_of_them) {
+TEST(Rank, Weightings_CoverHalfKeepDouble) {
   int count = 0;
   for_each_weighting({{"a", 1.0}, {"b", 2.0}}, [&](const auto& weights) {
     ++count;

@@ -10,7 +10,7 @@
 
 namespace touchstone::judge {
 
-std::string bytes_words(double bytes) {
+std::string format_bytes(double bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   std::size_t unit = 0;
   while (std::abs(bytes) >= 1024.0 && unit + 1 < kUnits.size()) {
@@ -20,13 +20,13 @@ std::string bytes_words(double bytes) {
   return fmt::format("{:.{}f} {}", bytes, unit == 0 || bytes >= 100 ? 0 : 1, kUnits[unit]);
 }
 
-std::string seconds_words(double seconds) {
+std::string format_seconds(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.3g} us", seconds * 1e6);
   if (seconds < 1.0) return fmt::format("{:.3g} ms", seconds * 1e3);
   return fmt::format("{:.3g} s", seconds);
 }
 
-std::string shape_words(const CaseSpec& spec) {
+std::string format_shape(const CaseSpec& spec) {
   std::string text;
   for (const auto& [name, value] : spec.parameters) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value);
@@ -34,12 +34,12 @@ std::string shape_words(const CaseSpec& spec) {
   return text;
 }
 
-std::string interval_words(const Interval& interval, std::string_view unit) {
+std::string format_interval(const Interval& interval, std::string_view unit) {
   return fmt::format("{:.3g}{} ({:.3g} to {:.3g})", interval.value, unit, interval.low,
                      interval.high);
 }
 
-std::string score_words(const Score& score) {
+std::string format_score(const Score& score) {
   return score.value.has_value() ? fmt::format("{:.0f}", *score.value) : "-";
 }
 
@@ -63,7 +63,7 @@ std::string dimension_short(std::string_view dimension) {
   return dimension_title(dimension);
 }
 
-std::string noise_words(const std::vector<Record>& records) {
+std::string format_noise(const std::vector<Record>& records) {
   const auto twin =
       std::ranges::find_if(records, [](const Record& r) { return r.twin.has_value(); });
   if (twin == records.end()) return {};
@@ -88,7 +88,7 @@ std::string noise_words(const std::vector<Record>& records) {
                              : fmt::format(", speeds known to {:.0f}-{:.0f} %", low, high));
 }
 
-std::string sandbox_words(const Sandbox& sandbox) {
+std::string format_sandbox(const Sandbox& sandbox) {
   if (!sandbox.enabled) return "NO SANDBOX: switched off by --no-sandbox";
   if (sandbox.missing.empty()) return "sandbox whole";
   return fmt::format("sandbox without: {}", fmt::join(sandbox.missing, "; "));

@@ -1,4 +1,4 @@
-// Numbers, shapes and verdicts as people read them; shared by board, duel and page.
+// Numbers, shapes and verdicts as people read them; shared by board, duel and HTML report.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace touchstone::judge {
 
-std::string bytes_words(double bytes);          // "1.5 MiB"
-std::string seconds_words(double seconds);      // "3.21 ms"
-std::string shape_words(const CaseSpec& spec);  // "rows 4096, cols 1024"
-std::string interval_words(const Interval& interval,
-                           std::string_view unit = "");   // "1.8 (1.7 to 1.9)"
-std::string score_words(const Score& score);              // "97" or "-"
+std::string format_bytes(double bytes);          // "1.5 MiB"
+std::string format_seconds(double seconds);      // "3.21 ms"
+std::string format_shape(const CaseSpec& spec);  // "rows 4096, cols 1024"
+std::string format_interval(const Interval& interval,
+                            std::string_view unit = "");  // "1.8 (1.7 to 1.9)"
+std::string format_score(const Score& score);             // "97" or "-"
 std::string dimension_title(std::string_view dimension);  // "own tests"
 std::string dimension_short(std::string_view dimension);  // "correct", for a narrow column
-// What stood round the child; names what did not.
 // What the twin says of the session of one task, and how well its speeds are known; empty when
 // nothing was timed.
-std::string noise_words(const std::vector<Record>& records);
-std::string sandbox_words(const Sandbox& sandbox);
+std::string format_noise(const std::vector<Record>& records);
+// Which isolation layers were active; names the missing ones.
+std::string format_sandbox(const Sandbox& sandbox);
 
 // The dimension with the highest and the lowest score of those that were tested; empty when none.
 std::string strongest(const Record& record);

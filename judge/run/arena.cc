@@ -85,7 +85,7 @@ uint64_t first_change(const std::byte* at, uint64_t begin, uint64_t end, uint64_
 Arena::Arena() : inputs_(make_file("inputs")), outputs_(make_file("outputs")) {
   inputs_map_ = map_file(inputs_);
   outputs_map_ = map_file(outputs_);
-  // From here on nobody can map the inputs writable again, not even through /proc.
+  // From here on the inputs cannot be mapped writable again, not even through /proc.
   if (fcntl(inputs_.get(), F_ADD_SEALS,
             F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw Error(fmt::format("judge: sealing the inputs: {}", strerror(errno)));
@@ -110,11 +110,11 @@ void Arena::restart(bool again) {
   layout_seed_ |= 1;
 }
 
-Layout Arena::place(std::span<const Need> needs, Placement placement, bool device) {
+Layout Arena::place(std::span<const BufferRequest> needs, Placement placement, bool device) {
   Layout layout;
   layout.base = (kLowestAddress + mix(layout_seed_ + layouts_++) % kAddressRange) / kPage * kPage;
   uint64_t address = kPage;  // the first guard
-  for (const Need& need : needs) {
+  for (const BufferRequest& need : needs) {
     protocol::Buffer buffer{};
     buffer.kind = need.kind;
     buffer.dtype = static_cast<uint32_t>(need.dtype);

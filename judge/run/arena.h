@@ -12,7 +12,7 @@
 namespace touchstone::judge {
 
 // What one tensor, or one state, needs.
-struct Need {
+struct BufferRequest {
   protocol::BufferKind kind = protocol::kInput;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
@@ -41,7 +41,7 @@ class Arena {
   void restart(bool again);
   // Finds room. Guard pages stand on both sides of every tensor; with `device` every tensor also
   // has a band of canaries on both sides, because a device has no guard pages. OutOfMemory.
-  Layout place(std::span<const Need> needs, Placement placement, bool device);
+  Layout place(std::span<const BufferRequest> needs, Placement placement, bool device);
 
   // Fills what lies round an input's data, and the data.
   void write_input(const protocol::Buffer& buffer, std::span<const std::byte> data);

@@ -43,8 +43,9 @@ bool has_kind(const Function& function, ArgumentKind kind) {
                              [kind](const Argument& a) { return a.kind == kind; });
 }
 
-std::vector<Need> needs_of(const Function& function, const Call& call, bool device) {
-  std::vector<Need> needs;
+std::vector<BufferRequest> buffer_requests(const Function& function, const Call& call,
+                                           bool device) {
+  std::vector<BufferRequest> needs;
   std::size_t input = 0;
   std::size_t output = 0;
   std::size_t scalars = 0;
@@ -78,7 +79,7 @@ std::vector<Need> needs_of(const Function& function, const Call& call, bool devi
     const std::size_t count = needs.size();
     for (std::size_t i = 0; i < count; ++i) {
       if (needs[i].kind != protocol::kInput) continue;
-      Need echo = needs[i];
+      BufferRequest echo = needs[i];
       echo.kind = protocol::kOutput;
       echo.echo_of = static_cast<int>(i);
       needs.push_back(echo);
@@ -91,8 +92,8 @@ std::vector<Need> needs_of(const Function& function, const Call& call, bool devi
   return needs;
 }
 
-void fill_order(const std::vector<Function>& functions, const Function& function, const Call& call,
-                protocol::Control& c) {
+void encode_call(const std::vector<Function>& functions, const Function& function, const Call& call,
+                 protocol::Control& c) {
   c.function = static_cast<int32_t>(&function - functions.data());
   c.state = call.state;
   c.returns = return_kind(function.returns);

@@ -1,4 +1,4 @@
-// A call of a case, as the child is told of it: held against the contract first.
+// The encoding of a call in the control block, checked against the contract first.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ bool has_kind(const Function& function, ArgumentKind kind);
 
 // The arrays of the call, in the order of the contract; on a device an echo of each input comes
 // behind them. InvalidArgument when the call does not fit the contract.
-std::vector<Need> needs_of(const Function& function, const Call& call, bool device);
+std::vector<BufferRequest> buffer_requests(const Function& function, const Call& call, bool device);
 
 // Function, scalars and pointers; the buffers are the arena's business.
-void fill_order(const std::vector<Function>& functions, const Function& function, const Call& call,
-                protocol::Control& c);
+void encode_call(const std::vector<Function>& functions, const Function& function, const Call& call,
+                 protocol::Control& c);
 
 }  // namespace touchstone::judge

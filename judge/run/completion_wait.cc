@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kAwakeSeconds = 50e-6;
 // How often clock, memory and life are looked at while nothing rings.
 constexpr double kLookSeconds = 1e-3;
-// By the clock, a call has so many times its time.
+// Wall time granted to a call, as a multiple of its time limit.
 constexpr double kBusy = 5.0;
 
 double seconds_since(Clock::time_point start) {
@@ -32,23 +32,24 @@ void relax() {
 uint32_t* word_of(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
 
 // Time that a busy machine gave to others does not count, up to a point.
-bool is_late(double now, const Doorbell::Watching& watching) {
-  if (watching.watch == nullptr || now > kBusy * watching.seconds) return true;
-  const double queued = watching.watch->turns().queued_seconds - watching.queued_before;
-  return now - queued > watching.seconds;
+bool is_late(double now, const CompletionWait::WaitLimits& limits) {
+  if (limits.stats == nullptr || now > kBusy * limits.seconds) return true;
+  const double queued = limits.stats->thread_times().queued_seconds - limits.queued_before;
+  return now - queued > limits.seconds;
 }
 
 }  // namespace
 
-void Doorbell::ring(uint32_t number) {
+void CompletionWait::ring(uint32_t number) {
   control_.judge_sleeps.store(0);
   control_.bell.store(number);
   syscall(SYS_futex, word_of(control_.bell), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-void Doorbell::go(uint32_t number) { control_.go.store(number, std::memory_order_release); }
+void CompletionWait::go(uint32_t number) { control_.go.store(number, std::memory_order_release); }
 
-Waited Doorbell::wait(std::atomic<uint32_t>& word, uint32_t number, const Watching& watching) {
+Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
+                            const WaitLimits& limits) {
   const Clock::time_point start = Clock::now();
   double next_look = kLookSeconds;
   int looks = 0;
@@ -72,10 +73,10 @@ Waited Doorbell::wait(std::atomic<uint32_t>& word, uint32_t number, const Watchi
       // Whoever rang and then left has still rung.
       return word.load() == number ? Waited::rung : Waited::ended;
     }
-    if (now > watching.seconds && is_late(now, watching)) return Waited::late;
-    if (watching.watch == nullptr) continue;
-    if (watching.watch->resident() > watching.most_resident) return Waited::over_memory;
-    if (++looks % 8 == 0 && watching.watch->memory().threads > watching.most_threads) {
+    if (now > limits.seconds && is_late(now, limits)) return Waited::late;
+    if (limits.stats == nullptr) continue;
+    if (limits.stats->resident() > limits.most_resident) return Waited::over_memory;
+    if (++looks % 8 == 0 && limits.stats->memory().threads > limits.most_threads) {
       return Waited::over_threads;
     }
   }

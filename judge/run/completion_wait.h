@@ -1,5 +1,5 @@
-// How the judge waits for a child: looking all the time where it has a processor to itself, asleep
-// where it has not, and always with an eye on the clock, the memory and the child's life.
+// How the judge waits for a child to complete a command: it spins where it has a processor to
+// itself and sleeps on a futex otherwise, and checks time, memory and the child's life meanwhile.
 #pragma once
 
 #include <atomic>
@@ -13,15 +13,15 @@ namespace touchstone::judge {
 
 enum class Waited { rung, ended, late, over_memory, over_threads };
 
-class Doorbell {
+class CompletionWait {
  public:
-  Doorbell(protocol::Control& control, Jail& jail, bool spin)
+  CompletionWait(protocol::Control& control, Jail& jail, bool spin)
       : control_(control), jail_(jail), spin_(spin) {}
 
-  struct Watching {
+  struct WaitLimits {
     double seconds = 1.0;
-    const Watch* watch = nullptr;  // null: nobody counts memory yet
-    double queued_before = 0.0;    // how long its first thread had waited for a processor by then
+    const ProcessStats* stats = nullptr;  // null: memory is not counted yet
+    double queued_before = 0.0;  // how long its first thread had waited for a processor by then
     int64_t most_resident = 0;
     int64_t most_threads = 0;
   };
@@ -31,7 +31,7 @@ class Doorbell {
   // Says go. Returns at once.
   void go(uint32_t number);
   // Until `word` holds `number`.
-  Waited wait(std::atomic<uint32_t>& word, uint32_t number, const Watching& watching);
+  Waited wait(std::atomic<uint32_t>& word, uint32_t number, const WaitLimits& limits);
 
  private:
   protocol::Control& control_;

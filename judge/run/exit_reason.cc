@@ -18,7 +18,7 @@ std::string line_with(const std::string& log, const std::string& mark) {
   return log.substr(begin, std::min(log.find('\n', at), log.size()) - begin);
 }
 
-// File names alone: where the judge put the sources is nobody's business.
+// File names alone: the directory of the judge is not reported.
 std::string without_folders(std::string text) {
   static constexpr std::string_view kMark = "/source/";
   for (std::size_t at = 0; (at = text.find(kMark)) != std::string::npos;) {
@@ -61,7 +61,7 @@ std::string last_line(const std::string& log) {
   return line;
 }
 
-void explain_signal(const Death& death, int signal, Reply& reply) {
+void explain_signal(const ExitEvidence& death, int signal, Reply& reply) {
   const protocol::Control& c = *death.control;
   const bool fault = signal == SIGSEGV || signal == SIGBUS;
   reply.ending = Ending::crashed;
@@ -113,7 +113,7 @@ std::string beside(const std::string& name, int64_t offset, int64_t bytes) {
   return fmt::format("memory beside {}", name);
 }
 
-void explain_death(const Death& death, const Limits& limits, Reply& reply) {
+void explain_exit(const ExitEvidence& death, const Limits& limits, Reply& reply) {
   reply.outputs.clear();
   bool memory = false;
   if (death.waited == Waited::late) {

@@ -1,4 +1,5 @@
-// From what the kernel and the child left behind to one ending and one sentence.
+// Why a call ended without a result: from exit status, limits and logs to one ending and one
+// sentence.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace touchstone::judge {
 
-struct Death {
+struct ExitEvidence {
   Waited waited = Waited::ended;
   int status = 0;  // wait status, where the child ended by itself
   std::string refused_call;
@@ -20,9 +21,9 @@ struct Death {
 };
 
 // Fills ending and detail of `reply`.
-void explain_death(const Death& death, const Limits& limits, Reply& reply);
+void explain_exit(const ExitEvidence& death, const Limits& limits, Reply& reply);
 
-// "y", from the place of a buffer among the buffers of a call.
+// "y", from the index of a buffer among the buffers of a call.
 std::string buffer_name(const Function& function, uint32_t buffer);
 
 // The sentence for a write beside a tensor: `offset` bytes from its first element.

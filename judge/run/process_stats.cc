@@ -19,7 +19,7 @@ int64_t number_behind(std::string_view text, std::string_view key) {
 }
 
 // The first two numbers of a schedstat file, in nanoseconds; zeros where the kernel keeps none.
-Turns read_turns(const Descriptor& schedstat) {
+ThreadTimes read_thread_times(const Descriptor& schedstat) {
   char buffer[96];
   const ssize_t got = pread(schedstat.get(), buffer, sizeof buffer - 1, 0);
   if (got <= 0) return {};
@@ -32,20 +32,21 @@ Turns read_turns(const Descriptor& schedstat) {
 
 }  // namespace
 
-Watch::Watch(pid_t pid)
+ProcessStats::ProcessStats(pid_t pid)
     : pid_(pid),
       statm_(open(fmt::format("/proc/{}/statm", pid).c_str(), O_RDONLY | O_CLOEXEC)),
       status_(open(fmt::format("/proc/{}/status", pid).c_str(), O_RDONLY | O_CLOEXEC)),
       schedstat_(
           open(fmt::format("/proc/{0}/task/{0}/schedstat", pid).c_str(), O_RDONLY | O_CLOEXEC)) {}
 
-Turns Watch::turns() const { return read_turns(schedstat_); }
+ThreadTimes ProcessStats::thread_times() const { return read_thread_times(schedstat_); }
 
-OwnTurns::OwnTurns() : schedstat_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
+OwnThreadTimes::OwnThreadTimes()
+    : schedstat_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
 
-Turns OwnTurns::turns() const { return read_turns(schedstat_); }
+ThreadTimes OwnThreadTimes::thread_times() const { return read_thread_times(schedstat_); }
 
-Watch::Memory Watch::memory() const {
+ProcessStats::Memory ProcessStats::memory() const {
   char buffer[4096];
   const ssize_t got = pread(status_.get(), buffer, sizeof buffer - 1, 0);
   if (got <= 0) return {};
@@ -60,7 +61,7 @@ Watch::Memory Watch::memory() const {
   return memory;
 }
 
-int64_t Watch::resident() const {
+int64_t ProcessStats::resident() const {
   char buffer[128];
   const ssize_t got = pread(statm_.get(), buffer, sizeof buffer - 1, 0);
   if (got <= 0) return 0;
@@ -70,12 +71,12 @@ int64_t Watch::resident() const {
   return second == nullptr ? 0 : strtoll(second, nullptr, 10) * page;
 }
 
-void Watch::forget_peak() const {
+void ProcessStats::forget_peak() const {
   const Descriptor fd(open(fmt::format("/proc/{}/clear_refs", pid_).c_str(), O_WRONLY | O_CLOEXEC));
   if (fd.get() >= 0 && write(fd.get(), "5", 1) != 1) return;  // then the peak stays what it was
 }
 
-double Watch::cpu_seconds() const {
+double ProcessStats::cpu_seconds() const {
   clockid_t clock = 0;
   timespec time{};
   if (clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0.0;

@@ -1,4 +1,4 @@
-// What the kernel says about a running child: a witness the child cannot bend.
+// What the kernel reports about a running child, which the child cannot change.
 #pragma once
 
 #include <sys/types.h>
@@ -9,15 +9,15 @@
 
 namespace touchstone::judge {
 
-// What the kernel gave a thread.
-struct Turns {
+// Scheduling of a thread, as the kernel counts it.
+struct ThreadTimes {
   double running_seconds = 0.0;
   double queued_seconds = 0.0;  // ready to run, while others had the processor
 };
 
-class Watch {
+class ProcessStats {
  public:
-  explicit Watch(pid_t pid);
+  explicit ProcessStats(pid_t pid);
 
   struct Memory {
     int64_t resident = 0;  // all pages
@@ -29,8 +29,8 @@ class Watch {
   Memory memory() const;     // zeros once the process is gone
   int64_t resident() const;  // the same number as above, quicker
   void forget_peak() const;
-  double cpu_seconds() const;  // processor time of all its threads
-  Turns turns() const;         // of its first thread, the one that makes the calls
+  double cpu_seconds() const;        // processor time of all its threads
+  ThreadTimes thread_times() const;  // of its first thread, the one that makes the calls
 
  private:
   pid_t pid_;
@@ -39,11 +39,11 @@ class Watch {
   Descriptor schedstat_;
 };
 
-// The turns of the calling thread.
-class OwnTurns {
+// The times of the calling thread.
+class OwnThreadTimes {
  public:
-  OwnTurns();
-  Turns turns() const;
+  OwnThreadTimes();
+  ThreadTimes thread_times() const;
 
  private:
   Descriptor schedstat_;

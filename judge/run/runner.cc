@@ -1,4 +1,4 @@
-// A child, seen from the judge: one process behind walls, one call at a time.
+// A child, seen from the judge: one isolated process, one call at a time.
 #include "judge/run/runner.h"
 
 #include <fcntl.h>
@@ -84,7 +84,7 @@ class ProcessChild : public Child {
                         {arena_.inputs_fd(), protocol::kInputsFd},
                         {arena_.outputs_fd(), protocol::kOutputsFd}};
     jail_ = std::make_unique<Jail>(spec, sandbox);
-    bell_ = std::make_unique<Doorbell>(*control_, *jail_, has_own_cpu(limits.cpus));
+    completion_ = std::make_unique<CompletionWait>(*control_, *jail_, has_own_cpu(limits.cpus));
     load();
   }
 
@@ -99,8 +99,8 @@ class ProcessChild : public Child {
   bool alive() const override { return alive_; }
 
   int64_t held_bytes() const override {
-    if (!watch_) return 0;
-    return std::max<int64_t>(0, own_bytes(watch_->memory()) - loaded_bytes_);
+    if (!stats_) return 0;
+    return std::max<int64_t>(0, own_bytes(stats_->memory()) - loaded_bytes_);
   }
 
   bool begin(Placement placement, Reply& reply) override;
@@ -109,8 +109,8 @@ class ProcessChild : public Child {
 
  private:
   // Pages that are the contender's: neither code nor the judge's own buffers. Shared memory beyond
-  // those buffers counts, or it would be a place to hide.
-  int64_t own_bytes(const Watch::Memory& now) const {
+  // those buffers counts, or memory could be hidden there.
+  int64_t own_bytes(const ProcessStats::Memory& now) const {
     return now.resident - now.file - std::min(now.shared, mapped_bytes_);
   }
 
@@ -141,7 +141,7 @@ class ProcessChild : public Child {
   void die(Waited waited, const Function* function, Reply& reply);
   std::string log_text() const;
   std::string note_text() const;
-  Doorbell::Watching watching() const;
+  CompletionWait::WaitLimits wait_limits() const;
 
   Contender contender_;
   std::vector<Function> functions_;
@@ -154,8 +154,8 @@ class ProcessChild : public Child {
   protocol::Control* control_ = nullptr;
   Arena arena_;
   std::unique_ptr<Jail> jail_;
-  std::unique_ptr<Doorbell> bell_;
-  std::unique_ptr<Watch> watch_;
+  std::unique_ptr<CompletionWait> completion_;
+  std::unique_ptr<ProcessStats> stats_;
   Reply started_;
   bool alive_ = false;
   uint32_t number_ = 0;
@@ -163,7 +163,7 @@ class ProcessChild : public Child {
   int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
   int64_t state_mapped_bytes_ = 0;
   Placement last_placement_ = Placement::end_flush;
-  OwnTurns own_turns_;
+  OwnThreadTimes own_times_;
 
   struct State {
     Layout layout;
@@ -190,17 +190,17 @@ void ProcessChild::load() {
     return;
   }
   jail_->look();
-  watch_ = std::make_unique<Watch>(jail_->program());
-  loaded_bytes_ = own_bytes(watch_->memory());
+  stats_ = std::make_unique<ProcessStats>(jail_->program());
+  loaded_bytes_ = own_bytes(stats_->memory());
   started_.ending = Ending::ok;
   alive_ = true;
 }
 
-Doorbell::Watching ProcessChild::watching() const {
-  Doorbell::Watching w;
+CompletionWait::WaitLimits ProcessChild::wait_limits() const {
+  CompletionWait::WaitLimits w;
   w.seconds = limits_.call_seconds;
-  w.watch = watch_.get();
-  w.queued_before = watch_->turns().queued_seconds;
+  w.stats = stats_.get();
+  w.queued_before = stats_->thread_times().queued_seconds;
   w.most_threads = limits_.threads;
   return w;
 }
@@ -208,10 +208,10 @@ Doorbell::Watching ProcessChild::watching() const {
 bool ProcessChild::command(protocol::Command what, double seconds, const Function* function,
                            Reply& reply) {
   control_->command = what;
-  bell_->ring(++number_);
-  Doorbell::Watching w;
+  completion_->ring(++number_);
+  CompletionWait::WaitLimits w;
   w.seconds = seconds;
-  const Waited waited = bell_->wait(control_->ready, number_, w);
+  const Waited waited = completion_->wait(control_->ready, number_, w);
   if (waited == Waited::rung) return true;
   die(waited, function, reply);
   return false;
@@ -229,7 +229,7 @@ void ProcessChild::die(Waited waited, const Function* function, Reply& reply) {
   for (int i = 0; i < 100 && waited == Waited::ended && !jail_->status(); ++i) {
     jail_->wait(std::chrono::milliseconds(10));
   }
-  Death death;
+  ExitEvidence death;
   death.waited = waited;
   death.status = jail_->status().value_or(0);
   death.refused_call = jail_->refused_call();
@@ -238,7 +238,7 @@ void ProcessChild::die(Waited waited, const Function* function, Reply& reply) {
   death.sanitized = sanitized_;
   death.function = function;
   death.control = control_;
-  explain_death(death, limits_, reply);
+  explain_exit(death, limits_, reply);
   alive_ = false;
 }
 
@@ -273,7 +273,8 @@ bool ProcessChild::make_state(const Function& function, const Call& call_of_stat
     reply.detail = fmt::format("{} asked for {} bytes", sizer->name, answer.returned);
     return false;
   }
-  const Need need{protocol::kState, DType::u8, {answer.returned}, answer.returned, kStateAlignment};
+  const BufferRequest need{
+      protocol::kState, DType::u8, {answer.returned}, answer.returned, kStateAlignment};
   State state;
   state.layout = arena_.place(std::span(&need, 1), last_placement_, device_);
   state.poison = poison;
@@ -292,11 +293,11 @@ bool ProcessChild::make_state(const Function& function, const Call& call_of_stat
 // Waits until the child uses no processor time: its helper threads may look for work a while.
 void ProcessChild::settle() {
   const Clock::time_point start = Clock::now();
-  double before = watch_->cpu_seconds();
+  double before = stats_->cpu_seconds();
   do {
     const timespec pause{0, 30000};
     nanosleep(&pause, nullptr);
-    const double now = watch_->cpu_seconds();
+    const double now = stats_->cpu_seconds();
     if (now - before < 5e-6) return;
     before = now;
   } while (between(start, Clock::now()) < kSettleSeconds);
@@ -311,9 +312,9 @@ void ProcessChild::capture(const Call& call, const Layout& layout, Reply& reply)
 }
 
 ProcessChild::Shares ProcessChild::shares() const {
-  const Turns turns = watch_->turns();
-  return {turns.queued_seconds, watch_->cpu_seconds() - turns.running_seconds,
-          own_turns_.turns().queued_seconds};
+  const ThreadTimes times = stats_->thread_times();
+  return {times.queued_seconds, stats_->cpu_seconds() - times.running_seconds,
+          own_times_.thread_times().queued_seconds};
 }
 
 // Time in which others had the processor is not the contender's. Only where no other thread of its
@@ -335,7 +336,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
                               uint64_t poison, Reply& reply) {
   // Inputs are written while the child sleeps; a thread that works meanwhile is charged for it.
   if (limits_.measured) settle();
-  const double cpu_before = watch_->cpu_seconds();
+  const double cpu_before = stats_->cpu_seconds();
   const Clock::time_point write_start = Clock::now();
   std::size_t input = 0;
   for (const protocol::Buffer& buffer : layout.buffers) {
@@ -346,39 +347,40 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
     }
   }
   double charged = 0.0;
-  if (limits_.measured && watch_->cpu_seconds() - cpu_before > kIdleSeconds) {
+  if (limits_.measured && stats_->cpu_seconds() - cpu_before > kIdleSeconds) {
     charged = between(write_start, Clock::now());
   }
   for (const OutputTensor& output : call.outputs) {
     reply.outputs.emplace_back(static_cast<std::size_t>(tensor_bytes(output.dtype, output.shape)));
   }
-  if (limits_.measured) watch_->forget_peak();
-  const Watch::Memory memory_before = watch_->memory();
+  if (limits_.measured) stats_->forget_peak();
+  const ProcessStats::Memory memory_before = stats_->memory();
 
-  Doorbell::Watching w = watching();
+  CompletionWait::WaitLimits w = wait_limits();
   w.most_resident = limits_.memory_bytes + memory_before.file + mapped_bytes_;
   control_->outcome = protocol::kReturned;
   const bool maps = !limits_.measured && !layout.buffers.empty();
   control_->command = maps ? protocol::kMapAndCall : protocol::kCall;
-  // Where nobody measures, the child need not wait for a word before it begins: on a busy machine
+  // Where nothing is measured, the child need not wait for `go`: on a busy machine
   // it would spend a whole turn on the processor on looking for it.
-  if (!limits_.measured) bell_->go(number_ + 1);
-  bell_->ring(++number_);
-  Waited waited = limits_.measured ? bell_->wait(control_->ready, number_, w) : Waited::rung;
+  if (!limits_.measured) completion_->go(number_ + 1);
+  completion_->ring(++number_);
+  Waited waited = limits_.measured ? completion_->wait(control_->ready, number_, w) : Waited::rung;
   if (waited == Waited::rung) {
     const Shares before = shares();
     const Clock::time_point start = Clock::now();
-    bell_->go(number_);
-    waited = bell_->wait(control_->done, number_, w);
+    completion_->go(number_);
+    waited = completion_->wait(control_->done, number_, w);
     const Clock::time_point done = Clock::now();
     const Shares after = shares();
     if (waited == Waited::rung && !device_) {
-      const double cpu_done = watch_->cpu_seconds();
+      const double cpu_done = stats_->cpu_seconds();
       capture(call, layout, reply);
       const double capture_seconds = between(done, Clock::now());
       // A judge that did not get its processor cannot say what the child did meanwhile.
-      const bool blind = own_turns_.turns().queued_seconds - before.judge_queued > kIdleSeconds;
-      const bool worked = blind || watch_->cpu_seconds() - cpu_done > kIdleSeconds;
+      const bool blind =
+          own_times_.thread_times().queued_seconds - before.judge_queued > kIdleSeconds;
+      const bool worked = blind || stats_->cpu_seconds() - cpu_done > kIdleSeconds;
       charged += worked ? capture_seconds : std::min(capture_seconds, kCaptureSeconds);
     }
     reply.seconds = between(start, done) + charged;
@@ -389,7 +391,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
     return false;
   }
   if (!limits_.measured) return true;
-  const Watch::Memory after = watch_->memory();
+  const ProcessStats::Memory after = stats_->memory();
   // Code that was read in for the first time is not the contender's memory.
   const int64_t code = std::max<int64_t>(0, after.file - memory_before.file);
   reply.peak_extra_bytes = std::max<int64_t>(0, after.peak - memory_before.resident - code);
@@ -481,7 +483,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
     throw InvalidArgument(fmt::format("judge: the contract has no function {}", call.function));
   }
   const Function& function = *found;
-  const std::vector<Need> needs = needs_of(function, call, device_);
+  const std::vector<BufferRequest> needs = buffer_requests(function, call, device_);
   if (has_kind(function, ArgumentKind::handle) && !handles_.contains(call.state)) {
     reply.detail = "the handle it needs was never made";
     return reply;
@@ -497,7 +499,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   const Layout layout = arena_.place(needs, last_placement_, device_);
   const auto span = static_cast<int64_t>(layout.span);
   mapped_bytes_ = python_ ? mapped_bytes_ + span : state_mapped_bytes_ + span;
-  fill_order(functions_, function, call, *control_);
+  encode_call(functions_, function, call, *control_);
   protocol::Control& c = *control_;
   c.makes_state = with_state && python_ && !python_states_.contains(call.state) ? 1 : 0;
   const bool makes_state = c.makes_state != 0;

@@ -18,7 +18,7 @@ struct Limits {
   int threads = 64;                         // of the one process a contender has
   std::vector<int> cpus;                    // empty: those of the judge
   // Whether seconds and bytes of a call are wanted. Without them a call is quicker: inputs are
-  // written before the child knows of the call, nobody waits for its helper threads to sleep,
+  // written before the child is notified, helper threads are not waited for,
   // seconds mean nothing, and peak_extra_bytes stays 0.
   bool measured = true;
 };

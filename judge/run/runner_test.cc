@@ -225,7 +225,7 @@ TEST_F(Runner, SanitizersSpeak) {
   EXPECT_EQ(reply.ending, Ending::wrote_outside) << reply.detail;
 }
 
-TEST_F(Runner, WorksWithoutWalls) {
+TEST_F(Runner, WorksWithoutIsolation) {
   const Sandbox none = probe_sandbox(false);
   EXPECT_FALSE(none.missing.empty());
   Contender contender = *contender_;

@@ -44,7 +44,7 @@ const std::string& word(const std::string& text) {
 }
 
 std::string spec_text(const JailSpec& spec, const Sandbox& sandbox) {
-  std::string text = fmt::format("walls\t{}\nroot\t{}\n", sandbox.enabled ? 1 : 0,
+  std::string text = fmt::format("isolated\t{}\nroot\t{}\n", sandbox.enabled ? 1 : 0,
                                  sandbox.enabled && sandbox.files ? 1 : 0);
   for (const JailSpec::Bind& b : spec.binds) {
     text += fmt::format("bind\t{}\t{}\t{}\n", word(b.from), word(b.to), b.mode);
@@ -62,8 +62,8 @@ std::string spec_text(const JailSpec& spec, const Sandbox& sandbox) {
   return text;
 }
 
-// Starts the keeper with exactly the descriptors it is to have.
-pid_t spawn_keeper(const std::vector<std::pair<int, int>>& descriptors) {
+// Starts the supervisor with exactly these descriptors.
+pid_t spawn_supervisor(const std::vector<std::pair<int, int>>& descriptors) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   std::vector<Descriptor> high;  // out of the way of the numbers they will have inside
@@ -159,10 +159,10 @@ Jail::Jail(const JailSpec& spec, const Sandbox& sandbox) {
   const Descriptor far_reports(pair[1]);
   const int yes = 1;
   setsockopt(reports_, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
-  int leash[2];
-  if (pipe2(leash, O_CLOEXEC) != 0) throw Error(fmt::format("judge: pipe: {}", strerror(errno)));
-  const Descriptor far_leash(leash[0]);
-  leash_ = leash[1];
+  int lifetime[2];
+  if (pipe2(lifetime, O_CLOEXEC) != 0) throw Error(fmt::format("judge: pipe: {}", strerror(errno)));
+  const Descriptor far_lifetime(lifetime[0]);
+  lifetime_ = lifetime[1];
   const Descriptor text_file(memfd_create("spec", MFD_CLOEXEC));
   const std::string text = spec_text(spec, sandbox);
   if (write(text_file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
@@ -170,9 +170,9 @@ Jail::Jail(const JailSpec& spec, const Sandbox& sandbox) {
   }
   std::vector<std::pair<int, int>> descriptors = {{far_reports.get(), protocol::kReportFd},
                                                   {text_file.get(), protocol::kSpecFd},
-                                                  {far_leash.get(), protocol::kLeashFd}};
+                                                  {far_lifetime.get(), protocol::kLifetimeFd}};
   descriptors.insert(descriptors.end(), spec.descriptors.begin(), spec.descriptors.end());
-  keeper_ = spawn_keeper(descriptors);
+  supervisor_ = spawn_supervisor(descriptors);
 }
 
 Jail::~Jail() {
@@ -181,21 +181,21 @@ Jail::~Jail() {
 }
 
 void Jail::kill() {
-  if (leash_ >= 0) close(leash_);
-  leash_ = -1;
-  if (keeper_ == 0) return;
-  // The keeper ends everything when the leash goes; one that does not is ended itself, and the
-  // warden with it.
+  if (lifetime_ >= 0) close(lifetime_);
+  lifetime_ = -1;
+  if (supervisor_ == 0) return;
+  // The supervisor ends everything when the pipe closes; one that does not is ended itself, and
+  // init with it.
   for (int i = 0; i < 400; ++i) {
-    if (waitpid(keeper_, nullptr, WNOHANG) != 0) {
-      keeper_ = 0;
+    if (waitpid(supervisor_, nullptr, WNOHANG) != 0) {
+      supervisor_ = 0;
       return;
     }
     usleep(i < 100 ? 100 : 5000);
   }
-  ::kill(keeper_, SIGKILL);
-  waitpid(keeper_, nullptr, 0);
-  keeper_ = 0;
+  ::kill(supervisor_, SIGKILL);
+  waitpid(supervisor_, nullptr, 0);
+  supervisor_ = 0;
 }
 
 void Jail::look() {
@@ -290,7 +290,7 @@ CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds,
 
 namespace {
 
-Sandbox try_walls(bool files) {
+Sandbox try_layers(bool files) {
   Sandbox sandbox;
   sandbox.files = files;
   JailSpec spec;
@@ -325,16 +325,16 @@ Sandbox probe_sandbox(bool enabled) {
     Sandbox none;
     none.enabled = false;
     none.limits = true;
-    none.missing.emplace_back("all walls: switched off by --no-sandbox");
+    none.missing.emplace_back("all layers: switched off by --no-sandbox");
     return none;
   }
   std::string why;
   try {
-    return try_walls(true);
+    return try_layers(true);
   } catch (const Error& error) {
     why = error.what();
   }
-  Sandbox sandbox = try_walls(false);
+  Sandbox sandbox = try_layers(false);
   sandbox.namespaces = false;
   sandbox.missing.push_back(fmt::format("own file system: {}", why));
   return sandbox;

@@ -1,4 +1,4 @@
-// Programs run inside walls: what they see, what they may do, and how their end becomes known.
+// Programs in isolation: what they see, what they may do, and how their end is reported.
 #pragma once
 
 #include <sys/types.h>
@@ -38,8 +38,8 @@ struct JailSpec {
     std::string mode = "ro";  // "rw", "dev"
   };
   std::vector<Bind> binds;
-  std::vector<std::pair<std::string, std::string>> links;  // target, place
-  std::vector<std::pair<std::string, int64_t>> tmpfs;      // place, bytes
+  std::vector<std::pair<std::string, std::string>> links;  // target, path of the link
+  std::vector<std::pair<std::string, int64_t>> tmpfs;      // mount point, bytes
   std::vector<std::pair<std::string, int64_t>> limits;     // names as in child/jail.h
   std::vector<int> cpus;                                   // empty: those of the judge
   std::string forks = "report";                            // "allow", "refuse"
@@ -53,7 +53,7 @@ struct JailSpec {
 void add_system_libraries(JailSpec& spec);
 // What a compiler needs on top.
 void add_compilers(JailSpec& spec);
-// Makes a file or folder of the judge visible as `place`; where there are no walls, it stays where
+// Makes a file or folder of the judge visible as `place`; without isolation it stays where
 // it is. Returns the path under which the program finds it.
 std::string add_path(JailSpec& spec, const Sandbox& sandbox, const std::filesystem::path& path,
                      const std::string& place, bool writable);
@@ -77,13 +77,13 @@ class Jail {
   const std::string& refused_call() const { return refused_call_; }  // empty: none
   bool started() const { return layers_.has_value(); }
   uint32_t layers() const { return layers_.value_or(0); }
-  const std::string& missing() const { return missing_; }  // one line for each missing wall
+  const std::string& missing() const { return missing_; }  // one line for each missing layer
 
  private:
-  pid_t keeper_ = 0;
+  pid_t supervisor_ = 0;
   pid_t program_ = 0;
   int reports_ = -1;
-  int leash_ = -1;
+  int lifetime_ = -1;
   std::optional<int> status_;
   std::optional<uint32_t> layers_;
   std::string missing_;

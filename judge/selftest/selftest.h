@@ -21,7 +21,7 @@
 
 namespace touchstone::judge {
 
-// Of the mutants, so many must be caught.
+// The share of mutants that must be caught.
 inline constexpr double kMinCaught = 0.97;
 
 struct SelfTestOptions {
@@ -57,7 +57,7 @@ std::vector<CorpusEntry> read_corpus(const std::filesystem::path& corpus);
 
 struct SelfTestRow {
   CorpusEntry entry;
-  bool counted = true;  // false: the wall that blocks it is missing on this machine
+  bool counted = true;  // false: the layer that blocks it is missing on this machine
   bool as_expected = false;
   Verdict verdict = Verdict::untested;
   std::string because;  // what the judge said, or why it was not counted

@@ -83,7 +83,7 @@ TEST(SelfTest, OneMistakeOfAnyKindIsEnough) {
     EXPECT_TRUE(result.passed());
     result.rows.push_back(row_of(kind, false));
     EXPECT_FALSE(result.passed()) << name_of(kind);
-    result.rows.back().counted = false;  // the wall is missing: said, and not counted
+    result.rows.back().counted = false;  // the layer is missing: said, and not counted
     EXPECT_TRUE(result.passed()) << name_of(kind);
   }
   EXPECT_FALSE(SelfTest().passed()) << "nothing judged is no success";

@@ -1,4 +1,4 @@
-// A case: everything a contender is asked in one experiment, as plain data.
+// A case: the inputs of one experiment with a contender, as plain data.
 //
 // A case is a list of calls, made one after the other on one contender. All inputs are known before
 // the first call; no answer is. So a case can be rebuilt from its specification alone, on any
@@ -17,7 +17,7 @@
 
 namespace touchstone::judge {
 
-// Elements of an input, set by hand after the case was drawn: how a failing case is told with fewer
+// Elements of an input, set by hand after the case was drawn: how a failing case is stated with fewer
 // numbers. Written `call.input.first-last=value`.
 struct Edit {
   int64_t call = 0;
@@ -87,7 +87,7 @@ void apply_edits(Case& c);
 // How one call ended. Everything but `ok` and `refused` ends the child, and with it the case.
 enum class Ending {
   ok,             // returned success
-  refused,        // returned its own error code: an answer, where the contract asks for one
+  refused,        // returned its own error code, which may be what the contract requires
   crashed,        // signal; `detail` names it
   wrote_outside,  // touched a guard page, or canary words beside an output changed
   wrote_input,    // tried to write to its inputs

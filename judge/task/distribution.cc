@@ -14,7 +14,7 @@ namespace touchstone::judge {
 namespace {
 
 constexpr int kQuestions = 4;  // of chance; the fifth, the support, has no false alarms
-// Values by rank: so many stand alone in the test of all frequencies, the rest in groups of growing
+// Values by rank: this many are tested one by one, the rest in groups of growing
 // size, since rare values by the thousand say nothing together that they do not say in groups.
 constexpr size_t kAlone = 64;
 

@@ -22,7 +22,7 @@ enum class ArgumentKind {
   handle,  // void*: what the task's create function returned
 };
 
-// How the comparer looks at an output. A task of sampled outputs asks for many draws in one call
+// How an output is compared. A task of sampled outputs requests many draws in one call
 // and says `distribution`: every draw lies in the oracle's support, and the frequencies pass tests
 // that call a right sampler wrong once in 10^9 cases at most (distribution.h).
 enum class Compare {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/snapshot_test_support.h"
+#include "core/index.h"
 #include "tests/support/runners.h"
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/cache/transfer.h"
@@ -17,8 +18,6 @@
 
 namespace touchstone::cache::test {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 struct Setup {
   TwoGroups sizes{};
@@ -71,8 +70,8 @@ struct Saved {
 class Fuzz {
  public:
   Fuzz(const Setup& setup, std::uint64_t seed)
-      : cache_(options_of(setup)),
-        host_(options_of(setup)),
+      : cache_(make_cache(options_of(setup))),
+        host_(make_cache(options_of(setup))),
         layout_(cache_.layout()),
         builder_(cache_),
         state_(seed) {}
@@ -82,11 +81,11 @@ class Fuzz {
     for (std::int64_t i = 0; i < operations && !::testing::Test::HasFailure(); ++i) {
       const std::uint64_t host_before = host_.generation();
       step();
-      ASSERT_TRUE(cache_.counters_consistent()) << "operation " << i;
-      ASSERT_EQ(cache_.find_inconsistency(), "") << "operation " << i;
+      ASSERT_TRUE(state_of(cache_).counters_consistent()) << "operation " << i;
+      ASSERT_EQ(state_of(cache_).find_inconsistency(), "") << "operation " << i;
       if (host_.generation() != host_before) {
-        ASSERT_TRUE(host_.counters_consistent()) << "operation " << i;
-        ASSERT_EQ(host_.find_inconsistency(), "") << "operation " << i;
+        ASSERT_TRUE(state_of(host_).counters_consistent()) << "operation " << i;
+        ASSERT_EQ(state_of(host_).find_inconsistency(), "") << "operation " << i;
       }
       if (i % 1000 == 0) check_everything(i);
     }
@@ -95,10 +94,10 @@ class Fuzz {
     for (const Shadow& shadow : away_) host_.release(shadow.id);
     cache_.evict(1 << 30);
     for (std::int64_t g = 0; g < 2; ++g) {
-      EXPECT_EQ(cache_.pool(g).free_pages(), cache_.pool(g).capacity());
-      EXPECT_EQ(host_.pool(g).free_pages(), host_.pool(g).capacity());
+      EXPECT_EQ(state_of(cache_).pool(g).free_pages(), state_of(cache_).pool(g).capacity());
+      EXPECT_EQ(state_of(host_).pool(g).free_pages(), state_of(host_).pool(g).capacity());
     }
-    EXPECT_EQ(cache_.prefixes().entries(), 0);
+    EXPECT_EQ(state_of(cache_).prefixes().entries(), 0);
   }
 
   void expect_that_each_path_was_taken() const {
@@ -151,7 +150,7 @@ class Fuzz {
         EXPECT_EQ(after.groups[g].free, before.groups[g].free);
         EXPECT_EQ(after.groups[g].cached, before.groups[g].cached);
       }
-      EXPECT_EQ(cache_.sequence(shadow.id).reserved, shadow.reserved);
+      EXPECT_EQ(state_of(cache_).sequence(shadow.id).reserved, shadow.reserved);
       read_some(shadow);
       return release(&shadow - live_.data());  // somebody has to go
     }
@@ -225,7 +224,8 @@ class Fuzz {
              !std::ranges::any_of(old.pages[1], [&](PageHandle p) { return indexed(1, p); });
     });
     Inserted now{.tokens = {shadow.tokens.begin(), shadow.tokens.begin() + count}};
-    for (std::size_t g = 0; g < 2; ++g) now.pages[g] = cache_.sequence(shadow.id).groups[g].pages;
+    for (std::size_t g = 0; g < 2; ++g)
+      now.pages[g] = state_of(cache_).sequence(shadow.id).groups[g].pages;
     forget_duplicates(now);
     inserted_.push_back(std::move(now));
     read_some(shadow);
@@ -233,7 +233,7 @@ class Fuzz {
 
   // Where the index had another page of the same tokens, it did not take this one.
   void forget_duplicates(Inserted& now) const {
-    const PrefixIndex& index = cache_.prefixes();
+    const PrefixIndex& index = state_of(cache_).prefixes();
     const std::int64_t block_tokens = index.block_tokens();
     std::uint64_t parent = PrefixIndex::root(0);
     for (std::int64_t first = 0; first < std::ssize(now.tokens); first += block_tokens) {
@@ -257,7 +257,7 @@ class Fuzz {
 
   // Whether the index still has a page that it was given.
   bool indexed(std::size_t g, PageHandle page) const {
-    const PagePool& pool = cache_.pool(static_cast<std::int64_t>(g));
+    const PagePool& pool = state_of(cache_).pool(static_cast<std::int64_t>(g));
     if (page.empty() || !(pool.handle_at(page.index) == page)) return false;
     return pool.state_at(page.index) != PageState::free && pool.kept(page);
   }
@@ -323,8 +323,8 @@ class Fuzz {
     const Statistics before = cache_.statistics();
     cache_.evict(wanted);
     for (std::int64_t g = 0; g < 2; ++g) {
-      EXPECT_EQ(cache_.pool(g).used_pages(), before.groups[at(g)].used);
-      EXPECT_EQ(cache_.pool(g).cached_pages(),
+      EXPECT_EQ(state_of(cache_).pool(g).used_pages(), before.groups[at(g)].used);
+      EXPECT_EQ(state_of(cache_).pool(g).cached_pages(),
                 std::max<std::int64_t>(before.groups[at(g)].cached - wanted, 0));
     }
   }
@@ -368,7 +368,7 @@ class Fuzz {
     std::set<std::uint32_t> pages[2];
     for (const Shadow& shadow : shadows) {
       for (std::size_t g = 0; g < 2; ++g) {
-        const PageTable& table = cache_.sequence(shadow.id).groups[g];
+        const PageTable& table = state_of(cache_).sequence(shadow.id).groups[g];
         const std::int64_t count = ceil_div(shadow.length(), layout_.groups[g].page_tokens);
         for (std::int64_t i = 0; i < count; ++i) {
           if (!table.pages[at(i)].empty()) pages[g].insert(table.pages[at(i)].index);
@@ -413,7 +413,7 @@ class Fuzz {
     }
     ASSERT_FALSE(damage);
     for (std::int64_t g = 0; g < 2; ++g) {  // what was shared is shared
-      EXPECT_EQ(cache_.pool(g).used_pages() - before.statistics.groups[at(g)].used,
+      EXPECT_EQ(state_of(cache_).pool(g).used_pages() - before.statistics.groups[at(g)].used,
                 kept.pages[at(g)]);
     }
     for (Shadow& shadow : renamed(kept.sequences, ids)) {
@@ -467,7 +467,7 @@ class Fuzz {
 
   void read(const Shadow& shadow, std::int64_t g, std::int64_t position) const {
     if (!readable(shadow, g, position)) {
-      EXPECT_THROW(cache_.page_at(shadow.id, g, position), InvalidArgument);
+      EXPECT_THROW(state_of(cache_).page_at(shadow.id, g, position), InvalidArgument);
       return;
     }
     ASSERT_TRUE(holds_token(cache_, shadow.id, g, position, shadow.history[at(position)]))
@@ -476,7 +476,7 @@ class Fuzz {
 
   void read_some(const Shadow& shadow) {
     ASSERT_EQ(cache_.length(shadow.id), shadow.length());
-    ASSERT_EQ(cache_.sequence(shadow.id).reserved, shadow.reserved);
+    ASSERT_EQ(state_of(cache_).sequence(shadow.id).reserved, shadow.reserved);
     if (shadow.length() == 0) return;
     for (std::int64_t g = 0; g < 2; ++g) {
       read(shadow, g, shadow.length() - 1);
@@ -491,7 +491,7 @@ class Fuzz {
   }
 
   void check_everything(std::int64_t operation) {
-    ASSERT_EQ(cache_.find_inconsistency(), "") << "operation " << operation;
+    ASSERT_EQ(state_of(cache_).find_inconsistency(), "") << "operation " << operation;
     std::vector<SequenceId> ids;
     for (const Shadow& shadow : live_) {
       read_all(shadow);
@@ -512,7 +512,7 @@ class Fuzz {
         ASSERT_EQ(page >= 0, readable(shadow, g, p));
         if (page < 0) continue;
         ASSERT_EQ(group.memory + page * group.geometry.page_bytes,
-                  cache_.page_at(shadow.id, g, p).data());
+                  state_of(cache_).page_at(shadow.id, g, p).data());
       }
     }
   }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "touchstone/cache/kv_cache.h"
+#include "cache/cache_test_device.h"
 
 namespace touchstone::cache::test {
 
@@ -24,7 +24,7 @@ struct TwoGroups {
 
 // A full group and a windowed latent one, small and with gaps between the sections of a page.
 inline Layout layout_of(const TwoGroups& sizes) {
-  const Format int8{.encoding = Encoding::int8};
+  const QuantFormat int8{.dtype = DType::i8};
   const LayerGroup full{.layers = 1,
                         .kv_heads = 2,
                         .k_dim = 2,
@@ -51,8 +51,8 @@ void each_piece(const KvCache& cache, std::int64_t g, std::int64_t position, std
   const LayerGroup& group = cache.layout().groups[static_cast<std::size_t>(g)];
   for (std::int64_t layer = 0; layer < group.layers; ++layer) {
     for (std::int64_t head = 0; head < group.kv_heads; ++head) {
-      const TokenOffsets offsets =
-          token_offsets(group, cache.geometry(g), layer, head, position % group.page_tokens);
+      const TokenOffsets offsets = token_offsets(group, state_of(cache).geometry(g), layer, head,
+                                                 position % group.page_tokens);
       const std::uint64_t word = mix(token + static_cast<std::uint64_t>(g * 64 + layer * 8 + head));
       visit(offsets.k_values, value_bytes(group.k, group.k_dim), word);
       visit(offsets.k_scales, scale_bytes(group.k, group.k_dim), word >> 32);
@@ -64,8 +64,8 @@ void each_piece(const KvCache& cache, std::int64_t g, std::int64_t position, std
 
 // Into a position that is reserved, in all groups.
 inline void write_token(KvCache& cache, SequenceId id, std::int64_t position, std::uint64_t token) {
-  for (std::int64_t g = 0; g < cache.groups(); ++g) {
-    const std::span<std::byte> page = cache.writable_page_at(id, g, position);
+  for (std::int64_t g = 0; g < state_of(cache).groups(); ++g) {
+    const std::span<std::byte> page = state_of(cache).writable_page_at(id, g, position);
     each_piece(cache, g, position, token,
                [&](std::int64_t offset, std::int64_t bytes, std::uint64_t word) {
                  const auto size = static_cast<std::size_t>(bytes);
@@ -77,7 +77,7 @@ inline void write_token(KvCache& cache, SequenceId id, std::int64_t position, st
 
 inline bool holds_token(const KvCache& cache, SequenceId id, std::int64_t g, std::int64_t position,
                         std::uint64_t token) {
-  const std::span<const std::byte> page = cache.page_at(id, g, position);
+  const std::span<const std::byte> page = state_of(cache).page_at(id, g, position);
   bool same = true;
   each_piece(cache, g, position, token,
              [&](std::int64_t offset, std::int64_t bytes, std::uint64_t word) {

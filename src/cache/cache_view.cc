@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <bit>
 
+#include "cache/view_state.h"
+#include "core/index.h"
+
 namespace touchstone::cache {
 namespace {
 
 // A narrow table would be laid out anew every few tokens.
 constexpr std::int64_t kMinStride = 8;
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Appends [begin, end), joined with the range before it where they touch.
 void note(std::vector<ChangedRange>& ranges, std::int64_t begin, std::int64_t end) {
@@ -33,7 +34,7 @@ std::int32_t number_of(PageHandle page) { return static_cast<std::int32_t>(page.
 }  // namespace
 
 // Sizes the arrays for these sequences. Where rows move, everything counts as changed.
-void CacheViewBuilder::make_room(std::span<const SequenceId> ids) {
+void CacheViewBuilder::State::make_room(std::span<const SequenceId> ids) {
   const std::int64_t rows = std::ssize(ids);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     GroupArrays& arrays = groups_[g];
@@ -60,8 +61,8 @@ void CacheViewBuilder::make_room(std::span<const SequenceId> ids) {
   changed_rows_.clear();
 }
 
-void CacheViewBuilder::update_table(GroupArrays& arrays, std::int64_t row, bool same_sequence,
-                                    const PageTable& table) {
+void CacheViewBuilder::State::update_table(GroupArrays& arrays, std::int64_t row,
+                                           bool same_sequence, const PageTable& table) {
   RowTable& before = arrays.rows[at(row)];
   const std::int64_t pages = std::ssize(table.pages);
   const std::int64_t base = row * arrays.stride;
@@ -84,7 +85,7 @@ void CacheViewBuilder::update_table(GroupArrays& arrays, std::int64_t row, bool 
   before = {table.version, pages};
 }
 
-bool CacheViewBuilder::update_row(std::int64_t row, const Sequence& sequence) {
+bool CacheViewBuilder::State::update_row(std::int64_t row, const Sequence& sequence) {
   bool changed = assign(lengths_[at(row)], sequence.length);
   changed |= assign(reserved_[at(row)], sequence.reserved);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -97,7 +98,7 @@ bool CacheViewBuilder::update_row(std::int64_t row, const Sequence& sequence) {
   return changed;
 }
 
-const CacheView& CacheViewBuilder::build(std::span<const SequenceId> ids) {
+const CacheView& CacheViewBuilder::State::build(std::span<const SequenceId> ids) {
   for (const SequenceId id : ids) cache_->sequence(id);  // throws before anything is overwritten
   make_room(ids);
   for (std::int64_t r = 0; r < std::ssize(ids); ++r) {
@@ -136,5 +137,19 @@ const CacheView& CacheViewBuilder::build(std::span<const SequenceId> ids) {
   ++builds_;
   return view_;
 }
+
+CacheViewBuilder::CacheViewBuilder(KvCache& cache)
+    : state_(std::make_unique<State>(state_of(cache))) {}
+CacheViewBuilder::~CacheViewBuilder() = default;
+CacheViewBuilder::CacheViewBuilder(CacheViewBuilder&&) noexcept = default;
+CacheViewBuilder& CacheViewBuilder::operator=(CacheViewBuilder&&) noexcept = default;
+
+const CacheView& CacheViewBuilder::build(std::span<const SequenceId> ids) {
+  return state_->build(ids);
+}
+const CacheView& CacheViewBuilder::build(Context& context, std::span<const SequenceId> ids) {
+  return state_->build(context, ids);
+}
+bool CacheViewBuilder::is_current(const CacheView& view) const { return state_->is_current(view); }
 
 }  // namespace touchstone::cache

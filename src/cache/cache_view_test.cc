@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "cache/cache_test_support.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
@@ -20,7 +21,8 @@ void append(KvCache& cache, SequenceId id, std::int64_t tokens) {
 
 class CacheViewTest : public ::testing::Test {
  protected:
-  CacheViewTest() : cache_({.layout = layout(), .pool_pages = {64, 64}}), builder_(cache_) {
+  CacheViewTest()
+      : cache_(make_cache({.layout = layout(), .pool_pages = {64, 64}})), builder_(cache_) {
     for (int i = 0; i < 3; ++i) ids_.push_back(cache_.create());
     for (const SequenceId id : ids_) append(cache_, id, 15);
   }
@@ -44,7 +46,7 @@ TEST_F(CacheViewTest, ShowsPagesLengthsAndFill) {
   EXPECT_EQ(group.last_page_fill[1], 7);
   EXPECT_EQ(group.page_tokens, 8);
   for (std::size_t p = 0; p < 2; ++p) {
-    const auto expected = cache_.sequence(ids_[1]).groups[0].pages[p].index;
+    const auto expected = state_of(cache_).sequence(ids_[1]).groups[0].pages[p].index;
     EXPECT_EQ(group.page_table[static_cast<std::size_t>(group.table_stride) + p],
               static_cast<std::int32_t>(expected));
   }

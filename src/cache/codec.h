@@ -134,9 +134,9 @@ struct GroupScale {
 };
 
 // The largest magnitude of a code: what a scale is a fraction of.
-TOUCHSTONE_HOST_DEVICE inline float top_code(const Format& format) {
-  if (format.encoding == Encoding::int8) return format.asymmetric ? 255.0F : 127.0F;
-  if (format.encoding == Encoding::int4) return format.asymmetric ? 15.0F : 7.0F;
+TOUCHSTONE_HOST_DEVICE inline float top_code(const QuantFormat& format) {
+  if (format.dtype == DType::i8) return format.asymmetric ? 255.0F : 127.0F;
+  if (format.dtype == DType::i4) return format.asymmetric ? 15.0F : 7.0F;
   return kLargestFp8;
 }
 
@@ -158,7 +158,8 @@ TOUCHSTONE_HOST_DEVICE inline GroupExtremes extremes_of(const float* x, std::int
   return result;
 }
 
-TOUCHSTONE_HOST_DEVICE inline GroupScale scale_of(const Format& format, const GroupExtremes& of) {
+TOUCHSTONE_HOST_DEVICE inline GroupScale scale_of(const QuantFormat& format,
+                                                  const GroupExtremes& of) {
   if (of.magnitude_bits >= kInfinityBits) {
     const float nan = std::bit_cast<float>(kNanBits);
     return {nan, format.asymmetric ? nan : 0.0F};
@@ -167,16 +168,17 @@ TOUCHSTONE_HOST_DEVICE inline GroupScale scale_of(const Format& format, const Gr
   float range = clamped(std::bit_cast<float>(of.magnitude_bits), 0, kLargestMagnitude);
   if (format.asymmetric) {
     const float least = clamped(of.least, -kLargestMagnitude, kLargestMagnitude);
-    result.minimum = round_minimum(least + 0.0F, format.scale);  // -0 becomes 0
+    result.minimum = round_minimum(least + 0.0F, format.scale_dtype);  // -0 becomes 0
     range = clamped(of.most, -kLargestMagnitude, kLargestMagnitude) - result.minimum;
   }
-  if (range > 0) result.scale = round_scale(range / top_code(format), format.scale);
+  if (range > 0) result.scale = round_scale(range / top_code(format), format.scale_dtype);
   return result;
 }
 
 // Values of a group that share a scale.
-TOUCHSTONE_HOST_DEVICE inline std::int64_t group_length(const Format& format, std::int64_t dim) {
-  return format.group == 0 ? dim : format.group;
+TOUCHSTONE_HOST_DEVICE inline std::int64_t group_length(const QuantFormat& format,
+                                                        std::int64_t dim) {
+  return format.group_size == 0 ? dim : format.group_size;
 }
 
 // The f16 bits of a value that f16 holds, or of the NaN of scale_of.
@@ -187,10 +189,10 @@ TOUCHSTONE_HOST_DEVICE inline std::uint16_t exact_f16_bits(float x) {
 }
 
 // `scales` is where the scales of a vector begin.
-TOUCHSTONE_HOST_DEVICE inline void store_scale(const Format& format, std::byte* scales,
+TOUCHSTONE_HOST_DEVICE inline void store_scale(const QuantFormat& format, std::byte* scales,
                                                std::int64_t group, GroupScale scale) {
   const std::int64_t at = format.asymmetric ? 2 * group : group;
-  if (format.scale == DType::f16) {
+  if (format.scale_dtype == DType::f16) {
     auto* to = reinterpret_cast<std::uint16_t*>(scales) + at;
     to[0] = exact_f16_bits(scale.scale);
     if (format.asymmetric) to[1] = exact_f16_bits(scale.minimum);
@@ -201,11 +203,11 @@ TOUCHSTONE_HOST_DEVICE inline void store_scale(const Format& format, std::byte* 
   }
 }
 
-TOUCHSTONE_HOST_DEVICE inline GroupScale load_scale(const Format& format, const std::byte* scales,
-                                                    std::int64_t group) {
+TOUCHSTONE_HOST_DEVICE inline GroupScale load_scale(const QuantFormat& format,
+                                                    const std::byte* scales, std::int64_t group) {
   const std::int64_t at = format.asymmetric ? 2 * group : group;
   GroupScale result;
-  if (format.scale == DType::f16) {
+  if (format.scale_dtype == DType::f16) {
     const auto* from = reinterpret_cast<const std::uint16_t*>(scales) + at;
     result.scale = static_cast<float>(F16::from_bits(from[0]));
     if (format.asymmetric) result.minimum = static_cast<float>(F16::from_bits(from[1]));
@@ -231,30 +233,29 @@ TOUCHSTONE_HOST_DEVICE inline Quantizer quantizer_of(GroupScale scale) {
 }
 
 // The code of one value, in the low bits: 8 of them, or 4 for int4.
-TOUCHSTONE_HOST_DEVICE inline std::uint8_t encode_value(const Format& format, Quantizer with,
+TOUCHSTONE_HOST_DEVICE inline std::uint8_t encode_value(const QuantFormat& format, Quantizer with,
                                                         float x) {
   float scaled = 0;
   if (with.reciprocal > 0) scaled = (x - with.minimum) * with.reciprocal;
-  if (format.encoding == Encoding::fp8_e4m3) return encode_fp8_e4m3(scaled);
+  if (format.dtype == DType::f8_e4m3) return encode_fp8_e4m3(scaled);
   const float top = top_code(format);
   const std::int32_t code = nearest(clamped(scaled, format.asymmetric ? 0 : -top, top));
-  const bool offset = format.encoding == Encoding::int4 && !format.asymmetric;
+  const bool offset = format.dtype == DType::i4 && !format.asymmetric;
   return static_cast<std::uint8_t>(offset ? code + 8 : code);
 }
 
-TOUCHSTONE_HOST_DEVICE inline float decode_value(const Format& format, GroupScale with,
+TOUCHSTONE_HOST_DEVICE inline float decode_value(const QuantFormat& format, GroupScale with,
                                                  std::uint8_t code) {
-  if (format.encoding == Encoding::fp8_e4m3) return decode_fp8_e4m3(code) * with.scale;
+  if (format.dtype == DType::f8_e4m3) return decode_fp8_e4m3(code) * with.scale;
   if (format.asymmetric) return with.minimum + static_cast<float>(code) * with.scale;
-  const std::int32_t q =
-      format.encoding == Encoding::int4 ? code - 8 : static_cast<std::int8_t>(code);
+  const std::int32_t q = format.dtype == DType::i4 ? code - 8 : static_cast<std::int8_t>(code);
   return static_cast<float>(q) * with.scale;
 }
 
 // The code of value i of a vector.
-TOUCHSTONE_HOST_DEVICE inline std::uint8_t load_code(const Format& format, const std::byte* values,
-                                                     std::int64_t i) {
-  if (format.encoding != Encoding::int4) return static_cast<std::uint8_t>(values[i]);
+TOUCHSTONE_HOST_DEVICE inline std::uint8_t load_code(const QuantFormat& format,
+                                                     const std::byte* values, std::int64_t i) {
+  if (format.dtype != DType::i4) return static_cast<std::uint8_t>(values[i]);
   return static_cast<std::uint8_t>((static_cast<unsigned>(values[i / 2]) >> (i % 2 * 4)) & 0xfU);
 }
 
@@ -262,14 +263,14 @@ TOUCHSTONE_HOST_DEVICE inline std::uint8_t load_code(const Format& format, const
 
 // Stores `dim` values: value_bytes(format, dim) bytes at `values`, scale_bytes(format, dim) at
 // `scales`, both aligned to their element.
-TOUCHSTONE_HOST_DEVICE inline void encode(const Format& format, std::int64_t dim, const float* x,
-                                          std::byte* values, std::byte* scales) {
-  if (!is_quantized(format.encoding)) {
+TOUCHSTONE_HOST_DEVICE inline void encode(const QuantFormat& format, std::int64_t dim,
+                                          const float* x, std::byte* values, std::byte* scales) {
+  if (!is_quantized(format.dtype)) {
     for (std::int64_t i = 0; i < dim; ++i) {
       const float value = with_quiet_nan(x[i]);
-      if (format.encoding == Encoding::f32) reinterpret_cast<float*>(values)[i] = value;
-      if (format.encoding == Encoding::bf16) reinterpret_cast<Bf16*>(values)[i] = Bf16(value);
-      if (format.encoding == Encoding::f16) reinterpret_cast<F16*>(values)[i] = F16(value);
+      if (format.dtype == DType::f32) reinterpret_cast<float*>(values)[i] = value;
+      if (format.dtype == DType::bf16) reinterpret_cast<Bf16*>(values)[i] = Bf16(value);
+      if (format.dtype == DType::f16) reinterpret_cast<F16*>(values)[i] = F16(value);
     }
     return;
   }
@@ -281,7 +282,7 @@ TOUCHSTONE_HOST_DEVICE inline void encode(const Format& format, std::int64_t dim
     const Quantizer with = quantizer_of(scale);
     for (std::int64_t i = first; i < first + length; ++i) {
       const std::uint8_t code = encode_value(format, with, x[i]);
-      if (format.encoding != Encoding::int4) {
+      if (format.dtype != DType::i4) {
         values[i] = std::byte{code};
       } else if (i % 2 == 0) {
         values[i / 2] = std::byte{code};
@@ -293,16 +294,16 @@ TOUCHSTONE_HOST_DEVICE inline void encode(const Format& format, std::int64_t dim
 }
 
 // The inverse, as far as the format allows.
-TOUCHSTONE_HOST_DEVICE inline void decode(const Format& format, std::int64_t dim,
+TOUCHSTONE_HOST_DEVICE inline void decode(const QuantFormat& format, std::int64_t dim,
                                           const std::byte* values, const std::byte* scales,
                                           float* x) {
-  if (!is_quantized(format.encoding)) {
+  if (!is_quantized(format.dtype)) {
     for (std::int64_t i = 0; i < dim; ++i) {
-      if (format.encoding == Encoding::f32) x[i] = reinterpret_cast<const float*>(values)[i];
-      if (format.encoding == Encoding::bf16) {
+      if (format.dtype == DType::f32) x[i] = reinterpret_cast<const float*>(values)[i];
+      if (format.dtype == DType::bf16) {
         x[i] = static_cast<float>(reinterpret_cast<const Bf16*>(values)[i]);
       }
-      if (format.encoding == Encoding::f16) {
+      if (format.dtype == DType::f16) {
         x[i] = static_cast<float>(reinterpret_cast<const F16*>(values)[i]);
       }
     }

@@ -30,7 +30,7 @@ struct Stored {
   friend bool operator==(const Stored&, const Stored&) = default;
 };
 
-Stored stored(const Format& format, const std::vector<float>& x) {
+Stored stored(const QuantFormat& format, const std::vector<float>& x) {
   const std::int64_t dim = std::ssize(x);
   Stored result{
       std::vector<std::byte>(static_cast<std::size_t>(value_bytes(format, dim)), std::byte{0xa5}),
@@ -39,33 +39,33 @@ Stored stored(const Format& format, const std::vector<float>& x) {
   return result;
 }
 
-std::vector<float> read(const Format& format, std::int64_t dim, const Stored& from) {
+std::vector<float> read(const QuantFormat& format, std::int64_t dim, const Stored& from) {
   std::vector<float> x(static_cast<std::size_t>(dim));
   decode(format, dim, from.values.data(), from.scales.data(), x.data());
   return x;
 }
 
-std::vector<float> through(const Format& format, const std::vector<float>& x) {
+std::vector<float> through(const QuantFormat& format, const std::vector<float>& x) {
   return read(format, std::ssize(x), stored(format, x));
 }
 
-std::vector<Format> quantized_formats(std::int64_t group) {
-  std::vector<Format> list;
+std::vector<QuantFormat> quantized_formats(std::int64_t group) {
+  std::vector<QuantFormat> list;
   for (const DType scale : {DType::f16, DType::f32}) {
-    for (const Encoding encoding : {Encoding::int8, Encoding::int4}) {
+    for (const DType encoding : {DType::i8, DType::i4}) {
       for (const bool asymmetric : {false, true}) {
         list.push_back({encoding, group, asymmetric, scale});
       }
     }
-    list.push_back({Encoding::fp8_e4m3, group, false, scale});
+    list.push_back({DType::f8_e4m3, group, false, scale});
   }
   return list;
 }
 
-std::string describe(const Format& format) {
-  return std::string(name_of(format.encoding)) + " group " + std::to_string(format.group) +
+std::string describe(const QuantFormat& format) {
+  return std::string(format_name(format.dtype)) + " group " + std::to_string(format.group_size) +
          (format.asymmetric ? " asymmetric " : " symmetric ") +
-         std::string(touchstone::name_of(format.scale));
+         std::string(touchstone::name_of(format.scale_dtype));
 }
 
 // ---- e4m3 ------------------------------------------------------------------------------------
@@ -194,40 +194,39 @@ TEST(Codec, BytesOfSmallVectors) {
     return result;
   };
   // Largest 127: the scale is 1, 0x3c00. 2.5 goes to the even 2.
-  Stored s = stored({.encoding = Encoding::int8}, {127, -127, 2.5F, -1});
+  Stored s = stored({.dtype = DType::i8}, {127, -127, 2.5F, -1});
   EXPECT_EQ(s.values, bytes({127, 0x81, 2, 0xff}));
   EXPECT_EQ(s.scales, bytes({0x00, 0x3c}));
   // Two groups with scales 1 and 2 (0x4000); codes are stored as q + 8, the first one low.
-  s = stored({.encoding = Encoding::int4, .group = 2}, {7, -7, 14, -2});
+  s = stored({.dtype = DType::i4, .group_size = 2}, {7, -7, 14, -2});
   EXPECT_EQ(s.values, bytes({0x1f, 0x7f}));
   EXPECT_EQ(s.scales, bytes({0x00, 0x3c, 0x00, 0x40}));
   // From -3 to 12 in 15 steps of 1: scale 1, then minimum -3 (0xc200).
-  s = stored({.encoding = Encoding::int4, .asymmetric = true}, {-3, 12, 0, 1});
+  s = stored({.dtype = DType::i4, .asymmetric = true}, {-3, 12, 0, 1});
   EXPECT_EQ(s.values, bytes({0xf0, 0x43}));
   EXPECT_EQ(s.scales, bytes({0x00, 0x3c, 0x00, 0xc2}));
   // From 1 to 256 in 255 steps, scale and minimum in f32.
-  s = stored({.encoding = Encoding::int8, .asymmetric = true, .scale = DType::f32}, {256, 1, 3.5F});
+  s = stored({.dtype = DType::i8, .asymmetric = true, .scale_dtype = DType::f32}, {256, 1, 3.5F});
   EXPECT_EQ(s.values, bytes({255, 0, 2}));
   EXPECT_EQ(s.scales, bytes({0, 0, 0x80, 0x3f, 0, 0, 0x80, 0x3f}));
   // 448 is the largest code: scale 1. 0.001 is half of the least step of 2^-9 and a bit.
-  s = stored({.encoding = Encoding::fp8_e4m3}, {448, -1, 0.001F, 0});
+  s = stored({.dtype = DType::f8_e4m3}, {448, -1, 0.001F, 0});
   EXPECT_EQ(s.values, bytes({0x7e, 0xb8, 0x01, 0x00}));
   EXPECT_EQ(s.scales, bytes({0x00, 0x3c}));
-  EXPECT_EQ(stored({.encoding = Encoding::bf16}, {1, kNan}).values,
-            bytes({0x80, 0x3f, 0xc0, 0x7f}));
-  EXPECT_EQ(stored({.encoding = Encoding::f16}, {1e6F, -kNan}).values, bytes({0, 0x7c, 0, 0x7e}));
+  EXPECT_EQ(stored({.dtype = DType::bf16}, {1, kNan}).values, bytes({0x80, 0x3f, 0xc0, 0x7f}));
+  EXPECT_EQ(stored({.dtype = DType::f16}, {1e6F, -kNan}).values, bytes({0, 0x7c, 0, 0x7e}));
 }
 
 // ---- errors ------------------------------------------------------------------------------------
 
 // Half a step of the group that holds x, as touchstone/ops/kv_append.h promises it.
-double bound_of(const Format& format, const float* group, std::int64_t length, double x) {
+double bound_of(const QuantFormat& format, const float* group, std::int64_t length, double x) {
   double largest = 0;
   const auto [least, most] = std::minmax_element(group, group + length);
   for (std::int64_t i = 0; i < length; ++i) {
     largest = std::max(largest, std::abs(static_cast<double>(group[i])));
   }
-  const bool f16 = format.scale == DType::f16;
+  const bool f16 = format.scale_dtype == DType::f16;
   double range = largest;
   if (format.asymmetric) {
     range = static_cast<double>(*most) - static_cast<double>(*least);
@@ -237,7 +236,7 @@ double bound_of(const Format& format, const float* group, std::int64_t length, d
   const double scale = range / steps * (1 + (f16 ? 0x1p-10 : 0x1p-15)) + (f16 ? 0x1p-24 : 0x1p-126);
   // Roundings in f32 of x - m, of the product with 1 / s, and of m + q * s.
   const double arithmetic = 0x1p-22 * (std::abs(x) + range);
-  if (format.encoding == Encoding::fp8_e4m3) {
+  if (format.dtype == DType::f8_e4m3) {
     return std::max(std::abs(x) / 16, scale / 1024) + arithmetic;
   }
   return scale / 2 + arithmetic;
@@ -245,7 +244,7 @@ double bound_of(const Format& format, const float* group, std::int64_t length, d
 
 using Generator = std::function<double(std::int64_t)>;
 
-void expect_within_bounds(const Format& format, std::int64_t dim, const Generator& generator) {
+void expect_within_bounds(const QuantFormat& format, std::int64_t dim, const Generator& generator) {
   constexpr int kVectors = 200;
   for (int n = 0; n < kVectors; ++n) {
     std::vector<float> x(static_cast<std::size_t>(dim));
@@ -277,7 +276,7 @@ TEST(Codec, NoValueIsOffByMoreThanHalfAStep) {
       [&](std::int64_t i) { return i % 61 == 0 ? 300 * random.normal(i) : random.normal(i); },
   };
   for (const std::int64_t group : {0, 2, 6, 32}) {
-    for (const Format& format : quantized_formats(group)) {
+    for (const QuantFormat& format : quantized_formats(group)) {
       for (const Generator& generator : generators) {
         expect_within_bounds(format, 96, generator);
         if (HasFatalFailure()) return;
@@ -289,7 +288,7 @@ TEST(Codec, NoValueIsOffByMoreThanHalfAStep) {
 // What is stored is a fixed point: storing what was read changes no byte.
 TEST(Codec, StoringTwiceIsStoringOnce) {
   const Random random(8);
-  for (const Format& format : quantized_formats(32)) {
+  for (const QuantFormat& format : quantized_formats(32)) {
     if (format.asymmetric) continue;  // there the top of the range is rounded once more
     for (int n = 0; n < 200; ++n) {
       std::vector<float> x(128);
@@ -305,7 +304,7 @@ TEST(Codec, StoringTwiceIsStoringOnce) {
 // ---- the ends of the range ---------------------------------------------------------------------
 
 TEST(Codec, GroupsOfZerosAndOfOneValue) {
-  for (const Format& format : quantized_formats(4)) {
+  for (const QuantFormat& format : quantized_formats(4)) {
     for (const float value : through(format, {0.0F, -0.0F, 0, 0, 1, 2, 3, 4})) {
       EXPECT_TRUE(value == 0.0F || value > 0.5F) << describe(format);
     }
@@ -314,12 +313,12 @@ TEST(Codec, GroupsOfZerosAndOfOneValue) {
     for (const float value : through(format, std::vector<float>(4, 3.5F))) EXPECT_EQ(value, 3.5F);
   }
   // The sign of a zero does not reach the minimum, wherever it stands.
-  const Format format{.encoding = Encoding::int8, .asymmetric = true};
+  const QuantFormat format{.dtype = DType::i8, .asymmetric = true};
   EXPECT_EQ(stored(format, {0.0F, -0.0F, 1}).scales, stored(format, {-0.0F, 0.0F, 1}).scales);
 }
 
 TEST(Codec, NanAndInfinityStayInTheirGroup) {
-  for (const Format& format : quantized_formats(4)) {
+  for (const QuantFormat& format : quantized_formats(4)) {
     const std::vector<float> clean = through(format, {0, 0, 0, 0, 1, -2, 3, 0.25F, 0, 0, 0, 0});
     for (const float bad : {kNan, -kNan, kInfinity, -kInfinity}) {
       for (std::size_t place = 0; place < 4; ++place) {
@@ -336,8 +335,8 @@ TEST(Codec, NanAndInfinityStayInTheirGroup) {
     // The stored bytes are those of any other such group.
     EXPECT_EQ(stored(format, {1, kNan, 2, 3}), stored(format, {-9, 4, kInfinity, -kNan}));
   }
-  for (const Encoding encoding : {Encoding::f32, Encoding::bf16, Encoding::f16}) {
-    const std::vector<float> y = through({.encoding = encoding}, {1, kNan, kInfinity, -kInfinity});
+  for (const DType encoding : {DType::f32, DType::bf16, DType::f16}) {
+    const std::vector<float> y = through({.dtype = encoding}, {1, kNan, kInfinity, -kInfinity});
     EXPECT_EQ(y[0], 1.0F);
     EXPECT_TRUE(std::isnan(y[1]));
     EXPECT_EQ(y[2], kInfinity);
@@ -346,7 +345,7 @@ TEST(Codec, NanAndInfinityStayInTheirGroup) {
 }
 
 TEST(Codec, HugeValuesSaturateAndStayFinite) {
-  for (const Format& format : quantized_formats(0)) {
+  for (const QuantFormat& format : quantized_formats(0)) {
     const std::vector<std::vector<float>> vectors = {
         {kMax, -kMax, 1, 0},
         {kMax, kMax, kMax, kMax},
@@ -362,20 +361,20 @@ TEST(Codec, HugeValuesSaturateAndStayFinite) {
     }
   }
   // f16 scales end at 65504: so do 127 steps of them.
-  const Format int8{.encoding = Encoding::int8};
+  const QuantFormat int8{.dtype = DType::i8};
   EXPECT_EQ(through(int8, {1e30F, -1e30F})[1], -127 * 65504.0F);
-  const Format asymmetric{.encoding = Encoding::int8, .asymmetric = true};
+  const QuantFormat asymmetric{.dtype = DType::i8, .asymmetric = true};
   EXPECT_EQ(through(asymmetric, {-1e30F, 1e30F}), (std::vector{-65504.0F, 254 * 65504.0F}));
-  const Format wide{.encoding = Encoding::int8, .scale = DType::f32};
+  const QuantFormat wide{.dtype = DType::i8, .scale_dtype = DType::f32};
   EXPECT_NEAR(through(wide, {1e30F, -1e30F})[1], -1e30F, 1e30F * 0x1p-15F);
 }
 
 TEST(Codec, TinyValuesKeepTheLeastStep) {
   // The least f16 is 2^-24: with it as scale, what is below half of it reads as zero.
-  const Format int8{.encoding = Encoding::int8};
+  const QuantFormat int8{.dtype = DType::i8};
   EXPECT_EQ(through(int8, {0x1p-30F, -0x1p-40F}), (std::vector{0.0F, 0.0F}));
   EXPECT_EQ(through(int8, {0x1p-24F, -0x1p-23F}), (std::vector{0x1p-24F, -0x1p-23F}));
-  const Format wide{.encoding = Encoding::int8, .scale = DType::f32};
+  const QuantFormat wide{.dtype = DType::i8, .scale_dtype = DType::f32};
   EXPECT_NEAR(through(wide, {0x1p-100F, 0})[0], 0x1p-100F, 0x1p-108F);
   const std::vector<float> denormal = through(wide, {std::numeric_limits<float>::denorm_min(), 0});
   EXPECT_EQ(denormal, (std::vector{0.0F, 0.0F}));

@@ -1,18 +1,17 @@
-// The part of CacheViewBuilder that keeps a copy of its arrays in CUDA memory.
+// The part of a view builder that keeps a copy of its arrays in CUDA memory.
 #include "cache/device_view.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "cache/view_state.h"
 #include "core/context_access.h"
 #include "core/cuda_runtime.h"
-#include "touchstone/cache/cache_view.h"
+#include "core/index.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Room for at least `elements`, contents undefined where it had to grow. Whether it did.
 bool grow_to(Tensor& tensor, std::int64_t elements, DType dtype, Device device) {
@@ -26,7 +25,7 @@ bool grow_to(Tensor& tensor, std::int64_t elements, DType dtype, Device device) 
 
 // The arrays [rows] of all groups lie in one block, which is small and goes over whole. Of the page
 // tables only the changed entries do.
-struct CacheViewBuilder::DeviceArrays {
+struct CacheViewBuilder::State::DeviceArrays {
   CacheView view;
   std::vector<GroupView> groups;
   Tensor row_block;            // u8
@@ -92,13 +91,11 @@ struct CacheViewBuilder::DeviceArrays {
   }
 };
 
-CacheViewBuilder::CacheViewBuilder(KvCache& cache)
+CacheViewBuilder::State::State(CacheState& cache)
     : cache_(&cache), groups_(at(cache.groups())), group_views_(at(cache.groups())) {}
-CacheViewBuilder::~CacheViewBuilder() = default;
-CacheViewBuilder::CacheViewBuilder(CacheViewBuilder&&) noexcept = default;
-CacheViewBuilder& CacheViewBuilder::operator=(CacheViewBuilder&&) noexcept = default;
+CacheViewBuilder::State::~State() = default;
 
-const CacheView& CacheViewBuilder::build(Context& context, std::span<const SequenceId> ids) {
+const CacheView& CacheViewBuilder::State::build(Context& context, std::span<const SequenceId> ids) {
   if (context.device() != cache_->device()) {
     throw InvalidArgument("cache_view: context: expected one on " + name_of(cache_->device()) +
                           ", got " + name_of(context.device()));

@@ -4,8 +4,11 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/kv_append/kv_append_test_support.h"
+#include "cache/cache_test_device.h"
+#include "tests/support/random.h"
 #include "tests/support/refusal.h"
+#include "tests/support/runners.h"
+#include "touchstone/cache/cache_view.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
@@ -38,7 +41,7 @@ std::vector<std::vector<std::int32_t>> pages_of(const std::vector<std::int32_t>&
 
 void expect_same(const CacheView& actual, const CacheView& expected) {
   const Device device = actual.device;
-  ASSERT_EQ(device, test::test_device());
+  ASSERT_EQ(device, ::touchstone::test::test_device());
   ASSERT_EQ(actual.generation, expected.generation);
   ASSERT_EQ(actual.rows, expected.rows);
   ASSERT_EQ(on_host(device, actual.lengths), copy_of(expected.lengths));
@@ -65,22 +68,21 @@ class DeviceView : public ::testing::Test {
     LayerGroup windowed = full;
     windowed.page_tokens = 2;
     windowed.window = 6;
-    return {
-        .layout = {{full, windowed}}, .pool_pages = {4000, 4000}, .device = test::test_device()};
+    return {.layout = {{full, windowed}}, .pool_pages = {4000, 4000}};
   }
   void grow(SequenceId id, std::int64_t tokens) {
     cache_.reserve(id, tokens);
     cache_.commit(id, tokens);
   }
 
-  KvCache cache_{options()};
+  KvCache cache_ = make_cache(options(), ::touchstone::test::test_device());
   CacheViewBuilder builder_{cache_};
-  Context context_{{.device = test::test_device()}};
+  Context context_{{.device = ::touchstone::test::test_device()}};
   std::vector<SequenceId> ids_;
 };
 
 TEST_F(DeviceView, EqualsTheHostsAfterEveryStep) {
-  const test::Random random(21);
+  const ::touchstone::test::Random random(21);
   for (int i = 0; i < 3; ++i) ids_.push_back(cache_.create());
   for (int step = 0; step < 600; ++step) {
     const std::uint64_t draw = random.bits(step);
@@ -148,18 +150,17 @@ TEST_F(DeviceView, AddressesStayWhileNothingOutgrowsThem) {
 }
 
 TEST_F(DeviceView, RefusesAContextElsewhere) {
-  if (!test::on_gpu()) GTEST_SKIP() << "needs a cache on CUDA";
+  if (!::touchstone::test::on_gpu()) GTEST_SKIP() << "needs a cache on CUDA";
   Context elsewhere;
-  test::expect_refusal("cache_view: context: expected one on cuda:0, got cpu",
-                       [&] { builder_.build(elsewhere, ids_); });
+  ::touchstone::test::expect_refusal("cache_view: context: expected one on cuda:0, got cpu",
+                                     [&] { builder_.build(elsewhere, ids_); });
 }
 
 TEST(KvCacheDevice, RefusesADeviceThatIsNotThere) {
   KvCacheOptions options{
       .layout = {{{.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .page_tokens = 4}}},
-      .pool_pages = {1},
-      .device = Device::cuda(1000)};
-  EXPECT_THROW(KvCache{options}, Error);
+      .pool_pages = {1}};
+  EXPECT_THROW(make_cache(options, Device::cuda(1000)), Error);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "cache/cache_test_support.h"
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/error.h"
 
@@ -23,7 +24,7 @@ LayerGroup small_group(std::int64_t page_tokens) {
 }
 
 KvCache small_cache(std::int64_t page_tokens, std::int64_t pages) {
-  return KvCache({.layout = {{small_group(page_tokens)}}, .pool_pages = {pages}});
+  return make_cache({.layout = {{small_group(page_tokens)}}, .pool_pages = {pages}});
 }
 
 SequenceId sequence_of(KvCache& cache, std::int64_t tokens) {
@@ -39,15 +40,15 @@ TEST(KvCachePrefix, SharesWholeBlocksAndPartOfTheLast) {
     const std::int64_t length = 3 * page + page / 2;
     const SequenceId id = sequence_of(cache, length);
     cache.insert_prefix(id, counting(length));
-    const std::int64_t used = cache.pool(0).used_pages();
+    const std::int64_t used = state_of(cache).pool(0).used_pages();
     for (const std::int64_t wanted :
          {std::int64_t{0}, std::int64_t{1}, page - 1, page, page + 1, length - 1, length}) {
       const PrefixHit hit = cache.open_prefix(counting(wanted));
       EXPECT_EQ(hit.tokens, wanted) << "page " << page;
-      EXPECT_EQ(cache.pool(0).used_pages(), used);  // nothing was copied
+      EXPECT_EQ(state_of(cache).pool(0).used_pages(), used);  // nothing was copied
       if (wanted > 0) {
-        EXPECT_EQ(cache.page_at(hit.sequence, 0, wanted - 1).data(),
-                  cache.page_at(id, 0, wanted - 1).data());
+        EXPECT_EQ(state_of(cache).page_at(hit.sequence, 0, wanted - 1).data(),
+                  state_of(cache).page_at(id, 0, wanted - 1).data());
       }
       cache.release(hit.sequence);
     }
@@ -57,7 +58,7 @@ TEST(KvCachePrefix, SharesWholeBlocksAndPartOfTheLast) {
     longer[static_cast<std::size_t>(page)] = -1;
     EXPECT_EQ(cache.open_prefix(longer).tokens, page);
     EXPECT_EQ(cache.open_prefix(counting(length), 1).tokens, 0);  // another space
-    EXPECT_EQ(cache.find_inconsistency(), "");
+    EXPECT_EQ(state_of(cache).find_inconsistency(), "");
   }
 }
 
@@ -68,9 +69,11 @@ TEST(KvCachePrefix, WritingAfterAHitCopiesThePartialPage) {
   const PrefixHit hit = cache.open_prefix(counting(11));
   EXPECT_EQ(hit.tokens, 11);
   cache.reserve(hit.sequence, 1);
-  EXPECT_NE(cache.page_at(hit.sequence, 0, 8).data(), cache.page_at(id, 0, 8).data());
-  EXPECT_EQ(cache.page_at(hit.sequence, 0, 0).data(), cache.page_at(id, 0, 0).data());
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_NE(state_of(cache).page_at(hit.sequence, 0, 8).data(),
+            state_of(cache).page_at(id, 0, 8).data());
+  EXPECT_EQ(state_of(cache).page_at(hit.sequence, 0, 0).data(),
+            state_of(cache).page_at(id, 0, 0).data());
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(KvCachePrefix, InsertionIsIdempotent) {
@@ -81,12 +84,12 @@ TEST(KvCachePrefix, InsertionIsIdempotent) {
   cache.insert_prefix(a, counting(20));
   cache.insert_prefix(a, counting(10));
   cache.insert_prefix(b, counting(20));  // other pages of the same tokens
-  EXPECT_EQ(cache.prefixes().entries(), 3);
-  EXPECT_EQ(cache.prefixes().indexed_pages(0), 3);
+  EXPECT_EQ(state_of(cache).prefixes().entries(), 3);
+  EXPECT_EQ(state_of(cache).prefixes().indexed_pages(0), 3);
   cache.release(b);
-  EXPECT_EQ(cache.pool(0).cached_pages(), 0);
+  EXPECT_EQ(state_of(cache).pool(0).cached_pages(), 0);
   cache.release(a);
-  EXPECT_EQ(cache.pool(0).cached_pages(), 3);
+  EXPECT_EQ(state_of(cache).pool(0).cached_pages(), 3);
   EXPECT_THROW(cache.insert_prefix(cache.create(), counting(1)), InvalidArgument);
 }
 
@@ -99,7 +102,7 @@ TEST(KvCachePrefix, EvictsTheEndOfWhatWasUsedLongestAgo) {
   cache.release(a);
   cache.release(b);
   cache.release(cache.open_prefix(counting(16)).sequence);  // now b is the older one
-  EXPECT_EQ(cache.pool(0).free_pages(), 0);
+  EXPECT_EQ(state_of(cache).pool(0).free_pages(), 0);
   const SequenceId c = sequence_of(cache, 8);
   EXPECT_EQ(cache.statistics().groups[0].evicted, 1);
   const PrefixHit hit_b = cache.open_prefix(counting(16, 100));
@@ -118,42 +121,42 @@ TEST(KvCachePrefix, EvictsTheEndOfWhatWasUsedLongestAgo) {
   const std::uint64_t released = cache.generation();
   EXPECT_EQ(cache.evict(1), 1);
   EXPECT_GT(cache.generation(), released);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(KvCachePrefix, WindowedGroupsNeedOnlyTheirTail) {
   LayerGroup windowed = small_group(8);
   windowed.window = 9;  // the next token sees 8 before it
   const Layout layout{{small_group(8), windowed}};
-  KvCache cache({.layout = layout, .pool_pages = {16, 16}});
+  KvCache cache = make_cache({.layout = layout, .pool_pages = {16, 16}});
   const SequenceId id = sequence_of(cache, 32);
   cache.advance_window(id);
-  EXPECT_EQ(cache.pool(1).used_pages(), 1);
+  EXPECT_EQ(state_of(cache).pool(1).used_pages(), 1);
   cache.insert_prefix(id, counting(32));
   // All 32 tokens can be had, 24 cannot: the window before position 24 is gone.
   const PrefixHit hit = cache.open_prefix(counting(40));
   EXPECT_EQ(hit.tokens, 32);
-  EXPECT_EQ(cache.pool(1).used_pages(), 1);
+  EXPECT_EQ(state_of(cache).pool(1).used_pages(), 1);
   EXPECT_EQ(cache.open_prefix(counting(31)).tokens, 0);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
   // Somebody who has these pages completes the entries.
   const SequenceId again = sequence_of(cache, 24);
   cache.insert_prefix(again, counting(24));
   EXPECT_EQ(cache.open_prefix(counting(24)).tokens, 24);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(KvCachePrefix, GroupsOfDifferentPageSizesShareBlocks) {
   const Layout layout{{small_group(4), small_group(16)}};
-  KvCache cache({.layout = layout, .pool_pages = {32, 8}});
+  KvCache cache = make_cache({.layout = layout, .pool_pages = {32, 8}});
   const SequenceId id = sequence_of(cache, 37);
   cache.insert_prefix(id, counting(37));
   EXPECT_EQ(cache.open_prefix(counting(37)).tokens, 37);
   EXPECT_EQ(cache.open_prefix(counting(21)).tokens, 21);
-  EXPECT_EQ(cache.prefixes().indexed_pages(0), 10);
-  EXPECT_EQ(cache.prefixes().indexed_pages(1), 3);
+  EXPECT_EQ(state_of(cache).prefixes().indexed_pages(0), 10);
+  EXPECT_EQ(state_of(cache).prefixes().indexed_pages(1), 3);
   EXPECT_EQ(cache.statistics().prefix_hit_tokens, 58);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 // Grows a sequence to each length and indexes all of it; a later hit is never shorter.
@@ -168,7 +171,7 @@ TEST(KvCachePrefix, LongerPrefixesAreFoundWhole) {
     cache.insert_prefix(id, counting(1000));
     EXPECT_EQ(cache.open_prefix(counting(1000)).tokens, 1000);
     EXPECT_EQ(cache.open_prefix(counting(100)).tokens, 100);
-    EXPECT_EQ(cache.find_inconsistency(), "");
+    EXPECT_EQ(state_of(cache).find_inconsistency(), "");
   }
 }
 
@@ -177,7 +180,7 @@ TEST(KvCachePrefix, EveryOrderOfInsertionFindsTheLongest) {
     for (const Tokens& lengths : {Tokens{100, 300, 700, 1000}, Tokens{1000, 700, 300, 100},
                                   Tokens{100, 400}, Tokens{400, 100}}) {
       const Layout layout{{small_group(64), small_group(16)}};
-      KvCache cache({.layout = layout, .pool_pages = {64, 256}});
+      KvCache cache = make_cache({.layout = layout, .pool_pages = {64, 256}});
       const SequenceId id = cache.create();
       std::int64_t longest = 0;
       for (const std::int64_t length : lengths) {
@@ -189,7 +192,7 @@ TEST(KvCachePrefix, EveryOrderOfInsertionFindsTheLongest) {
         cache.insert_prefix(id, counting(length));
         EXPECT_EQ(cache.open_prefix(counting(1000)).tokens, longest);
         EXPECT_EQ(cache.open_prefix(counting(length)).tokens, length);
-        EXPECT_EQ(cache.find_inconsistency(), "");
+        EXPECT_EQ(state_of(cache).find_inconsistency(), "");
       }
     }
   }
@@ -198,7 +201,7 @@ TEST(KvCachePrefix, EveryOrderOfInsertionFindsTheLongest) {
 // Two continuations of one beginning diverge inside a block; the whole pages before are of both.
 TEST(KvCachePrefix, BranchesInsideABlockAreBothFound) {
   const Layout layout{{small_group(64), small_group(16)}};
-  KvCache cache({.layout = layout, .pool_pages = {16, 64}});
+  KvCache cache = make_cache({.layout = layout, .pool_pages = {16, 64}});
   const SequenceId a = sequence_of(cache, 128);
   Tokens other = counting(100);
   other.resize(128, -1);
@@ -209,7 +212,7 @@ TEST(KvCachePrefix, BranchesInsideABlockAreBothFound) {
   cache.insert_prefix(a, other);
   EXPECT_EQ(cache.open_prefix(counting(128)).tokens, 128);
   EXPECT_EQ(cache.open_prefix(other).tokens, 128);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 // The entry of a whole block has lost its page; the page of part of the block still serves.
@@ -223,12 +226,12 @@ TEST(KvCachePrefix, FallsBackToPartOfABlock) {
   cache.insert_prefix(part, other);  // nothing new: 32 tokens are there
   cache.release(whole);
   cache.release(part);
-  EXPECT_EQ(cache.pool(0).cached_pages(), 3);
+  EXPECT_EQ(state_of(cache).pool(0).cached_pages(), 3);
   const PrefixHit hit = cache.open_prefix(counting(16));
   EXPECT_EQ(cache.evict(1), 1);  // the last block
   EXPECT_EQ(cache.open_prefix(counting(48)).tokens, 32);
   cache.release(hit.sequence);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 // The last token of a prompt has to run again for its logits, so one token fewer is looked up. A
@@ -237,7 +240,7 @@ TEST(KvCachePrefix, AllButTheLastTokenOfAWindowedPrompt) {
   LayerGroup windowed = small_group(8);
   windowed.window = 9;
   const Layout layout{{small_group(8), windowed}};
-  KvCache cache({.layout = layout, .pool_pages = {16, 16}});
+  KvCache cache = make_cache({.layout = layout, .pool_pages = {16, 16}});
   const SequenceId id = sequence_of(cache, 32);
   cache.insert_prefix(id, counting(32));
   cache.advance_window(id);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cache/cache_test_support.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
@@ -16,7 +17,7 @@ LayerGroup small_group(std::int64_t page_tokens) {
 }
 
 KvCache small_cache(std::int64_t page_tokens, std::int64_t pages) {
-  return KvCache({.layout = {{small_group(page_tokens)}}, .pool_pages = {pages}});
+  return make_cache({.layout = {{small_group(page_tokens)}}, .pool_pages = {pages}});
 }
 
 // One byte per token stands for all its keys and values.
@@ -26,8 +27,9 @@ void append(KvCache& cache, SequenceId id, std::int64_t tokens, int mark) {
   for (std::int64_t i = 0; i < tokens; ++i) {
     const std::int64_t position = cache.length(id) + i;
     const auto offset =
-        token_offsets(group, cache.geometry(0), 0, 0, position % group.page_tokens).k_values;
-    cache.writable_page_at(id, 0, position)[static_cast<std::size_t>(offset)] =
+        token_offsets(group, state_of(cache).geometry(0), 0, 0, position % group.page_tokens)
+            .k_values;
+    state_of(cache).writable_page_at(id, 0, position)[static_cast<std::size_t>(offset)] =
         static_cast<std::byte>(mark);
   }
   cache.commit(id, tokens);
@@ -36,8 +38,10 @@ void append(KvCache& cache, SequenceId id, std::int64_t tokens, int mark) {
 int mark_at(const KvCache& cache, SequenceId id, std::int64_t position) {
   const LayerGroup& group = cache.layout().groups[0];
   const auto offset =
-      token_offsets(group, cache.geometry(0), 0, 0, position % group.page_tokens).k_values;
-  return static_cast<int>(cache.page_at(id, 0, position)[static_cast<std::size_t>(offset)]);
+      token_offsets(group, state_of(cache).geometry(0), 0, 0, position % group.page_tokens)
+          .k_values;
+  return static_cast<int>(
+      state_of(cache).page_at(id, 0, position)[static_cast<std::size_t>(offset)]);
 }
 
 TEST(KvCache, PagesAtTheirBorders) {
@@ -46,16 +50,18 @@ TEST(KvCache, PagesAtTheirBorders) {
       KvCache cache = small_cache(page, 4);
       const SequenceId id = cache.create();
       append(cache, id, tokens, 1);
-      EXPECT_EQ(cache.pool(0).used_pages(), pages_for_tokens(small_group(page), tokens));
+      EXPECT_EQ(state_of(cache).pool(0).used_pages(), pages_for_tokens(small_group(page), tokens));
       append(cache, id, 1, 2);
-      EXPECT_EQ(cache.pool(0).used_pages(), pages_for_tokens(small_group(page), tokens + 1));
+      EXPECT_EQ(state_of(cache).pool(0).used_pages(),
+                pages_for_tokens(small_group(page), tokens + 1));
       EXPECT_EQ(mark_at(cache, id, tokens - 1), 1);
       EXPECT_EQ(mark_at(cache, id, tokens), 2);
       cache.truncate(id, tokens - 1);
-      EXPECT_EQ(cache.pool(0).used_pages(), pages_for_tokens(small_group(page), tokens - 1));
+      EXPECT_EQ(state_of(cache).pool(0).used_pages(),
+                pages_for_tokens(small_group(page), tokens - 1));
       cache.truncate(id, 0);
-      EXPECT_EQ(cache.pool(0).used_pages(), 0);
-      EXPECT_EQ(cache.find_inconsistency(), "");
+      EXPECT_EQ(state_of(cache).pool(0).used_pages(), 0);
+      EXPECT_EQ(state_of(cache).find_inconsistency(), "");
     }
   }
 }
@@ -65,9 +71,9 @@ TEST(KvCache, ForkCopiesThePartialPageOnWrite) {
   const SequenceId parent = cache.create();
   append(cache, parent, 12, 1);
   const SequenceId child = cache.fork(parent);
-  EXPECT_EQ(cache.pool(0).used_pages(), 2);
+  EXPECT_EQ(state_of(cache).pool(0).used_pages(), 2);
   append(cache, child, 1, 2);
-  EXPECT_EQ(cache.pool(0).used_pages(), 3);
+  EXPECT_EQ(state_of(cache).pool(0).used_pages(), 3);
   EXPECT_EQ(cache.statistics().groups[0].copied, 1);
   append(cache, parent, 1, 3);  // alone with its page by now
   EXPECT_EQ(cache.statistics().groups[0].copied, 1);
@@ -76,7 +82,7 @@ TEST(KvCache, ForkCopiesThePartialPageOnWrite) {
   EXPECT_EQ(mark_at(cache, parent, 12), 3);
   cache.release(parent);
   EXPECT_EQ(mark_at(cache, child, 0), 1);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(KvCache, ForkAtAPageBorderCopiesNothing) {
@@ -99,11 +105,11 @@ TEST(KvCache, ForkGivesUpWhatWasReserved) {
   const SequenceId parent = cache.create();
   append(cache, parent, 4, 1);
   cache.reserve(parent, 20);
-  EXPECT_EQ(cache.pool(0).used_pages(), 3);
+  EXPECT_EQ(state_of(cache).pool(0).used_pages(), 3);
   const SequenceId child = cache.fork(parent);
-  EXPECT_EQ(cache.pool(0).used_pages(), 1);
+  EXPECT_EQ(state_of(cache).pool(0).used_pages(), 1);
   EXPECT_THROW(cache.commit(parent, 1), InvalidArgument);
-  EXPECT_THROW(cache.writable_page_at(parent, 0, 4), InvalidArgument);
+  EXPECT_THROW(state_of(cache).writable_page_at(parent, 0, 4), InvalidArgument);
   EXPECT_EQ(cache.length(child), 4);
 }
 
@@ -119,19 +125,19 @@ TEST(KvCache, OutOfMemoryChangesNothing) {
   const SequenceId both[] = {a, b};
   EXPECT_THROW(cache.reserve(both, 5), OutOfMemory);  // either alone would fit
   EXPECT_EQ(cache.generation(), generation);
-  EXPECT_EQ(cache.pool(0).free_pages(), 1);
-  EXPECT_EQ(cache.sequence(a).reserved, 12);
+  EXPECT_EQ(state_of(cache).pool(0).free_pages(), 1);
+  EXPECT_EQ(state_of(cache).sequence(a).reserved, 12);
   EXPECT_EQ(mark_at(cache, a, 11), 1);
   cache.reserve(both, 4);
   cache.commit(both, 4);
   EXPECT_EQ(cache.length(b), 12);
-  EXPECT_EQ(cache.pool(0).free_pages(), 0);
+  EXPECT_EQ(state_of(cache).pool(0).free_pages(), 0);
   // No room to copy the shared partial page: the fork stands, the write does not begin.
   const SequenceId child = cache.fork(b);
   EXPECT_THROW(cache.reserve(child, 1), OutOfMemory);
   EXPECT_EQ(mark_at(cache, child, 7), 2);
   EXPECT_EQ(cache.statistics().refused_reservations, 4);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(KvCache, WindowKeepsSinksAndUsesThePagesOfThePlan) {
@@ -140,21 +146,21 @@ TEST(KvCache, WindowKeepsSinksAndUsesThePagesOfThePlan) {
     group.window = 20;
     group.sinks = 3;
     // As many pages as the planner says, and not one more.
-    KvCache cache({.layout = {{group}}, .pool_pages = pool_pages_for({{group}}, 300)});
+    KvCache cache = make_cache({.layout = {{group}}, .pool_pages = pool_pages_for({{group}}, 300)});
     const SequenceId id = cache.create();
     for (std::int64_t length = 1; length <= 300; ++length) {
       append(cache, id, 1, static_cast<int>(length % 100));
-      EXPECT_EQ(cache.pool(0).used_pages(), pages_for_tokens(group, length));
+      EXPECT_EQ(state_of(cache).pool(0).used_pages(), pages_for_tokens(group, length));
       cache.advance_window(id);
     }
-    EXPECT_EQ(cache.pool(0).peak_used_pages(), cache.pool(0).capacity());
+    EXPECT_EQ(state_of(cache).pool(0).peak_used_pages(), state_of(cache).pool(0).capacity());
     EXPECT_EQ(mark_at(cache, id, 2), 3);
     EXPECT_EQ(mark_at(cache, id, 281), 82);
     EXPECT_THROW(mark_at(cache, id, 100), InvalidArgument);
     EXPECT_THROW(cache.truncate(id, 200), InvalidArgument);
     EXPECT_EQ(cache.length(id), 300);
     cache.truncate(id, 3);  // back to the sinks: nothing is missing
-    EXPECT_EQ(cache.find_inconsistency(), "");
+    EXPECT_EQ(state_of(cache).find_inconsistency(), "");
   }
 }
 
@@ -162,14 +168,14 @@ TEST(KvCache, MaxTokensCanBeAllocated) {
   Layout layout{{small_group(16), small_group(8)}};
   layout.groups[1].window = 40;
   const std::int64_t tokens = max_tokens(layout, 100'000, 3);
-  KvCache cache({.layout = layout, .pool_pages = pool_pages_for(layout, tokens, 3)});
+  KvCache cache = make_cache({.layout = layout, .pool_pages = pool_pages_for(layout, tokens, 3)});
   const std::vector<SequenceId> ids{cache.create(), cache.create(), cache.create()};
   for (std::int64_t t = 0; t < tokens; ++t) {
     cache.reserve(ids, 1);
     cache.commit(ids, 1);
     for (const SequenceId id : ids) cache.advance_window(id);
   }
-  EXPECT_LE(cache.memory(0).bytes() + cache.memory(1).bytes(), 100'000);
+  EXPECT_LE(state_of(cache).memory(0).bytes() + state_of(cache).memory(1).bytes(), 100'000);
   EXPECT_THROW(cache.reserve(ids, 1), OutOfMemory);
 }
 
@@ -178,29 +184,30 @@ TEST(KvCache, ContiguousStorageIsOnePagePerSequence) {
   const SequenceId id = cache.create();
   append(cache, id, 1, 1);
   append(cache, id, 127, 2);
-  EXPECT_EQ(cache.pool(0).used_pages(), 1);
-  EXPECT_EQ(cache.page_at(id, 0, 0).data(), cache.page_at(id, 0, 127).data());
+  EXPECT_EQ(state_of(cache).pool(0).used_pages(), 1);
+  EXPECT_EQ(state_of(cache).page_at(id, 0, 0).data(), state_of(cache).page_at(id, 0, 127).data());
 }
 
 // The last page begins beyond 2^32 bytes. Only pages that are touched take memory.
 TEST(KvCache, PagesBeyondFourGigabytes) {
   LayerGroup group{.layers = 1, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .page_tokens = 1024};
-  KvCache cache({.layout = {{group}}, .pool_pages = {1280}});
+  KvCache cache = make_cache({.layout = {{group}}, .pool_pages = {1280}});
   const std::int64_t bytes = page_bytes(group);
   ASSERT_GT(1279 * bytes, std::int64_t{1} << 32);
   const SequenceId id = cache.create();
   cache.reserve(id, 1280 * 1024);
-  const std::span<std::byte> last = cache.writable_page_at(id, 0, 1279 * 1024);
-  EXPECT_EQ(last.data() - cache.memory_data(0), 1279 * bytes);
+  const std::span<std::byte> last = state_of(cache).writable_page_at(id, 0, 1279 * 1024);
+  EXPECT_EQ(last.data() - state_of(cache).memory_data(0), 1279 * bytes);
   last.back() = std::byte{42};
-  cache.writable_page_at(id, 0, 0).back() = std::byte{1};
-  cache.writable_page_at(id, 0, 255 * 1024).back() = std::byte{2};  // where 32 bits would wrap to
-  cache.commit(id, 1280 * 1024 - 1);                                // the last page is partial
+  state_of(cache).writable_page_at(id, 0, 0).back() = std::byte{1};
+  state_of(cache).writable_page_at(id, 0, 255 * 1024).back() =
+      std::byte{2};                   // where 32 bits would wrap to
+  cache.commit(id, 1280 * 1024 - 1);  // the last page is partial
   const SequenceId child = cache.fork(id);
   cache.truncate(id, 1024);
   cache.release(id);
-  EXPECT_EQ(cache.page_at(child, 0, 1279 * 1024).back(), std::byte{42});
-  EXPECT_EQ(cache.page_at(child, 0, 0).back(), std::byte{1});
+  EXPECT_EQ(state_of(cache).page_at(child, 0, 1279 * 1024).back(), std::byte{42});
+  EXPECT_EQ(state_of(cache).page_at(child, 0, 0).back(), std::byte{1});
 }
 
 TEST(KvCache, RefusesBadHandlesAndNumbers) {
@@ -223,8 +230,8 @@ TEST(KvCache, RefusesBadHandlesAndNumbers) {
   EXPECT_THROW(cache.commit(id, 1), InvalidArgument);
   EXPECT_THROW(cache.truncate(id, 6), InvalidArgument);
   EXPECT_THROW(cache.truncate(id, -1), InvalidArgument);
-  EXPECT_THROW(cache.page_at(id, 0, 5), InvalidArgument);
-  EXPECT_THROW(cache.page_at(id, 1, 0), InvalidArgument);
+  EXPECT_THROW(state_of(cache).page_at(id, 0, 5), InvalidArgument);
+  EXPECT_THROW(state_of(cache).page_at(id, 1, 0), InvalidArgument);
   cache.reserve(id, 1);
   const SequenceId twice[] = {id, id};
   EXPECT_THROW(cache.commit(twice, 1), InvalidArgument);
@@ -235,17 +242,18 @@ TEST(KvCache, RefusesBadHandlesAndNumbers) {
   EXPECT_EQ(next.index, id.index);
   EXPECT_THROW(cache.length(id), InvalidArgument);
   EXPECT_EQ(cache.length(next), 0);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(KvCache, RefusesBadOptions) {
   const Layout layout{{small_group(8), small_group(12)}};
-  EXPECT_THROW(KvCache({.layout = layout, .pool_pages = {4}}), InvalidArgument);
-  EXPECT_THROW(KvCache({.layout = layout, .pool_pages = {4, 0}}), InvalidArgument);
-  EXPECT_THROW(KvCache({.layout = layout, .pool_pages = {4, 4}, .prefix_block_tokens = 16}),
+  EXPECT_THROW(make_cache({.layout = layout, .pool_pages = {4}}), InvalidArgument);
+  EXPECT_THROW(make_cache({.layout = layout, .pool_pages = {4, 0}}), InvalidArgument);
+  EXPECT_THROW(make_cache({.layout = layout, .pool_pages = {4, 4}, .prefix_block_tokens = 16}),
                InvalidArgument);
-  EXPECT_EQ(KvCache({.layout = layout, .pool_pages = {4, 4}}).prefixes().block_tokens(), 24);
-  EXPECT_THROW(KvCache({}), InvalidArgument);
+  const KvCache two = make_cache({.layout = layout, .pool_pages = {4, 4}});
+  EXPECT_EQ(state_of(two).prefixes().block_tokens(), 24);
+  EXPECT_THROW(make_cache({}), InvalidArgument);
 }
 
 // The next token sees nothing earlier: any length will do, whichever pages are gone.
@@ -255,24 +263,24 @@ TEST(KvCache, TruncatesAWindowOfOne) {
     group.window = 1;
     group.sinks = sinks;
     for (const std::int64_t length : {37, 32, 24, 13, 8, 2, 0}) {
-      KvCache cache({.layout = {{group}}, .pool_pages = {8}});
+      KvCache cache = make_cache({.layout = {{group}}, .pool_pages = {8}});
       const SequenceId id = cache.create();
       cache.reserve(id, 40);
       cache.commit(id, 40);
       cache.advance_window(id);
       cache.truncate(id, length);
       EXPECT_EQ(cache.length(id), length);
-      EXPECT_EQ(cache.find_inconsistency(), "");
+      EXPECT_EQ(state_of(cache).find_inconsistency(), "");
       const SequenceId fork = cache.fork(id);
       cache.reserve(id, 1);
-      EXPECT_EQ(cache.find_inconsistency(), "");
-      EXPECT_EQ(cache.writable_page_at(id, 0, length).size(),
-                static_cast<std::size_t>(cache.geometry(0).page_bytes));
+      EXPECT_EQ(state_of(cache).find_inconsistency(), "");
+      EXPECT_EQ(state_of(cache).writable_page_at(id, 0, length).size(),
+                static_cast<std::size_t>(state_of(cache).geometry(0).page_bytes));
       cache.commit(id, 1);
       cache.advance_window(id);
       cache.truncate(fork, length / 2);
       cache.reserve(fork, 20);
-      EXPECT_EQ(cache.find_inconsistency(), "");
+      EXPECT_EQ(state_of(cache).find_inconsistency(), "");
     }
   }
 }

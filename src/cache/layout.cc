@@ -25,28 +25,35 @@ std::int64_t align_up(std::int64_t bytes) {
   return add(bytes, kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
 }
 
-void validate(const Format& format, std::int64_t dim, const char* dim_name,
+void validate(const QuantFormat& format, std::int64_t dim, const char* dim_name,
               const char* group_name) {
   need_at_least(dim, 1, dim_name);
-  if (!is_quantized(format.encoding)) {
-    if (format.group != 0) refuse(group_name, "0 for a format without scales", format.group);
+  if (format_name(format.dtype) == "unknown") {
+    throw InvalidArgument(std::string("layout: format of ") + dim_name +
+                          ": expected f32, bf16, f16, i8, i4 or f8_e4m3, got " +
+                          std::string(name_of(format.dtype)));
+  }
+  if (!is_quantized(format.dtype)) {
+    if (format.group_size != 0)
+      refuse(group_name, "0 for a format without scales", format.group_size);
     if (format.asymmetric) refuse(group_name, "a symmetric format without scales", 1);
     return;
   }
-  need_at_least(format.group, 0, group_name);
-  if (format.group != 0 && dim % format.group != 0) {
-    refuse(group_name, "a divisor of the head dim " + std::to_string(dim), format.group);
+  need_at_least(format.group_size, 0, group_name);
+  if (format.group_size != 0 && dim % format.group_size != 0) {
+    refuse(group_name, "a divisor of the head dim " + std::to_string(dim), format.group_size);
   }
-  if (format.encoding == Encoding::int4) {
+  if (format.dtype == DType::i4) {
     if (dim % 2 != 0) refuse(dim_name, "an even number for int4", dim);
-    if (format.group % 2 != 0) refuse(group_name, "an even number for int4", format.group);
+    if (format.group_size % 2 != 0)
+      refuse(group_name, "an even number for int4", format.group_size);
   }
-  if (format.encoding == Encoding::fp8_e4m3 && format.asymmetric) {
+  if (format.dtype == DType::f8_e4m3 && format.asymmetric) {
     refuse(group_name, "a symmetric format for fp8_e4m3", 1);
   }
-  if (format.scale != DType::f16 && format.scale != DType::f32) {
+  if (format.scale_dtype != DType::f16 && format.scale_dtype != DType::f32) {
     throw InvalidArgument("layout: scale: expected f16 or f32, got " +
-                          std::string(touchstone::name_of(format.scale)));
+                          std::string(touchstone::name_of(format.scale_dtype)));
   }
 }
 
@@ -129,34 +136,6 @@ bool fits(const Layout& layout, const std::vector<std::int64_t>& bytes_of_page, 
 
 }  // namespace
 
-std::string_view name_of(Encoding encoding) {
-  switch (encoding) {
-    case Encoding::f32:
-      return "f32";
-    case Encoding::bf16:
-      return "bf16";
-    case Encoding::f16:
-      return "f16";
-    case Encoding::int8:
-      return "int8";
-    case Encoding::int4:
-      return "int4";
-    case Encoding::fp8_e4m3:
-      return "fp8_e4m3";
-  }
-  throw InvalidArgument("layout: encoding: unknown value");
-}
-
-Encoding parse_encoding(std::string_view name) {
-  std::string known;
-  for (const Encoding encoding : kAllEncodings) {
-    if (name_of(encoding) == name) return encoding;
-    known += (known.empty() ? "" : ", ") + std::string(name_of(encoding));
-  }
-  throw InvalidArgument("layout: encoding: expected one of " + known + ", got " +
-                        std::string(name));
-}
-
 void validate(const LayerGroup& group) {
   need_at_least(group.layers, 1, "layers");
   need_at_least(group.kv_heads, 1, "kv_heads");
@@ -164,7 +143,7 @@ void validate(const LayerGroup& group) {
   need_at_least(group.window, 0, "window");
   need_at_least(group.sinks, 0, "sinks");
   if (group.sinks > 0 && group.window == 0) refuse("sinks", "0 without a window", group.sinks);
-  validate(group.k, group.k_dim, "k_dim", "k.group");
+  validate(group.k, group.k_dim, "k_dim", "k.group_size");
   if (group.k_is_v) {
     need_at_least(group.v_dim, 1, "v_dim");
     if (group.v_dim > group.k_dim) {
@@ -172,7 +151,7 @@ void validate(const LayerGroup& group) {
     }
     if (group.rotate_keys) refuse("rotate_keys", "false with k_is_v", 1);
   } else {
-    validate(group.v, group.v_dim, "v_dim", "v.group");
+    validate(group.v, group.v_dim, "v_dim", "v.group_size");
   }
   geometry_of(group);
 }
@@ -182,29 +161,31 @@ void validate(const Layout& layout) {
   for (const LayerGroup& group : layout.groups) validate(group);
 }
 
-std::int64_t value_bytes(const Format& format, std::int64_t dim) {
-  switch (format.encoding) {
-    case Encoding::f32:
+std::int64_t value_bytes(const QuantFormat& format, std::int64_t dim) {
+  switch (format.dtype) {
+    case DType::f32:
       return mul(dim, 4);
-    case Encoding::bf16:
-    case Encoding::f16:
+    case DType::bf16:
+    case DType::f16:
       return mul(dim, 2);
-    case Encoding::int8:
-    case Encoding::fp8_e4m3:
+    case DType::i8:
+    case DType::f8_e4m3:
       return dim;
-    case Encoding::int4:
+    case DType::i4:
       return ceil_div(dim, 2);
+    default:
+      throw InvalidArgument("layout: dtype: expected one of a format, got " +
+                            std::string(name_of(format.dtype)));
   }
-  throw InvalidArgument("layout: encoding: unknown value");
 }
 
-std::int64_t scale_bytes(const Format& format, std::int64_t dim) {
-  if (!is_quantized(format.encoding)) return 0;
-  const std::int64_t groups = format.group == 0 ? 1 : dim / format.group;
-  return mul(groups, size_of(format.scale) * (format.asymmetric ? 2 : 1));
+std::int64_t scale_bytes(const QuantFormat& format, std::int64_t dim) {
+  if (!is_quantized(format.dtype)) return 0;
+  const std::int64_t groups = format.group_size == 0 ? 1 : dim / format.group_size;
+  return mul(groups, size_of(format.scale_dtype) * (format.asymmetric ? 2 : 1));
 }
 
-std::int64_t vector_bytes(const Format& format, std::int64_t dim) {
+std::int64_t vector_bytes(const QuantFormat& format, std::int64_t dim) {
   return add(value_bytes(format, dim), scale_bytes(format, dim));
 }
 

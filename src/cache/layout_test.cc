@@ -19,11 +19,15 @@ LayerGroup llama3_8b() {
   return {.layers = 32, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .page_tokens = 16};
 }
 
-TEST(Layout, NamesOfEncodingsRoundTrip) {
-  for (const Encoding encoding : kAllEncodings) {
-    EXPECT_EQ(parse_encoding(name_of(encoding)), encoding);
+TEST(Layout, RefusesTypesThatAreNoFormat) {
+  for (const DType dtype : kAllDTypes) {
+    LayerGroup group{.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .k = {.dtype = dtype}};
+    if (format_name(dtype) == "unknown") {
+      EXPECT_THROW(validate(group), InvalidArgument) << name_of(dtype);
+    } else {
+      validate(group);
+    }
   }
-  EXPECT_THROW(parse_encoding("int3"), InvalidArgument);
 }
 
 TEST(Layout, BytesOfKnownModels) {
@@ -38,13 +42,13 @@ TEST(Layout, BytesOfKnownModels) {
 
 TEST(Layout, ScalesAreCounted) {
   LayerGroup group = llama3_8b();
-  group.k = {.encoding = Encoding::int8, .group = 32};
-  group.v = {.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+  group.k = {.dtype = DType::i8, .group_size = 32};
+  group.v = {.dtype = DType::i4, .group_size = 32, .asymmetric = true};
   // K: 128 + 4 scales of 2; V: 64 + 4 pairs of 4.
   EXPECT_EQ(token_bytes_per_layer(group), 8 * (136 + 80));
-  group.v.scale = DType::f32;
+  group.v.scale_dtype = DType::f32;
   EXPECT_EQ(token_bytes_per_layer(group), 8 * (136 + 96));
-  group.k = {.encoding = Encoding::fp8_e4m3};
+  group.k = {.dtype = DType::f8_e4m3};
   EXPECT_EQ(token_bytes_per_layer(group), 8 * (130 + 96));
 }
 
@@ -57,8 +61,8 @@ TEST(Layout, RotatedKeysTakeTheSameSpaceAndAreAnotherLayout) {
 
 TEST(Layout, SectionsAreAlignedAndInOrder) {
   LayerGroup group{.layers = 3, .kv_heads = 1, .k_dim = 6, .v_dim = 10, .page_tokens = 1};
-  group.k = {.encoding = Encoding::int4};
-  group.v = {.encoding = Encoding::int8};
+  group.k = {.dtype = DType::i4};
+  group.v = {.dtype = DType::i8};
   const PageGeometry at = page_geometry(group);
   EXPECT_EQ(at.k_values, 0);
   EXPECT_EQ(at.k_scales, 16);
@@ -70,7 +74,7 @@ TEST(Layout, SectionsAreAlignedAndInOrder) {
   for (const std::int64_t page : {8, 16, 64}) {
     group = llama3_8b();
     group.page_tokens = page;
-    group.k = {.encoding = Encoding::int8, .group = 64};
+    group.k = {.dtype = DType::i8, .group_size = 64};
     EXPECT_EQ(page_bytes(group), page * token_bytes(group)) << page;
   }
 }
@@ -169,7 +173,7 @@ TEST(Layout, LargeSizesDoNotWrap) {
   group = llama3_8b();
   group.k_dim = kHuge;
   EXPECT_THROW(page_bytes(group), InvalidArgument);
-  group.k = {.encoding = Encoding::int8};
+  group.k = {.dtype = DType::i8};
   group.k_dim = kHuge - 7;
   EXPECT_THROW(page_bytes(group), InvalidArgument);
 }
@@ -195,17 +199,17 @@ TEST(Layout, RefusesNonsense) {
   expect_refused([](LayerGroup& g) { g.window = -1; });
   expect_refused([](LayerGroup& g) { g.sinks = -1; });
   expect_refused([](LayerGroup& g) { g.sinks = 4; });  // nothing to be saved from
-  expect_refused([](LayerGroup& g) { g.k.group = 32; });
+  expect_refused([](LayerGroup& g) { g.k.group_size = 32; });
   expect_refused([](LayerGroup& g) { g.v.asymmetric = true; });
-  expect_refused([](LayerGroup& g) { g.k = {.encoding = Encoding::int8, .group = 48}; });
-  expect_refused([](LayerGroup& g) { g.k = {.encoding = Encoding::int8, .group = -32}; });
-  expect_refused([](LayerGroup& g) { g.v = {.encoding = Encoding::int4, .group = 1}; });
+  expect_refused([](LayerGroup& g) { g.k = {.dtype = DType::i8, .group_size = 48}; });
+  expect_refused([](LayerGroup& g) { g.k = {.dtype = DType::i8, .group_size = -32}; });
+  expect_refused([](LayerGroup& g) { g.v = {.dtype = DType::i4, .group_size = 1}; });
   expect_refused([](LayerGroup& g) {
     g.k_dim = 127;
-    g.k = {.encoding = Encoding::int4};
+    g.k = {.dtype = DType::i4};
   });
-  expect_refused([](LayerGroup& g) { g.k = {.encoding = Encoding::int8, .scale = DType::i8}; });
-  expect_refused([](LayerGroup& g) { g.k = {.encoding = Encoding::fp8_e4m3, .asymmetric = true}; });
+  expect_refused([](LayerGroup& g) { g.k = {.dtype = DType::i8, .scale_dtype = DType::i8}; });
+  expect_refused([](LayerGroup& g) { g.k = {.dtype = DType::f8_e4m3, .asymmetric = true}; });
   expect_refused([](LayerGroup& g) {
     g.k_is_v = true;
     g.v_dim = 129;

@@ -1,4 +1,4 @@
-#include "touchstone/cache/page_pool.h"
+#include "cache/page_pool.h"
 
 #include <gtest/gtest.h>
 

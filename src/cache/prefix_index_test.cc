@@ -1,4 +1,4 @@
-#include "touchstone/cache/prefix_index.h"
+#include "cache/prefix_index.h"
 
 #include <gtest/gtest.h>
 

@@ -92,7 +92,7 @@ constexpr KeySet kMild{4, 8};
 constexpr KeySet kStrong{8, 20};
 
 // Relative L2 error of 4096 keys of 128 numbers.
-double key_error(const KeySet& set, const Format& format, bool rotating) {
+double key_error(const KeySet& set, const QuantFormat& format, bool rotating) {
   constexpr std::int64_t kKeys = 4096;
   constexpr std::int64_t kDim = 128;
   const Random random(11);
@@ -121,12 +121,12 @@ double key_error(const KeySet& set, const Format& format, bool rotating) {
   return std::sqrt(error / energy);
 }
 
-constexpr Format kInt8G32{.encoding = Encoding::int8, .group = 32};
-constexpr Format kInt8G128{.encoding = Encoding::int8, .group = 128};
-constexpr Format kInt4G32{.encoding = Encoding::int4, .group = 32};
-constexpr Format kInt4G128{.encoding = Encoding::int4, .group = 128};
-constexpr Format kInt4AsymmetricG32{.encoding = Encoding::int4, .group = 32, .asymmetric = true};
-constexpr Format kFp8{.encoding = Encoding::fp8_e4m3};
+constexpr QuantFormat kInt8G32{.dtype = DType::i8, .group_size = 32};
+constexpr QuantFormat kInt8G128{.dtype = DType::i8, .group_size = 128};
+constexpr QuantFormat kInt4G32{.dtype = DType::i4, .group_size = 32};
+constexpr QuantFormat kInt4G128{.dtype = DType::i4, .group_size = 128};
+constexpr QuantFormat kInt4AsymmetricG32{.dtype = DType::i4, .group_size = 32, .asymmetric = true};
+constexpr QuantFormat kFp8{.dtype = DType::f8_e4m3};
 
 TEST(KeyError, Gaussian) {
   EXPECT_LE(key_error(kGaussian, kInt8G32, false), 0.0056);
@@ -135,7 +135,7 @@ TEST(KeyError, Gaussian) {
   EXPECT_LE(key_error(kGaussian, kInt4AsymmetricG32, false), 0.08);
   EXPECT_LE(key_error(kGaussian, kFp8, false), 0.027);
   // Rotation neither helps nor harms what has no outliers.
-  for (const Format& format : {kInt8G128, kInt4AsymmetricG32}) {
+  for (const QuantFormat& format : {kInt8G128, kInt4AsymmetricG32}) {
     const double plain = key_error(kGaussian, format, false);
     EXPECT_NEAR(key_error(kGaussian, format, true), plain, 0.02 * plain);
   }

@@ -29,7 +29,7 @@ class Numbering {
 
 }  // namespace
 
-GatheredSet gather(const KvCache& cache, std::span<const SequenceId> ids) {
+GatheredSet gather(const CacheState& cache, std::span<const SequenceId> ids) {
   const std::size_t groups = cache.layout().groups.size();
   GatheredSet result;
   result.origins.resize(groups);

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "touchstone/cache/kv_cache.h"
+#include "cache/cache_state.h"
 
 namespace touchstone::cache {
 
@@ -37,6 +37,6 @@ struct GatheredSet {
 };
 
 // Committed tokens only. InvalidArgument for a stale id.
-GatheredSet gather(const KvCache& cache, std::span<const SequenceId> ids);
+GatheredSet gather(const CacheState& cache, std::span<const SequenceId> ids);
 
 }  // namespace touchstone::cache

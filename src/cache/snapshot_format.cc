@@ -1,5 +1,7 @@
 #include "cache/snapshot_format.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "touchstone/core/error.h"
@@ -8,11 +10,16 @@ namespace touchstone::cache {
 namespace {
 
 // The format of a vector, with the one spelling of what can be said in several ways.
-Format canonical(const Format& format, std::int64_t dim) {
-  if (!is_quantized(format.encoding)) return {.encoding = format.encoding};
-  Format result = format;
-  if (result.group == 0) result.group = dim;
+QuantFormat canonical(const QuantFormat& format, std::int64_t dim) {
+  if (!is_quantized(format.dtype)) return {.dtype = format.dtype};
+  QuantFormat result = format;
+  if (result.group_size == 0) result.group_size = dim;
   return result;
+}
+
+// The number that stands for a format in a file: fixed, whatever DType's own numbers are.
+std::int64_t format_number(DType dtype) {
+  return std::ranges::find(kFormatDTypes, dtype) - std::begin(kFormatDTypes);
 }
 
 }  // namespace
@@ -21,20 +28,20 @@ GroupDescription describe(const LayerGroup& group) {
   // Names every member: a new one does not compile before somebody decides about it here.
   const auto& [layers, kv_heads, k_dim, v_dim, k_given, v_given, page_tokens, window, sinks, k_is_v,
                rotate_keys] = group;
-  const Format k = canonical(k_given, k_dim);
-  const Format v = k_is_v ? Format{} : canonical(v_given, v_dim);
+  const QuantFormat k = canonical(k_given, k_dim);
+  const QuantFormat v = k_is_v ? QuantFormat{} : canonical(v_given, v_dim);
   return {layers,
           kv_heads,
           k_dim,
           v_dim,
-          static_cast<std::int64_t>(k.encoding),
-          k.group,
+          format_number(k.dtype),
+          k.group_size,
           k.asymmetric ? 1 : 0,
-          static_cast<std::int64_t>(k.scale),
-          static_cast<std::int64_t>(v.encoding),
-          v.group,
+          static_cast<std::int64_t>(k.scale_dtype),
+          format_number(v.dtype),
+          v.group_size,
           v.asymmetric ? 1 : 0,
-          static_cast<std::int64_t>(v.scale),
+          static_cast<std::int64_t>(v.scale_dtype),
           page_tokens,
           window,
           sinks,

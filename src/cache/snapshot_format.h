@@ -41,9 +41,9 @@ static_assert(sizeof(SnapshotHeader) == 64);
 // The values of kGroupFieldNames: everything that decides what the bytes of a page mean, and which
 // pages a sequence has. Groups that differ only in what is not looked at are described alike.
 inline constexpr std::array kGroupFieldNames = {
-    "layers",       "kv_heads", "k_dim",      "v_dim",   "k.encoding",   "k.group",
-    "k.asymmetric", "k.scale",  "v.encoding", "v.group", "v.asymmetric", "v.scale",
-    "page_tokens",  "window",   "sinks",      "k_is_v",  "rotate_keys",  "page_bytes"};
+    "layers",       "kv_heads",      "k_dim",   "v_dim",        "k.dtype",      "k.group_size",
+    "k.asymmetric", "k.scale_dtype", "v.dtype", "v.group_size", "v.asymmetric", "v.scale_dtype",
+    "page_tokens",  "window",        "sinks",   "k_is_v",       "rotate_keys",  "page_bytes"};
 using GroupDescription = std::array<std::int64_t, kGroupFieldNames.size()>;
 
 GroupDescription describe(const LayerGroup& group);

@@ -14,7 +14,8 @@ constexpr std::int64_t kFiles = ::touchstone::test::sanitized_size(100'000, 20'0
 
 class SnapshotFuzz : public ::testing::Test {
  protected:
-  SnapshotFuzz() : cache_(small_options()), family_(cache_), file_(saved(cache_, family_.ids)) {}
+  SnapshotFuzz()
+      : cache_(make_cache(small_options())), family_(cache_), file_(saved(cache_, family_.ids)) {}
 
   std::size_t pick(std::size_t count) { return (state_ = mix(state_)) % count; }
 
@@ -28,7 +29,7 @@ class SnapshotFuzz : public ::testing::Test {
       before.expect_same(cache_);
       return false;
     }
-    EXPECT_EQ(cache_.find_inconsistency(), "");
+    EXPECT_EQ(state_of(cache_).find_inconsistency(), "");
     for (const SequenceId id : ids) cache_.release(id);
     return true;
   }

@@ -4,19 +4,18 @@
 #include <cstring>
 #include <string>
 
-#include "cache/arrival.h"
+#include "cache/sequence_import.h"
 #include "cache/sequence_set.h"
 #include "cache/snapshot_format.h"
 #include "cache/window.h"
 #include "core/checksum.h"
 #include "core/copy.h"
+#include "core/index.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 [[noreturn]] void corrupt(const std::string& problem) {
   throw CorruptData("restore: the snapshot " + problem);
@@ -230,12 +229,13 @@ SequenceSet read_sequences(Reader& in, const SnapshotHeader& header, const Layou
 // Reads all pages and verifies them; those that have a place go there, the others wait.
 class PageReader {
  public:
-  PageReader(Reader& in, const KvCache& cache, const SequenceSet& set, const Arrival& arrival)
+  PageReader(Reader& in, const CacheState& cache, const SequenceSet& set,
+             const SequenceImport& imported)
       : in_(in),
         cache_(cache),
         place_{cache.device(), cache.stream()},
         set_(set),
-        arrival_(arrival) {}
+        imported_(imported) {}
 
   void read_all() {
     waiting_.resize(set_.page_counts.size());
@@ -262,13 +262,13 @@ class PageReader {
     const std::int64_t count = set_.page_counts[at(g)];
     const std::int64_t bytes = cache_.geometry(g).page_bytes;
     std::int64_t placed = 0;
-    while (placed < count && arrival_.has_place(g, placed)) ++placed;
+    while (placed < count && imported_.has_page(g, placed)) ++placed;
     const bool on_host = !place_.device.is_cuda();
     Tensor staging = Tensor::empty({on_host ? 0 : bytes}, DType::u8);
     waiting_[at(g)] = Tensor::empty({count - placed, bytes}, DType::u8);
     for (std::int64_t i = 0; i < count; ++i) {
       std::byte* page = i >= placed ? waiting_page(g, i - placed)
-                        : on_host   ? arrival_.place_of(g, i)
+                        : on_host   ? imported_.page_data(g, i)
                                     : static_cast<std::byte*>(staging.data());
       const std::span<std::byte> content(page, at(bytes));
       in_.read(content);
@@ -282,14 +282,14 @@ class PageReader {
   }
 
   void place(std::int64_t g, std::int64_t number, const std::byte* content) const {
-    queue_copy(place_, arrival_.place_of(g, number), {}, content, cache_.geometry(g).page_bytes);
+    queue_copy(place_, imported_.page_data(g, number), {}, content, cache_.geometry(g).page_bytes);
   }
 
   Reader& in_;
-  const KvCache& cache_;
-  Place place_;
+  const CacheState& cache_;
+  StreamLocation place_;
   const SequenceSet& set_;
-  const Arrival& arrival_;
+  const SequenceImport& imported_;
   std::vector<Tensor> waiting_;  // [group]
   std::vector<std::uint64_t> sums_;
 };
@@ -305,12 +305,12 @@ std::vector<SequenceId> restore_sized(KvCache& cache, const ByteSource& source,
   std::vector<std::int64_t> page_counts = read_groups(in, header, layout);
   check_size(header, layout, page_counts);
   const SequenceSet set = read_sequences(in, header, layout, std::move(page_counts));
-  Arrival arrival(cache, set, "restore");
-  PageReader pages(in, cache, set, arrival);
+  SequenceImport imported(state_of(cache), set, "restore");
+  PageReader pages(in, state_of(cache), set, imported);
   pages.read_all();
-  arrival.place_all();
+  imported.allocate_all();
   pages.place_waiting();
-  return arrival.publish();
+  return imported.publish();
 }
 
 std::vector<SequenceId> restore(KvCache& cache, const ByteSource& source) {

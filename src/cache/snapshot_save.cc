@@ -5,14 +5,13 @@
 #include "cache/snapshot_format.h"
 #include "core/checksum.h"
 #include "core/copy.h"
+#include "core/index.h"
 #include "touchstone/cache/snapshot.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Small pieces are collected: a sink is called with much at a time.
 constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
@@ -47,7 +46,7 @@ class Writer {
   std::vector<std::byte> buffer_;
 };
 
-SnapshotHeader header_of(const KvCache& cache, const SequenceSet& set) {
+SnapshotHeader header_of(const CacheState& cache, const SequenceSet& set) {
   SnapshotHeader header;
   header.groups = cache.groups();
   header.sequences = std::ssize(set.sequences);
@@ -108,10 +107,10 @@ void copy_tokens(const LayerGroup& group, const PageGeometry& geometry, std::int
     for (std::int64_t head = 0; head < group.kv_heads; ++head) {
       const TokenOffsets offsets = token_offsets(group, geometry, layer, head, 0);
       copy(offsets.k_values, value_bytes(group.k, group.k_dim));
-      if (is_quantized(group.k.encoding)) copy(offsets.k_scales, scale_bytes(group.k, group.k_dim));
+      if (is_quantized(group.k.dtype)) copy(offsets.k_scales, scale_bytes(group.k, group.k_dim));
       if (group.k_is_v) continue;
       copy(offsets.v_values, value_bytes(group.v, group.v_dim));
-      if (is_quantized(group.v.encoding)) copy(offsets.v_scales, scale_bytes(group.v, group.v_dim));
+      if (is_quantized(group.v.dtype)) copy(offsets.v_scales, scale_bytes(group.v, group.v_dim));
     }
   }
 }
@@ -119,7 +118,7 @@ void copy_tokens(const LayerGroup& group, const PageGeometry& geometry, std::int
 // The pages of a group as they go into the file, in host memory one at a time.
 class PageCopies {
  public:
-  PageCopies(const KvCache& cache, std::int64_t g)
+  PageCopies(const CacheState& cache, std::int64_t g)
       : group_(cache.layout().groups[at(g)]),
         geometry_(cache.geometry(g)),
         memory_(static_cast<const std::byte*>(cache.memory(g).data())),
@@ -149,7 +148,7 @@ class PageCopies {
   const LayerGroup& group_;
   const PageGeometry& geometry_;
   const std::byte* memory_;
-  Place place_;
+  StreamLocation place_;
   bool padded_;
   std::vector<std::byte> fetched_;
   std::vector<std::byte> clean_;
@@ -158,10 +157,11 @@ class PageCopies {
 }  // namespace
 
 std::int64_t snapshot_bytes(const KvCache& cache, std::span<const SequenceId> ids) {
-  return header_of(cache, gather(cache, ids).set).file_bytes;
+  return header_of(state_of(cache), gather(state_of(cache), ids).set).file_bytes;
 }
 
-void save(const KvCache& cache, std::span<const SequenceId> ids, const ByteSink& sink) {
+void save(const KvCache& saved, std::span<const SequenceId> ids, const ByteSink& sink) {
+  const CacheState& cache = state_of(saved);
   if (!sink) throw InvalidArgument("save: sink: expected a function, got none");
   const GatheredSet gathered = gather(cache, ids);
   const SnapshotHeader header = header_of(cache, gathered.set);

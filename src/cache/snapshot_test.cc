@@ -49,21 +49,22 @@ void expect_refused(KvCache& cache, std::span<const std::byte> file, const std::
 
 TEST(Snapshot, BringsSequencesBackSharingIncluded) {
   const Directory directory;
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   save(cache, family.ids, directory / "family.kv");
   EXPECT_EQ(directory.files(), 1);
   EXPECT_EQ(static_cast<std::int64_t>(fs::file_size(directory / "family.kv")),
             snapshot_bytes(cache, family.ids));
 
-  KvCache other(small_options());
+  KvCache other = make_cache(small_options());
   const std::vector<SequenceId> ids = restore(other, directory / "family.kv");
-  EXPECT_EQ(other.find_inconsistency(), "");
+  EXPECT_EQ(state_of(other).find_inconsistency(), "");
   Family::expect_at(other, ids);
   // As many pages as before, but for those that were only reserved.
   cache.truncate(family.ids[1], 18);
   for (std::int64_t g = 0; g < 2; ++g) {
-    EXPECT_EQ(other.pool(g).used_pages(), cache.pool(g).used_pages()) << "group " << g;
+    EXPECT_EQ(state_of(other).pool(g).used_pages(), state_of(cache).pool(g).used_pages())
+        << "group " << g;
   }
   // They live on: a shared page is copied when one of them writes.
   append(other, ids[2], 3, 5000);
@@ -71,24 +72,24 @@ TEST(Snapshot, BringsSequencesBackSharingIncluded) {
   other.release(ids[1]);
   expect_tokens(other, ids[2], 13, 14, 3000);
   expect_tokens(other, ids[2], 14, 17, 5000);
-  EXPECT_EQ(other.find_inconsistency(), "");
+  EXPECT_EQ(state_of(other).find_inconsistency(), "");
   // And into the cache they came from, beside the originals.
   Family::expect_at(cache, restore(cache, directory / "family.kv"));
   Family::expect_at(cache, family.ids);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(Snapshot, OfRestoredIsTheSameFile) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   const Bytes file = saved(cache, family.ids);
-  KvCache other(small_options());
+  KvCache other = make_cache(small_options());
   EXPECT_EQ(saved(other, restored(other, file)), file);
 }
 
 // Snapshots can stand one after the other, in a stream with other things.
 TEST(Snapshot, IsReadToItsEndAndNoFurther) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   const Bytes one = saved(cache, {family.ids.data(), 1});
   Bytes stream = saved(cache, family.ids);
@@ -99,7 +100,7 @@ TEST(Snapshot, IsReadToItsEndAndNoFurther) {
     std::copy_n(rest.begin(), wanted.size(), wanted.begin());
     rest = rest.subspan(wanted.size());
   };
-  KvCache other(small_options());
+  KvCache other = make_cache(small_options());
   Family::expect_at(other, restore(other, source));
   EXPECT_EQ(rest.size(), one.size());
   EXPECT_EQ(restore(other, source).size(), 1U);
@@ -111,10 +112,11 @@ TEST(Snapshot, OfLargePages) {
   const KvCacheOptions options{
       .layout = {{{.layers = 3, .kv_heads = 4, .k_dim = 128, .v_dim = 128, .page_tokens = 128}}},
       .pool_pages = {5}};
-  KvCache cache(options);
+  KvCache cache = make_cache(options);
   std::uint64_t word = 1;
-  for (std::uint64_t& value : std::span(reinterpret_cast<std::uint64_t*>(cache.memory_data(0)),
-                                        static_cast<std::size_t>(cache.memory(0).bytes() / 8))) {
+  for (std::uint64_t& value :
+       std::span(reinterpret_cast<std::uint64_t*>(state_of(cache).memory_data(0)),
+                 static_cast<std::size_t>(state_of(cache).memory(0).bytes() / 8))) {
     value = word = mix(word);
   }
   const SequenceId id = cache.create();
@@ -122,21 +124,23 @@ TEST(Snapshot, OfLargePages) {
   cache.commit(id, 5 * 128 - 3);
   const Bytes file = saved(cache, {&id, 1});
   EXPECT_EQ(std::ssize(file), snapshot_bytes(cache, {&id, 1}));
-  KvCache other(options);
+  KvCache other = make_cache(options);
   const SequenceId copy = restored(other, file).at(0);
   for (std::int64_t p = 0; p < 4 * 128; p += 128) {
-    EXPECT_TRUE(std::ranges::equal(other.page_at(copy, 0, p), cache.page_at(id, 0, p)));
+    EXPECT_TRUE(
+        std::ranges::equal(state_of(other).page_at(copy, 0, p), state_of(cache).page_at(id, 0, p)));
   }
-  const TokenOffsets last = token_offsets(options.layout.groups[0], cache.geometry(0), 2, 3, 124);
+  const TokenOffsets last =
+      token_offsets(options.layout.groups[0], state_of(cache).geometry(0), 2, 3, 124);
   const auto offset = static_cast<std::size_t>(last.v_values);
-  const auto here = other.page_at(copy, 0, 5 * 128 - 4).subspan(offset);
-  EXPECT_TRUE(
-      std::ranges::equal(here.first(256), cache.page_at(id, 0, 5 * 128 - 4).subspan(offset, 256)));
+  const auto here = state_of(other).page_at(copy, 0, 5 * 128 - 4).subspan(offset);
+  EXPECT_TRUE(std::ranges::equal(here.first(256),
+                                 state_of(cache).page_at(id, 0, 5 * 128 - 4).subspan(offset, 256)));
   EXPECT_EQ(std::ranges::count(here.subspan(256), std::byte{0}), 3 * 256);
 }
 
 TEST(Snapshot, OfNothingAndOfEmptySequences) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   EXPECT_TRUE(restored(cache, saved(cache, {})).empty());
   const SequenceId id = cache.create();
   cache.reserve(id, 10);
@@ -144,21 +148,22 @@ TEST(Snapshot, OfNothingAndOfEmptySequences) {
   ASSERT_EQ(ids.size(), 2U);
   EXPECT_EQ(cache.length(ids[0]), 0);
   append(cache, ids[1], 5, 1);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 // Slots after the last token, tokens taken back, and the gaps between sections.
 TEST(Snapshot, HoldsNothingThatWasNotSaved) {
   constexpr std::byte kSecret{0xa5};
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   for (std::int64_t g = 0; g < 2; ++g) {
-    std::memset(cache.memory_data(g), 0xa5, static_cast<std::size_t>(cache.memory(g).bytes()));
+    std::memset(state_of(cache).memory_data(g), 0xa5,
+                static_cast<std::size_t>(state_of(cache).memory(g).bytes()));
   }
   const SequenceId id = cache.create();
   cache.reserve(id, 11);
   for (std::int64_t g = 0; g < 2; ++g) {  // zeros are what may be seen
     for (std::int64_t p = 0; p < 9; ++p) {
-      const std::span<std::byte> page = cache.writable_page_at(id, g, p);
+      const std::span<std::byte> page = state_of(cache).writable_page_at(id, g, p);
       each_piece(cache, g, p, 0, [&](std::int64_t offset, std::int64_t bytes, std::uint64_t) {
         std::memset(&page[static_cast<std::size_t>(offset)], 0, static_cast<std::size_t>(bytes));
       });
@@ -168,15 +173,15 @@ TEST(Snapshot, HoldsNothingThatWasNotSaved) {
   cache.truncate(id, 9);
   const Bytes file = saved(cache, {&id, 1});
   const Sections at(file);
-  const std::size_t sums =
-      8 * static_cast<std::size_t>(cache.pool(0).used_pages() + cache.pool(1).used_pages() + 1);
+  const std::size_t sums = 8 * static_cast<std::size_t>(state_of(cache).pool(0).used_pages() +
+                                                        state_of(cache).pool(1).used_pages() + 1);
   const auto pages = std::span(file).subspan(at.pages, file.size() - sums - at.pages);
   EXPECT_EQ(std::ranges::count(pages, kSecret), 0);
 }
 
 TEST(Snapshot, RefusesStaleIdsBeforeItWrites) {
   const Directory directory;
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   Family family(cache);
   cache.release(family.ids[1]);
   ::touchstone::test::expect_refusal("kv_cache: sequence: sequence 1 was released",
@@ -188,7 +193,7 @@ TEST(Snapshot, RefusesStaleIdsBeforeItWrites) {
 
 TEST(Snapshot, NamesTheFileThatTheSystemRefuses) {
   const Directory directory;
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   const State before(cache);
   const auto expect_file_error = [&](const std::function<void()>& call) {
@@ -231,7 +236,7 @@ class FileSizeLimit {
 
 TEST(Snapshot, AFullDiskLeavesTheOldFile) {
   const Directory directory;
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   save(cache, {family.ids.data(), 1}, directory / "family.kv");
   {
@@ -244,7 +249,7 @@ TEST(Snapshot, AFullDiskLeavesTheOldFile) {
 
 TEST(Snapshot, ASinkThatThrowsEndsIt) {
   struct Stop {};
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   const State before(cache);
   EXPECT_THROW(save(cache, family.ids, [](std::span<const std::byte>) { throw Stop{}; }), Stop);
@@ -261,7 +266,7 @@ TEST(Snapshot, ASinkThatThrowsEndsIt) {
 
 TEST(Snapshot, ReplacesAFileOnlyWhenWhole) {
   const Directory directory;
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   save(cache, {family.ids.data(), 1}, directory / "family.kv");
   save(cache, family.ids, directory / "family.kv");
@@ -270,14 +275,14 @@ TEST(Snapshot, ReplacesAFileOnlyWhenWhole) {
 }
 
 TEST(Snapshot, IsRefusedByOtherLayoutsFieldByField) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   const Bytes file = saved(cache, family.ids);
   const auto expect_field = [&](const char* message, auto change) {
     KvCacheOptions options = small_options();
     change(options.layout);
     options.pool_pages.resize(options.layout.groups.size(), 50);
-    KvCache other(options);
+    KvCache other = make_cache(options);
     expect_refused<InvalidArgument>(other, file, message);
   };
   const auto expect_group = [&](const char* message, std::size_t g, auto change) {
@@ -290,12 +295,13 @@ TEST(Snapshot, IsRefusedByOtherLayoutsFieldByField) {
   expect_group("group 0: kv_heads: expected 1, got 2", 0, [](LayerGroup& g) { g.kv_heads = 1; });
   expect_group("group 0: k_dim: expected 3, got 2", 0, [](LayerGroup& g) { g.k_dim = 3; });
   expect_group("group 0: v_dim: expected 1, got 3", 0, [](LayerGroup& g) { g.v_dim = 1; });
-  expect_group("group 0: k.encoding", 0, [](LayerGroup& g) { g.k.encoding = Encoding::fp8_e4m3; });
-  expect_group("group 0: k.group: expected 1, got 2", 0, [](LayerGroup& g) { g.k.group = 1; });
+  expect_group("group 0: k.dtype", 0, [](LayerGroup& g) { g.k.dtype = DType::f8_e4m3; });
+  expect_group("group 0: k.group_size: expected 1, got 2", 0,
+               [](LayerGroup& g) { g.k.group_size = 1; });
   expect_group("group 0: k.asymmetric: expected 1, got 0", 0,
                [](LayerGroup& g) { g.k.asymmetric = true; });
-  expect_group("group 0: k.scale", 0, [](LayerGroup& g) { g.k.scale = DType::f32; });
-  expect_group("group 0: v.encoding", 0, [](LayerGroup& g) { g.v.encoding = Encoding::f16; });
+  expect_group("group 0: k.scale_dtype", 0, [](LayerGroup& g) { g.k.scale_dtype = DType::f32; });
+  expect_group("group 0: v.dtype", 0, [](LayerGroup& g) { g.v.dtype = DType::f16; });
   expect_group("group 1: page_tokens: expected 4, got 2", 1,
                [](LayerGroup& g) { g.page_tokens = 4; });
   expect_group("group 1: window: expected 6, got 5", 1, [](LayerGroup& g) { g.window = 6; });
@@ -303,15 +309,15 @@ TEST(Snapshot, IsRefusedByOtherLayoutsFieldByField) {
   expect_group("group 1: k_is_v: expected 0, got 1", 1, [](LayerGroup& g) { g.k_is_v = false; });
   // What is not looked at may differ.
   KvCacheOptions options = small_options();
-  options.layout.groups[0].k.group = 2;                  // said as 0 before
-  options.layout.groups[0].v.scale = DType::f32;         // bf16 has no scales
-  options.layout.groups[1].v.encoding = Encoding::int4;  // the values are in the keys
-  KvCache other(options);
+  options.layout.groups[0].k.group_size = 2;            // said as 0 before
+  options.layout.groups[0].v.scale_dtype = DType::f32;  // bf16 has no scales
+  options.layout.groups[1].v.dtype = DType::i4;         // the values are in the keys
+  KvCache other = make_cache(options);
   Family::expect_at(other, restored(other, file));
 }
 
 TEST(Snapshot, IsRefusedWhenItIsNotOne) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   const Bytes file = saved(cache, family.ids);
   const auto changed = [&](auto change) {
@@ -347,7 +353,7 @@ TEST(Snapshot, IsRefusedWhenItIsNotOne) {
 // One sequence of 13 tokens: pages 0 to 3 of the full group; of the windowed one 0 and 1 (sinks), a
 // gap of two, 2 to 4. In the file: length, first_kept, 4 numbers, first_kept, 7 numbers.
 TEST(Snapshot, IsRefusedWhenATableMakesNoSense) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const SequenceId id = cache.create();
   append(cache, id, 13, 1);
   cache.advance_window(id);
@@ -395,7 +401,7 @@ TEST(Snapshot, IsRefusedWhenATableMakesNoSense) {
 
 // Two sequences may share a page only at the same positions.
 TEST(Snapshot, IsRefusedWhenAPageIsAtTwoPositions) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const SequenceId first = cache.create();
   append(cache, first, 8, 1);
   const SequenceId second = cache.fork(first);
@@ -412,12 +418,12 @@ TEST(Snapshot, IsRefusedWhenAPageIsAtTwoPositions) {
 }
 
 TEST(Snapshot, IsRefusedWhenThePagesDoNotFitAndNothingIsEvicted) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   const Bytes file = saved(cache, family.ids);
   KvCacheOptions options = small_options();
   options.pool_pages = {10, 15};
-  KvCache small(options);
+  KvCache small = make_cache(options);
   const std::vector<std::int32_t> prompt(20, 7);
   const SequenceId id = small.create();
   append(small, id, 20, 1);
@@ -435,7 +441,7 @@ TEST(Snapshot, IsRefusedWhenThePagesDoNotFitAndNothingIsEvicted) {
   small.release(hit.sequence);
   Family::expect_at(small, restored(small, file));
   EXPECT_GT(small.statistics().groups[0].evicted, 0);
-  EXPECT_EQ(small.find_inconsistency(), "");
+  EXPECT_EQ(state_of(small).find_inconsistency(), "");
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ inline void append(KvCache& cache, SequenceId id, std::int64_t tokens, std::uint
 inline void expect_tokens(const KvCache& cache, SequenceId id, std::int64_t from, std::int64_t to,
                           std::uint64_t seed) {
   ASSERT_LE(to, cache.length(id));
-  for (std::int64_t g = 0; g < cache.groups(); ++g) {
+  for (std::int64_t g = 0; g < state_of(cache).groups(); ++g) {
     const std::int64_t page_tokens = cache.layout().groups[static_cast<std::size_t>(g)].page_tokens;
-    const PageTable& table = cache.sequence(id).groups[static_cast<std::size_t>(g)];
+    const PageTable& table = state_of(cache).sequence(id).groups[static_cast<std::size_t>(g)];
     for (std::int64_t p = from; p < to; ++p) {
       if (table.pages[static_cast<std::size_t>(p / page_tokens)].empty()) continue;
       ASSERT_TRUE(holds_token(cache, id, g, p, seed + static_cast<std::uint64_t>(p)))
@@ -116,7 +116,7 @@ struct State {
       EXPECT_EQ(now.groups[g].cached, statistics.groups[g].cached);
       EXPECT_EQ(now.groups[g].evicted, statistics.groups[g].evicted);
     }
-    EXPECT_EQ(cache.find_inconsistency(), "");
+    EXPECT_EQ(state_of(cache).find_inconsistency(), "");
   }
 
   std::uint64_t generation;

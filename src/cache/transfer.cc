@@ -3,18 +3,17 @@
 #include <set>
 #include <string>
 
-#include "cache/arrival.h"
+#include "cache/sequence_import.h"
 #include "cache/sequence_set.h"
 #include "cache/snapshot_format.h"
 #include "core/copy.h"
+#include "core/index.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
 
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
-void check(const KvCache& from, const KvCache& to, const char* what) {
+void check(const CacheState& from, const CacheState& to, const char* what) {
   if (&from == &to) {
     throw InvalidArgument(std::string(what) + ": to: expected another cache than from");
   }
@@ -24,10 +23,10 @@ void check(const KvCache& from, const KvCache& to, const char* what) {
 }
 
 // Pages that lie side by side in both caches go in one copy.
-void copy_pages(const KvCache& from, const GatheredSet& gathered, const KvCache& to,
-                const Arrival& arrival) {
-  const Place source{from.device(), from.stream()};
-  const Place destination{to.device(), to.stream()};
+void copy_pages(const CacheState& from, const GatheredSet& gathered, const CacheState& to,
+                const SequenceImport& imported) {
+  const StreamLocation source{from.device(), from.stream()};
+  const StreamLocation destination{to.device(), to.stream()};
   wait_for(source);
   for (std::int64_t g = 0; g < from.groups(); ++g) {
     const std::vector<PageOrigin>& origins = gathered.origins[at(g)];
@@ -36,10 +35,10 @@ void copy_pages(const KvCache& from, const GatheredSet& gathered, const KvCache&
     std::int64_t end = 0;
     for (std::int64_t begin = 0; begin < std::ssize(origins); begin = end) {
       const std::int64_t first = origins[at(begin)].page.index;
-      std::byte* place = arrival.place_of(g, begin);
+      std::byte* place = imported.page_data(g, begin);
       end = begin + 1;
       while (end < std::ssize(origins) && origins[at(end)].page.index == first + end - begin &&
-             arrival.place_of(g, end) == place + (end - begin) * bytes) {
+             imported.page_data(g, end) == place + (end - begin) * bytes) {
         ++end;
       }
       queue_copy(destination, place, source, memory + first * bytes, (end - begin) * bytes);
@@ -49,21 +48,21 @@ void copy_pages(const KvCache& from, const GatheredSet& gathered, const KvCache&
   wait_for(destination);
 }
 
-std::vector<SequenceId> copy(const KvCache& from, std::span<const SequenceId> ids, KvCache& to,
-                             const char* what) {
+std::vector<SequenceId> copy(const CacheState& from, std::span<const SequenceId> ids,
+                             CacheState& to, const char* what) {
   check(from, to, what);
   const GatheredSet gathered = gather(from, ids);
-  Arrival arrival(to, gathered.set, what);
-  arrival.place_all();
-  copy_pages(from, gathered, to, arrival);
-  return arrival.publish();
+  SequenceImport imported(to, gathered.set, what);
+  imported.allocate_all();
+  copy_pages(from, gathered, to, imported);
+  return imported.publish();
 }
 
 }  // namespace
 
 std::vector<SequenceId> copy_sequences(const KvCache& from, std::span<const SequenceId> ids,
                                        KvCache& to) {
-  return copy(from, ids, to, "copy_sequences");
+  return copy(state_of(from), ids, state_of(to), "copy_sequences");
 }
 
 std::vector<SequenceId> move_sequences(KvCache& from, std::span<const SequenceId> ids,
@@ -75,7 +74,7 @@ std::vector<SequenceId> move_sequences(KvCache& from, std::span<const SequenceId
                             " is named twice");
     }
   }
-  std::vector<SequenceId> moved = copy(from, ids, to, "move_sequences");
+  std::vector<SequenceId> moved = copy(state_of(from), ids, state_of(to), "move_sequences");
   for (const SequenceId id : ids) from.release(id);
   return moved;
 }

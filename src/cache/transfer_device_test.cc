@@ -20,37 +20,31 @@ KvCacheOptions host_options() {
   return options;
 }
 
-KvCacheOptions device_options() {
-  KvCacheOptions options = small_options();
-  options.device = test_device();
-  return options;
-}
-
 class DeviceTransfer : public ::testing::Test {
  protected:
   void expect_consistent() const {
-    EXPECT_EQ(host_.find_inconsistency(), "");
-    EXPECT_EQ(device_.find_inconsistency(), "");
+    EXPECT_EQ(state_of(host_).find_inconsistency(), "");
+    EXPECT_EQ(state_of(device_).find_inconsistency(), "");
   }
 
-  KvCache host_{host_options()};
-  KvCache device_{device_options()};
+  KvCache host_ = make_cache(host_options());
+  KvCache device_ = make_cache(small_options(), test_device());
   Family family_{host_};
 };
 
 TEST_F(DeviceTransfer, MovesToTheDeviceAndBack) {
   const Bytes before = saved(host_, family_.ids);
   const std::vector<SequenceId> there = move_sequences(host_, family_.ids, device_);
-  EXPECT_EQ(host_.pool(0).used_pages(), 0);
+  EXPECT_EQ(state_of(host_).pool(0).used_pages(), 0);
   const std::vector<SequenceId> back = move_sequences(device_, there, host_);
-  EXPECT_EQ(device_.pool(0).used_pages(), 0);
+  EXPECT_EQ(state_of(device_).pool(0).used_pages(), 0);
   Family::expect_at(host_, back);
   EXPECT_EQ(saved(host_, back), before);  // what is shared too
   expect_consistent();
 }
 
 TEST_F(DeviceTransfer, MovesBetweenCachesOnTheDevice) {
-  KvCache second(device_options());
+  KvCache second = make_cache(small_options(), test_device());
   const std::vector<SequenceId> there = copy_sequences(host_, family_.ids, device_);
   const std::vector<SequenceId> on = move_sequences(device_, there, second);
   Family::expect_at(host_, copy_sequences(second, on, host_));
@@ -71,9 +65,9 @@ TEST_F(DeviceTransfer, SavesAndRestoresTheSameBytes) {
 
 // Pages that need an eviction wait on the host.
 TEST_F(DeviceTransfer, RestoresIntoPagesThatWereCached) {
-  KvCacheOptions options = device_options();
+  KvCacheOptions options = small_options();
   options.pool_pages = {10, 15};
-  KvCache tight(options);
+  KvCache tight = make_cache(options, test_device());
   const SequenceId old = tight.create();
   tight.reserve(old, 20);
   tight.commit(old, 20);
@@ -84,7 +78,7 @@ TEST_F(DeviceTransfer, RestoresIntoPagesThatWereCached) {
   EXPECT_GT(tight.statistics().groups[0].evicted, 0);
   EXPECT_EQ(saved(tight, there), file);
   Family::expect_at(host_, move_sequences(tight, there, host_));
-  EXPECT_EQ(tight.find_inconsistency(), "");
+  EXPECT_EQ(state_of(tight).find_inconsistency(), "");
 }
 
 // A copy on write is queued; whoever reads the page afterwards reads the copy.
@@ -111,9 +105,8 @@ TEST_F(DeviceTransfer, ADamagedFileChangesNothing) {
 TEST(DeviceCache, HasNoPageLockedPages) {
   KvCacheOptions options = small_options();
   options.page_locked = true;
-  options.device = Device::cuda(0);
   expect_refusal("kv_cache: page_locked: expected a device of cpu, got cuda:0",
-                 [&] { KvCache{options}; });
+                 [&] { CacheState(Device::cuda(0), nullptr, options); });
 }
 
 }  // namespace

@@ -11,38 +11,38 @@ namespace {
 using ::touchstone::test::expect_refusal;
 
 TEST(Transfer, MovesAwayAndBackSharingIncluded) {
-  KvCache cache(small_options());
-  KvCache host(small_options());
+  KvCache cache = make_cache(small_options());
+  KvCache host = make_cache(small_options());
   const Family family(cache);
   cache.truncate(family.ids[1], 18);  // gives up what was reserved
   const State before(cache);
   const std::vector<SequenceId> away = move_sequences(cache, family.ids, host);
   Family::expect_at(host, away);
   for (std::int64_t g = 0; g < 2; ++g) {
-    EXPECT_EQ(cache.pool(g).used_pages(), 0);
-    EXPECT_EQ(host.pool(g).used_pages(),
+    EXPECT_EQ(state_of(cache).pool(g).used_pages(), 0);
+    EXPECT_EQ(state_of(host).pool(g).used_pages(),
               before.statistics.groups[static_cast<std::size_t>(g)].used);
   }
   EXPECT_THROW(cache.length(family.ids[0]), InvalidArgument);
   const std::vector<SequenceId> back = move_sequences(host, away, cache);
   Family::expect_at(cache, back);
   for (std::int64_t g = 0; g < 2; ++g) {
-    EXPECT_EQ(host.pool(g).used_pages(), 0);
-    EXPECT_EQ(cache.pool(g).used_pages(),
+    EXPECT_EQ(state_of(host).pool(g).used_pages(), 0);
+    EXPECT_EQ(state_of(cache).pool(g).used_pages(),
               before.statistics.groups[static_cast<std::size_t>(g)].used);
   }
-  EXPECT_EQ(cache.find_inconsistency(), "");
-  EXPECT_EQ(host.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
+  EXPECT_EQ(state_of(host).find_inconsistency(), "");
 }
 
 TEST(Transfer, LeavesPagesThatOthersUse) {
-  KvCache cache(small_options());
-  KvCache host(small_options());
+  KvCache cache = make_cache(small_options());
+  KvCache host = make_cache(small_options());
   const Family family(cache);
   const std::vector<SequenceId> away = move_sequences(cache, {family.ids.data(), 2}, host);
   expect_tokens(cache, family.ids[2], 0, 13, 1000);
   expect_tokens(cache, family.ids[2], 13, 14, 3000);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
   append(cache, family.ids[2], 2, 9000);  // alone now: in place
   EXPECT_EQ(host.length(away[1]), 18);
   expect_tokens(host, away[1], 13, 17, 3000);
@@ -50,8 +50,8 @@ TEST(Transfer, LeavesPagesThatOthersUse) {
 
 // A second tier of prefixes: what the first one evicts is found in the second.
 TEST(Transfer, KeepsPrefixesInAnotherTier) {
-  KvCache cache(small_options());
-  KvCache host(small_options());
+  KvCache cache = make_cache(small_options());
+  KvCache host = make_cache(small_options());
   const std::vector<std::int32_t> prompt(12, 3);
   const SequenceId id = cache.create();
   append(cache, id, 12, 50);
@@ -65,16 +65,16 @@ TEST(Transfer, KeepsPrefixesInAnotherTier) {
   EXPECT_EQ(hit.tokens, 12);
   const std::vector<SequenceId> back = copy_sequences(host, {&hit.sequence, 1}, cache);
   expect_tokens(cache, back[0], 0, 12, 50);
-  EXPECT_EQ(cache.find_inconsistency(), "");
-  EXPECT_EQ(host.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
+  EXPECT_EQ(state_of(host).find_inconsistency(), "");
 }
 
 TEST(Transfer, IsAllOrNothing) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   KvCacheOptions options = small_options();
   options.pool_pages = {20, 11};
-  KvCache host(options);
+  KvCache host = make_cache(options);
   const State here(cache);
   const State there(host);
   EXPECT_THROW(move_sequences(cache, family.ids, host), OutOfMemory);
@@ -91,7 +91,7 @@ TEST(Transfer, IsAllOrNothing) {
   const std::vector stale{family.ids[2], SequenceId{}};
   expect_nothing("kv_cache: sequence: ", [&] { move_sequences(cache, stale, host); });
   options.layout.groups[1].window = 7;
-  KvCache other(options);
+  KvCache other = make_cache(options);
   expect_nothing("copy_sequences: group 1: window: expected 7, got 5",
                  [&] { copy_sequences(cache, family.ids, other); });
 }
@@ -100,22 +100,22 @@ TEST(Transfer, APageLockedTierNeedsCuda) {
   if (built_with_cuda()) GTEST_SKIP() << "it has CUDA";
   KvCacheOptions options = small_options();
   options.page_locked = true;
-  EXPECT_THROW(KvCache{options}, Unsupported);
+  EXPECT_THROW(make_cache(options), Unsupported);
 }
 
 TEST(Transfer, EvictsWhereItMust) {
-  KvCache cache(small_options());
+  KvCache cache = make_cache(small_options());
   const Family family(cache);
   KvCacheOptions options = small_options();
   options.pool_pages = {10, 15};
-  KvCache host(options);
+  KvCache host = make_cache(options);
   const SequenceId id = host.create();
   append(host, id, 20, 1);
   host.insert_prefix(id, std::vector<std::int32_t>(20, 7));
   host.release(id);
   Family::expect_at(host, move_sequences(cache, family.ids, host));
   EXPECT_GT(host.statistics().groups[0].evicted, 0);
-  EXPECT_EQ(host.find_inconsistency(), "");
+  EXPECT_EQ(state_of(host).find_inconsistency(), "");
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "core/checks.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -153,6 +155,13 @@ bool same_elements(const ConstTensorView& a, const ConstTensorView& b) {
   return step_a == step_b || a.elements() == cols(a);
 }
 
+// The shortest decimal that reads back as `value`.
+std::string shortest(double value) {
+  char text[32];
+  const auto end = std::to_chars(std::begin(text), std::end(text), value).ptr;
+  return {text, end};
+}
+
 }  // namespace
 
 void Checks::fail(const char* argument, const std::string& expected, const std::string& got) const {
@@ -162,6 +171,10 @@ void Checks::fail(const char* argument, const std::string& expected, const std::
 
 void Checks::present(const Argument& a) const {
   if (!a.view.defined()) fail(a.name, "a tensor", "none");
+  // First of all: the other members of a view read as many extents as its rank says.
+  if (a.view.rank < 0 || a.view.rank > kMaxRank) {
+    fail(a.name, "a rank of 0 to " + std::to_string(kMaxRank), std::to_string(a.view.rank));
+  }
   if (a.view.device != context_.device()) {
     fail(a.name, "a tensor on " + name_of(context_.device()), name_of(a.view.device));
   }
@@ -195,7 +208,7 @@ void Checks::finite_at_least(const char* argument, double value, double minimum)
   const std::string bound = std::isfinite(minimum) && minimum > -1e300
                                 ? " of at least " + std::to_string(static_cast<int>(minimum))
                                 : "";
-  fail(argument, "a finite number" + bound, std::to_string(value));
+  fail(argument, "a finite number" + bound, shortest(value));
 }
 
 RowLayout Checks::rows(const Argument& a, bool writable) const {
@@ -229,8 +242,11 @@ RowLayout Checks::rows(const Argument& a, bool writable) const {
          std::to_string(layout.stride));
   }
   if (layout.rows == 1) layout.stride = layout.cols;
-  checked_mul(checked_mul(layout.rows, layout.stride, what.c_str()), size_of(v.dtype),
-              what.c_str());
+  // Rows may be expanded (stride 0), so neither product implies the other.
+  for (const std::int64_t elements : {checked_mul(layout.rows, layout.stride, what.c_str()),
+                                      checked_mul(layout.rows, layout.cols, what.c_str())}) {
+    checked_mul(elements, size_of(v.dtype), what.c_str());
+  }
   return layout;
 }
 

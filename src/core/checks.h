@@ -32,7 +32,8 @@ class Checks {
   [[noreturn]] void fail(const char* argument, const std::string& expected,
                          const std::string& got) const;
 
-  // Given, with memory behind it (unless it has no elements), on the context's device.
+  // Given, of a rank that exists, on the context's device, with memory behind it unless it has no
+  // elements. Comes before every other check of the argument.
   void present(const Argument& a) const;
   void dtype(const Argument& a, std::initializer_list<DType> allowed) const;
   void shape(const Argument& a, std::span<const std::int64_t> expected) const;
@@ -43,7 +44,7 @@ class Checks {
   RowLayout rows(const Argument& a, bool writable) const;
 
   // Refuses an output that shares memory with `other`, except, where `same_allowed`, when both
-  // are exactly the same elements in the same places.
+  // are exactly the same elements at the same addresses.
   void disjoint(const Argument& output, const Argument& other, bool same_allowed) const;
 
  private:

@@ -38,7 +38,7 @@ struct Context::State {
   std::unique_ptr<ThreadPool> pool;
   Tensor workspace;
 
-  // Room for `bytes` and for moving the start up to the alignment.
+  // Memory for `bytes`, and for moving the start up to the alignment.
   void grow(std::int64_t bytes) {
     if (bytes == 0 || bytes <= capacity()) return;
     const std::int64_t padded = checked_add(bytes, kWorkspaceAlignment, "workspace");

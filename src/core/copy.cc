@@ -6,11 +6,11 @@
 
 namespace touchstone {
 
-void wait_for(const Place& place) {
-  if (place.device.is_cuda()) cuda::synchronize(place.device.index, place.stream);
+void wait_for(const StreamLocation& location) {
+  if (location.device.is_cuda()) cuda::synchronize(location.device.index, location.stream);
 }
 
-void queue_copy(const Place& to, void* dst, const Place& from, const void* src,
+void queue_copy(const StreamLocation& to, void* dst, const StreamLocation& from, const void* src,
                 std::int64_t bytes) {
   if (bytes == 0) return;
   if (to.device.is_cuda() || from.device.is_cuda()) {

@@ -1,4 +1,4 @@
-// What the rest of the library needs of the CUDA runtime, with no CUDA type in sight. Implemented
+// What the rest of the library needs of the CUDA runtime, without CUDA types. Implemented
 // by src/cuda/cuda_runtime.cu, or by src/no_cuda/cuda_runtime.cc in a CPU-only build.
 #pragma once
 
@@ -12,11 +12,11 @@ namespace touchstone::cuda {
 bool built();
 std::vector<CudaDeviceInfo> devices();
 
-// OutOfMemory when the device has no room, DeviceError for anything else.
+// OutOfMemory when the device has too little, DeviceError for anything else.
 void* allocate(int device, std::int64_t bytes);
 void release(int device, void* data) noexcept;
 
-// Host memory that no device has to copy through a buffer of the driver.
+// Page-locked (pinned) host memory: the driver copies it without a staging buffer.
 void* allocate_page_locked(std::int64_t bytes);
 void release_page_locked(void* data) noexcept;
 

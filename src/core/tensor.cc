@@ -63,12 +63,11 @@ View swap_dims(View view, int a, int b) {
   return view;
 }
 
-// Asks the system to keep large memory in huge pages, before it is first written: caches of address
-// translations cannot keep up with small ones, which is a third of the speed of reading and
-// writing. A hint: nothing is promised, and where there is no such thing nothing happens.
+// Requests huge pages for large allocations, before they are first written: with 4 KB pages TLB
+// misses cost a third of the bandwidth. A hint: it may have no effect.
 void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  // Whole ones of 2 MiB, the smallest there are on the machines we know.
+  // Whole pages of 2 MiB, the smallest size on x86-64 and on most arm64 systems.
   constexpr std::uintptr_t kHuge = std::uintptr_t{1} << 21;
   if (bytes < std::int64_t{2 * kHuge}) return;
   const auto begin = (reinterpret_cast<std::uintptr_t>(data) + kHuge - 1) & ~(kHuge - 1);

@@ -1,4 +1,4 @@
-// A fixed team of threads that run the tasks of one loop at a time.
+// A fork-join pool: a fixed number of threads that run the tasks of one loop at a time.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ int available_threads();
 
 class ThreadPool {
  public:
-  // `threads` counts the caller, so 1 starts no thread at all. OutOfMemory when the system gives
-  // fewer.
+  // `threads` counts the caller, so 1 starts no thread. OutOfMemory when the system cannot start
+  // them.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -23,8 +23,8 @@ class ThreadPool {
 
   // Calls body(task) once for every task in [0, tasks) and returns when all are done. Each thread
   // starts on its own contiguous share (so that repeated loops over the same data keep it in the
-  // same cache) and then helps the others. An exception of a body is rethrown here after the loop
-  // has drained. Bodies must not call run() on the same pool.
+  // same cache) and then steals from others. An exception of a body is rethrown here after the
+  // loop has drained. Bodies must not call run() on the same pool.
   template <class Body>
   void run(std::int64_t tasks, Body&& body) {
     if (tasks <= 0) return;

@@ -2,7 +2,7 @@
 // is done in, tails that never touch memory past the end, streaming stores, sums in a fixed order.
 // Written to the subset of Highway 1.0.3.
 //
-// A source file that wants every SIMD target starts like this:
+// A source file that is compiled for every SIMD target starts like this:
 //
 //   #undef HWY_TARGET_INCLUDE
 //   #define HWY_TARGET_INCLUDE "ops/norm/norm_cpu_forward.cc"  // the file itself
@@ -438,7 +438,7 @@ HWY_INLINE void from_pack_order(const C* from, std::size_t n, C* to) {
   std::copy(from + i, from + n, to + i);
 }
 
-// Begins to bring the line of p into L2, from where the next sweep will take it.
+// Prefetches the line of p to L2, for the next pass.
 template <class T>
 HWY_INLINE void prefetch(const T* p) {
   __builtin_prefetch(p, 0, 2);

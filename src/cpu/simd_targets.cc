@@ -13,7 +13,7 @@ namespace {
 
 // What this machine can run, whatever set_simd_target has chosen since the program started.
 std::int64_t attainable_targets() {
-  // The first caller sees the unrestricted answer: only set_simd_target restricts it, and it asks
+  // The first caller sees the unrestricted answer: only set_simd_target restricts it, and it calls
   // here before it does so.
   static const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   return targets;

@@ -63,9 +63,10 @@ bool widen_all(const T* src, float* dst, std::size_t n) {
   return same;
 }
 
-// Narrows by packs and again by vectors; the two must agree. n is a multiple of any pack.
+// Narrows by packs and, where `both`, again by vectors; the two must agree. n is a multiple of any
+// pack.
 template <class T>
-bool narrow_all(const float* src, T* dst, std::size_t n) {
+bool narrow_all(const float* src, T* dst, std::size_t n, bool both) {
   const hn::ScalableTag<float> d;
   std::vector<float> packed(src, src + n);
   to_pack_order<T>(packed.data(), n);
@@ -77,6 +78,7 @@ bool narrow_all(const float* src, T* dst, std::size_t n) {
     }
     store_pack(pack, d, dst + i);
   }
+  if (!both) return true;
   std::vector<T> again(n);
   for (std::size_t i = 0; i < n; i += hn::Lanes(d)) store(load(d, src + i), d, &again[i]);
   return std::memcmp(again.data(), dst, n * sizeof(T)) == 0;
@@ -96,8 +98,12 @@ void copy_bf16_all(const Bf16* src, Bf16* dst, std::size_t n, bool streamed) {
 }
 bool widen_f16_all(const F16* src, float* dst, std::size_t n) { return widen_all(src, dst, n); }
 bool widen_bf16_all(const Bf16* src, float* dst, std::size_t n) { return widen_all(src, dst, n); }
-bool narrow_f16_all(const float* src, F16* dst, std::size_t n) { return narrow_all(src, dst, n); }
-bool narrow_bf16_all(const float* src, Bf16* dst, std::size_t n) { return narrow_all(src, dst, n); }
+bool narrow_f16_all(const float* src, F16* dst, std::size_t n, bool both) {
+  return narrow_all(src, dst, n, both);
+}
+bool narrow_bf16_all(const float* src, Bf16* dst, std::size_t n, bool both) {
+  return narrow_all(src, dst, n, both);
+}
 void stream_copy_all(const float* src, float* dst, std::size_t n) {
   stream_copy(src, dst, n);
   hwy::FlushStream();
@@ -183,7 +189,7 @@ void check_widening(Widen&& widen) {
 }
 
 // `patterns`, a multiple of 64 floats, narrowed by every target, against the scalar type.
-void check_narrowing(const std::vector<float>& patterns) {
+void check_narrowing(const std::vector<float>& patterns, bool both = true) {
   const std::size_t n = patterns.size();
   std::vector<F16> f16(n);
   std::vector<Bf16> bf16(n);
@@ -195,8 +201,10 @@ void check_narrowing(const std::vector<float>& patterns) {
   }
   for (const std::string& target : simd_targets()) {
     testing::set_simd_target(target);
-    ASSERT_TRUE(HWY_DYNAMIC_DISPATCH(narrow_f16_all)(patterns.data(), f16.data(), n)) << target;
-    ASSERT_TRUE(HWY_DYNAMIC_DISPATCH(narrow_bf16_all)(patterns.data(), bf16.data(), n)) << target;
+    ASSERT_TRUE(HWY_DYNAMIC_DISPATCH(narrow_f16_all)(patterns.data(), f16.data(), n, both))
+        << target;
+    ASSERT_TRUE(HWY_DYNAMIC_DISPATCH(narrow_bf16_all)(patterns.data(), bf16.data(), n, both))
+        << target;
     if (std::memcmp(f16.data(), expected_f16.data(), n * sizeof(F16)) == 0 &&
         std::memcmp(bf16.data(), expected_bf16.data(), n * sizeof(Bf16)) == 0) {
       continue;
@@ -211,7 +219,7 @@ void check_narrowing(const std::vector<float>& patterns) {
 }
 
 // Every value of T, the points half way to its neighbors, and `reach` floats on either side of
-// each: all the places where rounding changes its mind.
+// each: all the points where the rounding direction changes.
 template <class T>
 void add_boundaries(std::uint32_t reach, std::vector<float>* patterns) {
   for (std::uint32_t i = 0; i < 65536; ++i) {
@@ -323,7 +331,8 @@ TEST_F(EveryTarget, DISABLED_NarrowsEveryFloat) {
     for (std::uint64_t i = 0; i < kBlock; ++i) {
       patterns[i] = std::bit_cast<float>(static_cast<std::uint32_t>(start + i));
     }
-    check_narrowing(patterns);
+    // The other tests narrow by vectors at every boundary; here one block in sixteen suffices.
+    check_narrowing(patterns, start / kBlock % 16 == 0);
     if (HasFatalFailure()) return;
   }
 }

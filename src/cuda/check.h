@@ -12,7 +12,7 @@ namespace touchstone::cuda {
 // Throws when `status` is an error; `what` names the call for the message.
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // clear a non-sticky error, so that the next call is judged by itself
+  cudaGetLastError();  // clear a non-sticky error, so that the next call does not report it
   const std::string message =
       std::string(what) + ": " + cudaGetErrorName(status) + ": " + cudaGetErrorString(status);
   if (status == cudaErrorMemoryAllocation) throw OutOfMemory(message);

@@ -29,7 +29,7 @@ __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Arrives and announces how many bytes the coming copies bring.
+// Arrives and sets how many bytes the following copies transfer.
 __device__ inline void barrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
@@ -61,19 +61,19 @@ __device__ inline void bulk_load(void* shared, const void* global, std::uint32_t
       : "memory");
 }
 
-// Asks for global memory to be brought into L2; alignment and size as for bulk_load. A hint: what
-// is read later is whatever was written last, so it may be given before the wait below.
+// Prefetches global memory into L2; alignment and size as for bulk_load. A hint: what is read later
+// is whatever was written last, so it may be issued before pdl_wait().
 __device__ inline void bulk_prefetch(const void* global, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }
 
-// Waits for the grids this one was launched behind, and for their writes.
-__device__ inline void wait_for_previous_grids() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
+// Programmatic dependent launch: waits for the grids this one was launched behind, and for their
+// writes.
+__device__ inline void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Lets a dependent grid start taking places; what it may read is still up to its own wait.
-__device__ inline void let_next_grid_start() {
+// Programmatic dependent launch: lets the next grid be scheduled early. It must still call
+// pdl_wait() before reading our output.
+__device__ inline void pdl_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
@@ -105,7 +105,7 @@ __device__ inline void cluster_barrier() {
   cluster_wait();
 }
 
-// Stores into the shared memory of block `rank` of this cluster, at the place `local` has here.
+// Stores into the shared memory of block `rank` of this cluster, at the address of `local` here.
 __device__ inline void cluster_store(float4* local, std::uint32_t rank, float4 value) {
   asm volatile(
       "{\n"

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/check.h"
+#include "cuda/code_level.h"
 #include "touchstone/core/context.h"
 
 namespace touchstone::cuda {
@@ -15,7 +16,9 @@ struct LaunchShape {
   unsigned threads = 1;
   unsigned cluster = 1;           // blocks per cluster; 1 = no cluster
   std::int64_t shared_bytes = 0;  // dynamic shared memory
-  bool overlap_previous = false;  // may start early; the kernel then waits by itself
+  // Programmatic dependent launch: may start before the previous grid has ended. The kernel calls
+  // pdl_wait() before it reads anything.
+  bool pdl = false;
 };
 
 inline cudaStream_t stream_of(const Context& context) {
@@ -29,9 +32,8 @@ inline int device_attribute(const Context& context, cudaDeviceAttr attribute) {
   return value;
 }
 
-inline bool is_hopper(const Context& context) {
-  return device_attribute(context, cudaDevAttrComputeCapabilityMajor) >= 9;
-}
+// Clusters, bulk copies and programmatic launch: Hopper and what comes after it.
+inline bool is_hopper(const Context& context) { return code_level(context) >= CodeLevel::hopper; }
 
 // The launch configuration and the attributes it points to.
 class LaunchConfig {
@@ -46,7 +48,7 @@ class LaunchConfig {
       attributes_[config_.numAttrs].val.clusterDim = {shape.cluster, 1, 1};
       ++config_.numAttrs;
     }
-    if (shape.overlap_previous) {
+    if (shape.pdl) {
       attributes_[config_.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attributes_[config_.numAttrs].val.programmaticStreamSerializationAllowed = 1;
       ++config_.numAttrs;
@@ -63,8 +65,8 @@ class LaunchConfig {
   cudaLaunchAttribute attributes_[2]{};
 };
 
-// More than 48 KB of shared memory must be asked for. Always for as much as there is: what one call
-// asks for must not be less than what another, in another thread, is about to use.
+// More than 48 KB of shared memory takes an opt-in. Always the maximum: the limit that one call
+// sets must not be below what another, in another thread, is about to use.
 template <class Kernel>
 void allow_shared(const Context& context, Kernel* kernel) {
   cudaFuncAttributes attributes{};

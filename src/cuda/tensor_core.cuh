@@ -27,8 +27,8 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Where a unit of 16 bytes of a row of kUnits lies: such that the same unit of 8 rows is in 8
-// different places of the 128 bytes that shared memory gives at a time.
+// XOR swizzle: the offset of unit `unit`, 16 bytes, of a row of kUnits. The same unit of 8 rows
+// falls into 8 different groups of banks.
 template <int kUnits>
 __device__ inline std::uint32_t spread_unit(int row, int unit) {
   constexpr int kSpread = kUnits < 8 ? kUnits : 8;

@@ -32,14 +32,14 @@ inline constexpr int kSliceRowBytes = 128;
 
 // ---- products -----------------------------------------------------------------------------------
 
-// Where a tile lies, as wgmma wants it told. `rows` is the height of a slice.
+// The shared memory descriptor of a tile for wgmma. `rows` is the height of a slice.
 __device__ inline std::uint64_t tile_descriptor(std::uint32_t shared, int rows) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   constexpr std::uint64_t kEightRows = std::uint64_t{8 * kSliceRowBytes / 16} << 32;
   const std::uint64_t slice = static_cast<std::uint64_t>(rows) * kSliceRowBytes / 16;
   return kSwizzle128 | kEightRows | slice << 16 | (shared & 0x3ffff) >> 4;
 }
-// The same, so many bytes further on.
+// The descriptor `bytes` further on.
 __device__ inline std::uint64_t advanced(std::uint64_t descriptor, int bytes) {
   return descriptor + static_cast<std::uint64_t>(bytes / 16);
 }

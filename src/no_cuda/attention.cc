@@ -3,51 +3,51 @@
 #include "ops/attention_dense/dense_problem.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
-std::string attention_wgmma_refuses(const Context& /*context*/, const AttentionForward& /*p*/) {
+std::string attention_wgmma_refuses(const Context& /*context*/, const ForwardProblem& /*p*/) {
   return kRefusal;
 }
-std::string attention_mma_refuses(const Context& /*context*/, const AttentionForward& /*p*/) {
+std::string attention_mma_refuses(const Context& /*context*/, const ForwardProblem& /*p*/) {
   return kRefusal;
 }
-std::string attention_portable_refuses(const Context& /*context*/, const AttentionForward& /*p*/) {
+std::string attention_portable_refuses(const Context& /*context*/, const ForwardProblem& /*p*/) {
   return kRefusal;
 }
 std::string attention_backward_wgmma_refuses(const Context& /*context*/,
-                                             const AttentionBackward& /*p*/) {
+                                             const BackwardProblem& /*p*/) {
   return kRefusal;
 }
 std::string attention_backward_mma_refuses(const Context& /*context*/,
-                                           const AttentionBackward& /*p*/) {
+                                           const BackwardProblem& /*p*/) {
   return kRefusal;
 }
 std::string attention_backward_portable_refuses(const Context& /*context*/,
-                                                const AttentionBackward& /*p*/) {
+                                                const BackwardProblem& /*p*/) {
   return kRefusal;
 }
-void attention_wgmma(Context& /*context*/, const AttentionForward& /*p*/) {
+void attention_wgmma(Context& /*context*/, const ForwardProblem& /*p*/) {
   throw Unsupported(kRefusal);
 }
-void attention_mma(Context& /*context*/, const AttentionForward& /*p*/) {
+void attention_mma(Context& /*context*/, const ForwardProblem& /*p*/) {
   throw Unsupported(kRefusal);
 }
-void attention_portable(Context& /*context*/, const AttentionForward& /*p*/) {
+void attention_portable(Context& /*context*/, const ForwardProblem& /*p*/) {
   throw Unsupported(kRefusal);
 }
-void attention_backward_wgmma(Context& /*context*/, const AttentionBackward& /*p*/) {
+void attention_backward_wgmma(Context& /*context*/, const BackwardProblem& /*p*/) {
   throw Unsupported(kRefusal);
 }
-void attention_backward_mma(Context& /*context*/, const AttentionBackward& /*p*/) {
+void attention_backward_mma(Context& /*context*/, const BackwardProblem& /*p*/) {
   throw Unsupported(kRefusal);
 }
-void attention_backward_portable(Context& /*context*/, const AttentionBackward& /*p*/) {
+void attention_backward_portable(Context& /*context*/, const BackwardProblem& /*p*/) {
   throw Unsupported(kRefusal);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

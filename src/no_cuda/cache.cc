@@ -1,6 +1,5 @@
 // What the KV cache does on CUDA, in a build without CUDA. Never reached through the public
 // functions: a context for a CUDA device cannot be made there.
-#include "ops/kv_append/kv_append.h"
 #include "cache/device_view.h"
 #include "touchstone/core/error.h"
 
@@ -15,14 +14,5 @@ void write_table_entries(Context& /*context*/, const TableEntry* /*entries*/,
                          std::int64_t /*count*/, std::int32_t* /*table*/) {
   throw Unsupported(kRefusal);
 }
-
-std::string append_registers_refuses(const Context& /*context*/, const Append& /*p*/) {
-  return kRefusal;
-}
-std::string append_portable_refuses(const Context& /*context*/, const Append& /*p*/) {
-  return kRefusal;
-}
-void append_registers(Context& /*context*/, const Append& /*p*/) { throw Unsupported(kRefusal); }
-void append_portable(Context& /*context*/, const Append& /*p*/) { throw Unsupported(kRefusal); }
 
 }  // namespace touchstone::cache

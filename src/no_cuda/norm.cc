@@ -11,14 +11,20 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
-std::string vector_refuses_forward(const Context& /*context*/, const Forward& /*p*/) {
+std::string persistent_refuses_forward(const Context& /*context*/, const Forward& /*p*/) {
   return kRefusal;
 }
-std::string vector_refuses_backward(const Context& /*context*/, const Backward& /*p*/) {
+std::string registers_refuses_forward(const Context& /*context*/, const Forward& /*p*/) {
   return kRefusal;
 }
-void forward_vector(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
-void backward_vector(Context& /*context*/, const Backward& /*p*/) { throw Unsupported(kRefusal); }
+std::string persistent_refuses_backward(const Context& /*context*/, const Backward& /*p*/) {
+  return kRefusal;
+}
+void forward_persistent(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
+void forward_registers(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
+void backward_persistent(Context& /*context*/, const Backward& /*p*/) {
+  throw Unsupported(kRefusal);
+}
 void forward_portable(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
 void backward_portable(Context& /*context*/, const Backward& /*p*/) { throw Unsupported(kRefusal); }
 

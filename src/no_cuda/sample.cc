@@ -1,5 +1,5 @@
-// Sampling on CUDA in a build without CUDA. Never reached through the public operator: a context
-// for a CUDA device cannot be made there.
+// sample on CUDA in a build without CUDA. Never reached through the public operator: a context for
+// a CUDA device cannot be created there.
 #include "ops/sample/sample_problem.h"
 #include "touchstone/core/error.h"
 
@@ -10,9 +10,35 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
-std::string sample_cuda_refuses(const Context& /*context*/, const Sampling& /*p*/) {
+std::string sample_subwarp_refuses(const Context& /*context*/, const SampleProblem& /*p*/) {
   return kRefusal;
 }
-void sample_cuda(Context& /*context*/, const Sampling& /*p*/) { throw Unsupported(kRefusal); }
+std::string sample_cluster_refuses(const Context& /*context*/, const SampleProblem& /*p*/) {
+  return kRefusal;
+}
+std::string sample_two_phase_refuses(const Context& /*context*/, const SampleProblem& /*p*/) {
+  return kRefusal;
+}
+std::string sample_streaming_block_refuses(const Context& /*context*/, const SampleProblem& /*p*/) {
+  return kRefusal;
+}
+std::string sample_streaming_refuses(const Context& /*context*/, const SampleProblem& /*p*/) {
+  return kRefusal;
+}
+void sample_subwarp(Context& /*context*/, const SampleProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void sample_cluster(Context& /*context*/, const SampleProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void sample_two_phase(Context& /*context*/, const SampleProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void sample_streaming_block(Context& /*context*/, const SampleProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void sample_streaming(Context& /*context*/, const SampleProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
 
 }  // namespace touchstone::sampling

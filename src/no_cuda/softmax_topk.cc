@@ -1,6 +1,6 @@
 // softmax_topk on CUDA in a build without CUDA. Never reached through the public operator: a
-// context for a CUDA device cannot be made there.
-#include "ops/softmax_topk/topk.h"
+// context for a CUDA device cannot be created there.
+#include "ops/softmax_topk/softmax_topk_problem.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::topk {
@@ -10,25 +10,46 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 }  // namespace
 
-std::string softmax_topk_short_refuses(const Context& /*context*/, const Topk& /*p*/) {
+std::string softmax_topk_subwarp_refuses(const Context& /*context*/,
+                                         const SoftmaxTopkProblem& /*p*/) {
   return kRefusal;
 }
-std::string softmax_topk_few_refuses(const Context& /*context*/, const Topk& /*p*/) {
+std::string softmax_topk_cluster_refuses(const Context& /*context*/,
+                                         const SoftmaxTopkProblem& /*p*/) {
   return kRefusal;
 }
-std::string softmax_topk_maxima_refuses(const Context& /*context*/, const Topk& /*p*/) {
+std::string softmax_topk_two_phase_refuses(const Context& /*context*/,
+                                           const SoftmaxTopkProblem& /*p*/) {
   return kRefusal;
 }
-std::string softmax_topk_scan_refuses(const Context& /*context*/, const Topk& /*p*/) {
+std::string softmax_topk_streaming_packed_refuses(const Context& /*context*/,
+                                                  const SoftmaxTopkProblem& /*p*/) {
   return kRefusal;
 }
-std::string softmax_topk_sort_refuses(const Context& /*context*/, const Topk& /*p*/) {
+std::string softmax_topk_streaming_refuses(const Context& /*context*/,
+                                           const SoftmaxTopkProblem& /*p*/) {
   return kRefusal;
 }
-void softmax_topk_short(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
-void softmax_topk_few(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
-void softmax_topk_maxima(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
-void softmax_topk_scan(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
-void softmax_topk_sort(Context& /*context*/, const Topk& /*p*/) { throw Unsupported(kRefusal); }
+std::string softmax_topk_sort_refuses(const Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
+  return kRefusal;
+}
+void softmax_topk_subwarp(Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void softmax_topk_cluster(Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void softmax_topk_two_phase(Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void softmax_topk_streaming_packed(Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void softmax_topk_streaming(Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+void softmax_topk_sort(Context& /*context*/, const SoftmaxTopkProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
 
 }  // namespace touchstone::topk

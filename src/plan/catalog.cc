@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/edit_distance.h"
+#include "text/edit_distance.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::plan {

@@ -7,6 +7,8 @@
 #include <functional>
 #include <vector>
 
+#include "report/svg.h"
+
 namespace touchstone::plan {
 namespace {
 
@@ -44,15 +46,6 @@ class Axes {
   double bytes_;
 };
 
-// The step of at most `most` ticks: 1, 2 or 5 times a power of ten.
-double decimal_step(double range, double most) {
-  const double power = std::pow(10.0, std::floor(std::log10(range / most)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (range / (power * factor) <= most) return power * factor;
-  }
-  return power * 10;
-}
-
 double binary_step(double range, double most) {
   return std::max(1.0, std::exp2(std::ceil(std::log2(range / most))));
 }
@@ -65,20 +58,17 @@ std::string token_label(double tokens) {
 
 std::string line(double x1, double y1, double x2, double y2, const char* color,
                  const char* more = "") {
-  return fmt::format(
-      "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"{}/>\n", x1, y1,
-      x2, y2, color, more);
+  return report::svg_line(x1, y1, x2, y2, fmt::format(" stroke=\"{}\"{}", color, more));
 }
 
 std::string words(double x, double y, std::string_view text, const char* color,
                   const char* more = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\"{}>{}</text>\n", x, y, color,
-                     more, xml_escaped(text));
+  return report::svg_text(x, y, text, fmt::format(" fill=\"{}\"{}", color, more));
 }
 
 std::string grid(const Axes& axes) {
   std::string svg;
-  const double y_step = decimal_step(axes.bytes() / kGiB, 8);
+  const double y_step = report::decimal_step(axes.bytes() / kGiB, 8);
   for (int i = 0; i * y_step * kGiB <= axes.bytes(); ++i) {
     const double y = axes.y(i * y_step * kGiB);
     svg += line(kLeft, y, kRight, y, kGrid);
@@ -111,9 +101,8 @@ std::string points(const Axes& axes, const std::function<double(std::int64_t)>& 
 }
 
 std::string band(const Axes& axes, double from, double to, const char* color) {
-  return fmt::format(
-      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", kLeft,
-      axes.y(to), kRight - kLeft, axes.y(from) - axes.y(to), color);
+  return report::svg_rect(kLeft, axes.y(to), kRight - kLeft, axes.y(from) - axes.y(to),
+                          fmt::format(" fill=\"{}\"", color));
 }
 
 struct LegendRow {
@@ -200,26 +189,6 @@ std::string marks(const cache::PlanRequest& request, const cache::Plan& plan, co
 }
 
 }  // namespace
-
-std::string xml_escaped(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (c == '&') {
-      escaped += "&amp;";
-    } else if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '>') {
-      escaped += "&gt;";
-    } else if (c == '"') {
-      escaped += "&quot;";
-    } else {
-      // Control characters and bytes that may not be UTF-8 would make the document unreadable.
-      escaped += code < 0x20 || code >= 0x7f ? '?' : c;
-    }
-  }
-  return escaped;
-}
 
 std::string growth_plot(const cache::PlanRequest& request, const cache::Plan& plan) {
   const Axes axes = axes_for(request, plan);

@@ -11,7 +11,4 @@ namespace touchstone::plan {
 // in int8 and int4 as lines, the memory of the GPU as a limit. `plan` is make_plan(request).
 std::string growth_plot(const cache::PlanRequest& request, const cache::Plan& plan);
 
-// Text that may stand between tags or in an attribute.
-std::string xml_escaped(std::string_view text);
-
 }  // namespace touchstone::plan

@@ -63,7 +63,7 @@ TEST(GrowthPlot, NamesCannotBreakOut) {
   cache::PlanRequest request = request_for(models().front(), "t4");
   request.model.name = "<script>\"&\x01\xff";
   const std::string svg = plot(request);
-  EXPECT_THAT(svg, HasSubstr("&lt;script&gt;&quot;&amp;??"));
+  EXPECT_THAT(svg, HasSubstr("&lt;script&gt;&quot;&amp;\uFFFD\uFFFD"));
   expect_well_formed(svg);
 }
 

@@ -31,22 +31,22 @@ constexpr std::array<NamedWeights, 6> kWeights = {{{WeightFormat::f32, "f32"},
                                                    {WeightFormat::int4, "int4"},
                                                    {WeightFormat::fp8, "fp8"}}};
 
-Format format_of(Encoding encoding) {
-  Format format;
-  format.encoding = encoding;
-  if (encoding == Encoding::int4) {
-    format.group = 32;
+QuantFormat format_of(DType encoding) {
+  QuantFormat format;
+  format.dtype = encoding;
+  if (encoding == DType::i4) {
+    format.group_size = 32;
     format.asymmetric = true;
   }
   return format;
 }
 
 // "16" in "k16v8".
-bool format_of_bits(std::string_view bits, Format& format) {
-  constexpr std::array<std::pair<std::string_view, Encoding>, 4> kBits = {{{"32", Encoding::f32},
-                                                                           {"16", Encoding::bf16},
-                                                                           {"8", Encoding::int8},
-                                                                           {"4", Encoding::int4}}};
+bool format_of_bits(std::string_view bits, QuantFormat& format) {
+  constexpr std::array<std::pair<std::string_view, DType>, 4> kBits = {{{"32", DType::f32},
+                                                                           {"16", DType::bf16},
+                                                                           {"8", DType::i8},
+                                                                           {"4", DType::i4}}};
   for (const auto& [name, encoding] : kBits) {
     if (name != bits) continue;
     format = format_of(encoding);
@@ -88,8 +88,8 @@ void check(const PlanRequest& request) {
 
 // A scale that is shared by more values than the vector has, or by a part that does not divide it,
 // belongs to the whole vector.
-Format fitted(Format format, std::int64_t dim) {
-  if (format.group != 0 && dim % format.group != 0) format.group = 0;
+QuantFormat fitted(QuantFormat format, std::int64_t dim) {
+  if (format.group_size != 0 && dim % format.group_size != 0) format.group_size = 0;
   return format;
 }
 
@@ -182,14 +182,14 @@ CacheFormat parse_cache_format(std::string_view name) {
       format_of_bits(name.substr(v + 1), format.v)) {
     return format;
   }
-  constexpr std::array<std::pair<std::string_view, Encoding>, 7> kNames = {
-      {{"f32", Encoding::f32},
-       {"bf16", Encoding::bf16},
-       {"f16", Encoding::f16},
-       {"int8", Encoding::int8},
-       {"int4", Encoding::int4},
-       {"fp8", Encoding::fp8_e4m3},
-       {"fp8_e4m3", Encoding::fp8_e4m3}}};
+  constexpr std::array<std::pair<std::string_view, DType>, 7> kNames = {
+      {{"f32", DType::f32},
+       {"bf16", DType::bf16},
+       {"f16", DType::f16},
+       {"int8", DType::i8},
+       {"int4", DType::i4},
+       {"fp8", DType::f8_e4m3},
+       {"fp8_e4m3", DType::f8_e4m3}}};
   for (const auto& [known, encoding] : kNames) {
     if (known == name) return {format_of(encoding), format_of(encoding)};
   }

@@ -290,8 +290,8 @@ TEST(Planner, AlternativesSaveWhatTheyShould) {
 }
 
 TEST(Planner, NamesOfFormats) {
-  EXPECT_EQ(parse_cache_format("k8v4").k.encoding, Encoding::int8);
-  EXPECT_EQ(parse_cache_format("k8v4").v.encoding, Encoding::int4);
+  EXPECT_EQ(parse_cache_format("k8v4").k.dtype, DType::i8);
+  EXPECT_EQ(parse_cache_format("k8v4").v.dtype, DType::i4);
   for (const char* wrong : {"", "f8", "k8", "k8v", "kv", "v4k8", "k8v5", "K8V4", "int 8"}) {
     EXPECT_THROW(parse_cache_format(wrong), InvalidArgument) << wrong;
   }

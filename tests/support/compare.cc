@@ -10,45 +10,6 @@
 namespace touchstone::test {
 namespace {
 
-struct Format {
-  int mantissa_bits;  // without the leading one
-  int min_exponent;   // of the smallest normal number
-  int max_exponent;   // of the largest number
-};
-
-Format format_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-      return {52, -1022, 1023};
-    case DType::f32:
-      return {23, -126, 127};
-    case DType::bf16:
-      return {7, -126, 127};
-    case DType::f16:
-      return {10, -14, 15};
-    default:
-      throw InvalidArgument("format_of: expected a floating point dtype");
-  }
-}
-
-// Half a unit in the last place beyond the largest number, everything rounds to infinity.
-double overflow_threshold(DType dtype) {
-  const Format format = format_of(dtype);
-  if (dtype == DType::f64) return std::numeric_limits<double>::infinity();
-  return std::ldexp(2.0 - std::ldexp(1.0, -format.mantissa_bits - 1), format.max_exponent);
-}
-
-bool acceptable(double actual, double expected, double bound, double overflow) {
-  if (std::isnan(expected)) return std::isnan(actual);
-  if (std::isinf(expected)) return actual == expected;
-  if (!std::isfinite(bound) || bound < 0) return false;
-  if (std::isinf(actual)) {
-    return std::signbit(actual) == std::signbit(expected) &&
-           std::fabs(expected) + bound >= overflow;
-  }
-  return std::fabs(actual - expected) <= bound;  // false for NaN
-}
-
 // How bad an element is, for choosing the one to report: error over bound, NaN worst of all.
 double badness(double actual, double expected, double bound) {
   const double ratio = std::fabs(actual - expected) / bound;
@@ -90,21 +51,6 @@ std::string place(std::size_t index, std::int64_t cols) {
 
 }  // namespace
 
-double unit_roundoff(DType dtype) { return std::ldexp(1.0, -format_of(dtype).mantissa_bits - 1); }
-
-double rounding_error(DType dtype, double value) {
-  const Format format = format_of(dtype);
-  int exponent = format.min_exponent;
-  if (value != 0 && std::isfinite(value)) {
-    exponent = std::max(exponent, std::ilogb(value));
-  }
-  return std::ldexp(1.0, exponent - format.mantissa_bits - 1);
-}
-
-double growth(std::int64_t n) {
-  return 1.0 + std::log2(static_cast<double>(std::max<std::int64_t>(n, 1)));
-}
-
 testing::AssertionResult close(std::span<const double> actual, const Expected& expected,
                                DType dtype, std::int64_t cols) {
   const std::size_t count = expected.value.size();
@@ -113,12 +59,12 @@ testing::AssertionResult close(std::span<const double> actual, const Expected& e
                                        << " expected, " << expected.bound.size() << " bounds";
   }
   if (count == 0) return testing::AssertionFailure() << "nothing to compare";
-  const double overflow = overflow_threshold(dtype);
+  const double overflow = spec::overflow_threshold(dtype);
   std::size_t bad = 0;
   std::size_t worst = 0;
   double worst_badness = -1;
   for (std::size_t i = 0; i < count; ++i) {
-    if (acceptable(actual[i], expected.value[i], expected.bound[i], overflow)) continue;
+    if (spec::within(actual[i], expected.value[i], expected.bound[i], overflow)) continue;
     ++bad;
     const double b = badness(actual[i], expected.value[i], expected.bound[i]);
     if (b > worst_badness) {

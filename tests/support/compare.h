@@ -7,25 +7,15 @@
 #include <span>
 #include <vector>
 
+#include "spec/bounds.h"
 #include "touchstone/core/dtype.h"
 
 namespace touchstone::test {
 
-// Unit roundoff: half the distance from 1 to the next number.
-double unit_roundoff(DType dtype);
-
-// The largest error one rounding to `dtype` can make at `value`, subnormals included.
-double rounding_error(DType dtype, double value);
-
-// Growth of the rounding error of a sum of n terms. Sums are made by many short running sums joined
-// as a tree: their error is that of the tree's depth, with room for the runs at the leaves.
-double growth(std::int64_t n);
-
-// Numbers and, beside each, how far from it an implementation may land.
-struct Expected {
-  std::vector<double> value;
-  std::vector<double> bound;
-};
+using spec::Expected;
+using spec::growth;
+using spec::rounding_error;
+using spec::unit_roundoff;
 
 // Succeeds when every element is within its bound. A NaN fails unless NaN is expected; infinities
 // must match with their sign; a value beyond the dtype's range may be infinite. A bound that is

@@ -4,11 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <exception>
+#include <functional>
 #include <string>
 
 #include "touchstone/core/error.h"
 
 namespace touchstone::test {
+
+// One wrong argument: what is wrong, what the message names or begins with, and how it is made.
+template <class Args>
+struct Mistake {
+  std::string name;
+  std::string argument;
+  std::function<void(Args&)> make;
+  bool not_for_all = false;  // of several operators in one test some have no such argument
+};
 
 template <class Call>
 void expect_refusal(const std::string& prefix, Call&& call) {

@@ -46,6 +46,8 @@ Device test_device();
 void set_test_device(Device device);
 
 inline bool on_gpu() { return test_device().is_cuda(); }
+// A device that the operands of a call are not on.
+inline Device other_device() { return on_gpu() ? Device::cpu() : Device::cuda(); }
 
 // More threads than cores and not a power of two, so that shares are uneven and tasks get stolen.
 inline constexpr int kTestThreads = 3;

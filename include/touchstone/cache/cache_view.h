@@ -1,4 +1,4 @@
-// What kernels see of a cache: plain arrays for a list of sequences, one row each. Built in steps,
+// What kernels read of a cache: plain arrays for a list of sequences, one row each. Built in steps,
 // so that only what changed since the last step has to be copied to a device.
 //
 // The same structs serve the CPU and CUDA. `memory` is always where the pages are. In a view from
@@ -16,6 +16,7 @@
 
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone::cache {
 
@@ -28,7 +29,7 @@ struct ChangedRange {
 };
 
 struct GroupView {
-  // Page i begins at memory + i * geometry.page_bytes. Written only by append().
+  // Page i begins at memory + i * geometry.page_bytes. Written only by kv_append().
   std::byte* memory = nullptr;
   std::int64_t pages = 0;
   LayerGroup layer_group{};
@@ -38,7 +39,7 @@ struct GroupView {
   // [rows, table_stride]: position p of row r is in page_table[r * table_stride + p / page_tokens].
   // -1: no page. Pages that are reserved and not committed are there too.
   std::span<const std::int32_t> page_table{};
-  // [rows]: the first position after the sinks that is still there.
+  // [rows]: the first position after the sinks that was not freed.
   std::span<const std::int64_t> first_positions{};
   // [rows]: tokens in the page of the last token; 0 for an empty sequence.
   std::span<const std::int32_t> last_page_fill{};
@@ -59,7 +60,7 @@ struct CacheView {
 
 // Owns the arrays of a view. A view is good until the next build, and as long as is_current says
 // so; its arrays do not change in between.
-class CacheViewBuilder {
+class TOUCHSTONE_API CacheViewBuilder {
  public:
   // `cache` must outlive the builder.
   explicit CacheViewBuilder(KvCache& cache);
@@ -75,42 +76,11 @@ class CacheViewBuilder {
   // until rows or table_stride outgrow what was there. Not during graph capture.
   const CacheView& build(Context& context, std::span<const SequenceId> ids);
   // Whether nothing in the cache has changed since.
-  bool is_current(const CacheView& view) const { return view.generation == cache_->generation(); }
+  bool is_current(const CacheView& view) const;
 
  private:
-  struct DeviceArrays;
-  struct Row {
-    SequenceId id{};
-    bool known = false;
-  };
-  struct RowTable {
-    std::uint64_t version = 0;
-    std::int64_t pages = 0;
-  };
-  struct GroupArrays {
-    std::vector<std::int32_t> table;
-    std::vector<std::int64_t> first_positions;
-    std::vector<std::int32_t> last_page_fill;
-    std::vector<RowTable> rows;
-    std::vector<ChangedRange> changed;
-    std::int64_t stride = 0;
-  };
-
-  void make_room(std::span<const SequenceId> ids);
-  void update_table(GroupArrays& arrays, std::int64_t row, bool same_sequence,
-                    const PageTable& table);
-  bool update_row(std::int64_t row, const Sequence& sequence);
-
-  KvCache* cache_;
-  CacheView view_;
-  std::vector<Row> rows_;
-  std::vector<std::int64_t> lengths_;
-  std::vector<std::int64_t> reserved_;
-  std::vector<GroupArrays> groups_;
-  std::vector<GroupView> group_views_;
-  std::vector<ChangedRange> changed_rows_;
-  std::uint64_t builds_ = 0;
-  std::unique_ptr<DeviceArrays> on_device_;
+  class State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace touchstone::cache

@@ -7,44 +7,19 @@
 //   page    [layer 0 | layer 1 | ...]
 //   layer   [K values | K scales | V values | V scales]   each begins on kSectionAlignment
 //   values  [kv_heads, page_tokens, dim]                  int4: two values per byte
-//   scales  [kv_heads, page_tokens, dim / group, 1 or 2]  scale, then minimum if asymmetric
+//   scales  [kv_heads, page_tokens, dim / group_size, 1 or 2]  scale, then minimum if asymmetric
 //
 // All sizes are 64-bit; a size that does not fit is InvalidArgument, as is a nonsensical layout.
 #pragma once
 
 #include <cstdint>
 #include <limits>
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "touchstone/core/dtype.h"
+#include "touchstone/core/export.h"
+#include "touchstone/core/quant_format.h"
 
 namespace touchstone::cache {
-
-enum class Encoding : std::uint8_t { f32, bf16, f16, int8, int4, fp8_e4m3 };
-
-inline constexpr Encoding kAllEncodings[] = {Encoding::f32,  Encoding::bf16, Encoding::f16,
-                                             Encoding::int8, Encoding::int4, Encoding::fp8_e4m3};
-
-// "f32", "bf16", "f16", "int8", "int4", "fp8_e4m3"
-std::string_view name_of(Encoding encoding);
-// The inverse of name_of; InvalidArgument lists the known names.
-Encoding parse_encoding(std::string_view name);
-constexpr bool is_quantized(Encoding encoding) { return encoding >= Encoding::int8; }
-
-// How the vector of one head of one token is stored.
-struct Format {
-  Encoding encoding = Encoding::bf16;
-  // Quantized encodings: values that share a scale; must divide the head dim. 0 = the whole vector.
-  std::int64_t group = 0;
-  // int8 and int4: a minimum is kept beside each scale.
-  bool asymmetric = false;
-  // Type of scales and minima: f16 or f32.
-  DType scale = DType::f16;
-
-  friend bool operator==(const Format&, const Format&) = default;
-};
 
 // Layers that store their keys and values alike and see the same positions.
 struct LayerGroup {
@@ -52,8 +27,10 @@ struct LayerGroup {
   std::int64_t kv_heads = 0;
   std::int64_t k_dim = 0;
   std::int64_t v_dim = 0;
-  Format k{};
-  Format v{};
+  // How the vector of one head of one token is stored. group_size must divide the head dim; scales
+  // are f16 or f32.
+  QuantFormat k{};
+  QuantFormat v{};
   std::int64_t page_tokens = 16;
   // A token sees itself and the window - 1 tokens before it. 0 = everything.
   std::int64_t window = 0;
@@ -90,22 +67,22 @@ struct PageGeometry {
 };
 
 // InvalidArgument, naming the field, unless the description makes sense and its sizes fit.
-void validate(const LayerGroup& group);
-void validate(const Layout& layout);
+TOUCHSTONE_API void validate(const LayerGroup& group);
+TOUCHSTONE_API void validate(const Layout& layout);
 
 // Bytes of a vector of `dim` values: without its scales, of its scales alone, and of both.
-std::int64_t value_bytes(const Format& format, std::int64_t dim);
-std::int64_t scale_bytes(const Format& format, std::int64_t dim);
-std::int64_t vector_bytes(const Format& format, std::int64_t dim);
+TOUCHSTONE_API std::int64_t value_bytes(const QuantFormat& format, std::int64_t dim);
+TOUCHSTONE_API std::int64_t scale_bytes(const QuantFormat& format, std::int64_t dim);
+TOUCHSTONE_API std::int64_t vector_bytes(const QuantFormat& format, std::int64_t dim);
 
 // K and V, all heads, scales included. What alignment adds is in page_bytes only (for common heads
 // and pages of 8 tokens or more it adds nothing).
-std::int64_t token_bytes_per_layer(const LayerGroup& group);
+TOUCHSTONE_API std::int64_t token_bytes_per_layer(const LayerGroup& group);
 // The same for all layers of a group, of all groups.
-std::int64_t token_bytes(const LayerGroup& group);
-std::int64_t token_bytes(const Layout& layout);
+TOUCHSTONE_API std::int64_t token_bytes(const LayerGroup& group);
+TOUCHSTONE_API std::int64_t token_bytes(const Layout& layout);
 
-PageGeometry page_geometry(const LayerGroup& group);
+TOUCHSTONE_API PageGeometry page_geometry(const LayerGroup& group);
 
 // Bytes from the beginning of a page to the vectors and scales of one head of one token. Where V is
 // stored in K, its offsets are those of K.
@@ -115,38 +92,41 @@ struct TokenOffsets {
   std::int64_t v_values = 0;
   std::int64_t v_scales = 0;
 };
-TokenOffsets token_offsets(const LayerGroup& group, const PageGeometry& geometry,
-                           std::int64_t layer, std::int64_t head, std::int64_t slot);
-std::int64_t page_bytes(const LayerGroup& group);
+TOUCHSTONE_API TokenOffsets token_offsets(const LayerGroup& group, const PageGeometry& geometry,
+                                          std::int64_t layer, std::int64_t head, std::int64_t slot);
+TOUCHSTONE_API std::int64_t page_bytes(const LayerGroup& group);
 
 // Pages a sequence of `tokens` holds after its last `chunk` tokens were appended in one step: those
 // with a position that one of these tokens sees, or with a sink. Before the step the sequence held
 // what its first token sees (advance_window).
-std::int64_t pages_for_tokens(const LayerGroup& group, std::int64_t tokens, std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t pages_for_tokens(const LayerGroup& group, std::int64_t tokens,
+                                             std::int64_t chunk = 1);
 
 // The most pages it holds at any time while it grows from nothing to `tokens` in steps of `chunk`.
 // Never decreases with `tokens`; equals pages_for_tokens without a window.
-std::int64_t peak_pages_for_tokens(const LayerGroup& group, std::int64_t tokens,
-                                   std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t peak_pages_for_tokens(const LayerGroup& group, std::int64_t tokens,
+                                                  std::int64_t chunk = 1);
 
 // Bytes of those pages, over all groups, for one sequence.
-std::int64_t bytes_for_tokens(const Layout& layout, std::int64_t tokens, std::int64_t chunk = 1);
-std::int64_t peak_bytes_for_tokens(const Layout& layout, std::int64_t tokens,
-                                   std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t bytes_for_tokens(const Layout& layout, std::int64_t tokens,
+                                             std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t peak_bytes_for_tokens(const Layout& layout, std::int64_t tokens,
+                                                  std::int64_t chunk = 1);
 
 // The pages each group's pool needs for `sequences` that all grow to `tokens`, nothing shared.
-std::vector<std::int64_t> pool_pages_for(const Layout& layout, std::int64_t tokens,
-                                         std::int64_t sequences = 1, std::int64_t chunk = 1);
+TOUCHSTONE_API std::vector<std::int64_t> pool_pages_for(const Layout& layout, std::int64_t tokens,
+                                                        std::int64_t sequences = 1,
+                                                        std::int64_t chunk = 1);
 
 // What max_tokens answers when windows bound the memory of every group and the budget is enough.
 inline constexpr std::int64_t kUnlimitedTokens = std::numeric_limits<std::int64_t>::max();
 
 // The longest length to which each of `sequences` can grow within `budget_bytes` of pages.
-std::int64_t max_tokens(const Layout& layout, std::int64_t budget_bytes, std::int64_t sequences = 1,
-                        std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t max_tokens(const Layout& layout, std::int64_t budget_bytes,
+                                       std::int64_t sequences = 1, std::int64_t chunk = 1);
 
 // The most sequences that can each grow to `tokens` (at least 1) within `budget_bytes`.
-std::int64_t max_sequences(const Layout& layout, std::int64_t budget_bytes, std::int64_t tokens,
-                           std::int64_t chunk = 1);
+TOUCHSTONE_API std::int64_t max_sequences(const Layout& layout, std::int64_t budget_bytes,
+                                          std::int64_t tokens, std::int64_t chunk = 1);
 
 }  // namespace touchstone::cache

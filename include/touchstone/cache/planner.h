@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "touchstone/cache/layout.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone::cache {
 
@@ -51,23 +52,23 @@ struct GpuSpec {
 };
 
 enum class WeightFormat : std::uint8_t { f32, bf16, f16, int8, int4, fp8 };
-std::string_view name_of(WeightFormat format);
+TOUCHSTONE_API std::string_view name_of(WeightFormat format);
 // The inverse of name_of; InvalidArgument lists the known names.
-WeightFormat parse_weight_format(std::string_view name);
+TOUCHSTONE_API WeightFormat parse_weight_format(std::string_view name);
 // int8 has one f16 scale per 128 weights, int4 a scale and a minimum; fp8 one scale per tensor,
 // which is nothing.
-std::int64_t weight_bytes(WeightFormat format, std::int64_t parameters);
+TOUCHSTONE_API std::int64_t weight_bytes(WeightFormat format, std::int64_t parameters);
 
 struct CacheFormat {
-  Format k{};
-  Format v{};
+  QuantFormat k{};
+  QuantFormat v{};
 
   friend bool operator==(const CacheFormat&, const CacheFormat&) = default;
 };
 // "f32", "bf16", "f16", "int8" (symmetric, one scale per head and token), "int4" (a scale and a
 // minimum per 32 values), "fp8" (one scale per head and token), or K and V apart: "k8v4", "k16v8".
 // InvalidArgument lists the known names.
-CacheFormat parse_cache_format(std::string_view name);
+TOUCHSTONE_API CacheFormat parse_cache_format(std::string_view name);
 
 struct PlanRequest {
   ModelSpec model;
@@ -149,14 +150,14 @@ struct Plan {
 
 // What one of `gpus` GPUs stores: KV heads are split evenly, rounded up; the latent of MLA has one
 // head and lies on every GPU.
-Layout planned_layout(const ModelSpec& model, const CacheFormat& format, std::int64_t page_tokens,
-                      std::int64_t gpus);
+TOUCHSTONE_API Layout planned_layout(const ModelSpec& model, const CacheFormat& format,
+                                     std::int64_t page_tokens, std::int64_t gpus);
 
 // Bytes left for pages on one GPU once weights, overhead and recurrent state of `batch` sequences
 // have their place; negative when they do not fit.
-std::int64_t page_budget(const PlanRequest& request);
+TOUCHSTONE_API std::int64_t page_budget(const PlanRequest& request);
 
 // InvalidArgument when a number is out of range or a size does not fit in 64 bits.
-Plan make_plan(const PlanRequest& request);
+TOUCHSTONE_API Plan make_plan(const PlanRequest& request);
 
 }  // namespace touchstone::cache

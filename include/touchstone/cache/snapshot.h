@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "touchstone/cache/kv_cache.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone::cache {
 
@@ -31,14 +32,16 @@ using ByteSink = std::function<void(std::span<const std::byte>)>;
 using ByteSource = std::function<void(std::span<std::byte>)>;
 
 // What save() will write, to the byte.
-std::int64_t snapshot_bytes(const KvCache& cache, std::span<const SequenceId> ids);
+TOUCHSTONE_API std::int64_t snapshot_bytes(const KvCache& cache, std::span<const SequenceId> ids);
 
 // InvalidArgument for a stale id.
-void save(const KvCache& cache, std::span<const SequenceId> ids, const ByteSink& sink);
+TOUCHSTONE_API void save(const KvCache& cache, std::span<const SequenceId> ids,
+                         const ByteSink& sink);
 // Written under another name in the same directory and renamed when whole: a reader sees the old
 // file or the new one. It is not forced to the disk; a file that a crash cut short is refused.
 // FileError when the system refuses.
-void save(const KvCache& cache, std::span<const SequenceId> ids, const std::filesystem::path& path);
+TOUCHSTONE_API void save(const KvCache& cache, std::span<const SequenceId> ids,
+                         const std::filesystem::path& path);
 
 // The sequences in the order of saving. Everything is verified before the cache changes; cached
 // pages are evicted where free ones do not suffice. Throws, and the cache is as it was:
@@ -48,7 +51,7 @@ void save(const KvCache& cache, std::span<const SequenceId> ids, const std::file
 //   OutOfMemory      more pages than are free or cached
 //   FileError        the system refuses
 // DeviceError, of a cache on a GPU, may come after evictions.
-std::vector<SequenceId> restore(KvCache& cache, const ByteSource& source);
-std::vector<SequenceId> restore(KvCache& cache, const std::filesystem::path& path);
+TOUCHSTONE_API std::vector<SequenceId> restore(KvCache& cache, const ByteSource& source);
+TOUCHSTONE_API std::vector<SequenceId> restore(KvCache& cache, const std::filesystem::path& path);
 
 }  // namespace touchstone::cache

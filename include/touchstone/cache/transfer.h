@@ -1,7 +1,7 @@
 // Sequences from one cache to another of the same layout: to host memory when a GPU is full, and
 // back. The host tier is a cache like any other, and can hold prefixes too:
 //
-//   KvCache host({.layout = layout, .pool_pages = many, .page_locked = true});
+//   KvCache host(cpu_context, {.layout = layout, .pool_pages = many, .page_locked = true});
 //   const std::vector<SequenceId> away = move_sequences(gpu, ids, host);
 //   ...
 //   ids = move_sequences(host, away, gpu);
@@ -16,17 +16,19 @@
 #include <vector>
 
 #include "touchstone/cache/kv_cache.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone::cache {
 
 // The sequences in `to`, in the order of `ids`. Cached pages of `to` are evicted where free ones do
 // not suffice. OutOfMemory when that is not enough; InvalidArgument for a stale id, for another
 // layout (naming the field), and when both caches are the same.
-std::vector<SequenceId> copy_sequences(const KvCache& from, std::span<const SequenceId> ids,
-                                       KvCache& to);
+TOUCHSTONE_API std::vector<SequenceId> copy_sequences(const KvCache& from,
+                                                      std::span<const SequenceId> ids, KvCache& to);
 
 // The same; then `from` releases them: a page that nobody else uses becomes free, or cached where
 // it is in the prefix index. InvalidArgument also for an id that is named twice.
-std::vector<SequenceId> move_sequences(KvCache& from, std::span<const SequenceId> ids, KvCache& to);
+TOUCHSTONE_API std::vector<SequenceId> move_sequences(KvCache& from,
+                                                      std::span<const SequenceId> ids, KvCache& to);
 
 }  // namespace touchstone::cache

@@ -1,11 +1,17 @@
-// What an operator runs with: a device, its stream, CPU threads and scratch memory. A context
-// serves one calling thread at a time; make one per thread (they are cheap to keep, not to make).
+// What an operator runs with: a device, its stream, CPU threads and scratch memory. Creation
+// starts threads and allocates the workspace; reuse contexts.
+//
+// Thread safety. Operators change the context they are called with (its scratch memory and
+// threads): at most one operator or non-const member runs with a context at a time. Const members
+// may run side by side with each other. Contexts share nothing: calls with different contexts may
+// run at the same time, on one device too, and may read the same inputs.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "touchstone/core/device.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone {
 
@@ -26,7 +32,7 @@ struct ContextOptions {
   std::int64_t workspace_bytes = std::int64_t{64} << 20;
 };
 
-class Context {
+class TOUCHSTONE_API Context {
  public:
   // InvalidArgument for a negative count or size; Unsupported for a CUDA device that is not there.
   explicit Context(ContextOptions options = {});
@@ -41,7 +47,7 @@ class Context {
   // Waits until all work submitted through this context is done. Reports asynchronous failures.
   void synchronize();
 
-  // Makes room for operators that need more scratch than there is. Not during graph capture.
+  // Grows the scratch memory, for operators that need more than there is. Not during graph capture.
   void reserve_workspace(std::int64_t bytes);
   std::int64_t workspace_bytes() const;
 

@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "touchstone/core/export.h"
+#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
+
 namespace touchstone {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
@@ -20,7 +23,7 @@ struct Device {
 };
 
 // "cpu", "cuda:0"
-std::string name_of(Device device);
+TOUCHSTONE_API std::string name_of(Device device);
 
 struct CudaDeviceInfo {
   std::string name;
@@ -32,15 +35,15 @@ struct CudaDeviceInfo {
 };
 
 // Whether this build holds CUDA code at all.
-bool built_with_cuda();
+TOUCHSTONE_API bool built_with_cuda();
 
 // The GPUs this process can use; empty without a driver, without a GPU, or in a CPU-only build.
-std::vector<CudaDeviceInfo> cuda_devices();
+TOUCHSTONE_API std::vector<CudaDeviceInfo> cuda_devices();
 
 // SIMD instruction sets the CPU operators were compiled for and this machine has, best first.
-std::vector<std::string> simd_targets();
+TOUCHSTONE_API std::vector<std::string> simd_targets();
 
 // The one in use.
-std::string simd_target();
+TOUCHSTONE_API std::string simd_target();
 
 }  // namespace touchstone

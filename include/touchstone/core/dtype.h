@@ -26,16 +26,16 @@ inline constexpr DType kNativeDTypes[] = {DType::f64, DType::f32, DType::bf16, D
                                           DType::i64, DType::i32, DType::i8,   DType::u8};
 
 // Bits of one element.
-std::int64_t bits_of(DType dtype);
+TOUCHSTONE_API std::int64_t bits_of(DType dtype);
 
 // Bytes of one element. InvalidArgument for i4, which has 4 bits.
-std::int64_t size_of(DType dtype);
+TOUCHSTONE_API std::int64_t size_of(DType dtype);
 
 // "f32", "bf16", ...
-std::string_view name_of(DType dtype);
+TOUCHSTONE_API std::string_view name_of(DType dtype);
 
 // The inverse of name_of; InvalidArgument lists the known names.
-DType parse_dtype(std::string_view name);
+TOUCHSTONE_API DType parse_dtype(std::string_view name);
 
 // The DType of a C++ element type.
 template <class T>
@@ -129,3 +129,4 @@ To convert(From value);
 }  // namespace touchstone
 
 #include "touchstone/core/convert.h"  // IWYU pragma: export
+#include "touchstone/core/export.h"

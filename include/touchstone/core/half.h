@@ -6,6 +6,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
+
 namespace touchstone {
 
 namespace detail {

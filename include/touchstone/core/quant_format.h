@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "touchstone/core/dtype.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone {
 
@@ -26,5 +28,15 @@ constexpr bool is_quantized(DType dtype) {
   return dtype == DType::i8 || dtype == DType::i4 || dtype == DType::f8_e4m3;
 }
 constexpr bool is_quantized(const QuantFormat& format) { return is_quantized(format.dtype); }
+
+// The dtypes of formats.
+inline constexpr DType kFormatDTypes[] = {DType::f32, DType::bf16, DType::f16,
+                                          DType::i8,  DType::i4,   DType::f8_e4m3};
+
+// Names of formats as users write them: "f32", "bf16", "f16", "int8", "int4", "fp8_e4m3".
+// "unknown" for other dtypes.
+TOUCHSTONE_API std::string_view format_name(DType dtype);
+// The inverse of format_name; InvalidArgument lists the known names.
+TOUCHSTONE_API DType parse_format_dtype(std::string_view name);
 
 }  // namespace touchstone

@@ -12,6 +12,7 @@
 
 #include "touchstone/core/device.h"
 #include "touchstone/core/dtype.h"
+#include "touchstone/core/export.h"
 
 namespace touchstone {
 
@@ -80,10 +81,10 @@ static_assert(std::is_trivially_copyable_v<ConstTensorView>);
 
 // A row-major view of memory the caller owns. InvalidArgument for a negative extent, a rank above
 // kMaxRank or a size beyond 64 bits.
-TensorView make_view(void* data, std::span<const std::int64_t> shape, DType dtype,
-                     Device device = Device::cpu());
-ConstTensorView make_view(const void* data, std::span<const std::int64_t> shape, DType dtype,
-                          Device device = Device::cpu());
+TOUCHSTONE_API TensorView make_view(void* data, std::span<const std::int64_t> shape, DType dtype,
+                                    Device device = Device::cpu());
+TOUCHSTONE_API ConstTensorView make_view(const void* data, std::span<const std::int64_t> shape,
+                                         DType dtype, Device device = Device::cpu());
 
 // The same from typed memory on the CPU: make_view(values.data(), {rows, cols}).
 template <class T>
@@ -94,20 +95,20 @@ auto make_view(T* data, std::initializer_list<std::int64_t> shape, Device device
 }
 
 // The same view with the elements of dimension `dim` taken `stride` elements apart.
-TensorView with_stride(TensorView view, int dim, std::int64_t stride);
-ConstTensorView with_stride(ConstTensorView view, int dim, std::int64_t stride);
+TOUCHSTONE_API TensorView with_stride(TensorView view, int dim, std::int64_t stride);
+TOUCHSTONE_API ConstTensorView with_stride(ConstTensorView view, int dim, std::int64_t stride);
 
 // The same elements with two dimensions swapped: [B, S, H, D] seen as [B, H, S, D] is
 // transposed(view, 1, 2).
-TensorView transposed(TensorView view, int a, int b);
-ConstTensorView transposed(ConstTensorView view, int a, int b);
+TOUCHSTONE_API TensorView transposed(TensorView view, int a, int b);
+TOUCHSTONE_API ConstTensorView transposed(ConstTensorView view, int a, int b);
 
 // "[4096, 1024]"
-std::string shape_string(std::span<const std::int64_t> shape);
+TOUCHSTONE_API std::string shape_string(std::span<const std::int64_t> shape);
 
 // Owns its memory (64-byte aligned on the CPU, cudaMalloc on CUDA) and is always contiguous.
 // Move-only: clone() copies. A tensor that was moved from is as default-constructed.
-class Tensor {
+class TOUCHSTONE_API Tensor {
  public:
   Tensor() noexcept;
   Tensor(Tensor&& other) noexcept;

@@ -4,10 +4,12 @@
 
 #include <string>
 
+#include "touchstone/core/export.h"
+
 namespace touchstone::testing {
 
-// CPU operators use `target`, a name from simd_targets(), from now on in the whole process; "" = the
-// best. InvalidArgument lists the known names. Not to be called while an operator runs.
-void set_simd_target(const std::string& target);
+// CPU operators use `target`, a name from simd_targets(), from now on in the whole process; "" =
+// the best. InvalidArgument lists the known names. Not to be called while an operator runs.
+TOUCHSTONE_API void set_simd_target(const std::string& target);
 
 }  // namespace touchstone::testing

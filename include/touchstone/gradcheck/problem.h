@@ -42,7 +42,7 @@ struct Problem {
 
 using DualScalar = Dual<8>;
 
-// What the forward is asked to do: read `in`, write all of `out`; same order as in the problem.
+// What the forward gets: it reads `in` and writes all of `out`; same order as in the problem.
 // With independent rows, per-row arrays hold `rows` rows from `first_row` on, shared ones are
 // whole.
 struct DualSlice {

@@ -20,7 +20,7 @@
 //             rstd, dx, dweight, dbias), up to |mean| = 1e6 standard deviations. The error of a
 //             single element is relative to the terms it is a sum of, not to the element. The mean
 //             is re-centered: m is the rounded mean, delta = sum(h - m) / D its rounding residual, and
-//             (h - m) - delta takes the place of h - mean. The backward recomputes delta in the
+//             (h - m) - delta replaces h - mean. The backward recomputes delta in the
 //             reduction it makes anyway, so mean and rstd are all it needs. Beyond 1e6 the error
 //             grows in proportion to |mean| / sigma. Squares neither overflow nor underflow:
 //             sigma from 1e-37 to 1e37 works, eps = 0 included.
@@ -35,13 +35,17 @@
 // Guarantees  Bitwise the same from run to run and for any number of threads; a row of y and dx is
 //             bitwise the same whatever rows share its batch. No float atomics.
 // Cost        Bytes: forward 2 * rows * D * size (fused 4), backward 3 (fused 4). Flops per
-//             element: about 9 forward, 15 backward.
+//             element: about 9 forward, 15 backward. On the CPU a row of the forward whose mean
+//             square leaves 2^-90 .. 2^127 (f64: 2^-970 .. 2^1023) is computed by scalar code and
+//             takes 10 to 40 times as long; one with NaN or infinity 1.5 to 3 times (f32, bf16 and
+//             f16, 64 x 4096, one thread of an AMD EPYC of Zen 4).
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
@@ -73,11 +77,13 @@ struct LayerNormBackwardArgs {
   std::string implementation{};  // "" = the first of explain() that accepts
 };
 
-void layer_norm(Context& context, const LayerNormArgs& args);
-void layer_norm_backward(Context& context, const LayerNormBackwardArgs& args);
+TOUCHSTONE_API void layer_norm(Context& context, const LayerNormArgs& args);
+TOUCHSTONE_API void layer_norm_backward(Context& context, const LayerNormBackwardArgs& args);
 
 // See touchstone/core/implementation_report.h.
-std::vector<ImplementationReport> explain(Context& context, const LayerNormArgs& args);
-std::vector<ImplementationReport> explain(Context& context, const LayerNormBackwardArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const LayerNormArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const LayerNormBackwardArgs& args);
 
 }  // namespace touchstone

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
@@ -54,11 +55,12 @@ struct RmsNormBackwardArgs {
   std::string implementation{};  // "" = the first of explain() that accepts
 };
 
-void rms_norm(Context& context, const RmsNormArgs& args);
-void rms_norm_backward(Context& context, const RmsNormBackwardArgs& args);
+TOUCHSTONE_API void rms_norm(Context& context, const RmsNormArgs& args);
+TOUCHSTONE_API void rms_norm_backward(Context& context, const RmsNormBackwardArgs& args);
 
 // See touchstone/core/implementation_report.h.
-std::vector<ImplementationReport> explain(Context& context, const RmsNormArgs& args);
-std::vector<ImplementationReport> explain(Context& context, const RmsNormBackwardArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context, const RmsNormArgs& args);
+TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
+                                                         const RmsNormBackwardArgs& args);
 
 }  // namespace touchstone

@@ -1,5 +1,5 @@
-// Three processes. The first one (the keeper) stands outside the new pid namespace and watches the
-// leash that the judge holds. The second (the warden) is process 1 of the namespace: when it ends,
+// Three processes. The first (the supervisor) is outside the new pid namespace and polls the pipe
+// whose other end the judge holds. The second (init) is process 1 of the namespace: when it ends,
 // the kernel ends everything inside. The third becomes the program; it cannot be process 1, which
 // signals with default actions do not reach.
 #include "jail.h"
@@ -63,7 +63,7 @@ void read_line(const std::string& line, Spec& spec) {
   std::vector<std::string> words = split(line, '\t');
   words.resize(4);
   const std::string& key = words[0];
-  if (key == "walls") spec.walls = words[1] == "1";
+  if (key == "isolated") spec.isolated = words[1] == "1";
   if (key == "root") spec.root = words[1] == "1";
   if (key == "bind") spec.binds.push_back({words[1], words[2], words[3]});
   if (key == "link") spec.links.push_back({words[1], words[2]});
@@ -97,26 +97,26 @@ Spec read_spec() {
   return spec;
 }
 
-struct Walls {
-  uint32_t standing = 0;
+struct ActiveLayers {
+  uint32_t active = 0;
   std::string missing;
 
   void note(uint32_t layer, const char* name, int error) {
     if (error == 0) {
-      standing |= layer;
+      active |= layer;
     } else {
       missing += std::string(name) + ": " + strerror(error) + "\n";
     }
   }
 };
 
-void enter_spaces(Walls& walls, bool root) {
-  walls.note(kUserSpace, "user namespace", enter_user_space());
+void enter_spaces(ActiveLayers& layers, bool root) {
+  layers.note(kUserSpace, "user namespace", enter_user_space());
   const auto enter = [&](uint32_t layer, const char* name, int flag) {
-    walls.note(layer, name, unshare(flag) == 0 ? 0 : errno);
+    layers.note(layer, name, unshare(flag) == 0 ? 0 : errno);
   };
   if (root && unshare(CLONE_NEWNS) != 0) broken("mount namespace", errno);
-  if (root) walls.standing |= kMountSpace;
+  if (root) layers.active |= kMountSpace;
   enter(kNetSpace, "network namespace", CLONE_NEWNET);
   enter(kIpcSpace, "ipc namespace", CLONE_NEWIPC);
   enter(kNameSpace, "host name namespace", CLONE_NEWUTS);
@@ -159,22 +159,22 @@ int receive_descriptor(int socket) {
   return fd;
 }
 
-// The third process, from here to exec. `walls` gains what only this process can build.
-[[noreturn]] void become_program(const Spec& spec, Walls& walls, int socket) {
+// The third process, from here to exec. `layers` gains those that only this process can set up.
+[[noreturn]] void become_program(const Spec& spec, ActiveLayers& layers, int socket) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   report(kHere, 0);
   set_cpus(spec);
   signal(SIGXFSZ, SIG_IGN);  // a full log is no reason to die
   signal(SIGPIPE, SIG_DFL);
   if (chdir(spec.folder.c_str()) != 0) broken("jail: " + spec.folder, errno);
-  walls.note(kRlimits, "resource limits", set_limits(spec));
-  if (spec.walls) drop_capabilities();
+  layers.note(kRlimits, "resource limits", set_limits(spec));
+  if (spec.isolated) drop_capabilities();
   int listener = -2;
-  if (spec.walls) {
+  if (spec.isolated) {
     listener = install_filter(spec.forks);
-    walls.note(kFilter, "system call filter", listener == -2 ? ENOSYS : 0);
+    layers.note(kFilter, "system call filter", listener == -2 ? ENOSYS : 0);
   }
-  report(kLayers, static_cast<int32_t>(walls.standing), walls.missing);
+  report(kLayers, static_cast<int32_t>(layers.active), layers.missing);
   send_descriptor(socket, listener >= 0 ? listener : -1);
   if (listener >= 0) close(listener);
   close(socket);
@@ -192,7 +192,7 @@ int receive_descriptor(int socket) {
   environment.push_back(nullptr);
   fcntl(kReportFd, F_SETFD, FD_CLOEXEC);
   fcntl(kSpecFd, F_SETFD, FD_CLOEXEC);
-  fcntl(kLeashFd, F_SETFD, FD_CLOEXEC);
+  fcntl(kLifetimeFd, F_SETFD, FD_CLOEXEC);
   execve(arguments[0], arguments.data(), environment.data());
   broken(std::string("jail: ") + arguments[0], errno);
 }
@@ -221,7 +221,7 @@ bool reap(pid_t program, int& status) {
 
 // The second process: waits for the end of the program, and for forbidden calls. SIGCHLD interrupts
 // the poll because it is only unblocked there.
-[[noreturn]] void guard(pid_t program, int socket, bool watch_leash) {
+[[noreturn]] void guard(pid_t program, int socket, bool watch_lifetime) {
   prctl(PR_SET_DUMPABLE, 0);
   sigset_t all;
   sigset_t none;
@@ -235,7 +235,7 @@ bool reap(pid_t program, int& status) {
   close(socket);
   int status = 0;
   while (!reap(program, status)) {
-    pollfd fds[2] = {{listener, POLLIN, 0}, {watch_leash ? kLeashFd : -1, 0, 0}};
+    pollfd fds[2] = {{listener, POLLIN, 0}, {watch_lifetime ? kLifetimeFd : -1, 0, 0}};
     if (ppoll(fds, 2, nullptr, &none) <= 0) continue;
     if ((fds[0].revents & POLLIN) != 0) answer_forbidden(listener, program);
     if (fds[0].revents != 0 && (fds[0].revents & POLLIN) == 0) {
@@ -250,47 +250,47 @@ bool reap(pid_t program, int& status) {
   _exit(0);
 }
 
-[[noreturn]] void start_program(const Spec& spec, Walls walls, bool watch_leash) {
+[[noreturn]] void start_program(const Spec& spec, ActiveLayers layers, bool watch_lifetime) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) broken("jail", errno);
   const pid_t program = fork();
   if (program < 0) broken("jail: fork", errno);
   if (program == 0) {
     close(pair[0]);
-    become_program(spec, walls, pair[1]);
+    become_program(spec, layers, pair[1]);
   }
   close(pair[1]);
-  guard(program, pair[0], watch_leash);
+  guard(program, pair[0], watch_lifetime);
 }
 
-[[noreturn]] void be_warden(const Spec& spec, Walls walls) {
+[[noreturn]] void run_init(const Spec& spec, ActiveLayers layers) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if ((walls.standing & kMountSpace) != 0) {
+  if ((layers.active & kMountSpace) != 0) {
     bool has_proc = false;
     std::string step;
     if (const int error = build_root(spec, has_proc, step)) {
       broken("jail: " + step, error);
     }
-    if (spec.proc) walls.note(kProc, "own /proc", has_proc ? 0 : EPERM);
+    if (spec.proc) layers.note(kProc, "own /proc", has_proc ? 0 : EPERM);
   }
-  start_program(spec, walls, false);
+  start_program(spec, layers, false);
 }
 
 }  // namespace
 
 int jail() {
   const Spec spec = read_spec();
-  Walls walls;
-  if (spec.walls) enter_spaces(walls, spec.root);
-  if ((walls.standing & kPidSpace) == 0) {
+  ActiveLayers layers;
+  if (spec.isolated) enter_spaces(layers, spec.root);
+  if ((layers.active & kPidSpace) == 0) {
     // No namespace dies with its first process here: this process stays and ends the program.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if ((walls.standing & kMountSpace) != 0) be_warden(spec, walls);
-    start_program(spec, walls, true);
+    if ((layers.active & kMountSpace) != 0) run_init(spec, layers);
+    start_program(spec, layers, true);
   }
-  const pid_t warden = fork();
-  if (warden < 0) broken("jail: fork", errno);
-  if (warden == 0) be_warden(spec, walls);
+  const pid_t init = fork();
+  if (init < 0) broken("jail: fork", errno);
+  if (init == 0) run_init(spec, layers);
   close(kReportFd);
   // SIGCHLD ends the wait below, and is only let in there.
   sigset_t none;
@@ -302,11 +302,11 @@ int jail() {
   struct sigaction wake {};
   wake.sa_handler = [](int) {};
   sigaction(SIGCHLD, &wake, nullptr);
-  while (waitpid(warden, nullptr, WNOHANG) != warden) {
-    pollfd leash{kLeashFd, 0, 0};
-    if (ppoll(&leash, 1, nullptr, &none) > 0) {
-      kill(warden, SIGKILL);
-      waitpid(warden, nullptr, 0);
+  while (waitpid(init, nullptr, WNOHANG) != init) {
+    pollfd lifetime{kLifetimeFd, 0, 0};
+    if (ppoll(&lifetime, 1, nullptr, &none) > 0) {
+      kill(init, SIGKILL);
+      waitpid(init, nullptr, 0);
       break;
     }
   }

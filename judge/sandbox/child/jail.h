@@ -1,11 +1,11 @@
-// Builds the walls round a program, runs it, and reports how it ended.
+// Sets up the isolation layers of a program, runs it, and reports how it ended.
 #pragma once
 
 namespace touchstone::judge::child {
 
 // `touchstone-child jail`: reads what to build from kSpecFd, one item a line, words separated by
 // tabs:
-//   walls    0|1              whether to build any
+//   isolated 0|1              whether to set up any
 //   root     0|1              whether it gets a file system of its own
 //   bind     from to ro|rw|dev
 //   link     target at

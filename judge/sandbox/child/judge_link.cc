@@ -23,7 +23,7 @@ using namespace protocol;
 // descheduled.
 constexpr int kSpins = 20000000;
 
-Link* g_link = nullptr;
+JudgeLink* g_link = nullptr;
 
 void relax() {
 #if defined(__x86_64__)
@@ -50,17 +50,17 @@ void die_of(int signal) {
 
 }  // namespace
 
-Link* Link::open() {
+JudgeLink* JudgeLink::open() {
   void* control = mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, kControlFd, 0);
   if (control == MAP_FAILED) return nullptr;
-  static Link link;
+  static JudgeLink link;
   link.control_ = static_cast<Control*>(control);
   g_link = &link;
   link.catch_faults();
   return &link;
 }
 
-uint32_t Link::wait() {
+uint32_t JudgeLink::wait() {
   // No spin here: an idle child uses no processor time, so that the judge can see whether one works
   // when it should not.
   while (control_->bell.load() == rung_) sleep_while(control_->bell, rung_);
@@ -68,9 +68,9 @@ uint32_t Link::wait() {
   return control_->command;
 }
 
-void Link::acknowledge() { ring(control_->ready, rung_, control_->judge_sleeps); }
+void JudgeLink::acknowledge() { ring(control_->ready, rung_, control_->judge_sleeps); }
 
-void Link::wait_for_go() {
+void JudgeLink::wait_for_go() {
   acknowledge();
   for (int i = 0; i < kSpins; ++i) {
     if (control_->go.load(std::memory_order_acquire) == rung_) return;
@@ -84,12 +84,12 @@ void Link::wait_for_go() {
   }
 }
 
-void Link::finish() {
+void JudgeLink::finish() {
   last_used_ = true;
   ring(control_->done, rung_, control_->judge_sleeps);
 }
 
-bool Link::retire() {
+bool JudgeLink::retire() {
   if (!last_used_ || spans_.empty() || last_.bytes == 0) return false;
   Span& span = spans_.back();
   span.retired = true;
@@ -101,12 +101,12 @@ bool Link::retire() {
   return true;
 }
 
-void Link::note(Outcome outcome, const char* text) {
+void JudgeLink::note(Outcome outcome, const char* text) {
   control_->outcome = outcome;
   snprintf(control_->note, sizeof control_->note, "%s", text);
 }
 
-bool Link::map_span(Span& span) {
+bool JudgeLink::map_span(Span& span) {
   // Where the judge's address is taken, the next ones are tried at steps no buffer reaches.
   constexpr uint64_t kStep = uint64_t{1} << 40;
   void* reserved = MAP_FAILED;
@@ -130,7 +130,7 @@ bool Link::map_span(Span& span) {
   return true;
 }
 
-bool Link::map() {
+bool JudgeLink::map() {
   Span span;
   span.base = control_->base;
   span.bytes = control_->span;
@@ -144,7 +144,7 @@ bool Link::map() {
   return true;
 }
 
-bool Link::map_state() {
+bool JudgeLink::map_state() {
   Span span;
   span.base = control_->base;
   span.bytes = control_->span;
@@ -154,7 +154,7 @@ bool Link::map_state() {
   return true;
 }
 
-void Link::reset() {
+void JudgeLink::reset() {
   for (const Span& span : spans_) munmap(reinterpret_cast<void*>(span.base), span.bytes);
   for (const auto& [number, span] : states_) {
     munmap(reinterpret_cast<void*>(span.base), span.bytes);
@@ -165,16 +165,16 @@ void Link::reset() {
   last_used_ = false;
 }
 
-uint8_t* Link::pages(uint32_t buffer) const {
+uint8_t* JudgeLink::pages(uint32_t buffer) const {
   return reinterpret_cast<uint8_t*>(last_.base + last_.buffers[buffer].address_offset);
 }
 
-void* Link::data(uint32_t buffer) const {
+void* JudgeLink::data(uint32_t buffer) const {
   if (buffer >= last_.buffers.size()) return nullptr;
   return pages(buffer) + last_.buffers[buffer].data_offset;
 }
 
-void* Link::state(int32_t number) const {
+void* JudgeLink::state(int32_t number) const {
   const auto found = states_.find(number);
   if (found == states_.end()) return nullptr;
   const Span& span = found->second;
@@ -182,13 +182,13 @@ void* Link::state(int32_t number) const {
                                  span.buffers[0].data_offset);
 }
 
-const Buffer* Link::state_buffer(int32_t number) const {
+const Buffer* JudgeLink::state_buffer(int32_t number) const {
   const auto found = states_.find(number);
   return found == states_.end() ? nullptr : found->second.buffers.data();
 }
 
 // An address inside a span is one of ours: an input page that was written, or a guard.
-bool Link::explain_fault(uint64_t address) {
+bool JudgeLink::explain_fault(uint64_t address) {
   const auto explain = [&](const Span& span) {
     if (address < span.base || address >= span.base + span.bytes) return false;
     if (span.retired) {
@@ -226,7 +226,7 @@ bool Link::explain_fault(uint64_t address) {
   return false;
 }
 
-void Link::catch_faults() {
+void JudgeLink::catch_faults() {
   // A stack of its own: an overflown stack could not carry the handler.
   static char stack[64 << 10];
   stack_t alternative{};
@@ -252,10 +252,10 @@ void Link::catch_faults() {
 // What the Python child calls through ctypes.
 extern "C" {
 
-using touchstone::judge::child::Link;
+using touchstone::judge::child::JudgeLink;
 
 __attribute__((visibility("default"))) void* touchstone_link_open() {
-  Link* link = Link::open();
+  JudgeLink* link = JudgeLink::open();
   return link == nullptr ? nullptr : &link->control();
 }
 // Where the two parts of the control block begin that Python reads and writes.

@@ -10,10 +10,10 @@
 
 namespace touchstone::judge::child {
 
-class Link {
+class JudgeLink {
  public:
   // Opens the descriptors the jail left open; nullptr when they are not there.
-  static Link* open();
+  static JudgeLink* open();
 
   protocol::Control& control() { return *control_; }
 

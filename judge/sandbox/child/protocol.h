@@ -27,7 +27,7 @@ enum Command : uint32_t {
   kFetch,     // bring the outputs of the last call into shared memory (devices only)
   kReset,     // forget all buffers, states and handles
   kQuit,
-  kMapAndCall,  // kMap, then kCall: one bell less where nobody measures
+  kMapAndCall,  // kMap, then kCall: one wake-up less where nothing is measured
 };
 
 enum BufferKind : uint32_t { kInput = 0, kOutput = 1, kState = 2 };
@@ -46,7 +46,7 @@ struct Buffer {
   int64_t shape[kMaxRank];
 };
 
-// What stands in the place of one pointer argument.
+// What is passed for one pointer argument.
 enum PointerKind : uint32_t { kBufferPointer = 0, kStatePointer = 1, kHandlePointer = 2 };
 struct Pointer {
   uint32_t kind;
@@ -134,7 +134,7 @@ struct Report {
 
 // Descriptors of the jail's first process.
 inline constexpr int kReportFd = 3;
-inline constexpr int kSpecFd = 4;   // lines of text, jail.cc
-inline constexpr int kLeashFd = 5;  // when the other end closes, everything in the jail ends
+inline constexpr int kSpecFd = 4;      // lines of text, jail.cc
+inline constexpr int kLifetimeFd = 5;  // when the other end closes, everything in the jail ends
 
 }  // namespace touchstone::judge::protocol

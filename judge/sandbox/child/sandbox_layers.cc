@@ -51,7 +51,7 @@ int make_read_only(const std::string& path) {
   return mount(nullptr, path.c_str(), nullptr, flags, nullptr) == 0 ? 0 : errno;
 }
 
-int bind_one(const Bind& bind) {
+int bind_one(const BindMount& bind) {
   const std::string from = "/oldroot" + bind.from;
   const std::string to = "/newroot" + bind.to;
   struct stat info {};
@@ -105,7 +105,7 @@ int enter_user_space() {
 int build_root(const Spec& spec, bool& has_proc, std::string& step) {
   step = "an empty root";
   if (const int error = enter_empty_root()) return error;
-  for (const Link& link : spec.links) {
+  for (const SymbolicLink& link : spec.links) {
     const std::string at = "/newroot" + link.at;
     make_parents(at);
     if (symlink(link.target.c_str(), at.c_str()) != 0 && errno != EEXIST) return errno;
@@ -125,7 +125,7 @@ int build_root(const Spec& spec, bool& has_proc, std::string& step) {
     has_proc =
         mount("proc", "/newroot/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0;
   }
-  for (const Bind& bind : spec.binds) {
+  for (const BindMount& bind : spec.binds) {
     step = "bind " + bind.from;
     if (const int error = bind_one(bind)) return error;
   }

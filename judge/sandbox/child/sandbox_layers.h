@@ -1,5 +1,5 @@
-// The walls of a jail, one function each. All report failure by errno in the return value, so that
-// the caller can name the wall that is missing and go on.
+// The isolation layers of a jail, one function each. All report failure by errno in the return
+// value, so that the caller can name the layer that is missing and go on.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace touchstone::judge::child {
 
-struct Bind {
+struct BindMount {
   std::string from;
   std::string to;
   std::string mode;  // "ro", "rw" or "dev"
 };
-struct Link {
+struct SymbolicLink {
   std::string target;
   std::string at;
 };
@@ -28,10 +28,10 @@ struct Limit {
 };
 
 struct Spec {
-  bool walls = true;
+  bool isolated = true;
   bool root = true;
-  std::vector<Bind> binds;
-  std::vector<Link> links;
+  std::vector<BindMount> binds;
+  std::vector<SymbolicLink> links;
   std::vector<Tmpfs> tmpfs;
   bool proc = false;
   std::vector<Limit> limits;

@@ -16,7 +16,7 @@ namespace {
 
 using namespace protocol;
 
-// What the glue exports that was compiled for the task (judge/glue.h).
+// The symbols of the ABI shim that was compiled for the task (judge/contender/abi_shim.h).
 struct Library {
   void (*bind)(int32_t function, void* address) = nullptr;
   int (*call)(int32_t function, const int64_t* scalars, void* const* pointers, void** handle,
@@ -36,24 +36,24 @@ void find(void* library, const char* name, F& function) {
   function = reinterpret_cast<F>(dlsym(library, name));
 }
 
-void* open_library(const char* path, Link& link) {
+void* open_library(const char* path, JudgeLink& link) {
   // Bound at once, so that a missing symbol is an error now and not in the middle of a call.
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) link.note(kStartFailed, dlerror());
   return library;
 }
 
-bool load(int count, char** words, Link& link, Library& library) {
-  void* glue = open_library(words[0], link);
-  if (glue == nullptr) return false;
+bool load(int count, char** words, JudgeLink& link, Library& library) {
+  void* shim = open_library(words[0], link);
+  if (shim == nullptr) return false;
   void* contender = open_library(words[1], link);
   if (contender == nullptr) return false;
-  find(glue, "touchstone_bind", library.bind);
-  find(glue, "touchstone_call", library.call);
-  find(glue, "touchstone_device_start", library.device_start);
-  find(glue, "touchstone_device_upload", library.device_upload);
-  find(glue, "touchstone_device_download", library.device_download);
-  find(glue, "touchstone_device_finish", library.device_finish);
+  find(shim, "touchstone_bind", library.bind);
+  find(shim, "touchstone_call", library.call);
+  find(shim, "touchstone_device_start", library.device_start);
+  find(shim, "touchstone_device_upload", library.device_upload);
+  find(shim, "touchstone_device_download", library.device_download);
+  find(shim, "touchstone_device_finish", library.device_finish);
   find(RTLD_DEFAULT, "__asan_poison_memory_region", library.poison);
   find(RTLD_DEFAULT, "__asan_unpoison_memory_region", library.unpoison);
   for (int i = 2; i < count; ++i) {
@@ -76,7 +76,7 @@ bool load(int count, char** words, Link& link, Library& library) {
 
 class Server {
  public:
-  Server(Link& link, Library library) : link_(link), library_(library) {}
+  Server(JudgeLink& link, Library library) : link_(link), library_(library) {}
 
   void run() {
     link_.control().outcome = kReturned;
@@ -252,7 +252,7 @@ class Server {
     }
   }
 
-  Link& link_;
+  JudgeLink& link_;
   Library library_;
   std::map<int32_t, void*> handles_;
   std::map<int32_t, void*> device_states_;
@@ -262,7 +262,7 @@ class Server {
 }  // namespace
 
 int serve(int count, char** words) {
-  Link* link = Link::open();
+  JudgeLink* link = JudgeLink::open();
   if (link == nullptr) return 125;
   link->wait();
   Library library;

@@ -1,9 +1,9 @@
-// The native child: loads one shared library and makes the calls the judge asks for.
+// The native child: loads one shared library and serves the calls of the judge.
 #pragma once
 
 namespace touchstone::judge::child {
 
-// `touchstone-child serve GLUE LIBRARY SYMBOL...`: one symbol for each function of the contract,
+// `touchstone-child serve SHIM LIBRARY SYMBOL...`: one symbol for each function of the contract,
 // "-" for an optional one that the contender does not have.
 int serve(int count, char** words);
 

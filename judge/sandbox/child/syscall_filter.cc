@@ -1,174 +1,141 @@
 #include "syscall_filter.h"
 
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
-#include <sys/prctl.h>
+#include <seccomp.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <cstdlib>
 
-// A deny list written out as BPF: fifty lines of it are less than a library to depend on.
 namespace touchstone::judge::child {
 namespace {
 
-#if defined(__x86_64__)
-constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
-#elif defined(__aarch64__)
-constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
-#else
-#error "filter.cc: name the audit architecture of this processor"
-#endif
-
-struct NamedCall {
-  int number;
-  const char* name;
+// Calls by which a process inspects others, leaves its namespaces, reaches the larger interfaces of
+// the kernel, or hides work from the watchdogs. Numerical code has no use for any of them.
+constexpr int kForbidden[] = {
+    SCMP_SYS(ptrace),
+    SCMP_SYS(process_vm_readv),
+    SCMP_SYS(process_vm_writev),
+    SCMP_SYS(pidfd_getfd),
+    SCMP_SYS(kcmp),
+    SCMP_SYS(keyctl),
+    SCMP_SYS(add_key),
+    SCMP_SYS(request_key),
+    SCMP_SYS(bpf),
+    SCMP_SYS(perf_event_open),
+    SCMP_SYS(userfaultfd),
+    SCMP_SYS(io_uring_setup),
+    SCMP_SYS(io_uring_enter),
+    SCMP_SYS(io_uring_register),
+    SCMP_SYS(mount),
+    SCMP_SYS(umount2),
+    SCMP_SYS(pivot_root),
+    SCMP_SYS(chroot),
+    SCMP_SYS(fsopen),
+    SCMP_SYS(fsmount),
+    SCMP_SYS(open_tree),
+    SCMP_SYS(move_mount),
+    SCMP_SYS(mount_setattr),
+    SCMP_SYS(open_by_handle_at),
+    SCMP_SYS(name_to_handle_at),
+    SCMP_SYS(unshare),
+    SCMP_SYS(setns),
+    SCMP_SYS(init_module),
+    SCMP_SYS(finit_module),
+    SCMP_SYS(delete_module),
+    SCMP_SYS(kexec_load),
+    SCMP_SYS(reboot),
+    SCMP_SYS(swapon),
+    SCMP_SYS(swapoff),
+    SCMP_SYS(acct),
+    SCMP_SYS(quotactl),
+    SCMP_SYS(settimeofday),
+    SCMP_SYS(clock_settime),
+    SCMP_SYS(sethostname),
+    SCMP_SYS(setdomainname),
+    SCMP_SYS(seccomp),
 };
 
-// Calls by which a process looks into others, leaves its namespaces, talks to the kernel's larger
-// machinery, or hides work from the watchdogs. Numerical code has no use for any of them.
-constexpr NamedCall kForbidden[] = {
-    {SYS_ptrace, "ptrace"},
-    {SYS_process_vm_readv, "process_vm_readv"},
-    {SYS_process_vm_writev, "process_vm_writev"},
-    {SYS_pidfd_getfd, "pidfd_getfd"},
-    {SYS_kcmp, "kcmp"},
-    {SYS_keyctl, "keyctl"},
-    {SYS_add_key, "add_key"},
-    {SYS_request_key, "request_key"},
-    {SYS_bpf, "bpf"},
-    {SYS_perf_event_open, "perf_event_open"},
-    {SYS_userfaultfd, "userfaultfd"},
-    {SYS_io_uring_setup, "io_uring_setup"},
-    {SYS_io_uring_enter, "io_uring_enter"},
-    {SYS_io_uring_register, "io_uring_register"},
-    {SYS_mount, "mount"},
-    {SYS_umount2, "umount2"},
-    {SYS_pivot_root, "pivot_root"},
-    {SYS_chroot, "chroot"},
-    {SYS_fsopen, "fsopen"},
-    {SYS_fsmount, "fsmount"},
-    {SYS_open_tree, "open_tree"},
-    {SYS_move_mount, "move_mount"},
-    {SYS_mount_setattr, "mount_setattr"},
-    {SYS_open_by_handle_at, "open_by_handle_at"},
-    {SYS_name_to_handle_at, "name_to_handle_at"},
-    {SYS_unshare, "unshare"},
-    {SYS_setns, "setns"},
-    {SYS_init_module, "init_module"},
-    {SYS_finit_module, "finit_module"},
-    {SYS_delete_module, "delete_module"},
-    {SYS_kexec_load, "kexec_load"},
-    {SYS_reboot, "reboot"},
-    {SYS_swapon, "swapon"},
-    {SYS_swapoff, "swapoff"},
-    {SYS_acct, "acct"},
-    {SYS_quotactl, "quotactl"},
-    {SYS_settimeofday, "settimeofday"},
-    {SYS_clock_settime, "clock_settime"},
-    {SYS_sethostname, "sethostname"},
-    {SYS_setdomainname, "setdomainname"},
-    {SYS_seccomp, "seccomp"},
+constexpr uint64_t kNewNamespaces[] = {
+    CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET,    CLONE_NEWIPC,
+    CLONE_NEWUTS,  CLONE_NEWNS,  CLONE_NEWCGROUP,
 };
 
-constexpr uint32_t kNewSpaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
-                                CLONE_NEWUTS | CLONE_NEWNS | CLONE_NEWCGROUP;
-
-class Program {
+class Filter {
  public:
-  void add(uint16_t code, uint32_t k, uint8_t if_true = 0, uint8_t if_false = 0) {
-    code_.push_back({code, if_true, if_false, k});
+  // `forbidden` is what a forbidden call leads to. Calls of another architecture, x32 among them,
+  // would bypass the list: they end the process.
+  Filter(Forks forks, uint32_t forbidden)
+      : forks_(forks), forbidden_(forbidden), context_(seccomp_init(SCMP_ACT_ALLOW)) {
+    valid_ = context_ != nullptr &&
+             seccomp_attr_set(context_, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) == 0;
+    if (valid_) add_rules();
   }
-  void load(size_t offset) { add(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset)); }
-  void answer(uint32_t action) { add(BPF_RET | BPF_K, action); }
-  // `action` when the loaded word equals `value`.
-  void answer_if_equal(uint32_t value, uint32_t action) {
-    add(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
-    answer(action);
+  ~Filter() {
+    if (context_ != nullptr) seccomp_release(context_);
   }
-  sock_fprog view() { return {static_cast<unsigned short>(code_.size()), code_.data()}; }
+  Filter(const Filter&) = delete;
+  Filter& operator=(const Filter&) = delete;
+
+  // For good; sets no_new_privs too.
+  bool load() { return valid_ && seccomp_load(context_) == 0; }
+  int listener() const { return seccomp_notify_fd(context_); }
 
  private:
-  std::vector<sock_filter> code_;
+  template <class... Conditions>
+  void add(uint32_t action, int call, Conditions... conditions) {
+    const int status =
+        seccomp_rule_add(context_, action, call, sizeof...(conditions), conditions...);
+    valid_ = valid_ && status == 0;
+  }
+
+  void add_rules() {
+    for (const int call : kForbidden) add(forbidden_, call);
+    const uint32_t fork_action = forks_ == Forks::report ? forbidden_ : SCMP_ACT_ERRNO(EAGAIN);
+    if (forks_ != Forks::allow) {
+      add(fork_action, SCMP_SYS(fork));
+      add(fork_action, SCMP_SYS(vfork));
+    }
+    // The judge chooses the processors. Setting an affinity reports success and has no effect.
+    add(SCMP_ACT_ERRNO(0), SCMP_SYS(sched_setaffinity));
+    // Its flags lie in memory, where a filter cannot look; the C library falls back to clone.
+    add(SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3));
+    // clone: new namespaces never; a new process by `forks`; threads always. The conditions exclude
+    // each other, so that their order does not matter.
+    uint64_t process_flags = CLONE_THREAD;
+    for (const uint64_t flag : kNewNamespaces) {
+      add(forbidden_, SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, flag, flag));
+      process_flags |= flag;
+    }
+    if (forks_ != Forks::allow) {
+      add(fork_action, SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, process_flags, 0));
+    }
+    // Sockets: only those that stay in this machine and in this mount namespace.
+    add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+  }
+
+  Forks forks_;
+  uint32_t forbidden_;
+  scmp_filter_ctx context_;
+  bool valid_ = false;
 };
-
-uint32_t refusal(int error) { return SECCOMP_RET_ERRNO | static_cast<uint32_t>(error); }
-
-Program make_program(Forks forks, uint32_t forbidden) {
-  Program p;
-  p.load(offsetof(seccomp_data, arch));
-  p.add(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0);
-  p.answer(SECCOMP_RET_KILL_PROCESS);
-  p.load(offsetof(seccomp_data, nr));
-#if defined(__x86_64__)
-  // The x32 table would be a way round the list.
-  p.add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000U, 0, 1);
-  p.answer(SECCOMP_RET_KILL_PROCESS);
-#endif
-  for (const NamedCall& call : kForbidden) {
-    p.answer_if_equal(static_cast<uint32_t>(call.number), forbidden);
-  }
-  const uint32_t fork_answer = forks == Forks::report ? forbidden : refusal(EAGAIN);
-  if (forks != Forks::allow) {
-#if defined(__x86_64__)
-    p.answer_if_equal(SYS_fork, fork_answer);
-    p.answer_if_equal(SYS_vfork, fork_answer);
-#endif
-  }
-  // Which processors it runs on is the judge's choice. Honest code that places its threads is told
-  // that it did; nothing depends on it.
-  p.answer_if_equal(SYS_sched_setaffinity, refusal(0));
-  // Its flags lie in memory, where a filter cannot look; the C library falls back to clone.
-  p.answer_if_equal(SYS_clone3, refusal(ENOSYS));
-  // clone: new namespaces never; a new process by `forks`; threads always.
-  const uint8_t clone_lines = forks == Forks::allow ? 4 : 6;
-  p.add(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, clone_lines);
-  p.load(offsetof(seccomp_data, args[0]));
-  p.add(BPF_JMP | BPF_JSET | BPF_K, kNewSpaces, 0, 1);
-  p.answer(forbidden);
-  if (forks != Forks::allow) {
-    p.add(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 1, 0);
-    p.answer(fork_answer);
-  }
-  p.answer(SECCOMP_RET_ALLOW);
-  // Sockets: only those that stay in this machine and in this mount namespace.
-  p.add(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3);
-  p.load(offsetof(seccomp_data, args[0]));
-  p.add(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 1, 0);
-  p.answer(refusal(EACCES));
-  p.answer(SECCOMP_RET_ALLOW);
-  return p;
-}
 
 }  // namespace
 
 int install_filter(Forks forks) {
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -2;
-  Program reporting = make_program(forks, SECCOMP_RET_USER_NOTIF);
-  sock_fprog view = reporting.view();
-  const long fd =
-      syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &view);
-  if (fd >= 0) return static_cast<int>(fd);
-  Program killing = make_program(forks, SECCOMP_RET_KILL_PROCESS);
-  view = killing.view();
-  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &view, 0, 0) == 0 ? -1 : -2;
+  Filter reporting(forks, SCMP_ACT_NOTIFY);
+  if (reporting.load()) return reporting.listener();
+  return Filter(forks, SCMP_ACT_KILL_PROCESS).load() ? -1 : -2;
 }
 
-const char* name_of_call(int number) {
-  for (const NamedCall& call : kForbidden) {
-    if (call.number == number) return call.name;
-  }
-  if (number == SYS_clone) return "clone (another process)";
-#if defined(__x86_64__)
-  if (number == SYS_fork || number == SYS_vfork) return "fork";
-#endif
-  return "?";
+std::string name_of_call(int number) {
+  if (number == SCMP_SYS(clone)) return "clone (another process)";
+  if (number == SCMP_SYS(fork) || number == SCMP_SYS(vfork)) return "fork";
+  char* known = seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, number);
+  const std::string name = known != nullptr ? known : "?";
+  free(known);
+  return name;
 }
 
 }  // namespace touchstone::judge::child

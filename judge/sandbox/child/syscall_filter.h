@@ -1,6 +1,8 @@
 // The system calls that contender code may not make.
 #pragma once
 
+#include <string>
+
 namespace touchstone::judge::child {
 
 // What happens to an attempt to start another process.
@@ -11,6 +13,6 @@ enum class Forks { allow, refuse, report };
 // SIGSYS), -2 where it takes no filter at all.
 int install_filter(Forks forks);
 
-const char* name_of_call(int number);
+std::string name_of_call(int number);
 
 }  // namespace touchstone::judge::child

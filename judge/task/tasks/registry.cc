@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/edit_distance.h"
+#include "text/edit_distance.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {

@@ -10,49 +10,53 @@
 namespace touchstone {
 namespace {
 
-using attend::AttentionBackward;
-using attend::AttentionForward;
+using dense_attention::BackwardProblem;
+using dense_attention::ForwardProblem;
 
-constexpr Implementation<AttentionForward> kForward[] = {
-    {"simd", DeviceKind::cpu, attend::attention_simd_refuses, attend::attention_simd},
-    {"plain", DeviceKind::cpu, nullptr, attend::attention_plain},
-    {"wgmma", DeviceKind::cuda, attend::attention_wgmma_refuses, attend::attention_wgmma},
-    {"mma", DeviceKind::cuda, attend::attention_mma_refuses, attend::attention_mma},
-    {"portable", DeviceKind::cuda, attend::attention_portable_refuses, attend::attention_portable},
+constexpr Implementation<ForwardProblem> kForward[] = {
+    {"simd", DeviceKind::cpu, dense_attention::attention_simd_refuses,
+     dense_attention::attention_simd},
+    {"plain", DeviceKind::cpu, nullptr, dense_attention::attention_plain},
+    {"wgmma", DeviceKind::cuda, dense_attention::attention_wgmma_refuses,
+     dense_attention::attention_wgmma},
+    {"mma", DeviceKind::cuda, dense_attention::attention_mma_refuses,
+     dense_attention::attention_mma},
+    {"portable", DeviceKind::cuda, dense_attention::attention_portable_refuses,
+     dense_attention::attention_portable},
 };
 
-constexpr Implementation<AttentionBackward> kBackward[] = {
-    {"simd", DeviceKind::cpu, attend::attention_backward_simd_refuses,
-     attend::attention_backward_simd},
-    {"plain", DeviceKind::cpu, nullptr, attend::attention_backward_plain},
-    {"wgmma", DeviceKind::cuda, attend::attention_backward_wgmma_refuses,
-     attend::attention_backward_wgmma},
-    {"mma", DeviceKind::cuda, attend::attention_backward_mma_refuses,
-     attend::attention_backward_mma},
-    {"portable", DeviceKind::cuda, attend::attention_backward_portable_refuses,
-     attend::attention_backward_portable},
+constexpr Implementation<BackwardProblem> kBackward[] = {
+    {"simd", DeviceKind::cpu, dense_attention::attention_backward_simd_refuses,
+     dense_attention::attention_backward_simd},
+    {"plain", DeviceKind::cpu, nullptr, dense_attention::attention_backward_plain},
+    {"wgmma", DeviceKind::cuda, dense_attention::attention_backward_wgmma_refuses,
+     dense_attention::attention_backward_wgmma},
+    {"mma", DeviceKind::cuda, dense_attention::attention_backward_mma_refuses,
+     dense_attention::attention_backward_mma},
+    {"portable", DeviceKind::cuda, dense_attention::attention_backward_portable_refuses,
+     dense_attention::attention_backward_portable},
 };
 
 }  // namespace
 
 void attention(Context& context, const AttentionArgs& args) {
-  run_first<AttentionForward>("attention", kForward, context, attend::check_forward(context, args),
-                              args.implementation);
+  run_first<ForwardProblem>("attention", kForward, context,
+                            dense_attention::check_forward(context, args), args.implementation);
 }
 
 void attention_backward(Context& context, const AttentionBackwardArgs& args) {
-  run_first<AttentionBackward>("attention_backward", kBackward, context,
-                               attend::check_backward(context, args), args.implementation);
+  run_first<BackwardProblem>("attention_backward", kBackward, context,
+                             dense_attention::check_backward(context, args), args.implementation);
 }
 
 std::vector<ImplementationReport> explain(Context& context, const AttentionArgs& args) {
-  return report_implementations<AttentionForward>(kForward, context,
-                                                  attend::check_forward(context, args));
+  return report_implementations<ForwardProblem>(kForward, context,
+                                                dense_attention::check_forward(context, args));
 }
 
 std::vector<ImplementationReport> explain(Context& context, const AttentionBackwardArgs& args) {
-  return report_implementations<AttentionBackward>(kBackward, context,
-                                                   attend::check_backward(context, args));
+  return report_implementations<BackwardProblem>(kBackward, context,
+                                                 dense_attention::check_backward(context, args));
 }
 
 }  // namespace touchstone

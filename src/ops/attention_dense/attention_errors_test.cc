@@ -22,8 +22,13 @@ const DenseProblem kDense{.batch = 2,
                           .bias = BiasKind::full,
                           .alibi = true,
                           .sink_logits = true,
-                          .log_sum_exp_grad = true};
-const DenseProblem kPacked{.heads = 4, .kv_heads = 2, .k_dim = 8, .packed = {{3, 4}, {2, 5}}};
+                          .log_sum_exp_grad = true,
+                          .order = HeadOrder::tokens_first};
+const DenseProblem kPacked{.heads = 4,
+                           .kv_heads = 2,
+                           .k_dim = 8,
+                           .packed = {{3, 4}, {2, 5}},
+                           .order = HeadOrder::tokens_first};
 
 template <class View>
 View resized(View view, int dim, std::int64_t extent) {
@@ -56,24 +61,17 @@ TensorView writable(const ConstTensorView& view) {
   return result;
 }
 
-template <class Args>
-struct Mistake {
-  const char* what;
-  const char* message;  // how it begins, after "attention: " or "attention_backward: "
-  std::function<void(Args&)> make;
-};
-
 template <class Run, class Call, class Args>
 void expect_refused(const DenseProblem& p, const std::string& op, const Call& call,
                     const std::vector<Mistake<Args>>& mistakes) {
   Run run(p, make_data(p));
   Context context({.device = test_device(), .threads = 1});
   for (const auto& mistake : mistakes) {
-    const testing::ScopedTrace trace(__FILE__, __LINE__, mistake.what);
+    const testing::ScopedTrace trace(__FILE__, __LINE__, mistake.name);
     const auto before = run.bytes();
     Args args = run.args;
     mistake.make(args);
-    expect_refusal(op + ": " + mistake.message, [&] { call(context, args); });
+    expect_refusal(op + ": " + mistake.argument, [&] { call(context, args); });
     EXPECT_TRUE(run.bytes() == before) << "outputs were written";
   }
 }
@@ -90,20 +88,20 @@ std::vector<Mistake<A>> shared_mistakes() {
       {"k of another dtype", "k: expected dtype f32, got bf16",
        [](A& a) { a.k = as(a.k, DType::bf16); }},
       {"v of another dtype", "v: expected dtype f32", [](A& a) { a.v = as(a.v, DType::f16); }},
-      {"q of rank 3", "q: expected shape [B, H, S, D]", [](A& a) { a.q.rank = 3; }},
-      {"q of rank 5", "q: expected shape [B, H, S, D]", [](A& a) { a.q.rank = 5; }},
+      {"q of rank 3", "q: expected shape [B, S, H, D]", [](A& a) { a.q.rank = 3; }},
+      {"q of rank 5", "q: expected shape [B, S, H, D]", [](A& a) { a.q.rank = 5; }},
       {"a negative extent", "q: expected shape", [](A& a) { a.q = resized(a.q, 2, -1); }},
-      {"another batch in k", "k: expected shape [2, H, S, 8], got [3, 2, 7, 8]",
+      {"another batch in k", "k: expected shape [2, S, H, 8], got [3, 7, 2, 8]",
        [](A& a) { a.k = resized(a.k, 0, 3); }},
       {"another size of heads in k", "k: expected shape", [](A& a) { a.k = resized(a.k, 3, 7); }},
-      {"other tokens in v", "v: expected shape", [](A& a) { a.v = resized(a.v, 2, 6); }},
-      {"other heads in v", "v: expected shape", [](A& a) { a.v = resized(a.v, 1, 4); }},
+      {"other tokens in v", "v: expected shape", [](A& a) { a.v = resized(a.v, 1, 6); }},
+      {"other heads in v", "v: expected shape", [](A& a) { a.v = resized(a.v, 2, 4); }},
       {"heads that do not divide", "q: expected a multiple of 2 heads, got 3",
-       [](A& a) { a.q = resized(a.q, 1, 3); }},
+       [](A& a) { a.q = resized(a.q, 2, 3); }},
       {"no heads", "q: expected a multiple of 2 heads, got 0",
-       [](A& a) { a.q = resized(a.q, 1, 0); }},
+       [](A& a) { a.q = resized(a.q, 2, 0); }},
       {"no KV heads", "k: expected at least 1 head",
-       [](A& a) { a.k = resized(a.k, 1, 0), a.v = resized(a.v, 1, 0); }},
+       [](A& a) { a.k = resized(a.k, 2, 0), a.v = resized(a.v, 2, 0); }},
       {"heads of nothing", "q: expected heads of at least 1 number",
        [](A& a) { a.q = resized(a.q, 3, 0), a.k = resized(a.k, 3, 0); }},
       {"a last dimension apart", "q: expected a last dimension of stride 1",
@@ -119,10 +117,10 @@ std::vector<Mistake<A>> shared_mistakes() {
        [](A& a) { a.options.alibi_slopes = resized(a.options.alibi_slopes, 0, 2); }},
       {"sinks for other heads", "sink_logits: expected shape [4]",
        [](A& a) { a.options.sink_logits = resized(a.options.sink_logits, 0, 5); }},
-      {"starts of queries only", "key_starts: expected a tensor",
-       [](A& a) { a.options.query_starts = a.options.sink_logits; }},
-      {"starts of keys only", "query_starts: expected a tensor",
-       [](A& a) { a.options.key_starts = a.options.sink_logits; }},
+      {"starts of queries only", "key_offsets: expected a tensor",
+       [](A& a) { a.options.query_offsets = a.options.sink_logits; }},
+      {"starts of keys only", "query_offsets: expected a tensor",
+       [](A& a) { a.options.key_offsets = a.options.sink_logits; }},
       {"a scale of NaN", "scale: expected a finite number", [](A& a) { a.options.scale = kNan; }},
       {"an infinite scale", "scale: ", [](A& a) { a.options.scale = -kInfinity; }},
       {"a scale beyond f32", "scale: ", [](A& a) { a.options.scale = 1e39; }},
@@ -136,7 +134,6 @@ std::vector<Mistake<A>> shared_mistakes() {
       {"negative sinks", "sinks: expected at least 0", [](A& a) { a.options.sinks = -1; }},
       {"sinks without a window", "sinks: expected 0 without a window, got 2",
        [](A& a) { a.options.sinks = 2; }},
-      {"a negative tile", "tile: expected at least 0", [](A& a) { a.options.tile = -64; }},
   };
   if (!on_gpu()) {
     list.push_back({"q elsewhere", "q: expected a tensor on cpu, got cuda:0",
@@ -148,28 +145,29 @@ std::vector<Mistake<A>> shared_mistakes() {
   return list;
 }
 
-TEST(DenseErrors, Forward) {
+TEST(AttentionErrors, Forward) {
   using A = AttentionArgs;
   std::vector<Mistake<A>> list = shared_mistakes<A>();
   const std::vector<Mistake<A>> own{
       {"no output", "output: expected a tensor, got none", [](A& a) { a.output = {}; }},
-      {"an output of the size of q", "output: expected shape [2, 4, 5, 6], got [2, 4, 5, 8]",
+      {"an output of the size of q", "output: expected shape [2, 5, 4, 6], got [2, 5, 4, 8]",
        [](A& a) { a.output = resized(a.output, 3, 8); }},
       {"an output of another dtype", "output: expected dtype f32",
        [](A& a) { a.output = as(a.output, DType::f16); }},
-      {"an output whose rows coincide", "output: expected every element in a place of its own",
+      {"an output whose rows coincide", "output: expected every element at an address of its own",
        [](A& a) { a.output = with_stride(a.output, 2, 5); }},
-      {"an output that is broadcast", "output: expected every element in a place of its own",
+      {"an output that is broadcast", "output: expected every element at an address of its own",
        [](A& a) { a.output = with_stride(a.output, 0, 0); }},
-      {"log_sum_exp of another shape", "log_sum_exp: expected shape [2, 4, 5]",
-       [](A& a) { a.log_sum_exp = resized(a.log_sum_exp, 2, 4); }},
+      {"log_sum_exp of another shape", "log_sum_exp: expected shape [2, 5, 4]",
+       [](A& a) { a.log_sum_exp = resized(a.log_sum_exp, 2, 5); }},
       {"log_sum_exp of another dtype", "log_sum_exp: expected dtype f32",
        [](A& a) { a.log_sum_exp = as(a.log_sum_exp, DType::f64); }},
-      {"log_sum_exp with gaps", "log_sum_exp: expected a contiguous tensor",
-       [](A& a) { a.log_sum_exp = with_stride(a.log_sum_exp, 1, 6); }},
+      {"log_sum_exp whose rows coincide",
+       "log_sum_exp: expected every element at an address of its own",
+       [](A& a) { a.log_sum_exp = with_stride(a.log_sum_exp, 1, 3); }},
       {"output in v", "output: expected no overlap with v",
        [](A& a) {
-         a.v = moved(ConstTensorView(a.output), 3), a.v.shape = {2, 2, 7, 6};
+         a.v = moved(ConstTensorView(a.output), 3), a.v.shape = {2, 7, 2, 6};
        }},
       {"log_sum_exp in the bias", "log_sum_exp: expected no overlap with bias",
        [](A& a) { a.log_sum_exp.data = writable(a.options.bias).data; }},
@@ -183,7 +181,7 @@ TEST(DenseErrors, Forward) {
       kDense, "attention", [](Context& c, const A& a) { explain(c, a); }, list);
 }
 
-TEST(DenseErrors, Backward) {
+TEST(AttentionErrors, Backward) {
   using A = AttentionBackwardArgs;
   std::vector<Mistake<A>> list = shared_mistakes<A>();
   const std::vector<Mistake<A>> own{
@@ -192,14 +190,14 @@ TEST(DenseErrors, Backward) {
       {"no log_sum_exp", "log_sum_exp: expected a tensor, got none",
        [](A& a) { a.log_sum_exp = {}; }},
       {"doutput of another shape", "doutput: expected shape",
-       [](A& a) { a.doutput = resized(a.doutput, 2, 4); }},
+       [](A& a) { a.doutput = resized(a.doutput, 1, 4); }},
       {"dlog_sum_exp of another shape", "dlog_sum_exp: expected shape",
-       [](A& a) { a.dlog_sum_exp = resized(a.dlog_sum_exp, 2, 4); }},
+       [](A& a) { a.dlog_sum_exp = resized(a.dlog_sum_exp, 1, 4); }},
       {"no dq", "dq: expected a tensor, got none", [](A& a) { a.dq = {}; }},
       {"no dk", "dk: expected a tensor, got none", [](A& a) { a.dk = {}; }},
       {"no dv", "dv: expected a tensor, got none", [](A& a) { a.dv = {}; }},
-      {"dk with the heads of q", "dk: expected shape [2, 2, 7, 8]",
-       [](A& a) { a.dk = resized(a.dk, 1, 4); }},
+      {"dk with the heads of q", "dk: expected shape [2, 7, 2, 8]",
+       [](A& a) { a.dk = resized(a.dk, 2, 4); }},
       {"dq of another dtype", "dq: expected dtype f32", [](A& a) { a.dq = as(a.dq, DType::bf16); }},
       {"dbias without a bias", "dbias: expected none without a bias",
        [](A& a) { a.options.bias = {}; }},
@@ -220,18 +218,18 @@ TEST(DenseErrors, Backward) {
       kDense, "attention_backward", [](Context& c, const A& a) { explain(c, a); }, list);
 }
 
-TEST(DenseErrors, PackedSequences) {
+TEST(AttentionErrors, PackedSequences) {
   using A = AttentionArgs;
   DenseForwardRun run(kPacked, make_data(kPacked));
   std::vector<Mistake<A>> list{
-      {"q of rank 4", "q: expected shape [H, S, D]",
+      {"q of rank 4", "q: expected shape [N, H, D]",
        [](A& a) { a.q.rank = 4, a.q.shape[3] = 1, a.q.stride[3] = 1; }},
-      {"starts of i32", "query_starts: expected dtype i64, got i32",
-       [](A& a) { a.options.query_starts = as(a.options.query_starts, DType::i32); }},
-      {"starts of different lengths", "key_starts: expected shape [3], got [2]",
-       [](A& a) { a.options.key_starts = resized(a.options.key_starts, 0, 2); }},
-      {"no starts", "query_starts: expected shape",
-       [](A& a) { a.options.query_starts = resized(a.options.query_starts, 0, 0); }},
+      {"starts of i32", "query_offsets: expected dtype i64, got i32",
+       [](A& a) { a.options.query_offsets = as(a.options.query_offsets, DType::i32); }},
+      {"starts of different lengths", "key_offsets: expected shape [3], got [2]",
+       [](A& a) { a.options.key_offsets = resized(a.options.key_offsets, 0, 2); }},
+      {"no starts", "query_offsets: expected shape",
+       [](A& a) { a.options.query_offsets = resized(a.options.query_offsets, 0, 0); }},
       {"a bias", "bias: expected none with packed sequences, got a tensor",
        [&](A& a) { a.options.bias = run.q.view(); }},
   };
@@ -241,9 +239,9 @@ TEST(DenseErrors, PackedSequences) {
   const auto with_starts = [&](const Values& starts, const char* message) {
     Guarded wrong(test_device(), DType::i64, {std::ssize(starts)}, starts);
     for (const bool queries : {true, false}) {
-      const std::string name = queries ? "query_starts" : "key_starts";
+      const std::string name = queries ? "query_offsets" : "key_offsets";
       A args = run.args;
-      (queries ? args.options.query_starts : args.options.key_starts) = wrong;
+      (queries ? args.options.query_offsets : args.options.key_offsets) = wrong;
       Context context({.threads = 1});
       expect_refusal("attention: " + name + ": " + message, [&] { attention(context, args); });
     }
@@ -256,7 +254,7 @@ TEST(DenseErrors, PackedSequences) {
 }
 
 // q, k and v side by side in one tensor, and their gradients in another.
-TEST(DenseErrors, InterleavedTensorsAreNoOverlap) {
+TEST(AttentionErrors, InterleavedTensorsAreNoOverlap) {
   const std::int64_t tokens = 9;
   const std::int64_t heads = 2;
   const std::int64_t dim = 4;
@@ -281,8 +279,8 @@ TEST(DenseErrors, InterleavedTensorsAreNoOverlap) {
   Guarded together(test_device(), DType::f32, {2, tokens, 3 * heads, dim}, mixed);
   Guarded gradients(test_device(), DType::f32, {2, tokens, 3 * heads, dim});
   const auto part = [&](const Guarded& whole, std::int64_t which) {
-    TensorView view = transposed(whole.view(), 1, 2);
-    view.shape[1] = heads;
+    TensorView view = whole.view();
+    view.shape[2] = heads;
     return moved(view, which * heads * dim);
   };
   DenseBackwardRun run(p, data);

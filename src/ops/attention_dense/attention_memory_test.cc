@@ -68,9 +68,9 @@ class MemoryProblem {
       : backward_(backward), dtype_(on_gpu() ? DType::bf16 : DType::f32) {
     const std::int64_t dim = on_gpu() ? 64 : 4;
     for (Tensor* tensor : {&q_, &k_, &v_, &output_, &doutput_, &dq_, &dk_, &dv_}) {
-      *tensor = Tensor::zeros({1, 1, tokens, dim}, dtype_, test_device());
+      *tensor = Tensor::zeros({1, tokens, 1, dim}, dtype_, test_device());
     }
-    log_sum_exp_ = Tensor::zeros({1, 1, tokens}, DType::f32, test_device());
+    log_sum_exp_ = Tensor::zeros({1, tokens, 1}, DType::f32, test_device());
   }
 
   void run(Runner& context) {
@@ -139,7 +139,7 @@ std::vector<std::string> implementations(bool backward) {
   return backward ? DenseBackwardRun(p, data).accepting() : DenseForwardRun(p, data).accepting();
 }
 
-TEST(DenseMemory, IsLinearInTheLength) {
+TEST(AttentionMemory, IsLinearInTheLength) {
   const std::int64_t longest = sanitized_size(4096, 512);
   const std::array<std::int64_t, 3> lengths{longest / 4, longest / 2, longest};
   for (const bool backward : {false, true}) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/index.h"
 #include "ops/attention_dense/attention_test_support.h"
 #include "oracle/attention.h"
 #include "touchstone/gradcheck.h"
@@ -16,8 +17,6 @@ namespace gc = touchstone::gradcheck;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 std::vector<DType> dtypes() {
   if (on_gpu()) return {DType::f32, DType::bf16, DType::f16};
@@ -40,7 +39,7 @@ void expect_same_bytes(Run& run, Runner& context, const std::vector<std::byte>& 
 
 // On the CPU the number of threads decides how dq is made: with heads enough for all threads a task
 // has a whole head, else blocks of keys take turns, and with sinks it has a sweep of its own.
-TEST(DenseProperties, SameBitsEveryTimeAndForAnyThreads) {
+TEST(AttentionProperties, SameBitsEveryTimeAndForAnyThreads) {
   const DType dtype = on_gpu() ? DType::bf16 : DType::f32;
   const DenseProblem problems[] = {
       {.batch = 2,
@@ -88,7 +87,7 @@ TEST(DenseProperties, SameBitsEveryTimeAndForAnyThreads) {
   }
 }
 
-TEST(DenseProperties, DbiasSharedByHeadsIsTheSameForAnyThreads) {
+TEST(AttentionProperties, DbiasSharedByHeadsIsTheSameForAnyThreads) {
   const DenseProblem p{
       .batch = 3, .heads = 4, .queries = 150, .keys = 70, .k_dim = 8, .bias = BiasKind::shared};
   const DenseData data = make_data(p);
@@ -105,7 +104,7 @@ TEST(DenseProperties, DbiasSharedByHeadsIsTheSameForAnyThreads) {
 }
 
 // The rows of a sequence, alone and as one of many.
-TEST(DenseProperties, SameBitsInAnyBatch) {
+TEST(AttentionProperties, SameBitsInAnyBatch) {
   for (const DType dtype : dtypes()) {
     const DenseProblem alone{.heads = 4,
                              .kv_heads = 2,
@@ -150,7 +149,7 @@ TEST(DenseProperties, SameBitsInAnyBatch) {
 }
 
 // Packed sequences against each of them alone.
-TEST(DenseProperties, PackedIsTheSameAsAlone) {
+TEST(AttentionProperties, PackedIsTheSameAsAlone) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> lengths{{70, 70}, {1, 130}, {65, 9}};
   const DenseProblem packed{.packed = lengths, .causal = true};
   const DenseData data = make_data(packed);
@@ -190,7 +189,7 @@ bool multiplies_whole_tiles(const Runner& context) {
   return context.implementation() == "wgmma" || context.implementation() == "mma";
 }
 
-TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
+TEST(AttentionProperties, WhatIsNotSeenIsNotLookedAt) {
   for (const DType dtype : dtypes()) {
     for (const double poison : {kNan, kInfinity, 7.0}) {
       for (const std::int64_t victim : {0, 77, 130, 149}) {
@@ -208,15 +207,15 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
           dirty.k[at(victim * dim + d)] = poison;
           dirty.v[at(victim * dim + d)] = poison;
         }
-        const auto sees = [&](std::int64_t query, std::int64_t key) {
+        const auto attends = [&](std::int64_t query, std::int64_t key) {
           return key <= query && (key > query - 40 || key < 1);
         };
         DenseForwardRun before(p, clean);
         DenseForwardRun after(p, dirty);
         DenseBackwardRun gradient(p, clean);
         DenseBackwardRun spoiled(p, clean);
-        spoiled.k.memory.set(dirty.k);
-        spoiled.v.memory.set(dirty.v);
+        spoiled.k.set(dirty.k);
+        spoiled.v.set(dirty.v);
         for_each_implementation(before.accepting(), [&](Runner& context) {
           if (!std::isfinite(poison) && multiplies_whole_tiles(context)) return;
           before.run(context);
@@ -226,7 +225,7 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
           const Values outputs[] = {before.output.values(), after.output.values()};
           const Values gradients[] = {gradient.dq.values(), spoiled.dq.values()};
           for (std::int64_t i = 0; i < p.queries; ++i) {
-            if (sees(i, victim)) continue;
+            if (attends(i, victim)) continue;
             EXPECT_EQ(some(outputs[0], i, 1, dim), some(outputs[1], i, 1, dim))
                 << "query " << i << ", key " << victim;
             EXPECT_EQ(some(gradients[0], i, 1, dim), some(gradients[1], i, 1, dim))
@@ -238,7 +237,7 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
         DenseBackwardRun hurt(p, clean);
         Values doutput = clean.doutput;
         for (std::int64_t d = 0; d < dim; ++d) doutput[at(victim * dim + d)] = poison;
-        hurt.doutput.memory.set(doutput);
+        hurt.doutput.set(doutput);
         for_each_implementation(hurt.accepting(), [&](Runner& context) {
           if (multiplies_whole_tiles(context)) return;
           gradient.run(context);
@@ -246,7 +245,7 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
           const Values dk[] = {gradient.dk.values(), hurt.dk.values()};
           const Values dv[] = {gradient.dv.values(), hurt.dv.values()};
           for (std::int64_t t = 0; t < p.keys; ++t) {
-            if (sees(victim, t)) continue;
+            if (attends(victim, t)) continue;
             EXPECT_EQ(some(dk[0], t, 1, dim), some(dk[1], t, 1, dim));
             EXPECT_EQ(some(dv[0], t, 1, dim), some(dv[1], t, 1, dim));
           }
@@ -257,7 +256,7 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAt) {
 }
 
 // Nor by several threads that share a head.
-TEST(DenseProperties, WhatIsNotSeenIsNotLookedAtInTurns) {
+TEST(AttentionProperties, WhatIsNotSeenIsNotLookedAtInTurns) {
   if (on_gpu()) GTEST_SKIP() << "about threads";
   const DenseProblem p{.queries = 300, .keys = 300, .dtype = DType::f32, .causal = true};
   const std::int64_t victim = 200;
@@ -269,8 +268,8 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAtInTurns) {
   }
   DenseBackwardRun gradient(p, clean);
   DenseBackwardRun spoiled(p, clean);
-  spoiled.k.memory.set(dirty.k);
-  spoiled.v.memory.set(dirty.v);
+  spoiled.k.set(dirty.k);
+  spoiled.v.set(dirty.v);
   for (const int threads : {1, 4}) {
     Runner context({.threads = threads, .implementation = "simd"});
     gradient.run(context);
@@ -281,7 +280,7 @@ TEST(DenseProperties, WhatIsNotSeenIsNotLookedAtInTurns) {
 }
 
 // Keys past the end of a packed sequence belong to the next one, and rows past the last to nobody.
-TEST(DenseProperties, PaddingNeverLeaks) {
+TEST(AttentionProperties, PaddingNeverLeaks) {
   const std::int64_t dim = head_size();
   for (const DType dtype : dtypes()) {
     const DenseProblem p{.k_dim = dim, .packed = {{10, 10}, {7, 70}, {9, 9}}, .dtype = dtype};
@@ -292,8 +291,8 @@ TEST(DenseProperties, PaddingNeverLeaks) {
     DenseForwardRun after(p, dirty);
     DenseBackwardRun gradient(p, clean);
     DenseBackwardRun spoiled(p, clean);
-    spoiled.k.memory.set(dirty.k);
-    spoiled.v.memory.set(dirty.v);
+    spoiled.k.set(dirty.k);
+    spoiled.v.set(dirty.v);
     for_each_runner(before.accepting(), [&](Runner& context) {
       before.run(context);
       after.run(context);
@@ -314,7 +313,7 @@ TEST(DenseProperties, PaddingNeverLeaks) {
 }
 
 // A query that sees nothing takes no part, whatever its gradient.
-TEST(DenseProperties, EmptyRowsTakeNoPart) {
+TEST(AttentionProperties, EmptyRowsTakeNoPart) {
   const std::int64_t dim = head_size();
   const DenseProblem p{
       .queries = 90, .keys = 30, .k_dim = dim, .causal = true, .log_sum_exp_grad = true};
@@ -323,7 +322,7 @@ TEST(DenseProperties, EmptyRowsTakeNoPart) {
   DenseBackwardRun hurt(p, clean);
   Values doutput = clean.doutput;
   std::fill(doutput.begin(), doutput.begin() + 60 * dim, kNan);
-  hurt.doutput.memory.set(doutput);
+  hurt.doutput.set(doutput);
   for_each_runner(hurt.accepting(), [&](Runner& context) {
     gradient.run(context);
     hurt.run(context);
@@ -333,7 +332,7 @@ TEST(DenseProperties, EmptyRowsTakeNoPart) {
 }
 
 // The same where it is the bias that leaves nothing.
-TEST(DenseProperties, RowsHiddenByTheBiasTakeNoPart) {
+TEST(AttentionProperties, RowsHiddenByTheBiasTakeNoPart) {
   const std::int64_t dim = head_size();
   const DenseProblem p{.queries = 70, .keys = 30, .k_dim = dim, .bias = BiasKind::full};
   DenseData data = make_data(p);
@@ -342,7 +341,7 @@ TEST(DenseProperties, RowsHiddenByTheBiasTakeNoPart) {
   DenseBackwardRun hurt(p, data);
   Values doutput = data.doutput;
   std::fill(doutput.begin() + 20 * dim, doutput.begin() + 25 * dim, kNan);
-  hurt.doutput.memory.set(doutput);
+  hurt.doutput.set(doutput);
   for_each_runner(hurt.accepting(), [&](Runner& context) {
     gradient.run(context);
     hurt.run(context);
@@ -351,7 +350,7 @@ TEST(DenseProperties, RowsHiddenByTheBiasTakeNoPart) {
   });
 }
 
-TEST(DenseProperties, KeysThatNobodySeesHaveNoGradient) {
+TEST(AttentionProperties, KeysThatNobodySeesHaveNoGradient) {
   const std::int64_t dim = head_size();
   for (const DType dtype : dtypes()) {
     // The queries stand at positions 190 to 199 and see 20 keys each: 171 to 199.
@@ -371,7 +370,7 @@ TEST(DenseProperties, KeysThatNobodySeesHaveNoGradient) {
 }
 
 // dS is what a bias of 0 gets: it sums to 0 along every row, because weights sum to 1.
-TEST(DenseProperties, RowSumsOfDsVanish) {
+TEST(AttentionProperties, RowSumsOfDsVanish) {
   const DenseProblem p{.heads = 2,
                        .queries = 100,
                        .keys = 140,
@@ -406,7 +405,7 @@ void check_gradient(const DenseProblem& p) {
   DenseBackwardRun backward(p, data);
   Runner context({.threads = 2});
   forward.run(context);
-  backward.output.memory.set(forward.output.values());
+  backward.output.set(forward.output.values());
   backward.log_sum_exp.set(forward.log_sum_exp.values());
   backward.run(context);
   const Values dq = backward.dq.values();
@@ -460,7 +459,7 @@ void check_gradient(const DenseProblem& p) {
   EXPECT_LE(report.residual, 1e-11);
 }
 
-TEST(DenseGradient, AgreesWithDualNumbers) {
+TEST(AttentionGradient, AgreesWithDualNumbers) {
   if (on_gpu()) GTEST_SKIP() << "f64 is for the CPU";
   const std::int64_t length = sanitized_size(512, 64);
   for (const bool causal : {false, true}) {
@@ -549,7 +548,7 @@ void compare_with_naive(const DenseProblem& p, std::int64_t step) {
   });
 }
 
-TEST(DenseAttention, AgreesWithNaive) {
+TEST(Attention, AgreesWithNaive) {
   compare_with_naive({.queries = 256, .keys = 256, .k_dim = 64, .causal = true, .tile = 64}, 1);
   const std::int64_t length = sanitized_size(4096, 300);
   compare_with_naive({.batch = 2,
@@ -563,7 +562,7 @@ TEST(DenseAttention, AgreesWithNaive) {
 }
 
 // The naive backward, by the oracle's formulas on what f32 holds.
-TEST(DenseAttention, BackwardAgreesWithNaive) {
+TEST(Attention, BackwardAgreesWithNaive) {
   const DenseProblem p{
       .heads = 2, .queries = 256, .keys = 256, .k_dim = 64, .causal = true, .tile = 64};
   const DenseData data = make_data(p);

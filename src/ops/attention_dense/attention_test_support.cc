@@ -5,19 +5,14 @@
 #include <sstream>
 #include <utility>
 
+#include "core/index.h"
+#include "ops/attention_dense/dense_key_tile.h"
 #include "tests/support/run_log.h"
 
 namespace touchstone::test {
 namespace {
 
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
 DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
-std::vector<std::int64_t> row_shape(const DenseProblem& p) {
-  if (p.is_packed()) return {p.heads, p.all_queries()};
-  return {p.batch, p.heads, p.queries};
-}
 
 std::vector<std::int64_t> bias_shape(const DenseProblem& p) {
   const bool batch = p.bias == BiasKind::full || p.bias == BiasKind::per_batch;
@@ -44,13 +39,14 @@ template <class Run>
 void set_inputs(const DenseProblem& p, const DenseData& data, Run& run) {
   const Device device = test_device();
   const DType statistics = statistics_dtype(p.dtype);
+  run.tile = p.tile;
   run.q = Heads(p, p.heads, p.all_queries(), p.k_dim, data.q);
   run.k = Heads(p, p.kv_heads, p.all_keys(), p.k_dim, data.k);
   run.v = Heads(p, p.kv_heads, p.all_keys(), p.v_size(), data.v);
   if (p.is_packed()) {
     const std::int64_t count = p.sequences() + 1;
-    run.query_starts = Guarded(device, DType::i64, {count}, starts(p, true));
-    run.key_starts = Guarded(device, DType::i64, {count}, starts(p, false));
+    run.query_offsets = Guarded(device, DType::i64, {count}, starts(p, true));
+    run.key_offsets = Guarded(device, DType::i64, {count}, starts(p, false));
   }
   if (p.bias != BiasKind::none) run.bias = Guarded(device, statistics, bias_shape(p), data.bias);
   if (p.alibi) run.slopes = Guarded(device, statistics, {p.heads}, data.slopes);
@@ -58,8 +54,8 @@ void set_inputs(const DenseProblem& p, const DenseData& data, Run& run) {
   run.args.q = run.q.view();
   run.args.k = run.k.view();
   run.args.v = run.v.view();
-  run.args.options = {.query_starts = run.query_starts,
-                      .key_starts = run.key_starts,
+  run.args.options = {.query_offsets = run.query_offsets,
+                      .key_offsets = run.key_offsets,
                       .bias = run.bias,
                       .alibi_slopes = run.slopes,
                       .sink_logits = run.sinks,
@@ -67,7 +63,6 @@ void set_inputs(const DenseProblem& p, const DenseData& data, Run& run) {
                       .soft_cap = p.soft_cap,
                       .window = p.window,
                       .sinks = p.sinks,
-                      .tile = p.tile,
                       .causal = p.causal};
 }
 
@@ -75,7 +70,7 @@ template <class Run>
 void expect_inputs_unchanged(const Run& run) {
   for (const Heads* input : {&run.q, &run.k, &run.v}) EXPECT_TRUE(input->memory.unchanged());
   for (const Guarded* input :
-       {&run.query_starts, &run.key_starts, &run.bias, &run.slopes, &run.sinks}) {
+       {&run.query_offsets, &run.key_offsets, &run.bias, &run.slopes, &run.sinks}) {
     EXPECT_TRUE(input->unchanged());
   }
 }
@@ -131,7 +126,7 @@ std::string DenseProblem::describe() const {
   if (alibi) text << " alibi";
   if (sink_logits) text << " sink logits";
   if (log_sum_exp_grad) text << " dlse";
-  if (order == HeadOrder::tokens_first) text << " BSHD";
+  if (order == HeadOrder::heads_first) text << " BHSD";
   return text.str();
 }
 
@@ -168,8 +163,8 @@ Heads::Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std
       dim_(dim),
       packed_(p.is_packed()),
       tokens_first_(p.order == HeadOrder::tokens_first) {
-  std::vector<std::int64_t> shape{lead_, heads, tokens, dim};
-  if (tokens_first_) std::swap(shape[1], shape[2]);
+  std::vector<std::int64_t> shape{lead_, tokens, heads, dim};
+  if (!tokens_first_) std::swap(shape[1], shape[2]);
   if (packed_) shape.erase(shape.begin());
   memory = Guarded(test_device(), p.dtype, shape, p.layout);
 }
@@ -177,18 +172,25 @@ Heads::Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std
 Heads::Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
              const Values& values)
     : Heads(p, heads, tokens, dim) {
-  memory.set(reordered(values, true));
+  set(values);
+}
+
+Heads Heads::statistics(const DenseProblem& p) {
+  Heads heads(p, p.heads, p.all_queries(), 1);
+  std::vector<std::int64_t> shape{heads.lead_, p.all_queries(), p.heads};
+  if (!heads.tokens_first_) std::swap(shape[1], shape[2]);
+  if (p.is_packed()) shape.erase(shape.begin());
+  heads.memory = Guarded(test_device(), statistics_dtype(p.dtype), shape, p.layout);
+  return heads;
 }
 
 TensorView Heads::view() const {
-  if (!memory.defined() || !tokens_first_) return memory.view();
+  if (!memory.defined() || tokens_first_) return memory.view();
   return packed_ ? transposed(memory.view(), 0, 1) : transposed(memory.view(), 1, 2);
 }
 
-Values Heads::values() const { return reordered(memory.values(), false); }
-
 Values Heads::reordered(const Values& values, bool to_memory) const {
-  if (!tokens_first_) return values;
+  if (!tokens_first_ || !memory.defined()) return values;
   Values result(values.size());
   for (std::int64_t b = 0; b < lead_; ++b) {
     for (std::int64_t h = 0; h < heads_; ++h) {
@@ -210,9 +212,9 @@ Values Heads::reordered(const Values& values, bool to_memory) const {
 DenseForwardRun::DenseForwardRun(const DenseProblem& p, const DenseData& data) {
   set_inputs(p, data, *this);
   output = Heads(p, p.heads, p.all_queries(), p.v_size());
-  log_sum_exp = Guarded(test_device(), statistics_dtype(p.dtype), row_shape(p));
+  log_sum_exp = Heads::statistics(p);
   args.output = output.view();
-  args.log_sum_exp = log_sum_exp;
+  args.log_sum_exp = log_sum_exp.view();
 }
 
 std::vector<std::string> DenseForwardRun::accepting() const {
@@ -222,17 +224,18 @@ std::vector<std::string> DenseForwardRun::accepting() const {
 
 void DenseForwardRun::run(Runner& context) {
   output.memory.poison();
-  log_sum_exp.poison();
+  log_sum_exp.memory.poison();
+  const dense_attention::ScopedKeyTile key_tile(tile);
   attention(context, context.with(args));
   context.synchronize();
   log_ran("attention", context.implementation());
   expect_inputs_unchanged(*this);
   EXPECT_TRUE(output.memory.outside_intact()) << "output";
-  EXPECT_TRUE(log_sum_exp.outside_intact()) << "log_sum_exp";
+  EXPECT_TRUE(log_sum_exp.memory.outside_intact()) << "log_sum_exp";
 }
 
 std::vector<std::byte> DenseForwardRun::bytes() const {
-  return joined({&output.memory, &log_sum_exp});
+  return joined({&output.memory, &log_sum_exp.memory});
 }
 
 DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data) {
@@ -242,9 +245,11 @@ DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data)
   set_inputs(p, data, *this);
   output = Heads(p, p.heads, p.all_queries(), p.v_size(), forward.output.value);
   doutput = Heads(p, p.heads, p.all_queries(), p.v_size(), data.doutput);
-  log_sum_exp = Guarded(device, statistics, row_shape(p), forward.log_sum_exp.value);
+  log_sum_exp = Heads::statistics(p);
+  log_sum_exp.set(forward.log_sum_exp.value);
   if (p.log_sum_exp_grad) {
-    dlog_sum_exp = Guarded(device, statistics, row_shape(p), data.dlog_sum_exp);
+    dlog_sum_exp = Heads::statistics(p);
+    dlog_sum_exp.set(data.dlog_sum_exp);
   }
   dq = Heads(p, p.heads, p.all_queries(), p.k_dim);
   dk = Heads(p, p.kv_heads, p.all_keys(), p.k_dim);
@@ -252,9 +257,9 @@ DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data)
   if (p.bias != BiasKind::none) dbias = Guarded(device, statistics, bias_shape(p));
   if (p.sink_logits) dsinks = Guarded(device, statistics, {p.heads});
   args.doutput = doutput.view();
-  args.dlog_sum_exp = dlog_sum_exp;
+  args.dlog_sum_exp = dlog_sum_exp.view();
   args.output = output.view();
-  args.log_sum_exp = log_sum_exp;
+  args.log_sum_exp = log_sum_exp.view();
   args.dq = dq.view();
   args.dk = dk.view();
   args.dv = dv.view();
@@ -269,12 +274,13 @@ std::vector<std::string> DenseBackwardRun::accepting() const {
 
 void DenseBackwardRun::run(Runner& context) {
   for (Guarded* part : {&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks}) part->poison();
+  const dense_attention::ScopedKeyTile key_tile(tile);
   attention_backward(context, context.with(args));
   context.synchronize();
   log_ran("attention_backward", context.implementation());
   expect_inputs_unchanged(*this);
-  for (const Guarded* input : {&output.memory, &doutput.memory, &log_sum_exp, &dlog_sum_exp}) {
-    EXPECT_TRUE(input->unchanged());
+  for (const Heads* input : {&output, &doutput, &log_sum_exp, &dlog_sum_exp}) {
+    EXPECT_TRUE(input->memory.unchanged());
   }
   for (const Guarded* part : {&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks}) {
     EXPECT_TRUE(part->outside_intact());
@@ -283,6 +289,46 @@ void DenseBackwardRun::run(Runner& context) {
 
 std::vector<std::byte> DenseBackwardRun::bytes() const {
   return joined({&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks});
+}
+
+// ---- the reference ----------------------------------------------------------------------------
+
+namespace {
+
+spec::AttentionProblem spec_problem(const DenseProblem& p) {
+  return {.batch = p.batch,
+          .heads = p.heads,
+          .kv_heads = p.kv_heads,
+          .queries = p.queries,
+          .keys = p.keys,
+          .k_dim = p.k_dim,
+          .v_dim = p.v_dim,
+          .packed = p.packed,
+          .dtype = p.dtype,
+          .causal = p.causal,
+          .window = p.window,
+          .sinks = p.sinks,
+          .scale = p.scale,
+          .soft_cap = p.soft_cap,
+          .bias = p.bias,
+          .alibi = p.alibi,
+          .sink_logits = p.sink_logits,
+          .log_sum_exp_grad = p.log_sum_exp_grad,
+          .on_gpu = on_gpu()};
+}
+
+}  // namespace
+
+ExpectedDense expected_dense(const DenseProblem& p, const DenseData& data) {
+  const spec::AttentionProblem problem = spec_problem(p);
+  spec::AttentionValues values{data.q,    data.k,      data.v,     data.doutput, data.dlog_sum_exp,
+                               data.bias, data.slopes, data.sinks, {},           {}};
+  const auto forward = spec::attention_forward_reference(problem, values);
+  values.output = rounded(forward.output.value, p.dtype);
+  values.log_sum_exp = rounded(forward.log_sum_exp.value, statistics_dtype(p.dtype));
+  const auto backward = spec::attention_backward_reference(problem, values);
+  return {forward.output, forward.log_sum_exp, backward.dq,    backward.dk,
+          backward.dv,    backward.dbias,      backward.dsinks};
 }
 
 // ---- checks -----------------------------------------------------------------------------------

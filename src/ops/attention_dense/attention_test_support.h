@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "spec/attention.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -23,7 +24,7 @@ using Values = std::vector<double>;
 // How heads lie in memory.
 enum class HeadOrder : std::uint8_t { heads_first, tokens_first };  // [B, H, S, D], [B, S, H, D]
 
-enum class BiasKind : std::uint8_t { none, full, per_head, per_batch, shared };
+using spec::BiasKind;
 
 struct DenseProblem {
   std::int64_t batch = 1;
@@ -68,16 +69,20 @@ struct DenseData {
 };
 DenseData make_data(const DenseProblem& problem);
 
-// A tensor [B, H, S, D] or [H, N, D] in the order of the problem.
+// A tensor [B, S, H, D] or [N, H, D], in memory in the order of the problem.
 class Heads {
  public:
   Heads() = default;
   Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim);
   Heads(const DenseProblem& p, std::int64_t heads, std::int64_t tokens, std::int64_t dim,
         const Values& values);
+  // log_sum_exp or its gradient, [B, S, H] or [N, H], poisoned.
+  static Heads statistics(const DenseProblem& p);
 
   TensorView view() const;
-  Values values() const;  // in the order [B, H, S, D]
+  // Both in the order [B, H, S, D].
+  void set(const Values& values) { memory.set(reordered(values, true)); }
+  Values values() const { return reordered(memory.values(), false); }
   Guarded memory;
 
  private:
@@ -98,9 +103,10 @@ struct DenseForwardRun {
   void run(Runner& context);
   std::vector<std::byte> bytes() const;
 
-  Heads q, k, v, output;
-  Guarded query_starts, key_starts, bias, slopes, sinks, log_sum_exp;
+  Heads q, k, v, output, log_sum_exp;
+  Guarded query_offsets, key_offsets, bias, slopes, sinks;
   AttentionArgs args;
+  std::int64_t tile = 0;
 };
 
 struct DenseBackwardRun {
@@ -110,16 +116,18 @@ struct DenseBackwardRun {
   void run(Runner& context);
   std::vector<std::byte> bytes() const;
 
-  Heads q, k, v, output, doutput, dq, dk, dv;
-  Guarded query_starts, key_starts, bias, slopes, sinks, log_sum_exp, dlog_sum_exp, dbias, dsinks;
+  Heads q, k, v, output, doutput, dq, dk, dv, log_sum_exp, dlog_sum_exp;
+  Guarded query_offsets, key_offsets, bias, slopes, sinks, dbias, dsinks;
   AttentionBackwardArgs args;
+  std::int64_t tile = 0;
 };
 
 struct ExpectedDense {
   Expected output, log_sum_exp;
   Expected dq, dk, dv, dbias, dsinks;
 };
-// Values of the oracle in f64; bounds as include/touchstone/ops/attention.h gives them.
+// The references of spec/; the backward's is for the output and log-sum-exp that DenseBackwardRun is
+// given.
 ExpectedDense expected_dense(const DenseProblem& problem, const DenseData& data);
 
 testing::AssertionResult is_right(const DenseForwardRun& run, const ExpectedDense& expected);

@@ -4,9 +4,9 @@
 #include "ops/attention_dense/dense_problem.h"
 #include "touchstone/ops/attention.h"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
-AttentionForward check_forward(const Context& context, const AttentionArgs& args);
-AttentionBackward check_backward(const Context& context, const AttentionBackwardArgs& args);
+ForwardProblem check_forward(const Context& context, const AttentionArgs& args);
+BackwardProblem check_backward(const Context& context, const AttentionBackwardArgs& args);
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

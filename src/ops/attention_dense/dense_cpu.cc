@@ -12,19 +12,15 @@
 #include "core/thread_pool.h"
 #include "hwy/cache_control.h"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr auto kOwnTokens = static_cast<std::int64_t>(kOwn);
 
-// Multiplications that are not worth waking a thread for: at 50 a nanosecond some 20 us.
-constexpr double kSerialWork = 1e6;
+using tuning::kMaxFusedBytes;
+using tuning::kSerialWork;
 
-// Of a thread's dq in f32. A long sequence of many heads per KV head would have more than the
-// caches and than a caller expects.
-constexpr std::size_t kMaxFusedBytes = std::size_t{64} << 20;
-
-int useful_threads(const Context& context, const DenseAttention& p) {
+int useful_threads(const Context& context, const DenseProblem& p) {
   const double pairs = static_cast<double>(row_count(p)) * static_cast<double>(p.keys);
   return pairs * static_cast<double>(p.k_dim + p.v_dim) < kSerialWork ? 1 : context.threads();
 }
@@ -43,13 +39,13 @@ void for_each_task(Context& context, int threads, std::int64_t tasks, float* scr
 
 // Query heads of a KV head that go together where a sequence has few queries: K and V are then read
 // once for all of them.
-std::int64_t heads_together(const DenseAttention& p, const SequenceSpan& span) {
+std::int64_t heads_together(const DenseProblem& p, const SequenceSpan& span) {
   if (span.queries == 0) return 1;
   return std::clamp<std::int64_t>(kOwnTokens / span.queries, 1, p.heads_per_kv);
 }
 
 // All queries. Of causal sequences the last ones come first: they have most to do.
-std::vector<QueryBlock> query_blocks(const DenseAttention& p) {
+std::vector<QueryBlock> query_blocks(const DenseProblem& p) {
   std::vector<QueryBlock> blocks;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const SequenceSpan span = span_of(p, b);
@@ -67,7 +63,7 @@ std::vector<QueryBlock> query_blocks(const DenseAttention& p) {
   return blocks;
 }
 
-std::vector<KeyBlock> key_blocks(const DenseAttention& p) {
+std::vector<KeyBlock> key_blocks(const DenseProblem& p) {
   std::vector<KeyBlock> blocks;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     const SequenceSpan span = span_of(p, b);
@@ -80,12 +76,12 @@ std::vector<KeyBlock> key_blocks(const DenseAttention& p) {
   return blocks;
 }
 
-std::string refuses(const DenseAttention& p) {
+std::string refuses(const DenseProblem& p) {
   return p.dtype == DType::f64 ? "f64 is left to plain" : "";
 }
 
 // dq, and dbias where several heads add to the same: one task does all of them, in order.
-void sweep_queries(Context& context, const AttentionBackward& p, int threads, const float* delta,
+void sweep_queries(Context& context, const BackwardProblem& p, int threads, const float* delta,
                    float* scratch, std::size_t floats) {
   if (p.dbias == nullptr) {
     const std::vector<QueryBlock> blocks = query_blocks(p);
@@ -113,11 +109,11 @@ void sweep_queries(Context& context, const AttentionBackward& p, int threads, co
 }
 
 // Of one KV head of a sequence, dq in f32.
-std::size_t fused_floats(const DenseAttention& p, std::int64_t queries) {
+std::size_t fused_floats(const DenseProblem& p, std::int64_t queries) {
   return static_cast<std::size_t>(p.heads_per_kv * queries) * fused_row_floats(p);
 }
 
-std::int64_t longest_queries(const DenseAttention& p) {
+std::int64_t longest_queries(const DenseProblem& p) {
   std::int64_t longest = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) longest = std::max(longest, span_of(p, b).queries);
   return longest;
@@ -130,7 +126,7 @@ enum class Way {
   by_sweeps,  // in a sweep of its own
 };
 
-Way way_of(const AttentionBackward& p, int threads) {
+Way way_of(const BackwardProblem& p, int threads) {
   // These are left to the sweeps: dbias, and tiles of another size.
   if (p.dbias != nullptr || backward_key_tile(p) != kOwn) return Way::by_sweeps;
   const std::size_t longest = fused_floats(p, longest_queries(p)) * sizeof(float);
@@ -143,7 +139,7 @@ Way way_of(const AttentionBackward& p, int threads) {
 }
 
 // All gradients of one KV head and its query heads.
-void run_head(const AttentionBackward& p, std::int64_t sequence, std::int64_t kv_head,
+void run_head(const BackwardProblem& p, std::int64_t sequence, std::int64_t kv_head,
               const float* delta, float* dq, float* scratch) {
   const SequenceSpan span = span_of(p, sequence);
   std::fill_n(dq, fused_floats(p, span.queries), 0.0F);
@@ -157,7 +153,7 @@ void run_head(const AttentionBackward& p, std::int64_t sequence, std::int64_t kv
 // The dq of all KV heads, [batch, kv_heads], of zeros, with nobody having had a turn.
 class AllQueries {
  public:
-  AllQueries(const AttentionBackward& p, float* dq) : p_(p) {
+  AllQueries(const BackwardProblem& p, float* dq) : p_(p) {
     const auto step = static_cast<std::int64_t>(tile_tokens(p));
     std::int64_t turns = 0;
     for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -192,14 +188,14 @@ class AllQueries {
   }
 
  private:
-  const AttentionBackward& p_;
+  const BackwardProblem& p_;
   std::vector<std::atomic<std::int64_t>> turns_;
   std::vector<FusedQueries> heads_;
 };
 
 // All gradients, with blocks of keys that take turns. Heads go beside each other, so that there are
 // fewer to wait for, and the first keys come first: where it is causal, most queries see them.
-void run_in_turns(Context& context, const AttentionBackward& p, int threads, const float* delta,
+void run_in_turns(Context& context, const BackwardProblem& p, int threads, const float* delta,
                   float* dq, float* scratch, std::size_t floats) {
   const AllQueries all(p, dq);
   std::vector<KeyBlock> keys = key_blocks(p);
@@ -211,7 +207,7 @@ void run_in_turns(Context& context, const AttentionBackward& p, int threads, con
                 });
 }
 
-void run_in_sweeps(Context& context, const AttentionBackward& p, int threads, const float* delta,
+void run_in_sweeps(Context& context, const BackwardProblem& p, int threads, const float* delta,
                    float* scratch, std::size_t floats) {
   sweep_queries(context, p, threads, delta, scratch, floats);
   const std::vector<KeyBlock> blocks = key_blocks(p);
@@ -221,8 +217,7 @@ void run_in_sweeps(Context& context, const AttentionBackward& p, int threads, co
                 });
 }
 
-void sum_sinks(const AttentionBackward& p, const float* delta) {
-  const auto* const log_sum_exp = static_cast<const float*>(p.log_sum_exp);
+void sum_sinks(const BackwardProblem& p, const float* delta) {
   for (std::int64_t head = 0; head < p.query_heads; ++head) {
     const auto sink = static_cast<double>(static_cast<const float*>(p.sink_logits)[head]);
     double sum = 0;
@@ -230,9 +225,9 @@ void sum_sinks(const AttentionBackward& p, const float* delta) {
       const SequenceSpan span = span_of(p, b);
       for (std::int64_t i = 0; i < span.queries; ++i) {
         const std::int64_t row = row_index(p, span, b, head, i);
-        if (log_sum_exp[row] == -std::numeric_limits<float>::infinity()) continue;
-        sum -= std::exp(sink - static_cast<double>(log_sum_exp[row])) *
-               static_cast<double>(delta[row]);
+        const float log_sum_exp = *token_of<float>(p.log_sum_exp, b, head, span.first_query + i);
+        if (log_sum_exp == -std::numeric_limits<float>::infinity()) continue;
+        sum -= std::exp(sink - static_cast<double>(log_sum_exp)) * static_cast<double>(delta[row]);
       }
     }
     static_cast<float*>(p.dsink_logits)[head] = static_cast<float>(sum);
@@ -249,11 +244,11 @@ void wait_for_turn(const std::atomic<std::int64_t>& turn, std::int64_t block) {
   }
 }
 
-std::string attention_simd_refuses(const Context& /*context*/, const AttentionForward& p) {
+std::string attention_simd_refuses(const Context& /*context*/, const ForwardProblem& p) {
   return refuses(p);
 }
 
-void attention_simd(Context& context, const AttentionForward& p) {
+void attention_simd(Context& context, const ForwardProblem& p) {
   const std::vector<QueryBlock> blocks = query_blocks(p);
   const int threads = useful_threads(context, p);
   const std::size_t floats = forward_floats(p);
@@ -265,12 +260,11 @@ void attention_simd(Context& context, const AttentionForward& p) {
                 });
 }
 
-std::string attention_backward_simd_refuses(const Context& /*context*/,
-                                            const AttentionBackward& p) {
+std::string attention_backward_simd_refuses(const Context& /*context*/, const BackwardProblem& p) {
   return refuses(p);
 }
 
-void attention_backward_simd(Context& context, const AttentionBackward& p) {
+void attention_backward_simd(Context& context, const BackwardProblem& p) {
   const int threads = useful_threads(context, p);
   const Way way = way_of(p, threads);
   // Delta, dq of all heads, and what is a thread's own.
@@ -312,4 +306,4 @@ void attention_backward_simd(Context& context, const AttentionBackward& p) {
   if (p.dsink_logits != nullptr) sum_sinks(p, delta);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

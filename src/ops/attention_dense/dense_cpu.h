@@ -32,20 +32,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/attention_dense/attention_tuning.h"
+#include "ops/attention_dense/dense_key_tile.h"
 #include "ops/attention_dense/dense_problem.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
-// Tokens a task owns at most: four vectors of AVX-512.
-inline constexpr std::size_t kOwn = 64;
-// Others of a tile, unless the caller says otherwise, and at most.
-inline constexpr std::int64_t kDenseTile = 128;
-inline constexpr std::int64_t kMaxTile = 1024;
+inline constexpr std::size_t kOwn = tuning::kOwn;
 
-inline std::size_t tile_tokens(const DenseAttention& p) {
-  const std::int64_t wanted = p.tile > 0 ? p.tile : kDenseTile;
-  return static_cast<std::size_t>(wanted < kMaxTile ? wanted : kMaxTile);
+inline std::size_t tile_tokens(const DenseProblem& p) {
+  return static_cast<std::size_t>(p.tile > 0 ? p.tile : tuning::kTile);
 }
 
 // Queries of one or more heads of one KV head: vector h * queries + i is query first_query + i of
@@ -68,7 +65,7 @@ struct KeyBlock {
 };
 
 // Keys of a tile where the backward owns queries.
-inline std::size_t backward_key_tile(const DenseAttention& p) {
+inline std::size_t backward_key_tile(const DenseProblem& p) {
   return p.tile > 0 ? tile_tokens(p) : kOwn;
 }
 
@@ -81,11 +78,11 @@ struct KeyBlockRange {
 };
 
 // Those that queries [first, end) may see: all others they do not see.
-inline KeyBlockRange key_blocks_of(const DenseAttention& p, const SequenceSpan& span,
+inline KeyBlockRange key_blocks_of(const DenseProblem& p, const SequenceSpan& span,
                                    std::int64_t first, std::int64_t end) {
   constexpr auto kKeys = static_cast<std::int64_t>(kOwn);
-  const Sight low = sight_of(p, span, first);
-  const Sight high = sight_of(p, span, end - 1);
+  const VisibleRange low = visible_range(p, span, first);
+  const VisibleRange high = visible_range(p, span, end - 1);
   return {high.sinks > 0 ? 0 : low.begin / kKeys, ceil_div(high.end, kKeys)};
 }
 
@@ -97,11 +94,10 @@ struct FusedQueries {
   std::atomic<std::int64_t>* turns = nullptr;
 };
 
-// Queries of a turn, rows of products in registers: the fewer, the less the others wait.
-inline constexpr std::int64_t kTurnQueries = 48;
+inline constexpr std::int64_t kTurnQueries = tuning::kTurnQueries;
 
 // Turns of the first `queries` of a head, each tile with its own.
-inline std::int64_t turns_of(const DenseAttention& p, std::int64_t queries) {
+inline std::int64_t turns_of(const DenseProblem& p, std::int64_t queries) {
   const auto tile = static_cast<std::int64_t>(tile_tokens(p));
   return queries / tile * ceil_div(tile, kTurnQueries) + ceil_div(queries % tile, kTurnQueries);
 }
@@ -109,19 +105,19 @@ inline std::int64_t turns_of(const DenseAttention& p, std::int64_t queries) {
 void wait_for_turn(const std::atomic<std::int64_t>& turn, std::int64_t block);
 
 // Floats of scratch memory that one thread needs.
-std::size_t forward_floats(const DenseAttention& p);
-std::size_t backward_floats(const DenseAttention& p);
+std::size_t forward_floats(const DenseProblem& p);
+std::size_t backward_floats(const DenseProblem& p);
 
 // In the backward `delta` is [rows], as log_sum_exp.
-void run_forward_block(const AttentionForward& p, const QueryBlock& block, float* scratch);
-void run_delta_block(const AttentionBackward& p, const QueryBlock& block, float* delta);
-void run_query_block(const AttentionBackward& p, const QueryBlock& block, const float* delta,
+void run_forward_block(const ForwardProblem& p, const QueryBlock& block, float* scratch);
+void run_delta_block(const BackwardProblem& p, const QueryBlock& block, float* delta);
+void run_query_block(const BackwardProblem& p, const QueryBlock& block, const float* delta,
                      float* scratch);
-void run_key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+void run_key_block(const BackwardProblem& p, const KeyBlock& block, const float* delta,
                    const FusedQueries& fused, float* scratch);
 // Stores the block's part of what the key blocks of its KV head have summed in `dq`.
-void store_fused_queries(const AttentionBackward& p, const QueryBlock& block, const float* dq);
+void store_fused_queries(const BackwardProblem& p, const QueryBlock& block, const float* dq);
 // Floats of a row of that.
-std::size_t fused_row_floats(const DenseAttention& p);
+std::size_t fused_row_floats(const DenseProblem& p);
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -13,7 +13,7 @@
 #include "ops/attention_dense/dense_cpu_scores.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::dense_attention::HWY_NAMESPACE {
 
 // The scratch memory of a task of either sweep. "Own" is packed, "other" comes in tiles; `k_like`
 // is what q and k are to scores, `v_like` what dO and v are to dP.
@@ -31,7 +31,7 @@ struct BackwardScratch {
   float* delta;        // likewise
   std::size_t floats;
 
-  BackwardScratch(const DenseAttention& p, float* memory) {
+  BackwardScratch(const DenseProblem& p, float* memory) {
     Parts parts(memory);
     const std::size_t tile = tile_tokens(p);
     const std::size_t k_dim = whole_lines(p.k_dim);
@@ -52,7 +52,7 @@ struct BackwardScratch {
 };
 
 // Scores and dP of a tile: both products have the others as A and the own tokens as B.
-HWY_INLINE void score_products(const AttentionBackward& p, const Rows& k, const Rows& v,
+HWY_INLINE void score_products(const BackwardProblem& p, const Rows& k, const Rows& v,
                                std::size_t count, std::size_t vectors, const BackwardScratch& s) {
   product<false>({.depth = static_cast<std::size_t>(p.k_dim),
                   .rows = count,
@@ -113,7 +113,7 @@ struct Shaped {
   V slope;   // of the soft cap
 };
 
-HWY_INLINE Shaped shaped(const DenseAttention& p, V product, V added) {
+HWY_INLINE Shaped shaped(const DenseProblem& p, V product, V added) {
   const D d;
   const V one = hn::Set(d, 1.0F);
   const V factor = hn::Set(d, score_factor(p));
@@ -130,8 +130,9 @@ HWY_INLINE Shaped shaped(const DenseAttention& p, V product, V added) {
 }
 
 // A row's log-sum-exp to base 2; of a query that sees nothing +inf, so that no weight is left.
-HWY_INLINE float base2_log_sum_exp(const AttentionBackward& p, std::int64_t row) {
-  const float value = static_cast<const float*>(p.log_sum_exp)[row];
+HWY_INLINE float base2_log_sum_exp(const BackwardProblem& p, std::int64_t sequence,
+                                   std::int64_t head, std::int64_t token) {
+  const float value = *token_of<float>(p.log_sum_exp, sequence, head, token);
   return value == -kInfinity ? kInfinity : value * kLog2e;
 }
 
@@ -153,8 +154,8 @@ HWY_NOINLINE void plain_query_pairs(const OwnQueries& own, std::size_t keys, flo
 }
 
 // With soft cap, ALiBi, bias and mask; adds to dbias, [keys] per query.
-HWY_NOINLINE void query_pairs(const AttentionBackward& p, const OwnQueries& own,
-                              const KeyTile& tile, float* const* dbias, const BackwardScratch& s) {
+HWY_NOINLINE void query_pairs(const BackwardProblem& p, const OwnQueries& own, const KeyTile& tile,
+                              float* const* dbias, const BackwardScratch& s) {
   const D d;
   for (std::size_t key = 0; key < tile.count; ++key) {
     const V x = hn::Set(d, static_cast<float>(key));
@@ -180,7 +181,7 @@ HWY_NOINLINE void query_pairs(const AttentionBackward& p, const OwnQueries& own,
 }
 
 template <class T>
-HWY_INLINE void query_tile(const AttentionBackward& p, const QueryBlock& block, OwnQueries& own,
+HWY_INLINE void query_tile(const BackwardProblem& p, const QueryBlock& block, OwnQueries& own,
                            const KeyTile& tile, float* const* dbias, const BackwardScratch& s) {
   const SequenceSpan span = span_of(p, block.sequence);
   const std::int64_t kv_head = block.first_head / p.heads_per_kv;
@@ -195,11 +196,11 @@ HWY_INLINE void query_tile(const AttentionBackward& p, const QueryBlock& block, 
     query_pairs(p, own, tile, dbias, s);
   }
   add_others(s.dlogits, k, tile.count, own.count, p.k_dim, s.sum_k, tile.whole,
-             [&](std::size_t key, std::size_t i) { return own.sees_key(i, key); });
+             [&](std::size_t key, std::size_t i) { return own.attends_key(i, key); });
 }
 
 template <class T>
-HWY_INLINE void query_block(const AttentionBackward& p, const QueryBlock& block, const float* delta,
+HWY_INLINE void query_block(const BackwardProblem& p, const QueryBlock& block, const float* delta,
                             float* memory) {
   const BackwardScratch s(p, memory);
   const SequenceSpan span = span_of(p, block.sequence);
@@ -215,9 +216,9 @@ HWY_INLINE void query_block(const AttentionBackward& p, const QueryBlock& block,
     const std::int64_t head = OwnQueries::head_of(block, i);
     const std::int64_t token = span.first_query + query;
     const std::int64_t row = row_index(p, span, block.sequence, head, query);
-    s.log_sum_exp[i] = base2_log_sum_exp(p, row);
+    s.log_sum_exp[i] = base2_log_sum_exp(p, block.sequence, head, token);
     s.delta[i] = delta[row];
-    if (s.log_sum_exp[i] == kInfinity) own.see_nothing(i);
+    if (s.log_sum_exp[i] == kInfinity) own.mask_fully(i);
     pack_column(token_of<T>(p.q, block.sequence, head, token), p.k_dim, 1.0F, s.own_k, i);
     pack_column(token_of<T>(p.doutput, block.sequence, head, token), p.v_dim, 1.0F, s.own_v, i);
     if (p.dbias != nullptr) {
@@ -244,11 +245,11 @@ struct QueryTile {
   std::int64_t first = 0;
   std::size_t count = 0;
   bool whole = true;
-  float begin[kMaxTile];
-  float end[kMaxTile];
-  float sinks[kMaxTile];
+  float begin[kMaxKeyTile];
+  float end[kMaxKeyTile];
+  float sinks[kMaxKeyTile];
 
-  bool sees_key(std::size_t query, std::size_t key) const {
+  bool attends_key(std::size_t query, std::size_t key) const {
     const auto k = static_cast<float>(key);
     return (k >= begin[query] && k < end[query]) || k < sinks[query];
   }
@@ -256,21 +257,21 @@ struct QueryTile {
 
 // Of queries [first, end) those from the first to the last that sees something of the own keys.
 template <class Empty>
-HWY_INLINE void find_queries(const AttentionBackward& p, const SequenceSpan& span,
+HWY_INLINE void find_queries(const BackwardProblem& p, const SequenceSpan& span,
                              const KeyBlock& block, std::int64_t first, std::int64_t end,
-                             const Empty& sees_nothing, QueryTile& tile) {
+                             const Empty& is_fully_masked, QueryTile& tile) {
   const auto keys = static_cast<std::size_t>(block.keys);
   tile.first = first;
   tile.count = 0;
   tile.whole = true;
   std::size_t used = 0;
   for (std::int64_t query = first; query < end; ++query) {
-    const Sight sight = sight_of(p, span, query);
-    const bool empty = sees_nothing(query);
+    const VisibleRange visible = visible_range(p, span, query);
+    const bool empty = is_fully_masked(query);
     const std::size_t at = tile.count;
-    tile.begin[at] = empty ? 0 : clamped(sight.begin - block.first_key, keys);
-    tile.end[at] = empty ? 0 : clamped(sight.end - block.first_key, keys);
-    tile.sinks[at] = empty ? 0 : clamped(sight.sinks - block.first_key, keys);
+    tile.begin[at] = empty ? 0 : clamped(visible.begin - block.first_key, keys);
+    tile.end[at] = empty ? 0 : clamped(visible.end - block.first_key, keys);
+    tile.sinks[at] = empty ? 0 : clamped(visible.sinks - block.first_key, keys);
     const bool some = tile.begin[at] < tile.end[at] || tile.sinks[at] > 0;
     if (!some && used == 0) {
       ++tile.first;
@@ -304,7 +305,7 @@ HWY_NOINLINE void plain_key_pairs(const QueryTile& tile, std::size_t vectors, fl
 }
 
 // With soft cap, ALiBi, bias and mask. dS here is that of the product, with the slope of the cap.
-HWY_NOINLINE void key_pairs(const AttentionBackward& p, const SequenceSpan& span,
+HWY_NOINLINE void key_pairs(const BackwardProblem& p, const SequenceSpan& span,
                             const KeyBlock& block, std::int64_t head, const QueryTile& tile,
                             std::size_t vectors, const BackwardScratch& s) {
   const D d;
@@ -355,7 +356,7 @@ struct OwnKeys {
 };
 
 // dQ[i] += dS K of the own keys, for queries [begin, end) of a tile.
-HWY_INLINE void add_own_keys(const AttentionBackward& p, const QueryTile& tile, std::size_t begin,
+HWY_INLINE void add_own_keys(const BackwardProblem& p, const QueryTile& tile, std::size_t begin,
                              std::size_t end, const OwnKeys& own, float* dq,
                              const BackwardScratch& s) {
   const std::size_t row = whole_lines(p.k_dim);
@@ -373,14 +374,13 @@ HWY_INLINE void add_own_keys(const AttentionBackward& p, const QueryTile& tile, 
     product<true>(queries);
   } else {
     careful_product(queries, [&](std::size_t key, std::size_t query) {
-      return tile.sees_key(begin + query, key);
+      return tile.attends_key(begin + query, key);
     });
   }
 }
 
 template <class T>
-HWY_INLINE void store_queries(const AttentionBackward& p, const QueryBlock& block,
-                              const float* dq) {
+HWY_INLINE void store_queries(const BackwardProblem& p, const QueryBlock& block, const float* dq) {
   const SequenceSpan span = span_of(p, block.sequence);
   for (std::size_t v = 0; v < block.vectors(); ++v) {
     const std::int64_t query = OwnQueries::query_of(block, v);
@@ -395,7 +395,7 @@ HWY_INLINE void store_queries(const AttentionBackward& p, const QueryBlock& bloc
 // The same for all of the tile, queries [first, end) of a head, when it is the block's turn. The
 // last block that may see them stores the sums.
 template <class T>
-HWY_INLINE void add_in_turns(const AttentionBackward& p, const KeyBlock& block, std::int64_t member,
+HWY_INLINE void add_in_turns(const BackwardProblem& p, const KeyBlock& block, std::int64_t member,
                              const QueryTile& tile, std::int64_t first, std::int64_t end,
                              const OwnKeys& own, const FusedQueries& fused,
                              const BackwardScratch& s) {
@@ -426,7 +426,7 @@ HWY_INLINE void add_in_turns(const AttentionBackward& p, const KeyBlock& block, 
 
 // What the queries of a tile do to the own keys; leaves dS behind.
 template <class T>
-HWY_INLINE void key_tile(const AttentionBackward& p, const KeyBlock& block, std::int64_t head,
+HWY_INLINE void key_tile(const BackwardProblem& p, const KeyBlock& block, std::int64_t head,
                          const float* delta, const QueryTile& tile, const BackwardScratch& s) {
   const SequenceSpan span = span_of(p, block.sequence);
   const auto own = static_cast<std::size_t>(block.keys);
@@ -437,9 +437,9 @@ HWY_INLINE void key_tile(const AttentionBackward& p, const KeyBlock& block, std:
       rows_of<T>(p.doutput, block.sequence, head, first, tile.count, p.v_dim, s.other_v);
   const std::int64_t first_row = row_index(p, span, block.sequence, head, tile.first);
   for (std::size_t i = 0; i < tile.count; ++i) {
-    const std::int64_t row = first_row + static_cast<std::int64_t>(i);
-    s.log_sum_exp[i] = base2_log_sum_exp(p, row);
-    s.delta[i] = delta[row];
+    const auto at = static_cast<std::int64_t>(i);
+    s.log_sum_exp[i] = base2_log_sum_exp(p, block.sequence, head, first + at);
+    s.delta[i] = delta[first_row + at];
   }
   score_products(p, q, doutput, tile.count, vectors, s);
   if (tile.whole && is_plain(p)) {
@@ -447,7 +447,9 @@ HWY_INLINE void key_tile(const AttentionBackward& p, const KeyBlock& block, std:
   } else {
     key_pairs(p, span, block, head, tile, vectors, s);
   }
-  const auto seen = [&](std::size_t query, std::size_t key) { return tile.sees_key(query, key); };
+  const auto seen = [&](std::size_t query, std::size_t key) {
+    return tile.attends_key(query, key);
+  };
   add_others(s.weights, doutput, tile.count, own, p.v_dim, s.sum_v, tile.whole, seen);
   add_others(s.dlogits, q, tile.count, own, p.k_dim, s.sum_k, tile.whole, seen);
 }
@@ -456,14 +458,13 @@ HWY_INLINE void key_tile(const AttentionBackward& p, const KeyBlock& block, std:
 // last tile of queries to the first: what is causal then begins where all blocks of keys have work,
 // and none waits for its turn.
 template <class T>
-HWY_INLINE void key_block_head(const AttentionBackward& p, const KeyBlock& block,
-                               std::int64_t member, const float* delta, const FusedQueries& fused,
-                               QueryTile& tile, const BackwardScratch& s) {
+HWY_INLINE void key_block_head(const BackwardProblem& p, const KeyBlock& block, std::int64_t member,
+                               const float* delta, const FusedQueries& fused, QueryTile& tile,
+                               const BackwardScratch& s) {
   const SequenceSpan span = span_of(p, block.sequence);
   const auto step = static_cast<std::int64_t>(tile_tokens(p));
   const std::int64_t head = block.kv_head * p.heads_per_kv + member;
   const std::int64_t number = block.first_key / static_cast<std::int64_t>(kOwn);
-  const std::int64_t first_row = row_index(p, span, block.sequence, head, 0);
   OwnKeys own{.count = static_cast<std::size_t>(block.keys)};
   float* dq = nullptr;
   if (fused.dq != nullptr) {
@@ -479,7 +480,8 @@ HWY_INLINE void key_block_head(const AttentionBackward& p, const KeyBlock& block
     find_queries(
         p, span, block, first, end,
         [&](std::int64_t query) {
-          return static_cast<const float*>(p.log_sum_exp)[first_row + query] == -kInfinity;
+          return *token_of<float>(p.log_sum_exp, block.sequence, head, span.first_query + query) ==
+                 -kInfinity;
         },
         tile);
     if (tile.count > 0) key_tile<T>(p, block, head, delta, tile, s);
@@ -492,7 +494,7 @@ HWY_INLINE void key_block_head(const AttentionBackward& p, const KeyBlock& block
 }
 
 template <class T>
-HWY_INLINE void key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+HWY_INLINE void key_block(const BackwardProblem& p, const KeyBlock& block, const float* delta,
                           const FusedQueries& fused, float* memory) {
   const BackwardScratch s(p, memory);
   const SequenceSpan span = span_of(p, block.sequence);
@@ -534,7 +536,7 @@ HWY_INLINE float dot(const T* a, const T* b, std::int64_t dim) {
 }
 
 template <class T>
-HWY_INLINE void delta_block(const AttentionBackward& p, const QueryBlock& block, float* delta) {
+HWY_INLINE void delta_block(const BackwardProblem& p, const QueryBlock& block, float* delta) {
   const SequenceSpan span = span_of(p, block.sequence);
   for (std::size_t i = 0; i < block.vectors(); ++i) {
     const std::int64_t query = OwnQueries::query_of(block, i);
@@ -543,31 +545,33 @@ HWY_INLINE void delta_block(const AttentionBackward& p, const QueryBlock& block,
     const std::int64_t row = row_index(p, span, block.sequence, head, query);
     delta[row] = dot(token_of<T>(p.doutput, block.sequence, head, token),
                      token_of<T>(p.output, block.sequence, head, token), p.v_dim);
-    if (p.dlog_sum_exp != nullptr) delta[row] -= static_cast<const float*>(p.dlog_sum_exp)[row];
+    if (p.dlog_sum_exp.data != nullptr) {
+      delta[row] -= *token_of<float>(p.dlog_sum_exp, block.sequence, head, token);
+    }
   }
 }
 
-void run_queries(const AttentionBackward& p, const QueryBlock& block, const float* delta,
+void run_queries(const BackwardProblem& p, const QueryBlock& block, const float* delta,
                  float* scratch) {
   visit_type(p, [&]<class T>() { query_block<T>(p, block, delta, scratch); });
 }
-void run_keys(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+void run_keys(const BackwardProblem& p, const KeyBlock& block, const float* delta,
               const FusedQueries& fused, float* scratch) {
   visit_type(p, [&]<class T>() { key_block<T>(p, block, delta, fused, scratch); });
 }
-void run_store(const AttentionBackward& p, const QueryBlock& block, const float* dq) {
+void run_store(const BackwardProblem& p, const QueryBlock& block, const float* dq) {
   visit_type(p, [&]<class T>() { store_queries<T>(p, block, dq); });
 }
-void run_delta(const AttentionBackward& p, const QueryBlock& block, float* delta) {
+void run_delta(const BackwardProblem& p, const QueryBlock& block, float* delta) {
   visit_type(p, [&]<class T>() { delta_block<T>(p, block, delta); });
 }
-std::size_t backward_size(const DenseAttention& p) { return BackwardScratch(p, nullptr).floats; }
+std::size_t backward_size(const DenseProblem& p) { return BackwardScratch(p, nullptr).floats; }
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::dense_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 HWY_EXPORT(run_queries);
 HWY_EXPORT(run_keys);
@@ -575,26 +579,26 @@ HWY_EXPORT(run_delta);
 HWY_EXPORT(run_store);
 HWY_EXPORT(backward_size);
 
-std::size_t backward_floats(const DenseAttention& p) {
+std::size_t backward_floats(const DenseProblem& p) {
   return HWY_DYNAMIC_DISPATCH(backward_size)(p);
 }
-void run_query_block(const AttentionBackward& p, const QueryBlock& block, const float* delta,
+void run_query_block(const BackwardProblem& p, const QueryBlock& block, const float* delta,
                      float* scratch) {
   HWY_DYNAMIC_DISPATCH(run_queries)(p, block, delta, scratch);
 }
-void run_key_block(const AttentionBackward& p, const KeyBlock& block, const float* delta,
+void run_key_block(const BackwardProblem& p, const KeyBlock& block, const float* delta,
                    const FusedQueries& fused, float* scratch) {
   HWY_DYNAMIC_DISPATCH(run_keys)(p, block, delta, fused, scratch);
 }
-void store_fused_queries(const AttentionBackward& p, const QueryBlock& block, const float* dq) {
+void store_fused_queries(const BackwardProblem& p, const QueryBlock& block, const float* dq) {
   HWY_DYNAMIC_DISPATCH(run_store)(p, block, dq);
 }
-std::size_t fused_row_floats(const DenseAttention& p) {
+std::size_t fused_row_floats(const DenseProblem& p) {
   return (static_cast<std::size_t>(p.k_dim) + 15) / 16 * 16;
 }
-void run_delta_block(const AttentionBackward& p, const QueryBlock& block, float* delta) {
+void run_delta_block(const BackwardProblem& p, const QueryBlock& block, float* delta) {
   HWY_DYNAMIC_DISPATCH(run_delta)(p, block, delta);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention
 #endif  // HWY_ONCE

@@ -4,6 +4,8 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which must come first.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "cpu/exp2.h"
 #include "cpu/simd.h"
@@ -12,7 +14,7 @@
 #include "ops/attention_dense/dense_cpu_scores.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::dense_attention::HWY_NAMESPACE {
 
 // The scratch memory of a task.
 struct ForwardScratch {
@@ -26,7 +28,7 @@ struct ForwardScratch {
   float* factors;  // [kOwn]: of what was summed before the tile at hand
   std::size_t floats;
 
-  ForwardScratch(const DenseAttention& p, float* memory) {
+  ForwardScratch(const DenseProblem& p, float* memory) {
     Parts parts(memory);
     const std::size_t tile = tile_tokens(p);
     q = parts.take(static_cast<std::size_t>(p.k_dim) * kOwn);
@@ -42,7 +44,7 @@ struct ForwardScratch {
 };
 
 // Soft cap, ALiBi, bias and mask: the scores as the softmax takes them.
-HWY_NOINLINE void finish_scores(const DenseAttention& p, const OwnQueries& own, const KeyTile& tile,
+HWY_NOINLINE void finish_scores(const DenseProblem& p, const OwnQueries& own, const KeyTile& tile,
                                 float* scores) {
   const D d;
   const V cap = hn::Set(d, static_cast<float>(p.soft_cap) * kLog2e);
@@ -112,7 +114,7 @@ HWY_NOINLINE void softmax_tile(const OwnQueries& own, std::size_t keys, const Fo
 }
 
 template <class T>
-HWY_INLINE void meet_tile(const AttentionForward& p, const QueryBlock& block, OwnQueries& own,
+HWY_INLINE void meet_tile(const ForwardProblem& p, const QueryBlock& block, OwnQueries& own,
                           const KeyTile& tile, const ForwardScratch& s) {
   const SequenceSpan span = span_of(p, block.sequence);
   const std::int64_t kv_head = block.first_head / p.heads_per_kv;
@@ -148,14 +150,75 @@ HWY_INLINE void meet_tile(const AttentionForward& p, const QueryBlock& block, Ow
   if (tile.whole || all_finite(v, tile.count, values.vectors)) {
     product<true>(values);
   } else {
-    careful_product(values, [&](std::size_t key, std::size_t i) { return own.sees_key(i, key); });
+    careful_product(values,
+                    [&](std::size_t key, std::size_t i) { return own.attends_key(i, key); });
   }
+}
+
+// ---- overflow ---------------------------------------------------------------------------------
+
+// The largest magnitude of a vector; NaN or infinity if there is one.
+template <class T>
+HWY_INLINE float largest_magnitude(const T* from, std::int64_t dim) {
+  float largest = 0;
+  for (std::int64_t i = 0; i < dim; ++i) {
+    const float x = std::fabs(convert<float>(from[i]));
+    if (!(x <= largest)) largest = x;
+    if (!(x < kInfinity)) return x;
+  }
+  return largest;
+}
+
+// Whether f32 sums of this query overflowed although all its numbers are finite: then the result is
+// not finite, or all scores are -inf that the exact ones are not. The cost of looking is that of
+// the sums at most, and ordinary results are not looked at.
+template <class T>
+HWY_NOINLINE bool has_overflowed(const ForwardProblem& p, const QueryBlock& block,
+                                 const VisibleRange& visible, std::int64_t head, std::int64_t query,
+                                 bool masked) {
+  const SequenceSpan span = span_of(p, block.sequence);
+  const std::int64_t kv_head = head / p.heads_per_kv;
+  const float q =
+      largest_magnitude(token_of<T>(p.q, block.sequence, head, span.first_query + query), p.k_dim);
+  float k = 0;
+  for (std::int64_t t = 0; t < visible.end; ++t) {
+    if (!attends(visible, t)) continue;
+    const std::int64_t token = span.first_key + t;
+    const float key = largest_magnitude(token_of<T>(p.k, block.sequence, kv_head, token), p.k_dim);
+    const float value =
+        largest_magnitude(token_of<T>(p.v, block.sequence, kv_head, token), p.v_dim);
+    if (!(key < kInfinity && value < kInfinity)) return false;
+    k = std::max(k, key);
+    if (p.bias == nullptr) continue;
+    const float bias = static_cast<const float*>(
+        p.bias)[block.sequence * p.bias_batch_stride + head * p.bias_head_stride +
+                query * p.bias_query_stride + t * p.bias_key_stride];
+    if (!(bias < kInfinity)) return false;
+  }
+  if (!(q < kInfinity)) return false;
+  // Half of the largest float: what is added to a score is not counted.
+  const double score = std::fabs(p.scale) * 1.45 * static_cast<double>(p.k_dim) *
+                       static_cast<double>(q) * static_cast<double>(k);
+  return !masked || score >= 0.5 * static_cast<double>(std::numeric_limits<float>::max());
+}
+
+// ---- end --------------------------------------------------------------------------------------
+
+HWY_INLINE bool is_finite(const float* row, std::int64_t dim, float factor) {
+  const D d;
+  const auto n = static_cast<std::size_t>(dim);
+  V sum = hn::Zero(d);
+  for (std::size_t i = 0; i < n; i += kLanes) {
+    const V x = hn::Mul(sd::load_some(d, row + i, std::min(kLanes, n - i)), hn::Set(d, factor));
+    sum = hn::MulAdd(hn::Zero(d), x, sum);
+  }
+  return sd::sum_lanes(d, sum) == 0;  // 0 * x is NaN for infinity and for NaN
 }
 
 // Adds the sink, divides by the sum and stores.
 template <class T>
-HWY_INLINE void finish_queries(const AttentionForward& p, const QueryBlock& block,
-                               const ForwardScratch& s) {
+HWY_INLINE void finish_queries(const ForwardProblem& p, const QueryBlock& block,
+                               const OwnQueries& own, const ForwardScratch& s) {
   const SequenceSpan span = span_of(p, block.sequence);
   const auto* const sinks = static_cast<const float*>(p.sink_logits);
   for (std::size_t i = 0; i < block.vectors(); ++i) {
@@ -163,17 +226,27 @@ HWY_INLINE void finish_queries(const AttentionForward& p, const QueryBlock& bloc
     const std::int64_t head = OwnQueries::head_of(block, i);
     const float sink = sinks == nullptr ? -kInfinity : sinks[head] * kLog2e;
     const Finished finished = finish_softmax(s.largest[i], s.sums[i], sink);
-    if (p.log_sum_exp != nullptr) {
-      static_cast<float*>(p.log_sum_exp)[row_index(p, span, block.sequence, head, query)] =
+    const float* const row = s.output + i * whole_lines(p.v_dim);
+    const VisibleRange& visible = own.visible[i];
+    const bool masked = s.largest[i] == -kInfinity;
+    if ((masked && visible.end > 0) || !(finished.log_sum_exp < kInfinity) ||
+        !is_finite(row, p.v_dim, finished.factor)) {
+      if (has_overflowed<T>(p, block, visible, head, query, masked)) {
+        attention_plain_query(p, block.sequence, head, query);
+        continue;
+      }
+    }
+    if (p.log_sum_exp.data != nullptr) {
+      *token_of<float>(p.log_sum_exp, block.sequence, head, span.first_query + query) =
           finished.log_sum_exp;
     }
-    store_row(s.output + i * whole_lines(p.v_dim), p.v_dim, finished.factor,
+    store_row(row, p.v_dim, finished.factor,
               token_of<T>(p.output, block.sequence, head, span.first_query + query));
   }
 }
 
 template <class T>
-HWY_INLINE void forward_block(const AttentionForward& p, const QueryBlock& block, float* memory) {
+HWY_INLINE void forward_block(const ForwardProblem& p, const QueryBlock& block, float* memory) {
   const ForwardScratch s(p, memory);
   const SequenceSpan span = span_of(p, block.sequence);
   OwnQueries own(p, block);
@@ -189,30 +262,28 @@ HWY_INLINE void forward_block(const AttentionForward& p, const QueryBlock& block
   std::fill(s.sums, s.sums + kOwn, 0.0F);
   own.for_each_tile(tile_tokens(p),
                     [&](const KeyTile& tile) { meet_tile<T>(p, block, own, tile, s); });
-  finish_queries<T>(p, block, s);
+  finish_queries<T>(p, block, own, s);
 }
 
-void run_forward(const AttentionForward& p, const QueryBlock& block, float* scratch) {
+void run_forward(const ForwardProblem& p, const QueryBlock& block, float* scratch) {
   visit_type(p, [&]<class T>() { forward_block<T>(p, block, scratch); });
 }
 
-std::size_t forward_size(const DenseAttention& p) { return ForwardScratch(p, nullptr).floats; }
+std::size_t forward_size(const DenseProblem& p) { return ForwardScratch(p, nullptr).floats; }
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::dense_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 HWY_EXPORT(run_forward);
 HWY_EXPORT(forward_size);
 
-std::size_t forward_floats(const DenseAttention& p) {
-  return HWY_DYNAMIC_DISPATCH(forward_size)(p);
-}
-void run_forward_block(const AttentionForward& p, const QueryBlock& block, float* scratch) {
+std::size_t forward_floats(const DenseProblem& p) { return HWY_DYNAMIC_DISPATCH(forward_size)(p); }
+void run_forward_block(const ForwardProblem& p, const QueryBlock& block, float* scratch) {
   HWY_DYNAMIC_DISPATCH(run_forward)(p, block, scratch);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention
 #endif  // HWY_ONCE

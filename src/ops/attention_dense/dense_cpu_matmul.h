@@ -15,7 +15,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::dense_attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -220,7 +220,7 @@ HWY_INLINE void store_row(const float* from, std::int64_t dim, float factor, T* 
   }
 }
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::dense_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

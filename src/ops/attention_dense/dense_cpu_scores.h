@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "cpu/exp2.h"
-#include "ops/attention_paged/paged_cpu_merge.h"
+#include "ops/attention_common/cpu_softmax_finish.h"
 #include "ops/attention_dense/dense_cpu_matmul.h"
 
 #if defined(TOUCHSTONE_DENSE_CPU_SCORES_H_) == defined(HWY_TARGET_TOGGLE)
@@ -18,24 +18,30 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::dense_attention::HWY_NAMESPACE {
+
+using attention_common::HWY_NAMESPACE::exp2_scalar;
+using attention_common::HWY_NAMESPACE::finish_softmax;
+using attention_common::HWY_NAMESPACE::Finished;
+using attention_common::HWY_NAMESPACE::kInfinity;
+using attention_common::HWY_NAMESPACE::kLog2e;
 
 constexpr std::int64_t kFar = std::int64_t{1} << 62;
 
 // Factor of what is packed: then scores are logarithms to base 2, or what the soft cap is taken of.
-HWY_INLINE float score_factor(const DenseAttention& p) {
+HWY_INLINE float score_factor(const DenseProblem& p) {
   const auto scale = static_cast<float>(p.scale);
   return p.soft_cap > 0 ? static_cast<float>(p.scale / p.soft_cap) : scale * kLog2e;
 }
 
 // Whether scores are used as the product leaves them, but for the mask.
-HWY_INLINE bool is_plain(const DenseAttention& p) {
+HWY_INLINE bool is_plain(const DenseProblem& p) {
   return p.soft_cap == 0 && p.alibi_slopes == nullptr && p.bias == nullptr;
 }
 
 // Calls body<T>() with the type of the problem's numbers, which are not f64.
 template <class Body>
-HWY_INLINE void visit_type(const DenseAttention& p, Body&& body) {
+HWY_INLINE void visit_type(const DenseProblem& p, Body&& body) {
   if (p.dtype == DType::f32) {
     body.template operator()<float>();
   } else if (p.dtype == DType::bf16) {
@@ -46,14 +52,14 @@ HWY_INLINE void visit_type(const DenseAttention& p, Body&& body) {
 }
 
 // What one query sees, with nothing at all as [kFar, 0).
-HWY_INLINE Sight useful_sight(const DenseAttention& p, const SequenceSpan& span,
-                              std::int64_t query) {
-  Sight sight = sight_of(p, span, query);
-  if (sight.begin >= sight.end && sight.sinks == 0) {
-    sight.begin = kFar;
-    sight.end = 0;
+HWY_INLINE VisibleRange normalized_range(const DenseProblem& p, const SequenceSpan& span,
+                                         std::int64_t query) {
+  VisibleRange visible = visible_range(p, span, query);
+  if (visible.begin >= visible.end && visible.sinks == 0) {
+    visible.begin = kFar;
+    visible.end = 0;
   }
-  return sight;
+  return visible;
 }
 
 HWY_INLINE float clamped(std::int64_t x, std::size_t most) {
@@ -76,7 +82,7 @@ struct KeyTile {
 struct OwnQueries {
   std::size_t count = 0;
   std::size_t vectors = 0;
-  Sight sights[kOwn];
+  VisibleRange visible[kOwn];
   std::int64_t positions[kOwn];
   alignas(64) float slopes[kOwn];  // to base 2
   const float* bias[kOwn];         // of key 0
@@ -93,7 +99,7 @@ struct OwnQueries {
   std::int64_t least_sinks = kFar;
   std::int64_t most_sinks = 0;
 
-  OwnQueries(const DenseAttention& p, const QueryBlock& block) {
+  OwnQueries(const DenseProblem& p, const QueryBlock& block) {
     const SequenceSpan span = span_of(p, block.sequence);
     count = block.vectors();
     vectors = in_vectors(count);
@@ -102,7 +108,7 @@ struct OwnQueries {
     for (std::size_t v = 0; v < count; ++v) {
       const std::int64_t query = query_of(block, v);
       const std::int64_t head = head_of(block, v);
-      sights[v] = useful_sight(p, span, query);
+      visible[v] = normalized_range(p, span, query);
       positions[v] = query + span.keys - span.queries;
       if (p.alibi_slopes != nullptr) {
         slopes[v] = static_cast<const float*>(p.alibi_slopes)[head] * kLog2e;
@@ -122,20 +128,20 @@ struct OwnQueries {
     return block.first_head + static_cast<std::int64_t>(v) / block.queries;
   }
 
-  void see_nothing(std::size_t v) {
-    sights[v].sinks = 0;
-    sights[v].begin = kFar;
-    sights[v].end = 0;
+  void mask_fully(std::size_t v) {
+    visible[v].sinks = 0;
+    visible[v].begin = kFar;
+    visible[v].end = 0;
   }
 
   void find_extent() {
     for (std::size_t v = 0; v < count; ++v) {
-      least_begin = std::min(least_begin, sights[v].begin);
-      most_begin = std::max(most_begin, sights[v].begin);
-      least_end = std::min(least_end, sights[v].end);
-      most_end = std::max(most_end, sights[v].end);
-      least_sinks = std::min(least_sinks, sights[v].sinks);
-      most_sinks = std::max(most_sinks, sights[v].sinks);
+      least_begin = std::min(least_begin, visible[v].begin);
+      most_begin = std::max(most_begin, visible[v].begin);
+      least_end = std::min(least_end, visible[v].end);
+      most_end = std::max(most_end, visible[v].end);
+      least_sinks = std::min(least_sinks, visible[v].sinks);
+      most_sinks = std::max(most_sinks, visible[v].sinks);
     }
   }
 
@@ -168,21 +174,21 @@ struct OwnQueries {
   // Makes begin, end, sinks and distance relative to a tile.
   void face(const KeyTile& tile) {
     for (std::size_t v = 0; v < count; ++v) {
-      begin[v] = clamped(sights[v].begin - tile.first, tile.count);
-      end[v] = clamped(sights[v].end - tile.first, tile.count);
-      sinks[v] = clamped(sights[v].sinks - tile.first, tile.count);
+      begin[v] = clamped(visible[v].begin - tile.first, tile.count);
+      end[v] = clamped(visible[v].end - tile.first, tile.count);
+      sinks[v] = clamped(visible[v].sinks - tile.first, tile.count);
       distance[v] = static_cast<float>(positions[v] - tile.first);
     }
     for (std::size_t v = count; v < kOwn; ++v) begin[v] = end[v] = sinks[v] = distance[v] = 0;
   }
 
-  bool sees_key(std::size_t v, std::size_t key) const {
+  bool attends_key(std::size_t v, std::size_t key) const {
     const auto k = static_cast<float>(key);
     return (k >= begin[v] && k < end[v]) || k < sinks[v];
   }
 
   // What vector `v` of the scores of key `key` of the tile gets beside the product.
-  HWY_INLINE V added(const DenseAttention& p, const KeyTile& tile, std::size_t v,
+  HWY_INLINE V added(const DenseProblem& p, const KeyTile& tile, std::size_t v,
                      std::size_t key) const {
     const D d;
     V sum = hn::Zero(d);
@@ -204,7 +210,7 @@ struct OwnQueries {
   }
 };
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::dense_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

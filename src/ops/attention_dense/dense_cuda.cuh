@@ -8,7 +8,15 @@
 #include "ops/attention_common/attention_math.cuh"
 #include "ops/attention_dense/dense_problem.h"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
+
+using attention_common::Ending;
+using attention_common::kAllLanes;
+using attention_common::kLn2;
+using attention_common::kLog2E;
+using attention_common::minus_infinity;
+using attention_common::tanh_of;
+using attention_common::weight_of;
 
 // Packed sequences: pieces of `rows` tokens, each of one sequence, are counted so that sequence b
 // begins at piece starts[b] / rows + b. There are then a few pieces that hold nothing.
@@ -38,7 +46,7 @@ __device__ inline std::int64_t sequence_of_piece(const std::int64_t* starts, std
 // From the dot product of a query and a key to their score: scale, soft cap, ALiBi, bias.
 class ScoreRule {
  public:
-  __device__ ScoreRule(const DenseAttention& p, const SequenceSpan& span, std::int64_t sequence,
+  __device__ ScoreRule(const DenseProblem& p, const SequenceSpan& span, std::int64_t sequence,
                        int head)
       : scale_(static_cast<float>(p.scale)),
         cap_(static_cast<float>(p.soft_cap)),
@@ -86,7 +94,7 @@ class ScoreRule {
 };
 
 // Whether scores are more than the scaled product and a mask.
-inline bool changes_scores(const DenseAttention& p) {
+inline bool has_score_mods(const DenseProblem& p) {
   return p.soft_cap > 0 || p.alibi_slopes != nullptr || p.bias != nullptr;
 }
 
@@ -97,8 +105,8 @@ __device__ inline float score_gradient(float weight, float dweight, float delta)
 
 // delta[row] = dot(doutput, output) - dlog_sum_exp of every row, laid out as log_sum_exp is:
 // dense_delta.cu.
-void attention_delta(Context& context, const AttentionBackward& p, float* delta);
+void attention_delta(Context& context, const BackwardProblem& p, float* delta);
 // dsink_logits from that, where they are wanted.
-void attention_sink_gradient(Context& context, const AttentionBackward& p, const float* delta);
+void attention_sink_gradient(Context& context, const BackwardProblem& p, const float* delta);
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

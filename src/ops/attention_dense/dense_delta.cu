@@ -1,20 +1,20 @@
 // What the backward of dense attention needs of every row before it starts.
 #include "ops/attention_dense/dense_cuda.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr int kThreads = 256;
 
 struct DeltaWork {
-  AttentionBackward p;
+  BackwardProblem p;
   float* delta = nullptr;
 };
 
 // A warp per row; every lane sums its columns in order, then halves are added.
 template <class T>
 __global__ void __launch_bounds__(kThreads) delta_kernel(const __grid_constant__ DeltaWork work) {
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (row >= row_count(p)) return;
@@ -28,22 +28,24 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(const __grid_constant__
   }
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   if (lane != 0) return;
-  if (p.dlog_sum_exp != nullptr) sum -= static_cast<const float*>(p.dlog_sum_exp)[row];
+  if (p.dlog_sum_exp.data != nullptr) {
+    sum -= *token_of<float>(p.dlog_sum_exp, batch, head, row % p.queries);
+  }
   work.delta[row] = sum;
 }
 
 // A block per head; every thread sums its rows in order, then halves are added.
 __global__ void __launch_bounds__(kThreads) sink_kernel(const __grid_constant__ DeltaWork work) {
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   const int head = static_cast<int>(blockIdx.x);
   const float sink = static_cast<const float*>(p.sink_logits)[head];
-  const float* const log_sum_exp = static_cast<const float*>(p.log_sum_exp);
-  const std::int64_t batches = p.query_starts != nullptr ? 1 : p.batch;
+  const std::int64_t batches = p.query_offsets != nullptr ? 1 : p.batch;
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < batches * p.queries; i += kThreads) {
     const std::int64_t row = (i / p.queries * p.query_heads + head) * p.queries + i % p.queries;
-    if (log_sum_exp[row] > -INFINITY) {
-      sum -= static_cast<double>(expf(sink - log_sum_exp[row])) * work.delta[row];
+    const float log_sum_exp = *token_of<float>(p.log_sum_exp, i / p.queries, head, i % p.queries);
+    if (log_sum_exp > -INFINITY) {
+      sum -= static_cast<double>(expf(sink - log_sum_exp)) * work.delta[row];
     }
   }
   __shared__ double sums[kThreads];
@@ -57,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) sink_kernel(const __grid_constant__ 
 
 }  // namespace
 
-void attention_delta(Context& context, const AttentionBackward& p, float* delta) {
+void attention_delta(Context& context, const BackwardProblem& p, float* delta) {
   const std::int64_t rows = row_count(p);
   if (rows == 0) return;
   const cuda::LaunchShape shape{
@@ -69,7 +71,7 @@ void attention_delta(Context& context, const AttentionBackward& p, float* delta)
   cuda::launch(context, "attention delta", kernel, shape, DeltaWork{p, delta});
 }
 
-void attention_sink_gradient(Context& context, const AttentionBackward& p, const float* delta) {
+void attention_sink_gradient(Context& context, const BackwardProblem& p, const float* delta) {
   if (p.dsink_logits == nullptr) return;
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(p.query_heads),
                                 .threads = kThreads};
@@ -77,4 +79,4 @@ void attention_sink_gradient(Context& context, const AttentionBackward& p, const
                DeltaWork{p, const_cast<float*>(delta)});
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -18,7 +18,7 @@
 #include "cuda/tensor_core.cuh"
 #include "ops/attention_dense/dense_tiles.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 inline constexpr int kMmaWarps = 4;
 inline constexpr int kMmaThreads = kMmaWarps * 32;
@@ -220,8 +220,8 @@ __device__ void add_to_scores(float (&scores)[kTiles][kBlocks][4], const ScoreRu
 
 // Products become scores.
 template <bool kQueries, int kTiles, int kBlocks>
-__device__ void change_scores(float (&scores)[kTiles][kBlocks][4], const ScoreRule& rule,
-                              const SequenceSpan& span, int own, int other) {
+__device__ void apply_score_mods(float (&scores)[kTiles][kBlocks][4], const ScoreRule& rule,
+                                 const SequenceSpan& span, int own, int other) {
   if (rule.caps()) {
     for_each(scores, [&](float& score, int, int) { score = rule.capped(score); });
   } else {
@@ -232,19 +232,19 @@ __device__ void change_scores(float (&scores)[kTiles][kBlocks][4], const ScoreRu
 
 // What is not seen becomes `hidden`.
 template <bool kQueries, int kTiles, int kBlocks>
-__device__ void hide(float (&scores)[kTiles][kBlocks][4], const PairSight& pair, int own, int other,
+__device__ void hide(float (&scores)[kTiles][kBlocks][4], const TileMask& pair, int own, int other,
                      float hidden) {
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = own + 16 * m + 8 * r;
-      const RowSight sight = kQueries ? pair.row(row) : pair.of_key(row);
+      const RowMask visible = kQueries ? pair.row(row) : pair.of_key(row);
 #pragma unroll
       for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          if (!sight.sees(other + 8 * j + c)) scores[m][j][2 * r + c] = hidden;
+          if (!visible.attends(other + 8 * j + c)) scores[m][j][2 * r + c] = hidden;
         }
       }
     }
@@ -297,7 +297,7 @@ std::string mma_refuses_layout(const char* name, const Heads<Pointer>& tensor) {
 }
 
 // What neither direction takes.
-inline std::string mma_refuses(const Context& context, const DenseAttention& p) {
+inline std::string mma_refuses(const Context& context, const DenseProblem& p) {
   if (cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) < 8) {
     return "needs an Ampere GPU or a later one";
   }
@@ -312,4 +312,4 @@ inline std::string mma_refuses(const Context& context, const DenseAttention& p) 
   return refusal;
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

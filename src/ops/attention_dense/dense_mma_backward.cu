@@ -9,7 +9,7 @@
 #include "core/context_access.h"
 #include "ops/attention_dense/dense_mma_backward.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 enum class Side : std::uint8_t { queries, keys, keys_for_dk, keys_for_dv };
@@ -49,8 +49,8 @@ class Gradient {
   __device__ Gradient(const MmaGradientWork& work, Shared<kDim, kSide>& shared)
       : work_(work),
         shared_(shared),
-        place_(place_of(work.deal, blockIdx.x, work.p.batch,
-                        S::kQueries ? work.p.query_starts : work.p.key_starts)),
+        place_(tile_coord(work.schedule, blockIdx.x, work.p.batch,
+                          S::kQueries ? work.p.query_offsets : work.p.key_offsets)),
         span_(span_of(work.p, place_.sequence)),
         pair_(work.p, span_),
         row_(place_.tile * S::kRows + warp() * S::kWarpRows) {}
@@ -89,10 +89,11 @@ class Gradient {
 
   // Which tiles of the other side, of which head.
   __device__ void find_tiles() {
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
     if constexpr (S::kQueries) {
       const std::int64_t last = smaller(first() + S::kRows, span_.queries) - 1;
-      tiles_ = key_tiles(sight_of(p, span_, first()), sight_of(p, span_, last), S::kOthers);
+      tiles_ =
+          key_tiles(visible_range(p, span_, first()), visible_range(p, span_, last), S::kOthers);
       count_ = tiles_.count;
     } else {
       range_ = query_tiles(p, span_, first(), S::kRows, S::kOthers);
@@ -109,7 +110,7 @@ class Gradient {
   __device__ int query_head(int n) const { return S::kQueries ? place_.head : head_of(n); }
 
   __device__ void ask_own(std::int64_t rows) {
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
     const std::int64_t token = first() + (S::kQueries ? span_.first_query : span_.first_key);
     const Tokens a(S::kQueries ? p.q : p.k, p.k_dim, place_.sequence, place_.head, token);
     ask_tile<S::kRows, kDim>(address(shared_.own_first), a, 0, rows);
@@ -205,7 +206,7 @@ class Gradient {
 
   __device__ void ask_first(int n, int number) {
     if (n >= count_) return;
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
     Stage& to = shared_.stages[number];
     const Other other = other_of(n);
     const int head = head_of(n);
@@ -216,8 +217,9 @@ class Gradient {
       if (thread >= S::kOthers) return;
       if (thread < other.rows) {
         const std::int64_t row = row_index(p, span_, place_.sequence, head, other.first + thread);
-        cuda::copy_async_small<4>(cuda::shared_address(&to.log_sum_exp[thread]),
-                                  static_cast<const float*>(p.log_sum_exp) + row);
+        cuda::copy_async_small<4>(
+            cuda::shared_address(&to.log_sum_exp[thread]),
+            token_of<float>(p.log_sum_exp, place_.sequence, head, other.token + thread));
         cuda::copy_async_small<4>(cuda::shared_address(&to.delta[thread]), work_.delta + row);
       } else {
         to.log_sum_exp[thread] = minus_infinity();
@@ -228,7 +230,7 @@ class Gradient {
 
   __device__ void ask_second(int n, int number) {
     if (n >= count_) return;
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
     const Other other = other_of(n);
     const Tokens tokens(S::kQueries ? p.v : p.doutput, p.v_dim, place_.sequence, head_of(n),
                         other.token);
@@ -237,7 +239,7 @@ class Gradient {
 
   // Of the own rows, where they are queries.
   __device__ void read_rows() {
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
 #pragma unroll
     for (int m = 0; m < S::kTiles; ++m) {
 #pragma unroll
@@ -247,7 +249,8 @@ class Gradient {
         delta_[m][r] = 0;
         if (row >= span_.queries) continue;
         const std::int64_t index = row_index(p, span_, place_.sequence, place_.head, row);
-        log_[m][r] = log_of(static_cast<const float*>(p.log_sum_exp)[index]);
+        log_[m][r] = log_of(
+            *token_of<float>(p.log_sum_exp, place_.sequence, place_.head, span_.first_query + row));
         delta_[m][r] = work_.delta[index];
       }
     }
@@ -282,8 +285,8 @@ class Gradient {
     const int own = row_ + lane() / 4;
     const int other = first + lane() % 4 * 2;
     if (work_.changed) change(weights, dscores, stage, n, own, other);
-    const bool all = S::kQueries ? pair_.sees_all(row_, own_last, first, last)
-                                 : pair_.sees_all(first, last, row_, own_last);
+    const bool all = S::kQueries ? pair_.attends_all(row_, own_last, first, last)
+                                 : pair_.attends_all(first, last, row_, own_last);
     if (!all) hide<S::kQueries>(weights, pair_, own, other, work_.hidden);
     for_both(weights, dscores, stage, [&](float& weight, float& dscore, float log, float delta) {
       weight = cuda::exp2_flushed(fmaf(weight, work_.scale, -log));
@@ -336,7 +339,7 @@ class Gradient {
   }
 
   __device__ void finish(std::int64_t rows) {
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
     const std::int64_t left = rows - warp() * S::kWarpRows;
     const std::int64_t token = row_ + (S::kQueries ? span_.first_query : span_.first_key);
     const std::uint32_t own = warp() * kMmaTileBytes<S::kWarpRows, kDim>;
@@ -360,9 +363,9 @@ class Gradient {
 
   const MmaGradientWork& work_;
   Shared<kDim, kSide>& shared_;
-  Place place_;
+  TileCoord place_;
   SequenceSpan span_;
-  PairSight pair_;
+  TileMask pair_;
   int row_;  // the warp's first
   int count_ = 0;
   KeyTiles tiles_;
@@ -385,28 +388,29 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 template <class T, int kDim, Side kSide>
 void launch_side(Context& context, MmaGradientWork work) {
   using S = Shape<kDim, kSide>;
-  const AttentionBackward& p = work.p;
-  const bool packed = p.query_starts != nullptr;
+  const BackwardProblem& p = work.p;
+  const bool packed = p.query_offsets != nullptr;
   if constexpr (S::kQueries) {
-    work.deal = deal_of(p, p.queries, p.query_heads, packed, S::kRows, p.keys);
+    work.schedule = make_tile_schedule(p, p.queries, p.query_heads, packed, S::kRows, p.keys);
   } else {
-    work.deal = deal_of(p, p.keys, p.kv_heads, packed, S::kRows, p.queries * p.heads_per_kv);
-    work.deal.last_first = false;
+    work.schedule =
+        make_tile_schedule(p, p.keys, p.kv_heads, packed, S::kRows, p.queries * p.heads_per_kv);
+    work.schedule.last_first = false;
   }
   const auto kernel = gradient_kernel<T, kDim, kSide>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "attention gradient", kernel,
-               {.blocks = static_cast<unsigned>(work.deal.count()),
+               {.blocks = static_cast<unsigned>(work.schedule.count()),
                 .threads = kMmaThreads,
                 .shared_bytes = sizeof(Shared<kDim, kSide>)},
                work);
 }
 
 template <class T>
-void backward(Context& context, const AttentionBackward& p) {
+void backward(Context& context, const BackwardProblem& p) {
   MmaGradientWork work;
   work.p = p;
-  work.changed = changes_scores(p);
+  work.changed = has_score_mods(p);
   work.capped = p.soft_cap > 0;
   work.scale = work.changed ? kLog2E : static_cast<float>(p.scale * 1.4426950408889634);
   work.hidden = work.scale < 0 ? INFINITY : -INFINITY;
@@ -432,7 +436,7 @@ void backward(Context& context, const AttentionBackward& p) {
 
 }  // namespace
 
-std::string attention_backward_mma_refuses(const Context& context, const AttentionBackward& p) {
+std::string attention_backward_mma_refuses(const Context& context, const BackwardProblem& p) {
   std::string refusal = mma_refuses(context, p);
   if (refusal.empty()) refusal = mma_refuses_layout("doutput", p.doutput);
   if (refusal.empty()) refusal = mma_refuses_layout("dq", p.dq);
@@ -441,8 +445,8 @@ std::string attention_backward_mma_refuses(const Context& context, const Attenti
   return refusal;
 }
 
-void attention_backward_mma(Context& context, const AttentionBackward& p) {
+void attention_backward_mma(Context& context, const BackwardProblem& p) {
   p.dtype == DType::bf16 ? backward<Bf16>(context, p) : backward<F16>(context, p);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -3,11 +3,11 @@
 
 #include "ops/attention_dense/dense_mma.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 struct MmaGradientWork {
-  AttentionBackward p;
-  Deal deal;
+  BackwardProblem p;
+  TileSchedule schedule;
   const float* delta = nullptr;
   bool changed = false;  // the scores, one by one
   bool capped = false;
@@ -23,4 +23,4 @@ __device__ inline float log_of(float log_sum_exp) {
 // dbias: dense_mma_dbias.cu.
 void mma_bias_gradient(Context& context, const MmaGradientWork& work);
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -2,7 +2,7 @@
 // dbias and goes over all heads that share it, in order.
 #include "ops/attention_dense/dense_mma_backward.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr int kBiasTile = 64;     // queries, and keys
@@ -25,7 +25,7 @@ class BiasGradient {
  public:
   __device__ BiasGradient(const MmaGradientWork& work, BiasShared& shared)
       : work_(work), shared_(shared), span_(span_of(work.p, 0)), pair_(work.p, span_) {
-    const AttentionBackward& p = work.p;
+    const BackwardProblem& p = work.p;
     const std::int64_t key_tiles = (p.keys + kBiasTile - 1) / kBiasTile;
     const std::int64_t query_tiles = (p.queries + kBiasTile - 1) / kBiasTile;
     key_ = static_cast<int>(blockIdx.x % key_tiles) * kBiasTile;
@@ -40,8 +40,8 @@ class BiasGradient {
     Scores sums, weights, dscores;
     clear(sums);
     const std::int64_t last = smaller(query_ + kBiasTile, span_.queries) - 1;
-    const KeyTiles tiles =
-        key_tiles(sight_of(work_.p, span_, query_), sight_of(work_.p, span_, last), kBiasTile);
+    const KeyTiles tiles = key_tiles(visible_range(work_.p, span_, query_),
+                                     visible_range(work_.p, span_, last), kBiasTile);
     const int tile = key_ / kBiasTile;
     const bool seen = tile < tiles.sink_tiles ||
                       (tile < tiles.last && tile >= tiles.last - (tiles.count - tiles.sink_tiles));
@@ -82,7 +82,7 @@ class BiasGradient {
   }
 
   __device__ void ask(std::int64_t n, int stage) {
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
     const std::int64_t pair = n / steps_;
     const auto step = static_cast<int>(n % steps_);
     const bool of_k = step < k_steps_;
@@ -113,15 +113,16 @@ class BiasGradient {
   __device__ int key() const { return key_ + lane() % 4 * 2; }
 
   __device__ void add(Scores& sums, Scores& weights, const Scores& dscores, std::int64_t pair) {
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
     const ScoreRule rule(p, span_, sequence(pair), head(pair));
-    change_scores<true>(weights, rule, span_, query(), key());
+    apply_score_mods<true>(weights, rule, span_, query(), key());
     hide<true>(weights, pair_, query(), key(), minus_infinity());
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (query() + 8 * r >= span_.queries) continue;
       const std::int64_t row = row_index(p, span_, sequence(pair), head(pair), query() + 8 * r);
-      const float log = log_of(static_cast<const float*>(p.log_sum_exp)[row]);
+      const float log = log_of(*token_of<float>(p.log_sum_exp, sequence(pair), head(pair),
+                                                span_.first_query + query() + 8 * r));
       const float delta = work_.delta[row];
 #pragma unroll
       for (int j = 0; j < kBiasTile / 8; ++j) {
@@ -147,7 +148,7 @@ class BiasGradient {
   const MmaGradientWork& work_;
   BiasShared& shared_;
   SequenceSpan span_;
-  PairSight pair_;
+  TileMask pair_;
   int query_, key_;
   std::int64_t number_;
   DbiasUnit unit_;
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 }  // namespace
 
 void mma_bias_gradient(Context& context, const MmaGradientWork& work) {
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   const std::int64_t tiles =
       ((p.queries + kBiasTile - 1) / kBiasTile) * ((p.keys + kBiasTile - 1) / kBiasTile);
   const auto kernel =
@@ -176,4 +177,4 @@ void mma_bias_gradient(Context& context, const MmaGradientWork& work) {
                work);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -5,7 +5,7 @@
 // products while another is at its softmax.
 #include "ops/attention_dense/dense_mma.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 template <int kDim>
@@ -27,8 +27,8 @@ struct Shared {
 };
 
 struct Work {
-  AttentionForward p;
-  Deal deal;
+  ForwardProblem p;
+  TileSchedule schedule;
   bool changed = false;  // the scores, one by one
   float scale = 1;       // of the scores as softmax gets them, to base 2
   float natural = 1;     // and to base e
@@ -36,12 +36,12 @@ struct Work {
 
 // A tile of queries.
 struct Block {
-  Place place;
+  TileCoord place;
   SequenceSpan span;
 };
 
 __device__ Block block_of(const Work& work) {
-  const Place place = place_of(work.deal, blockIdx.x, work.p.batch, work.p.query_starts);
+  const TileCoord place = tile_coord(work.schedule, blockIdx.x, work.p.batch, work.p.query_offsets);
   return {place, span_of(work.p, place.sequence)};
 }
 
@@ -60,11 +60,12 @@ class Forward {
         row_(block.place.tile * S::kRows + warp() * S::kWarpRows) {}
 
   __device__ void run(const Block& block) {
-    const AttentionForward& p = work_.p;
+    const ForwardProblem& p = work_.p;
     const SequenceSpan& span = block.span;
     const int first = block.place.tile * S::kRows;
     const std::int64_t last = smaller(first + S::kRows, span.queries) - 1;
-    const KeyTiles tiles = key_tiles(sight_of(p, span, first), sight_of(p, span, last), S::kKeys);
+    const KeyTiles tiles =
+        key_tiles(visible_range(p, span, first), visible_range(p, span, last), S::kKeys);
     clear(sums_);
     const Tokens q(p.q, p.k_dim, block.place.sequence, block.place.head, span.first_query + first);
     ask_tile<S::kRows, kDim>(address(shared_.q), q, 0, span.queries - first);
@@ -83,7 +84,7 @@ class Forward {
       __syncthreads();
       if (i + 1 < tiles.count) ask(k_, shared_.k, tiles.tile(i + 1));
       cuda::commit_copies();
-      soften(scores, tile * S::kKeys);
+      online_softmax_tile(scores, tile * S::kKeys);
       add_rows<T, kDim>(sums_, scores, address(shared_.v), places_, v_.columns);
     }
     // All copies have arrived, also where there was no tile to wait for: output goes through their
@@ -133,11 +134,11 @@ class Forward {
   }
 
   // Scores become weights relative to the largest score so far.
-  __device__ void soften(Scores& scores, int first_key) {
+  __device__ void online_softmax_tile(Scores& scores, int first_key) {
     const int row = row_ + lane() / 4;
     const int key = first_key + lane() % 4 * 2;
     if (work_.changed) change(scores, row, key);
-    if (!pair_.sees_all(row_, row_ + S::kWarpRows - 1, first_key, first_key + S::kKeys - 1)) {
+    if (!pair_.attends_all(row_, row_ + S::kWarpRows - 1, first_key, first_key + S::kKeys - 1)) {
       hide<true>(scores, pair_, row, key, minus_infinity());
     }
 #pragma unroll
@@ -162,13 +163,13 @@ class Forward {
     // Found anew where it is wanted: registers are short between.
     const Block block = block_of(work_);
     const ScoreRule rule(work_.p, block.span, block.place.sequence, block.place.head);
-    change_scores<true>(scores, rule, block.span, row, key);
+    apply_score_mods<true>(scores, rule, block.span, row, key);
   }
 
   __device__ void finish() {
-    const AttentionForward& p = work_.p;
+    const ForwardProblem& p = work_.p;
     const Block block = block_of(work_);
-    const Place& place = block.place;
+    const TileCoord& place = block.place;
     const SequenceSpan& span = block.span;
     float factors[S::kTiles][2];
 #pragma unroll
@@ -179,8 +180,8 @@ class Forward {
                             softmax_[m].largest[r] * work_.natural, row_sum(softmax_[m].total[r]));
         factors[m][r] = ending.nothing ? 0 : ending.factor;
         const int row = row_ + 16 * m + 8 * r + lane() / 4;
-        if (p.log_sum_exp != nullptr && lane() % 4 == 0 && row < span.queries) {
-          static_cast<float*>(p.log_sum_exp)[row_index(p, span, place.sequence, place.head, row)] =
+        if (p.log_sum_exp.data != nullptr && lane() % 4 == 0 && row < span.queries) {
+          *token_of<float>(p.log_sum_exp, place.sequence, place.head, span.first_query + row) =
               ending.log_sum_exp;
         }
       }
@@ -193,7 +194,7 @@ class Forward {
   const Work& work_;
   Shared<kDim>& shared_;
   Tokens k_, v_;
-  PairSight pair_;
+  TileMask pair_;
   int row_;  // the warp's first
   LanePlaces<kDim> places_;
   RowSoftmax softmax_[S::kTiles];
@@ -211,26 +212,26 @@ __global__ void __launch_bounds__(kMmaThreads, Shape<kDim>::kBlocks)
 }
 
 template <class T, int kDim>
-void launch_forward(Context& context, const AttentionForward& p) {
+void launch_forward(Context& context, const ForwardProblem& p) {
   Work work;
   work.p = p;
   // The largest score is found before it is scaled, which a negative scale would turn round.
-  work.changed = changes_scores(p) || p.scale < 0;
+  work.changed = has_score_mods(p) || p.scale < 0;
   work.scale = work.changed ? kLog2E : static_cast<float>(p.scale * 1.4426950408889634);
   work.natural = work.changed ? 1.0F : static_cast<float>(p.scale);
-  work.deal =
-      deal_of(p, p.queries, p.query_heads, p.query_starts != nullptr, Shape<kDim>::kRows, p.keys);
+  work.schedule = make_tile_schedule(p, p.queries, p.query_heads, p.query_offsets != nullptr,
+                                     Shape<kDim>::kRows, p.keys);
   const auto kernel = forward_kernel<T, kDim>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "attention forward", kernel,
-               {.blocks = static_cast<unsigned>(work.deal.count()),
+               {.blocks = static_cast<unsigned>(work.schedule.count()),
                 .threads = kMmaThreads,
                 .shared_bytes = sizeof(Shared<kDim>)},
                work);
 }
 
 template <class T>
-void launch_type(Context& context, const AttentionForward& p) {
+void launch_type(Context& context, const ForwardProblem& p) {
   const std::int64_t dim = larger(p.k_dim, p.v_dim);
   if (dim <= 64) {
     launch_forward<T, 64>(context, p);
@@ -243,13 +244,13 @@ void launch_type(Context& context, const AttentionForward& p) {
 
 }  // namespace
 
-std::string attention_mma_refuses(const Context& context, const AttentionForward& p) {
+std::string attention_mma_refuses(const Context& context, const ForwardProblem& p) {
   const std::string refusal = mma_refuses(context, p);
   return refusal.empty() ? mma_refuses_layout("output", p.output) : refusal;
 }
 
-void attention_mma(Context& context, const AttentionForward& p) {
+void attention_mma(Context& context, const ForwardProblem& p) {
   p.dtype == DType::bf16 ? launch_type<Bf16>(context, p) : launch_type<F16>(context, p);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

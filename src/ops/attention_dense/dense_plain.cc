@@ -7,30 +7,36 @@
 #include <vector>
 
 #include "core/context_access.h"
+#include "core/index.h"
 #include "core/thread_pool.h"
 #include "ops/attention_dense/dense_problem.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kTile = 256;  // keys, unless the caller says otherwise
 constexpr std::int64_t kTask = 16;   // queries or keys of a task
 
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
-// f32, or f64 when the dtype is: bias, slopes, sinks, log-sum-exp.
-double number(const DenseAttention& p, const void* data, std::int64_t index) {
+// f32, or f64 when the dtype is: bias, slopes, sinks, dbias.
+double number(const DenseProblem& p, const void* data, std::int64_t index) {
   if (p.dtype == DType::f64) return static_cast<const double*>(data)[index];
   return static_cast<double>(static_cast<const float*>(data)[index]);
 }
-void set_number(const DenseAttention& p, void* data, std::int64_t index, double value) {
+void set_number(const DenseProblem& p, void* data, std::int64_t index, double value) {
   if (p.dtype == DType::f64) {
     static_cast<double*>(data)[index] = value;
   } else {
     static_cast<float*>(data)[index] = static_cast<float>(value);
   }
+}
+
+// log_sum_exp or its gradient.
+double statistic(const DenseProblem& p, const ConstHeads& statistics, std::int64_t sequence,
+                 std::int64_t head, std::int64_t token) {
+  if (p.dtype == DType::f64) return *token_of<double>(statistics, sequence, head, token);
+  return static_cast<double>(*token_of<float>(statistics, sequence, head, token));
 }
 
 template <class T>
@@ -55,17 +61,17 @@ double dot(const std::vector<double>& a, const T* b) {
 // One query of one head, and its logits.
 template <class T>
 struct Query {
-  const DenseAttention& p;
+  const DenseProblem& p;
   SequenceSpan span;
   std::int64_t sequence;
   std::int64_t head;
   std::int64_t index;  // within its sequence
-  Sight sight;
+  VisibleRange visible;
   std::vector<double> q;
 
-  Query(const DenseAttention& problem, std::int64_t b, std::int64_t h, std::int64_t i)
+  Query(const DenseProblem& problem, std::int64_t b, std::int64_t h, std::int64_t i)
       : p(problem), span(span_of(problem, b)), sequence(b), head(h), index(i) {
-    sight = sight_of(p, span, i);
+    visible = visible_range(p, span, i);
     q = widened(token_of<T>(p.q, b, h, span.first_query + i), p.k_dim);
   }
 
@@ -75,7 +81,7 @@ struct Query {
   const T* value(std::int64_t t) const {
     return token_of<T>(p.v, sequence, head / p.heads_per_kv, span.first_key + t);
   }
-  std::int64_t row() const { return row_index(p, span, sequence, head, index); }
+  std::int64_t token() const { return span.first_query + index; }
 
   // The logit of key t, and by how much it changes with scale * dot(q, k).
   double logit(std::int64_t t, double* slope = nullptr) const {
@@ -110,15 +116,15 @@ struct Query {
         begin = next;
       }
     };
-    range(0, sight.sinks);
-    range(sight.begin, sight.end);
+    range(0, visible.sinks);
+    range(visible.begin, visible.end);
   }
 };
 
 // ---- forward ----------------------------------------------------------------------------------
 
 template <class T>
-void forward_query(const AttentionForward& p, const Query<T>& query) {
+void forward_query(const ForwardProblem& p, const Query<T>& query) {
   std::vector<double> weights;
   std::vector<double> output(at(p.v_dim));
   double largest = -kInfinity;
@@ -159,15 +165,20 @@ void forward_query(const AttentionForward& p, const Query<T>& query) {
   for (std::size_t d = 0; d < output.size(); ++d) {
     to[d] = convert<T>(nothing ? 0.0 : output[d] / sum);
   }
-  if (p.log_sum_exp != nullptr) {
-    set_number(p, p.log_sum_exp, query.row(), nothing ? -kInfinity : largest + std::log(sum));
+  if (p.log_sum_exp.data == nullptr) return;
+  const double log_sum_exp = nothing ? -kInfinity : largest + std::log(sum);
+  if (p.dtype == DType::f64) {
+    *token_of<double>(p.log_sum_exp, query.sequence, query.head, query.token()) = log_sum_exp;
+  } else {
+    *token_of<float>(p.log_sum_exp, query.sequence, query.head, query.token()) =
+        static_cast<float>(log_sum_exp);
   }
 }
 
 // Calls body(sequence, first token, end) in tasks of kTask tokens: `lengths` says how many tokens a
 // sequence has.
 template <class Lengths, class Body>
-void for_each_block(Context& context, const DenseAttention& p, std::int64_t heads, Lengths&& length,
+void for_each_block(Context& context, const DenseProblem& p, std::int64_t heads, Lengths&& length,
                     Body&& body) {
   struct Block {
     std::int64_t sequence;
@@ -188,7 +199,7 @@ void for_each_block(Context& context, const DenseAttention& p, std::int64_t head
 }
 
 template <class T>
-void forward(Context& context, const AttentionForward& p) {
+void forward(Context& context, const ForwardProblem& p) {
   for_each_block(
       context, p, p.query_heads, [](const SequenceSpan& span) { return span.queries; },
       [&](std::int64_t b, std::int64_t head, std::int64_t first, std::int64_t end) {
@@ -205,17 +216,18 @@ struct BackwardQuery : Query<T> {
   double delta;
   std::vector<double> doutput;
 
-  BackwardQuery(const AttentionBackward& backward, std::int64_t b, std::int64_t h, std::int64_t i)
+  BackwardQuery(const BackwardProblem& backward, std::int64_t b, std::int64_t h, std::int64_t i)
       : Query<T>(backward, b, h, i) {
     const std::int64_t token = this->span.first_query + i;
-    log_sum_exp = number(backward, backward.log_sum_exp, this->row());
+    log_sum_exp = statistic(backward, backward.log_sum_exp, b, h, token);
     doutput = widened(token_of<T>(backward.doutput, b, h, token), backward.v_dim);
     delta = dot(doutput, token_of<T>(backward.output, b, h, token));
-    if (backward.dlog_sum_exp != nullptr)
-      delta -= number(backward, backward.dlog_sum_exp, this->row());
+    if (backward.dlog_sum_exp.data != nullptr) {
+      delta -= statistic(backward, backward.dlog_sum_exp, b, h, token);
+    }
   }
 
-  bool sees_nothing() const { return log_sum_exp == -kInfinity; }
+  bool is_fully_masked() const { return log_sum_exp == -kInfinity; }
 
   // P and dS of one key, and the slope of its logit.
   struct Pair {
@@ -235,11 +247,11 @@ struct BackwardQuery : Query<T> {
 
 // dq of one query; its dS are added to dbias.
 template <class T>
-void backward_query(const AttentionBackward& p, std::int64_t b, std::int64_t head, std::int64_t i,
+void backward_query(const BackwardProblem& p, std::int64_t b, std::int64_t head, std::int64_t i,
                     double* dbias_row) {
   const BackwardQuery<T> query(p, b, head, i);
   std::vector<double> dq(at(p.k_dim));
-  if (!query.sees_nothing()) {
+  if (!query.is_fully_masked()) {
     query.for_each_tile([&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         const auto pair = query.pair(t);
@@ -257,7 +269,7 @@ void backward_query(const AttentionBackward& p, std::int64_t b, std::int64_t hea
 
 // One query, in all sequences and heads that share its row of dbias.
 template <class T>
-void backward_shared_query(const AttentionBackward& p, std::int64_t unit, std::int64_t i) {
+void backward_shared_query(const BackwardProblem& p, std::int64_t unit, std::int64_t i) {
   const DbiasUnit heads = dbias_unit(p, unit);
   std::vector<double> dbias(p.dbias == nullptr ? 0 : at(p.keys));
   for (std::int64_t b = heads.first_sequence; b < heads.first_sequence + heads.sequences; ++b) {
@@ -275,7 +287,7 @@ void backward_shared_query(const AttentionBackward& p, std::int64_t unit, std::i
 // dk and dv of the keys [first, end) of one KV head: the query heads of its group in order, and the
 // queries of each in order.
 template <class T>
-void backward_keys(const AttentionBackward& p, std::int64_t b, std::int64_t kv_head,
+void backward_keys(const BackwardProblem& p, std::int64_t b, std::int64_t kv_head,
                    std::int64_t first, std::int64_t end) {
   const SequenceSpan span = span_of(p, b);
   std::vector<double> dk(at((end - first) * p.k_dim));
@@ -283,12 +295,12 @@ void backward_keys(const AttentionBackward& p, std::int64_t b, std::int64_t kv_h
   for (std::int64_t head = kv_head * p.heads_per_kv; head < (kv_head + 1) * p.heads_per_kv;
        ++head) {
     for (std::int64_t i = 0; i < span.queries; ++i) {
-      const Sight sight = sight_of(p, span, i);
-      if (sight.sinks <= first && (sight.begin >= end || sight.end <= first)) continue;
+      const VisibleRange visible = visible_range(p, span, i);
+      if (visible.sinks <= first && (visible.begin >= end || visible.end <= first)) continue;
       const BackwardQuery<T> query(p, b, head, i);
-      if (query.sees_nothing()) continue;
+      if (query.is_fully_masked()) continue;
       for (std::int64_t t = first; t < end; ++t) {
-        if (!sees(sight, t)) continue;
+        if (!attends(visible, t)) continue;
         const auto pair = query.pair(t);
         if (pair.weight == 0) continue;
         const double factor = p.scale * pair.slope * pair.dlogit;
@@ -312,14 +324,14 @@ void backward_keys(const AttentionBackward& p, std::int64_t b, std::int64_t kv_h
 }
 
 template <class T>
-void backward_sinks(const AttentionBackward& p) {
+void backward_sinks(const BackwardProblem& p) {
   for (std::int64_t head = 0; head < p.query_heads; ++head) {
     const double sink = number(p, p.sink_logits, head);
     double sum = 0;
     for (std::int64_t b = 0; b < p.batch; ++b) {
       for (std::int64_t i = 0; i < span_of(p, b).queries; ++i) {
         const BackwardQuery<T> query(p, b, head, i);
-        if (!query.sees_nothing()) sum -= std::exp(sink - query.log_sum_exp) * query.delta;
+        if (!query.is_fully_masked()) sum -= std::exp(sink - query.log_sum_exp) * query.delta;
       }
     }
     set_number(p, p.dsink_logits, head, sum);
@@ -327,7 +339,7 @@ void backward_sinks(const AttentionBackward& p) {
 }
 
 template <class T>
-void backward(Context& context, const AttentionBackward& p) {
+void backward(Context& context, const BackwardProblem& p) {
   std::int64_t longest = p.dbias != nullptr ? p.queries : 0;
   for (std::int64_t b = 0; b < p.batch; ++b) longest = std::max(longest, span_of(p, b).queries);
   const std::int64_t blocks = ceil_div(longest, kTask);
@@ -347,12 +359,18 @@ void backward(Context& context, const AttentionBackward& p) {
 
 }  // namespace
 
-void attention_plain(Context& context, const AttentionForward& p) {
+void attention_plain(Context& context, const ForwardProblem& p) {
   visit_float_dtype(p.dtype, [&]<class T>() { forward<T>(context, p); });
 }
 
-void attention_backward_plain(Context& context, const AttentionBackward& p) {
+void attention_plain_query(const ForwardProblem& p, std::int64_t sequence, std::int64_t head,
+                           std::int64_t query) {
+  visit_float_dtype(p.dtype,
+                    [&]<class T>() { forward_query<T>(p, Query<T>(p, sequence, head, query)); });
+}
+
+void attention_backward_plain(Context& context, const BackwardProblem& p) {
   visit_float_dtype(p.dtype, [&]<class T>() { backward<T>(context, p); });
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -9,7 +9,7 @@
 #include "core/context_access.h"
 #include "ops/attention_dense/dense_cuda.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr int kThreads = 128;
@@ -69,11 +69,11 @@ __device__ void add_weighted(float* sums, float weight, const TokenTile& tile,
 }
 
 struct ForwardWork {
-  AttentionForward p;
+  ForwardProblem p;
   std::int64_t tiles = 1;
 };
 struct BackwardWork {
-  AttentionBackward p;
+  BackwardProblem p;
   const float* delta = nullptr;
   std::int64_t query_tiles = 1;
   std::int64_t key_tiles = 1;
@@ -87,7 +87,7 @@ struct Block {
   int first = 0;
 };
 
-__device__ Block block_of(const DenseAttention& p, std::int64_t heads, std::int64_t tiles,
+__device__ Block block_of(const DenseProblem& p, std::int64_t heads, std::int64_t tiles,
                           const std::int64_t* starts) {
   Block block;
   std::int64_t piece = blockIdx.x % tiles;
@@ -108,9 +108,9 @@ __device__ Block block_of(const DenseAttention& p, std::int64_t heads, std::int6
 template <class T>
 class QueryBlock {
  public:
-  __device__ QueryBlock(const DenseAttention& problem, std::int64_t tiles, std::int64_t columns,
+  __device__ QueryBlock(const DenseProblem& problem, std::int64_t tiles, std::int64_t columns,
                         float* memory)
-      : block(block_of(problem, problem.query_heads, tiles, problem.query_starts)),
+      : block(block_of(problem, problem.query_heads, tiles, problem.query_offsets)),
         rule(problem, block.span, block.sequence, block.head),
         q{memory, odd(problem.k_dim)},
         k{q.row(kRows), odd(problem.k_dim)},
@@ -138,8 +138,8 @@ class QueryBlock {
     const SequenceSpan& span = block.span;
     const int kv_head = block.head / static_cast<int>(p_.heads_per_kv);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const Sight first_sight = sight_of(p_, span, block.first);
-    const Sight last_sight = sight_of(p_, span, block.first + rows - 1);
+    const VisibleRange first_sight = visible_range(p_, span, block.first);
+    const VisibleRange last_sight = visible_range(p_, span, block.first + rows - 1);
     for (std::int64_t key = 0; key < last_sight.end; key += kOthers) {
       if (key + kOthers <= first_sight.begin && key >= last_sight.sinks) continue;
       const int keys = static_cast<int>(smaller(kOthers, span.keys - key));
@@ -150,7 +150,7 @@ class QueryBlock {
            p_.v.token_stride, p_.v_dim);
       __syncthreads();
       for_own_rows([&](int i, int r) {
-        const bool seen = sees(sight_of(p_, span, block.first + r), key + lane);
+        const bool seen = attends(visible_range(p_, span, block.first + r), key + lane);
         if (__ballot_sync(kAllLanes, seen) != 0) row(i, r, static_cast<int>(key) + lane, seen);
       });
     }
@@ -184,14 +184,14 @@ class QueryBlock {
   int rows;
 
  private:
-  const DenseAttention& p_;
+  const DenseProblem& p_;
   std::int64_t columns_;
 };
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const __grid_constant__ ForwardWork work) {
-  const AttentionForward& p = work.p;
+  const ForwardProblem& p = work.p;
   extern __shared__ float memory[];
   QueryBlock<T> queries(p, work.tiles, p.v_dim, memory);
   if (queries.rows == 0) return;
@@ -221,8 +221,9 @@ __global__ void __launch_bounds__(kThreads)
     const Ending ending(static_cast<const float*>(p.sink_logits), queries.block.head, largest[i],
                         total[i]);
     queries.store(p.output, r, ending.nothing ? 0 : ending.factor);
-    if (lane == 0 && p.log_sum_exp != nullptr) {
-      static_cast<float*>(p.log_sum_exp)[queries.index(r)] = ending.log_sum_exp;
+    if (lane == 0 && p.log_sum_exp.data != nullptr) {
+      *token_of<float>(p.log_sum_exp, queries.block.sequence, queries.block.head,
+                       queries.token() + r) = ending.log_sum_exp;
     }
   });
 }
@@ -234,7 +235,7 @@ struct Gradients {
   float dot = 0;    // of the dot product, but for the scale
 };
 
-__device__ Gradients gradients(const AttentionBackward& p, const ScoreRule& rule, const float* q,
+__device__ Gradients gradients(const BackwardProblem& p, const ScoreRule& rule, const float* q,
                                const float* k, const float* v, const float* doutput, int query,
                                int key, float log_sum_exp, float delta) {
   const float capped = rule.capped(dot(q, k, p.k_dim));
@@ -248,7 +249,7 @@ __device__ Gradients gradients(const AttentionBackward& p, const ScoreRule& rule
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     query_gradient_kernel(const __grid_constant__ BackwardWork work) {
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   extern __shared__ float memory[];
   QueryBlock<T> queries(p, work.query_tiles, p.k_dim, memory);
   if (queries.rows == 0) return;
@@ -260,7 +261,8 @@ __global__ void __launch_bounds__(kThreads)
        p.doutput.token_stride, p.v_dim);
   queries.go_over_keys([&](int /*i*/, int r, int key, bool seen) {
     const std::int64_t index = queries.index(r);
-    const float log_sum_exp = static_cast<const float*>(p.log_sum_exp)[index];
+    const float log_sum_exp = *token_of<float>(p.log_sum_exp, queries.block.sequence,
+                                               queries.block.head, queries.token() + r);
     if (log_sum_exp == minus_infinity()) return;
     Gradients g;
     if (seen) {
@@ -276,8 +278,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     key_gradient_kernel(const __grid_constant__ BackwardWork work) {
-  const AttentionBackward& p = work.p;
-  const Block block = block_of(p, p.kv_heads, work.key_tiles, p.key_starts);
+  const BackwardProblem& p = work.p;
+  const Block block = block_of(p, p.kv_heads, work.key_tiles, p.key_offsets);
   const SequenceSpan& span = block.span;
   if (block.first >= span.keys) return;
   extern __shared__ float memory[];
@@ -305,7 +307,7 @@ __global__ void __launch_bounds__(kThreads)
     for (std::int64_t query = 0; query < span.queries; query += kOthers) {
       const int queries = static_cast<int>(smaller(kOthers, span.queries - query));
       // The last query sees furthest to the right.
-      if (sight_of(p, span, query + queries - 1).end <= block.first) continue;
+      if (visible_range(p, span, query + queries - 1).end <= block.first) continue;
       __syncthreads();
       load(q, kOthers, queries, token_of<T>(p.q, block.sequence, head, span.first_query + query),
            p.q.token_stride, p.k_dim);
@@ -315,14 +317,15 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();
       const bool there = lane < queries;
       const std::int64_t index = there ? row_index(p, span, block.sequence, head, query + lane) : 0;
-      const float log_sum_exp =
-          there ? static_cast<const float*>(p.log_sum_exp)[index] : minus_infinity();
+      const float log_sum_exp = there ? *token_of<float>(p.log_sum_exp, block.sequence, head,
+                                                         span.first_query + query + lane)
+                                      : minus_infinity();
       const float delta = there ? work.delta[index] : 0;
-      const Sight sight = sight_of(p, span, query + lane);
+      const VisibleRange visible = visible_range(p, span, query + lane);
       for (int i = 0; i < kRows / kWarps; ++i) {
         const int row = warp * (kRows / kWarps) + i;
         if (row >= rows) break;
-        const bool seen = log_sum_exp != minus_infinity() && sees(sight, block.first + row);
+        const bool seen = log_sum_exp != minus_infinity() && attends(visible, block.first + row);
         if (__ballot_sync(kAllLanes, seen) == 0) continue;
         Gradients g;
         if (seen) {
@@ -361,7 +364,7 @@ __device__ float sum_of_products(const T* a, const T* b, std::int64_t n) {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     bias_gradient_kernel(const __grid_constant__ BackwardWork work) {
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t per_head = p.queries * p.keys;
   if (index >= p.dbias_batch * p.dbias_heads * per_head) return;
@@ -371,13 +374,13 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t own_batch = index / per_head / p.dbias_heads;
   const SequenceSpan span = span_of(p, 0);
   float sum = 0;
-  if (sees(sight_of(p, span, query), key)) {
+  if (attends(visible_range(p, span, query), key)) {
     for (std::int64_t b = 0; b < p.batch; ++b) {
       if (p.dbias_batch > 1 && b != own_batch) continue;
       for (int h = 0; h < p.query_heads; ++h) {
         if (p.dbias_heads > 1 && h != own_head) continue;
         const std::int64_t row = row_index(p, span, b, h, query);
-        const float log_sum_exp = static_cast<const float*>(p.log_sum_exp)[row];
+        const float log_sum_exp = *token_of<float>(p.log_sum_exp, b, h, query);
         if (log_sum_exp == minus_infinity()) continue;
         const int kv_head = h / static_cast<int>(p.heads_per_kv);
         const ScoreRule rule(p, span, b, h);
@@ -393,11 +396,11 @@ __global__ void __launch_bounds__(kThreads)
   static_cast<float*>(p.dbias)[index] = sum;
 }
 
-std::int64_t forward_bytes(const DenseAttention& p) {
+std::int64_t forward_bytes(const DenseProblem& p) {
   return static_cast<std::int64_t>(sizeof(float)) * (kRows + kOthers) *
          (odd(p.k_dim) + odd(p.v_dim));
 }
-std::int64_t backward_bytes(const DenseAttention& p) {
+std::int64_t backward_bytes(const DenseProblem& p) {
   return static_cast<std::int64_t>(sizeof(float)) * (2 * kRows + kOthers) *
          (odd(p.k_dim) + odd(p.v_dim));
 }
@@ -412,9 +415,9 @@ unsigned blocks_for(std::int64_t lanes, std::int64_t tiles) {
 }
 
 template <class T>
-void forward(Context& context, const AttentionForward& p) {
+void forward(Context& context, const ForwardProblem& p) {
   if (row_count(p) == 0) return;
-  const bool packed = p.query_starts != nullptr;
+  const bool packed = p.query_offsets != nullptr;
   const ForwardWork work{p, pieces(p.queries, p.batch, packed, kRows)};
   cuda::allow_shared(context, forward_kernel<T>);
   cuda::launch(context, "attention forward", forward_kernel<T>,
@@ -426,7 +429,7 @@ void forward(Context& context, const AttentionForward& p) {
 
 template <class T>
 void bias_gradient(Context& context, const BackwardWork& work) {
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   const std::int64_t count = p.dbias_batch * p.dbias_heads * p.queries * p.keys;
   if (count == 0) return;
   cuda::launch(
@@ -436,8 +439,8 @@ void bias_gradient(Context& context, const BackwardWork& work) {
 }
 
 template <class T>
-void backward(Context& context, const AttentionBackward& p) {
-  const bool packed = p.query_starts != nullptr;
+void backward(Context& context, const BackwardProblem& p) {
+  const bool packed = p.query_offsets != nullptr;
   const std::int64_t batches = packed ? 1 : p.batch;
   BackwardWork work;
   work.p = p;
@@ -470,15 +473,14 @@ void backward(Context& context, const AttentionBackward& p) {
 
 }  // namespace
 
-std::string attention_portable_refuses(const Context& context, const AttentionForward& p) {
+std::string attention_portable_refuses(const Context& context, const ForwardProblem& p) {
   return refuses(context, forward_bytes(p));
 }
-std::string attention_backward_portable_refuses(const Context& context,
-                                                const AttentionBackward& p) {
+std::string attention_backward_portable_refuses(const Context& context, const BackwardProblem& p) {
   return refuses(context, backward_bytes(p));
 }
 
-void attention_portable(Context& context, const AttentionForward& p) {
+void attention_portable(Context& context, const ForwardProblem& p) {
   if (p.dtype == DType::f32) {
     forward<float>(context, p);
   } else if (p.dtype == DType::bf16) {
@@ -488,7 +490,7 @@ void attention_portable(Context& context, const AttentionForward& p) {
   }
 }
 
-void attention_backward_portable(Context& context, const AttentionBackward& p) {
+void attention_backward_portable(Context& context, const BackwardProblem& p) {
   if (p.dtype == DType::f32) {
     backward<float>(context, p);
   } else if (p.dtype == DType::bf16) {
@@ -498,4 +500,4 @@ void attention_backward_portable(Context& context, const AttentionBackward& p) {
   }
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -6,11 +6,16 @@
 #include <string>
 
 #include "core/host_device.h"
-#include "ops/attention_paged/paged_problem.h"
+#include "ops/attention_common/visible_range.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/dtype.h"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
+
+using attention_common::attends;
+using attention_common::larger;
+using attention_common::smaller;
+using attention_common::VisibleRange;
 
 // Pointer and strides, in elements, of [batch, head, token, dim]; the last stride is 1. Packed
 // sequences lie in one batch: batch stride 0, tokens counted over all of them.
@@ -25,7 +30,7 @@ using ConstHeads = Heads<const void*>;
 using MutableHeads = Heads<void*>;
 
 // What both directions know. Null = absent; all pointers are to memory of the context's device.
-struct DenseAttention {
+struct DenseProblem {
   std::int64_t batch = 0;  // sequences
   std::int64_t query_heads = 0;
   std::int64_t kv_heads = 0;
@@ -36,8 +41,8 @@ struct DenseAttention {
   std::int64_t v_dim = 0;
   DType dtype = DType::f32;
   ConstHeads q, k, v;
-  const std::int64_t* query_starts = nullptr;  // [batch + 1]
-  const std::int64_t* key_starts = nullptr;    // [batch + 1]
+  const std::int64_t* query_offsets = nullptr;  // [batch + 1]
+  const std::int64_t* key_offsets = nullptr;    // [batch + 1]
   // f32, f64 when dtype is f64.
   const void* bias = nullptr;  // strides in elements, 0 where it is broadcast
   std::int64_t bias_batch_stride = 0;
@@ -50,19 +55,18 @@ struct DenseAttention {
   double soft_cap = 0;
   std::int64_t window = 0;
   std::int64_t sinks = 0;
-  std::int64_t tile = 0;
+  std::int64_t tile = 0;  // keys of a tile on the CPU (ScopedKeyTile); 0 = the default
   bool causal = false;
 };
 
-struct AttentionForward : DenseAttention {
+struct ForwardProblem : DenseProblem {
   MutableHeads output;
-  void* log_sum_exp = nullptr;  // [batch, query_heads, queries] or [query_heads, queries]
+  MutableHeads log_sum_exp;  // one number per token
 };
 
-struct AttentionBackward : DenseAttention {
+struct BackwardProblem : DenseProblem {
   ConstHeads doutput, output;
-  const void* log_sum_exp = nullptr;
-  const void* dlog_sum_exp = nullptr;
+  ConstHeads log_sum_exp, dlog_sum_exp;  // one number per token
   MutableHeads dq, dk, dv;
   void* dbias = nullptr;         // contiguous, of the bias's own shape
   std::int64_t dbias_batch = 1;  // batches and heads of dbias: 1 = summed over them
@@ -78,43 +82,44 @@ struct SequenceSpan {
   std::int64_t keys = 0;
 };
 
-TOUCHSTONE_HOST_DEVICE inline SequenceSpan span_of(const DenseAttention& p, std::int64_t sequence) {
-  if (p.query_starts == nullptr) return {0, p.queries, 0, p.keys};
-  return {p.query_starts[sequence], p.query_starts[sequence + 1] - p.query_starts[sequence],
-          p.key_starts[sequence], p.key_starts[sequence + 1] - p.key_starts[sequence]};
+TOUCHSTONE_HOST_DEVICE inline SequenceSpan span_of(const DenseProblem& p, std::int64_t sequence) {
+  if (p.query_offsets == nullptr) return {0, p.queries, 0, p.keys};
+  return {p.query_offsets[sequence], p.query_offsets[sequence + 1] - p.query_offsets[sequence],
+          p.key_offsets[sequence], p.key_offsets[sequence + 1] - p.key_offsets[sequence]};
 }
 
 // What query i of a sequence sees of its keys: [0, sinks) and [begin, end).
-TOUCHSTONE_HOST_DEVICE inline Sight sight_of(const DenseAttention& p, const SequenceSpan& span,
-                                             std::int64_t query) {
+TOUCHSTONE_HOST_DEVICE inline VisibleRange visible_range(const DenseProblem& p,
+                                                         const SequenceSpan& span,
+                                                         std::int64_t query) {
   const std::int64_t position = query + span.keys - span.queries;
-  Sight sight;
-  sight.length = span.keys;
-  sight.end = span.keys;
+  VisibleRange visible;
+  visible.end = span.keys;
   if (p.causal) {
-    sight.end = smaller(larger(position + 1, 0), span.keys);
+    visible.end = smaller(larger(position + 1, 0), span.keys);
   } else if (p.window > 0 && position < span.keys - p.window) {
-    sight.end = larger(position + p.window, 0);
+    visible.end = larger(position + p.window, 0);
   }
   if (p.window > 0 && position >= p.window) {
-    sight.begin = smaller(position - p.window + 1, sight.end);
-    sight.sinks = smaller(p.sinks, sight.begin);
+    visible.begin = smaller(position - p.window + 1, visible.end);
+    visible.sinks = smaller(p.sinks, visible.begin);
   }
-  return sight;
+  return visible;
 }
 
-// Where a row of log_sum_exp is. `query` counts within its sequence.
-TOUCHSTONE_HOST_DEVICE inline std::int64_t row_index(const DenseAttention& p,
+// Index of a query and head in arrays of the implementations, [batch, query_heads, queries] or
+// [query_heads, queries]. `query` counts within its sequence.
+TOUCHSTONE_HOST_DEVICE inline std::int64_t row_index(const DenseProblem& p,
                                                      const SequenceSpan& span,
                                                      std::int64_t sequence, std::int64_t head,
                                                      std::int64_t query) {
-  const std::int64_t lead = p.query_starts == nullptr ? sequence * p.query_heads : 0;
+  const std::int64_t lead = p.query_offsets == nullptr ? sequence * p.query_heads : 0;
   return (lead + head) * p.queries + span.first_query + query;
 }
 
-// Rows of log_sum_exp in all.
-TOUCHSTONE_HOST_DEVICE inline std::int64_t row_count(const DenseAttention& p) {
-  return (p.query_starts == nullptr ? p.batch : 1) * p.query_heads * p.queries;
+// Queries times heads in all.
+TOUCHSTONE_HOST_DEVICE inline std::int64_t row_count(const DenseProblem& p) {
+  return (p.query_offsets == nullptr ? p.batch : 1) * p.query_heads * p.queries;
 }
 
 // One token of one head. `token` counts over all sequences where they are packed.
@@ -140,11 +145,11 @@ struct DbiasUnit {
   std::int64_t heads = 0;
 };
 
-TOUCHSTONE_HOST_DEVICE inline std::int64_t dbias_units(const AttentionBackward& p) {
+TOUCHSTONE_HOST_DEVICE inline std::int64_t dbias_units(const BackwardProblem& p) {
   return p.dbias == nullptr ? p.batch * p.query_heads : p.dbias_batch * p.dbias_heads;
 }
 
-TOUCHSTONE_HOST_DEVICE inline DbiasUnit dbias_unit(const AttentionBackward& p, std::int64_t unit) {
+TOUCHSTONE_HOST_DEVICE inline DbiasUnit dbias_unit(const BackwardProblem& p, std::int64_t unit) {
   if (p.dbias == nullptr) return {unit / p.query_heads, 1, unit % p.query_heads, 1};
   DbiasUnit result{unit / p.dbias_heads, 1, unit % p.dbias_heads, 1};
   if (p.dbias_batch == 1) result.sequences = p.batch;
@@ -153,29 +158,32 @@ TOUCHSTONE_HOST_DEVICE inline DbiasUnit dbias_unit(const AttentionBackward& p, s
 }
 
 // CPU, Highway, every SIMD target, f32 and 16 bits: dense_cpu_forward.cc and dense_cpu_backward.cc.
-std::string attention_simd_refuses(const Context& context, const AttentionForward& p);
-void attention_simd(Context& context, const AttentionForward& p);
-std::string attention_backward_simd_refuses(const Context& context, const AttentionBackward& p);
-void attention_backward_simd(Context& context, const AttentionBackward& p);
+std::string attention_simd_refuses(const Context& context, const ForwardProblem& p);
+void attention_simd(Context& context, const ForwardProblem& p);
+std::string attention_backward_simd_refuses(const Context& context, const BackwardProblem& p);
+void attention_backward_simd(Context& context, const BackwardProblem& p);
 
 // CPU, plain loops over rows and tiles, any dtype, f64 included: dense_plain.cc.
-void attention_plain(Context& context, const AttentionForward& p);
-void attention_backward_plain(Context& context, const AttentionBackward& p);
+void attention_plain(Context& context, const ForwardProblem& p);
+// One query of one head, for rows whose sums overflow in f32. `query` counts within its sequence.
+void attention_plain_query(const ForwardProblem& p, std::int64_t sequence, std::int64_t head,
+                           std::int64_t query);
+void attention_backward_plain(Context& context, const BackwardProblem& p);
 
 // CUDA, or src/no_cuda in a CPU-only build. Hopper's tensor cores, 16 bits: dense_wgmma_forward.cu
 // and dense_wgmma_backward.cu; those of any GPU from Ampere on: dense_mma_forward.cu and
 // dense_mma_backward.cu; any GPU, head and dtype: dense_portable.cu.
-std::string attention_wgmma_refuses(const Context& context, const AttentionForward& p);
-void attention_wgmma(Context& context, const AttentionForward& p);
-std::string attention_backward_wgmma_refuses(const Context& context, const AttentionBackward& p);
-void attention_backward_wgmma(Context& context, const AttentionBackward& p);
-std::string attention_mma_refuses(const Context& context, const AttentionForward& p);
-void attention_mma(Context& context, const AttentionForward& p);
-std::string attention_backward_mma_refuses(const Context& context, const AttentionBackward& p);
-void attention_backward_mma(Context& context, const AttentionBackward& p);
-std::string attention_portable_refuses(const Context& context, const AttentionForward& p);
-void attention_portable(Context& context, const AttentionForward& p);
-std::string attention_backward_portable_refuses(const Context& context, const AttentionBackward& p);
-void attention_backward_portable(Context& context, const AttentionBackward& p);
+std::string attention_wgmma_refuses(const Context& context, const ForwardProblem& p);
+void attention_wgmma(Context& context, const ForwardProblem& p);
+std::string attention_backward_wgmma_refuses(const Context& context, const BackwardProblem& p);
+void attention_backward_wgmma(Context& context, const BackwardProblem& p);
+std::string attention_mma_refuses(const Context& context, const ForwardProblem& p);
+void attention_mma(Context& context, const ForwardProblem& p);
+std::string attention_backward_mma_refuses(const Context& context, const BackwardProblem& p);
+void attention_backward_mma(Context& context, const BackwardProblem& p);
+std::string attention_portable_refuses(const Context& context, const ForwardProblem& p);
+void attention_portable(Context& context, const ForwardProblem& p);
+std::string attention_backward_portable_refuses(const Context& context, const BackwardProblem& p);
+void attention_backward_portable(Context& context, const BackwardProblem& p);
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

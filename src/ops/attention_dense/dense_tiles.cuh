@@ -1,5 +1,5 @@
-// Dense attention on tensor cores: which tile a block has, which tiles of the other side it goes
-// through and what is seen of them, and the numbers of a tile as lanes hold them.
+// Dense attention on tensor cores: tile scheduling, the key or query tiles a CTA iterates over,
+// masks, and the softmax of a tile in registers.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,24 @@
 #include <type_traits>
 
 #include "cuda/tensor_core.cuh"
+#include "ops/attention_dense/attention_tuning.h"
 #include "ops/attention_dense/dense_cuda.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 // ---- tiles of rows ------------------------------------------------------------------------------
 
 // A tile of rows of one sequence and head.
-struct Place {
+struct TileCoord {
   std::int64_t sequence = 0;
   int head = 0;
   int tile = 0;  // within the sequence
 };
 
-// How tiles are dealt out: `lanes` (sequence and head, or head) of `tiles` each, lanes in groups
-// whose other side stays in the cache together. In a group the tiles that have the most to do when
-// causal come first: the last of all lanes, or the first. There are fewer than 2^31 in all.
-struct Deal {
+// Tile scheduler: `lanes` (sequence and head, or head) of `tiles` each, lanes in groups whose other
+// side fits in L2 together. Within a group the longest tiles of a causal mask come first: the last
+// of all lanes, or the first. There are fewer than 2^31 in all.
+struct TileSchedule {
   unsigned lanes = 1;
   unsigned tiles = 1;
   unsigned group = 1;
@@ -34,44 +35,44 @@ struct Deal {
   TOUCHSTONE_HOST_DEVICE unsigned count() const { return lanes * tiles; }
 };
 
-__device__ inline Place place_of(const Deal& deal, unsigned index, std::int64_t batch,
-                                 const std::int64_t* starts) {
-  const unsigned per_group = deal.group * deal.tiles;
+__device__ inline TileCoord tile_coord(const TileSchedule& schedule, unsigned index,
+                                       std::int64_t batch, const std::int64_t* starts) {
+  const unsigned per_group = schedule.group * schedule.tiles;
   const unsigned group = index / per_group;
   const unsigned within = index - group * per_group;
-  const unsigned first_lane = group * deal.group;
-  const unsigned lanes = min(deal.group, deal.lanes - first_lane);
+  const unsigned first_lane = group * schedule.group;
+  const unsigned lanes = min(schedule.group, schedule.lanes - first_lane);
   const unsigned rank = within / lanes;
   const unsigned lane = first_lane + within - rank * lanes;
-  const unsigned piece = deal.last_first ? deal.tiles - 1 - rank : rank;
+  const unsigned piece = schedule.last_first ? schedule.tiles - 1 - rank : rank;
   if (starts == nullptr) {
-    const unsigned sequence = lane / deal.heads;
-    return {sequence, static_cast<int>(lane - sequence * deal.heads), static_cast<int>(piece)};
+    const unsigned sequence = lane / schedule.heads;
+    return {sequence, static_cast<int>(lane - sequence * schedule.heads), static_cast<int>(piece)};
   }
-  const std::int64_t sequence = sequence_of_piece(starts, batch, piece, deal.rows);
+  const std::int64_t sequence = sequence_of_piece(starts, batch, piece, schedule.rows);
   return {sequence, static_cast<int>(lane),
-          static_cast<int>(piece - first_piece(starts, sequence, deal.rows))};
+          static_cast<int>(piece - first_piece(starts, sequence, schedule.rows))};
 }
 
 // Tiles for all rows of all sequences and heads.
-inline Deal deal_of(const DenseAttention& p, std::int64_t tokens, std::int64_t heads, bool packed,
-                    int rows, std::int64_t other_tokens) {
-  // Half of a large cache.
-  constexpr std::int64_t kTogether = std::int64_t{24} << 20;
+inline TileSchedule make_tile_schedule(const DenseProblem& p, std::int64_t tokens,
+                                       std::int64_t heads, bool packed, int rows,
+                                       std::int64_t other_tokens) {
   const std::int64_t bytes = other_tokens * (p.k_dim + p.v_dim) * 2;
   const std::int64_t lanes = packed ? heads : heads * p.batch;
-  Deal deal;
-  deal.rows = rows;
-  deal.heads = static_cast<unsigned>(heads);
-  deal.lanes = static_cast<unsigned>(lanes);
-  deal.tiles = static_cast<unsigned>(pieces(tokens, p.batch, packed, rows));
-  deal.group = static_cast<unsigned>(smaller(larger(kTogether / larger(bytes, 1), 1), lanes));
-  return deal;
+  TileSchedule schedule;
+  schedule.rows = rows;
+  schedule.heads = static_cast<unsigned>(heads);
+  schedule.lanes = static_cast<unsigned>(lanes);
+  schedule.tiles = static_cast<unsigned>(pieces(tokens, p.batch, packed, rows));
+  schedule.group =
+      static_cast<unsigned>(smaller(larger(tuning::kL2GroupBytes / larger(bytes, 1), 1), lanes));
+  return schedule;
 }
 
 // Why tokens and tiles of 64 of them cannot be counted in 32 bits, or nothing.
-inline std::string refuses_count(const DenseAttention& p) {
-  const bool packed = p.query_starts != nullptr;
+inline std::string refuses_count(const DenseProblem& p) {
+  const bool packed = p.query_offsets != nullptr;
   const std::int64_t tiles = pieces(larger(p.queries, p.keys), p.batch, packed, 64);
   const std::int64_t lanes = p.query_heads * (packed ? 1 : p.batch);
   if (larger(p.queries, p.keys) > 1 << 30) return "more than 2^30 tokens";
@@ -81,16 +82,16 @@ inline std::string refuses_count(const DenseAttention& p) {
 
 // ---- which keys ---------------------------------------------------------------------------------
 
-// What one row sees, in 32 bits.
-struct RowSight {
+// The keys one row attends to, in 32 bits.
+struct RowMask {
   int sinks = 0, begin = 0, end = 0;
-  RowSight() = default;
-  __device__ explicit RowSight(const Sight& s)
+  RowMask() = default;
+  __device__ explicit RowMask(const VisibleRange& s)
       : sinks(static_cast<int>(s.sinks)),
         begin(static_cast<int>(s.begin)),
         end(static_cast<int>(s.end)) {}
-  // Without branches: it is asked of every number of a tile.
-  __device__ bool sees(int key) const {
+  // Branch-free: evaluated for every element of a tile.
+  __device__ bool attends(int key) const {
     const bool late = key >= begin;
     return (key < end) & (late | (key < sinks));
   }
@@ -116,29 +117,29 @@ __device__ KeyTiles key_tiles(const RowSees& first_row, const RowSees& last_row,
   return tiles;
 }
 
-// What queries see, in 32 bits.
-struct PairSight {
+// The mask of a sequence, in 32 bits.
+struct TileMask {
   static constexpr int kNowhere = -std::numeric_limits<int>::max();
   int keys, offset, window, sinks;
   bool causal;
-  PairSight() = default;
-  __device__ PairSight(const DenseAttention& p, const SequenceSpan& span)
+  TileMask() = default;
+  __device__ TileMask(const DenseProblem& p, const SequenceSpan& span)
       : keys(static_cast<int>(span.keys)),
         offset(static_cast<int>(span.keys - span.queries)),
         window(static_cast<int>(smaller(p.window, 1 << 30))),
         sinks(static_cast<int>(smaller(p.sinks, 1 << 30))),
         causal(p.causal) {}
-  __device__ bool sees(int query, int key) const {
+  __device__ bool attends(int query, int key) const {
     const int position = query + offset;
     const bool there = (key < keys) & (!causal | (key <= position));
     if (window == 0) return there;
     return there & ((key > position - window) | (key < sinks)) &
            (causal | (key < position + window));
   }
-  // What sight_of says.
-  __device__ RowSight row(int query) const {
+  // As visible_range.
+  __device__ RowMask row(int query) const {
     const int position = query + offset;
-    RowSight row;
+    RowMask row;
     row.end = keys;
     if (causal) {
       row.end = min(max(position + 1, 0), keys);
@@ -151,18 +152,18 @@ struct PairSight {
     }
     return row;
   }
-  // The queries that see a key.
-  __device__ RowSight of_key(int key) const {
+  // The queries that attend to a key.
+  __device__ RowMask of_key(int key) const {
     const int place = key - offset;  // of the query that stands at the key
-    RowSight row;
+    RowMask row;
     row.sinks = kNowhere;
     row.begin = causal ? place : (window > 0 ? place - window + 1 : kNowhere);
     row.end = window > 0 && key >= sinks ? place + window : -kNowhere;
     if (key >= keys) row.end = kNowhere;
     return row;
   }
-  // Whether all of the queries certainly see all of the keys.
-  __device__ bool sees_all(int first_query, int last_query, int first_key, int last_key) const {
+  // Whether all of the queries certainly attend to all of the keys.
+  __device__ bool attends_all(int first_query, int last_query, int first_key, int last_key) const {
     const int first = first_query + offset;
     if (last_key >= keys || (causal && last_key > first)) return false;
     if (window == 0) return true;
@@ -172,7 +173,7 @@ struct PairSight {
 
 // The tiles of queries of which some may see a key of [first, first + keys): [begin, end), and all
 // from `begin` on for keys that are sinks.
-__device__ inline int2 query_tiles(const DenseAttention& p, const SequenceSpan& span, int first,
+__device__ inline int2 query_tiles(const DenseProblem& p, const SequenceSpan& span, int first,
                                    int keys, int queries) {
   const std::int64_t offset = span.keys - span.queries;
   std::int64_t begin = 0;
@@ -249,4 +250,4 @@ struct RowSoftmax {
   }
 };
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

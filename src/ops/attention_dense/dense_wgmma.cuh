@@ -1,12 +1,12 @@
 // Dense attention on Hopper's tensor cores: what the forward and the backward kernels share.
 //
-// A block is a producer, one warp that keeps tiles coming through a ring in shared memory, and two
-// or three consumer warpgroups of 64 rows each, which multiply them. Tiles lie as wgmma.cuh says.
+// A CTA is a producer warp, which keeps a multi-stage shared-memory pipeline of tiles filled, and two
+// or three consumer warpgroups of 64 rows each. Tiles have the layout of wgmma.cuh.
 //
-// Why the bits depend on so little: keys are cut into tiles at multiples of the tile size, counted
-// from the first key, and a row goes through its tiles from the last to the first. A tile of which
-// a row sees nothing leaves its sums exactly as they were, so it does not matter which tiles the
-// other rows of the block go through.
+// Determinism: keys are cut into tiles at multiples of the tile size, counted from the first key,
+// and a row processes its tiles from the last to the first. A tile that is fully masked for a row
+// leaves its sums bitwise unchanged, so it does not matter which tiles the other rows of the CTA
+// need.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 #pragma nv_diag_suppress 177
 #endif
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 inline constexpr int kConsumerRows = 64;
 
@@ -35,12 +35,12 @@ inline constexpr int kTileBytes = kRows* kColumns * 2;
 template <class Shared>
 __device__ Shared& shared_memory() {
   extern __shared__ std::byte memory[];
-  const std::uint32_t misplaced = cuda::shared_address(memory) % 1024;
-  return *reinterpret_cast<Shared*>(memory + (misplaced == 0 ? 0 : 1024 - misplaced));
+  const std::uint32_t misaligned = cuda::shared_address(memory) % 1024;
+  return *reinterpret_cast<Shared*>(memory + (misaligned == 0 ? 0 : 1024 - misaligned));
 }
 
 // A tensor as the producer reads it.
-struct Source {
+struct TileSource {
   CUtensorMap map;
   const std::uint16_t* data = nullptr;
   std::int64_t batch_stride = 0, head_stride = 0, token_stride = 0;
@@ -51,7 +51,7 @@ struct Source {
 // zeros. Where that is what lies behind the tensor the copy engine does it by itself; behind a
 // packed sequence lies the next one.
 template <int kRows, int kColumns>
-__device__ void load_tile(std::byte* shared, const Source& source, std::int64_t token,
+__device__ void load_tile(std::byte* shared, const TileSource& source, std::int64_t token,
                           std::int64_t end, int head, int batch, bool packed,
                           std::uint64_t* barrier) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -85,9 +85,9 @@ __device__ void load_tile(std::byte* shared, const Source& source, std::int64_t 
   if (lane == 0) cuda::barrier_arrive(barrier);
 }
 
-// A ring of kStages places: how often it has gone round, as its barriers want to hear it.
+// Position in a pipeline of kStages stages: stage and phase parity of its barriers.
 template <int kStages>
-struct Turn {
+struct PipelineState {
   int stage = 0;
   std::uint32_t parity = 0;
   __device__ void next() {
@@ -103,12 +103,11 @@ __device__ void init_barriers(std::uint64_t (&barriers)[kCount], std::uint32_t a
   for (std::uint64_t& barrier : barriers) cuda::barrier_init(&barrier, arrivals);
 }
 
-// The tiles a block takes that stays on its multiprocessor: the first by its own number, others
-// from a counter of those taken beyond the first of each block, or in steps where there is none
-// because all tiles are as long. Of a whole warp.
-class TileTaker {
+// Tiles of a persistent CTA: the first by its own index, later ones from a global counter, or at
+// grid stride without a counter, where all tiles are equally long. By a whole warp.
+class TileScheduler {
  public:
-  __device__ TileTaker(unsigned count, unsigned* taken)
+  __device__ TileScheduler(unsigned count, unsigned* taken)
       : count_(count), taken_(taken), next_(blockIdx.x) {}
   __device__ bool has() const { return next_ < count_; }
   // Asked for before the work on this one, because the answer takes its time.
@@ -176,10 +175,10 @@ __device__ void store_rows(const float (&sums)[kParts][kCount], float scale_low,
 // ---- the host's side ----------------------------------------------------------------------------
 
 template <class Pointer>
-cuda::HeadsShape heads_shape(const DenseAttention& p, const Heads<Pointer>& tensor,
+cuda::HeadsShape heads_shape(const DenseProblem& p, const Heads<Pointer>& tensor,
                              std::int64_t heads, std::int64_t tokens, std::int64_t columns) {
   return {tensor.data,
-          p.query_starts != nullptr ? 1 : p.batch,
+          p.query_offsets != nullptr ? 1 : p.batch,
           heads,
           tokens,
           columns,
@@ -188,9 +187,10 @@ cuda::HeadsShape heads_shape(const DenseAttention& p, const Heads<Pointer>& tens
           tensor.token_stride};
 }
 
-inline Source source_of(const DenseAttention& p, const ConstHeads& tensor, std::int64_t heads,
-                        std::int64_t tokens, std::int64_t columns, int rows) {
-  Source source;
+inline TileSource make_tile_source(const DenseProblem& p, const ConstHeads& tensor,
+                                   std::int64_t heads, std::int64_t tokens, std::int64_t columns,
+                                   int rows) {
+  TileSource source;
   source.map = cuda::slice_map(heads_shape(p, tensor, heads, tokens, columns), p.dtype, rows);
   source.data = static_cast<const std::uint16_t*>(tensor.data);
   source.batch_stride = tensor.batch_stride;
@@ -202,10 +202,10 @@ inline Source source_of(const DenseAttention& p, const ConstHeads& tensor, std::
 
 // Why the copy engine and 16-byte stores cannot serve a tensor, or nothing.
 template <class Pointer>
-std::string refuses_layout(const DenseAttention& p, const char* name, const Heads<Pointer>& tensor,
+std::string refuses_layout(const DenseProblem& p, const char* name, const Heads<Pointer>& tensor,
                            std::int64_t heads, std::int64_t tokens, std::int64_t columns) {
   if (cuda::can_map(heads_shape(p, tensor, heads, tokens, columns))) return "";
   return std::string(name) + " does not lie at multiples of 16 bytes";
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -5,7 +5,7 @@
 #include "core/context_access.h"
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 struct PadWork {
@@ -14,7 +14,7 @@ struct PadWork {
 };
 
 __global__ void __launch_bounds__(kRowPad) pad_kernel(const __grid_constant__ PadWork pad) {
-  const AttentionBackward& p = pad.work.p;
+  const BackwardProblem& p = pad.work.p;
   const auto tiles = static_cast<unsigned>(pad.work.padded_queries / kRowPad);
   const auto heads = static_cast<unsigned>(p.query_heads);
   const unsigned lane = blockIdx.x / tiles;
@@ -22,16 +22,16 @@ __global__ void __launch_bounds__(kRowPad) pad_kernel(const __grid_constant__ Pa
   const auto head = static_cast<int>(lane % heads);
   std::int64_t sequence = lane / heads;
   std::int64_t row = piece * kRowPad + threadIdx.x;
-  if (p.query_starts != nullptr) {
-    sequence = sequence_of_piece(p.query_starts, p.batch, piece, kRowPad);
-    row -= first_piece(p.query_starts, sequence, kRowPad) * kRowPad;
+  if (p.query_offsets != nullptr) {
+    sequence = sequence_of_piece(p.query_offsets, p.batch, piece, kRowPad);
+    row -= first_piece(p.query_offsets, sequence, kRowPad) * kRowPad;
   }
   const SequenceSpan span = span_of(p, sequence);
   float log = __uint_as_float(0x7f800000U);
   float delta = 0;
   if (row < span.queries) {
     const std::int64_t from = row_index(p, span, sequence, head, row);
-    const float value = static_cast<const float*>(p.log_sum_exp)[from];
+    const float value = *token_of<float>(p.log_sum_exp, sequence, head, span.first_query + row);
     if (value != minus_infinity()) {
       log = value * kLog2E;
       delta = pad.delta[from];
@@ -45,10 +45,8 @@ __global__ void __launch_bounds__(kRowPad) pad_kernel(const __grid_constant__ Pa
 
 }  // namespace
 
-std::string attention_backward_wgmma_refuses(const Context& context, const AttentionBackward& p) {
-  if (cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) != 9) {
-    return "needs a Hopper GPU";
-  }
+std::string attention_backward_wgmma_refuses(const Context& context, const BackwardProblem& p) {
+  if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
   if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
   if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
   if (larger(p.k_dim, p.v_dim) > 256) return "head dimensions above 256";
@@ -75,8 +73,8 @@ std::string attention_backward_wgmma_refuses(const Context& context, const Atten
   return "";
 }
 
-void attention_backward_wgmma(Context& context, const AttentionBackward& p) {
-  const bool packed = p.query_starts != nullptr;
+void attention_backward_wgmma(Context& context, const BackwardProblem& p) {
+  const bool packed = p.query_offsets != nullptr;
   const std::int64_t lanes = (packed ? 1 : p.batch) * p.query_heads;
   GradientWork work;
   work.p = p;
@@ -100,4 +98,4 @@ void attention_backward_wgmma(Context& context, const AttentionBackward& p) {
   if (p.dbias != nullptr) attention_wgmma_bias_gradient(context, work);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

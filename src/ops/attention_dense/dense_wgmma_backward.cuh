@@ -9,7 +9,7 @@
 
 #include "ops/attention_dense/dense_wgmma.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 // A block: a producer and two warpgroups.
 inline constexpr int kGradientThreads = 3 * cuda::kWarpgroup;
@@ -19,11 +19,11 @@ inline constexpr int kGradientConsumerRegisters = 232;
 inline constexpr int kRowPad = 128;
 
 struct GradientWork {
-  AttentionBackward p;
-  Source q, k, v, doutput;
-  Deal deal;
-  unsigned* tiles_taken = nullptr;  // see TileTaker
-  // Padded as row_place says: log_sum_exp to base 2, +inf where a row has no part in any gradient
+  BackwardProblem p;
+  TileSource q, k, v, doutput;
+  TileSchedule schedule;
+  unsigned* tiles_taken = nullptr;  // see TileScheduler
+  // Padded as padded_row says: log_sum_exp to base 2, +inf where a row has no part in any gradient
   // (its weights are then 0), and delta.
   float* rows_log = nullptr;
   float* rows_delta = nullptr;
@@ -33,12 +33,13 @@ struct GradientWork {
 // Counters of tiles taken, one of each kernel that counts.
 inline constexpr int kTileCounters = 2;
 
-__device__ inline std::int64_t row_place(const GradientWork& work, std::int64_t sequence,
-                                         int head) {
-  if (work.p.query_starts == nullptr) {
+__device__ inline std::int64_t padded_row(const GradientWork& work, std::int64_t sequence,
+                                          int head) {
+  if (work.p.query_offsets == nullptr) {
     return (sequence * work.p.query_heads + head) * work.padded_queries;
   }
-  return head * work.padded_queries + first_piece(work.p.query_starts, sequence, kRowPad) * kRowPad;
+  return head * work.padded_queries +
+         first_piece(work.p.query_offsets, sequence, kRowPad) * kRowPad;
 }
 
 // dk and dv, dq, dbias: dense_wgmma_key_gradient.cu and so on.
@@ -48,7 +49,7 @@ void attention_wgmma_bias_gradient(Context& context, const GradientWork& work);
 
 // Calls launch.template operator()<T, kDim>() for the dtype and the head.
 template <class Launch>
-void for_shape(const DenseAttention& p, Launch launch) {
+void for_shape(const DenseProblem& p, Launch launch) {
   const auto with_type = [&]<class T>() {
     const std::int64_t dim = larger(p.k_dim, p.v_dim);
     if (dim <= 64) {
@@ -65,6 +66,17 @@ void for_shape(const DenseAttention& p, Launch launch) {
                          : with_type.template operator()<F16>();
 }
 
+// `rows` with its tensors as tiles of so many queries and keys.
+inline GradientWork with_tiles(const GradientWork& rows, int queries, int keys) {
+  const BackwardProblem& p = rows.p;
+  GradientWork work = rows;
+  work.q = make_tile_source(p, p.q, p.query_heads, p.queries, p.k_dim, queries);
+  work.doutput = make_tile_source(p, p.doutput, p.query_heads, p.queries, p.v_dim, queries);
+  work.k = make_tile_source(p, p.k, p.kv_heads, p.keys, p.k_dim, keys);
+  work.v = make_tile_source(p, p.v, p.kv_heads, p.keys, p.v_dim, keys);
+  return work;
+}
+
 template <class Shared, class Kernel>
 void launch_gradient(Context& context, const char* name, Kernel* kernel, const GradientWork& work,
                      unsigned blocks) {
@@ -79,16 +91,16 @@ void launch_gradient(Context& context, const char* name, Kernel* kernel, Gradien
                      int counter) {
   const auto processors =
       static_cast<unsigned>(cuda::device_attribute(context, cudaDevAttrMultiProcessorCount));
-  const bool alike = !work.p.causal && work.p.query_starts == nullptr;
+  const bool alike = !work.p.causal && work.p.query_offsets == nullptr;
   work.tiles_taken = alike ? nullptr : work.tiles_taken + counter;
-  launch_gradient<Shared>(context, name, kernel, work, std::min(processors, work.deal.count()));
+  launch_gradient<Shared>(context, name, kernel, work, std::min(processors, work.schedule.count()));
 }
 
 // ---- where a block works ------------------------------------------------------------------------
 
 // At a tile of its own side.
 struct Block {
-  Place place;
+  TileCoord place;
   SequenceSpan span;
   int first = 0;  // row of the block's own side
   int batch = 0;  // of the tensors: 0 when packed
@@ -97,9 +109,9 @@ struct Block {
 __device__ inline Block block_of(const GradientWork& work, unsigned tile,
                                  const std::int64_t* starts) {
   Block block;
-  block.place = place_of(work.deal, tile, work.p.batch, starts);
+  block.place = tile_coord(work.schedule, tile, work.p.batch, starts);
   block.span = span_of(work.p, block.place.sequence);
-  block.first = block.place.tile * work.deal.rows;
+  block.first = block.place.tile * work.schedule.rows;
   block.batch = starts == nullptr ? static_cast<int>(block.place.sequence) : 0;
   return block;
 }
@@ -116,8 +128,15 @@ struct OwnTiles {
     init_barriers(empty, 2 * cuda::kWarpgroup);
   }
 
+  // The producer's warp: sets what is ahead.
+  __device__ void set_ahead(Item item) {
+    item.there = true;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ahead = item;
+    __syncwarp();
+  }
   // The producer's warp: a slot, once it is free, for what is ahead.
-  __device__ int claim(Turn<kSlots>& turn) {
+  __device__ int claim(PipelineState<kSlots>& turn) {
     const int slot = turn.stage;
     cuda::barrier_wait(&empty[slot], turn.parity ^ 1);
     if (threadIdx.x % 32 == 0) items[slot] = ahead;
@@ -126,7 +145,7 @@ struct OwnTiles {
     return slot;
   }
   // There is no more.
-  __device__ void end(const Turn<kSlots>& turn) {
+  __device__ void end(const PipelineState<kSlots>& turn) {
     const int slot = turn.stage;
     cuda::barrier_wait(&empty[slot], turn.parity ^ 1);
     if (threadIdx.x % 32 == 0) {
@@ -137,7 +156,7 @@ struct OwnTiles {
   }
 
   // A consumer: whether there is a tile in the slot.
-  __device__ bool await(const Turn<kSlots>& turn) {
+  __device__ bool await(const PipelineState<kSlots>& turn) {
     cuda::barrier_wait(&full[turn.stage], turn.parity);
     return items[turn.stage].there;
   }
@@ -145,6 +164,18 @@ struct OwnTiles {
   // producer's next writes without a word of the others, and racecheck follows it.
   __device__ void release(int slot) { cuda::barrier_arrive(&empty[slot]); }
 };
+
+// The producer's warp loads rows [token, token + kRows) of the two tensors a block owns.
+template <int kRows, int kDim>
+__device__ void load_own_tiles(std::byte* first, const TileSource& first_source, std::byte* second,
+                               const TileSource& second_source, std::int64_t token,
+                               std::int64_t end, const Block& block, bool packed,
+                               std::uint64_t* full) {
+  load_tile<kRows, kDim>(first, first_source, token, end, block.place.head, block.batch, packed,
+                         full);
+  load_tile<kRows, kDim>(second, second_source, token, end, block.place.head, block.batch, packed,
+                         full);
+}
 
 // A block: a thread sets up the barriers, one warp produces, two warpgroups consume.
 template <class Init, class Produce, class Consume>
@@ -244,14 +275,14 @@ __device__ void add_rows(RowSums<kDim>& sums, const std::uint32_t (&left)[kRight
 // `key` and `log` (to base 2) are of sum i of this thread. Where scores are changed, what comes out
 // is the weight times the slope of the soft cap: that is what the gradient of the score is
 // multiplied by.
-template <class T, bool kChanged, int kCount, class Hidden, class Query, class Key, class Log>
+template <class T, bool kHasScoreMod, int kCount, class Hidden, class Query, class Key, class Log>
 __device__ void weigh(const float (&scores)[kCount], float (&weights)[kCount],
                       std::uint32_t (&words)[kCount / 8][4], float scale, const ScoreRule& rule,
                       const SequenceSpan& span, bool any_hidden, Hidden hidden, Query query,
                       Key key, Log log) {
   const int queries = static_cast<int>(span.queries);
   const int keys = static_cast<int>(span.keys);
-  if constexpr (!kChanged) {
+  if constexpr (!kHasScoreMod) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) weights[i] = fmaf(scores[i], scale, -log(i));
     if (any_hidden) {
@@ -266,7 +297,7 @@ __device__ void weigh(const float (&scores)[kCount], float (&weights)[kCount],
     float weight[2];
 #pragma unroll
     for (int j = i; j < i + 2; ++j) {
-      if constexpr (kChanged) {
+      if constexpr (kHasScoreMod) {
         const float capped = rule.capped(scores[j]);
         const bool there = query(j) < queries && key(j) < keys;
         float score = fmaf(capped + rule.added(query(j), key(j), there), kLog2E, -log(j));
@@ -300,4 +331,4 @@ __device__ inline float of_column(const float* row, int i) {
   return i % 2 == 0 ? two.x : two.y;
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

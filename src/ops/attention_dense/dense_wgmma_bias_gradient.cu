@@ -3,7 +3,7 @@
 // A bias is of dense tensors only, never of packed ones.
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr int kRows = 2 * kConsumerRows;
@@ -34,7 +34,7 @@ struct Tile {
   int pairs = 0;  // sequences and heads to go over; none where no row sees a key
 };
 
-__device__ Tile tile_of(const AttentionBackward& p) {
+__device__ Tile tile_of(const BackwardProblem& p) {
   const auto key_tiles = static_cast<unsigned>((p.keys + kKeys - 1) / kKeys);
   const auto row_tiles = static_cast<unsigned>((p.queries + kRows - 1) / kRows);
   const unsigned rest = blockIdx.x / key_tiles;
@@ -45,8 +45,8 @@ __device__ Tile tile_of(const AttentionBackward& p) {
   tile.shared_by = dbias_unit(p, tile.unit);
   const SequenceSpan span = span_of(p, 0);
   const std::int64_t last_row = smaller(tile.first_row + kRows, p.queries) - 1;
-  const Sight first = sight_of(p, span, tile.first_row);
-  const Sight last = sight_of(p, span, last_row);
+  const VisibleRange first = visible_range(p, span, tile.first_row);
+  const VisibleRange last = visible_range(p, span, last_row);
   const bool unseen = tile.first_key >= last.end ||
                       (tile.first_key + kKeys <= first.begin && tile.first_key >= last.sinks);
   if (!unseen) tile.pairs = static_cast<int>(tile.shared_by.sequences * tile.shared_by.heads);
@@ -64,8 +64,8 @@ struct Pair {
 
 template <class S>
 __device__ void produce(const GradientWork& work, const Tile& tile, typename S::Shared& shared) {
-  const AttentionBackward& p = work.p;
-  Turn<S::kStages> turn;
+  const BackwardProblem& p = work.p;
+  PipelineState<S::kStages> turn;
   for (int n = 0; n < tile.pairs; ++n, turn.next()) {
     const Pair pair(tile.shared_by, n);
     const int kv_head = pair.head / static_cast<int>(p.heads_per_kv);
@@ -85,23 +85,23 @@ __device__ void produce(const GradientWork& work, const Tile& tile, typename S::
 
 template <class T, class S>
 __device__ void consume(const GradientWork& work, const Tile& tile, typename S::Shared& shared) {
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   const SequenceSpan span = span_of(p, 0);
   const int group = group_of_thread();
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int row = tile.first_row + group * kConsumerRows + row_of_thread();
-  const RowSight sight[2] = {RowSight(sight_of(p, span, row)),
-                             RowSight(sight_of(p, span, row + 8))};
+  const RowMask visible[2] = {RowMask(visible_range(p, span, row)),
+                              RowMask(visible_range(p, span, row + 8))};
   const auto key_of = [&](int i) { return tile.first_key + lane % 4 * 2 + i / 4 * 8 + i % 2; };
   const auto row_of = [&](int i) { return row + i / 2 % 2 * 8; };
   const auto there = [&](int i) { return row_of(i) < p.queries && key_of(i) < p.keys; };
   float sums[kKeys / 2];
 #pragma unroll
   for (float& x : sums) x = 0;
-  Turn<S::kStages> turn;
+  PipelineState<S::kStages> turn;
   for (int n = 0; n < tile.pairs; ++n, turn.next()) {
     const Pair pair(tile.shared_by, n);
-    const std::int64_t rows = row_place(work, pair.sequence, pair.head) + row;
+    const std::int64_t rows = padded_row(work, pair.sequence, pair.head) + row;
     const float log[2] = {work.rows_log[rows], work.rows_log[rows + 8]};
     const float delta[2] = {work.rows_delta[rows], work.rows_delta[rows + 8]};
     const ScoreRule rule(p, span, pair.sequence, pair.head);
@@ -119,7 +119,7 @@ __device__ void consume(const GradientWork& work, const Tile& tile, typename S::
     for (int i = 0; i < kKeys / 2; ++i) {
       const float score = rule.capped(scores[i]) + rule.added(row_of(i), key_of(i), there(i));
       const float weight = cuda::exp2_flushed(fmaf(score, kLog2E, -log[i / 2 % 2]));
-      if (sight[i / 2 % 2].sees(key_of(i))) {
+      if (visible[i / 2 % 2].attends(key_of(i))) {
         sums[i] += score_gradient(weight, dweights[i], delta[i / 2 % 2]);
       }
     }
@@ -149,21 +149,21 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
 }  // namespace
 
 void attention_wgmma_bias_gradient(Context& context, const GradientWork& rows) {
-  const AttentionBackward& p = rows.p;
+  const BackwardProblem& p = rows.p;
   const std::int64_t blocks =
       dbias_units(p) * pieces(p.queries, 1, false, kRows) * pieces(p.keys, 1, false, kKeys);
   if (blocks == 0) return;
   for_shape(p, [&]<class T, int kDim>() {
     using S = Side<kDim>;
     GradientWork work = rows;
-    work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, kRows);
-    work.doutput = source_of(p, p.doutput, p.query_heads, p.queries, p.v_dim, kRows);
-    work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, kKeys);
-    work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, kKeys);
+    work.q = make_tile_source(p, p.q, p.query_heads, p.queries, p.k_dim, kRows);
+    work.doutput = make_tile_source(p, p.doutput, p.query_heads, p.queries, p.v_dim, kRows);
+    work.k = make_tile_source(p, p.k, p.kv_heads, p.keys, p.k_dim, kKeys);
+    work.v = make_tile_source(p, p.v, p.kv_heads, p.keys, p.v_dim, kKeys);
     launch_gradient<typename S::Shared>(context, "attention bias gradient",
                                         bias_gradient_kernel<T, S>, work,
                                         static_cast<unsigned>(blocks));
   });
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -1,26 +1,25 @@
 // Dense attention forward on Hopper's tensor cores.
 //
-// A consumer warpgroup holds the scores of 64 rows by a tile of keys and the sums of 64 rows of
-// output in registers. While the tensor cores multiply the weights of one tile by its values and
-// the queries by the next tile's keys, nothing waits but the softmax of that next tile; of two
-// warpgroups one is at its softmax while the other has the tensor cores.
+// A consumer warpgroup holds the scores of 64 rows by a tile of keys and the output accumulators of
+// 64 rows in registers. It issues S = QK^T of the next key tile together with PV of the current one
+// and computes the softmax of the next tile while both run; two warpgroups alternate between softmax
+// and tensor cores (ping-pong).
 //
-// Blocks stay: one per multiprocessor, each takes a tile of queries after the other, those with the
-// most to do first. The producer is a tile ahead, and to a consumer all tiles of keys of all its
-// tiles of queries are one stream: the first product of a tile is under way with the last of the
-// tile before, whose output goes out while the other warpgroup has the tensor cores.
+// Persistent kernel: one CTA per SM; query tiles are scheduled longest-first. The producer runs one
+// tile ahead, and the key tiles of all query tiles of a consumer form one stream: the first product
+// of a query tile is issued with the last of the tile before, whose epilogue overlaps it.
 #include <algorithm>
 #include <string>
 
 #include "core/context_access.h"
 #include "ops/attention_dense/dense_wgmma_forward.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 // ---- one consumer warpgroup ---------------------------------------------------------------------
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 class Consumer {
   static constexpr int kScores = S::kKeys / 2;  // of a thread
 
@@ -32,39 +31,39 @@ class Consumer {
   }
 
   __device__ void run() {
-    if (S::kConsumers == 2 && group_ == 1) give_turn(0);
-    while (has(slot_)) go_through_keys();
-    // What was given and not taken.
-    if (S::kConsumers == 2 && group_ == 0) take_turn();
+    if (S::kConsumers == 2 && group_ == 1) signal_ping_pong(0);
+    while (has(slot_)) mainloop();
+    // The last signal has no matching wait.
+    if (S::kConsumers == 2 && group_ == 0) wait_ping_pong();
   }
 
  private:
-  // Place and parity of what is number n to go through a ring. Registers are short: a number is
-  // all that is kept of a ring.
-  template <int kPlaces>
-  __device__ static int place(unsigned n) {
-    return static_cast<int>(n % kPlaces);
+  // Stage and parity of item n of a pipeline. To save registers the item number is all the state
+  // that is kept per pipeline.
+  template <int kCount>
+  __device__ static int stage(unsigned n) {
+    return static_cast<int>(n % kCount);
   }
-  template <int kPlaces>
+  template <int kCount>
   __device__ static std::uint32_t parity(unsigned n) {
-    return n / kPlaces % 2;
+    return n / kCount % 2;
   }
 
   // The slot of tile number n of queries, and what it holds.
-  __device__ static int slot_place(unsigned n) { return place<S::kSlots>(n); }
-  __device__ const ForwardItem& item() const { return shared_.items[slot_place(slot_)]; }
+  __device__ static int slot_index(unsigned n) { return stage<S::kSlots>(n); }
+  __device__ const ForwardItem& item() const { return shared_.items[slot_index(slot_)]; }
 
   // Waits for tile number n of queries; whether there is one.
   __device__ bool has(unsigned n) {
-    cuda::barrier_wait(&shared_.q_full[slot_place(n)], parity<S::kSlots>(n));
-    return shared_.items[slot_place(n)].tiles.count > 0;
+    cuda::barrier_wait(&shared_.q_full[slot_index(n)], parity<S::kSlots>(n));
+    return shared_.items[slot_index(n)].tiles.count > 0;
   }
 
   __device__ void begin() {
-    const PairSight sight = item().sight;
+    const TileMask visible = item().visible;
     const int group_row = item().first_row + group_ * kConsumerRows;
-    all_see_begin_ = sight.row(group_row + kConsumerRows - 1).begin;
-    all_see_end_ = sight.row(group_row).end;
+    all_attend_begin_ = visible.row(group_row + kConsumerRows - 1).begin;
+    all_attend_end_ = visible.row(group_row).end;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       largest_[r] = minus_infinity();
@@ -72,18 +71,18 @@ class Consumer {
     }
   }
 
-  // From this tile of queries on, and on through those that follow while they do.
-  __device__ void go_through_keys() {
+  // Runs over the key tiles of this query tile and of those that follow without a gap.
+  __device__ void mainloop() {
     float scores[kScores];
     std::uint32_t weights[S::kKeys / 16][4];
     begin();
     clear_sums();
     wait(shared_.k_full, step_);
-    multiply_keys(scores, slot_place(slot_));
+    multiply_keys(scores, slot_index(slot_));
     cuda::wgmma_wait<0>();
     cuda::wgmma_hold(scores);
-    release(shared_.k_empty[place<S::kStages>(step_)]);
-    soften(scores, item().tiles.tile(0));
+    release(shared_.k_empty[stage<S::kStages>(step_)]);
+    online_softmax_tile(scores, item().tiles.tile(0));
     pack(scores, weights);
     for (int i = 1;; ++i) {
       const bool is_next = i == uniform(item().tiles.count);
@@ -93,14 +92,14 @@ class Consumer {
       }
       ++step_;
       wait(shared_.k_full, step_);
-      take_turn();
-      multiply_keys(scores, slot_place(is_next ? slot_ + 1 : slot_));
+      wait_ping_pong();
+      multiply_keys(scores, slot_index(is_next ? slot_ + 1 : slot_));
       wait(shared_.v_full, step_ - 1);
       multiply_values(weights, step_ - 1);
-      give_turn(1 - group_);
+      signal_ping_pong(1 - group_);
       cuda::wgmma_wait<1>();
       cuda::wgmma_hold(scores);
-      release(shared_.k_empty[place<S::kStages>(step_)]);
+      release(shared_.k_empty[stage<S::kStages>(step_)]);
       const float largest[2] = {largest_[0], largest_[1]};
       const float total[2] = {total_[0], total_[1]};
       if (is_next) {
@@ -108,12 +107,12 @@ class Consumer {
         i = 0;
         begin();
       }
-      soften(scores, item().tiles.tile(i));
+      online_softmax_tile(scores, item().tiles.tile(i));
       cuda::wgmma_wait<0>();
       hold_sums();
-      release(shared_.v_empty[place<S::kStages>(step_ - 1)]);
+      release(shared_.v_empty[stage<S::kStages>(step_ - 1)]);
       if (is_next) {
-        finish(slot_place(slot_ - 1), largest, total);
+        finish(slot_index(slot_ - 1), largest, total);
         clear_sums();
       } else if (rescales_) {
         rescale();
@@ -124,8 +123,8 @@ class Consumer {
     multiply_values(weights, step_);
     cuda::wgmma_wait<0>();
     hold_sums();
-    release(shared_.v_empty[place<S::kStages>(step_)]);
-    finish(slot_place(slot_), largest_, total_);
+    release(shared_.v_empty[stage<S::kStages>(step_)]);
+    finish(slot_index(slot_), largest_, total_);
     ++step_;
     ++slot_;
   }
@@ -134,14 +133,14 @@ class Consumer {
   __device__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
 
   __device__ static void wait(std::uint64_t (&full)[S::kStages], unsigned n) {
-    cuda::barrier_wait(&full[place<S::kStages>(n)], parity<S::kStages>(n));
+    cuda::barrier_wait(&full[stage<S::kStages>(n)], parity<S::kStages>(n));
   }
 
-  // Of two warpgroups one issues its products while the other is at its softmax.
-  __device__ void take_turn() {
+  // Ping-pong: one warpgroup issues its products while the other computes its softmax.
+  __device__ void wait_ping_pong() {
     if constexpr (S::kConsumers == 2) cuda::named_barrier(2 + group_, 2 * cuda::kWarpgroup);
   }
-  __device__ void give_turn(int group) {
+  __device__ void signal_ping_pong(int group) {
     if constexpr (S::kConsumers == 2) cuda::named_arrive(2 + group, 2 * cuda::kWarpgroup);
   }
 
@@ -160,7 +159,7 @@ class Consumer {
         cuda::shared_address(shared_.q[slot] + group_ * kConsumerRows * cuda::kSliceRowBytes),
         S::kRows);
     const std::uint64_t k =
-        cuda::tile_descriptor(cuda::shared_address(shared_.k[place<S::kStages>(step_)]), S::kKeys);
+        cuda::tile_descriptor(cuda::shared_address(shared_.k[stage<S::kStages>(step_)]), S::kKeys);
     cuda::wgmma_hold(scores);
     cuda::wgmma_begin();
 #pragma unroll
@@ -173,7 +172,7 @@ class Consumer {
 
   __device__ void multiply_values(const std::uint32_t (&weights)[S::kKeys / 16][4], unsigned step) {
     const std::uint64_t v =
-        cuda::tile_descriptor(cuda::shared_address(shared_.v[place<S::kStages>(step)]), S::kKeys);
+        cuda::tile_descriptor(cuda::shared_address(shared_.v[stage<S::kStages>(step)]), S::kKeys);
     hold_sums();
     cuda::wgmma_begin();
 #pragma unroll
@@ -200,14 +199,13 @@ class Consumer {
     for (int part = 0; part < S::kParts; ++part) cuda::wgmma_hold(sums_[part]);
   }
 
-  // Scores become weights relative to a score that was the largest of its row, or is by no more
-  // than 2^kSlack less: as long as that holds, what was summed before is right as it stands. A row
-  // goes by its own scores alone; a warp of which no row moves saves itself the multiplications.
-  __device__ void soften(float (&scores)[kScores], int tile) {
-    constexpr float kSlack = 8;
+  // Online softmax with lazy rescaling: the running max of a row is updated only when it grows by
+  // more than 2^kRescaleSlack; until then earlier sums stay valid. The decision depends on the row's own
+  // scores only; a warp without an updated row skips the multiplications.
+  __device__ void online_softmax_tile(float (&scores)[kScores], int tile) {
     const int first_key = tile * S::kKeys;
-    if constexpr (kChanged) change(scores, first_key);
-    hide_unseen(scores, first_key);
+    if constexpr (kHasScoreMod) apply_score_mods(scores, first_key);
+    apply_mask(scores, first_key);
     float top[2] = {largest_[0], largest_[1]};
 #pragma unroll
     for (int i = 0; i < kScores; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i]);
@@ -216,7 +214,7 @@ class Consumer {
     for (int r = 0; r < 2; ++r) {
       top[r] = row_max(top[r]);
       // The first seen moves: it is more than -inf. Of two -inf the difference is not a number.
-      moves[r] = (top[r] - largest_[r]) * work_.scale > kSlack;
+      moves[r] = (top[r] - largest_[r]) * work_.scale > tuning::kRescaleSlack;
     }
     rescales_ = __any_sync(kAllLanes, moves[0] || moves[1]);
     if (rescales_) {
@@ -243,25 +241,25 @@ class Consumer {
     return largest_[r] == minus_infinity() ? 0 : largest_[r] * work_.scale;
   }
 
-  __device__ void hide_unseen(float (&scores)[kScores], int first_key) const {
+  __device__ void apply_mask(float (&scores)[kScores], int first_key) const {
     const int column = first_key + lane_ % 4 * 2;
-    if (first_key + S::kKeys <= all_see_end_ && first_key >= all_see_begin_) return;
+    if (first_key + S::kKeys <= all_attend_end_ && first_key >= all_attend_begin_) return;
     const int row = item().first_row + group_ * kConsumerRows + warp_row();
-    const RowSight sight[2] = {item().sight.row(row), item().sight.row(row + 8)};
-    const int left[2] = {sight[0].end - column, sight[1].end - column};
+    const RowMask visible[2] = {item().visible.row(row), item().visible.row(row + 8)};
+    const int left[2] = {visible[0].end - column, visible[1].end - column};
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       if (i / 4 * 8 + i % 2 >= left[i / 2 % 2]) scores[i] = minus_infinity();
     }
-    if (first_key >= all_see_begin_) return;
+    if (first_key >= all_attend_begin_) return;
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
-      if (!sight[i / 2 % 2].sees(column + i / 4 * 8 + i % 2)) scores[i] = minus_infinity();
+      if (!visible[i / 2 % 2].attends(column + i / 4 * 8 + i % 2)) scores[i] = minus_infinity();
     }
   }
 
   // Soft cap, ALiBi, bias; afterwards scores are to base 2.
-  __device__ void change(float (&scores)[kScores], int first_key) {
+  __device__ void apply_score_mods(float (&scores)[kScores], int first_key) {
     const ForwardItem& item = this->item();
     const int first_row = item.first_row + group_ * kConsumerRows + warp_row();
     const ScoreRule rule(work_.p, item.span, item.sequence, item.head);
@@ -292,7 +290,7 @@ class Consumer {
 
   // Output of the tile in `slot` goes out through the slot's own memory, which is then free.
   __device__ void finish(int slot, const float (&largest)[2], const float (&totals)[2]) {
-    const AttentionForward& p = work_.p;
+    const ForwardProblem& p = work_.p;
     const ForwardItem& item = shared_.items[slot];
     const int group_row = group_ * kConsumerRows;  // of the tile
     const int rows = item.rows - group_row;
@@ -312,8 +310,9 @@ class Consumer {
       }
       factor[r] = total > 0 ? factor[r] / total : (total == 0 ? 0 : total);
       const int row = warp_row() + 8 * r;
-      if (p.log_sum_exp != nullptr && lane_ % 4 == 0 && row < rows) {
-        static_cast<float*>(p.log_sum_exp)[item.log_row + group_row + row] =
+      if (p.log_sum_exp.data != nullptr && lane_ % 4 == 0 && row < rows) {
+        static_cast<float*>(
+            p.log_sum_exp.data)[item.log_at + (group_row + row) * p.log_sum_exp.token_stride] =
             total == 0 ? minus_infinity() : fmaf(top, kLn2, logf(total));
       }
     }
@@ -334,13 +333,13 @@ class Consumer {
   unsigned step_ = 0;  // tiles of keys begun
   unsigned slot_ = 0;  // tiles of queries done
   int group_, lane_;
-  int all_see_begin_, all_see_end_;  // keys that all rows of the warpgroup see
+  int all_attend_begin_, all_attend_end_;  // keys that all rows of the warpgroup see
   float largest_[2], total_[2], shrink_[2];
   bool rescales_;  // the sums so far, by `shrink_`
   float sums_[S::kParts][S::kPart / 2];
 };
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __global__ void __launch_bounds__(S::kThreads, 1)
     forward_kernel(const __grid_constant__ ForwardWork work) {
   if constexpr (cuda::kWgmma) {
@@ -360,30 +359,30 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       if (threadIdx.x < 32) ForwardProducer<S>(work, shared).run();
     } else {
       cuda::take_registers<S::kConsumerRegisters>();
-      Consumer<T, S, kChanged>(work, shared).run();
+      Consumer<T, S, kHasScoreMod>(work, shared).run();
     }
   }
 }
 
-template <class T, class S, bool kChanged>
-void launch_forward(Context& context, const AttentionForward& p) {
-  const bool packed = p.query_starts != nullptr;
+template <class T, class S, bool kHasScoreMod>
+void launch_forward(Context& context, const ForwardProblem& p) {
+  const bool packed = p.query_offsets != nullptr;
   ForwardWork work;
   work.p = p;
-  work.scale = kChanged ? 1.0F : static_cast<float>(p.scale * 1.4426950408889634);
-  work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, S::kRows);
-  work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
-  work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
-  work.deal = deal_of(p, p.queries, p.query_heads, packed, S::kRows, p.keys);
+  work.scale = kHasScoreMod ? 1.0F : static_cast<float>(p.scale * 1.4426950408889634);
+  work.q = make_tile_source(p, p.q, p.query_heads, p.queries, p.k_dim, S::kRows);
+  work.k = make_tile_source(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
+  work.v = make_tile_source(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
+  work.schedule = make_tile_schedule(p, p.queries, p.query_heads, packed, S::kRows, p.keys);
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
-  const std::int64_t blocks = std::min<std::int64_t>(processors, work.deal.count());
-  if ((p.causal || packed) && work.deal.count() > blocks) {
+  const std::int64_t blocks = std::min<std::int64_t>(processors, work.schedule.count());
+  if ((p.causal || packed) && work.schedule.count() > blocks) {
     work.tiles_taken =
         static_cast<unsigned*>(detail::ContextAccess::workspace(context, sizeof(unsigned)));
     cuda::check(cudaMemsetAsync(work.tiles_taken, 0, sizeof(unsigned), cuda::stream_of(context)),
                 "cudaMemsetAsync");
   }
-  const auto kernel = forward_kernel<T, S, kChanged>;
+  const auto kernel = forward_kernel<T, S, kHasScoreMod>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "attention forward", kernel,
                {.blocks = static_cast<unsigned>(blocks),
@@ -393,13 +392,13 @@ void launch_forward(Context& context, const AttentionForward& p) {
 }
 
 template <class T, class S>
-void launch_shape(Context& context, const AttentionForward& p) {
+void launch_shape(Context& context, const ForwardProblem& p) {
   const bool changed = p.soft_cap > 0 || p.alibi_slopes != nullptr || p.bias != nullptr;
   changed ? launch_forward<T, S, true>(context, p) : launch_forward<T, S, false>(context, p);
 }
 
 template <class T>
-void launch_type(Context& context, const AttentionForward& p) {
+void launch_type(Context& context, const ForwardProblem& p) {
   const std::int64_t dim = larger(p.k_dim, p.v_dim);
   if (dim <= 64 && p.causal && p.queries <= 1024) {
     // The finer the tiles, the less of what they hold is hidden.
@@ -417,10 +416,8 @@ void launch_type(Context& context, const AttentionForward& p) {
 
 }  // namespace
 
-std::string attention_wgmma_refuses(const Context& context, const AttentionForward& p) {
-  if (cuda::device_attribute(context, cudaDevAttrComputeCapabilityMajor) != 9) {
-    return "needs a Hopper GPU";
-  }
+std::string attention_wgmma_refuses(const Context& context, const ForwardProblem& p) {
+  if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
   if (p.dtype != DType::bf16 && p.dtype != DType::f16) return "needs bf16 or f16";
   if (row_count(p) == 0 || p.keys == 0) return "nothing to multiply";
   if (larger(p.k_dim, p.v_dim) > 256) return "head dimensions above 256";
@@ -436,8 +433,8 @@ std::string attention_wgmma_refuses(const Context& context, const AttentionForwa
   return refusal;
 }
 
-void attention_wgmma(Context& context, const AttentionForward& p) {
+void attention_wgmma(Context& context, const ForwardProblem& p) {
   p.dtype == DType::bf16 ? launch_type<Bf16>(context, p) : launch_type<F16>(context, p);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -4,7 +4,7 @@
 
 #include "ops/attention_dense/dense_wgmma.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 
 template <int kDim_, int kConsumers_>
 struct ForwardShape {
@@ -28,13 +28,13 @@ struct ForwardShape {
 // A tile of queries.
 struct ForwardItem {
   KeyTiles tiles;  // none: there is no more
-  PairSight sight;
+  TileMask visible;
   int first_row = 0;
   int rows = 0;  // of the sequence, from the first on
   int head = 0;
   std::int64_t sequence = 0;
-  std::int64_t log_row = 0;    // of log_sum_exp, the first
-  std::int64_t output_at = 0;  // likewise, in elements
+  std::int64_t log_at = 0;     // of the first row in log_sum_exp, in elements
+  std::int64_t output_at = 0;  // likewise in output
   SequenceSpan span;
 };
 
@@ -51,10 +51,10 @@ struct ForwardShared {
 };
 
 struct ForwardWork {
-  AttentionForward p;
-  Source q, k, v;
-  Deal deal;
-  unsigned* tiles_taken = nullptr;  // see TileTaker
+  ForwardProblem p;
+  TileSource q, k, v;
+  TileSchedule schedule;
+  unsigned* tiles_taken = nullptr;  // see TileScheduler
   float scale = 1;                  // of the scores, to base 2; 1 where they are changed one by one
 };
 
@@ -66,8 +66,8 @@ class ForwardProducer {
       : work_(work),
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % 32)),
-        packed_(work.p.query_starts != nullptr),
-        taker_(work.deal.count(), work.tiles_taken) {}
+        packed_(work.p.query_offsets != nullptr),
+        scheduler_(work.schedule.count(), work.tiles_taken) {}
 
   __device__ void run() {
     // Values are wanted after the keys of the next tile, be it the first of other queries.
@@ -112,8 +112,8 @@ class ForwardProducer {
 
   // The next tile of queries that see anything, to shared_.ahead; whether there is one.
   __device__ bool take() {
-    while (taker_.has()) {
-      const ForwardItem item = item_of(taker_.take());
+    while (scheduler_.has()) {
+      const ForwardItem item = item_of(scheduler_.take());
       if (item.rows <= 0) continue;
       if (item.tiles.count > 0) {
         __syncwarp();
@@ -121,35 +121,37 @@ class ForwardProducer {
         __syncwarp();
         return true;
       }
-      write_nothing_seen(item);
+      store_fully_masked(item);
     }
     return false;
   }
 
   __device__ ForwardItem item_of(unsigned tile) const {
     ForwardItem item;
-    const AttentionForward& p = work_.p;
-    const Place place = place_of(work_.deal, tile, p.batch, p.query_starts);
+    const ForwardProblem& p = work_.p;
+    const TileCoord place = tile_coord(work_.schedule, tile, p.batch, p.query_offsets);
     item.span = span_of(p, place.sequence);
-    item.sight = PairSight(p, item.span);
+    item.visible = TileMask(p, item.span);
     item.first_row = place.tile * S::kRows;
     item.rows = static_cast<int>(item.span.queries) - item.first_row;
     item.head = place.head;
     item.sequence = place.sequence;
-    item.log_row = row_index(p, item.span, place.sequence, place.head, item.first_row);
+    item.log_at = place.sequence * p.log_sum_exp.batch_stride +
+                  place.head * p.log_sum_exp.head_stride +
+                  (item.span.first_query + item.first_row) * p.log_sum_exp.token_stride;
     item.output_at = place.sequence * p.output.batch_stride + place.head * p.output.head_stride +
                      (item.span.first_query + item.first_row) * p.output.token_stride;
     if (item.rows > 0) {
       item.tiles =
-          key_tiles(item.sight.row(item.first_row),
-                    item.sight.row(item.first_row + min(S::kRows, item.rows) - 1), S::kKeys);
+          key_tiles(item.visible.row(item.first_row),
+                    item.visible.row(item.first_row + min(S::kRows, item.rows) - 1), S::kKeys);
     }
     return item;
   }
 
   template <int kStages>
   __device__ void load(std::byte (&to)[kStages][kTileBytes<S::kKeys, S::kDim>],
-                       const Source& source, const Keys& keys, Turn<kStages>& turn,
+                       const TileSource& source, const Keys& keys, PipelineState<kStages>& turn,
                        std::uint64_t (&full)[kStages], std::uint64_t (&empty)[kStages]) {
     cuda::barrier_wait(&empty[turn.stage], turn.parity ^ 1);
     load_tile<S::kKeys, S::kDim>(to[turn.stage], source, keys.token, keys.end, keys.head,
@@ -172,8 +174,8 @@ class ForwardProducer {
   }
 
   // No row of the tile sees a key: there is nothing to multiply.
-  __device__ void write_nothing_seen(const ForwardItem& item) const {
-    const AttentionForward& p = work_.p;
+  __device__ void store_fully_masked(const ForwardItem& item) const {
+    const ForwardProblem& p = work_.p;
     const int rows = min(S::kRows, item.rows);
     auto* const output = static_cast<std::uint16_t*>(p.output.data) + item.output_at;
     const int per_row = static_cast<int>(p.v_dim) / 8;
@@ -181,23 +183,23 @@ class ForwardProducer {
       const std::int64_t row = i / per_row;
       *reinterpret_cast<uint4*>(output + row * p.output.token_stride + i % per_row * 8) = uint4{};
     }
-    if (p.log_sum_exp == nullptr) return;
+    if (p.log_sum_exp.data == nullptr) return;
     float log = minus_infinity();
     if (p.sink_logits != nullptr) {
       log = static_cast<const float*>(p.sink_logits)[item.head] * kLog2E * kLn2;
     }
-    float* const logs = static_cast<float*>(p.log_sum_exp) + item.log_row;
-    for (int i = lane_; i < rows; i += 32) logs[i] = log;
+    float* const logs = static_cast<float*>(p.log_sum_exp.data) + item.log_at;
+    for (int i = lane_; i < rows; i += 32) logs[i * p.log_sum_exp.token_stride] = log;
   }
 
   const ForwardWork& work_;
   ForwardShared<S>& shared_;
   const int lane_;
   const bool packed_;
-  TileTaker taker_;
-  Turn<S::kStages> k_turn_;
-  Turn<S::kStages> v_turn_;
-  Turn<S::kSlots> slot_;
+  TileScheduler scheduler_;
+  PipelineState<S::kStages> k_turn_;
+  PipelineState<S::kStages> v_turn_;
+  PipelineState<S::kSlots> slot_;
 };
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -1,14 +1,13 @@
-// dk and dv of dense attention on Hopper's tensor cores: a block owns a tile of keys and goes over
-// the queries that see them, all heads of the group after one another.
+// dk and dv of dense attention on Hopper's tensor cores. A CTA owns a tile of keys and iterates over
+// the queries that attend to them, head by head of the group.
 //
-// Heads up to 128: 128 keys, 64 of each warpgroup, which has both sums of them in registers. Wider
-// sums do not fit: there a block owns 64 keys, one warpgroup makes the weights and sums dv, and
-// hands the weights to the other, which makes their gradients and sums dk. Four products either
-// way. Blocks stay and take one tile of keys after the other, the next one's keys and values loaded
-// beside this one's where there is room.
+// Heads up to 128: 128 keys, 64 per warpgroup, with both accumulators in registers. Wider
+// accumulators do not fit: there a CTA owns 64 keys; one warpgroup computes the weights, accumulates
+// dv and passes the weights to the other, which computes their gradients and accumulates dk. Four
+// products either way. Keys and values of the next tile are prefetched where shared memory allows.
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr int kStages = 2;
@@ -51,8 +50,8 @@ class Producer {
       : work_(work),
         shared_(shared),
         lane_(static_cast<int>(threadIdx.x % 32)),
-        packed_(work.p.query_starts != nullptr),
-        taker_(work.deal.count(), work.tiles_taken) {}
+        packed_(work.p.query_offsets != nullptr),
+        scheduler_(work.schedule.count(), work.tiles_taken) {}
 
   __device__ void run() {
     for (bool there = take(); there;) {
@@ -62,7 +61,7 @@ class Producer {
       there = take();
       for (int member = 0; member < work_.p.heads_per_kv; ++member) {
         const int head = block.place.head * static_cast<int>(work_.p.heads_per_kv) + member;
-        const std::int64_t rows = row_place(work_, block.place.sequence, head);
+        const std::int64_t rows = padded_row(work_, block.place.sequence, head);
         for (int tile = tiles.x; tile < tiles.y; ++tile) load_queries(block, head, rows, tile);
       }
     }
@@ -72,15 +71,12 @@ class Producer {
  private:
   // The next tile of keys, to shared_.own.ahead; whether there is one.
   __device__ bool take() {
-    while (taker_.has()) {
+    while (scheduler_.has()) {
       Item item;
-      item.block = block_of(work_, taker_.take(), work_.p.key_starts);
+      item.block = block_of(work_, scheduler_.take(), work_.p.key_offsets);
       if (item.block.first >= item.block.span.keys) continue;
       item.tiles = query_tiles(work_.p, item.block.span, item.block.first, S::kKeys, S::kQueries);
-      item.there = true;
-      __syncwarp();
-      if (lane_ == 0) shared_.own.ahead = item;
-      __syncwarp();
+      shared_.own.set_ahead(item);
       return true;
     }
     return false;
@@ -93,10 +89,8 @@ class Producer {
     const std::int64_t end = block.span.first_key + block.span.keys;
     const int slot = shared_.own.claim(slot_);
     std::uint64_t* const full = &shared_.own.full[slot];
-    load_tile<S::kKeys, S::kDim>(shared_.k[slot], work_.k, key, end, block.place.head, block.batch,
-                                 packed_, full);
-    load_tile<S::kKeys, S::kDim>(shared_.v[slot], work_.v, key, end, block.place.head, block.batch,
-                                 packed_, full);
+    load_own_tiles<S::kKeys, S::kDim>(shared_.k[slot], work_.k, shared_.v[slot], work_.v, key, end,
+                                      block, packed_, full);
   }
 
   __device__ void load_queries(const Block& block, int head, std::int64_t rows, int tile) {
@@ -124,17 +118,17 @@ class Producer {
   typename S::Shared& shared_;
   const int lane_;
   const bool packed_;
-  TileTaker taker_;
-  Turn<kStages> turn_;
-  Turn<S::kSlots> slot_;
+  TileScheduler scheduler_;
+  PipelineState<kStages> turn_;
+  PipelineState<S::kSlots> slot_;
 };
 
 // The tiles of queries of all heads of the group, one after the other.
 struct Walk {
   int2 tiles;
   int tile, head, left;
-  Turn<kStages>& turn;
-  __device__ Walk(const GradientWork& work, const Item& item, Turn<kStages>& stages)
+  PipelineState<kStages>& turn;
+  __device__ Walk(const GradientWork& work, const Item& item, PipelineState<kStages>& stages)
       : tiles(item.tiles),
         tile(tiles.x),
         head(item.block.place.head * static_cast<int>(work.p.heads_per_kv)),
@@ -151,24 +145,24 @@ struct Walk {
 };
 
 // The weights of a warpgroup's keys, from `group_key` on, and one tile of queries.
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __device__ void weigh_tile(const GradientWork& work, const Block& block, const Walk& walk,
-                           const PairSight& pair, const typename S::Shared& shared, int group_key,
+                           const TileMask& pair, const typename S::Shared& shared, int group_key,
                            const float (&scores)[S::kQueries / 2],
                            float (&weights)[S::kQueries / 2],
                            std::uint32_t (&words)[S::kQueries / 16][4]) {
   const int first_query = walk.tile * S::kQueries;
   const int key = group_key + row_of_thread();
   const int column = static_cast<int>(threadIdx.x % 4) * 2;
-  const RowSight first(sight_of(work.p, block.span, first_query));
-  const RowSight last(sight_of(work.p, block.span, first_query + S::kQueries - 1));
+  const RowMask first(visible_range(work.p, block.span, first_query));
+  const RowMask last(visible_range(work.p, block.span, first_query + S::kQueries - 1));
   const auto query_of = [&](int i) { return first_query + i / 4 * 8 + column + i % 2; };
   const auto key_of = [&](int i) { return key + i / 2 % 2 * 8; };
-  weigh<T, kChanged>(
+  weigh<T, kHasScoreMod>(
       scores, weights, words, work.scale,
       ScoreRule(work.p, block.span, block.place.sequence, walk.head), block.span,
       group_key + kConsumerRows > first.end || group_key < last.begin,
-      [&](int i) { return !pair.sees(query_of(i), key_of(i)); }, query_of, key_of,
+      [&](int i) { return !pair.attends(query_of(i), key_of(i)); }, query_of, key_of,
       [&](int i) { return of_column(shared.log[walk.turn.stage], i); });
 }
 
@@ -183,15 +177,15 @@ __device__ void store(const MutableHeads& heads, const Block& block, const RowSu
 }
 
 // A warpgroup that has both sums.
-template <class T, class S, bool kChanged>
-__device__ void consume(const GradientWork& work, const Item& item, int slot, Turn<kStages>& turn,
-                        typename S::Shared& shared) {
+template <class T, class S, bool kHasScoreMod>
+__device__ void consume(const GradientWork& work, const Item& item, int slot,
+                        PipelineState<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
-  const AttentionBackward& p = work.p;
+  const BackwardProblem& p = work.p;
   const int group = group_of_thread();
   const Block& block = item.block;
   const int group_key = block.first + group * kConsumerRows;
-  const PairSight pair(p, block.span);
+  const TileMask pair(p, block.span);
   std::byte* const k = rows_of_group(shared.k[slot], group);
   std::byte* const v = rows_of_group(shared.v[slot], group);
   RowSums<S::kDim> dk, dv;
@@ -209,7 +203,8 @@ __device__ void consume(const GradientWork& work, const Item& item, int slot, Tu
     cuda::wgmma_hold(scores);
     float weights[kQueries / 2];
     std::uint32_t words[kQueries / 16][4];
-    weigh_tile<T, S, kChanged>(work, block, walk, pair, shared, group_key, scores, weights, words);
+    weigh_tile<T, S, kHasScoreMod>(work, block, walk, pair, shared, group_key, scores, weights,
+                                   words);
     cuda::wgmma_wait<0>();
     cuda::wgmma_hold(dweights);
     add_rows<T, S::kDim, kQueries>(dv, words, stage.doutput);
@@ -231,12 +226,12 @@ __device__ int handed_barrier(int stage) { return 2 + stage; }
 __device__ int taken_barrier(int stage) { return 4 + stage; }
 
 // The warpgroup that makes weights and sums dv.
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __device__ void consume_for_values(const GradientWork& work, const Item& item, int slot,
-                                   Turn<kStages>& turn, typename S::Shared& shared) {
+                                   PipelineState<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
   const Block& block = item.block;
-  const PairSight pair(work.p, block.span);
+  const TileMask pair(work.p, block.span);
   RowSums<S::kDim> dv;
   dv.clear();
   int done = 0;
@@ -248,8 +243,8 @@ __device__ void consume_for_values(const GradientWork& work, const Item& item, i
     cuda::wgmma_wait<0>();
     cuda::wgmma_hold(scores);
     std::uint32_t words[kQueries / 16][4];
-    weigh_tile<T, S, kChanged>(work, block, walk, pair, shared, block.first, scores, weights,
-                               words);
+    weigh_tile<T, S, kHasScoreMod>(work, block, walk, pair, shared, block.first, scores, weights,
+                                   words);
     if (done >= kStages) cuda::named_barrier(taken_barrier(here), 2 * cuda::kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kQueries / 2; ++i) {
@@ -268,7 +263,7 @@ __device__ void consume_for_values(const GradientWork& work, const Item& item, i
 // The warpgroup that is handed weights, makes their gradients and sums dk.
 template <class T, class S>
 __device__ void consume_for_keys(const GradientWork& work, const Item& item, int slot,
-                                 Turn<kStages>& turn, typename S::Shared& shared) {
+                                 PipelineState<kStages>& turn, typename S::Shared& shared) {
   constexpr int kQueries = S::kQueries;
   const Block& block = item.block;
   RowSums<S::kDim> dk;
@@ -301,16 +296,16 @@ __device__ void consume_for_keys(const GradientWork& work, const Item& item, int
               block.first);
 }
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __device__ void consume_all(const GradientWork& work, typename S::Shared& shared) {
-  Turn<kStages> turn;
-  for (Turn<S::kSlots> slots; shared.own.await(slots); slots.next()) {
+  PipelineState<kStages> turn;
+  for (PipelineState<S::kSlots> slots; shared.own.await(slots); slots.next()) {
     const int slot = slots.stage;
     const Item& item = shared.own.items[slot];
     if constexpr (!S::kWide) {
-      consume<T, S, kChanged>(work, item, slot, turn, shared);
+      consume<T, S, kHasScoreMod>(work, item, slot, turn, shared);
     } else if (group_of_thread() == 0) {
-      consume_for_values<T, S, kChanged>(work, item, slot, turn, shared);
+      consume_for_values<T, S, kHasScoreMod>(work, item, slot, turn, shared);
     } else {
       consume_for_keys<T, S>(work, item, slot, turn, shared);
     }
@@ -319,7 +314,7 @@ __device__ void consume_all(const GradientWork& work, typename S::Shared& shared
   }
 }
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __global__ void __launch_bounds__(kGradientThreads, 1)
     key_gradient_kernel(const __grid_constant__ GradientWork work) {
   if constexpr (cuda::kWgmma) {
@@ -333,32 +328,29 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
           init_barriers(shared.empty, 2 * cuda::kWarpgroup);
         },
         [&] { Producer<S>(work, shared).run(); },
-        [&] { consume_all<T, S, kChanged>(work, shared); });
+        [&] { consume_all<T, S, kHasScoreMod>(work, shared); });
   }
 }
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 void launch(Context& context, const GradientWork& work) {
   launch_gradient<typename S::Shared>(context, "attention key gradient",
-                                      key_gradient_kernel<T, S, kChanged>, work, work.deal.count());
+                                      key_gradient_kernel<T, S, kHasScoreMod>, work,
+                                      work.schedule.count());
 }
 
 }  // namespace
 
 void attention_wgmma_key_gradient(Context& context, const GradientWork& rows) {
-  const AttentionBackward& p = rows.p;
+  const BackwardProblem& p = rows.p;
   for_shape(p, [&]<class T, int kDim>() {
     using S = Side<kDim>;
-    GradientWork work = rows;
-    work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, S::kQueries);
-    work.doutput = source_of(p, p.doutput, p.query_heads, p.queries, p.v_dim, S::kQueries);
-    work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
-    work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
-    work.deal = deal_of(p, p.keys, p.kv_heads, p.key_starts != nullptr, S::kKeys,
-                        p.queries * p.heads_per_kv);
-    work.deal.last_first = false;
-    changes_scores(p) ? launch<T, S, true>(context, work) : launch<T, S, false>(context, work);
+    GradientWork work = with_tiles(rows, S::kQueries, S::kKeys);
+    work.schedule = make_tile_schedule(p, p.keys, p.kv_heads, p.key_offsets != nullptr, S::kKeys,
+                                       p.queries * p.heads_per_kv);
+    work.schedule.last_first = false;
+    has_score_mods(p) ? launch<T, S, true>(context, work) : launch<T, S, false>(context, work);
   });
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

@@ -1,9 +1,9 @@
-// dq of dense attention on Hopper's tensor cores: a block owns 128 queries, 64 of each warpgroup,
-// and goes over the keys they see. Blocks stay and take one tile of queries after the other: the
-// next one's are loaded once this one's last products with them are done.
+// dq of dense attention on Hopper's tensor cores. A CTA owns 128 queries, 64 per warpgroup, and
+// iterates over the keys they attend to. Persistent kernel: the queries of the next tile are loaded
+// when the last products with those of the current one have completed.
 #include "ops/attention_dense/dense_wgmma_backward.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::dense_attention {
 namespace {
 
 constexpr int kRows = 2 * kConsumerRows;
@@ -42,8 +42,8 @@ class Producer {
   __device__ Producer(const GradientWork& work, typename S::Shared& shared)
       : work_(work),
         shared_(shared),
-        packed_(work.p.query_starts != nullptr),
-        taker_(work.deal.count(), work.tiles_taken) {}
+        packed_(work.p.query_offsets != nullptr),
+        scheduler_(work.schedule.count(), work.tiles_taken) {}
 
   __device__ void run() {
     for (bool there = take(); there;) {
@@ -78,18 +78,15 @@ class Producer {
  private:
   // The next tile of queries, to shared_.own.ahead; whether there is one.
   __device__ bool take() {
-    while (taker_.has()) {
+    while (scheduler_.has()) {
       Item item;
-      item.block = block_of(work_, taker_.take(), work_.p.query_starts);
+      item.block = block_of(work_, scheduler_.take(), work_.p.query_offsets);
       const Block& block = item.block;
       if (block.first >= block.span.queries) continue;
       const auto last = static_cast<int>(smaller(block.first + kRows, block.span.queries)) - 1;
-      const PairSight sight(work_.p, block.span);
-      item.tiles = key_tiles(sight.row(block.first), sight.row(last), S::kKeys);
-      item.there = true;
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) shared_.own.ahead = item;
-      __syncwarp();
+      const TileMask visible(work_.p, block.span);
+      item.tiles = key_tiles(visible.row(block.first), visible.row(last), S::kKeys);
+      shared_.own.set_ahead(item);
       return true;
     }
     return false;
@@ -101,22 +98,20 @@ class Producer {
     const std::int64_t query = block.span.first_query + block.first;
     const std::int64_t end = block.span.first_query + block.span.queries;
     std::uint64_t* const full = &shared_.own.full[shared_.own.claim(own_)];
-    load_tile<kRows, S::kDim>(shared_.q, work_.q, query, end, block.place.head, block.batch,
-                              packed_, full);
-    load_tile<kRows, S::kDim>(shared_.doutput, work_.doutput, query, end, block.place.head,
-                              block.batch, packed_, full);
+    load_own_tiles<kRows, S::kDim>(shared_.q, work_.q, shared_.doutput, work_.doutput, query, end,
+                                   block, packed_, full);
   }
 
   const GradientWork& work_;
   typename S::Shared& shared_;
   const bool packed_;
-  TileTaker taker_;
-  Turn<S::kKeyStages> k_;
-  Turn<S::kValueStages> v_;
-  Turn<1> own_;
+  TileScheduler scheduler_;
+  PipelineState<S::kKeyStages> k_;
+  PipelineState<S::kValueStages> v_;
+  PipelineState<1> own_;
 };
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 class Consumer {
  public:
   __device__ Consumer(const GradientWork& work, typename S::Shared& shared)
@@ -126,7 +121,7 @@ class Consumer {
         lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   __device__ void run() {
-    for (Turn<1> own; shared_.own.await(own); own.next()) go_through_keys();
+    for (PipelineState<1> own; shared_.own.await(own); own.next()) mainloop();
   }
 
  private:
@@ -134,9 +129,9 @@ class Consumer {
     if (lane_ == 0) cuda::barrier_arrive(&barrier);
   }
 
-  __device__ void go_through_keys() {
+  __device__ void mainloop() {
     constexpr int kKeys = S::kKeys;
-    const AttentionBackward& p = work_.p;
+    const BackwardProblem& p = work_.p;
     // Own copies: what is shared may be that of the next tile before this one is out.
     const Block block = shared_.own.items[0].block;
     const KeyTiles tiles = shared_.own.items[0].tiles;
@@ -144,13 +139,13 @@ class Consumer {
     const int row = group_row + row_of_thread();
     const std::byte* const q = rows_of_group(shared_.q, group_);
     const std::byte* const doutput = rows_of_group(shared_.doutput, group_);
-    const std::int64_t rows = row_place(work_, block.place.sequence, block.place.head) + row;
-    const PairSight pair(p, block.span);
-    const RowSight sight[2] = {pair.row(row), pair.row(row + 8)};
+    const std::int64_t rows = padded_row(work_, block.place.sequence, block.place.head) + row;
+    const TileMask pair(p, block.span);
+    const RowMask visible[2] = {pair.row(row), pair.row(row + 8)};
     const float log[2] = {work_.rows_log[rows], work_.rows_log[rows + 8]};
     const float delta[2] = {work_.rows_delta[rows], work_.rows_delta[rows + 8]};
-    const int all_see_end = pair.row(group_row).end;
-    const int all_see_begin = pair.row(group_row + kConsumerRows - 1).begin;
+    const int all_attend_end = pair.row(group_row).end;
+    const int all_attend_begin = pair.row(group_row + kConsumerRows - 1).begin;
     RowSums<S::kDim> dq;
     dq.clear();
     for (int n = 0; n < tiles.count; ++n) {
@@ -165,11 +160,11 @@ class Consumer {
       const auto key_of = [&](int i) { return first_key + lane_ % 4 * 2 + i / 4 * 8 + i % 2; };
       float weights[kKeys / 2];
       std::uint32_t words[kKeys / 16][4];
-      weigh<T, kChanged>(
+      weigh<T, kHasScoreMod>(
           scores, weights, words, work_.scale,
           ScoreRule(p, block.span, block.place.sequence, block.place.head), block.span,
-          first_key + kKeys > all_see_end || first_key < all_see_begin,
-          [&](int i) { return !sight[i / 2 % 2].sees(key_of(i)); },
+          first_key + kKeys > all_attend_end || first_key < all_attend_begin,
+          [&](int i) { return !visible[i / 2 % 2].attends(key_of(i)); },
           [&](int i) { return row + i / 2 % 2 * 8; }, key_of,
           [&](int i) { return log[i / 2 % 2]; });
       cuda::wgmma_wait<0>();
@@ -201,11 +196,11 @@ class Consumer {
   const GradientWork& work_;
   typename S::Shared& shared_;
   const int group_, lane_;
-  Turn<S::kKeyStages> k_;
-  Turn<S::kValueStages> v_;
+  PipelineState<S::kKeyStages> k_;
+  PipelineState<S::kValueStages> v_;
 };
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 __global__ void __launch_bounds__(kGradientThreads, 1)
     query_gradient_kernel(const __grid_constant__ GradientWork work) {
   if constexpr (cuda::kWgmma) {
@@ -219,30 +214,27 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
           init_barriers(shared.v_empty, 8);
         },
         [&] { Producer<S>(work, shared).run(); },
-        [&] { Consumer<T, S, kChanged>(work, shared).run(); });
+        [&] { Consumer<T, S, kHasScoreMod>(work, shared).run(); });
   }
 }
 
-template <class T, class S, bool kChanged>
+template <class T, class S, bool kHasScoreMod>
 void launch(Context& context, const GradientWork& work) {
   launch_gradient<typename S::Shared>(context, "attention query gradient",
-                                      query_gradient_kernel<T, S, kChanged>, work, 1);
+                                      query_gradient_kernel<T, S, kHasScoreMod>, work, 1);
 }
 
 }  // namespace
 
 void attention_wgmma_query_gradient(Context& context, const GradientWork& rows) {
-  const AttentionBackward& p = rows.p;
+  const BackwardProblem& p = rows.p;
   for_shape(p, [&]<class T, int kDim>() {
     using S = Side<kDim>;
-    GradientWork work = rows;
-    work.q = source_of(p, p.q, p.query_heads, p.queries, p.k_dim, kRows);
-    work.doutput = source_of(p, p.doutput, p.query_heads, p.queries, p.v_dim, kRows);
-    work.k = source_of(p, p.k, p.kv_heads, p.keys, p.k_dim, S::kKeys);
-    work.v = source_of(p, p.v, p.kv_heads, p.keys, p.v_dim, S::kKeys);
-    work.deal = deal_of(p, p.queries, p.query_heads, p.query_starts != nullptr, kRows, p.keys);
-    changes_scores(p) ? launch<T, S, true>(context, work) : launch<T, S, false>(context, work);
+    GradientWork work = with_tiles(rows, kRows, S::kKeys);
+    work.schedule =
+        make_tile_schedule(p, p.queries, p.query_heads, p.query_offsets != nullptr, kRows, p.keys);
+    has_score_mods(p) ? launch<T, S, true>(context, work) : launch<T, S, false>(context, work);
   });
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::dense_attention

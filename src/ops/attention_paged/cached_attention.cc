@@ -5,37 +5,41 @@
 #include <string>
 #include <vector>
 
-#include "core/checks.h"
 #include "core/implementation.h"
+#include "ops/attention_common/attention_checks.h"
 #include "ops/attention_paged/paged_problem.h"
+#include "ops/attention_paged/paged_visible_range.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone {
 namespace {
 
-using attend::CachedAttention;
-using attend::Sight;
+using attention_common::AttentionChecks;
+using paged_attention::PagedAttentionProblem;
+using paged_attention::Tokens;
+using paged_attention::VisibleRange;
 
 constexpr char kName[] = "cached_attention";
 
-constexpr Implementation<CachedAttention> kImplementations[] = {
-    {"simd", DeviceKind::cpu, attend::cached_attention_simd_refuses, attend::cached_attention_simd},
-    {"plain", DeviceKind::cpu, nullptr, attend::cached_attention_plain},
-    {"tensor", DeviceKind::cuda, attend::cached_attention_tensor_refuses,
-     attend::cached_attention_tensor},
-    {"latent", DeviceKind::cuda, attend::cached_attention_latent_refuses,
-     attend::cached_attention_latent},
-    {"registers", DeviceKind::cuda, attend::cached_attention_registers_refuses,
-     attend::cached_attention_registers},
-    {"portable", DeviceKind::cuda, attend::cached_attention_portable_refuses,
-     attend::cached_attention_portable},
+constexpr Implementation<PagedAttentionProblem> kImplementations[] = {
+    {"simd", DeviceKind::cpu, paged_attention::cached_attention_simd_refuses,
+     paged_attention::cached_attention_simd},
+    {"plain", DeviceKind::cpu, nullptr, paged_attention::cached_attention_plain},
+    {"tensor_core", DeviceKind::cuda, paged_attention::cached_attention_tensor_core_refuses,
+     paged_attention::cached_attention_tensor_core},
+    {"mla", DeviceKind::cuda, paged_attention::cached_attention_mla_refuses,
+     paged_attention::cached_attention_mla},
+    {"simt", DeviceKind::cuda, paged_attention::cached_attention_simt_refuses,
+     paged_attention::cached_attention_simt},
+    {"portable", DeviceKind::cuda, paged_attention::cached_attention_portable_refuses,
+     paged_attention::cached_attention_portable},
 };
 
 // The arguments with their names, as the checks want them.
 struct Arguments {
   explicit Arguments(const CachedAttentionArgs& args)
-      : query{"query", args.query},
-        query_starts{"query_starts", args.query_starts},
+      : q{"q", args.q},
+        query_offsets{"query_offsets", args.query_offsets},
         positions{"positions", args.positions},
         tree{"tree", args.tree},
         tree_starts{"tree_starts", args.tree_starts},
@@ -43,48 +47,28 @@ struct Arguments {
         output{"output", args.output},
         log_sum_exp{"log_sum_exp", args.log_sum_exp} {}
 
-  Argument query, query_starts, positions, tree, tree_starts, sink_logits;
+  Argument q, query_offsets, positions, tree, tree_starts, sink_logits;
   Argument output, log_sum_exp;
 };
 
-class AttentionChecks : public Checks {
+class PagedChecks : public AttentionChecks {
  public:
-  explicit AttentionChecks(const Context& context) : Checks(kName, context) {}
+  explicit PagedChecks(const Context& context) : AttentionChecks(kName, context) {}
 
-  // [N, heads, dim] with the numbers of a token side by side. Returns the stride between tokens.
-  std::int64_t tokens(const Argument& a, std::span<const std::int64_t> expected,
-                      bool writable) const {
+  // [N, heads, dim] with the numbers of a head side by side, at any strides. The other strides.
+  Tokens<const void*> tokens(const Argument& a, std::span<const std::int64_t> expected,
+                             bool writable) const {
     present(a);
     dtype(a, {DType::f32, DType::bf16, DType::f16});
     shape(a, expected);
-    return rows(flattened(a), writable).stride;
+    dense_last(a, writable);
+    return {a.view.data, a.view.stride[0], a.view.stride[1]};
   }
 
-  // The same elements as [N, heads * dim].
-  Argument flattened(const Argument& a) const {
-    Argument flat = a;
-    if (a.view.rank != 3) return flat;
-    const std::int64_t heads = a.view.shape[1];
-    const std::int64_t dim = a.view.shape[2];
-    if (a.view.elements() > 0 && heads > 1 && a.view.stride[1] != dim) {
-      fail(a.name, "the heads of a token side by side",
-           "strides " + shape_string({a.view.stride.data(), 3}));
-    }
-    flat.view.rank = 2;
-    flat.view.shape[1] = checked_mul(heads, dim, a.name);
-    flat.view.stride[1] = a.view.stride[2];
-    return flat;
-  }
-
-  // An optional contiguous array; its data, or null.
+  // An optional contiguous array of a type; its data, or null.
   template <class T>
-  const T* array(const Argument& a, DType type, std::span<const std::int64_t> expected) const {
-    if (!a.view.defined()) return nullptr;
-    present(a);
-    dtype(a, {type});
-    shape(a, expected);
-    contiguous(a);
-    return static_cast<const T*>(a.view.data);
+  const T* array_of(const Argument& a, DType type, std::span<const std::int64_t> expected) const {
+    return static_cast<const T*>(array(a, type, expected));
   }
 };
 
@@ -95,14 +79,14 @@ void check_index(const Checks& checks, const char* name, std::int64_t index, std
 
 // The cache and where in it to read.
 void check_cache(const Checks& checks, const Context& context, const CachedAttentionArgs& args,
-                 CachedAttention& p) {
+                 PagedAttentionProblem& p) {
   const cache::CacheView& view = args.cache;
   if (view.groups.empty()) checks.fail("cache", "a view with layer groups", "none");
   if (view.device != context.device()) {
     checks.fail("cache", "a view on " + name_of(context.device()), name_of(view.device));
   }
-  check_index(checks, "group", args.group, std::ssize(view.groups));
-  p.pages = view.groups[static_cast<std::size_t>(args.group)];
+  check_index(checks, "layer_group", args.layer_group, std::ssize(view.groups));
+  p.pages = view.groups[static_cast<std::size_t>(args.layer_group)];
   p.layers = p.pages.layer_group;
   p.layer = args.layer;
   check_index(checks, "layer", args.layer, p.layers.layers);
@@ -119,50 +103,56 @@ void check_cache(const Checks& checks, const Context& context, const CachedAtten
   p.lengths = lengths.data();
 }
 
-void check_tensors(const AttentionChecks& checks, const Arguments& a,
-                   const CachedAttentionArgs& args, CachedAttention& p) {
-  checks.present(a.query);
-  if (a.query.view.rank != 3) {
-    checks.fail("query", "rank 3", shape_string(a.query.view.sizes()));
+void check_tensors(const PagedChecks& checks, const Arguments& a, const CachedAttentionArgs& args,
+                   PagedAttentionProblem& p) {
+  checks.present(a.q);
+  if (a.q.view.rank != 3) {
+    checks.fail("q", "rank 3", shape_string(a.q.view.sizes()));
   }
-  p.queries = a.query.view.shape[0];
-  p.query_heads = a.query.view.shape[1];
+  p.queries = a.q.view.shape[0];
+  p.query_heads = a.q.view.shape[1];
   if (p.query_heads < 1 || p.query_heads % p.layers.kv_heads != 0) {
-    checks.fail("query", "a multiple of " + std::to_string(p.layers.kv_heads) + " heads",
+    checks.fail("q", "a multiple of " + std::to_string(p.layers.kv_heads) + " heads",
                 std::to_string(p.query_heads));
   }
   p.heads_per_kv = p.query_heads / p.layers.kv_heads;
   const std::int64_t query_shape[] = {p.queries, p.query_heads, p.layers.k_dim};
   const std::int64_t output_shape[] = {p.queries, p.query_heads, p.layers.v_dim};
-  p.query_stride = checks.tokens(a.query, query_shape, false);
-  p.query_dtype = a.query.view.dtype;
-  p.query = a.query.view.data;
-  p.output_stride = checks.tokens(a.output, output_shape, true);
+  p.q = checks.tokens(a.q, query_shape, false);
+  p.q_dtype = a.q.view.dtype;
+  const Tokens<const void*> output = checks.tokens(a.output, output_shape, true);
   p.output_dtype = a.output.view.dtype;
-  p.output = args.output.data;
+  p.output = {args.output.data, output.token_stride, output.head_stride};
 
   const std::int64_t per_query[] = {p.queries};
   const std::int64_t per_row[] = {p.rows};
-  const std::int64_t starts[] = {p.rows + 1};
+  const std::int64_t offsets[] = {p.rows + 1};
   const std::int64_t per_head[] = {p.query_heads};
-  checks.present(a.query_starts);
-  p.query_starts = checks.array<std::int64_t>(a.query_starts, DType::i64, starts);
-  p.positions = checks.array<std::int64_t>(a.positions, DType::i64, per_query);
-  p.sink_logits = checks.array<float>(a.sink_logits, DType::f32, per_head);
-  p.tree_starts = checks.array<std::int64_t>(a.tree_starts, DType::i64, per_row);
+  checks.present(a.query_offsets);
+  p.query_offsets = checks.array_of<std::int64_t>(a.query_offsets, DType::i64, offsets);
+  p.positions = checks.array_of<std::int64_t>(a.positions, DType::i64, per_query);
+  p.sink_logits = checks.array_of<float>(a.sink_logits, DType::f32, per_head);
+  p.tree_starts = checks.array_of<std::int64_t>(a.tree_starts, DType::i64, per_row);
   if (a.tree.view.defined()) {
     p.tree_words = a.tree.view.rank == 2 ? a.tree.view.shape[1] : 1;
     const std::int64_t words[] = {p.queries, p.tree_words};
-    p.tree = checks.array<std::uint64_t>(a.tree, DType::i64, words);
+    p.tree = checks.array_of<std::uint64_t>(a.tree, DType::i64, words);
     if (p.tree_words < 1) checks.fail("tree", "at least one word per query", "none");
   } else if (p.tree_starts != nullptr) {
     checks.fail("tree_starts", "none without a tree", "a tensor");
   }
-  p.log_sum_exp = static_cast<float*>(args.log_sum_exp.data);
-  checks.array<float>(a.log_sum_exp, DType::f32, std::span(query_shape).first(2));
+  if (a.log_sum_exp.view.defined()) {
+    checks.present(a.log_sum_exp);
+    checks.dtype(a.log_sum_exp, {DType::f32});
+    checks.shape(a.log_sum_exp, std::span(query_shape).first(2));
+    checks.strides(a.log_sum_exp, true);
+    p.log_sum_exp = {static_cast<float*>(args.log_sum_exp.data), args.log_sum_exp.stride[0],
+                     args.log_sum_exp.stride[1]};
+  }
 }
 
-void check_numbers(const Checks& checks, const CachedAttentionArgs& args, CachedAttention& p) {
+void check_numbers(const Checks& checks, const CachedAttentionArgs& args,
+                   PagedAttentionProblem& p) {
   const double natural = 1 / std::sqrt(static_cast<double>(p.layers.k_dim));
   p.scale = static_cast<float>(args.scale == 0 ? natural : args.scale);
   if (!std::isfinite(p.scale)) {
@@ -175,24 +165,17 @@ void check_numbers(const Checks& checks, const CachedAttentionArgs& args, Cached
   }
 }
 
-void check_overlap(const AttentionChecks& checks, const Arguments& a) {
-  const Argument outputs[] = {checks.flattened(a.output), a.log_sum_exp};
-  const Argument inputs[] = {checks.flattened(a.query),
-                             a.query_starts,
-                             a.positions,
-                             a.tree,
-                             a.tree_starts,
-                             a.sink_logits,
-                             outputs[1]};
-  for (const Argument& input : inputs) checks.disjoint(outputs[0], input, false);
-  for (const Argument& input : std::span(inputs).first(6)) {
-    checks.disjoint(outputs[1], input, false);
-  }
+void check_overlap(const PagedChecks& checks, const Arguments& a) {
+  const Argument outputs[] = {a.output, a.log_sum_exp};
+  const Argument inputs[] = {a.q,    a.query_offsets, a.positions,
+                             a.tree, a.tree_starts,   a.sink_logits};
+  checks.no_overlap(outputs, inputs);
 }
 
-// Every page from `begin` to `end`, positions, must be there.
-void check_pages(const Checks& checks, const CachedAttention& p, std::int64_t row,
+// Every page that holds a slot of [begin, end) must be there.
+void check_pages(const Checks& checks, const PagedAttentionProblem& p, std::int64_t row,
                  std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return;
   const std::int64_t page_tokens = p.pages.page_tokens;
   for (std::int64_t page = begin / page_tokens; page * page_tokens < end; ++page) {
     const auto at = static_cast<std::size_t>(row * p.pages.table_stride + page);
@@ -205,15 +188,11 @@ void check_pages(const Checks& checks, const CachedAttention& p, std::int64_t ro
   }
 }
 
-void check_row(const Checks& checks, const CachedAttention& p, std::int64_t row) {
+void check_row(const Checks& checks, const PagedAttentionProblem& p, std::int64_t row) {
   const std::string name = " of row " + std::to_string(row);
   const std::int64_t length = p.lengths[row];
-  const std::int64_t first = p.query_starts[row];
-  const std::int64_t queries = p.query_starts[row + 1] - first;
-  if (queries < 0 || queries > p.queries) {
-    checks.fail("query_starts", "ascending numbers up to " + std::to_string(p.queries),
-                std::to_string(first) + " and then " + std::to_string(p.query_starts[row + 1]));
-  }
+  const std::int64_t first = p.query_offsets[row];
+  const std::int64_t queries = p.query_offsets[row + 1] - first;
   const std::int64_t room = p.pages.table_stride * p.pages.page_tokens;
   if (length < 0 || length > room) {
     checks.fail("cache", "a length" + name + " of 0 to " + std::to_string(room),
@@ -223,39 +202,33 @@ void check_row(const Checks& checks, const CachedAttention& p, std::int64_t row)
     checks.fail("tree_starts", "a position" + name + " from 0 to " + std::to_string(length),
                 std::to_string(p.tree_starts[row]));
   }
-  // Neighboring queries see almost the same: pages in [begin, end) were found there already.
+  // Neighboring queries attend to almost the same: pages of [begin, end) were checked already.
   std::int64_t sinks = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
   for (std::int64_t query = first; query < first + queries; ++query) {
-    const Sight sight = attend::sight_of(p, row, query);
-    sinks = std::max(sinks, sight.sinks);
-    if (sight.begin < begin || sight.begin > end) begin = end = sight.begin;
-    check_pages(checks, p, row, end, sight.end);
-    end = std::max(end, sight.end);
-    for (std::int64_t t = sight.end; t < attend::end_of(sight); ++t) {
-      if (attend::sees(sight, t)) check_pages(checks, p, row, t, t + 1);
+    const VisibleRange visible = paged_attention::visible_range(p, row, query);
+    sinks = std::max(sinks, visible.sinks);
+    if (visible.begin < begin || visible.begin > end) begin = end = visible.begin;
+    check_pages(checks, p, row, end, visible.end);
+    end = std::max(end, visible.end);
+    for (std::int64_t t = visible.end; t < paged_attention::end_of(visible); ++t) {
+      if (paged_attention::attends(visible, t)) check_pages(checks, p, row, t, t + 1);
     }
   }
   check_pages(checks, p, row, 0, sinks);
 }
 
 // What the arrays hold. Only on the CPU, where looking at them costs nothing.
-void check_contents(const Checks& checks, const CachedAttention& p) {
-  if (p.query_starts[0] != 0) {
-    checks.fail("query_starts", "0 first", std::to_string(p.query_starts[0]));
-  }
-  if (p.query_starts[p.rows] != p.queries) {
-    checks.fail("query_starts", std::to_string(p.queries) + " last",
-                std::to_string(p.query_starts[p.rows]));
-  }
+void check_contents(const PagedChecks& checks, const PagedAttentionProblem& p) {
+  checks.offsets("query_offsets", p.query_offsets, p.rows, p.queries);
   for (std::int64_t row = 0; row < p.rows; ++row) check_row(checks, p, row);
 }
 
-CachedAttention checked(const Context& context, const CachedAttentionArgs& args) {
+PagedAttentionProblem checked(const Context& context, const CachedAttentionArgs& args) {
   const Arguments a(args);
-  const AttentionChecks checks(context);
-  CachedAttention p;
+  const PagedChecks checks(context);
+  PagedAttentionProblem p;
   check_cache(checks, context, args, p);
   check_tensors(checks, a, args, p);
   check_numbers(checks, args, p);
@@ -268,13 +241,14 @@ CachedAttention checked(const Context& context, const CachedAttentionArgs& args)
 }  // namespace
 
 void cached_attention(Context& context, const CachedAttentionArgs& args) {
-  const CachedAttention problem = checked(context, args);
+  const PagedAttentionProblem problem = checked(context, args);
   if (problem.queries == 0) return;
-  run_first<CachedAttention>(kName, kImplementations, context, problem, args.implementation);
+  run_first<PagedAttentionProblem>(kName, kImplementations, context, problem, args.implementation);
 }
 
 std::vector<ImplementationReport> explain(Context& context, const CachedAttentionArgs& args) {
-  return report_implementations<CachedAttention>(kImplementations, context, checked(context, args));
+  return report_implementations<PagedAttentionProblem>(kImplementations, context,
+                                                       checked(context, args));
 }
 
 }  // namespace touchstone

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "cache/cache_state.h"
 #include "oracle/cached_attention.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -48,23 +49,20 @@ class Model {
                   .kv_heads = 2,
                   .k_dim = kDim,
                   .v_dim = kDim,
-                  .k = {.encoding = Encoding::f32},
-                  .v = {.encoding = Encoding::f32},
+                  .k = {.dtype = DType::f32},
+                  .v = {.dtype = DType::f32},
                   .page_tokens = 8},
                  {.layers = 1,
                   .kv_heads = 4,
                   .k_dim = kDim,
                   .v_dim = kDim,
-                  .k = {.encoding = Encoding::f32},
-                  .v = {.encoding = Encoding::f32},
+                  .k = {.dtype = DType::f32},
+                  .v = {.dtype = DType::f32},
                   .page_tokens = 4,
                   .window = 10,
                   .sinks = 2,
                   .rotate_keys = true}}},
-        cache_({.layout = layout_,
-                .pool_pages = pool_pages_for(layout_, 300, 6, 60),
-                .device = test_device(),
-                .stream = context.stream()}),
+        cache_(context, {.layout = layout_, .pool_pages = pool_pages_for(layout_, 300, 6, 60)}),
         builder_(cache_) {}
 
   KvCache& kv() { return cache_; }
@@ -119,14 +117,14 @@ class Model {
     }
     const Guarded row_of(test_device(), DType::i32, {std::ssize(rows)}, rows);
     const Guarded position_of(test_device(), DType::i64, {std::ssize(rows)}, positions);
-    append(context_, {.cache = view,
-                      .group = group,
-                      .layer = layer,
-                      .k = k,
-                      .v = v,
-                      .rows = row_of,
-                      .positions = position_of,
-                      .implementation = context_.implementation()});
+    kv_append(context_, {.cache = view,
+                         .layer_group = group,
+                         .layer = layer,
+                         .k = k,
+                         .v = v,
+                         .rows = row_of,
+                         .positions = position_of,
+                         .implementation = context_.implementation()});
     context_.synchronize();
   }
 
@@ -140,12 +138,12 @@ class Model {
     for (std::size_t r = 0; r <= ids.size(); ++r) {
       starts.push_back(static_cast<double>(r) * static_cast<double>(count));
     }
-    const Guarded query_starts(test_device(), DType::i64, {std::ssize(starts)}, starts);
+    const Guarded query_offsets(test_device(), DType::i64, {std::ssize(starts)}, starts);
     Guarded output(test_device(), DType::f32, {std::ssize(ids) * count, kQueryHeads, kDim});
-    cached_attention(context_, {.query = query,
-                                .query_starts = query_starts,
+    cached_attention(context_, {.q = query,
+                                .query_offsets = query_offsets,
                                 .cache = view,
-                                .group = group,
+                                .layer_group = group,
                                 .layer = layer,
                                 .output = output,
                                 .include_reserved = true,
@@ -209,7 +207,7 @@ TEST(CachedAttentionInACache, EqualsRecomputationThroughPrefillForksAndDecoding)
         model.kv().truncate(ids[1], model.kv().length(ids[1]) - 1);
         stories.at(ids[1].index).tokens.pop_back();
         model.step(stories, ids, 2);
-        EXPECT_EQ(model.kv().find_inconsistency(), "");
+        EXPECT_EQ(state_of(model.kv()).find_inconsistency(), "");
       });
 }
 

@@ -71,16 +71,15 @@ TEST(CachedAttentionCudaWorkspace, TooLittleIsRefusedCleanly) {
 
 // What the tensor cores take: how it is read differs in all of these.
 std::vector<cache::LayerGroup> tensor_layers(std::int64_t dim) {
-  using cache::Encoding;
-  const cache::Format bf16{};
-  const cache::Format int8{.encoding = Encoding::int8};
-  const cache::Format fp8{.encoding = Encoding::fp8_e4m3};
-  const cache::Format int4{.encoding = Encoding::int4, .group = 32, .asymmetric = true};
-  std::vector<std::pair<cache::Format, cache::Format>> pairs = {
+  const QuantFormat bf16{};
+  const QuantFormat int8{.dtype = DType::i8};
+  const QuantFormat fp8{.dtype = DType::f8_e4m3};
+  const QuantFormat int4{.dtype = DType::i4, .group_size = 32, .asymmetric = true};
+  std::vector<std::pair<QuantFormat, QuantFormat>> pairs = {
       {bf16, bf16}, {int8, int8}, {fp8, fp8}, {int4, int4}, {int8, int4}};
-  for (const Encoding encoding : {Encoding::int8, Encoding::int4}) {
-    const cache::Format symmetric{.encoding = encoding, .group = 32};
-    const cache::Format longer{.encoding = encoding, .group = 64, .asymmetric = true};
+  for (const DType encoding : {DType::i8, DType::i4}) {
+    const QuantFormat symmetric{.dtype = encoding, .group_size = 32};
+    const QuantFormat longer{.dtype = encoding, .group_size = 64, .asymmetric = true};
     pairs.insert(pairs.end(), {{symmetric, longer}, {longer, symmetric}});
   }
   std::vector<cache::LayerGroup> result;
@@ -91,7 +90,7 @@ std::vector<cache::LayerGroup> tensor_layers(std::int64_t dim) {
 }
 
 // Right, and the same bits from other pages and alone.
-void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor") {
+void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor_core") {
   Runner context({.device = test_device(), .implementation = name});
   AttentionRun run(scene);
   run.run(context);
@@ -108,12 +107,12 @@ void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor
   }
 }
 
-TEST(CachedAttentionTensor, EveryPairOfFormats) {
+TEST(CachedAttentionTensorCore, EveryPairOfFormats) {
   for (const std::int64_t dim : {64, 128}) {
     for (const cache::LayerGroup& layers : tensor_layers(dim)) {
       const testing::ScopedTrace trace(__FILE__, __LINE__,
-                                       std::string(name_of(layers.k.encoding)) + " group " +
-                                           std::to_string(layers.k.group) + ", dim " +
+                                       std::string(format_name(layers.k.dtype)) + " group " +
+                                           std::to_string(layers.k.group_size) + ", dim " +
                                            std::to_string(dim));
       Scene scene{.layers = layers,
                   .query_heads = 8,
@@ -133,7 +132,7 @@ TEST(CachedAttentionTensor, EveryPairOfFormats) {
 }
 
 // Latents of MLA: several tiles and splits, forks that go together, query tokens that do.
-TEST(CachedAttentionTensor, Latents) {
+TEST(CachedAttentionTensorCore, Latents) {
   cache::LayerGroup layers{.layers = 1, .kv_heads = 1, .k_dim = 576, .v_dim = 512};
   layers.k_is_v = true;
   for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -143,7 +142,7 @@ TEST(CachedAttentionTensor, Latents) {
                                     {.length = 1100, .seed = 7, .forked_at = 600, .own_seed = 8},
                                     {.length = 45, .queries = 3, .seed = 2}},
                            .query_dtype = dtype},
-                          "latent");
+                          "mla");
   }
 }
 

@@ -12,17 +12,15 @@
 namespace touchstone::test {
 namespace {
 
-using cache::Encoding;
-using cache::Format;
 using cache::LayerGroup;
 using Bytes = std::vector<std::byte>;
 
-constexpr Format kF32{.encoding = Encoding::f32};
-constexpr Format kBf16{.encoding = Encoding::bf16};
-constexpr Format kInt8{.encoding = Encoding::int8};
-constexpr Format kInt4{.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+constexpr QuantFormat kF32{.dtype = DType::f32};
+constexpr QuantFormat kBf16{.dtype = DType::bf16};
+constexpr QuantFormat kInt8{.dtype = DType::i8};
+constexpr QuantFormat kInt4{.dtype = DType::i4, .group_size = 32, .asymmetric = true};
 
-LayerGroup group_of(Format k, Format v, std::int64_t page_tokens = 16) {
+LayerGroup group_of(QuantFormat k, QuantFormat v, std::int64_t page_tokens = 16) {
   return {.layers = 1,
           .kv_heads = 2,
           .k_dim = 64,
@@ -34,7 +32,7 @@ LayerGroup group_of(Format k, Format v, std::int64_t page_tokens = 16) {
 
 // Pairs of formats whose kernels differ.
 struct Formats {
-  Format k, v;
+  QuantFormat k, v;
 };
 constexpr Formats kFormats[] = {{kF32, kF32}, {kBf16, kInt8}, {kInt4, kBf16}, {kInt8, kInt4}};
 
@@ -220,43 +218,128 @@ TEST(CachedAttentionTree, QueriesMayBeFewerThanTheNodes) {
   check_scene(scene);
 }
 
+// A tree on top of `prompt` tokens, each node against its path decoded without a tree.
+void expect_paths(const LayerGroup& layers, std::int64_t prompt,
+                  const std::vector<std::int64_t>& parents) {
+  const std::int64_t nodes = std::ssize(parents);
+  SceneRow row{
+      .length = prompt + nodes, .queries = nodes, .tree = ancestors(parents), .tree_start = prompt};
+  std::vector<std::vector<std::int64_t>> paths;
+  for (std::int64_t node = 0; node < nodes; ++node) {
+    std::vector<std::int64_t> path;
+    for (std::int64_t i = node; i >= 0; i = parents[static_cast<std::size_t>(i)]) {
+      path.insert(path.begin(), prompt + i);
+    }
+    row.positions.push_back(prompt + std::ssize(path) - 1);
+    row.query_slots.push_back(prompt + node);
+    // Ancestors before the window have no bits.
+    for (std::int64_t i = 0; layers.window > 0 && i < std::ssize(path) - layers.window; ++i) {
+      const auto ancestor = static_cast<std::size_t>(path[static_cast<std::size_t>(i)] - prompt);
+      row.tree[static_cast<std::size_t>(node)][ancestor] = false;
+    }
+    paths.push_back(path);
+  }
+  const Scene scene{.layers = layers, .query_heads = 4, .rows = {row}};
+  AttentionRun tree(scene);
+  for_each_implementation(tree.accepting(), [&](Runner& context) {
+    tree.run(context);
+    EXPECT_TRUE(tree.is_right());
+    for (std::int64_t node = 0; node < nodes; ++node) {
+      const auto& path = paths[static_cast<std::size_t>(node)];
+      Scene alone = scene;
+      alone.rows = {{.length = prompt + std::ssize(path), .queries = 1}};
+      for (std::size_t i = 0; i < path.size(); ++i) {
+        alone.rows[0].stands_for[prompt + static_cast<std::int64_t>(i)] = path[i];
+      }
+      AttentionRun run(alone);
+      run.run(context);
+      EXPECT_EQ(run.row_bytes(0), tree.query_bytes(node, 1))
+          << "node " << node << " on " << prompt << " tokens, window " << layers.window;
+    }
+  });
+}
+
 TEST(CachedAttentionTree, EqualsEachPathAlone) {
-  constexpr std::int64_t kPrompt = 530;
-  const std::vector<std::int64_t> parents = random_tree(30, 11);
+  for (const Formats& formats : kFormats) {
+    expect_paths(group_of(formats.k, formats.v), 530, random_tree(30, 11));
+  }
+}
+
+// Splits are cut by the positions on a node's path, wherever its ancestors are stored.
+TEST(CachedAttentionTree, EqualsEachPathAcrossSplits) {
+  const std::vector<std::int64_t> parents{-1, -1, -1, 0, 3, 4};
+  std::vector<std::int64_t> prompts{400, 505, 508, 510, 511, 1020, 1030};
+  if (on_gpu()) prompts.insert(prompts.end(), {2044, 2047, 4094});
+  for (const Formats& formats : kFormats) {
+    LayerGroup layers = group_of(formats.k, formats.v);
+    layers.kv_heads = 1;
+    for (const std::int64_t prompt : prompts) {
+      expect_paths(layers, prompt, parents);
+      if (prompt == 400 || prompt == 1030) continue;
+      layers.sinks = 4;
+      for (const std::int64_t window : {2, 300}) {
+        layers.window = window;
+        expect_paths(layers, prompt, parents);
+      }
+      layers.window = layers.sinks = 0;
+    }
+  }
+}
+
+// More than a word of bits, and slots of a split that are further apart than a split is long.
+TEST(CachedAttentionTree, EqualsEachPathOfManyBranches) {
+  std::vector<std::int64_t> parents(static_cast<std::size_t>(on_gpu() ? 700 : 580), -1);
+  for (std::size_t i = parents.size() - 4; i < parents.size(); ++i) {
+    parents[i] = static_cast<std::int64_t>(i) - 1;
+  }
   const std::int64_t nodes = std::ssize(parents);
   for (const Formats& formats : kFormats) {
-    const Scene scene{.layers = group_of(formats.k, formats.v),
-                      .query_heads = 4,
-                      .rows = {{.length = kPrompt + nodes,
-                                .queries = nodes,
-                                .tree = ancestors(parents),
-                                .tree_start = kPrompt}}};
-    AttentionRun tree(scene);
-    for_each_implementation(tree.accepting(), [&](Runner& context) {
-      tree.run(context);
-      for (std::int64_t node = 0; node < nodes; ++node) {
-        std::vector<std::int64_t> path;
-        for (std::int64_t i = node; i >= 0; i = parents[static_cast<std::size_t>(i)]) {
-          path.insert(path.begin(), kPrompt + i);
-        }
-        Scene alone = scene;
-        alone.rows = {{.length = kPrompt + std::ssize(path), .queries = 1}};
-        for (std::size_t i = 0; i < path.size(); ++i) {
-          alone.rows[0].stands_for[kPrompt + static_cast<std::int64_t>(i)] = path[i];
-        }
-        AttentionRun run(alone);
-        run.run(context);
-        // All of it is in one split, where only the order of the tokens seen counts.
-        EXPECT_EQ(run.row_bytes(0), tree.query_bytes(node, 1)) << "node " << node;
+    // Only the last branch asks.
+    const std::vector<std::vector<bool>> bits = ancestors(parents);
+    for (const std::int64_t prompt : {0, 509}) {
+      Scene scene{.layers = group_of(formats.k, formats.v), .query_heads = 4};
+      scene.rows = {
+          {.length = prompt + nodes, .queries = 1, .tree = {bits.back()}, .tree_start = prompt}};
+      scene.give_tree_starts = true;
+      AttentionRun tree(scene);
+      Scene alone = scene;
+      alone.rows = {{.length = prompt + 5, .queries = 1}};
+      for (std::int64_t i = 0; i < 5; ++i) {
+        alone.rows[0].stands_for[prompt + i] = prompt + nodes - 5 + i;
       }
-    });
+      alone.give_tree_starts = false;
+      AttentionRun path(alone);
+      for_each_implementation(tree.accepting(), [&](Runner& context) {
+        tree.run(context);
+        EXPECT_TRUE(tree.is_right());
+        path.run(context);
+        EXPECT_EQ(path.row_bytes(0), tree.row_bytes(0)) << prompt;
+      });
+    }
   }
+}
+
+// Without tree_starts a tree begins at the position of the first query.
+TEST(CachedAttentionTree, BeginsAtTheFirstPosition) {
+  Scene scene{.layers = group_of(kF32, kF32), .query_heads = 2};
+  scene.rows = {{.length = 8,
+                 .queries = 1,
+                 .positions = {5},
+                 .tree = {{false, true, false}},
+                 .tree_start = 5},
+                {.length = 90,
+                 .queries = 2,
+                 .seed = 2,
+                 .positions = {70, 71},
+                 .tree = {{true, false, false}, {true, false, true}},
+                 .tree_start = 70}};
+  check_scene(scene);
 }
 
 // ---- what is not seen ---------------------------------------------------------------------------
 
 // Unused slots, pages and layers are poison in every test; here seen and unseen share a page.
-TEST(CachedAttentionSight, UnseenTokensMayHoldAnything) {
+TEST(CachedAttentionMask, UnseenTokensMayHoldAnything) {
   for (const Formats& formats : kFormats) {
     // Queries 0 and 2 see what query 1 must not, in the same block of work.
     Scene scene{.layers = group_of(formats.k, formats.v), .query_heads = 2};
@@ -289,10 +372,10 @@ TEST(CachedAttentionSight, UnseenTokensMayHoldAnything) {
 }
 
 // A NaN or infinity reaches the queries that see it, in its own KV head, and no others.
-TEST(CachedAttentionSight, NanAndInfinityStayWithThoseWhoSeeThem) {
+TEST(CachedAttentionMask, NanAndInfinityStayWithThoseWhoSeeThem) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const Format& format : {kF32, kBf16}) {
+  for (const QuantFormat& format : {kF32, kBf16}) {
     for (const float special : {kNan, kInfinity, -kInfinity}) {
       for (const bool in_key : {true, false}) {
         Scene scene{.layers = group_of(format, format),
@@ -338,7 +421,7 @@ TEST(CachedAttentionSight, NanAndInfinityStayWithThoseWhoSeeThem) {
   }
 }
 
-TEST(CachedAttentionSight, ScoresOfMinusInfinityOnlyAreNothing) {
+TEST(CachedAttentionMask, ScoresOfMinusInfinityOnlyAreNothing) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   Scene scene{.layers = group_of(kF32, kF32), .query_heads = 2, .rows = {{.length = 3}}};
   scene.layers.kv_heads = 1;
@@ -361,7 +444,7 @@ TEST(CachedAttentionSight, ScoresOfMinusInfinityOnlyAreNothing) {
   });
 }
 
-TEST(CachedAttentionSight, PagesBeyond32BitsOfOffset) {
+TEST(CachedAttentionMask, PagesBeyond32BitsOfOffset) {
   for (const Formats& formats : kFormats) {
     const Scene scene = mixed_scene(formats);
     const std::int64_t page_bytes = cache::page_bytes(scene.layers);
@@ -383,12 +466,12 @@ TEST(CachedAttentionRandom, AgreesWithTheOracle) {
     const auto pick = [&](std::int64_t n) {
       return static_cast<std::int64_t>(random.bits(draws++) % static_cast<std::uint64_t>(n));
     };
-    const auto format = [&]() -> Format {
-      Format f{.encoding = cache::kAllEncodings[pick(6)]};
-      if (!cache::is_quantized(f.encoding)) return f;
-      f.group = std::int64_t{8} << pick(4);
-      f.asymmetric = f.encoding != Encoding::fp8_e4m3 && pick(2) == 1;
-      f.scale = pick(2) == 1 ? DType::f16 : DType::f32;
+    const auto format = [&]() -> QuantFormat {
+      QuantFormat f{.dtype = kFormatDTypes[pick(6)]};
+      if (!is_quantized(f.dtype)) return f;
+      f.group_size = std::int64_t{8} << pick(4);
+      f.asymmetric = f.dtype != DType::f8_e4m3 && pick(2) == 1;
+      f.scale_dtype = pick(2) == 1 ? DType::f16 : DType::f32;
       return f;
     };
     Scene scene;

@@ -9,47 +9,49 @@
 namespace touchstone::test {
 namespace {
 
-using cache::Encoding;
-using cache::Format;
+// Positions that the CPU sums before it merges.
+constexpr std::int64_t kSplit = 512;
+
 using cache::LayerGroup;
 
-LayerGroup grouped(std::int64_t kv_heads, std::int64_t k_dim, std::int64_t v_dim, Format k,
-                   Format v) {
+LayerGroup grouped(std::int64_t kv_heads, std::int64_t k_dim, std::int64_t v_dim, QuantFormat k,
+                   QuantFormat v) {
   return {.layers = 2, .kv_heads = kv_heads, .k_dim = k_dim, .v_dim = v_dim, .k = k, .v = v};
 }
 
 LayerGroup small_group(std::int64_t page_tokens = 16) {
-  LayerGroup layers = grouped(2, 32, 32, {.encoding = Encoding::f32}, {.encoding = Encoding::f32});
+  LayerGroup layers = grouped(2, 32, 32, {.dtype = DType::f32}, {.dtype = DType::f32});
   layers.page_tokens = page_tokens;
   return layers;
 }
 
 // Every format that differs in how it is read.
-std::vector<Format> formats() {
-  std::vector<Format> result;
-  for (const Encoding encoding : cache::kAllEncodings) {
-    result.push_back({.encoding = encoding});
-    if (!cache::is_quantized(encoding)) continue;
-    result.push_back({.encoding = encoding, .group = 32});
-    result.push_back({.encoding = encoding, .group = 8, .scale = DType::f32});
-    if (encoding == Encoding::fp8_e4m3) continue;
-    result.push_back({.encoding = encoding, .group = 16, .asymmetric = true});
-    result.push_back({.encoding = encoding, .asymmetric = true, .scale = DType::f32});
+std::vector<QuantFormat> formats() {
+  std::vector<QuantFormat> result;
+  for (const DType encoding : kFormatDTypes) {
+    result.push_back({.dtype = encoding});
+    if (!is_quantized(encoding)) continue;
+    result.push_back({.dtype = encoding, .group_size = 32});
+    result.push_back({.dtype = encoding, .group_size = 8, .scale_dtype = DType::f32});
+    if (encoding == DType::f8_e4m3) continue;
+    result.push_back({.dtype = encoding, .group_size = 16, .asymmetric = true});
+    result.push_back({.dtype = encoding, .asymmetric = true, .scale_dtype = DType::f32});
   }
   return result;
 }
 
-std::string describe(const Format& format) {
-  return std::string(name_of(format.encoding)) + " group " + std::to_string(format.group) +
-         (format.asymmetric ? " asymmetric" : "") + " scale " + std::string(name_of(format.scale));
+std::string describe(const QuantFormat& format) {
+  return std::string(format_name(format.dtype)) + " group " + std::to_string(format.group_size) +
+         (format.asymmetric ? " asymmetric" : "") + " scale " +
+         std::string(name_of(format.scale_dtype));
 }
 
 TEST(CachedAttention, EveryFormatOfKeysAndValues) {
-  const std::vector<Format> all = formats();
+  const std::vector<QuantFormat> all = formats();
   for (std::size_t i = 0; i < all.size(); ++i) {
     // Each format once as K and once as V, beside one that differs.
-    const Format k = all[i];
-    const Format v = all[(i + 7) % all.size()];
+    const QuantFormat k = all[i];
+    const QuantFormat v = all[(i + 7) % all.size()];
     const testing::ScopedTrace trace(__FILE__, __LINE__, describe(k) + ", V " + describe(v));
     check_scene({.layers = grouped(2, 64, 96, k, v),
                  .query_heads = 8,
@@ -58,9 +60,9 @@ TEST(CachedAttention, EveryFormatOfKeysAndValues) {
 }
 
 TEST(CachedAttention, TheSameFormatForBoth) {
-  for (const Encoding encoding : cache::kAllEncodings) {
+  for (const DType encoding : kFormatDTypes) {
     const testing::ScopedTrace trace(__FILE__, __LINE__, std::string(name_of(encoding)));
-    check_scene({.layers = grouped(2, 128, 128, {.encoding = encoding}, {.encoding = encoding}),
+    check_scene({.layers = grouped(2, 128, 128, {.dtype = encoding}, {.dtype = encoding}),
                  .query_heads = 8,
                  .rows = {{.length = 700}, {.length = 1, .seed = 3}}});
   }
@@ -72,23 +74,22 @@ TEST(CachedAttention, HeadsAndDims) {
     for (const std::int64_t ratio : {1, 2, 3, 4, 7, 8}) {
       const testing::ScopedTrace trace(
           __FILE__, __LINE__, "dim " + std::to_string(dim) + ", ratio " + std::to_string(ratio));
-      check_scene({.layers = grouped(3, dim, dim + 2, {.encoding = Encoding::bf16},
-                                     {.encoding = Encoding::int8}),
+      check_scene({.layers = grouped(3, dim, dim + 2, {.dtype = DType::bf16}, {.dtype = DType::i8}),
                    .query_heads = 3 * ratio,
                    .rows = {{.length = 70, .queries = 2}}});
     }
   }
-  const auto ints = grouped(1, 20, 12, {.encoding = Encoding::int4, .group = 10},
-                            {.encoding = Encoding::int4, .group = 4, .asymmetric = true});
+  const auto ints = grouped(1, 20, 12, {.dtype = DType::i4, .group_size = 10},
+                            {.dtype = DType::i4, .group_size = 4, .asymmetric = true});
   check_scene({.layers = ints, .query_heads = 5, .rows = {{.length = 40, .queries = 4}}});
 }
 
 // One latent for all heads, whose first numbers are the value: the shape of DeepSeek's MLA.
 TEST(CachedAttention, LatentsThatAreKeyAndValue) {
-  for (const Format k : {Format{.encoding = Encoding::bf16}, Format{.encoding = Encoding::int8},
-                         Format{.encoding = Encoding::int8, .group = 64},
-                         Format{.encoding = Encoding::int4, .group = 32, .asymmetric = true},
-                         Format{.encoding = Encoding::fp8_e4m3, .group = 64}}) {
+  for (const QuantFormat k : {QuantFormat{.dtype = DType::bf16}, QuantFormat{.dtype = DType::i8},
+                              QuantFormat{.dtype = DType::i8, .group_size = 64},
+                              QuantFormat{.dtype = DType::i4, .group_size = 32, .asymmetric = true},
+                              QuantFormat{.dtype = DType::f8_e4m3, .group_size = 64}}) {
     const testing::ScopedTrace trace(__FILE__, __LINE__, describe(k));
     LayerGroup layers = grouped(1, 576, 512, k, k);
     layers.k_is_v = true;
@@ -101,8 +102,7 @@ TEST(CachedAttention, LatentsThatAreKeyAndValue) {
 // More and fewer heads than one pass takes, tokens that do not fill a tile, several splits, and
 // what a query may not see in the middle of a tile; a query of one part and of several.
 TEST(CachedAttention, LatentsOfManyShapes) {
-  LayerGroup layers =
-      grouped(1, 576, 512, {.encoding = Encoding::bf16}, {.encoding = Encoding::bf16});
+  LayerGroup layers = grouped(1, 576, 512, {.dtype = DType::bf16}, {.dtype = DType::bf16});
   layers.k_is_v = true;
   for (const DType dtype : {DType::bf16, DType::f32}) {
     for (const std::int64_t heads : {1, 16, 20}) {
@@ -115,7 +115,7 @@ TEST(CachedAttention, LatentsOfManyShapes) {
       scene.layers.sinks = 3;
       scene.soft_cap = 20;
       scene.sink_logits = true;
-      scene.rows = {{.length = 2 * kAttentionSplit + 17, .seed = 3}, {.length = 0, .queries = 0}};
+      scene.rows = {{.length = 2 * kSplit + 17, .seed = 3}, {.length = 0, .queries = 0}};
       check_scene(scene);
     }
   }
@@ -137,8 +137,7 @@ TEST(CachedAttention, PageBorders) {
 // Around the borders of the pieces that are merged.
 TEST(CachedAttention, SplitBorders) {
   Scene scene{.layers = small_group(), .query_heads = 4};
-  for (const std::int64_t length : {kAttentionSplit - 1, kAttentionSplit, kAttentionSplit + 1,
-                                    3 * kAttentionSplit, 3 * kAttentionSplit + 65}) {
+  for (const std::int64_t length : {kSplit - 1, kSplit, kSplit + 1, 3 * kSplit, 3 * kSplit + 65}) {
     scene.rows.push_back({.length = length, .seed = static_cast<std::uint64_t>(length)});
   }
   check_scene(scene);
@@ -207,8 +206,8 @@ TEST(CachedAttention, LearnedSinks) {
 
 TEST(CachedAttention, RotatedKeys) {
   for (const std::int64_t dim : {32, 48, 128}) {
-    Scene scene{.layers = grouped(2, dim, 32, {.encoding = Encoding::int4, .group = 16},
-                                  {.encoding = Encoding::bf16}),
+    Scene scene{.layers = grouped(2, dim, 32, {.dtype = DType::i4, .group_size = 16},
+                                  {.dtype = DType::bf16}),
                 .query_heads = 4,
                 .rows = {{.length = 100, .queries = 2}}};
     scene.layers.rotate_keys = true;
@@ -282,10 +281,9 @@ TEST(CachedAttention, LargeScores) {
 TEST(CachedAttention, QueriesOfEveryMagnitude) {
   for (const std::int64_t dim : {64, 128}) {
     for (const float key : {0.0F, -3.0F}) {
-      Scene scene{
-          .layers = grouped(1, dim, 32, {.encoding = Encoding::int8}, {.encoding = Encoding::f32}),
-          .query_heads = 6,
-          .rows = {{.length = 140, .queries = 2}, {.length = 5, .seed = 2}}};
+      Scene scene{.layers = grouped(1, dim, 32, {.dtype = DType::i8}, {.dtype = DType::f32}),
+                  .query_heads = 6,
+                  .rows = {{.length = 140, .queries = 2}, {.length = 5, .seed = 2}}};
       for (SceneRow& row : scene.rows) {
         for (std::int64_t t = 0; t < row.length; ++t) row.keys[t] = key;
       }
@@ -296,6 +294,47 @@ TEST(CachedAttention, QueriesOfEveryMagnitude) {
       };
       check_scene(scene);
     }
+  }
+}
+
+// [heads, N, dim] of [N, heads, dim].
+std::vector<double> heads_first(const std::vector<double>& x, std::int64_t heads,
+                                std::int64_t dim) {
+  const std::int64_t n = std::ssize(x) / (heads * dim);
+  std::vector<double> result;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t t = 0; t < n; ++t) {
+      const auto from = x.begin() + (t * heads + h) * dim;
+      result.insert(result.end(), from, from + dim);
+    }
+  }
+  return result;
+}
+
+TEST(CachedAttention, HeadMajorMemoryIsATransposedView) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Scene scene{
+        .layers = grouped(2, 64, 64, {.dtype = DType::bf16}, {.dtype = DType::bf16}),
+        .query_heads = 6,
+        .rows = {{.length = 40, .queries = 3}, {.length = 700, .queries = 2, .seed = 2}},
+        .query_dtype = dtype};
+    AttentionRun run(scene);
+    for_each_runner(run.accepting(), [&](Runner& context) {
+      run.run(context);
+      const Guarded q(test_device(), dtype, {6, 5, 64}, heads_first(run.query.values(), 6, 64));
+      const Guarded output(test_device(), DType::f32, {6, 5, 64});
+      const Guarded sums(test_device(), DType::f32, {6, 5});
+      CachedAttentionArgs args = run.args;
+      args.q = transposed(q.view(), 0, 1);
+      args.output = transposed(output.view(), 0, 1);
+      args.log_sum_exp = transposed(sums.view(), 0, 1);
+      cached_attention(context, context.with(args));
+      context.synchronize();
+      EXPECT_EQ(output.values(), heads_first(run.output.values(), 6, 64));
+      EXPECT_EQ(sums.values(), heads_first(run.log_sum_exp.values(), 6, 1));
+      EXPECT_TRUE(output.outside_intact());
+      EXPECT_TRUE(sums.outside_intact());
+    });
   }
 }
 

@@ -15,9 +15,7 @@
 
 #include "cache/codec.h"
 
-namespace touchstone::attend {
-
-using cache::Encoding;
+namespace touchstone::paged_attention {
 
 // kWhole: one scale for the vector, no minimum. kGrouped: scales, and minima where there are any,
 // of 32 numbers or a multiple.
@@ -62,18 +60,18 @@ __device__ inline std::uint32_t masked_xor(std::uint32_t a, std::uint32_t mask,
 
 // Keys are decoded times 2^-kKeyExponent. What is decoded may be off by a constant: key_offset or
 // value_offset times the scale is to be added.
-template <Encoding kEncoding>
-struct Codes;
+template <DType kEncoding>
+struct DequantOperand;
 
 template <>
-struct Codes<Encoding::bf16> {
+struct DequantOperand<DType::bf16> {
   static constexpr int kBits = 16;
   static constexpr int kTiles = 1;
   static constexpr bool kHalf = false;
 };
 
 template <>
-struct Codes<Encoding::int8> {
+struct DequantOperand<DType::i8> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
   static constexpr bool kHalf = true;
@@ -97,7 +95,7 @@ struct Codes<Encoding::int8> {
 };
 
 template <>
-struct Codes<Encoding::int4> {
+struct DequantOperand<DType::i4> {
   static constexpr int kBits = 4;
   static constexpr int kTiles = 4;
   static constexpr bool kHalf = true;
@@ -130,7 +128,7 @@ struct Codes<Encoding::int4> {
 };
 
 template <>
-struct Codes<Encoding::fp8_e4m3> {
+struct DequantOperand<DType::f8_e4m3> {
   static constexpr int kBits = 8;
   static constexpr int kTiles = 2;
   static constexpr bool kHalf = true;
@@ -176,4 +174,4 @@ __device__ constexpr int value_number(int operand, int n) {
   return 8 * C::kTiles * (operand / C::kTiles) + C::kTiles * n + operand % C::kTiles;
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -8,62 +8,68 @@
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
+#include "ops/attention_paged/cached_attention_tuning.h"
+#include "ops/attention_paged/paged_visible_range.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 namespace {
 
-// Scratch for prepared queries and partial results. What does not fit is done in several waves.
-constexpr std::int64_t kMaxScratch = std::int64_t{64} << 20;
-// A lone thread takes short waves, which leave most of the cache beside its core to keys and
-// values: nobody waits for it between two of them. Several threads would: eight waves instead of
-// one cost two of them 8 % of a prefill of 1024.
-constexpr std::int64_t kLoneScratch = std::int64_t{128} << 10;
-// More is taken where a wave would have fewer queries or splits: rows that share pages should meet,
-// and planning should cost next to nothing.
-constexpr std::int64_t kWaveQueries = 128;
-constexpr std::int64_t kWaveSplits = 4;
-// Query tokens of a unit at most, so that a long prefill has work for many threads.
-constexpr std::size_t kUnitQueries = 64;
-// Less work than this is not worth waking a thread for: at 10 GB/s some 10 us.
-constexpr std::int64_t kSerialBytes = std::int64_t{128} << 10;
+using tuning::kMaxScratch;
+using tuning::kSerialBytes;
+using tuning::kTasksPerThread;
+using tuning::kWaveQueries;
+using tuning::kWaveSplits;
 
-// Tasks for each thread at least, where there are as many: a thread that was interrupted is helped.
-constexpr std::int64_t kTasksPerThread = 4;
+constexpr auto kUnitQueries = static_cast<std::size_t>(tuning::kUnitQueries);
 
-// Bit i: the query sees token i of the split.
-using Seen = std::array<std::uint64_t, kSplitTokens / 64>;
+// The slots of a split that a query attends to: [0, sinks), [begin, end), both cut to the split, and
+// those of the tree that stand in the split on the query's path, in ascending order.
+struct SplitSlots {
+  std::int64_t sinks_begin = 0;
+  std::int64_t sinks_end = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::vector<std::int64_t> tree;
 
-void set_range(Seen& seen, std::int64_t begin, std::int64_t end) {
-  begin = std::max<std::int64_t>(begin, 0);
-  end = std::min<std::int64_t>(end, kAttentionSplit);
-  for (std::int64_t i = begin; i < end;) {
-    const std::int64_t n = std::min(end - i, 64 - i % 64);
-    const std::uint64_t ones = n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
-    seen[static_cast<std::size_t>(i / 64)] |= ones << (i % 64);
-    i += n;
+  friend bool operator==(const SplitSlots&, const SplitSlots&) = default;
+};
+
+SplitSlots slots_in(const VisibleRange& visible, std::int64_t split) {
+  const std::int64_t first = split * kSplit;
+  const std::int64_t end = first + kSplit;
+  SplitSlots slots;
+  if (visible.sinks > first) {
+    slots.sinks_begin = first;
+    slots.sinks_end = std::min(visible.sinks, end);
   }
+  if (std::max(visible.begin, first) < std::min(visible.end, end)) {
+    slots.begin = std::max(visible.begin, first);
+    slots.end = std::min(visible.end, end);
+  }
+  if (visible.tree == nullptr) return slots;
+  std::int64_t position = visible.tree_position;
+  for (std::int64_t word = 0; word < visible.tree_words && position < end; ++word) {
+    std::uint64_t bits = tree_word(visible, word);
+    if (position + std::popcount(bits) <= first) {
+      position += std::popcount(bits);
+      continue;
+    }
+    for (; bits != 0 && position < end; bits &= bits - 1, ++position) {
+      if (position < first) continue;
+      slots.tree.push_back(visible.tree_start + 64 * word + std::countr_zero(bits));
+    }
+  }
+  return slots;
 }
 
-Seen seen_in(const Sight& sight, std::int64_t split) {
-  const std::int64_t first = split * kAttentionSplit;
-  Seen seen{};
-  set_range(seen, 0, sight.sinks - first);
-  set_range(seen, sight.begin - first, sight.end - first);
-  const std::int64_t end = std::min(end_of(sight), first + kAttentionSplit);
-  for (std::int64_t t = std::max(sight.end, first); t < end; ++t) {
-    if (sees(sight, t)) set_range(seen, t - first, t - first + 1);
-  }
-  return seen;
-}
-
-// Whether the query may see something of the split.
-bool reaches(const Sight& sight, std::int64_t split) {
-  const std::int64_t first = split * kAttentionSplit;
-  const std::int64_t end = first + kAttentionSplit;
-  if (sight.sinks > first) return true;
-  if (std::max(sight.begin, first) < std::min(sight.end, end)) return true;
-  return sight.tree != nullptr && end > sight.tree_start && first < end_of(sight);
+// Whether the query may attend to something in the split.
+bool reaches(const VisibleRange& visible, std::int64_t split) {
+  const std::int64_t first = split * kSplit;
+  const std::int64_t end = first + kSplit;
+  if (visible.sinks > first) return true;
+  if (std::max(visible.begin, first) < std::min(visible.end, end)) return true;
+  return visible.tree != nullptr && end > visible.tree_position && first < end_of(visible);
 }
 
 // Where one of the two halves of a page is, for the layer: offsets of head 0 in slot 0, and the
@@ -79,7 +85,7 @@ struct Sections {
   Section keys;
   Section values;
 
-  explicit Sections(const CachedAttention& p) {
+  explicit Sections(const PagedAttentionProblem& p) {
     const cache::LayerGroup& layers = p.layers;
     const cache::TokenOffsets at = cache::token_offsets(layers, p.pages.geometry, p.layer, 0, 0);
     keys = {at.k_values, cache::value_bytes(layers.k, layers.k_dim), at.k_scales,
@@ -93,7 +99,7 @@ struct Sections {
 // Tokens of one split that a query sees, in order.
 class TokenList {
  public:
-  TokenList(const CachedAttention& p, std::int64_t kv_head) : p_(p), sections_(p) {
+  TokenList(const PagedAttentionProblem& p, std::int64_t kv_head) : p_(p), sections_(p) {
     for (const auto& [section, places] :
          {std::pair(&sections_.keys, &keys_), std::pair(&sections_.values, &values_)}) {
       places->next_values = p.pages.page_tokens * section->value_bytes;
@@ -104,32 +110,27 @@ class TokenList {
     }
   }
 
-  void fill(std::int64_t row, std::int64_t split, const Seen& seen) {
+  void fill(std::int64_t row, const SplitSlots& slots) {
     count_ = 0;
-    const std::int64_t first = split * kAttentionSplit;
-    for (std::int64_t i = next(seen, 0, true); i < kAttentionSplit;) {
-      const std::int64_t end = next(seen, i, false);
-      add(row, first + i, first + end);
-      i = next(seen, end, true);
+    add(row, slots.sinks_begin, slots.sinks_end);
+    add(row, slots.begin, slots.end);
+    for (std::size_t i = 0; i < slots.tree.size();) {
+      const std::int64_t first = slots.tree[i];
+      std::size_t n = 1;
+      while (i + n < slots.tree.size() &&
+             slots.tree[i + n] == first + static_cast<std::int64_t>(n)) {
+        ++n;
+      }
+      add(row, first, first + static_cast<std::int64_t>(n));
+      i += n;
     }
   }
 
   std::size_t count() const { return count_; }
-  const TokenPlaces& keys() const { return keys_; }
-  const TokenPlaces& values() const { return values_; }
+  const TokenAddresses& keys() const { return keys_; }
+  const TokenAddresses& values() const { return values_; }
 
  private:
-  // The first bit from `i` on that is `wanted`; the number of bits if there is none.
-  static std::int64_t next(const Seen& seen, std::int64_t i, bool wanted) {
-    while (i < kAttentionSplit) {
-      const std::uint64_t word = seen[static_cast<std::size_t>(i / 64)];
-      const std::uint64_t left = (wanted ? word : ~word) >> (i % 64);
-      if (left != 0) return i + std::countr_zero(left);
-      i = (i / 64 + 1) * 64;
-    }
-    return kAttentionSplit;
-  }
-
   void add(std::int64_t row, std::int64_t begin, std::int64_t end) {
     const std::int64_t page_tokens = p_.pages.page_tokens;
     while (begin < end) {
@@ -147,7 +148,7 @@ class TokenList {
   }
 
   void place(const Section& section, const std::byte* page, std::int64_t slot, std::int64_t n,
-             TokenPlaces& places) const {
+             TokenAddresses& places) const {
     const std::byte* values = page + section.values + slot * section.value_bytes;
     const std::byte* scales = page + section.scales + slot * section.scale_bytes;
     const std::size_t end = count_ + static_cast<std::size_t>(n);
@@ -160,15 +161,15 @@ class TokenList {
     }
   }
 
-  const CachedAttention& p_;
+  const PagedAttentionProblem& p_;
   Sections sections_;
   std::size_t count_ = 0;
-  TokenPlaces keys_;
-  TokenPlaces values_;
+  TokenAddresses keys_;
+  TokenAddresses values_;
 };
 
 std::int64_t scratch_bytes(const Context& context) {
-  return context.threads() == 1 ? kLoneScratch : kMaxScratch;
+  return context.threads() == 1 ? tuning::kSingleThreadScratch : kMaxScratch;
 }
 
 // Queries that read the same pages of one split.
@@ -181,9 +182,9 @@ struct Unit {
 // A range of query tokens that is computed from beginning to end, and its scratch memory.
 class Wave {
  public:
-  Wave(Context& context, const CachedAttention& p, std::int64_t first, std::int64_t count)
+  Wave(Context& context, const PagedAttentionProblem& p, std::int64_t first, std::int64_t count)
       : context_(context), p_(p), first_(first), count_(count) {
-    const std::int64_t* const starts = p.query_starts;
+    const std::int64_t* const starts = p.query_offsets;
     row_ = std::upper_bound(starts, starts + p.rows + 1, first) - starts - 1;
     std::int64_t end = 0;
     std::int64_t seen = 0;
@@ -191,12 +192,12 @@ class Wave {
       last_row_ = row + 1;
       for (std::int64_t q = std::max(first, starts[row]);
            q < std::min(first + count, starts[row + 1]); ++q) {
-        sights_.push_back(sight_of(p, row, q));
-        end = std::max(end, end_of(sights_.back()));
-        seen += end_of(sights_.back());
+        ranges_.push_back(visible_range(p, row, q));
+        end = std::max(end, end_of(ranges_.back()));
+        seen += end_of(ranges_.back());
       }
     }
-    splits_ = ceil_div(end, kAttentionSplit);
+    splits_ = ceil_div(end, kSplit);
     serial_ = seen * cache::token_bytes_per_layer(p.layers) < kSerialBytes;
     make_scratch();
   }
@@ -253,7 +254,7 @@ class Wave {
     const std::int64_t at = q * splits_at_once_ + split - first_split_;
     return partials_ + (at * p_.query_heads + head) * partial_floats_;
   }
-  const Sight& sight(std::int64_t q) const { return sights_[static_cast<std::size_t>(q)]; }
+  const VisibleRange& visible(std::int64_t q) const { return ranges_[static_cast<std::size_t>(q)]; }
 
   template <class Body>
   void each(std::int64_t tasks, Body&& body) {
@@ -278,14 +279,15 @@ class Wave {
 
   // Pages of the row that hold something of the split.
   std::span<const std::int32_t> pages_of(std::int64_t row, std::int64_t split) const {
-    const std::int64_t begin = split * kAttentionSplit / p_.pages.page_tokens;
-    const std::int64_t end = ceil_div((split + 1) * kAttentionSplit, p_.pages.page_tokens);
+    const std::int64_t begin = split * kSplit / p_.pages.page_tokens;
+    const std::int64_t end = ceil_div((split + 1) * kSplit, p_.pages.page_tokens);
     return p_.pages.page_table.subspan(
         static_cast<std::size_t>(row * p_.pages.table_stride + begin),
         static_cast<std::size_t>(end - begin));
   }
 
-  // The units of some splits. A row joins another that has the same pages over the whole split.
+  // The units of some splits. A row joins another that has the same pages over the whole split;
+  // with a tree in the split, slots from elsewhere belong to it.
   void plan(std::int64_t begin, std::int64_t end) {
     units_.clear();
     for (std::int64_t split = begin; split < end; ++split) {
@@ -293,7 +295,8 @@ class Wave {
       for (std::int64_t row = row_; row < last_row_; ++row) {
         units_.push_back({row, split, {}});
         std::size_t unit = units_.size() - 1;
-        if (last_row_ - row_ > 1 && p_.lengths[row] >= (split + 1) * kAttentionSplit) {
+        if (last_row_ - row_ > 1 && p_.lengths[row] >= (split + 1) * kSplit &&
+            (p_.tree == nullptr || tree_start(p_, row) >= (split + 1) * kSplit)) {
           const auto pages = pages_of(row, split);
           std::size_t& known = unit_of_page.try_emplace(pages.front(), unit).first->second;
           if (std::ranges::equal(pages, pages_of(units_[known].row, split))) unit = known;
@@ -309,10 +312,10 @@ class Wave {
   // Adds the queries of a row to a unit, and to new ones when it is full. The last of them.
   std::size_t add_row(std::int64_t row, std::size_t unit) {
     const std::int64_t split = units_[unit].split;
-    const std::int64_t begin = std::max(p_.query_starts[row], first_) - first_;
-    const std::int64_t end = std::min(p_.query_starts[row + 1], first_ + count_) - first_;
+    const std::int64_t begin = std::max(p_.query_offsets[row], first_) - first_;
+    const std::int64_t end = std::min(p_.query_offsets[row + 1], first_ + count_) - first_;
     for (std::int64_t q = begin; q < end; ++q) {
-      if (!reaches(sight(q), split)) continue;
+      if (!reaches(visible(q), split)) continue;
       if (units_[unit].queries.size() == kUnitQueries) {
         unit = units_.size();
         units_.push_back({row, split, {}});
@@ -335,15 +338,15 @@ class Wave {
   void run_unit(const Unit& unit, std::int64_t kv_head, std::int64_t heads) const {
     const std::span<const std::int64_t> queries = unit.queries;
     for (std::size_t begin = 0; begin < queries.size();) {
-      const Seen seen = seen_in(sight(queries[begin]), unit.split);
+      const SplitSlots slots = slots_in(visible(queries[begin]), unit.split);
       std::size_t end = begin + 1;
-      while (end < queries.size() && seen_in(sight(queries[end]), unit.split) == seen) ++end;
-      run_queries(unit, queries.subspan(begin, end - begin), seen, kv_head, heads);
+      while (end < queries.size() && slots_in(visible(queries[end]), unit.split) == slots) ++end;
+      run_queries(unit, queries.subspan(begin, end - begin), slots, kv_head, heads);
       begin = end;
     }
   }
 
-  void run_queries(const Unit& unit, std::span<const std::int64_t> queries, const Seen& seen,
+  void run_queries(const Unit& unit, std::span<const std::int64_t> queries, const SplitSlots& slots,
                    std::int64_t kv_head, std::int64_t heads) const {
     constexpr auto kMax = static_cast<std::int64_t>(kPassVectors);
     const std::int64_t all = std::ssize(queries) * p_.heads_per_kv;  // vectors of a KV head
@@ -351,7 +354,7 @@ class Wave {
     const std::int64_t at_once = std::min(heads, kMax / vectors);
     for (std::int64_t head = kv_head; head < kv_head + heads; head += at_once) {
       TokenList tokens(p_, head);
-      tokens.fill(unit.row, unit.split, seen);
+      tokens.fill(unit.row, slots);
       Pass pass{.problem = &p_,
                 .tokens = tokens.count(),
                 .keys = &tokens.keys(),
@@ -375,18 +378,18 @@ class Wave {
 
   void merge(std::int64_t q, std::int64_t head, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t split = begin; split < end; ++split) {
-      if (!reaches(sight(q), split)) continue;
+      if (!reaches(visible(q), split)) continue;
       merge_partial(p_, total(q, head), partial(q, head, split));
     }
   }
 
   Context& context_;
-  const CachedAttention& p_;
+  const PagedAttentionProblem& p_;
   std::int64_t first_;  // query, over all rows; all other numbers of queries count from here
   std::int64_t count_;
   std::int64_t row_ = 0;
   std::int64_t last_row_ = 0;  // one past it
-  std::vector<Sight> sights_;
+  std::vector<VisibleRange> ranges_;
   std::int64_t splits_ = 0;
   bool serial_ = false;
   std::int64_t splits_at_once_ = 1;
@@ -401,13 +404,14 @@ class Wave {
 
 }  // namespace
 
-std::string cached_attention_simd_refuses(const Context& /*context*/, const CachedAttention& p) {
+std::string cached_attention_simd_refuses(const Context& /*context*/,
+                                          const PagedAttentionProblem& p) {
   return std::max(p.layers.k_dim, p.layers.v_dim) > kMaxDim
              ? "dims above " + std::to_string(kMaxDim)
              : "";
 }
 
-void cached_attention_simd(Context& context, const CachedAttention& p) {
+void cached_attention_simd(Context& context, const PagedAttentionProblem& p) {
   const auto query = static_cast<std::int64_t>(query_floats(p));
   const auto partial = static_cast<std::int64_t>(partial_floats(p));
   // Prepared vectors, their results, and what the splits at once have of them.
@@ -425,4 +429,4 @@ void cached_attention_simd(Context& context, const CachedAttention& p) {
   }
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -1,6 +1,6 @@
 // The SIMD implementation of cached_attention: what its kernels and the code above them share.
 //
-// The positions of a row are cut into splits of kAttentionSplit. The query vectors that see the
+// The positions of a row are cut into splits of kSplit. The query vectors that see the
 // same tokens of a split make a pass over them: all scores first, then the softmax of each, then
 // the weighted sum of the values. A pass leaves one partial result per query vector; partial
 // results are merged in ascending order of the splits:
@@ -19,11 +19,12 @@
 #include <cstdint>
 
 #include "ops/attention_paged/paged_problem.h"
-#include "touchstone/ops/cached_attention.h"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
-inline constexpr std::size_t kSplitTokens = kAttentionSplit;
+// Positions that are summed before sums are merged.
+inline constexpr std::int64_t kSplit = 512;
+inline constexpr std::size_t kSplitTokens = kSplit;
 // Query vectors of a pass at most: their scores take 64 KiB.
 inline constexpr std::size_t kPassVectors = 32;
 // Dims at most: decoded tokens lie on the stack.
@@ -31,7 +32,7 @@ inline constexpr std::int64_t kMaxDim = 1024;
 
 // Where the keys or the values of the tokens of a pass are: those of its first KV head, and how far
 // it is to those of the next.
-struct TokenPlaces {
+struct TokenAddresses {
   std::array<const std::byte*, kSplitTokens> values;
   std::array<const std::byte*, kSplitTokens> scales;
   // How many tokens, from each on, lie side by side in a page, and the bytes of their scales.
@@ -44,10 +45,10 @@ struct TokenPlaces {
 // Several KV heads at a time, since their vectors are neighbors in a page. Scores are logarithms
 // to base 2: the factor is in the query already.
 struct Pass {
-  const CachedAttention* problem = nullptr;
+  const PagedAttentionProblem* problem = nullptr;
   std::size_t tokens = 0;
-  const TokenPlaces* keys = nullptr;
-  const TokenPlaces* values = nullptr;
+  const TokenAddresses* keys = nullptr;
+  const TokenAddresses* values = nullptr;
   std::size_t heads = 0;    // KV heads
   std::size_t vectors = 0;  // query vectors of each; heads * vectors <= kPassVectors
   std::array<const float*, kPassVectors> queries{};  // [heads, vectors], as prepare_query left them
@@ -55,18 +56,19 @@ struct Pass {
 };
 
 // Floats of a prepared query vector and of a partial result, on this machine's vectors.
-std::size_t query_floats(const CachedAttention& p);
-std::size_t partial_floats(const CachedAttention& p);
+std::size_t query_floats(const PagedAttentionProblem& p);
+std::size_t partial_floats(const PagedAttentionProblem& p);
 
 // One query vector in f32, rotated, scaled, in the order in which the kernel reads keys.
-void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t head, float* to);
+void prepare_query(const PagedAttentionProblem& p, std::int64_t query, std::int64_t head,
+                   float* to);
 // Overwrites the partial results.
 void run_pass(const Pass& pass);
 // A partial result of nothing.
-void clear_partial(const CachedAttention& p, float* partial);
-void merge_partial(const CachedAttention& p, float* total, const float* partial);
+void clear_partial(const PagedAttentionProblem& p, float* partial);
+void merge_partial(const PagedAttentionProblem& p, float* total, const float* partial);
 // Adds the sink, divides by the sum and stores.
-void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t head,
+void finish_query(const PagedAttentionProblem& p, std::int64_t query, std::int64_t head,
                   const float* total);
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -2,17 +2,17 @@
 // (AVX-512 VNNI). No #pragma once: read once per target, after cpu/simd.h.
 //
 // The query vector becomes whole numbers of 24 bits times one scale, q = scale * i, and these three
-// digits to base 256, each from -128 to 127, so |i| <= 127 * 65536 + 127 * 256 + 127:
+// limbs to base 256, each from -128 to 127, so |i| <= 127 * 65536 + 127 * 256 + 127:
 //
 //   i = 65536 d2 + 256 d1 + d0        dot(i, codes) = 65536 dot(d2, codes) + ...
 //
-// Sums of digits times codes are exact: at most 1024 * 128 * 128 = 2^24, which a float holds too.
+// Sums of limbs times codes are exact: at most 1024 * 128 * 128 = 2^24, which a float holds too.
 // What is lost is the rounding of q, at most 2^-24 of its largest number in each product:
 //
 //   |error of the score| <= 2^-24 * max|q| * sum|k| + the last roundings, some 2^-22 of the score
 //
 // A sum in f32 of 128 numbers loses up to 12 * 2^-24 * sum|q k| (8 additions in each of 16 lanes,
-// then 4). Two digits, 2^-16 * max|q| * sum|k|, would not keep what the header promises. Queries
+// then 4). Two limbs, 2^-16 * max|q| * sum|k|, would not keep what the header promises. Queries
 // with max|q| > 32 mean|q|, where the former may be much more than the latter, and those with NaN,
 // infinity or next to nothing are left to the kernel for floats. That is a property of the query
 // alone, as its bits must be.
@@ -32,59 +32,59 @@
 #include "ops/attention_paged/paged_cpu.h"
 #include "ops/attention_paged/paged_cpu_tile.h"
 
-#if defined(TOUCHSTONE_ATTENTION_CPU_DIGITS_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef TOUCHSTONE_ATTENTION_CPU_DIGITS_H_
-#undef TOUCHSTONE_ATTENTION_CPU_DIGITS_H_
+#if defined(TOUCHSTONE_PAGED_CPU_INT8_VNNI_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_PAGED_CPU_INT8_VNNI_H_
+#undef TOUCHSTONE_PAGED_CPU_INT8_VNNI_H_
 #else
-#define TOUCHSTONE_ATTENTION_CPU_DIGITS_H_
+#define TOUCHSTONE_PAGED_CPU_INT8_VNNI_H_
 #endif
 
-#undef TOUCHSTONE_ATTENTION_DIGITS
+#undef TOUCHSTONE_PAGED_LIMBS
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 #include <immintrin.h>
-#define TOUCHSTONE_ATTENTION_DIGITS 1
+#define TOUCHSTONE_PAGED_LIMBS 1
 #else
-#define TOUCHSTONE_ATTENTION_DIGITS 0
+#define TOUCHSTONE_PAGED_LIMBS 0
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::paged_attention::HWY_NAMESPACE {
 
-#if TOUCHSTONE_ATTENTION_DIGITS
+#if TOUCHSTONE_PAGED_LIMBS
 
-constexpr std::size_t kDigits = 3;
+constexpr std::size_t kLimbs = 3;
 // Codes of a token in a unit of the transposed keys.
 constexpr std::size_t kUnit = 4;
 // Dims must be multiples of this.
 constexpr std::size_t kRow = 4 * kUnit;
 
-// What is known of a query vector beside its floats; then kDigits integers for each unit.
-struct DigitsHead {
+// What is known of a query vector beside its floats; then kLimbs integers for each unit.
+struct LimbsHead {
   float scale;
   std::int32_t usable;
-  std::int32_t start[kDigits];  // of a sum, for codes that are 128 too high
+  std::int32_t start[kLimbs];  // of a sum, for codes that are 128 too high
   std::int32_t unused[11];
 };
-static_assert(sizeof(DigitsHead) == 64);
+static_assert(sizeof(LimbsHead) == 64);
 
-inline bool uses_digits(const cache::Format& format, std::int64_t dim) {
+inline bool uses_limbs(const QuantFormat& format, std::int64_t dim) {
   static const bool has_vnni = __builtin_cpu_supports("avx512vnni") != 0;
-  return has_vnni && format.encoding == cache::Encoding::int8 && !format.asymmetric &&
+  return has_vnni && format.dtype == DType::i8 && !format.asymmetric &&
          dim % static_cast<std::int64_t>(kRow) == 0 && cache::group_length(format, dim) == dim;
 }
 
 // Floats that a query vector takes beside its own.
-inline std::size_t digits_floats(std::size_t dim) {
-  return sizeof(DigitsHead) / sizeof(float) + kDigits * dim / kUnit;
+inline std::size_t limbs_floats(std::size_t dim) {
+  return sizeof(LimbsHead) / sizeof(float) + kLimbs * dim / kUnit;
 }
 
-// Writes digits_floats(dim) of them.
-inline void make_digits(const float* query, std::size_t dim, float* to) {
+// Writes limbs_floats(dim) of them.
+inline void make_limbs(const float* query, std::size_t dim, float* to) {
   const D d;
   const hn::RebindToSigned<D> di;
   const hn::Rebind<std::int8_t, D> d8;
-  auto* const head = reinterpret_cast<DigitsHead*>(to);
-  auto* const digits = reinterpret_cast<std::int32_t*>(head + 1);
+  auto* const head = reinterpret_cast<LimbsHead*>(to);
+  auto* const limbs = reinterpret_cast<std::int32_t*>(head + 1);
   V largest = hn::Zero(d);
   V total = hn::Zero(d);
   for (std::size_t i = 0; i < dim; i += kLanes) {
@@ -101,28 +101,28 @@ inline void make_digits(const float* query, std::size_t dim, float* to) {
   head->usable = 1;
   head->scale = most / kMax;
   const V factor = hn::Set(d, kMax / most);
-  hn::Vec<decltype(di)> sums[kDigits] = {hn::Zero(di), hn::Zero(di), hn::Zero(di)};
+  hn::Vec<decltype(di)> sums[kLimbs] = {hn::Zero(di), hn::Zero(di), hn::Zero(di)};
   for (std::size_t i = 0; i < dim; i += kLanes) {
     auto rest = hn::NearestInt(hn::Mul(hn::LoadU(d, query + i), factor));
-    for (std::size_t n = 0; n < kDigits; ++n) {
-      const auto digit = hn::ShiftRight<24>(hn::ShiftLeft<24>(rest));
-      rest = hn::ShiftRight<8>(hn::Sub(rest, digit));
-      sums[n] = hn::Sub(sums[n], digit);
+    for (std::size_t n = 0; n < kLimbs; ++n) {
+      const auto limb = hn::ShiftRight<24>(hn::ShiftLeft<24>(rest));
+      rest = hn::ShiftRight<8>(hn::Sub(rest, limb));
+      sums[n] = hn::Sub(sums[n], limb);
       alignas(16) std::int32_t units[kLanes / kUnit];
-      hn::StoreU(hn::DemoteTo(d8, digit), d8, reinterpret_cast<std::int8_t*>(units));
+      hn::StoreU(hn::DemoteTo(d8, limb), d8, reinterpret_cast<std::int8_t*>(units));
       for (std::size_t u = 0; u < kLanes / kUnit; ++u) {
-        digits[(i / kUnit + u) * kDigits + n] = units[u];
+        limbs[(i / kUnit + u) * kLimbs + n] = units[u];
       }
     }
   }
-  for (std::size_t n = 0; n < kDigits; ++n) {
+  for (std::size_t n = 0; n < kLimbs; ++n) {
     head->start[n] = 128 * hn::GetLane(hn::SumOfLanes(di, sums[n]));
   }
 }
 
-// Whether the vector, with its digits after it, is given as whole numbers.
-inline bool has_digits(const float* query, std::size_t dim) {
-  return reinterpret_cast<const DigitsHead*>(query + dim)->usable != 0;
+// Whether the vector, with its limbs after it, is given as whole numbers.
+inline bool has_limbs(const float* query, std::size_t dim) {
+  return reinterpret_cast<const LimbsHead*>(query + dim)->usable != 0;
 }
 
 // No arrays in what follows: compilers that unroll loops late would leave them in memory.
@@ -159,39 +159,39 @@ HWY_INLINE Units transpose_units(const std::byte* const* keys, std::int64_t i) {
           _mm512_xor_si512(_mm512_unpackhi_epi64(high01, high23), sign)};
 }
 
-// Adds to each lane the four products of its codes with a digit of each. As an instruction:
+// Adds to each lane the four products of its codes with a limb of each. As an instruction:
 // Highway's target for this processor does not name it, and a function of another target could not
 // be inlined.
-HWY_INLINE void add_products(__m512i& sum, __m512i codes, const std::int32_t* digit) {
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*digit));
+HWY_INLINE void add_products(__m512i& sum, __m512i codes, const std::int32_t* limb) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*limb));
 }
 
-// The scores of one query vector and 16 tokens, by digits.
-struct DigitSums {
+// The scores of one query vector and 16 tokens, by limbs.
+struct LimbSums {
   __m512i sum0, sum1, sum2;
 
-  HWY_INLINE explicit DigitSums(const DigitsHead& head)
+  HWY_INLINE explicit LimbSums(const LimbsHead& head)
       : sum0(_mm512_set1_epi32(head.start[0])),
         sum1(_mm512_set1_epi32(head.start[1])),
         sum2(_mm512_set1_epi32(head.start[2])) {}
 
   // Of numbers [i, i + kRow) of the vectors.
-  HWY_INLINE void add(const Units& units, const DigitsHead& head, std::size_t i) {
+  HWY_INLINE void add(const Units& units, const LimbsHead& head, std::size_t i) {
     const auto* const all = reinterpret_cast<const std::int32_t*>(&head + 1);
-    const std::int32_t* const digits = all + i / kUnit * kDigits;
-    add_unit(units.unit0, digits);
-    add_unit(units.unit1, digits + kDigits);
-    add_unit(units.unit2, digits + 2 * kDigits);
-    add_unit(units.unit3, digits + 3 * kDigits);
+    const std::int32_t* const limbs = all + i / kUnit * kLimbs;
+    add_unit(units.unit0, limbs);
+    add_unit(units.unit1, limbs + kLimbs);
+    add_unit(units.unit2, limbs + 2 * kLimbs);
+    add_unit(units.unit3, limbs + 3 * kLimbs);
   }
 
-  HWY_INLINE void add_unit(__m512i codes, const std::int32_t* digits) {
-    add_products(sum0, codes, digits);
-    add_products(sum1, codes, digits + 1);
-    add_products(sum2, codes, digits + 2);
+  HWY_INLINE void add_unit(__m512i codes, const std::int32_t* limbs) {
+    add_products(sum0, codes, limbs);
+    add_products(sum1, codes, limbs + 1);
+    add_products(sum2, codes, limbs + 2);
   }
 
-  HWY_INLINE __m512 result(const DigitsHead& head) const {
+  HWY_INLINE __m512 result(const LimbsHead& head) const {
     const __m512 base = _mm512_set1_ps(256);
     __m512 sum = _mm512_cvtepi32_ps(sum2);
     sum = _mm512_fmadd_ps(sum, base, _mm512_cvtepi32_ps(sum1));
@@ -207,12 +207,12 @@ HWY_NOINLINE void score_units(const Tile& tile, const float* const* queries, flo
                               std::size_t stride) {
   const std::size_t dim = tile.dim;
   const auto head_of = [&](std::size_t j) {
-    return reinterpret_cast<const DigitsHead*>(queries[std::min(j, kQueries - 1)] + dim);
+    return reinterpret_cast<const LimbsHead*>(queries[std::min(j, kQueries - 1)] + dim);
   };
-  const DigitsHead& head0 = *head_of(0);
-  const DigitsHead& head1 = *head_of(1);
-  const DigitsHead& head2 = *head_of(2);
-  const DigitsHead& head3 = *head_of(3);
+  const LimbsHead& head0 = *head_of(0);
+  const LimbsHead& head1 = *head_of(1);
+  const LimbsHead& head2 = *head_of(2);
+  const LimbsHead& head3 = *head_of(3);
   // Tokens of what comes next that are asked for beside four units.
   const std::size_t at_once = tile.next.bytes == 0 ? 0 : (16 * kRow + dim - 1) / dim;
   for (std::size_t first = 0; first < tile.tokens; first += 16) {
@@ -224,10 +224,10 @@ HWY_NOINLINE void score_units(const Tile& tile, const float* const* queries, flo
       for (std::size_t t = 0; t < 16; ++t) filled[t] = tile.values[std::min(first + t, end - 1)];
       places = filled;
     }
-    DigitSums sums0(head0);
-    DigitSums sums1(head1);
-    DigitSums sums2(head2);
-    DigitSums sums3(head3);
+    LimbSums sums0(head0);
+    LimbSums sums1(head1);
+    LimbSums sums2(head2);
+    LimbSums sums3(head3);
     // Units are transposed while those before are multiplied.
     Units units = transpose_units(places, tile.offset);
     for (std::size_t i = 0; i < dim; i += kRow) {
@@ -260,8 +260,8 @@ HWY_NOINLINE void score_units(const Tile& tile, const float* const* queries, flo
 }
 
 // Scores of a tile for `vectors` queries, `stride` floats apart.
-inline void score_digits(Tile tile, const float* const* queries, std::size_t vectors, float* scores,
-                         std::size_t stride) {
+inline void score_limbs(Tile tile, const float* const* queries, std::size_t vectors, float* scores,
+                        std::size_t stride) {
   for (std::size_t v = 0; v < vectors; v += 4) {
     const std::size_t count = std::min<std::size_t>(4, vectors - v);
     float* const rows = scores + v * stride;
@@ -275,16 +275,16 @@ inline void score_digits(Tile tile, const float* const* queries, std::size_t vec
 
 #else
 
-inline bool uses_digits(const cache::Format& /*format*/, std::int64_t /*dim*/) { return false; }
-inline std::size_t digits_floats(std::size_t /*dim*/) { return 0; }
-inline void make_digits(const float* /*query*/, std::size_t /*dim*/, float* /*to*/) {}
-inline bool has_digits(const float* /*query*/, std::size_t /*dim*/) { return false; }
-inline void score_digits(const Tile& /*tile*/, const float* const* /*queries*/,
-                         std::size_t /*vectors*/, float* /*scores*/, std::size_t /*stride*/) {}
+inline bool uses_limbs(const QuantFormat& /*format*/, std::int64_t /*dim*/) { return false; }
+inline std::size_t limbs_floats(std::size_t /*dim*/) { return 0; }
+inline void make_limbs(const float* /*query*/, std::size_t /*dim*/, float* /*to*/) {}
+inline bool has_limbs(const float* /*query*/, std::size_t /*dim*/) { return false; }
+inline void score_limbs(const Tile& /*tile*/, const float* const* /*queries*/,
+                        std::size_t /*vectors*/, float* /*scores*/, std::size_t /*stride*/) {}
 
-#endif  // TOUCHSTONE_ATTENTION_DIGITS
+#endif  // TOUCHSTONE_PAGED_LIMBS
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::paged_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -24,7 +24,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::paged_attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -43,37 +43,35 @@ enum class Scaling : std::uint8_t {
 
 // Codes as f32, in packs: elements [i, i + kPack * kLanes) of a vector. Two vectors of a pack hold
 // the even and the odd elements, as sd::load_pack says.
-template <cache::Encoding kEncoding, bool kSigned>
+template <DType kEncoding, bool kSigned>
 struct Codes {
   static constexpr bool kTwo =
-      (kEncoding == cache::Encoding::bf16 || kEncoding == cache::Encoding::int4) &&
-      HWY_TARGET != HWY_SCALAR;
+      (kEncoding == DType::bf16 || kEncoding == DType::i4) && HWY_TARGET != HWY_SCALAR;
   static constexpr std::size_t kPack = kTwo ? 2 : 1;
-  static constexpr std::size_t kBits = kEncoding == cache::Encoding::f32    ? 32
-                                       : kEncoding == cache::Encoding::bf16 ? 16
-                                       : kEncoding == cache::Encoding::f16  ? 16
-                                       : kEncoding == cache::Encoding::int4 ? 4
-                                                                            : 8;
+  static constexpr std::size_t kBits = kEncoding == DType::f32    ? 32
+                                       : kEncoding == DType::bf16 ? 16
+                                       : kEncoding == DType::f16  ? 16
+                                       : kEncoding == DType::i4   ? 4
+                                                                  : 8;
 
   static HWY_INLINE void load(const std::byte* values, std::size_t i, V* pack) {
     const D d;
     const hn::RebindToSigned<D> di;
-    using cache::Encoding;
     const auto* const bytes = reinterpret_cast<const std::uint8_t*>(values);
-    if constexpr (kEncoding == Encoding::f32) {
+    if constexpr (kEncoding == DType::f32) {
       pack[0] = sd::load(d, reinterpret_cast<const float*>(values) + i);
-    } else if constexpr (kEncoding == Encoding::bf16) {
+    } else if constexpr (kEncoding == DType::bf16) {
       sd::load_pack(d, reinterpret_cast<const Bf16*>(values) + i, pack);
-    } else if constexpr (kEncoding == Encoding::f16) {
+    } else if constexpr (kEncoding == DType::f16) {
       pack[0] = sd::load(d, reinterpret_cast<const F16*>(values) + i);
-    } else if constexpr (kEncoding == Encoding::int8 && kSigned) {
+    } else if constexpr (kEncoding == DType::i8 && kSigned) {
       const hn::Rebind<std::int8_t, D> d8;
       const auto codes = hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(values) + i);
       pack[0] = hn::ConvertTo(d, hn::PromoteTo(di, codes));
-    } else if constexpr (kEncoding == Encoding::int8) {
+    } else if constexpr (kEncoding == DType::i8) {
       const hn::Rebind<std::uint8_t, D> d8;
       pack[0] = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, bytes + i)));
-    } else if constexpr (kEncoding == Encoding::int4) {
+    } else if constexpr (kEncoding == DType::i4) {
       load_int4(bytes, i, pack);
     } else {
       pack[0] = load_fp8(bytes + i);
@@ -114,12 +112,12 @@ struct Codes {
 };
 
 // A format as the kernels read it. Scales are f32 here, decode_scales made them so.
-template <cache::Encoding kEncoding, Scaling kScaling_>
+template <DType kEncoding, Scaling kScaling_>
 struct Source {
   static constexpr Scaling kScaling = kScaling_;
   // What attention_cpu_digits.h reads, where the processor can.
-  static constexpr bool kCanUseDigits =
-      kEncoding == cache::Encoding::int8 && kScaling == Scaling::per_token;
+  static constexpr bool kCanUseLimbs =
+      kEncoding == DType::i8 && kScaling == Scaling::per_token;
   using Code = Codes<kEncoding, kScaling != Scaling::asymmetric>;
   // Whether `load` needs the scale of the group it is in.
   static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;
@@ -134,7 +132,7 @@ struct Source {
   static HWY_INLINE void load(const std::byte* values, std::size_t i, const float* scale, V* pack) {
     const D d;
 #if TOUCHSTONE_ATTENTION_TABLE
-    if constexpr (kEncoding == cache::Encoding::int4) return look_up(values, i, scale, pack);
+    if constexpr (kEncoding == DType::i4) return look_up(values, i, scale, pack);
 #endif
     Code::load(values, i, pack);
     for (std::size_t k = 0; k < kPack; ++k) {
@@ -173,32 +171,30 @@ struct Source {
 };
 
 // Tokens that were decoded beforehand, and f32 itself.
-using PlainSource = Source<cache::Encoding::f32, Scaling::none>;
+using PlainSource = Source<DType::f32, Scaling::none>;
 
 // Whether the kernels read this format as it is. Otherwise the tokens are decoded beforehand.
-inline bool reads_directly(const cache::Format& format, std::int64_t dim) {
-  const bool two =
-      format.encoding == cache::Encoding::bf16 || format.encoding == cache::Encoding::int4;
+inline bool reads_directly(const QuantFormat& format, std::int64_t dim) {
+  const bool two = format.dtype == DType::bf16 || format.dtype == DType::i4;
   const auto columns =
       static_cast<std::int64_t>(two && HWY_TARGET != HWY_SCALAR ? 2 * kLanes : kLanes);
   if (dim % columns != 0) return false;
   const std::int64_t group = cache::group_length(format, dim);
-  return !cache::is_quantized(format.encoding) || (group % columns == 0 && dim % group == 0);
+  return !is_quantized(format.dtype) || (group % columns == 0 && dim % group == 0);
 }
 
 // Whether vectors are in the order of packs: even elements, then odd ones.
-inline bool in_pack_order(const cache::Format& format, std::int64_t dim) {
+inline bool in_pack_order(const QuantFormat& format, std::int64_t dim) {
   return HWY_TARGET != HWY_SCALAR && reads_directly(format, dim) &&
-         (format.encoding == cache::Encoding::bf16 || format.encoding == cache::Encoding::int4);
+         (format.dtype == DType::bf16 || format.dtype == DType::i4);
 }
 
 // Calls visitor.operator()<Source>() with the source that reads the format.
 template <class Visitor>
-HWY_INLINE void visit_source(const cache::Format& format, std::int64_t dim, Visitor&& visitor) {
-  using cache::Encoding;
+HWY_INLINE void visit_source(const QuantFormat& format, std::int64_t dim, Visitor&& visitor) {
   if (!reads_directly(format, dim)) return visitor.template operator()<PlainSource>();
-  const auto quantized = [&]<Encoding kEncoding>() {
-    if (kEncoding != Encoding::fp8_e4m3 && format.asymmetric) {
+  const auto quantized = [&]<DType kEncoding>() {
+    if (kEncoding != DType::f8_e4m3 && format.asymmetric) {
       visitor.template operator()<Source<kEncoding, Scaling::asymmetric>>();
     } else if (cache::group_length(format, dim) == dim) {
       visitor.template operator()<Source<kEncoding, Scaling::per_token>>();
@@ -206,19 +202,21 @@ HWY_INLINE void visit_source(const cache::Format& format, std::int64_t dim, Visi
       visitor.template operator()<Source<kEncoding, Scaling::per_group>>();
     }
   };
-  switch (format.encoding) {
-    case Encoding::f32:
+  switch (format.dtype) {
+    case DType::f32:
       return visitor.template operator()<PlainSource>();
-    case Encoding::bf16:
-      return visitor.template operator()<Source<Encoding::bf16, Scaling::none>>();
-    case Encoding::f16:
-      return visitor.template operator()<Source<Encoding::f16, Scaling::none>>();
-    case Encoding::int8:
-      return quantized.template operator()<Encoding::int8>();
-    case Encoding::int4:
-      return quantized.template operator()<Encoding::int4>();
-    case Encoding::fp8_e4m3:
-      return quantized.template operator()<Encoding::fp8_e4m3>();
+    case DType::bf16:
+      return visitor.template operator()<Source<DType::bf16, Scaling::none>>();
+    case DType::f16:
+      return visitor.template operator()<Source<DType::f16, Scaling::none>>();
+    case DType::i8:
+      return quantized.template operator()<DType::i8>();
+    case DType::i4:
+      return quantized.template operator()<DType::i4>();
+    case DType::f8_e4m3:
+      return quantized.template operator()<DType::f8_e4m3>();
+    default:
+      return;  // no format of a checked layout
   }
 }
 
@@ -226,7 +224,7 @@ HWY_INLINE void visit_source(const cache::Format& format, std::int64_t dim, Visi
 // the KV head that is `offset` bytes further. Tokens side by side in a page have their scales side
 // by side, unless a value is only the beginning of a key.
 template <class T>
-HWY_INLINE void decode_scales(const TokenPlaces& places, std::size_t first, std::int64_t offset,
+HWY_INLINE void decode_scales(const TokenAddresses& places, std::size_t first, std::int64_t offset,
                               std::size_t tokens, std::size_t each, float* to) {
   const D d;
   const bool all = places.scale_bytes == static_cast<std::int64_t>(each * sizeof(T));
@@ -241,7 +239,7 @@ HWY_INLINE void decode_scales(const TokenPlaces& places, std::size_t first, std:
   }
 }
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::paged_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -12,13 +12,19 @@
 #include "cache/rotation.h"
 #include "cpu/exp2.h"
 #include "cpu/simd.h"
+#include "ops/attention_common/cpu_softmax_finish.h"
 #include "ops/attention_paged/paged_cpu.h"
 #include "ops/attention_paged/paged_cpu_int8_vnni.h"
-#include "ops/attention_paged/paged_cpu_merge.h"
 #include "ops/attention_paged/paged_cpu_tile.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::paged_attention::HWY_NAMESPACE {
+
+using attention_common::HWY_NAMESPACE::exp2_scalar;
+using attention_common::HWY_NAMESPACE::finish_softmax;
+using attention_common::HWY_NAMESPACE::Finished;
+using attention_common::HWY_NAMESPACE::kInfinity;
+using attention_common::HWY_NAMESPACE::kLog2e;
 
 // Query vectors that a kernel works on at a time: registers hold their sums. A block of fewer is
 // filled up, a single one has a kernel of its own.
@@ -36,18 +42,18 @@ constexpr std::size_t kPartialHead = 16;
 std::size_t padded(std::int64_t dim) {
   return (static_cast<std::size_t>(dim) + kLanes - 1) / kLanes * kLanes;
 }
-std::size_t query_size(const CachedAttention& p) {
+std::size_t query_size(const PagedAttentionProblem& p) {
   const std::size_t dim = padded(p.layers.k_dim);
-  return dim + (uses_digits(p.layers.k, p.layers.k_dim) ? digits_floats(dim) : 0);
+  return dim + (uses_limbs(p.layers.k, p.layers.k_dim) ? limbs_floats(dim) : 0);
 }
-std::size_t partial_size(const CachedAttention& p) {
+std::size_t partial_size(const PagedAttentionProblem& p) {
   return kPartialHead + (padded(p.layers.v_dim) + 15) / 16 * 16;
 }
 
 // ---- softmax ----------------------------------------------------------------------------------
 
 // Turns the scores of one query into weights; fills in the head of its partial result.
-HWY_INLINE void softmax(const CachedAttention& p, std::size_t tokens, float* scores,
+HWY_INLINE void softmax(const PagedAttentionProblem& p, std::size_t tokens, float* scores,
                         float* partial) {
   const D d;
   if (tokens % kLanes != 0) {
@@ -85,9 +91,9 @@ HWY_INLINE void softmax(const CachedAttention& p, std::size_t tokens, float* sco
 
 // Keys or values of the tokens of a pass.
 struct Stream {
-  const cache::Format& format;
+  const QuantFormat& format;
   std::int64_t dim;
-  const TokenPlaces& places;
+  const TokenAddresses& places;
 
   bool direct() const { return reads_directly(format, dim); }
   std::size_t tile() const { return direct() ? kTile : kDecodedTile; }
@@ -105,8 +111,8 @@ struct TileScratch {
 HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t first,
                           std::size_t tokens, TileScratch& scratch) {
   const auto h = static_cast<std::int64_t>(head);
-  const TokenPlaces& places = stream.places;
-  const cache::Format& format = stream.format;
+  const TokenAddresses& places = stream.places;
+  const QuantFormat& format = stream.format;
   Tile tile{.tokens = std::min(stream.tile(), tokens - first),
             .values = places.values.data() + first,
             .offset = h * places.next_values,
@@ -124,13 +130,13 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
     }
     tile.values = scratch.decoded;
     tile.offset = 0;
-  } else if (cache::is_quantized(format.encoding)) {
+  } else if (is_quantized(format.dtype)) {
     tile.group = static_cast<std::size_t>(cache::group_length(format, stream.dim));
     tile.scale_stride = tile.dim / tile.group * (format.asymmetric ? 2 : 1);
     const auto decode = [&]<class T>() {
       decode_scales<T>(places, first, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
     };
-    if (format.scale == DType::f16) {
+    if (format.scale_dtype == DType::f16) {
       decode.template operator()<F16>();
     } else {
       decode.template operator()<float>();
@@ -142,7 +148,7 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
 // Asks for the scales of tokens [begin, begin + tokens) of a KV head.
 HWY_INLINE void fetch_scales(const Stream& stream, std::size_t begin, std::size_t tokens,
                              std::int64_t head) {
-  if (!cache::is_quantized(stream.format.encoding)) return;
+  if (!is_quantized(stream.format.dtype)) return;
   for (std::size_t t = begin; t < begin + tokens; t += kScalesFetch) {
     sd::prefetch(stream.places.scales[t] + head * stream.places.next_scales);
   }
@@ -185,13 +191,13 @@ HWY_INLINE void for_each_tile(const Pass& pass, const Stream& stream, const Stre
 
 // As score_all, in whole numbers; the queries that cannot be such as floats.
 template <class Source>
-HWY_INLINE void score_all_digits(const Pass& pass, std::size_t head, std::size_t first,
-                                 const Tile& tile, float* scores) {
+HWY_INLINE void score_all_limbs(const Pass& pass, std::size_t head, std::size_t first,
+                                const Tile& tile, float* scores) {
   const float* const* const queries = pass.queries.data() + head * pass.vectors;
   float* const rows = scores + head * pass.vectors * kScoreStride + first;
-  score_digits(tile, queries, pass.vectors, rows, kScoreStride);
+  score_limbs(tile, queries, pass.vectors, rows, kScoreStride);
   for (std::size_t v = 0; v < pass.vectors; ++v) {
-    if (has_digits(queries[v], tile.dim)) continue;
+    if (has_limbs(queries[v], tile.dim)) continue;
     Tile again = tile;
     again.next.bytes = 0;
     float* row = rows + v * kScoreStride;
@@ -202,10 +208,10 @@ HWY_INLINE void score_all_digits(const Pass& pass, std::size_t head, std::size_t
 template <class Source>
 HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first, Tile tile,
                           float* scores) {
-  if constexpr (Source::kCanUseDigits) {
+  if constexpr (Source::kCanUseLimbs) {
     const cache::LayerGroup& layers = pass.problem->layers;
-    if (uses_digits(layers.k, layers.k_dim)) {
-      return score_all_digits<Source>(pass, head, first, tile, scores);
+    if (uses_limbs(layers.k, layers.k_dim)) {
+      return score_all_limbs<Source>(pass, head, first, tile, scores);
     }
   }
   for (std::size_t v = 0; v < pass.vectors;) {
@@ -263,7 +269,7 @@ HWY_INLINE void add_all(const Pass& pass, std::size_t head, std::size_t first, T
 }
 
 void run_pass(const Pass& pass) {
-  const CachedAttention& p = *pass.problem;
+  const PagedAttentionProblem& p = *pass.problem;
   const Stream keys{p.layers.k, p.layers.k_dim, *pass.keys};
   const Stream values{p.layers.k_is_v ? p.layers.k : p.layers.v, p.layers.v_dim, *pass.values};
   // Weights of query vectors that are not there are read, too, where a block is filled up.
@@ -292,13 +298,13 @@ void run_pass(const Pass& pass) {
 
 // ---- before and after -------------------------------------------------------------------------
 
-void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t head, float* to) {
+void prepare_query(const PagedAttentionProblem& p, std::int64_t query, std::int64_t head,
+                   float* to) {
   const D d;
   const auto dim = static_cast<std::size_t>(p.layers.k_dim);
   std::fill(to + dim, to + padded(p.layers.k_dim), 0.0F);
-  visit_float_dtype(p.query_dtype, [&]<class T>() {
-    const T* const from =
-        static_cast<const T*>(p.query) + query * p.query_stride + head * p.layers.k_dim;
+  visit_float_dtype(p.q_dtype, [&]<class T>() {
+    const T* const from = static_cast<const T*>(p.q.data) + p.q.offset(query, head);
     std::transform(from, from + dim, to, [](T x) { return convert<float>(x); });
   });
   if (p.layers.rotate_keys) cache::rotate(to, p.layers.k_dim);
@@ -307,15 +313,15 @@ void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t he
     hn::StoreU(hn::Mul(hn::LoadU(d, to + i), hn::Set(d, factor)), d, to + i);
   }
   if (in_pack_order(p.layers.k, p.layers.k_dim)) sd::to_pack_order<Bf16>(to, dim);
-  if (uses_digits(p.layers.k, p.layers.k_dim)) make_digits(to, dim, to + dim);
+  if (uses_limbs(p.layers.k, p.layers.k_dim)) make_limbs(to, dim, to + dim);
 }
 
-void clear_partial(const CachedAttention& p, float* partial) {
+void clear_partial(const PagedAttentionProblem& p, float* partial) {
   std::fill(partial, partial + partial_size(p), 0.0F);
   partial[0] = -kInfinity;
 }
 
-void merge_partial(const CachedAttention& p, float* total, const float* partial) {
+void merge_partial(const PagedAttentionProblem& p, float* total, const float* partial) {
   const D d;
   if (partial[0] == -kInfinity) return;
   const float most = partial[0] <= total[0] ? total[0] : partial[0];  // NaN, not -inf
@@ -329,18 +335,18 @@ void merge_partial(const CachedAttention& p, float* total, const float* partial)
   }
 }
 
-void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t head,
+void finish_query(const PagedAttentionProblem& p, std::int64_t query, std::int64_t head,
                   const float* total) {
   const D d;
   const auto dim = static_cast<std::size_t>(p.layers.v_dim);
   const float sink = p.sink_logits != nullptr ? p.sink_logits[head] * kLog2e : -kInfinity;
   const Finished finished = finish_softmax(total[0], total[1], sink);
-  if (p.log_sum_exp != nullptr) {
-    p.log_sum_exp[query * p.query_heads + head] = finished.log_sum_exp;
+  if (p.log_sum_exp.data != nullptr) {
+    p.log_sum_exp.data[p.log_sum_exp.offset(query, head)] = finished.log_sum_exp;
   }
   const float* from = total + kPartialHead;
   alignas(64) float ordered[kMaxDim];
-  const cache::Format& format = p.layers.k_is_v ? p.layers.k : p.layers.v;
+  const QuantFormat& format = p.layers.k_is_v ? p.layers.k : p.layers.v;
   if (in_pack_order(format, p.layers.v_dim)) {
     sd::from_pack_order<Bf16>(from, dim, ordered);
     from = ordered;
@@ -348,7 +354,7 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
   const V factor = hn::Set(d, finished.factor);
   visit_float_dtype(p.output_dtype, [&]<class T>() {
     if constexpr (!std::is_same_v<T, double>) {
-      T* const to = static_cast<T*>(p.output) + query * p.output_stride + head * p.layers.v_dim;
+      T* const to = static_cast<T*>(p.output.data) + p.output.offset(query, head);
       for (std::size_t i = 0; i < dim; i += kLanes) {
         const std::size_t n = std::min(kLanes, dim - i);
         sd::store_some(hn::Mul(sd::load_some(d, from + i, n), factor), d, to + i, n);
@@ -357,11 +363,11 @@ void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t hea
   });
 }
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::paged_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
 HWY_EXPORT(query_size);
 HWY_EXPORT(partial_size);
@@ -371,24 +377,27 @@ HWY_EXPORT(clear_partial);
 HWY_EXPORT(merge_partial);
 HWY_EXPORT(finish_query);
 
-std::size_t query_floats(const CachedAttention& p) { return HWY_DYNAMIC_DISPATCH(query_size)(p); }
-std::size_t partial_floats(const CachedAttention& p) {
+std::size_t query_floats(const PagedAttentionProblem& p) {
+  return HWY_DYNAMIC_DISPATCH(query_size)(p);
+}
+std::size_t partial_floats(const PagedAttentionProblem& p) {
   return HWY_DYNAMIC_DISPATCH(partial_size)(p);
 }
-void prepare_query(const CachedAttention& p, std::int64_t query, std::int64_t head, float* to) {
+void prepare_query(const PagedAttentionProblem& p, std::int64_t query, std::int64_t head,
+                   float* to) {
   HWY_DYNAMIC_DISPATCH(prepare_query)(p, query, head, to);
 }
 void run_pass(const Pass& pass) { HWY_DYNAMIC_DISPATCH(run_pass)(pass); }
-void clear_partial(const CachedAttention& p, float* partial) {
+void clear_partial(const PagedAttentionProblem& p, float* partial) {
   HWY_DYNAMIC_DISPATCH(clear_partial)(p, partial);
 }
-void merge_partial(const CachedAttention& p, float* total, const float* partial) {
+void merge_partial(const PagedAttentionProblem& p, float* total, const float* partial) {
   HWY_DYNAMIC_DISPATCH(merge_partial)(p, total, partial);
 }
-void finish_query(const CachedAttention& p, std::int64_t query, std::int64_t head,
+void finish_query(const PagedAttentionProblem& p, std::int64_t query, std::int64_t head,
                   const float* total) {
   HWY_DYNAMIC_DISPATCH(finish_query)(p, query, head, total);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention
 #endif

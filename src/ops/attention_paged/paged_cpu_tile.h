@@ -15,7 +15,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::attend::HWY_NAMESPACE {
+namespace touchstone::paged_attention::HWY_NAMESPACE {
 
 // ---- scores -----------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ HWY_NOINLINE void add_tile(const Tile& tile, const float* weights, float* const*
   }
 }
 
-}  // namespace touchstone::attend::HWY_NAMESPACE
+}  // namespace touchstone::paged_attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -1,6 +1,6 @@
 // cached_attention on CUDA: what its kernels share.
 //
-// A block computes one piece of kAttentionSplit positions, for one KV head and some query tokens.
+// A block computes one split of kSplit positions, for one KV head and some query tokens.
 // It lists the tokens of the piece that a query sees; queries that see the same go together, as
 // many vectors (query tokens x heads of the KV head) at a time as the kernel holds. Pass 1 reads
 // the keys and leaves all scores of the piece in shared memory, then they become weights, and pass
@@ -15,20 +15,28 @@
 
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
-#include "ops/attention_paged/paged_problem.h"
 #include "ops/attention_common/attention_math.cuh"
-#include "touchstone/ops/cached_attention.h"
+#include "ops/attention_paged/cached_attention_tuning.h"
+#include "ops/attention_paged/paged_problem.h"
+#include "ops/attention_paged/paged_visible_range.h"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
-inline constexpr int kSplit = static_cast<int>(kAttentionSplit);  // unless a kernel says otherwise
+using attention_common::Ending;
+using attention_common::kAllLanes;
+using attention_common::kLog2E;
+using attention_common::minus_infinity;
+using attention_common::weight_of;
+
+// Positions that are summed before sums are merged, unless a kernel says otherwise.
+inline constexpr int kSplit = tuning::kSplit;
 inline constexpr int kThreads = 128;
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kRun = 16;  // tokens that lie side by side where pages allow it
 
 // Keys or values of the layer: offsets in a page of head 0 in slot 0, and the bytes of a vector.
 struct Section {
-  cache::Format format{};
+  QuantFormat format{};
   std::int64_t dim = 0;
   std::int64_t values = 0;
   std::int64_t value_bytes = 0;
@@ -38,7 +46,7 @@ struct Section {
 
 // What a split kernel is launched with: some of the query tokens, so that partial results fit.
 struct SplitWork {
-  CachedAttention p;
+  PagedAttentionProblem p;
   Section keys, values;
   const std::int32_t* table = nullptr;
   int page_shift = -1;  // log2 of the tokens of a page; -1: that is no power of two
@@ -61,16 +69,16 @@ struct SplitLaunch {
 };
 
 // In waves of query tokens, each merged if there is something to merge.
-void run_splits(Context& context, const CachedAttention& p, const SplitLaunch& launch);
+void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLaunch& launch);
 
 // The row of a query token. Most often every row has one.
-__device__ inline std::int64_t row_of(const CachedAttention& p, std::int64_t query) {
+__device__ inline std::int64_t row_of(const PagedAttentionProblem& p, std::int64_t query) {
   const std::int64_t guess = smaller(query, p.rows - 1);
-  if (p.query_starts[guess] <= query && query < p.query_starts[guess + 1]) return guess;
+  if (p.query_offsets[guess] <= query && query < p.query_offsets[guess + 1]) return guess;
   std::int64_t row = 0;
   for (std::int64_t end = p.rows; end - row > 1;) {
     const std::int64_t middle = (row + end) / 2;
-    (p.query_starts[middle] <= query ? row : end) = middle;
+    (p.query_offsets[middle] <= query ? row : end) = middle;
   }
   return row;
 }
@@ -84,17 +92,21 @@ struct SplitRange {
   }
 };
 
-__device__ inline SplitRange splits_of(const Sight& sight, std::int64_t splits, int split) {
+__device__ inline SplitRange splits_of(const VisibleRange& visible, std::int64_t splits,
+                                       int split) {
   const auto up = [&](std::int64_t end) {
     return smaller((larger(end, 0) + split - 1) / split, splits);
   };
-  const std::int64_t sinks = up(sight.sinks);
-  const std::int64_t begin = larger(sight.begin / split, sinks);
-  return {sinks, begin, larger(begin, up(larger(sight.end, end_of(sight))))};
+  const std::int64_t sinks = up(visible.sinks);
+  // Behind the window there may be nothing before the tree.
+  const bool tree_only = visible.tree != nullptr && visible.begin >= visible.end;
+  const std::int64_t first = tree_only ? visible.tree_position : visible.begin;
+  const std::int64_t begin = larger(first / split, sinks);
+  return {sinks, begin, larger(begin, up(larger(visible.end, end_of(visible))))};
 }
 
 // What of a split a query sees, apart from a tree: [0, sinks) and [begin, end) of its tokens.
-struct SeenOfSplit {
+struct SplitMask {
   int sinks, begin, end;
   bool tree;  // a tree reaches into the split
 
@@ -102,28 +114,28 @@ struct SeenOfSplit {
   __device__ bool is_beginning() const { return !tree && begin <= sinks; }
 
   // Whether two queries certainly see the same.
-  __device__ bool same(const SeenOfSplit& other) const {
+  __device__ bool same(const SplitMask& other) const {
     return !tree && !other.tree && sinks == other.sinks && begin == other.begin && end == other.end;
   }
 };
 
-__device__ inline SeenOfSplit seen_of(const Sight& sight, std::int64_t first, int split) {
+__device__ inline SplitMask split_mask(const VisibleRange& visible, std::int64_t first, int split) {
   const auto within = [&](std::int64_t position) {
     return static_cast<int>(smaller(larger(position - first, 0), split));
   };
   const bool tree =
-      sight.tree != nullptr && sight.tree_start < first + split && end_of(sight) > first;
-  return {within(sight.sinks), within(sight.begin), within(sight.end), tree};
+      visible.tree != nullptr && visible.tree_position < first + split && end_of(visible) > first;
+  return {within(visible.sinks), within(visible.begin), within(visible.end), tree};
 }
 
-__device__ inline void store_output(const CachedAttention& p, std::int64_t at, float value) {
+__device__ inline void store_output(const PagedAttentionProblem& p, std::int64_t at, float value) {
   if (p.output_dtype == DType::f32) {
-    static_cast<float*>(p.output)[at] = value;
+    static_cast<float*>(p.output.data)[at] = value;
   } else if (p.output_dtype == DType::bf16) {
-    static_cast<Bf16*>(p.output)[at] = cuda::narrow<Bf16>(value);
+    static_cast<Bf16*>(p.output.data)[at] = cuda::narrow<Bf16>(value);
   } else {
-    static_cast<F16*>(p.output)[at] = cuda::narrow<F16>(value);
+    static_cast<F16*>(p.output.data)[at] = cuda::narrow<F16>(value);
   }
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

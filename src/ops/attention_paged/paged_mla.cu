@@ -11,7 +11,7 @@
 #include "cuda/hopper.cuh"
 #include "ops/attention_paged/paged_tensor_core_smem.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 namespace {
 
 constexpr int kKeyDim = 576;
@@ -23,10 +23,10 @@ constexpr int kStages = 2;
 constexpr int kPitch = kKeyDim * 2 + 16;
 
 template <int kQueryParts>
-struct alignas(128) LatentShared {
+struct alignas(128) MlaShared {
   static constexpr int kParts = kQueryParts;
   static constexpr int kMaxVectors = 16;
-  static constexpr int kSplit = attend::kSplit;
+  static constexpr int kSplit = paged_attention::kSplit;
   static constexpr bool kRunList = false;
   using Row = std::byte[kPitch];
 
@@ -39,7 +39,7 @@ struct alignas(128) LatentShared {
   std::byte weights[2][kMaxVectors][kTile * 2 + 16];
   // Of a tile, then sums of weights: what each warp has.
   float4 of_warps[kMaxVectors];
-  Place places[kSplit];
+  PageSlot slots[kSplit];
   TokenList list;
   int counts[4 * kWarps];
   float factors[kMaxVectors];
@@ -49,11 +49,11 @@ struct alignas(128) LatentShared {
 
 // The tokens of the list, for the query vectors of a pass.
 template <class Block>
-class LatentAttention {
+class MlaMainloop {
  public:
   using Shared = typename Block::SharedMemory;
 
-  __device__ explicit LatentAttention(Block& block)
+  __device__ explicit MlaMainloop(Block& block)
       : block_(block),
         shared_(block.shared),
         lane_(threadIdx.x % 32),
@@ -92,7 +92,7 @@ class LatentAttention {
       for (unsigned row = warp_; row < kTile; row += kWarps) {
         const int token = tile * kTile + static_cast<int>(row);
         const bool there = token < count_;
-        const Place place = shared_.places[there ? token : 0];
+        const PageSlot place = shared_.slots[there ? token : 0];
         const std::byte* const from =
             own_units_ + place.page + std::uint64_t{place.slot} * (kKeyDim * 2);
         const std::uint32_t to =
@@ -268,7 +268,7 @@ class LatentAttention {
 };
 
 template <class Shared>
-struct LatentPass : QueriesLoaded {
+struct MlaPass : QueriesLoaded {
   // The query as bf16 numbers, in parts that add up to it.
   template <class Block>
   __device__ static void prepare(Block& block) {
@@ -288,34 +288,34 @@ struct LatentPass : QueriesLoaded {
 
   template <class Block>
   __device__ static void attend(Block& block) {
-    LatentAttention<Block>(block).run();
+    MlaMainloop<Block>(block).run();
   }
 };
 
 template <class Shared>
 __global__ void __launch_bounds__(kThreads, Shared::kParts == 1 ? 2 : 1)
-    latent_kernel(const __grid_constant__ SplitWork work) {
+    mla_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
-  if constexpr (cuda::kHopper) cuda::let_next_grid_start();
-  SplitBlock<Shared, LatentPass<Shared>>(work, *reinterpret_cast<Shared*>(memory)).run();
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
+  SplitBlock<Shared, MlaPass<Shared>>(work, *reinterpret_cast<Shared*>(memory)).run();
 }
 
 template <class Shared>
-void launch_latent(Context& context, const SplitWork& work, unsigned blocks) {
-  cuda::allow_shared(context, latent_kernel<Shared>);
-  cuda::launch(context, "cached_attention latent_kernel", latent_kernel<Shared>,
+void launch_mla(Context& context, const SplitWork& work, unsigned blocks) {
+  cuda::allow_shared(context, mla_kernel<Shared>);
+  cuda::launch(context, "cached_attention mla_kernel", mla_kernel<Shared>,
                {.blocks = blocks, .threads = kThreads, .shared_bytes = sizeof(Shared)}, work);
 }
 
-using OnePart = LatentShared<1>;
-using AllParts = LatentShared<kParts>;
+using OnePart = MlaShared<1>;
+using AllParts = MlaShared<kParts>;
 
 }  // namespace
 
-std::string cached_attention_latent_refuses(const Context& context, const CachedAttention& p) {
+std::string cached_attention_mla_refuses(const Context& context, const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
   if (!layers.k_is_v) return "values that are not in the keys";
-  if (layers.k.encoding != Encoding::bf16) return "latents that are not bf16";
+  if (layers.k.dtype != DType::bf16) return "latents that are not bf16";
   if (layers.k_dim != kKeyDim || layers.v_dim != kValueDim) return "dims other than 576 and 512";
   if (reinterpret_cast<std::uintptr_t>(p.pages.memory) % cache::kSectionAlignment != 0) {
     return "pages not on 16 bytes";
@@ -328,8 +328,8 @@ std::string cached_attention_latent_refuses(const Context& context, const Cached
   return {};
 }
 
-void cached_attention_latent(Context& context, const CachedAttention& p) {
-  run_splits(context, p, {.run = is_exact(p) ? launch_latent<OnePart> : launch_latent<AllParts>});
+void cached_attention_mla(Context& context, const PagedAttentionProblem& p) {
+  run_splits(context, p, {.run = is_exact(p) ? launch_mla<OnePart> : launch_mla<AllParts>});
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

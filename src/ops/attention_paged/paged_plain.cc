@@ -8,8 +8,9 @@
 #include "cache/codec.h"
 #include "cache/rotation.h"
 #include "ops/attention_paged/paged_problem.h"
+#include "ops/attention_paged/paged_visible_range.h"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -17,7 +18,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The decoded key or value of one KV head at one position.
 class TokenReader {
  public:
-  TokenReader(const CachedAttention& p, std::int64_t row, std::int64_t head)
+  TokenReader(const PagedAttentionProblem& p, std::int64_t row, std::int64_t head)
       : p_(p), row_(row), head_(head) {}
 
   void key(std::int64_t position, float* k) const {
@@ -26,16 +27,16 @@ class TokenReader {
   }
   void value(std::int64_t position, float* v) const {
     const auto [page, at] = find(position);
-    const cache::Format& format = p_.layers.k_is_v ? p_.layers.k : p_.layers.v;
+    const QuantFormat& format = p_.layers.k_is_v ? p_.layers.k : p_.layers.v;
     cache::decode(format, p_.layers.v_dim, page + at.v_values, page + at.v_scales, v);
   }
 
  private:
-  struct Place {
+  struct Location {
     const std::byte* page;
     cache::TokenOffsets at;
   };
-  Place find(std::int64_t position) const {
+  Location find(std::int64_t position) const {
     const cache::GroupView& pages = p_.pages;
     const auto entry =
         static_cast<std::size_t>(row_ * pages.table_stride + position / pages.page_tokens);
@@ -44,23 +45,24 @@ class TokenReader {
                                  position % pages.page_tokens)};
   }
 
-  const CachedAttention& p_;
+  const PagedAttentionProblem& p_;
   std::int64_t row_;
   std::int64_t head_;
 };
 
-std::vector<float> query_vector(const CachedAttention& p, std::int64_t query, std::int64_t head) {
+std::vector<float> query_vector(const PagedAttentionProblem& p, std::int64_t query,
+                                std::int64_t head) {
   std::vector<float> q(static_cast<std::size_t>(p.layers.k_dim));
-  visit_float_dtype(p.query_dtype, [&]<class T>() {
-    const T* const from =
-        static_cast<const T*>(p.query) + query * p.query_stride + head * p.layers.k_dim;
+  visit_float_dtype(p.q_dtype, [&]<class T>() {
+    const T* const from = static_cast<const T*>(p.q.data) + p.q.offset(query, head);
     std::transform(from, from + q.size(), q.begin(), [](T x) { return convert<float>(x); });
   });
   if (p.layers.rotate_keys) cache::rotate(q.data(), p.layers.k_dim);
   return q;
 }
 
-double score(const CachedAttention& p, const std::vector<float>& q, const std::vector<float>& k) {
+double score(const PagedAttentionProblem& p, const std::vector<float>& q,
+             const std::vector<float>& k) {
   double dot = 0;
   for (std::size_t i = 0; i < q.size(); ++i) {
     dot += static_cast<double>(q[i]) * static_cast<double>(k[i]);
@@ -70,26 +72,27 @@ double score(const CachedAttention& p, const std::vector<float>& q, const std::v
   return cap > 0 ? cap * std::tanh(s / cap) : s;
 }
 
-void store(const CachedAttention& p, std::int64_t query, std::int64_t head,
+void store(const PagedAttentionProblem& p, std::int64_t query, std::int64_t head,
            const std::vector<double>& output, double log_sum_exp) {
   visit_float_dtype(p.output_dtype, [&]<class T>() {
-    T* const to = static_cast<T*>(p.output) + query * p.output_stride + head * p.layers.v_dim;
+    T* const to = static_cast<T*>(p.output.data) + p.output.offset(query, head);
     std::transform(output.begin(), output.end(), to, [](double x) { return convert<T>(x); });
   });
-  if (p.log_sum_exp != nullptr) {
-    p.log_sum_exp[query * p.query_heads + head] = static_cast<float>(log_sum_exp);
+  if (p.log_sum_exp.data != nullptr) {
+    p.log_sum_exp.data[p.log_sum_exp.offset(query, head)] = static_cast<float>(log_sum_exp);
   }
 }
 
-void attend(const CachedAttention& p, std::int64_t row, std::int64_t query, std::int64_t head) {
+void attend(const PagedAttentionProblem& p, std::int64_t row, std::int64_t query,
+            std::int64_t head) {
   const TokenReader read(p, row, head / p.heads_per_kv);
-  const Sight sight = sight_of(p, row, query);
+  const VisibleRange visible = visible_range(p, row, query);
   const std::vector<float> q = query_vector(p, query, head);
   std::vector<float> vector(q.size());
   std::vector<std::int64_t> seen;
   std::vector<double> scores;
-  for (std::int64_t t = 0; t < end_of(sight); ++t) {
-    if (!sees(sight, t)) continue;
+  for (std::int64_t t = 0; t < end_of(visible); ++t) {
+    if (!attends(visible, t)) continue;
     read.key(t, vector.data());
     seen.push_back(t);
     scores.push_back(score(p, q, vector));
@@ -117,13 +120,13 @@ void attend(const CachedAttention& p, std::int64_t row, std::int64_t query, std:
 
 }  // namespace
 
-void cached_attention_plain(Context& context, const CachedAttention& p) {
+void cached_attention_plain(Context& context, const PagedAttentionProblem& p) {
   (void)context;
   for (std::int64_t row = 0; row < p.rows; ++row) {
-    for (std::int64_t query = p.query_starts[row]; query < p.query_starts[row + 1]; ++query) {
+    for (std::int64_t query = p.query_offsets[row]; query < p.query_offsets[row + 1]; ++query) {
       for (std::int64_t head = 0; head < p.query_heads; ++head) attend(p, row, query, head);
     }
   }
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

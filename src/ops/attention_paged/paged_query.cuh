@@ -3,7 +3,7 @@
 
 #include "ops/attention_paged/paged_tensor_core_smem.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
 // c = a * b and c += a * b in f16 or bf16.
 template <bool kHalf>
@@ -106,4 +106,4 @@ struct Dots {
   }
 };
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -8,22 +8,20 @@
 #include "cache/codec.h"
 #include "ops/attention_paged/paged_split.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 namespace {
-
-using cache::Encoding;
 
 constexpr int kChunk = 8;  // numbers of a lane
 constexpr int kAhead = 4;
 
-template <Encoding kEncoding>
-inline constexpr int kBits = kEncoding == Encoding::f32                                  ? 32
-                             : kEncoding == Encoding::bf16 || kEncoding == Encoding::f16 ? 16
-                             : kEncoding == Encoding::int4                               ? 4
-                                                                                         : 8;
+template <DType kEncoding>
+inline constexpr int kBits = kEncoding == DType::f32                               ? 32
+                             : kEncoding == DType::bf16 || kEncoding == DType::f16 ? 16
+                             : kEncoding == DType::i4                              ? 4
+                                                                                   : 8;
 
 // What a lane holds of a vector, as stored. Scales are f16.
-template <Encoding kEncoding, bool kAsymmetric>
+template <DType kEncoding, bool kAsymmetric>
 struct Stored {
   static constexpr int kWords = kChunk * kBits<kEncoding> / 32;
 
@@ -47,7 +45,7 @@ struct Stored {
         words[i + 3] = four.w;
       }
     }
-    if constexpr (!cache::is_quantized(kEncoding)) {
+    if constexpr (!is_quantized(kEncoding)) {
       scale = 0;
     } else if constexpr (kAsymmetric) {
       scale = __ldg(reinterpret_cast<const unsigned*>(scales));
@@ -59,14 +57,14 @@ struct Stored {
   // Numbers 4 * half to 4 * half + 3. Exact, as codec.h says, except for the one rounding of an
   // asymmetric value.
   __device__ void decode(int half, float (&x)[4]) const {
-    if constexpr (kEncoding == Encoding::f32) {
+    if constexpr (kEncoding == DType::f32) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[i] = __uint_as_float(words[4 * half + i]);
-    } else if constexpr (kEncoding == Encoding::bf16 || kEncoding == Encoding::f16) {
+    } else if constexpr (kEncoding == DType::bf16 || kEncoding == DType::f16) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const auto bits = static_cast<std::uint16_t>(words[2 * half + i / 2] >> (i % 2 * 16));
-        if constexpr (kEncoding == Encoding::bf16) {
+        if constexpr (kEncoding == DType::bf16) {
           x[i] = cuda::widen(Bf16::from_bits(bits));
         } else {
           x[i] = cuda::widen(F16::from_bits(bits));
@@ -86,12 +84,12 @@ struct Stored {
     // A small integer in the low bits of 2^23 is that float; conversions are slower.
     constexpr std::uint32_t kShiftBits = 0x4b000000;
     constexpr float kShift = 8388608.0F;
-    if constexpr (kEncoding == Encoding::fp8_e4m3) {
+    if constexpr (kEncoding == DType::f8_e4m3) {
       const std::uint32_t byte = words[half] >> (8 * i) & 0xffU;
       // The exponents differ by 120, of subnormals too.
       const float value = __uint_as_float((byte & 0x80U) << 24 | (byte & 0x7fU) << 20) * 0x1p120F;
       return (byte & 0x7fU) == 0x7fU ? __uint_as_float(cache::kNanBits) : value;
-    } else if constexpr (kEncoding == Encoding::int8) {
+    } else if constexpr (kEncoding == DType::i8) {
       constexpr std::uint32_t kFlip = kAsymmetric ? 0 : 0x80;  // signed to offset by 128
       const std::uint32_t bytes = words[half] ^ kFlip * 0x01010101U;
       return __uint_as_float(__byte_perm(bytes, kShiftBits, 0x7540U + i)) -
@@ -131,7 +129,7 @@ struct Team {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       // Behind the end the last token again, without a branch: its weight there is 0.
-      const Place place = block.shared.places[min(token(base, u), count - 1)];
+      const PageSlot place = block.shared.slots[min(token(base, u), count - 1)];
       stored[u].load(values + place.page + std::uint64_t{place.slot} * value_bytes,
                      scales + place.page + std::uint64_t{place.slot} * scale_bytes);
     }
@@ -269,22 +267,22 @@ __device__ void accumulate_of(Block& block, int count) {
 
 // Calls `use` with the type that holds vectors of a format.
 template <class Use>
-__device__ void visit_stored(const cache::Format& format, Use use) {
-  switch (format.encoding) {
-    case Encoding::f32:
-      return use(Stored<Encoding::f32, false>());
-    case Encoding::bf16:
-      return use(Stored<Encoding::bf16, false>());
-    case Encoding::f16:
-      return use(Stored<Encoding::f16, false>());
-    case Encoding::int8:
-      return format.asymmetric ? use(Stored<Encoding::int8, true>())
-                               : use(Stored<Encoding::int8, false>());
-    case Encoding::int4:
-      return format.asymmetric ? use(Stored<Encoding::int4, true>())
-                               : use(Stored<Encoding::int4, false>());
-    case Encoding::fp8_e4m3:
-      return use(Stored<Encoding::fp8_e4m3, false>());
+__device__ void visit_stored(const QuantFormat& format, Use use) {
+  switch (format.dtype) {
+    case DType::f32:
+      return use(Stored<DType::f32, false>());
+    case DType::bf16:
+      return use(Stored<DType::bf16, false>());
+    case DType::f16:
+      return use(Stored<DType::f16, false>());
+    case DType::i8:
+      return format.asymmetric ? use(Stored<DType::i8, true>()) : use(Stored<DType::i8, false>());
+    case DType::i4:
+      return format.asymmetric ? use(Stored<DType::i4, true>()) : use(Stored<DType::i4, false>());
+    case DType::f8_e4m3:
+      return use(Stored<DType::f8_e4m3, false>());
+    default:
+      return;  // no format of a checked layout
   }
 }
 
@@ -316,17 +314,17 @@ void launch_registers(Context& context, const SplitWork& work, unsigned blocks) 
                {.blocks = blocks, .threads = kThreads}, work);
 }
 
-std::string refusal_of(const cache::Format& format, std::int64_t dim) {
+std::string refusal_of(const QuantFormat& format, std::int64_t dim) {
   if (dim != 64 && dim != 128) return "dims other than 64 and 128";
-  if (!cache::is_quantized(format.encoding)) return {};
-  if (format.scale != DType::f16) return "scales that are not f16";
+  if (!is_quantized(format.dtype)) return {};
+  if (format.scale_dtype != DType::f16) return "scales that are not f16";
   return cache::group_length(format, dim) % kChunk != 0 ? "groups that are no multiple of 8" : "";
 }
 
 }  // namespace
 
-std::string cached_attention_registers_refuses(const Context& /*context*/,
-                                               const CachedAttention& p) {
+std::string cached_attention_simt_refuses(const Context& /*context*/,
+                                          const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
   if (layers.k_dim != layers.v_dim) return "keys and values of different dims";
   if (const std::string refusal = refusal_of(layers.k, layers.k_dim); !refusal.empty()) {
@@ -343,7 +341,7 @@ std::string cached_attention_registers_refuses(const Context& /*context*/,
   return {};
 }
 
-void cached_attention_registers(Context& context, const CachedAttention& p) {
+void cached_attention_simt(Context& context, const PagedAttentionProblem& p) {
   const bool few = p.heads_per_kv <= 4 && p.queries <= p.rows;
   if (p.layers.k_dim == 64) {
     run_splits(context, p, {.run = few ? launch_registers<64, 4> : launch_registers<64, 8>});
@@ -352,4 +350,4 @@ void cached_attention_registers(Context& context, const CachedAttention& p) {
   }
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

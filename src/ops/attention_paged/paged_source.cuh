@@ -10,7 +10,7 @@
 #include "ops/attention_paged/dequant_operand.cuh"
 #include "ops/attention_paged/paged_split.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
 inline constexpr int kGroup = 32;  // numbers that certainly share a scale
 
@@ -25,10 +25,10 @@ __device__ constexpr unsigned token_of(unsigned tile, unsigned n) {
   return kChunk / 4 * (n / 2) + 2 * tile + n % 2;
 }
 
-template <Encoding kEncoding_, Scaling kScaling_, int kDim>
+template <DType kEncoding_, Scaling kScaling_, int kDim>
 struct Operand {
-  static constexpr Encoding kEncoding = kEncoding_;
-  using C = Codes<kEncoding>;
+  static constexpr DType kEncoding = kEncoding_;
+  using C = DequantOperand<kEncoding>;
   static constexpr Scaling kScaling = kScaling_;
   static constexpr int kTiles = C::kTiles;
   static constexpr bool kHalf = C::kHalf;
@@ -53,13 +53,13 @@ struct Operand {
   }
 };
 
-struct alignas(8) ShortPlace {
+struct alignas(8) CompactPageSlot {
   std::uint32_t page;
   std::uint32_t slot;
 };
 
 // In one access.
-__device__ inline ShortPlace read_place(const ShortPlace& place) {
+__device__ inline CompactPageSlot load_slot(const CompactPageSlot& place) {
   const uint2 both = reinterpret_cast<const uint2&>(place);
   return {both.x, both.y};
 }
@@ -111,9 +111,9 @@ struct SectionBase {
 
 // Copies one of the two sections of the layer, and finds the scales in what was copied.
 template <class Op, int kChunk, class Block>
-class Source {
+class SectionLoader {
  public:
-  __device__ Source(const Block& block, const Section& section, const SectionBase& base)
+  __device__ SectionLoader(const Block& block, const Section& section, const SectionBase& base)
       : block_(block), section_(section), base_(base) {}
 
   template <class AnyBlock>
@@ -131,7 +131,7 @@ class Source {
   template <class Slot>
   __device__ void ask(unsigned lane, unsigned chunk, const ListLength& list, Slot& slot) const {
     if (!list.template has_runs<kChunk>(chunk)) return ask_listed(lane, chunk, list, slot);
-    ask_runs(lane, RunPlaces(block_.shared, chunk, lane), slot);
+    ask_runs(lane, RunSlots(block_.shared, chunk, lane), slot);
   }
 
   // Of a chunk that does not lie in runs.
@@ -143,17 +143,17 @@ class Source {
   }
 
   // Where a chunk that lies in runs is.
-  struct RunPlaces {
+  struct RunSlots {
     static constexpr unsigned kRuns = kChunk / kRun;
-    ShortPlace runs[kRuns];
-    ShortPlace token;  // of the lane
+    CompactPageSlot runs[kRuns];
+    CompactPageSlot token;  // of the lane
 
     template <class Shared>
-    __device__ RunPlaces(const Shared& shared, unsigned chunk, unsigned lane) {
-      const ShortPlace* const from = shared.runs + chunk * kRuns;
+    __device__ RunSlots(const Shared& shared, unsigned chunk, unsigned lane) {
+      const CompactPageSlot* const from = shared.runs + chunk * kRuns;
 #pragma unroll
-      for (unsigned run = 0; run < kRuns; ++run) runs[run] = read_place(from[run]);
-      token = read_place(from[lane / kRun % kRuns]);
+      for (unsigned run = 0; run < kRuns; ++run) runs[run] = load_slot(from[run]);
+      token = load_slot(from[lane / kRun % kRuns]);
       token.slot += lane % kRun;
     }
   };
@@ -164,9 +164,9 @@ class Source {
         cuda::shared_address(slot.rows) + Op::at(lane / Op::kUnits, lane % Op::kUnits);
     // All that is read from shared memory before the first copy.
     const std::byte* const unit = base_.values + lane * 16;
-    const std::byte* from[RunPlaces::kRuns];
+    const std::byte* from[RunSlots::kRuns];
 #pragma unroll
-    for (unsigned run = 0; run < RunPlaces::kRuns; ++run) {
+    for (unsigned run = 0; run < RunSlots::kRuns; ++run) {
       from[run] = address(unit, places.runs[run]);
     }
     const std::byte* scales = nullptr;
@@ -229,7 +229,8 @@ class Source {
 
   // Tokens that may lie anywhere.
   template <class Shared>
-  __device__ __noinline__ static void copy_listed(const Shared& shared, const CachedAttention& p,
+  __device__ __noinline__ static void copy_listed(const Shared& shared,
+                                                  const PagedAttentionProblem& p,
                                                   const Section& section, const SectionBase& base,
                                                   std::uint32_t first_odd, unsigned lane,
                                                   unsigned chunk, unsigned count,
@@ -237,8 +238,8 @@ class Source {
     const std::uint32_t own =
         cuda::shared_address(rows) + Op::at(lane / Op::kUnits, lane % Op::kUnits);
     const auto page_bytes = static_cast<std::uint32_t>(p.pages.geometry.page_bytes);
-    const auto place_of = [&](unsigned token) { return place_in(shared, p, token); };
-    const auto address = [&](const std::byte* values, const ShortPlace& place) {
+    const auto place_of = [&](unsigned token) { return slot_in_list(shared, p, token); };
+    const auto address = [&](const std::byte* values, const CompactPageSlot& place) {
       return offset(offset(values, place.slot, static_cast<std::uint32_t>(section.value_bytes)),
                     place.page, page_bytes);
     };
@@ -266,10 +267,10 @@ class Source {
   }
 
   template <class Shared>
-  __device__ __noinline__ static bool is_odd(const Shared& shared, const CachedAttention& p,
+  __device__ __noinline__ static bool is_odd(const Shared& shared, const PagedAttentionProblem& p,
                                              std::uint32_t first_odd, unsigned token,
                                              unsigned count) {
-    return token < count && (first_odd + place_in(shared, p, token).slot) % 2 != 0;
+    return token < count && (first_odd + slot_in_list(shared, p, token).slot) % 2 != 0;
   }
 
   // Whether records are stored as they are used.
@@ -278,7 +279,7 @@ class Source {
   }
   __device__ void gather_record(const std::byte* record, std::uint32_t (&words)[4]) const {
     // One or several kGroup, or with 0 all there are.
-    const auto length = static_cast<int>(section_.format.group);
+    const auto length = static_cast<int>(section_.format.group_size);
     const int shift = length == kGroup ? 0 : length == 2 * kGroup ? 1 : 2;
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
@@ -289,25 +290,36 @@ class Source {
     }
   }
 
-  __device__ ShortPlace place_of(unsigned token) const {
-    return place_in(block_.shared, block_.p, token);
+  __device__ CompactPageSlot place_of(unsigned token) const {
+    return slot_in_list(block_.shared, block_.p, token);
   }
   template <class Shared>
-  __device__ static ShortPlace place_in(const Shared& shared, const CachedAttention& p,
-                                        unsigned token) {
+  __device__ static CompactPageSlot slot_in_list(const Shared& shared,
+                                                 const PagedAttentionProblem& p, unsigned token) {
     const TokenList& list = shared.list;
     if (list.dense) {
-      const ShortPlace run = read_place(shared.runs[token / kRun]);
+      const CompactPageSlot run = load_slot(shared.runs[token / kRun]);
       return {run.page, run.slot + token % kRun};
     }
     const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
-    const std::uint32_t slot = list.first_slot + shared.positions[token];
+    const int position = shared.positions[token];
+    std::uint32_t slot = list.first_slot + static_cast<std::uint32_t>(position);
+    if (position >= list.first_ancestor) slot = slot_of_ancestor(shared, position);
     const std::uint32_t page = slot / page_tokens;
     return {static_cast<std::uint32_t>(list.pages[page]), slot - page * page_tokens};
   }
 
+  // From the first slot of the first page of the list on.
+  template <class Shared>
+  __device__ static std::uint32_t slot_of_ancestor(const Shared& shared, int position) {
+    const TokenList& list = shared.list;
+    const std::int64_t at = list.first_position + position;
+    const std::int64_t slot = ancestor_slot_of(shared.known.visible, list.tree, at);
+    return list.first_slot + static_cast<std::uint32_t>(slot - list.first_position);
+  }
+
   // The bytes of a vector are asked for: times a constant it would be four instructions.
-  __device__ const std::byte* address(const std::byte* values, const ShortPlace& place) const {
+  __device__ const std::byte* address(const std::byte* values, const CompactPageSlot& place) const {
     return offset(offset(values, place.slot, static_cast<std::uint32_t>(section_.value_bytes)),
                   place.page, page_bytes());
   }
@@ -326,7 +338,7 @@ class Source {
   }
   __device__ static const std::byte* scales_at(const Section& section, const SectionBase& base,
                                                std::uint32_t page_bytes, std::uint32_t first_odd,
-                                               const ShortPlace& place) {
+                                               const CompactPageSlot& place) {
     const std::byte* const page = offset(base.scales, place.page, page_bytes);
     // Two scales of whole vectors, of which one is meant: copies have 4 bytes at least.
     if constexpr (Op::kScaling == Scaling::kWhole) {
@@ -360,4 +372,4 @@ class Source {
   const SectionBase& base_;
 };
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -2,47 +2,19 @@
 #pragma once
 
 #include "cache/rotation.h"
-#include "ops/attention_paged/paged_cuda.cuh"
+#include "ops/attention_paged/paged_token_list.cuh"
 
-namespace touchstone::attend {
-
-// Where a token is: what a thread reads in one access.
-struct alignas(16) Place {
-  std::int64_t page;  // bytes to its beginning
-  std::uint32_t slot;
-
-  __device__ static Place of(std::int32_t number, std::uint32_t slot, std::int64_t page_bytes) {
-    return {number * page_bytes, slot};
-  }
-};
-
-// What a block finds out about its query token.
-struct Known {
-  std::int64_t row;
-  Sight sight;
-  SplitRange range;
-};
-
-// The tokens that are attended to. A kernel has a list of their places (`places`), or, with
-// kRunList, one of runs of kRun tokens that lie side by side (`runs`); where they do not, a list of
-// their positions in the split (`positions`).
-struct TokenList {
-  int tokens;
-  bool dense;  // there are runs
-  // Otherwise the pages of the split, and the slot of its first position in the first of them.
-  std::uint32_t first_slot;
-  const std::int32_t* pages;
-};
+namespace touchstone::paged_attention {
 
 template <int kVectors, int kMaxDim>
 struct alignas(16) SplitShared {
   static constexpr int kMaxVectors = kVectors;
-  static constexpr int kSplit = attend::kSplit;
+  static constexpr int kSplit = paged_attention::kSplit;
   static constexpr bool kRunList = false;
 
   float query[kVectors][kMaxDim];
   float weights[kSplit][kVectors];  // scores first
-  Place places[kSplit];             // of the tokens that are seen
+  PageSlot slots[kSplit];           // of the tokens that are seen
   TokenList list;
   int counts[4 * kWarps];
   float factors[kVectors];
@@ -90,7 +62,7 @@ class SplitBlock {
   }
 
   // The bytes of a vector or of its scales; `offset` is that of head 0 in slot 0.
-  __device__ const std::byte* address(attend::Place place, std::int64_t offset,
+  __device__ const std::byte* address(paged_attention::PageSlot place, std::int64_t offset,
                                       std::int64_t bytes) const {
     return p.pages.memory + place.page + offset +
            (kv_head * p.pages.page_tokens + place.slot) * bytes;
@@ -111,7 +83,9 @@ class SplitBlock {
     }
     const Ending ending(p.sink_logits, head, largest, sum);
     shared.factors[vector] = ending.nothing ? -1.0F : ending.factor;
-    if (p.log_sum_exp != nullptr) p.log_sum_exp[query * p.query_heads + head] = ending.log_sum_exp;
+    if (p.log_sum_exp.data != nullptr) {
+      p.log_sum_exp.data[p.log_sum_exp.offset(query, head)] = ending.log_sum_exp;
+    }
   }
 
   __device__ void put_value(int vector, std::int64_t d, float value) {
@@ -139,11 +113,11 @@ class SplitBlock {
 
   // Where a vector of this pass begins in the query.
   __device__ std::int64_t query_at(int vector) const {
-    return query_of(vector) * p.query_stride + head_of(vector) * p.layers.k_dim;
+    return p.q.offset(query_of(vector), head_of(vector));
   }
 
   const SplitWork& work;
-  const CachedAttention& p;
+  const PagedAttentionProblem& p;
   Shared& shared;
   std::int64_t kv_head;
   int vectors = 0;  // of this pass
@@ -176,16 +150,18 @@ class SplitBlock {
   // For query_ and those of its row that see the same of the split; returns how many that are.
   __device__ std::int64_t attend_queries(std::int64_t end) {
     const std::int64_t row = row_of(p, query_);
-    const Sight sight = sight_of(p, row, query_);
-    if (!is_due(splits_of(sight, work.splits, kSplit))) return 1;
-    const SeenOfSplit seen = seen_of(sight, first(), kSplit);
+    const VisibleRange visible = visible_range(p, row, query_);
+    if (!is_due(splits_of(visible, work.splits, kSplit))) return 1;
+    const SplitMask seen = split_mask(visible, first(), kSplit);
     std::uint32_t alike = 1;
-    end = smaller(end, p.query_starts[row + 1]);
+    end = smaller(end, p.query_offsets[row + 1]);
     while (query_ + alike < end &&
-           seen.same(seen_of(sight_of(p, row, query_ + alike), first(), kSplit))) {
+           seen.same(split_mask(visible_range(p, row, query_ + alike), first(), kSplit))) {
       ++alike;
     }
-    list_tokens({row, sight}, seen, ask_page(row, seen));
+    // Read with the tokens of a tree.
+    if (p.tree != nullptr && threadIdx.x == 0) shared.known.visible = visible;
+    list_tokens(row, seen, ask_page(row, seen));
     loaded_ = 0;
     attend(alike);
     return alike;
@@ -202,15 +178,15 @@ class SplitBlock {
     }
     Known known;
     known.row = row_of(p, query_);
-    known.sight = sight_of(p, known.row, query_);
-    known.range = splits_of(known.sight, work.splits, kSplit);
+    known.visible = visible_range(p, known.row, query_);
+    known.range = splits_of(known.visible, work.splits, kSplit);
     // Kept in shared memory, since registers are wanted for the tokens.
     if (threadIdx.x == 0) shared.known = known;
     const int end = static_cast<int>(smaller(split_ + work.splits_per_block, work.splits));
     while (true) {
       bool attended = false;
       if (is_due(known.range)) {
-        const SeenOfSplit seen = seen_of(known.sight, first(), kSplit);
+        const SplitMask seen = split_mask(known.visible, first(), kSplit);
         const PageOfThread page = ask_page(known.row, seen);
         const std::uint32_t alike = rows_alike(known.row, seen);
         if (fetching) {
@@ -220,7 +196,7 @@ class SplitBlock {
           fetching = false;
         }
         if (alike > 0) {
-          list_tokens(known, seen, page);
+          list_tokens(known.row, seen, page);
           if (split_ + 1 < end) touch_pages(known.row, split_ + 1);
           attend(alike);
           attended = true;
@@ -236,8 +212,8 @@ class SplitBlock {
   // is known to be wanted. The row is guessed as row_of does.
   __device__ void touch_first() const {
     const std::int64_t row = smaller(query_, p.rows - 1);
-    touch(p.query_starts + row);
-    touch(p.query_starts + row + 1);
+    touch(p.query_offsets + row);
+    touch(p.query_offsets + row + 1);
     touch(p.lengths + row);
     if (p.positions != nullptr) touch(p.positions + query_);
     touch_pages(row, split_);
@@ -266,7 +242,7 @@ class SplitBlock {
   // Rows of one query, from `row` on, that have the pages of the split in common and see the same
   // of it; none where the block of a row before attends for this one too. Groups begin at multiples
   // of their size, so that a block looks at few of its neighbors.
-  __device__ std::uint32_t rows_alike(std::int64_t row, const SeenOfSplit& seen) const {
+  __device__ std::uint32_t rows_alike(std::int64_t row, const SplitMask& seen) const {
     const std::uint32_t most = heads() < kMaxShared ? kMaxShared / heads() : 1;
     const std::uint32_t at = static_cast<std::uint32_t>(query_ - work.first_query) % most;
     // Lane i looks at row + i, the last lane at the row before.
@@ -279,7 +255,7 @@ class SplitBlock {
   }
 
   __device__ bool is_alike(std::int64_t row, int offset, std::uint32_t most,
-                           const SeenOfSplit& seen) const {
+                           const SplitMask& seen) const {
     if (offset == 0) return true;
     if (offset >= static_cast<int>(most)) return false;
     const std::int64_t other = row + offset;
@@ -292,8 +268,8 @@ class SplitBlock {
     const std::int32_t* const pages = work.table + row * p.pages.table_stride;
     const std::int32_t* const others = work.table + other * p.pages.table_stride;
     if (first_page >= end || pages[first_page] != others[first_page]) return false;
-    if (p.query_starts[other] != query || p.query_starts[other + 1] != query + 1) return false;
-    if (!seen.same(seen_of(sight_of(p, other, query), first(), kSplit))) return false;
+    if (p.query_offsets[other] != query || p.query_offsets[other + 1] != query + 1) return false;
+    if (!seen.same(split_mask(visible_range(p, other, query), first(), kSplit))) return false;
     bool same = true;
 #pragma unroll 8
     for (std::int64_t page = first_page + 1; page < end; ++page) {
@@ -312,9 +288,9 @@ class SplitBlock {
     std::uint32_t slot;
   };
 
-  __device__ PageOfThread ask_page(std::int64_t row, const SeenOfSplit& visible) const {
+  __device__ PageOfThread ask_page(std::int64_t row, const SplitMask& mask) const {
     const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
-    PageOfThread result{visible.is_beginning() && page_tokens % kEach == 0, -1, 0};
+    PageOfThread result{mask.is_beginning() && page_tokens % kEach == 0, -1, 0};
     const std::int64_t position = first() + kEach * threadIdx.x;
     const std::int64_t page = page_of(position);
     if (!result.fits || page >= p.pages.table_stride) return result;
@@ -324,81 +300,23 @@ class SplitBlock {
   }
 
   // The tokens that the query sees, in order. Known to all after the next barrier.
-  __device__ void list_tokens(const Known& known, const SeenOfSplit& visible,
-                              const PageOfThread& page) {
+  __device__ void list_tokens(std::int64_t row, const SplitMask& mask, const PageOfThread& page) {
     const int first_token = static_cast<int>(kEach * threadIdx.x);
-    const bool there = page.fits && (page.number >= 0 || first_token >= visible.end);
-    if (__syncthreads_and(static_cast<int>(there)) == 0) return list_some(known, visible);
+    const bool there = page.fits && (page.number >= 0 || first_token >= mask.end);
+    if (__syncthreads_and(static_cast<int>(there)) == 0)
+      return TokenLister<Shared>::list(work, shared, first(), row, mask);
     if constexpr (Shared::kRunList) {
       if (first_token < kSplit) {
         shared.runs[threadIdx.x] = {static_cast<std::uint32_t>(page.number), page.slot};
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) put_place(first_token + i, page.number, page.slot + i);
-    }
-    if (threadIdx.x == 0) shared.list = {visible.end, Shared::kRunList, 0, nullptr};
-  }
-
-  // In general: those that are seen and have a page.
-  __device__ void list_some(const Known& known, const SeenOfSplit& visible) {
-    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
-    const std::int64_t first_page = first() / page_tokens;
-    const auto first_slot = static_cast<std::uint32_t>(first() - first_page * page_tokens);
-    const std::int32_t* const pages = work.table + known.row * p.pages.table_stride + first_page;
-    const int room =
-        static_cast<int>(smaller(p.pages.table_stride * p.pages.page_tokens - first(), kSplit));
-    int before = 0;
-#pragma unroll 1
-    for (int begin = 0; begin < kSplit; begin += kAtOnce * kThreads) {
-      std::int32_t numbers[kAtOnce];
-      std::uint32_t slots[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int token = begin + i * kThreads + static_cast<int>(threadIdx.x);
-        const std::uint32_t page = (first_slot + token) / page_tokens;
-        slots[i] = first_slot + token - page * page_tokens;
-        numbers[i] = -1;
-        bool seen = token < visible.end && (token < visible.sinks || token >= visible.begin);
-        if (visible.tree && token >= visible.end) seen = sees(known.sight, first() + token);
-        if (seen && token < room) numbers[i] = pages[page];
-      }
-      before = pick_tokens(numbers, slots, begin, before);
-      __syncthreads();
-    }
-    if (threadIdx.x == 0) shared.list = {before, false, first_slot, pages};
-  }
-
-  __device__ void put_place(int at, std::int32_t number, std::uint32_t slot) {
-    shared.places[at] = Place::of(number, slot, p.pages.geometry.page_bytes);
-  }
-
-  // Those that have a page; `before` are there already. Returns how many there are then.
-  static constexpr int kAtOnce = 4;  // tokens of a thread
-  __device__ int pick_tokens(const std::int32_t (&numbers)[kAtOnce],
-                             const std::uint32_t (&slots)[kAtOnce], int begin, int before) {
-    unsigned seen[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      seen[i] = __ballot_sync(kAllLanes, static_cast<int>(numbers[i] >= 0));
-      if (threadIdx.x % 32 == 0) shared.counts[i * kWarps + threadIdx.x / 32] = __popc(seen[i]);
-    }
-    __syncthreads();
-    for (int group = 0, i = 0; i < kAtOnce; ++i) {
-      for (int warp = 0; warp < kWarps; ++warp, ++group) {
-        if (warp == static_cast<int>(threadIdx.x / 32) && numbers[i] >= 0) {
-          const int at = before + __popc(seen[i] & ((1U << (threadIdx.x % 32)) - 1));
-          if constexpr (Shared::kRunList) {
-            shared.positions[at] =
-                static_cast<std::uint16_t>(begin + i * kThreads + static_cast<int>(threadIdx.x));
-          } else {
-            put_place(at, numbers[i], slots[i]);
-          }
-        }
-        before += shared.counts[group];
+      for (int i = 0; i < kEach; ++i) {
+        shared.slots[first_token + i] =
+            PageSlot::of(page.number, page.slot + i, p.pages.geometry.page_bytes);
       }
     }
-    return before;
+    if (threadIdx.x == 0) shared.list = {mask.end, Shared::kRunList, 0, nullptr, kSplit, {}, 0};
   }
 
   __device__ void pass(std::uint32_t all) {
@@ -432,12 +350,12 @@ class SplitBlock {
         for (int vector = 0; vector < kVectors; ++vector) shared.query[vector][d] = x[vector];
       }
     };
-    if (p.query_dtype == DType::f32) {
-      load(static_cast<const float*>(p.query));
-    } else if (p.query_dtype == DType::bf16) {
-      load(static_cast<const Bf16*>(p.query));
+    if (p.q_dtype == DType::f32) {
+      load(static_cast<const float*>(p.q.data));
+    } else if (p.q_dtype == DType::bf16) {
+      load(static_cast<const Bf16*>(p.q.data));
     } else {
-      load(static_cast<const F16*>(p.query));
+      load(static_cast<const F16*>(p.q.data));
     }
     put_targets();
     __syncthreads();
@@ -450,9 +368,8 @@ class SplitBlock {
     const int vector = static_cast<int>(threadIdx.x);
     const std::int64_t query = query_of(vector);
     const std::int64_t head = head_of(vector);
-    shared.targets[vector] = work.partials != nullptr
-                                 ? partial_of(query, head) * p.layers.v_dim
-                                 : query * p.output_stride + head * p.layers.v_dim;
+    shared.targets[vector] = work.partials != nullptr ? partial_of(query, head) * p.layers.v_dim
+                                                      : p.output.offset(query, head);
   }
 
   // cache::rotate() of every vector.
@@ -492,7 +409,7 @@ struct QueriesLoaded {
   __device__ static void start(const Block& /*block*/) {}
 
   struct Fetched {};
-  __device__ static bool fetches(const CachedAttention& /*p*/) { return false; }
+  __device__ static bool fetches(const PagedAttentionProblem& /*p*/) { return false; }
   template <class Block>
   __device__ static Fetched fetch(const Block& /*block*/) {
     return {};
@@ -549,4 +466,4 @@ struct TwoPasses : QueriesLoaded {
   }
 };
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

@@ -6,11 +6,11 @@
 #include "ops/attention_paged/paged_tensor_core.cuh"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 namespace {
 
 template <class Shared>
-struct TensorPass {
+struct TensorCorePass {
   // A query that is bf16 goes from global memory to where it is an operand; with minima its sums
   // are wanted too.
   static constexpr int kProducts = Shared::kDim / 16 / kWarps;  // of a warp
@@ -18,7 +18,7 @@ struct TensorPass {
   struct Fetched {
     uint2 parts[kProducts];
   };
-  __device__ static bool fetches(const CachedAttention& p) {
+  __device__ static bool fetches(const PagedAttentionProblem& p) {
     return is_exact(p) && Shared::Keys::kScaling != Scaling::kGrouped;
   }
 
@@ -28,7 +28,7 @@ struct TensorPass {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const bool there = lane / 4 < block.vectors;
     const auto* const query =
-        static_cast<const std::uint16_t*>(block.p.query) + (there ? block.query_at(lane / 4) : 0);
+        static_cast<const std::uint16_t*>(block.p.q.data) + (there ? block.query_at(lane / 4) : 0);
     Fetched result;
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
@@ -241,7 +241,7 @@ struct TensorPass {
   }
 };
 
-// On a multiprocessor at the same time. Hopper has 228 KiB, of which every block takes one. Codes
+// On a multiprocessor at the same time. Hopper has 228 KiB, of which every block takes one. DequantOperand
 // of 8 bits take more registers than four blocks leave.
 template <class Shared>
 constexpr bool kTakesMuch = Shared::kDim == 128 && Shared::Keys::C::kBits == 8;
@@ -251,43 +251,43 @@ constexpr int kBlocks = 4 * (Shared::bytes(true) + 1024) <= 228 * 1024 && !kTake
 
 template <class Shared>
 __global__ void __launch_bounds__(kThreads, kBlocks<Shared>)
-    tensor_kernel(const __grid_constant__ SplitWork work) {
+    tensor_core_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(128) std::byte memory[];
-  if constexpr (cuda::kHopper) cuda::let_next_grid_start();
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
   auto& shared = keep_address(*reinterpret_cast<Shared*>(memory));
-  SplitBlock<Shared, TensorPass<Shared>>(work, shared).run();
+  SplitBlock<Shared, TensorCorePass<Shared>>(work, shared).run();
 }
 
 template <class Keys, class Values, int kDim>
-void launch_tensor(Context& context, const SplitWork& work, unsigned blocks) {
-  using Shared = TensorShared<Keys, Values, kDim>;
-  cuda::allow_shared(context, tensor_kernel<Shared>);
+void launch_tensor_core(Context& context, const SplitWork& work, unsigned blocks) {
+  using Shared = TensorCoreShared<Keys, Values, kDim>;
+  cuda::allow_shared(context, tensor_core_kernel<Shared>);
   cuda::launch(
-      context, "cached_attention tensor_kernel", tensor_kernel<Shared>,
+      context, "cached_attention tensor_core_kernel", tensor_core_kernel<Shared>,
       {.blocks = blocks, .threads = kThreads, .shared_bytes = Shared::bytes(is_exact(work.p))},
       work);
 }
 
 // The kernels there are: a kind of keys with a kind of values.
 struct Kind {
-  Encoding encoding;
+  DType encoding;
   Scaling scaling;
 
   friend bool operator==(const Kind&, const Kind&) = default;
 };
 
-constexpr Kind kBf16{Encoding::bf16, Scaling::kNone};
-constexpr Kind kInt8{Encoding::int8, Scaling::kWhole};
-constexpr Kind kInt8Groups{Encoding::int8, Scaling::kGrouped};
-constexpr Kind kInt4Groups{Encoding::int4, Scaling::kGrouped};
-constexpr Kind kFp8{Encoding::fp8_e4m3, Scaling::kWhole};
+constexpr Kind kBf16{DType::bf16, Scaling::kNone};
+constexpr Kind kInt8{DType::i8, Scaling::kWhole};
+constexpr Kind kInt8Groups{DType::i8, Scaling::kGrouped};
+constexpr Kind kInt4Groups{DType::i4, Scaling::kGrouped};
+constexpr Kind kFp8{DType::f8_e4m3, Scaling::kWhole};
 
 template <int kDim, Kind kKeys, Kind kValues>
 constexpr SplitLaunch kLaunch = {
-    TensorShared<Operand<kKeys.encoding, kKeys.scaling, kDim>,
-                 Operand<kValues.encoding, kValues.scaling, kDim>, kDim>::kSplit,
-    launch_tensor<Operand<kKeys.encoding, kKeys.scaling, kDim>,
-                  Operand<kValues.encoding, kValues.scaling, kDim>, kDim>};
+    TensorCoreShared<Operand<kKeys.dtype, kKeys.scaling, kDim>,
+                     Operand<kValues.dtype, kValues.scaling, kDim>, kDim>::kSplit,
+    launch_tensor_core<Operand<kKeys.dtype, kKeys.scaling, kDim>,
+                       Operand<kValues.dtype, kValues.scaling, kDim>, kDim>};
 
 struct Kernel {
   Kind keys, values;
@@ -305,10 +305,10 @@ constexpr Kernel kKernels[] = {
     {kFp8, kFp8, kLaunch<64, kFp8, kFp8>, kLaunch<128, kFp8, kFp8>},
 };
 
-Kind kind_of(const cache::Format& format, std::int64_t dim) {
-  if (!cache::is_quantized(format.encoding)) return {format.encoding, Scaling::kNone};
+Kind kind_of(const QuantFormat& format, std::int64_t dim) {
+  if (!is_quantized(format.dtype)) return {format.dtype, Scaling::kNone};
   const bool whole = cache::group_length(format, dim) == dim && !format.asymmetric;
-  return {format.encoding, whole ? Scaling::kWhole : Scaling::kGrouped};
+  return {format.dtype, whole ? Scaling::kWhole : Scaling::kGrouped};
 }
 
 const Kernel* kernel_for(const cache::LayerGroup& layers) {
@@ -320,20 +320,21 @@ const Kernel* kernel_for(const cache::LayerGroup& layers) {
   return found == std::end(kKernels) ? nullptr : found;
 }
 
-std::string scales_refusal(const cache::Format& format, std::int64_t dim) {
-  if (!cache::is_quantized(format.encoding)) return {};
-  if (format.scale != DType::f16) return "scales that are not f16";
+std::string scales_refusal(const QuantFormat& format, std::int64_t dim) {
+  if (!is_quantized(format.dtype)) return {};
+  if (format.scale_dtype != DType::f16) return "scales that are not f16";
   return cache::group_length(format, dim) % kGroup != 0 ? "groups that are no multiple of 32" : "";
 }
 
 }  // namespace
 
-std::string cached_attention_tensor_refuses(const Context& /*context*/, const CachedAttention& p) {
+std::string cached_attention_tensor_core_refuses(const Context& /*context*/,
+                                                 const PagedAttentionProblem& p) {
   const cache::LayerGroup& layers = p.layers;
   if (layers.k_is_v) return "values inside keys";
   if (layers.k_dim != layers.v_dim) return "keys and values of different dims";
   if (layers.k_dim != 64 && layers.k_dim != 128) return "dims other than 64 and 128";
-  for (const cache::Format& format : {layers.k, layers.v}) {
+  for (const QuantFormat& format : {layers.k, layers.v}) {
     const std::string refusal = scales_refusal(format, layers.k_dim);
     if (!refusal.empty()) return refusal;
   }
@@ -348,9 +349,9 @@ std::string cached_attention_tensor_refuses(const Context& /*context*/, const Ca
   return {};
 }
 
-void cached_attention_tensor(Context& context, const CachedAttention& p) {
+void cached_attention_tensor_core(Context& context, const PagedAttentionProblem& p) {
   const Kernel& kernel = *kernel_for(p.layers);
   run_splits(context, p, p.layers.k_dim == 64 ? kernel.of_64 : kernel.of_128);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

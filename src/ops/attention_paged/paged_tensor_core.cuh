@@ -17,7 +17,7 @@
 
 #include "ops/attention_paged/paged_values.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
 // Out of line, like all that is long and seldom: the loop over chunks shall stay in the cache for
 // instructions.
@@ -40,8 +40,8 @@ class WarpPass {
   static constexpr int kTokenTiles = kChunk / 8;
   static constexpr int kOwn = kChunk / 4;  // tokens of a lane
   static constexpr int kLift = ValueSums<Block>::kLift;
-  using KeySource = Source<Keys, kChunk, Block>;
-  using ValueSource = Source<Values, kChunk, Block>;
+  using KeySource = SectionLoader<Keys, kChunk, Block>;
+  using ValueSource = SectionLoader<Values, kChunk, Block>;
 
   __device__ explicit WarpPass(Block& block)
       : block_(block),
@@ -121,7 +121,7 @@ class WarpPass {
   }
   __device__ void ask_both(unsigned chunk, Slot& keys, Slot& values) {
     if (list_.template has_runs<kChunk>(chunk)) {
-      const typename KeySource::RunPlaces places(block_.shared, chunk, lane());
+      const typename KeySource::RunSlots places(block_.shared, chunk, lane());
       keys_.ask_runs(lane(), places, keys);
       values_.ask_runs(lane(), places, values);
     } else {
@@ -415,4 +415,4 @@ class WarpPass {
   ValueSums<Block> sums_;
 };
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

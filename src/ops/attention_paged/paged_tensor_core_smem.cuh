@@ -8,7 +8,7 @@
 
 #include "ops/attention_paged/paged_source.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
 inline constexpr int kVectors = 8;
 inline constexpr int kParts = 3;  // of a query
@@ -23,7 +23,7 @@ __device__ T& keep_address(T& x) {
 }
 
 template <class Keys_, class Values_, int kDim_>
-struct alignas(128) TensorShared {
+struct alignas(128) TensorCoreShared {
   using Keys = Keys_;
   using Values = Values_;
   static constexpr int kDim = kDim_;
@@ -32,7 +32,8 @@ struct alignas(128) TensorShared {
   static constexpr int kScaleBytes = std::max(Keys::kScaleBytes, Values::kScaleBytes);
   static constexpr int kChunk = tokens_of_chunk(kRowBytes);
   // A split of short vectors has more of them: what it costs besides is the same.
-  static constexpr int kSplit = Keys::kHalf ? 2048 : attend::kSplit * 256 / kRowBytes;
+  static constexpr int kSplit =
+      Keys::kHalf ? tuning::kQuantizedSplit : paged_attention::kSplit * 256 / kRowBytes;
   static constexpr bool kRunList = true;
 
   // Keys or values of a chunk and their scales.
@@ -41,7 +42,8 @@ struct alignas(128) TensorShared {
     std::byte scales[kChunk * std::max(kScaleBytes, 1)];
   };
   // Four blocks shall have room on a multiprocessor.
-  static constexpr int kSlots = std::clamp(12672 / static_cast<int>(sizeof(Slot)), 3, 8);
+  static constexpr int kSlots =
+      std::clamp(tuning::kPipelineBytes / static_cast<int>(sizeof(Slot)), 3, 8);
 
   // What a warp copies ahead: in turns keys and values.
   struct alignas(128) Ring {
@@ -72,7 +74,8 @@ struct alignas(128) TensorShared {
 
   // A query that is bf16 has one part.
   static constexpr std::int64_t bytes(bool exact) {
-    return static_cast<std::int64_t>(exact ? offsetof(TensorShared, rest) : sizeof(TensorShared));
+    return static_cast<std::int64_t>(exact ? offsetof(TensorCoreShared, rest)
+                                           : sizeof(TensorCoreShared));
   }
 
   union {
@@ -80,7 +83,7 @@ struct alignas(128) TensorShared {
     float query[kVectors][kDim];  // before anything is copied
   };
   union {
-    ShortPlace runs[kSplit / kRun];
+    CompactPageSlot runs[kSplit / kRun];
     std::uint16_t positions[kSplit];
   };
   SectionBase bases[2];  // of keys and values
@@ -105,8 +108,8 @@ template <class Shared>
 inline constexpr int kScoreExponent = Shared::Keys::kScaling == Scaling::kGrouped ? 11 : 0;
 
 // Whether the query has one part.
-TOUCHSTONE_HOST_DEVICE inline bool is_exact(const CachedAttention& p) {
-  return p.query_dtype == DType::bf16 && !p.layers.rotate_keys;
+TOUCHSTONE_HOST_DEVICE inline bool is_exact(const PagedAttentionProblem& p) {
+  return p.q_dtype == DType::bf16 && !p.layers.rotate_keys;
 }
 
 __device__ inline std::uint32_t pack_bf16(float low, float high) {
@@ -141,4 +144,4 @@ TOUCHSTONE_HOST_DEVICE constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(127 + exponent) << 23);
 }
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

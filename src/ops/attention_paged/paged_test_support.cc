@@ -10,7 +10,8 @@
 
 #include "cache/codec.h"
 #include "cache/rotation.h"
-#include "oracle/cached_attention.h"
+#include "core/index.h"
+#include "spec/cached_attention.h"
 #include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 
@@ -21,8 +22,6 @@ using Values = std::vector<double>;
 
 // All bits set is NaN in every floating point format and in every scale.
 constexpr std::byte kPoison{0xff};
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // What the model would hand to the cache: one vector of one head, in f32.
 std::vector<float> made_vector(std::uint64_t seed, std::int64_t position, std::int64_t head,
@@ -58,7 +57,7 @@ Values made_queries(const Scene& scene) {
       for (std::int64_t head = 0; head < scene.query_heads; ++head) {
         // Positions may be anything; data is made for those that a row can have.
         const auto position =
-            std::clamp<std::int64_t>(row.position_of(query), 0, std::int64_t{1} << 20);
+            std::clamp<std::int64_t>(row.query_source(query), 0, std::int64_t{1} << 20);
         auto q = made_vector(row.seed_at(position) * 3 + 2, row.source_of(position), head,
                              scene.layers.k_dim, 1);
         for (std::size_t i = 0; scene.query_number && i < q.size(); ++i) {
@@ -90,12 +89,12 @@ struct StoredVector {
   std::vector<std::byte> values;
   std::vector<std::byte> scales;
 
-  StoredVector(const cache::Format& format, const std::vector<float>& x)
+  StoredVector(const QuantFormat& format, const std::vector<float>& x)
       : values(at(cache::value_bytes(format, std::ssize(x)))),
         scales(at(cache::scale_bytes(format, std::ssize(x)))) {
     cache::encode(format, std::ssize(x), x.data(), values.data(), scales.data());
   }
-  std::vector<float> decoded(const cache::Format& format, std::int64_t dim) const {
+  std::vector<float> decoded(const QuantFormat& format, std::int64_t dim) const {
     std::vector<float> x(at(dim));
     cache::decode(format, dim, values.data(), scales.data(), x.data());
     return x;
@@ -142,6 +141,10 @@ Tensor on_test_device(const void* data, std::int64_t bytes) {
 
 std::int64_t SceneRow::position_of(std::int64_t query) const {
   return positions.empty() ? length - queries + query : positions[at(query)];
+}
+
+std::int64_t SceneRow::query_source(std::int64_t query) const {
+  return query_slots.empty() ? position_of(query) : query_slots[at(query)];
 }
 
 std::int64_t SceneRow::source_of(std::int64_t position) const {
@@ -298,7 +301,7 @@ AttentionRun::AttentionRun(const Scene& scene, Placement placement) : scene_(sce
   }
   query = Guarded(device, scene.query_dtype, {n, scene.query_heads * layers.k_dim},
                   made_queries(scene), scene.layout);
-  query_starts = Guarded(device, DType::i64, {rows + 1}, starts);
+  query_offsets = Guarded(device, DType::i64, {rows + 1}, starts);
   if (any_positions) positions = Guarded(device, DType::i64, {n}, places);
   if (any_tree) {
     // As f64, so that all 64 bits arrive; then looked at as words.
@@ -322,8 +325,8 @@ AttentionRun::AttentionRun(const Scene& scene, Placement placement) : scene_(sce
     view.stride[2] = 1;
     return view;
   };
-  args.query = heads_apart(query.view(), layers.k_dim);
-  args.query_starts = query_starts;
+  args.q = heads_apart(query.view(), layers.k_dim);
+  args.query_offsets = query_offsets;
   args.positions = positions;
   args.tree = tree;
   args.tree.dtype = DType::i64;
@@ -353,7 +356,7 @@ void AttentionRun::run(Runner& context) {
   context.synchronize();
   log_ran("cached_attention", context.implementation());
   for (const Guarded* input :
-       {&query, &query_starts, &positions, &tree, &tree_starts, &sink_logits}) {
+       {&query, &query_offsets, &positions, &tree, &tree_starts, &sink_logits}) {
     EXPECT_TRUE(input->unchanged());
   }
   EXPECT_TRUE(output.outside_intact());
@@ -393,21 +396,19 @@ void AttentionRun::make_expectation(const Scene& scene) {
         seen.push_back(t < std::ssize(bits) && bits[at(t)] ? 1 : 0);
       }
     }
-    Values outputs(at(row.queries * scene.query_heads * layers.v_dim));
-    Values magnitudes(outputs.size());
-    Values sums(at(row.queries * scene.query_heads));
-    const double natural = 1 / std::sqrt(static_cast<double>(layers.k_dim));
-    oracle::cached_attention<double>(
+    const std::int64_t width = scene.query_heads * layers.k_dim;
+    const spec::CachedAttentionValues values{
+        {queries.begin() + first * width, queries.begin() + (first + row.queries) * width},
+        stored.keys,
+        stored.values};
+    const spec::CachedAttentionReference expected = spec::cached_attention_reference(
         {.length = row.length,
          .queries = row.queries,
          .query_heads = scene.query_heads,
          .kv_heads = layers.kv_heads,
          .k_dim = layers.k_dim,
          .v_dim = layers.v_dim,
-         .query = queries.data() + first * scene.query_heads * layers.k_dim,
-         .keys = stored.keys.data(),
-         .values = stored.values.data(),
-         .scale = scene.scale == 0 ? natural : scene.scale,
+         .scale = scene.scale,
          .soft_cap = scene.soft_cap,
          .causal = scene.causal,
          .window = layers.window,
@@ -415,19 +416,14 @@ void AttentionRun::make_expectation(const Scene& scene) {
          .positions = row.positions.empty() ? nullptr : row.positions.data(),
          .tree = row.tree.empty() ? nullptr : seen.data(),
          .tree_start = row.tree_start,
-         .sink_logits = sinks.empty() ? nullptr : sinks.data(),
-         .output = outputs.data(),
-         .log_sum_exp = sums.data(),
-         .magnitude = magnitudes.data()});
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      expected_output_.value.push_back(outputs[i]);
-      expected_output_.bound.push_back(1e-5 * magnitudes[i] +
-                                       rounding_error(scene.output_dtype, outputs[i]));
-    }
-    for (const double sum : sums) {
-      expected_log_sum_exp_.value.push_back(sum);
-      expected_log_sum_exp_.bound.push_back(1e-5 * std::max(1.0, std::fabs(sum)));
-    }
+         .sink_logits = sinks.empty() ? nullptr : sinks.data()},
+        values, scene.output_dtype);
+    const auto append = [](Expected& to, const Expected& from) {
+      to.value.insert(to.value.end(), from.value.begin(), from.value.end());
+      to.bound.insert(to.bound.end(), from.bound.begin(), from.bound.end());
+    };
+    append(expected_output_, expected.output);
+    append(expected_log_sum_exp_, expected.log_sum_exp);
     first += row.queries;
   }
 }

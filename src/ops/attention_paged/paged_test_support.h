@@ -27,8 +27,9 @@ struct SceneRow {
   std::uint64_t seed = 1;
   // Tokens from here on have a seed of their own: a fork of every row of the same `seed`.
   std::int64_t forked_at = 0;
-  std::uint64_t own_seed = 0;             // 0 = not a fork
-  std::vector<std::int64_t> positions{};  // of the queries; empty: the last ones of the length
+  std::uint64_t own_seed = 0;               // 0 = not a fork
+  std::vector<std::int64_t> positions{};    // of the queries; empty: the last ones of the length
+  std::vector<std::int64_t> query_slots{};  // whose query each one is; empty: its position's
   // [queries][tokens of the tree], and where the tree begins; none: there is no tree.
   std::vector<std::vector<bool>> tree{};
   std::int64_t tree_start = 0;
@@ -41,6 +42,7 @@ struct SceneRow {
   std::map<std::int64_t, float> values{};
 
   std::int64_t position_of(std::int64_t query) const;
+  std::int64_t query_source(std::int64_t query) const;
   std::int64_t source_of(std::int64_t position) const;
   std::uint64_t seed_at(std::int64_t position) const;
 };
@@ -95,7 +97,7 @@ class AttentionRun {
   // Within the header's bounds of the oracle.
   testing::AssertionResult is_right();
 
-  Guarded query, query_starts, positions, tree, tree_starts, sink_logits, output, log_sum_exp;
+  Guarded query, query_offsets, positions, tree, tree_starts, sink_logits, output, log_sum_exp;
   CachedAttentionArgs args;
 
  private:

@@ -7,7 +7,7 @@
 
 #include "ops/attention_paged/paged_query.cuh"
 
-namespace touchstone::attend {
+namespace touchstone::paged_attention {
 
 inline constexpr std::uint32_t k2To15 = 0x78007800;  // two f16
 
@@ -26,7 +26,7 @@ class ValueSums {
   static constexpr bool kGrouped = Values::kScaling == Scaling::kGrouped;
   // Weights come times 2^kLift, which is what f16 has room for.
   static constexpr int kLift = Values::kHalf ? 6 : 0;
-  using ValueSource = Source<Values, kChunk, Block>;
+  using ValueSource = SectionLoader<Values, kChunk, Block>;
 
   __device__ ValueSums(const ValueSource& source, float* scratch)
       : source_(source), scratch_(scratch) {}
@@ -173,7 +173,7 @@ class ValueSums {
     }
     std::uint32_t scaled[4];
 #pragma unroll
-    for (int t = 0; t < 4; ++t) scaled[t] = attend::multiply_f16(rows[t], shrink_row_);
+    for (int t = 0; t < 4; ++t) scaled[t] = paged_attention::multiply_f16(rows[t], shrink_row_);
     // This bit is that of 2 and more. There are no scales below zero.
     constexpr std::uint32_t kTwo = 0x40004000;
     const std::uint32_t large =
@@ -181,7 +181,7 @@ class ValueSums {
     if (__any_sync(kAllLanes, static_cast<int>(large != 0)) != 0) {
       shrink_rows(rows);
 #pragma unroll
-      for (int t = 0; t < 4; ++t) scaled[t] = attend::multiply_f16(rows[t], shrink_row_);
+      for (int t = 0; t < 4; ++t) scaled[t] = paged_attention::multiply_f16(rows[t], shrink_row_);
     }
     own_scales(row()) = {scaled[0], scaled[1], scaled[2], scaled[3]};
     __syncwarp();
@@ -228,7 +228,7 @@ class ValueSums {
     const std::uint32_t scales[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-      const std::uint32_t product = attend::multiply_f16(weights.first[t], scales[t]);
+      const std::uint32_t product = paged_attention::multiply_f16(weights.first[t], scales[t]);
       scaled.first[t] = product;
       scaled.second[t] = multiply_add_f16(weights.second[t], scales[t],
                                           lost_by_f16(weights.first[t], scales[t], product));
@@ -335,4 +335,4 @@ class ValueSums {
   std::uint32_t shrink_row_ = k2To15;  // the same for the lane's row of them
 };
 
-}  // namespace touchstone::attend
+}  // namespace touchstone::paged_attention

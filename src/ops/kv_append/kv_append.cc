@@ -6,22 +6,23 @@
 
 #include "core/checks.h"
 #include "core/implementation.h"
-#include "ops/kv_append/kv_append.h"
+#include "core/index.h"
+#include "ops/kv_append/kv_append_problem.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::cache {
 namespace {
 
-constexpr char kName[] = "append";
+constexpr char kName[] = "kv_append";
 
-constexpr Implementation<Append> kImplementations[] = {
+constexpr Implementation<KvAppendProblem> kImplementations[] = {
     {"simd", DeviceKind::cpu, nullptr, append_simd},
     {"plain", DeviceKind::cpu, nullptr, append_plain},
+    {"copy", DeviceKind::cuda, append_copy_refuses, append_copy},
+    {"paired", DeviceKind::cuda, append_paired_refuses, append_paired},
     {"registers", DeviceKind::cuda, append_registers_refuses, append_registers},
     {"portable", DeviceKind::cuda, append_portable_refuses, append_portable},
 };
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 void check_index(const Checks& checks, const char* name, std::int64_t index, std::int64_t count) {
   if (index >= 0 && index < count) return;
@@ -48,8 +49,8 @@ std::int64_t token_stride(const Checks& checks, const Argument& a, std::int64_t 
   return checks.rows({a.name, flat}, false).stride;
 }
 
-AppendPart part_of(const Argument& a, std::int64_t stride, std::int64_t dim, const Format& format,
-                   std::int64_t values_at, std::int64_t scales_at) {
+KvAppendPart part_of(const Argument& a, std::int64_t stride, std::int64_t dim,
+                     const QuantFormat& format, std::int64_t values_at, std::int64_t scales_at) {
   return {.from = a.view.data,
           .dtype = a.view.dtype,
           .stride = stride,
@@ -71,7 +72,7 @@ void check_view(const Checks& checks, const Context& context, const CacheView& v
   }
 }
 
-void check_rows(const Checks& checks, const AppendArgs& args, std::int64_t tokens) {
+void check_rows(const Checks& checks, const KvAppendArgs& args, std::int64_t tokens) {
   const Argument rows{"rows", args.rows};
   const Argument positions{"positions", args.positions};
   if (!args.rows.defined() && !args.positions.defined()) {
@@ -88,12 +89,12 @@ void check_rows(const Checks& checks, const AppendArgs& args, std::int64_t token
   }
 }
 
-// The shapes and types of everything; where tokens go is checked by check_places.
-Append checked_shapes(const Context& context, const AppendArgs& args) {
+// Shapes and types; the slots of tokens are checked by check_slots.
+KvAppendProblem checked_shapes(const Context& context, const KvAppendArgs& args) {
   const Checks checks(kName, context);
   check_view(checks, context, args.cache);
-  check_index(checks, "group", args.group, std::ssize(args.cache.groups));
-  const GroupView& group = args.cache.groups[at(args.group)];
+  check_index(checks, "layer_group", args.layer_group, std::ssize(args.cache.groups));
+  const GroupView& group = args.cache.groups[at(args.layer_group)];
   const LayerGroup& layers = group.layer_group;
   check_index(checks, "layer", args.layer, layers.layers);
   if (std::ssize(group.page_table) != checked_mul(args.cache.rows, group.table_stride, kName)) {
@@ -105,20 +106,20 @@ Append checked_shapes(const Context& context, const AppendArgs& args) {
   checks.present(k);
   const std::int64_t tokens = args.k.rank > 0 ? args.k.shape[0] : 0;
 
-  Append p{.tokens = tokens,
-           .view_rows = args.cache.rows,
-           .rows = static_cast<const std::int32_t*>(args.rows.data),
-           .positions = static_cast<const std::int64_t*>(args.positions.data),
-           .lengths = args.cache.lengths.data(),
-           .reserved = args.cache.reserved.data(),
-           .page_table = group.page_table.data(),
-           .table_stride = group.table_stride,
-           .pages = group.pages,
-           .memory = group.memory,
-           .page_bytes = group.geometry.page_bytes,
-           .page_tokens = layers.page_tokens,
-           .kv_heads = layers.kv_heads,
-           .part = {}};
+  KvAppendProblem p{.tokens = tokens,
+                    .view_rows = args.cache.rows,
+                    .rows = static_cast<const std::int32_t*>(args.rows.data),
+                    .positions = static_cast<const std::int64_t*>(args.positions.data),
+                    .lengths = args.cache.lengths.data(),
+                    .reserved = args.cache.reserved.data(),
+                    .page_table = group.page_table.data(),
+                    .table_stride = group.table_stride,
+                    .pages = group.pages,
+                    .memory = group.memory,
+                    .page_bytes = group.geometry.page_bytes,
+                    .page_tokens = layers.page_tokens,
+                    .kv_heads = layers.kv_heads,
+                    .part = {}};
   const std::int64_t layer_at = args.layer * group.geometry.layer_bytes;
   const std::int64_t k_stride = token_stride(checks, k, tokens, layers.kv_heads, layers.k_dim);
   p.part[0] = part_of(k, k_stride, layers.k_dim, layers.k, layer_at + group.geometry.k_values,
@@ -142,8 +143,8 @@ Append checked_shapes(const Context& context, const AppendArgs& args) {
   return p;
 }
 
-// On the CPU: every token has a place of its own, or is to be skipped.
-void check_places(const Checks& checks, const Append& p) {
+// On the CPU: every token has a slot of its own, or is skipped.
+void check_slots(const Checks& checks, const KvAppendProblem& p) {
   std::vector<std::pair<std::int64_t, std::int64_t>> taken;
   bool ascending = true;
   for (std::int64_t t = 0; t < p.tokens; ++t) {
@@ -154,42 +155,47 @@ void check_places(const Checks& checks, const Append& p) {
       checks.fail("rows", "-1 to " + std::to_string(p.view_rows - 1) + token, std::to_string(row));
     }
     const std::int64_t position = p.positions == nullptr ? p.lengths[row] : p.positions[t];
-    if (p.place_of(t).page < 0) {
+    if (p.slot_of(t).page < 0) {
       checks.fail("positions",
                   "one of the reserved [" + std::to_string(p.lengths[row]) + ", " +
                       std::to_string(p.reserved[row]) + ")" + token,
                   std::to_string(position));
     }
     if (p.rows == nullptr) continue;
-    const std::pair place{row, position};
-    ascending = ascending && (taken.empty() || taken.back() < place);
-    taken.push_back(place);
+    const std::pair slot{row, position};
+    ascending = ascending && (taken.empty() || taken.back() < slot);
+    taken.push_back(slot);
   }
   if (ascending) return;
   std::ranges::sort(taken);
   const auto twice = std::ranges::adjacent_find(taken);
   if (twice == taken.end()) return;
-  checks.fail("positions", "a place for each token",
+  checks.fail("positions", "a slot for each token",
               "position " + std::to_string(twice->second) + " of row " +
                   std::to_string(twice->first) + " twice");
 }
 
-Append checked(const Context& context, const AppendArgs& args) {
-  const Append p = checked_shapes(context, args);
-  if (!context.device().is_cuda()) check_places(Checks(kName, context), p);
+KvAppendProblem checked(const Context& context, const KvAppendArgs& args) {
+  const KvAppendProblem p = checked_shapes(context, args);
+  if (!context.device().is_cuda()) check_slots(Checks(kName, context), p);
   return p;
 }
 
 }  // namespace
-
-void append(Context& context, const AppendArgs& args) {
-  const Append p = checked(context, args);
-  if (p.tokens == 0) return;
-  run_first<Append>(kName, kImplementations, context, p, args.implementation);
-}
-
-std::vector<ImplementationReport> explain(Context& context, const AppendArgs& args) {
-  return report_implementations<Append>(kImplementations, context, checked(context, args));
-}
-
 }  // namespace touchstone::cache
+
+namespace touchstone {
+
+void kv_append(Context& context, const KvAppendArgs& args) {
+  const cache::KvAppendProblem p = cache::checked(context, args);
+  if (p.tokens == 0) return;
+  run_first<cache::KvAppendProblem>(cache::kName, cache::kImplementations, context, p,
+                                    args.implementation);
+}
+
+std::vector<ImplementationReport> explain(Context& context, const KvAppendArgs& args) {
+  return report_implementations<cache::KvAppendProblem>(cache::kImplementations, context,
+                                                        cache::checked(context, args));
+}
+
+}  // namespace touchstone

@@ -4,7 +4,7 @@
 #include "cache/rotation.h"
 #include "core/context_access.h"
 #include "core/thread_pool.h"
-#include "ops/kv_append/kv_append.h"
+#include "ops/kv_append/kv_append_problem.h"
 #include "touchstone/core/checked.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -132,11 +132,11 @@ HWY_INLINE hn::Vec<Codes> fp8_codes(hn::Vec<Floats> v) {
 }
 
 // One byte for each value: encode_value of all of them.
-template <Encoding kEncoding, bool kAsymmetric>
+template <DType kEncoding, bool kAsymmetric>
 HWY_INLINE void group_codes(const float* x, std::size_t count, Quantizer with,
                             std::uint8_t* codes) {
-  constexpr Format kFormat{.encoding = kEncoding, .asymmetric = kAsymmetric};
-  constexpr int kOffset = kEncoding == Encoding::int4 && !kAsymmetric ? 8 : 0;
+  constexpr QuantFormat kFormat{.dtype = kEncoding, .asymmetric = kAsymmetric};
+  constexpr int kOffset = kEncoding == DType::i4 && !kAsymmetric ? 8 : 0;
   if (!(with.reciprocal > 0)) {
     std::fill(codes, codes + count, encode_value(kFormat, with, 0));
     return;
@@ -154,7 +154,7 @@ HWY_INLINE void group_codes(const float* x, std::size_t count, Quantizer with,
     auto v = hn::LoadU(d, x + i);
     if constexpr (kAsymmetric) v = hn::Sub(v, minimum);
     v = hn::Mul(v, reciprocal);
-    if constexpr (kEncoding == Encoding::fp8_e4m3) {
+    if constexpr (kEncoding == DType::f8_e4m3) {
       hn::StoreU(hn::TruncateTo(d8, fp8_codes(v)), d8, codes + i);
     } else {
       v = hn::Min(hn::Max(v, floor), ceiling);
@@ -182,12 +182,12 @@ HWY_INLINE void pack_halves(const std::uint8_t* codes, std::size_t count, std::b
   }
 }
 
-template <Encoding kEncoding, bool kAsymmetric>
-HWY_INLINE void encode_groups(const AppendPart& part, const float* x, std::uint8_t* codes,
+template <DType kEncoding, bool kAsymmetric>
+HWY_INLINE void encode_groups(const KvAppendPart& part, const float* x, std::uint8_t* codes,
                               std::byte* values, std::byte* scales) {
   const auto length = static_cast<std::size_t>(group_length(part.format, part.dim));
   const auto dim = static_cast<std::size_t>(part.dim);
-  constexpr bool kHalves = kEncoding == Encoding::int4;
+  constexpr bool kHalves = kEncoding == DType::i4;
   if constexpr (!kHalves) codes = reinterpret_cast<std::uint8_t*>(values);
   for (std::size_t first = 0, group = 0; first < dim; first += length, ++group) {
     const GroupScale scale = scale_of(part.format, extremes<kAsymmetric>(x + first, length));
@@ -213,25 +213,27 @@ HWY_INLINE void store_values(const float* x, std::size_t dim, std::byte* values)
 
 // ---- vectors -----------------------------------------------------------------------------------
 
-HWY_INLINE void store_vector(const AppendPart& part, const float* x, std::uint8_t* codes,
+HWY_INLINE void store_vector(const KvAppendPart& part, const float* x, std::uint8_t* codes,
                              std::byte* values, std::byte* scales) {
   const auto dim = static_cast<std::size_t>(part.dim);
   const bool asymmetric = part.format.asymmetric;
-  switch (part.format.encoding) {
-    case Encoding::f32:
+  switch (part.format.dtype) {
+    case DType::f32:
       return store_values<float>(x, dim, values);
-    case Encoding::bf16:
+    case DType::bf16:
       return store_values<Bf16>(x, dim, values);
-    case Encoding::f16:
+    case DType::f16:
       return store_values<F16>(x, dim, values);
-    case Encoding::int8:
-      return asymmetric ? encode_groups<Encoding::int8, true>(part, x, codes, values, scales)
-                        : encode_groups<Encoding::int8, false>(part, x, codes, values, scales);
-    case Encoding::int4:
-      return asymmetric ? encode_groups<Encoding::int4, true>(part, x, codes, values, scales)
-                        : encode_groups<Encoding::int4, false>(part, x, codes, values, scales);
-    case Encoding::fp8_e4m3:
-      return encode_groups<Encoding::fp8_e4m3, false>(part, x, codes, values, scales);
+    case DType::i8:
+      return asymmetric ? encode_groups<DType::i8, true>(part, x, codes, values, scales)
+                        : encode_groups<DType::i8, false>(part, x, codes, values, scales);
+    case DType::i4:
+      return asymmetric ? encode_groups<DType::i4, true>(part, x, codes, values, scales)
+                        : encode_groups<DType::i4, false>(part, x, codes, values, scales);
+    case DType::f8_e4m3:
+      return encode_groups<DType::f8_e4m3, false>(part, x, codes, values, scales);
+    default:
+      return;  // no format of a checked layout
   }
 }
 
@@ -246,13 +248,14 @@ HWY_INLINE void widen_vector(const T* from, std::size_t dim, float* to) {
 }
 
 // The vectors of tokens [first, end), all heads.
-void append_tokens(const Append& p, const AppendPart& part, std::int64_t first, std::int64_t end) {
+void append_tokens(const KvAppendProblem& p, const KvAppendPart& part, std::int64_t first,
+                   std::int64_t end) {
   const auto dim = static_cast<std::size_t>(part.dim);
   // On cache lines: a load that crosses one waits for the stores before it.
   const auto vector = hwy::AllocateAligned<float>(dim);
   const auto codes = hwy::AllocateAligned<std::uint8_t>(dim);
   for (std::int64_t token = first; token < end; ++token) {
-    const Append::Place place = p.place_of(token);
+    const PageSlot place = p.slot_of(token);
     if (place.page < 0) continue;
     std::byte* page = p.memory + place.page * p.page_bytes;
     for (std::int64_t head = 0; head < p.kv_heads; ++head) {
@@ -280,7 +283,7 @@ namespace touchstone::cache {
 
 HWY_EXPORT(append_tokens);
 
-void append_simd(Context& context, const Append& p) {
+void append_simd(Context& context, const KvAppendProblem& p) {
   // Numbers worth a task: at 2 per ns some 8 us, twice the cost of waking a thread.
   constexpr std::int64_t kNumbersPerTask = 16384;
   const auto run = HWY_DYNAMIC_DISPATCH(append_tokens);
@@ -288,7 +291,7 @@ void append_simd(Context& context, const Append& p) {
   const std::int64_t step = ceil_div(kNumbersPerTask, numbers);
   detail::ContextAccess::pool(context).run(ceil_div(p.tokens, step), [&](std::int64_t task) {
     const std::int64_t end = std::min(p.tokens, (task + 1) * step);
-    for (const AppendPart& part : p.part) {
+    for (const KvAppendPart& part : p.part) {
       if (part.from != nullptr) run(p, part, task * step, end);
     }
   });

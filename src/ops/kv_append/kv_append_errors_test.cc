@@ -11,7 +11,7 @@ namespace {
 
 struct Mistake {
   std::string argument;  // named by the message
-  std::function<void(AppendArgs&)> make;
+  std::function<void(KvAppendArgs&)> make;
 };
 
 Device other_device() { return test::on_gpu() ? Device::cpu() : Device::cuda(); }
@@ -21,10 +21,12 @@ void expect_refused(AppendRun& run, Context& context, const std::vector<Mistake>
   const std::vector<std::byte> before = run.pool_bytes();
   for (std::size_t i = 0; i < mistakes.size(); ++i) {
     SCOPED_TRACE("mistake " + std::to_string(i));
-    AppendArgs args = run.args(context);
+    KvAppendArgs args = run.args(context);
     mistakes[i].make(args);
-    test::expect_refusal("append: " + mistakes[i].argument + ":", [&] { append(context, args); });
-    test::expect_refusal("append: " + mistakes[i].argument + ":", [&] { explain(context, args); });
+    test::expect_refusal("kv_append: " + mistakes[i].argument + ":",
+                         [&] { kv_append(context, args); });
+    test::expect_refusal("kv_append: " + mistakes[i].argument + ":",
+                         [&] { explain(context, args); });
   }
   EXPECT_EQ(run.pool_bytes(), before);
 }
@@ -33,43 +35,43 @@ TEST(AppendErrors, ShapesTypesAndDevices) {
   AppendRun run({.added = {2, 1, 3}});
   Context context({.device = test::test_device()});
   std::vector<Mistake> mistakes = {
-      {"group", [](AppendArgs& a) { a.group = -1; }},
-      {"group", [](AppendArgs& a) { a.group = 1; }},
-      {"layer", [](AppendArgs& a) { a.layer = -1; }},
-      {"layer", [](AppendArgs& a) { a.layer = 2; }},
-      {"cache", [](AppendArgs& a) { a.cache.device = other_device(); }},
-      {"cache", [](AppendArgs& a) { a.cache.lengths = a.cache.lengths.first(2); }},
-      {"cache", [](AppendArgs& a) { a.cache.rows = 2; }},
-      {"v", [](AppendArgs& a) { a.v = {}; }},
-      {"v", [](AppendArgs& a) { a.v.shape[0] -= 1; }},
-      {"k", [](AppendArgs& a) { a.k = {}; }},
-      {"k", [](AppendArgs& a) { a.k.stride[2] = 2; }},
-      {"k", [](AppendArgs& a) { a.k.stride[1] = 65; }},
-      {"k", [](AppendArgs& a) { a.k.stride[0] = -128; }},
-      {"k", [](AppendArgs& a) { a.k.rank = 2; }},
-      {"k", [](AppendArgs& a) { a.k.rank = 0; }},
-      {"rows", [](AppendArgs& a) { a.rows = {}; }},
-      {"rows", [](AppendArgs& a) { a.rows.dtype = DType::i64; }},
-      {"rows", [](AppendArgs& a) { a.rows.shape[0] = 5; }},
-      {"rows", [](AppendArgs& a) { a.rows.stride[0] = 2; }},
-      {"positions", [](AppendArgs& a) { a.positions = {}; }},
-      {"positions", [](AppendArgs& a) { a.positions.dtype = DType::i32; }},
-      {"positions", [](AppendArgs& a) { a.positions.shape[0] = 7; }},
+      {"layer_group", [](KvAppendArgs& a) { a.layer_group = -1; }},
+      {"layer_group", [](KvAppendArgs& a) { a.layer_group = 1; }},
+      {"layer", [](KvAppendArgs& a) { a.layer = -1; }},
+      {"layer", [](KvAppendArgs& a) { a.layer = 2; }},
+      {"cache", [](KvAppendArgs& a) { a.cache.device = other_device(); }},
+      {"cache", [](KvAppendArgs& a) { a.cache.lengths = a.cache.lengths.first(2); }},
+      {"cache", [](KvAppendArgs& a) { a.cache.rows = 2; }},
+      {"v", [](KvAppendArgs& a) { a.v = {}; }},
+      {"v", [](KvAppendArgs& a) { a.v.shape[0] -= 1; }},
+      {"k", [](KvAppendArgs& a) { a.k = {}; }},
+      {"k", [](KvAppendArgs& a) { a.k.stride[2] = 2; }},
+      {"k", [](KvAppendArgs& a) { a.k.stride[1] = 65; }},
+      {"k", [](KvAppendArgs& a) { a.k.stride[0] = -128; }},
+      {"k", [](KvAppendArgs& a) { a.k.rank = 2; }},
+      {"k", [](KvAppendArgs& a) { a.k.rank = 0; }},
+      {"rows", [](KvAppendArgs& a) { a.rows = {}; }},
+      {"rows", [](KvAppendArgs& a) { a.rows.dtype = DType::i64; }},
+      {"rows", [](KvAppendArgs& a) { a.rows.shape[0] = 5; }},
+      {"rows", [](KvAppendArgs& a) { a.rows.stride[0] = 2; }},
+      {"positions", [](KvAppendArgs& a) { a.positions = {}; }},
+      {"positions", [](KvAppendArgs& a) { a.positions.dtype = DType::i32; }},
+      {"positions", [](KvAppendArgs& a) { a.positions.shape[0] = 7; }},
       // Six tokens, and three rows that would take one each.
-      {"k", [](AppendArgs& a) { a.rows = a.positions = {}; }},
+      {"k", [](KvAppendArgs& a) { a.rows = a.positions = {}; }},
       {"cache",
-       [](AppendArgs& a) {
+       [](KvAppendArgs& a) {
          a.k.data = a.cache.groups[0].memory;  // the pages themselves
        }},
   };
-  for (ConstTensorView AppendArgs::*member : {&AppendArgs::k, &AppendArgs::v}) {
-    const std::string name = member == &AppendArgs::k ? "k" : "v";
-    mistakes.push_back({name, [=](AppendArgs& a) { (a.*member).data = nullptr; }});
-    mistakes.push_back({name, [=](AppendArgs& a) { (a.*member).device = other_device(); }});
-    mistakes.push_back({name, [=](AppendArgs& a) { (a.*member).dtype = DType::f64; }});
-    mistakes.push_back({name, [=](AppendArgs& a) { (a.*member).shape[1] = 3; }});
-    mistakes.push_back({name, [=](AppendArgs& a) { (a.*member).shape[2] = 63; }});
-    mistakes.push_back({name, [=](AppendArgs& a) { (a.*member).stride[0] = INT64_MAX / 2; }});
+  for (ConstTensorView KvAppendArgs::*member : {&KvAppendArgs::k, &KvAppendArgs::v}) {
+    const std::string name = member == &KvAppendArgs::k ? "k" : "v";
+    mistakes.push_back({name, [=](KvAppendArgs& a) { (a.*member).data = nullptr; }});
+    mistakes.push_back({name, [=](KvAppendArgs& a) { (a.*member).device = other_device(); }});
+    mistakes.push_back({name, [=](KvAppendArgs& a) { (a.*member).dtype = DType::f64; }});
+    mistakes.push_back({name, [=](KvAppendArgs& a) { (a.*member).shape[1] = 3; }});
+    mistakes.push_back({name, [=](KvAppendArgs& a) { (a.*member).shape[2] = 63; }});
+    mistakes.push_back({name, [=](KvAppendArgs& a) { (a.*member).stride[0] = INT64_MAX / 2; }});
   }
   expect_refused(run, context, mistakes);
 }
@@ -79,7 +81,7 @@ TEST(AppendErrors, ValuesBesideALatent) {
   problem.group.k_is_v = true;
   AppendRun run(problem);
   Context context({.device = test::test_device()});
-  expect_refused(run, context, {{"v", [](AppendArgs& a) { a.v = a.k; }}});
+  expect_refused(run, context, {{"v", [](KvAppendArgs& a) { a.v = a.k; }}});
 }
 
 // A place is checked on the CPU and quietly left alone on CUDA, where the host does not know it.
@@ -105,14 +107,14 @@ TEST(AppendErrors, PlacesThatAreNotReserved) {
     const std::vector<double> one_position = {0, c.position, 0};
     const test::Guarded rows(context.device(), DType::i32, {3}, one_row);
     const test::Guarded positions(context.device(), DType::i64, {3}, one_position);
-    AppendArgs args = run.args(context);
+    KvAppendArgs args = run.args(context);
     args.rows = rows;
     args.positions = positions;
     if (test::on_gpu()) {
-      append(context, args);
+      kv_append(context, args);
       context.synchronize();
     } else {
-      test::expect_refusal("append: " + c.argument + ":", [&] { append(context, args); });
+      test::expect_refusal("kv_append: " + c.argument + ":", [&] { kv_append(context, args); });
     }
     EXPECT_EQ(run.pool_bytes(), before);
   }
@@ -127,12 +129,12 @@ TEST(AppendErrors, OnePlaceForTwoTokens) {
   const std::vector<double> places = {1, 3, 1};
   const test::Guarded rows(context.device(), DType::i32, {3}, numbers);
   const test::Guarded positions(context.device(), DType::i64, {3}, places);
-  AppendArgs args = run.args(context);
+  KvAppendArgs args = run.args(context);
   args.rows = rows;
   args.positions = positions;
   const std::vector<std::byte> before = run.pool_bytes();
   test::expect_refusal("append: positions: expected a place for each token",
-                       [&] { append(context, args); });
+                       [&] { kv_append(context, args); });
   EXPECT_EQ(run.pool_bytes(), before);
 }
 
@@ -140,12 +142,12 @@ TEST(AppendErrors, NothingReservedForTheNextToken) {
   if (test::on_gpu()) GTEST_SKIP() << "places are not checked on CUDA";
   AppendRun run({.committed = {0, 3, 8}, .added = {1, 1, 1}});
   Context context({.device = test::test_device()});
-  AppendArgs args = run.args(context);
+  KvAppendArgs args = run.args(context);
   args.rows = args.positions = {};
   run.cache.commit(run.ids[1], 1);
   args.cache = run.builder.build(context, run.ids);
   test::expect_refusal("append: positions: expected one of the reserved [4, 4) of token 1",
-                       [&] { append(context, args); });
+                       [&] { kv_append(context, args); });
 }
 
 }  // namespace

@@ -1,18 +1,18 @@
 #include <vector>
 
-#include "ops/kv_append/kv_append.h"
 #include "cache/codec.h"
 #include "cache/rotation.h"
+#include "ops/kv_append/kv_append_problem.h"
 #include "touchstone/core/dtype.h"
 
 namespace touchstone::cache {
 
-void append_plain(Context& /*context*/, const Append& p) {
-  for (const AppendPart& part : p.part) {
+void append_plain(Context& /*context*/, const KvAppendProblem& p) {
+  for (const KvAppendPart& part : p.part) {
     if (part.from == nullptr) continue;
     std::vector<float> vector(static_cast<std::size_t>(part.dim));
     for (std::int64_t token = 0; token < p.tokens; ++token) {
-      const Append::Place place = p.place_of(token);
+      const PageSlot place = p.slot_of(token);
       if (place.page < 0) continue;
       std::byte* page = p.memory + place.page * p.page_bytes;
       for (std::int64_t head = 0; head < p.kv_heads; ++head) {

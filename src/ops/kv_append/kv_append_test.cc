@@ -12,21 +12,21 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-std::vector<Format> all_formats(std::int64_t group) {
-  std::vector<Format> list = {{Encoding::f32}, {Encoding::bf16}, {Encoding::f16}};
+std::vector<QuantFormat> all_formats(std::int64_t group) {
+  std::vector<QuantFormat> list = {{DType::f32}, {DType::bf16}, {DType::f16}};
   for (const DType scale : {DType::f16, DType::f32}) {
     for (const bool asymmetric : {false, true}) {
-      list.push_back({Encoding::int8, group, asymmetric, scale});
-      list.push_back({Encoding::int4, group, asymmetric, scale});
+      list.push_back({DType::i8, group, asymmetric, scale});
+      list.push_back({DType::i4, group, asymmetric, scale});
     }
-    list.push_back({Encoding::fp8_e4m3, group, false, scale});
+    list.push_back({DType::f8_e4m3, group, false, scale});
   }
   return list;
 }
 
 // Each format as K and as V, rotated and not, from each dtype.
 void check_formats(AppendProblem problem, std::int64_t group) {
-  const std::vector<Format> formats = all_formats(group);
+  const std::vector<QuantFormat> formats = all_formats(group);
   const DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
   for (std::size_t i = 0; i < formats.size(); ++i) {
     problem.group.k = formats[i];
@@ -63,9 +63,9 @@ TEST(Append, OddHeads) {
   AppendProblem problem;
   problem.group.k_dim = 7;
   problem.group.v_dim = 1;
-  for (const Encoding encoding : {Encoding::int8, Encoding::fp8_e4m3, Encoding::bf16}) {
-    problem.group.k = {.encoding = encoding};
-    problem.group.v = {.encoding = encoding};
+  for (const DType encoding : {DType::i8, DType::f8_e4m3, DType::bf16}) {
+    problem.group.k = {.dtype = encoding};
+    problem.group.v = {.dtype = encoding};
     check_append(problem);
   }
 }
@@ -75,8 +75,8 @@ TEST(Append, LargeHeads) {
   problem.group = {.layers = 1, .kv_heads = 1, .k_dim = 1024, .v_dim = 2048, .page_tokens = 4};
   problem.layer = 0;
   problem.group.rotate_keys = true;
-  problem.group.k = {.encoding = Encoding::int4, .group = 64, .asymmetric = true};
-  problem.group.v = {.encoding = Encoding::int8};
+  problem.group.k = {.dtype = DType::i4, .group_size = 64, .asymmetric = true};
+  problem.group.v = {.dtype = DType::i8};
   check_append(problem);
 }
 
@@ -84,12 +84,12 @@ TEST(Append, LargeHeads) {
 TEST(Append, LatentAndUnequalHeads) {
   AppendProblem problem{.committed = {9, 0}, .added = {1, 20}};
   problem.group = {.layers = 2, .kv_heads = 1, .k_dim = 576, .v_dim = 512, .k_is_v = true};
-  for (const Format& format : all_formats(64)) {
+  for (const QuantFormat& format : all_formats(64)) {
     problem.group.k = format;
     check_append(problem);
   }
   problem.group = {.layers = 2, .kv_heads = 4, .k_dim = 192, .v_dim = 128};
-  for (const Format& format : all_formats(32)) {
+  for (const QuantFormat& format : all_formats(32)) {
     problem.group.k = format;
     check_append(problem);
   }
@@ -99,8 +99,8 @@ TEST(Append, PagesOfEverySizeAndTheirBorders) {
   for (const std::int64_t page_tokens : {1, 8, 16, 64}) {
     AppendProblem problem{.committed = {}, .added = {}};
     problem.group.page_tokens = page_tokens;
-    problem.group.k = {.encoding = Encoding::int8, .group = 32};
-    problem.group.v = {.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+    problem.group.k = {.dtype = DType::i8, .group_size = 32};
+    problem.group.v = {.dtype = DType::i4, .group_size = 32, .asymmetric = true};
     for (const std::int64_t before : {page_tokens - 1, page_tokens, page_tokens + 1}) {
       for (const std::int64_t more : {std::int64_t{1}, page_tokens, page_tokens + 1}) {
         problem.committed.push_back(before);
@@ -119,7 +119,7 @@ TEST(Append, TokensApart) {
        {test::Layout{.row_gap = 64, .offset = 32}, test::Layout{.row_gap = 3, .offset = 1}}) {
     AppendProblem problem{.added = {2, 3, 4}};
     problem.layout = layout;
-    problem.group.k = {.encoding = Encoding::int8, .group = 32};
+    problem.group.k = {.dtype = DType::i8, .group_size = 32};
     problem.group.rotate_keys = true;
     check_append(problem);
   }
@@ -130,8 +130,8 @@ TEST(Append, ManyTokens) {
   AppendProblem problem{.committed = {100, 0, 7}, .added = {300, 1, 250}};
   problem.group = {.layers = 1, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .page_tokens = 16};
   problem.layer = 0;
-  problem.group.k = {.encoding = Encoding::int8, .group = 32};
-  problem.group.v = {.encoding = Encoding::int4, .group = 32, .asymmetric = true};
+  problem.group.k = {.dtype = DType::i8, .group_size = 32};
+  problem.group.v = {.dtype = DType::i4, .group_size = 32, .asymmetric = true};
   problem.group.rotate_keys = true;
   problem.shuffled = true;
   check_append(problem);
@@ -148,7 +148,7 @@ TEST(Append, SpecialNumbers) {
       return i % every == 0 ? special[random.bits(i) % 16] : random.normal(i);
     };
     for (const std::int64_t group : {0, 8, 32}) {
-      const std::vector<Format> formats = all_formats(group);
+      const std::vector<QuantFormat> formats = all_formats(group);
       for (std::size_t i = 0; i < formats.size(); ++i) {
         problem.group.k = formats[i];
         problem.group.v = formats[formats.size() - 1 - i];
@@ -166,10 +166,10 @@ TEST(Append, OneTokenForEachRowNeedsNoPlaces) {
   AppendRun run({});
   test::for_each_implementation(run.accepting(), [&](test::Runner& context) {
     run.fill_pool();
-    AppendArgs args = run.args(context);
+    KvAppendArgs args = run.args(context);
     args.rows = {};
     args.positions = {};
-    append(context, context.with(args));
+    kv_append(context, context.with(args));
     context.synchronize();
     EXPECT_EQ(run.pool_bytes(), run.expected);
   });
@@ -180,7 +180,7 @@ TEST(Append, ChunksAreTheSameAsTheWhole) {
   AppendRun run(problem);
   test::for_each_implementation(run.accepting(), [&](test::Runner& context) {
     run.fill_pool();
-    const AppendArgs whole = run.args(context);
+    const KvAppendArgs whole = run.args(context);
     const auto tokens_of = [](ConstTensorView view, std::int64_t first, std::int64_t count) {
       view.data =
           static_cast<const std::byte*>(view.data) + first * view.stride[0] * size_of(view.dtype);
@@ -189,12 +189,12 @@ TEST(Append, ChunksAreTheSameAsTheWhole) {
     };
     for (std::int64_t first = 0; first < whole.k.shape[0]; first += 4) {
       const std::int64_t count = std::min<std::int64_t>(4, whole.k.shape[0] - first);
-      AppendArgs chunk = whole;
+      KvAppendArgs chunk = whole;
       chunk.k = tokens_of(whole.k, first, count);
       chunk.v = tokens_of(whole.v, first, count);
       chunk.rows = tokens_of(whole.rows, first, count);
       chunk.positions = tokens_of(whole.positions, first, count);
-      append(context, context.with(chunk));
+      kv_append(context, context.with(chunk));
     }
     context.synchronize();
     EXPECT_EQ(run.pool_bytes(), run.expected);
@@ -210,15 +210,15 @@ TEST(Append, RowMinusOneIsSkipped) {
     const std::vector<std::byte> before = run.pool_bytes();
     const std::vector<double> nowhere(6, -1);
     const test::Guarded none(test::test_device(), DType::i32, {6}, nowhere);
-    AppendArgs args = run.args(context);
+    KvAppendArgs args = run.args(context);
     args.rows = none;
-    append(context, context.with(args));
+    kv_append(context, context.with(args));
     context.synchronize();
     EXPECT_EQ(run.pool_bytes(), before);
     const std::vector<double> second_only = {-1, -1, -1, 1, 1, 1};
     const test::Guarded second(test::test_device(), DType::i32, {6}, second_only);
     args.rows = second;
-    append(context, context.with(args));
+    kv_append(context, context.with(args));
     context.synchronize();
     EXPECT_NE(run.pool_bytes(), before);
     EXPECT_NE(run.pool_bytes(), with_all);
@@ -230,7 +230,7 @@ TEST(Append, NoTokens) {
   AppendRun run(problem);
   test::Runner context({.device = test::test_device()});
   run.fill_pool();
-  append(context, context.with(run.args(context)));
+  kv_append(context, context.with(run.args(context)));
   context.synchronize();
   EXPECT_EQ(run.pool_bytes(), run.expected);
 }
@@ -239,7 +239,7 @@ TEST(Append, NoTokens) {
 // the other, and the beginning of the page is there for both.
 TEST(Append, ForksDoNotSeeEachOther) {
   const LayerGroup group{.layers = 1, .kv_heads = 1, .k_dim = 16, .v_dim = 16, .page_tokens = 8};
-  KvCache cache({.layout = {{group}}, .pool_pages = {8}, .device = test::test_device()});
+  KvCache cache = make_cache({.layout = {{group}}, .pool_pages = {8}}, test::test_device());
   test::Runner context({.device = test::test_device()});
   CacheViewBuilder builder(cache);
   const auto add = [&](SequenceId id, std::int64_t tokens, double value) {
@@ -253,17 +253,17 @@ TEST(Append, ForksDoNotSeeEachOther) {
     const test::Guarded where(context.device(), DType::i32, {tokens}, row);
     const test::Guarded place(context.device(), DType::i64, {tokens}, position);
     cache.reserve(id, tokens);
-    append(context, {.cache = builder.build(context, {&id, 1}),
-                     .k = rows,
-                     .v = rows,
-                     .rows = where,
-                     .positions = place});
+    kv_append(context, {.cache = builder.build(context, {&id, 1}),
+                        .k = rows,
+                        .v = rows,
+                        .rows = where,
+                        .positions = place});
     context.synchronize();
     cache.commit(id, tokens);
   };
   const auto key = [&](SequenceId id, std::int64_t position) {
-    const std::span<const std::byte> page = cache.page_at(id, 0, position);
-    const TokenOffsets at = token_offsets(group, cache.geometry(0), 0, 0, position % 8);
+    const std::span<const std::byte> page = state_of(cache).page_at(id, 0, position);
+    const TokenOffsets at = token_offsets(group, state_of(cache).geometry(0), 0, 0, position % 8);
     const std::vector<std::byte> bytes = read_bytes(cache.device(), page.data() + at.k_values, 2);
     return static_cast<float>(Bf16::from_bits(static_cast<std::uint16_t>(
         std::to_integer<int>(bytes[0]) | std::to_integer<int>(bytes[1]) << 8)));
@@ -283,7 +283,7 @@ TEST(Append, ForksDoNotSeeEachOther) {
 TEST(Append, PagesBeyondFourGigabytes) {
   const LayerGroup group{
       .layers = 1, .kv_heads = 8, .k_dim = 128, .v_dim = 128, .page_tokens = 1024};
-  KvCache cache({.layout = {{group}}, .pool_pages = {1280}, .device = test::test_device()});
+  KvCache cache = make_cache({.layout = {{group}}, .pool_pages = {1280}}, test::test_device());
   const SequenceId id = cache.create();
   cache.reserve(id, 1280 * 1024);
   cache.commit(id, 1280 * 1024 - 1);
@@ -291,13 +291,13 @@ TEST(Append, PagesBeyondFourGigabytes) {
   CacheViewBuilder builder(cache);
   const std::vector<double> numbers(std::size_t{8} * 128, 1);
   const test::Guarded token(context.device(), DType::bf16, {1, 8, 128}, numbers);
-  append(context, {.cache = builder.build(context, {&id, 1}), .k = token, .v = token});
+  kv_append(context, {.cache = builder.build(context, {&id, 1}), .k = token, .v = token});
   context.synchronize();
   cache.commit(id, 1);
-  const std::span<const std::byte> page = cache.page_at(id, 0, 1280 * 1024 - 1);
-  ASSERT_GT(page.data() - cache.memory_data(0), std::int64_t{1} << 32);
+  const std::span<const std::byte> page = state_of(cache).page_at(id, 0, 1280 * 1024 - 1);
+  ASSERT_GT(page.data() - state_of(cache).memory_data(0), std::int64_t{1} << 32);
   for (std::int64_t head = 0; head < 8; ++head) {
-    const TokenOffsets at = token_offsets(group, cache.geometry(0), 0, head, 1023);
+    const TokenOffsets at = token_offsets(group, state_of(cache).geometry(0), 0, head, 1023);
     for (const std::int64_t offset : {at.k_values, at.v_values}) {
       const std::vector<std::byte> stored = read_bytes(cache.device(), page.data() + offset, 256);
       for (std::size_t i = 0; i < stored.size(); ++i) {

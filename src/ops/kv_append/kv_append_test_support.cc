@@ -4,9 +4,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "cache/codec.h"
-#include "cache/rotation.h"
 #include "core/cuda_runtime.h"
+#include "spec/kv_append.h"
 #include "tests/support/run_log.h"
 
 namespace touchstone::cache {
@@ -23,7 +22,7 @@ KvCacheOptions options_of(const AppendProblem& p) {
         {.layers = 1, .kv_heads = 1, .k_dim = 1, .v_dim = 1, .page_tokens = p.group.page_tokens},
         p.committed[i] + p.added[i]);
   }
-  return {.layout = {{p.group}}, .pool_pages = {pages + 1}, .device = test::test_device()};
+  return {.layout = {{p.group}}, .pool_pages = {pages + 1}};
 }
 
 // [tokens, heads, dim], laid out as a matrix of one row per token.
@@ -49,34 +48,14 @@ Guarded index_tensor(const std::vector<std::int64_t>& values, DType dtype) {
   return {test::test_device(), dtype, {std::ssize(values)}, numbers};
 }
 
-std::string describe(const Format& format) {
-  std::string text(name_of(format.encoding));
-  if (!is_quantized(format.encoding)) return text;
-  text += " g" + std::to_string(format.group) + (format.asymmetric ? " asymmetric " : " ");
-  return text + std::string(touchstone::name_of(format.scale));
+std::string describe(const QuantFormat& format) {
+  std::string text(format_name(format.dtype));
+  if (!is_quantized(format.dtype)) return text;
+  text += " g" + std::to_string(format.group_size) + (format.asymmetric ? " asymmetric " : " ");
+  return text + std::string(touchstone::name_of(format.scale_dtype));
 }
 
 }  // namespace
-
-void write_bytes(Device device, std::byte* to, const std::vector<std::byte>& bytes) {
-  if (!device.is_cuda()) {
-    std::memcpy(to, bytes.data(), bytes.size());
-    return;
-  }
-  cuda::copy(device, to, Device::cpu(), bytes.data(), std::ssize(bytes), nullptr);
-  cuda::synchronize(device.index, nullptr);
-}
-
-std::vector<std::byte> read_bytes(Device device, const void* from, std::size_t count) {
-  std::vector<std::byte> bytes(count);
-  if (!device.is_cuda()) {
-    std::memcpy(bytes.data(), from, count);
-    return bytes;
-  }
-  cuda::copy(Device::cpu(), bytes.data(), device, from, std::ssize(bytes), nullptr);
-  cuda::synchronize(device.index, nullptr);
-  return bytes;
-}
 
 std::string AppendProblem::describe() const {
   return "K " + cache::describe(group.k) + (group.rotate_keys ? " rotated" : "") + " from " +
@@ -86,7 +65,8 @@ std::string AppendProblem::describe() const {
          std::to_string(group.v_dim) + ", pages of " + std::to_string(group.page_tokens);
 }
 
-AppendRun::AppendRun(const AppendProblem& p) : problem(p), cache(options_of(p)), builder(cache) {
+AppendRun::AppendRun(const AppendProblem& p)
+    : problem(p), cache(make_cache(options_of(p), test::test_device())), builder(cache) {
   for (std::size_t i = 0; i < p.added.size(); ++i) {
     ids.push_back(cache.create());
     cache.reserve(ids[i], p.committed[i]);
@@ -118,39 +98,36 @@ AppendRun::AppendRun(const AppendProblem& p) : problem(p), cache(options_of(p)),
   rows_tensor = index_tensor(rows, DType::i32);
   positions_tensor = index_tensor(positions, DType::i64);
 
-  expected.assign(static_cast<std::size_t>(cache.memory(0).bytes()), kPattern);
-  const auto expect = [&](const Guarded& from, std::int64_t dim, const Format& format,
-                          bool is_key) {
-    const std::vector<double> numbers = from.values();
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      const auto token = static_cast<std::size_t>(t);
-      const PageTable& table = cache.sequence(ids[static_cast<std::size_t>(rows[token])]).groups[0];
-      const std::int64_t page_tokens = p.group.page_tokens;
-      const auto index = static_cast<std::size_t>(positions[token] / page_tokens);
-      std::byte* page = expected.data() + table.pages[index].index * cache.geometry(0).page_bytes;
-      for (std::int64_t head = 0; head < p.group.kv_heads; ++head) {
-        const auto first = numbers.begin() + (t * p.group.kv_heads + head) * dim;
-        std::vector<float> vector(static_cast<std::size_t>(dim));
-        std::transform(first, first + dim, vector.begin(),
-                       [](double x) { return static_cast<float>(x); });
-        if (is_key && p.group.rotate_keys) rotate(vector.data(), dim);
-        const TokenOffsets at = token_offsets(p.group, cache.geometry(0), p.layer, head,
-                                              positions[token] % page_tokens);
-        encode(format, dim, vector.data(), page + (is_key ? at.k_values : at.v_values),
-               page + (is_key ? at.k_scales : at.v_scales));
+  expected.assign(static_cast<std::size_t>(state_of(cache).memory(0).bytes()), kPattern);
+  const std::vector<double> keys = k.values();
+  const std::vector<double> all_values = v.values();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto token = static_cast<std::size_t>(t);
+    const PageTable& table =
+        state_of(cache).sequence(ids[static_cast<std::size_t>(rows[token])]).groups[0];
+    const std::int64_t page_tokens = p.group.page_tokens;
+    const auto index = static_cast<std::size_t>(positions[token] / page_tokens);
+    std::byte* page = expected.data() + table.pages[index].index * state_of(cache).geometry(0).page_bytes;
+    for (std::int64_t head = 0; head < p.group.kv_heads; ++head) {
+      const auto vector = [&](const std::vector<double>& from, std::int64_t dim) {
+        const auto first = from.begin() + (t * p.group.kv_heads + head) * dim;
+        return std::vector<double>(first, first + dim);
+      };
+      for (const spec::StoredBytes& part : spec::stored_vectors(
+               p.group, p.layer, head, positions[token] % page_tokens, vector(keys, p.group.k_dim),
+               v.defined() ? vector(all_values, p.group.v_dim) : std::vector<double>())) {
+        std::ranges::copy(part.bytes, page + part.offset);
       }
     }
-  };
-  expect(k, p.group.k_dim, p.group.k, true);
-  if (v.defined()) expect(v, p.group.v_dim, p.group.v, false);
+  }
 }
 
-AppendArgs AppendRun::args(Context& context) {
-  AppendArgs result{.cache = builder.build(context, ids),
-                    .layer = problem.layer,
-                    .k = by_heads(k, problem.group.kv_heads),
-                    .rows = rows_tensor,
-                    .positions = positions_tensor};
+KvAppendArgs AppendRun::args(Context& context) {
+  KvAppendArgs result{.cache = builder.build(context, ids),
+                      .layer = problem.layer,
+                      .k = by_heads(k, problem.group.kv_heads),
+                      .rows = rows_tensor,
+                      .positions = positions_tensor};
   if (v.defined()) result.v = by_heads(v, problem.group.kv_heads);
   return result;
 }
@@ -159,34 +136,34 @@ std::vector<std::string> AppendRun::accepting() {
   test::Runner context({.device = test::test_device(), .threads = 1});
   std::vector<std::string> names;
   for (const ImplementationReport& report : explain(context, args(context))) {
-    test::log_offered("append", report.name);
+    test::log_offered("kv_append", report.name);
     if (report.accepted) names.push_back(report.name);
   }
   return names;
 }
 
 void AppendRun::fill_pool() {
-  write_bytes(cache.device(), cache.memory_data(0),
+  write_bytes(cache.device(), state_of(cache).memory_data(0),
               std::vector<std::byte>(expected.size(), kPattern));
 }
 
 std::vector<std::byte> AppendRun::pool_bytes() const {
-  return read_bytes(cache.device(), cache.memory(0).data(), expected.size());
+  return read_bytes(cache.device(), state_of(cache).memory(0).data(), expected.size());
 }
 
 void AppendRun::run(test::Runner& context) {
   fill_pool();
-  append(context, context.with(args(context)));
+  kv_append(context, context.with(args(context)));
   context.synchronize();
-  test::log_ran("append", context.implementation());
+  test::log_ran("kv_append", context.implementation());
   for (const Guarded* input : {&k, &v, &rows_tensor, &positions_tensor}) {
     EXPECT_TRUE(input->unchanged());
   }
   const std::vector<std::byte> actual = pool_bytes();
   const auto [wrong, right] = std::ranges::mismatch(actual, expected);
   EXPECT_EQ(wrong, actual.end()) << "byte " << wrong - actual.begin() << " of the pool (pages of "
-                                 << cache.geometry(0).page_bytes << ", layers of "
-                                 << cache.geometry(0).layer_bytes << "): expected "
+                                 << state_of(cache).geometry(0).page_bytes << ", layers of "
+                                 << state_of(cache).geometry(0).layer_bytes << "): expected "
                                  << static_cast<int>(*right) << ", got "
                                  << static_cast<int>(*wrong);
 }

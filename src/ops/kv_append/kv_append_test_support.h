@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/cache_test_device.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/runners.h"
@@ -37,7 +38,7 @@ struct AppendRun {
   explicit AppendRun(const AppendProblem& problem);
 
   // For the context, with arrays where it runs. Good until the next call.
-  AppendArgs args(Context& context);
+  KvAppendArgs args(Context& context);
   std::vector<std::string> accepting();
   // Fills the pool with a pattern, appends, and expects that the new tokens are stored as codec.h
   // says and that no other byte was written.
@@ -57,9 +58,5 @@ struct AppendRun {
 
 // Runs the problem on every implementation and SIMD target.
 void check_append(const AppendProblem& problem);
-
-// Bytes to and from the memory of a cache.
-void write_bytes(Device device, std::byte* to, const std::vector<std::byte>& bytes);
-std::vector<std::byte> read_bytes(Device device, const void* from, std::size_t count);
 
 }  // namespace touchstone::cache

@@ -15,14 +15,15 @@ namespace {
 constexpr Implementation<Forward> kForward[] = {
     {"simd", DeviceKind::cpu, nullptr, forward_simd},
     {"plain", DeviceKind::cpu, nullptr, forward_plain},
-    {"vector", DeviceKind::cuda, vector_refuses_forward, forward_vector},
+    {"persistent", DeviceKind::cuda, persistent_refuses_forward, forward_persistent},
+    {"registers", DeviceKind::cuda, registers_refuses_forward, forward_registers},
     {"portable", DeviceKind::cuda, nullptr, forward_portable},
 };
 
 constexpr Implementation<Backward> kBackward[] = {
     {"simd", DeviceKind::cpu, nullptr, backward_simd},
     {"plain", DeviceKind::cpu, nullptr, backward_plain},
-    {"vector", DeviceKind::cuda, vector_refuses_backward, backward_vector},
+    {"persistent", DeviceKind::cuda, persistent_refuses_backward, backward_persistent},
     {"portable", DeviceKind::cuda, nullptr, backward_portable},
 };
 

@@ -69,12 +69,14 @@ void backward_simd(Context& context, const Backward& p);
 void forward_plain(Context& context, const Forward& p);
 void backward_plain(Context& context, const Backward& p);
 
-// CUDA. `vector` moves rows as vectors of 16 bytes and refuses those it cannot; `portable` takes
-// anything on any device. norm_cuda_*.cu, or src/no_cuda in a CPU-only build.
-std::string vector_refuses_forward(const Context& context, const Forward& p);
-std::string vector_refuses_backward(const Context& context, const Backward& p);
-void forward_vector(Context& context, const Forward& p);
-void backward_vector(Context& context, const Backward& p);
+// CUDA. `persistent` and `registers` move rows as vectors of 16 bytes; `portable` takes anything on
+// any GPU. norm_cuda_*.cu, or src/no_cuda in a CPU-only build.
+std::string persistent_refuses_forward(const Context& context, const Forward& p);
+std::string registers_refuses_forward(const Context& context, const Forward& p);
+std::string persistent_refuses_backward(const Context& context, const Backward& p);
+void forward_persistent(Context& context, const Forward& p);
+void forward_registers(Context& context, const Forward& p);
+void backward_persistent(Context& context, const Backward& p);
 void forward_portable(Context& context, const Forward& p);
 void backward_portable(Context& context, const Backward& p);
 

@@ -8,10 +8,6 @@
 namespace touchstone::test {
 namespace {
 
-TEST(NormBackward, Sweep) {
-  for (const Problem& p : sweep()) check_backward(p);
-}
-
 // The sum over no rows is zero, and it is written.
 TEST(NormBackward, NoRowsGiveZeroWeightGradients) {
   for (const Kind kind : kBothKinds) {

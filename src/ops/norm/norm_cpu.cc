@@ -1,11 +1,14 @@
-// The SIMD implementation above its kernels: weights in the type of arithmetic, the numbers that
-// hold for a row, and who computes what. norm_cpu.h says why the bits do not depend on the latter.
+// The SIMD implementation above its kernels: weights in the type of arithmetic, the constants of a
+// row, and the distribution of work to threads, on which the bits do not depend (norm_cpu.h).
 #include "ops/norm/norm_cpu.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
@@ -16,12 +19,6 @@
 namespace touchstone::norm {
 namespace {
 
-// Elements worth one more thread, some 10 us of one. Not bytes: in cache the time goes by elements,
-// whatever their size.
-constexpr std::int64_t kForwardElements = std::int64_t{24} << 10;
-constexpr std::int64_t kBackwardElements = std::int64_t{16} << 10;
-constexpr std::int64_t kMergeElements = std::int64_t{48} << 10;
-
 std::int64_t statistic_size(DType dtype) { return dtype == DType::f64 ? 8 : 4; }
 
 std::int64_t useful_threads(Context& context, std::int64_t elements, std::int64_t per_thread) {
@@ -29,10 +26,9 @@ std::int64_t useful_threads(Context& context, std::int64_t elements, std::int64_
 }
 
 // What is written is not read back soon if the cache cannot hold it: writing past the cache then
-// saves reading every line before it is overwritten. A core's share of the last level is 1 to 4 MiB
-// on servers; the size reported can be that of a whole socket of which we have a few cores.
+// saves reading every line before it is overwritten.
 bool worth_streaming(const Context& context, std::int64_t bytes_written) {
-  const std::int64_t share = std::int64_t{context.threads()} << 21;
+  const std::int64_t share = context.threads() * tuning::kCacheBytesPerThread;
   return bytes_written > std::min(last_level_cache_bytes() / 2, share);
 }
 
@@ -88,8 +84,63 @@ const void* prepare_weights(const void* weights, double absent, DType dtype, DTy
 
 namespace {
 
+// The bits of an element. Signed: without the sign bit they compare alike, and SSE2 compares signed
+// integers only.
 template <class T>
-void rescue_row(const ForwardJob& job, std::int64_t row) {
+using Bits = std::conditional_t<sizeof(T) == 8, std::int64_t,
+                                std::conditional_t<sizeof(T) == 4, std::int32_t, std::int16_t>>;
+template <class T>
+constexpr Bits<T> kMagnitude = std::numeric_limits<Bits<T>>::max();
+
+// By member where there is one: compilers do not vectorize casts of structs.
+template <class T>
+Bits<T> bits_of_value(const T& value) {
+  if constexpr (is_half<T>) {
+    return static_cast<Bits<T>>(value.bits);
+  } else {
+    return std::bit_cast<Bits<T>>(value);
+  }
+}
+template <class T>
+void set_bits(T& value, Bits<T> bits) {
+  if constexpr (is_half<T>) {
+    value.bits = static_cast<std::uint16_t>(bits);
+  } else {
+    value = std::bit_cast<T>(bits);
+  }
+}
+
+template <class T>
+Bits<T> infinity_bits() {
+  return bits_of_value(convert<T>(std::numeric_limits<double>::infinity()));
+}
+
+// Integer arithmetic, which compilers vectorize whatever the type.
+template <class T>
+bool all_finite(const T* h, std::int64_t cols) {
+  Bits<T> largest = 0;
+  for (std::int64_t c = 0; c < cols; ++c) {
+    const auto magnitude = static_cast<Bits<T>>(bits_of_value(h[c]) & kMagnitude<T>);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest < infinity_bits<T>();
+}
+
+// y of a row that holds NaN or infinity, to the bit as the arithmetic gives it: an element that is
+// NaN stays that NaN, quiet; the others become the default one. y may be h.
+template <class T>
+void write_nan_row(const T* h, T* y, std::int64_t cols) {
+  const Bits<T> nan = bits_of_value(convert<T>(std::numeric_limits<double>::quiet_NaN()));
+  const Bits<T> infinity = infinity_bits<T>();
+  for (std::int64_t c = 0; c < cols; ++c) {
+    const Bits<T> bits = bits_of_value(h[c]);
+    const bool is_nan = static_cast<Bits<T>>(bits & kMagnitude<T>) > infinity;
+    set_bits<T>(y[c], static_cast<Bits<T>>(is_nan ? bits | nan : nan));
+  }
+}
+
+template <class T>
+void slow_row(const ForwardJob& job, std::int64_t row) {
   using C = Compute<T>;
   const Forward& p = job.p;
   const T* h = static_cast<const T*>(p.x.data) + row * p.x.stride;
@@ -101,13 +152,20 @@ void rescue_row(const ForwardJob& job, std::int64_t row) {
     }
     h = sum;
   }
+  T* const y = static_cast<T*>(p.y.data) + row * p.y.stride;
+  C* const mean = p.mean == nullptr ? nullptr : static_cast<C*>(p.mean) + row;
+  C* const rstd = p.rstd == nullptr ? nullptr : static_cast<C*>(p.rstd) + row;
+  if (!all_finite(h, p.cols)) {
+    write_nan_row(h, y, p.cols);
+    for (C* const statistic : {mean, rstd}) {
+      if (statistic != nullptr) *statistic = std::numeric_limits<C>::quiet_NaN();
+    }
+    return;
+  }
   // From the caller's weights: those of the job are in the order of the kernels.
   const auto weight = widened<C>(p.weight, p.weight_dtype, p.cols, p.weight_offset);
   const auto bias = widened<C>(p.bias, p.weight_dtype, p.cols, 0);
-  normalize_row(p, h, data_or_null(weight), data_or_null(bias),
-                static_cast<T*>(p.y.data) + row * p.y.stride,
-                p.mean == nullptr ? nullptr : static_cast<C*>(p.mean) + row,
-                p.rstd == nullptr ? nullptr : static_cast<C*>(p.rstd) + row);
+  normalize_row(p, h, data_or_null(weight), data_or_null(bias), y, mean, rstd);
 }
 
 // Every thread works on every row: statistics of all blocks, then all blocks of y.
@@ -123,7 +181,7 @@ void forward_by_columns(Context& context, const ForwardJob& job, std::int64_t bl
     for (std::int64_t b = 0; b < blocks; ++b) total = merge(total, moments[row * blocks + b]);
     const RowStatistics statistics = forward_finish(job, row, total);
     if (!statistics.sound) {
-      forward_rescue(job, row);
+      forward_slow_row(job, row);
       continue;
     }
     detail::ContextAccess::pool(context).run(blocks, [&](std::int64_t b) {
@@ -135,17 +193,18 @@ void forward_by_columns(Context& context, const ForwardJob& job, std::int64_t bl
 
 }  // namespace
 
-void forward_rescue(const ForwardJob& job, std::int64_t row) {
-  visit_float_dtype(job.p.dtype, [&]<class T>() { rescue_row<T>(job, row); });
+void forward_slow_row(const ForwardJob& job, std::int64_t row) {
+  visit_float_dtype(job.p.dtype, [&]<class T>() { slow_row<T>(job, row); });
 }
 
 void forward_simd(Context& context, const Forward& p) {
   ForwardJob job;
   job.p = p;
   job.inverse_cols = 1 / static_cast<double>(p.cols);
-  job.fetch_rows = std::max<std::int64_t>(1, kFetchBytes / size_of(p.dtype) / p.cols);
+  job.prefetch_rows = std::max<std::int64_t>(1, kPrefetchBytes / size_of(p.dtype) / p.cols);
   job.stream = worth_streaming(context, p.rows * p.cols * size_of(p.dtype));
-  const std::int64_t threads = useful_threads(context, p.rows * p.cols, kForwardElements);
+  const std::int64_t threads =
+      useful_threads(context, p.rows * p.cols, tuning::kForwardElementsPerThread);
   const std::int64_t block_columns = forward_block_columns(job);
   const std::int64_t blocks = ceil_div(p.cols, block_columns);
   // Rows that do not share out evenly, and are long enough to be shared themselves.
@@ -177,20 +236,19 @@ void forward_simd(Context& context, const Forward& p) {
 
 namespace {
 
-// Rows are cut into chunks for the weight gradients. Their number depends on the number of rows
-// alone; 64 keeps as many cores busy, 32 rows make the sums of a chunk small beside its rows.
-constexpr std::int64_t kMaxChunks = 64;
-constexpr std::int64_t kMinRows = 32;
-// Rows added up in f32 before the sum moves on to f64: relative error below 256 * 2^-24, and in
-// practice near the square root of it.
-constexpr std::int64_t kRowsPerFlush = 256;
+using tuning::kChunkRowsPerFlush;
+using tuning::kMaxChunks;
+using tuning::kMinChunkRows;
 
+// Rows are cut into chunks for the weight gradients. Their number depends on the number of rows
+// alone.
 struct Chunks {
   std::int64_t rows = 0;
   std::int64_t count = 0;
 
   explicit Chunks(std::int64_t total)
-      : rows(total), count(std::clamp<std::int64_t>(ceil_div(total, kMinRows), 1, kMaxChunks)) {}
+      : rows(total),
+        count(std::clamp<std::int64_t>(ceil_div(total, kMinChunkRows), 1, kMaxChunks)) {}
   std::int64_t begin(std::int64_t chunk) const {
     // Without the product chunk * rows, which may not fit.
     return rows / count * chunk + std::min(rows % count, chunk);
@@ -198,8 +256,8 @@ struct Chunks {
   std::int64_t longest() const { return ceil_div(rows, count); }
 };
 
-// Column sums of every chunk: f32 (f64 for f64) sums of at most kRowsPerFlush rows, and, where a
-// chunk has more rows than that, f64 totals they are added to.
+// Column sums of every chunk: f32 (f64 for f64) sums of at most kChunkRowsPerFlush rows, and, where
+// a chunk has more rows than that, f64 totals they are added to.
 template <class C>
 struct ChunkSums {
   C* running = nullptr;     // [chunks][2][padded]
@@ -227,8 +285,8 @@ void backward_chunk(const BackwardJob& job, const Chunks& chunks, std::int64_t c
   std::fill_n(sums.running_of(chunk), sums.used(), C{0});
   if (sums.total != nullptr) std::fill_n(sums.total_of(chunk), sums.used(), 0.0);
   const std::int64_t end = chunks.begin(chunk + 1);
-  for (std::int64_t row = chunks.begin(chunk); row < end; row += kRowsPerFlush) {
-    backward_rows(job, row, std::min(end, row + kRowsPerFlush), sums.accumulators(chunk));
+  for (std::int64_t row = chunks.begin(chunk); row < end; row += kChunkRowsPerFlush) {
+    backward_rows(job, row, std::min(end, row + kChunkRowsPerFlush), sums.accumulators(chunk));
     if (sums.total != nullptr) sums.flush(chunk);
   }
 }
@@ -282,7 +340,8 @@ void finish_gradients(Context& context, const BackwardJob& job, const ChunkSums<
                       std::int64_t chunks) {
   const Backward& p = job.p;
   const std::int64_t slices = ceil_div(p.cols, kMergeColumns);
-  const std::int64_t threads = useful_threads(context, chunks * sums.used(), kMergeElements);
+  const std::int64_t threads =
+      useful_threads(context, chunks * sums.used(), tuning::kMergeElementsPerThread);
   const std::int64_t tasks = std::min(slices, threads == 1 ? 1 : 4 * threads);
   detail::ContextAccess::pool(context).run(tasks, [&](std::int64_t task) {
     for (std::int64_t slice = task * slices / tasks; slice < (task + 1) * slices / tasks; ++slice) {
@@ -302,13 +361,14 @@ void backward_typed(Context& context, const Backward& p) {
   job.inverse_cols = 1 / static_cast<double>(p.cols);
   job.stream = worth_streaming(context, p.rows * p.cols * size_of(p.dtype));
   const Chunks chunks(p.rows);
-  const std::int64_t threads = useful_threads(context, p.rows * p.cols, kBackwardElements);
+  const std::int64_t threads =
+      useful_threads(context, p.rows * p.cols, tuning::kBackwardElementsPerThread);
   const std::int64_t block_columns = backward_block_columns(job);
   const std::int64_t blocks = ceil_div(p.cols, block_columns);
-  // Too few chunks to go round, and rows long enough to be shared.
+  // Fewer chunks than threads, and rows long enough to be shared.
   const bool by_columns =
       chunks.count < std::min(threads, kMaxChunks) && blocks * chunks.count >= 2 * threads;
-  const bool flushes = kSize < 8 && chunks.longest() > kRowsPerFlush;
+  const bool flushes = kSize < 8 && chunks.longest() > kChunkRowsPerFlush;
 
   ChunkSums<C> sums;
   const std::int64_t weight_bytes = Arena::padded(p.cols * kSize);

@@ -15,19 +15,21 @@
 #include <type_traits>
 
 #include "ops/norm/norm.h"
+#include "ops/norm/norm_tuning.h"
 
 namespace touchstone::norm {
 
-// While a row is worked on the next one is asked for: otherwise memory would be read in one sweep
-// and written in the other. The backward asks for x in the sweep that sums and for dy in the one
-// that writes. Every line: not all hardware brings the one beside it.
+using tuning::kL2Bytes;
+using tuning::kMaxGroupRows;
+using tuning::kPrefetchBytes;
+
+// While a row is worked on the next one is prefetched: otherwise memory would be read in one pass
+// and written in the other. The backward prefetches x in the pass that sums and dy in the one that
+// writes. Every line: not all hardware fetches the adjacent one.
 template <class T>
-inline constexpr std::size_t kFetchColumns = 64 / sizeof(T);
+inline constexpr std::size_t kPrefetchColumns = 64 / sizeof(T);
 
 // ---- forward -------------------------------------------------------------------------------
-
-// How far ahead of the sums memory is asked for.
-inline constexpr std::int64_t kFetchBytes = 8192;
 
 // weight (weight offset included, 1 where absent) and bias (0 where absent; RMS: null) in the type
 // of statistics. `stream`: write y and sum past the cache.
@@ -36,7 +38,7 @@ struct ForwardJob {
   const void* weight = nullptr;
   const void* bias = nullptr;
   double inverse_cols = 0;
-  std::int64_t fetch_rows = 0;  // how far ahead rows are fetched of which several fit in there
+  std::int64_t prefetch_rows = 0;  // how far ahead, of rows that are shorter than kPrefetchBytes
   bool stream = false;
 };
 
@@ -67,21 +69,15 @@ struct RowStatistics {
   bool sound = false;  // false: normalize_row must do this row
 };
 
-// Rows that are taken through a kernel together, at most.
-inline constexpr std::int64_t kMaxRows = 8;
-// What a kernel may count on: a quarter of an L2 of 1 MB (the group being worked on is in there,
-// the next one arrives, and there must be room for chance).
-inline constexpr std::int64_t kL2Bytes = std::int64_t{256} << 10;
-
-// Rows per group. Of short rows many, so that the slow arithmetic between the two sweeps of a row
-// is done for all of them at once; of longer ones some, so that they share the trip of weight and
-// bias from L2. One only of f32 rows of a page that come from memory: those are still in L1, beside
+// Rows per group. Many short rows, so that the slow scalar arithmetic between the two passes of a
+// row is vectorized over them; four longer ones, so that they share the loads of weight and bias
+// from L2. One only of f32 rows of a page that come from memory: those are still in L1, beside
 // weight and bias, when they are written.
 inline std::int64_t forward_group_rows(const ForwardJob& job) {
   const std::int64_t element = size_of(job.p.dtype);
   const std::int64_t row = job.p.cols * element * (job.p.residual.data == nullptr ? 1 : 2);
   const std::int64_t some = job.stream && row <= 4096 && element == 4 ? 1 : 4;
-  return std::clamp<std::int64_t>(kL2Bytes / row, 1, row <= 2048 ? kMaxRows : some);
+  return std::clamp<std::int64_t>(kL2Bytes / row, 1, row <= 2048 ? kMaxGroupRows : some);
 }
 
 // Rows [begin, end), start to end.
@@ -94,10 +90,11 @@ Moments forward_moments(const ForwardJob& job, std::int64_t row, std::int64_t bl
 RowStatistics forward_finish(const ForwardJob& job, std::int64_t row, const Moments& moments);
 void forward_write(const ForwardJob& job, std::int64_t row, std::int64_t begin, std::int64_t end,
                    const RowStatistics& statistics);
-// The whole of a row that is not sound.
-void forward_rescue(const ForwardJob& job, std::int64_t row);
+// All of a row that is not sound: one whose squares leave the range of the arithmetic, or that
+// holds NaN or infinity.
+void forward_slow_row(const ForwardJob& job, std::int64_t row);
 
-// weights[i] + offset in the type of statistics at dst, in the order the kernels want it in.
+// weights[i] + offset in the type of statistics at dst, in the order that the kernels read.
 void widen_weights(DType x_dtype, const void* weights, DType dtype, double offset, void* dst,
                    std::int64_t cols);
 
@@ -124,11 +121,11 @@ struct RowCoefficients {
   double c2 = 0;
 };
 
-// Rows per group: x and dy of all of them stay in L2 from the sweep that sums to the one that
+// Rows per group: x and dy of all of them stay in L2 from the pass that sums to the one that
 // writes.
 inline std::int64_t backward_group_rows(const BackwardJob& job) {
   const std::int64_t row = 2 * job.p.cols * size_of(job.p.dtype);
-  return std::clamp<std::int64_t>(kL2Bytes / row, 1, kMaxRows);
+  return std::clamp<std::int64_t>(kL2Bytes / row, 1, kMaxGroupRows);
 }
 
 // Column sums of a chunk of rows, in the type of statistics and in the order of the kernels:

@@ -126,7 +126,7 @@ HWY_INLINE void add_run(D d, const BackwardRow<T>* rows, const Compute<T>* weigh
   for (; i + kVectors * lanes <= end; i += kVectors * lanes) {
     for (int r = 0; r < kRows; ++r) {
       const BackwardRow<T>& row = rows[r];
-      if (i % kFetchColumns<T> == 0) sd::prefetch(row.x + row.next_x + i);
+      if (i % kPrefetchColumns<T> == 0) sd::prefetch(row.x + row.next_x + i);
       V dy[kVectors];
       V x[kVectors];
       sd::load_pack(d, row.dy + i, dy);
@@ -160,7 +160,7 @@ template <Kind kKind, class T>
 void sum_block(const BackwardRow<T>* rows, std::int64_t count, const Compute<T>* weight,
                std::size_t begin, std::size_t end, RowSums* sums) {
   const hn::ScalableTag<Compute<T>> d;
-  VectorSums<hn::Vec<decltype(d)>> s[kMaxRows];
+  VectorSums<hn::Vec<decltype(d)>> s[kMaxGroupRows];
   for (std::int64_t r = 0; r < count; ++r) s[r] = zero_sums(d);
   for (std::size_t i = begin; i < end; i += run_columns<T>()) {
     const std::size_t stop = std::min(end, i + run_columns<T>());
@@ -258,7 +258,7 @@ HWY_INLINE void write_tile(D d, const BackwardRow<T>* rows, std::int64_t count,
     T* const to = dx[r] + at;
     for (std::size_t k = 0; k < kVectors; k += sd::template kPack<T>) {
       const std::size_t column = i + k * lanes;
-      if (column % kFetchColumns<T> == 0) {
+      if (column % kPrefetchColumns<T> == 0) {
         sd::prefetch(row.dy + row.next_dy + column);
       }
       V dy[sd::template kPack<T>];
@@ -313,7 +313,7 @@ void write_columns(const BackwardRow<T>* rows, std::int64_t count, const Columns
 template <Kind kKind, class T>
 void write_run(const BackwardRow<T>* rows, std::int64_t count, const Columns<T>& columns,
                std::size_t begin, std::size_t end, bool stream) {
-  T* dx[kMaxRows];
+  T* dx[kMaxGroupRows];
   bool aligned = true;
   for (std::int64_t r = 0; r < count; ++r) {
     dx[r] = rows[r].dx + begin;
@@ -324,7 +324,7 @@ void write_run(const BackwardRow<T>* rows, std::int64_t count, const Columns<T>&
   } else if (aligned) {
     write_columns<kKind, true>(rows, count, columns, begin, end, dx);
   } else {
-    alignas(64) T buffer[kMaxRows][kMaxRunColumns];
+    alignas(64) T buffer[kMaxGroupRows][kMaxRunColumns];
     for (std::int64_t r = 0; r < count; ++r) dx[r] = buffer[r];
     write_columns<kKind, false>(rows, count, columns, begin, end, dx);
     for (std::int64_t r = 0; r < count; ++r) {
@@ -363,9 +363,9 @@ template <class T, Kind kKind>
 void run_group(const BackwardJob& job, std::int64_t first, std::int64_t count, std::int64_t ahead,
                const Accumulators& sums) {
   const auto cols = static_cast<std::size_t>(job.p.cols);
-  BackwardRow<T> rows[kMaxRows];
+  BackwardRow<T> rows[kMaxGroupRows];
   for (std::int64_t r = 0; r < count; ++r) set_row(job, first + r, ahead, &rows[r]);
-  RowSums row_sums[kMaxRows];
+  RowSums row_sums[kMaxGroupRows];
   for (std::size_t c = 0; c < cols; c += block_columns<T>()) {
     sum_block<kKind>(rows, count, static_cast<const Compute<T>*>(job.weight), c,
                      std::min(cols, c + block_columns<T>()), row_sums);

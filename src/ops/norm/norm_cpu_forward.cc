@@ -137,7 +137,7 @@ HWY_NOINLINE void finish_rows(const ForwardJob& job, std::int64_t first, std::in
       std::is_same_v<C, double> ? std::numeric_limits<double>::min() * 0x1p52 : kSmallMeanSquare;
   const Forward& p = job.p;
   const hn::ScalableTag<double> d;
-  alignas(64) double root[kMaxRows] = {};
+  alignas(64) double root[kMaxGroupRows] = {};
   for (std::int64_t r = 0; r < count; ++r) {
     double variance = moments[r].squares * job.inverse_cols;
     if (variance < 0) variance = 0;  // not std::max, which would turn NaN into 0
@@ -162,12 +162,12 @@ HWY_NOINLINE void finish_rows(const ForwardJob& job, std::int64_t first, std::in
 
 // ---- groups of rows ----------------------------------------------------------------------------
 
-// Up to kMaxRows rows from `first` on, and how far their sums are.
+// Up to kMaxGroupRows rows from `first` on, and how far their sums are.
 template <class T>
 struct Group {
-  ForwardRow<T> rows[kMaxRows];
-  Moments moments[kMaxRows];
-  RowStatistics statistics[kMaxRows];
+  ForwardRow<T> rows[kMaxGroupRows];
+  Moments moments[kMaxGroupRows];
+  RowStatistics statistics[kMaxGroupRows];
   std::int64_t first = 0;
   std::int64_t count = 0;
   // Where the next span begins.
@@ -191,15 +191,15 @@ void set_group(const ForwardJob& job, std::int64_t first, std::int64_t count, Gr
 }
 
 // Sets what is to be fetched while columns from `column` on of `row` are summed: the columns
-// kFetchBytes further on.
+// kPrefetchBytes further on.
 template <class T>
 HWY_INLINE void set_fetch(const ForwardJob& job, std::int64_t row, std::size_t column,
                           std::int64_t rows_end, SumSpan<T>* span) {
   const Forward& p = job.p;
   const auto cols = static_cast<std::size_t>(p.cols);
-  std::size_t ahead = column + static_cast<std::size_t>(kFetchBytes) / sizeof(T);
+  std::size_t ahead = column + static_cast<std::size_t>(kPrefetchBytes) / sizeof(T);
   if (ahead >= 2 * cols) {
-    row += job.fetch_rows;  // without a division
+    row += job.prefetch_rows;  // without a division
     ahead = column;
   } else if (ahead >= cols) {
     ++row;
@@ -324,7 +324,7 @@ void finish_group(const ForwardJob& job, Group<T>* group) {
   std::int64_t sound = 0;
   for (std::int64_t r = 0; r < group->count; ++r) {
     if (!group->statistics[r].sound) {
-      forward_rescue(job, group->first + r);
+      forward_slow_row(job, group->first + r);
       continue;
     }
     if (sound != r) group->rows[sound] = group->rows[r];

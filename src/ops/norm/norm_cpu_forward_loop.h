@@ -126,7 +126,7 @@ struct Sums {
     V h[4];
     for (std::size_t k = 0; k < 4; k += kVectors) {
       const std::size_t c = i + k * hn::Lanes(d);
-      if (c % kFetchColumns<T> == 0) {
+      if (c % kPrefetchColumns<T> == 0) {
         sd::prefetch(run.fetch_x + c);
         if constexpr (kFused) sd::prefetch(run.fetch_residual + c);
       }

@@ -1,8 +1,8 @@
-// What the vector kernels, forward and backward, share.
+// What the vectorized kernels, forward and backward, share.
 //
-// A block is split into teams of kTeam threads; a team works on one row at a time and holds its
-// columns in a fixed pattern: vector v of the row (16 bytes) belongs to thread v % kTeam. Rows too
-// long for one block are cut into slices, one per block of a cluster, and the sums are exchanged
+// A CTA is split into thread groups of kGroup threads; a group works on one row at a time and holds
+// its columns in a fixed pattern: vector v of the row (16 bytes) belongs to thread v % kGroup. Rows
+// too long for one CTA are cut into slices, one per CTA of a cluster, and the sums are exchanged
 // through distributed shared memory.
 //
 // The order of every addition inside a row depends on its length only: any batch, any position in
@@ -27,44 +27,44 @@ struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-template <int kTeam, int kThreads>
-struct Team {
-  static constexpr int kThreadsPerTeam = kTeam;
-  static constexpr int kWarps = (kTeam + 31) / 32;
-  static constexpr int kCount = kThreads / kTeam;
+template <int kGroup, int kThreads>
+struct ThreadGroup {
+  static constexpr int kThreadsPerGroup = kGroup;
+  static constexpr int kWarps = (kGroup + 31) / 32;
+  static constexpr int kCount = kThreads / kGroup;
 
-  int index;         // of the team in its block
-  int rank;          // of the thread in its team
-  float4* scratch;   // [2][kWarps], of this team
-  float4* exchange;  // [2][kMaxCluster], of this block
-  int cluster;       // blocks that share a row
+  int index;         // of the group in its CTA
+  int rank;          // of the thread in its group
+  float4* scratch;   // [2][kWarps], of this group
+  float4* exchange;  // [2][kMaxCluster], of this CTA
+  int cluster;       // CTAs that share a row
   int parity = 0;    // which half of scratch and exchange is used next
 
-  __device__ Team(float4* block_scratch, float4* block_exchange, int cluster_blocks)
-      : index(static_cast<int>(threadIdx.x) / kTeam),
-        rank(static_cast<int>(threadIdx.x) % kTeam),
+  __device__ ThreadGroup(float4* block_scratch, float4* block_exchange, int cluster_blocks)
+      : index(static_cast<int>(threadIdx.x) / kGroup),
+        rank(static_cast<int>(threadIdx.x) % kGroup),
         scratch(block_scratch + index * 2 * kWarps),
         exchange(block_exchange),
         cluster(cluster_blocks) {}
 
   __device__ bool leads() const { return rank == 0; }
 
-  // The lanes of this warp that are of this team. Two teams in one warp may go different ways.
+  // The lanes of this warp that are of this group. Two groups in one warp may diverge.
   __device__ unsigned mask() const {
-    if constexpr (kTeam < 32) {
-      return ((1U << kTeam) - 1U) << (static_cast<unsigned>(threadIdx.x) % 32 / kTeam * kTeam);
+    if constexpr (kGroup < 32) {
+      return ((1U << kGroup) - 1U) << (static_cast<unsigned>(threadIdx.x) % 32 / kGroup * kGroup);
     }
     return ~0U;
   }
 
   __device__ void barrier() const {
-    if constexpr (kTeam <= 32) {
+    if constexpr (kGroup <= 32) {
       __syncwarp(mask());
-    } else if constexpr (kTeam == kThreads) {
+    } else if constexpr (kGroup == kThreads) {
       __syncthreads();
     } else {
       // Barrier 0 is __syncthreads.
-      asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "n"(kTeam) : "memory");
+      asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "n"(kGroup) : "memory");
     }
   }
 
@@ -73,7 +73,7 @@ struct Team {
   template <int kCountOfValues, class Combine>
   __device__ void combine(float (&v)[kCountOfValues], Combine op) {
     static_assert(kCountOfValues <= 4);
-    butterfly<(kTeam < 32 ? kTeam : 32) / 2>(v, op);
+    butterfly<(kGroup < 32 ? kGroup : 32) / 2>(v, op);
     if constexpr (kWarps > 1) {
       float4* half = scratch + parity * kWarps;
       if (rank % 32 == 0) store(&half[rank / 32], v);
@@ -83,7 +83,7 @@ struct Team {
     } else {
       barrier();
     }
-    if constexpr (kTeam == kThreads && cuda::kHopper) {
+    if constexpr (kGroup == kThreads && cuda::kHopper) {
       if (cluster > 1) combine_cluster(v, op);
     }
     parity ^= 1;
@@ -105,15 +105,15 @@ struct Team {
   }
 
   template <int kCountOfValues>
-  __device__ static void store(float4* place, const float (&v)[kCountOfValues]) {
-    auto* words = reinterpret_cast<float*>(place);
+  __device__ static void store(float4* to, const float (&v)[kCountOfValues]) {
+    auto* words = reinterpret_cast<float*>(to);
 #pragma unroll
     for (int i = 0; i < kCountOfValues; ++i) words[i] = v[i];
   }
 
   template <int kCountOfValues>
-  __device__ static void load(const float4* place, float (&v)[kCountOfValues]) {
-    const float4 words = *place;
+  __device__ static void load(const float4* from, float (&v)[kCountOfValues]) {
+    const float4 words = *from;
     const float values[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
     for (int i = 0; i < kCountOfValues; ++i) v[i] = values[i];
@@ -151,13 +151,13 @@ void visit_dtype_and_kind(DType dtype, Kind kind, Launch launch) {
   }
 }
 
-// Why these rows cannot be taken as vectors of 16 bytes, or nothing.
+// Why these rows cannot be read and written as vectors of 16 bytes; empty when they can.
 std::string vectors_refuse(std::int64_t cols, DType dtype,
                            std::initializer_list<ConstRows> matrices,
                            std::initializer_list<const void*> weights);
 
-// Kernels that are to run side by side must agree on how a multiprocessor divides its memory
-// between L1 and shared memory: to change it, it must be empty.
+// Kernels that are to run side by side must agree on the split of an SM between L1 and shared
+// memory: an SM must be idle to change it.
 template <class Kernel>
 void prefer_shared(Kernel* kernel) {
   cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -167,7 +167,7 @@ void prefer_shared(Kernel* kernel) {
 
 // Sums of `count` partial rows [count][2][cols] in index order, in float64, into dweight and dbias.
 // The last step of every CUDA backward.
-struct Finish {
+struct ReducePartials {
   const void* partial = nullptr;
   bool wide = false;  // partials are double rather than float
   std::int64_t count = 0;
@@ -176,6 +176,6 @@ struct Finish {
   void* dbias = nullptr;
   DType dtype = DType::f32;
 };
-void launch_finish(Context& context, const Finish& params, bool overlap_previous);
+void launch_reduce_partials(Context& context, const ReducePartials& params, bool pdl);
 
 }  // namespace touchstone::norm

@@ -1,75 +1,56 @@
-// The fused backward on Hopper: one persistent kernel reads x and dy once, writes dx once and keeps
-// the column sums of its rows in registers; a tiny second kernel adds the blocks' sums in order.
+// The backward on Hopper. One persistent kernel reads x and dy once, writes dx once and keeps the
+// column sums of its rows in registers; a small second kernel adds the sums of the CTAs in order.
 #include <initializer_list>
 
 #include "core/context_access.h"
-#include "ops/norm/norm_cuda_ring.cuh"
+#include "ops/norm/norm_cuda_pipeline.cuh"
 
 namespace touchstone::norm {
-
-// The error of an f32 sum of n terms grows with n. Up to kRowsInFloat rows a thread adds in f32
-// alone; with more, its sums move to float64 every kRowsPerFlush rows, which costs some traffic in
-// L2 but keeps the error at the size of one rounding of the result for any number of rows.
-inline constexpr int kRowsInFloat = 256;
-inline constexpr int kRowsPerFlush = 64;
-
 namespace {
 
-// A thread takes up to this many vectors of 16 bytes of a row: 16 columns of f32, 32 of 16 bits.
-// What a row costs beside its columns, the reduction above all, is paid once for all of them.
-constexpr int kMaxVectors = 4;
+using tuning::kBackwardMaxGroup;
+using tuning::kBackwardMaxVectors;
+using tuning::kRowsPerFlush;
 
-// With the ring deep enough, one block per multiprocessor saturates memory, and the registers of so
-// few threads have room for the column sums: dweight, dbias, weight and xhat take four per column.
 constexpr int block_threads(std::int64_t element_bytes, int vectors) {
-  return element_bytes == 2 && vectors > 2 ? 256 : 512;
-}
-constexpr int kLargestTeam = 512;
-constexpr int largest_team_vectors(std::int64_t element_bytes) {
-  return element_bytes == 2 ? 2 : 4;
+  return tuning::backward_threads(element_bytes, vectors);
 }
 
-// dy stays in registers too where there is room. Else it is unpacked twice. Rows of 16 bits leave
-// registers and shared memory for a block of the kernel that finishes the column sums: it is
-// launched early and waits beside this one.
+// dy stays in registers between reduction and write where they suffice; else it is unpacked twice.
 template <class T, int kV>
 inline constexpr bool kKeepDy = sizeof(T) == 4 || kV > 2;
-// Whether all of it fits for certain, so that the compiler can be held to it.
+// Whether xhat and dy fit for certain, so that the compiler can be held to it.
 template <class T, int kV>
-inline constexpr bool kRoom = sizeof(T) == 2 && kV > 2;
-constexpr int most_registers(std::int64_t element_bytes, int vectors) {
-  return element_bytes == 4 ? 128 : 57344 / block_threads(element_bytes, vectors);
-}
+inline constexpr bool kPinRegisters = sizeof(T) == 2 && kV > 2;
 
-// Chooses the split: as few blocks per row as hold it, and then as many stages as fit. A stage is
-// a row of each team in `matrices` matrices. The cluster may come out too large to launch.
-RowSplit split_rows(std::int64_t cols, DType dtype, int team, int teams, int vectors_per_thread,
+// Chooses the split: as few CTAs per row as hold it, and then as many stages as fit. A stage is a
+// row of each group in `matrices` matrices. The cluster may come out too large to launch.
+RowSplit split_rows(std::int64_t cols, DType dtype, int group, int groups, int vectors_per_thread,
                     int matrices) {
   RowSplit split;
   split.row_vectors = cols * size_of(dtype) / 16;
-  if (split.row_vectors == 0) return split;  // an empty problem, asked about but never run
-  const std::int64_t capacity = std::int64_t{team} * vectors_per_thread;
+  if (split.row_vectors == 0) return split;  // explain() of an empty problem
+  const std::int64_t capacity = std::int64_t{group} * vectors_per_thread;
   std::int64_t stages = 0;
   for (split.cluster = 1;; split.cluster *= 2) {
     split.slice_vectors = (split.row_vectors + split.cluster - 1) / split.cluster;
-    stages = kRingBytes / (split.slice_vectors * 16 * matrices * teams);
+    stages = tuning::kPipelineBytes / (split.slice_vectors * 16 * matrices * groups);
     if (split.slice_vectors <= capacity && stages >= 2) break;
   }
-  // Teams that run out of step with each other need less depth than one that runs alone.
-  const std::int64_t most = teams > 1 ? 3 : kMaxStages;
-  split.stages = static_cast<int>(stages < most ? stages : most);
+  const std::int64_t limit = groups > 1 ? tuning::kMaxStagesOfSeveral : tuning::kMaxStages;
+  split.stages = static_cast<int>(stages < limit ? stages : limit);
   return split;
 }
 
-std::int64_t ring_bytes(const RowSplit& split, int teams, int matrices) {
-  return split.slice_vectors * 16 * matrices * split.stages * teams;
+std::int64_t pipeline_bytes(const RowSplit& split, int groups, int matrices) {
+  return split.slice_vectors * 16 * matrices * split.stages * groups;
 }
 
-// One persistent block per multiprocessor, as far as there are rows for every team; with clusters,
-// as many as the chip can place at once.
+// One persistent CTA per SM, as far as there are rows for every group; with clusters, as many as
+// the GPU can hold at once.
 template <class Params>
 unsigned persistent_blocks(const Context& context, void (*kernel)(Params), const RowSplit& split,
-                           std::int64_t rows, int teams, const cuda::LaunchShape& shape) {
+                           std::int64_t rows, int groups, const cuda::LaunchShape& shape) {
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   std::int64_t units = processors;
   if (split.cluster > 1) {
@@ -81,32 +62,32 @@ unsigned persistent_blocks(const Context& context, void (*kernel)(Params), const
                 "cudaOccupancyMaxActiveClusters");
     units = clusters;
   }
-  const std::int64_t useful = (rows + teams - 1) / teams;
+  const std::int64_t useful = (rows + groups - 1) / groups;
   if (useful < units) units = useful;
   return static_cast<unsigned>((units < 1 ? 1 : units) * split.cluster);
 }
 
-// Asks for the line that holds an address to be brought into L2: a hint, as bulk_prefetch is.
+// Prefetches the line that holds an address to L2: a hint, as bulk_prefetch is.
 __device__ void prefetch_line(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
 }
 
-// Holds the compiler to a value in a register: it would rather work it out again.
-__device__ void keep(float& value) { asm volatile("" : "+f"(value)); }
+// Holds the compiler to a value in a register: it would rather recompute it.
+__device__ void pin_register(float& value) { asm volatile("" : "+f"(value)); }
 
-// A thread's columns of weight: its vector j is vector first + j * kTeam of the row, of which it has
-// those with j * kTeam < left. Absent weights are 1, missing columns 0.
-template <class T, class W, int kTeam, int kVectors>
+// A thread's columns of weight: its vector j is vector first + j * kGroup of the row, of which it
+// has those with j * kGroup < left. Absent weights are 1, missing columns 0.
+template <class T, class W, int kGroup, int kVectors>
 __device__ void load_weight(const void* data, float offset, std::int64_t first, int left,
                             float (&out)[kVectors][cuda::kPerVector<T>]) {
   constexpr int kN = cuda::kPerVector<T>;
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
-    const bool mine = j * kTeam < left;
+    const bool mine = j * kGroup < left;
 #pragma unroll
     for (int k = 0; k < kN; ++k) out[j][k] = mine ? 1.0F : 0.0F;
     if (data == nullptr || !mine) continue;
-    cuda::load_floats(static_cast<const W*>(data) + (first + j * kTeam) * kN, out[j]);
+    cuda::load_floats(static_cast<const W*>(data) + (first + j * kGroup) * kN, out[j]);
 #pragma unroll
     for (int k = 0; k < kN; ++k) out[j][k] += offset;
   }
@@ -115,82 +96,83 @@ __device__ void load_weight(const void* data, float offset, std::int64_t first, 
 struct BackwardArgs {
   Backward p;
   RowSplit split;
-  void* partial = nullptr;  // float [units][2][cols], or double [units * teams][2][cols]
+  void* partial = nullptr;  // float [units][2][cols], or double [units * groups][2][cols]
   bool wide = false;
 };
 
 // kFast: every thread has all its columns, and there is no dsum to add.
-template <class T, bool kRms, int kTeam, int kV, bool kFast>
-class BackwardTeam {
+template <class T, bool kRms, int kGroup, int kV, bool kFast>
+class BackwardGroup {
  public:
   static constexpr int kN = cuda::kPerVector<T>;
   static constexpr int kThreads = block_threads(sizeof(T), kV);
-  static constexpr int kTeams = Team<kTeam, kThreads>::kCount;
+  static constexpr int kGroups = ThreadGroup<kGroup, kThreads>::kCount;
 
-  __device__ BackwardTeam(const BackwardArgs& args, SharedLayout& shared)
+  __device__ BackwardGroup(const BackwardArgs& args, SharedLayout& shared)
       : a(args),
-        team(shared.scratch, shared.exchange, args.split.cluster),
-        slice(args.split, args.p.rows, kTeams),
+        group(shared.scratch, shared.exchange, args.split.cluster),
+        slice(args.split, args.p.rows, kGroups),
         extra(!kFast && args.p.dsum.data != nullptr),
-        count(slice.rows_of(team.index)),
-        left(slice.vectors - team.rank),
-        ring(shared.full + team.index * kMaxStages,
-             shared.ring + team.index * ring_step(args.split, extra),
-             static_cast<std::uint32_t>(slice.vectors) * 16, extra ? 3 : 2, args.split.stages) {}
+        count(slice.rows_of(group.index)),
+        left(slice.vectors - group.rank),
+        pipeline(shared.full + group.index * tuning::kMaxStages,
+                 shared.stages + group.index * pipeline_step(args.split, extra),
+                 static_cast<std::uint32_t>(slice.vectors) * 16, extra ? 3 : 2, args.split.stages) {
+  }
 
-  // What can be done while the grids before this one end: the first rows and what is read of every
-  // row are brought into L2.
+  // What can be done while the previous grid drains: the first rows, and what every row needs, are
+  // prefetched to L2.
   __device__ void prepare() const {
-    ask_for_statistics();
-    if (team.leads()) {
-      for (int i = 0; i < kEarlyRows && i < count; ++i) {
-        cuda::bulk_prefetch(at(a.p.x.data, a.p.x.stride, i), ring.row_bytes);
-        cuda::bulk_prefetch(at(a.p.dy.data, a.p.dy.stride, i), ring.row_bytes);
-        if (extra) cuda::bulk_prefetch(at(a.p.dsum.data, a.p.dsum.stride, i), ring.row_bytes);
+    prefetch_statistics();
+    if (group.leads()) {
+      for (int i = 0; i < tuning::kBackwardPrefetchRows && i < count; ++i) {
+        cuda::bulk_prefetch(at(a.p.x.data, a.p.x.stride, i), pipeline.row_bytes);
+        cuda::bulk_prefetch(at(a.p.dy.data, a.p.dy.stride, i), pipeline.row_bytes);
+        if (extra) cuda::bulk_prefetch(at(a.p.dsum.data, a.p.dsum.stride, i), pipeline.row_bytes);
       }
     }
-    ring.prepare(team.leads());
-    if (a.split.cluster > 1) cuda::cluster_barrier();  // all blocks are there
+    pipeline.prepare(group.leads());
+    if (a.split.cluster > 1) cuda::cluster_barrier();  // all CTAs have started
   }
 
   __device__ void run() {
-    for (int i = 0; i < kFirstFills; ++i) fill(i);
+    for (int i = 0; i < tuning::kPrologueStages; ++i) issue(i);
     const auto offset = static_cast<float>(a.p.weight_offset);
     if (sizeof(T) == 2 && a.p.weight_dtype == DType::f32) {
-      load_weight<T, float, kTeam>(a.p.weight, offset, slice.first_vector + team.rank, left,
-                                   weight);
+      load_weight<T, float, kGroup>(a.p.weight, offset, slice.first_vector + group.rank, left,
+                                    weight);
     } else {
-      load_weight<T, T, kTeam>(a.p.weight, offset, slice.first_vector + team.rank, left, weight);
+      load_weight<T, T, kGroup>(a.p.weight, offset, slice.first_vector + group.rank, left, weight);
     }
     const float inverse = 1.0F / static_cast<float>(a.p.cols);
-    const float* means = static_cast<const float*>(a.p.mean) + slice.row_of(team.index, 0);
-    const float* rstds = static_cast<const float*>(a.p.rstd) + slice.row_of(team.index, 0);
+    const float* means = static_cast<const float*>(a.p.mean) + slice.row_of(group.index, 0);
+    const float* rstds = static_cast<const float*>(a.p.rstd) + slice.row_of(group.index, 0);
     float mean_next = kRms || count == 0 ? 0.0F : __ldg(means);
     float rstd_next = count == 0 ? 0.0F : __ldg(rstds);
     for (int i = 0; i < count; ++i) {
       const float mean = mean_next;
       const float rstd = rstd_next;
       if (i + 1 < count) {
-        if constexpr (!kRms) mean_next = __ldg(means += slice.units * kTeams);
-        rstd_next = __ldg(rstds += slice.units * kTeams);
+        if constexpr (!kRms) mean_next = __ldg(means += slice.units * kGroups);
+        rstd_next = __ldg(rstds += slice.units * kGroups);
       }
-      const uint4* stage = ring.drain() + team.rank;
+      const uint4* stage = pipeline.wait() + group.rank;
       float sums[kRms ? 1 : 3];
       reduce(stage, mean, rstd, sums);
       if (i == 0) {
-        for (int next = kFirstFills; next < ring.stages; ++next) fill(next);
+        for (int next = tuning::kPrologueStages; next < pipeline.stages; ++next) issue(next);
       } else {
-        // Every thread is past the previous row now, so its stage can be filled again.
-        fill(i - 1 + ring.stages);
+        // Every thread is past the previous row now, so its stage is free.
+        issue(i - 1 + pipeline.stages);
       }
       for (float& sum : sums) sum = __fmul_rn(sum, inverse);
       write(i, stage, sums, rstd);
       if (a.wide && (i + 1) % kRowsPerFlush == 0 && i + 1 < count) flush_wide(i < kRowsPerFlush);
     }
-    // A team may have one row less than the first. It passes as many barriers all the same: the
+    // A group may have one row less than the first. It passes as many barriers all the same: the
     // race detector mistakes the block barriers that follow for others where counts differ.
-    if constexpr (kTeam > 32 && kTeam < kThreads) {
-      if (count < slice.rows_of(0)) team.barrier();
+    if constexpr (kGroup > 32 && kGroup < kThreads) {
+      if (count < slice.rows_of(0)) group.barrier();
     }
     if (a.partial == nullptr) return;
     if (a.wide) {
@@ -201,41 +183,41 @@ class BackwardTeam {
   }
 
  private:
-  __device__ static std::int64_t ring_step(const RowSplit& split, bool extra) {
+  __device__ static std::int64_t pipeline_step(const RowSplit& split, bool extra) {
     return split.slice_vectors * 16 * (extra ? 3 : 2) * split.stages;
   }
 
   // Lines of 128 bytes of mean, rstd and weight, one for every thread of the grid.
-  __device__ void ask_for_statistics() const {
+  __device__ void prefetch_statistics() const {
     constexpr std::int64_t kLine = 128;
     const std::int64_t at =
         (blockIdx.x + static_cast<std::int64_t>(threadIdx.x) * gridDim.x) * kLine;
-    const auto ask = [&](const void* data, std::int64_t bytes) {
+    const auto prefetch = [&](const void* data, std::int64_t bytes) {
       if (data != nullptr && at < bytes) prefetch_line(static_cast<const char*>(data) + at);
     };
-    if constexpr (!kRms) ask(a.p.mean, a.p.rows * 4);
-    ask(a.p.rstd, a.p.rows * 4);
-    ask(a.p.weight, a.p.cols * static_cast<std::int64_t>(sizeof(T)));
+    if constexpr (!kRms) prefetch(a.p.mean, a.p.rows * 4);
+    prefetch(a.p.rstd, a.p.rows * 4);
+    prefetch(a.p.weight, a.p.cols * static_cast<std::int64_t>(sizeof(T)));
   }
 
-  // The slice of the team's i-th row. Worked out anew each time: registers are what is short here.
+  // The slice of the group's i-th row. Recomputed each time: registers are the limit here.
   __device__ unsigned char* at(const void* data, std::int64_t stride, int i) const {
-    return slice.template at<T>(data, stride, slice.row_of(team.index, i));
+    return slice.template at<T>(data, stride, slice.row_of(group.index, i));
   }
 
-  // Starts loading row i of the team, if it has one.
-  __device__ void fill(int i) {
-    if (!team.leads() || i >= count) return;
+  // Issues the loads of row i of the group, if it has one.
+  __device__ void issue(int i) {
+    if (!group.leads() || i >= count) return;
     const auto* x_row = at(a.p.x.data, a.p.x.stride, i);
     const auto* dy_row = at(a.p.dy.data, a.p.dy.stride, i);
     if (extra) {
-      ring.fill(x_row, dy_row, at(a.p.dsum.data, a.p.dsum.stride, i));
+      pipeline.issue(x_row, dy_row, at(a.p.dsum.data, a.p.dsum.stride, i));
     } else {
-      ring.fill(x_row, dy_row);
+      pipeline.issue(x_row, dy_row);
     }
   }
 
-  __device__ bool has(int j) const { return kFast || j * kTeam < left; }
+  __device__ bool has(int j) const { return kFast || j * kGroup < left; }
 
   // Normalizes the row and reduces to sum(g * xhat0) and, for layer norm, sum(xhat0) and sum(g),
   // where xhat0 is xhat before the rounding residual of the mean is taken off.
@@ -246,8 +228,8 @@ class BackwardTeam {
       uint4 packed_x{0, 0, 0, 0};
       uint4 packed_dy{0, 0, 0, 0};
       if (has(j)) {
-        packed_x = stage[j * kTeam];
-        packed_dy = stage[slice.vectors + j * kTeam];
+        packed_x = stage[j * kGroup];
+        packed_dy = stage[slice.vectors + j * kGroup];
       }
       float(&dy)[kN] = kept_dy[kKeepDy<T, kV> ? j : 0];
       cuda::unpack_as<T>(packed_x, xhat[j]);
@@ -257,8 +239,8 @@ class BackwardTeam {
         if constexpr (!kRms) xhat[j][k] -= mean;
         xhat[j][k] *= rstd;
         if (!has(j)) xhat[j][k] = 0;
-        if constexpr (kRoom<T, kV>) keep(xhat[j][k]);
-        if constexpr (kRoom<T, kV>) keep(dy[k]);
+        if constexpr (kPinRegisters<T, kV>) pin_register(xhat[j][k]);
+        if constexpr (kPinRegisters<T, kV>) pin_register(dy[k]);
         const float g = dy[k] * weight[j][k];
         sums[0] += g * xhat[j][k];
         if constexpr (!kRms) {
@@ -267,7 +249,7 @@ class BackwardTeam {
         }
       }
     }
-    team.sum(sums);
+    group.sum(sums);
   }
 
   // dx = rstd * (g - c1 - xhat * c2) with xhat = xhat0 - residual, as g * rstd + xhat0 * b + c.
@@ -282,13 +264,13 @@ class BackwardTeam {
     }
     const float b = -rstd * c2;
     const float c = rstd * (residual * c2 - c1);
-    auto* row = reinterpret_cast<uint4*>(at(a.p.dx.data, a.p.dx.stride, i)) + team.rank;
+    auto* row = reinterpret_cast<uint4*>(at(a.p.dx.data, a.p.dx.stride, i)) + group.rank;
 #pragma unroll
     for (int j = 0; j < kV; ++j) {
       if (!has(j)) continue;
       float(&dy)[kN] = kept_dy[kKeepDy<T, kV> ? j : 0];
       float out[kN];
-      if constexpr (!kKeepDy<T, kV>) cuda::unpack_as<T>(stage[slice.vectors + j * kTeam], dy);
+      if constexpr (!kKeepDy<T, kV>) cuda::unpack_as<T>(stage[slice.vectors + j * kGroup], dy);
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
         const float g = dy[k] * weight[j][k];
@@ -298,24 +280,24 @@ class BackwardTeam {
       }
       if (extra) {
         float more[kN];
-        cuda::unpack_as<T>(stage[2 * slice.vectors + j * kTeam], more);
+        cuda::unpack_as<T>(stage[2 * slice.vectors + j * kGroup], more);
 #pragma unroll
         for (int k = 0; k < kN; ++k) out[k] += more[k];
       }
-      __stcs(&row[j * kTeam], cuda::pack_as<T>(out));
+      __stcs(&row[j * kGroup], cuda::pack_as<T>(out));
     }
   }
 
-  // Adds the sums to this team's own float64 row and starts again from zero.
+  // Adds the sums to this group's own float64 row and starts again from zero.
   __device__ void flush_wide(bool first) {
     auto* base =
-        static_cast<double*>(a.partial) + (slice.unit * kTeams + team.index) * 2 * a.p.cols;
+        static_cast<double*>(a.partial) + (slice.unit * kGroups + group.index) * 2 * a.p.cols;
 #pragma unroll
     for (int j = 0; j < kV; ++j) {
       if (!has(j)) continue;
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
-        double* g = base + (slice.first_vector + team.rank + j * kTeam) * kN + k;
+        double* g = base + (slice.first_vector + group.rank + j * kGroup) * kN + k;
         double* b = g + a.p.cols;
         *g = (first ? 0.0 : *g) + static_cast<double>(sum_weight[j][k]);
         *b = (first ? 0.0 : *b) + static_cast<double>(sum_bias[j][k]);
@@ -327,27 +309,27 @@ class BackwardTeam {
 
   __device__ static float4 four(const float* v) { return {v[0], v[1], v[2], v[3]}; }
 
-  // Merges the teams in shared memory, in team order, and writes the block's one partial row. A
-  // team's sums fit into its own ring, in the place of two stages.
+  // Merges the groups in shared memory, in group order, and writes the one partial row of the CTA.
+  // The sums of a group fit into two of its own stages.
   __device__ void write_partial() {
-    team.barrier();  // this team's ring is drained: its memory is free
+    group.barrier();  // this group's stages are consumed: their memory is free
     const int columns = slice.vectors * kN;
-    const auto step = static_cast<int>(ring_step(a.split, extra) / 4);
-    auto* mine = reinterpret_cast<float*>(ring.memory);
-    const float* merge = mine - team.index * step;
+    const auto step = static_cast<int>(pipeline_step(a.split, extra) / 4);
+    auto* mine = reinterpret_cast<float*>(pipeline.memory);
+    const float* merge = mine - group.index * step;
 #pragma unroll
     for (int j = 0; j < kV; ++j) {
       if (!has(j)) continue;
-      float* place = mine + (team.rank + j * kTeam) * kN;
+      float* to = mine + (group.rank + j * kGroup) * kN;
       // Of eight columns every other four threads store the second half first: 32 bytes from thread
       // to thread would otherwise meet the same banks twice.
-      const bool swap = kN == 8 && team.rank % 8 >= 4;
+      const bool swap = kN == 8 && group.rank % 8 >= 4;
 #pragma unroll
       for (int k = 0; k < kN; k += 4) {
         const int four_columns = swap ? kN - 4 - k : k;
-        *reinterpret_cast<float4*>(place + four_columns) =
+        *reinterpret_cast<float4*>(to + four_columns) =
             swap ? four(&sum_weight[j][kN - 4 - k]) : four(&sum_weight[j][k]);
-        *reinterpret_cast<float4*>(place + columns + four_columns) =
+        *reinterpret_cast<float4*>(to + columns + four_columns) =
             swap ? four(&sum_bias[j][kN - 4 - k]) : four(&sum_bias[j][k]);
       }
     }
@@ -356,7 +338,7 @@ class BackwardTeam {
     for (int c = 4 * static_cast<int>(threadIdx.x); c < 2 * columns; c += 4 * kThreads) {
       float4 total{0, 0, 0, 0};
 #pragma unroll
-      for (int t = 0; t < kTeams; ++t) {
+      for (int t = 0; t < kGroups; ++t) {
         const float4 part = *reinterpret_cast<const float4*>(merge + t * step + c);
         total.x += part.x;
         total.y += part.y;
@@ -370,12 +352,12 @@ class BackwardTeam {
   }
 
   const BackwardArgs& a;
-  Team<kTeam, kThreads> team;
+  ThreadGroup<kGroup, kThreads> group;
   Slice slice;
   bool extra;  // dsum comes as a third matrix
-  int count;   // rows of this team
+  int count;   // rows of this group
   int left;    // vectors of the slice from this thread's first one on
-  Ring ring;
+  Pipeline pipeline;
   float weight[kV][kN];
   float sum_weight[kV][kN] = {};
   float sum_bias[kV][kN] = {};
@@ -383,92 +365,97 @@ class BackwardTeam {
   float kept_dy[kKeepDy<T, kV> ? kV : 1][kN];
 };
 
-template <class T, bool kRms, int kTeam, int kV, bool kFast>
-__global__ void __maxnreg__((most_registers(sizeof(T), kV)))
-    backward_vector_kernel(const __grid_constant__ BackwardArgs args) {
+template <class T, bool kRms, int kGroup, int kV, bool kFast>
+__global__ void __maxnreg__((tuning::backward_max_registers(sizeof(T), kV)))
+    backward_persistent_kernel(const __grid_constant__ BackwardArgs args) {
   if constexpr (cuda::kHopper) {
-    cuda::let_next_grid_start();
+    cuda::pdl_launch_dependents();
     extern __shared__ __align__(128) unsigned char memory[];
-    using ThisTeam = BackwardTeam<T, kRms, kTeam, kV, kFast>;
-    ThisTeam team(args, *reinterpret_cast<SharedLayout*>(memory));
-    team.prepare();
-    cuda::wait_for_previous_grids();
-    team.run();
-    // A block must not leave while another of its cluster may still write to it.
-    if (kTeam == ThisTeam::kThreads && args.split.cluster > 1) cuda::cluster_barrier();
+    using Group = BackwardGroup<T, kRms, kGroup, kV, kFast>;
+    Group group(args, *reinterpret_cast<SharedLayout*>(memory));
+    group.prepare();
+    cuda::pdl_wait();
+    group.run();
+    // A CTA must not exit while another of its cluster may still write to it.
+    if (kGroup == Group::kThreads && args.split.cluster > 1) cuda::cluster_barrier();
   }
 }
 
-template <class T, bool kRms, int kTeam, int kV, bool kFast>
+template <class T, bool kRms, int kGroup, int kV, bool kFast>
 void launch_kernel(Context& context, BackwardArgs args, int streams) {
   constexpr int kThreads = block_threads(sizeof(T), kV);
-  auto* kernel = backward_vector_kernel<T, kRms, kTeam, kV, kFast>;
+  auto* kernel = backward_persistent_kernel<T, kRms, kGroup, kV, kFast>;
   const Backward& p = args.p;
-  const std::int64_t ring = ring_bytes(args.split, kThreads / kTeam, streams);
+  const std::int64_t stage_bytes = pipeline_bytes(args.split, kThreads / kGroup, streams);
   cuda::LaunchShape shape{.threads = kThreads,
                           .cluster = static_cast<unsigned>(args.split.cluster),
-                          .shared_bytes = SharedLayout::bytes(ring),
-                          .overlap_previous = true};
+                          .shared_bytes = SharedLayout::bytes(stage_bytes),
+                          .pdl = true};
   cuda::allow_shared(context, kernel);
   prefer_shared(kernel);
-  shape.blocks = persistent_blocks(context, kernel, args.split, p.rows, kThreads / kTeam, shape);
-  Finish finish{
+  shape.blocks = persistent_blocks(context, kernel, args.split, p.rows, kThreads / kGroup, shape);
+  ReducePartials reduce{
       .cols = p.cols, .dweight = p.dweight, .dbias = p.dbias, .dtype = p.weight_grad_dtype};
   const bool sums = p.dweight != nullptr || p.dbias != nullptr;
   if (sums) {
     const std::int64_t units = shape.blocks / static_cast<unsigned>(args.split.cluster);
-    const std::int64_t teams = kThreads / kTeam;
-    args.wide = (p.rows + units * teams - 1) / (units * teams) > kRowsInFloat;
-    finish.wide = args.wide;
-    finish.count = args.wide ? units * teams : units;
+    const std::int64_t groups = kThreads / kGroup;
+    args.wide = (p.rows + units * groups - 1) / (units * groups) > tuning::kRowsInFloat;
+    reduce.wide = args.wide;
+    reduce.count = args.wide ? units * groups : units;
     args.partial =
-        detail::ContextAccess::workspace(context, finish.count * 2 * p.cols * (args.wide ? 8 : 4));
-    finish.partial = args.partial;
+        detail::ContextAccess::workspace(context, reduce.count * 2 * p.cols * (args.wide ? 8 : 4));
+    reduce.partial = args.partial;
   }
-  cuda::launch(context, "norm backward_vector_kernel", kernel, shape, args);
-  if (sums) launch_finish(context, finish, true);
+  cuda::launch(context, "norm backward_persistent_kernel", kernel, shape, args);
+  if (sums) launch_reduce_partials(context, reduce, true);
 }
 
-// The smallest team that holds a row; rows too long for any are shared by a cluster.
-template <class T, bool kRms, int kTeam, int kV>
+// The smallest group that holds a row; rows too long for any are shared by a cluster.
+template <class T, bool kRms, int kGroup, int kV>
 void launch_for_width(Context& context, BackwardArgs args) {
   constexpr int kThreads = block_threads(sizeof(T), kV);
   const int streams = args.p.dsum.data != nullptr ? 3 : 2;
-  args.split = split_rows(args.p.cols, args.p.dtype, kTeam, kThreads / kTeam, kV, streams);
-  if constexpr (kTeam < kLargestTeam) {
+  args.split = split_rows(args.p.cols, args.p.dtype, kGroup, kThreads / kGroup, kV, streams);
+  if constexpr (kGroup < kBackwardMaxGroup) {
     if (args.split.cluster > 1) {
-      constexpr bool kMoreVectors = kV < kMaxVectors;
-      // A block of one team has nothing to do while it reduces; more warps shorten that.
-      constexpr bool kWhole = !kMoreVectors && 2 * kTeam == kThreads && kThreads < kLargestTeam;
-      constexpr int kNextTeam = kMoreVectors ? kTeam : kWhole ? kLargestTeam : 2 * kTeam;
-      constexpr int kNextV = kMoreVectors ? kV + 1 : kWhole ? largest_team_vectors(sizeof(T)) : kV;
-      return launch_for_width<T, kRms, kNextTeam, kNextV>(context, args);
+      constexpr bool kMoreVectors = kV < kBackwardMaxVectors;
+      // A CTA of one group is idle while it reduces; more warps shorten that.
+      constexpr bool kWhole =
+          !kMoreVectors && 2 * kGroup == kThreads && kThreads < kBackwardMaxGroup;
+      constexpr int kNextGroup = kMoreVectors ? kGroup : kWhole ? kBackwardMaxGroup : 2 * kGroup;
+      constexpr int kNextV = kMoreVectors ? kV + 1
+                             : kWhole     ? tuning::backward_max_group_vectors(sizeof(T))
+                                          : kV;
+      return launch_for_width<T, kRms, kNextGroup, kNextV>(context, args);
     }
   }
-  const bool full = args.split.row_vectors == std::int64_t{kTeam} * kV * args.split.cluster;
+  const bool full = args.split.row_vectors == std::int64_t{kGroup} * kV * args.split.cluster;
   if (full && streams == 2) {
-    launch_kernel<T, kRms, kTeam, kV, true>(context, args, streams);
+    launch_kernel<T, kRms, kGroup, kV, true>(context, args, streams);
   } else {
-    launch_kernel<T, kRms, kTeam, kV, false>(context, args, streams);
+    launch_kernel<T, kRms, kGroup, kV, false>(context, args, streams);
   }
 }
 
 }  // namespace
 
-std::string vector_refuses_backward(const Context& context, const Backward& p) {
+std::string persistent_refuses_backward(const Context& context, const Backward& p) {
   if (!cuda::is_hopper(context)) return "needs a Hopper GPU (compute capability 9.0)";
   std::string refusal =
       vectors_refuse(p.cols, p.dtype, {p.x, p.dy, p.dsum, {p.dx.data, p.dx.stride}}, {p.weight});
   if (!refusal.empty()) return refusal;
   const int streams = p.dsum.data != nullptr ? 3 : 2;
-  const int vectors = largest_team_vectors(size_of(p.dtype));
-  if (split_rows(p.cols, p.dtype, kLargestTeam, 1, vectors, streams).cluster > kMaxCluster) {
-    return "rows do not fit in the shared memory of a cluster";
+  const int vectors = tuning::backward_max_group_vectors(size_of(p.dtype));
+  const int cluster = split_rows(p.cols, p.dtype, kBackwardMaxGroup, 1, vectors, streams).cluster;
+  if (cluster > kMaxCluster) {
+    return "rows of " + std::to_string(p.cols * size_of(p.dtype)) + " bytes take a cluster of " +
+           std::to_string(cluster) + " CTAs: expected at most " + std::to_string(kMaxCluster);
   }
   return "";
 }
 
-void backward_vector(Context& context, const Backward& p) {
+void backward_persistent(Context& context, const Backward& p) {
   const cuda::DeviceScope scope(context.device().index);
   BackwardArgs args;
   args.p = p;

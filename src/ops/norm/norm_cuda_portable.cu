@@ -2,6 +2,7 @@
 // from memory and caches, no assumption but the contract.
 #include "core/context_access.h"
 #include "ops/norm/norm_cuda.cuh"
+#include "ops/norm/norm_tuning.h"
 
 namespace touchstone::norm {
 namespace {
@@ -9,26 +10,20 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kBlockWarps = kBlock / 32;
 
-// Rows up to this long are left to one warp each, eight to a block; longer ones get the block.
-constexpr std::int64_t kWarpRow = 1024;
-
-// Scratch for the column sums: blocks are as many as fit in it.
-constexpr std::int64_t kPartialBytes = 48 << 20;
-
 // The threads that share a row: one warp, or the whole block.
-struct Sharers {
+struct RowThreads {
   bool warp;
   int rank;
   int count;
   float4* scratch;  // [kBlockWarps]
 
-  __device__ Sharers(std::int64_t cols, float4* block_scratch)
-      : warp(cols <= kWarpRow),
+  __device__ RowThreads(std::int64_t cols, float4* block_scratch)
+      : warp(cols <= tuning::kWarpRowColumns),
         rank(static_cast<int>(threadIdx.x) % (warp ? 32 : kBlock)),
         count(warp ? 32 : kBlock),
         scratch(block_scratch) {}
 
-  // Every sharer gets the result, bitwise the same.
+  // Every thread gets the result, bitwise the same.
   template <class Combine>
   __device__ float4 combine(float4 v, Combine op) const {
     for (int offset = 16; offset > 0; offset /= 2) {
@@ -87,19 +82,19 @@ struct InputRow {
 
 // Mean, its rounding residual and rstd of h * scale, where scale is a power of two.
 template <bool kRms, class Row>
-__device__ Statistics scaled_statistics(const Row& h, const Forward& p, const Sharers& team,
+__device__ Statistics scaled_statistics(const Row& h, const Forward& p, const RowThreads& group,
                                         float half_scale, float rest_scale, bool& in_range) {
   const float inverse = 1.0F / static_cast<float>(p.cols);
   float mean = 0;
   if constexpr (!kRms) {
-    const float4 sums = team.sum(p.cols, [&](std::int64_t c) {
+    const float4 sums = group.sum(p.cols, [&](std::int64_t c) {
       return float4{h[c] * half_scale * rest_scale, 0, 0, 0};
     });
     // Rounded here and now: merged into the differences below, it would be another mean than the
     // one that is given back.
     mean = __fmul_rn(sums.x, inverse);
   }
-  const float4 sums = team.sum(p.cols, [&](std::int64_t c) {
+  const float4 sums = group.sum(p.cols, [&](std::int64_t c) {
     const float d = h[c] * half_scale * rest_scale - mean;
     return float4{d, d * d, 0, 0};
   });
@@ -115,39 +110,40 @@ __device__ Statistics scaled_statistics(const Row& h, const Forward& p, const Sh
 }
 
 template <bool kRms, class Row>
-__device__ Statistics statistics(const Row& h, const Forward& p, const Sharers& team) {
+__device__ Statistics statistics(const Row& h, const Forward& p, const RowThreads& group) {
   bool in_range = true;
-  Statistics s = scaled_statistics<kRms>(h, p, team, 1.0F, 1.0F, in_range);
+  Statistics s = scaled_statistics<kRms>(h, p, group, 1.0F, 1.0F, in_range);
   if (in_range) return s;
-  constexpr float kLargestFloat = 3.402823466e38F;
+  constexpr float kMaxFloat = 3.402823466e38F;
   float largest = 0;
   bool finite = true;
-  for (std::int64_t c = team.rank; c < p.cols; c += team.count) {
+  for (std::int64_t c = group.rank; c < p.cols; c += group.count) {
     const float size = fabsf(h[c]);
-    finite = finite && size <= kLargestFloat;
+    finite = finite && size <= kMaxFloat;
     largest = fmaxf(largest, size);
   }
-  const float4 merged = team.combine({largest, finite ? 0.0F : 1.0F, 0, 0}, [](float4 a, float4 b) {
-    return float4{fmaxf(a.x, b.x), fmaxf(a.y, b.y), 0, 0};
-  });
+  const float4 merged =
+      group.combine({largest, finite ? 0.0F : 1.0F, 0, 0}, [](float4 a, float4 b) {
+        return float4{fmaxf(a.x, b.x), fmaxf(a.y, b.y), 0, 0};
+      });
   const float nan = __int_as_float(0x7fffffff);
   if (merged.y != 0) return {nan, nan, nan};
   const int exponent = merged.x > 0 ? ilogbf(merged.x) : 0;
   // 2^-k does not fit in a float for the smallest values: two steps.
-  return scaled_statistics<kRms>(h, p, team, ldexpf(1.0F, -exponent / 2),
+  return scaled_statistics<kRms>(h, p, group, ldexpf(1.0F, -exponent / 2),
                                  ldexpf(1.0F, -exponent - (-exponent / 2)), in_range);
 }
 
 template <class T, bool kRms>
-__device__ void normalize_row(std::int64_t row, const Forward& p, const Sharers& team) {
+__device__ void normalize_row(std::int64_t row, const Forward& p, const RowThreads& group) {
   const InputRow<T> h{static_cast<const T*>(p.x.data) + row * p.x.stride,
                       p.residual.data == nullptr
                           ? nullptr
                           : static_cast<const T*>(p.residual.data) + row * p.residual.stride};
-  const Statistics s = statistics<kRms>(h, p, team);
+  const Statistics s = statistics<kRms>(h, p, group);
   T* y = static_cast<T*>(p.y.data) + row * p.y.stride;
   T* sum = p.sum.data == nullptr ? nullptr : static_cast<T*>(p.sum.data) + row * p.sum.stride;
-  for (std::int64_t c = team.rank; c < p.cols; c += team.count) {
+  for (std::int64_t c = group.rank; c < p.cols; c += group.count) {
     const float value = h[c];
     float normal = (kRms ? value : value - s.mean - s.residual) * s.rstd;
     if (kRms && p.round_before_weight) normal = cuda::rounded<T>(normal);
@@ -156,7 +152,7 @@ __device__ void normalize_row(std::int64_t row, const Forward& p, const Sharers&
     if (sum != nullptr) sum[c] = cuda::narrow<T>(value);
     y[c] = cuda::narrow<T>(normal * weight + bias);
   }
-  if (team.rank != 0) return;
+  if (group.rank != 0) return;
   if (p.mean != nullptr) static_cast<float*>(p.mean)[row] = s.mean + s.residual;
   if (p.rstd != nullptr) static_cast<float*>(p.rstd)[row] = s.rstd;
 }
@@ -164,12 +160,12 @@ __device__ void normalize_row(std::int64_t row, const Forward& p, const Sharers&
 template <class T, bool kRms>
 __global__ void __launch_bounds__(kBlock) forward_kernel(const __grid_constant__ Forward p) {
   __shared__ float4 scratch[kBlockWarps];
-  const Sharers team(p.cols, scratch);
-  const int rows_per_block = team.warp ? kBlockWarps : 1;
+  const RowThreads group(p.cols, scratch);
+  const int rows_per_block = group.warp ? kBlockWarps : 1;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_per_block;
   std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * rows_per_block + (team.warp ? threadIdx.x / 32 : 0);
-  for (; row < p.rows; row += step) normalize_row<T, kRms>(row, p, team);
+      static_cast<std::int64_t>(blockIdx.x) * rows_per_block + (group.warp ? threadIdx.x / 32 : 0);
+  for (; row < p.rows; row += step) normalize_row<T, kRms>(row, p, group);
 }
 
 struct PortableBackward {
@@ -185,13 +181,13 @@ struct RowTerms {
 };
 
 template <class T, bool kRms>
-__device__ RowTerms row_terms(std::int64_t row, const Backward& p, const Sharers& team) {
+__device__ RowTerms row_terms(std::int64_t row, const Backward& p, const RowThreads& group) {
   RowTerms t{};
   t.mean = kRms ? 0.0F : static_cast<const float*>(p.mean)[row];
   t.rstd = static_cast<const float*>(p.rstd)[row];
   const T* x = static_cast<const T*>(p.x.data) + row * p.x.stride;
   const T* dy = static_cast<const T*>(p.dy.data) + row * p.dy.stride;
-  const float4 sums = team.sum(p.cols, [&](std::int64_t c) {
+  const float4 sums = group.sum(p.cols, [&](std::int64_t c) {
     const float xhat = (cuda::widen(x[c]) - t.mean) * t.rstd;
     const float g = cuda::widen(dy[c]) * weight_at(p, c);
     return float4{g, g * xhat, xhat, 0};
@@ -239,7 +235,7 @@ __global__ void __launch_bounds__(kBlock)
   __shared__ float4 scratch[kBlockWarps];
   __shared__ RowTerms terms[kBlockWarps];
   const Backward& p = a.p;
-  const Sharers team(p.cols, scratch);
+  const RowThreads group(p.cols, scratch);
   const std::int64_t blocks = gridDim.x;
   const std::int64_t block = blockIdx.x;
   const std::int64_t begin = p.rows / blocks * block + min(p.rows % blocks, block);
@@ -247,9 +243,9 @@ __global__ void __launch_bounds__(kBlock)
   for (std::int64_t row = begin; row < end; row += kBlockWarps) {
     const int count = static_cast<int>(min(end - row, std::int64_t{kBlockWarps}));
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    for (int i = team.warp ? warp : 0; i < count; i += team.warp ? kBlockWarps : 1) {
-      const RowTerms t = row_terms<T, kRms>(row + i, p, team);
-      if (team.rank == 0) terms[i] = t;
+    for (int i = group.warp ? warp : 0; i < count; i += group.warp ? kBlockWarps : 1) {
+      const RowTerms t = row_terms<T, kRms>(row + i, p, group);
+      if (group.rank == 0) terms[i] = t;
     }
     __syncthreads();
     for (std::int64_t c = threadIdx.x; c < p.cols; c += kBlock) {
@@ -267,7 +263,7 @@ std::int64_t at_most(std::int64_t value, std::int64_t limit) {
 
 void forward_portable(Context& context, const Forward& p) {
   const cuda::DeviceScope scope(context.device().index);
-  const std::int64_t rows_per_block = p.cols <= kWarpRow ? kBlockWarps : 1;
+  const std::int64_t rows_per_block = p.cols <= tuning::kWarpRowColumns ? kBlockWarps : 1;
   const std::int64_t wanted = (p.rows + rows_per_block - 1) / rows_per_block;
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(at_most(wanted, 1 << 20)),
                                 .threads = kBlock};
@@ -284,8 +280,8 @@ void backward_portable(Context& context, const Backward& p) {
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const std::int64_t partial_row = 2 * p.cols * 8;
   std::int64_t blocks = at_most((p.rows + kBlockWarps - 1) / kBlockWarps, processors * 4);
-  const std::int64_t room = kPartialBytes / partial_row;
-  if (sums) blocks = at_most(blocks, room < 1 ? 1 : room);
+  const std::int64_t limit = tuning::kPartialBytes / partial_row;
+  if (sums) blocks = at_most(blocks, limit < 1 ? 1 : limit);
   if (sums)
     args.partial =
         static_cast<double*>(detail::ContextAccess::workspace(context, blocks * partial_row));
@@ -294,15 +290,15 @@ void backward_portable(Context& context, const Backward& p) {
     cuda::launch(context, "norm backward_kernel", backward_kernel<T, kRms>, shape, args);
   });
   if (!sums) return;
-  launch_finish(context,
-                {.partial = args.partial,
-                 .wide = true,
-                 .count = blocks,
-                 .cols = p.cols,
-                 .dweight = p.dweight,
-                 .dbias = p.dbias,
-                 .dtype = p.weight_grad_dtype},
-                false);
+  launch_reduce_partials(context,
+                         {.partial = args.partial,
+                          .wide = true,
+                          .count = blocks,
+                          .cols = p.cols,
+                          .dweight = p.dweight,
+                          .dbias = p.dbias,
+                          .dtype = p.weight_grad_dtype},
+                         false);
 }
 
 }  // namespace touchstone::norm

@@ -217,6 +217,48 @@ TEST(NormCudaBits, SameRowInABatchOfAnySize) {
   }
 }
 
+// `persistent` and `registers` add in the same order, so that the choice between them, which
+// depends on the number of rows, does not show in the bits of a row.
+TEST(NormCudaKernels, PersistentAndRegistersGiveTheSameBits) {
+  for (const Kind kind : kBothKinds) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const std::int64_t row_bytes : {1040, 2048, 3088, 4096, 8192}) {
+        const std::int64_t cols = row_bytes / size_of(dtype);
+        Problem p{.kind = kind, .lead = {(std::int64_t{9} << 20) / row_bytes}, .cols = cols};
+        p.dtypes.x = dtype;
+        SCOPED_TRACE(p.describe());
+        ForwardRun run(p, make_data(p));
+        std::vector<std::vector<std::byte>> y, rstd;
+        for (const char* name : {"persistent", "registers"}) {
+          const std::vector<std::string> names = run.accepting();
+          if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+          Runner context({.device = test_device(), .implementation = name});
+          run.run(context);
+          y.push_back(run.y.bytes());
+          rstd.push_back(run.rstd.bytes());
+        }
+        if (y.size() < 2) GTEST_SKIP() << "persistent needs a Hopper GPU";
+        EXPECT_TRUE(y[0] == y[1]);
+        EXPECT_TRUE(rstd[0] == rstd[1]);
+      }
+    }
+  }
+}
+
+// What explain() says of a call that `persistent` refuses names the limit.
+TEST(NormCudaKernels, RefusalsNameTheLimit) {
+  const Problem p{.lead = {3}, .cols = 1024};
+  const ForwardRun run(p, make_data(p));
+  Context context({.device = test_device()});
+  const std::vector<ImplementationReport> list = reports(context, p.kind, run.args);
+  ASSERT_EQ(list.front().name, "persistent");
+  EXPECT_FALSE(list.front().accepted);
+  const std::string& refusal = list.front().refusal;
+  if (refusal.find("Hopper") == std::string::npos) {
+    EXPECT_EQ(refusal, "x of 12288 bytes: expected more than 8388608, at most 41943040");
+  }
+}
+
 // ---- streams and graphs --------------------------------------------------------------------
 
 std::vector<Problem> stream_problems() {
@@ -266,7 +308,7 @@ TEST(NormCudaStream, CanBeCapturedInAGraph) {
       cudaGraphExec_t executable = nullptr;
       check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), "begin capture");
       call(captured, p.kind, captured.with(f.args));
-      call(captured, p.kind, captured.with(b.args));
+      call(captured, p.kind, b.args_on(captured));
       check(cudaStreamEndCapture(stream.get(), &graph), "end capture");
       check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
       for (int replay = 0; replay < 3; ++replay) {

@@ -17,17 +17,6 @@ constexpr std::int64_t kCols = 32;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// One way to call an operator wrongly.
-template <class Args>
-struct Mistake {
-  std::string name;
-  std::string argument;  // named by the message; empty: any, because only together they are wrong
-  std::function<void(Args&)> make;
-  bool layer_only = false;  // concerns an argument RMS norm does not have
-};
-
-Device other_device() { return on_gpu() ? Device::cpu() : Device::cuda(); }
-
 template <class View>
 View reshaped(View view, std::vector<std::int64_t> shape) {
   const View fresh = make_view(view.data, shape, view.dtype, view.device);
@@ -58,13 +47,13 @@ struct Maker {
   std::string name;
   View Args::*member;
   Role role = Role::input;
-  bool layer_only = false;
+  bool not_for_all = false;
 
   // Wrong on its own.
   template <class Edit>
   void wrong(const std::string& what, Edit edit) {
     list.push_back(
-        {name + " " + what, name, [m = member, edit](Args& a) { edit(a.*m); }, layer_only});
+        {name + " " + what, name, [m = member, edit](Args& a) { edit(a.*m); }, not_for_all});
   }
   // Wrong beside the other arguments; when x differs from the rest, any of the rest may be named.
   template <class Edit>
@@ -123,13 +112,13 @@ Maker<Args, ConstTensorView> reference(Mistakes<Args>& list, ConstTensorView Arg
 }
 template <class Args>
 Maker<Args, ConstTensorView> input(Mistakes<Args>& list, const char* name,
-                                   ConstTensorView Args::*member, bool layer_only = false) {
-  return {list, name, member, Role::input, layer_only};
+                                   ConstTensorView Args::*member, bool not_for_all = false) {
+  return {list, name, member, Role::input, not_for_all};
 }
 template <class Args>
 Maker<Args, TensorView> output(Mistakes<Args>& list, const char* name, TensorView Args::*member,
-                               bool layer_only = false) {
-  return {list, name, member, Role::output, layer_only};
+                               bool not_for_all = false) {
+  return {list, name, member, Role::output, not_for_all};
 }
 
 Mistakes<ForwardArgs> forward_mistakes() {
@@ -152,8 +141,8 @@ Mistakes<ForwardArgs> forward_mistakes() {
       {"weight and bias of different types", "bias",
        [](A& a) { a.bias.dtype = a.weight.dtype == DType::f32 ? DType::bf16 : DType::f32; }, true});
   const auto overlap = [&](const char* what, const char* argument, std::function<void(A&)> make,
-                           bool layer_only = false) {
-    list.push_back({what, argument, std::move(make), layer_only});
+                           bool not_for_all = false) {
+    list.push_back({what, argument, std::move(make), not_for_all});
   };
   overlap("y one element into x", "y", [](A& a) { a.y = writable(moved(a.x, 1)); });
   overlap("y one row into x", "y", [](A& a) { a.y = writable(moved(a.x, kCols)); });
@@ -226,7 +215,7 @@ void check_mistakes(Run& run, const Args& good, Kind kind, const Mistakes<Args>&
                     std::initializer_list<const Guarded*> everything) {
   Runner context({.device = test_device(), .threads = 2});
   for (const Mistake<Args>& mistake : mistakes) {
-    if (mistake.layer_only && kind == Kind::rms) continue;
+    if (mistake.not_for_all && kind == Kind::rms) continue;
     SCOPED_TRACE(operator_name(kind, good) + ": " + mistake.name);
     Args args = good;
     mistake.make(args);

@@ -10,8 +10,10 @@
 namespace touchstone::test {
 namespace {
 
-TEST(NormForward, Sweep) {
-  for (const Problem& p : sweep()) check_forward(p);
+// Enough bytes for every kernel of the GPU, which chooses by them.
+TEST(NormForward, ManyBytesOnTheGpu) {
+  if (!on_gpu()) GTEST_SKIP() << "the CPU has one kernel";
+  for (const Kind kind : kBothKinds) check_forward({.kind = kind, .lead = {2304}, .cols = 1024});
 }
 
 TEST(NormForward, NoRowsWritesNothing) {

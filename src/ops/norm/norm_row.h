@@ -1,5 +1,5 @@
 // One row, normalized by plain scalar code in f64. norm_plain.cc is made of it, and the SIMD
-// implementation hands over the rare rows whose squares leave the range of its own arithmetic.
+// implementation uses it for the rare rows whose squares leave the range of its own arithmetic.
 #pragma once
 
 #include <cstdint>

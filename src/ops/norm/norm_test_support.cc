@@ -49,7 +49,49 @@ std::vector<std::string> accepting_names(const char* direction, Kind kind, const
   return names;
 }
 
+spec::NormProblem spec_problem(const Problem& p) {
+  return {.layer = p.kind == Kind::layer,
+          .dtype = p.dtypes.x,
+          .grad_dtype = p.dtypes.weight_grad,
+          .rows = p.rows(),
+          .cols = p.cols,
+          .eps = p.eps,
+          .weight_offset = p.weight_offset,
+          .before_weight = p.before_weight};
+}
+
+spec::NormValues spec_values(const Data& data) {
+  return {data.h, data.weight, data.bias, data.dy, data.dsum};
+}
+
+// The backward that goes with a forward: `registers` is one of the forward alone.
+std::string backward_of(const std::string& forward) {
+  return forward == "registers" ? "persistent" : forward;
+}
+
 }  // namespace
+
+Statistics oracle_statistics(const Problem& p, const Data& data) {
+  return spec::norm_statistics(spec_problem(p), spec_values(data));
+}
+ExpectedForward expected_forward(const Problem& p, const Data& data) {
+  return spec::norm_forward_reference(spec_problem(p), spec_values(data));
+}
+ExpectedBackward expected_backward(const Problem& p, const Data& data) {
+  return spec::norm_backward_reference(spec_problem(p), spec_values(data));
+}
+
+std::vector<DTypes> all_dtypes() {
+  std::vector<DTypes> all;
+  if (!on_gpu()) all.push_back({DType::f64, DType::f64, DType::f64});
+  all.push_back({DType::f32, DType::f32, DType::f32});
+  for (const DType half : {DType::bf16, DType::f16}) {
+    for (const DType weight : {half, DType::f32}) {
+      for (const DType weight_grad : {half, DType::f32}) all.push_back({half, weight, weight_grad});
+    }
+  }
+  return all;
+}
 
 std::int64_t Problem::rows() const {
   std::int64_t count = 1;
@@ -206,11 +248,18 @@ std::vector<std::string> BackwardRun::accepting() const {
   return accepting_names("backward", kind, args);
 }
 
+BackwardArgs BackwardRun::args_on(const Runner& runner) const {
+  BackwardArgs result = args;
+  result.implementation = backward_of(runner.implementation());
+  return result;
+}
+
 void BackwardRun::run(Runner& context) {
   for (Guarded* output : {&dx, &dweight, &dbias}) output->poison();
-  call(context, kind, context.with(args));
+  const BackwardArgs call_args = args_on(context);
+  call(context, kind, call_args);
   context.synchronize();
-  log_ran("norm backward", context.implementation());
+  log_ran("norm backward", call_args.implementation);
   for (const Guarded* input : {&dy, &x, &mean, &rstd, &weight, &dsum}) {
     EXPECT_TRUE(input->unchanged());
   }
@@ -261,7 +310,7 @@ std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& back
   std::vector<std::string> names = forward.accepting();
   const std::vector<std::string> others = backward.accepting();
   std::erase_if(names, [&](const std::string& name) {
-    return std::find(others.begin(), others.end(), name) == others.end();
+    return std::find(others.begin(), others.end(), backward_of(name)) == others.end();
   });
   return names;
 }

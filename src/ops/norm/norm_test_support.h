@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/norm/norm.h"
+#include "spec/norm.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -94,6 +95,8 @@ struct BackwardRun {
   // From now on with those of a forward.
   void take_statistics(const ForwardRun& forward);
   std::vector<std::string> accepting() const;
+  // The arguments of a call on the backward that goes with the runner's forward implementation.
+  BackwardArgs args_on(const Runner& runner) const;
   void run(Runner& context);
 
   Kind kind;
@@ -101,18 +104,11 @@ struct BackwardRun {
   BackwardArgs args;
 };
 
-// Row statistics as the oracle has them. RMS norm has no mean.
-struct Statistics {
-  std::vector<double> mean, rstd;
-};
+// The references of spec/ for a problem.
+using Statistics = spec::NormStatistics;
+using ExpectedForward = spec::NormForwardReference;
+using ExpectedBackward = spec::NormBackwardReference;
 Statistics oracle_statistics(const Problem& problem, const Data& data);
-
-struct ExpectedForward {
-  Expected y, mean, rstd;
-};
-struct ExpectedBackward {
-  Expected dx, dweight, dbias;
-};
 ExpectedForward expected_forward(const Problem& problem, const Data& data);
 ExpectedBackward expected_backward(const Problem& problem, const Data& data);
 
@@ -120,16 +116,12 @@ ExpectedBackward expected_backward(const Problem& problem, const Data& data);
 void check_forward(const Problem& problem);
 void check_backward(const Problem& problem);
 
-// The implementations that take both.
+// The forward implementations that take the problem and whose backward does.
 std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& backward);
 
 // Forward, and then backward on its statistics, with every implementation and SIMD target that
 // takes both.
 void for_each_round_trip(const Problem& problem, const Data& data,
                          const std::function<void(Runner&, ForwardRun&, BackwardRun&)>& body);
-
-// The problem list of both directions: every D, M and dtype of the contract, with the optional
-// arguments, layouts and settings rotating through, and all of them crossed at a few sizes.
-std::vector<Problem> sweep();
 
 }  // namespace touchstone::test

@@ -12,24 +12,29 @@
 namespace touchstone {
 namespace {
 
-using sampling::Sampling;
+using sampling::SampleProblem;
 
 constexpr char kName[] = "sample";
 
-constexpr Implementation<Sampling> kImplementations[] = {
+constexpr Implementation<SampleProblem> kImplementations[] = {
     {"simd", DeviceKind::cpu, sampling::sample_simd_refuses, sampling::sample_simd},
     {"plain", DeviceKind::cpu, nullptr, sampling::sample_plain},
-    {"scan", DeviceKind::cuda, sampling::sample_cuda_refuses, sampling::sample_cuda},
+    {"subwarp", DeviceKind::cuda, sampling::sample_subwarp_refuses, sampling::sample_subwarp},
+    {"cluster", DeviceKind::cuda, sampling::sample_cluster_refuses, sampling::sample_cluster},
+    {"two_phase", DeviceKind::cuda, sampling::sample_two_phase_refuses, sampling::sample_two_phase},
+    {"streaming_block", DeviceKind::cuda, sampling::sample_streaming_block_refuses,
+     sampling::sample_streaming_block},
+    {"streaming", DeviceKind::cuda, sampling::sample_streaming_refuses, sampling::sample_streaming},
 };
 
 using Shape = std::vector<std::int64_t>;
 
-// The arguments by the names that messages give them.
+// The arguments by the names that messages use.
 struct Arguments {
   explicit Arguments(const SampleArgs& a)
       : logits{"logits", a.logits},
         bias{"bias", a.bias},
-        allowed{"allowed", a.allowed},
+        token_mask{"token_mask", a.token_mask},
         temperature{"temperature", a.temperature},
         top_k{"top_k", a.top_k},
         top_p{"top_p", a.top_p},
@@ -47,14 +52,14 @@ struct Arguments {
         top_log_probabilities{"top_log_probabilities", a.top_log_probabilities},
         status{"status", a.status} {}
 
-  Argument logits, bias, allowed, temperature, top_k, top_p, min_p, repetition_penalty,
+  Argument logits, bias, token_mask, temperature, top_k, top_p, min_p, repetition_penalty,
       frequency_penalty, presence_penalty, history, prompt_length, seed, position;
   Argument token, log_probability, top_tokens, top_log_probabilities, status;
 
   std::array<const Argument*, 14> inputs() const {
     return {&logits,
             &bias,
-            &allowed,
+            &token_mask,
             &temperature,
             &top_k,
             &top_p,
@@ -144,20 +149,20 @@ T* writable(const T* data) {
   return const_cast<T*>(data);
 }
 
-void check_values(const SampleChecks& checks, const Arguments& a, Sampling& p) {
+void check_values(const SampleChecks& checks, const Arguments& a, SampleProblem& p) {
   p.logits = a.logits.view.data;
   p.logits_stride = checks.layout().stride;
   if (a.bias.view.defined()) {
     p.bias_stride = checks.matrix(a.bias, DType::f32, p.vocabulary, true);
     p.bias = static_cast<const float*>(a.bias.view.data);
   }
-  if (a.allowed.view.defined()) {
-    p.allowed_stride = checks.matrix(a.allowed, DType::i32, ceil_div(p.vocabulary, 32), true);
-    p.allowed = static_cast<const std::int32_t*>(a.allowed.view.data);
+  if (a.token_mask.view.defined()) {
+    p.token_mask_stride = checks.matrix(a.token_mask, DType::i32, ceil_div(p.vocabulary, 32), true);
+    p.token_mask = static_cast<const std::uint32_t*>(a.token_mask.view.data);
   }
 }
 
-void check_controls(const SampleChecks& checks, const Arguments& a, Sampling& p) {
+void check_controls(const SampleChecks& checks, const Arguments& a, SampleProblem& p) {
   p.temperature = checks.per_row<float>(a.temperature);
   p.top_k = checks.per_row<std::int32_t>(a.top_k);
   p.top_p = checks.per_row<float>(a.top_p);
@@ -184,7 +189,7 @@ void check_controls(const SampleChecks& checks, const Arguments& a, Sampling& p)
   }
 }
 
-void check_outputs(const SampleChecks& checks, const Arguments& a, Sampling& p) {
+void check_outputs(const SampleChecks& checks, const Arguments& a, SampleProblem& p) {
   checks.present(a.token);
   p.token_dtype = checks.tokens(a.token);
   p.token = writable(p.token_dtype == DType::i32
@@ -214,10 +219,10 @@ void check_outputs(const SampleChecks& checks, const Arguments& a, Sampling& p) 
 }
 
 // rows may be 0 in the result; nothing is to be computed then.
-Sampling checked(const Context& context, const SampleArgs& args) {
+SampleProblem checked(const Context& context, const SampleArgs& args) {
   const Arguments a(args);
   const SampleChecks checks(context, a.logits);
-  Sampling p;
+  SampleProblem p;
   p.dtype = args.logits.dtype;
   p.rows = checks.layout().rows;
   p.vocabulary = checks.layout().cols;
@@ -237,13 +242,13 @@ Sampling checked(const Context& context, const SampleArgs& args) {
 }  // namespace
 
 void sample(Context& context, const SampleArgs& args) {
-  const Sampling problem = checked(context, args);
+  const SampleProblem problem = checked(context, args);
   if (problem.rows == 0) return;
-  run_first<Sampling>(kName, kImplementations, context, problem, args.implementation);
+  run_first<SampleProblem>(kName, kImplementations, context, problem, args.implementation);
 }
 
 std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args) {
-  return report_implementations<Sampling>(kImplementations, context, checked(context, args));
+  return report_implementations<SampleProblem>(kImplementations, context, checked(context, args));
 }
 
 }  // namespace touchstone

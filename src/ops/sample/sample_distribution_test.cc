@@ -89,8 +89,8 @@ Mix cuts_mix() {
 Mix penalties_mix() {
   TestRow row = plain_row(17, 1, 16);
   row.bias = rounded(random_values({.scale = 0.5}, 17, 161), DType::f32);
-  row.allowed.assign(17, true);
-  row.allowed[3] = row.allowed[16] = false;
+  row.token_mask.assign(17, true);
+  row.token_mask[3] = row.token_mask[16] = false;
   row.history = {0, 1, 1, -1, 2, 5, 5, 5, 99, 2, 7, -1};
   row.prompt_length = 5;
   row.repetition_penalty = static_cast<double>(1.3F);
@@ -100,7 +100,7 @@ Mix penalties_mix() {
           DType::f32,
           row,
           {{"no bias", with(row, [](TestRow& r) { r.bias.clear(); })},
-           {"no mask", with(row, [](TestRow& r) { r.allowed.clear(); })},
+           {"no mask", with(row, [](TestRow& r) { r.token_mask.clear(); })},
            {"no repetition", with(row, [](TestRow& r) { r.repetition_penalty = 1; })},
            {"prompt counted as output", with(row, [](TestRow& r) { r.prompt_length = 0; })},
            {"no presence", with(row, [](TestRow& r) { r.presence_penalty = 0; })}}};

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ops/sample/sample_test_support.h"
+#include "tests/support/refusal.h"
 
 namespace touchstone::test {
 namespace {
@@ -16,13 +17,7 @@ using testing::StartsWith;
 constexpr std::int64_t kRows = 6;
 constexpr std::int64_t kVocabulary = 40;
 
-struct Mistake {
-  std::string what;
-  std::string argument;  // named by the message
-  std::function<void(SampleArgs&)> make;
-};
-
-Device other_device() { return on_gpu() ? Device::cpu() : Device::cuda(); }
+using Mistake = test::Mistake<SampleArgs>;
 
 // The mistakes that can be made with any tensor.
 template <class View>
@@ -57,7 +52,7 @@ std::vector<Mistake> mistakes() {
   std::vector<Mistake> list;
   add_common<ConstTensorView>(list, "logits", &A::logits, true);
   add_common<ConstTensorView>(list, "bias", &A::bias, true);
-  add_common<ConstTensorView>(list, "allowed", &A::allowed, true);
+  add_common<ConstTensorView>(list, "token_mask", &A::token_mask, true);
   add_common<ConstTensorView>(list, "history", &A::history, true);
   add_common<ConstTensorView>(list, "temperature", &A::temperature, false);
   add_common<ConstTensorView>(list, "top_k", &A::top_k, false);
@@ -89,7 +84,7 @@ std::vector<Mistake> mistakes() {
   add("a bias of another vocabulary", "bias", [](A& a) { a.bias.shape[1] -= 1; });
   add("a shared bias of another vocabulary", "bias",
       [](A& a) { a.bias.rank = 1, a.bias.shape[0] = kVocabulary + 1, a.bias.stride[0] = 1; });
-  add("a mask one word short", "allowed", [](A& a) { a.allowed.shape[1] -= 1; });
+  add("a mask one word short", "token_mask", [](A& a) { a.token_mask.shape[1] -= 1; });
   add("penalties without a history", "history", [](A& a) { a.history = {}; });
   add("a prompt length without a history", "history", [](A& a) {
     a.history = a.repetition_penalty = a.frequency_penalty = a.presence_penalty = {};
@@ -122,7 +117,7 @@ Batch full_batch() {
     TestRow row;
     row.logits = random_logits(kVocabulary, 1, DType::f32, i);
     row.bias = random_logits(kVocabulary, 1, DType::f32, i + 50);
-    row.allowed.assign(kVocabulary, true);
+    row.token_mask.assign(kVocabulary, true);
     row.history.assign(8, 3);
     batch.rows.push_back(row);
   }
@@ -135,7 +130,7 @@ TEST(SampleErrors, NameTheArgumentAndWriteNothing) {
   Context context({.device = test_device(), .threads = 2});
   for (Guarded* output : run.outputs()) output->poison();
   for (const Mistake& mistake : mistakes()) {
-    SCOPED_TRACE(mistake.what);
+    SCOPED_TRACE(mistake.name);
     SampleArgs args = run.args;
     mistake.make(args);
     try {
@@ -167,7 +162,7 @@ TEST(SampleErrors, AVocabularyBeyondI32NeedsI64Tokens) {
   const std::int64_t huge = (std::int64_t{1} << 31) + 5;
   const std::int64_t shape[] = {kRows, huge};
   args.logits = with_stride(make_view(args.logits.data, shape, DType::f32, test_device()), 0, 0);
-  args.bias = args.allowed = {};
+  args.bias = args.token_mask = {};
   Context context({.device = test_device()});
   try {
     sample(context, args);

@@ -21,7 +21,7 @@ struct HistoryToken {
 };
 
 // The distinct tokens of the row's history, ascending; padding and what is no token left out.
-std::vector<HistoryToken> distinct_history(const Sampling& p, std::int64_t row) {
+std::vector<HistoryToken> distinct_history(const SampleProblem& p, std::int64_t row) {
   std::vector<HistoryToken> tokens;
   const std::int32_t* const history = p.history + row * p.history_stride;
   const std::int64_t prompt = prompt_entries(p, row);
@@ -45,8 +45,7 @@ std::vector<HistoryToken> distinct_history(const Sampling& p, std::int64_t row) 
 
 }  // namespace
 
-void read_values(const Sampling& p, std::int64_t row, std::vector<float>& values) {
-  values.resize(static_cast<std::size_t>(p.vocabulary));
+void read_values(const SampleProblem& p, std::int64_t row, std::span<float> values) {
   visit_float_dtype(p.dtype, [&]<class T>() {
     const T* const logits = static_cast<const T*>(p.logits) + row * p.logits_stride;
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = convert<float>(logits[i]);
@@ -55,26 +54,26 @@ void read_values(const Sampling& p, std::int64_t row, std::vector<float>& values
     const float* const bias = p.bias + row * p.bias_stride;
     for (std::size_t i = 0; i < values.size(); ++i) values[i] += bias[i];
   }
-  if (p.allowed != nullptr) {
-    const std::int32_t* const allowed = p.allowed + row * p.allowed_stride;
+  if (p.token_mask != nullptr) {
+    const std::uint32_t* const token_mask = p.token_mask + row * p.token_mask_stride;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (!is_allowed(allowed, static_cast<std::int64_t>(i))) values[i] = kMinusInfinity;
+      if (!is_unmasked(token_mask, static_cast<std::int64_t>(i))) values[i] = kMinusInfinity;
     }
   }
 }
 
-float value_of(const Sampling& p, std::int64_t row, std::int64_t token) {
-  const std::int32_t* const allowed =
-      p.allowed == nullptr ? nullptr : p.allowed + row * p.allowed_stride;
-  if (!is_allowed(allowed, token)) return kMinusInfinity;
+float value_of(const SampleProblem& p, std::int64_t row, std::int64_t token) {
+  const std::uint32_t* const token_mask =
+      p.token_mask == nullptr ? nullptr : p.token_mask + row * p.token_mask_stride;
+  if (!is_unmasked(token_mask, token)) return kMinusInfinity;
   const float logit = visit_float_dtype(p.dtype, [&]<class T>() {
     return convert<float>(static_cast<const T*>(p.logits)[row * p.logits_stride + token]);
   });
   return p.bias == nullptr ? logit : logit + p.bias[row * p.bias_stride + token];
 }
 
-void penalize(const Sampling& p, std::int64_t row, const RowControls& controls,
-              std::vector<float>& values) {
+void penalize(const SampleProblem& p, std::int64_t row, const RowControls& controls,
+              std::span<float> values) {
   if (!controls.penalizes() || p.history_length == 0) return;
   for (const HistoryToken& seen : distinct_history(p, row)) {
     float& value = values[static_cast<std::size_t>(seen.token)];
@@ -82,30 +81,30 @@ void penalize(const Sampling& p, std::int64_t row, const RowControls& controls,
   }
 }
 
-std::int32_t row_status(const Sampling& p, bool nan, float largest, std::int64_t above) {
-  if (nan) return kRowHasNan;
-  std::int32_t status = 0;
-  if (largest == std::numeric_limits<float>::infinity()) status |= kRowHasInfinity;
-  if (above == 0) status |= kRowAllMasked;
-  if (above < p.top_count) status |= kRowFewerThanK;
+RowStatus row_status(const SampleProblem& p, bool nan, float largest, std::int64_t above) {
+  if (nan) return RowStatus::has_nan;
+  RowStatus status = RowStatus::ok;
+  if (largest == std::numeric_limits<float>::infinity()) status |= RowStatus::has_infinity;
+  if (above == 0) status |= RowStatus::all_masked;
+  if (above < p.top_count) status |= RowStatus::fewer_than_k;
   return status;
 }
 
-void write_token(const Sampling& p, std::int64_t row, std::int64_t token, float log_probability,
-                 std::int32_t status) {
+void write_token(const SampleProblem& p, std::int64_t row, std::int64_t token,
+                 float log_probability, RowStatus status) {
   store_token(p.token_dtype, p.token, row, token);
   if (p.log_probability != nullptr) p.log_probability[row] = log_probability;
-  if (p.status != nullptr) p.status[row] = status;
+  if (p.status != nullptr) p.status[row] = to_int(status);
 }
 
-void write_top(const Sampling& p, std::int64_t row, std::int64_t rank, std::int64_t token,
+void write_top(const SampleProblem& p, std::int64_t row, std::int64_t rank, std::int64_t token,
                float log_probability) {
   const std::int64_t at = row * p.top_count + rank;
   store_token(p.top_token_dtype, p.top_tokens, at, token);
   p.top_log_probabilities[at] = log_probability;
 }
 
-void refuse_row(const Sampling& p, std::int64_t row, std::int32_t status) {
+void store_invalid_row(const SampleProblem& p, std::int64_t row, RowStatus status) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   write_token(p, row, -1, kNan, status);
   for (std::int64_t rank = 0; rank < p.top_count; ++rank) write_top(p, row, rank, -1, kNan);

@@ -1,6 +1,6 @@
-// Sampling as one would write it down: the values of a row, their weights in f64, the tokens sorted
-// as far as anybody asks, a walk along them. Right for every case, kept sets of any size included;
-// rows are shared between threads.
+// SampleProblem as one would write it down: the values of a row, their weights in f64, the tokens
+// sorted as far as anybody asks, a walk along them. Right for every case, kept sets of any size
+// included; rows are shared between threads.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -17,7 +17,7 @@
 namespace touchstone::sampling {
 namespace {
 
-// The tokens by (value descending, token ascending), sorted as far as they are asked for.
+// The tokens by (value descending, token ascending), sorted lazily.
 class Order {
  public:
   void reset(std::span<const float> values) {
@@ -33,7 +33,7 @@ class Order {
   }
 
  private:
-  // Each step sorts several times what is sorted already, so that a long prefix takes few steps.
+  // Each step sorts eight times what is sorted already, so that a long prefix takes few steps.
   void sort_past(std::int64_t rank) {
     const auto size = static_cast<std::int64_t>(tokens_.size());
     const std::int64_t end = std::min(size, std::max({rank + 1, 8 * sorted_, std::int64_t{64}}));
@@ -54,21 +54,22 @@ class Order {
   std::int64_t sorted_ = 0;
 };
 
-// One row at a time; the memory is used again for the next one.
-class PlainRow {
+// One row at a time; the memory is reused.
+class ScalarRow {
  public:
-  explicit PlainRow(const Sampling& p) : p_(p) {}
+  explicit ScalarRow(const SampleProblem& p) : p_(p) {}
 
   // `remark` is added to the status word.
-  void run(std::int64_t row, std::int32_t remark = 0) {
+  void run(std::int64_t row, RowStatus remark = RowStatus::ok) {
     controls_ = row_controls(p_, row);
-    if (!controls_.legal) return refuse_row(p_, row, kRowBadParameter | remark);
+    if (!controls_.legal) return store_invalid_row(p_, row, RowStatus::bad_parameter | remark);
+    values_.resize(static_cast<std::size_t>(p_.vocabulary));
     read_values(p_, row, values_);
     penalize(p_, row, controls_, values_);
-    std::int32_t status = 0;
+    RowStatus status = RowStatus::ok;
     const bool usable = weigh(status);
     status |= remark;
-    if (!usable) return refuse_row(p_, row, status);
+    if (!usable) return store_invalid_row(p_, row, status);
     order_.reset(values_);
     const std::int64_t token = controls_.greedy() ? order_[0] : draw(row);
     write_token(p_, row, token, log_probability(token), status);
@@ -79,7 +80,7 @@ class PlainRow {
 
  private:
   // Step 3. False when the row has no distribution.
-  bool weigh(std::int32_t& status) {
+  bool weigh(RowStatus& status) {
     largest_ = kMinusInfinity;
     bool nan = false;
     std::int64_t masked = 0;
@@ -89,7 +90,7 @@ class PlainRow {
       largest_ = std::max(largest_, v);
     }
     status = row_status(p_, nan, largest_, p_.vocabulary - masked);
-    if ((status & (kRowHasNan | kRowAllMasked)) != 0) return false;
+    if (has_any(status, RowStatus::has_nan | RowStatus::all_masked)) return false;
     weights_.resize(values_.size());
     total_ = 0;
     for (std::size_t i = 0; i < values_.size(); ++i) {
@@ -163,7 +164,7 @@ class PlainRow {
   float& value(std::int64_t token) { return values_[static_cast<std::size_t>(token)]; }
   double weight(std::int64_t token) const { return weights_[static_cast<std::size_t>(token)]; }
 
-  const Sampling& p_;
+  const SampleProblem& p_;
   RowControls controls_;
   std::vector<float> values_;
   std::vector<double> weights_;
@@ -175,15 +176,15 @@ class PlainRow {
 
 }  // namespace
 
-void sample_plain_row(const Sampling& p, std::int64_t row, std::int32_t remark) {
-  PlainRow(p).run(row, remark);
+void sample_plain_row(const SampleProblem& p, std::int64_t row, RowStatus remark) {
+  ScalarRow(p).run(row, remark);
 }
 
-void sample_plain(Context& context, const Sampling& p) {
-  // A few tasks per thread, so that one that is held up does not hold up the rest.
+void sample_plain(Context& context, const SampleProblem& p) {
+  // A few tasks per thread, so that a delayed one does not delay the rest.
   const std::int64_t tasks = std::min<std::int64_t>(p.rows, 4 * std::int64_t{context.threads()});
   detail::ContextAccess::pool(context).run(tasks, [&](std::int64_t task) {
-    PlainRow worker(p);
+    ScalarRow worker(p);
     const std::int64_t begin = p.rows / tasks * task + std::min(p.rows % tasks, task);
     const std::int64_t end = p.rows / tasks * (task + 1) + std::min(p.rows % tasks, task + 1);
     for (std::int64_t row = begin; row < end; ++row) worker.run(row);

@@ -1,6 +1,5 @@
-// What every implementation, on every device, must decide in the same way: the controls of a row,
-// which of them are legal, and what a penalty does to a value. constexpr, hence usable in device
-// code too.
+// What every implementation decides in the same way on every device: the controls of a row, which
+// of them are legal, and the effect of a penalty. constexpr, hence usable in device code.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,7 @@ struct RowControls {
   }
 };
 
-constexpr RowControls row_controls(const Sampling& p, std::int64_t row) {
+constexpr RowControls row_controls(const SampleProblem& p, std::int64_t row) {
   RowControls c;
   if (p.temperature != nullptr) c.temperature = p.temperature[row];
   if (p.top_k != nullptr) c.top_k = p.top_k[row];
@@ -50,13 +49,13 @@ constexpr RowControls row_controls(const Sampling& p, std::int64_t row) {
 }
 
 // How many entries of the row's history are prompt.
-constexpr std::int64_t prompt_entries(const Sampling& p, std::int64_t row) {
+constexpr std::int64_t prompt_entries(const SampleProblem& p, std::int64_t row) {
   if (p.prompt_length == nullptr || p.prompt_length[row] < 0) return 0;
   const std::int64_t length = p.prompt_length[row];
   return length < p.history_length ? length : p.history_length;
 }
 
-// A product that is rounded on its own, also where a compiler likes to merge it with what follows.
+// A product that is not contracted into a fused multiply-add.
 constexpr float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
@@ -77,9 +76,8 @@ constexpr float penalized(float value, const RowControls& c, std::int64_t in_out
 }
 
 // Bit `token` of a packed mask.
-constexpr bool is_allowed(const std::int32_t* mask, std::int64_t token) {
-  return mask == nullptr ||
-         ((static_cast<std::uint32_t>(mask[token / 32]) >> (token % 32)) & 1) != 0;
+constexpr bool is_unmasked(const std::uint32_t* mask, std::int64_t token) {
+  return mask == nullptr || (mask[token / 32] >> (token % 32) & 1U) != 0;
 }
 
 }  // namespace touchstone::sampling

@@ -30,15 +30,6 @@ struct Kept {
   std::vector<std::int64_t> tokens;  // those that can be drawn
 };
 
-TestRow row_of(std::vector<double> logits, std::int64_t top_k, float top_p, float min_p) {
-  TestRow row;
-  row.logits = std::move(logits);
-  row.top_k = top_k;
-  row.top_p = f32(top_p);
-  row.min_p = f32(min_p);
-  return row;
-}
-
 std::vector<Kept> kept_sets() {
   const std::vector<double> four(4, 0.0);
   // Weights 1, 1/2, 1/4, 1/8, as near as f32 logits come.
@@ -187,218 +178,6 @@ TEST(SampleRules, SeedAndPositionDecide) {
   });
 }
 
-// Every row alone, in a batch, in the batch turned round, and with other numbers of threads.
-TEST(SampleRules, BatchMatesNeverChangeARow) {
-  constexpr std::size_t kRows = 70;
-  for (const std::int64_t vocabulary : {50, 5003}) {
-    Batch batch{.top_count = 5};
-    for (std::size_t i = 0; i < kRows; ++i) {
-      batch.rows.push_back(random_row(vocabulary, DType::f32, 3000 + i));
-      // The draw must not see where the row is.
-      batch.rows.back().history.resize(40, -1);
-    }
-    Batch turned = batch;
-    std::ranges::reverse(turned.rows);
-    SampleRun together(batch);
-    SampleRun other_way(turned);
-    for_each_implementation(together.accepting(), [&](Runner& context) {
-      together.run(context);
-      const std::vector<double> tokens = together.token.values();
-      const std::vector<double> logs = together.log_probability.values();
-      const std::vector<std::byte> top_logs = together.top_log_probabilities.bytes();
-      other_way.run(context);
-      for (std::size_t i = 0; i < kRows; ++i) {
-        EXPECT_EQ(other_way.token.values()[kRows - 1 - i], tokens[i]) << i;
-      }
-      for (std::size_t i = 0; i<kRows; i += vocabulary> 100 ? 7 : 1) {
-        Batch alone = batch;
-        alone.rows = {batch.rows[i]};
-        SampleRun run(alone);
-        run.run(context);
-        EXPECT_EQ(run.token.values()[0], tokens[i]) << i;
-        const double log = run.log_probability.values()[0];
-        EXPECT_TRUE(log == logs[i] || (std::isnan(log) && std::isnan(logs[i]))) << i;
-      }
-      for (const int threads : {1, 2, 7}) {
-        Runner fresh({.device = test_device(),
-                      .threads = threads,
-                      .implementation = context.implementation()});
-        together.run(fresh);
-        EXPECT_EQ(together.token.values(), tokens);
-        EXPECT_TRUE(same_bits(together.top_log_probabilities, top_logs));
-      }
-    });
-  }
-}
-
-// `few`, repeated until there are `rows` of them: each row gets, to the bit, what it gets in `few`.
-void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const Layout& layout) {
-  Batch many = few;
-  many.layout = layout;
-  while (static_cast<std::int64_t>(many.rows.size()) < rows) {
-    many.rows.push_back(few.rows[many.rows.size() % few.rows.size()]);
-  }
-  SampleRun alone(few);
-  SampleRun together(many);
-  for_each_implementation(alone.accepting(), [&](Runner& context) {
-    alone.run(context);
-    together.run(context);
-    const std::vector<double> tokens = alone.token.values();
-    const std::vector<double> logs = alone.log_probability.values();
-    const std::vector<double> all_tokens = together.token.values();
-    const std::vector<double> all_logs = together.log_probability.values();
-    for (std::size_t i = 0; i < many.rows.size(); ++i) {
-      ASSERT_EQ(all_tokens[i], tokens[i % few.rows.size()]) << i;
-      ASSERT_EQ(all_logs[i], logs[i % few.rows.size()]) << i;
-    }
-  });
-}
-
-// Rows that go every way a kernel has: within what it puts in order, beyond it, and without an
-// order.
-Batch asking_for_everything(std::int64_t vocabulary, DType dtype) {
-  struct Asked {
-    std::int64_t top_k;
-    float top_p;
-    float min_p;
-    double scale;  // of the logits: how peaked the row is
-  };
-  constexpr Asked kAsked[] = {{1, 1, 0, 3},         {50, 0.95F, 0, 3}, {64, 1, 0, 1},
-                              {65, 0.9F, 0.01F, 1}, {300, 0.9F, 0, 1}, {1024, 0.97F, 0, 0.5},
-                              {1500, 0.9F, 0, 1},   {0, 0.9F, 0, 6},   {0, 0.95F, 0, 1},
-                              {0, 0.5F, 0, 0.01},   {0, 1, 0.2F, 2},   {0, 1, 0, 1}};
-  Batch batch{.dtype = dtype, .top_count = 3};
-  for (const Asked& asked : kAsked) {
-    const auto seed = 800 + batch.rows.size();
-    TestRow row = row_of(random_logits(vocabulary, asked.scale, dtype, seed), asked.top_k,
-                         asked.top_p, asked.min_p);
-    row.position = static_cast<std::int64_t>(seed);
-    batch.rows.push_back(row);
-  }
-  return batch;
-}
-
-// Kernels and their ways out are chosen by the number of rows, and what a row asks for is known to
-// them only when they run: the row must get the same from all of them.
-TEST(SampleRules, OneRowAmongHundredsGetsWhatItGetsAlone) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    SCOPED_TRACE(name_of(dtype));
-    const Batch few = asking_for_everything(3001, dtype);
-    check_batch(few);
-    // More than a GPU has multiprocessors, times three and times four; on the 16-byte grid and off.
-    for (const std::int64_t rows : {200, 400, 600}) {
-      const std::int64_t gap_to_grid = dtype == DType::f32 ? 3 : 7;
-      const bool on_grid = dtype == DType::bf16 || rows < 600;
-      expect_the_same_when_repeated(few, sanitized_size(rows, 36),
-                                    {.row_gap = on_grid ? gap_to_grid : 0});
-    }
-  }
-}
-
-// Rows long enough that thresholds are guessed from a part of them, with as many tokens in order as
-// there are at most: at random, and where the part says too much or too little of the rest.
-TEST(SampleRules, ManyTokensInOrderOfLongRows) {
-  const std::int64_t vocabulary = sanitized_size(60000, 6000);
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    SCOPED_TRACE(name_of(dtype));
-    Batch few{.dtype = dtype};
-    const auto add = [&](const std::vector<double>& logits, std::int64_t top_k, float top_p) {
-      TestRow row = row_of(rounded(logits, dtype), top_k, top_p, 0);
-      row.position = static_cast<std::int64_t>(few.rows.size());
-      few.rows.push_back(row);
-    };
-    for (const std::int64_t top_k : {65, 256, 257, 1024, 2048}) {
-      add(random_logits(vocabulary, 1, dtype, 900 + static_cast<std::uint64_t>(top_k)), top_k,
-          0.95F);
-    }
-    for (const std::int64_t top_k : {200, 2048}) {
-      std::vector<double> rising;
-      std::vector<double> falling_again_and_again;
-      for (std::int64_t i = 0; i < vocabulary; ++i) {
-        const double size = static_cast<double>(vocabulary);
-        rising.push_back(8 * static_cast<double>(i) / size);
-        falling_again_and_again.push_back(-64 * static_cast<double>(i % (vocabulary / 8)) / size);
-      }
-      add(rising, top_k, 0.9F);
-      add(falling_again_and_again, top_k, 0.9F);
-    }
-    check_batch(few);
-    const std::int64_t many = dtype == DType::f32 ? 200 : 400;
-    expect_the_same_when_repeated(few, test_device().is_cuda() ? many : 12, {});
-  }
-}
-
-// So long that several blocks of a GPU share a row.
-std::int64_t long_row(DType dtype) {
-  return sanitized_size(dtype == DType::f32 ? 41000 : 82000, 8008);
-}
-
-// More blocks where there are fewer rows, and other ones where rows are off the 16-byte grid.
-TEST(SampleRules, FewLongRowsGetTheSameHoweverTheyAreShared) {
-  for (const DType dtype : kLogitDTypes) {
-    SCOPED_TRACE(name_of(dtype));
-    const Batch few = asking_for_everything(long_row(dtype), dtype);
-    check_batch(few);
-    expect_the_same_when_repeated(few, 36, {});
-    expect_the_same_when_repeated(few, 24, {.row_gap = 7});
-  }
-}
-
-// What a kernel for usual rows finds out only when it has read the row.
-TEST(SampleRules, LongRowsThatAreNotUsual) {
-  const std::function<void(TestRow&)> edits[] = {
-      [](TestRow& r) { r.logits[77] = kNan; },
-      [](TestRow& r) { r.logits[5000] = kInfinity; },
-      [](TestRow& r) { r.logits[7] = r.logits.back() = kInfinity, r.temperature = 0; },
-      [](TestRow& r) { std::ranges::fill(r.logits, -kInfinity); },
-      [](TestRow& r) { std::ranges::fill(r.logits, -kInfinity), r.logits[1234] = 2; },
-      [](TestRow& r) { std::fill(r.logits.begin() + 20, r.logits.end(), -kInfinity); },
-      [](TestRow& r) { std::ranges::fill(r.logits, 0.5); },
-      [](TestRow& r) { std::ranges::fill(r.logits, 0.5), r.top_k = 0, r.top_p = 1; },
-      [](TestRow& r) { std::ranges::fill(r.logits, -kInfinity), r.top_k = 0, r.top_p = 1; },
-      [](TestRow& r) { std::fill(r.logits.end() - 300, r.logits.end(), 16.0); },
-      [](TestRow& r) { std::fill(r.logits.begin() + 512, r.logits.begin() + 1536, 16.0); },
-      [](TestRow& r) { std::ranges::sort(r.logits); },
-      [](TestRow& r) { r.logits[4000] = 49152, r.temperature = 1e-4; },
-      [](TestRow& r) { r.temperature = 0, r.top_k = 0; },
-      [](TestRow& r) { r.top_p = 2; },
-      [](TestRow& r) { r.temperature = kNan, r.top_k = 0; },
-  };
-  for (const DType dtype : kLogitDTypes) {
-    SCOPED_TRACE(name_of(dtype));
-    Batch batch{.dtype = dtype, .top_count = 7};
-    for (const auto& edit : edits) {
-      const auto seed = 1700 + batch.rows.size();
-      TestRow row = row_of(random_logits(long_row(dtype), 2, dtype, seed), 50, 0.9F, 0);
-      row.position = static_cast<std::int64_t>(seed);
-      edit(row);
-      batch.rows.push_back(row);
-    }
-    check_batch(batch);
-  }
-}
-
-// So many that a kernel for short rows gives several to each of its workers, and does them at once.
-TEST(SampleRules, OneShortRowAmongThousandsGetsWhatItGetsAlone) {
-  for (const auto& [vocabulary, dtype, rows] : {std::tuple{70, DType::bf16, 30001},
-                                                {128, DType::bf16, 70001},
-                                                {128, DType::f32, 70001},
-                                                {512, DType::f16, 20001},
-                                                {1000, DType::f32, 2999}}) {
-    Batch few{.dtype = dtype};
-    for (const std::int64_t top_k : {0, 1, 8, 20, 65}) {
-      for (const float top_p : {0.7F, 1.0F}) {
-        const auto seed = 900 + few.rows.size();
-        TestRow row = row_of(random_logits(vocabulary, 2, few.dtype, seed), top_k, top_p,
-                             top_k == 1 ? 0 : 0.01F);
-        row.position = static_cast<std::int64_t>(seed);
-        few.rows.push_back(row);
-      }
-    }
-    expect_the_same_when_repeated(few, sanitized_size(rows, 101), few.layout);
-  }
-}
-
 // ---- greedy --------------------------------------------------------------------------------
 
 TEST(SampleRules, GreedyRowsBesideSampledOnes) {
@@ -440,7 +219,7 @@ TEST(SampleRules, PenaltiesInTheirOrder) {
 TEST(SampleRules, AMaskedTokenStaysMaskedWhateverThePenalties) {
   TestRow row;
   row.logits = {1, -kInfinity, 0, 5};
-  row.allowed = {true, true, true, false};
+  row.token_mask = {true, true, true, false};
   row.history = {1, 3, 1, 3, 0};
   row.repetition_penalty = 0.5;
   row.frequency_penalty = -3e38;
@@ -476,35 +255,43 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
   };
   const Special specials[] = {
       {0, [](TestRow&) {}},
-      {kRowHasNan, [](TestRow& r) { r.logits[7] = kNan; }},
-      {kRowHasNan, [](TestRow& r) { r.logits[0] = kNan, r.temperature = 0; }},
-      {kRowHasNan, [](TestRow& r) { r.logits[3] = kInfinity, r.bias.assign(8, -kInfinity); }},
-      {0, [](TestRow& r) { r.logits[7] = kNan, r.allowed.assign(8, true), r.allowed[7] = false; }},
-      {kRowHasInfinity, [](TestRow& r) { r.logits[5] = kInfinity; }},
-      {kRowHasInfinity, [](TestRow& r) { r.logits[5] = kInfinity, r.temperature = 0; }},
-      {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.logits.assign(8, -kInfinity); }},
-      {kRowAllMasked | kRowFewerThanK, [](TestRow& r) { r.allowed.assign(8, false); }},
-      {kRowAllMasked | kRowFewerThanK,
-       [](TestRow& r) { r.allowed.assign(8, false), r.temperature = 0; }},
-      {kRowFewerThanK, [](TestRow& r) { r.allowed.assign(8, false), r.allowed[6] = true; }},
-      {kRowHasInfinity | kRowFewerThanK,
+      {to_int(RowStatus::has_nan), [](TestRow& r) { r.logits[7] = kNan; }},
+      {to_int(RowStatus::has_nan), [](TestRow& r) { r.logits[0] = kNan, r.temperature = 0; }},
+      {to_int(RowStatus::has_nan),
+       [](TestRow& r) { r.logits[3] = kInfinity, r.bias.assign(8, -kInfinity); }},
+      {0,
+       [](TestRow& r) {
+         r.logits[7] = kNan, r.token_mask.assign(8, true), r.token_mask[7] = false;
+       }},
+      {to_int(RowStatus::has_infinity), [](TestRow& r) { r.logits[5] = kInfinity; }},
+      {to_int(RowStatus::has_infinity),
+       [](TestRow& r) { r.logits[5] = kInfinity, r.temperature = 0; }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.logits.assign(8, -kInfinity); }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false); }},
+      {to_int(RowStatus::all_masked) | to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false), r.temperature = 0; }},
+      {to_int(RowStatus::fewer_than_k),
+       [](TestRow& r) { r.token_mask.assign(8, false), r.token_mask[6] = true; }},
+      {to_int(RowStatus::has_infinity) | to_int(RowStatus::fewer_than_k),
        [](TestRow& r) { r.logits.assign(8, -kInfinity), r.logits[2] = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.temperature = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_k = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = -0.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = 1.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = -0.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = 1.5; }},
-      {kRowBadParameter, [](TestRow& r) { r.min_p = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = 0; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = -1; }},
-      {kRowBadParameter, [](TestRow& r) { r.repetition_penalty = kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.frequency_penalty = kNan; }},
-      {kRowBadParameter, [](TestRow& r) { r.presence_penalty = -kInfinity; }},
-      {kRowBadParameter, [](TestRow& r) { r.top_p = 2, r.temperature = 0; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.temperature = kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_k = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = -0.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = 1.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = -0.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = 1.5; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.min_p = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = 0; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = -1; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.repetition_penalty = kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.frequency_penalty = kNan; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.presence_penalty = -kInfinity; }},
+      {to_int(RowStatus::bad_parameter), [](TestRow& r) { r.top_p = 2, r.temperature = 0; }},
   };
   Batch batch{.top_count = 2};
   std::vector<std::int32_t> expected;
@@ -528,14 +315,14 @@ TEST(SampleRules, SpecialRowsSayWhatTheyAre) {
 TEST(SampleRules, OneTokenLeftIsEnoughForADraw) {
   TestRow row;
   row.logits = {0, 1, 2};
-  row.allowed = {false, true, false};
+  row.token_mask = {false, true, false};
   Batch batch{.rows = {row, row}};
-  batch.rows[1].allowed[1] = false;
+  batch.rows[1].token_mask[1] = false;
   SampleRun run(batch);
   for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_THAT(run.tokens(), ElementsAre(1, -1));
-    EXPECT_THAT(run.statuses(), ElementsAre(0, kRowAllMasked));
+    EXPECT_THAT(run.statuses(), ElementsAre(0, to_int(RowStatus::all_masked)));
     EXPECT_NEAR(run.log_probability.values()[0], 0, 1e-6);
   });
 }
@@ -557,7 +344,7 @@ TEST(SampleRules, SharedBiasAndMaskAndNothingElse) {
   Batch batch;
   TestRow row;
   row.bias = random_logits(70, 3, DType::f32, 5);
-  for (int i = 0; i < 70; ++i) row.allowed.push_back(i % 5 != 2);
+  for (int i = 0; i < 70; ++i) row.token_mask.push_back(i % 5 != 2);
   for (std::uint64_t i = 0; i < 9; ++i) {
     row.logits = random_logits(70, 1, DType::f32, 40 + i);
     row.position = static_cast<std::int64_t>(i);
@@ -604,7 +391,7 @@ TEST(SampleRules, NoRowsWriteNothing) {
                            &args.top_log_probabilities, &args.status}) {
     if (view->defined()) view->shape[0] = 0;
   }
-  args.bias = args.allowed = {};
+  args.bias = args.token_mask = {};
   Context context({.device = test_device()});
   sample(context, args);
   context.synchronize();

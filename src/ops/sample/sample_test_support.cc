@@ -14,19 +14,9 @@ namespace {
 
 using Values = std::vector<double>;
 
-Values mask_words(const std::vector<bool>& allowed) {
-  std::vector<std::uint32_t> words(
-      static_cast<std::size_t>(ceil_div(static_cast<std::int64_t>(allowed.size()), 32)));
-  for (std::size_t i = 0; i < allowed.size(); ++i) {
-    if (allowed[i]) words[i / 32] |= 1U << (i % 32);
-  }
-  // Spare bits are ignored, so they are set.
-  if (allowed.size() % 32 != 0) words.back() |= ~0U << (allowed.size() % 32);
-  Values result;
-  for (const std::uint32_t word : words) {
-    result.push_back(static_cast<double>(std::bit_cast<std::int32_t>(word)));
-  }
-  return result;
+Values mask_words(const std::vector<bool>& token_mask) {
+  const std::vector<std::int32_t> words = spec::packed_mask(token_mask);
+  return {words.begin(), words.end()};
 }
 
 // Builds the buffers of a batch.
@@ -63,16 +53,16 @@ class Builder {
     return matrix(DType::f32, vocabulary, values);
   }
 
-  Guarded allowed() const {
+  Guarded token_mask() const {
     const std::int64_t words = ceil_div(batch_.vocabulary(), 32);
-    if (!any([](const TestRow& r) { return !r.allowed.empty(); })) return {};
+    if (!any([](const TestRow& r) { return !r.token_mask.empty(); })) return {};
     if (batch_.share_mask) {
-      return {test_device(), DType::i32, {words}, mask_words(batch_.rows[0].allowed)};
+      return {test_device(), DType::i32, {words}, mask_words(batch_.rows[0].token_mask)};
     }
     Values values;
     for (const TestRow& row : batch_.rows) {
       const std::vector<bool> all(row.logits.size(), true);
-      const Values mask = mask_words(row.allowed.empty() ? all : row.allowed);
+      const Values mask = mask_words(row.token_mask.empty() ? all : row.token_mask);
       values.insert(values.end(), mask.begin(), mask.end());
     }
     return matrix(DType::i32, words, values);
@@ -151,37 +141,17 @@ double gamma_q(double a, double x) {
   return h * scale;
 }
 
-std::int32_t expected_status(const oracle::SampleDistribution& d, std::int64_t top_count) {
-  switch (d.outcome) {
-    case oracle::SampleOutcome::bad_parameter:
-      return kRowBadParameter;
-    case oracle::SampleOutcome::has_nan:
-      return kRowHasNan;
-    default:
-      return (d.has_infinity ? kRowHasInfinity : 0) | (d.above == 0 ? kRowAllMasked : 0) |
-             (d.above < top_count ? kRowFewerThanK : 0);
-  }
-}
-
-// One log-probability beside what it should be. The bound is that of the contract: a probability is
-// within (1e-6 + 2e-7 * distance) of itself; then it is rounded once to f32.
+// One log-probability beside what it should be.
 void expect_log_probability(double actual, const TestRow& row, const oracle::SampleDistribution& d,
                             std::int64_t token) {
-  const auto at = static_cast<std::size_t>(token);
-  const double expected = d.log_probability[at];
+  const double expected = d.log_probability[static_cast<std::size_t>(token)];
   if (std::isinf(expected)) {
     EXPECT_EQ(actual, expected) << "token " << token;
     return;
   }
-  const double temperature = row.temperature == 0 ? 1 : row.temperature;
-  const float largest = d.value[static_cast<std::size_t>(d.order[0])];
-  const double distance =
-      d.value[at] == largest
-          ? 0
-          : (static_cast<double>(largest) - static_cast<double>(d.value[at])) / temperature;
   EXPECT_LE(actual, 0) << "token " << token;
-  const double bound = 1e-6 + 2e-7 * distance + rounding_error(DType::f32, expected);
-  EXPECT_LE(std::fabs(actual - expected), bound) << "token " << token << ": " << actual;
+  EXPECT_LE(std::fabs(actual - expected), spec::log_probability_bound(row, d, token))
+      << "token " << token << ": " << actual;
 }
 
 // What a run wrote, as numbers.
@@ -204,7 +174,7 @@ void check_row(const Batch& batch, std::size_t r, const Results& got, double tol
   const oracle::SampleDistribution d = oracle::sample_distribution(row);
   const std::int64_t token = got.tokens[r];
   if (batch.want_status) {
-    EXPECT_EQ(got.statuses[r], expected_status(d, batch.top_count));
+    EXPECT_EQ(got.statuses[r], spec::expected_status(d, batch.top_count));
   }
   const auto n = static_cast<std::size_t>(batch.top_count);
   if (d.outcome != oracle::SampleOutcome::drawn) {
@@ -239,7 +209,7 @@ SampleRun::SampleRun(const Batch& batch) {
   const Builder build(batch);
   logits = build.logits();
   bias = build.bias();
-  allowed = build.allowed();
+  token_mask = build.token_mask();
   temperature = build.per_row(DType::f32, &TestRow::temperature);
   top_k = build.per_row(DType::i32, &TestRow::top_k);
   top_p = build.per_row(DType::f32, &TestRow::top_p);
@@ -260,7 +230,7 @@ SampleRun::SampleRun(const Batch& batch) {
   }
   args = {.logits = logits,
           .bias = bias,
-          .allowed = allowed,
+          .token_mask = token_mask,
           .temperature = temperature,
           .top_k = top_k,
           .top_p = top_p,
@@ -290,8 +260,8 @@ std::vector<std::string> SampleRun::accepting() const {
 }
 
 std::vector<Guarded*> SampleRun::inputs() {
-  return {&logits,     &bias,      &allowed,  &temperature, &top_k,         &top_p, &min_p,
-          &repetition, &frequency, &presence, &history,     &prompt_length, &seed,  &position};
+  return {&logits,     &bias,      &token_mask, &temperature, &top_k,         &top_p, &min_p,
+          &repetition, &frequency, &presence,   &history,     &prompt_length, &seed,  &position};
 }
 
 std::vector<Guarded*> SampleRun::outputs() {
@@ -307,6 +277,14 @@ void SampleRun::run(Runner& context) {
   for (const Guarded* output : outputs()) EXPECT_TRUE(output->outside_intact());
 }
 
+void SampleRun::run_like(Runner& context) {
+  const std::string wanted = context.implementation();
+  const std::vector<std::string> names = accepting();
+  if (std::ranges::find(names, wanted) == names.end()) context.set_implementation("");
+  run(context);
+  context.set_implementation(wanted);
+}
+
 std::vector<std::int64_t> SampleRun::tokens() const {
   std::vector<std::int64_t> result;
   for (const double value : token.values()) result.push_back(static_cast<std::int64_t>(value));
@@ -316,9 +294,18 @@ std::vector<std::int64_t> SampleRun::tokens() const {
 std::vector<std::int32_t> SampleRun::statuses() const {
   std::vector<std::int32_t> result;
   for (const double value : status.values()) {
-    result.push_back(static_cast<std::int32_t>(value) & ~kRowTwoPass);
+    result.push_back(static_cast<std::int32_t>(value) & ~to_int(RowStatus::two_pass));
   }
   return result;
+}
+
+TestRow row_of(std::vector<double> logits, std::int64_t top_k, float top_p, float min_p) {
+  TestRow row;
+  row.logits = std::move(logits);
+  row.top_k = top_k;
+  row.top_p = static_cast<double>(top_p);
+  row.min_p = static_cast<double>(min_p);
+  return row;
 }
 
 void check_batch(const Batch& batch) {
@@ -334,46 +321,15 @@ void check_batch(const Batch& batch) {
 }
 
 double sum_tolerance(const Runner& context) {
-  // f64 sums of at most 2^20 terms; else a few times the 1e-6 of the contract, since a prefix and
-  // the whole are both off.
-  return context.implementation() == "plain" ? 1e-10 : 4e-6;
+  // f64 sums of at most 2^20 terms.
+  return context.implementation() == "plain" ? 1e-10 : spec::kDrawTolerance;
 }
 
 testing::AssertionResult is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token,
                                      double tolerance) {
-  const auto kept_with = [&](double factor) {
-    oracle::SampleRow shifted = row;
-    shifted.top_p = row.top_p < 1 ? std::clamp(row.top_p * factor, 0.0, 1.0) : 1;
-    // Weights equal to the first are equal in any arithmetic: nothing shifts at 1.
-    shifted.min_p = row.min_p < 1 ? std::clamp(row.min_p / factor, 0.0, 1.0) : 1;
-    return oracle::sample_distribution(shifted).kept;
-  };
-  const oracle::SampleDistribution d = oracle::sample_distribution(row);
-  if (std::ranges::find(d.order, token) == d.order.end()) {
-    return testing::AssertionFailure() << token << " is no token";
-  }
-  const std::int64_t fewest = std::min(d.kept, kept_with(1 - tolerance));
-  const std::int64_t most = std::max(d.kept, kept_with(1 + tolerance));
-  const bool by_token =
-      d.kept == static_cast<std::int64_t>(d.order.size()) && std::ranges::is_sorted(d.drawn);
-  for (std::int64_t kept = fewest; kept <= most; ++kept) {
-    const auto& walk = by_token ? d.drawn : d.order;
-    double mass = 0;
-    for (std::int64_t i = 0; i < kept; ++i) {
-      mass += d.weight[static_cast<std::size_t>(walk[static_cast<std::size_t>(i)])];
-    }
-    double before = 0;
-    for (std::int64_t i = 0; i < kept; ++i) {
-      const std::int64_t at = walk[static_cast<std::size_t>(i)];
-      const double after = before + d.weight[static_cast<std::size_t>(at)];
-      const bool hit =
-          after > before && before <= (u + tolerance) * mass && after >= (u - tolerance) * mass;
-      if (at == token && hit) return testing::AssertionSuccess();
-      before = after;
-    }
-  }
-  return testing::AssertionFailure()
-         << "u = " << u << " picks " << d.token(u) << " of " << d.kept << " kept, not " << token;
+  std::string why;
+  if (spec::is_the_draw(row, u, token, tolerance, &why)) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << why;
 }
 
 std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::int64_t draws) {
@@ -383,7 +339,7 @@ std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::
   TestRow draw = row;
   draw.logits = {0};
   draw.bias.clear();
-  draw.allowed.clear();
+  draw.token_mask.clear();
   draw.history.clear();
   Batch many = one_row;
   many.leave_out_defaults = true;
@@ -400,9 +356,9 @@ std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::
   };
   run.args.logits = repeat(shared.logits);
   run.args.bias = repeat(shared.bias);
-  run.args.allowed = repeat(shared.allowed);
+  run.args.token_mask = repeat(shared.token_mask);
   run.args.history = repeat(shared.history);
-  run.run(context);
+  run.run_like(context);
   std::vector<std::int64_t> counts(row.logits.size());
   for (const std::int64_t token : run.tokens()) {
     if (token < 0 || token >= static_cast<std::int64_t>(counts.size())) {
@@ -465,8 +421,8 @@ TestRow random_row(std::int64_t vocabulary, DType dtype, std::uint64_t seed) {
   }
   if (one_in(3)) row.bias = rounded(random_values({.scale = 2}, vocabulary, seed + 1), DType::f32);
   if (one_in(3)) {
-    for (std::int64_t i = 0; i < vocabulary; ++i) row.allowed.push_back(random.bits(i) % 4 != 0);
-    row.allowed[static_cast<std::size_t>(seed) % row.allowed.size()] = true;
+    for (std::int64_t i = 0; i < vocabulary; ++i) row.token_mask.push_back(random.bits(i) % 4 != 0);
+    row.token_mask[static_cast<std::size_t>(seed) % row.token_mask.size()] = true;
   }
   if (one_in(2)) {
     const auto length = static_cast<std::int64_t>(40 * uniform());

@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "oracle/sample.h"
+#include "spec/selection.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/runners.h"
+#include "touchstone/ops/row_status.h"
 #include "touchstone/ops/sample.h"
-#include "touchstone/ops/softmax_topk.h"
 
 namespace touchstone::test {
 
@@ -52,18 +53,25 @@ struct SampleRun {
   explicit SampleRun(const Batch& batch);
   std::vector<std::string> accepting() const;  // implementations that take the call
   void run(Runner& context);
+  // On the runner's implementation if it takes this call, else on the operator's choice: for rows
+  // that must have the same result in batches of any size.
+  void run_like(Runner& context);
 
   std::vector<std::int64_t> tokens() const;
-  std::vector<std::int32_t> statuses() const;  // without kRowTwoPass, which is a matter of taste
+  // Without two_pass, which may differ by implementation.
+  std::vector<std::int32_t> statuses() const;
 
   std::vector<Guarded*> inputs();
   std::vector<Guarded*> outputs();
 
-  Guarded logits, bias, allowed, temperature, top_k, top_p, min_p, repetition, frequency, presence,
-      history, prompt_length, seed, position;
+  Guarded logits, bias, token_mask, temperature, top_k, top_p, min_p, repetition, frequency,
+      presence, history, prompt_length, seed, position;
   Guarded token, log_probability, top_tokens, top_log_probabilities, status;
   SampleArgs args;
 };
+
+// A row with these logits and cuts, at temperature 1.
+TestRow row_of(std::vector<double> logits, std::int64_t top_k, float top_p, float min_p);
 
 // Runs the batch on every implementation and SIMD target and holds every row against the oracle.
 void check_batch(const Batch& batch);

@@ -45,7 +45,7 @@ TEST(SampleVocabulary, SmallOnesThatArePlain) {
       for (std::size_t i = 0; i < batch.rows.size(); ++i) {
         TestRow& row = batch.rows[i];
         row.bias.clear();
-        row.allowed.clear();
+        row.token_mask.clear();
         row.history.clear();
         if (i % 3 != 0) row.top_k = 1 + static_cast<std::int64_t>(i) % 10;
         if (i % 11 == 7) row.logits.assign(row.logits.size(), 0.5);
@@ -108,7 +108,7 @@ TEST(SampleVocabulary, DrawsByTokenFromLongRows) {
       row.logits = random_logits(kVocabulary, i % 2 == 0 ? 0.5 : 5, dtype, 600 + seed);
       row.position = i;
       if (i % 3 == 1) {
-        for (std::int64_t t = 0; t < kVocabulary; ++t) row.allowed.push_back(t / 4500 == 1);
+        for (std::int64_t t = 0; t < kVocabulary; ++t) row.token_mask.push_back(t / 4500 == 1);
         row.bias = random_logits(kVocabulary, 1, DType::f32, 700 + seed);
       }
       if (i % 4 == 3) {

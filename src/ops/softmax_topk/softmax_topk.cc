@@ -6,40 +6,44 @@
 
 #include "core/checks.h"
 #include "core/implementation.h"
-#include "ops/softmax_topk/topk.h"
+#include "ops/softmax_topk/softmax_topk_problem.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone {
 namespace {
 
-using topk::Topk;
+using topk::SoftmaxTopkProblem;
 
 constexpr char kName[] = "softmax_topk";
 
-constexpr Implementation<Topk> kImplementations[] = {
+constexpr Implementation<SoftmaxTopkProblem> kImplementations[] = {
     {"simd", DeviceKind::cpu, topk::softmax_topk_simd_refuses, topk::softmax_topk_simd},
     {"plain", DeviceKind::cpu, nullptr, topk::softmax_topk_plain},
-    {"short", DeviceKind::cuda, topk::softmax_topk_short_refuses, topk::softmax_topk_short},
-    {"few", DeviceKind::cuda, topk::softmax_topk_few_refuses, topk::softmax_topk_few},
-    {"maxima", DeviceKind::cuda, topk::softmax_topk_maxima_refuses, topk::softmax_topk_maxima},
-    {"scan", DeviceKind::cuda, topk::softmax_topk_scan_refuses, topk::softmax_topk_scan},
+    {"subwarp", DeviceKind::cuda, topk::softmax_topk_subwarp_refuses, topk::softmax_topk_subwarp},
+    {"cluster", DeviceKind::cuda, topk::softmax_topk_cluster_refuses, topk::softmax_topk_cluster},
+    {"two_phase", DeviceKind::cuda, topk::softmax_topk_two_phase_refuses,
+     topk::softmax_topk_two_phase},
+    {"streaming_packed", DeviceKind::cuda, topk::softmax_topk_streaming_packed_refuses,
+     topk::softmax_topk_streaming_packed},
+    {"streaming", DeviceKind::cuda, topk::softmax_topk_streaming_refuses,
+     topk::softmax_topk_streaming},
     {"sort", DeviceKind::cuda, topk::softmax_topk_sort_refuses, topk::softmax_topk_sort},
 };
 
-// The arguments with their names, as the checks want them.
+// The arguments by the names that messages use.
 struct Arguments {
   explicit Arguments(const SoftmaxTopkArgs& args)
       : logits{"logits", args.logits},
         temperature{"temperature", args.temperature},
         bias{"bias", args.bias},
-        allowed{"allowed", args.allowed},
+        token_mask{"token_mask", args.token_mask},
         probabilities{"probabilities", args.probabilities},
         indices{"indices", args.indices},
         log_probabilities{"log_probabilities", args.log_probabilities},
         log_sum_exp{"log_sum_exp", args.log_sum_exp},
         status{"status", args.status} {}
 
-  Argument logits, temperature, bias, allowed;
+  Argument logits, temperature, bias, token_mask;
   Argument probabilities, indices, log_probabilities, log_sum_exp, status;
 };
 
@@ -66,7 +70,7 @@ class TopkChecks : public Checks {
   }
 
   // k, which the last extent of probabilities decides.
-  std::int64_t places(const Argument& a) const {
+  std::int64_t slots(const Argument& a) const {
     present(a);
     dtype(a, {DType::f32});
     if (a.view.rank != logits_.view.rank) shape(a, leading_shape(1));
@@ -107,7 +111,7 @@ class TopkChecks : public Checks {
 };
 
 void check_overlap(const Checks& checks, const Arguments& a) {
-  const Argument* const inputs[] = {&a.logits, &a.temperature, &a.bias, &a.allowed};
+  const Argument* const inputs[] = {&a.logits, &a.temperature, &a.bias, &a.token_mask};
   const Argument* const outputs[] = {&a.probabilities, &a.indices, &a.log_probabilities,
                                      &a.log_sum_exp, &a.status};
   for (auto output = std::begin(outputs); output != std::end(outputs); ++output) {
@@ -118,7 +122,7 @@ void check_overlap(const Checks& checks, const Arguments& a) {
   }
 }
 
-void check_inputs(const TopkChecks& checks, const Arguments& a, Topk& p) {
+void check_inputs(const TopkChecks& checks, const Arguments& a, SoftmaxTopkProblem& p) {
   if (a.temperature.view.defined()) {
     checks.output(a.temperature, DType::f32);
     p.temperature = static_cast<const float*>(a.temperature.view.data);
@@ -127,14 +131,14 @@ void check_inputs(const TopkChecks& checks, const Arguments& a, Topk& p) {
     p.bias_stride = checks.per_token(a.bias, DType::f32, p.vocabulary);
     p.bias = static_cast<const float*>(a.bias.view.data);
   }
-  if (a.allowed.view.defined()) {
-    p.allowed_stride = checks.per_token(a.allowed, DType::i32, ceil_div(p.vocabulary, 32));
-    p.allowed = static_cast<const std::uint32_t*>(a.allowed.view.data);
+  if (a.token_mask.view.defined()) {
+    p.token_mask_stride = checks.per_token(a.token_mask, DType::i32, ceil_div(p.vocabulary, 32));
+    p.token_mask = static_cast<const std::uint32_t*>(a.token_mask.view.data);
   }
 }
 
 void check_outputs(const TopkChecks& checks, const Arguments& a, const SoftmaxTopkArgs& args,
-                   Topk& p) {
+                   SoftmaxTopkProblem& p) {
   checks.output(a.probabilities, DType::f32, p.k);
   p.probabilities = static_cast<float*>(args.probabilities.data);
   checks.present(a.indices);
@@ -153,16 +157,16 @@ void check_outputs(const TopkChecks& checks, const Arguments& a, const SoftmaxTo
   p.status = static_cast<std::int32_t*>(args.status.data);
 }
 
-Topk checked(const Context& context, const SoftmaxTopkArgs& args) {
+SoftmaxTopkProblem checked(const Context& context, const SoftmaxTopkArgs& args) {
   const Arguments a(args);
   const TopkChecks checks(context, a.logits);
-  Topk p;
+  SoftmaxTopkProblem p;
   p.dtype = a.logits.view.dtype;
   p.rows = checks.layout().rows;
   p.vocabulary = checks.layout().cols;
   p.logits = a.logits.view.data;
   p.logits_stride = checks.layout().stride;
-  p.k = checks.places(a.probabilities);
+  p.k = checks.slots(a.probabilities);
   check_inputs(checks, a, p);
   check_outputs(checks, a, args, p);
   if (!std::isfinite(args.temperature_scale) || args.temperature_scale <= 0) {
@@ -178,13 +182,14 @@ Topk checked(const Context& context, const SoftmaxTopkArgs& args) {
 }  // namespace
 
 void softmax_topk(Context& context, const SoftmaxTopkArgs& args) {
-  const Topk problem = checked(context, args);
+  const SoftmaxTopkProblem problem = checked(context, args);
   if (problem.rows == 0) return;
-  run_first<Topk>(kName, kImplementations, context, problem, args.implementation);
+  run_first<SoftmaxTopkProblem>(kName, kImplementations, context, problem, args.implementation);
 }
 
 std::vector<ImplementationReport> explain(Context& context, const SoftmaxTopkArgs& args) {
-  return report_implementations<Topk>(kImplementations, context, checked(context, args));
+  return report_implementations<SoftmaxTopkProblem>(kImplementations, context,
+                                                    checked(context, args));
 }
 
 }  // namespace touchstone

@@ -15,14 +15,8 @@ constexpr std::int64_t kRows = 6;
 constexpr std::int64_t kTokens = 96;
 constexpr std::int64_t kPlaces = 4;
 
-struct Mistake {
-  std::string name;
-  std::string argument;  // named by the message
-  std::function<void(SoftmaxTopkArgs&)> make;
-};
+using Mistake = test::Mistake<SoftmaxTopkArgs>;
 using Mistakes = std::vector<Mistake>;
-
-Device other_device() { return on_gpu() ? Device::cpu() : Device::cuda(); }
 
 TensorView writable(const ConstTensorView& view) {
   TensorView result =
@@ -106,8 +100,8 @@ void overlaps(Mistakes& list) {
           [](A& a) { a.log_sum_exp = writable(a.temperature); });
   overlap("status on log_sum_exp", "log_sum_exp",
           [](A& a) { a.status = placed_on(a.status, a.log_sum_exp.data); });
-  overlap("status on allowed", "status",
-          [](A& a) { a.status = placed_on(a.status, a.allowed.data); });
+  overlap("status on token_mask", "status",
+          [](A& a) { a.status = placed_on(a.status, a.token_mask.data); });
   overlap("logits one row into probabilities", "probabilities", [](A& a) {
     a.logits = placed_on(a.logits, static_cast<std::byte*>(a.probabilities.data) + 4 * kPlaces);
   });
@@ -121,8 +115,8 @@ Mistakes all_mistakes() {
   beside_logits(list, "temperature", &A::temperature, false);
   beside_logits(list, "bias", &A::bias, false);
   matrix(list, "bias", &A::bias);
-  beside_logits(list, "allowed", &A::allowed, false);
-  matrix(list, "allowed", &A::allowed);
+  beside_logits(list, "token_mask", &A::token_mask, false);
+  matrix(list, "token_mask", &A::token_mask);
   beside_logits(list, "probabilities", &A::probabilities, true);
   beside_logits(list, "indices", &A::indices, true);
   beside_logits(list, "log_probabilities", &A::log_probabilities, true);
@@ -145,11 +139,11 @@ Mistakes all_mistakes() {
   add("fewer log-probabilities than k", "log_probabilities",
       [](A& a) { a.log_probabilities.shape[1] = kPlaces - 1; });
   add("a bias of the wrong width", "bias", [](A& a) { a.bias.shape[1] = kTokens - 1; });
-  add("a mask of the wrong width", "allowed", [](A& a) { a.allowed.shape[1] += 1; });
-  add("a shared mask of the wrong width", "allowed", [](A& a) {
-    a.allowed.rank = 1;
-    a.allowed.shape[0] = kTokens;
-    a.allowed.stride[0] = 1;
+  add("a mask of the wrong width", "token_mask", [](A& a) { a.token_mask.shape[1] += 1; });
+  add("a shared mask of the wrong width", "token_mask", [](A& a) {
+    a.token_mask.rank = 1;
+    a.token_mask.shape[0] = kTokens;
+    a.token_mask.stride[0] = 1;
   });
   add("temperature apart", "temperature", [](A& a) { a.temperature.stride[0] = 2; });
   add("status apart", "status", [](A& a) { a.status.stride[0] = 2; });
@@ -166,7 +160,7 @@ TopkProblem good_problem() {
           .vocabulary = kTokens,
           .k = kPlaces,
           .bias = PerToken::rows,
-          .allowed = PerToken::rows,
+          .token_mask = PerToken::rows,
           .temperature = {1, 2}};
 }
 
@@ -184,8 +178,8 @@ TEST(SoftmaxTopkErrors, EveryMistake) {
     expect_refusal(prefix, [&] { explain(context, args); });
     context.synchronize();
     for (const Guarded* buffer :
-         {&run.logits, &run.temperature, &run.bias, &run.allowed, &run.probabilities, &run.indices,
-          &run.log_probabilities, &run.log_sum_exp, &run.status}) {
+         {&run.logits, &run.temperature, &run.bias, &run.token_mask, &run.probabilities,
+          &run.indices, &run.log_probabilities, &run.log_sum_exp, &run.status}) {
       EXPECT_TRUE(buffer->unchanged());
     }
   }

@@ -45,7 +45,7 @@ std::vector<TopkProblem> different_problems() {
        .vocabulary = 30000,
        .k = 300,
        .bias = PerToken::shared,
-       .allowed = PerToken::rows,
+       .token_mask = PerToken::rows,
        .temperature = {0.9, 1.1, 1.2},
        .renormalize = true,
        .wide_indices = true},
@@ -67,7 +67,7 @@ void expect_same_alone(const TopkProblem& p, std::int64_t step) {
       TopkProblem q = p;
       q.lead = {1};
       TopkRun alone(q, one_row(p, data, r));
-      alone.run(context);
+      alone.run_like(context);
       const auto part = [&](const auto& all, std::int64_t each) {
         using Values = std::decay_t<decltype(all)>;
         return Values(all.begin() + r * each, all.begin() + (r + 1) * each);
@@ -159,7 +159,7 @@ TEST(SoftmaxTopkBits, ContextsShareNothing) {
 TEST(SoftmaxTopkLayout, RowsInOnePlace) {
   for (const std::int64_t stride : {0, 1, 37}) {
     TopkProblem p{.lead = {6}, .vocabulary = 4500, .k = 50, .bias = PerToken::rows};
-    p.allowed = PerToken::rows;
+    p.token_mask = PerToken::rows;
     TopkData data = make_data(p);
     const std::vector<double> signal =
         rounded(random_values({.scale = 3}, 6 * stride + p.vocabulary, 11), DType::f32);
@@ -177,7 +177,7 @@ TEST(SoftmaxTopkLayout, RowsInOnePlace) {
     run.args.logits.data = source.view().data;
     run.args.logits.stride[0] = stride;
     run.args.bias.stride[0] = 0;
-    run.args.allowed.stride[0] = 0;
+    run.args.token_mask.stride[0] = 0;
     for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);
       expect_matches(p, data, run, expected);
@@ -200,7 +200,7 @@ std::vector<std::vector<double>> tokens_of_windows(TopkProblem p, const std::vec
   return tokens;
 }
 
-// More long rows than a GPU has places for, each a token further on, so that they start at every
+// More long rows than fit a GPU at once, each a token further on, so that they start at every
 // offset from the grid. What is unusual at both ends of the tokens is in some of the rows only.
 TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
   if (test_device().kind != DeviceKind::cuda) GTEST_SKIP() << "rows of the CPU are all alike";
@@ -211,9 +211,9 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
     TopkProblem p{.lead = {rows}, .vocabulary = vocabulary, .k = k, .dtype = dtype};
     SCOPED_TRACE(p.describe());
     std::vector<double> signal = rounded(random_values({.scale = 3}, rows + vocabulary, 11), dtype);
-    // Peaks at one place of many segments: what is found must be found once.
+    // Peaks at one offset of many segments: what is found must be found once.
     for (std::size_t i = 7; i < 30000; i += 1024) signal[i] = 14 + static_cast<double>(i % 3);
-    // Where a scan samples rows, so that it guesses too high for many places.
+    // Where the threshold is sampled, so that its estimate is too high for large k.
     for (const std::size_t segment : {0, 1024, 6144, 7168}) {
       for (std::size_t i = 0; i < 256; i += 8) {
         signal[segment + i] = 15 + 0.25 * static_cast<double>(i / 8 % 8);
@@ -259,14 +259,17 @@ TEST(SoftmaxTopkLayout, ManyLongRowsThatOverlap) {
         EXPECT_TRUE(output->outside_intact());
       }
       for (const double word : status.values()) {
-        all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowTwoPass));
+        all.push_back(
+            static_cast<std::byte>(static_cast<std::int32_t>(word) & ~to_int(RowStatus::two_pass)));
       }
       if (first.empty()) first = all;
       EXPECT_TRUE(all == first) << "other bits";
       const auto read_twice = [](double word) {
-        return (static_cast<std::int32_t>(word) & kRowTwoPass) != 0;
+        return (static_cast<std::int32_t>(word) & to_int(RowStatus::two_pass)) != 0;
       };
-      EXPECT_TRUE(k <= 64 || std::ranges::any_of(status.values(), read_twice));
+      // Its threshold is an estimate, which is too high for some of these rows.
+      EXPECT_TRUE(report.name != "streaming_packed" ||
+                  std::ranges::any_of(status.values(), read_twice));
     }
   }
 }
@@ -317,15 +320,14 @@ TEST(SoftmaxTopkLayout, FewLongRowsOfEveryKind) {
                     .layout = {.row_gap = gap}};
       check(p);
       const TopkData data = make_data(p);
-      EXPECT_TRUE(answer_bits(p, data, "few", 1) == answer_bits(p, data, "scan", 1))
+      EXPECT_TRUE(answer_bits(p, data, "cluster", 1) == answer_bits(p, data, "streaming", 1))
           << p.describe();
     }
   }
 }
 
-// Many places: on a GPU of so many rows that a block has one to itself, and holds its candidates as
-// short keys.
-TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
+// Large k: on a GPU with so many rows that one CTA has a row, and its candidates are packed keys.
+TEST(SoftmaxTopkLayout, LargeKOfRowsOfEveryKind) {
   const std::int64_t rows = on_gpu() ? 208 : 16;
   const Pattern normal = normal_pattern();
   const auto pattern = [=](std::int64_t r, std::int64_t i) {
@@ -340,7 +342,7 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
       case 4:
         return 1.0;
       case 5:
-        return i / 2300 == 3 ? 20.0 : value;  // side by side and equal: bins are crowded
+        return i / 2300 == 3 ? 20.0 : value;  // side by side and equal: bins are overfull
       case 6:
         return i / 2300 == 3 ? 20 + value : value;
       case 7:
@@ -385,7 +387,7 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfRowsOfEveryKind) {
 }
 
 // The same for rows so short that some warps have nothing to read.
-TEST(SoftmaxTopkLayout, ManyPlacesOfShortRows) {
+TEST(SoftmaxTopkLayout, LargeKOfShortRows) {
   const std::int64_t rows = on_gpu() ? 140 : 4;
   for (const auto& [vocabulary, k] :
        {std::array<std::int64_t, 2>{3001, 65}, {3000, 2048}, {5003, 300}}) {
@@ -393,9 +395,9 @@ TEST(SoftmaxTopkLayout, ManyPlacesOfShortRows) {
   }
 }
 
-// The same row many times, so long that short keys have few bits for the value.
+// The same row many times, so long that packed keys have few bits for the value.
 TEST(SoftmaxTopkLayout, OneLongRowManyTimes) {
-  if (!on_gpu()) GTEST_SKIP() << "short keys are a matter of the GPU";
+  if (!on_gpu()) GTEST_SKIP() << "packed keys are of the GPU";
   const Pattern normal = normal_pattern();
   const std::int64_t rows = 208;
   for (const double farthest : {20.0, 1e7}) {
@@ -414,7 +416,7 @@ TEST(SoftmaxTopkLayout, OneLongRowManyTimes) {
     softmax_topk(context, {.logits = logits,
                            .probabilities = probabilities,
                            .indices = indices,
-                           .implementation = "scan"});
+                           .implementation = "streaming_packed"});
     context.synchronize();
     const std::vector<double> tokens = indices.values();
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -495,7 +497,7 @@ TEST(SoftmaxTopkRandom, AgainstTheSort) {
     p.dtype = std::array{DType::f32, DType::bf16, DType::f16}[static_cast<std::size_t>(pick(5, 3))];
     p.pattern = random_pattern(random.bits(6) % 7, random.bits(7));
     p.bias = static_cast<PerToken>(pick(8, 3));
-    p.allowed = static_cast<PerToken>(pick(9, 3));
+    p.token_mask = static_cast<PerToken>(pick(9, 3));
     p.allowed_share = random.uniform(10);
     p.temperature_scale = std::exp2(8 * random.uniform(11) - 4);
     if (pick(12, 2) == 0) p.temperature = {0.25, 1, 3};

@@ -18,7 +18,7 @@ void rotate(TopkProblem& p, std::uint64_t choice) {
   const auto pick = [&](int shift, std::uint64_t n) { return (bits >> shift) % n; };
   p.dtype = kDTypes[choice % 3];
   p.bias = static_cast<PerToken>(pick(0, 4) % 3);
-  p.allowed = static_cast<PerToken>(pick(8, 5) % 3);
+  p.token_mask = static_cast<PerToken>(pick(8, 5) % 3);
   p.allowed_share = pick(40, 2) == 0 ? 0.5 : 0.97;
   if (pick(16, 2) == 0) p.temperature = {0.7, 1, 1.3};
   p.temperature_scale = pick(20, 3) == 0 ? 0.5 : 1;
@@ -191,7 +191,7 @@ TEST(SoftmaxTopk, LeadingShapes) {
              .vocabulary = 100,
              .k = 7,
              .bias = kind,
-             .allowed = kind,
+             .token_mask = kind,
              .temperature = {1.5, 0.5},
              .layout = {.row_gap = lead.size() < 2 ? 3 : 0}});
     }
@@ -472,7 +472,7 @@ TEST(SoftmaxTopk, AllowedTokens) {
     for (const double share : {0.0, 0.002, 0.3, 1.0}) {
       for (const PerToken kind : {PerToken::shared, PerToken::rows}) {
         TopkProblem p{.vocabulary = vocabulary, .k = std::min<std::int64_t>(vocabulary, 20)};
-        p.allowed = kind;
+        p.token_mask = kind;
         p.allowed_share = share;
         p.dtype = kDTypes[vocabulary % 3];
         check(p);
@@ -481,9 +481,9 @@ TEST(SoftmaxTopk, AllowedTokens) {
   }
 }
 
-// A token that is not allowed may hold anything.
+// A token that is not token_mask may hold anything.
 TEST(SoftmaxTopk, BannedNanIsNoNan) {
-  TopkProblem p{.vocabulary = 3000, .k = 20, .allowed = PerToken::rows};
+  TopkProblem p{.vocabulary = 3000, .k = 20, .token_mask = PerToken::rows};
   TopkData data = make_data(p);
   for (std::size_t i = 0; i < data.logits.size(); ++i) {
     if (data.banned[i] != 0) data.logits[i] = i % 2 == 0 ? kNan : kInfinity;

@@ -2,17 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <sstream>
 
+#include "core/index.h"
 #include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::test {
 namespace {
-
-std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // The first row of what make_data repeats for every row.
 template <class T>
@@ -24,15 +24,14 @@ std::vector<double> argument_rows(const std::vector<T>& all, std::int64_t cols, 
 // Packed as the contract says, as i32. Spare bits are set, to be ignored.
 std::vector<double> packed_allowed(const TopkProblem& p, const TopkData& data) {
   const std::int64_t words = ceil_div(p.vocabulary, 32);
-  const std::int64_t rows = p.allowed == PerToken::shared ? 1 : p.rows();
+  const std::int64_t rows = p.token_mask == PerToken::shared ? 1 : p.rows();
   std::vector<double> result;
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t w = 0; w < words; ++w) {
       std::uint32_t word = 0;
       for (std::int64_t bit = 0; bit < 32; ++bit) {
         const std::int64_t token = 32 * w + bit;
-        const bool banned =
-            token < p.vocabulary && data.banned[as_size(r * p.vocabulary + token)] != 0;
+        const bool banned = token < p.vocabulary && data.banned[at(r * p.vocabulary + token)] != 0;
         if (!banned) word |= std::uint32_t{1} << bit;
       }
       result.push_back(static_cast<double>(static_cast<std::int32_t>(word)));
@@ -71,7 +70,7 @@ std::string TopkProblem::describe() const {
   };
   std::ostringstream text;
   text << "softmax_topk " << shape_string(shape(vocabulary)) << " k " << k << " " << name_of(dtype)
-       << ", bias " << name(bias) << ", allowed " << name(allowed) << ", temperatures "
+       << ", bias " << name(bias) << ", token_mask " << name(token_mask) << ", temperatures "
        << temperature.size() << " x " << temperature_scale << ", gap " << layout.row_gap
        << ", offset " << layout.offset << ", seed " << seed;
   if (renormalize) text << ", renormalized";
@@ -89,19 +88,19 @@ TopkData make_data(const TopkProblem& p) {
   const Random random(p.seed * 31 + 5);
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t bias_row = p.bias == PerToken::shared ? 0 : r;
-    const std::int64_t allowed_row = p.allowed == PerToken::shared ? 0 : r;
+    const std::int64_t mask_row = p.token_mask == PerToken::shared ? 0 : r;
     for (std::int64_t i = 0; i < p.vocabulary; ++i) {
       if (p.bias != PerToken::none) {
         data.bias.push_back(random.normal(bias_row * p.vocabulary + i));
       }
-      if (p.allowed != PerToken::none) {
-        const double draw = random.uniform((allowed_row + 1) * p.vocabulary * 3 + i);
+      if (p.token_mask != PerToken::none) {
+        const double draw = random.uniform((mask_row + 1) * p.vocabulary * 3 + i);
         data.banned.push_back(draw < p.allowed_share ? 0 : 1);
       }
     }
     double temperature = p.temperature_scale;
     if (!p.temperature.empty()) {
-      const double own = p.temperature[as_size(r) % p.temperature.size()];
+      const double own = p.temperature[at(r) % p.temperature.size()];
       data.own_temperature.push_back(own);
       temperature *= static_cast<double>(static_cast<float>(own));
     }
@@ -121,9 +120,10 @@ TopkRun::TopkRun(const TopkProblem& p, const TopkData& data) {
     bias = Guarded(device, DType::f32, per_token_shape(p, p.bias, p.vocabulary),
                    argument_rows(data.bias, p.vocabulary, p.bias));
   }
-  if (p.allowed != PerToken::none) {
-    allowed = Guarded(device, DType::i32, per_token_shape(p, p.allowed, ceil_div(p.vocabulary, 32)),
-                      packed_allowed(p, data));
+  if (p.token_mask != PerToken::none) {
+    token_mask =
+        Guarded(device, DType::i32, per_token_shape(p, p.token_mask, ceil_div(p.vocabulary, 32)),
+                packed_allowed(p, data));
   }
   probabilities = Guarded(device, DType::f32, p.shape(p.k));
   indices = Guarded(device, p.wide_indices ? DType::i64 : DType::i32, p.shape(p.k));
@@ -135,7 +135,7 @@ TopkRun::TopkRun(const TopkProblem& p, const TopkData& data) {
   args = {.logits = logits,
           .temperature = temperature,
           .bias = bias,
-          .allowed = allowed,
+          .token_mask = token_mask,
           .probabilities = probabilities,
           .indices = indices,
           .log_probabilities = log_probabilities,
@@ -162,7 +162,7 @@ void TopkRun::run(Runner& context) {
   softmax_topk(context, context.with(args));
   context.synchronize();
   log_ran("softmax_topk", context.implementation());
-  for (const Guarded* input : {&logits, &temperature, &bias, &allowed}) {
+  for (const Guarded* input : {&logits, &temperature, &bias, &token_mask}) {
     EXPECT_TRUE(input->unchanged());
   }
   EXPECT_TRUE(probabilities.outside_intact()) << "probabilities";
@@ -172,6 +172,14 @@ void TopkRun::run(Runner& context) {
   EXPECT_TRUE(status.outside_intact()) << "status";
 }
 
+void TopkRun::run_like(Runner& context) {
+  const std::string wanted = context.implementation();
+  const std::vector<std::string> names = accepting();
+  if (std::ranges::find(names, wanted) == names.end()) context.set_implementation("");
+  run(context);
+  context.set_implementation(wanted);
+}
+
 std::vector<std::byte> TopkRun::bits() const {
   std::vector<std::byte> all;
   for (const Guarded* output : {&probabilities, &indices, &log_probabilities, &log_sum_exp}) {
@@ -179,7 +187,8 @@ std::vector<std::byte> TopkRun::bits() const {
     all.insert(all.end(), bytes.begin(), bytes.end());
   }
   for (const double word : status.values()) {
-    all.push_back(static_cast<std::byte>(static_cast<std::int32_t>(word) & ~kRowTwoPass));
+    all.push_back(
+        static_cast<std::byte>(static_cast<std::int32_t>(word) & ~to_int(RowStatus::two_pass)));
   }
   return all;
 }
@@ -200,57 +209,21 @@ std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& p, const To
   return rows;
 }
 
-std::int32_t expected_status(const oracle::SoftmaxTopkRow& row) {
-  if (row.bad_temperature) return kRowBadParameter;
-  if (row.has_nan) return kRowHasNan;
-  return (row.has_infinity ? kRowHasInfinity : 0) | (row.all_masked ? kRowAllMasked : 0) |
-         (row.fewer_than_k ? kRowFewerThanK : 0);
-}
-
 void expect_matches(const TopkProblem& p, const TopkData& data, const TopkRun& run,
                     const std::vector<oracle::SoftmaxTopkRow>& rows) {
-  Expected probability;
-  Expected log_probability;
-  Expected log_sum_exp;
-  std::vector<double> tokens;
-  std::vector<double> status;
+  spec::TopkReference expected;
+  const std::vector<double> status = run.status.values();
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const oracle::SoftmaxTopkRow& row = rows[r];
-    for (std::size_t j = 0; j < row.tokens.size(); ++j) {
-      tokens.push_back(static_cast<double>(row.tokens[j]));
-      // The bound of the contract; +inf has no distance to itself.
-      const double distance = (row.largest - row.values[j]) / data.temperature[r];
-      const double relative = 1e-6 + (std::isfinite(distance) ? 2e-7 * distance : 0);
-      // A subnormal result is rounded once as a weight and once as a probability.
-      const double subnormal = row.probability[j] < 0x1p-120 ? 2 * 0x1p-149 : 0;
-      probability.value.push_back(row.probability[j]);
-      probability.bound.push_back(row.probability[j] > 0 ? relative * row.probability[j] + subnormal
-                                                         : subnormal);
-      // A relative error of p is an absolute one of log p.
-      log_probability.value.push_back(row.log_probability[j]);
-      log_probability.bound.push_back(
-          std::isfinite(row.log_probability[j])
-              ? 1e-6 + relative + 2 * rounding_error(DType::f32, row.log_probability[j])
-              : 0);
-    }
-    log_sum_exp.value.push_back(row.log_sum_exp);
-    // Of the sum, and of the two numbers that are added.
-    log_sum_exp.bound.push_back(
-        std::isfinite(row.log_sum_exp)
-            ? 1e-6 + rounding_error(DType::f32, row.log_sum_exp) +
-                  rounding_error(DType::f32, row.largest / data.temperature[r])
-            : 0);
-    status.push_back(expected_status(row));
+    expected.add(rows[r], data.temperature[r], p.extras ? static_cast<std::int32_t>(status[r]) : 0);
   }
-  EXPECT_EQ(run.indices.values(), tokens) << "indices";
-  EXPECT_TRUE(close(run.probabilities.values(), probability, DType::f32, p.k)) << "probabilities";
+  EXPECT_EQ(run.indices.values(), expected.tokens.value) << "indices";
+  EXPECT_TRUE(close(run.probabilities.values(), expected.probability, DType::f32, p.k))
+      << "probabilities";
   if (!p.extras) return;
-  EXPECT_TRUE(close(run.log_probabilities.values(), log_probability, DType::f32, p.k))
+  EXPECT_TRUE(close(run.log_probabilities.values(), expected.log_probability, DType::f32, p.k))
       << "log_probabilities";
-  EXPECT_TRUE(close(run.log_sum_exp.values(), log_sum_exp, DType::f32)) << "log_sum_exp";
-  std::vector<double> words = run.status.values();
-  for (double& word : words) word = static_cast<std::int32_t>(word) & ~kRowTwoPass;
-  EXPECT_EQ(words, status) << "status";
+  EXPECT_TRUE(close(run.log_sum_exp.values(), expected.log_sum_exp, DType::f32)) << "log_sum_exp";
+  EXPECT_EQ(status, expected.status.value) << "status";
 }
 
 void check(const TopkProblem& p) {

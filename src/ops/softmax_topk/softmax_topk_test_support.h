@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "oracle/softmax_topk.h"
+#include "spec/selection.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
@@ -35,7 +36,7 @@ struct TopkProblem {
   DType dtype = DType::f32;
   Pattern pattern = normal_pattern();
   PerToken bias = PerToken::none;
-  PerToken allowed = PerToken::none;
+  PerToken token_mask = PerToken::none;
   double allowed_share = 0.5;            // of the tokens, at random
   std::vector<double> temperature = {};  // repeated over the rows; empty: the argument is absent
   double temperature_scale = 1;
@@ -66,18 +67,20 @@ struct TopkRun {
   TopkRun(const TopkProblem& problem, const TopkData& data);
   std::vector<std::string> accepting() const;
   void run(Runner& context);
+  // On the runner's implementation if it takes this call, else on the operator's choice: for rows that
+  // must have the same bits in batches of any size.
+  void run_like(Runner& context);
   // All outputs as bytes, but for the status bit that says how a row was done.
   std::vector<std::byte> bits() const;
 
-  Guarded logits, temperature, bias, allowed;
+  Guarded logits, temperature, bias, token_mask;
   Guarded probabilities, indices, log_probabilities, log_sum_exp, status;
   SoftmaxTopkArgs args;
 };
 
-std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& problem, const TopkData& data);
+using spec::expected_status;
 
-// The status word of a row, but for kRowTwoPass.
-std::int32_t expected_status(const oracle::SoftmaxTopkRow& row);
+std::vector<oracle::SoftmaxTopkRow> expected_rows(const TopkProblem& problem, const TopkData& data);
 
 void expect_matches(const TopkProblem& problem, const TopkData& data, const TopkRun& run,
                     const std::vector<oracle::SoftmaxTopkRow>& expected);

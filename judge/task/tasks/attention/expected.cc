@@ -82,7 +82,7 @@ struct Row {
   double roundings(size_t i) const { return 1 + std::fabs(score[i]) + mean_score; }
 };
 
-// Adds one term of a sum to an element. `scale` is in whose roundings the error is told.
+// Adds one term of a sum to an element. The error is counted in roundings of `scale`.
 void add(Expected& to, size_t element, double value, double error, double scale) {
   to.value[element] += value;
   to.scale[element] += scale;

@@ -170,7 +170,7 @@ void fill_gradient(const Knobs& k, const Stream& random, int64_t row, int64_t so
   }
 }
 
-// NaN or infinity in every third row, at a place that the seed decides.
+// NaN or infinity in every third row, in a column drawn from the seed.
 void plant_special(const Knobs& k, Problem& p) {
   if (k.family != "nan" && k.family != "infinity") return;
   const Stream random(k.seed, kPlace);

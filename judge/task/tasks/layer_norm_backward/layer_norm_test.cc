@@ -346,18 +346,18 @@ TEST(LayerNormGate, ASecondOracleAgrees) {
                                         .cols = p.cols,
                                         .eps = eps,
                                         .x = x.data(),
-                                        .gamma = gamma.data(),
-                                        .beta = beta.data(),
+                                        .weight = gamma.data(),
+                                        .bias = beta.data(),
                                         .y = y.data()});
     oracle::layer_norm_backward_projection({.rows = p.rows,
                                             .cols = p.cols,
                                             .eps = eps,
                                             .dy = dy.data(),
                                             .h = x.data(),
-                                            .gamma = gamma.data(),
+                                            .weight = gamma.data(),
                                             .dx = dx.data(),
-                                            .dgamma = dgamma.data(),
-                                            .dbeta = dbeta.data()});
+                                            .dweight = dgamma.data(),
+                                            .dbias = dbeta.data()});
     SCOPED_TRACE(format_spec(spec));
     gate::expect_agrees(a.y, y);
     gate::expect_agrees(a.dx, dx);

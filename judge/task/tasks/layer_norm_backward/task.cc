@@ -17,7 +17,7 @@ using layer_norm::Answer;
 using layer_norm::Problem;
 using layer_norm::Tolerance;
 
-// The case asks for all forwards first, then for all backwards.
+// All forward calls of a case come first, then all backward calls.
 Call forward_call(const Problem& p, int state) {
   Call call;
   call.function = "layer_norm_forward";

@@ -22,7 +22,7 @@ void note(OutputError& error, int64_t element, double got, double expected) {
   error.expected = expected;
 }
 
-// Some column that holds this logit: what a person is told in place of the wrong one.
+// Some column that holds this logit: reported as the expected one.
 double column_of(std::span<const float> logits, float value) {
   const auto found = std::ranges::find(logits, value);
   return found == logits.end() ? -1 : static_cast<double>(found - logits.begin());

@@ -231,7 +231,7 @@ CaseCheck SoftmaxTopk::check_relation(const Relation& relation, const Case& firs
     compare_all_bits(checker, second, first_replies);
     return checker.finish();
   }
-  // Place by place the probabilities are the same; two right answers are at most two bounds apart.
+  // Slot by slot the probabilities are the same; two right answers are at most two bounds apart.
   const Problem p = problem_of(second);
   const Tolerance tolerance = tolerance_of(second.spec);
   const std::vector<int64_t> order = softmax_topk::row_order(second.spec, p.rows);

@@ -1,0 +1,508 @@
+// The C API: every operator and the KV cache, for C11 and for whatever can call C.
+//
+//   ts_context* context = NULL;
+//   ts_layer_norm_args args = TS_LAYER_NORM_ARGS;
+//   if (ts_context_create(NULL, &context) != TS_OK) return fail(ts_last_error());
+//   args.x = ts_make_tensor(x, TS_F32, TS_CPU, 2, (const int64_t[]){rows, cols});
+//   args.y = ts_make_tensor(y, TS_F32, TS_CPU, 2, (const int64_t[]){rows, cols});
+//   if (ts_layer_norm(context, &args) != TS_OK) return fail(ts_last_error());
+//   ts_context_destroy(context);
+//
+// Shapes, dtypes, optional arguments, devices and errors are those of the C++ functions of the same
+// names (touchstone/ops/*.h, touchstone/cache/*.h), which are the reference. What C adds:
+//
+// - Every function that can fail returns a ts_status. ts_last_error() is the message of the last
+//   failure on the calling thread. A call that is refused writes nothing. No exception gets out.
+// - Argument structs begin with struct_size, which the macros TS_*_ARGS set together with the
+//   defaults. Later versions append fields: a library takes the shorter struct of an older caller
+//   and fills in the defaults, and refuses (TS_INVALID_ARGUMENT) the longer struct of a newer one.
+// - An absent optional tensor is a zeroed ts_tensor. Tensors that are only read have no const.
+// - A NULL handle or pointer where one is needed is TS_INVALID_ARGUMENT. Destroying NULL is allowed.
+// - A context and what was made with it belong to one thread at a time. A context must outlive the
+//   caches made with it, a cache its views.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "touchstone/core/export.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- Status -------------------------------------------------------------------------------------
+
+typedef int32_t ts_status;
+enum {
+  TS_OK = 0,
+  TS_INVALID_ARGUMENT = 1,
+  TS_UNSUPPORTED = 2,
+  TS_OUT_OF_MEMORY = 3,
+  TS_CORRUPT_DATA = 4,
+  TS_FILE_ERROR = 5,
+  TS_DEVICE_ERROR = 6,
+  TS_INTERNAL_ERROR = 7  // a fault of the library: please report the message
+};
+
+// "" when nothing failed on this thread. Valid until the next call on this thread.
+TOUCHSTONE_API const char* ts_last_error(void);
+TOUCHSTONE_API const char* ts_status_name(ts_status status);
+TOUCHSTONE_API const char* ts_version(void);  // "0.3.0"
+
+// ---- Tensors ------------------------------------------------------------------------------------
+
+typedef int32_t ts_dtype;
+enum {
+  TS_F64 = 0,
+  TS_F32 = 1,
+  TS_BF16 = 2,
+  TS_F16 = 3,
+  TS_I64 = 4,
+  TS_I32 = 5,
+  TS_I8 = 6,
+  TS_U8 = 7,
+  TS_F8_E4M3 = 8,  // of a KV cache
+  TS_I4 = 9        // of a KV cache
+};
+
+typedef int32_t ts_device_kind;
+enum { TS_DEVICE_CPU = 0, TS_DEVICE_CUDA = 1 };
+
+typedef struct ts_device {
+  ts_device_kind kind;
+  int32_t index;
+} ts_device;
+
+static const ts_device TS_CPU = {TS_DEVICE_CPU, 0};
+
+enum { TS_MAX_RANK = 8 };
+
+// Memory of the caller. Strides count elements.
+typedef struct ts_tensor {
+  void* data;
+  ts_dtype dtype;
+  int32_t rank;
+  ts_device device;
+  int64_t shape[TS_MAX_RANK];
+  int64_t stride[TS_MAX_RANK];
+} ts_tensor;
+
+// Contiguous, last dimension fastest. A rank outside 0 to TS_MAX_RANK is kept as it is, without
+// shape, and refused by the operator.
+TOUCHSTONE_API ts_tensor ts_make_tensor(const void* data, ts_dtype dtype, ts_device device,
+                                        int32_t rank, const int64_t* shape);
+
+// ---- Context ------------------------------------------------------------------------------------
+
+typedef struct ts_context ts_context;
+
+typedef struct ts_context_args {
+  size_t struct_size;
+  ts_device device;
+  int32_t threads;          // CPU; 0 = every core
+  int32_t reserved;         // 0
+  void* stream;             // CUDA: a cudaStream_t of the caller; NULL = the default stream
+  int64_t workspace_bytes;  // CUDA
+} ts_context_args;
+#define TS_CONTEXT_ARGS \
+  { sizeof(ts_context_args), {TS_DEVICE_CPU, 0}, 0, 0, NULL, (int64_t)64 << 20 }
+
+// args may be NULL: the defaults.
+TOUCHSTONE_API ts_status ts_context_create(const ts_context_args* args, ts_context** context);
+TOUCHSTONE_API void ts_context_destroy(ts_context* context);
+TOUCHSTONE_API ts_status ts_context_synchronize(ts_context* context);
+TOUCHSTONE_API ts_status ts_context_reserve_workspace(ts_context* context, int64_t bytes);
+
+// Called by the ts_*_explain functions once for each implementation, in the order of preference:
+// the first accepted one is the one that would run. `refusal` is "" when accepted. The strings are
+// valid during the call.
+typedef void (*ts_report)(void* user, const char* name, int32_t accepted, const char* refusal);
+
+// ---- Normalization ------------------------------------------------------------------------------
+
+typedef struct ts_layer_norm_args {
+  size_t struct_size;
+  ts_tensor x;                 // [.., D]
+  ts_tensor residual;          // [.., D], optional
+  ts_tensor weight;            // [D], optional: 1
+  ts_tensor bias;              // [D], optional: 0
+  ts_tensor y;                 // [.., D]
+  ts_tensor sum;               // [.., D], x + residual; given exactly when residual is
+  ts_tensor mean;              // [..], optional
+  ts_tensor rstd;              // [..], optional
+  double eps;                  // finite, >= 0
+  const char* implementation;  // NULL or "": the first that accepts
+} ts_layer_norm_args;
+#define TS_LAYER_NORM_ARGS \
+  { .struct_size = sizeof(ts_layer_norm_args), .eps = 1e-5 }
+
+typedef struct ts_layer_norm_backward_args {
+  size_t struct_size;
+  ts_tensor dy;       // [.., D]
+  ts_tensor x;        // [.., D], what the forward normalized: its x, or its sum when fused
+  ts_tensor mean;     // [..]
+  ts_tensor rstd;     // [..]
+  ts_tensor weight;   // [D], optional: 1
+  ts_tensor dsum;     // [.., D], optional: the gradient that reaches sum directly
+  ts_tensor dx;       // [.., D]
+  ts_tensor dweight;  // [D], optional
+  ts_tensor dbias;    // [D], optional
+  const char* implementation;
+} ts_layer_norm_backward_args;
+#define TS_LAYER_NORM_BACKWARD_ARGS \
+  { .struct_size = sizeof(ts_layer_norm_backward_args) }
+
+typedef int32_t ts_rms_norm_rounding;
+enum { TS_ROUND_ONCE = 0, TS_ROUND_BEFORE_WEIGHT = 1 };
+
+typedef struct ts_rms_norm_args {
+  size_t struct_size;
+  ts_tensor x;           // [.., D]
+  ts_tensor residual;    // [.., D], optional
+  ts_tensor weight;      // [D], optional: weight_offset + weight = 1
+  ts_tensor y;           // [.., D]
+  ts_tensor sum;         // [.., D], x + residual; given exactly when residual is
+  ts_tensor rstd;        // [..], optional
+  double eps;            // finite, >= 0
+  double weight_offset;  // finite
+  ts_rms_norm_rounding rounding;
+  int32_t reserved;  // 0
+  const char* implementation;
+} ts_rms_norm_args;
+#define TS_RMS_NORM_ARGS \
+  { .struct_size = sizeof(ts_rms_norm_args), .eps = 1e-6 }
+
+typedef struct ts_rms_norm_backward_args {
+  size_t struct_size;
+  ts_tensor dy;       // [.., D]
+  ts_tensor x;        // [.., D], what the forward normalized: its x, or its sum when fused
+  ts_tensor rstd;     // [..]
+  ts_tensor weight;   // [D], optional
+  ts_tensor dsum;     // [.., D], optional
+  ts_tensor dx;       // [.., D]
+  ts_tensor dweight;  // [D], optional
+  double weight_offset;
+  const char* implementation;
+} ts_rms_norm_backward_args;
+#define TS_RMS_NORM_BACKWARD_ARGS \
+  { .struct_size = sizeof(ts_rms_norm_backward_args) }
+
+TOUCHSTONE_API ts_status ts_layer_norm(ts_context* context, const ts_layer_norm_args* args);
+TOUCHSTONE_API ts_status ts_layer_norm_backward(ts_context* context,
+                                                const ts_layer_norm_backward_args* args);
+TOUCHSTONE_API ts_status ts_rms_norm(ts_context* context, const ts_rms_norm_args* args);
+TOUCHSTONE_API ts_status ts_rms_norm_backward(ts_context* context,
+                                              const ts_rms_norm_backward_args* args);
+TOUCHSTONE_API ts_status ts_layer_norm_explain(ts_context* context, const ts_layer_norm_args* args,
+                                               ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_layer_norm_backward_explain(ts_context* context,
+                                                        const ts_layer_norm_backward_args* args,
+                                                        ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_rms_norm_explain(ts_context* context, const ts_rms_norm_args* args,
+                                             ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_rms_norm_backward_explain(ts_context* context,
+                                                      const ts_rms_norm_backward_args* args,
+                                                      ts_report report, void* user);
+
+// ---- Selection of tokens ------------------------------------------------------------------------
+
+// Bits of the status of a row: touchstone/ops/row_status.h.
+enum {
+  TS_ROW_HAS_NAN = 1,
+  TS_ROW_HAS_INFINITY = 2,
+  TS_ROW_ALL_MASKED = 4,
+  TS_ROW_FEWER_THAN_K = 8,
+  TS_ROW_BAD_PARAMETER = 16,
+  TS_ROW_TWO_PASS = 32
+};
+
+typedef struct ts_softmax_topk_args {
+  size_t struct_size;
+  ts_tensor logits;             // [.., V]
+  ts_tensor temperature;        // [..], optional: per row, times temperature_scale
+  ts_tensor bias;               // [V] or [.., V], optional
+  ts_tensor token_mask;         // [W] or [.., W], optional: packed bits
+  ts_tensor probabilities;      // [.., k]
+  ts_tensor indices;            // [.., k]
+  ts_tensor log_probabilities;  // [.., k], optional
+  ts_tensor log_sum_exp;        // [..], optional
+  ts_tensor status;             // [..], optional: TS_ROW_*
+  double temperature_scale;     // finite, > 0
+  int32_t renormalize;          // not 0: probabilities sum to 1 over the k that are kept
+  int32_t reserved;             // 0
+  const char* implementation;
+} ts_softmax_topk_args;
+#define TS_SOFTMAX_TOPK_ARGS \
+  { .struct_size = sizeof(ts_softmax_topk_args), .temperature_scale = 1.0 }
+
+typedef struct ts_sample_args {
+  size_t struct_size;
+  ts_tensor logits;                 // [.., V]
+  ts_tensor bias;                   // [V] or [.., V], optional
+  ts_tensor token_mask;             // [W] or [.., W], optional: packed bits
+  ts_tensor temperature;            // [..], optional: 1
+  ts_tensor top_k;                  // [..], optional: 0 = all
+  ts_tensor top_p;                  // [..], optional: 1
+  ts_tensor min_p;                  // [..], optional: 0
+  ts_tensor repetition_penalty;     // [..], optional: 1
+  ts_tensor frequency_penalty;      // [..], optional: 0
+  ts_tensor presence_penalty;       // [..], optional: 0
+  ts_tensor history;                // [.., L], optional; needed by the penalties
+  ts_tensor prompt_length;          // [..], optional: 0
+  ts_tensor seed;                   // [..]
+  ts_tensor position;               // [..]
+  ts_tensor token;                  // [..]
+  ts_tensor log_probability;        // [..], optional
+  ts_tensor top_tokens;             // [.., n], optional
+  ts_tensor top_log_probabilities;  // [.., n], optional
+  ts_tensor status;                 // [..], optional: TS_ROW_*
+  const char* implementation;
+} ts_sample_args;
+#define TS_SAMPLE_ARGS \
+  { .struct_size = sizeof(ts_sample_args) }
+
+TOUCHSTONE_API ts_status ts_softmax_topk(ts_context* context, const ts_softmax_topk_args* args);
+TOUCHSTONE_API ts_status ts_sample(ts_context* context, const ts_sample_args* args);
+TOUCHSTONE_API ts_status ts_softmax_topk_explain(ts_context* context,
+                                                 const ts_softmax_topk_args* args, ts_report report,
+                                                 void* user);
+TOUCHSTONE_API ts_status ts_sample_explain(ts_context* context, const ts_sample_args* args,
+                                           ts_report report, void* user);
+
+// ---- Attention ----------------------------------------------------------------------------------
+
+// Part of the argument structs below, which are versioned as a whole.
+typedef struct ts_attention_options {
+  ts_tensor query_offsets;  // [B + 1], packed only
+  ts_tensor key_offsets;    // [B + 1], packed only
+  ts_tensor bias;           // [B or 1, H or 1, Sq, Sk], optional, dense only
+  ts_tensor alibi_slopes;   // [H], optional
+  ts_tensor sink_logits;    // [H], optional
+  double scale;             // finite; 0 = 1 / sqrt(D)
+  double soft_cap;          // finite, >= 0; 0 = none
+  int64_t window;           // >= 0; 0 = none
+  int64_t sinks;            // >= 0, with a window only
+  int32_t causal;           // not 0: a query sees no later key
+  int32_t reserved;         // 0
+} ts_attention_options;
+
+typedef struct ts_attention_args {
+  size_t struct_size;
+  ts_tensor q;            // [B, Sq, H, D] or [N, H, D]
+  ts_tensor k;            // [B, Sk, Hk, D] or [M, Hk, D]
+  ts_tensor v;            // [B, Sk, Hk, Dv] or [M, Hk, Dv]
+  ts_tensor output;       // [B, Sq, H, Dv] or [N, H, Dv]
+  ts_tensor log_sum_exp;  // [B, Sq, H] or [N, H], optional
+  ts_attention_options options;
+  const char* implementation;
+} ts_attention_args;
+#define TS_ATTENTION_ARGS \
+  { .struct_size = sizeof(ts_attention_args) }
+
+typedef struct ts_attention_backward_args {
+  size_t struct_size;
+  ts_tensor doutput;       // as output
+  ts_tensor dlog_sum_exp;  // as log_sum_exp, optional
+  ts_tensor q;             // inputs of the forward
+  ts_tensor k;
+  ts_tensor v;
+  ts_tensor output;       // results of the forward
+  ts_tensor log_sum_exp;  // likewise
+  ts_tensor dq;
+  ts_tensor dk;
+  ts_tensor dv;
+  ts_tensor dbias;         // as bias, optional, contiguous
+  ts_tensor dsink_logits;  // [H], optional
+  ts_attention_options options;
+  const char* implementation;
+} ts_attention_backward_args;
+#define TS_ATTENTION_BACKWARD_ARGS \
+  { .struct_size = sizeof(ts_attention_backward_args) }
+
+TOUCHSTONE_API ts_status ts_attention(ts_context* context, const ts_attention_args* args);
+TOUCHSTONE_API ts_status ts_attention_backward(ts_context* context,
+                                               const ts_attention_backward_args* args);
+TOUCHSTONE_API ts_status ts_attention_explain(ts_context* context, const ts_attention_args* args,
+                                              ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_attention_backward_explain(ts_context* context,
+                                                       const ts_attention_backward_args* args,
+                                                       ts_report report, void* user);
+
+// ---- KV cache -----------------------------------------------------------------------------------
+
+typedef struct ts_kv_cache ts_kv_cache;
+typedef struct ts_cache_view ts_cache_view;
+
+typedef struct ts_quant_format {
+  ts_dtype dtype;        // TS_F32, TS_BF16, TS_F16, TS_I8, TS_I4 or TS_F8_E4M3
+  ts_dtype scale_dtype;  // TS_F16 or TS_F32, of quantized formats
+  int64_t group_size;    // values per scale; 0 = one scale for a head
+  int32_t asymmetric;    // not 0: with a zero point
+  int32_t reserved;      // 0
+} ts_quant_format;
+
+typedef struct ts_layer_group {
+  int64_t layers;
+  int64_t kv_heads;
+  int64_t k_dim;
+  int64_t v_dim;
+  ts_quant_format k;
+  ts_quant_format v;
+  int64_t page_tokens;  // 0 = 16
+  int64_t window;       // 0 = none
+  int64_t sinks;
+  int32_t k_is_v;
+  int32_t rotate_keys;
+} ts_layer_group;
+
+typedef struct ts_kv_cache_args {
+  size_t struct_size;
+  size_t layer_group_size;             // sizeof(ts_layer_group)
+  const ts_layer_group* layer_groups;  // [layer_group_count]
+  int64_t layer_group_count;
+  const int64_t* pool_pages;    // [layer_group_count]: pages of each group
+  int64_t prefix_block_tokens;  // 0 = the default
+  uint64_t hash_key[2];
+  int32_t page_locked;
+  int32_t reserved;  // 0
+} ts_kv_cache_args;
+#define TS_KV_CACHE_ARGS \
+  { .struct_size = sizeof(ts_kv_cache_args), .layer_group_size = sizeof(ts_layer_group) }
+
+typedef struct ts_sequence {
+  uint32_t index;
+  uint32_t generation;
+  uint32_t cache;
+} ts_sequence;
+
+// Pages of each group for `sequences` sequences of `tokens` tokens that grow by `chunk` at a time.
+TOUCHSTONE_API ts_status ts_kv_cache_pool_pages(const ts_kv_cache_args* args, int64_t tokens,
+                                                int64_t sequences, int64_t chunk,
+                                                int64_t* pool_pages);
+// Device and stream are those of the context.
+TOUCHSTONE_API ts_status ts_kv_cache_create(ts_context* context, const ts_kv_cache_args* args,
+                                            ts_kv_cache** cache);
+TOUCHSTONE_API void ts_kv_cache_destroy(ts_kv_cache* cache);
+
+TOUCHSTONE_API ts_status ts_kv_cache_add_sequence(ts_kv_cache* cache, ts_sequence* sequence);
+TOUCHSTONE_API ts_status ts_kv_cache_reserve(ts_kv_cache* cache, const ts_sequence* sequences,
+                                             int64_t count, int64_t tokens);
+TOUCHSTONE_API ts_status ts_kv_cache_commit(ts_kv_cache* cache, const ts_sequence* sequences,
+                                            int64_t count, int64_t tokens);
+TOUCHSTONE_API ts_status ts_kv_cache_truncate(ts_kv_cache* cache, ts_sequence sequence,
+                                              int64_t length);
+TOUCHSTONE_API ts_status ts_kv_cache_advance_window(ts_kv_cache* cache, ts_sequence sequence);
+TOUCHSTONE_API ts_status ts_kv_cache_fork(ts_kv_cache* cache, ts_sequence parent,
+                                          ts_sequence* child);
+TOUCHSTONE_API ts_status ts_kv_cache_release(ts_kv_cache* cache, ts_sequence sequence);
+TOUCHSTONE_API ts_status ts_kv_cache_length(const ts_kv_cache* cache, ts_sequence sequence,
+                                            int64_t* length);
+
+TOUCHSTONE_API ts_status ts_kv_cache_insert_prefix(ts_kv_cache* cache, ts_sequence sequence,
+                                                   const int32_t* tokens, int64_t count,
+                                                   uint32_t space);
+// A new sequence that holds the first `found` of the tokens.
+TOUCHSTONE_API ts_status ts_kv_cache_open_prefix(ts_kv_cache* cache, const int32_t* tokens,
+                                                 int64_t count, uint32_t space,
+                                                 ts_sequence* sequence, int64_t* found);
+TOUCHSTONE_API ts_status ts_kv_cache_evict(ts_kv_cache* cache, int64_t pages, int64_t* evicted);
+
+// Filled up to the struct_size that the caller set.
+typedef struct ts_layer_group_statistics {
+  size_t struct_size;
+  int64_t page_bytes;
+  int64_t capacity;  // pages, = free + used + cached
+  int64_t free;
+  int64_t used;
+  int64_t cached;
+  int64_t peak_used;
+  int64_t evicted;
+  int64_t copied;
+} ts_layer_group_statistics;
+#define TS_LAYER_GROUP_STATISTICS \
+  { .struct_size = sizeof(ts_layer_group_statistics) }
+
+typedef struct ts_kv_cache_statistics {
+  size_t struct_size;
+  int64_t layer_groups;
+  int64_t sequences;
+  int64_t tokens;
+  int64_t prefix_entries;
+  int64_t prefix_lookups;
+  int64_t prefix_hit_tokens;
+  int64_t prefix_miss_tokens;
+  int64_t refused_reservations;
+} ts_kv_cache_statistics;
+#define TS_KV_CACHE_STATISTICS \
+  { .struct_size = sizeof(ts_kv_cache_statistics) }
+
+TOUCHSTONE_API ts_status ts_kv_cache_get_statistics(const ts_kv_cache* cache,
+                                                    ts_kv_cache_statistics* statistics);
+TOUCHSTONE_API ts_status ts_kv_cache_get_layer_group_statistics(
+    const ts_kv_cache* cache, int64_t layer_group, ts_layer_group_statistics* statistics);
+
+TOUCHSTONE_API ts_status ts_kv_cache_save(const ts_kv_cache* cache, const ts_sequence* sequences,
+                                          int64_t count, const char* path);
+// Fills `sequences` and sets `count`. More than `capacity` of them are refused, and none is kept.
+TOUCHSTONE_API ts_status ts_kv_cache_restore(ts_kv_cache* cache, const char* path,
+                                             ts_sequence* sequences, int64_t capacity,
+                                             int64_t* count);
+
+// What kernels read of a cache: page tables and lengths of some sequences, one row each. Built
+// again before operators run whenever the cache has changed.
+TOUCHSTONE_API ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view);
+TOUCHSTONE_API void ts_cache_view_destroy(ts_cache_view* view);
+TOUCHSTONE_API ts_status ts_cache_view_build(ts_context* context, ts_cache_view* view,
+                                             const ts_sequence* sequences, int64_t rows);
+
+// ---- Operators on a KV cache --------------------------------------------------------------------
+
+typedef struct ts_kv_append_args {
+  size_t struct_size;
+  const ts_cache_view* cache;
+  int64_t layer_group;
+  int64_t layer;
+  ts_tensor k;          // [T, kv_heads, k_dim]
+  ts_tensor v;          // [T, kv_heads, v_dim]; absent with k_is_v
+  ts_tensor rows;       // [T], optional together with positions
+  ts_tensor positions;  // [T]
+  const char* implementation;
+} ts_kv_append_args;
+#define TS_KV_APPEND_ARGS \
+  { .struct_size = sizeof(ts_kv_append_args) }
+
+typedef struct ts_cached_attention_args {
+  size_t struct_size;
+  ts_tensor q;              // [N, query_heads, k_dim]
+  ts_tensor query_offsets;  // [rows + 1]
+  const ts_cache_view* cache;
+  int64_t layer_group;
+  int64_t layer;
+  ts_tensor positions;    // [N], optional
+  ts_tensor tree;         // [N, words], optional
+  ts_tensor tree_starts;  // [rows], optional, with tree only
+  ts_tensor sink_logits;  // [query_heads], optional
+  ts_tensor output;       // [N, query_heads, v_dim]
+  ts_tensor log_sum_exp;  // [N, query_heads], optional
+  double scale;           // finite; 0 = 1 / sqrt(k_dim)
+  double soft_cap;        // finite, >= 0; 0 = none
+  int32_t causal;
+  int32_t include_reserved;
+  const char* implementation;
+} ts_cached_attention_args;
+#define TS_CACHED_ATTENTION_ARGS \
+  { .struct_size = sizeof(ts_cached_attention_args), .causal = 1 }
+
+TOUCHSTONE_API ts_status ts_kv_append(ts_context* context, const ts_kv_append_args* args);
+TOUCHSTONE_API ts_status ts_cached_attention(ts_context* context,
+                                             const ts_cached_attention_args* args);
+TOUCHSTONE_API ts_status ts_kv_append_explain(ts_context* context, const ts_kv_append_args* args,
+                                              ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_cached_attention_explain(ts_context* context,
+                                                     const ts_cached_attention_args* args,
+                                                     ts_report report, void* user);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif

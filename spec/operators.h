@@ -1,0 +1,21 @@
+// The makers of the problems of each operator: what spec.cc lists.
+#pragma once
+
+#include <memory>
+
+#include "spec/spec.h"
+
+namespace touchstone::spec {
+
+std::unique_ptr<Problem> make_layer_norm(const cases::Case& item);
+std::unique_ptr<Problem> make_layer_norm_backward(const cases::Case& item);
+std::unique_ptr<Problem> make_rms_norm(const cases::Case& item);
+std::unique_ptr<Problem> make_rms_norm_backward(const cases::Case& item);
+std::unique_ptr<Problem> make_softmax_topk(const cases::Case& item);
+std::unique_ptr<Problem> make_sample(const cases::Case& item);
+std::unique_ptr<Problem> make_attention(const cases::Case& item);
+std::unique_ptr<Problem> make_attention_backward(const cases::Case& item);
+std::unique_ptr<Problem> make_cached_attention(const cases::Case& item);
+std::unique_ptr<Problem> make_kv_append(const cases::Case& item);
+
+}  // namespace touchstone::spec

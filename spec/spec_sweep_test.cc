@@ -1,0 +1,156 @@
+// Every operator on its check and sweep cases: all implementations and SIMD targets on guarded
+// buffers, held against the reference of the specification.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+
+#include "spec/spec.h"
+#include "tests/support/guarded.h"
+#include "tests/support/random.h"
+#include "tests/support/run_log.h"
+#include "tests/support/runners.h"
+#include "touchstone/core/convert.h"
+
+namespace touchstone::spec {
+namespace {
+
+using test::Guarded;
+
+// The operands of one problem in guarded memory.
+class GuardedOperands {
+ public:
+  GuardedOperands(const std::vector<Operand>& list, const cases::Case& item, std::uint64_t seed)
+      : list_(list) {
+    const test::Layout layout{.row_gap = item.integer("gap", 0),
+                              .offset = item.integer("offset", 0)};
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Operand& operand = list[i];
+      initial_.push_back(operand.write ? written(operand) : std::vector<double>());
+      if (!operand.defined()) {
+        memory_.emplace_back();
+      } else if (operand.write) {
+        memory_.emplace_back(test::test_device(), operand.dtype, operand.shape, initial_[i]);
+      } else if (operand.output) {
+        memory_.emplace_back(test::test_device(), operand.dtype, operand.shape,
+                             operand.strided ? layout : test::Layout{});
+      } else {
+        const test::Distribution noise{.center = operand.center, .scale = operand.scale};
+        memory_.emplace_back(test::test_device(), operand.dtype, operand.shape,
+                             test::random_values(noise, operand.elements(), seed * 64 + i),
+                             operand.strided ? layout : test::Layout{});
+      }
+      views_.push_back(memory_.back());
+    }
+  }
+
+  Views views() const { return views_; }
+
+  void poison() {
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      if (!list_[i].output || !list_[i].defined()) continue;
+      if (list_[i].write) {
+        memory_[i].set(initial_[i]);
+      } else {
+        memory_[i].poison();
+      }
+    }
+  }
+  // What is there now is what inputs have to keep.
+  void accept_inputs() {
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      if (!list_[i].output && list_[i].defined()) memory_[i].set(memory_[i].values());
+    }
+  }
+  void expect_nothing_else_written() const {
+    for (std::size_t i = 0; i < list_.size(); ++i) {
+      if (!list_[i].defined()) continue;
+      EXPECT_TRUE(list_[i].output ? memory_[i].outside_intact() : memory_[i].unchanged())
+          << list_[i].name;
+    }
+  }
+
+ private:
+  static std::vector<double> written(const Operand& operand) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(operand.bytes()));
+    operand.write(bytes);
+    std::vector<double> result;
+    visit_dtype(operand.dtype, [&]<class T>() {
+      for (std::size_t i = 0; i < bytes.size(); i += sizeof(T)) {
+        T value;
+        std::memcpy(&value, bytes.data() + i, sizeof(T));
+        result.push_back(convert<double>(value));
+      }
+    });
+    return result;
+  }
+
+  std::vector<Operand> list_;
+  std::vector<std::vector<double>> initial_;
+  std::vector<Guarded> memory_;
+  std::vector<TensorView> views_;
+};
+
+// Rows of many long ones that are compared: the reference sorts each of them.
+constexpr std::int64_t kSampledRows = 24;
+constexpr std::int64_t kManyElements = std::int64_t{1} << 20;
+
+std::int64_t rows_to_compare(const Problem& problem) {
+  const Labels labels = problem.labels();
+  const bool large = labels.k > 0 && labels.rows * labels.cols > kManyElements;
+  return large ? kSampledRows : kAllRows;
+}
+
+void check_case(const Operator& op, const cases::Case& item, std::uint64_t seed) {
+  SCOPED_TRACE(op.name + " " + item.describe());
+  const std::unique_ptr<Problem> problem = op.make(item);
+  const std::vector<Operand> list = problem->operands();
+  GuardedOperands operands(list, item, seed);
+  test::Runner context({.device = test::test_device(), .threads = 1});
+  problem->prepare(context, operands.views());
+  operands.accept_inputs();
+  std::vector<std::string> names;
+  for (const ImplementationReport& report : problem->explain(context, operands.views())) {
+    test::log_offered(op.name, report.name);
+    if (report.accepted) names.push_back(report.name);
+  }
+  const std::int64_t rows = rows_to_compare(*problem);
+  std::vector<OutputReference> reference;
+  if (!problem->reference_reads_outputs()) {
+    reference = problem->reference(Reader(operands.views()), rows);
+  }
+  test::for_each_runner(names, [&](test::Runner& runner) {
+    operands.poison();
+    problem->call(runner, operands.views(), runner.implementation());
+    runner.synchronize();
+    test::log_ran(op.name, runner.implementation());
+    operands.expect_nothing_else_written();
+    const Reader reader(operands.views());
+    const Verdict verdict = problem->reference_reads_outputs() ? check(*problem, list, reader, rows)
+                                                               : check(reference, list, reader);
+    EXPECT_TRUE(verdict.right()) << verdict.outside << " of " << verdict.compared << ": "
+                                 << verdict.where;
+  });
+}
+
+class SpecSweep : public testing::TestWithParam<std::string> {};
+
+TEST_P(SpecSweep, EveryCase_MatchesTheReference) {
+  const Operator& op = *find(GetParam());
+  const std::vector<cases::Case> items =
+      select(op, {.tier = test::kSanitized ? cases::Tier::check : cases::Tier::sweep,
+                  .device = test::test_device().kind});
+  ASSERT_FALSE(items.empty());
+  std::uint64_t seed = 0;
+  for (const cases::Case& item : items) check_case(op, item, ++seed);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SpecSweep, testing::ValuesIn([] {
+                           std::vector<std::string> names;
+                           for (const Operator& op : all()) names.push_back(op.name);
+                           return names;
+                         }()),
+                         [](const auto& parameter) { return parameter.param; });
+
+}  // namespace
+}  // namespace touchstone::spec

@@ -1,0 +1,86 @@
+// Attention, dense and packed.
+#include "touchstone/ops/attention.h"
+
+#include "c_api/border.h"
+
+namespace touchstone::c_api {
+namespace {
+
+AttentionOptions options(const ts_attention_options& given) {
+  return {.query_offsets = view(given.query_offsets, "query_offsets"),
+          .key_offsets = view(given.key_offsets, "key_offsets"),
+          .bias = view(given.bias, "bias"),
+          .alibi_slopes = view(given.alibi_slopes, "alibi_slopes"),
+          .sink_logits = view(given.sink_logits, "sink_logits"),
+          .scale = given.scale,
+          .soft_cap = given.soft_cap,
+          .window = given.window,
+          .sinks = given.sinks,
+          .causal = flag(given.causal)};
+}
+
+AttentionArgs converted(const ts_attention_args* given) {
+  const ts_attention_args args =
+      current(given, "attention", offsetof(ts_attention_args, implementation), TS_ATTENTION_ARGS);
+  return {.q = view(args.q, "attention: q"),
+          .k = view(args.k, "attention: k"),
+          .v = view(args.v, "attention: v"),
+          .output = view(args.output, "attention: output"),
+          .log_sum_exp = view(args.log_sum_exp, "attention: log_sum_exp"),
+          .options = options(args.options),
+          .implementation = text(args.implementation)};
+}
+
+AttentionBackwardArgs converted(const ts_attention_backward_args* given) {
+  const ts_attention_backward_args args =
+      current(given, "attention_backward", offsetof(ts_attention_backward_args, implementation),
+              TS_ATTENTION_BACKWARD_ARGS);
+  return {.doutput = view(args.doutput, "attention_backward: doutput"),
+          .dlog_sum_exp = view(args.dlog_sum_exp, "attention_backward: dlog_sum_exp"),
+          .q = view(args.q, "attention_backward: q"),
+          .k = view(args.k, "attention_backward: k"),
+          .v = view(args.v, "attention_backward: v"),
+          .output = view(args.output, "attention_backward: output"),
+          .log_sum_exp = view(args.log_sum_exp, "attention_backward: log_sum_exp"),
+          .dq = view(args.dq, "attention_backward: dq"),
+          .dk = view(args.dk, "attention_backward: dk"),
+          .dv = view(args.dv, "attention_backward: dv"),
+          .dbias = view(args.dbias, "attention_backward: dbias"),
+          .dsink_logits = view(args.dsink_logits, "attention_backward: dsink_logits"),
+          .options = options(args.options),
+          .implementation = text(args.implementation)};
+}
+
+}  // namespace
+}  // namespace touchstone::c_api
+
+using touchstone::c_api::checked;
+using touchstone::c_api::converted;
+using touchstone::c_api::guarded;
+
+ts_status ts_attention(ts_context* context, const ts_attention_args* args) {
+  return guarded(
+      [&] { touchstone::attention(checked(context, "context").context, converted(args)); });
+}
+
+ts_status ts_attention_explain(ts_context* context, const ts_attention_args* args, ts_report report,
+                               void* user) {
+  return guarded([&] {
+    touchstone::c_api::tell(
+        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
+  });
+}
+
+ts_status ts_attention_backward(ts_context* context, const ts_attention_backward_args* args) {
+  return guarded([&] {
+    touchstone::attention_backward(checked(context, "context").context, converted(args));
+  });
+}
+
+ts_status ts_attention_backward_explain(ts_context* context, const ts_attention_backward_args* args,
+                                        ts_report report, void* user) {
+  return guarded([&] {
+    touchstone::c_api::tell(
+        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
+  });
+}

@@ -1,0 +1,86 @@
+// The border between C and C++: exceptions become a status and a message, argument structs of any
+// older version become the current one, plain tensors become views.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "touchstone/core/context.h"
+#include "touchstone/core/error.h"
+#include "touchstone/core/implementation_report.h"
+#include "touchstone/core/tensor.h"
+#include "touchstone/touchstone_c.h"
+
+struct ts_context {
+  touchstone::Context context;
+};
+
+namespace touchstone::c_api {
+
+// Records the exception in flight as the last error of this thread.
+ts_status current_failure() noexcept;
+
+// Runs `body`; the only place where an exception meets C.
+template <class Body>
+ts_status guarded(Body&& body) noexcept {
+  try {
+    body();
+    return TS_OK;
+  } catch (...) {
+    return current_failure();
+  }
+}
+
+// The object behind a handle or an output pointer of the caller.
+template <class T>
+T& checked(T* pointer, const char* name) {
+  if (pointer == nullptr) throw InvalidArgument(std::string(name) + ": is NULL");
+  return *pointer;
+}
+
+// InvalidArgument unless least <= struct_size <= most.
+void check_struct_size(const char* op, std::size_t struct_size, std::size_t least,
+                       std::size_t most);
+
+// `args` as this version of the library knows it: what the caller's version of the struct does not
+// have yet keeps the value that `known`, the default, gives it. `least` is the size of the struct's
+// first version.
+template <class Args>
+Args current(const Args* args, const char* op, std::size_t least, Args known) {
+  checked(args, op);
+  check_struct_size(op, args->struct_size, least, sizeof(Args));
+  std::memcpy(&known, args, args->struct_size);
+  return known;
+}
+
+// Copies as much of `full` as the caller has room for.
+template <class Result>
+void fill(Result* result, const char* op, Result full) {
+  checked(result, op);
+  check_struct_size(op, result->struct_size, sizeof(Result), sizeof(Result));
+  full.struct_size = result->struct_size;
+  std::memcpy(result, &full, result->struct_size);
+}
+
+DType dtype(ts_dtype value, const char* name);
+Device device(ts_device value, const char* name);
+// `name` is for messages: the argument.
+TensorView view(const ts_tensor& tensor, const char* name);
+bool flag(std::int32_t value);
+std::string text(const char* value);  // NULL is ""
+// InvalidArgument for a negative count, or a NULL with elements.
+template <class T>
+std::span<T> list(T* data, std::int64_t count, const char* name) {
+  if (count < 0)
+    throw InvalidArgument(std::string(name) + ": count " + std::to_string(count) + " < 0");
+  if (count > 0) checked(data, name);
+  return {data, static_cast<std::size_t>(count)};
+}
+
+void tell(const std::vector<ImplementationReport>& reports, ts_report report, void* user);
+
+}  // namespace touchstone::c_api

@@ -1,0 +1,38 @@
+// kv_append on CUDA, in a build without CUDA. Never reached through the public functions: a context
+// for a CUDA device cannot be made there.
+#include "ops/kv_append/kv_append_problem.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::cache {
+namespace {
+
+constexpr char kRefusal[] = "this build has no CUDA code";
+
+}  // namespace
+
+std::string append_copy_refuses(const Context& /*context*/, const KvAppendProblem& /*p*/) {
+  return kRefusal;
+}
+void append_copy(Context& /*context*/, const KvAppendProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+std::string append_paired_refuses(const Context& /*context*/, const KvAppendProblem& /*p*/) {
+  return kRefusal;
+}
+void append_paired(Context& /*context*/, const KvAppendProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+std::string append_registers_refuses(const Context& /*context*/, const KvAppendProblem& /*p*/) {
+  return kRefusal;
+}
+void append_registers(Context& /*context*/, const KvAppendProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+std::string append_portable_refuses(const Context& /*context*/, const KvAppendProblem& /*p*/) {
+  return kRefusal;
+}
+void append_portable(Context& /*context*/, const KvAppendProblem& /*p*/) {
+  throw Unsupported(kRefusal);
+}
+
+}  // namespace touchstone::cache

@@ -1,0 +1,7 @@
+#include "ops/sample/cuda/sample_cluster.cuh"
+
+namespace touchstone::sampling {
+
+template void launch_cluster<Bf16>(Context& context, const ClusterArgs& args);
+
+}  // namespace touchstone::sampling

@@ -1,0 +1,8 @@
+#include "ops/sample/cuda/sample_streaming.cuh"
+
+namespace touchstone::sampling {
+
+template void launch_streaming<Bf16>(Context& context, const StreamingArgs& args);
+template void launch_deferred<Bf16>(Context& context, const StreamingArgs& args);
+
+}  // namespace touchstone::sampling

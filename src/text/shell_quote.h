@@ -1,0 +1,12 @@
+// Words of a command line as a shell reads them back.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace touchstone {
+
+// The word itself where a shell takes it literally, else in single quotes.
+std::string shell_quoted(std::string_view word);
+
+}  // namespace touchstone
