@@ -1,4 +1,5 @@
 // Figures that can be worked out by hand, and what must hold for any plan.
+#include "cache/cache_state.h"
 #include "touchstone/cache/planner.h"
 
 #include <gmock/gmock.h>
@@ -138,10 +139,11 @@ void expect_limit_is_real(const PlanRequest& request) {
   KvCacheOptions options;
   options.layout = plan.layout;
   options.pool_pages = pool_pages_for(plan.layout, plan.max_context, request.batch);
-  KvCache cache(options);
+  Context context({.threads = 1});
+  KvCache cache(context, options);
   std::int64_t bytes = 0;
-  for (std::int64_t group = 0; group < cache.groups(); ++group) {
-    bytes += cache.pool(group).capacity() * cache.geometry(group).page_bytes;
+  for (const GroupStatistics& group : cache.statistics().groups) {
+    bytes += group.capacity * group.page_bytes;
   }
   EXPECT_LE(bytes, page_budget(request));
   // One page more for each sequence in a group that still grows: too much.
@@ -158,7 +160,7 @@ void expect_limit_is_real(const PlanRequest& request) {
   }
   EXPECT_EQ(cache.length(ids.front()), plan.max_context);
   EXPECT_THROW(cache.reserve(ids.front(), 1), OutOfMemory);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(Planner, TheLongestContextCanBeAllocated) {
