@@ -95,7 +95,7 @@ std::set<std::string> dead_functions(const std::string& output) {
   return names;
 }
 
-// A place in a source where one operator becomes another.
+// A position in a source where one operator becomes another.
 struct Mutant {
   std::size_t at = 0;
   std::size_t length = 0;

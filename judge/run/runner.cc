@@ -242,7 +242,7 @@ void ProcessChild::die(Waited waited, const Function* function, Reply& reply) {
   alive_ = false;
 }
 
-// Asks the contender how large its state is and makes room for it.
+// Queries the size of the contender's state and maps memory for it.
 bool ProcessChild::make_state(const Function& function, const Call& call_of_state, uint64_t poison,
                               Reply& reply) {
   if (python_ || states_.contains(call_of_state.state)) return true;

@@ -33,7 +33,7 @@ class JudgeLink {
   // addresses stay taken until the next reset. False when there was nothing to close.
   bool retire();
 
-  // Serves kMap, kMapState and kReset. False when there is no room at any address.
+  // Serves kMap, kMapState and kReset. False when no address is free.
   bool map();
   bool map_state();
   void reset();

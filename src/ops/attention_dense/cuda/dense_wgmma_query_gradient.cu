@@ -22,7 +22,7 @@ struct Side {
   static constexpr int kKeyStages = 2;
   // Values are read once a tile, keys twice.
   static constexpr int kValueStages = kDim <= 192 ? 2 : 1;
-  // Room for what goes out, beside the queries; else it goes out through theirs.
+  // Staging buffer of the epilogue beside the queries; otherwise the queries' buffer is reused.
   static constexpr bool kOwnOutput = kDim <= 128;
   struct Shared {
     alignas(1024) std::byte q[kTileBytes<kRows, kDim>];
