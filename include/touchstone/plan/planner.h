@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "touchstone/cache/layout.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone::cache {
+namespace touchstone::plan {
 
 // Layers of a model that store keys and values alike. Formats are the planner's to choose.
 struct CachedLayers {
@@ -38,6 +39,10 @@ struct ModelSpec {
   std::vector<CachedLayers> cached{};
   std::int64_t other_layers = 0;  // layers without keys and values
   std::int64_t state_bytes = 0;   // what those keep per sequence, of any length
+  // The published weights where they are quantized, and the parameters that stay in 16 bits
+  // (embeddings, output head, norms; of mxfp4 everything but experts).
+  std::optional<QuantFormat> weights{};
+  std::int64_t unquantized_parameters = 0;
   std::string source;
   std::string note;
 };
@@ -51,13 +56,14 @@ struct GpuSpec {
   std::string note;
 };
 
-enum class WeightFormat : std::uint8_t { f32, bf16, f16, int8, int4, fp8 };
-TOUCHSTONE_API std::string_view name_of(WeightFormat format);
-// The inverse of name_of; InvalidArgument lists the known names.
-TOUCHSTONE_API WeightFormat parse_weight_format(std::string_view name);
-// int8 has one f16 scale per 128 weights, int4 a scale and a minimum; fp8 one scale per tensor,
-// which is nothing.
-TOUCHSTONE_API std::int64_t weight_bytes(WeightFormat format, std::int64_t parameters);
+// Formats of weights by name: "f32", "bf16", "f16", "int8" (one f16 scale per 128 weights), "int4" (a
+// scale and a minimum per 128), "fp8" (scales of whole tensors or blocks, not counted), "mxfp4" (a
+// one-byte scale per 32), "nvfp4" (a one-byte scale per 16). InvalidArgument lists the known names.
+TOUCHSTONE_API QuantFormat parse_weight_format(std::string_view name);
+// The name of a format: one of those above, or "int4 per 64" and the like for another group size.
+TOUCHSTONE_API std::string weight_format_name(const QuantFormat& format);
+// Scales included.
+TOUCHSTONE_API std::int64_t weight_bytes(const QuantFormat& format, std::int64_t parameters);
 
 struct CacheFormat {
   QuantFormat k{};
@@ -74,24 +80,28 @@ struct PlanRequest {
   ModelSpec model;
   GpuSpec gpu;
   CacheFormat cache{};
-  WeightFormat weights = WeightFormat::bf16;
+  // Of all parameters. Absent: as the model is published, else bf16.
+  std::optional<QuantFormat> weights{};
   std::int64_t context = 0;  // 0 = the model's own
   std::int64_t batch = 1;    // sequences at once, each of `context` tokens
-  std::int64_t gpus = 1;     // heads and weights are split among them
+  // Tensor parallelism: heads and weights are split among so many GPUs. Pipeline and expert
+  // parallelism are not modeled.
+  std::int64_t gpus = 1;
+  std::int64_t prefill_tokens = 2048;  // of one step of a prefill: what activations are sized for
   std::int64_t page_tokens = 16;
   std::int64_t chunk = 1;  // tokens appended per step; windows hold that many more
   // Memory the driver, its context and library workspaces take on each GPU.
   std::int64_t runtime_bytes = std::int64_t{1} << 30;
 };
 
-// Per GPU. An estimate: activations are those of kPlannedPrefillTokens tokens at sixteen values of
-// the residual width each, in 16 bits; logits are f32, one row per sequence.
+// Per GPU. An estimate: activations are those of prefill_tokens tokens at sixteen values of the
+// residual width each, in 16 bits, of which the residual stream and its normed copy lie on every GPU
+// and the rest is divided; logits are f32, one row per sequence.
 struct Overhead {
   std::int64_t runtime = 0;
   std::int64_t activations = 0;
   std::int64_t logits = 0;
 };
-inline constexpr std::int64_t kPlannedPrefillTokens = 2048;
 
 struct GrowthPoint {
   std::int64_t tokens = 0;
@@ -108,6 +118,7 @@ struct DecodeStep {
   double intensity = 0;           // flops per byte read
   double ridge = 0;  // the intensity at which the GPU stops waiting for memory; 0 = not known
   double tokens_per_second = 0;  // bytes read / bandwidth: no run is faster
+  double seconds = 0;            // of the step, at that rate
 };
 
 // Floating point operations of one sequence with the cache and without it.
@@ -127,7 +138,8 @@ struct Alternative {
 };
 
 struct Plan {
-  Layout layout{};               // what one GPU stores
+  QuantFormat weights{};         // as planned
+  cache::Layout layout{};        // what one GPU stores
   std::int64_t context = 0;      // as planned
   std::int64_t token_bytes = 0;  // of all layers, over one GPU, while every window still fills
   std::int64_t weight_bytes = 0;
@@ -136,7 +148,7 @@ struct Plan {
   std::int64_t state_bytes = 0;  // the part of it that is recurrent state
   std::int64_t total_bytes = 0;
   bool fits = false;
-  // The longest context for `batch` sequences: kUnlimitedTokens when windows bound every layer, 0
+  // The longest context for `batch` sequences: cache::kUnlimitedTokens when windows bound every layer, 0
   // when not even the first page fits. The most sequences of `context` tokens.
   std::int64_t max_context = 0;
   std::int64_t max_batch = 0;
@@ -150,8 +162,8 @@ struct Plan {
 
 // What one of `gpus` GPUs stores: KV heads are split evenly, rounded up; the latent of MLA has one
 // head and lies on every GPU.
-TOUCHSTONE_API Layout planned_layout(const ModelSpec& model, const CacheFormat& format,
-                                     std::int64_t page_tokens, std::int64_t gpus);
+TOUCHSTONE_API cache::Layout planned_layout(const ModelSpec& model, const CacheFormat& format,
+                                            std::int64_t page_tokens, std::int64_t gpus);
 
 // Bytes left for pages on one GPU once weights, overhead and recurrent state of `batch` sequences
 // have their place; negative when they do not fit.
@@ -160,4 +172,4 @@ TOUCHSTONE_API std::int64_t page_budget(const PlanRequest& request);
 // InvalidArgument when a number is out of range or a size does not fit in 64 bits.
 TOUCHSTONE_API Plan make_plan(const PlanRequest& request);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::plan
