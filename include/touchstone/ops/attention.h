@@ -126,8 +126,7 @@ struct AttentionBackwardArgs {
 TOUCHSTONE_API void attention(Context& context, const AttentionArgs& args);
 TOUCHSTONE_API void attention_backward(Context& context, const AttentionBackwardArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
+// See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const AttentionArgs& args);
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
