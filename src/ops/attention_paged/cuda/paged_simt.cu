@@ -104,16 +104,16 @@ struct Stored {
 
 // How the lanes of a block share the list of tokens, and where one lane reads.
 template <int kDim, class StoredChunk, class Block>
-struct Team {
+struct LaneGroup {
   static constexpr int kLanes = kDim / kChunk;
-  static constexpr int kTeams = 32 / kLanes;  // of a warp
-  static constexpr int kStep = kWarps * kTeams * kAhead;
+  static constexpr int kLaneGroups = 32 / kLanes;  // of a warp
+  static constexpr int kStep = kWarps * kLaneGroups * kAhead;
   static_assert(kSplit % kStep == 0);
 
-  __device__ Team(const Block& block, const Section& section)
+  __device__ LaneGroup(const Block& block, const Section& section)
       : block(block),
         chunk(static_cast<int>(threadIdx.x) % kLanes),
-        first(static_cast<int>(threadIdx.x / 32) * kTeams * kAhead +
+        first(static_cast<int>(threadIdx.x / 32) * kLaneGroups * kAhead +
               static_cast<int>(threadIdx.x) % 32 / kLanes),
         value_bytes(static_cast<std::uint32_t>(section.value_bytes)),
         scale_bytes(static_cast<std::uint32_t>(section.scale_bytes)) {
@@ -123,7 +123,7 @@ struct Team {
              chunk * kChunk / group * (scale_bytes / (kDim / group));
   }
 
-  __device__ int token(int base, int ahead) const { return base + first + ahead * kTeams; }
+  __device__ int token(int base, int ahead) const { return base + first + ahead * kLaneGroups; }
 
   __device__ void load(int base, int count, StoredChunk (&stored)[kAhead]) const {
 #pragma unroll
@@ -166,11 +166,11 @@ __device__ void sum_lanes(float (&x)[kSize]) {
 template <int kDim, class StoredChunk, class Block>
 __device__ void scores_of(Block& block, int count) {
   constexpr int kVectors = Block::kVectors;
-  const Team<kDim, StoredChunk, Block> team(block, block.work.keys);
+  const LaneGroup<kDim, StoredChunk, Block> lane_group(block, block.work.keys);
 #pragma unroll 1
-  for (int base = 0; base < count; base += team.kStep) {
+  for (int base = 0; base < count; base += lane_group.kStep) {
     StoredChunk stored[kAhead];
-    team.load(base, count, stored);
+    lane_group.load(base, count, stored);
     float sums[kAhead * kVectors] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -180,7 +180,7 @@ __device__ void scores_of(Block& block, int count) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const float4 q = *reinterpret_cast<const float4*>(
-            &block.shared.query[v][team.chunk * kChunk + half * 4]);
+            &block.shared.query[v][lane_group.chunk * kChunk + half * 4]);
 #pragma unroll
         for (int u = 0; u < kAhead; ++u) {
           float& sum = sums[u * kVectors + v];
@@ -191,12 +191,12 @@ __device__ void scores_of(Block& block, int count) {
         }
       }
     }
-    sum_lanes<team.kLanes, kAhead * kVectors>(sums);
-    constexpr int kOwn = kAhead * kVectors / team.kLanes;
+    sum_lanes<lane_group.kLanes, kAhead * kVectors>(sums);
+    constexpr int kOwn = kAhead * kVectors / lane_group.kLanes;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
-      const int value = team.chunk * kOwn + k;
-      const int i = team.token(base, value / kVectors);
+      const int value = lane_group.chunk * kOwn + k;
+      const int i = lane_group.token(base, value / kVectors);
       if (i < count) {
         block.shared.weights[i][value % kVectors] = block.score_of(sums[k]);
       }
@@ -207,19 +207,19 @@ __device__ void scores_of(Block& block, int count) {
 template <int kDim, class StoredChunk, class Block>
 __device__ void accumulate_of(Block& block, int count) {
   constexpr int kVectors = Block::kVectors;
-  const Team<kDim, StoredChunk, Block> team(block, block.work.values);
+  const LaneGroup<kDim, StoredChunk, Block> lane_group(block, block.work.values);
   float sums[kVectors][kChunk] = {};
 #pragma unroll 1
-  for (int base = 0; base < count; base += team.kStep) {
+  for (int base = 0; base < count; base += lane_group.kStep) {
     StoredChunk stored[kAhead];
-    team.load(base, count, stored);
+    lane_group.load(base, count, stored);
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       float weights[kVectors];
 #pragma unroll
       for (int v = 0; v < kVectors; v += 4) {
         const float4 four =
-            *reinterpret_cast<const float4*>(&block.shared.weights[team.token(base, u)][v]);
+            *reinterpret_cast<const float4*>(&block.shared.weights[lane_group.token(base, u)][v]);
         weights[v] = four.x;
         weights[v + 1] = four.y;
         weights[v + 2] = four.z;
@@ -239,7 +239,7 @@ __device__ void accumulate_of(Block& block, int count) {
       }
     }
   }
-  // Teams of a warp, then warps, whose sums lie where the weights were.
+  // Lane groups of a warp, then warps, whose sums lie where the weights were.
   __syncthreads();
   auto* const parts = reinterpret_cast<float(*)[kVectors][kDim]>(block.shared.weights);
   static_assert(sizeof(float) * kWarps * kVectors * kDim <= sizeof(block.shared.weights));
@@ -248,11 +248,11 @@ __device__ void accumulate_of(Block& block, int count) {
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
 #pragma unroll
-      for (int offset = team.kLanes; offset < 32; offset *= 2) {
+      for (int offset = lane_group.kLanes; offset < 32; offset *= 2) {
         sums[v][i] = __fadd_rn(sums[v][i], __shfl_xor_sync(kAllLanes, sums[v][i], offset));
       }
-      if (threadIdx.x % 32 < team.kLanes) {
-        parts[threadIdx.x / 32][v][team.chunk * kChunk + i] = sums[v][i];
+      if (threadIdx.x % 32 < lane_group.kLanes) {
+        parts[threadIdx.x / 32][v][lane_group.chunk * kChunk + i] = sums[v][i];
       }
     }
   }

@@ -152,16 +152,16 @@ class SplitBlock {
     const std::int64_t row = row_of(p, query_);
     const VisibleRange visible = visible_range(p, row, query_);
     if (!is_due(splits_of(visible, work.splits, kSplit))) return 1;
-    const SplitMask seen = split_mask(visible, first(), kSplit);
+    const SplitMask mask = split_mask(visible, first(), kSplit);
     std::uint32_t alike = 1;
     end = smaller(end, p.query_offsets[row + 1]);
     while (query_ + alike < end &&
-           seen.same(split_mask(visible_range(p, row, query_ + alike), first(), kSplit))) {
+           mask.same(split_mask(visible_range(p, row, query_ + alike), first(), kSplit))) {
       ++alike;
     }
     // Read with the tokens of a tree.
     if (p.tree != nullptr && threadIdx.x == 0) shared.info.visible = visible;
-    list_tokens(row, seen, load_page(row, seen));
+    list_tokens(row, mask, load_page(row, mask));
     loaded_ = 0;
     attend(alike);
     return alike;
@@ -186,9 +186,9 @@ class SplitBlock {
     while (true) {
       bool attended = false;
       if (is_due(info.range)) {
-        const SplitMask seen = split_mask(info.visible, first(), kSplit);
-        const PageOfThread page = load_page(info.row, seen);
-        const std::uint32_t alike = rows_alike(info.row, seen);
+        const SplitMask mask = split_mask(info.visible, first(), kSplit);
+        const PageOfThread page = load_page(info.row, mask);
+        const std::uint32_t alike = rows_alike(info.row, mask);
         if (fetching) {
           Pass::put(*this, fetched);
           set_targets();
@@ -196,7 +196,7 @@ class SplitBlock {
           fetching = false;
         }
         if (alike > 0) {
-          list_tokens(info.row, seen, page);
+          list_tokens(info.row, mask, page);
           if (split_ + 1 < end) touch_pages(info.row, split_ + 1);
           attend(alike);
           attended = true;
@@ -242,20 +242,20 @@ class SplitBlock {
   // Rows of one query, from `row` on, that have the pages of the split in common and the same mask
   // of it; none where the block of a row before attends for this one too. Groups begin at multiples
   // of their size, so that a block looks at few of its neighbors.
-  __device__ std::uint32_t rows_alike(std::int64_t row, const SplitMask& seen) const {
+  __device__ std::uint32_t rows_alike(std::int64_t row, const SplitMask& mask) const {
     const std::uint32_t most = heads() < kMaxShared ? kMaxShared / heads() : 1;
     const std::uint32_t at = static_cast<std::uint32_t>(query_ - work.first_query) % most;
     // Lane i looks at row + i, the last lane at the row before.
     const int lane = static_cast<int>(threadIdx.x % 32);
     const unsigned alike = __ballot_sync(
-        kAllLanes, static_cast<int>(is_alike(row, lane == 31 ? -1 : lane, most, seen)));
+        kAllLanes, static_cast<int>(is_alike(row, lane == 31 ? -1 : lane, most, mask)));
     if (at > 0 && alike >> 31 != 0) return 0;
     return min(static_cast<std::uint32_t>(__ffs(static_cast<int>(~alike | 1U << 31)) - 1),
                most - at);
   }
 
   __device__ bool is_alike(std::int64_t row, int offset, std::uint32_t most,
-                           const SplitMask& seen) const {
+                           const SplitMask& mask) const {
     if (offset == 0) return true;
     if (offset >= static_cast<int>(most)) return false;
     const std::int64_t other = row + offset;
@@ -269,7 +269,7 @@ class SplitBlock {
     const std::int32_t* const others = work.table + other * p.pages.table_stride;
     if (first_page >= end || pages[first_page] != others[first_page]) return false;
     if (p.query_offsets[other] != query || p.query_offsets[other + 1] != query + 1) return false;
-    if (!seen.same(split_mask(visible_range(p, other, query), first(), kSplit))) return false;
+    if (!mask.same(split_mask(visible_range(p, other, query), first(), kSplit))) return false;
     bool same = true;
 #pragma unroll 8
     for (std::int64_t page = first_page + 1; page < end; ++page) {
