@@ -199,7 +199,7 @@ std::vector<Field> find_contenders(const std::vector<std::string>& paths, const 
   if (!device.empty() && device != "cpu" && device != "cuda") {
     throw InvalidArgument(fmt::format("judge: --device: expected cpu or cuda, got '{}'", device));
   }
-  // A board compares what could take each other's place.
+  // A board compares contenders of the same task only.
   Finder finder(task, device.empty() && paths.empty() ? "cpu" : device);
   if (paths.empty()) {
     const fs::path root = bundled_root();

@@ -138,7 +138,7 @@ TEST(Planner, LimitsAreExactForEveryModel) {
 }
 
 // The real cache, given the pages of the plan, grows every sequence to the planned limit token by
-// token, and has no room for one more.
+// token, and does not fit one more.
 void expect_limit_is_real(const PlanRequest& request) {
   const Plan plan = make_plan(request);
   ASSERT_GT(plan.max_context, 0);

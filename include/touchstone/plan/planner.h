@@ -166,7 +166,7 @@ TOUCHSTONE_API cache::Layout planned_layout(const ModelSpec& model, const CacheF
                                             std::int64_t page_tokens, std::int64_t gpus);
 
 // Bytes left for pages on one GPU once weights, overhead and recurrent state of `batch` sequences
-// have their place; negative when they do not fit.
+// are placed; negative when they do not fit.
 TOUCHSTONE_API std::int64_t page_budget(const PlanRequest& request);
 
 // InvalidArgument when a number is out of range or a size does not fit in 64 bits.

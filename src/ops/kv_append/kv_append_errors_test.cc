@@ -84,7 +84,7 @@ TEST(AppendErrors, ValuesBesideALatent) {
   expect_refused(run, context, {{"v", [](KvAppendArgs& a) { a.v = a.k; }}});
 }
 
-// A place is checked on the CPU and quietly left alone on CUDA, where the host does not know it.
+// A slot is checked on the CPU and skipped on CUDA, where the host does not know it.
 TEST(AppendErrors, PlacesThatAreNotReserved) {
   struct Case {
     std::string argument;

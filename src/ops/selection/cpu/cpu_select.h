@@ -81,7 +81,7 @@ ScratchSizes scratch_sizes(const LogitRows& rows, std::int64_t k);
 // Enough for every k up to max_k.
 ScratchSizes scratch_sizes_up_to(const LogitRows& rows, std::int64_t max_k);
 
-// The temperatures that scan_segments() takes: f32 holds 1 / T and its products with room to spare.
+// The temperatures that scan_segments() takes: f32 holds 1 / T and its products with a margin.
 inline constexpr double kMinTemperature = 0x1p-100;
 inline constexpr double kMaxTemperature = 0x1p100;
 // Written so that NaN fails.
