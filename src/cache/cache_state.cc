@@ -183,7 +183,7 @@ void CacheState::evict_oldest(std::int64_t g) {
 }
 
 // OutOfMemory unless each group has so many free or cached pages.
-void CacheState::check_room(const std::vector<std::int64_t>& pages, const char* what) {
+void CacheState::check_capacity(const std::vector<std::int64_t>& pages, const char* what) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const PagePool& pool = groups_[g].pool;
     if (pages[g] > pool.free_pages() + pool.cached_pages()) {
@@ -197,7 +197,7 @@ void CacheState::check_room(const std::vector<std::int64_t>& pages, const char* 
 }
 
 // Frees cached pages until each group has so many free ones.
-void CacheState::make_room(const std::vector<std::int64_t>& pages) {
+void CacheState::ensure_free(const std::vector<std::int64_t>& pages) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     while (groups_[g].pool.free_pages() < pages[g]) evict_oldest(static_cast<std::int64_t>(g));
   }
@@ -233,7 +233,7 @@ void CacheState::replace_last_page(Group& group, const Sequence& sequence, PageT
   ++table.version;
 }
 
-// Takes the pages that reserve() has counted and made room for.
+// Takes the pages that reserve() has counted and freed.
 void CacheState::grow(Sequence& sequence, std::int64_t tokens) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
@@ -259,15 +259,15 @@ void CacheState::reserve(std::span<const SequenceId> ids, std::int64_t tokens) {
       const std::int64_t missing = missing_pages(groups_[g], sequence, table, tokens);
       if (missing == 0) continue;
       needed[g] = checked_add(needed[g], missing, "kv_cache: reserve: tokens");
-      if (needed[g] > groups_[g].pool.capacity()) continue;  // make_room will refuse
+      if (needed[g] > groups_[g].pool.capacity()) continue;  // ensure_free will refuse
       // Now, so that nothing below can fail for want of host memory.
       const std::size_t least = table.pages.size() + at(missing);
       if (least > table.pages.capacity()) table.pages.reserve(std::max(least, least * 3 / 2));
     }
   }
   if (tokens == 0) return;
-  check_room(needed, "reserve");
-  make_room(needed);
+  check_capacity(needed, "reserve");
+  ensure_free(needed);
   for (const SequenceId id : ids) grow(slots_[id.index].sequence, tokens);
   ++generation_;
 }
@@ -276,11 +276,11 @@ void CacheState::commit(std::span<const SequenceId> ids, std::int64_t tokens) {
   if (tokens < 0) refuse("commit: tokens", "at least 0", tokens);
   for (const SequenceId id : ids) {
     const Sequence& sequence = writable(id, "commit");
-    const std::int64_t room = sequence.reserved - sequence.length;
-    if (tokens > room)
-      refuse("commit: tokens", "at most the reserved " + std::to_string(room), tokens);
+    const std::int64_t left = sequence.reserved - sequence.length;
+    if (tokens > left)
+      refuse("commit: tokens", "at most the reserved " + std::to_string(left), tokens);
   }
-  // A sequence named twice has room for the first time only; the second must not pass unnoticed.
+  // A sequence named twice has slots for the first time only; the second must not pass unnoticed.
   for (std::size_t i = 0; i < ids.size(); ++i) {
     Sequence& sequence = slots_[ids[i].index].sequence;
     if (sequence.length + tokens > sequence.reserved) {

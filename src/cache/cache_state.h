@@ -102,8 +102,8 @@ class CacheState {
                          const PageTable& table) const;
   std::int64_t missing_pages(const Group& group, const Sequence& sequence, const PageTable& table,
                              std::int64_t tokens) const;
-  void check_room(const std::vector<std::int64_t>& pages, const char* what);
-  void make_room(const std::vector<std::int64_t>& pages);
+  void check_capacity(const std::vector<std::int64_t>& pages, const char* what);
+  void ensure_free(const std::vector<std::int64_t>& pages);
   void grow(Sequence& sequence, std::int64_t tokens);
   void replace_last_page(Group& group, const Sequence& sequence, PageTable& table);
   void cut(Sequence& sequence, std::int64_t length);

@@ -34,7 +34,7 @@ std::int32_t number_of(PageHandle page) { return static_cast<std::int32_t>(page.
 }  // namespace
 
 // Sizes the arrays for these sequences. Where rows move, everything counts as changed.
-void CacheViewBuilder::State::make_room(std::span<const SequenceId> ids) {
+void CacheViewBuilder::State::resize_arrays(std::span<const SequenceId> ids) {
   const std::int64_t rows = std::ssize(ids);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     GroupArrays& arrays = groups_[g];
@@ -100,7 +100,7 @@ bool CacheViewBuilder::State::update_row(std::int64_t row, const Sequence& seque
 
 const CacheView& CacheViewBuilder::State::build(std::span<const SequenceId> ids) {
   for (const SequenceId id : ids) cache_->sequence(id);  // throws before anything is overwritten
-  make_room(ids);
+  resize_arrays(ids);
   for (std::int64_t r = 0; r < std::ssize(ids); ++r) {
     const Sequence& sequence = cache_->sequence(ids[at(r)]);
     Row& row = rows_[at(r)];

@@ -27,7 +27,7 @@ std::vector<T> copy_of(std::span<const T> values) {
   return {values.begin(), values.end()};
 }
 
-// Of each row, without the empty places at its end: a table that was wider once stays so.
+// Of each row, without the empty slots at its end: a table that was wider once stays so.
 std::vector<std::vector<std::int32_t>> pages_of(const std::vector<std::int32_t>& table,
                                                 std::int64_t rows) {
   std::vector<std::vector<std::int32_t>> result;

@@ -132,7 +132,7 @@ TEST(KvCache, OutOfMemoryChangesNothing) {
   cache.commit(both, 4);
   EXPECT_EQ(cache.length(b), 12);
   EXPECT_EQ(state_of(cache).pool(0).free_pages(), 0);
-  // No room to copy the shared partial page: the fork stands, the write does not begin.
+  // No free page to copy the shared partial page to: the fork stands, the write does not begin.
   const SequenceId child = cache.fork(b);
   EXPECT_THROW(cache.reserve(child, 1), OutOfMemory);
   EXPECT_EQ(mark_at(cache, child, 7), 2);

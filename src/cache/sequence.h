@@ -19,7 +19,7 @@ struct PageTable {
 
 struct Sequence {
   std::int64_t length = 0;    // tokens that can be read
-  std::int64_t reserved = 0;  // tokens there is room for; [length, reserved) can be written
+  std::int64_t reserved = 0;  // allocated slots; [length, reserved) can be written
   std::vector<PageTable> groups{};
 };
 

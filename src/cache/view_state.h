@@ -40,7 +40,7 @@ class CacheViewBuilder::State {
     std::int64_t stride = 0;
   };
 
-  void make_room(std::span<const SequenceId> ids);
+  void resize_arrays(std::span<const SequenceId> ids);
   void update_table(GroupArrays& arrays, std::int64_t row, bool same_sequence,
                     const PageTable& table);
   bool update_row(std::int64_t row, const Sequence& sequence);

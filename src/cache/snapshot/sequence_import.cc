@@ -7,7 +7,7 @@
 namespace touchstone::cache {
 SequenceImport::SequenceImport(CacheState& cache, const SequenceSet& set, const char* what)
     : cache_(cache), set_(set) {
-  cache_.check_room(set_.page_counts, what);
+  cache_.check_capacity(set_.page_counts, what);
   // All host memory is allocated here, so that allocate_all and publish cannot fail.
   cache_.reserve_slots(set_.sequences.size());
   ids_.reserve(set_.sequences.size());
@@ -48,7 +48,7 @@ void SequenceImport::allocate_all() {
   for (std::size_t g = 0; g < pages_.size(); ++g) {
     missing[g] = set_.page_counts[g] - std::ssize(pages_[g]);
   }
-  cache_.make_room(missing);
+  cache_.ensure_free(missing);
   for (std::size_t g = 0; g < pages_.size(); ++g) {
     const std::size_t before = pages_[g].size();
     pages_[g].resize(at(set_.page_counts[g]));

@@ -226,7 +226,7 @@ SequenceSet read_sequences(Reader& in, const SnapshotHeader& header, const Layou
   return set;
 }
 
-// Reads all pages and verifies them; those that have a place go there, the others wait.
+// Reads all pages and verifies them; allocated pages are filled at once, the others are staged.
 class PageReader {
  public:
   PageReader(Reader& in, const CacheState& cache, const SequenceSet& set,
@@ -247,7 +247,7 @@ class PageReader {
     }
   }
 
-  // Once the others have a place too.
+  // Once the others are allocated too.
   void place_waiting() {
     for (std::int64_t g = 0; g < cache_.groups(); ++g) {
       const std::int64_t waiting = waiting_[at(g)].elements() / cache_.geometry(g).page_bytes;

@@ -255,9 +255,9 @@ void append_tokens(const KvAppendProblem& p, const KvAppendPart& part, std::int6
   const auto vector = hwy::AllocateAligned<float>(dim);
   const auto codes = hwy::AllocateAligned<std::uint8_t>(dim);
   for (std::int64_t token = first; token < end; ++token) {
-    const PageSlot place = p.slot_of(token);
-    if (place.page < 0) continue;
-    std::byte* page = p.memory + place.page * p.page_bytes;
+    const PageSlot slot = p.slot_of(token);
+    if (slot.page < 0) continue;
+    std::byte* page = p.memory + slot.page * p.page_bytes;
     for (std::int64_t head = 0; head < p.kv_heads; ++head) {
       const std::int64_t from = token * part.stride + head * part.dim;
       if (part.dtype == DType::f32) {
@@ -268,7 +268,7 @@ void append_tokens(const KvAppendProblem& p, const KvAppendPart& part, std::int6
         widen_vector(static_cast<const F16*>(part.from) + from, dim, vector.get());
       }
       if (part.rotated) rotate_vector(vector.get(), dim);
-      const std::int64_t at = head * p.page_tokens + place.slot;
+      const std::int64_t at = head * p.page_tokens + slot.slot;
       store_vector(part, vector.get(), codes.get(), page + part.values_at + at * part.value_bytes,
                    page + part.scales_at + at * part.scale_bytes);
     }

@@ -121,7 +121,7 @@ TEST(AppendErrors, PlacesThatAreNotReserved) {
 }
 
 TEST(AppendErrors, OnePlaceForTwoTokens) {
-  if (test::on_gpu()) GTEST_SKIP() << "places are not checked on CUDA";
+  if (test::on_gpu()) GTEST_SKIP() << "slots are not checked on CUDA";
   AppendRun run({.committed = {0, 3, 8}, .added = {2, 1, 0}});
   Context context({.device = test::test_device()});
   run.fill_pool();
@@ -133,20 +133,20 @@ TEST(AppendErrors, OnePlaceForTwoTokens) {
   args.rows = rows;
   args.positions = positions;
   const std::vector<std::byte> before = run.pool_bytes();
-  test::expect_refusal("append: positions: expected a place for each token",
+  test::expect_refusal("kv_append: positions: expected a slot for each token",
                        [&] { kv_append(context, args); });
   EXPECT_EQ(run.pool_bytes(), before);
 }
 
 TEST(AppendErrors, NothingReservedForTheNextToken) {
-  if (test::on_gpu()) GTEST_SKIP() << "places are not checked on CUDA";
+  if (test::on_gpu()) GTEST_SKIP() << "slots are not checked on CUDA";
   AppendRun run({.committed = {0, 3, 8}, .added = {1, 1, 1}});
   Context context({.device = test::test_device()});
   KvAppendArgs args = run.args(context);
   args.rows = args.positions = {};
   run.cache.commit(run.ids[1], 1);
   args.cache = run.builder.build(context, run.ids);
-  test::expect_refusal("append: positions: expected one of the reserved [4, 4) of token 1",
+  test::expect_refusal("kv_append: positions: expected one of the reserved [4, 4) of token 1",
                        [&] { kv_append(context, args); });
 }
 

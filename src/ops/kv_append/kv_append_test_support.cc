@@ -107,7 +107,8 @@ AppendRun::AppendRun(const AppendProblem& p)
         state_of(cache).sequence(ids[static_cast<std::size_t>(rows[token])]).groups[0];
     const std::int64_t page_tokens = p.group.page_tokens;
     const auto index = static_cast<std::size_t>(positions[token] / page_tokens);
-    std::byte* page = expected.data() + table.pages[index].index * state_of(cache).geometry(0).page_bytes;
+    std::byte* page =
+        expected.data() + table.pages[index].index * state_of(cache).geometry(0).page_bytes;
     for (std::int64_t head = 0; head < p.group.kv_heads; ++head) {
       const auto vector = [&](const std::vector<double>& from, std::int64_t dim) {
         const auto first = from.begin() + (t * p.group.kv_heads + head) * dim;
