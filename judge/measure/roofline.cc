@@ -8,17 +8,12 @@
 
 #include "bench/ceiling.h"
 #include "bench/fma_rate.h"
+#include "judge/run/contender_process.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone::judge {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 void set_cpus(const std::vector<int>& cpus) {
   cpu_set_t set;

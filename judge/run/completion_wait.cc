@@ -7,10 +7,10 @@
 #include <chrono>
 #include <ctime>
 
+#include "judge/run/contender_process.h"
+
 namespace touchstone::judge {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // A child that answers within this is met awake: about the wake-up of a sleeping process.
 constexpr double kAwakeSeconds = 50e-6;
@@ -18,10 +18,6 @@ constexpr double kAwakeSeconds = 50e-6;
 constexpr double kLookSeconds = 1e-3;
 // Wall time granted to a call, as a multiple of its time limit.
 constexpr double kBusy = 5.0;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 void relax() {
 #if defined(__x86_64__)
