@@ -81,8 +81,9 @@ format-check: ## Fail if a source file is not formatted
 	$(call setup,tools)
 	@scripts/sources.sh | xargs -0 clang-format --dry-run --Werror
 
-lint: ## Fail on an include against the order of the components, on too long a file, too full a directory
+lint: ## Fail on an include against the order of the components, on a type defined twice, on too long a file, too full a directory
 	@scripts/check_layout.py
+	@scripts/check_odr.py
 
 tidy: setup-build ## clang-tidy over all C++ sources, shellcheck over the scripts
 	$(call setup,tools)

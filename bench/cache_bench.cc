@@ -309,7 +309,7 @@ std::vector<CacheRow> measure_cache(int rounds, const std::function<void(int rou
   std::vector<CacheRow> rows;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     rows.push_back(cases[i]->row());
-    rows.back().us = summarize(us[i]);
+    rows.back().us = machine::summarize(us[i]);
   }
   return rows;
 }

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "bench/statistics.h"
+#include "machine/statistics.h"
 
 namespace touchstone::bench {
 
 struct CacheRow {
   std::string name;           // "fork"
   std::string what;           // what one operation is
-  Summary us{};               // of one operation
+  machine::Summary us{};      // of one operation
   double amount = 0;          // pages or bytes that one operation handles; 0 = a time says it all
   std::string amount_name{};  // "pages", "bytes"
 };

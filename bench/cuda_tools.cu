@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bench/cuda_tools.h"
-#include "bench/statistics.h"
 #include "cuda/check.h"
+#include "machine/statistics.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::bench {
@@ -260,7 +260,7 @@ void cuda_copy(Context& context, void* to, const void* from, std::int64_t bytes)
   launch_copy<4, true>(context, to, from, bytes);
 }
 
-Ceiling measure_cuda_ceiling(Context& context, int rounds) {
+machine::Ceiling measure_cuda_ceiling(Context& context, int rounds) {
   constexpr std::int64_t kMax = std::int64_t{2} << 30;
   constexpr int kLaunches = 4;
   const Device device = context.device();
@@ -286,18 +286,18 @@ Ceiling measure_cuda_ceiling(Context& context, int rounds) {
       if (round >= 0) us[i].push_back(time);
     }
   }
-  Ceiling ceiling;
+  machine::Ceiling ceiling;
   ceiling.buffer_bytes = bytes;
   const double kilobytes = static_cast<double>(bytes) * 1e-3;  // per microsecond: GB/s
   for (std::size_t i = 0; i < std::size(kCopies); ++i) {
-    const Summary summary = summarize(us[i]);
+    const machine::Summary summary = machine::summarize(us[i]);
     if (2 * kilobytes / summary.median <= ceiling.copy_gbs) continue;
     ceiling.copy_name = kCopies[i].name;
     ceiling.copy_gbs = 2 * kilobytes / summary.median;
     ceiling.copy_best_gbs = 2 * kilobytes / summary.best;
   }
-  ceiling.triad_gbs = 3 * kilobytes / summarize(us[std::size(kCopies)]).median;
-  ceiling.read_gbs = kilobytes / summarize(us.back()).median;
+  ceiling.triad_gbs = 3 * kilobytes / machine::summarize(us[std::size(kCopies)]).median;
+  ceiling.read_gbs = kilobytes / machine::summarize(us.back()).median;
   return ceiling;
 }
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "bench/ceiling.h"
+#include "machine/memory_rate.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
@@ -48,7 +48,7 @@ void cuda_fill_random(Tensor& tensor, float center, float scale, std::uint64_t s
 // A hand-written copy with 16-byte accesses. Queued on the context's stream.
 void cuda_copy(Context& context, void* to, const void* from, std::int64_t bytes);
 
-// See measure_ceiling. The copy is the best of several kernels and cudaMemcpyAsync.
-Ceiling measure_cuda_ceiling(Context& context, int rounds);
+// As machine::measure_cpu_ceiling. The copy is the best of several kernels and cudaMemcpyAsync.
+machine::Ceiling measure_cuda_ceiling(Context& context, int rounds);
 
 }  // namespace touchstone::bench

@@ -51,8 +51,8 @@ void measure(int threads, int rounds, std::vector<ForkJoinRow>& rows) {
     if (has_openmp()) openmp_us.push_back(sample_us(openmp));
     if (!ours_first) ours_us.push_back(sample_us(ours));
   }
-  rows.push_back({"touchstone", threads, summarize(ours_us)});
-  if (has_openmp()) rows.push_back({"openmp", threads, summarize(openmp_us)});
+  rows.push_back({"touchstone", threads, machine::summarize(ours_us)});
+  if (has_openmp()) rows.push_back({"openmp", threads, machine::summarize(openmp_us)});
 }
 
 }  // namespace

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "bench/statistics.h"
+#include "machine/statistics.h"
 
 namespace touchstone::bench {
 
 struct ForkJoinRow {
   std::string runtime;  // "touchstone", "openmp"
   int threads = 0;
-  Summary us;  // one loop of one empty task per thread
+  machine::Summary us;  // one loop of one empty task per thread
 };
 
 // 1, 2, 4 ... `most` threads (0 = every core), both runtimes in turn in every round.

@@ -33,7 +33,7 @@ void cuda_copy(Context& /*context*/, void* /*to*/, const void* /*from*/, std::in
   refuse();
 }
 
-Ceiling measure_cuda_ceiling(Context& /*context*/, int /*rounds*/) { refuse(); }
+machine::Ceiling measure_cuda_ceiling(Context& /*context*/, int /*rounds*/) { refuse(); }
 
 NaiveNorm naive_norm_cuda(Context& /*context*/, const NormOperands& /*like*/) { refuse(); }
 NaiveSelection naive_selection_cuda(Context& /*context*/, const SelectionOperands& /*like*/) {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <thread>
 
-#include "bench/machine.h"
+#include "machine/cpu_info.h"
 #include "spec/operand.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
@@ -32,7 +32,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t step) {
 }
 
 std::int64_t cache_bytes(Device device) {
-  if (!device.is_cuda()) return last_level_cache_bytes(cpu_info());
+  if (!device.is_cuda()) return machine::last_level_cache_bytes(machine::cpu_info());
   return cuda_devices()[static_cast<std::size_t>(device.index)].l2_bytes;
 }
 
@@ -73,7 +73,7 @@ std::function<double()> cuda_timer(Context& context, const std::function<void(st
     graph->replay_us();
     std::array<double, kReplays> times{};
     for (double& time : times) time = graph->replay_us();
-    return summarize(times).median;
+    return machine::summarize(times).median;
   };
 }
 
@@ -101,7 +101,7 @@ void check_memory(const SessionOptions& options, const std::string& shape, std::
       checked_mul(bytes, options.torch || options.torch_compile ? 3 : 2, "bench: bytes");
   const std::int64_t there =
       device.is_cuda() ? cuda_devices()[static_cast<std::size_t>(device.index)].memory_bytes
-                       : available_memory_bytes();
+                       : machine::available_memory_bytes();
   if (needed > there / 5 * 4) {
     throw InvalidArgument("bench: shape " + shape + ": needs " + std::to_string(needed >> 20) +
                           " MiB of memory, " + std::to_string(there >> 20) +
@@ -143,11 +143,13 @@ Session::Session(SessionOptions options) : options_(std::move(options)) {
 }
 
 void Session::start() {
-  ceiling_ = measure_ceiling(*context_, std::max(3, options_.rounds));
-  const std::vector<CpuCopy> copies = cpu_copies();
+  const int rounds = std::max(3, options_.rounds);
+  ceiling_ = options_.device.is_cuda() ? measure_cuda_ceiling(*context_, rounds)
+                                       : machine::measure_cpu_ceiling(*context_, rounds);
+  const std::vector<machine::CpuCopy> copies = machine::cpu_copies();
   plain_copy_ = copies.back();
   stream_copy_ = copies.back();
-  for (const CpuCopy& copy : copies) {
+  for (const machine::CpuCopy& copy : copies) {
     if (copy.name == ceiling_.copy_name) stream_copy_ = copy;
   }
   if (!options_.torch && !options_.torch_compile) return;
@@ -186,12 +188,12 @@ void Session::enter_copy(std::vector<Contender>& contenders, const BenchRow& row
   copy_->piece = round_up(bytes, 4096);
   copy_->from = random_tensor(*context_, row.sets, copy_->piece / 4);
   copy_->to = random_tensor(*context_, row.sets, copy_->piece / 4);
-  const CpuCopy how = row.regime == cases::Regime::cache ? plain_copy_ : stream_copy_;
+  const machine::CpuCopy how = row.regime == cases::Regime::cache ? plain_copy_ : stream_copy_;
   enter(contenders, kCopyName, row, [this, bytes, how](std::int64_t i) {
     if (cuda()) {
       cuda_copy(*context_, copy_->to_at(i), copy_->from_at(i), bytes);
     } else {
-      parallel_copy(*context_, how, copy_->to_at(i), copy_->from_at(i), bytes);
+      machine::parallel_copy(*context_, how, copy_->to_at(i), copy_->from_at(i), bytes);
     }
   });
 }
@@ -259,7 +261,7 @@ void Session::measure(BenchRow& row, std::vector<Contender>& contenders, const s
 void Session::finish(BenchRow& row, const std::vector<Contender>& contenders,
                      const std::string& ours) const {
   for (const Contender& contender : contenders) {
-    const Summary summary = summarize(contender.us);
+    const machine::Summary summary = machine::summarize(contender.us);
     if (contender.name == ours) {
       row.us = summary;
     } else if (contender.name == kCopyName) {

@@ -10,17 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "bench/ceiling.h"
 #include "bench/cuda_tools.h"
-#include "bench/statistics.h"
 #include "bench/torch_peer.h"
 #include "cases/cases.h"
+#include "machine/memory_rate.h"
+#include "machine/statistics.h"
 
 namespace touchstone::bench {
 
 struct PeerTime {
   std::string name;
-  Summary us;
+  machine::Summary us;
 };
 
 // One line of a report.
@@ -40,9 +40,9 @@ struct BenchRow {
   double flops = 0;         // 0: bytes are what counts
   bool only_reads = false;  // the floor is at the rate of reads, not of the copy
   std::string implementation;
-  int sets = 0;        // of operands, rotated through
-  Summary us;          // ours
-  double copy_us = 0;  // a plain copy that moves the same number of bytes, timed in the same way
+  int sets = 0;         // of operands, rotated through
+  machine::Summary us;  // ours
+  double copy_us = 0;   // a plain copy that moves the same number of bytes, timed in the same way
   // Memory: `bytes` at the read rate where only reads happen, else at copy_gbs, the better of the
   // large copy of this run and the copy of this case. Cache: copy_us, since the rates of the memory
   // say nothing there.
@@ -106,7 +106,7 @@ class Session {
   const SessionOptions& options() const { return options_; }
   Context& context() { return *context_; }
   const Context& context() const { return *context_; }
-  const Ceiling& ceiling() const { return ceiling_; }
+  const machine::Ceiling& ceiling() const { return ceiling_; }
   bool cuda() const { return options_.device.is_cuda(); }
   void note(const std::string& line) const { options_.note(line); }
   // "2.11.0", or "" when torch is not there.
@@ -143,9 +143,9 @@ class Session {
   std::unique_ptr<CudaStream> stream_;
   std::unique_ptr<Context> context_;
   std::unique_ptr<TorchPeer> torch_;
-  Ceiling ceiling_;
-  CpuCopy stream_copy_{};  // the fastest on large data
-  CpuCopy plain_copy_{};   // the fastest on small data
+  machine::Ceiling ceiling_;
+  machine::CpuCopy stream_copy_{};  // the fastest on large data
+  machine::CpuCopy plain_copy_{};   // the fastest on small data
   std::unique_ptr<CopyData> copy_;
 };
 

@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "bench/cache_bench.h"
-#include "bench/fma_rate.h"
 #include "bench/fork_join.h"
-#include "bench/machine.h"
+#include "bench/onednn.h"
 #include "bench/operator_bench.h"
 #include "bench/peers.h"
 #include "bench/session.h"
@@ -22,6 +21,8 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "machine/cpu_info.h"
+#include "machine/fma_rate.h"
 #include "spec/sample_controls.h"
 #include "spec/spec.h"
 #include "touchstone/core/testing.h"
@@ -76,7 +77,7 @@ Json header_json(const BenchOptions& options) {
   return {{"version", version()},
           {"machine", machine_name(parse_device(options.device))},
           {"simd", simd_target()},
-          {"date", bench::utc_now()},
+          {"date", machine::utc_now()},
           {"command", command_line()}};
 }
 
@@ -186,6 +187,11 @@ bool bench_operators(const BenchOptions& options, Json& document) {
     }
   }
   session.start();
+  const bool norms = std::ranges::any_of(
+      ops, [](const spec::Operator* op) { return op->forward_name() == "layer_norm"; });
+  if (norms && session.options().onednn && !session.cuda() && bench::onednn_version().empty()) {
+    session.note("onednn: not in this build");
+  }
   std::vector<std::string> peers;
   std::string explanation;
   bool flops = false;
@@ -198,7 +204,7 @@ bool bench_operators(const BenchOptions& options, Json& document) {
     flops = flops || op->forward_name() == "attention";
   }
   const double fma_gflops =
-      flops && !session.cuda() ? bench::measure_fma_gflops(session.context()) : 0;
+      flops && !session.cuda() ? machine::measure_fma_gflops(session.context()) : 0;
   progress = nullptr;
   document["threads"] = session.context().threads();
   document["ceiling"] = ceiling_json(session.ceiling());
@@ -282,7 +288,7 @@ void bench_kv_cache(const BenchOptions& options, Json& document) {
   }
   document["kv_cache"] = list;
   if (!options.json) {
-    print(fmt::format("{}, 1 thread; {}; {}\n{}", machine_name(Device::cpu()), bench::utc_now(),
+    print(fmt::format("{}, 1 thread; {}; {}\n{}", machine_name(Device::cpu()), machine::utc_now(),
                       command_line(), table.text()));
   }
 }

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "bench/machine.h"
 #include "cli/command_line.h"
+#include "machine/cpu_info.h"
 #include "touchstone/touchstone.h"
 
 namespace touchstone::cli {
@@ -39,7 +39,7 @@ std::string microseconds(double us) {
   return us < 100 ? fmt::format("{:.2f}", us) : fmt::format("{:.1f}", us);
 }
 
-double tflops(double flops, const bench::Summary& us) { return flops / us.median * 1e-6; }
+double tflops(double flops, const machine::Summary& us) { return flops / us.median * 1e-6; }
 
 std::vector<std::string> bytes_cells(const bench::BenchRow& row) {
   const std::string dtype = row.format.empty() ? std::string(name_of(row.dtype)) : row.format;
@@ -89,7 +89,7 @@ std::vector<std::string> flops_cells(const bench::BenchRow& row, double fma_gflo
 
 std::string machine_name(Device device) {
   if (device.is_cuda()) return cuda_devices()[static_cast<std::size_t>(device.index)].name;
-  const bench::CpuInfo cpu = bench::cpu_info();
+  const machine::CpuInfo cpu = machine::cpu_info();
   return fmt::format("{}, {} usable cores", cpu.model, cpu.usable_cores);
 }
 
@@ -131,7 +131,7 @@ Json row_json(const bench::BenchRow& row, double fma_gflops) {
   return json;
 }
 
-Json ceiling_json(const bench::Ceiling& ceiling) {
+Json ceiling_json(const machine::Ceiling& ceiling) {
   return {{"copy", ceiling.copy_name},
           {"copy_gbs", ceiling.copy_gbs},
           {"copy_best_gbs", ceiling.copy_best_gbs},
@@ -142,12 +142,12 @@ Json ceiling_json(const bench::Ceiling& ceiling) {
 
 void print_bench_header(const bench::Session& session, const std::vector<std::string>& peers,
                         const std::string& explanation, double fma_gflops) {
-  const bench::Ceiling& ceiling = session.ceiling();
+  const machine::Ceiling& ceiling = session.ceiling();
   const Context& context = session.context();
   print(fmt::format(
       "{}{}; {}; {}\n", machine_name(context.device()),
       session.cuda() ? "" : fmt::format(", {} threads, {}", context.threads(), simd_target()),
-      bench::utc_now(), command_line()));
+      machine::utc_now(), command_line()));
   print(
       fmt::format("copy {:.1f} GB/s ({}, best round {:.1f}), 2 reads : 1 write {:.1f} GB/s, "
                   "reads {:.1f} GB/s, buffers of {}\n",

@@ -13,7 +13,7 @@ std::string machine_name(Device device);
 
 // `fma_gflops`: f32 multiplications and additions in registers, 0 where it was not measured.
 Json row_json(const bench::BenchRow& row, double fma_gflops);
-Json ceiling_json(const bench::Ceiling& ceiling);
+Json ceiling_json(const machine::Ceiling& ceiling);
 
 // `peers` as they are to be named, with their versions.
 void print_bench_header(const bench::Session& session, const std::vector<std::string>& peers,

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/machine.h"
 #include "cli/arguments.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "machine/cpu_info.h"
 #include "spec/spec.h"
 #include "touchstone/touchstone.h"
 
@@ -135,9 +135,9 @@ int show_choice(const InfoOptions& options) {
 }
 
 Json machine_json() {
-  const bench::CpuInfo cpu = bench::cpu_info();
+  const machine::CpuInfo cpu = machine::cpu_info();
   Json caches = Json::array();
-  for (const bench::CpuCache& cache : cpu.caches) {
+  for (const machine::CpuCache& cache : cpu.caches) {
     caches.push_back({{"level", cache.level},
                       {"type", cache.type},
                       {"bytes", cache.bytes},
@@ -165,9 +165,9 @@ Json machine_json() {
           {"operators", ops}};
 }
 
-std::string cache_line(const std::vector<bench::CpuCache>& caches) {
+std::string cache_line(const std::vector<machine::CpuCache>& caches) {
   std::string line;
-  for (const bench::CpuCache& cache : caches) {
+  for (const machine::CpuCache& cache : caches) {
     if (cache.type == "instruction") continue;
     if (!line.empty()) line += ", ";
     line += fmt::format("L{} {}", cache.level, bytes_string(cache.bytes));
@@ -181,7 +181,7 @@ int show_machine(const InfoOptions& options) {
     print_json(machine_json());
     return kOk;
   }
-  const bench::CpuInfo cpu = bench::cpu_info();
+  const machine::CpuInfo cpu = machine::cpu_info();
   const auto line = [](std::string_view name, std::string_view value) {
     print(fmt::format("{:<10} {}\n", name, value));
   };

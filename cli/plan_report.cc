@@ -214,7 +214,7 @@ Json token_json(const PlanRequest& request, const Plan& plan) {
 }  // namespace
 
 std::string format_text(const QuantFormat& format) {
-  std::string text(cache::format_name(format.dtype));
+  std::string text(format_name(format.dtype));
   if (!is_quantized(format.dtype)) return text;
   return text + (format.asymmetric ? ", scale and minimum per " : ", scale per ") +
          (format.group_size == 0 ? "vector" : fmt::format("{}", format.group_size));

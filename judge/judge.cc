@@ -12,6 +12,7 @@
 #include "judge/measure/session.h"
 #include "judge/report/score.h"
 #include "judge/sandbox/work_folder.h"
+#include "machine/cpu_info.h"
 
 namespace touchstone::judge {
 namespace {
@@ -48,7 +49,7 @@ std::vector<Examination> examine_all(std::span<const Contender> contenders, cons
     }
   };
   {
-    const bool alone = usable_cpus().size() < 2 || contenders.size() < 2;
+    const bool alone = machine::usable_cpus().size() < 2 || contenders.size() < 2;
     const std::jthread other = alone ? std::jthread() : std::jthread(work);
     work();
   }

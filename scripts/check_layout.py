@@ -54,7 +54,18 @@ ORDER = {
     "cases": PUBLIC,
     "spec": OUTSIDE | {"oracle", "cases", "src/core"},
     "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache"},
-    "judge": OUTSIDE | {"oracle", "spec", "src/core"},
+    # The judge, in the order of judge/CMakeLists.txt.
+    "judge/task": OUTSIDE,
+    "judge/task/tasks": OUTSIDE | {"oracle", "spec", "judge/task"},
+    "judge/sandbox": OUTSIDE,
+    "judge/contender": OUTSIDE | {"judge/task", "judge/sandbox"},
+    "judge/run": OUTSIDE | {"judge/task", "judge/sandbox", "judge/contender"},
+    "judge/report": OUTSIDE | {"judge/task", "judge/sandbox", "judge/contender"},
+    "judge/measure": OUTSIDE | {"judge/task", "judge/sandbox", "judge/contender", "judge/run",
+                                "judge/report"},
+    "judge": OUTSIDE | {"judge/task", "judge/sandbox", "judge/contender", "judge/run", "judge/report",
+                        "judge/measure"},
+    "judge/selftest": OUTSIDE | {"judge"},
     "cli": OUTSIDE | {"oracle", "cases", "spec", "bench", "judge", "src/core", "src/plan"},
     "examples": PUBLIC | {"include/touchstone/plan"},
     "contenders": PUBLIC,
@@ -85,7 +96,7 @@ def allowed(source, target):
     if source is None or target is None or source == target:
         return True
     return target in ORDER[source] or any(target.startswith(a + "/") for a in ORDER[source]
-                                          if a == "src/ops")
+                                          if a in ("src/ops", "judge"))
 
 
 def main():

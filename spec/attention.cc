@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include "core/index.h"
 #include "oracle/attention.h"
 #include "spec/operators.h"
 #include "touchstone/core/checked.h"
@@ -14,8 +15,6 @@
 
 namespace touchstone::spec {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Of a large problem: KV heads that are looked at, and rows of each.
 constexpr std::int64_t kSampledHeads = 2;
@@ -71,11 +70,10 @@ struct AttentionCase : AttentionProblem {
     dims.push_back(dim);
     return {.name = name, .dtype = dtype, .shape = dims, .output = output};
   }
-  // Contiguous as the operator takes it, whatever the order of the others.
   Operand per_query(const char* name, bool output) const {
     return {.name = name,
             .dtype = wide_dtype(dtype),
-            .shape = {batch, heads, queries},
+            .shape = memory_shape(heads, queries),
             .output = output};
   }
   // In the order [B, H, Sq].
@@ -88,7 +86,7 @@ struct AttentionCase : AttentionProblem {
     return result;
   }
   std::int64_t query_index(std::int64_t b, std::int64_t head, std::int64_t query) const {
-    return (b * heads + head) * queries + query;
+    return memory_row(b, head, query, heads, queries);
   }
   Operand per_head(const char* name, double center, double spread) const {
     return {.name = name,
@@ -98,7 +96,7 @@ struct AttentionCase : AttentionProblem {
             .scale = spread};
   }
 
-  // As the operator takes it.
+  // As the operator takes it: tokens before heads.
   TensorView view(const TensorView& memory) const {
     return tokens_first || !memory.defined() ? memory : transposed(memory, 1, 2);
   }
@@ -335,7 +333,7 @@ class Attention : public AttentionBase {
   AttentionArgs args(Views v, const std::string& implementation) const {
     AttentionArgs args;
     args.q = p_.view(v[kQ]), args.k = p_.view(v[kK]), args.v = p_.view(v[kV]);
-    args.output = p_.view(v[kOutput]), args.log_sum_exp = v[kLogSumExp];
+    args.output = p_.view(v[kOutput]), args.log_sum_exp = p_.view(v[kLogSumExp]);
     args.options = p_.options(v[kBias], v[kSlopes], v[kSinks]);
     args.implementation = implementation;
     return args;
@@ -392,7 +390,7 @@ class AttentionBackward : public AttentionBase {
   void prepare(Context& context, Views v) const override {
     AttentionArgs args;
     args.q = p_.view(v[kQ]), args.k = p_.view(v[kK]), args.v = p_.view(v[kV]);
-    args.output = p_.view(v[kOutput]), args.log_sum_exp = v[kLogSumExp];
+    args.output = p_.view(v[kOutput]), args.log_sum_exp = p_.view(v[kLogSumExp]);
     args.options = p_.options(v[kBias], v[kSlopes], v[kSinks]);
     attention(context, args);
     context.synchronize();
@@ -454,7 +452,7 @@ class AttentionBackward : public AttentionBase {
       args.k = p.view(host(in[1], p.memory_shape(p.kv_heads, p.keys), p.k_dim));
       args.v = p.view(host(in[2], p.memory_shape(p.kv_heads, p.keys), p.v_size()));
       args.output = p.view(host(out[0], p.memory_shape(p.heads, p.queries), p.v_size()));
-      args.log_sum_exp = host(out[1], {p.batch, p.heads, p.queries}, 0);
+      args.log_sum_exp = p.view(host(out[1], p.memory_shape(p.heads, p.queries), 0));
       args.options.causal = p.causal;
       attention(context, args);
     };
@@ -510,9 +508,9 @@ class AttentionBackward : public AttentionBase {
 
   AttentionBackwardArgs args(Views v, const std::string& implementation) const {
     AttentionBackwardArgs args;
-    args.doutput = p_.view(v[kDoutput]), args.dlog_sum_exp = v[kDlse];
+    args.doutput = p_.view(v[kDoutput]), args.dlog_sum_exp = p_.view(v[kDlse]);
     args.q = p_.view(v[kQ]), args.k = p_.view(v[kK]), args.v = p_.view(v[kV]);
-    args.output = p_.view(v[kOutput]), args.log_sum_exp = v[kLogSumExp];
+    args.output = p_.view(v[kOutput]), args.log_sum_exp = p_.view(v[kLogSumExp]);
     args.dq = p_.view(v[kDq]), args.dk = p_.view(v[kDk]), args.dv = p_.view(v[kDv]);
     args.dbias = v[kDbias], args.dsink_logits = v[kDsinks];
     args.options = p_.options(v[kBias], v[kSlopes], v[kSinks]);

@@ -12,6 +12,7 @@
 #include <limits>
 #include <tuple>
 
+#include "core/index.h"
 #include "oracle/attention.h"
 #include "spec/attention.h"
 
@@ -19,8 +20,6 @@ namespace touchstone::spec {
 namespace {
 
 using Values = std::vector<double>;
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 double chain(double n) { return std::min(n, 256 + n / 64) + 8; }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cache/codec.h"
+#include "core/index.h"
 #include "oracle/cached_attention.h"
 #include "spec/cached_attention.h"
 #include "spec/operators.h"
@@ -15,8 +16,6 @@
 
 namespace touchstone::spec {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // MLA: a latent of 512 numbers, which are the value, and 64 rotated ones.
 constexpr std::int64_t kLatentSize = 512;

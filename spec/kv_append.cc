@@ -33,7 +33,7 @@ class KvAppend : public Problem {
     dtype_ = item.dtype;
     layers_ = layers_of(format_, cols_ / kHeadSize, kHeadSize, item.integer("page", 16));
     for (auto* format : {&layers_.k, &layers_.v}) {
-      if (format->encoding == DType::i8) format->group = 32;
+      if (format->dtype == DType::i8) format->group_size = 32;
     }
     layers_.rotate_keys = layers_.v.dtype == DType::i4;
     table_ = {.rows = 1, .each = ceil_div(tokens_, layers_.page_tokens)};
@@ -78,7 +78,7 @@ class KvAppend : public Problem {
   }
   std::vector<ImplementationReport> explain(Context& context, Views v) const override {
     const PagedView paged(layers_, v[kPages], v[kTable], v[kLengths], v[kReserved]);
-    return cache::explain(context, args(paged, v, ""));
+    return touchstone::explain(context, args(paged, v, ""));
   }
 
   // All bytes of the pages, or those of some tokens.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/index.h"
 #include "oracle/layer_norm.h"
 #include "oracle/rms_norm.h"
 #include "spec/operators.h"
@@ -17,8 +18,6 @@ namespace {
 
 // Up to this size the whole reference is computed even where a sample would do.
 constexpr std::int64_t kWholeElements = std::int64_t{1} << 21;
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 struct NormCase : NormProblem {
   DType weight_dtype = DType::f32;

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/index.h"
 #include "oracle/layer_norm.h"
 #include "oracle/rms_norm.h"
 #include "spec/norm.h"
@@ -25,7 +26,6 @@
 namespace touchstone::spec {
 namespace {
 
-std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 const double* data_or_null(const std::vector<double>& v) { return v.empty() ? nullptr : v.data(); }
 
 struct Row {
@@ -55,21 +55,21 @@ class Bounds {
 
   Row row(const double* h) const {
     Row row;
-    row.xhat.resize(as_size(p_.cols));
-    row.error.resize(as_size(p_.cols));
+    row.xhat.resize(at(p_.cols));
+    row.error.resize(at(p_.cols));
     double mean_xhat = 0;
     if (p_.layer) {
       const auto stats = oracle::layer_norm_stats<double>(p_.cols, h, p_.eps);
       row.mean = stats.mean + stats.delta;
       row.rstd = stats.rstd;
       for (std::int64_t j = 0; j < p_.cols; ++j) {
-        row.xhat[as_size(j)] = stats.xhat(h[j]);
+        row.xhat[at(j)] = stats.xhat(h[j]);
         row.size += std::fabs(h[j]) / static_cast<double>(p_.cols);
-        mean_xhat += std::fabs(row.xhat[as_size(j)]) / static_cast<double>(p_.cols);
+        mean_xhat += std::fabs(row.xhat[at(j)]) / static_cast<double>(p_.cols);
       }
     } else {
       row.rstd = oracle::rms_norm_rstd<double>(p_.cols, h, p_.eps);
-      for (std::int64_t j = 0; j < p_.cols; ++j) row.xhat[as_size(j)] = h[j] * row.rstd;
+      for (std::int64_t j = 0; j < p_.cols; ++j) row.xhat[at(j)] = h[j] * row.rstd;
     }
     const double residual = grow_cols_ * u_ * row.size * row.rstd;  // of the mean, in sigmas
     row.rstd_error = u_ * (grow_cols_ + 4) * (1 + residual * residual);
@@ -163,8 +163,8 @@ struct Gradients {
 Gradients gradients(const NormProblem& p, const NormValues& data, bool magnitude) {
   Gradients out;
   out.dx.resize(data.h.size());
-  out.dweight.resize(as_size(p.cols));
-  out.dbias.resize(p.layer ? as_size(p.cols) : 0);
+  out.dweight.resize(at(p.cols));
+  out.dbias.resize(p.layer ? at(p.cols) : 0);
   if (p.layer) {
     const oracle::LayerNormBackward args{.rows = p.rows,
                                          .cols = p.cols,
@@ -202,7 +202,7 @@ void add_row_sum_errors(const NormProblem& p, const NormValues& data, const Boun
   double c2 = 0;
   const double count = static_cast<double>(p.cols);
   for (std::size_t j = 0; j < row.xhat.size(); ++j) {
-    const double g = data.dy[as_size(first) + j] * weight(p, data, j);
+    const double g = data.dy[at(first) + j] * weight(p, data, j);
     mean_g += std::fabs(g) / count;
     mean_g_xhat += std::fabs(g * row.xhat[j]) / count;
     mean_g_error += std::fabs(g) * row.error[j] / count;
@@ -212,8 +212,8 @@ void add_row_sum_errors(const NormProblem& p, const NormValues& data, const Boun
   const double sums = bounds.u() * (bounds.grow_cols() + 4);
   for (std::size_t j = 0; j < row.xhat.size(); ++j) {
     const double x = std::fabs(row.xhat[j]);
-    error[as_size(first) + j] += row.rstd * (sums * (mean_g + x * mean_g_xhat) + x * mean_g_error +
-                                             std::fabs(c2) * row.error[j] + bounds.tiny());
+    error[at(first) + j] += row.rstd * (sums * (mean_g + x * mean_g_xhat) + x * mean_g_error +
+                                        std::fabs(c2) * row.error[j] + bounds.tiny());
   }
 }
 
@@ -236,7 +236,7 @@ NormForwardReference norm_forward_reference(const NormProblem& p, const NormValu
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const Row row = bounds.row(data.h.data() + r * p.cols);
     for (std::size_t j = 0; j < row.xhat.size(); ++j) {
-      const std::size_t i = as_size(r * p.cols) + j;
+      const std::size_t i = at(r * p.cols) + j;
       const double w = std::fabs(weight(p, data, j));
       const double bias = data.bias.empty() ? 0.0 : std::fabs(data.bias[j]);
       double error = row.error[j] * w + 3 * bounds.u() * (std::fabs(row.xhat[j]) * w + bias);
@@ -255,13 +255,13 @@ NormBackwardReference norm_backward_reference(const NormProblem& p, const NormVa
   const Bounds bounds(p);
   const Gradients value = gradients(p, data, false);
   Gradients error = gradients(p, data, true);
-  std::vector<double> dy_error(as_size(p.cols));
+  std::vector<double> dy_error(at(p.cols));
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const std::int64_t first = r * p.cols;
     const Row row = bounds.row(data.h.data() + first);
     for (std::size_t j = 0; j < row.xhat.size(); ++j) {
-      error.dx[as_size(first) + j] *= bounds.u() * (bounds.grow_cols() + 8) + row.rstd_error;
-      dy_error[j] += std::fabs(data.dy[as_size(first) + j]) * row.error[j];
+      error.dx[at(first) + j] *= bounds.u() * (bounds.grow_cols() + 8) + row.rstd_error;
+      dy_error[j] += std::fabs(data.dy[at(first) + j]) * row.error[j];
     }
     add_row_sum_errors(p, data, bounds, row, first, error.dx);
   }

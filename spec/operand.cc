@@ -222,6 +222,7 @@ std::vector<double> Reader::gather(std::size_t operand, std::span<const std::int
 std::vector<std::byte> Reader::bytes(std::size_t operand, std::int64_t first,
                                      std::int64_t count) const {
   const TensorView& view = views_[operand];
+  if (const std::byte* whole = host(operand)) return {whole + first, whole + first + count};
   std::vector<std::byte> result(static_cast<std::size_t>(count));
   copy_to_host(view, static_cast<const std::byte*>(view.data) + first, result);
   return result;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "core/index.h"
 #include "ops/sample/philox.h"
 #include "spec/operators.h"
 #include "spec/per_token.h"
@@ -23,8 +24,6 @@ constexpr float kFrequencyPenalty = 0.1F;
 constexpr float kPresencePenalty = 0.2F;
 constexpr std::int64_t kHistory = 300;
 constexpr std::int64_t kTopCount = 20;
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 class Sample : public Problem {
  public:

@@ -4,17 +4,14 @@
 #include <bit>
 #include <cmath>
 
+#include "core/index.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/ops/softmax_topk.h"
 
 namespace touchstone::spec {
 namespace {
 
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
-std::int32_t bit_if(bool condition, RowStatus bit) {
-  return condition ? to_int(bit) : 0;
-}
+std::int32_t bit_if(bool condition, RowStatus bit) { return condition ? to_int(bit) : 0; }
 
 }  // namespace
 

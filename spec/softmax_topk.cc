@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/index.h"
 #include "spec/operators.h"
 #include "spec/per_token.h"
 #include "spec/selection.h"
@@ -101,7 +102,7 @@ class SoftmaxTopk : public Problem {
   }
 
   // How a row was done is part of its status.
-  bool reference_reads_outputs() const override { return true; }
+  bool reference_reads_outputs() const override { return extras_; }
   Cost cost() const override {
     const std::int64_t outputs = checked_mul(checked_mul(tokens_.rows, k_), 8);
     return {.bytes = checked_add(tokens_.logit_bytes(), outputs, "bytes"), .only_reads = true};
@@ -111,8 +112,6 @@ class SoftmaxTopk : public Problem {
   }
 
  private:
-  static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
   // Another one for every row.
   std::function<double(std::int64_t)> temperatures() const {
     return [base = temperature_](std::int64_t row) {

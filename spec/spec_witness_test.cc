@@ -226,7 +226,7 @@ TEST(SpecWitness, KvAppend_DecodesToTheInput) {
   const auto k = s["k"];
   cache::LayerGroup layers{.layers = 1, .kv_heads = 1, .k_dim = 128, .v_dim = 128};
   layers.k.dtype = layers.v.dtype = DType::i8;
-  layers.k.group = layers.v.group = 32;
+  layers.k.group_size = layers.v.group_size = 32;
   layers.page_tokens = 8;
   const auto geometry = cache::page_geometry(layers);
   std::vector<std::byte> bytes;

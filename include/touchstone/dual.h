@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <compare>
+#include <numbers>
 
 namespace touchstone {
 
@@ -190,7 +191,7 @@ struct Dual {
   friend bool isfinite(const Dual& a) { return std::isfinite(a.value); }
 
  private:
-  static constexpr double kLn2 = 0.69314718055994530942;
+  static constexpr double kLn2 = std::numbers::ln2;
   static constexpr double kTwoOverSqrtPi = 1.12837916709551257390;
 
   static constexpr Dual shifted(const Dual& a, double v) {

@@ -19,6 +19,7 @@
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export
 #include "touchstone/ops/rms_norm.h"                // IWYU pragma: export
+#include "touchstone/ops/row_status.h"              // IWYU pragma: export
 #include "touchstone/ops/sample.h"                  // IWYU pragma: export
 #include "touchstone/ops/softmax_topk.h"            // IWYU pragma: export
 #include "touchstone/version.h"                     // IWYU pragma: export

@@ -8,11 +8,11 @@
 #include <random>
 #include <system_error>
 
-#include "bench/machine.h"
 #include "judge/measure/session.h"
 #include "judge/measure/sha256.h"
 #include "judge/report/score.h"
 #include "judge/sandbox/work_folder.h"
+#include "machine/cpu_info.h"
 #include "touchstone/core/error.h"
 #include "touchstone/version.h"
 
@@ -55,10 +55,10 @@ std::string given_path(const Contender& contender) {
 }
 
 std::map<std::string, std::string> this_machine() {
-  const bench::CpuInfo cpu = bench::cpu_info();
+  const machine::CpuInfo cpu = machine::cpu_info();
   return {{"cpu", cpu.model},
           {"cores", fmt::format("{}", cpu.usable_cores)},
-          {"date", bench::utc_now()},
+          {"date", machine::utc_now()},
           {"touchstone", std::string(version())}};
 }
 

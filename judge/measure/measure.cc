@@ -15,6 +15,7 @@
 #include "judge/measure/paired_stats.h"
 #include "judge/measure/roofline.h"
 #include "judge/measure/session.h"
+#include "machine/cpu_info.h"
 
 namespace touchstone::judge {
 namespace {
@@ -89,7 +90,10 @@ class Measurer {
  public:
   Measurer(const Task& task, std::vector<Examination>& examined, std::vector<Examination>& peers,
            const JudgeOptions& options)
-      : task_(task), options_(options), random_(std::random_device{}()), all_cpus_(usable_cpus()) {
+      : task_(task),
+        options_(options),
+        random_(std::random_device{}()),
+        all_cpus_(machine::usable_cpus()) {
     // The judge has a core of its own, so that its watching takes nothing from the contender.
     cpus_ = all_cpus_;
     if (cpus_.size() > 1) {

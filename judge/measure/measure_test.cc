@@ -11,6 +11,7 @@
 #include "judge/measure/roofline.h"
 #include "judge/measure/sha256.h"
 #include "judge/report/score.h"
+#include "machine/cpu_info.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
@@ -192,12 +193,12 @@ TEST(PairedStats, PairsOfOneProcess_AreNotIndependent) {
 
 // How fast this machine is, nobody knows; that the roofs are numbers one can divide by, we do.
 TEST(Roofline, CopyAndPeak_AreMeasured) {
-  const std::vector<int> cpus = usable_cpus();
+  const std::vector<int> cpus = machine::usable_cpus();
   EXPECT_GT(peak_flops({cpus.front()}), 1e8);
   const double copy = copy_floor_seconds(1 << 20, {cpus.front()});
   EXPECT_GT(copy, 0.0);
   EXPECT_LT(copy, 1.0);
-  EXPECT_EQ(usable_cpus(), cpus) << "the thread is given back the cores it had";
+  EXPECT_EQ(machine::usable_cpus(), cpus) << "the thread is given back the cores it had";
 }
 
 TEST(Sha256, StandardExamples_Match) {

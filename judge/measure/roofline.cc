@@ -6,9 +6,10 @@
 #include <chrono>
 #include <limits>
 
-#include "bench/ceiling.h"
-#include "bench/fma_rate.h"
 #include "judge/run/contender_process.h"
+#include "machine/cpu_info.h"
+#include "machine/fma_rate.h"
+#include "machine/memory_rate.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
@@ -25,18 +26,7 @@ void set_cpus(const std::vector<int>& cpus) {
 
 }  // namespace
 
-std::vector<int> usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
-Pinned::Pinned(const std::vector<int>& cpus) : before_(usable_cpus()) { set_cpus(cpus); }
+Pinned::Pinned(const std::vector<int>& cpus) : before_(machine::usable_cpus()) { set_cpus(cpus); }
 
 Pinned::~Pinned() { set_cpus(before_); }
 
@@ -54,11 +44,11 @@ double copy_floor_seconds(double bytes, const std::vector<int>& cpus) {
   // Small copies are over before a clock is read twice: several are timed as one.
   const int repeats = static_cast<int>(std::clamp<int64_t>((1 << 20) / size, 1, 64));
   double best = std::numeric_limits<double>::infinity();
-  for (const bench::CpuCopy& copy : bench::cpu_copies()) {
+  for (const machine::CpuCopy& copy : machine::cpu_copies()) {
     for (int round = 0; round < 8; ++round) {
       const auto begin = Clock::now();
       for (int i = 0; i < repeats; ++i) {
-        bench::parallel_copy(context, copy, to.data(), from.data(), size);
+        machine::parallel_copy(context, copy, to.data(), from.data(), size);
       }
       best = std::min(best, seconds_since(begin) / repeats);
     }
@@ -69,7 +59,7 @@ double copy_floor_seconds(double bytes, const std::vector<int>& cpus) {
 double peak_flops(const std::vector<int>& cpus) {
   const Pinned pinned(cpus);
   Context context({.threads = static_cast<int>(std::max<std::size_t>(1, cpus.size()))});
-  return 1e9 * bench::measure_fma_gflops(context);
+  return 1e9 * machine::measure_fma_gflops(context);
 }
 
 }  // namespace touchstone::judge

@@ -1,12 +1,10 @@
-// What this machine can do at most: how fast it copies, how fast it multiplies and adds. Measured
-// in the session that is judged, on the cores the contenders may use.
+// The roofline of this machine: copy bandwidth and peak arithmetic rate, measured in the session
+// that is judged, on the cores the contenders may use.
 #pragma once
 
 #include <vector>
 
 namespace touchstone::judge {
-
-std::vector<int> usable_cpus();
 
 // Holds the calling thread on some cores, and gives it back those it had.
 class Pinned {

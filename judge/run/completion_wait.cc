@@ -17,7 +17,7 @@ constexpr double kAwakeSeconds = 50e-6;
 // How often clock, memory and life are looked at while nothing rings.
 constexpr double kLookSeconds = 1e-3;
 // Wall time granted to a call, as a multiple of its time limit.
-constexpr double kBusy = 5.0;
+constexpr double kBusyFactor = 5.0;
 
 void relax() {
 #if defined(__x86_64__)
@@ -29,7 +29,7 @@ uint32_t* word_of(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_
 
 // Time that a busy machine gave to others does not count, up to a point.
 bool is_late(double now, const CompletionWait::WaitLimits& limits) {
-  if (limits.stats == nullptr || now > kBusy * limits.seconds) return true;
+  if (limits.stats == nullptr || now > kBusyFactor * limits.seconds) return true;
   const double queued = limits.stats->thread_times().queued_seconds - limits.queued_before;
   return now - queued > limits.seconds;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/snapshot_test_support.h"
+#include "core/index.h"
 #include "tests/support/runners.h"
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/cache/transfer.h"
@@ -17,8 +18,6 @@
 
 namespace touchstone::cache::test {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 struct Setup {
   TwoGroups sizes{};

@@ -10,13 +10,12 @@
 
 #include "cache/window.h"
 #include "core/cuda_runtime.h"
+#include "core/index.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 std::uint32_t next_cache_id() {
   static std::atomic<std::uint32_t> last{0};

@@ -1,11 +1,10 @@
 // Statistics, and the recount that trusts no counter.
 #include "cache/cache_state.h"
+#include "core/index.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // The table of one sequence in one group: as long as what is reserved, empty where the window has
 // passed and nowhere else. Counts the references it holds.

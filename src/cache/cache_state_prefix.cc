@@ -3,16 +3,11 @@
 
 #include "cache/cache_state.h"
 #include "cache/window.h"
+#include "core/index.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
-namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
-
 // The pages that hold the block of tokens at position `first`, in the order of the index's slots.
 std::vector<PageHandle> CacheState::block_pages(const Sequence& sequence, std::int64_t first,
                                                 std::int64_t tokens) const {

@@ -4,14 +4,13 @@
 #include <bit>
 
 #include "cache/view_state.h"
+#include "core/index.h"
 
 namespace touchstone::cache {
 namespace {
 
 // A narrow table would be laid out anew every few tokens.
 constexpr std::int64_t kMinStride = 8;
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Appends [begin, end), joined with the range before it where they touch.
 void note(std::vector<ChangedRange>& ranges, std::int64_t begin, std::int64_t end) {

@@ -7,12 +7,11 @@
 #include "cache/view_state.h"
 #include "core/context_access.h"
 #include "core/cuda_runtime.h"
+#include "core/index.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Room for at least `elements`, contents undefined where it had to grow. Whether it did.
 bool grow_to(Tensor& tensor, std::int64_t elements, DType dtype, Device device) {

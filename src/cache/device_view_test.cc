@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cache/cache_test_support.h"
+#include "cache/cache_test_device.h"
 #include "tests/support/random.h"
 #include "tests/support/refusal.h"
 #include "tests/support/runners.h"

@@ -251,7 +251,8 @@ TEST(KvCache, RefusesBadOptions) {
   EXPECT_THROW(make_cache({.layout = layout, .pool_pages = {4, 0}}), InvalidArgument);
   EXPECT_THROW(make_cache({.layout = layout, .pool_pages = {4, 4}, .prefix_block_tokens = 16}),
                InvalidArgument);
-  EXPECT_EQ(make_cache({.layout = layout, .pool_pages = {4, 4}}).prefixes().block_tokens(), 24);
+  const KvCache two = make_cache({.layout = layout, .pool_pages = {4, 4}});
+  EXPECT_EQ(state_of(two).prefixes().block_tokens(), 24);
   EXPECT_THROW(make_cache({}), InvalidArgument);
 }
 

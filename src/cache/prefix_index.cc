@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "core/index.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -12,8 +13,6 @@ namespace {
 
 // Children compared for a partial match; more would make a lookup slower than what it saves.
 constexpr int kMatchCandidates = 64;
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // SipHash (Aumasson and Bernstein, 2012) with 1 round per word and 3 at the end: keyed, so that
 // nobody who does not know the key can aim at collisions.

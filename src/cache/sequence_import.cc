@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "core/index.h"
+
 namespace touchstone::cache {
-namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
-
 SequenceImport::SequenceImport(CacheState& cache, const SequenceSet& set, const char* what)
     : cache_(cache), set_(set) {
   cache_.check_room(set_.page_counts, what);

@@ -10,13 +10,12 @@
 #include "cache/window.h"
 #include "core/checksum.h"
 #include "core/copy.h"
+#include "core/index.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 [[noreturn]] void corrupt(const std::string& problem) {
   throw CorruptData("restore: the snapshot " + problem);

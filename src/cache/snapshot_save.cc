@@ -5,14 +5,13 @@
 #include "cache/snapshot_format.h"
 #include "core/checksum.h"
 #include "core/copy.h"
+#include "core/index.h"
 #include "touchstone/cache/snapshot.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // Small pieces are collected: a sink is called with much at a time.
 constexpr std::size_t kBufferBytes = std::size_t{256} << 10;

@@ -7,12 +7,11 @@
 #include "cache/sequence_set.h"
 #include "cache/snapshot_format.h"
 #include "core/copy.h"
+#include "core/index.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 void check(const CacheState& from, const CacheState& to, const char* what) {
   if (&from == &to) {

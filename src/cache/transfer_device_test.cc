@@ -65,9 +65,9 @@ TEST_F(DeviceTransfer, SavesAndRestoresTheSameBytes) {
 
 // Pages that need an eviction wait on the host.
 TEST_F(DeviceTransfer, RestoresIntoPagesThatWereCached) {
-  KvCacheOptions options = device_options();
+  KvCacheOptions options = small_options();
   options.pool_pages = {10, 15};
-  KvCache tight = make_cache(options);
+  KvCache tight = make_cache(options, test_device());
   const SequenceId old = tight.create();
   tight.reserve(old, 20);
   tight.commit(old, 20);

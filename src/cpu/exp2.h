@@ -1,5 +1,7 @@
 // Powers of two of small numbers, the core of every exponential, and what attention makes of them.
 // No #pragma once: read once per target.
+#include <numbers>
+
 #include "cpu/simd.h"
 
 #if defined(TOUCHSTONE_CPU_EXP2_H_) == defined(HWY_TARGET_TOGGLE)
@@ -49,7 +51,7 @@ HWY_INLINE hn::Vec<D> exp2_not_positive(D d, hn::Vec<D> x) {
 // By e^2x - 1 = 2^n (2^f - 1) + (2^n - 1), which keeps its digits near 0.
 template <class D>
 HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
-  constexpr float kLog2e = 1.44269504F;
+  constexpr float kLog2e = std::numbers::log2e_v<float>;
   const auto bounded =
       hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(d, 10.0F)), hn::CopySign(hn::Set(d, 10.0F), x), x);
   const auto y = hn::Mul(bounded, hn::Set(d, 2 * kLog2e));

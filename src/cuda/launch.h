@@ -65,8 +65,8 @@ class LaunchConfig {
   cudaLaunchAttribute attributes_[2]{};
 };
 
-// More than 48 KB of shared memory takes an opt-in. Always the maximum: the limit that one call sets
-// must not be below what another, in another thread, is about to use.
+// More than 48 KB of shared memory takes an opt-in. Always the maximum: the limit that one call
+// sets must not be below what another, in another thread, is about to use.
 template <class Kernel>
 void allow_shared(const Context& context, Kernel* kernel) {
   cudaFuncAttributes attributes{};

@@ -8,8 +8,8 @@
 
 namespace touchstone::testing {
 
-// CPU operators use `target`, a name from simd_targets(), from now on in the whole process; "" = the
-// best. InvalidArgument lists the known names. Not to be called while an operator runs.
+// CPU operators use `target`, a name from simd_targets(), from now on in the whole process; "" =
+// the best. InvalidArgument lists the known names. Not to be called while an operator runs.
 TOUCHSTONE_API void set_simd_target(const std::string& target);
 
 }  // namespace touchstone::testing

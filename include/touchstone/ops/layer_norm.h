@@ -36,8 +36,9 @@
 //             bitwise the same whatever rows share its batch. No float atomics.
 // Cost        Bytes: forward 2 * rows * D * size (fused 4), backward 3 (fused 4). Flops per
 //             element: about 9 forward, 15 backward. On the CPU a row of the forward whose mean
-//             square leaves 2^-90 .. 2^127 (f64: 2^-970 .. 2^1023) is computed by scalar code, up to
-//             50 times slower; one with NaN or infinity takes less than 10 times the usual time.
+//             square leaves 2^-90 .. 2^127 (f64: 2^-970 .. 2^1023) is computed by scalar code and
+//             takes 10 to 40 times as long; one with NaN or infinity 1.5 to 3 times (f32, bf16 and
+//             f16, 64 x 4096, one thread of an AMD EPYC of Zen 4).
 #pragma once
 
 #include <string>

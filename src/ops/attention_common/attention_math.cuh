@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <numbers>
 
 #include "cuda/tensor_core.cuh"
 
 namespace touchstone::attention_common {
 
 inline constexpr unsigned kAllLanes = 0xffffffffU;
-inline constexpr float kLog2E = 1.44269504F;
-inline constexpr float kLn2 = 0.693147181F;
+inline constexpr float kLog2E = std::numbers::log2e_v<float>;
+inline constexpr float kLn2 = std::numbers::ln2_v<float>;
 
 __device__ inline float minus_infinity() { return __uint_as_float(0xff800000U); }
 

@@ -2,6 +2,7 @@
 // once: read once per target.
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "cpu/exp2.h"
 
@@ -16,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace touchstone::attention_common::HWY_NAMESPACE {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLog2e = 1.44269504F;
+constexpr float kLog2e = std::numbers::log2e_v<float>;
 
 // 2^x of one number.
 HWY_INLINE float exp2_scalar(float x) {
@@ -38,7 +39,7 @@ HWY_INLINE Finished finish_softmax(float largest, float sum, float sink) {
   const float most = sink <= largest ? largest : sink;
   const float factor = exp2_scalar(largest - most);
   const float all = sum * factor + exp2_scalar(sink - most);
-  constexpr double kLn2 = 0.693147180559945309;
+  constexpr double kLn2 = std::numbers::ln2;
   const double log2 = static_cast<double>(most) + std::log2(static_cast<double>(all));
   return {factor / all, static_cast<float>(log2 * kLn2)};
 }

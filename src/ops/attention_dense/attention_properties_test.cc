@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/index.h"
 #include "ops/attention_dense/attention_test_support.h"
 #include "oracle/attention.h"
 #include "touchstone/gradcheck.h"
@@ -16,8 +17,6 @@ namespace gc = touchstone::gradcheck;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 std::vector<DType> dtypes() {
   if (on_gpu()) return {DType::f32, DType::bf16, DType::f16};

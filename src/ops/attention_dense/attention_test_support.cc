@@ -5,13 +5,12 @@
 #include <sstream>
 #include <utility>
 
+#include "core/index.h"
 #include "ops/attention_dense/dense_key_tile.h"
 #include "tests/support/run_log.h"
 
 namespace touchstone::test {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 

@@ -17,12 +17,8 @@ namespace {
 
 constexpr auto kOwnTokens = static_cast<std::int64_t>(kOwn);
 
-// Multiplications that are not worth waking a thread for: at 50 a nanosecond some 20 us.
-constexpr double kSerialWork = 1e6;
-
-// Of a thread's dq in f32. A long sequence of many heads per KV head would have more than the
-// caches and than a caller expects.
-constexpr std::size_t kMaxFusedBytes = std::size_t{64} << 20;
+using tuning::kMaxFusedBytes;
+using tuning::kSerialWork;
 
 int useful_threads(const Context& context, const DenseProblem& p) {
   const double pairs = static_cast<double>(row_count(p)) * static_cast<double>(p.keys);

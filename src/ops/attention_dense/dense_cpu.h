@@ -32,19 +32,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/attention_dense/attention_tuning.h"
 #include "ops/attention_dense/dense_key_tile.h"
 #include "ops/attention_dense/dense_problem.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::dense_attention {
 
-// Tokens a task owns at most: four vectors of AVX-512.
-inline constexpr std::size_t kOwn = 64;
-// Others of a tile, unless a test says otherwise.
-inline constexpr std::int64_t kDefaultTile = 128;
+inline constexpr std::size_t kOwn = tuning::kOwn;
 
 inline std::size_t tile_tokens(const DenseProblem& p) {
-  return static_cast<std::size_t>(p.tile > 0 ? p.tile : kDefaultTile);
+  return static_cast<std::size_t>(p.tile > 0 ? p.tile : tuning::kTile);
 }
 
 // Queries of one or more heads of one KV head: vector h * queries + i is query first_query + i of
@@ -96,8 +94,7 @@ struct FusedQueries {
   std::atomic<std::int64_t>* turns = nullptr;
 };
 
-// Queries of a turn, rows of products in registers: the fewer, the less the others wait.
-inline constexpr std::int64_t kTurnQueries = 48;
+inline constexpr std::int64_t kTurnQueries = tuning::kTurnQueries;
 
 // Turns of the first `queries` of a head, each tile with its own.
 inline std::int64_t turns_of(const DenseProblem& p, std::int64_t queries) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/context_access.h"
+#include "core/index.h"
 #include "core/thread_pool.h"
 #include "ops/attention_dense/dense_problem.h"
 #include "touchstone/core/checked.h"
@@ -17,8 +18,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kTile = 256;  // keys, unless the caller says otherwise
 constexpr std::int64_t kTask = 16;   // queries or keys of a task
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // f32, or f64 when the dtype is: bias, slopes, sinks, dbias.
 double number(const DenseProblem& p, const void* data, std::int64_t index) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda/tensor_core.cuh"
+#include "ops/attention_dense/attention_tuning.h"
 #include "ops/attention_dense/dense_cuda.cuh"
 
 namespace touchstone::dense_attention {
@@ -57,8 +58,6 @@ __device__ inline TileCoord tile_coord(const TileSchedule& schedule, unsigned in
 inline TileSchedule make_tile_schedule(const DenseProblem& p, std::int64_t tokens,
                                        std::int64_t heads, bool packed, int rows,
                                        std::int64_t other_tokens) {
-  // Half of a large cache.
-  constexpr std::int64_t kTogether = std::int64_t{24} << 20;
   const std::int64_t bytes = other_tokens * (p.k_dim + p.v_dim) * 2;
   const std::int64_t lanes = packed ? heads : heads * p.batch;
   TileSchedule schedule;
@@ -66,7 +65,8 @@ inline TileSchedule make_tile_schedule(const DenseProblem& p, std::int64_t token
   schedule.heads = static_cast<unsigned>(heads);
   schedule.lanes = static_cast<unsigned>(lanes);
   schedule.tiles = static_cast<unsigned>(pieces(tokens, p.batch, packed, rows));
-  schedule.group = static_cast<unsigned>(smaller(larger(kTogether / larger(bytes, 1), 1), lanes));
+  schedule.group =
+      static_cast<unsigned>(smaller(larger(tuning::kL2GroupBytes / larger(bytes, 1), 1), lanes));
   return schedule;
 }
 

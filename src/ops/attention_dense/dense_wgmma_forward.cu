@@ -200,10 +200,9 @@ class Consumer {
   }
 
   // Online softmax with lazy rescaling: the running max of a row is updated only when it grows by
-  // more than 2^kSlack; until then earlier sums stay valid. The decision depends on the row's own
+  // more than 2^kRescaleSlack; until then earlier sums stay valid. The decision depends on the row's own
   // scores only; a warp without an updated row skips the multiplications.
   __device__ void online_softmax_tile(float (&scores)[kScores], int tile) {
-    constexpr float kSlack = 8;
     const int first_key = tile * S::kKeys;
     if constexpr (kHasScoreMod) apply_score_mods(scores, first_key);
     apply_mask(scores, first_key);
@@ -215,7 +214,7 @@ class Consumer {
     for (int r = 0; r < 2; ++r) {
       top[r] = row_max(top[r]);
       // The first seen moves: it is more than -inf. Of two -inf the difference is not a number.
-      moves[r] = (top[r] - largest_[r]) * work_.scale > kSlack;
+      moves[r] = (top[r] - largest_[r]) * work_.scale > tuning::kRescaleSlack;
     }
     rescales_ = __any_sync(kAllLanes, moves[0] || moves[1]);
     if (rescales_) {

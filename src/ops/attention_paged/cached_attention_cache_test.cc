@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "cache/cache_state.h"
 #include "oracle/cached_attention.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"

@@ -90,7 +90,7 @@ std::vector<cache::LayerGroup> tensor_layers(std::int64_t dim) {
 }
 
 // Right, and the same bits from other pages and alone.
-void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor") {
+void check_on_tensor_cores(const Scene& scene, const std::string& name = "tensor_core") {
   Runner context({.device = test_device(), .implementation = name});
   AttentionRun run(scene);
   run.run(context);
@@ -142,7 +142,7 @@ TEST(CachedAttentionTensorCore, Latents) {
                                     {.length = 1100, .seed = 7, .forked_at = 600, .own_seed = 8},
                                     {.length = 45, .queries = 3, .seed = 2}},
                            .query_dtype = dtype},
-                          "latent");
+                          "mla");
   }
 }
 

@@ -8,29 +8,20 @@
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
+#include "ops/attention_paged/cached_attention_tuning.h"
 #include "ops/attention_paged/paged_visible_range.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::paged_attention {
 namespace {
 
-// Scratch for prepared queries and partial results. What does not fit is done in several waves.
-constexpr std::int64_t kMaxScratch = std::int64_t{64} << 20;
-// A lone thread takes short waves, which leave most of the cache beside its core to keys and
-// values: nobody waits for it between two of them. Several threads would: eight waves instead of
-// one cost two of them 8 % of a prefill of 1024.
-constexpr std::int64_t kLoneScratch = std::int64_t{128} << 10;
-// More is taken where a wave would have fewer queries or splits: rows that share pages should meet,
-// and planning should cost next to nothing.
-constexpr std::int64_t kWaveQueries = 128;
-constexpr std::int64_t kWaveSplits = 4;
-// Query tokens of a unit at most, so that a long prefill has work for many threads.
-constexpr std::size_t kUnitQueries = 64;
-// Less work than this is not worth waking a thread for: at 10 GB/s some 10 us.
-constexpr std::int64_t kSerialBytes = std::int64_t{128} << 10;
+using tuning::kMaxScratch;
+using tuning::kSerialBytes;
+using tuning::kTasksPerThread;
+using tuning::kWaveQueries;
+using tuning::kWaveSplits;
 
-// Tasks for each thread at least, where there are as many: a thread that was interrupted is helped.
-constexpr std::int64_t kTasksPerThread = 4;
+constexpr auto kUnitQueries = static_cast<std::size_t>(tuning::kUnitQueries);
 
 // The slots of a split that a query attends to: [0, sinks), [begin, end), both cut to the split, and
 // those of the tree that stand in the split on the query's path, in ascending order.
@@ -178,7 +169,7 @@ class TokenList {
 };
 
 std::int64_t scratch_bytes(const Context& context) {
-  return context.threads() == 1 ? kLoneScratch : kMaxScratch;
+  return context.threads() == 1 ? tuning::kSingleThreadScratch : kMaxScratch;
 }
 
 // Queries that read the same pages of one split.

@@ -16,6 +16,7 @@
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
 #include "ops/attention_common/attention_math.cuh"
+#include "ops/attention_paged/cached_attention_tuning.h"
 #include "ops/attention_paged/paged_problem.h"
 #include "ops/attention_paged/paged_visible_range.h"
 
@@ -28,7 +29,7 @@ using attention_common::minus_infinity;
 using attention_common::weight_of;
 
 // Positions that are summed before sums are merged, unless a kernel says otherwise.
-inline constexpr int kSplit = 512;
+inline constexpr int kSplit = tuning::kSplit;
 inline constexpr int kThreads = 128;
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kRun = 16;  // tokens that lie side by side where pages allow it

@@ -10,9 +10,6 @@
 namespace touchstone::paged_attention {
 namespace {
 
-// Query tokens of a block: enough to read a split once for many, few enough for many blocks.
-constexpr std::int64_t kMaxTile = 16;
-
 // Splits are summed in so many chains, the first in chain 0, the next in chain 1, and so on; chains
 // are summed in order.
 constexpr int kChains = 4;
@@ -147,9 +144,8 @@ __global__ void __launch_bounds__(kSide* kThreads)
 
 // Side by side where there are few outputs to keep the device busy.
 void launch_merge(Context& context, const SplitWork& work, bool hopper) {
-  constexpr std::int64_t kFew = 512;
   const std::int64_t outputs = work.queries * work.p.query_heads;
-  const bool few = outputs <= kFew;
+  const bool few = outputs <= tuning::kMaxWideMergeOutputs;
   cuda::launch(context, "cached_attention merge_kernel",
                few ? merge_kernel<kChains> : merge_kernel<1>,
                {.blocks = static_cast<unsigned>(outputs),
@@ -178,7 +174,7 @@ SplitWork work_for(const PagedAttentionProblem& p, int split) {
   work.split = split;
   work.splits = std::max<std::int64_t>(
       1, ceil_div(checked_mul(p.pages.table_stride, p.pages.page_tokens), split));
-  work.tile = std::clamp<std::int64_t>(p.queries / p.rows, 1, kMaxTile);
+  work.tile = std::clamp<std::int64_t>(p.queries / p.rows, 1, tuning::kMaxQueryTile);
   return work;
 }
 
@@ -195,13 +191,12 @@ void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLau
       1, kMaxBlocks / std::max(p.query_heads, p.layers.kv_heads * work.splits));
   const bool merges = work.splits > 1;
   if (work.tile == 1) {
-    // A few blocks for every place there is, so that the last ones leave none idle for long.
-    constexpr std::int64_t kBlocksPerProcessor = 12;
-    constexpr std::int64_t kMaxSplits = 4;
-    const std::int64_t places =
-        kBlocksPerProcessor * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+    // Several waves of CTAs, so that the tail is short.
+    const std::int64_t blocks =
+        tuning::kBlocksPerSm * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
     const std::int64_t pieces = checked_mul(p.queries, p.layers.kv_heads * work.splits);
-    work.splits_per_block = std::clamp<std::int64_t>(pieces / places, 1, kMaxSplits);
+    work.splits_per_block =
+        std::clamp<std::int64_t>(pieces / blocks, 1, tuning::kMaxSplitsPerBlock);
   }
   const bool hopper = cuda::is_hopper(context);
   // At least one query token: where there is no room for it, workspace() says what to reserve.

@@ -39,7 +39,7 @@ struct alignas(128) MlaShared {
   std::byte weights[2][kMaxVectors][kTile * 2 + 16];
   // Of a tile, then sums of weights: what each warp has.
   float4 of_warps[kMaxVectors];
-  PageSlot places[kSplit];
+  PageSlot slots[kSplit];
   TokenList list;
   int counts[4 * kWarps];
   float factors[kMaxVectors];
@@ -92,7 +92,7 @@ class MlaMainloop {
       for (unsigned row = warp_; row < kTile; row += kWarps) {
         const int token = tile * kTile + static_cast<int>(row);
         const bool there = token < count_;
-        const PageSlot place = shared_.places[there ? token : 0];
+        const PageSlot place = shared_.slots[there ? token : 0];
         const std::byte* const from =
             own_units_ + place.page + std::uint64_t{place.slot} * (kKeyDim * 2);
         const std::uint32_t to =

@@ -34,7 +34,7 @@ struct PortableRead : TwoPasses<PortableRead> {
     const Section& keys = block.work.keys;
     const int lane = static_cast<int>(threadIdx.x % 32);
     for (int i = static_cast<int>(threadIdx.x / 32); i < count; i += kWarps) {
-      const PageSlot place = block.shared.places[i];
+      const PageSlot place = block.shared.slots[i];
       const std::byte* const values = block.address(place, keys.values, keys.value_bytes);
       const std::byte* const scales = block.address(place, keys.scales, keys.scale_bytes);
       float sums[Block::kVectors] = {};
@@ -65,7 +65,7 @@ struct PortableRead : TwoPasses<PortableRead> {
       float sums[Block::kVectors] = {};
 #pragma unroll 4
       for (int i = 0; i < count; ++i) {
-        const PageSlot place = block.shared.places[i];
+        const PageSlot place = block.shared.slots[i];
         const float x = element(section, block.address(place, section.values, section.value_bytes),
                                 block.address(place, section.scales, section.scale_bytes), d);
 #pragma unroll

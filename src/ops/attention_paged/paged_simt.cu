@@ -129,7 +129,7 @@ struct Team {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       // Behind the end the last token again, without a branch: its weight there is 0.
-      const PageSlot place = block.shared.places[min(token(base, u), count - 1)];
+      const PageSlot place = block.shared.slots[min(token(base, u), count - 1)];
       stored[u].load(values + place.page + std::uint64_t{place.slot} * value_bytes,
                      scales + place.page + std::uint64_t{place.slot} * scale_bytes);
     }

@@ -2,78 +2,9 @@
 #pragma once
 
 #include "cache/rotation.h"
-#include "ops/attention_paged/paged_cuda.cuh"
+#include "ops/attention_paged/paged_token_list.cuh"
 
 namespace touchstone::paged_attention {
-
-// Where a token is: what a thread reads in one access.
-struct alignas(16) PageSlot {
-  std::int64_t page;  // bytes to its beginning
-  std::uint32_t slot;
-
-  __device__ static PageSlot of(std::int32_t number, std::uint32_t slot, std::int64_t page_bytes) {
-    return {number * page_bytes, slot};
-  }
-};
-
-// What a block finds out about its query token.
-struct Known {
-  std::int64_t row;
-  VisibleRange visible;
-  SplitRange range;
-};
-
-// The tokens that are attended to. A kernel has a list of their places (`places`), or, with
-// kRunList, one of runs of kRun tokens that lie side by side (`runs`); where they do not, a list of
-// their positions in the split (`positions`).
-struct TokenList {
-  int tokens;
-  bool dense;  // there are runs
-  // Otherwise the pages of the split, and the slot of its first position in the first of them.
-  std::uint32_t first_slot;
-  const std::int32_t* pages;
-  // Positions of the split from this one on are ancestors in a tree, which are in slots of their
-  // own (Known::visible): to be looked for from `tree` on.
-  int first_ancestor;
-  TreeCursor tree;
-  std::int64_t first_position;  // of the split
-};
-
-// Slot of the ancestor at a position. Out of line, like all that is long and rare; the range is in
-// shared memory.
-__device__ __noinline__ inline std::int64_t ancestor_slot_of(const VisibleRange& visible,
-                                                             TreeCursor from,
-                                                             std::int64_t position) {
-  return ancestor_slot(visible, from, position - visible.tree_position);
-}
-
-// The word that holds the ancestor at a position, or the first one. By a whole warp.
-__device__ __noinline__ inline TreeCursor find_ancestor(const VisibleRange& visible,
-                                                        std::int64_t position) {
-  const std::int64_t rank = larger(position - visible.tree_position, 0);
-  const auto lane = static_cast<int>(threadIdx.x % 32);
-  TreeCursor cursor;
-  for (std::int64_t first = 0; first < visible.tree_words; first += 32) {
-    const std::int64_t word = first + lane;
-    const int count = word < visible.tree_words ? count_bits(tree_word(visible, word)) : 0;
-    int before = count;  // of lanes up to this one
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, before, offset);
-      if (lane >= offset) before += other;
-    }
-    const unsigned behind = __ballot_sync(kAllLanes, static_cast<int>(cursor.rank + before > rank));
-    if (behind != 0) {
-      const int found = __ffs(static_cast<int>(behind)) - 1;
-      cursor.word = static_cast<std::int32_t>(first) + found;
-      cursor.rank += __shfl_sync(kAllLanes, before - count, found);
-      return cursor;
-    }
-    cursor.word = static_cast<std::int32_t>(first) + 32;
-    cursor.rank += __shfl_sync(kAllLanes, before, 31);
-  }
-  return cursor;
-}
 
 template <int kVectors, int kMaxDim>
 struct alignas(16) SplitShared {
@@ -83,7 +14,7 @@ struct alignas(16) SplitShared {
 
   float query[kVectors][kMaxDim];
   float weights[kSplit][kVectors];  // scores first
-  PageSlot places[kSplit];          // of the tokens that are seen
+  PageSlot slots[kSplit];           // of the tokens that are seen
   TokenList list;
   int counts[4 * kWarps];
   float factors[kVectors];
@@ -372,90 +303,20 @@ class SplitBlock {
   __device__ void list_tokens(std::int64_t row, const SplitMask& mask, const PageOfThread& page) {
     const int first_token = static_cast<int>(kEach * threadIdx.x);
     const bool there = page.fits && (page.number >= 0 || first_token >= mask.end);
-    if (__syncthreads_and(static_cast<int>(there)) == 0) return list_some(row, mask);
+    if (__syncthreads_and(static_cast<int>(there)) == 0)
+      return TokenLister<Shared>::list(work, shared, first(), row, mask);
     if constexpr (Shared::kRunList) {
       if (first_token < kSplit) {
         shared.runs[threadIdx.x] = {static_cast<std::uint32_t>(page.number), page.slot};
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) store_slot(first_token + i, page.number, page.slot + i);
+      for (int i = 0; i < kEach; ++i) {
+        shared.slots[first_token + i] =
+            PageSlot::of(page.number, page.slot + i, p.pages.geometry.page_bytes);
+      }
     }
     if (threadIdx.x == 0) shared.list = {mask.end, Shared::kRunList, 0, nullptr, kSplit, {}, 0};
-  }
-
-  // In general: those that are attended to and have a page.
-  __device__ void list_some(std::int64_t row, const SplitMask& mask) {
-    const auto page_tokens = static_cast<std::uint32_t>(p.pages.page_tokens);
-    const std::int64_t first_page = first() / page_tokens;
-    const auto first_slot = static_cast<std::uint32_t>(first() - first_page * page_tokens);
-    const std::int32_t* const pages = work.table + row * p.pages.table_stride + first_page;
-    const std::int64_t room = p.pages.table_stride * p.pages.page_tokens - first();
-    TreeCursor tree;
-    int first_ancestor = kSplit;
-    if (mask.tree) {
-      tree = find_ancestor(shared.known.visible, first());
-      first_ancestor = static_cast<int>(larger(shared.known.visible.tree_position - first(), 0));
-    }
-    int before = 0;
-#pragma unroll 1
-    for (int begin = 0; begin < kSplit; begin += kAtOnce * kThreads) {
-      std::int32_t numbers[kAtOnce];
-      std::uint32_t slots[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int token = begin + i * kThreads + static_cast<int>(threadIdx.x);
-        numbers[i] = -1;
-        bool visible = token < mask.end && (token < mask.sinks || token >= mask.begin);
-        std::int64_t offset = token;  // of its slot, from that of the first position on
-        if (token >= first_ancestor) {
-          const std::int64_t slot = ancestor_slot_of(shared.known.visible, tree, first() + token);
-          visible = slot >= 0;
-          offset = slot - first();
-        }
-        const std::uint32_t at = first_slot + static_cast<std::uint32_t>(offset);
-        const std::uint32_t page = at / page_tokens;
-        slots[i] = at - page * page_tokens;
-        if (visible && offset < room) numbers[i] = pages[page];
-      }
-      before = pick_tokens(numbers, slots, begin, before);
-      __syncthreads();
-    }
-    if (threadIdx.x == 0) {
-      shared.list = {before, false, first_slot, pages, first_ancestor, tree, first()};
-    }
-  }
-
-  __device__ void store_slot(int at, std::int32_t number, std::uint32_t slot) {
-    shared.places[at] = PageSlot::of(number, slot, p.pages.geometry.page_bytes);
-  }
-
-  // Those that have a page; `before` are there already. Returns how many there are then.
-  static constexpr int kAtOnce = 4;  // tokens of a thread
-  __device__ int pick_tokens(const std::int32_t (&numbers)[kAtOnce],
-                             const std::uint32_t (&slots)[kAtOnce], int begin, int before) {
-    unsigned seen[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      seen[i] = __ballot_sync(kAllLanes, static_cast<int>(numbers[i] >= 0));
-      if (threadIdx.x % 32 == 0) shared.counts[i * kWarps + threadIdx.x / 32] = __popc(seen[i]);
-    }
-    __syncthreads();
-    for (int group = 0, i = 0; i < kAtOnce; ++i) {
-      for (int warp = 0; warp < kWarps; ++warp, ++group) {
-        if (warp == static_cast<int>(threadIdx.x / 32) && numbers[i] >= 0) {
-          const int at = before + __popc(seen[i] & ((1U << (threadIdx.x % 32)) - 1));
-          if constexpr (Shared::kRunList) {
-            shared.positions[at] =
-                static_cast<std::uint16_t>(begin + i * kThreads + static_cast<int>(threadIdx.x));
-          } else {
-            store_slot(at, numbers[i], slots[i]);
-          }
-        }
-        before += shared.counts[group];
-      }
-    }
-    return before;
   }
 
   __device__ void pass(std::uint32_t all) {

@@ -32,7 +32,8 @@ struct alignas(128) TensorCoreShared {
   static constexpr int kScaleBytes = std::max(Keys::kScaleBytes, Values::kScaleBytes);
   static constexpr int kChunk = tokens_of_chunk(kRowBytes);
   // A split of short vectors has more of them: what it costs besides is the same.
-  static constexpr int kSplit = Keys::kHalf ? 2048 : paged_attention::kSplit * 256 / kRowBytes;
+  static constexpr int kSplit =
+      Keys::kHalf ? tuning::kQuantizedSplit : paged_attention::kSplit * 256 / kRowBytes;
   static constexpr bool kRunList = true;
 
   // Keys or values of a chunk and their scales.
@@ -41,7 +42,8 @@ struct alignas(128) TensorCoreShared {
     std::byte scales[kChunk * std::max(kScaleBytes, 1)];
   };
   // Four blocks shall have room on a multiprocessor.
-  static constexpr int kSlots = std::clamp(12672 / static_cast<int>(sizeof(Slot)), 3, 8);
+  static constexpr int kSlots =
+      std::clamp(tuning::kPipelineBytes / static_cast<int>(sizeof(Slot)), 3, 8);
 
   // What a warp copies ahead: in turns keys and values.
   struct alignas(128) Ring {

@@ -10,6 +10,7 @@
 
 #include "cache/codec.h"
 #include "cache/rotation.h"
+#include "core/index.h"
 #include "spec/cached_attention.h"
 #include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
@@ -21,8 +22,6 @@ using Values = std::vector<double>;
 
 // All bits set is NaN in every floating point format and in every scale.
 constexpr std::byte kPoison{0xff};
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 // What the model would hand to the cache: one vector of one head, in f32.
 std::vector<float> made_vector(std::uint64_t seed, std::int64_t position, std::int64_t head,

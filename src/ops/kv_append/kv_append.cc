@@ -6,6 +6,7 @@
 
 #include "core/checks.h"
 #include "core/implementation.h"
+#include "core/index.h"
 #include "ops/kv_append/kv_append_problem.h"
 #include "touchstone/core/checked.h"
 
@@ -22,8 +23,6 @@ constexpr Implementation<KvAppendProblem> kImplementations[] = {
     {"registers", DeviceKind::cuda, append_registers_refuses, append_registers},
     {"portable", DeviceKind::cuda, append_portable_refuses, append_portable},
 };
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 void check_index(const Checks& checks, const char* name, std::int64_t index, std::int64_t count) {
   if (index >= 0 && index < count) return;

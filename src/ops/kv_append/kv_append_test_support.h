@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/cache_test_support.h"
+#include "cache/cache_test_device.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/runners.h"

@@ -84,18 +84,19 @@ const void* prepare_weights(const void* weights, double absent, DType dtype, DTy
 
 namespace {
 
-// The bits of an element.
+// The bits of an element. Signed: without the sign bit they compare alike, and SSE2 compares signed
+// integers only.
 template <class T>
-using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t,
-                                std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+using Bits = std::conditional_t<sizeof(T) == 8, std::int64_t,
+                                std::conditional_t<sizeof(T) == 4, std::int32_t, std::int16_t>>;
 template <class T>
-constexpr Bits<T> kMagnitude = std::numeric_limits<Bits<T>>::max() >> 1;
+constexpr Bits<T> kMagnitude = std::numeric_limits<Bits<T>>::max();
 
 // By member where there is one: compilers do not vectorize casts of structs.
 template <class T>
 Bits<T> bits_of_value(const T& value) {
   if constexpr (is_half<T>) {
-    return value.bits;
+    return static_cast<Bits<T>>(value.bits);
   } else {
     return std::bit_cast<Bits<T>>(value);
   }
@@ -103,7 +104,7 @@ Bits<T> bits_of_value(const T& value) {
 template <class T>
 void set_bits(T& value, Bits<T> bits) {
   if constexpr (is_half<T>) {
-    value.bits = bits;
+    value.bits = static_cast<std::uint16_t>(bits);
   } else {
     value = std::bit_cast<T>(bits);
   }
@@ -119,7 +120,7 @@ template <class T>
 bool all_finite(const T* h, std::int64_t cols) {
   Bits<T> largest = 0;
   for (std::int64_t c = 0; c < cols; ++c) {
-    const Bits<T> magnitude = bits_of_value(h[c]) & kMagnitude<T>;
+    const auto magnitude = static_cast<Bits<T>>(bits_of_value(h[c]) & kMagnitude<T>);
     largest = magnitude > largest ? magnitude : largest;
   }
   return largest < infinity_bits<T>();
@@ -133,7 +134,8 @@ void write_nan_row(const T* h, T* y, std::int64_t cols) {
   const Bits<T> infinity = infinity_bits<T>();
   for (std::int64_t c = 0; c < cols; ++c) {
     const Bits<T> bits = bits_of_value(h[c]);
-    set_bits<T>(y[c], (bits & kMagnitude<T>) > infinity ? bits | nan : nan);
+    const bool is_nan = static_cast<Bits<T>>(bits & kMagnitude<T>) > infinity;
+    set_bits<T>(y[c], static_cast<Bits<T>>(is_nan ? bits | nan : nan));
   }
 }
 
@@ -254,8 +256,8 @@ struct Chunks {
   std::int64_t longest() const { return ceil_div(rows, count); }
 };
 
-// Column sums of every chunk: f32 (f64 for f64) sums of at most kChunkRowsPerFlush rows, and, where a
-// chunk has more rows than that, f64 totals they are added to.
+// Column sums of every chunk: f32 (f64 for f64) sums of at most kChunkRowsPerFlush rows, and, where
+// a chunk has more rows than that, f64 totals they are added to.
 template <class C>
 struct ChunkSums {
   C* running = nullptr;     // [chunks][2][padded]

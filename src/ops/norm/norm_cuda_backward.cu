@@ -75,8 +75,8 @@ __device__ void prefetch_line(const void* global) {
 // Holds the compiler to a value in a register: it would rather recompute it.
 __device__ void pin_register(float& value) { asm volatile("" : "+f"(value)); }
 
-// A thread's columns of weight: its vector j is vector first + j * kGroup of the row, of which it has
-// those with j * kGroup < left. Absent weights are 1, missing columns 0.
+// A thread's columns of weight: its vector j is vector first + j * kGroup of the row, of which it
+// has those with j * kGroup < left. Absent weights are 1, missing columns 0.
 template <class T, class W, int kGroup, int kVectors>
 __device__ void load_weight(const void* data, float offset, std::int64_t first, int left,
                             float (&out)[kVectors][cuda::kPerVector<T>]) {

@@ -1,6 +1,6 @@
 // The forward. `registers`: a row is loaded once, straight into the registers of the threads that
-// share it, and leaves them only when it is written. One row per thread group and no loop over rows:
-// with 32 warps per SM the loads of some rows hide behind the arithmetic of others.
+// share it, and leaves them only when it is written. One row per thread group and no loop over
+// rows: with 32 warps per SM the loads of some rows hide behind the arithmetic of others.
 //
 // `persistent`: where the whole problem takes no longer than some thirty microseconds, persistent
 // CTAs with a shared-memory pipeline are faster: there is no partial last wave, and the weights are

@@ -1,5 +1,5 @@
-// The input of persistent CTAs: each thread group has a pipeline of stages in shared memory that bulk
-// copies fill several rows ahead.
+// The input of persistent CTAs: each thread group has a pipeline of stages in shared memory that
+// bulk copies fill several rows ahead.
 #pragma once
 
 #include "ops/norm/norm_cuda.cuh"
@@ -82,8 +82,8 @@ struct SharedLayout {
 };
 
 // The rows and columns of a CTA. CTAs of a cluster share the rows and split the columns. Rows are
-// assigned to clusters round-robin, and those of a CTA to its groups: DRAM is read in one sweep, and
-// no CTA has more than one row more than another.
+// assigned to clusters round-robin, and those of a CTA to its groups: DRAM is read in one sweep,
+// and no CTA has more than one row more than another.
 struct Slice {
   std::int64_t unit;  // index of the cluster
   std::int64_t units;

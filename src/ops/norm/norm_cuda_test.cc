@@ -217,8 +217,8 @@ TEST(NormCudaBits, SameRowInABatchOfAnySize) {
   }
 }
 
-// `persistent` and `registers` add in the same order, so that the choice between them, which depends
-// on the number of rows, does not show in the bits of a row.
+// `persistent` and `registers` add in the same order, so that the choice between them, which
+// depends on the number of rows, does not show in the bits of a row.
 TEST(NormCudaKernels, PersistentAndRegistersGiveTheSameBits) {
   for (const Kind kind : kBothKinds) {
     for (const DType dtype : {DType::f32, DType::bf16}) {

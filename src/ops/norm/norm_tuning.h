@@ -2,9 +2,9 @@
 // those marked "bits" change the order of additions, so that results move by a rounding.
 //
 // CUDA: NVIDIA H200, 2026-11-15 and 16, `touchstone bench layer_norm --device cuda --case full
-// --peers none`, microseconds before -> after. CPU: 2026-11-15 and 16, an Intel Xeon with AVX-512 (16
-// cores) and an AMD EPYC of Zen 4 (2 cores). docs/notes/layer_norm.md has the tables. "Not measured
-// alone" marks numbers that were set with others.
+// --peers none`, microseconds before -> after. CPU: 2026-11-15 and 16, an Intel Xeon with AVX-512
+// (16 cores) and an AMD EPYC of Zen 4 (2 cores). docs/notes/layer_norm.md has the tables. "Not
+// measured alone" marks numbers that were set with others.
 #pragma once
 
 #include <cstdint>
@@ -86,9 +86,9 @@ inline constexpr int kBackwardPrefetchRows = 2;
 inline constexpr int kRowsInFloat = 256;
 inline constexpr int kRowsPerFlush = 64;
 
-// The second kernel: columns of a CTA, few so that there is one for every SM, partial rows read side
-// by side, and loads in flight per thread: with 132 partial rows of f32 all of them. bf16 8192x1024
-// 21.3 -> 19.2.
+// The second kernel: columns of a CTA, few so that there is one for every SM, partial rows read
+// side by side, and loads in flight per thread: with 132 partial rows of f32 all of them. bf16
+// 8192x1024 21.3 -> 19.2.
 inline constexpr int kReduceColumns = 16;
 inline constexpr int kReduceLanes = 16;
 template <class Partial>
@@ -116,8 +116,8 @@ inline constexpr std::int64_t kCacheBytesPerThread = std::int64_t{2} << 20;
 // How far ahead of the sums memory is prefetched, into L2: the best on Zen 4. Into L1: 0.75 instead
 // of 0.98 of a copy; none: 0.50 to 0.73 (f32, 1024 columns).
 inline constexpr std::int64_t kPrefetchBytes = 8192;
-// L2 that a kernel may count on: a quarter of 1 MB, since the group being worked on is in it and the
-// next one arrives.
+// L2 that a kernel may count on: a quarter of 1 MB, since the group being worked on is in it and
+// the next one arrives.
 inline constexpr std::int64_t kL2Bytes = std::int64_t{256} << 10;
 // Rows that pass through a kernel together, at most. Groups of 1, 2, 4 and 8 rows of the bf16
 // backward make no difference; short rows of the forward gain by 8.
@@ -125,8 +125,8 @@ inline constexpr std::int64_t kMaxGroupRows = 8;
 
 // The rows of the backward are cut into chunks, at most so many, which keeps as many cores busy, of
 // at least so many rows, so that the sums of a chunk are small beside its rows. The f32 sums of a
-// chunk move to float64 after so many rows: a relative error below 256 * 2^-24, in practice near its
-// square root. Bits of the gradients.
+// chunk move to float64 after so many rows: a relative error below 256 * 2^-24, in practice near
+// its square root. Bits of the gradients.
 inline constexpr std::int64_t kMaxChunks = 64;
 inline constexpr std::int64_t kMinChunkRows = 32;
 inline constexpr std::int64_t kChunkRowsPerFlush = 256;

@@ -16,6 +16,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <optional>
 #include <span>
 
@@ -45,8 +46,8 @@ constexpr double kSumError = 1e-6;
 // Tokens per word of a mask.
 constexpr std::size_t kMaskWord = 32;
 
-constexpr double kLog2E = 1.44269504088896340736;
-constexpr double kLn2 = 0.693147180559945309417;
+constexpr double kLog2E = std::numbers::log2e;
+constexpr double kLn2 = std::numbers::ln2;
 
 // Scratch of one worker.
 struct SampleScratch {
@@ -299,21 +300,30 @@ class FastRow {
 
   // The sum of all weights in f64, where that of the scan leaves a cut in doubt.
   void sum_exactly() {
-    if (!copied_) read_values(p_, row_, row_values());
     total_ = 0;
-    for (const float value : row_values()) total_ += std::exp(exponent(value));
+    for (const float value : f32_values()) total_ += std::exp(exponent(value));
     exact_ = true;
     read_again_ = true;
   }
 
   // Kept sets beyond the sorted prefixes.
   Drawn by_histogram(double u) {
-    if (!copied_ && !exact_) read_values(p_, row_, row_values());
     read_again_ = true;
-    HistogramDraw histogram(row_values(), sum_.largest, temperature_, scratch_.histogram);
+    const std::span<const float> values = f32_values();
+    HistogramDraw histogram(values, sum_.largest, temperature_, controls_, scratch_.histogram);
     log_total_ = std::log(histogram.total());
-    const std::int64_t token = histogram.draw(controls_, u);
-    return {token, row_values()[static_cast<std::size_t>(token)]};
+    const std::int64_t token = histogram.draw(u);
+    return {token, values[static_cast<std::size_t>(token)]};
+  }
+
+  // The values of the row: in place where they are f32 already.
+  std::span<const float> f32_values() const {
+    if (!copied_ && p_.dtype == DType::f32 && p_.has_raw_logits()) {
+      return {static_cast<const float*>(p_.logits) + row_ * p_.logits_stride,
+              static_cast<std::size_t>(p_.vocabulary)};
+    }
+    if (!copied_ && !exact_) read_values(p_, row_, row_values());
+    return row_values();
   }
 
   // ---- without a cut ---------------------------------------------------------------------------
@@ -436,12 +446,8 @@ std::string sample_simd_refuses(const Context& /*context*/, const SampleProblem&
 }
 
 void sample_simd(Context& context, const SampleProblem& p) {
-  const std::int64_t row_bytes = p.vocabulary * size_of(p.dtype);
   const std::int64_t max_threads = context.threads();
-  const std::int64_t threads =
-      row_bytes >= kBytesPerThread * max_threads
-          ? max_threads
-          : std::clamp<std::int64_t>(p.rows / ceil_div(kBytesPerThread, row_bytes), 1, max_threads);
+  const std::int64_t threads = selection::useful_threads(p, max_threads);
   ThreadPool& pool = detail::ContextAccess::pool(context);
   // Fewer rows than threads, and long enough to be shared.
   if (threads > 1 && p.rows < threads) {

@@ -1,6 +1,7 @@
 #include "ops/sample/sample_cpu_histogram.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "ops/selection/cpu/cpu_weights.h"
 
@@ -11,6 +12,20 @@ constexpr std::size_t kBins = 4096;
 // Values further below the largest share the last bin: 2^21 of them weigh less than 1e-9 of the
 // row.
 constexpr double kRangeNats = 35;
+// Tokens whose weights stay in L1 between their computation and the histogram.
+constexpr std::size_t kChunk = 1024;
+
+// How far most values lie below the largest, from a sample; values further down share the last bin.
+double sampled_range(std::span<const float> values, float largest) {
+  constexpr std::size_t kSamples = 512;
+  float smallest = largest;
+  for (std::size_t i = 0; i < kSamples; ++i) {
+    const float value = values[i * values.size() / kSamples];
+    if (value < smallest && value > kMinusInfinity) smallest = value;
+  }
+  const double range = 1.25 * (static_cast<double>(largest) - static_cast<double>(smallest));
+  return range > 0 ? range : std::numeric_limits<double>::infinity();
+}
 
 }  // namespace
 
@@ -26,29 +41,32 @@ HistogramScratch partition_histogram(std::int64_t vocabulary, selection::Workspa
 }
 
 HistogramDraw::HistogramDraw(std::span<const float> values, float largest, double temperature,
-                             const HistogramScratch& scratch)
-    : values_(values), scratch_(scratch), sorted_bin_(kBins) {
-  float smallest = largest;  // above -inf
-  for (const float value : values) {
-    smallest = value < smallest && value > kMinusInfinity ? value : smallest;
-  }
-  const double range = std::min(kRangeNats * temperature,
-                                static_cast<double>(largest) - static_cast<double>(smallest));
-  // Finite and above 0 for extreme ranges: bins may be useless then, but stay monotone.
-  const double step = std::clamp(static_cast<double>(kBins) / range, 1e-30, 1e30);
-  total_ =
-      selection::weigh_and_bin(values.data(), values.size(), largest, temperature,
-                               static_cast<float>(step), kBins - 1, scratch.weights, scratch.bins);
-  fill();
+                             const RowControls& controls, const HistogramScratch& scratch)
+    : values_(values), controls_(controls), scratch_(scratch), sorted_bin_(kBins) {
+  fill(largest, temperature);
 }
 
-void HistogramDraw::fill() {
+void HistogramDraw::fill(float largest, double temperature) {
+  // Bins per unit of value. Finite and above 0 for extreme ranges: bins may be useless then, but
+  // stay monotone.
+  const double range = std::min(kRangeNats * temperature, sampled_range(values_, largest));
+  const auto step = static_cast<float>(std::clamp(static_cast<double>(kBins) / range, 1e-30, 1e30));
+  const auto min_p = static_cast<double>(controls_.min_p);
+  const bool counts = min_p > 0 || controls_.top_k < static_cast<std::int64_t>(values_.size());
   std::fill_n(scratch_.masses, kBins, 0.0);
   std::fill_n(scratch_.counts, kBins, 0U);
-  for (std::size_t i = 0; i < values_.size(); ++i) {
-    const std::size_t bin = scratch_.bins[i];
-    scratch_.masses[bin] += scratch_.weights[i];
-    ++scratch_.counts[bin];
+  for (std::size_t first = 0; first < values_.size(); first += kChunk) {
+    const std::size_t n = std::min(kChunk, values_.size() - first);
+    double* const weights = scratch_.weights + first;
+    const std::uint16_t* const bins = scratch_.bins + first;
+    total_ += selection::weigh_and_bin(values_.data() + first, n, largest, temperature, step,
+                                       kBins - 1, weights, scratch_.bins + first);
+    for (std::size_t i = 0; i < n; ++i) scratch_.masses[bins[i]] += weights[i];
+    if (!counts) continue;
+    for (std::size_t i = 0; i < n; ++i) ++scratch_.counts[bins[i]];
+    std::int64_t kept = 0;
+    for (std::size_t i = 0; i < n; ++i) kept += weights[i] >= min_p ? 1 : 0;
+    kept_by_min_p_ += kept;
   }
   for (std::size_t bin = 1; bin < kBins; ++bin) {
     scratch_.masses[bin] += scratch_.masses[bin - 1];
@@ -58,20 +76,25 @@ void HistogramDraw::fill() {
 
 void HistogramDraw::sort_bin(std::size_t bin) {
   if (bin == sorted_bin_) return;
-  constexpr std::size_t kTogether = 32;
   const auto wanted = static_cast<std::uint16_t>(bin);
   const std::uint16_t* const bins = scratch_.bins;
   std::size_t count = 0;
-  for (std::size_t first = 0; first < values_.size(); first += kTogether) {
-    const std::size_t end = std::min(first + kTogether, values_.size());
-    bool any = false;
-    for (std::size_t i = first; i < end; ++i) any |= bins[i] == wanted;
-    if (!any) continue;
+  const auto collect = [&](std::size_t first, std::size_t end) {
     for (std::size_t i = first; i < end; ++i) {
       scratch_.tokens[count] = static_cast<std::uint32_t>(i);
       count += bins[i] == wanted ? 1 : 0;
     }
+  };
+  constexpr std::size_t kTogether = 64;
+  std::size_t first = 0;
+  for (; first + kTogether <= values_.size(); first += kTogether) {
+    std::uint16_t hits = 0;  // a reduction that vectorizes
+    for (std::size_t i = 0; i < kTogether; ++i) {
+      hits = static_cast<std::uint16_t>(hits | (bins[first + i] == wanted ? 1 : 0));
+    }
+    if (hits != 0) collect(first, first + kTogether);
   }
+  collect(first, values_.size());
   const auto before = [this](std::uint32_t a, std::uint32_t b) {
     return values_[a] > values_[b] || (values_[a] == values_[b] && a < b);
   };
@@ -117,23 +140,20 @@ HistogramDraw::Border HistogramDraw::at_mass(double mass, bool exceeds) {
   return border;
 }
 
-std::int64_t HistogramDraw::draw(const RowControls& controls, double u) {
+std::int64_t HistogramDraw::draw(double u) {
   const auto vocabulary = static_cast<std::int64_t>(values_.size());
-  const auto min_p = static_cast<double>(controls.min_p);
   Border kept{kBins, 0, -1, scratch_.masses[kBins - 1]};
   double base = total_;
-  if (controls.top_k < vocabulary) {
-    kept = at_count(controls.top_k);
+  if (controls_.top_k < vocabulary) {
+    kept = at_count(controls_.top_k);
     base = kept.mass;
   }
-  if (controls.top_p < 1) {
-    const Border border = at_mass(static_cast<double>(controls.top_p) * base, false);
+  if (controls_.top_p < 1) {
+    const Border border = at_mass(static_cast<double>(controls_.top_p) * base, false);
     if (border.before(kept)) kept = border;
   }
-  if (min_p > 0) {
-    const auto count = std::count_if(scratch_.weights, scratch_.weights + vocabulary,
-                                     [min_p](double weight) { return weight >= min_p; });
-    const Border border = at_count(count);  // the largest weighs 1: at least one
+  if (controls_.min_p > 0) {
+    const Border border = at_count(kept_by_min_p_);  // the largest weighs 1: at least one
     if (border.before(kept)) kept = border;
   }
   const Border drawn = at_mass(u * kept.mass, true);

@@ -29,13 +29,13 @@ HistogramScratch partition_histogram(std::int64_t vocabulary, selection::Workspa
 class HistogramDraw {
  public:
   HistogramDraw(std::span<const float> values, float largest, double temperature,
-                const HistogramScratch& scratch);
+                const RowControls& controls, const HistogramScratch& scratch);
 
   // Sum of the weights; that of the largest value is 1.
   double total() const { return total_; }
 
   // The token that the uniform picks from the kept set.
-  std::int64_t draw(const RowControls& controls, double u);
+  std::int64_t draw(double u);
 
  private:
   // A position in the order of the tokens.
@@ -50,15 +50,17 @@ class HistogramDraw {
     }
   };
 
-  void fill();
+  void fill(float largest, double temperature);
   void sort_bin(std::size_t bin);
   Border at_count(std::int64_t count);
   // The first token at which the running mass reaches `mass`, or exceeds it.
   Border at_mass(double mass, bool exceeds);
 
   std::span<const float> values_;
+  RowControls controls_;
   HistogramScratch scratch_;
   double total_ = 0;
+  std::int64_t kept_by_min_p_ = 0;
   std::size_t sorted_bin_;  // the bin whose tokens are in order in scratch_.tokens
   std::size_t sorted_count_ = 0;
 };

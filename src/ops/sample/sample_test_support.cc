@@ -299,6 +299,15 @@ std::vector<std::int32_t> SampleRun::statuses() const {
   return result;
 }
 
+TestRow row_of(std::vector<double> logits, std::int64_t top_k, float top_p, float min_p) {
+  TestRow row;
+  row.logits = std::move(logits);
+  row.top_k = top_k;
+  row.top_p = static_cast<double>(top_p);
+  row.min_p = static_cast<double>(min_p);
+  return row;
+}
+
 void check_batch(const Batch& batch) {
   SampleRun run(batch);
   for_each_runner(run.accepting(), [&](Runner& context) {

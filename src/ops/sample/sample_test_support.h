@@ -53,8 +53,8 @@ struct SampleRun {
   explicit SampleRun(const Batch& batch);
   std::vector<std::string> accepting() const;  // implementations that take the call
   void run(Runner& context);
-  // On the runner's implementation if it takes this call, else on the operator's choice: for rows that
-  // must have the same result in batches of any size.
+  // On the runner's implementation if it takes this call, else on the operator's choice: for rows
+  // that must have the same result in batches of any size.
   void run_like(Runner& context);
 
   std::vector<std::int64_t> tokens() const;
@@ -69,6 +69,9 @@ struct SampleRun {
   Guarded token, log_probability, top_tokens, top_log_probabilities, status;
   SampleArgs args;
 };
+
+// A row with these logits and cuts, at temperature 1.
+TestRow row_of(std::vector<double> logits, std::int64_t top_k, float top_p, float min_p);
 
 // Runs the batch on every implementation and SIMD target and holds every row against the oracle.
 void check_batch(const Batch& batch);

@@ -42,8 +42,7 @@ inline constexpr int kMaxPops = 12;
 
 // ---- CPU ---------------------------------------------------------------------------------------
 
-// Work worth one more thread, as for softmax_topk.
-inline constexpr std::int64_t kBytesPerThread = std::int64_t{192} << 10;
+// Tasks per thread, so that a delayed one does not delay the rest.
 inline constexpr std::int64_t kTasksPerThread = 4;
 
 // Sorted prefixes that are tried in turn for a row with a cut; most rows with top_p keep fewer

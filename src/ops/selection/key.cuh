@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <numbers>
 
 #include "cuda/vector.cuh"
 
 namespace touchstone::selection {
 
-inline constexpr double kLn2 = 0.693147180559945309417;
-inline constexpr double kLog2E = 1.44269504088896340736;
+inline constexpr double kLn2 = std::numbers::ln2;
+inline constexpr double kLog2E = std::numbers::log2e;
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
 __device__ inline float not_a_number() { return __int_as_float(0x7fffffff); }

@@ -92,4 +92,9 @@ inline constexpr std::int64_t kMaxL2PrefetchBytes = 20 << 20;
 inline constexpr std::int64_t kMaxSubwarpTokens = 1024;
 inline constexpr int kMaxSubwarpK = 8;
 
+// ---- CPU ---------------------------------------------------------------------------------------
+
+// Work worth one more thread: at 20 GB/s per core some 10 us, twice the cost of waking it.
+inline constexpr std::int64_t kCpuBytesPerThread = std::int64_t{192} << 10;
+
 }  // namespace touchstone::selection

@@ -88,12 +88,8 @@ std::string softmax_topk_simd_refuses(const Context& /*context*/, const SoftmaxT
 
 void softmax_topk_simd(Context& context, const SoftmaxTopkProblem& p) {
   const ScratchSizes s = selection::scratch_sizes(p, p.k);
-  const std::int64_t row_bytes = p.vocabulary * size_of(p.dtype);
   const std::int64_t max_threads = context.threads();
-  const std::int64_t threads =
-      row_bytes >= kBytesPerThread * max_threads
-          ? max_threads
-          : std::clamp<std::int64_t>(p.rows / ceil_div(kBytesPerThread, row_bytes), 1, max_threads);
+  const std::int64_t threads = selection::useful_threads(p, max_threads);
   // Rows that do not divide evenly among threads and are long enough to be shared.
   const auto segments = static_cast<std::int64_t>(s.segments);
   if (p.rows < 4 * threads && p.rows % threads != 0 && segments >= 2 * threads) {

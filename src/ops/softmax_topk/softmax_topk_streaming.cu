@@ -58,12 +58,13 @@ __global__ void __launch_bounds__(kStreamingThreads, selection::kStreamingBlocks
 template <class T, bool kRawLogits, bool kAligned16, StreamingMode kMode>
 void launch(Context& context, const StreamingArgs& args) {
   auto* kernel = softmax_topk_streaming_kernel<T, kRawLogits, kAligned16, kMode>;
-  const cuda::LaunchShape grid{.blocks = static_cast<unsigned>(args.p.rows * args.params.cluster),
-                               .threads = kStreamingThreads,
-                               .cluster = static_cast<unsigned>(args.params.cluster),
-                               .shared_bytes = selection::streaming_smem_bytes(
-                                   args.params, StreamingSmem::bytes(args.params)),
-                               .pdl = cuda::is_hopper(context)};
+  const cuda::LaunchShape grid{
+      .blocks = static_cast<unsigned>(args.p.rows * args.params.cluster),
+      .threads = kStreamingThreads,
+      .cluster = static_cast<unsigned>(args.params.cluster),
+      .shared_bytes = selection::streaming_smem_bytes(context, args.p.rows, args.params,
+                                                      StreamingSmem::bytes(args.params)),
+      .pdl = cuda::is_hopper(context)};
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "softmax_topk streaming_kernel", kernel, grid, args);
 }

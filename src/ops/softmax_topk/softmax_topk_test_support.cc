@@ -7,13 +7,12 @@
 #include <cstring>
 #include <sstream>
 
+#include "core/index.h"
 #include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::test {
 namespace {
-
-std::size_t as_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // The first row of what make_data repeats for every row.
 template <class T>
@@ -32,8 +31,7 @@ std::vector<double> packed_allowed(const TopkProblem& p, const TopkData& data) {
       std::uint32_t word = 0;
       for (std::int64_t bit = 0; bit < 32; ++bit) {
         const std::int64_t token = 32 * w + bit;
-        const bool banned =
-            token < p.vocabulary && data.banned[as_size(r * p.vocabulary + token)] != 0;
+        const bool banned = token < p.vocabulary && data.banned[at(r * p.vocabulary + token)] != 0;
         if (!banned) word |= std::uint32_t{1} << bit;
       }
       result.push_back(static_cast<double>(static_cast<std::int32_t>(word)));
@@ -102,7 +100,7 @@ TopkData make_data(const TopkProblem& p) {
     }
     double temperature = p.temperature_scale;
     if (!p.temperature.empty()) {
-      const double own = p.temperature[as_size(r) % p.temperature.size()];
+      const double own = p.temperature[at(r) % p.temperature.size()];
       data.own_temperature.push_back(own);
       temperature *= static_cast<double>(static_cast<float>(own));
     }

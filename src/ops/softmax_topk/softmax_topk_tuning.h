@@ -23,8 +23,6 @@ struct SubwarpRegisterLayout {
 
 // ---- CPU ---------------------------------------------------------------------------------------
 
-// Work worth one more thread: at 20 GB/s per core some 10 us, twice the cost of waking it.
-inline constexpr std::int64_t kBytesPerThread = std::int64_t{192} << 10;
 // Tasks per thread, so that a delayed one does not delay the rest. 512 x 128256 bf16 on 16 cores of
 // a Xeon, 2026-11-16: 4 tasks 105 and 93 GB/s, 32 tasks 110 and 109.
 inline constexpr std::int64_t kTasksPerThread = 32;

@@ -45,9 +45,9 @@ class HistogramSearch {
   static constexpr int kThreads = Smem::kThreads;
 
   // `approximate` is the mass of the row, with relative error `error`.
-  __device__ HistogramSearch(const Params& streaming_params, Smem& scan_memory, const AnyValues& row,
-                             const Distribution& weigh, const RowControls& row_controls,
-                             double approximate, double error)
+  __device__ HistogramSearch(const Params& streaming_params, Smem& scan_memory,
+                             const AnyValues& row, const Distribution& weigh,
+                             const RowControls& row_controls, double approximate, double error)
       : params(streaming_params),
         smem(scan_memory),
         wide(*reinterpret_cast<HistogramSmem*>(&scan_memory.select)),

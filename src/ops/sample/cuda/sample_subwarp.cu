@@ -493,8 +493,8 @@ void launch(Context& context, const SampleProblem& p) {
       .blocks = static_cast<unsigned>((p.rows + rows_of_block - 1) / rows_of_block),
       .threads = kThreads,
       .pdl = cuda::is_hopper(context)};
-  cuda::launch(context, "sample subwarp_kernel", sample_subwarp_kernel<Row, kLanes, kChunks>,
-               grid, args);
+  cuda::launch(context, "sample subwarp_kernel", sample_subwarp_kernel<Row, kLanes, kChunks>, grid,
+               args);
 }
 
 // The smallest thread group that holds a row.

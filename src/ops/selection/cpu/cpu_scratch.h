@@ -1,6 +1,7 @@
 // Scratch memory of CPU selections, partitioned from the workspace of the context.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -8,9 +9,18 @@
 
 #include "core/context_access.h"
 #include "ops/selection/cpu/cpu_select.h"
+#include "ops/selection/selection_tuning.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::selection {
+
+// Threads that a call is worth.
+inline std::int64_t useful_threads(const LogitRows& rows, std::int64_t max_threads) {
+  const std::int64_t row_bytes = rows.vocabulary * size_of(rows.dtype);
+  if (row_bytes >= kCpuBytesPerThread * max_threads) return max_threads;
+  return std::clamp<std::int64_t>(rows.rows / ceil_div(kCpuBytesPerThread, row_bytes), 1,
+                                  max_threads);
+}
 
 // Cuts one allocation into arrays. With a null base it only measures.
 class WorkspacePartition {

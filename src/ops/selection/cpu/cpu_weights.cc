@@ -57,7 +57,7 @@ double weigh_of(const float* values, std::size_t n, float largest, double temper
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   const auto last = hn::Set(d, static_cast<float>(last_bin));
   const auto top = hn::Set(wide, static_cast<double>(largest));
-  const auto divisor = hn::Set(wide, temperature);
+  const auto inverse = hn::Set(wide, 1 / temperature);
   auto even = hn::Zero(wide);
   auto odd = hn::Zero(wide);
   for (std::size_t i = 0; i < n; i += lanes) {
@@ -69,7 +69,7 @@ double weigh_of(const float* values, std::size_t n, float largest, double temper
     }
     const auto distance = hn::Mul(hn::Sub(hn::Set(d, largest), v), hn::Set(d, step));
     hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, hn::Min(distance, last))), d16, bins + i);
-    const auto x = hn::Div(hn::Sub(hn::PromoteTo(wide, v), top), divisor);
+    const auto x = hn::Mul(hn::Sub(hn::PromoteTo(wide, v), top), inverse);
     const auto weight = exp_of_negative(wide, x);
     hn::StoreU(weight, wide, weights + i);
     const auto older = even;

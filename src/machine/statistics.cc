@@ -1,4 +1,4 @@
-#include "bench/statistics.h"
+#include "machine/statistics.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone::bench {
+namespace touchstone::machine {
 namespace {
 
 double quantile(const std::vector<double>& sorted, double q) {
@@ -30,4 +30,4 @@ Summary summarize(std::span<const double> samples) {
   return summary;
 }
 
-}  // namespace touchstone::bench
+}  // namespace touchstone::machine

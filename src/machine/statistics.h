@@ -3,7 +3,7 @@
 
 #include <span>
 
-namespace touchstone::bench {
+namespace touchstone::machine {
 
 struct Summary {
   double median = 0;
@@ -16,4 +16,4 @@ struct Summary {
 // `samples` are times: finite, at least one. Quantiles interpolate between neighbors.
 Summary summarize(std::span<const double> samples);
 
-}  // namespace touchstone::bench
+}  // namespace touchstone::machine

@@ -1,5 +1,5 @@
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/fma_rate.cc"
+#define HWY_TARGET_INCLUDE "machine/fma_rate.cc"
 #include "core/context_access.h"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which must come first.
@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/fma_rate.h"
 #include "core/thread_pool.h"
 #include "cpu/simd.h"
+#include "machine/fma_rate.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::bench::HWY_NAMESPACE {
+namespace touchstone::machine::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -42,11 +42,11 @@ double run_chains(std::int64_t steps, float* sink) {
   return static_cast<double>(steps) * 12 * 2 * static_cast<double>(hn::Lanes(d));
 }
 
-}  // namespace touchstone::bench::HWY_NAMESPACE
+}  // namespace touchstone::machine::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::bench {
+namespace touchstone::machine {
 
 HWY_EXPORT(run_chains);
 
@@ -71,5 +71,5 @@ double measure_fma_gflops(Context& context) {
   return best;
 }
 
-}  // namespace touchstone::bench
+}  // namespace touchstone::machine
 #endif  // HWY_ONCE

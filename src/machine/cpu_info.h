@@ -1,11 +1,11 @@
-// What this machine is, as far as a measurement has to say it.
+// Facts about this machine that are reported with measurements.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace touchstone::bench {
+namespace touchstone::machine {
 
 struct CpuCache {
   int level = 0;
@@ -20,6 +20,9 @@ struct CpuInfo {
   std::vector<CpuCache> caches;
 };
 
+// Processors this process may run on; none where the system does not tell.
+std::vector<int> usable_cpus();
+
 // Empty fields where the system does not tell.
 CpuInfo cpu_info();
 
@@ -33,4 +36,4 @@ std::int64_t available_memory_bytes();
 // "2026-01-31T12:34:56Z"
 std::string utc_now();
 
-}  // namespace touchstone::bench
+}  // namespace touchstone::machine

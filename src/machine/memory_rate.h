@@ -1,15 +1,14 @@
-// How fast this machine moves bytes: what every measured time is held against.
+// Memory bandwidth of this machine: the floor of every measured time.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone::bench {
+namespace touchstone::machine {
 
 // Rates in GB/s (1e9), bytes read plus bytes written.
 struct Ceiling {
@@ -21,9 +20,9 @@ struct Ceiling {
   std::int64_t buffer_bytes = 0;
 };
 
-// Copies, adds and reads buffers several times larger than the last-level cache, with the threads
-// or the stream of the context, every contender once per round.
-Ceiling measure_ceiling(Context& context, int rounds);
+// Copies, adds and reads buffers several times larger than the last-level cache with the threads of
+// a CPU context, every kernel once per round.
+Ceiling measure_cpu_ceiling(Context& context, int rounds);
 
 // Ways to copy memory with the threads of a context.
 struct CpuCopy {
@@ -37,4 +36,4 @@ std::vector<CpuCopy> cpu_copies();
 void parallel_copy(Context& context, const CpuCopy& how, void* to, const void* from,
                    std::int64_t bytes);
 
-}  // namespace touchstone::bench
+}  // namespace touchstone::machine

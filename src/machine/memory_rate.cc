@@ -1,4 +1,4 @@
-#include "bench/ceiling.h"
+#include "machine/memory_rate.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,14 +11,13 @@
 #include <immintrin.h>
 #endif
 
-#include "bench/cuda_tools.h"
-#include "bench/machine.h"
-#include "bench/statistics.h"
 #include "core/context_access.h"
 #include "core/thread_pool.h"
+#include "machine/cpu_info.h"
+#include "machine/statistics.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::bench {
+namespace touchstone::machine {
 namespace {
 
 // Every piece a thread takes starts on a page, so no two threads write the same line.
@@ -162,6 +161,27 @@ void parallel_read(Context& context, Sum sum, const Tensor& from, std::atomic<fl
             });
 }
 
+}  // namespace
+
+std::vector<CpuCopy> cpu_copies() {
+  std::vector<CpuCopy> copies;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) copies.push_back({"stream512", copy_avx512});
+  if (__builtin_cpu_supports("avx2")) copies.push_back({"stream256", copy_avx2});
+#endif
+  copies.push_back({"memcpy", copy_plain});
+  return copies;
+}
+
+void parallel_copy(Context& context, const CpuCopy& how, void* to, const void* from,
+                   std::int64_t bytes) {
+  char* out = static_cast<char*>(to);
+  const char* in = static_cast<const char*>(from);
+  in_pieces(detail::ContextAccess::pool(context), bytes, [&](std::int64_t begin, std::int64_t end) {
+    how.copy(out + begin, in + begin, end - begin);
+  });
+}
+
 Ceiling measure_cpu_ceiling(Context& context, int rounds) {
   constexpr std::int64_t kMin = std::int64_t{128} << 20;
   constexpr std::int64_t kMax = std::int64_t{1} << 30;
@@ -214,30 +234,4 @@ Ceiling measure_cpu_ceiling(Context& context, int rounds) {
   return ceiling;
 }
 
-}  // namespace
-
-std::vector<CpuCopy> cpu_copies() {
-  std::vector<CpuCopy> copies;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) copies.push_back({"stream512", copy_avx512});
-  if (__builtin_cpu_supports("avx2")) copies.push_back({"stream256", copy_avx2});
-#endif
-  copies.push_back({"memcpy", copy_plain});
-  return copies;
-}
-
-void parallel_copy(Context& context, const CpuCopy& how, void* to, const void* from,
-                   std::int64_t bytes) {
-  char* out = static_cast<char*>(to);
-  const char* in = static_cast<const char*>(from);
-  in_pieces(detail::ContextAccess::pool(context), bytes, [&](std::int64_t begin, std::int64_t end) {
-    how.copy(out + begin, in + begin, end - begin);
-  });
-}
-
-Ceiling measure_ceiling(Context& context, int rounds) {
-  return context.device().is_cuda() ? measure_cuda_ceiling(context, rounds)
-                                    : measure_cpu_ceiling(context, rounds);
-}
-
-}  // namespace touchstone::bench
+}  // namespace touchstone::machine

@@ -1,4 +1,4 @@
-#include "bench/statistics.h"
+#include "machine/statistics.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone::bench {
+namespace touchstone::machine {
 namespace {
 
 TEST(Statistics, OneSampleIsItsOwnMedian) {
@@ -50,4 +50,4 @@ TEST(Statistics, ZeroTimesHaveNoSpread) {
 TEST(Statistics, NoSamplesIsAnError) { EXPECT_THROW(summarize({}), InvalidArgument); }
 
 }  // namespace
-}  // namespace touchstone::bench
+}  // namespace touchstone::machine

@@ -1,4 +1,4 @@
-#include "bench/machine.h"
+#include "machine/cpu_info.h"
 
 #include <sched.h>
 
@@ -13,7 +13,7 @@
 
 #include "core/thread_pool.h"
 
-namespace touchstone::bench {
+namespace touchstone::machine {
 namespace {
 
 std::string first_line(const std::string& path) {
@@ -32,17 +32,6 @@ std::string cpu_model() {
     if (colon != std::string::npos) return line.substr(colon + 2);
   }
   return {};
-}
-
-std::vector<int> usable_cpus() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
 }
 
 // "32768K" -> bytes
@@ -89,6 +78,17 @@ std::vector<CpuCache> cpu_caches() {
 
 }  // namespace
 
+std::vector<int> usable_cpus() {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
 CpuInfo cpu_info() { return {cpu_model(), available_threads(), cpu_caches()}; }
 
 std::int64_t last_level_cache_bytes(const CpuInfo& info) {
@@ -124,4 +124,4 @@ std::string utc_now() {
   return {text, length};
 }
 
-}  // namespace touchstone::bench
+}  // namespace touchstone::machine

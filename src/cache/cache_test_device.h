@@ -1,0 +1,42 @@
+// Test caches on any device, and bytes to and from their memory.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "cache/cache_state.h"
+#include "core/cuda_runtime.h"
+#include "touchstone/core/context.h"
+
+namespace touchstone::cache {
+
+// A cache on a device, on the default stream.
+inline KvCache make_cache(KvCacheOptions options, Device device = Device::cpu()) {
+  Context context({.device = device, .threads = 1});
+  return {context, std::move(options)};
+}
+
+// Bytes to and from the memory of a cache.
+inline void write_bytes(Device device, std::byte* to, const std::vector<std::byte>& bytes) {
+  if (!device.is_cuda()) {
+    std::memcpy(to, bytes.data(), bytes.size());
+    return;
+  }
+  cuda::copy(device, to, Device::cpu(), bytes.data(), std::ssize(bytes), nullptr);
+  cuda::synchronize(device.index, nullptr);
+}
+
+inline std::vector<std::byte> read_bytes(Device device, const void* from, std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  if (!device.is_cuda()) {
+    std::memcpy(bytes.data(), from, count);
+    return bytes;
+  }
+  cuda::copy(Device::cpu(), bytes.data(), device, from, std::ssize(bytes), nullptr);
+  cuda::synchronize(device.index, nullptr);
+  return bytes;
+}
+
+}  // namespace touchstone::cache
