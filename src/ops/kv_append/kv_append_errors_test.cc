@@ -133,7 +133,7 @@ TEST(AppendErrors, OnePlaceForTwoTokens) {
   args.rows = rows;
   args.positions = positions;
   const std::vector<std::byte> before = run.pool_bytes();
-  test::expect_refusal("append: positions: expected a place for each token",
+  test::expect_refusal("kv_append: positions: expected a slot for each token",
                        [&] { kv_append(context, args); });
   EXPECT_EQ(run.pool_bytes(), before);
 }
@@ -146,7 +146,7 @@ TEST(AppendErrors, NothingReservedForTheNextToken) {
   args.rows = args.positions = {};
   run.cache.commit(run.ids[1], 1);
   args.cache = run.builder.build(context, run.ids);
-  test::expect_refusal("append: positions: expected one of the reserved [4, 4) of token 1",
+  test::expect_refusal("kv_append: positions: expected one of the reserved [4, 4) of token 1",
                        [&] { kv_append(context, args); });
 }
 
