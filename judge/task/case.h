@@ -106,7 +106,7 @@ struct Reply {
   std::string detail;                           // for a person; empty when ok
   int64_t returned = 0;                         // what the function returned (status, size, count)
   std::vector<std::vector<std::byte>> outputs;  // as captured by the judge; empty unless ok
-  // By the judge's clock, from the bell to the captured output. Of the capture itself 0.1 ms at
+  // By the judge's clock, from posting the command to the captured output. Of the capture itself 0.1 ms at
   // most is counted, unless the child was seen working while it went on: then all of it.
   double seconds = 0.0;
   // Others had the processor of the child or of the judge meanwhile: the time is not the

@@ -233,7 +233,7 @@ TEST(Attention, Empty) {
 }
 
 // Sq > Sk: the first queries stand before every key.
-TEST(Attention, QueriesThatSeeNothing) {
+TEST(Attention, FullyMaskedQueries) {
   for (const DType dtype : dtypes()) {
     check_dense({.heads = 2,
                  .queries = 150,
