@@ -102,7 +102,7 @@ class TakeAndRelease : public CacheCase {
   std::vector<std::uint32_t> order_ = std::vector<std::uint32_t>(kPages);
 };
 
-// What a scheduler does for every token of a batch: room for one each, the view, commit.
+// What a scheduler does for every token of a batch: reserve one each, the view, commit.
 class DecodeStep : public CacheCase {
  public:
   DecodeStep()

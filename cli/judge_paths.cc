@@ -161,7 +161,7 @@ void add_peers(Field& field) {
     try {
       peer = judge::read_contender(path, *field.task);
     } catch (const Error& error) {
-      // Nobody asked for it: the contenders that were given are judged all the same.
+      // It was not requested: the given contenders are judged all the same.
       say(fmt::format("a bundled peer is left out: {}", error.what()));
       continue;
     }
@@ -199,7 +199,7 @@ std::vector<Field> find_contenders(const std::vector<std::string>& paths, const 
   if (!device.empty() && device != "cpu" && device != "cuda") {
     throw InvalidArgument(fmt::format("judge: --device: expected cpu or cuda, got '{}'", device));
   }
-  // A board compares what could take each other's place.
+  // A board compares contenders of the same task only.
   Finder finder(task, device.empty() && paths.empty() ? "cpu" : device);
   if (paths.empty()) {
     const fs::path root = bundled_root();

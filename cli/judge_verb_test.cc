@@ -120,7 +120,7 @@ TEST_F(JudgeVerb, HostilePaths_AreNoVerdict) {
   expect_one_line(judged("typo"), 3, "typo");
 }
 
-// A place that cannot be written is known before the work, and what is there stays whole.
+// An output that cannot be written is known before the work, and an existing file stays whole.
 TEST_F(JudgeVerb, Reports_AreWrittenWholeOrNotAtAll) {
   const std::string file = write("first_k.c", kFirstK);
   const std::string judged = "judge " + file + " --task softmax_topk --small --no-speed ";

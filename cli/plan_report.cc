@@ -1,15 +1,18 @@
 #include "cli/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
 
+#include "touchstone/core/checked.h"
+
 namespace touchstone::cli {
 namespace {
 
-using cache::Plan;
-using cache::PlanRequest;
+using plan::Plan;
+using plan::PlanRequest;
 
 // "12.55 GiB": two digits, because a plan is compared with a limit.
 std::string size_text(std::int64_t bytes) {
@@ -24,6 +27,18 @@ std::string size_text(std::int64_t bytes) {
                                     : fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
+std::string tokens_text(std::int64_t tokens) {
+  return tokens == cache::kUnlimitedTokens ? "no limit" : fmt::format("{}", tokens);
+}
+
+// "bf16", "int4, scale and minimum per 32"
+std::string format_text(const QuantFormat& format) {
+  std::string text(format_name(format.dtype));
+  if (!is_quantized(format.dtype)) return text;
+  return text + (format.asymmetric ? ", scale and minimum per " : ", scale per ") +
+         (format.group_size == 0 ? "vector" : fmt::format("{}", format.group_size));
+}
+
 // "1.7e+15" is not for people: "1.7 PFLOP".
 std::string flops_text(double flops) {
   constexpr std::array<const char*, 7> kUnits = {"FLOP",  "KFLOP", "MFLOP", "GFLOP",
@@ -36,12 +51,8 @@ std::string flops_text(double flops) {
   return fmt::format("{:.4g} {}", flops, kUnits[unit]);
 }
 
-std::string tokens_text(std::int64_t tokens) {
-  return tokens == cache::kUnlimitedTokens ? "no limit" : fmt::format("{}", tokens);
-}
-
 std::string heading(const PlanRequest& request) {
-  const cache::ModelSpec& model = request.model;
+  const plan::ModelSpec& model = request.model;
   return fmt::format("{} on {}{}: {} sequence{} of {} tokens\n", model.name,
                      request.gpus == 1 ? "" : fmt::format("{} x ", request.gpus), request.gpu.name,
                      request.batch, request.batch == 1 ? "" : "s", request.context);
@@ -50,7 +61,7 @@ std::string heading(const PlanRequest& request) {
 // The model's own sizes: all heads, however many GPUs share them.
 std::string token_section(const PlanRequest& request) {
   const cache::Layout whole =
-      cache::planned_layout(request.model, request.cache, request.page_tokens, 1);
+      plan::planned_layout(request.model, request.cache, request.page_tokens, 1);
   Table table(
       {"layers", "KV heads", "K, V dims", "window", ">bytes/token/layer", ">in all", ">page"});
   for (const cache::LayerGroup& group : whole.groups) {
@@ -87,7 +98,7 @@ std::string memory_section(const PlanRequest& request, const Plan& plan) {
   };
   row("weights", plan.weight_bytes,
       fmt::format("{} parameters ({}) in {}", request.model.parameters,
-                  request.model.parameters_basis, cache::name_of(request.weights)));
+                  request.model.parameters_basis, plan::weight_format_name(plan.weights)));
   std::int64_t pages = 0;
   for (const std::int64_t count : plan.pages) pages += count;
   row("KV cache", plan.cache_bytes,
@@ -125,7 +136,7 @@ std::string limits_section(const PlanRequest& request, const Plan& plan) {
 
 std::string growth_section(const PlanRequest& request, const Plan& plan) {
   Table table({">tokens", ">one sequence", fmt::format(">batch of {}", request.batch), "fits"});
-  for (const cache::GrowthPoint& point : plan.growth) {
+  for (const plan::GrowthPoint& point : plan.growth) {
     table.add({fmt::format("{}", point.tokens), size_text(point.sequence_bytes),
                size_text(point.batch_bytes), point.fits ? "yes" : "no"},
               point.fits ? Tone::plain : Tone::bad);
@@ -134,7 +145,7 @@ std::string growth_section(const PlanRequest& request, const Plan& plan) {
 }
 
 std::string speed_section(const PlanRequest& request, const Plan& plan) {
-  const cache::DecodeStep& step = plan.decode;
+  const plan::DecodeStep& step = plan.decode;
   std::string text = fmt::format(
       "\nA decoding step reads {} of weights and {} of cache and does {}:\n"
       "  {:.2f} FLOP per byte{}\n  at most {:.1f} tokens/s at {:g} GB/s{}\n",
@@ -145,7 +156,7 @@ std::string speed_section(const PlanRequest& request, const Plan& plan) {
           : fmt::format("; {} waits for memory below {:.0f}", request.gpu.name, step.ridge),
       step.tokens_per_second, request.gpu.bytes_per_second / 1e9,
       request.gpus == 1 ? "" : fmt::format(" x {}", request.gpus));
-  const cache::Recomputation& saved = plan.recomputation;
+  const plan::Recomputation& saved = plan.recomputation;
   text += fmt::format(
       "\nWithout a cache, per sequence:\n"
       "  token {}: {} instead of {}, {:.0f} times as much\n"
@@ -158,16 +169,16 @@ std::string speed_section(const PlanRequest& request, const Plan& plan) {
 
 std::string alternatives_section(const Plan& plan) {
   Table table({"with", ">cache", ">of planned", ">longest context"});
-  for (const cache::Alternative& other : plan.alternatives) {
+  for (const plan::Alternative& other : plan.alternatives) {
     table.add({other.name, size_text(other.cache_bytes), fmt::format("{:.3f}", other.ratio),
                tokens_text(other.max_context)});
   }
   return fmt::format("\n{}", table.text());
 }
 
-Json model_json(const cache::ModelSpec& model) {
+Json model_json(const plan::ModelSpec& model) {
   Json layers = Json::array();
-  for (const cache::CachedLayers& cached : model.cached) {
+  for (const plan::CachedLayers& cached : model.cached) {
     layers.push_back({{"layers", cached.layers},
                       {"kv_heads", cached.kv_heads},
                       {"k_dim", cached.k_dim},
@@ -196,7 +207,7 @@ Json limit_json(std::int64_t tokens) {
 
 Json token_json(const PlanRequest& request, const Plan& plan) {
   const cache::Layout whole =
-      cache::planned_layout(request.model, request.cache, request.page_tokens, 1);
+      plan::planned_layout(request.model, request.cache, request.page_tokens, 1);
   Json groups = Json::array();
   for (std::size_t i = 0; i < whole.groups.size(); ++i) {
     groups.push_back({{"layers", whole.groups[i].layers},
@@ -211,14 +222,49 @@ Json token_json(const PlanRequest& request, const Plan& plan) {
       {"bytes_per_token_per_gpu", plan.token_bytes}, {"groups", groups}};
 }
 
-}  // namespace
+// ---- tables of many plans -----------------------------------------------------------------------
 
-std::string format_text(const QuantFormat& format) {
-  std::string text(format_name(format.dtype));
-  if (!is_quantized(format.dtype)) return text;
-  return text + (format.asymmetric ? ", scale and minimum per " : ", scale per ") +
-         (format.group_size == 0 ? "vector" : fmt::format("{}", format.group_size));
+constexpr std::int64_t kTableTokens[] = {1024, 8192, 32768};
+
+std::int64_t cache_bytes(const PlanRow& row, std::int64_t tokens) {
+  const std::int64_t sequence =
+      cache::peak_bytes_for_tokens(row.plan.layout, tokens, row.request.chunk);
+  return checked_add(checked_mul(sequence, row.request.batch, "plan: cache"), row.plan.state_bytes);
 }
+
+// Columns of numbers begin with '>', as in Table.
+std::vector<std::string> headings() {
+  return {"model",      "GPU",  ">batch",   ">weights",         ">cache 1K", ">cache 8K",
+          ">cache 32K", "fits", ">step at", ">longest context", ">ms/step",  ">tokens/s"};
+}
+
+std::vector<std::string> cells_of(const PlanRow& row) {
+  const plan::PlanRequest& request = row.request;
+  const plan::Plan& plan = row.plan;
+  std::vector<std::string> cells = {
+      request.model.name,
+      request.gpus == 1 ? request.gpu.name : fmt::format("{} x {}", request.gpus, request.gpu.name),
+      fmt::format("{}", request.batch), size_text(plan.weight_bytes)};
+  for (const std::int64_t tokens : kTableTokens)
+    cells.push_back(size_text(cache_bytes(row, tokens)));
+  cells.emplace_back(plan.fits ? "yes" : "no");
+  cells.push_back(fmt::format("{}", plan.context));
+  cells.push_back(tokens_text(plan.max_context));
+  cells.push_back(plan.fits ? fmt::format("{:.2f}", plan.decode.seconds * 1e3) : "-");
+  cells.push_back(plan.fits ? fmt::format("{:.0f}", plan.decode.tokens_per_second) : "-");
+  return cells;
+}
+
+// What holds for every row.
+std::string caption(const std::vector<PlanRow>& rows) {
+  if (rows.empty()) return {};
+  const plan::PlanRequest& request = rows.front().request;
+  return fmt::format(
+      "K {}, V {}; sizes of one GPU; ms and tokens/s are bounds of memory bandwidth\n",
+      format_text(request.cache.k), format_text(request.cache.v));
+}
+
+}  // namespace
 
 std::string plan_text(const PlanRequest& request, const Plan& plan) {
   std::string text = heading(request);
@@ -231,20 +277,20 @@ std::string plan_text(const PlanRequest& request, const Plan& plan) {
 
 Json plan_json(const PlanRequest& request, const Plan& plan) {
   Json growth = Json::array();
-  for (const cache::GrowthPoint& point : plan.growth) {
+  for (const plan::GrowthPoint& point : plan.growth) {
     growth.push_back({{"tokens", point.tokens},
                       {"sequence_bytes", point.sequence_bytes},
                       {"batch_bytes", point.batch_bytes},
                       {"fits", point.fits}});
   }
   Json others = Json::array();
-  for (const cache::Alternative& other : plan.alternatives) {
+  for (const plan::Alternative& other : plan.alternatives) {
     others.push_back({{"with", other.name},
                       {"cache_bytes", other.cache_bytes},
                       {"ratio", other.ratio},
                       {"max_context", limit_json(other.max_context)}});
   }
-  const cache::Recomputation& saved = plan.recomputation;
+  const plan::Recomputation& saved = plan.recomputation;
   return {{"model", model_json(request.model)},
           {"gpu",
            {{"name", request.gpu.name},
@@ -257,7 +303,7 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
           {"context", plan.context},
           {"batch", request.batch},
           {"chunk", request.chunk},
-          {"weights_dtype", cache::name_of(request.weights)},
+          {"weights_dtype", plan::weight_format_name(plan.weights)},
           {"cache", token_json(request, plan)},
           {"per_gpu",
            {{"weight_bytes", plan.weight_bytes},
@@ -285,6 +331,55 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
             {"all_cached_flops", saved.all_cached},
             {"all_recomputed_flops", saved.all_recomputed}}},
           {"alternatives", others}};
+}
+
+std::string plan_table_text(const std::vector<PlanRow>& rows) {
+  Table table(headings());
+  for (const PlanRow& row : rows) {
+    table.add(cells_of(row), row.plan.fits ? Tone::plain : Tone::dim);
+  }
+  return caption(rows) + table.text();
+}
+
+std::string plan_table_markdown(const std::vector<PlanRow>& rows) {
+  std::string names = "|";
+  std::string rule = "|";
+  for (const std::string& heading : headings()) {
+    const bool right = heading.starts_with('>');
+    names += fmt::format(" {} |", heading.substr(right ? 1 : 0));
+    rule += right ? "---:|" : "---|";
+  }
+  std::string text = caption(rows) + "\n" + names + "\n" + rule + "\n";
+  for (const PlanRow& row : rows) {
+    text += fmt::format("| {} |\n", fmt::join(cells_of(row), " | "));
+  }
+  return text;
+}
+
+Json plan_table_json(const std::vector<PlanRow>& rows) {
+  Json list = Json::array();
+  for (const PlanRow& row : rows) {
+    const plan::Plan& plan = row.plan;
+    Json cache = Json::array();
+    for (const std::int64_t tokens : kTableTokens) {
+      cache.push_back({{"tokens", tokens}, {"bytes", cache_bytes(row, tokens)}});
+    }
+    list.push_back(
+        {{"model", row.request.model.name},
+         {"gpu", row.request.gpu.name},
+         {"gpus", row.request.gpus},
+         {"batch", row.request.batch},
+         {"weights_dtype", plan::weight_format_name(plan.weights)},
+         {"weight_bytes", plan.weight_bytes},
+         {"cache", cache},
+         {"context", plan.context},
+         {"fits", plan.fits},
+         {"max_context",
+          plan.max_context == cache::kUnlimitedTokens ? Json(nullptr) : Json(plan.max_context)},
+         {"step_milliseconds", plan.decode.seconds * 1e3},
+         {"most_tokens_per_second", plan.decode.tokens_per_second}});
+  }
+  return {{"plans", list}};
 }
 
 }  // namespace touchstone::cli

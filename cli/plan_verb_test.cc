@@ -62,6 +62,46 @@ TEST(PlanVerb, WhatDoesNotFitIsExitCodeOne) {
   EXPECT_THAT(result.out, HasSubstr("does not fit"));
 }
 
+TEST(PlanVerb, ListsMakeOneTable) {
+  const std::string lists = "--model llama-3-8b,gpt-2 --gpu t4,h100-sxm-80gb --batch 1,8";
+  const test::ShellResult text = plan(lists);
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, HasSubstr("longest context"));
+  EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 2 + 8) << text.out;
+  const test::ShellResult markdown = plan(lists + " --markdown");
+  EXPECT_THAT(markdown.out, HasSubstr("|---|"));
+  EXPECT_THAT(markdown.out, HasSubstr("| Llama-3-8B | T4 | 8 | 14.96 GiB |"));
+  const Json rows = Json::parse(plan(lists + " --json").out)["plans"];
+  ASSERT_EQ(rows.size(), 8U);
+  EXPECT_EQ(rows[2]["model"], "Llama-3-8B");
+  EXPECT_EQ(rows[2]["gpu"], "H100 SXM 80GB");
+  EXPECT_EQ(rows[2]["cache"][1]["tokens"], 8192);
+  EXPECT_EQ(rows[2]["cache"][1]["bytes"], std::int64_t{1} << 30);
+  EXPECT_EQ(rows[1]["fits"], false);
+  // The same numbers as the plan of one.
+  const Json one = Json::parse(
+      plan("--model llama-3-8b --gpu h100-sxm-80gb --batch 8 --context 8192 --json").out);
+  EXPECT_EQ(rows[3]["most_tokens_per_second"], one["decode"]["most_tokens_per_second"]);
+  EXPECT_EQ(rows[3]["max_context"], one["max_context"]);
+}
+
+TEST(PlanVerb, AllMeansEveryModelAndGpu) {
+  const Json known = Json::parse(plan("--list --json").out);
+  const Json rows = Json::parse(plan("--model all --gpu all --batch all --json").out)["plans"];
+  EXPECT_EQ(rows.size(), known["models"].size() * known["gpus"].size() * 4);
+  EXPECT_EQ(plan("--model llama-3.1-405b --gpu t4,l4").exit_code, 1);  // none fits
+}
+
+TEST(PlanVerb, PrefillTokensSizeTheActivations) {
+  const auto activations = [](const std::string& more) {
+    return Json::parse(
+               plan("--model gpt-2 --gpu t4 --json" + more).out)["per_gpu"]["activation_bytes"]
+        .get<std::int64_t>();
+  };
+  EXPECT_EQ(activations(" --prefill-tokens 4096"), 2 * activations(""));
+  EXPECT_LT(activations(" --gpus 2"), activations(""));
+}
+
 TEST(PlanVerb, WritesAPlot) {
   const std::string path = testing::TempDir() + "touchstone_plan.svg";
   EXPECT_EQ(plan("--model gpt-2 --gpu t4 --svg " + path).exit_code, 0);
@@ -81,6 +121,10 @@ TEST(PlanVerb, MistakesAreOneLine) {
   expect_one_line("--model gpt-2 --gpu t4 --weights-dtype f17", 2, "f17");
   expect_one_line("--model gpt-2 --gpu t4 --context 0", 2, "--context");
   expect_one_line("--model gpt-2 --gpu t4 --batch -3", 2, "--batch");
+  expect_one_line("--model gpt-2 --gpu t4 --batch 1,x", 2, "got 'x'");
+  expect_one_line("--model gpt-2,lama --gpu t4", 2, "lama");
+  expect_one_line("--model gpt-2 --gpu t4,h200 --svg x.svg", 2, "--svg");
+  expect_one_line("--model gpt-2 --gpu t4 --json --markdown", 2, "--markdown");
   expect_one_line("--model gpt-2 --gpu t4 --context 9223372036854775807", 2, "context");
   expect_one_line("--model gpt-2 --gpu t4 --batch 4294967296 --context 281474976710656", 2,
                   "64 bits");

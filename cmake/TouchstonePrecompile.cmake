@@ -2,6 +2,10 @@
 # precompiled header that was compiled with other position-independence or without optimization, so
 # the library has one of its own, and everything outside of it shares another.
 #
+# Sources compiled with -ffp-contract=off do without (SKIP_PRECOMPILE_HEADERS): GCC takes the floating
+# point options of functions with a target attribute, which is all of SIMD code, from the precompiled
+# header and not from the command line, and would contract products and sums after all.
+#
 # touchstone_precompile(target) makes `target` use the shared one.
 #
 # touchstone_batch(target) compiles its sources in batches, because half of what is left of the time

@@ -1,4 +1,4 @@
-# Reads the version from include/touchstone/version.h, the only place where it is written.
+# Reads the version from include/touchstone/version.h, where it is written once.
 file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../include/touchstone/version.h" lines
   REGEX "^#define TOUCHSTONE_VERSION_(MAJOR|MINOR|PATCH) [0-9]+$")
 set(TOUCHSTONE_VERSION "")

@@ -72,6 +72,7 @@ check_readme_numbers() {
 }
 
 check_links
+check_paths
 check_lengths
 check_readme_numbers
 [ "$failures" -eq 0 ] || { echo "check_docs: $failures failures" >&2; exit 1; }

@@ -38,9 +38,9 @@ ORDER = {
     "src/ops/selection": BASE,
     "src/ops/softmax_topk": BASE | {"src/ops/selection"},
     "src/ops/sample": BASE | {"src/ops/selection"},
-    "src/ops/attention": OPERATORS,
-    "src/ops/attention_dense": OPERATORS | {"src/ops/attention"},
-    "src/ops/attention_paged": OPERATORS | {"src/ops/attention"},
+    "src/ops/attention_common": BASE,
+    "src/ops/attention_dense": BASE | {"src/ops/attention_common"},
+    "src/ops/attention_paged": OPERATORS | {"src/ops/attention_common"},
     "src/ops/kv_append": OPERATORS,
     # Stubs of the functions that .cu files define.
     "src/no_cuda": OPERATORS | {"src/ops"},

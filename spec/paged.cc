@@ -7,9 +7,9 @@
 #include <random>
 
 #include "cache/codec.h"
-#include "touchstone/cache/planner.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
+#include "touchstone/plan/planner.h"
 
 namespace touchstone::spec {
 namespace {
@@ -87,7 +87,7 @@ HeadShape parse_heads(const std::string& text) {
 
 cache::LayerGroup layers_of(const std::string& format, std::int64_t kv_heads, std::int64_t dim,
                             std::int64_t page_tokens) {
-  const cache::CacheFormat formats = cache::parse_cache_format(format);
+  const plan::CacheFormat formats = plan::parse_cache_format(format);
   return {.layers = 1,
           .kv_heads = kv_heads,
           .k_dim = dim,

@@ -4,7 +4,6 @@
 #include "touchstone/cache/cache_view.h"            // IWYU pragma: export
 #include "touchstone/cache/kv_cache.h"              // IWYU pragma: export
 #include "touchstone/cache/layout.h"                // IWYU pragma: export
-#include "touchstone/cache/planner.h"               // IWYU pragma: export
 #include "touchstone/cache/snapshot.h"              // IWYU pragma: export
 #include "touchstone/cache/transfer.h"              // IWYU pragma: export
 #include "touchstone/core/context.h"                // IWYU pragma: export
@@ -22,4 +21,7 @@
 #include "touchstone/ops/row_status.h"              // IWYU pragma: export
 #include "touchstone/ops/sample.h"                  // IWYU pragma: export
 #include "touchstone/ops/softmax_topk.h"            // IWYU pragma: export
+#include "touchstone/plan/catalog.h"                // IWYU pragma: export
+#include "touchstone/plan/planner.h"                // IWYU pragma: export
+#include "touchstone/plan/planner.h"                // IWYU pragma: export
 #include "touchstone/version.h"                     // IWYU pragma: export

@@ -1,4 +1,4 @@
-// How names in the wild find their place in a contract, and what is refused.
+// How function names are matched with a contract, and what is refused.
 #include "judge/contender/binding.h"
 
 #include <gtest/gtest.h>

@@ -272,7 +272,7 @@ class Builder {
     JailSpec spec = jail();
     spec.binds.push_back({root, root, "ro"});
     spec.environment[0] += ":" + root + "/bin";
-    // Without a GPU there is none whose code could be asked for.
+    // Without a GPU there is no architecture to compile for.
     const std::vector<fs::path> nodes = gpu_nodes();
     const bool device = !nodes.empty();
     for (const fs::path& node : nodes) {

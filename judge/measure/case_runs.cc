@@ -29,7 +29,7 @@ bool enough(const Session& session) {
 // contender lacks an optional function that the case needs.
 bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   const Case asked = session.task.build(spec);
-  if (const std::string function = lacking(session, asked); !function.empty()) {
+  if (const std::string function = missing_function(session, asked); !function.empty()) {
     entry.gates = false;  // required functions are missed when the contender is read
     entry.check.reason = fmt::format("there is no {}", function);
     return false;
@@ -39,7 +39,7 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   entry.check = session.process.check(asked, Placement::end_flush, poison, &first);
   entry.ending = ending_of(first);
   if (entry.ending != Ending::ok) {
-    session.find_ending(first, entry.id);
+    session.add_ending_finding(first, entry.id);
     return true;
   }
   std::vector<Reply> moved = session.process.run(asked, Placement::start_flush, session.random());
@@ -49,7 +49,7 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
       third ? session.process.run(asked, Placement::end_flush, poison) : first;
   for (const auto* replies : {&moved, &again}) {
     if (ending_of(*replies) == Ending::ok) continue;
-    session.find_ending(*replies, entry.id);
+    session.add_ending_finding(*replies, entry.id);
     entry.ending = ending_of(*replies);
     if (entry.check.passed) {
       entry.check.passed = false;
@@ -66,15 +66,15 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   d.repeated += same_again ? 1 : 0;
   if (!same_moved || !same_again) d.differing.push_back(entry.id);
   if (!same_again) {
-    session.find("other_bits", "the same case, run again in the same place, has other bits",
-                 entry.id);
+    session.add_finding("other_bits", "the same case, run again in the same place, has other bits",
+                        entry.id);
   }
   for (const auto& [replies, same] :
        {std::pair(&moved, same_moved), std::pair(&again, same_again)}) {
     if (same) continue;
     const CaseCheck other = session.task.check(asked, *replies);
     if (other.passed == entry.check.passed) continue;
-    session.find(
+    session.add_finding(
         "flipped",
         fmt::format("right once, wrong once: {}", other.passed ? entry.check.reason : other.reason),
         entry.id);
@@ -85,7 +85,7 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
 
 }  // namespace
 
-std::string lacking(const Session& session, const Case& asked) {
+std::string missing_function(const Session& session, const Case& asked) {
   const auto& functions = session.contender.binding.functions;
   for (const Call& call : asked.calls) {
     if (!functions.empty() && !functions.contains(call.function)) return call.function;
@@ -102,7 +102,7 @@ bool run_cases(Session& session, const Plan& plan) {
     entry.spec = spec;
     entry.probes = session.task.probes_of(spec);
     entry.gates = session.task.gates_verdict(spec);
-    session.say(fmt::format("case {} of {}, {}", number, plan.cases.size(), spec.family));
+    session.log_progress(fmt::format("case {} of {}, {}", number, plan.cases.size(), spec.family));
     const bool asked = run_case(session, spec, entry);
     const bool counts = entry.gates || (session.options.first_failure && asked);
     const bool failed = counts && !entry.check.passed;
@@ -146,15 +146,15 @@ void run_relations(Session& session, const Plan& plan) {
   int number = 0;
   for (const Relation& relation : plan.relations) {
     if (enough(session)) return;
-    session.say(relation.title);
+    session.log_progress(relation.title);
     CaseRecord entry;
     entry.id = fmt::format("r{}", ++number);
     entry.spec = relation.first;
     entry.title = relation.title;
     entry.probes = session.task.probes_of(relation);
     entry.gates = session.task.gates_verdict(relation);
-    if (!lacking(session, session.task.build(relation.first)).empty() ||
-        !lacking(session, session.task.build(relation.second)).empty()) {
+    if (!missing_function(session, session.task.build(relation.first)).empty() ||
+        !missing_function(session, session.task.build(relation.second)).empty()) {
       entry.gates = false;
       entry.check.reason = "an optional function is not there";
       session.record.relations.push_back(std::move(entry));
@@ -162,7 +162,7 @@ void run_relations(Session& session, const Plan& plan) {
     }
     RelationRun run = run_relation(session.process, session.task, relation, session.random());
     for (const auto* replies : {&run.first_replies, &run.second_replies}) {
-      session.find_ending(*replies, entry.id);
+      session.add_ending_finding(*replies, entry.id);
     }
     entry.ending = run.ending;
     entry.check = std::move(run.check);
@@ -170,7 +170,7 @@ void run_relations(Session& session, const Plan& plan) {
   }
 }
 
-void settle_probes(Session& session) {
+void evaluate_probes(Session& session) {
   for (const Probe& probe : session.task.card().probes) {
     ProbeRecord settled{probe, false, true, {}};
     for (const auto* cases : {&session.record.cases, &session.record.relations}) {
@@ -187,7 +187,7 @@ void settle_probes(Session& session) {
   }
 }
 
-void settle_memory_probe(Session& session) {
+void evaluate_memory_probe(Session& session) {
   const TaskCard& card = session.task.card();
   if (session.record.memory.ladder.empty()) return;
   for (ProbeRecord& settled : session.record.probes) {
@@ -224,8 +224,8 @@ void run_sanitized(Session& session, const Plan& plan) {
     }
     if (session.record.cases[i].ending != Ending::ok) continue;  // known to end badly
     const Case asked = session.task.build(plan.cases[i]);
-    if (!lacking(session, asked).empty()) continue;
-    session.say(fmt::format("sanitizers, case {}", ++run));
+    if (!missing_function(session, asked).empty()) continue;
+    session.log_progress(fmt::format("sanitizers, case {}", ++run));
     const std::vector<Reply> replies = process.run(asked, Placement::end_flush, session.random());
     const Reply* bad = first_bad(replies);
     if (bad == nullptr) continue;
@@ -235,13 +235,14 @@ void run_sanitized(Session& session, const Plan& plan) {
     }
     // Instrumented code is slow and large; that alone is nothing against it.
     if (bad->ending == Ending::hung || bad->ending == Ending::out_of_memory) break;
-    session.find("sanitizer", bad->detail.empty() ? std::string(name_of(bad->ending)) : bad->detail,
-                 session.record.cases[i].id);
+    session.add_finding("sanitizer",
+                        bad->detail.empty() ? std::string(name_of(bad->ending)) : bad->detail,
+                        session.record.cases[i].id);
   }
   session.record.facts["sanitizers"] = fmt::format("{} cases under ASan and UBSan", run);
 }
 
-void control_precision(Session& session, const Plan& plan) {
+void check_precision_control(Session& session, const Plan& plan) {
   int failed = 0;
   int run = 0;
   for (const CaseSpec& spec : plan.cases) {

@@ -95,7 +95,7 @@ std::set<std::string> dead_functions(const std::string& output) {
   return names;
 }
 
-// A place in a source where one operator becomes another.
+// A position in a source where one operator becomes another.
 struct Mutant {
   std::size_t at = 0;
   std::size_t length = 0;
@@ -179,9 +179,9 @@ fs::path find_test(const Session& session) {
 
 }  // namespace
 
-void look_for_dead_code(Session& session) {
+void detect_dead_code(Session& session) {
   if (!compiled(session)) return;
-  session.say("functions nothing reaches");
+  session.log_progress("functions nothing reaches");
   const Bench bench(session);
   const bool c = session.record.language == "c";
   std::vector<std::string> words = {c ? "/usr/bin/gcc" : "/usr/bin/g++",
@@ -220,7 +220,7 @@ void run_own_tests(Session& session) {
   if (test.empty()) return;
   OwnTests& own = session.record.own_tests;
   own.present = true;
-  session.say("its own tests");
+  session.log_progress("its own tests");
   const Bench bench(session);
   const std::optional<bool> good = tests_pass(session, bench, test);
   if (!good.has_value() || !*good) {

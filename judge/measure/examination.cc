@@ -88,22 +88,22 @@ void examine_built(Session& session, const Plan& plan) {
   };
   const bool all_run = run_cases(session, plan);
   if (all_run && (right() || !options.brief)) run_relations(session, plan);
-  settle_probes(session);
+  evaluate_probes(session);
   if (options.brief) {
     if (!all_run) return;
-    if (right()) look_for_caches(session);
-    if (right()) look_for_leaks(session);
+    if (right()) detect_caching(session);
+    if (right()) detect_leaks(session);
     return;
   }
-  control_precision(session, plan);
+  check_precision_control(session, plan);
   if (session.process.deaths() == 0) run_sanitized(session, plan);
   // What already failed is not looked at for finer faults.
   if (right()) {
-    look_for_caches(session);
-    climb_memory(session, plan);
-    settle_memory_probe(session);
-    look_for_leaks(session);
-    look_for_dead_code(session);
+    detect_caching(session);
+    measure_memory_growth(session, plan);
+    evaluate_memory_probe(session);
+    detect_leaks(session);
+    detect_dead_code(session);
     run_own_tests(session);
   }
   find_witnesses(session, plan);

@@ -27,7 +27,7 @@ constexpr std::size_t kMinRepeats = 5;
 // A call whose content came before takes less than this share of a fresh one: work was skipped.
 // Warm branch predictors and caches of honest code give nothing near it.
 constexpr double kSkippedShare = 0.5;
-// Shorter calls are mostly bell and capture.
+// Shorter calls are mostly wake-up and capture.
 constexpr double kMinSeconds = 50e-6;
 
 int64_t io_bytes(const Case& c) {
@@ -158,7 +158,7 @@ bool answers_from_memory(Session& session, const CaseSpec& spec, bool by_address
 
 }  // namespace
 
-void climb_memory(Session& session, const Plan& plan) {
+void measure_memory_growth(Session& session, const Plan& plan) {
   // What the driver holds in the process says nothing about the contender, nor about its memory on
   // the device.
   if (session.contender.language == Language::cuda) return;
@@ -168,7 +168,7 @@ void climb_memory(Session& session, const Plan& plan) {
   const auto begin = Clock::now();
   for (const CaseSpec& spec : plan.memory_ladder) {
     if (seconds_since(begin) > kLadderSeconds) break;
-    session.say(
+    session.log_progress(
         fmt::format("memory at {} = {}", memory.parameter, spec.parameters.at(memory.parameter)));
     const Case c = session.task.build(spec);
     session.meter.restart();  // what an earlier case left in the allocator would hide this one's
@@ -196,7 +196,7 @@ void climb_memory(Session& session, const Plan& plan) {
   memory.exponent = fitted_exponent(memory.ladder);
 }
 
-void look_for_leaks(Session& session) {
+void detect_leaks(Session& session) {
   // Any nominal case that ended well will do; a small one lets many calls into the time, and one
   // too small leaks too little to be seen.
   const CaseRecord* usable = nullptr;
@@ -212,7 +212,7 @@ void look_for_leaks(Session& session) {
     c = std::move(candidate);
   }
   if (usable == nullptr) return;
-  session.say("leaks");
+  session.log_progress("leaks");
   session.meter.restart();
   Child* child = session.meter.child();
   if (child == nullptr) return;
@@ -238,17 +238,17 @@ void look_for_leaks(Session& session) {
   // Both halves must grow: a workspace that grew once is no leak.
   const double earlier = static_cast<double>(middle - before) / std::max(1, first);
   if (slope >= kMinLeak && earlier >= kMinLeak && after - before >= (64 << 10)) {
-    session.find("leak",
-                 fmt::format("holds {:.0f} bytes more after every run of {}", slope, usable->id),
-                 usable->id);
+    session.add_finding(
+        "leak", fmt::format("holds {:.0f} bytes more after every run of {}", slope, usable->id),
+        usable->id);
   }
 }
 
-void look_for_caches(Session& session) {
+void detect_caching(Session& session) {
   const std::vector<CaseSpec> timed = session.task.timed(session.random(), true);
   if (timed.empty()) return;
   const std::optional<CaseSpec> spec = busy_spec(session, timed);
-  session.say("answers from memory");
+  session.log_progress("answers from memory");
   for (const bool by_address : {true, false}) {
     std::string first;
     std::string second;
@@ -258,21 +258,22 @@ void look_for_caches(Session& session) {
         !answers_from_memory(session, asked, by_address, second)) {
       continue;
     }
-    session.find("cached_answer",
-                 fmt::format("{}: {}; right in a process that never saw the old content",
-                             by_address ? "new content at an old address"
-                                        : "old content with one element changed",
-                             first),
-                 "");
+    session.add_finding("cached_answer",
+                        fmt::format("{}: {}; right in a process that never saw the old content",
+                                    by_address ? "new content at an old address"
+                                               : "old content with one element changed",
+                                    first),
+                        "");
   }
   if (spec.has_value() && repeated_share(session, *spec) < kSkippedShare) {
     session.meter.restart();
     const double share = repeated_share(session, *spec);
     if (share < kSkippedShare) {
-      session.find("work_skipped",
-                   fmt::format("content that came before takes {:.0f} % of the time of new content",
-                               100.0 * share),
-                   "");
+      session.add_finding(
+          "work_skipped",
+          fmt::format("content that came before takes {:.0f} % of the time of new content",
+                      100.0 * share),
+          "");
     }
   }
 }

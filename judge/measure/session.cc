@@ -14,13 +14,14 @@ constexpr int kMaxFindings = 3;
 
 }  // namespace
 
-void Session::say(std::string_view what) const {
+void Session::log_progress(std::string_view what) const {
   if (options.progress) {
     options.progress(fmt::format("{}: {}: {}", task.card().id, contender.name, what));
   }
 }
 
-void Session::find(std::string_view kind, const std::string& text, const std::string& case_id) {
+void Session::add_finding(std::string_view kind, const std::string& text,
+                          const std::string& case_id) {
   find_kind(kind);  // a misspelt kind is our own mistake
   const auto known = std::ranges::count(record.findings, kind, &Finding::kind);
   if (known >= kMaxFindings) return;
@@ -28,13 +29,14 @@ void Session::find(std::string_view kind, const std::string& text, const std::st
       {fmt::format("f{}", record.findings.size() + 1), std::string(kind), text, case_id});
 }
 
-void Session::find_ending(const std::vector<Reply>& replies, const std::string& case_id) {
+void Session::add_ending_finding(const std::vector<Reply>& replies, const std::string& case_id) {
   const Reply* bad = first_bad(replies);
   if (bad == nullptr || bad->ending == Ending::not_reached) return;
   const std::string kind(name_of(bad->ending));
-  find(kind,
-       fmt::format("{}{}{}", find_kind(kind).title, bad->detail.empty() ? "" : ": ", bad->detail),
-       case_id);
+  add_finding(
+      kind,
+      fmt::format("{}{}{}", find_kind(kind).title, bad->detail.empty() ? "" : ": ", bad->detail),
+      case_id);
 }
 
 }  // namespace touchstone::judge

@@ -22,15 +22,15 @@ struct Session {
   std::mt19937_64 random;
   Clock::time_point begin = Clock::now();
 
-  void say(std::string_view what) const;
+  void log_progress(std::string_view what) const;
   // Adds a finding unless its kind was found often enough already.
-  void find(std::string_view kind, const std::string& text, const std::string& case_id);
+  void add_finding(std::string_view kind, const std::string& text, const std::string& case_id);
   // A finding for a case that ended badly; nothing for the others.
-  void find_ending(const std::vector<Reply>& replies, const std::string& case_id);
+  void add_ending_finding(const std::vector<Reply>& replies, const std::string& case_id);
 };
 
 // The first function of a case that the contender does not have; empty when it has all.
-std::string lacking(const Session& session, const Case& asked);
+std::string missing_function(const Session& session, const Case& asked);
 
 // Two cases, one after the other, and what holds between their answers.
 struct RelationRun {
@@ -44,20 +44,20 @@ RelationRun run_relation(ContenderProcess& process, const Task& task, const Rela
 
 bool run_cases(Session& session, const Plan& plan);  // false: the first failure ended it
 void run_relations(Session& session, const Plan& plan);
-void settle_probes(Session& session);
-void settle_memory_probe(Session& session);  // after climb_memory
+void evaluate_probes(Session& session);
+void evaluate_memory_probe(Session& session);  // after measure_memory_growth
 void run_sanitized(Session& session, const Plan& plan);
 // The smallest failures of each kind, with the commands that show them again: witness.cc.
 void find_witnesses(Session& session, const Plan& plan);
-void climb_memory(Session& session, const Plan& plan);
-void look_for_leaks(Session& session);
+void measure_memory_growth(Session& session, const Plan& plan);
+void detect_leaks(Session& session);
 // Answers cached by address or content, and work skipped when content comes again.
-void look_for_caches(Session& session);
-// Functions that the linker throws away when only those of the contract are asked for.
-void look_for_dead_code(Session& session);
+void detect_caching(Session& session);
+// Functions that the linker discards when only those of the contract are kept.
+void detect_dead_code(Session& session);
 // Tests that came with the contender, run against broken copies of it.
 void run_own_tests(Session& session);
 // The answer in the next lower precision must fail, or the tolerance says nothing.
-void control_precision(Session& session, const Plan& plan);
+void check_precision_control(Session& session, const Plan& plan);
 
 }  // namespace touchstone::judge

@@ -42,7 +42,7 @@ void shrink_case(Session& session, const CaseRecord& c, Witness& witness) {
 }
 
 void add_witness(Session& session, const CaseRecord& c) {
-  session.say(fmt::format("the smallest case like {}", c.id));
+  session.log_progress(fmt::format("the smallest case like {}", c.id));
   Witness witness{c.id, c.spec, c.check.reason, ""};
   // An over-time case takes that long at every try.
   const bool quick = c.ending != Ending::hung;
@@ -67,7 +67,7 @@ void add_witness(Session& session, const CaseRecord& c) {
 
 // A relation is about two cases, and each of them alone may be right.
 void add_witness(Session& session, const CaseRecord& c, Relation relation) {
-  session.say(fmt::format("the smallest pair like {}", c.id));
+  session.log_progress(fmt::format("the smallest pair like {}", c.id));
   Witness witness{c.id, c.spec, c.check.reason, ""};
   const bool quick = c.ending != Ending::hung;
   if (session.options.shrink && quick) {
@@ -103,7 +103,7 @@ void find_witnesses(Session& session, const Plan& plan) {
   for (const bool gates : {true, false}) {
     for (const CaseRecord& c : session.record.cases) {
       if (c.check.passed || c.gates != gates) continue;
-      if (!lacking(session, session.task.build(c.spec)).empty()) continue;
+      if (!missing_function(session, session.task.build(c.spec)).empty()) continue;
       if (kinds.size() >= kMaxWitnesses || !kinds.insert(c.spec.family).second) continue;
       add_witness(session, c);
     }
@@ -112,8 +112,8 @@ void find_witnesses(Session& session, const Plan& plan) {
     const CaseRecord& c = session.record.relations[i];
     const Relation& relation = plan.relations[i];  // one record for each, in this order
     if (c.check.passed || kinds.size() >= kMaxWitnesses) continue;
-    if (!lacking(session, session.task.build(relation.first)).empty() ||
-        !lacking(session, session.task.build(relation.second)).empty() ||
+    if (!missing_function(session, session.task.build(relation.first)).empty() ||
+        !missing_function(session, session.task.build(relation.second)).empty() ||
         !kinds.insert(relation.id).second) {
       continue;
     }

@@ -40,7 +40,7 @@ constexpr std::array<Verdict, 6> kGravest = {Verdict::proven_cheat, Verdict::uns
 
 // A good float32 implementation loses about this many bits on the cases of stability.
 constexpr double kFreeBits = 3.0;
-// All tasks so far allow memory that grows as fast as the inputs do; the rest is room for noise.
+// All tasks so far allow memory that grows as fast as the inputs do; the rest is for noise.
 constexpr double kMaxExponent = 1.2;
 // Geometric means must survive a zero.
 constexpr double kMinScore = 1.0;

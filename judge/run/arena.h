@@ -39,7 +39,7 @@ class Arena {
 
   // Forgets all layouts. The next ones lie elsewhere, or with `again` where they lay before.
   void restart(bool again);
-  // Finds room. Guard pages stand on both sides of every tensor; with `device` every tensor also
+  // Assigns addresses. Guard pages border every tensor; with `device` every tensor also
   // has a band of canaries on both sides, because a device has no guard pages. OutOfMemory.
   Layout place(std::span<const BufferRequest> needs, Placement placement, bool device);
 

@@ -14,7 +14,7 @@ namespace {
 
 // A child that answers within this is met awake: about the wake-up of a sleeping process.
 constexpr double kAwakeSeconds = 50e-6;
-// How often clock, memory and life are looked at while nothing rings.
+// How often clock, memory and life are checked while waiting.
 constexpr double kLookSeconds = 1e-3;
 // Wall time granted to a call, as a multiple of its time limit.
 constexpr double kBusyFactor = 5.0;
@@ -36,10 +36,10 @@ bool is_late(double now, const CompletionWait::WaitLimits& limits) {
 
 }  // namespace
 
-void CompletionWait::ring(uint32_t number) {
+void CompletionWait::post(uint32_t number) {
   control_.judge_sleeps.store(0);
-  control_.bell.store(number);
-  syscall(SYS_futex, word_of(control_.bell), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  control_.command_number.store(number);
+  syscall(SYS_futex, word_of(control_.command_number), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
 void CompletionWait::go(uint32_t number) { control_.go.store(number, std::memory_order_release); }
@@ -51,23 +51,23 @@ Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
   int looks = 0;
   while (true) {
     for (int i = 0; i < 64; ++i) {
-      if (word.load(std::memory_order_acquire) == number) return Waited::rung;
+      if (word.load(std::memory_order_acquire) == number) return Waited::done;
       relax();
     }
     const double now = seconds_since(start);
     if (!spin_ && now > kAwakeSeconds) {
       control_.judge_sleeps.store(1);
       const uint32_t seen = word.load();
-      if (seen == number) return Waited::rung;
+      if (seen == number) return Waited::done;
       const timespec pause{0, 1000000};
       syscall(SYS_futex, word_of(word), FUTEX_WAIT, seen, &pause, nullptr, 0);
     }
     if (now < next_look) continue;
     next_look = now + kLookSeconds;
-    jail_.look();
+    jail_.read_reports();
     if (jail_.status() || !jail_.refused_call().empty()) {
-      // Whoever rang and then left has still rung.
-      return word.load() == number ? Waited::rung : Waited::ended;
+      // A child that completed and then exited has still completed.
+      return word.load() == number ? Waited::done : Waited::ended;
     }
     if (now > limits.seconds && is_late(now, limits)) return Waited::late;
     if (limits.stats == nullptr) continue;

@@ -11,7 +11,7 @@
 
 namespace touchstone::judge {
 
-enum class Waited { rung, ended, late, over_memory, over_threads };
+enum class Waited { done, ended, late, over_memory, over_threads };
 
 class CompletionWait {
  public:
@@ -27,7 +27,7 @@ class CompletionWait {
   };
 
   // Writes the command's number and wakes the child.
-  void ring(uint32_t number);
+  void post(uint32_t number);
   // Says go. Returns at once.
   void go(uint32_t number);
   // Until `word` holds `number`.

@@ -81,7 +81,8 @@ void explain_signal(const ExitEvidence& death, int signal, Reply& reply) {
     reply.ending = Ending::wrote_outside;
     const int64_t bytes =
         buffer < protocol::kMaxBuffers ? static_cast<int64_t>(c.buffers[buffer].data_bytes) : -1;
-    reply.detail = "touched " + beside(buffer_name(*death.function, buffer), c.fault_offset, bytes);
+    reply.detail = "touched " + describe_write_outside(buffer_name(*death.function, buffer),
+                                                       c.fault_offset, bytes);
     if (buffer == protocol::kEarlierCall) {
       reply.detail = "touched an array of an earlier call, which was gone by then";
     }
@@ -105,7 +106,7 @@ std::string buffer_name(const Function& function, uint32_t buffer) {
   return "a buffer of an earlier call";
 }
 
-std::string beside(const std::string& name, int64_t offset, int64_t bytes) {
+std::string describe_write_outside(const std::string& name, int64_t offset, int64_t bytes) {
   if (offset < 0) return fmt::format("memory {} bytes before {}", -offset, name);
   if (bytes >= 0 && offset >= bytes) {
     return fmt::format("memory {} bytes behind the end of {}", offset - bytes, name);

@@ -27,6 +27,6 @@ void explain_exit(const ExitEvidence& death, const Limits& limits, Reply& reply)
 std::string buffer_name(const Function& function, uint32_t buffer);
 
 // The sentence for a write beside a tensor: `offset` bytes from its first element.
-std::string beside(const std::string& name, int64_t offset, int64_t bytes);
+std::string describe_write_outside(const std::string& name, int64_t offset, int64_t bytes);
 
 }  // namespace touchstone::judge

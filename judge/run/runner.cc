@@ -176,7 +176,7 @@ class ProcessChild : public Child {
 
 void ProcessChild::load() {
   Reply reply;
-  control_->bell.store(0);
+  control_->command_number.store(0);
   control_->outcome = protocol::kStartFailed;
   if (!command(protocol::kReset, limits_.start_seconds, nullptr, reply)) {
     started_ = reply;
@@ -189,7 +189,7 @@ void ProcessChild::load() {
     jail_->kill();
     return;
   }
-  jail_->look();
+  jail_->read_reports();
   stats_ = std::make_unique<ProcessStats>(jail_->program());
   loaded_bytes_ = own_bytes(stats_->memory());
   started_.ending = Ending::ok;
@@ -208,11 +208,11 @@ CompletionWait::WaitLimits ProcessChild::wait_limits() const {
 bool ProcessChild::command(protocol::Command what, double seconds, const Function* function,
                            Reply& reply) {
   control_->command = what;
-  completion_->ring(++number_);
+  completion_->post(++number_);
   CompletionWait::WaitLimits w;
   w.seconds = seconds;
   const Waited waited = completion_->wait(control_->ready, number_, w);
-  if (waited == Waited::rung) return true;
+  if (waited == Waited::done) return true;
   die(waited, function, reply);
   return false;
 }
@@ -242,7 +242,7 @@ void ProcessChild::die(Waited waited, const Function* function, Reply& reply) {
   alive_ = false;
 }
 
-// Asks the contender how large its state is and makes room for it.
+// Queries the size of the contender's state and maps memory for it.
 bool ProcessChild::make_state(const Function& function, const Call& call_of_state, uint64_t poison,
                               Reply& reply) {
   if (python_ || states_.contains(call_of_state.state)) return true;
@@ -364,16 +364,16 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
   // Where nothing is measured, the child need not wait for `go`: on a busy machine
   // it would spend a whole turn on the processor on looking for it.
   if (!limits_.measured) completion_->go(number_ + 1);
-  completion_->ring(++number_);
-  Waited waited = limits_.measured ? completion_->wait(control_->ready, number_, w) : Waited::rung;
-  if (waited == Waited::rung) {
+  completion_->post(++number_);
+  Waited waited = limits_.measured ? completion_->wait(control_->ready, number_, w) : Waited::done;
+  if (waited == Waited::done) {
     const Shares before = shares();
     const Clock::time_point start = Clock::now();
     completion_->go(number_);
     waited = completion_->wait(control_->done, number_, w);
     const Clock::time_point done = Clock::now();
     const Shares after = shares();
-    if (waited == Waited::rung && !device_) {
+    if (waited == Waited::done && !device_) {
       const double cpu_done = stats_->cpu_seconds();
       capture(call, layout, reply);
       const double capture_seconds = between(done, Clock::now());
@@ -386,7 +386,7 @@ bool ProcessChild::timed_call(const Function& function, const Call& call, const 
     reply.seconds = between(start, done) + charged;
     leave_out_queues(before, after, reply);
   }
-  if (waited != Waited::rung) {
+  if (waited != Waited::done) {
     die(waited, &function, reply);
     return false;
   }
@@ -445,7 +445,8 @@ void ProcessChild::check_bounds(const Function& function, const Layout& layout, 
     const int64_t where = arena_.find_change(buffer, pattern, changed);
     if (!changed) return;
     reply.ending = Ending::wrote_outside;
-    reply.detail = "wrote to " + beside(name, where, static_cast<int64_t>(buffer.data_bytes));
+    reply.detail =
+        "wrote to " + describe_write_outside(name, where, static_cast<int64_t>(buffer.data_bytes));
   };
   for (uint32_t i = 0; i < layout.buffers.size(); ++i) {
     const protocol::Buffer& buffer = layout.buffers[i];

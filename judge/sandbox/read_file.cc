@@ -15,7 +15,7 @@
 namespace touchstone::judge {
 
 std::string read_file(const std::filesystem::path& path, int64_t most) {
-  // Without waiting: a pipe in the place of a file would otherwise hold us for ever.
+  // Non-blocking: a pipe instead of a file would otherwise block forever.
   const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (fd.get() < 0 || fstat(fd.get(), &info) != 0) {

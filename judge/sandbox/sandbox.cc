@@ -198,7 +198,7 @@ void Jail::kill() {
   supervisor_ = 0;
 }
 
-void Jail::look() {
+void Jail::read_reports() {
   while (reports_ >= 0) {
     protocol::Report report{};
     iovec part{&report, sizeof report};
@@ -245,7 +245,7 @@ void Jail::look() {
 void Jail::wait(std::chrono::milliseconds time) {
   pollfd fd{reports_, POLLIN, 0};
   poll(&fd, 1, static_cast<int>(time.count()));
-  look();
+  read_reports();
 }
 
 CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds,
@@ -276,7 +276,7 @@ CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds,
         result.output.append(buffer, static_cast<std::size_t>(got));
       }
     }
-    jail.look();
+    jail.read_reports();
     if (jail.status() && open && poll(&fd, 1, 0) == 0) break;
   }
   while (!jail.status() && in_time()) {

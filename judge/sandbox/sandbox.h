@@ -67,7 +67,7 @@ class Jail {
   Jail& operator=(const Jail&) = delete;
 
   // Reads what the jail reports, without waiting. Error when the jail itself could not be built.
-  void look();
+  void read_reports();
   // Waits until there is something to read or the time is over.
   void wait(std::chrono::milliseconds time);
   void kill();

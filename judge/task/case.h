@@ -106,13 +106,13 @@ struct Reply {
   std::string detail;                           // for a person; empty when ok
   int64_t returned = 0;                         // what the function returned (status, size, count)
   std::vector<std::vector<std::byte>> outputs;  // as captured by the judge; empty unless ok
-  // By the judge's clock, from the bell to the captured output. Of the capture itself 0.1 ms at
+  // By the judge's clock, from posting the command to the captured output. Of the capture itself 0.1 ms at
   // most is counted, unless the child was seen working while it went on: then all of it.
   double seconds = 0.0;
   // Others had the processor of the child or of the judge meanwhile: the time is not the
   // contender's.
   bool disturbed = false;
-  int64_t state_bytes = 0;  // size of the opaque state the contender asked for
+  int64_t state_bytes = 0;  // size of the opaque state that the contender requested
   // Most memory the child held over what it held before the call, as the kernel counted resident
   // pages: exact to about 64 pages per processor.
   int64_t peak_extra_bytes = 0;

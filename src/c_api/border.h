@@ -24,7 +24,7 @@ namespace touchstone::c_api {
 // Records the exception in flight as the last error of this thread.
 ts_status current_failure() noexcept;
 
-// Runs `body`; the only place where an exception meets C.
+// Runs `body`; no exception crosses it into C.
 template <class Body>
 ts_status guarded(Body&& body) noexcept {
   try {
@@ -57,7 +57,7 @@ Args current(const Args* args, const char* op, std::size_t least, Args known) {
   return known;
 }
 
-// Copies as much of `full` as the caller has room for.
+// Copies as much of `full` as fits the caller's buffer.
 template <class Result>
 void fill(Result* result, const char* op, Result full) {
   checked(result, op);

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "cache/cache_test_support.h"
+#include "cache/cache_test_device.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "cache/cache_test_support.h"
+#include "cache/cache_test_device.h"
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/error.h"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cache/cache_test_support.h"
+#include "cache/cache_test_device.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::cache {

@@ -8,10 +8,14 @@
 #include <vector>
 
 #include "tests/support/runners.h"
+#include "touchstone/cache/cache_view.h"
+#include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/error.h"
 #include "touchstone/core/tensor.h"
 #include "touchstone/ops/attention.h"
+#include "touchstone/ops/cached_attention.h"
+#include "touchstone/ops/kv_append.h"
 #include "touchstone/ops/layer_norm.h"
 #include "touchstone/ops/rms_norm.h"
 #include "touchstone/ops/sample.h"
@@ -147,6 +151,37 @@ TEST_F(BadViews, RanksOfAttention) {
   };
   bad(&AttentionArgs::q, "q"), bad(&AttentionArgs::k, "k"), bad(&AttentionArgs::v, "v");
   bad(&AttentionArgs::output, "output"), bad(&AttentionArgs::log_sum_exp, "log_sum_exp");
+}
+
+TEST_F(BadViews, RanksOfPagedOperators) {
+  const cache::Layout layout{{{.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8}}};
+  cache::KvCache cache(context_, {.layout = layout, .pool_pages = {2}});
+  cache::CacheViewBuilder builder(cache);
+  const cache::SequenceId id = cache.create();
+  cache.reserve(id, 1);
+  const KvAppendArgs append{.cache = builder.build(context_, {&id, 1}),
+                            .k = view({1, 1, 8}),
+                            .v = view({1, 1, 8}),
+                            .rows = view({1}, DType::i32),
+                            .positions = view({1}, DType::i64)};
+  const auto bad_append = [&](auto member, const char* name) {
+    expect_bad_ranks_refused(kv_append, append, member, std::string("kv_append: ") + name + ": ");
+  };
+  bad_append(&KvAppendArgs::k, "k"), bad_append(&KvAppendArgs::v, "v");
+  bad_append(&KvAppendArgs::rows, "rows"), bad_append(&KvAppendArgs::positions, "positions");
+  const CachedAttentionArgs attend{.q = view({1, 1, 8}),
+                                   .query_offsets = view({2}, DType::i64),
+                                   .cache = append.cache,
+                                   .sink_logits = view({1}),
+                                   .output = view({1, 1, 8}),
+                                   .include_reserved = true};
+  const auto bad = [&](auto member, const char* name) {
+    expect_bad_ranks_refused(cached_attention, attend, member,
+                             std::string("cached_attention: ") + name + ": ");
+  };
+  bad(&CachedAttentionArgs::q, "q"), bad(&CachedAttentionArgs::output, "output");
+  bad(&CachedAttentionArgs::query_offsets, "query_offsets");
+  bad(&CachedAttentionArgs::sink_logits, "sink_logits");
 }
 
 // An expanded history: no stride of it is large, its rows are.

@@ -184,7 +184,7 @@ TYPED_TEST(Half, EveryNumberSurvivesTheRoundTrip) {
 }
 
 // Every number, every middle between two neighbors, and the nearest floats and doubles on either
-// side of each: all the places where rounding changes its mind.
+// side of each: all the points where the rounding direction changes.
 TYPED_TEST(Half, NarrowingAroundEveryBoundary) {
   for (int i = 0; i < 0x7fff; ++i) {
     const double a = meaning<TypeParam>(static_cast<std::uint16_t>(i));
@@ -193,9 +193,9 @@ TYPED_TEST(Half, NarrowingAroundEveryBoundary) {
     const double middle = std::isinf(b)
                               ? a + (a - meaning<TypeParam>(static_cast<std::uint16_t>(i - 1))) / 2
                               : (a + b) / 2;
-    for (const double place : {a, middle}) {
+    for (const double point : {a, middle}) {
       for (const double sign : {1.0, -1.0}) {
-        const double exact = sign * place;
+        const double exact = sign * point;
         for (const double value :
              {exact, std::nextafter(exact, kInfinity), std::nextafter(exact, -kInfinity)}) {
           ASSERT_EQ(TypeParam(value).bits, nearest<TypeParam>(static_cast<long double>(value)))

@@ -292,7 +292,7 @@ TEST(TensorMemory, PageLocked) {
                                  std::as_const(tensor).values<std::int32_t>()));
 }
 
-// The same few bytes around through every pair of places.
+// The same few bytes through every pair of devices.
 TEST(Copy, BetweenAnyTwoDevices) {
   Tensor from = Tensor::empty({100}, DType::i32);
   for (std::int32_t& value : from.values<std::int32_t>()) value = 7;

@@ -198,7 +198,7 @@ TEST(ThreadPoolTest, AvailableThreadsFollowTheAffinity) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
-// Starts more threads than the memory limit has room for stacks; exits with 0 when told so.
+// Starts more threads than stacks fit in the memory limit; exits with 0 when that is reported.
 void start_too_many_threads() {
   const rlimit limit{std::uint64_t{400} << 20, std::uint64_t{400} << 20};
   setrlimit(RLIMIT_AS, &limit);

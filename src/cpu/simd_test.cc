@@ -219,7 +219,7 @@ void check_narrowing(const std::vector<float>& patterns, bool both = true) {
 }
 
 // Every value of T, the points half way to its neighbors, and `reach` floats on either side of
-// each: all the places where rounding changes its mind.
+// each: all the points where the rounding direction changes.
 template <class T>
 void add_boundaries(std::uint32_t reach, std::vector<float>* patterns) {
   for (std::uint32_t i = 0; i < 65536; ++i) {

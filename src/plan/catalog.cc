@@ -1,4 +1,4 @@
-#include "plan/catalog.h"
+#include "touchstone/plan/catalog.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "plan/tables.h"
 #include "text/edit_distance.h"
 #include "touchstone/core/error.h"
 
@@ -85,8 +86,8 @@ class Row {
   }
 
   // "62 x 16 x 128/128 @ 1024" or "61 x 1 x 576/=512".
-  cache::CachedLayers layers(std::string_view text) const {
-    cache::CachedLayers layers;
+  CachedLayers layers(std::string_view text) const {
+    CachedLayers layers;
     const std::vector<std::string_view> halves = split(text, '@');
     const std::vector<std::string_view> factors = split(halves[0], 'x');
     if (halves.size() > 2 || factors.size() != 3) {
@@ -103,18 +104,18 @@ class Row {
     return layers;
   }
 
-  std::vector<cache::CachedLayers> all_layers(std::size_t column) const {
-    std::vector<cache::CachedLayers> all;
+  std::vector<CachedLayers> all_layers(std::size_t column) const {
+    std::vector<CachedLayers> all;
     for (const std::string_view part : split(cells_[column], ',')) all.push_back(layers(part));
     return all;
   }
 
   std::int64_t memory(std::size_t column) const {
     const std::vector<std::string_view> words = split(cells_[column], ' ');
-    if (words.size() != 2 || (words[1] != "MiB" && words[1] != "GB")) {
-      fail(fmt::format("memory: expected a number of MiB or GB, got '{}'", cells_[column]));
+    if (words.size() != 2 || (words[1] != "MiB" && words[1] != "GiB")) {
+      fail(fmt::format("memory: expected a number of MiB or GiB, got '{}'", cells_[column]));
     }
-    return integer(words[0], 1) * (words[1] == "MiB" ? 1 << 20 : 1'000'000'000);
+    return integer(words[0], 1) << (words[1] == "MiB" ? 20 : 30);
   }
 
  private:
@@ -182,7 +183,7 @@ std::vector<ModelEntry> parse_models(std::string_view text) {
   for_each_row("models", text, 13, [&](const Row& row) {
     ModelEntry entry;
     entry.names = row.names();
-    cache::ModelSpec& spec = entry.spec;
+    ModelSpec& spec = entry.spec;
     spec.name = entry.names.front();
     spec.parameters = row.integer(1, 1);
     spec.active_parameters = row.integer(2, 1);
@@ -206,7 +207,7 @@ std::vector<GpuEntry> parse_gpus(std::string_view text) {
   for_each_row("gpus", text, 6, [&](const Row& row) {
     GpuEntry entry;
     entry.names = row.names();
-    cache::GpuSpec& spec = entry.spec;
+    GpuSpec& spec = entry.spec;
     spec.name = entry.names.front();
     spec.memory_bytes = row.memory(1);
     spec.bytes_per_second = row.real(row.text(2)) * 1e9;
@@ -228,10 +229,10 @@ const std::vector<GpuEntry>& gpus() {
   return kGpus;
 }
 
-const cache::ModelSpec& find_model(std::string_view name) {
+const ModelSpec& find_model(std::string_view name) {
   return find(models(), name.substr(name.rfind('/') + 1), "model");
 }
 
-const cache::GpuSpec& find_gpu(std::string_view name) { return find(gpus(), name, "gpu"); }
+const GpuSpec& find_gpu(std::string_view name) { return find(gpus(), name, "gpu"); }
 
 }  // namespace touchstone::plan

@@ -19,8 +19,18 @@ class ConfigReader {
     throw CorruptData(fmt::format("{}: {}", file_, what));
   }
 
+  const std::string& file() const { return file_; }
+
   // A key that holds null is as good as absent: configurations are full of them.
   bool has(const char* key) const { return object_.contains(key) && !object_.at(key).is_null(); }
+
+  // The first key with this beginning that holds something; "" where there is none.
+  std::string first_key(std::string_view beginning) const {
+    for (const auto& [key, value] : object_.items()) {
+      if (key.starts_with(beginning) && !value.is_null()) return key;
+    }
+    return {};
+  }
 
   std::int64_t integer(const char* key, std::int64_t least, std::int64_t most) const {
     if (!has(key)) fail(fmt::format("{}: is missing", key));

@@ -8,7 +8,10 @@
 
 #include "touchstone/core/checked.h"
 
-namespace touchstone::cache {
+namespace touchstone::plan {
+
+using namespace cache;  // NOLINT: sizes of pages and tokens
+
 namespace {
 
 // The context a window is tried with on models that have none.
@@ -95,7 +98,7 @@ void add_windows(const PlanRequest& request, const Plan& plan, std::vector<Alter
 
 }  // namespace
 
-DecodeStep decode_step(const PlanRequest& request, const Layout& layout) {
+DecodeStep decode_step(const PlanRequest& request, const cache::Layout& layout) {
   const ModelSpec& model = request.model;
   const auto batch = static_cast<double>(request.batch);
   DecodeStep step;
@@ -109,8 +112,8 @@ DecodeStep decode_step(const PlanRequest& request, const Layout& layout) {
   step.flops = token_flops * batch;
   // Sequences of a mixture of experts choose apart: at worst none shares an expert with another.
   const bool all = model.active_parameters > model.parameters / request.batch;
-  step.weight_bytes = weight_bytes(
-      request.weights, all ? model.parameters : model.active_parameters * request.batch);
+  step.weight_bytes = planned_weight_bytes(
+      request, all ? model.parameters : model.active_parameters * request.batch);
   const double read = cache_bytes * batch * static_cast<double>(request.gpus);
   step.cache_bytes = read < 9e18 ? static_cast<std::int64_t>(read) : kUnlimitedTokens;
   const double bytes = static_cast<double>(step.weight_bytes) + read;
@@ -118,6 +121,7 @@ DecodeStep decode_step(const PlanRequest& request, const Layout& layout) {
   step.ridge = request.gpu.flops / request.gpu.bytes_per_second;
   step.tokens_per_second =
       batch * request.gpu.bytes_per_second * static_cast<double>(request.gpus) / bytes;
+  step.seconds = batch / step.tokens_per_second;
   return step;
 }
 
@@ -160,4 +164,4 @@ std::vector<Alternative> alternatives(const PlanRequest& request, const Plan& pl
   return list;
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::plan

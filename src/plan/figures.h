@@ -1,15 +1,18 @@
 // The parts of a plan that follow from its layout and do not decide what fits.
 #pragma once
 
-#include "touchstone/cache/planner.h"
+#include "touchstone/plan/planner.h"
 
-namespace touchstone::cache {
+namespace touchstone::plan {
 
 // All of these take a request whose context is set.
-DecodeStep decode_step(const PlanRequest& request, const Layout& layout);
+DecodeStep decode_step(const PlanRequest& request, const cache::Layout& layout);
 Recomputation recomputation(const PlanRequest& request);
 std::vector<Alternative> alternatives(const PlanRequest& request, const Plan& plan);
 
-std::int64_t activation_bytes(const ModelSpec& model);
+// The format of the weights, their bytes over all GPUs, and the activations of one GPU.
+QuantFormat planned_weights(const PlanRequest& request);
+std::int64_t planned_weight_bytes(const PlanRequest& request, std::int64_t parameters);
+std::int64_t activation_bytes(const PlanRequest& request);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::plan

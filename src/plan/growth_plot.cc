@@ -128,19 +128,18 @@ std::string legend(const std::vector<LegendRow>& rows) {
 }
 
 // Bytes of the whole batch with its cache stored as `format`.
-std::function<double(std::int64_t)> total_with(const cache::PlanRequest& request,
-                                               const cache::Plan& plan, const char* format) {
-  const cache::CacheFormat stored =
-      format == nullptr ? request.cache : cache::parse_cache_format(format);
+std::function<double(std::int64_t)> total_with(const PlanRequest& request, const Plan& plan,
+                                               const char* format) {
+  const CacheFormat stored = format == nullptr ? request.cache : parse_cache_format(format);
   const cache::Layout layout =
-      cache::planned_layout(request.model, stored, request.page_tokens, request.gpus);
+      planned_layout(request.model, stored, request.page_tokens, request.gpus);
   const auto base = static_cast<double>(plan.total_bytes - plan.cache_bytes + plan.state_bytes);
   return [=, batch = static_cast<double>(request.batch), chunk = request.chunk](std::int64_t n) {
     return base + batch * static_cast<double>(cache::peak_bytes_for_tokens(layout, n, chunk));
   };
 }
 
-Axes axes_for(const cache::PlanRequest& request, const cache::Plan& plan) {
+Axes axes_for(const PlanRequest& request, const Plan& plan) {
   // Past the limit where that is near, so that the crossing is seen.
   double tokens = static_cast<double>(plan.context);
   const auto limit = static_cast<double>(plan.max_context);
@@ -151,7 +150,7 @@ Axes axes_for(const cache::PlanRequest& request, const cache::Plan& plan) {
 }
 
 // The document as far as its title.
-std::string beginning(const cache::PlanRequest& request) {
+std::string beginning(const PlanRequest& request, const Plan& plan) {
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
       "height=\"{1}\" font-family=\"system-ui, Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
@@ -164,13 +163,13 @@ std::string beginning(const cache::PlanRequest& request) {
       words(kLeft, 56,
             fmt::format("{} sequence{}, {} GPU{}, weights {}; pages of {} tokens", request.batch,
                         request.batch == 1 ? "" : "s", request.gpus, request.gpus == 1 ? "" : "s",
-                        cache::name_of(request.weights), request.page_tokens),
+                        weight_format_name(plan.weights), request.page_tokens),
             kFaint);
   return svg;
 }
 
 // Words at the planned length and where the memory ends.
-std::string marks(const cache::PlanRequest& request, const cache::Plan& plan, const Axes& axes) {
+std::string marks(const PlanRequest& request, const Plan& plan, const Axes& axes) {
   const auto memory = static_cast<double>(request.gpu.memory_bytes);
   const auto limit = static_cast<double>(plan.max_context);
   std::string svg;
@@ -190,12 +189,12 @@ std::string marks(const cache::PlanRequest& request, const cache::Plan& plan, co
 
 }  // namespace
 
-std::string growth_plot(const cache::PlanRequest& request, const cache::Plan& plan) {
+std::string growth_plot(const PlanRequest& request, const Plan& plan) {
   const Axes axes = axes_for(request, plan);
   const auto weights = static_cast<double>(plan.weight_bytes);
   const auto fixed = static_cast<double>(plan.total_bytes - plan.cache_bytes);
   const auto total = total_with(request, plan, nullptr);
-  std::string svg = beginning(request);
+  std::string svg = beginning(request, plan);
   svg += grid(axes) + "<g clip-path=\"url(#plot)\">\n";
   svg += fmt::format(
       "<polygon points=\"{:.1f},{:.1f} {}{:.1f},{:.1f}\" fill=\"{}\" "

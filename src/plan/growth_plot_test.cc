@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "plan/catalog.h"
+#include "touchstone/plan/catalog.h"
 
 namespace touchstone::plan {
 namespace {
@@ -13,12 +13,10 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-std::string plot(const cache::PlanRequest& request) {
-  return growth_plot(request, make_plan(request));
-}
+std::string plot(const PlanRequest& request) { return growth_plot(request, make_plan(request)); }
 
-cache::PlanRequest request_for(const ModelEntry& model, const char* gpu) {
-  cache::PlanRequest request;
+PlanRequest request_for(const ModelEntry& model, const char* gpu) {
+  PlanRequest request;
   request.model = model.spec;
   request.gpu = find_gpu(gpu);
   request.context = model.spec.native_context;
@@ -60,7 +58,7 @@ TEST(GrowthPlot, LabelsItsAxes) {
 }
 
 TEST(GrowthPlot, NamesCannotBreakOut) {
-  cache::PlanRequest request = request_for(models().front(), "t4");
+  PlanRequest request = request_for(models().front(), "t4");
   request.model.name = "<script>\"&\x01\xff";
   const std::string svg = plot(request);
   EXPECT_THAT(svg, HasSubstr("&lt;script&gt;&quot;&amp;\uFFFD\uFFFD"));
@@ -68,7 +66,7 @@ TEST(GrowthPlot, NamesCannotBreakOut) {
 }
 
 TEST(GrowthPlot, TinyContexts) {
-  cache::PlanRequest request = request_for(models().front(), "t4");
+  PlanRequest request = request_for(models().front(), "t4");
   request.context = 1;
   expect_well_formed(plot(request));
 }

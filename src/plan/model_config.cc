@@ -14,6 +14,10 @@ using json = Json;
 // Real ones have a few KiB.
 constexpr std::uintmax_t kLargestFile = 16 << 20;
 
+void add_note(ModelSpec& model, const std::string& note) {
+  model.note += (model.note.empty() ? "" : "; ") + note;
+}
+
 enum class LayerKind : std::uint8_t { full, window, other };
 
 LayerKind kind_of_name(const ConfigReader& config, const json& name) {
@@ -71,7 +75,7 @@ LayerKind kind_of_layer(const ConfigReader& config, std::int64_t layer, std::int
   return is_full ? LayerKind::full : LayerKind::window;
 }
 
-std::int64_t default_head_dim(const ConfigReader& config, const cache::ModelSpec& model) {
+std::int64_t default_head_dim(const ConfigReader& config, const ModelSpec& model) {
   if (config.has("head_dim")) return config.integer("head_dim", 1, kMaxHeadDim);
   if (model.hidden % model.query_heads != 0) {
     config.fail(fmt::format("head_dim: is missing, and {} heads do not divide hidden_size {}",
@@ -80,8 +84,8 @@ std::int64_t default_head_dim(const ConfigReader& config, const cache::ModelSpec
   return model.hidden / model.query_heads;
 }
 
-cache::CachedLayers full_shape(const ConfigReader& config, const cache::ModelSpec& model) {
-  cache::CachedLayers shape;
+CachedLayers full_shape(const ConfigReader& config, const ModelSpec& model) {
+  CachedLayers shape;
   if (config.has("kv_lora_rank")) {
     shape.kv_heads = 1;
     shape.v_dim = config.integer("kv_lora_rank", 1, kMaxHeadDim);
@@ -95,13 +99,17 @@ cache::CachedLayers full_shape(const ConfigReader& config, const cache::ModelSpe
   shape.kv_heads = config.integer_or("num_global_key_value_heads", heads, 1, model.query_heads);
   shape.k_dim = config.has("global_head_dim") ? config.integer("global_head_dim", 1, kMaxHeadDim)
                                               : default_head_dim(config, model);
+  if (model.query_heads % heads != 0) {
+    config.fail(
+        fmt::format("num_key_value_heads: expected a divisor of num_attention_heads {}, got {}",
+                    model.query_heads, heads));
+  }
   shape.v_dim = config.integer_or("v_head_dim", shape.k_dim, 1, kMaxHeadDim);
   return shape;
 }
 
-cache::CachedLayers window_shape(const ConfigReader& config, const cache::ModelSpec& model,
-                                 std::int64_t window) {
-  cache::CachedLayers shape = full_shape(config, model);
+CachedLayers window_shape(const ConfigReader& config, const ModelSpec& model, std::int64_t window) {
+  CachedLayers shape = full_shape(config, model);
   if (shape.k_is_v) return shape;
   const std::int64_t heads =
       config.integer_or("num_key_value_heads", model.query_heads, 1, model.query_heads);
@@ -128,11 +136,11 @@ std::int64_t state_bytes(const ConfigReader& config, std::int64_t layers) {
   return checked_mul(layers, checked_add(matrix, checked_mul(tail * 2, channels)), "state bytes");
 }
 
-void add_layers(const ConfigReader& config, cache::ModelSpec& model) {
+void add_layers(const ConfigReader& config, ModelSpec& model) {
   const std::int64_t layers = config.integer("num_hidden_layers", 1, kMaxLayers);
   const std::int64_t window = window_of(config);
-  cache::CachedLayers full = full_shape(config, model);
-  cache::CachedLayers windowed = window_shape(config, model, window);
+  CachedLayers full = full_shape(config, model);
+  CachedLayers windowed = window_shape(config, model, window);
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     const LayerKind kind = kind_of_layer(config, layer, window, layers);
     if (kind == LayerKind::window && window == 0) {
@@ -147,26 +155,33 @@ void add_layers(const ConfigReader& config, cache::ModelSpec& model) {
   if (model.cached.empty()) config.fail("expected at least one layer with keys and values");
   model.state_bytes = state_bytes(config, model.other_layers);
   if (model.other_layers > 0 && model.state_bytes == 0) {
-    model.note = "the state of the layers without keys and values is not in the sizes";
+    add_note(model, "the state of the layers without keys and values is not in the sizes");
   }
 }
 
-void read_gpt2(const ConfigReader& config, cache::ModelSpec& model) {
+void read_gpt2(const ConfigReader& config, ModelSpec& model) {
   model.hidden = config.integer("n_embd", 1, kMaxWidth);
   model.query_heads = config.integer("n_head", 1, kMaxHeads);
   model.vocabulary = config.integer("vocab_size", 1, kMaxVocabulary);
   model.native_context = config.integer("n_positions", 1, kMaxTokens);
-  cache::CachedLayers layers;
+  CachedLayers layers;
   layers.layers = config.integer("n_layer", 1, kMaxLayers);
   layers.kv_heads = model.query_heads;
   layers.k_dim = layers.v_dim = default_head_dim(config, model);
   model.cached.push_back(layers);
 }
 
-void read_llama_like(const ConfigReader& config, cache::ModelSpec& model) {
+void read_llama_like(const ConfigReader& config, ModelSpec& model) {
   // Caches of other kinds: a wrong plan would be worse than none.
-  for (const char* key : {"hybrid_override_pattern", "compress_ratios", "linear_attn_config"}) {
+  for (const char* key : {"hybrid_override_pattern", "compress_ratios", "linear_attn_config",
+                          "attn_layer_period", "attn_layer_indices", "layers_block_type",
+                          "hybrid_layer_ids", "attn_type_list", "block_types", "ssm_cfg"}) {
     if (config.has(key)) config.fail(fmt::format("{}: this kind of cache is not understood", key));
+  }
+  // With layer_types it is known which layers have keys and values.
+  if (const std::string key = config.first_key("mamba_");
+      !key.empty() && !config.has("layer_types")) {
+    config.fail(fmt::format("{}: Mamba layers without layer_types are not understood", key));
   }
   if (config.integer_or("num_kv_shared_layers", 0, 0, kMaxLayers) != 0) {
     config.fail("num_kv_shared_layers: layers that share a cache are not understood");
@@ -177,13 +192,27 @@ void read_llama_like(const ConfigReader& config, cache::ModelSpec& model) {
   model.native_context = config.integer_or("max_position_embeddings", 0, 1, kMaxTokens);
   add_layers(config, model);
   if (config.has("index_head_dim")) {
-    model.note = "the keys of the sparse index are not in the cache size";
+    add_note(model, "the keys of the sparse index are not in the cache size");
   }
 }
 
 // Families whose configurations leave out that the embedding is used twice.
 bool tied_by_default(const std::string& type) {
-  return type.starts_with("gemma") || type == "gpt2";
+  return type.starts_with("gemma") || type.starts_with("cohere") || type == "gpt2";
+}
+
+// Keys that configurations of a family leave to its defaults.
+void add_family_defaults(json& part) {
+  if (!part.contains("model_type") || !part["model_type"].is_string()) return;
+  if (!part["model_type"].get<std::string>().starts_with("gemma3")) return;
+  const json kDefaults = {{"vocab_size", 262208},      {"hidden_size", 2304},
+                          {"intermediate_size", 9216}, {"num_hidden_layers", 26},
+                          {"num_attention_heads", 8},  {"num_key_value_heads", 4},
+                          {"head_dim", 256},           {"max_position_embeddings", 131072},
+                          {"sliding_window", 4096}};
+  for (const auto& [key, value] : kDefaults.items()) {
+    if (!part.contains(key) || part[key].is_null()) part[key] = value;
+  }
 }
 
 json parsed(const std::string& name, std::string_view text) {
@@ -200,12 +229,13 @@ json parsed(const std::string& name, std::string_view text) {
 
 }  // namespace
 
-cache::ModelSpec parse_model_config(const std::string& name, std::string_view text) {
+ModelSpec parse_model_config(const std::string& name, std::string_view text) {
   const json root = parsed(name, text);
   const bool nested = root.contains("text_config") && root["text_config"].is_object();
-  const json& part = nested ? root["text_config"] : root;
+  json part = nested ? root["text_config"] : root;
+  add_family_defaults(part);
   const ConfigReader config(name, part);
-  cache::ModelSpec model;
+  ModelSpec model;
   model.name = name;
   model.source = name;
   const std::string type = config.string_or("model_type", "");
@@ -222,13 +252,26 @@ cache::ModelSpec parse_model_config(const std::string& name, std::string_view te
     model.parameters = count.total;
     model.active_parameters = count.active;
     model.parameters_basis = count.exact ? "counted" : "estimated";
+    if (!count.known) {
+      add_note(model, type.empty()
+                          ? "model_type is missing: taken for Llama blocks"
+                          : fmt::format("model_type '{}' is not known: taken for Llama blocks",
+                                        type.substr(0, 40)));
+    }
+    for (const json* object : {static_cast<const json*>(&part), &root}) {
+      if (!object->contains("quantization_config")) continue;
+      const json& quantization = object->at("quantization_config");
+      if (quantization.is_null()) continue;
+      read_quantization(config, quantization, count, model);
+      break;
+    }
   } catch (const InvalidArgument& error) {
     config.fail(error.what());
   }
   return model;
 }
 
-cache::ModelSpec read_model_config(const std::string& path) {
+ModelSpec read_model_config(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
   const std::string file =

@@ -9,13 +9,12 @@
 #include <random>
 #include <string_view>
 
-#include "plan/catalog.h"
 #include "touchstone/core/error.h"
+#include "touchstone/plan/catalog.h"
 
 namespace touchstone::plan {
 namespace {
 
-using cache::ModelSpec;
 using json = Json;
 using testing::HasSubstr;
 
@@ -209,6 +208,119 @@ TEST(ModelConfig, WhatIsNotUnderstoodIsSaid) {
   EXPECT_THAT(refusal(std::string(100000, '[')), HasSubstr("not valid JSON"));
 }
 
+TEST(ModelConfig, HybridsAreRefused) {
+  for (const auto& [key, value] : {std::pair<const char*, json>{"attn_layer_period", 8},
+                                   {"attn_layer_indices", {3, 7}},
+                                   {"layers_block_type", {"mamba", "attention"}},
+                                   {"hybrid_layer_ids", {5}},
+                                   {"attn_type_list", {0, 1}},
+                                   {"block_types", {"recurrent", "attention"}},
+                                   {"mamba_d_state", 128},
+                                   {"mamba_expand", 2}}) {
+    json config = llama();
+    config[key] = value;
+    EXPECT_THAT(refusal(config.dump()), HasSubstr(key));
+    config[key] = nullptr;
+    EXPECT_EQ(refusal(config.dump()), "") << key;
+  }
+  // Which layers have keys and values is written down: the others are counted, not cached.
+  json config = llama();
+  config["mamba_d_state"] = 128;
+  json types = json(std::vector<std::string>(32, "mamba"));
+  types[3] = "attention";
+  config["layer_types"] = types;
+  EXPECT_EQ(read(config).cached.at(0).layers, 1);
+  EXPECT_EQ(read(config).other_layers, 31);
+}
+
+double gib_of_weights(const json& config) {
+  PlanRequest request;
+  request.model = read(config);
+  request.gpu = find_gpu("b300-sxm");
+  request.context = 1024;
+  return static_cast<double>(make_plan(request).weight_bytes) / (1 << 30);
+}
+
+TEST(ModelConfig, QuantizedWeightsHaveTheirSize) {
+  json config = llama();
+  EXPECT_NEAR(gib_of_weights(config), 15.0, 0.1);
+  config["quantization_config"] = {
+      {"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"zero_point", true}};
+  EXPECT_NEAR(gib_of_weights(config), 5.3, 0.1);
+  config["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 8}, {"group_size", -1}};
+  EXPECT_NEAR(gib_of_weights(config), 8.5, 0.1);
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  EXPECT_NEAR(gib_of_weights(config), 8.5, 0.1);
+  config["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+  EXPECT_NEAR(gib_of_weights(config), 5.6, 0.15);
+  config["quantization_config"] = {
+      {"quant_method", "compressed-tensors"},
+      {"config_groups", {{"group_0", {{"weights", {{"num_bits", 8}, {"type", "float"}}}}}}}};
+  EXPECT_NEAR(gib_of_weights(config), 8.5, 0.1);
+  config["quantization_config"] = {{"quant_method", "compressed-tensors"},
+                                   {"format", "nvfp4-pack-quantized"}};
+  EXPECT_NEAR(gib_of_weights(config), 5.6, 0.1);
+  config["quantization_config"] = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
+  EXPECT_NEAR(gib_of_weights(config), 5.6, 0.1);
+  EXPECT_EQ(weight_format_name(*read(config).weights), "nvfp4");
+  config["quantization_config"] = {{"quant_method", "qqq"}};
+  EXPECT_THAT(refusal(config.dump()), HasSubstr("quant_method"));
+  EXPECT_THAT(refusal(config.dump()), HasSubstr("'qqq'"));
+  config["quantization_config"] = {{"quant_method", "awq"}, {"bits", 3}};
+  EXPECT_THAT(refusal(config.dump()), HasSubstr("expected 4 or 8, got 3"));
+  config["quantization_config"] = "awq";
+  EXPECT_THAT(refusal(config.dump()), HasSubstr("expected an object"));
+}
+
+TEST(ModelConfig, Mxfp4QuantizesExpertsOnly) {
+  const json config = {{"model_type", "gpt_oss"},
+                       {"hidden_size", 2880},
+                       {"intermediate_size", 2880},
+                       {"num_attention_heads", 64},
+                       {"num_key_value_heads", 8},
+                       {"head_dim", 64},
+                       {"num_hidden_layers", 24},
+                       {"num_local_experts", 32},
+                       {"num_experts_per_tok", 4},
+                       {"sliding_window", 128},
+                       {"sliding_window_pattern", 2},
+                       {"vocab_size", 201088},
+                       {"max_position_embeddings", 131072},
+                       {"tie_word_embeddings", false},
+                       {"quantization_config", {{"quant_method", "mxfp4"}}}};
+  EXPECT_NEAR(gib_of_weights(config), 12.8, 0.2);
+}
+
+TEST(ModelConfig, GemmaLeavesKeysToItsDefaults) {
+  const json text = {{"model_type", "gemma3_text"},
+                     {"hidden_size", 2560},
+                     {"intermediate_size", 10240},
+                     {"num_hidden_layers", 34},
+                     {"sliding_window", 1024}};
+  expect_like_table(read({{"model_type", "gemma3"}, {"text_config", text}}), "gemma-3-4b");
+}
+
+TEST(ModelConfig, CohereTiesItsEmbedding) {
+  json config = llama();
+  config.erase("tie_word_embeddings");
+  const std::int64_t untied = read(config).parameters;
+  config["model_type"] = "cohere2";
+  config["sliding_window"] = 4096;
+  EXPECT_EQ(read(config).parameters, untied - std::int64_t{128256} * 4096);
+}
+
+TEST(ModelConfig, UnknownFamiliesAndOddHeadsAreSaid) {
+  json config = llama();
+  config["model_type"] = "nova9";
+  EXPECT_THAT(read(config).note, HasSubstr("model_type 'nova9' is not known"));
+  config.erase("model_type");
+  EXPECT_THAT(read(config).note, HasSubstr("model_type is missing"));
+  EXPECT_EQ(read(llama()).note, "");
+  config = llama();
+  config["num_key_value_heads"] = 5;
+  EXPECT_THAT(refusal(config.dump()), HasSubstr("expected a divisor of num_attention_heads 32"));
+}
+
 // Whatever bytes come, the answer is a model that can be planned or one of our errors.
 TEST(ModelConfig, RandomDamageIsHarmless) {
   std::mt19937 random(7);  // NOLINT: the same damage in every run
@@ -226,7 +338,7 @@ TEST(ModelConfig, RandomDamageIsHarmless) {
       text[random() % text.size()] = alphabet[random() % std::strlen(alphabet)];
     }
     try {
-      cache::PlanRequest request;
+      PlanRequest request;
       request.model = parse_model_config("config.json", text);
       request.gpu = find_gpu("t4");
       make_plan(request);

@@ -44,8 +44,8 @@ std::int64_t mla_attention(const ConfigReader& config, std::int64_t width, std::
               product({latent, heads, nope + value}), product({heads, value, width})});
 }
 
-std::int64_t attention(const ConfigReader& config, const std::string& type,
-                       const cache::ModelSpec& model, const cache::CachedLayers& layers) {
+std::int64_t attention(const ConfigReader& config, const std::string& type, const ModelSpec& model,
+                       const CachedLayers& layers) {
   if (layers.k_is_v) return mla_attention(config, model.hidden, model.query_heads);
   const std::int64_t q = product({model.query_heads, layers.k_dim});
   const std::int64_t k = product({layers.kv_heads, layers.k_dim});
@@ -65,6 +65,7 @@ struct FeedForward {
   std::int64_t sparse_total = 0;   // a layer with them
   std::int64_t sparse_active = 0;  // as one token sees it
   std::int64_t dense_layers = 0;
+  std::int64_t experts = 0;  // all routed experts of a layer
 };
 
 std::int64_t chosen_experts(const ConfigReader& config, std::int64_t experts) {
@@ -86,8 +87,7 @@ void interleave(const ConfigReader& config, std::int64_t width, std::int64_t lay
   result.sparse_active = sum({result.sparse_active, shared});
 }
 
-FeedForward feed_forward(const ConfigReader& config, const cache::ModelSpec& model,
-                         std::int64_t layers) {
+FeedForward feed_forward(const ConfigReader& config, const ModelSpec& model, std::int64_t layers) {
   const std::int64_t width = model.hidden;
   // Some mixtures give the width of an expert only.
   const std::int64_t inner = config.integer_or("intermediate_size", 0, 1, kMaxWidth);
@@ -103,8 +103,7 @@ FeedForward feed_forward(const ConfigReader& config, const cache::ModelSpec& mod
     return result;
   }
   const std::int64_t chosen = chosen_experts(config, experts);
-  const std::int64_t expert_inner =
-      config.integer_or("moe_intermediate_size", inner, 1, kMaxWidth);
+  const std::int64_t expert_inner = config.integer_or("moe_intermediate_size", inner, 1, kMaxWidth);
   if (expert_inner == 0) config.fail("moe_intermediate_size: is missing");
   const std::int64_t one = product({3, width, expert_inner});
   const std::int64_t shared = config.integer_or("n_shared_experts", 0, 0, kMaxExperts);
@@ -114,7 +113,8 @@ FeedForward feed_forward(const ConfigReader& config, const cache::ModelSpec& mod
   const std::int64_t bias = config.has("n_routed_experts") ? experts : 0;
   const std::int64_t always = sum(
       {product({width, experts}), bias, product({shared, one}), product({3, width, shared_inner})});
-  result.sparse_total = sum({always, product({experts, one})});
+  result.experts = product({experts, one});
+  result.sparse_total = sum({always, result.experts});
   result.sparse_active = sum({always, product({chosen, one})});
   result.dense_layers = config.integer_or("first_k_dense_replace", 0, 0, layers);
   if (config.has("interleave_moe_layer_step")) interleave(config, width, layers, result);
@@ -122,7 +122,7 @@ FeedForward feed_forward(const ConfigReader& config, const cache::ModelSpec& mod
 }
 
 // Learned positions, biases everywhere, a feed-forward of four times the width by default.
-ParameterCount count_gpt2(const ConfigReader& config, const cache::ModelSpec& model) {
+ParameterCount count_gpt2(const ConfigReader& config, const ModelSpec& model) {
   const std::int64_t width = model.hidden;
   const std::int64_t layers = model.cached.front().layers;
   const std::int64_t inner = config.integer_or("n_inner", 4 * width, 1, 4 * kMaxWidth);
@@ -131,19 +131,22 @@ ParameterCount count_gpt2(const ConfigReader& config, const cache::ModelSpec& mo
   const std::int64_t total =
       sum({product({model.vocabulary, width}), product({model.native_context, width}),
            product({layers, block}), 2 * width});
-  return {total, total, true};
+  return {.total = total,
+          .embedding = product({model.vocabulary + model.native_context, width}),
+          .active = total,
+          .known = true,
+          .exact = true};
 }
 
 }  // namespace
 
-ParameterCount count_parameters(const ConfigReader& config, const cache::ModelSpec& model,
-                                bool tied) {
+ParameterCount count_parameters(const ConfigReader& config, const ModelSpec& model, bool tied) {
   const std::string type = config.string_or("model_type", "");
   if (type == "gpt2") return count_gpt2(config, model);
   std::int64_t layers = model.other_layers;
   std::int64_t common =
       sum({product({model.vocabulary, model.hidden, tied ? 1 : 2}), model.hidden});
-  for (const cache::CachedLayers& group : model.cached) {
+  for (const CachedLayers& group : model.cached) {
     layers += group.layers;
     common = sum({common, product({group.layers, attention(config, type, model, group)})});
   }
@@ -157,9 +160,13 @@ ParameterCount count_parameters(const ConfigReader& config, const cache::ModelSp
   common = sum(
       {common, product({layers, norms, model.hidden}), product({inner.dense_layers, inner.dense})});
   ParameterCount count;
+  count.experts = product({sparse_layers, inner.experts});
+  count.embedding = sum({product({model.vocabulary, model.hidden, tied ? 1 : 2}), model.hidden,
+                         product({layers, norms, model.hidden})});
   count.total = sum({common, product({sparse_layers, inner.sparse_total})});
   count.active = sum({common, product({sparse_layers, inner.sparse_active})});
-  count.exact = is_known(type) && model.other_layers == 0;
+  count.known = is_known(type);
+  count.exact = count.known && model.other_layers == 0;
   return count;
 }
 

@@ -1,4 +1,4 @@
-#include "touchstone/cache/planner.h"
+#include "touchstone/plan/planner.h"
 
 #include <fmt/format.h>
 
@@ -10,26 +10,40 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::plan {
+
+using namespace cache;  // NOLINT: sizes of pages and tokens
+
 namespace {
 
 constexpr std::int64_t kMaxGpus = 1024;
-constexpr std::int64_t kWeightsPerScale = 128;
-constexpr std::int64_t kScaleBytes = 2;
 // Values alive per token of a prefill, in widths of the residual stream: the stream itself, its
 // normed copy, Q K V, the attention output, and about ten for the two halves of a feed-forward.
 constexpr std::int64_t kActivationWidths = 16;
+// Of these the stream and its normed copy are whole on every GPU.
+constexpr std::int64_t kReplicatedWidths = 2;
 
 struct NamedWeights {
-  WeightFormat format;
   std::string_view name;
+  QuantFormat format;
 };
-constexpr std::array<NamedWeights, 6> kWeights = {{{WeightFormat::f32, "f32"},
-                                                   {WeightFormat::bf16, "bf16"},
-                                                   {WeightFormat::f16, "f16"},
-                                                   {WeightFormat::int8, "int8"},
-                                                   {WeightFormat::int4, "int4"},
-                                                   {WeightFormat::fp8, "fp8"}}};
+constexpr QuantFormat weights_of(DType dtype, std::int64_t group_size = 0, bool asymmetric = false,
+                                 DType scale_dtype = DType::f16) {
+  return {.dtype = dtype,
+          .group_size = group_size,
+          .asymmetric = asymmetric,
+          .scale_dtype = scale_dtype};
+}
+// Codes of mxfp4 and nvfp4 are floats of four bits; i4 stands for their size.
+constexpr std::array<NamedWeights, 8> kWeights = {
+    {{"f32", weights_of(DType::f32)},
+     {"bf16", weights_of(DType::bf16)},
+     {"f16", weights_of(DType::f16)},
+     {"int8", weights_of(DType::i8, 128)},
+     {"int4", weights_of(DType::i4, 128, true)},
+     {"fp8", weights_of(DType::f8_e4m3)},
+     {"mxfp4", weights_of(DType::i4, 32, false, DType::u8)},
+     {"nvfp4", weights_of(DType::i4, 16, false, DType::f8_e4m3)}}};
 
 QuantFormat format_of(DType encoding) {
   QuantFormat format;
@@ -43,10 +57,8 @@ QuantFormat format_of(DType encoding) {
 
 // "16" in "k16v8".
 bool format_of_bits(std::string_view bits, QuantFormat& format) {
-  constexpr std::array<std::pair<std::string_view, DType>, 4> kBits = {{{"32", DType::f32},
-                                                                           {"16", DType::bf16},
-                                                                           {"8", DType::i8},
-                                                                           {"4", DType::i4}}};
+  constexpr std::array<std::pair<std::string_view, DType>, 4> kBits = {
+      {{"32", DType::f32}, {"16", DType::bf16}, {"8", DType::i8}, {"4", DType::i4}}};
   for (const auto& [name, encoding] : kBits) {
     if (name != bits) continue;
     format = format_of(encoding);
@@ -79,6 +91,14 @@ void check(const PlanRequest& request) {
   require(request.batch, 1, std::int64_t{1} << 32, "batch");
   require(request.gpus, 1, kMaxGpus, "gpus");
   require(request.chunk, 1, kMax, "chunk");
+  require(request.prefill_tokens, 1, 1 << 24, "prefill tokens");
+  for (const CachedLayers& cached : model.cached) {
+    if (!cached.k_is_v && (cached.kv_heads < 1 || model.query_heads % cached.kv_heads != 0)) {
+      throw InvalidArgument(
+          fmt::format("plan: KV heads: expected a divisor of {} query heads, got {}",
+                      model.query_heads, cached.kv_heads));
+    }
+  }
   require(request.runtime_bytes, 0, kMax, "reserve");
   require(request.gpu.memory_bytes, 1, std::int64_t{1} << 56, "GPU memory");
   if (!(request.gpu.bytes_per_second > 0)) {
@@ -97,9 +117,9 @@ std::int64_t logits_row_bytes(const ModelSpec& model) { return model.vocabulary 
 
 // Bytes on one GPU that do not depend on the number of sequences.
 std::int64_t fixed_bytes(const PlanRequest& request) {
-  const std::int64_t weights = weight_bytes(request.weights, request.model.parameters);
+  const std::int64_t weights = planned_weight_bytes(request, request.model.parameters);
   return checked_add(ceil_div(weights, request.gpus),
-                     checked_add(request.runtime_bytes, activation_bytes(request.model)));
+                     checked_add(request.runtime_bytes, activation_bytes(request)));
 }
 
 std::int64_t state_bytes_per_gpu(const PlanRequest& request) {
@@ -137,41 +157,51 @@ bool fits_on(PlanRequest request, std::int64_t gpus) {
 
 }  // namespace
 
-std::string_view name_of(WeightFormat format) {
+QuantFormat parse_weight_format(std::string_view name) {
+  std::string known;
+  for (const NamedWeights& format : kWeights) {
+    if (format.name == name) return format.format;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", format.name);
+  }
+  throw InvalidArgument(fmt::format("weights dtype: expected {}, got '{}'", known, name));
+}
+
+std::string weight_format_name(const QuantFormat& format) {
   for (const NamedWeights& known : kWeights) {
-    if (known.format == format) return known.name;
+    if (known.format == format) return std::string(known.name);
   }
-  return "unknown";
+  const std::string_view name = format.dtype == DType::f8_e4m3 ? "fp8" : format_name(format.dtype);
+  return format.group_size == 0 ? std::string(name)
+                                : fmt::format("{} per {}", name, format.group_size);
 }
 
-WeightFormat parse_weight_format(std::string_view name) {
-  for (const NamedWeights& known : kWeights) {
-    if (known.name == name) return known.format;
-  }
-  throw InvalidArgument(
-      fmt::format("weights dtype: expected f32, bf16, f16, int8, int4 or fp8, got '{}'", name));
+std::int64_t weight_bytes(const QuantFormat& format, std::int64_t parameters) {
+  const std::int64_t bytes =
+      ceil_div(checked_mul(parameters, bits_of(format.dtype), "plan: weights"), 8);
+  // Without groups scales belong to tensors: nothing beside them.
+  if (!is_quantized(format) || format.group_size == 0) return bytes;
+  const std::int64_t scale = size_of(format.scale_dtype) * (format.asymmetric ? 2 : 1);
+  return checked_add(bytes, checked_mul(ceil_div(parameters, format.group_size), scale),
+                     "plan: weights");
 }
 
-std::int64_t weight_bytes(WeightFormat format, std::int64_t parameters) {
-  const std::int64_t scales = checked_mul(ceil_div(parameters, kWeightsPerScale), kScaleBytes);
-  switch (format) {
-    case WeightFormat::f32:
-      return checked_mul(parameters, 4, "plan: weights");
-    case WeightFormat::bf16:
-    case WeightFormat::f16:
-      return checked_mul(parameters, 2, "plan: weights");
-    case WeightFormat::int8:
-      return checked_add(parameters, scales, "plan: weights");
-    case WeightFormat::int4:
-      return checked_add(ceil_div(parameters, 2), 2 * scales, "plan: weights");
-    case WeightFormat::fp8:
-      return parameters;
-  }
-  throw InvalidArgument("plan: weights: unknown format");
+QuantFormat planned_weights(const PlanRequest& request) {
+  if (request.weights) return *request.weights;
+  return request.model.weights ? *request.model.weights : QuantFormat{};
 }
 
-std::int64_t activation_bytes(const ModelSpec& model) {
-  return kPlannedPrefillTokens * kActivationWidths * 2 * model.hidden;
+std::int64_t planned_weight_bytes(const PlanRequest& request, std::int64_t parameters) {
+  const QuantFormat format = planned_weights(request);
+  if (request.weights || !request.model.weights) return weight_bytes(format, parameters);
+  // As published: some parameters stay in 16 bits.
+  const std::int64_t wide = std::min(request.model.unquantized_parameters, parameters);
+  return checked_add(weight_bytes({}, wide), weight_bytes(format, parameters - wide));
+}
+
+std::int64_t activation_bytes(const PlanRequest& request) {
+  const std::int64_t divided = ceil_div(kActivationWidths - kReplicatedWidths, request.gpus);
+  return checked_mul(checked_mul(request.prefill_tokens, 2 * request.model.hidden),
+                     kReplicatedWidths + divided, "plan: activations");
 }
 
 CacheFormat parse_cache_format(std::string_view name) {
@@ -231,13 +261,14 @@ Plan make_plan(const PlanRequest& asked) {
   PlanRequest request = asked;
   if (request.context == 0) request.context = request.model.native_context;
   Plan plan;
+  plan.weights = planned_weights(request);
   plan.layout = planned_layout(request.model, request.cache, request.page_tokens, request.gpus);
   plan.context = request.context;
   plan.token_bytes = token_bytes(plan.layout);
   plan.weight_bytes =
-      ceil_div(weight_bytes(request.weights, request.model.parameters), request.gpus);
+      ceil_div(planned_weight_bytes(request, request.model.parameters), request.gpus);
   plan.overhead.runtime = request.runtime_bytes;
-  plan.overhead.activations = activation_bytes(request.model);
+  plan.overhead.activations = activation_bytes(request);
   plan.overhead.logits = checked_mul(logits_row_bytes(request.model), request.batch);
 
   const std::int64_t state = state_bytes_per_gpu(request);
@@ -265,4 +296,4 @@ Plan make_plan(const PlanRequest& asked) {
   return plan;
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::plan

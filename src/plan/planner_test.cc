@@ -1,5 +1,5 @@
 // Figures that can be worked out by hand, and what must hold for any plan.
-#include "touchstone/cache/planner.h"
+#include "touchstone/plan/planner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,25 +7,27 @@
 #include <string>
 #include <vector>
 
-#include "plan/catalog.h"
-#include "touchstone/cache/kv_cache.h"
+#include "cache/cache_state.h"
 #include "touchstone/core/error.h"
+#include "touchstone/plan/catalog.h"
 
-namespace touchstone::cache {
+namespace touchstone::plan {
 namespace {
+
+using namespace cache;  // NOLINT: sizes of pages and tokens
 
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 constexpr double kGiBd = 1024.0 * 1024 * 1024;
 
 PlanRequest request_for(const char* model, const char* gpu = "h100-sxm-80gb") {
   PlanRequest request;
-  request.model = plan::find_model(model);
-  request.gpu = plan::find_gpu(gpu);
+  request.model = find_model(model);
+  request.gpu = find_gpu(gpu);
   return request;
 }
 
 std::int64_t bytes_per_token(const char* model, const char* format = "f16") {
-  return token_bytes(planned_layout(plan::find_model(model), parse_cache_format(format), 16, 1));
+  return token_bytes(planned_layout(find_model(model), parse_cache_format(format), 16, 1));
 }
 
 TEST(Planner, BytesPerTokenByHand) {
@@ -74,11 +76,17 @@ TEST(Planner, WeightsComeFromTheRealCount) {
   const Plan plan = make_plan(request_for("llama-2-7b"));
   EXPECT_EQ(plan.weight_bytes, 2 * std::int64_t{6738415616});
   EXPECT_NEAR(static_cast<double>(plan.weight_bytes) / kGiBd, 12.55, 0.005);
-  EXPECT_EQ(plan::find_model("gpt-2").parameters, 124439808);
-  EXPECT_EQ(weight_bytes(WeightFormat::f32, 1000), 4000);
-  EXPECT_EQ(weight_bytes(WeightFormat::int8, 256), 256 + 2 * 2);
-  EXPECT_EQ(weight_bytes(WeightFormat::int4, 256), 128 + 2 * 4);
-  EXPECT_EQ(weight_bytes(WeightFormat::fp8, 1000), 1000);
+  EXPECT_EQ(find_model("gpt-2").parameters, 124439808);
+  EXPECT_EQ(weight_bytes(parse_weight_format("f32"), 1000), 4000);
+  EXPECT_EQ(weight_bytes(parse_weight_format("int8"), 256), 256 + 2 * 2);
+  EXPECT_EQ(weight_bytes(parse_weight_format("int4"), 256), 128 + 2 * 4);
+  EXPECT_EQ(weight_bytes(parse_weight_format("fp8"), 1000), 1000);
+  EXPECT_EQ(weight_bytes(parse_weight_format("mxfp4"), 320), 160 + 10);
+  EXPECT_EQ(weight_bytes(parse_weight_format("nvfp4"), 320), 160 + 20);
+  for (const char* name : {"f32", "bf16", "f16", "int8", "int4", "fp8", "mxfp4", "nvfp4"}) {
+    EXPECT_EQ(weight_format_name(parse_weight_format(name)), name);
+  }
+  EXPECT_EQ(weight_format_name({.dtype = DType::i4, .group_size = 64}), "int4 per 64");
 }
 
 TEST(Planner, SlidingWindowsStopGrowing) {
@@ -103,14 +111,14 @@ TEST(Planner, RecurrentStateIsCountedOncePerSequence) {
 
 // Every model on every GPU, several formats: the limits are exact, one page more does not fit.
 TEST(Planner, LimitsAreExactForEveryModel) {
-  for (const plan::ModelEntry& model : plan::models()) {
-    for (const plan::GpuEntry& gpu : plan::gpus()) {
+  for (const ModelEntry& model : models()) {
+    for (const GpuEntry& gpu : gpus()) {
       for (const char* format : {"bf16", "int4"}) {
         PlanRequest request;
         request.model = model.spec;
         request.gpu = gpu.spec;
         request.cache = parse_cache_format(format);
-        request.weights = WeightFormat::int4;
+        request.weights = parse_weight_format("int4");
         request.batch = 3;
         request.gpus = 4;
         const Plan plan = make_plan(request);
@@ -130,7 +138,7 @@ TEST(Planner, LimitsAreExactForEveryModel) {
 }
 
 // The real cache, given the pages of the plan, grows every sequence to the planned limit token by
-// token, and has no room for one more.
+// token, and does not fit one more.
 void expect_limit_is_real(const PlanRequest& request) {
   const Plan plan = make_plan(request);
   ASSERT_GT(plan.max_context, 0);
@@ -138,10 +146,11 @@ void expect_limit_is_real(const PlanRequest& request) {
   KvCacheOptions options;
   options.layout = plan.layout;
   options.pool_pages = pool_pages_for(plan.layout, plan.max_context, request.batch);
-  KvCache cache(options);
+  Context context({.threads = 1});
+  KvCache cache(context, options);
   std::int64_t bytes = 0;
-  for (std::int64_t group = 0; group < cache.groups(); ++group) {
-    bytes += cache.pool(group).capacity() * cache.geometry(group).page_bytes;
+  for (const GroupStatistics& group : cache.statistics().groups) {
+    bytes += group.capacity * group.page_bytes;
   }
   EXPECT_LE(bytes, page_budget(request));
   // One page more for each sequence in a group that still grows: too much.
@@ -158,7 +167,7 @@ void expect_limit_is_real(const PlanRequest& request) {
   }
   EXPECT_EQ(cache.length(ids.front()), plan.max_context);
   EXPECT_THROW(cache.reserve(ids.front(), 1), OutOfMemory);
-  EXPECT_EQ(cache.find_inconsistency(), "");
+  EXPECT_EQ(state_of(cache).find_inconsistency(), "");
 }
 
 TEST(Planner, TheLongestContextCanBeAllocated) {
@@ -179,7 +188,7 @@ TEST(Planner, TheLongestContextCanBeAllocated) {
 TEST(Planner, MoreMemoryNeverHoldsLess) {
   for (const char* model : {"gemma-3-12b", "llama-3-8b", "deepseek-v3", "gpt-oss-20b"}) {
     PlanRequest request = request_for(model);
-    request.weights = WeightFormat::int4;
+    request.weights = parse_weight_format("int4");
     std::int64_t context = 0;
     std::int64_t batch = 0;
     for (std::int64_t gib = 1; gib < 2048; gib += 7) {
@@ -298,6 +307,29 @@ TEST(Planner, NamesOfFormats) {
   EXPECT_THROW(parse_weight_format("int2"), InvalidArgument);
 }
 
+TEST(Planner, ActivationsFollowThePrefillAndTheGpus) {
+  PlanRequest request = request_for("llama-2-7b");
+  const std::int64_t width = std::int64_t{2048} * 2 * 4096;
+  EXPECT_EQ(make_plan(request).overhead.activations, 16 * width);
+  request.prefill_tokens = 8192;
+  EXPECT_EQ(make_plan(request).overhead.activations, 4 * 16 * width);
+  request.gpus = 7;  // two widths on every GPU, fourteen divided
+  EXPECT_EQ(make_plan(request).overhead.activations, 4 * 4 * width);
+}
+
+TEST(Planner, PublishedWeightsKeepSomeParametersWide) {
+  PlanRequest request = request_for("llama-3-8b");
+  const std::int64_t parameters = request.model.parameters;
+  request.model.weights = parse_weight_format("int4");
+  request.model.unquantized_parameters = 1'000'000'000;
+  const Plan published = make_plan(request);
+  EXPECT_EQ(published.weights, *request.model.weights);
+  EXPECT_EQ(published.weight_bytes,
+            2'000'000'000 + weight_bytes(*request.model.weights, parameters - 1'000'000'000));
+  request.weights = parse_weight_format("bf16");  // as asked for instead
+  EXPECT_EQ(make_plan(request).weight_bytes, 2 * parameters);
+}
+
 TEST(Planner, RefusesNonsense) {
   const auto refused = [](auto&& change) {
     PlanRequest request = request_for("llama-2-7b");
@@ -309,6 +341,8 @@ TEST(Planner, RefusesNonsense) {
   refused([](PlanRequest& request) { request.gpus = 0; });
   refused([](PlanRequest& request) { request.page_tokens = 0; });
   refused([](PlanRequest& request) { request.chunk = 0; });
+  refused([](PlanRequest& request) { request.prefill_tokens = 0; });
+  refused([](PlanRequest& request) { request.model.cached[0].kv_heads = 5; });  // of 32
   refused([](PlanRequest& request) { request.model.cached.clear(); });
   refused([](PlanRequest& request) { request.model.native_context = 0; });
   refused([](PlanRequest& request) { request.gpu.bytes_per_second = 0; });
@@ -320,4 +354,4 @@ TEST(Planner, RefusesNonsense) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::plan

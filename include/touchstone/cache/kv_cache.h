@@ -96,7 +96,7 @@ class TOUCHSTONE_API KvCache {
 
   // An empty sequence.
   SequenceId create();
-  // Makes room for `tokens` after the length. Evicts cached pages where free ones do not suffice.
+  // Allocates `tokens` slots after the length. Evicts cached pages where free ones do not suffice.
   void reserve(SequenceId id, std::int64_t tokens);
   // The same for many sequences, all or none. A copy on write is counted for each sequence that
   // shares its last page, also where the last of them could keep the original.

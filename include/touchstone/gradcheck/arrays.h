@@ -193,11 +193,11 @@ inline void check_rows(const std::string& name, const std::vector<int64_t>& shap
 
 inline void check_shape(const std::string& name, const std::vector<int64_t>& shape) {
   if (name.empty()) refuse("an input or output without a name");
-  int64_t room = std::numeric_limits<int64_t>::max();
+  int64_t left = std::numeric_limits<int64_t>::max();
   for (int64_t extent : shape) {
     if (extent <= 0) refuse(name + ": empty shape " + shape_text(shape));
-    room /= extent;
-    if (room == 0) refuse(name + ": more elements than can be counted: " + shape_text(shape));
+    left /= extent;
+    if (left == 0) refuse(name + ": more elements than can be counted: " + shape_text(shape));
   }
 }
 

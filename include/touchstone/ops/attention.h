@@ -45,7 +45,7 @@
 //               |output - exact| <= w * sum of P * |v| + r * |output|
 //               |log_sum_exp - exact| <= w + 4 * u * |log_sum_exp|
 //             and P in the backward has the relative error e[i][t] + 4 * u * |log_sum_exp| where it
-//             is at least 2^-126; a smaller P is taken as 0 (f64: as it is). The gradients are sums
+//             is at least 2^-126; a smaller P may be taken as 0 (not in f64). The gradients are sums
 //             of such terms. On CUDA in 16 bits P and dS are rounded to the dtype before they are
 //             multiplied, which adds 2 * r * sum of P * |v| to the first line and r * |P| and
 //             r * |dS| to the terms of gradients.
@@ -126,8 +126,7 @@ struct AttentionBackwardArgs {
 TOUCHSTONE_API void attention(Context& context, const AttentionArgs& args);
 TOUCHSTONE_API void attention_backward(Context& context, const AttentionBackwardArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
+// See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const AttentionArgs& args);
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,

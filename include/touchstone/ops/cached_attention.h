@@ -99,8 +99,7 @@ struct CachedAttentionArgs {
 
 TOUCHSTONE_API void cached_attention(Context& context, const CachedAttentionArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
+// See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const CachedAttentionArgs& args);
 

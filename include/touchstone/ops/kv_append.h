@@ -68,8 +68,7 @@ struct KvAppendArgs {
 
 TOUCHSTONE_API void kv_append(Context& context, const KvAppendArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
+// See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const KvAppendArgs& args);
 

@@ -20,7 +20,7 @@
 //             rstd, dx, dweight, dbias), up to |mean| = 1e6 standard deviations. The error of a
 //             single element is relative to the terms it is a sum of, not to the element. The mean
 //             is re-centered: m is the rounded mean, delta = sum(h - m) / D its rounding residual, and
-//             (h - m) - delta takes the place of h - mean. The backward recomputes delta in the
+//             (h - m) - delta replaces h - mean. The backward recomputes delta in the
 //             reduction it makes anyway, so mean and rstd are all it needs. Beyond 1e6 the error
 //             grows in proportion to |mean| / sigma. Squares neither overflow nor underflow:
 //             sigma from 1e-37 to 1e37 works, eps = 0 included.

@@ -13,10 +13,10 @@
 //        top_p   the smallest prefix of what top_k leaves whose mass is >= top_p of that mass
 //        min_p   those with w[i] >= min_p * w[first]
 //      All three are prefixes of one order, so the kept set is one too, and never empty. Ties are
-//      broken by token, unlike in Hugging Face: top_k = 2 of four equal logits keeps {0, 1} here and
-//      all four there.
+//      broken by token, unlike in Hugging Face: top_k = 2 of four equal logits keeps {0, 1} here
+//      and all four there.
 //   5. One uniform u in (0, 1), from (seed, position) and nothing else, picks the token where the
-//      running sum of w first exceeds u * total. The sum runs in order when the row asks for a cut
+//      running sum of w first exceeds u * total. The sum runs in order when the row has a cut
 //      (0 < top_k < V, top_p < 1 or min_p > 0), by token index when it does not.
 //
 // log_probability and top_log_probabilities are of the whole distribution after step 3, before any
@@ -47,8 +47,9 @@
 // Cost        One read of the logits. A row that keeps more tokens than the fast path sorts (2048
 //             on the CPU; on CUDA top_k up to 1024, and 64 to 256 where the row has no top_k), or
 //             whose cut is too close to call from one read, is read again and reports two_pass. On
-//             the CPU such a row costs 15 to 25 times a row without a cut: over 128256 normal logits,
-//             one thread with AVX-512, 0.25 ms with top_p .9 and 0.43 ms with min_p .01 against 0.017.
+//             the CPU such a row costs 15 to 25 times a row without a cut: over 128256 normal
+//             logits, one thread with AVX-512, 0.25 ms with top_p .9 and 0.43 ms with min_p .01
+//             against 0.017 ms.
 #pragma once
 
 #include <string>
@@ -58,6 +59,7 @@
 #include "touchstone/core/export.h"
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
+#include "touchstone/ops/row_status.h"
 
 namespace touchstone {
 
@@ -86,8 +88,7 @@ struct SampleArgs {
 
 TOUCHSTONE_API void sample(Context& context, const SampleArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
+// See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args);
 
 }  // namespace touchstone

@@ -28,7 +28,8 @@
 // Empty       No rows: nothing is written. V = 0 is refused, since k >= 1.
 // Guarantees  Deterministic: set, order and bits are the same for any batch, row stride, alignment,
 //             stream and number of threads of a device; CPU and GPU agree on set and order exactly.
-//             No float atomics. CUDA: no allocation, no synchronization; can be captured in a graph.
+//             No float atomics. CUDA: no allocation, no synchronization; can be captured in a
+//             graph.
 // Cost        Bytes: rows * V * size, once (rare rows are read twice and report two_pass), plus the
 //             outputs. One exponential and about five other flops per logit.
 #pragma once
@@ -62,8 +63,7 @@ struct SoftmaxTopkArgs {
 
 TOUCHSTONE_API void softmax_topk(Context& context, const SoftmaxTopkArgs& args);
 
-// Every implementation for the context's device, in order of preference, and what it says to this
-// call.
+// See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const SoftmaxTopkArgs& args);
 

@@ -35,7 +35,7 @@ void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value, nullptr, nullptr, 0);
 }
 
-void ring(std::atomic<uint32_t>& word, uint32_t value, std::atomic<uint32_t>& sleeper) {
+void set_and_wake(std::atomic<uint32_t>& word, uint32_t value, std::atomic<uint32_t>& sleeper) {
   word.store(value);
   if (sleeper.load() != 0) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
@@ -63,21 +63,24 @@ JudgeLink* JudgeLink::open() {
 uint32_t JudgeLink::wait() {
   // No spin here: an idle child uses no processor time, so that the judge can see whether one works
   // when it should not.
-  while (control_->bell.load() == rung_) sleep_while(control_->bell, rung_);
-  rung_ = control_->bell.load();
+  while (control_->command_number.load() == last_command_)
+    sleep_while(control_->command_number, last_command_);
+  last_command_ = control_->command_number.load();
   return control_->command;
 }
 
-void JudgeLink::acknowledge() { ring(control_->ready, rung_, control_->judge_sleeps); }
+void JudgeLink::acknowledge() {
+  set_and_wake(control_->ready, last_command_, control_->judge_sleeps);
+}
 
 void JudgeLink::wait_for_go() {
   acknowledge();
   for (int i = 0; i < kSpins; ++i) {
-    if (control_->go.load(std::memory_order_acquire) == rung_) return;
+    if (control_->go.load(std::memory_order_acquire) == last_command_) return;
     relax();
   }
   uint32_t now = 0;
-  while ((now = control_->go.load()) != rung_) {
+  while ((now = control_->go.load()) != last_command_) {
     const timespec pause{0, 1000000};
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->go), FUTEX_WAIT, now, &pause, nullptr,
             0);
@@ -86,7 +89,7 @@ void JudgeLink::wait_for_go() {
 
 void JudgeLink::finish() {
   last_used_ = true;
-  ring(control_->done, rung_, control_->judge_sleeps);
+  set_and_wake(control_->done, last_command_, control_->judge_sleeps);
 }
 
 bool JudgeLink::retire() {

@@ -17,7 +17,7 @@ class JudgeLink {
 
   protocol::Control& control() { return *control_; }
 
-  // Sleeps until the judge rings; the command is then in control().
+  // Sleeps until the judge posts a command, which is then in control().
   uint32_t wait();
   // The command is done.
   void acknowledge();
@@ -33,7 +33,7 @@ class JudgeLink {
   // addresses stay taken until the next reset. False when there was nothing to close.
   bool retire();
 
-  // Serves kMap, kMapState and kReset. False when there is no room at any address.
+  // Serves kMap, kMapState and kReset. False when no address is free.
   bool map();
   bool map_state();
   void reset();
@@ -56,7 +56,7 @@ class JudgeLink {
   void catch_faults();
 
   protocol::Control* control_ = nullptr;
-  uint32_t rung_ = 0;
+  uint32_t last_command_ = 0;
   std::vector<Span> spans_;  // oldest first
   Span last_;
   bool last_used_ = false;  // a call was made with it

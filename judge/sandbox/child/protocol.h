@@ -23,7 +23,7 @@ inline constexpr int kMaxRank = 8;
 enum Command : uint32_t {
   kMap = 1,   // map the buffers of the next call, and touch every page
   kMapState,  // map one buffer and keep it as a state
-  kCall,      // get ready; ring back; wait for `go`; call; ring `done`
+  kCall,      // get ready; set `ready`; wait for `go`; call; set `done`
   kFetch,     // bring the outputs of the last call into shared memory (devices only)
   kReset,     // forget all buffers, states and handles
   kQuit,
@@ -72,12 +72,12 @@ inline constexpr uint32_t kStateBuffer = ~0U;
 inline constexpr uint32_t kEarlierCall = ~0U - 1;
 
 struct Control {
-  // Bells hold the number of the command they ring for. Each lies in a cache line of its own.
-  alignas(64) std::atomic<uint32_t> bell;          // judge: a command is there
-  alignas(64) std::atomic<uint32_t> go;            // judge: now
-  alignas(64) std::atomic<uint32_t> ready;         // child: command done, or ready for `go`
-  alignas(64) std::atomic<uint32_t> done;          // child: the call returned
-  alignas(64) std::atomic<uint32_t> judge_sleeps;  // the judge wants a futex wake
+  // Sequence numbers: each holds the number of the command it was last set for. One cache line each.
+  alignas(64) std::atomic<uint32_t> command_number;  // judge: a command is there
+  alignas(64) std::atomic<uint32_t> go;              // judge: now
+  alignas(64) std::atomic<uint32_t> ready;           // child: command done, or ready for `go`
+  alignas(64) std::atomic<uint32_t> done;            // child: the call returned
+  alignas(64) std::atomic<uint32_t> judge_sleeps;    // the judge wants a futex wake
 
   // Written by the judge.
   alignas(64) uint32_t command;

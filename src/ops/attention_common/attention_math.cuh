@@ -32,13 +32,13 @@ __device__ inline float tanh_of(float x) {
 }
 
 // The sum of weights with the sink, ready to end with.
-struct Ending {
+struct SoftmaxEpilogue {
   float factor;  // of the sums of weighted values
   float log_sum_exp;
-  bool nothing;  // was seen: the output is 0
+  bool nothing;  // attended to: the output is 0
 
   // `sinks` [heads] or null; the largest score and the sum of weights relative to it.
-  __device__ Ending(const float* sinks, std::int64_t head, float largest, float sum) {
+  __device__ SoftmaxEpilogue(const float* sinks, std::int64_t head, float largest, float sum) {
     const float sink = sinks != nullptr ? sinks[head] : minus_infinity();
     const float top = sink > largest || sink != sink ? sink : largest;
     const float own = weight_of(largest, top);

@@ -233,7 +233,7 @@ TEST(Attention, Empty) {
 }
 
 // Sq > Sk: the first queries stand before every key.
-TEST(Attention, QueriesThatSeeNothing) {
+TEST(Attention, FullyMaskedQueries) {
   for (const DType dtype : dtypes()) {
     check_dense({.heads = 2,
                  .queries = 150,
@@ -320,7 +320,7 @@ TEST(Attention, ExtremeLogits) {
     check_dense(masked, hidden);
     // All equal, and K = 0.
     check_dense({.queries = 70, .keys = 70, .dtype = dtype, .causal = true, .k = {.scale = 0}});
-    // One logit far above the rest, in every place of a tile.
+    // One logit far above the rest, at every position of a tile.
     for (const std::int64_t where : {0, 63, 127, 128, 150}) {
       const DenseProblem p{.queries = 3,
                            .keys = 151,

@@ -126,8 +126,8 @@ struct ExpectedDense {
   Expected output, log_sum_exp;
   Expected dq, dk, dv, dbias, dsinks;
 };
-// The references of spec/; the backward's is for the output and log-sum-exp that DenseBackwardRun is
-// given.
+// The references of spec/; the backward's is for the output and log-sum-exp that DenseBackwardRun
+// is given.
 ExpectedDense expected_dense(const DenseProblem& problem, const DenseData& data);
 
 testing::AssertionResult is_right(const DenseForwardRun& run, const ExpectedDense& expected);

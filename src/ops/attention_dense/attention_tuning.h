@@ -1,5 +1,5 @@
-// Every threshold of attention that was chosen by measurement: what it decides, the device, the date
-// and the gain. Commands and full tables: docs/notes/attention.md.
+// Every threshold of attention that was chosen by measurement: what it decides, the device, the
+// date and the gain. Commands and full tables: docs/notes/attention.md.
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,7 @@ int useful_threads(const Context& context, const DenseProblem& p) {
   return pairs * static_cast<double>(p.k_dim + p.v_dim) < kSerialWork ? 1 : context.threads();
 }
 
-// Calls body(task, its thread's scratch) for every task, next one to whoever is free.
+// Calls body(task, its thread's scratch) for every task; threads take the next free one.
 template <class Body>
 void for_each_task(Context& context, int threads, std::int64_t tasks, float* scratch,
                    std::size_t floats, Body&& body) {
@@ -77,7 +77,7 @@ std::vector<KeyBlock> key_blocks(const DenseProblem& p) {
 }
 
 std::string refuses(const DenseProblem& p) {
-  return p.dtype == DType::f64 ? "f64 is left to plain" : "";
+  return p.dtype == DType::f64 ? "dtype f64, needs f32, bf16 or f16" : "";
 }
 
 // dq, and dbias where several heads add to the same: one task does all of them, in order.
@@ -132,7 +132,7 @@ Way way_of(const BackwardProblem& p, int threads) {
   const std::size_t longest = fused_floats(p, longest_queries(p)) * sizeof(float);
   const bool many_heads = threads == 1 || p.batch * p.kv_heads >= 2 * std::int64_t{threads};
   if (many_heads && longest <= kMaxFusedBytes) return Way::by_heads;
-  // With sinks all wait for the first keys, which every query sees.
+  // With sinks all wait for the first keys, to which every query attends.
   const std::size_t all = static_cast<std::size_t>(row_count(p)) * fused_row_floats(p);
   const bool fits = all * sizeof(float) <= static_cast<std::size_t>(threads) * kMaxFusedBytes;
   return fits && threads > 1 && p.sinks == 0 ? Way::in_turns : Way::by_sweeps;
@@ -150,7 +150,7 @@ void run_head(const BackwardProblem& p, std::int64_t sequence, std::int64_t kv_h
   store_fused_queries(p, {sequence, kv_head * p.heads_per_kv, p.heads_per_kv, 0, span.queries}, dq);
 }
 
-// The dq of all KV heads, [batch, kv_heads], of zeros, with nobody having had a turn.
+// The dq of all KV heads, [batch, kv_heads], zero-initialized, with no turn taken yet.
 class AllQueries {
  public:
   AllQueries(const BackwardProblem& p, float* dq) : p_(p) {
@@ -193,8 +193,8 @@ class AllQueries {
   std::vector<FusedQueries> heads_;
 };
 
-// All gradients, with blocks of keys that take turns. Heads go beside each other, so that there are
-// fewer to wait for, and the first keys come first: where it is causal, most queries see them.
+// All gradients; blocks of keys add to dq in order. Heads go beside each other, so that there are
+// fewer to wait for, and the first keys come first: with a causal mask most queries attend to them.
 void run_in_turns(Context& context, const BackwardProblem& p, int threads, const float* delta,
                   float* dq, float* scratch, std::size_t floats) {
   const AllQueries all(p, dq);

@@ -8,7 +8,7 @@
 //   forward, own queries   S[t][i] = K Q^T, P = exp2(S - m)       O[i] = f O[i] + P^T V
 //   dq, own queries        S[t][i] = K Q^T, dP[t][i] = V dO^T     dQ[i] += dS^T K
 //   dk, dv, own keys       S[i][t] = Q K^T, dP[i][t] = dO V^T     dV[t] += P^T dO, dK[t] += dS^T Q
-//                          where there is room for it in f32      dQ[i] += dS K
+//                          where an f32 dQ fits in memory        dQ[i] += dS K
 //
 // so that scores are vectors of own tokens, and the softmax of the forward and of dq needs no sum
 // across lanes. Scores are logarithms to base 2.
@@ -19,13 +19,13 @@
 // for its turn, so that one is behind the other by those queries and hardly ever waits. The bits
 // are those of the sweep: the same chains, with tiles of kOwn keys.
 //
-// Why the bits do not depend on who is computed together: a number of C is one chain of multiply
+// Determinism, whatever is computed together: an element of C is one chain of multiply
 // and add along the depth, in ascending order, whatever block it is computed in; and tiles begin at
 // fixed tokens of their sequence.
 //
-// A product adds 0 * x for what is not seen, which is nothing unless x is not finite. Tiles where
-// something is not seen are therefore looked through, and if there is a NaN or an infinity in them
-// their sums are made number by number from what is seen.
+// A product adds 0 * x for masked keys, which is exact unless x is not finite. Tiles with a masked
+// key are therefore scanned, and those with a NaN or an infinity are summed element by element over
+// the keys that are attended to.
 #pragma once
 
 #include <atomic>
@@ -77,7 +77,7 @@ struct KeyBlockRange {
   bool has(std::int64_t block) const { return begin <= block && block < end; }
 };
 
-// Those that queries [first, end) may see: all others they do not see.
+// A superset of those that queries [first, end) attend to.
 inline KeyBlockRange key_blocks_of(const DenseProblem& p, const SequenceSpan& span,
                                    std::int64_t first, std::int64_t end) {
   constexpr auto kKeys = static_cast<std::int64_t>(kOwn);
@@ -90,7 +90,7 @@ inline KeyBlockRange key_blocks_of(const DenseProblem& p, const SequenceSpan& sp
 struct FusedQueries {
   float* dq = nullptr;  // [heads_per_kv, queries, fused_row_floats]; null: left to the other sweep
   // [heads_per_kv, turns_of(queries)]: the block that is to add next to some queries of a tile, of
-  // those that may see the tile. Null: the blocks are done one after the other anyway.
+  // those that attend to the tile. Null: the blocks run one after the other.
   std::atomic<std::int64_t>* turns = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// The backward kernels of dense attention, for every SIMD target. dense_cpu.h says how they work.
+// The backward kernels of dense attention, for every SIMD target. See dense_cpu.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention_dense/dense_cpu_backward.cc"
 #include "hwy/foreach_target.h"
@@ -51,32 +51,28 @@ struct BackwardScratch {
   }
 };
 
-// Scores and dP of a tile: both products have the others as A and the own tokens as B.
-HWY_INLINE void score_products(const BackwardProblem& p, const Rows& k, const Rows& v,
-                               std::size_t count, std::size_t vectors, const BackwardScratch& s) {
-  product<false>({.depth = static_cast<std::size_t>(p.k_dim),
+// Scores or dP of a tile: the others are A, the own tokens are B.
+HWY_INLINE void score_product(std::int64_t dim, const Rows& others, std::size_t count,
+                              std::size_t vectors, const float* own, float* to) {
+  product<false>({.depth = static_cast<std::size_t>(dim),
                   .rows = count,
                   .vectors = vectors,
-                  .a = k.data,
-                  .a_row = k.stride,
+                  .a = others.data,
+                  .a_row = others.stride,
                   .a_step = 1,
-                  .b = s.own_k,
+                  .b = own,
                   .b_row = kOwn,
-                  .c = s.weights,
-                  .c_row = kOwn});
-  product<false>({.depth = static_cast<std::size_t>(p.v_dim),
-                  .rows = count,
-                  .vectors = vectors,
-                  .a = v.data,
-                  .a_row = v.stride,
-                  .a_step = 1,
-                  .b = s.own_v,
-                  .b_row = kOwn,
-                  .c = s.dlogits,
+                  .c = to,
                   .c_row = kOwn});
 }
 
-// sum[own] += (what a tile left)^T others. With `careful` only what is seen is touched.
+HWY_INLINE void score_products(const BackwardProblem& p, const Rows& k, const Rows& v,
+                               std::size_t count, std::size_t vectors, const BackwardScratch& s) {
+  score_product(p.k_dim, k, count, vectors, s.own_k, s.weights);
+  score_product(p.v_dim, v, count, vectors, s.own_v, s.dlogits);
+}
+
+// sum[own] += (what a tile left)^T others. With `careful` only pairs that are not masked.
 template <class Seen>
 HWY_INLINE void add_others(const float* pairs, const Rows& others, std::size_t count,
                            std::size_t own, std::int64_t dim, float* sum, bool whole,
@@ -129,7 +125,7 @@ HWY_INLINE Shaped shaped(const DenseProblem& p, V product, V added) {
   return result;
 }
 
-// A row's log-sum-exp to base 2; of a query that sees nothing +inf, so that no weight is left.
+// A row's log-sum-exp to base 2; +inf for a fully masked query, so that its weights are 0.
 HWY_INLINE float base2_log_sum_exp(const BackwardProblem& p, std::int64_t sequence,
                                    std::int64_t head, std::int64_t token) {
   const float value = *token_of<float>(p.log_sum_exp, sequence, head, token);
@@ -240,7 +236,7 @@ HWY_INLINE void query_block(const BackwardProblem& p, const QueryBlock& block, c
 
 // ---- dk, dv -----------------------------------------------------------------------------------
 
-// A run of queries of one head, and what each sees of the own keys, in lanes.
+// A run of queries of one head, and which own keys each attends to, in lanes.
 struct QueryTile {
   std::int64_t first = 0;
   std::size_t count = 0;
@@ -255,7 +251,7 @@ struct QueryTile {
   }
 };
 
-// Of queries [first, end) those from the first to the last that sees something of the own keys.
+// Of queries [first, end) those from the first to the last that attends to an own key.
 template <class Empty>
 HWY_INLINE void find_queries(const BackwardProblem& p, const SequenceSpan& span,
                              const KeyBlock& block, std::int64_t first, std::int64_t end,
@@ -393,7 +389,7 @@ HWY_INLINE void store_queries(const BackwardProblem& p, const QueryBlock& block,
 }
 
 // The same for all of the tile, queries [first, end) of a head, when it is the block's turn. The
-// last block that may see them stores the sums.
+// last block they attend to stores the sums.
 template <class T>
 HWY_INLINE void add_in_turns(const BackwardProblem& p, const KeyBlock& block, std::int64_t member,
                              const QueryTile& tile, std::int64_t first, std::int64_t end,

@@ -1,4 +1,4 @@
-// The forward kernel of dense attention, for every SIMD target. dense_cpu.h says how it works.
+// The forward kernel of dense attention, for every SIMD target. See dense_cpu.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention_dense/dense_cpu_forward.cc"
 #include "hwy/foreach_target.h"
@@ -85,7 +85,7 @@ HWY_INLINE void softmax_vectors(std::size_t keys, float* scores, const ForwardSc
   V base[kVectors];
   V sums[kVectors];
   for (std::size_t v = 0; v < kVectors; ++v) {
-    // Nothing seen yet: -inf - (-inf) would be NaN, and every weight is 0 relative to 0 as well.
+    // Fully masked so far: -inf - (-inf) would be NaN, and every weight is 0 relative to 0 as well.
     const auto nothing = hn::Eq(most[v], hn::Set(d, -kInfinity));
     base[v] = hn::IfThenZeroElse(nothing, most[v]);
     sums[v] = hn::Zero(d);

@@ -1,4 +1,4 @@
-// The products of dense attention, and how tokens get into the places where these want them. No
+// The products of dense attention, and how tokens are packed for them. No
 // #pragma once: read once per target.
 #include <algorithm>
 #include <cstddef>
@@ -86,7 +86,7 @@ HWY_INLINE void product_block(const Product& p, std::size_t row, std::size_t vec
   }
 }
 
-// A panel of columns stays in the first cache while all rows pass over it.
+// A panel of columns stays in L1 while all rows pass over it.
 template <bool kAdd, std::size_t kVectors>
 HWY_NOINLINE void product_panel(const Product& p, std::size_t vector) {
   std::size_t row = 0;
@@ -112,7 +112,7 @@ HWY_INLINE void product(const Product& p) {
   if (vector < p.vectors) product_panel<kAdd, 1>(p, vector);
 }
 
-// C = f C + A B from those pairs only for which seen(k, row): the same bits where all of B is
+// C = f C + A B over those pairs only for which attended(k, row): the same bits where all of B is
 // finite.
 template <class Seen>
 HWY_NOINLINE void careful_product(const Product& p, const Seen& seen) {

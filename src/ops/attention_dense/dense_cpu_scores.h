@@ -1,4 +1,4 @@
-// What the queries of a task see and what is added to their scores. No #pragma once: read once per
+// Masks and score modifications of the queries of a task. No #pragma once: included once per
 // target.
 #include <algorithm>
 #include <cmath>
@@ -51,7 +51,7 @@ HWY_INLINE void visit_type(const DenseProblem& p, Body&& body) {
   }
 }
 
-// What one query sees, with nothing at all as [kFar, 0).
+// The visible range of one query, [kFar, 0) if it is fully masked.
 HWY_INLINE VisibleRange normalized_range(const DenseProblem& p, const SequenceSpan& span,
                                          std::int64_t query) {
   VisibleRange visible = visible_range(p, span, query);
@@ -66,16 +66,16 @@ HWY_INLINE float clamped(std::int64_t x, std::size_t most) {
   return static_cast<float>(std::clamp<std::int64_t>(x, 0, static_cast<std::int64_t>(most)));
 }
 
-// Lanes of a score vector that are seen: x in [begin, end) or below sinks.
+// Lanes of a score vector that are not masked: x in [begin, end) or below sinks.
 HWY_INLINE hn::Mask<D> seen_lanes(V x, V begin, V end, V sinks) {
   return hn::Or(hn::And(hn::Ge(x, begin), hn::Lt(x, end)), hn::Lt(x, sinks));
 }
 
-// A run of keys that some of the own queries see.
+// A run of keys that some of the own queries attend to.
 struct KeyTile {
   std::int64_t first = 0;
   std::size_t count = 0;
-  bool whole = false;  // all queries see all of it
+  bool whole = false;  // no query masks a key of it
 };
 
 // The own queries of a task, one per lane.
@@ -145,7 +145,7 @@ struct OwnQueries {
     }
   }
 
-  // Calls body(tile) for every tile of `tokens` keys of which something is seen, in order.
+  // Calls body(tile) for every tile of `tokens` keys that is not fully masked, in order.
   template <class Body>
   HWY_INLINE void for_each_tile(std::size_t tokens, Body&& body) const {
     const auto step = static_cast<std::int64_t>(tokens);

@@ -16,7 +16,7 @@ namespace touchstone::dense_attention {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kTile = 256;  // keys, unless the caller says otherwise
+constexpr std::int64_t kTile = 256;  // keys, unless ScopedKeyTile overrides it
 constexpr std::int64_t kTask = 16;   // queries or keys of a task
 
 // f32, or f64 when the dtype is: bias, slopes, sinks, dbias.
@@ -105,7 +105,7 @@ struct Query {
     return s;
   }
 
-  // Calls body(first, end) for the parts of tiles that the query sees.
+  // Calls body(first, end) for the parts of tiles that the query attends to.
   template <class Body>
   void for_each_tile(Body&& body) const {
     const std::int64_t tile = p.tile > 0 ? p.tile : kTile;
@@ -175,8 +175,8 @@ void forward_query(const ForwardProblem& p, const Query<T>& query) {
   }
 }
 
-// Calls body(sequence, first token, end) in tasks of kTask tokens: `lengths` says how many tokens a
-// sequence has.
+// Calls body(sequence, first token, end) in tasks of kTask tokens: `length` is the number of
+// tokens of a sequence.
 template <class Lengths, class Body>
 void for_each_block(Context& context, const DenseProblem& p, std::int64_t heads, Lengths&& length,
                     Body&& body) {

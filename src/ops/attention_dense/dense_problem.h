@@ -1,4 +1,4 @@
-// One attention call over dense keys and values after its checks, what a query sees, and the
+// One attention call over dense keys and values after its checks, its masks, and the
 // implementations.
 #pragma once
 
@@ -88,7 +88,7 @@ TOUCHSTONE_HOST_DEVICE inline SequenceSpan span_of(const DenseProblem& p, std::i
           p.key_offsets[sequence], p.key_offsets[sequence + 1] - p.key_offsets[sequence]};
 }
 
-// What query i of a sequence sees of its keys: [0, sinks) and [begin, end).
+// The keys query i of a sequence attends to: [0, sinks) and [begin, end).
 TOUCHSTONE_HOST_DEVICE inline VisibleRange visible_range(const DenseProblem& p,
                                                          const SequenceSpan& span,
                                                          std::int64_t query) {

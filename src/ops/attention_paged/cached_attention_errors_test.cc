@@ -273,7 +273,7 @@ TEST(CachedAttentionErrors, NoQueriesIsNoMistake) {
   EXPECT_NO_THROW(cached_attention(context, run.args));
 }
 
-// Dims that the SIMD code has no room for go to the plain one.
+// Dims beyond the SIMD code's buffers use the plain one.
 TEST(CachedAttentionErrors, LargeDims) {
   Scene scene = good_scene();
   scene.layers.k_dim = 1040;

@@ -313,11 +313,10 @@ std::vector<double> heads_first(const std::vector<double>& x, std::int64_t heads
 
 TEST(CachedAttention, HeadMajorMemoryIsATransposedView) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    Scene scene{
-        .layers = grouped(2, 64, 64, {.dtype = DType::bf16}, {.dtype = DType::bf16}),
-        .query_heads = 6,
-        .rows = {{.length = 40, .queries = 3}, {.length = 700, .queries = 2, .seed = 2}},
-        .query_dtype = dtype};
+    Scene scene{.layers = grouped(2, 64, 64, {.dtype = DType::bf16}, {.dtype = DType::bf16}),
+                .query_heads = 6,
+                .rows = {{.length = 40, .queries = 3}, {.length = 700, .queries = 2, .seed = 2}},
+                .query_dtype = dtype};
     AttentionRun run(scene);
     for_each_runner(run.accepting(), [&](Runner& context) {
       run.run(context);

@@ -32,8 +32,8 @@ inline constexpr int kSplit = 512;
 inline constexpr int kQuantizedSplit = 2048;
 // Query tokens of a CTA: enough to read a split once for many, few enough for many CTAs.
 inline constexpr std::int64_t kMaxQueryTile = 16;
-// Decode: CTAs per SM, and splits of a CTA at most. Several splits per CTA: int8 0.52 -> 0.72; twice
-// as many: int4 1 % faster, bf16 1 % slower.
+// Decode: CTAs per SM, and splits of a CTA at most. Several splits per CTA: int8 0.52 -> 0.72;
+// twice as many: int4 1 % faster, bf16 1 % slower.
 inline constexpr std::int64_t kBlocksPerSm = 12;
 inline constexpr std::int64_t kMaxSplitsPerBlock = 4;
 // Outputs up to which the merge kernel uses four threads per value: fewer leave SMs idle.

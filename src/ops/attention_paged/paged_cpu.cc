@@ -1,5 +1,5 @@
 // The SIMD implementation above its kernels: which query vectors pass over which tokens together,
-// scratch memory, and who computes what. attention_cpu.h says why the bits do not depend on it.
+// scratch memory, and the tasks of threads. paged_cpu.h says why the bits do not depend on it.
 #include "ops/attention_paged/paged_cpu.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
+#include "ops/attention_common/refusal.h"
 #include "ops/attention_paged/cached_attention_tuning.h"
 #include "ops/attention_paged/paged_visible_range.h"
 #include "touchstone/core/checked.h"
@@ -23,8 +24,8 @@ using tuning::kWaveSplits;
 
 constexpr auto kUnitQueries = static_cast<std::size_t>(tuning::kUnitQueries);
 
-// The slots of a split that a query attends to: [0, sinks), [begin, end), both cut to the split, and
-// those of the tree that stand in the split on the query's path, in ascending order.
+// The slots of a split that a query attends to: [0, sinks), [begin, end), both cut to the split,
+// and those of the tree that stand in the split on the query's path, in ascending order.
 struct SplitSlots {
   std::int64_t sinks_begin = 0;
   std::int64_t sinks_end = 0;
@@ -96,17 +97,17 @@ struct Sections {
   }
 };
 
-// Tokens of one split that a query sees, in order.
+// Tokens of one split that a query attends to, in order.
 class TokenList {
  public:
   TokenList(const PagedAttentionProblem& p, std::int64_t kv_head) : p_(p), sections_(p) {
-    for (const auto& [section, places] :
+    for (const auto& [section, addresses] :
          {std::pair(&sections_.keys, &keys_), std::pair(&sections_.values, &values_)}) {
-      places->next_values = p.pages.page_tokens * section->value_bytes;
-      places->next_scales = p.pages.page_tokens * section->scale_bytes;
-      places->scale_bytes = section->scale_bytes;
-      section->values += kv_head * places->next_values;
-      section->scales += kv_head * places->next_scales;
+      addresses->next_values = p.pages.page_tokens * section->value_bytes;
+      addresses->next_scales = p.pages.page_tokens * section->scale_bytes;
+      addresses->scale_bytes = section->scale_bytes;
+      section->values += kv_head * addresses->next_values;
+      section->scales += kv_head * addresses->next_scales;
     }
   }
 
@@ -140,22 +141,22 @@ class TokenList {
           static_cast<std::size_t>(row * p_.pages.table_stride + begin / page_tokens);
       const std::byte* const page =
           p_.pages.memory + std::int64_t{p_.pages.page_table[entry]} * p_.pages.geometry.page_bytes;
-      place(sections_.keys, page, slot, n, keys_);
-      place(sections_.values, page, slot, n, values_);
+      append(sections_.keys, page, slot, n, keys_);
+      append(sections_.values, page, slot, n, values_);
       count_ += static_cast<std::size_t>(n);
       begin += n;
     }
   }
 
-  void place(const Section& section, const std::byte* page, std::int64_t slot, std::int64_t n,
-             TokenAddresses& places) const {
+  void append(const Section& section, const std::byte* page, std::int64_t slot, std::int64_t n,
+              TokenAddresses& addresses) const {
     const std::byte* values = page + section.values + slot * section.value_bytes;
     const std::byte* scales = page + section.scales + slot * section.scale_bytes;
     const std::size_t end = count_ + static_cast<std::size_t>(n);
     for (std::size_t i = count_; i < end; ++i) {
-      places.values[i] = values;
-      places.scales[i] = scales;
-      places.run[i] = static_cast<std::uint16_t>(end - i);
+      addresses.values[i] = values;
+      addresses.scales[i] = scales;
+      addresses.run[i] = static_cast<std::uint16_t>(end - i);
       values += section.value_bytes;
       scales += section.scale_bytes;
     }
@@ -334,7 +335,7 @@ class Wave {
                                     p_.layers.kv_heads);
   }
 
-  // Queries that see the same tokens go together.
+  // Queries that attend to the same tokens share a pass.
   void run_unit(const Unit& unit, std::int64_t kv_head, std::int64_t heads) const {
     const std::span<const std::int64_t> queries = unit.queries;
     for (std::size_t begin = 0; begin < queries.size();) {
@@ -406,9 +407,9 @@ class Wave {
 
 std::string cached_attention_simd_refuses(const Context& /*context*/,
                                           const PagedAttentionProblem& p) {
-  return std::max(p.layers.k_dim, p.layers.v_dim) > kMaxDim
-             ? "dims above " + std::to_string(kMaxDim)
-             : "";
+  if (p.layers.k_dim > kMaxDim) return attention_common::above("k_dim", p.layers.k_dim, kMaxDim);
+  if (p.layers.v_dim > kMaxDim) return attention_common::above("v_dim", p.layers.v_dim, kMaxDim);
+  return {};
 }
 
 void cached_attention_simd(Context& context, const PagedAttentionProblem& p) {

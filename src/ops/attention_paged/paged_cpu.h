@@ -1,6 +1,6 @@
 // The SIMD implementation of cached_attention: what its kernels and the code above them share.
 //
-// The positions of a row are cut into splits of kSplit. The query vectors that see the
+// The positions of a row are cut into splits of kSplit. The query vectors that attend to the
 // same tokens of a split make a pass over them: all scores first, then the softmax of each, then
 // the weighted sum of the values. A pass leaves one partial result per query vector; partial
 // results are merged in ascending order of the splits:
@@ -8,9 +8,9 @@
 //   m = max(m1, m2)    a = 2^(m1 - m)    b = 2^(m2 - m)
 //   sum = a sum1 + b sum2    out = a out1 + b out2
 //
-// Why the bits do not depend on who is computed together: a score is a sum of products in one order
+// Determinism, whatever is computed together: a score is a sum of products in one order
 // that knows nothing of other tokens and queries; softmax and weighted sum go through the tokens
-// that the query sees, in order; and splits begin at fixed positions.
+// that the query attends to, in order; and splits begin at fixed positions of its path.
 #pragma once
 
 #include <array>

@@ -213,31 +213,31 @@ HWY_NOINLINE void score_units(const Tile& tile, const float* const* queries, flo
   const LimbsHead& head1 = *head_of(1);
   const LimbsHead& head2 = *head_of(2);
   const LimbsHead& head3 = *head_of(3);
-  // Tokens of what comes next that are asked for beside four units.
+  // Tokens of what comes next that are prefetched beside four units.
   const std::size_t at_once = tile.next.bytes == 0 ? 0 : (16 * kRow + dim - 1) / dim;
   for (std::size_t first = 0; first < tile.tokens; first += 16) {
     const std::size_t end = std::min(first + 16, tile.tokens);
     // A few tokens at the end are filled up with the last.
     const std::byte* filled[16];
-    const std::byte* const* places = tile.values + first;
+    const std::byte* const* addresses = tile.values + first;
     if (first + 16 > end) {
       for (std::size_t t = 0; t < 16; ++t) filled[t] = tile.values[std::min(first + t, end - 1)];
-      places = filled;
+      addresses = filled;
     }
     LimbSums sums0(head0);
     LimbSums sums1(head1);
     LimbSums sums2(head2);
     LimbSums sums3(head3);
     // Units are transposed while those before are multiplied.
-    Units units = transpose_units(places, tile.offset);
+    Units units = transpose_units(addresses, tile.offset);
     for (std::size_t i = 0; i < dim; i += kRow) {
       const std::size_t wanted = first + i / kRow * at_once;
       for (std::size_t t = wanted; t < std::min(wanted + at_once, end); ++t) fetch_next(tile, t);
-      // The compiler is not to know that these are the places of the last round: it would keep all
-      // of them, in vector registers.
-      asm("" : "+r"(places));
+      // Hides from the compiler that these are the addresses of the last iteration: it would keep
+      // all of them, in vector registers.
+      asm("" : "+r"(addresses));
       const std::size_t after = std::min(i + kRow, dim - kRow);
-      const Units next = transpose_units(places, tile.offset + static_cast<std::int64_t>(after));
+      const Units next = transpose_units(addresses, tile.offset + static_cast<std::int64_t>(after));
       sums0.add(units, head0, i);
       if constexpr (kQueries > 1) sums1.add(units, head1, i);
       if constexpr (kQueries > 2) sums2.add(units, head2, i);
@@ -269,7 +269,7 @@ inline void score_limbs(Tile tile, const float* const* queries, std::size_t vect
     if (count == 2) score_units<2>(tile, queries + v, rows, stride);
     if (count == 3) score_units<3>(tile, queries + v, rows, stride);
     if (count == 4) score_units<4>(tile, queries + v, rows, stride);
-    tile.next.bytes = 0;  // asked for
+    tile.next.bytes = 0;  // prefetched already
   }
 }
 

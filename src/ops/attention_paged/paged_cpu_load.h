@@ -36,13 +36,13 @@ inline constexpr std::size_t kLanes = hn::MaxLanes(D());
 // How the codes of a vector become numbers.
 enum class Scaling : std::uint8_t {
   none,        // they are numbers
-  per_token,   // one scale for all of them: left to whoever uses their sum
+  per_token,   // one scale for all of them: applied to their sum
   per_group,   // scale * code
   asymmetric,  // minimum + scale * code
 };
 
 // Codes as f32, in packs: elements [i, i + kPack * kLanes) of a vector. Two vectors of a pack hold
-// the even and the odd elements, as sd::load_pack says.
+// the even and the odd elements, see sd::load_pack.
 template <DType kEncoding, bool kSigned>
 struct Codes {
   static constexpr bool kTwo =
@@ -116,8 +116,7 @@ template <DType kEncoding, Scaling kScaling_>
 struct Source {
   static constexpr Scaling kScaling = kScaling_;
   // What attention_cpu_digits.h reads, where the processor can.
-  static constexpr bool kCanUseLimbs =
-      kEncoding == DType::i8 && kScaling == Scaling::per_token;
+  static constexpr bool kCanUseLimbs = kEncoding == DType::i8 && kScaling == Scaling::per_token;
   using Code = Codes<kEncoding, kScaling != Scaling::asymmetric>;
   // Whether `load` needs the scale of the group it is in.
   static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;
@@ -224,13 +223,14 @@ HWY_INLINE void visit_source(const QuantFormat& format, std::int64_t dim, Visito
 // the KV head that is `offset` bytes further. Tokens side by side in a page have their scales side
 // by side, unless a value is only the beginning of a key.
 template <class T>
-HWY_INLINE void decode_scales(const TokenAddresses& places, std::size_t first, std::int64_t offset,
-                              std::size_t tokens, std::size_t each, float* to) {
+HWY_INLINE void decode_scales(const TokenAddresses& addresses, std::size_t first,
+                              std::int64_t offset, std::size_t tokens, std::size_t each,
+                              float* to) {
   const D d;
-  const bool all = places.scale_bytes == static_cast<std::int64_t>(each * sizeof(T));
+  const bool all = addresses.scale_bytes == static_cast<std::int64_t>(each * sizeof(T));
   for (std::size_t t = 0; t < tokens;) {
-    const std::size_t run = all ? std::min<std::size_t>(places.run[first + t], tokens - t) : 1;
-    const T* const from = reinterpret_cast<const T*>(places.scales[first + t] + offset);
+    const std::size_t run = all ? std::min<std::size_t>(addresses.run[first + t], tokens - t) : 1;
+    const T* const from = reinterpret_cast<const T*>(addresses.scales[first + t] + offset);
     const std::size_t n = run * each;
     for (std::size_t i = 0; i < n; i += kLanes) {
       hn::StoreU(sd::load_some(d, from + i, std::min(kLanes, n - i)), d, to + t * each + i);

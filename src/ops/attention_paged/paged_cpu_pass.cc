@@ -1,5 +1,5 @@
 // The kernels of cached_attention, for every SIMD target: one pass over the tokens of a split, and
-// what comes before and after. attention_cpu.h says how they fit together.
+// what comes before and after. See paged_cpu.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention_paged/paged_cpu_pass.cc"
 #include "hwy/foreach_target.h"
@@ -34,7 +34,7 @@ constexpr std::size_t kBlock = std::min<std::size_t>(4, kLanes);
 // nothing is multiplied; on short vectors their scales would take too much of the stack.
 constexpr std::size_t kTile = kLanes == 16 ? 128 : 64;
 constexpr std::size_t kDecodedTile = 16;
-// Tokens whose scales are taken to lie in one cache line, when it is asked for.
+// Tokens whose scales are assumed to lie in one cache line when it is prefetched.
 constexpr std::size_t kScalesFetch = 8;
 // Before the numbers of a partial result: the largest score, the sum of weights.
 constexpr std::size_t kPartialHead = 16;
@@ -72,7 +72,7 @@ HWY_INLINE void softmax(const PagedAttentionProblem& p, std::size_t tokens, floa
   partial[0] = hn::GetLane(hn::MaxOfLanes(d, most));
   partial[1] = 0;
   if (partial[0] == -kInfinity) {
-    // Nothing but -inf, or NaN that the maximum has not seen.
+    // Nothing but -inf, or NaN that the maximum has ignored.
     const bool nan = std::any_of(scores, scores + tokens, [](float s) { return std::isnan(s); });
     if (nan) partial[0] = std::numeric_limits<float>::quiet_NaN();
     if (!nan) return;
@@ -93,7 +93,7 @@ HWY_INLINE void softmax(const PagedAttentionProblem& p, std::size_t tokens, floa
 struct Stream {
   const QuantFormat& format;
   std::int64_t dim;
-  const TokenAddresses& places;
+  const TokenAddresses& addresses;
 
   bool direct() const { return reads_directly(format, dim); }
   std::size_t tile() const { return direct() ? kTile : kDecodedTile; }
@@ -111,20 +111,20 @@ struct TileScratch {
 HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t first,
                           std::size_t tokens, TileScratch& scratch) {
   const auto h = static_cast<std::int64_t>(head);
-  const TokenAddresses& places = stream.places;
+  const TokenAddresses& addresses = stream.addresses;
   const QuantFormat& format = stream.format;
   Tile tile{.tokens = std::min(stream.tile(), tokens - first),
-            .values = places.values.data() + first,
-            .offset = h * places.next_values,
+            .values = addresses.values.data() + first,
+            .offset = h * addresses.next_values,
             .scales = scratch.numbers,
             .dim = padded(stream.dim)};
   tile.group = tile.dim;
-  const std::int64_t to_scales = h * places.next_scales;
+  const std::int64_t to_scales = h * addresses.next_scales;
   if (!stream.direct()) {
     for (std::size_t t = 0; t < tile.tokens; ++t) {
       float* const to = scratch.numbers + t * tile.dim;
       cache::decode(format, stream.dim, tile.values[t] + tile.offset,
-                    places.scales[first + t] + to_scales, to);
+                    addresses.scales[first + t] + to_scales, to);
       std::fill(to + stream.dim, to + tile.dim, 0.0F);
       scratch.decoded[t] = reinterpret_cast<const std::byte*>(to);
     }
@@ -134,7 +134,8 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
     tile.group = static_cast<std::size_t>(cache::group_length(format, stream.dim));
     tile.scale_stride = tile.dim / tile.group * (format.asymmetric ? 2 : 1);
     const auto decode = [&]<class T>() {
-      decode_scales<T>(places, first, to_scales, tile.tokens, tile.scale_stride, scratch.numbers);
+      decode_scales<T>(addresses, first, to_scales, tile.tokens, tile.scale_stride,
+                       scratch.numbers);
     };
     if (format.scale_dtype == DType::f16) {
       decode.template operator()<F16>();
@@ -145,21 +146,21 @@ HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t fi
   return tile;
 }
 
-// Asks for the scales of tokens [begin, begin + tokens) of a KV head.
+// Prefetches the scales of tokens [begin, begin + tokens) of a KV head.
 HWY_INLINE void fetch_scales(const Stream& stream, std::size_t begin, std::size_t tokens,
                              std::int64_t head) {
   if (!is_quantized(stream.format.dtype)) return;
   for (std::size_t t = begin; t < begin + tokens; t += kScalesFetch) {
-    sd::prefetch(stream.places.scales[t] + head * stream.places.next_scales);
+    sd::prefetch(stream.addresses.scales[t] + head * stream.addresses.next_scales);
   }
 }
 
-// Asks for the first tile, which nobody has asked for while computing something else.
+// Prefetches the first tile, which no earlier tile has prefetched.
 HWY_INLINE void fetch_first(const Stream& stream, std::size_t tokens) {
   const std::size_t first = std::min(stream.tile(), tokens);
   const auto bytes = static_cast<std::size_t>(cache::value_bytes(stream.format, stream.dim));
   fetch_scales(stream, 0, first, 0);
-  for (std::size_t t = 0; t < first; ++t) fetch(stream.places.values[t], bytes);
+  for (std::size_t t = 0; t < first; ++t) fetch(stream.addresses.values[t], bytes);
 }
 
 // Calls body(head, first token, tile) for all tiles and, for each, all KV heads: in the order in
@@ -180,7 +181,7 @@ HWY_INLINE void for_each_tile(const Pass& pass, const Stream& stream, const Stre
         const std::size_t after_these = std::min(first + step, pass.tokens - tile.tokens);
         const std::size_t begin = last ? 0 : turn ? after_these : first;
         const auto h = static_cast<std::int64_t>(turn ? 0 : head + 1);
-        tile.next = {next->places.values.data() + begin, h * next->places.next_values,
+        tile.next = {next->addresses.values.data() + begin, h * next->addresses.next_values,
                      static_cast<std::size_t>(cache::value_bytes(next->format, next->dim))};
         fetch_scales(*next, begin, tile.tokens, h);
       }
@@ -230,7 +231,7 @@ HWY_INLINE void score_all(const Pass& pass, std::size_t head, std::size_t first,
       score_tile<Source, kBlock>(tile, queries, rows);
     }
     v += count;
-    tile.next.bytes = 0;  // asked for
+    tile.next.bytes = 0;  // prefetched already
   }
 }
 

@@ -31,8 +31,8 @@ struct Tile {
   std::size_t scale_stride = 0;
   std::size_t dim = 0;    // a multiple of a pack
   std::size_t group = 0;  // elements that share a scale
-  // What will be read after this one, to be asked for in time: pages lie anywhere, so that the
-  // hardware foresees little. As many tokens; `bytes` = 0 when there is nothing to ask for.
+  // What is read after this tile, for software prefetch: pages are scattered, which defeats the
+  // hardware prefetcher. As many tokens; `bytes` = 0 when there is nothing to prefetch.
   struct {
     const std::byte* const* values = nullptr;
     std::int64_t offset = 0;
@@ -188,8 +188,8 @@ HWY_NOINLINE void score_tile(const Tile& tile, const float* const* queries, floa
 
 // ---- values -----------------------------------------------------------------------------------
 
-// What is asked for while some columns are summed: with each token `bytes`, as much as makes all of
-// it in the end.
+// What is prefetched while some columns are summed: `bytes` with each token, which adds up to all
+// of it in the end.
 struct Share {
   const std::byte* const* tokens;
   std::int64_t offset = 0;
@@ -217,13 +217,13 @@ HWY_INLINE void add_columns(const Tile& tile, std::size_t column, const float* w
       scale[k] += (column + k * Source::kColumns) / tile.group * Source::kScales;
     }
   }
-  // Where the columns begin in a token, so that their places differ by constants.
+  // Where the columns begin in a token, so that their addresses differ by constants.
   constexpr bool kWhole = Source::kPackBytes != 0;
   const std::size_t begin = kWhole ? 0 : column;
   const std::int64_t offset =
       tile.offset + static_cast<std::int64_t>(column / Source::kColumns * Source::kPackBytes);
   // In the order in which it lies in memory. A lone query does too little with a token for that: it
-  // asks for the same part of every token.
+  // prefetches the same part of every token.
   constexpr bool kInOrder = kQueries > 1;
   const std::byte* const* wanted = share.tokens;
   for (std::size_t t = 0; t < tile.tokens; ++wanted) {

@@ -26,7 +26,7 @@ struct Tokens {
 };
 
 // Null = absent. Pointers are to memory of the context's device, those inside `pages` too. Where
-// nothing is said arrays are contiguous.
+// no strides are given arrays are contiguous.
 struct PagedAttentionProblem {
   std::int64_t rows = 0;
   std::int64_t queries = 0;  // tokens of all rows, >= 1

@@ -79,8 +79,8 @@ struct TreeCursor {
   std::int32_t rank = 0;
 };
 
-// Slot of ancestor number `rank`, looked for from `from` on, which is not behind it; -1 if there are
-// fewer ancestors.
+// Slot of ancestor number `rank`, looked for from `from` on, which is not behind it; -1 if there
+// are fewer ancestors.
 TOUCHSTONE_HOST_DEVICE inline std::int64_t ancestor_slot(const VisibleRange& visible,
                                                          TreeCursor from, std::int64_t rank) {
   std::int64_t left = rank - from.rank;

@@ -84,7 +84,7 @@ TEST(AppendErrors, ValuesBesideALatent) {
   expect_refused(run, context, {{"v", [](KvAppendArgs& a) { a.v = a.k; }}});
 }
 
-// A place is checked on the CPU and quietly left alone on CUDA, where the host does not know it.
+// A slot is checked on the CPU and skipped on CUDA, where the host does not know it.
 TEST(AppendErrors, PlacesThatAreNotReserved) {
   struct Case {
     std::string argument;
@@ -133,7 +133,7 @@ TEST(AppendErrors, OnePlaceForTwoTokens) {
   args.rows = rows;
   args.positions = positions;
   const std::vector<std::byte> before = run.pool_bytes();
-  test::expect_refusal("append: positions: expected a place for each token",
+  test::expect_refusal("kv_append: positions: expected a slot for each token",
                        [&] { kv_append(context, args); });
   EXPECT_EQ(run.pool_bytes(), before);
 }
@@ -146,7 +146,7 @@ TEST(AppendErrors, NothingReservedForTheNextToken) {
   args.rows = args.positions = {};
   run.cache.commit(run.ids[1], 1);
   args.cache = run.builder.build(context, run.ids);
-  test::expect_refusal("append: positions: expected one of the reserved [4, 4) of token 1",
+  test::expect_refusal("kv_append: positions: expected one of the reserved [4, 4) of token 1",
                        [&] { kv_append(context, args); });
 }
 

@@ -1,4 +1,4 @@
-// append to the bit: every format, shape and place against codec.h, and nothing else written.
+// kv_append to the bit: every format, shape and slot against codec.h, nothing else written.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -16,7 +16,7 @@ constexpr int block_threads(std::int64_t element_bytes, int vectors) {
   return tuning::backward_threads(element_bytes, vectors);
 }
 
-// dy stays in registers between reduction and write where there is room; else it is unpacked twice.
+// dy stays in registers between reduction and write where they suffice; else it is unpacked twice.
 template <class T, int kV>
 inline constexpr bool kKeepDy = sizeof(T) == 4 || kV > 2;
 // Whether xhat and dy fit for certain, so that the compiler can be held to it.

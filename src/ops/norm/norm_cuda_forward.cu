@@ -57,7 +57,7 @@ __device__ __noinline__ RowStatistics scaled_statistics(RowInput<T, kFused> inpu
                                                         int end, Group group, float inverse,
                                                         double eps) {
   constexpr int kN = cuda::kPerVector<T>;
-  constexpr float kLargestFloat = 3.402823466e38F;
+  constexpr float kMaxFloat = 3.402823466e38F;
   const auto sweep = [&](auto body) {
     for (int v = first; v < end; v += Group::kThreadsPerGroup) {
       float h[kN];
@@ -68,7 +68,7 @@ __device__ __noinline__ RowStatistics scaled_statistics(RowInput<T, kFused> inpu
   float largest[2] = {0, 0};  // the second is 1 when a value is not finite: fmaxf skips NaN
   sweep([&](float h) {
     largest[0] = fmaxf(largest[0], fabsf(h));
-    if (!(fabsf(h) <= kLargestFloat)) largest[1] = 1;
+    if (!(fabsf(h) <= kMaxFloat)) largest[1] = 1;
   });
   group.combine(largest, Max{});
   const int exponent = largest[0] > 0 && largest[1] == 0 ? ilogbf(largest[0]) : 0;

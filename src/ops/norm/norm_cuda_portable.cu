@@ -11,19 +11,19 @@ constexpr int kBlock = 256;
 constexpr int kBlockWarps = kBlock / 32;
 
 // The threads that share a row: one warp, or the whole block.
-struct Sharers {
+struct RowThreads {
   bool warp;
   int rank;
   int count;
   float4* scratch;  // [kBlockWarps]
 
-  __device__ Sharers(std::int64_t cols, float4* block_scratch)
+  __device__ RowThreads(std::int64_t cols, float4* block_scratch)
       : warp(cols <= tuning::kWarpRowColumns),
         rank(static_cast<int>(threadIdx.x) % (warp ? 32 : kBlock)),
         count(warp ? 32 : kBlock),
         scratch(block_scratch) {}
 
-  // Every sharer gets the result, bitwise the same.
+  // Every thread gets the result, bitwise the same.
   template <class Combine>
   __device__ float4 combine(float4 v, Combine op) const {
     for (int offset = 16; offset > 0; offset /= 2) {
@@ -82,7 +82,7 @@ struct InputRow {
 
 // Mean, its rounding residual and rstd of h * scale, where scale is a power of two.
 template <bool kRms, class Row>
-__device__ Statistics scaled_statistics(const Row& h, const Forward& p, const Sharers& group,
+__device__ Statistics scaled_statistics(const Row& h, const Forward& p, const RowThreads& group,
                                         float half_scale, float rest_scale, bool& in_range) {
   const float inverse = 1.0F / static_cast<float>(p.cols);
   float mean = 0;
@@ -110,16 +110,16 @@ __device__ Statistics scaled_statistics(const Row& h, const Forward& p, const Sh
 }
 
 template <bool kRms, class Row>
-__device__ Statistics statistics(const Row& h, const Forward& p, const Sharers& group) {
+__device__ Statistics statistics(const Row& h, const Forward& p, const RowThreads& group) {
   bool in_range = true;
   Statistics s = scaled_statistics<kRms>(h, p, group, 1.0F, 1.0F, in_range);
   if (in_range) return s;
-  constexpr float kLargestFloat = 3.402823466e38F;
+  constexpr float kMaxFloat = 3.402823466e38F;
   float largest = 0;
   bool finite = true;
   for (std::int64_t c = group.rank; c < p.cols; c += group.count) {
     const float size = fabsf(h[c]);
-    finite = finite && size <= kLargestFloat;
+    finite = finite && size <= kMaxFloat;
     largest = fmaxf(largest, size);
   }
   const float4 merged =
@@ -135,7 +135,7 @@ __device__ Statistics statistics(const Row& h, const Forward& p, const Sharers& 
 }
 
 template <class T, bool kRms>
-__device__ void normalize_row(std::int64_t row, const Forward& p, const Sharers& group) {
+__device__ void normalize_row(std::int64_t row, const Forward& p, const RowThreads& group) {
   const InputRow<T> h{static_cast<const T*>(p.x.data) + row * p.x.stride,
                       p.residual.data == nullptr
                           ? nullptr
@@ -160,7 +160,7 @@ __device__ void normalize_row(std::int64_t row, const Forward& p, const Sharers&
 template <class T, bool kRms>
 __global__ void __launch_bounds__(kBlock) forward_kernel(const __grid_constant__ Forward p) {
   __shared__ float4 scratch[kBlockWarps];
-  const Sharers group(p.cols, scratch);
+  const RowThreads group(p.cols, scratch);
   const int rows_per_block = group.warp ? kBlockWarps : 1;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * rows_per_block;
   std::int64_t row =
@@ -181,7 +181,7 @@ struct RowTerms {
 };
 
 template <class T, bool kRms>
-__device__ RowTerms row_terms(std::int64_t row, const Backward& p, const Sharers& group) {
+__device__ RowTerms row_terms(std::int64_t row, const Backward& p, const RowThreads& group) {
   RowTerms t{};
   t.mean = kRms ? 0.0F : static_cast<const float*>(p.mean)[row];
   t.rstd = static_cast<const float*>(p.rstd)[row];
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kBlock)
   __shared__ float4 scratch[kBlockWarps];
   __shared__ RowTerms terms[kBlockWarps];
   const Backward& p = a.p;
-  const Sharers group(p.cols, scratch);
+  const RowThreads group(p.cols, scratch);
   const std::int64_t blocks = gridDim.x;
   const std::int64_t block = blockIdx.x;
   const std::int64_t begin = p.rows / blocks * block + min(p.rows % blocks, block);
@@ -280,8 +280,8 @@ void backward_portable(Context& context, const Backward& p) {
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const std::int64_t partial_row = 2 * p.cols * 8;
   std::int64_t blocks = at_most((p.rows + kBlockWarps - 1) / kBlockWarps, processors * 4);
-  const std::int64_t room = tuning::kPartialBytes / partial_row;
-  if (sums) blocks = at_most(blocks, room < 1 ? 1 : room);
+  const std::int64_t limit = tuning::kPartialBytes / partial_row;
+  if (sums) blocks = at_most(blocks, limit < 1 ? 1 : limit);
   if (sums)
     args.partial =
         static_cast<double*>(detail::ContextAccess::workspace(context, blocks * partial_row));

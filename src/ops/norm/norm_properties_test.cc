@@ -1,4 +1,4 @@
-// What the norms promise beyond closeness to the oracle: accuracy at large means, bitwise
+// What the norms guarantee beyond closeness to the oracle: accuracy at large means, bitwise
 // reproducibility, independence of rows, aliasing and memory layout.
 #include <gtest/gtest.h>
 

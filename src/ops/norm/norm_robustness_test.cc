@@ -45,10 +45,10 @@ TEST(NormRobust, EpsBeyondF32) {
   }
 }
 
-// A row as a function of the column, its relative place in [0, 1) and a draw of N(0, 1).
+// A row as a function of the column, its relative position in [0, 1) and a draw of N(0, 1).
 struct Pattern {
   const char* name;
-  double (*value)(std::int64_t column, double place, double noise);
+  double (*value)(std::int64_t column, double position, double noise);
 };
 
 const Pattern kPatterns[] = {

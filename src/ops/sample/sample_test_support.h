@@ -15,8 +15,8 @@
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"
 #include "tests/support/runners.h"
+#include "touchstone/ops/row_status.h"
 #include "touchstone/ops/sample.h"
-#include "touchstone/ops/softmax_topk.h"
 
 namespace touchstone::test {
 

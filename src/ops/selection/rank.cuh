@@ -161,7 +161,7 @@ __device__ void rank_within_bins(Key* keys, int held, int k, const Bins& bins,
   }
 }
 
-// Stores the first k keys, in order, at `sorted`, which has room for k + kMaxBinKeys. `keys` may
+// Stores the first k keys, in order, at `sorted`, which has space for k + kMaxBinKeys. `keys` may
 // change. The lower `equal_bits` of the value words are equal.
 template <class Scratch>
 __device__ void rank_keys(Key* keys, int count, int k, int equal_bits, int token_bits, Key* sorted,

@@ -18,7 +18,7 @@ inline constexpr int kStreamingPrefetchDepth = 2;
 template <bool kAligned16>
 inline constexpr int kStreamingBlocksPerSm = kAligned16 ? 4 : 3;
 
-// Largest k that is ranked. The candidates of more do not leave room for two CTAs per SM.
+// Largest k that is ranked. The candidates of more do not leave memory for two CTAs per SM.
 inline constexpr int kMaxStreamingK = 2048;
 
 // Up to this k the threshold is reached by k tokens of the sample and cannot be too high; above, it

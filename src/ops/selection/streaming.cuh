@@ -363,7 +363,7 @@ class StreamingSelect {
         numbers()[at] = number + j * 32;
       }
       queued += __popc(lanes);
-      // Leave room for the two vectors to come.
+      // Leave space for the next two vectors.
       if (j == 1 && queued > kQueueCapacity - 64) flush_queue(32);
     }
   }

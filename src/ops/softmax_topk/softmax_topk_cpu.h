@@ -6,7 +6,7 @@
 
 namespace touchstone::topk {
 
-// The outputs of a row from its selected tokens; `top` are their values, with room for whole
+// The outputs of a row from its selected tokens; `top` are their values, with space for whole
 // vectors.
 void store_row(const SoftmaxTopkProblem& p, std::int64_t row, double temperature,
                const selection::RowSum& sum, const selection::SelectedTokens& tokens,

@@ -28,7 +28,7 @@ using selection::HWY_NAMESPACE::Exponent;
 
 using Tag = hn::ScalableTag<float>;
 
-// Probabilities of the k values in `top`, which has room for whole vectors.
+// Probabilities of the k values in `top`, which has space for whole vectors.
 HWY_INLINE void write_probabilities(const SoftmaxTopkProblem& p, std::int64_t row,
                                     const selection::RowSum& sum, double temperature,
                                     const float* top) {

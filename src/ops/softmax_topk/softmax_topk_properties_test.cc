@@ -459,7 +459,7 @@ TEST(SoftmaxTopkLayout, MoreElementsThan31Bits) {
 
 // ---- random problems -----------------------------------------------------------------------
 
-// Values that collide often, or never, or lie in few places, or are far apart.
+// Values that collide often, or never, or lie at few indices, or are far apart.
 Pattern random_pattern(std::uint64_t kind, std::uint64_t seed) {
   const Random random(seed);
   const auto draw = [=](std::int64_t r, std::int64_t i) { return random.normal(r * 1000003 + i); };

@@ -108,7 +108,7 @@ TEST(SoftmaxTopk, RowCounts) {
   }
 }
 
-// As many rows as a GPU has places for, and more, on the grid of vectors and off it, of every kind:
+// As many rows as a GPU holds CTAs for, and more, 16-byte aligned and not, of every kind:
 // one must not show in another.
 TEST(SoftmaxTopk, ManyRowsOfEveryKind) {
   if (!on_gpu()) GTEST_SKIP() << "a row of the CPU has its memory to itself";
@@ -244,7 +244,7 @@ TEST(SoftmaxTopk, DuplicatesAtTheBorder) {
                .k = k,
                .dtype = dtype,
                .pattern = [=](auto, std::int64_t i) {
-                 // An odd multiplier scatters the places.
+                 // An odd multiplier scatters the indices.
                  const std::int64_t place = i * 40503 % vocabulary;
                  if (place < above) return 5.0 + static_cast<double>(place % 7);
                  return place < above + copies ? 2.0 : -1.0;
@@ -296,7 +296,7 @@ TEST(SoftmaxTopk, OneFarAboveACrowd) {
   for (const double far : {3e38, 2.0}) {
     for (const std::int64_t k : {200, 2048, 20000}) {
       check({.lead = {1}, .vocabulary = 20000, .k = k, .pattern = [=](auto, std::int64_t i) {
-               // An odd multiplier scatters the places.
+               // An odd multiplier scatters the indices.
                return i == 777 ? far : 1 + 0x1p-23 * static_cast<double>(i * 7919 % 20000);
              }});
     }
@@ -323,7 +323,7 @@ TEST(SoftmaxTopk, CrowdsOfWinners) {
   }
 }
 
-// One large value at every place of a row that has tails of every kind.
+// One large value at every index of a row that has tails of every kind.
 TEST(SoftmaxTopk, OneWinnerAnywhere) {
   const std::int64_t vocabulary = 4096 + 128 + 16 + 5;
   for (std::int64_t at = 0; at < vocabulary; at += kSanitized ? 83 : 7) {
@@ -497,7 +497,7 @@ TEST(SoftmaxTopk, BannedNanIsNoNan) {
   });
 }
 
-// NaN at any place spoils its own row, and only that.
+// NaN at any index spoils its own row, and only that.
 TEST(SoftmaxTopk, Nan) {
   for (const DType dtype : kDTypes) {
     for (const std::int64_t vocabulary : {1, 16, 37, 5003}) {

@@ -70,7 +70,7 @@ StreamingArgs streaming_args(const Context& context, const SampleProblem& p, boo
     args.params.candidates =
         std::max(args.params.candidates, std::min(needed, max_candidates(context, args)));
   }
-  // The sorted tokens must leave room for one step of rescan_in_order.
+  // The sorted tokens must leave space for one step of rescan_in_order.
   args.slots = {std::clamp(args.params.candidates - selection::kStreamingThreads, k,
                            std::max(k, int{StreamingSmem::kMaxSorted})),
                 second ? std::min(kDeferredDefaultSlots, max_slots) : kDefaultSlots};

@@ -81,7 +81,7 @@ ScratchSizes scratch_sizes(const LogitRows& rows, std::int64_t k);
 // Enough for every k up to max_k.
 ScratchSizes scratch_sizes_up_to(const LogitRows& rows, std::int64_t max_k);
 
-// The temperatures that scan_segments() takes: f32 holds 1 / T and its products with room to spare.
+// The temperatures that scan_segments() takes: f32 holds 1 / T and its products with a margin.
 inline constexpr double kMinTemperature = 0x1p-100;
 inline constexpr double kMaxTemperature = 0x1p100;
 // Written so that NaN fails.
@@ -93,12 +93,14 @@ inline bool is_fast_temperature(double temperature) {
 void scan_segments(const LogitRows& rows, std::int64_t row, double temperature, std::size_t begin,
                    std::size_t end, const RowScratch& scratch);
 
-// 2^x, exact for integers.
+// 2^x, exact for integers. Without floor(), which is a library call on the oldest x86 target.
 inline double power_of_two(double x) {
   if (x < -1000) return 0;
-  if (x == std::floor(x)) {
-    return std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::int64_t>(x) + 1023)
-                                 << 52);
+  if (x < 1000) {
+    const auto whole = static_cast<std::int64_t>(x);
+    if (static_cast<double>(whole) == x) {
+      return std::bit_cast<double>(static_cast<std::uint64_t>(whole + 1023) << 52);
+    }
   }
   return std::exp2(x);
 }

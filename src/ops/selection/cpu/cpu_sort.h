@@ -59,7 +59,7 @@ HWY_INLINE Candidate candidate(const RowScratch& scratch, std::size_t i) {
 
 // ---- few or very many --------------------------------------------------------------------------
 
-// Rank sort for few: each goes to the index given by the number of smaller ones. Room for whole
+// Rank sort for few: each goes to the index given by the number of smaller ones. Space for whole
 // vectors.
 void sort_by_rank(Candidate* a, std::size_t n, Candidate* to) {
   const CandidateTag d;

@@ -106,7 +106,7 @@ HWY_INLINE hn::Mask<D> unmasked_lanes(D d, const std::uint32_t* token_mask, std:
   return hn::RebindMask(d, hn::TestBit(hn::Set(du, word), hn::Load(du, kBit)));
 }
 
-// Tokens [first, first + n) of a row; first is a multiple of the lanes. `values` has room for whole
+// Tokens [first, first + n) of a row; first is a multiple of the lanes. `values` holds whole
 // vectors.
 template <class T>
 HWY_INLINE void load_values(const LogitRows& p, std::int64_t row, std::size_t first, std::size_t n,
