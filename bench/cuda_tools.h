@@ -42,9 +42,6 @@ class CudaGraph {
   std::unique_ptr<State> state_;
 };
 
-// Near-normal values: center + scale * N(0, 1). Queued on `stream`.
-void cuda_fill_random(Tensor& tensor, float center, float scale, std::uint64_t seed, void* stream);
-
 // A hand-written copy with 16-byte accesses. Queued on the context's stream.
 void cuda_copy(Context& context, void* to, const void* from, std::int64_t bytes);
 

@@ -24,11 +24,6 @@ CudaGraph::CudaGraph(CudaGraph&&) noexcept = default;
 CudaGraph& CudaGraph::operator=(CudaGraph&&) noexcept = default;
 double CudaGraph::replay_us() { refuse(); }
 
-void cuda_fill_random(Tensor& /*tensor*/, float /*center*/, float /*scale*/, std::uint64_t /*seed*/,
-                      void* /*stream*/) {
-  refuse();
-}
-
 void cuda_copy(Context& /*context*/, void* /*to*/, const void* /*from*/, std::int64_t /*bytes*/) {
   refuse();
 }

@@ -81,7 +81,7 @@ Json header_json(const BenchOptions& options) {
           {"command", command_line()}};
 }
 
-// The operators to measure: one with its backward, or all. Attention's backward is asked for by a
+// The operators to measure: one with its backward, or all. Attention's backward is selected by a
 // flag, that of the norms by a direction.
 std::vector<const spec::Operator*> operators_of(const BenchOptions& options) {
   std::vector<const spec::Operator*> result;

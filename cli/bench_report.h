@@ -1,4 +1,4 @@
-// How a benchmark is told: a header, a line per row while the measurement goes on, and JSON.
+// The report of a benchmark: a header, a line per row while the measurement goes on, and JSON.
 #pragma once
 
 #include <string>

@@ -245,7 +245,7 @@ void print_outcome(const GradcheckOptions& o, const Outcome& outcome) {
                     outcome.check_seconds));
 }
 
-// Runs the backward, spoils it where that is asked for, and checks it.
+// Runs the backward, plants an error where requested, and checks it.
 int gradcheck(GradcheckOptions o) {
   const bool attention = o.op == "attention";
   if (o.rows == 0) o.rows = attention ? 512 : 4096;

@@ -171,7 +171,7 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
   const std::vector<Field> fields =
       find_contenders(options.paths, options.task, options.device, !options.alone);
   const std::optional<std::uint64_t> given_seed = judging.seed;
-  // What cannot be judged at all is told at once; the rest comes with the board.
+  // What cannot be judged at all is reported at once; the rest comes with the board.
   judging.examined = [](const judge::Record& record) {
     if (record.verdict != judge::Verdict::nobuild && record.verdict != judge::Verdict::untested) {
       return;

@@ -161,7 +161,7 @@ void add_peers(Field& field) {
     try {
       peer = judge::read_contender(path, *field.task);
     } catch (const Error& error) {
-      // Nobody asked for it: the contenders that were given are judged all the same.
+      // It was not requested: the given contenders are judged all the same.
       say(fmt::format("a bundled peer is left out: {}", error.what()));
       continue;
     }

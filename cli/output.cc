@@ -34,7 +34,7 @@ void print(std::string_view text) {
   if (written) return;
   const int reason = errno;
   if (reason != EPIPE) say(fmt::format("standard output: {}", std::strerror(reason)));
-  // Nothing can be told to a reader that is gone, and destructors have nothing left to save.
+  // The reader has closed the pipe, and destructors have nothing left to save.
   std::_Exit(reason == EPIPE ? kOk : kBadData);
 }
 

@@ -10,7 +10,7 @@ namespace touchstone::cli {
 
 class OutputFile {
  public:
-  // An empty path is a report that nobody asked for. FileError when it cannot be written.
+  // An empty path means no report. FileError when it cannot be written.
   explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

@@ -19,7 +19,7 @@ namespace touchstone::cli {
 namespace {
 
 // One operator, device, implementation and dtype, over some shapes.
-struct Outcome {
+struct CheckOutcome {
   std::string op;
   std::string device;
   std::string implementation;
@@ -31,8 +31,8 @@ struct Outcome {
 };
 
 // Counts one more shape; NaN is worse than anything.
-void add_outcome(std::vector<Outcome>& outcomes, const Outcome& fresh) {
-  auto found = std::ranges::find_if(outcomes, [&](const Outcome& other) {
+void add_outcome(std::vector<CheckOutcome>& outcomes, const CheckOutcome& fresh) {
+  auto found = std::ranges::find_if(outcomes, [&](const CheckOutcome& other) {
     return other.op == fresh.op && other.device == fresh.device &&
            other.implementation == fresh.implementation && other.dtype == fresh.dtype;
   });
@@ -45,7 +45,7 @@ void add_outcome(std::vector<Outcome>& outcomes, const Outcome& fresh) {
   if (!(fresh.worst <= found->worst)) found->worst = fresh.worst;
 }
 
-void check_case(std::vector<Outcome>& outcomes, Context& context, const spec::Operator& op,
+void check_case(std::vector<CheckOutcome>& outcomes, Context& context, const spec::Operator& op,
                 const cases::Case& item) {
   const std::unique_ptr<spec::Problem> problem = op.make(item);
   spec::Operands operands(context, problem->operands(), 1);
@@ -65,8 +65,8 @@ void check_case(std::vector<Outcome>& outcomes, Context& context, const spec::Op
   }
 }
 
-std::vector<Outcome> check_device(Device device) {
-  std::vector<Outcome> outcomes;
+std::vector<CheckOutcome> check_device(Device device) {
+  std::vector<CheckOutcome> outcomes;
   ContextOptions wanted;
   wanted.device = device;
   Context context(wanted);
@@ -86,15 +86,15 @@ int selfcheck(bool json) {
   for (std::size_t i = 0; i < cuda_devices().size(); ++i) {
     devices.push_back(Device::cuda(static_cast<int>(i)));
   }
-  std::vector<Outcome> outcomes;
+  std::vector<CheckOutcome> outcomes;
   for (const Device device : devices) {
-    for (Outcome& outcome : check_device(device)) outcomes.push_back(std::move(outcome));
+    for (CheckOutcome& outcome : check_device(device)) outcomes.push_back(std::move(outcome));
   }
   const auto failures =
-      std::ranges::count_if(outcomes, [](const Outcome& outcome) { return !outcome.right(); });
+      std::ranges::count_if(outcomes, [](const CheckOutcome& outcome) { return !outcome.right(); });
   if (json) {
     Json rows = Json::array();
-    for (const Outcome& outcome : outcomes) {
+    for (const CheckOutcome& outcome : outcomes) {
       // JSON has no infinity: a NaN in the output is null here.
       rows.push_back({{"op", outcome.op},
                       {"device", outcome.device},
@@ -108,7 +108,7 @@ int selfcheck(bool json) {
     return failures == 0 ? kOk : kNo;
   }
   Table table({"operator", "device", "impl", "dtype", ">shapes", ">error / bound", "verdict"});
-  for (const Outcome& outcome : outcomes) {
+  for (const CheckOutcome& outcome : outcomes) {
     table.add({outcome.op, outcome.device, outcome.implementation, outcome.dtype,
                std::to_string(outcome.shapes), fmt::format("{:.3f}", outcome.worst),
                outcome.right() ? "ok" : "FAILED"},

@@ -6,10 +6,12 @@
 # point options of functions with a target attribute, which is all of SIMD code, from the precompiled
 # header and not from the command line, and would contract products and sums after all.
 #
-# touchstone_precompile(target) makes `target` use the shared one, and compiles its sources in
-# batches, because half of the time goes into headers of this project and into instances of the same
-# templates. Sources with options of their own (the SIMD kernels) stay alone, and so does everything
-# under clang-tidy.
+# touchstone_precompile(target) makes `target` use the shared one.
+#
+# touchstone_batch(target) compiles its sources in batches, because half of what is left of the time
+# goes into headers of this project and into instances of the same templates. Two files of a batch
+# cannot use one name in their unnamed namespaces. Sources with options of their own stay alone, and
+# so does everything under clang-tidy.
 set(touchstone_precompiled
   <fmt/format.h> <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <limits> <map>
   <memory> <optional> <set> <span> <string> <string_view> <utility> <vector>)

@@ -70,9 +70,9 @@ void copy_sources(const Contender& contender, const fs::path& to) {
   }
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
-    text.replace(at, from.size(), to);
+std::string without(std::string text, const std::string& part) {
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos;) {
+    text.erase(at, part.size());
   }
   return text;
 }
@@ -115,8 +115,8 @@ class Builder {
     } else {
       compile_all(sanitized);
     }
-    result_.log = replaced(result_.log, place() + "/source/", "");
-    result_.log = replaced(result_.log, place() + "/", "");
+    result_.log = without(result_.log, place() + "/source/");
+    result_.log = without(result_.log, place() + "/");
     if (result_.built) result_.code_bytes = static_cast<int64_t>(fs::file_size(result_.library));
     result_.seconds = since(start);
     return result_;
@@ -272,7 +272,7 @@ class Builder {
     JailSpec spec = jail();
     spec.binds.push_back({root, root, "ro"});
     spec.environment[0] += ":" + root + "/bin";
-    // Without a GPU there is none whose code could be asked for.
+    // Without a GPU there is no architecture to compile for.
     const std::vector<fs::path> nodes = gpu_nodes();
     const bool device = !nodes.empty();
     for (const fs::path& node : nodes) {

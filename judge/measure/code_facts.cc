@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxSource = 4 << 20;
+constexpr int64_t kMaxCountedSource = 4 << 20;
 constexpr std::size_t kMaxMutants = 8;
-constexpr double kCompileSeconds = 30.0;
+constexpr double kMutantBuildSeconds = 30.0;
 constexpr double kTestSeconds = 10.0;
 constexpr double kOwnTestsSeconds = 15.0;
 
@@ -28,7 +28,7 @@ bool compiled(const Session& session) {
   return session.record.language == "c" || session.record.language == "cpp";
 }
 
-bool is_test(const fs::path& file) {
+bool is_test_file(const fs::path& file) {
   const std::string stem = file.stem().string();
   return stem.starts_with("test_") || stem.ends_with("_test") || stem == "test";
 }
@@ -41,7 +41,7 @@ class Bench {
     for (const fs::directory_entry& entry : fs::directory_iterator(session.contender.folder)) {
       if (entry.is_symlink() || !entry.is_regular_file()) continue;
       write_file(folder_.path() / "source" / entry.path().filename(),
-                 read_file(entry.path(), kMaxSource));
+                 read_file(entry.path(), kMaxCountedSource));
     }
   }
 
@@ -157,7 +157,7 @@ std::optional<bool> tests_pass(const Session& session, const Bench& bench, const
        {test.string(), std::string("-o"), std::string("own_tests"), std::string("-lm")}) {
     words.push_back(word);
   }
-  const CommandResult built = bench.run(words, kCompileSeconds, true);
+  const CommandResult built = bench.run(words, kMutantBuildSeconds, true);
   if (!built.finished || built.status != 0) return std::nullopt;
   const CommandResult run = bench.run({"./own_tests"}, kTestSeconds, false);
   return run.finished && run.status == 0;
@@ -171,7 +171,8 @@ fs::path find_test(const Session& session) {
     const bool fits =
         python ? extension == ".py"
                : extension == ".c" || extension.starts_with(".cc") || extension == ".cpp";
-    if (entry.is_regular_file() && fits && is_test(entry.path())) return entry.path().filename();
+    if (entry.is_regular_file() && fits && is_test_file(entry.path()))
+      return entry.path().filename();
   }
   return {};
 }
@@ -204,7 +205,7 @@ void detect_dead_code(Session& session) {
     words.push_back(session.record.binding.adapter.string());
   }
   for (const char* word : {"-o", "reached", "-lm"}) words.emplace_back(word);
-  const CommandResult linked = bench.run(words, kCompileSeconds, true);
+  const CommandResult linked = bench.run(words, kMutantBuildSeconds, true);
   if (!linked.finished || linked.status != 0) return;  // mangled names, odd flags: nothing is said
   const std::set<std::string> dead = dead_functions(linked.output);
   session.record.facts["dead functions"] = fmt::format("{}", dead.size());
@@ -228,7 +229,7 @@ void run_own_tests(Session& session) {
     return;
   }
   const fs::path source = session.record.binding.sources.front();
-  const std::string text = read_file(session.contender.folder / source, kMaxSource);
+  const std::string text = read_file(session.contender.folder / source, kMaxCountedSource);
   const auto begin = Clock::now();
   for (const Mutant& mutant : mutants_of(text, session.record.language == "numpy")) {
     if (seconds_since(begin) > kOwnTestsSeconds) break;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 
+#include "judge/run/contender_process.h"
 #include "machine/cpu_info.h"
 #include "machine/fma_rate.h"
 #include "machine/memory_rate.h"
@@ -14,12 +15,6 @@
 
 namespace touchstone::judge {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 void set_cpus(const std::vector<int>& cpus) {
   cpu_set_t set;

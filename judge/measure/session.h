@@ -53,7 +53,7 @@ void measure_memory_growth(Session& session, const Plan& plan);
 void detect_leaks(Session& session);
 // Answers cached by address or content, and work skipped when content comes again.
 void detect_caching(Session& session);
-// Functions that the linker throws away when only those of the contract are asked for.
+// Functions that the linker discards when only those of the contract are kept.
 void detect_dead_code(Session& session);
 // Tests that came with the contender, run against broken copies of it.
 void run_own_tests(Session& session);

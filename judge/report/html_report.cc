@@ -23,7 +23,7 @@ std::string head(std::string_view title) {
       report::escaped(title), html_style());
 }
 
-constexpr const char* kTail = "</main>\n</body>\n</html>\n";
+constexpr const char* kPageTail = "</main>\n</body>\n</html>\n";
 
 std::string machine_line(const Record& record) {
   const auto get = [&](const char* key) {
@@ -136,7 +136,7 @@ std::size_t series_of(const std::vector<Record>& records, std::string_view conte
 
 std::string html_report(const std::vector<Record>& records) {
   std::string html = head("Touchstone: judgement");
-  if (records.empty()) return html + "<h1>Judgement</h1>\n<p>No contender.</p>\n" + kTail;
+  if (records.empty()) return html + "<h1>Judgement</h1>\n<p>No contender.</p>\n" + kPageTail;
   const std::vector<std::vector<Record>> tasks = by_task(records);
   html += introduction(records, tasks);
   html += html_board(tasks);
@@ -152,7 +152,7 @@ std::string html_report(const std::vector<Record>& records) {
   }
   html += duels(tasks);
   html += html_controls(tasks);
-  return html + glossary() + kTail;
+  return html + glossary() + kPageTail;
 }
 
 std::string html_duel_report(const Duel& d, const std::vector<Record>& both) {
@@ -168,7 +168,7 @@ std::string html_duel_report(const Duel& d, const std::vector<Record>& both) {
     html += html_contender(both[standing.index], standing);
   }
   html += html_controls(by_task(both));
-  return html + glossary() + kTail;
+  return html + glossary() + kPageTail;
 }
 
 }  // namespace touchstone::judge

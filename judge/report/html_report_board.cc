@@ -21,13 +21,13 @@ std::string breakable(std::string_view name) {
   return html;
 }
 
-struct Range {
+struct AxisRange {
   double least = 1e9;
   double most = -1e9;
 };
 
-Range column(const std::vector<Record>& records, const std::string& dimension) {
-  Range range;
+AxisRange column(const std::vector<Record>& records, const std::string& dimension) {
+  AxisRange range;
   for (const Record& record : records) {
     if (record.verdict != Verdict::pass) continue;  // only those that pass are compared
     const auto found = record.scores.find(dimension);
@@ -38,7 +38,7 @@ Range column(const std::vector<Record>& records, const std::string& dimension) {
   return range;
 }
 
-std::string cell(const Record& record, const std::string& dimension, const Range& range) {
+std::string cell(const Record& record, const std::string& dimension, const AxisRange& range) {
   const std::string label = report::escaped(dimension_title(dimension));
   const auto found = record.scores.find(dimension);
   if (found == record.scores.end() || !found->second.value.has_value()) {

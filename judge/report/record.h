@@ -147,7 +147,7 @@ struct Record {
   std::vector<Witness> witnesses;
   std::vector<Finding> findings;
   std::vector<SpeedRecord> speeds;
-  std::string speeds_withheld;   // why; empty when they are given or were never asked for
+  std::string speeds_withheld;   // why; empty when they are given or were not requested
   std::optional<Interval> twin;  // the A/A ratio of the session
   MemoryRecord memory;
   DeterminismRecord determinism;

@@ -1,4 +1,4 @@
-// Every struct of a record has one list of its keys: fields(io, struct), which a Writer or a Reader
+// Every struct of a record has one list of its keys: fields(io, struct), which a FieldWriter or a Reader
 // visits.
 #include "judge/report/record_json.h"
 
@@ -18,7 +18,7 @@ namespace {
 template <class T>
 concept IsBasic = std::integral<T> || std::same_as<T, std::string>;
 
-class Writer {
+class FieldWriter {
  public:
   template <class T>
   void field(const char* key, const T& value) {
@@ -34,7 +34,7 @@ class Writer {
   }
   template <class T>
   static Json written(const T& value) {
-    Writer writer;
+    FieldWriter writer;
     fields(writer, const_cast<T&>(value));  // the list serves both directions; nothing is changed
     return std::move(writer.json_);
   }
@@ -369,7 +369,7 @@ void check_scores(const Record& record) {
 
 }  // namespace
 
-Json record_to_json(const Record& record) { return Writer::written(record); }
+Json record_to_json(const Record& record) { return FieldWriter::written(record); }
 
 Record json_to_record(const Json& json) {
   Record record;

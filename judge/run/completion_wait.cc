@@ -7,21 +7,17 @@
 #include <chrono>
 #include <ctime>
 
+#include "judge/run/contender_process.h"
+
 namespace touchstone::judge {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // A child that answers within this is met awake: about the wake-up of a sleeping process.
 constexpr double kAwakeSeconds = 50e-6;
 // How often clock, memory and life are checked while waiting.
 constexpr double kLookSeconds = 1e-3;
 // Wall time granted to a call, as a multiple of its time limit.
-constexpr double kBusy = 5.0;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+constexpr double kBusyFactor = 5.0;
 
 void relax() {
 #if defined(__x86_64__)
@@ -33,7 +29,7 @@ uint32_t* word_of(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_
 
 // Time that a busy machine gave to others does not count, up to a point.
 bool is_late(double now, const CompletionWait::WaitLimits& limits) {
-  if (limits.stats == nullptr || now > kBusy * limits.seconds) return true;
+  if (limits.stats == nullptr || now > kBusyFactor * limits.seconds) return true;
   const double queued = limits.stats->thread_times().queued_seconds - limits.queued_before;
   return now - queued > limits.seconds;
 }

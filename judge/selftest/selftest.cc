@@ -15,6 +15,7 @@
 
 #include "judge/contender/child_spec.h"
 #include "judge/judge.h"
+#include "judge/run/contender_process.h"
 #include "judge/sandbox/work_folder.h"
 #include "judge/task/tasks/registry.h"
 #include "touchstone/core/error.h"
@@ -23,12 +24,6 @@ namespace touchstone::judge {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // Contenders of the corpus are small: what takes more is meant to.
 Limits corpus_limits() {
   Limits limits;

@@ -82,7 +82,7 @@ void add_shared(std::vector<CorpusEntry>& all, const fs::path& source, const std
   }
 }
 
-// On a GPU all names begin with cuda_, so that they can be asked for.
+// On a GPU all names begin with cuda_, so that --only can select them.
 void add_good(std::vector<CorpusEntry>& all, const fs::path& folder, const std::string& task,
               const std::string& prefix = "") {
   for (const fs::path& path : sorted_entries(folder)) {

@@ -4,7 +4,7 @@
 // An entry is found by a keyed hash (SipHash-1-3) of its parent and its tokens, and taken only
 // after parent and tokens themselves compared equal: a collision costs time, never a wrong answer.
 //
-// The index owns no references. It stores handles; remove_page is called when a page is evicted.
+// The index owns no references. It stores handles and is notified when one of its pages is evicted.
 #pragma once
 
 #include <array>

@@ -93,7 +93,8 @@ void* allocate_host(std::int64_t bytes) {
 struct Tensor::Memory {
   enum class Kind { host, page_locked, cuda };
 
-  Memory(std::int64_t bytes, Kind kind, int index = 0) : kind(kind), index(index) {
+  Memory(std::int64_t bytes, Kind memory_kind, int device_index = 0)
+      : kind(memory_kind), index(device_index) {
     switch (kind) {
       case Kind::host:
         data = allocate_host(bytes);

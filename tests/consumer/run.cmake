@@ -73,7 +73,7 @@ if(EXISTS "${SHARED_LIBRARY}")
   find_program(NM nm)
   if(NM)
     step("${NM}" -D -C --defined-only "${SHARED_LIBRARY}")
-    string(REGEX MATCHALL "[^\n]* touchstone::(v0::)?(attend|norm|simd|select|topk|plan|c_api)::[^\n]*"
+    string(REGEX MATCHALL "[^\n]* touchstone::(v0::)?(dense_attention|paged_attention|attention_common|norm|simd|selection|c_api)::[^\n]*"
       internal "${output}")
     if(internal)
       list(GET internal 0 first)

@@ -1,4 +1,4 @@
-// Wrong in one famous way: the probabilities are normalised over the k that are kept instead of
+// Wrong in one famous way: the probabilities are normalized over the k that are kept instead of
 // over the whole row. They sum to 1, which looks right; indices and order are.
 #include <algorithm>
 #include <cmath>

@@ -16,7 +16,7 @@
 //      broken by token, unlike in Hugging Face: top_k = 2 of four equal logits keeps {0, 1} here
 //      and all four there.
 //   5. One uniform u in (0, 1), from (seed, position) and nothing else, picks the token where the
-//      running sum of w first exceeds u * total. The sum runs in order when the row asks for a cut
+//      running sum of w first exceeds u * total. The sum runs in order when the row has a cut
 //      (0 < top_k < V, top_p < 1 or min_p > 0), by token index when it does not.
 //
 // log_probability and top_log_probabilities are of the whole distribution after step 3, before any

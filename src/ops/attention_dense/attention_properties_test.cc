@@ -38,7 +38,7 @@ void expect_same_bytes(Run& run, Runner& context, const std::vector<std::byte>& 
 }
 
 // On the CPU the number of threads decides how dq is made: with heads enough for all threads a task
-// has a whole head, else blocks of keys take turns, and with sinks it has a sweep of its own.
+// has a whole head, else blocks of keys add in order, and with sinks it has a sweep of its own.
 TEST(AttentionProperties, SameBitsEveryTimeAndForAnyThreads) {
   const DType dtype = on_gpu() ? DType::bf16 : DType::f32;
   const DenseProblem problems[] = {

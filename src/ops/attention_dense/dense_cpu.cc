@@ -193,7 +193,7 @@ class AllQueries {
   std::vector<FusedQueries> heads_;
 };
 
-// All gradients, with blocks of keys that take turns. Heads go beside each other, so that there are
+// All gradients; blocks of keys add to dq in order. Heads go beside each other, so that there are
 // fewer to wait for, and the first keys come first: with a causal mask most queries attend to them.
 void run_in_turns(Context& context, const BackwardProblem& p, int threads, const float* delta,
                   float* dq, float* scratch, std::size_t floats) {
