@@ -1,6 +1,6 @@
 // Takes the place of cuda_tools.cu and naive_*_cuda.cu in a build without CUDA.
 #include "bench/cuda_tools.h"
-#include "bench/naive.h"
+#include "bench/naive/naive.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::bench {

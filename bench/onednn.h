@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "bench/naive.h"
+#include "bench/naive/naive.h"
 
 namespace touchstone::bench {
 

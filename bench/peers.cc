@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "bench/naive.h"
+#include "bench/naive/naive.h"
 #include "bench/onednn.h"
 #include "touchstone/core/checked.h"
 

@@ -52,8 +52,10 @@ ORDER = {
     "src/machine": BASE,
     "oracle": PUBLIC,
     "cases": PUBLIC,
-    "spec": OUTSIDE | {"oracle", "cases", "src/core"},
-    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache"},
+    # Storage formats and the generator of random numbers are those of the library.
+    "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cuda", "src/cache", "src/ops/sample"},
+    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache",
+                        "src/ops/sample"},
     # The judge, in the order of judge/CMakeLists.txt.
     "judge/task": OUTSIDE,
     "judge/task/tasks": OUTSIDE | {"oracle", "spec", "judge/task"},

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "bench/naive.h"
+#include "bench/naive/naive.h"
 #include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "touchstone/core/convert.h"

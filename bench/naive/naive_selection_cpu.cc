@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "bench/naive.h"
+#include "bench/naive/naive.h"
 #include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "ops/sample/philox.h"

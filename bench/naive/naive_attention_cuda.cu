@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "bench/cuda_dtype.cuh"
-#include "bench/naive.h"
+#include "bench/naive/naive.h"
 #include "cuda/check.h"
 #include "touchstone/core/tensor.h"
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "bench/cuda_dtype.cuh"
-#include "bench/naive.h"
+#include "bench/naive/naive.h"
 #include "cuda/check.h"
 #include "ops/sample/philox.h"
 #include "spec/sample_controls.h"
