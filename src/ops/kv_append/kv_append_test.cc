@@ -42,6 +42,22 @@ void check_formats(AppendProblem problem, std::int64_t group) {
   }
 }
 
+// Keys and values that are stored as they come.
+TEST(Append, StoredDTypeIsTheDTypeOfTheTokens) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    AppendProblem problem{.committed = {0, 15, 16}, .added = {3, 2, 17}};
+    problem.group = {.layers = 2,
+                     .kv_heads = 3,
+                     .k_dim = 128,
+                     .v_dim = 64,
+                     .k = {dtype},
+                     .v = {dtype},
+                     .page_tokens = 16};
+    problem.k_dtype = problem.v_dtype = dtype;
+    check_append(problem);
+  }
+}
+
 TEST(Append, EveryFormatHeadsOf128) {
   AppendProblem problem{.committed = {0, 15, 16}, .added = {3, 2, 17}};
   problem.group = {.layers = 2, .kv_heads = 3, .k_dim = 128, .v_dim = 128, .page_tokens = 16};

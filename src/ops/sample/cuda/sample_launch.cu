@@ -25,6 +25,7 @@ std::int64_t row_smem_bytes(const StreamingArgs& args) {
 namespace {
 
 using selection::too_large;
+using selection::too_small;
 
 // The stride of a single row does not matter.
 selection::LogitRows strided_rows(const SampleProblem& p) {
@@ -156,6 +157,10 @@ std::string sample_two_phase_refuses(const Context& context, const SampleProblem
     return too_large("top_tokens", p.top_count, selection::kMaxTwoPhaseK);
   }
   if (p.has_penalties()) return "penalties are given";
+  // A short row has the bits of subwarp, in any batch.
+  if (sample_subwarp_refuses(context, p).empty()) {
+    return too_small("V", p.vocabulary, selection::kMaxSubwarpTokens + 1);
+  }
   const std::string refusal = selection::two_phase_refusal(context, p);
   return refusal.empty() ? sample_streaming_refuses(context, p) : refusal;
 }
