@@ -100,6 +100,13 @@ __device__ __noinline__ RowStatistics scaled_statistics(RowInput<T, kFused> inpu
           static_cast<float>(residual / scale), static_cast<float>(scale / sqrt(square))};
 }
 
+// `full` and `ragged` give the same bits; norm_tuning.h says what `full` gains.
+enum class Mode {
+  full,    // every thread has all its vectors, and neither weight nor bias is missing
+  ragged,  // some threads have fewer, or weight or bias is missing
+  fused,   // as ragged, and a residual is added
+};
+
 enum class Schedule {
   registers,   // rows go straight into the registers of their group; no loop over rows
   persistent,  // CTAs loop over rows that arrive through a pipeline; weights stay in registers
@@ -117,13 +124,14 @@ constexpr int rows_per_group(int group, int vectors) {
   return group <= 32 ? kForwardVectors / vectors : 1;
 }
 
-// The rows of one thread group. kFused: a residual is added.
-template <class T, bool kRms, int kGroup, int kV, bool kFused, Schedule kSchedule>
+// The rows of one thread group.
+template <class T, bool kRms, int kGroup, int kV, Mode kMode, Schedule kSchedule>
 class ForwardGroup {
  public:
   static constexpr int kN = cuda::kPerVector<T>;
   static constexpr int kThreads = block_threads(kGroup);
   static constexpr int kRows = rows_per_group(kGroup, kV);
+  static constexpr bool kFused = kMode == Mode::fused;
   static constexpr bool kPersistent = kSchedule == Schedule::persistent;
   static constexpr bool kClusters = cuda::kHopper && kGroup == kForwardMaxGroup;
   using Threads = ThreadGroup<kGroup, kThreads>;
@@ -209,7 +217,7 @@ class ForwardGroup {
   __device__ int group_index() const { return group.index; }
 
  private:
-  __device__ bool has(int j) const { return j * kGroup < left; }
+  __device__ bool has(int j) const { return kMode == Mode::full || j * kGroup < left; }
 
   __device__ static std::int64_t first_of_slice(const ForwardArgs& args) {
     if constexpr (kClusters)
@@ -327,12 +335,14 @@ class ForwardGroup {
       scale[k] = 1;
       offset[k] = 0;
     }
-    if (weight != nullptr) {
+    if (kMode == Mode::full || weight != nullptr) {
       cuda::load_floats(weight + column, scale);
 #pragma unroll
       for (int k = 0; kRms && k < kN; ++k) scale[k] += static_cast<float>(a.p.weight_offset);
     }
-    if (!kRms && bias != nullptr) cuda::load_floats(bias + column, offset);
+    if (!kRms && (kMode == Mode::full || bias != nullptr)) {
+      cuda::load_floats(bias + column, offset);
+    }
   }
 
   template <class W>
@@ -383,11 +393,11 @@ class ForwardGroup {
   float kept_offset[kPersistent ? kV : 1][kN];
 };
 
-template <class T, bool kRms, int kGroup, int kV, bool kFused>
+template <class T, bool kRms, int kGroup, int kV, Mode kMode>
 __global__ void __launch_bounds__(block_threads(kGroup),
                                   min_blocks_per_sm(kGroup, Schedule::registers))
     forward_registers_kernel(const __grid_constant__ ForwardArgs args) {
-  using Group = ForwardGroup<T, kRms, kGroup, kV, kFused, Schedule::registers>;
+  using Group = ForwardGroup<T, kRms, kGroup, kV, kMode, Schedule::registers>;
   __shared__ float4 scratch[2 * Group::kThreads / 32];
   __shared__ float4 exchange[2 * kMaxCluster];
   Group rows(args, scratch, exchange);
@@ -399,7 +409,7 @@ __global__ void __launch_bounds__(block_threads(kGroup),
   rows.run();
 }
 
-template <class T, bool kRms, int kGroup>
+template <class T, bool kRms, int kGroup, Mode kMode>
 __global__ void __launch_bounds__(block_threads(kGroup),
                                   min_blocks_per_sm(kGroup, Schedule::persistent))
     forward_persistent_kernel(const __grid_constant__ ForwardArgs args) {
@@ -407,7 +417,7 @@ __global__ void __launch_bounds__(block_threads(kGroup),
     constexpr int kStages = tuning::kPersistentStages;
     extern __shared__ __align__(128) unsigned char memory[];
     auto& shared = *reinterpret_cast<SharedLayout*>(memory);
-    ForwardGroup<T, kRms, kGroup, kForwardVectors, false, Schedule::persistent> rows(
+    ForwardGroup<T, kRms, kGroup, kForwardVectors, kMode, Schedule::persistent> rows(
         args, shared.scratch, shared.exchange);
     Pipeline pipeline(shared.full + rows.group_index() * tuning::kMaxStages,
                       shared.stages + rows.group_index() * kStages * rows.row_bytes(),
@@ -432,18 +442,19 @@ unsigned prefetch_blocks(const Context& context, const Forward& p) {
                                cuda::device_attribute(context, cudaDevAttrMultiProcessorCount));
 }
 
-// The smallest group that holds a row. Its widths and the order of its additions are those of
-// `registers`.
-template <class T, bool kRms, int kGroup>
+// Whether Mode::full takes the rows of a problem without residual: `vectors` is what the threads
+// that share a row hold.
+template <bool kRms>
+bool full_width(const ForwardArgs& args, std::int64_t vectors) {
+  return args.row_vectors == vectors && args.p.weight != nullptr &&
+         (kRms || args.p.bias != nullptr);
+}
+
+template <class T, bool kRms, int kGroup, Mode kMode>
 void launch_persistent(Context& context, const ForwardArgs& args) {
-  if constexpr (kGroup < tuning::kPersistentMaxGroup) {
-    if (args.row_vectors > kGroup * kForwardVectors) {
-      return launch_persistent<T, kRms, 2 * kGroup>(context, args);
-    }
-  }
   constexpr int kThreads = block_threads(kGroup);
   constexpr int kGroups = kThreads / kGroup;
-  auto* kernel = forward_persistent_kernel<T, kRms, kGroup>;
+  auto* kernel = forward_persistent_kernel<T, kRms, kGroup, kMode>;
   const std::int64_t useful = (args.p.rows + kGroups - 1) / kGroups;
   const std::int64_t limit = tuning::kPersistentCtasPerSm *
                              cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
@@ -457,7 +468,23 @@ void launch_persistent(Context& context, const ForwardArgs& args) {
   cuda::launch(context, "norm forward_persistent_kernel", kernel, shape, args);
 }
 
-template <class T, bool kRms, int kGroup, int kV, bool kFused>
+// The smallest group that holds a row. Its widths and the order of its additions are those of
+// `registers`.
+template <class T, bool kRms, int kGroup>
+void launch_persistent_for_width(Context& context, const ForwardArgs& args) {
+  if constexpr (kGroup < tuning::kPersistentMaxGroup) {
+    if (args.row_vectors > kGroup * kForwardVectors) {
+      return launch_persistent_for_width<T, kRms, 2 * kGroup>(context, args);
+    }
+  }
+  if (full_width<kRms>(args, kGroup * kForwardVectors)) {
+    launch_persistent<T, kRms, kGroup, Mode::full>(context, args);
+  } else {
+    launch_persistent<T, kRms, kGroup, Mode::ragged>(context, args);
+  }
+}
+
+template <class T, bool kRms, int kGroup, int kV, Mode kMode>
 void launch_registers(Context& context, ForwardArgs args) {
   constexpr int kThreads = block_threads(kGroup);
   args.prefetch_blocks = prefetch_blocks(context, args.p);
@@ -468,27 +495,29 @@ void launch_registers(Context& context, ForwardArgs args) {
       .cluster = static_cast<unsigned>(args.cluster),
       .pdl = cuda::is_hopper(context)};
   cuda::launch(context, "norm forward_registers_kernel",
-               forward_registers_kernel<T, kRms, kGroup, kV, kFused>, shape, args);
+               forward_registers_kernel<T, kRms, kGroup, kV, kMode>, shape, args);
 }
 
 // The smallest group that holds a row; rows too long for any are shared by a cluster.
 template <class T, bool kRms, int kGroup, int kV>
-void launch_for_width(Context& context, ForwardArgs args) {
+void launch_registers_for_width(Context& context, ForwardArgs args) {
   if constexpr (kGroup < kForwardMaxGroup || kV < kForwardMaxVectors) {
     if (args.row_vectors > kGroup * kV) {
       constexpr bool kMoreThreads =
           kGroup < 32 || (kV == kForwardVectors && kGroup < kForwardMaxGroup);
       constexpr int kNextGroup = kMoreThreads ? 2 * kGroup : kGroup;
       constexpr int kNextV = kMoreThreads ? kV : 2 * kV;
-      return launch_for_width<T, kRms, kNextGroup, kNextV>(context, args);
+      return launch_registers_for_width<T, kRms, kNextGroup, kNextV>(context, args);
     }
   }
   while (args.row_vectors > std::int64_t{kGroup} * kV * args.cluster) args.cluster *= 2;
   args.slice_vectors = (args.row_vectors + args.cluster - 1) / args.cluster;
   if (args.p.residual.data != nullptr) {
-    launch_registers<T, kRms, kGroup, kV, true>(context, args);
+    launch_registers<T, kRms, kGroup, kV, Mode::fused>(context, args);
+  } else if (full_width<kRms>(args, std::int64_t{kGroup} * kV * args.cluster)) {
+    launch_registers<T, kRms, kGroup, kV, Mode::full>(context, args);
   } else {
-    launch_registers<T, kRms, kGroup, kV, false>(context, args);
+    launch_registers<T, kRms, kGroup, kV, Mode::ragged>(context, args);
   }
 }
 
@@ -542,14 +571,14 @@ std::string registers_refuses_forward(const Context& context, const Forward& p) 
 void forward_persistent(Context& context, const Forward& p) {
   const cuda::DeviceScope scope(context.device().index);
   visit_dtype_and_kind(p.dtype, p.kind, [&]<class T, bool kRms>() {
-    launch_persistent<T, kRms, tuning::kPersistentMinGroup>(context, forward_args(p));
+    launch_persistent_for_width<T, kRms, tuning::kPersistentMinGroup>(context, forward_args(p));
   });
 }
 
 void forward_registers(Context& context, const Forward& p) {
   const cuda::DeviceScope scope(context.device().index);
   visit_dtype_and_kind(p.dtype, p.kind, [&]<class T, bool kRms>() {
-    launch_for_width<T, kRms, 16, 1>(context, forward_args(p));
+    launch_registers_for_width<T, kRms, 16, 1>(context, forward_args(p));
   });
 }
 
