@@ -47,16 +47,14 @@ void TopkReference::add(const oracle::SoftmaxTopkRow& row, double temperature,
     probability.add(row.probability[j],
                     row.probability[j] > 0 ? relative * row.probability[j] + subnormal : subnormal);
     // A relative error of p is an absolute one of log p.
-    log_probability.add(
-        row.log_probability[j],
-        std::isfinite(row.log_probability[j])
-            ? 1e-6 + relative + 2 * rounding_error(DType::f32, row.log_probability[j])
-            : 0);
+    const double log_p = row.log_probability[j];
+    const double once = with_rounding(DType::f32, log_p, 1e-6 + relative);
+    log_probability.add(log_p, std::isfinite(log_p) ? with_rounding(DType::f32, log_p, once) : 0);
   }
   // Of the sum, and of the two numbers that are added.
+  const double added = with_rounding(DType::f32, row.largest / temperature, 1e-6);
   log_sum_exp.add(row.log_sum_exp, std::isfinite(row.log_sum_exp)
-                                       ? 1e-6 + rounding_error(DType::f32, row.log_sum_exp) +
-                                             rounding_error(DType::f32, row.largest / temperature)
+                                       ? with_rounding(DType::f32, row.log_sum_exp, added)
                                        : 0);
   status.add(expected_status(row) | (status_now & kHowRowWasDone), 0);
 }
@@ -109,7 +107,7 @@ double log_probability_bound(const oracle::SampleRow& row, const oracle::SampleD
   const double distance =
       value == largest ? 0
                        : (static_cast<double>(largest) - static_cast<double>(value)) / temperature;
-  return 1e-6 + 2e-7 * distance + rounding_error(DType::f32, expected);
+  return with_rounding(DType::f32, expected, 1e-6 + 2e-7 * distance);
 }
 
 std::vector<std::int32_t> packed_mask(const std::vector<bool>& allowed) {
