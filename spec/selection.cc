@@ -59,16 +59,17 @@ void TopkReference::add(const oracle::SoftmaxTopkRow& row, double temperature,
   status.add(expected_status(row) | (status_now & kHowRowWasDone), 0);
 }
 
-bool is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token, double tolerance,
-                 std::string* why) {
+bool is_the_draw(const oracle::SampleRow& row, const oracle::SampleDistribution& d, double u,
+                 std::int64_t token, double tolerance, std::string* why) {
+  // The cuts change nothing but how many tokens of the order are kept.
   const auto kept_with = [&](double factor) {
-    oracle::SampleRow shifted = row;
+    oracle::SampleRow shifted;
+    shifted.top_k = row.top_k;
     shifted.top_p = row.top_p < 1 ? std::clamp(row.top_p * factor, 0.0, 1.0) : 1;
     // Weights equal to the first are equal in any arithmetic: nothing shifts at 1.
     shifted.min_p = row.min_p < 1 ? std::clamp(row.min_p / factor, 0.0, 1.0) : 1;
-    return oracle::sample_distribution(shifted).kept;
+    return row.temperature == 0 ? 1 : oracle::sample_detail::kept_count(shifted, d);
   };
-  const oracle::SampleDistribution d = oracle::sample_distribution(row);
   if (std::ranges::find(d.order, token) == d.order.end()) {
     if (why) *why = std::to_string(token) + " is no token";
     return false;
