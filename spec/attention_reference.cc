@@ -230,7 +230,7 @@ class Reference {
                                          : 0;
       forward_.output.value[at(r * v_dim + d)] = output[at(d)];
       forward_.output.bound[at(r * v_dim + d)] =
-          weight_error * magnitude[at(d)] + extra + rounding_error(p_.dtype, output[at(d)]) + 1e-37;
+          with_rounding(p_.dtype, output[at(d)], weight_error * magnitude[at(d)] + extra + 1e-37);
     }
     const double lse = row_data.log_sum_exp;
     forward_.log_sum_exp.value[at(r)] = lse;
@@ -358,7 +358,7 @@ class Reference {
     };
     const auto round = [](Expected& e, DType dtype) {
       for (std::size_t i = 0; i < e.value.size(); ++i) {
-        e.bound[i] += rounding_error(dtype, e.value[i]) + 1e-37;
+        e.bound[i] = with_rounding(dtype, e.value[i], e.bound[i] + 1e-37);
       }
     };
     add_terms(backward_.dk, terms_k_, chain(n));

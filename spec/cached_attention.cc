@@ -47,6 +47,7 @@ class CachedAttention : public Problem {
     scale_ = item.number("scale", 0);
     sink_logits_ = item.flag("sink_logits", false);
     dtype_ = item.dtype;
+    on_gpu_ = item.device == DeviceKind::cuda;
     output_ = item.dtype_option("output", DType::f32);
     table_ = {.rows = rows_,
               .each = ceil_div(length_, layers_.page_tokens),
@@ -168,6 +169,9 @@ class CachedAttention : public Problem {
       cache::decode(value_format, layers_.v_dim, page.data() + from.v_values,
                     page.data() + from.v_scales, x.data());
       values.values.insert(values.values.end(), x.begin(), x.begin() + layers_.v_dim);
+      if (on_gpu_ && decoded_with_offset(value_format)) {
+        append_group_sizes(value_format, layers_.v_dim, page.data() + from.v_scales, values.sizes);
+      }
     }
     std::vector<std::int64_t> positions;
     for (std::int64_t q = 0; q < queries_; ++q) {
@@ -214,9 +218,27 @@ class CachedAttention : public Problem {
   bool sink_logits_ = false;
   DType dtype_ = DType::bf16;
   DType output_ = DType::f32;
+  bool on_gpu_ = false;
 };
 
 }  // namespace
+
+bool decoded_with_offset(const QuantFormat& format) {
+  return format.asymmetric || format.dtype == DType::i4;
+}
+
+void append_group_sizes(const QuantFormat& format, std::int64_t dim, const std::byte* scales,
+                        std::vector<double>& sizes) {
+  const std::int64_t length = cache::group_length(format, dim);
+  for (std::int64_t i = 0; i < dim; ++i) {
+    const cache::GroupScale group = cache::load_scale(format, scales, i / length);
+    const auto scale = static_cast<double>(group.scale);
+    const auto minimum = static_cast<double>(group.minimum);
+    const double most = minimum + scale * static_cast<double>(cache::top_code(format));
+    // Symmetric int4: the codes 0 .. 15 stand for -8 .. 7.
+    sizes.push_back(format.asymmetric ? std::max(std::fabs(minimum), std::fabs(most)) : 8 * scale);
+  }
+}
 
 CachedAttentionReference cached_attention_reference(oracle::CachedAttention<double> a,
                                                     const CachedAttentionValues& values,
@@ -228,9 +250,16 @@ CachedAttentionReference cached_attention_reference(oracle::CachedAttention<doub
   if (a.scale == 0) a.scale = 1 / std::sqrt(static_cast<double>(a.k_dim));
   a.output = output.data(), a.log_sum_exp = sums.data(), a.magnitude = magnitude.data();
   oracle::cached_attention(a);
+  if (!values.sizes.empty()) {
+    std::vector<double> unused(output.size());
+    oracle::CachedAttention<double> of_sizes = a;
+    of_sizes.values = values.sizes.data();
+    of_sizes.output = unused.data(), of_sizes.log_sum_exp = nullptr;
+    oracle::cached_attention(of_sizes);
+  }
   CachedAttentionReference result;
   for (std::size_t i = 0; i < output.size(); ++i) {
-    result.output.add(output[i], 1e-5 * magnitude[i] + rounding_error(output_dtype, output[i]));
+    result.output.add(output[i], with_rounding(output_dtype, output[i], 1e-5 * magnitude[i]));
   }
   for (const double sum : sums) {
     result.log_sum_exp.add(sum, 1e-5 * std::max(1.0, std::fabs(sum)));

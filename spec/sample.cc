@@ -122,7 +122,7 @@ class Sample : public Problem {
       const double u = sampling::uniform_of(rows[i], 7 * rows[i]);
       auto drawn = row.temperature == 0 ? d.order[0] : d.token(u);
       const auto got = static_cast<std::int64_t>(tokens[i]);
-      if (row.temperature != 0 && got != drawn && is_the_draw(row, u, got, kDrawTolerance)) {
+      if (row.temperature != 0 && got != drawn && is_the_draw(row, d, u, got, kDrawTolerance)) {
         drawn = got;
       }
       token.expected.add(static_cast<double>(drawn), 0);

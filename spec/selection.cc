@@ -47,30 +47,29 @@ void TopkReference::add(const oracle::SoftmaxTopkRow& row, double temperature,
     probability.add(row.probability[j],
                     row.probability[j] > 0 ? relative * row.probability[j] + subnormal : subnormal);
     // A relative error of p is an absolute one of log p.
-    log_probability.add(
-        row.log_probability[j],
-        std::isfinite(row.log_probability[j])
-            ? 1e-6 + relative + 2 * rounding_error(DType::f32, row.log_probability[j])
-            : 0);
+    const double log_p = row.log_probability[j];
+    const double once = with_rounding(DType::f32, log_p, 1e-6 + relative);
+    log_probability.add(log_p, std::isfinite(log_p) ? with_rounding(DType::f32, log_p, once) : 0);
   }
   // Of the sum, and of the two numbers that are added.
+  const double added = with_rounding(DType::f32, row.largest / temperature, 1e-6);
   log_sum_exp.add(row.log_sum_exp, std::isfinite(row.log_sum_exp)
-                                       ? 1e-6 + rounding_error(DType::f32, row.log_sum_exp) +
-                                             rounding_error(DType::f32, row.largest / temperature)
+                                       ? with_rounding(DType::f32, row.log_sum_exp, added)
                                        : 0);
   status.add(expected_status(row) | (status_now & kHowRowWasDone), 0);
 }
 
-bool is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token, double tolerance,
-                 std::string* why) {
+bool is_the_draw(const oracle::SampleRow& row, const oracle::SampleDistribution& d, double u,
+                 std::int64_t token, double tolerance, std::string* why) {
+  // The cuts change nothing but how many tokens of the order are kept.
   const auto kept_with = [&](double factor) {
-    oracle::SampleRow shifted = row;
+    oracle::SampleRow shifted;
+    shifted.top_k = row.top_k;
     shifted.top_p = row.top_p < 1 ? std::clamp(row.top_p * factor, 0.0, 1.0) : 1;
     // Weights equal to the first are equal in any arithmetic: nothing shifts at 1.
     shifted.min_p = row.min_p < 1 ? std::clamp(row.min_p / factor, 0.0, 1.0) : 1;
-    return oracle::sample_distribution(shifted).kept;
+    return row.temperature == 0 ? 1 : oracle::sample_detail::kept_count(shifted, d);
   };
-  const oracle::SampleDistribution d = oracle::sample_distribution(row);
   if (std::ranges::find(d.order, token) == d.order.end()) {
     if (why) *why = std::to_string(token) + " is no token";
     return false;
@@ -109,7 +108,7 @@ double log_probability_bound(const oracle::SampleRow& row, const oracle::SampleD
   const double distance =
       value == largest ? 0
                        : (static_cast<double>(largest) - static_cast<double>(value)) / temperature;
-  return 1e-6 + 2e-7 * distance + rounding_error(DType::f32, expected);
+  return with_rounding(DType::f32, expected, 1e-6 + 2e-7 * distance);
 }
 
 std::vector<std::int32_t> packed_mask(const std::vector<bool>& allowed) {

@@ -32,9 +32,10 @@ std::int32_t expected_status(const oracle::SampleDistribution& d, std::int64_t t
 inline constexpr double kDrawTolerance = 4e-6;
 
 // Whether `token` is what the uniform picks, or would be if sums were off by `tolerance` of the
-// whole: a uniform that close to a border has two right answers, and so has a cut.
-bool is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token, double tolerance,
-                 std::string* why = nullptr);
+// whole: a uniform that close to a border has two right answers, and so has a cut. `d` is the
+// distribution of the row.
+bool is_the_draw(const oracle::SampleRow& row, const oracle::SampleDistribution& d, double u,
+                 std::int64_t token, double tolerance, std::string* why = nullptr);
 
 // The bound of a log-probability: a probability is within (1e-6 + 2e-7 * distance) of itself; then
 // its logarithm is rounded to f32.

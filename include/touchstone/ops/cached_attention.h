@@ -32,7 +32,9 @@
 // Dtypes      q and output f32, bf16, f16, each its own; log_sum_exp and sink_logits f32;
 //             query_offsets, positions, tree and tree_starts i64. Any format for K and for V.
 // Accuracy    Arithmetic in f32. Before it is rounded to its dtype the output is within
-//             1e-5 * (sum of w[t] * |v[t]| / sum of w[t]) of exact arithmetic on the stored bytes,
+//             1e-5 * (sum of w[t] * |v[t]| / sum of w[t]) of exact arithmetic on the stored bytes
+//             (for asymmetric and int4 values on CUDA |v[t]| is the largest magnitude its group can
+//             hold: an offset that they are decoded with is taken out of the sums),
 //             log_sum_exp within 1e-5 * max(1, |log_sum_exp|), where scale * dot(|q|, |k[t]|) is at
 //             most 16 for every t attended to. Errors grow with the largest of these numbers, as
 //             those of any f32 dot product do.

@@ -171,11 +171,14 @@ StoredRow stored_row(const Scene& scene, const SceneRow& row) {
       const auto key = stored.decoded(layers.k, layers.k_dim);
       const Values plain = layers.rotate_keys ? rotated(key) : Values(key.begin(), key.end());
       result.keys.insert(result.keys.end(), plain.begin(), plain.end());
-      const auto value = layers.k_is_v
-                             ? std::vector<float>(key.begin(), key.begin() + layers.v_dim)
-                             : StoredVector(layers.v, made_value(scene, row, position, head))
-                                   .decoded(layers.v, layers.v_dim);
+      const QuantFormat& format = layers.k_is_v ? layers.k : layers.v;
+      const StoredVector as_value =
+          layers.k_is_v ? stored : StoredVector(format, made_value(scene, row, position, head));
+      const auto value = as_value.decoded(format, layers.v_dim);
       result.values.insert(result.values.end(), value.begin(), value.end());
+      if (on_gpu() && spec::decoded_with_offset(format)) {
+        spec::append_group_sizes(format, layers.v_dim, as_value.scales.data(), result.sizes);
+      }
     }
   }
   return result;
@@ -400,7 +403,8 @@ void AttentionRun::make_expectation(const Scene& scene) {
     const spec::CachedAttentionValues values{
         {queries.begin() + first * width, queries.begin() + (first + row.queries) * width},
         stored.keys,
-        stored.values};
+        stored.values,
+        stored.sizes};
     const spec::CachedAttentionReference expected = spec::cached_attention_reference(
         {.length = row.length,
          .queries = row.queries,

@@ -80,6 +80,7 @@ struct Placement {
 struct StoredRow {
   std::vector<double> keys;    // [length, kv_heads, k_dim], rotated back
   std::vector<double> values;  // [length, kv_heads, v_dim]
+  std::vector<double> sizes;   // what errors of values are relative to; empty: the values
 };
 StoredRow stored_row(const Scene& scene, const SceneRow& row);
 

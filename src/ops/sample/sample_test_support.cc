@@ -169,9 +169,9 @@ struct Results {
   Values logs, top_tokens, top_logs;
 };
 
-void check_row(const Batch& batch, std::size_t r, const Results& got, double tolerance) {
+void check_row(const Batch& batch, const oracle::SampleDistribution& d, std::size_t r,
+               const Results& got, double tolerance) {
   const TestRow& row = batch.rows[r];
-  const oracle::SampleDistribution d = oracle::sample_distribution(row);
   const std::int64_t token = got.tokens[r];
   if (batch.want_status) {
     EXPECT_EQ(got.statuses[r], spec::expected_status(d, batch.top_count));
@@ -192,7 +192,7 @@ void check_row(const Batch& batch, std::size_t r, const Results& got, double tol
     EXPECT_EQ(token, d.order[0]);
   } else {
     const double u = sampling::uniform_of(row.seed, row.position);
-    EXPECT_TRUE(is_the_draw(row, u, token, tolerance));
+    EXPECT_TRUE(is_the_draw(row, d, u, token, tolerance));
   }
   if (token >= 0 && token < batch.vocabulary() && batch.want_log_probability) {
     expect_log_probability(got.logs[r], row, d, token);
@@ -310,12 +310,14 @@ TestRow row_of(std::vector<double> logits, std::int64_t top_k, float top_p, floa
 
 void check_batch(const Batch& batch) {
   SampleRun run(batch);
+  std::vector<oracle::SampleDistribution> expected;
+  for (const TestRow& row : batch.rows) expected.push_back(oracle::sample_distribution(row));
   for_each_runner(run.accepting(), [&](Runner& context) {
     run.run(context);
     const Results got(run);
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
       SCOPED_TRACE("row " + std::to_string(r));
-      check_row(batch, r, got, sum_tolerance(context));
+      check_row(batch, expected[r], r, got, sum_tolerance(context));
     }
   });
 }
@@ -325,10 +327,11 @@ double sum_tolerance(const Runner& context) {
   return context.implementation() == "plain" ? 1e-10 : spec::kDrawTolerance;
 }
 
-testing::AssertionResult is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token,
-                                     double tolerance) {
+testing::AssertionResult is_the_draw(const oracle::SampleRow& row,
+                                     const oracle::SampleDistribution& d, double u,
+                                     std::int64_t token, double tolerance) {
   std::string why;
-  if (spec::is_the_draw(row, u, token, tolerance, &why)) return testing::AssertionSuccess();
+  if (spec::is_the_draw(row, d, u, token, tolerance, &why)) return testing::AssertionSuccess();
   return testing::AssertionFailure() << why;
 }
 

@@ -78,8 +78,9 @@ void check_batch(const Batch& batch);
 
 // Whether `token` is what the uniform picks, or would be if sums were off by `tolerance` of the
 // whole: a uniform that close to a border has two right answers, and so has a cut.
-testing::AssertionResult is_the_draw(const oracle::SampleRow& row, double u, std::int64_t token,
-                                     double tolerance);
+testing::AssertionResult is_the_draw(const oracle::SampleRow& row,
+                                     const oracle::SampleDistribution& d, double u,
+                                     std::int64_t token, double tolerance);
 
 // How far sums and weights of an implementation may be off: `plain` works in f64, the others as
 // softmax_topk promises.
