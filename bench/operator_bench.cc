@@ -137,8 +137,10 @@ BenchRow measure(Session& session, const spec::Operator& op, const cases::Case& 
   const std::unique_ptr<spec::Problem> problem = op.make(item);
   BenchRow row = described(op, item, context.device(), *problem);
   std::vector<spec::Operands> sets;
+  sets.reserve(static_cast<std::size_t>(row.sets));  // later sets refer to the first
   for (int i = 0; i < row.sets; ++i) {
-    sets.emplace_back(context, problem->operands(), static_cast<std::uint64_t>(i) + 1);
+    sets.emplace_back(context, problem->operands(), static_cast<std::uint64_t>(i) + 1,
+                      i == 0 ? nullptr : &sets.front());
     problem->prepare(context, sets.back().views());
   }
   const std::string& forced = session.options().implementation;

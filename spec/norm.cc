@@ -73,7 +73,8 @@ struct NormCase : NormProblem {
             .dtype = weight_dtype,
             .shape = {cols},
             .center = 1 - weight_offset,
-            .scale = 0.25};
+            .scale = 0.25,
+            .shared = true};
   }
 
   std::int64_t tensor_bytes() const {
@@ -108,7 +109,11 @@ class NormForward : public Problem {
     if (p_.fused) list[kResidual] = p_.matrix("residual", 0, 1);
     list[kWeight] = p_.weight_operand();
     if (p_.bias) {
-      list[kBias] = {.name = "bias", .dtype = p_.weight_dtype, .shape = {p_.cols}, .scale = 0.5};
+      list[kBias] = {.name = "bias",
+                     .dtype = p_.weight_dtype,
+                     .shape = {p_.cols},
+                     .scale = 0.5,
+                     .shared = true};
     }
     list[kY] = p_.matrix_out("y");
     if (p_.fused) list[kSum] = p_.matrix_out("sum");

@@ -103,11 +103,16 @@ std::int64_t Operand::elements() const {
 
 std::int64_t Operand::bytes() const { return checked_mul(elements(), size_of(dtype), "bytes"); }
 
-Operands::Operands(Context& context, const std::vector<Operand>& list, std::uint64_t seed)
+Operands::Operands(Context& context, const std::vector<Operand>& list, std::uint64_t seed,
+                   const Operands* first)
     : list_(list), tensors_(list.size()), views_(list.size()) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Operand& operand = list[i];
     if (!operand.defined()) continue;
+    if (operand.shared && first != nullptr) {
+      views_[i] = first->views_[i];
+      continue;
+    }
     tensors_[i] = Tensor::empty(operand.shape, operand.dtype, context.device());
     views_[i] = tensors_[i];
     if (operand.output) continue;

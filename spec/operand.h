@@ -27,6 +27,7 @@ struct Operand {
   std::function<void(std::span<std::byte>)> write{};
   bool strided = false;  // rows may lie apart
   bool control = false;  // what it holds is read by the operator's checks, also by explain()
+  bool shared = false;   // the same memory in every set of a benchmark: parameters of a model
 
   bool defined() const { return !name.empty(); }
   std::int64_t elements() const;
@@ -50,7 +51,9 @@ using Views = std::span<const TensorView>;
 // Memory for a list of operands on the device of a context, filled. Outputs are poisoned.
 class Operands {
  public:
-  Operands(Context& context, const std::vector<Operand>& list, std::uint64_t seed);
+  // Shared operands are those of `first`, which must outlive this, where it is given.
+  Operands(Context& context, const std::vector<Operand>& list, std::uint64_t seed,
+           const Operands* first = nullptr);
   Views views() const { return views_; }
   const std::vector<Operand>& list() const { return list_; }
   // Every byte of the outputs 0xff, NaN in each floating point format and -1 in each integer one, or

@@ -37,7 +37,8 @@ struct TokenCase {
     return {.name = name,
             .dtype = dtype_of<T>,
             .shape = {rows},
-            .write = values_of<T>([value](std::int64_t row) { return value(row); })};
+            .write = values_of<T>([value](std::int64_t row) { return value(row); }),
+            .shared = true};
   }
 
   // The bias and the mask of one row; empty where there is none.
