@@ -126,8 +126,8 @@ void check_case(const Operator& op, const cases::Case& item, std::uint64_t seed)
   if (!problem->reference_reads_outputs()) {
     reference = problem->reference(Reader(operands.views()), rows);
   }
-  const auto for_each = is_large(labels) ? test::for_each_implementation : test::for_each_runner;
-  const auto run = [&](test::Runner& runner) {
+  const test::Targets targets = is_large(labels) ? test::Targets::best : test::Targets::all;
+  test::for_each_on(targets, names, [&](test::Runner& runner) {
     operands.poison();
     problem->call(runner, operands.views(), runner.implementation());
     runner.synchronize();
@@ -138,8 +138,7 @@ void check_case(const Operator& op, const cases::Case& item, std::uint64_t seed)
                                                                : check(reference, list, reader);
     EXPECT_TRUE(verdict.right()) << verdict.outside << " of " << verdict.compared << ": "
                                  << verdict.where;
-  };
-  for_each(names, run, test::kTestThreads);
+  });
 }
 
 class SpecSweep : public testing::TestWithParam<std::string> {};

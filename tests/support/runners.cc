@@ -74,4 +74,9 @@ void for_each_implementation(const std::vector<std::string>& implementations,
   run_all(implementations, body, threads, false);
 }
 
+void for_each_on(Targets targets, const std::vector<std::string>& implementations,
+                 const std::function<void(Runner&)>& body, int threads) {
+  run_all(implementations, body, threads, targets == Targets::all && kEveryTarget);
+}
+
 }  // namespace touchstone::test

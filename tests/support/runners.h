@@ -71,4 +71,9 @@ void for_each_runner(const std::vector<std::string>& implementations,
 void for_each_implementation(const std::vector<std::string>& implementations,
                              const std::function<void(Runner&)>& body, int threads = kTestThreads);
 
+// One or the other. Sizes that repeat the arithmetic of smaller ones need the best target only.
+enum class Targets : std::uint8_t { all, best };
+void for_each_on(Targets targets, const std::vector<std::string>& implementations,
+                 const std::function<void(Runner&)>& body, int threads = kTestThreads);
+
 }  // namespace touchstone::test

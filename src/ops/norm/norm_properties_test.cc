@@ -32,7 +32,9 @@ std::vector<DTypes> some_dtypes() {
 // ---- large means ---------------------------------------------------------------------------
 
 void check_large_mean(std::int64_t cols, double ratio, double limit, DType dtype = DType::f32) {
-  Problem p{.lead = {sanitized_size(64, 8)}, .cols = cols, .x = {.center = ratio}};
+  // As many numbers whatever the width: the error is that of a row.
+  const std::int64_t rows = std::max<std::int64_t>(8, sanitized_size(64, 8) * 4096 / cols);
+  Problem p{.lead = {rows}, .cols = cols, .x = {.center = ratio}};
   p.dtypes = {dtype, dtype, dtype};
   const Data data = make_data(p);
   const ExpectedForward forward_expected = expected_forward(p, data);
@@ -145,43 +147,69 @@ struct Batch {
 // A row is the same bits whatever batch it is in: copied out on its own, and as a slice in place,
 // which starts at another alignment. Also where the implementation is chosen by the library: the
 // choice may look at everything but the number of rows.
-void check_same_row_in_any_batch(const Problem& p, const Data& data, Runner& context) {
-  const auto width = static_cast<std::size_t>(p.cols * size_of(p.dtypes.x));
-  ForwardRun forward(p, data);
-  forward.run(context);
-  BackwardRun backward(p, data);
-  backward.take_statistics(forward);
-  backward.run(context);
-  const std::vector<std::byte> y = forward.y.bytes();
-  const std::vector<std::byte> dx = backward.dx.bytes();
-  constexpr std::int64_t kFirst = 11;
-  for (const std::int64_t rows : {1, 2, 255, 256}) {
-    if (kFirst + rows > p.rows()) continue;
-    SCOPED_TRACE(std::to_string(rows) + " rows");
-    Problem part = p;
-    part.lead = {rows};
-    const Data part_data = slice(data, kFirst, rows, p.cols);
-    ForwardRun f(part, part_data);
-    f.run(context);
-    BackwardRun b(part, part_data);
-    b.take_statistics(f);
-    b.run(context);
-    const auto cut = [&](const std::vector<std::byte>& bytes) {
-      return std::span(bytes).subspan(kFirst * width, static_cast<std::size_t>(rows) * width);
-    };
-    EXPECT_TRUE(same_bits(f.y, cut(y))) << "y, copied out";
-    EXPECT_TRUE(same_bits(b.dx, cut(dx))) << "dx, copied out";
-    f.args.x = row_slice(forward.args.x, kFirst, rows);
-    f.args.residual = row_slice(forward.args.residual, kFirst, rows);
-    f.run(context);
-    b.args.x = row_slice(backward.args.x, kFirst, rows);
-    b.args.dy = row_slice(backward.args.dy, kFirst, rows);
-    b.args.dsum = row_slice(backward.args.dsum, kFirst, rows);
-    b.run(context);
-    EXPECT_TRUE(same_bits(f.y, cut(y))) << "y, in place";
-    EXPECT_TRUE(same_bits(b.dx, cut(dx))) << "dx, in place";
+class SameRowInAnyBatch {
+ public:
+  SameRowInAnyBatch(const Problem& p, const Data& data)
+      : width_(static_cast<std::size_t>(p.cols * size_of(p.dtypes.x))), whole_(p, data) {
+    for (const std::int64_t rows : {1, 2, 255, 256}) {
+      if (kFirst + rows > p.rows()) continue;
+      Problem part = p;
+      part.lead = {rows};
+      const Data cut = slice(data, kFirst, rows, p.cols);
+      parts_.push_back({rows, Both(part, cut), Both(part, cut)});
+      Both& in_place = parts_.back().in_place;
+      in_place.f.args.x = row_slice(whole_.f.args.x, kFirst, rows);
+      in_place.f.args.residual = row_slice(whole_.f.args.residual, kFirst, rows);
+      in_place.b.args.x = row_slice(whole_.b.args.x, kFirst, rows);
+      in_place.b.args.dy = row_slice(whole_.b.args.dy, kFirst, rows);
+      in_place.b.args.dsum = row_slice(whole_.b.args.dsum, kFirst, rows);
+    }
   }
-}
+
+  std::vector<std::string> accepting() const { return whole_.f.accepting(); }
+
+  void check(Runner& context) {
+    whole_.run(context);
+    const std::vector<std::byte> y = whole_.f.y.bytes();
+    const std::vector<std::byte> dx = whole_.b.dx.bytes();
+    for (Part& part : parts_) {
+      SCOPED_TRACE(std::to_string(part.rows) + " rows");
+      const auto cut = [&](const std::vector<std::byte>& bytes) {
+        const auto rows = static_cast<std::size_t>(part.rows);
+        return std::span(bytes).subspan(kFirst * width_, rows * width_);
+      };
+      part.copied.run(context);
+      EXPECT_TRUE(same_bits(part.copied.f.y, cut(y))) << "y, copied out";
+      EXPECT_TRUE(same_bits(part.copied.b.dx, cut(dx))) << "dx, copied out";
+      part.in_place.run(context);
+      EXPECT_TRUE(same_bits(part.in_place.f.y, cut(y))) << "y, in place";
+      EXPECT_TRUE(same_bits(part.in_place.b.dx, cut(dx))) << "dx, in place";
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kFirst = 11;
+
+  struct Both {
+    Both(const Problem& p, const Data& data) : f(p, data), b(p, data) {}
+    void run(Runner& context) {
+      f.run(context);
+      b.take_statistics(f);
+      b.run(context);
+    }
+    ForwardRun f;
+    BackwardRun b;
+  };
+  struct Part {
+    std::int64_t rows = 0;
+    Both copied;
+    Both in_place;
+  };
+
+  std::size_t width_;
+  Both whole_;
+  std::vector<Part> parts_;
+};
 
 TEST(NormBits, SameRowInAnyBatch) {
   constexpr std::int64_t kMany = sanitized_size(4096, 300);
@@ -193,15 +221,13 @@ TEST(NormBits, SameRowInAnyBatch) {
       Problem p{.kind = kind, .lead = {batch.rows}, .cols = batch.cols, .fused = true};
       p.dtypes.x = batch.dtype;
       SCOPED_TRACE(p.describe());
-      const Data data = make_data(p);
-      std::vector<std::string> names = ForwardRun(p, data).accepting();
-      for_each_runner(names, [&](Runner& context) {
+      SameRowInAnyBatch test(p, make_data(p));
+      for_each_runner(test.accepting(), [&](Runner& context) {
         // The vectorized ones may refuse the slices; see below.
         if (on_gpu() && context.implementation() != "portable") return;
-        check_same_row_in_any_batch(p, data, context);
+        test.check(context);
       });
-      for_each_implementation(
-          {""}, [&](Runner& context) { check_same_row_in_any_batch(p, data, context); });
+      for_each_implementation({""}, [&](Runner& context) { test.check(context); });
     }
   }
 }

@@ -268,12 +268,12 @@ void BackwardRun::run(Runner& context) {
   EXPECT_TRUE(dbias.outside_intact()) << "dbias";
 }
 
-void check_forward(const Problem& p) {
+void check_forward(const Problem& p, Targets targets) {
   SCOPED_TRACE(p.describe());
   const Data data = make_data(p);
   const ExpectedForward expected = expected_forward(p, data);
   ForwardRun run(p, data);
-  for_each_runner(run.accepting(), [&](Runner& context) {
+  for_each_on(targets, run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(close(run.y.values(), expected.y, p.dtypes.x, p.cols)) << "y";
     // One addition in the dtype: there is one right answer, to the bit.
@@ -289,12 +289,12 @@ void check_forward(const Problem& p) {
   });
 }
 
-void check_backward(const Problem& p) {
+void check_backward(const Problem& p, Targets targets) {
   SCOPED_TRACE(p.describe());
   const Data data = make_data(p);
   const ExpectedBackward expected = expected_backward(p, data);
   BackwardRun run(p, data);
-  for_each_runner(run.accepting(), [&](Runner& context) {
+  for_each_on(targets, run.accepting(), [&](Runner& context) {
     run.run(context);
     EXPECT_TRUE(close(run.dx.values(), expected.dx, p.dtypes.x, p.cols)) << "dx";
     if (run.dweight.defined()) {

@@ -113,8 +113,8 @@ ExpectedForward expected_forward(const Problem& problem, const Data& data);
 ExpectedBackward expected_backward(const Problem& problem, const Data& data);
 
 // Runs the problem on every implementation and SIMD target and holds it against the oracle.
-void check_forward(const Problem& problem);
-void check_backward(const Problem& problem);
+void check_forward(const Problem& problem, Targets targets = Targets::all);
+void check_backward(const Problem& problem, Targets targets = Targets::all);
 
 // The forward implementations that take the problem and whose backward does.
 std::vector<std::string> both(const ForwardRun& forward, const BackwardRun& backward);
