@@ -76,16 +76,13 @@ class Fuzz {
         builder_(cache_),
         state_(seed) {}
 
-  // After each operation the counters are looked at, after every eighth everything is recounted (what
-  // is wrong stays wrong), after every 1000th all content is read.
+  // After each operation everything is recounted, after every 1000th all content is read.
   void run(std::int64_t operations) {
     for (std::int64_t i = 0; i < operations && !::testing::Test::HasFailure(); ++i) {
       const std::uint64_t host_before = host_.generation();
       step();
       ASSERT_TRUE(state_of(cache_).counters_consistent()) << "operation " << i;
-      if (i % kRecountEvery == 0) {
-        ASSERT_EQ(state_of(cache_).find_inconsistency(), "") << "operation " << i;
-      }
+      ASSERT_EQ(state_of(cache_).find_inconsistency(), "") << "operation " << i;
       if (host_.generation() != host_before) {
         ASSERT_TRUE(state_of(host_).counters_consistent()) << "operation " << i;
         ASSERT_EQ(state_of(host_).find_inconsistency(), "") << "operation " << i;
@@ -117,8 +114,6 @@ class Fuzz {
   }
 
  private:
-  static constexpr std::int64_t kRecountEvery = 8;
-
   std::int64_t pick(std::int64_t low, std::int64_t high) {
     state_ = mix(state_);
     return low + static_cast<std::int64_t>(state_ % static_cast<std::uint64_t>(high - low + 1));
