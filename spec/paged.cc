@@ -102,9 +102,7 @@ std::int64_t PageTable::page(std::int64_t row, std::int64_t index) const {
   // A permutation: the step has no divisor in common with the number of pages.
   std::int64_t step = std::max<std::int64_t>(pages() * 5 / 8, 1);
   while (std::gcd(step, pages()) != 1) ++step;
-  const auto at = static_cast<unsigned __int128>(row * each + index);
-  return static_cast<std::int64_t>((at * static_cast<std::uint64_t>(step) + 3) %
-                                   static_cast<std::uint64_t>(pages()));
+  return (checked_mul(row * each + index, step, "pages") + 3) % pages();
 }
 
 Operand PageTable::operand() const {
