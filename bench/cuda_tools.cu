@@ -4,8 +4,8 @@
 
 #include "bench/cuda_tools.h"
 #include "cuda/check.h"
-#include "spec/operand.h"
 #include "machine/statistics.h"
+#include "spec/operand.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::bench {

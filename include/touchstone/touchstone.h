@@ -23,5 +23,4 @@
 #include "touchstone/ops/softmax_topk.h"            // IWYU pragma: export
 #include "touchstone/plan/catalog.h"                // IWYU pragma: export
 #include "touchstone/plan/planner.h"                // IWYU pragma: export
-#include "touchstone/plan/planner.h"                // IWYU pragma: export
 #include "touchstone/version.h"                     // IWYU pragma: export
