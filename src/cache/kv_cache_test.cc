@@ -256,7 +256,7 @@ TEST(KvCache, RefusesBadOptions) {
   EXPECT_THROW(make_cache({}), InvalidArgument);
 }
 
-// The next token sees nothing earlier: any length will do, whichever pages are gone.
+// With a window of 1 the next token attends to no earlier position, so any length is allowed.
 TEST(KvCache, TruncatesAWindowOfOne) {
   for (const std::int64_t sinks : {0, 3}) {
     LayerGroup group{.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .page_tokens = 8};

@@ -14,7 +14,7 @@ inline std::int64_t first_needed_page(const LayerGroup& group, std::int64_t toke
 }
 
 // The same without the page that the token itself goes into unless it sees tokens there: with a
-// window of 1 it sees nothing earlier, and a page that is gone can be replaced by an empty one.
+// window of 1 it attends to nothing earlier, and a freed page can be replaced by an empty one.
 inline std::int64_t first_page_to_read(const LayerGroup& group, std::int64_t tokens) {
   if (group.window == 1) return (tokens + group.page_tokens - 1) / group.page_tokens;
   return first_needed_page(group, tokens);
