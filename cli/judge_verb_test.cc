@@ -10,7 +10,7 @@
 #include "judge/report/record.h"
 #include "tests/support/shell.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 namespace fs = std::filesystem;
@@ -263,4 +263,4 @@ TEST_F(JudgeVerb, Duel_NamesWhoPasses) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

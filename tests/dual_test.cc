@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using D2 = Dual<2>;
@@ -132,4 +132,4 @@ TEST(Dual, LongChains) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -12,7 +12,7 @@
 
 #include "oracle/layer_norm.h"
 
-namespace touchstone::gradcheck {
+namespace touchstone::inline v0::gradcheck {
 namespace {
 
 using Array = std::vector<double>;
@@ -517,4 +517,4 @@ TEST(Gradcheck, RandomValuesAreUniformAndIndependentOfLength) {
 }
 
 }  // namespace
-}  // namespace touchstone::gradcheck
+}  // namespace touchstone::inline v0::gradcheck

@@ -14,7 +14,7 @@
 #include "oracle/rms_norm.h"
 #include "touchstone/gradcheck.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using Array = std::vector<double>;
@@ -433,4 +433,4 @@ TEST(RmsNormOracle, BackwardAgreesWithTheForwardOnDualNumbers) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -12,7 +12,7 @@
 #include "tests/support/runners.h"
 #include "touchstone/touchstone.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 class PtxJit : public ::testing::Test {
@@ -111,4 +111,4 @@ TEST_F(PtxJit, AttentionRefusesWgmmaByNameAndAgreesWithTheCpu) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -16,7 +16,7 @@
 #include <compare>
 #include <numbers>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // The lane loops have a constant trip count and write to a local, so that compilers turn them into
 // vector instructions without alias checks (GCC at -O3, Clang at -O2). The type stays free of
@@ -208,4 +208,4 @@ constexpr double value_of(const Dual<K>& x) {
   return x.value;
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

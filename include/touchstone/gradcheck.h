@@ -45,7 +45,7 @@
 
 #include "touchstone/gradcheck/problem.h"
 
-namespace touchstone::gradcheck {
+namespace touchstone::inline v0::gradcheck {
 
 // `count` independent values, uniform with mean 0 and variance 1: cotangents, test inputs.
 inline std::vector<double> random_values(int64_t count, uint64_t seed);
@@ -64,7 +64,7 @@ inline Report check_differences(const Problem& problem, const BatchForward& forw
 inline JacobianReport check_jacobian(const Problem& problem, const DualForward& forward,
                                      const Backward& backward, const Options& options = {});
 
-}  // namespace touchstone::gradcheck
+}  // namespace touchstone::inline v0::gradcheck
 
 // The implementation: all of it is inline, so that this header works without the library.
 #include "touchstone/gradcheck/check.h"

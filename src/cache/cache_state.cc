@@ -14,7 +14,7 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 std::uint32_t next_cache_id() {
@@ -409,4 +409,4 @@ std::span<std::byte> CacheState::writable_page_at(SequenceId id, std::int64_t g,
   return {memory_data(g) + page.index * bytes, at(bytes)};
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -15,7 +15,7 @@
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 class CacheState {
  public:
@@ -145,4 +145,4 @@ struct CacheAccess {
 inline CacheState& state_of(KvCache& cache) { return CacheAccess::state(cache); }
 inline const CacheState& state_of(const KvCache& cache) { return CacheAccess::state(cache); }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -3,7 +3,7 @@
 #include "core/index.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 // The table of one sequence in one group: as long as what is reserved, empty where the window has
@@ -104,4 +104,4 @@ std::string CacheState::find_inconsistency() const {
   return {};
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

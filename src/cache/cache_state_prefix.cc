@@ -7,7 +7,7 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 // The pages that hold the block of tokens at position `first`, in the order of the index's slots.
 std::vector<PageHandle> CacheState::block_pages(const Sequence& sequence, std::int64_t first,
                                                 std::int64_t tokens) const {
@@ -232,4 +232,4 @@ std::int64_t CacheState::evict(std::int64_t pages) {
   return evicted;
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -10,7 +10,7 @@
 #include "core/cuda_runtime.h"
 #include "touchstone/core/context.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // A cache on a device, on the default stream.
 inline KvCache make_cache(KvCacheOptions options, Device device = Device::cpu()) {
@@ -39,4 +39,4 @@ inline std::vector<std::byte> read_bytes(Device device, const void* from, std::s
   return bytes;
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

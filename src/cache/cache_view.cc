@@ -6,7 +6,7 @@
 #include "cache/view_state.h"
 #include "core/index.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 // A narrow table would be laid out anew every few tokens.
@@ -152,4 +152,4 @@ const CacheView& CacheViewBuilder::build(Context& context, std::span<const Seque
 }
 bool CacheViewBuilder::is_current(const CacheView& view) const { return state_->is_current(view); }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

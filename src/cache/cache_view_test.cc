@@ -7,7 +7,7 @@
 #include "cache/cache_test_device.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 using Ranges = std::vector<ChangedRange>;
@@ -112,4 +112,4 @@ TEST_F(CacheViewTest, KnowsWhenItIsStaleAndRefusesReleasedSequences) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -38,7 +38,7 @@
 #include "touchstone/cache/layout.h"
 #include "touchstone/core/half.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 inline constexpr float kLargestMagnitude = 0x1p126F;
 inline constexpr float kLargestF16 = 65504.0F;
@@ -316,4 +316,4 @@ TOUCHSTONE_HOST_DEVICE inline void decode(const QuantFormat& format, std::int64_
   }
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

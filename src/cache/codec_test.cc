@@ -13,7 +13,7 @@
 
 #include "tests/support/random.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 using test::Random;
@@ -381,4 +381,4 @@ TEST(Codec, TinyValuesKeepTheLeastStep) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -10,7 +10,7 @@
 #include "core/index.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 // Room for at least `elements`, contents undefined where it had to grow. Whether it did.
@@ -122,4 +122,4 @@ const CacheView& CacheViewBuilder::State::build(Context& context, std::span<cons
   return there.view;
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

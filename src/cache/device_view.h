@@ -5,7 +5,7 @@
 
 #include "touchstone/core/context.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 struct TableEntry {
   std::int64_t index = 0;
@@ -17,4 +17,4 @@ struct TableEntry {
 void write_table_entries(Context& context, const TableEntry* entries, std::int64_t count,
                          std::int32_t* table);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

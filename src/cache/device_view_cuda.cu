@@ -2,7 +2,7 @@
 #include "cuda/launch.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 constexpr int kThreads = 256;
@@ -28,4 +28,4 @@ void write_table_entries(Context& context, const TableEntry* entries, std::int64
                Entries{entries, count, table});
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

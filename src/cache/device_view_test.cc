@@ -11,7 +11,7 @@
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 template <class T>
@@ -164,4 +164,4 @@ TEST(KvCacheDevice, RefusesADeviceThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -3,7 +3,7 @@
 
 #include "cache/cache_state.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 KvCache::KvCache(Context& context, KvCacheOptions options)
     : state_(std::make_unique<CacheState>(context.device(), context.stream(), std::move(options))) {
@@ -42,4 +42,4 @@ Device KvCache::device() const { return state_->device(); }
 std::uint64_t KvCache::generation() const { return state_->generation(); }
 Statistics KvCache::statistics() const { return state_->statistics(); }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

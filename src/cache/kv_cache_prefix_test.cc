@@ -8,7 +8,7 @@
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -251,4 +251,4 @@ TEST(KvCachePrefix, AllButTheLastTokenOfAWindowedPrompt) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

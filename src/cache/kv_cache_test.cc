@@ -9,7 +9,7 @@
 #include "cache/cache_test_device.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 LayerGroup small_group(std::int64_t page_tokens) {
@@ -286,4 +286,4 @@ TEST(KvCache, TruncatesAWindowOfOne) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

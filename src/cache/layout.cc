@@ -6,7 +6,7 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 [[noreturn]] void refuse(const char* what, const std::string& expected, std::int64_t got) {
@@ -302,4 +302,4 @@ std::int64_t max_sequences(const Layout& layout, std::int64_t budget_bytes, std:
   return budget_bytes / peak_bytes_for_tokens(layout, tokens, chunk);
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

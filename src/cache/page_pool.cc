@@ -6,7 +6,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 constexpr std::uint32_t kMaxReferences = 0x7fffffffU;
@@ -227,4 +227,4 @@ std::string PagePool::find_inconsistency() const {
   return {};
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 inline constexpr std::uint32_t kNoPage = 0xffffffffU;
 
@@ -119,4 +119,4 @@ class PagePool {
   std::uint32_t id_ = 0;
 };
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -7,7 +7,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 // free, used, cached; they must sum to the capacity whatever happens.
@@ -172,4 +172,4 @@ TEST(PagePool, RefusesImpossibleCapacities) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -8,7 +8,7 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 // Children compared for a partial match; more would make a lookup slower than what it saves.
@@ -352,4 +352,4 @@ std::string PrefixIndex::find_inconsistency() const {
   return {};
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

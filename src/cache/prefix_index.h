@@ -16,7 +16,7 @@
 
 #include "cache/page_pool.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 struct PrefixIndexOptions {
   // Tokens of a whole block.
@@ -132,4 +132,4 @@ class PrefixIndex {
   std::int64_t live_ = 0;
 };
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -7,7 +7,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -150,4 +150,4 @@ TEST(PrefixIndex, RefusesNonsense) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

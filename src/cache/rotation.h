@@ -7,7 +7,7 @@
 
 #include "core/host_device.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // The largest power of two that divides `dim`: the length of a block.
 TOUCHSTONE_HOST_DEVICE constexpr std::int64_t rotation_block(std::int64_t dim) {
@@ -48,4 +48,4 @@ TOUCHSTONE_HOST_DEVICE inline void rotate(float* x, std::int64_t dim) {
   for (std::int64_t i = 0; i < dim; ++i) x[i] = rotation_scaled(x[i], factor);
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

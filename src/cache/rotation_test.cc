@@ -11,7 +11,7 @@
 #include "cache/codec.h"
 #include "tests/support/random.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 using test::Random;
@@ -155,4 +155,4 @@ TEST(KeyError, RotationSpreadsOutliers) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -6,7 +6,7 @@
 
 #include "cache/page_pool.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // The pages of a sequence in one layer group. Position p is in pages[p / page_tokens].
 struct PageTable {
@@ -23,4 +23,4 @@ struct Sequence {
   std::vector<PageTable> groups{};
 };
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -9,7 +9,7 @@
 #include "cache/cache_state.h"
 #include "touchstone/cache/cache_view.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 class CacheViewBuilder::State {
  public:
@@ -57,4 +57,4 @@ class CacheViewBuilder::State {
   std::unique_ptr<DeviceArrays> on_device_;
 };
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -5,7 +5,7 @@
 
 #include "touchstone/cache/layout.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // The page with the first position that the token at position `tokens` sees, sinks aside.
 inline std::int64_t first_needed_page(const LayerGroup& group, std::int64_t tokens) {
@@ -20,4 +20,4 @@ inline std::int64_t first_page_to_read(const LayerGroup& group, std::int64_t tok
   return first_needed_page(group, tokens);
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -21,7 +21,7 @@
 #include "touchstone/ops/sample.h"
 #include "touchstone/ops/softmax_topk.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using ::testing::HasSubstr;
@@ -234,4 +234,4 @@ TEST_F(BadViews, NumbersAreShownInFull) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

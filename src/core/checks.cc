@@ -10,7 +10,7 @@
 
 #include "touchstone/core/checked.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 // The bytes of a view: runs of `run` bytes, repeated `count` times every `step` bytes, and that
@@ -260,4 +260,4 @@ void Checks::disjoint(const Argument& output, const Argument& other, bool same_a
   }
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -10,7 +10,7 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // A named argument. Inputs and outputs differ only in what may overlap what.
 struct Argument {
@@ -52,4 +52,4 @@ class Checks {
   const Context& context_;
 };
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 // Independent chains, so that one multiplication does not wait for the one before it.
@@ -54,4 +54,4 @@ std::uint64_t checksum(std::span<const std::byte> bytes) {
   return result;
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // The same on every machine of the same byte order.
 std::uint64_t checksum(std::span<const std::byte> bytes);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

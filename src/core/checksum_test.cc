@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 std::vector<std::byte> numbered(std::size_t size) {
@@ -63,4 +63,4 @@ TEST(Checksum, IgnoresAlignment) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

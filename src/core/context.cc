@@ -8,7 +8,7 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 constexpr std::int64_t kWorkspaceAlignment = 256;
@@ -108,4 +108,4 @@ void* detail::ContextAccess::workspace(Context& context, std::int64_t bytes) {
 
 ThreadPool& detail::ContextAccess::pool(Context& context) { return *context.state_->pool; }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

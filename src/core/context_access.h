@@ -5,7 +5,7 @@
 
 #include "touchstone/core/context.h"
 
-namespace touchstone::detail {
+namespace touchstone::inline v0::detail {
 
 struct ContextAccess {
   // Scratch of at least `bytes`, 256-byte aligned, valid until the next call with this context.
@@ -14,4 +14,4 @@ struct ContextAccess {
   static ThreadPool& pool(Context& context);
 };
 
-}  // namespace touchstone::detail
+}  // namespace touchstone::inline v0::detail

@@ -14,7 +14,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/core/testing.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using test::test_device;
@@ -158,4 +158,4 @@ TEST(ContextTest, OnePerThread) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

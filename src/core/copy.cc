@@ -4,7 +4,7 @@
 
 #include "core/cuda_runtime.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 void wait_for(const StreamLocation& location) {
   if (location.device.is_cuda()) cuda::synchronize(location.device.index, location.stream);
@@ -21,4 +21,4 @@ void queue_copy(const StreamLocation& to, void* dst, const StreamLocation& from,
   }
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

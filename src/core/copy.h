@@ -5,7 +5,7 @@
 
 #include "touchstone/core/device.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // A device and, on CUDA, the stream in whose order its memory is used.
 struct StreamLocation {
@@ -21,4 +21,4 @@ void wait_for(const StreamLocation& location);
 void queue_copy(const StreamLocation& to, void* dst, const StreamLocation& from, const void* src,
                 std::int64_t bytes);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

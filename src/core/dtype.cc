@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 std::int64_t bits_of(DType dtype) {
   if (dtype == DType::i4) return 4;
@@ -55,4 +55,4 @@ DType parse_dtype(std::string_view name) {
   throw InvalidArgument("dtype: expected one of " + known + ", got '" + std::string(name) + "'");
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -14,7 +14,7 @@
 #include "tests/support/random.h"
 #include "touchstone/core/quant_format.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -382,4 +382,4 @@ TEST(Convert, IntegersSaturate) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -10,7 +10,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/core/implementation_report.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 template <class Problem>
 struct Implementation {
@@ -64,4 +64,4 @@ void run_first(const char* op, std::span<const Implementation<Problem>> list, Co
                     wanted + "'");
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -4,7 +4,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 std::string_view format_name(DType dtype) {
   switch (dtype) {
@@ -33,4 +33,4 @@ DType parse_format_dtype(std::string_view name) {
   throw InvalidArgument("format: expected one of " + known + ", got '" + std::string(name) + "'");
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -6,7 +6,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 TEST(QuantFormatNames, RoundTrip) {
@@ -21,4 +21,4 @@ TEST(QuantFormatNames, RoundTrip) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

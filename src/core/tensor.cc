@@ -12,7 +12,7 @@
 #include "core/cuda_runtime.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector
@@ -243,4 +243,4 @@ void Tensor::check_host_access(DType wanted) const {
   }
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

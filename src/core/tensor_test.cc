@@ -13,7 +13,7 @@
 #include "tests/support/runners.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
@@ -327,4 +327,4 @@ TEST(TensorMemory, NoSuchDevice) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -13,7 +13,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 // How often an idle thread looks for work before it sleeps. A wake-up through the kernel costs
@@ -179,4 +179,4 @@ void ThreadPool::run_erased(std::int64_t tasks, Call call, void* self) {
   if (state.failure) std::rethrow_exception(state.failure);
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -5,7 +5,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // The threads the process may run on: its CPU affinity, not the machine's core count.
 int available_threads();
@@ -46,4 +46,4 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -19,7 +19,7 @@
 #include "tests/support/runners.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 // How often each task ran.
@@ -220,4 +220,4 @@ TEST(ThreadPoolDeathTest, TooManyThreadsIsAnError) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 // From sysfs, not sysconf: glibc reports the caches of the whole package on some AMD machines,
@@ -33,4 +33,4 @@ std::int64_t last_level_cache_bytes() {
   return bytes;
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // Bytes of the largest cache that the first CPU can reach; a guess where the system does not say.
 std::int64_t last_level_cache_bytes();
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -8,7 +8,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/core/testing.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 // What this machine can run, whatever set_simd_target has chosen since the program started.
@@ -55,4 +55,4 @@ void testing::set_simd_target(const std::string& target) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

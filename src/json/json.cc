@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using Library = nlohmann::ordered_json;
@@ -261,4 +261,4 @@ bool operator==(const Json& a, const Json& b) {
   return a.value_ == b.value_;
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

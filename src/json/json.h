@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 class Json {
  public:
@@ -189,4 +189,4 @@ T Json::get() const {
   }
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

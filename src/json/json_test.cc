@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 TEST(Json, WritesWhatBracesSay) {
@@ -72,4 +72,4 @@ TEST(Json, NumbersWithoutAFormAndBrokenTextStillPrint) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -3,7 +3,7 @@
 #include "cache/device_view.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 constexpr char kRefusal[] = "this build has no CUDA code";
@@ -15,4 +15,4 @@ void write_table_entries(Context& /*context*/, const TableEntry* /*entries*/,
   throw Unsupported(kRefusal);
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

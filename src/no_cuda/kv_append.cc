@@ -3,7 +3,7 @@
 #include "ops/kv_append/kv_append_problem.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 constexpr char kRefusal[] = "this build has no CUDA code";
@@ -35,4 +35,4 @@ void append_portable(Context& /*context*/, const KvAppendProblem& /*p*/) {
   throw Unsupported(kRefusal);
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -11,7 +11,7 @@
 #include "text/edit_distance.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 constexpr std::size_t kNearestShown = 4;
@@ -235,4 +235,4 @@ const ModelSpec& find_model(std::string_view name) {
 
 const GpuSpec& find_gpu(std::string_view name) { return find(gpus(), name, "gpu"); }
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

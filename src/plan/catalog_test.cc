@@ -8,7 +8,7 @@
 #include "plan/tables.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 using testing::HasSubstr;
@@ -103,4 +103,4 @@ TEST(Catalog, BrokenTablesNameTheLine) {
 }
 
 }  // namespace
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -9,7 +9,7 @@
 #include "json/json.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 
 class ConfigReader {
  public:
@@ -99,4 +99,4 @@ inline constexpr std::int64_t kMaxVocabulary = 1 << 26;
 inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 inline constexpr std::int64_t kMaxExperts = 1 << 16;
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

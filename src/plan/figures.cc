@@ -8,7 +8,7 @@
 
 #include "touchstone/core/checked.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 
 using namespace cache;  // NOLINT: sizes of pages and tokens
 
@@ -164,4 +164,4 @@ std::vector<Alternative> alternatives(const PlanRequest& request, const Plan& pl
   return list;
 }
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -3,7 +3,7 @@
 
 #include "touchstone/plan/planner.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 
 // All of these take a request whose context is set.
 DecodeStep decode_step(const PlanRequest& request, const cache::Layout& layout);
@@ -15,4 +15,4 @@ QuantFormat planned_weights(const PlanRequest& request);
 std::int64_t planned_weight_bytes(const PlanRequest& request, std::int64_t parameters);
 std::int64_t activation_bytes(const PlanRequest& request);
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -9,7 +9,7 @@
 
 #include "report/svg.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 constexpr double kWidth = 920;
@@ -228,4 +228,4 @@ std::string growth_plot(const PlanRequest& request, const Plan& plan) {
   return svg + "</svg>\n";
 }
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

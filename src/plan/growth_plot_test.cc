@@ -7,7 +7,7 @@
 
 #include "touchstone/plan/catalog.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 using testing::HasSubstr;
@@ -72,4 +72,4 @@ TEST(GrowthPlot, TinyContexts) {
 }
 
 }  // namespace
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -6,7 +6,7 @@
 
 #include "touchstone/core/checked.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 using json = Json;
@@ -289,4 +289,4 @@ ModelSpec read_model_config(const std::string& path) {
   return parse_model_config(file, text);
 }
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -7,7 +7,7 @@
 #include "plan/config_reader.h"
 #include "touchstone/plan/planner.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 
 // `name` is that of the file, for messages. Understands GPT-2, and the Llama family of keys with
 // grouped heads, MLA, sliding windows, layer lists and linear layers; of a model with several parts
@@ -34,4 +34,4 @@ ParameterCount count_parameters(const ConfigReader& config, const ModelSpec& mod
 void read_quantization(const ConfigReader& config, const Json& quantization,
                        const ParameterCount& count, ModelSpec& model);
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

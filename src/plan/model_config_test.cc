@@ -12,7 +12,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/plan/catalog.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 using json = Json;
@@ -361,4 +361,4 @@ TEST(ModelConfig, FilesAndFolders) {
 }
 
 }  // namespace
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

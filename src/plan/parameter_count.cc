@@ -5,7 +5,7 @@
 #include "plan/model_config.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 std::int64_t product(std::initializer_list<std::int64_t> factors) {
@@ -170,4 +170,4 @@ ParameterCount count_parameters(const ConfigReader& config, const ModelSpec& mod
   return count;
 }
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -10,7 +10,7 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 
 using namespace cache;  // NOLINT: sizes of pages and tokens
 
@@ -296,4 +296,4 @@ Plan make_plan(const PlanRequest& asked) {
   return plan;
 }
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

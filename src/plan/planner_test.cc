@@ -11,7 +11,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/plan/catalog.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 using namespace cache;  // NOLINT: sizes of pages and tokens
@@ -354,4 +354,4 @@ TEST(Planner, RefusesNonsense) {
 }
 
 }  // namespace
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -5,7 +5,7 @@
 #include "plan/model_config.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 namespace {
 
 using json = Json;
@@ -87,4 +87,4 @@ void read_quantization(const ConfigReader& config, const json& quantization,
   }
 }
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

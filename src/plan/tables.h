@@ -6,7 +6,7 @@
 
 #include "touchstone/plan/catalog.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 
 // The text of data/<name>.txt; empty when there is no such table.
 std::string_view text(std::string_view name);
@@ -15,4 +15,4 @@ std::string_view text(std::string_view name);
 std::vector<ModelEntry> parse_models(std::string_view text);
 std::vector<GpuEntry> parse_gpus(std::string_view text);
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // Edits (insert, delete, replace, swap neighbors) that turn `a` into `b`.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -25,4 +25,4 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

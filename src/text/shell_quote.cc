@@ -1,6 +1,6 @@
 #include "text/shell_quote.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 std::string shell_quoted(std::string_view word) {
   const bool plain = !word.empty() && word.find_first_not_of(
@@ -18,4 +18,4 @@ std::string shell_quoted(std::string_view word) {
   return result + "'";
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // The word itself where a shell takes it literally, else in single quotes.
 std::string shell_quoted(std::string_view word);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 // What `sh` passes to a program for `word`.
@@ -37,4 +37,4 @@ TEST(ShellQuote, AnyWord_IsReadBackByAShell) {
 }
 
 }  // namespace
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

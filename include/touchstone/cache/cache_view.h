@@ -18,7 +18,7 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // Elements [begin, end) of an array.
 struct ChangedRange {
@@ -83,4 +83,4 @@ class TOUCHSTONE_API CacheViewBuilder {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

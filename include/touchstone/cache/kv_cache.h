@@ -30,7 +30,7 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 class CacheState;
 
@@ -139,4 +139,4 @@ class TOUCHSTONE_API KvCache {
   std::unique_ptr<CacheState> state_;
 };
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

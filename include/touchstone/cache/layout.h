@@ -19,7 +19,7 @@
 #include "touchstone/core/export.h"
 #include "touchstone/core/quant_format.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // Layers that store their keys and values alike and see the same positions.
 struct LayerGroup {
@@ -129,4 +129,4 @@ TOUCHSTONE_API std::int64_t max_tokens(const Layout& layout, std::int64_t budget
 TOUCHSTONE_API std::int64_t max_sequences(const Layout& layout, std::int64_t budget_bytes,
                                           std::int64_t tokens, std::int64_t chunk = 1);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -24,7 +24,7 @@
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // Takes the next bytes. What it throws ends save() and comes out of it.
 using ByteSink = std::function<void(std::span<const std::byte>)>;
@@ -54,4 +54,4 @@ TOUCHSTONE_API void save(const KvCache& cache, std::span<const SequenceId> ids,
 TOUCHSTONE_API std::vector<SequenceId> restore(KvCache& cache, const ByteSource& source);
 TOUCHSTONE_API std::vector<SequenceId> restore(KvCache& cache, const std::filesystem::path& path);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

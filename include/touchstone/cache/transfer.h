@@ -18,7 +18,7 @@
 #include "touchstone/cache/kv_cache.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // The sequences in `to`, in the order of `ids`. Cached pages of `to` are evicted where free ones do
 // not suffice. OutOfMemory when that is not enough; InvalidArgument for a stale id, for another
@@ -31,4 +31,4 @@ TOUCHSTONE_API std::vector<SequenceId> copy_sequences(const KvCache& from,
 TOUCHSTONE_API std::vector<SequenceId> move_sequences(KvCache& from,
                                                       std::span<const SequenceId> ids, KvCache& to);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

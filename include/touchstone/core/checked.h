@@ -6,7 +6,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // a * b, or InvalidArgument naming `what` when the product does not fit in int64.
 inline std::int64_t checked_mul(std::int64_t a, std::int64_t b, const char* what = "size") {
@@ -33,4 +33,4 @@ constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t step) {
   return n / step + (n % step != 0 ? 1 : 0);
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

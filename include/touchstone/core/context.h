@@ -13,7 +13,7 @@
 #include "touchstone/core/device.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 class ThreadPool;
 
@@ -57,4 +57,4 @@ class TOUCHSTONE_API Context {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

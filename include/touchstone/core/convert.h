@@ -7,7 +7,7 @@
 
 #include "touchstone/core/half.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 template <class T>
 inline constexpr bool is_half = std::is_same_v<T, F16> || std::is_same_v<T, Bf16>;
@@ -49,4 +49,4 @@ To convert(From value) {
   }
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -8,7 +8,7 @@
 #include "touchstone/core/export.h"
 #include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
@@ -46,4 +46,4 @@ TOUCHSTONE_API std::vector<std::string> simd_targets();
 // The one in use.
 TOUCHSTONE_API std::string simd_target();
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

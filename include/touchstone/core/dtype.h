@@ -13,7 +13,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/core/half.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 enum class DType : std::uint8_t { f64, f32, bf16, f16, i64, i32, i8, u8, f8_e4m3, i4 };
 
@@ -126,7 +126,7 @@ decltype(auto) visit_float_dtype(DType dtype, Visitor&& visitor) {
 template <class To, class From>
 To convert(From value);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0
 
 #include "touchstone/core/convert.h"  // IWYU pragma: export
 #include "touchstone/core/export.h"

@@ -8,7 +8,7 @@
 #include "touchstone/core/export.h"
 #include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 class TOUCHSTONE_API Error : public std::runtime_error {
  public:
@@ -50,4 +50,4 @@ class TOUCHSTONE_API DeviceError : public Error {
   using Error::Error;
 };
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -8,7 +8,7 @@
 
 #include "touchstone/core/language.h"  // IWYU pragma: keep: before everything that needs C++20
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 namespace detail {
 
@@ -117,4 +117,4 @@ struct Bf16 {
 
 static_assert(sizeof(F16) == 2 && sizeof(Bf16) == 2);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

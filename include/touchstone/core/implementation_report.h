@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 struct ImplementationReport {
   std::string name;
@@ -17,4 +17,4 @@ struct ImplementationReport {
   std::string refusal;  // the limit that the call is outside of; empty when accepted
 };
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

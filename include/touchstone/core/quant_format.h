@@ -8,7 +8,7 @@
 #include "touchstone/core/dtype.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 struct QuantFormat {
   // f32, bf16, f16: stored as they are. i8, i4, f8_e4m3: quantized.
@@ -39,4 +39,4 @@ TOUCHSTONE_API std::string_view format_name(DType dtype);
 // The inverse of format_name; InvalidArgument lists the known names.
 TOUCHSTONE_API DType parse_format_dtype(std::string_view name);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -14,7 +14,7 @@
 #include "touchstone/core/dtype.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 inline constexpr int kMaxRank = 8;
 
@@ -169,4 +169,4 @@ class TOUCHSTONE_API Tensor {
   std::unique_ptr<Memory> memory_;
 };
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

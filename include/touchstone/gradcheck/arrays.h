@@ -14,7 +14,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/gradcheck/problem.h"
 
-namespace touchstone::gradcheck::detail {
+namespace touchstone::inline v0::gradcheck::detail {
 
 inline size_t to_size(int64_t n) { return static_cast<size_t>(n); }
 
@@ -228,4 +228,4 @@ inline void check_problem(const Problem& p, bool with_gradients) {
   }
 }
 
-}  // namespace touchstone::gradcheck::detail
+}  // namespace touchstone::inline v0::gradcheck::detail

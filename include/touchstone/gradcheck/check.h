@@ -13,7 +13,7 @@
 
 #include "touchstone/gradcheck/evaluators.h"
 
-namespace touchstone::gradcheck {
+namespace touchstone::inline v0::gradcheck {
 namespace detail {
 
 constexpr int kFanOut = 8;  // blocks per step of the descent: one per lane
@@ -274,4 +274,4 @@ inline std::string Report::summary() const {
   return text;
 }
 
-}  // namespace touchstone::gradcheck
+}  // namespace touchstone::inline v0::gradcheck

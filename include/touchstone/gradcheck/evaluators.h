@@ -11,7 +11,7 @@
 
 #include "touchstone/gradcheck/arrays.h"
 
-namespace touchstone::gradcheck::detail {
+namespace touchstone::inline v0::gradcheck::detail {
 
 constexpr int kLanes = DualScalar::kLanes;
 
@@ -271,4 +271,4 @@ class DifferenceEvaluator : public Evaluator {
   std::vector<double> steps_;
 };
 
-}  // namespace touchstone::gradcheck::detail
+}  // namespace touchstone::inline v0::gradcheck::detail

@@ -10,7 +10,7 @@
 
 #include "touchstone/gradcheck/check.h"
 
-namespace touchstone::gradcheck {
+namespace touchstone::inline v0::gradcheck {
 namespace detail {
 
 class JacobianComparison {
@@ -152,4 +152,4 @@ inline JacobianReport check_jacobian(const Problem& problem, const DualForward& 
   return detail::JacobianComparison(problem, forward, backward).run(options.tolerance);
 }
 
-}  // namespace touchstone::gradcheck
+}  // namespace touchstone::inline v0::gradcheck

@@ -10,7 +10,7 @@
 
 #include "touchstone/dual.h"
 
-namespace touchstone::gradcheck {
+namespace touchstone::inline v0::gradcheck {
 
 // One argument of the forward, and the gradient that the backward claims for it.
 struct Input {
@@ -127,4 +127,4 @@ struct JacobianReport {
   double expected = 0.0;
 };
 
-}  // namespace touchstone::gradcheck
+}  // namespace touchstone::inline v0::gradcheck

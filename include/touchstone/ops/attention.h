@@ -80,7 +80,7 @@
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // Masks and score modifications, the same for both directions.
 struct AttentionOptions {
@@ -132,4 +132,4 @@ TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const AttentionBackwardArgs& args);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -78,7 +78,7 @@
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 struct CachedAttentionArgs {
   ConstTensorView q{};              // [N, query_heads, k_dim]
@@ -105,4 +105,4 @@ TOUCHSTONE_API void cached_attention(Context& context, const CachedAttentionArgs
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const CachedAttentionArgs& args);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -53,7 +53,7 @@
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 struct KvAppendArgs {
   cache::CacheView cache{};
@@ -72,4 +72,4 @@ TOUCHSTONE_API void kv_append(Context& context, const KvAppendArgs& args);
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const KvAppendArgs& args);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

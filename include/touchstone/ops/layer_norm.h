@@ -49,7 +49,7 @@
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 struct LayerNormArgs {
   ConstTensorView x{};           // [.., D]
@@ -86,4 +86,4 @@ TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const LayerNormBackwardArgs& args);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -26,7 +26,7 @@
 #include "touchstone/core/implementation_report.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 enum class RmsNormRounding { once, before_weight };
 
@@ -63,4 +63,4 @@ TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context, const
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const RmsNormBackwardArgs& args);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

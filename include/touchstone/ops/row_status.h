@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 // Flags: a row has every bit that holds. 0 is a row without anything unusual.
 enum class RowStatus : std::int32_t {
@@ -30,4 +30,4 @@ constexpr bool has_any(RowStatus status, RowStatus flags) {
   return (status & flags) != RowStatus::ok;
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

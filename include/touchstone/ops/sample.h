@@ -61,7 +61,7 @@
 #include "touchstone/core/tensor.h"
 #include "touchstone/ops/row_status.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 struct SampleArgs {
   ConstTensorView logits{};              // [.., V]
@@ -91,4 +91,4 @@ TOUCHSTONE_API void sample(Context& context, const SampleArgs& args);
 // See touchstone/core/implementation_report.h.
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context, const SampleArgs& args);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

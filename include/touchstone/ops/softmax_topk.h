@@ -44,7 +44,7 @@
 #include "touchstone/core/tensor.h"
 #include "touchstone/ops/row_status.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 struct SoftmaxTopkArgs {
   ConstTensorView logits{};        // [.., V]
@@ -67,4 +67,4 @@ TOUCHSTONE_API void softmax_topk(Context& context, const SoftmaxTopkArgs& args);
 TOUCHSTONE_API std::vector<ImplementationReport> explain(Context& context,
                                                          const SoftmaxTopkArgs& args);
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -9,7 +9,7 @@
 #include "touchstone/core/export.h"
 #include "touchstone/plan/planner.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 
 struct ModelEntry {
   std::vector<std::string> names;  // the first is that of the spec
@@ -30,4 +30,4 @@ TOUCHSTONE_API const std::vector<GpuEntry>& gpus();
 TOUCHSTONE_API const ModelSpec& find_model(std::string_view name);
 TOUCHSTONE_API const GpuSpec& find_gpu(std::string_view name);
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -13,7 +13,7 @@
 #include "touchstone/cache/layout.h"
 #include "touchstone/core/export.h"
 
-namespace touchstone::plan {
+namespace touchstone::inline v0::plan {
 
 // Layers of a model that store keys and values alike. Formats are the planner's to choose.
 struct CachedLayers {
@@ -172,4 +172,4 @@ TOUCHSTONE_API std::int64_t page_budget(const PlanRequest& request);
 // InvalidArgument when a number is out of range or a size does not fit in 64 bits.
 TOUCHSTONE_API Plan make_plan(const PlanRequest& request);
 
-}  // namespace touchstone::plan
+}  // namespace touchstone::inline v0::plan

@@ -16,7 +16,7 @@
 #include "touchstone/cache/transfer.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::cache::test {
+namespace touchstone::inline v0::cache::test {
 namespace {
 
 struct Setup {
@@ -549,4 +549,4 @@ INSTANTIATE_TEST_SUITE_P(
                       Setup{{.full_page = 64, .window_page = 16, .window = 16, .sinks = 1}, 2000}));
 
 }  // namespace
-}  // namespace touchstone::cache::test
+}  // namespace touchstone::inline v0::cache::test

@@ -6,7 +6,7 @@
 
 #include "cache/cache_test_device.h"
 
-namespace touchstone::cache::test {
+namespace touchstone::inline v0::cache::test {
 
 inline std::uint64_t mix(std::uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15ULL;
@@ -88,4 +88,4 @@ inline bool holds_token(const KvCache& cache, SequenceId id, std::int64_t g, std
   return same;
 }
 
-}  // namespace touchstone::cache::test
+}  // namespace touchstone::inline v0::cache::test

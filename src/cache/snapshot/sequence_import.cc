@@ -4,7 +4,7 @@
 
 #include "core/index.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 SequenceImport::SequenceImport(CacheState& cache, const SequenceSet& set, const char* what)
     : cache_(cache), set_(set) {
   cache_.check_capacity(set_.page_counts, what);
@@ -81,4 +81,4 @@ std::vector<SequenceId> SequenceImport::publish() {
   return std::move(ids_);
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -9,7 +9,7 @@
 #include "cache/cache_state.h"
 #include "cache/snapshot/sequence_set.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 class SequenceImport {
  public:
@@ -38,4 +38,4 @@ class SequenceImport {
   std::vector<SequenceId> ids_;
 };
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

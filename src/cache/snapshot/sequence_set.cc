@@ -5,7 +5,7 @@
 
 #include "touchstone/core/checked.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 // Numbers the pages of one group.
@@ -59,4 +59,4 @@ GatheredSet gather(const CacheState& cache, std::span<const SequenceId> ids) {
   return result;
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -7,7 +7,7 @@
 
 #include "cache/cache_state.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // Pages of a group are numbered in the order in which the tables, one after the other, name them
 // first; a page that sequences share has one number.
@@ -39,4 +39,4 @@ struct GatheredSet {
 // Committed tokens only. InvalidArgument for a stale id.
 GatheredSet gather(const CacheState& cache, std::span<const SequenceId> ids);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -14,7 +14,7 @@
 #include "touchstone/cache/snapshot.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 namespace fs = std::filesystem;
@@ -129,4 +129,4 @@ std::vector<SequenceId> restore(KvCache& cache, const fs::path& path) {
       cache, [&](std::span<std::byte> piece) { file.read(piece); }, file.bytes());
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -6,7 +6,7 @@
 
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 // The format of a vector, with the one spelling of what can be said in several ways.
@@ -68,4 +68,4 @@ void check_same_layout(const char* what, const Layout& layout,
   }
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

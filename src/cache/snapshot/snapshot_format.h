@@ -17,7 +17,7 @@
 
 #include "touchstone/cache/layout.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // As in PNG: a byte beyond ASCII and line ends, which a transfer as text would damage.
 inline constexpr std::array<std::uint8_t, 8> kSnapshotMagic = {0x89, 'T',  'S',  'K',
@@ -55,4 +55,4 @@ void check_same_layout(const char* what, const Layout& layout,
 // Of the section of so many groups, without its checksum: a description and a number of pages each.
 inline constexpr std::int64_t kGroupRecordBytes = sizeof(GroupDescription) + 8;
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -7,7 +7,7 @@
 #include "cache/snapshot/snapshot_test_support.h"
 #include "tests/support/runners.h"
 
-namespace touchstone::cache::test {
+namespace touchstone::inline v0::cache::test {
 namespace {
 
 constexpr std::int64_t kFiles = ::touchstone::test::sanitized_size(100'000, 20'000);
@@ -148,4 +148,4 @@ TEST_F(SnapshotFuzz, FilesOfAnotherSizeAreRefused) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache::test
+}  // namespace touchstone::inline v0::cache::test

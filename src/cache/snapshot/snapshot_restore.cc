@@ -14,7 +14,7 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 [[noreturn]] void corrupt(const std::string& problem) {
@@ -317,4 +317,4 @@ std::vector<SequenceId> restore(KvCache& cache, const ByteSource& source) {
   return restore_sized(cache, source, std::nullopt);
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -7,10 +7,10 @@
 
 #include "touchstone/cache/snapshot.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // CorruptData before anything is read but the header when the snapshot does not have that size.
 std::vector<SequenceId> restore_sized(KvCache& cache, const ByteSource& source,
                                       std::optional<std::int64_t> bytes);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -10,7 +10,7 @@
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 // Small pieces are collected: a sink is called with much at a time.
@@ -183,4 +183,4 @@ void save(const KvCache& saved, std::span<const SequenceId> ids, const ByteSink&
   out.flush();
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

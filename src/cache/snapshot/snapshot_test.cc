@@ -11,7 +11,7 @@
 #include "cache/snapshot/snapshot_test_support.h"
 #include "tests/support/refusal.h"
 
-namespace touchstone::cache::test {
+namespace touchstone::inline v0::cache::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -445,4 +445,4 @@ TEST(Snapshot, IsRefusedWhenThePagesDoNotFitAndNothingIsEvicted) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache::test
+}  // namespace touchstone::inline v0::cache::test

@@ -16,7 +16,7 @@
 #include "touchstone/cache/snapshot.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache::test {
+namespace touchstone::inline v0::cache::test {
 
 using Bytes = std::vector<std::byte>;
 
@@ -151,4 +151,4 @@ struct Sections {
   std::size_t pages;
 };
 
-}  // namespace touchstone::cache::test
+}  // namespace touchstone::inline v0::cache::test

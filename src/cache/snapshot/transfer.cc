@@ -10,7 +10,7 @@
 #include "core/index.h"
 #include "touchstone/core/error.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 void check(const CacheState& from, const CacheState& to, const char* what) {
@@ -79,4 +79,4 @@ std::vector<SequenceId> move_sequences(KvCache& from, std::span<const SequenceId
   return moved;
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

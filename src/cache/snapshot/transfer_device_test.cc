@@ -7,7 +7,7 @@
 #include "tests/support/runners.h"
 #include "touchstone/cache/transfer.h"
 
-namespace touchstone::cache::test {
+namespace touchstone::inline v0::cache::test {
 namespace {
 
 using ::touchstone::test::expect_refusal;
@@ -110,4 +110,4 @@ TEST(DeviceCache, HasNoPageLockedPages) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache::test
+}  // namespace touchstone::inline v0::cache::test

@@ -5,7 +5,7 @@
 #include "cache/snapshot/snapshot_test_support.h"
 #include "tests/support/refusal.h"
 
-namespace touchstone::cache::test {
+namespace touchstone::inline v0::cache::test {
 namespace {
 
 using ::touchstone::test::expect_refusal;
@@ -119,4 +119,4 @@ TEST(Transfer, EvictsWhereItMust) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache::test
+}  // namespace touchstone::inline v0::cache::test

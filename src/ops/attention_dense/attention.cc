@@ -7,7 +7,7 @@
 #include "ops/attention_dense/dense_checks.h"
 #include "ops/attention_dense/dense_problem.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using dense_attention::BackwardProblem;
@@ -59,4 +59,4 @@ std::vector<ImplementationReport> explain(Context& context, const AttentionBackw
                                                  dense_attention::check_backward(context, args));
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

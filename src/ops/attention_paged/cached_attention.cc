@@ -11,7 +11,7 @@
 #include "ops/attention_paged/paged_visible_range.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using attention_common::AttentionChecks;
@@ -251,4 +251,4 @@ std::vector<ImplementationReport> explain(Context& context, const CachedAttentio
                                                        checked(context, args));
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

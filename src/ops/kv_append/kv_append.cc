@@ -10,7 +10,7 @@
 #include "ops/kv_append/kv_append_problem.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 constexpr char kName[] = "kv_append";
@@ -182,9 +182,9 @@ KvAppendProblem checked(const Context& context, const KvAppendArgs& args) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 
 void kv_append(Context& context, const KvAppendArgs& args) {
   const cache::KvAppendProblem p = cache::checked(context, args);
@@ -198,4 +198,4 @@ std::vector<ImplementationReport> explain(Context& context, const KvAppendArgs& 
                                                         cache::checked(context, args));
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

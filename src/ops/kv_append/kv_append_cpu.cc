@@ -15,7 +15,7 @@
 #include "cpu/simd.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::cache::HWY_NAMESPACE {
+namespace touchstone::inline v0::cache::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -275,11 +275,11 @@ void append_tokens(const KvAppendProblem& p, const KvAppendPart& part, std::int6
   }
 }
 
-}  // namespace touchstone::cache::HWY_NAMESPACE
+}  // namespace touchstone::inline v0::cache::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 HWY_EXPORT(append_tokens);
 
@@ -297,5 +297,5 @@ void append_simd(Context& context, const KvAppendProblem& p) {
   });
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache
 #endif

@@ -11,7 +11,7 @@
 #include "ops/kv_append/kv_append_cuda.cuh"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 using tuning::kChunk;
@@ -453,4 +453,4 @@ void append_registers(Context& context, const KvAppendProblem& p) {
   }
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

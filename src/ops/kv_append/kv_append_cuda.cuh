@@ -9,7 +9,7 @@
 #include "ops/kv_append/kv_append_problem.h"
 #include "ops/kv_append/kv_append_tuning.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 using tuning::kThreads;
 inline constexpr unsigned kWarp = 32;
@@ -50,4 +50,4 @@ __device__ std::uint32_t stored_bits(float x) {
   return x == x ? cuda::narrow<T>(x).bits : kNan;
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

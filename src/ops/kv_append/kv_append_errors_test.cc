@@ -6,7 +6,7 @@
 #include "ops/kv_append/kv_append_test_support.h"
 #include "tests/support/refusal.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 struct Mistake {
@@ -151,4 +151,4 @@ TEST(AppendErrors, NothingReservedForTheNextToken) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

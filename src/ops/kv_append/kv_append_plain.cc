@@ -5,7 +5,7 @@
 #include "ops/kv_append/kv_append_problem.h"
 #include "touchstone/core/dtype.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 void append_plain(Context& /*context*/, const KvAppendProblem& p) {
   for (const KvAppendPart& part : p.part) {
@@ -31,4 +31,4 @@ void append_plain(Context& /*context*/, const KvAppendProblem& p) {
   }
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -10,7 +10,7 @@
 #include "ops/kv_append/kv_append_cuda.cuh"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 struct PortableParams {
@@ -143,4 +143,4 @@ void append_portable(Context& context, const KvAppendProblem& p) {
   }
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

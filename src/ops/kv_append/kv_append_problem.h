@@ -8,7 +8,7 @@
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/context.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 // The new keys, or the new values: everything that differs between the two.
 struct KvAppendPart {
@@ -84,4 +84,4 @@ void append_registers(Context& context, const KvAppendProblem& p);
 std::string append_portable_refuses(const Context& context, const KvAppendProblem& p);
 void append_portable(Context& context, const KvAppendProblem& p);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -6,7 +6,7 @@
 
 #include "ops/kv_append/kv_append_test_support.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -324,4 +324,4 @@ TEST(Append, PagesBeyondFourGigabytes) {
 }
 
 }  // namespace
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

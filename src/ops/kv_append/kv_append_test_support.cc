@@ -8,7 +8,7 @@
 #include "spec/kv_append.h"
 #include "tests/support/run_log.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 namespace {
 
 using test::Guarded;
@@ -175,4 +175,4 @@ void check_append(const AppendProblem& problem) {
   test::for_each_runner(run.accepting(), [&](test::Runner& context) { run.run(context); });
 }
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

@@ -14,7 +14,7 @@
 #include "tests/support/runners.h"
 #include "touchstone/ops/kv_append.h"
 
-namespace touchstone::cache {
+namespace touchstone::inline v0::cache {
 
 struct AppendProblem {
   LayerGroup group{.layers = 2, .kv_heads = 2, .k_dim = 64, .v_dim = 64, .page_tokens = 8};
@@ -59,4 +59,4 @@ struct AppendRun {
 // Runs the problem on every implementation and SIMD target.
 void check_append(const AppendProblem& problem);
 
-}  // namespace touchstone::cache
+}  // namespace touchstone::inline v0::cache

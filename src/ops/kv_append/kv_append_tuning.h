@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace touchstone::cache::tuning {
+namespace touchstone::inline v0::cache::tuning {
 
 // Threads of a block, all kernels.
 inline constexpr int kThreads = 256;
@@ -19,4 +19,4 @@ inline constexpr std::int64_t kPortableSharedBytes = 48 << 10;
 // Work of one launch, so that indices fit in 32 bits.
 inline constexpr std::int64_t kMaxThreadsPerLaunch = std::int64_t{1} << 30;
 
-}  // namespace touchstone::cache::tuning
+}  // namespace touchstone::inline v0::cache::tuning

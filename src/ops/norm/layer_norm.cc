@@ -2,7 +2,7 @@
 
 #include "ops/norm/norm_checks.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 constexpr char kForwardName[] = "layer_norm";
@@ -55,4 +55,4 @@ std::vector<ImplementationReport> explain(Context& context, const LayerNormBackw
   return norm::report(context, checked(context, args));
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

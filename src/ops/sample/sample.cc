@@ -9,7 +9,7 @@
 #include "ops/sample/sample_problem.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using sampling::SampleProblem;
@@ -251,4 +251,4 @@ std::vector<ImplementationReport> explain(Context& context, const SampleArgs& ar
   return report_implementations<SampleProblem>(kImplementations, context, checked(context, args));
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0

@@ -9,7 +9,7 @@
 #include "ops/softmax_topk/softmax_topk_problem.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone {
+namespace touchstone::inline v0 {
 namespace {
 
 using topk::SoftmaxTopkProblem;
@@ -192,4 +192,4 @@ std::vector<ImplementationReport> explain(Context& context, const SoftmaxTopkArg
                                                     checked(context, args));
 }
 
-}  // namespace touchstone
+}  // namespace touchstone::inline v0
