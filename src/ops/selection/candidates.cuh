@@ -8,6 +8,7 @@
 #include "cuda/hopper.cuh"
 #include "ops/selection/rank.cuh"
 #include "ops/selection/row_sum.cuh"
+#include "ops/selection/select_params.h"
 #include "ops/selection/selection_tuning.h"
 
 namespace touchstone::selection {
