@@ -198,7 +198,7 @@ class JsonParser {
         {"null", JsonKind::null}, {"true", JsonKind::boolean}, {"false", JsonKind::boolean}};
     for (const auto& [word, kind] : kWords) {
       if (in_.substr(at_, word.size()) != word) continue;
-      node.kind = static_cast<std::uint32_t>(kind);
+      node.kind = static_cast<std::uint32_t>(kind) & 7U;
       node.flag = word == "true" ? 1 : 0;
       at_ += word.size();
       return;
@@ -411,8 +411,8 @@ std::string JsonValue::path() const {
       ++position;
     }
     if (object) {
-      path += (path.empty() ? "" : ".") +
-              std::string(document_->key_of(document_->nodes_[child]).substr(0, 100));
+      if (!path.empty()) path += '.';
+      path += document_->key_of(document_->nodes_[child]).substr(0, 100);
     } else {
       path += fmt::format("[{}]", position);
     }
@@ -423,7 +423,8 @@ std::string JsonValue::path() const {
 
 void JsonValue::fail(const std::string& problem) const {
   const std::string where = path();
-  throw CorruptData(document_->name() + ": " + (where.empty() ? "" : where + ": ") + problem);
+  throw CorruptData(
+      fmt::format("{}: {}{}{}", document_->name(), where, where.empty() ? "" : ": ", problem));
 }
 
 }  // namespace touchstone::inline v0::io
