@@ -1,0 +1,61 @@
+// What is done to a text before it is cut into words.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/tokenizer/regex.h"
+#include "io/tokenizer/unicode.h"
+
+namespace touchstone::inline v0::io {
+
+// A text, and whether characters were removed from its front (a word that begins there is not at the
+// beginning of the original any more).
+struct Normalized {
+  std::string text;
+  bool front_removed = false;
+};
+
+// SentencePiece's compiled map of characters: a double array of prefixes and the replacements.
+class CharacterMap {
+ public:
+  explicit CharacterMap(std::string_view bytes);  // CorruptData
+  // The replacement for the shortest beginning of `text` that the map knows.
+  std::optional<std::string_view> find(std::string_view text) const;
+
+ private:
+  std::vector<std::uint32_t> units_;
+  std::string replacements_;  // each ends with NUL
+};
+
+// A string, or an expression, to look for.
+struct Pattern {
+  std::string literal;           // when there is no expression
+  std::shared_ptr<const Regex> regex;
+  // Matches one after another, in `text`.
+  void find_all(std::string_view text, std::vector<Span>& matches) const;
+};
+
+struct Normalizer {
+  enum class Kind : std::uint8_t {
+    sequence, form, strip, strip_accents, lowercase, nmt, prepend, replace, bert, byte_level, map
+  };
+  Kind kind = Kind::sequence;
+  std::vector<Normalizer> list;          // sequence
+  NormalForm form = NormalForm::nfc;     // form
+  bool left = true;                      // strip; of bert: clean_text
+  bool right = true;                     // strip; of bert: handle_chinese_chars
+  bool accents = false;                  // bert: strip_accents
+  bool lower = false;                    // bert
+  std::string text;                      // prepend; replace: with what
+  Pattern pattern;                       // replace
+  std::shared_ptr<const CharacterMap> characters;  // map
+
+  void apply(Normalized& text) const;
+};
+
+}  // namespace touchstone::inline v0::io
