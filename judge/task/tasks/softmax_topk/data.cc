@@ -49,11 +49,12 @@ enum class Pattern {
   nan_ends,
   extreme_masked,
   lowest,
+  all_lowest,
   one_negative_zero
 };
 
 Pattern pattern_of(const std::string& family) {
-  constexpr std::array<std::pair<const char*, Pattern>, 27> kNames = {{
+  constexpr std::array<std::pair<const char*, Pattern>, 28> kNames = {{
       {"heavy_tails", Pattern::heavy_tails},
       {"blocks", Pattern::blocks},
       {"ties", Pattern::ties},
@@ -80,6 +81,7 @@ Pattern pattern_of(const std::string& family) {
       {"nan_ends", Pattern::nan_ends},
       {"extreme_masked", Pattern::extreme_masked},
       {"lowest", Pattern::lowest},
+      {"all_lowest", Pattern::all_lowest},
       {"one_negative_zero", Pattern::one_negative_zero},
   }};
   return kind_of(family, kNames, Pattern::normal);
@@ -161,9 +163,9 @@ double element(const Knobs& n, const Stream& random, const Stream& of_row, int64
   if (f == Pattern::extreme || f == Pattern::extreme_masked) {
     return 3e38 * random.sign(at) * (1 - 0.5 * random.uniform(~at));
   }
-  // Nothing but the lowest number, or all but one.
-  if (f == Pattern::lowest) {
-    const bool above = row % 2 == 1 && j == of_row.index(row, n.vocab);
+  // Nothing but the lowest number, with one above it in `lowest`.
+  if (f == Pattern::lowest || f == Pattern::all_lowest) {
+    const bool above = f == Pattern::lowest && j == of_row.index(row, n.vocab);
     return above ? -3e38 : -static_cast<double>(std::numeric_limits<float>::max());
   }
   if (f == Pattern::one_negative_zero) {

@@ -165,7 +165,8 @@ void add_structured(PlanBuilder& b, bool small) {
   b.add("blocks", {{"rows", 3}, {"vocab", 8000 + b.draw(900)}, {"k", 32}});
   b.add("exact", {{"rows", 2}, {"vocab", 64}, {"k", 40}});
   b.add("masked_row", {{"rows", 4}, {"vocab", 5}, {"k", 5}});
-  for (const char* family : {"nan_ends", "extreme_masked", "lowest", "one_negative_zero"}) {
+  for (const char* family :
+       {"nan_ends", "extreme_masked", "lowest", "all_lowest", "one_negative_zero"}) {
     b.add(family, {{"rows", 5}, {"vocab", 150 + b.draw(150)}, {"k", 6 + b.draw(10)}});
     b.add(family, {{"rows", 4}, {"vocab", 4000 + b.draw(2000)}, {"k", 20 + b.draw(20)}});
   }
@@ -181,14 +182,14 @@ void add_structured(PlanBuilder& b, bool small) {
 
 // In every family one case that is plain in everything else: one row of whole vectors, few kept.
 void add_plain(PlanBuilder& b) {
-  constexpr std::array<const char*, 31> kFamilies = {
+  constexpr std::array<const char*, 32> kFamilies = {
       "sizes",        "k_one",       "scale",          "heavy_tails",  "blocks",
       "ties",         "border_ties", "all_equal",      "signed_zeros", "near_ties",
       "ascending",    "descending",  "clustered",      "one_tile",     "last_tile",
       "tile_borders", "one_hot",     "sparse",         "exact",        "denormal",
       "large_logits", "extreme",     "masked",         "few_left",     "masked_row",
       "nan",          "nan_ends",    "extreme_masked", "lowest",       "one_negative_zero",
-      "common_shift"};
+      "common_shift", "all_lowest"};
   for (const char* family : kFamilies) {
     const int64_t k = std::string(family) == "k_one" ? 1 : 8;
     PlanBuilder::Parameters p = {{"rows", 1}, {"vocab", 1024}, {"k", k}};
