@@ -51,22 +51,22 @@ struct TokenizerVocabulary {
 
   std::string model;  // "gpt2", "llama", "bert", "t5", "gemma4"
   std::string pre;    // name of the pre-tokenizer; "" where the file has none
-  std::vector<std::string> tokens;
-  std::vector<float> scores;        // as many as tokens, or none
-  std::vector<std::int32_t> types;  // Type by number; as many as tokens, or none
-  std::vector<std::string> merges;  // "left right"
-  std::optional<Token> bos;
-  std::optional<Token> eos;
-  std::optional<Token> unknown;
-  std::optional<Token> separator;
-  std::optional<Token> padding;
-  std::optional<Token> mask;
-  std::optional<Token> cls;
-  std::optional<bool> add_bos;
-  std::optional<bool> add_eos;
-  std::optional<bool> add_space_prefix;
-  std::optional<bool> remove_extra_spaces;
-  std::string characters_map;  // precompiled_charsmap, bytes
+  std::vector<std::string> tokens{};
+  std::vector<float> scores{};        // as many as tokens, or none
+  std::vector<std::int32_t> types{};  // Type by number; as many as tokens, or none
+  std::vector<std::string> merges{};  // "left right"
+  std::optional<Token> bos{};
+  std::optional<Token> eos{};
+  std::optional<Token> unknown{};
+  std::optional<Token> separator{};
+  std::optional<Token> padding{};
+  std::optional<Token> mask{};
+  std::optional<Token> cls{};
+  std::optional<bool> add_bos{};
+  std::optional<bool> add_eos{};
+  std::optional<bool> add_space_prefix{};
+  std::optional<bool> remove_extra_spaces{};
+  std::string characters_map{};  // precompiled_charsmap, bytes
 };
 
 class TensorFile;
@@ -137,7 +137,7 @@ class TOUCHSTONE_API TokenStream {
 struct TrainOptions {
   std::int64_t vocabulary = 32000;  // 256 byte tokens, special tokens and merges together
   std::int64_t min_frequency = 0;   // of a pair that is merged
-  std::vector<std::string> special;
+  std::vector<std::string> special{};
 };
 
 // Byte-level BPE with GPT-2's words, from texts that are read line by line. Deterministic: equal

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "io/tokenizer/unicode.h"
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/text/unicode.h"
+#include "io/tokenizer/text/utf8.h"
 
 namespace touchstone::inline v0::io {
 namespace {

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "io/tokenizer/regex.h"
-#include "io/tokenizer/token_table.h"
+#include "io/tokenizer/text/regex.h"
+#include "io/tokenizer/model/token_table.h"
 
 namespace touchstone::inline v0::io {
 

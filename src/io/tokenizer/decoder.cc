@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "io/tokenizer/bpe.h"
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/model/bpe.h"
+#include "io/tokenizer/text/utf8.h"
 
 namespace touchstone::inline v0::io {
 namespace {

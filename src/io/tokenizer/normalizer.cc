@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "io/tokenizer/bpe.h"
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/model/bpe.h"
+#include "io/tokenizer/text/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

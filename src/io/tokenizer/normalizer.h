@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokenizer/regex.h"
-#include "io/tokenizer/unicode.h"
+#include "io/tokenizer/text/regex.h"
+#include "io/tokenizer/text/unicode.h"
 
 namespace touchstone::inline v0::io {
 

@@ -8,11 +8,11 @@
 
 #include "io/json_document.h"
 #include "io/tokenizer/added_tokens.h"
-#include "io/tokenizer/bpe.h"
+#include "io/tokenizer/model/bpe.h"
 #include "io/tokenizer/decoder.h"
 #include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/pre_tokenizer.h"
-#include "io/tokenizer/unigram.h"
+#include "io/tokenizer/model/unigram.h"
 #include "touchstone/io/tokenizer.h"
 
 namespace touchstone::inline v0::io {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/tokenizer/normalizer.h"
-#include "io/tokenizer/token_table.h"
+#include "io/tokenizer/model/token_table.h"
 #include "io/tokenizer/word_scanner.h"
 
 namespace touchstone::inline v0::io {

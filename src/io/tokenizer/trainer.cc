@@ -10,9 +10,9 @@
 
 #include "io/json_document.h"
 #include "io/mapped_file.h"
-#include "io/tokenizer/bpe.h"
+#include "io/tokenizer/model/bpe.h"
 #include "io/tokenizer/pre_tokenizer.h"
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/text/utf8.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/tokenizer.h"
 

@@ -3,8 +3,8 @@
 
 #include <array>
 
-#include "io/tokenizer/unicode.h"
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/text/unicode.h"
+#include "io/tokenizer/text/utf8.h"
 #include "io/tokenizer/word_scanner.h"
 
 namespace touchstone::inline v0::io {

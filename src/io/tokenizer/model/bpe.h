@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokenizer/token_table.h"
-#include "io/tokenizer/word_cache.h"
+#include "io/tokenizer/model/token_table.h"
+#include "io/tokenizer/model/word_cache.h"
 
 namespace touchstone::inline v0::io {
 
@@ -22,9 +22,9 @@ std::optional<std::string> bytes_of_characters(std::string_view text);
 std::string characters_of_bytes(std::string_view bytes);
 
 struct BpeOptions {
-  std::optional<std::string> unknown;
-  std::string prefix;  // of every character of a word but the first
-  std::string suffix;  // of the last character of a word
+  std::optional<std::string> unknown{};
+  std::string prefix{};  // of every character of a word but the first
+  std::string suffix{};  // of the last character of a word
   bool fuse_unknown = false;
   bool byte_fallback = false;   // "<0x0A>" for bytes of unknown characters
   bool ignore_merges = false;   // a word that is a token is that token

@@ -1,6 +1,6 @@
 // Where the reference tokenizers' ideas of Unicode differ from the categories of unicode_data.cc.
 // scripts/make_unicode_data.py writes this file.
-#include "io/tokenizer/unicode_data.h"
+#include "io/tokenizer/text/unicode_data.h"
 
 namespace touchstone::inline v0::io {
 

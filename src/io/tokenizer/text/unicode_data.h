@@ -1,4 +1,4 @@
-// The tables behind io/tokenizer/unicode.h.
+// The tables behind io/tokenizer/text/unicode.h.
 #pragma once
 
 #include <cstddef>

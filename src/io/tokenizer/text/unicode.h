@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokenizer/unicode_data.h"
+#include "io/tokenizer/text/unicode_data.h"
 
 namespace touchstone::inline v0::io {
 

@@ -1,4 +1,4 @@
-#include "io/tokenizer/token_table.h"
+#include "io/tokenizer/model/token_table.h"
 
 #include <algorithm>
 #include <bit>

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <system_error>
 
-#include "io/tokenizer/regex.h"
-#include "io/tokenizer/unicode.h"
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/text/regex.h"
+#include "io/tokenizer/text/unicode.h"
+#include "io/tokenizer/text/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

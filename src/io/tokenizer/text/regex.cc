@@ -1,4 +1,4 @@
-#include "io/tokenizer/regex.h"
+#include "io/tokenizer/text/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/text/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

@@ -1,4 +1,4 @@
-#include "io/tokenizer/unicode.h"
+#include "io/tokenizer/text/unicode.h"
 
 #include <utf8proc.h>
 
@@ -8,7 +8,7 @@
 #include <new>
 #include <span>
 
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/text/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

@@ -2,7 +2,7 @@
 // libraries on this machine: general categories of Unicode 16.0 (Oniguruma 6.9.10), and where the
 // crates around them carry older or newer tables, the code points that differ.
 // scripts/make_unicode_data.py writes this file.
-#include "io/tokenizer/unicode_data.h"
+#include "io/tokenizer/text/unicode_data.h"
 
 namespace touchstone::inline v0::io {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokenizer/token_table.h"
+#include "io/tokenizer/model/token_table.h"
 
 namespace touchstone::inline v0::io {
 

@@ -1,12 +1,12 @@
-#include "io/tokenizer/unigram.h"
+#include "io/tokenizer/model/unigram.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "io/tokenizer/regex.h"
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/text/regex.h"
+#include "io/tokenizer/text/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

@@ -1,11 +1,11 @@
-#include "io/tokenizer/bpe.h"
+#include "io/tokenizer/model/bpe.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "io/json_document.h"
-#include "io/tokenizer/utf8.h"
+#include "io/tokenizer/text/utf8.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {
