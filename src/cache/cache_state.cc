@@ -22,7 +22,7 @@ std::uint32_t next_cache_id() {
   return ++last;
 }
 
-[[noreturn]] void refuse(const char* what, const std::string& expected, std::int64_t got) {
+[[noreturn]] void refuse_call(const char* what, const std::string& expected, std::int64_t got) {
   throw InvalidArgument(std::string("kv_cache: ") + what + ": expected " + expected + ", got " +
                         std::to_string(got));
 }
@@ -30,9 +30,10 @@ std::uint32_t next_cache_id() {
 KvCacheOptions checked_options(Device device, KvCacheOptions options) {
   validate(options.layout);
   if (options.pool_pages.size() != options.layout.groups.size()) {
-    refuse("pool_pages",
-           "one number for each of " + std::to_string(options.layout.groups.size()) + " groups",
-           std::ssize(options.pool_pages));
+    refuse_call(
+        "pool_pages",
+        "one number for each of " + std::to_string(options.layout.groups.size()) + " groups",
+        std::ssize(options.pool_pages));
   }
   if (options.page_locked && device.is_cuda()) {
     throw InvalidArgument("kv_cache: page_locked: expected a device of cpu, got " +
@@ -45,8 +46,8 @@ KvCacheOptions checked_options(Device device, KvCacheOptions options) {
   }
   if (options.prefix_block_tokens == 0) options.prefix_block_tokens = least;
   if (options.prefix_block_tokens < 0 || options.prefix_block_tokens % least != 0) {
-    refuse("prefix_block_tokens", "a multiple of " + std::to_string(least),
-           options.prefix_block_tokens);
+    refuse_call("prefix_block_tokens", "a multiple of " + std::to_string(least),
+                options.prefix_block_tokens);
   }
   if (options.hash_key == std::array<std::uint64_t, 2>{}) {
     std::random_device random;
@@ -109,7 +110,7 @@ CacheState::Slot& CacheState::checked(SequenceId id, const char* what) {
 
 const CacheState::Group& CacheState::group_at(std::int64_t group) const {
   if (group < 0 || group >= groups()) {
-    refuse("group", "0 to " + std::to_string(groups() - 1), group);
+    refuse_call("group", "0 to " + std::to_string(groups() - 1), group);
   }
   return groups_[at(group)];
 }
@@ -249,7 +250,7 @@ void CacheState::grow(Sequence& sequence, std::int64_t tokens) {
 }
 
 void CacheState::reserve(std::span<const SequenceId> ids, std::int64_t tokens) {
-  if (tokens < 0) refuse("reserve: tokens", "at least 0", tokens);
+  if (tokens < 0) refuse_call("reserve: tokens", "at least 0", tokens);
   std::vector<std::int64_t> needed(groups_.size());
   for (const SequenceId id : ids) {
     Sequence& sequence = writable(id, "reserve");
@@ -273,12 +274,12 @@ void CacheState::reserve(std::span<const SequenceId> ids, std::int64_t tokens) {
 }
 
 void CacheState::commit(std::span<const SequenceId> ids, std::int64_t tokens) {
-  if (tokens < 0) refuse("commit: tokens", "at least 0", tokens);
+  if (tokens < 0) refuse_call("commit: tokens", "at least 0", tokens);
   for (const SequenceId id : ids) {
     const Sequence& sequence = writable(id, "commit");
     const std::int64_t left = sequence.reserved - sequence.length;
     if (tokens > left)
-      refuse("commit: tokens", "at most the reserved " + std::to_string(left), tokens);
+      refuse_call("commit: tokens", "at most the reserved " + std::to_string(left), tokens);
   }
   // A sequence named twice has slots for the first time only; the second must not pass unnoticed.
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -314,15 +315,15 @@ void CacheState::cut(Sequence& sequence, std::int64_t length) {
 void CacheState::truncate(SequenceId id, std::int64_t length) {
   Sequence& sequence = writable(id, "truncate");
   if (length < 0 || length > sequence.length) {
-    refuse("truncate: length", "0 to " + std::to_string(sequence.length), length);
+    refuse_call("truncate: length", "0 to " + std::to_string(sequence.length), length);
   }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     const std::int64_t pages = ceil_div(length, group.layer_group.page_tokens);
     const std::int64_t gap_end = std::min(sequence.groups[g].first_kept, pages);
     if (std::max(first_page_to_read(group.layer_group, length), group.sink_pages) < gap_end) {
-      refuse("truncate: length",
-             "a length whose window is still there (group " + std::to_string(g) + ")", length);
+      refuse_call("truncate: length",
+                  "a length whose window is still there (group " + std::to_string(g) + ")", length);
     }
   }
   cut(sequence, length);
@@ -384,11 +385,12 @@ std::span<const std::byte> CacheState::page_at(SequenceId id, std::int64_t g,
   const Sequence& sequence = checked(id, "page_at").sequence;
   const Group& group = group_at(g);
   if (position < 0 || position >= sequence.length) {
-    refuse("page_at: position", "0 to " + std::to_string(sequence.length - 1), position);
+    refuse_call("page_at: position", "0 to " + std::to_string(sequence.length - 1), position);
   }
   const PageHandle page =
       sequence.groups[at(g)].pages[at(position / group.layer_group.page_tokens)];
-  if (page.empty()) refuse("page_at: position", "one that the window has not passed", position);
+  if (page.empty())
+    refuse_call("page_at: position", "one that the window has not passed", position);
   const std::int64_t bytes = group.geometry.page_bytes;
   return {static_cast<const std::byte*>(group.memory.data()) + page.index * bytes, at(bytes)};
 }
@@ -398,10 +400,10 @@ std::span<std::byte> CacheState::writable_page_at(SequenceId id, std::int64_t g,
   const Sequence& sequence = checked(id, "writable_page_at").sequence;
   const Group& group = group_at(g);
   if (position < sequence.length || position >= sequence.reserved) {
-    refuse("writable_page_at: position",
-           "one of the reserved [" + std::to_string(sequence.length) + ", " +
-               std::to_string(sequence.reserved) + ")",
-           position);
+    refuse_call("writable_page_at: position",
+                "one of the reserved [" + std::to_string(sequence.length) + ", " +
+                    std::to_string(sequence.reserved) + ")",
+                position);
   }
   const PageHandle page =
       sequence.groups[at(g)].pages[at(position / group.layer_group.page_tokens)];
