@@ -11,7 +11,7 @@
 
 #include "cache/codec.h"
 #include "cache/rotation.h"
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "spec/spec.h"
 #include "touchstone/gradcheck.h"
 
@@ -132,7 +132,7 @@ TEST(SpecWitness, Sample_SortedPairs) {
     Real kept = 0;
     std::size_t count = 0;
     while (kept < Real(0.95F) * mass) kept -= pairs[count++].first;
-    const Real u = sampling::uniform_of(row, 7 * row);
+    const Real u = random_uniform(row, 7 * row);
     Real sum = 0;
     std::size_t drawn = 0;
     while ((sum -= pairs[drawn].first) <= u * kept) ++drawn;
