@@ -3,16 +3,8 @@
 #
 # The unit is the directory, so that a new file joins its neighbors and changes nothing elsewhere. Two
 # files of a directory cannot use one name in their unnamed namespaces. Left alone: sources with
-# options of their own, SIMD code, CUDA, and what the build generates. TOUCHSTONE_UNITY=OFF compiles
-# file by file.
-#
-# touchstone_simd_sources(file...): sources of the library that include themselves once per SIMD
-# target.
-function(touchstone_simd_sources)
-  set_source_files_properties(${ARGV} TARGET_DIRECTORY touchstone
-    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-endfunction()
-
+# options of their own, SIMD code (its files include themselves once per target), CUDA, and what the
+# build generates. TOUCHSTONE_UNITY=OFF compiles file by file.
 function(touchstone_unity target)
   if(TOUCHSTONE_UNITY AND NOT CMAKE_CXX_CLANG_TIDY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
@@ -33,6 +25,9 @@ function(touchstone_unity_groups)
       cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${base}" NORMALIZE)
       cmake_path(IS_PREFIX touchstone_BINARY_DIR "${source}" generated)
       if(NOT generated)
+        file(STRINGS "${source}" simd REGEX "HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
+      endif()
+      if(NOT generated AND NOT simd)
         cmake_path(GET source PARENT_PATH group)
         cmake_path(RELATIVE_PATH group BASE_DIRECTORY "${touchstone_SOURCE_DIR}")
         string(MAKE_C_IDENTIFIER "${group}" group)
