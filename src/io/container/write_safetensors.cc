@@ -2,9 +2,9 @@
 
 #include <set>
 
+#include "io/container/output_check.h"
 #include "io/json_document.h"
 #include "io/mapped_file.h"
-#include "io/output_check.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/write_tensors.h"
 
