@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/container/storage_types.h"
 #include "io/mapped_file.h"
-#include "io/storage_types.h"
 #include "touchstone/io/tensor_file.h"
 
 namespace touchstone::inline v0::io {

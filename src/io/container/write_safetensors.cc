@@ -2,10 +2,10 @@
 
 #include <set>
 
+#include "io/container/output_check.h"
+#include "io/container/tensor_file_state.h"
 #include "io/json_document.h"
 #include "io/mapped_file.h"
-#include "io/output_check.h"
-#include "io/tensor_file_state.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/write_tensors.h"
 
