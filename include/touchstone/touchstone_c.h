@@ -438,6 +438,17 @@ TOUCHSTONE_API ts_status ts_kv_cache_reserve(ts_kv_cache* cache, const ts_sequen
                                              int64_t count, int64_t tokens);
 TOUCHSTONE_API ts_status ts_kv_cache_commit(ts_kv_cache* cache, const ts_sequence* sequences,
                                             int64_t count, int64_t tokens);
+/* The same with a count for each sequence, all or nothing. TS_OUT_OF_MEMORY also when fewer than
+   `watermark` free or cached pages would be left. */
+TOUCHSTONE_API ts_status ts_kv_cache_reserve_counts(ts_kv_cache* cache,
+                                                    const ts_sequence* sequences,
+                                                    const int64_t* tokens, int64_t count,
+                                                    int64_t watermark);
+/* Moves accepted tokens of the reserved part to its front and commits them: sequence i has the slots
+   [offsets[i], offsets[i + 1]) of `slots`, ascending; slot j is position length + j. */
+TOUCHSTONE_API ts_status ts_kv_cache_keep(ts_kv_cache* cache, const ts_sequence* sequences,
+                                          int64_t count, const int64_t* slots,
+                                          const int64_t* offsets);
 TOUCHSTONE_API ts_status ts_kv_cache_truncate(ts_kv_cache* cache, ts_sequence sequence,
                                               int64_t length);
 TOUCHSTONE_API ts_status ts_kv_cache_advance_window(ts_kv_cache* cache, ts_sequence sequence);
@@ -500,6 +511,9 @@ TOUCHSTONE_API ts_status ts_kv_cache_restore(ts_kv_cache* cache, const char* pat
 // What kernels read of a cache: page tables and lengths of some sequences, one row each. Built
 // again before operators run whenever the cache has changed.
 TOUCHSTONE_API ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view);
+/* Views of fixed sizes, whose arrays on CUDA never move: rows, and tokens of the longest sequence. */
+TOUCHSTONE_API ts_status ts_cache_view_create_fixed(ts_kv_cache* cache, int64_t rows,
+                                                    int64_t tokens, ts_cache_view** view);
 TOUCHSTONE_API void ts_cache_view_destroy(ts_cache_view* view);
 TOUCHSTONE_API ts_status ts_cache_view_build(ts_context* context, ts_cache_view* view,
                                              const ts_sequence* sequences, int64_t rows);
