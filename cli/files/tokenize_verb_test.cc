@@ -21,7 +21,8 @@ class TokenizeVerb : public testing::Test {
     folder_ = std::filesystem::path(testing::TempDir()) / "tokenize_verb_test";
     std::filesystem::create_directories(folder_);
     write("text.txt", "low lower lowest, new newer newest: wide wider widest.\ncafé über\n");
-    const auto result = run("--train text.txt --vocab 300 --special '<s>,<|end|>' -o tokenizer.json");
+    const auto result =
+        run("--train text.txt --vocab 300 --special '<s>,<|end|>' -o tokenizer.json");
     ASSERT_EQ(result.exit_code, 0) << result.out;
     EXPECT_THAT(result.out, HasSubstr("byte-level BPE, 300 tokens, 42 merges, 2 added"));
   }
@@ -32,8 +33,8 @@ class TokenizeVerb : public testing::Test {
   }
   // Both streams.
   test::ShellResult run(const std::string& arguments, const std::string& input = "/dev/null") {
-    return test::run_shell("cd '" + folder_.string() + "' && '" + TOUCHSTONE_PROGRAM + "' tokenize " +
-                           arguments + " 2>&1 <" + input);
+    return test::run_shell("cd '" + folder_.string() + "' && '" + TOUCHSTONE_PROGRAM +
+                           "' tokenize " + arguments + " 2>&1 <" + input);
   }
   void expect_one_line(const std::string& arguments, int exit_code, const char* message) {
     const test::ShellResult result = run(arguments);

@@ -56,9 +56,11 @@ void test_tokenizer(void) {
   int64_t tokens = 0;
   CHECK_OK(ts_tokenizer_size(tokenizer, &tokens, &count));
   CHECK(tokens == 270 && count == 270);
-  CHECK_OK(ts_tokenizer_encode(tokenizer, text, strlen(text), TS_ENCODE_PARSE_SPECIAL, NULL, 0, &count));
+  CHECK_OK(
+      ts_tokenizer_encode(tokenizer, text, strlen(text), TS_ENCODE_PARSE_SPECIAL, NULL, 0, &count));
   CHECK(count > 2 && count < 32);
-  CHECK_OK(ts_tokenizer_encode(tokenizer, text, strlen(text), TS_ENCODE_PARSE_SPECIAL, ids, 32, &count));
+  CHECK_OK(
+      ts_tokenizer_encode(tokenizer, text, strlen(text), TS_ENCODE_PARSE_SPECIAL, ids, 32, &count));
   CHECK(ids[0] == 0);
   CHECK_OK(ts_tokenizer_decode(tokenizer, ids, count, 0, back, 32, &bytes));
   CHECK(bytes == (int64_t)strlen(text) && memcmp(back, text, strlen(text)) == 0);
@@ -66,11 +68,16 @@ void test_tokenizer(void) {
   CHECK(bytes == (int64_t)strlen(text) - 3);
   test_stream(tokenizer, ids, count, text);
 
-  CHECK_FAILS(ts_tokenizer_encode(tokenizer, "\xff", 1, 0, ids, 32, &count), TS_INVALID_ARGUMENT, "UTF-8");
-  CHECK_FAILS(ts_tokenizer_encode(tokenizer, "a", 1, 8, ids, 32, &count), TS_INVALID_ARGUMENT, "flags");
-  CHECK_FAILS(ts_tokenizer_encode(NULL, "a", 1, 0, ids, 32, &count), TS_INVALID_ARGUMENT, "tokenizer");
-  CHECK_FAILS(ts_tokenizer_encode(tokenizer, NULL, 1, 0, ids, 32, &count), TS_INVALID_ARGUMENT, "text");
-  CHECK_FAILS(ts_tokenizer_encode(tokenizer, "a", 1, 0, ids, -1, &count), TS_INVALID_ARGUMENT, "count -1");
+  CHECK_FAILS(ts_tokenizer_encode(tokenizer, "\xff", 1, 0, ids, 32, &count), TS_INVALID_ARGUMENT,
+              "UTF-8");
+  CHECK_FAILS(ts_tokenizer_encode(tokenizer, "a", 1, 8, ids, 32, &count), TS_INVALID_ARGUMENT,
+              "flags");
+  CHECK_FAILS(ts_tokenizer_encode(NULL, "a", 1, 0, ids, 32, &count), TS_INVALID_ARGUMENT,
+              "tokenizer");
+  CHECK_FAILS(ts_tokenizer_encode(tokenizer, NULL, 1, 0, ids, 32, &count), TS_INVALID_ARGUMENT,
+              "text");
+  CHECK_FAILS(ts_tokenizer_encode(tokenizer, "a", 1, 0, ids, -1, &count), TS_INVALID_ARGUMENT,
+              "count -1");
   CHECK_FAILS(ts_tokenizer_from_json("{}", 2, &none), TS_CORRUPT_DATA, "model");
   CHECK_FAILS(ts_tokenizer_open("no/such/file.json", &none), TS_FILE_ERROR, "no/such/file.json");
   CHECK(none == NULL);

@@ -200,41 +200,56 @@ def byte_alphabet():
     return table
 
 
-def real_tokenizers():
-    """Name -> (tokenizer, whether decode(encode(s)) == s is promised)."""
+def real_tokenizers(wanted):
+    """Name, tokenizer, and whether decode(encode(s)) == s is promised, of the wanted names or all."""
     folder = unpacked("llama_cpp_python")
     digits = pre_tokenizers.Digits(individual_digits=True)
     nfc = normalizers.NFC()
-    spm = {name: vocabulary(folder / f"ggml-vocab-{name}.gguf") for name in
-           ("llama-spm", "phi-3", "baichuan", "gemma-4", "bert-bge", "nomic-bert-moe")}
-    v = {name: vocabulary(folder / f"ggml-vocab-{name}.gguf") for name in
-         ("gpt-2", "llama-bpe", "qwen2", "qwen35", "starcoder", "refact", "command-r", "mpt", "falcon",
-          "deepseek-llm", "deepseek-coder")}
-    yield "gpt-2", byte_level(v["gpt-2"], [gpt2_words()]), True
-    yield "gpt-2 (whisper)", whisper_gpt2(unpacked("openai_whisper")), True
-    yield "llama-3", byte_level(v["llama-bpe"], [split(LLAMA3), bytes_only()], None, True), True
-    yield "llama-3, gpt-4o words", byte_level(v["llama-bpe"], [split(GPT4O), bytes_only()]), True
-    yield "qwen2", byte_level(v["qwen2"], [split(QWEN2), bytes_only()], nfc), False
-    yield "qwen3.5", byte_level(v["qwen35"], [split(QWEN35), bytes_only()]), True
-    yield "starcoder", byte_level(v["starcoder"], [digits, gpt2_words()]), True
-    yield "refact", byte_level(v["refact"], [digits, gpt2_words()]), True
-    yield "command-r", byte_level(v["command-r"], [digits, gpt2_words()], nfc), False
-    yield "mpt", byte_level(v["mpt"], [gpt2_words()], nfc), False
-    yield "falcon", byte_level(v["falcon"], [pre_tokenizers.Punctuation("contiguous"), gpt2_words(),
-                                             pre_tokenizers.Digits(False), split("[0-9][0-9][0-9]")]), True
-    yield "deepseek-llm", byte_level(v["deepseek-llm"], [
-        split("[\r\n]"), split(DEEPSEEK_LETTERS), split(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"),
-        split(r"\s+$"), split(CJK), digits, bytes_only()]), True
-    yield "deepseek-coder", byte_level(v["deepseek-coder"], [
-        split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split(CJK), digits, bytes_only()]), True
-    yield "llama-2", sentence_piece(spm["llama-spm"], True, *merges_of_scores(spm["llama-spm"])), False
-    yield "phi-3", sentence_piece(spm["phi-3"], True, *merges_of_scores(spm["phi-3"])), False
-    yield "baichuan", sentence_piece(spm["baichuan"], True, *merges_of_scores(spm["baichuan"])), False
-    gemma = spm["gemma-4"]
-    yield "gemma-4", sentence_piece(gemma, False, {t: i for i, t in enumerate(gemma["tokens"])}, [
-        (m[:m.index(" ", 1)], m[m.index(" ", 1) + 1:]) for m in gemma["merges"]]), False
-    yield "bert", bert(spm["bert-bge"]), False
-    yield "xlm-roberta (nomic)", unigram(spm["nomic-bert-moe"]), False
+
+    def read(name):
+        return vocabulary(folder / f"ggml-vocab-{name}.gguf")
+
+    def words(name, steps, *options):
+        return lambda: byte_level(read(name), steps, *options)
+
+    def scored(name):
+        v = read(name)
+        return sentence_piece(v, True, *merges_of_scores(v))
+
+    def gemma():
+        v = read("gemma-4")
+        merges = [(m[:m.index(" ", 1)], m[m.index(" ", 1) + 1:]) for m in v["merges"]]
+        return sentence_piece(v, False, {t: i for i, t in enumerate(v["tokens"])}, merges)
+
+    makers = {
+        "gpt-2": (words("gpt-2", [gpt2_words()]), True),
+        "gpt-2 (whisper)": (lambda: whisper_gpt2(unpacked("openai_whisper")), True),
+        "llama-3": (words("llama-bpe", [split(LLAMA3), bytes_only()], None, True), True),
+        "llama-3, gpt-4o words": (words("llama-bpe", [split(GPT4O), bytes_only()]), True),
+        "qwen2": (words("qwen2", [split(QWEN2), bytes_only()], nfc), False),
+        "qwen3.5": (words("qwen35", [split(QWEN35), bytes_only()]), True),
+        "starcoder": (words("starcoder", [digits, gpt2_words()]), True),
+        "refact": (words("refact", [digits, gpt2_words()]), True),
+        "command-r": (words("command-r", [digits, gpt2_words()], nfc), False),
+        "mpt": (words("mpt", [gpt2_words()], nfc), False),
+        "falcon": (words("falcon", [pre_tokenizers.Punctuation("contiguous"), gpt2_words(),
+                                    pre_tokenizers.Digits(False), split("[0-9][0-9][0-9]")]), True),
+        "deepseek-llm": (words("deepseek-llm", [
+            split("[\r\n]"), split(DEEPSEEK_LETTERS), split(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"),
+            split(r"\s+$"), split(CJK), digits, bytes_only()]), True),
+        "deepseek-coder": (words("deepseek-coder", [
+            split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split(CJK), digits,
+            bytes_only()]), True),
+        "llama-2": (lambda: scored("llama-spm"), False),
+        "phi-3": (lambda: scored("phi-3"), False),
+        "baichuan": (lambda: scored("baichuan"), False),
+        "gemma-4": (gemma, False),
+        "bert": (lambda: bert(read("bert-bge")), False),
+        "xlm-roberta (nomic)": (lambda: unigram(read("nomic-bert-moe")), False),
+    }
+    for name, (make, promised) in makers.items():
+        if not wanted or name in wanted:
+            yield name, make(), promised
 
 
 # ---- Strings -----------------------------------------------------------------------------------
@@ -359,7 +374,7 @@ def compare(name, tokenizer, promised, folder):
                     broken += 1
                     print(f"  {name}: not the same after decode: {text[:60]!r}")
     print(f"{name:24} {texts} texts, {bad} differ, {broken} decode differently"
-          + (f", code points {' '.join(found[:40])}" if found else ""))
+          + (f", code points {' '.join(found[:40])}" if found else ""), flush=True)
     return bad + broken
 
 
@@ -433,10 +448,8 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     print(f"tokenizers {tokenizers.__version__}, {STRINGS} strings and every code point per vocabulary")
     bad = golden_pairs() + training(folder)
-    only = set(sys.argv[1:])
-    for name, tokenizer, promised in real_tokenizers():
-        if not only or name in only:
-            bad += compare(name, tokenizer, promised, folder)
+    for name, tokenizer, promised in real_tokenizers(sys.argv[1:]):
+        bad += compare(name, tokenizer, promised, folder)
     bad += refusals(folder)
     return 1 if bad else 0
 

@@ -124,7 +124,7 @@ class TOUCHSTONE_API TokenStream {
   // The tokenizer must outlive it.
   explicit TokenStream(const Tokenizer& tokenizer, const DecodeOptions& options = {});
   std::string next(Token id);  // "" while there is nothing to show
-  std::string finish();        // what still waits, incomplete characters as U+FFFD; then begins anew
+  std::string finish();  // what still waits, incomplete characters as U+FFFD; then begins anew
 
  private:
   const Tokenizer* tokenizer_;

@@ -48,7 +48,9 @@ void TokenFinder::add(std::string_view text, const AddedToken& token) {
   if (text.empty()) return;
   trie_.add(text, static_cast<std::uint32_t>(tokens_.size()));
   tokens_.push_back(token);
-  begins_[static_cast<unsigned char>(text[0])] = true;
+  bool& begins = begins_[static_cast<unsigned char>(text[0])];
+  if (!begins) first_bytes_ += text[0];
+  begins = true;
 }
 
 const AddedToken* TokenFinder::longest_at(std::string_view text, std::size_t at,
@@ -68,7 +70,10 @@ const AddedToken* TokenFinder::longest_at(std::string_view text, std::size_t at,
 void TokenFinder::cut(std::string_view text, bool special, std::vector<Found>& found) const {
   std::size_t done = 0;
   for (std::size_t at = 0; at < text.size();) {
-    if (!begins_[static_cast<unsigned char>(text[at])]) {
+    if (first_bytes_.size() == 1) {
+      at = std::min(text.find(first_bytes_[0], at), text.size());
+      if (at == text.size()) break;
+    } else if (!begins_[static_cast<unsigned char>(text[at])]) {
       ++at;
       continue;
     }

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "io/tokenizer/text/regex.h"
 #include "io/tokenizer/model/token_table.h"
+#include "io/tokenizer/text/regex.h"
 
 namespace touchstone::inline v0::io {
 
@@ -42,6 +42,7 @@ class TokenFinder {
   Trie trie_;
   std::vector<AddedToken> tokens_;
   std::array<bool, 256> begins_{};
+  std::string first_bytes_;  // those that are in begins_
 };
 
 }  // namespace touchstone::inline v0::io

@@ -1,15 +1,28 @@
 #include "io/tokenizer/decoder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "io/tokenizer/model/bpe.h"
 #include "io/tokenizer/text/utf8.h"
+#include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {
 namespace {
 
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+std::size_t bytes_of(const std::vector<std::string>& tokens) {
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  return bytes;
+}
+
+void check_growth(std::size_t bytes, std::size_t limit) {
+  if (bytes <= limit) return;
+  throw Unsupported(
+      fmt::format("tokenizer: the decoder makes {} bytes of tokens, at most {}", bytes, limit));
+}
 
 void replace_all(std::string& text, std::string_view what, std::string_view with) {
   if (what.empty()) {  // as the reference's language has it: before every character and at the end
@@ -38,8 +51,9 @@ void replace_all(std::string& text, std::string_view what, std::string_view with
 // English spacing around punctuation and contractions.
 void clean_up(std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."},     {" ?", "?"},   {" !", "!"},         {" ,", ","},   {" ' ", "'"},  {" n't", "n't"},
-      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [what, with] : kRules) replace_all(text, what, with);
 }
 
@@ -62,7 +76,7 @@ void byte_fallback(std::vector<std::string>& tokens) {
     if (find_invalid_utf8(bytes) == std::string_view::npos) {
       out.push_back(bytes);
     } else {
-      out.insert(out.end(), bytes.size(), std::string(kReplacement));
+      out.insert(out.end(), bytes.size(), std::string(kReplacementCharacter));
     }
     bytes.clear();
   };
@@ -88,7 +102,7 @@ void byte_fallback(std::vector<std::string>& tokens) {
   tokens = std::move(out);
 }
 
-void metaspace(std::vector<std::string>& tokens, const Decoder& options) {
+void decode_metaspace(std::vector<std::string>& tokens, const Decoder& options) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     std::string out;
     for (const char* p = tokens[i].data(); p != tokens[i].data() + tokens[i].size();) {
@@ -117,7 +131,7 @@ void word_piece(std::vector<std::string>& tokens, const Decoder& options) {
   }
 }
 
-void strip(std::vector<std::string>& tokens, const Decoder& options) {
+void decode_strip(std::vector<std::string>& tokens, const Decoder& options) {
   std::string mark;
   append_code(mark, options.character);
   for (std::string& token : tokens) {
@@ -143,12 +157,13 @@ void ctc(std::vector<std::string>& tokens, const Decoder& options) {
   std::erase_if(tokens, [](const std::string& token) { return token.empty(); });
 }
 
-void replace(std::vector<std::string>& tokens, const Decoder& options) {
+void decode_replace(std::vector<std::string>& tokens, const Decoder& options, std::size_t limit) {
   std::vector<Span> matches;
   for (std::string& token : tokens) {
     matches.clear();
     options.pattern.find_all(token, matches);
     if (matches.empty()) continue;
+    check_growth(token.size() + matches.size() * options.text.size(), limit);
     std::string out;
     std::size_t from = 0;
     for (const Span& match : matches) {
@@ -169,25 +184,28 @@ void fuse(std::vector<std::string>& tokens) {
 
 }  // namespace
 
-void Decoder::apply(std::vector<std::string>& tokens) const {
+void Decoder::apply(std::vector<std::string>& tokens, std::size_t limit) const {
   switch (kind) {
     case Kind::sequence:
-      for (const Decoder& part : list) part.apply(tokens);
+      for (const Decoder& part : list) {
+        part.apply(tokens, limit);
+        check_growth(bytes_of(tokens), limit);
+      }
       return;
     case Kind::byte_level:
       return byte_level(tokens);
     case Kind::metaspace:
-      return metaspace(tokens, *this);
+      return decode_metaspace(tokens, *this);
     case Kind::word_piece:
       return word_piece(tokens, *this);
     case Kind::replace:
-      return replace(tokens, *this);
+      return decode_replace(tokens, *this, limit);
     case Kind::byte_fallback:
       return byte_fallback(tokens);
     case Kind::fuse:
       return fuse(tokens);
     case Kind::strip:
-      return strip(tokens, *this);
+      return decode_strip(tokens, *this);
     case Kind::suffix:
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         replace_all(tokens[i], text, i + 1 == tokens.size() ? "" : " ");

@@ -1,18 +1,28 @@
 // The pre-tokenizers that GGUF files call by name, with the normalizers and options that the models'
 // own tokenizer.json has beside them (a GGUF file does not hold these).
+#include "io/tokenizer/gguf_names.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
 
-#include "io/tokenizer/gguf_names.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {
 namespace {
 
 enum class Cuts : std::uint8_t {
-  gpt2, llama3, qwen2, qwen35, digits_gpt2, falcon, deepseek_llm, deepseek_coder, deepseek_v3, tekken,
+  gpt2,
+  llama3,
+  qwen2,
+  qwen35,
+  digits_gpt2,
+  falcon,
+  deepseek_llm,
+  deepseek_coder,
+  deepseek_v3,
+  tekken,
   gpt4o
 };
 
@@ -106,9 +116,8 @@ std::vector<PreTokenizer> steps_of(Cuts cuts) {
               step_of(Kind::byte_characters), step_of(Kind::numeric, Split::contiguous),
               split_step("[0-9][0-9][0-9]")};
     case Cuts::deepseek_llm:
-      return {split_step("[\r\n]"),           split_step(kDeepSeekLetters),
-              split_step(kDeepSeekPunctuation), split_step("\\s+$"),
-              split_step(kDeepSeekCjk),         digits};
+      return {split_step("[\r\n]"), split_step(kDeepSeekLetters), split_step(kDeepSeekPunctuation),
+              split_step("\\s+$"),  split_step(kDeepSeekCjk),     digits};
     case Cuts::deepseek_coder:
       return {split_step("[\r\n]"), split_step("\\s?\\p{L}+"), split_step("\\s?\\p{P}+"),
               split_step(kDeepSeekCjk), digits};

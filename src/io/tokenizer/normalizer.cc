@@ -12,6 +12,12 @@
 namespace touchstone::inline v0::io {
 namespace {
 
+void check_growth(const Normalized& in, std::size_t more) {
+  if (in.text.size() + more <= in.limit) return;
+  throw Unsupported(fmt::format("tokenizer: the normalizer makes {} bytes of a text, at most {}",
+                                in.text.size() + more, in.limit));
+}
+
 // Keeps what `keep` says; tells of a front that is gone.
 template <class Keep>
 void filter(Normalized& in, Keep keep) {
@@ -38,9 +44,10 @@ void rewrite(Normalized& in, Map map) {
     map(out, next_code(p));
   }
   in.text = std::move(out);
+  check_growth(in, 0);
 }
 
-void strip(Normalized& in, bool left, bool right) {
+void strip_spaces(Normalized& in, bool left, bool right) {
   std::string_view text = in.text;
   while (right && !text.empty()) {
     std::size_t last = text.size() - 1;
@@ -139,12 +146,14 @@ void map_characters(Normalized& in, const CharacterMap& map) {
     }
   }
   in.text = std::move(out);
+  check_growth(in, 0);
 }
 
-void replace(Normalized& in, const Pattern& pattern, std::string_view with) {
+void replace_matches(Normalized& in, const Pattern& pattern, std::string_view with) {
   std::vector<Span> matches;
   pattern.find_all(in.text, matches);
   if (matches.empty()) return;
+  check_growth(in, matches.size() * with.size());
   std::string out;
   std::size_t from = 0;
   for (const Span& match : matches) {
@@ -201,8 +210,9 @@ std::optional<std::string_view> CharacterMap::find(std::string_view text) const 
     if (at >= units_.size()) break;
     const std::size_t begin = units_[at] & 0x7fffffffU;
     if (begin >= replacements_.size() || is_utf8_tail(replacements_[begin])) break;
-    return std::string_view(replacements_.data() + begin,
-                            std::min(replacements_.find('\0', begin), replacements_.size()) - begin);
+    return std::string_view(
+        replacements_.data() + begin,
+        std::min(replacements_.find('\0', begin), replacements_.size()) - begin);
   }
   return std::nullopt;
 }
@@ -214,9 +224,9 @@ void Normalizer::apply(Normalized& in) const {
       return;
     case Kind::form:
       in.text = normalized(form, in.text);
-      return;
+      return check_growth(in, 0);
     case Kind::strip:
-      return strip(in, left, right);
+      return strip_spaces(in, left, right);
     case Kind::strip_accents:
       return filter(in, [](char32_t c) { return !has_fact(c, kFactCombining); });
     case Kind::lowercase:
@@ -224,15 +234,16 @@ void Normalizer::apply(Normalized& in) const {
     case Kind::nmt:
       return nmt(in);
     case Kind::prepend:
+      check_growth(in, text.size());
       if (!in.text.empty()) in.text.insert(0, text);
       return;
     case Kind::replace:
-      return replace(in, pattern, text);
+      return replace_matches(in, pattern, text);
     case Kind::bert:
       return bert(in, *this);
     case Kind::byte_level:
       in.text = characters_of_bytes(in.text);
-      return;
+      return check_growth(in, 0);
     case Kind::map:
       return map_characters(in, *characters);
   }

@@ -8,11 +8,11 @@
 
 #include "io/json_document.h"
 #include "io/tokenizer/added_tokens.h"
-#include "io/tokenizer/model/bpe.h"
 #include "io/tokenizer/decoder.h"
+#include "io/tokenizer/model/bpe.h"
+#include "io/tokenizer/model/unigram.h"
 #include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/pre_tokenizer.h"
-#include "io/tokenizer/model/unigram.h"
 #include "touchstone/io/tokenizer.h"
 
 namespace touchstone::inline v0::io {
@@ -35,7 +35,7 @@ struct TokenizerParts {
   std::optional<Normalizer> normalizer;
   std::vector<PreTokenizer> pre_tokenizers;
   std::optional<Model> model;
-  std::vector<AddedToken> added;  // in the order of the file; ids as declared
+  std::vector<AddedToken> added;   // in the order of the file; ids as declared
   std::vector<TemplatePart> post;  // empty: the text alone
   std::optional<Decoder> decoder;
 };

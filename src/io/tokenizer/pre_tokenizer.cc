@@ -164,7 +164,7 @@ void split_length(Pieces& pieces, std::size_t length) {
   });
 }
 
-void metaspace(Pieces& pieces, const PreTokenizer& step) {
+void mark_spaces(Pieces& pieces, const PreTokenizer& step) {
   std::string mark;
   append_code(mark, step.character);
   rewrite_pieces(pieces, [&](const Piece& piece, std::string_view text, std::string& out) {
@@ -240,7 +240,7 @@ void PreTokenizer::apply(Pieces& pieces) const {
     case Kind::fixed_length:
       return split_length(pieces, length);
     case Kind::metaspace:
-      return metaspace(pieces, *this);
+      return mark_spaces(pieces, *this);
   }
 }
 

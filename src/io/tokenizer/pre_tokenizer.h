@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/model/token_table.h"
+#include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/word_scanner.h"
 
 namespace touchstone::inline v0::io {
@@ -32,18 +32,24 @@ struct Pieces {
 };
 
 // What becomes of the matches of a pattern.
-enum class Split : std::uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+enum class Split : std::uint8_t {
+  removed,
+  isolated,
+  merged_with_previous,
+  merged_with_next,
+  contiguous
+};
 
 struct PreTokenizer {
   enum class Kind : std::uint8_t {
-    prefix_space,      // a space before every piece that does not begin with one
-    words,             // one of the known expressions
-    byte_characters,   // bytes as GPT-2's characters
+    prefix_space,     // a space before every piece that does not begin with one
+    words,            // one of the known expressions
+    byte_characters,  // bytes as GPT-2's characters
     pattern,
     numeric,
     punctuation,
     space,
-    word_runs,         // \w+|[^\w\s]+
+    word_runs,  // \w+|[^\w\s]+
     delimiter,
     fixed_length,
     metaspace,
@@ -57,8 +63,8 @@ struct PreTokenizer {
   Split split = Split::isolated;
   char32_t character = U' ';  // delimiter; metaspace: what stands for a space
   Prepend prepend = Prepend::always;
-  bool cut = true;            // metaspace: into words
-  std::size_t length = 0;     // fixed_length, in characters
+  bool cut = true;         // metaspace: into words
+  std::size_t length = 0;  // fixed_length, in characters
 
   void apply(Pieces& pieces) const;
 };

@@ -26,8 +26,7 @@ class Keys {
     // "No such token" in files of old converters.
     if (id == -1 || id == 0xffffffffLL) return std::nullopt;
     if (id < 0 || id > 0x7fffffff) {
-      throw CorruptData(
-          fmt::format("{}: expected a token id, got {}", value->key(), id));
+      throw CorruptData(fmt::format("{}: expected a token id, got {}", value->key(), id));
     }
     return static_cast<Token>(id);
   }

@@ -14,6 +14,7 @@ void refuse(const JsonValue& value, const std::string& what) {
 }
 
 void expect_keys(const JsonValue& value, std::initializer_list<std::string_view> keys) {
+  if (!value.is_object()) value.fail("expected an object");
   for (const JsonValue member : value) {
     if (std::ranges::find(keys, member.key()) != keys.end()) continue;
     refuse(value, fmt::format("the key {} is not known", json_quote(member.key().substr(0, 60))));
@@ -48,7 +49,8 @@ std::size_t count_of(const JsonValue& value, std::string_view key) {
 
 TokenId id_of(const JsonValue& value) {
   const std::int64_t id = value.as_int();
-  if (id < 0 || id > 0x7fffffff) value.fail(fmt::format("expected an id from 0 to 2^31 - 1, got {}", id));
+  if (id < 0 || id > 0x7fffffff)
+    value.fail(fmt::format("expected an id from 0 to 2^31 - 1, got {}", id));
   return static_cast<TokenId>(id);
 }
 
@@ -140,9 +142,9 @@ std::string optional_text(const JsonValue& value, std::string_view key) {
 }
 
 Model read_bpe(const JsonValue& value) {
-  expect_keys(value, {"type", "dropout", "unk_token", "continuing_subword_prefix",
-                      "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab",
-                      "merges"});
+  expect_keys(value,
+              {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+               "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   const auto dropout = value.find("dropout");
   if (dropout && !dropout->is_null() && dropout->as_double() != 0) {
     refuse(*dropout, "random merges (dropout)");

@@ -30,8 +30,7 @@ Normalizer form(const JsonValue& value, NormalForm form) {
 }
 
 Normalizer read_bert(const JsonValue& value) {
-  expect_keys(value,
-              {"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
+  expect_keys(value, {"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
   Normalizer step;
   step.kind = Normalizer::Kind::bert;
   step.left = flag_of(value, "clean_text");
@@ -259,8 +258,8 @@ Normalizer read_normalizer(const JsonValue& value) {
   } else if (type == "Precompiled") {
     expect_keys(value, {"type", "precompiled_charsmap"});
     step.kind = Kind::map;
-    step.characters = std::make_shared<const CharacterMap>(
-        base64_decoded(value.at("precompiled_charsmap")));
+    step.characters =
+        std::make_shared<const CharacterMap>(base64_decoded(value.at("precompiled_charsmap")));
   } else {
     refuse_type(value, type);
   }

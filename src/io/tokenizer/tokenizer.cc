@@ -22,7 +22,6 @@ namespace {
 
 constexpr std::size_t kMaxFile = std::size_t{256} << 20;
 constexpr std::size_t kMaxText = std::size_t{1} << 31;
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 // Tokens that a stream waits for the rest of a character: it has four bytes at most.
 constexpr std::size_t kMaxWait = 8;
 
@@ -150,7 +149,7 @@ void Tokenizer::State::add_tokens(const std::vector<AddedToken>& tokens) {
     end = std::max(end, std::size_t{id} + 1);
   }
   for (const AddedToken& token : list) {
-    Normalized text{token.text};
+    Normalized text{.text = token.text, .limit = grown_limit(token.text.size())};
     if (token.normalized && normalizer) normalizer->apply(text);
     TokenFinder& finder = token.normalized ? normalized_tokens : raw_tokens;
     if (!patterns.insert((token.normalized ? 'n' : 'r') + text.text).second) {
@@ -225,6 +224,7 @@ void Tokenizer::State::encode_segment(std::string_view text, bool front,
   Normalized changed;
   if (normalizer) {
     changed.text = text;
+    changed.limit = grown_limit(text.size());
     normalizer->apply(changed);
     text = changed.text;
     front = front && !changed.front_removed;
@@ -360,12 +360,15 @@ std::size_t Tokenizer::encode_to(std::string_view text, std::vector<Token>& ids,
 std::string Tokenizer::decode(std::span<const Token> ids, const DecodeOptions& options) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
+  std::size_t bytes = 0;
   for (const Token id : ids) {
     if (id < 0 || (options.skip_special && is_special(id))) continue;
     const auto text = state_->token_text(static_cast<TokenId>(id));
-    if (text) tokens.emplace_back(*text);
+    if (!text) continue;
+    bytes += text->size();
+    tokens.emplace_back(*text);
   }
-  if (state_->decoder) state_->decoder->apply(tokens);
+  if (state_->decoder) state_->decoder->apply(tokens, grown_limit(bytes));
   std::string out;
   for (const std::string& token : tokens) {
     // Without a decoder, tokens are words.
@@ -417,7 +420,8 @@ std::size_t Tokenizer::merge_count() const {
 std::size_t Tokenizer::added_count() const { return state_->added.size(); }
 
 std::string Tokenizer::describe() const {
-  std::string text = fmt::format("{}{}, {} tokens", state_->bytes ? "byte-level " : "", model_name(), size());
+  std::string text =
+      fmt::format("{}{}, {} tokens", state_->bytes ? "byte-level " : "", model_name(), size());
   if (merge_count() != 0) text += fmt::format(", {} merges", merge_count());
   return text + fmt::format(", {} added", added_count());
 }
@@ -430,14 +434,14 @@ std::string TokenStream::next(Token id) {
   // last text are decoded with the new one, and the difference is what is new.
   if (prefix_.empty() && !ids_.empty()) {
     std::string text = tokenizer_->decode(ids_, options_);
-    if (!text.ends_with(kReplacement)) {
+    if (!text.ends_with(kReplacementCharacter)) {
       prefix_ = std::move(text);
       known_ = ids_.size();
     }
   }
   ids_.push_back(id);
   const std::string text = tokenizer_->decode(ids_, options_);
-  const bool waits = text.ends_with(kReplacement) && ids_.size() - known_ < kMaxWait;
+  const bool waits = text.ends_with(kReplacementCharacter) && ids_.size() - known_ < kMaxWait;
   if (waits || text.size() <= prefix_.size()) return "";
   const auto [mine, theirs] = std::mismatch(prefix_.begin(), prefix_.end(), text.begin());
   auto same = static_cast<std::size_t>(mine - prefix_.begin());

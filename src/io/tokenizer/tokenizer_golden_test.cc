@@ -81,7 +81,8 @@ TEST(TokenizerGolden, CachedWordsAreTheSame) {
 TEST(TokenizerGolden, StreamsGiveTheWholeText) {
   for (const Json& item : golden().cases) {
     const auto name = item["name"].get<std::string>();
-    if (!name.starts_with("gpt2") && name != "llama3" && name != "llama2" && name != "bert") continue;
+    if (!name.starts_with("gpt2") && name != "llama3" && name != "llama2" && name != "bert")
+      continue;
     SCOPED_TRACE(name);
     const Tokenizer tokenizer = tokenizer_of(item);
     for (std::size_t i = 0; i < item["texts"].size(); ++i) {

@@ -49,11 +49,36 @@ class Mutator {
 
   // Changes that keep the text near JSON: of values, of names, of parts.
   void change(std::string& text) {
-    static constexpr std::string_view kPieces[] = {
-        "\"\"", "null", "true", "false", "0", "-1", "4294967295", "99999999999999999999", "1e308",
-        "[]", "{}", "\"a\"", "\"<0x41>\"", "\"\\u0000\"", "\"\\ud800\"", "\"(a+)+b\"", "\"[\"",
-        "\"\\\\p{L}\"", "\"\xc3\xa9\"", "\xff", ",", ":", "\"", "}", "]", "\"type\":\"BPE\",",
-        "\"\xe2\x96\x81\"", "{\"Regex\":\"(a|b)*c\"}", "{\"String\":\" \"}", "\"Sequence\""};
+    static constexpr std::string_view kPieces[] = {"\"\"",
+                                                   "null",
+                                                   "true",
+                                                   "false",
+                                                   "0",
+                                                   "-1",
+                                                   "4294967295",
+                                                   "99999999999999999999",
+                                                   "1e308",
+                                                   "[]",
+                                                   "{}",
+                                                   "\"a\"",
+                                                   "\"<0x41>\"",
+                                                   "\"\\u0000\"",
+                                                   "\"\\ud800\"",
+                                                   "\"(a+)+b\"",
+                                                   "\"[\"",
+                                                   "\"\\\\p{L}\"",
+                                                   "\"\xc3\xa9\"",
+                                                   "\xff",
+                                                   ",",
+                                                   ":",
+                                                   "\"",
+                                                   "}",
+                                                   "]",
+                                                   "\"type\":\"BPE\",",
+                                                   "\"\xe2\x96\x81\"",
+                                                   "{\"Regex\":\"(a|b)*c\"}",
+                                                   "{\"String\":\" \"}",
+                                                   "\"Sequence\""};
     const std::size_t at = below(text.size() + 1);
     const std::size_t value = text.find(':', at);
     const std::string& other = texts_[below(texts_.size())];
@@ -110,10 +135,12 @@ TEST(TokenizerMutation, NeitherCrashesNorHangs) {
     const auto start = std::chrono::steady_clock::now();
     EXPECT_EQ(
         LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()), 0);
-    slowest = std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start));
+    slowest =
+        std::max(slowest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start));
   }
   RecordProperty("slowest_ms", static_cast<int>(slowest.count() * 1000));
-  if (wanted != nullptr) std::printf("%ld mutations, the slowest took %.3f s\n", count, slowest.count());
+  if (wanted != nullptr)
+    std::printf("%ld mutations, the slowest took %.3f s\n", count, slowest.count());
 }
 
 }  // namespace

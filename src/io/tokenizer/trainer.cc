@@ -58,7 +58,8 @@ class Trainer {
       text.remove_prefix(line.size());
       spans.clear();
       append_words(WordRule::gpt2, line, {0, line.size()}, spans);
-      for (const Span& span : spans) ++counts_[std::string(line.substr(span.begin, span.end - span.begin))];
+      for (const Span& span : spans)
+        ++counts_[std::string(line.substr(span.begin, span.end - span.begin))];
     }
   }
 
@@ -103,7 +104,8 @@ class Trainer {
     words_.reserve(sorted.size());
     for (const auto* entry : sorted) {
       Word word{{}, entry->second};
-      for (const char b : entry->first) word.symbols.push_back(bytes[static_cast<unsigned char>(b)]);
+      for (const char b : entry->first)
+        word.symbols.push_back(bytes[static_cast<unsigned char>(b)]);
       words_.push_back(std::move(word));
     }
   }
@@ -210,8 +212,9 @@ class Trainer {
     }
     out += "\n    },\n    \"merges\": [";
     for (std::size_t i = 0; i < merges_.size(); ++i) {
-      out += fmt::format("{}\n      [{}, {}]", i == 0 ? "" : ",", json_quote(texts_[merges_[i].first]),
-                         json_quote(texts_[merges_[i].second]));
+      out +=
+          fmt::format("{}\n      [{}, {}]", i == 0 ? "" : ",", json_quote(texts_[merges_[i].first]),
+                      json_quote(texts_[merges_[i].second]));
     }
     return out + "\n    ]\n  }\n}\n";
   }
@@ -226,7 +229,7 @@ class Trainer {
   std::vector<std::pair<TokenId, TokenId>> merges_;
 };
 
-void check(std::span<const std::string_view> texts, const TrainOptions& options) {
+void check_training(std::span<const std::string_view> texts, const TrainOptions& options) {
   const std::int64_t least = 256 + std::ssize(options.special);
   if (options.vocabulary < least || options.vocabulary > kMaxVocabulary) {
     throw InvalidArgument(fmt::format(
@@ -241,8 +244,9 @@ void check(std::span<const std::string_view> texts, const TrainOptions& options)
     const std::string& token = options.special[i];
     if (token.empty() || find_invalid_utf8(token) != std::string_view::npos ||
         std::count(options.special.begin(), options.special.end(), token) != 1) {
-      throw InvalidArgument(fmt::format(
-          "train_tokenizer: special: expected different texts in UTF-8, got {}", json_quote(token)));
+      throw InvalidArgument(
+          fmt::format("train_tokenizer: special: expected different texts in UTF-8, got {}",
+                      json_quote(token)));
     }
   }
   for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -257,7 +261,7 @@ void check(std::span<const std::string_view> texts, const TrainOptions& options)
 }  // namespace
 
 std::string train_tokenizer(std::span<const std::string_view> texts, const TrainOptions& options) {
-  check(texts, options);
+  check_training(texts, options);
   Trainer trainer(options);
   for (const std::string_view text : texts) trainer.count(text);
   return trainer.train();

@@ -21,8 +21,10 @@ constexpr std::array<std::uint8_t, 128> make_ascii() {
   for (int c = 0; c < 128; ++c) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     const bool space = c == ' ' || (c >= 9 && c <= 13);
-    classes[static_cast<std::size_t>(c)] =
-        letter ? kLetter : c >= '0' && c <= '9' ? kNumber : space ? kSpace : kOther;
+    classes[static_cast<std::size_t>(c)] = letter                 ? kLetter
+                                           : c >= '0' && c <= '9' ? kNumber
+                                           : space                ? kSpace
+                                                                  : kOther;
   }
   return classes;
 }

@@ -159,8 +159,7 @@ void Bpe::append_symbols(std::string_view word, std::vector<TokenId>& ids) const
     std::string_view character = word.substr(at, length);
     const bool first = at == 0;
     at += length;
-    if ((!first && !options_.prefix.empty()) ||
-        (at == word.size() && !options_.suffix.empty())) {
+    if ((!first && !options_.prefix.empty()) || (at == word.size() && !options_.suffix.empty())) {
       text = first ? "" : options_.prefix;
       text += character;
       if (at == word.size()) text += options_.suffix;
@@ -173,8 +172,8 @@ void Bpe::append_symbols(std::string_view word, std::vector<TokenId>& ids) const
       continue;
     }
     const bool fallback = has_fallback_ && std::ranges::all_of(character, [&](char b) {
-      return fallback_ids_[static_cast<unsigned char>(b)] != kNoToken;
-    });
+                            return fallback_ids_[static_cast<unsigned char>(b)] != kNoToken;
+                          });
     if (fallback) {
       // The reference writes an unknown character that waits after these bytes, not before.
       for (const char b : character) ids.push_back(fallback_ids_[static_cast<unsigned char>(b)]);
@@ -237,8 +236,7 @@ void Bpe::encode_part(std::string_view part, const char* end, BpeScratch& scratc
   if (cached) scratch.cache.add(key, std::span(out).subspan(before));
 }
 
-void Bpe::merge_bytes(std::string_view word, BpeScratch& scratch,
-                      std::vector<TokenId>& out) const {
+void Bpe::merge_bytes(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out) const {
   if (options_.ignore_merges) {
     const TokenId whole = whole_words_.find(word);
     if (whole != kNoToken) {

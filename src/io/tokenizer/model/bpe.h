@@ -26,8 +26,8 @@ struct BpeOptions {
   std::string prefix{};  // of every character of a word but the first
   std::string suffix{};  // of the last character of a word
   bool fuse_unknown = false;
-  bool byte_fallback = false;   // "<0x0A>" for bytes of unknown characters
-  bool ignore_merges = false;   // a word that is a token is that token
+  bool byte_fallback = false;  // "<0x0A>" for bytes of unknown characters
+  bool ignore_merges = false;  // a word that is a token is that token
 };
 
 // What an encoding writes while it works. Belongs to one thread at a time.

@@ -139,7 +139,9 @@ class Trie {
       at = (at + 1) & mask_;
     }
   }
-  std::uint32_t value(std::uint32_t node) const { return values_[node]; }  // kNone: no text ends here
+  std::uint32_t value(std::uint32_t node) const {
+    return values_[node];
+  }  // kNone: no text ends here
 
  private:
   struct Slot {

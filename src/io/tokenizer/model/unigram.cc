@@ -42,8 +42,8 @@ void Unigram::append_unknown(std::string_view text, std::vector<TokenId>& out) c
     return;
   }
   const bool bytes = byte_fallback_ && std::ranges::all_of(text, [&](char b) {
-    return fallback_ids_[static_cast<unsigned char>(b)] != kNoToken;
-  });
+                       return fallback_ids_[static_cast<unsigned char>(b)] != kNoToken;
+                     });
   if (!bytes) {
     out.push_back(*unknown_);
     return;
@@ -117,8 +117,8 @@ WordPiece::WordPiece(TokenTable vocabulary, TokenId unknown, std::string_view pr
 }
 
 void WordPiece::encode(std::string_view word, std::vector<TokenId>& out) const {
-  const auto characters =
-      static_cast<std::size_t>(std::ranges::count_if(word, [](char c) { return !is_utf8_tail(c); }));
+  const auto characters = static_cast<std::size_t>(
+      std::ranges::count_if(word, [](char c) { return !is_utf8_tail(c); }));
   const std::size_t before = out.size();
   bool good = characters <= max_characters_;
   for (std::size_t begin = 0; good && begin < word.size();) {

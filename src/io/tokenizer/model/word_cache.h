@@ -80,8 +80,8 @@ class WordCache {
   static constexpr std::size_t kMaxSlots = std::size_t{1} << 18;  // 6 MB
 
   std::size_t slot_of(const Key& key) const {
-    return static_cast<std::size_t>(mixed(key.low ^ 0x9e3779b97f4a7c15U,
-                                          key.high ^ 0xd6e8feb86659fd93U)) &
+    return static_cast<std::size_t>(
+               mixed(key.low ^ 0x9e3779b97f4a7c15U, key.high ^ 0xd6e8feb86659fd93U)) &
            mask_;
   }
   void put(const Slot& slot) {

@@ -64,13 +64,13 @@ Regex::Regex(std::string_view pattern) : code_(std::make_unique<Code>()) {
   const std::string text = translated_pattern(pattern);
   int error = 0;
   std::size_t where = 0;
-  code_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                  PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK |
-                                      PCRE2_NEVER_BACKSLASH_C,
-                                  &error, &where, nullptr));
+  code_->code.reset(pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C,
+      &error, &where, nullptr));
   if (!code_->code) {
-    throw Unsupported(
-        fmt::format("tokenizer: regular expression '{}': {}", pattern.substr(0, 80), message_of(error)));
+    throw Unsupported(fmt::format("tokenizer: regular expression '{}': {}", pattern.substr(0, 80),
+                                  message_of(error)));
   }
   // Without JIT (another machine, no executable memory) it matches just the same, slower.
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);
@@ -86,8 +86,8 @@ void Regex::find_all(std::string_view text, std::vector<Span>& matches) const {
   std::size_t from = 0;
   std::size_t last_end = static_cast<std::size_t>(-1);
   while (from <= text.size()) {
-    const int found = pcre2_match(code_->code.get(), subject, text.size(), from,
-                                  PCRE2_NO_UTF_CHECK, matcher.data.get(), matcher.context.get());
+    const int found = pcre2_match(code_->code.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK,
+                                  matcher.data.get(), matcher.context.get());
     if (found == PCRE2_ERROR_NOMATCH) return;
     if (found < 0) {
       throw Unsupported(fmt::format("tokenizer: regular expression: {}", message_of(found)));

@@ -75,9 +75,10 @@ TEST(TokenizerRegex, MatchesAsRubyDoes) {
 
 TEST(TokenizerRegex, RefusesWhatMeansSomethingElse) {
   for (const char* pattern :
-       {"\\p{Alpha}", "\\p{Han}", "[[:alpha:]]", "[a&&b]", "[a[b]]", "\\X", "\\R", "(?<n>a)", "\\1",
-        "a{2}+", "a{2}?", "(?i:ss)", "(?i:é)", "(?m:a)", "(?#c)", "a**", "(a", "a)", "[a", "\\xff",
-        "\\G", "\\K", "*a", "a\\", "[z-a]", "x{2000}", "(?<=a+)b", "\\x{d800}"}) {
+       {"\\p{Alpha}", "\\p{Han}", "[[:alpha:]]", "[a&&b]", "[a[b]]",  "\\X",      "\\R",
+        "(?<n>a)",    "\\1",      "a{2}+",       "a{2}?",  "(?i:ss)", "(?i:é)",   "(?m:a)",
+        "(?#c)",      "a**",      "(a",          "a)",     "[a",      "\\xff",    "\\G",
+        "\\K",        "*a",       "a\\",         "[z-a]",  "x{2000}", "(?<=a+)b", "\\x{d800}"}) {
     EXPECT_THROW(Regex{pattern}, Unsupported) << pattern;
   }
 }
@@ -85,7 +86,7 @@ TEST(TokenizerRegex, RefusesWhatMeansSomethingElse) {
 TEST(TokenizerRegex, BoundsWhatAPatternMayCost) {
   const std::string text(200, 'a');
   std::vector<Span> spans;
-  EXPECT_THROW(Regex("(a+a+)+b").find_all(text, spans), Unsupported);
+  EXPECT_THROW(Regex("(a+a+)+[bc]").find_all(text, spans), Unsupported);
   EXPECT_THROW(Regex(std::string(500, '(') + "a" + std::string(500, ')')), Unsupported);
 }
 
@@ -108,7 +109,8 @@ TEST(TokenizerUnicode, LowersOneCharacterAtATime) {
 TEST(TokenizerUtf8, FindsWhatIsNone) {
   const auto npos = std::string_view::npos;
   EXPECT_EQ(find_invalid_utf8("plain ascii, é, 語, 😀"), npos);
-  for (const char* bad : {"\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff", "\x80"}) {
+  for (const char* bad :
+       {"\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff", "\x80"}) {
     EXPECT_EQ(find_invalid_utf8(std::string("ab") + bad), 2U);
   }
   std::string out;

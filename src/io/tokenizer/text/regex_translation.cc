@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kMaxPattern = 16384;
 constexpr int kMaxDepth = 100;
+constexpr std::size_t kMaxTranslation = std::size_t{1} << 18;  // more than PCRE2 compiles
 
 std::string code_text(std::uint32_t code) { return fmt::format("\\x{{{:x}}}", code); }
 
@@ -76,6 +77,7 @@ class Translator {
     if (depth > kMaxDepth) refuse("too many groups in each other");
     last_caseless_ = '\0';
     while (!done() && peek() != ')') {
+      if (out_.size() > kMaxTranslation) refuse("too many classes");
       if (peek() == '|') {
         ++at_;
         out_ += '|';
@@ -195,7 +197,8 @@ class Translator {
       if (error == std::errc() && number > 1000) refuse("a count above 1000");
       i = std::max(i + 1, static_cast<std::size_t>(end - inside.data()));
     }
-    out_ += inside.starts_with(',') ? fmt::format("{{0{}}}", inside) : fmt::format("{{{}}}", inside);
+    out_ +=
+        inside.starts_with(',') ? fmt::format("{{0{}}}", inside) : fmt::format("{{{}}}", inside);
     at_ = close + 1;
     return true;
   }
@@ -221,7 +224,8 @@ class Translator {
   // "fi"), and other alphabets have rules of their own.
   void check_caseless(char32_t code) {
     if (code >= 0x80) refuse("a character beyond ASCII in (?i:)");
-    const char lower = is_ascii_letter(static_cast<char>(code)) ? static_cast<char>(code | 0x20) : '\0';
+    const char lower =
+        is_ascii_letter(static_cast<char>(code)) ? static_cast<char>(code | 0x20) : '\0';
     const std::string pair = {last_caseless_, lower};
     for (const std::string_view joined : {"ss", "st", "ff", "fi", "fl"}) {
       if (pair == joined) refuse(fmt::format("'{}' in (?i:)", pair));
@@ -400,6 +404,7 @@ class Translator {
     if (peek() == ']') refuse("an empty class");
     while (true) {
       if (done()) refuse("'[' without ']'");
+      if (out_.size() > kMaxTranslation) refuse("too many classes");
       if (take("]")) break;
       char32_t first = 0;
       if (!class_item(first)) {

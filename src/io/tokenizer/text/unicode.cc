@@ -59,13 +59,6 @@ Facts make_facts() {
   return facts;
 }
 
-bool in_new(std::uint32_t code) {
-  const CodeRange* end = kNewInUnicode16 + kNewInUnicode16Size;
-  const CodeRange* at = std::lower_bound(
-      kNewInUnicode16, end, code, [](const CodeRange& r, std::uint32_t c) { return r.last < c; });
-  return at != end && at->first <= code;
-}
-
 // A part without frozen characters.
 void append_normalized(std::string& out, NormalForm form, std::string_view part) {
   if (part.empty()) return;
@@ -122,13 +115,28 @@ void append_lower(std::string& out, char32_t code) {
 
 std::vector<CodeRange> ranges_of(CategorySet set, bool only_new) {
   std::vector<CodeRange> ranges;
-  for (std::uint32_t code = 0; code < kCodes; ++code) {
-    if ((category_of(code) & set) == 0 || (only_new && !in_new(code))) continue;
-    if (code >= 0xd800 && code <= 0xdfff) continue;
-    if (!ranges.empty() && ranges.back().last + 1 == code) {
-      ranges.back().last = code;
+  const auto add = [&](std::uint32_t first, std::uint32_t last) {
+    if (first > last) return;
+    if (!ranges.empty() && ranges.back().last + 1 == first) {
+      ranges.back().last = last;
     } else {
-      ranges.push_back({code, code});
+      ranges.push_back({first, last});
+    }
+  };
+  set &= ~category_bit(Category::Cs);  // surrogates are no characters
+  const CodeRange* fresh = kNewInUnicode16;
+  const CodeRange* const fresh_end = kNewInUnicode16 + kNewInUnicode16Size;
+  for (std::size_t i = 0; i < kCategoryRunsSize; ++i) {
+    if ((set >> (kCategoryRuns[i] & 31) & 1) == 0) continue;
+    const std::uint32_t first = kCategoryRuns[i] >> 5;
+    const std::uint32_t last = (i + 1 < kCategoryRunsSize ? kCategoryRuns[i + 1] >> 5 : kCodes) - 1;
+    if (!only_new) {
+      add(first, last);
+      continue;
+    }
+    while (fresh != fresh_end && fresh->last < first) ++fresh;
+    for (const CodeRange* range = fresh; range != fresh_end && range->first <= last; ++range) {
+      add(std::max(first, range->first), std::min(last, range->last));
     }
   }
   return ranges;

@@ -49,7 +49,7 @@ void append_valid(std::string& out, std::string_view bytes) {
     out += bytes.substr(0, good);
     bytes.remove_prefix(good);
     bytes.remove_prefix(utf8_front(bytes.substr(0, 4)).bytes);
-    out += "\xef\xbf\xbd";
+    out += kReplacementCharacter;
   }
 }
 

@@ -8,6 +8,8 @@
 
 namespace touchstone::inline v0::io {
 
+inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
+
 // Bytes of the character whose first byte is `lead`.
 inline std::size_t utf8_length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
