@@ -63,6 +63,7 @@ class TOUCHSTONE_API GgufMetadata {
     std::string key;
     std::string bytes;  // type and value as in the file
   };
+  void set(Entry entry) { entries_.push_back(std::move(entry)); }
   std::span<const Entry> entries() const { return entries_; }
 
  private:
