@@ -20,9 +20,9 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 // NOLINTEND
 
-namespace touchstone::io {
+namespace touchstone::inline v0::io {
 
 void reset_allocated_bytes() { allocated = 0; }
 std::size_t allocated_bytes() { return allocated; }
 
-}  // namespace touchstone::io
+}  // namespace touchstone::inline v0::io

@@ -3,10 +3,10 @@
 
 #include <cstddef>
 
-namespace touchstone::io {
+namespace touchstone::inline v0::io {
 
 void reset_allocated_bytes();
 // Bytes of all calls of operator new since then, released or not.
 std::size_t allocated_bytes();
 
-}  // namespace touchstone::io
+}  // namespace touchstone::inline v0::io

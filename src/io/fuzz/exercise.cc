@@ -13,10 +13,7 @@ namespace touchstone::inline v0::io {
 namespace {
 
 // What is passed here is computed, whatever the compiler thinks of it.
-void use(auto value) {
-  static volatile auto sink = value;
-  sink = value;
-}
+void use(auto value) { asm volatile("" : : "m"(value)); }
 
 void read_value(const MetadataValue& value) {
   // Every accessor: of the wrong type it must refuse.

@@ -102,7 +102,7 @@ TEST(Describe, WindowsOfMistralAndQwen) {
             "0 8 8 0 ");
 }
 
-std::string error_of(const std::string& config) {
+std::string refusal_of(const std::string& config) {
   try {
     describe_hugging_face(config, "");
   } catch (const Error& error) {
@@ -118,33 +118,33 @@ std::string changed(const std::string& from, const std::string& to) {
 
 TEST(Describe, RefusesByName) {
   EXPECT_EQ(
-      error_of(R"({"model_type": "mixtral", "num_local_experts": 8})"),
+      refusal_of(R"({"model_type": "mixtral", "num_local_experts": 8})"),
       "config.json: model_type 'mixtral' (a mixture of experts) is not supported; expected llama, "
       "mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2 or gpt_neox");
-  EXPECT_NE(error_of(R"({"model_type": "falcon_mamba"})").find("'falcon_mamba' (recurrent)"),
+  EXPECT_NE(refusal_of(R"({"model_type": "falcon_mamba"})").find("'falcon_mamba' (recurrent)"),
             std::string::npos);
-  EXPECT_NE(error_of("{}").find("model_type ''"), std::string::npos);
-  EXPECT_EQ(error_of(changed(R"("rope_type": "llama3")", R"("rope_type": "spiral")")),
+  EXPECT_NE(refusal_of("{}").find("model_type ''"), std::string::npos);
+  EXPECT_EQ(refusal_of(changed(R"("rope_type": "llama3")", R"("rope_type": "spiral")")),
             "config.json: rope_type 'spiral' is not supported");
-  EXPECT_EQ(error_of(changed(R"("hidden_act": "silu")", R"("hidden_act": "mish")")),
+  EXPECT_EQ(refusal_of(changed(R"("hidden_act": "silu")", R"("hidden_act": "mish")")),
             "config.json: activation 'mish' is not supported");
-  EXPECT_EQ(error_of(changed(R"("hidden_act": "silu")",
-                             R"("quantization_config": {"quant_method": "gptq"})")),
+  EXPECT_EQ(refusal_of(changed(R"("hidden_act": "silu")",
+                               R"("quantization_config": {"quant_method": "gptq"})")),
             "config.json: quantization_config 'gptq' is not supported");
 }
 
 TEST(Describe, RefusesWhatIsOutOfRange) {
-  EXPECT_EQ(error_of(changed("\"num_hidden_layers\": 32", "\"num_hidden_layers\": 100000")),
+  EXPECT_EQ(refusal_of(changed("\"num_hidden_layers\": 32", "\"num_hidden_layers\": 100000")),
             "config.json: num_hidden_layers: expected 1 to 4096, got 100000");
-  EXPECT_EQ(error_of(changed("\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7")),
+  EXPECT_EQ(refusal_of(changed("\"num_key_value_heads\": 8", "\"num_key_value_heads\": 7")),
             "config.json: 7 kv heads do not divide 32 heads");
-  EXPECT_EQ(error_of(changed("\"hidden_size\": 4096,", "")),
+  EXPECT_EQ(refusal_of(changed("\"hidden_size\": 4096,", "")),
             "config.json: missing key \"hidden_size\"");
-  EXPECT_EQ(error_of(changed("\"hidden_size\": 4096", "\"hidden_size\": \"4096\"")),
+  EXPECT_EQ(refusal_of(changed("\"hidden_size\": 4096", "\"hidden_size\": \"4096\"")),
             "config.json: hidden_size: expected a number, got a string");
-  EXPECT_EQ(error_of(changed("500000.0", "-1")),
+  EXPECT_EQ(refusal_of(changed("500000.0", "-1")),
             "config.json: rope: expected positive finite theta and factors");
-  EXPECT_EQ(error_of(changed("128008", "128256")),
+  EXPECT_EQ(refusal_of(changed("128008", "128256")),
             "config.json: end token 128256 is not in the vocabulary");
 }
 
