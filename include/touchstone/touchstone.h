@@ -14,6 +14,7 @@
 #include "touchstone/core/quant_format.h"           // IWYU pragma: export
 #include "touchstone/core/tensor.h"                 // IWYU pragma: export
 #include "touchstone/core/weight_format.h"          // IWYU pragma: export
+#include "touchstone/io/chat_template.h"            // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export

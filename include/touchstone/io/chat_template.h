@@ -41,15 +41,15 @@ class TOUCHSTONE_API TemplateValue {
       std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object>;
 
   TemplateValue();
-  TemplateValue(std::nullptr_t);       // NOLINT(google-explicit-constructor): reads as literals
-  TemplateValue(bool value);           // NOLINT(google-explicit-constructor)
-  TemplateValue(int value);            // NOLINT(google-explicit-constructor)
-  TemplateValue(std::int64_t value);   // NOLINT(google-explicit-constructor)
-  TemplateValue(double value);         // NOLINT(google-explicit-constructor)
-  TemplateValue(const char* value);    // NOLINT(google-explicit-constructor)
-  TemplateValue(std::string value);    // NOLINT(google-explicit-constructor)
-  TemplateValue(Array elements);       // NOLINT(google-explicit-constructor)
-  TemplateValue(Object members);       // NOLINT(google-explicit-constructor)
+  TemplateValue(std::nullptr_t);      // NOLINT(google-explicit-constructor): reads as literals
+  TemplateValue(bool value);          // NOLINT(google-explicit-constructor)
+  TemplateValue(int value);           // NOLINT(google-explicit-constructor)
+  TemplateValue(std::int64_t value);  // NOLINT(google-explicit-constructor)
+  TemplateValue(double value);        // NOLINT(google-explicit-constructor)
+  TemplateValue(const char* value);   // NOLINT(google-explicit-constructor)
+  TemplateValue(std::string value);   // NOLINT(google-explicit-constructor)
+  TemplateValue(Array elements);      // NOLINT(google-explicit-constructor)
+  TemplateValue(Object members);      // NOLINT(google-explicit-constructor)
   TemplateValue(const TemplateValue& other);
   TemplateValue(TemplateValue&& other) noexcept;
   TemplateValue& operator=(const TemplateValue& other);
@@ -101,18 +101,18 @@ class TOUCHSTONE_API TemplateError : public CorruptData {
 };
 
 struct ChatTemplateArgs {
-  TemplateValue messages;   // an array of objects with role, content, ...
-  TemplateValue tools;      // null is none, as the templates expect it
-  TemplateValue documents;  // null is none
+  TemplateValue messages = {};   // an array of objects with role, content, ...
+  TemplateValue tools = {};      // null is none, as the templates expect it
+  TemplateValue documents = {};  // null is none
   bool add_generation_prompt = false;
   // Undefined in the template where they are not given.
-  std::optional<std::string> bos_token;
-  std::optional<std::string> eos_token;
+  std::optional<std::string> bos_token = {};
+  std::optional<std::string> eos_token = {};
   // An object (or null): every other variable, such as enable_thinking. Goes before the fields above.
-  TemplateValue variables;
+  TemplateValue variables = {};
   // Seconds since 1970 in the time zone that strftime_now shall show. A template that calls it
   // without fails.
-  std::optional<std::int64_t> now;
+  std::optional<std::int64_t> now = {};
 };
 
 class TOUCHSTONE_API ChatTemplate {

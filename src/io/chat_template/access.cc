@@ -108,9 +108,8 @@ Value Runtime::path_item(const Value& object, const Value& path) {
   if (!path.is_string()) return item(object, path);
   Value value = object;
   for (const std::string_view part : split(path.text(), ".", -1)) {
-    const bool digits = !part.empty() && std::ranges::all_of(part, [](char c) {
-      return c >= '0' && c <= '9';
-    });
+    const bool digits =
+        !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
     std::int64_t index = 0;
     if (digits) {
       const auto read = std::from_chars(part.data(), part.data() + part.size(), index);

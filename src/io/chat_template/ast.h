@@ -26,13 +26,13 @@ enum class Operation : std::uint8_t {
   name,
   list,
   tuple,
-  dict,       // operands: key, value, key, value, ...
-  attribute,  // operands[0].text
-  item,       // operands[0][operands[1]]
-  slice,      // operands: start, stop, step, each may be null
-  call,       // operands[0](arguments)
-  filter,     // operands[0]|text(arguments); no operand in a filter block
-  test,       // operands[0] is text(arguments)
+  dict,         // operands: key, value, key, value, ...
+  attribute,    // operands[0].text
+  item,         // operands[0][operands[1]]
+  slice,        // operands: start, stop, step, each may be null
+  call,         // operands[0](arguments)
+  filter,       // operands[0]|text(arguments); no operand in a filter block
+  test,         // operands[0] is text(arguments)
   conditional,  // operands[0] if operands[1] else operands[2], which may be null
   logical_and,
   logical_or,

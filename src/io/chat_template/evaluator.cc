@@ -1,5 +1,4 @@
 // Expressions.
-#include "io/chat_template/depth.h"
 #include "io/chat_template/runtime.h"
 #include "io/chat_template/text.h"
 

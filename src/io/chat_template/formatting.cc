@@ -1,8 +1,8 @@
 // 'text' % values and 'text'.format(values), without the parts of their languages that templates do
 // not use: those are refused.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "io/chat_template/functions.h"
 #include "io/chat_template/runtime.h"
@@ -27,7 +27,6 @@ class PercentFormat {
     if (!arguments_.is(Kind::dict) && !arguments_.is(Kind::list) && next_ < given) {
       runtime_.fail("not all arguments of '%' are used by the format");
     }
-    if (arguments_.is(Kind::list) && next_ == 0) return std::move(out_);
     return std::move(out_);
   }
 
@@ -73,7 +72,8 @@ class PercentFormat {
       at_ = end + 1;
     }
     std::string flags;
-    while (std::string_view("-+ 0#").find(peek()) != std::string_view::npos) flags += format_[at_++];
+    while (std::string_view("-+ 0#").find(peek()) != std::string_view::npos)
+      flags += format_[at_++];
     if (peek() == '*') runtime_.unsupported("'*' in a format");
     const int width = number();
     int precision = -1;
@@ -87,47 +87,76 @@ class PercentFormat {
   }
 
   void write(char type, const std::string& flags, int width, int precision, const Value& value) {
-    std::string text;
     if (type == 's' || type == 'r') {
-      text = type == 's' ? runtime_.str(value) : runtime_.repr(value);
+      std::string text = type == 's' ? runtime_.str(value) : runtime_.repr(value);
       if (precision >= 0) text.resize(offset_of(text, static_cast<std::size_t>(precision)));
-    } else if (type == 'd' || type == 'i' || type == 'u' || type == 'x' || type == 'X' ||
-               type == 'o') {
-      const bool decimal = type == 'd' || type == 'i' || type == 'u';
-      if (!value.is_integral() && !(decimal && value.is(Kind::floating))) {
-        runtime_.fail(std::string("'%") + type + "' needs a number, not " + type_name(value));
-      }
-      if (!value.is_integral() && !(std::abs(value.floating()) < 0x1p63)) {
-        runtime_.unsupported("whole numbers beyond 64 bits are not supported");
-      }
-      const auto number = value.is_integral() ? static_cast<long long>(value.integer())
-                                              : static_cast<long long>(value.floating());
-      if (!decimal && number < 0) runtime_.unsupported("a negative number in another base");
-      return print(flags, width, precision, std::string("ll") + (decimal ? 'd' : type), number);
+      return pad(text, flags, width);
+    }
+    if (flags.find('#') != std::string::npos) runtime_.unsupported("'#' in a format");
+    std::string digits;
+    if (std::string_view("diuxXo").find(type) != std::string_view::npos) {
+      digits = whole(type, precision, value);
     } else if (std::string_view("fFeEgG").find(type) != std::string_view::npos) {
-      if (!value.is_number()) {
-        runtime_.fail(std::string("'%") + type + "' needs a number, not " + type_name(value));
-      }
-      return print(flags, width, precision, std::string(1, type), value.floating());
+      digits = fraction(type, precision < 0 ? 6 : precision, value);
     } else {
       runtime_.unsupported(std::string("'%") + type + "' in a format");
     }
-    const auto missing =
-        static_cast<std::int64_t>(width) - static_cast<std::int64_t>(count_code_points(text));
+    if (digits[0] != '-') {
+      if (flags.find('+') != std::string::npos) {
+        digits.insert(0, 1, '+');
+      } else if (flags.find(' ') != std::string::npos) {
+        digits.insert(0, 1, ' ');
+      }
+    }
+    const bool zeros = flags.find('0') != std::string::npos && flags.find('-') == std::string::npos;
+    if (zeros && static_cast<int>(digits.size()) < width) {
+      const std::size_t sign = digits.find_first_not_of("+- ");
+      digits.insert(sign, static_cast<std::size_t>(width) - digits.size(), '0');
+    }
+    pad(digits, flags, width);
+  }
+
+  void pad(const std::string& text, const std::string& flags, int width) {
+    const std::int64_t missing =
+        std::int64_t{width} - static_cast<std::int64_t>(count_code_points(text));
     const std::string space(static_cast<std::size_t>(std::max<std::int64_t>(missing, 0)), ' ');
     out_ += flags.find('-') == std::string::npos ? space + text : text + space;
     runtime_.charge_bytes(text.size() + space.size());
   }
 
-  template <class Number>
-  void print(const std::string& flags, int width, int precision, const std::string& type,
-             Number value) {
-    const std::string format = "%" + flags + std::to_string(width) +
-                               (precision < 0 ? "" : "." + std::to_string(precision)) + type;
-    char buffer[2 * kMaxWidth + 400];
-    const int size = std::snprintf(buffer, sizeof(buffer), format.c_str(), value);
-    out_.append(buffer, static_cast<std::size_t>(size));
-    runtime_.charge_bytes(static_cast<std::size_t>(size));
+  std::string whole(char type, int precision, const Value& value) {
+    const bool decimal = type == 'd' || type == 'i' || type == 'u';
+    if (!value.is_integral() && !(decimal && value.is(Kind::floating))) {
+      runtime_.fail(std::string("'%") + type + "' needs a number, not " + type_name(value));
+    }
+    if (precision >= 0) runtime_.unsupported("a precision of a whole number in a format");
+    if (!value.is_integral() && !(std::abs(value.floating()) < 0x1p63)) {
+      runtime_.unsupported("whole numbers beyond 64 bits are not supported");
+    }
+    const std::int64_t number =
+        value.is_integral() ? value.integer() : static_cast<std::int64_t>(value.floating());
+    char buffer[72];
+    const auto end = std::to_chars(buffer, buffer + sizeof(buffer), number,
+                                   decimal       ? 10
+                                   : type == 'o' ? 8
+                                                 : 16);
+    const std::string digits(buffer, end.ptr);
+    return type == 'X' ? upper(digits) : digits;
+  }
+
+  std::string fraction(char type, int precision, const Value& value) {
+    if (!value.is_number()) {
+      runtime_.fail(std::string("'%") + type + "' needs a number, not " + type_name(value));
+    }
+    const char small = static_cast<char>(type | 0x20);
+    const std::chars_format form = small == 'f'   ? std::chars_format::fixed
+                                   : small == 'e' ? std::chars_format::scientific
+                                                  : std::chars_format::general;
+    char buffer[kMaxWidth + 400];
+    const auto end =
+        std::to_chars(buffer, buffer + sizeof(buffer), value.floating(), form, precision);
+    const std::string digits(buffer, end.ptr);
+    return type == small ? digits : upper(digits);
   }
 
   Runtime& runtime_;

@@ -42,7 +42,7 @@ const Filter* find_text_filter(std::string_view name);
 const Filter* find_sequence_filter(std::string_view name);
 
 enum class MethodState {
-  none,       // there is no such attribute
+  none,  // there is no such attribute
   callable,
   refused,    // Python has it, this subset does not
   forbidden,  // it would change the value: undefined in the sandbox

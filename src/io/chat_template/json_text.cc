@@ -37,7 +37,7 @@ class JsonWriter {
         out_ += '\\';
         out_ += "\"\\nrtbf"[named];
       } else if (code < 0x20 || (style_.ascii && code > 0x7e && code < 0x10000)) {
-        code == 0x7f ? void(out_ += '\x7f') : escape(code);
+        escape(code);
       } else if (style_.ascii && code >= 0x10000) {
         escape(0xd800 + ((code - 0x10000) >> 10));
         escape(0xdc00 + ((code - 0x10000) & 0x3ffu));

@@ -126,7 +126,8 @@ class Lexer {
       return false;
     }
     move_to(at);
-    for (std::size_t end = source_.find("{%", at); end != kNone; end = source_.find("{%", end + 1)) {
+    for (std::size_t end = source_.find("{%", at); end != kNone;
+         end = source_.find("{%", end + 1)) {
       std::size_t word = end + 2;
       if (word < source_.size() && (source_[word] == '-' || source_[word] == '+')) ++word;
       word = skip_space(word);
@@ -179,8 +180,9 @@ class Lexer {
     if (c == '(' || c == '[' || c == '{') brackets += c == '(' ? ')' : c == '[' ? ']' : '}';
     if (c == ')' || c == ']' || c == '}') {
       if (brackets.empty() || brackets.back() != c) {
-        fail(at_, std::string("unexpected '") + c + "'" +
-                      (brackets.empty() ? "" : std::string(", expected '") + brackets.back() + "'"));
+        fail(at_,
+             std::string("unexpected '") + c + "'" +
+                 (brackets.empty() ? "" : std::string(", expected '") + brackets.back() + "'"));
       }
       brackets.pop_back();
     }
@@ -230,9 +232,8 @@ class Lexer {
       const char base = static_cast<char>(source_[at_ + 1] | 0x20);
       std::size_t end = at_ + 2;
       if (base == 'x') {
-        end = digits(end, [](char c) {
-          return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f');
-        });
+        end = digits(
+            end, [](char c) { return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f'); });
       } else if (base == 'o') {
         end = digits(end, [](char c) { return c >= '0' && c <= '7'; });
       } else if (base == 'b') {

@@ -14,18 +14,18 @@ namespace {
 using Names = std::span<const std::string_view>;
 
 constexpr std::array<std::string_view, 37> kTextMethods = {
-    "capitalize", "count",      "endswith",  "find",         "format",       "index",
-    "isalnum",    "isalpha",    "isascii",   "isdecimal",    "isdigit",      "islower",
-    "isspace",    "isupper",    "join",      "ljust",        "lower",        "lstrip",
-    "partition",  "removeprefix", "removesuffix", "replace", "rfind",        "rindex",
-    "rjust",      "rpartition", "rsplit",    "rstrip",       "split",        "splitlines",
-    "startswith", "strip",      "title",     "upper",        "zfill",        "center",
+    "capitalize", "count",        "endswith",     "find",      "format",  "index",
+    "isalnum",    "isalpha",      "isascii",      "isdecimal", "isdigit", "islower",
+    "isspace",    "isupper",      "join",         "ljust",     "lower",   "lstrip",
+    "partition",  "removeprefix", "removesuffix", "replace",   "rfind",   "rindex",
+    "rjust",      "rpartition",   "rsplit",       "rstrip",    "split",   "splitlines",
+    "startswith", "strip",        "title",        "upper",     "zfill",   "center",
     "swapcase"};
 constexpr std::array<std::string_view, 10> kRefusedTextMethods = {
     "casefold",  "encode",      "expandtabs", "format_map", "isidentifier",
     "isnumeric", "isprintable", "istitle",    "maketrans",  "translate"};
 constexpr std::array<std::string_view, 3> kListMethods = {"copy", "count", "index"};
-constexpr std::array<std::string_view, 8> kListChanges = {"append", "clear",  "extend", "insert",
+constexpr std::array<std::string_view, 8> kListChanges = {"append", "clear",  "extend",  "insert",
                                                           "pop",    "remove", "reverse", "sort"};
 constexpr std::array<std::string_view, 2> kTupleMethods = {"count", "index"};
 constexpr std::array<std::string_view, 5> kDictMethods = {"copy", "get", "items", "keys", "values"};
@@ -34,8 +34,8 @@ constexpr std::array<std::string_view, 5> kDictChanges = {"clear", "pop", "popit
 constexpr std::array<std::string_view, 1> kRefusedDictMethods = {"fromkeys"};
 constexpr std::array<std::string_view, 2> kLoopMethods = {"changed", "cycle"};
 constexpr std::array<std::string_view, 12> kRefusedNumberMethods = {
-    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes",
-    "imag",             "is_integer", "numerator", "real",      "to_bytes",    "hex"};
+    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "imag",
+    "is_integer",       "numerator", "real",       "to_bytes",  "hex"};
 constexpr std::array<std::string_view, 8> kRefusedViewMethods = {
     "isdisjoint", "mapping", "start", "stop", "step", "count", "index", "send"};
 
@@ -105,9 +105,7 @@ Value call_dict_method(Runtime& runtime, const Value& self, std::string_view nam
   std::vector<Value> parts;
   runtime.charge_values(self.members().size());
   for (const auto& [key, value] : self.members()) {
-    parts.push_back(name == "keys"     ? key
-                    : name == "values" ? value
-                                       : runtime.tuple({key, value}));
+    parts.push_back(name == "keys" ? key : name == "values" ? value : runtime.tuple({key, value}));
   }
   return runtime.sequence(name == "keys"     ? Kind::keys
                           : name == "values" ? Kind::values

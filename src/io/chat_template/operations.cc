@@ -202,7 +202,8 @@ std::size_t Runtime::length(const Value& value) {
   }
   if (value.is(Kind::dict)) return value.members().size();
   if (value.is(Kind::loop)) return value.loop().items.size();
-  if (!value.is_sequence()) fail(std::string("a value of type ") + type_name(value) + " has no length");
+  if (!value.is_sequence())
+    fail(std::string("a value of type ") + type_name(value) + " has no length");
   return value.items().size();
 }
 
@@ -298,7 +299,8 @@ Value Runtime::arithmetic(Operation operation, const Value& a, const Value& b) {
       return Value::of(result);
     }
     default:
-      if (operation == Operation::modulo && a.is_string()) return format_percent(*this, a.text(), b);
+      if (operation == Operation::modulo && a.is_string())
+        return format_percent(*this, a.text(), b);
       return divide(operation, a, b);
   }
 }
@@ -377,9 +379,10 @@ Value Runtime::divide(Operation operation, const Value& a, const Value& b) {
   if (!a.is_number() || !b.is_number()) bad_operands(sign, a, b);
   if (b.floating() == 0) fail("division by zero");
   if (operation == Operation::divide) {
-    const auto quotient = a.is_integral() && b.is_integral()
-                              ? static_cast<long double>(a.integer()) / static_cast<long double>(b.integer())
-                              : static_cast<long double>(a.floating() / b.floating());
+    const auto quotient =
+        a.is_integral() && b.is_integral()
+            ? static_cast<long double>(a.integer()) / static_cast<long double>(b.integer())
+            : static_cast<long double>(a.floating() / b.floating());
     return Value::of(static_cast<double>(quotient));
   }
   if (!a.is_integral() || !b.is_integral()) {
@@ -388,7 +391,9 @@ Value Runtime::divide(Operation operation, const Value& a, const Value& b) {
   }
   const std::int64_t x = a.integer();
   const std::int64_t y = b.integer();
-  if (y == -1) return operation == Operation::modulo ? Value::of(std::int64_t{0}) : unary(Operation::negate, a);
+  if (y == -1)
+    return operation == Operation::modulo ? Value::of(std::int64_t{0})
+                                          : unary(Operation::negate, a);
   const std::int64_t rest = x % y;
   const bool down = rest != 0 && (rest < 0) != (y < 0);
   if (operation == Operation::modulo) return Value::of(down ? rest + y : rest);
@@ -446,8 +451,9 @@ Value Runtime::slice(const Value& value, const Value& start, const Value& stop, 
   const bool is_text = value.is_string();
   if (value.is(Kind::range)) unsupported("slices of a range are not supported");
   if (!is_text && !value.is(Kind::list) && !value.is(Kind::tuple)) {
-    fail(value.is_undefined() ? "an undefined value has no slices"
-                              : std::string("a value of type ") + type_name(value) + " has no slices");
+    fail(value.is_undefined()
+             ? "an undefined value has no slices"
+             : std::string("a value of type ") + type_name(value) + " has no slices");
   }
   const auto length = static_cast<std::int64_t>(this->length(value));
   const std::int64_t stride = step.is(Kind::none) ? 1 : to_index(step, "the step of a slice");

@@ -43,9 +43,9 @@ class Parser {
 
   // parser_expressions.cc: the longest that begins here.
   struct TupleRules {
-    bool conditional = true;              // an inline `if` may follow
-    bool in_parentheses = false;          // () is a tuple
-    std::string_view end_word = {};       // a name that ends it
+    bool conditional = true;         // an inline `if` may follow
+    bool in_parentheses = false;     // () is a tuple
+    std::string_view end_word = {};  // a name that ends it
   };
   ExpressionPtr parse_tuple(TupleRules rules);
   bool is_tuple_end(std::string_view end_word) const;

@@ -162,8 +162,8 @@ ExpressionPtr Parser::parse_unary(bool with_filter) {
   if (at_op("-") || at_op("+")) {
     const Nesting nesting(*this);
     const Token& token = take();
-    node = make(token.text == "-" ? Operation::negate : Operation::plus, token.at,
-                parse_unary(false));
+    node =
+        make(token.text == "-" ? Operation::negate : Operation::plus, token.at, parse_unary(false));
   } else {
     node = parse_primary();
   }
@@ -324,7 +324,8 @@ ExpressionPtr Parser::parse_subscript(ExpressionPtr node) {
   }
   ExpressionPtr index = parse_slice();
   if (at_op(",")) {
-    index = make(Operation::tuple, index->at, std::move(index));
+    const Offset at = index->at;
+    index = make(Operation::tuple, at, std::move(index));
     while (skip_op(",")) adopt(*index, parse_slice());
   }
   expect_op("]");
@@ -367,7 +368,7 @@ ExpressionPtr Parser::parse_filters(ExpressionPtr node, bool first) {
     first = false;
     const Offset at = current().at;
     std::string name = expect_identifier("the name of a filter");
-    while (skip_op(".")) name += "." + expect_identifier("the name of a filter");
+    while (skip_op(".")) name.append(".").append(expect_identifier("the name of a filter"));
     ExpressionPtr filter = make(Operation::filter, at);
     filter->filter = find_filter(name);
     if (filter->filter == nullptr) {
@@ -406,7 +407,7 @@ ExpressionPtr Parser::parse_test(ExpressionPtr node) {
   const bool negated = skip_name("not");
   const Offset at = current().at;
   std::string name = expect_identifier("the name of a test");
-  while (skip_op(".")) name += "." + expect_identifier("the name of a test");
+  while (skip_op(".")) name.append(".").append(expect_identifier("the name of a test"));
   ExpressionPtr test = make(Operation::test, at, std::move(node));
   test->test = find_test(name);
   if (test->test == nullptr) fail(at, "unknown test '" + name + "'", TemplateFault::unsupported);
@@ -414,9 +415,8 @@ ExpressionPtr Parser::parse_test(ExpressionPtr node) {
   const TokenKind kind = current().kind;
   if (at_op("(")) {
     parse_arguments(test->arguments);
-  } else if ((kind == TokenKind::name || kind == TokenKind::string ||
-              kind == TokenKind::integer || kind == TokenKind::floating || at_op("[") ||
-              at_op("{")) &&
+  } else if ((kind == TokenKind::name || kind == TokenKind::string || kind == TokenKind::integer ||
+              kind == TokenKind::floating || at_op("[") || at_op("{")) &&
              !at_name("else") && !at_name("or") && !at_name("and")) {
     if (at_name("is")) fail(current().at, "tests cannot be chained with 'is'");
     test->arguments.positional.push_back(parse_postfix(parse_primary()));

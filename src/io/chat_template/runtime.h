@@ -62,7 +62,8 @@ class Runtime {
   // Every piece of work is paid for; beyond the limit it is refused.
   void charge(std::size_t steps) {
     steps_left_ -= static_cast<std::int64_t>(steps);
-    if (steps_left_ < 0) [[unlikely]] out_of_steps();
+    if (steps_left_ < 0) [[unlikely]]
+      out_of_steps();
   }
   void charge_bytes(std::size_t bytes) { charge(bytes / 16 + 1); }
   // Before `count` values are made.
@@ -161,7 +162,7 @@ class Runtime {
   Offset at_ = 0;
   std::string output_;
   ScopePtr root_;
-  std::vector<Value> context_;       // by symbol
+  std::vector<Value> context_;  // by symbol
   Symbol loop_symbol_;
   Symbol caller_symbol_;
   Symbol varargs_symbol_;
@@ -170,6 +171,24 @@ class Runtime {
   std::deque<Namespace> namespaces_;
   std::deque<Macro> macros_;
   std::deque<Loop> loops_;
+};
+
+// Counts the levels of a rendering's recursion, while it lives.
+class Runtime::Depth {
+ public:
+  explicit Depth(Runtime& runtime) : runtime_(runtime) {
+    if (runtime_.depth_ >= runtime_.limits_.max_depth) {
+      runtime_.fail(TemplateFault::limit,
+                    "nested deeper than " + std::to_string(runtime_.limits_.max_depth) + " levels");
+    }
+    ++runtime_.depth_;
+  }
+  ~Depth() { --runtime_.depth_; }
+  Depth(const Depth&) = delete;
+  Depth& operator=(const Depth&) = delete;
+
+ private:
+  Runtime& runtime_;
 };
 
 }  // namespace touchstone::inline v0::io::chat

@@ -78,14 +78,16 @@ Value join(Runtime& runtime, const Value& value, const Arguments& arguments) {
 
 Value items(Runtime& runtime, const Value& value, const Arguments& arguments) {
   arguments.bind(runtime, {});
-  return runtime.generator(value, [value, index = std::size_t{0}](Runtime& now, Value& element) mutable {
-    if (value.is_undefined()) return false;
-    if (!value.is(Kind::dict)) now.fail("items: only a mapping has pairs of items");
-    if (index >= value.members().size()) return false;
-    const auto& [key, member] = value.members()[index++];
-    element = now.tuple({key, member});
-    return true;
-  });
+  return runtime.generator(value,
+                           [value, index = std::size_t{0}](Runtime& now, Value& element) mutable {
+                             if (value.is_undefined()) return false;
+                             if (!value.is(Kind::dict))
+                               now.fail("items: only a mapping has pairs of items");
+                             if (index >= value.members().size()) return false;
+                             const auto& [key, member] = value.members()[index++];
+                             element = now.tuple({key, member});
+                             return true;
+                           });
 }
 
 Value map(Runtime& runtime, const Value& value, const Arguments& arguments) {
@@ -109,8 +111,8 @@ Value map(Runtime& runtime, const Value& value, const Arguments& arguments) {
     if (!next(now, element)) return false;
     // The default takes the place of every undefined step of the path, which then fails or ends.
     const Value item = now.path_item(element, *bound[0]);
-    element = item.is_undefined() && bound[1] != nullptr && !bound[1]->is(Kind::none) ? *bound[1]
-                                                                                     : item;
+    element =
+        item.is_undefined() && bound[1] != nullptr && !bound[1]->is(Kind::none) ? *bound[1] : item;
     return true;
   });
 }
@@ -118,30 +120,29 @@ Value map(Runtime& runtime, const Value& value, const Arguments& arguments) {
 // select, reject, selectattr, rejectattr.
 Value choose(Runtime& runtime, const Value& value, const Arguments& arguments, bool wanted,
              bool by_attribute) {
-  return runtime.generator(
-      value, [value, arguments, wanted, by_attribute, next = Iterator()](Runtime& now,
-                                                                         Value& element) mutable {
-        const auto& given = arguments.positional;
-        const std::size_t first = by_attribute ? 1 : 0;
-        if (!next) {
-          if (!is_true(value)) return false;
-          if (given.size() < first) now.fail("the name of the attribute is missing");
-          next = now.iterate(value);
-        }
-        const Test* test = nullptr;
-        Arguments rest{{}, arguments.keywords};
-        if (given.size() > first) {
-          test = given[first].is_string() ? find_test(given[first].text()) : nullptr;
-          if (test == nullptr) now.unsupported("unknown test " + now.repr(given[first]));
-          rest.positional.assign(given.begin() + static_cast<std::ptrdiff_t>(first) + 1, given.end());
-        }
-        while (next(now, element)) {
-          const Value item = by_attribute ? now.path_item(element, given[0]) : element;
-          const bool holds = test == nullptr ? is_true(item) : test->apply(now, item, rest);
-          if (holds == wanted) return true;
-        }
-        return false;
-      });
+  return runtime.generator(value, [value, arguments, wanted, by_attribute, next = Iterator()](
+                                      Runtime& now, Value& element) mutable {
+    const auto& given = arguments.positional;
+    const std::size_t first = by_attribute ? 1 : 0;
+    if (!next) {
+      if (!is_true(value)) return false;
+      if (given.size() < first) now.fail("the name of the attribute is missing");
+      next = now.iterate(value);
+    }
+    const Test* test = nullptr;
+    Arguments rest{{}, arguments.keywords};
+    if (given.size() > first) {
+      test = given[first].is_string() ? find_test(given[first].text()) : nullptr;
+      if (test == nullptr) now.unsupported("unknown test " + now.repr(given[first]));
+      rest.positional.assign(given.begin() + static_cast<std::ptrdiff_t>(first) + 1, given.end());
+    }
+    while (next(now, element)) {
+      const Value item = by_attribute ? now.path_item(element, given[0]) : element;
+      const bool holds = test == nullptr ? is_true(item) : test->apply(now, item, rest);
+      if (holds == wanted) return true;
+    }
+    return false;
+  });
 }
 
 Value select(Runtime& runtime, const Value& value, const Arguments& arguments) {
@@ -272,22 +273,22 @@ Value batch(Runtime& runtime, const Value& value, const Arguments& arguments) {
   const std::int64_t count = runtime.to_index(*bound[0], "the size of a batch");
   if (count < 1) runtime.unsupported("batch: a size below 1");
   const Value fill = bound[1] == nullptr ? Value::none() : *bound[1];
-  return runtime.generator(value, [value, count, fill, next = Iterator()](Runtime& now,
-                                                                          Value& element) mutable {
-    if (!next) next = now.iterate(value);
-    std::vector<Value> row;
-    for (Value one; static_cast<std::int64_t>(row.size()) < count && next(now, one);) {
-      now.charge_values(1);
-      row.push_back(std::move(one));
-    }
-    if (row.empty()) return false;
-    while (!fill.is(Kind::none) && static_cast<std::int64_t>(row.size()) < count) {
-      now.charge_values(1);
-      row.push_back(fill);
-    }
-    element = now.list(std::move(row));
-    return true;
-  });
+  return runtime.generator(
+      value, [value, count, fill, next = Iterator()](Runtime& now, Value& element) mutable {
+        if (!next) next = now.iterate(value);
+        std::vector<Value> row;
+        for (Value one; static_cast<std::int64_t>(row.size()) < count && next(now, one);) {
+          now.charge_values(1);
+          row.push_back(std::move(one));
+        }
+        if (row.empty()) return false;
+        while (!fill.is(Kind::none) && static_cast<std::int64_t>(row.size()) < count) {
+          now.charge_values(1);
+          row.push_back(fill);
+        }
+        element = now.list(std::move(row));
+        return true;
+      });
 }
 
 constexpr std::array<Filter, 20> kFilters = {{{"batch", batch},

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "io/chat_template/depth.h"
 #include "io/chat_template/runtime.h"
 #include "io/chat_template/text.h"
 
@@ -303,7 +302,8 @@ void Runtime::bind_parameters(const Macro& macro, const Arguments& arguments,
   std::vector<std::pair<Value, Value>> others;
   Value caller = Value::none();
   for (const auto& [keyword, value] : arguments.keywords) {
-    const auto found = std::ranges::find(parameters, keyword, &std::pair<std::string, Symbol>::first);
+    const auto found =
+        std::ranges::find(parameters, keyword, &std::pair<std::string, Symbol>::first);
     const auto index = static_cast<std::size_t>(found - parameters.begin());
     if (index < count && !is_set[index]) {
       scope->set(parameters[index].second, value);
@@ -321,13 +321,15 @@ void Runtime::bind_parameters(const Macro& macro, const Arguments& arguments,
   const std::size_t first_default = count - statement.defaults.size();
   for (std::size_t i = 0; i < count; ++i) {
     if (is_set[i]) continue;
-    scope->set(parameters[i].second,
-               i < first_default ? Value() : evaluate(*statement.defaults[i - first_default], scope));
+    scope->set(parameters[i].second, i < first_default
+                                         ? Value()
+                                         : evaluate(*statement.defaults[i - first_default], scope));
   }
   if (statement.uses_caller) scope->set(caller_symbol_, caller.is(Kind::none) ? Value() : caller);
   if (statement.uses_kwargs) scope->set(kwargs_symbol_, dict(std::move(others)));
   if (statement.uses_varargs) {
-    const auto begin = arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, given));
+    const auto begin =
+        arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, given));
     scope->set(varargs_symbol_, tuple({begin, arguments.positional.end()}));
   }
 }

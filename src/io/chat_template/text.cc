@@ -255,8 +255,8 @@ std::vector<std::string_view> split_from_right(std::string_view text,
   std::vector<std::string_view> parts;
   if (!separator) {
     const std::vector<std::string_view> all = split(text, {}, -1);
-    const std::size_t kept = limit < 0 ? all.size()
-                                       : std::min(all.size(), static_cast<std::size_t>(limit));
+    const std::size_t kept =
+        limit < 0 ? all.size() : std::min(all.size(), static_cast<std::size_t>(limit));
     const std::size_t head = all.size() - kept;
     if (head > 0) {
       // What is not split keeps its white space at the left.
@@ -439,8 +439,9 @@ std::string quoted(std::string_view text) {
 std::string format_double(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  char buffer[64];
-  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific);
+  char buffer[64] = {};
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof(buffer) - 1, value, std::chars_format::scientific);
   std::string_view text(buffer, static_cast<std::size_t>(end.ptr - buffer));
   std::string out;
   if (text.front() == '-') {
@@ -454,11 +455,12 @@ std::string format_double(double value) {
   const int count = static_cast<int>(digits.size());
   if (exponent < -4 || exponent >= 16) {
     out += digits[0];
-    if (count > 1) out += "." + digits.substr(1);
+    if (count > 1) out.append(".").append(digits, 1);
     const int size = std::abs(exponent);
     return out + (exponent < 0 ? "e-" : "e+") + (size < 10 ? "0" : "") + std::to_string(size);
   }
-  if (exponent < 0) return out + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0)
+    return out + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
   if (count <= exponent + 1) {
     return out + digits + std::string(static_cast<std::size_t>(exponent + 1 - count), '0') + ".0";
   }

@@ -3,7 +3,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "io/chat_template/functions.h"
@@ -101,8 +100,9 @@ Value indent(Runtime& runtime, const Value& value, const Arguments& arguments) {
   if (bound[0] != nullptr) {
     space = bound[0]->is_string()
                 ? bound[0]->text()
-                : runtime.arithmetic(Operation::multiply, Value::of_text(" "),
-                                     Value::of(runtime.to_index(*bound[0], "the width of indent")))
+                : runtime
+                      .arithmetic(Operation::multiply, Value::of_text(" "),
+                                  Value::of(runtime.to_index(*bound[0], "the width of indent")))
                       .text();
   }
   const std::string with_end = value.text() + "\n";
@@ -127,14 +127,13 @@ Value default_filter(Runtime& runtime, const Value& value, const Arguments& argu
 }
 
 Value tojson(Runtime& runtime, const Value& value, const Arguments& arguments) {
-  const auto bound =
-      arguments.bind(runtime, {"ensure_ascii", "indent", "separators", "sort_keys"});
+  const auto bound = arguments.bind(runtime, {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
   style.ascii = bound[0] != nullptr && is_true(*bound[0]);
   style.sort_keys = bound[3] != nullptr && is_true(*bound[3]);
   if (bound[1] != nullptr && !bound[1]->is(Kind::none)) {
     style.pretty = true;
-    style.item_separator = ",";
+    style.item_separator.pop_back();  // no space at the end of a line
     constexpr std::int64_t kMaxIndent = 1000;
     if (bound[1]->is_string()) {
       style.indent = bound[1]->text();
@@ -253,7 +252,8 @@ Value int_filter(Runtime& runtime, const Value& value, const Arguments& argument
   if (value.is_undefined()) runtime.fail("int of an undefined value");
   if (value.is_integral()) return Value::of(value.integer());
   if (value.is(Kind::floating)) {
-    return std::isnan(value.floating()) ? otherwise : Value::of(truncated(runtime, value.floating()));
+    return std::isnan(value.floating()) ? otherwise
+                                        : Value::of(truncated(runtime, value.floating()));
   }
   if (!value.is_string()) return otherwise;
   runtime.charge_bytes(value.text().size() * 4);
@@ -283,13 +283,14 @@ Value abs_filter(Runtime& runtime, const Value& value, const Arguments& argument
   return number.integer() < 0 ? runtime.unary(Operation::negate, number) : number;
 }
 
-// round() of Python, which rounds the exact value: so does printf.
+// round() of Python, which rounds the exact value: so does to_chars.
 double round_decimal(double value, int digits) {
   if (!std::isfinite(value)) return value;
   char buffer[400];
-  std::snprintf(buffer, sizeof(buffer), "%.*f", digits, value);
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::fixed, digits);
   double rounded = 0;
-  std::from_chars(buffer, buffer + std::char_traits<char>::length(buffer), rounded);
+  std::from_chars(buffer, end.ptr, rounded);
   return rounded;
 }
 
@@ -297,8 +298,7 @@ Value round_filter(Runtime& runtime, const Value& value, const Arguments& argume
   const auto bound = arguments.bind(runtime, {"precision", "method"});
   const std::int64_t digits =
       bound[0] == nullptr ? 0 : runtime.to_index(*bound[0], "the precision of round");
-  const std::string method =
-      bound[1] == nullptr ? "common" : runtime.str(*bound[1]);
+  const std::string method = bound[1] == nullptr ? "common" : runtime.str(*bound[1]);
   if (method != "common" && method != "ceil" && method != "floor") {
     runtime.fail("round: the method must be common, ceil or floor");
   }

@@ -20,7 +20,8 @@ const std::string& text_of(Runtime& runtime, const Value& value, const char* wha
 
 bool given(const Value* value) { return value != nullptr && !value->is(Kind::none); }
 
-Value list_of(Runtime& runtime, const std::vector<std::string_view>& parts, Kind kind = Kind::list) {
+Value list_of(Runtime& runtime, const std::vector<std::string_view>& parts,
+              Kind kind = Kind::list) {
   runtime.charge_values(parts.size());
   std::vector<Value> items;
   items.reserve(parts.size());
@@ -163,10 +164,8 @@ Value zfill_method(Runtime& runtime, const Value& self, const Arguments& argumen
   const std::int64_t width = runtime.to_index(*bound[0], "the width");
   const auto count = static_cast<std::int64_t>(runtime.length(self));
   if (width <= count) return self;
-  const std::string zeros = runtime
-                                .arithmetic(Operation::multiply, Value::of_text("0"),
-                                            Value::of(width - count))
-                                .text();
+  const std::string zeros =
+      runtime.arithmetic(Operation::multiply, Value::of_text("0"), Value::of(width - count)).text();
   const std::string& text = self.text();
   const std::size_t sign = !text.empty() && (text[0] == '+' || text[0] == '-') ? 1 : 0;
   return runtime.text(text.substr(0, sign) + zeros + text.substr(sign));
@@ -272,8 +271,8 @@ Value call_plain(Runtime& runtime, const Value& self, std::string_view name,
 
 Value call_text_method(Runtime& runtime, const Value& self, std::string_view name,
                        const Arguments& arguments) {
-  const bool keywords_allowed = name == "split" || name == "rsplit" || name == "splitlines" ||
-                                name == "format";
+  const bool keywords_allowed =
+      name == "split" || name == "rsplit" || name == "splitlines" || name == "format";
   if (!keywords_allowed && !arguments.keywords.empty()) {
     runtime.fail(std::string(name) + " takes no keyword arguments");
   }
@@ -286,7 +285,8 @@ Value call_text_method(Runtime& runtime, const Value& self, std::string_view nam
     return strip_method(runtime, self, name, arguments);
   }
   if (name == "split" || name == "rsplit") return split_method(runtime, self, name, arguments);
-  if (name == "startswith" || name == "endswith") return affix_method(runtime, self, name, arguments);
+  if (name == "startswith" || name == "endswith")
+    return affix_method(runtime, self, name, arguments);
   if (name == "find" || name == "rfind" || name == "index" || name == "rindex" || name == "count") {
     return find_in_text(runtime, self, name, arguments);
   }
