@@ -31,7 +31,8 @@ ORDER = {
     "include/touchstone/ops": {"include/touchstone/core", "include/touchstone/cache"},
     "include/touchstone/io": {"include/touchstone/core"},
     "include/touchstone/plan": {"include/touchstone/core", "include/touchstone/cache"},
-    "include/touchstone": PUBLIC | FILES | {"include/touchstone/plan"},
+    "include/touchstone/decode": {"include/touchstone/core"},
+    "include/touchstone": PUBLIC | FILES | {"include/touchstone/plan", "include/touchstone/decode"},
     "src/core": PUBLIC,
     "src/cpu": PUBLIC | {"src/core"},
     "src/cuda": PUBLIC | {"src/core"},
@@ -54,12 +55,11 @@ ORDER = {
     "src/json": set(),
     "src/report": {"src/json", "src/text"},
     "src/machine": BASE,
-    "oracle": PUBLIC,
+    "oracle": PUBLIC | {"include/touchstone/decode"},
     "cases": PUBLIC,
-    # Storage formats and the generator of random numbers are those of the library.
-    "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cuda", "src/cache", "src/ops/sample"},
-    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache",
-                        "src/ops/sample"},
+    # Storage formats are those of the library.
+    "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cuda", "src/cache"},
+    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache"},
     # The judge, in the order of judge/CMakeLists.txt.
     "judge/task": OUTSIDE,
     "judge/task/tasks": OUTSIDE | {"oracle", "spec", "judge/task"},

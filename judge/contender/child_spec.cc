@@ -31,12 +31,17 @@ std::string functions_json(const TaskCard& card, const Contender& contender) {
     for (const Argument& argument : function.arguments) {
       arguments.push_back({{"name", argument.name}, {"kind", kind_name(argument.kind)}});
     }
+    Json may_omit = Json::array();
+    for (const Feature& feature : card.lacks) {
+      if (!feature.output.empty()) may_omit.push_back(feature.output);
+    }
     const auto bound = contender.binding.functions.find(function.name);
     list.push_back(
         {{"name", function.name},
          {"python", bound == contender.binding.functions.end() ? function.name : bound->second},
          {"returns", kReturns[static_cast<std::size_t>(function.returns)]},
          {"optional", is_optional(card, function, contender.language)},
+         {"may_omit", may_omit},
          {"arguments", arguments}});
   }
   return list.dump();

@@ -19,6 +19,7 @@
 #include "judge/run/call_encoding.h"
 #include "judge/run/completion_wait.h"
 #include "judge/run/exit_reason.h"
+#include "judge/run/omitted.h"
 #include "judge/run/process_stats.h"
 #include "judge/sandbox/sandbox.h"
 #include "touchstone/core/error.h"
@@ -61,6 +62,7 @@ class ProcessChild : public Child {
                const Sandbox& sandbox, const Limits& limits)
       : contender_(contender),
         functions_(task.card().functions),
+        omitted_(declared_omissions(contender, task.card())),
         limits_(limits),
         device_(contender.language == Language::cuda),
         python_(contender.language == Language::numpy),
@@ -145,6 +147,7 @@ class ProcessChild : public Child {
 
   Contender contender_;
   std::vector<Function> functions_;
+  std::vector<std::string> omitted_;  // outputs that it says it leaves out
   Limits limits_;
   bool device_;
   bool python_;
@@ -527,6 +530,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
     check_bounds(function, layout, call, poison, reply);
   }
   if (reply.ending == Ending::ok) {
+    mark_omitted(omitted_, python_ ? note_text() : std::string(), call, reply);
     if (makes_state) python_states_.insert(call.state);
     if (function.returns == Returns::handle) handles_.insert(call.state);
     const auto state = states_.find(call.state);

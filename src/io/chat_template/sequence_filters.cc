@@ -291,32 +291,32 @@ Value batch(Runtime& runtime, const Value& value, const Arguments& arguments) {
       });
 }
 
-constexpr std::array<Filter, 20> kFilters = {{{"batch", batch},
-                                              {"count", length_filter},
-                                              {"dictsort", dictsort},
-                                              {"first", first},
-                                              {"items", items},
-                                              {"join", join},
-                                              {"last", last},
-                                              {"length", length_filter},
-                                              {"list", list_filter},
-                                              {"map", map},
-                                              {"max", max},
-                                              {"min", min},
-                                              {"reject", reject},
-                                              {"rejectattr", rejectattr},
-                                              {"reverse", reverse},
-                                              {"select", select},
-                                              {"selectattr", selectattr},
-                                              {"sort", sort},
-                                              {"sum", sum},
-                                              {"unique", unique}}};
+constexpr std::array<Filter, 20> kSequenceFilters = {{{"batch", batch},
+                                                      {"count", length_filter},
+                                                      {"dictsort", dictsort},
+                                                      {"first", first},
+                                                      {"items", items},
+                                                      {"join", join},
+                                                      {"last", last},
+                                                      {"length", length_filter},
+                                                      {"list", list_filter},
+                                                      {"map", map},
+                                                      {"max", max},
+                                                      {"min", min},
+                                                      {"reject", reject},
+                                                      {"rejectattr", rejectattr},
+                                                      {"reverse", reverse},
+                                                      {"select", select},
+                                                      {"selectattr", selectattr},
+                                                      {"sort", sort},
+                                                      {"sum", sum},
+                                                      {"unique", unique}}};
 
 }  // namespace
 
 const Filter* find_sequence_filter(std::string_view name) {
-  const auto found = std::ranges::find(kFilters, name, &Filter::name);
-  return found == kFilters.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(kSequenceFilters, name, &Filter::name);
+  return found == kSequenceFilters.end() ? nullptr : &*found;
 }
 
 const Filter* find_filter(std::string_view name) {

@@ -332,34 +332,34 @@ Value wordcount(Runtime& runtime, const Value& value, const Arguments& arguments
   return Value::of(words);
 }
 
-constexpr std::array<Filter, 22> kFilters = {{{"abs", abs_filter},
-                                              {"capitalize", capitalize_filter},
-                                              {"center", center},
-                                              {"d", default_filter},
-                                              {"default", default_filter},
-                                              {"e", escape},
-                                              {"escape", escape},
-                                              {"float", float_filter},
-                                              {"forceescape", force_escape},
-                                              {"format", format_filter},
-                                              {"indent", indent},
-                                              {"int", int_filter},
-                                              {"lower", lower_filter},
-                                              {"replace", replace_filter},
-                                              {"round", round_filter},
-                                              {"safe", safe},
-                                              {"string", string_filter},
-                                              {"title", title_words},
-                                              {"tojson", tojson},
-                                              {"trim", trim},
-                                              {"upper", upper_filter},
-                                              {"wordcount", wordcount}}};
+constexpr std::array<Filter, 22> kTextFilters = {{{"abs", abs_filter},
+                                                  {"capitalize", capitalize_filter},
+                                                  {"center", center},
+                                                  {"d", default_filter},
+                                                  {"default", default_filter},
+                                                  {"e", escape},
+                                                  {"escape", escape},
+                                                  {"float", float_filter},
+                                                  {"forceescape", force_escape},
+                                                  {"format", format_filter},
+                                                  {"indent", indent},
+                                                  {"int", int_filter},
+                                                  {"lower", lower_filter},
+                                                  {"replace", replace_filter},
+                                                  {"round", round_filter},
+                                                  {"safe", safe},
+                                                  {"string", string_filter},
+                                                  {"title", title_words},
+                                                  {"tojson", tojson},
+                                                  {"trim", trim},
+                                                  {"upper", upper_filter},
+                                                  {"wordcount", wordcount}}};
 
 }  // namespace
 
 const Filter* find_text_filter(std::string_view name) {
-  const auto found = std::ranges::find(kFilters, name, &Filter::name);
-  return found == kFilters.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(kTextFilters, name, &Filter::name);
+  return found == kTextFilters.end() ? nullptr : &*found;
 }
 
 }  // namespace touchstone::inline v0::io::chat
