@@ -23,7 +23,7 @@ build = @cmake --build --preset $(1) --parallel $(JOBS) --target $(2) -- $(QUIET
 ctest = @ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run selfcheck build check lint test test-asan test-tsan bench gpu-test cuda \
+.PHONY: help run selfcheck build check lint test test-asan test-tsan peers-test real-model bench gpu-test cuda \
   cuda-compile format format-check tidy odr install clean setup-build setup-cuda reconfigure
 
 help: ## This list
@@ -48,6 +48,10 @@ check: build ## Build for release and run the tests that take seconds (label fas
 test: build ## Build for release and run all tests
 	$(call ctest,release)
 
+peers-test: setup-build build/release/build.ninja ## Compare with packages of PyPI, in a private environment under build/
+	$(call build,release,touchstone_cli)
+	@scripts/peers_test.sh
+
 test-asan: setup-build build/asan/build.ninja ## The tests under AddressSanitizer and UBSan
 	$(call build,asan,all)
 	$(call ctest,asan)
@@ -55,6 +59,9 @@ test-asan: setup-build build/asan/build.ninja ## The tests under AddressSanitize
 test-tsan: setup-build build/tsan/build.ninja ## The tests under ThreadSanitizer
 	$(call build,tsan,all)
 	$(call ctest,tsan)
+
+real-model: ## Bring SmolLM2-135M-Instruct (98 MB) into the cache folder, check it, say where it is
+	@scripts/real_model.sh
 
 bench: setup-build ## Measure every operator on its full list of shapes, peers beside it
 	$(call setup,bench)

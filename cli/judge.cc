@@ -50,6 +50,7 @@ struct JudgeVerbOptions {
   std::string corpus;
   std::string only;
   bool timing_only = false;
+  bool allow_partial = false;
 };
 
 // Of the records of thousands of contenders, and no more.
@@ -211,8 +212,9 @@ int run_selftest(const JudgeVerbOptions& options) {
   return result.passed() ? kOk : kNo;
 }
 
-// No verdict at all is bad data or a bad machine; of those that have one, all must pass.
-int exit_code_of(const std::vector<judge::Record>& records) {
+// No verdict at all is bad data or a bad machine; of those that have one, all must pass, or lack no
+// more than is allowed.
+int exit_code_of(const std::vector<judge::Record>& records, bool allow_partial) {
   const auto has = [&](judge::Verdict verdict) {
     return std::ranges::find(records, verdict, &judge::Record::verdict) != records.end();
   };
@@ -220,7 +222,9 @@ int exit_code_of(const std::vector<judge::Record>& records) {
   std::size_t passed = 0;
   std::size_t untested = 0;
   for (const judge::Record& record : records) {
-    passed += record.verdict == judge::Verdict::pass ? 1 : 0;
+    const bool right = record.verdict == judge::Verdict::pass ||
+                       (allow_partial && record.verdict == judge::Verdict::partial);
+    passed += right ? 1 : 0;
     untested += record.verdict == judge::Verdict::untested ? 1 : 0;
   }
   if (untested == records.size()) return kBadData;
@@ -242,7 +246,7 @@ int run_judge(const JudgeVerbOptions& options) {
   if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
   // What came with the program is there to be told apart; only a given contender can fail.
   const bool bundled = options.paths.empty() && options.from.empty();
-  const int code = exit_code_of(records);
+  const int code = exit_code_of(records, options.allow_partial);
   return bundled && code == kNo ? kOk : code;
 }
 
@@ -277,7 +281,7 @@ int run_duel(const DuelVerbOptions& options) {
   json.write(judge::to_json(records));
   if (html.wanted()) html.write(judge::html_duel_report(duel, records));
   print(judge::duel_text(duel, colored()));
-  if (!judging.timing_only) return exit_code_of(records);
+  if (!judging.timing_only) return exit_code_of(records, judging.allow_partial);
   // Where both are only timed there is no verdict.
   for (const judge::Record& record : records) {
     if (record.untested.empty()) continue;
@@ -294,6 +298,8 @@ void add_common(Options* verb, JudgeVerbOptions& options) {
   verb->add_flag("--small", options.small, "Fewer cases and shapes");
   verb->add_flag("--no-sandbox", options.no_sandbox, "For debugging; stamped on the report");
   verb->add_option("--seed", options.seed, "Of the cases, instead of one that nobody knows");
+  verb->add_flag("--allow-partial", options.allow_partial,
+                 "Exit 0 for PARTIAL too: right in all it does, and lacks something");
 }
 
 }  // namespace

@@ -62,8 +62,8 @@ std::vector<Examination> examine_all(std::span<const Contender> contenders, cons
 std::vector<Record> judge_all(std::span<const Contender> contenders, const Task& task,
                               const JudgeOptions& options, std::span<const Contender> peers) {
   std::vector<Examination> examined = examine_all(contenders, task, options);
-  const bool timed = options.speed && std::ranges::any_of(examined, [](const Examination& e) {
-                       return e.record.verdict == Verdict::pass;
+  const bool timed = options.speed && std::ranges::any_of(examined, [&](const Examination& e) {
+                       return can_be_timed(e.record, task, options);
                      });
   std::vector<Examination> others;
   for (const Contender& peer : peers) {

@@ -21,19 +21,24 @@ COLLECTIONS = ("tests/judge/corpus", "contenders", "docs/data", "data")
 # Component -> the components it may include, itself apart. A path belongs to the longest prefix.
 PUBLIC = {"include/touchstone/core", "include/touchstone/cache", "include/touchstone/ops",
           "include/touchstone"}
+FILES = {"include/touchstone/io", "include/touchstone/core"}
 BASE = {"src/core", "src/cpu", "src/cuda"} | PUBLIC
 OPERATORS = BASE | {"src/cache"}
-OUTSIDE = PUBLIC | {"include/touchstone/plan", "src/json", "src/report", "src/machine", "src/text"}
+OUTSIDE = PUBLIC | FILES | {"include/touchstone/plan", "src/json", "src/report", "src/machine", "src/text"}
 ORDER = {
     "include/touchstone/core": {"include/touchstone"},  # version.h
     "include/touchstone/cache": {"include/touchstone/core"},
     "include/touchstone/ops": {"include/touchstone/core", "include/touchstone/cache"},
+    "include/touchstone/io": {"include/touchstone/core"},
     "include/touchstone/plan": {"include/touchstone/core", "include/touchstone/cache"},
-    "include/touchstone": PUBLIC | {"include/touchstone/plan"},
+    "include/touchstone/decode": {"include/touchstone/core"},
+    "include/touchstone": PUBLIC | FILES | {"include/touchstone/plan", "include/touchstone/decode"},
     "src/core": PUBLIC,
     "src/cpu": PUBLIC | {"src/core"},
     "src/cuda": PUBLIC | {"src/core"},
     "src/cache": BASE,
+    # Model files, tokenizers, chat templates: no operator, no cache.
+    "src/io": FILES | {"src/core", "src/cpu", "include/touchstone"},
     "src/ops/norm": BASE,
     "src/ops/selection": BASE,
     "src/ops/softmax_topk": BASE | {"src/ops/selection"},
@@ -45,17 +50,16 @@ ORDER = {
     # Stubs of the functions that .cu files define.
     "src/no_cuda": OPERATORS | {"src/ops"},
     "src/plan": OUTSIDE | {"src/core"},
-    "src/c_api": PUBLIC,
+    "src/c_api": PUBLIC | FILES,
     "src/text": set(),
     "src/json": set(),
     "src/report": {"src/json", "src/text"},
     "src/machine": BASE,
-    "oracle": PUBLIC,
+    "oracle": PUBLIC | {"include/touchstone/decode"},
     "cases": PUBLIC,
-    # Storage formats and the generator of random numbers are those of the library.
-    "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cuda", "src/cache", "src/ops/sample"},
-    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache",
-                        "src/ops/sample"},
+    # Storage formats are those of the library.
+    "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cuda", "src/cache"},
+    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache"},
     # The judge, in the order of judge/CMakeLists.txt.
     "judge/task": OUTSIDE,
     "judge/task/tasks": OUTSIDE | {"oracle", "spec", "judge/task"},
@@ -69,7 +73,7 @@ ORDER = {
                         "judge/measure"},
     "judge/selftest": OUTSIDE | {"judge"},
     "cli": OUTSIDE | {"oracle", "cases", "spec", "bench", "judge", "src/core", "src/plan"},
-    "examples": PUBLIC | {"include/touchstone/plan"},
+    "examples": PUBLIC | FILES | {"include/touchstone/plan"},
     "contenders": PUBLIC,
 }
 SOURCE = re.compile(r"\.(h|cc|cu|cuh|c)$")

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "core/index.h"
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "spec/operators.h"
 #include "spec/per_token.h"
 #include "spec/sample_controls.h"
@@ -119,7 +119,7 @@ class Sample : public Problem {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const oracle::SampleRow row = row_of(reader, rows[i]);
       const oracle::SampleDistribution d = oracle::sample_distribution(row);
-      const double u = sampling::uniform_of(rows[i], 7 * rows[i]);
+      const double u = random_uniform(rows[i], 7 * rows[i]);
       auto drawn = row.temperature == 0 ? d.order[0] : d.token(u);
       const auto got = static_cast<std::int64_t>(tokens[i]);
       if (row.temperature != 0 && got != drawn && is_the_draw(row, d, u, got, kDrawTolerance)) {

@@ -8,7 +8,7 @@
 #include "bench/naive/naive.h"
 #include "core/context_access.h"
 #include "core/thread_pool.h"
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "spec/sample_controls.h"
 #include "touchstone/core/convert.h"
 
@@ -94,7 +94,7 @@ void run_row(const SelectionOperands& p, std::int64_t row, Select select, Select
   read_row(logits, p.cols, p.sampled ? spec::kSampleTemperature : 1.0F, s);
   select(s, p.k);
   if (p.sampled) {
-    const std::int64_t rank = draw(s, p.k, sampling::uniform_of(p.seed[row], p.position[row]));
+    const std::int64_t rank = draw(s, p.k, random_uniform(p.seed[row], p.position[row]));
     p.tokens[row] = s.tokens[static_cast<std::size_t>(rank)];
     p.values[row] = std::log(probability_at(s, rank));
     return;

@@ -5,7 +5,7 @@
 #include "bench/cuda_dtype.cuh"
 #include "bench/naive/naive.h"
 #include "cuda/check.h"
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "spec/sample_controls.h"
 #include "touchstone/core/tensor.h"
 
@@ -88,7 +88,7 @@ __global__ void draw_kernel(const float* top_values, const int* top_tokens,
   while (kept < k && kept_mass < static_cast<double>(spec::kSampleTopP) * mass) {
     kept_mass += static_cast<double>(values[kept++]);
   }
-  const double u = sampling::uniform_of(seed[row], position[row]);
+  const double u = random_uniform(seed[row], position[row]);
   double sum = 0;
   int rank = -1;
   while (rank + 1 < kept && sum <= u * kept_mass) sum += static_cast<double>(values[++rank]);

@@ -33,7 +33,11 @@ std::string functions_text(const TaskCard& card, const Contender& contender) {
                         kReturns[static_cast<std::size_t>(function.returns)],
                         is_optional(card, function, contender.language) ? 1 : 0);
     for (const Argument& argument : function.arguments) {
-      text += fmt::format(",{}:{}", kind_name(argument.kind), argument.name);
+      const bool may_be_omitted =
+          argument.kind == ArgumentKind::output &&
+          std::ranges::find(card.lacks, argument.name, &Feature::output) != card.lacks.end();
+      text += fmt::format(",{}{}:{}", kind_name(argument.kind), may_be_omitted ? "?" : "",
+                          argument.name);
     }
   }
   return text;

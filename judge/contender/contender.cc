@@ -103,11 +103,30 @@ std::map<std::string, std::string> read_functions(const Json& json, const TaskCa
   return functions;
 }
 
+// Features of the card that the contender says it does not have. The list is closed: what every
+// contender must do cannot be lacked.
+std::vector<std::string> read_lacks(const Json& json, const TaskCard& card, const fs::path& where) {
+  if (!json.is_array()) bad(where, "'lacks': expected a list of names");
+  std::vector<std::string> lacks;
+  for (const Json& name : json) {
+    const std::string id = name.is_string() ? name.get<std::string>() : name.dump();
+    if (std::ranges::find(card.lacks, id, &Feature::id) == card.lacks.end()) {
+      std::vector<std::string> known;
+      for (const Feature& feature : card.lacks) known.push_back(feature.id);
+      bad(where, "'lacks': '{}' is nothing that {} may lack; known are {}", id, card.id,
+          fmt::join(known, ", "));
+    }
+    lacks.push_back(id);
+  }
+  return lacks;
+}
+
 void read_json(const fs::path& where, const TaskCard& card, Contender& contender,
                std::optional<Language>& language, bool& has_sources) {
   static const std::set<std::string> kKeys = {"name",      "task",    "language",
                                               "sources",   "library", "adapter",
-                                              "functions", "peer",    "description"};
+                                              "functions", "peer",    "description",
+                                              "lacks"};
   const Json json = Json::parse_or_null(read_file(where, kMaxJson));
   if (json.is_null()) bad(where, "not valid JSON");
   if (!json.is_object()) bad(where, "expected an object");
@@ -152,6 +171,7 @@ void read_json(const fs::path& where, const TaskCard& card, Contender& contender
   if (json.contains("functions")) {
     contender.binding.functions = read_functions(json["functions"], card, where);
   }
+  if (json.contains("lacks")) contender.binding.lacks = read_lacks(json["lacks"], card, where);
 }
 
 // Sources of a folder that does not list them: those at its top, tests left out.

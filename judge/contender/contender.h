@@ -23,6 +23,7 @@ struct Binding {
   std::vector<std::filesystem::path> sources;    // relative to the contender's folder
   std::filesystem::path adapter;                 // C, C++ or Python file; may be empty
   bool proposed = false;                         // guessed by the judge
+  std::vector<std::string> lacks = {};           // features of the card that it says it lacks
 };
 
 struct Contender {

@@ -105,7 +105,7 @@ bool run_cases(Session& session, const Plan& plan) {
     session.log_progress(fmt::format("case {} of {}, {}", number, plan.cases.size(), spec.family));
     const bool asked = run_case(session, spec, entry);
     const bool counts = entry.gates || (session.options.first_failure && asked);
-    const bool failed = counts && !entry.check.passed;
+    const bool failed = counts && !entry.check.passed && !may_be_lack(session, entry);
     session.record.cases.push_back(std::move(entry));
     if (failed && session.options.brief) return false;
   }
@@ -113,8 +113,9 @@ bool run_cases(Session& session, const Plan& plan) {
     session.record.facts["cases not run"] =
         fmt::format("{} of {}", plan.cases.size() - session.record.cases.size(), plan.cases.size());
     // On a machine this busy a pass would mean nothing; what failed has failed.
-    const bool right = std::ranges::all_of(
-        session.record.cases, [](const CaseRecord& c) { return c.check.passed || !c.gates; });
+    const bool right = std::ranges::all_of(session.record.cases, [&](const CaseRecord& c) {
+      return c.check.passed || !c.gates || may_be_lack(session, c);
+    });
     if (right && seconds_since(session.begin) > kCaseSeconds) {
       session.record.judge_error =
           fmt::format("only {} of {} cases were run in {:g} s", session.record.cases.size(),
@@ -170,17 +171,46 @@ void run_relations(Session& session, const Plan& plan) {
   }
 }
 
+namespace {
+
+// The cases of a probe that are plain in everything else: of each family, and of each kind of
+// relation, those that need least besides. What the others need says nothing about the probe.
+std::vector<const CaseRecord*> plain_cases(const Session& session, const std::string& probe) {
+  std::vector<std::pair<int, const CaseRecord*>> all;
+  std::map<std::string, int> least;
+  for (const auto* cases : {&session.record.cases, &session.record.relations}) {
+    for (const CaseRecord& c : *cases) {
+      if (std::ranges::find(c.probes, probe) == c.probes.end()) continue;
+      const int besides = needs_besides(session, c.spec, probe);
+      all.emplace_back(besides, &c);
+      const auto [known, first] = least.try_emplace(c.spec.family + "\n" + c.title, besides);
+      if (!first) known->second = std::min(known->second, besides);
+    }
+  }
+  std::vector<const CaseRecord*> plain;
+  for (const auto& [besides, c] : all) {
+    if (besides == least[c->spec.family + "\n" + c->title]) plain.push_back(c);
+  }
+  return plain;
+}
+
+}  // namespace
+
 void evaluate_probes(Session& session) {
   for (const Probe& probe : session.task.card().probes) {
     ProbeRecord settled{probe, false, true, {}};
-    for (const auto* cases : {&session.record.cases, &session.record.relations}) {
-      for (const CaseRecord& c : *cases) {
-        if (std::ranges::find(c.probes, probe.id) == c.probes.end()) continue;
-        settled.tested = true;
-        if (c.check.passed) continue;
-        settled.passed = false;
-        settled.failed.push_back(c.id);
-      }
+    for (const LackRecord& lack : session.record.lacks) {
+      const auto feature = std::ranges::find(session.task.card().lacks, lack.id, &Feature::id);
+      if (feature->probe != probe.id) continue;
+      settled.tested = true;
+      settled.passed = false;
+      settled.failed.push_back("lacks " + lack.id);
+    }
+    for (const CaseRecord* c : plain_cases(session, probe.id)) {
+      settled.tested = true;
+      if (c->check.passed) continue;
+      settled.passed = false;
+      settled.failed.push_back(c->id);
     }
     settled.passed = settled.passed && settled.tested;
     session.record.probes.push_back(std::move(settled));

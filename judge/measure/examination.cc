@@ -100,13 +100,17 @@ void examine_built(Session& session, const Plan& plan) {
   }
   const JudgeOptions& options = session.options;
   const auto right = [&] {
-    const auto good = [](const CaseRecord& c) { return c.check.passed || !c.gates; };
+    const auto good = [&](const CaseRecord& c) {
+      return c.check.passed || !c.gates || !c.lack.empty() || may_be_lack(session, c);
+    };
     return session.record.findings.empty() && std::ranges::all_of(session.record.cases, good) &&
            std::ranges::all_of(session.record.relations, good);
   };
   const bool all_run = run_cases(session, plan);
   if (all_run && (right() || !options.brief)) run_relations(session, plan);
+  settle_lacks(session);
   evaluate_probes(session);
+  write_diagnosis(session);
   if (options.brief) {
     if (!all_run) return;
     if (right()) detect_caching(session);

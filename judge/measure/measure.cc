@@ -102,7 +102,7 @@ class Measurer {
       cpus_.erase(cpus_.begin());
     }
     for (Examination& e : examined) {
-      if (e.record.verdict == Verdict::pass) enter(e, e.record.contender, &e.record);
+      if (can_be_timed(e.record, task, options)) enter(e, e.record.contender, &e.record);
     }
     if (entrants_.empty()) return;
     for (Examination& e : peers) enter(e, e.record.contender, nullptr);
@@ -550,6 +550,19 @@ void Measurer::write() {
 }
 
 }  // namespace
+
+bool can_be_timed(const Record& record, const Task& task, const JudgeOptions& options) {
+  if (record.verdict == Verdict::pass) return true;
+  if (record.verdict != Verdict::partial) return false;
+  for (const CaseSpec& shape : task.timed(record.seed, options.small)) {
+    for (const std::string& feature : task.features_of(shape)) {
+      if (std::ranges::find(record.lacks, feature, &LackRecord::id) != record.lacks.end()) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
 
 void measure_speeds(const Task& task, std::vector<Examination>& examined,
                     std::vector<Examination>& peers, const JudgeOptions& options) {

@@ -44,7 +44,15 @@ RelationRun run_relation(ContenderProcess& process, const Task& task, const Rela
 
 bool run_cases(Session& session, const Plan& plan);  // false: the first failure ended it
 void run_relations(Session& session, const Plan& plan);
-void evaluate_probes(Session& session);
+// Whether a failed case was only refused, and needs what the card allows a contender to lack.
+bool may_be_lack(const Session& session, const CaseRecord& c);
+// Refusals that the card allows become what the contender lacks: lacks.cc.
+void settle_lacks(Session& session);
+// One sentence about which cases failed and which were refused.
+void write_diagnosis(Session& session);
+// Features of the card that a case needs and that are not what the probe is about.
+int needs_besides(const Session& session, const CaseSpec& spec, const std::string& probe);
+void evaluate_probes(Session& session);  // after settle_lacks
 void evaluate_memory_probe(Session& session);  // after measure_memory_growth
 void run_sanitized(Session& session, const Plan& plan);
 // The smallest failures of each kind, with the commands that show them again: witness.cc.

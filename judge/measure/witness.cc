@@ -102,7 +102,7 @@ void find_witnesses(Session& session, const Plan& plan) {
   // What decides the verdict comes first.
   for (const bool gates : {true, false}) {
     for (const CaseRecord& c : session.record.cases) {
-      if (c.check.passed || c.gates != gates) continue;
+      if (c.check.passed || c.gates != gates || !c.lack.empty()) continue;
       if (!missing_function(session, session.task.build(c.spec)).empty()) continue;
       if (kinds.size() >= kMaxWitnesses || !kinds.insert(c.spec.family).second) continue;
       add_witness(session, c);
@@ -111,7 +111,7 @@ void find_witnesses(Session& session, const Plan& plan) {
   for (std::size_t i = 0; i < session.record.relations.size(); ++i) {
     const CaseRecord& c = session.record.relations[i];
     const Relation& relation = plan.relations[i];  // one record for each, in this order
-    if (c.check.passed || kinds.size() >= kMaxWitnesses) continue;
+    if (c.check.passed || !c.lack.empty() || kinds.size() >= kMaxWitnesses) continue;
     if (!missing_function(session, session.task.build(relation.first)).empty() ||
         !missing_function(session, session.task.build(relation.second)).empty() ||
         !kinds.insert(relation.id).second) {

@@ -13,23 +13,25 @@ int shelf(Verdict verdict) {
   switch (verdict) {
     case Verdict::pass:
       return 0;
+    case Verdict::partial:
+      return 1;
     case Verdict::untested:
     case Verdict::judge_error:
-      return 1;
+      return 2;
     case Verdict::unstable:
     case Verdict::wrong:
     case Verdict::limit:
-      return 2;
+      return 3;
     case Verdict::unsafe:
     case Verdict::rule:
     case Verdict::impossible:
-      return 3;
-    case Verdict::nobuild:
       return 4;
-    case Verdict::proven_cheat:
+    case Verdict::nobuild:
       return 5;
+    case Verdict::proven_cheat:
+      return 6;
   }
-  return 6;
+  return 7;
 }
 
 double overall_or_zero(const Record& record, const std::map<std::string, double>& weights) {
@@ -84,6 +86,41 @@ void for_each_weighting(const std::map<std::string, double>& weights,
   }
 }
 
+namespace {
+
+// Ranks the records of one verdict among each other, from `first` on.
+void rank_group(std::span<const Record> records, const std::vector<std::size_t>& group, int first,
+                std::span<Standing> standings) {
+  if (group.empty()) return;
+  const std::map<std::string, double>& weights = records[group.front()].weights;
+  const std::vector<int> ranks = ranks_under(records, group, weights);
+  std::vector<int> best = ranks;
+  std::vector<int> worst = ranks;
+  std::vector<int> same(group.size(), 0);
+  int weightings = 0;
+  for_each_weighting(weights, [&](const std::map<std::string, double>& changed) {
+    ++weightings;
+    const std::vector<int> now = ranks_under(records, group, changed);
+    for (std::size_t k = 0; k < group.size(); ++k) {
+      best[k] = std::min(best[k], now[k]);
+      worst[k] = std::max(worst[k], now[k]);
+      if (now[k] == ranks[k]) ++same[k];
+    }
+  });
+  for (std::size_t k = 0; k < group.size(); ++k) {
+    Standing& standing = standings[k];
+    standing.rank = first + ranks[k];
+    standing.best = first + best[k];
+    standing.worst = first + worst[k];
+    standing.share = static_cast<double>(same[k]) / weightings;
+    if (best[k] != worst[k]) {
+      standing.depends_on = deciding_dimension(records, group, k, ranks[k], weights);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Standing> rank(std::span<const Record> records) {
   std::vector<std::size_t> order(records.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -92,43 +129,20 @@ std::vector<Standing> rank(std::span<const Record> records) {
     return std::make_tuple(shelf(r.verdict), -overall_or_zero(r, r.weights), r.contender);
   };
   std::ranges::sort(order, {}, key);
-  std::vector<std::size_t> passing;
-  for (const std::size_t i : order) {
-    if (records[i].verdict == Verdict::pass) passing.push_back(i);
-  }
   std::vector<Standing> standings;
+  std::vector<std::size_t> passing;
+  std::vector<std::size_t> partial;
   for (const std::size_t i : order) {
     Standing standing;
     standing.index = i;
     standings.push_back(standing);
+    if (records[i].verdict == Verdict::pass) passing.push_back(i);
+    if (records[i].verdict == Verdict::partial) partial.push_back(i);
   }
-  if (passing.empty()) return standings;
-
-  const std::map<std::string, double>& weights = records[passing.front()].weights;
-  const std::vector<int> ranks = ranks_under(records, passing, weights);
-  std::vector<int> best = ranks;
-  std::vector<int> worst = ranks;
-  std::vector<int> same(passing.size(), 0);
-  int weightings = 0;
-  for_each_weighting(weights, [&](const std::map<std::string, double>& changed) {
-    ++weightings;
-    const std::vector<int> now = ranks_under(records, passing, changed);
-    for (std::size_t k = 0; k < passing.size(); ++k) {
-      best[k] = std::min(best[k], now[k]);
-      worst[k] = std::max(worst[k], now[k]);
-      if (now[k] == ranks[k]) ++same[k];
-    }
-  });
-  for (std::size_t k = 0; k < passing.size(); ++k) {
-    Standing& standing = standings[k];  // the passing ones come first
-    standing.rank = ranks[k];
-    standing.best = best[k];
-    standing.worst = worst[k];
-    standing.share = static_cast<double>(same[k]) / weightings;
-    if (best[k] != worst[k]) {
-      standing.depends_on = deciding_dimension(records, passing, k, ranks[k], weights);
-    }
-  }
+  // The order puts those that pass first and those that lack something behind all of them.
+  const std::span<Standing> all(standings);
+  rank_group(records, passing, 0, all);
+  rank_group(records, partial, static_cast<int>(passing.size()), all.subspan(passing.size()));
   return standings;
 }
 

@@ -11,8 +11,9 @@
 namespace touchstone::judge {
 namespace {
 
-constexpr std::array<std::pair<Verdict, std::string_view>, 11> kVerdicts = {{
+constexpr std::array<std::pair<Verdict, std::string_view>, 12> kVerdicts = {{
     {Verdict::pass, "PASS"},
+    {Verdict::partial, "PARTIAL"},
     {Verdict::wrong, "WRONG"},
     {Verdict::unsafe, "UNSAFE"},
     {Verdict::unstable, "UNSTABLE"},

@@ -19,6 +19,7 @@ inline constexpr int kRecordSchema = 1;
 
 enum class Verdict {
   pass,
+  partial,       // right in all it does, and refuses what the task allows it to lack
   wrong,         // a case has the wrong answer, or none
   unsafe,        // memory was touched that is not the contender's, or it crashed
   unstable,      // the same case right once and wrong once
@@ -42,6 +43,17 @@ struct CaseRecord {
   bool gates = true;  // its failure alone is a verdict; else it costs points
   Ending ending = Ending::ok;
   CaseCheck check;
+  std::string lack = {};  // the feature that the contender lacks and the case needs: it was refused
+};
+
+// A feature of the card that the contender does not have.
+struct LackRecord {
+  std::string id;
+  std::string title;
+  std::string where;      // the condition, or the output that is left out
+  bool declared = false;  // in contender.json
+  int refused = 0;        // cases that were refused for it, or answered without the output,
+  int cases = 0;          // of so many that need it
 };
 
 struct ProbeRecord {
@@ -144,6 +156,10 @@ struct Record {
   std::vector<CaseRecord> cases;
   std::vector<CaseRecord> relations;
   std::vector<ProbeRecord> probes;
+  std::vector<LackRecord> lacks;
+  // One sentence that tells the cases that failed or were refused from the others by their
+  // parameters: "fails exactly where group > 1: 76 of 76". Empty where none does.
+  std::string diagnosis;
   std::vector<Witness> witnesses;
   std::vector<Finding> findings;
   std::vector<SpeedRecord> speeds;

@@ -178,6 +178,19 @@ void fields(Io& io, CaseRecord& c) {
   io.field("passed", c.check.passed);
   io.field("reason", c.check.reason);
   io.field("errors", c.check.errors);
+  io.optional_field("refused", c.check.refused);
+  io.optional_field("omitted", c.check.omitted);
+  io.optional_field("lack", c.lack);
+}
+
+template <class Io>
+void fields(Io& io, LackRecord& l) {
+  io.field("id", l.id);
+  io.field("title", l.title);
+  io.field("where", l.where);
+  io.field("declared", l.declared);
+  io.field("refused", l.refused);
+  io.field("cases", l.cases);
 }
 
 template <class Io>
@@ -291,6 +304,7 @@ void fields(Io& io, Binding& b) {
   io.field("sources", b.sources);
   io.field("adapter", b.adapter);
   io.field("proposed", b.proposed);
+  io.optional_field("lacks", b.lacks);
 }
 
 template <class Io>
@@ -324,6 +338,8 @@ void fields(Io& io, Record& r) {
   io.field("cases", r.cases);
   io.field("relations", r.relations);
   io.field("probes", r.probes);
+  io.optional_field("lacks", r.lacks);
+  io.optional_field("diagnosis", r.diagnosis);
   io.field("witnesses", r.witnesses);
   io.field("findings", r.findings);
   io.field("speeds", r.speeds);

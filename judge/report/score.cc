@@ -86,7 +86,7 @@ Score correctness(const Record& record) {
   int run = 0;
   for (const auto* cases : {&record.cases, &record.relations}) {
     for (const CaseRecord& c : *cases) {
-      if (!c.gates) continue;
+      if (!c.gates || !c.lack.empty()) continue;  // what is lacked costs completeness
       auto& [family_passed, family_run] =
           families[c.title.empty() ? c.spec.family : "relation: " + c.title];
       ++family_run;
@@ -191,9 +191,14 @@ Score stability(const Record& record) {
 }
 
 Score speed(const Record& record, Verdict verdict) {
-  if (verdict != Verdict::pass) return untested("not ranked: it did not pass");
+  if (verdict != Verdict::pass && verdict != Verdict::partial) {
+    return untested("not ranked: it did not pass");
+  }
   if (!record.speeds_withheld.empty()) return untested("withheld: " + record.speeds_withheld);
-  if (record.speeds.empty()) return untested("not measured");
+  if (record.speeds.empty()) {
+    return untested(verdict == Verdict::partial ? "not measured: a timed shape needs what it lacks"
+                                                : "not measured");
+  }
   double sum = 0.0;
   double low = 0.0;
   double high = 0.0;
@@ -329,6 +334,18 @@ Score own_tests(const Record& record) {
                {"own tests"});
 }
 
+// "lacks grouped heads (refuses 76 of 76 cases with group > 1), the log-sum-exp".
+std::string lacks_sentence(const Record& record) {
+  std::vector<std::string> parts;
+  for (const LackRecord& lack : record.lacks) {
+    parts.push_back(lack.where == lack.id
+                        ? lack.title
+                        : fmt::format("{} (refuses {} of {} cases with {})", lack.title,
+                                      lack.refused, lack.cases, lack.where));
+  }
+  return fmt::format("right in all it does; lacks {}", fmt::join(parts, ", "));
+}
+
 // The gravest verdict of findings and failed cases, and the line that says why.
 std::pair<Verdict, std::string> verdict_of(const Record& record) {
   if (!record.judge_error.empty()) return {Verdict::judge_error, record.judge_error};
@@ -347,7 +364,7 @@ std::pair<Verdict, std::string> verdict_of(const Record& record) {
   }
   for (const auto* cases : {&record.cases, &record.relations}) {
     for (const CaseRecord& c : *cases) {
-      if (c.check.passed || !c.gates) continue;
+      if (c.check.passed || !c.gates || !c.lack.empty()) continue;
       earned.try_emplace(Verdict::wrong, described(c));
     }
   }
@@ -363,6 +380,7 @@ std::pair<Verdict, std::string> verdict_of(const Record& record) {
                           s.roof == "peak" ? "arithmetic" : "memory")};
     }
   }
+  if (!record.lacks.empty()) return {Verdict::partial, lacks_sentence(record)};
   std::size_t run = record.cases.size() + record.relations.size();
   return {Verdict::pass, fmt::format("all {} cases and relations", run)};
 }
@@ -429,7 +447,8 @@ Judgment score(const Record& record) {
     scores["own_tests"] = own_tests(record);
   }
   // One number for all would hide that it must not be used.
-  scores["overall"] = judgment.verdict == Verdict::pass ? overall_score(scores, record.weights)
+  const bool right = judgment.verdict == Verdict::pass || judgment.verdict == Verdict::partial;
+  scores["overall"] = right ? overall_score(scores, record.weights)
                       : judgment.verdict == Verdict::untested ? untested(judgment.because)
                                                               : untested("it did not pass");
   return judgment;

@@ -39,7 +39,8 @@ void apply_scores(Record& record);
 // Where a contender stands among those of its task.
 struct Standing {
   std::size_t index = 0;  // into the records that were ranked
-  int rank = 0;           // from 1; 0: not ranked, because it did not pass
+  // From 1; those that lack something come behind all that pass. 0: not ranked, it is not right.
+  int rank = 0;
   int best = 0;           // under any weights within a factor 2 of the task's
   int worst = 0;
   double share = 1.0;      // of those weightings that give `rank`

@@ -82,6 +82,7 @@ class ProcessChild : public Child {
 
   Contender contender_;
   std::vector<Function> functions_;
+  std::vector<std::string> omitted_;  // outputs that it says it leaves out
   Limits limits_;
   bool device_;
   bool python_;

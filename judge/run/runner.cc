@@ -14,6 +14,7 @@
 #include "judge/contender/child_spec.h"
 #include "judge/run/call_encoding.h"
 #include "judge/run/exit_reason.h"
+#include "judge/run/omitted.h"
 #include "judge/run/process_child.h"
 #include "touchstone/core/error.h"
 
@@ -49,6 +50,7 @@ ProcessChild::ProcessChild(const Contender& contender, const BuildResult& build,
                            const Sandbox& sandbox, const Limits& limits)
     : contender_(contender),
       functions_(task.card().functions),
+      omitted_(declared_omissions(contender, task.card())),
       limits_(limits),
       device_(contender.language == Language::cuda),
       python_(contender.language == Language::numpy),
@@ -358,6 +360,7 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
     check_bounds(function, layout, call, poison, reply);
   }
   if (reply.ending == Ending::ok) {
+    mark_omitted(omitted_, python_ ? note_text() : std::string(), call, reply);
     if (makes_state) python_states_.insert(call.state);
     if (function.returns == Returns::handle) handles_.insert(call.state);
     const auto state = states_.find(call.state);

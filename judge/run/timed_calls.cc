@@ -22,7 +22,7 @@ constexpr double kQueuedSeconds = 3e-6;
 constexpr double kReadySeconds = 150e-6;
 constexpr double kPythonReadySeconds = 400e-6;
 constexpr double kPageSeconds = 0.6e-6;
-constexpr int64_t kPage = 4096;
+constexpr int64_t kPageBytes = 4096;
 
 double between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
@@ -151,7 +151,7 @@ bool ProcessChild::get_ready(const Function& function, const Layout& layout, Rep
     die(waited, &function, reply);
     return false;
   }
-  freeze(cpu_before, static_cast<int64_t>(layout.span) / kPage);
+  freeze(cpu_before, static_cast<int64_t>(layout.span) / kPageBytes);
   return true;
 }
 

@@ -2,6 +2,7 @@
 // is named.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -78,6 +79,31 @@ std::vector<std::string> parse_probe_ids(const json& j, const std::set<std::stri
   return ids;
 }
 
+// A size or a mode by its condition, or an output by its name.
+Feature parse_feature(const json& j, const TaskCard& card, const std::set<std::string>& probes) {
+  Feature feature;
+  feature.id = j.at("id").get<std::string>();
+  feature.title = j.at("title").get<std::string>();
+  if (j.contains("where")) feature.where = Condition::parse(j.at("where").get<std::string>());
+  feature.output = j.value("output", "");
+  feature.probe = j.value("probe", "");
+  if (feature.where.empty() == feature.output.empty()) {
+    fail(fmt::format("lacks: '{}': expected either where or output", feature.id));
+  }
+  if (!feature.probe.empty() && !probes.contains(feature.probe)) {
+    fail(fmt::format("lacks: '{}': there is no probe '{}'", feature.id, feature.probe));
+  }
+  const auto has_output = [&](const Function& f) {
+    return std::ranges::any_of(f.arguments, [&](const Argument& a) {
+      return a.kind == ArgumentKind::output && a.name == feature.output;
+    });
+  };
+  if (!feature.output.empty() && std::ranges::none_of(card.functions, has_output)) {
+    fail(fmt::format("lacks: '{}': there is no output '{}'", feature.id, feature.output));
+  }
+  return feature;
+}
+
 TaskCard read_card(const json& j) {
   TaskCard card;
   card.id = j.at("id").get<std::string>();
@@ -105,6 +131,7 @@ TaskCard read_card(const json& j) {
     card.relations.push_back({r.at("id").get<std::string>(), r.at("title").get<std::string>(),
                               parse_probe_ids(r, probes)});
   }
+  for (const json& l : j.at("lacks")) card.lacks.push_back(parse_feature(l, card, probes));
   card.tolerance_factor = j.at("tolerance").at("factor").get<double>();
   card.tolerance_rule = j.at("tolerance").at("rule").get<std::string>();
   card.bytes_rule = j.at("bytes").get<std::string>();

@@ -141,9 +141,15 @@ bool Checker::answered(size_t call) {
   if (call >= replies_.size()) return false;
   const Reply& r = replies_[call];
   if (r.ending != Ending::ok) {
+    check_.refused = check_.refused || (check_.passed && r.ending == Ending::refused);
     complain(fmt::format("{}: {}{}{}", label(call), name_of(r.ending), r.detail.empty() ? "" : ": ",
                          r.detail));
     return false;
+  }
+  for (const std::string& name : r.omitted) {
+    if (std::ranges::find(check_.omitted, name) == check_.omitted.end()) {
+      check_.omitted.push_back(name);
+    }
   }
   const std::vector<OutputTensor>& outputs = asked_.calls[call].outputs;
   if (r.outputs.size() != outputs.size()) {
@@ -171,6 +177,11 @@ bool Checker::refused(size_t call) {
                : fmt::format("{}: {}{}{}", label(call), name_of(r.ending),
                              r.detail.empty() ? "" : ": ", r.detail));
   return false;
+}
+
+bool Checker::omitted(size_t call, size_t output) const {
+  const std::vector<std::string>& left_out = replies_[call].omitted;
+  return std::ranges::find(left_out, asked_.calls[call].outputs[output].name) != left_out.end();
 }
 
 void Checker::returned(size_t call, int64_t expected) {

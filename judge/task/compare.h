@@ -64,6 +64,8 @@ class Checker {
 
   // The call returned success and its outputs have the right sizes. Complains otherwise.
   bool answered(size_t call);
+  // The contender left this output out, and it may be: nothing to compare.
+  bool omitted(size_t call, size_t output) const;
   // The call must have been refused by its own status.
   bool refused(size_t call);
   // What the call returned.

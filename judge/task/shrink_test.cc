@@ -97,6 +97,7 @@ TEST(ShrinkRelation, TheChangeStays) {
     const auto fails = [](const Relation& r) {
       return r.first.parameters.at("sequences") >= 2 && r.first.parameters.at("prompt") >= 3;
     };
+    if (!fails(relation)) continue;
     const Relation small = shrink_relation(task, relation, fails).relation;
     EXPECT_EQ(small.first.parameters.at("sequences"), 2);
     EXPECT_EQ(small.first.parameters.at("prompt"), 3);

@@ -42,6 +42,14 @@ std::vector<std::string> Task::probes_of(const Relation& relation) const {
   throw InvalidArgument(fmt::format("relation: {} has no relation '{}'", card().id, relation.id));
 }
 
+std::vector<std::string> Task::features_of(const CaseSpec& spec) const {
+  std::vector<std::string> ids;
+  for (const Feature& feature : card().lacks) {
+    if (feature.where.holds(spec)) ids.push_back(feature.id);
+  }
+  return ids;
+}
+
 Case Task::build(const CaseSpec& spec) const {
   Case built = make_case(spec);
   apply_edits(built);

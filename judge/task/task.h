@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "judge/task/case.h"
+#include "judge/task/condition.h"
 
 namespace touchstone::judge {
 
@@ -80,6 +81,16 @@ struct RelationKind {
   std::vector<std::string> probes;
 };
 
+// Something that a contender may lack and still be judged on the rest: cases where `where` holds may
+// be refused, or an output may be left out. What is on no such list every contender must do.
+struct Feature {
+  std::string id;     // as in "lacks" of contender.json
+  std::string title;  // "grouped heads": behind "lacks"
+  Condition where;    // empty for an output
+  std::string output = {};
+  std::string probe = {};  // lost with it
+};
+
 struct TaskCard {
   std::string id;
   int version = 1;
@@ -91,6 +102,7 @@ struct TaskCard {
   std::map<std::string, double> weights;  // dimension -> weight in the overall score
   std::vector<Family> families;
   std::vector<RelationKind> relations;
+  std::vector<Feature> lacks;  // the closed list
   double tolerance_factor = 4.0;
   std::string tolerance_rule;                      // for people
   std::string bytes_rule, flops_rule, state_rule;  // for people; bytes() and flops() compute them
@@ -117,7 +129,10 @@ struct OutputError {
 struct CaseCheck {
   bool passed = false;
   std::string reason;  // one line naming the first thing wrong; empty when passed
-  std::vector<OutputError> errors;
+  std::vector<OutputError> errors = {};
+  // What is wrong is that a call was refused which has an answer; all before it was right.
+  bool refused = false;
+  std::vector<std::string> omitted = {};  // outputs that were left out, and may be
 };
 
 // A relation between two cases: the second is the first, changed so that the answer changes in a
@@ -169,6 +184,8 @@ class Task {
   bool gates_verdict(const CaseSpec& spec) const;
   bool gates_verdict(const Relation& relation) const;
   const Family& family_of(const CaseSpec& spec) const;  // InvalidArgument names the known ones
+  // The features of the card that a case needs, in the order of the card.
+  std::vector<std::string> features_of(const CaseSpec& spec) const;
 
   // The case, with the edits of its spec. InvalidArgument: not a case of this task.
   Case build(const CaseSpec& spec) const;

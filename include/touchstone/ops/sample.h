@@ -35,10 +35,9 @@
 //             and NaN log-probabilities (and top_tokens -1), and the status word (RowStatus)
 //             reports it; for NaN or bad parameters it holds that bit alone. +inf tokens share the
 //             whole mass equally. fewer_than_k means fewer than n, where top_tokens is given.
-// Randomness  Philox4x32-10, key words (low, high half of seed), counter words (low, high half of
-//             position, 0, 0); u = (upper 52 of the first 64 bits + 0.5) / 2^52, the second word
-//             being the upper half. Batch mates never change a token, and neither does the number
-//             of threads.
+// Randomness  u = random_uniform(seed, position), touchstone/core/random.h: Philox4x32-10 with the
+//             purpose `sample` and draw 0. Batch mates never change a token, and neither does the
+//             number of threads.
 // Aliasing    None: an output that overlaps anything else is refused.
 // Empty       No rows: nothing is written. V = 0 is refused.
 // Accuracy    Values and their order are exact. Log-probabilities, and the borders between tokens

@@ -7,7 +7,7 @@
 // is in here: no frame, module or object of the interpreter leads to it, so that contender code,
 // which shares the process, has nothing to patch. FUNCTIONS is the contract, functions with ';'
 // between them: name in Python, what it returns, 1 where it is optional, then each argument as
-// kind:name, all with ',' between them.
+// kind:name, all with ',' between them. "output?" is one that may be None.
 //
 // Inputs are read-only arrays over shared memory. What a function returns is copied to the judge's
 // memory inside the timed window, so that a lazy result is paid for.
@@ -33,6 +33,7 @@ using namespace protocol;
 struct Argument {
   std::string kind;
   std::string name;
+  bool may_be_omitted = false;
 };
 struct Function {
   std::string name;
@@ -72,7 +73,10 @@ std::vector<Function> read_functions(const std::string& text) {
     function.optional = words[2] == "1";
     for (size_t i = 3; i < words.size(); ++i) {
       const size_t colon = words[i].find(':');
-      function.arguments.push_back({words[i].substr(0, colon), words[i].substr(colon + 1)});
+      Argument argument{words[i].substr(0, colon), words[i].substr(colon + 1)};
+      argument.may_be_omitted = argument.kind.ends_with('?');
+      if (argument.may_be_omitted) argument.kind.pop_back();
+      function.arguments.push_back(argument);
     }
     functions.push_back(std::move(function));
   }
@@ -347,7 +351,12 @@ class PythonServer {
       }
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
-      if (!store_output(*outputs[i].first, outputs[i].second, std::move(values[i]))) return false;
+      const Argument& output = *outputs[i].first;
+      if (output.may_be_omitted && is_none(values[i].get())) {
+        omitted_ += (omitted_.empty() ? "omitted " : ",") + output.name;
+        continue;
+      }
+      if (!store_output(output, outputs[i].second, std::move(values[i]))) return false;
     }
     if (makes_state) states_[c.state] = std::move(values.back());
     return true;
@@ -358,11 +367,12 @@ class PythonServer {
     const Function& function = functions_.at(static_cast<size_t>(c.function));
     Ref values = arguments(function);
     int64_t returned = 0;
+    omitted_.clear();
     link_.wait_for_go();
     Ref result(PyObject_CallObject(function.target.get(), values.get()));
     const bool good = result && store(function, std::move(result), returned);
     Outcome outcome = kReturned;
-    std::string text;
+    std::string text = omitted_;
     if (!good) {
       const Raised raised = Raised::take();
       if (!raised.is(PyExc_Exception)) leave(raised);
@@ -419,6 +429,7 @@ class PythonServer {
   NumPy numpy_;
   std::vector<Function> functions_;
   std::map<int32_t, Ref> states_;
+  std::string omitted_;  // by the current call, as the judge reads it
 };
 
 std::vector<std::string> program_arguments() {

@@ -22,7 +22,7 @@
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "ops/sample/sample_cpu_histogram.h"
 #include "ops/sample/sample_output.h"
 #include "ops/sample/sample_problem.h"
@@ -224,7 +224,7 @@ class FastRow {
       order(1);
       return at_rank(0);
     }
-    const double u = uniform_of(p_.seed[row_], p_.position[row_]);
+    const double u = random_uniform(p_.seed[row_], p_.position[row_]);
     return controls_.cuts(p_.vocabulary) ? by_value(u) : by_token(u);
   }
 

@@ -9,7 +9,7 @@
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "ops/sample/sample_output.h"
 #include "ops/sample/sample_problem.h"
 #include "ops/sample/sample_row.h"
@@ -114,7 +114,7 @@ class ScalarRow {
 
   // Steps 4 and 5.
   std::int64_t draw(std::int64_t row) {
-    const double u = uniform_of(p_.seed[row], p_.position[row]);
+    const double u = random_uniform(p_.seed[row], p_.position[row]);
     if (controls_.cuts(p_.vocabulary)) {
       const Prefix kept = cut();
       return pick(u * kept.mass, kept.count, [this](std::int64_t rank) { return order_[rank]; });

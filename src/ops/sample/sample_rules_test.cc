@@ -9,16 +9,13 @@
 #include <set>
 #include <tuple>
 
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "ops/sample/sample_test_support.h"
 
 namespace touchstone::test {
 namespace {
 
 using testing::ElementsAre;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 double f32(float value) { return static_cast<double>(value); }
 
@@ -102,7 +99,7 @@ TEST(SampleRules, HalfOfManyEqualTokensIsExactlyHalf) {
     // Masked tokens make the rows equally long.
     row.logits.assign(3000, -kInfinity);
     std::fill_n(row.logits.begin(), vocabulary, f32(1.7F));
-    while (sampling::uniform_of(row.seed, row.position) * static_cast<double>(kept + 1) <
+    while (random_uniform(row.seed, row.position) * static_cast<double>(kept + 1) <
            static_cast<double>(kept)) {
       ++row.position;
     }
@@ -128,7 +125,7 @@ TEST(SampleRules, TheDrawRunsByTokenOrByValue) {
       row.position = position;
       row.top_k = top_k;
       batch.rows.push_back(row);
-      const double u = sampling::uniform_of(row.seed, position);
+      const double u = random_uniform(row.seed, position);
       const double e = std::exp(0.5);
       const std::vector<double> walk = top_k == 0 ? std::vector<double>{1, e, e * e, e * e * e}
                                                   : std::vector<double>{e * e, e, 1};
@@ -173,7 +170,7 @@ TEST(SampleRules, SeedAndPositionDecide) {
     // Equal weights: the token is the uniform, scaled.
     for (std::int64_t position = 0; position < 20; ++position) {
       EXPECT_EQ(tokens[static_cast<std::size_t>(position)],
-                static_cast<std::int64_t>(1000 * sampling::uniform_of(1, position)));
+                static_cast<std::int64_t>(1000 * random_uniform(1, position)));
     }
   });
 }

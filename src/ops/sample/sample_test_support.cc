@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 
@@ -191,7 +191,7 @@ void check_row(const Batch& batch, const oracle::SampleDistribution& d, std::siz
   if (row.temperature == 0) {
     EXPECT_EQ(token, d.order[0]);
   } else {
-    const double u = sampling::uniform_of(row.seed, row.position);
+    const double u = random_uniform(row.seed, row.position);
     EXPECT_TRUE(is_the_draw(row, d, u, token, tolerance));
   }
   if (token >= 0 && token < batch.vocabulary() && batch.want_log_probability) {

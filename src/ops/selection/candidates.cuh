@@ -1,13 +1,14 @@
 // Candidate lists: from the tokens that reached the threshold while a row was read to the k largest
 // in order (sort_candidates), after the blocks of a cluster have merged theirs (gather_cluster).
 //
-// Overflow handling: a list that overflowed, or whose threshold was too high, is rebuilt by reading
-// the row once more in token order (rescan_in_order), which works for any content.
+// Overflow handling: a list that overflowed, or whose threshold was too high, is rebuilt from the
+// row itself (rescan), which works for any content.
 #pragma once
 
 #include "cuda/hopper.cuh"
 #include "ops/selection/rank.cuh"
 #include "ops/selection/row_sum.cuh"
+#include "ops/selection/select_params.h"
 #include "ops/selection/selection_tuning.h"
 
 namespace touchstone::selection {
@@ -94,23 +95,11 @@ __device__ bool gather_cluster(const typename Smem::Params& params, Smem& smem) 
   return true;
 }
 
-// The k-th of the candidates that fit is a valid threshold too: collects what reaches it in another
-// read of the row. Returns false if that overflows as well.
-template <class Smem, class Values>
-__device__ bool rescan_above_kth(const typename Smem::Params& params, int k, Smem& smem,
-                                 const Values& values) {
-  constexpr int kThreads = Smem::kThreads;
+// Calls f(value, token) for the tokens of this thread, with several loads in flight.
+template <int kThreads, class Values, class F>
+__device__ void for_each_token(const SelectParams& params, const Values& values, const F& f) {
   constexpr int kEach = 16;
-  Key* const candidates = smem.candidates(params);
-  const int thread = static_cast<int>(threadIdx.x);
-  sort_keys<kThreads>(candidates, params.capacity());
-  const Key bound = candidates[k - 1];
-  if (thread == 0) {
-    smem.count = 0;
-    smem.flags |= kFlagTwoPass;
-  }
-  __syncthreads();
-  for (std::int64_t first = thread; first < params.vocabulary; first += kEach * kThreads) {
+  for (std::int64_t first = threadIdx.x; first < params.vocabulary; first += kEach * kThreads) {
     float v[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -119,80 +108,43 @@ __device__ bool rescan_above_kth(const typename Smem::Params& params, int k, Sme
     }
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (!(v[i] >= value_of(bound))) continue;
-      const Key key = key_of(v[i], static_cast<std::uint32_t>(first + i * kThreads));
-      if (key < bound) continue;
-      const std::uint32_t at = atomic_add_shared(smem.count, 1);
-      if (at < static_cast<unsigned>(params.capacity())) candidates[at] = key;
-    }
-  }
-  __syncthreads();
-  return static_cast<int>(smem.count) <= params.capacity();
-}
-
-// Rebuilds the candidate list for rows with more candidates than fit, or with a threshold that was
-// too high: reads the row in token order, keeps what beats the k-th so far, and truncates to k
-// whenever the list is full. Rare; __noinline__ so that the main loop keeps its registers.
-template <class Smem, class Values>
-__device__ __noinline__ void rescan_in_order(const typename Smem::Params& params, int k, Smem& smem,
-                                             Values values) {
-  constexpr int kThreads = Smem::kThreads;
-  constexpr int kEach = 4;
-  const int each = min(kEach, (params.capacity() - k) /
-                                  kThreads);  // tokens per thread and step that fit beside k keys
-  const int step = each * kThreads;
-  Key* const candidates = smem.candidates(params);
-  const int thread = static_cast<int>(threadIdx.x);
-  Key bound = static_cast<Key>(kMinCandidateWord) << 32;
-  const bool full = (smem.flags & kFlagOverflow) == 0 && params.cluster == 1 &&
-                    static_cast<int>(smem.count) > params.capacity();
-  __syncthreads();  // all threads have read the flags
-  // Each attempt has a tighter threshold.
-  for (int tries = 0; full && tries < 4; ++tries) {
-    if (rescan_above_kth(params, k, smem, values)) return;
-    __syncthreads();
-  }
-  if (thread == 0) {
-    smem.count = 0;
-    smem.flags |= kFlagTwoPass;
-  }
-  __syncthreads();
-  for (std::int64_t first = thread; first - thread < params.vocabulary; first += step) {
-    float v[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
       const std::int64_t token = first + i * kThreads;
-      v[i] = i < each && token < params.vocabulary ? values(token) : -infinity();
+      if (token < params.vocabulary) f(v[i], static_cast<std::uint32_t>(token));
     }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (!(v[i] > -infinity())) continue;
-      const Key key = key_of(v[i], static_cast<std::uint32_t>(first + i * kThreads));
-      if (key >= bound) candidates[atomicAdd(&smem.count, 1U)] = key;
-    }
-    __syncthreads();
-    const auto held = static_cast<int>(smem.count);
-    __syncthreads();  // all threads have read the count before the next step adds to it
-    if (held + step <= params.capacity()) continue;
-    sort_keys<kThreads>(candidates, held);
-    bound = candidates[k - 1];
-    if (thread == 0) smem.count = static_cast<std::uint32_t>(k);
-    __syncthreads();
   }
 }
 
-// Appends the first masked tokens where fewer than k are above -inf.
+// Replaces the candidates by the tokens whose word reaches `least`. Those that do not fit are only
+// counted.
 template <class Smem, class Values>
-__device__ void append_masked(const typename Smem::Params& params, int k, Smem& smem,
-                              const Values& values) {
+__device__ void collect_reaching(const typename Smem::Params& params, std::uint32_t least,
+                                 Smem& smem, const Values& values) {
+  Key* const candidates = smem.candidates(params);
+  __syncthreads();  // the list and its count have been read
+  if (threadIdx.x == 0) smem.count = 0;
+  __syncthreads();
+  for_each_token<Smem::kThreads>(params, values, [&](float value, std::uint32_t token) {
+    if (ordered(value) < least) return;
+    const std::uint32_t at = atomic_add_shared(smem.count, 1);
+    if (at < static_cast<unsigned>(params.capacity())) candidates[at] = key_of(value, token);
+  });
+  __syncthreads();
+}
+
+// Appends the first tokens, in token order, whose value matches, until there are k candidates or no
+// more tokens.
+template <class Smem, class Values, class Matches>
+__device__ void append_in_order(const typename Smem::Params& params, int k, Smem& smem,
+                                const Values& values, const Matches& matches) {
   constexpr int kThreads = Smem::kThreads;
   Key* const candidates = smem.candidates(params);
   const int thread = static_cast<int>(threadIdx.x);
   auto held = static_cast<int>(smem.count);
   for (std::int64_t first = 0; held < k && first < params.vocabulary; first += kThreads) {
     const std::int64_t token = first + thread;
-    const bool masked = token < params.vocabulary && !(values(token) > -infinity());
-    const unsigned votes = __ballot_sync(~0U, masked);
+    const float value = token < params.vocabulary ? values(token) : 0;
+    const bool match = token < params.vocabulary && matches(value);
+    const unsigned votes = __ballot_sync(~0U, match);
     __syncthreads();  // the counts of the last round have been read
     if (thread % 32 == 0) {
       smem.select.warp_sums[thread / 32] = static_cast<std::uint32_t>(__popc(votes));
@@ -204,13 +156,60 @@ __device__ void append_masked(const typename Smem::Params& params, int k, Smem& 
       if (warp < thread / 32) slot += others;
       held += others;
     }
-    if (masked && slot < k) {
-      candidates[slot] = key_of(-infinity(), static_cast<std::uint32_t>(token));
-    }
+    if (match && slot < k) candidates[slot] = key_of(value, static_cast<std::uint32_t>(token));
   }
   __syncthreads();
-  if (thread == 0) smem.count = static_cast<std::uint32_t>(k);
+  if (thread == 0) smem.count = static_cast<std::uint32_t>(min(held, k));
   __syncthreads();
+}
+
+// A threshold that at least k tokens reach, from the row itself: a histogram of all tokens, or, if
+// the list is only too short, of those just below its threshold, among which the missing ones are.
+template <class Smem, class ForEachWord>
+__device__ std::uint32_t exact_threshold(const typename Smem::Params& params, int k, int equal_bits,
+                                         bool overflow, Smem& smem,
+                                         const ForEachWord& for_each_word) {
+  constexpr std::uint32_t kNearWords = 1U << 24;  // a factor of four in value
+  const int more = params.capacity() - k;
+  std::uint32_t least = 0;
+  if (!overflow) {
+    const std::uint32_t high = smem.threshold - 1;
+    const std::uint32_t low = high - min(high - kMinCandidateWord, kNearWords - 1);
+    least = block_threshold_between(k - static_cast<int>(smem.count), more, equal_bits, low, high,
+                                    for_each_word, smem.select);
+    __syncthreads();  // the histogram is reused
+  }
+  if (least == 0) {
+    least = block_threshold(k, more, equal_bits, kMinCandidateWord, for_each_word, smem.select);
+  }
+  return max(least, kMinCandidateWord);
+}
+
+// Rebuilds the candidate list for any content of the row: what reaches the exact threshold is
+// collected in one more read. If ties at the threshold do not fit, the tokens above it are, then its
+// ties in token order. Rare; __noinline__ so that the main loop keeps its registers.
+template <class Smem, class Values>
+__device__ __noinline__ void rescan(const typename Smem::Params& params, int k, int equal_bits,
+                                    Smem& smem, Values values) {
+  const auto for_each_word = [&](const auto& f) {
+    for_each_token<Smem::kThreads>(params, values,
+                                   [&](float value, std::uint32_t) { f(ordered(value)); });
+  };
+  const bool overflow =
+      (smem.flags & kFlagOverflow) != 0 || static_cast<int>(smem.count) > params.capacity();
+  __syncthreads();  // all threads have read the flags
+  if (threadIdx.x == 0) smem.flags |= kFlagTwoPass;
+  const std::uint32_t least = exact_threshold(params, k, equal_bits, overflow, smem, for_each_word);
+  collect_reaching(params, least, smem, values);
+  if (static_cast<int>(smem.count) <= params.capacity()) return;
+  std::uint32_t tied = 0xffffffffU;
+  for_each_word([&](std::uint32_t word) {
+    if (word >= least) tied = min(tied, word);
+  });
+  std::uint32_t largest = tied;
+  block_min_max(tied, largest, smem.select);
+  collect_reaching(params, tied + 1, smem, values);
+  append_in_order(params, k, smem, values, [=](float value) { return ordered(value) == tied; });
 }
 
 // Stores the k largest keys, in order, at smem.sorted(). Returns how many of them are above -inf.
@@ -221,10 +220,12 @@ __device__ int sort_candidates(const typename Smem::Params& params, int k, int e
   // A threshold that admits every token above -inf was not too high.
   const bool enough = found >= k || smem.threshold == kMinCandidateWord;
   if ((smem.flags & kFlagOverflow) != 0 || found > params.capacity() || !enough) {
-    rescan_in_order(params, k, smem, values);
+    rescan(params, k, equal_bits, smem, values);
     found = static_cast<int>(smem.count);
   }
-  if (found < k) append_masked(params, k, smem, values);
+  if (found < k) {
+    append_in_order(params, k, smem, values, [](float value) { return !(value > -infinity()); });
+  }
   rank_keys(smem.candidates(params), static_cast<int>(smem.count), k, equal_bits, params.token_bits,
             smem.sorted(), smem.select);
   return min(found, k);

@@ -14,7 +14,7 @@ struct SelectParams {
   std::int64_t vocabulary = 0;
   int token_bits = 0;  // of the largest token
   int segments = 0;
-  int candidates = 0;  // capacity per CTA; of the row, at least k and one step of rescan_in_order
+  int candidates = 0;  // capacity per CTA; of the row, at least k
   int cluster = 1;     // CTAs per row
 
   // Candidates of the whole row.

@@ -91,25 +91,18 @@ __device__ void block_min_max(std::uint32_t& smallest, std::uint32_t& largest, S
   }
 }
 
-// A word that at least `wanted` of `count` words reach, and at most `wanted` + `more` unless words
-// are equal. Histogram over the range of the words, refined inside the part that holds the bound.
-// The lower `equal_bits` of all words are equal. Words below `least` are ignored; returns 0 if
-// fewer than `wanted` remain. The result is in every thread.
-template <class WordAt, class Scratch>
-__device__ std::uint32_t block_threshold(int wanted, int more, int count, int equal_bits,
-                                         std::uint32_t least, const WordAt& word_at, Scratch& s) {
+// A word of [low, high] that at least `wanted` words up to `high` reach, and at most `wanted` +
+// `more` unless words are equal. Histogram over the range, refined inside the part that holds the
+// bound. `for_each_word`(f) calls f for every word of this thread. The lower `equal_bits` of all
+// words are equal. Returns 0 if fewer than `wanted` words are in the range. The result is in every
+// thread.
+template <class ForEachWord, class Scratch>
+__device__ std::uint32_t block_threshold_between(int wanted, int more, int equal_bits,
+                                                 std::uint32_t low, std::uint32_t high,
+                                                 const ForEachWord& for_each_word, Scratch& s) {
   constexpr int kThreads = Scratch::kThreads;
   constexpr int kEach = Scratch::kParts / kThreads;  // parts of a thread
   const int thread = static_cast<int>(threadIdx.x);
-  std::uint32_t low = 0xffffffffU;
-  std::uint32_t high = 0;
-  for (int i = thread; i < count; i += kThreads) {
-    const std::uint32_t word = word_at(i);
-    if (word >= least) low = min(low, word);
-    high = max(high, word);
-  }
-  block_min_max(low, high, s);
-  if (low > high) return 0;
   auto still = static_cast<std::uint32_t>(wanted);
   for (;;) {
     const int shift = max(0, 32 - Scratch::kPartBits - __clz(static_cast<int>(high - low)));
@@ -117,10 +110,9 @@ __device__ std::uint32_t block_threshold(int wanted, int more, int count, int eq
     for (int j = 0; j < kEach; ++j) s.counts[j * kThreads + thread] = 0;
     if (thread == 0) s.selected = Scratch::kParts;
     __syncthreads();
-    for (int i = thread; i < count; i += kThreads) {
-      const std::uint32_t word = word_at(i);
+    for_each_word([&](std::uint32_t word) {
       if (word >= low && word <= high) atomicAdd(&s.counts[(word - low) >> shift], 1U);
-    }
+    });
     __syncthreads();
     // Suffix counts: thread 0 owns the highest parts.
     const int highest = Scratch::kParts - 1 - thread * kEach;
@@ -148,6 +140,31 @@ __device__ std::uint32_t block_threshold(int wanted, int more, int count, int eq
     still -= s.above;
     __syncthreads();  // all threads have read the chosen part
   }
+}
+
+// The same over the range of all words from `least` on.
+template <class ForEachWord, class Scratch>
+__device__ std::uint32_t block_threshold(int wanted, int more, int equal_bits, std::uint32_t least,
+                                         const ForEachWord& for_each_word, Scratch& s) {
+  std::uint32_t low = 0xffffffffU;
+  std::uint32_t high = 0;
+  for_each_word([&](std::uint32_t word) {
+    if (word >= least) low = min(low, word);
+    high = max(high, word);
+  });
+  block_min_max(low, high, s);
+  if (low > high) return 0;
+  return block_threshold_between(wanted, more, equal_bits, low, high, for_each_word, s);
+}
+
+// The same for `count` words of an array.
+template <class WordAt, class Scratch>
+__device__ std::uint32_t block_threshold(int wanted, int more, int count, int equal_bits,
+                                         std::uint32_t least, const WordAt& word_at, Scratch& s) {
+  const auto for_each_word = [&](const auto& f) {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += Scratch::kThreads) f(word_at(i));
+  };
+  return block_threshold(wanted, more, equal_bits, least, for_each_word, s);
 }
 
 // A word that at least `wanted` of a warp's words reach, and at most `wanted` + 2 unless words are

@@ -120,7 +120,7 @@ void softmax_topk_streaming_packed(Context& context, const SoftmaxTopkProblem& p
   StreamingArgs args = streaming_args(context, p);
   const auto k = static_cast<int>(p.k);
   const int candidates = selection::estimated_candidates(k, args.params.segments);
-  // In units of 64-bit keys, for the slow path: k of them and one step of rescan_in_order.
+  // In units of 64-bit keys; the slow path sorts k of them, its threshold need not be exact.
   args.params.candidates = std::max({(candidates + 1) / 2, k + kStreamingThreads, 1024});
   if (selection::rows_aligned16(p)) {
     launch<Bf16, true, true, StreamingMode::packed_keys>(context, args);

@@ -12,9 +12,9 @@
 namespace touchstone::judge::attention {
 namespace {
 
-constexpr std::array<const char*, 13> kParameters = {
-    "batch",  "kv_heads", "group",    "queries", "keys",   "dim", "causal",
-    "scale2", "value10",  "relation", "values2", "grads2", "bad"};
+constexpr std::array<const char*, 15> kParameters = {
+    "batch",       "kv_heads", "group",    "queries", "keys",   "dim", "causal", "scale2",
+    "scale_milli", "value10",  "relation", "values2", "grads2", "bad", "jump"};
 
 enum Tensor : uint64_t {
   kQuery = 1,
@@ -38,6 +38,7 @@ class Numbers {
       : family_(resolve(spec).family),
         shape_(shape),
         value_scale_(power_of_ten(parameter_or(spec, "value10", 0))),
+        jump_(static_cast<double>(parameter_or(spec, "jump", 0))),
         directions_(seed, kDirection) {}
 
   double element(Tensor what, const Stream& random, int64_t position, int64_t at, int64_t d) const {
@@ -52,6 +53,7 @@ class Numbers {
     const double length = std::sqrt(static_cast<double>(shape_.dim));
     if (f == "equal_keys" && what == kKey) return directions_.normal(d);
     if (f == "zero_keys" && what == kKey) return 0;
+    if (f == "step_scores" || f == "ramp_scores") return step_element(what, position, d, normal);
     if (f == "rising_scores" || f == "falling_scores") {
       // 4 / sqrt(dim): the last key scores a dozen above the first, whatever the size of a head.
       const double along = 1 + 0.25 * directions_.uniform(d);
@@ -91,7 +93,23 @@ class Numbers {
  private:
   std::string family_;
   Shape shape_;
+  // Keys against one query direction of unit length: the score of a key is its first factor, scaled
+  // so that with the usual scale it is what the family says.
+  double step_element(Tensor what, int64_t position, int64_t d, double normal) const {
+    const double length = std::sqrt(static_cast<double>(shape_.dim));
+    const double along = directions_.sign(d);
+    if (what == kQuery) return along;
+    const auto last = static_cast<double>(std::max<int64_t>(shape_.keys - 1, 1));
+    // The step is between two keys that only the seed knows.
+    const int64_t at = 1 + directions_.index(-3, std::max<int64_t>(shape_.keys - 1, 1));
+    const double share = family_ == "step_scores" ? (position >= at ? 1.0 : 0.0)
+                                                  : static_cast<double>(position) / last;
+    const double score = jump_ * (jump_ > 0 ? share : share - 0.25);
+    return along * (score + normal) / length;
+  }
+
   double value_scale_;
+  double jump_;
   Stream directions_;
 };
 
@@ -180,7 +198,13 @@ Shape shape_of(const CaseSpec& spec) {
   const double usual = 1 / std::sqrt(static_cast<double>(s.dim));
   const bool given = spec.parameters.contains("scale2");
   const auto power = static_cast<int>(optional_parameter(spec, "scale2", -10, 10));
-  s.scale = static_cast<double>(static_cast<float>(given ? std::ldexp(1.0, power) : usual));
+  double scale = given ? std::ldexp(1.0, power) : usual;
+  // In thousandths, zero and negative ones included: the scale is the caller's.
+  if (spec.parameters.contains("scale_milli")) {
+    scale = static_cast<double>(optional_parameter(spec, "scale_milli", -8000, 8000)) / 1000;
+  }
+  s.scale = static_cast<double>(static_cast<float>(scale));
+  optional_parameter(spec, "jump", -4000, 4000);
   const bool bad = spec.family == "bad_arguments";
   if (optional_parameter(spec, "bad", 1, 2) != 0 && !bad) {
     throw InvalidArgument("case: bad: only in bad_arguments");

@@ -86,6 +86,16 @@ void add_numeric(PlanBuilder& b, bool small) {
     b.add(family, shape(2, 1, 2, 70, 70, small ? 32 : 64, 1));
     if (!small) b.add(family, shape(1, 1, 1, 140 + b.draw(20), 200 + b.draw(60), 64, 1));
   }
+  // Within one key, and evenly over hundreds of keys.
+  for (const int64_t jump : {100, 1000, 3000}) {
+    for (const int64_t sign : {1, -1}) {
+      b.add("step_scores", with(shape(1, 1, 2, 9, 150 + b.draw(99), 32, 0), "jump", sign * jump));
+      b.add("ramp_scores", with(shape(1, 2, 1, 7, 300 + b.draw(300), 16, 0), "jump", sign * jump));
+    }
+  }
+  for (const int64_t milli : {0, -125, -1000, 7777}) {
+    b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, b.draw(2)), "scale_milli", milli));
+  }
   b.add("large_scores", shape(1, 2, 1, 40, 60 + b.draw(9), 64, 0));
   b.add("large_scores", shape(1, 1, 2, 70, 70, 32, 1));
   // A length of 64 more than whole tiles of 128, and single queries: where others had NaN.
@@ -97,7 +107,45 @@ void add_numeric(PlanBuilder& b, bool small) {
   b.add("huge_scores", shape(1, 2, 1, 33, 33, 64, 1));
 }
 
+// In every family one case that is plain in everything else: one item, one head, whole tiles, no
+// mask. A contender that lacks grouped heads fails no probe but that of grouped heads.
+void add_plain(PlanBuilder& b) {
+  constexpr std::array<const char*, 13> kFamilies = {
+      "scale",        "equal_keys", "zero_keys",   "rising_scores", "falling_scores",
+      "blocks",       "last_key",   "heavy_tails", "one_key_met",   "offset_values",
+      "large_scores", "low_scores", "huge_scores"};
+  for (const char* family : kFamilies) b.add(family, shape(1, 1, 1, 64, 64, 64, 0));
+  for (const char* family : {"step_scores", "ramp_scores"}) {
+    for (const int64_t jump : {1000, -1000}) {
+      b.add(family, with(shape(1, 1, 1, 64, 64, 64, 0), "jump", jump));
+    }
+  }
+  b.add("given_scale", with(shape(1, 1, 1, 64, 64, 64, 0), "scale2", -2));
+  b.add("sizes", shape(1, 1, 1, 7, 7, 17, 0));
+  b.add("one_query", shape(1, 1, 1, 1, 64, 64, 0));
+  b.add("one_key", shape(1, 1, 1, 64, 1, 64, 0));
+  b.add("nothing", shape(0, 1, 1, 64, 64, 64, 0));
+  b.add("no_keys", shape(1, 1, 1, 64, 0, 64, 0));
+  b.add("long", shape(1, 1, 1, 64, 1088, 8, 0));
+  b.add("causal", shape(1, 1, 1, 64, 64, 64, 1));
+  b.add("causal_short", shape(1, 1, 1, 64, 128, 64, 1));
+  b.add("sees_nothing", shape(1, 1, 1, 128, 64, 64, 1));
+  b.add("future_nan", shape(1, 1, 1, 64, 64, 64, 1));
+  b.add("grouped", shape(1, 1, 2, 64, 64, 64, 0));
+  b.add("one_kv_head", shape(1, 1, 8, 64, 64, 16, 0));
+}
+
 void add_relations(PlanBuilder& b, bool small, bool backward) {
+  const auto relate_plain = [&](const char* id, int64_t items, int64_t causal,
+                                const Parameters& change) {
+    b.relate(id, b.spec("nominal", shape(items, 1, 1, 64, 64, 64, causal)), change);
+  };
+  relate_plain("future_key", 1, 1, {{"relation", 1}});
+  relate_plain("neighbours", 2, 0, {{"relation", 2}});
+  relate_plain("permute_keys", 1, 0, {{"relation", 3}});
+  relate_plain("permute_batch", 2, 0, {{"relation", 4}});
+  relate_plain("power_of_two", 1, 0, {{backward ? "grads2" : "values2", 5}});
+  relate_plain("repeat", 1, 0, {});
   for (const int64_t n : {21, 80}) {
     if (small && n == 80) continue;
     const CaseSpec causal = b.spec("nominal", shape(3, 2, 2, n, n + 4, 32, 1));
@@ -116,6 +164,7 @@ void add_relations(PlanBuilder& b, bool small, bool backward) {
 
 Plan make_plan(const TaskCard& card, uint64_t seed, bool small, bool backward) {
   PlanBuilder b(card, seed);
+  b.add("nominal", shape(1, 1, 1, 64, 64, 64, 0));
   b.add("nominal", shape(1, 1, 1, 6, 6, 8, 0));
   b.add("nominal", shape(2, 2, 1, 33, 33, 16, 0));
   b.add("nominal", shape(1, 2, 2, 64, 64, 32, 1));
@@ -127,6 +176,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small, bool backward) {
   add_sizes(b, small);
   add_masks(b, small);
   add_numeric(b, small);
+  add_plain(b);
   add_relations(b, small, backward);
   for (const int64_t n : {256, 512, 1024, 2048}) {
     if (small && n > 1024) continue;

@@ -169,8 +169,10 @@ class Cache {
 
   std::vector<float>& slot(int64_t layer, int64_t sequence) {
     if (style_.fault == Fault::layers_shared) layer = 0;
-    while (alias_.contains(static_cast<size_t>(sequence)))
+    // Forks may lead in a circle: no more steps than there are sequences.
+    for (int64_t i = 0; i < s_.sequences && alias_.contains(static_cast<size_t>(sequence)); ++i) {
       sequence = alias_[static_cast<size_t>(sequence)];
+    }
     return slots_[static_cast<size_t>(layer * s_.sequences + sequence)];
   }
 

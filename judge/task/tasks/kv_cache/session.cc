@@ -13,9 +13,9 @@
 namespace touchstone::judge::kv_cache {
 namespace {
 
-constexpr std::array<const char*, 12> kParameters = {"layers",   "sequences", "kv_heads", "group",
-                                                     "head_dim", "prompt",    "steps",    "scale10",
-                                                     "future",   "neighbour", "renumber", "room"};
+constexpr std::array<const char*, 14> kParameters = {
+    "layers",  "sequences", "kv_heads",  "group",    "head_dim", "prompt",      "steps",
+    "scale10", "future",    "neighbour", "renumber", "room",     "scale_milli", "jump"};
 
 enum : uint64_t { kKey = 1, kValue, kQuery, kScript, kFamily, kTarget };
 
@@ -143,6 +143,7 @@ class Script {
   }
 
   double score_scale() const {
+    if (s_.given_scale) return s_.scale;
     const bool plain = s_.family == "exact" || s_.family == "long_memory";
     return plain ? 1.0 : 1.0 / std::sqrt(static_cast<double>(s_.head_dim));
   }
@@ -193,6 +194,17 @@ double Script::element(uint64_t what, const Stream& random, const Stream& direct
   if (f == "rising_scores" && what != kValue) {
     const double along = 1 + 0.25 * directions.uniform(d);
     return what == kQuery ? along : along * 0.02 * static_cast<double>(position);
+  }
+  if ((f == "step_scores" || f == "ramp_scores") && what != kValue) {
+    // One direction for all: the score of a key is the factor it has, whatever the size of a head.
+    const double along = directions.sign(d);
+    if (what == kQuery) return along;
+    const auto last = static_cast<double>(std::max<int64_t>(s_.prompt - 1, 1));
+    const int64_t step = 1 + directions.index(-3, std::max<int64_t>(s_.prompt - 1, 1));
+    const double share =
+        f == "step_scores" ? (position >= step ? 1.0 : 0.0) : static_cast<double>(position) / last;
+    const double score = s_.jump * (s_.jump > 0 ? share : share - 0.25);
+    return along * (score + normal) / std::sqrt(static_cast<double>(s_.head_dim));
   }
   if (f == "low_scores" && what != kValue) {
     // Keys against the query: exp of every score is 0 unless the maximum is taken off first.
@@ -358,6 +370,43 @@ void forks(Script& script, const Session& s) {
   script.ask_lengths();
 }
 
+// Hundreds of steps in no order: parts of the sequences grow, are asked about, freed, and with
+// `forks` copied, empty ones and copies of copies too.
+void wander(Script& script, const Session& s, bool forks) {
+  const Stream random(s.seed, kScript);
+  int64_t draw = 0;
+  const auto pick = [&](int64_t count) { return random.index(draw++, count); };
+  const auto some = [&](int64_t layer, bool append) {
+    std::vector<Part> parts;
+    const int64_t wanted = 1 + pick(std::min<int64_t>(s.sequences, 6));
+    for (const int64_t i :
+         permutation(derive_seed(s.seed, 5000 + static_cast<uint64_t>(draw)), s.sequences)) {
+      if (static_cast<int64_t>(parts.size()) == wanted) break;
+      const int64_t most =
+          append ? s.max_tokens - script.length(layer, i) : script.length(layer, i);
+      // Single tokens mostly, a whole prompt now and then.
+      const int64_t tokens = pick(4) == 0 ? pick(s.prompt + 1) : 1;
+      parts.push_back({i, std::min(most, tokens)});
+    }
+    return parts;
+  };
+  for (int64_t step = 0; step < s.steps; ++step) {
+    const int64_t layer = pick(s.layers);
+    const int64_t what = pick(forks ? 10 : 8);
+    if (what < 5) {
+      script.both(layer, some(layer, true));
+    } else if (what < 7) {
+      script.attend(layer, some(layer, false));
+    } else if (what == 7) {
+      script.free(pick(s.sequences));
+    } else if (s.sequences > 1) {
+      const int64_t parent = pick(s.sequences);
+      script.fork(parent, (parent + 1 + pick(s.sequences - 1)) % s.sequences);
+    }
+  }
+  script.ask_lengths();
+}
+
 void two_caches(Script& first, const Session& s) {
   // A second script keeps the lengths of the second cache; its calls join those of the first.
   Script second(s);
@@ -466,6 +515,12 @@ Session read_session(const CaseSpec& spec) {
   const int64_t room = spec.parameters.contains("room") ? parameter(spec, "room", 0, 1 << 16) : 8;
   s.max_tokens = s.prompt + 4 * s.steps + room;
   if (s.family == "full") s.max_tokens = s.prompt + room;
+  if (s.family.starts_with("wander")) s.max_tokens = 3 * s.prompt + room;
+  if (spec.parameters.contains("scale_milli")) {
+    s.given_scale = true;
+    s.scale = static_cast<double>(parameter(spec, "scale_milli", -8000, 8000)) / 1000;
+  }
+  s.jump = static_cast<double>(optional_parameter(spec, "jump", -4000, 4000));
   s.seed = spec.seed;
   // Known signs meet by chance when there are few of them.
   if ((s.family == "exact" || s.family == "long_memory") && s.head_dim < 48) {
@@ -497,6 +552,8 @@ std::vector<Call> make_calls(const Session& s) {
     fill_up(script, s);
   } else if (f == "fork") {
     forks(script, s);
+  } else if (f == "wander" || f == "wander_forks") {
+    wander(script, s, f == "wander_forks");
   } else if (f == "two_caches") {
     two_caches(script, s);
   } else if (f == "nothing") {

@@ -167,7 +167,77 @@ void add_sizes(PlanBuilder& b, bool small) {
   b.add("large_scores", shape(1, 2, 2, 1, 64, 40 + b.draw(9), 3));
 }
 
+PlanBuilder::Parameters with(PlanBuilder::Parameters parameters, const char* name, int64_t value) {
+  parameters[name] = value;
+  return parameters;
+}
+
+// Scores that leave the range of exp within one key, and evenly over hundreds of keys; scales that
+// are not 1 / sqrt(head_dim).
+void add_scores(PlanBuilder& b, bool small) {
+  for (const int64_t jump : {100, 1000, 3000}) {
+    for (const int64_t sign : {1, -1}) {
+      b.add("step_scores", with(shape(1, 2, 1, 2, 32, 40 + b.draw(90), 2), "jump", sign * jump));
+      b.add("ramp_scores",
+            with(shape(1, 1, 2, 1, 16, small ? 90 : 200 + b.draw(200), 2), "jump", sign * jump));
+    }
+  }
+  for (const int64_t milli : {0, -125, -1000, 7777}) {
+    b.add("given_scale", with(shape(1, 2, 2, 2, 16, 12 + b.draw(9), 2), "scale_milli", milli));
+  }
+}
+
+// Many forks, forks of empty sequences, frees, dozens of sequences and layers, hundreds of steps.
+void add_wandering(PlanBuilder& b, bool small) {
+  for (const char* family : {"wander", "wander_forks"}) {
+    b.add(family, shape(2, 5, 1, 2, 16, 9 + b.draw(9), small ? 60 : 160));
+    b.add(family, shape(1, 24 + b.draw(24), 1, 1, 8, 6 + b.draw(9), small ? 80 : 240));
+    if (!small) b.add(family, shape(12 + b.draw(12), 6, 2, 1, 8, 12 + b.draw(20), 300));
+  }
+}
+
+// In every family one case that is plain in everything else: one layer, one sequence where that is
+// enough, one head of a usual size.
+void add_plain(PlanBuilder& b) {
+  constexpr std::array<const char*, 12> kOne = {
+      "decode_only", "chunks",        "equal_keys", "exact",        "long_memory", "scale",
+      "blocks",      "rising_scores", "low_scores", "large_scores", "nothing",     "bytes"};
+  for (const char* family : kOne) {
+    b.add(family, shape(1, 1, 1, 1, 64, std::string(family) == "decode_only" ? 0 : 16, 3));
+  }
+  for (const char* family : {"step_scores", "ramp_scores"}) {
+    for (const int64_t jump : {1000, -1000}) {
+      b.add(family, with(shape(1, 1, 1, 1, 64, 64, 3), "jump", jump));
+    }
+  }
+  b.add("given_scale", with(shape(1, 1, 1, 1, 64, 16, 3), "scale_milli", 250));
+  for (const char* family : {"ragged", "subset", "reuse", "full", "fork", "other_nan"}) {
+    b.add(family, shape(1, 2, 1, 1, 64, 12, 3));
+  }
+  b.add("wander", shape(1, 3, 1, 1, 64, 8, 40));
+  b.add("wander_forks", shape(1, 3, 1, 1, 64, 8, 40));
+  b.add("future_nan", shape(1, 1, 1, 1, 64, 9, 0));
+  for (const char* family : {"int8", "int4", "two_caches"})
+    b.add(family, shape(1, 1, 1, 1, 64, 16, 3));
+  for (const char* family : {"layers", "uneven_layers"})
+    b.add(family, shape(2, 1, 1, 1, 64, 12, 3));
+  for (const char* family : {"grouped", "one_kv_head"}) b.add(family, shape(1, 1, 1, 4, 64, 12, 3));
+  b.add("page_borders", shape(1, 1, 1, 1, 64, 64, 2));
+  b.add("sizes", shape(1, 1, 1, 1, 17, 9, 2));
+  b.add("bad_calls", shape(1, 1, 1, 1, 64, 4, 0));
+}
+
 void add_relations(PlanBuilder& b, bool small) {
+  const CaseSpec plain = b.spec("nominal", shape(1, 2, 1, 1, 64, 12, 3));
+  b.relate("neighbours", plain, {{"neighbour", 1}});
+  b.relate("renumber", plain, {{"renumber", 1}});
+  const CaseSpec one = b.spec("nominal", shape(1, 1, 1, 1, 64, 12, 3));
+  b.relate("future_token", one, {{"future", 1}});
+  b.relate("repeat", one, {});
+  CaseSpec in_pieces = one;
+  in_pieces.family = "chunks";
+  b.relate("increments", one, {});
+  b.plan.relations.back().second = in_pieces;
   for (const int64_t prompt : {12, 50}) {
     if (small && prompt == 50) continue;
     const CaseSpec first = b.spec("nominal", shape(2, 3, 2, 2, 32, prompt, 3));
@@ -185,11 +255,15 @@ void add_relations(PlanBuilder& b, bool small) {
 
 Plan KvCache::plan(uint64_t seed, bool small) const {
   PlanBuilder b(card(), seed);
+  b.add("nominal", shape(1, 1, 1, 1, 64, 12, 3));
   b.add("nominal", shape(1, 1, 1, 1, 8, 4, 2));
   b.add("nominal", shape(1, 4, 4, 1, 64, 16, 8));
   if (!small) b.add("nominal", shape(2, 2, 4, 2, 64, 200 + b.draw(60), 8));
   add_sessions(b, small);
   add_sizes(b, small);
+  add_scores(b, small);
+  add_wandering(b, small);
+  add_plain(b);
   add_relations(b, small);
   for (const int64_t prompt : {128, 256, 512, 1024}) {
     if (small && prompt > 512) continue;

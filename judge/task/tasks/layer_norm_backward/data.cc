@@ -15,8 +15,9 @@ namespace touchstone::judge::layer_norm {
 namespace {
 
 constexpr int64_t kNoEps = -99;  // eps10 of this value: eps = 0
-constexpr std::array<const char*, 9> kParameters = {
-    "rows", "cols", "eps10", "scale10", "mean10", "grad10", "special", "relation", "grad2"};
+constexpr std::array<const char*, 11> kParameters = {"rows",     "cols",   "eps10",  "eps_digit",
+                                                     "scale10",  "mean10", "grad10", "special",
+                                                     "relation", "grad2",  "alive"};
 
 // Streams of one case. Neighbors replaced by a relation come from other streams.
 enum : uint64_t { kX = 1, kGamma, kBeta, kDy, kRow, kPlace, kFamily, kReplaced = 16 };
@@ -172,6 +173,15 @@ void fill_gradient(const Knobs& k, const Stream& random, int64_t row, int64_t so
 
 // NaN or infinity in every third row, in a column drawn from the seed.
 void plant_special(const Knobs& k, Problem& p) {
+  if (k.family == "nan_ends") {
+    // Only the first or only the last column of a row.
+    std::vector<float>& target = k.special_in_dy ? p.dy : p.x;
+    for (int64_t row = 0; row < k.rows; row += 2) {
+      const int64_t column = row % 4 == 0 ? k.cols - 1 : 0;
+      target[static_cast<size_t>(row * k.cols + column)] = std::numeric_limits<float>::quiet_NaN();
+    }
+    return;
+  }
   if (k.family != "nan" && k.family != "infinity") return;
   const Stream random(k.seed, kPlace);
   std::vector<float>& target = k.special_in_dy ? p.dy : p.x;
@@ -186,7 +196,8 @@ void plant_special(const Knobs& k, Problem& p) {
 double eps_of(const CaseSpec& spec) {
   if (spec.family == "exact") return 3;  // 1 / sqrt(1 + 3) is exact
   const int64_t eps10 = parameter_or(spec, "eps10", -5);
-  return eps10 == kNoEps ? 0 : power_of_ten(eps10);
+  const auto digit = static_cast<double>(parameter_or(spec, "eps_digit", 1));
+  return eps10 == kNoEps ? 0 : digit * power_of_ten(eps10);
 }
 
 Problem make_problem(const CaseSpec& spec) {
@@ -249,6 +260,12 @@ void check_spec(const CaseSpec& spec) {
   optional_parameter(spec, "grad2", -20, 20);
   optional_parameter(spec, "special", 0, 1);
   optional_parameter(spec, "relation", 0, 2);
+  optional_parameter(spec, "eps_digit", 1, 9);
+  if (spec.family == "many_caches") {
+    parameter(spec, "alive", 2, 64);
+  } else if (spec.parameters.contains("alive")) {
+    throw InvalidArgument("case: alive: only in many_caches");
+  }
   if (spec.parameters.contains("eps10") && spec.parameters.at("eps10") != kNoEps) {
     optional_parameter(spec, "eps10", -30, 3);
   }
@@ -261,9 +278,19 @@ std::vector<Problem> make_problems(const CaseSpec& spec) {
   check_spec(spec);
   const CaseSpec resolved = resolve(spec);
   std::vector<Problem> problems{make_problem(resolved)};
-  if (resolved.family == "interleaved") {
+  const bool many = resolved.family == "many_caches";
+  const int64_t alive = many                               ? parameter(spec, "alive", 2, 64)
+                        : resolved.family == "interleaved" ? 2
+                                                           : 1;
+  for (int64_t i = 1; i < alive; ++i) {
     CaseSpec other = resolved;
-    other.seed = derive_seed(spec.seed, 2);
+    other.seed = derive_seed(spec.seed, static_cast<uint64_t>(i) + 1);
+    if (many) {
+      // Caches of different sizes: none fits into the place of another by chance.
+      const Stream random(other.seed, kRow);
+      other.parameters["rows"] = 1 + random.index(0, parameter(spec, "rows", 0, 1 << 24) + 1);
+      other.parameters["cols"] = 1 + random.index(1, parameter(spec, "cols", 1, 1 << 24));
+    }
     problems.push_back(make_problem(other));
   }
   return problems;

@@ -24,7 +24,7 @@ CaseSpec resolve(const CaseSpec& spec);
 // InvalidArgument when it is not a case of this task.
 void check_spec(const CaseSpec& spec);
 
-// All pairs of a case: one, or two for the family `interleaved`.
+// All pairs of a case: one, two for the family `interleaved`, or as many as `many_caches` says.
 std::vector<Problem> make_problems(const CaseSpec& spec);
 
 struct Tolerance {

@@ -245,8 +245,11 @@ std::vector<Reply> run(const Style& style, const Case& c) {
   std::vector<Reply> replies(c.calls.size());
   std::vector<std::vector<Statistics>> caches(pairs);
   for (size_t i = 0; i < c.calls.size(); ++i) {
-    const size_t pair = i % pairs;
-    const Problem p = problem_of(c.calls[pair], c.calls[pairs + pair]);
+    // Many caches are used in an order of their own.
+    const auto pair = static_cast<size_t>(c.calls[i].state);
+    size_t other = pairs;
+    while (c.calls[other].state != c.calls[i].state) ++other;
+    const Problem p = problem_of(c.calls[pair], c.calls[other]);
     std::vector<Statistics>& cache = caches[style.fault == Fault::shared_cache ? 0 : pair];
     const auto elements = static_cast<size_t>(p.rows * p.cols);
     replies[i].ending = Ending::ok;
@@ -332,7 +335,8 @@ TEST(LayerNormGate, LowerPrecisionFails) { gate::expect_lower_precision_fails(ta
 // The same numbers by the Jacobian written out, element by element.
 TEST(LayerNormGate, ASecondOracleAgrees) {
   for (const CaseSpec& spec : task().plan(7, true).cases) {
-    if (spec.parameters.at("cols") > 600 || spec.family == "nan" || spec.family == "infinity") {
+    if (spec.parameters.at("cols") > 600 || spec.family.starts_with("nan") ||
+        spec.family == "infinity") {
       continue;
     }
     const Problem p = layer_norm::make_problems(spec)[0];

@@ -46,13 +46,23 @@ std::vector<float> to_floats(std::span<const float> values) {
   return {values.begin(), values.end()};
 }
 
+// Which call is the backward of pair number i: where many caches are alive they are used in an order
+// of their own.
+size_t backward_of(const Case& asked, size_t i) {
+  const size_t pairs = asked.calls.size() / 2;
+  for (size_t call = pairs; call < asked.calls.size(); ++call) {
+    if (asked.calls[call].state == static_cast<int>(i)) return call;
+  }
+  throw InvalidArgument("case: a forward without its backward");
+}
+
 // The numbers as the case holds them, so that a case is judged by what was really asked.
 std::vector<Problem> problems_of(const Case& asked) {
   const size_t pairs = asked.calls.size() / 2;
   std::vector<Problem> problems;
   for (size_t i = 0; i < pairs; ++i) {
     const Call& forward = asked.calls[i];
-    const Call& backward = asked.calls[pairs + i];
+    const Call& backward = asked.calls[backward_of(asked, i)];
     Problem p;
     p.rows = std::get<int64_t>(forward.scalars[0]);
     p.cols = std::get<int64_t>(forward.scalars[1]);
@@ -91,10 +101,11 @@ class LayerNormBackward final : public CardTask {
     for (size_t i = 0; i < pairs; ++i) {
       const Answer& right = answers[i];
       if (checker.answered(i)) compare_output(checker, asked, i, 0, right.y, special);
-      if (!checker.answered(pairs + i)) continue;
-      compare_output(checker, asked, pairs + i, 0, right.dx, special);
-      compare_output(checker, asked, pairs + i, 1, right.dgamma, special);
-      compare_output(checker, asked, pairs + i, 2, right.dbeta, special);
+      const size_t backward = backward_of(asked, i);
+      if (!checker.answered(backward)) continue;
+      compare_output(checker, asked, backward, 0, right.dx, special);
+      compare_output(checker, asked, backward, 1, right.dgamma, special);
+      compare_output(checker, asked, backward, 2, right.dbeta, special);
     }
     return checker.finish();
   }
@@ -160,8 +171,12 @@ class LayerNormBackward final : public CardTask {
     for (size_t i = 0; i < problems.size(); ++i) {
       c.calls.push_back(forward_call(problems[i], static_cast<int>(i)));
     }
+    const bool many = spec.family == "many_caches";
+    const std::vector<int64_t> order =
+        permutation(spec.seed, static_cast<int64_t>(problems.size()));
     for (size_t i = 0; i < problems.size(); ++i) {
-      c.calls.push_back(backward_call(problems[i], static_cast<int>(i)));
+      const size_t which = many ? static_cast<size_t>(order[i]) : i;
+      c.calls.push_back(backward_call(problems[which], static_cast<int>(which)));
     }
     return c;
   }
@@ -194,8 +209,33 @@ void add_structured(PlanBuilder& b, bool small) {
     b.add("nan", {{"rows", 7}, {"cols", 50 + b.draw(60)}, {"special", special}});
     b.add("infinity", {{"rows", 7}, {"cols", 50 + b.draw(60)}, {"special", special}});
   }
+  for (const int64_t special : {0, 1}) {
+    b.add("nan_ends", {{"rows", 6}, {"cols", 40 + b.draw(60)}, {"special", special}});
+  }
+  b.add("many_caches", {{"rows", 5}, {"cols", 20 + b.draw(30)}, {"alive", 3}});
+  b.add("many_caches", {{"rows", 9}, {"cols", 40 + b.draw(60)}, {"alive", small ? 12 : 40}});
   b.add("nan", {{"rows", 1}, {"cols", 19}, {"special", 0}});
   b.add("interleaved", {{"rows", 8}, {"cols", 64 + b.draw(10)}});
+}
+
+// In every family one case that is plain in everything else: a few rows of whole vectors.
+void add_plain(PlanBuilder& b) {
+  constexpr std::array<const char*, 15> kFamilies = {
+      "scale",         "gradient_scale", "heavy_tails", "blocks",  "ties",    "monotone",
+      "sparse",        "one_hot",        "exact",       "weights", "epsilon", "parallel_gradient",
+      "zero_variance", "denormal",       "interleaved"};
+  for (const char* family : kFamilies) b.add(family, {{"rows", 4}, {"cols", 64}});
+  b.add("sizes", {{"rows", 3}, {"cols", 96}});
+  b.add("no_rows", {{"rows", 0}, {"cols", 64}});
+  b.add("no_epsilon", {{"rows", 4}, {"cols", 64}, {"eps10", -99}});
+  b.add("long_columns", {{"rows", 4096}, {"cols", 8}});
+  b.add("wide", {{"rows", 2}, {"cols", 8192}});
+  b.add("many_caches", {{"rows", 4}, {"cols", 64}, {"alive", 5}});
+  for (const char* family : {"nan", "nan_ends", "infinity"})
+    b.add(family, {{"rows", 4}, {"cols", 64}});
+  b.add("shifted_mean", {{"rows", 4}, {"cols", 512}, {"mean10", 3}});
+  b.add("square_overflow", {{"rows", 4}, {"cols", 64}, {"scale10", 25}});
+  b.add("square_underflow", {{"rows", 4}, {"cols", 64}, {"scale10", -25}, {"eps10", -99}});
 }
 
 void add_numeric(PlanBuilder& b, bool small) {
@@ -224,6 +264,11 @@ void add_numeric(PlanBuilder& b, bool small) {
 }
 
 void add_relations(PlanBuilder& b, bool small) {
+  const CaseSpec plain = b.spec("nominal", {{"rows", 4}, {"cols", 64}});
+  b.relate("permute_rows", plain, {{"relation", 1}});
+  b.relate("neighbours", plain, {{"relation", 2}});
+  b.relate("scale_gradient", plain, {{"grad2", 5}});
+  b.relate("repeat", plain, {});
   for (const int64_t cols : {77, 256}) {
     if (small && cols == 256) continue;
     const CaseSpec first = b.spec("nominal", {{"rows", 9}, {"cols", cols}});
@@ -258,6 +303,7 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
   b.add("wide", {{"rows", 2}, {"cols", small ? 65537 : 131073}});
   add_structured(b, small);
   add_numeric(b, small);
+  add_plain(b);
   add_relations(b, small);
   for (const int64_t rows : {64, 128, 256, 512}) {
     if (small && rows > 256) continue;
@@ -335,9 +381,10 @@ std::vector<Reply> LayerNormBackward::lower_precision(const Case& asked) const {
       reply.outputs.push_back(bytes_of(values));
     };
     put(replies[i], a.y);
-    put(replies[pairs + i], a.dx);
-    put(replies[pairs + i], a.dgamma);
-    put(replies[pairs + i], a.dbeta);
+    Reply& backward = replies[backward_of(asked, i)];
+    put(backward, a.dx);
+    put(backward, a.dgamma);
+    put(backward, a.dbeta);
   }
   return replies;
 }

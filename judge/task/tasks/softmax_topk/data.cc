@@ -45,11 +45,16 @@ enum class Pattern {
   near_ties,
   border_ties,
   few_left,
-  nan
+  nan,
+  nan_ends,
+  extreme_masked,
+  lowest,
+  all_lowest,
+  one_negative_zero
 };
 
 Pattern pattern_of(const std::string& family) {
-  constexpr std::array<std::pair<const char*, Pattern>, 23> kNames = {{
+  constexpr std::array<std::pair<const char*, Pattern>, 28> kNames = {{
       {"heavy_tails", Pattern::heavy_tails},
       {"blocks", Pattern::blocks},
       {"ties", Pattern::ties},
@@ -73,6 +78,11 @@ Pattern pattern_of(const std::string& family) {
       {"border_ties", Pattern::border_ties},
       {"few_left", Pattern::few_left},
       {"nan", Pattern::nan},
+      {"nan_ends", Pattern::nan_ends},
+      {"extreme_masked", Pattern::extreme_masked},
+      {"lowest", Pattern::lowest},
+      {"all_lowest", Pattern::all_lowest},
+      {"one_negative_zero", Pattern::one_negative_zero},
   }};
   return kind_of(family, kNames, Pattern::normal);
 }
@@ -147,11 +157,24 @@ double element(const Knobs& n, const Stream& random, const Stream& of_row, int64
   if (f == Pattern::ascending) return 0.01 * static_cast<double>(j);
   if (f == Pattern::descending) return -0.01 * static_cast<double>(j);
   if (f == Pattern::small_probabilities) return -0.29 * static_cast<double>(j);
-  if (f == Pattern::extreme) {
+  if (f == Pattern::extreme_masked && random.bits(at) % 5 < 2 && j != of_row.index(row, n.vocab)) {
+    return -static_cast<double>(kInfinity);
+  }
+  if (f == Pattern::extreme || f == Pattern::extreme_masked) {
     return 3e38 * random.sign(at) * (1 - 0.5 * random.uniform(~at));
   }
+  // Nothing but the lowest number, with one above it in `lowest`.
+  if (f == Pattern::lowest || f == Pattern::all_lowest) {
+    const bool above = f == Pattern::lowest && j == of_row.index(row, n.vocab);
+    return above ? -3e38 : -static_cast<double>(std::numeric_limits<float>::max());
+  }
+  if (f == Pattern::one_negative_zero) {
+    const bool chosen = j == of_row.index(row, n.vocab);
+    return chosen ? -0.0 : row % 2 == 0 ? -1.0 - random.uniform(at) : 0.0;
+  }
   if (f == Pattern::masked && random.bits(at) % 5 < 2) return -static_cast<double>(kInfinity);
-  if (f == Pattern::masked_row && row % 3 == 1) return -static_cast<double>(kInfinity);
+  if (f == Pattern::masked_row && (row % 3 == 1 || n.rows == 1))
+    return -static_cast<double>(kInfinity);
   const bool chosen = is_chosen(n, of_row, row, j);
   return 2 * normal + (chosen ? 14 : of_row.normal(~row) * 0.5);
 }
@@ -183,15 +206,20 @@ void fill_row(const Knobs& n, const Stream& random, int64_t row, float* logits) 
   const Stream of_row(n.seed, kRow);
   const double shift = n.shift * of_row.sign(row);
   for (int64_t j = 0; j < n.vocab; ++j) {
-    double value = element(n, random, of_row, row, j) * n.scale + shift;
+    double value = element(n, random, of_row, row, j) * n.scale;
+    // Adding nothing would turn -0 into +0.
+    if (n.shift != 0) value += shift;
     // On a coarse grid a constant can be added without rounding.
     if (n.grid) value = std::nearbyint(value * 1024) / 1024;
-    logits[j] = static_cast<float>(value + n.add);
+    logits[j] = static_cast<float>(n.add == 0 ? value : value + n.add);
   }
   if (n.pattern == Pattern::masked) {
     // A row that happens to be masked whole belongs to another family.
     const int64_t j = of_row.index(7 * row, n.vocab);
     logits[j] = std::isinf(logits[j]) ? 0.25F : logits[j];
+  }
+  if (n.pattern == Pattern::nan_ends && row % 2 == 0) {
+    logits[row % 4 == 0 ? n.vocab - 1 : 0] = std::numeric_limits<float>::quiet_NaN();
   }
   if (n.pattern == Pattern::nan && row % 3 == 0) {
     logits[of_row.index(5 * row, n.vocab)] = std::numeric_limits<float>::quiet_NaN();

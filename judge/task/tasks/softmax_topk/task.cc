@@ -165,9 +165,44 @@ void add_structured(PlanBuilder& b, bool small) {
   b.add("blocks", {{"rows", 3}, {"vocab", 8000 + b.draw(900)}, {"k", 32}});
   b.add("exact", {{"rows", 2}, {"vocab", 64}, {"k", 40}});
   b.add("masked_row", {{"rows", 4}, {"vocab", 5}, {"k", 5}});
+  for (const char* family :
+       {"nan_ends", "extreme_masked", "lowest", "all_lowest", "one_negative_zero"}) {
+    b.add(family, {{"rows", 5}, {"vocab", 150 + b.draw(150)}, {"k", 6 + b.draw(10)}});
+    b.add(family, {{"rows", 4}, {"vocab", 4000 + b.draw(2000)}, {"k", 20 + b.draw(20)}});
+  }
+  // Crossings: everything is kept although some of it is masked, tied or at the ends of the range.
+  for (const char* family : {"masked", "few_left", "masked_row", "extreme_masked", "ties", "nan"}) {
+    const int64_t vocab = 37 + b.draw(200);
+    b.add(family, {{"rows", 4}, {"vocab", vocab}, {"k", vocab}});
+  }
   b.add("nan", {{"rows", 5}, {"vocab", 333}, {"k", 7}});
   b.add("nan", {{"rows", 1}, {"vocab", 40}, {"k", 40}});
   b.add("nan", {{"rows", 4}, {"vocab", 5000 + b.draw(99)}, {"k", 33}});
+}
+
+// In every family one case that is plain in everything else: one row of whole vectors, few kept.
+void add_plain(PlanBuilder& b) {
+  constexpr std::array<const char*, 32> kFamilies = {
+      "sizes",        "k_one",       "scale",          "heavy_tails",  "blocks",
+      "ties",         "border_ties", "all_equal",      "signed_zeros", "near_ties",
+      "ascending",    "descending",  "clustered",      "one_tile",     "last_tile",
+      "tile_borders", "one_hot",     "sparse",         "exact",        "denormal",
+      "large_logits", "extreme",     "masked",         "few_left",     "masked_row",
+      "nan",          "nan_ends",    "extreme_masked", "lowest",       "one_negative_zero",
+      "common_shift", "all_lowest"};
+  for (const char* family : kFamilies) {
+    const int64_t k = std::string(family) == "k_one" ? 1 : 8;
+    PlanBuilder::Parameters p = {{"rows", 1}, {"vocab", 1024}, {"k", k}};
+    if (std::string(family) == "common_shift") p["shift10"] = 5;
+    b.add(family, p);
+  }
+  b.add("sizes", {{"rows", 1}, {"vocab", 1023}, {"k", 8}});
+  b.add("k_all", {{"rows", 1}, {"vocab", 64}, {"k", 64}});
+  b.add("k_large", {{"rows", 1}, {"vocab", 1024}, {"k", 50}});
+  b.add("large", {{"rows", 1}, {"vocab", 65536}, {"k", 8}});
+  b.add("small_probabilities", {{"rows", 1}, {"vocab", 300}, {"k", 32}});
+  b.add("no_rows", {{"rows", 0}, {"vocab", 64}, {"k", 4}});
+  b.add("bad_k", {{"rows", 1}, {"vocab", 64}, {"k", 65}});
 }
 
 void add_numeric(PlanBuilder& b) {
@@ -189,6 +224,15 @@ void add_numeric(PlanBuilder& b) {
 }
 
 void add_relations(PlanBuilder& b, bool small) {
+  const auto relate_plain = [&](const char* id, int64_t rows, PlanBuilder::Parameters change) {
+    b.relate(id, b.spec("nominal", {{"rows", rows}, {"vocab", 1024}, {"k", 8}, {"grid", 1}}),
+             change);
+  };
+  relate_plain("permute_rows", 4, {{"relation", 1}});
+  relate_plain("neighbours", 4, {{"relation", 2}});
+  relate_plain("permute_vocabulary", 1, {{"relation", 3}});
+  relate_plain("add_constant", 1, {{"add", 16}});
+  relate_plain("repeat", 1, {});
   for (const int64_t vocab : {120, 3000}) {
     if (small && vocab == 3000) continue;
     const CaseSpec first =
@@ -204,6 +248,7 @@ void add_relations(PlanBuilder& b, bool small) {
 
 Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   PlanBuilder b(card(), seed);
+  b.add("nominal", {{"rows", 1}, {"vocab", 1024}, {"k", 8}});
   b.add("nominal", {{"rows", 4}, {"vocab", 64}, {"k", 5}});
   b.add("nominal", {{"rows", 8}, {"vocab", 1000}, {"k", 10}});
   b.add("nominal",
@@ -212,6 +257,7 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   add_sizes(b, small);
   add_structured(b, small);
   add_numeric(b);
+  add_plain(b);
   add_relations(b, small);
   for (const int64_t vocab : {4096, 8192, 16384, 32768}) {
     if (small && vocab > 16384) continue;

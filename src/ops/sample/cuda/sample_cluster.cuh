@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(selection::kClusterThreads, 1)
     scan.choose(k, selection::kMaxClusterK);
     if (!first) return;
     if (threadIdx.x == kUniformThread) {
-      state.uniform = uniform_of(state.seed.seed, state.seed.position);
+      state.uniform = random_uniform(state.seed.seed, state.seed.position);
     }
     __syncwarp();
     RowSum sum;

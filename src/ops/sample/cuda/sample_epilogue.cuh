@@ -5,7 +5,7 @@
 #include "ops/sample/cuda/sample_draw_block.cuh"
 #include "ops/sample/cuda/sample_launch.h"
 #include "ops/sample/cuda/sample_penalties.cuh"
-#include "ops/sample/philox.h"
+#include "touchstone/core/random.h"
 #include "ops/selection/candidates.cuh"
 #include "touchstone/ops/row_status.h"
 
@@ -53,7 +53,7 @@ __device__ void store_state(const RowSeed& seed, const RowControls& controls, do
   if (threadIdx.x != kThreads - 1) return;
   state.controls = controls;
   state.inverse = inverse;
-  state.uniform = uniform_of(seed.seed, seed.position);
+  state.uniform = random_uniform(seed.seed, seed.position);
 }
 template <int kThreads>
 __device__ void store_state(const SampleProblem& p, std::int64_t row, const RowControls& controls,

@@ -71,7 +71,7 @@ StreamingArgs streaming_args(const Context& context, const SampleProblem& p, boo
     args.params.candidates =
         std::max(args.params.candidates, std::min(needed, max_candidates(context, args)));
   }
-  // The sorted tokens must leave space for one step of rescan_in_order.
+  // Candidates beside the sorted tokens, so that the threshold of a rescan need not be exact.
   args.slots = {std::clamp(args.params.candidates - selection::kStreamingThreads, k,
                            std::max(k, int{StreamingSmem::kMaxSorted})),
                 second ? std::min(kDeferredDefaultSlots, max_slots) : kDefaultSlots};
@@ -90,7 +90,7 @@ StreamingArgs cluster_streaming_args(const SampleProblem& p, int k, int cluster)
   args.second = cluster == 1;
   args.params = selection::streaming_params(p.dtype, p.vocabulary, k, true, cluster, kThreads);
   const int capacity = args.params.capacity();
-  // One step of rescan_in_order fits beside the sorted tokens.
+  // As above.
   args.slots = {
       std::clamp(std::min(capacity - kThreads, capacity / 2), k, int{StreamingSmem::kMaxSorted}),
       kDefaultSlots};

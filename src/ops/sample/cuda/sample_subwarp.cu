@@ -163,7 +163,7 @@ struct RowRequest {
     const std::int64_t seed = p.seed[row];  // all loads are issued before the first is used
     const std::int64_t position = p.position[row];
     controls = row_controls(p, row);
-    uniform = uniform_of(seed, position);
+    uniform = random_uniform(seed, position);
     if (!fits_warp_draw(p, controls)) return;
     slots = wanted_slots(p, controls, {kWarpTokens, kWarpTokens});
     inverse = 1 / log_prob_temperature(controls);

@@ -1,0 +1,146 @@
+// What a contender lacks: refusals that the card allows, and one sentence about where it fails.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "judge/measure/session.h"
+
+namespace touchstone::judge {
+namespace {
+
+std::vector<CaseRecord*> all_cases(Record& record) {
+  std::vector<CaseRecord*> all;
+  for (auto* cases : {&record.cases, &record.relations}) {
+    for (CaseRecord& c : *cases) all.push_back(&c);
+  }
+  return all;
+}
+
+bool declares(const Session& session, const std::string& id) {
+  const std::vector<std::string>& lacks = session.contender.binding.lacks;
+  return std::ranges::find(lacks, id) != lacks.end();
+}
+
+// A refusal without any feature is no lack: the plain core must be answered.
+bool excusable(const Session& session, const CaseRecord& c) {
+  return !c.check.passed && c.check.refused && c.lack.empty() &&
+         !session.task.features_of(c.spec).empty();
+}
+
+// Of the features that explain refusals, the one that was refused most consistently; of those, the
+// one that explains most. What was declared comes before what is guessed.
+const Feature* best_feature(const Session& session, const std::vector<CaseRecord*>& cases) {
+  const Feature* best = nullptr;
+  double best_value = -1.0;
+  for (const Feature& feature : session.task.card().lacks) {
+    int refused = 0;
+    int explained = 0;
+    int with = 0;
+    for (const CaseRecord* c : cases) {
+      if (!feature.where.holds(c->spec)) continue;
+      ++with;
+      refused += c->check.refused ? 1 : 0;
+      explained += excusable(session, *c) ? 1 : 0;
+    }
+    if (explained == 0) continue;
+    const double share = static_cast<double>(refused) / with;
+    const double value = (declares(session, feature.id) ? 1e9 : 0.0) + 1e6 * share + explained;
+    if (value <= best_value) continue;
+    best = &feature;
+    best_value = value;
+  }
+  return best;
+}
+
+LackRecord described(const Session& session, const Feature& feature) {
+  LackRecord lack;
+  lack.id = feature.id;
+  lack.title = feature.title;
+  lack.where = feature.output.empty() ? feature.where.text() : feature.output;
+  lack.declared = declares(session, feature.id);
+  return lack;
+}
+
+// Answers without an output that may be left out.
+void settle_outputs(Session& session, const std::vector<CaseRecord*>& cases) {
+  for (const Feature& feature : session.task.card().lacks) {
+    if (feature.output.empty()) continue;
+    LackRecord lack = described(session, feature);
+    for (const CaseRecord* c : cases) {
+      const auto& omitted = c->check.omitted;
+      const bool without = std::ranges::find(omitted, feature.output) != omitted.end();
+      lack.cases += without || c->check.passed ? 1 : 0;
+      lack.refused += without ? 1 : 0;
+    }
+    if (lack.refused > 0) session.record.lacks.push_back(std::move(lack));
+  }
+}
+
+// What was declared and not refused: a right answer is no harm, a wrong one is.
+void blame_declared(const Session& session, const std::vector<CaseRecord*>& cases) {
+  for (CaseRecord* c : cases) {
+    if (c->check.passed || c->check.refused) continue;
+    for (const std::string& id : session.task.features_of(c->spec)) {
+      if (!declares(session, id)) continue;
+      c->check.reason =
+          fmt::format("says that it lacks {}, and does not refuse: {}", id, c->check.reason);
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+bool may_be_lack(const Session& session, const CaseRecord& c) { return excusable(session, c); }
+
+void settle_lacks(Session& session) {
+  Record& record = session.record;
+  const std::vector<CaseRecord*> cases = all_cases(record);
+  while (const Feature* feature = best_feature(session, cases)) {
+    LackRecord lack = described(session, *feature);
+    for (CaseRecord* c : cases) {
+      if (!feature->where.holds(c->spec)) continue;
+      ++lack.cases;
+      if (!c->check.refused) continue;
+      ++lack.refused;
+      if (excusable(session, *c)) c->lack = feature->id;
+    }
+    record.lacks.push_back(std::move(lack));
+  }
+  settle_outputs(session, cases);
+  blame_declared(session, cases);
+  // Nothing at all was answered: that is not a part of the task.
+  const bool any =
+      std::ranges::any_of(cases, [](const CaseRecord* c) { return c->gates && c->check.passed; });
+  if (!any) {
+    record.lacks.clear();
+    for (CaseRecord* c : cases) c->lack.clear();
+  }
+}
+
+void write_diagnosis(Session& session) {
+  Record& record = session.record;
+  std::vector<Condition> known;
+  for (const Feature& feature : session.task.card().lacks) known.push_back(feature.where);
+  for (const bool refusals : {false, true}) {
+    std::vector<Observation> observed;
+    for (const CaseRecord& c : record.cases) {
+      if (!c.gates) continue;
+      const bool refused = !c.check.passed && !c.lack.empty();
+      if (!refusals && refused) continue;
+      observed.push_back({c.spec, refusals ? refused : !c.check.passed});
+    }
+    if (const auto found = diagnose(observed, known)) {
+      if (!record.diagnosis.empty()) record.diagnosis += "; ";
+      record.diagnosis += found->sentence(refusals ? "refuses" : "fails");
+    }
+  }
+}
+
+int needs_besides(const Session& session, const CaseSpec& spec, const std::string& probe) {
+  return static_cast<int>(std::ranges::count_if(
+      session.task.card().lacks,
+      [&](const Feature& feature) { return feature.probe != probe && feature.where.holds(spec); }));
+}
+
+}  // namespace touchstone::judge
