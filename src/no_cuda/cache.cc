@@ -1,7 +1,7 @@
 // What the KV cache does on CUDA, in a build without CUDA. Never reached through the public
 // functions: a context for a CUDA device cannot be made there.
-#include "cache/view/device_view.h"
 #include "cache/token_move.h"
+#include "cache/view/device_view.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::cache {

@@ -11,8 +11,8 @@
 
 #include "cache/codec.h"
 #include "cache/rotation.h"
-#include "touchstone/core/random.h"
 #include "spec/spec.h"
+#include "touchstone/core/random.h"
 #include "touchstone/gradcheck.h"
 
 namespace touchstone::spec {
