@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kPageTokens = 4;
 
-KvCache small_cache(std::int64_t pages) {
+KvCache cache_of_pages(std::int64_t pages) {
   const LayerGroup group{.layers = 1,
                          .kv_heads = 1,
                          .k_dim = 4,
@@ -37,7 +37,7 @@ void insert(KvCache& cache, const std::vector<std::int32_t>& tokens, std::uint32
 }
 
 TEST(EvictionHook, SeesEveryPageWithItsPrefix) {
-  KvCache cache = small_cache(4);
+  KvCache cache = cache_of_pages(4);
   std::vector<std::int32_t> prompt(12);
   std::iota(prompt.begin(), prompt.end(), 50);
   insert(cache, prompt, 7);
@@ -63,7 +63,7 @@ TEST(EvictionHook, SeesEveryPageWithItsPrefix) {
 }
 
 TEST(EvictionHook, AnExceptionStopsTheReservation) {
-  KvCache cache = small_cache(2);
+  KvCache cache = cache_of_pages(2);
   insert(cache, {1, 2, 3, 4, 5, 6, 7, 8}, 0);
   int calls = 0;
   cache.set_eviction_hook([&](const EvictedPage&) {

@@ -18,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Type = MetadataValue::Type;
 
-constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 constexpr std::size_t kMaxIndexBytes = 100'000'000;
 
 // Indices of `items` sorted by name; CorruptData for a name that occurs twice.

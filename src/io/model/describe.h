@@ -1,6 +1,8 @@
 // Descriptions of models from the two kinds of files.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11,6 +13,7 @@ namespace touchstone::inline v0::io {
 
 inline constexpr std::int64_t kMaxLayers = 4096;
 inline constexpr std::int64_t kMaxWidth = std::int64_t{1} << 24;
+inline constexpr std::size_t kMaxConfigBytes = 16 << 20;
 inline constexpr std::int64_t kMaxContext = std::int64_t{1} << 40;
 
 // config.json as text, generation_config.json too or empty. Biases and the head are left to what the

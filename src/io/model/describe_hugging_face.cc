@@ -13,8 +13,6 @@
 namespace touchstone::inline v0::io {
 namespace {
 
-constexpr std::size_t kMaxConfigBytes = 16 << 20;
-
 // Members of an object with defaults; null counts as absent, as in Python.
 class Fields {
  public:

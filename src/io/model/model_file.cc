@@ -19,7 +19,6 @@ namespace touchstone::inline v0::io {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::size_t kMaxConfigBytes = 16 << 20;
 
 // Where a canonical weight lies.
 struct Source {
