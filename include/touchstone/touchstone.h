@@ -18,6 +18,7 @@
 #include "touchstone/decode/request.h"              // IWYU pragma: export
 #include "touchstone/decode/scorer.h"               // IWYU pragma: export
 #include "touchstone/decode/tree.h"                 // IWYU pragma: export
+#include "touchstone/io/chat_template.h"            // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export

@@ -590,3 +590,5 @@ TOUCHSTONE_API ts_status ts_cached_attention_explain(ts_context* context,
 #ifdef __cplusplus
 }  // extern "C"
 #endif
+
+#include "touchstone/touchstone_c_chat.h"  // IWYU pragma: export

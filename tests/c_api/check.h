@@ -45,3 +45,4 @@ void test_norm(ts_context* context);
 void test_selection(ts_context* context);
 void test_attention(ts_context* context);
 void test_kv_cache(ts_context* context);
+void test_chat_template(void);
