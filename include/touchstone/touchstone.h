@@ -25,6 +25,7 @@
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export
 #include "touchstone/ops/linear.h"                  // IWYU pragma: export
 #include "touchstone/ops/rms_norm.h"                // IWYU pragma: export
+#include "touchstone/ops/rope.h"                    // IWYU pragma: export
 #include "touchstone/ops/row_status.h"              // IWYU pragma: export
 #include "touchstone/ops/sample.h"                  // IWYU pragma: export
 #include "touchstone/ops/softmax_topk.h"            // IWYU pragma: export

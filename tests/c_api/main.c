@@ -85,6 +85,7 @@ int main(void) {
   if (failures == 0) {
     test_norm(context);
     test_linear(context);
+    test_rope(context);
     test_selection(context);
     test_attention(context);
     test_kv_cache(context);
