@@ -18,6 +18,7 @@
 #include "touchstone/decode/request.h"              // IWYU pragma: export
 #include "touchstone/decode/scorer.h"               // IWYU pragma: export
 #include "touchstone/decode/tree.h"                 // IWYU pragma: export
+#include "touchstone/io/chat_template.h"            // IWYU pragma: export
 #include "touchstone/io/convert.h"                  // IWYU pragma: export
 #include "touchstone/io/model_description.h"        // IWYU pragma: export
 #include "touchstone/io/model_file.h"               // IWYU pragma: export
@@ -29,6 +30,7 @@
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export
 #include "touchstone/ops/linear.h"                  // IWYU pragma: export
 #include "touchstone/ops/rms_norm.h"                // IWYU pragma: export
+#include "touchstone/ops/rope.h"                    // IWYU pragma: export
 #include "touchstone/ops/row_status.h"              // IWYU pragma: export
 #include "touchstone/ops/sample.h"                  // IWYU pragma: export
 #include "touchstone/ops/softmax_topk.h"            // IWYU pragma: export

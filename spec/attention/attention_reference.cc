@@ -14,7 +14,7 @@
 
 #include "core/index.h"
 #include "oracle/attention.h"
-#include "spec/attention.h"
+#include "spec/attention/attention.h"
 
 namespace touchstone::spec {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "cache/codec.h"
 #include "cache/rotation.h"
-#include "spec/kv_append.h"
+#include "spec/attention/kv_append.h"
+#include "spec/attention/paged.h"
 #include "spec/operators.h"
-#include "spec/paged.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 

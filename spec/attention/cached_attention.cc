@@ -8,9 +8,9 @@
 #include "cache/codec.h"
 #include "core/index.h"
 #include "oracle/cached_attention.h"
-#include "spec/cached_attention.h"
+#include "spec/attention/cached_attention.h"
+#include "spec/attention/paged.h"
 #include "spec/operators.h"
-#include "spec/paged.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 

@@ -1,4 +1,4 @@
-#include "spec/paged.h"
+#include "spec/attention/paged.h"
 
 #include <algorithm>
 #include <charconv>

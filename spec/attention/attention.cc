@@ -1,5 +1,5 @@
 // attention and attention_backward: batch x heads x tokens x head size.
-#include "spec/attention.h"
+#include "spec/attention/attention.h"
 
 #include <algorithm>
 #include <array>
