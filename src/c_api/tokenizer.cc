@@ -58,8 +58,16 @@ void show(ts_token_stream& stream, std::string text, const char** out, std::int6
 }  // namespace
 }  // namespace touchstone::c_api
 
-using namespace touchstone;         // NOLINT(google-build-using-namespace): definitions of C names
-using namespace touchstone::c_api;  // NOLINT(google-build-using-namespace)
+namespace io = touchstone::io;
+using touchstone::c_api::check_flags;
+using touchstone::c_api::checked;
+using touchstone::c_api::copy_out;
+using touchstone::c_api::current;
+using touchstone::c_api::decode_options;
+using touchstone::c_api::guarded;
+using touchstone::c_api::list;
+using touchstone::c_api::show;
+using touchstone::c_api::text_view;
 
 ts_status ts_tokenizer_open(const char* path, ts_tokenizer** tokenizer) {
   return guarded([&] {
