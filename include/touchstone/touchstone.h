@@ -19,8 +19,10 @@
 #include "touchstone/decode/scorer.h"               // IWYU pragma: export
 #include "touchstone/decode/tree.h"                 // IWYU pragma: export
 #include "touchstone/io/chat_template.h"            // IWYU pragma: export
+#include "touchstone/ops/activation.h"              // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
+#include "touchstone/ops/gate.h"                    // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export
 #include "touchstone/ops/linear.h"                  // IWYU pragma: export
