@@ -628,3 +628,4 @@ TOUCHSTONE_API ts_status ts_cached_attention_explain(ts_context* context,
 #endif
 
 #include "touchstone/touchstone_c_chat.h"  // IWYU pragma: export
+#include "touchstone/touchstone_c_io.h"    // IWYU pragma: export
