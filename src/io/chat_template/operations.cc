@@ -201,7 +201,7 @@ std::size_t Runtime::length(const Value& value) {
     return count_code_points(value.text());
   }
   if (value.is(Kind::dict)) return value.members().size();
-  if (value.is(Kind::loop)) return value.loop().items.size();
+  if (value.is(Kind::loop)) return loop_length(value.loop());
   if (!value.is_sequence())
     fail(std::string("a value of type ") + type_name(value) + " has no length");
   return value.items().size();
@@ -234,6 +234,7 @@ Iterator Runtime::iterate(const Value& value) {
       return true;
     };
   }
+  if (value.is(Kind::loop)) unsupported("iterating over 'loop' is not supported");
   if (!value.is_sequence()) {
     fail(std::string("a value of type ") + type_name(value) + " cannot be iterated over");
   }
