@@ -151,6 +151,7 @@ class Runtime {
   std::size_t loop_length(Loop& loop);
 
   [[noreturn]] void out_of_steps() const;
+  void check_size(std::size_t bytes) const;
   [[noreturn]] void bad_operands(const char* sign, const Value& a, const Value& b) const;
   Value add(const Value& a, const Value& b);
   Value multiply(const Value& a, const Value& b);

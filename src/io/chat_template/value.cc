@@ -160,8 +160,8 @@ void Runtime::append_repr(std::string& out, const Value& value) {
       out += format_double(value.floating());
       return;
     case Kind::string: {
+      charge_bytes(value.text().size() * 8);
       const std::string text = quoted(value.text());
-      charge_bytes(text.size());
       out += value.is_markup() ? "Markup(" + text + ")" : text;
       return;
     }
