@@ -63,8 +63,10 @@ cases::Case Operator::of_rows(std::int64_t rows, std::int64_t cols, cases::Case 
 std::string support_table() {
   const auto names = [](const std::vector<DType>& dtypes) {
     std::string text;
-    for (const DType dtype : dtypes)
-      text += (text.empty() ? "" : " ") + std::string(name_of(dtype));
+    for (const DType dtype : dtypes) {
+      if (!text.empty()) text += ' ';
+      text += name_of(dtype);
+    }
     return text;
   };
   std::string table = "| Operator | CPU | CUDA | Contract |\n|---|---|---|---|\n";
@@ -104,6 +106,23 @@ const std::vector<Operator>& all() {
        make_linear_backward,
        "RxC/C",
        {"weight"}},
+      {"rope",
+       "rope",
+       "rope",
+       kWide,
+       kNarrow,
+       make_rope,
+       "Rx8xC",
+       {"pairs", "rotary"},
+       "linear, NTK, YaRN and Llama 3 scaling"},
+      {"rope_backward",
+       "rope",
+       "rope",
+       kWide,
+       kNarrow,
+       make_rope_backward,
+       "Rx8xC",
+       {"pairs", "rotary"}},
       {"softmax_topk",
        "softmax_topk",
        "softmax_topk",

@@ -18,12 +18,14 @@
 #include "touchstone/decode/request.h"              // IWYU pragma: export
 #include "touchstone/decode/scorer.h"               // IWYU pragma: export
 #include "touchstone/decode/tree.h"                 // IWYU pragma: export
+#include "touchstone/io/chat_template.h"            // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export
 #include "touchstone/ops/linear.h"                  // IWYU pragma: export
 #include "touchstone/ops/rms_norm.h"                // IWYU pragma: export
+#include "touchstone/ops/rope.h"                    // IWYU pragma: export
 #include "touchstone/ops/row_status.h"              // IWYU pragma: export
 #include "touchstone/ops/sample.h"                  // IWYU pragma: export
 #include "touchstone/ops/softmax_topk.h"            // IWYU pragma: export

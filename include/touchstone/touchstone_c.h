@@ -253,6 +253,28 @@ TOUCHSTONE_API ts_status ts_linear_backward_explain(ts_context* context,
                                                     const ts_linear_backward_args* args,
                                                     ts_report report, void* user);
 
+/* Rotary position embedding: touchstone/ops/rope.h. */
+typedef struct ts_rope_args {
+  size_t struct_size;
+  ts_tensor x;           /* [N, H, D] */
+  ts_tensor positions;   /* [N] i64 */
+  ts_tensor frequencies; /* [R / 2] f64 */
+  ts_tensor y;           /* [N, H, D]; may be x */
+  int32_t adjacent;      /* pairs (2 i, 2 i + 1) instead of (i, i + R / 2) */
+  int32_t reserved;
+  double scale;
+  const char* implementation;
+} ts_rope_args;
+#define TS_ROPE_ARGS \
+  { .struct_size = sizeof(ts_rope_args), .scale = 1 }
+/* rope_backward: x is dy, y is dx. */
+TOUCHSTONE_API ts_status ts_rope(ts_context* context, const ts_rope_args* args);
+TOUCHSTONE_API ts_status ts_rope_backward(ts_context* context, const ts_rope_args* args);
+TOUCHSTONE_API ts_status ts_rope_explain(ts_context* context, const ts_rope_args* args,
+                                         ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_rope_backward_explain(ts_context* context, const ts_rope_args* args,
+                                                  ts_report report, void* user);
+
 // ---- Selection of tokens ------------------------------------------------------------------------
 
 // Bits of the status of a row: touchstone/ops/row_status.h.
@@ -438,6 +460,17 @@ TOUCHSTONE_API ts_status ts_kv_cache_reserve(ts_kv_cache* cache, const ts_sequen
                                              int64_t count, int64_t tokens);
 TOUCHSTONE_API ts_status ts_kv_cache_commit(ts_kv_cache* cache, const ts_sequence* sequences,
                                             int64_t count, int64_t tokens);
+/* The same with a count for each sequence, all or nothing. TS_OUT_OF_MEMORY also when fewer than
+   `watermark` free or cached pages would be left. */
+TOUCHSTONE_API ts_status ts_kv_cache_reserve_counts(ts_kv_cache* cache,
+                                                    const ts_sequence* sequences,
+                                                    const int64_t* tokens, int64_t count,
+                                                    int64_t watermark);
+/* Moves accepted tokens of the reserved part to its front and commits them: sequence i has the slots
+   [offsets[i], offsets[i + 1]) of `slots`, ascending; slot j is position length + j. */
+TOUCHSTONE_API ts_status ts_kv_cache_keep(ts_kv_cache* cache, const ts_sequence* sequences,
+                                          int64_t count, const int64_t* slots,
+                                          const int64_t* offsets);
 TOUCHSTONE_API ts_status ts_kv_cache_truncate(ts_kv_cache* cache, ts_sequence sequence,
                                               int64_t length);
 TOUCHSTONE_API ts_status ts_kv_cache_advance_window(ts_kv_cache* cache, ts_sequence sequence);
@@ -500,6 +533,9 @@ TOUCHSTONE_API ts_status ts_kv_cache_restore(ts_kv_cache* cache, const char* pat
 // What kernels read of a cache: page tables and lengths of some sequences, one row each. Built
 // again before operators run whenever the cache has changed.
 TOUCHSTONE_API ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view);
+/* Views of fixed sizes, whose arrays on CUDA never move: rows, and tokens of the longest sequence. */
+TOUCHSTONE_API ts_status ts_cache_view_create_fixed(ts_kv_cache* cache, int64_t rows,
+                                                    int64_t tokens, ts_cache_view** view);
 TOUCHSTONE_API void ts_cache_view_destroy(ts_cache_view* view);
 TOUCHSTONE_API ts_status ts_cache_view_build(ts_context* context, ts_cache_view* view,
                                              const ts_sequence* sequences, int64_t rows);
@@ -554,3 +590,5 @@ TOUCHSTONE_API ts_status ts_cached_attention_explain(ts_context* context,
 #ifdef __cplusplus
 }  // extern "C"
 #endif
+
+#include "touchstone/touchstone_c_chat.h"  // IWYU pragma: export

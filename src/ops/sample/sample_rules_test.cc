@@ -9,16 +9,13 @@
 #include <set>
 #include <tuple>
 
-#include "touchstone/core/random.h"
 #include "ops/sample/sample_test_support.h"
+#include "touchstone/core/random.h"
 
 namespace touchstone::test {
 namespace {
 
 using testing::ElementsAre;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 double f32(float value) { return static_cast<double>(value); }
 
