@@ -87,6 +87,7 @@ int main(void) {
     test_norm(context);
     test_linear(context);
     test_rope(context);
+    test_activation(context);
     test_selection(context);
     test_attention(context);
     test_kv_cache(context);

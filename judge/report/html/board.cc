@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "judge/report/html_report.h"
+#include "judge/report/html/html_report.h"
 #include "judge/report/text_format.h"
 #include "report/html.h"
 
@@ -127,6 +127,7 @@ std::string html_board(const std::vector<std::vector<Record>>& tasks) {
     html += "</tr></thead><tbody>\n";
     for (const Standing& standing : rank(records)) html += row(records, standing, columns);
     html += "</tbody></table>\n";
+    html += html_hybrid(records);
     html += html_plots(records);
   }
   return html;

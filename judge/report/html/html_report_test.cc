@@ -1,5 +1,5 @@
 // Board, duel and page from records made by hand: well-formed, escaped, alone.
-#include "judge/report/html_report.h"
+#include "judge/report/html/html_report.h"
 
 #include <gtest/gtest.h>
 
@@ -116,8 +116,32 @@ TEST(HtmlReport, Document_HasAllSections) {
   }
 }
 
+// The table of criteria of the first pair is not folded shut, and a phone shows ranks.
+TEST(HtmlReport, FirstPairAndRank_AreSeen) {
+  const std::string html = html_report(several("odd"));
+  const std::size_t pair = html.find("Head to head</h2>");
+  ASSERT_NE(pair, std::string::npos);
+  EXPECT_NE(html.find("<details open>", pair), std::string::npos);
+  EXPECT_EQ(html.find("td.rank { display: none"), std::string::npos);
+}
+
+TEST(HtmlReport, AuthorsClaimsAndRemarks_AreShownEscaped) {
+  std::vector<Record> records = several("odd");
+  records[0].author = "<i>me</i>";
+  records[0].claims.push_back({"k1", "<u>once</u>", "README.md:1", "reads", 1.0, "", "", ""});
+  apply_scores(records[0]);
+  const std::string html = html_report(records);
+  EXPECT_EQ(fault_of(html), "");
+  EXPECT_EQ(html.find("<u>once"), std::string::npos);
+  for (const char* part : {"id=\"authors\"", "&lt;i&gt;me", "Strengths", "Weaknesses",
+                           "The best of each", "not measurable", "listed, not scored"}) {
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  }
+}
+
 TEST(HtmlReport, InternalLinks_HaveTargets) {
   const std::string html = html_report(several("odd / name"));
+  EXPECT_EQ(html_report({scored(sample_record("alone"))}).find("#duels"), std::string::npos);
   std::size_t at = 0;
   int links = 0;
   while ((at = html.find("href=\"#", at)) != std::string::npos) {
@@ -174,10 +198,10 @@ TEST(Duel, ShapesOfOneSession_AreComparedByPairs) {
   for (SpeedRecord& s : records[0].speeds) s.ratio_to["slow"] = {0.33, 0.31, 0.34, 40};
   const Duel d = duel(records[0], records[1]);
   const auto time = std::ranges::find_if(
-      d.details, [](const Criterion& c) { return c.name.starts_with("time at"); });
+      d.details, [](const Criterion& c) { return c.name.starts_with("time, s"); });
   ASSERT_NE(time, d.details.end());
   EXPECT_EQ(time->edge, Edge::first);
-  EXPECT_NE(time->evidence.find("s1"), std::string::npos);
+  EXPECT_NE(time->evidence.find("ratio 0.33 (0.31 to 0.34)"), std::string::npos);
   EXPECT_EQ(fault_of(html_duel_report(d, {records[0], records[1]})), "");
 }
 

@@ -1,10 +1,11 @@
-// A section per contender, per head-to-head, and the controls of the session.
+// A section per contender, and the controls of the session.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "judge/report/html_report.h"
+#include "judge/report/evidence.h"
+#include "judge/report/html/html_report.h"
 #include "judge/report/text_format.h"
 #include "report/html.h"
 
@@ -12,6 +13,12 @@ namespace touchstone::judge {
 namespace {
 
 constexpr std::size_t kMaxFailures = 8;
+
+std::string score_with_interval(const Score& score) {
+  if (score.high - score.low < 1.0) return format_score(score);
+  return fmt::format("{} <span class=\"soft small\">{:.0f}&ndash;{:.0f}</span>",
+                     format_score(score), score.low, score.high);
+}
 
 std::string scores_table(const Record& record) {
   std::string html =
@@ -24,7 +31,7 @@ std::string scores_table(const Record& record) {
     std::string because = report::escaped(score.because);
     html += fmt::format("<tr><td>{}</td><td class=\"num\">{}</td><td>{}</td></tr>\n",
                         dimension_title(dimension),
-                        score.value.has_value() ? format_score(score) : "&ndash;", because);
+                        score.value.has_value() ? score_with_interval(score) : "&ndash;", because);
   }
   return html + "</tbody></table>\n";
 }
@@ -74,7 +81,7 @@ std::string findings(const Record& record) {
 std::string probes(const Record& record) {
   std::string rows;
   for (const ProbeRecord& p : record.probes) {
-    const char* word = !p.tested ? "not tested" : p.passed ? "yes" : "no";
+    const std::string word = report::escaped(probe_state(record, p).word);
     rows += fmt::format("<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
                         report::escaped(p.probe.title),
                         p.probe.optional ? " <span class=\"soft\">optional</span>" : "",
@@ -104,15 +111,19 @@ std::string speeds(const Record& record) {
       ratios += fmt::format("{}{} x {}", ratios.empty() ? "" : "; ", format_interval(ratio), peer);
     }
     rows += fmt::format(
-        "<tr><td>{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{:.0f} %</td>"
-        "<td>{}</td><td>{}</td></tr>\n",
+        "<tr><td>{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>"
+        "<td class=\"num\">{:.3g} MFLOP</td><td class=\"num\">{:.3g}</td>"
+        "<td class=\"num\">{:.0f} %</td><td>{}</td><td>{}</td></tr>\n",
         report::escaped(s.id), report::escaped(format_shape(s.shape)),
-        report::escaped(format_seconds(s.seconds.value)), 100.0 * s.share_of_roof,
-        report::escaped(floor_words(s)), report::escaped(ratios));
+        report::escaped(format_seconds(s.seconds.value)), format_bytes(s.bytes), 1e-6 * s.flops,
+        intensity_of(s), 100.0 * s.share_of_roof, report::escaped(floor_words(s)),
+        report::escaped(ratios));
   }
   if (rows.empty()) return rows;
   return "<h4>Speed</h4>\n<div class=\"scroll\"><table><thead><tr><th></th><th>shape</th>"
-         "<th class=\"num\">time</th><th class=\"num\">of the roof</th><th>at least needed</th>"
+         "<th class=\"num\">time</th><th class=\"num\">bytes</th><th class=\"num\">operations"
+         "</th><th class=\"num\">FLOP/byte</th>"
+         "<th class=\"num\">of the roof</th><th>at least needed</th>"
          "<th>time over that of</th>"
          "</tr></thead><tbody>" +
          rows + "</tbody></table></div>\n";
@@ -125,44 +136,23 @@ std::string facts(const Record& record) {
   };
   add("path", record.path);
   if (record.binding.proposed) add("binding", "proposed by the judge from the signatures");
-  for (const auto& [name, text] : record.facts) add(name, text);
+  for (const auto& [name, text] : record.facts) {
+    if (!is_code_fact(name)) add(name, text);  // those have a table of their own
+  }
   add("source", record.source_hash);
   add("seed", fmt::format("{} (committed to as {})", record.seed, record.seed_commitment));
   add("judged in", fmt::format("{:.1f} s", record.seconds));
   return html + "</dl>\n";
 }
 
-std::string edge_class(Edge edge) {
-  if (edge == Edge::first) return " class=\"edge-first\"";
-  if (edge == Edge::second) return " class=\"edge-second\"";
-  return "";
-}
-
-std::string criteria(const Duel& d, const std::vector<Criterion>& list) {
-  std::string rows;
-  for (const Criterion& c : list) {
-    rows += fmt::format(
-        "<tr{}><td>{}</td><td>{}</td><td>{}</td><td class=\"evidence soft\">{}</td>"
-        "</tr>\n",
-        edge_class(c.edge), report::escaped(c.name), report::escaped(c.first),
-        report::escaped(c.second), report::escaped(c.evidence));
-  }
-  if (rows.empty()) return rows;
-  return fmt::format(
-      "<table class=\"duel\"><thead><tr><th>criterion</th><th>{}</th><th>{}</th><th>"
-      "evidence</th></tr></thead><tbody>{}</tbody></table>\n",
-      report::escaped(d.first), report::escaped(d.second), rows);
-}
-
 }  // namespace
 
-std::string html_contender(const Record& record, const Standing& standing) {
+std::string html_contender(const Record& record, const Standing& standing, bool open) {
   std::string html = fmt::format(
       "<details id=\"{}\"{}><summary>{} <b>{}</b> <span class=\"why\">{}</span></summary>"
       "<div class=\"inside\">\n",
-      anchor("c", record), record.verdict == Verdict::pass ? "" : " open",
-      verdict_badge(record.verdict), report::escaped(record.contender),
-      report::escaped(record.verdict_because));
+      anchor("c", record), open ? " open" : "", verdict_badge(record.verdict),
+      report::escaped(record.contender), report::escaped(record.verdict_because));
   if (!standing.depends_on.empty()) {
     html += fmt::format(
         "<p>Rank {} under {:.0f} % of the weightings within a factor 2, {} to {} in "
@@ -173,19 +163,12 @@ std::string html_contender(const Record& record, const Standing& standing) {
   if (!record.build.log.empty() && !record.build.built) {
     html += fmt::format("<pre>{}</pre>\n", report::escaped(record.build.log.substr(0, 4000)));
   }
+  html += html_remarks(remarks(record));
   html += witnesses(record) + findings(record) + failures(record);
   if (record.build.built && record.verdict != Verdict::untested) {
-    html += scores_table(record) + speeds(record) + probes(record);
+    html += scores_table(record) + speeds(record) + html_evidence(record) + probes(record);
   }
   return html + facts(record) + "</div></details>\n";
-}
-
-std::string html_duel(const Duel& d) {
-  return fmt::format(
-      "<details><summary><b>{} <span class=\"soft\">against</span> {}</b> <span "
-      "class=\"why\">{}</span></summary><div class=\"inside\">\n{}{}</div></details>\n",
-      report::escaped(d.first), report::escaped(d.second), report::escaped(d.conclusion),
-      criteria(d, d.dimensions), criteria(d, d.details));
 }
 
 std::string html_controls(const std::vector<std::vector<Record>>& tasks) {

@@ -1,4 +1,4 @@
-#include "judge/report/html_report.h"
+#include "judge/report/html/html_report.h"
 
 namespace touchstone::judge {
 
@@ -100,6 +100,14 @@ summary .why { color: var(--soft); font-size: 13.5px; flex: 1 1 260px; }
 .inside { padding: 0 0 18px 24px; }
 .inside td, .inside th { padding: 5px 8px; font-size: 13.5px; }
 .edge-first td:nth-child(2), .edge-second td:nth-child(3) { color: var(--good); font-weight: 600; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(290px, 1fr)); gap: 0 34px; }
+.remarks { margin: 4px 0 10px; padding-left: 18px; font-size: 13.5px; }
+.remarks li { margin: 3px 0; max-width: 80ch; }
+.remarks.good li::marker { content: "+  "; color: var(--good); }
+.remarks.bad li::marker { content: "\2212  "; color: var(--bad); }
+.evidence-table td:first-child { width: 34%; overflow-wrap: anywhere; }
+.evidence-table td:nth-child(2) { width: 26%; overflow-wrap: anywhere; }
+details.hybrid { margin-top: 6px; border-bottom: 0; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 3px 18px; margin: 8px 0;
   font-size: 13.5px; }
 dt { color: var(--soft); }
@@ -115,14 +123,20 @@ footer { margin-top: 72px; padding-top: 16px; border-top: 1px solid var(--line);
   .board tr { display: grid; grid-template-columns: repeat(3, 1fr); gap: 8px 14px;
     padding: 14px 0; border-bottom: 1px solid var(--line); }
   .board td { border: 0; padding: 0; display: block; text-align: left; }
-  .board td.rank { display: none; }
+  .board tr { position: relative; padding-left: 34px; }
+  .board td.rank { position: absolute; left: 0; top: 13px; font-size: 19px; font-weight: 600; }
   .board td.who { grid-column: 1 / span 2; }
   .board td.verdict { text-align: right; }
   .board td[data-label]::before { content: attr(data-label); display: block; font-size: 11.5px;
     color: var(--soft); }
   .board td.untested { display: none; }
   .inside { padding-left: 0; }
-  .duel .evidence, .duel th:nth-child(4) { display: none; }
+  .duel thead th:nth-child(4) { display: none; }
+  .duel tr { display: grid; grid-template-columns: 1.2fr 1fr 1fr; padding: 5px 0;
+    border-bottom: 1px solid var(--line); }
+  .duel td, .duel th { border: 0; padding: 1px 6px 1px 0; overflow-wrap: anywhere; }
+  .duel td.evidence { grid-column: 1 / -1; font-size: 12px; }
+  .inside table:not(.duel) { display: block; overflow-x: auto; }
   .scroll { overflow-x: auto; }
   .scroll table { min-width: 620px; }
   .scroll .matrix { min-width: 0; }

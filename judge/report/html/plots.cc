@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "judge/report/html_report.h"
+#include "judge/report/html/html_report.h"
 #include "judge/report/text_format.h"
 #include "report/html.h"
 #include "report/plot.h"
