@@ -7,10 +7,10 @@
 namespace touchstone::judge {
 namespace {
 
-constexpr double kGrowthSeconds = 3.0;
+constexpr double kGrowthSeconds = 2.0;
 // Shorter calls are mostly wake-up and capture.
 constexpr double kMinGrowthSeconds = 50e-6;
-constexpr double kRungSeconds = 0.25;
+constexpr double kRungSeconds = 0.12;
 constexpr int kMinRuns = 3;
 constexpr int kMaxRuns = 12;
 
