@@ -8,6 +8,7 @@
 #   test    GoogleTest
 #   bench   the CPU peer that benchmarks compare with
 #   tools   clang-format, clang-tidy, shellcheck
+#   fuzz    Clang, whose libFuzzer drives the fuzz targets
 #   cuda    only checks for nvcc: the CUDA toolkit does not come from Debian
 #
 # Installs as root or through sudo; where it can do neither it names what is missing and fails.
@@ -40,9 +41,10 @@ for group in "$@"; do
     # libdnnl-dev does not depend on the OpenCL files that its own CMake package asks for.
     bench) packages+=(libdnnl-dev ocl-icd-opencl-dev opencl-c-headers libopenblas0-pthread) ;;
     tools) packages+=(clang-format clang-tidy shellcheck git) ;;
+    fuzz) packages+=(clang) ;;
     cuda) check_cuda ;;
     *)
-      say "unknown group '$group'; expected build, test, bench, tools or cuda"
+      say "unknown group '$group'; expected build, test, bench, tools, fuzz or cuda"
       exit 2
       ;;
   esac
