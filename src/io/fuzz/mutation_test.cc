@@ -72,15 +72,15 @@ void run(const std::vector<Bytes>& files, std::int64_t count, std::size_t factor
 // Everything the exercise does, weights loaded and descriptions written included, so twice the factor
 // of opening.
 TEST(Mutations, Gguf) {
-  run(seeds(".gguf"), mutations(60'000), 2 * kTensorFileMemoryFactor, exercise_tensor_file);
+  run(seeds(".gguf"), mutations(200'000), 2 * kTensorFileMemoryFactor, exercise_tensor_file);
 }
 
 TEST(Mutations, Safetensors) {
-  run(seeds(".safetensors"), mutations(60'000), 2 * kTensorFileMemoryFactor, exercise_tensor_file);
+  run(seeds(".safetensors"), mutations(200'000), 2 * kTensorFileMemoryFactor, exercise_tensor_file);
 }
 
 TEST(Mutations, Config) {
-  run(seeds(".json"), mutations(30'000), 2 * kJsonMemoryFactor, exercise_config);
+  run(seeds(".json"), mutations(100'000), 2 * kJsonMemoryFactor, exercise_config);
 }
 
 }  // namespace
