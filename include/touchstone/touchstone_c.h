@@ -435,11 +435,6 @@ TOUCHSTONE_API ts_status ts_attention_backward_explain(ts_context* context,
                                                        const ts_attention_backward_args* args,
                                                        ts_report report, void* user);
 
-// ---- KV cache -----------------------------------------------------------------------------------
-
-typedef struct ts_kv_cache ts_kv_cache;
-typedef struct ts_cache_view ts_cache_view;
-
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -8,6 +8,9 @@
 extern "C" {
 #endif
 
+typedef struct ts_kv_cache ts_kv_cache;
+typedef struct ts_cache_view ts_cache_view;
+
 typedef struct ts_quant_format {
   ts_dtype dtype;        // TS_F32, TS_BF16, TS_F16, TS_I8, TS_I4 or TS_F8_E4M3
   ts_dtype scale_dtype;  // TS_F16 or TS_F32, of quantized formats
