@@ -81,6 +81,9 @@ void add_growth(const MemoryRecord& memory, EvidenceSheet& sheet) {
     sheet.rows.push_back({"time grows as",
                           fmt::format("{}^{:.2f}", memory.parameter, *memory.time_exponent),
                           fmt::format("{} to {}", memory.ladder.front().n, top.n)});
+  } else {
+    sheet.rows.push_back({"time grows as", "not measured",
+                          "fewer than three sizes took long enough on an undisturbed machine"});
   }
   sheet.rows.push_back({"kept between calls", format_bytes(static_cast<double>(top.kept_bytes)),
                         fmt::format("after the last call at {}", at)});
