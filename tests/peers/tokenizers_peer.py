@@ -228,8 +228,8 @@ def real_tokenizers(wanted):
         "llama-3, gpt-4o words": (words("llama-bpe", [split(GPT4O), bytes_only()]), True),
         "qwen2": (words("qwen2", [split(QWEN2), bytes_only()], nfc), False),
         "qwen3.5": (words("qwen35", [split(QWEN35), bytes_only()]), True),
-        "starcoder": (words("starcoder", [digits, gpt2_words()]), False),  # it lacks some bytes
-        "refact": (words("refact", [digits, gpt2_words()]), False),
+        "starcoder": (words("starcoder", [digits, gpt2_words()]), True),
+        "refact": (words("refact", [digits, gpt2_words()]), True),
         "command-r": (words("command-r", [digits, gpt2_words()], nfc), False),
         "mpt": (words("mpt", [gpt2_words()], nfc), False),
         "falcon": (words("falcon", [pre_tokenizers.Punctuation("contiguous"), gpt2_words(),
@@ -349,6 +349,8 @@ def compare(name, tokenizer, promised, folder):
     model = folder / (name.replace(" ", "_").replace(",", "").replace("(", "").replace(")", "") + ".json")
     tokenizer.save(str(model))
     tokenizer = Tokenizer.from_file(str(model))  # ids of added tokens as a reader of the file has them
+    # Falcon and StarCoder lack bytes that only unassigned planes have.
+    promised = promised and all(tokenizer.token_to_id(c) is not None for c in byte_alphabet().values())
     bad = texts = broken = 0
     found = []
     for kind, values in (("strings", list(strings(tokenizer, STRINGS, 1))),
@@ -372,7 +374,8 @@ def compare(name, tokenizer, promised, folder):
                         print(f"  {name}: decode {a[:12]}: theirs {tokenizer.decode(a)[:60]!r}, ours {back[:60]!r}")
                 elif promised and back != text and not any(i in a for i in specials_of(tokenizer)):
                     broken += 1
-                    print(f"  {name}: not the same after decode: {text[:60]!r}")
+                    if broken <= 3:
+                        print(f"  {name}: not the same after decode: {text[:60]!r}")
     print(f"{name:24} {texts} texts, {bad} differ, {broken} decode differently"
           + (f", code points {' '.join(found[:40])}" if found else ""), flush=True)
     return bad + broken
