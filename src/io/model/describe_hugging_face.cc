@@ -157,8 +157,8 @@ void read_scaling(const Fields& config, const Fields& scaling, std::int64_t cont
       rope.factor = static_cast<double>(context) / static_cast<double>(original);
     }
     const double grown = std::log(rope.factor) / std::log(static_cast<double>(original));
-    rope.attention_factor =
-        scaling.number("attention_factor", rope.factor <= 1 ? 1 : std::sqrt(1 + grown));
+    rope.attention_factor = decimal_of_f32(
+        scaling.number("attention_factor", rope.factor <= 1 ? 1 : std::sqrt(1 + grown)));
   } else {
     config.refuse(fmt::format("rope_type '{}' is not supported", printable(kind)));
   }
@@ -182,8 +182,8 @@ RopeDescription read_rope(const Fields& config, std::int64_t dims, double theta,
 
 // A layer is windowed if layer_types says so, else by the rule of its family.
 void read_windows(const Fields& config, ModelDescription& out) {
-  const bool may = config.boolean(
-      "use_sliding_window", out.family != ModelFamily::qwen2 && out.family != ModelFamily::qwen3);
+  const bool qwen = out.family == ModelFamily::qwen2 || out.family == ModelFamily::qwen3;
+  const bool may = config.boolean("use_sliding_window", !qwen);
   const bool windows = out.family == ModelFamily::gemma2 || out.family == ModelFamily::gemma3 ||
                        config.text("model_type", "") == "mistral";
   const std::int64_t usual = windows && !config.object().find("sliding_window") ? 4096 : 0;
@@ -197,8 +197,8 @@ void read_windows(const Fields& config, ModelDescription& out) {
                                              : out.family == ModelFamily::gemma3 ? 6
                                                                                  : 0,
                                              0);
-  const std::int64_t first =
-      config.integer("max_window_layers", 0, 0);  // of Qwen: the layers before it see everything
+  const std::int64_t first = config.integer("max_window_layers", qwen ? 28 : 0,
+                                            0);  // of Qwen: the layers before it see everything
   std::int64_t index = 0;
   std::vector<bool> windowed(out.layers.size());
   for (std::size_t i = 0; i < windowed.size(); ++i, ++index) {
@@ -230,7 +230,10 @@ void read_sizes(const Fields& config, ModelDescription& out) {
                      out.family == ModelFamily::gemma2 || out.family == ModelFamily::gemma3 ? 256
                      : out.family == ModelFamily::qwen3                                     ? 128
                                                         : divided,
-                     1, kMaxWidth);
+                     1, kMaxHeadSize);
+  if (out.head_size > kMaxHeadSize) {
+    config.object().fail(fmt::format("heads of {}, at most {}", out.head_size, kMaxHeadSize));
+  }
   out.ffn_width = config.integer("intermediate_size", {}, 1, kMaxWidth);
   out.vocabulary = config.integer("vocab_size", {}, 1, kMaxContext);
   out.context = config.integer("max_position_embeddings", 2048);
@@ -281,7 +284,7 @@ void read_gpt_neox(const Fields& config, ModelDescription& out) {
 void read_gemma(const Fields& config, ModelDescription& out) {
   out.post_norms = true;
   out.embedding_scale = std::sqrt(static_cast<double>(out.width));
-  out.attention_scale = 1 / std::sqrt(config.number("query_pre_attn_scalar", 256));
+  out.attention_scale = decimal_of_f32(1 / std::sqrt(config.number("query_pre_attn_scalar", 256)));
   const double cap = out.family == ModelFamily::gemma2 ? 1 : 0;
   out.attention_soft_cap = config.number_or_none("attn_logit_softcapping", 50 * cap);
   out.final_soft_cap = config.number_or_none("final_logit_softcapping", 30 * cap);
