@@ -102,7 +102,7 @@ __device__ std::uint32_t fp8_pair(std::uint32_t bytes) {
 template <class T>
 struct Fp8Source {
   static constexpr bool kPairs = true;
-  static constexpr int kBlocks = 8;
+  static constexpr int kBlocks = 4;
   struct Raw {
     uint2 v;
   };

@@ -20,11 +20,7 @@ constexpr int kColumns = 64;
 constexpr int kPartBytes = kRows * kColumns * 2;  // of a segment
 constexpr int kStageBytes = kWarps * kPartBytes;
 constexpr int kMaxStages = 12;
-// Where x is small two CTAs fit on a multiprocessor: that of the next layer starts before the last one
-// of this layer ends.
 constexpr int kMaxSharedBytes = 216 * 1024;
-constexpr int kHalfSharedBytes = 104 * 1024;
-constexpr int kSmallActivationBytes = 24 * 1024;
 constexpr int kMaxActivationBytes = 72 * 1024;
 constexpr int kPadding = 8;  // elements after a row of x: rows then lie in different banks
 
@@ -275,9 +271,8 @@ void forward_stream(Context& context, const Forward& p) {
   params.tiles = (p.columns() + kRows - 1) / kRows;
   params.rows = static_cast<int>(p.rows);
   const std::int64_t x_bytes = activation_shared_bytes(p);
-  const std::int64_t room = x_bytes <= kSmallActivationBytes ? kHalfSharedBytes : kMaxSharedBytes;
-  params.stages =
-      static_cast<int>(std::min<std::int64_t>(kMaxStages, (room - 1024 - x_bytes) / kStageBytes));
+  params.stages = static_cast<int>(
+      std::min<std::int64_t>(kMaxStages, (kMaxSharedBytes - 1024 - x_bytes) / kStageBytes));
   params.sink = forward_sink(p, x.scales);
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const cuda::LaunchShape shape{.blocks = static_cast<unsigned>(std::min(params.tiles, processors)),
