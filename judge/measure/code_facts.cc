@@ -72,7 +72,9 @@ class Bench {
       add_python(spec, *find_python());
     }
     add_path(spec, session_.record.sandbox, folder_.path(), "/judge", compiler);
-    spec.folder = place() + "/source";
+    // A compiler passes on the bare name of a source, and "@x" would be read as options from the
+    // file x beside it: nothing of the contender lies where it works.
+    spec.folder = place() + (compiler ? "" : "/source");
     spec.forks = compiler ? "allow" : "report";
     spec.limits = {{"file_bytes", int64_t{256} << 20},
                    {"files", 256},

@@ -12,6 +12,8 @@
 #include <ctime>
 #include <new>
 
+#include "heap_watch.h"
+
 namespace touchstone::judge::child {
 namespace {
 
@@ -68,11 +70,17 @@ uint32_t JudgeLink::wait() {
   return control_->command;
 }
 
+void JudgeLink::count_heap() {
+  control_->heap_held = touchstone_heap_held == nullptr ? -1 : touchstone_heap_held();
+}
+
 void JudgeLink::acknowledge() {
+  count_heap();
   set_and_wake(control_->ready, last_command_, control_->judge_sleeps);
 }
 
 void JudgeLink::wait_for_go() {
+  if (touchstone_heap_forget != nullptr) touchstone_heap_forget();
   acknowledge();
   for (int i = 0; i < kSpins; ++i) {
     if (control_->go.load(std::memory_order_acquire) == last_command_) return;
@@ -88,6 +96,9 @@ void JudgeLink::wait_for_go() {
 
 void JudgeLink::finish() {
   last_used_ = true;
+  const int64_t before = control_->heap_held;
+  count_heap();
+  control_->heap_extra = touchstone_heap_most == nullptr ? -1 : touchstone_heap_most() - before;
   set_and_wake(control_->done, last_command_, control_->judge_sleeps);
 }
 
@@ -240,7 +251,8 @@ void JudgeLink::catch_faults() {
   action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
     const auto address = reinterpret_cast<uint64_t>(info->si_addr);
     if (g_link != nullptr && !g_link->explain_fault(address)) {
-      g_link->control_->outcome = kOtherFault;
+      const bool heap = touchstone_heap_owns != nullptr && touchstone_heap_owns(address);
+      g_link->control_->outcome = heap ? kHeapFault : kOtherFault;
       g_link->control_->fault_offset = static_cast<int64_t>(address);
     }
     // Back to the same instruction, which now ends the process with the true signal.
