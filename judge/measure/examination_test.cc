@@ -67,8 +67,7 @@ TEST(Examination, SourcesNamedLikeOptionsAreSources) {
   folder.write("named/run.c", "-wrapper /bin/sh,run.sh\n");
   folder.write("named/run.sh", "echo \"'.text.forged'\"\nexec \"$@\"\n");
   folder.write("named/-x.c", "extern int nothing_else;\n");
-  folder.write("named/contender.json",
-               R"({"sources": ["heap.c", "@run.c", "-x.c"]})");
+  folder.write("named/contender.json", R"({"sources": ["heap.c", "@run.c", "-x.c"]})");
   const Record record = judge(read_contender(path, task()), task(), quick());
   EXPECT_EQ(record.verdict, Verdict::pass) << record.verdict_because << record.build.log;
   EXPECT_EQ(record.facts.at("dead functions"), "0")

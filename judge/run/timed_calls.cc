@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <thread>
 
 #include "judge/run/call_encoding.h"
 #include "judge/run/contender_process.h"
@@ -41,7 +42,12 @@ void ProcessChild::freeze(double cpu_before, int64_t pages) {
   freezer_->freeze();
   const double granted =
       (python_ ? kPythonReadySeconds : kReadySeconds) + kPageSeconds * static_cast<double>(pages);
-  unpaid_seconds_ += std::max(0.0, stats_->cpu_seconds() - cpu_before - granted);
+  // Helper threads that look for work as long as the first one maps are no cheats.
+  const auto cpus = static_cast<int64_t>(limits_.cpus.empty() ? std::thread::hardware_concurrency()
+                                                              : limits_.cpus.size());
+  const auto busy = static_cast<double>(
+      std::clamp<int64_t>(stats_->memory().threads, 1, std::max<int64_t>(cpus, 1)));
+  unpaid_seconds_ += std::max(0.0, stats_->cpu_seconds() - cpu_before - granted * busy);
 }
 
 // Waits until the child uses no processor time: its helper threads may look for work a while.
