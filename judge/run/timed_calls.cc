@@ -179,7 +179,9 @@ bool ProcessChild::measured_call(const Function& function, const Call& call, con
   const ProcessStats::Memory memory_before = stats_->memory();
   const int64_t outside_before = memory_->outside();
   const CompletionWait::WaitLimits limits = wait_limits(limits_.call_seconds);
+  // Of a process that runs, the kernel's counts lag behind; of one that stands still they are exact.
   const Shares before = shares();
+  const double cpu_before = stats_->cpu_seconds();
   completion_->go(number_);
   const Clock::time_point start = Clock::now();
   thaw();
@@ -189,15 +191,21 @@ bool ProcessChild::measured_call(const Function& function, const Call& call, con
     die(waited, &function, reply);
     return false;
   }
-  const double cpu_done = stats_->cpu_seconds();
   freezer_->request_freeze();
-  const Shares after = shares();
+  Shares after = shares();  // what the first thread waited is known once it has run again
   freezer_->freeze();
-  reply.seconds = between(start, done) + unpaid_seconds_;
-  unpaid_seconds_ = 0.0;
-  // Whoever still worked has until now to answer for.
-  if (stats_->cpu_seconds() - cpu_done > kIdleSeconds) reply.seconds += between(done, Clock::now());
+  const Clock::time_point stopped = Clock::now();
+  after.helpers = shares().helpers;
+  reply.seconds = between(start, done);
+  // Whoever worked on after the call has until now to answer for: processor time that does not fit
+  // into the call, or helper threads, which may have had it at any time.
+  const double cpu = stats_->cpu_seconds() - cpu_before;
+  const bool worked_on =
+      cpu > reply.seconds + kIdleSeconds || after.helpers - before.helpers > kIdleSeconds;
+  if (worked_on) reply.seconds += between(done, stopped);
   leave_out_queues(before, after, reply);
+  reply.seconds += unpaid_seconds_;
+  unpaid_seconds_ = 0.0;
   capture(call, layout, reply);
   read_memory(memory_before, outside_before, reply);
   return true;
@@ -221,6 +229,7 @@ bool ProcessChild::device_call(const Function& function, const Call& call, const
   const CompletionWait::WaitLimits limits = wait_limits(limits_.call_seconds);
   control_->outcome = protocol::kReturned;
   control_->command = protocol::kCall;
+  control_->spins = 1;
   completion_->post(++number_);
   Waited waited = completion_->wait(control_->ready, number_, limits);
   if (waited == Waited::done) {

@@ -19,9 +19,9 @@ namespace {
 
 using namespace protocol;
 
-// How long a child looks for the judge's word before it sleeps. Between `ready` and `go` lies one
-// reading of a clock, so that a spin ends long before; the limit is for a judge that was
-// descheduled.
+// How long a child that is not stopped between `ready` and `go` looks for the judge's word before it
+// sleeps. One reading of a clock lies between them, so that a spin ends long before; the limit is
+// for a judge that was descheduled.
 constexpr int kSpins = 20000000;
 
 JudgeLink* g_link = nullptr;
@@ -81,8 +81,9 @@ void JudgeLink::acknowledge() {
 
 void JudgeLink::wait_for_go() {
   if (touchstone_heap_forget != nullptr) touchstone_heap_forget();
+  const bool spins = control_->spins != 0;
   acknowledge();
-  for (int i = 0; i < kSpins; ++i) {
+  for (int i = 0; spins && i < kSpins; ++i) {
     if (control_->go.load(std::memory_order_acquire) == last_command_) return;
     relax();
   }

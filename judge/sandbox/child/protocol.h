@@ -95,6 +95,7 @@ struct Control {
   uint32_t scalar_is_float[kMaxScalars];
   Pointer pointers[kMaxPointers];
   Buffer buffers[kMaxBuffers];
+  uint32_t spins;  // look for `go` instead of sleeping until it comes
 
   // Written by the child.
   alignas(64) int64_t returned;
