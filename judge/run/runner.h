@@ -23,6 +23,8 @@ struct Limits {
   // seconds mean nothing, and peak_extra_bytes stays 0.
   bool measured = true;
   ChildHeap heap = ChildHeap::plain;
+  // Pages of each input that are readable at a time, to count how often pages are read; 0: all.
+  int read_window = 0;
 };
 
 // Where inputs and outputs lie: flush against the guard page behind them or before them; or, with

@@ -84,7 +84,10 @@ void JudgeLink::wait_for_go() {
   const bool spins = control_->spins != 0;
   acknowledge();
   for (int i = 0; spins && i < kSpins; ++i) {
-    if (control_->go.load(std::memory_order_acquire) == last_command_) return;
+    if (control_->go.load(std::memory_order_acquire) == last_command_) {
+      begin_counting();
+      return;
+    }
     relax();
   }
   uint32_t now = 0;
@@ -93,9 +96,20 @@ void JudgeLink::wait_for_go() {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->go), FUTEX_WAIT, now, &pause, nullptr,
             0);
   }
+  begin_counting();
+}
+
+void JudgeLink::begin_counting() {
+  if (control_->read_window == 0 || last_.bytes == 0) return;
+  reads_.arm(last_.base, last_.buffers.data(), static_cast<uint32_t>(last_.buffers.size()),
+             control_->read_window);
 }
 
 void JudgeLink::finish() {
+  if (control_->read_window != 0) {
+    reads_.disarm();
+    memcpy(control_->page_reads, reads_.counts(), sizeof control_->page_reads);
+  }
   last_used_ = true;
   const int64_t before = control_->heap_held;
   count_heap();
@@ -251,6 +265,7 @@ void JudgeLink::catch_faults() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
     const auto address = reinterpret_cast<uint64_t>(info->si_addr);
+    if (g_link != nullptr && g_link->reads_.fault(address)) return;
     if (g_link != nullptr && !g_link->explain_fault(address)) {
       const bool heap = touchstone_heap_owns != nullptr && touchstone_heap_owns(address);
       g_link->control_->outcome = heap ? kHeapFault : kOtherFault;
