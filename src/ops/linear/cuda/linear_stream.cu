@@ -10,6 +10,11 @@
 #include "cuda/wgmma.cuh"
 #include "ops/linear/cuda/linear_cuda.cuh"
 
+// Compiled for older chips the kernel is empty, and what only it uses is unused.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#pragma nv_diag_suppress 177
+#endif
+
 namespace touchstone::linear_layer {
 namespace {
 
