@@ -13,6 +13,8 @@ std::unique_ptr<Problem> make_rms_norm(const cases::Case& item);
 std::unique_ptr<Problem> make_rms_norm_backward(const cases::Case& item);
 std::unique_ptr<Problem> make_linear(const cases::Case& item);
 std::unique_ptr<Problem> make_linear_backward(const cases::Case& item);
+std::unique_ptr<Problem> make_rope(const cases::Case& item);
+std::unique_ptr<Problem> make_rope_backward(const cases::Case& item);
 std::unique_ptr<Problem> make_softmax_topk(const cases::Case& item);
 std::unique_ptr<Problem> make_sample(const cases::Case& item);
 std::unique_ptr<Problem> make_attention(const cases::Case& item);

@@ -253,6 +253,28 @@ TOUCHSTONE_API ts_status ts_linear_backward_explain(ts_context* context,
                                                     const ts_linear_backward_args* args,
                                                     ts_report report, void* user);
 
+/* Rotary position embedding: touchstone/ops/rope.h. */
+typedef struct ts_rope_args {
+  size_t struct_size;
+  ts_tensor x;           /* [N, H, D] */
+  ts_tensor positions;   /* [N] i64 */
+  ts_tensor frequencies; /* [R / 2] f64 */
+  ts_tensor y;           /* [N, H, D]; may be x */
+  int32_t adjacent;      /* pairs (2 i, 2 i + 1) instead of (i, i + R / 2) */
+  int32_t reserved;
+  double scale;
+  const char* implementation;
+} ts_rope_args;
+#define TS_ROPE_ARGS \
+  { .struct_size = sizeof(ts_rope_args), .scale = 1 }
+/* rope_backward: x is dy, y is dx. */
+TOUCHSTONE_API ts_status ts_rope(ts_context* context, const ts_rope_args* args);
+TOUCHSTONE_API ts_status ts_rope_backward(ts_context* context, const ts_rope_args* args);
+TOUCHSTONE_API ts_status ts_rope_explain(ts_context* context, const ts_rope_args* args,
+                                         ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_rope_backward_explain(ts_context* context, const ts_rope_args* args,
+                                                  ts_report report, void* user);
+
 // ---- Selection of tokens ------------------------------------------------------------------------
 
 // Bits of the status of a row: touchstone/ops/row_status.h.
@@ -568,3 +590,6 @@ TOUCHSTONE_API ts_status ts_cached_attention_explain(ts_context* context,
 #ifdef __cplusplus
 }  // extern "C"
 #endif
+
+#include "touchstone/touchstone_c_chat.h"  // IWYU pragma: export
+#include "touchstone/touchstone_c_io.h"    // IWYU pragma: export

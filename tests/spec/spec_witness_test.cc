@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <map>
 #include <memory>
 #include <numeric>
 
 #include "cache/codec.h"
 #include "cache/rotation.h"
-#include "touchstone/core/random.h"
 #include "spec/spec.h"
+#include "touchstone/core/random.h"
 #include "touchstone/gradcheck.h"
 
 namespace touchstone::spec {
@@ -107,6 +108,28 @@ TEST(SpecWitness, Linear_OuterProducts) {
     y[at] = gate * (1 + std::tanh(gate / 2)) / 2 * up + residual[at];
   }
   s.agrees("y", y);
+}
+
+// Pairs as complex numbers, turned by e^ia.
+TEST(SpecWitness, Rope_ComplexNumbers) {
+  for (const bool adjacent : {false, true}) {
+    const Solved s(
+        "rope", "3x2x12", DType::f32,
+        {{"pairs", adjacent ? "adjacent" : "halves"}, {"rotary", "8"}, {"scale", "1.5"}});
+    const auto x = s["x"], positions = s["positions"], frequencies = s["frequencies"];
+    std::vector<Real> y(x.begin(), x.end());
+    for (std::size_t row = 0; row < 6; ++row) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        const std::size_t first = row * 12 + (adjacent ? 2 * i : i);
+        const std::size_t second = row * 12 + (adjacent ? 2 * i + 1 : i + 4);
+        const std::complex<Real> turned =
+            std::complex<Real>(x[first], x[second]) *
+            std::polar(Real(1.5), Real(positions[row / 2]) * Real(frequencies[i]));
+        y[first] = turned.real(), y[second] = turned.imag();
+      }
+    }
+    s.agrees("y", y);
+  }
 }
 
 // Selection by repeated maximum, probabilities without subtracting the maximum.
@@ -277,6 +300,7 @@ TEST(SpecWitness, Backwards_DualNumbers) {
       {"layer_norm_backward", {"6x21", {}}},
       {"rms_norm_backward", {"6x21", {}}},
       {"linear_backward", {"5x19/7", {}}},
+      {"rope_backward", {"5x3x14", {{"rotary", "8"}, {"scale", "1.5"}}}},
       {"attention_backward", {"1x1x17x8", {{"causal", "1"}, {"lse_grad", "1"}}}}};
   for (const Operator& op : all()) {
     if (!op.is_backward()) continue;
