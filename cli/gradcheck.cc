@@ -300,9 +300,9 @@ void add_gradcheck(Options& app, int& exit_code) {
   auto o = std::make_shared<GradcheckOptions>();
   Options* verb =
       app.add_verb("gradcheck", "Checks the float64 backward of an operator against its forward");
-  verb->add_option(
-          "op", o->op,
-          "layer_norm, rms_norm, linear (square), rope (one head) or attention (causal, one head)")
+  verb->add_option("op", o->op,
+                   "an operator with a backward: linear is square, rope and attention (causal) "
+                   "have one head")
       ->required()
       ->one_of(operators());
   verb->add_option("--method", o->method,

@@ -43,6 +43,7 @@ ORDER = {
     "src/ops/selection": BASE,
     "src/ops/softmax_topk": BASE | {"src/ops/selection"},
     "src/ops/sample": BASE | {"src/ops/selection"},
+    "src/ops/activation": BASE,
     "src/ops/rope": BASE,
     "src/ops/attention_common": BASE,
     "src/ops/attention_dense": BASE | {"src/ops/attention_common"},

@@ -23,9 +23,12 @@
 #include "touchstone/io/model_description.h"        // IWYU pragma: export
 #include "touchstone/io/model_file.h"               // IWYU pragma: export
 #include "touchstone/io/tensor_file.h"              // IWYU pragma: export
+#include "touchstone/io/tokenizer.h"                // IWYU pragma: export
 #include "touchstone/io/write_tensors.h"            // IWYU pragma: export
+#include "touchstone/ops/activation.h"              // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
+#include "touchstone/ops/gate.h"                    // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export
 #include "touchstone/ops/linear.h"                  // IWYU pragma: export

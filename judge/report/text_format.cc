@@ -43,6 +43,19 @@ std::string format_score(const Score& score) {
   return score.value.has_value() ? fmt::format("{:.0f}", *score.value) : "-";
 }
 
+std::string printable(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    result += code < 0x20 || code == 0x7f ? '?' : c;
+  }
+  return result;
+}
+
+std::string plural(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string dimension_title(std::string_view dimension) {
   std::string title(dimension);
   std::ranges::replace(title, '_', ' ');

@@ -87,10 +87,12 @@ int main(void) {
     test_norm(context);
     test_linear(context);
     test_rope(context);
+    test_activation(context);
     test_selection(context);
     test_attention(context);
     test_kv_cache(context);
     test_chat_template();
+    test_tokenizer();
   }
   ts_context_destroy(context);
   if (failures == 0) puts("c_api: all checks hold");
