@@ -7,10 +7,12 @@
 namespace touchstone::judge {
 namespace {
 
-constexpr double kGrowthSeconds = 3.0;
+constexpr double kGrowthSeconds = 2.0;
 // Shorter calls are mostly wake-up and capture.
 constexpr double kMinGrowthSeconds = 50e-6;
-constexpr int kRuns = 3;
+constexpr double kRungSeconds = 0.12;
+constexpr int kMinRuns = 3;
+constexpr int kMaxRuns = 12;
 
 // The slope of log(seconds) over log(n), by least squares; nothing with fewer than three points.
 std::optional<double> fitted_time(const std::vector<MemoryPoint>& ladder) {
@@ -46,18 +48,20 @@ void measure_time_growth(Session& session, const Plan& plan) {
     if (i >= plan.memory_ladder.size() || seconds_since(begin) > kGrowthSeconds) break;
     MemoryPoint& point = memory.ladder[i];
     const Case asked = session.task.build(plan.memory_ladder[i]);
-    double best = 0.0;  // the first run warms up; of the others the quicker one counts
-    for (int run = 0; run < kRuns && (run < 2 || seconds_since(begin) < kGrowthSeconds); ++run) {
+    const auto rung = Clock::now();
+    // The first run warms up; of the others the quickest counts that nobody disturbed.
+    for (int run = 0; run < kMaxRuns && (run < kMinRuns || seconds_since(rung) < kRungSeconds);
+         ++run) {
       const std::vector<Reply> replies =
           session.meter.run(asked, Placement::end_flush, session.random());
       if (ending_of(replies) != Ending::ok) return;
-      const double seconds = timed_seconds(asked, replies);
-      if (run == 1 || (run > 1 && seconds < best)) best = seconds;
       const bool largest = i + 1 == memory.ladder.size() && run == 0;
       Child* child = largest ? session.meter.child() : nullptr;
       if (child != nullptr) point.kept_bytes = child->held_bytes();
+      if (run == 0 || std::ranges::any_of(replies, &Reply::disturbed)) continue;
+      const double seconds = timed_seconds(asked, replies);
+      if (point.seconds == 0.0 || seconds < point.seconds) point.seconds = seconds;
     }
-    point.seconds = best;
   }
   session.meter.restart();
   memory.time_exponent = fitted_time(memory.ladder);

@@ -146,7 +146,7 @@ void compare_memory(const Record& a, const Record& b, std::vector<Criterion>& ou
   for (const InputReads& p : a.traffic.inputs) {
     const auto q = std::ranges::find(b.traffic.inputs, p.input, &InputReads::input);
     if (q == b.traffic.inputs.end()) continue;
-    out.push_back({fmt::format("reads of each page of {}", p.input),
+    out.push_back({fmt::format("reads per page of {}", p.input),
                    fmt::format("{:.1f}", p.per_page()), fmt::format("{:.1f}", q->per_page()),
                    better(-p.per_page(), -q->per_page(), 0.2),
                    fmt::format("at {}", format_shape(a.traffic.shape))});
@@ -292,9 +292,9 @@ class DuelTable {
     right_ = d.second.size();
     for (const auto* list : {&d.dimensions, &d.details, &d.facts}) {
       for (const Criterion& c : *list) {
-        name_ = std::max(name_, std::min(c.name.size(), kWidest));
-        left_ = std::max(left_, std::min(c.first.size(), kWidest));
-        right_ = std::max(right_, std::min(c.second.size(), kWidest));
+        name_ = std::max(name_, std::min(c.name.size(), kWidestName));
+        left_ = std::max(left_, std::min(c.first.size(), kWidestValue));
+        right_ = std::max(right_, std::min(c.second.size(), kWidestValue));
       }
     }
   }
@@ -309,9 +309,9 @@ class DuelTable {
     std::string text;
     for (const Criterion& c : list) {
       const bool below = evidence_below && c.evidence.find('\n') != std::string::npos;
-      std::string line =
-          fmt::format("{:<{}}  {:>{}}  {:>{}}  {:<{}}", c.name, name_, c.first, left_, c.second,
-                      right_, better_name(duel_, c.edge), std::max(left_, right_));
+      std::string line = fmt::format("{:<{}}  {:>{}}  {:>{}}  {:<{}}", c.name, name_, c.first,
+                                     left_, c.second, right_, better_name(duel_, c.edge),
+                                     std::max(duel_.first.size(), duel_.second.size()));
       std::string evidence;
       std::size_t begin = 0;
       while (begin < c.evidence.size()) {
@@ -333,7 +333,9 @@ class DuelTable {
   }
 
  private:
-  static constexpr std::size_t kWidest = 44;
+  // What is longer sticks out, rather than pushing all other rows apart.
+  static constexpr std::size_t kWidestName = 42;
+  static constexpr std::size_t kWidestValue = 14;
   const Duel& duel_;
   bool color_;
   std::size_t name_ = 9;

@@ -81,6 +81,9 @@ void add_growth(const MemoryRecord& memory, EvidenceSheet& sheet) {
     sheet.rows.push_back({"time grows as",
                           fmt::format("{}^{:.2f}", memory.parameter, *memory.time_exponent),
                           fmt::format("{} to {}", memory.ladder.front().n, top.n)});
+  } else {
+    sheet.rows.push_back({"time grows as", "not measured",
+                          "fewer than three sizes took long enough on an undisturbed machine"});
   }
   sheet.rows.push_back({"kept between calls", format_bytes(static_cast<double>(top.kept_bytes)),
                         fmt::format("after the last call at {}", at)});
@@ -92,11 +95,11 @@ void add_growth(const MemoryRecord& memory, EvidenceSheet& sheet) {
 
 void add_reads(const TrafficRecord& traffic, EvidenceSheet& sheet) {
   if (!traffic.not_measured.empty()) {
-    sheet.rows.push_back({"reads of each input page", "not measured", traffic.not_measured});
+    sheet.rows.push_back({"reads per input page", "not measured", traffic.not_measured});
     return;
   }
   for (const InputReads& reads : traffic.inputs) {
-    sheet.rows.push_back({fmt::format("reads of each page of {}", reads.input),
+    sheet.rows.push_back({fmt::format("reads per page of {}", reads.input),
                           fmt::format("{:.1f}", reads.per_page()),
                           fmt::format("{} pages at {}, {} readable at a time", reads.pages,
                                       format_shape(traffic.shape), traffic.window_pages)});

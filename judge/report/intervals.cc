@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <random>
-#include <set>
+#include <utility>
+#include <vector>
 
 #include "judge/report/evidence.h"
 #include "judge/report/score.h"
@@ -13,76 +15,120 @@ namespace {
 
 constexpr int kDraws = 400;
 
-// How often each case is in one draw.
-using Multiplicity = std::map<std::string, int>;
+// What a draw needs of each case, looked up once.
+struct DrawnCase {
+  int family = -1;  // of those that decide; -1: it only costs points
+  bool passed = false;
+  std::optional<double> stability;  // its points; nothing where it is no hard case
+};
 
-Multiplicity drawn_again(const std::vector<std::string>& ids, std::mt19937_64& random) {
-  Multiplicity draw;
-  std::uniform_int_distribution<std::size_t> pick(0, ids.size() - 1);
-  for (std::size_t i = 0; i < ids.size(); ++i) ++draw[ids[pick(random)]];
-  return draw;
-}
+struct DrawnProbe {
+  std::vector<std::size_t> failed;  // cases
+};
 
-int times(const Multiplicity& draw, const std::string& id) {
-  const auto found = draw.find(id);
-  return found == draw.end() ? 0 : found->second;
-}
-
-// The mean over families of the share of right cases.
-double drawn_correctness(const Record& record, const Multiplicity& draw) {
-  std::map<std::string, std::pair<int, int>> families;
-  for (const auto* cases : {&record.cases, &record.relations}) {
-    for (const CaseRecord& c : *cases) {
-      const int n = times(draw, c.id);
-      if (!c.gates || n == 0 || !c.lack.empty()) continue;
-      auto& [passed, run] = families[c.title.empty() ? c.spec.family : "relation: " + c.title];
-      run += n;
-      passed += c.check.passed ? n : 0;
+class Draws {
+ public:
+  explicit Draws(const Record& record) {
+    std::map<std::string, int> families;
+    std::map<std::string, std::size_t> places;
+    for (const auto* cases : {&record.cases, &record.relations}) {
+      for (const CaseRecord& c : *cases) {
+        DrawnCase drawn;
+        if (c.gates && c.lack.empty()) {
+          const std::string family = c.title.empty() ? c.spec.family : "relation: " + c.title;
+          drawn.family =
+              families.try_emplace(family, static_cast<int>(families.size())).first->second;
+        }
+        drawn.passed = c.check.passed;
+        if (cases == &record.cases && tests_stability(record, c)) {
+          drawn.stability = stability_points(c);
+        }
+        places[c.id] = cases_.size();
+        cases_.push_back(drawn);
+      }
+    }
+    families_ = families.size();
+    for (const ProbeRecord& p : record.probes) {
+      if (!p.tested) continue;
+      ++tested_[p.probe.dimension];
+      if (p.passed) continue;
+      DrawnProbe probe;
+      for (const std::string& id : p.failed) {
+        if (const auto found = places.find(id); found != places.end()) {
+          probe.failed.push_back(found->second);
+        }
+      }
+      failed_[p.probe.dimension].push_back(std::move(probe));
     }
   }
-  double sum = 0.0;
-  for (const auto& [name, counted] : families) {
-    sum += static_cast<double>(counted.first) / counted.second;
-  }
-  return families.empty() ? 100.0 : 100.0 * sum / static_cast<double>(families.size());
-}
 
-double drawn_stability(const Record& record, const Multiplicity& draw, double otherwise) {
-  double sum = 0.0;
-  int count = 0;
-  for (const CaseRecord& c : record.cases) {
-    const int n = times(draw, c.id);
-    if (n == 0 || !tests_stability(record, c)) continue;
-    sum += n * stability_points(c);
-    count += n;
-  }
-  return count == 0 ? otherwise : sum / count;
-}
+  bool empty() const { return cases_.empty(); }
 
-// What passing probes are worth less: a draw without the cases that fail one would have passed it.
-double drawn_probes(const Record& record, const Multiplicity& draw, std::string_view dimension,
-                    double otherwise) {
-  int tested = 0;
-  int failed = 0;
-  int failed_now = 0;
-  for (const ProbeRecord& p : record.probes) {
-    if (p.probe.dimension != dimension || !p.tested) continue;
-    ++tested;
-    if (p.passed) continue;
-    ++failed;
-    const bool seen = p.failed.empty() || std::ranges::any_of(p.failed, [&](const std::string& id) {
-                        return times(draw, id) > 0;
-                      });
-    failed_now += seen ? 1 : 0;
+  // Cases, as many as there are, with replacement.
+  void draw(std::mt19937_64& random) {
+    counts_.assign(cases_.size(), 0);
+    std::uniform_int_distribution<std::size_t> pick(0, cases_.size() - 1);
+    for (std::size_t i = 0; i < cases_.size(); ++i) ++counts_[pick(random)];
   }
-  if (tested == 0) return otherwise;
-  return std::clamp(otherwise + 100.0 * (failed - failed_now) / tested, 0.0, 100.0);
-}
+
+  // The mean over families of the share of right cases.
+  double correctness(double otherwise) const {
+    std::vector<std::pair<int, int>> shares(families_);
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (cases_[i].family < 0) continue;
+      auto& [passed, run] = shares[static_cast<std::size_t>(cases_[i].family)];
+      run += counts_[i];
+      passed += cases_[i].passed ? counts_[i] : 0;
+    }
+    double sum = 0.0;
+    int seen = 0;
+    for (const auto& [passed, run] : shares) {
+      if (run == 0) continue;
+      sum += static_cast<double>(passed) / run;
+      ++seen;
+    }
+    return seen == 0 ? otherwise : 100.0 * sum / seen;
+  }
+
+  double stability(double otherwise) const {
+    double sum = 0.0;
+    int count = 0;
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (!cases_[i].stability.has_value()) continue;
+      sum += counts_[i] * *cases_[i].stability;
+      count += counts_[i];
+    }
+    return count == 0 ? otherwise : sum / count;
+  }
+
+  // A draw without the cases that fail a probe would have passed it.
+  double probes(const std::string& dimension, double otherwise) const {
+    const auto tested = tested_.find(dimension);
+    const auto failed = failed_.find(dimension);
+    if (tested == tested_.end() || failed == failed_.end()) return otherwise;
+    int spared = 0;
+    for (const DrawnProbe& probe : failed->second) {
+      const bool seen =
+          probe.failed.empty() ||
+          std::ranges::any_of(probe.failed, [&](std::size_t i) { return counts_[i] > 0; });
+      spared += seen ? 0 : 1;
+    }
+    return std::clamp(otherwise + 100.0 * spared / tested->second, 0.0, 100.0);
+  }
+
+ private:
+  std::vector<DrawnCase> cases_;
+  std::size_t families_ = 0;
+  std::map<std::string, int> tested_;  // probes, by dimension
+  std::map<std::string, std::vector<DrawnProbe>> failed_;
+  std::vector<int> counts_;  // how often each case is in the draw
+};
 
 // A score whose logarithm is normal with this interval.
 double drawn_speed(const Score& speed, std::mt19937_64& random) {
   const double low = std::log(std::max(1e-3, speed.low));
   const double high = std::log(std::max(1e-3, speed.high));
+  if (!(high > low)) return *speed.value;
   std::normal_distribution<double> normal(0.0, (high - low) / 3.92);
   return std::clamp(*speed.value * std::exp(normal(random)), 0.0, 100.0);
 }
@@ -100,28 +146,27 @@ void widen(Score& score, std::vector<double>& values) {
 }  // namespace
 
 void draw_intervals(const Record& record, std::map<std::string, Score>& scores) {
-  std::vector<std::string> ids;
-  for (const auto* cases : {&record.cases, &record.relations}) {
-    for (const CaseRecord& c : *cases) ids.push_back(c.id);
-  }
-  if (ids.empty()) return;
-  std::mt19937_64 random(ids.size());  // the same record has the same intervals
+  Draws draws(record);
+  if (draws.empty()) return;
+  std::mt19937_64 random(record.cases.size());  // the same record has the same intervals
   std::map<std::string, std::vector<double>> values;
+  std::map<std::string, Score> now;  // values alone
+  for (const auto& [dimension, score] : scores) {
+    if (dimension != "overall") now[dimension].value = score.value;
+  }
   for (int i = 0; i < kDraws; ++i) {
-    const Multiplicity draw = drawn_again(ids, random);
-    std::map<std::string, Score> now = scores;
+    draws.draw(random);
     for (auto& [dimension, score] : now) {
       if (!score.value.has_value()) continue;
-      if (dimension == "correctness") score.value = drawn_correctness(record, draw);
-      if (dimension == "stability") score.value = drawn_stability(record, draw, *score.value);
+      const double was = *scores.at(dimension).value;
+      if (dimension == "correctness") score.value = draws.correctness(was);
+      if (dimension == "stability") score.value = draws.stability(was);
       if (dimension == "completeness" || dimension == "robustness") {
-        score.value = drawn_probes(record, draw, dimension, *score.value);
+        score.value = draws.probes(dimension, was);
       }
       if (dimension == "speed") score.value = drawn_speed(scores.at("speed"), random);
-      if (dimension != "overall") values[dimension].push_back(*score.value);
+      values[dimension].push_back(*score.value);
     }
-    if (!scores.contains("overall") || !scores.at("overall").value.has_value()) continue;
-    now.erase("overall");
     values["overall"].push_back(overall(now, record.weights).value_or(0.0));
   }
   for (auto& [dimension, score] : scores) {

@@ -89,14 +89,14 @@ void add_probes(const Record& record, Remarks& out) {
     std::vector<std::string> titles;
     std::vector<std::string> ids;
     for (const ProbeRecord* p : probes) {
-      titles.push_back(p->probe.title);
+      titles.push_back(fmt::format("\"{}\"", p->probe.title));
       ids.insert(ids.end(), p->failed.begin(), p->failed.end());
       if (p->failed.empty()) ids.push_back(p->probe.id);
     }
     std::ranges::stable_sort(ids);
     ids.erase(std::ranges::unique(ids).begin(), ids.end());
     out.weaknesses.push_back(
-        {fmt::format("{}: not {}.", dimension_title(dimension), few(titles)), ids});
+        {fmt::format("{}: fails {}.", dimension_title(dimension), few(titles)), ids});
     out.weaknesses.back().text[0] =
         static_cast<char>(std::toupper(static_cast<unsigned char>(dimension[0])));
   }

@@ -40,7 +40,12 @@ std::string format_interval(const Interval& interval, std::string_view unit) {
 }
 
 std::string format_score(const Score& score) {
-  return score.value.has_value() ? fmt::format("{:.0f}", *score.value) : "-";
+  if (!score.value.has_value()) return "-";
+  // A whole 100 is for what lost nothing.
+  if (*score.value >= 99.5 && *score.value < 100.0) {
+    return fmt::format("{:.1f}", std::min(99.9, *score.value));
+  }
+  return fmt::format("{:.0f}", *score.value);
 }
 
 std::string printable(std::string_view text) {

@@ -52,8 +52,8 @@ std::string cell(const Record& record, const std::string& dimension, const AxisR
     if (*score.value >= range.most - kTieMargin / 2) mark = " best";
     if (*score.value <= range.least + kTieMargin / 2) mark = " worst";
   }
-  return fmt::format("<td class=\"score{}\" data-label=\"{}\" title=\"{}\"><b>{:.0f}</b>{}</td>",
-                     mark, label, report::escaped(score.because), *score.value, score_bar(score));
+  return fmt::format("<td class=\"score{}\" data-label=\"{}\" title=\"{}\"><b>{}</b>{}</td>", mark,
+                     label, report::escaped(score.because), format_score(score), score_bar(score));
 }
 
 // Dimensions in which anyone was tested.

@@ -116,6 +116,11 @@ std::string html_duel(const Duel& d, bool open) {
   if (!d.dimensions.empty()) {
     html += fmt::format("<p>{}</p>\n", report::escaped(score_line(d)));
   }
+  for (const auto& [name, said] :
+       {std::pair(&d.first, &d.first_remarks), std::pair(&d.second, &d.second_remarks)}) {
+    const std::string list = html_remarks(*said);
+    if (!list.empty()) html += fmt::format("<h4>{}</h4>\n{}", report::escaped(*name), list);
+  }
   html += criteria(d, d.dimensions, "criterion") + criteria(d, d.details, "behind it") +
           criteria(d, d.facts, "listed, not scored");
   if (d.hybrid.has_value()) {

@@ -108,6 +108,12 @@ summary .why { color: var(--soft); font-size: 13.5px; flex: 1 1 260px; }
 .evidence-table td:first-child { width: 34%; overflow-wrap: anywhere; }
 .evidence-table td:nth-child(2) { width: 26%; overflow-wrap: anywhere; }
 details.hybrid { margin-top: 6px; border-bottom: 0; }
+@media (min-width: 821px) {
+  .duel { table-layout: fixed; }
+  .duel th:first-child { width: 24%; }
+  .duel th:nth-child(2), .duel th:nth-child(3) { width: 15%; }
+  .duel td { overflow-wrap: anywhere; }
+}
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 3px 18px; margin: 8px 0;
   font-size: 13.5px; }
 dt { color: var(--soft); }
