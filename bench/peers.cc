@@ -11,6 +11,8 @@
 namespace touchstone::bench {
 namespace {
 
+// Beyond this plain loops take seconds.
+constexpr double kMaxNaiveFlops = 1e9;
 // Beyond this the whole matrix of scores takes minutes, or gigabytes.
 constexpr std::int64_t kMaxNaiveTokens = 2048;
 // Query tokens for which the time without a cache is measured.
@@ -185,6 +187,27 @@ void add_cached_attention_peers(Session& session, const Subject& s, std::vector<
   peers.push_back(own_peer(session, s, "contiguous", "page", "0", s.sets.size()));
 }
 
+// The code to read first, and the library, on the same operands.
+void add_linear_peers(Session& session, const Subject& s, std::vector<Peer>& peers) {
+  if (!session.options().naive) return;
+  Context& context = session.context();
+  const auto call = [&s, &context](std::shared_ptr<spec::Problem> problem, std::string name) {
+    return [&s, &context, problem, name](std::int64_t i) {
+      problem->call(context, s.sets[static_cast<std::size_t>(i) % s.sets.size()].views(), name);
+    };
+  };
+  cases::Case item = s.item;
+  item.options["library"] = "1";
+  const std::shared_ptr<spec::Problem> problem = s.op.make(item);
+  for (const ImplementationReport& report : problem->explain(context, s.sets[0].views())) {
+    const bool naive = report.name == (session.cuda() ? "portable" : "plain");
+    const bool library = report.name == "openblas" || report.name == "cublaslt";
+    if (naive && s.problem.cost().flops > kMaxNaiveFlops) continue;
+    if (!report.accepted || (!naive && !library)) continue;
+    peers.push_back({.name = naive ? "naive" : report.name, .call = call(problem, report.name)});
+  }
+}
+
 void add_kv_append_peers(Session& session, const Subject& s, std::vector<Peer>& peers) {
   if (!session.options().naive) return;
   Context& context = session.context();
@@ -213,6 +236,7 @@ std::vector<Peer> peers_of(Session& session, const Subject& s) {
   if (is_attention(s.op)) add_attention_peers(session, s, peers);
   if (s.op.name == "cached_attention") add_cached_attention_peers(session, s, peers);
   if (s.op.name == "kv_append") add_kv_append_peers(session, s, peers);
+  if (s.op.forward_name() == "linear") add_linear_peers(session, s, peers);
   return peers;
 }
 
@@ -284,6 +308,10 @@ std::vector<std::string> peer_names(const Session& session, const spec::Operator
   }
   if (is_norm(op) && options.onednn && !session.cuda() && !onednn_version().empty()) {
     names.push_back("onednn " + onednn_version() + " (layer norm)");
+  }
+  if (op.forward_name() == "linear") {
+    if (options.naive) names.emplace_back(session.cuda() ? "cublaslt" : "openblas");
+    return names;
   }
   if (torch.empty() || op.name == "kv_append") return names;
   if (is_attention(op) && session.cuda()) {

@@ -255,7 +255,8 @@ int gradcheck(GradcheckOptions o) {
   const spec::Operator& op = *spec::find(o.op + "_backward");
   cases::Case item;
   item.dtype = DType::f64;
-  item.shape = fmt::format("{}{}x{}", attention ? "1x1x" : "", o.rows, o.cols);
+  item.shape = fmt::format("{}{}x{}{}", attention ? "1x1x" : "", o.rows, o.cols,
+                           o.op == "linear" ? fmt::format("/{}", o.cols) : "");
   if (attention) item.options = {{"causal", "1"}, {"lse_grad", "1"}};
   const std::unique_ptr<spec::Problem> problem = op.make(item);
   const spec::Gradients gradients = problem->gradients().value();
@@ -286,7 +287,7 @@ void add_gradcheck(Options& app, int& exit_code) {
   auto o = std::make_shared<GradcheckOptions>();
   Options* verb =
       app.add_verb("gradcheck", "Checks the float64 backward of an operator against its forward");
-  verb->add_option("op", o->op, "layer_norm, rms_norm or attention (causal, one head)")
+  verb->add_option("op", o->op, "layer_norm, rms_norm, linear (square) or attention (causal, one head)")
       ->required()
       ->one_of(operators());
   verb->add_option("--method", o->method,

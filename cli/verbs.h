@@ -30,5 +30,7 @@ void add_plan(Options& app, int& exit_code);
 void add_judge(Options& app, int& exit_code);
 void add_duel(Options& app, int& exit_code);
 void add_deploy(Options& app, int& exit_code);
+void add_inspect(Options& app, int& exit_code);
+void add_convert(Options& app, int& exit_code);
 
 }  // namespace touchstone::cli

@@ -22,8 +22,14 @@ endif()
 # .cu into host code full of its own idioms, so CUDA sources get only the checks that survive that.
 add_library(touchstone_warnings INTERFACE)
 target_compile_options(touchstone_warnings INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Wdouble-promotion>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wdouble-promotion>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>")
+# A local name may be a constant of another file that happens to be in the same translation unit.
+set(shadow -Wshadow)
+if(TOUCHSTONE_UNITY)
+  set(shadow "$<$<CXX_COMPILER_ID:GNU>:-Wshadow=local>")
+endif()
+target_compile_options(touchstone_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${shadow}>")
 if(TOUCHSTONE_WERROR)
   target_compile_options(touchstone_warnings INTERFACE
     "$<$<COMPILE_LANGUAGE:CXX>:-Werror>"

@@ -4,6 +4,7 @@ option(TOUCHSTONE_BUILD_CLI "Build the touchstone program and its benchmark harn
   ${PROJECT_IS_TOP_LEVEL})
 option(TOUCHSTONE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TOUCHSTONE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(TOUCHSTONE_UNITY "Compile the sources of a directory as one translation unit" ON)
 option(TOUCHSTONE_WERROR "Treat warnings as errors" OFF)
 
 set(TOUCHSTONE_CUDA "AUTO" CACHE STRING
@@ -15,9 +16,10 @@ set_property(CACHE TOUCHSTONE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TOUCHSTONE_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual" CACHE STRING
   "GPU architectures, in the notation of CMAKE_CUDA_ARCHITECTURES")
 
-set(TOUCHSTONE_SIMD_TARGETS "all" CACHE STRING
-  "CPU kernels: all targets, or fast (without SSE4), which compiles a quarter faster")
-set_property(CACHE TOUCHSTONE_SIMD_TARGETS PROPERTY STRINGS all fast)
+# x86 CPUs without AVX2 run the portable target, unless `all` adds SSE4 for them.
+set(TOUCHSTONE_SIMD_TARGETS "common" CACHE STRING
+  "CPU kernels: common (AVX-512, AVX2, NEON, portable), or all, which adds SSE4")
+set_property(CACHE TOUCHSTONE_SIMD_TARGETS PROPERTY STRINGS common all)
 
 set(TOUCHSTONE_SANITIZE "" CACHE STRING
   "Sanitizers for host code: empty, 'address,undefined' or 'thread'")

@@ -47,6 +47,7 @@ function(touchstone_test)
   target_link_libraries(${arg_NAME} PRIVATE
     touchstone_test_support touchstone_cold_code touchstone_spec touchstone_warnings ${arg_LIBS})
   target_precompile_headers(${arg_NAME} REUSE_FROM touchstone_test_support)
+  touchstone_unity(${arg_NAME})
   set_target_properties(${arg_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${touchstone_BINARY_DIR}/tests")
 

@@ -38,7 +38,7 @@ for group in "$@"; do
       libcli11-dev libseccomp-dev python3-numpy python3-venv) ;;
     test) packages+=(libgtest-dev libgmock-dev) ;;
     # libdnnl-dev does not depend on the OpenCL files that its own CMake package asks for.
-    bench) packages+=(libdnnl-dev ocl-icd-opencl-dev opencl-c-headers) ;;
+    bench) packages+=(libdnnl-dev ocl-icd-opencl-dev opencl-c-headers libopenblas0-pthread) ;;
     tools) packages+=(clang-format clang-tidy shellcheck git) ;;
     cuda) check_cuda ;;
     *)

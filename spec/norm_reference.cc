@@ -159,13 +159,13 @@ NormStatistics statistics_in(const NormProblem& p, const NormValues& data) {
   return out;
 }
 
-struct Gradients {
+struct NormGradients {
   std::vector<double> dx, dweight, dbias;
 };
 
 // The oracle's gradients, or its magnitude sums.
-Gradients gradients(const NormProblem& p, const NormValues& data, bool magnitude) {
-  Gradients out;
+NormGradients gradients(const NormProblem& p, const NormValues& data, bool magnitude) {
+  NormGradients out;
   out.dx.resize(data.h.size());
   out.dweight.resize(at(p.cols));
   out.dbias.resize(p.layer ? at(p.cols) : 0);
@@ -261,8 +261,8 @@ NormForwardReference norm_forward_reference(const NormProblem& p, const NormValu
 
 NormBackwardReference norm_backward_reference(const NormProblem& p, const NormValues& data) {
   const Bounds bounds(p);
-  const Gradients value = gradients(p, data, false);
-  Gradients error = gradients(p, data, true);
+  const NormGradients value = gradients(p, data, false);
+  NormGradients error = gradients(p, data, true);
   std::vector<double> dy_error(at(p.cols));
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const std::int64_t first = r * p.cols;

@@ -11,6 +11,8 @@ std::unique_ptr<Problem> make_layer_norm(const cases::Case& item);
 std::unique_ptr<Problem> make_layer_norm_backward(const cases::Case& item);
 std::unique_ptr<Problem> make_rms_norm(const cases::Case& item);
 std::unique_ptr<Problem> make_rms_norm_backward(const cases::Case& item);
+std::unique_ptr<Problem> make_linear(const cases::Case& item);
+std::unique_ptr<Problem> make_linear_backward(const cases::Case& item);
 std::unique_ptr<Problem> make_softmax_topk(const cases::Case& item);
 std::unique_ptr<Problem> make_sample(const cases::Case& item);
 std::unique_ptr<Problem> make_attention(const cases::Case& item);

@@ -63,8 +63,10 @@ cases::Case Operator::of_rows(std::int64_t rows, std::int64_t cols, cases::Case 
 std::string support_table() {
   const auto names = [](const std::vector<DType>& dtypes) {
     std::string text;
-    for (const DType dtype : dtypes)
-      text += (text.empty() ? "" : " ") + std::string(name_of(dtype));
+    for (const DType dtype : dtypes) {
+      if (!text.empty()) text += ' ';
+      text += name_of(dtype);
+    }
     return text;
   };
   std::string table = "| Operator | CPU | CUDA | Contract |\n|---|---|---|---|\n";
@@ -87,6 +89,23 @@ const std::vector<Operator>& all() {
       {"layer_norm_backward", "layer_norm", "layer_norm", kWide, kNarrow, make_layer_norm_backward},
       {"rms_norm", "rms_norm", "layer_norm", kWide, kNarrow, make_rms_norm},
       {"rms_norm_backward", "rms_norm", "layer_norm", kWide, kNarrow, make_rms_norm_backward},
+      {"linear",
+       "linear",
+       "linear",
+       kWide,
+       kNarrow,
+       make_linear,
+       "RxC/C",
+       {"weight"},
+       "weights in f32 bf16 f16 fp8 int8 int4 and GGUF blocks"},
+      {"linear_backward",
+       "linear",
+       "linear",
+       kWide,
+       kNarrow,
+       make_linear_backward,
+       "RxC/C",
+       {"weight"}},
       {"softmax_topk",
        "softmax_topk",
        "softmax_topk",

@@ -22,6 +22,7 @@
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export
+#include "touchstone/ops/linear.h"                  // IWYU pragma: export
 #include "touchstone/ops/rms_norm.h"                // IWYU pragma: export
 #include "touchstone/ops/row_status.h"              // IWYU pragma: export
 #include "touchstone/ops/sample.h"                  // IWYU pragma: export

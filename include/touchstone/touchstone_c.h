@@ -62,7 +62,7 @@ enum {
   TS_I32 = 5,
   TS_I8 = 6,
   TS_U8 = 7,
-  TS_F8_E4M3 = 8,  // of a KV cache
+  TS_F8_E4M3 = 8,  // of a KV cache or weights
   TS_I4 = 9        // of a KV cache
 };
 
@@ -204,6 +204,54 @@ TOUCHSTONE_API ts_status ts_rms_norm_explain(ts_context* context, const ts_rms_n
 TOUCHSTONE_API ts_status ts_rms_norm_backward_explain(ts_context* context,
                                                       const ts_rms_norm_backward_args* args,
                                                       ts_report report, void* user);
+
+// ---- Linear layers ------------------------------------------------------------------------------
+
+typedef int32_t ts_linear_gate;
+enum { TS_GATE_NONE = 0, TS_GATE_SILU = 1, TS_GATE_GELU = 2, TS_GATE_GELU_TANH = 3 };
+
+typedef struct ts_linear_args {
+  size_t struct_size;
+  ts_tensor x;                // [.., in]
+  ts_tensor weight;           // [out, in], or bytes [out, bytes of a row]
+  ts_tensor bias;             // [out], optional
+  ts_tensor residual;         // like y in the dtype of x, optional
+  ts_tensor y;                // [.., out], or [.., out / 2] with a gate
+  const char* weight_format;  // of bytes, "q4_k"; NULL = the dtype of weight
+  double soft_cap;            // finite, >= 0; 0 = none
+  ts_linear_gate gate;
+  int32_t int8_activations;          // not 0: x rounded to int8, one scale per row
+  int32_t bits_may_depend_on_batch;  // not 0: libraries may be named as implementation
+  int32_t reserved;                  // 0
+  const char* implementation;
+} ts_linear_args;
+#define TS_LINEAR_ARGS \
+  { .struct_size = sizeof(ts_linear_args) }
+
+typedef struct ts_linear_backward_args {
+  size_t struct_size;
+  ts_tensor dy;                      // [.., out]
+  ts_tensor x;                       // [.., in], for dweight
+  ts_tensor weight;                  // [out, in], for dx
+  ts_tensor dx;                      // [.., in], optional
+  ts_tensor dweight;                 // [out, in], optional
+  ts_tensor dbias;                   // [out], optional
+  const char* weight_format;         // as forward
+  int32_t accumulate;                // not 0: dweight and dbias are added to what is there
+  int32_t bits_may_depend_on_batch;  // as forward
+  const char* implementation;
+} ts_linear_backward_args;
+#define TS_LINEAR_BACKWARD_ARGS \
+  { .struct_size = sizeof(ts_linear_backward_args) }
+
+TOUCHSTONE_API ts_status ts_linear(ts_context* context, const ts_linear_args* args);
+TOUCHSTONE_API ts_status ts_linear_backward(ts_context* context,
+                                            const ts_linear_backward_args* args);
+TOUCHSTONE_API ts_status ts_linear_explain(ts_context* context, const ts_linear_args* args,
+                                           ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_linear_backward_explain(ts_context* context,
+                                                    const ts_linear_backward_args* args,
+                                                    ts_report report, void* user);
 
 // ---- Selection of tokens ------------------------------------------------------------------------
 
@@ -390,6 +438,17 @@ TOUCHSTONE_API ts_status ts_kv_cache_reserve(ts_kv_cache* cache, const ts_sequen
                                              int64_t count, int64_t tokens);
 TOUCHSTONE_API ts_status ts_kv_cache_commit(ts_kv_cache* cache, const ts_sequence* sequences,
                                             int64_t count, int64_t tokens);
+/* The same with a count for each sequence, all or nothing. TS_OUT_OF_MEMORY also when fewer than
+   `watermark` free or cached pages would be left. */
+TOUCHSTONE_API ts_status ts_kv_cache_reserve_counts(ts_kv_cache* cache,
+                                                    const ts_sequence* sequences,
+                                                    const int64_t* tokens, int64_t count,
+                                                    int64_t watermark);
+/* Moves accepted tokens of the reserved part to its front and commits them: sequence i has the slots
+   [offsets[i], offsets[i + 1]) of `slots`, ascending; slot j is position length + j. */
+TOUCHSTONE_API ts_status ts_kv_cache_keep(ts_kv_cache* cache, const ts_sequence* sequences,
+                                          int64_t count, const int64_t* slots,
+                                          const int64_t* offsets);
 TOUCHSTONE_API ts_status ts_kv_cache_truncate(ts_kv_cache* cache, ts_sequence sequence,
                                               int64_t length);
 TOUCHSTONE_API ts_status ts_kv_cache_advance_window(ts_kv_cache* cache, ts_sequence sequence);
@@ -452,6 +511,9 @@ TOUCHSTONE_API ts_status ts_kv_cache_restore(ts_kv_cache* cache, const char* pat
 // What kernels read of a cache: page tables and lengths of some sequences, one row each. Built
 // again before operators run whenever the cache has changed.
 TOUCHSTONE_API ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view);
+/* Views of fixed sizes, whose arrays on CUDA never move: rows, and tokens of the longest sequence. */
+TOUCHSTONE_API ts_status ts_cache_view_create_fixed(ts_kv_cache* cache, int64_t rows,
+                                                    int64_t tokens, ts_cache_view** view);
 TOUCHSTONE_API void ts_cache_view_destroy(ts_cache_view* view);
 TOUCHSTONE_API ts_status ts_cache_view_build(ts_context* context, ts_cache_view* view,
                                              const ts_sequence* sequences, int64_t rows);

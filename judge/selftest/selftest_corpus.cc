@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <fstream>
 #include <iterator>
-#include <regex>
+#include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "judge/selftest/selftest.h"
 #include "judge/task/task.h"
@@ -45,24 +47,77 @@ std::map<std::string, std::string> parse_flags(const std::string& text) {
   return flags;
 }
 
-// The lines of a source that name an entry: WORD(name, "flags", "what") or WORD(name, "what").
-std::vector<CorpusEntry> declared_entries(const fs::path& source, const std::string& text,
+// What is left of a text, taken piece by piece from its beginning.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : left_(text) {}
+
+  void skip(std::string_view characters) {
+    left_.remove_prefix(std::min(left_.find_first_not_of(characters), left_.size()));
+  }
+  bool take(std::string_view token) {
+    if (!left_.starts_with(token)) return false;
+    left_.remove_prefix(token.size());
+    return true;
+  }
+  // A comma; what follows may be on the next line of a macro.
+  bool take_comma() {
+    if (!take(",")) return false;
+    skip(kSpaces);
+    take("\\");
+    skip(kSpaces);
+    return true;
+  }
+  bool take_name(std::string& name) {
+    const auto end = std::ranges::find_if_not(
+        left_, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; });
+    name.assign(left_.begin(), end);
+    return take(name) && !name.empty();
+  }
+  bool take_quoted(std::string& content) {
+    if (!take("\"")) return false;
+    content = left_.substr(0, left_.find('"'));
+    return take(content) && take("\"");
+  }
+
+ private:
+  static constexpr std::string_view kSpaces = " \t\n\v\f\r";
+  std::string_view left_;
+};
+
+// WORD(name, "flags", "what") or WORD(name, "what") at the beginning of a line, in a comment or not.
+std::optional<CorpusEntry> declared_entry(std::string_view text, const std::string& word) {
+  Scanner scanner(text);
+  CorpusEntry entry;
+  scanner.skip(" /\"");
+  if (!scanner.take(word) || !scanner.take("(") || !scanner.take_name(entry.name) ||
+      !scanner.take_comma() || !scanner.take_quoted(entry.what)) {
+    return std::nullopt;
+  }
+  if (scanner.take_comma()) {
+    entry.flags = parse_flags(entry.what);
+    if (!scanner.take_quoted(entry.what)) return std::nullopt;
+  }
+  if (!scanner.take(")")) return std::nullopt;
+  return entry;
+}
+
+// The lines of a source that name an entry.
+std::vector<CorpusEntry> declared_entries(const fs::path& source, std::string_view text,
                                           const std::string& task, CorpusKind kind,
                                           const std::string& word) {
-  const std::regex line(R"re((?:^|\n)[ /"]*)re" + word +
-                        R"re(\((\w+),\s*\\?\s*"([^"]*)"(?:,\s*\\?\s*"([^"]*)")?\))re");
   std::vector<CorpusEntry> entries;
-  for (std::sregex_iterator it(text.begin(), text.end(), line), end; it != end; ++it) {
-    CorpusEntry entry;
-    entry.task = task;
-    entry.kind = kind;
-    entry.name = (*it)[1];
-    const bool has_flags = (*it)[3].matched;
-    if (has_flags) entry.flags = parse_flags((*it)[2]);
-    entry.what = has_flags ? (*it)[3] : (*it)[2];
-    entry.source = source;
-    entry.shared_source = true;
-    entries.push_back(std::move(entry));
+  for (size_t line = 0; line != std::string_view::npos;) {
+    std::optional<CorpusEntry> entry = declared_entry(text.substr(line), word);
+    if (entry.has_value()) {
+      entry->task = task;
+      entry->kind = kind;
+      entry->source = source;
+      entry->shared_source = true;
+      entries.push_back(*std::move(entry));
+    }
+    line = text.find('\n', line);
+    if (line != std::string_view::npos) ++line;
   }
   if (entries.empty()) {
     throw CorruptData(fmt::format("{}: no {}(name, \"...\") in it", source.string(), word));

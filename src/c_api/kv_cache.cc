@@ -170,6 +170,37 @@ ts_status ts_kv_cache_commit(ts_kv_cache* cache, const ts_sequence* sequences, i
   return guarded([&] { cache_of(cache).commit(c_api::ids(sequences, count), tokens); });
 }
 
+ts_status ts_kv_cache_reserve_counts(ts_kv_cache* cache, const ts_sequence* sequences,
+                                     const int64_t* tokens, int64_t count, int64_t watermark) {
+  return guarded([&] {
+    const auto ids = c_api::ids(sequences, count);
+    const auto each = c_api::list(tokens, count, "tokens");
+    std::vector<touchstone::cache::TokenCount> counts;
+    for (std::size_t i = 0; i < ids.size(); ++i) counts.push_back({ids[i], each[i]});
+    cache_of(cache).reserve(counts, watermark);
+  });
+}
+
+ts_status ts_kv_cache_keep(ts_kv_cache* cache, const ts_sequence* sequences, int64_t count,
+                           const int64_t* slots, const int64_t* offsets) {
+  return guarded([&] {
+    const auto ids = c_api::ids(sequences, count);
+    const auto bounds = c_api::list(offsets, count + 1, "offsets");
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (bounds[0] != 0 || bounds[i + 1] < bounds[i]) {
+        throw touchstone::InvalidArgument("kv_cache: keep: offsets: expected ascending from 0");
+      }
+    }
+    const auto all = c_api::list(slots, bounds.back(), "slots");
+    std::vector<touchstone::cache::KeptSlots> kept;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      kept.push_back({ids[i], all.subspan(static_cast<std::size_t>(bounds[i]),
+                                          static_cast<std::size_t>(bounds[i + 1] - bounds[i]))});
+    }
+    cache_of(cache).keep(kept);
+  });
+}
+
 ts_status ts_kv_cache_truncate(ts_kv_cache* cache, ts_sequence sequence, int64_t length) {
   return guarded([&] { cache_of(cache).truncate(c_api::id(sequence), length); });
 }
@@ -285,6 +316,14 @@ ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view) {
   return guarded([&] {
     checked(view, "view") =
         new ts_cache_view{touchstone::cache::CacheViewBuilder(cache_of(cache)), {}};
+  });
+}
+
+ts_status ts_cache_view_create_fixed(ts_kv_cache* cache, int64_t rows, int64_t tokens,
+                                     ts_cache_view** view) {
+  return guarded([&] {
+    checked(view, "view") = new ts_cache_view{
+        touchstone::cache::CacheViewBuilder(cache_of(cache), {.rows = rows, .tokens = tokens}), {}};
   });
 }
 

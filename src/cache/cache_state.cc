@@ -177,22 +177,32 @@ std::int64_t CacheState::missing_pages(const Group& group, const Sequence& seque
 void CacheState::evict_oldest(std::int64_t g) {
   Group& group = groups_[at(g)];
   const PageHandle page = group.pool.oldest_cached();
+  if (eviction_hook_) {
+    const PrefixIndex::Prefix prefix = index_.prefix_of(g, page.index);
+    const std::int64_t bytes = group.geometry.page_bytes;
+    eviction_hook_({.layer_group = g,
+                    .bytes = {memory_data(g) + page.index * bytes, at(bytes)},
+                    .first_position = prefix.first_position,
+                    .tokens = prefix.tokens,
+                    .space = prefix.space});
+  }
   index_.remove_page(g, page.index);
   group.pool.evict(page);
   ++group.evicted;
 }
 
 // OutOfMemory unless each group has so many free or cached pages.
-void CacheState::check_capacity(const std::vector<std::int64_t>& pages, const char* what) {
+void CacheState::check_capacity(const std::vector<std::int64_t>& pages, const char* what,
+                                std::int64_t watermark) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const PagePool& pool = groups_[g].pool;
-    if (pages[g] > pool.free_pages() + pool.cached_pages()) {
-      ++refused_reservations_;
-      throw OutOfMemory(std::string("kv_cache: ") + what + ": expected " +
-                        std::to_string(pages[g]) + " free or cached pages in group " +
-                        std::to_string(g) + ", got " +
-                        std::to_string(pool.free_pages() + pool.cached_pages()));
-    }
+    const std::int64_t there = pool.free_pages() + pool.cached_pages();
+    if (pages[g] == 0 || (pages[g] <= there && there - pages[g] >= watermark)) continue;
+    ++refused_reservations_;
+    throw OutOfMemory(std::string("kv_cache: ") + what + ": expected " + std::to_string(pages[g]) +
+                      (watermark > 0 ? " + " + std::to_string(watermark) + " (watermark)" : "") +
+                      " free or cached pages in group " + std::to_string(g) + ", got " +
+                      std::to_string(there));
   }
 }
 
@@ -248,48 +258,92 @@ void CacheState::grow(Sequence& sequence, std::int64_t tokens) {
   sequence.reserved = std::max(sequence.reserved, sequence.length + tokens);
 }
 
-void CacheState::reserve(std::span<const SequenceId> ids, std::int64_t tokens) {
-  if (tokens < 0) refuse("reserve: tokens", "at least 0", tokens);
+// Pages of each group that reserve() would take.
+std::vector<std::int64_t> CacheState::count_pages(std::span<const TokenCount> counts,
+                                                  const char* what) const {
   std::vector<std::int64_t> needed(groups_.size());
-  for (const SequenceId id : ids) {
-    Sequence& sequence = writable(id, "reserve");
-    if (tokens == 0) continue;
+  for (const TokenCount& count : counts) {
+    if (count.tokens < 0) refuse("reserve: tokens", "at least 0", count.tokens);
+    const Sequence& sequence = checked(count.id, what).sequence;
+    for (std::size_t g = 0; count.tokens > 0 && g < groups_.size(); ++g) {
+      needed[g] = checked_add(needed[g],
+                              missing_pages(groups_[g], sequence, sequence.groups[g], count.tokens),
+                              "kv_cache: reserve: tokens");
+    }
+  }
+  return needed;
+}
+
+ReserveEstimate CacheState::estimate_reserve(std::span<const TokenCount> counts,
+                                             std::int64_t watermark) const {
+  if (watermark < 0) refuse("reserve: watermark", "at least 0", watermark);
+  ReserveEstimate estimate{.pages = count_pages(counts, "estimate_reserve"), .fits = true};
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const PagePool& pool = groups_[g].pool;
+    const std::int64_t left = pool.free_pages() + pool.cached_pages() - estimate.pages[g];
+    estimate.fits = estimate.fits && (estimate.pages[g] == 0 || left >= watermark);
+  }
+  return estimate;
+}
+
+void CacheState::reserve(std::span<const TokenCount> counts, std::int64_t watermark) {
+  if (watermark < 0) refuse("reserve: watermark", "at least 0", watermark);
+  const std::vector<std::int64_t> needed = count_pages(counts, "reserve");
+  if (std::ranges::all_of(counts, [](const TokenCount& count) { return count.tokens == 0; }))
+    return;
+  check_capacity(needed, "reserve", watermark);
+  // Now, so that nothing below can fail for want of host memory.
+  for (const TokenCount& count : counts) {
+    Sequence& sequence = slots_[count.id.index].sequence;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
+      if (needed[g] == 0) continue;
       PageTable& table = sequence.groups[g];
-      const std::int64_t missing = missing_pages(groups_[g], sequence, table, tokens);
-      if (missing == 0) continue;
-      needed[g] = checked_add(needed[g], missing, "kv_cache: reserve: tokens");
-      if (needed[g] > groups_[g].pool.capacity()) continue;  // ensure_free will refuse
-      // Now, so that nothing below can fail for want of host memory.
-      const std::size_t least = table.pages.size() + at(missing);
+      const std::size_t least =
+          table.pages.size() + at(missing_pages(groups_[g], sequence, table, count.tokens));
       if (least > table.pages.capacity()) table.pages.reserve(std::max(least, least * 3 / 2));
     }
   }
-  if (tokens == 0) return;
-  check_capacity(needed, "reserve");
   ensure_free(needed);
-  for (const SequenceId id : ids) grow(slots_[id.index].sequence, tokens);
+  for (const TokenCount& count : counts) {
+    if (count.tokens > 0) grow(slots_[count.id.index].sequence, count.tokens);
+  }
+  ++generation_;
+}
+
+void CacheState::reserve(std::span<const SequenceId> ids, std::int64_t tokens) {
+  if (tokens < 0) refuse("reserve: tokens", "at least 0", tokens);
+  std::vector<TokenCount> counts;
+  counts.reserve(ids.size());
+  for (const SequenceId id : ids) counts.push_back({id, tokens});
+  reserve(counts, 0);
+}
+
+void CacheState::commit(std::span<const TokenCount> counts) {
+  for (const TokenCount& count : counts) {
+    if (count.tokens < 0) refuse("commit: tokens", "at least 0", count.tokens);
+    const Sequence& sequence = writable(count.id, "commit");
+    const std::int64_t left = sequence.reserved - sequence.length;
+    if (count.tokens > left) {
+      refuse("commit: tokens", "at most the reserved " + std::to_string(left), count.tokens);
+    }
+  }
+  // A sequence named twice has slots for the first time only; the second must not pass unnoticed.
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    Sequence& sequence = slots_[counts[i].id.index].sequence;
+    if (sequence.length + counts[i].tokens > sequence.reserved) {
+      while (i-- > 0) slots_[counts[i].id.index].sequence.length -= counts[i].tokens;
+      throw InvalidArgument("kv_cache: commit: a sequence is named twice");
+    }
+    sequence.length += counts[i].tokens;
+  }
   ++generation_;
 }
 
 void CacheState::commit(std::span<const SequenceId> ids, std::int64_t tokens) {
-  if (tokens < 0) refuse("commit: tokens", "at least 0", tokens);
-  for (const SequenceId id : ids) {
-    const Sequence& sequence = writable(id, "commit");
-    const std::int64_t left = sequence.reserved - sequence.length;
-    if (tokens > left)
-      refuse("commit: tokens", "at most the reserved " + std::to_string(left), tokens);
-  }
-  // A sequence named twice has slots for the first time only; the second must not pass unnoticed.
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    Sequence& sequence = slots_[ids[i].index].sequence;
-    if (sequence.length + tokens > sequence.reserved) {
-      while (i-- > 0) slots_[ids[i].index].sequence.length -= tokens;
-      throw InvalidArgument("kv_cache: commit: a sequence is named twice");
-    }
-    sequence.length += tokens;
-  }
-  ++generation_;
+  std::vector<TokenCount> counts;
+  counts.reserve(ids.size());
+  for (const SequenceId id : ids) counts.push_back({id, tokens});
+  commit(counts);
 }
 
 // Drops every page that holds no position below `length`, the last ones first: of pages that become

@@ -28,7 +28,13 @@ class CacheState {
   // As in KvCache.
   SequenceId create();
   void reserve(std::span<const SequenceId> ids, std::int64_t tokens);
+  void reserve(std::span<const TokenCount> counts, std::int64_t watermark);
+  ReserveEstimate estimate_reserve(std::span<const TokenCount> counts,
+                                   std::int64_t watermark) const;
   void commit(std::span<const SequenceId> ids, std::int64_t tokens);
+  void commit(std::span<const TokenCount> counts);
+  void keep(std::span<const KeptSlots> kept);
+  void set_eviction_hook(EvictionHook hook) { eviction_hook_ = std::move(hook); }
   void truncate(SequenceId id, std::int64_t length);
   SequenceId fork(SequenceId id);
   void advance_window(SequenceId id);
@@ -102,7 +108,10 @@ class CacheState {
                          const PageTable& table) const;
   std::int64_t missing_pages(const Group& group, const Sequence& sequence, const PageTable& table,
                              std::int64_t tokens) const;
-  void check_capacity(const std::vector<std::int64_t>& pages, const char* what);
+  void check_capacity(const std::vector<std::int64_t>& pages, const char* what,
+                      std::int64_t watermark = 0);
+  std::vector<std::int64_t> count_pages(std::span<const TokenCount> counts, const char* what) const;
+  void check_kept(std::span<const KeptSlots> kept) const;
   void ensure_free(const std::vector<std::int64_t>& pages);
   void grow(Sequence& sequence, std::int64_t tokens);
   void replace_last_page(Group& group, const Sequence& sequence, PageTable& table);
@@ -128,6 +137,7 @@ class CacheState {
   PrefixIndex index_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> unused_slots_;
+  EvictionHook eviction_hook_;
   std::uint64_t generation_ = 1;
   std::uint32_t id_ = 0;
   std::int64_t live_sequences_ = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -16,6 +17,15 @@ namespace touchstone::inline v0::cache {
 inline KvCache make_cache(KvCacheOptions options, Device device = Device::cpu()) {
   Context context({.device = device, .threads = 1});
   return {context, std::move(options)};
+}
+
+// One layer with one head of eight values.
+inline LayerGroup small_group(std::int64_t page_tokens) {
+  return {.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .page_tokens = page_tokens};
+}
+
+inline KvCache small_cache(std::int64_t page_tokens, std::int64_t pages) {
+  return make_cache({.layout = {{small_group(page_tokens)}}, .pool_pages = {pages}});
 }
 
 // Bytes to and from the memory of a cache.

@@ -21,6 +21,16 @@ void KvCache::commit(SequenceId id, std::int64_t tokens) { state_->commit({&id, 
 void KvCache::commit(std::span<const SequenceId> ids, std::int64_t tokens) {
   state_->commit(ids, tokens);
 }
+void KvCache::reserve(std::span<const TokenCount> counts, std::int64_t watermark) {
+  state_->reserve(counts, watermark);
+}
+ReserveEstimate KvCache::estimate_reserve(std::span<const TokenCount> counts,
+                                          std::int64_t watermark) const {
+  return state_->estimate_reserve(counts, watermark);
+}
+void KvCache::commit(std::span<const TokenCount> counts) { state_->commit(counts); }
+void KvCache::keep(std::span<const KeptSlots> kept) { state_->keep(kept); }
+void KvCache::set_eviction_hook(EvictionHook hook) { state_->set_eviction_hook(std::move(hook)); }
 void KvCache::truncate(SequenceId id, std::int64_t length) { state_->truncate(id, length); }
 SequenceId KvCache::fork(SequenceId id) { return state_->fork(id); }
 void KvCache::advance_window(SequenceId id) { state_->advance_window(id); }

@@ -19,14 +19,6 @@ Tokens counting(std::int64_t count, std::int32_t first = 0) {
   return tokens;
 }
 
-LayerGroup small_group(std::int64_t page_tokens) {
-  return {.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .page_tokens = page_tokens};
-}
-
-KvCache small_cache(std::int64_t page_tokens, std::int64_t pages) {
-  return make_cache({.layout = {{small_group(page_tokens)}}, .pool_pages = {pages}});
-}
-
 SequenceId sequence_of(KvCache& cache, std::int64_t tokens) {
   const SequenceId id = cache.create();
   cache.reserve(id, tokens);

@@ -12,14 +12,6 @@
 namespace touchstone::inline v0::cache {
 namespace {
 
-LayerGroup small_group(std::int64_t page_tokens) {
-  return {.layers = 1, .kv_heads = 1, .k_dim = 8, .v_dim = 8, .page_tokens = page_tokens};
-}
-
-KvCache small_cache(std::int64_t page_tokens, std::int64_t pages) {
-  return make_cache({.layout = {{small_group(page_tokens)}}, .pool_pages = {pages}});
-}
-
 // One byte per token stands for all its keys and values.
 void append(KvCache& cache, SequenceId id, std::int64_t tokens, int mark) {
   cache.reserve(id, tokens);

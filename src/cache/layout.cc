@@ -9,13 +9,13 @@
 namespace touchstone::inline v0::cache {
 namespace {
 
-[[noreturn]] void refuse(const char* what, const std::string& expected, std::int64_t got) {
+[[noreturn]] void refuse_layout(const char* what, const std::string& expected, std::int64_t got) {
   throw InvalidArgument(std::string("layout: ") + what + ": expected " + expected + ", got " +
                         std::to_string(got));
 }
 
 void need_at_least(std::int64_t value, std::int64_t least, const char* what) {
-  if (value < least) refuse(what, "at least " + std::to_string(least), value);
+  if (value < least) refuse_layout(what, "at least " + std::to_string(least), value);
 }
 
 std::int64_t mul(std::int64_t a, std::int64_t b) { return checked_mul(a, b, "layout: bytes"); }
@@ -35,21 +35,22 @@ void validate(const QuantFormat& format, std::int64_t dim, const char* dim_name,
   }
   if (!is_quantized(format.dtype)) {
     if (format.group_size != 0)
-      refuse(group_name, "0 for a format without scales", format.group_size);
-    if (format.asymmetric) refuse(group_name, "a symmetric format without scales", 1);
+      refuse_layout(group_name, "0 for a format without scales", format.group_size);
+    if (format.asymmetric) refuse_layout(group_name, "a symmetric format without scales", 1);
     return;
   }
   need_at_least(format.group_size, 0, group_name);
   if (format.group_size != 0 && dim % format.group_size != 0) {
-    refuse(group_name, "a divisor of the head dim " + std::to_string(dim), format.group_size);
+    refuse_layout(group_name, "a divisor of the head dim " + std::to_string(dim),
+                  format.group_size);
   }
   if (format.dtype == DType::i4) {
-    if (dim % 2 != 0) refuse(dim_name, "an even number for int4", dim);
+    if (dim % 2 != 0) refuse_layout(dim_name, "an even number for int4", dim);
     if (format.group_size % 2 != 0)
-      refuse(group_name, "an even number for int4", format.group_size);
+      refuse_layout(group_name, "an even number for int4", format.group_size);
   }
   if (format.dtype == DType::f8_e4m3 && format.asymmetric) {
-    refuse(group_name, "a symmetric format for fp8_e4m3", 1);
+    refuse_layout(group_name, "a symmetric format for fp8_e4m3", 1);
   }
   if (format.scale_dtype != DType::f16 && format.scale_dtype != DType::f32) {
     throw InvalidArgument("layout: scale: expected f16 or f32, got " +
@@ -142,14 +143,15 @@ void validate(const LayerGroup& group) {
   need_at_least(group.page_tokens, 1, "page_tokens");
   need_at_least(group.window, 0, "window");
   need_at_least(group.sinks, 0, "sinks");
-  if (group.sinks > 0 && group.window == 0) refuse("sinks", "0 without a window", group.sinks);
+  if (group.sinks > 0 && group.window == 0)
+    refuse_layout("sinks", "0 without a window", group.sinks);
   validate(group.k, group.k_dim, "k_dim", "k.group_size");
   if (group.k_is_v) {
     need_at_least(group.v_dim, 1, "v_dim");
     if (group.v_dim > group.k_dim) {
-      refuse("v_dim", "at most k_dim " + std::to_string(group.k_dim), group.v_dim);
+      refuse_layout("v_dim", "at most k_dim " + std::to_string(group.k_dim), group.v_dim);
     }
-    if (group.rotate_keys) refuse("rotate_keys", "false with k_is_v", 1);
+    if (group.rotate_keys) refuse_layout("rotate_keys", "false with k_is_v", 1);
   } else {
     validate(group.v, group.v_dim, "v_dim", "v.group_size");
   }
@@ -157,7 +159,7 @@ void validate(const LayerGroup& group) {
 }
 
 void validate(const Layout& layout) {
-  if (layout.groups.empty()) refuse("groups", "at least 1", 0);
+  if (layout.groups.empty()) refuse_layout("groups", "at least 1", 0);
   for (const LayerGroup& group : layout.groups) validate(group);
 }
 

@@ -230,6 +230,28 @@ PrefixIndex::Entry PrefixIndex::insert(std::uint64_t parent, std::span<const std
   return entry;
 }
 
+PrefixIndex::Prefix PrefixIndex::prefix_of(std::int64_t group, std::uint32_t page) const {
+  const PageSlot holder = holder_of_[at(group)][page];
+  if (holder.entry == kNone) return {};
+  std::vector<Entry> path = {holder.entry};
+  std::uint64_t parent = nodes_[holder.entry].parent;
+  while (parent >> 32 == 0) {
+    path.push_back(static_cast<Entry>(parent));
+    parent = nodes_[path.back()].parent;
+  }
+  Prefix prefix{.space = static_cast<std::uint32_t>(parent)};
+  for (auto entry = path.rbegin(); entry != path.rend(); ++entry) {
+    const std::span<const std::int32_t> block = tokens(*entry);
+    prefix.tokens.insert(prefix.tokens.end(), block.begin(), block.end());
+  }
+  const std::int64_t page_tokens = options_.block_tokens / options_.pages_per_block[at(group)];
+  const std::int64_t begin = (std::ssize(path) - 1) * options_.block_tokens;
+  prefix.first_position = begin + (holder.slot - first_slot_[at(group)]) * page_tokens;
+  const std::int64_t end = std::min(std::ssize(prefix.tokens), prefix.first_position + page_tokens);
+  prefix.tokens.resize(at(end));
+  return prefix;
+}
+
 PrefixIndex::PageSlot& PrefixIndex::next_holder(PageSlot holder) {
   return next_holder_[at(holder.entry * slots_ + holder.slot)];
 }

@@ -78,6 +78,14 @@ class PrefixIndex {
   std::span<const std::int32_t> tokens(Entry entry) const;
   bool holds(std::int64_t group, std::uint32_t page) const;
 
+  // What a page of the index holds: one of the prefixes it is found by, up to its last token there.
+  struct Prefix {
+    std::vector<std::int32_t> tokens{};
+    std::int64_t first_position = 0;  // of the page
+    std::uint32_t space = 0;
+  };
+  Prefix prefix_of(std::int64_t group, std::uint32_t page) const;
+
   std::int64_t block_tokens() const { return options_.block_tokens; }
   std::int64_t slots() const { return slots_; }
   // Where the pages of a group begin among the slots of an entry.

@@ -27,4 +27,10 @@ void fill_zero(int device, void* dst, std::int64_t bytes, void* stream);
 
 void synchronize(int device, void* stream);
 
+// A point in the work of a stream.
+void* record_event(int device, void* stream);
+bool event_done(int device, void* event);
+void wait_event(int device, void* event);
+void release_event(int device, void* event) noexcept;
+
 }  // namespace touchstone::cuda

@@ -148,8 +148,8 @@ std::uint16_t nearest(long double value) {
 }
 
 template <class T>
-class Half : public testing::Test {};
-using HalfTypes = testing::Types<F16, Bf16>;
+class Half : public ::testing::Test {};
+using HalfTypes = ::testing::Types<F16, Bf16>;
 TYPED_TEST_SUITE(Half, HalfTypes);
 
 TYPED_TEST(Half, WideningIsExactForAllBits) {

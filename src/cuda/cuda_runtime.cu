@@ -72,4 +72,30 @@ void synchronize(int device, void* stream) {
   check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
 }
 
+void* record_event(int device, void* stream) {
+  const DeviceScope scope(device);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  const cudaError_t recorded = cudaEventRecord(event, static_cast<cudaStream_t>(stream));
+  if (recorded != cudaSuccess) cudaEventDestroy(event);
+  check(recorded, "cudaEventRecord");
+  return event;
+}
+
+bool event_done(int device, void* event) {
+  const DeviceScope scope(device);
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (state != cudaErrorNotReady) check(state, "cudaEventQuery");
+  return state == cudaSuccess;
+}
+
+void wait_event(int device, void* event) {
+  const DeviceScope scope(device);
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "cudaEventSynchronize");
+}
+
+void release_event(int /*device*/, void* event) noexcept {
+  cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
 }  // namespace touchstone::cuda

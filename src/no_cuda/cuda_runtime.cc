@@ -33,4 +33,9 @@ void fill_zero(int /*device*/, void* /*dst*/, std::int64_t /*bytes*/, void* /*st
 
 void synchronize(int /*device*/, void* /*stream*/) { refuse(); }
 
+void* record_event(int /*device*/, void* /*stream*/) { refuse(); }
+bool event_done(int /*device*/, void* /*event*/) { refuse(); }
+void wait_event(int /*device*/, void* /*event*/) { refuse(); }
+void release_event(int /*device*/, void* /*event*/) noexcept {}
+
 }  // namespace touchstone::cuda

@@ -39,6 +39,7 @@ void count_report(void* user, const char* name, int32_t accepted, const char* re
     CHECK(seen.refused_without_reason == 0);             \
   } while (0)
 
+void test_linear(ts_context* context);
 void test_norm(ts_context* context);
 void test_selection(ts_context* context);
 void test_attention(ts_context* context);

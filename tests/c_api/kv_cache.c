@@ -137,6 +137,31 @@ static void test_sequences(ts_context* context, ts_kv_cache* cache, ts_cache_vie
   CHECK(evicted >= 1);
 }
 
+static void test_keep(ts_context* context, ts_kv_cache* cache) {
+  ts_sequence both[2];
+  CHECK_OK(ts_kv_cache_add_sequence(cache, &both[0]));
+  CHECK_OK(ts_kv_cache_add_sequence(cache, &both[1]));
+  const int64_t counts[2] = {3, 5};
+  CHECK_OK(ts_kv_cache_reserve_counts(cache, both, counts, 2, 1));
+  CHECK(ts_kv_cache_reserve_counts(cache, both, counts, 2, -1) == TS_INVALID_ARGUMENT);
+  const int64_t slots[4] = {1, 0, 2, 4};
+  const int64_t offsets[3] = {0, 1, 4};
+  const int64_t backward[3] = {0, 2, 1};
+  const int64_t outside[3] = {0, 0, 4};
+  CHECK_FAILS(ts_kv_cache_keep(cache, both, 2, slots, backward), TS_INVALID_ARGUMENT, "offsets");
+  CHECK_FAILS(ts_kv_cache_keep(cache, both, 2, slots, outside), TS_INVALID_ARGUMENT, "ascending");
+  CHECK_OK(ts_kv_cache_keep(cache, both, 2, slots, offsets));
+  CHECK(length_of(cache, both[0]) == 1 && length_of(cache, both[1]) == 3);
+
+  ts_cache_view* fixed = NULL;
+  CHECK(ts_cache_view_create_fixed(cache, 0, 8, &fixed) == TS_INVALID_ARGUMENT);
+  CHECK_OK(ts_cache_view_create_fixed(cache, 1, 8, &fixed));
+  CHECK_OK(ts_cache_view_build(context, fixed, both, 1));
+  CHECK_FAILS(ts_cache_view_build(context, fixed, both, 2), TS_INVALID_ARGUMENT, "at most 1");
+  ts_cache_view_destroy(fixed);
+  for (int i = 0; i < 2; ++i) CHECK_OK(ts_kv_cache_release(cache, both[i]));
+}
+
 void test_kv_cache(ts_context* context) {
   ts_layer_group group = small_group();
   int64_t pages = 0;
@@ -148,6 +173,7 @@ void test_kv_cache(ts_context* context) {
   CHECK_OK(ts_kv_cache_create(context, &args, &cache));
   CHECK_OK(ts_cache_view_create(cache, &view));
   if (cache != NULL && view != NULL) test_sequences(context, cache, view);
+  if (cache != NULL) test_keep(context, cache);
   ts_cache_view_destroy(view);
   ts_kv_cache_destroy(cache);
   cache = NULL;

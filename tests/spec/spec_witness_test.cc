@@ -87,6 +87,28 @@ void check_norm(const std::string& name) {
 TEST(SpecWitness, LayerNorm_RawMoments) { check_norm("layer_norm"); }
 TEST(SpecWitness, RmsNorm_RawMoments) { check_norm("rms_norm"); }
 
+// Column by column of W, with every part of the epilogue; silu by tanh of half its argument.
+TEST(SpecWitness, Linear_OuterProducts) {
+  const Solved s("linear", "3x40/10", DType::f32,
+                 {{"bias", "1"}, {"residual", "1"}, {"gate", "silu"}, {"soft_cap", "2"}});
+  const auto x = s["x"], weight = s["weight"], bias = s["bias"], residual = s["residual"];
+  std::vector<Real> sums(30);
+  for (std::size_t i = 0; i < 40; ++i) {
+    for (std::size_t at = 0; at < 30; ++at) {
+      sums[at] += Real(x[at / 10 * 40 + i]) * weight[at % 10 * 40 + i];
+    }
+  }
+  for (std::size_t at = 0; at < 30; ++at) {
+    sums[at] = 2 * std::tanh((sums[at] + bias[at % 10]) / 2);
+  }
+  std::vector<Real> y(15);
+  for (std::size_t at = 0; at < 15; ++at) {
+    const Real gate = sums[at / 5 * 10 + at % 5], up = sums[at / 5 * 10 + at % 5 + 5];
+    y[at] = gate * (1 + std::tanh(gate / 2)) / 2 * up + residual[at];
+  }
+  s.agrees("y", y);
+}
+
 // Selection by repeated maximum, probabilities without subtracting the maximum.
 TEST(SpecWitness, SoftmaxTopk_RepeatedMaximum) {
   const Solved s("softmax_topk", "4x61", DType::bf16, {{"k", "9"}});
@@ -254,6 +276,7 @@ TEST(SpecWitness, Backwards_DualNumbers) {
   const std::map<std::string, std::pair<std::string, std::map<std::string, std::string>>> problems{
       {"layer_norm_backward", {"6x21", {}}},
       {"rms_norm_backward", {"6x21", {}}},
+      {"linear_backward", {"5x19/7", {}}},
       {"attention_backward", {"1x1x17x8", {{"causal", "1"}, {"lse_grad", "1"}}}}};
   for (const Operator& op : all()) {
     if (!op.is_backward()) continue;

@@ -58,12 +58,22 @@ struct CacheView {
   std::span<const ChangedRange> changed_rows{};
 };
 
+// Sizes of a view that never change, so that kernels captured with it can be replayed.
+struct ViewShape {
+  std::int64_t rows = 0;    // of every view
+  std::int64_t tokens = 0;  // longest sequence, reserved slots included
+};
+
 // Owns the arrays of a view. A view is good until the next build, and as long as is_current says
 // so; its arrays do not change in between.
 class TOUCHSTONE_API CacheViewBuilder {
  public:
   // `cache` must outlive the builder.
   explicit CacheViewBuilder(KvCache& cache);
+  // Views of fixed sizes: rows, strides and, on CUDA, all addresses are those of the first build. Rows
+  // after the last id are empty sequences: appends to them store nothing, their attention is 0.
+  // build() refuses more ids, and longer sequences.
+  CacheViewBuilder(KvCache& cache, ViewShape shape);
   ~CacheViewBuilder();
   CacheViewBuilder(CacheViewBuilder&&) noexcept;
   CacheViewBuilder& operator=(CacheViewBuilder&&) noexcept;

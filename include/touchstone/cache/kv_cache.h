@@ -21,7 +21,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -79,6 +81,34 @@ struct Statistics {
   std::int64_t refused_reservations = 0;
 };
 
+// So many tokens of a sequence.
+struct TokenCount {
+  SequenceId id{};
+  std::int64_t tokens = 0;
+};
+
+// Reserved slots of a sequence whose tokens were accepted: slot j is position length + j. Ascending.
+struct KeptSlots {
+  SequenceId id{};
+  std::span<const std::int64_t> slots{};
+};
+
+// What reserve() would do.
+struct ReserveEstimate {
+  std::vector<std::int64_t> pages{};  // of each group that it would take, copies on write included
+  bool fits = false;
+};
+
+// A page that is about to leave the prefix index.
+struct EvictedPage {
+  std::int64_t layer_group = 0;
+  std::span<const std::byte> bytes{};      // on the cache's device
+  std::int64_t first_position = 0;         // of the page
+  std::span<const std::int32_t> tokens{};  // positions 0 to the last one that the page holds
+  std::uint32_t space = 0;                 // as in insert_prefix
+};
+using EvictionHook = std::function<void(const EvictedPage&)>;
+
 struct PrefixHit {
   SequenceId sequence{};
   std::int64_t tokens = 0;  // leading tokens that were found: the length of the sequence
@@ -101,9 +131,21 @@ class TOUCHSTONE_API KvCache {
   // The same for many sequences, all or none. A copy on write is counted for each sequence that
   // shares its last page, also where the last of them could keep the original.
   void reserve(std::span<const SequenceId> ids, std::int64_t tokens);
+  // The same with a count for each sequence. OutOfMemory also when fewer than `watermark` free or
+  // cached pages would be left in a group that pages are taken from.
+  void reserve(std::span<const TokenCount> counts, std::int64_t watermark = 0);
+  // Dry run: changes nothing, evicts nothing.
+  ReserveEstimate estimate_reserve(std::span<const TokenCount> counts,
+                                   std::int64_t watermark = 0) const;
   // The first `tokens` reserved ones were written: they can be read from now on.
   void commit(SequenceId id, std::int64_t tokens);
   void commit(std::span<const SequenceId> ids, std::int64_t tokens);
+  void commit(std::span<const TokenCount> counts);
+  // Moves the accepted tokens of the reserved part to its front, in order, and commits them: all
+  // sequences, groups and layers in one launch, stored bytes and scales as they are. Nothing moves
+  // where they are the front already. The rest of the reserved part stays reserved. On CUDA queued
+  // on the stream, without allocation or synchronization; can be captured.
+  void keep(std::span<const KeptSlots> kept);
   // Drops everything from position `length` on, and what was reserved. InvalidArgument when the
   // next token would see positions that advance_window has freed. With a window of 1 it sees none:
   // any length is accepted, and positions of a page that was freed read as zeros.
@@ -123,6 +165,10 @@ class TOUCHSTONE_API KvCache {
   // windowed groups only the pages that later tokens see are needed. The logits of the last prompt
   // token need that token to run: look up all but the last token of a prompt.
   PrefixHit open_prefix(std::span<const std::int32_t> tokens, std::uint32_t space = 0);
+  // Called before a cached page is evicted, by any member that needs its memory, for example to copy
+  // it to a host tier. It must not change this cache. An exception leaves the member that evicts:
+  // pages evicted until then are gone, nothing else has changed. Empty = none.
+  void set_eviction_hook(EvictionHook hook);
   // Frees up to `pages` cached pages of each group, least recently used first. How many.
   std::int64_t evict(std::int64_t pages);
 

@@ -12,6 +12,7 @@
 // which may come after evictions. Calls return when the copies are complete.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -30,5 +31,32 @@ TOUCHSTONE_API std::vector<SequenceId> copy_sequences(const KvCache& from,
 // it is in the prefix index. InvalidArgument also for an id that is named twice.
 TOUCHSTONE_API std::vector<SequenceId> move_sequences(KvCache& from,
                                                       std::span<const SequenceId> ids, KvCache& to);
+
+// Copies under way. The destructor waits for them.
+class TOUCHSTONE_API Transfer {
+ public:
+  Transfer(Transfer&&) noexcept;
+  Transfer& operator=(Transfer&&) noexcept;
+  ~Transfer();
+
+  // In the destination, in the order of the ids.
+  const std::vector<SequenceId>& sequences() const;
+  bool done() const;
+  void wait();
+
+ private:
+  friend struct TransferAccess;
+  struct State;
+  explicit Transfer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// copy_sequences() without waiting. The copies are queued on the stream of the cache on CUDA (of
+// `to` where both are): work queued there later sees them complete, and may overwrite what they
+// read. The side on the CPU is page_locked, or they are queued only as fast as they run; until done()
+// its new sequences must not be read and its old ones not be changed. Between caches on the CPU, and
+// from one stream to another, the call waits as copy_sequences() does.
+TOUCHSTONE_API Transfer copy_sequences_async(const KvCache& from, std::span<const SequenceId> ids,
+                                             KvCache& to);
 
 }  // namespace touchstone::inline v0::cache

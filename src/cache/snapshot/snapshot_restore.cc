@@ -21,7 +21,7 @@ namespace {
   throw CorruptData("restore: the snapshot " + problem);
 }
 
-constexpr std::int64_t kBufferBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kReadBufferBytes = std::int64_t{256} << 10;
 
 // Reads ahead where pieces are small, never beyond the end of the snapshot.
 class Reader {
@@ -38,12 +38,12 @@ class Reader {
     begin_ += ready;
     bytes = bytes.subspan(ready);
     if (bytes.empty()) return;
-    if (std::ssize(bytes) >= kBufferBytes) {
+    if (std::ssize(bytes) >= kReadBufferBytes) {
       source_(bytes);
       left_ -= std::ssize(bytes);
       return;
     }
-    buffer_.resize(at(std::min(left_, kBufferBytes)));
+    buffer_.resize(at(std::min(left_, kReadBufferBytes)));
     source_(buffer_);
     left_ -= std::ssize(buffer_);
     std::copy_n(buffer_.begin(), bytes.size(), bytes.begin());
@@ -62,7 +62,7 @@ class Reader {
     std::vector<std::byte> section;
     while (std::ssize(section) < bytes) {
       const std::size_t before = section.size();
-      section.resize(before + at(std::min(bytes - std::ssize(section), 4 * kBufferBytes)));
+      section.resize(before + at(std::min(bytes - std::ssize(section), 4 * kReadBufferBytes)));
       read(std::span(section).subspan(before));
     }
     if (read_value<std::uint64_t>() != checksum(section)) {

@@ -14,15 +14,15 @@ namespace touchstone::inline v0::cache {
 namespace {
 
 // Small pieces are collected: a sink is called with much at a time.
-constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
+constexpr std::size_t kWriteBufferBytes = std::size_t{256} << 10;
 
 class Writer {
  public:
-  explicit Writer(const ByteSink& sink) : sink_(sink) { buffer_.reserve(kBufferBytes); }
+  explicit Writer(const ByteSink& sink) : sink_(sink) { buffer_.reserve(kWriteBufferBytes); }
 
   void write(std::span<const std::byte> bytes) {
-    if (buffer_.size() + bytes.size() > kBufferBytes) flush();
-    if (bytes.size() >= kBufferBytes) {
+    if (buffer_.size() + bytes.size() > kWriteBufferBytes) flush();
+    if (bytes.size() >= kWriteBufferBytes) {
       sink_(bytes);
     } else {
       buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());

@@ -1,12 +1,15 @@
 #include "touchstone/cache/transfer.h"
 
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "cache/snapshot/sequence_import.h"
 #include "cache/snapshot/sequence_set.h"
 #include "cache/snapshot/snapshot_format.h"
 #include "core/copy.h"
+#include "core/cuda_runtime.h"
 #include "core/index.h"
 #include "touchstone/core/error.h"
 
@@ -23,11 +26,10 @@ void check(const CacheState& from, const CacheState& to, const char* what) {
 }
 
 // Pages that lie side by side in both caches go in one copy.
-void copy_pages(const CacheState& from, const GatheredSet& gathered, const CacheState& to,
-                const SequenceImport& imported) {
+void queue_pages(const CacheState& from, const GatheredSet& gathered, const CacheState& to,
+                 const SequenceImport& imported) {
   const StreamLocation source{from.device(), from.stream()};
   const StreamLocation destination{to.device(), to.stream()};
-  wait_for(source);
   for (std::int64_t g = 0; g < from.groups(); ++g) {
     const std::vector<PageOrigin>& origins = gathered.origins[at(g)];
     const std::int64_t bytes = from.geometry(g).page_bytes;
@@ -44,17 +46,25 @@ void copy_pages(const CacheState& from, const GatheredSet& gathered, const Cache
       queue_copy(destination, place, source, memory + first * bytes, (end - begin) * bytes);
     }
   }
-  wait_for(source);
-  wait_for(destination);
+}
+
+StreamLocation location_of(const CacheState& cache) { return {cache.device(), cache.stream()}; }
+
+// The stream on which copies between these caches are queued.
+StreamLocation copy_stream(const CacheState& from, const CacheState& to) {
+  return location_of(to.device().is_cuda() ? to : from);
 }
 
 std::vector<SequenceId> copy(const CacheState& from, std::span<const SequenceId> ids,
-                             CacheState& to, const char* what) {
+                             CacheState& to, bool wait, const char* what) {
   check(from, to, what);
   const GatheredSet gathered = gather(from, ids);
   SequenceImport imported(to, gathered.set, what);
   imported.allocate_all();
-  copy_pages(from, gathered, to, imported);
+  // Copies queued on another stream than the source's must not overtake its work.
+  if (wait || to.device().is_cuda()) wait_for(location_of(from));
+  queue_pages(from, gathered, to, imported);
+  if (wait) wait_for(copy_stream(from, to));
   return imported.publish();
 }
 
@@ -62,7 +72,7 @@ std::vector<SequenceId> copy(const CacheState& from, std::span<const SequenceId>
 
 std::vector<SequenceId> copy_sequences(const KvCache& from, std::span<const SequenceId> ids,
                                        KvCache& to) {
-  return copy(state_of(from), ids, state_of(to), "copy_sequences");
+  return copy(state_of(from), ids, state_of(to), true, "copy_sequences");
 }
 
 std::vector<SequenceId> move_sequences(KvCache& from, std::span<const SequenceId> ids,
@@ -74,9 +84,58 @@ std::vector<SequenceId> move_sequences(KvCache& from, std::span<const SequenceId
                             " is named twice");
     }
   }
-  std::vector<SequenceId> moved = copy(state_of(from), ids, state_of(to), "move_sequences");
+  std::vector<SequenceId> moved = copy(state_of(from), ids, state_of(to), true, "move_sequences");
   for (const SequenceId id : ids) from.release(id);
   return moved;
+}
+
+struct Transfer::State {
+  std::vector<SequenceId> sequences;
+  int device = 0;
+  void* event = nullptr;  // null: done
+};
+
+struct TransferAccess {
+  static Transfer begin(const CacheState& from, std::span<const SequenceId> ids, CacheState& to) {
+    auto state = std::make_unique<Transfer::State>();
+    state->sequences = copy(from, ids, to, false, "copy_sequences_async");
+    const StreamLocation queued = copy_stream(from, to);
+    if (queued.device.is_cuda()) {
+      state->device = queued.device.index;
+      state->event = cuda::record_event(queued.device.index, queued.stream);
+    }
+    return Transfer(std::move(state));
+  }
+};
+
+Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Transfer::Transfer(Transfer&&) noexcept = default;
+Transfer& Transfer::operator=(Transfer&& other) noexcept {
+  std::swap(state_, other.state_);  // the destructor of `other` waits
+  return *this;
+}
+Transfer::~Transfer() {
+  if (state_ == nullptr || state_->event == nullptr) return;
+  try {
+    wait();
+  } catch (const Error&) {
+    // A device that failed has nothing under way.
+  }
+}
+
+const std::vector<SequenceId>& Transfer::sequences() const { return state_->sequences; }
+bool Transfer::done() const {
+  return state_->event == nullptr || cuda::event_done(state_->device, state_->event);
+}
+void Transfer::wait() {
+  if (state_->event == nullptr) return;
+  cuda::wait_event(state_->device, state_->event);
+  cuda::release_event(state_->device, state_->event);
+  state_->event = nullptr;
+}
+
+Transfer copy_sequences_async(const KvCache& from, std::span<const SequenceId> ids, KvCache& to) {
+  return TransferAccess::begin(state_of(from), ids, state_of(to));
 }
 
 }  // namespace touchstone::inline v0::cache

@@ -51,6 +51,27 @@ TEST_F(DeviceTransfer, MovesBetweenCachesOnTheDevice) {
   expect_consistent();
 }
 
+TEST_F(DeviceTransfer, CopiesWithoutWaiting) {
+  Transfer there = copy_sequences_async(host_, family_.ids, device_);
+  Transfer back = copy_sequences_async(device_, there.sequences(), host_);
+  // Freed and overwritten on the device by work queued later; what is on its way is not touched.
+  const std::vector<SequenceId> on_device = there.sequences();
+  there.wait();
+  for (const SequenceId id : on_device) device_.release(id);
+  back.wait();
+  EXPECT_TRUE(back.done());
+  Family::expect_at(host_, back.sequences());
+  Transfer moved = std::move(back);
+  EXPECT_EQ(moved.sequences().size(), family_.ids.size());
+  expect_consistent();
+}
+
+TEST_F(DeviceTransfer, CopiesWithoutWaitingRefuseAsTheOthers) {
+  expect_refusal("copy_sequences_async: to: expected another cache",
+                 [&] { copy_sequences_async(host_, family_.ids, host_); });
+  expect_consistent();
+}
+
 // A page of the device is the same bytes in a file, and those come back through either.
 TEST_F(DeviceTransfer, SavesAndRestoresTheSameBytes) {
   const Bytes file = saved(host_, family_.ids);

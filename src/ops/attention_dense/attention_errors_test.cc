@@ -9,9 +9,6 @@
 namespace touchstone::test {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 const DenseProblem kDense{.batch = 2,
                           .heads = 4,
                           .kv_heads = 2,

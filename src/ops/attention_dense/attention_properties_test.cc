@@ -15,14 +15,6 @@ namespace {
 
 namespace gc = touchstone::gradcheck;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::vector<DType> dtypes() {
-  if (on_gpu()) return {DType::f32, DType::bf16, DType::f16};
-  return {DType::f32, DType::f64, DType::bf16, DType::f16};
-}
-
 // A head for the GPU's tensor cores, where that is the device.
 std::int64_t head_size() { return on_gpu() ? 64 : 16; }
 

@@ -9,14 +9,6 @@
 namespace touchstone::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// f64 is for the CPU only.
-std::vector<DType> dtypes() {
-  if (on_gpu()) return {DType::f32, DType::bf16, DType::f16};
-  return {DType::f32, DType::f64, DType::bf16, DType::f16};
-}
-
 TEST(Attention, EveryHeadSize) {
   const std::int64_t largest = on_gpu() ? 256 : 300;
   std::size_t turn = 0;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,15 @@
 #include "touchstone/ops/attention.h"
 
 namespace touchstone::test {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// f64 is for the CPU only.
+inline std::vector<DType> dtypes() {
+  if (on_gpu()) return {DType::f32, DType::bf16, DType::f16};
+  return {DType::f32, DType::f64, DType::bf16, DType::f16};
+}
 
 using Values = std::vector<double>;
 

@@ -5,11 +5,11 @@
 namespace touchstone::inline v0 {
 namespace {
 
-constexpr char kForwardName[] = "layer_norm";
-constexpr char kBackwardName[] = "layer_norm_backward";
+constexpr char kLayerForward[] = "layer_norm";
+constexpr char kLayerBackward[] = "layer_norm_backward";
 
 norm::Forward checked(const Context& context, const LayerNormArgs& args) {
-  return norm::check_forward(kForwardName, context, norm::Kind::layer,
+  return norm::check_forward(kLayerForward, context, norm::Kind::layer,
                              {.x = {"x", args.x},
                               .residual = {"residual", args.residual},
                               .weight = {"weight", args.weight},
@@ -24,7 +24,7 @@ norm::Forward checked(const Context& context, const LayerNormArgs& args) {
 }
 
 norm::Backward checked(const Context& context, const LayerNormBackwardArgs& args) {
-  return norm::check_backward(kBackwardName, context, norm::Kind::layer,
+  return norm::check_backward(kLayerBackward, context, norm::Kind::layer,
                               {.dy = {"dy", args.dy},
                                .x = {"x", args.x},
                                .mean = {"mean", args.mean},
@@ -40,11 +40,11 @@ norm::Backward checked(const Context& context, const LayerNormBackwardArgs& args
 }  // namespace
 
 void layer_norm(Context& context, const LayerNormArgs& args) {
-  norm::run_forward(kForwardName, context, checked(context, args), args.implementation);
+  norm::run_forward(kLayerForward, context, checked(context, args), args.implementation);
 }
 
 void layer_norm_backward(Context& context, const LayerNormBackwardArgs& args) {
-  norm::run_backward(kBackwardName, context, checked(context, args), args.implementation);
+  norm::run_backward(kLayerBackward, context, checked(context, args), args.implementation);
 }
 
 std::vector<ImplementationReport> explain(Context& context, const LayerNormArgs& args) {

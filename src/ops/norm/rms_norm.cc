@@ -5,12 +5,12 @@
 namespace touchstone::inline v0 {
 namespace {
 
-constexpr char kForwardName[] = "rms_norm";
-constexpr char kBackwardName[] = "rms_norm_backward";
+constexpr char kRmsForward[] = "rms_norm";
+constexpr char kRmsBackward[] = "rms_norm_backward";
 
 norm::Forward checked(const Context& context, const RmsNormArgs& args) {
   return norm::check_forward(
-      kForwardName, context, norm::Kind::rms,
+      kRmsForward, context, norm::Kind::rms,
       {.x = {"x", args.x},
        .residual = {"residual", args.residual},
        .weight = {"weight", args.weight},
@@ -25,7 +25,7 @@ norm::Forward checked(const Context& context, const RmsNormArgs& args) {
 }
 
 norm::Backward checked(const Context& context, const RmsNormBackwardArgs& args) {
-  return norm::check_backward(kBackwardName, context, norm::Kind::rms,
+  return norm::check_backward(kRmsBackward, context, norm::Kind::rms,
                               {.dy = {"dy", args.dy},
                                .x = {"x", args.x},
                                .mean = {"mean", {}},
@@ -41,11 +41,11 @@ norm::Backward checked(const Context& context, const RmsNormBackwardArgs& args) 
 }  // namespace
 
 void rms_norm(Context& context, const RmsNormArgs& args) {
-  norm::run_forward(kForwardName, context, checked(context, args), args.implementation);
+  norm::run_forward(kRmsForward, context, checked(context, args), args.implementation);
 }
 
 void rms_norm_backward(Context& context, const RmsNormBackwardArgs& args) {
-  norm::run_backward(kBackwardName, context, checked(context, args), args.implementation);
+  norm::run_backward(kRmsBackward, context, checked(context, args), args.implementation);
 }
 
 std::vector<ImplementationReport> explain(Context& context, const RmsNormArgs& args) {

@@ -13,9 +13,6 @@
 namespace touchstone::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 // Every row alone, in a batch, in the batch turned round, and with other numbers of threads.
 TEST(SampleBatches, BatchMatesNeverChangeARow) {
   constexpr std::size_t kRows = 70;

@@ -17,9 +17,6 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 double f32(float value) { return static_cast<double>(value); }
 
 // ---- what is kept --------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@
 
 namespace touchstone::test {
 
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 inline constexpr DType kLogitDTypes[] = {DType::f32, DType::bf16, DType::f16};
 
 // One row with what the oracle does not need to know.

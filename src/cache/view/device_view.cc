@@ -1,13 +1,14 @@
 // The part of a view builder that keeps a copy of its arrays in CUDA memory.
-#include "cache/device_view.h"
+#include "cache/view/device_view.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "cache/view_state.h"
+#include "cache/view/view_state.h"
 #include "core/context_access.h"
 #include "core/cuda_runtime.h"
 #include "core/index.h"
+#include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::cache {
@@ -91,8 +92,13 @@ struct CacheViewBuilder::State::DeviceArrays {
   }
 };
 
-CacheViewBuilder::State::State(CacheState& cache)
-    : cache_(&cache), groups_(at(cache.groups())), group_views_(at(cache.groups())) {}
+CacheViewBuilder::State::State(CacheState& cache, ViewShape shape)
+    : cache_(&cache), shape_(shape), groups_(at(cache.groups())), group_views_(at(cache.groups())) {
+  empty_sequence_.groups.resize(groups_.size());
+  for (std::size_t g = 0; shape.rows > 0 && g < groups_.size(); ++g) {
+    groups_[g].stride = ceil_div(shape.tokens, cache.layout().groups[g].page_tokens);
+  }
+}
 CacheViewBuilder::State::~State() = default;
 
 const CacheView& CacheViewBuilder::State::build(Context& context, std::span<const SequenceId> ids) {

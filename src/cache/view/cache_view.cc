@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 
-#include "cache/view_state.h"
+#include "cache/view/view_state.h"
 #include "core/index.h"
+#include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::cache {
 namespace {
@@ -33,9 +35,26 @@ std::int32_t number_of(PageHandle page) { return static_cast<std::int32_t>(page.
 
 }  // namespace
 
+void CacheViewBuilder::State::check(std::span<const SequenceId> ids) const {
+  for (const SequenceId id : ids) cache_->sequence(id);
+  if (shape_.rows == 0) return;
+  if (std::ssize(ids) > shape_.rows) {
+    throw InvalidArgument("cache_view: ids: expected at most " + std::to_string(shape_.rows) +
+                          ", the rows of the view, got " + std::to_string(ids.size()));
+  }
+  for (const SequenceId id : ids) {
+    const std::int64_t tokens = cache_->sequence(id).reserved;
+    if (tokens > shape_.tokens) {
+      throw InvalidArgument("cache_view: ids: sequence " + std::to_string(id.index) +
+                            ": expected at most " + std::to_string(shape_.tokens) +
+                            " tokens with those reserved, got " + std::to_string(tokens));
+    }
+  }
+}
+
 // Sizes the arrays for these sequences. Where rows move, everything counts as changed.
 void CacheViewBuilder::State::resize_arrays(std::span<const SequenceId> ids) {
-  const std::int64_t rows = std::ssize(ids);
+  const std::int64_t rows = std::max(shape_.rows, std::ssize(ids));
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     GroupArrays& arrays = groups_[g];
     std::int64_t longest = 0;
@@ -99,12 +118,14 @@ bool CacheViewBuilder::State::update_row(std::int64_t row, const Sequence& seque
 }
 
 const CacheView& CacheViewBuilder::State::build(std::span<const SequenceId> ids) {
-  for (const SequenceId id : ids) cache_->sequence(id);  // throws before anything is overwritten
+  check(ids);
   resize_arrays(ids);
-  for (std::int64_t r = 0; r < std::ssize(ids); ++r) {
-    const Sequence& sequence = cache_->sequence(ids[at(r)]);
+  for (std::int64_t r = 0; r < std::ssize(rows_); ++r) {
+    const bool given = r < std::ssize(ids);
+    const SequenceId id = given ? ids[at(r)] : SequenceId{};
+    const Sequence& sequence = given ? cache_->sequence(id) : empty_sequence_;
     Row& row = rows_[at(r)];
-    const bool same = row.known && row.id == ids[at(r)];
+    const bool same = row.known && row.id == id;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       GroupArrays& arrays = groups_[g];
       // Of a row that was not there before, or elsewhere, a copy of the array knows nothing.
@@ -112,7 +133,7 @@ const CacheView& CacheViewBuilder::State::build(std::span<const SequenceId> ids)
       update_table(arrays, r, same, sequence.groups[g]);
     }
     if (update_row(r, sequence) || !row.known) note(changed_rows_, r, r + 1);
-    row = {ids[at(r)], true};
+    row = {id, true};
   }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const auto group = static_cast<std::int64_t>(g);
@@ -129,7 +150,7 @@ const CacheView& CacheViewBuilder::State::build(std::span<const SequenceId> ids)
                        .changed_table = arrays.changed};
   }
   view_ = {.generation = cache_->generation(),
-           .rows = std::ssize(ids),
+           .rows = std::ssize(rows_),
            .lengths = lengths_,
            .reserved = reserved_,
            .groups = group_views_,
@@ -139,7 +160,14 @@ const CacheView& CacheViewBuilder::State::build(std::span<const SequenceId> ids)
 }
 
 CacheViewBuilder::CacheViewBuilder(KvCache& cache)
-    : state_(std::make_unique<State>(state_of(cache))) {}
+    : state_(std::make_unique<State>(state_of(cache), ViewShape{})) {}
+CacheViewBuilder::CacheViewBuilder(KvCache& cache, ViewShape shape) {
+  if (shape.rows < 1 || shape.tokens < 1) {
+    throw InvalidArgument("cache_view: shape: expected at least 1 row and 1 token, got " +
+                          std::to_string(shape.rows) + " and " + std::to_string(shape.tokens));
+  }
+  state_ = std::make_unique<State>(state_of(cache), shape);
+}
 CacheViewBuilder::~CacheViewBuilder() = default;
 CacheViewBuilder::CacheViewBuilder(CacheViewBuilder&&) noexcept = default;
 CacheViewBuilder& CacheViewBuilder::operator=(CacheViewBuilder&&) noexcept = default;

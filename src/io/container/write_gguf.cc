@@ -3,10 +3,10 @@
 #include <bit>
 #include <set>
 
-#include "io/gguf_types.h"
+#include "io/container/gguf_types.h"
+#include "io/container/output_check.h"
+#include "io/container/storage_types.h"
 #include "io/mapped_file.h"
-#include "io/output_check.h"
-#include "io/storage_types.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/write_tensors.h"
 

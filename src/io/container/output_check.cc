@@ -1,10 +1,10 @@
-#include "io/output_check.h"
+#include "io/container/output_check.h"
 
 #include <fmt/format.h>
 
 #include <set>
 
-#include "io/storage_types.h"
+#include "io/container/storage_types.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

@@ -13,7 +13,7 @@ namespace touchstone::inline v0::cache {
 
 class CacheViewBuilder::State {
  public:
-  explicit State(CacheState& cache);
+  State(CacheState& cache, ViewShape shape);
   ~State();
 
   // As in CacheViewBuilder.
@@ -45,7 +45,12 @@ class CacheViewBuilder::State {
                     const PageTable& table);
   bool update_row(std::int64_t row, const Sequence& sequence);
 
+  // Throws before anything is overwritten.
+  void check(std::span<const SequenceId> ids) const;
+
   CacheState* cache_;
+  ViewShape shape_;          // rows 0: as many as there are ids
+  Sequence empty_sequence_;  // of rows without one
   CacheView view_;
   std::vector<Row> rows_;
   std::vector<std::int64_t> lengths_;

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "io/byte_reader.h"
-#include "io/gguf_types.h"
-#include "io/tensor_file_state.h"
+#include "io/container/gguf_types.h"
+#include "io/container/tensor_file_state.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {

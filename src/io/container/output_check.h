@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tensor_file_state.h"
+#include "io/container/tensor_file_state.h"
 #include "touchstone/io/write_tensors.h"
 
 namespace touchstone::inline v0::io {

@@ -1,4 +1,4 @@
-#include "cache/device_view.h"
+#include "cache/view/device_view.h"
 #include "cuda/launch.h"
 #include "touchstone/core/checked.h"
 

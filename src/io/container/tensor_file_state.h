@@ -4,13 +4,17 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "io/container/storage_types.h"
 #include "io/mapped_file.h"
-#include "io/storage_types.h"
 #include "touchstone/io/tensor_file.h"
 
 namespace touchstone::inline v0::io {
+
+// Of the file that names the files of a model.
+inline constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 
 struct TensorFile::State {
   Container container = Container::safetensors;

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "io/byte_reader.h"
-#include "io/gguf_types.h"
-#include "io/tensor_file_state.h"
+#include "io/container/gguf_types.h"
+#include "io/container/tensor_file_state.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {
@@ -18,7 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using Type = MetadataValue::Type;
 
-constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 constexpr std::size_t kMaxIndexBytes = 100'000'000;
 
 // Indices of `items` sorted by name; CorruptData for a name that occurs twice.

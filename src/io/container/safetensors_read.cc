@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "io/byte_reader.h"
+#include "io/container/tensor_file_state.h"
 #include "io/json_document.h"
-#include "io/tensor_file_state.h"
 #include "touchstone/core/error.h"
 #include "touchstone/core/tensor.h"
 

@@ -1,4 +1,4 @@
-#include "io/storage_types.h"
+#include "io/container/storage_types.h"
 
 #include <utility>
 #include <vector>

@@ -2,9 +2,10 @@
 
 #include <set>
 
+#include "io/container/output_check.h"
+#include "io/container/tensor_file_state.h"
 #include "io/json_document.h"
 #include "io/mapped_file.h"
-#include "io/output_check.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/write_tensors.h"
 
@@ -12,7 +13,6 @@ namespace touchstone::inline v0::io {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 
 std::string header_of(std::span<const OutputTensor> tensors, std::span<const std::uint64_t> sizes,
                       const std::map<std::string, std::string>& metadata) {

@@ -1,0 +1,65 @@
+// touchstone convert: models between safetensors and GGUF, and to other weight formats.
+#include "touchstone/io/convert.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/arguments.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/verbs.h"
+
+namespace touchstone::cli {
+namespace {
+
+struct ConvertArguments {
+  std::string in;
+  std::string out;
+  std::string type;
+  std::int64_t shard_mb = 0;
+  bool json = false;
+};
+
+int convert_files(const ConvertArguments& arguments) {
+  io::ConvertOptions options;
+  if (!arguments.type.empty()) options.format = &weight_format(std::string_view(arguments.type));
+  options.max_shard_bytes = static_cast<std::uint64_t>(arguments.shard_mb) * 1'000'000;
+  Progress progress;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    progress.show(fmt::format("{} of {} written", bytes_string(static_cast<std::int64_t>(done)),
+                              bytes_string(static_cast<std::int64_t>(total))));
+  };
+  const io::ConvertReport report = io::convert_model(arguments.in, arguments.out, options);
+  for (const std::string& note : report.notes) say(note);
+  if (arguments.json) {
+    Json notes = Json::array();
+    for (const std::string& note : report.notes) notes.push_back(note);
+    print_json({{"out", arguments.out},
+                {"tensors", report.tensors},
+                {"bytes", report.bytes},
+                {"notes", notes}});
+  } else {
+    print(fmt::format("{}: {} tensors, {}\n", arguments.out, report.tensors,
+                      bytes_string(static_cast<std::int64_t>(report.bytes))));
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void add_convert(Options& app, int& exit_code) {
+  auto arguments = std::make_shared<ConvertArguments>();
+  Options* verb = app.add_verb("convert", "A model from one container or weight format to another");
+  verb->add_option("in", arguments->in, "A safetensors folder or a GGUF file")->required();
+  verb->add_option("out", arguments->out, "NAME.gguf, or a new folder for safetensors")->required();
+  verb->add_option("--type", arguments->type,
+                   "Of matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k "
+                   "(default: as they are)");
+  verb->add_option("--shard-mb", arguments->shard_mb, "safetensors: files of at most so many MB")
+      ->check(whole_number(0, 1'000'000));
+  verb->add_flag("--json", arguments->json, "As JSON");
+  verb->callback([arguments, &exit_code] { exit_code = convert_files(*arguments); });
+}
+
+}  // namespace touchstone::cli

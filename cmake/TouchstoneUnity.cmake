@@ -1,0 +1,38 @@
+# touchstone_unity(target): the sources of a directory are compiled as one translation unit, because
+# half of the time goes into headers of this project and into instances of the same templates.
+#
+# The unit is the directory, so that a new file joins its neighbors and changes nothing elsewhere. Two
+# files of a directory cannot use one name in their unnamed namespaces. Left alone: sources with
+# options of their own, SIMD code (its files include themselves once per target), CUDA, and what the
+# build generates. TOUCHSTONE_UNITY=OFF compiles file by file.
+function(touchstone_unity target)
+  if(TOUCHSTONE_UNITY AND NOT CMAKE_CXX_CLANG_TIDY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+    # Not the file that is compiled, so its unnamed namespace looks like that of a header.
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>")
+    set_property(GLOBAL APPEND PROPERTY touchstone_unity_targets ${target})
+  endif()
+endfunction()
+
+# Called once all directories have added their sources.
+function(touchstone_unity_groups)
+  get_property(targets GLOBAL PROPERTY touchstone_unity_targets)
+  foreach(target IN LISTS targets)
+    get_target_property(sources ${target} SOURCES)
+    get_target_property(base ${target} SOURCE_DIR)
+    list(FILTER sources INCLUDE REGEX "\\.cc$")
+    foreach(source IN LISTS sources)
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${base}" NORMALIZE)
+      cmake_path(IS_PREFIX touchstone_BINARY_DIR "${source}" generated)
+      if(NOT generated)
+        file(STRINGS "${source}" simd REGEX "HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
+      endif()
+      if(NOT generated AND NOT simd)
+        cmake_path(GET source PARENT_PATH group)
+        cmake_path(RELATIVE_PATH group BASE_DIRECTORY "${touchstone_SOURCE_DIR}")
+        string(MAKE_C_IDENTIFIER "${group}" group)
+        set_property(SOURCE "${source}" TARGET_DIRECTORY ${target} PROPERTY UNITY_GROUP ${group})
+      endif()
+    endforeach()
+  endforeach()
+endfunction()

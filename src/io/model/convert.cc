@@ -1,0 +1,398 @@
+#include "touchstone/io/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "io/container/storage_types.h"
+#include "io/container/tensor_file_state.h"
+#include "io/json_document.h"
+#include "io/mapped_file.h"
+#include "io/model/convert_metadata.h"
+#include "io/model/model_source.h"
+#include "touchstone/core/error.h"
+#include "touchstone/io/model_file.h"
+
+namespace touchstone::inline v0::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxTokenizerBytes = std::size_t{256} << 20;
+constexpr std::int64_t kRowsAtOnce = 64;
+
+bool is_gguf_path(const fs::path& path) { return path.extension() == ".gguf"; }
+
+// The format of a matrix with rows of so many columns.
+const WeightFormat& matrix_format(const WeightFormat& source, std::int64_t columns,
+                                  Container container, const ConvertOptions& options,
+                                  ConvertReport& report, const std::string& name) {
+  const auto held = [&](const WeightFormat& format) {
+    const StorageType* const type = storage_type_named(format.name);
+    return type != nullptr &&
+           (container == Container::gguf ? type->gguf >= 0 : !type->safetensors.empty());
+  };
+  const WeightFormat* wanted = options.format != nullptr ? options.format : &source;
+  if (!held(*wanted)) {
+    if (options.format != nullptr) {
+      throw InvalidArgument(
+          fmt::format("convert: format: {} has no {}", name_of(container), wanted->name));
+    }
+    // Blocks in safetensors, fp8 in GGUF: values are kept.
+    wanted = &weight_format(wanted->block_elements > 1 ? WeightFormatId::f32 : WeightFormatId::f16);
+    const std::string note = fmt::format("{} becomes {}: {} has no {}", source.name, wanted->name,
+                                         name_of(container), source.name);
+    if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end()) {
+      report.notes.push_back(note);
+    }
+  }
+  for (const WeightFormatId id : {wanted->id, WeightFormatId::q8_0, WeightFormatId::f16}) {
+    const WeightFormat& format = weight_format(id);
+    if (columns % format.block_elements != 0) continue;
+    if (id != wanted->id) {
+      report.notes.push_back(
+          fmt::format("{}: {} instead of {}, whose blocks do not divide rows of {}", name,
+                      format.name, wanted->name, columns));
+    }
+    return format;
+  }
+  return source;
+}
+
+// Rows of a weight in another format, a few at a time.
+void convert_rows(const Weight& weight, const WeightFormat& to, float shift, std::byte* out) {
+  const std::int64_t columns = weight.shape.size() == 1 ? weight.shape[0] : weight.shape[1];
+  const std::int64_t rows = weight.shape.size() == 1 ? 1 : weight.shape[0];
+  if (weight.format->id == to.id && shift == 0) {
+    if (!weight.data.empty()) std::memcpy(out, weight.data.data(), weight.data.size());
+    return;
+  }
+  const auto from_bytes = static_cast<std::size_t>(weight_bytes(*weight.format, columns));
+  const auto to_bytes = static_cast<std::size_t>(weight_bytes(to, columns));
+  std::vector<float> values;
+  for (std::int64_t row = 0; row < rows; row += kRowsAtOnce) {
+    const auto count = static_cast<std::size_t>(std::min(kRowsAtOnce, rows - row));
+    values.resize(count * static_cast<std::size_t>(columns));
+    const auto at = static_cast<std::size_t>(row);
+    decode_weights(*weight.format, weight.data.subspan(at * from_bytes, count * from_bytes),
+                   values);
+    if (shift != 0) {
+      for (float& value : values) value += shift;
+    }
+    encode_weights(to, values, {out + at * to_bytes, count * to_bytes});
+  }
+}
+
+// Vectors go to safetensors in the type of the matrices where that loses nothing, so that a model that
+// came from there gets its bytes back.
+const WeightFormat& vector_format(const Weight& weight, float shift, const WeightFormat& matrices) {
+  const WeightFormat& f32 = weight_format(WeightFormatId::f32);
+  if (matrices.id != WeightFormatId::bf16 && matrices.id != WeightFormatId::f16) return f32;
+  std::vector<float> values(static_cast<std::size_t>(weight.shape[0]));
+  decode_weights(*weight.format, weight.data, values);
+  for (float& value : values) value += shift;
+  std::vector<std::byte> bytes(values.size() * 2);
+  encode_weights(matrices, values, bytes);
+  std::vector<float> back(values.size());
+  decode_weights(matrices, bytes, back);
+  return std::memcmp(values.data(), back.data(), values.size() * 4) == 0 ? matrices : f32;
+}
+
+// The tensors of a model in the layout of a container.
+class Output {
+ public:
+  Output(const ModelFile& model, Container container, const ConvertOptions& options,
+         ConvertReport& report)
+      : model_(model), container_(container), options_(options), report_(report) {
+    const ModelFamily family = model.description().family;
+    const TensorRules rules = tensor_rules(family, container, known_prefixes(family)[0]);
+    matrices_ = model.load("blk.0.attn_q.weight").format;
+    for (const TensorRule& rule : rules.global) add(rule, "", rule.stored);
+    for (std::size_t layer = 0; layer < model.description().layers.size(); ++layer) {
+      for (const TensorRule& rule : rules.layer) {
+        add(rule, fmt::format("blk.{}.", layer),
+            fmt::format(fmt::runtime(rules.layer_prefix), layer) + rule.stored);
+      }
+    }
+    if (container == Container::gguf) add_rope_factors();
+  }
+
+  std::vector<OutputTensor> tensors;
+  std::string torch_dtype() const {
+    const std::string_view type = matrix_type_;
+    return type == "bf16"  ? "bfloat16"
+           : type == "f16" ? "float16"
+           : type == "f64" ? "float64"
+                           : "float32";
+  }
+
+ private:
+  void add(const TensorRule& rule, const std::string& prefix, const std::string& stored) {
+    const std::string first = prefix + rule.parts[0];
+    if (!model_.has(first)) return;  // an optional bias, or a tied head
+    std::vector<std::string> parts;
+    std::vector<std::int64_t> shape;
+    for (const std::string& part : rule.parts) {
+      const auto part_shape = canonical_shape(model_.description(), part);
+      if (shape.empty()) {
+        shape = part_shape;
+      } else {
+        shape[0] += part_shape[0];
+      }
+      parts.push_back(prefix + part);
+    }
+    const bool vector = shape.size() == 1;
+    const float shift = rule.op == TensorOp::minus_one ? -1.0F : 0.0F;
+    const WeightFormat& format = format_of(rule, parts[0], shape, vector, shift);
+    const RowLayout layout =
+        layout_of(rule, model_.description(), format, shape[0], vector ? 1 : shape[1]);
+    OutputTensor tensor;
+    tensor.name = stored;
+    tensor.type = format.name;
+    tensor.shape = shape;
+    if (rule.op == TensorOp::transposed) std::swap(tensor.shape[0], tensor.shape[1]);
+    const auto bytes = static_cast<std::size_t>(shape[0] * layout.row_bytes);
+    report_.bytes += bytes;
+    const ModelFile* const model = &model_;
+    tensor.data = [=, &format](std::vector<std::byte>& scratch) -> std::span<const std::byte> {
+      scratch.resize(bytes);
+      std::vector<std::byte> part_bytes;
+      std::int64_t begin = 0;
+      std::int64_t index = 0;
+      for (const std::string& part : parts) {
+        const Weight weight = model->load(part);
+        part_bytes.resize(static_cast<std::size_t>(weight.shape[0] * layout.row_bytes));
+        convert_rows(weight, format, shift, part_bytes.data());
+        store_rows(layout, scratch, index++, begin, weight.shape[0], part_bytes.data());
+        begin += weight.shape[0];
+      }
+      return scratch;
+    };
+    tensors.push_back(std::move(tensor));
+  }
+
+  const WeightFormat& format_of(const TensorRule& rule, const std::string& part,
+                                const std::vector<std::int64_t>& shape, bool vector, float shift) {
+    if (vector) {
+      if (container_ == Container::gguf) return weight_format(WeightFormatId::f32);
+      const WeightFormat& wanted = options_.format != nullptr ? *options_.format : *matrices_;
+      return vector_format(model_.load(part), shift, wanted);
+    }
+    (void)rule;
+    const WeightFormat& format =
+        matrix_format(*model_.load(part).format, shape[1], container_, options_, report_, part);
+    matrix_type_ = format.name;
+    return format;
+  }
+
+  // What readers of GGUF want as tensors.
+  void add_rope_factors() {
+    const RopeDescription& rope = model_.description().rope;
+    const auto one = [&](const char* name, const std::vector<float>& values) {
+      OutputTensor tensor;
+      tensor.name = name;
+      tensor.type = "f32";
+      tensor.shape = {static_cast<std::int64_t>(values.size())};
+      tensor.data = [&values](std::vector<std::byte>&) { return std::as_bytes(std::span(values)); };
+      tensors.push_back(std::move(tensor));
+    };
+    if (rope.scaling == RopeScaling::llama3) one("rope_freqs.weight", rope.factors);
+    if (rope.scaling == RopeScaling::longrope) {
+      one("rope_factors_long.weight", rope.long_factors);
+      one("rope_factors_short.weight", rope.factors);
+    }
+  }
+
+  const ModelFile& model_;
+  Container container_;
+  const ConvertOptions& options_;
+  ConvertReport& report_;
+  const WeightFormat* matrices_ = nullptr;
+  std::string_view matrix_type_ = "f32";
+};
+
+// The template of tokenizer_config.json, or of the file that newer folders have beside it.
+std::string chat_template_of(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder / "chat_template.jinja", error)) {
+    return read_text_file(folder / "chat_template.jinja", kMaxTokenizerBytes);
+  }
+  if (!fs::exists(folder / "tokenizer_config.json", error)) return "";
+  const JsonDocument config("tokenizer_config.json",
+                            read_text_file(folder / "tokenizer_config.json", kMaxTokenizerBytes));
+  const auto found = config.root().find("chat_template");
+  return found && found->is_string() ? std::string(found->as_string()) : "";
+}
+
+GgufMetadata metadata_for_gguf(const ModelFile& model, const fs::path& in, ConvertReport& report) {
+  if (model.file().container() == Container::gguf) {
+    GgufMetadata out;
+    for (const MetadataValue& value : model.file().metadata()) {
+      // Said of the old tensors.
+      if (value.key() != "general.alignment" && value.key() != "general.file_type") out.set(value);
+    }
+    return out;
+  }
+  GgufMetadata out = gguf_metadata(model.description());
+  const fs::path folder = model_folder(in);
+  std::error_code error;
+  if (fs::exists(folder / "tokenizer.json", error)) {
+    out.set("tokenizer.huggingface.json",
+            std::string_view(read_text_file(folder / "tokenizer.json", kMaxTokenizerBytes)));
+    report.notes.push_back(
+        "the vocabulary is kept as tokenizer.huggingface.json, which not every reader of GGUF "
+        "knows");
+  } else {
+    report.notes.push_back("no tokenizer.json beside the model: no vocabulary in the file");
+  }
+  const std::string chat_template = chat_template_of(folder);
+  if (!chat_template.empty()) out.set("tokenizer.chat_template", std::string_view(chat_template));
+  return out;
+}
+
+void write_text(const fs::path& path, std::string_view text) {
+  OutputFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+// The vocabulary of a GGUF file for a folder.
+void write_vocabulary(const TensorFile& file, const fs::path& out, ConvertReport& report) {
+  if (const MetadataValue* const text = file.find_metadata("tokenizer.chat_template")) {
+    write_text(out / "chat_template.jinja", text->as_string());
+  }
+  if (const MetadataValue* const json = file.find_metadata("tokenizer.huggingface.json")) {
+    write_text(out / "tokenizer.json", json->as_string());
+    return;
+  }
+  GgufMetadata vocabulary;
+  for (const MetadataValue& value : file.metadata()) {
+    if (value.key().starts_with("tokenizer.") || value.key() == "general.architecture") {
+      vocabulary.set(value);
+    }
+  }
+  if (file.find_metadata("tokenizer.ggml.tokens") == nullptr) return;
+  write_gguf(out / "tokenizer.gguf", vocabulary, {});
+  report.notes.push_back("the vocabulary is kept as tokenizer.gguf, without tensors");
+}
+
+void copy_vocabulary(const fs::path& in, const fs::path& out) {
+  for (const char* const name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",
+        "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.gguf"}) {
+    std::error_code error;
+    if (fs::exists(in / name, error))
+      write_text(out / name, read_text_file(in / name, kMaxTokenizerBytes));
+  }
+}
+
+void check_output_folder(const fs::path& out) {
+  std::error_code error;
+  if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error))) {
+    throw InvalidArgument(fmt::format(
+        "convert: out: {} is there already; expected a new or empty folder", out.string()));
+  }
+  fs::create_directories(out, error);
+  if (error) throw FileError(out.string() + ": " + error.message());
+}
+
+// A file of tensors that is no model.
+ConvertReport convert_tensors(const TensorFile& file, const fs::path& out,
+                              const ConvertOptions& options) {
+  ConvertReport report;
+  const Container container = is_gguf_path(out) ? Container::gguf : Container::safetensors;
+  if (container == Container::safetensors && out.extension() != ".safetensors") {
+    throw InvalidArgument(
+        "convert: out: of tensors that are no model expected *.safetensors or *.gguf");
+  }
+  std::vector<OutputTensor> tensors;
+  for (const TensorInfo& tensor : file.tensors()) {
+    OutputTensor output;
+    output.name = tensor.name;
+    output.type = tensor.type;
+    output.shape = tensor.shape;
+    const WeightFormat* format = tensor.format;
+    if (format != nullptr && tensor.shape.size() >= 2) {
+      format =
+          &matrix_format(*format, tensor.shape.back(), container, options, report, tensor.name);
+      output.type = format->name;
+    }
+    output.data = [&tensor, format](std::vector<std::byte>& scratch) -> std::span<const std::byte> {
+      if (format == tensor.format || format == nullptr) return tensor.data;
+      Weight weight{tensor.format,
+                    {tensor.elements() / tensor.shape.back(), tensor.shape.back()},
+                    tensor.data,
+                    nullptr};
+      if (tensor.elements() == 0) return {};
+      scratch.resize(static_cast<std::size_t>(weight_bytes(*format, tensor.elements())));
+      convert_rows(weight, *format, 0, scratch.data());
+      return scratch;
+    };
+    report.bytes += static_cast<std::uint64_t>(tensor.data.size());
+    tensors.push_back(std::move(output));
+  }
+  report.tensors = tensors.size();
+  report.notes.push_back("no config.json and no general.architecture: tensors keep their names");
+  if (container == Container::gguf) {
+    write_gguf(out, {}, tensors, {.progress = options.progress});
+  } else {
+    SafetensorsOptions written;
+    written.progress = options.progress;
+    write_safetensors(out, tensors, written);
+  }
+  return report;
+}
+
+bool is_model(const TensorFile& file, const fs::path& in) {
+  if (file.container() == Container::gguf)
+    return file.find_metadata("general.architecture") != nullptr;
+  std::error_code error;
+  return fs::exists(model_folder(in) / "config.json", error);
+}
+
+}  // namespace
+
+ConvertReport convert_model(const fs::path& in, const fs::path& out,
+                            const ConvertOptions& options) {
+  if (options.format != nullptr && options.format->encode == nullptr) {
+    throw InvalidArgument(
+        fmt::format("convert: format: {} is read, not written", options.format->name));
+  }
+  std::error_code error;
+  if (fs::equivalent(in, out, error)) throw InvalidArgument("convert: out: is the same file as in");
+  {
+    const TensorFile file = TensorFile::open(in);
+    if (!is_model(file, in)) return convert_tensors(file, out, options);
+  }
+  const ModelFile model = ModelFile::open(in);
+  ConvertReport report;
+  if (is_gguf_path(out)) {
+    const Output output(model, Container::gguf, options, report);
+    report.tensors = output.tensors.size();
+    write_gguf(out, metadata_for_gguf(model, in, report), output.tensors,
+               {.progress = options.progress});
+    return report;
+  }
+  const Output output(model, Container::safetensors, options, report);
+  report.tensors = output.tensors.size();
+  const std::string config = config_json(model.description(), output.torch_dtype());
+  check_output_folder(out);
+  SafetensorsOptions written;
+  written.metadata = {{"format", "pt"}};
+  written.max_shard_bytes = options.max_shard_bytes;
+  written.progress = options.progress;
+  write_safetensors(
+      out / (options.max_shard_bytes == 0 ? "model.safetensors" : "model.safetensors.index.json"),
+      output.tensors, written);
+  write_text(out / "config.json", config);
+  write_text(out / "generation_config.json", generation_json(model.description()));
+  if (model.file().container() == Container::gguf) {
+    write_vocabulary(model.file(), out, report);
+  } else {
+    copy_vocabulary(model_folder(in), out);
+  }
+  return report;
+}
+
+}  // namespace touchstone::inline v0::io

@@ -1,0 +1,17 @@
+// What loading and converting share about the place of a model on disk and the layout of a rule.
+#pragma once
+
+#include <filesystem>
+
+#include "io/model/tensor_layout.h"
+#include "io/model/tensor_rules.h"
+
+namespace touchstone::inline v0::io {
+
+// The folder itself, or the one that a file lies in.
+std::filesystem::path model_folder(const std::filesystem::path& path);
+
+RowLayout layout_of(const TensorRule& rule, const ModelDescription& description,
+                    const WeightFormat& format, std::int64_t stored_rows, std::int64_t columns);
+
+}  // namespace touchstone::inline v0::io

@@ -1,0 +1,178 @@
+// The promise of linear: the bits of a row depend on that row and the parameters alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/index.h"
+#include "ops/linear/linear_test_support.h"
+#include "tests/support/random.h"
+
+namespace touchstone::test {
+namespace {
+
+constexpr std::uint64_t kSeed = 5;
+// Around vectors, passes, tiles of tensor cores and chunks of rows.
+constexpr std::int64_t kBatches[] = {1, 2, 3, 7, 8, 9, 31, 33, 64, 65, 128, 129};
+constexpr std::int64_t kLargeBatch = 1000;
+constexpr std::int64_t kHugeBatch = 4096;  // on the GPU
+
+struct Layer {
+  DType dtype = DType::f32;
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  const WeightFormat* format = nullptr;
+};
+
+// y of rows [first, first + rows) of the endless matrix.
+std::vector<std::byte> forward_bytes(Runner& runner, const Layer& layer, const TestWeight& weight,
+                                     std::int64_t first, std::int64_t rows) {
+  const Guarded x(test_device(), layer.dtype, {rows, layer.in},
+                  random_rows(first, rows, layer.in, kSeed));
+  const Guarded y(test_device(), layer.dtype, {rows, layer.out});
+  linear(runner, runner.with(LinearArgs{
+                     .x = x, .weight = weight.view(), .weight_format = weight.format(), .y = y}));
+  runner.synchronize();
+  EXPECT_TRUE(y.outside_intact());
+  return y.bytes();
+}
+
+// Rows of a batch that begins anywhere against the same rows in another batch.
+void check_batches(Runner& runner, const Layer& layer, const TestWeight& weight,
+                   const std::vector<std::int64_t>& batches) {
+  const std::int64_t most = *std::ranges::max_element(batches);
+  const std::int64_t row = layer.out * size_of(layer.dtype);
+  std::vector<std::byte> alone;
+  for (std::int64_t r = 0; r < most; ++r) {
+    const bool compared = r < 140 || r % 97 == 0 || r + 3 > most;
+    const auto bytes =
+        compared ? forward_bytes(runner, layer, weight, r, 1) : std::vector<std::byte>(at(row));
+    alone.insert(alone.end(), bytes.begin(), bytes.end());
+  }
+  for (const std::int64_t rows : batches) {
+    const std::int64_t first = (most - rows) / 3;
+    const std::vector<std::byte> together = forward_bytes(runner, layer, weight, first, rows);
+    for (std::int64_t r = first; r < first + rows; ++r) {
+      if (!(r < 140 || r % 97 == 0 || r + 3 > most)) continue;
+      EXPECT_TRUE(std::equal(alone.begin() + r * row, alone.begin() + (r + 1) * row,
+                             together.begin() + (r - first) * row))
+          << layer.format->name << ", x " << name_of(layer.dtype) << ": row " << r << " of " << rows
+          << " rows from " << first << " on";
+    }
+  }
+}
+
+std::vector<std::string> implementations(const Layer& layer, const TestWeight& weight) {
+  const Guarded x(test_device(), layer.dtype, {1, layer.in});
+  const Guarded y(test_device(), layer.dtype, {1, layer.out});
+  return accepting(
+      LinearArgs{.x = x, .weight = weight.view(), .weight_format = weight.format(), .y = y});
+}
+
+TEST(LinearBits, AnyBatch_EveryFormat_EveryTarget) {
+  for (const WeightFormat& format : weight_formats()) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+      if ((dtype == DType::f64) != (format.id == WeightFormatId::f64)) continue;
+      if (dtype == DType::f64 && on_gpu()) continue;
+      if (dtype == DType::f16 && format.block_elements > 1) continue;
+      const Layer layer{.dtype = dtype, .in = 1280, .out = 21, .format = &format};
+      const TestWeight weight(format, layer.out, layer.in, 3);
+      for_each_runner(implementations(layer, weight), [&](Runner& runner) {
+        if (runner.implementation() == "plain") return;  // one row at a time anyway
+        check_batches(runner, layer, weight, {1, 2, 3, 7, 8, 9, 31, 33});
+      });
+    }
+  }
+}
+
+TEST(LinearBits, AnyBatch_LargeBatches) {
+  for (const std::string_view name : {"f32", "bf16", "q4_0", "q4_k"}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const WeightFormat& format = weight_format(name);
+      const Layer layer{.dtype = dtype, .in = 1280, .out = 40, .format = &format};
+      const TestWeight weight(format, layer.out, layer.in, 4);
+      std::vector<std::int64_t> batches(std::begin(kBatches), std::end(kBatches));
+      batches.push_back(sanitized_size(kLargeBatch, 250));
+      if (on_gpu()) batches.push_back(kHugeBatch);
+      for_each_implementation(implementations(layer, weight), [&](Runner& runner) {
+        if (runner.implementation() == "plain") return;
+        check_batches(runner, layer, weight, batches);
+      });
+    }
+  }
+}
+
+// A ragged `in`, whose last vector and last step are partly empty.
+TEST(LinearBits, AnyBatch_RaggedRows) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const Layer layer{.dtype = dtype, .in = 2075, .out = 70, .format = weight_format(dtype)};
+    const TestWeight weight(*layer.format, layer.out, layer.in, 5);
+    for_each_runner(implementations(layer, weight), [&](Runner& runner) {
+      if (runner.implementation() == "plain") return;
+      check_batches(runner, layer, weight, {1, 2, 4, 5, 6, 13, 65});
+    });
+  }
+}
+
+TEST(LinearBits, Threads_DoNotChangeThem) {
+  if (on_gpu()) GTEST_SKIP() << "threads are the CPU's";
+  const Layer layer{
+      .dtype = DType::bf16, .in = 1536, .out = 300, .format = weight_format(DType::bf16)};
+  const TestWeight weight(*layer.format, layer.out, layer.in, 6);
+  for (const std::int64_t rows : {1, 5, 70}) {
+    Runner one({.threads = 1});
+    Runner several({.threads = 7});
+    EXPECT_EQ(forward_bytes(one, layer, weight, 0, rows),
+              forward_bytes(several, layer, weight, 0, rows));
+  }
+}
+
+// ---- backward -----------------------------------------------------------------------------------
+
+struct Gradients {
+  std::vector<std::byte> dx, dweight, dbias;
+};
+
+Gradients backward_bytes(Runner& runner, const Layer& layer, const TestWeight& weight,
+                         std::int64_t first, std::int64_t rows) {
+  const Guarded dy(test_device(), layer.dtype, {rows, layer.out},
+                   random_rows(first, rows, layer.out, kSeed));
+  const Guarded x(test_device(), layer.dtype, {rows, layer.in},
+                  random_rows(first, rows, layer.in, kSeed + 1));
+  const Guarded dx(test_device(), layer.dtype, {rows, layer.in});
+  const Guarded dweight(test_device(), DType::f32, {layer.out, layer.in});
+  const Guarded dbias(test_device(), DType::f32, {layer.out});
+  linear_backward(runner, runner.with(LinearBackwardArgs{.dy = dy,
+                                                         .x = x,
+                                                         .weight = weight.view(),
+                                                         .weight_format = weight.format(),
+                                                         .dx = dx,
+                                                         .dweight = dweight,
+                                                         .dbias = dbias}));
+  runner.synchronize();
+  return {dx.bytes(), dweight.bytes(), dbias.bytes()};
+}
+
+TEST(LinearBits, Backward_RowsOfDxInAnyBatchAndAllInAnyNumberOfThreads) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Layer layer{.dtype = dtype, .in = 300, .out = 530, .format = weight_format(dtype)};
+    const TestWeight weight(*layer.format, layer.out, layer.in, 7);
+    Runner runner({.device = test_device(), .threads = 1});
+    Runner others({.device = test_device(), .threads = 5});
+    const std::int64_t row = layer.in * size_of(dtype);
+    const Gradients all = backward_bytes(runner, layer, weight, 0, 200);
+    const Gradients again = backward_bytes(others, layer, weight, 0, 200);
+    EXPECT_EQ(all.dx, again.dx);
+    EXPECT_EQ(all.dweight, again.dweight);
+    EXPECT_EQ(all.dbias, again.dbias);
+    for (const std::int64_t rows : {1, 2, 7, 8, 33, 97, 129}) {
+      for (const std::int64_t first : {std::int64_t{0}, 200 - rows}) {
+        const Gradients some = backward_bytes(runner, layer, weight, first, rows);
+        EXPECT_TRUE(std::equal(some.dx.begin(), some.dx.end(), all.dx.begin() + first * row))
+            << name_of(dtype) << ": rows " << first << " to " << first + rows;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace touchstone::test

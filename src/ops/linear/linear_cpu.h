@@ -1,0 +1,62 @@
+// The SIMD implementation of linear: what its parts call each other with.
+//
+// Forward. Outputs are computed in panels of kPanel rows of W (with a gate: half of them gate rows
+// and half the up rows that go with them). A sum runs over a segment of `in` in the lanes of one
+// vector, the lanes are added in a fixed order, and the sums of segments in theirs. Whether W is
+// decoded on the way or beforehand, and how many rows of x share a pass, changes nothing in that.
+//
+// Backward. Both products have the form C = A B with B stored row by row, W or x: a vector holds
+// neighboring columns of C, and the sum runs over the rows of B in their order, in segments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/linear/linear_problem.h"
+
+namespace touchstone::linear {
+
+inline constexpr std::int64_t kPanel = 32;
+// Rows of x that are widened at a time; W is decoded once for all of them.
+inline constexpr std::int64_t kRowChunk = 240;
+// Floats from one row of a decoded panel to the next: not a power of two, or the rows would share
+// their places in the cache.
+inline constexpr std::int64_t kPanelStride = kSegment + 16;
+
+struct ForwardJob {
+  const Forward* p = nullptr;
+  // Rows [first, first + rows) of x in the type and the order of the sums, zeros after `in`.
+  const void* x = nullptr;
+  std::int64_t x_stride = 0;
+  const double* scales = nullptr;  // what each row's sums are multiplied with
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+};
+
+// Elements of scratch memory (float, or double for f64) of a thread.
+inline constexpr std::int64_t kForwardScratch = kPanel * kPanelStride + kRowChunk * kPanel;
+
+// Widens row `row` of x into `to`, `stride` elements long. Returns its scale: 1, or that of int8.
+double prepare_row(const Forward& p, std::int64_t row, void* to, std::int64_t stride);
+// Columns of panel number `panel`, for the rows of the job.
+void run_panel(const ForwardJob& job, std::int64_t panel, void* scratch);
+inline std::int64_t panel_columns(const Forward& p) {
+  return p.gate == LinearGate::none ? kPanel : kPanel / 2;
+}
+
+// ---- backward ---------------------------------------------------------------------------------
+
+// Rows of C and columns of C in a tile, and rows of B in a segment.
+inline constexpr std::int64_t kTileRows = 96;
+inline constexpr std::int64_t kTileColumns = 256;
+inline constexpr std::int64_t kDepth = 256;
+
+inline constexpr std::int64_t kBackwardScratch =
+    kTileRows * kDepth + kDepth * kTileColumns + kTileRows * kTileColumns;
+
+// One tile of dx: rows from `row` on, columns from `column` on.
+void run_dx_tile(const Backward& p, std::int64_t row, std::int64_t column, void* scratch);
+// One tile of dweight: rows of W from `row` on.
+void run_dweight_tile(const Backward& p, std::int64_t row, std::int64_t column, void* scratch);
+
+}  // namespace touchstone::linear

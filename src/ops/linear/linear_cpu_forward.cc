@@ -1,0 +1,302 @@
+// The forward of linear in vectors: see linear_cpu.h.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/linear/linear_cpu.h"
+#include "ops/linear/linear_epilogue.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/linear/linear_cpu_forward.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "cpu/simd.h"
+#include "ops/linear/linear_cpu_source.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace touchstone::linear::HWY_NAMESPACE {
+
+// Rows of W and of x whose sums are held in registers, and rows of x up to which W is decoded in
+// every pass rather than beforehand.
+constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
+constexpr std::size_t kW = 4;
+constexpr std::size_t kMaxX = kManyRegisters ? 6 : 2;
+constexpr std::size_t kMaxDirectX = kManyRegisters ? 4 : 2;
+// How far ahead of the loads W is asked for, in bytes: what arrives while they are worked on.
+constexpr std::size_t kAhead = 1024;
+
+// Adds to totals[r][o] the product of columns [begin, end) of kX rows of x and kW rows of W.
+template <std::size_t kX, class Source, class C = typename Source::C>
+HWY_INLINE void add_products(const Source& source, const std::byte* const* w, const C* const* x,
+                             std::size_t begin, std::size_t end, C (&totals)[kMaxX][kW]) {
+  const Tag<C> d;
+  using Vector = hn::Vec<Tag<C>>;
+  Vector sums[kX][kW];
+  for (auto& row : sums) {
+    for (Vector& sum : row) sum = hn::Zero(d);
+  }
+  std::size_t i = begin;
+  for (; i + Source::kColumns <= end; i += Source::kColumns) {
+    Vector pack[kW][Source::kVectors];
+    for (std::size_t o = 0; o < kW; ++o) {
+      source.load(w[o], i, pack[o]);
+      sd::prefetch(static_cast<const std::byte*>(source.address(w[o], i)) + kAhead);
+    }
+    for (std::size_t v = 0; v < Source::kVectors; ++v) {
+      for (std::size_t r = 0; r < kX; ++r) {
+        const Vector value = hn::LoadU(d, x[r] + i + v * kLanes<C>);
+        for (std::size_t o = 0; o < kW; ++o) {
+          sums[r][o] = hn::MulAdd(pack[o][v], value, sums[r][o]);
+        }
+      }
+    }
+  }
+  for (; i < end; i += kLanes<C>) {
+    const std::size_t n = std::min(kLanes<C>, end - i);
+    for (std::size_t o = 0; o < kW; ++o) {
+      const Vector weight = source.load_some(w[o], i, n);
+      for (std::size_t r = 0; r < kX; ++r) {
+        sums[r][o] = hn::MulAdd(weight, hn::LoadU(d, x[r] + i), sums[r][o]);
+      }
+    }
+  }
+  for (std::size_t r = 0; r < kX; ++r) {
+    for (std::size_t o = 0; o < kW; ++o) totals[r][o] += sd::sum_lanes(d, sums[r][o]);
+  }
+}
+
+// Calls add_products with as many rows of x at a time as `rows` are left, at most kMaxRows; where
+// there is no kernel for as few, the last row stands in for those missing.
+template <std::size_t kMaxRows, class Source, class C = typename Source::C>
+HWY_INLINE std::size_t add_some(const Source& source, const std::byte* const* w, const C* const* x,
+                                std::size_t rows, std::size_t begin, std::size_t end,
+                                C (&totals)[kMaxX][kW]) {
+  if constexpr (kMaxRows > 4) {
+    if (rows > 4) {
+      add_products<kMaxRows>(source, w, x, begin, end, totals);
+      return std::min(rows, kMaxRows);
+    }
+  }
+  if constexpr (kMaxRows >= 4) {
+    if (rows > 2) {
+      add_products<4>(source, w, x, begin, end, totals);
+      return std::min<std::size_t>(rows, 4);
+    }
+  }
+  if (rows == 2 || (kMaxRows == 2 && rows > 1)) {
+    add_products<2>(source, w, x, begin, end, totals);
+    return 2;
+  }
+  add_products<1>(source, w, x, begin, end, totals);
+  return 1;
+}
+
+// The rows of W that make the columns of a panel: with a gate, half of them lie `columns` further on.
+struct Panel {
+  std::int64_t first = 0;    // column of y
+  std::int64_t columns = 0;  // of y
+  std::int64_t rows = 0;     // of W
+
+  Panel(const Forward& p, std::int64_t number) {
+    const std::int64_t width = panel_columns(p);
+    first = number * width;
+    columns = std::min(width, p.columns() - first);
+    rows = p.gate == LinearGate::none ? columns : 2 * columns;
+  }
+  const std::byte* row(const Forward& p, std::int64_t i) const {
+    return p.weight.row(i < columns ? first + i : p.columns() + first + i - columns);
+  }
+};
+
+template <class C>
+void store_panel(const ForwardJob& job, const Panel& panel, const C* totals) {
+  const Epilogue<C> epilogue(*job.p);
+  for (std::int64_t r = 0; r < job.rows; ++r) {
+    const C* const sums = totals + r * kPanel;
+    const auto scale = static_cast<C>(job.scales[r]);
+    for (std::int64_t c = 0; c < panel.columns; ++c) {
+      const C up = panel.rows > panel.columns ? sums[panel.columns + c] : C{0};
+      epilogue.store(job.first + r, panel.first + c, scale * sums[c], scale * up);
+    }
+  }
+}
+
+// Rows of x from `r` on; the last stands in for those past the end.
+template <class C>
+HWY_INLINE void x_rows(const ForwardJob& job, std::int64_t r, const C* (&x)[kMaxX]) {
+  for (std::size_t i = 0; i < kMaxX; ++i) {
+    const std::int64_t row = std::min(r + static_cast<std::int64_t>(i), job.rows - 1);
+    x[i] = static_cast<const C*>(job.x) + row * job.x_stride;
+  }
+}
+
+// Few rows: every weight is read and decoded once, row after row of W from end to end.
+template <class Source, class C = typename Source::C>
+HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, const Panel& panel,
+                               C* totals) {
+  const auto in = static_cast<std::size_t>(job.p->in);
+  const auto rows = static_cast<std::size_t>(job.rows);
+  const C* x[kMaxX];
+  x_rows(job, 0, x);
+  for (std::int64_t o = 0; o < panel.rows; o += kW) {
+    const std::byte* w[kW];
+    for (std::size_t i = 0; i < kW; ++i) {
+      w[i] = panel.row(*job.p, std::min(o + static_cast<std::int64_t>(i), panel.rows - 1));
+    }
+    C sums[kMaxX][kW] = {};
+    for (std::size_t begin = 0; begin < in; begin += kSegment) {
+      add_some<kMaxDirectX>(source, w, x, rows, begin, std::min<std::size_t>(in, begin + kSegment),
+                            sums);
+    }
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t i = 0; i < kW && o + static_cast<std::int64_t>(i) < panel.rows; ++i) {
+        totals[r * kPanel + static_cast<std::size_t>(o) + i] = sums[r][i];
+      }
+    }
+  }
+}
+
+// ---- decoded panels -----------------------------------------------------------------------------
+
+// Columns [begin, end) of a row of W, in the order of the source, zeros up to a whole vector.
+template <class Source, class C>
+HWY_INLINE void decode_row(const Source& source, const std::byte* row, std::size_t begin,
+                           std::size_t end, C* to) {
+  const Tag<C> d;
+  std::size_t i = begin;
+  for (; i + Source::kColumns <= end; i += Source::kColumns) {
+    hn::Vec<Tag<C>> pack[Source::kVectors];
+    source.load(row, i, pack);
+    for (std::size_t v = 0; v < Source::kVectors; ++v) {
+      hn::StoreU(pack[v], d, to + (i - begin) + v * kLanes<C>);
+    }
+  }
+  for (; i < end; i += kLanes<C>) {
+    hn::StoreU(source.load_some(row, i, std::min(kLanes<C>, end - i)), d, to + (i - begin));
+  }
+}
+
+// Formats without a source: the format's own decoder.
+HWY_INLINE void decode_row(const WeightFormat& format, const std::byte* row, std::size_t begin,
+                           std::size_t end, float* to) {
+  const auto block = static_cast<std::size_t>(format.block_elements);
+  const auto bytes = static_cast<std::size_t>(format.block_bytes);
+  format.decode(row + begin / block * bytes, static_cast<std::int64_t>((end - begin) / block), to);
+  const std::size_t padded = (end - begin + kLanes<float> - 1) / kLanes<float> * kLanes<float>;
+  std::fill(to + (end - begin), to + padded, 0.0F);
+}
+
+// All rows of x against columns [begin, end) of the panel, which are decoded in `weights`.
+template <class C>
+HWY_INLINE void add_segment(const ForwardJob& job, const Panel& panel, const C* weights,
+                            std::size_t begin, std::size_t end, C* totals) {
+  const Plain<C> source(*job.p->weight.format);
+  const std::size_t padded = (end - begin + kLanes<C> - 1) / kLanes<C> * kLanes<C>;
+  for (std::int64_t r = 0; r < job.rows;) {
+    const C* x[kMaxX];
+    x_rows(job, r, x);
+    for (const C*& row : x) row += begin;
+    const auto left = static_cast<std::size_t>(job.rows - r);
+    std::size_t done = 0;
+    for (std::int64_t o = 0; o < panel.rows; o += kW) {
+      const std::byte* w[kW];
+      for (std::size_t i = 0; i < kW; ++i) {
+        const std::int64_t row = std::min(o + static_cast<std::int64_t>(i), panel.rows - 1);
+        w[i] = reinterpret_cast<const std::byte*>(weights + row * kPanelStride);
+      }
+      C sums[kMaxX][kW] = {};
+      done = add_some<kMaxX>(source, w, x, left, 0, padded, sums);
+      for (std::size_t i = 0; i < done; ++i) {
+        C* const to = totals + (r + static_cast<std::int64_t>(i)) * kPanel + o;
+        for (std::size_t k = 0; k < kW && o + static_cast<std::int64_t>(k) < panel.rows; ++k) {
+          to[k] += sums[i][k];
+        }
+      }
+    }
+    r += static_cast<std::int64_t>(done);
+  }
+}
+
+// Many rows: a segment of the panel is decoded once for all of them.
+template <class Decoder, class C>
+HWY_NOINLINE void decoded_panel(const Decoder& decoder, const ForwardJob& job, const Panel& panel,
+                                C* weights, C* totals) {
+  const auto in = static_cast<std::size_t>(job.p->in);
+  std::fill_n(totals, job.rows * kPanel, C{0});
+  for (std::size_t begin = 0; begin < in; begin += kSegment) {
+    const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
+    for (std::int64_t o = 0; o < panel.rows; ++o) {
+      decode_row(decoder, panel.row(*job.p, o), begin, end, weights + o * kPanelStride);
+    }
+    add_segment(job, panel, weights, begin, end, totals);
+  }
+}
+
+void forward_panel(const ForwardJob& job, std::int64_t number, void* scratch) {
+  const WeightFormat& format = *job.p->weight.format;
+  const Panel panel(*job.p, number);
+  const auto run = [&]<class Source, class C>() {
+    C* const weights = static_cast<C*>(scratch);
+    C* const totals = weights + kPanel * kPanelStride;
+    if constexpr (std::is_void_v<Source>) {
+      decoded_panel(format, job, panel, weights, totals);
+    } else {
+      const Source source(format);
+      if (job.rows <= static_cast<std::int64_t>(kMaxDirectX)) {
+        direct_panel(source, job, panel, totals);
+      } else {
+        decoded_panel(source, job, panel, weights, totals);
+      }
+    }
+    store_panel(job, panel, totals);
+  };
+  visit_source(format, [&]<class Source>() {
+    if constexpr (std::is_void_v<Source>) {
+      run.template operator()<Source, float>();
+    } else {
+      run.template operator()<Source, typename Source::C>();
+    }
+  });
+}
+
+// One row of x in the order of the source, zeros after it.
+double widen_row(const Forward& p, std::int64_t row, void* to, std::int64_t stride) {
+  const auto in = static_cast<std::size_t>(p.in);
+  double scale = 1;
+  visit_source(*p.weight.format, [&]<class Source>() {
+    visit_float_dtype(p.dtype, [&]<class T>() {
+      using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
+      const Tag<C> d;
+      const T* const from = static_cast<const T*>(p.x.data) + row * p.x.stride;
+      C* const values = static_cast<C*>(to);
+      std::size_t i = 0;
+      for (; i + kLanes<C> <= in; i += kLanes<C>) hn::StoreU(sd::load(d, from + i), d, values + i);
+      for (; i < in; ++i) values[i] = convert<C>(from[i]);
+      std::fill(values + in, values + stride, C{0});
+      if (p.int8_activations) scale = static_cast<double>(round_to_int8(values, p.in));
+      if constexpr (!std::is_void_v<Source>) {
+        sd::to_pack_order<typename Source::Order>(values, in);
+      }
+    });
+  });
+  return scale;
+}
+
+}  // namespace touchstone::linear::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace touchstone::linear {
+
+HWY_EXPORT(forward_panel);
+HWY_EXPORT(widen_row);
+
+void run_panel(const ForwardJob& job, std::int64_t panel, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(forward_panel)(job, panel, scratch);
+}
+double prepare_row(const Forward& p, std::int64_t row, void* to, std::int64_t stride) {
+  return HWY_DYNAMIC_DISPATCH(widen_row)(p, row, to, stride);
+}
+
+}  // namespace touchstone::linear
+#endif

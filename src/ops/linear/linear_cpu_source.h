@@ -1,0 +1,204 @@
+// Reads stored weights into vectors. No #pragma once: read once per target, after cpu/simd.h.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "ops/linear/linear_problem.h"
+
+#if defined(TOUCHSTONE_LINEAR_CPU_SOURCE_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TOUCHSTONE_LINEAR_CPU_SOURCE_H_
+#undef TOUCHSTONE_LINEAR_CPU_SOURCE_H_
+#else
+#define TOUCHSTONE_LINEAR_CPU_SOURCE_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace touchstone::linear::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+namespace sd = touchstone::simd::HWY_NAMESPACE;
+
+template <class C>
+using Tag = hn::ScalableTag<C>;
+template <class C>
+inline constexpr std::size_t kLanes = hn::MaxLanes(Tag<C>());
+
+using D = Tag<float>;
+using V = hn::Vec<D>;
+
+// A source reads kColumns weights of a row, from a multiple of kColumns on, into kVectors vectors.
+// Two vectors of an even-odd source hold the even and the odd weights, see sd::load_pack. `Order` is
+// the type whose packs have the same order.
+
+// Weights of a floating point type.
+template <class T>
+struct Plain {
+  using C = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  using Order = T;
+  static constexpr std::size_t kVectors = sd::kPack<T>;
+  static constexpr std::size_t kColumns = kVectors * kLanes<C>;
+
+  explicit Plain(const WeightFormat& /*format*/) {}
+  HWY_INLINE void load(const std::byte* row, std::size_t column, hn::Vec<Tag<C>>* pack) const {
+    sd::load_pack(Tag<C>(), reinterpret_cast<const T*>(row) + column, pack);
+  }
+  // n <= Lanes weights from any column on, zeros after them.
+  HWY_INLINE hn::Vec<Tag<C>> load_some(const std::byte* row, std::size_t column,
+                                       std::size_t n) const {
+    return sd::load_some(Tag<C>(), reinterpret_cast<const T*>(row) + column, n);
+  }
+  HWY_INLINE const void* address(const std::byte* row, std::size_t column) const {
+    return row + column * sizeof(T);
+  }
+};
+
+struct Fp8 {
+  using C = float;
+  using Order = float;
+  static constexpr std::size_t kVectors = 1;
+  static constexpr std::size_t kColumns = kLanes<float>;
+
+  explicit Fp8(const WeightFormat& /*format*/) {}
+  HWY_INLINE void load(const std::byte* row, std::size_t column, V* pack) const {
+    const hn::Rebind<std::int8_t, D> d8;
+    pack[0] = widen(hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(row) + column));
+  }
+  HWY_INLINE V load_some(const std::byte* row, std::size_t column, std::size_t n) const {
+    const hn::Rebind<std::int8_t, D> d8;
+    alignas(64) std::int8_t codes[kLanes<float>] = {};
+    std::memcpy(codes, row + column, n);
+    return widen(hn::Load(d8, codes));
+  }
+  HWY_INLINE const void* address(const std::byte* row, std::size_t column) const {
+    return row + column;
+  }
+
+ private:
+  static HWY_INLINE V widen(hn::Vec<hn::Rebind<std::int8_t, D>> bytes) {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    // Sign, exponent and mantissa where f32 has them; the sign has also gone into bits between.
+    const auto code = hn::PromoteTo(di, bytes);
+    const auto placed = hn::And(hn::ShiftLeft<20>(code), hn::Set(di, -0x78100000));
+    // The exponent biases are 7 and 127; a product with a power of two also normalizes subnormals.
+    const auto number = hn::Mul(hn::BitCast(d, placed), hn::Set(d, 0x1p120F));
+    const auto nan = hn::Set(d, std::numeric_limits<float>::quiet_NaN());
+    return hn::IfThenElse(hn::Ge(hn::Abs(number), hn::Set(d, 480.0F)), nan, number);
+  }
+};
+
+// ---- blocks -----------------------------------------------------------------------------------
+
+// 32 weights of blocks of 32, 64 or 128 with an f16 scale in front.
+enum class Codes : std::uint8_t {
+  int8,     // signed bytes
+  int4,     // code + 8, the even ones in the low half of their byte
+  int4_16,  // code + 8, the first sixteen of 32 in the low halves of 16 bytes
+};
+
+template <Codes kCodes>
+class Groups {
+ public:
+  using C = float;
+  // int4: the low and the high halves of bytes are the even and the odd weights.
+  using Order = std::conditional_t<kCodes == Codes::int4, Bf16, float>;
+  static constexpr std::size_t kColumns = 32;
+  static constexpr std::size_t kVectors = kColumns / kLanes<float>;
+
+  explicit Groups(const WeightFormat& format)
+      : block_bytes_(static_cast<std::size_t>(format.block_bytes)) {
+    while ((std::int64_t{1} << shift_) < format.block_elements) ++shift_;
+  }
+
+  HWY_INLINE void load(const std::byte* row, std::size_t column, V* pack) const {
+    const D d;
+    const std::byte* const block = row + (column >> shift_) * block_bytes_;
+    const std::size_t within = column & ((std::size_t{1} << shift_) - 1);
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, block, sizeof(bits));
+    const V scale = sd::widen_f16(d, hn::Set(sd::Bits16<D>(), bits));
+    const std::byte* const codes = block + 2 + (kCodes == Codes::int8 ? within : within / 2);
+    load_codes(reinterpret_cast<const std::uint8_t*>(codes), scale, pack);
+  }
+  HWY_INLINE V load_some(const std::byte* /*row*/, std::size_t /*column*/,
+                         std::size_t /*n*/) const {
+    return hn::Zero(D());  // rows are whole blocks: never reached
+  }
+  HWY_INLINE const void* address(const std::byte* row, std::size_t column) const {
+    return row + (column >> shift_) * block_bytes_ +
+           (kCodes == Codes::int8 ? column & ((std::size_t{1} << shift_) - 1) : 0);
+  }
+
+ private:
+  HWY_INLINE void load_codes(const std::uint8_t* codes, V scale, V* pack) const {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    constexpr std::size_t kN = kLanes<float>;
+    if constexpr (kCodes == Codes::int8) {
+      const hn::Rebind<std::int8_t, D> d8;
+      for (std::size_t v = 0; v < kVectors; ++v) {
+        const auto bytes = hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(codes) + v * kN);
+        pack[v] = hn::Mul(scale, hn::ConvertTo(d, hn::PromoteTo(di, bytes)));
+      }
+    } else {
+      const hn::Rebind<std::uint8_t, D> d8;
+      // Vectors of low halves and of high halves of the same bytes: beside each other in the order
+      // of packs, or half of the 32 apart.
+      constexpr std::size_t kStep = kCodes == Codes::int4 ? 2 : 1;
+      constexpr std::size_t kHigh = kCodes == Codes::int4 ? 1 : kVectors / 2;
+      for (std::size_t v = 0; v < kVectors / 2; ++v) {
+        const auto two = hn::PromoteTo(di, hn::LoadU(d8, codes + v * kN));
+        pack[v * kStep] = number(scale, hn::And(two, hn::Set(di, 15)));
+        pack[v * kStep + kHigh] = number(scale, hn::ShiftRight<4>(two));
+      }
+    }
+  }
+  static HWY_INLINE V number(V scale, hn::Vec<hn::RebindToSigned<D>> code) {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    return hn::Mul(scale, hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8))));
+  }
+
+  std::size_t block_bytes_;
+  unsigned shift_ = 0;
+};
+
+// Calls visitor.operator()<Source>() with the source of the format; operator()<void>() where there is
+// none and the format's own decode() has to do.
+template <class Visitor>
+HWY_INLINE void visit_source(const WeightFormat& format, Visitor&& visitor) {
+  using Id = WeightFormatId;
+  switch (format.id) {
+    case Id::f64:
+      return visitor.template operator()<Plain<double>>();
+    case Id::f32:
+      return visitor.template operator()<Plain<float>>();
+#if HWY_TARGET != HWY_SCALAR
+    case Id::bf16:
+      return visitor.template operator()<Plain<Bf16>>();
+    case Id::f16:
+      return visitor.template operator()<Plain<F16>>();
+    case Id::fp8_e4m3:
+      return visitor.template operator()<Fp8>();
+    case Id::int8_g32:
+    case Id::int8_g64:
+    case Id::int8_g128:
+    case Id::q8_0:
+      return visitor.template operator()<Groups<Codes::int8>>();
+    case Id::int4_g32:
+    case Id::int4_g64:
+    case Id::int4_g128:
+      return visitor.template operator()<Groups<Codes::int4>>();
+    case Id::q4_0:
+      return visitor.template operator()<Groups<Codes::int4_16>>();
+#endif
+    default:
+      return visitor.template operator()<void>();
+  }
+}
+
+}  // namespace touchstone::linear::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

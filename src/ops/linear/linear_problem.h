@@ -1,0 +1,91 @@
+// A checked problem of linear and the implementations that take it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/index.h"
+#include "touchstone/core/context.h"
+#include "touchstone/core/dtype.h"
+#include "touchstone/core/weight_format.h"
+#include "touchstone/ops/linear.h"
+
+namespace touchstone::linear {
+
+// `in` is summed in segments of this many, each from zero, their sums added in order: short sums
+// lose less, and a segment is what a cache holds of a few rows. Part of what a row's bits are.
+inline constexpr std::int64_t kSegment = 1024;
+
+// A matrix of known dtype: element (r, c) at data[r * stride + c]. Null = absent.
+struct ConstRows {
+  const void* data = nullptr;
+  std::int64_t stride = 0;
+};
+struct Rows {
+  void* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+// W as it is stored: row o starts at data + o * row_bytes.
+struct Weight {
+  const std::byte* data = nullptr;
+  std::int64_t row_bytes = 0;
+  const WeightFormat* format = nullptr;
+
+  const std::byte* row(std::int64_t o) const { return data + o * row_bytes; }
+};
+
+// Forward: rows and out are positive, in may be 0. Backward: all may be 0.
+struct Forward {
+  DType dtype = DType::f32;    // of x and residual
+  DType y_dtype = DType::f32;  // that of x, or f32
+  std::int64_t rows = 0;
+  std::int64_t in = 0;
+  std::int64_t out = 0;  // rows of W; y has half as many columns where there is a gate
+  ConstRows x;
+  Weight weight;
+  const void* bias = nullptr;  // [out]
+  DType bias_dtype = DType::f32;
+  ConstRows residual;
+  Rows y;
+  LinearGate gate = LinearGate::none;
+  double soft_cap = 0;
+  bool int8_activations = false;
+  bool bits_may_depend_on_batch = false;
+
+  std::int64_t columns() const { return gate == LinearGate::none ? out : out / 2; }
+};
+
+struct Backward {
+  DType dtype = DType::f32;  // of dy, x, dx
+  DType dweight_dtype = DType::f32;
+  DType dbias_dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  ConstRows dy;
+  ConstRows x;
+  Weight weight;  // for dx
+  Rows dx;
+  Rows dweight;
+  void* dbias = nullptr;
+  bool accumulate = false;
+  bool bits_may_depend_on_batch = false;
+};
+
+// CPU, Highway, every SIMD target: linear_cpu*.cc.
+void forward_simd(Context& context, const Forward& p);
+void backward_simd(Context& context, const Backward& p);
+
+// CPU, plain loops, one thread, f64 sums: linear_plain.cc.
+void forward_plain(Context& context, const Forward& p);
+void backward_plain(Context& context, const Backward& p);
+
+// CPU, OpenBLAS where it is installed: linear_openblas.cc.
+std::string openblas_refuses_forward(const Context& context, const Forward& p);
+std::string openblas_refuses_backward(const Context& context, const Backward& p);
+void forward_openblas(Context& context, const Forward& p);
+void backward_openblas(Context& context, const Backward& p);
+
+}  // namespace touchstone::linear
