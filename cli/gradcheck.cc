@@ -287,7 +287,8 @@ void add_gradcheck(Options& app, int& exit_code) {
   auto o = std::make_shared<GradcheckOptions>();
   Options* verb =
       app.add_verb("gradcheck", "Checks the float64 backward of an operator against its forward");
-  verb->add_option("op", o->op, "layer_norm, rms_norm, linear (square) or attention (causal, one head)")
+  verb->add_option("op", o->op,
+                   "layer_norm, rms_norm, linear (square) or attention (causal, one head)")
       ->required()
       ->one_of(operators());
   verb->add_option("--method", o->method,

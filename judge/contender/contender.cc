@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "judge/contender/adapter.h"
 #include "judge/contender/binding.h"
 #include "judge/sandbox/read_file.h"
 #include "text/edit_distance.h"
@@ -123,10 +124,9 @@ std::vector<std::string> read_lacks(const Json& json, const TaskCard& card, cons
 
 void read_json(const fs::path& where, const TaskCard& card, Contender& contender,
                std::optional<Language>& language, bool& has_sources) {
-  static const std::set<std::string> kKeys = {"name",      "task",    "language",
-                                              "sources",   "library", "adapter",
-                                              "functions", "peer",    "description",
-                                              "lacks"};
+  static const std::set<std::string> kKeys = {"name",        "task",    "language",  "sources",
+                                              "library",     "adapter", "functions", "peer",
+                                              "description", "lacks"};
   const Json json = Json::parse_or_null(read_file(where, kMaxJson));
   if (json.is_null()) bad(where, "not valid JSON");
   if (!json.is_object()) bad(where, "expected an object");
@@ -291,8 +291,14 @@ Contender read_contender(const fs::path& path, const Task& task) {
         fmt::format("{}: task {} takes no CUDA contenders", path.string(), card.id));
   }
   const std::size_t written = contender.binding.functions.size();
-  contender.binding.functions = propose_binding(card, contender.language, candidates_of(contender),
-                                                contender.binding.functions, contender.name);
+  try {
+    contender.binding.functions =
+        propose_binding(card, contender.language, candidates_of(contender),
+                        contender.binding.functions, contender.name);
+  } catch (const InvalidArgument& error) {
+    throw BadSignature(error.what() + adapter_to_copy(card, contender));
+  }
+  check_signatures(card, contender);
   for (const auto& [contract, name] : contender.binding.functions) {
     contender.binding.proposed = contender.binding.proposed || (written == 0 && contract != name);
   }

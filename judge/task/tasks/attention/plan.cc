@@ -93,7 +93,7 @@ void add_numeric(PlanBuilder& b, bool small) {
       b.add("ramp_scores", with(shape(1, 2, 1, 7, 300 + b.draw(300), 16, 0), "jump", sign * jump));
     }
   }
-  for (const int64_t milli : {0, -125, -1000, 7777}) {
+  for (const int64_t milli : {0, 2, -125, -1000, 7777}) {
     b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, b.draw(2)), "scale_milli", milli));
   }
   b.add("large_scores", shape(1, 2, 1, 40, 60 + b.draw(9), 64, 0));
@@ -175,9 +175,11 @@ void add_drawn(PlanBuilder& b, bool small) {
   b.add("sizes", shape(1, 1, 1, b.draw_size(2049, 6000), 1 + b.draw(9), 8 + b.draw(57), 0));
   b.add("ramp_scores", with(shape(1, 1, 1, 1 + b.draw(3), b.draw_size(1000, 5000), 16, 0), "jump",
                             (b.draw(2) == 0 ? 1 : -1) * b.draw_size(500, 3500)));
-  b.add("sizes", shape(b.draw_size(17, 80), 1, 1, 2, 3, 4, 0));
-  b.add("sizes", shape(1, b.draw_size(17, 80), 1, 2, 3, 4, 0));
-  b.add("sizes", shape(1, 1, b.draw_size(17, 80), 2, 3, 4, b.draw(2)));
+  b.add("sizes", shape(b.draw_size(65, 130), 1, 1, 2, 3, 4, 0));
+  b.add("sizes", shape(1, b.draw_size(65, 130), 1, 2, 3, 4, 0));
+  b.add("sizes", shape(1, 1, b.draw_size(65, 130), 2, 3, 4, b.draw(2)));
+  b.add("grouped", shape(1, 1, 2 + b.draw(3), 5 + b.draw(9), 9 + b.draw(20), b.draw_size(136, 256),
+                         b.draw(2)));
   if (small) return;
   const int64_t many = b.draw_size(3000, 4096);
   b.add("sizes", shape(1, 1, 1, 24 + b.draw(40), many, 32, 1));

@@ -215,7 +215,7 @@ void add_plain(PlanBuilder& b) {
     b.add(family, shape(1, 2, 1, 1, 64, 12, 3));
   }
   b.add("wander", shape(1, 3, 1, 1, 64, 8, 40));
-  b.add("wander_forks", shape(1, 3, 1, 1, 64, 8, 40));
+  b.add("wander_forks", shape(1, 3, 1, 1, 64, 8, 120));
   b.add("future_nan", shape(1, 1, 1, 1, 64, 9, 0));
   for (const char* family : {"int8", "int4", "two_caches"})
     b.add(family, shape(1, 1, 1, 1, 64, 16, 3));
@@ -267,10 +267,10 @@ void add_drawn(PlanBuilder& b, bool small) {
   }
   // Where a single size stands out.
   b.add("sizes", shape(b.draw_size(33, 64), 1, 1, 1, 4, 2, 1));
-  b.add("sizes", shape(1, b.draw_size(49, 120), 1, 1, 4, 3, 1));
+  b.add("sizes", shape(1, b.draw_size(65, 130), 1, 1, 4, 3, 1));
   b.add("sizes", shape(1, 1, b.draw_size(17, 64), 1, 4, 3, 1));
   b.add("sizes", shape(1, 1, 1, b.draw_size(17, 64), 4, 3, 1));
-  b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_size(100, 300)));
+  b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_size(130, 300)));
   // 2000 tokens and more, asked about by the last ones only.
   b.add("mixed", shape(1, 1, 1, 1, 8 + b.draw(25), b.draw_size(2000, small ? 2100 : 4096), 3));
   if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_size(700, 1100), 0));

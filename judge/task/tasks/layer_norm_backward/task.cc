@@ -341,10 +341,13 @@ void add_drawn(PlanBuilder& b, bool small) {
   }
   b.add("many_caches",
         {{"rows", b.draw_size(1, 40)}, {"cols", b.draw_size(1, 200)}, {"alive", 2 + b.draw(30)}});
+  // Many rows that are not short.
+  b.add("sizes", {{"rows", b.draw_size(160, 400)}, {"cols", b.draw_size(150, 300)}});
+  b.add("sizes", {{"rows", b.draw_size(1001, 2000)}, {"cols", b.draw_size(65, 100)}});
   if (small) return;
   // The largest cases: 300000 columns, or as many rows.
-  b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", b.draw_size(200000, 400000)}});
-  b.add("sizes", {{"rows", b.draw_size(100000, 300000)}, {"cols", 1 + b.draw(4)}});
+  b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", b.draw_size(270000, 400000)}});
+  b.add("sizes", {{"rows", b.draw_size(140000, 300000)}, {"cols", 1 + b.draw(4)}});
 }
 
 Plan LayerNormBackward::plan(uint64_t seed, bool small) const {

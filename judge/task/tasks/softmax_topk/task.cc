@@ -309,13 +309,24 @@ void add_drawn(PlanBuilder& b, bool small) {
     const int64_t v = 1 + b.draw(std::max<int64_t>(1, most / r));
     b.add("sizes", {{"rows", std::min(r, most)}, {"vocab", v}, {"k", b.draw_size(1, v)}});
   }
+  // Where one size stands out beside another.
+  const int64_t deep = b.draw_size(1025, 6000);
+  b.add("k_large", {{"rows", 2}, {"vocab", deep + b.draw(3000)}, {"k", deep}});
+  const int64_t whole = b.draw_size(1001, 6000);
+  b.add("k_all", {{"rows", 1 + b.draw(2)}, {"vocab", whole}, {"k", whole}});
+  b.add("k_large",
+        {{"rows", 2}, {"vocab", b.draw_size(8193, 40000)}, {"k", b.draw_size(129, 900)}});
+  const int64_t long_row = b.draw_size(2001, 60000);
+  b.add("last_tile", {{"rows", 3}, {"vocab", long_row}, {"k", 1}});
+  const int64_t tall = b.draw_size(301, 900);
+  b.add("sizes", {{"rows", tall}, {"vocab", 101 + 4 * b.draw(20)}, {"k", 3}});
   if (small) return;
   // The largest cases: 2^21 logits in few rows, or in many.
-  const int64_t wide = b.draw_size(1 << 18, 1 << 21);
+  const int64_t wide = b.draw_size(1 << 19, 1 << 21);
   const char* const data = b.draw(2) == 0 ? "sizes" : "last_tile";
-  b.add(data, {{"rows", (1 << 21) / wide}, {"vocab", wide}, {"k", b.draw_size(1, 60)}});
-  const int64_t many = b.draw_size(1 << 16, 1 << 19);
-  b.add("sizes", {{"rows", many}, {"vocab", (1 << 20) / many}, {"k", 1}});
+  b.add(data, {{"rows", (1 << 21) / wide}, {"vocab", wide}, {"k", 20 + b.draw(40)}});
+  const int64_t many = b.draw_size(1 << 16, 1 << 18);
+  b.add("sizes", {{"rows", many}, {"vocab", (1 << 20) / many}, {"k", 2}});
 }
 
 Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
