@@ -49,7 +49,7 @@ test: build ## Build for release and run all tests
 	$(call ctest,release)
 
 peers-test: setup-build build/release/build.ninja ## Compare with packages of PyPI, in a private environment under build/
-	$(call build,release,touchstone_cli)
+	$(call build,release,touchstone_cli touchstone_shared)
 	@scripts/peers_test.sh
 
 test-asan: setup-build build/asan/build.ninja ## The tests under AddressSanitizer and UBSan

@@ -88,8 +88,12 @@ class Arrays {
       arrays_[i] = operand.output ? Array(static_cast<std::size_t>(count))
                                   : gc::random_values(count, seed + i);
       for (double& x : arrays_[i]) x = operand.output ? x : operand.center + operand.scale * x;
+      // What is no random number, such as positions, takes eight bytes too.
+      if (!operand.output && operand.write) {
+        operand.write(std::as_writable_bytes(std::span(arrays_[i])));
+      }
       views_.push_back(make_view(arrays_[i].data(), std::span<const std::int64_t>(operand.shape),
-                                 DType::f64, Device::cpu()));
+                                 operand.dtype, Device::cpu()));
     }
     for (const auto& input : gradients.inputs) {
       if (input.value != spec::Gradients::kNone) continue;
@@ -126,8 +130,10 @@ gc::Problem problem_of(const spec::Gradients& gradients, Arrays& arrays) {
                               .value = arrays[input.value],
                               .grad = arrays[input.gradient],
                               .per_row = input.per_row,
-                              .dims = shape.size() == 2 ? std::vector<std::string>{"row", "col"}
-                                                        : std::vector<std::string>{"col"}});
+                              .dims = shape.size() == 3
+                                          ? std::vector<std::string>{"token", "head", "col"}
+                                      : shape.size() == 2 ? std::vector<std::string>{"row", "col"}
+                                                          : std::vector<std::string>{"col"}});
   }
   for (const auto& output : gradients.outputs) {
     problem.outputs.push_back({.name = output.name,
@@ -245,6 +251,14 @@ void print_outcome(const GradcheckOptions& o, const Outcome& outcome) {
                     outcome.check_seconds));
 }
 
+// Rows and columns as the case of an operator spells them.
+std::string shape_of(const GradcheckOptions& o) {
+  if (o.op == "attention") return fmt::format("1x1x{}x{}", o.rows, o.cols);
+  if (o.op == "linear") return fmt::format("{}x{}/{}", o.rows, o.cols, o.cols);
+  if (o.op == "rope") return fmt::format("{}x1x{}", o.rows, o.cols);
+  return fmt::format("{}x{}", o.rows, o.cols);
+}
+
 // Runs the backward, plants an error where requested, and checks it.
 int gradcheck(GradcheckOptions o) {
   const bool attention = o.op == "attention";
@@ -255,8 +269,7 @@ int gradcheck(GradcheckOptions o) {
   const spec::Operator& op = *spec::find(o.op + "_backward");
   cases::Case item;
   item.dtype = DType::f64;
-  item.shape = fmt::format("{}{}x{}{}", attention ? "1x1x" : "", o.rows, o.cols,
-                           o.op == "linear" ? fmt::format("/{}", o.cols) : "");
+  item.shape = shape_of(o);
   if (attention) item.options = {{"causal", "1"}, {"lse_grad", "1"}};
   const std::unique_ptr<spec::Problem> problem = op.make(item);
   const spec::Gradients gradients = problem->gradients().value();
@@ -288,7 +301,8 @@ void add_gradcheck(Options& app, int& exit_code) {
   Options* verb =
       app.add_verb("gradcheck", "Checks the float64 backward of an operator against its forward");
   verb->add_option("op", o->op,
-                   "layer_norm, rms_norm, linear (square) or attention (causal, one head)")
+                   "an operator with a backward: linear is square, rope and attention (causal) "
+                   "have one head")
       ->required()
       ->one_of(operators());
   verb->add_option("--method", o->method,

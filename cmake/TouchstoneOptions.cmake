@@ -4,6 +4,7 @@ option(TOUCHSTONE_BUILD_CLI "Build the touchstone program and its benchmark harn
   ${PROJECT_IS_TOP_LEVEL})
 option(TOUCHSTONE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TOUCHSTONE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(TOUCHSTONE_FUZZ "Build the libFuzzer targets; needs Clang (preset fuzz)" OFF)
 option(TOUCHSTONE_UNITY "Compile the sources of a directory as one translation unit" ON)
 option(TOUCHSTONE_WERROR "Treat warnings as errors" OFF)
 

@@ -16,7 +16,7 @@ import sys
 MAX_LINES = 600
 MAX_FILES = 30
 # Directories that are collections of inputs, not of sources to read one after another.
-COLLECTIONS = ("tests/judge/corpus", "contenders", "docs/data", "data")
+COLLECTIONS = ("tests/judge/corpus", "contenders", "docs/data", "data", "src/io/testdata")
 
 # Component -> the components it may include, itself apart. A path belongs to the longest prefix.
 PUBLIC = {"include/touchstone/core", "include/touchstone/cache", "include/touchstone/ops",
@@ -43,6 +43,8 @@ ORDER = {
     "src/ops/selection": BASE,
     "src/ops/softmax_topk": BASE | {"src/ops/selection"},
     "src/ops/sample": BASE | {"src/ops/selection"},
+    "src/ops/activation": BASE,
+    "src/ops/rope": BASE,
     "src/ops/attention_common": BASE,
     "src/ops/attention_dense": BASE | {"src/ops/attention_common"},
     "src/ops/attention_paged": OPERATORS | {"src/ops/attention_common"},

@@ -34,7 +34,7 @@ if [[ $# -eq 0 ]]; then
 fi
 for group in "$@"; do
   case "$group" in
-    build) packages+=(g++ make cmake ninja-build libhwy-dev libfmt-dev nlohmann-json3-dev
+    build) packages+=(g++ make cmake ninja-build libhwy-dev libfmt-dev nlohmann-json3-dev libutf8proc-dev
       libcli11-dev libseccomp-dev python3-numpy python3-venv) ;;
     test) packages+=(libgtest-dev libgmock-dev) ;;
     # libdnnl-dev does not depend on the OpenCL files that its own CMake package asks for.

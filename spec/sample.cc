@@ -6,13 +6,13 @@
 #include <memory>
 
 #include "core/index.h"
-#include "touchstone/core/random.h"
 #include "spec/operators.h"
 #include "spec/per_token.h"
 #include "spec/sample_controls.h"
 #include "spec/selection.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
+#include "touchstone/core/random.h"
 
 namespace touchstone::spec {
 namespace {

@@ -8,9 +8,9 @@
 #include "bench/naive/naive.h"
 #include "core/context_access.h"
 #include "core/thread_pool.h"
-#include "touchstone/core/random.h"
 #include "spec/sample_controls.h"
 #include "touchstone/core/convert.h"
+#include "touchstone/core/random.h"
 
 namespace touchstone::bench {
 namespace {

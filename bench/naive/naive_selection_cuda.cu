@@ -5,8 +5,8 @@
 #include "bench/cuda_dtype.cuh"
 #include "bench/naive/naive.h"
 #include "cuda/check.h"
-#include "touchstone/core/random.h"
 #include "spec/sample_controls.h"
+#include "touchstone/core/random.h"
 #include "touchstone/core/tensor.h"
 
 namespace touchstone::bench {

@@ -253,6 +253,64 @@ TOUCHSTONE_API ts_status ts_linear_backward_explain(ts_context* context,
                                                     const ts_linear_backward_args* args,
                                                     ts_report report, void* user);
 
+/* Activation functions: touchstone/ops/activation.h, gate.h. */
+enum { TS_SILU = 0, TS_GELU = 1, TS_GELU_TANH = 2, TS_RELU_SQUARED = 3 };
+typedef int32_t ts_activation_kind;
+
+/* activation: x, y. activation_backward: dy, x, dx. gate: x is the gate; up, y. gate_backward: dy, x,
+   up, dx, dup. What a function does not use stays empty. */
+typedef struct ts_activation_args {
+  size_t struct_size;
+  ts_tensor x;
+  ts_tensor up;
+  ts_tensor y;
+  ts_tensor dy;
+  ts_tensor dx;
+  ts_tensor dup;
+  ts_activation_kind kind;
+  int32_t reserved;
+  const char* implementation;
+} ts_activation_args;
+#define TS_ACTIVATION_ARGS \
+  { .struct_size = sizeof(ts_activation_args) }
+TOUCHSTONE_API ts_status ts_activation(ts_context* context, const ts_activation_args* args);
+TOUCHSTONE_API ts_status ts_activation_explain(ts_context* context, const ts_activation_args* args,
+                                               ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_activation_backward(ts_context* context,
+                                                const ts_activation_args* args);
+TOUCHSTONE_API ts_status ts_activation_backward_explain(ts_context* context,
+                                                        const ts_activation_args* args,
+                                                        ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_gate(ts_context* context, const ts_activation_args* args);
+TOUCHSTONE_API ts_status ts_gate_explain(ts_context* context, const ts_activation_args* args,
+                                         ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_gate_backward(ts_context* context, const ts_activation_args* args);
+TOUCHSTONE_API ts_status ts_gate_backward_explain(ts_context* context,
+                                                  const ts_activation_args* args, ts_report report,
+                                                  void* user);
+
+/* Rotary position embedding: touchstone/ops/rope.h. */
+typedef struct ts_rope_args {
+  size_t struct_size;
+  ts_tensor x;           /* [N, H, D] */
+  ts_tensor positions;   /* [N] i64 */
+  ts_tensor frequencies; /* [R / 2] f64 */
+  ts_tensor y;           /* [N, H, D]; may be x */
+  int32_t adjacent;      /* pairs (2 i, 2 i + 1) instead of (i, i + R / 2) */
+  int32_t reserved;
+  double scale;
+  const char* implementation;
+} ts_rope_args;
+#define TS_ROPE_ARGS \
+  { .struct_size = sizeof(ts_rope_args), .scale = 1 }
+/* rope_backward: x is dy, y is dx. */
+TOUCHSTONE_API ts_status ts_rope(ts_context* context, const ts_rope_args* args);
+TOUCHSTONE_API ts_status ts_rope_backward(ts_context* context, const ts_rope_args* args);
+TOUCHSTONE_API ts_status ts_rope_explain(ts_context* context, const ts_rope_args* args,
+                                         ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_rope_backward_explain(ts_context* context, const ts_rope_args* args,
+                                                  ts_report report, void* user);
+
 // ---- Selection of tokens ------------------------------------------------------------------------
 
 // Bits of the status of a row: touchstone/ops/row_status.h.
@@ -568,3 +626,6 @@ TOUCHSTONE_API ts_status ts_cached_attention_explain(ts_context* context,
 #ifdef __cplusplus
 }  // extern "C"
 #endif
+
+#include "touchstone/touchstone_c_chat.h"  // IWYU pragma: export
+#include "touchstone/touchstone_c_io.h"    // IWYU pragma: export

@@ -12,6 +12,7 @@
 #include "judge/contender/python.h"
 #include "judge/sandbox/read_file.h"
 #include "judge/sandbox/sandbox.h"
+#include "judge/sandbox/work_folder.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
@@ -32,6 +33,22 @@ constexpr const char* kGxx = "/usr/bin/g++";
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool has_extension(const fs::path& file, std::initializer_list<const char*> extensions) {
+  return std::ranges::find(extensions, file.extension().string()) != extensions.end();
+}
+
+// What a single source may include: the headers beside it.
+void add_headers(const fs::path& folder, std::vector<fs::path>& files) {
+  std::error_code ignored;  // what cannot be looked at is not copied
+  for (fs::directory_iterator i(folder, ignored); !ignored && i != fs::directory_iterator();
+       i.increment(ignored)) {
+    std::error_code error;
+    if (i->is_symlink(error) || !i->is_regular_file(error)) continue;
+    if (has_extension(i->path(), {".h", ".hpp", ".cuh"})) files.push_back(i->path().filename());
+    if (files.size() > kMaxFiles) return;
+  }
 }
 
 // Plain files only, and not too many: links could lead out of the folder, and a copy cannot change
@@ -55,6 +72,8 @@ void copy_sources(const Contender& contender, const fs::path& to) {
             fmt::format("{}: more than {} files", contender.folder.string(), kMaxFiles));
       }
     }
+  } else if (contender.language != Language::numpy) {
+    add_headers(contender.folder, files);
   }
   int64_t total = 0;
   for (const fs::path& file : files) {
@@ -68,6 +87,7 @@ void copy_sources(const Contender& contender, const fs::path& to) {
     fs::create_directories((to / file).parent_path());
     fs::copy_file(from, to / file);
   }
+  make_readable(to);
 }
 
 std::string without(std::string text, const std::string& part) {
@@ -89,10 +109,6 @@ int64_t lines_of_code(const std::string& text) {
     }
   }
   return lines + (blank ? 0 : 1);
-}
-
-bool has_extension(const fs::path& file, std::initializer_list<const char*> extensions) {
-  return std::ranges::find(extensions, file.extension().string()) != extensions.end();
 }
 
 class Builder {
@@ -145,7 +161,8 @@ class Builder {
     spec.forks = "allow";
     spec.limits = {{"file_bytes", int64_t{1} << 30},
                    {"files", 1024},
-                   {"address_bytes", int64_t{cuda() ? 64 : 8} << 30}};
+                   {"address_bytes", int64_t{cuda() ? 64 : 8} << 30},
+                   {"memory_bytes", int64_t{cuda() ? 16 : 4} << 30}};
     spec.environment = {"PATH=/usr/bin:/bin", "LC_ALL=C", "TMPDIR=/tmp", "HOME=/tmp"};
     return spec;
   }
@@ -159,6 +176,7 @@ class Builder {
       throw Unsupported(fmt::format("the compiler did not end within {:g} s", kBusy * seconds));
     }
     if (!result.finished) result.status = -1;
+    if (result.over_memory) result.output += "stopped: the compiler held too much memory\n";
     if (!result.refused_call.empty()) {
       result.output += fmt::format("stopped at the system call {}\n", result.refused_call);
     }
@@ -297,6 +315,7 @@ class Builder {
   CommandResult compile_abi_shim() const {
     const char* name = cuda() ? "abi_shim.cu" : "abi_shim.cc";
     write_file(work_ / name, make_abi_shim(task_.card().functions, signatures(), cuda()));
+    make_readable(work_ / name);
     if (cuda()) return compile_cuda({place() + "/" + name}, "abi_shim.so");
     return run(jail(),
                {compiler(kGxx), "-std=c++20", "-O1", "-fPIC", "-shared", place() + "/" + name, "-o",
@@ -352,7 +371,6 @@ class Builder {
 
   void check_python() {
     const Python& python = require_python();
-    write_file(work_ / "numpy_child.py", kNumpyChild);
     JailSpec spec = jail();
     add_python(spec, python);
     constexpr const char* kCheck =

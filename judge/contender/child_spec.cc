@@ -1,13 +1,13 @@
 #include "judge/contender/child_spec.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <link.h>
 
 #include <algorithm>
 #include <set>
 #include <string>
 
-#include "json/json.h"
 #include "judge/contender/binding.h"
 #include "judge/contender/python.h"
 #include "touchstone/core/error.h"
@@ -22,29 +22,25 @@ const char* kind_name(ArgumentKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-// The contract as the Python child reads it.
-std::string functions_json(const TaskCard& card, const Contender& contender) {
-  Json list = Json::array();
+// The contract as the Python child reads it: child/python_serve.cc.
+std::string functions_text(const TaskCard& card, const Contender& contender) {
   static constexpr const char* kReturns[] = {"status", "size", "handle", "nothing"};
+  std::string text;
   for (const Function& function : card.functions) {
-    Json arguments = Json::array();
-    for (const Argument& argument : function.arguments) {
-      arguments.push_back({{"name", argument.name}, {"kind", kind_name(argument.kind)}});
-    }
-    Json may_omit = Json::array();
-    for (const Feature& feature : card.lacks) {
-      if (!feature.output.empty()) may_omit.push_back(feature.output);
-    }
     const auto bound = contender.binding.functions.find(function.name);
-    list.push_back(
-        {{"name", function.name},
-         {"python", bound == contender.binding.functions.end() ? function.name : bound->second},
-         {"returns", kReturns[static_cast<std::size_t>(function.returns)]},
-         {"optional", is_optional(card, function, contender.language)},
-         {"may_omit", may_omit},
-         {"arguments", arguments}});
+    text += fmt::format("{}{},{},{}", text.empty() ? "" : ";",
+                        bound == contender.binding.functions.end() ? function.name : bound->second,
+                        kReturns[static_cast<std::size_t>(function.returns)],
+                        is_optional(card, function, contender.language) ? 1 : 0);
+    for (const Argument& argument : function.arguments) {
+      const bool may_be_omitted =
+          argument.kind == ArgumentKind::output &&
+          std::ranges::find(card.lacks, argument.name, &Feature::output) != card.lacks.end();
+      text += fmt::format(",{}{}:{}", kind_name(argument.kind), may_be_omitted ? "?" : "",
+                          argument.name);
+    }
   }
-  return list.dump();
+  return text;
 }
 
 // The driver's library is wherever the machine's loader finds it.
@@ -114,11 +110,17 @@ JailSpec child_spec(const Contender& contender, const BuildResult& build, const 
     add_python(spec, python);
     const fs::path work = build.library.parent_path().parent_path();
     const std::string place = add_path(spec, sandbox, work, "/judge", false);
-    const std::string link =
-        add_path(spec, sandbox, child_library(), "/child/touchstone-child.so", false);
-    spec.arguments = {python.program, "-I",
-                      "-B",           place + "/numpy_child.py",
-                      link,           functions_json(task.card(), contender)};
+    const fs::path module =
+        add_path(spec, sandbox, child_library(), "/child/touchstone_child.so", false);
+    constexpr const char* kStart =
+        "import sys; sys.path.append(sys.argv[1]); import touchstone_child";
+    spec.arguments = {python.program,
+                      "-I",
+                      "-B",
+                      "-c",
+                      kStart,
+                      module.parent_path().string(),
+                      functions_text(task.card(), contender)};
     for (const fs::path& file : contender.binding.sources) {
       spec.arguments.push_back(place + "/source/" + file.string());
     }

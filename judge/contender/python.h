@@ -22,7 +22,4 @@ const Python& require_python();  // Unsupported when there is none
 
 void add_python(JailSpec& spec, const Python& python);
 
-// child/numpy_child.py, whole.
-extern const char* const kNumpyChild;
-
 }  // namespace touchstone::judge

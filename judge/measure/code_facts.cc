@@ -33,21 +33,36 @@ bool is_test_file(const fs::path& file) {
   return stem.starts_with("test_") || stem.ends_with("_test") || stem == "test";
 }
 
-// A copy of the contender's files, with one of them changed, and commands run beside it.
+// A copy of the contender's files, with one of them changed, and commands run beside it. Compilers
+// may write beside the sources; what was compiled, or is interpreted, may write to /tmp only.
 class Bench {
  public:
   explicit Bench(const Session& session) : session_(session) {
     fs::create_directories(folder_.path() / "source");
-    for (const fs::directory_entry& entry : fs::directory_iterator(session.contender.folder)) {
-      if (entry.is_symlink() || !entry.is_regular_file()) continue;
-      write_file(folder_.path() / "source" / entry.path().filename(),
-                 read_file(entry.path(), kMaxCountedSource));
+    std::error_code error;
+    for (fs::directory_iterator i(session.contender.folder, error);
+         !error && i != fs::directory_iterator(); i.increment(error)) {
+      std::error_code ignored;  // what cannot be looked at, or is too large for a source, stays out
+      if (i->is_symlink(ignored) || !i->is_regular_file(ignored)) continue;
+      if (static_cast<int64_t>(i->file_size(ignored)) > kMaxCountedSource || ignored) continue;
+      put(i->path().filename(), read_file(i->path(), kMaxCountedSource));
     }
+    make_readable(folder_.path() / "source");
   }
 
   void put(const fs::path& file, const std::string& text) const {
     write_file(folder_.path() / "source" / file, text);
+    make_readable(folder_.path() / "source" / file);
   }
+
+  // Where the folder is seen from inside.
+  std::string place() const {
+    const Sandbox& sandbox = session_.record.sandbox;
+    return sandbox.enabled && sandbox.files ? std::string("/judge")
+                                            : fs::canonical(folder_.path()).string();
+  }
+  // A file of the contender: whole, so that none can pass for an option.
+  std::string file(const fs::path& name) const { return place() + "/source/" + name.string(); }
 
   CommandResult run(std::vector<std::string> words, double seconds, bool compiler) const {
     JailSpec spec;
@@ -56,11 +71,14 @@ class Bench {
     if (!compiler && session_.record.language == "numpy" && find_python()) {
       add_python(spec, *find_python());
     }
-    const std::string place =
-        add_path(spec, session_.record.sandbox, folder_.path(), "/judge", true);
-    spec.folder = place + "/source";
+    add_path(spec, session_.record.sandbox, folder_.path(), "/judge", compiler);
+    spec.folder = place() + "/source";
     spec.forks = compiler ? "allow" : "report";
-    spec.limits = {{"file_bytes", int64_t{256} << 20}, {"files", 256}};
+    spec.limits = {{"file_bytes", int64_t{256} << 20},
+                   {"files", 256},
+                   {"address_bytes", int64_t{16} << 30},
+                   {"cpu_seconds", static_cast<int64_t>(seconds)},
+                   {"memory_bytes", session_.options.limits.memory_bytes}};
     spec.environment = {"PATH=/usr/bin:/bin", "LC_ALL=C", "TMPDIR=/tmp", "HOME=/tmp"};
     spec.arguments = std::move(words);
     return run_in_jail(std::move(spec), session_.record.sandbox, seconds);
@@ -69,7 +87,7 @@ class Bench {
   // The sources, and an adapter that is one, as a compiler wants them.
   std::vector<std::string> sources() const {
     std::vector<std::string> files;
-    for (const fs::path& source : session_.record.binding.sources) files.push_back(source.string());
+    for (const fs::path& source : session_.record.binding.sources) files.push_back(file(source));
     return files;
   }
 
@@ -141,11 +159,11 @@ std::vector<Mutant> mutants_of(const std::string& text, bool python) {
 // Builds and runs the tests on the sources as they lie there. Nothing when they do not compile.
 std::optional<bool> tests_pass(const Session& session, const Bench& bench, const fs::path& test) {
   if (session.record.language == "numpy") {
-    const std::string code = fmt::format(
-        "import sys, runpy; sys.path.insert(0, '.'); runpy.run_path('{}', run_name='__main__')",
-        test.string());
-    const CommandResult run =
-        bench.run({find_python()->program, "-I", "-B", "-c", code}, kTestSeconds, false);
+    constexpr const char* kRun =
+        "import sys, runpy; test = sys.argv.pop(1); sys.path.insert(0, '.'); "
+        "runpy.run_path(test, run_name='__main__')";
+    const CommandResult run = bench.run(
+        {find_python()->program, "-I", "-B", "-c", kRun, bench.file(test)}, kTestSeconds, false);
     return run.finished && run.status == 0;
   }
   const bool c = session.record.language == "c";
@@ -154,12 +172,12 @@ std::optional<bool> tests_pass(const Session& session, const Bench& bench, const
       c ? "-std=gnu17" : "-std=gnu++20"};
   for (const std::string& source : bench.sources()) words.push_back(source);
   for (const std::string& word :
-       {test.string(), std::string("-o"), std::string("own_tests"), std::string("-lm")}) {
+       {bench.file(test), std::string("-o"), bench.place() + "/own_tests", std::string("-lm")}) {
     words.push_back(word);
   }
   const CommandResult built = bench.run(words, kMutantBuildSeconds, true);
   if (!built.finished || built.status != 0) return std::nullopt;
-  const CommandResult run = bench.run({"./own_tests"}, kTestSeconds, false);
+  const CommandResult run = bench.run({bench.place() + "/own_tests"}, kTestSeconds, false);
   return run.finished && run.status == 0;
 }
 
@@ -202,9 +220,12 @@ void detect_dead_code(Session& session) {
   words.push_back(fmt::format("-Wl,-e,{}", entry));
   for (const std::string& source : bench.sources()) words.push_back(source);
   if (!session.record.binding.adapter.empty()) {
-    words.push_back(session.record.binding.adapter.string());
+    words.push_back(bench.file(session.record.binding.adapter));
   }
-  for (const char* word : {"-o", "reached", "-lm"}) words.emplace_back(word);
+  for (const std::string& word :
+       {std::string("-o"), bench.place() + "/reached", std::string("-lm")}) {
+    words.push_back(word);
+  }
   const CommandResult linked = bench.run(words, kMutantBuildSeconds, true);
   if (!linked.finished || linked.status != 0) return;  // mangled names, odd flags: nothing is said
   const std::set<std::string> dead = dead_functions(linked.output);

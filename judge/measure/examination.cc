@@ -72,6 +72,24 @@ void fill_facts(Record& record) {
   }
 }
 
+// Builds, unless that was done before. What is wrong with the contender's files is a contender that
+// does not build, never the end of a session with others in it.
+BuildResult build_or_explain(const Contender& contender, const Task& task,
+                             const std::filesystem::path& work, const Sandbox& sandbox,
+                             bool sanitized) {
+  BuildResult failed;
+  try {
+    return build_contender(contender, task, work, sandbox, sanitized);
+  } catch (const CorruptData& error) {
+    failed.log = error.what();
+  } catch (const FileError& error) {
+    failed.log = error.what();
+  } catch (const std::filesystem::filesystem_error& error) {
+    failed.log = fmt::format("could not be copied: {}", error.what());
+  }
+  return failed;
+}
+
 void examine_built(Session& session, const Plan& plan) {
   if (session.process.child() == nullptr) {
     const Reply& started = session.process.started();
@@ -133,11 +151,14 @@ Examination build_only(const Contender& contender, const Task& task, const Judge
   record.sandbox = probe_sandbox(options.sandbox);
   try {
     record.build =
-        build_contender(contender, task, examination.work->path(), record.sandbox, false);
+        build_or_explain(contender, task, examination.work->path(), record.sandbox, false);
     record.verdict = record.build.built ? Verdict::pass : Verdict::nobuild;
   } catch (const Unsupported& missing) {
     record.untested = missing.what();
     record.verdict = Verdict::untested;
+  } catch (const std::exception& error) {
+    record.judge_error = error.what();
+    record.verdict = Verdict::judge_error;
   }
   return examination;
 }
@@ -170,8 +191,8 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   try {
     record.build = options.built != nullptr
                        ? *options.built
-                       : build_contender(contender, task, examination.work->path(), record.sandbox,
-                                         options.sanitize && !options.brief);
+                       : build_or_explain(contender, task, examination.work->path(), record.sandbox,
+                                          options.sanitize && !options.brief);
     fill_facts(record);
     if (record.build.built) {
       Limits quick = options.limits;
@@ -188,6 +209,8 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
     }
   } catch (const Unsupported& missing) {
     record.untested = missing.what();  // the others can be judged all the same
+  } catch (const std::exception& error) {
+    record.judge_error = fmt::format("the examination broke off: {}", error.what());
   }
   record.seconds = seconds_since(begin);
   apply_scores(record);

@@ -174,12 +174,12 @@ void measure_memory_growth(Session& session, const Plan& plan) {
     session.meter.restart();  // what an earlier case left in the allocator would hide this one's
     Child* child = session.meter.child();
     if (child == nullptr) return;
-    // What one call left behind is there in the next: the peak is over the whole session.
-    const int64_t before = child->held_bytes();
+    // What one call left behind is there in the next: the peak is over the whole session. What was
+    // taken while loading is there in all of them.
     int64_t state = 0;
     int64_t peak = 0;
     for (const Call& call : c.calls) {
-      const int64_t kept = child->held_bytes() - before;
+      const int64_t kept = child->held_bytes();
       const Reply reply = child->call(call, Placement::end_flush, session.random());
       if (reply.ending != Ending::ok && reply.ending != Ending::refused) return;
       state = std::max(state, reply.state_bytes);

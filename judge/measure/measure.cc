@@ -16,6 +16,7 @@
 #include "judge/measure/roofline.h"
 #include "judge/measure/session.h"
 #include "machine/cpu_info.h"
+#include "touchstone/core/error.h"
 
 namespace touchstone::judge {
 namespace {
@@ -120,6 +121,8 @@ class Measurer {
   Round new_round(std::size_t shape, bool warm_up, std::vector<std::size_t> order) const;
   std::vector<std::size_t> everybody() const;
   void fill_cases(std::vector<Round>& rounds);
+  static Reply begin(const Entrant& entrant, Placement placement);
+  Reply call_one(const Entrant& entrant, const Call& call, Placement placement);
   std::vector<std::vector<Reply>> ask(const Round& round);
   void play(Round& round);
   void check_answers(std::vector<Round>& rounds);
@@ -201,6 +204,31 @@ Round Measurer::new_round(std::size_t shape, bool warm_up, std::vector<std::size
   return round;
 }
 
+// What goes wrong with one of them is its own affair: the others are measured all the same.
+Reply Measurer::begin(const Entrant& entrant, Placement placement) {
+  Reply reply;
+  try {
+    Child* child = entrant.process->child();
+    reply = entrant.process->started();
+    if (child != nullptr && child->begin(placement, reply)) reply.ending = Ending::ok;
+  } catch (const Error& error) {
+    reply.ending = Ending::crashed;
+    reply.detail = error.what();
+  }
+  return reply;
+}
+
+Reply Measurer::call_one(const Entrant& entrant, const Call& call, Placement placement) {
+  try {
+    return entrant.process->child()->call(call, placement, random_());
+  } catch (const Error& error) {
+    Reply reply;
+    reply.ending = Ending::crashed;
+    reply.detail = error.what();
+    return reply;
+  }
+}
+
 // One call after the other, each made by all who take part, so that what disturbs the machine for
 // some milliseconds disturbs the same call of everybody.
 std::vector<std::vector<Reply>> Measurer::ask(const Round& round) {
@@ -208,14 +236,13 @@ std::vector<std::vector<Reply>> Measurer::ask(const Round& round) {
   std::vector<std::size_t> order = round.order;
   std::erase_if(order, [&](std::size_t i) { return !entrants_[i].wrong.empty(); });
   for (const std::size_t i : order) {
-    Child* child = entrants_[i].process->child();
-    Reply lost = entrants_[i].process->started();
-    if (child == nullptr || !child->begin(round.placement, lost)) replies[i].push_back(lost);
+    const Reply lost = begin(entrants_[i], round.placement);
+    if (lost.ending != Ending::ok) replies[i].push_back(lost);
   }
   for (const Call& call : round.asked.calls) {
     for (const std::size_t i : order) {
       if (first_bad(replies[i]) != nullptr) continue;
-      replies[i].push_back(entrants_[i].process->child()->call(call, round.placement, random_()));
+      replies[i].push_back(call_one(entrants_[i], call, round.placement));
     }
     std::ranges::reverse(order);  // who came first comes last
   }

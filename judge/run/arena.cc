@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -137,6 +138,8 @@ Layout Arena::place(std::span<const BufferRequest> needs, Placement placement, b
     }
     buffer.file_offset = used;
     used += buffer.mapped_bytes;
+    uint64_t& most = need.kind == protocol::kInput ? inputs_most_ : outputs_most_;
+    most = std::max(most, used);
     address += buffer.mapped_bytes + kPage;
     layout.buffers.push_back(buffer);
   }
@@ -146,6 +149,20 @@ Layout Arena::place(std::span<const BufferRequest> needs, Placement placement, b
 
 std::byte* Arena::pages(const protocol::Buffer& buffer) const {
   return (buffer.kind == protocol::kInput ? inputs_map_ : outputs_map_) + buffer.file_offset;
+}
+
+int64_t Arena::foreign_bytes() const {
+  const auto beyond = [](const Descriptor& fd, uint64_t own) {
+    struct stat now {};
+    if (fstat(fd.get(), &now) != 0) return int64_t{0};
+    return std::max<int64_t>(0,
+                             static_cast<int64_t>(now.st_blocks) * 512 - static_cast<int64_t>(own));
+  };
+  return beyond(inputs_, inputs_most_) + beyond(outputs_, outputs_most_);
+}
+
+void Arena::clear(const protocol::Buffer& buffer) {
+  memset(pages(buffer), 0xa5, buffer.mapped_bytes);
 }
 
 void Arena::write_input(const protocol::Buffer& buffer, std::span<const std::byte> data) {

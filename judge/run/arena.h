@@ -43,6 +43,11 @@ class Arena {
   // has a band of canaries on both sides, because a device has no guard pages. OutOfMemory.
   Layout place(std::span<const BufferRequest> needs, Placement placement, bool device);
 
+  // Bytes of the two files that exist though no layout covered them: somebody else wrote there.
+  int64_t foreign_bytes() const;
+
+  // Takes away what an earlier call left in an input.
+  void clear(const protocol::Buffer& buffer);
   // Fills what lies round an input's data, and the data.
   void write_input(const protocol::Buffer& buffer, std::span<const std::byte> data);
   // Fills an output or a state, its data and what lies round it, with a pattern of `poison`.
@@ -63,6 +68,8 @@ class Arena {
   std::byte* outputs_map_ = nullptr;
   uint64_t inputs_used_ = 0;
   uint64_t outputs_used_ = 0;
+  uint64_t inputs_most_ = 0;  // of `used`, over all layouts
+  uint64_t outputs_most_ = 0;
   uint64_t layout_seed_ = 0;
   uint64_t layouts_ = 0;
 };

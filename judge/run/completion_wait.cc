@@ -71,7 +71,8 @@ Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
     }
     if (now > limits.seconds && is_late(now, limits)) return Waited::late;
     if (limits.stats == nullptr) continue;
-    if (limits.stats->resident() > limits.most_resident) return Waited::over_memory;
+    const int64_t outside = limits.memory == nullptr ? 0 : limits.memory->watch_outside();
+    if (limits.stats->resident() + outside > limits.most_bytes) return Waited::over_memory;
     if (++looks % 8 == 0 && limits.stats->memory().threads > limits.most_threads) {
       return Waited::over_threads;
     }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "judge/run/child_memory.h"
 #include "judge/run/process_stats.h"
 #include "judge/sandbox/child/protocol.h"
 #include "judge/sandbox/sandbox.h"
@@ -22,7 +23,8 @@ class CompletionWait {
     double seconds = 1.0;
     const ProcessStats* stats = nullptr;  // null: memory is not counted yet
     double queued_before = 0.0;  // how long its first thread had waited for a processor by then
-    int64_t most_resident = 0;
+    ChildMemory* memory = nullptr;
+    int64_t most_bytes = 0;  // resident pages, and memory outside of the process
     int64_t most_threads = 0;
   };
 

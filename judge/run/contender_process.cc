@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "touchstone/core/error.h"
+
 namespace touchstone::judge {
 namespace {
 
@@ -51,8 +53,16 @@ ContenderProcess::ContenderProcess(const Contender& contender, BuildResult build
 
 Child* ContenderProcess::child() {
   if (child_ != nullptr && child_->alive()) return child_.get();
-  child_ = Child::start(contender_, build_, task_, sandbox_, limits_);
-  started_ = child_->started();
+  try {
+    child_ = Child::start(contender_, build_, task_, sandbox_, limits_);
+    started_ = child_->started();
+  } catch (const Unsupported&) {
+    throw;  // of the machine, not of the contender
+  } catch (const Error& error) {
+    started_ = {};
+    started_.ending = Ending::crashed;
+    started_.detail = error.what();
+  }
   if (started_.ending != Ending::ok) child_.reset();
   return child_.get();
 }

@@ -117,7 +117,7 @@ std::string describe_write_outside(const std::string& name, int64_t offset, int6
 void explain_exit(const ExitEvidence& death, const Limits& limits, Reply& reply) {
   reply.outputs.clear();
   bool memory = false;
-  if (death.waited == Waited::late) {
+  if (death.waited == Waited::late && death.refused_call.empty()) {
     reply.ending = Ending::hung;
     reply.detail = death.function == nullptr
                        ? fmt::format("not loaded after {:g} s", limits.start_seconds)

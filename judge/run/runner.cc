@@ -1,4 +1,4 @@
-// A child, seen from the judge: one isolated process, one call at a time.
+// Starts children and makes their calls.
 #include "judge/run/runner.h"
 
 #include <fcntl.h>
@@ -9,42 +9,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <ctime>
-#include <set>
 
 #include "judge/contender/child_spec.h"
-#include "judge/run/arena.h"
 #include "judge/run/call_encoding.h"
-#include "judge/run/completion_wait.h"
 #include "judge/run/exit_reason.h"
 #include "judge/run/omitted.h"
-#include "judge/run/process_stats.h"
-#include "judge/sandbox/sandbox.h"
+#include "judge/run/process_child.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// A parked child may use this much processor time while the judge copies, for going to sleep.
-constexpr double kIdleSeconds = 100e-6;
-// Of copying the outputs, this much is charged to everybody.
-constexpr double kCaptureSeconds = 100e-6;
-// How long the judge waits for helper threads that look for work before they sleep.
-constexpr double kSettleSeconds = 20e-3;
-// Waiting for a processor that others had, beyond this share of a call, makes its time one of the
-// machine and not of the contender.
-constexpr double kQueuedShare = 0.005;
-constexpr double kQueuedSeconds = 3e-6;
 constexpr int64_t kStateAlignment = 64;
 constexpr std::size_t kMaxLog = 64 << 10;
-
-double between(Clock::time_point a, Clock::time_point b) {
-  return std::chrono::duration<double>(b - a).count();
-}
 
 // Whether a child on `cpus` leaves a processor to the judge.
 bool has_own_cpu(const std::vector<int>& cpus) {
@@ -56,166 +34,127 @@ bool has_own_cpu(const std::vector<int>& cpus) {
   return CPU_COUNT(&mine) > 0;
 }
 
-class ProcessChild : public Child {
- public:
-  ProcessChild(const Contender& contender, const BuildResult& build, const Task& task,
-               const Sandbox& sandbox, const Limits& limits)
-      : contender_(contender),
-        functions_(task.card().functions),
-        omitted_(declared_omissions(contender, task.card())),
-        limits_(limits),
-        device_(contender.language == Language::cuda),
-        python_(contender.language == Language::numpy),
-        sanitized_(!build.sanitized.empty() && build.library == build.sanitized),
-        control_file_(memfd_create("control", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
-        log_file_(memfd_create("log", MFD_CLOEXEC)) {
-    // Sealed, or the child could take the pages away from under the judge.
-    if (ftruncate(control_file_.get(), sizeof(protocol::Control)) != 0 ||
-        fcntl(control_file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-      fail("shared memory");
-    }
-    void* map = mmap(nullptr, sizeof(protocol::Control), PROT_READ | PROT_WRITE, MAP_SHARED,
-                     control_file_.get(), 0);
-    if (map == MAP_FAILED) fail("shared memory");
-    control_ = static_cast<protocol::Control*>(map);
-    JailSpec spec = child_spec(contender, build, task, sandbox, sanitized_);
-    spec.cpus = limits.cpus;
-    spec.descriptors = {{log_file_.get(), 1},
-                        {log_file_.get(), 2},
-                        {control_file_.get(), protocol::kControlFd},
-                        {arena_.inputs_fd(), protocol::kInputsFd},
-                        {arena_.outputs_fd(), protocol::kOutputsFd}};
-    jail_ = std::make_unique<Jail>(spec, sandbox);
-    completion_ = std::make_unique<CompletionWait>(*control_, *jail_, has_own_cpu(limits.cpus));
-    load();
+// What loading any library costs: its relocated pages, and for Python the objects of a module.
+constexpr int64_t kEmptyLibraryBytes = 64 << 10;
+constexpr int64_t kEmptyModuleBytes = 1 << 20;
+// Code pages of an interpreter and its libraries, which the memory limit of a start does not mean.
+constexpr int64_t kCodeBytes = 256 << 20;
+
+[[noreturn]] void fail(const char* what) {
+  throw Error(fmt::format("judge: {}: {}", what, strerror(errno)));
+}
+
+}  // namespace
+
+ProcessChild::ProcessChild(const Contender& contender, const BuildResult& build, const Task& task,
+                           const Sandbox& sandbox, const Limits& limits)
+    : contender_(contender),
+      functions_(task.card().functions),
+      omitted_(declared_omissions(contender, task.card())),
+      limits_(limits),
+      device_(contender.language == Language::cuda),
+      python_(contender.language == Language::numpy),
+      sanitized_(!build.sanitized.empty() && build.library == build.sanitized),
+      control_file_(memfd_create("control", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
+      log_file_(memfd_create("log", MFD_CLOEXEC)) {
+  // Sealed, or the child could take the pages away from under the judge.
+  if (ftruncate(control_file_.get(), sizeof(protocol::Control)) != 0 ||
+      fcntl(control_file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    fail("shared memory");
   }
-
-  ~ProcessChild() override {
-    jail_.reset();
-    munmap(control_, sizeof(protocol::Control));
+  void* map = mmap(nullptr, sizeof(protocol::Control), PROT_READ | PROT_WRITE, MAP_SHARED,
+                   control_file_.get(), 0);
+  if (map == MAP_FAILED) fail("shared memory");
+  control_ = static_cast<protocol::Control*>(map);
+  JailSpec spec = child_spec(contender, build, task, sandbox, sanitized_);
+  spec.cpus = limits.cpus;
+  spec.descriptors = {{log_file_.get(), 1},
+                      {log_file_.get(), 2},
+                      {control_file_.get(), protocol::kControlFd},
+                      {arena_.inputs_fd(), protocol::kInputsFd},
+                      {arena_.outputs_fd(), protocol::kOutputsFd}};
+  jail_ = std::make_unique<Jail>(spec, sandbox);
+  completion_ = std::make_unique<CompletionWait>(*control_, *jail_, has_own_cpu(limits.cpus));
+  // Without a file system of its own the child shares these with everybody.
+  std::vector<std::string> temporary;
+  if (sandbox.enabled && sandbox.files) {
+    for (const auto& [folder, bytes] : spec.tmpfs) temporary.push_back(folder);
   }
-  ProcessChild(const ProcessChild&) = delete;
-  ProcessChild& operator=(const ProcessChild&) = delete;
+  load(temporary);
+}
 
-  const Reply& started() const override { return started_; }
-  bool alive() const override { return alive_; }
+ProcessChild::~ProcessChild() {
+  jail_.reset();
+  munmap(control_, sizeof(protocol::Control));
+}
 
-  int64_t held_bytes() const override {
-    if (!stats_) return 0;
-    return std::max<int64_t>(0, own_bytes(stats_->memory()) - loaded_bytes_);
-  }
+int64_t ProcessChild::held_bytes() const {
+  if (!memory_) return 0;
+  return std::max<int64_t>(0, memory_->own(mapped_bytes_) - empty_bytes_);
+}
 
-  bool begin(Placement placement, Reply& reply) override;
-  Reply call(const Call& call, Placement placement, uint64_t poison) override;
-  std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison) override;
+bool ProcessChild::start_failed(const Reply& reply) {
+  started_ = reply;
+  alive_ = false;
+  jail_->kill();
+  return false;
+}
 
- private:
-  // Pages that are the contender's: neither code nor the judge's own buffers. Shared memory beyond
-  // those buffers counts, or memory could be hidden there.
-  int64_t own_bytes(const ProcessStats::Memory& now) const {
-    return now.resident - now.file - std::min(now.shared, mapped_bytes_);
-  }
-
-  [[noreturn]] static void fail(const char* what) {
-    throw Error(fmt::format("judge: {}: {}", what, strerror(errno)));
-  }
-
-  void load();
-
-  // Rings for a command that needs no clock. False when the child is no more; `reply` says why.
-  bool command(protocol::Command what, double seconds, const Function* function, Reply& reply);
-  bool make_state(const Function& function, const Call& call, uint64_t poison, Reply& reply);
-  void settle();
-  bool timed_call(const Function& function, const Call& call, const Layout& layout, uint64_t poison,
-                  Reply& reply);
-  // How processors were shared out so far, in seconds.
-  struct Shares {
-    double queued = 0.0;   // the thread that calls was ready, and others ran
-    double helpers = 0.0;  // other threads of the child ran
-    double judge_queued = 0.0;
-  };
-  Shares shares() const;
-  static void leave_out_queues(const Shares& before, const Shares& after, Reply& reply);
-  void capture(const Call& call, const Layout& layout, Reply& reply);
-  void check_bounds(const Function& function, const Layout& layout, const Call& call,
-                    uint64_t poison, Reply& reply);
-  void read_outcome(const Function& function, Reply& reply);
-  void die(Waited waited, const Function* function, Reply& reply);
-  std::string log_text() const;
-  std::string note_text() const;
-  CompletionWait::WaitLimits wait_limits() const;
-
-  Contender contender_;
-  std::vector<Function> functions_;
-  std::vector<std::string> omitted_;  // outputs that it says it leaves out
-  Limits limits_;
-  bool device_;
-  bool python_;
-  bool sanitized_;
-  Descriptor control_file_;
-  Descriptor log_file_;
-  protocol::Control* control_ = nullptr;
-  Arena arena_;
-  std::unique_ptr<Jail> jail_;
-  std::unique_ptr<CompletionWait> completion_;
-  std::unique_ptr<ProcessStats> stats_;
-  Reply started_;
-  bool alive_ = false;
-  uint32_t number_ = 0;
-  int64_t loaded_bytes_ = 0;
-  int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
-  int64_t state_mapped_bytes_ = 0;
-  Placement last_placement_ = Placement::end_flush;
-  OwnThreadTimes own_times_;
-
-  struct State {
-    Layout layout;
-    uint64_t poison = 0;
-  };
-  std::map<int, State> states_;  // native children; Python keeps its own
-  std::set<int> handles_;        // made, and not refused
-  std::set<int> python_states_;
-};
-
-void ProcessChild::load() {
+// Twice: once when the harness is there, to see what a child without a contender holds, and once to
+// load the contender.
+void ProcessChild::load(const std::vector<std::string>& temporary) {
   Reply reply;
   control_->command_number.store(0);
   control_->outcome = protocol::kStartFailed;
   if (!command(protocol::kReset, limits_.start_seconds, nullptr, reply)) {
-    started_ = reply;
-    return;
-  }
-  if (control_->outcome != protocol::kReturned) {
-    started_.ending = Ending::crashed;
-    started_.detail = fmt::format("could not be loaded: {}", note_text());
-    alive_ = false;
-    jail_->kill();
+    start_failed(reply);
     return;
   }
   jail_->read_reports();
   stats_ = std::make_unique<ProcessStats>(jail_->program());
-  loaded_bytes_ = own_bytes(stats_->memory());
+  memory_ =
+      std::make_unique<ChildMemory>(jail_->program(), *stats_, arena_, log_file_.get(), temporary);
+  freezer_ = std::make_unique<Freezer>(jail_->program());
+  empty_bytes_ = memory_->own(mapped_bytes_) + (python_ ? kEmptyModuleBytes : kEmptyLibraryBytes);
+  if (!command(protocol::kReset, limits_.start_seconds, nullptr, reply)) {
+    start_failed(reply);
+    return;
+  }
+  if (control_->outcome != protocol::kReturned) {
+    reply.ending = Ending::crashed;
+    reply.detail = fmt::format("could not be loaded: {}", note_text());
+    start_failed(reply);
+    return;
+  }
+  unpaid_seconds_ = 0.0;  // loading is nobody's call
   started_.ending = Ending::ok;
   alive_ = true;
 }
 
-CompletionWait::WaitLimits ProcessChild::wait_limits() const {
+CompletionWait::WaitLimits ProcessChild::wait_limits(double seconds) const {
   CompletionWait::WaitLimits w;
-  w.seconds = limits_.call_seconds;
+  w.seconds = seconds;
+  if (!stats_) return w;
   w.stats = stats_.get();
+  w.memory = memory_.get();
   w.queued_before = stats_->thread_times().queued_seconds;
   w.most_threads = limits_.threads;
+  w.most_bytes =
+      limits_.memory_bytes + mapped_bytes_ + (alive_ ? stats_->memory().file : kCodeBytes);
   return w;
 }
 
 bool ProcessChild::command(protocol::Command what, double seconds, const Function* function,
                            Reply& reply) {
+  const double cpu_before = stats_ ? stats_->cpu_seconds() : 0.0;
+  thaw();
   control_->command = what;
   completion_->post(++number_);
-  CompletionWait::WaitLimits w;
-  w.seconds = seconds;
-  const Waited waited = completion_->wait(control_->ready, number_, w);
-  if (waited == Waited::done) return true;
+  const Waited waited = completion_->wait(control_->ready, number_, wait_limits(seconds));
+  if (waited == Waited::done) {
+    freeze(cpu_before, mapped_bytes_ / 4096);
+    return true;
+  }
   die(waited, function, reply);
   return false;
 }
@@ -290,114 +229,6 @@ bool ProcessChild::make_state(const Function& function, const Call& call_of_stat
   if (!command(protocol::kMapState, limits_.start_seconds, &function, reply)) return false;
   state_mapped_bytes_ += static_cast<int64_t>(state.layout.span);
   states_[call_of_state.state] = state;
-  return true;
-}
-
-// Waits until the child uses no processor time: its helper threads may look for work a while.
-void ProcessChild::settle() {
-  const Clock::time_point start = Clock::now();
-  double before = stats_->cpu_seconds();
-  do {
-    const timespec pause{0, 30000};
-    nanosleep(&pause, nullptr);
-    const double now = stats_->cpu_seconds();
-    if (now - before < 5e-6) return;
-    before = now;
-  } while (between(start, Clock::now()) < kSettleSeconds);
-}
-
-void ProcessChild::capture(const Call& call, const Layout& layout, Reply& reply) {
-  std::size_t output = 0;
-  for (const protocol::Buffer& buffer : layout.buffers) {
-    if (buffer.kind != protocol::kOutput || buffer.echo_of != 0) continue;
-    if (output < call.outputs.size()) arena_.read(buffer, reply.outputs[output++]);
-  }
-}
-
-ProcessChild::Shares ProcessChild::shares() const {
-  const ThreadTimes times = stats_->thread_times();
-  return {times.queued_seconds, stats_->cpu_seconds() - times.running_seconds,
-          own_times_.thread_times().queued_seconds};
-}
-
-// Time in which others had the processor is not the contender's. Only where no other thread of its
-// own ran meanwhile: that one may have had the processor, and done the work.
-void ProcessChild::leave_out_queues(const Shares& before, const Shares& after, Reply& reply) {
-  const double most = std::max(kQueuedSeconds, kQueuedShare * reply.seconds);
-  // Of a judge that waited it is not known when it would have looked.
-  reply.disturbed = after.judge_queued - before.judge_queued > most;
-  const double queued = after.queued - before.queued;
-  if (queued <= most) return;
-  if (after.helpers - before.helpers > most || queued >= reply.seconds) {
-    reply.disturbed = true;
-  } else {
-    reply.seconds -= queued;
-  }
-}
-
-bool ProcessChild::timed_call(const Function& function, const Call& call, const Layout& layout,
-                              uint64_t poison, Reply& reply) {
-  // Inputs are written while the child sleeps; a thread that works meanwhile is charged for it.
-  if (limits_.measured) settle();
-  const double cpu_before = stats_->cpu_seconds();
-  const Clock::time_point write_start = Clock::now();
-  std::size_t input = 0;
-  for (const protocol::Buffer& buffer : layout.buffers) {
-    if (buffer.kind == protocol::kInput) {
-      arena_.write_input(buffer, call.inputs[input++].data);
-    } else {
-      arena_.poison(buffer, poison);
-    }
-  }
-  double charged = 0.0;
-  if (limits_.measured && stats_->cpu_seconds() - cpu_before > kIdleSeconds) {
-    charged = between(write_start, Clock::now());
-  }
-  for (const OutputTensor& output : call.outputs) {
-    reply.outputs.emplace_back(static_cast<std::size_t>(tensor_bytes(output.dtype, output.shape)));
-  }
-  if (limits_.measured) stats_->forget_peak();
-  const ProcessStats::Memory memory_before = stats_->memory();
-
-  CompletionWait::WaitLimits w = wait_limits();
-  w.most_resident = limits_.memory_bytes + memory_before.file + mapped_bytes_;
-  control_->outcome = protocol::kReturned;
-  const bool maps = !limits_.measured && !layout.buffers.empty();
-  control_->command = maps ? protocol::kMapAndCall : protocol::kCall;
-  // Where nothing is measured, the child need not wait for `go`: on a busy machine
-  // it would spend a whole turn on the processor on looking for it.
-  if (!limits_.measured) completion_->go(number_ + 1);
-  completion_->post(++number_);
-  Waited waited = limits_.measured ? completion_->wait(control_->ready, number_, w) : Waited::done;
-  if (waited == Waited::done) {
-    const Shares before = shares();
-    const Clock::time_point start = Clock::now();
-    completion_->go(number_);
-    waited = completion_->wait(control_->done, number_, w);
-    const Clock::time_point done = Clock::now();
-    const Shares after = shares();
-    if (waited == Waited::done && !device_) {
-      const double cpu_done = stats_->cpu_seconds();
-      capture(call, layout, reply);
-      const double capture_seconds = between(done, Clock::now());
-      // A judge that did not get its processor cannot say what the child did meanwhile.
-      const bool blind =
-          own_times_.thread_times().queued_seconds - before.judge_queued > kIdleSeconds;
-      const bool worked = blind || stats_->cpu_seconds() - cpu_done > kIdleSeconds;
-      charged += worked ? capture_seconds : std::min(capture_seconds, kCaptureSeconds);
-    }
-    reply.seconds = between(start, done) + charged;
-    leave_out_queues(before, after, reply);
-  }
-  if (waited != Waited::done) {
-    die(waited, &function, reply);
-    return false;
-  }
-  if (!limits_.measured) return true;
-  const ProcessStats::Memory after = stats_->memory();
-  // Code that was read in for the first time is not the contender's memory.
-  const int64_t code = std::max<int64_t>(0, after.file - memory_before.file);
-  reply.peak_extra_bytes = std::max<int64_t>(0, after.peak - memory_before.resident - code);
   return true;
 }
 
@@ -511,11 +342,10 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   c.span = layout.span;
   c.buffer_count = static_cast<uint32_t>(layout.buffers.size());
   std::ranges::copy(layout.buffers, c.buffers);
-  if (!layout.buffers.empty() && limits_.measured) {
-    c.outcome = protocol::kReturned;
-    if (!command(protocol::kMap, limits_.start_seconds, &function, reply)) return reply;
-  }
-  if (!timed_call(function, call, layout, poison, reply)) return reply;
+  const bool answered_at_all = !limits_.measured ? quick_call(function, call, layout, poison, reply)
+                               : device_ ? device_call(function, call, layout, poison, reply)
+                                         : measured_call(function, call, layout, poison, reply);
+  if (!answered_at_all) return reply;
   read_outcome(function, reply);
   // Of a refused call on a device the inputs are wanted back, to see that they are as they were.
   const bool answered = reply.ending == Ending::ok;
@@ -552,10 +382,11 @@ bool ProcessChild::begin(Placement placement, Reply& reply) {
   states_.clear();
   handles_.clear();
   python_states_.clear();
+  arena_.restart(placement == Placement::repeat);
+  const bool there = command(protocol::kReset, limits_.call_seconds, nullptr, reply);
   mapped_bytes_ = 0;
   state_mapped_bytes_ = 0;
-  arena_.restart(placement == Placement::repeat);
-  return command(protocol::kReset, limits_.call_seconds, nullptr, reply);
+  return there;
 }
 
 std::vector<Reply> ProcessChild::run(const Case& c, Placement placement, uint64_t poison) {
@@ -568,10 +399,9 @@ std::vector<Reply> ProcessChild::run(const Case& c, Placement placement, uint64_
   for (std::size_t i = 0; i < c.calls.size() && alive_; ++i) {
     replies[i] = call(c.calls[i], placement, poison + i);
   }
+  if (alive_ && freezes()) freezer_->request_freeze();
   return replies;
 }
-
-}  // namespace
 
 std::unique_ptr<Child> Child::start(const Contender& contender, const BuildResult& build,
                                     const Task& task, const Sandbox& sandbox,

@@ -107,7 +107,7 @@ pid_t spawn_supervisor(const std::vector<std::pair<int, int>>& descriptors) {
 
 fs::path child_program() { return beside_program("touchstone-child"); }
 
-fs::path child_library() { return beside_program("touchstone-child.so"); }
+fs::path child_library() { return beside_program("touchstone_child.so"); }
 
 namespace {
 
@@ -233,6 +233,9 @@ void Jail::read_reports() {
       case protocol::kEnded:
         status_ = report.value;
         break;
+      case protocol::kOverMemory:
+        over_memory_ = true;
+        break;
       case protocol::kRefusedCall:
         refused_call_ = report.text;
         break;
@@ -285,6 +288,7 @@ CommandResult run_in_jail(JailSpec spec, const Sandbox& sandbox, double seconds,
   result.finished = jail.status().has_value();
   result.status = jail.status().value_or(0);
   result.refused_call = jail.refused_call();
+  result.over_memory = jail.over_memory();
   return result;
 }
 
@@ -307,6 +311,7 @@ Sandbox try_layers(bool files) {
                                protocol::kIpcSpace | protocol::kNameSpace | protocol::kMountSpace;
   sandbox.namespaces = (layers & kSpaces) == kSpaces;
   sandbox.files = files && (layers & protocol::kMountSpace) != 0;
+  sandbox.user = (layers & protocol::kUser) != 0;
   sandbox.seccomp = (layers & protocol::kFilter) != 0;
   sandbox.limits = (layers & protocol::kRlimits) != 0;
   std::string text = jail.missing();

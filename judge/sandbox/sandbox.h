@@ -19,6 +19,7 @@ namespace touchstone::judge {
 struct Sandbox {
   bool enabled = true;      // false: --no-sandbox, for debugging
   bool namespaces = false;  // user, pid, net, ipc, host name, mount: all of them
+  bool user = false;        // not the user 0 of the machine
   bool files = false;       // only a runtime and the contender can be seen
   bool seccomp = false;
   bool limits = false;
@@ -75,6 +76,7 @@ class Jail {
   pid_t program() const { return program_; }             // 0 until it has started
   std::optional<int> status() const { return status_; }  // wait status once it has ended
   const std::string& refused_call() const { return refused_call_; }  // empty: none
+  bool over_memory() const { return over_memory_; }
   bool started() const { return layers_.has_value(); }
   uint32_t layers() const { return layers_.value_or(0); }
   const std::string& missing() const { return missing_; }  // one line for each missing layer
@@ -88,12 +90,14 @@ class Jail {
   std::optional<uint32_t> layers_;
   std::string missing_;
   std::string refused_call_;
+  bool over_memory_ = false;
 };
 
 struct CommandResult {
   bool finished = false;  // false: the time was over
   int status = 0;         // wait status
   std::string refused_call;
+  bool over_memory = false;
   std::string output;  // standard output and error together, cut at 256 KiB
 };
 // Stopped early, it has not finished.

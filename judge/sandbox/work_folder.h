@@ -14,7 +14,12 @@ class WorkFolder {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  std::filesystem::path outer_;
   std::filesystem::path path_;
 };
+
+// Makes a file, or a folder and all in it, readable for programs that run as another user, whatever
+// the modes of the originals and the mask of this process were. Links are left alone.
+void make_readable(const std::filesystem::path& path);
 
 }  // namespace touchstone::judge

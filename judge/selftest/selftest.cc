@@ -204,6 +204,7 @@ class Runner {
     const Sandbox& s = result_.sandbox;
     const bool there = needs->second == "namespaces" ? s.namespaces && s.files
                        : needs->second == "seccomp"  ? s.seccomp
+                       : needs->second == "user"     ? s.user
                                                      : s.limits;
     return there ? std::string() : needs->second;
   }
@@ -216,7 +217,7 @@ class Runner {
     options.seed = result_.seed;
     options.shrink = false;
     options.sanitize = false;
-    options.brief = !entry.flags.contains("memory");
+    options.brief = !entry.flags.contains("memory") && !entry.flags.contains("held");
     options.first_failure = entry.kind == CorpusKind::mutant;
     options.built = &built;
     options.limits = corpus_limits();
@@ -246,7 +247,7 @@ class Runner {
         judge_mutant(row, record);
         break;
       case CorpusKind::trivial:
-        row.as_expected = rejected(record);
+        row.as_expected = rejected(row, record);
         break;
       case CorpusKind::exploit:
         judge_exploit(row, record, contender, task, built);
@@ -257,8 +258,10 @@ class Runner {
     }
   }
 
-  // A verdict that says something against the contender.
-  static bool rejected(const Record& record) {
+  // A verdict that says something against the contender. What does not build was never tried: only
+  // an entry that says so of itself may end like that.
+  static bool rejected(const SelfTestRow& row, const Record& record) {
+    if (record.verdict == Verdict::nobuild) return row.entry.flags.contains("nobuild");
     return record.verdict != Verdict::pass && record.verdict != Verdict::judge_error &&
            record.verdict != Verdict::untested;
   }
@@ -280,7 +283,7 @@ class Runner {
   }
 
   void judge_mutant(SelfTestRow& row, const Record& record) {
-    row.as_expected = rejected(record);
+    row.as_expected = rejected(row, record);
     if (record.verdict != Verdict::pass) return;
     if (row.entry.flags.contains("memory")) {
       judge_memory(row, record);
@@ -300,11 +303,17 @@ class Runner {
   void judge_exploit(SelfTestRow& row, const Record& record, const Contender& contender,
                      const Task& task, const BuildResult& built) {
     const auto& flags = row.entry.flags;
-    row.as_expected = rejected(record);
+    row.as_expected = rejected(row, record);
+    if (flags.contains("says")) {
+      row.as_expected = record.verdict_because.find(flags.at("says")) != std::string::npos;
+      return;
+    }
     if (record.verdict != Verdict::pass) return;
     if (flags.contains("harmless")) row.as_expected = true;
     if (flags.contains("leak") || flags.contains("memory")) {
       judge_memory(row, record);
+    } else if (flags.contains("held")) {
+      judge_held(row, record);
     } else if (flags.contains("probe")) {
       const std::string probe = failed_probe(record, {flags.at("probe")});
       row.as_expected = !probe.empty();
@@ -330,6 +339,17 @@ class Runner {
     const double exponent = record.memory.exponent.value_or(0.0);
     row.as_expected = exponent > 1.5;
     row.because = fmt::format("memory grows with exponent {:.2f}", exponent);
+  }
+
+  // Right, but the record must say how much it holds.
+  static void judge_held(SelfTestRow& row, const Record& record) {
+    const auto planted =
+        static_cast<int64_t>(std::strtoll(row.entry.flags.at("held").c_str(), nullptr, 10));
+    const auto& ladder = record.memory.ladder;
+    row.as_expected = !ladder.empty() && std::ranges::all_of(ladder, [&](const MemoryPoint& point) {
+      return point.extra_bytes >= planted - planted / 8;
+    });
+    row.because = fmt::format("holds {} bytes", ladder.empty() ? 0 : ladder.back().extra_bytes);
   }
 
   double shortest_call(const Contender& contender, const Task& task, const BuildResult& built) {

@@ -145,6 +145,12 @@ bool collapse(const ConstTensorView& view, std::int64_t& stride) {
 
 bool same_elements(const ConstTensorView& a, const ConstTensorView& b) {
   if (a.data != b.data || a.dtype != b.dtype) return false;
+  const auto rank = static_cast<std::size_t>(a.rank);
+  if (a.rank == b.rank && std::ranges::equal(a.sizes(), b.sizes()) &&
+      std::equal(a.stride.begin(), a.stride.begin() + static_cast<std::ptrdiff_t>(rank),
+                 b.stride.begin())) {
+    return true;
+  }
   std::int64_t step_a = 0;
   std::int64_t step_b = 0;
   if (!collapse(a, step_a) || !collapse(b, step_b)) return false;
@@ -248,6 +254,54 @@ RowLayout Checks::rows(const Argument& a, bool writable) const {
     checked_mul(elements, size_of(v.dtype), what.c_str());
   }
   return layout;
+}
+
+void Checks::strides(const Argument& a, bool writable) const {
+  const ConstTensorView& v = a.view;
+  const std::string what = std::string(op_) + ": " + a.name;  // for sizes beyond 64 bits
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : v.sizes()) {
+    if (extent < 0) fail(a.name, "extents of at least 0", shape_string(v.sizes()));
+    elements = checked_mul(elements, extent, what.c_str());
+  }
+  if (elements == 0) return;
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent
+  for (std::size_t i = 0; i < static_cast<std::size_t>(v.rank); ++i) {
+    if (v.shape[i] <= 1) continue;
+    if (v.stride[i] < 0) refuse_strides(a, "strides of at least 0");
+    dims.emplace_back(v.stride[i], v.shape[i]);
+  }
+  std::ranges::sort(dims);
+  std::int64_t reach = 0;  // of the dimensions so far, from their first element to their last
+  for (const auto& [stride, extent] : dims) {
+    if (writable && stride <= reach) refuse_strides(a, "every element at an address of its own");
+    reach = checked_add(reach, checked_mul(stride, extent - 1, what.c_str()), what.c_str());
+  }
+  checked_mul(checked_add(reach, 1, what.c_str()), size_of(v.dtype), what.c_str());
+}
+
+void Checks::dense_last(const Argument& a, bool writable) const {
+  const ConstTensorView& v = a.view;
+  const auto last = static_cast<std::size_t>(v.rank - 1);
+  strides(a, writable);
+  if (v.shape[last] > 1 && v.elements() > 0 && v.stride[last] != 1) {
+    fail(a.name, "a last dimension of stride 1", "stride " + std::to_string(v.stride[last]));
+  }
+}
+
+const void* Checks::array(const Argument& a, DType type, std::span<const std::int64_t> expected,
+                          bool needed) const {
+  if (!a.view.defined() && !needed) return nullptr;
+  present(a);
+  dtype(a, {type});
+  shape(a, expected);
+  contiguous(a);
+  return a.view.data;
+}
+
+void Checks::refuse_strides(const Argument& a, const char* expected) const {
+  const auto rank = static_cast<std::size_t>(a.view.rank);
+  fail(a.name, expected, "strides " + shape_string({a.view.stride.data(), rank}));
 }
 
 void Checks::disjoint(const Argument& output, const Argument& other, bool same_allowed) const {

@@ -43,11 +43,23 @@ class Checks {
   // Takes [.., D] apart into rows of D elements at one stride. `writable` rows may not coincide.
   RowLayout rows(const Argument& a, bool writable) const;
 
+  // No stride below zero, nothing beyond 64 bits; with `writable` no element twice.
+  void strides(const Argument& a, bool writable) const;
+
+  // Likewise, and the last dimension has stride 1.
+  void dense_last(const Argument& a, bool writable) const;
+
+  // A contiguous array, optional unless `needed`; its data, or null.
+  const void* array(const Argument& a, DType type, std::span<const std::int64_t> expected,
+                    bool needed = false) const;
+
   // Refuses an output that shares memory with `other`, except, where `same_allowed`, when both
   // are exactly the same elements at the same addresses.
   void disjoint(const Argument& output, const Argument& other, bool same_allowed) const;
 
  private:
+  [[noreturn]] void refuse_strides(const Argument& a, const char* expected) const;
+
   const char* op_;
   const Context& context_;
 };

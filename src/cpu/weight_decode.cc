@@ -58,9 +58,20 @@ HWY_INLINE void nibbles(const std::uint8_t* p, float scale, std::int32_t bias, f
   }
 }
 
+// Past the cache where `to` is aligned and what is written will not be read soon: that saves reading
+// every line before it is overwritten.
+template <bool kStream>
+HWY_INLINE void put(hn::Vec<D> v, float* to) {
+  if constexpr (kStream) {
+    hn::Stream(v, D(), to);
+  } else {
+    hn::StoreU(v, D(), to);
+  }
+}
+
 // Two sub-blocks of q4_k, the low and the high nibbles of 32 bytes: scale * code - min. `upper` holds the fifth bits of 32
 // codes, in the bit `bit` for the low nibbles and the next one for the high nibbles.
-template <bool kFifth>
+template <bool kFifth, bool kStream>
 HWY_INLINE void nibbles_minus(const std::uint8_t* p, float scale_low, float min_low,
                               float scale_high, float min_high, float* to,
                               const std::uint8_t* upper, unsigned bit) {
@@ -82,8 +93,8 @@ HWY_INLINE void nibbles_minus(const std::uint8_t* p, float scale_low, float min_
       a = hn::Or(a, hn::IfThenElseZero(hn::Eq(hn::And(u, first), first), sixteen));
       b = hn::Or(b, hn::IfThenElseZero(hn::Eq(hn::And(u, second), second), sixteen));
     }
-    hn::StoreU(hn::Sub(hn::Mul(sl, to_float(a)), ml), d, to + i);
-    hn::StoreU(hn::Sub(hn::Mul(sh, to_float(b)), mh), d, to + 32 + i);
+    put<kStream>(hn::Sub(hn::Mul(sl, to_float(a)), ml), to + i);
+    put<kStream>(hn::Sub(hn::Mul(sh, to_float(b)), mh), to + 32 + i);
   }
 }
 
@@ -179,9 +190,12 @@ void q5_1(const std::byte* from, std::int64_t n, float* to) {
   }
 }
 
+// 16 MB of values: more than the share of a last-level cache that one thread can hope for.
+constexpr std::int64_t kStreamedBlocks = (std::int64_t{16} << 20) / (kSuper * 4);
+
 // d, dmin, packed scales and minima, for q5_k 32 bytes of fifth bits, 128 bytes of nibbles.
-template <bool kFifth>
-HWY_INLINE void k_blocks(const std::byte* from, std::int64_t n, float* to) {
+template <bool kFifth, bool kStream>
+HWY_INLINE void k_blocks_to(const std::byte* from, std::int64_t n, float* to) {
   constexpr int kBytes = 4 + kScaleBytes + (kFifth ? 32 : 0) + 128;
   for (std::int64_t b = 0; b < n; ++b, from += kBytes, to += kSuper) {
     const float d = load_f16(from);
@@ -192,11 +206,21 @@ HWY_INLINE void k_blocks(const std::byte* from, std::int64_t n, float* to) {
     for (int pair = 0; pair < 4; ++pair) {
       const ScaleMin low = unpack_scale_min(packed, 2 * pair);
       const ScaleMin high = unpack_scale_min(packed, 2 * pair + 1);
-      nibbles_minus<kFifth>(codes + 32 * pair, d * static_cast<float>(low.scale),
-                            dmin * static_cast<float>(low.min), d * static_cast<float>(high.scale),
-                            dmin * static_cast<float>(high.min), to + 64 * pair, upper,
-                            static_cast<unsigned>(2 * pair));
+      nibbles_minus<kFifth, kStream>(
+          codes + 32 * pair, d * static_cast<float>(low.scale), dmin * static_cast<float>(low.min),
+          d * static_cast<float>(high.scale), dmin * static_cast<float>(high.min), to + 64 * pair,
+          upper, static_cast<unsigned>(2 * pair));
     }
+  }
+}
+template <bool kFifth>
+HWY_INLINE void k_blocks(const std::byte* from, std::int64_t n, float* to) {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(hn::Vec<D>) == 0;
+  if (aligned && n >= kStreamedBlocks) {
+    k_blocks_to<kFifth, true>(from, n, to);
+    hwy::FlushStream();
+  } else {
+    k_blocks_to<kFifth, false>(from, n, to);
   }
 }
 void q4_k(const std::byte* from, std::int64_t n, float* to) { k_blocks<false>(from, n, to); }

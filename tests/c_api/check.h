@@ -40,7 +40,11 @@ void count_report(void* user, const char* name, int32_t accepted, const char* re
   } while (0)
 
 void test_linear(ts_context* context);
+void test_activation(ts_context* context);
+void test_files(void);
+void test_rope(ts_context* context);
 void test_norm(ts_context* context);
 void test_selection(ts_context* context);
 void test_attention(ts_context* context);
 void test_kv_cache(ts_context* context);
+void test_chat_template(void);

@@ -83,11 +83,15 @@ int main(void) {
   test_context();
   CHECK_OK(ts_context_create(NULL, &context));
   if (failures == 0) {
+    test_files();
     test_norm(context);
     test_linear(context);
+    test_rope(context);
+    test_activation(context);
     test_selection(context);
     test_attention(context);
     test_kv_cache(context);
+    test_chat_template();
   }
   ts_context_destroy(context);
   if (failures == 0) puts("c_api: all checks hold");

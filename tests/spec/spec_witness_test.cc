@@ -5,14 +5,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numbers>
 #include <numeric>
 
 #include "cache/codec.h"
 #include "cache/rotation.h"
-#include "touchstone/core/random.h"
 #include "spec/spec.h"
+#include "touchstone/core/random.h"
 #include "touchstone/gradcheck.h"
 
 namespace touchstone::spec {
@@ -107,6 +110,62 @@ TEST(SpecWitness, Linear_OuterProducts) {
     y[at] = gate * (1 + std::tanh(gate / 2)) / 2 * up + residual[at];
   }
   s.agrees("y", y);
+}
+
+// Silu by tanh of half its argument, gelu by the integral of its density, ReLU^2 by |x|.
+TEST(SpecWitness, Activation_OtherForms) {
+  const auto gelu = [](Real x) {
+    constexpr int kSteps = 4000;  // Simpson's rule from 0 to x
+    Real sum = 0;
+    for (int i = 0; i <= kSteps; ++i) {
+      const Real t = x * i / kSteps;
+      const Real weight = i == 0 || i == kSteps ? 1 : i % 2 == 1 ? 4 : 2;
+      sum += weight * std::exp(-t * t / 2);
+    }
+    return x * (Real(0.5) + sum * x / (3 * kSteps) / std::sqrt(2 * std::numbers::pi_v<Real>));
+  };
+  const std::map<std::string, std::function<Real(Real)>> forms{
+      {"silu", [](Real x) { return x * (1 + std::tanh(x / 2)) / 2; }},
+      {"gelu", gelu},
+      {"gelu_tanh",
+       [](Real x) {
+         const Real z = std::sqrt(2 / std::numbers::pi_v<Real>) * (x + Real(0.044715) * x * x * x);
+         return x / (1 + std::exp(-2 * z));
+       }},
+      {"relu_squared", [](Real x) { return x * (x + std::fabs(x)) / 2; }}};
+  for (const auto& [kind, form] : forms) {
+    SCOPED_TRACE(kind);
+    const Solved plain("activation", "3x50", DType::f32, {{"kind", kind}});
+    const Solved gated("gate", "3x50", DType::f32, {{"kind", kind}});
+    std::vector<Real> y, z;
+    for (const double x : plain["x"]) y.push_back(form(x));
+    const auto gate = gated["gate"], up = gated["up"];
+    for (std::size_t i = 0; i < gate.size(); ++i) z.push_back(form(gate[i]) * up[i]);
+    plain.agrees("y", y);
+    gated.agrees("y", z);
+  }
+}
+
+// Pairs as complex numbers, turned by e^ia.
+TEST(SpecWitness, Rope_ComplexNumbers) {
+  for (const bool adjacent : {false, true}) {
+    const Solved s(
+        "rope", "3x2x12", DType::f32,
+        {{"pairs", adjacent ? "adjacent" : "halves"}, {"rotary", "8"}, {"scale", "1.5"}});
+    const auto x = s["x"], positions = s["positions"], frequencies = s["frequencies"];
+    std::vector<Real> y(x.begin(), x.end());
+    for (std::size_t row = 0; row < 6; ++row) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        const std::size_t first = row * 12 + (adjacent ? 2 * i : i);
+        const std::size_t second = row * 12 + (adjacent ? 2 * i + 1 : i + 4);
+        const std::complex<Real> turned =
+            std::complex<Real>(x[first], x[second]) *
+            std::polar(Real(1.5), Real(positions[row / 2]) * Real(frequencies[i]));
+        y[first] = turned.real(), y[second] = turned.imag();
+      }
+    }
+    s.agrees("y", y);
+  }
 }
 
 // Selection by repeated maximum, probabilities without subtracting the maximum.
@@ -277,6 +336,9 @@ TEST(SpecWitness, Backwards_DualNumbers) {
       {"layer_norm_backward", {"6x21", {}}},
       {"rms_norm_backward", {"6x21", {}}},
       {"linear_backward", {"5x19/7", {}}},
+      {"activation_backward", {"6x21", {{"kind", "gelu"}}}},
+      {"gate_backward", {"6x21", {{"kind", "gelu_tanh"}}}},
+      {"rope_backward", {"5x3x14", {{"rotary", "8"}, {"scale", "1.5"}}}},
       {"attention_backward", {"1x1x17x8", {{"causal", "1"}, {"lse_grad", "1"}}}}};
   for (const Operator& op : all()) {
     if (!op.is_backward()) continue;

@@ -17,7 +17,7 @@ struct ConvertOptions {
   // whole number of blocks falls back to q8_0, then to f16.
   const WeightFormat* format = nullptr;
   std::uint64_t max_shard_bytes = 0;  // safetensors: 0 = one file
-  WriteProgress progress;
+  WriteProgress progress = {};
 };
 
 struct ConvertReport {

@@ -53,6 +53,8 @@ class TOUCHSTONE_API ModelFile {
   // one. Checks that every tensor is there in its shape, that none is left over, that all types are
   // known. Reads no weights.
   static ModelFile open(const std::filesystem::path& path);
+  // The same of a GGUF file that is open already; InvalidArgument for safetensors.
+  static ModelFile from_gguf(TensorFile file);
 
   ModelFile(ModelFile&&) noexcept;
   ModelFile& operator=(ModelFile&&) noexcept;

@@ -31,11 +31,11 @@ struct OutputTensor {
 using WriteProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 struct SafetensorsOptions {
-  std::map<std::string, std::string> metadata;  // __metadata__
+  std::map<std::string, std::string> metadata = {};  // __metadata__
   // 0: one file. Else `path` is the index, NAME.safetensors.index.json, and the files beside it are
   // NAME-00001-of-0000N.safetensors, each of at most so many bytes of tensors, or of one tensor.
   std::uint64_t max_shard_bytes = 0;
-  WriteProgress progress;
+  WriteProgress progress = {};
 };
 // InvalidArgument for a type that safetensors does not have, a name that occurs twice or is not UTF-8,
 // data of another size than type and shape say. Tensors lie in the order given.
@@ -63,6 +63,7 @@ class TOUCHSTONE_API GgufMetadata {
     std::string key;
     std::string bytes;  // type and value as in the file
   };
+  void set(Entry entry) { entries_.push_back(std::move(entry)); }
   std::span<const Entry> entries() const { return entries_; }
 
  private:
@@ -74,7 +75,7 @@ class TOUCHSTONE_API GgufMetadata {
 
 struct GgufOptions {
   std::uint32_t alignment = 32;  // a power of two; written as general.alignment where it is not 32
-  WriteProgress progress;
+  WriteProgress progress = {};
 };
 // InvalidArgument as for safetensors, and for a key that is set twice. Rank at most 4.
 TOUCHSTONE_API void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,

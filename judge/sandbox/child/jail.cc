@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -100,6 +101,7 @@ Spec read_spec() {
 struct ActiveLayers {
   uint32_t active = 0;
   std::string missing;
+  bool leaves_root = false;  // the program becomes another user than the one that sets it up
 
   void note(uint32_t layer, const char* name, int error) {
     if (error == 0) {
@@ -111,7 +113,13 @@ struct ActiveLayers {
 };
 
 void enter_spaces(ActiveLayers& layers, bool root) {
-  layers.note(kUserSpace, "user namespace", enter_user_space());
+  int ordinary = 0;
+  layers.note(kUserSpace, "user namespace", enter_user_space(ordinary));
+  // Without a file system of its own the program would not find its files as another user.
+  const bool other = geteuid() == 0;
+  if (other && !root) ordinary = ENOTSUP;
+  layers.note(kUser, "unprivileged user", ordinary);
+  if (ordinary == 0 && other) layers.leaves_root = true;
   const auto enter = [&](uint32_t layer, const char* name, int flag) {
     layers.note(layer, name, unshare(flag) == 0 ? 0 : errno);
   };
@@ -162,12 +170,18 @@ int receive_descriptor(int socket) {
 // The third process, from here to exec. `layers` gains those that only this process can set up.
 [[noreturn]] void become_program(const Spec& spec, ActiveLayers& layers, int socket) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setsid();  // signals to its group do not reach the others
   report(kHere, 0);
   set_cpus(spec);
   signal(SIGXFSZ, SIG_IGN);  // a full log is no reason to die
   signal(SIGPIPE, SIG_DFL);
   if (chdir(spec.folder.c_str()) != 0) broken("jail: " + spec.folder, errno);
   layers.note(kRlimits, "resource limits", set_limits(spec));
+  if (spec.isolated) drop_bounding_set();
+  if (layers.leaves_root) {
+    if (const int error = leave_root()) broken("jail: unprivileged user", error);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a change of user clears it
+  }
   if (spec.isolated) drop_capabilities();
   int listener = -2;
   if (spec.isolated) {
@@ -219,24 +233,56 @@ bool reap(pid_t program, int& status) {
   return ended || (pid < 0 && errno == ECHILD);
 }
 
-// The second process: waits for the end of the program, and for forbidden calls. SIGCHLD interrupts
-// the poll because it is only unblocked there.
-[[noreturn]] void guard(pid_t program, int socket, bool watch_lifetime) {
-  prctl(PR_SET_DUMPABLE, 0);
+// All signals are blocked; the end of a child is read from the descriptor. A child that is only
+// stopped or goes on is no news: the judge does that around every call.
+int child_signals() {
   sigset_t all;
-  sigset_t none;
   sigfillset(&all);
-  sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  struct sigaction wake {};
-  wake.sa_handler = [](int) {};
-  sigaction(SIGCHLD, &wake, nullptr);
+  struct sigaction plain {};
+  plain.sa_handler = SIG_DFL;
+  plain.sa_flags = SA_NOCLDSTOP;
+  sigaction(SIGCHLD, &plain, nullptr);
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+int64_t memory_limit(const Spec& spec) {
+  for (const Limit& limit : spec.limits) {
+    if (limit.name == "memory_bytes") return static_cast<int64_t>(limit.value);
+  }
+  return 0;
+}
+
+// The second process: waits for the end of the program, for forbidden calls, and for processes that
+// together hold too much memory.
+[[noreturn]] void guard(const Spec& spec, pid_t program, int socket, bool watch_lifetime) {
+  constexpr int kLookMilliseconds = 10;
+  prctl(PR_SET_DUMPABLE, 0);
+  const int signals = child_signals();
   const int listener = receive_descriptor(socket);
   close(socket);
+  const int64_t most = memory_limit(spec);
   int status = 0;
   while (!reap(program, status)) {
-    pollfd fds[2] = {{listener, POLLIN, 0}, {watch_lifetime ? kLifetimeFd : -1, 0, 0}};
-    if (ppoll(fds, 2, nullptr, &none) <= 0) continue;
+    pollfd fds[3] = {
+        {listener, POLLIN, 0}, {watch_lifetime ? kLifetimeFd : -1, 0, 0}, {signals, POLLIN, 0}};
+    const int ready = poll(fds, 3, most > 0 ? kLookMilliseconds : -1);
+    if (ready < 0 && errno != EINTR) {
+      // Without a wait there is nobody to guard: better no program than an unguarded one.
+      kill(program, SIGKILL);
+      broken("jail: poll", errno);
+    }
+    signalfd_siginfo news{};
+    while (read(signals, &news, sizeof news) > 0) {
+    }
+    if (most > 0 && held_by_all(spec) > most) {
+      report(kOverMemory, 0);
+      kill(program, SIGKILL);
+    }
+    if (ready <= 0) continue;
     if ((fds[0].revents & POLLIN) != 0) answer_forbidden(listener, program);
     if (fds[0].revents != 0 && (fds[0].revents & POLLIN) == 0) {
       // Nobody is left who uses the filter: the program is ending.
@@ -260,7 +306,7 @@ bool reap(pid_t program, int& status) {
     become_program(spec, layers, pair[1]);
   }
   close(pair[1]);
-  guard(program, pair[0], watch_lifetime);
+  guard(spec, program, pair[0], watch_lifetime);
 }
 
 [[noreturn]] void run_init(const Spec& spec, ActiveLayers layers) {

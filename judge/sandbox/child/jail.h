@@ -12,7 +12,8 @@ namespace touchstone::judge::child {
 //   tmpfs    at bytes
 //   proc                      a /proc of the jail's own
 //   limit    name value       processes, file_bytes, files, stack_bytes, cpu_seconds,
-//                             address_bytes
+//                             address_bytes; memory_bytes is of all processes together,
+//                             shared memory and temporary files included
 //   cpus     0,1
 //   forks    allow|refuse|report
 //   folder   path             where the program starts

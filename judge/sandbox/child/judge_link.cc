@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -251,59 +250,3 @@ void JudgeLink::catch_faults() {
 }
 
 }  // namespace touchstone::judge::child
-
-// What the Python child calls through ctypes.
-extern "C" {
-
-using touchstone::judge::child::JudgeLink;
-
-__attribute__((visibility("default"))) void* touchstone_link_open() {
-  JudgeLink* link = JudgeLink::open();
-  return link == nullptr ? nullptr : &link->control();
-}
-// Where the two parts of the control block begin that Python reads and writes.
-__attribute__((visibility("default"))) void touchstone_link_layout(uint64_t* offsets) {
-  offsets[0] = offsetof(touchstone::judge::protocol::Control, command);
-  offsets[1] = offsetof(touchstone::judge::protocol::Control, returned);
-}
-__attribute__((visibility("default"))) uint32_t touchstone_link_wait() {
-  using namespace touchstone::judge;
-  while (true) {
-    const uint32_t command = child::g_link->wait();
-    bool mapped = true;
-    if (command == protocol::kMap) {
-      mapped = child::g_link->map();
-    } else if (command == protocol::kMapState) {
-      mapped = child::g_link->map_state();
-    } else if (command == protocol::kMapAndCall) {
-      mapped = child::g_link->map();
-      if (mapped) return protocol::kCall;
-    } else {
-      return command;
-    }
-    if (!mapped) child::g_link->note(protocol::kStartFailed, "no room to map the buffers");
-    child::g_link->acknowledge();
-  }
-}
-__attribute__((visibility("default"))) void touchstone_link_acknowledge() {
-  touchstone::judge::child::g_link->acknowledge();
-}
-__attribute__((visibility("default"))) void touchstone_link_reset() {
-  touchstone::judge::child::g_link->reset();
-}
-__attribute__((visibility("default"))) void touchstone_link_go() {
-  touchstone::judge::child::g_link->wait_for_go();
-}
-__attribute__((visibility("default"))) void touchstone_link_finish() {
-  touchstone::judge::child::g_link->finish();
-}
-__attribute__((visibility("default"))) void touchstone_link_note(uint32_t outcome,
-                                                                 const char* text) {
-  touchstone::judge::child::g_link->note(static_cast<touchstone::judge::protocol::Outcome>(outcome),
-                                         text);
-}
-__attribute__((visibility("default"))) void* touchstone_link_data(uint32_t buffer) {
-  return touchstone::judge::child::g_link->data(buffer);
-}
-
-}  // extern "C"

@@ -113,6 +113,7 @@ enum ReportKind : uint32_t {
   kEnded,  // value: wait status
   kRefusedCall,  // value: number of the system call; text: its name
   kBroken,       // the jail could not be built; text says why
+  kOverMemory,   // all its processes together held more than the limit `memory_bytes`
 };
 enum Layer : uint32_t {
   kUserSpace = 1,
@@ -124,7 +125,7 @@ enum Layer : uint32_t {
   kFilter = 64,
   kRlimits = 128,
   kProc = 256,
-  kAllLayers = 511,
+  kUser = 512,  // the program is not the user 0 of the machine
 };
 struct Report {
   uint32_t kind;

@@ -1,6 +1,8 @@
 #include "sandbox_layers.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -9,10 +11,13 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace touchstone::judge::child {
@@ -64,7 +69,8 @@ int bind_one(const BindMount& bind) {
     if (fd >= 0) close(fd);
   }
   if (mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) return errno;
-  return bind.mode == "ro" ? make_read_only(to) : 0;
+  // Devices can be written to all the same; what cannot be changed is the node.
+  return bind.mode == "rw" ? 0 : make_read_only(to);
 }
 
 int enter_empty_root() {
@@ -88,18 +94,105 @@ int leave_old_root() {
   return 0;
 }
 
-}  // namespace
+// The user "nobody" of most systems: it owns nothing.
+constexpr unsigned kOrdinaryId = 65534;
+constexpr unsigned kInnerId = 1000;
 
-int enter_user_space() {
-  const uid_t uid = geteuid();
-  const gid_t gid = getegid();
-  if (unshare(CLONE_NEWUSER) != 0) return errno;
+// A process that stays outside, where it has the right to map two users, and does so when told to.
+pid_t start_mapper(int pair[2]) {
+  if (pipe2(pair, O_CLOEXEC) != 0) return -1;
+  const pid_t target = getpid();
+  const pid_t mapper = fork();
+  if (mapper != 0) return mapper;
+  char byte = 0;
+  if (read(pair[0], &byte, 1) != 1) _exit(EPIPE);
   char text[64];
-  snprintf(text, sizeof text, "1000 %u 1", uid);
+  snprintf(text, sizeof text, "0 0 1\n%u %u 1\n", kInnerId, kOrdinaryId);
+  const std::string folder = "/proc/" + std::to_string(target);
+  if (const int error = write_file((folder + "/uid_map").c_str(), text)) _exit(error);
+  _exit(write_file((folder + "/gid_map").c_str(), text));
+}
+
+int map_self(uid_t uid, gid_t gid) {
+  char text[64];
+  snprintf(text, sizeof text, "%u %u 1", kInnerId, uid);
   if (const int error = write_file("/proc/self/uid_map", text)) return error;
   write_file("/proc/self/setgroups", "deny");
-  snprintf(text, sizeof text, "1000 %u 1", gid);
+  snprintf(text, sizeof text, "%u %u 1", kInnerId, gid);
   return write_file("/proc/self/gid_map", text);
+}
+
+int mount_proc() {
+  constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY;
+  for (const char* options : {"hidepid=2", ""}) {
+    if (mount("proc", "/newroot/proc", "proc", kFlags, options) == 0) return 0;
+  }
+  return errno;
+}
+
+// The number behind a key of /proc/<pid>/status, in bytes.
+int64_t status_bytes(const char* text, const char* key) {
+  const char* at = strstr(text, key);
+  return at == nullptr ? 0 : strtoll(at + strlen(key), nullptr, 10) << 10;
+}
+
+}  // namespace
+
+int enter_user_space(int& ordinary) {
+  const uid_t uid = geteuid();
+  const gid_t gid = getegid();
+  ordinary = 0;
+  if (uid != 0) return unshare(CLONE_NEWUSER) != 0 ? errno : map_self(uid, gid);
+  int pair[2] = {-1, -1};
+  const pid_t mapper = start_mapper(pair);
+  const int error = unshare(CLONE_NEWUSER) != 0 ? errno : 0;
+  if (mapper > 0) {
+    if (error != 0 || write(pair[1], "m", 1) != 1) kill(mapper, SIGKILL);
+    int status = 0;
+    waitpid(mapper, &status, 0);
+    ordinary = WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
+  } else {
+    ordinary = EAGAIN;
+  }
+  close(pair[0]);
+  close(pair[1]);
+  if (error != 0) return error;
+  return ordinary == 0 ? 0 : map_self(uid, gid);
+}
+
+int leave_root() {
+  if (setgroups(0, nullptr) != 0) return errno;
+  if (setresgid(kInnerId, kInnerId, kInnerId) != 0) return errno;
+  return setresuid(kInnerId, kInnerId, kInnerId) != 0 ? errno : 0;
+}
+
+int64_t held_by_all(const Spec& spec) {
+  DIR* processes = opendir("/proc");
+  if (processes == nullptr) return -1;
+  int64_t bytes = 0;
+  int seen = 0;
+  while (const dirent* entry = readdir(processes)) {
+    const int pid = atoi(entry->d_name);
+    if (pid <= 0) continue;
+    ++seen;
+    if (pid == getpid()) continue;
+    const int fd =
+        open((std::string("/proc/") + entry->d_name + "/status").c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    char text[4096];
+    const ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (got <= 0) continue;
+    text[got] = '\0';
+    bytes += status_bytes(text, "\nRssAnon:") + status_bytes(text, "\nRssShmem:");
+  }
+  closedir(processes);
+  for (const Tmpfs& tmpfs : spec.tmpfs) {
+    struct statvfs now {};
+    if (statvfs(tmpfs.at.c_str(), &now) != 0 || !spec.root) continue;
+    bytes += static_cast<int64_t>((now.f_blocks - now.f_bfree) * now.f_frsize);
+  }
+  return seen == 0 ? -1 : bytes;
 }
 
 int build_root(const Spec& spec, bool& has_proc, std::string& step) {
@@ -122,8 +215,7 @@ int build_root(const Spec& spec, bool& has_proc, std::string& step) {
   }
   if (spec.proc) {
     mkdir("/newroot/proc", 0755);
-    has_proc =
-        mount("proc", "/newroot/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) == 0;
+    has_proc = mount_proc() == 0;
   }
   for (const BindMount& bind : spec.binds) {
     step = "bind " + bind.from;
@@ -155,10 +247,13 @@ int set_limits(const Spec& spec) {
   return first_error;
 }
 
-int drop_capabilities() {
+void drop_bounding_set() {
   for (unsigned long capability = 0; capability <= 63; ++capability) {
     prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
   }
+}
+
+int drop_capabilities() {
   prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct none[2] = {};

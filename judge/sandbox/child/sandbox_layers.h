@@ -2,6 +2,7 @@
 // value, so that the caller can name the layer that is missing and go on.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -42,13 +43,23 @@ struct Spec {
   std::vector<std::string> arguments;
 };
 
-// Maps the caller to user 1000 of a new user namespace. 0 or errno.
-int enter_user_space();
+// A new user namespace. The caller is user 1000 of it; or, where it is the user 0 of the machine, 0
+// until `leave_root`, with an ordinary user of the machine behind 1000. 0 or errno; `ordinary` is
+// the errno of that second user, 0 where it is there or not needed.
+int enter_user_space(int& ordinary);
+// From the namespace's user 0 to 1000, for good. 0 or errno.
+int leave_root();
 
 // A new root with only what the spec lists. 0, or errno with `step` naming what failed.
 int build_root(const Spec& spec, bool& has_proc, std::string& step);
 
 int set_limits(const Spec& spec);
+
+// Bytes that all processes but the calling one hold, and files in the jail's temporary file systems;
+// -1 where there is no /proc to count in.
+int64_t held_by_all(const Spec& spec);
+// The second takes what the first needs.
+void drop_bounding_set();
 int drop_capabilities();
 void set_cpus(const Spec& spec);
 

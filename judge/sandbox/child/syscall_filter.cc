@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -111,8 +112,34 @@ class Filter {
     if (forks_ != Forks::allow) {
       add(fork_action, SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, process_flags, 0));
     }
+    // Limits of itself only: those of the process that guards this one would silence it.
+    add(SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_NE, 0));
+    if (forks_ != Forks::allow) keep_signals_inside();
+    if (forks_ != Forks::refuse) keep_memory_countable();
     // Sockets: only those that stay in this machine and in this mount namespace.
     add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+  }
+
+  // A process that has no others may signal itself.
+  void keep_signals_inside() {
+    const auto own = static_cast<uint64_t>(getpid());
+    for (const int call : {SCMP_SYS(kill), SCMP_SYS(tgkill), SCMP_SYS(rt_sigqueueinfo),
+                           SCMP_SYS(rt_tgsigqueueinfo)}) {
+      add(SCMP_ACT_ERRNO(EPERM), call, SCMP_A0(SCMP_CMP_NE, own));
+    }
+    for (const int call : {SCMP_SYS(tkill), SCMP_SYS(pidfd_open), SCMP_SYS(pidfd_send_signal)}) {
+      add(SCMP_ACT_ERRNO(EPERM), call);
+    }
+  }
+
+  // Memory that is in no process: it would be counted nowhere. A driver of a GPU needs some of it.
+  void keep_memory_countable() {
+    for (const int call : {SCMP_SYS(shmget), SCMP_SYS(msgget), SCMP_SYS(semget),
+                           SCMP_SYS(memfd_create), SCMP_SYS(memfd_secret)}) {
+      add(SCMP_ACT_ERRNO(ENOSYS), call);
+    }
+    // A linker may ask for room in a file; a contender could only do so in files of the judge.
+    if (forks_ != Forks::allow) add(SCMP_ACT_ERRNO(EOPNOTSUPP), SCMP_SYS(fallocate));
   }
 
   Forks forks_;

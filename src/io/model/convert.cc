@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "io/container/storage_types.h"
 #include "io/container/tensor_file_state.h"
@@ -24,10 +25,16 @@ constexpr std::int64_t kRowsAtOnce = 64;
 
 bool is_gguf_path(const fs::path& path) { return path.extension() == ".gguf"; }
 
+void add_note(ConvertReport& report, const std::string& note) {
+  if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end()) {
+    report.notes.push_back(note);
+  }
+}
+
 // The format of a matrix with rows of so many columns.
 const WeightFormat& matrix_format(const WeightFormat& source, std::int64_t columns,
                                   Container container, const ConvertOptions& options,
-                                  ConvertReport& report, const std::string& name) {
+                                  ConvertReport& report) {
   const auto held = [&](const WeightFormat& format) {
     const StorageType* const type = storage_type_named(format.name);
     return type != nullptr &&
@@ -41,19 +48,16 @@ const WeightFormat& matrix_format(const WeightFormat& source, std::int64_t colum
     }
     // Blocks in safetensors, fp8 in GGUF: values are kept.
     wanted = &weight_format(wanted->block_elements > 1 ? WeightFormatId::f32 : WeightFormatId::f16);
-    const std::string note = fmt::format("{} becomes {}: {} has no {}", source.name, wanted->name,
-                                         name_of(container), source.name);
-    if (std::find(report.notes.begin(), report.notes.end(), note) == report.notes.end()) {
-      report.notes.push_back(note);
-    }
+    add_note(report, fmt::format("{} becomes {}: {} has no {}", source.name, wanted->name,
+                                 name_of(container), source.name));
   }
   for (const WeightFormatId id : {wanted->id, WeightFormatId::q8_0, WeightFormatId::f16}) {
     const WeightFormat& format = weight_format(id);
     if (columns % format.block_elements != 0) continue;
     if (id != wanted->id) {
-      report.notes.push_back(
-          fmt::format("{}: {} instead of {}, whose blocks do not divide rows of {}", name,
-                      format.name, wanted->name, columns));
+      add_note(report,
+               fmt::format("matrices with rows of {} become {}: blocks of {} do not divide them",
+                           columns, format.name, wanted->name));
     }
     return format;
   }
@@ -181,7 +185,7 @@ class Output {
     }
     (void)rule;
     const WeightFormat& format =
-        matrix_format(*model_.load(part).format, shape[1], container_, options_, report_, part);
+        matrix_format(*model_.load(part).format, shape[1], container_, options_, report_);
     matrix_type_ = format.name;
     return format;
   }
@@ -243,6 +247,16 @@ GgufMetadata metadata_for_gguf(const ModelFile& model, const fs::path& in, Conve
     report.notes.push_back(
         "the vocabulary is kept as tokenizer.huggingface.json, which not every reader of GGUF "
         "knows");
+  } else if (fs::exists(folder / "tokenizer.gguf", error)) {
+    const TensorFile vocabulary = TensorFile::open(folder / "tokenizer.gguf");
+    const GgufMetadata keys = std::exchange(out, {});
+    for (const GgufMetadata::Entry& entry : keys.entries()) {
+      if (!entry.key.starts_with("tokenizer.")) out.set(entry);
+    }
+    for (const MetadataValue& value : vocabulary.metadata()) {
+      if (value.key().starts_with("tokenizer.")) out.set(value);
+    }
+    return out;
   } else {
     report.notes.push_back("no tokenizer.json beside the model: no vocabulary in the file");
   }
@@ -314,8 +328,7 @@ ConvertReport convert_tensors(const TensorFile& file, const fs::path& out,
     output.shape = tensor.shape;
     const WeightFormat* format = tensor.format;
     if (format != nullptr && tensor.shape.size() >= 2) {
-      format =
-          &matrix_format(*format, tensor.shape.back(), container, options, report, tensor.name);
+      format = &matrix_format(*format, tensor.shape.back(), container, options, report);
       output.type = format->name;
     }
     output.data = [&tensor, format](std::vector<std::byte>& scratch) -> std::span<const std::byte> {

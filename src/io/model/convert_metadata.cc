@@ -95,7 +95,7 @@ GgufMetadata gguf_metadata(const ModelDescription& d) {
   }
   if (d.final_soft_cap > 0)
     out.set(key("final_logit_softcapping"), static_cast<float>(d.final_soft_cap));
-  const double usual = 1 / std::sqrt(static_cast<double>(d.head_size));
+  const double usual = decimal_of_f32(1 / std::sqrt(static_cast<double>(d.head_size)));
   if (is_gemma(d) && d.attention_scale != usual) {
     out.set(key("attention.scale"), static_cast<float>(d.attention_scale));
   }
@@ -274,7 +274,7 @@ void write_llama_like(const ModelDescription& d, std::string_view model_type, Ob
   write_windows(d, model_type, out);
   if (is_gemma(d)) {
     out.number("query_pre_attn_scalar",
-               std::round(1e6 / (d.attention_scale * d.attention_scale)) / 1e6);
+               std::round(1e3 / (d.attention_scale * d.attention_scale)) / 1e3);
     out.raw("attn_logit_softcapping",
             d.attention_soft_cap > 0 ? fmt::format("{}", d.attention_soft_cap) : "null");
     out.raw("final_logit_softcapping",

@@ -49,7 +49,7 @@ class Keys {
   }
   double number(std::string_view key, double otherwise) const {
     const MetadataValue* const value = find(key);
-    return value != nullptr ? value->as_float() : otherwise;
+    return value != nullptr ? decimal_of_f32(value->as_float()) : otherwise;
   }
   std::string text(std::string_view key, std::string_view otherwise) const {
     const MetadataValue* const value = find(key);
@@ -142,7 +142,7 @@ void read_rope(const Keys& keys, ModelDescription& out) {
     // The divisors are all that the file keeps of the scaling of Llama 3: the last one, of the
     // longest wave, is the factor.
     rope.scaling = RopeScaling::llama3;
-    rope.factor = static_cast<double>(rope.factors.back());
+    rope.factor = decimal_of_f32(static_cast<double>(rope.factors.back()));
     rope.original_context = original;
   }
 }
@@ -178,7 +178,7 @@ void read_gemma(const Keys& keys, ModelDescription& out) {
   const bool largest = out.layers.size() == (out.family == ModelFamily::gemma2 ? 46U : 62U);
   const double size = largest ? static_cast<double>(out.width) / static_cast<double>(out.heads)
                               : static_cast<double>(out.head_size);
-  out.attention_scale = keys.number("attention.scale", 1 / std::sqrt(size));
+  out.attention_scale = keys.number("attention.scale", decimal_of_f32(1 / std::sqrt(size)));
   if (out.family != ModelFamily::gemma3) return;
   out.qk_norm = true;
   RopeDescription local;
@@ -219,6 +219,9 @@ ModelDescription describe_gguf(const TensorFile& file) {
   out.kv_heads = keys.integer("attention.head_count_kv", out.heads, kMaxWidth);
   out.head_size = keys.integer("attention.key_length",
                                out.width / std::max<std::int64_t>(out.heads, 1), kMaxWidth);
+  if (out.head_size > kMaxHeadSize) {
+    keys.fail(fmt::format("heads of {}, at most {}", out.head_size, kMaxHeadSize));
+  }
   if (keys.integer("attention.value_length", out.head_size) != out.head_size) {
     keys.refuse("keys and values of different size");
   }

@@ -157,8 +157,8 @@ void read_scaling(const Fields& config, const Fields& scaling, std::int64_t cont
       rope.factor = static_cast<double>(context) / static_cast<double>(original);
     }
     const double grown = std::log(rope.factor) / std::log(static_cast<double>(original));
-    rope.attention_factor =
-        scaling.number("attention_factor", rope.factor <= 1 ? 1 : std::sqrt(1 + grown));
+    rope.attention_factor = decimal_of_f32(
+        scaling.number("attention_factor", rope.factor <= 1 ? 1 : std::sqrt(1 + grown)));
   } else {
     config.refuse(fmt::format("rope_type '{}' is not supported", printable(kind)));
   }
@@ -230,7 +230,10 @@ void read_sizes(const Fields& config, ModelDescription& out) {
                      out.family == ModelFamily::gemma2 || out.family == ModelFamily::gemma3 ? 256
                      : out.family == ModelFamily::qwen3                                     ? 128
                                                         : divided,
-                     1, kMaxWidth);
+                     1, kMaxHeadSize);
+  if (out.head_size > kMaxHeadSize) {
+    config.object().fail(fmt::format("heads of {}, at most {}", out.head_size, kMaxHeadSize));
+  }
   out.ffn_width = config.integer("intermediate_size", {}, 1, kMaxWidth);
   out.vocabulary = config.integer("vocab_size", {}, 1, kMaxContext);
   out.context = config.integer("max_position_embeddings", 2048);
@@ -281,7 +284,7 @@ void read_gpt_neox(const Fields& config, ModelDescription& out) {
 void read_gemma(const Fields& config, ModelDescription& out) {
   out.post_norms = true;
   out.embedding_scale = std::sqrt(static_cast<double>(out.width));
-  out.attention_scale = 1 / std::sqrt(config.number("query_pre_attn_scalar", 256));
+  out.attention_scale = decimal_of_f32(1 / std::sqrt(config.number("query_pre_attn_scalar", 256)));
   const double cap = out.family == ModelFamily::gemma2 ? 1 : 0;
   out.attention_soft_cap = config.number_or_none("attn_logit_softcapping", 50 * cap);
   out.final_soft_cap = config.number_or_none("final_logit_softcapping", 30 * cap);

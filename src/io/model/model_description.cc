@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <system_error>
 
 #include "io/model/describe.h"
 #include "touchstone/core/error.h"
@@ -24,6 +26,13 @@ std::string_view name_of(ActivationKind activation) {
 std::string_view name_of(RopeScaling scaling) {
   constexpr std::string_view kNames[] = {"none", "linear", "dynamic", "yarn", "llama3", "longrope"};
   return kNames[static_cast<std::size_t>(scaling)];
+}
+
+double decimal_of_f32(double x) {
+  const std::string text = fmt::format("{}", static_cast<float>(x));
+  double value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  return result.ec == std::errc() ? value : x;  // NaN and infinity are refused later
 }
 
 std::vector<float> llama3_factors(const RopeDescription& rope, double low_factor,

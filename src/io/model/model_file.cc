@@ -32,6 +32,8 @@ struct Source {
 
 struct ModelFile::State {
   explicit State(TensorFile opened) : file(std::move(opened)) {}
+  // Finds the source of every weight; the tensors decide what has a bias.
+  void collect(const std::string& name, const std::string& prefix);
 
   TensorFile file;
   ModelDescription description;
@@ -168,35 +170,41 @@ ModelFile& ModelFile::operator=(ModelFile&&) noexcept = default;
 ModelFile::~ModelFile() = default;
 
 ModelFile ModelFile::open(const fs::path& path) {
-  auto state = std::make_unique<State>(TensorFile::open(path));
-  const TensorFile& file = state->file;
-  std::string prefix;
-  if (file.container() == Container::gguf) {
-    state->description = describe_gguf(file);
-  } else {
-    const fs::path folder = model_folder(path);
-    const std::string config = read_text_file(folder / "config.json", kMaxConfigBytes);
-    std::error_code error;
-    const fs::path generation = folder / "generation_config.json";
-    state->description = describe_hugging_face(
-        config, fs::exists(generation, error) ? read_text_file(generation, kMaxConfigBytes) : "");
-    prefix = find_prefix(path.string(), file, state->description.family);
-  }
-  Collector collector(path.string(), file, state->description);
-  collector.run(tensor_rules(state->description.family, file.container(), prefix));
-  state->weights = std::move(collector.weights);
-  state->sources = std::move(collector.sources);
-  for (std::size_t i = 0; i < state->weights.size(); ++i)
-    state->by_name[state->weights[i].name] = i;
-
-  const auto has = [&](const char* name) { return state->by_name.contains(name); };
-  ModelDescription& description = state->description;
-  description.norm_bias = has("output_norm.bias");
-  description.qkv_bias = has("blk.0.attn_q.bias");
-  description.attention_output_bias = has("blk.0.attn_output.bias");
-  description.mlp_bias = has("blk.0.ffn_up.bias");
-  description.head_bias = has("output.bias");
+  TensorFile file = TensorFile::open(path);
+  if (file.container() == Container::gguf) return from_gguf(std::move(file));
+  auto state = std::make_unique<State>(std::move(file));
+  const fs::path folder = model_folder(path);
+  const std::string config = read_text_file(folder / "config.json", kMaxConfigBytes);
+  std::error_code error;
+  const fs::path generation = folder / "generation_config.json";
+  state->description = describe_hugging_face(
+      config, fs::exists(generation, error) ? read_text_file(generation, kMaxConfigBytes) : "");
+  const std::string prefix = find_prefix(path.string(), state->file, state->description.family);
+  state->collect(path.string(), prefix);
   return ModelFile(std::move(state));
+}
+
+ModelFile ModelFile::from_gguf(TensorFile file) {
+  if (file.container() != Container::gguf) {
+    throw InvalidArgument("from_gguf: file: expected a GGUF file");
+  }
+  auto state = std::make_unique<State>(std::move(file));
+  state->description = describe_gguf(state->file);
+  state->collect(state->file.files().front().string(), "");
+  return ModelFile(std::move(state));
+}
+
+void ModelFile::State::collect(const std::string& name, const std::string& prefix) {
+  Collector collector(name, file, description);
+  collector.run(tensor_rules(description.family, file.container(), prefix));
+  weights = std::move(collector.weights);
+  sources = std::move(collector.sources);
+  for (std::size_t i = 0; i < weights.size(); ++i) by_name[weights[i].name] = i;
+  description.norm_bias = by_name.contains("output_norm.bias");
+  description.qkv_bias = by_name.contains("blk.0.attn_q.bias");
+  description.attention_output_bias = by_name.contains("blk.0.attn_output.bias");
+  description.mlp_bias = by_name.contains("blk.0.ffn_up.bias");
+  description.head_bias = by_name.contains("output.bias");
 }
 
 const ModelDescription& ModelFile::description() const { return state_->description; }

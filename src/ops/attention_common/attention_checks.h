@@ -10,17 +10,7 @@ namespace touchstone::attention_common {
 
 class AttentionChecks : public Checks {
  public:
-  AttentionChecks(const char* op, const Context& context) : Checks(op, context), op_(op) {}
-
-  // No stride below zero, nothing beyond 64 bits; with `writable` no element twice.
-  void strides(const Argument& a, bool writable) const;
-
-  // Likewise, and the last dimension has stride 1.
-  void dense_last(const Argument& a, bool writable) const;
-
-  // A contiguous array, optional unless `needed`; its data, or null.
-  const void* array(const Argument& a, DType type, std::span<const std::int64_t> expected,
-                    bool needed = false) const;
+  using Checks::Checks;
 
   // Offsets [count + 1], ascending from 0 to `tokens`. Reads them: on the CPU only.
   void offsets(const char* name, const std::int64_t* offsets, std::int64_t count,
@@ -30,11 +20,6 @@ class AttentionChecks : public Checks {
 
   // Every output against every input and every later output.
   void no_overlap(std::span<const Argument> outputs, std::span<const Argument> inputs) const;
-
- private:
-  [[noreturn]] void refuse_strides(const Argument& a, const char* expected) const;
-
-  const char* op_;
 };
 
 }  // namespace touchstone::attention_common

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "spec/attention.h"
+#include "spec/attention/attention.h"
 #include "tests/support/compare.h"
 #include "tests/support/guarded.h"
 #include "tests/support/random.h"

@@ -11,7 +11,7 @@
 #include "cache/codec.h"
 #include "cache/rotation.h"
 #include "core/index.h"
-#include "spec/cached_attention.h"
+#include "spec/attention/cached_attention.h"
 #include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "core/cuda_runtime.h"
-#include "spec/kv_append.h"
+#include "spec/attention/kv_append.h"
 #include "tests/support/run_log.h"
 
 namespace touchstone::inline v0::cache {

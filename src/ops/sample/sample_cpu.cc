@@ -22,7 +22,6 @@
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
-#include "touchstone/core/random.h"
 #include "ops/sample/sample_cpu_histogram.h"
 #include "ops/sample/sample_output.h"
 #include "ops/sample/sample_problem.h"
@@ -30,6 +29,7 @@
 #include "ops/sample/sample_tuning.h"
 #include "ops/selection/cpu/cpu_scratch.h"
 #include "touchstone/core/checked.h"
+#include "touchstone/core/random.h"
 
 namespace touchstone::sampling {
 namespace {

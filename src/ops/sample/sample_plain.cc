@@ -9,10 +9,10 @@
 
 #include "core/context_access.h"
 #include "core/thread_pool.h"
-#include "touchstone/core/random.h"
 #include "ops/sample/sample_output.h"
 #include "ops/sample/sample_problem.h"
 #include "ops/sample/sample_row.h"
+#include "touchstone/core/random.h"
 
 namespace touchstone::sampling {
 namespace {

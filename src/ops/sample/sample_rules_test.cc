@@ -9,8 +9,8 @@
 #include <set>
 #include <tuple>
 
-#include "touchstone/core/random.h"
 #include "ops/sample/sample_test_support.h"
+#include "touchstone/core/random.h"
 
 namespace touchstone::test {
 namespace {

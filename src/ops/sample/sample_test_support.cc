@@ -5,9 +5,9 @@
 #include <cmath>
 #include <utility>
 
-#include "touchstone/core/random.h"
 #include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
+#include "touchstone/core/random.h"
 
 namespace touchstone::test {
 namespace {

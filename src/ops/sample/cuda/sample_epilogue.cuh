@@ -5,8 +5,8 @@
 #include "ops/sample/cuda/sample_draw_block.cuh"
 #include "ops/sample/cuda/sample_launch.h"
 #include "ops/sample/cuda/sample_penalties.cuh"
-#include "touchstone/core/random.h"
 #include "ops/selection/candidates.cuh"
+#include "touchstone/core/random.h"
 #include "touchstone/ops/row_status.h"
 
 namespace touchstone::sampling {

@@ -1,0 +1,137 @@
+// Chat templates: the Jinja subset that the templates of published models are written in, parsed
+// once and rendered for a conversation.
+//
+//   const io::ChatTemplate chat(template_text);
+//   std::string prompt = chat.render({.messages = io::TemplateValue::from_json(messages),
+//                                     .add_generation_prompt = true,
+//                                     .bos_token = "<s>", .eos_token = "</s>"});
+//
+// The output is that of jinja2 3.1.6 with the settings of Hugging Face transformers
+// (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, the `generation` tag,
+// its tojson, raise_exception, strftime_now), byte for byte. Where jinja2 raises, render throws. What
+// is outside of the subset is refused with line and column, in the constructor where it can be seen
+// there; no other template ever takes the place of one that was refused.
+//
+// Templates may be hostile: sizes, nesting and work are limited (TemplateLimits), and one that goes
+// beyond ends with one error. A template is immutable: any number of threads may render it at once.
+// Nothing is read from the environment, the clock or the locale.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "touchstone/core/error.h"
+#include "touchstone/core/export.h"
+
+namespace touchstone::inline v0::io {
+
+// What a template sees: JSON, with the members of objects in their order.
+class TOUCHSTONE_API TemplateValue {
+ public:
+  using Array = std::vector<TemplateValue>;
+  using Object = std::vector<std::pair<std::string, TemplateValue>>;
+  using Variant =
+      std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object>;
+
+  TemplateValue();
+  TemplateValue(std::nullptr_t);      // NOLINT(google-explicit-constructor): reads as literals
+  TemplateValue(bool value);          // NOLINT(google-explicit-constructor)
+  TemplateValue(int value);           // NOLINT(google-explicit-constructor)
+  TemplateValue(std::int64_t value);  // NOLINT(google-explicit-constructor)
+  TemplateValue(double value);        // NOLINT(google-explicit-constructor)
+  TemplateValue(const char* value);   // NOLINT(google-explicit-constructor)
+  TemplateValue(std::string value);   // NOLINT(google-explicit-constructor)
+  TemplateValue(Array elements);      // NOLINT(google-explicit-constructor)
+  TemplateValue(Object members);      // NOLINT(google-explicit-constructor)
+  TemplateValue(const TemplateValue& other);
+  TemplateValue(TemplateValue&& other) noexcept;
+  TemplateValue& operator=(const TemplateValue& other);
+  TemplateValue& operator=(TemplateValue&& other) noexcept;
+  ~TemplateValue();
+
+  // CorruptData for text that is not JSON, is not UTF-8, names a key twice or is nested deeper than
+  // 64 levels. Whole numbers beyond 64 bits become floating point.
+  static TemplateValue from_json(std::string_view text);
+
+  const Variant& get() const { return value_; }
+  bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
+
+ private:
+  Variant value_;
+};
+
+struct TemplateLimits {
+  std::size_t max_source_bytes = std::size_t{4} << 20;
+  // Of one rendering.
+  std::size_t max_output_bytes = std::size_t{64} << 20;
+  // One step is one evaluated node or 16 bytes of text or of elements made.
+  std::int64_t max_steps = 16'000'000;
+  // Nested statements, expressions and calls of macros. One level takes at most 1 KB of stack.
+  int max_depth = 1500;
+};
+
+enum class TemplateFault : std::uint8_t {
+  syntax,       // not a template
+  unsupported,  // a construct of Jinja or Python that this subset leaves out
+  runtime,      // an operation on values that do not have it, where jinja2 raises, too
+  raised,       // raise_exception of the template
+  limit,        // one of TemplateLimits
+};
+
+// "chat template:12:5: unknown filter 'shout'". Line and column count from 1, columns in bytes of the
+// text with every line break as one byte.
+class TOUCHSTONE_API TemplateError : public CorruptData {
+ public:
+  TemplateError(TemplateFault fault, int line, int column, const std::string& problem);
+  TemplateFault fault() const { return fault_; }
+  int line() const { return line_; }
+  int column() const { return column_; }
+
+ private:
+  TemplateFault fault_;
+  int line_;
+  int column_;
+};
+
+struct ChatTemplateArgs {
+  TemplateValue messages = {};   // an array of objects with role, content, ...
+  TemplateValue tools = {};      // null is none, as the templates expect it
+  TemplateValue documents = {};  // null is none
+  bool add_generation_prompt = false;
+  // Undefined in the template where they are not given.
+  std::optional<std::string> bos_token = {};
+  std::optional<std::string> eos_token = {};
+  // An object (or null): every other variable, such as enable_thinking. Goes before the fields above.
+  TemplateValue variables = {};
+  // Seconds since 1970 in the time zone that strftime_now shall show. A template that calls it
+  // without fails.
+  std::optional<std::int64_t> now = {};
+};
+
+class TOUCHSTONE_API ChatTemplate {
+ public:
+  // TemplateError with the place of what is refused.
+  explicit ChatTemplate(std::string_view source, const TemplateLimits& limits = {});
+  ChatTemplate(ChatTemplate&& other) noexcept;
+  ChatTemplate& operator=(ChatTemplate&& other) noexcept;
+  ~ChatTemplate();
+
+  // TemplateError where the template or a limit says so; InvalidArgument for variables that are not
+  // an object or text that is not UTF-8.
+  std::string render(const ChatTemplateArgs& args) const;
+
+  const std::string& source() const;
+
+ private:
+  struct State;
+  std::unique_ptr<const State> state_;
+};
+
+}  // namespace touchstone::inline v0::io

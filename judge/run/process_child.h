@@ -1,0 +1,118 @@
+// A child, seen from the judge: one isolated process, one call at a time. For runner.cc, which
+// starts it and makes calls, and timed_calls.cc, which measures them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "judge/run/arena.h"
+#include "judge/run/child_memory.h"
+#include "judge/run/completion_wait.h"
+#include "judge/run/freezer.h"
+#include "judge/run/process_stats.h"
+#include "judge/run/runner.h"
+#include "judge/sandbox/descriptor.h"
+#include "judge/sandbox/sandbox.h"
+
+namespace touchstone::judge {
+
+class ProcessChild : public Child {
+ public:
+  ProcessChild(const Contender& contender, const BuildResult& build, const Task& task,
+               const Sandbox& sandbox, const Limits& limits);
+  ~ProcessChild() override;
+  ProcessChild(const ProcessChild&) = delete;
+  ProcessChild& operator=(const ProcessChild&) = delete;
+
+  const Reply& started() const override { return started_; }
+  bool alive() const override { return alive_; }
+  int64_t held_bytes() const override;
+
+  bool begin(Placement placement, Reply& reply) override;
+  Reply call(const Call& call, Placement placement, uint64_t poison) override;
+  std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison) override;
+
+ private:
+  void load(const std::vector<std::string>& temporary);
+  bool start_failed(const Reply& reply);
+
+  // Rings for a command that needs no clock. False when the child is no more; `reply` says why.
+  bool command(protocol::Command what, double seconds, const Function* function, Reply& reply);
+  bool make_state(const Function& function, const Call& call, uint64_t poison, Reply& reply);
+
+  // Makes the call that is in the control block. False when the child is no more.
+  bool quick_call(const Function& function, const Call& call, const Layout& layout, uint64_t poison,
+                  Reply& reply);
+  bool measured_call(const Function& function, const Call& call, const Layout& layout,
+                     uint64_t poison, Reply& reply);
+  bool device_call(const Function& function, const Call& call, const Layout& layout,
+                   uint64_t poison, Reply& reply);
+  bool get_ready(const Function& function, const Layout& layout, Reply& reply);
+  void settle();
+  void fill(const Call& call, const Layout& layout, uint64_t poison);
+  static void make_room(const Call& call, Reply& reply);
+  void read_memory(const ProcessStats::Memory& before, int64_t outside_before, Reply& reply) const;
+
+  // How processors were shared out so far, in seconds.
+  struct Shares {
+    double queued = 0.0;   // the thread that calls was ready, and others ran
+    double helpers = 0.0;  // other threads of the child ran
+    double judge_queued = 0.0;
+  };
+  Shares shares() const;
+  static void leave_out_queues(const Shares& before, const Shares& after, Reply& reply);
+  void capture(const Call& call, const Layout& layout, Reply& reply);
+  void check_bounds(const Function& function, const Layout& layout, const Call& call,
+                    uint64_t poison, Reply& reply);
+  void read_outcome(const Function& function, Reply& reply);
+  void die(Waited waited, const Function* function, Reply& reply);
+  std::string log_text() const;
+  std::string note_text() const;
+  CompletionWait::WaitLimits wait_limits(double seconds) const;
+
+  // Between its calls a child stands still; those with a device do not, whose driver has threads
+  // that answer to others.
+  bool freezes() const { return freezer_ != nullptr && !device_; }
+  void thaw();
+  // Stops it, and keeps what it worked beyond what `pages` of buffers cost, to be charged for.
+  void freeze(double cpu_before, int64_t pages);
+
+  Contender contender_;
+  std::vector<Function> functions_;
+  std::vector<std::string> omitted_;  // outputs that it says it leaves out
+  Limits limits_;
+  bool device_;
+  bool python_;
+  bool sanitized_;
+  Descriptor control_file_;
+  Descriptor log_file_;
+  protocol::Control* control_ = nullptr;
+  Arena arena_;
+  std::unique_ptr<Jail> jail_;
+  std::unique_ptr<CompletionWait> completion_;
+  std::unique_ptr<ProcessStats> stats_;
+  std::unique_ptr<ChildMemory> memory_;
+  std::unique_ptr<Freezer> freezer_;
+  Reply started_;
+  bool alive_ = false;
+  uint32_t number_ = 0;
+  int64_t empty_bytes_ = 0;   // held before the contender was loaded
+  int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
+  int64_t state_mapped_bytes_ = 0;
+  double unpaid_seconds_ = 0.0;  // worked outside of calls, not yet charged for
+  Placement last_placement_ = Placement::end_flush;
+  OwnThreadTimes own_times_;
+
+  struct State {
+    Layout layout;
+    uint64_t poison = 0;
+  };
+  std::map<int, State> states_;  // native children; Python keeps its own
+  std::set<int> handles_;        // made, and not refused
+  std::set<int> python_states_;
+};
+
+}  // namespace touchstone::judge

@@ -1,0 +1,225 @@
+// One call, from the command to the copy of its outputs.
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include "judge/run/call_encoding.h"
+#include "judge/run/contender_process.h"
+#include "judge/run/process_child.h"
+
+namespace touchstone::judge {
+namespace {
+
+// A child may use this much processor time on its way to sleep.
+constexpr double kIdleSeconds = 100e-6;
+// How long the judge waits for helper threads that look for work before they sleep.
+constexpr double kSettleSeconds = 20e-3;
+// Waiting for a processor that others had, beyond this share of a call, makes its time one of the
+// machine and not of the contender.
+constexpr double kQueuedShare = 0.005;
+constexpr double kQueuedSeconds = 3e-6;
+// What getting ready costs an honest child: a fixed part, and mapping the pages of its buffers.
+constexpr double kReadySeconds = 150e-6;
+constexpr double kPythonReadySeconds = 400e-6;
+constexpr double kPageSeconds = 0.6e-6;
+constexpr int64_t kPageBytes = 4096;
+
+double between(Clock::time_point a, Clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+}  // namespace
+
+void ProcessChild::thaw() {
+  if (freezes()) freezer_->thaw();
+}
+
+void ProcessChild::freeze(double cpu_before, int64_t pages) {
+  if (!freezes() || !limits_.measured) return;
+  freezer_->freeze();
+  const double granted =
+      (python_ ? kPythonReadySeconds : kReadySeconds) + kPageSeconds * static_cast<double>(pages);
+  unpaid_seconds_ += std::max(0.0, stats_->cpu_seconds() - cpu_before - granted);
+}
+
+// Waits until the child uses no processor time: its helper threads may look for work a while.
+void ProcessChild::settle() {
+  const Clock::time_point start = Clock::now();
+  double before = stats_->cpu_seconds();
+  do {
+    const timespec pause{0, 30000};
+    nanosleep(&pause, nullptr);
+    const double now = stats_->cpu_seconds();
+    if (now - before < 5e-6) return;
+    before = now;
+  } while (between(start, Clock::now()) < kSettleSeconds);
+}
+
+void ProcessChild::fill(const Call& call, const Layout& layout, uint64_t poison) {
+  std::size_t input = 0;
+  for (const protocol::Buffer& buffer : layout.buffers) {
+    if (buffer.kind == protocol::kInput) {
+      arena_.write_input(buffer, call.inputs[input++].data);
+    } else {
+      arena_.poison(buffer, poison);
+    }
+  }
+}
+
+void ProcessChild::make_room(const Call& call, Reply& reply) {
+  for (const OutputTensor& output : call.outputs) {
+    reply.outputs.emplace_back(static_cast<std::size_t>(tensor_bytes(output.dtype, output.shape)));
+  }
+}
+
+void ProcessChild::capture(const Call& call, const Layout& layout, Reply& reply) {
+  std::size_t output = 0;
+  for (const protocol::Buffer& buffer : layout.buffers) {
+    if (buffer.kind != protocol::kOutput || buffer.echo_of != 0) continue;
+    if (output < call.outputs.size()) arena_.read(buffer, reply.outputs[output++]);
+  }
+}
+
+ProcessChild::Shares ProcessChild::shares() const {
+  const ThreadTimes times = stats_->thread_times();
+  return {times.queued_seconds, stats_->cpu_seconds() - times.running_seconds,
+          own_times_.thread_times().queued_seconds};
+}
+
+// Time in which others had the processor is not the contender's. Only where no other thread of its
+// own ran meanwhile: that one may have had the processor, and done the work.
+void ProcessChild::leave_out_queues(const Shares& before, const Shares& after, Reply& reply) {
+  const double most = std::max(kQueuedSeconds, kQueuedShare * reply.seconds);
+  // Of a judge that waited it is not known when it would have looked.
+  reply.disturbed = after.judge_queued - before.judge_queued > most;
+  const double queued = after.queued - before.queued;
+  if (queued <= most) return;
+  if (after.helpers - before.helpers > most || queued >= reply.seconds) {
+    reply.disturbed = true;
+  } else {
+    reply.seconds -= queued;
+  }
+}
+
+void ProcessChild::read_memory(const ProcessStats::Memory& before, int64_t outside_before,
+                               Reply& reply) const {
+  const ProcessStats::Memory after = stats_->memory();
+  // Code that was read in for the first time is not the contender's memory.
+  const int64_t code = std::max<int64_t>(0, after.file - before.file);
+  reply.peak_extra_bytes = std::max<int64_t>(0, after.peak - before.resident - code);
+  // Of what lies in files, the part that is mapped has been counted.
+  const int64_t mapped = std::max<int64_t>(0, after.shared - before.shared);
+  const int64_t outside = std::max(memory_->most_outside(), memory_->outside()) - outside_before;
+  reply.peak_extra_bytes += std::max<int64_t>(0, outside - mapped);
+}
+
+// Nothing is measured: inputs and the word to begin are there before the child is woken, because on
+// a busy machine it would spend a whole turn on the processor on looking for that word.
+bool ProcessChild::quick_call(const Function& function, const Call& call, const Layout& layout,
+                              uint64_t poison, Reply& reply) {
+  fill(call, layout, poison);
+  make_room(call, reply);
+  control_->outcome = protocol::kReturned;
+  control_->command = layout.buffers.empty() ? protocol::kCall : protocol::kMapAndCall;
+  thaw();
+  completion_->go(number_ + 1);
+  completion_->post(++number_);
+  const Waited waited =
+      completion_->wait(control_->done, number_, wait_limits(limits_.call_seconds));
+  if (waited != Waited::done) {
+    die(waited, &function, reply);
+    return false;
+  }
+  if (!device_) capture(call, layout, reply);
+  return true;
+}
+
+// Has the child map its buffers and wait for the word. What is in them then is noise: the inputs
+// follow when it stands still.
+bool ProcessChild::get_ready(const Function& function, const Layout& layout, Reply& reply) {
+  for (const protocol::Buffer& buffer : layout.buffers) {
+    if (buffer.kind == protocol::kInput) arena_.clear(buffer);
+  }
+  const double cpu_before = stats_->cpu_seconds();
+  control_->outcome = protocol::kReturned;
+  control_->command = layout.buffers.empty() ? protocol::kCall : protocol::kMapAndCall;
+  thaw();
+  completion_->post(++number_);
+  const Waited waited =
+      completion_->wait(control_->ready, number_, wait_limits(limits_.start_seconds));
+  if (waited != Waited::done) {
+    die(waited, &function, reply);
+    return false;
+  }
+  freeze(cpu_before, static_cast<int64_t>(layout.span) / kPageBytes);
+  return true;
+}
+
+bool ProcessChild::measured_call(const Function& function, const Call& call, const Layout& layout,
+                                 uint64_t poison, Reply& reply) {
+  if (!get_ready(function, layout, reply)) return false;
+  fill(call, layout, poison);
+  make_room(call, reply);
+  stats_->forget_peak();
+  memory_->forget_outside();
+  const ProcessStats::Memory memory_before = stats_->memory();
+  const int64_t outside_before = memory_->outside();
+  const CompletionWait::WaitLimits limits = wait_limits(limits_.call_seconds);
+  const Shares before = shares();
+  completion_->go(number_);
+  const Clock::time_point start = Clock::now();
+  thaw();
+  const Waited waited = completion_->wait(control_->done, number_, limits);
+  const Clock::time_point done = Clock::now();
+  if (waited != Waited::done) {
+    die(waited, &function, reply);
+    return false;
+  }
+  const double cpu_done = stats_->cpu_seconds();
+  freezer_->request_freeze();
+  const Shares after = shares();
+  freezer_->freeze();
+  reply.seconds = between(start, done) + unpaid_seconds_;
+  unpaid_seconds_ = 0.0;
+  // Whoever still worked has until now to answer for.
+  if (stats_->cpu_seconds() - cpu_done > kIdleSeconds) reply.seconds += between(done, Clock::now());
+  leave_out_queues(before, after, reply);
+  capture(call, layout, reply);
+  read_memory(memory_before, outside_before, reply);
+  return true;
+}
+
+// With a device: inputs are on it before the clock starts, so they are written before the child is
+// woken, and it does not stand still.
+bool ProcessChild::device_call(const Function& function, const Call& call, const Layout& layout,
+                               uint64_t poison, Reply& reply) {
+  if (!layout.buffers.empty()) {
+    control_->outcome = protocol::kReturned;
+    if (!command(protocol::kMap, limits_.start_seconds, &function, reply)) return false;
+  }
+  settle();
+  const double cpu_before = stats_->cpu_seconds();
+  const Clock::time_point write_start = Clock::now();
+  fill(call, layout, poison);
+  const bool worked = stats_->cpu_seconds() - cpu_before > kIdleSeconds;
+  const double charged = worked ? between(write_start, Clock::now()) : 0.0;
+  make_room(call, reply);
+  const CompletionWait::WaitLimits limits = wait_limits(limits_.call_seconds);
+  control_->outcome = protocol::kReturned;
+  control_->command = protocol::kCall;
+  completion_->post(++number_);
+  Waited waited = completion_->wait(control_->ready, number_, limits);
+  if (waited == Waited::done) {
+    const Shares before = shares();
+    const Clock::time_point start = Clock::now();
+    completion_->go(number_);
+    waited = completion_->wait(control_->done, number_, limits);
+    reply.seconds = between(start, Clock::now()) + charged;
+    leave_out_queues(before, shares(), reply);
+  }
+  if (waited == Waited::done) return true;
+  die(waited, &function, reply);
+  return false;
+}
+
+}  // namespace touchstone::judge

@@ -1,0 +1,227 @@
+#include "touchstone/io/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "io/json_document.h"
+
+namespace touchstone::io {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kNow = 1783155903;  // 2026-07-04 09:05:03, as in the golden file
+
+TemplateValue value_of(const JsonValue& json) {
+  switch (json.kind()) {
+    case JsonKind::boolean:
+      return json.as_bool();
+    case JsonKind::number:
+      return json.is_integer() ? TemplateValue(json.as_int()) : TemplateValue(json.as_double());
+    case JsonKind::string:
+      return std::string(json.as_string());
+    case JsonKind::array: {
+      TemplateValue::Array elements;
+      for (const JsonValue element : json) elements.push_back(value_of(element));
+      return elements;
+    }
+    case JsonKind::object: {
+      TemplateValue::Object members;
+      for (const JsonValue member : json) {
+        members.emplace_back(std::string(member.key()), value_of(member));
+      }
+      return members;
+    }
+    case JsonKind::null:
+      break;
+  }
+  return nullptr;
+}
+
+std::string rendered(std::string_view source, const ChatTemplateArgs& args = {},
+                     const TemplateLimits& limits = {}) {
+  return ChatTemplate(source, limits).render(args);
+}
+
+// The error of parsing or rendering; a test fails where there is none.
+TemplateError error_of(std::string_view source, const ChatTemplateArgs& args = {},
+                       const TemplateLimits& limits = {}) {
+  try {
+    const std::string text = rendered(source, args, limits);
+    ADD_FAILURE() << "rendered '" << text.substr(0, 100) << "'";
+  } catch (const TemplateError& error) {
+    return error;
+  }
+  return {TemplateFault::syntax, 0, 0, ""};
+}
+
+TEST(ChatTemplate, RendersAsJinja2Does) {
+  std::ostringstream text;
+  text << std::ifstream(TOUCHSTONE_CHAT_TESTDATA "/golden.json", std::ios::binary).rdbuf();
+  const JsonDocument golden("golden.json", text.str());
+  ChatTemplateArgs args;
+  args.add_generation_prompt = true;
+  args.variables = value_of(golden.root().at("context"));
+  args.now = kNow;
+  int compared = 0;
+  for (const JsonValue entry : golden.root().at("cases")) {
+    const std::string source(entry.at("template").as_string());
+    SCOPED_TRACE(source);
+    ++compared;
+    if (entry.at("output").is_null()) {
+      EXPECT_THROW(rendered(source, args), TemplateError);
+    } else {
+      EXPECT_EQ(rendered(source, args), entry.at("output").as_string());
+    }
+  }
+  EXPECT_GT(compared, 180);
+}
+
+TEST(ChatTemplate, TakesItsArguments) {
+  const std::string_view source =
+      "{{ bos_token }}|{{ eos_token is defined }}|{{ tools }}|{{ messages[0].n }}|{{ x }}|"
+      "{{ add_generation_prompt }}";
+  EXPECT_EQ(rendered(source, {.messages = TemplateValue::Array{TemplateValue::Object{{"n", 5}}},
+                              .bos_token = "<s>",
+                              .variables = TemplateValue::Object{{"x", "y"}}}),
+            "<s>|False|None|5|y|False");
+  EXPECT_EQ(rendered("{{ bos_token }}",
+                     {.bos_token = "a", .variables = TemplateValue::Object{{"bos_token", "b"}}}),
+            "b");
+  EXPECT_THROW(rendered("x", {.variables = TemplateValue::Array{}}), InvalidArgument);
+  EXPECT_THROW(rendered("x{{ v }}", {.variables = TemplateValue::Object{{"v", "\xff"}}}),
+               InvalidArgument);
+  TemplateValue nested = 1;
+  for (int i = 0; i < 200; ++i) nested = TemplateValue::Array{nested};
+  EXPECT_THROW(rendered("{{ messages }}", {.messages = nested}), InvalidArgument);
+  EXPECT_EQ(ChatTemplate("a\r\nb\n").source(), "a\r\nb\n");
+}
+
+TEST(ChatTemplate, ReadsJson) {
+  const TemplateValue value = TemplateValue::from_json(R"({"b": [1, 2.5, null], "a": "\u00e9"})");
+  EXPECT_EQ(rendered("{{ messages | tojson }}", {.messages = value}),
+            R"({"b": [1, 2.5, null], "a": "é"})");
+  EXPECT_THROW(TemplateValue::from_json("[1,"), CorruptData);
+}
+
+struct Refused {
+  const char* source;
+  TemplateFault fault;
+  int line;
+  int column;
+  const char* part;
+};
+
+TEST(ChatTemplate, RefusesWithAPlace) {
+  const Refused cases[] = {
+      {"a\n{{ x | shout }}", TemplateFault::unsupported, 2, 8, "unknown filter 'shout'"},
+      {"{{ x is odd_ish }}", TemplateFault::unsupported, 1, 9, "unknown test 'odd_ish'"},
+      {"{{ x | map('shout') }}", TemplateFault::unsupported, 1, 12, "unknown filter 'shout'"},
+      {"{{ x | groupby('a') }}", TemplateFault::unsupported, 1, 8, "'groupby'"},
+      {"\n\n {% include 'x' %}", TemplateFault::unsupported, 3, 5, "'include' is not supported"},
+      {"{% import 'x' as y %}", TemplateFault::unsupported, 1, 4, "'import'"},
+      {"{% do x %}", TemplateFault::unsupported, 1, 4, "'do'"},
+      {"{% nonsense %}", TemplateFault::syntax, 1, 4, "unknown tag 'nonsense'"},
+      {"{{ 99999999999999999999 }}", TemplateFault::unsupported, 1, 4, "64 bits"},
+      {"{{ 'a\\N{DASH}' }}", TemplateFault::unsupported, 1, 7, "by name"},
+      {"{{ 'x'.encode() }}", TemplateFault::unsupported, 1, 8, "'encode'"},
+      {"{{ 9223372036854775807 + 1 }}", TemplateFault::unsupported, 1, 24, "64 bits"},
+      {"{{ '{:>5}'.format(1) }}", TemplateFault::unsupported, 1, 18, "format specifications"},
+      {"{% if x %}", TemplateFault::syntax, 1, 11, "before 'endif'"},
+      {"x{{ 1 ? 2 }}", TemplateFault::syntax, 1, 7, "unexpected character '?'"},
+      {"{{ raise_exception('no') }}", TemplateFault::raised, 1, 19, "the template raised: no"},
+      {"{{ strftime_now('%Y') }}", TemplateFault::runtime, 1, 16, "the time was not given"},
+      {"a\n  {{ messages.x.y }}", TemplateFault::runtime, 2, 17, "'x' is undefined"},
+      {"\xff", TemplateFault::syntax, 1, 1, "not UTF-8"}};
+  for (const Refused& expected : cases) {
+    SCOPED_TRACE(expected.source);
+    const TemplateError error = error_of(expected.source);
+    EXPECT_EQ(error.fault(), expected.fault);
+    EXPECT_EQ(error.line(), expected.line);
+    EXPECT_EQ(error.column(), expected.column);
+    EXPECT_THAT(error.what(), HasSubstr(expected.part));
+    EXPECT_THAT(error.what(), HasSubstr("chat template:" + std::to_string(expected.line) + ":"));
+  }
+}
+
+std::string repeated(std::string_view text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+TEST(ChatTemplate, EndsHostileTemplatesWithOneError) {
+  const std::vector<std::string> hostile = {
+      repeated("{% for i in range(99999) %}", 9) + repeated("{% endfor %}", 9),
+      "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+      "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+      "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+      "{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}"
+      "{% endfor %}",
+      "{% set ns = namespace(s=[0]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}"
+      "{% endfor %}",
+      "{% set ns = namespace(s=[]) %}{% for i in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}",
+      "{% set ns = namespace(s='a') %}{% for i in range(9999) %}{% set ns.s = ns.s | map('upper') "
+      "%}"
+      "{% endfor %}",
+      "{{ 'a' * 999999999999 }}",
+      "{{ [1] * 999999999999 }}",
+      "{{ 'a' | center(999999999999) }}",
+      "{{ ('a' * 1000000) | replace('', 'b' * 1000000) }}",
+      "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+      "{{ [[1]] | tojson(indent=999999999) }}",
+      "{{ [['a' * 100000] * 100] * 100 }}",
+      "{{ ('a' * 100000) | list | join('b' * 100000) }}",
+      "{{ ('\\n' * 100000) | indent('b' * 100000, blank=true) }}",
+      "{{ " + repeated("(", 5000) + "1" + repeated(")", 5000) + " }}",
+      "{{ " + repeated("[", 5000) + repeated("]", 5000) + " }}",
+      "{{ " + repeated("-", 5000) + "1 }}",
+      "{{ " + repeated("not ", 5000) + "1 }}",
+      "{{ 1" + repeated(" + 1", 5000) + " }}",
+      "{{ x" + repeated(".y", 5000) + " }}",
+      "{{ x" + repeated("|upper", 5000) + " }}",
+      "{{ f" + repeated("(x=1" + repeated("+1", 500), 150) + repeated(")", 150) + " }}",
+      repeated("{% if 1 %}", 5000) + repeated("{% endif %}", 5000),
+      "{% for a" + repeated(", (a", 5000) + repeated(")", 5000) + " in [] %}{% endfor %}",
+  };
+  for (const std::string& source : hostile) {
+    SCOPED_TRACE(source.substr(0, 120));
+    EXPECT_EQ(error_of(source, {}, {.max_steps = 1'000'000}).fault(), TemplateFault::limit);
+  }
+  EXPECT_EQ(error_of(std::string(100, 'x'), {}, {.max_source_bytes = 99}).fault(),
+            TemplateFault::limit);
+  EXPECT_EQ(error_of(std::string(100, 'x'), {}, {.max_output_bytes = 99}).fault(),
+            TemplateFault::limit);
+}
+
+// A text that is searched for in a text full of near misses.
+TEST(ChatTemplate, SearchesInLinearTime) {
+  EXPECT_EQ(rendered("{% set a = 'a' * 1000000 %}{% set b = 'a' * 500000 ~ 'b' %}"
+                     "{{ b in a }}{{ a.find(b) }}{{ a.rfind(b) }}{{ a.count(b) }}"
+                     "{{ a.split(b) | length }}{{ a.replace(b, '') | length }}"),
+            "False-1-1011000000");
+}
+
+TEST(ChatTemplate, RendersOnManyThreads) {
+  const ChatTemplate chat(
+      "{% macro m(x) %}{{ x ~ 'é' }}{% endmacro %}{% for i in range(50) %}{{ m(i) }}{% endfor %}");
+  const std::string expected = chat.render({});
+  std::vector<std::string> texts(4);
+  std::vector<std::thread> threads;
+  for (std::string& text : texts) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) text = chat.render({});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& text : texts) EXPECT_EQ(text, expected);
+}
+
+}  // namespace
+}  // namespace touchstone::io

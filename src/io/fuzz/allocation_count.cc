@@ -1,0 +1,28 @@
+#include "io/fuzz/allocation_count.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::size_t> allocated{0};
+
+}  // namespace
+
+// NOLINTBEGIN
+void* operator new(std::size_t bytes) {
+  allocated += bytes;
+  if (void* const memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+// NOLINTEND
+
+namespace touchstone::inline v0::io {
+
+void reset_allocated_bytes() { allocated = 0; }
+std::size_t allocated_bytes() { return allocated; }
+
+}  // namespace touchstone::inline v0::io

@@ -1,0 +1,14 @@
+// What fuzzers and the mutation test do with bytes: everything a program would do with such a file.
+// Every touchstone::Error is caught; anything else is a fault.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace touchstone::inline v0::io {
+
+// Whether the bytes were accepted.
+bool exercise_tensor_file(std::span<const std::byte> bytes);
+bool exercise_config(std::span<const std::byte> bytes);
+
+}  // namespace touchstone::inline v0::io

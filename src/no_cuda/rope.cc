@@ -1,0 +1,14 @@
+// Rope on CUDA in a build without CUDA. Never reached through the public operator: a context for a
+// CUDA device cannot be made there.
+#include "no_cuda/refusal.h"
+#include "ops/rope/rope_problem.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::rope_op {
+std::string rope_vectorized_refuses(const Context& /*context*/, const Problem& /*p*/) {
+  return no_cuda::kRefusal;
+}
+void rope_vectorized(Context& /*context*/, const Problem& /*p*/) { throw Unsupported(no_cuda::kRefusal); }
+void rope_portable(Context& /*context*/, const Problem& /*p*/) { throw Unsupported(no_cuda::kRefusal); }
+
+}  // namespace touchstone::rope_op

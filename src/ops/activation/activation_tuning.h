@@ -1,0 +1,15 @@
+// Tuning of activation and gate: every threshold, with the reason it rests on.
+#pragma once
+
+#include <cstdint>
+
+namespace touchstone::activation_op {
+
+// CPU: work of one task, a multiple of every vector; some 20 us of a core.
+inline constexpr std::int64_t kCpuElementsPerTask = std::int64_t{32} << 10;
+
+// CUDA: threads of a block, and vectors of 16 bytes of each input that a thread has in flight.
+inline constexpr int kThreads = 256;
+inline constexpr int kVectors = 2;
+
+}  // namespace touchstone::activation_op
