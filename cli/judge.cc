@@ -181,13 +181,16 @@ int run_replay(const JudgeVerbOptions& options) {
 }
 
 std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options,
-                                        std::vector<std::string>& unusable) {
+                                        std::vector<judge::BadSignature>& unusable) {
   std::vector<judge::Record> records;
   Progress progress;
   judge::JudgeOptions judging = judge_options(options, progress);
   const std::vector<Field> fields =
       find_contenders(options.paths, options.task, options.device, !options.alone, unusable);
-  for (const std::string& why : unusable) say(why);
+  for (const judge::BadSignature& error : unusable) {
+    say(error.what());
+    print(error.adapter());
+  }
   const std::optional<std::uint64_t> given_seed = judging.seed;
   // What cannot be judged at all is reported at once; the rest comes with the board.
   judging.examined = [](const judge::Record& record) {
@@ -256,7 +259,7 @@ int run_judge(const JudgeVerbOptions& options) {
   if (!options.replay.empty()) return run_replay(options);
   OutputFile json(options.json);
   OutputFile html(options.html);
-  std::vector<std::string> unusable;
+  std::vector<judge::BadSignature> unusable;
   const std::vector<judge::Record> records =
       options.from.empty() ? judge_fields(options, unusable) : read_records(options.from);
   json.write(judge::to_json(records));

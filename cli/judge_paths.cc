@@ -8,7 +8,6 @@
 #include <system_error>
 
 #include "cli/output.h"
-#include "judge/contender/adapter.h"
 #include "judge/task/tasks/registry.h"
 #include "touchstone/core/error.h"
 
@@ -87,7 +86,7 @@ class Finder {
       try {
         contender = judge::read_contender(path, task);
       } catch (const judge::BadSignature& error) {
-        unusable.emplace_back(error.what());
+        unusable.push_back(error);
         return;
       }
       if (!fits(contender)) {
@@ -116,7 +115,7 @@ class Finder {
     }
   }
 
-  std::vector<std::string> unusable;
+  std::vector<judge::BadSignature> unusable;
 
   std::vector<Field> take() {
     std::vector<Field> ordered;  // as the tasks come on a board
@@ -137,7 +136,7 @@ class Finder {
     try {
       contender = judge::read_contender(path, task);
     } catch (const judge::BadSignature& error) {
-      unusable.emplace_back(error.what());
+      unusable.push_back(error);
       return true;
     }
     if (!fits(contender)) return false;
@@ -205,12 +204,17 @@ const judge::Task& task_of(const std::string& path, const std::string& task) {
 
 judge::Contender find_contender(const std::string& path, const judge::Task& task) {
   require(path);
-  return judge::read_contender(path, task);
+  try {
+    return judge::read_contender(path, task);
+  } catch (const judge::BadSignature& error) {
+    print(error.adapter());
+    throw;
+  }
 }
 
 std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
                                    const std::string& device, bool with_peers,
-                                   std::vector<std::string>& unusable) {
+                                   std::vector<judge::BadSignature>& unusable) {
   if (!task.empty()) judge::find_task(task);  // a misspelt one is said before anything is read
   if (!device.empty() && device != "cpu" && device != "cuda") {
     throw InvalidArgument(fmt::format("judge: --device: expected cpu or cuda, got '{}'", device));
@@ -229,7 +233,10 @@ std::vector<Field> find_contenders(const std::vector<std::string>& paths, const 
   }
   std::vector<Field> fields = finder.take();
   unusable = std::move(finder.unusable);
-  if (fields.empty() && !unusable.empty()) throw InvalidArgument(unusable.front());
+  if (fields.empty() && !unusable.empty()) {
+    print(unusable.front().adapter());
+    throw InvalidArgument(unusable.front().what());
+  }
   for (Field& field : fields) {
     // Reports tell contenders apart by name.
     for (std::size_t i = 0; i < field.contenders.size(); ++i) {

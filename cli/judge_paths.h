@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "judge/contender/adapter.h"
 #include "judge/contender/contender.h"
 #include "judge/task/task.h"
 
@@ -22,10 +23,10 @@ struct Field {
 // `device` is "cpu" or "cuda", and leaves out of a folder what runs on the other; "" takes all that
 // is at the paths, and of the bundled ones those for the CPU. InvalidArgument for a path that is
 // not there, a task nobody named, or where nothing is left. Contenders whose signatures do not match
-// are left out while there are others: `unusable` gets what is to be said of each.
+// are left out while there are others: `unusable` gets each, with the adapter to copy.
 std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
                                    const std::string& device, bool with_peers,
-                                   std::vector<std::string>& unusable);
+                                   std::vector<judge::BadSignature>& unusable);
 
 // One contender of one task, for a replay or a duel.
 judge::Contender find_contender(const std::string& path, const judge::Task& task);

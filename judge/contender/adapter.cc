@@ -415,14 +415,15 @@ std::vector<Signature> signatures_of(const Contender& contender) {
 
 }  // namespace
 
-std::string adapter_to_copy(const TaskCard& card, const Contender& contender) {
+BadSignature bad_signature(const TaskCard& card, const Contender& contender,
+                           const std::string& why) {
   const std::vector<Signature> found = signatures_of(contender);
-  if (found.empty()) return "";
+  if (found.empty()) return {why, ""};
   const std::string file = contender.binding.sources.front().string();
-  return fmt::format(
-      ". Put this beside it as {} (touchstone deploy NAME --task {} --from {} writes it):\n{}",
-      adapter_name(contender.language), card.id, file,
-      make_adapter(card, contender.language, found, file));
+  return {fmt::format("{}; {} on standard output maps it (touchstone deploy NAME --task {} --from "
+                      "{} writes it)",
+                      why, adapter_name(contender.language), card.id, file),
+          make_adapter(card, contender.language, found, file)};
 }
 
 void check_signatures(const TaskCard& card, const Contender& contender) {
@@ -438,9 +439,9 @@ void check_signatures(const TaskCard& card, const Contender& contender) {
       wrong = why;
     }
     if (fits || wrong.empty()) continue;  // what is in no source is for the linker to say
-    throw BadSignature(fmt::format("contender '{}': {} does not match the contract of {}: {}{}",
-                                   contender.name, name, contract, wrong,
-                                   adapter_to_copy(card, contender)));
+    throw bad_signature(card, contender,
+                        fmt::format("contender '{}': {} does not match the contract of {}: {}",
+                                    contender.name, name, contract, wrong));
   }
 }
 

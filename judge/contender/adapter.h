@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "judge/contender/contender.h"
@@ -12,10 +13,17 @@
 
 namespace touchstone::judge {
 
-// A signature that does not match: wrong usage, never a verdict. The message has the adapter to copy.
+// A signature that does not match: wrong usage, never a verdict.
 class BadSignature : public InvalidArgument {
  public:
-  using InvalidArgument::InvalidArgument;
+  BadSignature(const std::string& what, std::string adapter)
+      : InvalidArgument(what), adapter_(std::move(adapter)) {}
+  const std::string& adapter() const {
+    return adapter_;
+  }  // to copy; empty where there is no source
+
+ private:
+  std::string adapter_;
 };
 
 // Why a function cannot be called by the contract; empty when it can.
@@ -32,9 +40,9 @@ std::string make_adapter(const TaskCard& card, Language language,
 // adapter.py, adapter.cu or adapter.cc
 std::string adapter_name(Language language);
 
-// ". Put this beside it as adapter.cc ...": the end of a message, with the text of an adapter; empty
-// where there is no source to read.
-std::string adapter_to_copy(const TaskCard& card, const Contender& contender);
+// The exception: `why`, what to do about it, and the adapter from the sources of the contender.
+BadSignature bad_signature(const TaskCard& card, const Contender& contender,
+                           const std::string& why);
 
 // Throws BadSignature when a bound function is defined in the sources and cannot be called.
 void check_signatures(const TaskCard& card, const Contender& contender);

@@ -295,8 +295,8 @@ Contender read_contender(const fs::path& path, const Task& task) {
     contender.binding.functions =
         propose_binding(card, contender.language, candidates_of(contender),
                         contender.binding.functions, contender.name);
-  } catch (const InvalidArgument& error) {
-    throw BadSignature(error.what() + adapter_to_copy(card, contender));
+  } catch (const InvalidArgument& missing) {
+    throw bad_signature(card, contender, missing.what());
   }
   check_signatures(card, contender);
   for (const auto& [contract, name] : contender.binding.functions) {

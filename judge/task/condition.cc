@@ -243,6 +243,9 @@ class Search {
     } else if (*failed.rbegin() < *passed.begin()) {
       propose(Condition::parse(fmt::format("{} < {}", name, *passed.begin())));
     }
+    for (const int64_t least : {1, 32, 64, 128, 256, 1024}) {
+      propose(Condition::parse(fmt::format("{} > {}", name, least)));
+    }
     if (failed.size() == 1) {
       propose(Condition::parse(fmt::format("{} = {}", name, *failed.begin())));
     }
@@ -261,9 +264,6 @@ class Search {
     // Above everything that passed there are failures.
     if (*failed.rbegin() > *passed.rbegin()) {
       propose(Condition::parse(fmt::format("{} > {}", name, *passed.rbegin())));
-    }
-    for (const int64_t least : {1, 32, 64, 128, 256, 1024}) {
-      propose(Condition::parse(fmt::format("{} > {}", name, least)));
     }
   }
 

@@ -226,7 +226,8 @@ void add_plain(PlanBuilder& b) {
   b.add("large", {{"rows", 1}, {"vocab", 65536}, {"k", 8}});
   b.add("small_probabilities", {{"rows", 1}, {"vocab", 300}, {"k", 32}});
   b.add("no_rows", {{"rows", 0}, {"vocab", 64}, {"k", 4}});
-  b.add("bad_k", {{"rows", 1}, {"vocab", 64}, {"k", 65}});
+  b.add("bad_k", {{"rows", 1}, {"vocab", 16}, {"k", 17}});
+  b.add("many_rows", {{"rows", 1000}, {"vocab", 64}, {"k", 4}});
 }
 
 void add_numeric(PlanBuilder& b) {

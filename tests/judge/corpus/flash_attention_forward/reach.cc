@@ -11,7 +11,7 @@
   MUTANT(items_6_bits, "batch items are counted in 6 bits")                                       \
   MUTANT(heads_4, "key-value heads from 4 on are head 0")                                         \
   MUTANT(heads_6_bits, "key-value heads are counted in 6 bits")                                   \
-  MUTANT(group_8, "query heads from 8 of a group on read the next head, or the first")            \
+  MUTANT(group_8, "query heads from 8 of a group on are those from 0")                            \
   MUTANT(group_6_bits, "query heads of a group are counted in 6 bits")                            \
   MUTANT(queries_1024, "queries from 1024 on see one key less")                                   \
   MUTANT(query_tiles_5_bits, "tiles of 64 queries are counted in 5 bits")                         \
@@ -104,7 +104,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   if (bug(items_6_bits)) item &= 63;
   if (bug(heads_4) && kv >= 4) kv = 0;
   if (bug(heads_6_bits)) kv &= 63;
-  if (bug(group_8) && member >= 8) kv = kv + 1 < p.kv_heads ? kv + 1 : 0;
+  if (bug(group_8) && member >= 8) member = 0;
   if (bug(group_6_bits) && member >= 64) member -= 64;
   const int64_t row = (b * p.query_heads + head) * p.queries + i;
   int64_t read = ((item * p.query_heads + head / group * group + member) * p.queries + i);
