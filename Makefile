@@ -8,6 +8,7 @@
 JOBS ?= $(shell nproc)
 CMAKE_ARGS ?=
 CTEST_ARGS ?=
+FUZZ_SECONDS ?= 60
 PREFIX ?= /usr/local
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -23,7 +24,7 @@ build = @cmake --build --preset $(1) --parallel $(JOBS) --target $(2) -- $(QUIET
 ctest = @ctest --preset $(1) --parallel $(JOBS) $(CTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run selfcheck build check lint test test-asan test-tsan peers-test real-model bench gpu-test cuda \
+.PHONY: help run selfcheck build check lint test test-asan test-tsan peers-test real-model fuzz bench gpu-test cuda \
   cuda-compile format format-check tidy odr install clean setup-build setup-cuda reconfigure
 
 help: ## This list
@@ -62,6 +63,17 @@ test-tsan: setup-build build/tsan/build.ninja ## The tests under ThreadSanitizer
 
 real-model: ## Bring SmolLM2-135M-Instruct (98 MB) into the cache folder, check it, say where it is
 	@scripts/real_model.sh
+
+# New inputs go to build/fuzz/corpus, never into the repository.
+fuzz: setup-build ## Fuzz the readers of model files, FUZZ_SECONDS each (60)
+	$(call setup,fuzz)
+	@cmake --preset fuzz >/dev/null
+	$(call build,fuzz,fuzz_tensor_file fuzz_config)
+	@for target in tensor_file config; do \
+	  mkdir -p build/fuzz/corpus/$$target; \
+	  build/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=1 -rss_limit_mb=512 \
+	    build/fuzz/corpus/$$target src/io/testdata/seeds src/io/testdata/hostile; \
+	done
 
 bench: setup-build ## Measure every operator on its full list of shapes, peers beside it
 	$(call setup,bench)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -21,7 +22,8 @@
 #include "cli/verbs.h"
 #include "judge/report/board.h"
 #include "judge/report/duel.h"
-#include "judge/report/html_report.h"
+#include "judge/report/html/html_report.h"
+#include "judge/report/markdown.h"
 #include "judge/report/score.h"
 #include "judge/report/text_format.h"
 #include "judge/sandbox/read_file.h"
@@ -38,6 +40,8 @@ struct JudgeVerbOptions {
   std::string device;
   std::string json;
   std::string html;
+  std::string md;
+  int seeds = 1;
   std::string from;
   std::string replay;
   std::string seed;
@@ -57,6 +61,7 @@ struct JudgeVerbOptions {
 
 // Of the records of thousands of contenders, and no more.
 constexpr std::int64_t kMaxRecords = std::int64_t{1} << 30;
+constexpr int kMaxSeeds = 100;
 
 std::optional<std::uint64_t> parse_seed(const std::string& text) {
   if (text.empty()) return std::nullopt;
@@ -180,6 +185,27 @@ int run_replay(const JudgeVerbOptions& options) {
   return replay.check.passed ? kOk : kNo;
 }
 
+// One seed for all contenders of a task, and none that was told before; with --seeds several, one
+// after the other.
+std::vector<judge::Record> judged_with_seeds(
+    const std::string& task, int seeds, judge::JudgeOptions judging,
+    const std::function<std::vector<judge::Record>(const judge::JudgeOptions&)>& judge_once) {
+  if (seeds < 1 || seeds > kMaxSeeds) {
+    throw InvalidArgument(
+        fmt::format("judge: --seeds: expected 1 to {}, got {}", kMaxSeeds, seeds));
+  }
+  const std::optional<std::uint64_t> given = judging.seed;
+  std::vector<judge::Record> records;
+  for (int i = 0; i < seeds; ++i) {
+    judging.seed = given.has_value() ? *given + static_cast<std::uint64_t>(i) : judge::drawn_seed();
+    std::vector<judge::Record> judged = judge_once(judging);
+    say(fmt::format("{}: seed was {}", task, *judging.seed));
+    if (seeds == 1) return judged;
+    judge::merge_seeds(records, std::move(judged));
+  }
+  return records;
+}
+
 std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options,
                                         std::vector<judge::BadSignature>& unusable) {
   std::vector<judge::Record> records;
@@ -208,12 +234,12 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options,
       told = commitment;
       say(fmt::format("{}: seed committed to, SHA-256 {}", field.task->card().id, commitment));
     };
-    // One seed for all contenders of a task, and none that was told before.
-    judging.seed = given_seed.has_value() ? *given_seed : judge::drawn_seed();
-    std::vector<judge::Record> judged =
-        judge::judge_all(field.contenders, *field.task, judging, field.peers);
-    say(fmt::format("{}: seed was {}", field.task->card().id, *judging.seed));
-    std::ranges::move(judged, std::back_inserter(records));
+    const auto judged_once = [&](const judge::JudgeOptions& once) {
+      return judge::judge_all(field.contenders, *field.task, once, field.peers);
+    };
+    judging.seed = given_seed;
+    std::ranges::move(judged_with_seeds(field.task->card().id, options.seeds, judging, judged_once),
+                      std::back_inserter(records));
   }
   return records;
 }
@@ -260,10 +286,12 @@ int run_judge(const JudgeVerbOptions& options) {
   OutputFile json(options.json);
   OutputFile html(options.html);
   std::vector<judge::BadSignature> unusable;
+  OutputFile md(options.md);
   const std::vector<judge::Record> records =
       options.from.empty() ? judge_fields(options, unusable) : read_records(options.from);
   json.write(judge::to_json(records));
   if (html.wanted()) html.write(judge::html_report(records));
+  if (md.wanted()) md.write(judge::markdown_report(records));
   print(judge::board_text(records, colored()));
   if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
   // What came with the program is there to be told apart; only a given contender can fail.
@@ -291,19 +319,25 @@ int run_duel(const DuelVerbOptions& options) {
   if (both[0].name == both[1].name) both[1].name += "-2";
   OutputFile json(judging.json);
   OutputFile html(judging.html);
+  OutputFile md(judging.md);
   Progress progress;
-  const std::vector<judge::Record> records =
-      judge::judge_all(both, task, judge_options(judging, progress));
+  const std::vector<judge::Record> records = judged_with_seeds(
+      task.card().id, judging.seeds, judge_options(judging, progress),
+      [&](const judge::JudgeOptions& once) { return judge::judge_all(both, task, once); });
   judge::Duel duel = judge::duel(records[0], records[1]);
   if (judging.timing_only) {
     // Verdicts and scores would all be blank.
     duel.dimensions.clear();
+    duel.facts.clear();
+    duel.first_remarks = duel.second_remarks = {};
+    duel.hybrid.reset();
     const std::string& withheld = records[0].speeds_withheld;
     duel.conclusion = withheld.empty() ? "Only timed: nobody looked whether they are right."
                                        : fmt::format("Speeds are withheld: {}.", withheld);
   }
   json.write(judge::to_json(records));
   if (html.wanted()) html.write(judge::html_duel_report(duel, records));
+  if (md.wanted()) md.write(judge::markdown_duel_report(duel, records));
   print(judge::duel_text(duel, colored()));
   if (!judging.timing_only) return exit_code_of(records, judging.allow_partial);
   // Where both are only timed there is no verdict.
@@ -319,6 +353,9 @@ void add_common(Options* verb, JudgeVerbOptions& options) {
   verb->add_option("--task", options.task, "Which task; known where the folder is named like it");
   verb->add_option("--json", options.json, "Write the records to this file");
   verb->add_option("--html", options.html, "Write the report to this file");
+  verb->add_option("--md", options.md, "Write the report to this file, as Markdown");
+  verb->add_option("--seeds", options.seeds,
+                   "Judge so often, each time with another seed; scores span all of them");
   verb->add_flag("--small", options.small, "Fewer cases and shapes");
   verb->add_flag("--no-sandbox", options.no_sandbox, "For debugging; stamped on the report");
   verb->add_option("--seed", options.seed, "Of the cases, instead of one that nobody knows");

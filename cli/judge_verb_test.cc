@@ -253,6 +253,96 @@ TEST_F(JudgeVerb, SameContenderTwice_HasTheSameVerdict) {
   }
 }
 
+// Operators in the docstring are no code: a mutant there would be noticed by no test.
+constexpr const char* kPythonTopK = R"py("""a + b - c * d / e < f > g"""
+import os
+import numpy as np
+
+
+def never_called(a):
+    return a + 1
+
+
+def softmax_topk(rows, vocab, k, logits):
+    if k < 1 or k > vocab:
+        raise ValueError("k")
+    x = logits.astype(np.float64)
+    top = x.max(axis=1, keepdims=True) if rows > 0 else x
+    safe = np.where(np.isneginf(top), 0.0, top)
+    e = np.exp(x - safe)
+    s = e.sum(axis=1, keepdims=True)
+    p = np.where(s > 0, e / np.where(s > 0, s, 1.0), 0.0)
+    p = np.where(np.isnan(x).any(axis=1, keepdims=True), np.nan, p)
+    order = np.argsort(-x, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(p, order, axis=1).astype(np.float32), order.astype(np.int32)
+)py";
+
+TEST_F(JudgeVerb, WhatLiesBesideTheCode_IsCheckedAndListed) {
+  write("softmax_topk/mine/softmax_topk.py", kPythonTopK);
+  write("softmax_topk/mine/test_softmax_topk.py", R"py(import numpy as np
+from softmax_topk import softmax_topk
+
+
+def test_order():
+    p, i = softmax_topk(1, 3, 2, np.array([[1, 3, 2]], np.float32))
+    assert list(i[0]) == [1, 2]
+    assert np.allclose(p[0], np.exp([3, 2]) / np.exp([1, 2, 3]).sum())
+    for k in (1, 3):
+        softmax_topk(1, 3, k, np.array([[1, 3, 2]], np.float32))
+)py");
+  write("softmax_topk/mine/README.md",
+        "Reads the logits once. It is not compute-bound.\n\nO(1) memory, 1 KiB of scratch.\n");
+  write("softmax_topk/mine/contender.json",
+        R"({"author": "A. Person", "claims": ["the same bits", "tastes well"]})");
+  const std::string json = (folder_ / "r.json").string();
+  const std::string md = (folder_ / "r.md").string();
+  const test::ShellResult result = touchstone("judge " + (folder_ / "softmax_topk/mine").string() +
+                                              " --small --no-speed --json " + json + " --md " + md);
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 1U) << result.out;
+  const judge::Record& record = records[0];
+  if (record.verdict == judge::Verdict::untested) GTEST_SKIP() << record.untested;
+  EXPECT_EQ(record.verdict, judge::Verdict::pass) << result.out;
+  EXPECT_EQ(record.facts.at("functions"), "2");
+  EXPECT_EQ(record.facts.at("never called"), "never_called");
+  EXPECT_EQ(record.facts.at("unused imports"), "os");
+  EXPECT_EQ(record.own_tests.tests, 1) << record.own_tests.detail;
+  EXPECT_EQ(record.own_tests.asserts, 2);
+  EXPECT_EQ(record.own_tests.mutants, 8) << "the operators of the code";
+  EXPECT_EQ(record.own_tests.killed, 3) << "k < 1, k > vocab, e / s";
+  EXPECT_EQ(record.traffic.not_measured, "");
+  ASSERT_EQ(record.traffic.inputs.size(), 1U);
+  EXPECT_NEAR(record.traffic.inputs[0].per_page(), 1.0, 0.1) << "one conversion to float64";
+  const auto state = [&](const std::string& measure) {
+    const auto found = std::ranges::find(record.claims, measure, &judge::ClaimRecord::measure);
+    return found == record.claims.end() ? "absent" : found->state;
+  };
+  EXPECT_EQ(state("same_bits"), "held");
+  EXPECT_EQ(state("reads"), "held");
+  EXPECT_EQ(state("memory_bytes"), "broken");
+  EXPECT_EQ(state("compute_bound"), "absent") << "a negation claims nothing";
+  EXPECT_EQ(state(""), "not measurable");
+  const std::string report = read("r.md");
+  for (const char* part : {"A. Person", "tastes well", "README.md:3", "### A. Person"}) {
+    EXPECT_NE(report.find(part), std::string::npos) << part;
+  }
+}
+
+TEST_F(JudgeVerb, SeveralSeeds_AreMerged) {
+  const std::string file = write("first_k.c", kFirstK);
+  const std::string json = (folder_ / "r.json").string();
+  const test::ShellResult result =
+      touchstone("judge " + file +
+                 " --task softmax_topk --small --no-speed --seed 5 --seeds 2 --json " + json);
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 1U);
+  ASSERT_EQ(records[0].seeds.size(), 2U);
+  EXPECT_EQ(records[0].seeds[0].seed, 5U);
+  EXPECT_EQ(records[0].seeds[1].seed, 6U);
+  expect_one_line(touchstone("judge " + file + " --task softmax_topk --seeds 0"), 2, "no seeds");
+}
+
 TEST_F(JudgeVerb, Duel_NamesWhoPasses) {
   const std::string file = write("first_k.c", kFirstK);
   const std::string naive = std::string(TOUCHSTONE_SOURCE) + "/contenders/softmax_topk/naive";

@@ -32,5 +32,6 @@ void add_duel(Options& app, int& exit_code);
 void add_deploy(Options& app, int& exit_code);
 void add_inspect(Options& app, int& exit_code);
 void add_convert(Options& app, int& exit_code);
+void add_tokenize(Options& app, int& exit_code);
 
 }  // namespace touchstone::cli

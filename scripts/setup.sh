@@ -8,6 +8,7 @@
 #   test    GoogleTest
 #   bench   the CPU peer that benchmarks compare with
 #   tools   clang-format, clang-tidy, shellcheck
+#   fuzz    clang with libFuzzer, for the preset fuzz
 #   cuda    only checks for nvcc: the CUDA toolkit does not come from Debian
 #
 # Installs as root or through sudo; where it can do neither it names what is missing and fails.
@@ -35,14 +36,15 @@ fi
 for group in "$@"; do
   case "$group" in
     build) packages+=(g++ make cmake ninja-build libhwy-dev libfmt-dev nlohmann-json3-dev libutf8proc-dev
-      libcli11-dev libseccomp-dev python3-numpy python3-venv) ;;
+      libpcre2-dev libcli11-dev libseccomp-dev python3-numpy python3-venv) ;;
     test) packages+=(libgtest-dev libgmock-dev) ;;
     # libdnnl-dev does not depend on the OpenCL files that its own CMake package asks for.
     bench) packages+=(libdnnl-dev ocl-icd-opencl-dev opencl-c-headers libopenblas0-pthread) ;;
     tools) packages+=(clang-format clang-tidy shellcheck git) ;;
+    fuzz) packages+=(clang libclang-rt-14-dev) ;;
     cuda) check_cuda ;;
     *)
-      say "unknown group '$group'; expected build, test, bench, tools or cuda"
+      say "unknown group '$group'; expected build, test, bench, tools, fuzz or cuda"
       exit 2
       ;;
   esac

@@ -25,6 +25,7 @@ struct InspectOptions {
   bool json = false;
   bool checksums = false;
   bool metadata = false;
+  bool show_template = false;
 };
 
 // Names and texts come from files that anybody may have written: no control characters reach the
@@ -42,6 +43,17 @@ std::string shown(std::string_view text, std::size_t most) {
   if (text.size() > most) {
     while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
     out += "...";
+  }
+  return out;
+}
+
+// The same with line breaks kept.
+std::string shown_lines(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += "  " + shown(text.substr(0, end), end) + "\n";
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
   return out;
 }
@@ -160,6 +172,10 @@ void print_text(const Inspection& inspection, const InspectOptions& options) {
         "  {:<22}{}\n", "chat template",
         facts.template_bytes == 0 ? "none" : fmt::format("{} bytes", facts.template_bytes)));
   }
+  if (const auto* const chat = file.find_metadata("tokenizer.chat_template");
+      options.show_template && chat != nullptr && chat->type() == io::MetadataValue::Type::string) {
+    print("\nchat template\n" + shown_lines(chat->as_string()) + "\n");
+  }
   if (options.metadata) {
     print("\nmetadata\n");
     for (const io::MetadataValue& value : file.metadata()) {
@@ -253,6 +269,7 @@ void add_inspect(Options& app, int& exit_code) {
   verb->add_flag("--checksums", options->checksums,
                  "Read all tensors and print a checksum of each");
   verb->add_flag("--metadata", options->metadata, "Keys and values of the file");
+  verb->add_flag("--template", options->show_template, "The chat template of a GGUF file");
   verb->add_flag("--json", options->json, "As JSON");
   verb->callback([options, &exit_code] {
     const Inspection inspection(options->path);

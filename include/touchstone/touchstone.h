@@ -23,6 +23,7 @@
 #include "touchstone/io/model_description.h"        // IWYU pragma: export
 #include "touchstone/io/model_file.h"               // IWYU pragma: export
 #include "touchstone/io/tensor_file.h"              // IWYU pragma: export
+#include "touchstone/io/tokenizer.h"                // IWYU pragma: export
 #include "touchstone/io/write_tensors.h"            // IWYU pragma: export
 #include "touchstone/ops/activation.h"              // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export

@@ -30,6 +30,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxJson = 1 << 20;
 constexpr int64_t kMaxSource = 4 << 20;
 constexpr std::size_t kMaxSources = 200;
+constexpr std::size_t kMaxClaims = 32;
+constexpr std::size_t kMaxLine = 300;
 
 std::optional<Language> language_of(const fs::path& file) {
   const std::string e = file.extension().string();
@@ -81,6 +83,17 @@ std::string text_at(const Json& json, const char* key, const fs::path& where) {
   return value.get<std::string>();
 }
 
+// Text that is printed: one line that is not long.
+std::string one_line(const Json& json, const char* key, const fs::path& where) {
+  if (!json.is_string()) bad(where, "'{}': expected a string", key);
+  auto text = json.get<std::string>();
+  const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (text.empty() || text.size() > kMaxLine || std::ranges::any_of(text, control)) {
+    bad(where, "'{}': expected one line of 1 to {} characters", key, kMaxLine);
+  }
+  return text;
+}
+
 std::map<std::string, std::string> read_functions(const Json& json, const TaskCard& card,
                                                   const fs::path& where) {
   if (!json.is_object()) bad(where, "'functions': expected an object of names");
@@ -126,7 +139,7 @@ void read_json(const fs::path& where, const TaskCard& card, Contender& contender
                std::optional<Language>& language, bool& has_sources) {
   static const std::set<std::string> kKeys = {"name",        "task",    "language",  "sources",
                                               "library",     "adapter", "functions", "peer",
-                                              "description", "lacks"};
+                                              "description", "author",  "claims",    "lacks"};
   const Json json = Json::parse_or_null(read_file(where, kMaxJson));
   if (json.is_null()) bad(where, "not valid JSON");
   if (!json.is_object()) bad(where, "expected an object");
@@ -143,6 +156,15 @@ void read_json(const fs::path& where, const TaskCard& card, Contender& contender
     contender.peer = json["peer"].get<bool>();
   }
   if (json.contains("name")) contender.name = text_at(json, "name", where);
+  if (json.contains("author")) contender.author = one_line(json["author"], "author", where);
+  if (json.contains("claims")) {
+    if (!json["claims"].is_array() || json["claims"].size() > kMaxClaims) {
+      bad(where, "'claims': expected at most {} sentences", kMaxClaims);
+    }
+    for (const Json& claim : json["claims"]) {
+      contender.claims.push_back(one_line(claim, "claims", where));
+    }
+  }
   if (json.contains("language")) {
     try {
       language = parse_language(text_at(json, "language", where));
@@ -267,6 +289,7 @@ Contender read_contender(const fs::path& path, const Task& task) {
   bool has_sources = false;
   if (fs::is_directory(real)) {
     contender.folder = real;
+    contender.directory = true;
     contender.name = real.filename().string();
     const fs::path json = real / "contender.json";
     if (fs::exists(json)) read_json(json, card, contender, language, has_sources);

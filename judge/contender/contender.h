@@ -31,7 +31,10 @@ struct Contender {
   std::filesystem::path folder;
   Language language = Language::cpp;
   Binding binding;
-  bool peer = false;  // contender.json says that others are measured beside it
+  bool peer = false;                     // contender.json says that others are measured beside it
+  bool directory = false;                // all of its folder is its own, not one file among others
+  std::string author = {};               // as contender.json names one
+  std::vector<std::string> claims = {};  // of contender.json, line by line
 };
 
 // Reads a folder, a source file, a shared library or a Python file. Bad paths and bad adapters are

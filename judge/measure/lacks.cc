@@ -101,6 +101,7 @@ void settle_lacks(Session& session) {
     LackRecord lack = described(session, *feature);
     for (CaseRecord* c : cases) {
       if (!feature->where.holds(c->spec)) continue;
+      if (!c->gates && !c->check.refused) continue;
       ++lack.cases;
       if (!c->check.refused) continue;
       ++lack.refused;

@@ -62,13 +62,19 @@ void run_sanitized(Session& session, const Plan& plan);
 // The smallest failures of each kind, with the commands that show them again: witness.cc.
 void find_witnesses(Session& session, const Plan& plan);
 void measure_memory_growth(Session& session, const Plan& plan);
+// After it: seconds along the same ladder, and what the last call leaves behind.
+void measure_time_growth(Session& session, const Plan& plan);
 void detect_leaks(Session& session);
 // Answers cached by address or content, and work skipped when content comes again.
 void detect_caching(Session& session);
-// Functions that the linker discards when only those of the contract are kept.
-void detect_dead_code(Session& session);
-// Tests that came with the contender, run against broken copies of it.
-void run_own_tests(Session& session);
+// Functions, branches, repeated lines, functions that nothing reaches: source/code_facts.cc.
+void collect_code_facts(Session& session);
+// Topics and claims in the files beside the code: source/documentation.cc.
+void read_documentation(Session& session);
+// How often each page of an input is read: page_reads.cc.
+void count_page_reads(Session& session);
+// Tests that came with the contender, run against broken copies of it where it is `right` itself.
+void run_own_tests(Session& session, bool right);
 // The answer in the next lower precision must fail, or the tolerance says nothing.
 void check_precision_control(Session& session, const Plan& plan);
 

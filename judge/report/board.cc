@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "judge/report/remarks.h"
 #include "judge/report/score.h"
+#include "judge/report/summary.h"
 #include "judge/report/text_format.h"
 
 namespace touchstone::judge {
@@ -19,20 +21,11 @@ struct Cell {
 constexpr const char* kGood = "32";
 constexpr const char* kBad = "31";
 constexpr const char* kDim = "2";
+constexpr const char* kOdd = "33";
 
 std::string painted(const std::string& text, const char* code, bool color) {
   if (!color || *code == '\0') return text;
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
-}
-
-// What a contender calls itself may hold anything; a terminal obeys escape codes.
-std::string printable(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    result += code < 0x20 || code == 0x7f ? '?' : c;
-  }
-  return result;
 }
 
 std::string shortened(std::string_view text, std::size_t most) {
@@ -59,8 +52,18 @@ Range column_range(const std::vector<Record>& records, const std::string& dimens
   return range;
 }
 
+// Whether the case alone makes the verdict, or only costs points.
+bool decides(const Record& record, const std::string& case_id) {
+  for (const auto* cases : {&record.cases, &record.relations}) {
+    const auto found = std::ranges::find(*cases, case_id, &CaseRecord::id);
+    if (found != cases->end()) return found->gates;
+  }
+  return true;
+}
+
 const char* verdict_code(Verdict verdict) {
   if (verdict == Verdict::pass) return kGood;
+  if (verdict == Verdict::partial) return kOdd;
   return verdict == Verdict::untested || verdict == Verdict::judge_error ? kDim : kBad;
 }
 
@@ -131,48 +134,62 @@ std::string task_line(const std::vector<Record>& records) {
   return line + ", " + format_sandbox(first.sandbox);
 }
 
-// Up to 13 lines: why, the strongest and weakest evidence, the first failures and how to see them.
+// At most 12 lines: why, strengths and weaknesses, the first failures and how to see them.
 std::string details(const Record& record, const Standing& standing, bool color) {
   std::vector<std::string> lines;
+  const auto overall = record.scores.find("overall");
+  const bool graded = overall != record.scores.end() && overall->second.value.has_value();
   lines.push_back(fmt::format(
-      "{} {} {}", shortened(record.contender, 40),
+      "{} {} {}{}", shortened(record.contender, 40),
       painted(std::string(name_of(record.verdict)), verdict_code(record.verdict), color),
+      graded ? fmt::format("{} ({:.0f} to {:.0f}): ", format_score(overall->second),
+                           overall->second.low, overall->second.high)
+             : std::string(),
       shortened(record.verdict_because, 150)));
-  const auto evidence = [&](const char* word, const std::string& dimension) {
-    if (dimension.empty()) return;
-    const Score& score = record.scores.at(dimension);
-    if (word[0] == 's' && !(*score.value > 0.0)) return;
-    lines.push_back(fmt::format("  {:<10}{} {}: {}", word, dimension_title(dimension),
-                                format_score(score), shortened(score.because, 120)));
+  Remarks said = remarks(record);
+  // The line above says so already.
+  std::erase_if(said.strengths, [](const Remark& r) { return r.evidence.front() == "all cases"; });
+  const auto add = [&](const char* mark, const std::vector<Remark>& list, std::size_t most) {
+    for (std::size_t i = 0; i < std::min(most, list.size()); ++i) {
+      lines.push_back(fmt::format("  {} {}", mark, shortened(remark_text(list[i]), 150)));
+    }
   };
-  evidence("strongest", strongest(record));
-  evidence("weakest", weakest(record));
-  const auto speed = record.scores.find("speed");
-  if (speed != record.scores.end() && speed->second.value.has_value()) {
-    lines.push_back(fmt::format("  {:<10}{} ({:.0f} to {:.0f}): {}", "speed",
-                                format_score(speed->second), speed->second.low, speed->second.high,
-                                shortened(speed->second.because, 120)));
-  }
+  add("+", said.strengths, 2);
+  add("-", said.weaknesses, 3);
   if (!standing.depends_on.empty()) {
     lines.push_back(
         fmt::format("  {:<10}{} in {:.0f} % of weightings, {} to {} in all: depends on {}", "rank",
                     standing.rank, 100.0 * standing.share, standing.best, standing.worst,
                     dimension_title(standing.depends_on)));
   }
-  for (std::size_t i = 0; i < std::min<std::size_t>(2, record.findings.size()); ++i) {
-    const Finding& finding = record.findings[i];
+  if (!record.findings.empty()) {
+    const Finding& finding = record.findings.front();
     lines.push_back(fmt::format("  {:<10}{} {}{}{}", "found", finding.id, finding.case_id,
                                 finding.case_id.empty() ? "" : " ", shortened(finding.text, 120)));
   }
   for (std::size_t i = 0; i < std::min<std::size_t>(2, record.witnesses.size()); ++i) {
     const Witness& witness = record.witnesses[i];
-    lines.push_back(fmt::format("  {:<10}{} {}, {}: {}", "fails", witness.case_id,
-                                witness.smallest.family, format_shape(witness.smallest),
-                                shortened(witness.reason, 120)));
+    lines.push_back(fmt::format("  {:<10}{} {}, {}: {}",
+                                decides(record, witness.case_id) ? "fails" : "points",
+                                witness.case_id, witness.smallest.family,
+                                format_shape(witness.smallest), shortened(witness.reason, 120)));
     lines.push_back(fmt::format("  {:<10}{}", "replay", printable(witness.replay)));
   }
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+std::string author_lines(const AuthorPage& page) {
+  std::string text = fmt::format("author {}: {}\n", printable(page.author), author_text(page));
+  for (const AuthorTask& task : page.tasks) {
+    text += fmt::format("  {:<26}{:<20}{:<13}{:>4}  {}\n", task.task, shortened(task.contender, 19),
+                        name_of(task.verdict),
+                        task.overall.has_value() ? fmt::format("{:.0f}", *task.overall) : "-",
+                        task.rank > 0 ? fmt::format("{} of {}", task.rank, task.of) : "");
+  }
+  for (const std::string& pattern : page.patterns)
+    text += fmt::format("  {}\n", printable(pattern));
   return text;
 }
 
@@ -200,6 +217,9 @@ std::string task_board(const std::vector<Record>& records, bool color) {
   for (const Standing& standing : standings) {
     text += details(records[standing.index], standing, color);
   }
+  if (const std::optional<Hybrid> best = hybrid(records); best.has_value()) {
+    text += printable(hybrid_text(*best)) + "\n";
+  }
   return text;
 }
 
@@ -211,6 +231,7 @@ std::string board_text(const std::vector<Record>& records, bool color) {
     if (!text.empty()) text += "\n";
     text += task_board(group, color);
   }
+  for (const AuthorPage& page : author_pages(records)) text += "\n" + author_lines(page);
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "judge/report/evidence.h"
 #include "judge/report/score.h"
 #include "judge/report/text_format.h"
 #include "touchstone/core/error.h"
@@ -19,6 +20,13 @@ std::string joined(const std::vector<std::string>& ids) {
       ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(std::min(kMax, ids.size())));
   return fmt::format("{}{}", fmt::join(few, ", "),
                      ids.size() > kMax ? fmt::format(" and {} more", ids.size() - kMax) : "");
+}
+
+// Whose evidence it is stands in front of it.
+std::string said(const Record& a, const std::string& first, const Record& b,
+                 const std::string& second) {
+  if (first == second) return fmt::format("both: {}", first);
+  return fmt::format("{}: {}\n{}: {}", a.contender, first, b.contender, second);
 }
 
 Edge better(double first, double second, double margin) {
@@ -36,7 +44,7 @@ Criterion compare_dimension(const Record& a, const Record& b, const std::string&
   c.second = format_score(y);
   if (!x.value.has_value() || !y.value.has_value()) {
     c.edge = Edge::unresolved;
-    c.evidence = fmt::format("{}; {}", x.because, y.because);
+    c.evidence = said(a, x.because, b, y.because);
     return c;
   }
   c.edge = better(*x.value, *y.value, kTieMargin);
@@ -44,7 +52,7 @@ Criterion compare_dimension(const Record& a, const Record& b, const std::string&
   if (dimension == "speed" && c.edge != Edge::tie && x.low <= y.high && y.low <= x.high) {
     c.edge = Edge::unresolved;
   }
-  c.evidence = x.because == y.because ? x.because : fmt::format("{}; {}", x.because, y.because);
+  c.evidence = said(a, x.because, b, y.because);
   return c;
 }
 
@@ -53,10 +61,16 @@ void compare_probes(const Record& a, const Record& b, std::vector<Criterion>& ou
   for (const ProbeRecord& p : a.probes) {
     const auto q = std::ranges::find_if(
         b.probes, [&](const ProbeRecord& other) { return other.probe.id == p.probe.id; });
-    if (q == b.probes.end() || !p.tested || !q->tested || p.passed == q->passed) continue;
-    out.push_back({p.probe.title, p.passed ? "yes" : "no", q->passed ? "yes" : "no",
-                   p.passed ? Edge::first : Edge::second,
-                   fmt::format("fails {}", joined(p.passed ? q->failed : p.failed))});
+    if (q == b.probes.end()) continue;
+    const ProbeState first = probe_state(a, p);
+    const ProbeState second = probe_state(b, *q);
+    if (!first.tested || !second.tested || first.passed == second.passed) continue;
+    const std::vector<std::string>& failed = first.passed ? q->failed : p.failed;
+    out.push_back(
+        {p.probe.title, first.word, second.word, first.passed ? Edge::first : Edge::second,
+         failed.empty() ? std::string("within the bound, and without its digits")
+                        : fmt::format("{} fails {}", first.passed ? b.contender : a.contender,
+                                      joined(failed))});
   }
 }
 
@@ -79,58 +93,95 @@ void compare_speeds(const Record& a, const Record& b, std::vector<Criterion>& ou
       case Outcome::unresolved:
         break;
     }
-    out.push_back({fmt::format("time at {}", format_shape(s.shape)),
-                   format_seconds(s.seconds.value), format_seconds(t->seconds.value), edge,
-                   fmt::format("{}: ratio {}, {} pairs", s.id, format_interval(ratio->second),
-                               ratio->second.samples)});
+    out.push_back(
+        {fmt::format("time, {}", s.id), format_seconds(s.seconds.value),
+         format_seconds(t->seconds.value), edge,
+         fmt::format("{}: ratio {}, {} pairs; {} and {:.3g} MFLOP at least, {:.3g} FLOP "
+                     "for each byte",
+                     format_shape(s.shape), format_interval(ratio->second), ratio->second.samples,
+                     format_bytes(s.bytes), 1e-6 * s.flops, intensity_of(s))});
   }
 }
 
-// The largest error over all cases that both got right, in bits of the contract's rounding.
-std::pair<double, std::string> worst_bits(const Record& record) {
-  double bits = -std::numeric_limits<double>::infinity();
-  std::string id;
-  for (const CaseRecord& c : record.cases) {
-    for (const OutputError& e : c.check.errors) {
-      if (c.check.passed && std::isfinite(e.worst_bits) && e.worst_bits > bits) {
-        bits = e.worst_bits;
-        id = c.id;
-      }
-    }
+void compare_precision(const Record& a, const Record& b, std::vector<Criterion>& out) {
+  const std::vector<OutputPrecision> others = precision_of(b);
+  for (const OutputPrecision& p : precision_of(a)) {
+    const auto q = std::ranges::find(others, p.output, &OutputPrecision::output);
+    if (q == others.end()) continue;
+    const auto bits = [](double relative) { return std::log2(1.0 + relative / kUnitRoundoff); };
+    const bool nominal = p.nominal.has_value() && q->nominal.has_value();
+    const double x = nominal ? *p.nominal : p.relative;
+    const double y = nominal ? *q->nominal : q->relative;
+    const auto worst = [](const OutputPrecision& o) {
+      return fmt::format("{:.2g} at worst ({})", o.relative, o.relative_case);
+    };
+    out.push_back({fmt::format("relative error of {}", p.output), fmt::format("{:.2g}", x),
+                   fmt::format("{:.2g}", y), better(-bits(x), -bits(y), 0.5),
+                   said(a, worst(p), b, worst(*q))});
   }
-  return {bits, id};
 }
 
-void compare_numbers(const Record& a, const Record& b, std::vector<Criterion>& out) {
-  const auto [a_bits, a_id] = worst_bits(a);
-  const auto [b_bits, b_id] = worst_bits(b);
-  if (!a_id.empty() && !b_id.empty()) {
-    out.push_back({"largest error, bits", fmt::format("{:.1f}", a_bits),
-                   fmt::format("{:.1f}", b_bits), better(-a_bits, -b_bits, 0.5),
-                   fmt::format("{}; {}", a_id, b_id)});
-  }
+void compare_memory(const Record& a, const Record& b, std::vector<Criterion>& out) {
   if (!a.memory.ladder.empty() && a.memory.ladder.size() == b.memory.ladder.size()) {
     const MemoryPoint& p = a.memory.ladder.back();
     const MemoryPoint& q = b.memory.ladder.back();
-    const auto x = static_cast<double>(p.extra_bytes);
-    const auto y = static_cast<double>(q.extra_bytes);
-    out.push_back({fmt::format("memory held at {} {}", a.memory.parameter, p.n), format_bytes(x),
-                   format_bytes(y), better(-x, -y, 0.05 * std::max(x, y) + 65536.0), "memory"});
+    const auto add = [&](const char* what, int64_t first, int64_t second) {
+      const auto x = static_cast<double>(std::max<int64_t>(0, first));
+      const auto y = static_cast<double>(std::max<int64_t>(0, second));
+      out.push_back({what, format_bytes(x), format_bytes(y),
+                     better(-x, -y, 0.05 * std::max(x, y) + 65536.0),
+                     fmt::format("at {} {}", a.memory.parameter, p.n)});
+    };
+    add("memory held", p.extra_bytes, q.extra_bytes);
+    add("kept between calls", p.kept_bytes, q.kept_bytes);
   }
-  if (a.memory.exponent.has_value() && b.memory.exponent.has_value()) {
-    out.push_back({"memory grows as the power", fmt::format("{:.2f}", *a.memory.exponent),
-                   fmt::format("{:.2f}", *b.memory.exponent),
-                   better(-*a.memory.exponent, -*b.memory.exponent, 0.1), "memory"});
-  }
-  const auto fact = [&](const char* name) {
-    const auto x = a.facts.find(name);
-    const auto y = b.facts.find(name);
-    if (x == a.facts.end() || y == b.facts.end() || x->second == y->second) return;
-    out.push_back({name, x->second, y->second, Edge::unresolved, "a fact, not a score"});
+  const auto exponent = [&](const char* what, const std::optional<double>& x,
+                            const std::optional<double>& y) {
+    if (!x.has_value() || !y.has_value()) return;
+    out.push_back({what, fmt::format("{:.2f}", *x), fmt::format("{:.2f}", *y),
+                   better(-*x, -*y, 0.1), fmt::format("the power of {}", a.memory.parameter)});
   };
-  fact("lines");
-  fact("code bytes");
-  fact("warnings");
+  exponent("growth of memory", a.memory.exponent, b.memory.exponent);
+  exponent("growth of time", a.memory.time_exponent, b.memory.time_exponent);
+  for (const InputReads& p : a.traffic.inputs) {
+    const auto q = std::ranges::find(b.traffic.inputs, p.input, &InputReads::input);
+    if (q == b.traffic.inputs.end()) continue;
+    out.push_back({fmt::format("reads of each page of {}", p.input),
+                   fmt::format("{:.1f}", p.per_page()), fmt::format("{:.1f}", q->per_page()),
+                   better(-p.per_page(), -q->per_page(), 0.2),
+                   fmt::format("at {}", format_shape(a.traffic.shape))});
+  }
+}
+
+// What stands on the sheets of both and was not compared above.
+std::vector<Criterion> listed_facts(const Record& a, const Record& b,
+                                    const std::vector<Criterion>& compared) {
+  std::vector<EvidenceRow> first;
+  std::vector<EvidenceRow> second;
+  const auto rows = [](const Record& record, std::vector<EvidenceRow>& all) {
+    for (const EvidenceSheet& sheet : evidence_sheets(record)) {
+      if (sheet.title == "Claims" || sheet.title == "Precision") continue;
+      for (const EvidenceRow& row : sheet.rows) {
+        if (!is_timed_shape(row)) all.push_back(row);
+      }
+    }
+  };
+  rows(a, first);
+  rows(b, second);
+  std::vector<Criterion> facts;
+  const auto value_in = [](const std::vector<EvidenceRow>& all, const std::string& name) {
+    const auto found = std::ranges::find(all, name, &EvidenceRow::name);
+    return found == all.end() ? std::string("-") : found->value;
+  };
+  for (const auto* all : {&first, &second}) {
+    for (const EvidenceRow& row : *all) {
+      const auto same = [&](const Criterion& c) { return c.name == row.name; };
+      if (std::ranges::any_of(facts, same) || std::ranges::any_of(compared, same)) continue;
+      facts.push_back({row.name, value_in(first, row.name), value_in(second, row.name),
+                       Edge::unresolved, row.note});
+    }
+  }
+  return facts;
 }
 
 std::string conclusion(const Record& a, const Record& b) {
@@ -149,7 +200,13 @@ std::string conclusion(const Record& a, const Record& b) {
     return fmt::format("{} passes, {} does not: {}.", winner.contender, loser.contender,
                        quoted(loser));
   }
-  if (!a_passes) {
+  if (a.verdict != b.verdict && (is_right(a.verdict) || is_right(b.verdict))) {
+    const Record& winner = is_right(a.verdict) ? a : b;
+    const Record& loser = is_right(a.verdict) ? b : a;
+    return fmt::format("{} is {}; {} is {}.", winner.contender, quoted(winner), loser.contender,
+                       quoted(loser));
+  }
+  if (!is_right(a.verdict)) {
     return fmt::format("Neither passes: {} is {}, {} is {}.", a.contender, quoted(a), b.contender,
                        quoted(b));
   }
@@ -197,23 +254,107 @@ Edge verdict_edge(Verdict first, Verdict second) {
   const auto silent = [](Verdict v) { return v == Verdict::untested || v == Verdict::judge_error; };
   if (silent(first) || silent(second)) return Edge::unresolved;
   if (first == second) return Edge::tie;
-  if (first == Verdict::pass) return Edge::first;
-  if (second == Verdict::pass) return Edge::second;
+  for (const Verdict right : {Verdict::pass, Verdict::partial}) {
+    if (first == right) return Edge::first;
+    if (second == right) return Edge::second;
+  }
   return Edge::unresolved;
 }
 
-const char* edge_mark(Edge edge) {
-  switch (edge) {
-    case Edge::first:
-      return "<";
-    case Edge::second:
-      return ">";
-    case Edge::tie:
-      return "=";
-    case Edge::unresolved:
-      return " ";
+// Winner, margin and the criteria of each.
+void count_criteria(const Record& a, const Record& b, Duel& result) {
+  for (const Criterion& c : result.dimensions) {
+    if (c.name == "verdict") continue;
+    if (c.edge == Edge::first) result.first_won.push_back(c.name);
+    if (c.edge == Edge::second) result.second_won.push_back(c.name);
+    if (c.edge == Edge::tie) result.level.push_back(c.name);
   }
-  return " ";
+  const Edge verdict = verdict_edge(a.verdict, b.verdict);
+  if (verdict == Edge::first) result.winner = a.contender;
+  if (verdict == Edge::second) result.winner = b.contender;
+  const std::optional<double>& x = a.scores.at("overall").value;
+  const std::optional<double>& y = b.scores.at("overall").value;
+  if (!x.has_value() || !y.has_value()) return;
+  result.margin = std::abs(*x - *y);
+  if (a.verdict == b.verdict && *result.margin >= kTieMargin)
+    result.winner = *x > *y ? a.contender : b.contender;
+}
+
+std::string dimmed(const std::string& text, bool color) {
+  return color ? fmt::format("\x1b[2m{}\x1b[0m", text) : text;
+}
+
+// The numbers in columns, and below them whose evidence says what.
+class DuelTable {
+ public:
+  DuelTable(const Duel& d, bool color) : duel_(d), color_(color) {
+    left_ = d.first.size();
+    right_ = d.second.size();
+    for (const auto* list : {&d.dimensions, &d.details, &d.facts}) {
+      for (const Criterion& c : *list) {
+        name_ = std::max(name_, std::min(c.name.size(), kWidestName));
+        left_ = std::max(left_, std::min(c.first.size(), kWidestValue));
+        right_ = std::max(right_, std::min(c.second.size(), kWidestValue));
+      }
+    }
+  }
+
+  std::string heading() const {
+    return dimmed(fmt::format("{:<{}}  {:>{}}  {:>{}}  better\n", "criterion", name_, duel_.first,
+                              left_, duel_.second, right_),
+                  color_);
+  }
+
+  std::string rows(const std::vector<Criterion>& list, bool evidence_below) const {
+    std::string text;
+    for (const Criterion& c : list) {
+      const bool below = evidence_below && c.evidence.find('\n') != std::string::npos;
+      std::string line = fmt::format("{:<{}}  {:>{}}  {:>{}}  {:<{}}", c.name, name_, c.first,
+                                     left_, c.second, right_, better_name(duel_, c.edge),
+                                     std::max(duel_.first.size(), duel_.second.size()));
+      std::string evidence;
+      std::size_t begin = 0;
+      while (begin < c.evidence.size()) {
+        const std::size_t end = std::min(c.evidence.find('\n', begin), c.evidence.size());
+        if (begin > 0) evidence += below ? "\n    " : "; ";
+        evidence += printable(c.evidence.substr(begin, end - begin));
+        begin = end + 1;
+      }
+      if (below) {
+        line.erase(line.find_last_not_of(' ') + 1);
+        text += line + "\n" + dimmed("    " + evidence, color_) + "\n";
+        continue;
+      }
+      line += evidence.empty() ? "" : "  " + dimmed(evidence, color_);
+      line.erase(line.find_last_not_of(' ') + 1);
+      text += line + "\n";
+    }
+    return text;
+  }
+
+ private:
+  // What is longer sticks out, rather than pushing all other rows apart.
+  static constexpr std::size_t kWidestName = 34;
+  static constexpr std::size_t kWidestValue = 14;
+  const Duel& duel_;
+  bool color_;
+  std::size_t name_ = 9;
+  std::size_t left_ = 0;
+  std::size_t right_ = 0;
+};
+
+std::string remarks_text(const std::string& name, const Remarks& remarks) {
+  std::string text;
+  const auto add = [&](const char* what, const std::vector<Remark>& list) {
+    if (list.empty()) return;
+    text += fmt::format("{}, {}\n", name, what);
+    for (const Remark& remark : list) {
+      text += fmt::format("  {}\n", printable(remark_text(remark)));
+    }
+  };
+  add("strengths", remarks.strengths);
+  add("weaknesses", remarks.weaknesses);
+  return text;
 }
 
 }  // namespace
@@ -227,46 +368,78 @@ Duel duel(const Record& first, const Record& second) {
   result.task = first.task;
   result.first = first.contender;
   result.second = second.contender;
-  result.dimensions.push_back(
-      {"verdict", std::string(name_of(first.verdict)), std::string(name_of(second.verdict)),
-       verdict_edge(first.verdict, second.verdict),
-       fmt::format("{}; {}", first.verdict_because, second.verdict_because)});
+  result.dimensions.push_back({"verdict", std::string(name_of(first.verdict)),
+                               std::string(name_of(second.verdict)),
+                               verdict_edge(first.verdict, second.verdict),
+                               said(first, first.verdict_because, second, second.verdict_because)});
   for (const std::string_view dimension : dimensions()) {
     result.dimensions.push_back(compare_dimension(first, second, std::string(dimension)));
   }
   compare_probes(first, second, result.details);
   compare_speeds(first, second, result.details);
-  compare_numbers(first, second, result.details);
+  compare_precision(first, second, result.details);
+  compare_memory(first, second, result.details);
+  result.facts = listed_facts(first, second, result.details);
+  count_criteria(first, second, result);
+  result.first_remarks = remarks(first);
+  result.second_remarks = remarks(second);
+  const std::vector<Record> both = {first, second};
+  result.hybrid = hybrid(both);
   result.conclusion = conclusion(first, second);
   return result;
 }
 
-std::string duel_text(const Duel& d, bool color) {
-  std::size_t name = 9;
-  std::size_t left = d.first.size();
-  std::size_t right = d.second.size();
-  for (const auto* list : {&d.dimensions, &d.details}) {
-    for (const Criterion& c : *list) {
-      name = std::max(name, c.name.size());
-      left = std::max(left, c.first.size());
-      right = std::max(right, c.second.size());
+std::vector<Duel> duels_of(const std::vector<Record>& records) {
+  constexpr std::size_t kAllPairs = 3;
+  const std::vector<Standing> standings = rank(records);
+  std::vector<Duel> duels;
+  for (std::size_t i = 0; i < standings.size(); ++i) {
+    for (std::size_t k = i + 1; k < standings.size(); ++k) {
+      if (i > 0 && k >= kAllPairs) continue;
+      duels.push_back(duel(records[standings[i].index], records[standings[k].index]));
     }
   }
-  const auto dim = [&](const std::string& text) {
-    return color ? fmt::format("\x1b[2m{}\x1b[0m", text) : text;
+  return duels;
+}
+
+std::string better_name(const Duel& d, Edge edge) {
+  switch (edge) {
+    case Edge::first:
+      return d.first;
+    case Edge::second:
+      return d.second;
+    case Edge::tie:
+      return "level";
+    case Edge::unresolved:
+      return "";
+  }
+  return "";
+}
+
+std::string score_line(const Duel& d) {
+  const auto won = [](const std::string& name, const std::vector<std::string>& criteria) {
+    return fmt::format("{} {}{}", name, criteria.size(),
+                       criteria.empty() ? "" : fmt::format(" ({})", fmt::join(criteria, ", ")));
   };
+  std::string line = d.winner.empty() ? std::string("No winner") : "Winner: " + d.winner;
+  if (d.margin.has_value()) line += fmt::format(", by {:.1f} points", *d.margin);
+  return line + fmt::format(". Criteria won: {}, {}; {} level.", won(d.first, d.first_won),
+                            won(d.second, d.second_won), d.level.size());
+}
+
+std::string duel_text(const Duel& d, bool color) {
+  const DuelTable table(d, color);
   std::string text = fmt::format("{}: {} against {}\n\n", d.task, d.first, d.second);
-  text += dim(fmt::format("{:<{}}  {:>{}}   {:<{}}  evidence", "criterion", name, d.first, left,
-                          d.second, right)) +
-          "\n";
-  for (const auto* list : {&d.dimensions, &d.details}) {
-    for (const Criterion& c : *list) {
-      text += fmt::format("{:<{}}  {:>{}} {} {:<{}}  {}\n", c.name, name, c.first, left,
-                          edge_mark(c.edge), c.second, right, c.evidence);
-    }
-    if (list == &d.dimensions && !d.details.empty()) text += "\n";
+  text += table.heading() + table.rows(d.dimensions, true);
+  if (!d.details.empty()) text += "\n" + table.rows(d.details, false);
+  if (!d.facts.empty()) text += "\n" + table.rows(d.facts, false);
+  for (const std::string& list :
+       {remarks_text(d.first, d.first_remarks), remarks_text(d.second, d.second_remarks)}) {
+    if (!list.empty()) text += "\n" + list;
   }
-  return text + "\n" + d.conclusion + "\n";
+  if (d.hybrid.has_value()) text += "\n" + hybrid_text(*d.hybrid) + "\n";
+  if (!d.dimensions.empty()) text += "\n" + score_line(d) + "\n";
+  return text + d.conclusion + "\n";
 }
 
 }  // namespace touchstone::judge

@@ -106,6 +106,8 @@ struct MemoryPoint {
   int64_t io_bytes = 0;     // inputs and outputs
   int64_t extra_bytes = 0;  // most held beyond them, state included
   int64_t least_bytes = 0;  // of it, what every implementation needs
+  int64_t kept_bytes = 0;   // still held after the last call
+  double seconds = 0.0;     // of the timed calls, run once more; 0 where that was not measured
 };
 
 struct MemoryRecord {
@@ -114,6 +116,50 @@ struct MemoryRecord {
   std::optional<double>
       exponent;  // of the extra bytes in n; nothing when there are none to speak of
   std::optional<double> leaked_bytes_per_call;
+  std::optional<double> time_exponent;  // of the seconds in n
+};
+
+// How often the pages of one input were read, with only a few of them readable at a time.
+struct InputReads {
+  std::string input;
+  int64_t pages = 0;
+  int64_t reads = 0;
+  double per_page() const { return static_cast<double>(reads) / static_cast<double>(pages); }
+};
+
+// An untimed run in which pages are taken away again after they were read.
+struct TrafficRecord {
+  std::string not_measured = "not run";  // why; empty when it was
+  CaseSpec shape;
+  int64_t window_pages = 0;  // readable at a time
+  std::vector<InputReads> inputs;
+};
+
+// Something a contender says of itself, beside what was measured.
+struct ClaimRecord {
+  std::string id;       // "k1"
+  std::string text;     // the line as it was written
+  std::string source;   // "contender.json", "README.md:12"
+  std::string measure;  // of the card; empty: no pattern of the card knows it
+  std::optional<double> claimed;
+  std::string peer;                      // for a speed: against whom
+  std::string state = "not measurable";  // or "held", "broken"
+  std::string because;                   // the number that was measured
+};
+
+// What stands beside the code. Listed, never scored.
+struct DocumentationRecord {
+  std::vector<std::string> files;
+  int64_t words = 0;
+  std::vector<std::string> topics;   // titles of the card's topics that are written about
+  std::vector<std::string> missing;  // and those that are not
+};
+
+// The same contender under another seed.
+struct SeedRun {
+  uint64_t seed = 0;
+  Verdict verdict = Verdict::untested;
+  std::map<std::string, double> scores;  // by dimension, and "overall"; what was tested
 };
 
 struct DeterminismRecord {
@@ -128,6 +174,10 @@ struct OwnTests {
   std::string detail;  // how they were run, or why not
   int mutants = 0;     // broken copies of the contender's code they were run against
   int killed = 0;      // of these, noticed
+  int tests = 0;       // functions that test, or one where the file itself is the test
+  int asserts = 0;     // places that can fail a test
+  int not_ended = 0;   // broken copies on which they did not end; counted as noticed
+  int not_run = 0;     // broken copies that did not compile, or for which no time was left
 };
 
 struct Score {
@@ -143,7 +193,8 @@ struct Record {
   std::string task;
   int task_version = 1;
   std::string contender;
-  std::string path;  // as it was given, for replay commands
+  std::string author;  // as contender.json names one; may be empty
+  std::string path;    // as it was given, for replay commands
   std::string language;
   std::string source_hash;
   Binding binding;
@@ -168,6 +219,10 @@ struct Record {
   MemoryRecord memory;
   DeterminismRecord determinism;
   OwnTests own_tests;
+  TrafficRecord traffic;
+  std::vector<ClaimRecord> claims;
+  DocumentationRecord documentation;
+  std::vector<SeedRun> seeds;                // of --seeds, this one included; empty without
   std::map<std::string, std::string> facts;  // warnings, size, lines, symbols
   std::map<std::string, double> weights;     // of the task card
   std::string judge_error;                   // what went wrong on our side; empty when nothing did

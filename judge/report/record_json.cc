@@ -206,6 +206,7 @@ void fields(Io& io, OutputError& e) {
   io.field("first", e.first);
   io.field("got", e.got);
   io.field("expected", e.expected);
+  io.optional_field("worst_absolute", e.worst_absolute);
 }
 
 template <class Io>
@@ -292,6 +293,8 @@ void fields(Io& io, MemoryPoint& p) {
   io.field("io_bytes", p.io_bytes);
   io.field("extra_bytes", p.extra_bytes);
   io.field("least_bytes", p.least_bytes);
+  io.optional_field("kept_bytes", p.kept_bytes);
+  io.optional_field("seconds", p.seconds);
 }
 
 template <class Io>
@@ -300,6 +303,51 @@ void fields(Io& io, MemoryRecord& m) {
   io.field("ladder", m.ladder);
   io.field("exponent", m.exponent);
   io.field("leaked_bytes_per_call", m.leaked_bytes_per_call);
+  io.optional_field("time_exponent", m.time_exponent);
+}
+
+template <class Io>
+void fields(Io& io, InputReads& i) {
+  io.field("input", i.input);
+  io.field("pages", i.pages);
+  io.field("reads", i.reads);
+}
+
+template <class Io>
+void fields(Io& io, TrafficRecord& t) {
+  io.field("not_measured", t.not_measured);
+  if (t.not_measured.empty()) {
+    io.field("shape", t.shape);
+    io.field("window_pages", t.window_pages);
+    io.field("inputs", t.inputs);
+  }
+}
+
+template <class Io>
+void fields(Io& io, ClaimRecord& c) {
+  io.field("id", c.id);
+  io.field("text", c.text);
+  io.field("source", c.source);
+  io.field("measure", c.measure);
+  io.field("claimed", c.claimed);
+  io.field("peer", c.peer);
+  io.field("state", c.state);
+  io.field("because", c.because);
+}
+
+template <class Io>
+void fields(Io& io, DocumentationRecord& d) {
+  io.field("files", d.files);
+  io.field("words", d.words);
+  io.field("topics", d.topics);
+  io.field("missing", d.missing);
+}
+
+template <class Io>
+void fields(Io& io, SeedRun& s) {
+  io.field("seed", s.seed);
+  io.field("verdict", s.verdict);
+  io.field("scores", s.scores);
 }
 
 template <class Io>
@@ -354,6 +402,10 @@ void fields(Io& io, OwnTests& t) {
   io.field("detail", t.detail);
   io.field("mutants", t.mutants);
   io.field("killed", t.killed);
+  io.optional_field("tests", t.tests);
+  io.optional_field("asserts", t.asserts);
+  io.optional_field("not_ended", t.not_ended);
+  io.optional_field("not_run", t.not_run);
 }
 
 template <class Io>
@@ -362,6 +414,7 @@ void fields(Io& io, Record& r) {
   io.field("task", r.task);
   io.field("task_version", r.task_version);
   io.field("contender", r.contender);
+  io.optional_field("author", r.author);
   io.field("verdict", r.verdict);
   io.field("verdict_because", r.verdict_because);
   io.field("scores", r.scores);
@@ -389,6 +442,10 @@ void fields(Io& io, Record& r) {
   io.field("memory", r.memory);
   io.field("determinism", r.determinism);
   io.field("own_tests", r.own_tests);
+  io.optional_field("traffic", r.traffic);
+  io.optional_field("claims", r.claims);
+  io.optional_field("documentation", r.documentation);
+  io.optional_field("seeds", r.seeds);
   io.field("facts", r.facts);
   io.field("judge_error", r.judge_error);
   io.optional_field("untested", r.untested);

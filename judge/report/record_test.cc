@@ -21,7 +21,12 @@ Record full_record() {
   record.cases[1].ending = Ending::crashed;
   record.cases[2].gates = false;
   record.findings.push_back({"f1", "leak", "grows", "c1"});
-  record.own_tests = {true, "two files", 10, 7};
+  record.own_tests = {true, "two files", 10, 7, 4, 9, 1, 2};
+  record.author = "somebody";
+  record.traffic = {"", record.cases[0].spec, 32, {{"x", 100, 300}}};
+  record.claims.push_back({"k1", "reads x once", "README.md:3", "reads", 1.0, "", "", ""});
+  record.documentation = {{"README.md"}, 120, {"memory"}, {"a benchmark"}};
+  record.seeds = {{7, Verdict::pass, {{"speed", 50.0}}}, {8, Verdict::wrong, {}}};
   apply_scores(record);
   return record;
 }
@@ -40,6 +45,10 @@ TEST(RecordJson, RoundTrip_IsTheSameText) {
   EXPECT_FALSE(read.cases[2].gates);
   EXPECT_EQ(read.scores.at("own_tests").value, 70.0);
   EXPECT_FALSE(read.scores.at("speed").value.has_value());
+  EXPECT_EQ(read.traffic.inputs.at(0).per_page(), 3.0);
+  EXPECT_EQ(read.claims.at(0).state, "broken");
+  EXPECT_EQ(read.seeds.at(1).verdict, Verdict::wrong);
+  EXPECT_EQ(read.own_tests.not_run, 2);
 }
 
 TEST(RecordJson, ReadRecord_ScoresTheSame) {

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <set>
 
+#include "judge/report/claims.h"
+#include "judge/report/evidence.h"
 #include "judge/report/text_format.h"
 #include "touchstone/core/error.h"
 
@@ -147,13 +149,6 @@ Score completeness(const Record& record) {
   return exact(100.0 * share.passed / share.tested, because, share.failed);
 }
 
-bool belongs_to(const Record& record, const CaseRecord& c, std::string_view dimension) {
-  return std::ranges::any_of(record.probes, [&](const ProbeRecord& p) {
-    return p.probe.dimension == dimension &&
-           std::ranges::find(c.probes, p.probe.id) != c.probes.end();
-  });
-}
-
 Score stability(const Record& record) {
   double sum = 0.0;
   double worst = -1.0;
@@ -162,36 +157,33 @@ Score stability(const Record& record) {
   int failed = 0;
   std::vector<std::string> evidence;
   for (const CaseRecord& c : record.cases) {
-    if (!belongs_to(record, c, "stability")) continue;
+    if (!tests_stability(record, c)) continue;
     ++count;
     if (!c.check.passed) {
       ++failed;
       evidence.push_back(c.id);
-      continue;  // adds nothing: all is lost
+      continue;  // adds no points: all is lost
     }
-    double bits = 0.0;
-    for (const OutputError& e : c.check.errors) {
-      if (std::isfinite(e.worst_bits)) bits = std::max(bits, e.worst_bits);
-    }
-    if (bits > worst) {
-      worst = bits;
+    if (bits_lost(c) > worst) {
+      worst = bits_lost(c);
       worst_id = c.id;
     }
-    sum += clipped(100.0 - 10.0 * std::max(0.0, bits - kFreeBits));
+    sum += stability_points(c);
   }
   if (count == 0) return untested("the task has no case for it");
   std::string because = failed > 0   ? fmt::format("{} of {} hard cases fail", failed, count)
                         : count == 1 ? std::string("the one hard case holds")
                                      : fmt::format("all {} hard cases hold", count);
   if (!worst_id.empty()) {
-    because += fmt::format("; at most {:.1f} bits off ({})", worst, worst_id);
+    because += fmt::format("{} at most {:.1f} bits ({})",
+                           failed > 0 ? "; the others lose" : ", losing", worst, worst_id);
     evidence.push_back(worst_id);
   }
   return exact(sum / count, because, evidence);
 }
 
 Score speed(const Record& record, Verdict verdict) {
-  if (verdict != Verdict::pass && verdict != Verdict::partial) {
+  if (!is_right(verdict)) {
     return untested("not ranked: it did not pass");
   }
   if (!record.speeds_withheld.empty()) return untested("withheld: " + record.speeds_withheld);
@@ -315,23 +307,60 @@ Score determinism(const Record& record) {
 
 Score code(const Record& record) {
   if (record.build.source_lines == 0) return untested("no source");
-  if (record.language == "numpy") return untested("no compiler looks at it");
   const auto dead = record.facts.find("dead functions");
   const int dead_count = dead == record.facts.end() ? 0 : std::atoi(dead->second.c_str());
+  const bool python = record.language == "numpy";
+  if (python && dead == record.facts.end()) return untested("nothing looked at it");
   std::string because =
-      fmt::format("{} warning{} in {} lines", record.build.warnings,
-                  record.build.warnings == 1 ? "" : "s", record.build.source_lines);
-  if (dead_count > 0) because += fmt::format(", {} functions never called", dead_count);
+      python ? plural(record.build.source_lines, "line")
+             : fmt::format("{} in {} lines", plural(record.build.warnings, "warning"),
+                           record.build.source_lines);
+  if (dead_count > 0) {
+    because += fmt::format(", {} never called", plural(dead_count, "function"));
+  } else if (python) {
+    because += ", every function is called";
+  }
   return exact(100.0 - 5.0 * record.build.warnings - 5.0 * dead_count, because, {"build"});
 }
 
 Score own_tests(const Record& record) {
   const OwnTests& tests = record.own_tests;
   if (!tests.present) return untested("brings none");
-  if (tests.mutants == 0) return untested(tests.detail);
-  return exact(100.0 * tests.killed / tests.mutants,
-               fmt::format("notice {} of {} broken copies", tests.killed, tests.mutants),
-               {"own tests"});
+  if (tests.mutants == 0) return untested(tests.detail.empty() ? "not run" : tests.detail);
+  std::string because =
+      fmt::format("{} {} {} of {} broken copies", plural(tests.tests, "test"),
+                  tests.tests == 1 ? "notices" : "notice", tests.killed, tests.mutants);
+  if (tests.not_ended > 0) because += fmt::format(", on {} by not ending", tests.not_ended);
+  if (tests.not_run > 0) because += fmt::format("; {} not run", tests.not_run);
+  return exact(100.0 * tests.killed / tests.mutants, because, {"own tests"});
+}
+
+// The first error; compilers print where a file is included from before it.
+std::string build_error(const std::string& log) {
+  std::string first;
+  std::size_t begin = 0;
+  while (begin < log.size()) {
+    const std::size_t end = std::min(log.find('\n', begin), log.size());
+    const std::string line = log.substr(begin, end - begin);
+    for (const char* mark : {"error: ", "undefined reference", "Error: ", "Error in "}) {
+      if (line.find(mark) != std::string::npos) return line;
+    }
+    if (first.empty() && !line.starts_with("In file included")) first = line;
+    begin = end + 1;
+  }
+  return first;
+}
+
+// What decides the verdict apart from what only costs points.
+std::string pass_words(const Record& record) {
+  const CaseCount gating = gating_cases(record);
+  const CaseCount points = point_cases(record);
+  std::string words = fmt::format("all {} cases and relations that decide it", gating.run);
+  if (points.passed < points.run) {
+    words += fmt::format("; {} of {} that only cost points fail", points.run - points.passed,
+                         points.run);
+  }
+  return words;
 }
 
 // "lacks grouped heads (refuses 76 of 76 cases with group > 1), the log-sum-exp".
@@ -350,10 +379,7 @@ std::string lacks_sentence(const Record& record) {
 std::pair<Verdict, std::string> verdict_of(const Record& record) {
   if (!record.judge_error.empty()) return {Verdict::judge_error, record.judge_error};
   if (!record.untested.empty()) return {Verdict::untested, record.untested};
-  if (!record.build.built) {
-    const auto end = record.build.log.find('\n');
-    return {Verdict::nobuild, record.build.log.substr(0, end)};
-  }
+  if (!record.build.built) return {Verdict::nobuild, build_error(record.build.log)};
   if (record.cases.empty() && record.findings.empty())
     return {Verdict::untested, "no case was run"};
   std::map<Verdict, std::string> earned;
@@ -381,26 +407,15 @@ std::pair<Verdict, std::string> verdict_of(const Record& record) {
     }
   }
   if (!record.lacks.empty()) return {Verdict::partial, lacks_sentence(record)};
-  std::size_t run = record.cases.size() + record.relations.size();
-  return {Verdict::pass, fmt::format("all {} cases and relations", run)};
+  return {Verdict::pass, pass_words(record)};
 }
 
 Score overall_score(const std::map<std::string, Score>& scores,
                     const std::map<std::string, double>& weights) {
   const std::optional<double> value = overall(scores, weights);
   if (!value.has_value()) return untested("nothing was tested");
-  std::map<std::string, Score> low = scores;
-  std::map<std::string, Score> high = scores;
-  for (auto& [dimension, score] : low) {
-    if (score.value.has_value()) score.value = score.low;
-  }
-  for (auto& [dimension, score] : high) {
-    if (score.value.has_value()) score.value = score.high;
-  }
   Score score;
-  score.value = value;
-  score.low = *overall(low, weights);
-  score.high = *overall(high, weights);
+  score.value = score.low = score.high = *value;
   score.because = "weighted geometric mean of what was tested";
   for (const auto& [dimension, tested] : scores) {
     if (tested.value.has_value()) score.evidence.push_back(dimension);
@@ -409,6 +424,20 @@ Score overall_score(const std::map<std::string, Score>& scores,
 }
 
 }  // namespace
+
+bool is_right(Verdict verdict) { return verdict == Verdict::pass || verdict == Verdict::partial; }
+
+bool tests_stability(const Record& record, const CaseRecord& c) {
+  return std::ranges::any_of(record.probes, [&](const ProbeRecord& p) {
+    return p.probe.dimension == "stability" &&
+           std::ranges::find(c.probes, p.probe.id) != c.probes.end();
+  });
+}
+
+double stability_points(const CaseRecord& c) {
+  if (!c.check.passed) return 0.0;
+  return clipped(100.0 - 10.0 * std::max(0.0, bits_lost(c) - kFreeBits));
+}
 
 std::span<const std::string_view> dimensions() { return kDimensions; }
 
@@ -447,10 +476,13 @@ Judgment score(const Record& record) {
     scores["own_tests"] = own_tests(record);
   }
   // One number for all would hide that it must not be used.
-  const bool right = judgment.verdict == Verdict::pass || judgment.verdict == Verdict::partial;
-  scores["overall"] = right ? overall_score(scores, record.weights)
+  scores["overall"] = is_right(judgment.verdict) ? overall_score(scores, record.weights)
                       : judgment.verdict == Verdict::untested ? untested(judgment.because)
                                                               : untested("it did not pass");
+  if (judgment.verdict != Verdict::nobuild && judgment.verdict != Verdict::untested) {
+    draw_intervals(record, scores);
+    widen_by_seeds(record, scores);
+  }
   return judgment;
 }
 
@@ -459,6 +491,7 @@ void apply_scores(Record& record) {
   record.verdict = judgment.verdict;
   record.verdict_because = std::move(judgment.because);
   record.scores = std::move(judgment.scores);
+  check_claims(record);
 }
 
 std::optional<double> overall(const std::map<std::string, Score>& scores,

@@ -36,12 +36,29 @@ Judgment score(const Record& record);
 // The same, written into the record.
 void apply_scores(Record& record);
 
+bool is_right(Verdict verdict);  // PASS, and PARTIAL: right in all it does
+
+// One case of stability: 100 less 10 per bit lost beyond those of a good float32 implementation.
+double stability_points(const CaseRecord& c);
+bool tests_stability(const Record& record, const CaseRecord& c);
+
+// intervals.cc: cases are drawn again with replacement, speeds from the interval that drawing their
+// processes again gave; the 95 % of the scores that come of it are the bounds, never narrower than
+// those already there.
+void draw_intervals(const Record& record, std::map<std::string, Score>& scores);
+// And what other seeds gave lies within them.
+void widen_by_seeds(const Record& record, std::map<std::string, Score>& scores);
+SeedRun seed_run(const Record& record);
+// The records of another seed, added to those of the same contenders. The gravest verdict stays,
+// with its evidence.
+void merge_seeds(std::vector<Record>& merged, std::vector<Record> again);
+
 // Where a contender stands among those of its task.
 struct Standing {
   std::size_t index = 0;  // into the records that were ranked
   // From 1; those that lack something come behind all that pass. 0: not ranked, it is not right.
   int rank = 0;
-  int best = 0;           // under any weights within a factor 2 of the task's
+  int best = 0;  // under any weights within a factor 2 of the task's
   int worst = 0;
   double share = 1.0;      // of those weightings that give `rank`
   std::string depends_on;  // the dimension whose weight decides; empty when none does

@@ -132,6 +132,28 @@ TEST(Score, FailedBuild_HasVerdictAndNoScores) {
   EXPECT_FALSE(judgment.scores.at("stability").value.has_value());
 }
 
+// Compilers say where a file is included from before they say what is wrong with it.
+TEST(Score, FailedBuild_ShowsTheErrorAndNotTheWayThere) {
+  Record record = sample_record("broken");
+  record.build.built = false;
+  record.build.log =
+      "In file included from a.cc:1:\n                 from b.h:2:\nb.h:9:1: error: no such type\n";
+  EXPECT_EQ(score(record).because, "b.h:9:1: error: no such type");
+  record.build.log = "/usr/bin/ld: a.o: in function `f':\na.cc:3: undefined reference to `g'\n";
+  EXPECT_EQ(score(record).because, "a.cc:3: undefined reference to `g'");
+}
+
+// "PASS all 98 cases" stood above a case that fails.
+TEST(Score, PassWithLostPoints_SaysBoth) {
+  Record record = sample_record("shaky");
+  record.cases[2].gates = false;
+  fail_case(record, 2, "digits lost");
+  const Judgment judgment = score(record);
+  EXPECT_EQ(judgment.verdict, Verdict::pass);
+  EXPECT_EQ(judgment.because,
+            "all 4 cases and relations that decide it; 1 of 1 that only cost points fail");
+}
+
 TEST(Score, JudgeError_IsNotTheContenders) {
   Record record = sample_record("good");
   fail_case(record, 0, "wrong");

@@ -40,7 +40,25 @@ std::string format_interval(const Interval& interval, std::string_view unit) {
 }
 
 std::string format_score(const Score& score) {
-  return score.value.has_value() ? fmt::format("{:.0f}", *score.value) : "-";
+  if (!score.value.has_value()) return "-";
+  // A whole 100 is for what lost nothing.
+  if (*score.value >= 99.5 && *score.value < 100.0) {
+    return fmt::format("{:.1f}", std::min(99.9, *score.value));
+  }
+  return fmt::format("{:.0f}", *score.value);
+}
+
+std::string printable(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    result += code < 0x20 || code == 0x7f ? '?' : c;
+  }
+  return result;
+}
+
+std::string plural(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 std::string dimension_title(std::string_view dimension) {

@@ -15,8 +15,11 @@ std::string format_shape(const CaseSpec& spec);  // "rows 4096, cols 1024"
 std::string format_interval(const Interval& interval,
                             std::string_view unit = "");  // "1.8 (1.7 to 1.9)"
 std::string format_score(const Score& score);             // "97" or "-"
-std::string dimension_title(std::string_view dimension);  // "own tests"
-std::string dimension_short(std::string_view dimension);  // "correct", for a narrow column
+// What a contender calls itself may hold anything; a terminal obeys escape codes.
+std::string printable(std::string_view text);
+std::string plural(int64_t count, std::string_view noun);  // "1 case", "3 cases"
+std::string dimension_title(std::string_view dimension);   // "own tests"
+std::string dimension_short(std::string_view dimension);   // "correct", for a narrow column
 // What the twin says of the session of one task, and how well its speeds are known; empty when
 // nothing was timed.
 std::string format_noise(const std::vector<Record>& records);

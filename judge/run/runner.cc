@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "judge/contender/child_spec.h"
 #include "judge/run/call_encoding.h"
@@ -341,11 +342,17 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   c.base = layout.base;
   c.span = layout.span;
   c.buffer_count = static_cast<uint32_t>(layout.buffers.size());
+  c.read_window = static_cast<uint32_t>(limits_.read_window);
   std::ranges::copy(layout.buffers, c.buffers);
   const bool answered_at_all = !limits_.measured ? quick_call(function, call, layout, poison, reply)
                                : device_ ? device_call(function, call, layout, poison, reply)
                                          : measured_call(function, call, layout, poison, reply);
   if (!answered_at_all) return reply;
+  for (std::size_t i = 0; i < layout.buffers.size() && limits_.read_window > 0; ++i) {
+    if (layout.buffers[i].kind != protocol::kInput) continue;
+    reply.page_reads.push_back(static_cast<int64_t>(
+        std::min<uint64_t>(control_->page_reads[i], std::numeric_limits<int32_t>::max())));
+  }
   read_outcome(function, reply);
   // Of a refused call on a device the inputs are wanted back, to see that they are as they were.
   const bool answered = reply.ending == Ending::ok;

@@ -21,6 +21,8 @@ struct Limits {
   // written before the child is notified, helper threads are not waited for,
   // seconds mean nothing, and peak_extra_bytes stays 0.
   bool measured = true;
+  // Pages of each input that are readable at a time, to count how often pages are read; 0: all.
+  int read_window = 0;
 };
 
 // Where inputs and outputs lie: flush against the guard page behind them or before them; or, with

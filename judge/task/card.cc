@@ -144,6 +144,14 @@ TaskCard read_card(const json& j) {
       fail(fmt::format("there is no probe '{}'", card.memory_probe));
     }
   }
+  card.reads_case = j.value("reads_case", "");
+  if (j.contains("claims")) {
+    for (const json& c : j.at("claims")) {
+      ClaimPattern claim{c.at("measure").get<std::string>(), c.at("pattern").get<std::string>()};
+      if (c.contains("value")) claim.value = c.at("value").get<double>();
+      card.claims.push_back(std::move(claim));
+    }
+  }
   return card;
 }
 

@@ -90,10 +90,11 @@ OutputError compare_values(const std::string& output, int call, std::span<const 
     // Written so that NaN is outside.
     if (!(distance <= expected.bound[i])) note_outside(error, i, value, right);
     if (!std::isfinite(value)) {
-      error.worst = kNan;
+      error.worst = error.worst_absolute = kNan;
       continue;
     }
     error.worst = std::max(error.worst, distance / expected.bound[i]);
+    error.worst_absolute = std::max(error.worst_absolute, distance);
     if (expected.scale[i] > kSmallestNormal) {
       worst_ratio = std::max(worst_ratio, distance / (kUnit * expected.scale[i]));
     }

@@ -81,6 +81,14 @@ struct RelationKind {
   std::vector<std::string> probes;
 };
 
+// A sentence that a contender may say of itself, and what is measured against it. The first group
+// of the pattern is a number where `value` has none; the second its unit, or the peer it names.
+struct ClaimPattern {
+  std::string measure;  // one of claim_measures() of judge/report/claims.h
+  std::string pattern;  // a regular expression, in any case of letters
+  std::optional<double> value = {};
+};
+
 // Something that a contender may lack and still be judged on the rest: cases where `where` holds may
 // be refused, or an output may be left out. What is on no such list every contender must do.
 struct Feature {
@@ -109,6 +117,8 @@ struct TaskCard {
   // The probe that fails when the extra memory grows faster along the memory ladder; may be none.
   std::string memory_probe;
   double memory_exponent = 0.0;
+  std::vector<ClaimPattern> claims;
+  std::string reads_case;  // in which reads of pages are counted: inputs of many pages; may be none
 };
 
 TaskCard parse_card(const std::string& json);  // CorruptData says what is wrong
@@ -124,6 +134,7 @@ struct OutputError {
   int64_t first = -1;  // flat index of the first one beyond the bound
   double got = 0.0;
   double expected = 0.0;
+  double worst_absolute = 0.0;  // largest error as it is; NaN where it should be a number
 };
 
 struct CaseCheck {

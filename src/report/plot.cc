@@ -17,6 +17,7 @@ constexpr double kLeft = 46;
 constexpr double kRight = 350;
 constexpr double kTop = 10;
 constexpr double kBottom = 178;
+constexpr double kTouching = 3;  // lines nearer than this cover each other
 
 double on_scale(double value, Scale scale) {
   return scale == Scale::linear ? value : std::log10(value);
@@ -153,15 +154,31 @@ std::string Plot::marks(const Axis& x, const Axis& y) const {
     const auto& [last_x, last_y] = points.back();
     svg += svg_text(at_x(last_x), at_y(last_y) - 6, label, " text-anchor=\"end\"");
   }
-  for (const Mark& mark : marks_) {
+  // Whether two lines cannot be told apart on the page.
+  const auto covers = [&](const Mark& one, const Mark& other) {
+    return one.joined && other.joined &&
+           std::ranges::equal(one.points, other.points, [&](const auto& a, const auto& b) {
+             return std::abs(at_x(a.first) - at_x(b.first)) < kTouching &&
+                    std::abs(at_y(a.second) - at_y(b.second)) < kTouching;
+           });
+  };
+  for (std::size_t i = 0; i < marks_.size(); ++i) {
+    const Mark& mark = marks_[i];
+    const auto below =
+        std::count_if(marks_.begin(), marks_.begin() + static_cast<std::ptrdiff_t>(i),
+                      [&](const Mark& other) { return covers(other, mark); });
     svg += fmt::format("<g><title>{}</title>", escaped(mark.name));
     if (mark.joined && mark.points.size() > 1) {
-      svg += fmt::format("<path class=\"series\" stroke=\"var(--s{})\" d=\"{}\"/>", mark.series,
+      svg += fmt::format("<path class=\"series\" stroke=\"var(--s{})\"{} d=\"{}\"/>", mark.series,
+                         below == 0 ? ""
+                                    : fmt::format(" stroke-dasharray=\"{} {}\"", 7,
+                                                  7 + 7 * static_cast<int>(below)),
                          path(mark.points));
     }
+    const double radius = std::max(1.0, 3.0 - static_cast<double>(below));
     for (const auto& [px, py] : mark.points) {
-      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"var(--s{})\"/>",
-                         at_x(px), at_y(py), mark.series);
+      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:g}\" fill=\"var(--s{})\"/>",
+                         at_x(px), at_y(py), radius, mark.series);
     }
     svg += "</g>\n";
   }

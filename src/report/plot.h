@@ -14,7 +14,8 @@ class Plot {
   Plot(std::string title, std::string x_label, std::string y_label, Scale x, Scale y);
 
   using Points = std::vector<std::pair<double, double>>;
-  // Points that are not finite are left out; on a logarithmic axis so are those not above 0.
+  // Points that are not finite are left out; on a logarithmic axis so are those not above 0. A line
+  // that lies on earlier ones is dashed, so that they show through.
   void line(std::size_t series, Points points, const std::string& name);
   void dots(std::size_t series, Points points, const std::string& name);
   void reference(Points points, const std::string& label);  // a dashed line, labeled at its end

@@ -48,3 +48,4 @@ void test_selection(ts_context* context);
 void test_attention(ts_context* context);
 void test_kv_cache(ts_context* context);
 void test_chat_template(void);
+void test_tokenizer(void);

@@ -92,6 +92,7 @@ int main(void) {
     test_attention(context);
     test_kv_cache(context);
     test_chat_template();
+    test_tokenizer();
   }
   ts_context_destroy(context);
   if (failures == 0) puts("c_api: all checks hold");

@@ -7,6 +7,7 @@ is parsed; these are listed with the place. At most 5 may be.
 
     chat_template_peer.py [FOLDER]      instead of the package: every *.jinja of a folder
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -19,23 +20,24 @@ from chat_template_reference import ROOT, Touchstone, reference
 PACKAGE = "llama-cpp-python==0.3.36"
 TEMPLATES = "/vendor/llama.cpp/models/templates/"
 MAX_REFUSED = 5
+CACHE = pathlib.Path(os.environ.get("TOUCHSTONE_PEER_CACHE", ROOT / "build/peers/packages"))
 
 
-def download(folder):
-    """The templates of the package, into `folder`, once. Nothing of it is built."""
+def download(cache):
+    """The templates of the package, once. Nothing of it is built."""
+    folder = cache / "templates"
     if not list(folder.glob("*.jinja")):
+        if not list(cache.glob("llama_cpp_python-*.tar.gz")):
+            print(f"downloading {PACKAGE} (77 MB)", file=sys.stderr)
+            subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
+                            "--disable-pip-version-check", "--no-binary", "llama-cpp-python",
+                            "--dest", cache, PACKAGE], check=True)
         folder.mkdir(parents=True, exist_ok=True)
-        print(f"downloading {PACKAGE} (77 MB)", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-                        "--disable-pip-version-check", "--no-binary", ":all:", "--dest", folder,
-                        PACKAGE], check=True)
-        archive = next(folder.glob("*.tar.gz"))
-        with tarfile.open(archive) as packed:
+        with tarfile.open(next(cache.glob("llama_cpp_python-*.tar.gz"))) as packed:
             for member in packed:
                 if TEMPLATES in member.name and member.name.endswith(".jinja"):
                     name = pathlib.PurePosixPath(member.name).name
                     (folder / name).write_bytes(packed.extractfile(member).read())
-        archive.unlink()
     return sorted(folder.glob("*.jinja"))
 
 
@@ -48,7 +50,7 @@ def show(text, other):
 def main():
     touchstone = Touchstone()
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    files = sorted(folder.glob("*.jinja")) if folder else download(ROOT / "build/peers/templates")
+    files = sorted(folder.glob("*.jinja")) if folder else download(CACHE)
     equal = raised = different = 0
     refused = []
     for file in files:

@@ -68,7 +68,8 @@ class TOUCHSTONE_API TemplateValue {
 };
 
 struct TemplateLimits {
-  std::size_t max_source_bytes = std::size_t{4} << 20;
+  // A parsed template takes at most 256 bytes of memory per byte of its source.
+  std::size_t max_source_bytes = std::size_t{1} << 20;
   // Of one rendering.
   std::size_t max_output_bytes = std::size_t{64} << 20;
   // One step is one evaluated node or 16 bytes of text or of elements made.

@@ -75,7 +75,10 @@ void JudgeLink::acknowledge() {
 void JudgeLink::wait_for_go() {
   acknowledge();
   for (int i = 0; i < kSpins; ++i) {
-    if (control_->go.load(std::memory_order_acquire) == last_command_) return;
+    if (control_->go.load(std::memory_order_acquire) == last_command_) {
+      begin_counting();
+      return;
+    }
     relax();
   }
   uint32_t now = 0;
@@ -84,9 +87,20 @@ void JudgeLink::wait_for_go() {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->go), FUTEX_WAIT, now, &pause, nullptr,
             0);
   }
+  begin_counting();
+}
+
+void JudgeLink::begin_counting() {
+  if (control_->read_window == 0 || last_.bytes == 0) return;
+  reads_.arm(last_.base, last_.buffers.data(), static_cast<uint32_t>(last_.buffers.size()),
+             control_->read_window);
 }
 
 void JudgeLink::finish() {
+  if (control_->read_window != 0) {
+    reads_.disarm();
+    memcpy(control_->page_reads, reads_.counts(), sizeof control_->page_reads);
+  }
   last_used_ = true;
   set_and_wake(control_->done, last_command_, control_->judge_sleeps);
 }
@@ -239,6 +253,7 @@ void JudgeLink::catch_faults() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
     const auto address = reinterpret_cast<uint64_t>(info->si_addr);
+    if (g_link != nullptr && g_link->reads_.fault(address)) return;
     if (g_link != nullptr && !g_link->explain_fault(address)) {
       g_link->control_->outcome = kOtherFault;
       g_link->control_->fault_offset = static_cast<int64_t>(address);

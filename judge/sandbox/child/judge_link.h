@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "page_reads.h"
 #include "protocol.h"
 
 namespace touchstone::judge::child {
@@ -54,12 +55,14 @@ class JudgeLink {
   bool map_span(Span& span);
   bool explain_fault(uint64_t address);
   void catch_faults();
+  void begin_counting();
 
   protocol::Control* control_ = nullptr;
   uint32_t last_command_ = 0;
   std::vector<Span> spans_;  // oldest first
   Span last_;
   bool last_used_ = false;  // a call was made with it
+  PageReads reads_;
   std::map<int32_t, Span> states_;
 };
 

@@ -94,6 +94,9 @@ struct Control {
   uint32_t scalar_is_float[kMaxScalars];
   Pointer pointers[kMaxPointers];
   Buffer buffers[kMaxBuffers];
+  // Pages of each input that are readable at a time, in a run that counts how often pages are read;
+  // 0: all of them.
+  uint32_t read_window;
 
   // Written by the child.
   alignas(64) int64_t returned;
@@ -102,6 +105,7 @@ struct Control {
   uint32_t fault_buffer;
   int64_t fault_offset;  // from the first element of that buffer, or the address
   char note[512];
+  uint64_t page_reads[kMaxBuffers];  // by buffer, where read_window is not 0
 };
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);

@@ -185,19 +185,21 @@ Value Runtime::call_function(Function function, const Arguments& arguments) {
 }
 
 Value Runtime::loop_attribute(Loop& loop, std::string_view name) {
-  const auto count = static_cast<std::int64_t>(loop.items.size());
   const auto index = static_cast<std::int64_t>(loop.index);
+  const auto count = [&] { return static_cast<std::int64_t>(loop_length(loop)); };
   if (name == "index") return Value::of(index + 1);
   if (name == "index0") return Value::of(index);
   if (name == "first") return Value::of(index == 0);
-  if (name == "last") return Value::of(index + 1 >= count);
-  if (name == "length") return Value::of(count);
-  if (name == "revindex") return Value::of(count - index);
-  if (name == "revindex0") return Value::of(count - index - 1);
+  if (name == "last") return Value::of(!has_item(loop, loop.index + 1));
+  if (name == "length") return Value::of(count());
+  if (name == "revindex") return Value::of(count() - index);
+  if (name == "revindex0") return Value::of(count() - index - 1);
   if (name == "depth") return Value::of(std::int64_t{loop.depth} + 1);
   if (name == "depth0") return Value::of(std::int64_t{loop.depth});
   if (name == "previtem") return index == 0 ? Value() : element_at(loop.items, index - 1);
-  if (name == "nextitem") return element_at(loop.items, index + 1);
+  if (name == "nextitem") {
+    return has_item(loop, loop.index + 1) ? loop.items[loop.index + 1] : Value();
+  }
   return {};
 }
 

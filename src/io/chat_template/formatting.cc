@@ -24,7 +24,10 @@ class PercentFormat {
       c == '%' ? conversion() : void(out_ += c);
     }
     const std::size_t given = arguments_.is(Kind::tuple) ? arguments_.items().size() : 1;
-    if (!arguments_.is(Kind::dict) && !arguments_.is(Kind::list) && next_ < given) {
+    // What has elements may be a mapping for Python, from which not everything needs to be used.
+    const bool mapping = arguments_.is(Kind::dict) || arguments_.is(Kind::list) ||
+                         arguments_.is(Kind::range) || arguments_.is_undefined();
+    if (!mapping && next_ < given) {
       runtime_.fail("not all arguments of '%' are used by the format");
     }
     return std::move(out_);

@@ -26,7 +26,7 @@ class JsonWriter {
   }
 
   void quote(const std::string& text) {
-    runtime_.charge_bytes(text.size());
+    runtime_.charge_bytes(text.size() * 4);
     out_ += '"';
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t begin = at;

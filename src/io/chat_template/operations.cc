@@ -61,8 +61,17 @@ void Runtime::bad_operands(const char* sign, const Value& a, const Value& b) con
        type_name(b));
 }
 
+// No text is of use that is longer than the output may be.
+void Runtime::check_size(std::size_t bytes) const {
+  if (bytes > limits_.max_output_bytes) {
+    fail(TemplateFault::limit,
+         "a text of more than " + std::to_string(limits_.max_output_bytes) + " bytes");
+  }
+}
+
 Value Runtime::text(std::string text, bool markup) {
   charge_bytes(text.size() + 64);
+  check_size(text.size());
   return Value::of_text(std::move(text), markup);
 }
 
@@ -201,7 +210,7 @@ std::size_t Runtime::length(const Value& value) {
     return count_code_points(value.text());
   }
   if (value.is(Kind::dict)) return value.members().size();
-  if (value.is(Kind::loop)) return value.loop().items.size();
+  if (value.is(Kind::loop)) return loop_length(value.loop());
   if (!value.is_sequence())
     fail(std::string("a value of type ") + type_name(value) + " has no length");
   return value.items().size();
@@ -234,6 +243,7 @@ Iterator Runtime::iterate(const Value& value) {
       return true;
     };
   }
+  if (value.is(Kind::loop)) unsupported("iterating over 'loop' is not supported");
   if (!value.is_sequence()) {
     fail(std::string("a value of type ") + type_name(value) + " cannot be iterated over");
   }
@@ -307,6 +317,7 @@ Value Runtime::arithmetic(Operation operation, const Value& a, const Value& b) {
 
 Value Runtime::add(const Value& a, const Value& b) {
   if (a.is_string() && b.is_string()) {
+    check_size(a.text().size() + b.text().size());
     if (!a.is_markup() && !b.is_markup()) return text(a.text() + b.text());
     const auto escaped = [](const Value& value) {
       return value.is_markup() ? value.text() : escape_markup(value.text());
@@ -335,8 +346,7 @@ Value Runtime::repeat(const Value& value, std::int64_t count) {
   if (value.is_string()) {
     const std::size_t size = value.text().size();
     if (size != 0 && times > limits_.max_output_bytes / size) {
-      fail(TemplateFault::limit,
-           "a text of more than " + std::to_string(limits_.max_output_bytes) + " bytes");
+      check_size(limits_.max_output_bytes + 1);
     }
     charge_bytes(size * times);
     std::string all;

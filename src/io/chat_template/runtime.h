@@ -33,7 +33,10 @@ struct Macro {
 struct Loop {
   const Statement* statement = nullptr;
   std::shared_ptr<Scope> scope;  // around the loop; null once it has ended
-  std::vector<Value> items;
+  // What follows is computed when it is needed, as in Python: a loop that is left early leaves the
+  // rest of a generator alone.
+  std::function<bool(Runtime&, Value&)> source;
+  std::vector<Value> items;  // those that were needed so far
   std::size_t index = 0;
   int depth = 0;
   std::optional<Value> changed;
@@ -128,7 +131,8 @@ class Runtime {
   Flow execute(const Body& body, const ScopePtr& scope);
   Flow execute(const Statement& statement, const ScopePtr& scope);
   Flow execute_loop(const Statement& statement, const ScopePtr& scope);
-  void run_loop(Loop& loop);
+  void run_loop(Loop& loop, const Value& iterable);
+  Iterator filtered(const Statement& statement, const ScopePtr& scope, Iterator source);
   void assign(const Target& target, Value value, const ScopePtr& scope);
   void execute_call_block(const Statement& statement, const ScopePtr& scope);
   Flow execute_in_scope(const Statement& statement, const ScopePtr& scope);
@@ -143,8 +147,11 @@ class Runtime {
   // functions.cc
   Value call_function(Function function, const Arguments& arguments);
   Value loop_attribute(Loop& loop, std::string_view name);
+  bool has_item(Loop& loop, std::size_t index);
+  std::size_t loop_length(Loop& loop);
 
   [[noreturn]] void out_of_steps() const;
+  void check_size(std::size_t bytes) const;
   [[noreturn]] void bad_operands(const char* sign, const Value& a, const Value& b) const;
   Value add(const Value& a, const Value& b);
   Value multiply(const Value& a, const Value& b);
@@ -152,6 +159,7 @@ class Runtime {
   Value divide(Operation operation, const Value& a, const Value& b);
   Value power(const Value& a, const Value& b);
   void append_repr(std::string& out, const Value& value);
+  void append_namespace(std::string& out, Namespace& object);
 
   const Program& program_;
   std::string_view source_;

@@ -38,7 +38,7 @@ Value first(Runtime& runtime, const Value& value, const Arguments& arguments) {
 
 Value last(Runtime& runtime, const Value& value, const Arguments& arguments) {
   arguments.bind(runtime, {});
-  if (value.is_undefined() || value.is(Kind::generator)) {
+  if (value.is(Kind::generator)) {
     runtime.fail(std::string("a value of type ") + type_name(value) + " cannot be reversed");
   }
   const std::vector<Value> all = runtime.elements(value);
@@ -56,7 +56,7 @@ Value reverse(Runtime& runtime, const Value& value, const Arguments& arguments) 
   }
   const Value list = runtime.list(std::move(all));
   // A list where Python has no reversed(), else an iterator.
-  if (value.is_undefined() || value.is(Kind::generator)) return list;
+  if (value.is(Kind::generator)) return list;
   return runtime.generator(list, runtime.iterate(list));
 }
 

@@ -207,27 +207,38 @@ Runtime::Flow Runtime::execute_loop(const Statement& statement, const ScopePtr& 
   Loop& loop = loops_.emplace_back();
   loop.statement = &statement;
   loop.scope = scope;
-  loop.items = elements(iterable);
-  run_loop(loop);
+  run_loop(loop, iterable);
   return Flow::normal;
 }
 
-// loop.items are what is iterated over, before the filter of the statement.
-void Runtime::run_loop(Loop& loop) {
+// The elements of `source` for which the condition of the statement holds. Where they are unpacked
+// into several names, jinja2 makes tuples of them.
+Iterator Runtime::filtered(const Statement& statement, const ScopePtr& scope, Iterator source) {
+  return [this, &statement, scope, source = std::move(source)](Runtime&, Value& element) {
+    const auto inner = std::make_shared<Scope>();
+    inner->parent = scope;
+    const Target& target = statement.targets[0];
+    while (source(*this, element)) {
+      inner->variables.clear();
+      if (target.form == Target::Form::tuple) element = tuple(elements(element));
+      assign(target, element, inner);
+      if (is_true(evaluate(*statement.expressions[1], inner))) return true;
+    }
+    return false;
+  };
+}
+
+void Runtime::run_loop(Loop& loop, const Value& iterable) {
   const Statement& statement = *loop.statement;
-  auto scope = std::make_shared<Scope>();
-  scope->parent = loop.scope;
-  if (const Expression* condition = statement.expressions[1].get()) {
-    std::erase_if(loop.items, [&](const Value& element) {
-      scope->variables.clear();
-      assign(statement.targets[0], element, scope);
-      return !is_true(evaluate(*condition, scope));
-    });
+  loop.source = iterate(iterable);
+  if (statement.expressions[1] != nullptr) {
+    loop.source = filtered(statement, loop.scope, std::move(loop.source));
   }
+  ScopePtr scope;
   bool completed = false;
-  for (loop.index = 0; loop.index < loop.items.size(); ++loop.index) {
+  for (loop.index = 0; has_item(loop, loop.index); ++loop.index) {
     charge(4);
-    if (scope.use_count() > 1) {  // a macro holds on to the variables of the last round
+    if (scope == nullptr || scope.use_count() > 1) {  // a macro holds on to the last one
       scope = std::make_shared<Scope>();
       scope->parent = loop.scope;
     }
@@ -245,7 +256,24 @@ void Runtime::run_loop(Loop& loop) {
     execute(statement.bodies[1], scope);
   }
   loop.scope.reset();
+  loop.source = nullptr;
   loop.items = {};
+}
+
+bool Runtime::has_item(Loop& loop, std::size_t index) {
+  while (loop.items.size() <= index) {
+    Value element;
+    if (loop.source == nullptr || !loop.source(*this, element)) return false;
+    charge_values(1);
+    loop.items.push_back(std::move(element));
+  }
+  return true;
+}
+
+std::size_t Runtime::loop_length(Loop& loop) {
+  while (has_item(loop, loop.items.size())) {
+  }
+  return loop.items.size();
 }
 
 Value Runtime::call_loop(Loop& loop, const Arguments& arguments) {
@@ -260,8 +288,7 @@ Value Runtime::call_loop(Loop& loop, const Arguments& arguments) {
   inner.statement = loop.statement;
   inner.scope = loop.scope;
   inner.depth = loop.depth + 1;
-  inner.items = elements(*bound[0]);
-  return text(capture([&] { run_loop(inner); }));
+  return text(capture([&] { run_loop(inner, *bound[0]); }));
 }
 
 Value Runtime::define_macro(const Statement& statement, const ScopePtr& scope) {

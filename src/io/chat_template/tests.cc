@@ -57,24 +57,23 @@ bool upper_test(Runtime& runtime, const Value& value, const Arguments& arguments
   return is_upper(runtime.str(value));
 }
 
-Value remainder(Runtime& runtime, const Value& value, const Value& divisor) {
-  if (value.is_string()) runtime.unsupported("a remainder of text");
-  return runtime.arithmetic(Operation::modulo, value, divisor);
+bool has_remainder(Runtime& runtime, const Value& value, const Value& divisor,
+                   std::int64_t remainder) {
+  return runtime.equal(runtime.arithmetic(Operation::modulo, value, divisor), Value::of(remainder));
 }
 
 bool odd(Runtime& runtime, const Value& value, const Arguments& arguments) {
   arguments.bind(runtime, {});
-  return remainder(runtime, value, Value::of(std::int64_t{2})).floating() == 1;
+  return has_remainder(runtime, value, Value::of(std::int64_t{2}), 1);
 }
 
 bool even(Runtime& runtime, const Value& value, const Arguments& arguments) {
   arguments.bind(runtime, {});
-  return remainder(runtime, value, Value::of(std::int64_t{2})).floating() == 0;
+  return has_remainder(runtime, value, Value::of(std::int64_t{2}), 0);
 }
 
 bool divisible_by(Runtime& runtime, const Value& value, const Arguments& arguments) {
-  const auto bound = arguments.bind(runtime, {"num"}, 1);
-  return remainder(runtime, value, *bound[0]).floating() == 0;
+  return has_remainder(runtime, value, *arguments.bind(runtime, {"num"}, 1)[0], 0);
 }
 
 bool same_as(Runtime& runtime, const Value& value, const Arguments& arguments) {

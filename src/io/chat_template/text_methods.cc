@@ -20,12 +20,13 @@ const std::string& text_of(Runtime& runtime, const Value& value, const char* wha
 
 bool given(const Value* value) { return value != nullptr && !value->is(Kind::none); }
 
-Value list_of(Runtime& runtime, const std::vector<std::string_view>& parts,
+Value list_of(Runtime& runtime, const std::vector<std::string_view>& parts, bool markup = false,
               Kind kind = Kind::list) {
   runtime.charge_values(parts.size());
   std::vector<Value> items;
   items.reserve(parts.size());
-  for (const std::string_view part : parts) items.push_back(runtime.text(std::string(part)));
+  for (const std::string_view part : parts)
+    items.push_back(runtime.text(std::string(part), markup));
   return runtime.sequence(kind, std::move(items));
 }
 
@@ -35,7 +36,7 @@ Value strip_method(Runtime& runtime, const Value& self, std::string_view name,
   std::optional<std::string_view> chars;
   if (given(bound[0])) {
     chars = text_of(runtime, *bound[0], "the argument of strip");
-    runtime.charge(self.text().size() / 16 * (chars->size() / 8 + 1));
+    runtime.charge(self.text().size() / 4 * (chars->size() / 8 + 1));
   }
   std::string_view text = self.text();
   if (name != "rstrip") text = strip_left(text, chars);
@@ -52,8 +53,10 @@ Value split_method(Runtime& runtime, const Value& self, std::string_view name,
   const std::int64_t limit =
       bound[1] == nullptr ? -1 : runtime.to_index(*bound[1], "the limit of split");
   runtime.charge_bytes(self.text().size() * 4);
-  return list_of(runtime, name == "split" ? split(self.text(), separator, limit)
-                                          : split_from_right(self.text(), separator, limit));
+  return list_of(runtime,
+                 name == "split" ? split(self.text(), separator, limit)
+                                 : split_from_right(self.text(), separator, limit),
+                 self.is_markup());
 }
 
 // The part of the text between the optional bounds of find, count, startswith and so on.
@@ -132,11 +135,11 @@ Value partition_method(Runtime& runtime, const Value& self, std::string_view nam
   const bool right = name == "rpartition";
   const std::size_t at = right ? find_last_text(text, separator) : find_text(text, separator);
   if (at == std::string_view::npos) {
-    return right ? list_of(runtime, {"", "", text}, Kind::tuple)
-                 : list_of(runtime, {text, "", ""}, Kind::tuple);
+    return right ? list_of(runtime, {"", "", text}, false, Kind::tuple)
+                 : list_of(runtime, {text, "", ""}, false, Kind::tuple);
   }
   return list_of(runtime, {text.substr(0, at), separator, text.substr(at + separator.size())},
-                 Kind::tuple);
+                 false, Kind::tuple);
 }
 
 Value justify_method(Runtime& runtime, const Value& self, std::string_view name,
@@ -254,7 +257,8 @@ Value call_plain(Runtime& runtime, const Value& self, std::string_view name,
   if (name == "splitlines") {
     const auto bound = arguments.bind(runtime, {"keepends"});
     runtime.charge_bytes(text.size() * 4);
-    return list_of(runtime, split_lines(text, bound[0] != nullptr && is_true(*bound[0])));
+    return list_of(runtime, split_lines(text, bound[0] != nullptr && is_true(*bound[0])),
+                   self.is_markup());
   }
   arguments.bind(runtime, {});
   if (name.starts_with("is")) return class_method(runtime, self, name);

@@ -160,8 +160,8 @@ void Runtime::append_repr(std::string& out, const Value& value) {
       out += format_double(value.floating());
       return;
     case Kind::string: {
+      charge_bytes(value.text().size() * 8);
       const std::string text = quoted(value.text());
-      charge_bytes(text.size());
       out += value.is_markup() ? "Markup(" + text + ")" : text;
       return;
     }
@@ -193,16 +193,38 @@ void Runtime::append_repr(std::string& out, const Value& value) {
       out += value.members().empty() ? "{}" : "}";
       return;
     }
+    case Kind::name_space:
+      return append_namespace(out, value.name_space());
     case Kind::macro:
       out += "<Macro " + quoted(value.macro().statement->text) + ">";
       return;
     case Kind::loop:
       out += "<LoopContext " + std::to_string(value.loop().index + 1) + "/" +
-             std::to_string(value.loop().items.size()) + ">";
+             std::to_string(loop_length(value.loop())) + ">";
       return;
     default:
       unsupported(std::string("a value of type ") + type_name(value) + " cannot be printed");
   }
+}
+
+void Runtime::append_namespace(std::string& out, Namespace& object) {
+  const Depth depth(*this);  // one can hold another, and itself
+  out += "<Namespace {";
+  if (object.being_printed) {
+    out += "...}>";
+    return;
+  }
+  object.being_printed = true;
+  bool later = false;
+  for (const auto& [name, value] : object.attributes) {
+    if (later) out += ", ";
+    later = true;
+    out += quoted(name);
+    out += ": ";
+    append_repr(out, value);
+  }
+  object.being_printed = false;
+  out += "}>";
 }
 
 }  // namespace touchstone::inline v0::io::chat

@@ -164,6 +164,7 @@ struct Method : Object {
 
 struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
+  bool being_printed = false;
 };
 
 // "str", "int", ...: the names of Python, for messages.

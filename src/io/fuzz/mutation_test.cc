@@ -1,5 +1,6 @@
 // Mutated files: no crash (the sanitizer builds run this too), and no allocation beyond the documented
-// factor. TOUCHSTONE_MUTATIONS in the environment sets the number of files, for long runs.
+// factor. For long runs TOUCHSTONE_MUTATIONS in the environment sets the number of files of each kind,
+// TOUCHSTONE_MUTATION_SEED which ones.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -50,7 +51,8 @@ void run(const std::vector<Bytes>& files, std::int64_t count, std::size_t factor
          bool (*exercise)(std::span<const std::byte>)) {
   ASSERT_GE(files.size(), 3U);
   for (const Bytes& file : files) ASSERT_LE(file.size(), 4096U);
-  Mutator mutator(2026);
+  const char* const seed = std::getenv("TOUCHSTONE_MUTATION_SEED");
+  Mutator mutator(seed != nullptr ? std::strtoull(seed, nullptr, 10) : 2026);
   std::int64_t accepted = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     Bytes file = files[mutator.pick(files.size())];
@@ -70,15 +72,15 @@ void run(const std::vector<Bytes>& files, std::int64_t count, std::size_t factor
 // Everything the exercise does, weights loaded and descriptions written included, so twice the factor
 // of opening.
 TEST(Mutations, Gguf) {
-  run(seeds(".gguf"), mutations(60'000), 2 * kTensorFileMemoryFactor, exercise_tensor_file);
+  run(seeds(".gguf"), mutations(200'000), 2 * kTensorFileMemoryFactor, exercise_tensor_file);
 }
 
 TEST(Mutations, Safetensors) {
-  run(seeds(".safetensors"), mutations(60'000), 2 * kTensorFileMemoryFactor, exercise_tensor_file);
+  run(seeds(".safetensors"), mutations(200'000), 2 * kTensorFileMemoryFactor, exercise_tensor_file);
 }
 
 TEST(Mutations, Config) {
-  run(seeds(".json"), mutations(30'000), 2 * kJsonMemoryFactor, exercise_config);
+  run(seeds(".json"), mutations(100'000), 2 * kJsonMemoryFactor, exercise_config);
 }
 
 }  // namespace

@@ -49,6 +49,16 @@ void set_rope(const ModelDescription& d, const auto& key, GgufMetadata& out) {
   if (rope.scaling == RopeScaling::longrope) {
     out.set(key("rope.scaling.attn_factor"), static_cast<float>(rope.attention_factor));
   }
+  if (rope.scaling != RopeScaling::yarn) return;
+  // Readers of GGUF multiply the key by what YaRN takes by itself.
+  const double usual = rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1 : 1;
+  if (rope.attention_factor != usual) {
+    out.set(key("rope.scaling.attn_factor"), static_cast<float>(rope.attention_factor / usual));
+  }
+  if (rope.beta_fast != 32)
+    out.set(key("rope.scaling.yarn_beta_fast"), static_cast<float>(rope.beta_fast));
+  if (rope.beta_slow != 1)
+    out.set(key("rope.scaling.yarn_beta_slow"), static_cast<float>(rope.beta_slow));
 }
 
 // Whether the layers with a window are those that readers of GGUF take by the family alone.

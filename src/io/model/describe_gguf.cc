@@ -110,6 +110,10 @@ std::vector<float> factors_of(const Keys& keys, const char* name, std::int64_t d
 void read_rope(const Keys& keys, ModelDescription& out) {
   RopeDescription& rope = out.rope;
   rope.dims = keys.integer("rope.dimension_count", out.head_size, out.head_size);
+  if (out.family == ModelFamily::llama && rope.dims != out.head_size) {
+    // Which rows its writers have put side by side is then not known.
+    keys.refuse("partial rotation in the llama architecture");
+  }
   rope.theta = keys.number("rope.freq_base", 10000);
   const std::string kind = keys.text("rope.scaling.type", "none");
   const double factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1));

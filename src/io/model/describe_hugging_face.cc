@@ -182,8 +182,8 @@ RopeDescription read_rope(const Fields& config, std::int64_t dims, double theta,
 
 // A layer is windowed if layer_types says so, else by the rule of its family.
 void read_windows(const Fields& config, ModelDescription& out) {
-  const bool may = config.boolean(
-      "use_sliding_window", out.family != ModelFamily::qwen2 && out.family != ModelFamily::qwen3);
+  const bool qwen = out.family == ModelFamily::qwen2 || out.family == ModelFamily::qwen3;
+  const bool may = config.boolean("use_sliding_window", !qwen);
   const bool windows = out.family == ModelFamily::gemma2 || out.family == ModelFamily::gemma3 ||
                        config.text("model_type", "") == "mistral";
   const std::int64_t usual = windows && !config.object().find("sliding_window") ? 4096 : 0;
@@ -197,8 +197,8 @@ void read_windows(const Fields& config, ModelDescription& out) {
                                              : out.family == ModelFamily::gemma3 ? 6
                                                                                  : 0,
                                              0);
-  const std::int64_t first =
-      config.integer("max_window_layers", 0, 0);  // of Qwen: the layers before it see everything
+  const std::int64_t first = config.integer("max_window_layers", qwen ? 28 : 0,
+                                            0);  // of Qwen: the layers before it see everything
   std::int64_t index = 0;
   std::vector<bool> windowed(out.layers.size());
   for (std::size_t i = 0; i < windowed.size(); ++i, ++index) {

@@ -11,26 +11,37 @@
 #include "touchstone/core/checked.h"
 
 namespace touchstone::inline v0 {
-namespace linear_detail {
+namespace linear_checks {
 namespace {
 
-using linear::Backward;
-using linear::Forward;
+using linear_layer::Backward;
+using linear_layer::Forward;
 
 constexpr char kForwardName[] = "linear";
 constexpr char kBackwardName[] = "linear_backward";
 
 // Ours come first: a library is taken only by its name.
 constexpr Implementation<Forward> kForward[] = {
-    {"simd", DeviceKind::cpu, nullptr, linear::forward_simd},
-    {"plain", DeviceKind::cpu, nullptr, linear::forward_plain},
-    {"openblas", DeviceKind::cpu, linear::openblas_refuses_forward, linear::forward_openblas},
+    {"simd", DeviceKind::cpu, nullptr, linear_layer::forward_simd},
+    {"plain", DeviceKind::cpu, nullptr, linear_layer::forward_plain},
+    {"skinny", DeviceKind::cuda, linear_layer::skinny_refuses, linear_layer::forward_skinny},
+    {"wgmma", DeviceKind::cuda, linear_layer::wgmma_refuses_forward, linear_layer::forward_wgmma},
+    {"portable", DeviceKind::cuda, nullptr, linear_layer::forward_portable},
+    {"cublaslt", DeviceKind::cuda, linear_layer::cublaslt_refuses_forward,
+     linear_layer::forward_cublaslt},
+    {"openblas", DeviceKind::cpu, linear_layer::openblas_refuses_forward,
+     linear_layer::forward_openblas},
 };
 
 constexpr Implementation<Backward> kBackward[] = {
-    {"simd", DeviceKind::cpu, nullptr, linear::backward_simd},
-    {"plain", DeviceKind::cpu, nullptr, linear::backward_plain},
-    {"openblas", DeviceKind::cpu, linear::openblas_refuses_backward, linear::backward_openblas},
+    {"simd", DeviceKind::cpu, nullptr, linear_layer::backward_simd},
+    {"plain", DeviceKind::cpu, nullptr, linear_layer::backward_plain},
+    {"wgmma", DeviceKind::cuda, linear_layer::wgmma_refuses_backward, linear_layer::backward_wgmma},
+    {"portable", DeviceKind::cuda, nullptr, linear_layer::backward_portable},
+    {"cublaslt", DeviceKind::cuda, linear_layer::cublaslt_refuses_backward,
+     linear_layer::backward_cublaslt},
+    {"openblas", DeviceKind::cpu, linear_layer::openblas_refuses_backward,
+     linear_layer::backward_openblas},
 };
 
 DType wide(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
@@ -74,12 +85,12 @@ class LinearChecks : public Checks {
   }
 
   // [out, in] of a dtype or as bytes; sets out.
-  linear::Weight weight(const Argument& a, const std::string& format_name, std::int64_t in,
-                        std::int64_t& out) const {
+  linear_layer::Weight weight(const Argument& a, const std::string& format_name, std::int64_t in,
+                              std::int64_t& out) const {
     present(a);
     if (a.view.rank != 2) fail(a.name, "[out, in]", shape_string(a.view.sizes()));
-    linear::Weight w{.data = static_cast<const std::byte*>(a.view.data),
-                     .format = format_of(a, format_name)};
+    linear_layer::Weight w{.data = static_cast<const std::byte*>(a.view.data),
+                           .format = format_of(a, format_name)};
     out = a.view.shape[0];
     const std::string what = std::string(op_) + ": in";
     const std::int64_t columns =
@@ -206,28 +217,28 @@ Backward checked(const Context& context, const LinearBackwardArgs& args) {
 }
 
 }  // namespace
-}  // namespace linear_detail
+}  // namespace linear_checks
 
 void linear(Context& context, const LinearArgs& args) {
-  using namespace linear_detail;
+  using namespace linear_checks;
   const Forward p = checked(context, args);
   if (p.rows == 0 || p.out == 0) return;
   run_first<Forward>(kForwardName, kForward, context, p, args.implementation);
 }
 
 void linear_backward(Context& context, const LinearBackwardArgs& args) {
-  using namespace linear_detail;
+  using namespace linear_checks;
   const Backward p = checked(context, args);
   run_first<Backward>(kBackwardName, kBackward, context, p, args.implementation);
 }
 
 std::vector<ImplementationReport> explain(Context& context, const LinearArgs& args) {
-  using namespace linear_detail;
+  using namespace linear_checks;
   return report_implementations<Forward>(kForward, context, checked(context, args));
 }
 
 std::vector<ImplementationReport> explain(Context& context, const LinearBackwardArgs& args) {
-  using namespace linear_detail;
+  using namespace linear_checks;
   return report_implementations<Backward>(kBackward, context, checked(context, args));
 }
 

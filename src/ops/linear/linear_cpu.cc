@@ -10,7 +10,7 @@
 #include "ops/linear/linear_tuning.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::linear {
+namespace touchstone::linear_layer {
 namespace {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -123,4 +123,4 @@ void backward_simd(Context& context, const Backward& p) {
   if (p.dbias != nullptr) sum_bias(p);
 }
 
-}  // namespace touchstone::linear
+}  // namespace touchstone::linear_layer

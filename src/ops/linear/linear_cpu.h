@@ -14,7 +14,7 @@
 
 #include "ops/linear/linear_problem.h"
 
-namespace touchstone::linear {
+namespace touchstone::linear_layer {
 
 inline constexpr std::int64_t kPanel = 32;
 // Rows of x that are widened at a time; W is decoded once for all of them.
@@ -59,4 +59,4 @@ void run_dx_tile(const Backward& p, std::int64_t row, std::int64_t column, void*
 // One tile of dweight: rows of W from `row` on.
 void run_dweight_tile(const Backward& p, std::int64_t row, std::int64_t column, void* scratch);
 
-}  // namespace touchstone::linear
+}  // namespace touchstone::linear_layer

@@ -12,7 +12,7 @@
 #include "cpu/simd.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::linear::HWY_NAMESPACE {
+namespace touchstone::linear_layer::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -176,11 +176,11 @@ void dweight_tile(const Backward& p, std::int64_t row, std::int64_t column, void
   });
 }
 
-}  // namespace touchstone::linear::HWY_NAMESPACE
+}  // namespace touchstone::linear_layer::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::linear {
+namespace touchstone::linear_layer {
 
 HWY_EXPORT(dx_tile);
 HWY_EXPORT(dweight_tile);
@@ -192,5 +192,5 @@ void run_dweight_tile(const Backward& p, std::int64_t row, std::int64_t column, 
   HWY_DYNAMIC_DISPATCH(dweight_tile)(p, row, column, scratch);
 }
 
-}  // namespace touchstone::linear
+}  // namespace touchstone::linear_layer
 #endif

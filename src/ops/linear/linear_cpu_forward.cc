@@ -14,7 +14,7 @@
 #include "ops/linear/linear_cpu_source.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::linear::HWY_NAMESPACE {
+namespace touchstone::linear_layer::HWY_NAMESPACE {
 
 // Rows of W and of x whose sums are held in registers, and rows of x up to which W is decoded in
 // every pass rather than beforehand.
@@ -282,11 +282,11 @@ double widen_row(const Forward& p, std::int64_t row, void* to, std::int64_t stri
   return scale;
 }
 
-}  // namespace touchstone::linear::HWY_NAMESPACE
+}  // namespace touchstone::linear_layer::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace touchstone::linear {
+namespace touchstone::linear_layer {
 
 HWY_EXPORT(forward_panel);
 HWY_EXPORT(widen_row);
@@ -298,5 +298,5 @@ double prepare_row(const Forward& p, std::int64_t row, void* to, std::int64_t st
   return HWY_DYNAMIC_DISPATCH(widen_row)(p, row, to, stride);
 }
 
-}  // namespace touchstone::linear
+}  // namespace touchstone::linear_layer
 #endif

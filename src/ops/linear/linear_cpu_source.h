@@ -14,7 +14,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace touchstone::linear::HWY_NAMESPACE {
+namespace touchstone::linear_layer::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sd = touchstone::simd::HWY_NAMESPACE;
@@ -198,7 +198,7 @@ HWY_INLINE void visit_source(const WeightFormat& format, Visitor&& visitor) {
   }
 }
 
-}  // namespace touchstone::linear::HWY_NAMESPACE
+}  // namespace touchstone::linear_layer::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -7,7 +7,7 @@
 
 #include "ops/linear/linear_problem.h"
 
-namespace touchstone::linear {
+namespace touchstone::linear_layer {
 
 template <class C>
 C activate(LinearGate gate, C v) {
@@ -78,4 +78,4 @@ class Epilogue {
   C cap_;
 };
 
-}  // namespace touchstone::linear
+}  // namespace touchstone::linear_layer

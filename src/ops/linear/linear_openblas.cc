@@ -9,7 +9,7 @@
 #include "ops/linear/linear_problem.h"
 #include "touchstone/core/checked.h"
 
-namespace touchstone::linear {
+namespace touchstone::linear_layer {
 namespace {
 
 // cblas.h, which need not be installed: CblasRowMajor, CblasNoTrans and CblasTrans.
@@ -149,4 +149,4 @@ void backward_openblas(Context& context, const Backward& p) {
   p.dtype == DType::f64 ? backward<double>(p) : backward<float>(p);
 }
 
-}  // namespace touchstone::linear
+}  // namespace touchstone::linear_layer

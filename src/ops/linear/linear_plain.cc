@@ -4,7 +4,7 @@
 #include "ops/linear/linear_epilogue.h"
 #include "ops/linear/linear_problem.h"
 
-namespace touchstone::linear {
+namespace touchstone::linear_layer {
 namespace {
 
 // Row o of W.
@@ -113,4 +113,4 @@ void backward_plain(Context& context, const Backward& p) {
   if (p.dweight.data != nullptr || p.dbias != nullptr) backward_weight(p);
 }
 
-}  // namespace touchstone::linear
+}  // namespace touchstone::linear_layer

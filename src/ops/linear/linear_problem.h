@@ -11,7 +11,7 @@
 #include "touchstone/core/weight_format.h"
 #include "touchstone/ops/linear.h"
 
-namespace touchstone::linear {
+namespace touchstone::linear_layer {
 
 // `in` is summed in segments of this many, each from zero, their sums added in order: short sums
 // lose less, and a segment is what a cache holds of a few rows. Part of what a row's bits are.
@@ -82,10 +82,28 @@ void backward_simd(Context& context, const Backward& p);
 void forward_plain(Context& context, const Forward& p);
 void backward_plain(Context& context, const Backward& p);
 
+// CUDA: any strides and formats; linear_portable.cu, or src/no_cuda in a CPU-only build.
+void forward_portable(Context& context, const Forward& p);
+void backward_portable(Context& context, const Backward& p);
+// CUDA, up to 16 rows of bf16 or f16: linear_skinny.cu.
+std::string skinny_refuses(const Context& context, const Forward& p);
+void forward_skinny(Context& context, const Forward& p);
+// CUDA, Hopper tensor cores, any number of rows: linear_wgmma.cu.
+std::string wgmma_refuses_forward(const Context& context, const Forward& p);
+std::string wgmma_refuses_backward(const Context& context, const Backward& p);
+void forward_wgmma(Context& context, const Forward& p);
+void backward_wgmma(Context& context, const Backward& p);
+
+// CUDA, cuBLASLt where it is installed: linear_cublaslt.cu.
+std::string cublaslt_refuses_forward(const Context& context, const Forward& p);
+std::string cublaslt_refuses_backward(const Context& context, const Backward& p);
+void forward_cublaslt(Context& context, const Forward& p);
+void backward_cublaslt(Context& context, const Backward& p);
+
 // CPU, OpenBLAS where it is installed: linear_openblas.cc.
 std::string openblas_refuses_forward(const Context& context, const Forward& p);
 std::string openblas_refuses_backward(const Context& context, const Backward& p);
 void forward_openblas(Context& context, const Forward& p);
 void backward_openblas(Context& context, const Backward& p);
 
-}  // namespace touchstone::linear
+}  // namespace touchstone::linear_layer

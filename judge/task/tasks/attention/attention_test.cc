@@ -265,6 +265,17 @@ const std::array<Style, 5> kBackward = {{
     {.name = "softmax made again", .softmax = Softmax::tiles, .own_softmax = true},
 }};
 
+// A function that only sees arrays must be able to notice what is wrong with the call.
+TEST(BadArguments, ArraysHaveTheShapeThatIsRefused) {
+  for (const char* id : {"flash_attention_forward", "flash_attention_backward"}) {
+    const Case c = find_task(id).build(parse_spec(
+        "bad_arguments:bad=2,batch=1,causal=0,dim=8,group=1,keys=4,kv_heads=1,queries=4:1"));
+    EXPECT_EQ(c.calls[0].inputs[0].shape, (std::vector<int64_t>{1, 1, 4, 0})) << id;
+    EXPECT_TRUE(c.calls[0].inputs[0].data.empty()) << id;
+    EXPECT_EQ(c.calls[0].outputs[0].shape.back(), 0) << id;
+  }
+}
+
 TEST(AttentionGate, HonestStylesPass) {
   for (const Style& style : kForward) {
     gate::expect_passes(task(false), style.name, contender(style, false), 21);

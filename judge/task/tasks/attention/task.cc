@@ -179,18 +179,22 @@ Case FlashAttention::make_case(const CaseSpec& spec) const {
     p.q.resize(static_cast<size_t>(s.query_elements()));
     if (backward_) p.dout.resize(p.q.size());
   }
+  if (bad && kind == 2) {
+    // Heads of size 0, and arrays that have it: NumPy code that looks at shapes sees it too.
+    s.dim = 0;
+    for (std::vector<float>* values : {&p.q, &p.k, &p.v, &p.dout}) values->clear();
+  }
   const std::vector<int64_t> query_shape = {s.batch, s.query_heads, s.queries, s.dim};
   const std::vector<int64_t> key_shape = {s.batch, s.kv_heads, s.keys, s.dim};
   const std::vector<int64_t> row_shape = {s.batch, s.query_heads, s.queries};
   Call call;
   call.function = card().id;
-  const int64_t dim = bad && kind == 2 ? 0 : s.dim;
   call.scalars = {s.batch,
                   s.query_heads,
                   s.kv_heads,
                   s.queries,
                   s.keys,
-                  dim,
+                  s.dim,
                   static_cast<int64_t>(s.causal ? 1 : 0),
                   s.scale};
   if (backward_) call.inputs.push_back(f32_input("dout", query_shape, p.dout));

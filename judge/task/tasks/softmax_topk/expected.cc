@@ -40,10 +40,11 @@ void check_probability(OutputError& error, int64_t element, double got, double r
     }
   }
   if (!std::isfinite(got)) {
-    error.worst = kNan;
+    error.worst = error.worst_absolute = kNan;
     return;
   }
   error.worst = std::max(error.worst, distance / bound);
+  error.worst_absolute = std::max(error.worst_absolute, distance);
   if (scale > kSmallestNormal) {
     error.worst_bits = std::max(error.worst_bits, std::log2(1 + distance / (kUnit * scale)));
   }

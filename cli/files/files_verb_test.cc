@@ -1,0 +1,103 @@
+// touchstone inspect and convert as their users meet them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "json/json.h"
+#include "tests/support/shell.h"
+
+namespace touchstone::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr const char* kData = TOUCHSTONE_IO_TESTDATA;
+
+// Both streams of the program with these arguments.
+test::ShellResult run(const std::string& arguments) {
+  return test::run_shell(std::string("'") + TOUCHSTONE_PROGRAM + "' " + arguments + " 2>&1");
+}
+
+TEST(InspectVerb, ShowsAModel) {
+  for (const char* path : {"/models/llama.gguf", "/models/llama"}) {
+    const test::ShellResult result = run(std::string("inspect --checksums ") + kData + path);
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.out, HasSubstr("family                llama"));
+    EXPECT_THAT(result.out, HasSubstr("4 query, 2 key/value, of 4"));
+    EXPECT_THAT(result.out, HasSubstr("f16   [8, 16]"));
+  }
+}
+
+TEST(InspectVerb, JsonParses) {
+  const test::ShellResult result =
+      run(std::string("inspect --json --checksums ") + kData + "/seeds/types.gguf");
+  ASSERT_EQ(result.exit_code, 0);
+  const Json value = Json::parse(result.out);
+  EXPECT_EQ(value["container"], "gguf");
+  EXPECT_EQ(value["tensors"].size(), 12U);
+  EXPECT_EQ(value["tensors"][0]["type"], "f32");
+  EXPECT_EQ(value["tensors"][0]["checksum"].get<std::string>().size(), 16U);
+  EXPECT_TRUE(value["model"].is_null());
+  EXPECT_EQ(value["metadata"].size(), 15U);
+}
+
+// Every crafted file: status 3 and one line, or a list for the containers that are fine.
+TEST(InspectVerb, IsSafeOnHostileFiles) {
+  std::size_t count = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(std::string(kData) + "/hostile")) {
+    if (!entry.is_regular_file()) continue;
+    const std::string folder = entry.path().parent_path().filename();
+    const bool refused = folder == "gguf" || folder == "safetensors";
+    for (const char* option : {"", "--json "}) {
+      const test::ShellResult result =
+          run(std::string("inspect --metadata ") + option + entry.path().string());
+      ASSERT_EQ(result.exit_code, refused ? 3 : 0) << entry.path() << result.out;
+      if (refused) {
+        EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
+      }
+    }
+    ++count;
+  }
+  EXPECT_GE(count, 90U);
+  EXPECT_EQ(run("inspect /nowhere").exit_code, 3);
+  EXPECT_EQ(run("inspect /dev/zero").exit_code, 3);
+  EXPECT_EQ(run("inspect").exit_code, 2);
+}
+
+TEST(ConvertVerb, GoesThereAndBack) {
+  const fs::path out =
+      fs::temp_directory_path() / ("touchstone_convert_" + std::to_string(::getpid()));
+  fs::create_directories(out);
+  const std::string from = std::string(kData) + "/models/qwen2";
+  const auto convert = [&](const std::string& arguments) { return run("convert " + arguments); };
+  const test::ShellResult there = convert(from + " " + (out / "m.gguf").string() + " --json");
+  ASSERT_EQ(there.exit_code, 0) << there.out;
+  EXPECT_EQ(convert((out / "m.gguf").string() + " " + (out / "back").string()).exit_code, 0);
+  const auto sums = [&](const std::string& path) {
+    const Json value = Json::parse(run("inspect --json --checksums " + path).out);
+    std::vector<std::string> list;
+    for (const Json& tensor : value["tensors"]) {
+      list.push_back(tensor["name"].get<std::string>() + tensor["checksum"].get<std::string>());
+    }
+    std::sort(list.begin(), list.end());
+    return list;
+  };
+  EXPECT_EQ(sums(from), sums((out / "back").string()));
+  // A folder that is there, a format that is not, a container that does not have it.
+  EXPECT_EQ(convert(from + " " + (out / "back").string()).exit_code, 2);
+  EXPECT_EQ(convert(from + " " + (out / "x.gguf").string() + " --type q9").exit_code, 2);
+  EXPECT_EQ(convert(from + " " + (out / "x").string() + " --type q8_0").exit_code, 2);
+  EXPECT_EQ(convert(std::string(kData) + "/hostile/gguf/overlap.gguf " + (out / "x.gguf").string())
+                .exit_code,
+            3);
+  EXPECT_FALSE(fs::exists(out / "x.gguf"));
+  fs::remove_all(out);
+}
+
+}  // namespace
+}  // namespace touchstone::cli

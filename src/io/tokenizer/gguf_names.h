@@ -1,0 +1,21 @@
+// Pre-tokenizers by the names of `tokenizer.ggml.pre`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/tokenizer/parts.h"
+
+namespace touchstone::inline v0::io {
+
+struct NamedPreTokenizer {
+  std::vector<PreTokenizer> steps;
+  bool nfc = false;
+  bool ignore_merges = false;
+  bool add_bos = false;
+};
+
+// Unsupported for a name that is not known.
+NamedPreTokenizer named_pre_tokenizer(const std::string& name);
+
+}  // namespace touchstone::inline v0::io
