@@ -243,15 +243,6 @@ class Search {
     } else if (*failed.rbegin() < *passed.begin()) {
       propose(Condition::parse(fmt::format("{} < {}", name, *passed.begin())));
     }
-    for (const int64_t least : {1, 32, 64, 128, 256, 1024}) {
-      propose(Condition::parse(fmt::format("{} > {}", name, least)));
-    }
-    if (failed.size() == 1) {
-      propose(Condition::parse(fmt::format("{} = {}", name, *failed.begin())));
-    }
-    if (passed.size() == 1) {
-      propose(Condition::parse(fmt::format("{} != {}", name, *passed.begin())));
-    }
     // No border between the two, but one that all failures lie beyond.
     const auto below = passed.lower_bound(*failed.begin());
     if (below != passed.begin()) {
@@ -260,6 +251,15 @@ class Search {
     const auto above = passed.upper_bound(*failed.rbegin());
     if (above != passed.end()) {
       propose(Condition::parse(fmt::format("{} < {}", name, *above)));
+    }
+    for (const int64_t least : {1, 32, 64, 128, 256, 1024}) {
+      propose(Condition::parse(fmt::format("{} > {}", name, least)));
+    }
+    if (failed.size() == 1) {
+      propose(Condition::parse(fmt::format("{} = {}", name, *failed.begin())));
+    }
+    if (passed.size() == 1) {
+      propose(Condition::parse(fmt::format("{} != {}", name, *passed.begin())));
     }
     // Above everything that passed there are failures.
     if (*failed.rbegin() > *passed.rbegin()) {
