@@ -57,7 +57,7 @@ function(touchstone_install)
   file(RELATIVE_PATH touchstone_pc_prefix
     "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
   string(REGEX REPLACE "/$" "" touchstone_pc_prefix "${touchstone_pc_prefix}")
-  set(touchstone_pc_private "-lpcre2-8 -lutf8proc -lstdc++ -lm -pthread")
+  set(touchstone_pc_private "-lstdc++ -lm -pthread")
   if(TOUCHSTONE_WITH_CUDA)
     string(PREPEND touchstone_pc_private "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt ")
   endif()

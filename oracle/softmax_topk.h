@@ -3,7 +3,7 @@
 //   v[i] = logits[i] + bias[i] rounded to f32, -inf where the token is not allowed
 //   p[i] = exp((v[i] - max v) / T) / sum over j of exp((v[j] - max v) / T)
 //
-// Deliberately naive: every row is sorted from end to end by (v descending, token ascending). Not
+// Deliberately naive: the first k of every row are sorted by (v descending, token ascending). Not
 // templated on the scalar: what comes out is an order, and an order has no derivative.
 #pragma once
 
@@ -75,11 +75,14 @@ inline SoftmaxTopkRow softmax_topk_row(const SoftmaxTopk& a, int64_t row) {
 
   std::vector<int64_t> order(v.size());
   std::iota(order.begin(), order.end(), int64_t{0});
-  std::sort(order.begin(), order.end(), [&](int64_t x, int64_t y) {
+  const auto before = [&](int64_t x, int64_t y) {
     const double vx = v[static_cast<size_t>(x)];
     const double vy = v[static_cast<size_t>(y)];
     return vx != vy ? vx > vy : x < y;
-  });
+  };
+  const auto end = order.begin() + std::max<int64_t>(a.k, 1);
+  if (end < order.end()) std::nth_element(order.begin(), end, order.end(), before);
+  std::sort(order.begin(), end, before);
   const double largest = v[static_cast<size_t>(order[0])];
   // +inf minus +inf counts as no distance: the +inf tokens share the probability equally.
   const auto log_weight = [&](double value) {

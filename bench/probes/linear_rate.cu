@@ -1,7 +1,7 @@
 // Speed of `linear` on a GPU beside cuBLASLt, as a decoder meets it: weights rotate through more than
 // four times the L2, calls follow each other in one CUDA graph, ours and the library's in turns.
 //
-//   linear_rate [seconds of warm-up]
+//   nvcc -std=c++20 -O3 -Iinclude linear_rate.cu build/cuda/libtouchstone.a -lhwy -lcublasLt -o linear_rate
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 

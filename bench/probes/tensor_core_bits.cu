@@ -2,7 +2,7 @@
 //
 // One row of W and one row of x, both [kDepth], must give the same f32 sum however many other rows
 // are computed beside them. This program multiplies one pair of matrices with wgmma of every n,
-// with rows moved to other places of the tile, with the operands exchanged, with the left operand
+// with rows moved to other rows of the tile, with the operands exchanged, with the left operand
 // in registers, with mma.sync, with a wait after each step and with the elements of a step
 // permuted, and counts the sums whose bits differ from wgmma m64n8. docs/design/linear.md has the
 // answer for the H200.
@@ -342,28 +342,28 @@ std::vector<int> range(int count) {
   return values;
 }
 
-// The 8 columns of interest at random places among kN, the rest random neighbors.
+// The 8 columns of interest at random positions among kN, the rest random neighbors.
 template <Type kType, int kN>
 void try_n(Table& table, const Matrix& a, const Matrix& b, int spread,
            const std::vector<float>& base, std::mt19937& engine) {
   Matrix wide = random_matrix(kType, kN, spread, engine);
-  std::vector<int> places = range(kN);
-  std::shuffle(places.begin(), places.end(), engine);
+  std::vector<int> columns = range(kN);
+  std::shuffle(columns.begin(), columns.end(), engine);
   for (int j = 0; j < 8; ++j) {
-    std::memcpy(&wide[places[j] * kRowBytes], &b[j * kRowBytes], kRowBytes);
+    std::memcpy(&wide[columns[j] * kRowBytes], &b[j * kRowBytes], kRowBytes);
   }
   const std::string n = std::to_string(kN);
   compare(table, "wgmma n=" + n, base, multiply<kType, Left::shared, kN, false>(a, wide), kN,
-          range(kRows), places);
+          range(kRows), columns);
   compare(table, "wgmma n=" + n + ", left in registers", base,
-          multiply<kType, Left::registers, kN, false>(a, wide), kN, range(kRows), places);
+          multiply<kType, Left::registers, kN, false>(a, wide), kN, range(kRows), columns);
   // The operands exchanged: W on the right, the 8 rows of interest among 64 on the left.
   if constexpr (kN >= kRows) {
     Matrix left = random_matrix(kType, kRows, spread, engine);
-    std::vector<int> left_places = range(kRows);
-    std::shuffle(left_places.begin(), left_places.end(), engine);
+    std::vector<int> left_rows = range(kRows);
+    std::shuffle(left_rows.begin(), left_rows.end(), engine);
     for (int j = 0; j < 8; ++j) {
-      std::memcpy(&left[left_places[j] * kRowBytes], &b[j * kRowBytes], kRowBytes);
+      std::memcpy(&left[left_rows[j] * kRowBytes], &b[j * kRowBytes], kRowBytes);
     }
     Matrix right = random_matrix(kType, kN, spread, engine);
     std::memcpy(right.data(), a.data(), a.size());
@@ -371,7 +371,7 @@ void try_n(Table& table, const Matrix& a, const Matrix& b, int spread,
     long differ = 0;
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < 8; ++j) {
-        differ += differing(base[i * 8 + j], swapped[left_places[j] * kN + i]);
+        differ += differing(base[i * 8 + j], swapped[left_rows[j] * kN + i]);
       }
     }
     table.add("wgmma n=" + n + ", operands exchanged", differ, kRows * 8);

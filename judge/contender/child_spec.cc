@@ -99,7 +99,7 @@ std::vector<fs::path> gpu_nodes() {
 }
 
 JailSpec child_spec(const Contender& contender, const BuildResult& build, const Task& task,
-                    const Sandbox& sandbox, bool sanitized) {
+                    const Sandbox& sandbox, bool sanitized, ChildHeap heap) {
   JailSpec spec;
   add_system_libraries(spec);
   spec.limits = {{"file_bytes", int64_t{64} << 20}, {"files", 256}};
@@ -121,6 +121,13 @@ JailSpec child_spec(const Contender& contender, const BuildResult& build, const 
                       kStart,
                       module.parent_path().string(),
                       functions_text(task.card(), contender)};
+    if (heap == ChildHeap::counted) {
+      spec.environment.push_back("LD_PRELOAD=" + add_path(spec, sandbox, counted_heap_library(),
+                                                          "/child/touchstone_child_heap.so",
+                                                          false));
+      // Else small objects would come from pools of the interpreter, which only grow.
+      spec.environment.emplace_back("PYTHONMALLOC=malloc");
+    }
     for (const fs::path& file : contender.binding.sources) {
       spec.arguments.push_back(place + "/source/" + file.string());
     }
@@ -130,8 +137,10 @@ JailSpec child_spec(const Contender& contender, const BuildResult& build, const 
     return spec;
   }
   const std::string place = add_path(spec, sandbox, build.library.parent_path(), "/judge", false);
-  const std::string program =
-      add_path(spec, sandbox, child_program(), "/child/touchstone-child", false);
+  // From inside one looks like the other.
+  const std::string program = add_path(
+      spec, sandbox, heap == ChildHeap::guarded ? guarded_child_program() : child_program(),
+      "/child/touchstone-child", false);
   spec.arguments = {program, "serve", place + "/abi_shim.so",
                     place + "/" + build.library.filename().string()};
   for (const std::string& symbol :

@@ -13,9 +13,13 @@ namespace touchstone::judge {
 // need not be number 0.
 std::vector<std::filesystem::path> gpu_nodes();
 
+// The heap that a contender's process has: that of the C library; one that shows mistakes, for
+// native code; one that counts, for Python.
+enum class ChildHeap { plain, guarded, counted };
+
 // InvalidArgument when the library lacks a bound function; Unsupported where there is no Python
 // with NumPy, or no GPU.
 JailSpec child_spec(const Contender& contender, const BuildResult& build, const Task& task,
-                    const Sandbox& sandbox, bool sanitized);
+                    const Sandbox& sandbox, bool sanitized, ChildHeap heap = ChildHeap::plain);
 
 }  // namespace touchstone::judge

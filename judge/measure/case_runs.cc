@@ -16,8 +16,6 @@ constexpr int kMaxHangs = 3;
 // Cases must leave time for the rest of a judgment.
 constexpr double kCaseSeconds = 120.0;
 constexpr std::size_t kMaxCallsThrice = 48;
-constexpr int kMaxSanitized = 24;
-constexpr double kSanitizedSeconds = 6.0;
 
 bool enough(const Session& session) {
   const auto hangs = std::ranges::count(session.record.cases, Ending::hung, &CaseRecord::ending);
@@ -236,49 +234,6 @@ void evaluate_memory_probe(Session& session) {
     settled.passed = session.record.memory.exponent.value_or(0.0) <= card.memory_exponent;
     if (!settled.passed) settled.failed.emplace_back("memory");
   }
-}
-
-void run_sanitized(Session& session, const Plan& plan) {
-  const BuildResult& build = session.record.build;
-  if (!session.options.sanitize || build.sanitized.empty()) return;
-  BuildResult sanitized = build;
-  sanitized.library = build.sanitized;
-  Limits limits = session.options.limits;
-  limits.memory_bytes *= 4;  // shadow memory and quarantine
-  limits.call_seconds *= 4;
-  ContenderProcess process(session.contender, sanitized, session.task, session.record.sandbox,
-                           limits);
-  // One of each family before a second of any, in the order of the plan.
-  std::map<std::string, int> taken;
-  std::vector<std::pair<int, std::size_t>> order;
-  for (std::size_t i = 0; i < session.record.cases.size(); ++i) {
-    order.emplace_back(taken[plan.cases[i].family]++, i);
-  }
-  std::ranges::sort(order);
-  const auto begin = Clock::now();
-  int run = 0;
-  for (const auto& [turn, i] : order) {
-    if (run >= kMaxSanitized || process.deaths() > 0 || seconds_since(begin) > kSanitizedSeconds) {
-      break;
-    }
-    if (session.record.cases[i].ending != Ending::ok) continue;  // known to end badly
-    const Case asked = session.task.build(plan.cases[i]);
-    if (!missing_function(session, asked).empty()) continue;
-    session.log_progress(fmt::format("sanitizers, case {}", ++run));
-    const std::vector<Reply> replies = process.run(asked, Placement::end_flush, session.random());
-    const Reply* bad = first_bad(replies);
-    if (bad == nullptr) continue;
-    if (process.child() == nullptr && process.deaths() == 0) {
-      session.record.facts["sanitizers"] = "did not start: " + process.started().detail;
-      return;
-    }
-    // Instrumented code is slow and large; that alone is nothing against it.
-    if (bad->ending == Ending::hung || bad->ending == Ending::out_of_memory) break;
-    session.add_finding("sanitizer",
-                        bad->detail.empty() ? std::string(name_of(bad->ending)) : bad->detail,
-                        session.record.cases[i].id);
-  }
-  session.record.facts["sanitizers"] = fmt::format("{} cases under ASan and UBSan", run);
 }
 
 void check_precision_control(Session& session, const Plan& plan) {

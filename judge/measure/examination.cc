@@ -114,11 +114,15 @@ void examine_built(Session& session, const Plan& plan) {
   if (options.brief) {
     if (!all_run) return;
     if (right()) detect_caching(session);
+    if (right()) run_guarded(session);
     if (right()) detect_leaks(session);
     return;
   }
   check_precision_control(session, plan);
-  if (session.process.deaths() == 0) run_sanitized(session, plan);
+  if (session.process.deaths() == 0) {
+    run_sanitized(session);
+    run_guarded(session);
+  }
   // What already failed is not looked at for finer faults.
   if (right()) {
     detect_caching(session);

@@ -13,8 +13,10 @@
 namespace touchstone::judge {
 namespace {
 
-// Below this the exponent would be fitted to the granularity of pages and allocators.
-constexpr int64_t kMinExtra = 64 << 10;
+// Below this the exponent would be fitted to the granularity of what counts: the kernel's count of
+// pages is exact to some 64, and a heap's count has an interpreter's own objects in it.
+constexpr int64_t kMinExtra = 256 << 10;
+constexpr int64_t kMinCounted = 64 << 10;
 constexpr int kLeakCalls = 200;
 constexpr int kMinLeakCalls = 20;
 // Bytes for each run of the case. The heap of an interpreter was seen to drift by 400 on its own.
@@ -54,14 +56,14 @@ std::string growing_parameter(const std::vector<CaseSpec>& ladder) {
 }
 
 // The slope of log(extra) over log(n), by least squares.
-std::optional<double> fitted_exponent(const std::vector<MemoryPoint>& ladder) {
+std::optional<double> fitted_exponent(const std::vector<MemoryPoint>& ladder, int64_t least) {
   double n = 0;
   double sx = 0;
   double sy = 0;
   double sxx = 0;
   double sxy = 0;
   for (const MemoryPoint& point : ladder) {
-    if (point.extra_bytes < kMinExtra || point.n < 1) continue;
+    if (point.extra_bytes < least || point.n < 1) continue;
     const double x = std::log(static_cast<double>(point.n));
     const double y = std::log(static_cast<double>(point.extra_bytes));
     n += 1;
@@ -117,8 +119,9 @@ CaseSpec reseeded(CaseSpec spec, uint64_t seed) {
   return spec;
 }
 
-// Times of repeated content over times of fresh content, as the median over some rounds.
-double repeated_share(Session& session, const CaseSpec& spec) {
+// Times of repeated content over times of fresh content, as the median over some rounds. Nothing
+// where a busy machine disturbed too many of them: such times are no evidence.
+std::optional<double> repeated_share(Session& session, const CaseSpec& spec) {
   std::vector<double> shares;
   for (int i = -2; i < kRepeats; ++i) {  // the first rounds warm up
     const Case fresh = session.task.build(reseeded(spec, session.random()));
@@ -131,8 +134,8 @@ double repeated_share(Session& session, const CaseSpec& spec) {
       shares.push_back(timed_seconds(fresh, second) / timed_seconds(fresh, first));
     }
   }
-  // Times on a busy machine are no evidence.
-  return shares.size() < kMinRepeats ? 1.0 : median(shares);
+  if (shares.size() < kMinRepeats) return std::nullopt;
+  return median(shares);
 }
 
 // Old content, then new content that a cache could take for the old one. True when the answer is
@@ -156,73 +159,92 @@ bool answers_from_memory(Session& session, const CaseSpec& spec, bool by_address
   return true;
 }
 
-}  // namespace
-
-void measure_memory_growth(Session& session, const Plan& plan) {
-  // What the driver holds in the process says nothing about the contender, nor about its memory on
-  // the device.
-  if (session.contender.language == Language::cuda) return;
-  MemoryRecord& memory = session.record.memory;
-  memory.parameter = growing_parameter(plan.memory_ladder);
-  if (memory.parameter.empty()) return;
-  const auto begin = Clock::now();
-  for (const CaseSpec& spec : plan.memory_ladder) {
-    if (seconds_since(begin) > kLadderSeconds) break;
-    session.log_progress(
-        fmt::format("memory at {} = {}", memory.parameter, spec.parameters.at(memory.parameter)));
-    const Case c = session.task.build(spec);
-    session.meter.restart();  // what an earlier case left in the allocator would hide this one's
-    Child* child = session.meter.child();
-    if (child == nullptr) return;
-    // What one call left behind is there in the next: the peak is over the whole session. What was
-    // taken while loading is there in all of them.
-    int64_t state = 0;
-    int64_t peak = 0;
-    for (const Call& call : c.calls) {
-      const int64_t kept = child->held_bytes();
-      const Reply reply = child->call(call, Placement::end_flush, session.random());
-      if (reply.ending != Ending::ok && reply.ending != Ending::refused) return;
-      state = std::max(state, reply.state_bytes);
-      peak = std::max(peak, std::max<int64_t>(0, kept) + reply.peak_extra_bytes);
-    }
-    MemoryPoint point;
-    point.n = spec.parameters.at(memory.parameter);
-    point.io_bytes = io_bytes(c);
-    point.extra_bytes = state + peak;
-    point.least_bytes = static_cast<int64_t>(session.task.least_state_bytes(c));
-    memory.ladder.push_back(point);
+// One rung: the most that the contender held, over all calls of the case. Nothing when a call did
+// not end well.
+std::optional<MemoryPoint> climb(Session& session, ContenderProcess& process, const Case& c,
+                                 const std::string& parameter, std::vector<Reply>& replies) {
+  Child* child = process.child();
+  if (child == nullptr) return std::nullopt;
+  const bool python = session.contender.language == Language::numpy;
+  int64_t state = 0;
+  int64_t peak = 0;
+  for (const Call& call : c.calls) {
+    // What one call left behind is there in the next. What was taken while loading is there in all
+    // of them. A state in Python is among what is held; one in C is in memory of the judge.
+    const int64_t kept = child->held_bytes();
+    replies.push_back(child->call(call, Placement::end_flush, session.random()));
+    const Reply& reply = replies.back();
+    if (reply.ending != Ending::ok && reply.ending != Ending::refused) return std::nullopt;
+    state = std::max(state, reply.state_bytes);
+    const int64_t held = python ? std::max(kept, state) : kept;
+    peak = std::max(peak, std::max<int64_t>(0, held) + reply.peak_extra_bytes);
   }
-  session.meter.restart();
-  memory.exponent = fitted_exponent(memory.ladder);
+  MemoryPoint point;
+  point.n = c.spec.parameters.at(parameter);
+  point.io_bytes = io_bytes(c);
+  point.extra_bytes = python ? std::max(peak, state) : state + peak;
+  point.least_bytes = static_cast<int64_t>(session.task.least_state_bytes(c));
+  return point;
 }
 
-void detect_leaks(Session& session) {
-  // Any nominal case that ended well will do; a small one lets many calls into the time, and one
-  // too small leaks too little to be seen.
-  const CaseRecord* usable = nullptr;
-  Case c;
+// Two cases to repeat: an ordinary one, and the one that calls most different functions, so that
+// what is forked and given back is looked at. Small ones let many runs into the time; one too small
+// leaks too little to be seen.
+std::vector<CaseRecord> leak_cases(const Session& session) {
+  const CaseRecord* nominal = nullptr;
+  const CaseRecord* varied = nullptr;
+  double nominal_distance = 0.0;
+  std::pair<std::size_t, double> best{0, 0.0};
   for (const CaseRecord& entry : session.record.cases) {
-    if (entry.ending != Ending::ok || entry.spec.family != "nominal") continue;
-    Case candidate = session.task.build(entry.spec);
-    const auto distance = [](const Case& one) {
-      return std::abs(std::log(static_cast<double>(io_bytes(one) + 1) / kLeakCaseBytes));
-    };
-    if (usable != nullptr && distance(candidate) >= distance(c)) continue;
-    usable = &entry;
-    c = std::move(candidate);
+    if (entry.ending != Ending::ok || !entry.check.passed) continue;
+    const Case c = session.task.build(entry.spec);
+    const double distance =
+        std::abs(std::log(static_cast<double>(io_bytes(c) + 1) / kLeakCaseBytes));
+    if (entry.spec.family == "nominal" && (nominal == nullptr || distance < nominal_distance)) {
+      nominal = &entry;
+      nominal_distance = distance;
+    }
+    std::set<std::string> functions;
+    for (const Call& call : c.calls) functions.insert(call.function);
+    const std::pair<std::size_t, double> rank{functions.size(), -distance};
+    if (functions.size() > 1 && (varied == nullptr || rank > best)) {
+      varied = &entry;
+      best = rank;
+    }
   }
-  if (usable == nullptr) return;
+  std::vector<CaseRecord> cases;
+  if (nominal != nullptr) cases.push_back(*nominal);
+  if (varied != nullptr && varied != nominal) cases.push_back(*varied);
+  return cases;
+}
+
+void look_for_leak(Session& session, const CaseRecord& entry) {
+  const Case c = session.task.build(entry.spec);
   session.log_progress("leaks");
   session.meter.restart();
   Child* child = session.meter.child();
   if (child == nullptr) return;
   const auto begin = Clock::now();
+  std::vector<Reply> first_answer;
+  bool wrong = false;
+  int runs_done = 0;
   const auto repeat = [&](int runs) {
     for (int i = 0; i < runs; ++i) {
       // On a busy machine the time is soon over; fewer runs than these show nothing.
       const double most = i < kMinLeakCalls ? 4 * kLeakSeconds : kLeakSeconds;
       if (seconds_since(begin) > most || !child->alive()) return i;
-      child->run(c, Placement::end_flush, session.random());
+      std::vector<Reply> replies = child->run(c, Placement::end_flush, session.random());
+      ++runs_done;
+      if (!child->alive()) session.add_ending_finding(replies, entry.id);
+      // Bits that were right once need no second look; others have to be right as well.
+      const bool known = !first_answer.empty() && same_outputs(first_answer, replies);
+      if (!known && !wrong && child->alive()) {
+        CaseCheck check = session.task.check(c, replies);
+        wrong = !check.passed;
+        check.reason = fmt::format("in run {} of the same case: {}", runs_done, check.reason);
+        if (wrong) session.add_wrong_case(fmt::format("{}x{}", entry.id, runs_done), c.spec, check);
+        if (!wrong && first_answer.empty()) first_answer = std::move(replies);
+      }
     }
     return runs;
   };
@@ -232,16 +254,70 @@ void detect_leaks(Session& session) {
   const int64_t middle = child->held_bytes();
   const int second = repeat(kLeakCalls / 2);
   const int64_t after = child->held_bytes();
-  if (second < kMinLeakCalls || !child->alive()) return;
+  std::string& fact = session.record.facts["leaks"];
+  if (!fact.empty()) fact += "; ";
+  if (second < kMinLeakCalls || !child->alive()) {
+    fact += fmt::format("not measured on {}: {}", entry.id,
+                        child->alive() ? "the machine was too busy" : "it ended");
+    return;
+  }
+  fact += fmt::format("looked for in {} runs of {}", runs_done, entry.id);
   const double slope = static_cast<double>(after - middle) / second;
-  session.record.memory.leaked_bytes_per_call = std::max(0.0, slope);
+  std::optional<double>& leaked = session.record.memory.leaked_bytes_per_call;
+  leaked = std::max({0.0, slope, leaked.value_or(0.0)});
   // Both halves must grow: a workspace that grew once is no leak.
   const double earlier = static_cast<double>(middle - before) / std::max(1, first);
   if (slope >= kMinLeak && earlier >= kMinLeak && after - before >= (64 << 10)) {
     session.add_finding(
-        "leak", fmt::format("holds {:.0f} bytes more after every run of {}", slope, usable->id),
-        usable->id);
+        "leak", fmt::format("holds {:.0f} bytes more after every run of {}", slope, entry.id),
+        entry.id);
   }
+}
+
+}  // namespace
+
+void measure_memory_growth(Session& session, const Plan& plan) {
+  // What the driver holds in the process says nothing about the contender, nor about its memory on
+  // the device.
+  if (session.contender.language == Language::cuda) return;
+  MemoryRecord& memory = session.record.memory;
+  memory.parameter = growing_parameter(plan.memory_ladder);
+  if (memory.parameter.empty()) return;
+  // Pages say little about an interpreter, whose heap holds many already: its heap counts.
+  const bool counted = session.contender.language == Language::numpy;
+  Limits limits = session.options.limits;
+  limits.heap = counted ? ChildHeap::counted : ChildHeap::plain;
+  ContenderProcess process(session.contender, session.record.build, session.task,
+                           session.record.sandbox, limits);
+  const auto begin = Clock::now();
+  int rung = 0;
+  for (const CaseSpec& spec : plan.memory_ladder) {
+    if (seconds_since(begin) > kLadderSeconds) {
+      session.record.facts["memory"] =
+          fmt::format("measured at {} of {} sizes in {:g} s", memory.ladder.size(),
+                      plan.memory_ladder.size(), kLadderSeconds);
+      break;
+    }
+    session.log_progress(
+        fmt::format("memory at {} = {}", memory.parameter, spec.parameters.at(memory.parameter)));
+    const Case c = session.task.build(spec);
+    process.restart();  // what an earlier case left in the allocator would hide this one's
+    std::vector<Reply> replies;
+    const std::optional<MemoryPoint> point = climb(session, process, c, memory.parameter, replies);
+    if (!point) {
+      session.record.facts["memory"] = fmt::format(
+          "not measured beyond {} sizes: a call did not end well", memory.ladder.size());
+      break;
+    }
+    memory.ladder.push_back(*point);
+    const CaseCheck check = session.task.check(c, replies);
+    if (!check.passed) session.add_wrong_case(fmt::format("m{}", ++rung), spec, check);
+  }
+  memory.exponent = fitted_exponent(memory.ladder, counted ? kMinCounted : kMinExtra);
+}
+
+void detect_leaks(Session& session) {
+  for (const CaseRecord& entry : leak_cases(session)) look_for_leak(session, entry);
 }
 
 void detect_caching(Session& session) {
@@ -265,17 +341,26 @@ void detect_caching(Session& session) {
                                     first),
                         "");
   }
-  if (spec.has_value() && repeated_share(session, *spec) < kSkippedShare) {
+  std::string& fact = session.record.facts["repeated content"];
+  if (!spec.has_value()) {
+    fact = "not timed: no case keeps it busy long enough";
+    return;
+  }
+  std::optional<double> share = repeated_share(session, *spec);
+  if (share.has_value() && *share < kSkippedShare) {
     session.meter.restart();
-    const double share = repeated_share(session, *spec);
-    if (share < kSkippedShare) {
+    share = repeated_share(session, *spec);
+    if (share.has_value() && *share < kSkippedShare) {
       session.add_finding(
           "work_skipped",
           fmt::format("content that came before takes {:.0f} % of the time of new content",
-                      100.0 * share),
+                      100.0 * *share),
           "");
     }
   }
+  fact = share.has_value()
+             ? fmt::format("takes {:.0f} % of the time of new content", 100.0 * *share)
+             : std::string("not timed: the machine was too busy");
 }
 
 }  // namespace touchstone::judge

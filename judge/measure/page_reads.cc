@@ -58,7 +58,7 @@ void count_page_reads(Session& session) {
       const int64_t pages = (bytes + kPageBytes - 1) / kPageBytes;
       if (pages < kMinPages) continue;
       traffic.inputs.push_back({asked.calls.size() > 1
-                                    ? fmt::format("{} of {}", call.inputs[k].name, call.function)
+                                    ? fmt::format("{}.{}", call.function, call.inputs[k].name)
                                     : call.inputs[k].name,
                                 pages, replies[i].page_reads[k]});
     }

@@ -29,6 +29,16 @@ void Session::add_finding(std::string_view kind, const std::string& text,
       {fmt::format("f{}", record.findings.size() + 1), std::string(kind), text, case_id});
 }
 
+void Session::add_wrong_case(const std::string& id, const CaseSpec& spec, const CaseCheck& check) {
+  CaseRecord entry;
+  entry.id = id;
+  entry.spec = spec;
+  entry.probes = task.probes_of(spec);
+  entry.gates = task.gates_verdict(spec);
+  entry.check = check;
+  record.cases.push_back(std::move(entry));
+}
+
 void Session::add_ending_finding(const std::vector<Reply>& replies, const std::string& case_id) {
   const Reply* bad = first_bad(replies);
   if (bad == nullptr || bad->ending == Ending::not_reached) return;

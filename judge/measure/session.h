@@ -29,6 +29,8 @@ struct Session {
   void log_progress(std::string_view what) const;
   // Adds a finding unless its kind was found often enough already.
   void add_finding(std::string_view kind, const std::string& text, const std::string& case_id);
+  // An answer of an experiment that was wrong: a case like those of the plan.
+  void add_wrong_case(const std::string& id, const CaseSpec& spec, const CaseCheck& check);
   // A finding for a case that ended badly; nothing for the others.
   void add_ending_finding(const std::vector<Reply>& replies, const std::string& case_id);
 };
@@ -58,7 +60,9 @@ void write_diagnosis(Session& session);
 int needs_besides(const Session& session, const CaseSpec& spec, const std::string& probe);
 void evaluate_probes(Session& session);  // after settle_lacks
 void evaluate_memory_probe(Session& session);  // after measure_memory_growth
-void run_sanitized(Session& session, const Plan& plan);
+// The cases under ASan and UBSan, and the plain build over a guarded heap: instrumented.cc.
+void run_sanitized(Session& session);
+void run_guarded(Session& session);
 // The smallest failures of each kind, with the commands that show them again: witness.cc.
 void find_witnesses(Session& session, const Plan& plan);
 void measure_memory_growth(Session& session, const Plan& plan);

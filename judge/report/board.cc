@@ -142,8 +142,8 @@ std::string details(const Record& record, const Standing& standing, bool color) 
   lines.push_back(fmt::format(
       "{} {} {}{}", shortened(record.contender, 40),
       painted(std::string(name_of(record.verdict)), verdict_code(record.verdict), color),
-      graded ? fmt::format("{} ({:.0f} to {:.0f}): ", format_score(overall->second),
-                           overall->second.low, overall->second.high)
+      graded ? fmt::format("{} ({} to {}): ", format_score(overall->second),
+                           format_points(overall->second.low), format_points(overall->second.high))
              : std::string(),
       shortened(record.verdict_because, 150)));
   Remarks said = remarks(record);

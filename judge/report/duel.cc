@@ -146,7 +146,7 @@ void compare_memory(const Record& a, const Record& b, std::vector<Criterion>& ou
   for (const InputReads& p : a.traffic.inputs) {
     const auto q = std::ranges::find(b.traffic.inputs, p.input, &InputReads::input);
     if (q == b.traffic.inputs.end()) continue;
-    out.push_back({fmt::format("reads of each page of {}", p.input),
+    out.push_back({fmt::format("reads per page of {}", p.input),
                    fmt::format("{:.1f}", p.per_page()), fmt::format("{:.1f}", q->per_page()),
                    better(-p.per_page(), -q->per_page(), 0.2),
                    fmt::format("at {}", format_shape(a.traffic.shape))});
@@ -334,7 +334,7 @@ class DuelTable {
 
  private:
   // What is longer sticks out, rather than pushing all other rows apart.
-  static constexpr std::size_t kWidestName = 34;
+  static constexpr std::size_t kWidestName = 42;
   static constexpr std::size_t kWidestValue = 14;
   const Duel& duel_;
   bool color_;

@@ -95,11 +95,11 @@ void add_growth(const MemoryRecord& memory, EvidenceSheet& sheet) {
 
 void add_reads(const TrafficRecord& traffic, EvidenceSheet& sheet) {
   if (!traffic.not_measured.empty()) {
-    sheet.rows.push_back({"reads of each input page", "not measured", traffic.not_measured});
+    sheet.rows.push_back({"reads per input page", "not measured", traffic.not_measured});
     return;
   }
   for (const InputReads& reads : traffic.inputs) {
-    sheet.rows.push_back({fmt::format("reads of each page of {}", reads.input),
+    sheet.rows.push_back({fmt::format("reads per page of {}", reads.input),
                           fmt::format("{:.1f}", reads.per_page()),
                           fmt::format("{} pages at {}, {} readable at a time", reads.pages,
                                       format_shape(traffic.shape), traffic.window_pages)});

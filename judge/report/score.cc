@@ -19,13 +19,14 @@ constexpr std::array<std::string_view, 9> kDimensions = {
     "correctness", "completeness", "stability", "speed",    "memory",
     "robustness",  "determinism",  "code",      "own_tests"};
 
-constexpr std::array<FindingKind, 13> kKinds = {{
+constexpr std::array<FindingKind, 14> kKinds = {{
     {"cached_answer", Verdict::proven_cheat, 50, "an answer that was not computed"},
     {"work_skipped", Verdict::proven_cheat, 50, "work skipped when an input comes again"},
     {"wrote_outside", Verdict::unsafe, 50, "touched memory beside its own"},
     {"wrote_input", Verdict::unsafe, 40, "wrote to its inputs"},
     {"crashed", Verdict::unsafe, 50, "crashed"},
     {"sanitizer", Verdict::unsafe, 40, "a sanitizer reports an error"},
+    {"heap", Verdict::unsafe, 40, "relies on heap memory that is not its own or not filled"},
     {"forbidden", Verdict::rule, 40, "a system call the sandbox refuses"},
     {"hung", Verdict::limit, 40, "no answer in time"},
     {"out_of_memory", Verdict::limit, 40, "over the memory limit"},

@@ -39,13 +39,14 @@ std::string format_interval(const Interval& interval, std::string_view unit) {
                      interval.high);
 }
 
-std::string format_score(const Score& score) {
-  if (!score.value.has_value()) return "-";
+std::string format_points(double points) {
   // A whole 100 is for what lost nothing.
-  if (*score.value >= 99.5 && *score.value < 100.0) {
-    return fmt::format("{:.1f}", std::min(99.9, *score.value));
-  }
-  return fmt::format("{:.0f}", *score.value);
+  if (points >= 99.5 && points < 100.0) return fmt::format("{:.1f}", std::min(99.9, points));
+  return fmt::format("{:.0f}", points);
+}
+
+std::string format_score(const Score& score) {
+  return score.value.has_value() ? format_points(*score.value) : "-";
 }
 
 std::string printable(std::string_view text) {

@@ -14,7 +14,8 @@ std::string format_seconds(double seconds);      // "3.21 ms"
 std::string format_shape(const CaseSpec& spec);  // "rows 4096, cols 1024"
 std::string format_interval(const Interval& interval,
                             std::string_view unit = "");  // "1.8 (1.7 to 1.9)"
-std::string format_score(const Score& score);             // "97" or "-"
+std::string format_points(double points);                 // "97", "99.9", "100"
+std::string format_score(const Score& score);             // the same, or "-"
 // What a contender calls itself may hold anything; a terminal obeys escape codes.
 std::string printable(std::string_view text);
 std::string plural(int64_t count, std::string_view noun);  // "1 case", "3 cases"

@@ -86,6 +86,9 @@ void explain_signal(const ExitEvidence& death, int signal, Reply& reply) {
     if (buffer == protocol::kEarlierCall) {
       reply.detail = "touched an array of an earlier call, which was gone by then";
     }
+  } else if (fault && c.outcome == protocol::kHeapFault) {
+    reply.ending = Ending::wrote_outside;
+    reply.detail = "touched heap memory beside a block of its own, or after giving it back";
   } else if (fault && c.outcome == protocol::kOtherFault) {
     reply.detail +=
         c.fault_offset >= 0 && c.fault_offset < 4096 ? ", a null pointer" : ", a bad address";

@@ -73,6 +73,10 @@ class ProcessChild : public Child {
   std::string note_text() const;
   CompletionWait::WaitLimits wait_limits(double seconds) const;
 
+  bool counts_heap() const {
+    return limits_.heap == ChildHeap::counted && control_->heap_held >= 0;
+  }
+
   // Between its calls a child stands still; those with a device do not, whose driver has threads
   // that answer to others.
   bool freezes() const { return freezer_ != nullptr && !device_; }
@@ -100,6 +104,7 @@ class ProcessChild : public Child {
   bool alive_ = false;
   uint32_t number_ = 0;
   int64_t empty_bytes_ = 0;   // held before the contender was loaded
+  int64_t empty_heap_ = 0;    // the same, as its heap counts
   int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
   int64_t state_mapped_bytes_ = 0;
   double unpaid_seconds_ = 0.0;  // worked outside of calls, not yet charged for

@@ -67,7 +67,7 @@ ProcessChild::ProcessChild(const Contender& contender, const BuildResult& build,
                    control_file_.get(), 0);
   if (map == MAP_FAILED) fail("shared memory");
   control_ = static_cast<protocol::Control*>(map);
-  JailSpec spec = child_spec(contender, build, task, sandbox, sanitized_);
+  JailSpec spec = child_spec(contender, build, task, sandbox, sanitized_, limits.heap);
   spec.cpus = limits.cpus;
   spec.descriptors = {{log_file_.get(), 1},
                       {log_file_.get(), 2},
@@ -91,6 +91,7 @@ ProcessChild::~ProcessChild() {
 
 int64_t ProcessChild::held_bytes() const {
   if (!memory_) return 0;
+  if (counts_heap()) return std::max<int64_t>(0, control_->heap_held - empty_heap_);
   return std::max<int64_t>(0, memory_->own(mapped_bytes_) - empty_bytes_);
 }
 
@@ -116,7 +117,9 @@ void ProcessChild::load(const std::vector<std::string>& temporary) {
   memory_ =
       std::make_unique<ChildMemory>(jail_->program(), *stats_, arena_, log_file_.get(), temporary);
   freezer_ = std::make_unique<Freezer>(jail_->program());
-  empty_bytes_ = memory_->own(mapped_bytes_) + (python_ ? kEmptyModuleBytes : kEmptyLibraryBytes);
+  const int64_t allowance = python_ ? kEmptyModuleBytes : kEmptyLibraryBytes;
+  empty_bytes_ = memory_->own(mapped_bytes_) + allowance;
+  empty_heap_ = control_->heap_held + allowance;
   if (!command(protocol::kReset, limits_.start_seconds, nullptr, reply)) {
     start_failed(reply);
     return;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "judge/contender/child_spec.h"
 #include "judge/contender/contender.h"
 #include "judge/sandbox/sandbox.h"
 
@@ -21,6 +22,7 @@ struct Limits {
   // written before the child is notified, helper threads are not waited for,
   // seconds mean nothing, and peak_extra_bytes stays 0.
   bool measured = true;
+  ChildHeap heap = ChildHeap::plain;
   // Pages of each input that are readable at a time, to count how often pages are read; 0: all.
   int read_window = 0;
 };

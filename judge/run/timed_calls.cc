@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <thread>
 
 #include "judge/run/call_encoding.h"
 #include "judge/run/contender_process.h"
@@ -23,6 +24,8 @@ constexpr double kReadySeconds = 150e-6;
 constexpr double kPythonReadySeconds = 400e-6;
 constexpr double kPageSeconds = 0.6e-6;
 constexpr int64_t kPageBytes = 4096;
+// Pages that come and go beside the blocks of a heap.
+constexpr int64_t kCountSlack = 2 << 20;
 
 double between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
@@ -39,7 +42,12 @@ void ProcessChild::freeze(double cpu_before, int64_t pages) {
   freezer_->freeze();
   const double granted =
       (python_ ? kPythonReadySeconds : kReadySeconds) + kPageSeconds * static_cast<double>(pages);
-  unpaid_seconds_ += std::max(0.0, stats_->cpu_seconds() - cpu_before - granted);
+  // Helper threads that look for work as long as the first one maps are no cheats.
+  const auto cpus = static_cast<int64_t>(limits_.cpus.empty() ? std::thread::hardware_concurrency()
+                                                              : limits_.cpus.size());
+  const auto busy = static_cast<double>(
+      std::clamp<int64_t>(stats_->memory().threads, 1, std::max<int64_t>(cpus, 1)));
+  unpaid_seconds_ += std::max(0.0, stats_->cpu_seconds() - cpu_before - granted * busy);
 }
 
 // Waits until the child uses no processor time: its helper threads may look for work a while.
@@ -111,6 +119,12 @@ void ProcessChild::read_memory(const ProcessStats::Memory& before, int64_t outsi
   const int64_t mapped = std::max<int64_t>(0, after.shared - before.shared);
   const int64_t outside = std::max(memory_->most_outside(), memory_->outside()) - outside_before;
   reply.peak_extra_bytes += std::max<int64_t>(0, outside - mapped);
+  if (!counts_heap()) return;
+  // The heap knows of blocks on pages that it held already. What is far beyond its count did not
+  // come from it, or the count was tampered with: then the pages have the word.
+  const int64_t counted = std::max<int64_t>(0, control_->heap_extra);
+  const bool plausible = reply.peak_extra_bytes <= counted + counted / 2 + kCountSlack;
+  if (plausible) reply.peak_extra_bytes = counted;
 }
 
 // Nothing is measured: inputs and the word to begin are there before the child is woken, because on
@@ -165,7 +179,9 @@ bool ProcessChild::measured_call(const Function& function, const Call& call, con
   const ProcessStats::Memory memory_before = stats_->memory();
   const int64_t outside_before = memory_->outside();
   const CompletionWait::WaitLimits limits = wait_limits(limits_.call_seconds);
+  // Of a process that runs, the kernel's counts lag behind; of one that stands still they are exact.
   const Shares before = shares();
+  const double cpu_before = stats_->cpu_seconds();
   completion_->go(number_);
   const Clock::time_point start = Clock::now();
   thaw();
@@ -175,15 +191,21 @@ bool ProcessChild::measured_call(const Function& function, const Call& call, con
     die(waited, &function, reply);
     return false;
   }
-  const double cpu_done = stats_->cpu_seconds();
   freezer_->request_freeze();
-  const Shares after = shares();
+  Shares after = shares();  // what the first thread waited is known once it has run again
   freezer_->freeze();
-  reply.seconds = between(start, done) + unpaid_seconds_;
-  unpaid_seconds_ = 0.0;
-  // Whoever still worked has until now to answer for.
-  if (stats_->cpu_seconds() - cpu_done > kIdleSeconds) reply.seconds += between(done, Clock::now());
+  const Clock::time_point stopped = Clock::now();
+  after.helpers = shares().helpers;
+  reply.seconds = between(start, done);
+  // Whoever worked on after the call has until now to answer for: processor time that does not fit
+  // into the call, or helper threads, which may have had it at any time.
+  const double cpu = stats_->cpu_seconds() - cpu_before;
+  const bool worked_on =
+      cpu > reply.seconds + kIdleSeconds || after.helpers - before.helpers > kIdleSeconds;
+  if (worked_on) reply.seconds += between(done, stopped);
   leave_out_queues(before, after, reply);
+  reply.seconds += unpaid_seconds_;
+  unpaid_seconds_ = 0.0;
   capture(call, layout, reply);
   read_memory(memory_before, outside_before, reply);
   return true;
@@ -207,6 +229,7 @@ bool ProcessChild::device_call(const Function& function, const Call& call, const
   const CompletionWait::WaitLimits limits = wait_limits(limits_.call_seconds);
   control_->outcome = protocol::kReturned;
   control_->command = protocol::kCall;
+  control_->spins = 1;
   completion_->post(++number_);
   Waited waited = completion_->wait(control_->ready, number_, limits);
   if (waited == Waited::done) {

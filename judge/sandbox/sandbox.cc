@@ -107,6 +107,10 @@ pid_t spawn_supervisor(const std::vector<std::pair<int, int>>& descriptors) {
 
 fs::path child_program() { return beside_program("touchstone-child"); }
 
+fs::path guarded_child_program() { return beside_program("touchstone-child-guarded"); }
+
+fs::path counted_heap_library() { return beside_program("touchstone_child_heap.so"); }
+
 fs::path child_library() { return beside_program("touchstone_child.so"); }
 
 namespace {

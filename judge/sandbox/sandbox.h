@@ -27,10 +27,12 @@ struct Sandbox {
 };
 Sandbox probe_sandbox(bool enabled);
 
-// touchstone-child, and the shared library of the Python child beside it. Error when the program
-// was moved without them.
+// touchstone-child, and what lies beside it: the same with a guarded heap, the module of the Python
+// child, and the heap that counts. Error when the program was moved without them.
 std::filesystem::path child_program();
+std::filesystem::path guarded_child_program();
 std::filesystem::path child_library();
+std::filesystem::path counted_heap_library();
 
 struct JailSpec {
   struct Bind {

@@ -121,9 +121,15 @@ std::string failed_probe(const Record& record, const std::set<std::string>& expe
 // of each kind; of mutants whose children are slow to start (NumPy) or whose cases take long
 // (kv_cache, attention), some.
 bool in_short_form(const CorpusEntry& entry) {
-  constexpr std::array<std::string_view, 8> kPassing = {
-      "plain_float",   "numpy_wide",       "shape_cache", "thread_pool",
-      "copy_of_gamma", "C4_patches_clock", "no_mask",     "no_dgamma"};
+  constexpr std::array<std::string_view, 9> kPassing = {"plain_float",
+                                                        "numpy_wide",
+                                                        "shape_cache",
+                                                        "thread_pool",
+                                                        "copy_of_gamma",
+                                                        "C4_patches_clock",
+                                                        "C15_works_before_ready",
+                                                        "no_mask",
+                                                        "no_dgamma"};
   const bool passes =
       entry.kind == CorpusKind::good || entry.kind == CorpusKind::lookalike || !entry.flags.empty();
   if (entry.on_cuda()) return false;

@@ -321,10 +321,10 @@ TEST(Codec, NanAndInfinityStayInTheirGroup) {
   for (const QuantFormat& format : quantized_formats(4)) {
     const std::vector<float> clean = through(format, {0, 0, 0, 0, 1, -2, 3, 0.25F, 0, 0, 0, 0});
     for (const float bad : {kNan, -kNan, kInfinity, -kInfinity}) {
-      for (std::size_t place = 0; place < 4; ++place) {
+      for (std::size_t position = 0; position < 4; ++position) {
         std::vector<float> x = {1, 2, 3, 4, 1, -2, 3, 0.25F, 5, 6, 7, 8};
-        x[place] = bad;
-        x[8 + place] = bad;
+        x[position] = bad;
+        x[8 + position] = bad;
         const std::vector<float> y = through(format, x);
         for (std::size_t i = 0; i < 4; ++i) {
           EXPECT_TRUE(std::isnan(y[i]) && std::isnan(y[8 + i])) << describe(format);

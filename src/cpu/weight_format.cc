@@ -20,6 +20,8 @@ constexpr WeightFormat blocks(Id id, std::string_view name, std::int64_t element
           .block_elements = elements,
           .block_bytes = bytes,
           .dtype = std::nullopt,
+          .linear_cpu = true,
+          .linear_cuda = true,
           .decode = decode,
           .encode = encode};
 }
@@ -32,6 +34,8 @@ constexpr WeightFormat plain(Id id, std::string_view name, std::int64_t bytes, D
           .block_elements = 1,
           .block_bytes = bytes,
           .dtype = dtype,
+          .linear_cpu = true,
+          .linear_cuda = dtype != DType::f64,
           .decode = decode,
           .encode = encode};
 }

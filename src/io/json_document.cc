@@ -412,7 +412,12 @@ std::string JsonValue::path() const {
     }
     if (object) {
       if (!path.empty()) path += '.';
-      path += document_->key_of(document_->nodes_[child]).substr(0, 100);
+      const std::string_view key = document_->key_of(document_->nodes_[child]).substr(0, 100);
+      // Messages are one line of text, whatever the keys hold.
+      const bool plain = is_valid_utf8(key) && std::ranges::none_of(key, [](char c) {
+                           return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+                         });
+      path += plain ? std::string(key) : json_quote(key);
     } else {
       path += fmt::format("[{}]", position);
     }

@@ -185,7 +185,8 @@ void parallel_copy(Context& context, const CpuCopy& how, void* to, const void* f
 Ceiling measure_cpu_ceiling(Context& context, int rounds) {
   constexpr std::int64_t kMin = std::int64_t{128} << 20;
   constexpr std::int64_t kMax = std::int64_t{1} << 30;
-  std::int64_t bytes = std::clamp(4 * last_level_cache_bytes(cpu_info()), kMin, kMax);
+  // A copy goes through two buffers: four times what the cache holds.
+  std::int64_t bytes = std::clamp(2 * last_level_cache_bytes(cpu_info()), kMin, kMax);
   bytes = std::max(std::min(bytes, available_memory_bytes() / 16), kPage) / kPage * kPage;
   Tensor a = Tensor::empty({bytes / 4}, DType::f32);
   Tensor b = Tensor::empty({bytes / 4}, DType::f32);
@@ -195,7 +196,7 @@ Ceiling measure_cpu_ceiling(Context& context, int rounds) {
     in_pieces(detail::ContextAccess::pool(context), bytes,
               [&](std::int64_t begin, std::int64_t end) {
                 for (std::int64_t i = begin / 4; i < end / 4; ++i)
-                  values[i] = static_cast<float>(i % 251);
+                  values[i] = static_cast<float>(i & 255);
               });
   }
   const std::vector<CpuCopy> copies = cpu_copies();

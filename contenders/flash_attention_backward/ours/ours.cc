@@ -45,7 +45,8 @@ extern "C" int flash_attention_backward(int64_t batch, int64_t query_heads, int6
   args.dq = tokens_first(dq, batch, query_heads, queries, dim);
   args.dk = tokens_first(dk, batch, kv_heads, keys, dim);
   args.dv = tokens_first(dv, batch, kv_heads, keys, dim);
-  args.options.scale = static_cast<double>(scale);
+  // 0 asks the library for its default; this rounds to 0 in f32.
+  args.options.scale = scale == 0 ? 1e-300 : static_cast<double>(scale);
   args.options.causal = causal != 0 ? 1 : 0;
   return ts_attention_backward(context, &args) == TS_OK ? 0 : 1;
 }

@@ -40,7 +40,8 @@ extern "C" int flash_attention_forward(int64_t batch, int64_t query_heads, int64
   args.v = tokens_first(v, batch, kv_heads, keys, dim);
   args.output = tokens_first(out, batch, query_heads, queries, dim);
   args.log_sum_exp = tokens_first(lse, batch, query_heads, queries);
-  args.options.scale = static_cast<double>(scale);
+  // 0 asks the library for its default; this rounds to 0 in f32.
+  args.options.scale = scale == 0 ? 1e-300 : static_cast<double>(scale);
   args.options.causal = causal != 0 ? 1 : 0;
   return ts_attention(context, &args) == TS_OK ? 0 : 1;
 }

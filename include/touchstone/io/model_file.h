@@ -37,7 +37,7 @@ struct WeightInfo {
 
 // The bytes of a weight: in the mapped file where it is stored as it is used, else in memory of its
 // own (`owner`). Aligned to its elements.
-struct Weight {
+struct TOUCHSTONE_API Weight {
   const WeightFormat* format = nullptr;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> data;

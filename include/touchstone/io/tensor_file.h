@@ -27,7 +27,7 @@ inline constexpr std::size_t kTensorFileMemoryFactor = 64;
 enum class Container : std::uint8_t { safetensors, gguf };
 TOUCHSTONE_API std::string_view name_of(Container container);  // "safetensors", "gguf"
 
-struct TensorInfo {
+struct TOUCHSTONE_API TensorInfo {
   std::string name;
   std::string type;  // "bf16", "q4_k", "i64", "bool"
   const WeightFormat* format =

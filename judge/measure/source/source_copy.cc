@@ -70,7 +70,9 @@ CommandResult SourceCopy::run(std::vector<std::string> words, double seconds, To
   if (tool == Tool::compiler) add_compilers(spec);
   if (tool == Tool::python) add_python(spec, require_python());
   add_path(spec, session_.record.sandbox, folder_.path(), "/judge", tool == Tool::compiler);
-  spec.folder = place() + "/source";
+  // A compiler passes on the bare name of a source, and "@x" would be read as options from the file
+  // x beside it: nothing of the contender lies where it works.
+  spec.folder = place() + (tool == Tool::compiler ? "" : "/source");
   spec.forks = tool == Tool::compiler ? "allow" : "report";
   spec.limits = {{"file_bytes", int64_t{256} << 20},
                  {"files", 256},

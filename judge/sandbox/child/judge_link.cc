@@ -12,14 +12,16 @@
 #include <ctime>
 #include <new>
 
+#include "heap_watch.h"
+
 namespace touchstone::judge::child {
 namespace {
 
 using namespace protocol;
 
-// How long a child looks for the judge's word before it sleeps. Between `ready` and `go` lies one
-// reading of a clock, so that a spin ends long before; the limit is for a judge that was
-// descheduled.
+// How long a child that is not stopped between `ready` and `go` looks for the judge's word before it
+// sleeps. One reading of a clock lies between them, so that a spin ends long before; the limit is
+// for a judge that was descheduled.
 constexpr int kSpins = 20000000;
 
 JudgeLink* g_link = nullptr;
@@ -68,13 +70,20 @@ uint32_t JudgeLink::wait() {
   return control_->command;
 }
 
+void JudgeLink::count_heap() {
+  control_->heap_held = touchstone_heap_held == nullptr ? -1 : touchstone_heap_held();
+}
+
 void JudgeLink::acknowledge() {
+  count_heap();
   set_and_wake(control_->ready, last_command_, control_->judge_sleeps);
 }
 
 void JudgeLink::wait_for_go() {
+  if (touchstone_heap_forget != nullptr) touchstone_heap_forget();
+  const bool spins = control_->spins != 0;
   acknowledge();
-  for (int i = 0; i < kSpins; ++i) {
+  for (int i = 0; spins && i < kSpins; ++i) {
     if (control_->go.load(std::memory_order_acquire) == last_command_) {
       begin_counting();
       return;
@@ -102,6 +111,9 @@ void JudgeLink::finish() {
     memcpy(control_->page_reads, reads_.counts(), sizeof control_->page_reads);
   }
   last_used_ = true;
+  const int64_t before = control_->heap_held;
+  count_heap();
+  control_->heap_extra = touchstone_heap_most == nullptr ? -1 : touchstone_heap_most() - before;
   set_and_wake(control_->done, last_command_, control_->judge_sleeps);
 }
 
@@ -255,7 +267,8 @@ void JudgeLink::catch_faults() {
     const auto address = reinterpret_cast<uint64_t>(info->si_addr);
     if (g_link != nullptr && g_link->reads_.fault(address)) return;
     if (g_link != nullptr && !g_link->explain_fault(address)) {
-      g_link->control_->outcome = kOtherFault;
+      const bool heap = touchstone_heap_owns != nullptr && touchstone_heap_owns(address);
+      g_link->control_->outcome = heap ? kHeapFault : kOtherFault;
       g_link->control_->fault_offset = static_cast<int64_t>(address);
     }
     // Back to the same instruction, which now ends the process with the true signal.

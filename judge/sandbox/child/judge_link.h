@@ -52,6 +52,7 @@ class JudgeLink {
     std::vector<protocol::Buffer> buffers;
   };
 
+  void count_heap();
   bool map_span(Span& span);
   bool explain_fault(uint64_t address);
   void catch_faults();

@@ -65,6 +65,7 @@ enum Outcome : uint32_t {
   kOtherFault,    // some other bad address: fault_offset holds it
   kStartFailed,   // the contender could not be loaded; `note` says why
   kDeviceFailed,  // the device runtime reported a failure
+  kHeapFault,     // an address of the guarded heap that is in no block
 };
 
 // What fault_buffer says where it is no buffer of the current call.
@@ -94,6 +95,7 @@ struct Control {
   uint32_t scalar_is_float[kMaxScalars];
   Pointer pointers[kMaxPointers];
   Buffer buffers[kMaxBuffers];
+  uint32_t spins;  // look for `go` instead of sleeping until it comes
   // Pages of each input that are readable at a time, in a run that counts how often pages are read;
   // 0: all of them.
   uint32_t read_window;
@@ -101,6 +103,10 @@ struct Control {
   // Written by the child.
   alignas(64) int64_t returned;
   int64_t state_bytes;  // Python: size of the arrays in the state
+  // With a heap that counts: bytes held when the child last reported, and the most that were held
+  // during the last call beyond what was held before it; -1 without.
+  int64_t heap_held;
+  int64_t heap_extra;
   uint32_t outcome;
   uint32_t fault_buffer;
   int64_t fault_offset;  // from the first element of that buffer, or the address

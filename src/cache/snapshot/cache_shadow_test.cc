@@ -337,15 +337,15 @@ class Fuzz {
     live_.pop_back();
   }
 
-  // Some of the sequences, in random order; their places in `from`.
+  // Some of the sequences, in random order; their indices in `from`.
   std::vector<std::size_t> some(const std::vector<Shadow>& from) {
-    std::vector<std::size_t> places(from.size());
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      places[i] = i;
-      std::swap(places[i], places[at(pick(0, static_cast<std::int64_t>(i)))]);
+    std::vector<std::size_t> indices(from.size());
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      indices[i] = i;
+      std::swap(indices[i], indices[at(pick(0, static_cast<std::int64_t>(i)))]);
     }
-    places.resize(std::min(places.size(), at(pick(1, 4))));
-    return places;
+    indices.resize(std::min(indices.size(), at(pick(1, 4))));
+    return indices;
   }
 
   static std::vector<SequenceId> ids_of(const std::vector<Shadow>& shadows) {
@@ -380,7 +380,7 @@ class Fuzz {
 
   void save_some() {
     Saved kept;
-    for (const std::size_t place : some(live_)) kept.sequences.push_back(live_[place]);
+    for (const std::size_t index : some(live_)) kept.sequences.push_back(live_[index]);
     const std::vector<SequenceId> ids = ids_of(kept.sequences);
     kept.pages = distinct_pages(kept.sequences);
     kept.file = saved(cache_, ids);
@@ -436,11 +436,11 @@ class Fuzz {
 
   void move_some(KvCache& from, std::vector<Shadow>& shadows, KvCache& to,
                  std::vector<Shadow>& moved) {
-    const std::vector<std::size_t> places = some(shadows);
-    if (places.empty() || moved.size() + places.size() > 16) return;
+    const std::vector<std::size_t> indices = some(shadows);
+    if (indices.empty() || moved.size() + indices.size() > 16) return;
     std::vector<Shadow> chosen;
-    chosen.reserve(places.size());
-    for (const std::size_t place : places) chosen.push_back(shadows[place]);
+    chosen.reserve(indices.size());
+    for (const std::size_t index : indices) chosen.push_back(shadows[index]);
     const State here(from);
     const State there(to);
     std::vector<SequenceId> ids;

@@ -15,11 +15,11 @@ class Numbering {
 
   std::uint32_t number_of(PageHandle page, std::int64_t tokens) {
     const auto next = static_cast<std::uint32_t>(origins_.size());
-    const auto [place, is_new] = numbers_.try_emplace(page.index, next);
+    const auto [found, is_new] = numbers_.try_emplace(page.index, next);
     if (is_new) origins_.push_back({page, 0});
-    std::int64_t& known = origins_[place->second].tokens;
+    std::int64_t& known = origins_[found->second].tokens;
     known = std::max(known, tokens);
-    return place->second;
+    return found->second;
   }
 
  private:

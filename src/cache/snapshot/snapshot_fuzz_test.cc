@@ -73,15 +73,15 @@ class SnapshotFuzz : public ::testing::Test {
     Bytes file = file_;
     const Sections at(file);
     const std::size_t width = pick(3) == 0 ? 8 : 4;
-    const std::size_t place = pick((at.pages - 8) / 4) * 4;
+    const std::size_t offset = pick((at.pages - 8) / 4) * 4;
     std::int64_t value = 0;
-    std::memcpy(&value, &file[place], width);
+    std::memcpy(&value, &file[offset], width);
     if (pick(2) == 0) {
       value += static_cast<std::int64_t>(pick(5)) - 2;
     } else {
       value = kNasty[pick(std::size(kNasty))];
     }
-    std::memcpy(&file[place], &value, width);
+    std::memcpy(&file[offset], &value, width);
     Sections::seal(file);
     return file;
   }

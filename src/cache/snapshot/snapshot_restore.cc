@@ -233,7 +233,7 @@ class PageReader {
              const SequenceImport& imported)
       : in_(in),
         cache_(cache),
-        place_{cache.device(), cache.stream()},
+        location_{cache.device(), cache.stream()},
         set_(set),
         imported_(imported) {}
 
@@ -254,7 +254,7 @@ class PageReader {
       const std::int64_t first = set_.page_counts[at(g)] - waiting;
       for (std::int64_t i = 0; i < waiting; ++i) place(g, first + i, waiting_page(g, i));
     }
-    wait_for(place_);
+    wait_for(location_);
   }
 
  private:
@@ -263,7 +263,7 @@ class PageReader {
     const std::int64_t bytes = cache_.geometry(g).page_bytes;
     std::int64_t placed = 0;
     while (placed < count && imported_.has_page(g, placed)) ++placed;
-    const bool on_host = !place_.device.is_cuda();
+    const bool on_host = !location_.device.is_cuda();
     Tensor staging = Tensor::empty({on_host ? 0 : bytes}, DType::u8);
     waiting_[at(g)] = Tensor::empty({count - placed, bytes}, DType::u8);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -282,12 +282,13 @@ class PageReader {
   }
 
   void place(std::int64_t g, std::int64_t number, const std::byte* content) const {
-    queue_copy(place_, imported_.page_data(g, number), {}, content, cache_.geometry(g).page_bytes);
+    queue_copy(location_, imported_.page_data(g, number), {}, content,
+               cache_.geometry(g).page_bytes);
   }
 
   Reader& in_;
   const CacheState& cache_;
-  StreamLocation place_;
+  StreamLocation location_;
   const SequenceSet& set_;
   const SequenceImport& imported_;
   std::vector<Tensor> waiting_;  // [group]

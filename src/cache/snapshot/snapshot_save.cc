@@ -122,17 +122,17 @@ class PageCopies {
       : group_(cache.layout().groups[at(g)]),
         geometry_(cache.geometry(g)),
         memory_(static_cast<const std::byte*>(cache.memory(g).data())),
-        place_{cache.device(), cache.stream()},
+        location_{cache.device(), cache.stream()},
         padded_(geometry_.page_bytes != group_.page_tokens * token_bytes(group_)) {
-    if (place_.device.is_cuda()) fetched_.resize(at(geometry_.page_bytes));
+    if (location_.device.is_cuda()) fetched_.resize(at(geometry_.page_bytes));
   }
 
   std::span<const std::byte> of(const PageOrigin& origin) {
     const std::int64_t bytes = geometry_.page_bytes;
     const std::byte* page = memory_ + origin.page.index * bytes;
-    if (place_.device.is_cuda()) {
-      queue_copy({}, fetched_.data(), place_, page, bytes);
-      wait_for(place_);
+    if (location_.device.is_cuda()) {
+      queue_copy({}, fetched_.data(), location_, page, bytes);
+      wait_for(location_);
       page = fetched_.data();
     }
     // Slots without tokens, and gaps between sections, may hold what other sequences left.
@@ -148,7 +148,7 @@ class PageCopies {
   const LayerGroup& group_;
   const PageGeometry& geometry_;
   const std::byte* memory_;
-  StreamLocation place_;
+  StreamLocation location_;
   bool padded_;
   std::vector<std::byte> fetched_;
   std::vector<std::byte> clean_;

@@ -28,14 +28,14 @@ std::vector<const Value*> Arguments::bind(Runtime& runtime,
   for (std::size_t i = 0; i < positional.size(); ++i) bound[i] = &positional[i];
   for (const auto& [name, value] : keywords) {
     const auto* const found = std::ranges::find(names, name);
-    if (found == names.end()) runtime.fail("unexpected keyword argument " + quoted(name));
+    if (found == names.end()) runtime.fail("unexpected keyword argument " + python_repr(name));
     const Value*& place = bound[static_cast<std::size_t>(found - names.begin())];
-    if (place != nullptr) runtime.fail("more than one value for the argument " + quoted(name));
+    if (place != nullptr) runtime.fail("more than one value for the argument " + python_repr(name));
     place = &value;
   }
   for (std::size_t i = 0; i < required; ++i) {
     if (bound[i] == nullptr) {
-      runtime.fail("the argument " + quoted(*(names.begin() + i)) + " is missing");
+      runtime.fail("the argument " + python_repr(*(names.begin() + i)) + " is missing");
     }
   }
   return bound;
@@ -43,7 +43,7 @@ std::vector<const Value*> Arguments::bind(Runtime& runtime,
 
 Value Runtime::attribute(const Value& object, std::string_view name) {
   if (object.is_undefined()) {
-    fail("an undefined value has no attribute " + quoted(name));
+    fail("an undefined value has no attribute " + python_repr(name));
   }
   switch (find_method(object, name)) {
     case MethodState::callable: {
@@ -55,7 +55,7 @@ Value Runtime::attribute(const Value& object, std::string_view name) {
       return Value::of_object(Kind::method, std::move(method));
     }
     case MethodState::refused:
-      unsupported("the attribute " + quoted(name) + " of " + type_name(object) +
+      unsupported("the attribute " + python_repr(name) + " of " + type_name(object) +
                   " is not supported");
     case MethodState::forbidden:
       return {};

@@ -116,7 +116,8 @@ Value Runtime::evaluate_item(const Expression& node, const ScopePtr& scope) {
 Value Runtime::evaluate_attribute(const Expression& node, const Value& object) {
   at_ = node.at;
   if (object.is_undefined()) {
-    fail(describe(*node.operands[0]) + " is undefined, and has no attribute " + quoted(node.text));
+    fail(describe(*node.operands[0]) + " is undefined, and has no attribute " +
+         python_repr(node.text));
   }
   return attribute(object, node.text);
 }
@@ -232,13 +233,13 @@ Arguments Runtime::evaluate_arguments(const ArgumentNodes& nodes, const ScopePtr
 std::string Runtime::describe(const Expression& node) const {
   switch (node.operation) {
     case Operation::name:
-      return quoted(program_.symbols[node.symbol]);
+      return python_repr(program_.symbols[node.symbol]);
     case Operation::attribute:
-      return "the attribute " + quoted(node.text);
+      return "the attribute " + python_repr(node.text);
     case Operation::item:
       return node.operands[1]->operation == Operation::constant &&
                      node.operands[1]->value.is_string()
-                 ? "the element " + quoted(node.operands[1]->value.text())
+                 ? "the element " + python_repr(node.operands[1]->value.text())
                  : "this element";
     default:
       return "this value";

@@ -185,7 +185,7 @@ class BraceArguments {
       for (const auto& [keyword, value] : arguments_.keywords) {
         if (keyword == name) return value;
       }
-      runtime_.fail("format: no argument " + quoted(name));
+      runtime_.fail("format: no argument " + python_repr(name));
     }
     if (name.empty() ? numbered_ : counted_) {
       runtime_.fail("format: fields with and without numbers do not mix");

@@ -175,7 +175,7 @@ class Lexer {
       if (next_is(op, at_)) return token(TokenKind::op, at_ + op.size());
     }
     if (kShortOperators.find(c) == kNone) {
-      fail(at_, "unexpected character " + quoted(source_.substr(at_, character_length())));
+      fail(at_, "unexpected character " + python_repr(source_.substr(at_, character_length())));
     }
     if (c == '(' || c == '[' || c == '{') brackets += c == '(' ? ')' : c == '[' ? ']' : '}';
     if (c == ')' || c == ']' || c == '}') {

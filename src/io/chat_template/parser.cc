@@ -54,7 +54,7 @@ std::string Parser::describe(const Token& token) const {
     case TokenKind::data:
       return "text";
     default:
-      return quoted(token.text.substr(0, offset_of(token.text, 40)));
+      return python_repr(token.text.substr(0, offset_of(token.text, 40)));
   }
 }
 

@@ -397,7 +397,8 @@ void Parser::check_named_function(const Expression& node) {
   const std::string& name = argument.value.text();
   const bool known = node.text == "map" ? find_filter(name) != nullptr : find_test(name) != nullptr;
   if (!known) {
-    fail(argument.at, (node.text == "map" ? "unknown filter " : "unknown test ") + quoted(name),
+    fail(argument.at,
+         (node.text == "map" ? "unknown filter " : "unknown test ") + python_repr(name),
          TemplateFault::unsupported);
   }
 }

@@ -172,7 +172,7 @@ void Runtime::assign(const Target& target, Value value, const ScopePtr& scope) {
     case Target::Form::attribute: {
       const Value object = evaluate_name(target.symbol, scope);
       if (!object.is(Kind::name_space)) {
-        fail("cannot assign an attribute on " + quoted(program_.symbols[target.symbol]) +
+        fail("cannot assign an attribute on " + python_repr(program_.symbols[target.symbol]) +
              ", which is not a namespace");
       }
       auto& attributes = object.name_space().attributes;
@@ -316,7 +316,7 @@ void Runtime::bind_parameters(const Macro& macro, const Arguments& arguments,
   const auto& parameters = statement.parameters;
   const std::size_t count = parameters.size();
   const std::size_t given = arguments.positional.size();
-  const std::string name = "macro " + quoted(statement.text);
+  const std::string name = "macro " + python_repr(statement.text);
   if (given > count && !statement.uses_varargs) {
     fail(name + " takes at most " + std::to_string(count) + " arguments, got " +
          std::to_string(given));
@@ -336,13 +336,13 @@ void Runtime::bind_parameters(const Macro& macro, const Arguments& arguments,
       scope->set(parameters[index].second, value);
       is_set[index] = true;
     } else if (index < count) {
-      fail(name + " got more than one value for the argument " + quoted(keyword));
+      fail(name + " got more than one value for the argument " + python_repr(keyword));
     } else if (keyword == "caller" && statement.uses_caller) {
       caller = value;
     } else if (statement.uses_kwargs) {
       insert_member(others, text(keyword), value);
     } else {
-      fail(name + " takes no keyword argument " + quoted(keyword));
+      fail(name + " takes no keyword argument " + python_repr(keyword));
     }
   }
   const std::size_t first_default = count - statement.defaults.size();

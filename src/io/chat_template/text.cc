@@ -410,7 +410,7 @@ bool is_upper(std::string_view text) {
   return any;
 }
 
-std::string quoted(std::string_view text) {
+std::string python_repr(std::string_view text) {
   constexpr char kHex[] = "0123456789abcdef";
   const bool double_quotes =
       text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;

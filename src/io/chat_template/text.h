@@ -50,7 +50,7 @@ bool is_lower(std::string_view text);
 bool is_upper(std::string_view text);
 
 // repr of Python.
-std::string quoted(std::string_view text);
+std::string python_repr(std::string_view text);
 std::string format_double(double value);
 // markupsafe.escape.
 std::string escape_markup(std::string_view text);

@@ -156,7 +156,8 @@ std::string format_time(Runtime& runtime, std::string_view format, std::int64_t 
     if (format[at] == '-' || format[at] == '_' || format[at] == '0') flag = format[at++];
     const std::string part = at < format.size() ? directive(format[at], flag, moment) : "";
     if (part.empty()) {
-      runtime.unsupported("strftime_now: unknown directive in " + quoted(format.substr(at - 1, 2)));
+      runtime.unsupported("strftime_now: unknown directive in " +
+                          python_repr(format.substr(at - 1, 2)));
     }
     out += part;
   }

@@ -161,7 +161,7 @@ void Runtime::append_repr(std::string& out, const Value& value) {
       return;
     case Kind::string: {
       charge_bytes(value.text().size() * 8);
-      const std::string text = quoted(value.text());
+      const std::string text = python_repr(value.text());
       out += value.is_markup() ? "Markup(" + text + ")" : text;
       return;
     }
@@ -196,7 +196,7 @@ void Runtime::append_repr(std::string& out, const Value& value) {
     case Kind::name_space:
       return append_namespace(out, value.name_space());
     case Kind::macro:
-      out += "<Macro " + quoted(value.macro().statement->text) + ">";
+      out += "<Macro " + python_repr(value.macro().statement->text) + ">";
       return;
     case Kind::loop:
       out += "<LoopContext " + std::to_string(value.loop().index + 1) + "/" +
@@ -219,7 +219,7 @@ void Runtime::append_namespace(std::string& out, Namespace& object) {
   for (const auto& [name, value] : object.attributes) {
     if (later) out += ", ";
     later = true;
-    out += quoted(name);
+    out += python_repr(name);
     out += ": ";
     append_repr(out, value);
   }

@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "io/fuzz/allocation_count.h"
+#include "touchstone/io/tokenizer.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace touchstone::io {
@@ -132,6 +135,7 @@ TEST(TokenizerMutation, NeitherCrashesNorHangs) {
   for (long i = 0; i < count; ++i) {
     const std::string text = mutator.next();
     SCOPED_TRACE(i);
+    reset_allocated_bytes();
     const auto start = std::chrono::steady_clock::now();
     EXPECT_EQ(
         LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()), 0);

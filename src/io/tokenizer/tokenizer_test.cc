@@ -71,6 +71,8 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnowByItsName) {
   contains(refusal<CorruptData>(replaced(good, "\"!\": 2", "\"!\": 2000000000")), "at most");
   contains(refusal<CorruptData>(replaced(good, "\"!\": 2", "\"!\": 3")), "twice");
   contains(refusal<CorruptData>(good.substr(0, good.size() / 2)), "unexpected end");
+  contains(refusal<CorruptData>(R"({"model":{"type":"BPE","vocab":{"a\nb":"x"},"merges":[]}})"),
+           "model.vocab.\"a\\u000ab\"");
   contains(refusal<CorruptData>("{}"), "model");
   contains(refusal<CorruptData>("[1]"), "expected an object");
 }

@@ -14,12 +14,6 @@ namespace {
 
 DType statistics_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-std::vector<std::int64_t> bias_shape(const DenseProblem& p) {
-  const bool batch = p.bias == BiasKind::full || p.bias == BiasKind::per_batch;
-  const bool heads = p.bias == BiasKind::full || p.bias == BiasKind::per_head;
-  return {batch ? p.batch : 1, heads ? p.heads : 1, p.queries, p.keys};
-}
-
 std::int64_t product(const std::vector<std::int64_t>& shape) {
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
@@ -48,7 +42,8 @@ void set_inputs(const DenseProblem& p, const DenseData& data, Run& run) {
     run.query_offsets = Guarded(device, DType::i64, {count}, starts(p, true));
     run.key_offsets = Guarded(device, DType::i64, {count}, starts(p, false));
   }
-  if (p.bias != BiasKind::none) run.bias = Guarded(device, statistics, bias_shape(p), data.bias);
+  if (p.bias != BiasKind::none)
+    run.bias = Guarded(device, statistics, p.reference_problem().bias_shape(), data.bias);
   if (p.alibi) run.slopes = Guarded(device, statistics, {p.heads}, data.slopes);
   if (p.sink_logits) run.sinks = Guarded(device, statistics, {p.heads}, data.sinks);
   run.args.q = run.q.view();
@@ -97,20 +92,26 @@ std::vector<std::byte> joined(const std::vector<const Guarded*>& parts) {
 
 }  // namespace
 
-std::int64_t DenseProblem::sequences() const { return is_packed() ? std::ssize(packed) : batch; }
-
-std::int64_t DenseProblem::all_queries() const {
-  if (!is_packed()) return queries;
-  std::int64_t sum = 0;
-  for (const auto& lengths : packed) sum += lengths.first;
-  return sum;
-}
-
-std::int64_t DenseProblem::all_keys() const {
-  if (!is_packed()) return keys;
-  std::int64_t sum = 0;
-  for (const auto& lengths : packed) sum += lengths.second;
-  return sum;
+spec::AttentionProblem DenseProblem::reference_problem() const {
+  return {.batch = batch,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .queries = queries,
+          .keys = keys,
+          .k_dim = k_dim,
+          .v_dim = v_dim,
+          .packed = packed,
+          .dtype = dtype,
+          .causal = causal,
+          .window = window,
+          .sinks = sinks,
+          .scale = scale,
+          .soft_cap = soft_cap,
+          .bias = bias,
+          .alibi = alibi,
+          .sink_logits = sink_logits,
+          .log_sum_exp_grad = log_sum_exp_grad,
+          .on_gpu = on_gpu()};
 }
 
 std::string DenseProblem::describe() const {
@@ -145,7 +146,8 @@ DenseData make_data(const DenseProblem& p) {
   data.v = values(p.v, kv_rows * p.v_size(), p.dtype, 3);
   data.doutput = values({}, rows * p.v_size(), p.dtype, 4);
   if (p.log_sum_exp_grad) data.dlog_sum_exp = values({}, rows, statistics, 5);
-  if (p.bias != BiasKind::none) data.bias = values({}, product(bias_shape(p)), statistics, 6);
+  if (p.bias != BiasKind::none)
+    data.bias = values({}, product(p.reference_problem().bias_shape()), statistics, 6);
   if (p.alibi) {
     data.slopes =
         values({.shape = Shape::uniform, .center = 0.3, .scale = 0.2}, p.heads, statistics, 7);
@@ -254,7 +256,8 @@ DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data)
   dq = Heads(p, p.heads, p.all_queries(), p.k_dim);
   dk = Heads(p, p.kv_heads, p.all_keys(), p.k_dim);
   dv = Heads(p, p.kv_heads, p.all_keys(), p.v_size());
-  if (p.bias != BiasKind::none) dbias = Guarded(device, statistics, bias_shape(p));
+  if (p.bias != BiasKind::none)
+    dbias = Guarded(device, statistics, p.reference_problem().bias_shape());
   if (p.sink_logits) dsinks = Guarded(device, statistics, {p.heads});
   args.doutput = doutput.view();
   args.dlog_sum_exp = dlog_sum_exp.view();
@@ -293,34 +296,8 @@ std::vector<std::byte> DenseBackwardRun::bytes() const {
 
 // ---- the reference ----------------------------------------------------------------------------
 
-namespace {
-
-spec::AttentionProblem spec_problem(const DenseProblem& p) {
-  return {.batch = p.batch,
-          .heads = p.heads,
-          .kv_heads = p.kv_heads,
-          .queries = p.queries,
-          .keys = p.keys,
-          .k_dim = p.k_dim,
-          .v_dim = p.v_dim,
-          .packed = p.packed,
-          .dtype = p.dtype,
-          .causal = p.causal,
-          .window = p.window,
-          .sinks = p.sinks,
-          .scale = p.scale,
-          .soft_cap = p.soft_cap,
-          .bias = p.bias,
-          .alibi = p.alibi,
-          .sink_logits = p.sink_logits,
-          .log_sum_exp_grad = p.log_sum_exp_grad,
-          .on_gpu = on_gpu()};
-}
-
-}  // namespace
-
 ExpectedDense expected_dense(const DenseProblem& p, const DenseData& data) {
-  const spec::AttentionProblem problem = spec_problem(p);
+  const spec::AttentionProblem problem = p.reference_problem();
   spec::AttentionValues values{data.q,    data.k,      data.v,     data.doutput, data.dlog_sum_exp,
                                data.bias, data.slopes, data.sinks, {},           {}};
   const auto forward = spec::attention_forward_reference(problem, values);

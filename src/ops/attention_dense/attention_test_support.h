@@ -36,6 +36,7 @@ enum class HeadOrder : std::uint8_t { heads_first, tokens_first };  // [B, H, S,
 
 using spec::BiasKind;
 
+// The problem of the specification with how its tensors lie in memory and what they are filled with.
 struct DenseProblem {
   std::int64_t batch = 1;
   std::int64_t heads = 1;
@@ -64,11 +65,12 @@ struct DenseProblem {
   Distribution v{};
   std::uint64_t seed = 1;
 
+  spec::AttentionProblem reference_problem() const;
   bool is_packed() const { return !packed.empty(); }
-  std::int64_t sequences() const;
+  std::int64_t sequences() const { return reference_problem().sequences(); }
   std::int64_t v_size() const { return v_dim == 0 ? k_dim : v_dim; }
-  std::int64_t all_queries() const;  // of a batch item; packed: of all
-  std::int64_t all_keys() const;
+  std::int64_t all_queries() const { return reference_problem().all_queries(); }
+  std::int64_t all_keys() const { return reference_problem().all_keys(); }
   std::string describe() const;
 };
 

@@ -24,6 +24,7 @@ constexpr char kBackwardName[] = "linear_backward";
 constexpr Implementation<Forward> kForward[] = {
     {"simd", DeviceKind::cpu, nullptr, linear_layer::forward_simd},
     {"plain", DeviceKind::cpu, nullptr, linear_layer::forward_plain},
+    {"stream", DeviceKind::cuda, linear_layer::stream_refuses, linear_layer::forward_stream},
     {"skinny", DeviceKind::cuda, linear_layer::skinny_refuses, linear_layer::forward_skinny},
     {"wgmma", DeviceKind::cuda, linear_layer::wgmma_refuses_forward, linear_layer::forward_wgmma},
     {"portable", DeviceKind::cuda, nullptr, linear_layer::forward_portable},

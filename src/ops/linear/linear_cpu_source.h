@@ -78,13 +78,18 @@ struct Fp8 {
   static HWY_INLINE V widen(hn::Vec<hn::Rebind<std::int8_t, D>> bytes) {
     const D d;
     const hn::RebindToSigned<D> di;
-    // Sign, exponent and mantissa where f32 has them; the sign has also gone into bits between.
+    // Codes below 8 are multiples of 2^-9; those above have exponent and mantissa where f32 has them
+    // but for the bias, 7 and 127. A product that normalizes subnormals would do for both, slowly.
     const auto code = hn::PromoteTo(di, bytes);
-    const auto placed = hn::And(hn::ShiftLeft<20>(code), hn::Set(di, -0x78100000));
-    // The exponent biases are 7 and 127; a product with a power of two also normalizes subnormals.
-    const auto number = hn::Mul(hn::BitCast(d, placed), hn::Set(d, 0x1p120F));
+    const auto magnitude = hn::And(code, hn::Set(di, 0x7f));
+    const auto normal =
+        hn::BitCast(d, hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(di, 120 << 23)));
+    const auto small = hn::Mul(hn::ConvertTo(d, magnitude), hn::Set(d, 0x1p-9F));
+    const auto is_small = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(di, 8)));
+    const auto value = hn::IfThenElse(is_small, small, normal);
     const auto nan = hn::Set(d, std::numeric_limits<float>::quiet_NaN());
-    return hn::IfThenElse(hn::Ge(hn::Abs(number), hn::Set(d, 480.0F)), nan, number);
+    const auto is_nan = hn::RebindMask(d, hn::Eq(magnitude, hn::Set(di, 0x7f)));
+    return hn::IfThenElse(is_nan, nan, hn::CopySign(value, hn::BitCast(d, code)));
   }
 };
 

@@ -85,6 +85,9 @@ void backward_plain(Context& context, const Backward& p);
 // CUDA: any strides and formats; linear_portable.cu, or src/no_cuda in a CPU-only build.
 void forward_portable(Context& context, const Forward& p);
 void backward_portable(Context& context, const Backward& p);
+// CUDA, up to 8 rows of bf16 or f16, W of the same dtype: linear_stream.cu.
+std::string stream_refuses(const Context& context, const Forward& p);
+void forward_stream(Context& context, const Forward& p);
 // CUDA, up to 16 rows of bf16 or f16: linear_skinny.cu.
 std::string skinny_refuses(const Context& context, const Forward& p);
 void forward_skinny(Context& context, const Forward& p);

@@ -50,8 +50,8 @@ class Rope : public ::testing::TestWithParam<RopePairs> {
   Context context_{{.device = test_device()}};
 };
 INSTANTIATE_TEST_SUITE_P(Pairs, Rope, testing::Values(RopePairs::halves, RopePairs::adjacent),
-                         [](const auto& info) {
-                           return info.param == RopePairs::halves ? "halves" : "adjacent";
+                         [](const auto& pairs) {
+                           return pairs.param == RopePairs::halves ? "halves" : "adjacent";
                          });
 
 // A token alone, in a batch of any size, at any place, in place or not, in any layout and by the

@@ -19,14 +19,14 @@ double dot(const float* a, const float* b, int64_t n) {
 double norm(const float* a, int64_t n) { return std::sqrt(dot(a, a, n)); }
 
 // The heads of one row of queries: where its numbers lie.
-struct Place {
+struct RowOffsets {
   int64_t query = 0;  // first element of the query and of its output
   int64_t row = 0;    // of lse
   int64_t key = 0;    // first element of the keys and values of its head
   int64_t seen = 0;
 };
 
-// Calls visit(place) for all rows, those of one key-value head one after the other.
+// Calls visit(offsets) for all rows, those of one key-value head one after the other.
 template <class Visit>
 void for_rows(const Shape& s, const Visit& visit) {
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -34,7 +34,7 @@ void for_rows(const Shape& s, const Visit& visit) {
       const int64_t kv = b * s.kv_heads + head / s.group();
       for (int64_t i = 0; i < s.queries; ++i) {
         const int64_t row = (b * s.query_heads + head) * s.queries + i;
-        visit(Place{row * s.dim, row, kv * s.keys * s.dim, s.seen(i)});
+        visit(RowOffsets{row * s.dim, row, kv * s.keys * s.dim, s.seen(i)});
       }
     }
   }
@@ -48,7 +48,7 @@ struct Row {
   double mean_units = 0;  // under the weights, as is the next
   double mean_score = 0;  // of the magnitudes
 
-  void compute(const Problem& p, const Place& at, const Tolerance& t) {
+  void compute(const Problem& p, const RowOffsets& at, const Tolerance& t) {
     const Shape& s = p.shape;
     const auto n = static_cast<size_t>(at.seen);
     score.resize(n);
@@ -94,7 +94,7 @@ struct Gradient {
   std::vector<double> dp, ds, ds_error, p_error;
   double delta = 0;
 
-  void compute(const Problem& p, const Place& at, const Row& row, const Tolerance& t) {
+  void compute(const Problem& p, const RowOffsets& at, const Row& row, const Tolerance& t) {
     const Shape& s = p.shape;
     const auto n = static_cast<size_t>(at.seen);
     dp.resize(n);
@@ -141,7 +141,7 @@ ForwardAnswer expected_forward(const Problem& p, const Tolerance& t) {
   const Shape& s = p.shape;
   ForwardAnswer answer{Expected(s.query_elements()), Expected(s.rows())};
   Row row;
-  for_rows(s, [&](const Place& at) {
+  for_rows(s, [&](const RowOffsets& at) {
     row.compute(p, at, t);
     const auto lse = static_cast<size_t>(at.row);
     const double over_keys = growth_of(t.growth, at.seen);
@@ -175,7 +175,7 @@ BackwardAnswer expected_backward(const Problem& p, const Tolerance& t) {
   const double over_queries = 3 + growth_of(t.growth, s.queries * s.group());
   Row row;
   Gradient g;
-  for_rows(s, [&](const Place& at) {
+  for_rows(s, [&](const RowOffsets& at) {
     row.compute(p, at, t);
     g.compute(p, at, row, t);
     const double over_keys = 3 + growth_of(t.growth, at.seen);

@@ -15,7 +15,7 @@ constexpr std::uint32_t kEnd = 0xffffffffU;
 // Up to here looking through all pairs is faster than a heap.
 constexpr std::size_t kShortWord = 48;
 
-std::string quoted(std::string_view text) { return json_quote(text.substr(0, 60)); }
+std::string shortened(std::string_view text) { return json_quote(text.substr(0, 60)); }
 
 }  // namespace
 
@@ -83,7 +83,8 @@ void Bpe::read_merges(const Merges& merges) {
     for (const auto& [id, text] :
          {std::pair(a, left), std::pair(b, right), std::pair(merged, std::string_view(joined))}) {
       if (id != kNoToken) continue;
-      throw CorruptData(fmt::format("tokenizer: merge {}: {} is not a token", rank, quoted(text)));
+      throw CorruptData(
+          fmt::format("tokenizer: merge {}: {} is not a token", rank, shortened(text)));
     }
     merges_.set(a, b, {static_cast<std::uint32_t>(rank), merged});
   }
@@ -145,7 +146,7 @@ void Bpe::append_unknown(bool& open, std::vector<TokenId>& ids) const {
   if (!open) return;
   if (unknown_id_ == kNoToken) {
     throw CorruptData(fmt::format("tokenizer: the unknown token {} is not in the vocabulary",
-                                  quoted(*options_.unknown)));
+                                  shortened(*options_.unknown)));
   }
   ids.push_back(unknown_id_);
   open = false;

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "io/json_document.h"
 #include "io/tokenizer/text/utf8.h"
 #include "touchstone/core/error.h"
 
@@ -69,8 +70,8 @@ Regex::Regex(std::string_view pattern) : code_(std::make_unique<Code>()) {
       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C,
       &error, &where, nullptr));
   if (!code_->code) {
-    throw Unsupported(fmt::format("tokenizer: regular expression '{}': {}", pattern.substr(0, 80),
-                                  message_of(error)));
+    throw Unsupported(fmt::format("tokenizer: regular expression {}: {}",
+                                  json_quote(pattern.substr(0, 80)), message_of(error)));
   }
   // Without JIT (another machine, no executable memory) it matches just the same, slower.
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <system_error>
 
+#include "io/json_document.h"
 #include "io/tokenizer/text/regex.h"
 #include "io/tokenizer/text/unicode.h"
 #include "io/tokenizer/text/utf8.h"
@@ -141,7 +142,7 @@ class Translator {
       --at_;
       const auto* known =
           std::ranges::find_if(kSame, [&](auto text) { return in_.substr(at_).starts_with(text); });
-      if (known == std::end(kSame)) refuse(fmt::format("'{}'", in_.substr(at_, 4)));
+      if (known == std::end(kSame)) refuse(json_quote(in_.substr(at_, 4)));
       out_ += *known;
       at_ += known->size();
     }
@@ -330,7 +331,7 @@ class Translator {
       name.remove_prefix(1);
     }
     const std::optional<CategorySet> categories = category_set(name);
-    if (!categories) refuse(fmt::format("the property '{}'", name.substr(0, 40)));
+    if (!categories) refuse("the property " + json_quote(name.substr(0, 40)));
     set.categories = *categories;
     set.text = set_text(name, *categories);
     at_ = close + 1;
@@ -361,7 +362,7 @@ class Translator {
       put_literal(code);
       return true;
     }
-    if (!escaped_set(set)) refuse(fmt::format("'\\{}'", peek(1)));
+    if (!escaped_set(set)) refuse(json_quote(in_.substr(at_, 2)));
     if (caseless && set.categories != 0) refuse("a property in (?i:)");
     out_ += (set.negated ? "[^" : "[") + set.text + ']';
     last_caseless_ = '\0';
@@ -393,7 +394,7 @@ class Translator {
     }
     if (peek(1) == 'b') refuse("'\\b' in a class");
     if (escaped_code(code)) return true;
-    if (!escaped_set(set)) refuse(fmt::format("'\\{}' in a class", peek(1)));
+    if (!escaped_set(set)) refuse(json_quote(in_.substr(at_, 2)) + " in a class");
     out_ += set.negated ? opposite(set) : set.text;
     return false;
   }

@@ -21,40 +21,47 @@ constexpr const char* kCategoryNames[kCategories] = {
 
 using Facts = std::vector<std::uint16_t>;
 
-void set_fact(Facts& facts, CodeFact fact, CategorySet categories,
-              std::span<const CodeRange> differs) {
-  for (std::uint32_t code = 0; code < kCodes; ++code) {
-    if ((categories >> (facts[code] & 31) & 1) != 0) facts[code] |= fact;
-  }
-  for (const CodeRange& range : differs) {
-    for (std::uint32_t code = range.first; code <= range.last; ++code) facts[code] ^= fact;
-  }
-}
+struct FactRule {
+  CodeFact fact;
+  CategorySet categories;
+  std::span<const CodeRange> differs;
+};
 
-Facts make_facts() {
-  Facts facts(kCodes);
-  for (std::size_t i = 0; i < kCategoryRunsSize; ++i) {
-    const std::uint32_t end = i + 1 < kCategoryRunsSize ? kCategoryRuns[i + 1] >> 5 : kCodes;
-    std::fill(facts.begin() + (kCategoryRuns[i] >> 5), facts.begin() + end,
-              static_cast<std::uint16_t>(kCategoryRuns[i] & 31));
-  }
+std::vector<FactRule> fact_rules() {
   const CategorySet word = kLetters | kMarks | category_bit(Category::Nd) |
                            category_bit(Category::Nl) | category_bit(Category::Pc);
   const CategorySet control =
       category_bit(Category::Cc) | category_bit(Category::Cf) | category_bit(Category::Co);
-  set_fact(facts, kFactWord, word, {kWordDiffers, kWordDiffersSize});
-  set_fact(facts, kFactNumeric, kNumbers, {kNumericDiffers, kNumericDiffersSize});
-  set_fact(facts, kFactPunctuation, kPunctuations, {kPunctuationDiffers, kPunctuationDiffersSize});
-  set_fact(facts, kFactNonspacing, category_bit(Category::Mn),
-           {kNonspacingDiffers, kNonspacingDiffersSize});
-  set_fact(facts, kFactCombining, kMarks, {kCombiningDiffers, kCombiningDiffersSize});
-  set_fact(facts, kFactControl, control, {kControlDiffers, kControlDiffersSize});
-  set_fact(facts, kFactFrozen, 0, {kNotNormalized, kNotNormalizedSize});
+  return {
+      {kFactSpace, 0, space_ranges()},
+      {kFactWord, word, {kWordDiffers, kWordDiffersSize}},
+      {kFactNumeric, kNumbers, {kNumericDiffers, kNumericDiffersSize}},
+      {kFactPunctuation, kPunctuations, {kPunctuationDiffers, kPunctuationDiffersSize}},
+      {kFactNonspacing, category_bit(Category::Mn), {kNonspacingDiffers, kNonspacingDiffersSize}},
+      {kFactCombining, kMarks, {kCombiningDiffers, kCombiningDiffersSize}},
+      {kFactControl, control, {kControlDiffers, kControlDiffersSize}},
+      {kFactFrozen, 0, {kNotNormalized, kNotNormalizedSize}}};
+}
+
+Facts make_facts() {
+  const std::vector<FactRule> rules = fact_rules();
+  Facts facts(kCodes);
+  for (std::size_t i = 0; i < kCategoryRunsSize; ++i) {
+    const std::uint32_t category = kCategoryRuns[i] & 31;
+    auto value = static_cast<std::uint16_t>(category);
+    for (const FactRule& rule : rules) {
+      if ((rule.categories >> category & 1) != 0) value |= rule.fact;
+    }
+    const std::uint32_t end = i + 1 < kCategoryRunsSize ? kCategoryRuns[i + 1] >> 5 : kCodes;
+    std::fill(facts.begin() + (kCategoryRuns[i] >> 5), facts.begin() + end, value);
+  }
+  for (const FactRule& rule : rules) {
+    for (const CodeRange& range : rule.differs) {
+      for (std::uint32_t code = range.first; code <= range.last; ++code) facts[code] ^= rule.fact;
+    }
+  }
   for (const char c : std::string_view("$+<=>^`|~")) {
     facts[static_cast<unsigned char>(c)] |= kFactPunctuation;
-  }
-  for (const CodeRange& range : space_ranges()) {
-    for (std::uint32_t code = range.first; code <= range.last; ++code) facts[code] |= kFactSpace;
   }
   return facts;
 }

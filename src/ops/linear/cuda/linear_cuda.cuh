@@ -151,6 +151,12 @@ inline Sink forward_sink(const Forward& p, const float* scales) {
           .scales = scales};
 }
 
+// Whether the sum is the output.
+inline bool is_plain(const Sink& sink) {
+  return !sink.accumulate && sink.gate == LinearGate::none && sink.soft_cap == 0 &&
+         sink.bias == nullptr && sink.residual == nullptr && sink.scales == nullptr;
+}
+
 // Columns [first, first + count) of y, without a gate.
 inline Sink part_of(Sink sink, std::int64_t first, std::int64_t count) {
   const auto moved = [&](const void* data, DType dtype) {

@@ -1,7 +1,7 @@
 // One stored weight as f32, of any format: as cpu/weight_decode.cc computes it.
 #pragma once
 
-#include <cuda_fp8.h>
+#include <bit>
 
 #include "ops/linear/cuda/linear_cuda.cuh"
 
@@ -14,6 +14,7 @@ struct StoredWeight {
   WeightFormatId id = WeightFormatId::f32;
   int block_elements = 1;
   int block_bytes = 4;
+  int block_shift = 0;  // log2 of block_elements
 };
 
 inline StoredWeight stored(const Weight& w) {
@@ -21,7 +22,8 @@ inline StoredWeight stored(const Weight& w) {
           .row_bytes = w.row_bytes,
           .id = w.format->id,
           .block_elements = static_cast<int>(w.format->block_elements),
-          .block_bytes = static_cast<int>(w.format->block_bytes)};
+          .block_bytes = static_cast<int>(w.format->block_bytes),
+          .block_shift = std::countr_zero(static_cast<unsigned>(w.format->block_elements))};
 }
 
 // Blocks begin at even addresses.

@@ -20,7 +20,7 @@ struct Operand {
   std::int64_t m_stride = 0;
   std::int64_t k_stride = 0;
   std::int64_t rows = 0;  // m
-  StoredWeight weight;
+  StoredWeight weight{};
   bool is_weight = false;
   bool weight_rows_along_k = false;
 

@@ -82,7 +82,9 @@ class Warp {
   }
 
  private:
-  static constexpr int kBlocks = kTiles == 1 ? 4 : 2;  // of a batch
+  // Of a batch: as many as registers hold.
+  static constexpr int kBlocks =
+      kTiles == 1 || Source::kBlocks == 1 ? Source::kBlocks : Source::kBlocks / 2;
   static constexpr int kStride = kBlocks * kBlockElements;
   struct Batch {
     typename Source::Raw raw[kBlocks][2 * kTiles];
@@ -264,7 +266,7 @@ bool has_source(const Forward& p) {
 // Bytes to which W and its rows have to be aligned.
 std::int64_t weight_alignment(const WeightFormat& format) {
   if (format.dtype == DType::f8_e4m3) return 8;
-  return format.dtype.has_value() ? 16 : 2;
+  return format.dtype.has_value() || format.id == WeightFormatId::q4_k ? 16 : 2;
 }
 
 }  // namespace
@@ -274,7 +276,7 @@ std::string skinny_refuses(const Context& context, const Forward& p) {
   if (p.dtype == DType::f32) return "x of f32, needs bf16 or f16";
   if (p.rows > 16) return std::to_string(p.rows) + " rows, needs at most 16";
   if (!has_source(p)) return "no kernel for weights in " + std::string(p.weight.format->name);
-  if (p.in == 0) return "in = 0";
+  if (p.in == 0 || p.in > INT32_MAX) return "in is 0 or beyond 31 bits";
   const std::int64_t alignment = weight_alignment(*p.weight.format);
   if (reinterpret_cast<std::uintptr_t>(p.weight.data) % alignment != 0 ||
       p.weight.row_bytes % alignment != 0 || p.in % 8 != 0) {

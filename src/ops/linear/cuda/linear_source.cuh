@@ -2,7 +2,8 @@
 //
 // The elements of a step of 16 may be in any order, if W and x agree: a source says with kPairs which
 // four of a step lane t % 4 = q has. It takes 32 elements of a row at a time, two steps: load() brings
-// the bytes, decode() makes two words of two elements for each step.
+// the bytes, decode() makes two words of two elements for each step. load() computes with nothing that
+// it loads: many of them are under way at a time.
 #pragma once
 
 #include "ops/linear/cuda/linear_decode.cuh"
@@ -47,13 +48,15 @@ __device__ inline uint2 load_8(const void* p) {
 __device__ inline std::uint32_t load_2(const std::uint8_t* p) {
   return __ldg(reinterpret_cast<const std::uint16_t*>(p));
 }
-// Four bytes at an even address.
 __device__ inline std::uint32_t load_4(const std::uint8_t* p) {
-  if (reinterpret_cast<std::uintptr_t>(p) % 4 == 0) {
-    return __ldg(reinterpret_cast<const std::uint32_t*>(p));
-  }
-  return load_2(p) | load_2(p + 2) << 16;
+  return __ldg(reinterpret_cast<const std::uint32_t*>(p));
 }
+// Four bytes at an even address.
+struct Halves {
+  std::uint32_t low, high;
+  __device__ std::uint32_t word() const { return low | high << 16; }
+};
+__device__ inline Halves load_halves(const std::uint8_t* p) { return {load_2(p), load_2(p + 2)}; }
 
 // ---- plain types --------------------------------------------------------------------------------
 
@@ -61,6 +64,7 @@ __device__ inline std::uint32_t load_4(const std::uint8_t* p) {
 template <class T>
 struct PlainSource {
   static constexpr bool kPairs = true;
+  static constexpr int kBlocks = 4;
   struct Raw {
     uint4 v;
   };
@@ -98,6 +102,7 @@ __device__ std::uint32_t fp8_pair(std::uint32_t bytes) {
 template <class T>
 struct Fp8Source {
   static constexpr bool kPairs = true;
+  static constexpr int kBlocks = 4;
   struct Raw {
     uint2 v;
   };
@@ -143,16 +148,18 @@ __device__ inline float half_float(std::uint32_t bits) {
 template <class T>
 struct Int8Source {
   static constexpr bool kPairs = false;
+  static constexpr int kBlocks = 2;
   struct Raw {
-    std::uint32_t first, second, scale;
+    Halves first, second;
+    std::uint32_t scale;
   };
   static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
                              std::int64_t in, int q) {
     if (k >= in) return {};
-    const std::int64_t block = k / w.block_elements;
-    const std::uint8_t* const from = row + block * w.block_bytes;
-    const std::uint8_t* const codes = from + 2 + (k - block * w.block_elements);
-    return {load_4(codes + q * 4), load_4(codes + 16 + q * 4), load_2(from)};
+    const int at = static_cast<int>(k);
+    const std::uint8_t* const from = row + (at >> w.block_shift) * w.block_bytes;
+    const std::uint8_t* const codes = from + 2 + (at & (w.block_elements - 1));
+    return {load_halves(codes + q * 4), load_halves(codes + 16 + q * 4), load_2(from)};
   }
   static __device__ std::uint32_t pair(float low, float high, float scale) {
     const float bias = -32896.0F * scale;
@@ -160,8 +167,8 @@ struct Int8Source {
   }
   static __device__ Fragment decode(const Raw& raw, int /*q*/) {
     const float scale = half_float(raw.scale);
-    const std::uint32_t a = raw.first ^ 0x80808080U;
-    const std::uint32_t b = raw.second ^ 0x80808080U;
+    const std::uint32_t a = raw.first.word() ^ 0x80808080U;
+    const std::uint32_t b = raw.second.word() ^ 0x80808080U;
     return {{{pair(byte_float<0>(a), byte_float<1>(a), scale),
               pair(byte_float<2>(a), byte_float<3>(a), scale)},
              {pair(byte_float<0>(b), byte_float<1>(b), scale),
@@ -191,15 +198,16 @@ __device__ void nibble_words(std::uint32_t word, float scale, float shift, std::
 template <class T>
 struct Int4Source {
   static constexpr bool kPairs = false;
+  static constexpr int kBlocks = 4;
   struct Raw {
     std::uint32_t first, second, scale;
   };
   static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
                              std::int64_t in, int q) {
     if (k >= in) return {};
-    const std::int64_t block = k / w.block_elements;
-    const std::uint8_t* const from = row + block * w.block_bytes;
-    const std::uint8_t* const codes = from + 2 + (k - block * w.block_elements) / 2;
+    const int at = static_cast<int>(k);
+    const std::uint8_t* const from = row + (at >> w.block_shift) * w.block_bytes;
+    const std::uint8_t* const codes = from + 2 + (at & (w.block_elements - 1)) / 2;
     return {load_2(codes + q * 2), load_2(codes + 8 + q * 2), load_2(from)};
   }
   static __device__ Fragment decode(const Raw& raw, int /*q*/) {
@@ -222,23 +230,26 @@ __device__ inline std::uint32_t gathered(std::uint32_t bytes) {  // low halves, 
 template <class T, bool kMinimum>
 struct Q4Source {
   static constexpr bool kPairs = false;
+  static constexpr int kBlocks = 4;
   struct Raw {
-    std::uint32_t codes, scale, minimum;
+    Halves codes;
+    std::uint32_t scale, minimum;
   };
   static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
                              std::int64_t in, int q) {
     (void)w;
     if (k >= in) return {};
-    const std::uint8_t* const from = row + k / 32 * (kMinimum ? 20 : 18);
-    if constexpr (kMinimum) return {load_4(from + 4 + q * 4), load_2(from), load_2(from + 2)};
-    return {load_4(from + 2 + q * 4), load_2(from), 0};
+    const std::uint8_t* const from = row + (static_cast<int>(k) >> 5) * (kMinimum ? 20 : 18);
+    if constexpr (kMinimum) return {load_halves(from + 4 + q * 4), load_2(from), load_2(from + 2)};
+    return {load_halves(from + 2 + q * 4), load_2(from), 0};
   }
   static __device__ Fragment decode(const Raw& raw, int /*q*/) {
     const float scale = half_float(raw.scale);
     const float shift = kMinimum ? half_float(raw.minimum) : -136.0F * scale;
+    const std::uint32_t codes = raw.codes.word();
     Fragment f;
-    nibble_words<T, !kMinimum>(gathered(raw.codes), scale, shift, f.step[0]);
-    nibble_words<T, !kMinimum>(gathered(raw.codes >> 4), scale, shift, f.step[1]);
+    nibble_words<T, !kMinimum>(gathered(codes), scale, shift, f.step[0]);
+    nibble_words<T, !kMinimum>(gathered(codes >> 4), scale, shift, f.step[1]);
     return f;
   }
 };
@@ -247,26 +258,41 @@ struct Q4Source {
 template <class T>
 struct Q4KSource {
   static constexpr bool kPairs = false;
+  static constexpr int kBlocks = 2;
   struct Raw {
     std::uint32_t first, second;
-    float scale, minimum;
+    uint4 head;  // d, dmin, scales and minima
+    int sub;
   };
   static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
                              std::int64_t in, int q) {
     (void)w;
     if (k >= in) return {};
-    const std::uint8_t* const from = row + k / 256 * 144;
-    const int sub = static_cast<int>(k % 256) / 32;
+    const int at = static_cast<int>(k);
+    const std::uint8_t* const from = row + (at >> 8) * 144;
+    const int sub = (at & 255) >> 5;
     const std::uint8_t* const codes = from + 16 + sub / 2 * 32;
-    const int shift = sub % 2 * 4;
-    const SubBlock s = sub_block(from + 4, sub);
-    return {load_4(codes + q * 4) >> shift, load_4(codes + 16 + q * 4) >> shift,
-            scaled(half_at(from), s.scale), scaled(half_at(from + 2), s.min)};
+    return {load_4(codes + q * 4), load_4(codes + 16 + q * 4),
+            __ldg(reinterpret_cast<const uint4*>(from)), sub};
+  }
+  // Six bits of each of eight scales and eight minima in y, z and w: see sub_block().
+  static __device__ SubBlock scales(const uint4& head, int sub) {
+    const int shift = sub % 4 * 8;
+    const std::uint32_t scale = head.y >> shift;
+    const std::uint32_t minimum = head.z >> shift;
+    if (sub < 4) return {static_cast<int>(scale & 63), static_cast<int>(minimum & 63)};
+    const std::uint32_t low = head.w >> shift;
+    return {static_cast<int>((low & 15) | (scale >> 2 & 48)),
+            static_cast<int>((low >> 4 & 15) | (minimum >> 2 & 48))};
   }
   static __device__ Fragment decode(const Raw& raw, int /*q*/) {
+    const SubBlock s = scales(raw.head, raw.sub);
+    const float scale = scaled(half_float(raw.head.x & 0xffff), s.scale);
+    const float minimum = scaled(half_float(raw.head.x >> 16), s.min);
+    const int shift = raw.sub % 2 * 4;
     Fragment f;
-    nibble_words<T, false>(gathered(raw.first), raw.scale, -raw.minimum, f.step[0]);
-    nibble_words<T, false>(gathered(raw.second), raw.scale, -raw.minimum, f.step[1]);
+    nibble_words<T, false>(gathered(raw.first >> shift), scale, -minimum, f.step[0]);
+    nibble_words<T, false>(gathered(raw.second >> shift), scale, -minimum, f.step[1]);
     return f;
   }
 };
@@ -275,41 +301,39 @@ struct Q4KSource {
 template <class T>
 struct Q6KSource {
   static constexpr bool kPairs = false;
+  static constexpr int kBlocks = 1;
   struct Raw {
-    std::uint32_t codes[2];
-    float scale[2];
+    Halves low[2], high[2];
+    std::uint32_t scales, d;
+    int part;  // which 32 of 128
   };
   static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
                              std::int64_t in, int q) {
     (void)w;
-    Raw raw{};
-    if (k >= in) return raw;
-    const std::uint8_t* const from = row + k / 256 * 210;
-    const int half = static_cast<int>(k % 256) / 128;
-    const int quarter = static_cast<int>(k % 128) / 32;
-    const float d = half_at(from + 208);
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      const int at = step * 16 + q * 4;
-      const std::uint32_t low = load_4(from + 64 * half + 32 * (quarter % 2) + at);
-      const std::uint32_t high = load_4(from + 128 + 32 * half + at);
-      raw.codes[step] =
-          (low >> (4 * (quarter / 2)) & 0x0f0f0f0fU) | (high >> (2 * quarter) & 0x03030303U) << 4;
-      raw.scale[step] =
-          scaled(d, static_cast<std::int8_t>(from[192 + 8 * half + 2 * quarter + step]));
-    }
-    return raw;
+    if (k >= in) return {};
+    const int at = static_cast<int>(k);
+    const std::uint8_t* const from = row + (at >> 8) * 210;
+    const int half = (at & 255) >> 7;
+    const int part = (at & 127) >> 5;
+    const std::uint8_t* const low = from + 64 * half + 32 * (part % 2) + q * 4;
+    const std::uint8_t* const high = from + 128 + 32 * half + q * 4;
+    return {{load_halves(low), load_halves(low + 16)},
+            {load_halves(high), load_halves(high + 16)},
+            load_2(from + 192 + 8 * half + 2 * part),
+            load_2(from + 208),
+            part};
   }
   static __device__ Fragment decode(const Raw& raw, int /*q*/) {
     Fragment f;
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const float s = raw.scale[step];
+      const std::uint32_t codes = (raw.low[step].word() >> (4 * (raw.part / 2)) & 0x0f0f0f0fU) |
+                                  (raw.high[step].word() >> (2 * raw.part) & 0x03030303U) << 4;
+      const float s =
+          scaled(half_float(raw.d), static_cast<std::int8_t>(raw.scales >> (8 * step) & 0xff));
       const auto value = [&](float v) { return __fmul_rn(s, v - 32800.0F); };
-      f.step[step][0] =
-          packed<T>(value(byte_float<0>(raw.codes[step])), value(byte_float<1>(raw.codes[step])));
-      f.step[step][1] =
-          packed<T>(value(byte_float<2>(raw.codes[step])), value(byte_float<3>(raw.codes[step])));
+      f.step[step][0] = packed<T>(value(byte_float<0>(codes)), value(byte_float<1>(codes)));
+      f.step[step][1] = packed<T>(value(byte_float<2>(codes)), value(byte_float<3>(codes)));
     }
     return f;
   }

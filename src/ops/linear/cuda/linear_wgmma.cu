@@ -50,6 +50,7 @@ void multiply(Context& context, const cuda::HeadsShape& a, const cuda::HeadsShap
   const int processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   // Too few tiles for the chip: the segments of a sum run side by side.
   const bool cluster = tiles * 2 <= processors && segment_count(p.depth) > 1;
+  p.plain = is_plain(p.sink);
   if (p.m <= kGroupRows) {
     cluster ? launch_product<T, kTransA, kTransB, 1, true>(context, p)
             : launch_product<T, kTransA, kTransB, 1, false>(context, p);

@@ -33,6 +33,7 @@ struct ProductParams {
   std::int64_t column_tiles = 0;
   int segments = 1;          // CTAs of a cluster, or 1
   bool wide_stores = false;  // of 16 bytes
+  bool plain = false;        // the sum is the output
   Sink sink;
 };
 
@@ -98,31 +99,34 @@ class ProductBlock {
   }
 
   __device__ void consume(int group) {
-    float sums[64];
     float totals[64];
 #pragma unroll
     for (int i = 0; i < 64; ++i) totals[i] = 0;
-    const int steps = static_cast<int>((end_ - begin_ + kTileK - 1) / kTileK);
-    const int segment_steps = static_cast<int>(p_.segment / kTileK);
-    int last = -1;  // stage whose products may still be under way
-    int in_segment = 0;
-    for (int i = 0; i < steps; ++i) {
-      const int stage = i % Shape::kStages;
-      cuda::barrier_wait(&full_[stage], (i / Shape::kStages) & 1);
-      cuda::wgmma_hold(sums);
-      cuda::wgmma_begin();
-      multiply(sums, group, stage, in_segment == 0);
-      cuda::wgmma_commit();
-      cuda::wgmma_wait<1>();
-      if (last >= 0 && threadIdx.x % cuda::kWarpgroup == 0) cuda::barrier_arrive(&empty_[last]);
-      last = stage;
-      if (++in_segment == segment_steps || i + 1 == steps) {
-        cuda::wgmma_wait<0>();
+    int stage = 0;
+    std::uint32_t parity = 0;
+    for (std::int64_t begin = begin_; begin < end_; begin += p_.segment) {
+      const std::int64_t length = min(p_.segment, end_ - begin);
+      const int steps = static_cast<int>((length + kTileK - 1) / kTileK);
+      float sums[64];
+      for (int i = 0; i < steps; ++i) {
+        cuda::barrier_wait(&full_[stage], parity);
         cuda::wgmma_hold(sums);
-        in_segment = 0;
-#pragma unroll
-        for (int j = 0; j < 64; ++j) totals[j] = __fadd_rn(totals[j], sums[j]);
+        cuda::wgmma_begin();
+        multiply(sums, group, stage, i == 0);
+        cuda::wgmma_commit();
+        // The products of the stage before are done, those of this one under way.
+        cuda::wgmma_wait<1>();
+        if (i > 0) release(stage == 0 ? Shape::kStages - 1 : stage - 1);
+        if (++stage == Shape::kStages) {
+          stage = 0;
+          parity ^= 1;
+        }
       }
+      cuda::wgmma_wait<0>();
+      cuda::wgmma_hold(sums);
+      release(stage == 0 ? Shape::kStages - 1 : stage - 1);
+#pragma unroll
+      for (int j = 0; j < 64; ++j) totals[j] = __fadd_rn(totals[j], sums[j]);
     }
     // Every consumer is done with the tiles: their memory now holds the sums.
     cuda::named_barrier(1, kGroups * cuda::kWarpgroup);
@@ -160,6 +164,11 @@ class ProductBlock {
       cuda::load_slice(to + i / kTileK * kSliceBytes, map, kTrans ? first + i : k,
                        kTrans ? k : first + i, 0, 0, barrier);
     }
+  }
+
+  // The stage may be filled again.
+  __device__ void release(int stage) const {
+    if (threadIdx.x % cuda::kWarpgroup == 0) cuda::barrier_arrive(&empty_[stage]);
   }
 
   __device__ void multiply(float (&sums)[64], int group, int stage, bool fresh) const {
@@ -229,7 +238,7 @@ class ProductBlock {
     const bool whole = n + 8 <= p_.sink.columns;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (n + i < p_.sink.columns) v[i] = finish(p_.sink, m, n + i, v[i], up[i]);
+      if (!p_.plain && n + i < p_.sink.columns) v[i] = finish(p_.sink, m, n + i, v[i], up[i]);
     }
     if (whole && p_.wide_stores) {
       T* const to = static_cast<T*>(p_.sink.y) + m * p_.sink.stride + n;

@@ -1,0 +1,97 @@
+// A session with contenders that mean it ill: each has its own record, and what it holds is counted.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "judge/contender/python.h"
+#include "judge/judge.h"
+#include "judge/run/test_task.h"
+#include "judge/task/tasks/registry.h"
+
+namespace touchstone::judge {
+namespace {
+
+namespace fs = std::filesystem;
+
+const Task& task() { return find_task("softmax_topk"); }
+
+// A right contender of the corpus as a folder of its own.
+fs::path right_one(const test::Folder& folder, const std::string& name) {
+  fs::create_directories(folder.path() / name);
+  fs::copy_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c",
+                folder.path() / name / "heap.c");
+  return folder.path() / name;
+}
+
+JudgeOptions quick() {
+  JudgeOptions options;
+  options.small = true;
+  options.seed = 11;
+  options.sanitize = false;
+  options.speed = false;
+  options.shrink = false;
+  return options;
+}
+
+TEST(Examination, OneContenderNeverEndsTheSession) {
+  const test::Folder folder;
+  std::vector<Contender> contenders;
+  // More than a source may have, beside the source.
+  const fs::path large = right_one(folder, "large");
+  folder.write("large/table.bin", std::string(5 << 20, 'x'));
+  contenders.push_back(read_contender(large, task()));
+  // More than is copied; a hole, so that it costs nothing.
+  const fs::path huge = right_one(folder, "huge");
+  folder.write("huge/contender.json", "{}");
+  fs::resize_file(folder.write("huge/table.bin", ""), uintmax_t{600} << 20);
+  contenders.push_back(read_contender(huge, task()));
+  // Gone when it is looked at.
+  const fs::path gone = right_one(folder, "gone");
+  contenders.push_back(read_contender(gone, task()));
+  fs::remove_all(gone);
+
+  const std::vector<Record> records = judge_all(contenders, task(), quick());
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_EQ(records[0].verdict, Verdict::pass) << records[0].verdict_because;
+  EXPECT_EQ(records[1].verdict, Verdict::nobuild) << records[1].verdict_because;
+  EXPECT_NE(records[1].build.log.find("larger than"), std::string::npos) << records[1].build.log;
+  EXPECT_EQ(records[2].verdict, Verdict::nobuild) << records[2].verdict_because;
+}
+
+TEST(Examination, SourcesNamedLikeOptionsAreSources) {
+  const test::Folder folder;
+  const fs::path path = right_one(folder, "named");
+  // As an argument "@run.c" would mean the options in run.c, and those would run a script.
+  folder.write("named/@run.c", "extern int nothing;\n");
+  folder.write("named/run.c", "-wrapper /bin/sh,run.sh\n");
+  folder.write("named/run.sh", "echo \"'.text.forged'\"\nexec \"$@\"\n");
+  folder.write("named/-x.c", "extern int nothing_else;\n");
+  folder.write("named/contender.json", R"({"sources": ["heap.c", "@run.c", "-x.c"]})");
+  const Record record = judge(read_contender(path, task()), task(), quick());
+  EXPECT_EQ(record.verdict, Verdict::pass) << record.verdict_because << record.build.log;
+  EXPECT_EQ(record.facts.at("dead functions"), "0")
+      << (record.facts.contains("never called") ? record.facts.at("never called") : "");
+  // What was done beside the cases is stated, whether it came about or not.
+  EXPECT_TRUE(record.facts.contains("leaks"));
+  EXPECT_TRUE(record.facts.contains("repeated content"));
+  EXPECT_TRUE(record.facts.contains("guarded heap"));
+}
+
+TEST(Examination, MemoryOfPythonGrowsAsItIsWritten) {
+  if (!find_python()) GTEST_SKIP() << "no Python with NumPy here";
+  const fs::path path = fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/numpy_argsort.py";
+  const Record record = judge(read_contender(path, task()), task(), quick());
+  ASSERT_EQ(record.verdict, Verdict::pass) << record.verdict_because;
+  ASSERT_TRUE(record.memory.exponent.has_value());
+  EXPECT_NEAR(*record.memory.exponent, 1.0, 0.05);
+  // Four arrays of doubles, or a few more, at every size: nothing that the heap held before is
+  // missing.
+  for (const MemoryPoint& point : record.memory.ladder) {
+    EXPECT_GT(point.extra_bytes, 3 * point.io_bytes);
+    EXPECT_LT(point.extra_bytes, 20 * point.io_bytes);
+  }
+}
+
+}  // namespace
+}  // namespace touchstone::judge
