@@ -10,6 +10,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "judge/contender/adapter.h"
 #include "judge/task/task.h"
 #include "judge/task/tasks/registry.h"
 #include "touchstone/core/error.h"
@@ -20,9 +21,20 @@ namespace {
 struct DeployOptions {
   std::string folder;
   std::vector<std::string> tasks;
+  std::string from;
 };
 
 int run_deploy(const DeployOptions& options) {
+  if (!options.from.empty()) {
+    if (options.tasks.size() != 1) {
+      throw InvalidArgument("deploy: --from needs one --task (touchstone judge --list)");
+    }
+    const judge::Task& task = judge::find_task(options.tasks.front());
+    for (const auto& file : judge::deploy_adapter(options.folder, options.from, task)) {
+      print(fmt::format("{}\n", (options.folder / file).string()));
+    }
+    return kOk;
+  }
   std::vector<const judge::Task*> tasks;
   for (const std::string& id : options.tasks) tasks.push_back(&judge::find_task(id));
   if (tasks.empty()) {
@@ -42,6 +54,9 @@ void add_deploy(Options& app, int& exit_code) {
       app.add_verb("deploy", "A folder to start from: prompts, templates and working adapters");
   verb->add_option("folder", options->folder, "Folder to make")->required();
   verb->add_option("--task", options->tasks, "Only these tasks (touchstone judge --list)");
+  verb->add_option("--from", options->from,
+                   "Somebody's .c, .cc, .cpp, .cu or .py: write an adapter to its functions, with "
+                   "holes where only a person knows");
   verb->footer("Prints the files it wrote. touchstone judge runs what is put there.");
   verb->callback([options, &exit_code] { exit_code = run_deploy(*options); });
 }

@@ -55,6 +55,8 @@ struct JudgeVerbOptions {
   std::string only;
   bool timing_only = false;
   bool allow_partial = false;
+  std::string call_seconds;
+  int sample = 0;
 };
 
 // Of the records of thousands of contenders, and no more.
@@ -71,6 +73,17 @@ std::optional<std::uint64_t> parse_seed(const std::string& text) {
                     std::numeric_limits<std::uint64_t>::max(), text));
   }
   return seed;
+}
+
+double parse_seconds(const std::string& text) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      !(seconds >= 0.01 && seconds <= 3600)) {
+    throw InvalidArgument(
+        fmt::format("judge: --call-seconds: expected 0.01 to 3600, got '{}'", text));
+  }
+  return seconds;
 }
 
 std::vector<judge::Record> read_records(const std::string& path) {
@@ -133,6 +146,8 @@ judge::JudgeOptions judge_options(const JudgeVerbOptions& options, Progress& pro
   result.seed = parse_seed(options.seed);
   result.speed = !options.no_speed;
   result.timing_only = options.timing_only;
+  if (!options.call_seconds.empty())
+    result.limits.call_seconds = parse_seconds(options.call_seconds);
   result.progress = [&progress](std::string_view what) { progress.show(what); };
   return result;
 }
@@ -191,12 +206,17 @@ std::vector<judge::Record> judged_with_seeds(
   return records;
 }
 
-std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options) {
+std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options,
+                                        std::vector<judge::BadSignature>& unusable) {
   std::vector<judge::Record> records;
   Progress progress;
   judge::JudgeOptions judging = judge_options(options, progress);
   const std::vector<Field> fields =
-      find_contenders(options.paths, options.task, options.device, !options.alone);
+      find_contenders(options.paths, options.task, options.device, !options.alone, unusable);
+  for (const judge::BadSignature& error : unusable) {
+    say(error.what());
+    print(error.adapter());
+  }
   const std::optional<std::uint64_t> given_seed = judging.seed;
   // What cannot be judged at all is reported at once; the rest comes with the board.
   judging.examined = [](const judge::Record& record) {
@@ -232,6 +252,7 @@ int run_selftest(const JudgeVerbOptions& options) {
   asked.seed = parse_seed(options.seed);
   asked.corpus = options.corpus;
   asked.only = options.only;
+  asked.sample = options.sample;
   asked.progress = [&progress](std::string_view what) { progress.show(what); };
   const judge::SelfTest result = judge::run_selftest(asked);
   print(judge::format_selftest(result));
@@ -264,9 +285,10 @@ int run_judge(const JudgeVerbOptions& options) {
   if (!options.replay.empty()) return run_replay(options);
   OutputFile json(options.json);
   OutputFile html(options.html);
+  std::vector<judge::BadSignature> unusable;
   OutputFile md(options.md);
   const std::vector<judge::Record> records =
-      options.from.empty() ? judge_fields(options) : read_records(options.from);
+      options.from.empty() ? judge_fields(options, unusable) : read_records(options.from);
   json.write(judge::to_json(records));
   if (html.wanted()) html.write(judge::html_report(records));
   if (md.wanted()) md.write(judge::markdown_report(records));
@@ -274,6 +296,8 @@ int run_judge(const JudgeVerbOptions& options) {
   if (!options.html.empty()) say(fmt::format("wrote {}", options.html));
   // What came with the program is there to be told apart; only a given contender can fail.
   const bool bundled = options.paths.empty() && options.from.empty();
+  // The others were judged; that one could not be is wrong usage all the same.
+  if (!unusable.empty()) return kUsage;
   const int code = exit_code_of(records, options.allow_partial);
   return bundled && code == kNo ? kOk : code;
 }
@@ -335,6 +359,8 @@ void add_common(Options* verb, JudgeVerbOptions& options) {
   verb->add_flag("--small", options.small, "Fewer cases and shapes");
   verb->add_flag("--no-sandbox", options.no_sandbox, "For debugging; stamped on the report");
   verb->add_option("--seed", options.seed, "Of the cases, instead of one that nobody knows");
+  verb->add_option("--call-seconds", options.call_seconds,
+                   "Time that one call has; 10 if not given");
   verb->add_flag("--allow-partial", options.allow_partial,
                  "Exit 0 for PARTIAL too: right in all it does, and lacks something");
 }
@@ -360,6 +386,7 @@ void add_judge(Options& app, int& exit_code) {
                  "Judge the judge: contenders whose verdicts are known");
   verb->add_option("--corpus", options->corpus, "Where they are, if not in the source tree");
   verb->add_option("--only", options->only, "Of these, those with this in task/kind/name");
+  verb->add_option("--sample", options->sample, "Of these, so many, spread over all of them");
   verb->callback([options, &exit_code] { exit_code = run_judge(*options); });
 }
 

@@ -82,7 +82,13 @@ class Finder {
   void add(const fs::path& path) {
     if (is_one(path)) {
       const judge::Task& task = task_of(path.string(), wanted_);
-      judge::Contender contender = judge::read_contender(path, task);
+      judge::Contender contender;
+      try {
+        contender = judge::read_contender(path, task);
+      } catch (const judge::BadSignature& error) {
+        unusable.push_back(error);
+        return;
+      }
       if (!fits(contender)) {
         throw InvalidArgument(fmt::format("judge: {}: --device: runs on {}, not on {}",
                                           path.string(), device_of(contender), device_));
@@ -109,6 +115,8 @@ class Finder {
     }
   }
 
+  std::vector<judge::BadSignature> unusable;
+
   std::vector<Field> take() {
     std::vector<Field> ordered;  // as the tasks come on a board
     for (const auto& task : judge::tasks()) {
@@ -124,7 +132,13 @@ class Finder {
   }
 
   bool add_if_fit(const fs::path& path, const judge::Task& task) {
-    judge::Contender contender = judge::read_contender(path, task);
+    judge::Contender contender;
+    try {
+      contender = judge::read_contender(path, task);
+    } catch (const judge::BadSignature& error) {
+      unusable.push_back(error);
+      return true;
+    }
     if (!fits(contender)) return false;
     field(task).contenders.push_back(std::move(contender));
     return true;
@@ -190,11 +204,17 @@ const judge::Task& task_of(const std::string& path, const std::string& task) {
 
 judge::Contender find_contender(const std::string& path, const judge::Task& task) {
   require(path);
-  return judge::read_contender(path, task);
+  try {
+    return judge::read_contender(path, task);
+  } catch (const judge::BadSignature& error) {
+    print(error.adapter());
+    throw;
+  }
 }
 
 std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
-                                   const std::string& device, bool with_peers) {
+                                   const std::string& device, bool with_peers,
+                                   std::vector<judge::BadSignature>& unusable) {
   if (!task.empty()) judge::find_task(task);  // a misspelt one is said before anything is read
   if (!device.empty() && device != "cpu" && device != "cuda") {
     throw InvalidArgument(fmt::format("judge: --device: expected cpu or cuda, got '{}'", device));
@@ -212,6 +232,11 @@ std::vector<Field> find_contenders(const std::vector<std::string>& paths, const 
     finder.add(path);
   }
   std::vector<Field> fields = finder.take();
+  unusable = std::move(finder.unusable);
+  if (fields.empty() && !unusable.empty()) {
+    print(unusable.front().adapter());
+    throw InvalidArgument(unusable.front().what());
+  }
   for (Field& field : fields) {
     // Reports tell contenders apart by name.
     for (std::size_t i = 0; i < field.contenders.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "judge/contender/adapter.h"
 #include "judge/contender/contender.h"
 #include "judge/task/task.h"
 
@@ -21,9 +22,11 @@ struct Field {
 // the name of a task belongs to that; else `task` says which. No path: the bundled contenders.
 // `device` is "cpu" or "cuda", and leaves out of a folder what runs on the other; "" takes all that
 // is at the paths, and of the bundled ones those for the CPU. InvalidArgument for a path that is
-// not there, a task nobody named, or where nothing is left.
+// not there, a task nobody named, or where nothing is left. Contenders whose signatures do not match
+// are left out while there are others: `unusable` gets each, with the adapter to copy.
 std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
-                                   const std::string& device, bool with_peers);
+                                   const std::string& device, bool with_peers,
+                                   std::vector<judge::BadSignature>& unusable);
 
 // One contender of one task, for a replay or a duel.
 judge::Contender find_contender(const std::string& path, const judge::Task& task);

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "judge/contender/adapter.h"
 #include "judge/contender/contender.h"
 #include "judge/run/test_task.h"
 #include "touchstone/core/error.h"
@@ -110,7 +111,8 @@ TEST(Signatures, OfC) {
   std::vector<std::string> names;
   names.reserve(found.size());
   for (const Signature& s : found) names.push_back(s.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"helper", "scale", "inner", "make", "big"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"helper", "scale", "inner", "generic", "make", "big"}));
   EXPECT_TRUE(found[0].is_static);
   EXPECT_EQ(found[1].returns, "int");
   EXPECT_EQ(found[1].types,
@@ -118,9 +120,32 @@ TEST(Signatures, OfC) {
   EXPECT_TRUE(found[1].plain);
   EXPECT_FALSE(found[2].plain);
   EXPECT_EQ(found[2].required, 1);
-  EXPECT_EQ(found[3].returns, "void*");
-  EXPECT_TRUE(found[3].types.empty());
-  EXPECT_EQ(found[4].returns, "unsigned long long");
+  EXPECT_EQ(found[2].scope, "a::b");
+  EXPECT_EQ(found[2].written[0], "std::vector<float>");
+  EXPECT_TRUE(found[3].is_template);
+  EXPECT_EQ(found[4].returns, "void*");
+  EXPECT_TRUE(found[4].types.empty());
+  EXPECT_TRUE(found[1].c_linkage && found[4].c_linkage && !found[5].c_linkage);
+  EXPECT_EQ(found[5].returns, "unsigned long long");
+}
+
+TEST(Signatures, StylesOfTheWild) {
+  const std::vector<Signature> found = scan_c(R"(
+    auto trailing(long n) -> int { return 0; }
+    int quiet(int n) noexcept(true) { return n; }
+    EXPORT int marked(const float* x) { return 0; }
+    API(int) wrapped(float* y) { return 0; }
+    [[nodiscard]] int checked(int n) { return n; }
+    __attribute__((visibility("default"))) int shown(int n) { return n; }
+  )");
+  ASSERT_EQ(found.size(), 6U);
+  for (const Signature& s : found) {
+    EXPECT_EQ(s.returns, "int") << s.name;
+    EXPECT_TRUE(s.plain) << s.name;
+    EXPECT_EQ(s.types.size(), 1U) << s.name;
+  }
+  EXPECT_EQ(found[3].name, "wrapped");
+  EXPECT_EQ(found[3].names[0], "y");
 }
 
 TEST(Signatures, OfPython) {
@@ -174,6 +199,49 @@ TEST_F(Reading, FilesAndFolders) {
   contender = read_contender(folder_.path(), task_);
   EXPECT_EQ(contender.language, Language::cpp);
   EXPECT_EQ(contender.binding.sources.size(), 2U);
+}
+
+// A function that cannot be called as the contract says is wrong usage, with the adapter to copy.
+TEST_F(Reading, SignaturesThatDoNotMatch) {
+  const auto expect_usage = [&](const std::string& file, const std::string& text,
+                                const std::string& part) {
+    try {
+      read_contender(folder_.write(file, text), task_);
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const BadSignature& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find(part), std::string::npos) << what;
+      EXPECT_NE(what.find(adapter_name(parse_language(file.ends_with("py") ? "numpy" : "cpp"))),
+                std::string::npos)
+          << what;
+      EXPECT_NE(error.adapter().find("scale("), std::string::npos) << error.adapter();
+    }
+  };
+  expect_usage("a.cc", "extern \"C\" int scale(const float* x, float* y) { return 0; }",
+               "takes 2 arguments");
+  expect_usage("b.cc", "int scale(long n, float f, const double* x, float* y) { return 0; }",
+               "a pointer to float");
+  expect_usage("c.cc", "int scale(long n, float f, float* y, const float* x) { return 0; }",
+               "can be written to");
+  expect_usage("d.cc", "template <class T> int scale(T n, float f, const T* x, T* y) { return 0; }",
+               "template");
+  expect_usage("e.cc", "int scale(long n, float f, const std::vector<float>& x, float* y) {}",
+               "a pointer to float");
+  expect_usage("f.py", "def scale(x, factor):\n    return x\n", "takes 2 arguments");
+  expect_usage("g.py", "def scale(x, n, factor):\n    return x\n", "argument 1 is x");
+  // Styles that only look different are called as they are.
+  for (const char* fine :
+       {"extern \"C\" auto scale(long n, float f, const float* x, float* y) -> int { return 0; }",
+        "extern \"C\" int scale(int n, double f, float x[], float* y) noexcept(true) { return 0; }",
+        "EXPORT void scale(long n, float f, const float* x, float* y) {}"}) {
+    EXPECT_NO_THROW(read_contender(folder_.write("fine.cc", fine), task_)) << fine;
+  }
+}
+
+TEST_F(Reading, LacksAreAClosedList) {
+  folder_.write("mine.c", kScale);
+  expect_complaint(R"({"lacks": ["everything"]})", "nothing that test may lack");
+  expect_complaint(R"({"lacks": "everything"})", "expected a list");
 }
 
 TEST_F(Reading, ProposalsAreMarked) {

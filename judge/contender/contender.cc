@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "judge/contender/adapter.h"
 #include "judge/contender/binding.h"
 #include "judge/sandbox/read_file.h"
 #include "text/edit_distance.h"
@@ -313,8 +314,14 @@ Contender read_contender(const fs::path& path, const Task& task) {
         fmt::format("{}: task {} takes no CUDA contenders", path.string(), card.id));
   }
   const std::size_t written = contender.binding.functions.size();
-  contender.binding.functions = propose_binding(card, contender.language, candidates_of(contender),
-                                                contender.binding.functions, contender.name);
+  try {
+    contender.binding.functions =
+        propose_binding(card, contender.language, candidates_of(contender),
+                        contender.binding.functions, contender.name);
+  } catch (const InvalidArgument& missing) {
+    throw bad_signature(card, contender, missing.what());
+  }
+  check_signatures(card, contender);
   for (const auto& [contract, name] : contender.binding.functions) {
     contender.binding.proposed = contender.binding.proposed || (written == 0 && contract != name);
   }

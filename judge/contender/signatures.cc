@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <utility>
 
 namespace touchstone::judge {
 namespace {
@@ -105,6 +106,74 @@ std::string type_of(const std::vector<std::string>& words, bool& plain) {
   return type;
 }
 
+// Tokens as a compiler can read them again: a space only between two words.
+std::string joined(const std::vector<std::string>& tokens) {
+  std::string text;
+  for (const std::string& t : tokens) {
+    if (!text.empty() && is_word(text.back()) && is_word(t[0])) text += ' ';
+    text += t;
+  }
+  return text;
+}
+
+// The name of a parameter, if it has one, and its type as it is written.
+std::pair<std::string, std::string> name_and_type(const std::vector<std::string>& words) {
+  std::vector<std::string> kept(words.begin(), std::find(words.begin(), words.end(), "="));
+  bool array = false;
+  if (const auto bracket = std::find(kept.begin(), kept.end(), "["); bracket != kept.end()) {
+    array = true;
+    kept.erase(bracket, kept.end());
+  }
+  std::string name;
+  if (kept.size() > 1 && is_word(kept.back()[0]) && !contains(kPlainWords, kept.back())) {
+    name = kept.back();
+    kept.pop_back();
+  }
+  if (array) kept.emplace_back("*");
+  return {name, joined(kept)};
+}
+
+// A word of capital letters is a macro: EXPORT int f(), API(int) f().
+bool is_macro(const std::string& word) {
+  return word.size() > 1 && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+           return std::isupper(c) != 0 || std::isdigit(c) != 0 || c == '_';
+         });
+}
+
+// Index behind `template <...>`.
+std::size_t behind_template(const std::vector<std::string>& tokens, std::size_t begin) {
+  int depth = 0;
+  for (std::size_t i = begin + 1; i < tokens.size(); ++i) {
+    if (tokens[i] == "<") ++depth;
+    if (tokens[i] == ">" && --depth == 0) return i + 1;
+  }
+  return begin;
+}
+
+// Index behind what may stand between the arguments of a function and its body; a trailing return
+// type is kept.
+std::size_t behind_qualifiers(const std::vector<std::string>& tokens, std::size_t next,
+                              std::vector<std::string>& trailing) {
+  const auto at = [&](std::size_t i) { return i < tokens.size() ? tokens[i] : std::string(); };
+  while (next < tokens.size()) {
+    if (at(next) == "const" || at(next) == "override" || at(next) == "final") {
+      ++next;
+    } else if (at(next) == "noexcept" || at(next) == "__attribute__") {
+      next = at(next + 1) == "(" ? behind_bracket(tokens, next + 1) : next + 1;
+    } else if (at(next) == "[" && at(next + 1) == "[") {
+      next = behind_bracket(tokens, next);
+    } else if (at(next) == "-" && at(next + 1) == ">") {
+      next += 2;
+      while (next < tokens.size() && at(next) != "{" && at(next) != ";") {
+        trailing.push_back(tokens[next++]);
+      }
+    } else {
+      break;
+    }
+  }
+  return next;
+}
+
 std::vector<std::vector<std::string>> split_arguments(const std::vector<std::string>& tokens,
                                                       std::size_t begin, std::size_t end) {
   std::vector<std::vector<std::string>> parts;
@@ -128,30 +197,57 @@ constexpr std::array<std::string_view, 9> kNotNames = {
 constexpr std::array<std::string_view, 6> kSpecifiers = {"inline", "extern", "constexpr",
                                                          "\"C\"",  "static", "__host__"};
 
-// The definition whose parameter list opens at `open`, if it is one.
+// What stands before the name: without specifiers, attributes and macros.
+std::vector<std::string> return_words(const std::vector<std::string>& tokens, std::size_t begin,
+                                      std::size_t end, Signature& out) {
+  std::vector<std::string> words;
+  for (std::size_t i = begin; i < end; ++i) {
+    out.is_static = out.is_static || tokens[i] == "static";
+    out.c_linkage = out.c_linkage || tokens[i] == "\"C\"";
+    const bool attribute = tokens[i] == "[" || tokens[i] == "__attribute__";
+    if (attribute) {
+      i = behind_bracket(tokens, tokens[i] == "[" ? i : i + 1) - 1;
+    } else if (!contains(kSpecifiers, tokens[i]) && !is_macro(tokens[i]) && tokens[i] != "(" &&
+               tokens[i] != ")") {
+      words.push_back(tokens[i]);
+    }
+  }
+  return words;
+}
+
+// The definition whose parameter list opens at `open`, if it is one; `body` is where it begins.
 bool read_definition(const std::vector<std::string>& tokens, std::size_t begin, std::size_t open,
-                     Signature& out) {
+                     Signature& out, std::size_t& body) {
   const std::string& name = tokens[open - 1];
-  if (!is_word(name[0]) || contains(kNotNames, name)) return false;
+  if (!is_word(name[0]) || contains(kNotNames, name) || name == "noexcept") return false;
   const std::size_t close = behind_bracket(tokens, open);
-  std::size_t next = close;
-  while (next < tokens.size() && (tokens[next] == "noexcept" || tokens[next] == "const")) ++next;
-  if (next >= tokens.size() || tokens[next] != "{") return false;
+  std::vector<std::string> trailing;
+  body = behind_qualifiers(tokens, close, trailing);
+  if (body >= tokens.size() || tokens[body] != "{") return false;
   out = {};
   out.name = name;
-  std::vector<std::string> words;
-  for (std::size_t i = begin; i + 1 < open; ++i) {
-    out.is_static = out.is_static || tokens[i] == "static";
-    if (tokens[i] == "__global__" || tokens[i] == "template") return false;
-    if (!contains(kSpecifiers, tokens[i])) words.push_back(tokens[i]);
+  if (tokens[begin] == "template") {
+    out.is_template = true;
+    begin = behind_template(tokens, begin);
   }
+  for (std::size_t i = begin; i + 1 < open; ++i) {
+    if (tokens[i] == "__global__") return false;
+  }
+  std::vector<std::string> words = return_words(tokens, begin, open - 1, out);
+  if (!trailing.empty()) words = trailing;
+  if (words.empty()) return false;
+  out.written_return = joined(words);
   words.emplace_back("name");
   out.returns = type_of(words, out.plain);
   for (const auto& part : split_arguments(tokens, open + 1, close - 1)) {
     if (part.size() == 1 && part[0] == "void") continue;
     out.types.push_back(type_of(part, out.plain));
+    const auto [argument, type] = name_and_type(part);
+    out.names.push_back(argument);
+    out.written.push_back(type);
     if (std::find(part.begin(), part.end(), "=") == part.end()) ++out.required;
   }
+  out.plain = out.plain && !out.is_template;
   return !out.returns.empty();
 }
 
@@ -160,22 +256,43 @@ bool read_definition(const std::vector<std::string>& tokens, std::size_t begin, 
 std::vector<Signature> scan_c(std::string_view text) {
   const std::vector<std::string> tokens = tokens_of(text);
   std::vector<Signature> found;
-  std::size_t begin = 0;  // of the declaration being read
+  std::vector<std::string> scopes;  // that are open; empty names are those of extern "C"
+  std::size_t begin = 0;            // of the declaration being read
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const std::string& t = tokens[i];
     if (t == ";" || t == "}") {
+      if (t == "}" && !scopes.empty()) scopes.pop_back();
       begin = i + 1;
     } else if (t == "(" && i > begin) {
       Signature signature;
-      if (read_definition(tokens, begin, i, signature)) {
+      std::size_t body = 0;
+      const bool definition = read_definition(tokens, begin, i, signature, body);
+      if (definition) {
+        for (const std::string& scope : scopes) {
+          if (scope == "\"C\"") signature.c_linkage = true;
+          if (scope == "\"C\"" || scope.empty()) continue;
+          signature.scope += (signature.scope.empty() ? "" : "::") + scope;
+        }
+        signature.is_static =
+            signature.is_static || std::find(scopes.begin(), scopes.end(), "") != scopes.end();
         found.push_back(signature);
       }
-      i = behind_bracket(tokens, i) - 1;
+      i = definition ? body - 1 : behind_bracket(tokens, i) - 1;
     } else if (t == "{") {
       // Namespaces and extern "C" are looked into, bodies and types are not.
       const bool open = i > 0 && (tokens[begin] == "namespace" || tokens[i - 1] == "\"C\"" ||
                                   (tokens[begin] == "inline" && tokens[begin + 1] == "namespace"));
-      if (!open) i = behind_bracket(tokens, i) - 1;
+      if (open) {
+        const bool linkage = tokens[i - 1] == "\"C\"";
+        const bool unnamed = tokens[i - 1] == "namespace";
+        std::vector<std::string> name;
+        for (std::size_t n = begin; n < i; ++n) {
+          if (tokens[n] != "namespace" && tokens[n] != "inline") name.push_back(tokens[n]);
+        }
+        scopes.push_back(linkage ? "\"C\"" : unnamed ? "" : joined(name));
+      } else {
+        i = behind_bracket(tokens, i) - 1;
+      }
       begin = i + 1;
     }
   }
@@ -196,8 +313,10 @@ std::vector<Signature> scan_python(std::string_view text) {
         const std::vector<std::string> tokens = tokens_of(text.substr(open, 4096));
         const std::size_t close = behind_bracket(tokens, 0);
         for (const auto& part : split_arguments(tokens, 1, close > 0 ? close - 1 : 0)) {
+          if (!part.empty() && part[0] == "*" && part.size() > 1) signature.variadic = true;
           if (part.empty() || part[0] == "*" || part[0] == "/") continue;
           signature.types.push_back(part[0]);
+          signature.names.push_back(part[0]);
           if (std::find(part.begin(), part.end(), "=") == part.end()) ++signature.required;
         }
         found.push_back(std::move(signature));

@@ -15,6 +15,14 @@ struct Signature {
   int required = 0;                // arguments without a default
   bool plain = true;               // only C types: the ABI shim can call it
   bool is_static = false;
+  std::vector<std::string> names = {};  // of the arguments; empty where one has none
+  std::vector<std::string> written =
+      {};                           // their types as they are written, "const std::vector<T>&"
+  std::string written_return = {};  // likewise
+  std::string scope = {};           // namespace, "a::b"
+  bool c_linkage = false;           // extern "C"
+  bool is_template = false;
+  bool variadic = false;  // Python: *args
 };
 
 // Definitions at the outer level of a C, C++ or CUDA file, inside namespaces and extern "C" too.

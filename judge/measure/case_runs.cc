@@ -12,14 +12,14 @@ namespace {
 
 // A contender that died or hung so often has said what it has to say.
 constexpr int kMaxDeaths = 4;
-constexpr int kMaxHangs = 2;
+constexpr int kMaxHangs = 3;
 // Cases must leave time for the rest of a judgment.
 constexpr double kCaseSeconds = 120.0;
 constexpr std::size_t kMaxCallsThrice = 48;
 
 bool enough(const Session& session) {
-  const auto hangs = std::ranges::count(session.record.findings, "hung", &Finding::kind);
-  return session.process.deaths() >= kMaxDeaths || hangs >= kMaxHangs ||
+  const auto hangs = std::ranges::count(session.record.cases, Ending::hung, &CaseRecord::ending);
+  return session.process.deaths() - hangs >= kMaxDeaths || hangs >= kMaxHangs ||
          seconds_since(session.begin) > kCaseSeconds;
 }
 
@@ -32,11 +32,20 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
     entry.check.reason = fmt::format("there is no {}", function);
     return false;
   }
+  // What is as large as something that took too long takes too long as well: the rest is asked.
+  const double work = session.task.flops(asked);
+  if (session.over_time.has_value() && work >= session.over_time->first) {
+    entry.ending = Ending::not_reached;
+    entry.check.reason = fmt::format("not asked: as much work as {}, which took too long",
+                                     session.over_time->second);
+    return true;
+  }
   const uint64_t poison = session.random();
   std::vector<Reply> first;
   entry.check = session.process.check(asked, Placement::end_flush, poison, &first);
   entry.ending = ending_of(first);
   if (entry.ending != Ending::ok) {
+    if (entry.ending == Ending::hung) session.over_time = {work, entry.id};
     session.add_ending_finding(first, entry.id);
     return true;
   }

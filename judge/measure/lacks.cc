@@ -38,12 +38,13 @@ const Feature* best_feature(const Session& session, const std::vector<CaseRecord
     int with = 0;
     for (const CaseRecord* c : cases) {
       if (!feature.where.holds(c->spec)) continue;
+      explained += excusable(session, *c) ? 1 : 0;
+      if (!c->gates) continue;  // among these are calls that everybody must refuse
       ++with;
       refused += c->check.refused ? 1 : 0;
-      explained += excusable(session, *c) ? 1 : 0;
     }
     if (explained == 0) continue;
-    const double share = static_cast<double>(refused) / with;
+    const double share = static_cast<double>(refused) / std::max(with, 1);
     const double value = (declares(session, feature.id) ? 1e9 : 0.0) + 1e6 * share + explained;
     if (value <= best_value) continue;
     best = &feature;
@@ -100,6 +101,7 @@ void settle_lacks(Session& session) {
     LackRecord lack = described(session, *feature);
     for (CaseRecord* c : cases) {
       if (!feature->where.holds(c->spec)) continue;
+      if (!c->gates && !c->check.refused) continue;
       ++lack.cases;
       if (!c->check.refused) continue;
       ++lack.refused;

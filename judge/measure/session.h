@@ -1,9 +1,11 @@
 // The parts of an examination, for examination.cc: cases, relations and the experiments beside them.
 #pragma once
 
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "judge/measure/examination.h"
@@ -21,6 +23,8 @@ struct Session {
   ContenderProcess meter;    // for times and bytes
   std::mt19937_64 random;
   Clock::time_point begin = Clock::now();
+  // Work and id of the smallest case that took too long.
+  std::optional<std::pair<double, std::string>> over_time = {};
 
   void log_progress(std::string_view what) const;
   // Adds a finding unless its kind was found often enough already.

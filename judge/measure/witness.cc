@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 
@@ -17,6 +18,18 @@ constexpr double kShrinkSeconds = 2.5;
 constexpr int kShrinkRuns = 120;
 constexpr int kSimplifyRuns = 120;
 
+// What kind of failure it is: a smaller case has to fail in the same way to stand for it.
+std::string failure_kind(Ending ending, const CaseCheck& check) {
+  if (ending != Ending::ok) return std::string(name_of(ending));
+  if (check.refused) return "refused";
+  for (const OutputError& e : check.errors) {
+    if (e.outside == 0) continue;
+    const bool strange = !std::isfinite(e.got) && std::isfinite(e.expected);
+    return fmt::format("{} {}", strange ? "no number in" : "wrong", e.output);
+  }
+  return "status";
+}
+
 // What only the whole judgment shows is shown by its seed.
 std::string whole_again(const Session& session) {
   return fmt::format("{} --seed {}{} --no-speed",
@@ -28,12 +41,15 @@ std::string whole_again(const Session& session) {
 void shrink_case(Session& session, const CaseRecord& c, Witness& witness) {
   const auto begin = Clock::now();
   const uint64_t poison = session.random();
+  const std::string kind = failure_kind(c.ending, c.check);
   const auto still_fails = [&](const CaseSpec& spec) {
     if (seconds_since(begin) > kShrinkSeconds) return false;
+    std::vector<Reply> replies;
     const CaseCheck check =
-        session.process.check(session.task.build(spec), Placement::end_flush, poison, nullptr);
-    if (!check.passed) witness.reason = check.reason;
-    return !check.passed;
+        session.process.check(session.task.build(spec), Placement::end_flush, poison, &replies);
+    const bool same = !check.passed && failure_kind(ending_of(replies), check) == kind;
+    if (same) witness.reason = check.reason;
+    return same;
   };
   witness.smallest = shrink(session.task, c.spec, still_fails, kShrinkRuns).spec;
   // Where only digits are at stake the numbers are what the case is about.
@@ -99,15 +115,28 @@ void add_witness(Session& session, const CaseRecord& c, Relation relation) {
 
 void find_witnesses(Session& session, const Plan& plan) {
   std::set<std::string> kinds;
-  // What decides the verdict comes first.
+  std::set<std::string> families;
+  const auto showable = [&](const CaseRecord& c, bool gates) {
+    return !c.check.passed && c.gates == gates && c.lack.empty() &&
+           c.ending != Ending::not_reached &&
+           missing_function(session, session.task.build(c.spec)).empty();
+  };
+  // What decides the verdict comes first, of each kind of failure one; then other families.
   for (const bool gates : {true, false}) {
-    for (const CaseRecord& c : session.record.cases) {
-      if (c.check.passed || c.gates != gates || !c.lack.empty()) continue;
-      if (!missing_function(session, session.task.build(c.spec)).empty()) continue;
-      if (kinds.size() >= kMaxWitnesses || !kinds.insert(c.spec.family).second) continue;
-      add_witness(session, c);
+    for (const bool new_kind : {true, false}) {
+      for (const CaseRecord& c : session.record.cases) {
+        if (families.size() >= kMaxWitnesses) break;
+        if (!showable(c, gates)) continue;
+        const std::string kind = failure_kind(c.ending, c.check);
+        if (new_kind ? kinds.contains(kind) : families.contains(c.spec.family)) continue;
+        if (families.contains(c.spec.family)) continue;
+        kinds.insert(kind);
+        families.insert(c.spec.family);
+        add_witness(session, c);
+      }
     }
   }
+  kinds = families;
   for (std::size_t i = 0; i < session.record.relations.size(); ++i) {
     const CaseRecord& c = session.record.relations[i];
     const Relation& relation = plan.relations[i];  // one record for each, in this order

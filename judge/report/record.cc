@@ -49,14 +49,14 @@ auto guarded(const Read& read) {
   }
 }
 
-void check_schema(const Json& json) {
-  if (!json.is_object()) throw CorruptData("record: expected an object");
+void check_schema(const Json& json, const std::string& within = "") {
+  if (!json.is_object()) throw CorruptData(fmt::format("record: {}expected an object", within));
   if (!json.contains("schema") || !json["schema"].is_number_integer()) {
-    throw CorruptData("record: schema: expected a number");
+    throw CorruptData(fmt::format("record: {}schema: expected a number", within));
   }
   if (json["schema"] != kRecordSchema) {
-    throw CorruptData(
-        fmt::format("record: schema: expected {}, got {}", kRecordSchema, json["schema"].dump()));
+    throw CorruptData(fmt::format("record: {}schema: expected {}, got {}", within, kRecordSchema,
+                                  json["schema"].dump()));
   }
 }
 
@@ -86,7 +86,7 @@ std::string to_json(const Record& record) { return dumped(record_to_json(record)
 Record record_from_json(const std::string& text) {
   const Json json = parsed(text);
   check_schema(json);
-  return guarded([&] { return json_to_record(json); });
+  return guarded([&] { return json_to_record(json, ""); });
 }
 
 std::string to_json(const std::vector<Record>& records) {
@@ -104,8 +104,9 @@ std::vector<Record> records_from_json(const std::string& text) {
     }
     std::vector<Record> records;
     for (const Json& entry : json.at("records")) {
-      check_schema(entry);
-      records.push_back(json_to_record(entry));
+      const std::string place = fmt::format("records[{}]", records.size());
+      check_schema(entry, place + ".");
+      records.push_back(json_to_record(entry, place));
     }
     return records;
   });

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "touchstone/core/error.h"
 
@@ -77,13 +78,18 @@ class FieldWriter {
   Json json_ = Json::object();
 };
 
+// Reads with the place in mind: every error names the key it is about, "cases[3].spec: ...".
 class Reader {
  public:
-  explicit Reader(const Json& json) : json_(json) {}
+  Reader(const Json& json, std::string path) : json_(json), path_(std::move(path)) {
+    if (!json_.is_object()) wrong(path_, "an object", json_);
+  }
 
   template <class T>
   void field(const char* key, T& value) {
-    read(key, json_.at(key), value);
+    const std::string path = path_.empty() ? key : fmt::format("{}.{}", path_, key);
+    if (!json_.contains(key)) throw CorruptData(fmt::format("record: {}: is missing", path));
+    read(path, json_.at(key), value);
   }
   // Reads the key `otherwise` where this one is missing, as it is in older records.
   template <class T>
@@ -97,13 +103,42 @@ class Reader {
   }
 
  private:
-  template <IsBasic T>
-  static void read(const char* /*key*/, const Json& json, T& value) {
-    value = json.get<T>();
+  [[noreturn]] static void wrong(const std::string& path, std::string_view expected,
+                                 const Json& got) {
+    constexpr std::size_t kShown = 40;
+    std::string text = got.dump();
+    if (text.size() > kShown) text = text.substr(0, kShown) + "...";
+    throw CorruptData(fmt::format("record: {}: expected {}, got {}", path, expected, text));
   }
-  static void read(const char* /*key*/, const Json& json, double& value) {
+  template <class T>
+  static T basic(const std::string& path, const Json& json, std::string_view expected) {
+    try {
+      return json.get<T>();
+    } catch (const Json::exception&) {
+      wrong(path, expected, json);
+    }
+  }
+  // A word or a spec that has its own grammar; what is wrong with it follows the place.
+  template <class Parse>
+  static auto parsed(const std::string& path, const Json& json, const Parse& parse) {
+    const auto text = basic<std::string>(path, json, "a string");
+    try {
+      return parse(text);
+    } catch (const InvalidArgument& error) {
+      throw CorruptData(fmt::format("record: {}: {}", path, error.what()));
+    }
+  }
+
+  template <IsBasic T>
+  static void read(const std::string& path, const Json& json, T& value) {
+    value = basic<T>(path, json,
+                     std::same_as<T, std::string> ? "a string"
+                     : std::same_as<T, bool>      ? "true or false"
+                                                  : "a whole number");
+  }
+  static void read(const std::string& path, const Json& json, double& value) {
     if (!json.is_string()) {
-      value = json.get<double>();
+      value = basic<double>(path, json, "a number");
       return;
     }
     const auto text = json.get<std::string>();
@@ -112,46 +147,52 @@ class Reader {
     } else if (text == "inf" || text == "-inf") {
       value = (text == "inf" ? 1 : -1) * std::numeric_limits<double>::infinity();
     } else {
-      throw CorruptData(fmt::format("record: expected a number, got \"{}\"", text));
+      wrong(path, "a number", json);
     }
   }
-  static void read(const char* /*key*/, const Json& json, CaseSpec& spec) {
-    spec = parse_spec(json.get<std::string>());
+  static void read(const std::string& path, const Json& json, CaseSpec& spec) {
+    spec = parsed(path, json, [](const std::string& text) { return parse_spec(text); });
   }
-  static void read(const char* /*key*/, const Json& json, Ending& ending) {
-    ending = parse_ending(json.get<std::string>());
+  static void read(const std::string& path, const Json& json, Ending& ending) {
+    ending = parsed(path, json, [](const std::string& text) { return parse_ending(text); });
   }
-  static void read(const char* /*key*/, const Json& json, Verdict& verdict) {
-    verdict = parse_verdict(json.get<std::string>());
+  static void read(const std::string& path, const Json& json, Verdict& verdict) {
+    verdict = parsed(path, json, [](const std::string& text) { return parse_verdict(text); });
   }
-  static void read(const char* /*key*/, const Json& json, std::filesystem::path& path) {
-    path = json.get<std::string>();
+  static void read(const std::string& path, const Json& json, std::filesystem::path& value) {
+    value = basic<std::string>(path, json, "a string");
   }
   template <class T>
-  static void read(const char* key, const Json& json, std::optional<T>& value) {
+  static void read(const std::string& path, const Json& json, std::optional<T>& value) {
     value.reset();
-    if (!json.is_null()) read(key, json, value.emplace());
+    if (!json.is_null()) read(path, json, value.emplace());
   }
   template <class T>
-  static void read(const char* key, const Json& json, std::vector<T>& values) {
-    if (!json.is_array()) throw CorruptData(fmt::format("record: {}: expected a list", key));
+  static void read(const std::string& path, const Json& json, std::vector<T>& values) {
+    if (!json.is_array()) wrong(path, "a list", json);
     values.clear();
-    for (const Json& element : json) read(key, element, values.emplace_back());
+    for (const Json& element : json) {
+      const std::string place = fmt::format("{}[{}]", path, values.size());
+      read(place, element, values.emplace_back());
+    }
   }
   template <class T>
-  static void read(const char* key, const Json& json, std::map<std::string, T>& values) {
-    if (!json.is_object()) throw CorruptData(fmt::format("record: {}: expected an object", key));
+  static void read(const std::string& path, const Json& json, std::map<std::string, T>& values) {
+    if (!json.is_object()) wrong(path, "an object", json);
     values.clear();
-    for (const auto& [name, value] : json.items()) read(key, value, values[name]);
+    for (const auto& [name, value] : json.items()) {
+      read(fmt::format("{}.{}", path, name), value, values[name]);
+    }
   }
   template <class T>
   requires std::is_aggregate_v<T>
-  static void read(const char* /*key*/, const Json& json, T& value) {
-    Reader reader(json);
+  static void read(const std::string& path, const Json& json, T& value) {
+    Reader reader(json, path);
     fields(reader, value);
   }
 
   const Json& json_;
+  std::string path_;
 };
 
 template <class Io>
@@ -411,31 +452,32 @@ void fields(Io& io, Record& r) {
   io.field("seconds", r.seconds);
 }
 
-void check_ids(const Record& record) {
+void check_ids(const Record& record, const std::string& path) {
   std::map<std::string, int> seen;
   for (const auto* cases : {&record.cases, &record.relations}) {
     for (const CaseRecord& c : *cases) {
       if (c.id.empty() || ++seen[c.id] > 1) {
-        throw CorruptData(fmt::format("record: case id '{}': expected to be unique", c.id));
+        throw CorruptData(fmt::format("record: {}case id '{}': expected to be unique", path, c.id));
       }
     }
   }
   for (const Witness& witness : record.witnesses) {
     if (!seen.contains(witness.case_id)) {
-      throw CorruptData(fmt::format("record: witness of '{}': no such case", witness.case_id));
+      throw CorruptData(
+          fmt::format("record: {}witness of '{}': no such case", path, witness.case_id));
     }
   }
 }
 
-void check_scores(const Record& record) {
+void check_scores(const Record& record, const std::string& path) {
   for (const auto& [dimension, score] : record.scores) {
     if (score.value.has_value() && !(*score.value >= 0.0 && *score.value <= 100.0)) {
-      throw CorruptData(fmt::format("record: score of {}: expected 0 to 100", dimension));
+      throw CorruptData(fmt::format("record: {}score of {}: expected 0 to 100", path, dimension));
     }
   }
   for (const auto& [dimension, weight] : record.weights) {
     if (!(weight >= 0.0 && std::isfinite(weight))) {
-      throw CorruptData(fmt::format("record: weight of {}: expected 0 or more", dimension));
+      throw CorruptData(fmt::format("record: {}weight of {}: expected 0 or more", path, dimension));
     }
   }
 }
@@ -444,12 +486,13 @@ void check_scores(const Record& record) {
 
 Json record_to_json(const Record& record) { return FieldWriter::written(record); }
 
-Record json_to_record(const Json& json) {
+Record json_to_record(const Json& json, const std::string& path) {
   Record record;
-  Reader reader(json);
+  Reader reader(json, path);
   fields(reader, record);
-  check_ids(record);
-  check_scores(record);
+  const std::string within = path.empty() ? "" : path + ": ";
+  check_ids(record, within);
+  check_scores(record, within);
   return record;
 }
 

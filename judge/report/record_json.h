@@ -8,6 +8,7 @@ namespace touchstone::judge {
 
 Json record_to_json(const Record& record);
 // Throws Json::exception, InvalidArgument or CorruptData for what is not a record.
-Record json_to_record(const Json& json);
+// `path` is where the record is found in its file, "records[3]": errors begin with it.
+Record json_to_record(const Json& json, const std::string& path);
 
 }  // namespace touchstone::judge

@@ -103,7 +103,14 @@ TEST(RecordJson, DamagedField_IsRefusedByName) {
   expect_refused([](Json& j) { j["scores"]["memory"]["value"] = 130; }, "memory");
   expect_refused([](Json& j) { j["weights"]["speed"] = -1; }, "speed");
   expect_refused([](Json& j) { j["speeds"][0]["bytes"] = "many"; }, "many");
-  expect_refused([](Json& j) { j.erase("memory"); }, "memory");
+  expect_refused([](Json& j) { j.erase("memory"); }, "memory: is missing");
+  // The key and the place.
+  expect_refused([](Json& j) { j["cases"][1]["gates"] = 3; },
+                 "cases[1].gates: expected true or false, got 3");
+  expect_refused([](Json& j) { j["cases"][0]["spec"] = "ties:k=x:17"; },
+                 "cases[0].spec: case: 'ties:k=x:17': k: 'x' at 8 is no number");
+  expect_refused([](Json& j) { j["speeds"][0]["seconds"]["low"] = nullptr; },
+                 "speeds[0].seconds.low: expected a number, got null");
 }
 
 TEST(Verdict, Name_RoundTrips) {

@@ -19,9 +19,14 @@ double seconds_since(Clock::time_point start) {
 }
 
 const Reply* first_bad(const std::vector<Reply>& replies) {
-  const auto bad =
-      std::ranges::find_if(replies, [](const Reply& reply) { return !answered(reply.ending); });
-  return bad == replies.end() ? nullptr : &*bad;
+  bool refused = false;
+  for (const Reply& reply : replies) {
+    refused = refused || reply.ending == Ending::refused;
+    // Where no handle was made, what needs it cannot be called: the refusal is the answer.
+    const bool without_handle = refused && reply.ending == Ending::not_reached;
+    if (!answered(reply.ending) && !without_handle) return &reply;
+  }
+  return nullptr;
 }
 
 Ending ending_of(const std::vector<Reply>& replies) {

@@ -30,7 +30,7 @@ class TestTask : public Task {
                            const std::vector<Reply>&) const override {
     return {};
   }
-  std::vector<Reply> lower_precision(const Case&) const override { return {}; }
+  std::vector<Reply> answer_in_bits(const Case&, int) const override { return {}; }
   std::vector<CaseSpec> smaller(const CaseSpec&) const override { return {}; }
   std::vector<CaseSpec> timed(uint64_t, bool) const override { return {}; }
   double bytes(const Case&) const override { return 0; }

@@ -2,7 +2,8 @@
 // examination as any other, and the judge has to get them right.
 //
 //   good        implementations in different styles: none may be rejected
-//   mutant      good code with one planted bug: at least 97 % must be caught
+//   partial     good code without something that may be lacked: PARTIAL, and exactly what it lacks
+//   mutant      good code with one planted bug: at least 99 % must be caught
 //   trivial     contenders that do not do the work: all must fail
 //   exploit     attempts to be called right by other means: all must be blocked
 //   lookalike   honest code that does what cheats do: all must pass, none may be accused
@@ -22,7 +23,7 @@
 namespace touchstone::judge {
 
 // The share of mutants that must be caught.
-inline constexpr double kMinCaught = 0.97;
+inline constexpr double kMinCaught = 0.99;
 
 struct SelfTestOptions {
   bool small = false;            // short cases, and a part of the corpus
@@ -30,11 +31,12 @@ struct SelfTestOptions {
   bool sandbox = true;
   std::optional<uint64_t> seed;  // drawn from the system when absent
   std::string only;              // entries whose "task/kind/name" contains this
+  int sample = 0;                // only so many, the same whatever the seed; 0: all
   int jobs = 0;                  // contenders at a time; 0: one for each core, up to 8
   std::function<void(std::string_view)> progress;  // may be empty
 };
 
-enum class CorpusKind { good, mutant, trivial, exploit, lookalike };
+enum class CorpusKind { good, partial, mutant, trivial, exploit, lookalike };
 std::string_view name_of(CorpusKind kind);
 
 // One contender of the corpus.

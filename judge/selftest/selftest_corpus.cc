@@ -174,8 +174,8 @@ void add_mixed(std::vector<CorpusEntry>& all, const fs::path& folder, CorpusKind
 }  // namespace
 
 std::string_view name_of(CorpusKind kind) {
-  constexpr std::array<std::string_view, 5> kNames = {"good", "mutant", "trivial", "exploit",
-                                                      "lookalike"};
+  constexpr std::array<std::string_view, 6> kNames = {"good",    "partial", "mutant",
+                                                      "trivial", "exploit", "lookalike"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -190,6 +190,11 @@ std::vector<CorpusEntry> read_corpus(const fs::path& corpus) {
     const fs::path folder = corpus / id;
     add_shared(all, folder / "mutants.cc", id, CorpusKind::mutant, "MUTANT");
     add_shared(all, folder / "mutants.py", id, CorpusKind::mutant, "MUTANT");
+    add_shared(all, folder / "reach.cc", id, CorpusKind::mutant, "MUTANT");
+    add_shared(all, folder / "reach.cc", id, CorpusKind::partial, "PARTIAL");
+    if (fs::exists(folder / "reach.py")) {
+      add_shared(all, folder / "reach.py", id, CorpusKind::partial, "PARTIAL");
+    }
     add_good(all, folder / "good", id);
     add_shared(all, folder / "trivial.cc", id, CorpusKind::trivial, "TRIVIAL");
     if (fs::is_directory(folder / "cuda")) {

@@ -17,6 +17,7 @@ std::string format_selftest(const SelfTest& result) {
     bool failures;  // whether the number to show is of those that went wrong
   };
   constexpr Line kLines[] = {{CorpusKind::good, "known-good rejected", true},
+                             {CorpusKind::partial, "partial misjudged", true},
                              {CorpusKind::mutant, "mutants caught", false},
                              {CorpusKind::trivial, "trivial failing", false},
                              {CorpusKind::exploit, "exploits blocked", false},

@@ -31,12 +31,18 @@ constexpr std::array<std::pair<Ending, std::string_view>, 10> kEndings = {{
       fmt::format("case: '{}': {}; expected family:name=number,...:seed", text, why));
 }
 
+// "at 7": where a part of the text begins, from 1.
+std::string place_of(const std::string& text, std::string_view part) {
+  return fmt::format("at {}", part.data() - text.data() + 1);
+}
+
+// `key` is what the number is for.
 template <class Number>
-Number parse_number(const std::string& text, std::string_view part) {
+Number parse_number(const std::string& text, std::string_view part, std::string_view key) {
   Number value = 0;
   const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
   if (error != std::errc() || end != part.data() + part.size() || part.empty()) {
-    refuse(text, fmt::format("'{}' is no number", part));
+    refuse(text, fmt::format("{}: '{}' {} is no number", key, part, place_of(text, part)));
   }
   return value;
 }
@@ -54,10 +60,10 @@ bool is_name(std::string_view word) {
 std::pair<std::string, int64_t> parse_parameter(const std::string& text, std::string_view item) {
   const size_t equals = item.find('=');
   if (equals == std::string_view::npos || !is_name(item.substr(0, equals))) {
-    refuse(text, fmt::format("'{}' is not name=number", item));
+    refuse(text, fmt::format("'{}' {} is not name=number", item, place_of(text, item)));
   }
-  return {std::string(item.substr(0, equals)),
-          parse_number<int64_t>(text, item.substr(equals + 1))};
+  const std::string_view name = item.substr(0, equals);
+  return {std::string(name), parse_number<int64_t>(text, item.substr(equals + 1), name)};
 }
 
 // "0.logits.3-7=0": call, input, elements, value.
@@ -67,19 +73,22 @@ Edit parse_edit(const std::string& text, std::string_view item) {
       call_end == std::string_view::npos ? call_end : item.find('.', call_end + 1);
   const size_t equals = item.find('=');
   if (name_end == std::string_view::npos || equals == std::string_view::npos || equals < name_end) {
-    refuse(text, fmt::format("'{}' is not call.input.first-last=value", item));
+    refuse(text, fmt::format("edit: '{}' {} is not call.input.first-last=value", item,
+                             place_of(text, item)));
   }
   Edit edit;
-  edit.call = parse_number<int64_t>(text, item.substr(0, call_end));
+  edit.call = parse_number<int64_t>(text, item.substr(0, call_end), "edit: call");
   edit.input = item.substr(call_end + 1, name_end - call_end - 1);
   const std::string_view range = item.substr(name_end + 1, equals - name_end - 1);
   const size_t dash = range.find('-');
-  edit.first = parse_number<int64_t>(text, range.substr(0, dash));
-  edit.last = dash == std::string_view::npos ? edit.first
-                                             : parse_number<int64_t>(text, range.substr(dash + 1));
-  edit.value = parse_number<float>(text, item.substr(equals + 1));
+  edit.first = parse_number<int64_t>(text, range.substr(0, dash), "edit: first element");
+  edit.last = dash == std::string_view::npos
+                  ? edit.first
+                  : parse_number<int64_t>(text, range.substr(dash + 1), "edit: last element");
+  edit.value = parse_number<float>(text, item.substr(equals + 1), "edit: value");
   if (!is_name(edit.input) || edit.call < 0 || edit.first < 0 || edit.last < edit.first) {
-    refuse(text, fmt::format("'{}' is not call.input.first-last=value", item));
+    refuse(text, fmt::format("edit: '{}' {} is not call.input.first-last=value", item,
+                             place_of(text, item)));
   }
   return edit;
 }
@@ -125,11 +134,11 @@ CaseSpec parse_spec(const std::string& text) {
   CaseSpec spec;
   spec.family = drawn.substr(0, first);
   if (!is_name(spec.family)) refuse(text, "the family has no name");
-  spec.seed = parse_number<uint64_t>(text, drawn.substr(last + 1));
+  spec.seed = parse_number<uint64_t>(text, drawn.substr(last + 1), "seed");
   for (const std::string_view item : split(drawn.substr(first + 1, last - first - 1))) {
     const auto [name, value] = parse_parameter(text, item);
     if (!spec.parameters.emplace(name, value).second) {
-      refuse(text, fmt::format("'{}' is given twice", name));
+      refuse(text, fmt::format("'{}' {} is given twice", name, place_of(text, item)));
     }
   }
   if (slash == std::string_view::npos) return spec;

@@ -126,10 +126,10 @@ TEST(Generator, IsNearEnoughToNormal) {
 }
 
 TEST(Generator, RoundsToElevenBits) {
-  EXPECT_EQ(round_to_tf32(1.0F), 1.0F);
-  EXPECT_EQ(round_to_tf32(1.0F + 0x1p-11F), 1.0F);  // a tie goes to the even one
-  EXPECT_EQ(round_to_tf32(1.0F + 0x1p-10F), 1.0F + 0x1p-10F);
-  EXPECT_EQ(round_to_tf32(-3.00001F), -3.0F);
+  EXPECT_EQ(round_to_bits(1.0F, 11), 1.0F);
+  EXPECT_EQ(round_to_bits(1.0F + 0x1p-11F, 11), 1.0F);  // a tie goes to the even one
+  EXPECT_EQ(round_to_bits(1.0F + 0x1p-10F, 11), 1.0F + 0x1p-10F);
+  EXPECT_EQ(round_to_bits(-3.00001F, 11), -3.0F);
 }
 
 }  // namespace

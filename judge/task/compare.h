@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -19,6 +20,9 @@ inline constexpr double kSmallestNormal = 0x1p-126;  // results below may be flu
 // Growth of the rounding error of a sum of n terms, in units of the sum of magnitudes; see
 // docs/judge_tolerances.md.
 double growth_of(Growth growth, int64_t n);
+// The same for one running sum over all terms. Only for errors that all elements of a row share, and
+// that compare_apart() takes off before it looks at the digits of each.
+double running_growth_of(Growth growth, int64_t n);
 
 // What the oracle says of one output tensor.
 struct Expected {
@@ -51,6 +55,19 @@ OutputError compare_values(const std::string& output, int call, std::span<const 
 // Bit for bit; NaN equals NaN.
 OutputError compare_bits(const std::string& output, int call, std::span<const float> got,
                          std::span<const float> expected);
+
+// Errors that the elements of a row share are multiples of known vectors: an error of its sum scales
+// all of it, one of its mean shifts it. They are fitted and taken off, row by row; what is left must
+// be within `bound`, which has no sum in it.
+struct Shared {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  // basis(row, vectors): fills one vector of `cols` for each error that is shared; false leaves the
+  // row out.
+  std::function<bool(int64_t, std::vector<std::vector<double>>&)> basis;
+};
+OutputError compare_apart(const std::string& output, int call, std::span<const float> got,
+                          const Expected& expected, const Shared& shared);
 
 std::span<const float> as_f32(std::span<const std::byte> bytes);
 std::span<const int32_t> as_i32(std::span<const std::byte> bytes);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -242,18 +243,27 @@ class Search {
     } else if (*failed.rbegin() < *passed.begin()) {
       propose(Condition::parse(fmt::format("{} < {}", name, *passed.begin())));
     }
+    // No border between the two, but one that all failures lie beyond.
+    const auto below = passed.lower_bound(*failed.begin());
+    if (below != passed.begin()) {
+      propose(Condition::parse(fmt::format("{} > {}", name, *std::prev(below))));
+    }
+    const auto above = passed.upper_bound(*failed.rbegin());
+    if (above != passed.end()) {
+      propose(Condition::parse(fmt::format("{} < {}", name, *above)));
+    }
+    for (const int64_t least : {1, 32, 64, 128, 256, 1024}) {
+      propose(Condition::parse(fmt::format("{} > {}", name, least)));
+    }
     if (failed.size() == 1) {
       propose(Condition::parse(fmt::format("{} = {}", name, *failed.begin())));
     }
     if (passed.size() == 1) {
       propose(Condition::parse(fmt::format("{} != {}", name, *passed.begin())));
     }
-    // Not a border of all, but above everything that passed there are failures.
+    // Above everything that passed there are failures.
     if (*failed.rbegin() > *passed.rbegin()) {
       propose(Condition::parse(fmt::format("{} > {}", name, *passed.rbegin())));
-    }
-    for (const int64_t least : {1, 32, 64, 128, 256, 1024}) {
-      propose(Condition::parse(fmt::format("{} > {}", name, least)));
     }
   }
 

@@ -162,11 +162,12 @@ int64_t element_count(const std::vector<int64_t>& shape) {
   return count;
 }
 
-float round_to_tf32(float value) {
-  if (!std::isfinite(value)) return value;
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  bits += 0xfffU + ((bits >> 13) & 1U);
-  return std::bit_cast<float>(bits & ~0x1fffU);
+float round_to_bits(float value, int bits) {
+  if (!std::isfinite(value) || bits >= 24) return value;
+  const int dropped = 24 - bits;
+  uint32_t pattern = std::bit_cast<uint32_t>(value);
+  pattern += (uint32_t{1} << (dropped - 1)) - 1 + ((pattern >> dropped) & 1U);
+  return std::bit_cast<float>(pattern & ~((uint32_t{1} << dropped) - 1));
 }
 
 std::vector<CaseSpec> smaller_parameters(const CaseSpec& spec, std::span<const Shrinkable> list) {

@@ -80,8 +80,8 @@ std::span<const int32_t> as_i32(const InputTensor& tensor);
 
 int64_t element_count(const std::vector<int64_t>& shape);
 
-// `values` rounded to 11 significant bits, as tensor cores read them: the next lower precision.
-float round_to_tf32(float value);
+// `value` rounded to so many significant bits, at most 24; 11 is what tensor cores read.
+float round_to_bits(float value, int bits);
 
 // For each named parameter above its least value: that value, half, and one less. Biggest steps
 // first.

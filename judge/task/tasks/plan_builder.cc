@@ -2,9 +2,43 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
+namespace {
+
+// Octave and place within it, 0 at 1: a logarithm that is linear within each octave, exact on every
+// machine.
+double octaves(int64_t value) {
+  const int whole = static_cast<int>(std::bit_width(static_cast<uint64_t>(value))) - 1;
+  return whole + static_cast<double>(value) / std::ldexp(1.0, whole) - 1;
+}
+
+int64_t at_octave(double octave) {
+  const double whole = std::floor(octave);
+  return static_cast<int64_t>(std::ldexp(1 + octave - whole, static_cast<int>(whole)));
+}
+
+}  // namespace
+
+std::vector<int64_t> PlanBuilder::spread(int64_t most, size_t count) {
+  std::vector<int64_t> values;
+  const uint64_t order = derive_seed(seed_, 0x73707264 + static_cast<uint64_t>(draws_));
+  for (const int64_t part : permutation(order, static_cast<int64_t>(count))) {
+    const double share = (static_cast<double>(part) + uniform()) / static_cast<double>(count);
+    values.push_back(std::clamp<int64_t>(at_octave(share * octaves(most + 1)), 1, most));
+  }
+  return values;
+}
+
+int64_t PlanBuilder::draw_size(int64_t least, int64_t most) {
+  const double low = octaves(least);
+  return std::clamp(at_octave(low + uniform() * (octaves(most + 1) - low)), least, most);
+}
 
 std::vector<CaseSpec> valid_neighbors(const CaseSpec& spec, std::span<const Shrinkable> list,
                                       const std::function<void(const CaseSpec&)>& valid) {

@@ -24,6 +24,13 @@ class PlanBuilder {
   // A number in [0, count) that only the seed decides: sizes that nobody can prepare for.
   int64_t draw(int64_t count) { return Stream(seed_, 0x64726177).index(draws_++, count); }
 
+  // `count` numbers from 1 to `most`: one in each of `count` equal parts of that range, by their
+  // logarithm, in an order of the seed. No size of the range is out of reach, and every part of it
+  // is asked about in every judgment.
+  std::vector<int64_t> spread(int64_t most, size_t count);
+  // A number from `least` to `most`, uniform by its logarithm.
+  int64_t draw_size(int64_t least, int64_t most);
+
   CaseSpec spec(std::string family, Parameters parameters) {
     return {std::move(family), std::move(parameters), derive_seed(seed_, ++cases_)};
   }
@@ -46,6 +53,8 @@ class PlanBuilder {
   Plan plan;
 
  private:
+  double uniform() { return Stream(seed_, 0x64726177).uniform(draws_++); }
+
   const TaskCard& card_;
   uint64_t seed_;
   uint64_t cases_ = 0;

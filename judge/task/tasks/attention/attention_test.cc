@@ -126,7 +126,7 @@ Part softmax_row(const Style& style, const Row& row) {
 }
 
 float rounded(const Style& style, float value) {
-  return style.fault == Fault::bf16 ? static_cast<float>(round_to_tf32(value)) : value;
+  return style.fault == Fault::bf16 ? round_to_bits(value, 11) : value;
 }
 
 // The case with the faults of its reader.

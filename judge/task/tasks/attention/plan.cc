@@ -93,7 +93,7 @@ void add_numeric(PlanBuilder& b, bool small) {
       b.add("ramp_scores", with(shape(1, 2, 1, 7, 300 + b.draw(300), 16, 0), "jump", sign * jump));
     }
   }
-  for (const int64_t milli : {0, -125, -1000, 7777}) {
+  for (const int64_t milli : {0, 2, -125, -1000, 7777}) {
     b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, b.draw(2)), "scale_milli", milli));
   }
   b.add("large_scores", shape(1, 2, 1, 40, 60 + b.draw(9), 64, 0));
@@ -133,6 +133,56 @@ void add_plain(PlanBuilder& b) {
   b.add("future_nan", shape(1, 1, 1, 64, 64, 64, 1));
   b.add("grouped", shape(1, 1, 2, 64, 64, 64, 0));
   b.add("one_kv_head", shape(1, 1, 8, 64, 64, 16, 0));
+}
+
+// Shapes over the whole legal range and scales over theirs, crossed with data of all kinds.
+void add_drawn(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 18> kFamilies = {
+      "sizes",        "step_scores", "ramp_scores", "sizes", "last_key",      "heavy_tails",
+      "low_scores",   "equal_keys",  "given_scale", "sizes", "given_scale",   "blocks",
+      "large_scores", "zero_keys",   "given_scale", "sizes", "offset_values", "sizes"};
+  const size_t count = kFamilies.size();
+  const std::vector<int64_t> batch = b.spread(24, count);
+  const std::vector<int64_t> heads = b.spread(16, count);
+  const std::vector<int64_t> group = b.spread(16, count);
+  const std::vector<int64_t> queries = b.spread(2048, count);
+  const std::vector<int64_t> keys = b.spread(2048, count);
+  const std::vector<int64_t> dim = b.spread(256, count);
+  const std::vector<int64_t> milli = b.spread(8000, count);
+  const int64_t most =
+      small ? 1 << 17 : 1 << 20;  // pairs of a query and a key, times the head size
+  for (size_t i = 0; i < count; ++i) {
+    Parameters p = shape(batch[i], heads[i], group[i], queries[i], keys[i], dim[i], b.draw(2));
+    // Too much work: one of the sizes is halved, whichever comes by turns.
+    constexpr std::array<const char*, 6> kSizes = {"batch",   "kv_heads", "group",
+                                                   "queries", "keys",     "dim"};
+    for (size_t turn = static_cast<size_t>(b.draw(6));; ++turn) {
+      int64_t work = 1;
+      for (const char* size : kSizes) work *= p[size];
+      if (work <= most) break;
+      int64_t& size = p[kSizes[turn % kSizes.size()]];
+      size = std::max<int64_t>(1, size / 2);
+    }
+    const std::string family = kFamilies[i];
+    if (family.ends_with("_scores") && family[0] != 'l') {
+      p["jump"] = (b.draw(2) == 0 ? 1 : -1) * b.draw_size(50, 3500);
+    }
+    if (family == "given_scale") p["scale_milli"] = (b.draw(2) == 0 ? 1 : -1) * milli[i];
+    b.add(family, p);
+  }
+  // Long ones, where a single size stands out.
+  b.add("sizes", shape(1, 1, 1, 1 + b.draw(3), b.draw_size(2049, 6000), 8 + b.draw(57), 0));
+  b.add("sizes", shape(1, 1, 1, b.draw_size(2049, 6000), 1 + b.draw(9), 8 + b.draw(57), 0));
+  b.add("ramp_scores", with(shape(1, 1, 1, 1 + b.draw(3), b.draw_size(1000, 5000), 16, 0), "jump",
+                            (b.draw(2) == 0 ? 1 : -1) * b.draw_size(500, 3500)));
+  b.add("sizes", shape(b.draw_size(65, 130), 1, 1, 2, 3, 4, 0));
+  b.add("sizes", shape(1, b.draw_size(65, 130), 1, 2, 3, 4, 0));
+  b.add("sizes", shape(1, 1, b.draw_size(65, 130), 2, 3, 4, b.draw(2)));
+  b.add("grouped", shape(1, 1, 2 + b.draw(3), 5 + b.draw(9), 9 + b.draw(20), b.draw_size(136, 256),
+                         b.draw(2)));
+  if (small) return;
+  const int64_t many = b.draw_size(3000, 4096);
+  b.add("sizes", shape(1, 1, 1, 24 + b.draw(40), many, 32, 1));
 }
 
 void add_relations(PlanBuilder& b, bool small, bool backward) {
@@ -177,6 +227,7 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small, bool backward) {
   add_masks(b, small);
   add_numeric(b, small);
   add_plain(b);
+  add_drawn(b, small);
   add_relations(b, small, backward);
   for (const int64_t n : {256, 512, 1024, 2048}) {
     if (small && n > 1024) continue;

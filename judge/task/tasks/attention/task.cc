@@ -80,7 +80,7 @@ class FlashAttention final : public CardTask {
   CaseCheck check_relation(const Relation& relation, const Case& first,
                            const std::vector<Reply>& first_replies, const Case& second,
                            const std::vector<Reply>& second_replies) const override;
-  std::vector<Reply> lower_precision(const Case& asked) const override;
+  std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
     constexpr std::array<Shrinkable, 7> kList = {{{"batch", 1},
@@ -286,8 +286,8 @@ CaseCheck FlashAttention::check_relation(const Relation& relation, const Case& f
   return checker.finish();
 }
 
-// Inputs rounded to 11 bits, everything after it exact.
-std::vector<Reply> FlashAttention::lower_precision(const Case& asked) const {
+// Inputs rounded, everything after it exact.
+std::vector<Reply> FlashAttention::answer_in_bits(const Case& asked, int bits) const {
   Reply reply;
   if (asked.spec.family == "bad_arguments") {
     reply.ending = Ending::refused;
@@ -295,7 +295,7 @@ std::vector<Reply> FlashAttention::lower_precision(const Case& asked) const {
   }
   Problem p = problem_of(asked);
   for (std::vector<float>* values : {&p.q, &p.k, &p.v, &p.dout}) {
-    for (float& value : *values) value = round_to_tf32(value);
+    for (float& value : *values) value = round_to_bits(value, bits);
   }
   reply.ending = Ending::ok;
   for (const Expected& expected : answers(p, {})) {

@@ -60,7 +60,7 @@ class KvCache final : public CardTask {
   CaseCheck check_relation(const Relation& relation, const Case& first,
                            const std::vector<Reply>& first_replies, const Case& second,
                            const std::vector<Reply>& second_replies) const override;
-  std::vector<Reply> lower_precision(const Case& asked) const override;
+  std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
     constexpr std::array<Shrinkable, 8> kList = {{{"layers", 1},
@@ -215,7 +215,7 @@ void add_plain(PlanBuilder& b) {
     b.add(family, shape(1, 2, 1, 1, 64, 12, 3));
   }
   b.add("wander", shape(1, 3, 1, 1, 64, 8, 40));
-  b.add("wander_forks", shape(1, 3, 1, 1, 64, 8, 40));
+  b.add("wander_forks", shape(1, 3, 1, 1, 64, 8, 120));
   b.add("future_nan", shape(1, 1, 1, 1, 64, 9, 0));
   for (const char* family : {"int8", "int4", "two_caches"})
     b.add(family, shape(1, 1, 1, 1, 64, 16, 3));
@@ -225,6 +225,55 @@ void add_plain(PlanBuilder& b) {
   b.add("page_borders", shape(1, 1, 1, 1, 64, 64, 2));
   b.add("sizes", shape(1, 1, 1, 1, 17, 9, 2));
   b.add("bad_calls", shape(1, 1, 1, 1, 64, 4, 0));
+}
+
+// Shapes over the whole legal range and scales over theirs, crossed with sessions of all kinds.
+void add_drawn(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 16> kFamilies = {
+      "sizes",  "ragged",      "chunks",      "step_scores", "given_scale",   "subset",
+      "layers", "ramp_scores", "reuse",       "sizes",       "uneven_layers", "given_scale",
+      "wander", "low_scores",  "given_scale", "sizes"};
+  const size_t count = kFamilies.size();
+  const std::vector<int64_t> layers = b.spread(32, count);
+  const std::vector<int64_t> sequences = b.spread(48, count);
+  const std::vector<int64_t> heads = b.spread(16, count);
+  const std::vector<int64_t> group = b.spread(16, count);
+  const std::vector<int64_t> dim = b.spread(256, count);
+  const std::vector<int64_t> prompt = b.spread(1024, count);
+  const std::vector<int64_t> steps = b.spread(48, count);
+  const std::vector<int64_t> milli = b.spread(8000, count);
+  const int64_t most = small ? 1 << 17 : 1 << 19;
+  for (size_t i = 0; i < count; ++i) {
+    PlanBuilder::Parameters p =
+        shape(layers[i], sequences[i], heads[i], group[i], dim[i], prompt[i], steps[i]);
+    // Too much work: one of the sizes is halved, whichever comes by turns.
+    constexpr std::array<const char*, 7> kSizes = {"layers",   "sequences", "kv_heads", "group",
+                                                   "head_dim", "prompt",    "steps"};
+    for (size_t turn = static_cast<size_t>(b.draw(7));; ++turn) {
+      const int64_t tokens = p["prompt"] + p["steps"];
+      const int64_t work = p["layers"] * p["sequences"] * p["kv_heads"] * p["group"] *
+                           p["head_dim"] * tokens * tokens / 16;
+      const int64_t calls = p["layers"] * p["steps"];
+      if (work <= most && calls <= 200) break;
+      int64_t& size = p[kSizes[turn % kSizes.size()]];
+      size = std::max<int64_t>(1, size / 2);
+    }
+    const std::string family = kFamilies[i];
+    if (family == "step_scores" || family == "ramp_scores") {
+      p["jump"] = (b.draw(2) == 0 ? 1 : -1) * b.draw_size(50, 3500);
+    }
+    if (family == "given_scale") p["scale_milli"] = (b.draw(2) == 0 ? 1 : -1) * milli[i];
+    b.add(family, p);
+  }
+  // Where a single size stands out.
+  b.add("sizes", shape(b.draw_size(33, 64), 1, 1, 1, 4, 2, 1));
+  b.add("sizes", shape(1, b.draw_size(65, 130), 1, 1, 4, 3, 1));
+  b.add("sizes", shape(1, 1, b.draw_size(17, 64), 1, 4, 3, 1));
+  b.add("sizes", shape(1, 1, 1, b.draw_size(17, 64), 4, 3, 1));
+  b.add("decode_only", shape(1, 1, 1, 1, 8, 0, b.draw_size(130, 300)));
+  // 2000 tokens and more, asked about by the last ones only.
+  b.add("mixed", shape(1, 1, 1, 1, 8 + b.draw(25), b.draw_size(2000, small ? 2100 : 4096), 3));
+  if (!small) b.add("mixed_prefill", shape(1, 1, 1, 1, 16, b.draw_size(700, 1100), 0));
 }
 
 void add_relations(PlanBuilder& b, bool small) {
@@ -264,6 +313,7 @@ Plan KvCache::plan(uint64_t seed, bool small) const {
   add_scores(b, small);
   add_wandering(b, small);
   add_plain(b);
+  add_drawn(b, small);
   add_relations(b, small);
   for (const int64_t prompt : {128, 256, 512, 1024}) {
     if (small && prompt > 512) continue;
@@ -380,14 +430,14 @@ CaseCheck KvCache::check_relation(const Relation& relation, const Case& first,
   return checker.finish();
 }
 
-// Keys, values and queries rounded to 11 bits, everything after it exact.
-std::vector<Reply> KvCache::lower_precision(const Case& asked) const {
+// Keys, values and queries rounded, everything after it exact.
+std::vector<Reply> KvCache::answer_in_bits(const Case& asked, int bits) const {
   Case rounded = asked;
   for (Call& call : rounded.calls) {
     for (InputTensor& input : call.inputs) {
       if (input.dtype != DType::f32) continue;
       std::vector<float> values(as_f32(input).begin(), as_f32(input).end());
-      for (float& value : values) value = round_to_tf32(value);
+      for (float& value : values) value = round_to_bits(value, bits);
       input = f32_input(input.name, input.shape, values);
     }
   }

@@ -32,7 +32,7 @@ Row analyze_row(const Problem& p, int64_t row, const Tolerance& t) {
   r.rstd = stats.rstd;
   r.xhat.resize(cols);
   r.xhat_error.resize(cols);
-  const double g = growth_of(t.growth, p.cols);
+  const double g = running_growth_of(t.growth, p.cols);
   const double cu = t.factor * kUnit;
   const double mean = std::fabs(stats.mean) * r.rstd;          // in standard deviations
   const double mean_error = cu * g * mean_magnitude * r.rstd;  // likewise
@@ -63,7 +63,7 @@ void forward_row(const Problem& p, int64_t row, const Row& r, const Tolerance& t
 void backward_row(const Problem& p, int64_t row, const Row& r, const Tolerance& t, Answer& a) {
   const auto count = static_cast<double>(p.cols);
   const double cu = t.factor * kUnit;
-  const double growth = growth_of(t.growth, p.cols);
+  const double growth = running_growth_of(t.growth, p.cols);
   std::vector<double> g(r.xhat.size());
   double c1 = 0;        // mean of g
   double c2 = 0;        // mean of g * xhat
@@ -103,6 +103,25 @@ void backward_row(const Problem& p, int64_t row, const Row& r, const Tolerance& 
 }
 
 }  // namespace
+
+bool shared_errors(const Problem& p, int64_t row, bool backward,
+                   std::vector<std::vector<double>>& vectors) {
+  const Row r = analyze_row(p, row, {});
+  if (!std::isfinite(r.rstd)) return false;
+  const auto cols = static_cast<size_t>(p.cols);
+  const size_t base = static_cast<size_t>(row) * cols;
+  vectors.assign(backward ? 3 : 2, std::vector<double>(cols));
+  for (size_t j = 0; j < cols; ++j) {
+    const auto gamma = static_cast<double>(p.gamma[j]);
+    if (!std::isfinite(r.xhat[j])) return false;
+    // The mean shifts, the variance scales.
+    vectors[0][j] = backward ? 1 : gamma;
+    vectors[1][j] = (backward ? 1 : gamma) * r.xhat[j];
+    if (backward) vectors[2][j] = static_cast<double>(p.dy[base + j]) * gamma;
+    if (!std::isfinite(vectors.back()[j])) return false;
+  }
+  return true;
+}
 
 Answer expected_answer(const Problem& p, const Tolerance& t) {
   Answer a;

@@ -35,10 +35,17 @@ struct Tolerance {
 
 struct Answer {
   Expected y, dx, dgamma, dbeta;
+  // y and dx up to what errors of the sums of a row do to all of it; empty where no sum is long.
+  Expected own_y = {}, own_dx = {};
 };
 
 // Values in float64, with the bound and magnitude of every element.
 Answer expected_answer(const Problem& problem, const Tolerance& tolerance);
+
+// What errors of the sums of a row do to its y, or to its dx: a vector for each, for compare_apart().
+// False where the row has NaN or infinity.
+bool shared_errors(const Problem& problem, int64_t row, bool backward,
+                   std::vector<std::vector<double>>& vectors);
 
 // Where row i of the case after the relation comes from in the case before it.
 std::vector<int64_t> row_order(const CaseSpec& spec, int64_t rows);

@@ -42,6 +42,9 @@ Call backward_call(const Problem& p, int state) {
   return call;
 }
 
+// From so many columns on the sums of a row may have lost more than any single element.
+constexpr int64_t kLongSum = 1024;
+
 std::vector<float> to_floats(std::span<const float> values) {
   return {values.begin(), values.end()};
 }
@@ -92,7 +95,14 @@ class LayerNormBackward final : public CardTask {
     const auto& answers = memo.get<std::vector<Answer>>([&] {
       std::vector<Answer> all;
       for (const Problem& problem : problems_of(asked)) {
-        all.push_back(layer_norm::expected_answer(problem, tolerance_of(asked.spec)));
+        const Tolerance tolerance = tolerance_of(asked.spec);
+        all.push_back(layer_norm::expected_answer(problem, tolerance));
+        // Long sums may cost more than the digits of a single element.
+        if (problem.cols < kLongSum || tolerance.growth != Growth::random) continue;
+        Answer own = layer_norm::expected_answer(
+            problem, {tolerance.factor, Growth::tree, tolerance.stable});
+        all.back().own_y = std::move(own.y);
+        all.back().own_dx = std::move(own.dx);
       }
       return all;
     });
@@ -106,6 +116,9 @@ class LayerNormBackward final : public CardTask {
       compare_output(checker, asked, backward, 0, right.dx, special);
       compare_output(checker, asked, backward, 1, right.dgamma, special);
       compare_output(checker, asked, backward, 2, right.dbeta, special);
+      if (right.own_y.value.empty()) continue;
+      check_digits(checker, asked, i, right.own_y, false);
+      check_digits(checker, asked, backward, right.own_dx, true);
     }
     return checker.finish();
   }
@@ -113,7 +126,7 @@ class LayerNormBackward final : public CardTask {
   CaseCheck check_relation(const Relation& relation, const Case& first,
                            const std::vector<Reply>& first_replies, const Case& second,
                            const std::vector<Reply>& second_replies) const override;
-  std::vector<Reply> lower_precision(const Case& asked) const override;
+  std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
     constexpr std::array<Shrinkable, 2> kList = {{{"rows", 1}, {"cols", 1}}};
@@ -164,6 +177,21 @@ class LayerNormBackward final : public CardTask {
   }
 
  private:
+  // The elements of a row against each other: what its mean and its variance contribute is common.
+  static void check_digits(Checker& checker, const Case& asked, size_t call, const Expected& own,
+                           bool backward) {
+    const auto state = static_cast<size_t>(asked.calls[call].state);
+    const Problem p = problems_of(asked)[state];
+    const Shared shared{p.rows, p.cols,
+                        [&](int64_t row, std::vector<std::vector<double>>& vectors) {
+                          return layer_norm::shared_errors(p, row, backward, vectors);
+                        }};
+    const OutputTensor& tensor = asked.calls[call].outputs[0];
+    checker.add(compare_apart(tensor.name, static_cast<int>(call),
+                              as_f32(checker.reply(call).outputs[0]), own, shared),
+                tensor.shape);
+  }
+
   Case make_case(const CaseSpec& spec) const override {
     family_of(spec);
     const std::vector<Problem> problems = layer_norm::make_problems(spec);
@@ -280,6 +308,48 @@ void add_relations(PlanBuilder& b, bool small) {
   b.relate("repeat", b.spec("nominal", {{"rows", small ? 32 : 512}, {"cols", 128}}), {});
 }
 
+// Sizes over the whole legal range and scalars over theirs, crossed with data of all kinds.
+void add_drawn(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 16> kFamilies = {
+      "sizes",   "weights",  "heavy_tails", "epsilon",        "sparse", "zero_variance",
+      "blocks",  "nan_ends", "scale",       "gradient_scale", "ties",   "sizes",
+      "epsilon", "monotone", "one_hot",     "epsilon"};
+  const size_t count = kFamilies.size();
+  const std::vector<int64_t> cols = b.spread(1 << 15, count);
+  const std::vector<int64_t> rows = b.spread(1 << 14, count);
+  const int64_t most = small ? 1 << 13 : 1 << 16;  // elements of a case
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t wide = std::min(cols[i], most);
+    PlanBuilder::Parameters p = {{"rows", std::clamp<int64_t>(rows[i], 1, most / wide)},
+                                 {"cols", wide}};
+    // eps from 1e-14 to 9e3, each part of that range in every judgment.
+    p["eps10"] = static_cast<int64_t>(i * 18 / count) - 14 + b.draw(2);
+    p["eps_digit"] = 1 + b.draw(9);
+    const std::string family = kFamilies[i];
+    if (family == "epsilon" || family == "scale") p["scale10"] = b.draw(9) - 4;
+    if (family == "gradient_scale") p["grad10"] = b.draw(37) - 18;
+    if (family == "nan_ends") p["special"] = b.draw(2);
+    b.add(kFamilies[i], p);
+  }
+  // The smallest and the largest eps against data small enough to feel them.
+  for (const int64_t eps10 : {-14, -12, -10, -8}) {
+    b.add("epsilon", {{"rows", 1 + b.draw(9)},
+                      {"cols", b.draw_size(8, 600)},
+                      {"scale10", eps10 / 2},
+                      {"eps10", eps10},
+                      {"eps_digit", 1 + b.draw(9)}});
+  }
+  b.add("many_caches",
+        {{"rows", b.draw_size(1, 40)}, {"cols", b.draw_size(1, 200)}, {"alive", 2 + b.draw(30)}});
+  // Many rows that are not short.
+  b.add("sizes", {{"rows", b.draw_size(160, 400)}, {"cols", b.draw_size(150, 300)}});
+  b.add("sizes", {{"rows", b.draw_size(1001, 2000)}, {"cols", b.draw_size(65, 100)}});
+  if (small) return;
+  // The largest cases: 300000 columns, or as many rows.
+  b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", b.draw_size(270000, 400000)}});
+  b.add("sizes", {{"rows", b.draw_size(140000, 300000)}, {"cols", 1 + b.draw(4)}});
+}
+
 Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
   PlanBuilder b(card(), seed);
   b.add("nominal", {{"rows", 4}, {"cols", 64}});
@@ -304,6 +374,7 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
   add_structured(b, small);
   add_numeric(b, small);
   add_plain(b);
+  add_drawn(b, small);
   add_relations(b, small);
   for (const int64_t rows : {64, 128, 256, 512}) {
     if (small && rows > 256) continue;
@@ -364,15 +435,15 @@ CaseCheck LayerNormBackward::check_relation(const Relation& relation, const Case
   return checker.finish();
 }
 
-// Tensor cores: inputs of every product rounded to 11 bits, sums in f32.
-std::vector<Reply> LayerNormBackward::lower_precision(const Case& asked) const {
+// Inputs rounded, everything after it exact.
+std::vector<Reply> LayerNormBackward::answer_in_bits(const Case& asked, int bits) const {
   std::vector<Problem> problems = problems_of(asked);
   const size_t pairs = problems.size();
   std::vector<Reply> replies(2 * pairs);
   for (size_t i = 0; i < pairs; ++i) {
     Problem& p = problems[i];
     for (std::vector<float>* values : {&p.x, &p.gamma, &p.beta, &p.dy}) {
-      for (float& value : *values) value = round_to_tf32(value);
+      for (float& value : *values) value = round_to_bits(value, bits);
     }
     const Answer a = layer_norm::expected_answer(p, {});
     const auto put = [](Reply& reply, const Expected& expected) {

@@ -64,6 +64,12 @@ double Row::bound(float logit, const Tolerance& t) const {
   return (common_error + t.factor * kUnit * (4 + distance)) * p + kSmallestNormal;
 }
 
+double Row::own_bound(float logit, const Tolerance& t) const {
+  if (probability(logit) == 0) return kSmallestNormal;
+  const double distance = largest - static_cast<double>(logit);
+  return (own_error + t.factor * kUnit * distance) * probability(logit) + kSmallestNormal;
+}
+
 double Row::gap(float logit, const Tolerance& t) const {
   const double p = probability(logit);
   if (p == 0) return kSmallestNormal;
@@ -106,11 +112,14 @@ Row analyze_row(std::span<const float> logits, int64_t k, const Tolerance& t) {
     if (e < 8 * rounding) lost += std::min(e, rounding);
   }
   const double log_sum = std::log(row.sum);
-  double units = 4 + growth_of(t.growth, static_cast<int64_t>(logits.size())) + distances / row.sum;
+  double units =
+      4 + running_growth_of(t.growth, static_cast<int64_t>(logits.size())) + distances / row.sum;
   // exp(v - (max + log sum)) rounds the parenthesis; with a large maximum this costs digits.
   if (!t.stable) units += std::min(std::fabs(row.largest) + log_sum, 1e4);
   row.common_error = t.factor * kUnit * units + 1.5 * lost / row.sum;
   row.tie_error = t.factor * kUnit * (4 + log_sum);
+  row.own_error =
+      t.factor * kUnit * (4 + log_sum + (t.stable ? 0 : std::min(std::fabs(row.largest), 1e4)));
   return row;
 }
 
@@ -144,6 +153,10 @@ void check_row(const Problem& p, int64_t r, std::span<const float> probabilities
       note(errors.indices, element, static_cast<double>(index), column_of(logits, wanted));
     }
     check_probability(errors.probabilities, element, got, right, row.bound(logit, t), right);
+    const auto at = static_cast<size_t>(element);
+    if (at >= errors.own.value.size()) continue;
+    errors.own.value[at] = right;
+    errors.own.bound[at] = row.own_bound(logit, t);
   }
 }
 

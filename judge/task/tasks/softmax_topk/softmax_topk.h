@@ -40,9 +40,12 @@ struct Row {
   std::vector<float> kept;  // the k largest logits, largest first
   double common_error = 0;  // relative error that all probabilities of the row share
   double tie_error = 0;     // relative, of one exponential at distance 0
+  double own_error = 0;     // relative, what a probability at distance 0 does not share with others
 
   double probability(float logit) const;
   double bound(float logit, const Tolerance& t) const;
+  // Without what the sum contributes.
+  double own_bound(float logit, const Tolerance& t) const;
   // How far apart two probabilities may be and still count as equal.
   double gap(float logit, const Tolerance& t) const;
 };
@@ -52,6 +55,9 @@ Row analyze_row(std::span<const float> logits, int64_t k, const Tolerance& toler
 struct RowErrors {
   OutputError probabilities;
   OutputError indices;
+  // What each probability has to be up to a factor common to its row; empty: not wanted. A bound of
+  // 0 stands where there is nothing to compare.
+  Expected own = {};
 };
 void check_row(const Problem& problem, int64_t row, std::span<const float> probabilities,
                std::span<const int32_t> indices, const Tolerance& tolerance, RowErrors& errors);

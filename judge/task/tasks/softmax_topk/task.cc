@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
@@ -14,6 +15,9 @@ namespace {
 
 using softmax_topk::Problem;
 using softmax_topk::Tolerance;
+
+// From so many columns on the sum of a row may have lost more than any single probability.
+constexpr int64_t kLongSum = 1024;
 
 // The numbers as the case holds them, so that a case is judged by what was really asked.
 Problem problem_of(const Case& asked) {
@@ -46,6 +50,8 @@ class SoftmaxTopk final : public CardTask {
     const std::span<const float> probabilities = as_f32(replies[0].outputs[0]);
     const std::span<const int32_t> indices = as_i32(replies[0].outputs[1]);
     const auto k = static_cast<size_t>(p.k);
+    // A long sum may cost more than the digits of a single probability.
+    if (p.vocab >= kLongSum) errors.own = Expected(p.rows * p.k);
     for (int64_t row = 0; row < p.rows; ++row) {
       const size_t at = static_cast<size_t>(row) * k;
       softmax_topk::check_row(p, row, probabilities.subspan(at, k), indices.subspan(at, k),
@@ -53,13 +59,14 @@ class SoftmaxTopk final : public CardTask {
     }
     checker.add(errors.indices, {p.rows, p.k});
     checker.add(errors.probabilities, {p.rows, p.k});
+    if (!errors.own.value.empty()) check_digits(checker, p, errors.own, probabilities);
     return checker.finish();
   }
 
   CaseCheck check_relation(const Relation& relation, const Case& first,
                            const std::vector<Reply>& first_replies, const Case& second,
                            const std::vector<Reply>& second_replies) const override;
-  std::vector<Reply> lower_precision(const Case& asked) const override;
+  std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
     constexpr std::array<Shrinkable, 3> kList = {{{"rows", 1}, {"vocab", 1}, {"k", 1}}};
@@ -92,6 +99,23 @@ class SoftmaxTopk final : public CardTask {
   }
 
  private:
+  // The probabilities of a row against each other: an error of the sum is common to all of them.
+  static void check_digits(Checker& checker, const Problem& p, const Expected& own,
+                           std::span<const float> probabilities) {
+    const auto k = static_cast<size_t>(p.k);
+    const Shared shared{
+        p.rows, p.k, [&](int64_t row, std::vector<std::vector<double>>& vectors) {
+          const auto begin = own.value.begin() + static_cast<std::ptrdiff_t>(row) * p.k;
+          const auto bounds = std::span(own.bound).subspan(static_cast<size_t>(row) * k, k);
+          if (std::ranges::find(bounds, 0.0) != bounds.end()) return false;
+          vectors.emplace_back(begin, begin + p.k);
+          return true;
+        }};
+    OutputError error = compare_apart("probabilities", 0, probabilities, own, shared);
+    error.worst_bits = 0;
+    checker.add(error, {p.rows, p.k});
+  }
+
   Case make_case(const CaseSpec& spec) const override {
     family_of(spec);
     const Problem p = softmax_topk::make_problem(spec);
@@ -202,7 +226,8 @@ void add_plain(PlanBuilder& b) {
   b.add("large", {{"rows", 1}, {"vocab", 65536}, {"k", 8}});
   b.add("small_probabilities", {{"rows", 1}, {"vocab", 300}, {"k", 32}});
   b.add("no_rows", {{"rows", 0}, {"vocab", 64}, {"k", 4}});
-  b.add("bad_k", {{"rows", 1}, {"vocab", 64}, {"k", 65}});
+  b.add("bad_k", {{"rows", 1}, {"vocab", 16}, {"k", 17}});
+  b.add("many_rows", {{"rows", 1000}, {"vocab", 64}, {"k", 4}});
 }
 
 void add_numeric(PlanBuilder& b) {
@@ -246,6 +271,65 @@ void add_relations(PlanBuilder& b, bool small) {
   b.relate("repeat", b.spec("ties", {{"rows", 4}, {"vocab", 5000}, {"k", 40}}), {});
 }
 
+// Sizes over the whole legal range, crossed with data of all kinds.
+void add_drawn(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 18> kFamilies = {"sizes",
+                                                     "masked",
+                                                     "ties",
+                                                     "heavy_tails",
+                                                     "border_ties",
+                                                     "few_left",
+                                                     "extreme_masked",
+                                                     "nan_ends",
+                                                     "last_tile",
+                                                     "blocks",
+                                                     "descending",
+                                                     "signed_zeros",
+                                                     "lowest",
+                                                     "one_hot",
+                                                     "large_logits",
+                                                     "ascending",
+                                                     "one_negative_zero",
+                                                     "sparse"};
+  const size_t count = kFamilies.size();
+  const std::vector<int64_t> vocab = b.spread(1 << 17, count);
+  const std::vector<int64_t> rows = b.spread(1 << 15, count);
+  const std::vector<int64_t> kept = b.spread(1 << 14, count);
+  const int64_t most = small ? 1 << 13 : 1 << 17;  // logits of a case
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t v = std::min(vocab[i], most);
+    // A list that is kept in order costs vocab * k.
+    const int64_t k = std::clamp<int64_t>(std::min(kept[i], (int64_t{1} << 26) / v), 1, v);
+    PlanBuilder::Parameters p = {
+        {"rows", std::clamp<int64_t>(rows[i], 1, most / v)}, {"vocab", v}, {"k", k}};
+    if (std::string(kFamilies[i]) == "large_logits") p["shift10"] = 1 + b.draw(4);
+    b.add(kFamilies[i], p);
+  }
+  // As many rows as there are columns elsewhere, and the other way round.
+  for (const int64_t r : b.spread(1 << 15, 4)) {
+    const int64_t v = 1 + b.draw(std::max<int64_t>(1, most / r));
+    b.add("sizes", {{"rows", std::min(r, most)}, {"vocab", v}, {"k", b.draw_size(1, v)}});
+  }
+  // Where one size stands out beside another.
+  const int64_t deep = b.draw_size(1025, 6000);
+  b.add("k_large", {{"rows", 2}, {"vocab", deep + b.draw(3000)}, {"k", deep}});
+  const int64_t whole = b.draw_size(1001, 6000);
+  b.add("k_all", {{"rows", 1 + b.draw(2)}, {"vocab", whole}, {"k", whole}});
+  b.add("k_large",
+        {{"rows", 2}, {"vocab", b.draw_size(8193, 40000)}, {"k", b.draw_size(129, 900)}});
+  const int64_t long_row = b.draw_size(2001, 60000);
+  b.add("last_tile", {{"rows", 3}, {"vocab", long_row}, {"k", 1}});
+  const int64_t tall = b.draw_size(301, 900);
+  b.add("sizes", {{"rows", tall}, {"vocab", 101 + 4 * b.draw(20)}, {"k", 3}});
+  if (small) return;
+  // The largest cases: 2^21 logits in few rows, or in many.
+  const int64_t wide = b.draw_size(1 << 19, 1 << 21);
+  const char* const data = b.draw(2) == 0 ? "sizes" : "last_tile";
+  b.add(data, {{"rows", (1 << 21) / wide}, {"vocab", wide}, {"k", 20 + b.draw(40)}});
+  const int64_t many = b.draw_size(1 << 16, 1 << 18);
+  b.add("sizes", {{"rows", many}, {"vocab", (1 << 20) / many}, {"k", 2}});
+}
+
 Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   PlanBuilder b(card(), seed);
   b.add("nominal", {{"rows", 1}, {"vocab", 1024}, {"k", 8}});
@@ -258,6 +342,7 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   add_structured(b, small);
   add_numeric(b);
   add_plain(b);
+  add_drawn(b, small);
   add_relations(b, small);
   for (const int64_t vocab : {4096, 8192, 16384, 32768}) {
     if (small && vocab > 16384) continue;
@@ -303,10 +388,10 @@ CaseCheck SoftmaxTopk::check_relation(const Relation& relation, const Case& firs
   return checker.finish();
 }
 
-// Logits rounded to 11 bits, everything after it exact.
-std::vector<Reply> SoftmaxTopk::lower_precision(const Case& asked) const {
+// Logits rounded, everything after it exact.
+std::vector<Reply> SoftmaxTopk::answer_in_bits(const Case& asked, int bits) const {
   Problem p = problem_of(asked);
-  for (float& v : p.logits) v = round_to_tf32(v);
+  for (float& v : p.logits) v = round_to_bits(v, bits);
   std::vector<float> probabilities;
   std::vector<int32_t> indices;
   std::vector<int32_t> order(static_cast<size_t>(p.vocab));

@@ -1,0 +1,171 @@
+// The backward of attention for the reach of the judge: right code with faults that show only at
+// sizes, scales and scores that no fixed list of cases holds, and right code that refuses what it
+// does not have.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#define MUTANTS(MUTANT)                                                                           \
+  MUTANT(items_4, "batch items from 4 on add to item 0")                                          \
+  MUTANT(items_6_bits, "batch items are counted in 6 bits")                                       \
+  MUTANT(heads_4, "key-value heads from 4 on are head 0")                                         \
+  MUTANT(heads_6_bits, "key-value heads are counted in 6 bits")                                   \
+  MUTANT(group_8, "query heads from 8 of a group on are not in dk")                               \
+  MUTANT(group_6_bits, "query heads from 64 of a group on are not in dv")                         \
+  MUTANT(queries_1024, "queries from 1024 on are not in dk")                                      \
+  MUTANT(query_tiles_5_bits, "tiles of 64 queries from 32 on read the first ones")                \
+  MUTANT(keys_2048, "keys from 2048 on are not in dq")                                            \
+  MUTANT(few_queries_long, "up to four queries over more than 2000 keys lose the last tile")      \
+  MUTANT(many_queries_short, "more than 1000 queries over fewer than ten keys lose the last key") \
+  MUTANT(scale_magnitude, "the scale is taken without its sign")                                  \
+  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(dim)")                                     \
+  MUTANT(scale_4, "the scale is at most 4")                                                       \
+  MUTANT(scale_64th, "the scale is at least 1 / 64")                                              \
+  MUTANT(lse_1000, "the log-sum-exp is taken for at most 1000")                                   \
+  MUTANT(lse_16_bits, "scores and log-sum-exp above 2048 are rounded to whole numbers of 8")      \
+  MUTANT(causal_long, "large", "the mask counts keys before the first query up to 1000")          \
+  MUTANT(dim_128_grouped, "heads above 128 that share keys read 128 numbers")                     \
+  MUTANT(key_offset_16_bits, "large", "numbers of keys from 65536 on are those from 0")           \
+  MUTANT(dv_scaled, "dv is scaled where the scale is below 0")
+
+#define PARTIALS(PARTIAL)                                                             \
+  PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
+  PARTIAL(no_causal, "lacks=causal", "no mask")                                       \
+  PARTIAL(no_causal_lengths, "lacks=causal_lengths", "a mask over equal lengths")     \
+  PARTIAL(no_odd_lengths, "lacks=odd_lengths", "whole tiles")                         \
+  PARTIAL(no_odd_head_size, "lacks=odd_head_size", "whole vectors")                   \
+  PARTIAL(no_large_heads, "lacks=large_heads", "heads of 128 at most")                \
+  PARTIAL(one_item, "lacks=several_items", "one batch item")                          \
+  PARTIAL(one_scale, "lacks=given_scale", "1 / sqrt(dim) and no other scale")         \
+  PARTIAL(plain_only, "lacks=grouped_heads,causal declares=causal", "no groups and no mask")
+
+namespace {
+
+#define NAME(name, ...) name,
+enum Variant { MUTANTS(NAME) PARTIALS(NAME) };
+#undef NAME
+Variant active;
+bool bug(Variant name) { return active == name; }
+
+struct Problem {
+  int64_t batch, query_heads, kv_heads, queries, keys, dim;
+  bool causal;
+  float scale;
+  const float *dout, *q, *k, *v, *out, *lse;
+  float *dq, *dk, *dv;
+  int64_t group() const { return query_heads / kv_heads; }
+};
+
+double usual_scale(const Problem& p) { return 1 / std::sqrt(static_cast<double>(p.dim)); }
+
+bool refuses(const Problem& p) {
+  if (p.kv_heads < 1 || p.query_heads % p.kv_heads != 0 || p.dim < 1) return true;
+  if ((bug(no_groups) || bug(plain_only)) && p.group() > 1) return true;
+  if ((bug(no_causal) || bug(plain_only)) && p.causal) return true;
+  if (bug(no_causal_lengths) && p.causal && p.queries != p.keys) return true;
+  if (bug(no_odd_lengths) && (p.queries % 64 != 0 || p.keys % 64 != 0)) return true;
+  if (bug(no_odd_head_size) && p.dim % 8 != 0) return true;
+  if (bug(no_large_heads) && p.dim > 128) return true;
+  if (bug(one_item) && p.batch > 1) return true;
+  return bug(one_scale) && std::fabs(p.scale - usual_scale(p)) > 1e-6 * usual_scale(p);
+}
+
+double scale_of(const Problem& p) {
+  double scale = p.scale;
+  if (bug(scale_magnitude)) scale = std::fabs(scale);
+  if (bug(scale_zero) && scale == 0) scale = usual_scale(p);
+  if (bug(scale_4)) scale = std::min(scale, 4.0);
+  if (bug(scale_64th) && scale > 0) scale = std::max(scale, 1.0 / 64);
+  return scale;
+}
+
+int64_t seen(const Problem& p, int64_t i) {
+  int64_t keys = p.keys;
+  if (p.causal) {
+    int64_t before = p.keys - p.queries;
+    if (bug(causal_long)) before = std::min<int64_t>(before, 1000);
+    keys = std::clamp<int64_t>(i + before + 1, 0, p.keys);
+  }
+  if (bug(few_queries_long) && p.queries <= 4 && keys > 2000) keys = (keys - 1) / 64 * 64;
+  if (bug(many_queries_short) && p.queries > 1000 && p.keys < 10 && keys > 1) --keys;
+  return keys;
+}
+
+double dot(const float* a, const float* b, int64_t n) {
+  double sum = 0;
+  for (int64_t d = 0; d < n; ++d) sum += static_cast<double>(a[d]) * b[d];
+  return sum;
+}
+
+double coarse(double score) {
+  return bug(lse_16_bits) && std::fabs(score) > 2048 ? std::nearbyint(score / 8) * 8 : score;
+}
+
+void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector<double>& dk,
+               std::vector<double>& dv) {
+  const int64_t group = p.group();
+  int64_t kv = head / group, item = b;
+  const int64_t member = head % group;
+  if (bug(items_4) && b >= 4) item = 0;
+  if (bug(items_6_bits)) item &= 63;
+  if (bug(heads_4) && kv >= 4) kv = 0;
+  if (bug(heads_6_bits)) kv &= 63;
+  const int64_t row = (b * p.query_heads + head) * p.queries + i;
+  const int64_t read = bug(query_tiles_5_bits) && i >= 2048 ? row - 2048 : row;
+  const float *q = p.q + read * p.dim, *dout = p.dout + row * p.dim;
+  const int64_t base = (item * p.kv_heads + kv) * p.keys * p.dim;
+  const int64_t own = (b * p.kv_heads + head / group) * p.keys * p.dim;
+  const int64_t dim = bug(dim_128_grouped) && group > 1 ? std::min<int64_t>(p.dim, 128) : p.dim;
+  const double scale = scale_of(p), delta = dot(dout, p.out + row * p.dim, p.dim);
+  double lse = p.lse[row];
+  if (bug(lse_1000)) lse = std::min(lse, 1000.0);
+  std::vector<double> dq(static_cast<size_t>(p.dim));
+  for (int64_t t = 0; t < seen(p, i); ++t) {
+    int64_t at = base + t * p.dim;
+    if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
+    const double s = scale * dot(q, p.k + at, dim);
+    const double w = std::exp(std::min(80.0, coarse(s) - coarse(lse)));
+    const double ds = w * (dot(dout, p.v + at, p.dim) - delta);
+    const bool in_dk = !(bug(group_8) && member >= 8) && !(bug(queries_1024) && i >= 1024);
+    const bool in_dv = !(bug(group_6_bits) && member >= 64);
+    for (int64_t d = 0; d < p.dim; ++d) {
+      const auto e = static_cast<size_t>(own + t * p.dim + d);
+      if (!(bug(keys_2048) && t >= 2048)) dq[static_cast<size_t>(d)] += ds * p.k[at + d];
+      if (in_dk) dk[e] += scale * ds * q[d];
+      if (in_dv) dv[e] += w * dout[d] * (bug(dv_scaled) && scale < 0 ? -scale : 1);
+    }
+  }
+  for (int64_t d = 0; d < p.dim; ++d) {
+    p.dq[row * p.dim + d] = static_cast<float>(scale * dq[static_cast<size_t>(d)]);
+  }
+}
+
+int run(const Problem& p) {
+  if (refuses(p)) return 1;
+  std::vector<double> dk(static_cast<size_t>(p.batch * p.kv_heads * p.keys * p.dim)), dv(dk);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t head = 0; head < p.query_heads; ++head) {
+      for (int64_t i = 0; i < p.queries; ++i) one_query(p, b, head, i, dk, dv);
+    }
+  }
+  for (size_t e = 0; e < dk.size(); ++e) {
+    p.dk[e] = static_cast<float>(dk[e]);
+    p.dv[e] = static_cast<float>(dv[e]);
+  }
+  return 0;
+}
+
+}  // namespace
+
+#define EXPORT(name, ...)                                                                          \
+  extern "C" int flash_attention_backward__##name(                                                 \
+      int64_t batch, int64_t query_heads, int64_t kv_heads, int64_t queries, int64_t keys,         \
+      int64_t dim, int64_t causal, float scale, const float* dout, const float* q, const float* k, \
+      const float* v, const float* out, const float* lse, float* dq, float* dk, float* dv) {       \
+    active = name;                                                                                 \
+    return run({batch, query_heads, kv_heads, queries, keys, dim, causal != 0, scale, dout, q, k,  \
+                v, out, lse, dq, dk, dv});                                                         \
+  }
+MUTANTS(EXPORT)
+PARTIALS(EXPORT)

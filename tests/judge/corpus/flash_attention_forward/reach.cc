@@ -1,0 +1,168 @@
+// Attention for the reach of the judge: right code with faults that show only at sizes, scales and
+// scores that no fixed list of cases holds, and right code that refuses what it does not have.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#define MUTANTS(MUTANT)                                                                           \
+  MUTANT(items_4, "batch items from 4 on are those of item 0")                                    \
+  MUTANT(items_6_bits, "batch items are counted in 6 bits")                                       \
+  MUTANT(heads_4, "key-value heads from 4 on are head 0")                                         \
+  MUTANT(heads_6_bits, "key-value heads are counted in 6 bits")                                   \
+  MUTANT(group_8, "query heads from 8 of a group on are those from 0")                            \
+  MUTANT(group_6_bits, "query heads of a group are counted in 6 bits")                            \
+  MUTANT(queries_1024, "queries from 1024 on see one key less")                                   \
+  MUTANT(query_tiles_5_bits, "tiles of 64 queries are counted in 5 bits")                         \
+  MUTANT(keys_2048, "keys from 2048 on are not looked at")                                        \
+  MUTANT(few_queries_long, "up to four queries over more than 2000 keys lose the last tile")      \
+  MUTANT(many_queries_short, "more than 1000 queries over fewer than ten keys lose the last key") \
+  MUTANT(scale_magnitude, "the scale is taken without its sign")                                  \
+  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(dim)")                                     \
+  MUTANT(scale_4, "the scale is at most 4")                                                       \
+  MUTANT(scale_64th, "the scale is at least 1 / 64")                                              \
+  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")                    \
+  MUTANT(rescales_280, "after 280 rescalings there are no more")                                  \
+  MUTANT(lse_1000, "the log-sum-exp is at most 1000")                                             \
+  MUTANT(causal_long, "large", "the mask counts keys before the first query up to 1000")          \
+  MUTANT(dim_128_grouped, "heads above 128 that share keys read 128 numbers")                     \
+  MUTANT(key_offset_16_bits, "large", "numbers of keys from 65536 on are those from 0")
+
+#define PARTIALS(PARTIAL)                                                             \
+  PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
+  PARTIAL(no_causal, "lacks=causal", "no mask")                                       \
+  PARTIAL(no_causal_lengths, "lacks=causal_lengths", "a mask over equal lengths")     \
+  PARTIAL(no_odd_lengths, "lacks=odd_lengths", "whole tiles")                         \
+  PARTIAL(no_odd_head_size, "lacks=odd_head_size", "whole vectors")                   \
+  PARTIAL(no_large_heads, "lacks=large_heads", "heads of 128 at most")                \
+  PARTIAL(one_item, "lacks=several_items", "one batch item")                          \
+  PARTIAL(one_scale, "lacks=given_scale", "1 / sqrt(dim) and no other scale")         \
+  PARTIAL(no_lse, "lacks=lse declares=lse", "without the log-sum-exp")                \
+  PARTIAL(plain_only, "lacks=grouped_heads,causal declares=causal", "no groups and no mask")
+
+namespace {
+
+#define NAME(name, ...) name,
+enum Variant { MUTANTS(NAME) PARTIALS(NAME) };
+#undef NAME
+Variant active;
+bool bug(Variant name) { return active == name; }
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Problem {
+  int64_t batch, query_heads, kv_heads, queries, keys, dim;
+  bool causal;
+  float scale;
+  const float *q, *k, *v;
+  float *out, *lse;
+  int64_t group() const { return query_heads / kv_heads; }
+};
+
+double usual_scale(const Problem& p) { return 1 / std::sqrt(static_cast<double>(p.dim)); }
+
+bool refuses(const Problem& p) {
+  if (p.kv_heads < 1 || p.query_heads % p.kv_heads != 0 || p.dim < 1) return true;
+  if ((bug(no_groups) || bug(plain_only)) && p.group() > 1) return true;
+  if ((bug(no_causal) || bug(plain_only)) && p.causal) return true;
+  if (bug(no_causal_lengths) && p.causal && p.queries != p.keys) return true;
+  if (bug(no_odd_lengths) && (p.queries % 64 != 0 || p.keys % 64 != 0)) return true;
+  if (bug(no_odd_head_size) && p.dim % 8 != 0) return true;
+  if (bug(no_large_heads) && p.dim > 128) return true;
+  if (bug(one_item) && p.batch > 1) return true;
+  return bug(one_scale) && std::fabs(p.scale - usual_scale(p)) > 1e-6 * usual_scale(p);
+}
+
+double scale_of(const Problem& p) {
+  double scale = p.scale;
+  if (bug(scale_magnitude)) scale = std::fabs(scale);
+  if (bug(scale_zero) && scale == 0) scale = usual_scale(p);
+  if (bug(scale_4)) scale = std::min(scale, 4.0);
+  if (bug(scale_64th) && scale > 0) scale = std::max(scale, 1.0 / 64);
+  return scale;
+}
+
+int64_t seen(const Problem& p, int64_t i) {
+  int64_t keys = p.keys;
+  if (p.causal) {
+    int64_t before = p.keys - p.queries;
+    if (bug(causal_long)) before = std::min<int64_t>(before, 1000);
+    keys = std::clamp<int64_t>(i + before + 1, 0, p.keys);
+  }
+  if (bug(queries_1024) && i >= 1024 && keys > 1) --keys;
+  if (bug(keys_2048)) keys = std::min<int64_t>(keys, 2048);
+  if (bug(few_queries_long) && p.queries <= 4 && keys > 2000) keys = (keys - 1) / 64 * 64;
+  if (bug(many_queries_short) && p.queries > 1000 && p.keys < 10 && keys > 1) --keys;
+  return keys;
+}
+
+// The softmax of one query, key by key, with a running maximum.
+void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
+  const int64_t group = p.group();
+  int64_t kv = head / group, item = b, member = head % group;
+  if (bug(items_4) && b >= 4) item = 0;
+  if (bug(items_6_bits)) item &= 63;
+  if (bug(heads_4) && kv >= 4) kv = 0;
+  if (bug(heads_6_bits)) kv &= 63;
+  if (bug(group_8) && member >= 8) member = 0;
+  if (bug(group_6_bits) && member >= 64) member -= 64;
+  const int64_t row = (b * p.query_heads + head) * p.queries + i;
+  int64_t read = ((item * p.query_heads + head / group * group + member) * p.queries + i);
+  if (bug(query_tiles_5_bits) && i >= 2048) read -= 2048;
+  const float* q = p.q + read * p.dim;
+  const int64_t base = (item * p.kv_heads + kv) * p.keys * p.dim;
+  const int64_t dim = bug(dim_128_grouped) && group > 1 ? std::min<int64_t>(p.dim, 128) : p.dim;
+  const double scale = scale_of(p);
+  double maximum = -kInfinity, sum = 0;
+  int64_t rescalings = 0;
+  std::vector<double> total(static_cast<size_t>(p.dim));
+  for (int64_t t = 0; t < seen(p, i); ++t) {
+    int64_t at = base + t * p.dim;
+    if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
+    double s = 0;
+    for (int64_t d = 0; d < dim; ++d) s += static_cast<double>(q[d]) * p.k[at + d];
+    s *= scale;
+    if (s > maximum) {
+      double factor = sum == 0 ? 0 : std::exp(maximum - s);
+      if (bug(jump_2000) && sum != 0 && s - maximum > 2000) factor = 1;
+      if (bug(rescales_280) && sum != 0 && ++rescalings > 280) factor = 1;
+      sum *= factor;
+      for (double& value : total) value *= factor;
+      maximum = s;
+    }
+    const double w = std::exp(s - maximum);
+    sum += w;
+    for (int64_t d = 0; d < p.dim; ++d) total[static_cast<size_t>(d)] += w * p.v[at + d];
+  }
+  for (int64_t d = 0; d < p.dim; ++d) {
+    p.out[row * p.dim + d] = sum == 0 ? 0 : static_cast<float>(total[static_cast<size_t>(d)] / sum);
+  }
+  if (bug(no_lse)) return;
+  double lse = sum == 0 ? -kInfinity : maximum + std::log(sum);
+  if (bug(lse_1000)) lse = std::min(lse, 1000.0);
+  p.lse[row] = static_cast<float>(lse);
+}
+
+int run(const Problem& p) {
+  if (refuses(p)) return 1;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t head = 0; head < p.query_heads; ++head) {
+      for (int64_t i = 0; i < p.queries; ++i) one_query(p, b, head, i);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+#define EXPORT(name, ...)                                                                       \
+  extern "C" int flash_attention_forward__##name(                                               \
+      int64_t batch, int64_t query_heads, int64_t kv_heads, int64_t queries, int64_t keys,      \
+      int64_t dim, int64_t causal, float scale, const float* q, const float* k, const float* v, \
+      float* out, float* lse) {                                                                 \
+    active = name;                                                                              \
+    return run({batch, query_heads, kv_heads, queries, keys, dim, causal != 0, scale, q, k, v,  \
+                out, lse});                                                                     \
+  }
+MUTANTS(EXPORT)
+PARTIALS(EXPORT)

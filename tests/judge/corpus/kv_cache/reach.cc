@@ -1,0 +1,263 @@
+// A cache for the reach of the judge: right code with faults that show only at sizes, scales and in
+// sessions that no fixed list of cases holds, and right code that refuses what it does not have.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#define MUTANTS(MUTANT)                                                                     \
+  MUTANT(layers_8, "layers from 8 on are layer 0")                                          \
+  MUTANT(layers_5_bits, "layers are counted in 5 bits")                                     \
+  MUTANT(sequences_16, "sequences from 16 on attend to sequence 0 where it is long enough") \
+  MUTANT(sequences_6_bits, "sequences are counted in 6 bits")                               \
+  MUTANT(heads_8, "key-value heads from 8 on are head 0")                                   \
+  MUTANT(heads_4_bits, "key-value heads are counted in 4 bits")                             \
+  MUTANT(group_8, "query heads from 8 of a group on read the head of the first")            \
+  MUTANT(group_4_bits, "query heads from 16 of a group on are those from 0")                \
+  MUTANT(tokens_512, "tokens from 512 on are not seen")                                     \
+  MUTANT(tokens_1500, "tokens before the last 1500 are not seen")                           \
+  MUTANT(scale_magnitude, "the scale is taken without its sign")                            \
+  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(head_dim)")                          \
+  MUTANT(scale_4, "the scale is at most 4")                                                 \
+  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")              \
+  MUTANT(fall_500, "a fall by more than 500 from the token before ends the look")           \
+  MUTANT(fork_of_empty, "a fork of an empty sequence leaves the child as it was")           \
+  MUTANT(forks_8, "after eight forks children share the last token with their parents")     \
+  MUTANT(third_free, "a sequence that is freed for the third time keeps its tokens")        \
+  MUTANT(appends_7_bits, "the appends of a sequence are counted in 7 bits")                 \
+  MUTANT(attend_beyond_append, "queries before the last append see one token too many")
+
+#define PARTIALS(PARTIAL)                                                             \
+  PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
+  PARTIAL(one_layer, "lacks=several_layers", "one layer")                             \
+  PARTIAL(one_sequence, "lacks=several_sequences", "one sequence")                    \
+  PARTIAL(one_kv_head, "lacks=several_kv_heads", "one key-value head")                \
+  PARTIAL(no_odd_head_size, "lacks=odd_head_size", "whole vectors")                   \
+  PARTIAL(no_large_heads, "lacks=large_heads", "heads of 128 at most")                \
+  PARTIAL(one_cache, "lacks=several_caches", "one cache at a time")                   \
+  PARTIAL(one_scale, "lacks=given_scale", "1 / sqrt(head_dim) and no other scale")
+
+namespace {
+
+#define NAME(name, ...) name,
+enum Variant { MUTANTS(NAME) PARTIALS(NAME) };
+#undef NAME
+Variant active;
+bool bug(Variant name) { return active == name; }
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Stored {
+  std::vector<float> k, v;  // [length, heads, dim]
+  int64_t length = 0, last_append = 0, appends = 0;
+};
+
+struct Cache {
+  int64_t layers, sequences, heads, dim, limit;
+  std::vector<Stored> stored;
+  std::vector<int64_t> frees;
+  int64_t forks = 0;
+
+  bool has(int64_t layer, int64_t sequence) const {
+    return layer >= 0 && layer < layers && sequence >= 0 && sequence < sequences;
+  }
+  Stored& at(int64_t layer, int64_t sequence) {
+    if (bug(layers_8) && layer >= 8) layer = 0;
+    if (bug(layers_5_bits)) layer &= 31;
+    if (bug(sequences_6_bits)) sequence &= 63;
+    return stored[static_cast<size_t>(layer * sequences + sequence)];
+  }
+  int64_t width() const { return heads * dim; }
+};
+int64_t alive = 0;
+
+Cache* create(int64_t layers, int64_t sequences, int64_t heads, int64_t dim, int64_t limit) {
+  if (bug(one_layer) && layers > 1) return nullptr;
+  if (bug(one_sequence) && sequences > 1) return nullptr;
+  if (bug(one_kv_head) && heads > 1) return nullptr;
+  if (bug(no_odd_head_size) && dim % 8 != 0) return nullptr;
+  if (bug(no_large_heads) && dim > 128) return nullptr;
+  if (bug(one_cache) && alive > 0) return nullptr;
+  ++alive;
+  auto* cache = new Cache{layers, sequences, heads, dim, limit, {}, {}};
+  cache->stored.resize(static_cast<size_t>(layers * sequences));
+  cache->frees.resize(static_cast<size_t>(sequences));
+  return cache;
+}
+
+int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
+           const int32_t* tokens, const float* k, const float* v) {
+  if (!cache.has(layer, 0)) return 1;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!cache.has(layer, sequence[i]) || tokens[i] < 0) return 1;
+    if (cache.at(layer, sequence[i]).length + tokens[i] > cache.limit) return 1;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    Stored& to = cache.at(layer, sequence[i]);
+    const int64_t size = tokens[i] * cache.width();
+    to.k.insert(to.k.end(), k, k + size);
+    to.v.insert(to.v.end(), v, v + size);
+    to.length += tokens[i];
+    if (tokens[i] > 0) to.last_append = tokens[i];
+    if (tokens[i] > 0 && ++to.appends == 128 && bug(appends_7_bits)) {
+      std::fill(to.v.end() - size, to.v.end(), 0.0f);
+    }
+    k += size, v += size;
+  }
+  return 0;
+}
+
+double scale_of(const Cache& cache, float given) {
+  const double usual = 1 / std::sqrt(static_cast<double>(cache.dim));
+  double scale = given;
+  if (bug(scale_magnitude)) scale = std::fabs(scale);
+  if (bug(scale_zero) && scale == 0) scale = usual;
+  if (bug(scale_4)) scale = std::min(scale, 4.0);
+  return scale;
+}
+
+void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t head, double scale,
+                const float* q, float* out) {
+  double maximum = -kInfinity, sum = 0, before = 0;
+  std::vector<double> total(static_cast<size_t>(cache.dim));
+  const int64_t begin = bug(tokens_1500) ? std::max<int64_t>(0, end - 1500) : 0;
+  if (bug(tokens_512)) end = std::min<int64_t>(end, 512);
+  for (int64_t p = begin; p < end; ++p) {
+    const auto at = static_cast<size_t>((p * cache.heads + head) * cache.dim);
+    double s = 0;
+    for (int64_t d = 0; d < cache.dim; ++d) {
+      s += static_cast<double>(q[d]) * from.k[at + static_cast<size_t>(d)];
+    }
+    s *= scale;
+    if (bug(fall_500) && p > begin && before - s > 500) {
+      // The rest is taken for nothing, but it is counted.
+      sum += static_cast<double>(end - p);
+      break;
+    }
+    before = s;
+    if (s > maximum) {
+      double factor = sum == 0 ? 0 : std::exp(maximum - s);
+      if (bug(jump_2000) && sum != 0 && s - maximum > 2000) factor = 1;
+      sum *= factor;
+      for (double& value : total) value *= factor;
+      maximum = s;
+    }
+    const double w = std::exp(s - maximum);
+    sum += w;
+    for (int64_t d = 0; d < cache.dim; ++d) {
+      total[static_cast<size_t>(d)] += w * from.v[at + static_cast<size_t>(d)];
+    }
+  }
+  for (int64_t d = 0; d < cache.dim; ++d) {
+    out[d] = static_cast<float>(total[static_cast<size_t>(d)] / sum);
+  }
+}
+
+int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, float scale,
+           const int32_t* sequence, const int32_t* tokens, const float* q, float* out) {
+  if (!cache.has(layer, 0) || query_heads % cache.heads != 0) return 1;
+  const int64_t group = query_heads / cache.heads;
+  if (bug(no_groups) && group > 1) return 1;
+  const double usual = 1 / std::sqrt(static_cast<double>(cache.dim));
+  if (bug(one_scale) && std::fabs(scale - usual) > 1e-6 * usual) return 1;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!cache.has(layer, sequence[i])) return 1;
+    if (tokens[i] < 0 || tokens[i] > cache.at(layer, sequence[i]).length) return 1;
+  }
+  const double used = scale_of(cache, scale);
+  for (int64_t i = 0; i < count; ++i) {
+    const Stored& own = cache.at(layer, sequence[i]);
+    const Stored& first = cache.at(layer, 0);
+    const bool other = bug(sequences_16) && sequence[i] >= 16 && first.length >= own.length;
+    const Stored& from = other ? first : own;
+    for (int64_t t = 0; t < tokens[i]; ++t) {
+      int64_t end = own.length - tokens[i] + t + 1;
+      const bool early = end <= own.length - own.last_append;
+      if (bug(attend_beyond_append) && early) ++end;
+      for (int64_t h = 0; h < query_heads; ++h, q += cache.dim, out += cache.dim) {
+        int64_t head = h / group;
+        const int64_t member = h % group;
+        if (bug(heads_8) && head >= 8) head = 0;
+        if (bug(heads_4_bits)) head &= 15;
+        if (bug(group_8) && member >= 8) head = 0;
+        const float* query = q;
+        if (bug(group_8) && member >= 8) query = q - (member - 7) * cache.dim;
+        if (bug(group_4_bits) && member >= 16) query = q - 16 * cache.dim;
+        attend_one(cache, from, end, head, used, query, out);
+      }
+    }
+  }
+  return 0;
+}
+
+int fork_sequence(Cache& cache, int64_t parent, int64_t child) {
+  if (!cache.has(0, parent) || !cache.has(0, child) || parent == child) return 1;
+  ++cache.forks;
+  for (int64_t l = 0; l < cache.layers; ++l) {
+    Stored& from = cache.at(l, parent);
+    Stored& to = cache.at(l, child);
+    if (bug(fork_of_empty) && from.length == 0) continue;
+    to = from;
+    if (bug(forks_8) && cache.forks > 8 && to.length > 0) {
+      std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
+    }
+  }
+  return 0;
+}
+
+int free_sequence(Cache& cache, int64_t sequence) {
+  if (!cache.has(0, sequence)) return 1;
+  if (bug(third_free) && ++cache.frees[static_cast<size_t>(sequence)] == 3) return 0;
+  for (int64_t l = 0; l < cache.layers; ++l) cache.at(l, sequence) = Stored();
+  return 0;
+}
+
+int64_t length_of(Cache& cache, int64_t layer, int64_t sequence) {
+  return cache.has(layer, sequence) ? cache.at(layer, sequence).length : -1;
+}
+
+int64_t bytes_of(Cache& cache) {
+  int64_t sum = 0;
+  for (const Stored& s : cache.stored) sum += s.length * cache.width() * 8;
+  return sum;
+}
+
+void destroy(Cache* cache) {
+  --alive;
+  delete cache;
+}
+
+}  // namespace
+
+#define EXPORT(name, ...)                                                                          \
+  extern "C" void* kv_cache_create__##name(int64_t layers, int64_t sequences, int64_t kv_heads,    \
+                                           int64_t head_dim, int64_t max_tokens) {                 \
+    active = name;                                                                                 \
+    return create(layers, sequences, kv_heads, head_dim, max_tokens);                              \
+  }                                                                                                \
+  extern "C" int kv_cache_append__##name(void* cache, int64_t layer, int64_t count, int64_t,       \
+                                         const int32_t* sequence, const int32_t* tokens,           \
+                                         const float* k, const float* v) {                         \
+    return append(*static_cast<Cache*>(cache), layer, count, sequence, tokens, k, v);              \
+  }                                                                                                \
+  extern "C" int kv_cache_attend__##name(                                                          \
+      void* cache, int64_t layer, int64_t count, int64_t, int64_t query_heads, float scale,        \
+      const int32_t* sequence, const int32_t* tokens, const float* q, float* out) {                \
+    return attend(*static_cast<Cache*>(cache), layer, count, query_heads, scale, sequence, tokens, \
+                  q, out);                                                                         \
+  }                                                                                                \
+  extern "C" int kv_cache_fork__##name(void* cache, int64_t parent, int64_t child) {               \
+    return fork_sequence(*static_cast<Cache*>(cache), parent, child);                              \
+  }                                                                                                \
+  extern "C" int kv_cache_free__##name(void* cache, int64_t sequence) {                            \
+    return free_sequence(*static_cast<Cache*>(cache), sequence);                                   \
+  }                                                                                                \
+  extern "C" int64_t kv_cache_length__##name(void* cache, int64_t layer, int64_t sequence) {       \
+    return length_of(*static_cast<Cache*>(cache), layer, sequence);                                \
+  }                                                                                                \
+  extern "C" int64_t kv_cache_bytes__##name(void* cache) {                                         \
+    return bytes_of(*static_cast<Cache*>(cache));                                                  \
+  }                                                                                                \
+  extern "C" void kv_cache_destroy__##name(void* cache) { destroy(static_cast<Cache*>(cache)); }
+MUTANTS(EXPORT)
+PARTIALS(EXPORT)
