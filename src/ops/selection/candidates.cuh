@@ -163,31 +163,10 @@ __device__ void append_in_order(const typename Smem::Params& params, int k, Smem
   __syncthreads();
 }
 
-// A threshold that at least k tokens reach, from the row itself: a histogram of all tokens, or, if
-// the list is only too short, of those just below its threshold, among which the missing ones are.
-template <class Smem, class ForEachWord>
-__device__ std::uint32_t exact_threshold(const typename Smem::Params& params, int k, int equal_bits,
-                                         bool overflow, Smem& smem,
-                                         const ForEachWord& for_each_word) {
-  constexpr std::uint32_t kNearWords = 1U << 24;  // a factor of four in value
-  const int more = params.capacity() - k;
-  std::uint32_t least = 0;
-  if (!overflow) {
-    const std::uint32_t high = smem.threshold - 1;
-    const std::uint32_t low = high - min(high - kMinCandidateWord, kNearWords - 1);
-    least = block_threshold_between(k - static_cast<int>(smem.count), more, equal_bits, low, high,
-                                    for_each_word, smem.select);
-    __syncthreads();  // the histogram is reused
-  }
-  if (least == 0) {
-    least = block_threshold(k, more, equal_bits, kMinCandidateWord, for_each_word, smem.select);
-  }
-  return max(least, kMinCandidateWord);
-}
-
-// Rebuilds the candidate list for any content of the row: what reaches the exact threshold is
-// collected in one more read. If ties at the threshold do not fit, the tokens above it are, then its
-// ties in token order. Rare; __noinline__ so that the main loop keeps its registers.
+// Rebuilds the candidate list for any content of the row: a histogram of all tokens gives the
+// threshold, one more read collects what reaches it. If ties at the threshold do not fit, the tokens
+// above it are collected, then its ties in token order. Rare; __noinline__ so that the main loop
+// keeps its registers.
 template <class Smem, class Values>
 __device__ __noinline__ void rescan(const typename Smem::Params& params, int k, int equal_bits,
                                     Smem& smem, Values values) {
@@ -195,11 +174,11 @@ __device__ __noinline__ void rescan(const typename Smem::Params& params, int k, 
     for_each_token<Smem::kThreads>(params, values,
                                    [&](float value, std::uint32_t) { f(ordered(value)); });
   };
-  const bool overflow =
-      (smem.flags & kFlagOverflow) != 0 || static_cast<int>(smem.count) > params.capacity();
   __syncthreads();  // all threads have read the flags
   if (threadIdx.x == 0) smem.flags |= kFlagTwoPass;
-  const std::uint32_t least = exact_threshold(params, k, equal_bits, overflow, smem, for_each_word);
+  const std::uint32_t least =
+      max(kMinCandidateWord, block_threshold(k, params.capacity() - k, equal_bits,
+                                             kMinCandidateWord, for_each_word, smem.select));
   collect_reaching(params, least, smem, values);
   if (static_cast<int>(smem.count) <= params.capacity()) return;
   std::uint32_t tied = 0xffffffffU;

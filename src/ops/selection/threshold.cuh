@@ -91,18 +91,25 @@ __device__ void block_min_max(std::uint32_t& smallest, std::uint32_t& largest, S
   }
 }
 
-// A word of [low, high] that at least `wanted` words up to `high` reach, and at most `wanted` +
-// `more` unless words are equal. Histogram over the range, refined inside the part that holds the
-// bound. `for_each_word`(f) calls f for every word of this thread. The lower `equal_bits` of all
-// words are equal. Returns 0 if fewer than `wanted` words are in the range. The result is in every
-// thread.
+// A word that at least `wanted` words reach, and at most `wanted` + `more` unless words are equal.
+// Histogram over the range of the words, refined inside the part that holds the bound.
+// `for_each_word`(f) calls f for every word of this thread. The lower `equal_bits` of all words are
+// equal. Words below `least` are ignored; returns 0 if fewer than `wanted` remain. The result is in
+// every thread.
 template <class ForEachWord, class Scratch>
-__device__ std::uint32_t block_threshold_between(int wanted, int more, int equal_bits,
-                                                 std::uint32_t low, std::uint32_t high,
-                                                 const ForEachWord& for_each_word, Scratch& s) {
+__device__ std::uint32_t block_threshold(int wanted, int more, int equal_bits, std::uint32_t least,
+                                         const ForEachWord& for_each_word, Scratch& s) {
   constexpr int kThreads = Scratch::kThreads;
   constexpr int kEach = Scratch::kParts / kThreads;  // parts of a thread
   const int thread = static_cast<int>(threadIdx.x);
+  std::uint32_t low = 0xffffffffU;
+  std::uint32_t high = 0;
+  for_each_word([&](std::uint32_t word) {
+    if (word >= least) low = min(low, word);
+    high = max(high, word);
+  });
+  block_min_max(low, high, s);
+  if (low > high) return 0;
   auto still = static_cast<std::uint32_t>(wanted);
   for (;;) {
     const int shift = max(0, 32 - Scratch::kPartBits - __clz(static_cast<int>(high - low)));
@@ -140,21 +147,6 @@ __device__ std::uint32_t block_threshold_between(int wanted, int more, int equal
     still -= s.above;
     __syncthreads();  // all threads have read the chosen part
   }
-}
-
-// The same over the range of all words from `least` on.
-template <class ForEachWord, class Scratch>
-__device__ std::uint32_t block_threshold(int wanted, int more, int equal_bits, std::uint32_t least,
-                                         const ForEachWord& for_each_word, Scratch& s) {
-  std::uint32_t low = 0xffffffffU;
-  std::uint32_t high = 0;
-  for_each_word([&](std::uint32_t word) {
-    if (word >= least) low = min(low, word);
-    high = max(high, word);
-  });
-  block_min_max(low, high, s);
-  if (low > high) return 0;
-  return block_threshold_between(wanted, more, equal_bits, low, high, for_each_word, s);
 }
 
 // The same for `count` words of an array.

@@ -112,8 +112,11 @@ __device__ __noinline__ inline void process_packed_row_slow_path(const SoftmaxTo
                                                                  double inverse) {
   const RowValues<Bf16> values = values_of<Bf16>(p, row);
   const auto k = static_cast<int>(p.k);
+  // A threshold that admits every token above -inf was not too high.
+  const bool enough =
+      static_cast<int>(smem.count) >= k || smem.threshold == selection::kMinCandidateWord;
   const bool widened = selection::widen_keys(params, smem);
-  if (threadIdx.x == 0 && !widened) smem.flags |= selection::kFlagOverflow;
+  if (threadIdx.x == 0 && !(enough && widened)) smem.flags |= selection::kFlagOverflow;
   __syncthreads();
   const int above =
       selection::sort_candidates<selection::Segment<Bf16, true>>(params, k, smem, values);
