@@ -172,7 +172,7 @@ void add_drawn(PlanBuilder& b, bool small) {
   }
   // Long ones, where a single size stands out.
   b.add("sizes", shape(1, 1, 1, 1 + b.draw(3), b.draw_size(2049, 6000), 8 + b.draw(57), 0));
-  b.add("sizes", shape(1, 1, 1, b.draw_size(2049, 6000), 1 + b.draw(9), 8 + b.draw(57), 0));
+  b.add("sizes", shape(1, 1, 1, b.draw_size(2049, 6000), 2 + b.draw(8), 8 + b.draw(57), 0));
   b.add("ramp_scores", with(shape(1, 1, 1, 1 + b.draw(3), b.draw_size(1000, 5000), 16, 0), "jump",
                             (b.draw(2) == 0 ? 1 : -1) * b.draw_size(500, 3500)));
   b.add("sizes", shape(b.draw_size(65, 130), 1, 1, 2, 3, 4, 0));

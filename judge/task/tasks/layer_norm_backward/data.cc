@@ -289,7 +289,10 @@ std::vector<Problem> make_problems(const CaseSpec& spec) {
       // Caches of different sizes: none fits into the place of another by chance.
       const Stream random(other.seed, kRow);
       other.parameters["rows"] = 1 + random.index(0, parameter(spec, "rows", 0, 1 << 24) + 1);
-      other.parameters["cols"] = 1 + random.index(1, parameter(spec, "cols", 1, 1 << 24));
+      // Whole vectors stay whole vectors: what a case needs is told by its parameters.
+      const int64_t cols = parameter(spec, "cols", 1, 1 << 24);
+      const int64_t step = cols % 4 == 0 ? 4 : 1;
+      other.parameters["cols"] = step * (1 + random.index(1, cols / step));
     }
     problems.push_back(make_problem(other));
   }
