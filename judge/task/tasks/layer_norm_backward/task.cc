@@ -344,6 +344,8 @@ void add_drawn(PlanBuilder& b, bool small) {
   // Many rows that are not short.
   b.add("sizes", {{"rows", b.draw_size(160, 400)}, {"cols", b.draw_size(150, 300)}});
   b.add("sizes", {{"rows", b.draw_size(1001, 2000)}, {"cols", b.draw_size(65, 100)}});
+  // A row longer than any of the fixed sizes, in every form of the plan.
+  b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", b.draw_size(8193, 64000)}});
   if (small) return;
   // The largest cases: 300000 columns, or as many rows.
   b.add("sizes", {{"rows", 1 + b.draw(3)}, {"cols", b.draw_size(270000, 400000)}});
