@@ -10,14 +10,15 @@ std::atomic<std::size_t> allocated{0};
 
 }  // namespace
 
+// Not inlined: beside their callers GCC takes free() for the wrong end of operator new.
 // NOLINTBEGIN
-void* operator new(std::size_t bytes) {
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   allocated += bytes;
   if (void* const memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 // NOLINTEND
 
 namespace touchstone::inline v0::io {
