@@ -57,7 +57,7 @@ TEST(Scorer, EveryTokenOfThePathChangesTheLogits) {
   const std::vector<double> logits = plain_logits(scorer, tokens, 8);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     std::vector<std::int32_t> changed = tokens;
-    changed[i] = (changed[i] + 1) % kVocabulary;
+    changed[i] = static_cast<std::int32_t>((changed[i] + 1) % kVocabulary);
     EXPECT_NE(plain_logits(scorer, changed, 8), logits) << "token " << i;
   }
 }
