@@ -58,7 +58,7 @@ void settle_lacks(Session& session);
 void write_diagnosis(Session& session);
 // Features of the card that a case needs and that are not what the probe is about.
 int needs_besides(const Session& session, const CaseSpec& spec, const std::string& probe);
-void evaluate_probes(Session& session);  // after settle_lacks
+void evaluate_probes(Session& session);        // after settle_lacks
 void evaluate_memory_probe(Session& session);  // after measure_memory_growth
 // The cases under ASan and UBSan, and the plain build over a guarded heap: instrumented.cc.
 void run_sanitized(Session& session);

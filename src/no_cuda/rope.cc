@@ -8,7 +8,11 @@ namespace touchstone::rope_op {
 std::string rope_vectorized_refuses(const Context& /*context*/, const Problem& /*p*/) {
   return no_cuda::kRefusal;
 }
-void rope_vectorized(Context& /*context*/, const Problem& /*p*/) { throw Unsupported(no_cuda::kRefusal); }
-void rope_portable(Context& /*context*/, const Problem& /*p*/) { throw Unsupported(no_cuda::kRefusal); }
+void rope_vectorized(Context& /*context*/, const Problem& /*p*/) {
+  throw Unsupported(no_cuda::kRefusal);
+}
+void rope_portable(Context& /*context*/, const Problem& /*p*/) {
+  throw Unsupported(no_cuda::kRefusal);
+}
 
 }  // namespace touchstone::rope_op

@@ -28,7 +28,7 @@ struct Session {
   double value_scale = 1;
   double scale = 0;  // of the scores, where the case names one,
   bool given_scale = false;
-  double jump = 0;  // what step_scores and ramp_scores rise by, or fall
+  double jump = 0;                 // what step_scores and ramp_scores rise by, or fall
   bool changed_future = false;     // relations: the last prompt token is another one,
   bool changed_neighbors = false;  // all sequences but the first hold something else,
   bool renumbered = false;         // sequence i has the number sequences - 1 - i
