@@ -17,6 +17,11 @@ std::atomic<std::size_t> allocated{0};
   if (void* const memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
+// std::stable_sort asks for its buffer this way.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  allocated += bytes;
+  return std::malloc(bytes);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 // NOLINTEND
