@@ -14,7 +14,7 @@ namespace touchstone::judge {
 namespace {
 
 // A machine so busy that a signal takes longer is not measured on anyway.
-constexpr std::chrono::milliseconds kMostWait{200};
+constexpr std::chrono::milliseconds kMaxWait{200};
 
 // The state of a thread, from its stat file: 'T' for stopped; 'X' once it is gone. `threads` gets
 // the number of threads of its process.
@@ -65,7 +65,7 @@ void Freezer::request_freeze() {
 void Freezer::freeze() {
   if (!frozen_) request_freeze();
   const auto begin = std::chrono::steady_clock::now();
-  while (!all_stopped() && std::chrono::steady_clock::now() - begin < kMostWait) {
+  while (!all_stopped() && std::chrono::steady_clock::now() - begin < kMaxWait) {
   }
 }
 

@@ -13,8 +13,8 @@
 //             [R / 2], R <= D, radians per position, from rope_frequencies or the caller's own.
 // Dtypes      x f64 (CPU), f32, bf16, f16; y as x; positions i64; frequencies f64.
 // Rounding    Angles in f64, reduced to one turn before they are rounded; sine and cosine, products
-//             and the sum in f32 (f64 for f64), one rounding to the dtype at the end. So the error
-//             does not grow with the position: angles in f32, as most frameworks have them, lose
+//             and the sum in f32 (f64 for f64), one rounding to the dtype at the end. The error
+//             grows by 2^-51 of the angle: angles in f32, as most frameworks have them, lose
 //             all digits of a frequency of 1 near position 10^7.
 // Aliasing    y may be x itself. Any other overlap is refused.
 // NaN and infinity   Follow the formula within their own pair; a position is any 64-bit integer.

@@ -27,7 +27,7 @@ constexpr uint64_t kRegionBytes = uint64_t{64} << 30;  // of addresses; none is 
 constexpr uint64_t kPages = kRegionBytes / kPage;
 // The kernel allows a process some 65000 mappings; a block needs two. What is beyond gets a plain
 // block.
-constexpr int64_t kMostBlocks = 24000;
+constexpr int64_t kMaxBlocks = 24000;
 constexpr size_t kAlignment = 16;
 // Round a block, where no page border can be.
 constexpr uint8_t kCanary = 0xc5;
@@ -105,8 +105,8 @@ void* guarded_block(size_t alignment, size_t bytes) {
 }
 
 void* allocate(size_t alignment, size_t bytes) {
-  void* at = g_live.load(std::memory_order_relaxed) < kMostBlocks ? guarded_block(alignment, bytes)
-                                                                  : nullptr;
+  void* at = g_live.load(std::memory_order_relaxed) < kMaxBlocks ? guarded_block(alignment, bytes)
+                                                                 : nullptr;
   if (at == nullptr) at = plain_block(alignment, bytes);
   if (at == nullptr) errno = ENOMEM;
   return at;
