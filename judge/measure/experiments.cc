@@ -175,6 +175,26 @@ bool answers_from_memory(Session& session, const CaseSpec& spec, const std::stri
   return true;
 }
 
+void look_for_old_answers(Session& session, const CaseSpec& asked) {
+  std::vector<std::string> changes = inputs_of(session.task.build(asked));
+  changes.insert(changes.begin(), "");  // all of it
+  for (const std::string& changed : changes) {
+    std::string first;
+    std::string second;
+    // Two seeds: one could be an accident.
+    if (!answers_from_memory(session, asked, changed, first) ||
+        !answers_from_memory(session, asked, changed, second)) {
+      continue;
+    }
+    const std::string what =
+        changed.empty() ? "new content at an old address"
+                        : fmt::format("old content with one element of {} changed", changed);
+    session.add_finding(
+        "cached_answer",
+        fmt::format("{}: {}; right in a process that never saw the old content", what, first), "");
+  }
+}
+
 // One rung: the most that the contender held, over all calls of the case. Nothing when a call did
 // not end well.
 std::optional<MemoryPoint> climb(Session& session, ContenderProcess& process, const Case& c,
@@ -341,25 +361,10 @@ void detect_caching(Session& session) {
   if (timed.empty()) return;
   const std::optional<CaseSpec> spec = busy_spec(session, timed);
   session.log_progress("answers from memory");
-  // Answers are not timed, so any case will do.
-  const CaseSpec& asked = spec.has_value() ? *spec : timed.front();
-  std::vector<std::string> changes = inputs_of(session.task.build(asked));
-  changes.insert(changes.begin(), "");  // all of it
-  for (const std::string& changed : changes) {
-    std::string first;
-    std::string second;
-    // Two seeds: one could be an accident.
-    if (!answers_from_memory(session, asked, changed, first) ||
-        !answers_from_memory(session, asked, changed, second)) {
-      continue;
-    }
-    const std::string what =
-        changed.empty() ? "new content at an old address"
-                        : fmt::format("old content with one element of {} changed", changed);
-    session.add_finding(
-        "cached_answer",
-        fmt::format("{}: {}; right in a process that never saw the old content", what, first), "");
-  }
+  // Answers are not timed, so any case will do: one of many rows, and the plainest.
+  std::vector<CaseSpec> asked = {spec.has_value() ? *spec : timed.front()};
+  if (!session.record.cases.empty()) asked.push_back(session.record.cases.front().spec);
+  for (const CaseSpec& one : asked) look_for_old_answers(session, one);
   std::string& fact = session.record.facts["repeated content"];
   if (!spec.has_value()) {
     fact = "not timed: no case keeps it busy long enough";
