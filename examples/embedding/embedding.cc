@@ -1,3 +1,5 @@
+// Reads two rows of a quantized table, one of them twice.
+// [snippet]
 #include <touchstone/touchstone.h>
 
 #include <algorithm>
@@ -30,3 +32,4 @@ int main() {
                               .scale = 16});  // sqrt(kWidth), as Gemma has it
   std::cout << "y[0][0] = " << float(y.values<touchstone::Bf16>()[0]) << '\n';
 }
+// [snippet]
