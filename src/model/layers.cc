@@ -126,8 +126,8 @@ void Layers::embed(Context& /*context*/, const Chunk& chunk) {
   const std::vector<std::int64_t> wide(tokens.begin(), tokens.end());
   add_table(w_.embedding, wide, true);
   if (!d_.learned_positions) return;
-  add_table(w_.positions,
-            std::span(static_cast<const std::int64_t*>(chunk.positions.data), rows), false);
+  add_table(w_.positions, std::span(static_cast<const std::int64_t*>(chunk.positions.data), rows),
+            false);
 }
 
 void Layers::norm(Context& context, const NormWeights& weights, const TensorView& x,
@@ -272,8 +272,7 @@ ConstTensorView Layers::run(Context& context, const Chunk& chunk, const HiddenHo
   return normed;
 }
 
-void Layers::head(Context& context, const ConstTensorView& hidden,
-                  const TensorView& logits) const {
+void Layers::head(Context& context, const ConstTensorView& hidden, const TensorView& logits) const {
   project(context, w_.head, hidden, {}, logits, d_.final_soft_cap);
 }
 

@@ -96,10 +96,10 @@ class Layers {
   Tensor q_;       // [max_rows, heads * head_size]
   Tensor k_;
   Tensor v_;
-  Tensor mixed_;     // what attention gives
-  Tensor gate_;      // [max_rows, ffn_width]
-  Tensor up_;        // [max_rows, ffn_width]
-  Tensor gathered_;  // [max_rows, width]
+  Tensor mixed_;            // what attention gives
+  Tensor gate_;             // [max_rows, ffn_width]
+  Tensor up_;               // [max_rows, ffn_width]
+  Tensor gathered_;         // [max_rows, width]
   std::vector<float> row_;  // of a table
 };
 

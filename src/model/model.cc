@@ -9,10 +9,10 @@
 
 #include "core/copy.h"
 #include "core/index.h"
+#include "decode/step_arrays.h"
 #include "model/layers.h"
 #include "model/rotation.h"
 #include "model/row_order.h"
-#include "model/step_arrays.h"
 #include "model/weights.h"
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/error.h"
@@ -40,8 +40,8 @@ ModelOptions checked(ModelOptions options, const io::ModelDescription& descripti
   require(options.max_rows > 0, "max_rows", "at least 1", options.max_rows);
   if (options.compute != DType::f32 && options.compute != DType::bf16 &&
       options.compute != DType::f16) {
-    throw InvalidArgument(fmt::format("model: compute: expected f32, bf16 or f16, got {}",
-                                      name_of(options.compute)));
+    throw InvalidArgument(
+        fmt::format("model: compute: expected f32, bf16 or f16, got {}", name_of(options.compute)));
   }
   return options;
 }
@@ -130,7 +130,7 @@ struct Model::State {
   cache::KvCache cache;
   cache::CacheViewBuilder views;
   decode::ScorerShape shape;
-  StepArrays arrays{};
+  decode::StepArrays arrays{};
   Tensor narrow{};  // logits before they are widened to f64
   std::unordered_map<std::int64_t, Sequence> sequences{};
   std::int64_t next_id = 0;
@@ -150,8 +150,8 @@ ScorerSequence Model::create() { return state_->add({.cached = state_->cache.cre
 ScorerSequence Model::open(std::span<const std::int32_t> tokens) {
   if (!state_->options.share_prefixes) return create();
   const cache::PrefixHit hit = state_->cache.open_prefix(tokens);
-  return state_->add({.cached = hit.sequence,
-                      .tokens = {tokens.begin(), tokens.begin() + hit.tokens}});
+  return state_->add(
+      {.cached = hit.sequence, .tokens = {tokens.begin(), tokens.begin() + hit.tokens}});
 }
 
 ScorerSequence Model::fork(ScorerSequence sequence) {
@@ -163,8 +163,8 @@ ScorerSequence Model::fork(ScorerSequence sequence) {
 void Model::truncate(ScorerSequence sequence, std::int64_t length) {
   State::Sequence& source = state_->find(sequence);
   if (length < 0 || length > std::ssize(source.tokens)) {
-    throw InvalidArgument(fmt::format("truncate: length: expected 0 to {}, got {}",
-                                      source.tokens.size(), length));
+    throw InvalidArgument(
+        fmt::format("truncate: length: expected 0 to {}, got {}", source.tokens.size(), length));
   }
   state_->cache.truncate(source.cached, length);
   state_->forget(sequence);
@@ -288,8 +288,8 @@ void Model::State::write_hidden(Context& /*context*/, const ScoreArgs& args, con
   for (std::int64_t i = 0; i < output.shape[0]; ++i) {
     const std::int64_t row = index * all + order.rows[at(begin + i)];
     const std::int64_t one[] = {1, width};
-    const auto* from = static_cast<const std::byte*>(output.data) +
-                       i * width * size_of(output.dtype);
+    const auto* from =
+        static_cast<const std::byte*>(output.data) + i * width * size_of(output.dtype);
     widen(make_view(static_cast<const void*>(from), one, output.dtype),
           out + row * width * size_of(args.hidden.dtype), args.hidden.dtype);
   }
@@ -308,8 +308,8 @@ void Model::State::write_logits(Context& context, const ScoreArgs& args, const R
     const std::int32_t row = order.rows[at(begin + i)];
     const auto found = std::ranges::lower_bound(args.logit_rows, row);
     if (found == args.logit_rows.end() || *found != row) continue;
-    wanted.push_back({static_cast<std::int32_t>(found - args.logit_rows.begin()),
-                      static_cast<std::int32_t>(i)});
+    wanted.push_back(
+        {static_cast<std::int32_t>(found - args.logit_rows.begin()), static_cast<std::int32_t>(i)});
   }
   std::ranges::sort(wanted, {}, &Wanted::out);
   const bool wide = args.logits.dtype == DType::f64;

@@ -14,9 +14,9 @@ namespace {
 using test::last_logits;
 using test::random_tokens;
 
-constexpr const char* kGolden[] = {"llama",  "llama3", "mistral", "qwen2", "qwen2_yarn", "qwen3",
-                                   "gemma2", "gemma3", "phi3",    "gpt2",  "gpt_neox",
-                                   "gpt_neox_sequential"};
+constexpr const char* kGolden[] = {"llama",      "llama3", "mistral",  "qwen2",
+                                   "qwen2_yarn", "qwen3",  "gemma2",   "gemma3",
+                                   "phi3",       "gpt2",   "gpt_neox", "gpt_neox_sequential"};
 
 Json golden(const std::string& name) {
   return test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / (name + ".json"));
@@ -51,8 +51,7 @@ TEST_P(ModelGolden, LogitsAndGreedyTokens) {
   std::vector<float> logits = last_logits(context, model, sequence, prompt, prompt.size());
   std::vector<std::int32_t> ids;
   for (std::size_t i = 0; i < g["greedy"]["ids"].size(); ++i) {
-    ids.push_back(
-        static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
+    ids.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
     logits = last_logits(context, model, sequence, {&ids.back(), 1}, 1);
   }
   EXPECT_EQ(ids, g["greedy"]["ids"].get<std::vector<std::int32_t>>());
@@ -69,8 +68,7 @@ TEST_P(ModelGolden, SixteenBits) {
     const double u = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
     const io::ModelFile file = io::ModelFile::open(folder.path());
     const auto roundings = static_cast<double>(8 * file.description().layers.size() + 2);
-    Model model(context, io::ModelFile::open(folder.path()),
-                {.compute = dtype, .max_length = 400});
+    Model model(context, io::ModelFile::open(folder.path()), {.compute = dtype, .max_length = 400});
     for (const Json& row : g["rows"]) {
       if (row["length"].get<int>() > 300) continue;
       expect_logits(context, model, row, 2 * u * std::sqrt(roundings));

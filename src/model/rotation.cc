@@ -38,8 +38,7 @@ Rotation make_rotation(const io::RopeDescription& rope, std::int64_t max_length,
   if (rope.scaling == io::RopeScaling::yarn || rope.scaling == io::RopeScaling::longrope) {
     rotation.scale = rope.attention_factor;
   }
-  const bool far =
-      rope.scaling == io::RopeScaling::longrope && max_length > rope.original_context;
+  const bool far = rope.scaling == io::RopeScaling::longrope && max_length > rope.original_context;
   const std::vector<float>& factors = far ? rope.long_factors : rope.factors;
   if (!factors.empty() && factors.size() != frequencies.values.size()) {
     throw InvalidArgument(fmt::format("model: rope factors: expected {}, got {}",

@@ -10,8 +10,8 @@ RowOrder::RowOrder(std::span<const decode::ScoreRow> call) {
   std::unordered_map<std::int64_t, std::int32_t> known;
   std::vector<std::vector<std::int32_t>> members;
   for (std::size_t i = 0; i < call.size(); ++i) {
-    const auto [found, added] = known.try_emplace(call[i].sequence.id,
-                                                  static_cast<std::int32_t>(sequences.size()));
+    const auto [found, added] =
+        known.try_emplace(call[i].sequence.id, static_cast<std::int32_t>(sequences.size()));
     if (added) {
       sequences.push_back({.id = call[i].sequence});
       members.emplace_back();

@@ -36,8 +36,7 @@ LoadedWeights::LoadedWeights(Context& context, const io::ModelFile& file)
     // One copy of the matrix, in the memory of the embedding.
     weights_.head.weight = weights_.embedding.weight;
     weights_.head.format = weights_.embedding.name;
-    weights_.matrix_bytes +=
-        weights_.embedding.row_bytes * weights_.embedding.weight.shape[0];
+    weights_.matrix_bytes += weights_.embedding.row_bytes * weights_.embedding.weight.shape[0];
     if (file.has("output.bias")) weights_.head.bias = vector("output.bias");
   } else {
     weights_.head = matrix("output");

@@ -48,8 +48,8 @@ struct ModelOptions {
   std::int64_t max_length = 0;
   std::int64_t sequences = 1;  // of max_length tokens that the cache has pages for
   std::int64_t page_tokens = 16;
-  std::int64_t max_rows = 256;  // that pass through the layers at once; more are cut into chunks
-  bool share_prefixes = true;   // open() finds the tokens of earlier sequences
+  std::int64_t max_rows = 256;    // that pass through the layers at once; more are cut into chunks
+  bool share_prefixes = true;     // open() finds the tokens of earlier sequences
   bool int8_activations = false;  // LinearArgs::int8_activations, in every layer and the head
 };
 

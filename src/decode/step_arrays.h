@@ -1,4 +1,4 @@
-// The integers of a chunk, built on the host and read by kernels: in place on the CPU, copied in one
+// The small arrays of a step, built on the host and read by kernels: in place on the CPU, copied in one
 // piece to a fixed address on CUDA, so that kernels captured with them can be replayed.
 #pragma once
 
@@ -9,17 +9,15 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/tensor.h"
 
-namespace touchstone::inline v0::model {
+namespace touchstone::inline v0::decode {
 
 class StepArrays {
  public:
-  // Room for `bytes` in all arrays of a step; CUDA only, grown where a step needs more.
-  StepArrays() = default;
-
   void clear();
   // Adds an array; the views are good after finish(), until clear().
   std::size_t add(std::span<const std::int32_t> values, std::vector<std::int64_t> shape);
   std::size_t add(std::span<const std::int64_t> values, std::vector<std::int64_t> shape);
+  std::size_t add(std::span<const float> values, std::vector<std::int64_t> shape);
   void finish(Context& context);
   ConstTensorView view(std::size_t array) const;
 
@@ -34,9 +32,9 @@ class StepArrays {
 
   std::vector<std::byte> host_;
   Tensor device_{};
-  const std::byte* base_ = nullptr;
+  const std::byte* base_ = nullptr;  // of host_ or device_
   Device where_{};
   std::vector<Array> arrays_;
 };
 
-}  // namespace touchstone::inline v0::model
+}  // namespace touchstone::inline v0::decode

@@ -1,11 +1,11 @@
-#include "model/step_arrays.h"
+#include "decode/step_arrays.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "core/copy.h"
 
-namespace touchstone::inline v0::model {
+namespace touchstone::inline v0::decode {
 
 void StepArrays::clear() {
   host_.clear();
@@ -29,6 +29,10 @@ std::size_t StepArrays::add(std::span<const std::int64_t> values, std::vector<st
   return add_bytes(std::as_bytes(values), std::move(shape), DType::i64);
 }
 
+std::size_t StepArrays::add(std::span<const float> values, std::vector<std::int64_t> shape) {
+  return add_bytes(std::as_bytes(values), std::move(shape), DType::f32);
+}
+
 void StepArrays::finish(Context& context) {
   where_ = context.device();
   base_ = host_.data();
@@ -48,4 +52,4 @@ ConstTensorView StepArrays::view(std::size_t array) const {
   return make_view(static_cast<const void*>(base_ + a.offset), a.shape, a.dtype, where_);
 }
 
-}  // namespace touchstone::inline v0::model
+}  // namespace touchstone::inline v0::decode
