@@ -49,6 +49,8 @@ ORDER = {
     "src/ops/softmax_topk": BASE | {"src/ops/selection"},
     "src/ops/sample": BASE | {"src/ops/selection"},
     "src/ops/activation": BASE,
+    "src/ops/linear": BASE,
+    "src/ops/embedding": BASE | {"src/ops/linear"},
     "src/ops/rope": BASE,
     "src/ops/attention_common": BASE,
     "src/ops/attention_dense": BASE | {"src/ops/attention_common"},
