@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/copy.h"
 #include "touchstone/core/error.h"
 #include "touchstone/ops/activation.h"
 #include "touchstone/ops/cached_attention.h"
+#include "touchstone/ops/embedding.h"
 #include "touchstone/ops/gate.h"
 #include "touchstone/ops/kv_append.h"
 #include "touchstone/ops/layer_norm.h"
@@ -89,7 +89,6 @@ Layers::Layers(Context& context, const io::ModelDescription& description, const 
   v_ = buffer(d_.kv_heads * d_.head_size);
   up_ = buffer(d_.ffn_width);
   if (d_.gated) gate_ = buffer(d_.ffn_width);
-  row_.resize(static_cast<std::size_t>(d_.width));
 }
 
 TensorView Layers::rows_of(Tensor& buffer, std::int64_t rows, std::int64_t columns) const {
@@ -102,32 +101,23 @@ TensorView Layers::heads_of(Tensor& buffer, std::int64_t rows, std::int64_t head
   return make_view(buffer.data(), shape, compute_, device_);
 }
 
-void Layers::add_table(const Table& table, std::span<const std::int64_t> rows, bool first) {
+// Learned positions are left as a sum to do: the first norm makes it.
+ConstTensorView Layers::embed(Context& context, const Chunk& chunk) {
   // Rounded to the dtype of the residual stream, as models that scale their embedding do.
-  visit_float_dtype(compute_, [&]<class T>() {
-    const float scale =
-        first ? convert<float>(convert<T>(static_cast<float>(d_.embedding_scale))) : 1.0F;
-    T* out = static_cast<T*>(x_.data());
-    for (const std::int64_t row : rows) {
-      const auto* bytes = static_cast<const std::byte*>(table.weight.data) + row * table.row_bytes;
-      table.format->decode(bytes, d_.width / table.format->block_elements, row_.data());
-      for (std::int64_t i = 0; i < d_.width; ++i) {
-        const float value = convert<float>(convert<T>(row_[static_cast<std::size_t>(i)]));
-        out[i] = first ? convert<T>(value * scale) : convert<T>(convert<float>(out[i]) + value);
-      }
-      out += d_.width;
-    }
-  });
-}
-
-void Layers::embed(Context& /*context*/, const Chunk& chunk) {
-  const auto rows = static_cast<std::size_t>(chunk.rows);
-  const std::span tokens(static_cast<const std::int32_t*>(chunk.tokens.data), rows);
-  const std::vector<std::int64_t> wide(tokens.begin(), tokens.end());
-  add_table(w_.embedding, wide, true);
-  if (!d_.learned_positions) return;
-  add_table(w_.positions, std::span(static_cast<const std::int64_t*>(chunk.positions.data), rows),
-            false);
+  const double scale = visit_float_dtype(
+      compute_, [&]<class T>() { return convert<double>(convert<T>(d_.embedding_scale)); });
+  embedding(context, {.tokens = chunk.tokens,
+                      .weight = w_.embedding.weight,
+                      .weight_format = w_.embedding.format,
+                      .y = rows_of(x_, chunk.rows, d_.width),
+                      .scale = scale});
+  if (!d_.learned_positions) return {};
+  const TensorView positions = rows_of(delta_, chunk.rows, d_.width);
+  embedding(context, {.tokens = chunk.positions,
+                      .weight = w_.positions.weight,
+                      .weight_format = w_.positions.format,
+                      .y = positions});
+  return positions;
 }
 
 void Layers::norm(Context& context, const NormWeights& weights, const TensorView& x,
@@ -262,8 +252,7 @@ void Layers::layer(Context& context, const Chunk& chunk, std::size_t index, Cons
 }
 
 ConstTensorView Layers::run(Context& context, const Chunk& chunk, const HiddenHook& hook) {
-  embed(context, chunk);
-  ConstTensorView delta;
+  ConstTensorView delta = embed(context, chunk);
   for (std::size_t i = 0; i < d_.layers.size(); ++i) layer(context, chunk, i, delta, hook);
   const TensorView x = rows_of(x_, chunk.rows, d_.width);
   const TensorView normed = rows_of(normed_, chunk.rows, d_.width);
@@ -277,16 +266,10 @@ void Layers::head(Context& context, const ConstTensorView& hidden, const TensorV
 }
 
 ConstTensorView Layers::gather(Context& context, const ConstTensorView& hidden,
-                               std::span<const std::int32_t> from) {
-  const StreamLocation here{device_, context.stream()};
-  const std::int64_t bytes = d_.width * size_of(compute_);
-  const auto* source = static_cast<const std::byte*>(hidden.data);
-  auto* to = static_cast<std::byte*>(gathered_.data());
-  for (const std::int32_t row : from) {
-    queue_copy(here, to, here, source + row * bytes, bytes);
-    to += bytes;
-  }
-  return rows_of(gathered_, std::ssize(from), d_.width);
+                               const ConstTensorView& from) {
+  const TensorView gathered = rows_of(gathered_, from.shape[0], d_.width);
+  embedding(context, {.tokens = from, .weight = hidden, .y = gathered});
+  return gathered;
 }
 
 }  // namespace touchstone::inline v0::model

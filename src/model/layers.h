@@ -56,15 +56,15 @@ class Layers {
   ConstTensorView run(Context& context, const Chunk& chunk, const HiddenHook& hook);
   // logits [n, vocabulary] f32 of hidden states [n, width].
   void head(Context& context, const ConstTensorView& hidden, const TensorView& logits) const;
-  // Rows `from` of the last result one after another; [from.size(), width].
+  // Rows `from` [n] i32 of the last result one after another: [n, width].
   ConstTensorView gather(Context& context, const ConstTensorView& hidden,
-                         std::span<const std::int32_t> from);
+                         const ConstTensorView& from);
 
  private:
   TensorView rows_of(Tensor& buffer, std::int64_t rows, std::int64_t columns) const;
   TensorView heads_of(Tensor& buffer, std::int64_t rows, std::int64_t heads) const;
-  void embed(Context& context, const Chunk& chunk);
-  void add_table(const Table& table, std::span<const std::int64_t> rows, bool first);
+  // Writes the residual stream; what is still to be added to it, if anything.
+  ConstTensorView embed(Context& context, const Chunk& chunk);
   // y = norm(x + delta); x becomes the sum. Without a delta x stays.
   void norm(Context& context, const NormWeights& weights, const TensorView& x,
             const ConstTensorView& delta, const TensorView& y) const;
@@ -96,11 +96,10 @@ class Layers {
   Tensor q_;       // [max_rows, heads * head_size]
   Tensor k_;
   Tensor v_;
-  Tensor mixed_;            // what attention gives
-  Tensor gate_;             // [max_rows, ffn_width]
-  Tensor up_;               // [max_rows, ffn_width]
-  Tensor gathered_;         // [max_rows, width]
-  std::vector<float> row_;  // of a table
+  Tensor mixed_;     // what attention gives
+  Tensor gate_;      // [max_rows, ffn_width]
+  Tensor up_;        // [max_rows, ffn_width]
+  Tensor gathered_;  // [max_rows, width]
 };
 
 }  // namespace touchstone::inline v0::model

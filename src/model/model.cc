@@ -120,6 +120,8 @@ struct Model::State {
                     std::int64_t begin, std::int64_t layer, const ConstTensorView& output) const;
   void write_logits(Context& context, const ScoreArgs& args, const RowOrder& order,
                     std::int64_t begin, const ConstTensorView& hidden);
+  ConstTensorView gather(Context& context, const ConstTensorView& hidden,
+                         std::span<const std::int32_t> from);
   void commit(const KeptRows& kept, std::span<const ScoreRow> rows);
 
   io::ModelFile file;
@@ -131,6 +133,7 @@ struct Model::State {
   cache::CacheViewBuilder views;
   decode::ScorerShape shape;
   decode::StepArrays arrays{};
+  decode::StepArrays head_rows{};
   Tensor narrow{};  // logits before they are widened to f64
   std::unordered_map<std::int64_t, Sequence> sequences{};
   std::int64_t next_id = 0;
@@ -321,7 +324,7 @@ void Model::State::write_logits(Context& context, const ScoreArgs& args, const R
       from.push_back(wanted[i].from);
     }
     const bool whole = std::ssize(from) == hidden.shape[0] && std::ranges::is_sorted(from);
-    const ConstTensorView input = whole ? hidden : layers.gather(context, hidden, from);
+    const ConstTensorView input = whole ? hidden : gather(context, hidden, from);
     const std::int64_t sizes[] = {std::ssize(from), shape.vocabulary};
     const std::int64_t offset = wanted[first].out * shape.vocabulary;
     auto* const out =
@@ -334,6 +337,14 @@ void Model::State::write_logits(Context& context, const ScoreArgs& args, const R
     layers.head(context, input, logits);
     if (wide) widen(logits, out, DType::f64);
   }
+}
+
+ConstTensorView Model::State::gather(Context& context, const ConstTensorView& hidden,
+                                     std::span<const std::int32_t> from) {
+  head_rows.clear();
+  const std::size_t rows = head_rows.add(from, {std::ssize(from)});
+  head_rows.finish(context);
+  return layers.gather(context, hidden, head_rows.view(rows));
 }
 
 void Model::keep(std::span<const KeptRows> kept) {

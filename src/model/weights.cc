@@ -23,6 +23,8 @@ ConstTensorView view_of(const WeightFormat& format, std::span<const std::int64_t
   return make_view(data, bytes, DType::u8, device);
 }
 
+std::int64_t bytes_of(const ConstTensorView& view) { return view.elements() * size_of(view.dtype); }
+
 }  // namespace
 
 LoadedWeights::LoadedWeights(Context& context, const io::ModelFile& file)
@@ -34,9 +36,8 @@ LoadedWeights::LoadedWeights(Context& context, const io::ModelFile& file)
   weights_.final_norm = norm("output_norm");
   if (file.description().tied_head) {
     // One copy of the matrix, in the memory of the embedding.
-    weights_.head.weight = weights_.embedding.weight;
-    weights_.head.format = weights_.embedding.name;
-    weights_.matrix_bytes += weights_.embedding.row_bytes * weights_.embedding.weight.shape[0];
+    weights_.head = weights_.embedding;
+    weights_.matrix_bytes += bytes_of(weights_.head.weight);
     if (file.has("output.bias")) weights_.head.bias = vector("output.bias");
   } else {
     weights_.head = matrix("output");
@@ -70,7 +71,7 @@ LoadedWeights::Stored LoadedWeights::store(const std::string& name) {
     mapped_.push_back(weight);
   }
   return {view_of(*format, weight.shape, data, device),
-          format->dtype ? std::string() : std::string(format->name), format};
+          format->dtype ? std::string() : std::string(format->name)};
 }
 
 ConstTensorView LoadedWeights::vector(const std::string& name) { return store(name).view; }
@@ -78,7 +79,7 @@ ConstTensorView LoadedWeights::vector(const std::string& name) { return store(na
 Matrix LoadedWeights::matrix(const std::string& name) {
   const Stored stored = store(name + ".weight");
   Matrix matrix{.weight = stored.view, .format = stored.format};
-  weights_.matrix_bytes += stored.view.elements() * size_of(stored.view.dtype);
+  weights_.matrix_bytes += bytes_of(stored.view);
   if (file_.has(name + ".bias")) matrix.bias = vector(name + ".bias");
   return matrix;
 }
@@ -91,12 +92,9 @@ NormWeights LoadedWeights::norm(const std::string& name) {
   return norm;
 }
 
-Table LoadedWeights::table(const std::string& name) {
+Matrix LoadedWeights::table(const std::string& name) {
   const Stored stored = store(name);
-  return {.format = stored.stored,
-          .weight = stored.view,
-          .name = stored.format,
-          .row_bytes = stored.view.shape[1] * size_of(stored.view.dtype)};
+  return {.weight = stored.view, .format = stored.format};
 }
 
 LayerWeights LoadedWeights::layer(std::int64_t index) {

@@ -40,17 +40,9 @@ struct LayerWeights {
   Matrix down{};
 };
 
-// Rows that are looked up, not multiplied.
-struct Table {
-  const WeightFormat* format = nullptr;
-  ConstTensorView weight{};  // as Matrix::weight
-  std::string name{};        // of the format as operators take it, as Matrix::format
-  std::int64_t row_bytes = 0;
-};
-
 struct Weights {
-  Table embedding{};
-  Table positions{};  // absent without learned positions
+  Matrix embedding{};
+  Matrix positions{};  // absent without learned positions
   std::vector<LayerWeights> layers{};
   NormWeights final_norm{};
   Matrix head{};
@@ -70,13 +62,12 @@ class LoadedWeights {
   struct Stored {
     ConstTensorView view{};
     std::string format{};
-    const WeightFormat* stored = nullptr;
   };
   Stored store(const std::string& name);
   ConstTensorView vector(const std::string& name);
   Matrix matrix(const std::string& name);
   NormWeights norm(const std::string& name);
-  Table table(const std::string& name);
+  Matrix table(const std::string& name);  // looked up, not multiplied
   LayerWeights layer(std::int64_t index);
 
   Context& context_;  // of the constructor only
