@@ -71,6 +71,7 @@ void add_device(JailSpec& spec) {
   const std::vector<fs::path> nodes = gpu_nodes();
   if (nodes.empty()) throw Unsupported("no NVIDIA GPU here");
   for (const fs::path& node : nodes) spec.binds.push_back({node.string(), node.string(), "dev"});
+  spec.binds.push_back({"/dev/zero", "/dev/zero", "dev"});  // the driver maps it
   add_driver(spec);
   for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
     std::error_code error;

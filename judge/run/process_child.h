@@ -51,7 +51,6 @@ class ProcessChild : public Child {
   bool device_call(const Function& function, const Call& call, const Layout& layout,
                    uint64_t poison, Reply& reply);
   bool get_ready(const Function& function, const Layout& layout, Reply& reply);
-  void settle();
   void fill(const Call& call, const Layout& layout, uint64_t poison);
   static void make_room(const Call& call, Reply& reply);
   void read_memory(const ProcessStats::Memory& before, int64_t outside_before, Reply& reply) const;
@@ -77,9 +76,11 @@ class ProcessChild : public Child {
     return limits_.heap == ChildHeap::counted && control_->heap_held >= 0;
   }
 
-  // Between its calls a child stands still; those with a device do not, whose driver has threads
-  // that answer to others.
-  bool freezes() const { return freezer_ != nullptr && !device_; }
+  // Between its calls a child stands still.
+  bool freezes() const { return freezer_ != nullptr; }
+  // Processor time that a child is charged for outside of its calls. Where there is a device the
+  // first thread works for the judge then, which copies: of the others.
+  double chargeable_seconds() const;
   void thaw();
   // Stops it, and keeps what it worked beyond what `pages` of buffers cost, to be charged for.
   void freeze(double cpu_before, int64_t pages);

@@ -150,7 +150,7 @@ CompletionWait::WaitLimits ProcessChild::wait_limits(double seconds) const {
 
 bool ProcessChild::command(protocol::Command what, double seconds, const Function* function,
                            Reply& reply) {
-  const double cpu_before = stats_ ? stats_->cpu_seconds() : 0.0;
+  const double cpu_before = stats_ ? chargeable_seconds() : 0.0;
   thaw();
   control_->command = what;
   completion_->post(++number_);
