@@ -117,6 +117,32 @@ TEST(Examination, OverTimeGoesOnWithSmallerCases) {
   EXPECT_EQ(record.cases.size(), task().plan(*options.seed, true).cases.size());
 }
 
+// An adapter that copies all of its input, and a contender that holds nothing to speak of.
+TEST(Examination, MemoryOfAnAdapterIsNotTheContenders) {
+  const test::Folder folder;
+  const std::string right =
+      read_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c", 1 << 20);
+  folder.write("theirs.c", "#define softmax_topk their_topk\n" + right);
+  folder.write("adapter.cc", R"(
+#include <cstdint>
+#include <vector>
+extern "C" int their_topk(int64_t, int64_t, int64_t, const float*, float*, int32_t*);
+extern "C" int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p,
+                            int32_t* i) {
+  std::vector<float> copy(static_cast<std::size_t>(rows * vocab));
+  for (std::size_t at = 0; at < copy.size(); ++at) copy[at] = logits[at];
+  return their_topk(rows, vocab, k, copy.data(), p, i);
+}
+)");
+  folder.write("contender.json", R"({"sources": ["theirs.c"], "adapter": "adapter.cc"})");
+  const Record record = judge(read_contender(folder.path(), task()), task(), quick());
+  ASSERT_EQ(record.verdict, Verdict::pass) << record.verdict_because << record.build.log;
+  ASSERT_FALSE(record.memory.ladder.empty());
+  for (const MemoryPoint& point : record.memory.ladder) {
+    EXPECT_LT(point.extra_bytes, point.io_bytes / 2) << point.n;
+  }
+}
+
 TEST(Examination, MemoryOfPythonGrowsAsItIsWritten) {
   if (!find_python()) GTEST_SKIP() << "no Python with NumPy here";
   const fs::path path = fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/numpy_argsort.py";

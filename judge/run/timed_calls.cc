@@ -108,6 +108,8 @@ void ProcessChild::read_memory(const ProcessStats::Memory& before, int64_t outsi
   const int64_t mapped = std::max<int64_t>(0, after.shared - before.shared);
   const int64_t outside = std::max(memory_->most_outside(), memory_->outside()) - outside_before;
   reply.peak_extra_bytes += std::max<int64_t>(0, outside - mapped);
+  reply.peak_extra_bytes =
+      std::max<int64_t>(0, reply.peak_extra_bytes - of_adapter(control_->adapter_extra));
   if (!counts_heap()) return;
   // The heap knows of blocks on pages that it held already. What is far beyond its count did not
   // come from it, or the count was tampered with: then the pages have the word.
