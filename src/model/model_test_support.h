@@ -47,6 +47,31 @@ inline std::vector<std::int32_t> random_tokens(std::uint64_t length, std::uint64
   return tokens;
 }
 
+// The config and the tensors {"name", "shape", "scale", "shift"} of a golden file, in f32.
+inline void write_model(const std::filesystem::path& path, const Json& config,
+                        const Json& tensors) {
+  std::ofstream(path / "config.json") << config.dump();
+  std::vector<io::OutputTensor> list;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Json& tensor = tensors[i];
+    const auto shape = tensor["shape"].get<std::vector<std::int64_t>>();
+    std::int64_t count = 1;
+    for (const std::int64_t extent : shape) count *= extent;
+    const auto scale = tensor["scale"].get<double>();
+    const auto shift = tensor["shift"].get<double>();
+    list.push_back({.name = tensor["name"].get<std::string>(),
+                    .type = "f32",
+                    .shape = shape,
+                    .data = [=](std::vector<std::byte>& scratch) -> std::span<const std::byte> {
+                      const std::vector<float> values = random_values(i, count, scale, shift);
+                      const auto bytes = std::as_bytes(std::span(values));
+                      scratch.assign(bytes.begin(), bytes.end());
+                      return scratch;
+                    }});
+  }
+  io::write_safetensors(path / "model.safetensors", list);
+}
+
 // A folder of its own, removed at the end.
 class ModelFolder {
  public:
@@ -60,29 +85,7 @@ class ModelFolder {
   ModelFolder& operator=(const ModelFolder&) = delete;
   const std::filesystem::path& path() const { return path_; }
 
-  // The config and the tensors {"name", "shape", "scale", "shift"} of a golden file, in f32.
-  void write(const Json& config, const Json& tensors) const {
-    std::ofstream(path_ / "config.json") << config.dump();
-    std::vector<io::OutputTensor> list;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const Json& tensor = tensors[i];
-      const auto shape = tensor["shape"].get<std::vector<std::int64_t>>();
-      std::int64_t count = 1;
-      for (const std::int64_t extent : shape) count *= extent;
-      const auto scale = tensor["scale"].get<double>();
-      const auto shift = tensor["shift"].get<double>();
-      list.push_back({.name = tensor["name"].get<std::string>(),
-                      .type = "f32",
-                      .shape = shape,
-                      .data = [=](std::vector<std::byte>& scratch) -> std::span<const std::byte> {
-                        const std::vector<float> values = random_values(i, count, scale, shift);
-                        const auto bytes = std::as_bytes(std::span(values));
-                        scratch.assign(bytes.begin(), bytes.end());
-                        return scratch;
-                      }});
-    }
-    io::write_safetensors(path_ / "model.safetensors", list);
-  }
+  void write(const Json& config, const Json& tensors) const { write_model(path_, config, tensors); }
 
  private:
   std::filesystem::path path_;
