@@ -50,9 +50,10 @@ ORDER = {
     "src/ops/attention_paged": OPERATORS | {"src/ops/attention_common"},
     "src/ops/kv_append": OPERATORS,
     # Stubs of the functions that .cu files define.
-    "src/no_cuda": OPERATORS | {"src/ops"},
+    "src/no_cuda": OPERATORS | {"src/ops", "src/decode", "include/touchstone/decode"},
     "src/plan": OUTSIDE | {"src/core"},
     "src/c_api": PUBLIC | FILES,
+    "src/decode": BASE | {"include/touchstone/decode"},
     "src/text": set(),
     "src/json": set(),
     "src/report": {"src/json", "src/text"},
