@@ -52,7 +52,7 @@ ORDER = {
     # Stubs of the functions that .cu files define.
     "src/no_cuda": OPERATORS | {"src/ops", "src/decode", "include/touchstone/decode"},
     "src/plan": OUTSIDE | {"src/core"},
-    "src/c_api": PUBLIC | FILES,
+    "src/c_api": PUBLIC | FILES | {"include/touchstone/decode"},
     "src/decode": BASE | {"include/touchstone/decode"},
     "src/text": set(),
     "src/json": set(),
@@ -62,7 +62,8 @@ ORDER = {
     "cases": PUBLIC,
     # Storage formats are those of the library.
     "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cuda", "src/cache"},
-    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache"},
+    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache", "src/decode",
+              "include/touchstone/decode"},
     # The judge, in the order of judge/CMakeLists.txt.
     "judge/task": OUTSIDE,
     "judge/task/tasks": OUTSIDE | {"oracle", "spec", "judge/task"},

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <queue>
+#include <utility>
 
 #include "core/copy.h"
 #include "decode/beam/merge_plan.h"
@@ -35,14 +36,6 @@ bool allowed(std::span<const std::int32_t> mask, std::int32_t token) {
 
 }  // namespace
 
-struct Selector::Rows {
-  std::int64_t k = 0;  // tokens per row
-  // The row of the best token: of the whole row, every best_stride-th.
-  const std::int32_t* best = nullptr;
-  const float* best_log_probability = nullptr;
-  std::int64_t best_stride = 1;
-};
-
 TensorView Selector::resized(Tensor& tensor, std::int64_t rows, std::int64_t columns, DType dtype,
                              Device device) {
   if (tensor.elements() < rows * columns || tensor.dtype() != dtype || tensor.device() != device) {
@@ -54,45 +47,54 @@ TensorView Selector::resized(Tensor& tensor, std::int64_t rows, std::int64_t col
 
 // One pass where nothing is masked, or little: the masked tokens are then skipped in a longer list.
 // Otherwise a pass for the normalization and one for the best allowed tokens.
-Selector::Rows Selector::rank_rows(Context& context, const SelectArgs& args,
-                                   BeamStatistics& statistics) {
+void Selector::plan(const SelectArgs& args) {
   const std::int64_t rows = args.logits.shape[0];
   const std::int64_t vocabulary = args.logits.shape[1];
   const Device device = args.logits.device;
-  Rows found;
-  found.k = std::min(vocabulary, args.tokens_per_row);
+  ranking_ = {.tokens = std::min(vocabulary, args.tokens_per_row)};
+  const std::int64_t longer = std::min(vocabulary, ranking_.tokens + args.max_excluded);
   const bool masked = !args.masks.empty();
-  const std::int64_t longer = std::min(vocabulary, found.k + args.max_excluded);
-  const bool two_passes = masked && (args.max_excluded > kMaxExtraTokens ||
-                                     longer > kMaxFastTokens || !args.normalize_allowed.empty());
-  if (masked && !two_passes) found.k = longer;
+  ranking_.two_passes = masked && (args.max_excluded > kMaxExtraTokens || longer > kMaxFastTokens ||
+                                   !args.normalize_allowed.empty());
+  if (masked && !ranking_.two_passes) ranking_.tokens = longer;
+  resized(status_, rows, 1, DType::i32, device);
+  for (Tensor* tensor : {&probabilities_, &log_probabilities_}) {
+    resized(*tensor, rows, ranking_.tokens, DType::f32, device);
+  }
+  resized(indices_, rows, ranking_.tokens, DType::i32, device);
+  if (ranking_.two_passes) {
+    resized(first_probability_, rows, 1, DType::f32, device);
+    resized(first_log_probability_, rows, 1, DType::f32, device);
+    resized(first_index_, rows, 1, DType::i32, device);
+  }
+  const Tensor& best = ranking_.two_passes ? first_index_ : indices_;
+  const Tensor& value = ranking_.two_passes ? first_log_probability_ : log_probabilities_;
+  ranking_.best = static_cast<const std::int32_t*>(best.data());
+  ranking_.best_log_probability = static_cast<const float*>(value.data());
+  ranking_.best_stride = ranking_.two_passes ? 1 : ranking_.tokens;
+}
+
+void Selector::rank_rows(Context& context, const SelectArgs& args, BeamStatistics& statistics) {
+  const std::int64_t rows = args.logits.shape[0];
+  const Device device = args.logits.device;
   const std::int64_t leading[] = {rows};
   SoftmaxTopkArgs call{.logits = args.logits};
-  call.status =
-      make_view(resized(status_, rows, 1, DType::i32, device).data, leading, DType::i32, device);
-  if (two_passes) {
+  call.status = make_view(status_.data(), leading, DType::i32, device);
+  if (ranking_.two_passes) {
     call.probabilities = resized(first_probability_, rows, 1, DType::f32, device);
     call.indices = resized(first_index_, rows, 1, DType::i32, device);
     call.log_probabilities = resized(first_log_probability_, rows, 1, DType::f32, device);
     softmax_topk(context, call);
     ++statistics.logit_passes;
-    found.best = static_cast<const std::int32_t*>(call.indices.data);
-    found.best_log_probability = static_cast<const float*>(call.log_probabilities.data);
     call.status = {};
-    const std::int64_t mask_shape[] = {rows, (vocabulary + 31) / 32};
+    const std::int64_t mask_shape[] = {rows, (args.logits.shape[1] + 31) / 32};
     call.token_mask = make_view(masks_.data(), mask_shape, DType::i32, device);
   }
-  call.probabilities = resized(probabilities_, rows, found.k, DType::f32, device);
-  call.indices = resized(indices_, rows, found.k, DType::i32, device);
-  call.log_probabilities = resized(log_probabilities_, rows, found.k, DType::f32, device);
+  call.probabilities = resized(probabilities_, rows, ranking_.tokens, DType::f32, device);
+  call.indices = resized(indices_, rows, ranking_.tokens, DType::i32, device);
+  call.log_probabilities = resized(log_probabilities_, rows, ranking_.tokens, DType::f32, device);
   softmax_topk(context, call);
   ++statistics.logit_passes;
-  if (!two_passes) {
-    found.best = static_cast<const std::int32_t*>(call.indices.data);
-    found.best_log_probability = static_cast<const float*>(call.log_probabilities.data);
-    found.best_stride = found.k;
-  }
-  return found;
 }
 
 namespace {
@@ -135,7 +137,7 @@ struct HostRows {
 };
 
 // Merges the sorted lists of a segment; ties go to the lower row.
-std::vector<Candidate> merge_on_host(const HostRows& rows, const Segment& segment) {
+std::vector<Candidate> merge_segment(const HostRows& rows, const Segment& segment) {
   struct Head {
     Candidate candidate;
     std::int64_t slot;
@@ -162,115 +164,133 @@ std::vector<Candidate> merge_on_host(const HostRows& rows, const Segment& segmen
 
 }  // namespace
 
-std::vector<std::vector<Candidate>> Selector::select(Context& context, const SelectArgs& args,
-                                                     std::int64_t& nan_row,
-                                                     BeamStatistics& statistics) {
-  const std::int64_t rows = args.logits.shape[0];
-  const Device device = args.logits.device;
-  const StreamLocation host{};
-  const StreamLocation there{device, context.stream()};
-  if (!args.masks.empty()) {
-    const TensorView to = resized(masks_, std::ssize(args.masks), 1, DType::i32, device);
-    queue_copy(there, to.data, host, args.masks.data(), std::ssize(args.masks) * 4);
+std::vector<std::vector<Candidate>> Selector::merge_on_host(const SelectArgs& args,
+                                                            std::int64_t& nan_row) {
+  const std::span<const std::int32_t> status = std::as_const(status_).values<std::int32_t>();
+  for (std::int64_t r = 0; r < args.logits.shape[0] && nan_row < 0; ++r) {
+    const auto row_status = static_cast<RowStatus>(status[static_cast<std::size_t>(r)]);
+    if (has_any(row_status, RowStatus::has_nan)) nan_row = r;
   }
-  const Rows found = rank_rows(context, args, statistics);
   std::vector<std::vector<Candidate>> lists;
-  nan_row = -1;
-  if (!device.is_cuda()) {
-    const auto* const status = static_cast<const std::int32_t*>(status_.data());
-    for (std::int64_t r = 0; r < rows && nan_row < 0; ++r) {
-      if (has_any(static_cast<RowStatus>(status[r]), RowStatus::has_nan)) nan_row = r;
-    }
-    if (nan_row >= 0) return lists;
-    const HostRows view{args,
-                        static_cast<const std::int32_t*>(indices_.data()),
-                        static_cast<const float*>(log_probabilities_.data()),
-                        found.k,
-                        found.best,
-                        found.best_log_probability,
-                        found.best_stride};
-    for (const Segment& segment : args.segments) lists.push_back(merge_on_host(view, segment));
-    return lists;
-  }
-  return merge_on_device(context, args, found, nan_row, statistics);
+  if (nan_row >= 0) return lists;
+  const HostRows rows{args,
+                      static_cast<const std::int32_t*>(indices_.data()),
+                      static_cast<const float*>(log_probabilities_.data()),
+                      ranking_.tokens,
+                      ranking_.best,
+                      ranking_.best_log_probability,
+                      ranking_.best_stride};
+  for (const Segment& segment : args.segments) lists.push_back(merge_segment(rows, segment));
+  return lists;
 }
 
 namespace {
 
 // Everything the merge needs from the host, in one upload of 8-byte words.
 struct MergeUpload {
-  explicit MergeUpload(const SelectArgs& args) {
-    for (const Segment& segment : args.segments) offsets.push_back(offsets.back() + segment.keep);
+  explicit MergeUpload(const SelectArgs& args)
+      : segments_at(std::ssize(args.scores)),
+        offsets_at(segments_at + 3 * std::ssize(args.segments)),
+        flags_at(offsets_at + std::ssize(args.segments) + 1) {}
+
+  std::vector<std::int64_t> words(const SelectArgs& args,
+                                  std::span<const std::int64_t> offsets) const {
+    std::vector<std::int64_t> words;
     for (const double score : args.scores) words.push_back(std::bit_cast<std::int64_t>(score));
-    segments_at = std::ssize(words);
     for (const Segment& s : args.segments) words.insert(words.end(), {s.row, s.rows, s.keep});
-    offsets_at = std::ssize(words);
     words.insert(words.end(), offsets.begin(), offsets.end());
-    flags_at = std::ssize(words);
     words.resize(words.size() + (args.normalize_allowed.size() + 1) / 2);
-    std::memcpy(words.data() + flags_at, args.normalize_allowed.data(),
-                args.normalize_allowed.size_bytes());
+    if (!args.normalize_allowed.empty()) {
+      std::memcpy(words.data() + flags_at, args.normalize_allowed.data(),
+                  args.normalize_allowed.size_bytes());
+    }
+    return words;
   }
-  std::vector<std::int64_t> words;       // scores, segments, offsets, flags
-  std::vector<std::int64_t> offsets{0};  // of the lists in the output
+  // Scores, segments, offsets, flags.
   std::int64_t segments_at, offsets_at, flags_at;
 };
 static_assert(sizeof(Segment) == 3 * sizeof(std::int64_t));
 
 }  // namespace
 
-std::vector<std::vector<Candidate>> Selector::merge_on_device(Context& context,
-                                                              const SelectArgs& args,
-                                                              const Rows& found,
-                                                              std::int64_t& nan_row,
-                                                              BeamStatistics& statistics) {
+void Selector::upload(Context& context, const SelectArgs& args) {
   const Device device = args.logits.device;
-  const StreamLocation host{};
   const StreamLocation there{device, context.stream()};
-  const MergeUpload upload(args);
-  auto* const words = static_cast<std::int64_t*>(
-      resized(upload_, std::ssize(upload.words), 1, DType::i64, device).data);
-  queue_copy(there, words, host, upload.words.data(), std::ssize(upload.words) * 8);
-  const std::int64_t bytes = upload.offsets.back() * static_cast<std::int64_t>(sizeof(Candidate));
-  void* const output = resized(output_, bytes, 1, DType::u8, device).data;
+  plan(args);
+  if (!args.masks.empty()) {
+    const TensorView to = resized(masks_, std::ssize(args.masks), 1, DType::i32, device);
+    queue_copy(there, to.data, {}, args.masks.data(), std::ssize(args.masks) * 4);
+  }
+  offsets_.assign(1, 0);
+  for (const Segment& segment : args.segments) offsets_.push_back(offsets_.back() + segment.keep);
+  if (!device.is_cuda()) return;
+  const std::vector<std::int64_t> words = MergeUpload(args).words(args, offsets_);
+  const TensorView to = resized(upload_, std::ssize(words), 1, DType::i64, device);
+  queue_copy(there, to.data, {}, words.data(), std::ssize(words) * 8);
+  resized(output_, offsets_.back(), sizeof(Candidate), DType::u8, device);
   const std::int64_t entries = MergePlan(args.segments).scratch_entries(std::ssize(args.segments));
-  void* const scratch = resized(scratch_, entries, sizeof(MergeEntry), DType::u8, device).data;
+  resized(scratch_, entries, sizeof(MergeEntry), DType::u8, device);
+}
+
+void Selector::queue(Context& context, const SelectArgs& args, BeamStatistics& statistics) {
+  rank_rows(context, args, statistics);
+  if (!args.logits.device.is_cuda()) return;
+  const MergeUpload at(args);
+  const auto* const words = static_cast<const std::int64_t*>(upload_.data());
   const bool masked = !args.masks.empty();
   const bool own = !args.normalize_allowed.empty();
-  merge_rows_cuda(
-      context, {.logits = static_cast<const float*>(args.logits.data),
-                .vocabulary = args.logits.shape[1],
-                .tokens = static_cast<const std::int32_t*>(indices_.data()),
-                .tokens_per_row = found.k,
-                .best = found.best,
-                .best_log_probability = found.best_log_probability,
-                .best_stride = found.best_stride,
-                .status = static_cast<const std::int32_t*>(status_.data()),
-                .scores = reinterpret_cast<const double*>(words),
-                .masks = masked ? static_cast<const std::int32_t*>(masks_.data()) : nullptr,
-                .mask_words = (args.logits.shape[1] + 31) / 32,
-                .normalize_allowed =
-                    own ? reinterpret_cast<const std::int32_t*>(words + upload.flags_at) : nullptr,
-                .own_log_probability = static_cast<const float*>(log_probabilities_.data()),
-                .segments = reinterpret_cast<const Segment*>(words + upload.segments_at),
-                .host_segments = args.segments,
-                .offsets = words + upload.offsets_at,
-                .scratch = static_cast<MergeEntry*>(scratch),
-                .output = static_cast<Candidate*>(output)});
-  host_.resize(static_cast<std::size_t>(upload.offsets.back()));
-  queue_copy(host, host_.data(), there, output, bytes);
+  merge_rows_cuda(context,
+                  {.logits = static_cast<const float*>(args.logits.data),
+                   .vocabulary = args.logits.shape[1],
+                   .tokens = static_cast<const std::int32_t*>(indices_.data()),
+                   .tokens_per_row = ranking_.tokens,
+                   .best = ranking_.best,
+                   .best_log_probability = ranking_.best_log_probability,
+                   .best_stride = ranking_.best_stride,
+                   .status = static_cast<const std::int32_t*>(status_.data()),
+                   .scores = reinterpret_cast<const double*>(words),
+                   .masks = masked ? static_cast<const std::int32_t*>(masks_.data()) : nullptr,
+                   .mask_words = (args.logits.shape[1] + 31) / 32,
+                   .normalize_allowed =
+                       own ? reinterpret_cast<const std::int32_t*>(words + at.flags_at) : nullptr,
+                   .own_log_probability = static_cast<const float*>(log_probabilities_.data()),
+                   .segments = reinterpret_cast<const Segment*>(words + at.segments_at),
+                   .host_segments = args.segments,
+                   .offsets = words + at.offsets_at,
+                   .scratch = static_cast<MergeEntry*>(scratch_.data()),
+                   .output = static_cast<Candidate*>(output_.data())});
+}
+
+std::vector<std::vector<Candidate>> Selector::read(Context& context, const SelectArgs& args,
+                                                   std::int64_t& nan_row,
+                                                   BeamStatistics& statistics) {
+  nan_row = -1;
+  const Device device = args.logits.device;
+  if (!device.is_cuda()) return merge_on_host(args, nan_row);
+  const StreamLocation there{device, context.stream()};
+  const std::int64_t bytes = offsets_.back() * static_cast<std::int64_t>(sizeof(Candidate));
+  host_.resize(static_cast<std::size_t>(offsets_.back()));
+  queue_copy({}, host_.data(), there, output_.data(), bytes);
   wait_for(there);
   ++statistics.read_backs;
   statistics.read_back_bytes += bytes;
   std::vector<std::vector<Candidate>> lists;
   for (std::size_t s = 0; s < args.segments.size(); ++s) {
-    const auto begin = host_.begin() + upload.offsets[s];
-    const auto end = host_.begin() + upload.offsets[s + 1];
+    const auto begin = host_.begin() + offsets_[s];
+    const auto end = host_.begin() + offsets_[s + 1];
     if (begin != end && begin->row < -1 && nan_row < 0) nan_row = -2 - begin->row;
     const auto last = std::find_if(begin, end, [](const Candidate& c) { return c.row < 0; });
     lists.emplace_back(begin, last);
   }
   return lists;
+}
+
+std::vector<std::vector<Candidate>> Selector::select(Context& context, const SelectArgs& args,
+                                                     std::int64_t& nan_row,
+                                                     BeamStatistics& statistics) {
+  upload(context, args);
+  queue(context, args, statistics);
+  return read(context, args, nan_row, statistics);
 }
 
 }  // namespace touchstone::inline v0::decode::beam

@@ -54,15 +54,30 @@ class Selector {
   std::vector<std::vector<Candidate>> select(Context& context, const SelectArgs& args,
                                              std::int64_t& nan_row, BeamStatistics& statistics);
 
+  // The parts of select(). upload() allocates and copies what the kernels need, queue() launches
+  // them and can be captured in a graph, read() waits and reads back. On the CPU read() merges.
+  void upload(Context& context, const SelectArgs& args);
+  void queue(Context& context, const SelectArgs& args, BeamStatistics& statistics);
+  std::vector<std::vector<Candidate>> read(Context& context, const SelectArgs& args,
+                                           std::int64_t& nan_row, BeamStatistics& statistics);
+
  private:
-  struct Rows;  // what softmax_topk found
-  Rows rank_rows(Context& context, const SelectArgs& args, BeamStatistics& statistics);
-  std::vector<std::vector<Candidate>> merge_on_device(Context& context, const SelectArgs& args,
-                                                      const Rows& found, std::int64_t& nan_row,
-                                                      BeamStatistics& statistics);
+  // What softmax_topk is called for, and where it writes.
+  struct Ranking {
+    std::int64_t tokens = 0;  // per row
+    bool two_passes = false;
+    const std::int32_t* best = nullptr;  // token of the best logit of a row, every best_stride-th
+    const float* best_log_probability = nullptr;
+    std::int64_t best_stride = 1;
+  };
+  void plan(const SelectArgs& args);
+  void rank_rows(Context& context, const SelectArgs& args, BeamStatistics& statistics);
+  std::vector<std::vector<Candidate>> merge_on_host(const SelectArgs& args, std::int64_t& nan_row);
   static TensorView resized(Tensor& tensor, std::int64_t rows, std::int64_t columns, DType dtype,
                             Device device);
 
+  Ranking ranking_;
+  std::vector<std::int64_t> offsets_;  // of the lists in the output
   Tensor probabilities_, indices_, log_probabilities_, status_, first_index_,
       first_log_probability_, first_probability_, masks_, upload_, scratch_, output_;
   std::vector<Candidate> host_;
