@@ -25,7 +25,6 @@ struct BeamProblem {
   std::int64_t max_tokens = 1;
   std::int64_t prompt_tokens = 1;
   std::vector<std::int32_t> eos;
-  bool count_end = false;  // ctranslate2 returns the end token
   // Logits after the generated tokens; -inf is no continuation.
   std::function<void(const std::vector<std::int32_t>& text, std::span<double> logits)> logits;
   // Whether a token may follow; empty = always.
@@ -139,7 +138,6 @@ class BeamReference {
     return all;
   }
   void rank(std::vector<BeamText>& texts) {
-    std::erase_if(texts, [](const BeamText& t) { return !(t.score > -kInfinity); });
     std::ranges::stable_sort(texts, std::ranges::greater{}, &BeamText::score);
     for (std::size_t i = 0; i + 1 < texts.size(); ++i) {
       order_matters(texts[i].score, texts[i + 1].score);
@@ -211,9 +209,7 @@ class BeamReference {
           continue;
         }
         top_ended = top_ended || i == 0;
-        const BeamText text =
-            scored(candidates[i], candidates[i].ended && !p_.count_end ? g - 1 : g);
-        done.push_back(text);
+        done.push_back(scored(candidates[i], g));
         while (spare < candidates.size() && candidates[spare].ended) ++spare;
         if (spare < candidates.size()) next.push_back(candidates[spare++]);
       }

@@ -85,7 +85,6 @@ inline oracle::BeamProblem problem_of(const BeamRequest& request, std::int64_t v
   p.max_tokens = request.request.stop.max_tokens;
   p.prompt_tokens = std::ssize(request.request.prompt);
   p.eos = request.options.eos;
-  p.count_end = request.request.stop.include_stop;
   p.logits = [prompt = request.request.prompt, table](const std::vector<std::int32_t>& text,
                                                       std::span<double> logits) {
     std::vector<std::int32_t> path = prompt;

@@ -9,7 +9,6 @@ enum class EndingRanks { first_k, any };       // continuations that may finish 
 enum class PoolRule { best_k, first_k, all };  // finished beams that are kept
 enum class LengthRule {
   generated,        // the ending token included
-  text,             // generated, the ending token only if it is returned
   prompt_and_text,  // the prompt counts, the ending token does not
 };
 enum class StopRule {
@@ -47,7 +46,6 @@ inline Rules rules_of(const BeamOptions& options) {
               .candidates_per_eos = false};
     case BeamDialect::ctranslate2:
       return {.pool = PoolRule::all,
-              .length = LengthRule::text,
               .stop = StopRule::count,
               .candidates_per_eos = false,
               .normalize_allowed = true,

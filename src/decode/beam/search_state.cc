@@ -7,12 +7,6 @@
 
 namespace touchstone::inline v0::decode::beam {
 
-namespace {
-
-constexpr double kLowest = -std::numeric_limits<double>::infinity();
-
-}  // namespace
-
 SearchState::SearchState(const BeamRequest& request, const ScorerShape& shape)
     : request_(request),
       options_(request.options),
@@ -191,14 +185,10 @@ double SearchState::ranking(double log_probability, std::int64_t length) const {
 void SearchState::finish(Group& group, FinishedBeam beam) {
   const bool own_end = beam.reason == FinishReason::eos || beam.reason == FinishReason::stop;
   beam.length = tree_[beam.node].depth;
-  const bool without_end =
-      rules_.length == LengthRule::prompt_and_text ||
-      (rules_.length == LengthRule::text && !request_.request.stop.include_stop);
-  if (without_end && own_end) --beam.length;
-  if (rules_.length == LengthRule::prompt_and_text) beam.length += std::ssize(prompt());
+  if (rules_.length == LengthRule::prompt_and_text) {
+    beam.length += std::ssize(prompt()) - (own_end ? 1 : 0);
+  }
   beam.score = ranking(tree_[beam.node].path_log_probability, beam.length);
-  // A text of length 0: it counts where finished beams are counted, and is never returned.
-  if (!(beam.score > kLowest)) beam.score = kLowest;
   if (rules_.pool == PoolRule::first_k && std::ssize(group.pool) >= width_) return;
   const auto after = std::ranges::find_if(
       group.pool, [&](const FinishedBeam& other) { return other.score < beam.score; });
@@ -224,7 +214,7 @@ bool SearchState::stops(const Group& group, std::span<const RunningBeam> running
   }
   if (finished < width_) return false;
   const bool at_max = rules_.bound_at_max && options_.length_penalty > 0;
-  double best = kLowest;
+  double best = -std::numeric_limits<double>::infinity();
   for (const RunningBeam& beam : running) best = std::max(best, beam.score);
   return ranking(best, at_max ? max_tokens_ : generated_) <= group.pool.back().score;
 }
@@ -279,9 +269,7 @@ BeamHypothesis SearchState::hypothesis_of(const FinishedBeam& beam) const {
 std::vector<BeamHypothesis> SearchState::results() const {
   std::vector<const FinishedBeam*> all;
   for (const Group& group : groups_) {
-    for (const FinishedBeam& beam : group.pool) {
-      if (beam.score > kLowest) all.push_back(&beam);
-    }
+    for (const FinishedBeam& beam : group.pool) all.push_back(&beam);
   }
   std::ranges::stable_sort(all, std::ranges::greater{}, &FinishedBeam::score);
   const auto wanted =
