@@ -89,7 +89,7 @@ struct BeamOptions {
 
 // Of `request` a search uses the prompt, max_tokens, min_tokens, stop tokens, ignore_eos,
 // include_stop, cancellation, and top_log_probabilities >= 0 for the log-probability of each token.
-// Sampling controls, several samples and stop strings are refused.
+// Sampling controls, several samples, stop strings and constraints other than a trie are refused.
 struct BeamRequest {
   Request request{};
   BeamOptions options{};

@@ -58,6 +58,7 @@ void check_unsampled(const OptionCheck& check, const Request& r) {
   check.require(s.presence_penalty == 0, "presence_penalty", "0: beam search has none",
                 s.presence_penalty);
   check.require(s.bias.empty(), "bias", "none", s.bias.size());
+  check.require(!r.constraint, "constraint", "none: beam search takes a trie", "one");
   check.require(r.samples == 1, "samples", "1: beam search returns `results`", r.samples);
   check.require(r.stop.strings.empty(), "stop strings", "none: beams are tokens",
                 r.stop.strings.size());

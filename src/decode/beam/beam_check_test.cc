@@ -47,6 +47,14 @@ TEST(BeamCheck, RefusesByOption) {
   refused("no_repeat_ngram", [](auto& r) { r.options.no_repeat_ngram = -1; });
   refused("temperature: expected 0: beam search does not sample, got 0.8",
           [](auto& r) { r.request.sampling.temperature = 0.8; });
+  refused("constraint: expected none", [](auto& r) {
+    struct Anything : TokenConstraint {
+      std::unique_ptr<TokenConstraint> start() const override { return nullptr; }
+      void allowed(std::span<std::int32_t> mask) const override { std::ranges::fill(mask, -1); }
+      void accept(std::int32_t /*token*/) override {}
+    };
+    r.request.constraint = std::make_shared<const Anything>();
+  });
   refused("samples: expected 1", [](auto& r) { r.request.samples = 2; });
   refused("stop strings: expected none", [](auto& r) { r.request.stop.strings = {"a"}; });
   refused("prompt: expected at least one token, got none",
