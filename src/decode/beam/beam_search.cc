@@ -30,7 +30,11 @@ class Sequences {
       }
     }
   }
-  void create() { list_.push_back(scorer_.create()); }
+  // Of the prompt all but the last token may be there already: that one gives the logits.
+  ScorerSequence open(std::span<const std::int32_t> prompt) {
+    list_.push_back(scorer_.open(prompt.first(prompt.size() - 1)));
+    return list_.back();
+  }
   const std::vector<ScorerSequence>& list() const { return list_; }
 
   // One sequence per new beam, that of its parent or a fork of it; the others are released first.
@@ -115,11 +119,12 @@ class Step {
     const SearchState& state = search.state;
     const auto first = static_cast<std::int32_t>(rows_.size());
     if (state.generated() == 0) {
-      search.sequences.create();
-      const std::vector<ScoreRow> chain =
-          chain_rows(search.sequences.list()[0], 0, state.prompt(), first);
+      const ScorerSequence sequence = search.sequences.open(state.prompt());
+      const std::int64_t length = scorer_.length(sequence);
+      const auto rest = std::span(state.prompt()).subspan(static_cast<std::size_t>(length));
+      const std::vector<ScoreRow> chain = chain_rows(sequence, length, rest, first);
       rows_.insert(rows_.end(), chain.begin(), chain.end());
-      add_kept(search.sequences.list()[0], first);
+      add_kept(sequence, first);
       scores_.push_back(0);
       return;
     }
