@@ -15,10 +15,12 @@
 #include "touchstone/core/random.h"                 // IWYU pragma: export
 #include "touchstone/core/tensor.h"                 // IWYU pragma: export
 #include "touchstone/core/weight_format.h"          // IWYU pragma: export
+#include "touchstone/decode/beam_search.h"          // IWYU pragma: export
 #include "touchstone/decode/perplexity.h"           // IWYU pragma: export
 #include "touchstone/decode/request.h"              // IWYU pragma: export
 #include "touchstone/decode/scheduler.h"            // IWYU pragma: export
 #include "touchstone/decode/scorer.h"               // IWYU pragma: export
+#include "touchstone/decode/token_trie.h"           // IWYU pragma: export
 #include "touchstone/decode/tree.h"                 // IWYU pragma: export
 #include "touchstone/io/chat_template.h"            // IWYU pragma: export
 #include "touchstone/io/convert.h"                  // IWYU pragma: export

@@ -1,5 +1,5 @@
 // Random models of every architecture against `transformers`: testdata/*.json, by
-// tests/peers/make_model_golden.py.
+// tests/peers/model_golden_torch_peer.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>

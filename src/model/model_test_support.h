@@ -1,5 +1,5 @@
 // Random models for tests: folders with config.json and model.safetensors, whose weights both sides of
-// a comparison draw from the same generator (tests/peers/make_model_golden.py).
+// a comparison draw from the same generator (tests/peers/model_golden_torch_peer.py).
 #pragma once
 
 #include <gtest/gtest.h>
