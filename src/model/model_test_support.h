@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "json/json.h"
+#include "tests/support/runners.h"
 #include "touchstone/io/write_tensors.h"
 #include "touchstone/model/model.h"
 
@@ -98,28 +99,38 @@ inline Json read_json(const std::filesystem::path& path) {
       std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()));
 }
 
+// Of the device that the tests run on.
+inline Context device_context(int threads = 0) {
+  return Context({.device = ::touchstone::test::test_device(), .threads = threads});
+}
+
+inline std::vector<float> host_values(Context& context, const Tensor& values) {
+  context.synchronize();
+  const Tensor copy = values.to(Device::cpu());
+  const auto floats = copy.values<float>();
+  return {floats.begin(), floats.end()};
+}
+
 // Logits of the last of `tokens`, which are committed afterwards, in calls of `chunk` tokens.
 inline std::vector<float> last_logits(Context& context, decode::Scorer& scorer,
                                       decode::ScorerSequence sequence,
                                       std::span<const std::int32_t> tokens, std::size_t chunk) {
-  std::vector<float> logits(static_cast<std::size_t>(scorer.shape().vocabulary));
+  Tensor logits = Tensor::empty({1, scorer.shape().vocabulary}, DType::f32, scorer.shape().device);
   for (std::size_t first = 0; first < tokens.size(); first += chunk) {
     const auto part = tokens.subspan(first, std::min(chunk, tokens.size() - first));
     const auto rows = decode::chain_rows(sequence, scorer.length(sequence), part);
     const std::int32_t last[] = {static_cast<std::int32_t>(part.size()) - 1};
     const bool wanted = first + chunk >= tokens.size();
-    scorer.score(context,
-                 {.rows = rows,
-                  .logit_rows = wanted ? std::span<const std::int32_t>(last)
-                                       : std::span<const std::int32_t>(),
-                  .logits = wanted ? make_view(logits.data(), {1, scorer.shape().vocabulary})
-                                   : TensorView{}});
+    scorer.score(context, {.rows = rows,
+                           .logit_rows = wanted ? std::span<const std::int32_t>(last)
+                                                : std::span<const std::int32_t>(),
+                           .logits = wanted ? logits.view() : TensorView{}});
     std::vector<std::int32_t> all(part.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
     const decode::KeptRows kept[] = {{sequence, all}};
     scorer.keep(kept);
   }
-  return logits;
+  return host_values(context, logits);
 }
 
 }  // namespace touchstone::model::test
