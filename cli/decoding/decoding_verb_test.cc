@@ -112,6 +112,31 @@ TEST_F(DecodingVerb, StopStringsEndTheText) {
   EXPECT_EQ(cut.out, text.substr(0, text.find(stop)) + "\n");
 }
 
+TEST_F(DecodingVerb, OneBeamIsGreedy) {
+  const std::string prompt = "generate -m . -p 'word4 of' -n 10";
+  EXPECT_EQ(run(prompt + " --beams 1 --length-penalty 0").out, run(prompt).out);
+  const test::ShellResult beams = shell(prompt + " --beams 4 --json -q 2>&1");
+  ASSERT_EQ(beams.exit_code, 0) << beams.out;
+  std::istringstream lines(beams.out);
+  double before = std::numeric_limits<double>::infinity();
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const Json beam = Json::parse(line);
+    EXPECT_LE(beam["score"].get<double>(), before);
+    before = beam["score"].get<double>();
+  }
+  EXPECT_EQ(count, 4);
+}
+
+// examples/generate is shown in the documentation; it wants a model.
+TEST_F(DecodingVerb, TheExampleGivesTheSameText) {
+  if (!fs::exists(TOUCHSTONE_EXAMPLE)) GTEST_SKIP() << "examples are not built";
+  const test::ShellResult example = test::run_shell(std::string("'") + TOUCHSTONE_EXAMPLE + "' '" +
+                                                    folder_->path().string() + "' 'word4 of'");
+  EXPECT_EQ(example.exit_code, 0);
+  EXPECT_EQ(example.out, run("generate -m . -p 'word4 of' -n 64").out);
+}
+
 TEST_F(DecodingVerb, ChatHasHistory) {
   const test::ShellResult one = run("generate -m . --chat -p 'word4' -n 5 --system 'line of'");
   ASSERT_EQ(one.exit_code, 0);
@@ -138,7 +163,9 @@ TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
   expect_one_line("generate -m . -p x --context 9999", 2, "max_length: expected 1 to 2048");
   expect_one_line("generate -m . -p x --top-p 1.5", 2, "top_p: expected a number in [0, 1]");
   expect_one_line("generate -m . -p x --cache int3", 2, "expected one of f32");
-  expect_one_line("generate -m . -p x --beams 4", 2, "'--beams' is not understood");
+  expect_one_line("generate -m . -p x --beams 4 --temperature 0.8", 2,
+                  "beam search does not sample");
+  expect_one_line("generate -m . -p x --grammar y", 2, "'--grammar' is not understood");
   expect_one_line("generate -m . --chat -p x --samples 2", 2, "--chat takes one -p");
   expect_one_line("score -m . word", 2, "tokens: expected at least 2");
   expect_one_line("generate -m nowhere -p x", 3, "nowhere");

@@ -15,6 +15,7 @@
 #include "cli/verbs.h"
 #include "json/json.h"
 #include "touchstone/core/error.h"
+#include "touchstone/decode/beam_search.h"
 
 namespace touchstone::cli {
 namespace {
@@ -90,6 +91,7 @@ int generate(const GenerateOptions& o) {
     throw InvalidArgument(
         "generate: --chat takes one -p or none, no --prompts, --samples or --json");
   }
+  if (o.chat && o.beams > 0) throw InvalidArgument("generate: --beams: not with --chat");
   const OpenedModel opened = open_model(o.model);
   model::ModelOptions options = model_options(o.model, o.model.cache);
   options.max_rows = o.max_rows;
@@ -108,10 +110,12 @@ int generate(const GenerateOptions& o) {
   constexpr std::int64_t kMaxRunning = 32;
   const std::int64_t running =
       std::clamp<std::int64_t>(std::ssize(prompts) * o.samples, 1, kMaxRunning);
-  options.sequences = running;
+  // A step forks the next beams before it lets go of the last: for a moment twice as many.
+  options.sequences = o.beams > 0 ? std::ssize(prompts) * (2 * o.beams + 1) : running;
   Context context = make_context(o.model);
   model::Model model(context, io::ModelFile::open(o.model.path), options);
   if (o.chat) return chat(o, opened, context, model);
+  if (o.beams > 0) return search_beams(o, opened, context, model, prompts);
   return continue_prompts(o, opened, context, model, prompts, running);
 }
 
@@ -145,15 +149,10 @@ decode::SchedulerOptions scheduler_options(const GenerateOptions& o, const Opene
 }
 
 void run_steps(Context& context, const model::Model& model, decode::Scheduler& scheduler) {
-  try {
+  with_weight_names(model, [&] {
     while (scheduler.step(context)) {
     }
-  } catch (const CorruptData& error) {
-    const std::string weight = model.find_nonfinite_weight();
-    if (weight.empty()) throw;
-    throw CorruptData(
-        fmt::format("{}: weight '{}' has values that are not finite", error.what(), weight));
-  }
+  });
 }
 
 TimedRun::TimedRun() : start_(now()) {}
@@ -218,6 +217,16 @@ void add_generate(Options& app, int& exit_code) {
   verb->add_option("--log-probs", o->log_probs,
                    "With --json: log-probabilities, and of the N likeliest")
       ->check(whole_number(0, 1 << 20));
+  verb->add_option("--beams", o->beams, "Beam search with so many beams; greedy controls only")
+      ->check(whole_number(1, decode::kMaxBeams));
+  verb->add_option("--length-penalty", o->length_penalty, "With --beams: log p / length^penalty")
+      ->show_default();
+  verb->add_option("--dialect", o->dialect, "With --beams: whose rules")
+      ->one_of({"canonical", "hf", "fairseq", "ctranslate2", "vllm"})
+      ->show_default();
+  verb->add_option("--early-stopping", o->early_stopping, "With --dialect hf")
+      ->one_of({"true", "false", "never"})
+      ->show_default();
   verb->add_flag("--json", o->json, "One JSON object per line and continuation");
   verb->add_flag("-q,--quiet", o->quiet, "No timing on standard error");
   verb->callback([o, &exit_code] { exit_code = generate(*o); });

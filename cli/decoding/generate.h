@@ -33,6 +33,10 @@ struct GenerateOptions {
   std::int64_t context = 0;
   std::int64_t max_rows = 256;
   std::int64_t log_probs = -1;
+  std::int64_t beams = 0;  // 0 = no beam search
+  double length_penalty = 1;
+  std::string dialect = "canonical";
+  std::string early_stopping = "false";
   bool json = false;
   bool quiet = false;
 };
@@ -61,7 +65,11 @@ class TimedRun {
 int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context,
          model::Model& model);
 
-// Runs steps until all is done; a NaN is traced to the weight that causes it.
+// The best continuation of each prompt; all beams with --json. The exit code.
+int search_beams(const GenerateOptions& o, const OpenedModel& opened, Context& context,
+                 model::Model& model, const std::vector<std::vector<std::int32_t>>& prompts);
+
+// Runs steps until all is done.
 void run_steps(Context& context, const model::Model& model, decode::Scheduler& scheduler);
 
 decode::SchedulerOptions scheduler_options(const GenerateOptions& o, const OpenedModel& opened,

@@ -8,6 +8,7 @@
 
 #include "cli/options.h"
 #include "touchstone/core/context.h"
+#include "touchstone/core/error.h"
 #include "touchstone/io/model_file.h"
 #include "touchstone/io/tokenizer.h"
 #include "touchstone/model/model.h"
@@ -45,6 +46,20 @@ std::optional<std::string> chat_template_of(const std::string& path, const io::T
 // empty and the model has no BOS token.
 std::vector<std::int32_t> encode_prompt(const OpenedModel& opened, const std::string& text,
                                         const char* what);
+
+// Runs `body`; where it throws CorruptData and the model has a weight that is not finite, the message
+// names the weight.
+template <class Body>
+auto with_weight_names(const model::Model& model, const Body& body) {
+  try {
+    return body();
+  } catch (const CorruptData& error) {
+    const std::string weight = model.find_nonfinite_weight();
+    if (weight.empty()) throw;
+    throw CorruptData(std::string(error.what()) + ": weight '" + weight +
+                      "' has values that are not finite");
+  }
+}
 
 // A text file as a whole. FileError.
 std::string read_whole_file(const std::string& path);

@@ -87,15 +87,10 @@ Scored score_one(const ScoreOptions& o, const std::string& path, const std::stri
     throw CorruptData(
         "score: logits depend on later tokens; what this model gives is no prediction");
   }
-  try {
-    scored.result =
-        decode::perplexity(context, model, scored.tokens, {.window = window, .stride = o.stride});
-  } catch (const CorruptData& error) {
-    const std::string weight = model.find_nonfinite_weight();
-    if (weight.empty()) throw;
-    throw CorruptData(
-        fmt::format("{}: weight '{}' has values that are not finite", error.what(), weight));
-  }
+  scored.result = with_weight_names(model, [&] {
+    return decode::perplexity(context, model, scored.tokens,
+                              {.window = window, .stride = o.stride});
+  });
   scored.bytes = scored_bytes(opened.tokenizer, scored);
   if (o.tokens && !o.json) {
     std::string lines;
