@@ -526,6 +526,7 @@ TOUCHSTONE_API ts_status ts_attention_backward_explain(ts_context* context,
 }  // extern "C"
 #endif
 
+#include "touchstone/touchstone_c_beam.h"       // IWYU pragma: export
 #include "touchstone/touchstone_c_cache.h"      // IWYU pragma: export
 #include "touchstone/touchstone_c_chat.h"       // IWYU pragma: export
 #include "touchstone/touchstone_c_io.h"         // IWYU pragma: export

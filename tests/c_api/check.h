@@ -49,5 +49,6 @@ void test_norm(ts_context* context);
 void test_selection(ts_context* context);
 void test_attention(ts_context* context);
 void test_kv_cache(ts_context* context);
+void test_beam_search(ts_context* context);
 void test_chat_template(void);
 void test_tokenizer(void);

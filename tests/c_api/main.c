@@ -93,6 +93,7 @@ int main(void) {
     test_selection(context);
     test_attention(context);
     test_kv_cache(context);
+    test_beam_search(context);
     test_chat_template();
     test_tokenizer();
   }
