@@ -33,6 +33,7 @@
 #include "touchstone/ops/activation.h"              // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
+#include "touchstone/ops/cross_entropy.h"           // IWYU pragma: export
 #include "touchstone/ops/embedding.h"               // IWYU pragma: export
 #include "touchstone/ops/gate.h"                    // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export
