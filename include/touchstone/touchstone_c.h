@@ -289,6 +289,41 @@ TOUCHSTONE_API ts_status ts_gate_backward_explain(ts_context* context,
                                                   const ts_activation_args* args, ts_report report,
                                                   void* user);
 
+/* Token embedding: touchstone/ops/embedding.h. */
+typedef struct ts_embedding_args {
+  size_t struct_size;
+  ts_tensor tokens;           // [..], i32 or i64
+  ts_tensor weight;           // [V, E], or bytes [V, bytes of a row]
+  ts_tensor y;                // [.., E]
+  const char* weight_format;  // of bytes, "q4_k"; NULL = the dtype of weight
+  double scale;
+  const char* implementation;
+} ts_embedding_args;
+#define TS_EMBEDDING_ARGS \
+  { .struct_size = sizeof(ts_embedding_args), .scale = 1 }
+
+typedef struct ts_embedding_backward_args {
+  size_t struct_size;
+  ts_tensor tokens;   // [..]
+  ts_tensor dy;       // [.., E]
+  ts_tensor dweight;  // [V, E]
+  double scale;
+  int32_t accumulate;  // not 0: dweight is added to
+  int32_t reserved;    // 0
+  const char* implementation;
+} ts_embedding_backward_args;
+#define TS_EMBEDDING_BACKWARD_ARGS \
+  { .struct_size = sizeof(ts_embedding_backward_args), .scale = 1 }
+
+TOUCHSTONE_API ts_status ts_embedding(ts_context* context, const ts_embedding_args* args);
+TOUCHSTONE_API ts_status ts_embedding_backward(ts_context* context,
+                                               const ts_embedding_backward_args* args);
+TOUCHSTONE_API ts_status ts_embedding_explain(ts_context* context, const ts_embedding_args* args,
+                                              ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_embedding_backward_explain(ts_context* context,
+                                                       const ts_embedding_backward_args* args,
+                                                       ts_report report, void* user);
+
 /* Rotary position embedding: touchstone/ops/rope.h. */
 typedef struct ts_rope_args {
   size_t struct_size;

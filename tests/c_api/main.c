@@ -86,6 +86,7 @@ int main(void) {
     test_files();
     test_norm(context);
     test_linear(context);
+    test_embedding(context);
     test_rope(context);
     test_activation(context);
     test_selection(context);

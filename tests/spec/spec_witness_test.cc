@@ -112,6 +112,20 @@ TEST(SpecWitness, Linear_OuterProducts) {
   s.agrees("y", y);
 }
 
+// A product with the matrix of one-hot rows.
+TEST(SpecWitness, Embedding_OneHotRows) {
+  const Solved s("embedding", "6x11/4", DType::f32, {{"tokens", "skewed"}, {"scale", "3"}});
+  const auto tokens = s["tokens"], weight = s["weight"];
+  std::vector<Real> y(66);
+  for (std::size_t v = 0; v < 4; ++v) {
+    for (std::size_t at = 0; at < 66; ++at) {
+      const Real hot = tokens[at / 11] == static_cast<double>(v) ? 1 : 0;
+      y[at] += 3 * hot * weight[v * 11 + at % 11];
+    }
+  }
+  s.agrees("y", y);
+}
+
 // Silu by tanh of half its argument, gelu by the integral of its density, ReLU^2 by |x|.
 TEST(SpecWitness, Activation_OtherForms) {
   const auto gelu = [](Real x) {
@@ -338,6 +352,7 @@ TEST(SpecWitness, Backwards_DualNumbers) {
       {"linear_backward", {"5x19/7", {}}},
       {"activation_backward", {"6x21", {{"kind", "gelu"}}}},
       {"gate_backward", {"6x21", {{"kind", "gelu_tanh"}}}},
+      {"embedding_backward", {"9x7/5", {{"tokens", "skewed"}, {"scale", "1.5"}}}},
       {"rope_backward", {"5x3x14", {{"rotary", "8"}, {"scale", "1.5"}}}},
       {"attention_backward", {"1x1x17x8", {{"causal", "1"}, {"lse_grad", "1"}}}}};
   for (const Operator& op : all()) {

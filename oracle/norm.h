@@ -1,10 +1,13 @@
-// Layer norm in float64: the specification the kernels are held to.
+// Layer norm and RMS norm in float64: the specification the kernels are held to.
 //
 //   h    = x + residual                                    (h = x without a residual)
 //   mean = sum_j h_j / D        var = sum_j (h_j - mean)^2 / D        rstd = 1 / sqrt(var + eps)
 //   xhat = (h - mean) * rstd
-//   y    = xhat * weight + bias                             (weight = 1, bias = 0 when absent)
+//   y    = xhat * (weight_offset + weight) + bias           (1 and 0 where these are absent)
 //
+// RMS norm has mean = 0 and no bias. weight_offset is 0, or 1 for models that store weight - 1. Where
+// a 16-bit implementation rounds (before or after the multiplication with the weight) has no
+// counterpart in float64.
 // Deliberately naive: one row after another, one quantity per loop, nothing fused. The forward is
 // templated on the scalar, so that it runs on double, on dual numbers and on wider types in tests.
 // float32 inputs over their whole range, promoted to double, neither overflow nor underflow here.
@@ -17,33 +20,35 @@
 
 namespace touchstone::oracle {
 
+enum class Norm { layer, rms };
+
 // Row statistics. The rounded mean is off by up to half an ulp, which at mean/sigma = 1e6 is no
 // longer small beside sigma; `delta` is the mean of what is left after subtracting it, so
 // (h - mean) - delta is centered to the last bit. In exact arithmetic delta is zero.
 template <class S>
 struct RowStats {
-  S mean;
-  S delta;
-  S rstd;
+  S mean = 0.0;
+  S delta = 0.0;
+  S rstd = 0.0;
 
   S centered(const S& h) const { return (h - mean) - delta; }
   S xhat(const S& h) const { return centered(h) * rstd; }
 };
 
 template <class S>
-RowStats<S> layer_norm_stats(int64_t cols, const S* h, double eps) {
+RowStats<S> norm_stats(Norm norm, int64_t cols, const S* h, double eps) {
   using std::sqrt;
   const double count = static_cast<double>(cols);
   RowStats<S> stats;
+  if (norm == Norm::layer) {
+    S sum = 0.0;
+    for (int64_t j = 0; j < cols; ++j) sum += h[j];
+    stats.mean = sum / count;
 
-  S sum = 0.0;
-  for (int64_t j = 0; j < cols; ++j) sum += h[j];
-  stats.mean = sum / count;
-
-  S rest = 0.0;
-  for (int64_t j = 0; j < cols; ++j) rest += h[j] - stats.mean;
-  stats.delta = rest / count;
-
+    S rest = 0.0;
+    for (int64_t j = 0; j < cols; ++j) rest += h[j] - stats.mean;
+    stats.delta = rest / count;
+  }
   S squares = 0.0;
   for (int64_t j = 0; j < cols; ++j) {
     const S d = stats.centered(h[j]);
@@ -54,10 +59,12 @@ RowStats<S> layer_norm_stats(int64_t cols, const S* h, double eps) {
 }
 
 template <class S>
-struct LayerNormForward {
+struct NormForward {
+  Norm norm = Norm::layer;
   int64_t rows = 0;
   int64_t cols = 0;
   double eps = 0.0;
+  double weight_offset = 0.0;
   const S* x = nullptr;         // [rows, cols]
   const S* residual = nullptr;  // [rows, cols] or absent
   const S* weight = nullptr;    // [cols] or absent
@@ -69,7 +76,7 @@ struct LayerNormForward {
 };
 
 template <class S>
-void layer_norm_forward(const LayerNormForward<S>& a) {
+void norm_forward(const NormForward<S>& a) {
   std::vector<S> added(a.residual ? static_cast<size_t>(a.cols) : 0);
   for (int64_t i = 0; i < a.rows; ++i) {
     const int64_t row = i * a.cols;
@@ -80,10 +87,10 @@ void layer_norm_forward(const LayerNormForward<S>& a) {
       }
       h = added.data();
     }
-    const RowStats<S> stats = layer_norm_stats(a.cols, h, a.eps);
+    const RowStats<S> stats = norm_stats(a.norm, a.cols, h, a.eps);
     for (int64_t j = 0; j < a.cols; ++j) {
       S y = stats.xhat(h[j]);
-      if (a.weight) y *= a.weight[j];
+      if (a.weight) y *= a.weight_offset + a.weight[j];
       if (a.bias) y += a.bias[j];
       a.y[row + j] = y;
       if (a.sum) a.sum[row + j] = h[j];
@@ -97,10 +104,12 @@ void layer_norm_forward(const LayerNormForward<S>& a) {
 // was normalized (x, or x + residual); statistics are computed afresh from it. `dsum` is the
 // gradient that reaches h past the norm, through the residual stream; the gradient of h is the
 // gradient of x and of the residual alike.
-struct LayerNormBackward {
+struct NormBackward {
+  Norm norm = Norm::layer;
   int64_t rows = 0;
   int64_t cols = 0;
   double eps = 0.0;
+  double weight_offset = 0.0;
   const double* dy = nullptr;      // [rows, cols]
   const double* h = nullptr;       // [rows, cols]
   const double* weight = nullptr;  // [cols] or absent
@@ -108,38 +117,34 @@ struct LayerNormBackward {
   double* dx = nullptr;            // [rows, cols], if wanted
   double* dweight = nullptr;       // [cols], if wanted
   double* dbias = nullptr;         // [cols], if wanted
+
+  // g = dy * (weight_offset + weight) of a row, the gradient with respect to xhat.
+  std::vector<double> xhat_gradient(int64_t row) const {
+    std::vector<double> g(static_cast<size_t>(cols));
+    for (int64_t j = 0; j < cols; ++j) {
+      g[static_cast<size_t>(j)] = dy[row * cols + j] * (weight ? weight_offset + weight[j] : 1.0);
+    }
+    return g;
+  }
+  void clear_column_sums() const {
+    for (int64_t j = 0; j < cols; ++j) {
+      if (dweight) dweight[j] = 0.0;
+      if (dbias) dbias[j] = 0.0;
+    }
+  }
+  double dsum_at(int64_t element) const { return dsum ? dsum[element] : 0.0; }
 };
 
-namespace layer_norm_detail {
-
-// g = dy * weight, the gradient with respect to xhat.
-inline std::vector<double> xhat_gradient(const LayerNormBackward& a, int64_t row) {
-  std::vector<double> g(static_cast<size_t>(a.cols));
-  for (int64_t j = 0; j < a.cols; ++j) {
-    g[static_cast<size_t>(j)] = a.dy[row + j] * (a.weight ? a.weight[j] : 1.0);
-  }
-  return g;
-}
-
-inline void clear_column_sums(const LayerNormBackward& a) {
-  for (int64_t j = 0; j < a.cols; ++j) {
-    if (a.dweight) a.dweight[j] = 0.0;
-    if (a.dbias) a.dbias[j] = 0.0;
-  }
-}
-
-}  // namespace layer_norm_detail
-
 // First derivation: the chain rule step by step, through the variance and then through the mean.
-inline void layer_norm_backward(const LayerNormBackward& a) {
+inline void norm_backward(const NormBackward& a) {
   const double count = static_cast<double>(a.cols);
-  layer_norm_detail::clear_column_sums(a);
+  a.clear_column_sums();
   for (int64_t i = 0; i < a.rows; ++i) {
     const int64_t row = i * a.cols;
     const double* h = a.h + row;
     const double* dy = a.dy + row;
-    const RowStats<double> stats = layer_norm_stats(a.cols, h, a.eps);
-    const std::vector<double> g = layer_norm_detail::xhat_gradient(a, row);
+    const RowStats<double> stats = norm_stats(a.norm, a.cols, h, a.eps);
+    const std::vector<double> g = a.xhat_gradient(i);
 
     for (int64_t j = 0; j < a.cols; ++j) {
       if (a.dweight) a.dweight[j] += dy[j] * stats.xhat(h[j]);
@@ -155,43 +160,46 @@ inline void layer_norm_backward(const LayerNormBackward& a) {
     dvar *= -0.5 * stats.rstd * stats.rstd * stats.rstd;
 
     // mean enters every xhat_j directly, and the variance through sum_j (h_j - mean)^2.
-    double sum_g = 0.0;
-    double sum_centered = 0.0;
-    for (int64_t j = 0; j < a.cols; ++j) {
-      sum_g += g[static_cast<size_t>(j)];
-      sum_centered += stats.centered(h[j]);
+    double dmean = 0.0;
+    if (a.norm == Norm::layer) {
+      double sum_g = 0.0;
+      double sum_centered = 0.0;
+      for (int64_t j = 0; j < a.cols; ++j) {
+        sum_g += g[static_cast<size_t>(j)];
+        sum_centered += stats.centered(h[j]);
+      }
+      dmean = -stats.rstd * sum_g - dvar * 2.0 * sum_centered / count;
     }
-    const double dmean = -stats.rstd * sum_g - dvar * 2.0 * sum_centered / count;
-
     for (int64_t j = 0; j < a.cols; ++j) {
       const double direct = g[static_cast<size_t>(j)] * stats.rstd;
       const double through_var = dvar * 2.0 * stats.centered(h[j]) / count;
       const double through_mean = dmean / count;
-      a.dx[row + j] = direct + through_var + through_mean + (a.dsum ? a.dsum[row + j] : 0.0);
+      a.dx[row + j] = direct + through_var + through_mean + a.dsum_at(row + j);
     }
   }
 }
 
 // Second derivation, independent of the first: the Jacobian of one row written out,
-//   d xhat_j / d h_k = rstd * (delta_jk - 1/D - xhat_j xhat_k / D),
+//   d xhat_j / d h_k = rstd * (delta_jk - 1/D - xhat_j xhat_k / D)       (no 1/D in RMS norm),
 // and its rows multiplied with g. O(D^2) per row, and nothing shared between the elements of dx.
-inline void layer_norm_backward_projection(const LayerNormBackward& a) {
+inline void norm_backward_projection(const NormBackward& a) {
   const double count = static_cast<double>(a.cols);
+  const double through_mean = a.norm == Norm::layer ? 1.0 : 0.0;
   std::vector<double> xhat(static_cast<size_t>(a.rows * a.cols));
   for (int64_t i = 0; i < a.rows; ++i) {
     const int64_t row = i * a.cols;
-    const RowStats<double> stats = layer_norm_stats(a.cols, a.h + row, a.eps);
+    const RowStats<double> stats = norm_stats(a.norm, a.cols, a.h + row, a.eps);
     double* xhat_row = xhat.data() + row;
     for (int64_t j = 0; j < a.cols; ++j) xhat_row[j] = stats.xhat(a.h[row + j]);
-    const std::vector<double> g = layer_norm_detail::xhat_gradient(a, row);
+    const std::vector<double> g = a.xhat_gradient(i);
     for (int64_t j = 0; j < a.cols && a.dx; ++j) {
       double projected = 0.0;
       for (int64_t k = 0; k < a.cols; ++k) {
         const double identity = j == k ? 1.0 : 0.0;
-        projected +=
-            (identity - (1.0 + xhat_row[j] * xhat_row[k]) / count) * g[static_cast<size_t>(k)];
+        projected += (identity - (through_mean + xhat_row[j] * xhat_row[k]) / count) *
+                     g[static_cast<size_t>(k)];
       }
-      a.dx[row + j] = stats.rstd * projected + (a.dsum ? a.dsum[row + j] : 0.0);
+      a.dx[row + j] = stats.rstd * projected + a.dsum_at(row + j);
     }
   }
   // Column by column, where the first derivation goes row by row.
@@ -207,34 +215,21 @@ inline void layer_norm_backward_projection(const LayerNormBackward& a) {
   }
 }
 
-// Sums of the magnitudes of the terms each output is made of: the scale of its rounding error.
-// |xhat * weight| + |bias|.
-inline void layer_norm_forward_magnitude(const LayerNormForward<double>& a) {
-  LayerNormForward<double> without_beta = a;
-  without_beta.bias = nullptr;
-  layer_norm_forward(without_beta);
-  for (int64_t i = 0; i < a.rows; ++i) {
-    for (int64_t j = 0; j < a.cols; ++j) {
-      double& y = a.y[i * a.cols + j];
-      y = std::fabs(y) + (a.bias ? std::fabs(a.bias[j]) : 0.0);
-    }
-  }
-}
-
-// dx: rstd * (|g| + |c1| + |xhat * c2|) + |dsum|, where c1 = mean(g) and c2 = mean(g * xhat);
-// dweight: sum_i |dy * xhat|; dbias: sum_i |dy|. Written to dx, dweight and dbias.
-inline void layer_norm_backward_magnitude(const LayerNormBackward& a) {
+// Sums of the magnitudes of the terms each gradient is made of: the scale of its rounding error.
+// dx: rstd * (|g| + |c1| + |xhat * c2|) + |dsum|, where c1 = mean(g), 0 in RMS norm, and c2 = mean(g *
+// xhat); dweight: sum_i |dy * xhat|; dbias: sum_i |dy|. Written to dx, dweight and dbias.
+inline void norm_backward_magnitude(const NormBackward& a) {
   const double count = static_cast<double>(a.cols);
-  layer_norm_detail::clear_column_sums(a);
+  a.clear_column_sums();
   for (int64_t i = 0; i < a.rows; ++i) {
     const int64_t row = i * a.cols;
-    const RowStats<double> stats = layer_norm_stats(a.cols, a.h + row, a.eps);
-    const std::vector<double> g = layer_norm_detail::xhat_gradient(a, row);
+    const RowStats<double> stats = norm_stats(a.norm, a.cols, a.h + row, a.eps);
+    const std::vector<double> g = a.xhat_gradient(i);
     double c1 = 0.0;
     double c2 = 0.0;
     for (int64_t j = 0; j < a.cols; ++j) {
       const double xhat = stats.xhat(a.h[row + j]);
-      c1 += g[static_cast<size_t>(j)] / count;
+      if (a.norm == Norm::layer) c1 += g[static_cast<size_t>(j)] / count;
       c2 += g[static_cast<size_t>(j)] * xhat / count;
       if (a.dweight) a.dweight[j] += std::fabs(a.dy[row + j] * xhat);
       if (a.dbias) a.dbias[j] += std::fabs(a.dy[row + j]);
@@ -243,7 +238,7 @@ inline void layer_norm_backward_magnitude(const LayerNormBackward& a) {
       const double xhat = stats.xhat(a.h[row + j]);
       a.dx[row + j] = stats.rstd * (std::fabs(g[static_cast<size_t>(j)]) + std::fabs(c1) +
                                     std::fabs(xhat * c2)) +
-                      (a.dsum ? std::fabs(a.dsum[row + j]) : 0.0);
+                      std::fabs(a.dsum_at(row + j));
     }
   }
 }

@@ -1,11 +1,10 @@
-// Selection as it is usually written on the CPU, as a compiler at -O3 makes it. Rows are shared
-// between the threads of the context, so that what shows is the code and not the number of cores.
+#include "bench/partial_sort.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
-#include "bench/naive/naive.h"
 #include "core/context_access.h"
 #include "core/thread_pool.h"
 #include "spec/sample_controls.h"
@@ -47,15 +46,8 @@ auto by_value(const Selected& s) {
   };
 }
 
-// The softmax of the whole row written out, then all of it sorted.
-void select_naive(Selected& s, std::int64_t /*k*/) {
-  const float total = total_of(s);
-  for (float& v : s.values) v = std::exp(v - s.largest) / total;
-  std::ranges::sort(s.tokens, by_value(s));
-}
-
 // The first k tokens by logit, and probabilities for these only.
-void select_partial(Selected& s, std::int64_t k) {
+void select(Selected& s, std::int64_t k) {
   const float total = total_of(s);
   std::partial_sort(s.tokens.begin(), s.tokens.begin() + k, s.tokens.end(), by_value(s));
   for (std::int64_t rank = 0; rank < k; ++rank) {
@@ -63,8 +55,6 @@ void select_partial(Selected& s, std::int64_t k) {
     v = std::exp(v - s.largest) / total;
   }
 }
-
-using Select = void (*)(Selected& s, std::int64_t k);
 
 float probability_at(const Selected& s, std::int64_t rank) {
   return s.values[static_cast<std::size_t>(s.tokens[static_cast<std::size_t>(rank)])];
@@ -89,7 +79,7 @@ std::int64_t draw(const Selected& s, std::int64_t k, double u) {
 }
 
 template <class T>
-void run_row(const SelectionOperands& p, std::int64_t row, Select select, Selected& s) {
+void run_row(const SelectionOperands& p, std::int64_t row, Selected& s) {
   const T* const logits = static_cast<const T*>(p.logits) + row * p.cols;
   read_row(logits, p.cols, p.sampled ? spec::kSampleTemperature : 1.0F, s);
   select(s, p.k);
@@ -105,30 +95,22 @@ void run_row(const SelectionOperands& p, std::int64_t row, Select select, Select
   }
 }
 
-NaiveSelection make_call(Context& context, DType dtype, Select select) {
-  return visit_float_dtype(dtype, [&]<class T>() -> NaiveSelection {
-    return [&context, select](const SelectionOperands& p) {
+}  // namespace
+
+SelectionCall partial_sort_selection(Context& context, const SelectionOperands& like) {
+  return visit_float_dtype(like.dtype, [&]<class T>() -> SelectionCall {
+    return [&context](const SelectionOperands& p) {
       ThreadPool& pool = detail::ContextAccess::pool(context);
       const std::int64_t tasks = std::min<std::int64_t>(pool.threads(), p.rows);
       pool.run(tasks, [&](std::int64_t task) {
         Selected scratch;
         const std::int64_t end = p.rows * (task + 1) / tasks;
         for (std::int64_t row = p.rows * task / tasks; row < end; ++row) {
-          run_row<T>(p, row, select, scratch);
+          run_row<T>(p, row, scratch);
         }
       });
     };
   });
-}
-
-}  // namespace
-
-NaiveSelection naive_selection_cpu(Context& context, const SelectionOperands& like) {
-  return make_call(context, like.dtype, select_naive);
-}
-
-NaiveSelection partial_sort_selection(Context& context, const SelectionOperands& like) {
-  return make_call(context, like.dtype, select_partial);
 }
 
 }  // namespace touchstone::bench
