@@ -317,8 +317,9 @@ class AutomatonBuilder {
       for (std::size_t i = sequence.sets.size() - 1; i > 0; --i) {
         key.push_back(set_id(sequence.sets[i]));
         const auto known = tails.find(key);
-        node = known != tails.end() ? known->second
-                                    : tails.emplace(key, bytes(sequence.sets[i], node, e)).first->second;
+        node = known != tails.end()
+                   ? known->second
+                   : tails.emplace(key, bytes(sequence.sets[i], node, e)).first->second;
       }
       node = bytes(sequence.sets[0], node, e);
       all = all < 0 ? node : add({AutomatonNode::Kind::split, node, all, -1}, e);

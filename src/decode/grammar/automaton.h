@@ -27,7 +27,7 @@ struct AutomatonNode {
 
 // What a node reaches without a byte. Calls of rules that may be empty are passed, too.
 struct NodeClosure {
-  std::vector<std::int32_t> leaves;                         // nodes of kind bytes
+  std::vector<std::int32_t> leaves;                          // nodes of kind bytes
   std::vector<std::pair<std::int32_t, std::int32_t>> calls;  // rule, node behind it
   bool accepts = false;
 };

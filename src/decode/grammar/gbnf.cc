@@ -423,8 +423,8 @@ class Parser {
 
 Syntax parse_gbnf(std::string_view text, const GrammarLimits& limits) {
   if (text.size() > limits.max_source_bytes) {
-    throw GrammarError(1, 1, fmt::format("{} bytes, at most {}", text.size(),
-                                         limits.max_source_bytes));
+    throw GrammarError(1, 1,
+                       fmt::format("{} bytes, at most {}", text.size(), limits.max_source_bytes));
   }
   return Parser(text, limits).parse();
 }

@@ -63,8 +63,9 @@ std::int32_t Machine::compute_step(std::int32_t state, std::uint8_t to) {
 std::int32_t Machine::close(Levels levels) {
   State out;
   while (!levels.empty()) {
-    const auto deepest = std::ranges::max_element(
-        levels, {}, [&](const auto& level) { return std::pair(frame_depth(level.first), level.first); });
+    const auto deepest = std::ranges::max_element(levels, {}, [&](const auto& level) {
+      return std::pair(frame_depth(level.first), level.first);
+    });
     const std::int32_t frame = deepest->first;
     const Nodes nodes = std::move(deepest->second);
     levels.erase(deepest);
@@ -128,8 +129,8 @@ std::int32_t Machine::intern_frame(const Nodes& returns, std::int32_t parent) {
     sets_.push_back(returns);
     bytes_ += 128 + 8 * returns.size();
   }
-  const std::uint64_t key = static_cast<std::uint64_t>(set.first->second) << 32 |
-                            static_cast<std::uint32_t>(parent);
+  const std::uint64_t key =
+      static_cast<std::uint64_t>(set.first->second) << 32 | static_cast<std::uint32_t>(parent);
   const auto found = frame_ids_.emplace(key, static_cast<std::int32_t>(frames_.size()));
   if (found.second) {
     if (frames_.size() >= std::size_t{kMaxStates}) {

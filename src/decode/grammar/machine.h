@@ -41,12 +41,16 @@ class Machine {
     return state;
   }
   // The text may end here; of a state made by at_leaf(): the call that the leaf stands in may end.
-  bool finished(std::int32_t state) const { return states_[static_cast<std::size_t>(state)].finished; }
+  bool finished(std::int32_t state) const {
+    return states_[static_cast<std::size_t>(state)].finished;
+  }
   const std::vector<Reading>& readings(std::int32_t state) const {
     return states_[static_cast<std::size_t>(state)].readings;
   }
   // Of the deepest frame of its readings.
-  std::int32_t depth(std::int32_t state) const { return states_[static_cast<std::size_t>(state)].depth; }
+  std::int32_t depth(std::int32_t state) const {
+    return states_[static_cast<std::size_t>(state)].depth;
+  }
   std::int32_t frame_depth(std::int32_t frame) const {
     return frames_[static_cast<std::size_t>(frame)].depth;
   }

@@ -15,8 +15,8 @@ TokenTrie::TokenTrie(std::span<const std::string> bytes, std::span<const std::in
       ends_(bytes.size(), false),
       same_(bytes.size(), -1) {
   if (bytes.size() > std::size_t{1} << 24) {
-    throw InvalidArgument(fmt::format("grammar vocabulary: bytes: expected at most {} tokens, got {}",
-                                      1 << 24, bytes.size()));
+    throw InvalidArgument(fmt::format(
+        "grammar vocabulary: bytes: expected at most {} tokens, got {}", 1 << 24, bytes.size()));
   }
   for (const std::int32_t token : end_tokens_) {
     if (token < 0 || static_cast<std::size_t>(token) >= bytes.size()) {
@@ -48,7 +48,8 @@ TokenTrie::TokenTrie(std::span<const std::string> bytes, std::span<const std::in
     }
     for (std::size_t i = common; i < text.size(); ++i) {
       path.push_back(count());
-      nodes_.push_back({static_cast<std::uint8_t>(text[i]), static_cast<std::int32_t>(i) + 1, 0, -1});
+      nodes_.push_back(
+          {static_cast<std::uint8_t>(text[i]), static_cast<std::int32_t>(i) + 1, 0, -1});
     }
     Node& last = nodes_[static_cast<std::size_t>(path.back())];
     same_[static_cast<std::size_t>(token)] = last.token;
