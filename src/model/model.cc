@@ -373,9 +373,12 @@ void Model::State::commit(const KeptRows& kept, std::span<const ScoreRow> rows) 
   const std::int64_t before = std::ssize(sequence.tokens);
   for (const std::int32_t row : kept.rows) sequence.tokens.push_back(rows[at(row)].token);
   const std::int64_t after = std::ssize(sequence.tokens);
-  // The index holds whole pages. Before the window moves on: see KvCache::insert_prefix.
+  // Whole pages: one that is still written would have to be copied for every sequence, so that one
+  // sequence could need more pages than its tokens do. Before the window moves on: see
+  // KvCache::insert_prefix.
   if (options.share_prefixes && before / options.page_tokens != after / options.page_tokens) {
-    cache.insert_prefix(sequence.cached, sequence.tokens);
+    const std::int64_t whole = after / options.page_tokens * options.page_tokens;
+    cache.insert_prefix(sequence.cached, std::span(sequence.tokens).first(at(whole)));
   }
   cache.advance_window(sequence.cached);
 }

@@ -65,7 +65,7 @@ struct Happened {
 std::vector<Completion> run(const std::filesystem::path& folder, const Setting& s,
                             Happened& happened) {
   const Format& format = kFormats[s.format];
-  Context context({.threads = 1});
+  Context context = test::device_context(1);
   Model model(context, io::ModelFile::open(folder),
               {.compute = format.compute,
                .keys = format.cache,
@@ -117,7 +117,7 @@ class ModelBatch : public testing::Test {
     const auto found = known_.find(key);
     if (found != known_.end()) return found->second;
     const Format& f = kFormats[format];
-    Context context({.threads = 1});
+    Context context = test::device_context(1);
     Model model(context, io::ModelFile::open(folder(windows)),
                 {.compute = f.compute,
                  .keys = f.cache,
