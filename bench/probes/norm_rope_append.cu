@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "cuda/vector.cuh"
-#include "ops/rope/rope_problem.h"
 #include "touchstone/touchstone.h"
 
 namespace {
@@ -34,7 +33,7 @@ struct Fused {
 };
 
 __device__ void norm_and_rotate(const Bf16* from, Bf16* to, const float* weight,
-                                const rope_op::SinCos* angles) {
+                                const float2* angles) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint2 raw = *reinterpret_cast<const uint2*>(from + lane * 4);
   float x[4] = {__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000U),
@@ -49,20 +48,21 @@ __device__ void norm_and_rotate(const Bf16* from, Bf16* to, const float* weight,
   for (int i = 0; i < 4; ++i) {
     x[i] = cuda::rounded<Bf16>(x[i] * scale * weight[lane * 4 + i]);
     const float partner = __shfl_xor_sync(~0U, x[i], 16);
-    const rope_op::SinCos angle = angles[lane % 16 * 4 + i];
-    const float y = lane < 16 ? rope_op::mul_add(x[i], angle.cos, -(partner * angle.sin))
-                              : rope_op::mul_add(x[i], angle.cos, partner * angle.sin);
+    const float2 angle = angles[lane % 16 * 4 + i];
+    const float y = __fmaf_rn(x[i], angle.y, (lane < 16 ? -partner : partner) * angle.x);
     result[i] = cuda::narrow<Bf16>(y);
   }
   *reinterpret_cast<uint2*>(to + lane * 4) = *reinterpret_cast<const uint2*>(result);
 }
 
 __global__ void __launch_bounds__(256) fused_kernel(const __grid_constant__ Fused p) {
-  __shared__ rope_op::SinCos angles[kPairs];
+  __shared__ float2 angles[kPairs];
   const std::int64_t token = blockIdx.x;
   if (threadIdx.x < kPairs) {
-    angles[threadIdx.x] =
-        rope_op::sin_cos_turns(rope_op::turns_of(p.positions[token], p.frequencies[threadIdx.x]));
+    const double turns = static_cast<double>(p.positions[token]) * p.frequencies[threadIdx.x] *
+                         0.15915494309189533577;
+    float2& angle = angles[threadIdx.x];
+    sincospif(2 * static_cast<float>(turns - rint(turns)), &angle.x, &angle.y);
   }
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % 32;

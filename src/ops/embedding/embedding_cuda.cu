@@ -37,15 +37,6 @@ ForwardParams params_of(const Forward& p) {
 
 // ---- vectorized --------------------------------------------------------------------------------
 
-// Past the first cache: a row is read once.
-__device__ uint4 load_once(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-
 // kN values of a row, in flight before any of them is used.
 template <class W, int kN>
 struct Held {
@@ -57,7 +48,7 @@ struct Held {
     if constexpr (kWords % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < kWords; i += 4) {
-        const uint4 v = load_once(from + i * 4);
+        const uint4 v = __ldg(reinterpret_cast<const uint4*>(from) + i / 4);
         words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
       }
     } else {
@@ -109,55 +100,39 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kN = cuda::kPerVector<T>;
   const auto per_row = static_cast<unsigned>(p.dim / kN);
   const auto units = static_cast<unsigned>(p.tokens.count) * per_row;
-  const auto unit_of = [&](unsigned base, int j) {
-    return base + static_cast<unsigned>(j) * kThreads + threadIdx.x;
-  };
-  std::int64_t tokens[kVectors];
-  const auto load_tokens = [&](unsigned base) {
+  const unsigned base = blockIdx.x * (kVectors * kThreads) + threadIdx.x;
+  Held<W, kN> held[kVectors];
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const unsigned unit = unit_of(base, j);
-      tokens[j] = unit < units ? p.tokens[unit / per_row] : -1;
+  for (int j = 0; j < kVectors; ++j) {
+    const unsigned unit = base + static_cast<unsigned>(j) * kThreads;
+    if (unit >= units) break;
+    const std::int64_t token = p.tokens[unit / per_row];
+    if (token >= 0 && token < p.vocabulary) {
+      held[j].load(p.weight, p.weight.data + token * p.weight.row_bytes,
+                   static_cast<int>(unit % per_row) * kN);
+    } else {
+      held[j].fill_nan();
     }
-  };
-  const unsigned step = gridDim.x * kVectors * kThreads;
-  unsigned base = blockIdx.x * kVectors * kThreads;
-  load_tokens(base);
-  for (; base < units; base += step) {
-    Held<W, kN> held[kVectors];
+  }
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      if (tokens[j] >= 0 && tokens[j] < p.vocabulary) {
-        held[j].load(p.weight, p.weight.data + tokens[j] * p.weight.row_bytes,
-                     static_cast<int>(unit_of(base, j) % per_row) * kN);
-      } else {
-        held[j].fill_nan();
-      }
-    }
-    load_tokens(base + step);
+  for (int j = 0; j < kVectors; ++j) {
+    const unsigned unit = base + static_cast<unsigned>(j) * kThreads;
+    if (unit >= units) break;
+    float v[kN];
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const unsigned unit = unit_of(base, j);
-      if (unit >= units) break;
-      float v[kN];
-#pragma unroll
-      for (int i = 0; i < kN; ++i) v[i] = __fmul_rn(p.scale, held[j].value(i));
-      T* const to = static_cast<T*>(p.y) + unit / per_row * p.y_stride + unit % per_row * kN;
-      *reinterpret_cast<uint4*>(to) = cuda::pack_as<T>(v);
-    }
+    for (int i = 0; i < kN; ++i) v[i] = __fmul_rn(p.scale, held[j].value(i));
+    T* const to = static_cast<T*>(p.y) + unit / per_row * p.y_stride + unit % per_row * kN;
+    *reinterpret_cast<uint4*>(to) = cuda::pack_as<T>(v);
   }
 }
 
 template <class T, class W>
 void launch_vectorized(const Context& context, const Forward& p) {
   const std::int64_t units = p.tokens.count * (p.dim / cuda::kPerVector<T>);
-  const std::int64_t most =
-      kBlocksPerMultiprocessor * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
-  cuda::launch(context, "embedding vectorized_kernel", embedding_vectorized_kernel<T, W>,
-               {.blocks = static_cast<unsigned>(
-                    std::min<std::int64_t>(ceil_div(units, kVectors * kThreads), most)),
-                .threads = kThreads},
-               params_of(p));
+  cuda::launch(
+      context, "embedding vectorized_kernel", embedding_vectorized_kernel<T, W>,
+      {.blocks = static_cast<unsigned>(ceil_div(units, kVectors * kThreads)), .threads = kThreads},
+      params_of(p));
 }
 
 // ---- portable ----------------------------------------------------------------------------------
@@ -205,7 +180,7 @@ std::string forward_vectorized_refuses(const Context& /*context*/, const Forward
       return "rows of weight are not " + std::to_string(bytes) + "-byte aligned";
     }
   }
-  return p.tokens.count * (p.dim / per_vector) >= std::int64_t{1} << 30 ? "2^30 vectors or more"
+  return p.tokens.count * (p.dim / per_vector) >= std::int64_t{1} << 31 ? "more than 2^31 vectors"
                                                                         : "";
 }
 

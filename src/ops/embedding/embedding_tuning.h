@@ -13,7 +13,5 @@ inline constexpr std::int64_t kCpuColumnsPerTask = 1024;
 // CUDA: threads of a block, and vectors of 16 bytes that a thread has in flight.
 inline constexpr int kThreads = 256;
 inline constexpr int kVectors = 4;
-// Blocks of `vectorized` per multiprocessor, which go through the rows: tokens are loaded a step ahead.
-inline constexpr int kBlocksPerMultiprocessor = 8;
 
 }  // namespace touchstone::embedding_op

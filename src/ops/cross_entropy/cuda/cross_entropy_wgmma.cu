@@ -47,7 +47,6 @@ struct LogitsEpilogue {
   __half* distances = nullptr;     // [rows, stride], or null
   std::int64_t stride = 0;
 
-  __device__ void prefetch(std::int64_t /*row*/, std::int64_t /*column*/) const {}
   __device__ void operator()(Sums& sums, const Place& at) const {
     const bool ragged = at.column + kTileN > vocabulary;
 #pragma unroll
@@ -131,17 +130,6 @@ struct GradientEpilogue {
   static constexpr int kPerRow = kTileN / 8 / kBatch;
   static constexpr int kBatches = 2 * kPerRow;
 
-  // What will be added to, into L2 while the product is made.
-  __device__ void prefetch(std::int64_t row, std::int64_t column) const {
-    if (!accumulate) return;
-    const auto count = min(columns - column, std::int64_t{kTileN}) * std::int64_t{sizeof(G)};
-    for (std::int64_t r = row + threadIdx.x % 32; r < min(row + kTileM, rows); r += 32) {
-      const auto* const from = reinterpret_cast<const std::byte*>(to + r * stride + column);
-      for (std::int64_t i = 0; i < count; i += 128) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
-      }
-    }
-  }
   __device__ void operator()(Sums& sums, const Place& at) const {
 #pragma unroll
     for (int i = 0; i < kBatches; ++i) {

@@ -1,9 +1,6 @@
 // Products of thousands of rows and columns on Hopper's tensor cores, with what happens to the sums as a
 // parameter: C[m, n] = sum over k of A(m, k) B(n, k), in one chain of steps of 16 from the first k on.
 //
-// An epilogue has prefetch(row, column) of a tile, by a warp that is ahead of the products, and operator()
-// on the sums of a thread.
-//
 // A CTA goes through tiles of 128 rows by 256 columns of C: a producer keeps a pipeline of tiles of 64 k
 // filled by the copy engine, also across tiles of C; two consumer warpgroups have 64 rows each. Operands
 // may be stored with k along their rows or along their columns.
@@ -76,18 +73,15 @@ __device__ void load_operand(std::byte* to, const CUtensorMap* map, int k, int f
   }
 }
 
-// A whole warp: its lanes share what the epilogue of a tile wants brought nearer, the first one copies.
 template <bool kTransA, bool kTransB, class Epilogue>
 __device__ void produce(const ProductParams<Epilogue>& p, const Pipeline& pipe) {
-  const bool copies = threadIdx.x % 32 == 0;
   const auto steps = static_cast<int>((p.depth + kTileK - 1) / kTileK);
   int stage = 0;
   std::uint32_t parity = 1;  // of the round before the first: empty from the start
   for (std::int64_t index = blockIdx.x; index < p.row_tiles * p.column_tiles; index += gridDim.x) {
     std::int64_t row = 0, column = 0;
     tile_of(p, index, row, column);
-    p.epilogue.prefetch(row * kTileM, column * kTileN);
-    for (int i = 0; copies && i < steps; ++i) {
+    for (int i = 0; i < steps; ++i) {
       cuda::barrier_wait(&pipe.empty[stage], parity);
       cuda::barrier_expect(&pipe.full[stage], kStageBytes);
       std::byte* const a = pipe.tiles + stage * kStageBytes;
@@ -100,7 +94,6 @@ __device__ void produce(const ProductParams<Epilogue>& p, const Pipeline& pipe) 
         parity ^= 1;
       }
     }
-    __syncwarp();
   }
 }
 
@@ -175,7 +168,7 @@ __global__ void __launch_bounds__(kProductThreads, 1)
     const int group = static_cast<int>(threadIdx.x) / cuda::kWarpgroup;
     if (group == kGroups) {
       cuda::give_registers_back<40>();
-      if (threadIdx.x % cuda::kWarpgroup < 32) produce<kTransA, kTransB>(p, pipe);
+      if (threadIdx.x % cuda::kWarpgroup == 0) produce<kTransA, kTransB>(p, pipe);
     } else {
       cuda::take_registers<232>();
       consume<T, kTransA, kTransB>(p, pipe, group);
