@@ -102,8 +102,8 @@ class LayerNormBackward final : public CardTask {
         all.push_back(layer_norm::expected_answer(problem, tolerance));
         // Long sums may cost more than the digits of a single element.
         if (problem.cols < kLongSum || tolerance.growth != Growth::random) continue;
-        Answer own = layer_norm::expected_answer(
-            problem, {tolerance.factor, Growth::tree, tolerance.stable});
+        Answer own = all.back();
+        layer_norm::set_bounds(problem, {tolerance.factor, Growth::tree, tolerance.stable}, own);
         all.back().own_y = std::move(own.y);
         all.back().own_dx = std::move(own.dx);
       }
