@@ -43,6 +43,7 @@ ORDER = {
     "src/io": FILES | {"src/core", "src/cpu", "include/touchstone"},
     # Requests, scheduling, sampling: of a model they know the Scorer alone.
     "src/decode": BASE | FILES | {"include/touchstone/decode"},
+    "src/decode/grammar": FILES | {"include/touchstone/decode", "src/io"},  # its reader of JSON
     "src/model": BASE | FILES | {"include/touchstone/decode", "include/touchstone/model", "src/decode"},
     "src/ops/norm": BASE,
     "src/ops/selection": BASE,

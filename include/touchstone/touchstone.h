@@ -16,6 +16,7 @@
 #include "touchstone/core/tensor.h"                 // IWYU pragma: export
 #include "touchstone/core/weight_format.h"          // IWYU pragma: export
 #include "touchstone/decode/beam_search.h"          // IWYU pragma: export
+#include "touchstone/decode/grammar.h"              // IWYU pragma: export
 #include "touchstone/decode/perplexity.h"           // IWYU pragma: export
 #include "touchstone/decode/request.h"              // IWYU pragma: export
 #include "touchstone/decode/scheduler.h"            // IWYU pragma: export

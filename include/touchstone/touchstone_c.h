@@ -529,5 +529,6 @@ TOUCHSTONE_API ts_status ts_attention_backward_explain(ts_context* context,
 #include "touchstone/touchstone_c_beam.h"       // IWYU pragma: export
 #include "touchstone/touchstone_c_cache.h"      // IWYU pragma: export
 #include "touchstone/touchstone_c_chat.h"       // IWYU pragma: export
+#include "touchstone/touchstone_c_grammar.h"    // IWYU pragma: export
 #include "touchstone/touchstone_c_io.h"         // IWYU pragma: export
 #include "touchstone/touchstone_c_tokenizer.h"  // IWYU pragma: export

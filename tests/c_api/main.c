@@ -84,6 +84,7 @@ int main(void) {
   CHECK_OK(ts_context_create(NULL, &context));
   if (failures == 0) {
     test_files();
+    test_grammar();
     test_norm(context);
     test_linear(context);
     test_cross_entropy(context);
