@@ -73,7 +73,8 @@ void expect_chunks(const Scene& scene, const std::vector<std::int64_t>& chunks,
     }
     for (const Part& part : parts) {
       part.run->run(context);
-      ASSERT_EQ(part.run->row_bytes(0), whole.query_bytes(part.begin - first, part.end - part.begin))
+      ASSERT_EQ(part.run->row_bytes(0),
+                whole.query_bytes(part.begin - first, part.end - part.begin))
           << "tokens " << part.begin << " to " << part.end << " of " << length;
     }
   });
@@ -88,7 +89,8 @@ TEST(CachedAttentionPrefill, ChunksOfOneTo512) {
   const std::vector<std::int64_t> chunks =
       on_gpu() ? std::vector<std::int64_t>{1, 2, 15, 16, 17, 63, 64, 100, 128, 129, 256, 511, 512}
                : std::vector<std::int64_t>{1, 17, 512};
-  for (const QuantFormat& format : {kStoredBf16, kStoredF32, kStoredInt8, kStoredInt4, kStoredFp8}) {
+  for (const QuantFormat& format :
+       {kStoredBf16, kStoredF32, kStoredInt8, kStoredInt4, kStoredFp8}) {
     for (const std::int64_t dim : {64, 128}) {
       if (!on_gpu() && dim == 128 && format != kStoredBf16) continue;
       const std::int64_t length = on_gpu() ? 1100 : 530;

@@ -171,8 +171,7 @@ TOUCHSTONE_HOST_DEVICE inline VisibleRange visible_range(const PagedAttentionPro
   const std::int64_t position = position_of(p, row, query);
   const std::int64_t window_begin = window_begin_of(p, position);
   const std::int64_t start = tree_start(p, row);
-  VisibleRange visible =
-      range_before(p, position, p.lengths[row], larger(start, 0), window_begin);
+  VisibleRange visible = range_before(p, position, p.lengths[row], larger(start, 0), window_begin);
   visible.tree = p.tree + query * p.tree_words;
   visible.tree_words = p.tree_words;
   visible.tree_start = start;

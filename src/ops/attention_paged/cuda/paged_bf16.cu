@@ -53,8 +53,7 @@ class MergeWarp {
         x[i] = tile + i < count_ ? values[split_of(tile + i) * dim] : 0.0F;
       }
       const bool there = tile + lane_ < count_;
-      const float2 own =
-          there ? partials[split_of(tile + lane_)] : float2{minus_infinity(), 0.0F};
+      const float2 own = there ? partials[split_of(tile + lane_)] : float2{minus_infinity(), 0.0F};
       // Lane i has the factors of split i.
       float after = own.x;
 #pragma unroll
@@ -102,9 +101,8 @@ __global__ void __launch_bounds__(kMergeThreads)
     bf16_merge_kernel(const __grid_constant__ SplitWork work) {
   const auto parts = static_cast<unsigned>(work.p.layers.v_dim) / kMergeWidth;
   const auto heads = static_cast<unsigned>(work.p.query_heads);
-  RowCursor cursor(work.p.rows, [&](std::int64_t row) {
-    return row_work(work, row).count * heads * parts;
-  });
+  RowCursor cursor(work.p.rows,
+                   [&](std::int64_t row) { return row_work(work, row).count * heads * parts; });
   RowItem item;
   constexpr unsigned kWarpsOfBlock = kMergeThreads / 32;
   unsigned i = blockIdx.x * kWarpsOfBlock + threadIdx.x / 32;
@@ -162,19 +160,19 @@ void decode(Context& context, SplitWork work) {
     work.first_query = first;
     work.queries = std::min(at_once, p.queries - first);
     const std::int64_t items = work.queries * p.layers.kv_heads * work.splits;
-    const auto blocks =
-        static_cast<unsigned>(std::min(items, processors * tuning::kDecodeWarps));
+    const auto blocks = static_cast<unsigned>(
+        std::min(items, processors * tuning::kDecodeWarps * tuning::kDecodeWaves));
     is_bf16_query(p) ? launch_decode<S, true>(context, work, blocks)
                      : launch_decode<S, false>(context, work, blocks);
     if (!merges) continue;
     const std::int64_t warps = work.queries * p.query_heads * p.layers.v_dim / kMergeWidth;
     const std::int64_t most = processors * (2048 / kMergeThreads);
-    cuda::launch(context, "cached_attention bf16_merge_kernel", bf16_merge_kernel,
-                 {.blocks = static_cast<unsigned>(
-                      std::min(ceil_div(warps, kMergeThreads / 32), most)),
-                  .threads = kMergeThreads,
-                  .pdl = cuda::is_hopper(context)},
-                 work);
+    cuda::launch(
+        context, "cached_attention bf16_merge_kernel", bf16_merge_kernel,
+        {.blocks = static_cast<unsigned>(std::min(ceil_div(warps, kMergeThreads / 32), most)),
+         .threads = kMergeThreads,
+         .pdl = cuda::is_hopper(context)},
+        work);
   }
 }
 
@@ -182,8 +180,8 @@ template <class S>
 void run(Context& context, const PagedAttentionProblem& p) {
   SplitWork work = split_work(p, S::kSplit);
   // Queries of a row, if all rows but one have one. With a single row that is what there is.
-  const bool prefills = p.queries - p.rows + 1 >= tuning::kPrefillQueries &&
-                        can_prefill_bf16(context, p);
+  const bool prefills =
+      p.queries - p.rows + 1 >= tuning::kPrefillQueries && can_prefill_bf16(context, p);
   if (prefills) {
     prefill_bf16(context, work);
     if (p.rows == 1) return;

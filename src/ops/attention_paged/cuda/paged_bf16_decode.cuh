@@ -67,10 +67,11 @@ class DecodeWarp {
   // Some queries of a row, one KV head, one split.
   __device__ void attend_item(const RowItem& item) {
     const RowWork of_row = row_work(work_, item.row);
-    split_ = static_cast<int>(item.number % of_row.splits);
-    const unsigned rest = item.number / of_row.splits;
-    kv_head_ = rest % static_cast<unsigned>(p_.layers.kv_heads);
-    const std::int64_t tile = rest / static_cast<unsigned>(p_.layers.kv_heads);
+    // Heads first: they have their tokens in the same pages.
+    const auto kv_heads = static_cast<unsigned>(p_.layers.kv_heads);
+    kv_head_ = item.number % kv_heads;
+    split_ = static_cast<int>(item.number / kv_heads % of_row.splits);
+    const std::int64_t tile = item.number / kv_heads / of_row.splits;
     std::int64_t query = of_row.first + tile * work_.tile;
     const std::int64_t end = smaller(query + work_.tile, of_row.first + of_row.count);
     while (query < end) query += attend_queries(item.row, query, end);
@@ -79,8 +80,8 @@ class DecodeWarp {
   // For `query` and those after it with the same mask; returns their number.
   __device__ std::uint32_t attend_queries(std::int64_t row, std::int64_t query, std::int64_t end) {
     const VisibleRange visible = visible_range(p_, row, query);
-    const bool due = work_.partials == nullptr ||
-                     splits_of(visible, work_.splits, S::kSplit).has(split_);
+    const bool due =
+        work_.partials == nullptr || splits_of(visible, work_.splits, S::kSplit).has(split_);
     if (!due) return 1;
     const SplitMask mask = split_mask(visible, first(), S::kSplit);
     std::uint32_t alike = 1;
@@ -230,8 +231,8 @@ class DecodeWarp {
 
   __device__ void issue_chunk(int chunk, int stage) {
     const int token = chunk * kChunk;
-    const bool whole = token + kChunk <= mask_.sinks ||
-                       (token >= mask_.begin && token + kChunk <= mask_.end);
+    const bool whole =
+        token + kChunk <= mask_.sinks || (token >= mask_.begin && token + kChunk <= mask_.end);
     std::int64_t runs[kChunk / kRun];
     bool plain = whole && in_runs_;
     if (plain) {
@@ -328,9 +329,9 @@ class DecodeWarp {
   __device__ void load_query() {
     const bool there = static_cast<int>(row()) < vectors_;
     if constexpr (kExact) {
-      const auto* const query =
-          static_cast<const std::uint16_t*>(p_.q.data) +
-          (there ? p_.q.offset(query_of(row()), head_of(row())) : 0) + 2 * column();
+      const auto* const query = static_cast<const std::uint16_t*>(p_.q.data) +
+                                (there ? p_.q.offset(query_of(row()), head_of(row())) : 0) +
+                                2 * column();
       const std::uint32_t flip = p_.scale < 0 ? 0x80008000U : 0U;
 #pragma unroll
       for (int i = 0; i < 2 * S::kProducts; ++i) {
@@ -535,8 +536,8 @@ class DecodeWarp {
         work_.partials[partial_of(query_of(row()), head_of(row()))] = {largest, sum};
       }
       store([&](unsigned vector) {
-        float* const to = work_.partial_values +
-                          partial_of(query_of(vector), head_of(vector)) * S::kDim;
+        float* const to =
+            work_.partial_values + partial_of(query_of(vector), head_of(vector)) * S::kDim;
         return [to](int d, float x) { to[d] = x; };
       });
       return;
@@ -552,9 +553,7 @@ class DecodeWarp {
       own.factor = of_vector(epilogue.factor, vector);
       own.nothing = of_vector(epilogue.nothing ? 1.0F : 0.0F, vector) != 0;
       const std::int64_t to = p_.output.offset(query_of(vector), head_of(vector));
-      return [this, own, to](int d, float x) {
-        store_output(p_, to + d, finished_value(x, own));
-      };
+      return [this, own, to](int d, float x) { store_output(p_, to + d, finished_value(x, own)); };
     });
   }
 

@@ -4,10 +4,9 @@
 // of the split in registers, and those of the splits before in shared memory. Two warpgroups take
 // turns at the tensor cores by themselves: the softmax of one takes less than the products of the
 // other.
-#include "ops/attention_paged/cuda/paged_bf16_prefill.cuh"
-
 #include <algorithm>
 
+#include "ops/attention_paged/cuda/paged_bf16_prefill.cuh"
 #include "ops/attention_paged/cuda/paged_bf16_prefill.h"
 #include "touchstone/core/checked.h"
 
@@ -82,7 +81,9 @@ class PrefillConsumer {
     const std::uint32_t flip = p_.scale < 0 ? 0x80008000U : 0U;
     const bool aligned =
         (reinterpret_cast<std::uintptr_t>(q) | static_cast<std::uintptr_t>(p_.q.token_stride * 2) |
-         static_cast<std::uintptr_t>(p_.q.head_stride * 2)) % 16 == 0;
+         static_cast<std::uintptr_t>(p_.q.head_stride * 2)) %
+            16 ==
+        0;
     const int thread = static_cast<int>(threadIdx.x) - cuda::kWarpgroup;
     for (int i = thread; i < S::kRows * kUnits; i += S::kGroups * cuda::kWarpgroup) {
       const int v = i / kUnits;
@@ -137,10 +138,9 @@ class PrefillConsumer {
     }
     const int first = block * S::kKeys;
     const KeyBlocks& blocks = tile_.blocks;
-    const bool whole =
-        there == (1U << (S::kKeys / 8)) - 1 &&
-        (first + S::kKeys <= blocks.all_sinks ||
-         (first >= blocks.all_begin && first + S::kKeys <= blocks.all_end));
+    const bool whole = there == (1U << (S::kKeys / 8)) - 1 &&
+                       (first + S::kKeys <= blocks.all_sinks ||
+                        (first >= blocks.all_begin && first + S::kKeys <= blocks.all_end));
     bool finite = true;
     if (!whole) {
       mask(scores, first, there);
@@ -195,8 +195,7 @@ class PrefillConsumer {
     for (int i = 0; i < kScores; ++i) {
       const int r = i / 2 % 2;
       const int token = i / 4 * 8 + lane_ % 4 * 2 + i % 2;
-      if (!is_there(there, i / 4 * 8) ||
-          !attends(first + token, begin_[r], end_[r], sinks_[r])) {
+      if (!is_there(there, i / 4 * 8) || !attends(first + token, begin_[r], end_[r], sinks_[r])) {
         scores[i] = minus_infinity();
       }
     }
@@ -225,8 +224,8 @@ class PrefillConsumer {
     for (int i = 0; i < kScores; ++i) {
       if (i / kChunkScores == chunk) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i]);
     }
-    const bool above = is_above(top[0], largest_[0], to_log2_) ||
-                       is_above(top[1], largest_[1], to_log2_);
+    const bool above =
+        is_above(top[0], largest_[0], to_log2_) || is_above(top[1], largest_[1], to_log2_);
     if (__any_sync(kAllLanes, static_cast<int>(above)) == 0) return;
     float factors[2];
 #pragma unroll
@@ -346,11 +345,11 @@ class PrefillConsumer {
         std::uint32_t x[4];  // two columns of 8, of 8 tokens and of 8 more
         const int r = 16 * step + lane_ / 8 % 2 * 8 + lane_ % 8;
         const int unit = n + lane_ / 16;
-        cuda::load_transposed(cuda::shared_address(shared_.v[turn_.stage]) +
-                                  static_cast<std::uint32_t>(unit / 8 * S::kSliceBytes +
-                                                             r * cuda::kSliceRowBytes +
-                                                             (unit % 8 ^ r % 8) * 16),
-                              x);
+        cuda::load_transposed(
+            cuda::shared_address(shared_.v[turn_.stage]) +
+                static_cast<std::uint32_t>(unit / 8 * S::kSliceBytes + r * cuda::kSliceRowBytes +
+                                           (unit % 8 ^ r % 8) * 16),
+            x);
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           float sum[4];
@@ -471,8 +470,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if constexpr (cuda::kWgmma) {
     extern __shared__ std::byte memory[];
     const std::uint32_t misaligned = cuda::shared_address(memory) % 1024;
-    auto& shared = *reinterpret_cast<PrefillShared<S>*>(
-        memory + (misaligned == 0 ? 0 : 1024 - misaligned));
+    auto& shared =
+        *reinterpret_cast<PrefillShared<S>*>(memory + (misaligned == 0 ? 0 : 1024 - misaligned));
     const PrefillTile tile = find_tile<S>(work);
     if (tile.queries == 0) return;
     if (threadIdx.x == 0) {
@@ -516,9 +515,9 @@ void launch_prefill(Context& context, PrefillWork& work) {
   work.keys = cuda::slice_map(section_shape(p, work.split.keys), DType::bf16, work.box);
   work.values = cuda::slice_map(section_shape(p, work.split.values), DType::bf16, work.box);
   // Of every row the last tile may be short.
-  const std::int64_t tiles =
-      p.rows == 1 ? ceil_div(p.queries, work.tile_queries)
-                  : p.queries / work.tile_queries + std::min(p.rows, p.queries);
+  const std::int64_t tiles = p.rows == 1
+                                 ? ceil_div(p.queries, work.tile_queries)
+                                 : p.queries / work.tile_queries + std::min(p.rows, p.queries);
   const auto kernel = bf16_prefill_kernel<S>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "cached_attention bf16_prefill_kernel", kernel,

@@ -51,8 +51,8 @@ struct PrefillShared {
 struct PrefillWork {
   SplitWork split;
   CUtensorMap keys, values;
-  int box = 8;            // tokens that are copied at a time
-  int tile_queries = 1;   // of a tile
+  int box = 8;           // tokens that are copied at a time
+  int tile_queries = 1;  // of a tile
 };
 
 // Blocks of keys, ascending: [0, sinks) and [begin, end).

@@ -50,9 +50,9 @@ class RowCursor {
 
   std::int64_t rows_;
   Count count_;
-  std::int64_t next_ = 0;           // row
-  unsigned begin_ = 0, end_ = 0;    // items of the 32 rows before it
-  unsigned own_ = 0, upto_ = 0;     // items of the lane's row, and of all up to it
+  std::int64_t next_ = 0;         // row
+  unsigned begin_ = 0, end_ = 0;  // items of the 32 rows before it
+  unsigned own_ = 0, upto_ = 0;   // items of the lane's row, and of all up to it
 };
 
 // Rows with so many queries are attended to by the prefill kernel; the others by the decode kernel.
