@@ -160,6 +160,7 @@ void decode(Context& context, SplitWork work) {
     work.first_query = first;
     work.queries = std::min(at_once, p.queries - first);
     const std::int64_t items = work.queries * p.layers.kv_heads * work.splits;
+    // Warps that find little to do are replaced by others.
     const auto blocks = static_cast<unsigned>(
         std::min(items, processors * tuning::kDecodeWarps * tuning::kDecodeWaves));
     is_bf16_query(p) ? launch_decode<S, true>(context, work, blocks)
