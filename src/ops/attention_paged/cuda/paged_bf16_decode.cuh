@@ -82,11 +82,12 @@ class DecodeWarp {
         work_.partials == nullptr || splits_of(visible, work_.splits, S::kSplit).has(split_);
     if (!due) return 1;
     const SplitMask mask = split_mask(visible, tokens_.first(), S::kSplit);
+    const typename Tokens::Neighbor neighbor = tokens_.load_neighbor(row);
     tokens_.find(row, visible, mask);
     std::uint32_t alike = 1;
     std::uint32_t done = 1;
     if (work_.tile == 1) {
-      alike = tokens_.rows_alike(row, query, mask);
+      alike = tokens_.rows_alike(row, query, mask, neighbor);
     } else {
       while (query + alike < end && (alike + 1) * heads() <= kVectors &&
              mask.same(

@@ -276,18 +276,17 @@ class PrefillConsumer {
   __device__ void attend_block(const float (&scores)[kScores]) {
     const float bases[2] = {weight_base(largest_[0], to_log2_), weight_base(largest_[1], to_log2_)};
     Weights weights[kSteps];
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) weigh(scores, step, bases, weights[step]);
     cuda::barrier_wait(&shared_.v_full[turn_.stage], turn_.parity);
     const std::uint64_t v = values();
     cuda::wgmma_hold(sums_);
-    cuda::wgmma_begin();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
+      weigh(scores, step, bases, weights[step]);
+      cuda::wgmma_begin();
       cuda::wgmma<Bf16, true>(sums_, weights[step].first, cuda::inner_rows(v, step), 1);
       cuda::wgmma<Bf16, true>(sums_, weights[step].second, cuda::inner_rows(v, step), 1);
+      cuda::wgmma_commit();
     }
-    cuda::wgmma_commit();
     cuda::wgmma_wait<0>();
     cuda::wgmma_hold(sums_);
   }

@@ -42,18 +42,35 @@ class DecodeTokens {
   __device__ int first_chunk() const { return first_chunk_; }
   __device__ int end_chunk() const { return end_chunk_; }
 
+  // The first page of the split in the lane's neighbor of a row, and in the row itself. Lane i looks
+  // at row + i, the last lane at the row before. Loaded early, and waited for in rows_alike.
+  struct Neighbor {
+    int offset = 0;
+    std::int32_t own = 0, other = -1;
+  };
+  __device__ Neighbor load_neighbor(std::int64_t row) const {
+    Neighbor result;
+    result.offset = lane_ == 31 ? -1 : lane_;
+    const std::int64_t other = row + result.offset;
+    const std::int64_t page = page_of(first());
+    const bool there = other >= 0 && other < p_.rows && page < p_.pages.table_stride;
+    if (result.offset == 0 || result.offset >= most_alike() || !there) return result;
+    result.own = work_.table[row * p_.pages.table_stride + page];
+    result.other = work_.table[other * p_.pages.table_stride + page];
+    return result;
+  }
+
   // Rows of one query, from `row` on, that have the pages of the split in common and the same mask
   // of it; none where that of a row before attends for this one too. Groups begin at multiples of
   // their size, so that a warp looks at few of its neighbors.
-  __device__ std::uint32_t rows_alike(std::int64_t row, std::int64_t query,
-                                      const SplitMask& mask) const {
-    const std::uint32_t most = heads() < kVectors ? kVectors / heads() : 1;
+  __device__ std::uint32_t rows_alike(std::int64_t row, std::int64_t query, const SplitMask& mask,
+                                      const Neighbor& neighbor) const {
+    const auto most = static_cast<std::uint32_t>(most_alike());
     if (most == 1) return 1;
     const std::uint32_t at = static_cast<std::uint32_t>(query - work_.first_query) % most;
-    // Lane i looks at row + i, the last lane at the row before.
-    const int offset = lane_ == 31 ? -1 : lane_;
-    const unsigned alike = __ballot_sync(
-        kAllLanes, static_cast<int>(is_alike(row, query, offset, static_cast<int>(most), mask)));
+    const bool same = neighbor.offset == 0 || (neighbor.own == neighbor.other &&
+                                               is_alike(row, query, neighbor.offset, mask));
+    const unsigned alike = __ballot_sync(kAllLanes, static_cast<int>(same));
     if (at > 0 && alike >> 31 != 0) return 0;
     return min(static_cast<std::uint32_t>(__ffs(static_cast<int>(~alike | 1U << 31)) - 1),
                most - at);
@@ -109,30 +126,30 @@ class DecodeTokens {
 
   __device__ std::uint32_t heads() const { return static_cast<std::uint32_t>(p_.heads_per_kv); }
 
-  __device__ bool is_alike(std::int64_t row, std::int64_t query, int offset, int most,
+  __device__ int most_alike() const {
+    return heads() < kVectors ? kVectors / static_cast<int>(heads()) : 1;
+  }
+
+  // Whether the row `offset` further on, which has the first page of the split in common, has all.
+  __device__ bool is_alike(std::int64_t row, std::int64_t query, int offset,
                            const SplitMask& mask) const {
-    if (offset == 0) return true;
-    if (offset >= most) return false;
     const std::int64_t other = row + offset;
     const std::int64_t of_other = query + offset;
     if (of_other < work_.first_query || of_other >= work_.first_query + work_.queries) return false;
-    if (other < 0 || other >= p_.rows) return false;
-    const std::int64_t page_tokens = p_.pages.page_tokens;
-    const std::int64_t stride = p_.pages.table_stride;
-    const std::int64_t first_page = first() / page_tokens;
-    const std::int64_t end = smaller((first() + S::kSplit + page_tokens - 1) / page_tokens, stride);
-    const std::int32_t* const pages = work_.table + row * stride;
-    const std::int32_t* const others = work_.table + other * stride;
-    if (first_page >= end || pages[first_page] != others[first_page]) return false;
     if (p_.query_offsets[other] != of_other || p_.query_offsets[other + 1] != of_other + 1) {
       return false;
     }
     if (!mask.same(split_mask(visible_range(p_, other, of_other), first(), S::kSplit))) {
       return false;
     }
+    const std::int64_t page_tokens = p_.pages.page_tokens;
+    const std::int64_t stride = p_.pages.table_stride;
+    const std::int64_t end = smaller(page_of(first() + S::kSplit + page_tokens - 1), stride);
+    const std::int32_t* const pages = work_.table + row * stride;
+    const std::int32_t* const others = work_.table + other * stride;
     bool same = true;
 #pragma unroll 8
-    for (std::int64_t page = first_page + 1; page < end; ++page) {
+    for (std::int64_t page = page_of(first()) + 1; page < end; ++page) {
       same = same && pages[page] == others[page];
     }
     return same;
