@@ -60,6 +60,7 @@ class Conversation {
         context_(context),
         model_(model),
         template_(source),
+        constraint_(constraint_of(o, opened)),
         scheduler_(model, scheduler_options(o, opened, 1)) {
     if (!o.system.empty()) add("system", o.system);
   }
@@ -97,6 +98,7 @@ class Conversation {
                                                    .now = std::time(nullptr)});
     decode::Request request = request_of(o_);
     request.prompt = opened_.tokenizer.encode(rendered, {.add_special = false});
+    request.constraint = constraint_;
     const decode::Cancellation cancellation = request.cancellation;
     const decode::SchedulerStatistics before = scheduler_.statistics();
     TimedRun timing;
@@ -111,7 +113,9 @@ class Conversation {
     print("\n");
     if (!o_.quiet) timing.report(model_, before, scheduler_.statistics());
     g_interrupted = 0;
-    return scheduler_.take(id)[0].text;
+    const std::vector<decode::Completion> answers = scheduler_.take(id);
+    check_constraint(answers);
+    return answers[0].text;
   }
 
   const GenerateOptions& o_;
@@ -119,6 +123,7 @@ class Conversation {
   Context& context_;
   model::Model& model_;
   io::ChatTemplate template_;
+  std::shared_ptr<const decode::TokenConstraint> constraint_;
   decode::Scheduler scheduler_;
   io::TemplateValue::Array messages_;
 };

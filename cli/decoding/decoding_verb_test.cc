@@ -128,6 +128,25 @@ TEST_F(DecodingVerb, OneBeamIsGreedy) {
   EXPECT_EQ(count, 4);
 }
 
+TEST_F(DecodingVerb, TextFollowsAGrammar) {
+  std::ofstream(folder_->path() / "answer.gbnf")
+      << "root ::= (\"yes\" | \"no\") \", \" [0-9]+ \".\"";
+  std::ofstream(folder_->path() / "days.json")
+      << R"({"type": "object", "properties": {"days": {"type": "integer", "minimum": 1,
+             "maximum": 14}}, "required": ["days"], "additionalProperties": false})";
+  for (int seed = 0; seed < 6; ++seed) {
+    const std::string controls = " -n 60 --temperature 1 --seed " + std::to_string(seed);
+    const std::string text = run("generate -m . -p word4 --grammar answer.gbnf" + controls).out;
+    EXPECT_THAT(text, testing::MatchesRegex("(yes|no), [0-9]+\\.?\n")) << text;
+    const Json json =
+        Json::parse(run("generate -m . -p word4 --json-schema days.json" + controls).out);
+    EXPECT_GE(json["days"].get<int>(), 1);
+    EXPECT_LE(json["days"].get<int>(), 14);
+  }
+  std::ofstream(folder_->path() / "bad.gbnf") << "root ::= other";
+  expect_one_line("generate -m . -p x --grammar bad.gbnf", 3, "grammar:1");
+}
+
 // examples/generate is shown in the documentation; it wants a model.
 TEST_F(DecodingVerb, TheExampleGivesTheSameText) {
   if (!fs::exists(TOUCHSTONE_EXAMPLE)) GTEST_SKIP() << "examples are not built";
@@ -165,7 +184,8 @@ TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
   expect_one_line("generate -m . -p x --cache int3", 2, "expected one of f32");
   expect_one_line("generate -m . -p x --beams 4 --temperature 0.8", 2,
                   "beam search does not sample");
-  expect_one_line("generate -m . -p x --grammar y", 2, "'--grammar' is not understood");
+  expect_one_line("generate -m . -p x --grammar y", 3, "y: No such file");
+  expect_one_line("generate -m . -p x --grammar y --json-schema z", 2, "expected one of them");
   expect_one_line("generate -m . --chat -p x --samples 2", 2, "--chat takes one -p");
   expect_one_line("score -m . word", 2, "tokens: expected at least 2");
   expect_one_line("generate -m nowhere -p x", 3, "nowhere");

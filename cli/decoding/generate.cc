@@ -16,6 +16,7 @@
 #include "json/json.h"
 #include "touchstone/core/error.h"
 #include "touchstone/decode/beam_search.h"
+#include "touchstone/decode/grammar.h"
 
 namespace touchstone::cli {
 namespace {
@@ -63,9 +64,11 @@ int continue_prompts(const GenerateOptions& o, const OpenedModel& opened, Contex
   TimedRun timing;
   const bool stream = !o.json && prompts.size() == 1 && o.samples == 1;
   std::vector<decode::RequestId> ids;
+  const auto constraint = constraint_of(o, opened);
   for (const std::vector<std::int32_t>& prompt : prompts) {
     decode::Request request = request_of(o);
     request.prompt = prompt;
+    request.constraint = constraint;
     ids.push_back(scheduler.submit(std::move(request), [&](const decode::TokenEvent& event) {
       timing.note(event);
       if (stream) print(event.text);
@@ -81,6 +84,7 @@ int continue_prompts(const GenerateOptions& o, const OpenedModel& opened, Contex
         print((stream ? "" : answers[s].text) + "\n");
       }
     }
+    check_constraint(answers);
   }
   if (!o.quiet) timing.report(model, {}, scheduler.statistics());
   return kOk;
@@ -90,6 +94,12 @@ int generate(const GenerateOptions& o) {
   if (o.chat && (!o.prompts_file.empty() || o.prompts.size() > 1 || o.samples != 1 || o.json)) {
     throw InvalidArgument(
         "generate: --chat takes one -p or none, no --prompts, --samples or --json");
+  }
+  if (!o.grammar.empty() && !o.json_schema.empty()) {
+    throw InvalidArgument("generate: --grammar and --json-schema: expected one of them");
+  }
+  if (o.beams > 0 && (!o.grammar.empty() || !o.json_schema.empty())) {
+    throw InvalidArgument("generate: --beams: not with --grammar or --json-schema");
   }
   if (o.chat && o.beams > 0) throw InvalidArgument("generate: --beams: not with --chat");
   const OpenedModel opened = open_model(o.model);
@@ -136,6 +146,27 @@ decode::Request request_of(const GenerateOptions& o) {
                    .ignore_eos = o.ignore_eos},
           .samples = static_cast<std::int32_t>(o.samples),
           .top_log_probabilities = static_cast<std::int32_t>(o.log_probs)};
+}
+
+std::shared_ptr<const decode::TokenConstraint> constraint_of(const GenerateOptions& o,
+                                                             const OpenedModel& opened) {
+  if (o.grammar.empty() && o.json_schema.empty()) return nullptr;
+  const decode::Grammar grammar =
+      o.grammar.empty() ? decode::Grammar::from_json_schema(read_whole_file(o.json_schema))
+                        : decode::Grammar::from_gbnf(read_whole_file(o.grammar));
+  const io::ModelDescription& d = opened.file.description();
+  const std::vector<std::int32_t> ends(d.eos_tokens.begin(), d.eos_tokens.end());
+  const decode::GrammarVocabulary vocabulary(
+      opened.tokenizer.token_bytes(static_cast<std::size_t>(d.vocabulary)), ends);
+  return std::make_shared<decode::GrammarConstraint>(grammar, vocabulary);
+}
+
+void check_constraint(const std::vector<decode::Completion>& answers) {
+  for (const decode::Completion& answer : answers) {
+    if (answer.finish != decode::FinishReason::no_token) continue;
+    throw InvalidArgument(
+        fmt::format("generate: the grammar allows no token after {} tokens", answer.tokens.size()));
+  }
 }
 
 decode::SchedulerOptions scheduler_options(const GenerateOptions& o, const OpenedModel& opened,
@@ -207,6 +238,9 @@ void add_generate(Options& app, int& exit_code) {
   verb->add_option("--seed", o->seed, "Of the random numbers")->show_default();
   verb->add_option("--stop", o->stops, "Text that ends the answer; may be given several times");
   verb->add_flag("--ignore-eos", o->ignore_eos, "Go on after an end-of-sequence token");
+  verb->add_option("--grammar", o->grammar, "A file with a GBNF grammar that the text follows");
+  verb->add_option("--json-schema", o->json_schema,
+                   "A file with a JSON Schema: the text is JSON of it");
   verb->add_flag("--chat", o->chat, "With the chat template of the model; without -p interactive");
   verb->add_option("--system", o->system, "With --chat: the system message");
   verb->add_option("--context", o->context, "Tokens of prompt and answer together")

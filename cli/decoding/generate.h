@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct GenerateOptions {
   std::int64_t seed = 0;
   std::vector<std::string> stops;
   bool ignore_eos = false;
+  std::string grammar;  // files
+  std::string json_schema;
   bool chat = false;
   std::string system;
   std::int64_t context = 0;
@@ -41,8 +44,14 @@ struct GenerateOptions {
   bool quiet = false;
 };
 
-// The request of a prompt, without the prompt.
+// The request of a prompt, without the prompt and the constraint.
 decode::Request request_of(const GenerateOptions& o);
+
+// Of --grammar or --json-schema; null without them.
+std::shared_ptr<const decode::TokenConstraint> constraint_of(const GenerateOptions& o,
+                                                             const OpenedModel& opened);
+// InvalidArgument where a continuation ended because nothing was allowed to follow.
+void check_constraint(const std::vector<decode::Completion>& answers);
 
 // Requests of one run, timed: prefill ends with the first token of the last request.
 class TimedRun {

@@ -124,7 +124,8 @@ class ModelBatch : public testing::Test {
                  .values = f.cache,
                  .max_length = kMaxLength,
                  .max_rows = 512,
-                 .share_prefixes = false});
+                 .share_prefixes = false,
+                 .graphs = false});
     Scheduler scheduler(model, {.max_rows = 512, .max_running = 1, .share_prefixes = false});
     const decode::RequestId id = scheduler.submit(request_of(index, temperature));
     while (scheduler.step(context)) {
