@@ -66,17 +66,19 @@ std::vector<int32_t> ending_tokens(const Knobs& k, uint64_t seed) {
   return eos;
 }
 
+// How likely endings are: at once, never for a long time, or all the time.
+double end_bias(const std::string& family, int64_t layer) {
+  if (family == "eos_first" || family == "early_finish") return layer == 0 ? 7 : -1;
+  if (family == "late_finish") return -4;
+  return family == "long" ? -9 : 3;
+}
+
 double logit(const Knobs& k, const Stream& random, int64_t state, int64_t token, bool ends) {
   const int64_t at = state * k.vocab + token;
-  const int64_t layer = state / k.width;
   double value = 2 * random.normal(at);
   if (k.family == "scale") value *= 0.05;
   if (k.family == "peaked") value = 3 * random.heavy(at);
-  if (ends) {
-    value += k.family == "eos_first" || k.family == "early_finish" ? (layer == 0 ? 7 : -1)
-             : k.family == "late_finish"                           ? -4
-                                                                   : 3;
-  }
+  if (ends) value += end_bias(k.family, state / k.width);
   if (k.family == "masked" && random.bits(~at) % 5 < 2) return -static_cast<double>(kInfinity);
   return std::clamp(value, -60.0, 60.0);
 }
@@ -93,7 +95,10 @@ void fill_row(const Knobs& k, const Stream& random, const std::vector<int32_t>& 
   if (k.family == "ties" || k.family == "all_tied") {
     for (int64_t v = 0; v + 1 < k.vocab; v += 2) row[v + 1] = row[v];
   }
-  if (k.family == "all_tied") std::fill(row, row + k.vocab, row[0]);
+  // One number for all states of a layer: texts are tied because they add the same numbers.
+  if (k.family == "all_tied") {
+    std::fill(row, row + k.vocab, static_cast<float>(random.normal(state / k.width)));
+  }
   // A state without a way on, and one with a single way.
   if (k.family == "dead_ends" && random.bits(state) % 3 == 0) {
     std::fill(row, row + k.vocab, -kInfinity);

@@ -52,10 +52,12 @@ class Search {
   void decides(double a, double b) {
     if (a != b) answer_.margin = std::min(answer_.margin, std::abs(a - b));
   }
-  // Scores are sums divided by anything: it is their digits that must tell them apart.
-  void decides_scores(double a, double b) {
-    const double scale = std::max(std::abs(a), std::abs(b));
-    if (a != b) answer_.margin = std::min(answer_.margin, std::abs(a - b) / scale);
+  // Scores in units of the sums that they are made of.
+  void decides_scores(double a, int64_t length, double b, int64_t other) {
+    const auto alpha = static_cast<double>(p_.length_penalty);
+    const double unit = std::min(std::pow(static_cast<double>(length), alpha),
+                                 std::pow(static_cast<double>(other), alpha));
+    if (a != b) answer_.margin = std::min(answer_.margin, std::abs(a - b) * unit);
   }
   double score_of(double log_probability, int64_t length) const {
     return log_probability /
@@ -165,17 +167,20 @@ class Search {
                                     [&](const Text& other) { return other.score < score; });
     pool.insert(after, {beam.tokens, beam.log_probability, score, beam.error, how});
     if (pool.size() <= static_cast<size_t>(p_.beams)) return;
-    decides_scores(pool[pool.size() - 2].score, pool.back().score);
+    const Text& kept = pool[pool.size() - 2];
+    decides_scores(kept.score, std::ssize(kept.tokens), pool.back().score,
+                   std::ssize(pool.back().tokens));
     pool.pop_back();
   }
 
   bool stops(int64_t g) {
     if (running_.empty()) return true;
     if (answer_.texts.size() < static_cast<size_t>(p_.beams)) return false;
-    const double reach =
-        score_of(running_[0].log_probability, p_.length_penalty > 0 ? p_.max_tokens : g);
-    decides_scores(reach, answer_.texts.back().score);
-    return reach <= answer_.texts.back().score;
+    const int64_t length = p_.length_penalty > 0 ? p_.max_tokens : g;
+    const double reach = score_of(running_[0].log_probability, length);
+    const Text& worst = answer_.texts.back();
+    decides_scores(reach, length, worst.score, std::ssize(worst.tokens));
+    return reach <= worst.score;
   }
 
   const Problem& p_;

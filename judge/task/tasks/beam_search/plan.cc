@@ -68,6 +68,10 @@ void add_sizes(PlanBuilder& b, bool small) {
   }
   b.add("many_beams", shape({.prompts = 1, .width = 16, .vocab = 200, .beams = 70, .tokens = 4}));
   b.add("long", shape({.prompts = 1, .width = 3, .vocab = 30, .beams = 3, .tokens = 60}));
+  b.add("long",
+        shape({.prompts = 1, .width = 3, .vocab = 30, .beams = 3, .tokens = 50}, {{"eos", 0}}));
+  b.add("scale",
+        shape({.prompts = 1, .width = 3, .vocab = 40, .beams = 3, .tokens = 40}, {{"eos", 0}}));
   b.add("large", shape({.prompts = 1, .width = 2, .vocab = 20000, .beams = 4, .tokens = 4}));
   if (small) return;
   b.add("many_beams", shape({.prompts = 1, .width = 16, .vocab = 500, .beams = 256, .tokens = 4}));
@@ -81,6 +85,17 @@ void add_options(PlanBuilder& b) {
     for (const int64_t alpha : {0, 100}) {
       b.add("several_eos", shape(common(b), {{"eos", eos}, {"alpha100", alpha}}));
     }
+  }
+  // Short texts are better and the limit is far: what can still be reached is near, not there.
+  for (const int64_t alpha : {-30, -50, -50, -70, -100}) {
+    b.add("penalty",
+          shape({.prompts = 4, .width = 6, .vocab = 24, .beams = 2 + b.draw(3), .tokens = 40},
+                {{"alpha100", alpha}}));
+  }
+  // More endings than beams among the best.
+  for (const int64_t beams : {3, 4, 6, 8}) {
+    b.add("several_eos", shape({.prompts = 4, .width = 6, .vocab = 20, .beams = beams, .tokens = 6},
+                               {{"eos", 15}, {"alpha100", 200}}));
   }
   // Nothing but endings.
   b.add("several_eos",

@@ -18,7 +18,6 @@
   MUTANT(stops_when_full, "stops as soon as K have ended")                                    \
   MUTANT(stops_at_first_end, "stops as soon as the best continuation ends")                   \
   MUTANT(bound_at_current, "what running beams can reach is computed at their own length")    \
-  MUTANT(bound_at_max, "the bound is computed at the limit, for negative penalties too")      \
   MUTANT(bound_of_worst, "the worst running beam decides that nothing can be reached")        \
   MUTANT(bound_against_best, "stops when the best finished text cannot be passed")            \
   MUTANT(prompt_in_length, "the prompt counts in the length")                                 \
@@ -312,7 +311,6 @@ class Search {
     if (bug(stops_when_full)) return true;
     bool far = t.length_penalty > 0;
     if (bug(bound_at_current)) far = false;
-    if (bug(bound_at_max)) far = true;
     const Beam& best = bug(bound_of_worst) ? running.back() : running.front();
     const double reach = score(best.sum, far ? t.max_tokens : g, true);
     return reach <= (bug(bound_against_best) ? pool.front() : pool.back()).score;
