@@ -43,14 +43,16 @@ ORDER = {
     "src/io": FILES | {"src/core", "src/cpu", "include/touchstone"},
     # Requests, scheduling, sampling: of a model they know the Scorer alone.
     "src/decode": BASE | FILES | {"include/touchstone/decode"},
+    "src/decode/grammar": FILES | {"include/touchstone/decode", "src/io"},  # its reader of JSON
     "src/model": BASE | FILES | {"include/touchstone/decode", "include/touchstone/model", "src/decode"},
     "src/ops/norm": BASE,
     "src/ops/selection": BASE,
     "src/ops/softmax_topk": BASE | {"src/ops/selection"},
     "src/ops/sample": BASE | {"src/ops/selection"},
     "src/ops/activation": BASE,
-    "src/ops/linear": BASE,
+    "src/ops/linear": BASE | {"src/ops/activation"},
     "src/ops/embedding": BASE | {"src/ops/linear"},
+    "src/ops/cross_entropy": BASE | {"src/ops/linear"},
     "src/ops/rope": BASE,
     "src/ops/attention_common": BASE,
     "src/ops/attention_dense": BASE | {"src/ops/attention_common"},

@@ -13,6 +13,8 @@ std::unique_ptr<Problem> make_rms_norm(const cases::Case& item);
 std::unique_ptr<Problem> make_rms_norm_backward(const cases::Case& item);
 std::unique_ptr<Problem> make_linear(const cases::Case& item);
 std::unique_ptr<Problem> make_linear_backward(const cases::Case& item);
+std::unique_ptr<Problem> make_cross_entropy(const cases::Case& item);
+std::unique_ptr<Problem> make_cross_entropy_backward(const cases::Case& item);
 std::unique_ptr<Problem> make_embedding(const cases::Case& item);
 std::unique_ptr<Problem> make_embedding_backward(const cases::Case& item);
 std::unique_ptr<Problem> make_rope(const cases::Case& item);

@@ -16,6 +16,8 @@
 #include "touchstone/core/tensor.h"                 // IWYU pragma: export
 #include "touchstone/core/weight_format.h"          // IWYU pragma: export
 #include "touchstone/decode/beam_search.h"          // IWYU pragma: export
+#include "touchstone/decode/grammar.h"              // IWYU pragma: export
+#include "touchstone/decode/perplexity.h"           // IWYU pragma: export
 #include "touchstone/decode/request.h"              // IWYU pragma: export
 #include "touchstone/decode/scheduler.h"            // IWYU pragma: export
 #include "touchstone/decode/scorer.h"               // IWYU pragma: export
@@ -32,6 +34,7 @@
 #include "touchstone/ops/activation.h"              // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
+#include "touchstone/ops/cross_entropy.h"           // IWYU pragma: export
 #include "touchstone/ops/embedding.h"               // IWYU pragma: export
 #include "touchstone/ops/gate.h"                    // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <list>
 #include <map>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "core/copy.h"
 #include "core/index.h"
 #include "decode/continuation.h"
+#include "decode/log_softmax.h"
 #include "decode/sampler.h"
 #include "touchstone/core/error.h"
 
@@ -45,14 +45,6 @@ struct Held {
   std::int64_t open = 0;  // samples that are not finished
   std::vector<Completion> completions{};
 };
-
-// log p of a token, in f64.
-float log_probability(std::span<const float> logits, std::int32_t token) {
-  const double top = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - top);
-  return static_cast<float>(static_cast<double>(logits[at(token)]) - top - std::log(sum));
-}
 
 SchedulerOptions checked(SchedulerOptions options) {
   if (options.max_rows < 1) {
@@ -348,7 +340,7 @@ void Scheduler::State::read_prompt_logits(const Share& share,
     auto& list = text.completion().prompt_log_probabilities;
     // A prompt that is read again after a preemption is in the list already.
     if (std::ssize(list) >= next) continue;
-    list.push_back(log_probability(host_logits, text.tokens()[at(next)]));
+    list.push_back(static_cast<float>(log_softmax(host_logits, text.tokens()[at(next)])));
   }
 }
 

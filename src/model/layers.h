@@ -54,6 +54,8 @@ class Layers {
 
   // [rows, width], after the final norm; good until the next call.
   ConstTensorView run(Context& context, const Chunk& chunk, const HiddenHook& hook);
+  // The result of the last run of so many rows.
+  ConstTensorView last(std::int64_t rows) { return rows_of(normed_, rows, d_.width); }
   // logits [n, vocabulary] f32 of hidden states [n, width].
   void head(Context& context, const ConstTensorView& hidden, const TensorView& logits) const;
   // Rows `from` [n] i32 of the last result one after another: [n, width].

@@ -10,6 +10,7 @@
 #include "core/copy.h"
 #include "core/index.h"
 #include "decode/step_arrays.h"
+#include "model/decode_graphs.h"
 #include "model/layers.h"
 #include "model/rotation.h"
 #include "model/row_order.h"
@@ -83,7 +84,12 @@ struct Model::State {
               .max_length = options.max_length,
               .layers = std::ssize(file.description().layers),
               .hidden_size = file.description().width,
-              .device = context.device()} {}
+              .device = context.device()} {
+    if (shape.device.is_cuda() && options.graphs) {
+      graphs = std::make_unique<DecodeGraphs>(shape.device, cache, layers, options.max_rows,
+                                              options.max_length);
+    }
+  }
 
   Sequence& find(ScorerSequence sequence) {
     const auto found = sequences.find(sequence.id);
@@ -114,6 +120,14 @@ struct Model::State {
 
   void run(Context& context, const ScoreArgs& args, const RowOrder& order,
            const cache::CacheView& view);
+  // One row of each sequence, as many as run at once, and graphs are wanted.
+  bool is_decode_step(const ScoreArgs& args) const {
+    return graphs && std::ssize(args.rows) <= options.max_rows &&
+           std::ranges::all_of(args.rows,
+                               [](const ScoreRow& row) { return row.parent == decode::kNoNode; });
+  }
+  void run_graph(Context& context, const ScoreArgs& args, const RowOrder& order,
+                 std::span<const cache::SequenceId> ids);
   Chunk chunk(Context& context, std::span<const ScoreRow> rows, const RowOrder& order,
               const cache::CacheView& view, std::int64_t begin, std::int64_t end);
   void write_hidden(Context& context, const ScoreArgs& args, const RowOrder& order,
@@ -134,7 +148,8 @@ struct Model::State {
   decode::ScorerShape shape;
   decode::StepArrays arrays{};
   decode::StepArrays head_rows{};
-  Tensor narrow{};  // logits before they are widened to f64
+  std::unique_ptr<DecodeGraphs> graphs{};  // absent where steps are not recorded
+  Tensor narrow{};                         // logits before they are widened to f64
   std::unordered_map<std::int64_t, Sequence> sequences{};
   std::int64_t next_id = 0;
   std::vector<ScoreRow> pending{};
@@ -212,7 +227,11 @@ void Model::score(Context& context, const ScoreArgs& args) {
   s.cache.reserve(counts);
   s.pending.assign(args.rows.begin(), args.rows.end());
   try {
-    s.run(context, args, order, s.views.build(context, ids));
+    if (s.is_decode_step(args) && order.sequences.size() == args.rows.size()) {
+      s.run_graph(context, args, order, ids);
+    } else {
+      s.run(context, args, order, s.views.build(context, ids));
+    }
   } catch (...) {
     s.drop_pending();
     throw;
@@ -234,6 +253,15 @@ void Model::State::run(Context& context, const ScoreArgs& args, const RowOrder& 
         layers.run(context, chunk(context, args.rows, order, view, begin, end), hook);
     write_logits(context, args, order, begin, hidden);
   }
+}
+
+void Model::State::run_graph(Context& context, const ScoreArgs& args, const RowOrder& order,
+                             std::span<const cache::SequenceId> ids) {
+  std::vector<DecodeRow> rows;
+  for (const std::int32_t row : order.rows) {
+    rows.push_back({args.rows[at(row)].token, args.rows[at(row)].position});
+  }
+  write_logits(context, args, order, 0, graphs->run(context, ids, rows));
 }
 
 Chunk Model::State::chunk(Context& context, std::span<const ScoreRow> rows, const RowOrder& order,
@@ -373,9 +401,12 @@ void Model::State::commit(const KeptRows& kept, std::span<const ScoreRow> rows) 
   const std::int64_t before = std::ssize(sequence.tokens);
   for (const std::int32_t row : kept.rows) sequence.tokens.push_back(rows[at(row)].token);
   const std::int64_t after = std::ssize(sequence.tokens);
-  // The index holds whole pages. Before the window moves on: see KvCache::insert_prefix.
+  // Whole pages: one that is still written would have to be copied for every sequence, so that one
+  // sequence could need more pages than its tokens do. Before the window moves on: see
+  // KvCache::insert_prefix.
   if (options.share_prefixes && before / options.page_tokens != after / options.page_tokens) {
-    cache.insert_prefix(sequence.cached, sequence.tokens);
+    const std::int64_t whole = after / options.page_tokens * options.page_tokens;
+    cache.insert_prefix(sequence.cached, std::span(sequence.tokens).first(at(whole)));
   }
   cache.advance_window(sequence.cached);
 }
@@ -393,6 +424,8 @@ std::int64_t Model::cache_bytes() const {
 }
 
 std::int64_t Model::weight_bytes() const { return state_->weights.get().matrix_bytes; }
+
+std::int64_t Model::graph_replays() const { return state_->graphs ? state_->graphs->replays() : 0; }
 
 std::string Model::find_nonfinite_weight() const { return first_nonfinite_weight(state_->file); }
 

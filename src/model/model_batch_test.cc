@@ -65,7 +65,7 @@ struct Happened {
 std::vector<Completion> run(const std::filesystem::path& folder, const Setting& s,
                             Happened& happened) {
   const Format& format = kFormats[s.format];
-  Context context({.threads = 1});
+  Context context = test::device_context(1);
   Model model(context, io::ModelFile::open(folder),
               {.compute = format.compute,
                .keys = format.cache,
@@ -117,14 +117,15 @@ class ModelBatch : public testing::Test {
     const auto found = known_.find(key);
     if (found != known_.end()) return found->second;
     const Format& f = kFormats[format];
-    Context context({.threads = 1});
+    Context context = test::device_context(1);
     Model model(context, io::ModelFile::open(folder(windows)),
                 {.compute = f.compute,
                  .keys = f.cache,
                  .values = f.cache,
                  .max_length = kMaxLength,
                  .max_rows = 512,
-                 .share_prefixes = false});
+                 .share_prefixes = false,
+                 .graphs = false});
     Scheduler scheduler(model, {.max_rows = 512, .max_running = 1, .share_prefixes = false});
     const decode::RequestId id = scheduler.submit(request_of(index, temperature));
     while (scheduler.step(context)) {

@@ -1,5 +1,5 @@
 // Random models of every architecture against `transformers`: testdata/*.json, by
-// tests/peers/make_model_golden.py.
+// tests/peers/model_golden_torch_peer.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST_P(ModelGolden, LogitsAndGreedyTokens) {
   const Json g = golden(GetParam());
   const test::ModelFolder folder(std::string("golden_") + GetParam());
   folder.write(g["config"], g["tensors"]);
-  Context context;
+  Context context = test::device_context();
   Model model(context, io::ModelFile::open(folder.path()), {.max_length = 1300});
   for (const Json& row : g["rows"]) expect_logits(context, model, row, 1e-4);
 
@@ -55,6 +55,8 @@ TEST_P(ModelGolden, LogitsAndGreedyTokens) {
     logits = last_logits(context, model, sequence, {&ids.back(), 1}, 1);
   }
   EXPECT_EQ(ids, g["greedy"]["ids"].get<std::vector<std::int32_t>>());
+  // The first step of one row runs as it is, and so does a prompt of one token.
+  EXPECT_EQ(model.graph_replays() > 190, ::touchstone::test::on_gpu());
 }
 
 // The dtypes round every activation and every weight product; the bound is that of a random walk
@@ -63,7 +65,7 @@ TEST_P(ModelGolden, SixteenBits) {
   const Json g = golden(GetParam());
   const test::ModelFolder folder(std::string("golden16_") + GetParam());
   folder.write(g["config"], g["tensors"]);
-  Context context;
+  Context context = test::device_context();
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const double u = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
     const io::ModelFile file = io::ModelFile::open(folder.path());

@@ -44,7 +44,7 @@ decode::TokenTree random_tree(std::int32_t nodes, std::uint64_t seed) {
 }
 
 TEST(ModelScorer, NodesOfATreeHaveTheBitsOfTheirPaths) {
-  Context context;
+  Context context = test::device_context();
   for (const char* name : {"llama3", "gemma2", "gpt2"}) {
     for (const std::int64_t max_rows : {256, 5}) {
       Model model =
@@ -60,9 +60,9 @@ TEST(ModelScorer, NodesOfATreeHaveTheBitsOfTheirPaths) {
       rows.insert(rows.end(), chain.begin(), chain.end());
       std::vector<std::int32_t> all(rows.size());
       std::iota(all.begin(), all.end(), 0);
-      std::vector<float> logits(rows.size() * 512);
-      model.score(context,
-                  {.rows = rows, .logit_rows = all, .logits = make_view(logits.data(), {20, 512})});
+      Tensor scored = Tensor::empty({20, 512}, DType::f32, model.shape().device);
+      model.score(context, {.rows = rows, .logit_rows = all, .logits = scored});
+      const std::vector<float> logits = test::host_values(context, scored);
       for (std::int32_t node = 0; node < tree.size(); ++node) {
         const ScorerSequence path = model.create();
         std::vector<std::int32_t> tokens = prompt;
@@ -79,7 +79,7 @@ TEST(ModelScorer, NodesOfATreeHaveTheBitsOfTheirPaths) {
 }
 
 TEST(ModelScorer, KeptPathsContinueAsIfWrittenInARow) {
-  Context context;
+  Context context = test::device_context();
   for (const char* name : {"qwen3", "mistral"}) {
     Model model = open_golden(context, name, {.max_length = 128, .sequences = 3});
     const std::vector<std::int32_t> prompt = random_tokens(30, 512);
@@ -109,7 +109,7 @@ TEST(ModelScorer, KeptPathsContinueAsIfWrittenInARow) {
 }
 
 TEST(ModelScorer, OpenFindsWhatOthersWrote) {
-  Context context;
+  Context context = test::device_context();
   Model model =
       open_golden(context, "llama3", {.max_length = 256, .sequences = 2, .page_tokens = 8});
   const std::vector<std::int32_t> prompt = random_tokens(60, 512);
@@ -125,6 +125,7 @@ TEST(ModelScorer, OpenFindsWhatOthersWrote) {
 
 // A second witness beside transformers: the float64 decoder, and its hidden states.
 TEST(ModelScorer, AgreesWithTheFloat64Decoder) {
+  if (::touchstone::test::on_gpu()) GTEST_SKIP() << "hidden states are given on the CPU";
   oracle::DecoderShape shape{.window = 6, .eps = 1e-5};
   oracle::DecoderWeights weights = oracle::random_decoder(shape, 3);
   const test::ModelFolder folder("decoder");
@@ -171,7 +172,7 @@ TEST(ModelScorer, AgreesWithTheFloat64Decoder) {
   add("lm_head.weight", weights.head, {shape.vocabulary, e});
   io::write_safetensors(folder.path() / "model.safetensors", tensors);
 
-  Context context;
+  Context context = test::device_context();
   Model model(context, io::ModelFile::open(folder.path()));
   oracle::DecoderScorer reference(oracle::Decoder(shape, weights));
   const std::vector<std::int32_t> tokens = random_tokens(20, 40);
@@ -207,7 +208,7 @@ TEST(ModelScorer, NamesTheWeightThatIsNotFinite) {
   tensors[2]["shift"] = std::numeric_limits<double>::quiet_NaN();
   const test::ModelFolder folder("nonfinite");
   folder.write(g["config"], tensors);
-  Context context;
+  Context context = test::device_context();
   Model model(context, io::ModelFile::open(folder.path()), {.max_length = 64});
   EXPECT_EQ(model.find_nonfinite_weight(), "blk.0.attn_k.weight");
   EXPECT_EQ(open_golden(context, "llama3", {}).find_nonfinite_weight(), "");
@@ -218,7 +219,7 @@ TEST(ModelScorer, NamesTheWeightThatIsNotFinite) {
 }
 
 TEST(ModelScorer, RefusesByName) {
-  Context context;
+  Context context = test::device_context();
   const auto refused = [&](const ModelOptions& options, const char* message) {
     EXPECT_THAT([&] { open_golden(context, "llama3", options); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(message)));

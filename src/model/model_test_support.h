@@ -1,5 +1,5 @@
 // Random models for tests: folders with config.json and model.safetensors, whose weights both sides of
-// a comparison draw from the same generator (tests/peers/make_model_golden.py).
+// a comparison draw from the same generator (tests/peers/model_golden_torch_peer.py).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "json/json.h"
+#include "tests/support/runners.h"
 #include "touchstone/io/write_tensors.h"
 #include "touchstone/model/model.h"
 
@@ -47,6 +48,31 @@ inline std::vector<std::int32_t> random_tokens(std::uint64_t length, std::uint64
   return tokens;
 }
 
+// The config and the tensors {"name", "shape", "scale", "shift"} of a golden file, in f32.
+inline void write_model(const std::filesystem::path& path, const Json& config,
+                        const Json& tensors) {
+  std::ofstream(path / "config.json") << config.dump();
+  std::vector<io::OutputTensor> list;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Json& tensor = tensors[i];
+    const auto shape = tensor["shape"].get<std::vector<std::int64_t>>();
+    std::int64_t count = 1;
+    for (const std::int64_t extent : shape) count *= extent;
+    const auto scale = tensor["scale"].get<double>();
+    const auto shift = tensor["shift"].get<double>();
+    list.push_back({.name = tensor["name"].get<std::string>(),
+                    .type = "f32",
+                    .shape = shape,
+                    .data = [=](std::vector<std::byte>& scratch) -> std::span<const std::byte> {
+                      const std::vector<float> values = random_values(i, count, scale, shift);
+                      const auto bytes = std::as_bytes(std::span(values));
+                      scratch.assign(bytes.begin(), bytes.end());
+                      return scratch;
+                    }});
+  }
+  io::write_safetensors(path / "model.safetensors", list);
+}
+
 // A folder of its own, removed at the end.
 class ModelFolder {
  public:
@@ -60,29 +86,7 @@ class ModelFolder {
   ModelFolder& operator=(const ModelFolder&) = delete;
   const std::filesystem::path& path() const { return path_; }
 
-  // The config and the tensors {"name", "shape", "scale", "shift"} of a golden file, in f32.
-  void write(const Json& config, const Json& tensors) const {
-    std::ofstream(path_ / "config.json") << config.dump();
-    std::vector<io::OutputTensor> list;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const Json& tensor = tensors[i];
-      const auto shape = tensor["shape"].get<std::vector<std::int64_t>>();
-      std::int64_t count = 1;
-      for (const std::int64_t extent : shape) count *= extent;
-      const auto scale = tensor["scale"].get<double>();
-      const auto shift = tensor["shift"].get<double>();
-      list.push_back({.name = tensor["name"].get<std::string>(),
-                      .type = "f32",
-                      .shape = shape,
-                      .data = [=](std::vector<std::byte>& scratch) -> std::span<const std::byte> {
-                        const std::vector<float> values = random_values(i, count, scale, shift);
-                        const auto bytes = std::as_bytes(std::span(values));
-                        scratch.assign(bytes.begin(), bytes.end());
-                        return scratch;
-                      }});
-    }
-    io::write_safetensors(path_ / "model.safetensors", list);
-  }
+  void write(const Json& config, const Json& tensors) const { write_model(path_, config, tensors); }
 
  private:
   std::filesystem::path path_;
@@ -95,28 +99,38 @@ inline Json read_json(const std::filesystem::path& path) {
       std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()));
 }
 
+// Of the device that the tests run on.
+inline Context device_context(int threads = 0) {
+  return Context({.device = ::touchstone::test::test_device(), .threads = threads});
+}
+
+inline std::vector<float> host_values(Context& context, const Tensor& values) {
+  context.synchronize();
+  const Tensor copy = values.to(Device::cpu());
+  const auto floats = copy.values<float>();
+  return {floats.begin(), floats.end()};
+}
+
 // Logits of the last of `tokens`, which are committed afterwards, in calls of `chunk` tokens.
 inline std::vector<float> last_logits(Context& context, decode::Scorer& scorer,
                                       decode::ScorerSequence sequence,
                                       std::span<const std::int32_t> tokens, std::size_t chunk) {
-  std::vector<float> logits(static_cast<std::size_t>(scorer.shape().vocabulary));
+  Tensor logits = Tensor::empty({1, scorer.shape().vocabulary}, DType::f32, scorer.shape().device);
   for (std::size_t first = 0; first < tokens.size(); first += chunk) {
     const auto part = tokens.subspan(first, std::min(chunk, tokens.size() - first));
     const auto rows = decode::chain_rows(sequence, scorer.length(sequence), part);
     const std::int32_t last[] = {static_cast<std::int32_t>(part.size()) - 1};
     const bool wanted = first + chunk >= tokens.size();
-    scorer.score(context,
-                 {.rows = rows,
-                  .logit_rows = wanted ? std::span<const std::int32_t>(last)
-                                       : std::span<const std::int32_t>(),
-                  .logits = wanted ? make_view(logits.data(), {1, scorer.shape().vocabulary})
-                                   : TensorView{}});
+    scorer.score(context, {.rows = rows,
+                           .logit_rows = wanted ? std::span<const std::int32_t>(last)
+                                                : std::span<const std::int32_t>(),
+                           .logits = wanted ? logits.view() : TensorView{}});
     std::vector<std::int32_t> all(part.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
     const decode::KeptRows kept[] = {{sequence, all}};
     scorer.keep(kept);
   }
-  return logits;
+  return host_values(context, logits);
 }
 
 }  // namespace touchstone::model::test

@@ -84,8 +84,10 @@ int main(void) {
   CHECK_OK(ts_context_create(NULL, &context));
   if (failures == 0) {
     test_files();
+    test_grammar();
     test_norm(context);
     test_linear(context);
+    test_cross_entropy(context);
     test_embedding(context);
     test_rope(context);
     test_activation(context);

@@ -43,52 +43,66 @@ class Model:
         out[..., 1::2] = odd * cosine + even * sine
         return out
 
-    def run(self, tokens, cache):
-        """tokens [T] after the cache (a list of [k, v] per layer, grown in place): hidden [T, width]."""
-        start = cache[0][0].shape[0] if cache[0][0] is not None else 0
-        positions = np.arange(start, start + len(tokens), dtype=np.float64)
-        x = self.w["token_embd.weight"][tokens]
-        visible = np.arange(start + len(tokens))[None, :] <= positions[:, None]
+    def attend(self, q, k, v, cache, layer):
+        """One sequence: q [T, heads, dim] after the cache, which grows."""
+        if cache[layer] is not None:
+            k, v = np.concatenate([cache[layer][0], k]), np.concatenate([cache[layer][1], v])
+        cache[layer] = (k, v)
+        visible = np.arange(len(k))[None, :] <= np.arange(len(k) - len(q), len(k))[:, None]
+        mixed = np.empty_like(q)
+        for h in range(self.heads):
+            g = h // (self.heads // self.kv_heads)
+            s = np.where(visible, q[:, h] @ k[:, g].T / np.float32(np.sqrt(self.dim)), -np.inf)
+            e = np.exp(s - s.max(axis=1, keepdims=True))
+            mixed[:, h] = e @ v[:, g] / e.sum(axis=1, keepdims=True)
+        return mixed
+
+    def run(self, steps):
+        """steps: [(tokens, cache)] of several sequences: hidden states of all tokens, [rows, width]."""
+        starts = [0 if cache[0] is None else len(cache[0][0]) for _, cache in steps]
+        positions = np.concatenate([np.arange(at, at + len(t), dtype=np.float64)
+                                    for at, (t, _) in zip(starts, steps)])
+        ends = np.cumsum([len(t) for t, _ in steps])
+        parts = [slice(end - len(t), end) for end, (t, _) in zip(ends, steps)]
+        rows = len(positions)
+        x = self.w["token_embd.weight"][np.concatenate([t for t, _ in steps])]
         for i in range(self.layers):
             w = lambda name: self.w[f"blk.{i}.{name}.weight"]
             n = self.norm(x, f"blk.{i}.attn_norm.weight")
-            q = self.rotate((n @ w("attn_q").T).reshape(len(tokens), self.heads, self.dim), positions)
-            k = self.rotate((n @ w("attn_k").T).reshape(len(tokens), self.kv_heads, self.dim), positions)
-            v = (n @ w("attn_v").T).reshape(len(tokens), self.kv_heads, self.dim)
-            if cache[i][0] is not None:
-                k, v = np.concatenate([cache[i][0], k]), np.concatenate([cache[i][1], v])
-            cache[i][0], cache[i][1] = k, v
-            mixed = np.empty((len(tokens), self.heads, self.dim), np.float32)
-            for h in range(self.heads):
-                g = h // (self.heads // self.kv_heads)
-                s = q[:, h] @ k[:, g].T / np.float32(np.sqrt(self.dim))
-                s = np.where(visible, s, -np.inf)
-                e = np.exp(s - s.max(axis=1, keepdims=True))
-                mixed[:, h] = e @ v[:, g] / e.sum(axis=1, keepdims=True)
-            x = x + mixed.reshape(len(tokens), -1) @ w("attn_output").T
+            q = self.rotate((n @ w("attn_q").T).reshape(rows, self.heads, self.dim), positions)
+            k = self.rotate((n @ w("attn_k").T).reshape(rows, self.kv_heads, self.dim), positions)
+            v = (n @ w("attn_v").T).reshape(rows, self.kv_heads, self.dim)
+            mixed = [self.attend(q[p], k[p], v[p], cache, i) for p, (_, cache) in zip(parts, steps)]
+            x = x + np.concatenate(mixed).reshape(rows, -1) @ w("attn_output").T
             n = self.norm(x, f"blk.{i}.ffn_norm.weight")
             gate = n @ w("ffn_gate").T
             x = x + (gate / (1 + np.exp(-gate)) * (n @ w("ffn_up").T)) @ w("ffn_down").T
         return self.norm(x, "output_norm.weight")
 
     def empty_cache(self):
-        return [[None, None] for _ in range(self.layers)]
+        return [None] * self.layers
 
 
-def greedy(model, ids, count):
-    cache, out, margins, step = model.empty_cache(), [], [], list(ids)
-    for _ in range(count):
-        logits = model.run(step, cache)[-1] @ model.head.T
-        best = np.argsort(logits)[-2:]
-        margins.append(float(logits[best[1]] - logits[best[0]]))
-        step = [int(best[1])]
-        out.append(step[0])
-    return out, min(margins)
+def greedy(model, prompts, count):
+    """All prompts side by side: their tokens and least margins between the two best logits."""
+    steps = [(list(ids), model.empty_cache()) for ids in prompts]
+    out, margins = [[] for _ in prompts], [np.inf] * len(prompts)
+    for number in range(count):
+        last = np.cumsum([len(t) for t, _ in steps]) - 1
+        logits = model.run(steps)[last] @ model.head.T
+        for i, row in enumerate(logits):
+            second, best = np.argsort(row)[-2:]
+            margins[i] = min(margins[i], float(row[best] - row[second]))
+            out[i].append(int(best))
+        steps = [([tokens[-1]], cache) for tokens, (_, cache) in zip(out, steps)]
+        if number % 20 == 0:
+            print(f"token {number}", flush=True)
+    return out, margins
 
 
 def window_nll(model, ids):
     """Sum of -log p of tokens 1 .. n - 1, each after all before it."""
-    logits = (model.run(ids, model.empty_cache())[:-1] @ model.head.T).astype(np.float64)
+    logits = (model.run([(ids, model.empty_cache())])[:-1] @ model.head.T).astype(np.float64)
     top = logits.max(axis=1)
     total = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
     return float((total - logits[np.arange(len(ids) - 1), ids[1:]]).sum())
@@ -100,11 +114,10 @@ def main():
     work = json.loads(pathlib.Path(source).read_text())
     result = {"model_sha256": hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()}
     if verb == "greedy":
-        result["prompts"] = []
-        for prompt in work["prompts"]:
-            out, margin = greedy(model, prompt["ids"], work.get("count", 200))
-            result["prompts"].append({**prompt, "greedy": out, "least_margin": margin})
-            print(f"{len(result['prompts'])}: least margin {margin:.4g}", flush=True)
+        out, margins = greedy(model, [prompt["ids"] for prompt in work["prompts"]], work.get("count", 200))
+        result["prompts"] = [{**prompt, "greedy": tokens, "least_margin": margin}
+                             for prompt, tokens, margin in zip(work["prompts"], out, margins)]
+        print("least margins", " ".join(f"{margin:.3g}" for margin in margins))
     else:
         result["windows"] = []
         for ids in work["windows"]:

@@ -50,6 +50,7 @@ struct ModelOptions {
   std::int64_t page_tokens = 16;
   std::int64_t max_rows = 256;    // that pass through the layers at once; more are cut into chunks
   bool share_prefixes = true;     // open() finds the tokens of earlier sequences
+  bool graphs = true;             // CUDA: steps of one row per sequence are recorded and replayed
   bool int8_activations = false;  // LinearArgs::int8_activations, in every layer and the head
 };
 
@@ -77,8 +78,9 @@ class TOUCHSTONE_API Model : public decode::Scorer {
   const io::ModelDescription& description() const;
   const io::ModelFile& file() const;
   cache::Statistics cache_statistics() const;
-  std::int64_t cache_bytes() const;   // of all pages
-  std::int64_t weight_bytes() const;  // that a decode step reads: every matrix once
+  std::int64_t cache_bytes() const;    // of all pages
+  std::int64_t weight_bytes() const;   // that a decode step reads: every matrix once
+  std::int64_t graph_replays() const;  // steps that were one launch of a graph and the head
   // Name of the first weight with a value that is NaN or infinite, "" if there is none. Reads all of
   // them: for the message when logits are NaN.
   std::string find_nonfinite_weight() const;

@@ -149,7 +149,13 @@ void add_sizes(PlanBuilder& b, bool small) {
       b.add("page_borders", shape(1, 2, 1, 2, 16, page + off, 2));
     }
   }
-  for (const int64_t group : {2, 4, 8}) b.add("grouped", shape(1, 2, 2, group, 16, 12, 3));
+  for (int64_t group = 2; group <= 9; ++group) {
+    b.add("grouped", shape(1, 1 + group % 2, 2, group, 8 + b.draw(9), 5 + b.draw(7), 2));
+  }
+  PlanBuilder::Parameters many = shape(1, 2, 1, 1, 48 + b.draw(9), 5, 2);
+  many["alive"] = 7 + b.draw(3);
+  b.add("many_caches", many);
+  b.add("changing_calls", shape(2, 2, 2, 3 + b.draw(3), 16, 9 + b.draw(9), 6));
   b.add("grouped", shape(1, 1, 3, 3, 20, 10, 2));
   b.add("one_kv_head", shape(1, 2, 1, 8, 32, 20, 3));
   b.add("one_kv_head", shape(2, 3, 1, 4, 16, 9, 3));
@@ -217,8 +223,9 @@ void add_plain(PlanBuilder& b) {
   b.add("wander", shape(1, 3, 1, 1, 64, 8, 40));
   b.add("wander_forks", shape(1, 3, 1, 1, 64, 8, 120));
   b.add("future_nan", shape(1, 1, 1, 1, 64, 9, 0));
-  for (const char* family : {"int8", "int4", "two_caches"})
+  for (const char* family : {"int8", "int4", "two_caches", "changing_calls"})
     b.add(family, shape(1, 1, 1, 1, 64, 16, 3));
+  b.add("many_caches", with(shape(1, 1, 1, 1, 64, 4, 1), "alive", 3));
   for (const char* family : {"layers", "uneven_layers"})
     b.add(family, shape(2, 1, 1, 1, 64, 12, 3));
   for (const char* family : {"grouped", "one_kv_head"}) b.add(family, shape(1, 1, 1, 4, 64, 12, 3));

@@ -41,6 +41,8 @@ struct Answer {
 
 // Values in float64, with the bound and magnitude of every element.
 Answer expected_answer(const Problem& problem, const Tolerance& tolerance);
+// The same answer with the bounds of another tolerance.
+void set_bounds(const Problem& problem, const Tolerance& tolerance, Answer& answer);
 
 // What errors of the sums of a row do to its y, or to its dx: a vector for each, for compare_apart().
 // False where the row has NaN or infinity.

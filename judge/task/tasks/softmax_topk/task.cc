@@ -146,6 +146,23 @@ void add_sizes(PlanBuilder& b, bool small) {
   for (const int64_t rows : {2, 3, 7, 33, 65, 129}) {
     b.add("sizes", {{"rows", rows}, {"vocab", 40 + b.draw(100)}, {"k", 5}});
   }
+  // Tiles that are no power of two.
+  for (const int64_t tile : {48, 80, 96, 112, 160, 192}) {
+    for (const int64_t off : {-1, 1}) {
+      b.add("sizes", {{"rows", 2}, {"vocab", tile + off}, {"k", 1 + b.draw(9)}});
+    }
+  }
+  b.add("sizes", {{"rows", 1}, {"vocab", 1}, {"k", 1}});
+  const int64_t square = 9 + b.draw(60);
+  b.add("sizes", {{"rows", square}, {"vocab", square}, {"k", 1 + b.draw(9)}});
+  // Every part of the range of k, and all but one.
+  for (const int64_t k : {11, 21, 34, 51, 66, 102}) {
+    const int64_t kept = k + b.draw(k / 4);
+    b.add("sizes", {{"rows", 2}, {"vocab", 2 * kept + b.draw(99)}, {"k", kept}});
+  }
+  b.add("sizes", {{"rows", 2}, {"vocab", 400}, {"k", 11 * (2 + b.draw(9))}});
+  const int64_t all = 9 + b.draw(90);
+  b.add("sizes", {{"rows", 2}, {"vocab", all + 1}, {"k", all}});
   b.add("no_rows", {{"rows", 0}, {"vocab", 100}, {"k", 4}});
   for (const int64_t vocab : {1, 97, 1000}) {
     b.add("k_one", {{"rows", 4}, {"vocab", vocab}, {"k", 1}});
@@ -190,7 +207,7 @@ void add_structured(PlanBuilder& b, bool small) {
   b.add("exact", {{"rows", 2}, {"vocab", 64}, {"k", 40}});
   b.add("masked_row", {{"rows", 4}, {"vocab", 5}, {"k", 5}});
   for (const char* family :
-       {"nan_ends", "extreme_masked", "lowest", "all_lowest", "one_negative_zero"}) {
+       {"nan_ends", "nan_masked", "extreme_masked", "lowest", "all_lowest", "one_negative_zero"}) {
     b.add(family, {{"rows", 5}, {"vocab", 150 + b.draw(150)}, {"k", 6 + b.draw(10)}});
     b.add(family, {{"rows", 4}, {"vocab", 4000 + b.draw(2000)}, {"k", 20 + b.draw(20)}});
   }
@@ -206,14 +223,14 @@ void add_structured(PlanBuilder& b, bool small) {
 
 // In every family one case that is plain in everything else: one row of whole vectors, few kept.
 void add_plain(PlanBuilder& b) {
-  constexpr std::array<const char*, 32> kFamilies = {
+  constexpr std::array<const char*, 33> kFamilies = {
       "sizes",        "k_one",       "scale",          "heavy_tails",  "blocks",
       "ties",         "border_ties", "all_equal",      "signed_zeros", "near_ties",
       "ascending",    "descending",  "clustered",      "one_tile",     "last_tile",
       "tile_borders", "one_hot",     "sparse",         "exact",        "denormal",
       "large_logits", "extreme",     "masked",         "few_left",     "masked_row",
       "nan",          "nan_ends",    "extreme_masked", "lowest",       "one_negative_zero",
-      "common_shift", "all_lowest"};
+      "common_shift", "all_lowest",  "nan_masked"};
   for (const char* family : kFamilies) {
     const int64_t k = std::string(family) == "k_one" ? 1 : 8;
     PlanBuilder::Parameters p = {{"rows", 1}, {"vocab", 1024}, {"k", k}};

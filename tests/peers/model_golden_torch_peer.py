@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Golden results of random models of every supported architecture, computed by PyPI `transformers`.
 
-    make_model_golden.py FOLDER [NAME...]
+    model_golden_torch_peer.py [--write] [NAME...]
 
-Writes FOLDER/NAME.json: the config, the tensors by name, shape and scale, prompts as a rule, some
+Compares src/model/testdata/NAME.json with what is computed now, or writes it: the config, the tensors by name, shape and scale, prompts as a rule, some
 logits of the last row of each prompt in float32, and greedy tokens. No weights are stored: both
 sides draw them from the same counter-based generator (`values` below, and src/model/model_golden_test.cc).
-With --check the files are computed again and compared instead of written.
 """
 import json
 import pathlib
@@ -139,13 +138,13 @@ def differs(old, new):
 
 
 def main():
-    arguments = [a for a in sys.argv[1:] if a != "--check"]
-    folder, names = pathlib.Path(arguments[0]), arguments[1:] or list(MODELS)
+    folder = pathlib.Path(__file__).resolve().parents[2] / "src/model/testdata"
+    names = [a for a in sys.argv[1:] if a != "--write"] or list(MODELS)
     failed = False
     for name in names:
         result = compute(name)
         path = folder / f"{name}.json"
-        if "--check" in sys.argv:
+        if "--write" not in sys.argv:
             problem = differs(json.loads(path.read_text()), result)
             failed |= problem is not None
             print(f"{name}: {'differs: ' + problem if problem else 'as committed'}")
