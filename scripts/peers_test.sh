@@ -6,20 +6,26 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-environment=build/peers
-wanted=tests/peers/requirements.txt
-if ! cmp -s "$wanted" "$environment/requirements.txt"; then
-  echo "peers: installing $(tr '\n' ' ' <"$wanted")" >&2
-  python3 -m venv "$environment"
-  "$environment/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"
-  cp "$wanted" "$environment/requirements.txt"
-fi
+# install FOLDER REQUIREMENTS
+install() {
+  cmp -s "$2" "$1/requirements.txt" && return
+  echo "peers: installing $(tr '\n' ' ' <"$2")" >&2
+  python3 -m venv "$1"
+  "$1/bin/pip" install --quiet --disable-pip-version-check -r "$2"
+  cp "$2" "$1/requirements.txt"
+}
 
 failures=0
 for script in tests/peers/*_peer.py; do
   name=$(basename "$script" _peer.py)
   if [[ $# -gt 0 && " $* " != *" $name "* ]]; then continue; fi
   echo "=== $name"
+  # PyTorch takes 6 GB: an environment of its own, made when the first such script runs.
+  environment=build/peers requirements=tests/peers/requirements.txt
+  if [[ $name == *_torch ]]; then
+    environment=build/peers-torch requirements=tests/peers/requirements-torch.txt
+  fi
+  install "$environment" "$requirements"
   TOUCHSTONE_PROGRAM="$PWD/build/release/touchstone" "$environment/bin/python" "$script" ||
     failures=$((failures + 1))
 done

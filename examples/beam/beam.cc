@@ -1,5 +1,5 @@
-// Beam search over a model of four words: the example in docs/beam_search.md, word for word.
-// [snippet]
+// Beam search over a model of four words. The second part is the example in docs/beam_search.md, word
+// for word.
 #include <touchstone/touchstone.h>
 
 #include <cmath>
@@ -47,6 +47,7 @@ class Words : public decode::Scorer {
   std::int64_t next_ = 0;
 };
 
+// [snippet]
 int main() {
   const char* const names[] = {"<end>", "the", "cat", "sat"};
   Context context;
