@@ -72,7 +72,8 @@ void add_sizes(PlanBuilder& b, bool small) {
         shape({.prompts = 1, .width = 3, .vocab = 30, .beams = 3, .tokens = 50}, {{"eos", 0}}));
   b.add("scale",
         shape({.prompts = 1, .width = 3, .vocab = 40, .beams = 3, .tokens = 40}, {{"eos", 0}}));
-  b.add("large", shape({.prompts = 1, .width = 2, .vocab = 20000, .beams = 4, .tokens = 4}));
+  b.add("large", shape({.prompts = 1, .width = 2, .vocab = 66000, .beams = 2, .tokens = 3}));
+  b.add("many_prompts", shape({.prompts = 40, .width = 8, .vocab = 30, .beams = 3, .tokens = 5}));
   if (small) return;
   b.add("many_beams", shape({.prompts = 1, .width = 16, .vocab = 500, .beams = 256, .tokens = 4}));
   b.add("long", shape({.prompts = 2, .width = 4, .vocab = 50, .beams = 6, .tokens = 200}));

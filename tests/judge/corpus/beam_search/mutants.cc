@@ -73,6 +73,14 @@
   MUTANT(last_prompt_lost, "the last of several prompts is not searched")                     \
   MUTANT(at_most_8_beams, "at most eight beams run")                                          \
   MUTANT(vocabulary_16_bits, "large", "tokens are stored in 16 bits")                         \
+  MUTANT(first_prompt_twice, "the second prompt gets the answer of the first")                \
+  MUTANT(last_token_ignored, "the last token of the vocabulary is not looked at")             \
+  MUTANT(first_token_ignored, "token 0 is not looked at")                                     \
+  MUTANT(next_transposed, "ways on are read as [vocab, states], where they are")              \
+  MUTANT(bound_without_penalty, "what running beams can reach is their raw sum")              \
+  MUTANT(scores_of_best, "all scores are those of the best text")                             \
+  MUTANT(eos_score_twice, "the log-probability of the ending token is added twice")           \
+  MUTANT(finish_zero, "the reason is 0")                                                      \
   MUTANT(nan_of_table, "NaN anywhere in the table is refused")                                \
   MUTANT(nan_taken, "NaN is taken for -inf")                                                  \
   MUTANT(no_beams_taken, "no beams are called a success")                                     \
@@ -138,6 +146,7 @@ class Search {
       pool.clear();
       nodes.clear();
     }
+    if (bug(first_prompt_twice) && prompt == 1) prompt = 0;
     running.assign(bug(k_copies) ? static_cast<size_t>(t.beams) : 1,
                    {-1, t.start[bug(start_of_prompt_0) ? 0 : prompt], 0, 0});
     const int64_t longest = t.max_tokens - (bug(limit_one_less) && t.max_tokens > 1 ? 1 : 0);
@@ -209,7 +218,10 @@ class Search {
       const auto token = static_cast<int32_t>(bug(vocabulary_16_bits) ? v & 0xffff : v);
       const bool ends = is_eos(static_cast<int32_t>(v));
       if (values[v] == -kInfinity || (ends && g <= least && !bug(min_ignored))) continue;
-      double sum = beam.sum + (bug(eos_log_probability_dropped) && ends ? 0 : values[v]);
+      if (bug(last_token_ignored) && t.vocab > 1 && v + 1 == t.vocab) continue;
+      if (bug(first_token_ignored) && t.vocab > 1 && v == 0) continue;
+      double sum = beam.sum + (bug(eos_score_twice) && ends ? values[v] : 0) +
+                   (bug(eos_log_probability_dropped) && ends ? 0 : values[v]);
       if (bug(probabilities)) {
         sum = std::log(static_cast<float>(std::exp(static_cast<float>(beam.sum))) *
                        static_cast<float>(std::exp(static_cast<float>(values[v]))));
@@ -262,7 +274,9 @@ class Search {
       } else if (next.size() < places) {
         nodes.push_back({c.token, running[parent].node});
         const int32_t from = running[cache].state;
-        const int32_t to = bug(state_not_advanced) ? from : t.next[from * t.vocab + c.token];
+        const int64_t way =
+            bug(next_transposed) ? c.token * t.states + from : from * t.vocab + c.token;
+        const int32_t to = bug(state_not_advanced) ? from : t.next[way];
         next.push_back({static_cast<int64_t>(nodes.size()) - 1, to, c.sum, c.last});
       }
     }
@@ -312,6 +326,7 @@ class Search {
     bool far = t.length_penalty > 0;
     if (bug(bound_at_current)) far = false;
     const Beam& best = bug(bound_of_worst) ? running.back() : running.front();
+    if (bug(bound_without_penalty)) return best.sum <= pool.back().score;
     const double reach = score(best.sum, far ? t.max_tokens : g, true);
     return reach <= (bug(bound_against_best) ? pool.front() : pool.back()).score;
   }
@@ -340,9 +355,13 @@ void write(const Task& t, const Search& s, int64_t at, int32_t* tokens, int32_t*
     if (bug(eos_not_returned) && done.finish == 1) text[done.length - 1] = -1;
     lengths[at] = static_cast<int32_t>(done.length);
     if (bug(length_without_eos) && done.finish == 1) --lengths[at];
-    finish[at] = bug(reason_swapped) ? 3 - done.finish : done.finish;
+    if (bug(finish_zero)) {
+      finish[at] = 0;
+    } else
+      finish[at] = bug(reason_swapped) ? 3 - done.finish : done.finish;
     sums[at] = static_cast<float>(bug(sum_is_score) ? done.score : done.sum);
     scores[at] = static_cast<float>(bug(score_is_sum) ? done.sum : done.score);
+    if (bug(scores_of_best)) scores[at] = static_cast<float>(s.pool[0].score);
   }
 }
 

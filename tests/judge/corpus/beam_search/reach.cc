@@ -20,10 +20,12 @@
   MUTANT(text_above_128, "large", "texts end after 128 tokens")                                  \
   MUTANT(beams_above_128, "large", "beams behind the first 128 are not searched")
 
-#define PARTIALS(PARTIAL)                                          \
-  PARTIAL(no_wide_beams, "lacks=wide_beams", "up to 64 beams")     \
-  PARTIAL(no_several_eos, "lacks=several_eos", "one ending token") \
-  PARTIAL(no_min_tokens, "lacks=min_tokens", "no least length")    \
+#define PARTIALS(PARTIAL)                                                     \
+  PARTIAL(no_wide_beams, "lacks=wide_beams", "up to 64 beams")                \
+  PARTIAL(no_several_eos, "lacks=several_eos", "one ending token")            \
+  PARTIAL(no_min_tokens, "lacks=min_tokens", "no least length")               \
+  PARTIAL(no_empty_batch, "lacks=no_prompts", "at least one prompt")          \
+  PARTIAL(no_large_vocabulary, "lacks=large_vocabulary", "tokens of 16 bits") \
   PARTIAL(declared_wide, "lacks=wide_beams declares=wide_beams", "up to 64 beams, as it says")
 
 namespace {
@@ -136,6 +138,8 @@ int run(const Task& t, int32_t* tokens, int32_t* lengths, int32_t* finish, float
         float* scores) {
   if (t.beams < 1) return 1;
   if ((bug(no_wide_beams) || bug(declared_wide)) && t.beams > 64) return 1;
+  if (bug(no_empty_batch) && t.prompts == 0) return 1;
+  if (bug(no_large_vocabulary) && t.vocab > 65536) return 1;
   if (bug(no_several_eos) && t.eos_count > 1) return 1;
   if (bug(no_min_tokens) && t.min_tokens > 0) return 1;
   for (int64_t p = 0; p < t.prompts; ++p) {
