@@ -3,6 +3,9 @@
 # under build/. `make peers-test` calls it after building the program.
 #
 #   scripts/peers_test.sh [name...]     only these, as in tests/peers/<name>_peer.py
+#
+# <name>_torch_peer.py need PyTorch (6 GB): an environment of its own, made when the first of them runs,
+# or the Python that TOUCHSTONE_TORCH_PYTHON names; with TOUCHSTONE_TORCH_PYTHON=none they are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,14 +22,19 @@ failures=0
 for script in tests/peers/*_peer.py; do
   name=$(basename "$script" _peer.py)
   if [[ $# -gt 0 && " $* " != *" $name "* ]]; then continue; fi
-  echo "=== $name"
-  # PyTorch takes 6 GB: an environment of its own, made when the first such script runs.
-  environment=build/peers requirements=tests/peers/requirements.txt
-  if [[ $name == *_torch ]]; then
-    environment=build/peers-torch requirements=tests/peers/requirements-torch.txt
+  python=build/peers/bin/python
+  if [[ "$name" != *_torch ]]; then
+    install build/peers tests/peers/requirements.txt
+  elif [[ "${TOUCHSTONE_TORCH_PYTHON:-}" == none ]]; then
+    echo "=== $name SKIPPED: TOUCHSTONE_TORCH_PYTHON=none"
+    continue
+  elif [[ -n "${TOUCHSTONE_TORCH_PYTHON:-}" ]]; then
+    python=$TOUCHSTONE_TORCH_PYTHON
+  else
+    install build/peers-torch tests/peers/requirements-torch.txt
+    python=build/peers-torch/bin/python
   fi
-  install "$environment" "$requirements"
-  TOUCHSTONE_PROGRAM="$PWD/build/release/touchstone" "$environment/bin/python" "$script" ||
-    failures=$((failures + 1))
+  echo "=== $name"
+  TOUCHSTONE_PROGRAM="$PWD/build/release/touchstone" "$python" "$script" || failures=$((failures + 1))
 done
 [[ $failures -eq 0 ]] || { echo "peers: $failures failed" >&2; exit 1; }

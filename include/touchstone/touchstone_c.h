@@ -451,6 +451,10 @@ typedef struct ts_sample_args {
   ts_tensor top_log_probabilities;  // [.., n], optional
   ts_tensor status;                 // [..], optional: TS_ROW_*
   const char* implementation;
+  ts_tensor history_row;  // [..], optional: the row itself
+  ts_tensor parent;       // [..], optional, with tree_token: a row before, or -1
+  ts_tensor tree_token;   // [..], optional, with parent
+  int64_t max_depth;      // with parent: nodes of the longest path
 } ts_sample_args;
 #define TS_SAMPLE_ARGS \
   { .struct_size = sizeof(ts_sample_args) }

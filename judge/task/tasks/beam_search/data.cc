@@ -77,7 +77,8 @@ double logit(const Knobs& k, const Stream& random, int64_t state, int64_t token,
   const int64_t at = state * k.vocab + token;
   double value = 2 * random.normal(at);
   if (k.family == "scale") value *= 0.05;
-  if (k.family == "peaked") value = 3 * random.heavy(at);
+  // Not so far that a probability is 1 to the last digit: its logarithm would have none.
+  if (k.family == "peaked") value = std::clamp(2 * random.heavy(at), -9.0, 9.0);
   if (ends) value += end_bias(k.family, state / k.width);
   if (k.family == "masked" && random.bits(~at) % 5 < 2) return -static_cast<double>(kInfinity);
   return std::clamp(value, -60.0, 60.0);
