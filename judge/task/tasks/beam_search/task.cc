@@ -84,9 +84,7 @@ class BeamSearch final : public CardTask {
     return checker.finish();
   }
 
-  CaseCheck check_relation(const Relation& relation, const Case& first,
-                           const std::vector<Reply>& first_replies, const Case& second,
-                           const std::vector<Reply>& second_replies) const override;
+  void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
@@ -275,28 +273,18 @@ class BeamSearch final : public CardTask {
   }
 };
 
-CaseCheck BeamSearch::check_relation(const Relation& relation, const Case& first,
-                                     const std::vector<Reply>& first_replies, const Case& second,
-                                     const std::vector<Reply>& second_replies) const {
-  Checker before(first, first_replies);
-  if (!before.answered(0)) return before.finish();
-  Checker checker(second, second_replies);
-  if (!checker.answered(0)) return checker.finish();
-  if (relation.id == "repeat") {
-    compare_all_bits(checker, second, first_replies);
-    return checker.finish();
-  }
+void BeamSearch::compare_related(Checker& checker, const Related& pair) const {
   // The same texts, and numbers at most two bounds apart.
-  const Problem p = problem_of(second);
-  const Tolerance tolerance = tolerance_of(second.spec);
-  const std::vector<int64_t> order = beam_search::prompt_order(second.spec, p.prompts);
+  const Problem p = problem_of(pair.second);
+  const Tolerance tolerance = tolerance_of(pair.second.spec);
+  const std::vector<int64_t> order = beam_search::prompt_order(pair.second.spec, p.prompts);
   const Answers right = beam_search::search(p, tolerance);
   Errors errors;
   for (int64_t i = 0; i < p.prompts; ++i) {
     const int64_t from = order[static_cast<size_t>(i)];
     if (from < 0) continue;
-    const Said now = said_of(p, second_replies[0], i);
-    const Said then = said_of(p, first_replies[0], from);
+    const Said now = said_of(p, checker.reply(0), i);
+    const Said then = said_of(p, pair.before[0], from);
     const std::vector<Text>& texts = right[static_cast<size_t>(i)].texts;
     for (size_t b = 0; b < texts.size(); ++b) {
       const int64_t at = i * p.beams + static_cast<int64_t>(b);
@@ -315,7 +303,6 @@ CaseCheck BeamSearch::check_relation(const Relation& relation, const Case& first
     }
   }
   errors.add_to(checker, p);
-  return checker.finish();
 }
 
 // Logits rounded, everything after it exact.
