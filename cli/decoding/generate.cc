@@ -103,7 +103,7 @@ int generate(const GenerateOptions& o) {
   }
   if (o.chat && o.beams > 0) throw InvalidArgument("generate: --beams: not with --chat");
   const OpenedModel opened = open_model(o.model);
-  model::ModelOptions options = model_options(o.model, o.model.cache);
+  model::ModelOptions options = model_options(o.model, o.model.cache, opened.file.description());
   options.max_rows = o.max_rows;
   const std::int64_t context_tokens = opened.file.description().context;
   std::vector<std::vector<std::int32_t>> prompts;

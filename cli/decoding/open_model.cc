@@ -47,11 +47,16 @@ OpenedModel open_model(const ModelChoice& choice) {
   return {std::move(file), std::move(tokenizer)};
 }
 
-model::ModelOptions model_options(const ModelChoice& choice, const std::string& cache) {
+model::ModelOptions model_options(const ModelChoice& choice, const std::string& cache,
+                                  const io::ModelDescription& description) {
   model::ModelOptions options;
   options.compute = parse_dtype(choice.compute);
   if (!cache.empty()) {
     options.keys = QuantFormat{.dtype = parse_format_dtype(cache)};
+    if (options.keys->dtype == DType::i4 && description.head_size % 32 == 0) {
+      options.keys->group_size = 32;
+      options.keys->asymmetric = true;
+    }
     options.values = options.keys;
   }
   options.page_tokens = choice.page_tokens;

@@ -35,8 +35,10 @@ struct OpenedModel {
 
 // InvalidArgument, the text of the program, when no path is given.
 OpenedModel open_model(const ModelChoice& choice);
-// Of the options; `cache` overrides that of the choice.
-model::ModelOptions model_options(const ModelChoice& choice, const std::string& cache);
+// Of the options; `cache` overrides that of the choice. int4 has groups of 32 values with a minimum
+// each where heads are multiples of 32: see docs/notes/decoding.md.
+model::ModelOptions model_options(const ModelChoice& choice, const std::string& cache,
+                                  const io::ModelDescription& description);
 Context make_context(const ModelChoice& choice);
 
 // The template of a GGUF file or of a folder; absent where there is none.

@@ -73,7 +73,7 @@ Scored score_one(const ScoreOptions& o, const std::string& path, const std::stri
   scored.model = path;
   scored.cache = cache.empty() ? choice.compute : cache;
   scored.tokens = opened.tokenizer.encode(text);
-  model::ModelOptions options = model_options(choice, cache);
+  model::ModelOptions options = model_options(choice, cache, opened.file.description());
   options.max_rows = 64;
   options.share_prefixes = false;
   const std::int64_t context_tokens = opened.file.description().context;

@@ -54,6 +54,7 @@ CrossEntropyBackwardArgs converted(const ts_cross_entropy_backward_args* given) 
 
 using touchstone::c_api::checked;
 using touchstone::c_api::converted;
+using touchstone::c_api::explained;
 using touchstone::c_api::guarded;
 
 ts_status ts_cross_entropy(ts_context* context, const ts_cross_entropy_args* args) {
@@ -70,17 +71,13 @@ ts_status ts_cross_entropy_backward(ts_context* context,
 
 ts_status ts_cross_entropy_explain(ts_context* context, const ts_cross_entropy_args* args,
                                    ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_cross_entropy_backward_explain(ts_context* context,
                                             const ts_cross_entropy_backward_args* args,
                                             ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }

@@ -34,6 +34,7 @@ EmbeddingBackwardArgs converted(const ts_embedding_backward_args* given) {
 
 using touchstone::c_api::checked;
 using touchstone::c_api::converted;
+using touchstone::c_api::explained;
 using touchstone::c_api::guarded;
 
 ts_status ts_embedding(ts_context* context, const ts_embedding_args* args) {
@@ -49,16 +50,12 @@ ts_status ts_embedding_backward(ts_context* context, const ts_embedding_backward
 
 ts_status ts_embedding_explain(ts_context* context, const ts_embedding_args* args, ts_report report,
                                void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_embedding_backward_explain(ts_context* context, const ts_embedding_backward_args* args,
                                         ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }

@@ -60,6 +60,7 @@ SampleArgs converted(const ts_sample_args* given) {
 
 using touchstone::c_api::checked;
 using touchstone::c_api::converted;
+using touchstone::c_api::explained;
 using touchstone::c_api::guarded;
 
 ts_status ts_softmax_topk(ts_context* context, const ts_softmax_topk_args* args) {
@@ -69,10 +70,8 @@ ts_status ts_softmax_topk(ts_context* context, const ts_softmax_topk_args* args)
 
 ts_status ts_softmax_topk_explain(ts_context* context, const ts_softmax_topk_args* args,
                                   ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_sample(ts_context* context, const ts_sample_args* args) {
@@ -81,8 +80,6 @@ ts_status ts_sample(ts_context* context, const ts_sample_args* args) {
 
 ts_status ts_sample_explain(ts_context* context, const ts_sample_args* args, ts_report report,
                             void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }

@@ -86,8 +86,7 @@ std::vector<std::vector<std::int32_t>> called_rules(const Syntax& syntax) {
       open.insert(open.end(), e.parts.begin(), e.parts.end());
     }
     std::ranges::sort(calls[rule]);
-    const auto rest = std::ranges::unique(calls[rule]);
-    calls[rule].erase(rest.begin(), rest.end());
+    calls[rule].erase(std::unique(calls[rule].begin(), calls[rule].end()), calls[rule].end());
   }
   return calls;
 }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "decode/grammar/grammar_test_support.h"
+#include "tests/support/runners.h"
 
 namespace touchstone::decode {
 namespace {
@@ -96,7 +97,8 @@ TEST(GrammarMasks, EqualThoseOfEveryTokenByteByByte) {
   int masks = 0;
   // TOUCHSTONE_GRAMMARS in the environment: how many, for long runs.
   const char* const wanted = std::getenv("TOUCHSTONE_GRAMMARS");
-  const int count = wanted != nullptr ? std::atoi(wanted) : 120;
+  const int count =
+      wanted != nullptr ? std::atoi(wanted) : static_cast<int>(test::sanitized_size(120, 30));
   for (int i = 0; i < count; ++i) {
     const std::string text = RandomGrammar(random).text();
     try {

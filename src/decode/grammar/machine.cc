@@ -92,8 +92,7 @@ std::int32_t Machine::close(Levels levels) {
   }
   if (out.readings.empty() && !out.finished) return kDead;
   std::ranges::sort(out.readings);
-  const auto rest = std::ranges::unique(out.readings);
-  out.readings.erase(rest.begin(), rest.end());
+  out.readings.erase(std::unique(out.readings.begin(), out.readings.end()), out.readings.end());
   return intern(std::move(out));
 }
 

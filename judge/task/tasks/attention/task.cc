@@ -19,7 +19,6 @@ using attention::BackwardAnswer;
 using attention::ForwardAnswer;
 using attention::Problem;
 using attention::Shape;
-using attention::Tolerance;
 
 // A query that sees a NaN may answer anything; the others are looked at.
 Elements without_nan(const Expected& expected) {
@@ -123,9 +122,7 @@ class FlashAttention final : public CardTask {
     return checker.finish();
   }
 
-  CaseCheck check_relation(const Relation& relation, const Case& first,
-                           const std::vector<Reply>& first_replies, const Case& second,
-                           const std::vector<Reply>& second_replies) const override;
+  void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
@@ -287,49 +284,20 @@ std::vector<int64_t> FlashAttention::sources(const Case& second, size_t output) 
   return from;
 }
 
-CaseCheck FlashAttention::check_relation(const Relation& relation, const Case& first,
-                                         const std::vector<Reply>& first_replies,
-                                         const Case& second,
-                                         const std::vector<Reply>& second_replies) const {
-  Checker before(first, first_replies);
-  if (!before.answered(0)) return before.finish();
-  Checker checker(second, second_replies);
-  if (!checker.answered(0)) return checker.finish();
-  if (relation.id == "repeat") {
-    compare_all_bits(checker, second, first_replies);
-    return checker.finish();
-  }
-  if (relation.id == "power_of_two") {
+void FlashAttention::compare_related(Checker& checker, const Related& pair) const {
+  const CaseSpec& spec = pair.second.spec;
+  if (pair.relation.id == "power_of_two") {
     const char* name = backward_ ? "grads2" : "values2";
-    const auto power =
-        static_cast<int>(parameter_or(second.spec, name, 0) - parameter_or(first.spec, name, 0));
-    for (size_t output = 0; output < second.calls[0].outputs.size(); ++output) {
-      const OutputTensor& tensor = second.calls[0].outputs[output];
-      const std::span<const float> earlier = as_f32(first_replies[0].outputs[output]);
-      std::vector<float> scaled(earlier.begin(), earlier.end());
-      for (float& value : scaled) {
-        if (tensor.name != "lse") value = std::ldexp(value, power);
-      }
-      checker.add(compare_bits(tensor.name, 0, as_f32(second_replies[0].outputs[output]), scaled),
-                  tensor.shape);
-    }
-    return checker.finish();
+    compare_scaled(checker, pair.second, 0, pair.before[0],
+                   parameter_or(spec, name, 0) - parameter_or(pair.first.spec, name, 0), "lse");
+    return;
   }
-  // Rows moved or kept; two right answers are at most two bounds apart.
-  Answers right = answers(problem_of(second), tolerance_of(second.spec));
+  // Rows moved or kept.
+  Answers right = answers(problem_of(pair.second), tolerance_of(spec));
   for (size_t output = 0; output < right.size(); ++output) {
-    const std::vector<int64_t> from = sources(second, output);
-    const std::span<const float> earlier = as_f32(first_replies[0].outputs[output]);
-    Elements kept;
-    for (size_t i = 0; i < from.size(); ++i) {
-      kept.selected.push_back(from[i] >= 0);
-      if (from[i] < 0) continue;
-      right[output].value[i] = static_cast<double>(earlier[static_cast<size_t>(from[i])]);
-      right[output].bound[i] *= 2;
-    }
-    compare_output(checker, second, 0, output, right[output], Special::same, kept);
+    compare_moved(checker, pair.second, 0, output, std::move(right[output]),
+                  sources(pair.second, output), pair.before[0]);
   }
-  return checker.finish();
 }
 
 // Inputs rounded, everything after it exact.

@@ -43,11 +43,6 @@ CaseSpec resolve(const CaseSpec& spec);
 Session read_session(const CaseSpec& spec);  // InvalidArgument when it is not a case of this task
 std::vector<Call> make_calls(const Session& session);
 
-struct Tolerance {
-  double factor = 4;
-  Growth growth = Growth::random;
-};
-
 // What a call must have led to.
 struct Outcome {
   bool refused = false;

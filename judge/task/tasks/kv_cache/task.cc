@@ -17,7 +17,6 @@ using kv_cache::Outcome;
 using kv_cache::QueryKey;
 using kv_cache::QueryPlace;
 using kv_cache::Session;
-using kv_cache::Tolerance;
 
 // A sequence that holds NaN may answer anything; the others are looked at.
 Elements finite_elements(const Expected& expected) {
@@ -57,9 +56,7 @@ class KvCache final : public CardTask {
     return checker.finish();
   }
 
-  CaseCheck check_relation(const Relation& relation, const Case& first,
-                           const std::vector<Reply>& first_replies, const Case& second,
-                           const std::vector<Reply>& second_replies) const override;
+  void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
@@ -394,24 +391,11 @@ bool untouched(const Session& s, const QueryKey& key) {
   return !s.changed_neighbors || key.sequence == 0;
 }
 
-CaseCheck KvCache::check_relation(const Relation& relation, const Case& first,
-                                  const std::vector<Reply>& first_replies, const Case& second,
-                                  const std::vector<Reply>& second_replies) const {
-  Checker before(first, first_replies);
-  for (size_t i = 0; i < first.calls.size(); ++i) {
-    if (!before.answered(i)) return before.finish();
-  }
-  Checker checker(second, second_replies);
-  for (size_t i = 0; i < second.calls.size(); ++i) {
-    if (!checker.answered(i)) return checker.finish();
-  }
-  if (relation.id == "repeat") {
-    compare_all_bits(checker, second, first_replies);
-    return checker.finish();
-  }
+void KvCache::compare_related(Checker& checker, const Related& pair) const {
+  const Case& second = pair.second;
   const Session session = kv_cache::read_session(second.spec);
   std::vector<Outcome> right = kv_cache::expected_outcomes(second, tolerance_of(second.spec));
-  const auto earlier = kv_cache::query_places(first, kv_cache::read_session(first.spec));
+  const auto earlier = kv_cache::query_places(pair.first, kv_cache::read_session(pair.first.spec));
   const auto width = static_cast<size_t>(session.query_heads() * session.head_dim);
   std::vector<Elements> compared(second.calls.size());
   for (size_t i = 0; i < second.calls.size(); ++i) {
@@ -421,7 +405,7 @@ CaseCheck KvCache::check_relation(const Relation& relation, const Case& first,
     const auto found = earlier.find(key);
     if (found == earlier.end() || !untouched(session, key)) continue;
     const QueryPlace& source = found->second;
-    const std::span<const float> out = as_f32(first_replies[source.call].outputs[0]);
+    const std::span<const float> out = as_f32(pair.before[source.call].outputs[0]);
     for (size_t d = 0; d < width; ++d) {
       const size_t at = static_cast<size_t>(place.token) * width + d;
       Expected& expected = right[place.call].out;
@@ -434,7 +418,6 @@ CaseCheck KvCache::check_relation(const Relation& relation, const Case& first,
     if (second.calls[i].function != "kv_cache_attend") continue;
     compare_output(checker, second, i, 0, right[i].out, Special::same, compared[i]);
   }
-  return checker.finish();
 }
 
 // Keys, values and queries rounded, everything after it exact.

@@ -39,20 +39,14 @@ enum class Pattern {
   weights
 };
 
+// In the order of Pattern, which begins with `normal`.
+constexpr std::array<const char*, 10> kPatterns = {
+    "heavy_tails", "ties",   "monotone",          "sparse",        "one_hot",
+    "exact",       "blocks", "parallel_gradient", "zero_variance", "weights"};
+
 Pattern pattern_of(const std::string& family) {
-  constexpr std::array<std::pair<const char*, Pattern>, 10> kNames = {{
-      {"heavy_tails", Pattern::heavy_tails},
-      {"ties", Pattern::ties},
-      {"monotone", Pattern::monotone},
-      {"sparse", Pattern::sparse},
-      {"one_hot", Pattern::one_hot},
-      {"exact", Pattern::exact},
-      {"blocks", Pattern::blocks},
-      {"parallel_gradient", Pattern::parallel_gradient},
-      {"zero_variance", Pattern::zero_variance},
-      {"weights", Pattern::weights},
-  }};
-  return kind_of(family, kNames, Pattern::normal);
+  const auto found = std::ranges::find(kPatterns, family);
+  return static_cast<Pattern>(found == kPatterns.end() ? 0 : 1 + (found - kPatterns.begin()));
 }
 
 struct Knobs {

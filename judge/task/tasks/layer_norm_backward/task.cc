@@ -15,7 +15,6 @@ namespace {
 
 using layer_norm::Answer;
 using layer_norm::Problem;
-using layer_norm::Tolerance;
 
 // All forward calls of a case come first, then all backward calls.
 Call forward_call(const Problem& p, int state) {
@@ -128,9 +127,7 @@ class LayerNormBackward final : public CardTask {
     return checker.finish();
   }
 
-  CaseCheck check_relation(const Relation& relation, const Case& first,
-                           const std::vector<Reply>& first_replies, const Case& second,
-                           const std::vector<Reply>& second_replies) const override;
+  void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
@@ -403,56 +400,24 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
   return b.plan;
 }
 
-// Each output of `second` against the one of `first`, where the relation puts it.
-CaseCheck LayerNormBackward::check_relation(const Relation& relation, const Case& first,
-                                            const std::vector<Reply>& first_replies,
-                                            const Case& second,
-                                            const std::vector<Reply>& second_replies) const {
-  Checker before(first, first_replies);
-  if (!before.answered(0) || !before.answered(1)) return before.finish();
-  Checker checker(second, second_replies);
-  if (!checker.answered(0) || !checker.answered(1)) return checker.finish();
-  if (relation.id == "repeat") {
-    compare_all_bits(checker, second, first_replies);
-    return checker.finish();
+// Each output of the second case against the one of the first, where the relation puts it.
+void LayerNormBackward::compare_related(Checker& checker, const Related& pair) const {
+  const Case& second = pair.second;
+  if (pair.relation.id == "scale_gradient") {
+    compare_scaled(
+        checker, second, 1, pair.before[1],
+        parameter_or(second.spec, "grad2", 0) - parameter_or(pair.first.spec, "grad2", 0));
+    return;
   }
-  if (relation.id == "scale_gradient") {
-    const auto factor =
-        static_cast<float>(std::ldexp(1.0, static_cast<int>(parameter_or(second.spec, "grad2", 0) -
-                                                            parameter_or(first.spec, "grad2", 0))));
-    for (size_t output = 0; output < 3; ++output) {
-      std::vector<float> scaled = to_floats(as_f32(first_replies[1].outputs[output]));
-      for (float& value : scaled) value *= factor;
-      const OutputTensor& tensor = second.calls[1].outputs[output];
-      checker.add(compare_bits(tensor.name, 1, as_f32(second_replies[1].outputs[output]), scaled),
-                  tensor.shape);
-    }
-    return checker.finish();
-  }
-  // Rows moved or kept; two right answers are at most two bounds apart.
+  // Rows moved or kept.
   const Problem p = problems_of(second)[0];
   Answer right = layer_norm::expected_answer(p, tolerance_of(second.spec));
-  const std::vector<int64_t> order = layer_norm::row_order(second.spec, p.rows);
-  const auto cols = static_cast<size_t>(p.cols);
-  Elements kept;
-  kept.selected.assign(static_cast<size_t>(p.rows) * cols, false);
-  const std::span<const float> y = as_f32(first_replies[0].outputs[0]);
-  const std::span<const float> dx = as_f32(first_replies[1].outputs[0]);
-  for (size_t row = 0; row < order.size(); ++row) {
-    if (order[row] < 0) continue;
-    for (size_t j = 0; j < cols; ++j) {
-      const size_t at = row * cols + j;
-      const size_t source = static_cast<size_t>(order[row]) * cols + j;
-      kept.selected[at] = true;
-      right.y.value[at] = static_cast<double>(y[source]);
-      right.y.bound[at] *= 2;
-      right.dx.value[at] = static_cast<double>(dx[source]);
-      right.dx.bound[at] *= 2;
-    }
+  std::vector<int64_t> from;
+  for (const int64_t row : layer_norm::row_order(second.spec, p.rows)) {
+    for (int64_t j = 0; j < p.cols; ++j) from.push_back(row < 0 ? -1 : row * p.cols + j);
   }
-  compare_output(checker, second, 0, 0, right.y, Special::same, kept);
-  compare_output(checker, second, 1, 0, right.dx, Special::same, kept);
-  return checker.finish();
+  compare_moved(checker, second, 0, 0, std::move(right.y), from, pair.before[0]);
+  compare_moved(checker, second, 1, 0, std::move(right.dx), from, pair.before[1]);
 }
 
 // Inputs rounded, everything after it exact.

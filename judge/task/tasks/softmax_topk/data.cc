@@ -54,39 +54,20 @@ enum class Pattern {
   one_negative_zero
 };
 
+// In the order of Pattern, which begins with `normal`.
+constexpr std::array<const char*, 29> kPatterns = {
+    "heavy_tails",      "blocks",         "ties",         "signed_zeros",
+    "all_equal",        "exact",          "denormal",     "sparse",
+    "one_hot",          "ascending",      "descending",   "small_probabilities",
+    "extreme",          "masked",         "masked_row",   "clustered",
+    "last_tile",        "one_tile",       "tile_borders", "near_ties",
+    "border_ties",      "few_left",       "nan",          "nan_ends",
+    "nan_masked",       "extreme_masked", "lowest",       "all_lowest",
+    "one_negative_zero"};
+
 Pattern pattern_of(const std::string& family) {
-  constexpr std::array<std::pair<const char*, Pattern>, 29> kNames = {{
-      {"heavy_tails", Pattern::heavy_tails},
-      {"blocks", Pattern::blocks},
-      {"ties", Pattern::ties},
-      {"signed_zeros", Pattern::signed_zeros},
-      {"all_equal", Pattern::all_equal},
-      {"exact", Pattern::exact},
-      {"denormal", Pattern::denormal},
-      {"sparse", Pattern::sparse},
-      {"one_hot", Pattern::one_hot},
-      {"ascending", Pattern::ascending},
-      {"descending", Pattern::descending},
-      {"small_probabilities", Pattern::small_probabilities},
-      {"extreme", Pattern::extreme},
-      {"masked", Pattern::masked},
-      {"masked_row", Pattern::masked_row},
-      {"clustered", Pattern::clustered},
-      {"last_tile", Pattern::last_tile},
-      {"one_tile", Pattern::one_tile},
-      {"tile_borders", Pattern::tile_borders},
-      {"near_ties", Pattern::near_ties},
-      {"border_ties", Pattern::border_ties},
-      {"few_left", Pattern::few_left},
-      {"nan", Pattern::nan},
-      {"nan_ends", Pattern::nan_ends},
-      {"nan_masked", Pattern::nan_masked},
-      {"extreme_masked", Pattern::extreme_masked},
-      {"lowest", Pattern::lowest},
-      {"all_lowest", Pattern::all_lowest},
-      {"one_negative_zero", Pattern::one_negative_zero},
-  }};
-  return kind_of(family, kNames, Pattern::normal);
+  const auto found = std::ranges::find(kPatterns, family);
+  return static_cast<Pattern>(found == kPatterns.end() ? 0 : 1 + (found - kPatterns.begin()));
 }
 
 struct Knobs {

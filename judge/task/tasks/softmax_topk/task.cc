@@ -14,7 +14,6 @@ namespace touchstone::judge {
 namespace {
 
 using softmax_topk::Problem;
-using softmax_topk::Tolerance;
 
 // From so many columns on the sum of a row may have lost more than any single probability.
 constexpr int64_t kLongSum = 1024;
@@ -63,9 +62,7 @@ class SoftmaxTopk final : public CardTask {
     return checker.finish();
   }
 
-  CaseCheck check_relation(const Relation& relation, const Case& first,
-                           const std::vector<Reply>& first_replies, const Case& second,
-                           const std::vector<Reply>& second_replies) const override;
+  void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
@@ -368,41 +365,28 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   return b.plan;
 }
 
-CaseCheck SoftmaxTopk::check_relation(const Relation& relation, const Case& first,
-                                      const std::vector<Reply>& first_replies, const Case& second,
-                                      const std::vector<Reply>& second_replies) const {
-  Checker before(first, first_replies);
-  if (!before.answered(0)) return before.finish();
-  Checker checker(second, second_replies);
-  if (!checker.answered(0)) return checker.finish();
-  if (relation.id == "repeat") {
-    compare_all_bits(checker, second, first_replies);
-    return checker.finish();
-  }
-  // Slot by slot the probabilities are the same; two right answers are at most two bounds apart.
-  const Problem p = problem_of(second);
-  const Tolerance tolerance = tolerance_of(second.spec);
-  const std::vector<int64_t> order = softmax_topk::row_order(second.spec, p.rows);
+// Slot by slot the probabilities are the same.
+void SoftmaxTopk::compare_related(Checker& checker, const Related& pair) const {
+  const Problem p = problem_of(pair.second);
+  const Tolerance tolerance = tolerance_of(pair.second.spec);
+  const std::vector<int64_t> order = softmax_topk::row_order(pair.second.spec, p.rows);
   Expected expected(p.rows * p.k);
-  Elements kept;
-  kept.selected.assign(expected.value.size(), false);
-  const std::span<const float> earlier = as_f32(first_replies[0].outputs[0]);
-  const auto k = static_cast<size_t>(p.k);
+  std::vector<int64_t> from(expected.value.size(), -1);
   for (size_t r = 0; r < order.size(); ++r) {
     if (order[r] < 0) continue;
     const std::span<const float> logits(p.logits.data() + r * static_cast<size_t>(p.vocab),
                                         static_cast<size_t>(p.vocab));
     const softmax_topk::Row row = softmax_topk::analyze_row(logits, p.k, tolerance);
-    for (size_t j = 0; j < k; ++j) {
-      const size_t at = r * k + j;
-      kept.selected[at] = true;
-      expected.value[at] = static_cast<double>(earlier[static_cast<size_t>(order[r]) * k + j]);
-      expected.bound[at] = row.has_nan ? 0 : 2 * row.bound(row.kept[j], tolerance);
-      expected.scale[at] = expected.value[at];
+    for (int64_t j = 0; j < p.k; ++j) {
+      const size_t at = r * static_cast<size_t>(p.k) + static_cast<size_t>(j);
+      from[at] = order[r] * p.k + j;
+      if (row.has_nan) continue;
+      const float logit = row.kept[static_cast<size_t>(j)];
+      expected.bound[at] = row.bound(logit, tolerance);
+      expected.scale[at] = row.probability(logit);
     }
   }
-  compare_output(checker, second, 0, 0, expected, Special::same, kept);
-  return checker.finish();
+  compare_moved(checker, pair.second, 0, 0, std::move(expected), from, pair.before[0]);
 }
 
 // Logits rounded, everything after it exact.
