@@ -237,10 +237,15 @@ void backward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int6
 
 }  // namespace
 
-int main() {
+// Without arguments everything; with rows, in, out and a format that case alone.
+int main(int argc, char** argv) {
   CHECK(cudaStreamCreate(&stream));
   touchstone::Context context({.device = Device::cuda(), .stream = stream});
   Lt lt;
+  if (argc == 5) {
+    forward(context, lt, std::atoll(argv[1]), std::atoll(argv[2]), std::atoll(argv[3]), argv[4]);
+    return 0;
+  }
   const std::int64_t outs[] = {4096, 6144, 14336};
   for (const std::int64_t rows : {1, 8, 64}) {
     for (const std::int64_t out : outs) forward(context, lt, rows, 4096, out, "bf16");

@@ -2,9 +2,10 @@
 //
 // W is the right operand: lane 4 g + q holds, of each step of 16 elements of row g, four. Which four is
 // free as long as x agrees, because a step's bits do not depend on the order of its elements; kOrder
-// names the choice that costs a format the fewest instructions. A source takes 32 elements, two steps,
-// at a time: load() brings bytes, decode() makes two words of two weights for each step. load() computes
-// with nothing that it loads, so that several are under way at a time.
+// names the choice that costs a format the fewest instructions. A source takes a unit of 128 elements at a
+// time: load() brings its bytes, decode() makes of block i of 32 elements, two steps, two words of two
+// weights for each step. `half` is the half of a block of 256 elements. Sizes are constants: addresses of
+// a unit are immediate offsets.
 //
 // What is decoded is rounded as linear_decode.cuh rounds: to f32, then to T.
 #pragma once
@@ -96,23 +97,27 @@ __device__ std::uint32_t fp8_pair_nan(std::uint32_t bytes) {
 template <class T>
 struct Fp8Source {
   static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 128;
   struct Raw {
-    std::uint32_t word[2];
+    std::uint32_t word[4][2];
   };
-  static __device__ Raw load(const StoredWeight&, const std::uint8_t* row, int k, int q) {
-    return {{load_4(row + k + q * 4), load_4(row + k + 16 + q * 4)}};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) raw.word[i / 2][i % 2] = load_4(p + i * 16 + q * 4);
+    return raw;
   }
-  static __device__ Fragment decode(const Raw& raw) {
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
     Fragment f;
     // A code of 0x7f, with either sign, carries into the highest bit of its byte.
     const auto carries = [](std::uint32_t w) {
       return ((w & 0x7f7f7f7fU) + 0x01010101U) & 0x80808080U;
     };
-    const bool nan = (carries(raw.word[0]) | carries(raw.word[1])) != 0;
+    const bool nan = (carries(raw.word[i][0]) | carries(raw.word[i][1])) != 0;
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const std::uint32_t low = __byte_perm(raw.word[step], 0, 0x1404);
-      const std::uint32_t high = __byte_perm(raw.word[step], 0, 0x3424);
+      const std::uint32_t low = __byte_perm(raw.word[i][step], 0, 0x1404);
+      const std::uint32_t high = __byte_perm(raw.word[i][step], 0, 0x3424);
       f.step[step][0] = fp8_pair<T>(low);
       f.step[step][1] = fp8_pair<T>(high);
       if (nan) {
@@ -133,26 +138,34 @@ __device__ float byte_float(std::uint32_t word) {
 }
 
 // int8_g32, _g64, _g128 and q8_0.
-template <class T>
+template <class T, int kGroup>
 struct Int8Source {
   static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 128 / kGroup * (kGroup + 2);
   struct Raw {
-    Halves first, second;
-    std::uint32_t scale;
+    Halves codes[4][2];
+    std::uint32_t scale[128 / kGroup];
   };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, int k, int q) {
-    const std::uint8_t* const from = row + (k >> w.block_shift) * w.block_bytes;
-    const std::uint8_t* const codes = from + 2 + (k & (w.block_elements - 1));
-    return {load_halves(codes + q * 4), load_halves(codes + 16 + q * 4), load_2(from)};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 128 / kGroup; ++i) raw.scale[i] = load_2(p + i * (kGroup + 2));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = i * 16;
+      raw.codes[i / 2][i % 2] =
+          load_halves(p + at / kGroup * (kGroup + 2) + 2 + at % kGroup + q * 4);
+    }
+    return raw;
   }
   // The product has 19 bits at most: exact. The difference is exact before it.
-  static __device__ std::uint32_t pair(float low, float high, float scale) {
+  static __device__ __forceinline__ std::uint32_t pair(float low, float high, float scale) {
     return packed<T>(__fmul_rn(low - 32896.0F, scale), __fmul_rn(high - 32896.0F, scale));
   }
-  static __device__ Fragment decode(const Raw& raw) {
-    const float scale = half_float(raw.scale);
-    const std::uint32_t a = raw.first.word() ^ 0x80808080U;
-    const std::uint32_t b = raw.second.word() ^ 0x80808080U;
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const float scale = half_float(raw.scale[i * 32 / kGroup]);
+    const std::uint32_t a = raw.codes[i][0].word() ^ 0x80808080U;
+    const std::uint32_t b = raw.codes[i][1].word() ^ 0x80808080U;
     return {{{pair(byte_float<0>(a), byte_float<1>(a), scale),
               pair(byte_float<2>(a), byte_float<3>(a), scale)},
              {pair(byte_float<0>(b), byte_float<1>(b), scale),
@@ -207,21 +220,30 @@ __device__ std::uint32_t nibble_pair(std::uint32_t word, int shift) {
 }
 
 // int4_g32, _g64, _g128: neighbors share a byte.
-template <class T>
+template <class T, int kGroup>
 struct Int4Source {
   static constexpr StepOrder kOrder = StepOrder::interleaved;
+  static constexpr int kBlockBytes = kGroup / 2 + 2;
+  static constexpr int kUnitBytes = 128 / kGroup * kBlockBytes;
   struct Raw {
-    std::uint32_t first, second, scale;
+    std::uint32_t step[4][2];
+    std::uint32_t scale[128 / kGroup];
   };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, int k, int q) {
-    const std::uint8_t* const from = row + (k >> w.block_shift) * w.block_bytes;
-    const std::uint8_t* const codes = from + 2 + (k & (w.block_elements - 1)) / 2;
-    return {load_2(codes + q * 2), load_2(codes + 8 + q * 2), load_2(from)};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 128 / kGroup; ++i) raw.scale[i] = load_2(p + i * kBlockBytes);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = i * 16;
+      raw.step[i / 2][i % 2] = load_2(p + at / kGroup * kBlockBytes + 2 + at % kGroup / 2 + q * 2);
+    }
+    return raw;
   }
-  static __device__ Fragment decode(const Raw& raw) {
-    const NibbleScale<T> scale(raw.scale);
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const NibbleScale<T> scale(raw.scale[i * 32 / kGroup]);
     // Bytes of both steps in turns: nibbles of one parity and one step then lie 16 bits apart.
-    const std::uint32_t w = __byte_perm(raw.first, raw.second, 0x5140);
+    const std::uint32_t w = __byte_perm(raw.step[i][0], raw.step[i][1], 0x5140);
     return {{{scale.times(nibble_pair<T>(w, 0)), scale.times(nibble_pair<T>(w, 4))},
              {scale.times(nibble_pair<T>(w, 8)), scale.times(nibble_pair<T>(w, 12))}}};
   }
@@ -231,17 +253,23 @@ struct Int4Source {
 template <class T>
 struct Q40Source {
   static constexpr StepOrder kOrder = StepOrder::interleaved;
+  static constexpr int kUnitBytes = 4 * 18;
   struct Raw {
-    Halves codes;
-    std::uint32_t scale;
+    Halves codes[4];
+    std::uint32_t scale[4];
   };
-  static __device__ Raw load(const StoredWeight&, const std::uint8_t* row, int k, int q) {
-    const std::uint8_t* const from = row + (k >> 5) * 18;
-    return {load_halves(from + 2 + q * 4), load_2(from)};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.scale[i] = load_2(p + i * 18);
+      raw.codes[i] = load_halves(p + i * 18 + 2 + q * 4);
+    }
+    return raw;
   }
-  static __device__ Fragment decode(const Raw& raw) {
-    const NibbleScale<T> scale(raw.scale);
-    const std::uint32_t w = raw.codes.word();
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const NibbleScale<T> scale(raw.scale[i]);
+    const std::uint32_t w = raw.codes[i].word();
     return {{{scale.times(nibble_pair<T>(w, 0)), scale.times(nibble_pair<T>(w, 8))},
              {scale.times(nibble_pair<T>(w, 4)), scale.times(nibble_pair<T>(w, 12))}}};
   }
@@ -266,20 +294,26 @@ __device__ std::uint32_t shifted_pair(std::uint32_t word, float scale, float shi
 template <class T>
 struct Q41Source {
   static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 4 * 20;
   struct Raw {
-    std::uint32_t codes, scales;
+    std::uint32_t codes[4], scales[4];
   };
-  static __device__ Raw load(const StoredWeight&, const std::uint8_t* row, int k, int q) {
-    const std::uint8_t* const from = row + (k >> 5) * 20;
-    return {load_4(from + 4 + q * 4), load_4(from)};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.scales[i] = load_4(p + i * 20);
+      raw.codes[i] = load_4(p + i * 20 + 4 + q * 4);
+    }
+    return raw;
   }
-  static __device__ Fragment decode(const Raw& raw) {
-    const float scale = half_float(raw.scales & 0xffff);
-    const float shift = half_float(raw.scales >> 16);
-    return {{{shifted_pair<T, 0, 2>(raw.codes, scale, shift),
-              shifted_pair<T, 4, 6>(raw.codes, scale, shift)},
-             {shifted_pair<T, 1, 3>(raw.codes, scale, shift),
-              shifted_pair<T, 5, 7>(raw.codes, scale, shift)}}};
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const float scale = half_float(raw.scales[i] & 0xffff);
+    const float shift = half_float(raw.scales[i] >> 16);
+    return {{{shifted_pair<T, 0, 2>(raw.codes[i], scale, shift),
+              shifted_pair<T, 4, 6>(raw.codes[i], scale, shift)},
+             {shifted_pair<T, 1, 3>(raw.codes[i], scale, shift),
+              shifted_pair<T, 5, 7>(raw.codes[i], scale, shift)}}};
   }
 };
 
@@ -287,34 +321,37 @@ struct Q41Source {
 template <class T>
 struct Q4KSource {
   static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 144;  // of two units
   struct Raw {
-    std::uint32_t first, second;
+    std::uint32_t codes[2][2];
     uint4 head;  // d, dmin, scales and minima
-    int sub;
+    int half;
   };
-  static __device__ Raw load(const StoredWeight&, const std::uint8_t* row, int k, int q) {
-    const std::uint8_t* const from = row + (k >> 8) * 144;
-    const int sub = (k & 255) >> 5;
-    const std::uint8_t* const codes = from + 16 + sub / 2 * 32;
-    return {load_4(codes + q * 4), load_4(codes + 16 + q * 4),
-            *reinterpret_cast<const uint4*>(from), sub};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int half, int q) {
+    Raw raw;
+    raw.head = *reinterpret_cast<const uint4*>(p);
+    raw.half = half;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.codes[i / 2][i % 2] = load_4(p + 16 + half * 64 + i * 16 + q * 4);
+    }
+    return raw;
   }
   // Six bits of each of eight scales and eight minima in y, z and w: see sub_block().
-  static __device__ SubBlock scales(const uint4& head, int sub) {
-    const int shift = sub % 4 * 8;
-    const std::uint32_t scale = head.y >> shift;
-    const std::uint32_t minimum = head.z >> shift;
-    if (sub < 4) return {static_cast<int>(scale & 63), static_cast<int>(minimum & 63)};
-    const std::uint32_t low = head.w >> shift;
+  static __device__ __forceinline__ SubBlock scales(const uint4& head, int half, int i) {
+    const std::uint32_t scale = head.y >> (i * 8);
+    const std::uint32_t minimum = head.z >> (i * 8);
+    if (half == 0) return {static_cast<int>(scale & 63), static_cast<int>(minimum & 63)};
+    const std::uint32_t low = head.w >> (i * 8);
     return {static_cast<int>((low & 15) | (scale >> 2 & 48)),
             static_cast<int>((low >> 4 & 15) | (minimum >> 2 & 48))};
   }
-  static __device__ Fragment decode(const Raw& raw) {
-    const SubBlock s = scales(raw.head, raw.sub);
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const SubBlock s = scales(raw.head, raw.half, i);
     const float scale = scaled(half_float(raw.head.x & 0xffff), s.scale);
     const float shift = -scaled(half_float(raw.head.x >> 16), s.min);
-    const std::uint32_t a = raw.first >> (raw.sub % 2 * 4);
-    const std::uint32_t b = raw.second >> (raw.sub % 2 * 4);
+    const std::uint32_t a = raw.codes[i / 2][0] >> (i % 2 * 4);
+    const std::uint32_t b = raw.codes[i / 2][1] >> (i % 2 * 4);
     return {{{shifted_pair<T, 0, 2>(a, scale, shift), shifted_pair<T, 4, 6>(a, scale, shift)},
              {shifted_pair<T, 0, 2>(b, scale, shift), shifted_pair<T, 4, 6>(b, scale, shift)}}};
   }
@@ -324,31 +361,31 @@ struct Q4KSource {
 template <class T>
 struct Q6KSource {
   static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 210;  // of two units
   struct Raw {
-    Halves low[2], high[2];
-    std::uint32_t scales, d;
-    int part;  // which 32 of 128
+    Halves low[2][2], high[2];
+    std::uint32_t scales[4], d;
   };
-  static __device__ Raw load(const StoredWeight&, const std::uint8_t* row, int k, int q) {
-    const std::uint8_t* const from = row + (k >> 8) * 210;
-    const int half = (k & 255) >> 7;
-    const int part = (k & 127) >> 5;
-    const std::uint8_t* const low = from + 64 * half + 32 * (part % 2) + q * 4;
-    const std::uint8_t* const high = from + 128 + 32 * half + q * 4;
-    return {{load_halves(low), load_halves(low + 16)},
-            {load_halves(high), load_halves(high + 16)},
-            load_2(from + 192 + 8 * half + 2 * part),
-            load_2(from + 208),
-            part};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int half, int q) {
+    Raw raw;
+    raw.d = load_2(p + 208);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.low[i / 2][i % 2] = load_halves(p + 64 * half + i * 16 + q * 4);
+      raw.scales[i] = load_2(p + 192 + 8 * half + 2 * i);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) raw.high[i] = load_halves(p + 128 + 32 * half + i * 16 + q * 4);
+    return raw;
   }
-  static __device__ Fragment decode(const Raw& raw) {
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
     Fragment f;
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const std::uint32_t codes = (raw.low[step].word() >> (4 * (raw.part / 2)) & 0x0f0f0f0fU) |
-                                  (raw.high[step].word() >> (2 * raw.part) & 0x03030303U) << 4;
+      const std::uint32_t codes = (raw.low[i % 2][step].word() >> (4 * (i / 2)) & 0x0f0f0f0fU) |
+                                  (raw.high[step].word() >> (2 * i) & 0x03030303U) << 4;
       const float s =
-          scaled(half_float(raw.d), static_cast<std::int8_t>(raw.scales >> (8 * step) & 0xff));
+          scaled(half_float(raw.d), static_cast<std::int8_t>(raw.scales[i] >> (8 * step) & 0xff));
       const auto value = [&](float v) { return __fmul_rn(s, v - 32800.0F); };
       f.step[step][0] = packed<T>(value(byte_float<0>(codes)), value(byte_float<1>(codes)));
       f.step[step][1] = packed<T>(value(byte_float<2>(codes)), value(byte_float<3>(codes)));

@@ -43,22 +43,47 @@ struct Plan {
   cuda::LaunchShape shape;
 };
 
-// A stage of about 512 bytes of each row, in whole blocks.
-void set_slices(const Forward& p, StreamParams& s) {
-  s.whole = !aligned_rows(p);
+// A stage of about so many bytes of each row, in whole blocks.
+void set_slices(const Forward& p, std::int64_t wanted, StreamParams& s) {
   const WeightFormat& format = *p.weight.format;
+  s.whole = !aligned_rows(p);
+  s.row_bytes = static_cast<int>(weight_bytes(format, p.in));
   const std::int64_t unit = weight_bytes(format, tuning::kStreamSliceUnit);
-  const std::int64_t units =
-      std::max<std::int64_t>(1, (tuning::kStreamSliceBytes + unit / 2) / unit);
+  const std::int64_t units = std::max<std::int64_t>(1, (wanted + unit / 2) / unit);
   s.slice = s.whole ? s.in : static_cast<int>(tuning::kStreamSliceUnit * units);
-  s.slices = (s.in + s.slice - 1) / s.slice;
+  s.slice_bytes = s.whole ? s.row_bytes : static_cast<int>(units * unit);
   // Where slices do not begin at multiples of 16 bytes, copies begin before and end after them.
-  const std::int64_t bytes = units * unit + (units * unit % 16 == 0 ? 0 : 32);
-  s.row_pitch = static_cast<int>(s.whole ? p.weight.row_bytes
-                                         : banked_pitch(std::min(bytes, p.weight.row_bytes)));
+  const std::int64_t bytes = s.slice_bytes + (s.slice_bytes % 16 == 0 ? 0 : 32);
+  s.row_pitch = static_cast<int>(
+      s.whole ? s.row_bytes : banked_pitch(std::min<std::int64_t>(bytes, s.row_bytes + 16)));
 }
 
-// stages = 0 where x leaves no room for a ring.
+// Warps and stages: as many warps as a multiprocessor has tiles, in as few rounds as leave every warp a
+// ring. stages = 0 where x leaves no room.
+void set_rings(const Forward& p, std::int64_t processors, StreamParams& s) {
+  const std::int64_t tiles = (s.tiles + processors - 1) / processors;
+  const std::int64_t x_bytes = std::int64_t{s.rows} * s.x_pitch + kStreamSlack;
+  for (std::int64_t rounds = (tiles + kStreamMaxWarps - 1) / kStreamMaxWarps;; ++rounds) {
+    s.warps = static_cast<int>((tiles + rounds - 1) / rounds);
+    const bool two = s.warps <= kStreamMaxWarps / 2;  // CTAs a multiprocessor, by their registers
+    set_slices(p, two ? tuning::kStreamSliceBytes : tuning::kStreamShortSliceBytes, s);
+    const auto stages = [&](std::int64_t shared) {
+      return static_cast<int>(std::clamp<std::int64_t>(
+          (shared - x_bytes) / (std::int64_t{s.warps} * kStreamRows * s.row_pitch), 0,
+          kStreamMaxStages));
+    };
+    s.stages = two ? stages(tuning::kStreamSharedOfTwo) : 0;
+    if (two && s.stages < tuning::kStreamMinStages) {
+      set_slices(p, tuning::kStreamShortSliceBytes, s);
+      s.stages = stages(tuning::kStreamSharedOfTwo);
+    }
+    if (s.stages < tuning::kStreamMinStages) s.stages = stages(tuning::kStreamSharedOfOne);
+    if (s.stages >= tuning::kStreamMinStages) return;
+    s.stages = 0;
+    if (s.warps == 1) return;
+  }
+}
+
 Plan plan(const Context& context, const Forward& p) {
   Plan result;
   StreamParams& s = result.params;
@@ -66,22 +91,13 @@ Plan plan(const Context& context, const Forward& p) {
   s.rows = static_cast<int>(p.rows);
   s.in = static_cast<int>(p.in);
   s.tiles = (p.columns() + kStreamRows - 1) / kStreamRows;
-  set_slices(p, s);
   s.x_pitch = static_cast<int>(banked_pitch(round_up(p.in, 32) * 2));
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
-  s.warps = static_cast<int>(
-      std::clamp<std::int64_t>((s.tiles + processors - 1) / processors, 1, kStreamMaxWarps));
-  const std::int64_t x_bytes = std::int64_t{s.rows} * s.x_pitch;
-  const std::int64_t stage_bytes = std::int64_t{s.warps} * kStreamRows * s.row_pitch;
-  const auto stages = [&](std::int64_t shared) {
-    return std::clamp<std::int64_t>((shared - x_bytes) / stage_bytes, 0, kStreamMaxStages);
-  };
-  std::int64_t count = stages(tuning::kStreamSharedOfTwo);
-  if (count < tuning::kStreamMinStages) count = stages(tuning::kStreamSharedOfOne);
-  s.stages = static_cast<int>(count < 2 ? 0 : count);
+  set_rings(p, processors, s);
   result.shape = {.blocks = static_cast<unsigned>(std::min(s.tiles, processors)),
                   .threads = static_cast<unsigned>(std::max(s.warps * 32, kStreamMinThreads)),
-                  .shared_bytes = s.stages * stage_bytes + x_bytes,
+                  .shared_bytes = std::int64_t{s.stages} * s.warps * kStreamRows * s.row_pitch +
+                                  std::int64_t{s.rows} * s.x_pitch + kStreamSlack,
                   .pdl = true};
   return result;
 }

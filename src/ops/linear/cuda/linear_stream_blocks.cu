@@ -9,15 +9,23 @@ bool launch_blocks(Context& context, const cuda::LaunchShape& shape, const Strea
   using Id = WeightFormatId;
   switch (p.weight.id) {
     case Id::int8_g32:
-    case Id::int8_g64:
-    case Id::int8_g128:
     case Id::q8_0:
-      launch_stream<T, Int8Source<T>>(context, shape, p);
+      launch_stream<T, Int8Source<T, 32>>(context, shape, p);
+      return true;
+    case Id::int8_g64:
+      launch_stream<T, Int8Source<T, 64>>(context, shape, p);
+      return true;
+    case Id::int8_g128:
+      launch_stream<T, Int8Source<T, 128>>(context, shape, p);
       return true;
     case Id::int4_g32:
+      launch_stream<T, Int4Source<T, 32>>(context, shape, p);
+      return true;
     case Id::int4_g64:
+      launch_stream<T, Int4Source<T, 64>>(context, shape, p);
+      return true;
     case Id::int4_g128:
-      launch_stream<T, Int4Source<T>>(context, shape, p);
+      launch_stream<T, Int4Source<T, 128>>(context, shape, p);
       return true;
     case Id::q4_0:
       launch_stream<T, Q40Source<T>>(context, shape, p);

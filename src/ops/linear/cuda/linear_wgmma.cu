@@ -27,12 +27,11 @@ void launch_product(Context& context, const cuda::HeadsShape& a, const cuda::Hea
   p.b = cuda::slice_map(b, dtype_of<T>, kTransB ? kTileK : width);
   p.row_tiles = (p.m + Shape::kTileM - 1) / Shape::kTileM;
   p.column_tiles = (p.sink.columns + width - 1) / width;
-  const std::int64_t resident =
-      std::int64_t{Shape::kCtas} * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+  const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const auto kernel = linear_product<T, kTransA, kTransB, kGroups, kN>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "linear wgmma", kernel,
-               {.blocks = static_cast<unsigned>(std::min(resident, p.row_tiles * p.column_tiles)),
+               {.blocks = static_cast<unsigned>(std::min(processors, p.row_tiles * p.column_tiles)),
                 .threads = Shape::kThreads,
                 .shared_bytes = Shape::kSharedBytes,
                 .pdl = true},

@@ -21,18 +21,17 @@ inline constexpr int kTileK = 64;
 inline constexpr int kGroupRows = 64;  // of a consumer warpgroup
 inline constexpr int kSliceBytes = kTileK * kTileK * 2;
 
-// A stage holds kGroups * 64 rows of A and kN rows of B. One group leaves half of the multiprocessor to
-// another CTA, which may be that of the next kernel.
+// A stage holds kGroups * 64 rows of A and kN rows of B. The ring takes all of shared memory: it takes
+// some 2 us for a tile to arrive, and what is under way by then bounds the speed.
 template <int kGroups, int kN>
 struct ProductShape {
   static constexpr int kTileM = kGroups * kGroupRows;
   static constexpr int kTileN = kN;
-  static constexpr int kCtas = kGroups == 1 ? 2 : 1;  // of a multiprocessor
   // Two groups take the producer's registers: it is a whole warpgroup for that.
   static constexpr int kThreads =
       kGroups * cuda::kWarpgroup + (kGroups == 1 ? 32 : cuda::kWarpgroup);
   static constexpr int kStageBytes = (kTileM + kN) * kTileK * 2;
-  static constexpr int kStages = (kGroups == 1 ? 100 : 200) * 1024 / kStageBytes;
+  static constexpr int kStages = 200 * 1024 / kStageBytes;
   // Of an epilogue: 16 rows by 32 columns of f32 a warp.
   static constexpr int kChunkStride = 36;
   static constexpr int kChunkBytes = 16 * kChunkStride * 4;
@@ -163,16 +162,34 @@ struct ProductParams {
   Sink sink;
 };
 
-// Tiles that run side by side share rows of A and of B in L2: blocks of eight row tiles.
-__device__ inline void tile_of(const ProductParams& p, std::int64_t index, std::int64_t& row,
-                               std::int64_t& column) {
-  constexpr std::int64_t kGroup = 8;
-  const std::int64_t group = index / (kGroup * p.column_tiles);
-  const std::int64_t rows = min(kGroup, p.row_tiles - group * kGroup);
-  const std::int64_t within = index - group * kGroup * p.column_tiles;
-  row = group * kGroup + within % rows;
-  column = within / rows;
-}
+// The tiles of a CTA, one after the other. Tiles that run side by side share rows of A and of B in L2:
+// blocks of eight row tiles.
+class ProductTiles {
+ public:
+  std::int64_t row = 0;
+  std::int64_t column = 0;
+
+  explicit __device__ ProductTiles(const ProductParams& p) : p_(p), index_(blockIdx.x) { place(); }
+  __device__ bool valid() const { return index_ < p_.row_tiles * p_.column_tiles; }
+  __device__ void next() {
+    index_ += gridDim.x;
+    place();
+  }
+
+ private:
+  __device__ void place() {
+    if (!valid()) return;
+    constexpr std::int64_t kGroup = 8;
+    const std::int64_t group = index_ / (kGroup * p_.column_tiles);
+    const std::int64_t rows = min(kGroup, p_.row_tiles - group * kGroup);
+    const std::int64_t within = index_ - group * kGroup * p_.column_tiles;
+    row = group * kGroup + within % rows;
+    column = within / rows;
+  }
+
+  const ProductParams& p_;
+  std::int64_t index_;
+};
 
 // The 4 by 4 words of four lanes, transposed: lane q gets word q of each, in their order.
 __device__ inline void transpose_quad(std::uint32_t (&w)[4]) {
@@ -311,33 +328,27 @@ __device__ void load_columns(const ProductParams& p, Mainloop& mainloop, std::in
 template <class Shape, class Mainloop>
 __device__ void produce(const ProductParams& p, Mainloop& mainloop) {
   const int steps = static_cast<int>((p.depth + kTileK - 1) / kTileK);
-  const std::int64_t tiles = p.row_tiles * p.column_tiles;
   int early = 0;  // stages whose B is under way
   if (p.ahead) {
-    for (std::int64_t tile = blockIdx.x; tile < tiles && early < Shape::kStages;
-         tile += gridDim.x) {
-      std::int64_t row, column;
-      tile_of(p, tile, row, column);
+    for (ProductTiles tile(p); tile.valid() && early < Shape::kStages; tile.next()) {
       for (int i = 0; i < steps && early < Shape::kStages; ++i, ++early) {
         mainloop.expect_stage();
-        load_columns<Mainloop, Shape::kTileN>(p, mainloop, column, i * kTileK);
+        load_columns<Mainloop, Shape::kTileN>(p, mainloop, tile.column, i * kTileK);
         mainloop.next_stage();
       }
     }
     mainloop.restart();
   }
   cuda::pdl_wait();
-  for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    std::int64_t row, column;
-    tile_of(p, tile, row, column);
+  for (ProductTiles tile(p); tile.valid(); tile.next()) {
     for (int i = 0; i < steps; ++i) {
       if (early > 0) {
         --early;
       } else {
         mainloop.begin_stage();
-        load_columns<Mainloop, Shape::kTileN>(p, mainloop, column, i * kTileK);
+        load_columns<Mainloop, Shape::kTileN>(p, mainloop, tile.column, i * kTileK);
       }
-      mainloop.load_a(&p.a, i * kTileK, static_cast<int>(row) * Shape::kTileM);
+      mainloop.load_a(&p.a, i * kTileK, static_cast<int>(tile.row) * Shape::kTileM);
       mainloop.next_stage();
     }
   }
@@ -349,21 +360,18 @@ __device__ void consume(const ProductParams& p, Mainloop& mainloop, float* chunk
   const int steps = static_cast<int>((p.depth + kTileK - 1) / kTileK);
   const int width = p.sink.gate == LinearGate::none ? kN : kN / 2;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  for (std::int64_t tile = blockIdx.x; tile < p.row_tiles * p.column_tiles; tile += gridDim.x) {
-    std::int64_t row, column;
-    tile_of(p, tile, row, column);
+  for (ProductTiles tile(p); tile.valid(); tile.next()) {
     float sums[kN / 2];
     mainloop.multiply(sums, steps, group);
-    const ProductEpilogue<T, kN> epilogue(p, chunk, row * Shape::kTileM + warp * 16,
-                                          column * width);
+    const ProductEpilogue<T, kN> epilogue(p, chunk, tile.row * Shape::kTileM + warp * 16,
+                                          tile.column * width);
     epilogue.store_tile(sums);
   }
 }
 
 template <class T, bool kTransA, bool kTransB, int kGroups, int kN>
-__global__ __launch_bounds__(
-    ProductShape<kGroups, kN>::kThreads,
-    ProductShape<kGroups, kN>::kCtas) void linear_product(const __grid_constant__ ProductParams p) {
+__global__ __launch_bounds__(ProductShape<kGroups, kN>::kThreads,
+                             1) void linear_product(const __grid_constant__ ProductParams p) {
   if constexpr (cuda::kWgmma) {
     using Shape = ProductShape<kGroups, kN>;
     extern __shared__ std::byte memory[];
@@ -371,6 +379,7 @@ __global__ __launch_bounds__(
     __shared__ std::uint64_t empty[Shape::kStages];
     const std::uint32_t misaligned = cuda::shared_address(memory) % 1024;
     std::byte* const tiles = memory + (misaligned == 0 ? 0 : 1024 - misaligned);
+    using Mainloop = ProductMainloop<T, kTransA, kTransB, kGroups, kN>;
     if (threadIdx.x == 0) {
       for (int i = 0; i < Shape::kStages; ++i) {
         cuda::barrier_init(&full[i], 1);
@@ -379,7 +388,7 @@ __global__ __launch_bounds__(
       cuda::fence_barrier_init();
     }
     __syncthreads();
-    ProductMainloop<T, kTransA, kTransB, kGroups, kN> mainloop(tiles, full, empty);
+    Mainloop mainloop(tiles, full, empty);
     cuda::pdl_launch_dependents();
     const int group = static_cast<int>(threadIdx.x) / cuda::kWarpgroup;
     if (group == kGroups) {
