@@ -65,15 +65,11 @@ real-model: ## Bring SmolLM2-135M-Instruct (98 MB) into the cache folder, check 
 	@scripts/real_model.sh
 
 # New inputs go to build/fuzz/corpus, never into the repository.
-fuzz: setup-build ## Fuzz the readers of model files, FUZZ_SECONDS each (60)
+fuzz: setup-build ## Fuzz the readers of model files, tokenizers and templates, FUZZ_SECONDS each (60)
 	$(call setup,fuzz)
 	@cmake --preset fuzz >/dev/null
-	$(call build,fuzz,fuzz_tensor_file fuzz_config)
-	@for target in tensor_file config; do \
-	  mkdir -p build/fuzz/corpus/$$target; \
-	  build/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=1 -rss_limit_mb=512 \
-	    build/fuzz/corpus/$$target src/io/testdata/seeds src/io/testdata/hostile; \
-	done
+	$(call build,fuzz,fuzz_tensor_file fuzz_config fuzz_tokenizer fuzz_chat_template)
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench: setup-build ## Measure every operator on its full list of shapes, peers beside it
 	$(call setup,bench)

@@ -1,6 +1,5 @@
-// Takes the place of cuda_tools.cu and naive_*_cuda.cu in a build without CUDA.
+// Takes the place of cuda_tools.cu in a build without CUDA.
 #include "bench/cuda_tools.h"
-#include "bench/naive/naive.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::bench {
@@ -29,13 +28,5 @@ void cuda_copy(Context& /*context*/, void* /*to*/, const void* /*from*/, std::in
 }
 
 machine::Ceiling measure_cuda_ceiling(Context& /*context*/, int /*rounds*/) { refuse(); }
-
-NaiveNorm naive_norm_cuda(Context& /*context*/, const NormOperands& /*like*/) { refuse(); }
-NaiveSelection naive_selection_cuda(Context& /*context*/, const SelectionOperands& /*like*/) {
-  refuse();
-}
-NaiveAttention naive_attention_cuda(Context& /*context*/, const AttentionOperands& /*like*/) {
-  refuse();
-}
 
 }  // namespace touchstone::bench

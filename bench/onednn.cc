@@ -15,6 +15,8 @@ namespace {
 using Arguments = std::unordered_map<int, dnnl::memory>;
 using dnnl::memory;
 
+constexpr double kEpsilon = 1e-5;  // as in the specification
+
 Tensor as_f32(const void* data, std::int64_t count, DType dtype) {
   Tensor result = Tensor::empty({count}, DType::f32);
   visit_float_dtype(dtype, [&]<class T>() {

@@ -4,17 +4,15 @@
 #include <memory>
 #include <optional>
 
-#include "bench/naive/naive.h"
 #include "bench/onednn.h"
-#include "touchstone/core/checked.h"
+#include "bench/partial_sort.h"
 
 namespace touchstone::bench {
 namespace {
 
-// Beyond this plain loops take seconds.
-constexpr double kMaxNaiveFlops = 1e9;
-// Beyond this the whole matrix of scores takes minutes, or gigabytes.
-constexpr std::int64_t kMaxNaiveTokens = 2048;
+// Beyond this simple loops take seconds.
+constexpr double kMaxNaiveCpuFlops = 1e9;
+constexpr double kMaxNaiveCudaFlops = 1e12;
 // Query tokens for which the time without a cache is measured.
 constexpr std::int64_t kNaiveQueries = 16;
 
@@ -45,8 +43,6 @@ NormOperands norm_operands(const Subject& s, const spec::Operands& set) {
           .weight = data("weight"),
           .bias = data("bias"),
           .out = data(backward ? "dx" : "y"),
-          .mean = data("mean"),
-          .rstd = data("rstd"),
           .dweight = data("dweight"),
           .dbias = data("dbias")};
 }
@@ -65,27 +61,6 @@ SelectionOperands selection_operands(const Subject& s, const spec::Operands& set
           .position = static_cast<const std::int64_t*>(data("position")),
           .values = static_cast<float*>(data(sampled ? "log_probability" : "probabilities")),
           .tokens = static_cast<std::int32_t*>(data(sampled ? "token" : "indices"))};
-}
-
-AttentionOperands attention_operands(const Subject& s, const spec::Operands& set) {
-  const auto data = [&](const char* name) { return s.operand(set, name).data; };
-  const TensorView& q = s.operand(set, "q");
-  return {.dtype = s.item.dtype,
-          .batch = q.shape[0],
-          .heads = q.shape[1],
-          .kv_heads = s.operand(set, "k").shape[1],
-          .tokens = q.shape[2],
-          .dim = q.shape[3],
-          .causal = s.item.flag("causal", false),
-          .backward = s.op.is_backward(),
-          .q = data("q"),
-          .k = data("k"),
-          .v = data("v"),
-          .doutput = data("doutput"),
-          .output = data("output"),
-          .dq = data("dq"),
-          .dk = data("dk"),
-          .dv = data("dv")};
 }
 
 // A peer on the operands of every set, collected once.
@@ -110,43 +85,18 @@ std::vector<PeerOperands> all_sets(const Subject& s,
   return result;
 }
 
-void add_norm_peers(Session& session, const Subject& s, std::vector<Peer>& peers) {
-  if (has_options(s.item, {})) return;
-  Context& context = session.context();
+void add_onednn(Session& session, const Subject& s, std::vector<Peer>& peers) {
+  if (!session.options().onednn || session.cuda() || has_options(s.item, {})) return;
   const std::vector<NormOperands> sets = all_sets(s, norm_operands);
-  if (session.options().naive) {
-    peers.push_back(on_sets(
-        "naive", sets,
-        session.cuda() ? naive_norm_cuda(context, sets[0]) : naive_norm_cpu(context, sets[0])));
-  }
-  if (session.options().onednn && !session.cuda()) {
-    const std::optional<OneDnnCalls> calls = onednn_calls(context, sets);
-    if (calls) peers.push_back(on_sets("onednn", sets, calls->call, calls->checked));
-  }
+  const std::optional<OneDnnCalls> calls = onednn_calls(session.context(), sets);
+  if (calls) peers.push_back(on_sets("onednn", sets, calls->call, calls->checked));
 }
 
-void add_selection_peers(Session& session, const Subject& s, std::vector<Peer>& peers) {
-  if (has_options(s.item, {"k"})) return;
-  Context& context = session.context();
+void add_partial_sort(Session& session, const Subject& s, std::vector<Peer>& peers) {
+  if (!session.options().partial_sort || session.cuda() || has_options(s.item, {"k"})) return;
   const std::vector<SelectionOperands> sets = all_sets(s, selection_operands);
-  if (session.options().naive) {
-    peers.push_back(on_sets("naive", sets,
-                            session.cuda() ? naive_selection_cuda(context, sets[0])
-                                           : naive_selection_cpu(context, sets[0])));
-  }
-  if (session.options().partial_sort && !session.cuda()) {
-    peers.push_back(on_sets("partial_sort", sets, partial_sort_selection(context, sets[0])));
-  }
-}
-
-void add_attention_peers(Session& session, const Subject& s, std::vector<Peer>& peers) {
-  if (has_options(s.item, {"causal"}) || !session.options().naive) return;
-  const std::vector<AttentionOperands> sets = all_sets(s, attention_operands);
-  if (sets[0].tokens > kMaxNaiveTokens) return;
-  Context& context = session.context();
-  peers.push_back(on_sets("naive", sets,
-                          session.cuda() ? naive_attention_cuda(context, sets[0])
-                                         : naive_attention_cpu(context, sets[0])));
+  peers.push_back(
+      on_sets("partial_sort", sets, partial_sort_selection(session.context(), sets[0])));
 }
 
 // The operator itself on data of its own, made from the case with other options.
@@ -187,36 +137,29 @@ void add_cached_attention_peers(Session& session, const Subject& s, std::vector<
   peers.push_back(own_peer(session, s, "contiguous", "page", "0", s.sets.size()));
 }
 
-// The code to read first, and the library, on the same operands.
-void add_linear_peers(Session& session, const Subject& s, std::vector<Peer>& peers) {
-  if (!session.options().naive) return;
-  Context& context = session.context();
-  const auto call = [&s, &context](std::shared_ptr<spec::Problem> problem, std::string name) {
-    return [&s, &context, problem, name](std::int64_t i) {
-      problem->call(context, s.sets[static_cast<std::size_t>(i) % s.sets.size()].views(), name);
-    };
-  };
-  cases::Case item = s.item;
-  item.options["library"] = "1";
-  const std::shared_ptr<spec::Problem> problem = s.op.make(item);
-  for (const ImplementationReport& report : problem->explain(context, s.sets[0].views())) {
-    const bool naive = report.name == (session.cuda() ? "portable" : "plain");
-    const bool library = report.name == "openblas" || report.name == "cublaslt";
-    if (naive && s.problem.cost().flops > kMaxNaiveFlops) continue;
-    if (!report.accepted || (!naive && !library)) continue;
-    peers.push_back({.name = naive ? "naive" : report.name, .call = call(problem, report.name)});
-  }
+// The implementation to read first: the simplest one, which takes every problem.
+bool is_naive(const std::string& implementation) {
+  return implementation == "plain" || implementation == "portable" || implementation == "sort";
 }
 
-void add_kv_append_peers(Session& session, const Subject& s, std::vector<Peer>& peers) {
+// The operator's own simplest code, and a library behind it, on the same operands.
+void add_own_implementations(Session& session, const Subject& s, std::vector<Peer>& peers) {
   if (!session.options().naive) return;
   Context& context = session.context();
-  const std::string implementation = session.cuda() ? "portable" : "plain";
-  peers.push_back({.name = "naive", .call = [&s, &context, implementation](std::int64_t i) {
-                     const spec::Operands& set =
-                         s.sets[static_cast<std::size_t>(i) % s.sets.size()];
-                     s.problem.call(context, set.views(), implementation);
-                   }});
+  cases::Case item = s.item;
+  if (s.op.forward_name() == "linear") item.options["library"] = "1";
+  const std::shared_ptr<spec::Problem> problem = s.op.make(item);
+  const double most = session.cuda() ? kMaxNaiveCudaFlops : kMaxNaiveCpuFlops;
+  for (const ImplementationReport& report : problem->explain(context, s.sets[0].views())) {
+    const bool naive = is_naive(report.name) && s.problem.cost().flops <= most;
+    const bool library = report.name == "openblas" || report.name == "cublaslt";
+    if (!report.accepted || (!naive && !library)) continue;
+    peers.push_back({.name = naive ? "naive" : report.name,
+                     .call = [&s, &context, problem, name = report.name](std::int64_t i) {
+                       const auto set = static_cast<std::size_t>(i) % s.sets.size();
+                       problem->call(context, s.sets[set].views(), name);
+                     }});
+  }
 }
 
 }  // namespace
@@ -231,12 +174,13 @@ const TensorView& Subject::operand(const spec::Operands& set, std::string_view n
 
 std::vector<Peer> peers_of(Session& session, const Subject& s) {
   std::vector<Peer> peers;
-  if (is_norm(s.op)) add_norm_peers(session, s, peers);
-  if (is_selection(s.op)) add_selection_peers(session, s, peers);
-  if (is_attention(s.op)) add_attention_peers(session, s, peers);
-  if (s.op.name == "cached_attention") add_cached_attention_peers(session, s, peers);
-  if (s.op.name == "kv_append") add_kv_append_peers(session, s, peers);
-  if (s.op.forward_name() == "linear") add_linear_peers(session, s, peers);
+  if (s.op.name == "cached_attention") {
+    add_cached_attention_peers(session, s, peers);
+  } else {
+    add_own_implementations(session, s, peers);
+  }
+  if (is_norm(s.op)) add_onednn(session, s, peers);
+  if (is_selection(s.op)) add_partial_sort(session, s, peers);
   return peers;
 }
 
@@ -259,6 +203,12 @@ std::vector<TorchPeerVariant> torch_peers_of(const Session& session, const Subje
     return {{"attention", variant + "flash", "torch flash"},
             {"attention", variant + "cudnn", "torch cudnn"}};
   }
+  if (name == "embedding" || name == "cross_entropy") {
+    if (has_options(s.item, {"dloss"})) return {};
+    const bool table = s.op.name == "embedding_backward";
+    const std::int64_t rows = s.operand(s.sets[0], table ? "dweight" : "weight").shape[0];
+    return {{name, direction + " " + std::to_string(rows), "torch"}};
+  }
   // It knows no quantized cache, no latent and no sharing.
   const bool plain = labels.format == "bf16" || labels.format == "f32" || labels.format == "f16";
   if (s.op.name == "cached_attention" && plain && !has_options(s.item, {"heads", "format"})) {
@@ -278,22 +228,8 @@ std::vector<TorchPeerVariant> torch_compile_peers_of(const Subject& s) {
 
 std::int64_t peer_bytes(const SessionOptions& options, const spec::Operator& op,
                         const spec::Problem& problem) {
-  if (!options.naive) return 0;
-  const spec::Labels labels = problem.labels();
-  // Every probability, on CUDA.
-  if (is_selection(op) && options.device.is_cuda()) {
-    return checked_mul(checked_mul(labels.rows, labels.cols), 4, "bytes");
-  }
-  // Two matrices of scores per head.
-  if (is_attention(op)) {
-    const spec::Operand q = problem.operands()[op.is_backward() ? 2 : 0];
-    const std::int64_t tokens = q.shape[2];
-    if (tokens > kMaxNaiveTokens) return 0;
-    return checked_mul(checked_mul(q.shape[0] * q.shape[1], checked_mul(tokens, tokens)), 8,
-                       "bytes");
-  }
   // Sets of its own.
-  return op.name == "cached_attention" ? problem.cost().bytes : 0;
+  return options.naive && op.name == "cached_attention" ? problem.cost().bytes : 0;
 }
 
 std::vector<std::string> peer_names(const Session& session, const spec::Operator& op) {

@@ -1,5 +1,5 @@
-// The peers of each operator: naive loops, oneDNN, std::partial_sort, PyTorch, or the operator itself
-// in another setting.
+// The peers of each operator: its own simplest implementation, oneDNN, std::partial_sort, PyTorch, or
+// the operator itself in another setting.
 #pragma once
 
 #include <cstdint>

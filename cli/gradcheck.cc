@@ -254,7 +254,9 @@ void print_outcome(const GradcheckOptions& o, const Outcome& outcome) {
 // Rows and columns as the case of an operator spells them.
 std::string shape_of(const GradcheckOptions& o) {
   if (o.op == "attention") return fmt::format("1x1x{}x{}", o.rows, o.cols);
-  if (o.op == "linear") return fmt::format("{}x{}/{}", o.rows, o.cols, o.cols);
+  if (o.op == "linear" || o.op == "embedding" || o.op == "cross_entropy") {
+    return fmt::format("{}x{}/{}", o.rows, o.cols, o.cols);
+  }
   if (o.op == "rope") return fmt::format("{}x1x{}", o.rows, o.cols);
   return fmt::format("{}x{}", o.rows, o.cols);
 }
@@ -262,7 +264,8 @@ std::string shape_of(const GradcheckOptions& o) {
 // Runs the backward, plants an error where requested, and checks it.
 int gradcheck(GradcheckOptions o) {
   const bool attention = o.op == "attention";
-  if (o.rows == 0) o.rows = attention ? 512 : 4096;
+  const bool head = o.op == "cross_entropy";
+  if (o.rows == 0) o.rows = attention ? 512 : head ? 64 : 4096;
   if (o.cols == 0) o.cols = attention ? 64 : 1024;
   check_options(o);
   const auto start = std::chrono::steady_clock::now();
@@ -301,7 +304,7 @@ void add_gradcheck(Options& app, int& exit_code) {
   Options* verb =
       app.add_verb("gradcheck", "Checks the float64 backward of an operator against its forward");
   verb->add_option("op", o->op,
-                   "an operator with a backward: linear is square, rope and attention (causal) "
+                   "an operator with a backward: linear, embedding and cross_entropy are square, rope and attention (causal) "
                    "have one head")
       ->required()
       ->one_of(operators());
@@ -310,7 +313,7 @@ void add_gradcheck(Options& app, int& exit_code) {
                    "operator's own forward as a black box, by central differences")
       ->one_of({"dual", "differences"});
   const Check positive = whole_number(1, kMaxElements);
-  verb->add_option("--rows", o->rows, "Rows (4096), or tokens of attention (512)")->check(positive);
+  verb->add_option("--rows", o->rows, "Rows (4096), or tokens of attention (512) and cross_entropy (64)")->check(positive);
   verb->add_option("--cols", o->cols, "Columns (1024), or the size of a head (64)")
       ->check(positive);
   verb->add_option("--seed", o->seed, "Seed of data and directions")->show_default();

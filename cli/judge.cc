@@ -385,7 +385,8 @@ void add_judge(Options& app, int& exit_code) {
   verb->add_flag("--selftest", options->selftest,
                  "Judge the judge: contenders whose verdicts are known");
   verb->add_option("--corpus", options->corpus, "Where they are, if not in the source tree");
-  verb->add_option("--only", options->only, "Of these, those with this in task/kind/name");
+  verb->add_option("--only", options->only,
+                   "Of these, those with this in task/kind/name; several with commas");
   verb->add_option("--sample", options->sample, "Of these, so many, spread over all of them");
   verb->callback([options, &exit_code] { exit_code = run_judge(*options); });
 }

@@ -33,5 +33,7 @@ void add_deploy(Options& app, int& exit_code);
 void add_inspect(Options& app, int& exit_code);
 void add_convert(Options& app, int& exit_code);
 void add_tokenize(Options& app, int& exit_code);
+void add_generate(Options& app, int& exit_code);
+void add_score(Options& app, int& exit_code);
 
 }  // namespace touchstone::cli

@@ -80,10 +80,11 @@ S attention_logit(const Attention<S>& a, int64_t head, int64_t query, int64_t ke
   return s;
 }
 
-// One query of one head: the keys it sees, the weight of each, and log(sum of exp(s)).
+// One query of one head: the keys it sees, the s and the weight of each, and log(sum of exp(s)).
 template <class S>
 struct AttentionRow {
   std::vector<int64_t> seen;
+  std::vector<S> scores;
   std::vector<S> weights;
   S log_sum_exp;
 };
@@ -98,14 +99,14 @@ AttentionRow<S> attention_row(const Attention<S>& a, int64_t head, int64_t query
   for (int64_t t = 0; t < a.keys; ++t) {
     if (!attention_sees(a, query, t)) continue;
     row.seen.push_back(t);
-    row.weights.push_back(attention_logit(a, head, query, t));
-    if (!(row.weights.back() <= largest)) largest = row.weights.back();  // a NaN stays
+    row.scores.push_back(attention_logit(a, head, query, t));
+    if (!(row.scores.back() <= largest)) largest = row.scores.back();  // a NaN stays
   }
   const bool empty = largest == nothing;
   S sum = empty || !a.sink_logits ? S(0.0) : exp(a.sink_logits[head] - largest);
-  for (S& w : row.weights) {
-    w = empty ? S(0.0) : exp(w - largest);
-    sum += w;
+  for (const S& score : row.scores) {
+    row.weights.push_back(empty ? S(0.0) : exp(score - largest));
+    sum += row.weights.back();
   }
   for (S& w : row.weights) {
     if (!empty) w /= sum;
@@ -151,20 +152,36 @@ inline double attention_cap_slope(const Attention<double>& a, double s) {
 }
 
 // With P the weights and dP[t] = dot(doutput, v[t]), the derivative of the softmax gives
-// dS = P * (dP - sum P dP). The sum is taken over the row of P itself, not over doutput * output.
+// dS = P * (dP - delta), delta = sum P dP. The sum is taken over the row of P itself, not over
+// doutput * output.
+struct AttentionGradientRow {
+  std::vector<double> dp;
+  double delta = 0;
+};
+
+inline AttentionGradientRow attention_gradient_row(const AttentionBackward& b,
+                                                   const AttentionRow<double>& row, int64_t head,
+                                                   int64_t i) {
+  const Attention<double>& a = b.forward;
+  const int64_t at = head * a.queries + i;
+  const double* doutput = b.doutput + at * a.v_dim;
+  AttentionGradientRow gradient{std::vector<double>(row.seen.size()),
+                                b.dlog_sum_exp ? -b.dlog_sum_exp[at] : 0.0};
+  for (size_t j = 0; j < row.seen.size(); ++j) {
+    const double* v = a.value(head, row.seen[j]);
+    for (int64_t d = 0; d < a.v_dim; ++d) gradient.dp[j] += doutput[d] * v[d];
+    gradient.delta += row.weights[j] * gradient.dp[j];
+  }
+  return gradient;
+}
+
 inline void attention_backward_row(const AttentionBackward& b, int64_t head, int64_t i) {
   const Attention<double>& a = b.forward;
   const AttentionRow<double> row = attention_row(a, head, i);
   if (row.log_sum_exp == -std::numeric_limits<double>::infinity()) return;
   const int64_t at = head * a.queries + i;
   const double* doutput = b.doutput + at * a.v_dim;
-  std::vector<double> dp(row.seen.size());
-  double delta = b.dlog_sum_exp ? -b.dlog_sum_exp[at] : 0.0;
-  for (size_t j = 0; j < row.seen.size(); ++j) {
-    const double* v = a.value(head, row.seen[j]);
-    for (int64_t d = 0; d < a.v_dim; ++d) dp[j] += doutput[d] * v[d];
-    delta += row.weights[j] * dp[j];
-  }
+  const auto [dp, delta] = attention_gradient_row(b, row, head, i);
   for (size_t j = 0; j < row.seen.size(); ++j) {
     const int64_t t = row.seen[j];
     const double ds = row.weights[j] * (dp[j] - delta);

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "oracle/attention.h"
+#include "oracle/norm.h"
 #include "oracle/path_scorer.h"
-#include "oracle/rms_norm.h"
 
 namespace touchstone::oracle {
 
@@ -136,12 +136,13 @@ class Decoder {
   std::vector<double> normed(const std::vector<double>& x, const std::vector<double>& weight,
                              std::int64_t rows) const {
     std::vector<double> y(x.size());
-    rms_norm_forward<double>({.rows = rows,
-                              .cols = s_.width,
-                              .eps = s_.eps,
-                              .x = x.data(),
-                              .weight = weight.data(),
-                              .y = y.data()});
+    norm_forward<double>({.norm = Norm::rms,
+                          .rows = rows,
+                          .cols = s_.width,
+                          .eps = s_.eps,
+                          .x = x.data(),
+                          .weight = weight.data(),
+                          .y = y.data()});
     return y;
   }
   // [rows, heads, head_dim] to [heads, rows, head_dim], rotated by position if asked.

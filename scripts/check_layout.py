@@ -16,7 +16,7 @@ import sys
 MAX_LINES = 600
 MAX_FILES = 30
 # Directories that are collections of inputs, not of sources to read one after another.
-COLLECTIONS = ("tests/judge/corpus", "contenders", "docs/data", "data", "src/io/testdata")
+COLLECTIONS = ("src/model/testdata", "tests/judge/corpus", "contenders", "docs/data", "data", "src/io/testdata")
 
 # Component -> the components it may include, itself apart. A path belongs to the longest prefix.
 PUBLIC = {"include/touchstone/core", "include/touchstone/cache", "include/touchstone/ops",
@@ -24,35 +24,44 @@ PUBLIC = {"include/touchstone/core", "include/touchstone/cache", "include/touchs
 FILES = {"include/touchstone/io", "include/touchstone/core"}
 BASE = {"src/core", "src/cpu", "src/cuda"} | PUBLIC
 OPERATORS = BASE | {"src/cache"}
-OUTSIDE = PUBLIC | FILES | {"include/touchstone/plan", "src/json", "src/report", "src/machine", "src/text"}
+OUTSIDE = PUBLIC | FILES | {"include/touchstone/plan", "include/touchstone/decode", "include/touchstone/model", "src/json", "src/report", "src/machine", "src/text"}
 ORDER = {
     "include/touchstone/core": {"include/touchstone"},  # version.h
     "include/touchstone/cache": {"include/touchstone/core"},
     "include/touchstone/ops": {"include/touchstone/core", "include/touchstone/cache"},
     "include/touchstone/io": {"include/touchstone/core"},
     "include/touchstone/plan": {"include/touchstone/core", "include/touchstone/cache"},
-    "include/touchstone/decode": {"include/touchstone/core"},
-    "include/touchstone": PUBLIC | FILES | {"include/touchstone/plan", "include/touchstone/decode"},
+    "include/touchstone/decode": {"include/touchstone/core", "include/touchstone/io"},
+    "include/touchstone/model": PUBLIC | FILES | {"include/touchstone/decode"},
+    "include/touchstone": PUBLIC | FILES | {"include/touchstone/plan", "include/touchstone/decode",
+                                            "include/touchstone/model"},
     "src/core": PUBLIC,
     "src/cpu": PUBLIC | {"src/core"},
     "src/cuda": PUBLIC | {"src/core"},
     "src/cache": BASE,
     # Model files, tokenizers, chat templates: no operator, no cache.
     "src/io": FILES | {"src/core", "src/cpu", "include/touchstone"},
+    # Requests, scheduling, sampling: of a model they know the Scorer alone.
+    "src/decode": BASE | FILES | {"include/touchstone/decode"},
+    "src/decode/grammar": FILES | {"include/touchstone/decode", "src/io"},  # its reader of JSON
+    "src/model": BASE | FILES | {"include/touchstone/decode", "include/touchstone/model", "src/decode"},
     "src/ops/norm": BASE,
     "src/ops/selection": BASE,
     "src/ops/softmax_topk": BASE | {"src/ops/selection"},
     "src/ops/sample": BASE | {"src/ops/selection"},
     "src/ops/activation": BASE,
+    "src/ops/linear": BASE | {"src/ops/activation"},
+    "src/ops/embedding": BASE | {"src/ops/linear"},
+    "src/ops/cross_entropy": BASE | {"src/ops/linear"},
     "src/ops/rope": BASE,
     "src/ops/attention_common": BASE,
     "src/ops/attention_dense": BASE | {"src/ops/attention_common"},
     "src/ops/attention_paged": OPERATORS | {"src/ops/attention_common"},
     "src/ops/kv_append": OPERATORS,
     # Stubs of the functions that .cu files define.
-    "src/no_cuda": OPERATORS | {"src/ops"},
+    "src/no_cuda": OPERATORS | {"src/ops", "src/decode", "include/touchstone/decode"},
     "src/plan": OUTSIDE | {"src/core"},
-    "src/c_api": PUBLIC | FILES,
+    "src/c_api": PUBLIC | FILES | {"include/touchstone/decode"},
     "src/text": set(),
     "src/json": set(),
     "src/report": {"src/json", "src/text"},
@@ -61,7 +70,8 @@ ORDER = {
     "cases": PUBLIC,
     # Storage formats are those of the library.
     "spec": OUTSIDE | {"oracle", "cases", "src/core", "src/cuda", "src/cache"},
-    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache"},
+    "bench": OUTSIDE | {"oracle", "cases", "spec", "src/core", "src/cpu", "src/cuda", "src/cache", "src/decode",
+              "include/touchstone/decode"},
     # The judge, in the order of judge/CMakeLists.txt.
     "judge/task": OUTSIDE,
     "judge/task/tasks": OUTSIDE | {"oracle", "spec", "judge/task"},
@@ -75,7 +85,8 @@ ORDER = {
                         "judge/measure"},
     "judge/selftest": OUTSIDE | {"judge"},
     "cli": OUTSIDE | {"oracle", "cases", "spec", "bench", "judge", "src/core", "src/plan"},
-    "examples": PUBLIC | FILES | {"include/touchstone/plan"},
+    "examples": PUBLIC | FILES | {"include/touchstone/plan", "include/touchstone/decode",
+                                  "include/touchstone/model"},
     "contenders": PUBLIC,
 }
 SOURCE = re.compile(r"\.(h|cc|cu|cuh|c)$")

@@ -131,6 +131,8 @@ def hostile_gguf():
         "magic_alone": b"GGUF",
         "version_1": gguf(version=1),
         "big_endian": gguf(version=3 << 24),
+        # openvino.genai#4170: more extents than the reader's array
+        "rank_4096": gguf([], [text("t") + struct.pack("<I", 4096) + bytes(64)], data, counts=(1, 0)),
         "rank_5": gguf(tensors=[tensor("t", (1, 1, 1, 1, 1), 0, 0)], data=data),
         "unknown_type": gguf(tensors=[tensor("t", (32,), 99, 0)], data=data),
         "type_q2_k": gguf(tensors=[tensor("t", (256,), 10, 0)], data=data),
@@ -145,6 +147,12 @@ def hostile_gguf():
         "nested_arrays": gguf([entry("k", ARRAY, (ARRAY, [(U8, [1])]))]),
         "boolean_2": gguf([entry("k", BOOL, 2)]),
     }
+
+
+def projector(keys):
+    keys = {"general.architecture": (STRING, "clip"), "clip.has_vision_encoder": (BOOL, 1),
+            "clip.vision.block_count": (U32, 1), **keys}
+    return gguf([entry(k, *v) for k, v in keys.items()], [tensor("v.patch_embd.weight", (32,), 0, 0)], bytes(128))
 
 
 def hostile_models():
@@ -171,6 +179,19 @@ def hostile_models():
         "width_other": model(**{"llama.embedding_length": (U32, 64)}),
         "end_token_outside": model(**{"tokenizer.ggml.eos_token_id": (U32, 4)}),
         "no_tensors": gguf(llama_keys()),
+        # lmstudio#2289 (llama.cpp#27223, #27224, #27166), llama.cpp#24976, #24142: parts for images and
+        # sound, whose sizes wrap or do not fit their arrays
+        "clip_chunk_size": projector({"clip.projector_type": (STRING, "granite_speech"),
+                                      "clip.has_audio_encoder": (BOOL, 1), "clip.audio.block_count": (U32, 0),
+                                      "clip.audio.chunk_size": (U32, 65537)}),
+        "clip_min_pixels": projector({"clip.projector_type": (STRING, "dots_ocr"),
+                                      "clip.vision.image_min_pixels": (U32, 46340 * 46340),
+                                      "clip.vision.image_max_pixels": (U32, 46340 * 46340)}),
+        "clip_positions": projector({"clip.projector_type": (STRING, "resampler"),
+                                     "clip.vision.image_size": (U32, 1 << 20),
+                                     "clip.vision.patch_size": (U32, 1)}),
+        "clip_image_mean": projector({"clip.vision.image_mean": (ARRAY, (F32, [0.5]))}),
+        "clip_pinpoints": projector({"clip.vision.image_grid_pinpoints": (ARRAY, (U8, [1, 2, 3]))}),
         "tensor_left_over": gguf(llama_keys(), tensors + [tensor("blk.0.attn_sinks.weight", (8,), 0, len(data))],
                                  data + bytes(32)),
     }
@@ -188,6 +209,50 @@ def hostile_metadata():
                                       entry("tokenizer.ggml.tokens", ARRAY,
                                             (STRING, ["<0x-1>", "<0x100>", "<0xZZ>", b"\xff\xfe"]))]),
     }
+
+
+def hostile_tokenizers():
+    """Vocabularies in containers that are fine."""
+    def vocabulary(**changes):
+        keys = {"tokenizer.ggml.model": (STRING, "llama"),
+                "tokenizer.ggml.tokens": (ARRAY, (STRING, ["<unk>", "<s>", "</s>", "<0x41>"])),
+                "tokenizer.ggml.scores": (ARRAY, (F32, [0.0, 0.0, 0.0, 0.0])),
+                "tokenizer.ggml.token_type": (ARRAY, (I32, [2, 3, 3, 6])),
+                "tokenizer.ggml.bos_token_id": (U32, 1), "tokenizer.ggml.pre": (STRING, "gpt-2")}
+        keys.update({"tokenizer.ggml." + k: v for k, v in changes.items()})
+        return gguf([entry(k, *v) for k, v in keys.items()])
+    one = (ARRAY, (STRING, ["a"]))
+    return {
+        # llama.cpp#26511, #27226, #25969, lmstudio#2289: byte tokens outside the table
+        "byte_minus_one": vocabulary(tokens=(ARRAY, (STRING, ["<unk>", "<s>", "</s>", "<0x-1>"]))),
+        "byte_no_digits": vocabulary(tokens=(ARRAY, (STRING, ["<unk>", "<s>", "</s>", "<0xZZ>"]))),
+        "byte_too_large": vocabulary(tokens=(ARRAY, (STRING, ["<unk>", "<s>", "</s>", "<0x100>"]))),
+        "plamo2": vocabulary(model=(STRING, "plamo2"),
+                             tokens=(ARRAY, (STRING, ["<unk>", "<s>", "</s>", "<0x-1>"]))),
+        # mistral.rs#2225, llama.cpp#25475: special tokens outside the vocabulary
+        "end_token_outside": vocabulary(tokens=one, scores=(ARRAY, (F32, [0.0])), token_type=(ARRAY, (I32, [1])),
+                                    bos_token_id=(U32, 0), eos_token_id=(U32, 0x7fffffff)),
+        "begin_token_outside": vocabulary(bos_token_id=(U32, 4)),
+        "unknown_token_negative": vocabulary(unknown_token_id=(I32, -2)),
+        # llama.cpp#26690: scores and token types with one byte each
+        "scores_as_u8": vocabulary(scores=(ARRAY, (U8, [0, 0, 0, 0]))),
+        "types_too_few": vocabulary(token_type=(ARRAY, (I32, [1]))),
+        "scores_too_few": vocabulary(scores=(ARRAY, (F32, [0.0]))),
+        "tokens_as_u8": vocabulary(tokens=(ARRAY, (U8, [1, 1, 1, 1]))),
+        "tokens_missing": gguf([entry("tokenizer.ggml.model", STRING, "llama")]),
+        "invalid_utf8": vocabulary(tokens=(ARRAY, (STRING, ["<unk>", "<s>", "</s>", b"\xff\xfe"]))),
+        "merge_unknown": vocabulary(model=(STRING, "gpt2"), merges=(ARRAY, (STRING, ["x y"]))),
+        "merge_one_part": vocabulary(model=(STRING, "gpt2"), merges=(ARRAY, (STRING, ["xy"]))),
+    }
+
+
+def accepted_tokenizers():
+    # llama.cpp#25508: fewer tokens than the usual number of an end token, and no key that says so
+    return {"one_token": gguf([entry("tokenizer.ggml.model", STRING, "llama"),
+                               entry("tokenizer.ggml.tokens", ARRAY, (STRING, ["a"])),
+                               entry("tokenizer.ggml.scores", ARRAY, (F32, [0.0])),
+                               entry("tokenizer.ggml.token_type", ARRAY, (I32, [1])),
+                               entry("tokenizer.ggml.add_bos_token", BOOL, 0)])}
 
 
 def hostile_safetensors():
@@ -283,6 +348,8 @@ def seeds():
 def main():
     folders = {"hostile/gguf": (hostile_gguf(), ".gguf"), "hostile/model": (hostile_models(), ".gguf"),
                "hostile/metadata": (hostile_metadata(), ".gguf"),
+               "hostile/tokenizer": (hostile_tokenizers(), ".gguf"),
+               "hostile/harmless": (accepted_tokenizers(), ".gguf"),
                "hostile/safetensors": (hostile_safetensors(), ".safetensors"), "seeds": (seeds(), "")}
     for folder, (files, ending) in folders.items():
         (ROOT / folder).mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <random>
 #include <span>
 
 #include "core/index.h"
 #include "spec/operators.h"
+#include "spec/stored_weight.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/convert.h"
 #include "touchstone/ops/linear.h"
@@ -32,9 +32,6 @@ namespace {
 // Products up to which every output of the sampled rows is computed.
 constexpr std::int64_t kWholeProducts = std::int64_t{1} << 26;
 constexpr std::int64_t kSampledColumns = 200;
-
-// Distinct rows of encoded weights; the others repeat them.
-constexpr std::int64_t kDistinctRows = 67;
 
 double sum_growth(std::int64_t n, bool tensor_cores) {
   const auto terms = static_cast<double>(n);
@@ -56,7 +53,7 @@ struct LinearCase {
   std::int64_t rows = 0;
   std::int64_t in = 0;
   std::int64_t out = 0;
-  const WeightFormat* format = nullptr;
+  StoredWeight weight{};
 
   explicit LinearCase(const cases::Case& item) {
     const std::vector<std::int64_t> dims = item.dims("x/");
@@ -64,50 +61,16 @@ struct LinearCase {
     rows = dims[0];
     in = dims[1];
     out = dims[2];
-    format = &weight_format(std::string_view(item.text("weight", std::string(name_of(dtype)))));
+    const std::string format = item.text("weight", std::string(name_of(dtype)));
+    weight = {.rows = out, .cols = in, .format = &weight_format(std::string_view(format))};
   }
 
-  bool plain() const { return format->dtype.has_value() && *format->dtype != DType::f8_e4m3; }
-  std::int64_t weight_row_bytes() const { return weight_bytes(*format, in); }
+  Operand weight_operand() const { return weight.operand(1 / std::sqrt(static_cast<double>(in))); }
 
-  Operand weight() const {
-    const double scale = 1 / std::sqrt(static_cast<double>(in));
-    if (plain()) {
-      return {.name = "weight",
-              .dtype = *format->dtype,
-              .shape = {out, in},
-              .scale = scale,
-              .strided = true};
-    }
-    return {.name = "weight",
-            .dtype = DType::u8,
-            .shape = {out, weight_row_bytes()},
-            .write = [p = *this, scale](std::span<std::byte> bytes) { p.write(bytes, scale); }};
-  }
-
-  // The weight argument of a call.
-  ConstTensorView weight_view(ConstTensorView view) const {
-    if (format->dtype == DType::f8_e4m3) view.dtype = DType::f8_e4m3;
-    return view;
-  }
-  std::string format_name() const {
-    return format->dtype.has_value() ? "" : std::string(format->name);
-  }
-
-  // Row o of W as float64.
-  std::vector<double> weight_row(const Reader& reader, std::size_t operand, std::int64_t o) const {
-    if (plain()) return reader.row(operand, o);
-    const std::vector<std::byte> bytes =
-        reader.bytes(operand, o * weight_row_bytes(), weight_row_bytes());
-    std::vector<float> values(at(in));
-    decode_weights(*format, bytes, values);
-    return {values.begin(), values.end()};
-  }
-
-  // As the product takes it.
+  // Row o of W as the product takes it.
   std::vector<double> rounded_weight_row(const Reader& reader, std::size_t operand,
                                          std::int64_t o) const {
-    std::vector<double> row = weight_row(reader, operand, o);
+    std::vector<double> row = weight.row(reader, operand, o);
     if (!tensor_cores(reader)) return row;
     visit_float_dtype(dtype, [&]<class T>() {
       for (double& value : row) value = convert<double>(convert<T>(value));
@@ -122,30 +85,10 @@ struct LinearCase {
     return checked_mul(checked_mul(a, b, "elements"), size_of(type), "bytes");
   }
   Labels labels() const {
-    return {
-        .rows = rows,
-        .cols = in,
-        .format = std::string(format->name) + " " + std::to_string(out) + "x" + std::to_string(in)};
-  }
-
- private:
-  void write(std::span<std::byte> bytes, double scale) const {
-    std::mt19937 engine(11);
-    std::normal_distribution<float> normal(0, static_cast<float>(scale));
-    const auto row = static_cast<std::size_t>(weight_row_bytes());
-    const std::size_t distinct = std::min(bytes.size(), at(kDistinctRows) * row);
-    std::vector<float> values(at(in));
-    for (std::size_t first = 0; first < distinct; first += row) {
-      if (format->encode == nullptr) {  // fp8: any code but NaN
-        for (std::size_t i = first; i < first + row; ++i) {
-          bytes[i] = static_cast<std::byte>(engine() % 2 * 128 + engine() % 96);
-        }
-        continue;
-      }
-      for (float& value : values) value = normal(engine);
-      encode_weights(*format, values, bytes.subspan(first, row));
-    }
-    for (std::size_t i = distinct; i < bytes.size(); ++i) bytes[i] = bytes[i - distinct];
+    return {.rows = rows,
+            .cols = in,
+            .format = std::string(weight.format->name) + " " + std::to_string(out) + "x" +
+                      std::to_string(in)};
   }
 };
 
@@ -180,7 +123,7 @@ class Forward : public Problem {
   std::vector<Operand> operands() const override {
     std::vector<Operand> list(kCount);
     list[kX] = matrix("x", p_.dtype, p_.rows, p_.in, false);
-    list[kWeight] = p_.weight();
+    list[kWeight] = p_.weight_operand();
     if (bias_) list[kBias] = {.name = "bias", .dtype = p_.dtype, .shape = {p_.out}, .shared = true};
     if (residual_) list[kResidual] = matrix("residual", p_.dtype, p_.rows, columns_, false);
     list[kY] = matrix("y", y_dtype_, p_.rows, columns_, true);
@@ -224,7 +167,7 @@ class Forward : public Problem {
   }
 
   Cost cost() const override {
-    const std::int64_t weights = checked_mul(p_.out, p_.weight_row_bytes(), "bytes");
+    const std::int64_t weights = checked_mul(p_.out, p_.weight.row_bytes(), "bytes");
     return {.bytes = weights + p_.elements_bytes(p_.rows, p_.in, p_.dtype) +
                      p_.elements_bytes(p_.rows, columns_, y_dtype_),
             .flops = p_.rows <= 16 ? 0
@@ -238,8 +181,8 @@ class Forward : public Problem {
   LinearArgs args(Views v, const std::string& implementation) const {
     LinearArgs args;
     args.x = v[kX];
-    args.weight = p_.weight_view(v[kWeight]);
-    args.weight_format = p_.format_name();
+    args.weight = p_.weight.argument(v[kWeight]);
+    args.weight_format = p_.weight.format_name();
     args.bias = v[kBias];
     args.residual = v[kResidual];
     args.y = v[kY];
@@ -340,7 +283,7 @@ class Backward : public Problem {
     std::vector<Operand> list(kCount);
     list[kDy] = matrix("dy", p_.dtype, p_.rows, p_.out, false);
     list[kX] = matrix("x", p_.dtype, p_.rows, p_.in, false);
-    list[kWeight] = p_.weight();
+    list[kWeight] = p_.weight_operand();
     list[kDx] = matrix("dx", p_.dtype, p_.rows, p_.in, true);
     list[kDweight] = matrix("dweight", grad_dtype_, p_.out, p_.in, true);
     list[kDbias] = {.name = "dbias", .dtype = grad_dtype_, .shape = {p_.out}, .output = true};
@@ -366,7 +309,7 @@ class Backward : public Problem {
   }
 
   Cost cost() const override {
-    const std::int64_t weights = checked_mul(p_.out, p_.weight_row_bytes(), "bytes");
+    const std::int64_t weights = checked_mul(p_.out, p_.weight.row_bytes(), "bytes");
     return {.bytes = weights + p_.elements_bytes(p_.rows, p_.in, p_.dtype) * 2 +
                      p_.elements_bytes(p_.rows, p_.out, p_.dtype) +
                      p_.elements_bytes(p_.out, p_.in, grad_dtype_),
@@ -376,7 +319,7 @@ class Backward : public Problem {
   Labels labels() const override { return p_.labels(); }
 
   std::optional<Gradients> gradients() const override {
-    if (!p_.plain()) return std::nullopt;
+    if (!p_.weight.plain()) return std::nullopt;
     Gradients result;
     result.inputs = {{"x", kX, kDx, true},
                      {"weight", kWeight, kDweight, false},
@@ -406,8 +349,8 @@ class Backward : public Problem {
   LinearBackwardArgs args(Views v, const std::string& implementation) const {
     LinearBackwardArgs args;
     args.dy = v[kDy], args.x = v[kX];
-    args.weight = p_.weight_view(v[kWeight]);
-    args.weight_format = p_.format_name();
+    args.weight = p_.weight.argument(v[kWeight]);
+    args.weight_format = p_.weight.format_name();
     args.dx = v[kDx], args.dweight = v[kDweight], args.dbias = v[kDbias];
     args.accumulate = accumulate_;
     args.bits_may_depend_on_batch = library_;

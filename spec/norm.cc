@@ -5,8 +5,6 @@
 #include <memory>
 
 #include "core/index.h"
-#include "oracle/layer_norm.h"
-#include "oracle/rms_norm.h"
 #include "spec/operators.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/convert.h"
@@ -298,18 +296,14 @@ class NormBackward : public Problem {
   template <class S>
   static void oracle_forward(const NormCase& p, std::int64_t rows, const S* x, const S* weight,
                              const S* bias, S* y) {
-    if (p.layer) {
-      oracle::layer_norm_forward<S>({.rows = rows,
-                                     .cols = p.cols,
-                                     .eps = p.eps,
-                                     .x = x,
-                                     .weight = weight,
-                                     .bias = bias,
-                                     .y = y});
-    } else {
-      oracle::rms_norm_forward<S>(
-          {.rows = rows, .cols = p.cols, .eps = p.eps, .x = x, .weight = weight, .y = y});
-    }
+    oracle::norm_forward<S>({.norm = oracle_norm(p),
+                             .rows = rows,
+                             .cols = p.cols,
+                             .eps = p.eps,
+                             .x = x,
+                             .weight = weight,
+                             .bias = bias,
+                             .y = y});
   }
 
   Operand column_out(const char* name) const {

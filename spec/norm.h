@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "oracle/norm.h"
 #include "spec/bounds.h"
 
 namespace touchstone::spec {
@@ -19,6 +20,10 @@ struct NormProblem {
   double weight_offset = 0;    // RMS norm only
   bool before_weight = false;  // RMS norm only: rounded to the dtype before the weight
 };
+
+inline oracle::Norm oracle_norm(const NormProblem& p) {
+  return p.layer ? oracle::Norm::layer : oracle::Norm::rms;
+}
 
 // Inputs as float64. `h` is what gets normalized: x, or the rounded x + residual. Absent arguments
 // are empty.

@@ -20,8 +20,6 @@
 #include <cmath>
 
 #include "core/index.h"
-#include "oracle/layer_norm.h"
-#include "oracle/rms_norm.h"
 #include "spec/norm.h"
 
 namespace touchstone::spec {
@@ -62,18 +60,14 @@ class Bounds {
     row.xhat.resize(at(p_.cols));
     row.error.resize(at(p_.cols));
     double mean_xhat = 0;
-    if (p_.layer) {
-      const auto stats = oracle::layer_norm_stats<double>(p_.cols, h, p_.eps);
-      row.mean = stats.mean + stats.delta;
-      row.rstd = stats.rstd;
-      for (std::int64_t j = 0; j < p_.cols; ++j) {
-        row.xhat[at(j)] = stats.xhat(h[j]);
-        row.size += std::fabs(h[j]) / static_cast<double>(p_.cols);
-        mean_xhat += std::fabs(row.xhat[at(j)]) / static_cast<double>(p_.cols);
-      }
-    } else {
-      row.rstd = oracle::rms_norm_rstd<double>(p_.cols, h, p_.eps);
-      for (std::int64_t j = 0; j < p_.cols; ++j) row.xhat[at(j)] = h[j] * row.rstd;
+    const auto stats = oracle::norm_stats<double>(oracle_norm(p_), p_.cols, h, p_.eps);
+    row.mean = stats.mean + stats.delta;
+    row.rstd = stats.rstd;
+    for (std::int64_t j = 0; j < p_.cols; ++j) {
+      row.xhat[at(j)] = stats.xhat(h[j]);
+      if (!p_.layer) continue;
+      row.size += std::fabs(h[j]) / static_cast<double>(p_.cols);
+      mean_xhat += std::fabs(row.xhat[at(j)]) / static_cast<double>(p_.cols);
     }
     const double residual = grow_cols_ * u_ * row.size * row.rstd;  // of the mean, in sigmas
     row.rstd_error = u_ * (grow_cols_ + 4) * (1 + residual * residual);
@@ -113,27 +107,15 @@ std::vector<double> forward_values_in(const NormProblem& p, const NormValues& da
   const std::vector<S> weight = wide(data.weight);
   const std::vector<S> bias = wide(data.bias);
   std::vector<S> y(h.size());
-  if (p.layer) {
-    oracle::LayerNormForward<S> args;
-    args.rows = p.rows;
-    args.cols = p.cols;
-    args.eps = p.eps;
-    args.x = h.data();
-    args.weight = data_of(weight);
-    args.bias = data_of(bias);
-    args.y = y.data();
-    oracle::layer_norm_forward(args);
-  } else {
-    oracle::RmsNormForward<S> args;
-    args.rows = p.rows;
-    args.cols = p.cols;
-    args.eps = p.eps;
-    args.weight_offset = p.weight_offset;
-    args.x = h.data();
-    args.weight = data_of(weight);
-    args.y = y.data();
-    oracle::rms_norm_forward(args);
-  }
+  oracle::norm_forward<S>({.norm = oracle_norm(p),
+                           .rows = p.rows,
+                           .cols = p.cols,
+                           .eps = p.eps,
+                           .weight_offset = p.weight_offset,
+                           .x = h.data(),
+                           .weight = data_of(weight),
+                           .bias = data_of(bias),
+                           .y = y.data()});
   return std::vector<double>(y.begin(), y.end());
 }
 
@@ -148,13 +130,9 @@ NormStatistics statistics_in(const NormProblem& p, const NormValues& data) {
   NormStatistics out;
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const S* row = h.data() + r * p.cols;
-    if (p.layer) {
-      const auto stats = oracle::layer_norm_stats<S>(p.cols, row, p.eps);
-      out.mean.push_back(static_cast<double>(stats.mean + stats.delta));
-      out.rstd.push_back(static_cast<double>(stats.rstd));
-    } else {
-      out.rstd.push_back(static_cast<double>(oracle::rms_norm_rstd<S>(p.cols, row, p.eps)));
-    }
+    const auto stats = oracle::norm_stats<S>(oracle_norm(p), p.cols, row, p.eps);
+    if (p.layer) out.mean.push_back(static_cast<double>(stats.mean + stats.delta));
+    out.rstd.push_back(static_cast<double>(stats.rstd));
   }
   return out;
 }
@@ -169,31 +147,19 @@ NormGradients gradients(const NormProblem& p, const NormValues& data, bool magni
   out.dx.resize(data.h.size());
   out.dweight.resize(at(p.cols));
   out.dbias.resize(p.layer ? at(p.cols) : 0);
-  if (p.layer) {
-    const oracle::LayerNormBackward args{.rows = p.rows,
-                                         .cols = p.cols,
-                                         .eps = p.eps,
-                                         .dy = data.dy.data(),
-                                         .h = data.h.data(),
-                                         .weight = data_or_null(data.weight),
-                                         .dsum = data_or_null(data.dsum),
-                                         .dx = out.dx.data(),
-                                         .dweight = out.dweight.data(),
-                                         .dbias = out.dbias.data()};
-    magnitude ? oracle::layer_norm_backward_magnitude(args) : oracle::layer_norm_backward(args);
-  } else {
-    const oracle::RmsNormBackward args{.rows = p.rows,
-                                       .cols = p.cols,
-                                       .eps = p.eps,
-                                       .weight_offset = p.weight_offset,
-                                       .dy = data.dy.data(),
-                                       .h = data.h.data(),
-                                       .weight = data_or_null(data.weight),
-                                       .dsum = data_or_null(data.dsum),
-                                       .dx = out.dx.data(),
-                                       .dweight = out.dweight.data()};
-    magnitude ? oracle::rms_norm_backward_magnitude(args) : oracle::rms_norm_backward(args);
-  }
+  const oracle::NormBackward args{.norm = oracle_norm(p),
+                                  .rows = p.rows,
+                                  .cols = p.cols,
+                                  .eps = p.eps,
+                                  .weight_offset = p.weight_offset,
+                                  .dy = data.dy.data(),
+                                  .h = data.h.data(),
+                                  .weight = data_or_null(data.weight),
+                                  .dsum = data_or_null(data.dsum),
+                                  .dx = out.dx.data(),
+                                  .dweight = out.dweight.data(),
+                                  .dbias = p.layer ? out.dbias.data() : nullptr};
+  magnitude ? oracle::norm_backward_magnitude(args) : oracle::norm_backward(args);
   return out;
 }
 

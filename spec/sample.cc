@@ -24,6 +24,8 @@ constexpr float kFrequencyPenalty = 0.1F;
 constexpr float kPresencePenalty = 0.2F;
 constexpr std::int64_t kHistory = 300;
 constexpr std::int64_t kTopCount = 20;
+constexpr std::int64_t kTreeNodes = 8;  // of every tree: a binary one
+constexpr std::int64_t kTreeDepth = 4;
 
 class Sample : public Problem {
  public:
@@ -47,6 +49,9 @@ class Sample : public Problem {
     kFrequency,
     kPresence,
     kHistory_,
+    kHistoryRow,
+    kParent,
+    kTreeToken,
     kSeed,
     kPosition,
     kToken,
@@ -73,17 +78,27 @@ class Sample : public Problem {
     }
     if (uses_top_p()) list[kTopP_] = f32("top_p", kSampleTopP);
     if (controls_ == Controls::min_p) list[kMinP_] = f32("min_p", kMinP);
-    if (controls_ == Controls::penalties) {
+    if (penalizes()) {
       list[kRepetition] = f32("repetition_penalty", kRepetitionPenalty);
       list[kFrequency] = f32("frequency_penalty", kFrequencyPenalty);
       list[kPresence] = f32("presence_penalty", kPresencePenalty);
       // Spread over the vocabulary, with some tokens more than once.
       list[kHistory_] = {.name = "history",
                          .dtype = DType::i32,
-                         .shape = {rows, kHistory},
+                         .shape = {is_tree() ? ceil_div(rows, kTreeNodes) : rows, kHistory},
                          .write = values_of<std::int32_t>([v = tokens_.vocabulary](std::int64_t i) {
                            return (i / kHistory * 7919 + i % kHistory / 2 * 104729) % v;
                          })};
+    }
+    if (is_tree()) {
+      list[kHistoryRow] = tokens_.per_row<std::int32_t>(
+          "history_row", [](std::int64_t row) { return static_cast<double>(row / kTreeNodes); });
+      list[kParent] = tokens_.per_row<std::int32_t>(
+          "parent", [](std::int64_t row) { return static_cast<double>(tree_parent(row)); });
+      list[kTreeToken] =
+          tokens_.per_row<std::int32_t>("tree_token", [v = tokens_.vocabulary](std::int64_t row) {
+            return static_cast<double>(tree_token(row, v));
+          });
     }
     list[kSeed] = tokens_.per_row<std::int64_t>("seed", [](std::int64_t row) { return row; });
     list[kPosition] =
@@ -159,9 +174,18 @@ class Sample : public Problem {
   }
 
  private:
+  bool is_tree() const { return controls_ == Controls::tree; }
+  bool penalizes() const { return controls_ == Controls::penalties || is_tree(); }
+  static std::int64_t tree_parent(std::int64_t row) {
+    const std::int64_t node = row % kTreeNodes;
+    return node == 0 ? -1 : row - node + (node - 1) / 2;
+  }
+  // Some of them are in the history already.
+  static std::int64_t tree_token(std::int64_t row, std::int64_t vocabulary) {
+    return row % kTreeNodes / 2 * 104729 % vocabulary;
+  }
   bool uses_top_k() const {
-    return controls_ == Controls::usual || controls_ == Controls::penalties ||
-           controls_ == Controls::probabilities;
+    return controls_ == Controls::usual || penalizes() || controls_ == Controls::probabilities;
   }
   bool uses_top_p() const {
     return uses_top_k() || controls_ == Controls::top_p || controls_ == Controls::wide_top_p;
@@ -185,12 +209,15 @@ class Sample : public Problem {
     if (uses_top_p()) row.top_p = static_cast<double>(kSampleTopP);
     if (uses_top_k()) row.top_k = k_;
     if (controls_ == Controls::min_p) row.min_p = static_cast<double>(kMinP);
-    if (controls_ != Controls::penalties) return row;
+    if (!penalizes()) return row;
     row.repetition_penalty = static_cast<double>(kRepetitionPenalty);
     row.frequency_penalty = static_cast<double>(kFrequencyPenalty);
     row.presence_penalty = static_cast<double>(kPresencePenalty);
-    for (const double token : reader.row(kHistory_, number)) {
+    for (const double token : reader.row(kHistory_, is_tree() ? number / kTreeNodes : number)) {
       row.history.push_back(static_cast<std::int64_t>(token));
+    }
+    for (std::int64_t node = number; is_tree() && node >= 0; node = tree_parent(node)) {
+      row.history.push_back(tree_token(node, tokens_.vocabulary));
     }
     return row;
   }
@@ -202,6 +229,8 @@ class Sample : public Problem {
     args.min_p = v[kMinP_];
     args.repetition_penalty = v[kRepetition], args.frequency_penalty = v[kFrequency];
     args.presence_penalty = v[kPresence], args.history = v[kHistory_];
+    args.history_row = v[kHistoryRow], args.parent = v[kParent], args.tree_token = v[kTreeToken];
+    if (is_tree()) args.max_depth = std::min(kTreeDepth, tokens_.rows);
     args.seed = v[kSeed], args.position = v[kPosition];
     args.token = v[kToken], args.log_probability = v[kLogProbability];
     args.top_tokens = v[kTopTokens], args.top_log_probabilities = v[kTopLogs];
@@ -219,7 +248,8 @@ class Sample : public Problem {
 }  // namespace
 
 std::vector<std::string> controls_names() {
-  return {"usual", "top_p", "wide_top_p", "min_p", "greedy", "none", "penalties", "probabilities"};
+  return {"usual", "top_p",     "wide_top_p",    "min_p", "greedy",
+          "none",  "penalties", "probabilities", "tree"};
 }
 
 Controls parse_controls(const std::string& name) {

@@ -16,6 +16,7 @@ enum class Controls : std::uint8_t {
   none,           // the whole distribution
   penalties,      // usual, and all penalties over a history
   probabilities,  // usual, and the largest log-probabilities
+  tree,           // penalties for the nodes of trees that share a history
 };
 
 // In the order of the values; InvalidArgument for a name that is not among them.

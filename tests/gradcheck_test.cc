@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "oracle/layer_norm.h"
+#include "oracle/norm.h"
 
 namespace touchstone::inline v0::gradcheck {
 namespace {
@@ -42,15 +42,15 @@ struct LayerNorm {
 
   void backward(std::span<const double> v, std::span<double> gx, std::span<double> gg,
                 std::span<double> gb) const {
-    oracle::layer_norm_backward({.rows = rows,
-                                 .cols = cols,
-                                 .eps = eps,
-                                 .dy = v.data(),
-                                 .h = x.data(),
-                                 .weight = weight.data(),
-                                 .dx = gx.data(),
-                                 .dweight = gg.data(),
-                                 .dbias = gb.data()});
+    oracle::norm_backward({.rows = rows,
+                           .cols = cols,
+                           .eps = eps,
+                           .dy = v.data(),
+                           .h = x.data(),
+                           .weight = weight.data(),
+                           .dx = gx.data(),
+                           .dweight = gg.data(),
+                           .dbias = gb.data()});
   }
 
   Problem problem(std::vector<int64_t> tile = {}) const {
@@ -70,13 +70,13 @@ struct LayerNorm {
     return [this](const DualSlice& s) {
       rows_evaluated += s.rows;
       largest_slice = std::max(largest_slice, s.rows);
-      oracle::layer_norm_forward<DualScalar>({.rows = s.rows,
-                                              .cols = cols,
-                                              .eps = eps,
-                                              .x = s.in[0].data(),
-                                              .weight = s.in[1].data(),
-                                              .bias = s.in[2].data(),
-                                              .y = s.out[0].data()});
+      oracle::norm_forward<DualScalar>({.rows = s.rows,
+                                        .cols = cols,
+                                        .eps = eps,
+                                        .x = s.in[0].data(),
+                                        .weight = s.in[1].data(),
+                                        .bias = s.in[2].data(),
+                                        .y = s.out[0].data()});
     };
   }
 
@@ -189,7 +189,8 @@ TEST(Gradcheck, RefusesAWrongSignInDbeta) {
 TEST(Gradcheck, RefusesAMissingVarianceTerm) {
   LayerNorm norm(64, 1024);
   for (int64_t i = 0; i < norm.rows; ++i) {
-    const auto stats = oracle::layer_norm_stats(norm.cols, norm.x.data() + i * norm.cols, norm.eps);
+    const auto stats =
+        oracle::norm_stats(oracle::Norm::layer, norm.cols, norm.x.data() + i * norm.cols, norm.eps);
     double c2 = 0.0;
     for (int64_t j = 0; j < norm.cols; ++j) {
       const size_t at = size_of(i * norm.cols + j);

@@ -15,8 +15,13 @@
 #include "touchstone/core/random.h"                 // IWYU pragma: export
 #include "touchstone/core/tensor.h"                 // IWYU pragma: export
 #include "touchstone/core/weight_format.h"          // IWYU pragma: export
+#include "touchstone/decode/beam_search.h"          // IWYU pragma: export
+#include "touchstone/decode/grammar.h"              // IWYU pragma: export
+#include "touchstone/decode/perplexity.h"           // IWYU pragma: export
 #include "touchstone/decode/request.h"              // IWYU pragma: export
+#include "touchstone/decode/scheduler.h"            // IWYU pragma: export
 #include "touchstone/decode/scorer.h"               // IWYU pragma: export
+#include "touchstone/decode/token_trie.h"           // IWYU pragma: export
 #include "touchstone/decode/tree.h"                 // IWYU pragma: export
 #include "touchstone/io/chat_template.h"            // IWYU pragma: export
 #include "touchstone/io/convert.h"                  // IWYU pragma: export
@@ -25,9 +30,12 @@
 #include "touchstone/io/tensor_file.h"              // IWYU pragma: export
 #include "touchstone/io/tokenizer.h"                // IWYU pragma: export
 #include "touchstone/io/write_tensors.h"            // IWYU pragma: export
+#include "touchstone/model/model.h"                 // IWYU pragma: export
 #include "touchstone/ops/activation.h"              // IWYU pragma: export
 #include "touchstone/ops/attention.h"               // IWYU pragma: export
 #include "touchstone/ops/cached_attention.h"        // IWYU pragma: export
+#include "touchstone/ops/cross_entropy.h"           // IWYU pragma: export
+#include "touchstone/ops/embedding.h"               // IWYU pragma: export
 #include "touchstone/ops/gate.h"                    // IWYU pragma: export
 #include "touchstone/ops/kv_append.h"               // IWYU pragma: export
 #include "touchstone/ops/layer_norm.h"              // IWYU pragma: export

@@ -289,6 +289,93 @@ TOUCHSTONE_API ts_status ts_gate_backward_explain(ts_context* context,
                                                   const ts_activation_args* args, ts_report report,
                                                   void* user);
 
+/* The loss over an output head: touchstone/ops/cross_entropy.h. */
+typedef struct ts_cross_entropy_args {
+  size_t struct_size;
+  ts_tensor x;                // [.., E]
+  ts_tensor weight;           // [V, E]
+  ts_tensor targets;          // [..], i32 or i64
+  ts_tensor loss;             // [..], optional, as are the next three
+  ts_tensor log_probability;  // [..]
+  ts_tensor lse;              // [..]
+  ts_tensor mean_loss;        // [1]
+  double label_smoothing;
+  double z_loss;
+  double soft_cap;  // 0 = none
+  int64_t ignore_index;
+  const char* implementation;
+} ts_cross_entropy_args;
+#define TS_CROSS_ENTROPY_ARGS \
+  { .struct_size = sizeof(ts_cross_entropy_args), .ignore_index = -100 }
+
+/* Gives the outputs of the forward too, where they are asked for. */
+typedef struct ts_cross_entropy_backward_args {
+  size_t struct_size;
+  ts_tensor x;        // [.., E]
+  ts_tensor weight;   // [V, E]
+  ts_tensor targets;  // [..]
+  ts_tensor dloss;    // [..]; absent: the gradient of mean_loss
+  ts_tensor dx;       // [.., E], optional
+  ts_tensor dweight;  // [V, E], optional
+  ts_tensor loss;
+  ts_tensor log_probability;
+  ts_tensor lse;
+  ts_tensor mean_loss;
+  double label_smoothing;
+  double z_loss;
+  double soft_cap;
+  int64_t ignore_index;
+  int32_t accumulate;  // not 0: dweight is added to
+  int32_t reserved;    // 0
+  const char* implementation;
+} ts_cross_entropy_backward_args;
+#define TS_CROSS_ENTROPY_BACKWARD_ARGS \
+  { .struct_size = sizeof(ts_cross_entropy_backward_args), .ignore_index = -100 }
+
+TOUCHSTONE_API ts_status ts_cross_entropy(ts_context* context, const ts_cross_entropy_args* args);
+TOUCHSTONE_API ts_status ts_cross_entropy_backward(ts_context* context,
+                                                   const ts_cross_entropy_backward_args* args);
+TOUCHSTONE_API ts_status ts_cross_entropy_explain(ts_context* context,
+                                                  const ts_cross_entropy_args* args,
+                                                  ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_cross_entropy_backward_explain(
+    ts_context* context, const ts_cross_entropy_backward_args* args, ts_report report, void* user);
+
+/* Token embedding: touchstone/ops/embedding.h. */
+typedef struct ts_embedding_args {
+  size_t struct_size;
+  ts_tensor tokens;           // [..], i32 or i64
+  ts_tensor weight;           // [V, E], or bytes [V, bytes of a row]
+  ts_tensor y;                // [.., E]
+  const char* weight_format;  // of bytes, "q4_k"; NULL = the dtype of weight
+  double scale;
+  const char* implementation;
+} ts_embedding_args;
+#define TS_EMBEDDING_ARGS \
+  { .struct_size = sizeof(ts_embedding_args), .scale = 1 }
+
+typedef struct ts_embedding_backward_args {
+  size_t struct_size;
+  ts_tensor tokens;   // [..]
+  ts_tensor dy;       // [.., E]
+  ts_tensor dweight;  // [V, E]
+  double scale;
+  int32_t accumulate;  // not 0: dweight is added to
+  int32_t reserved;    // 0
+  const char* implementation;
+} ts_embedding_backward_args;
+#define TS_EMBEDDING_BACKWARD_ARGS \
+  { .struct_size = sizeof(ts_embedding_backward_args), .scale = 1 }
+
+TOUCHSTONE_API ts_status ts_embedding(ts_context* context, const ts_embedding_args* args);
+TOUCHSTONE_API ts_status ts_embedding_backward(ts_context* context,
+                                               const ts_embedding_backward_args* args);
+TOUCHSTONE_API ts_status ts_embedding_explain(ts_context* context, const ts_embedding_args* args,
+                                              ts_report report, void* user);
+TOUCHSTONE_API ts_status ts_embedding_backward_explain(ts_context* context,
+                                                       const ts_embedding_backward_args* args,
+                                                       ts_report report, void* user);
+
 /* Rotary position embedding: touchstone/ops/rope.h. */
 typedef struct ts_rope_args {
   size_t struct_size;
@@ -364,6 +451,10 @@ typedef struct ts_sample_args {
   ts_tensor top_log_probabilities;  // [.., n], optional
   ts_tensor status;                 // [..], optional: TS_ROW_*
   const char* implementation;
+  ts_tensor history_row;  // [..], optional: the row itself
+  ts_tensor parent;       // [..], optional, with tree_token: a row before, or -1
+  ts_tensor tree_token;   // [..], optional, with parent
+  int64_t max_depth;      // with parent: nodes of the longest path
 } ts_sample_args;
 #define TS_SAMPLE_ARGS \
   { .struct_size = sizeof(ts_sample_args) }
@@ -439,7 +530,9 @@ TOUCHSTONE_API ts_status ts_attention_backward_explain(ts_context* context,
 }  // extern "C"
 #endif
 
+#include "touchstone/touchstone_c_beam.h"       // IWYU pragma: export
 #include "touchstone/touchstone_c_cache.h"      // IWYU pragma: export
 #include "touchstone/touchstone_c_chat.h"       // IWYU pragma: export
+#include "touchstone/touchstone_c_grammar.h"    // IWYU pragma: export
 #include "touchstone/touchstone_c_io.h"         // IWYU pragma: export
 #include "touchstone/touchstone_c_tokenizer.h"  // IWYU pragma: export

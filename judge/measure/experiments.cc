@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <span>
 
 #include "judge/measure/paired_stats.h"
 #include "judge/measure/session.h"
+#include "judge/task/generate.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge {
@@ -77,29 +79,43 @@ std::optional<double> fitted_exponent(const std::vector<MemoryPoint>& ladder, in
   return (n * sxy - sx * sy) / spread;
 }
 
-// The same case with one element of one input replaced by another element of it: nothing that looks
-// at a sample of the input notices.
-Case with_one_change(Case c, uint64_t random) {
-  InputTensor* largest = nullptr;
-  for (Call& call : c.calls) {
-    for (InputTensor& input : call.inputs) {
-      if (input.dtype != DType::f32 || !call.timed) continue;
-      if (largest == nullptr || input.data.size() > largest->data.size()) largest = &input;
+// The same case with one element of one input replaced by the largest of it: nothing that looks at
+// a sample of the input notices, and it is surely seen in an output.
+CaseSpec with_one_change(const Case& c, const std::string& name, uint64_t random) {
+  Edit edit;
+  std::span<const float> values;
+  for (size_t i = 0; i < c.calls.size(); ++i) {
+    for (const InputTensor& input : c.calls[i].inputs) {
+      if (input.name != name || as_f32(input).size() <= values.size()) continue;
+      values = as_f32(input);
+      edit.call = static_cast<int64_t>(i);
     }
   }
-  if (largest == nullptr || largest->data.size() < 8) return c;
-  const std::size_t count = largest->data.size() / sizeof(float);
-  std::vector<float> values(count);
-  std::memcpy(values.data(), largest->data.data(), count * sizeof(float));
-  // The largest magnitude: what is surely seen in an output.
-  const std::size_t at = random % count;
+  const size_t at = values.empty() ? 0 : random % values.size();
   float most = 0.0F;
   for (const float value : values) {
     if (std::isfinite(value)) most = std::max(most, std::abs(value));
   }
-  values[at] = values[at] == most ? -most : most;
-  std::memcpy(largest->data.data(), values.data(), count * sizeof(float));
-  return c;
+  edit.input = name;
+  edit.first = edit.last = static_cast<int64_t>(at);
+  edit.value = !values.empty() && values[at] == most ? -most : most;
+  CaseSpec changed = c.spec;
+  changed.edits.push_back(edit);
+  return changed;
+}
+
+// The inputs of numbers that a case has, by name.
+std::vector<std::string> inputs_of(const Case& c) {
+  std::vector<std::string> names;
+  for (const Call& call : c.calls) {
+    for (const InputTensor& input : call.inputs) {
+      const bool wanted = input.dtype == DType::f32 && !input.derived && !input.data.empty();
+      if (wanted && std::ranges::find(names, input.name) == names.end()) {
+        names.push_back(input.name);
+      }
+    }
+  }
+  return names;
 }
 
 // A case that keeps the contender busy long enough to be timed, and not for long.
@@ -138,25 +154,45 @@ std::optional<double> repeated_share(Session& session, const CaseSpec& spec) {
   return median(shares);
 }
 
-// Old content, then new content that a cache could take for the old one. True when the answer is
-// wrong there and right in a child that never saw the old content: the difference is the proof.
-bool answers_from_memory(Session& session, const CaseSpec& spec, bool by_address,
+// Old content, then at the same addresses new content that a cache could take for the old one: all
+// of it, or one element of the input `changed`. True when the answer is wrong there and right in a
+// child that never saw the old content: the difference is the proof.
+bool answers_from_memory(Session& session, const CaseSpec& spec, const std::string& changed,
                          std::string& what) {
   const Case old_case = session.task.build(reseeded(spec, session.random()));
-  const Case new_case = by_address ? session.task.build(reseeded(spec, session.random()))
-                                   : with_one_change(old_case, session.random());
-  const Placement placement = by_address ? Placement::repeat : Placement::end_flush;
+  const Case new_case =
+      session.task.build(changed.empty() ? reseeded(spec, session.random())
+                                         : with_one_change(old_case, changed, session.random()));
   const uint64_t poison = session.random();
-  session.meter.restart();
   const std::vector<Reply> old_replies = session.meter.run(old_case, Placement::end_flush, poison);
   std::vector<Reply> new_replies;
-  const CaseCheck seen = session.meter.check(new_case, placement, poison, &new_replies);
+  const CaseCheck seen = session.meter.check(new_case, Placement::repeat, poison, &new_replies);
   if (seen.passed || ending_of(new_replies) != Ending::ok) return false;
   session.meter.restart();
   const CaseCheck unseen = session.meter.check(new_case, Placement::end_flush, poison, nullptr);
   if (!unseen.passed) return false;
   what = same_outputs(old_replies, new_replies) ? "the old answer, bit for bit" : seen.reason;
   return true;
+}
+
+void look_for_old_answers(Session& session, const CaseSpec& asked) {
+  std::vector<std::string> changes = inputs_of(session.task.build(asked));
+  changes.insert(changes.begin(), "");  // all of it
+  for (const std::string& changed : changes) {
+    std::string first;
+    std::string second;
+    // Two seeds: one could be an accident.
+    if (!answers_from_memory(session, asked, changed, first) ||
+        !answers_from_memory(session, asked, changed, second)) {
+      continue;
+    }
+    const std::string what =
+        changed.empty() ? "new content at an old address"
+                        : fmt::format("old content with one element of {} changed", changed);
+    session.add_finding(
+        "cached_answer",
+        fmt::format("{}: {}; right in a process that never saw the old content", what, first), "");
+  }
 }
 
 // One rung: the most that the contender held, over all calls of the case. Nothing when a call did
@@ -325,22 +361,10 @@ void detect_caching(Session& session) {
   if (timed.empty()) return;
   const std::optional<CaseSpec> spec = busy_spec(session, timed);
   session.log_progress("answers from memory");
-  for (const bool by_address : {true, false}) {
-    std::string first;
-    std::string second;
-    // Two seeds: one could be an accident. Answers are not timed, so any case will do.
-    const CaseSpec& asked = spec.has_value() ? *spec : timed.front();
-    if (!answers_from_memory(session, asked, by_address, first) ||
-        !answers_from_memory(session, asked, by_address, second)) {
-      continue;
-    }
-    session.add_finding("cached_answer",
-                        fmt::format("{}: {}; right in a process that never saw the old content",
-                                    by_address ? "new content at an old address"
-                                               : "old content with one element changed",
-                                    first),
-                        "");
-  }
+  // Answers are not timed, so any case will do: one of many rows, and the plainest.
+  std::vector<CaseSpec> asked = {spec.has_value() ? *spec : timed.front()};
+  if (!session.record.cases.empty()) asked.push_back(session.record.cases.front().spec);
+  for (const CaseSpec& one : asked) look_for_old_answers(session, one);
   std::string& fact = session.record.facts["repeated content"];
   if (!spec.has_value()) {
     fact = "not timed: no case keeps it busy long enough";

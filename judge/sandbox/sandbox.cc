@@ -132,7 +132,8 @@ void add_system_libraries(JailSpec& spec) {
   for (const char* path : {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"}) {
     add_system_folder(spec, path);
   }
-  for (const char* path : {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}) {
+  // Not /dev/zero: mapped as shared it is memory that no count sees once it is unmapped.
+  for (const char* path : {"/dev/null", "/dev/full", "/dev/random", "/dev/urandom"}) {
     spec.binds.push_back({path, path, "dev"});
   }
   spec.tmpfs.emplace_back("/tmp", int64_t{64} << 20);

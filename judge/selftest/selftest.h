@@ -30,9 +30,9 @@ struct SelfTestOptions {
   std::filesystem::path corpus;  // empty: the one of the source tree this program was built from
   bool sandbox = true;
   std::optional<uint64_t> seed;  // drawn from the system when absent
-  std::string only;              // entries whose "task/kind/name" contains this
-  int sample = 0;                // only so many, the same whatever the seed; 0: all
-  int jobs = 0;                  // contenders at a time; 0: one for each core, up to 8
+  std::string only;  // entries whose "task/kind/name" contains this, or one of these: "a,b"
+  int sample = 0;    // only so many, the same whatever the seed; 0: all
+  int jobs = 0;      // contenders at a time; 0: one for each core, up to 8
   std::function<void(std::string_view)> progress;  // may be empty
 };
 

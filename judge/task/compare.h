@@ -24,6 +24,14 @@ double growth_of(Growth growth, int64_t n);
 // that compare_apart() takes off before it looks at the digits of each.
 double running_growth_of(Growth growth, int64_t n);
 
+// What a case grants: a factor on derived bounds, and to the sums; `stable`: formulas that lose digits
+// are outside.
+struct Tolerance {
+  double factor = 4;
+  Growth growth = Growth::random;
+  bool stable = false;
+};
+
 // What the oracle says of one output tensor.
 struct Expected {
   std::vector<double> value;

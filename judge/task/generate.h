@@ -51,16 +51,6 @@ int64_t optional_parameter(const CaseSpec& spec, const std::string& name, int64_
 // Refuses parameters that the task does not know: a misspelt one would silently do nothing.
 void check_parameter_names(const CaseSpec& spec, std::span<const char* const> known);
 
-// What a family is called in a table of names, for switching on it; `otherwise` for the others.
-template <class Kind, size_t count>
-Kind kind_of(const std::string& family,
-             const std::array<std::pair<const char*, Kind>, count>& names, Kind otherwise) {
-  for (const auto& [name, kind] : names) {
-    if (family == name) return kind;
-  }
-  return otherwise;
-}
-
 // The case that one of a hidden family stands for: nominal data mostly, one of `hostile` now and
 // then, so that a contender cannot afford to guess. Only the seed decides.
 CaseSpec drawn_family(const CaseSpec& spec, uint64_t stream, std::span<const char* const> hostile);

@@ -17,6 +17,9 @@
 namespace touchstone::spec {
 namespace {
 
+// With so many queries of a row arithmetic counts, not bytes.
+constexpr std::int64_t kPrefillQueries = 16;
+
 // MLA: a latent of 512 numbers, which are the value, and 64 rotated ones.
 constexpr std::int64_t kLatentSize = 512;
 
@@ -139,8 +142,15 @@ class CachedAttention : public Problem {
     const std::int64_t stored = checked_mul(cache::token_bytes_per_layer(layers_), different);
     const std::int64_t each =
         query_heads_ * (size_of(dtype_) * layers_.k_dim + size_of(output_) * layers_.v_dim);
-    return {.bytes = checked_add(stored, checked_mul(rows_ * queries_, each), "bytes"),
-            .only_reads = true};
+    const std::int64_t bytes = checked_add(stored, checked_mul(rows_ * queries_, each), "bytes");
+    if (queries_ < kPrefillQueries) return {.bytes = bytes, .only_reads = true};
+    double attended = 0;
+    for (std::int64_t q = 0; q < queries_; ++q) {
+      attended += static_cast<double>((q + 1) * length_ / queries_);
+    }
+    const auto vectors = static_cast<double>(rows_ * query_heads_);
+    const auto numbers = static_cast<double>(layers_.k_dim + layers_.v_dim);
+    return {.bytes = bytes, .flops = 2 * vectors * numbers * attended};
   }
   Labels labels() const override {
     return {.rows = rows_, .cols = length_, .heads = heads_text_, .format = format_};

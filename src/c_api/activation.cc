@@ -57,6 +57,7 @@ GateBackwardArgs gate_backward_args(const ts_activation_args* given) {
 using touchstone::c_api::activation_args;
 using touchstone::c_api::activation_backward_args;
 using touchstone::c_api::checked;
+using touchstone::c_api::explained;
 using touchstone::c_api::gate_args;
 using touchstone::c_api::gate_backward_args;
 using touchstone::c_api::guarded;
@@ -68,11 +69,8 @@ ts_status ts_activation(ts_context* context, const ts_activation_args* args) {
 
 ts_status ts_activation_explain(ts_context* context, const ts_activation_args* args,
                                 ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, activation_args(args)), report,
-        user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, activation_args(args)); });
 }
 
 ts_status ts_activation_backward(ts_context* context, const ts_activation_args* args) {
@@ -84,11 +82,8 @@ ts_status ts_activation_backward(ts_context* context, const ts_activation_args* 
 
 ts_status ts_activation_backward_explain(ts_context* context, const ts_activation_args* args,
                                          ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, activation_backward_args(args)),
-        report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, activation_backward_args(args)); });
 }
 
 ts_status ts_gate(ts_context* context, const ts_activation_args* args) {
@@ -97,10 +92,8 @@ ts_status ts_gate(ts_context* context, const ts_activation_args* args) {
 
 ts_status ts_gate_explain(ts_context* context, const ts_activation_args* args, ts_report report,
                           void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, gate_args(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, gate_args(args)); });
 }
 
 ts_status ts_gate_backward(ts_context* context, const ts_activation_args* args) {
@@ -111,9 +104,6 @@ ts_status ts_gate_backward(ts_context* context, const ts_activation_args* args) 
 
 ts_status ts_gate_backward_explain(ts_context* context, const ts_activation_args* args,
                                    ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, gate_backward_args(args)), report,
-        user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, gate_backward_args(args)); });
 }

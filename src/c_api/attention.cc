@@ -56,6 +56,7 @@ AttentionBackwardArgs converted(const ts_attention_backward_args* given) {
 
 using touchstone::c_api::checked;
 using touchstone::c_api::converted;
+using touchstone::c_api::explained;
 using touchstone::c_api::guarded;
 
 ts_status ts_attention(ts_context* context, const ts_attention_args* args) {
@@ -65,10 +66,8 @@ ts_status ts_attention(ts_context* context, const ts_attention_args* args) {
 
 ts_status ts_attention_explain(ts_context* context, const ts_attention_args* args, ts_report report,
                                void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_attention_backward(ts_context* context, const ts_attention_backward_args* args) {
@@ -79,8 +78,6 @@ ts_status ts_attention_backward(ts_context* context, const ts_attention_backward
 
 ts_status ts_attention_backward_explain(ts_context* context, const ts_attention_backward_args* args,
                                         ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }

@@ -85,5 +85,11 @@ std::span<T> list(T* data, std::int64_t count, const char* name) {
 }
 
 void tell(const std::vector<ImplementationReport>& reports, ts_report report, void* user);
+// Tells what `explain`, which takes the C++ context, returns.
+template <class Explain>
+ts_status explained(ts_context* context, ts_report report, void* user,
+                    const Explain& explain) noexcept {
+  return guarded([&] { tell(explain(checked(context, "context").context), report, user); });
+}
 
 }  // namespace touchstone::c_api

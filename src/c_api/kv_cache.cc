@@ -344,10 +344,8 @@ ts_status ts_kv_append(ts_context* context, const ts_kv_append_args* args) {
 
 ts_status ts_kv_append_explain(ts_context* context, const ts_kv_append_args* args, ts_report report,
                                void* user) {
-  return guarded([&] {
-    c_api::tell(touchstone::explain(checked(context, "context").context, c_api::converted(args)),
-                report, user);
-  });
+  return c_api::explained(context, report, user,
+                          [&](auto& c) { return touchstone::explain(c, c_api::converted(args)); });
 }
 
 ts_status ts_cached_attention(ts_context* context, const ts_cached_attention_args* args) {
@@ -358,8 +356,6 @@ ts_status ts_cached_attention(ts_context* context, const ts_cached_attention_arg
 
 ts_status ts_cached_attention_explain(ts_context* context, const ts_cached_attention_args* args,
                                       ts_report report, void* user) {
-  return guarded([&] {
-    c_api::tell(touchstone::explain(checked(context, "context").context, c_api::converted(args)),
-                report, user);
-  });
+  return c_api::explained(context, report, user,
+                          [&](auto& c) { return touchstone::explain(c, c_api::converted(args)); });
 }

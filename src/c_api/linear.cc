@@ -51,6 +51,7 @@ LinearBackwardArgs converted(const ts_linear_backward_args* given) {
 
 using touchstone::c_api::checked;
 using touchstone::c_api::converted;
+using touchstone::c_api::explained;
 using touchstone::c_api::guarded;
 
 ts_status ts_linear(ts_context* context, const ts_linear_args* args) {
@@ -59,10 +60,8 @@ ts_status ts_linear(ts_context* context, const ts_linear_args* args) {
 
 ts_status ts_linear_explain(ts_context* context, const ts_linear_args* args, ts_report report,
                             void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_linear_backward(ts_context* context, const ts_linear_backward_args* args) {
@@ -72,8 +71,6 @@ ts_status ts_linear_backward(ts_context* context, const ts_linear_backward_args*
 
 ts_status ts_linear_backward_explain(ts_context* context, const ts_linear_backward_args* args,
                                      ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }

@@ -79,6 +79,7 @@ RmsNormBackwardArgs converted(const ts_rms_norm_backward_args* given) {
 
 using touchstone::c_api::checked;
 using touchstone::c_api::converted;
+using touchstone::c_api::explained;
 using touchstone::c_api::guarded;
 
 ts_status ts_layer_norm(ts_context* context, const ts_layer_norm_args* args) {
@@ -88,10 +89,8 @@ ts_status ts_layer_norm(ts_context* context, const ts_layer_norm_args* args) {
 
 ts_status ts_layer_norm_explain(ts_context* context, const ts_layer_norm_args* args,
                                 ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_layer_norm_backward(ts_context* context, const ts_layer_norm_backward_args* args) {
@@ -103,10 +102,8 @@ ts_status ts_layer_norm_backward(ts_context* context, const ts_layer_norm_backwa
 ts_status ts_layer_norm_backward_explain(ts_context* context,
                                          const ts_layer_norm_backward_args* args, ts_report report,
                                          void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_rms_norm(ts_context* context, const ts_rms_norm_args* args) {
@@ -116,10 +113,8 @@ ts_status ts_rms_norm(ts_context* context, const ts_rms_norm_args* args) {
 
 ts_status ts_rms_norm_explain(ts_context* context, const ts_rms_norm_args* args, ts_report report,
                               void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_rms_norm_backward(ts_context* context, const ts_rms_norm_backward_args* args) {
@@ -129,8 +124,6 @@ ts_status ts_rms_norm_backward(ts_context* context, const ts_rms_norm_backward_a
 
 ts_status ts_rms_norm_backward_explain(ts_context* context, const ts_rms_norm_backward_args* args,
                                        ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }

@@ -36,6 +36,7 @@ RopeBackwardArgs backward(const ts_rope_args* given) {
 
 using touchstone::c_api::backward;
 using touchstone::c_api::checked;
+using touchstone::c_api::explained;
 using touchstone::c_api::forward;
 using touchstone::c_api::guarded;
 
@@ -50,16 +51,12 @@ ts_status ts_rope_backward(ts_context* context, const ts_rope_args* args) {
 
 ts_status ts_rope_explain(ts_context* context, const ts_rope_args* args, ts_report report,
                           void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(touchstone::explain(checked(context, "context").context, forward(args)),
-                            report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, forward(args)); });
 }
 
 ts_status ts_rope_backward_explain(ts_context* context, const ts_rope_args* args, ts_report report,
                                    void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, backward(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, backward(args)); });
 }

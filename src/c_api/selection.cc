@@ -41,6 +41,10 @@ SampleArgs converted(const ts_sample_args* given) {
       .presence_penalty = view(args.presence_penalty, "sample: presence_penalty"),
       .history = view(args.history, "sample: history"),
       .prompt_length = view(args.prompt_length, "sample: prompt_length"),
+      .history_row = view(args.history_row, "sample: history_row"),
+      .parent = view(args.parent, "sample: parent"),
+      .tree_token = view(args.tree_token, "sample: tree_token"),
+      .max_depth = args.max_depth,
       .seed = view(args.seed, "sample: seed"),
       .position = view(args.position, "sample: position"),
       .token = view(args.token, "sample: token"),
@@ -56,6 +60,7 @@ SampleArgs converted(const ts_sample_args* given) {
 
 using touchstone::c_api::checked;
 using touchstone::c_api::converted;
+using touchstone::c_api::explained;
 using touchstone::c_api::guarded;
 
 ts_status ts_softmax_topk(ts_context* context, const ts_softmax_topk_args* args) {
@@ -65,10 +70,8 @@ ts_status ts_softmax_topk(ts_context* context, const ts_softmax_topk_args* args)
 
 ts_status ts_softmax_topk_explain(ts_context* context, const ts_softmax_topk_args* args,
                                   ts_report report, void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }
 
 ts_status ts_sample(ts_context* context, const ts_sample_args* args) {
@@ -77,8 +80,6 @@ ts_status ts_sample(ts_context* context, const ts_sample_args* args) {
 
 ts_status ts_sample_explain(ts_context* context, const ts_sample_args* args, ts_report report,
                             void* user) {
-  return guarded([&] {
-    touchstone::c_api::tell(
-        touchstone::explain(checked(context, "context").context, converted(args)), report, user);
-  });
+  return explained(context, report, user,
+                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
 }

@@ -7,10 +7,7 @@
 #include <vector>
 
 #include "c_api/border.h"
-
-struct ts_tokenizer {
-  touchstone::io::Tokenizer tokenizer;
-};
+#include "c_api/tokenizer_handle.h"
 
 struct ts_token_stream {
   touchstone::io::TokenStream stream;

@@ -22,6 +22,8 @@ constexpr WeightFormat blocks(Id id, std::string_view name, std::int64_t element
           .dtype = std::nullopt,
           .linear_cpu = true,
           .linear_cuda = true,
+          .embedding_cpu = true,
+          .embedding_cuda = true,
           .decode = decode,
           .encode = encode};
 }
@@ -36,6 +38,8 @@ constexpr WeightFormat plain(Id id, std::string_view name, std::int64_t bytes, D
           .dtype = dtype,
           .linear_cpu = true,
           .linear_cuda = dtype != DType::f64,
+          .embedding_cpu = true,
+          .embedding_cuda = dtype != DType::f64,
           .decode = decode,
           .encode = encode};
 }

@@ -8,6 +8,8 @@
 
 namespace touchstone::inline v0::decode {
 
+TokenConstraint::~TokenConstraint() = default;
+
 namespace {
 
 template <class Value>

@@ -10,6 +10,10 @@ namespace touchstone::inline v0::decode {
 
 Scorer::~Scorer() = default;
 
+ScorerSequence Scorer::open(std::span<const std::int32_t> /*tokens*/) { return create(); }
+
+bool Scorer::fits(std::span<const RowCount> /*counts*/) const { return true; }
+
 std::vector<ScoreRow> chain_rows(ScorerSequence sequence, std::int64_t length,
                                  std::span<const std::int32_t> tokens, std::int32_t first) {
   std::vector<ScoreRow> rows;

@@ -46,7 +46,8 @@ std::int64_t full_layer_period(const ConfigReader& config) {
 }
 
 std::int64_t window_of(const ConfigReader& config) {
-  if (!config.boolean_or("use_sliding_window", true)) return 0;
+  const std::string type = config.string_or("model_type", "");
+  if (!config.boolean_or("use_sliding_window", type != "qwen2" && type != "qwen3")) return 0;
   const std::int64_t chunk = config.integer_or("attention_chunk_size", 0, 1, kMaxTokens);
   return config.integer_or("sliding_window", chunk, 1, kMaxTokens);
 }
@@ -211,7 +212,9 @@ void add_family_defaults(json& part) {
                           {"head_dim", 256},           {"max_position_embeddings", 131072},
                           {"sliding_window", 4096}};
   for (const auto& [key, value] : kDefaults.items()) {
-    if (!part.contains(key) || part[key].is_null()) part[key] = value;
+    // A window of null is none.
+    const bool is_window = key == "sliding_window";
+    if (!part.contains(key) || (part[key].is_null() && !is_window)) part[key] = value;
   }
 }
 

@@ -6,9 +6,11 @@
 
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <random>
 #include <string_view>
 
+#include "io/model/describe.h"
 #include "touchstone/core/error.h"
 #include "touchstone/plan/catalog.h"
 
@@ -319,6 +321,58 @@ TEST(ModelConfig, UnknownFamiliesAndOddHeadsAreSaid) {
   config = llama();
   config["num_key_value_heads"] = 5;
   EXPECT_THAT(refusal(config.dump()), HasSubstr("expected a divisor of num_attention_heads 32"));
+}
+
+// The planner reads more than the runtime loads (experts, latents, hybrids); where both read, they must
+// mean the same model.
+void expect_like_description(const json& config) {
+  const std::string text = config.dump();
+  SCOPED_TRACE(text);
+  const ModelSpec planned = read(config);
+  const io::ModelDescription loaded = io::describe_hugging_face(text, "");
+  EXPECT_EQ(planned.hidden, loaded.width);
+  EXPECT_EQ(planned.query_heads, loaded.heads);
+  EXPECT_EQ(planned.vocabulary, loaded.vocabulary);
+  EXPECT_EQ(planned.native_context, loaded.context);
+  std::map<std::int64_t, std::int64_t> layers;  // by window
+  for (const io::LayerDescription& layer : loaded.layers) ++layers[layer.window];
+  ASSERT_EQ(planned.cached.size(), layers.size());
+  for (const CachedLayers& cached : planned.cached) {
+    EXPECT_EQ(cached.layers, layers[cached.window]);
+    EXPECT_EQ(cached.kv_heads, loaded.kv_heads);
+    EXPECT_EQ(cached.k_dim, loaded.head_size);
+    EXPECT_EQ(cached.v_dim, loaded.head_size);
+  }
+}
+
+TEST(ModelConfig, MeansTheModelThatIsLoaded) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"}) {
+    json config = llama();
+    config["model_type"] = type;
+    config["head_dim"] = 128;
+    config["sliding_window"] = nullptr;
+    expect_like_description(config);
+    config["sliding_window"] = 1024;
+    expect_like_description(config);
+    config["use_sliding_window"] = true;
+    config["max_window_layers"] = 20;
+    if (std::string_view(type).starts_with("qwen")) expect_like_description(config);
+    config.erase("max_window_layers");
+    config["layer_types"] = json(std::vector<std::string>(32, "full_attention"));
+    config["layer_types"][5] = "sliding_attention";
+    expect_like_description(config);
+    config.erase("num_key_value_heads");
+    expect_like_description(config);
+  }
+  const json text = {
+      {"model_type", "gemma3_text"}, {"hidden_size", 2560}, {"num_hidden_layers", 34}};
+  expect_like_description({{"model_type", "gemma3"}, {"text_config", text}});
+  expect_like_description({{"model_type", "gpt2"},
+                           {"n_embd", 768},
+                           {"n_head", 12},
+                           {"n_layer", 12},
+                           {"n_positions", 1024},
+                           {"vocab_size", 50257}});
 }
 
 // Whatever bytes come, the answer is a model that can be planned or one of our errors.

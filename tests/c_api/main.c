@@ -84,13 +84,17 @@ int main(void) {
   CHECK_OK(ts_context_create(NULL, &context));
   if (failures == 0) {
     test_files();
+    test_grammar();
     test_norm(context);
     test_linear(context);
+    test_cross_entropy(context);
+    test_embedding(context);
     test_rope(context);
     test_activation(context);
     test_selection(context);
     test_attention(context);
     test_kv_cache(context);
+    test_beam_search(context);
     test_chat_template();
     test_tokenizer();
   }

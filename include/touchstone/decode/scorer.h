@@ -61,6 +61,12 @@ struct ScoreArgs {
   TensorView hidden{};  // [hidden_layers, rows, hidden_size], dtype as logits, contiguous
 };
 
+// So many rows of a sequence.
+struct RowCount {
+  ScorerSequence sequence{};
+  std::int64_t rows = 0;
+};
+
 // The pending rows of a sequence that are committed: a path, ascending from a root. Empty: none.
 struct KeptRows {
   ScorerSequence sequence{};
@@ -74,11 +80,17 @@ class TOUCHSTONE_API Scorer {
   virtual const ScorerShape& shape() const = 0;
   // An empty sequence.
   virtual ScorerSequence create() = 0;
+  // A sequence that begins with as many of `tokens` as the scorer still holds from other sequences:
+  // length() says how many. A scorer that shares nothing creates an empty one.
+  virtual ScorerSequence open(std::span<const std::int32_t> tokens);
   // A second sequence with the same committed tokens.
   virtual ScorerSequence fork(ScorerSequence sequence) = 0;
   virtual void truncate(ScorerSequence sequence, std::int64_t length) = 0;
   virtual void release(ScorerSequence sequence) = 0;
   virtual std::int64_t length(ScorerSequence sequence) const = 0;
+
+  // Whether score() has memory for so many rows of these sequences, while none is pending.
+  virtual bool fits(std::span<const RowCount> counts) const;
 
   // Scores rows. They are pending until keep(), the next score() or any change of their sequence
   // drops them.

@@ -87,6 +87,6 @@ struct UploadedWeight {
 };
 TOUCHSTONE_API std::vector<UploadedWeight> upload_weights(
     Context& context, const ModelFile& model, const UploadProgress& progress = {},
-    std::int64_t chunk_bytes = std::int64_t{32} << 20);
+    std::int64_t chunk_bytes = std::int64_t{8} << 20);
 
 }  // namespace touchstone::inline v0::io

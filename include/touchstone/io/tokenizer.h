@@ -102,6 +102,10 @@ class TOUCHSTONE_API Tokenizer {
   std::optional<Token> token_to_id(std::string_view token) const;
   std::optional<std::string> id_to_token(Token id) const;
   bool is_special(Token id) const;
+  // The bytes that each id adds to a text, in the order of the ids: what constraints on text are
+  // made of. Empty for special tokens and ids without a token. At least `size` entries. Unsupported
+  // where the text of a token depends on its neighbors (WordPiece, CTC, no decoder).
+  std::vector<std::string> token_bytes(std::size_t size = 0) const;
 
   // "BPE", "Unigram", "WordPiece" or "WordLevel".
   const char* model_name() const;

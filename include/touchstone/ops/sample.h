@@ -25,10 +25,18 @@
 // Shapes      logits: [.., V] as for softmax_topk. Everything per row: the leading shape,
 //             contiguous. history: [.., L], tokens; negative entries are padding, and so are
 //             those of V and more. The first prompt_length[row] entries are the prompt, the rest is
-//             output. top_tokens and top_log_probabilities: [.., n], 1 <= n <= V, both or neither.
+//             output. With history_row it is [S, L], and row r reads history[history_row[r]]: rows
+//             that continue one sequence share its tokens. top_tokens and top_log_probabilities: [.., n], 1 <= n <= V, both or neither.
+// Trees       With `parent` and `tree_token` the rows are nodes of draft trees: row r holds the
+//             logits after its node, whose token is tree_token[r] and whose parent is row parent[r]
+//             < r, or -1 for a root, which follows the history. The history of such a row is its
+//             entries of `history`, then the tokens from its root to itself, all of them output. So
+//             a node draws what its path decoded without a tree draws at that position. A token_mask
+//             [.., W] is one per node. Paths have at most max_depth nodes. The CPU checks parents,
+//             history_row and depths; on CUDA what is out of range counts as absent.
 // Dtypes      logits f32, bf16, f16; temperature, top_p, min_p, the penalties and the
-//             log-probabilities f32; top_k, history, prompt_length and status i32; seed and
-//             position i64; token and top_tokens i32 or i64 (i64 where V is beyond i32).
+//             log-probabilities f32; top_k, history, prompt_length, history_row, parent,
+//             tree_token and status i32; seed and position i64; token and top_tokens i32 or i64 (i64 where V is beyond i32).
 // NaN and infinity
 //             -inf is a masked token and is never drawn. A row without any other, a row with NaN
 //             after step 2, and a row whose parameters are out of range (see below) get token -1
@@ -46,9 +54,9 @@
 // Cost        One read of the logits. A row that keeps more tokens than the fast path sorts (2048
 //             on the CPU; on CUDA top_k up to 1024, and 64 to 256 where the row has no top_k), or
 //             whose cut is too close to call from one read, is read again and reports two_pass. On
-//             the CPU such a row costs 15 to 25 times a row without a cut: over 128256 normal
-//             logits, one thread with AVX-512, 0.25 ms with top_p .9 and 0.43 ms with min_p .01
-//             against 0.017 ms.
+//             the CPU such a row costs about 10 times a row without a cut: over 128256 normal
+//             logits, one thread with AVX-512, 0.18 ms with top_p .9 and 0.19 ms with min_p .01
+//             against 0.018 ms.
 #pragma once
 
 #include <string>
@@ -75,6 +83,10 @@ struct SampleArgs {
   ConstTensorView presence_penalty{};    // [..], optional: 0; finite
   ConstTensorView history{};             // [.., L], optional; needed by the penalties
   ConstTensorView prompt_length{};       // [..], optional: 0; clamped to 0 .. L
+  ConstTensorView history_row{};         // [..], optional: the row itself
+  ConstTensorView parent{};              // [..], optional, with tree_token: a row before, or -1
+  ConstTensorView tree_token{};          // [..], optional, with parent
+  std::int64_t max_depth = 0;            // with parent: nodes of the longest path, 1 .. rows
   ConstTensorView seed{};                // [..]
   ConstTensorView position{};            // [..]
   TensorView token{};                    // [..]

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <seccomp.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -57,6 +58,8 @@ constexpr int kForbidden[] = {
     SCMP_SYS(setdomainname),
     SCMP_SYS(seccomp),
 };
+
+constexpr uint64_t kPageOut = 21;  // MADV_PAGEOUT; older headers do not have it
 
 constexpr uint64_t kNewNamespaces[] = {
     CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET,    CLONE_NEWIPC,
@@ -140,6 +143,14 @@ class Filter {
     }
     // A linker may ask for room in a file; a contender could only do so in files of the judge.
     if (forks_ != Forks::allow) add(SCMP_ACT_ERRNO(EOPNOTSUPP), SCMP_SYS(fallocate));
+    // Pages that stay when they are taken out of the page tables, large ones that are in no count,
+    // and pages that are written elsewhere.
+    constexpr uint64_t kShared = MAP_SHARED | MAP_ANONYMOUS;
+    constexpr uint64_t kHuge = MAP_HUGETLB;
+    add(SCMP_ACT_ERRNO(ENOMEM), SCMP_SYS(mmap), SCMP_A3(SCMP_CMP_MASKED_EQ, kShared, kShared));
+    add(SCMP_ACT_ERRNO(ENOMEM), SCMP_SYS(mmap), SCMP_A3(SCMP_CMP_MASKED_EQ, kHuge, kHuge));
+    add(SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), SCMP_A2(SCMP_CMP_EQ, kPageOut));
+    add(SCMP_ACT_ERRNO(EPERM), SCMP_SYS(process_madvise));
   }
 
   Forks forks_;

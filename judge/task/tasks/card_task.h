@@ -3,9 +3,10 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "judge/task/task.h"
 #include "judge/task/task_texts.h"
+#include "judge/task/tasks/plan_builder.h"
 
 namespace touchstone::judge {
 
@@ -16,6 +17,37 @@ class CardTask : public Task {
     card_.prompt = text(id + "/PROMPT.md");
   }
   const TaskCard& card() const final { return card_; }
+
+  // Both cases must be answered in full. `repeat` wants the same bits whatever the task; the other
+  // relations are the task's own.
+  CaseCheck check_relation(const Relation& relation, const Case& first,
+                           const std::vector<Reply>& first_replies, const Case& second,
+                           const std::vector<Reply>& second_replies) const final {
+    for (const auto& [asked, replies] :
+         {std::pair(&first, &first_replies), {&second, &second_replies}}) {
+      Checker checker(*asked, *replies);
+      for (size_t i = 0; i < asked->calls.size(); ++i) {
+        if (!checker.answered(i)) return checker.finish();
+      }
+    }
+    Checker checker(second, second_replies);
+    if (relation.id == "repeat") {
+      compare_all_bits(checker, second, first_replies);
+    } else {
+      compare_related(checker, {relation, first, first_replies, second});
+    }
+    return checker.finish();
+  }
+
+ protected:
+  // Two cases and what was answered before.
+  struct Related {
+    const Relation& relation;
+    const Case& first;
+    const std::vector<Reply>& before;
+    const Case& second;
+  };
+  virtual void compare_related(Checker& checker, const Related& pair) const = 0;
 
  private:
   TaskCard card_;

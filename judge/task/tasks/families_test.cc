@@ -175,6 +175,10 @@ TEST(Families, OfSoftmax) {
        {"masked_row", masked},
        {"nan", has("logits", is_nan)},
        {"nan_ends", [](const Case& c) { return nan_at_an_end(c, "logits", at(c, "vocab")); }},
+       {"nan_masked",
+        [](const Case& c) {
+          return count_of(c, "logits", is_nan) > 0 && count_of(c, "logits", is_masked) > 0;
+        }},
        {"extreme_masked",
         [](const Case& c) {
           return at(c, "vocab") < 16 ||
@@ -232,7 +236,7 @@ TEST(Families, OfLayerNorm) {
        {"parallel_gradient", any_case()},
        {"long_columns", between("rows", 1500, 1 << 24)},
        {"wide", between("cols", 8192, 1 << 24)},
-       {"interleaved", [](const Case& c) { return c.calls.size() == 4; }},
+       {"interleaved", [](const Case& c) { return c.calls.size() == 5; }},
        {"many_caches",
         [](const Case& c) { return static_cast<int64_t>(c.calls.size()) == 2 * at(c, "alive"); }},
        {"zero_variance",
@@ -368,6 +372,18 @@ TEST(Families, OfTheCache) {
         [](const Case& c) { return at(c, "steps") == 0 || calls_of(c, "kv_cache_free") > 0; }},
        {"full", calls("kv_cache_free", 1)},
        {"two_caches", calls("kv_cache_create", 2)},
+       {"many_caches",
+        [](const Case& c) { return calls_of(c, "kv_cache_create") > at(c, "alive"); }},
+       {"changing_calls",
+        [](const Case& c) {
+          std::set<double> scales;
+          for (const Call& call : c.calls) {
+            if (call.function == "kv_cache_attend") {
+              scales.insert(std::get<double>(call.scalars[4]));
+            }
+          }
+          return scales.size() > 1;
+        }},
        {"nothing", any_case()},
        {"equal_keys", any_case()},
        {"exact", any_case()},

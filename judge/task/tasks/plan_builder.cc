@@ -70,6 +70,34 @@ void compare_output(Checker& checker, const Case& asked, size_t call, size_t out
       tensor.shape);
 }
 
+void compare_moved(Checker& checker, const Case& asked, size_t call, size_t output, Expected right,
+                   std::span<const int64_t> from, const Reply& before) {
+  const std::span<const float> earlier = as_f32(before.outputs[output]);
+  Elements kept;
+  for (size_t i = 0; i < from.size(); ++i) {
+    kept.selected.push_back(from[i] >= 0);
+    if (from[i] < 0) continue;
+    right.value[i] = static_cast<double>(earlier[static_cast<size_t>(from[i])]);
+    right.bound[i] *= 2;
+  }
+  compare_output(checker, asked, call, output, right, Special::same, kept);
+}
+
+void compare_scaled(Checker& checker, const Case& asked, size_t call, const Reply& before,
+                    int64_t power, std::string_view unscaled) {
+  for (size_t output = 0; output < asked.calls[call].outputs.size(); ++output) {
+    const OutputTensor& tensor = asked.calls[call].outputs[output];
+    const std::span<const float> earlier = as_f32(before.outputs[output]);
+    std::vector<float> scaled(earlier.begin(), earlier.end());
+    for (float& value : scaled) {
+      if (tensor.name != unscaled) value = std::ldexp(value, static_cast<int>(power));
+    }
+    checker.add(compare_bits(tensor.name, static_cast<int>(call),
+                             as_f32(checker.reply(call).outputs[output]), scaled),
+                tensor.shape);
+  }
+}
+
 void compare_all_bits(Checker& checker, const Case& asked, const std::vector<Reply>& before) {
   for (size_t call = 0; call < asked.calls.size(); ++call) {
     if (asked.calls[call].outputs.empty() || !checker.answered(call)) continue;

@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,15 @@ std::vector<CaseSpec> valid_neighbors(const CaseSpec& spec, std::span<const Shri
 // Output number `output` of a call against the oracle; the call was answered.
 void compare_output(Checker& checker, const Case& asked, size_t call, size_t output,
                     const Expected& expected, Special special, const Elements& elements = {});
+
+// Element i of an output is what element from[i] was before, or anything where that is negative. Two
+// right answers are at most two bounds apart: of `right` the bounds count.
+void compare_moved(Checker& checker, const Case& asked, size_t call, size_t output, Expected right,
+                   std::span<const int64_t> from, const Reply& before);
+
+// Every output of a call but `unscaled` is what it was before times 2^power, to the bit.
+void compare_scaled(Checker& checker, const Case& asked, size_t call, const Reply& before,
+                    int64_t power, std::string_view unscaled = "");
 
 // All outputs of all calls have the bits of another run of the same case.
 void compare_all_bits(Checker& checker, const Case& asked, const std::vector<Reply>& before);

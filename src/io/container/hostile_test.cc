@@ -10,6 +10,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/io/model_file.h"
 #include "touchstone/io/tensor_file.h"
+#include "touchstone/io/tokenizer.h"
 
 namespace touchstone::io {
 namespace {
@@ -60,6 +61,20 @@ TEST(Hostile, ModelsAreRefusedThoughTheirContainersAreFine) {
     ++count;
   }
   EXPECT_GE(count, 15U);
+}
+
+TEST(Hostile, VocabulariesAreRefusedThoughTheirContainersAreFine) {
+  std::size_t count = 0;
+  for (const fs::path& path : files_in("tokenizer")) {
+    EXPECT_NO_THROW(TensorFile::open(path)) << path;
+    expect_refused(path, [&] { Tokenizer::from_file(path); });
+    ++count;
+  }
+  EXPECT_GE(count, 15U);
+  for (const fs::path& path : files_in("harmless")) {
+    const Tokenizer tokenizer = Tokenizer::from_file(path);
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode("a")), "a") << path;
+  }
 }
 
 TEST(Hostile, ArraysOfAnotherTypeAreRefused) {

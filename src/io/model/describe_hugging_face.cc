@@ -220,9 +220,13 @@ void read_windows(const Fields& config, ModelDescription& out) {
 }
 
 void read_sizes(const Fields& config, ModelDescription& out) {
-  out.width = config.integer("hidden_size", {}, 1, kMaxWidth);
-  out.heads = config.integer("num_attention_heads", {}, 1, kMaxWidth);
-  out.kv_heads = config.integer("num_key_value_heads", out.heads, 1, kMaxWidth);
+  // Files of Gemma 3 leave out what its smallest model has.
+  const auto gemma3 = [&](std::int64_t usual) {
+    return out.family == ModelFamily::gemma3 ? std::optional(usual) : std::nullopt;
+  };
+  out.width = config.integer("hidden_size", gemma3(2304), 1, kMaxWidth);
+  out.heads = config.integer("num_attention_heads", gemma3(8), 1, kMaxWidth);
+  out.kv_heads = config.integer("num_key_value_heads", gemma3(4).value_or(out.heads), 1, kMaxWidth);
   // Gemma and Qwen 3 have heads of a size of their own, also when the file does not say so.
   const std::int64_t divided = std::max<std::int64_t>(out.width / out.heads, 1);
   out.head_size =
@@ -234,11 +238,11 @@ void read_sizes(const Fields& config, ModelDescription& out) {
   if (out.head_size > kMaxHeadSize) {
     config.object().fail(fmt::format("heads of {}, at most {}", out.head_size, kMaxHeadSize));
   }
-  out.ffn_width = config.integer("intermediate_size", {}, 1, kMaxWidth);
-  out.vocabulary = config.integer("vocab_size", {}, 1, kMaxContext);
-  out.context = config.integer("max_position_embeddings", 2048);
+  out.ffn_width = config.integer("intermediate_size", gemma3(9216), 1, kMaxWidth);
+  out.vocabulary = config.integer("vocab_size", gemma3(262208), 1, kMaxContext);
+  out.context = config.integer("max_position_embeddings", gemma3(131072).value_or(2048));
   out.layers.resize(
-      static_cast<std::size_t>(config.integer("num_hidden_layers", {}, 1, kMaxLayers)));
+      static_cast<std::size_t>(config.integer("num_hidden_layers", gemma3(26), 1, kMaxLayers)));
 }
 
 void read_gpt2(const Fields& config, ModelDescription& out) {

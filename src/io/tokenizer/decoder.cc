@@ -68,6 +68,21 @@ void byte_level(std::vector<std::string>& tokens) {
   tokens.assign(1, std::move(text));
 }
 
+// The byte that "<0x41>" stands for; -1: the token is none.
+int fallback_byte(std::string_view token) {
+  const auto hex = [](char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+  };
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  // The reference's reader of numbers takes a sign, too: "<0x+A>" is 10.
+  const int high = token[3] == '+' ? 0 : hex(token[3]);
+  const int low = hex(token[4]);
+  return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
 void byte_fallback(std::vector<std::string>& tokens) {
   std::vector<std::string> out;
   std::string bytes;
@@ -80,19 +95,9 @@ void byte_fallback(std::vector<std::string>& tokens) {
     }
     bytes.clear();
   };
-  const auto hex = [](char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-  };
   for (std::string& token : tokens) {
-    const bool shaped = token.size() == 6 && token.starts_with("<0x") && token[5] == '>';
-    // The reference's reader of numbers takes a sign, too: "<0x+A>" is 10.
-    const int high = shaped ? (token[3] == '+' ? 0 : hex(token[3])) : -1;
-    const int low = shaped ? hex(token[4]) : -1;
-    if (high >= 0 && low >= 0) {
-      bytes += static_cast<char>(high * 16 + low);
+    if (const int byte = fallback_byte(token); byte >= 0) {
+      bytes += static_cast<char>(byte);
       continue;
     }
     flush();
@@ -214,6 +219,54 @@ void Decoder::apply(std::vector<std::string>& tokens, std::size_t limit) const {
     case Kind::ctc:
       return ctc(tokens, *this);
   }
+}
+
+std::string Decoder::token_bytes(const std::string& token) const {
+  switch (kind) {
+    case Kind::sequence: {
+      std::string bytes = token;
+      bool fused = false;
+      for (const Decoder& step : list) {
+        fused = fused || step.kind == Kind::fuse;
+        if (step.kind == Kind::strip && !fused) {
+          throw Unsupported("tokenizer: token_bytes: tokens are stripped before they are joined");
+        }
+        std::string next = step.token_bytes(bytes);
+        // A byte stays what it is: the steps behind it see characters.
+        if (step.kind == Kind::byte_fallback && next != bytes) return next;
+        bytes = std::move(next);
+      }
+      return bytes;
+    }
+    case Kind::byte_level: {
+      const auto bytes = bytes_of_characters(token);
+      return bytes ? *bytes : token;
+    }
+    case Kind::metaspace: {
+      std::string mark;
+      append_code(mark, character);
+      std::string bytes = token;
+      replace_all(bytes, mark, " ");
+      return bytes;
+    }
+    case Kind::replace: {
+      std::vector<std::string> one = {token};
+      apply(one, std::string::npos);
+      return one[0];
+    }
+    case Kind::byte_fallback: {
+      const int byte = fallback_byte(token);
+      return byte < 0 ? token : std::string(1, static_cast<char>(byte));
+    }
+    case Kind::fuse:
+    case Kind::strip:  // of the whole text
+      return token;
+    case Kind::word_piece:
+    case Kind::suffix:
+    case Kind::ctc:
+      break;
+  }
+  throw Unsupported("tokenizer: token_bytes: the text of a token depends on its neighbors");
 }
 
 }  // namespace touchstone::inline v0::io

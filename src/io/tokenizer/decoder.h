@@ -36,6 +36,8 @@ struct Decoder {
 
   // Unsupported when the text would grow beyond so many bytes.
   void apply(std::vector<std::string>& tokens, std::size_t limit) const;
+  // The bytes of one token within a text; Unsupported where its neighbors have a say.
+  std::string token_bytes(const std::string& token) const;
 };
 
 }  // namespace touchstone::inline v0::io

@@ -25,6 +25,14 @@ Type type_of(const TokenizerVocabulary& in, std::size_t i) {
   return in.types.empty() ? Type::normal : static_cast<Type>(in.types[i]);
 }
 
+bool is_byte_token(std::string_view token) {
+  const auto is_digit = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F') || (c >= 'a' && c <= 'f');
+  };
+  return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>') &&
+         is_digit(token[3]) && is_digit(token[4]);
+}
+
 void check(const TokenizerVocabulary& in) {
   const std::size_t count = in.tokens.size();
   if (count == 0 || count > 0x7fffffff) fail("tokens", fmt::format("{} tokens", count));
@@ -42,6 +50,12 @@ void check(const TokenizerVocabulary& in) {
   for (std::size_t i = 0; i < count; ++i) {
     if (find_invalid_utf8(in.tokens[i]) != std::string_view::npos) {
       fail("tokens", fmt::format("token {} is not UTF-8", i));
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (type_of(in, i) == Type::byte && !is_byte_token(in.tokens[i])) {
+      fail("tokens", fmt::format("token {} is a byte, and {} is not <0x00> to <0xFF>", i,
+                                 json_quote(in.tokens[i].substr(0, 60))));
     }
   }
   const auto check_id = [&](const char* key, std::optional<Token> id) {

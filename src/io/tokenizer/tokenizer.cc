@@ -408,6 +408,23 @@ bool Tokenizer::is_special(Token id) const {
   return found != state_->added.end() && found->second.special;
 }
 
+std::vector<std::string> Tokenizer::token_bytes(std::size_t size) const {
+  std::vector<std::string> out(std::max(size, id_end()));
+  const TokenTable& table = vocabulary_of(*state_->model);
+  for (TokenId id = 0; id < state_->end; ++id) {
+    const auto added = state_->added.find(id);
+    if (added != state_->added.end()) {
+      if (!added->second.special) out[id] = added->second.text;
+      continue;
+    }
+    const auto text = table.text(id);
+    if (!text) continue;
+    if (!state_->decoder) throw Unsupported("tokenizer: token_bytes: there is no decoder");
+    out[id] = state_->decoder->token_bytes(std::string(*text));
+  }
+  return out;
+}
+
 const char* Tokenizer::model_name() const {
   constexpr const char* kNames[] = {"BPE", "Unigram", "WordPiece", "WordLevel"};
   return kNames[state_->model->index()];

@@ -237,5 +237,42 @@ TEST(TokenizerVocabulary, RefusesWhatDoesNotFit) {
             key + "add_bos_token: true, and there is no bos_token_id");
 }
 
+// What encode makes of a text adds up to the text, token by token.
+TEST(Tokenizer, TokenBytesAddUpToTheText) {
+  const Tokenizer tokenizer = Tokenizer::from_json(trained());
+  const std::vector<std::string> bytes = tokenizer.token_bytes(400);
+  EXPECT_EQ(bytes.size(), 400U);
+  const std::string text = "lowest café 😀 \n wide\xcc\x81";
+  std::string joined;
+  for (const Token id : tokenizer.encode(text)) joined += bytes[static_cast<std::size_t>(id)];
+  EXPECT_EQ(joined, text);
+  EXPECT_EQ(bytes[static_cast<std::size_t>(*tokenizer.token_to_id("<|end|>"))], "");
+
+  TokenizerVocabulary pieces;
+  pieces.model = "llama";
+  pieces.tokens = {"<unk>",
+                   "<s>",
+                   "<0xC3>",
+                   "<0xA9>",
+                   "\xe2\x96\x81",
+                   "a",
+                   "\xe2\x96\x81"
+                   "a"};
+  pieces.types = {2, 3, 6, 6, 1, 1, 1};
+  pieces.scores = {0, 0, 0, 0, -1, -2, -3};
+  pieces.unknown = 0;
+  pieces.bos = 1;
+  EXPECT_EQ(Tokenizer::from_vocabulary(pieces).token_bytes(),
+            (std::vector<std::string>{"", "", "\xc3", "\xa9", " ", "a", " a"}));
+  TokenizerVocabulary words;
+  words.model = "bert";
+  words.tokens = {"[UNK]",
+                  "\xe2\x96\x81"
+                  "a",
+                  "b"};
+  words.unknown = 0;
+  EXPECT_THROW(Tokenizer::from_vocabulary(words).token_bytes(), Unsupported);
+}
+
 }  // namespace
 }  // namespace touchstone::io

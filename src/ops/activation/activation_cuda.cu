@@ -5,6 +5,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
+#include "ops/activation/activation_math.cuh"
 #include "ops/activation/activation_problem.h"
 #include "ops/activation/activation_tuning.h"
 #include "touchstone/core/checked.h"
@@ -12,102 +13,71 @@
 namespace touchstone::activation_op {
 namespace {
 
-struct DeviceSlope {
-  float value;
-  float slope;
-};
-
-__device__ DeviceSlope act(Activation kind, float x) {
-  switch (kind) {
-    case Activation::silu: {
-      const float sigmoid = __frcp_rn(__fadd_rn(1.0F, expf(-x)));
-      return {__fmul_rn(x, sigmoid),
-              __fmul_rn(sigmoid, __fmaf_rn(x, __fsub_rn(1.0F, sigmoid), 1.0F))};
-    }
-    case Activation::gelu: {
-      const float phi = __fmul_rn(0.5F, erfcf(__fmul_rn(x, -0.70710678118654752440F)));
-      const float density =
-          __fmul_rn(0.39894228040143267794F, expf(__fmul_rn(-0.5F, __fmul_rn(x, x))));
-      return {__fmul_rn(x, phi), __fmaf_rn(x, density, phi)};
-    }
-    case Activation::gelu_tanh: {
-      constexpr float kScale = 0.79788456080286535588F;
-      const float x2 = __fmul_rn(x, x);
-      const float t = tanhf(__fmul_rn(__fmul_rn(kScale, x), __fmaf_rn(0.044715F, x2, 1.0F)));
-      const float rise = __fmul_rn(kScale, __fmaf_rn(3 * 0.044715F, x2, 1.0F));
-      const float open = __fmul_rn(0.5F, __fadd_rn(1.0F, t));
-      const float bend = __fmul_rn(__fmul_rn(__fmul_rn(0.5F, x), __fmaf_rn(-t, t, 1.0F)), rise);
-      return {__fmul_rn(x, open), __fadd_rn(open, bend)};
-    }
-    case Activation::relu_squared:
-      break;
-  }
-  const float positive = x < 0 ? 0 : x;
-  return {__fmul_rn(positive, positive), __fadd_rn(positive, positive)};
-}
-
-template <Function kFunction>
-__device__ void apply_one(Activation kind, const float* in, float* out) {
+template <Function kFunction, Activation kKind>
+__device__ void apply_one(const float* in, float* out) {
   if constexpr (kFunction == Function::activation) {
-    out[0] = act(kind, in[0]).value;
+    out[0] = act<kKind>(in[0]).value;
   } else if constexpr (kFunction == Function::activation_backward) {
-    out[0] = __fmul_rn(in[0], act(kind, in[1]).slope);
+    out[0] = __fmul_rn(in[0], act<kKind>(in[1]).slope);
   } else if constexpr (kFunction == Function::gate) {
-    out[0] = __fmul_rn(act(kind, in[0]).value, in[1]);
+    out[0] = __fmul_rn(act<kKind>(in[0]).value, in[1]);
   } else {
-    const DeviceSlope both = act(kind, in[1]);
+    const DeviceSlope both = act<kKind>(in[1]);
     out[0] = __fmul_rn(__fmul_rn(in[0], in[2]), both.slope);
     out[1] = __fmul_rn(in[0], both.value);
   }
 }
 
-// One to kVectors vectors of 16 bytes per thread and step, all loads before the first use.
+// kVectors vectors of 16 bytes per thread, all loads before the first use.
 template <class T, Function kFunction>
 __global__ void __launch_bounds__(kThreads)
     activation_vectorized_kernel(const __grid_constant__ Problem p) {
   constexpr int kN = cuda::kPerVector<T>;
   constexpr int kIn = inputs_of(kFunction);
   constexpr int kOut = outputs_of(kFunction);
-  const std::int64_t per_row = p.cols / kN;
-  const std::int64_t all = p.rows * per_row;
-  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < all;
-       first += kVectors * step) {
-    uint4 held[kVectors][kIn];
+  const auto per_row = static_cast<unsigned>(p.cols / kN);
+  const auto all = static_cast<unsigned>(p.rows) * per_row;
+  const unsigned step = gridDim.x * kThreads;
+  const unsigned first = blockIdx.x * kThreads + threadIdx.x;
+  uint4 held[kVectors][kIn];
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t at = first + v * step;
-      if (at >= all) break;
+  for (int v = 0; v < kVectors; ++v) {
+    const unsigned at = first + static_cast<unsigned>(v) * step;
+    if (at >= all) break;
+    const std::int64_t row = at / per_row;
+    const unsigned column = at % per_row * kN;
 #pragma unroll
-      for (int i = 0; i < kIn; ++i) {
-        held[v][i] =
-            *reinterpret_cast<const uint4*>(static_cast<const T*>(p.in[i].data) +
-                                            at / per_row * p.in[i].stride + at % per_row * kN);
-      }
+    for (int i = 0; i < kIn; ++i) {
+      held[v][i] = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.in[i].data) +
+                                                   row * p.in[i].stride + column);
     }
+  }
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t at = first + v * step;
-      if (at >= all) break;
-      float in[kIn][kN];
-      float out[kOut][kN];
+  for (int v = 0; v < kVectors; ++v) {
+    const unsigned at = first + static_cast<unsigned>(v) * step;
+    if (at >= all) break;
+    const std::int64_t row = at / per_row;
+    const unsigned column = at % per_row * kN;
+    float in[kIn][kN];
+    float out[kOut][kN];
 #pragma unroll
-      for (int i = 0; i < kIn; ++i) cuda::unpack_as<T>(held[v][i], in[i]);
+    for (int i = 0; i < kIn; ++i) cuda::unpack_as<T>(held[v][i], in[i]);
+    visit_kind(p.kind, [&]<Activation kKind>() {
 #pragma unroll
       for (int k = 0; k < kN; ++k) {
         float one[kIn];
         float result[kOut];
 #pragma unroll
         for (int i = 0; i < kIn; ++i) one[i] = in[i][k];
-        apply_one<kFunction>(p.kind, one, result);
+        apply_one<kFunction, kKind>(one, result);
 #pragma unroll
         for (int i = 0; i < kOut; ++i) out[i][k] = result[i];
       }
+    });
 #pragma unroll
-      for (int i = 0; i < kOut; ++i) {
-        *reinterpret_cast<uint4*>(static_cast<T*>(p.out[i].data) + at / per_row * p.out[i].stride +
-                                  at % per_row * kN) = cuda::pack_as<T>(out[i]);
-      }
+    for (int i = 0; i < kOut; ++i) {
+      *reinterpret_cast<uint4*>(static_cast<T*>(p.out[i].data) + row * p.out[i].stride + column) =
+          cuda::pack_as<T>(out[i]);
     }
   }
 }
@@ -127,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
       in[i] = cuda::widen(
           static_cast<const T*>(p.in[i].data)[at / p.cols * p.in[i].stride + at % p.cols]);
     }
-    apply_one<kFunction>(p.kind, in, out);
+    visit_kind(p.kind, [&]<Activation kKind>() { apply_one<kFunction, kKind>(in, out); });
 #pragma unroll
     for (int i = 0; i < kOut; ++i) {
       static_cast<T*>(p.out[i].data)[at / p.cols * p.out[i].stride + at % p.cols] =
@@ -161,13 +131,16 @@ void visit(const Problem& p, const F& f) {
 
 unsigned blocks_for(std::int64_t threads) {
   return static_cast<unsigned>(
-      std::clamp<std::int64_t>(ceil_div(threads, std::int64_t{kThreads}), 1, 1 << 20));
+      std::clamp<std::int64_t>(ceil_div(threads, std::int64_t{kThreads}), 1, 1 << 24));
 }
 
 }  // namespace
 
 std::string vectorized_refuses(const Context& /*context*/, const Problem& p) {
   const std::int64_t per_vector = 16 / size_of(p.dtype);
+  if (checked_mul(p.rows, p.cols, "activation") / per_vector >= std::int64_t{1} << 31) {
+    return "2^31 vectors or more";
+  }
   if (p.cols % per_vector != 0) {
     return "columns " + std::to_string(p.cols) + " are no whole vectors of 16 bytes";
   }

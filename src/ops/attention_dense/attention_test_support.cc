@@ -7,7 +7,7 @@
 
 #include "core/index.h"
 #include "ops/attention_dense/dense_key_tile.h"
-#include "tests/support/run_log.h"
+#include "tests/support/guarded_call.h"
 
 namespace touchstone::test {
 namespace {
@@ -61,33 +61,12 @@ void set_inputs(const DenseProblem& p, const DenseData& data, Run& run) {
                       .causal = p.causal};
 }
 
+// These, and what a direction has beside them.
 template <class Run>
-void expect_inputs_unchanged(const Run& run) {
-  for (const Heads* input : {&run.q, &run.k, &run.v}) EXPECT_TRUE(input->memory.unchanged());
-  for (const Guarded* input :
-       {&run.query_offsets, &run.key_offsets, &run.bias, &run.slopes, &run.sinks}) {
-    EXPECT_TRUE(input->unchanged());
-  }
-}
-
-std::vector<std::string> accepting_names(const std::string& what,
-                                         const std::vector<ImplementationReport>& reports) {
-  std::vector<std::string> names;
-  for (const ImplementationReport& report : reports) {
-    log_offered(what, report.name);
-    if (report.accepted) names.push_back(report.name);
-  }
-  return names;
-}
-
-std::vector<std::byte> joined(const std::vector<const Guarded*>& parts) {
-  std::vector<std::byte> result;
-  for (const Guarded* part : parts) {
-    if (!part->defined()) continue;
-    const auto bytes = part->bytes();
-    result.insert(result.end(), bytes.begin(), bytes.end());
-  }
-  return result;
+std::vector<const Guarded*> inputs_of(const Run& run, std::vector<const Guarded*> more = {}) {
+  more.insert(more.end(), {&run.q.memory, &run.k.memory, &run.v.memory, &run.query_offsets,
+                           &run.key_offsets, &run.bias, &run.slopes, &run.sinks});
+  return more;
 }
 
 }  // namespace
@@ -220,24 +199,17 @@ DenseForwardRun::DenseForwardRun(const DenseProblem& p, const DenseData& data) {
 }
 
 std::vector<std::string> DenseForwardRun::accepting() const {
-  Runner context({.device = test_device(), .threads = 1});
-  return accepting_names("attention", explain(context, args));
+  return accepting_names("attention", args);
 }
 
 void DenseForwardRun::run(Runner& context) {
-  output.memory.poison();
-  log_sum_exp.memory.poison();
   const dense_attention::ScopedKeyTile key_tile(tile);
-  attention(context, context.with(args));
-  context.synchronize();
-  log_ran("attention", context.implementation());
-  expect_inputs_unchanged(*this);
-  EXPECT_TRUE(output.memory.outside_intact()) << "output";
-  EXPECT_TRUE(log_sum_exp.memory.outside_intact()) << "log_sum_exp";
+  run_guarded(context, "attention", inputs_of(*this), {&output.memory, &log_sum_exp.memory},
+              [&] { attention(context, context.with(args)); });
 }
 
 std::vector<std::byte> DenseForwardRun::bytes() const {
-  return joined({&output.memory, &log_sum_exp.memory});
+  return joined_bytes({&output.memory, &log_sum_exp.memory});
 }
 
 DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data) {
@@ -271,27 +243,20 @@ DenseBackwardRun::DenseBackwardRun(const DenseProblem& p, const DenseData& data)
 }
 
 std::vector<std::string> DenseBackwardRun::accepting() const {
-  Runner context({.device = test_device(), .threads = 1});
-  return accepting_names("attention_backward", explain(context, args));
+  return accepting_names("attention_backward", args);
 }
 
 void DenseBackwardRun::run(Runner& context) {
-  for (Guarded* part : {&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks}) part->poison();
   const dense_attention::ScopedKeyTile key_tile(tile);
-  attention_backward(context, context.with(args));
-  context.synchronize();
-  log_ran("attention_backward", context.implementation());
-  expect_inputs_unchanged(*this);
-  for (const Heads* input : {&output, &doutput, &log_sum_exp, &dlog_sum_exp}) {
-    EXPECT_TRUE(input->memory.unchanged());
-  }
-  for (const Guarded* part : {&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks}) {
-    EXPECT_TRUE(part->outside_intact());
-  }
+  run_guarded(context, "attention_backward",
+              inputs_of(*this, {&output.memory, &doutput.memory, &log_sum_exp.memory,
+                                &dlog_sum_exp.memory}),
+              {&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks},
+              [&] { attention_backward(context, context.with(args)); });
 }
 
 std::vector<std::byte> DenseBackwardRun::bytes() const {
-  return joined({&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks});
+  return joined_bytes({&dq.memory, &dk.memory, &dv.memory, &dbias, &dsinks});
 }
 
 // ---- the reference ----------------------------------------------------------------------------

@@ -12,7 +12,7 @@
 #include "cache/rotation.h"
 #include "core/index.h"
 #include "spec/attention/cached_attention.h"
-#include "tests/support/run_log.h"
+#include "tests/support/guarded_call.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::test {
@@ -344,26 +344,13 @@ AttentionRun::AttentionRun(const Scene& scene, Placement placement) : scene_(sce
 
 std::vector<std::string> AttentionRun::accepting() {
   Runner context({.device = test_device()});
-  std::vector<std::string> names;
-  for (const auto& report : explain(context, args)) {
-    log_offered("cached_attention", report.name);
-    if (report.accepted) names.push_back(report.name);
-  }
-  return names;
+  return accepting_names("cached_attention", explain(context, args));
 }
 
 void AttentionRun::run(Runner& context) {
-  output.poison();
-  if (log_sum_exp.defined()) log_sum_exp.poison();
-  cached_attention(context, context.with(args));
-  context.synchronize();
-  log_ran("cached_attention", context.implementation());
-  for (const Guarded* input :
-       {&query, &query_offsets, &positions, &tree, &tree_starts, &sink_logits}) {
-    EXPECT_TRUE(input->unchanged());
-  }
-  EXPECT_TRUE(output.outside_intact());
-  EXPECT_TRUE(log_sum_exp.outside_intact());
+  run_guarded(context, "cached_attention",
+              {&query, &query_offsets, &positions, &tree, &tree_starts, &sink_logits},
+              {&output, &log_sum_exp}, [&] { cached_attention(context, context.with(args)); });
   const Tensor pages = device_pages_.to(Device::cpu());
   EXPECT_EQ(std::memcmp(pages.data(), pages_.data(), pages_.size()), 0) << "pages were written";
 }

@@ -128,32 +128,56 @@ TOUCHSTONE_PAGED_OUT_OF_LINE inline std::int64_t first_ancestor_position(
   return larger(larger(visible.tree_start, 0), smaller(window_begin, slot));
 }
 
-// `query` counts over all rows.
-TOUCHSTONE_HOST_DEVICE inline VisibleRange visible_range(const PagedAttentionProblem& p,
-                                                         std::int64_t row, std::int64_t query) {
-  const std::int64_t length = p.lengths[row];
-  const std::int64_t first = length - (p.query_offsets[row + 1] - p.query_offsets[row]);
-  const std::int64_t position =
-      p.positions != nullptr ? p.positions[query] : first + (query - p.query_offsets[row]);
-  const std::int64_t window = p.layers.window;
-  const std::int64_t window_begin = window > 0 && position >= window ? position - window + 1 : 0;
+// Of a query at a position of a row of a length, whose tree, if there is one, begins at slot
+// `tree_start`.
+TOUCHSTONE_HOST_DEVICE inline VisibleRange range_before(const PagedAttentionProblem& p,
+                                                        std::int64_t position, std::int64_t length,
+                                                        std::int64_t tree_start,
+                                                        std::int64_t window_begin) {
   VisibleRange visible;
   visible.length = length;
   visible.end = length;
   if (p.causal) visible.end = position < 0 ? 0 : (position < length ? position + 1 : length);
-  if (p.tree != nullptr) {
-    visible.tree = p.tree + query * p.tree_words;
-    visible.tree_words = p.tree_words;
-    visible.tree_start = tree_start(p, row);
-    visible.tree_position = larger(visible.tree_start, 0);
-    if (window_begin > visible.tree_position) {
-      visible.tree_position = first_ancestor_position(visible, window_begin);
-    }
-    visible.end = smaller(visible.end, larger(visible.tree_start, 0));
-  }
+  visible.end = smaller(visible.end, tree_start);
   if (window_begin > 0) {
     visible.begin = smaller(window_begin, visible.end);
     visible.sinks = smaller(p.layers.sinks, visible.begin);
+  }
+  return visible;
+}
+
+// `query` counts over all rows.
+TOUCHSTONE_HOST_DEVICE inline std::int64_t position_of(const PagedAttentionProblem& p,
+                                                       std::int64_t row, std::int64_t query) {
+  if (p.positions != nullptr) return p.positions[query];
+  return p.lengths[row] - p.query_offsets[row + 1] + query;
+}
+TOUCHSTONE_HOST_DEVICE inline std::int64_t window_begin_of(const PagedAttentionProblem& p,
+                                                           std::int64_t position) {
+  const std::int64_t window = p.layers.window;
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
+// Without a tree.
+TOUCHSTONE_HOST_DEVICE inline VisibleRange chain_range(const PagedAttentionProblem& p,
+                                                       std::int64_t row, std::int64_t query) {
+  const std::int64_t position = position_of(p, row, query);
+  return range_before(p, position, p.lengths[row], p.lengths[row], window_begin_of(p, position));
+}
+
+TOUCHSTONE_HOST_DEVICE inline VisibleRange visible_range(const PagedAttentionProblem& p,
+                                                         std::int64_t row, std::int64_t query) {
+  if (p.tree == nullptr) return chain_range(p, row, query);
+  const std::int64_t position = position_of(p, row, query);
+  const std::int64_t window_begin = window_begin_of(p, position);
+  const std::int64_t start = tree_start(p, row);
+  VisibleRange visible = range_before(p, position, p.lengths[row], larger(start, 0), window_begin);
+  visible.tree = p.tree + query * p.tree_words;
+  visible.tree_words = p.tree_words;
+  visible.tree_start = start;
+  visible.tree_position = larger(start, 0);
+  if (window_begin > visible.tree_position) {
+    visible.tree_position = first_ancestor_position(visible, window_begin);
   }
   return visible;
 }

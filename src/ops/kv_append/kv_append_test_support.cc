@@ -6,7 +6,7 @@
 
 #include "core/cuda_runtime.h"
 #include "spec/attention/kv_append.h"
-#include "tests/support/run_log.h"
+#include "tests/support/guarded_call.h"
 
 namespace touchstone::inline v0::cache {
 namespace {
@@ -135,12 +135,7 @@ KvAppendArgs AppendRun::args(Context& context) {
 
 std::vector<std::string> AppendRun::accepting() {
   test::Runner context({.device = test::test_device(), .threads = 1});
-  std::vector<std::string> names;
-  for (const ImplementationReport& report : explain(context, args(context))) {
-    test::log_offered("kv_append", report.name);
-    if (report.accepted) names.push_back(report.name);
-  }
-  return names;
+  return test::accepting_names("kv_append", explain(context, args(context)));
 }
 
 void AppendRun::fill_pool() {
@@ -154,12 +149,8 @@ std::vector<std::byte> AppendRun::pool_bytes() const {
 
 void AppendRun::run(test::Runner& context) {
   fill_pool();
-  kv_append(context, context.with(args(context)));
-  context.synchronize();
-  test::log_ran("kv_append", context.implementation());
-  for (const Guarded* input : {&k, &v, &rows_tensor, &positions_tensor}) {
-    EXPECT_TRUE(input->unchanged());
-  }
+  test::run_guarded(context, "kv_append", {&k, &v, &rows_tensor, &positions_tensor}, {},
+                    [&] { kv_append(context, context.with(args(context))); });
   const std::vector<std::byte> actual = pool_bytes();
   const auto [wrong, right] = std::ranges::mismatch(actual, expected);
   EXPECT_EQ(wrong, actual.end()) << "byte " << wrong - actual.begin() << " of the pool (pages of "

@@ -5,27 +5,10 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/activation/activation_math.h"
 #include "ops/linear/linear_problem.h"
 
 namespace touchstone::linear_layer {
-
-template <class C>
-C activate(LinearGate gate, C v) {
-  switch (gate) {
-    case LinearGate::silu:
-      return v / (C{1} + std::exp(-v));
-    case LinearGate::gelu:
-      return v * (C{0.5} * std::erfc(v * static_cast<C>(-0.70710678118654752440)));
-    case LinearGate::gelu_tanh: {
-      constexpr double kSqrt2OverPi = 0.79788456080286535588;
-      const C inner = static_cast<C>(kSqrt2OverPi) * (v + static_cast<C>(0.044715) * v * v * v);
-      return C{0.5} * v * (C{1} + std::tanh(inner));
-    }
-    case LinearGate::none:
-      break;
-  }
-  return v;
-}
 
 // Replaces a row of x by integers of at most 127 and returns the scale they stand for: max |x| / 127.
 // A row with NaN or infinity has a scale of NaN.
@@ -54,7 +37,8 @@ class Epilogue {
   void store(std::int64_t row, std::int64_t c, C sum, C up) const {
     C v = with_cap(with_bias(sum, c));
     if (p_.gate != LinearGate::none) {
-      v = activate(p_.gate, v) * with_cap(with_bias(up, c + p_.columns()));
+      v = activation_op::activate(activation_of(p_.gate), v).value *
+          with_cap(with_bias(up, c + p_.columns()));
     }
     if (p_.residual.data != nullptr) {
       v += element(p_.residual.data, p_.dtype, row * p_.residual.stride + c);

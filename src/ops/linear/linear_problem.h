@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <string>
 
+#include "core/host_device.h"
 #include "core/index.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/dtype.h"
 #include "touchstone/core/weight_format.h"
+#include "touchstone/ops/activation.h"
 #include "touchstone/ops/linear.h"
 
 namespace touchstone::linear_layer {
@@ -74,6 +76,13 @@ struct Backward {
   bool accumulate = false;
   bool bits_may_depend_on_batch = false;
 };
+
+// Of a gate that there is.
+TOUCHSTONE_HOST_DEVICE constexpr Activation activation_of(LinearGate gate) {
+  return gate == LinearGate::silu   ? Activation::silu
+         : gate == LinearGate::gelu ? Activation::gelu
+                                    : Activation::gelu_tanh;
+}
 
 // CPU, Highway, every SIMD target: linear_cpu*.cc.
 void forward_simd(Context& context, const Forward& p);

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <utility>
 
-#include "tests/support/run_log.h"
+#include "tests/support/guarded_call.h"
 
 namespace touchstone::test {
 namespace {
@@ -36,17 +36,6 @@ RmsNormBackwardArgs rms_args(const BackwardArgs& a) {
           .dweight = a.dweight,
           .weight_offset = a.weight_offset,
           .implementation = a.implementation};
-}
-
-template <class Args>
-std::vector<std::string> accepting_names(const char* direction, Kind kind, const Args& args) {
-  Runner context({.device = test_device(), .threads = 1});
-  std::vector<std::string> names;
-  for (const ImplementationReport& report : reports(context, kind, args)) {
-    log_offered(std::string("norm ") + direction, report.name);
-    if (report.accepted) names.push_back(report.name);
-  }
-  return names;
 }
 
 spec::NormProblem spec_problem(const Problem& p) {
@@ -197,19 +186,13 @@ ForwardRun::ForwardRun(const Problem& p, const Data& data) : kind(p.kind) {
 }
 
 std::vector<std::string> ForwardRun::accepting() const {
-  return accepting_names("forward", kind, args);
+  Runner context({.device = test_device(), .threads = 1});
+  return accepting_names("norm forward", reports(context, kind, args));
 }
 
 void ForwardRun::run(Runner& context) {
-  for (Guarded* output : {&y, &sum, &mean, &rstd}) output->poison();
-  call(context, kind, context.with(args));
-  context.synchronize();
-  log_ran("norm forward", context.implementation());
-  for (const Guarded* input : {&x, &residual, &weight, &bias}) EXPECT_TRUE(input->unchanged());
-  EXPECT_TRUE(y.outside_intact()) << "y";
-  EXPECT_TRUE(sum.outside_intact()) << "sum";
-  EXPECT_TRUE(mean.outside_intact()) << "mean";
-  EXPECT_TRUE(rstd.outside_intact()) << "rstd";
+  run_guarded(context, "norm forward", {&x, &residual, &weight, &bias}, {&y, &sum, &mean, &rstd},
+              [&] { call(context, kind, context.with(args)); });
 }
 
 BackwardRun::BackwardRun(const Problem& p, const Data& data) : kind(p.kind) {
@@ -245,7 +228,8 @@ void BackwardRun::take_statistics(const ForwardRun& forward) {
 }
 
 std::vector<std::string> BackwardRun::accepting() const {
-  return accepting_names("backward", kind, args);
+  Runner context({.device = test_device(), .threads = 1});
+  return accepting_names("norm backward", reports(context, kind, args));
 }
 
 BackwardArgs BackwardRun::args_on(const Runner& runner) const {
@@ -255,17 +239,11 @@ BackwardArgs BackwardRun::args_on(const Runner& runner) const {
 }
 
 void BackwardRun::run(Runner& context) {
-  for (Guarded* output : {&dx, &dweight, &dbias}) output->poison();
-  const BackwardArgs call_args = args_on(context);
-  call(context, kind, call_args);
-  context.synchronize();
-  log_ran("norm backward", call_args.implementation);
-  for (const Guarded* input : {&dy, &x, &mean, &rstd, &weight, &dsum}) {
-    EXPECT_TRUE(input->unchanged());
-  }
-  EXPECT_TRUE(dx.outside_intact()) << "dx";
-  EXPECT_TRUE(dweight.outside_intact()) << "dweight";
-  EXPECT_TRUE(dbias.outside_intact()) << "dbias";
+  const std::string forward = context.implementation();
+  context.set_implementation(backward_of(forward));
+  run_guarded(context, "norm backward", {&dy, &x, &mean, &rstd, &weight, &dsum},
+              {&dx, &dweight, &dbias}, [&] { call(context, kind, context.with(args)); });
+  context.set_implementation(forward);
 }
 
 void check_forward(const Problem& p, Targets targets) {

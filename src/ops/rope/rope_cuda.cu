@@ -1,5 +1,5 @@
-// Rope on CUDA. `vectorized`: a block takes a few tokens, has their sines and cosines in shared
-// memory, and moves heads in vectors of 16 bytes, several in flight before the first is needed.
+// Rope on CUDA. `vectorized`: a thread has one vector of pairs of many heads, so that their sines and
+// cosines stay in registers, and moves 16 bytes at a time, several in flight before they are needed.
 // `portable`: one pair per thread, any layout. Both do the same arithmetic.
 #include <algorithm>
 #include <string>
@@ -30,121 +30,117 @@ __device__ void rotate(const SinCos& angle, float& a, float& b) {
 
 struct VectorizedParams {
   Problem p;
-  int tokens_per_block;
-  int units_per_head;  // vectors of pairs: with halves a unit is a vector of each half
-  int tail_vectors;    // of a head, copied
+  unsigned units;  // of a head: vectors of pairs, with halves one of each half, then copied vectors
+  unsigned turned;  // of them are rotated
+  unsigned groups;  // of heads
+  unsigned heads;   // of a group
 };
 
 template <class T, bool kAdjacent>
 struct Unit {
   static constexpr int kN = cuda::kPerVector<T>;
-  uint4 held[kAdjacent ? 1 : 2];
+  static constexpr int kPairs = kAdjacent ? kN / 2 : kN;
+  static constexpr int kHeld = kAdjacent ? 1 : 2;
+  uint4 held[kHeld];
 
-  __device__ void load(const T* head, int first, const Problem& p) {
-    held[0] = *reinterpret_cast<const uint4*>(head + first);
-    if constexpr (!kAdjacent) held[1] = *reinterpret_cast<const uint4*>(head + first + p.pairs);
+  __device__ void load(const T* from, std::int64_t half) {
+    held[0] = *reinterpret_cast<const uint4*>(from);
+    if constexpr (!kAdjacent) held[1] = *reinterpret_cast<const uint4*>(from + half);
   }
 
-  // `angles` are those of the token, `first` the first number of the unit.
-  __device__ void rotate_by(const SinCos* angles, int first) {
+  __device__ void rotate_by(const SinCos (&angles)[kPairs]) {
     float a[kN];
     cuda::unpack_as<T>(held[0], a);
     if constexpr (kAdjacent) {
 #pragma unroll
-      for (int i = 0; i < kN; i += 2) rotate(angles[(first + i) / 2], a[i], a[i + 1]);
+      for (int i = 0; i < kN; i += 2) rotate(angles[i / 2], a[i], a[i + 1]);
     } else {
       float b[kN];
       cuda::unpack_as<T>(held[1], b);
 #pragma unroll
-      for (int i = 0; i < kN; ++i) rotate(angles[first + i], a[i], b[i]);
+      for (int i = 0; i < kN; ++i) rotate(angles[i], a[i], b[i]);
       held[1] = cuda::pack_as<T>(b);
     }
     held[0] = cuda::pack_as<T>(a);
   }
 
-  __device__ void store(T* head, int first, const Problem& p) const {
-    *reinterpret_cast<uint4*>(head + first) = held[0];
-    if constexpr (!kAdjacent) *reinterpret_cast<uint4*>(head + first + p.pairs) = held[1];
+  __device__ void store(T* to, std::int64_t half) const {
+    *reinterpret_cast<uint4*>(to) = held[0];
+    if constexpr (!kAdjacent) *reinterpret_cast<uint4*>(to + half) = held[1];
   }
 };
 
+// A thread has one unit of all heads of a group, and so the sines and cosines of its pairs in registers.
+// kBatch heads are in flight while the angles are computed, and while those before them are stored.
 template <class T, bool kAdjacent>
 __global__ void __launch_bounds__(kThreads)
     rope_vectorized_kernel(const __grid_constant__ VectorizedParams params) {
-  extern __shared__ SinCos angles[];  // [tokens_per_block, pairs]
   using Held = Unit<T, kAdjacent>;
+  constexpr int kBatch = kVectors / Held::kHeld;
   const Problem& p = params.p;
-  const std::int64_t first_token = std::int64_t{blockIdx.x} * params.tokens_per_block;
-  const auto tokens =
-      static_cast<int>(min(p.tokens - first_token, std::int64_t{params.tokens_per_block}));
-  const auto heads = static_cast<int>(p.heads);
-  const int per_token = heads * params.units_per_head;
-  const int units = tokens * per_token;
-  const auto* const x = static_cast<const T*>(p.x);
-  auto* const y = static_cast<T*>(p.y);
-  const auto head_of = [&](int unit, std::int64_t token_stride, std::int64_t head_stride) {
-    const int token = unit / per_token;
-    const int head = unit % per_token / params.units_per_head;
-    return (first_token + token) * token_stride + head * head_stride;
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  const unsigned above = index / params.units;
+  const unsigned unit = index - above * params.units;
+  const std::int64_t token = above / params.groups;
+  if (token >= p.tokens) return;
+  const unsigned group = above % params.groups;
+  const auto first = static_cast<int>(group * params.heads);
+  const int end = min(first + static_cast<int>(params.heads), static_cast<int>(p.heads));
+  const bool turned = unit < params.turned;
+  // Copied vectors follow the rotated ones.
+  const std::int64_t column =
+      turned ? std::int64_t{unit} * Held::kN
+             : 2 * p.pairs + std::int64_t{unit - params.turned} * Held::kHeld * Held::kN;
+  const std::int64_t half = turned ? p.pairs : Held::kN;
+  const T* const x = static_cast<const T*>(p.x) + token * p.x_token + column;
+  T* const y = static_cast<T*>(p.y) + token * p.y_token + column;
+  Held held[kBatch];
+  Held next[kBatch];
+  const auto load = [&](Held(&to)[kBatch], int head) {
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (head + j < end) to[j].load(x + (head + j) * p.x_head, half);
+    }
   };
-  const auto first_of = [&](int unit) { return unit % params.units_per_head * Held::kN; };
-  bool ready = false;
-  for (int base = static_cast<int>(threadIdx.x); base - static_cast<int>(threadIdx.x) < units;
-       base += kVectors * kThreads) {
-    Held held[kVectors];
+  load(held, first);
+  SinCos angles[Held::kPairs];
+  if (turned) {
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const int unit = base + j * kThreads;
-      if (unit < units) held[j].load(x + head_of(unit, p.x_token, p.x_head), first_of(unit), p);
-    }
-    if (!ready) {
-      const auto pairs = static_cast<int>(p.pairs);
-      for (int i = static_cast<int>(threadIdx.x); i < tokens * pairs; i += kThreads) {
-        angles[i] = angle_of(p, first_token + i / pairs, i % pairs);
-      }
-      __syncthreads();
-      ready = true;
-    }
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const int unit = base + j * kThreads;
-      if (unit >= units) break;
-      held[j].rotate_by(angles + unit / per_token * p.pairs, first_of(unit));
-      held[j].store(y + head_of(unit, p.y_token, p.y_head), first_of(unit), p);
+    for (int i = 0; i < Held::kPairs; ++i) {
+      angles[i] = angle_of(p, token, unit * Held::kPairs + static_cast<unsigned>(i));
     }
   }
-  if (params.tail_vectors == 0) return;
-  const int tails = tokens * heads * params.tail_vectors;
-  for (int i = static_cast<int>(threadIdx.x); i < tails; i += kThreads) {
-    const std::int64_t token = first_token + i / params.tail_vectors / heads;
-    const std::int64_t head = i / params.tail_vectors % heads;
-    const std::int64_t at = 2 * p.pairs + i % params.tail_vectors * Held::kN;
-    *reinterpret_cast<uint4*>(y + token * p.y_token + head * p.y_head + at) =
-        *reinterpret_cast<const uint4*>(x + token * p.x_token + head * p.x_head + at);
+  for (int head = first; head < end; head += kBatch) {
+    load(next, head + kBatch);
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (head + j >= end) break;
+      if (turned) held[j].rotate_by(angles);
+      held[j].store(y + (head + j) * p.y_head, half);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) held[j] = next[j];
   }
 }
 
 template <class T, bool kAdjacent>
 void launch_vectorized(Context& context, const Problem& p) {
   constexpr int kN = cuda::kPerVector<T>;
-  const std::int64_t rotated = 2 * p.pairs;
-  VectorizedParams params{
-      .p = p,
-      .tokens_per_block = 1,
-      .units_per_head = static_cast<int>((kAdjacent ? rotated : p.pairs) / kN),
-      .tail_vectors = p.in_place() ? 0 : static_cast<int>((p.dim - rotated) / kN)};
-  // Enough for every thread to have kVectors in flight, while every multiprocessor has blocks.
-  const std::int64_t per_token = std::max<std::int64_t>(p.heads * params.units_per_head, 1);
+  constexpr int kHeld = Unit<T, kAdjacent>::kHeld;
+  VectorizedParams params{.p = p};
+  params.turned = static_cast<unsigned>((kAdjacent ? 2 * p.pairs : p.pairs) / kN);
+  const std::int64_t copied = p.in_place() ? 0 : p.dim - 2 * p.pairs;
+  params.units = params.turned + static_cast<unsigned>(copied / (kN * kHeld));
+  // As many heads as share the angles while every multiprocessor has its threads.
   const std::int64_t sms = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
-  params.tokens_per_block = static_cast<int>(std::clamp<std::int64_t>(
-      std::min(kThreads * kVectors / per_token, p.tokens / (4 * sms)), 1,
-      std::max<std::int64_t>(4096 / std::max<std::int64_t>(p.pairs, 1), 1)));
-  auto* kernel = rope_vectorized_kernel<T, kAdjacent>;
-  cuda::launch(context, "rope vectorized_kernel", kernel,
-               {.blocks = static_cast<unsigned>(ceil_div(p.tokens, params.tokens_per_block)),
-                .threads = kThreads,
-                .shared_bytes =
-                    params.tokens_per_block * p.pairs * static_cast<std::int64_t>(sizeof(SinCos))},
+  std::int64_t heads = std::min<std::int64_t>(p.heads, kHeadsPerThread);
+  const auto threads = [&] { return p.tokens * params.units * ceil_div(p.heads, heads); };
+  while (heads > 1 && threads() < sms * kThreadsPerMultiprocessor) heads = (heads + 1) / 2;
+  params.heads = static_cast<unsigned>(heads);
+  params.groups = static_cast<unsigned>(ceil_div(p.heads, heads));
+  cuda::launch(context, "rope vectorized_kernel", rope_vectorized_kernel<T, kAdjacent>,
+               {.blocks = static_cast<unsigned>(ceil_div(threads(), std::int64_t{kThreads})),
+                .threads = kThreads},
                params);
 }
 
@@ -192,9 +188,10 @@ std::string rope_vectorized_refuses(const Context& /*context*/, const Problem& p
   if ((p.adjacent ? 2 * p.pairs : p.pairs) % per_vector != 0 || p.pairs == 0) {
     return std::to_string(p.pairs) + " pairs are no whole vectors of 16 bytes";
   }
-  if (!p.in_place() && (p.dim - 2 * p.pairs) % per_vector != 0) {
+  const std::int64_t copied = per_vector * (p.adjacent ? 1 : 2);
+  if (!p.in_place() && (p.dim - 2 * p.pairs) % copied != 0) {
     return "the " + std::to_string(p.dim - 2 * p.pairs) + " numbers that are not rotated are no " +
-           "whole vectors of 16 bytes";
+           "whole vectors of " + std::to_string(copied * size_of(p.dtype)) + " bytes";
   }
   for (const std::int64_t stride : {p.x_token, p.x_head, p.y_token, p.y_head}) {
     if (stride % per_vector != 0) {
@@ -205,11 +202,11 @@ std::string rope_vectorized_refuses(const Context& /*context*/, const Problem& p
     return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
   };
   if (!aligned(p.x) || !aligned(p.y)) return "data is not 16-byte aligned";
-  if (p.pairs > 4096) return "pairs " + std::to_string(p.pairs) + " > 4096";
   if (p.heads * p.dim > (std::int64_t{1} << 24)) {
     return "numbers of a token " + std::to_string(p.heads * p.dim) + " > 2^24";
   }
-  return p.tokens > 0x7fffffff ? "tokens " + std::to_string(p.tokens) + " >= 2^31" : "";
+  const std::int64_t vectors = checked_mul(p.tokens, p.heads * p.dim / per_vector, "rope");
+  return vectors >= (std::int64_t{1} << 31) ? "2^31 vectors or more" : "";
 }
 
 void rope_vectorized(Context& context, const Problem& p) {

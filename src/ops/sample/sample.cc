@@ -44,6 +44,9 @@ struct Arguments {
         presence_penalty{"presence_penalty", a.presence_penalty},
         history{"history", a.history},
         prompt_length{"prompt_length", a.prompt_length},
+        history_row{"history_row", a.history_row},
+        parent{"parent", a.parent},
+        tree_token{"tree_token", a.tree_token},
         seed{"seed", a.seed},
         position{"position", a.position},
         token{"token", a.token},
@@ -53,10 +56,11 @@ struct Arguments {
         status{"status", a.status} {}
 
   Argument logits, bias, token_mask, temperature, top_k, top_p, min_p, repetition_penalty,
-      frequency_penalty, presence_penalty, history, prompt_length, seed, position;
+      frequency_penalty, presence_penalty, history, prompt_length, history_row, parent, tree_token,
+      seed, position;
   Argument token, log_probability, top_tokens, top_log_probabilities, status;
 
-  std::array<const Argument*, 14> inputs() const {
+  std::array<const Argument*, 17> inputs() const {
     return {&logits,
             &bias,
             &token_mask,
@@ -70,6 +74,9 @@ struct Arguments {
             &presence_penalty,
             &seed,
             &prompt_length,
+            &history_row,
+            &parent,
+            &tree_token,
             &position};
   }
   std::array<const Argument*, 5> outputs() const {
@@ -176,15 +183,66 @@ void check_controls(const SampleChecks& checks, const Arguments& a, SampleProble
   if (a.history.view.defined()) {
     checks.present(a.history);
     checks.dtype(a.history, {DType::i32});
-    p.history_length = checks.rows(a.history, false).cols;
-    p.history_stride = checks.matrix(a.history, DType::i32, p.history_length, false);
+    const RowLayout layout = checks.rows(a.history, false);
+    p.history_length = layout.cols;
+    p.history_rows = layout.rows;
+    p.history_stride = layout.stride;
+    p.history_row = checks.per_row<std::int32_t>(a.history_row);
+    if (p.history_row == nullptr) checks.matrix(a.history, DType::i32, p.history_length, false);
     p.history = static_cast<const std::int32_t*>(a.history.view.data);
     return;
   }
-  for (const Argument* user :
-       {&a.repetition_penalty, &a.frequency_penalty, &a.presence_penalty, &a.prompt_length}) {
+  for (const Argument* user : {&a.repetition_penalty, &a.frequency_penalty, &a.presence_penalty,
+                               &a.prompt_length, &a.history_row, &a.parent, &a.tree_token}) {
     if (user->view.defined()) {
       checks.fail("history", std::string("a tensor, since ") + user->name + " is given", "none");
+    }
+  }
+}
+
+void check_tree(const SampleChecks& checks, const Arguments& a, std::int64_t max_depth,
+                SampleProblem& p) {
+  const bool has_parent = a.parent.view.defined();
+  if (has_parent != a.tree_token.view.defined()) {
+    checks.fail(
+        has_parent ? "tree_token" : "parent",
+        std::string("a tensor, since ") + (has_parent ? "parent" : "tree_token") + " is given",
+        "none");
+  }
+  if (!has_parent) {
+    if (max_depth != 0) checks.fail("max_depth", "0 without parent", std::to_string(max_depth));
+    return;
+  }
+  p.parent = checks.per_row<std::int32_t>(a.parent);
+  p.tree_token = checks.per_row<std::int32_t>(a.tree_token);
+  p.max_depth = max_depth;
+  if (p.rows > 0 && (max_depth < 1 || max_depth > p.rows)) {
+    checks.fail("max_depth", "1 to " + std::to_string(p.rows) + " with parent",
+                std::to_string(max_depth));
+  }
+}
+
+// What the arrays hold. Only on the CPU, where looking at them costs nothing.
+void check_contents(const SampleChecks& checks, const SampleProblem& p) {
+  std::vector<std::int64_t> depths;
+  for (std::int64_t row = 0; row < p.rows; ++row) {
+    const std::string of_row = " for row " + std::to_string(row);
+    if (p.history_row != nullptr) {
+      const std::int64_t from = p.history_row[row];
+      if (from < 0 || from >= p.history_rows) {
+        checks.fail("history_row", "0 to " + std::to_string(p.history_rows - 1) + of_row,
+                    std::to_string(from));
+      }
+    }
+    if (p.parent == nullptr) continue;
+    const std::int64_t parent = p.parent[row];
+    if (parent < -1 || parent >= row) {
+      checks.fail("parent", "-1 to " + std::to_string(row - 1) + of_row, std::to_string(parent));
+    }
+    depths.push_back(parent < 0 ? 1 : depths[static_cast<std::size_t>(parent)] + 1);
+    if (depths.back() > p.max_depth) {
+      checks.fail("max_depth", "at least " + std::to_string(depths.back()) + of_row,
+                  std::to_string(p.max_depth));
     }
   }
 }
@@ -228,6 +286,8 @@ SampleProblem checked(const Context& context, const SampleArgs& args) {
   p.vocabulary = checks.layout().cols;
   check_values(checks, a, p);
   check_controls(checks, a, p);
+  check_tree(checks, a, args.max_depth, p);
+  if (!context.device().is_cuda()) check_contents(checks, p);
   check_outputs(checks, a, p);
   const auto outputs = a.outputs();
   for (std::size_t i = 0; i < outputs.size(); ++i) {

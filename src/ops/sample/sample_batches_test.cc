@@ -40,7 +40,7 @@ TEST(SampleBatches, BatchMatesNeverChangeARow) {
         Batch alone = batch;
         alone.rows = {batch.rows[i]};
         SampleRun run(alone);
-        run.run_like(context);
+        run_like(run, context);
         EXPECT_EQ(run.token.values()[0], tokens[i]) << i;
         const double log = run.log_probability.values()[0];
         EXPECT_TRUE(log == logs[i] || (std::isnan(log) && std::isnan(logs[i]))) << i;
@@ -71,8 +71,8 @@ void expect_the_same_when_repeated(const Batch& few, std::int64_t rows, const La
     if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   for_each_implementation(names, [&](Runner& context) {
-    alone.run_like(context);
-    together.run_like(context);
+    run_like(alone, context);
+    run_like(together, context);
     const std::vector<double> tokens = alone.token.values();
     const std::vector<double> logs = alone.log_probability.values();
     const std::vector<double> all_tokens = together.token.values();

@@ -244,15 +244,28 @@ class FastRow {
     return by_histogram(u);
   }
 
-  // Whether top_p certainly keeps more tokens than are ever sorted: no later token weighs more than
-  // the last of the first `count`, whose weights are in scratch_.weights.
+  // Whether top_p and min_p certainly keep more tokens than are ever sorted: no later token weighs
+  // more than the last of the first `count`, whose weights are in scratch_.weights.
   bool exceeds_prefixes(std::int64_t count) const {
-    if (!(controls_.top_p < 1) || controls_.min_p > 0) return false;
+    if (controls_.min_p > 0 && !min_p_exceeds_prefixes()) return false;
+    if (!(controls_.top_p < 1)) return controls_.min_p > 0;
     double mass = 0;
     for (std::int64_t rank = 0; rank < count; ++rank) mass += scratch_.weights[rank];
     const double missing =
         static_cast<double>(controls_.top_p) * total_ * (1 - 2 * kSumError) - mass;
     return missing > scratch_.weights[count - 1] * static_cast<double>(kMaxSortedPrefix - count);
+  }
+
+  // Each group whose maximum is kept holds one kept token.
+  bool min_p_exceeds_prefixes() const {
+    const double exponent = std::log(static_cast<double>(controls_.min_p));
+    const double least =
+        static_cast<double>(sum_.largest) + temperature_ * (exponent + 1e-9 * std::fabs(exponent));
+    const auto bound = std::nextafter(static_cast<float>(least), sum_.largest);
+    const float* const maxima = scratch_.select.fine;
+    const std::size_t groups = layout_.sizes.blocks * layout_.sizes.lanes;
+    return std::count_if(maxima, maxima + groups, [=](float m) { return m > bound; }) >
+           kMaxSortedPrefix;
   }
 
   // The draw, if the kept set ends within the first `count` tokens.

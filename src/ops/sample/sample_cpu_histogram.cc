@@ -1,7 +1,10 @@
 #include "ops/sample/sample_cpu_histogram.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "ops/selection/cpu/cpu_weights.h"
 
@@ -14,6 +17,13 @@ constexpr std::size_t kBins = 4096;
 constexpr double kRangeNats = 35;
 // Tokens whose weights stay in L1 between their computation and the histogram.
 constexpr std::size_t kChunk = 1024;
+
+// In the order of the output: larger values first, then smaller tokens; -0 equals 0.
+selection::Candidate candidate_of(float value, std::uint32_t token) {
+  const auto bits = std::bit_cast<std::uint32_t>(value + 0.0F);
+  const std::uint32_t key = bits ^ ((bits >> 31) != 0 ? 0U : 0x7fffffffU);
+  return std::uint64_t{key} << 32 | token;
+}
 
 // How far most values lie below the largest, from a sample; values further down share the last bin.
 double sampled_range(std::span<const float> values, float largest) {
@@ -35,6 +45,7 @@ HistogramScratch partition_histogram(std::int64_t vocabulary, selection::Workspa
   scratch.weights = from.take<double>(n);
   scratch.bins = from.take<std::uint16_t>(n);
   scratch.tokens = from.take<std::uint32_t>(n);
+  scratch.sorted = from.take<selection::Candidate>(n);
   scratch.masses = from.take<double>(kBins);
   scratch.counts = from.take<std::uint32_t>(kBins);
   return scratch;
@@ -42,66 +53,52 @@ HistogramScratch partition_histogram(std::int64_t vocabulary, selection::Workspa
 
 HistogramDraw::HistogramDraw(std::span<const float> values, float largest, double temperature,
                              const RowControls& controls, const HistogramScratch& scratch)
-    : values_(values), controls_(controls), scratch_(scratch), sorted_bin_(kBins) {
-  fill(largest, temperature);
+    : values_(values),
+      controls_(controls),
+      scratch_(scratch),
+      largest_(largest),
+      temperature_(temperature),
+      sorted_bin_(kBins) {
+  fill();
 }
 
-void HistogramDraw::fill(float largest, double temperature) {
-  // Bins per unit of value. Finite and above 0 for extreme ranges: bins may be useless then, but
-  // stay monotone.
-  const double range = std::min(kRangeNats * temperature, sampled_range(values_, largest));
-  const auto step = static_cast<float>(std::clamp(static_cast<double>(kBins) / range, 1e-30, 1e30));
-  const auto min_p = static_cast<double>(controls_.min_p);
-  const bool counts = min_p > 0 || controls_.top_k < static_cast<std::int64_t>(values_.size());
+void HistogramDraw::fill() {
+  // Finite and above 0 for extreme ranges: bins may be useless then, but stay monotone.
+  const double range = std::min(kRangeNats * temperature_, sampled_range(values_, largest_));
+  step_ = static_cast<float>(std::clamp(static_cast<double>(kBins) / range, 1e-30, 1e30));
+  const selection::Weighing how{
+      .largest = largest_, .temperature = temperature_, .step = step_, .last_bin = kBins - 1};
+  const bool counts = controls_.top_k < static_cast<std::int64_t>(values_.size());
   std::fill_n(scratch_.masses, kBins, 0.0);
-  std::fill_n(scratch_.counts, kBins, 0U);
+  if (counts) std::fill_n(scratch_.counts, kBins, 0U);
   for (std::size_t first = 0; first < values_.size(); first += kChunk) {
     const std::size_t n = std::min(kChunk, values_.size() - first);
-    double* const weights = scratch_.weights + first;
     const std::uint16_t* const bins = scratch_.bins + first;
-    total_ += selection::weigh_and_bin(values_.data() + first, n, largest, temperature, step,
-                                       kBins - 1, weights, scratch_.bins + first);
-    for (std::size_t i = 0; i < n; ++i) scratch_.masses[bins[i]] += weights[i];
-    if (!counts) continue;
-    for (std::size_t i = 0; i < n; ++i) ++scratch_.counts[bins[i]];
-    std::int64_t kept = 0;
-    for (std::size_t i = 0; i < n; ++i) kept += weights[i] >= min_p ? 1 : 0;
-    kept_by_min_p_ += kept;
+    total_ += selection::weigh_and_bin(
+        values_.data() + first, n, how,
+        {scratch_.weights + first, scratch_.bins + first, scratch_.masses});
+    for (std::size_t i = 0; counts && i < n; ++i) ++scratch_.counts[bins[i]];
   }
-  for (std::size_t bin = 1; bin < kBins; ++bin) {
-    scratch_.masses[bin] += scratch_.masses[bin - 1];
-    scratch_.counts[bin] += scratch_.counts[bin - 1];
-  }
+  std::partial_sum(scratch_.masses, scratch_.masses + kBins, scratch_.masses);
+  if (counts) std::partial_sum(scratch_.counts, scratch_.counts + kBins, scratch_.counts);
 }
 
 void HistogramDraw::sort_bin(std::size_t bin) {
   if (bin == sorted_bin_) return;
-  const auto wanted = static_cast<std::uint16_t>(bin);
-  const std::uint16_t* const bins = scratch_.bins;
-  std::size_t count = 0;
-  const auto collect = [&](std::size_t first, std::size_t end) {
-    for (std::size_t i = first; i < end; ++i) {
-      scratch_.tokens[count] = static_cast<std::uint32_t>(i);
-      count += bins[i] == wanted ? 1 : 0;
-    }
-  };
-  constexpr std::size_t kTogether = 64;
-  std::size_t first = 0;
-  for (; first + kTogether <= values_.size(); first += kTogether) {
-    std::uint16_t hits = 0;  // a reduction that vectorizes
-    for (std::size_t i = 0; i < kTogether; ++i) {
-      hits = static_cast<std::uint16_t>(hits | (bins[first + i] == wanted ? 1 : 0));
-    }
-    if (hits != 0) collect(first, first + kTogether);
+  sorted_count_ = selection::collect_bin(scratch_.bins, values_.size(),
+                                         static_cast<std::uint16_t>(bin), scratch_.tokens);
+  for (std::size_t i = 0; i < sorted_count_; ++i) {
+    const std::uint32_t token = scratch_.tokens[i];
+    scratch_.sorted[i] = candidate_of(values_[token], token);
   }
-  collect(first, values_.size());
-  const auto before = [this](std::uint32_t a, std::uint32_t b) {
-    return values_[a] > values_[b] || (values_[a] == values_[b] && a < b);
-  };
-  std::uint32_t* const tokens = scratch_.tokens;
-  if (!std::is_sorted(tokens, tokens + count, before)) std::sort(tokens, tokens + count, before);
+  std::sort(scratch_.sorted, scratch_.sorted + sorted_count_);
   sorted_bin_ = bin;
-  sorted_count_ = count;
+}
+
+HistogramDraw::Border HistogramDraw::at_index(std::size_t bin, std::size_t index) {
+  Border border{bin, index, token(index), bin == 0 ? 0 : scratch_.masses[bin - 1]};
+  for (std::size_t i = 0; i <= index; ++i) border.mass += scratch_.weights[token(i)];
+  return border;
 }
 
 HistogramDraw::Border HistogramDraw::at_count(std::int64_t count) {
@@ -111,13 +108,22 @@ HistogramDraw::Border HistogramDraw::at_count(std::int64_t count) {
       static_cast<std::size_t>(std::lower_bound(counts, counts + kBins, wanted) - counts);
   sort_bin(bin);
   const std::size_t before = bin == 0 ? 0 : counts[bin - 1];
-  Border border{bin, static_cast<std::size_t>(wanted) - before - 1, -1,
-                bin == 0 ? 0 : scratch_.masses[bin - 1]};
-  for (std::size_t i = 0; i <= border.index; ++i) {
-    border.mass += scratch_.weights[scratch_.tokens[i]];
+  return at_index(bin, static_cast<std::size_t>(wanted) - before - 1);
+}
+
+HistogramDraw::Border HistogramDraw::at_min_p() {
+  const auto min_p = static_cast<double>(controls_.min_p);
+  // The bin of a value that weighs min_p, and one more for the rounding of this.
+  const double distance = -std::log(min_p) * temperature_ * static_cast<double>(step_) + 1;
+  auto bin = static_cast<std::size_t>(std::min(distance, static_cast<double>(kBins - 1)));
+  // Ends: the largest value weighs 1 and is in the first bin.
+  for (;; --bin) {
+    if (bin > 0 && scratch_.masses[bin] == scratch_.masses[bin - 1]) continue;
+    sort_bin(bin);
+    std::size_t kept = 0;
+    while (kept < sorted_count_ && scratch_.weights[token(kept)] >= min_p) ++kept;
+    if (kept > 0) return at_index(bin, kept - 1);
   }
-  border.token = scratch_.tokens[border.index];
-  return border;
 }
 
 HistogramDraw::Border HistogramDraw::at_mass(double mass, bool exceeds) {
@@ -130,10 +136,10 @@ HistogramDraw::Border HistogramDraw::at_mass(double mass, bool exceeds) {
   sort_bin(bin);
   Border border{bin, 0, -1, bin == 0 ? 0 : masses[bin - 1]};
   for (std::size_t i = 0; i < sorted_count_; ++i) {
-    const double weight = scratch_.weights[scratch_.tokens[i]];
+    const double weight = scratch_.weights[token(i)];
     if (border.token >= 0 && !(weight > 0)) break;  // a token without weight is never drawn
     border.index = i;
-    border.token = scratch_.tokens[i];
+    border.token = token(i);
     border.mass += weight;
     if (exceeds ? border.mass > mass : border.mass >= mass) break;
   }
@@ -153,7 +159,7 @@ std::int64_t HistogramDraw::draw(double u) {
     if (border.before(kept)) kept = border;
   }
   if (controls_.min_p > 0) {
-    const Border border = at_count(kept_by_min_p_);  // the largest weighs 1: at least one
+    const Border border = at_min_p();  // the largest weighs 1: at least one
     if (border.before(kept)) kept = border;
   }
   const Border drawn = at_mass(u * kept.mass, true);

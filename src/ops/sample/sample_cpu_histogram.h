@@ -19,9 +19,10 @@ namespace touchstone::sampling {
 struct HistogramScratch {
   double* weights = nullptr;
   std::uint16_t* bins = nullptr;
-  std::uint32_t* tokens = nullptr;  // of one bin
-  double* masses = nullptr;         // running, per bin
-  std::uint32_t* counts = nullptr;  // running, per bin
+  std::uint32_t* tokens = nullptr;         // of one bin
+  selection::Candidate* sorted = nullptr;  // the same in the order of the output
+  double* masses = nullptr;                // running, per bin
+  std::uint32_t* counts = nullptr;         // running, per bin
 };
 HistogramScratch partition_histogram(std::int64_t vocabulary, selection::WorkspacePartition& from);
 
@@ -50,18 +51,27 @@ class HistogramDraw {
     }
   };
 
-  void fill(float largest, double temperature);
+  void fill();
   void sort_bin(std::size_t bin);
+  std::uint32_t token(std::size_t index) const {
+    return selection::token_of(scratch_.sorted[index]);
+  }
+  // The token at an index of a bin.
+  Border at_index(std::size_t bin, std::size_t index);
   Border at_count(std::int64_t count);
+  // The last token that min_p keeps.
+  Border at_min_p();
   // The first token at which the running mass reaches `mass`, or exceeds it.
   Border at_mass(double mass, bool exceeds);
 
   std::span<const float> values_;
   RowControls controls_;
   HistogramScratch scratch_;
+  float largest_;
+  double temperature_;
+  float step_ = 1;  // bins per unit of value
   double total_ = 0;
-  std::int64_t kept_by_min_p_ = 0;
-  std::size_t sorted_bin_;  // the bin whose tokens are in order in scratch_.tokens
+  std::size_t sorted_bin_;  // the bin whose tokens are in order in scratch_.sorted
   std::size_t sorted_count_ = 0;
 };
 

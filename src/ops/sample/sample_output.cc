@@ -23,11 +23,11 @@ struct HistoryToken {
 // The distinct tokens of the row's history, ascending; padding and what is no token left out.
 std::vector<HistoryToken> distinct_history(const SampleProblem& p, std::int64_t row) {
   std::vector<HistoryToken> tokens;
-  const std::int32_t* const history = p.history + row * p.history_stride;
-  const std::int64_t prompt = prompt_entries(p, row);
-  for (std::int64_t i = 0; i < p.history_length; ++i) {
-    if (history[i] < 0 || history[i] >= p.vocabulary) continue;
-    tokens.push_back({history[i], i < prompt ? 0 : 1});
+  const RowHistory history = row_history(p, row);
+  for (std::int64_t i = 0; i < history.entries; ++i) {
+    const std::int64_t token = history.token(i);
+    if (token < 0 || token >= p.vocabulary) continue;
+    tokens.push_back({token, history.is_output(i) ? 1 : 0});
   }
   std::ranges::sort(tokens, {}, &HistoryToken::token);
   // Runs of one token become one entry.

@@ -9,7 +9,7 @@
 
 namespace touchstone::sampling {
 
-// Row r of history starts at r * history_stride. Everything else beside the logits is one element
+// Row r of history starts at r * history_stride; a row reads that of history_row. Everything else beside the logits is one element
 // per row unless it says otherwise. Null = absent where an argument is optional. rows >= 1.
 struct SampleProblem : selection::LogitRows {
   DType token_dtype = DType::i32;      // i32 or i64
@@ -19,6 +19,11 @@ struct SampleProblem : selection::LogitRows {
 
   const std::int32_t* history = nullptr;
   std::int64_t history_stride = 0;
+  std::int64_t history_rows = 0;
+  const std::int32_t* history_row = nullptr;  // null: the row itself
+  const std::int32_t* parent = nullptr;       // a row before, or -1; null: there is no tree
+  const std::int32_t* tree_token = nullptr;
+  std::int64_t max_depth = 0;  // 0 without a tree
 
   const float* temperature = nullptr;
   const std::int32_t* top_k = nullptr;
@@ -37,6 +42,8 @@ struct SampleProblem : selection::LogitRows {
   float* top_log_probabilities = nullptr;  // [rows, top_count]
   std::int32_t* status = nullptr;          // RowStatus
 
+  // Tokens of a row's history at most.
+  constexpr std::int64_t history_entries() const { return history_length + max_depth; }
   constexpr bool has_penalties() const {
     return history_length > 0 && (repetition_penalty != nullptr || frequency_penalty != nullptr ||
                                   presence_penalty != nullptr);

@@ -55,6 +55,44 @@ constexpr std::int64_t prompt_entries(const SampleProblem& p, std::int64_t row) 
   return length < p.history_length ? length : p.history_length;
 }
 
+// The tokens before a row: its entries of the history, and in a tree those of its path, from the row
+// itself up.
+struct RowHistory {
+  const std::int32_t* tokens = nullptr;  // null: none
+  std::int64_t length = 0;
+  std::int64_t prompt = 0;  // entries that are prompt
+  std::int64_t entries = 0;
+  const std::int32_t* parent = nullptr;
+  const std::int32_t* tree_token = nullptr;
+  std::int64_t row = 0;
+
+  constexpr bool is_output(std::int64_t i) const { return i >= prompt; }
+  // Negative where there is none.
+  constexpr std::int32_t token(std::int64_t i) const {
+    if (i < length) return tokens == nullptr ? -1 : tokens[i];
+    std::int64_t node = row;
+    for (; i > length; --i) {
+      const std::int64_t next = parent[node];
+      if (next < 0 || next >= node) return -1;
+      node = next;
+    }
+    return tree_token[node];
+  }
+};
+
+constexpr RowHistory row_history(const SampleProblem& p, std::int64_t row) {
+  RowHistory history;
+  const std::int64_t from = p.history_row == nullptr ? row : p.history_row[row];
+  if (from >= 0 && from < p.history_rows) history.tokens = p.history + from * p.history_stride;
+  history.length = p.history_length;
+  history.prompt = prompt_entries(p, row);
+  history.entries = p.history_entries();
+  history.parent = p.parent;
+  history.tree_token = p.tree_token;
+  history.row = row;
+  return history;
+}
+
 // A product that is not contracted into a fused multiply-add.
 constexpr float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__)

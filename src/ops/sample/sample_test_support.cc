@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/random.h"
 
@@ -249,15 +248,7 @@ SampleRun::SampleRun(const Batch& batch) {
           .status = status};
 }
 
-std::vector<std::string> SampleRun::accepting() const {
-  Runner context({.device = test_device(), .threads = 1});
-  std::vector<std::string> names;
-  for (const ImplementationReport& report : explain(context, args)) {
-    log_offered("sample", report.name);
-    if (report.accepted) names.push_back(report.name);
-  }
-  return names;
-}
+std::vector<std::string> SampleRun::accepting() const { return accepting_names("sample", args); }
 
 std::vector<Guarded*> SampleRun::inputs() {
   return {&logits,     &bias,      &token_mask, &temperature, &top_k,         &top_p, &min_p,
@@ -269,20 +260,9 @@ std::vector<Guarded*> SampleRun::outputs() {
 }
 
 void SampleRun::run(Runner& context) {
-  for (Guarded* output : outputs()) output->poison();
-  sample(context, context.with(args));
-  context.synchronize();
-  log_ran("sample", context.implementation());
-  for (const Guarded* input : inputs()) EXPECT_TRUE(input->unchanged());
-  for (const Guarded* output : outputs()) EXPECT_TRUE(output->outside_intact());
-}
-
-void SampleRun::run_like(Runner& context) {
-  const std::string wanted = context.implementation();
-  const std::vector<std::string> names = accepting();
-  if (std::ranges::find(names, wanted) == names.end()) context.set_implementation("");
-  run(context);
-  context.set_implementation(wanted);
+  const std::vector<Guarded*> in = inputs();
+  run_guarded(context, "sample", {in.begin(), in.end()}, outputs(),
+              [&] { sample(context, context.with(args)); });
 }
 
 std::vector<std::int64_t> SampleRun::tokens() const {
@@ -361,7 +341,7 @@ std::vector<std::int64_t> draw_many(Runner& context, const Batch& one_row, std::
   run.args.bias = repeat(shared.bias);
   run.args.token_mask = repeat(shared.token_mask);
   run.args.history = repeat(shared.history);
-  run.run_like(context);
+  run_like(run, context);
   std::vector<std::int64_t> counts(row.logits.size());
   for (const std::int64_t token : run.tokens()) {
     if (token < 0 || token >= static_cast<std::int64_t>(counts.size())) {

@@ -13,7 +13,7 @@
 #include "oracle/sample.h"
 #include "spec/selection.h"
 #include "tests/support/compare.h"
-#include "tests/support/guarded.h"
+#include "tests/support/guarded_call.h"
 #include "tests/support/random.h"
 #include "tests/support/runners.h"
 #include "touchstone/ops/row_status.h"
@@ -56,9 +56,6 @@ struct SampleRun {
   explicit SampleRun(const Batch& batch);
   std::vector<std::string> accepting() const;  // implementations that take the call
   void run(Runner& context);
-  // On the runner's implementation if it takes this call, else on the operator's choice: for rows
-  // that must have the same result in batches of any size.
-  void run_like(Runner& context);
 
   std::vector<std::int64_t> tokens() const;
   // Without two_pass, which may differ by implementation.

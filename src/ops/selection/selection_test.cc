@@ -70,8 +70,11 @@ TEST(SelectionWeights, MatchExpAndBinsAreMonotone) {
       for (const float value : values) largest = std::max(largest, value);
       std::vector<double> weights(n + 16);
       std::vector<std::uint16_t> bins(n + 32);
-      const double total = selection::weigh_and_bin(values.data(), n, largest, 0.75, 40.0F, 4095,
-                                                    weights.data(), bins.data());
+      std::vector<double> masses(4096), expected_masses(4096);
+      const double total = selection::weigh_and_bin(
+          values.data(), n,
+          {.largest = largest, .temperature = 0.75, .step = 40.0F, .last_bin = 4095},
+          {weights.data(), bins.data(), masses.data()});
       double sum = 0;
       for (std::size_t i = 0; i < n; ++i) {
         const double x = (static_cast<double>(values[i]) - static_cast<double>(largest)) / 0.75;
@@ -79,11 +82,21 @@ TEST(SelectionWeights, MatchExpAndBinsAreMonotone) {
         const double bound = right > 0 ? (2 + std::fabs(x)) * 2.3e-16 * right : 0;
         EXPECT_LE(std::fabs(weights[i] - right), bound) << x;
         sum += weights[i];
+        expected_masses[bins[i]] += weights[i];
         for (std::size_t j = 0; j < std::min<std::size_t>(i, 20); ++j) {
           EXPECT_TRUE(values[i] >= values[j] ? bins[i] <= bins[j] : bins[i] >= bins[j]);
         }
       }
       EXPECT_NEAR(total, sum, 1e-12 * sum);
+      EXPECT_EQ(masses, expected_masses);
+      for (const std::uint16_t bin : {bins[0], bins[n - 1]}) {
+        std::vector<std::uint32_t> tokens(n), expected_tokens;
+        for (std::uint32_t i = 0; i < n; ++i) {
+          if (bins[i] == bin) expected_tokens.push_back(i);
+        }
+        tokens.resize(selection::collect_bin(bins.data(), n, bin, tokens.data()));
+        EXPECT_EQ(tokens, expected_tokens);
+      }
     }
   }
   testing::set_simd_target(before);

@@ -67,7 +67,7 @@ void expect_same_alone(const TopkProblem& p, std::int64_t step) {
       TopkProblem q = p;
       q.lead = {1};
       TopkRun alone(q, one_row(p, data, r));
-      alone.run_like(context);
+      run_like(alone, context);
       const auto part = [&](const auto& all, std::int64_t each) {
         using Values = std::decay_t<decltype(all)>;
         return Values(all.begin() + r * each, all.begin() + (r + 1) * each);

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "core/index.h"
-#include "tests/support/run_log.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::test {
@@ -146,46 +145,18 @@ TopkRun::TopkRun(const TopkProblem& p, const TopkData& data) {
 }
 
 std::vector<std::string> TopkRun::accepting() const {
-  Runner context({.device = test_device(), .threads = 1});
-  std::vector<std::string> names;
-  for (const ImplementationReport& report : explain(context, args)) {
-    log_offered("softmax_topk", report.name);
-    if (report.accepted) names.push_back(report.name);
-  }
-  return names;
+  return accepting_names("softmax_topk", args);
 }
 
 void TopkRun::run(Runner& context) {
-  for (Guarded* output : {&probabilities, &indices, &log_probabilities, &log_sum_exp, &status}) {
-    output->poison();
-  }
-  softmax_topk(context, context.with(args));
-  context.synchronize();
-  log_ran("softmax_topk", context.implementation());
-  for (const Guarded* input : {&logits, &temperature, &bias, &token_mask}) {
-    EXPECT_TRUE(input->unchanged());
-  }
-  EXPECT_TRUE(probabilities.outside_intact()) << "probabilities";
-  EXPECT_TRUE(indices.outside_intact()) << "indices";
-  EXPECT_TRUE(log_probabilities.outside_intact()) << "log_probabilities";
-  EXPECT_TRUE(log_sum_exp.outside_intact()) << "log_sum_exp";
-  EXPECT_TRUE(status.outside_intact()) << "status";
-}
-
-void TopkRun::run_like(Runner& context) {
-  const std::string wanted = context.implementation();
-  const std::vector<std::string> names = accepting();
-  if (std::ranges::find(names, wanted) == names.end()) context.set_implementation("");
-  run(context);
-  context.set_implementation(wanted);
+  run_guarded(context, "softmax_topk", {&logits, &temperature, &bias, &token_mask},
+              {&probabilities, &indices, &log_probabilities, &log_sum_exp, &status},
+              [&] { softmax_topk(context, context.with(args)); });
 }
 
 std::vector<std::byte> TopkRun::bits() const {
-  std::vector<std::byte> all;
-  for (const Guarded* output : {&probabilities, &indices, &log_probabilities, &log_sum_exp}) {
-    const std::vector<std::byte> bytes = output->bytes();
-    all.insert(all.end(), bytes.begin(), bytes.end());
-  }
+  std::vector<std::byte> all =
+      joined_bytes({&probabilities, &indices, &log_probabilities, &log_sum_exp});
   for (const double word : status.values()) {
     all.push_back(
         static_cast<std::byte>(static_cast<std::int32_t>(word) & ~to_int(RowStatus::two_pass)));

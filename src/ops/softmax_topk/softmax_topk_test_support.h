@@ -10,7 +10,7 @@
 #include "oracle/softmax_topk.h"
 #include "spec/selection.h"
 #include "tests/support/compare.h"
-#include "tests/support/guarded.h"
+#include "tests/support/guarded_call.h"
 #include "tests/support/random.h"
 #include "tests/support/runners.h"
 #include "touchstone/ops/softmax_topk.h"
@@ -67,9 +67,6 @@ struct TopkRun {
   TopkRun(const TopkProblem& problem, const TopkData& data);
   std::vector<std::string> accepting() const;
   void run(Runner& context);
-  // On the runner's implementation if it takes this call, else on the operator's choice: for rows that
-  // must have the same bits in batches of any size.
-  void run_like(Runner& context);
   // All outputs as bytes, but for the status bit that says how a row was done.
   std::vector<std::byte> bits() const;
 

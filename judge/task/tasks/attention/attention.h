@@ -49,11 +49,6 @@ std::vector<int64_t> key_order(const CaseSpec& spec, const Shape& shape);
 // The relation replaced the last key.
 bool changed_last_key(const CaseSpec& spec);
 
-struct Tolerance {
-  double factor = 4;
-  Growth growth = Growth::random;
-};
-
 struct ForwardAnswer {
   Expected out, lse;
 };

@@ -34,6 +34,18 @@ void add_sizes(PlanBuilder& b, bool small) {
       if (!small || tile != 128) b.add("tile_borders", shape(1, 1, 1, 3, n, 8, 0));
     }
   }
+  // Tiles that are no power of two, and heads between those that kernels are written for.
+  for (const int64_t tile : {48, 80, 96, 112, 160, 192}) {
+    for (const int64_t off : {-1, 0, 1}) {
+      if (small && tile % 48 != 0 && off == 0) continue;
+      b.add("tile_borders", shape(1, 1, 1, tile + off, tile + off, 4, b.draw(2)));
+    }
+  }
+  for (const int64_t dim : {129, 161, 193, 225}) {
+    b.add("sizes", shape(1, 1 + b.draw(2), 1, 5 + b.draw(5), 5 + b.draw(5), dim + b.draw(31), 0));
+  }
+  const int64_t equal = 2 + b.draw(4);
+  b.add("sizes", shape(equal, equal, 1, equal, equal, 3 + b.draw(9), 0));
   b.add("sizes", shape(1, 1, 1, 67, 131, 8, 0));
   b.add("sizes", shape(1, 1, 1, 131, 67, 8, 0));
   b.add("one_query", shape(2, 2, 2, 1, 60 + b.draw(90), 32, 0));
@@ -64,8 +76,16 @@ void add_masks(PlanBuilder& b, bool small) {
   b.add("sees_nothing", shape(1, 1, 1, 130, 1, 16, 1));
   b.add("future_nan", shape(2, 1, 2, 40, 40, 16, 1));
   b.add("future_nan", shape(1, 2, 1, 9, 70, 16, 1));
-  for (const int64_t group : {2, 3, 8})
-    b.add("grouped", shape(2, 2, group, 9 + b.draw(9), 20, 16, b.draw(2)));
+  // Every group up to nine, with and without a mask, crossed with several items and heads, and with
+  // fewer, as many or more queries than keys.
+  for (int64_t group = 2; group <= 9; ++group) {
+    for (const int64_t causal : {0, 1}) {
+      const int64_t queries = 3 + b.draw(9);
+      const int64_t keys = group % 4 == 1 ? 2 + b.draw(12) : queries + b.draw(20);
+      const int64_t heads = group % 4 == 0 ? 8 + b.draw(5) : 2 + b.draw(2);
+      b.add("grouped", shape(1 + group % 4, heads, group, queries, keys, 5 + b.draw(20), causal));
+    }
+  }
   b.add("one_kv_head", shape(2, 1, 8, 12, 30, 32, 1));
   b.add("bad_arguments", with(shape(1, 2, 1, 4, 4, 8, 0), "bad", 1));
   b.add("bad_arguments", with(shape(1, 1, 1, 4, 4, 8, 0), "bad", 2));
@@ -93,8 +113,12 @@ void add_numeric(PlanBuilder& b, bool small) {
       b.add("ramp_scores", with(shape(1, 2, 1, 7, 300 + b.draw(300), 16, 0), "jump", sign * jump));
     }
   }
+  // Scales of no sign and of the other sign, under a mask and without one.
   for (const int64_t milli : {0, 2, -125, -1000, 7777}) {
-    b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, b.draw(2)), "scale_milli", milli));
+    for (const int64_t causal : {0, 1}) {
+      if (milli > 0 && causal == b.draw(2)) continue;
+      b.add("given_scale", with(shape(1, 2, 1, 20, 30, 16, causal), "scale_milli", milli));
+    }
   }
   b.add("large_scores", shape(1, 2, 1, 40, 60 + b.draw(9), 64, 0));
   b.add("large_scores", shape(1, 1, 2, 70, 70, 32, 1));

@@ -25,6 +25,7 @@ struct Session {
   int64_t prompt = 1;  // tokens, at most
   int64_t steps = 0;   // decode steps
   int64_t max_tokens = 1;
+  int64_t alive = 2;  // caches at once, in sessions with several
   double value_scale = 1;
   double scale = 0;  // of the scores, where the case names one,
   bool given_scale = false;
@@ -41,11 +42,6 @@ struct Session {
 CaseSpec resolve(const CaseSpec& spec);
 Session read_session(const CaseSpec& spec);  // InvalidArgument when it is not a case of this task
 std::vector<Call> make_calls(const Session& session);
-
-struct Tolerance {
-  double factor = 4;
-  Growth growth = Growth::random;
-};
 
 // What a call must have led to.
 struct Outcome {

@@ -137,6 +137,9 @@ class Cache {
   }
 
   bool fork(int64_t parent, int64_t child) {
+    for (const int64_t sequence : {parent, child}) {
+      if (sequence < 0 || sequence >= s_.sequences) return false;
+    }
     for (int64_t layer = 0; layer < s_.layers; ++layer) {
       if (style_.fault == Fault::fork_first_layer && layer > 0) break;
       slot(layer, child) = slot(layer, parent);
@@ -157,6 +160,8 @@ class Cache {
     if (layer < 0 || layer >= s_.layers || sequence < 0 || sequence >= s_.sequences) return -1;
     return static_cast<int64_t>(slot(layer, sequence).size()) / (2 * width());
   }
+
+  int64_t head_dim() const { return s_.head_dim; }
 
   int64_t bytes() const {
     size_t sum = 0;
@@ -262,7 +267,10 @@ Reply run_call(Cache& cache, const Call& call) {
   const auto integer = [&](size_t i) { return std::get<int64_t>(call.scalars[i]); };
   Reply reply;
   bool accepted = true;
-  if (call.function == "kv_cache_append") {
+  const bool of_tokens = call.inputs.size() > 2;
+  if (of_tokens && call.inputs[2].shape.back() != cache.head_dim()) {
+    accepted = false;  // of another cache
+  } else if (call.function == "kv_cache_append") {
     accepted = cache.append(integer(0), as_i32(call.inputs[0]), as_i32(call.inputs[1]),
                             as_f32(call.inputs[2]).data(), as_f32(call.inputs[3]).data());
   } else if (call.function == "kv_cache_attend") {
@@ -292,6 +300,7 @@ std::vector<Reply> run(const Style& style, const Case& c) {
     if (call.function.starts_with("kv_cache_create")) {
       const auto integer = [&](size_t i) { return std::get<int64_t>(call.scalars[i]); };
       const Shape shape{integer(0), integer(1), integer(2), integer(3), integer(4)};
+      if (style.fault != Fault::one_cache) caches.erase(state);
       caches.try_emplace(state, style, shape, call.scalars.size() > 5 ? integer(5) : 32);
       replies.emplace_back().ending = Ending::ok;
     } else {

@@ -1,5 +1,4 @@
-// From the specification of a case to its calls. Every token's key, value and query depend only on
-// (layer, sequence, position), so that two ways through the same tokens can be compared.
+// From the specification of a case to its calls.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,237 +7,15 @@
 
 #include "judge/task/generate.h"
 #include "judge/task/tasks/kv_cache/kv_cache.h"
+#include "judge/task/tasks/kv_cache/script.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge::kv_cache {
 namespace {
 
-constexpr std::array<const char*, 14> kParameters = {
-    "layers",  "sequences", "kv_heads",  "group",    "head_dim", "prompt",      "steps",
-    "scale10", "future",    "neighbour", "renumber", "room",     "scale_milli", "jump"};
-
-enum : uint64_t { kKey = 1, kValue, kQuery, kScript, kFamily, kTarget };
-
-struct Part {  // tokens of one sequence in one call
-  int64_t sequence = 0;
-  int64_t tokens = 0;
-};
-
-// Writes calls, keeping count of the lengths so that every token gets its position.
-class Script {
- public:
-  explicit Script(const Session& session)
-      : s_(session),
-        length_(static_cast<size_t>(session.layers * session.sequences), 0),
-        source_(static_cast<size_t>(session.sequences)) {
-    for (int64_t i = 0; i < s_.sequences; ++i) source_[static_cast<size_t>(i)] = i;
-    next_source_ = s_.sequences;
-  }
-
-  void create(int state, int64_t bits = 0) {
-    Call call;
-    call.function = bits == 0 ? "kv_cache_create" : "kv_cache_create_quantised";
-    call.scalars = {s_.layers, s_.sequences, s_.kv_heads, s_.head_dim, s_.max_tokens};
-    if (bits != 0) call.scalars.emplace_back(bits);
-    call.state = state;
-    call.timed = false;
-    calls.push_back(std::move(call));
-  }
-
-  void destroy(int state) { plain("kv_cache_destroy", {}, state); }
-
-  // With `fits` false the lengths stay as they are: the call is one that must be refused.
-  void append(int64_t layer, const std::vector<Part>& parts, bool fits = true, int state = 0) {
-    std::vector<float> k, v;
-    for (const Part& part : parts) {
-      for (int64_t t = 0; t < part.tokens; ++t) {
-        const int64_t position = length(layer, part.sequence) + t;
-        fill(kKey, state, layer, part.sequence, position, s_.kv_heads, k);
-        fill(kValue, state, layer, part.sequence, position, s_.kv_heads, v);
-      }
-      if (fits) length(layer, part.sequence) += part.tokens;
-    }
-    Call call = tokens_call("kv_cache_append", layer, parts, state);
-    const int64_t total = std::get<int64_t>(call.scalars[2]);
-    call.inputs.push_back(f32_input("k", {total, s_.kv_heads, s_.head_dim}, k));
-    call.inputs.push_back(f32_input("v", {total, s_.kv_heads, s_.head_dim}, v));
-    calls.push_back(std::move(call));
-  }
-
-  void attend(int64_t layer, const std::vector<Part>& parts, int state = 0) {
-    std::vector<float> q;
-    for (const Part& part : parts) {
-      for (int64_t t = 0; t < part.tokens; ++t) {
-        const int64_t position =
-            std::max<int64_t>(0, length(layer, part.sequence) - part.tokens + t);
-        fill(kQuery, state, layer, part.sequence, position, s_.query_heads(), q);
-      }
-    }
-    Call call = tokens_call("kv_cache_attend", layer, parts, state);
-    const int64_t total = std::get<int64_t>(call.scalars[2]);
-    call.scalars.emplace_back(s_.query_heads());
-    // The number as the contender gets it, in f32.
-    call.scalars.emplace_back(static_cast<double>(static_cast<float>(score_scale())));
-    call.inputs.push_back(f32_input("q", {total, s_.query_heads(), s_.head_dim}, q));
-    call.outputs = {{"out", DType::f32, {total, s_.query_heads(), s_.head_dim}}};
-    calls.push_back(std::move(call));
-  }
-
-  void both(int64_t layer, const std::vector<Part>& parts, int state = 0) {
-    append(layer, parts, true, state);
-    attend(layer, parts, state);
-  }
-
-  void fork(int64_t parent, int64_t child) {
-    plain("kv_cache_fork", {number(parent), number(child)}, 0);
-    for (int64_t layer = 0; layer < s_.layers; ++layer) {
-      length(layer, child) = length(layer, parent);
-    }
-    source_[static_cast<size_t>(child)] = next_source_++;  // from here on, tokens of its own
-  }
-
-  void free(int64_t sequence) {
-    plain("kv_cache_free", {number(sequence)}, 0);
-    for (int64_t layer = 0; layer < s_.layers; ++layer) length(layer, sequence) = 0;
-    source_[static_cast<size_t>(sequence)] = next_source_++;
-  }
-
-  void ask_lengths(int state = 0) {
-    for (int64_t layer = 0; layer < s_.layers; ++layer) {
-      for (int64_t i = 0; i < s_.sequences; ++i) {
-        plain("kv_cache_length", {layer, number(i)}, state);
-      }
-    }
-  }
-
-  void plain(const char* function, std::vector<Scalar> scalars, int state) {
-    Call call;
-    call.function = function;
-    call.scalars = std::move(scalars);
-    call.state = state;
-    call.timed = false;
-    calls.push_back(std::move(call));
-  }
-
-  // Every sequence with this many tokens.
-  std::vector<Part> all(int64_t tokens) const {
-    std::vector<Part> parts;
-    for (int64_t i = 0; i < s_.sequences; ++i) parts.push_back({i, tokens});
-    return parts;
-  }
-
-  int64_t& length(int64_t layer, int64_t sequence) {
-    // What is out of range is asked for in calls that must be refused.
-    if (layer < 0 || layer >= s_.layers || sequence < 0 || sequence >= s_.sequences) {
-      return nowhere_ = 0;
-    }
-    return length_[static_cast<size_t>(layer * s_.sequences + sequence)];
-  }
-
-  std::vector<Call> calls;
-
- private:
-  int64_t number(int64_t sequence) const {
-    return s_.renumbered ? s_.sequences - 1 - sequence : sequence;
-  }
-
-  double score_scale() const {
-    if (s_.given_scale) return s_.scale;
-    const bool plain = s_.family == "exact" || s_.family == "long_memory";
-    return plain ? 1.0 : 1.0 / std::sqrt(static_cast<double>(s_.head_dim));
-  }
-
-  Call tokens_call(const char* function, int64_t layer, const std::vector<Part>& parts,
-                   int state) const {
-    std::vector<int32_t> sequence, tokens;
-    int64_t total = 0;
-    for (const Part& part : parts) {
-      sequence.push_back(static_cast<int32_t>(number(part.sequence)));
-      tokens.push_back(static_cast<int32_t>(part.tokens));
-      total += part.tokens;
-    }
-    const auto count = static_cast<int64_t>(parts.size());
-    Call call;
-    call.function = function;
-    call.scalars = {layer, count, total};
-    call.inputs = {i32_input("sequence", {count}, sequence), i32_input("tokens", {count}, tokens)};
-    call.state = state;
-    return call;
-  }
-
-  void fill(uint64_t what, int state, int64_t layer, int64_t sequence, int64_t position,
-            int64_t heads, std::vector<float>& to) const;
-  double element(uint64_t what, const Stream& random, const Stream& directions, int64_t position,
-                 int64_t at, double normal) const;
-
-  const Session& s_;
-  std::vector<int64_t> length_;  // [layers, sequences]
-  std::vector<int64_t> source_;  // [sequences]: whose tokens come next
-  int64_t next_source_ = 0;
-  int64_t nowhere_ = 0;
-};
-
-// `at` counts elements of one head; heads share directions so that grouped heads meet their keys.
-double Script::element(uint64_t what, const Stream& random, const Stream& directions,
-                       int64_t position, int64_t at, double normal) const {
-  const std::string& f = s_.family;
-  const int64_t d = at % s_.head_dim;
-  if (f == "exact" || f == "long_memory") {
-    // Signs as keys; the query is twice the key it is to meet, and scores it far above all others.
-    if (what == kValue) return static_cast<double>(random.index(at, 129) - 64) / 16;
-    const int64_t target = f == "long_memory" ? 0 : random.index(-position - 1, position + 1);
-    const int64_t row = what == kQuery ? target : position;
-    return (what == kQuery ? 2 : 1) * directions.sign(row * s_.head_dim + d);
-  }
-  if (f == "equal_keys" && what == kKey) return directions.normal(d);
-  if (f == "rising_scores" && what != kValue) {
-    const double along = 1 + 0.25 * directions.uniform(d);
-    return what == kQuery ? along : along * 0.02 * static_cast<double>(position);
-  }
-  if ((f == "step_scores" || f == "ramp_scores") && what != kValue) {
-    // One direction for all: the score of a key is the factor it has, whatever the size of a head.
-    const double along = directions.sign(d);
-    if (what == kQuery) return along;
-    const auto last = static_cast<double>(std::max<int64_t>(s_.prompt - 1, 1));
-    const int64_t step = 1 + directions.index(-3, std::max<int64_t>(s_.prompt - 1, 1));
-    const double share =
-        f == "step_scores" ? (position >= step ? 1.0 : 0.0) : static_cast<double>(position) / last;
-    const double score = s_.jump * (s_.jump > 0 ? share : share - 0.25);
-    return along * (score + normal) / std::sqrt(static_cast<double>(s_.head_dim));
-  }
-  if (f == "low_scores" && what != kValue) {
-    // Keys against the query: exp of every score is 0 unless the maximum is taken off first.
-    const double along = 1 + 0.25 * directions.uniform(d);
-    if (what == kKey) return -along * (1 + 0.05 * normal);
-    return along * 118 / std::sqrt(static_cast<double>(s_.head_dim));
-  }
-  if (f == "large_scores" && what != kValue) return normal * 12;
-  if (f == "blocks" && 4 * position >= 3 * s_.prompt) return normal * (what == kValue ? 50 : 3);
-  if (what == kQuery) return normal / s_.value_scale;
-  return normal * s_.value_scale;
-}
-
-void Script::fill(uint64_t what, int state, int64_t layer, int64_t sequence, int64_t position,
-                  int64_t heads, std::vector<float>& to) const {
-  const bool exists = sequence >= 0 && sequence < s_.sequences;
-  const int64_t source = exists ? source_[static_cast<size_t>(sequence)] : 0;
-  uint64_t seed = derive_seed(s_.seed, static_cast<uint64_t>(state * 64 + layer));
-  seed = derive_seed(seed, static_cast<uint64_t>(source));
-  const bool replaced = (s_.changed_future && position == s_.prompt - 1 && what != kQuery) ||
-                        (s_.changed_neighbors && sequence != 0);
-  const Stream random(replaced ? derive_seed(seed, 77) : seed, what);
-  const Stream directions(seed, kTarget);
-  const bool future_nan = s_.family == "future_nan" && position == s_.prompt - 1 && what != kQuery;
-  const bool other_nan = s_.family == "other_nan" && sequence == 1 && what == kValue;
-  for (int64_t head = 0; head < heads; ++head) {
-    for (int64_t d = 0; d < s_.head_dim; ++d) {
-      const int64_t at = (position * heads + head) * s_.head_dim + d;
-      double value = element(what, random, directions, position, at, random.normal(at));
-      if (future_nan || other_nan) value = std::numeric_limits<double>::quiet_NaN();
-      to.push_back(static_cast<float>(value));
-    }
-  }
-}
+constexpr std::array<const char*, 15> kParameters = {
+    "layers", "sequences", "kv_heads", "group", "head_dim",    "prompt", "steps", "scale10",
+    "future", "neighbour", "renumber", "room",  "scale_milli", "jump",   "alive"};
 
 // ---- the sessions ------------------------------------------------------------------------------
 
@@ -249,6 +26,31 @@ void prefill_and_decode(Script& script, const Session& s) {
   script.ask_lengths();
   for (int64_t step = 0; step < s.steps; ++step) {
     for (int64_t layer = 0; layer < s.layers; ++layer) script.both(layer, script.all(1));
+  }
+}
+
+// Every attend with a number of heads and a scale of its own.
+void changing_calls(Script& script, const Session& s) {
+  const Stream random(s.seed, kScript);
+  constexpr std::array<double, 4> kFactors = {1, 0.25, -1, 2};
+  for (int64_t step = 0; step <= s.steps; ++step) {
+    const int64_t tokens = step == 0 ? s.prompt : 1;
+    for (int64_t layer = 0; layer < s.layers; ++layer) {
+      script.append(layer, script.all(tokens));
+      const int64_t group = step == 0 ? s.group : 1 + random.index(step, s.group);
+      script.attend(layer, script.all(tokens), 0, s.kv_heads * group,
+                    kFactors[static_cast<size_t>(step) % kFactors.size()]);
+    }
+  }
+}
+
+// A sequence of NaN is given back, and what it held is used again by numbers.
+void beside_nan(Script& script, const Session& s) {
+  prefill_and_decode(script, s);
+  script.free(1);
+  for (int64_t layer = 0; layer < s.layers; ++layer) {
+    script.both(layer, {{1, std::max<int64_t>(1, s.prompt / 2)}});
+    script.both(layer, {{0, 1}});
   }
 }
 
@@ -367,6 +169,15 @@ void forks(Script& script, const Session& s) {
     script.both(layer, {{0, 1}});
     if (s.sequences > 1) script.both(layer, {{s.sequences - 1, 1}});
   }
+  // A copy has room for as much as any other, and there is none of what does not exist.
+  for (int64_t layer = 0; layer < s.layers && s.sequences > 1; ++layer) {
+    const int64_t child = s.sequences - 1;
+    script.append(layer, {{child, s.max_tokens - script.length(layer, child)}});
+    script.append(layer, {{child, 1}}, false);
+    script.attend(layer, {{child, 1}});
+  }
+  script.plain("kv_cache_fork", {int64_t{0}, s.sequences}, 0);
+  script.plain("kv_cache_fork", {s.sequences, int64_t{0}}, 0);
   script.ask_lengths();
 }
 
@@ -407,28 +218,55 @@ void wander(Script& script, const Session& s, bool forks) {
   script.ask_lengths();
 }
 
-void two_caches(Script& first, const Session& s) {
-  // A second script keeps the lengths of the second cache; its calls join those of the first.
-  Script second(s);
-  second.create(1);
-  const auto join = [&] {
-    for (Call& call : second.calls) first.calls.push_back(std::move(call));
-    second.calls.clear();
+// The shape of another cache of the session: wider in everything that is not one, and heads of
+// another size that is as even.
+Session other_shape(Session s, int64_t number) {
+  for (int64_t* size : {&s.layers, &s.sequences, &s.kv_heads}) *size += *size > 1 ? number % 2 : 0;
+  const int64_t step = s.head_dim % 8 == 0 ? 8 : 1;
+  s.head_dim += s.head_dim > step * number ? -step * number : step;
+  return s;
+}
+
+// Several caches of different shapes in turn. All but the first are destroyed while it goes on, and
+// another one is made after them.
+void several_caches(Script& first, const Session& s) {
+  std::vector<Session> shapes;
+  for (int64_t i = 1; i < s.alive; ++i) shapes.push_back(other_shape(s, i));
+  std::vector<Script> others(shapes.begin(), shapes.end());
+  const auto join = [&](Script& other) {
+    for (Call& call : other.calls) first.calls.push_back(std::move(call));
+    other.calls.clear();
   };
-  join();
+  for (size_t i = 0; i < others.size(); ++i) {
+    others[i].create(static_cast<int>(i) + 1);
+    join(others[i]);
+  }
   for (int64_t round = 0; round <= s.steps; ++round) {
     const int64_t tokens = round == 0 ? s.prompt : 1;
     for (int64_t layer = 0; layer < s.layers; ++layer) {
       first.append(layer, first.all(tokens));
-      second.append(layer, second.all(tokens), true, 1);
-      join();
+      for (size_t i = 0; i < others.size(); ++i) {
+        others[i].append(layer, others[i].all(tokens), true, static_cast<int>(i) + 1);
+        join(others[i]);
+      }
       first.attend(layer, first.all(tokens));
-      second.attend(layer, second.all(tokens), 1);
-      join();
+      for (size_t i = 0; i < others.size(); ++i) {
+        others[i].attend(layer, others[i].all(tokens), static_cast<int>(i) + 1);
+        join(others[i]);
+      }
     }
   }
-  second.destroy(1);
-  join();
+  for (size_t i = 0; i < others.size(); ++i) {
+    others[i].destroy(static_cast<int>(i) + 1);
+    join(others[i]);
+    first.both(0, first.all(1));
+  }
+  Script last(s);
+  last.create(1);
+  last.both(0, last.all(1), 1);
+  last.ask_lengths(1);
+  last.destroy(1);
+  join(last);
 }
 
 void empty_calls(Script& script, const Session& s) {
@@ -520,6 +358,11 @@ Session read_session(const CaseSpec& spec) {
     s.given_scale = true;
     s.scale = static_cast<double>(parameter(spec, "scale_milli", -8000, 8000)) / 1000;
   }
+  const bool many = spec.family == "many_caches";
+  if (many) s.alive = parameter(spec, "alive", 2, 16);
+  if (!many && spec.parameters.contains("alive")) {
+    throw InvalidArgument("case: alive: only in many_caches");
+  }
   s.jump = static_cast<double>(optional_parameter(spec, "jump", -4000, 4000));
   s.seed = spec.seed;
   // Known signs meet by chance when there are few of them.
@@ -554,8 +397,12 @@ std::vector<Call> make_calls(const Session& s) {
     forks(script, s);
   } else if (f == "wander" || f == "wander_forks") {
     wander(script, s, f == "wander_forks");
-  } else if (f == "two_caches") {
-    two_caches(script, s);
+  } else if (f == "two_caches" || f == "many_caches") {
+    several_caches(script, s);
+  } else if (f == "changing_calls") {
+    changing_calls(script, s);
+  } else if (f == "other_nan") {
+    beside_nan(script, s);
   } else if (f == "nothing") {
     empty_calls(script, s);
   } else if (f == "bad_calls") {

@@ -17,7 +17,6 @@ using kv_cache::Outcome;
 using kv_cache::QueryKey;
 using kv_cache::QueryPlace;
 using kv_cache::Session;
-using kv_cache::Tolerance;
 
 // A sequence that holds NaN may answer anything; the others are looked at.
 Elements finite_elements(const Expected& expected) {
@@ -57,9 +56,7 @@ class KvCache final : public CardTask {
     return checker.finish();
   }
 
-  CaseCheck check_relation(const Relation& relation, const Case& first,
-                           const std::vector<Reply>& first_replies, const Case& second,
-                           const std::vector<Reply>& second_replies) const override;
+  void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
@@ -149,7 +146,13 @@ void add_sizes(PlanBuilder& b, bool small) {
       b.add("page_borders", shape(1, 2, 1, 2, 16, page + off, 2));
     }
   }
-  for (const int64_t group : {2, 4, 8}) b.add("grouped", shape(1, 2, 2, group, 16, 12, 3));
+  for (int64_t group = 2; group <= 9; ++group) {
+    b.add("grouped", shape(1, 1 + group % 2, 2, group, 8 + b.draw(9), 5 + b.draw(7), 2));
+  }
+  PlanBuilder::Parameters many = shape(1, 2, 1, 1, 48 + b.draw(9), 5, 2);
+  many["alive"] = 7 + b.draw(3);
+  b.add("many_caches", many);
+  b.add("changing_calls", shape(2, 2, 2, 3 + b.draw(3), 16, 9 + b.draw(9), 6));
   b.add("grouped", shape(1, 1, 3, 3, 20, 10, 2));
   b.add("one_kv_head", shape(1, 2, 1, 8, 32, 20, 3));
   b.add("one_kv_head", shape(2, 3, 1, 4, 16, 9, 3));
@@ -217,8 +220,9 @@ void add_plain(PlanBuilder& b) {
   b.add("wander", shape(1, 3, 1, 1, 64, 8, 40));
   b.add("wander_forks", shape(1, 3, 1, 1, 64, 8, 120));
   b.add("future_nan", shape(1, 1, 1, 1, 64, 9, 0));
-  for (const char* family : {"int8", "int4", "two_caches"})
+  for (const char* family : {"int8", "int4", "two_caches", "changing_calls"})
     b.add(family, shape(1, 1, 1, 1, 64, 16, 3));
+  b.add("many_caches", with(shape(1, 1, 1, 1, 64, 4, 1), "alive", 3));
   for (const char* family : {"layers", "uneven_layers"})
     b.add(family, shape(2, 1, 1, 1, 64, 12, 3));
   for (const char* family : {"grouped", "one_kv_head"}) b.add(family, shape(1, 1, 1, 4, 64, 12, 3));
@@ -387,24 +391,11 @@ bool untouched(const Session& s, const QueryKey& key) {
   return !s.changed_neighbors || key.sequence == 0;
 }
 
-CaseCheck KvCache::check_relation(const Relation& relation, const Case& first,
-                                  const std::vector<Reply>& first_replies, const Case& second,
-                                  const std::vector<Reply>& second_replies) const {
-  Checker before(first, first_replies);
-  for (size_t i = 0; i < first.calls.size(); ++i) {
-    if (!before.answered(i)) return before.finish();
-  }
-  Checker checker(second, second_replies);
-  for (size_t i = 0; i < second.calls.size(); ++i) {
-    if (!checker.answered(i)) return checker.finish();
-  }
-  if (relation.id == "repeat") {
-    compare_all_bits(checker, second, first_replies);
-    return checker.finish();
-  }
+void KvCache::compare_related(Checker& checker, const Related& pair) const {
+  const Case& second = pair.second;
   const Session session = kv_cache::read_session(second.spec);
   std::vector<Outcome> right = kv_cache::expected_outcomes(second, tolerance_of(second.spec));
-  const auto earlier = kv_cache::query_places(first, kv_cache::read_session(first.spec));
+  const auto earlier = kv_cache::query_places(pair.first, kv_cache::read_session(pair.first.spec));
   const auto width = static_cast<size_t>(session.query_heads() * session.head_dim);
   std::vector<Elements> compared(second.calls.size());
   for (size_t i = 0; i < second.calls.size(); ++i) {
@@ -414,7 +405,7 @@ CaseCheck KvCache::check_relation(const Relation& relation, const Case& first,
     const auto found = earlier.find(key);
     if (found == earlier.end() || !untouched(session, key)) continue;
     const QueryPlace& source = found->second;
-    const std::span<const float> out = as_f32(first_replies[source.call].outputs[0]);
+    const std::span<const float> out = as_f32(pair.before[source.call].outputs[0]);
     for (size_t d = 0; d < width; ++d) {
       const size_t at = static_cast<size_t>(place.token) * width + d;
       Expected& expected = right[place.call].out;
@@ -427,7 +418,6 @@ CaseCheck KvCache::check_relation(const Relation& relation, const Case& first,
     if (second.calls[i].function != "kv_cache_attend") continue;
     compare_output(checker, second, i, 0, right[i].out, Special::same, compared[i]);
   }
-  return checker.finish();
 }
 
 // Keys, values and queries rounded, everything after it exact.

@@ -39,20 +39,14 @@ enum class Pattern {
   weights
 };
 
+// In the order of Pattern, which begins with `normal`.
+constexpr std::array<const char*, 10> kPatterns = {
+    "heavy_tails", "ties",   "monotone",          "sparse",        "one_hot",
+    "exact",       "blocks", "parallel_gradient", "zero_variance", "weights"};
+
 Pattern pattern_of(const std::string& family) {
-  constexpr std::array<std::pair<const char*, Pattern>, 10> kNames = {{
-      {"heavy_tails", Pattern::heavy_tails},
-      {"ties", Pattern::ties},
-      {"monotone", Pattern::monotone},
-      {"sparse", Pattern::sparse},
-      {"one_hot", Pattern::one_hot},
-      {"exact", Pattern::exact},
-      {"blocks", Pattern::blocks},
-      {"parallel_gradient", Pattern::parallel_gradient},
-      {"zero_variance", Pattern::zero_variance},
-      {"weights", Pattern::weights},
-  }};
-  return kind_of(family, kNames, Pattern::normal);
+  const auto found = std::ranges::find(kPatterns, family);
+  return static_cast<Pattern>(found == kPatterns.end() ? 0 : 1 + (found - kPatterns.begin()));
 }
 
 struct Knobs {
@@ -171,14 +165,17 @@ void fill_gradient(const Knobs& k, const Stream& random, int64_t row, int64_t so
   }
 }
 
-// NaN or infinity in every third row, in a column drawn from the seed.
+// NaN or infinity in every third row, in a column drawn from the seed. A NaN may have a sign.
 void plant_special(const Knobs& k, Problem& p) {
+  const auto nan = [](int64_t row) {
+    return std::copysign(std::numeric_limits<float>::quiet_NaN(), row % 4 < 2 ? 1.0F : -1.0F);
+  };
   if (k.family == "nan_ends") {
     // Only the first or only the last column of a row.
     std::vector<float>& target = k.special_in_dy ? p.dy : p.x;
     for (int64_t row = 0; row < k.rows; row += 2) {
       const int64_t column = row % 4 == 0 ? k.cols - 1 : 0;
-      target[static_cast<size_t>(row * k.cols + column)] = std::numeric_limits<float>::quiet_NaN();
+      target[static_cast<size_t>(row * k.cols + column)] = nan(row);
     }
     return;
   }
@@ -187,7 +184,7 @@ void plant_special(const Knobs& k, Problem& p) {
   std::vector<float>& target = k.special_in_dy ? p.dy : p.x;
   for (int64_t row = 0; row < k.rows; row += 3) {
     const auto at = static_cast<size_t>(row * k.cols + random.index(row, k.cols));
-    target[at] = k.family == "nan" ? std::numeric_limits<float>::quiet_NaN()
+    target[at] = k.family == "nan" ? nan(row)
                                    : static_cast<float>(random.sign(row + 1)) *
                                          std::numeric_limits<float>::infinity();
   }
@@ -288,6 +285,7 @@ std::vector<Problem> make_problems(const CaseSpec& spec) {
     if (many) {
       // Caches of different sizes: none fits into the place of another by chance.
       const Stream random(other.seed, kRow);
+      other.parameters["eps10"] = random.index(2, 7) - 6;
       other.parameters["rows"] = 1 + random.index(0, parameter(spec, "rows", 0, 1 << 24) + 1);
       // Whole vectors stay whole vectors: what a case needs is told by its parameters.
       const int64_t cols = parameter(spec, "cols", 1, 1 << 24);

@@ -1,10 +1,11 @@
 // The float64 answer and the error that f32 arithmetic may make, element by element. The terms are
 // derived in docs/judge_tolerances.md.
+#include <algorithm>
 #include <cmath>
 
 #include "judge/task/generate.h"
 #include "judge/task/tasks/layer_norm_backward/layer_norm.h"
-#include "oracle/layer_norm.h"
+#include "oracle/norm.h"
 
 namespace touchstone::judge::layer_norm {
 namespace {
@@ -26,7 +27,8 @@ Row analyze_row(const Problem& p, int64_t row, const Tolerance& t) {
     mean_magnitude += std::fabs(h[j]);
   }
   mean_magnitude /= static_cast<double>(p.cols);
-  const auto stats = oracle::layer_norm_stats<double>(p.cols, h.data(), static_cast<double>(p.eps));
+  const auto stats =
+      oracle::norm_stats<double>(oracle::Norm::layer, p.cols, h.data(), static_cast<double>(p.eps));
 
   Row r;
   r.rstd = stats.rstd;
@@ -48,58 +50,45 @@ Row analyze_row(const Problem& p, int64_t row, const Tolerance& t) {
   return r;
 }
 
-void forward_row(const Problem& p, int64_t row, const Row& r, const Tolerance& t, Expected& y) {
+void forward_bounds(const Problem& p, int64_t row, const Row& r, const Tolerance& t, Expected& y) {
   for (size_t j = 0; j < r.xhat.size(); ++j) {
     const size_t at = static_cast<size_t>(row * p.cols) + j;
     const auto gamma = static_cast<double>(p.gamma[j]);
-    const auto beta = static_cast<double>(p.beta[j]);
-    y.value[at] = r.xhat[j] * gamma + beta;
-    y.scale[at] = std::fabs(r.xhat[j] * gamma) + std::fabs(beta);
+    y.scale[at] = std::fabs(r.xhat[j] * gamma) + std::fabs(static_cast<double>(p.beta[j]));
     y.bound[at] =
         std::fabs(gamma) * r.xhat_error[j] + t.factor * kUnit * y.scale[at] + kSmallestNormal;
   }
 }
 
-void backward_row(const Problem& p, int64_t row, const Row& r, const Tolerance& t, Answer& a) {
+// `scale` holds the magnitudes of the terms already, and `value` what the oracle says.
+void backward_bounds(const Problem& p, int64_t row, const Row& r, const Tolerance& t, Answer& a) {
   const auto count = static_cast<double>(p.cols);
   const double cu = t.factor * kUnit;
   const double growth = running_growth_of(t.growth, p.cols);
-  std::vector<double> g(r.xhat.size());
-  double c1 = 0;        // mean of g
   double c2 = 0;        // mean of g * xhat
-  double c1_error = 0;  // of the two means
+  double c1_error = 0;  // of the means of g and of g * xhat
   double c2_error = 0;
-  for (size_t j = 0; j < g.size(); ++j) {
+  for (size_t j = 0; j < r.xhat.size(); ++j) {
     const auto dy = static_cast<double>(p.dy[static_cast<size_t>(row * p.cols) + j]);
-    g[j] = dy * static_cast<double>(p.gamma[j]);
-    c1 += g[j];
-    c2 += g[j] * r.xhat[j];
-    c1_error += cu * growth * std::fabs(g[j]);
-    c2_error += cu * growth * std::fabs(g[j] * r.xhat[j]) + std::fabs(g[j]) * r.xhat_error[j];
-    a.dgamma.value[j] += dy * r.xhat[j];
-    a.dgamma.scale[j] += std::fabs(dy * r.xhat[j]);
+    const double g = dy * static_cast<double>(p.gamma[j]);
+    c2 += g * r.xhat[j] / count;
+    c1_error += cu * growth * std::fabs(g) / count;
+    c2_error += (cu * growth * std::fabs(g * r.xhat[j]) + std::fabs(g) * r.xhat_error[j]) / count;
     a.dgamma.bound[j] += std::fabs(dy) * r.xhat_error[j];
-    a.dbeta.value[j] += dy;
-    a.dbeta.scale[j] += std::fabs(dy);
   }
-  c1 /= count;
-  c2 /= count;
-  c1_error /= count;
-  c2_error /= count;
-  for (size_t j = 0; j < g.size(); ++j) {
+  for (size_t j = 0; j < r.xhat.size(); ++j) {
     const size_t at = static_cast<size_t>(row * p.cols) + j;
-    const double through_variance = std::fabs(r.xhat[j] * c2);
-    const double bracket = (g[j] - c1) - r.xhat[j] * c2;
-    const double terms = std::fabs(g[j]) + std::fabs(c1) + through_variance;
     const double variance_error = r.xhat_error[j] * (std::fabs(c2) + c2_error) +
                                   std::fabs(r.xhat[j]) * c2_error +
-                                  2 * r.rstd_error * through_variance;
-    a.dx.value[at] = r.rstd * bracket;
-    a.dx.scale[at] = r.rstd * terms;
-    a.dx.bound[at] = r.rstd * ((2 * cu * terms + c1_error + variance_error) * (1 + r.rstd_error) +
-                               std::fabs(bracket) * r.rstd_error) +
-                     kSmallestNormal;
+                                  2 * r.rstd_error * std::fabs(r.xhat[j] * c2);
+    a.dx.bound[at] =
+        (2 * cu * a.dx.scale[at] + r.rstd * (c1_error + variance_error)) * (1 + r.rstd_error) +
+        std::fabs(a.dx.value[at]) * r.rstd_error + kSmallestNormal;
   }
+}
+
+std::vector<double> doubles(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
 }
 
 }  // namespace
@@ -129,17 +118,47 @@ Answer expected_answer(const Problem& p, const Tolerance& t) {
   a.dx = Expected(p.rows * p.cols);
   a.dgamma = Expected(p.cols);
   a.dbeta = Expected(p.cols);
+  const std::vector<double> x = doubles(p.x);
+  const std::vector<double> gamma = doubles(p.gamma);
+  const std::vector<double> beta = doubles(p.beta);
+  const std::vector<double> dy = doubles(p.dy);
+  oracle::norm_forward<double>({.rows = p.rows,
+                                .cols = p.cols,
+                                .eps = static_cast<double>(p.eps),
+                                .x = x.data(),
+                                .weight = gamma.data(),
+                                .bias = beta.data(),
+                                .y = a.y.value.data()});
+  oracle::NormBackward backward{.rows = p.rows,
+                                .cols = p.cols,
+                                .eps = static_cast<double>(p.eps),
+                                .dy = dy.data(),
+                                .h = x.data(),
+                                .weight = gamma.data(),
+                                .dx = a.dx.value.data(),
+                                .dweight = a.dgamma.value.data(),
+                                .dbias = a.dbeta.value.data()};
+  oracle::norm_backward(backward);
+  backward.dx = a.dx.scale.data();
+  backward.dweight = a.dgamma.scale.data();
+  backward.dbias = a.dbeta.scale.data();
+  oracle::norm_backward_magnitude(backward);
+  set_bounds(p, t, a);
+  return a;
+}
+
+void set_bounds(const Problem& p, const Tolerance& t, Answer& a) {
+  std::ranges::fill(a.dgamma.bound, 0);
   for (int64_t row = 0; row < p.rows; ++row) {
     const Row r = analyze_row(p, row, t);
-    forward_row(p, row, r, t, a.y);
-    backward_row(p, row, r, t, a);
+    forward_bounds(p, row, r, t, a.y);
+    backward_bounds(p, row, r, t, a);
   }
   const double column_growth = t.factor * kUnit * growth_of(t.growth, p.rows);
   for (size_t j = 0; j < a.dgamma.value.size(); ++j) {
     a.dgamma.bound[j] += column_growth * a.dgamma.scale[j] + kSmallestNormal;
     a.dbeta.bound[j] = column_growth * a.dbeta.scale[j] + kSmallestNormal;
   }
-  return a;
 }
 
 }  // namespace touchstone::judge::layer_norm

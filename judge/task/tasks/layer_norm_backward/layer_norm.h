@@ -27,12 +27,6 @@ void check_spec(const CaseSpec& spec);
 // All pairs of a case: one, two for the family `interleaved`, or as many as `many_caches` says.
 std::vector<Problem> make_problems(const CaseSpec& spec);
 
-struct Tolerance {
-  double factor = 4;
-  Growth growth = Growth::random;
-  bool stable = false;
-};
-
 struct Answer {
   Expected y, dx, dgamma, dbeta;
   // y and dx up to what errors of the sums of a row do to all of it; empty where no sum is long.
@@ -41,6 +35,8 @@ struct Answer {
 
 // Values in float64, with the bound and magnitude of every element.
 Answer expected_answer(const Problem& problem, const Tolerance& tolerance);
+// The same answer with the bounds of another tolerance.
+void set_bounds(const Problem& problem, const Tolerance& tolerance, Answer& answer);
 
 // What errors of the sums of a row do to its y, or to its dx: a vector for each, for compare_apart().
 // False where the row has NaN or infinity.

@@ -47,44 +47,27 @@ enum class Pattern {
   few_left,
   nan,
   nan_ends,
+  nan_masked,
   extreme_masked,
   lowest,
   all_lowest,
   one_negative_zero
 };
 
+// In the order of Pattern, which begins with `normal`.
+constexpr std::array<const char*, 29> kPatterns = {
+    "heavy_tails",      "blocks",         "ties",         "signed_zeros",
+    "all_equal",        "exact",          "denormal",     "sparse",
+    "one_hot",          "ascending",      "descending",   "small_probabilities",
+    "extreme",          "masked",         "masked_row",   "clustered",
+    "last_tile",        "one_tile",       "tile_borders", "near_ties",
+    "border_ties",      "few_left",       "nan",          "nan_ends",
+    "nan_masked",       "extreme_masked", "lowest",       "all_lowest",
+    "one_negative_zero"};
+
 Pattern pattern_of(const std::string& family) {
-  constexpr std::array<std::pair<const char*, Pattern>, 28> kNames = {{
-      {"heavy_tails", Pattern::heavy_tails},
-      {"blocks", Pattern::blocks},
-      {"ties", Pattern::ties},
-      {"signed_zeros", Pattern::signed_zeros},
-      {"all_equal", Pattern::all_equal},
-      {"exact", Pattern::exact},
-      {"denormal", Pattern::denormal},
-      {"sparse", Pattern::sparse},
-      {"one_hot", Pattern::one_hot},
-      {"ascending", Pattern::ascending},
-      {"descending", Pattern::descending},
-      {"small_probabilities", Pattern::small_probabilities},
-      {"extreme", Pattern::extreme},
-      {"masked", Pattern::masked},
-      {"masked_row", Pattern::masked_row},
-      {"clustered", Pattern::clustered},
-      {"last_tile", Pattern::last_tile},
-      {"one_tile", Pattern::one_tile},
-      {"tile_borders", Pattern::tile_borders},
-      {"near_ties", Pattern::near_ties},
-      {"border_ties", Pattern::border_ties},
-      {"few_left", Pattern::few_left},
-      {"nan", Pattern::nan},
-      {"nan_ends", Pattern::nan_ends},
-      {"extreme_masked", Pattern::extreme_masked},
-      {"lowest", Pattern::lowest},
-      {"all_lowest", Pattern::all_lowest},
-      {"one_negative_zero", Pattern::one_negative_zero},
-  }};
-  return kind_of(family, kNames, Pattern::normal);
+  const auto found = std::ranges::find(kPatterns, family);
+  return static_cast<Pattern>(found == kPatterns.end() ? 0 : 1 + (found - kPatterns.begin()));
 }
 
 struct Knobs {
@@ -172,7 +155,8 @@ double element(const Knobs& n, const Stream& random, const Stream& of_row, int64
     const bool chosen = j == of_row.index(row, n.vocab);
     return chosen ? -0.0 : row % 2 == 0 ? -1.0 - random.uniform(at) : 0.0;
   }
-  if (f == Pattern::masked && random.bits(at) % 5 < 2) return -static_cast<double>(kInfinity);
+  const bool masks = f == Pattern::masked || f == Pattern::nan_masked;
+  if (masks && random.bits(at) % 5 < 2) return -static_cast<double>(kInfinity);
   if (f == Pattern::masked_row && (row % 3 == 1 || n.rows == 1))
     return -static_cast<double>(kInfinity);
   const bool chosen = is_chosen(n, of_row, row, j);
@@ -218,12 +202,14 @@ void fill_row(const Knobs& n, const Stream& random, int64_t row, float* logits) 
     const int64_t j = of_row.index(7 * row, n.vocab);
     logits[j] = std::isinf(logits[j]) ? 0.25F : logits[j];
   }
+  // A NaN may have a sign; as an integer it is then below all numbers.
+  const float nan =
+      std::copysign(std::numeric_limits<float>::quiet_NaN(), row % 4 < 2 ? 1.0F : -1.0F);
   if (n.pattern == Pattern::nan_ends && row % 2 == 0) {
-    logits[row % 4 == 0 ? n.vocab - 1 : 0] = std::numeric_limits<float>::quiet_NaN();
+    logits[row % 4 == 0 ? n.vocab - 1 : 0] = nan;
   }
-  if (n.pattern == Pattern::nan && row % 3 == 0) {
-    logits[of_row.index(5 * row, n.vocab)] = std::numeric_limits<float>::quiet_NaN();
-  }
+  const bool plants = n.pattern == Pattern::nan || n.pattern == Pattern::nan_masked;
+  if (plants && row % 3 == 0) logits[of_row.index(5 * row, n.vocab)] = nan;
 }
 
 }  // namespace

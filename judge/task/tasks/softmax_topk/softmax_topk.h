@@ -25,12 +25,6 @@ Problem make_problem(const CaseSpec& spec);
 // Where row i of the case after the relation comes from in the case before it; -1: a new row.
 std::vector<int64_t> row_order(const CaseSpec& spec, int64_t rows);
 
-struct Tolerance {
-  double factor = 4;
-  Growth growth = Growth::random;
-  bool stable = false;
-};
-
 // One row in float64.
 struct Row {
   bool has_nan = false;

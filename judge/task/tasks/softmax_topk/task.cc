@@ -14,7 +14,6 @@ namespace touchstone::judge {
 namespace {
 
 using softmax_topk::Problem;
-using softmax_topk::Tolerance;
 
 // From so many columns on the sum of a row may have lost more than any single probability.
 constexpr int64_t kLongSum = 1024;
@@ -63,9 +62,7 @@ class SoftmaxTopk final : public CardTask {
     return checker.finish();
   }
 
-  CaseCheck check_relation(const Relation& relation, const Case& first,
-                           const std::vector<Reply>& first_replies, const Case& second,
-                           const std::vector<Reply>& second_replies) const override;
+  void compare_related(Checker& checker, const Related& pair) const override;
   std::vector<Reply> answer_in_bits(const Case& asked, int bits) const override;
 
   std::vector<CaseSpec> smaller(const CaseSpec& spec) const override {
@@ -146,6 +143,23 @@ void add_sizes(PlanBuilder& b, bool small) {
   for (const int64_t rows : {2, 3, 7, 33, 65, 129}) {
     b.add("sizes", {{"rows", rows}, {"vocab", 40 + b.draw(100)}, {"k", 5}});
   }
+  // Tiles that are no power of two.
+  for (const int64_t tile : {48, 80, 96, 112, 160, 192}) {
+    for (const int64_t off : {-1, 1}) {
+      b.add("sizes", {{"rows", 2}, {"vocab", tile + off}, {"k", 1 + b.draw(9)}});
+    }
+  }
+  b.add("sizes", {{"rows", 1}, {"vocab", 1}, {"k", 1}});
+  const int64_t square = 9 + b.draw(60);
+  b.add("sizes", {{"rows", square}, {"vocab", square}, {"k", 1 + b.draw(9)}});
+  // Every part of the range of k, and all but one.
+  for (const int64_t k : {11, 21, 34, 51, 66, 102}) {
+    const int64_t kept = k + b.draw(k / 4);
+    b.add("sizes", {{"rows", 2}, {"vocab", 2 * kept + b.draw(99)}, {"k", kept}});
+  }
+  b.add("sizes", {{"rows", 2}, {"vocab", 400}, {"k", 11 * (2 + b.draw(9))}});
+  const int64_t all = 9 + b.draw(90);
+  b.add("sizes", {{"rows", 2}, {"vocab", all + 1}, {"k", all}});
   b.add("no_rows", {{"rows", 0}, {"vocab", 100}, {"k", 4}});
   for (const int64_t vocab : {1, 97, 1000}) {
     b.add("k_one", {{"rows", 4}, {"vocab", vocab}, {"k", 1}});
@@ -190,7 +204,7 @@ void add_structured(PlanBuilder& b, bool small) {
   b.add("exact", {{"rows", 2}, {"vocab", 64}, {"k", 40}});
   b.add("masked_row", {{"rows", 4}, {"vocab", 5}, {"k", 5}});
   for (const char* family :
-       {"nan_ends", "extreme_masked", "lowest", "all_lowest", "one_negative_zero"}) {
+       {"nan_ends", "nan_masked", "extreme_masked", "lowest", "all_lowest", "one_negative_zero"}) {
     b.add(family, {{"rows", 5}, {"vocab", 150 + b.draw(150)}, {"k", 6 + b.draw(10)}});
     b.add(family, {{"rows", 4}, {"vocab", 4000 + b.draw(2000)}, {"k", 20 + b.draw(20)}});
   }
@@ -206,14 +220,14 @@ void add_structured(PlanBuilder& b, bool small) {
 
 // In every family one case that is plain in everything else: one row of whole vectors, few kept.
 void add_plain(PlanBuilder& b) {
-  constexpr std::array<const char*, 32> kFamilies = {
+  constexpr std::array<const char*, 33> kFamilies = {
       "sizes",        "k_one",       "scale",          "heavy_tails",  "blocks",
       "ties",         "border_ties", "all_equal",      "signed_zeros", "near_ties",
       "ascending",    "descending",  "clustered",      "one_tile",     "last_tile",
       "tile_borders", "one_hot",     "sparse",         "exact",        "denormal",
       "large_logits", "extreme",     "masked",         "few_left",     "masked_row",
       "nan",          "nan_ends",    "extreme_masked", "lowest",       "one_negative_zero",
-      "common_shift", "all_lowest"};
+      "common_shift", "all_lowest",  "nan_masked"};
   for (const char* family : kFamilies) {
     const int64_t k = std::string(family) == "k_one" ? 1 : 8;
     PlanBuilder::Parameters p = {{"rows", 1}, {"vocab", 1024}, {"k", k}};
@@ -351,41 +365,28 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   return b.plan;
 }
 
-CaseCheck SoftmaxTopk::check_relation(const Relation& relation, const Case& first,
-                                      const std::vector<Reply>& first_replies, const Case& second,
-                                      const std::vector<Reply>& second_replies) const {
-  Checker before(first, first_replies);
-  if (!before.answered(0)) return before.finish();
-  Checker checker(second, second_replies);
-  if (!checker.answered(0)) return checker.finish();
-  if (relation.id == "repeat") {
-    compare_all_bits(checker, second, first_replies);
-    return checker.finish();
-  }
-  // Slot by slot the probabilities are the same; two right answers are at most two bounds apart.
-  const Problem p = problem_of(second);
-  const Tolerance tolerance = tolerance_of(second.spec);
-  const std::vector<int64_t> order = softmax_topk::row_order(second.spec, p.rows);
+// Slot by slot the probabilities are the same.
+void SoftmaxTopk::compare_related(Checker& checker, const Related& pair) const {
+  const Problem p = problem_of(pair.second);
+  const Tolerance tolerance = tolerance_of(pair.second.spec);
+  const std::vector<int64_t> order = softmax_topk::row_order(pair.second.spec, p.rows);
   Expected expected(p.rows * p.k);
-  Elements kept;
-  kept.selected.assign(expected.value.size(), false);
-  const std::span<const float> earlier = as_f32(first_replies[0].outputs[0]);
-  const auto k = static_cast<size_t>(p.k);
+  std::vector<int64_t> from(expected.value.size(), -1);
   for (size_t r = 0; r < order.size(); ++r) {
     if (order[r] < 0) continue;
     const std::span<const float> logits(p.logits.data() + r * static_cast<size_t>(p.vocab),
                                         static_cast<size_t>(p.vocab));
     const softmax_topk::Row row = softmax_topk::analyze_row(logits, p.k, tolerance);
-    for (size_t j = 0; j < k; ++j) {
-      const size_t at = r * k + j;
-      kept.selected[at] = true;
-      expected.value[at] = static_cast<double>(earlier[static_cast<size_t>(order[r]) * k + j]);
-      expected.bound[at] = row.has_nan ? 0 : 2 * row.bound(row.kept[j], tolerance);
-      expected.scale[at] = expected.value[at];
+    for (int64_t j = 0; j < p.k; ++j) {
+      const size_t at = r * static_cast<size_t>(p.k) + static_cast<size_t>(j);
+      from[at] = order[r] * p.k + j;
+      if (row.has_nan) continue;
+      const float logit = row.kept[static_cast<size_t>(j)];
+      expected.bound[at] = row.bound(logit, tolerance);
+      expected.scale[at] = row.probability(logit);
     }
   }
-  compare_output(checker, second, 0, 0, expected, Special::same, kept);
-  return checker.finish();
+  compare_moved(checker, pair.second, 0, 0, std::move(expected), from, pair.before[0]);
 }
 
 // Logits rounded, everything after it exact.

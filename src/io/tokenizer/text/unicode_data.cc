@@ -1,6 +1,5 @@
 // Unicode as the reference tokenizers know it, so that ids do not depend on the versions of the
-// libraries on this machine: general categories of Unicode 16.0 (Oniguruma 6.9.10), and where the
-// crates around them carry older or newer tables, the code points that differ.
+// libraries on this machine: general categories of Unicode 16.0 (Oniguruma 6.9.10).
 // scripts/make_unicode_data.py writes this file.
 #include "io/tokenizer/text/unicode_data.h"
 
@@ -428,6 +427,7 @@ const std::uint32_t kCategoryRuns[] = {
     0x1c01000, 0x1c02006, 0x1c03e00, 0x1e0001d, 0x1ffffc0, 0x200001d, 0x21fffc0,
 };
 const std::size_t kCategoryRunsSize = std::size(kCategoryRuns);
+
 // clang-format on
 
 }  // namespace touchstone::inline v0::io

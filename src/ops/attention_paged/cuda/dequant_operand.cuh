@@ -1,6 +1,6 @@
 // Stored keys and values as operands of the tensor cores.
 //
-// bf16 stays what it is; codes of int8, int4 and fp8 become f16, exactly. Scales and minima stay
+// Codes of int8, int4 and fp8 become f16, exactly. Scales and minima stay
 // outside: those of keys in f32, where the products are summed; those of values in the weights.
 //
 // Rows of shared memory are cut into units of 16 bytes, of which ldmatrix gives 4 bytes to each
@@ -62,13 +62,6 @@ __device__ inline std::uint32_t masked_xor(std::uint32_t a, std::uint32_t mask,
 // value_offset times the scale is to be added.
 template <DType kEncoding>
 struct DequantOperand;
-
-template <>
-struct DequantOperand<DType::bf16> {
-  static constexpr int kBits = 16;
-  static constexpr int kTiles = 1;
-  static constexpr bool kHalf = false;
-};
 
 template <>
 struct DequantOperand<DType::i8> {

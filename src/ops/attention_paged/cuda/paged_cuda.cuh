@@ -58,6 +58,7 @@ struct SplitWork {
   std::int64_t tile = 1;    // query tokens of a block
   std::int64_t splits = 1;  // capacity of the page table
   std::int64_t splits_per_block = 1;
+  int prefill_queries = 0;  // rows with so many queries are not for this kernel; 0: all are
   // Of each query token, head and split; null: there is one split, whose result is the output.
   float* partial_values = nullptr;  // [queries, query_heads, splits, v_dim]
   float2* partials = nullptr;       // [queries, query_heads, splits]: largest score, sum of weights
@@ -82,8 +83,14 @@ inline std::string refuses_pages(const PagedAttentionProblem& p) {
   return {};
 }
 
+// The work of all query tokens, without partial results.
+SplitWork split_work(const PagedAttentionProblem& p, int split);
+
 // In waves of query tokens, each merged if there is something to merge.
 void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLaunch& launch);
+
+// Keys and values of bf16 with heads of 64 and 128: paged_bf16.cu.
+void cached_attention_bf16(Context& context, const PagedAttentionProblem& p);
 
 // The row of a query token. Most often every row has one.
 __device__ inline std::int64_t row_of(const PagedAttentionProblem& p, std::int64_t query) {

@@ -154,7 +154,9 @@ void launch_merge(Context& context, const SplitWork& work, bool hopper) {
                work);
 }
 
-SplitWork work_for(const PagedAttentionProblem& p, int split) {
+}  // namespace
+
+SplitWork split_work(const PagedAttentionProblem& p, int split) {
   const cache::LayerGroup& layers = p.layers;
   const cache::TokenOffsets at = cache::token_offsets(layers, p.pages.geometry, p.layer, 0, 0);
   SplitWork work;
@@ -178,11 +180,9 @@ SplitWork work_for(const PagedAttentionProblem& p, int split) {
   return work;
 }
 
-}  // namespace
-
 void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLaunch& launch) {
   const cuda::DeviceScope scope(context.device().index);
-  SplitWork work = work_for(p, launch.split);
+  SplitWork work = split_work(p, launch.split);
   const std::int64_t partials = checked_mul(p.query_heads, work.splits, "partial results");
   const std::int64_t value_bytes = checked_mul(partials, p.layers.v_dim * 4, "partial results");
   const std::int64_t query_bytes = value_bytes + partials * 8;

@@ -276,7 +276,6 @@ struct Kind {
   friend bool operator==(const Kind&, const Kind&) = default;
 };
 
-constexpr Kind kBf16{DType::bf16, Scaling::kNone};
 constexpr Kind kInt8{DType::i8, Scaling::kWhole};
 constexpr Kind kInt8Groups{DType::i8, Scaling::kGrouped};
 constexpr Kind kInt4Groups{DType::i4, Scaling::kGrouped};
@@ -295,7 +294,6 @@ struct Kernel {
 };
 
 constexpr Kernel kKernels[] = {
-    {kBf16, kBf16, kLaunch<64, kBf16, kBf16>, kLaunch<128, kBf16, kBf16>},
     {kInt8, kInt8, kLaunch<64, kInt8, kInt8>, kLaunch<128, kInt8, kInt8>},
     {kInt8Groups, kInt8Groups, kLaunch<64, kInt8Groups, kInt8Groups>,
      kLaunch<128, kInt8Groups, kInt8Groups>},
@@ -318,6 +316,11 @@ const Kernel* kernel_for(const cache::LayerGroup& layers) {
     return kernel.keys == keys && kernel.values == values;
   });
   return found == std::end(kKernels) ? nullptr : found;
+}
+
+// Those have kernels of their own.
+bool is_bf16(const cache::LayerGroup& layers) {
+  return layers.k.dtype == DType::bf16 && layers.v.dtype == DType::bf16;
 }
 
 std::string scales_refusal(const QuantFormat& format, std::int64_t dim) {
@@ -344,7 +347,7 @@ std::string cached_attention_tensor_core_refuses(const Context& /*context*/,
     const std::string refusal = scales_refusal(format, layers.k_dim);
     if (!refusal.empty()) return refusal;
   }
-  if (kernel_for(layers) == nullptr) {
+  if (!is_bf16(layers) && kernel_for(layers) == nullptr) {
     return "no kernel for keys of " + std::string(name_of(layers.k.dtype)) + " with values of " +
            std::string(name_of(layers.v.dtype));
   }
@@ -361,6 +364,7 @@ std::string cached_attention_tensor_core_refuses(const Context& /*context*/,
 }
 
 void cached_attention_tensor_core(Context& context, const PagedAttentionProblem& p) {
+  if (is_bf16(p.layers)) return cached_attention_bf16(context, p);
   const Kernel& kernel = *kernel_for(p.layers);
   run_splits(context, p, p.layers.k_dim == 64 ? kernel.of_64 : kernel.of_128);
 }

@@ -91,7 +91,7 @@ class WarpPass {
     Slot& keys = next_slot<0>();
     settle_keys(chunk, keys);
     float scores[kOwn];
-    score<kExact>(keys, scores);
+    score_codes<kExact>(keys, scores);
     refill<0>(chunk, keys);
     const float multiplier = finish_scores(chunk, scores);
     weigh(multiplier, scores);
@@ -183,43 +183,6 @@ class WarpPass {
   __device__ float4 own_four(const float* of_chunk, int tile) const {
     return *reinterpret_cast<const float4*>(of_chunk + kOwn * column() + 2 * tile);
   }
-  template <bool kExact>
-  __device__ void score(const Slot& keys, float (&scores)[kOwn]) const {
-    if constexpr (Keys::kTiles == 1) {
-      score_plain<kExact>(keys, scores);
-    } else {
-      score_codes<kExact>(keys, scores);
-    }
-  }
-
-  template <bool kExact>
-  __device__ void score_plain(const Slot& keys, float (&scores)[kOwn]) const {
-    const unsigned matrix = lane() / 8;
-    std::uint32_t rows[kTokenTiles / 2];
-#pragma unroll
-    for (int t = 0; t < kTokenTiles; t += 2) {
-      rows[t / 2] = row_address<Keys, kChunk>(keys.rows, t + matrix / 2, lane());
-    }
-    Dots<Shared, kExact> dots[kTokenTiles];
-#pragma unroll
-    for (int unit = 0; unit < Keys::kUnits; unit += 4) {
-      QueryPair<Shared, kExact> query;
-      query.load(block_.shared, unit / 4, lane());
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int t = 0; t < kTokenTiles; t += 2) {
-          std::uint32_t words[4];  // two units of 8 tokens, then of 8 more
-          cuda::load_matrices(unit_address(rows[t / 2] ^ matrix % 2 * 16, unit + 2 * i), words);
-          dots[t].add(query, i, unit == 0, words[0], words[1]);
-          dots[t + 1].add(query, i, unit == 0, words[2], words[3]);
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) scores[i] = dots[i / 2].of(i % 2);
-  }
-
   // Two tiles after two others: all four at once would take more registers than there are.
   template <bool kExact>
   __device__ void score_codes(const Slot& keys, float (&scores)[kOwn]) const {

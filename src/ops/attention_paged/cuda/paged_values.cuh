@@ -39,15 +39,11 @@ class ValueSums {
     if constexpr (Values::kScaling == Scaling::kWhole) scale_weights(chunk, list, values, weights);
     WeightOperands operands;
     arrange_weights(weights, operands);
-    if constexpr (Values::kTiles == 1) {
-      accumulate_plain(values, operands);
-    } else {
-      if constexpr (kGrouped) settle_values(values, operands);
-      const std::uint32_t row = row_address<Values, kChunk>(values.rows, lane / 8, lane);
+    if constexpr (kGrouped) settle_values(values, operands);
+    const std::uint32_t row = row_address<Values, kChunk>(values.rows, lane / 8, lane);
 #pragma unroll
-      for (int unit = 0; unit < Values::kUnits; unit += kSide) {
-        accumulate_units(unit, row, operands);
-      }
+    for (int unit = 0; unit < Values::kUnits; unit += kSide) {
+      accumulate_units(unit, row, operands);
     }
   }
 
@@ -232,27 +228,6 @@ class ValueSums {
       scaled.first[t] = product;
       scaled.second[t] = multiply_add_f16(weights.second[t], scales[t],
                                           lost_by_f16(weights.first[t], scales[t], product));
-    }
-  }
-
-  __device__ void accumulate_plain(const Slot& values, const WeightOperands& operands) {
-    const unsigned matrix = lane() / 8;
-#pragma unroll
-    for (int t = 0; t < kTokenTiles; t += 2) {
-      const std::uint32_t row =
-          row_address<Values, kChunk>(values.rows, t + matrix / 2, lane()) ^ matrix % 2 * 16;
-#pragma unroll
-      for (int unit = 0; unit < Values::kUnits; unit += 4) {
-        std::uint32_t words[2][4];  // each two units of 8 tokens, then of 8 more
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          cuda::load_transposed(unit_address(row, unit + 2 * i), words[i]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const std::uint32_t(&b)[kTokenTiles] = i < 2 ? operands.first : operands.second;
-          multiply_add<false>(output_[unit / 2 + i % 2], words[i % 2], b[t], b[t + 1]);
-        }
-      }
     }
   }
 

@@ -11,6 +11,7 @@
 #include "cuda/launch.h"
 #include "cuda/tensor_core.cuh"
 #include "cuda/vector.cuh"
+#include "ops/activation/activation_math.cuh"
 #include "ops/linear/linear_problem.h"
 
 namespace touchstone::linear_layer {
@@ -51,17 +52,12 @@ struct Sink {
   const float* scales = nullptr;  // of rows
 };
 
-// No product and sum may be merged in one kernel and not in another.
 __device__ inline float activate(LinearGate gate, float v) {
-  if (gate == LinearGate::silu) return __fdiv_rn(v, __fadd_rn(1.0F, expf(-v)));
-  if (gate == LinearGate::gelu) {
-    return __fmul_rn(v, __fmul_rn(0.5F, erfcf(__fmul_rn(v, -0.70710678F))));
-  }
-  const float cube = __fmul_rn(__fmul_rn(v, v), v);
-  const float inner = __fmul_rn(0.79788456F, __fadd_rn(v, __fmul_rn(0.044715F, cube)));
-  return __fmul_rn(__fmul_rn(0.5F, v), __fadd_rn(1.0F, tanhf(inner)));
+  return activation_op::visit_kind(
+      activation_of(gate), [&]<Activation kKind>() { return activation_op::act<kKind>(v).value; });
 }
 
+// No product and sum may be merged in one kernel and not in another.
 __device__ inline float before_gate(const Sink& sink, std::int64_t o, float v) {
   if (sink.bias != nullptr) v = __fadd_rn(v, cuda::load_any(sink.bias, sink.bias_dtype, o));
   if (sink.soft_cap > 0) {

@@ -22,8 +22,8 @@ struct HistorySizes {
 
   static HistorySizes of(const SampleProblem& p) {
     HistorySizes sizes{1U << 16, 16};
-    if (p.history_length > kMaxTabled) return {1U << 18, 0};
-    while (sizes.slots < 2 * p.history_length) sizes.slots *= 2;
+    if (p.history_entries() > kMaxTabled) return {1U << 18, 0};
+    while (sizes.slots < 2 * p.history_entries()) sizes.slots *= 2;
     return sizes;
   }
 };
@@ -36,9 +36,7 @@ struct alignas(16) HistoryTable {
   };
 
   RowControls controls;
-  const std::int32_t* history;
-  std::int64_t length;
-  std::int64_t prompt;  // entries that are prompt
+  RowHistory history;
   HistorySizes sizes;
   bool active;  // the row has penalties
 
@@ -66,9 +64,7 @@ struct alignas(16) HistoryTable {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
       controls = row_controls;
-      history = p.history + row * p.history_stride;
-      length = p.history_length;
-      prompt = prompt_entries(p, row);
+      history = row_history(p, row);
       sizes = wanted;
       active = row_controls.penalizes();
     }
@@ -78,12 +74,12 @@ struct alignas(16) HistoryTable {
     for (unsigned i = threadIdx.x; i < sizes.bits / 128; i += kThreads) words[i] = {0, 0, 0, 0};
     for (unsigned i = threadIdx.x; i < sizes.slots; i += kThreads) slots()[i] = {-1, 0};
     __syncthreads();
-    for (std::int64_t i = thread; i < length; i += kThreads) {
-      const std::int32_t token = history[i];
+    for (std::int64_t i = thread; i < history.entries; i += kThreads) {
+      const std::int32_t token = history.token(i);
       if (token < 0 || token >= p.vocabulary) continue;
       const std::uint32_t bit = static_cast<std::uint32_t>(token) & (sizes.bits - 1);
       atomicOr(&seen()[bit / 32], 1U << (bit % 32));
-      if (sizes.slots > 0) add(token, i >= prompt);
+      if (sizes.slots > 0) add(token, history.is_output(i));
     }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < sizes.slots; i += kThreads) {
@@ -120,10 +116,10 @@ struct alignas(16) HistoryTable {
   __device__ __noinline__ float searched(float value, std::int64_t token) const {
     bool held = false;
     std::int64_t count = 0;
-    for (std::int64_t i = 0; i < length; ++i) {
-      if (__ldg(history + i) != token) continue;
+    for (std::int64_t i = 0; i < history.entries; ++i) {
+      if (history.token(i) != token) continue;
       held = true;
-      if (i >= prompt) ++count;
+      if (history.is_output(i)) ++count;
     }
     return held ? penalized(value, controls, count) : value;
   }

@@ -2,8 +2,12 @@
 // sizes, scales and scores that no fixed list of cases holds, and right code that refuses what it
 // does not have.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #define MUTANTS(MUTANT)                                                                           \
@@ -27,7 +31,29 @@
   MUTANT(causal_long, "large", "the mask counts keys before the first query up to 1000")          \
   MUTANT(dim_128_grouped, "heads above 128 that share keys read 128 numbers")                     \
   MUTANT(key_offset_16_bits, "large", "numbers of keys from 65536 on are those from 0")           \
-  MUTANT(dv_scaled, "dv is scaled where the scale is below 0")
+  MUTANT(dv_scaled, "dv is scaled where the scale is below 0")                                    \
+  MUTANT(group_5, "groups of five are taken for groups of four")                                  \
+  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")                \
+  MUTANT(group_7_causal, "groups of seven under a mask see one key less")                         \
+  MUTANT(head_7_causal_short,                                                                     \
+         "head 7 under a mask over more keys than queries loses the first key")                   \
+  MUTANT(item_2_grouped_causal, "grouped heads under a mask lose a key from the third item on")   \
+  MUTANT(dim_multiple_5, "heads of 5, 10, 15 but not of 80 lose their last number in scores")     \
+  MUTANT(dim_129_to_159, "heads of 129 to 159 numbers multiply 128 of them")                      \
+  MUTANT(keys_48, "a last tile of 47 of 48 keys loses one")                                       \
+  MUTANT(keys_80, "a last tile of one behind tiles of 80 keys is not seen")                       \
+  MUTANT(queries_96, "a last tile of one behind tiles of 96 queries is not in dk")                \
+  MUTANT(scale_zero_causal, "a scale of 0 takes all keys, masked or not")                         \
+  MUTANT(scale_negative_causal, "a scale below 0 under a mask loses the key at its own place")    \
+  MUTANT(equal_sizes, "where batch, heads, queries and keys are the same number items are heads") \
+  MUTANT(half_keys_far, "keys from 256 on are kept in 16 bits")                                   \
+  MUTANT(half_values_far, "values from 256 on are kept in 16 bits")                               \
+  MUTANT(half_gradient_far, "gradients of queries from 256 on are kept in 16 bits")               \
+  MUTANT(half_last_channels, "the last 8 numbers of heads above 64 multiply in 16 bits")          \
+  MUTANT(kept_keys, "keys are packed anew when address, sizes, first or last number changed")     \
+  MUTANT(calls_400, "from the 400th call on the last query is not in dv")                         \
+  MUTANT(helper_not_awaited,                                                                      \
+         "a thread writes dq of the last of 300 queries, and nobody waits for it")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -57,6 +83,15 @@ struct Problem {
   int64_t group() const { return query_heads / kv_heads; }
 };
 
+// As many bits as half precision keeps.
+float half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  bits = (bits + 0x1000U) & ~0x1fffU;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
 double usual_scale(const Problem& p) { return 1 / std::sqrt(static_cast<double>(p.dim)); }
 
 bool refuses(const Problem& p) {
@@ -82,20 +117,46 @@ double scale_of(const Problem& p) {
 
 int64_t seen(const Problem& p, int64_t i) {
   int64_t keys = p.keys;
-  if (p.causal) {
+  if (bug(keys_48) && keys % 48 == 47) --keys;
+  if (bug(keys_80) && keys > 80 && keys % 80 == 1) --keys;
+  if (p.causal && !(bug(scale_zero_causal) && p.scale == 0)) {
     int64_t before = p.keys - p.queries;
     if (bug(causal_long)) before = std::min<int64_t>(before, 1000);
-    keys = std::clamp<int64_t>(i + before + 1, 0, p.keys);
+    keys = std::clamp<int64_t>(i + before + 1, 0, keys);
+    const bool less =
+        (bug(group_7_causal) && p.group() == 7) || (bug(scale_negative_causal) && p.scale < 0);
+    if (less && keys > 1) --keys;
   }
   if (bug(few_queries_long) && p.queries <= 4 && keys > 2000) keys = (keys - 1) / 64 * 64;
   if (bug(many_queries_short) && p.queries > 1000 && p.keys < 10 && keys > 1) --keys;
   return keys;
 }
 
-double dot(const float* a, const float* b, int64_t n) {
+int64_t calls = 0;
+
+// In 16 bits where `coarse` says so, and at the end of large heads.
+double dot(const float* a, const float* b, int64_t n, bool coarse = false) {
   double sum = 0;
-  for (int64_t d = 0; d < n; ++d) sum += static_cast<double>(a[d]) * b[d];
+  for (int64_t d = 0; d < n; ++d) {
+    const bool last = bug(half_last_channels) && n > 64 && d >= n - 8;
+    sum += static_cast<double>(last ? half(a[d]) : a[d]) * (last || coarse ? half(b[d]) : b[d]);
+  }
   return sum;
+}
+
+// How many numbers of a head are multiplied.
+int64_t used_dim(const Problem& p) {
+  if (bug(dim_128_grouped) && p.group() > 1) return std::min<int64_t>(p.dim, 128);
+  if (bug(dim_multiple_5) && p.dim % 5 == 0 && p.dim % 16 != 0) return p.dim - 1;
+  if (bug(dim_129_to_159) && p.dim > 128 && p.dim < 160) return 128;
+  return p.dim;
+}
+
+// The first key of a head that is looked at.
+int64_t first_key(const Problem& p, int64_t b, int64_t kv, int64_t i) {
+  if (!p.causal || seen(p, i) < 2) return 0;
+  if (bug(head_7_causal_short) && kv == 7 && p.queries < p.keys) return 1;
+  return bug(item_2_grouped_causal) && b >= 2 && p.group() > 1 ? 1 : 0;
 }
 
 double coarse(double score) {
@@ -107,6 +168,13 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   const int64_t group = p.group();
   int64_t kv = head / group, item = b;
   const int64_t member = head % group;
+  if (bug(group_5) && group == 5) kv = std::min(head / 4, p.kv_heads - 1);
+  if (bug(group_odd) && group % 2 == 1 && group > 1 && member == group - 1) {
+    kv = std::min(kv + 1, p.kv_heads - 1);
+  }
+  if (bug(equal_sizes) && p.batch == p.kv_heads && p.batch == p.queries && p.batch == p.keys) {
+    std::swap(item, kv);
+  }
   if (bug(items_4) && b >= 4) item = 0;
   if (bug(items_6_bits)) item &= 63;
   if (bug(heads_4) && kv >= 4) kv = 0;
@@ -116,33 +184,60 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   const float *q = p.q + read * p.dim, *dout = p.dout + row * p.dim;
   const int64_t base = (item * p.kv_heads + kv) * p.keys * p.dim;
   const int64_t own = (b * p.kv_heads + head / group) * p.keys * p.dim;
-  const int64_t dim = bug(dim_128_grouped) && group > 1 ? std::min<int64_t>(p.dim, 128) : p.dim;
+  const int64_t dim = used_dim(p);
   const double scale = scale_of(p), delta = dot(dout, p.out + row * p.dim, p.dim);
   double lse = p.lse[row];
   if (bug(lse_1000)) lse = std::min(lse, 1000.0);
   std::vector<double> dq(static_cast<size_t>(p.dim));
-  for (int64_t t = 0; t < seen(p, i); ++t) {
+  const bool alone = i == p.queries - 1 && i > 0;
+  for (int64_t t = first_key(p, b, kv, i); t < seen(p, i); ++t) {
     int64_t at = base + t * p.dim;
     if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
-    const double s = scale * dot(q, p.k + at, dim);
+    const double s = scale * dot(q, p.k + at, dim, bug(half_keys_far) && t >= 256);
     const double w = std::exp(std::min(80.0, coarse(s) - coarse(lse)));
-    const double ds = w * (dot(dout, p.v + at, p.dim) - delta);
-    const bool in_dk = !(bug(group_8) && member >= 8) && !(bug(queries_1024) && i >= 1024);
-    const bool in_dv = !(bug(group_6_bits) && member >= 64);
+    const double dp = dot(dout, p.v + at, p.dim, bug(half_values_far) && t >= 256);
+    const double ds = w * (dp - delta);
+    const bool in_dk = !(bug(group_8) && member >= 8) && !(bug(queries_1024) && i >= 1024) &&
+                       !(bug(queries_96) && alone && i % 96 == 0);
+    const bool in_dv =
+        !(bug(group_6_bits) && member >= 64) && !(bug(calls_400) && calls >= 400 && alone);
+    const bool coarse_dout = bug(half_gradient_far) && i >= 256;
     for (int64_t d = 0; d < p.dim; ++d) {
       const auto e = static_cast<size_t>(own + t * p.dim + d);
       if (!(bug(keys_2048) && t >= 2048)) dq[static_cast<size_t>(d)] += ds * p.k[at + d];
       if (in_dk) dk[e] += scale * ds * q[d];
-      if (in_dv) dv[e] += w * dout[d] * (bug(dv_scaled) && scale < 0 ? -scale : 1);
+      const double o = coarse_dout ? half(dout[d]) : dout[d];
+      if (in_dv) dv[e] += w * o * (bug(dv_scaled) && scale < 0 ? -scale : 1);
     }
+  }
+  if (bug(helper_not_awaited) && p.queries > 300 && alone) {
+    std::thread([to = p.dq + row * p.dim, from = std::move(dq), scale] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      for (size_t d = 0; d < from.size(); ++d) to[d] = static_cast<float>(scale * from[d]);
+    }).detach();
+    return;
   }
   for (int64_t d = 0; d < p.dim; ++d) {
     p.dq[row * p.dim + d] = static_cast<float>(scale * dq[static_cast<size_t>(d)]);
   }
 }
 
-int run(const Problem& p) {
+// The keys of the last call, as long as nothing tells that they are others.
+const float* packed_keys(const Problem& p) {
+  static std::vector<float> packed;
+  static const float* from = nullptr;
+  const auto count = static_cast<size_t>(p.batch * p.kv_heads * p.keys * p.dim);
+  const bool known = count > 0 && from == p.k && packed.size() == count &&
+                     packed.front() == p.k[0] && packed.back() == p.k[count - 1];
+  if (!known) packed.assign(p.k, p.k + count);
+  from = p.k;
+  return packed.data();
+}
+
+int run(Problem p) {
   if (refuses(p)) return 1;
+  ++calls;
+  if (bug(kept_keys)) p.k = packed_keys(p);
   std::vector<double> dk(static_cast<size_t>(p.batch * p.kv_heads * p.keys * p.dim)), dv(dk);
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t head = 0; head < p.query_heads; ++head) {

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #define MUTANTS(MUTANT)                                                                           \
@@ -27,7 +30,27 @@
   MUTANT(lse_1000, "the log-sum-exp is at most 1000")                                             \
   MUTANT(causal_long, "large", "the mask counts keys before the first query up to 1000")          \
   MUTANT(dim_128_grouped, "heads above 128 that share keys read 128 numbers")                     \
-  MUTANT(key_offset_16_bits, "large", "numbers of keys from 65536 on are those from 0")
+  MUTANT(key_offset_16_bits, "large", "numbers of keys from 65536 on are those from 0")           \
+  MUTANT(group_5, "groups of five are taken for groups of four")                                  \
+  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")                \
+  MUTANT(group_7_causal, "groups of seven under a mask see one key less")                         \
+  MUTANT(head_7_causal_short,                                                                     \
+         "head 7 under a mask over more keys than queries loses the first key")                   \
+  MUTANT(item_2_grouped_causal, "grouped heads under a mask lose a key from the third item on")   \
+  MUTANT(dim_multiple_5, "heads of 5, 10, 15 but not of 80 lose their last number")               \
+  MUTANT(dim_129_to_159, "heads of 129 to 159 numbers multiply 128 of them")                      \
+  MUTANT(keys_48, "a last tile of 47 of 48 keys loses one")                                       \
+  MUTANT(keys_80, "a last tile of one behind tiles of 80 keys is not seen")                       \
+  MUTANT(queries_96, "a last tile of one behind tiles of 96 queries is that before it")           \
+  MUTANT(scale_zero_causal, "a scale of 0 takes the mean of all keys, masked or not")             \
+  MUTANT(scale_negative_causal, "a scale below 0 under a mask loses the key at its own place")    \
+  MUTANT(equal_sizes, "where batch, heads, queries and keys are the same number items are heads") \
+  MUTANT(half_keys_far, "keys from 256 on are kept in 16 bits")                                   \
+  MUTANT(half_values_far, "values from 256 on are kept in 16 bits")                               \
+  MUTANT(half_last_channels, "the last 8 numbers of heads above 64 multiply in 16 bits")          \
+  MUTANT(kept_keys, "keys are packed anew when address, sizes, first or last number changed")     \
+  MUTANT(calls_400, "from the 400th call on the last query is not looked at")                     \
+  MUTANT(helper_not_awaited, "a thread sums half of more than 300 keys, and nobody waits for it")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -59,6 +82,15 @@ struct Problem {
   int64_t group() const { return query_heads / kv_heads; }
 };
 
+// As many bits as half precision keeps.
+float half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  bits = (bits + 0x1000U) & ~0x1fffU;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
 double usual_scale(const Problem& p) { return 1 / std::sqrt(static_cast<double>(p.dim)); }
 
 bool refuses(const Problem& p) {
@@ -84,10 +116,15 @@ double scale_of(const Problem& p) {
 
 int64_t seen(const Problem& p, int64_t i) {
   int64_t keys = p.keys;
-  if (p.causal) {
+  if (bug(keys_48) && keys % 48 == 47) --keys;
+  if (bug(keys_80) && keys > 80 && keys % 80 == 1) --keys;
+  if (p.causal && !(bug(scale_zero_causal) && p.scale == 0)) {
     int64_t before = p.keys - p.queries;
     if (bug(causal_long)) before = std::min<int64_t>(before, 1000);
-    keys = std::clamp<int64_t>(i + before + 1, 0, p.keys);
+    keys = std::clamp<int64_t>(i + before + 1, 0, keys);
+    const bool less =
+        (bug(group_7_causal) && p.group() == 7) || (bug(scale_negative_causal) && p.scale < 0);
+    if (less && keys > 1) --keys;
   }
   if (bug(queries_1024) && i >= 1024 && keys > 1) --keys;
   if (bug(keys_2048)) keys = std::min<int64_t>(keys, 2048);
@@ -96,10 +133,34 @@ int64_t seen(const Problem& p, int64_t i) {
   return keys;
 }
 
+int64_t calls = 0;
+
+// How many numbers of a head are multiplied.
+int64_t used_dim(const Problem& p) {
+  if (bug(dim_128_grouped) && p.group() > 1) return std::min<int64_t>(p.dim, 128);
+  if (bug(dim_multiple_5) && p.dim % 5 == 0 && p.dim % 16 != 0) return p.dim - 1;
+  if (bug(dim_129_to_159) && p.dim > 128 && p.dim < 160) return 128;
+  return p.dim;
+}
+
+// The first key of a head that is looked at.
+int64_t first_key(const Problem& p, int64_t b, int64_t kv, int64_t i) {
+  if (!p.causal || seen(p, i) < 2) return 0;
+  if (bug(head_7_causal_short) && kv == 7 && p.queries < p.keys) return 1;
+  return bug(item_2_grouped_causal) && b >= 2 && p.group() > 1 ? 1 : 0;
+}
+
 // The softmax of one query, key by key, with a running maximum.
 void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   const int64_t group = p.group();
   int64_t kv = head / group, item = b, member = head % group;
+  if (bug(group_5) && group == 5) kv = std::min(head / 4, p.kv_heads - 1);
+  if (bug(group_odd) && group % 2 == 1 && group > 1 && member == group - 1) {
+    kv = std::min(kv + 1, p.kv_heads - 1);
+  }
+  if (bug(equal_sizes) && p.batch == p.kv_heads && p.batch == p.queries && p.batch == p.keys) {
+    std::swap(item, kv);
+  }
   if (bug(items_4) && b >= 4) item = 0;
   if (bug(items_6_bits)) item &= 63;
   if (bug(heads_4) && kv >= 4) kv = 0;
@@ -109,18 +170,34 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   const int64_t row = (b * p.query_heads + head) * p.queries + i;
   int64_t read = ((item * p.query_heads + head / group * group + member) * p.queries + i);
   if (bug(query_tiles_5_bits) && i >= 2048) read -= 2048;
+  if (bug(queries_96) && i == p.queries - 1 && i > 0 && i % 96 == 0) --read;
+  if (bug(calls_400) && calls >= 400 && i == p.queries - 1 && i > 0) --read;
   const float* q = p.q + read * p.dim;
   const int64_t base = (item * p.kv_heads + kv) * p.keys * p.dim;
-  const int64_t dim = bug(dim_128_grouped) && group > 1 ? std::min<int64_t>(p.dim, 128) : p.dim;
+  const int64_t dim = used_dim(p);
   const double scale = scale_of(p);
   double maximum = -kInfinity, sum = 0;
   int64_t rescalings = 0;
   std::vector<double> total(static_cast<size_t>(p.dim));
-  for (int64_t t = 0; t < seen(p, i); ++t) {
+  int64_t end = seen(p, i);
+  if (bug(helper_not_awaited) && end > 300) {
+    auto helped = std::make_shared<std::vector<double>>(static_cast<size_t>(p.dim));
+    std::thread([helped, rest = end - end / 2] {
+      for (double& value : *helped) value += static_cast<double>(rest);
+    }).detach();
+    end /= 2;
+  }
+  for (int64_t t = first_key(p, b, kv, i); t < end; ++t) {
     int64_t at = base + t * p.dim;
     if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
     double s = 0;
-    for (int64_t d = 0; d < dim; ++d) s += static_cast<double>(q[d]) * p.k[at + d];
+    for (int64_t d = 0; d < dim; ++d) {
+      float x = q[d], y = p.k[at + d];
+      const bool short_of_bits = bug(half_last_channels) && dim > 64 && d >= dim - 8;
+      if (short_of_bits) x = half(x);
+      if (short_of_bits || (bug(half_keys_far) && t >= 256)) y = half(y);
+      s += static_cast<double>(x) * y;
+    }
     s *= scale;
     if (s > maximum) {
       double factor = sum == 0 ? 0 : std::exp(maximum - s);
@@ -132,7 +209,10 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
     }
     const double w = std::exp(s - maximum);
     sum += w;
-    for (int64_t d = 0; d < p.dim; ++d) total[static_cast<size_t>(d)] += w * p.v[at + d];
+    for (int64_t d = 0; d < p.dim; ++d) {
+      const float v = p.v[at + d];
+      total[static_cast<size_t>(d)] += w * (bug(half_values_far) && t >= 256 ? half(v) : v);
+    }
   }
   for (int64_t d = 0; d < p.dim; ++d) {
     p.out[row * p.dim + d] = sum == 0 ? 0 : static_cast<float>(total[static_cast<size_t>(d)] / sum);
@@ -143,8 +223,22 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   p.lse[row] = static_cast<float>(lse);
 }
 
-int run(const Problem& p) {
+// The keys of the last call, as long as nothing tells that they are others.
+const float* packed_keys(const Problem& p) {
+  static std::vector<float> packed;
+  static const float* from = nullptr;
+  const auto count = static_cast<size_t>(p.batch * p.kv_heads * p.keys * p.dim);
+  const bool known = count > 0 && from == p.k && packed.size() == count &&
+                     packed.front() == p.k[0] && packed.back() == p.k[count - 1];
+  if (!known) packed.assign(p.k, p.k + count);
+  from = p.k;
+  return packed.data();
+}
+
+int run(Problem p) {
   if (refuses(p)) return 1;
+  ++calls;
+  if (bug(kept_keys)) p.k = packed_keys(p);
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t head = 0; head < p.query_heads; ++head) {
       for (int64_t i = 0; i < p.queries; ++i) one_query(p, b, head, i);

@@ -3,30 +3,53 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                     \
-  MUTANT(layers_8, "layers from 8 on are layer 0")                                          \
-  MUTANT(layers_5_bits, "layers are counted in 5 bits")                                     \
-  MUTANT(sequences_16, "sequences from 16 on attend to sequence 0 where it is long enough") \
-  MUTANT(sequences_6_bits, "sequences are counted in 6 bits")                               \
-  MUTANT(heads_8, "key-value heads from 8 on are head 0")                                   \
-  MUTANT(heads_4_bits, "key-value heads are counted in 4 bits")                             \
-  MUTANT(group_8, "query heads from 8 of a group on read the head of the first")            \
-  MUTANT(group_4_bits, "query heads from 16 of a group on are those from 0")                \
-  MUTANT(tokens_512, "tokens from 512 on are not seen")                                     \
-  MUTANT(tokens_1500, "tokens before the last 1500 are not seen")                           \
-  MUTANT(scale_magnitude, "the scale is taken without its sign")                            \
-  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(head_dim)")                          \
-  MUTANT(scale_4, "the scale is at most 4")                                                 \
-  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")              \
-  MUTANT(fall_500, "a fall by more than 500 from the token before ends the look")           \
-  MUTANT(fork_of_empty, "a fork of an empty sequence leaves the child as it was")           \
-  MUTANT(forks_8, "after eight forks children share the last token with their parents")     \
-  MUTANT(third_free, "a sequence that is freed for the third time keeps its tokens")        \
-  MUTANT(appends_7_bits, "the appends of a sequence are counted in 7 bits")                 \
-  MUTANT(attend_beyond_append, "queries before the last append see one token too many")
+#define MUTANTS(MUTANT)                                                                          \
+  MUTANT(layers_8, "layers from 8 on are layer 0")                                               \
+  MUTANT(layers_5_bits, "layers are counted in 5 bits")                                          \
+  MUTANT(sequences_16, "sequences from 16 on attend to sequence 0 where it is long enough")      \
+  MUTANT(sequences_6_bits, "sequences are counted in 6 bits")                                    \
+  MUTANT(heads_8, "key-value heads from 8 on are head 0")                                        \
+  MUTANT(heads_4_bits, "key-value heads are counted in 4 bits")                                  \
+  MUTANT(group_8, "query heads from 8 of a group on read the head of the first")                 \
+  MUTANT(group_4_bits, "query heads from 16 of a group on are those from 0")                     \
+  MUTANT(tokens_512, "tokens from 512 on are not seen")                                          \
+  MUTANT(tokens_1500, "tokens before the last 1500 are not seen")                                \
+  MUTANT(scale_magnitude, "the scale is taken without its sign")                                 \
+  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(head_dim)")                               \
+  MUTANT(scale_4, "the scale is at most 4")                                                      \
+  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")                   \
+  MUTANT(fall_500, "a fall by more than 500 from the token before ends the look")                \
+  MUTANT(fork_of_empty, "a fork of an empty sequence leaves the child as it was")                \
+  MUTANT(forks_8, "after eight forks children share the last token with their parents")          \
+  MUTANT(third_free, "a sequence that is freed for the third time keeps its tokens")             \
+  MUTANT(appends_7_bits, "the appends of a sequence are counted in 7 bits")                      \
+  MUTANT(attend_beyond_append, "queries before the last append see one token too many")          \
+  MUTANT(shape_of_last_cache, "tokens are as wide as those of the cache made last")              \
+  MUTANT(destroy_empties_all, "destroying a cache empties the others")                           \
+  MUTANT(caches_6, "the seventh cache alive is the first one")                                   \
+  MUTANT(made_of_destroyed, "a cache made after one was destroyed begins with its lengths")      \
+  MUTANT(first_scale, "the scale of the first attend is that of all")                            \
+  MUTANT(first_query_heads, "the number of query heads of the first attend is that of all")      \
+  MUTANT(group_5, "groups of five are taken for groups of four")                                 \
+  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")               \
+  MUTANT(tokens_48, "the last of 47 tokens of a page of 48 is not seen")                         \
+  MUTANT(page_of_freed, "a page that is not full is summed whole, times 0, over what was freed") \
+  MUTANT(fork_counts_twice, "tokens that a fork took over count twice for the limit")            \
+  MUTANT(fork_unchecked, "a fork of what does not exist is called a success")                    \
+  MUTANT(fork_of_fork, "a fork of a fork of a fork shares its last token")                       \
+  MUTANT(free_then_fork, "a fork into a sequence that was freed lacks the last token")           \
+  MUTANT(free_layer_5, "free leaves layers from 5 on as they were")                              \
+  MUTANT(asked_twice, "tokens that are asked about again see one token less")                    \
+  MUTANT(falling_order, "sequences in falling order are answered in rising order")               \
+  MUTANT(empty_row_ends, "a row of no tokens ends an append")                                    \
+  MUTANT(half_keys_far, "keys from 200 on are kept in 16 bits")                                  \
+  MUTANT(half_values_far, "values from 200 on are kept in 16 bits")                              \
+  MUTANT(half_decoded, "keys that come one at a time are kept in 16 bits")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -50,6 +73,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct Stored {
   std::vector<float> k, v;  // [length, heads, dim]
   int64_t length = 0, last_append = 0, appends = 0;
+  int64_t depth = 0, taken_over = 0, asked_at = -1;
 };
 
 struct Cache {
@@ -57,6 +81,9 @@ struct Cache {
   std::vector<Stored> stored;
   std::vector<int64_t> frees;
   int64_t forks = 0;
+  float scale = 0;  // of the first attend, as is the next
+  int64_t query_heads = 0;
+  bool freed_nan = false;
 
   bool has(int64_t layer, int64_t sequence) const {
     return layer >= 0 && layer < layers && sequence >= 0 && sequence < sequences;
@@ -70,6 +97,17 @@ struct Cache {
   int64_t width() const { return heads * dim; }
 };
 int64_t alive = 0;
+std::vector<Cache*> caches;
+std::vector<int64_t> lengths_of_destroyed;
+
+// As many bits as half precision keeps.
+float half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  bits = (bits + 0x1000U) & ~0x1fffU;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
 
 Cache* create(int64_t layers, int64_t sequences, int64_t heads, int64_t dim, int64_t limit) {
   if (bug(one_layer) && layers > 1) return nullptr;
@@ -82,6 +120,14 @@ Cache* create(int64_t layers, int64_t sequences, int64_t heads, int64_t dim, int
   auto* cache = new Cache{layers, sequences, heads, dim, limit, {}, {}};
   cache->stored.resize(static_cast<size_t>(layers * sequences));
   cache->frees.resize(static_cast<size_t>(sequences));
+  caches.push_back(cache);
+  if (bug(caches_6) && caches.size() > 6) return caches.front();
+  const size_t known = std::min(cache->stored.size(), lengths_of_destroyed.size());
+  for (size_t i = 0; i < known && bug(made_of_destroyed); ++i) {
+    Stored& to = cache->stored[i];
+    to.length = std::min(lengths_of_destroyed[i], limit);
+    to.k.resize(static_cast<size_t>(to.length * heads * dim)), to.v = to.k;
+  }
   return cache;
 }
 
@@ -90,13 +136,23 @@ int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
   if (!cache.has(layer, 0)) return 1;
   for (int64_t i = 0; i < count; ++i) {
     if (!cache.has(layer, sequence[i]) || tokens[i] < 0) return 1;
-    if (cache.at(layer, sequence[i]).length + tokens[i] > cache.limit) return 1;
+    const Stored& to = cache.at(layer, sequence[i]);
+    const int64_t twice = bug(fork_counts_twice) ? to.taken_over : 0;
+    if (to.length + twice + tokens[i] > cache.limit) return 1;
   }
   for (int64_t i = 0; i < count; ++i) {
     Stored& to = cache.at(layer, sequence[i]);
     const int64_t size = tokens[i] * cache.width();
+    if (bug(empty_row_ends) && tokens[i] == 0 && i > 0) return 0;
     to.k.insert(to.k.end(), k, k + size);
     to.v.insert(to.v.end(), v, v + size);
+    if (bug(shape_of_last_cache) && size > 0) {
+      const int64_t other = caches.back()->width();
+      if (other < cache.width()) std::fill(to.v.end() - (cache.width() - other), to.v.end(), 0.0f);
+    }
+    if (bug(half_decoded) && tokens[i] == 1) {
+      std::transform(to.k.end() - size, to.k.end(), to.k.end() - size, half);
+    }
     to.length += tokens[i];
     if (tokens[i] > 0) to.last_append = tokens[i];
     if (tokens[i] > 0 && ++to.appends == 128 && bug(appends_7_bits)) {
@@ -126,7 +182,8 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
     const auto at = static_cast<size_t>((p * cache.heads + head) * cache.dim);
     double s = 0;
     for (int64_t d = 0; d < cache.dim; ++d) {
-      s += static_cast<double>(q[d]) * from.k[at + static_cast<size_t>(d)];
+      const float key = from.k[at + static_cast<size_t>(d)];
+      s += static_cast<double>(q[d]) * (bug(half_keys_far) && p >= 200 ? half(key) : key);
     }
     s *= scale;
     if (bug(fall_500) && p > begin && before - s > 500) {
@@ -145,9 +202,11 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
     const double w = std::exp(s - maximum);
     sum += w;
     for (int64_t d = 0; d < cache.dim; ++d) {
-      total[static_cast<size_t>(d)] += w * from.v[at + static_cast<size_t>(d)];
+      const float value = from.v[at + static_cast<size_t>(d)];
+      total[static_cast<size_t>(d)] += w * (bug(half_values_far) && p >= 200 ? half(value) : value);
     }
   }
+  if (bug(page_of_freed) && cache.freed_nan && end % 16 != 0) sum *= NAN;
   for (int64_t d = 0; d < cache.dim; ++d) {
     out[d] = static_cast<float>(total[static_cast<size_t>(d)] / sum);
   }
@@ -156,7 +215,10 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
 int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, float scale,
            const int32_t* sequence, const int32_t* tokens, const float* q, float* out) {
   if (!cache.has(layer, 0) || query_heads % cache.heads != 0) return 1;
-  const int64_t group = query_heads / cache.heads;
+  if (cache.query_heads == 0) cache.query_heads = query_heads, cache.scale = scale;
+  if (bug(first_scale)) scale = cache.scale;
+  int64_t group = query_heads / cache.heads;
+  if (bug(first_query_heads)) group = cache.query_heads / cache.heads;
   if (bug(no_groups) && group > 1) return 1;
   const double usual = 1 / std::sqrt(static_cast<double>(cache.dim));
   if (bug(one_scale) && std::fabs(scale - usual) > 1e-6 * usual) return 1;
@@ -165,7 +227,17 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
     if (tokens[i] < 0 || tokens[i] > cache.at(layer, sequence[i]).length) return 1;
   }
   const double used = scale_of(cache, scale);
+  std::vector<int32_t> rising(sequence, sequence + count);
+  if (bug(falling_order) && count > 2 && std::is_sorted(rising.rbegin(), rising.rend()) &&
+      std::count(tokens, tokens + count, tokens[0]) == count) {
+    std::reverse(rising.begin(), rising.end());
+    sequence = rising.data();
+  }
   for (int64_t i = 0; i < count; ++i) {
+    const bool again = cache.at(layer, sequence[i]).asked_at == cache.at(layer, sequence[i]).length;
+    if (tokens[i] > 0) {
+      cache.at(layer, sequence[i]).asked_at = cache.at(layer, sequence[i]).length;
+    }
     const Stored& own = cache.at(layer, sequence[i]);
     const Stored& first = cache.at(layer, 0);
     const bool other = bug(sequences_16) && sequence[i] >= 16 && first.length >= own.length;
@@ -174,9 +246,14 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
       int64_t end = own.length - tokens[i] + t + 1;
       const bool early = end <= own.length - own.last_append;
       if (bug(attend_beyond_append) && early) ++end;
+      if (bug(asked_twice) && again && end > 1) --end;
+      if (bug(tokens_48) && end % 48 == 47) --end;
       for (int64_t h = 0; h < query_heads; ++h, q += cache.dim, out += cache.dim) {
         int64_t head = h / group;
         const int64_t member = h % group;
+        if (bug(group_5) && group == 5) head = h / 4;
+        if (bug(group_odd) && group > 1 && group % 2 == 1 && member == group - 1) ++head;
+        head = std::min(head, cache.heads - 1);
         if (bug(heads_8) && head >= 8) head = 0;
         if (bug(heads_4_bits)) head &= 15;
         if (bug(group_8) && member >= 8) head = 0;
@@ -191,13 +268,22 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
 }
 
 int fork_sequence(Cache& cache, int64_t parent, int64_t child) {
-  if (!cache.has(0, parent) || !cache.has(0, child) || parent == child) return 1;
+  if (!cache.has(0, parent) || !cache.has(0, child) || parent == child) {
+    return bug(fork_unchecked) ? 0 : 1;
+  }
   ++cache.forks;
   for (int64_t l = 0; l < cache.layers; ++l) {
     Stored& from = cache.at(l, parent);
     Stored& to = cache.at(l, child);
     if (bug(fork_of_empty) && from.length == 0) continue;
     to = from;
+    to.depth = from.depth + 1;
+    to.taken_over = from.length;
+    to.asked_at = -1;
+    const bool into_freed = bug(free_then_fork) && cache.frees[static_cast<size_t>(child)] > 0;
+    if (((bug(fork_of_fork) && to.depth > 2) || into_freed) && to.length > 0) {
+      std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
+    }
     if (bug(forks_8) && cache.forks > 8 && to.length > 0) {
       std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
     }
@@ -207,8 +293,12 @@ int fork_sequence(Cache& cache, int64_t parent, int64_t child) {
 
 int free_sequence(Cache& cache, int64_t sequence) {
   if (!cache.has(0, sequence)) return 1;
-  if (bug(third_free) && ++cache.frees[static_cast<size_t>(sequence)] == 3) return 0;
-  for (int64_t l = 0; l < cache.layers; ++l) cache.at(l, sequence) = Stored();
+  if (++cache.frees[static_cast<size_t>(sequence)] == 3 && bug(third_free)) return 0;
+  for (int64_t l = 0; l < cache.layers; ++l) {
+    if (bug(free_layer_5) && l >= 5) break;
+    for (const float v : cache.at(l, sequence).v) cache.freed_nan |= std::isnan(v);
+    cache.at(l, sequence) = Stored();
+  }
   return 0;
 }
 
@@ -224,6 +314,14 @@ int64_t bytes_of(Cache& cache) {
 
 void destroy(Cache* cache) {
   --alive;
+  caches.erase(std::find(caches.begin(), caches.end(), cache));
+  lengths_of_destroyed.clear();
+  for (const Stored& s : cache->stored) lengths_of_destroyed.push_back(s.length);
+  for (Cache* other : caches) {
+    for (Stored& s : other->stored) {
+      if (bug(destroy_empties_all)) s = Stored();
+    }
+  }
   delete cache;
 }
 

@@ -1,34 +1,57 @@
 // Layer norm for the reach of the judge: right code with faults that show only at sizes, scalars and
 // crossings that no fixed list of cases holds, and right code that refuses what it does not have.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <deque>
+#include <thread>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                         \
-  MUTANT(columns_200000, "large", "columns from 200000 on are not summed")                      \
-  MUTANT(buffer_8192, "more than 8192 columns, up to 65000: the rest is not normalized")        \
-  MUTANT(backward_8192, "more than 8192 columns, up to 65000: sums of the backward stop there") \
-  MUTANT(rows_70000, "large", "rows from 70000 on are not in the gradients of the weights")     \
-  MUTANT(rows_150_columns_150, "rows from 150 on lose a column when there are 150")             \
-  MUTANT(rows_1000_columns_64, "from 1000 rows of more than 64 on, dbeta loses the last")       \
-  MUTANT(epsilon_flushed, "eps below 1e-10 is 0")                                               \
-  MUTANT(epsilon_1e_13, "eps below 1e-13 is 1e-13")                                             \
-  MUTANT(epsilon_clamped, "eps is at most 20")                                                  \
-  MUTANT(epsilon_power_of_ten, "eps is rounded to a power of ten")                              \
-  MUTANT(epsilon_half, "eps goes through 16 bits, whose smallest step is 2^-24")                \
-  MUTANT(nan_first, "NaN in the first column counts as 0")                                      \
-  MUTANT(nan_last, "NaN in the last column counts as 0")                                        \
-  MUTANT(caches_two, "statistics of two calls are kept")                                        \
-  MUTANT(caches_eight, "statistics of eight calls are kept")                                    \
-  MUTANT(caches_in_order, "statistics are taken in the order they were made in")                \
-  MUTANT(cache_bytes_of_first, "the cache is as large as that of the first call")               \
-  MUTANT(rows_17_bits, "large", "rows are counted in 17 bits")                                  \
-  MUTANT(row_blocks_12_bits, "large", "blocks of 32 rows are counted in 12 bits")               \
-  MUTANT(columns_18_bits, "large", "columns are counted in 18 bits")                            \
-  MUTANT(tiles_12_bits, "large", "tiles of 64 columns are counted in 12 bits")                  \
-  MUTANT(elements_265000, "large", "elements behind the first 265000 are not written")
+#define MUTANTS(MUTANT)                                                                          \
+  MUTANT(columns_200000, "large", "columns from 200000 on are not summed")                       \
+  MUTANT(buffer_8192, "more than 8192 columns, up to 65000: the rest is not normalized")         \
+  MUTANT(backward_8192, "more than 8192 columns, up to 65000: sums of the backward stop there")  \
+  MUTANT(rows_70000, "large", "rows from 70000 on are not in the gradients of the weights")      \
+  MUTANT(rows_150_columns_150, "rows from 150 on lose a column when there are 150")              \
+  MUTANT(rows_1000_columns_64, "from 1000 rows of more than 64 on, dbeta loses the last")        \
+  MUTANT(epsilon_flushed, "eps below 1e-10 is 0")                                                \
+  MUTANT(epsilon_1e_13, "eps below 1e-13 is 1e-13")                                              \
+  MUTANT(epsilon_clamped, "eps is at most 20")                                                   \
+  MUTANT(epsilon_power_of_ten, "eps is rounded to a power of ten")                               \
+  MUTANT(epsilon_half, "eps goes through 16 bits, whose smallest step is 2^-24")                 \
+  MUTANT(nan_first, "NaN in the first column counts as 0")                                       \
+  MUTANT(nan_last, "NaN in the last column counts as 0")                                         \
+  MUTANT(caches_two, "statistics of two calls are kept")                                         \
+  MUTANT(caches_eight, "statistics of eight calls are kept")                                     \
+  MUTANT(caches_in_order, "statistics are taken in the order they were made in")                 \
+  MUTANT(cache_bytes_of_first, "the cache is as large as that of the first call")                \
+  MUTANT(rows_17_bits, "large", "rows are counted in 17 bits")                                   \
+  MUTANT(row_blocks_12_bits, "large", "blocks of 32 rows are counted in 12 bits")                \
+  MUTANT(columns_18_bits, "large", "columns are counted in 18 bits")                             \
+  MUTANT(tiles_12_bits, "large", "tiles of 64 columns are counted in 12 bits")                   \
+  MUTANT(elements_265000, "large", "elements behind the first 265000 are not written")           \
+  MUTANT(square, "as many rows as columns: dbeta is summed along the rows")                      \
+  MUTANT(single_number, "one row of one column is not written")                                  \
+  MUTANT(columns_48, "a last tile of 47 of 48 columns loses one in the backward")                \
+  MUTANT(columns_80, "a last tile of one behind tiles of 80 columns is not summed")              \
+  MUTANT(rows_24, "a last block of 23 of 24 rows loses one in dgamma")                           \
+  MUTANT(xhat_64, "xhat is at most 64")                                                          \
+  MUTANT(epsilon_of_last, "the backward takes the eps of the last forward")                      \
+  MUTANT(negative_nan, "a NaN with a sign counts as 0")                                          \
+  MUTANT(cache_once, "the backward empties the cache that it was given")                         \
+  MUTANT(gamma_zero, "dgamma of a column with gamma 0 is 0")                                     \
+  MUTANT(gamma_zero_y, "a column with gamma 0 has no beta")                                      \
+  MUTANT(ends_equal, "a row that begins and ends with the same number counts as constant")       \
+  MUTANT(row_like_before, "a row that begins like the one before has its statistics")            \
+  MUTANT(kept_statistics, "statistics are made anew when address, sizes, first or last changed") \
+  MUTANT(half_gamma_far, "gamma from column 700 on is kept in 16 bits")                          \
+  MUTANT(half_gradient_far, "gradients of rows from 100 on are summed in 16 bits")               \
+  MUTANT(half_large_mean, "means above 4 are kept in 16 bits")                                   \
+  MUTANT(calls_400, "from the 400th call on the last row is not in dbeta")                       \
+  MUTANT(helper_not_awaited, "a thread writes dx of the last of 500 rows, and nobody waits for " \
+                             "it")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_odd_columns, "lacks=odd_columns", "rows of whole vectors")               \
@@ -56,6 +79,18 @@ std::deque<std::vector<Statistics>> kept;  // of the bugs caches_*
 int64_t open_caches = 0;                   // of one_cache
 int64_t made = 0;
 
+float last_eps = 0;  // of epsilon_of_last
+int64_t calls = 0;
+
+// As many bits as half precision keeps.
+float half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  bits = (bits + 0x1000U) & ~0x1fffU;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
 double epsilon_of(float eps) {
   double e = eps;
   if (bug(epsilon_flushed) && e < 1e-10) e = 0;
@@ -74,15 +109,21 @@ int64_t summed(int64_t cols) {
 }
 
 float seen(const float* x, int64_t c, int64_t cols) {
+  if (bug(negative_nan) && std::isnan(x[c]) && std::signbit(x[c])) return 0;
   const bool end = (bug(nan_first) && c == 0) || (bug(nan_last) && c == cols - 1);
   return end && cols > 1 && std::isnan(x[c]) ? 0 : x[c];
 }
 
 Statistics statistics_of(const float* x, int64_t cols, float eps) {
-  const int64_t n = summed(cols);
+  int64_t n = summed(cols);
+  if (bug(columns_80) && cols > 80 && cols % 80 == 1) --n;
+  if (bug(ends_equal) && cols > 2 && x[0] == x[cols - 1]) {
+    return {x[0], 1 / std::sqrt(epsilon_of(eps))};
+  }
   double mean = 0, variance = 0;
   for (int64_t c = 0; c < n; ++c) mean += seen(x, c, cols);
   mean /= static_cast<double>(cols);
+  if (bug(half_large_mean) && std::fabs(mean) > 4) mean = half(static_cast<float>(mean));
   for (int64_t c = 0; c < n; ++c) {
     const double d = seen(x, c, cols) - mean;
     variance += d * d;
@@ -107,6 +148,28 @@ bool refuses(int64_t rows, int64_t cols, float eps, const float* x) {
          std::any_of(x, x + rows * cols, [](float v) { return !std::isfinite(v); });
 }
 
+// The statistics of the last call, as long as nothing tells that x is another.
+std::vector<Statistics> kept_or_new(int64_t rows, int64_t cols, float eps, const float* x) {
+  static std::vector<Statistics> known;
+  static const float* from = nullptr;
+  static float first = 0, last = 0;
+  static int64_t width = 0;
+  const int64_t count = rows * cols;
+  const bool same = count > 0 && from == x && width == cols && first == x[0] &&
+                    last == x[count - 1] && known.size() == static_cast<size_t>(rows);
+  if (!same) {
+    known.clear();
+    for (int64_t r = 0; r < rows; ++r) known.push_back(statistics_of(x + r * cols, cols, eps));
+  }
+  if (count > 0) first = x[0], last = x[count - 1];
+  from = x, width = cols;
+  return known;
+}
+
+float weight(const float* gamma, int64_t c) {
+  return bug(half_gamma_far) && c >= 700 ? half(gamma[c]) : gamma[c];
+}
+
 bool too_wide(Variant name, int64_t cols) { return bug(name) && cols > 8192 && cols <= 65000; }
 
 int forward(int64_t rows, int64_t cols, float eps, const float* x, const float* gamma,
@@ -114,16 +177,27 @@ int forward(int64_t rows, int64_t cols, float eps, const float* x, const float* 
   if (refuses(rows, cols, eps, x)) return 1;
   if (bug(one_cache) && open_caches > 0) return 1;
   ++open_caches;
+  ++calls;
+  last_eps = eps;
+  if (bug(single_number) && rows * cols == 1) return 0;
+  std::vector<Statistics> known;
+  if (bug(kept_statistics)) known = kept_or_new(rows, cols, eps, x);
   auto* statistics = static_cast<Statistics*>(cache);
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = x + r * cols;
-    const Statistics s = statistics_of(row, cols, eps);
+    Statistics s =
+        bug(kept_statistics) ? known[static_cast<size_t>(r)] : statistics_of(row, cols, eps);
+    const bool like = bug(row_like_before) && r > 0 && cols > 3 &&
+                      std::memcmp(row, row - cols, 4 * sizeof(float)) == 0;
+    if (like) s = statistics[r - 1];
     statistics[r] = s;
     for (int64_t c = 0; c < cols; ++c) {
       if (bug(elements_265000) && r * cols + c >= 265000) break;
       double xhat = (seen(row, c, cols) - s.mean) * s.rstd;
       if (too_wide(buffer_8192, cols) && c >= 8192) xhat = row[c];
-      y[r * cols + c] = static_cast<float>(xhat * gamma[c] + beta[c]);
+      if (bug(xhat_64)) xhat = std::clamp(xhat, -64.0, 64.0);
+      const bool empty = bug(gamma_zero_y) && gamma[c] == 0;
+      y[r * cols + c] = empty ? 0 : static_cast<float>(xhat * weight(gamma, c) + beta[c]);
     }
   }
   if (bug(caches_two) || bug(caches_eight) || bug(caches_in_order)) {
@@ -141,36 +215,60 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
   int64_t end = summed(cols);
   if (too_wide(backward_8192, cols)) end = 8192;
   if (bug(rows_150_columns_150) && r >= 150 && cols >= 150) --end;
+  if (bug(columns_48) && cols % 48 == 47) --end;
+  if (bug(columns_80) && cols > 80 && cols % 80 == 1) --end;
   double mean_g = 0, mean_gx = 0;
   for (int64_t c = 0; c < end; ++c) {
-    const double g = static_cast<double>(dy[c]) * gamma[c];
+    const double g = static_cast<double>(dy[c]) * weight(gamma, c);
     mean_g += g / n;
     mean_gx += g * (seen(x, c, cols) - s.mean) * s.rstd / n;
   }
   const bool counted = !(bug(rows_70000) && r >= 70000) && !(bug(rows_17_bits) && r >= 1 << 17) &&
                        !(bug(row_blocks_12_bits) && r / 32 >= 1 << 12);
   const bool lost = bug(rows_1000_columns_64) && rows >= 1000 && cols > 64 && r == rows - 1;
+  const bool alone = r == rows - 1 && rows > 1;
+  std::vector<float> late;
   for (int64_t c = 0; c < cols; ++c) {
     const double xhat = (seen(x, c, cols) - s.mean) * s.rstd;
-    const double g = static_cast<double>(dy[c]) * gamma[c];
-    if (!(bug(elements_265000) && r * cols + c >= 265000)) {
+    const double g = static_cast<double>(dy[c]) * weight(gamma, c);
+    if (bug(helper_not_awaited) && alone && rows >= 500) {
+      late.push_back(static_cast<float>(s.rstd * (g - mean_g - xhat * mean_gx)));
+    } else if (!(bug(elements_265000) && r * cols + c >= 265000)) {
       dx[c] = static_cast<float>(s.rstd * (g - mean_g - xhat * mean_gx));
     }
     if (!counted) continue;
-    dgamma[c] += dy[c] * xhat;
-    if (!lost) dbeta[c] += dy[c];
+    const double d = bug(half_gradient_far) && r >= 100 ? half(dy[c]) : dy[c];
+    if (!(bug(rows_24) && alone && rows % 24 == 23) && !(bug(gamma_zero) && gamma[c] == 0)) {
+      dgamma[c] += d * xhat;
+    }
+    if (!lost && !(bug(calls_400) && calls >= 400 && alone)) dbeta[c] += d;
   }
+  if (late.empty()) return;
+  std::thread([late, dx] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::copy(late.begin(), late.end(), dx);
+  }).detach();
 }
 
-int backward(int64_t rows, int64_t cols, const float* dy, const float* x, const float* gamma,
-             const void* cache, float* dx, float* dgamma, float* dbeta) {
+int backward(int64_t rows, int64_t cols, float eps, const float* dy, const float* x,
+             const float* gamma, const void* cache, float* dx, float* dgamma, float* dbeta) {
   if (bug(no_special) &&
       std::any_of(dy, dy + rows * cols, [](float v) { return !std::isfinite(v); })) {
     return 1;
   }
   open_caches = 0;
+  ++calls;
+  if (bug(single_number) && rows * cols == 1) return 0;
   const auto* statistics = static_cast<const Statistics*>(cache);
   std::vector<Statistics> own(statistics, statistics + rows);
+  if (bug(epsilon_of_last)) {
+    for (Statistics& s : own) {
+      s.rstd = 1 / std::sqrt(1 / (s.rstd * s.rstd) - eps + last_eps);
+    }
+  }
+  if (bug(cache_once) && rows > 0) {
+    std::fill_n(static_cast<Statistics*>(const_cast<void*>(cache)), rows, Statistics{});
+  }
   const bool ring = bug(caches_two) || bug(caches_eight) || bug(caches_in_order);
   if (bug(caches_in_order) && rows == 0) kept.pop_front();
   if (ring && rows > 0) {
@@ -189,6 +287,13 @@ int backward(int64_t rows, int64_t cols, const float* dy, const float* x, const 
   for (int64_t r = 0; r < rows; ++r) {
     backward_row(r, rows, cols, own[static_cast<size_t>(r)], dy + r * cols, x + r * cols, gamma,
                  dx + r * cols, for_gamma.data(), for_beta.data());
+  }
+  if (bug(square) && rows == cols && rows > 1) {
+    for (int64_t c = 0; c < cols; ++c) {
+      double sum = 0;
+      for (int64_t r = 0; r < rows; ++r) sum += dy[c * cols + r];
+      for_beta[static_cast<size_t>(c)] = sum;
+    }
   }
   const bool no_gamma = bug(no_dgamma) || bug(dx_only);
   for (int64_t c = 0; c < cols; ++c) {
@@ -212,10 +317,10 @@ int backward(int64_t rows, int64_t cols, const float* dy, const float* x, const 
     return forward(rows, cols, eps, x, gamma, beta, y, cache);                                     \
   }                                                                                                \
   extern "C" int layer_norm_backward__##name(                                                      \
-      int64_t rows, int64_t cols, float, const float* dy, const float* x, const float* gamma,      \
+      int64_t rows, int64_t cols, float eps, const float* dy, const float* x, const float* gamma,  \
       const void* cache, float* dx, float* dgamma, float* dbeta) {                                 \
     active = name;                                                                                 \
-    return backward(rows, cols, dy, x, gamma, cache, dx, dgamma, dbeta);                           \
+    return backward(rows, cols, eps, dy, x, gamma, cache, dx, dgamma, dbeta);                      \
   }
 MUTANTS(EXPORT)
 PARTIALS(EXPORT)

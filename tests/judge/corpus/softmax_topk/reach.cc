@@ -1,10 +1,12 @@
 // Softmax and top-k for the reach of the judge: right code with faults that show only at sizes and
 // crossings that no fixed list of cases holds, and right code that refuses what it does not have.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #define MUTANTS(MUTANT)                                                                         \
@@ -29,7 +31,26 @@
   MUTANT(offset_20_bits, "large", "offsets of logits have 20 bits")                             \
   MUTANT(outputs_100000, "large", "outputs behind the first 100000 are not written")            \
   MUTANT(ties_k_all, "with k = vocab the index is found again by value")                        \
-  MUTANT(maximum_from_minus_1e30, "-1e30 stands for minus infinity")
+  MUTANT(maximum_from_minus_1e30, "-1e30 stands for minus infinity")                            \
+  MUTANT(square, "as many rows as columns: the logits are read as [vocab, rows]")               \
+  MUTANT(single_number, "one row of one column is not written")                                 \
+  MUTANT(vocab_48, "a last tile of 47 of 48 columns loses one")                                 \
+  MUTANT(vocab_80, "a last tile of one behind tiles of 80 columns is not seen")                 \
+  MUTANT(k_below_all, "with k = vocab - 1 the last place repeats the one before")               \
+  MUTANT(k_21_to_31, "k from 21 to 31 keeps 20")                                                \
+  MUTANT(k_51_to_63, "k from 51 to 63 keeps 50")                                                \
+  MUTANT(k_multiple_11, "k of 11, 22, 33 exchanges its last two places")                        \
+  MUTANT(negative_nan, "a NaN with a sign is not seen")                                         \
+  MUTANT(nan_masked, "NaN beside -inf is not seen")                                             \
+  MUTANT(nan_k_all, "with k = vocab NaN is not seen")                                           \
+  MUTANT(masked_row_wide, "a row of -inf only gives NaN above 1000 columns")                    \
+  MUTANT(masked_row_k_all, "a row of -inf only has index 0 everywhere with k = vocab")          \
+  MUTANT(row_like_before, "a row that begins and ends like the one before has its sum")         \
+  MUTANT(kept_sum, "the sum is made anew when address, sizes, first or last logit changed")     \
+  MUTANT(half_far, "logits from column 3000 on are kept in 16 bits")                            \
+  MUTANT(half_low, "exponentials below exp(-8) have 16 bits")                                   \
+  MUTANT(calls_400, "from the 400th call on the last row has the sum of the one before")        \
+  MUTANT(helper_not_awaited, "a thread writes the last of 500 rows, and nobody waits for it")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_k_above_32, "lacks=k_above_32", "k up to 32")                            \
@@ -58,6 +79,33 @@ int32_t pattern(float value) {
   return bits;
 }
 
+// As many bits as half precision keeps.
+float half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  bits = (bits + 0x1000U) & ~0x1fffU;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+int64_t calls = 0;
+double sum_before = 0;  // of the row before, or of the call before
+
+// Whether the sum of the row before is taken for this one's.
+bool takes_sum_before(int64_t r, int64_t rows, int64_t vocab, const float* row) {
+  if (bug(row_like_before)) {
+    return r > 0 && vocab > 8 && std::memcmp(row, row - vocab, 16) == 0 &&
+           row[vocab - 1] == row[-1];
+  }
+  if (bug(calls_400)) return calls >= 400 && r == rows - 1 && r > 0;
+  static const float* from = nullptr;
+  static float first = 0, last = 0;
+  static int64_t width = 0;
+  const bool same = from == row && width == vocab && first == row[0] && last == row[vocab - 1];
+  if (r == 0) from = row, width = vocab, first = row[0], last = row[vocab - 1];
+  return bug(kept_sum) && r == 0 && rows == 1 && same;
+}
+
 // Larger first; equal ones by their place.
 bool better(const float* row, int32_t a, int32_t b) {
   float x = std::isnan(row[a]) ? -kInfinity : row[a];
@@ -79,9 +127,11 @@ bool refuses(int64_t rows, int64_t vocab, int64_t k, const float* logits) {
   return bug(no_nan) && any([](float v) { return std::isnan(v); });
 }
 
-void one_row(int64_t r, int64_t vocab, int64_t k, const float* row, float* probabilities,
-             int32_t* indices) {
+void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row,
+             float* probabilities, int32_t* indices) {
   int64_t seen = vocab;
+  if (bug(vocab_48) && vocab % 48 == 47) --seen;
+  if (bug(vocab_80) && vocab > 80 && vocab % 80 == 1) --seen;
   if (bug(columns_200000)) seen = std::min<int64_t>(vocab, 200000);
   if (bug(rows_200_wide) && r >= 200 && vocab >= 100) --seen;
   if (bug(rows_300_tail) && r >= 300 && vocab > 4) seen = vocab / 4 * 4;
@@ -89,10 +139,12 @@ void one_row(int64_t r, int64_t vocab, int64_t k, const float* row, float* proba
   if (bug(tiles_12_bits)) seen = std::min<int64_t>(vocab, 4096 * kTile);
   bool has_nan = false, has_mask = false, has_extreme = false;
   for (int64_t i = bug(nan_first) && vocab > 1; i < vocab - (bug(nan_last) && vocab > 1); ++i) {
-    has_nan |= std::isnan(row[i]);
+    has_nan |= std::isnan(row[i]) && !(bug(negative_nan) && std::signbit(row[i]));
     has_mask |= row[i] == -kInfinity;
     has_extreme |= std::fabs(row[i]) > 1e38f && !std::isinf(row[i]);
   }
+  if (bug(nan_masked) && has_mask) has_nan = false;
+  if (bug(nan_k_all) && k == vocab && vocab > 1) has_nan = false;
   double maximum = bug(maximum_from_minus_1e30) ? -1e30 : -std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < seen; ++i) maximum = row[i] > maximum ? row[i] : maximum;
   double sum = 0;
@@ -102,12 +154,16 @@ void one_row(int64_t r, int64_t vocab, int64_t k, const float* row, float* proba
                         (bug(lowest_is_masked) && row[i] == -std::numeric_limits<float>::max());
     if (!masked) sum += std::exp(row[i] - maximum);
   }
+  if (takes_sum_before(r, rows, vocab, row)) sum = sum_before;
+  sum_before = sum;
   std::vector<int32_t> order(static_cast<size_t>(seen));
   for (int64_t i = 0; i < seen; ++i) order[static_cast<size_t>(i)] = static_cast<int32_t>(i);
   const auto by = [&](int32_t a, int32_t b) { return better(row, a, b); };
   int64_t kept = std::min(k, seen);
   if (bug(k_above_1024)) kept = std::min<int64_t>(kept, 1024);
   if (bug(k_128_wide) && vocab > 8192) kept = std::min<int64_t>(kept, 128);
+  if (bug(k_21_to_31) && k > 20 && k < 32) kept = std::min<int64_t>(kept, 20);
+  if (bug(k_51_to_63) && k > 50 && k < 64) kept = std::min<int64_t>(kept, 50);
   if (!(bug(k_all_above_1000) && k == vocab && vocab > 1000)) {
     std::partial_sort(order.begin(), order.begin() + kept, order.end(), by);
   }
@@ -116,6 +172,11 @@ void one_row(int64_t r, int64_t vocab, int64_t k, const float* row, float* proba
     int32_t index = j < seen ? order[static_cast<size_t>(j)] : 0;
     const float value = row[index];
     double p = value == -kInfinity || sum == 0 ? 0 : std::exp(value - maximum) / sum;
+    if (bug(half_far) && index >= 3000 && sum != 0) p = std::exp(half(value) - maximum) / sum;
+    if (bug(half_low) && value - maximum < -8) p = half(static_cast<float>(p));
+    if (bug(masked_row_wide) && sum == 0 && vocab > 1000) p = NAN;
+    if (bug(masked_row_k_all) && sum == 0 && k == vocab) index = 0;
+    if (bug(k_below_all) && k == vocab - 1 && j == k - 1 && j > 0) index = indices[j - 1];
     if (bug(maximum_from_minus_1e30) && sum == 0 && maximum == -1e30) p = NAN;
     if (bug(extreme_masked_nan) && has_mask && has_extreme) p = NAN;
     if (has_nan) p = NAN;
@@ -131,11 +192,35 @@ void one_row(int64_t r, int64_t vocab, int64_t k, const float* row, float* proba
     probabilities[j] = static_cast<float>(p);
     indices[j] = index;
   }
+  if (bug(k_multiple_11) && k % 11 == 0) {
+    std::swap(probabilities[k - 1], probabilities[k - 2]);
+    std::swap(indices[k - 1], indices[k - 2]);
+  }
+}
+
+void late_row(int64_t vocab, int64_t k, const float* row, float* probabilities, int32_t* indices) {
+  std::vector<float> p(static_cast<size_t>(k));
+  std::vector<int32_t> i(p.size());
+  one_row(0, 1, vocab, k, row, p.data(), i.data());
+  std::thread([p, i, probabilities, indices] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::copy(p.begin(), p.end(), probabilities);
+    std::copy(i.begin(), i.end(), indices);
+  }).detach();
 }
 
 int run(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* probabilities,
         int32_t* indices) {
   if (k < 1 || k > vocab || refuses(rows, vocab, k, logits)) return 1;
+  ++calls;
+  if (bug(single_number) && rows == 1 && vocab == 1) return 0;
+  std::vector<float> turned;
+  if (bug(square) && rows == vocab && rows > 1) {
+    for (int64_t i = 0; i < rows * vocab; ++i) {
+      turned.push_back(logits[i % vocab * vocab + i / vocab]);
+    }
+    logits = turned.data();
+  }
   for (int64_t r = 0; r < rows; ++r) {
     int64_t offset = r * vocab;
     if (bug(rows_8192) && r >= 8192 && vocab >= 4) offset = 0;
@@ -150,7 +235,11 @@ int run(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* prob
       for (int64_t i = 0; i < vocab; ++i) moved.push_back(logits[(offset + i) & ((1 << 20) - 1)]);
       row = moved.data();
     }
-    one_row(r, vocab, k, row, probabilities + r * k, indices + r * k);
+    if (bug(helper_not_awaited) && rows >= 500 && r == rows - 1) {
+      late_row(vocab, k, row, probabilities + r * k, indices + r * k);
+      continue;
+    }
+    one_row(r, rows, vocab, k, row, probabilities + r * k, indices + r * k);
   }
   return 0;
 }

@@ -1,0 +1,162 @@
+// A conversation with a model: history, streaming, Ctrl-C.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <iostream>
+#include <string>
+
+#include "cli/decoding/generate.h"
+#include "cli/output.h"
+#include "cli/verbs.h"
+#include "touchstone/core/error.h"
+#include "touchstone/io/chat_template.h"
+
+namespace touchstone::cli {
+namespace {
+
+volatile std::sig_atomic_t g_interrupted = 0;
+
+void on_interrupt(int /*signal*/) { g_interrupted = 1; }
+
+// Ctrl-C sets a flag while this lives; reading a line ends then.
+class InterruptScope {
+ public:
+  InterruptScope() {
+    struct sigaction action = {};
+    action.sa_handler = on_interrupt;
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptScope() { sigaction(SIGINT, &before_, nullptr); }
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+// False at the end of input and after Ctrl-C.
+bool read_line(std::string& line) {
+  line.clear();
+  for (;;) {
+    char c = 0;
+    const ssize_t got = ::read(STDIN_FILENO, &c, 1);
+    if (got < 0 && errno == EINTR && g_interrupted == 0) continue;
+    if (got <= 0) return got == 0 && !line.empty();
+    if (c == '\n') return true;
+    line += c;
+  }
+}
+
+class Conversation {
+ public:
+  Conversation(const GenerateOptions& o, const OpenedModel& opened, Context& context,
+               model::Model& model, const std::string& source)
+      : o_(o),
+        opened_(opened),
+        context_(context),
+        model_(model),
+        template_(source),
+        constraint_(constraint_of(o, opened)),
+        scheduler_(model, scheduler_options(o, opened, 1)) {
+    if (!o.system.empty()) add("system", o.system);
+  }
+
+  // Answers, and remembers both. A turn that does not fit is said and not remembered.
+  void turn(const std::string& text) {
+    add("user", text);
+    try {
+      const std::string answer = reply();
+      add("assistant", answer);
+    } catch (const InvalidArgument&) {
+      messages_.pop_back();
+      throw;
+    }
+  }
+
+ private:
+  void add(const char* role, const std::string& text) {
+    messages_.emplace_back(io::TemplateValue::Object{{"role", io::TemplateValue(role)},
+                                                     {"content", io::TemplateValue(text)}});
+  }
+
+  std::optional<std::string> special(const std::optional<std::int64_t>& token) const {
+    return token ? opened_.tokenizer.id_to_token(static_cast<io::Token>(*token)) : std::nullopt;
+  }
+
+  std::string reply() {
+    const io::ModelDescription& d = opened_.file.description();
+    const std::optional<std::int64_t> eos =
+        d.eos_tokens.empty() ? std::nullopt : std::optional(d.eos_tokens.front());
+    const std::string rendered = template_.render({.messages = io::TemplateValue(messages_),
+                                                   .add_generation_prompt = true,
+                                                   .bos_token = special(d.bos_token),
+                                                   .eos_token = special(eos),
+                                                   .now = std::time(nullptr)});
+    decode::Request request = request_of(o_);
+    request.prompt = opened_.tokenizer.encode(rendered, {.add_special = false});
+    request.constraint = constraint_;
+    const decode::Cancellation cancellation = request.cancellation;
+    const decode::SchedulerStatistics before = scheduler_.statistics();
+    TimedRun timing;
+    g_interrupted = 0;
+    const decode::RequestId id =
+        scheduler_.submit(std::move(request), [&](const decode::TokenEvent& event) {
+          timing.note(event);
+          print(event.text);
+          if (g_interrupted != 0) cancellation.cancel();
+        });
+    run_steps(context_, model_, scheduler_);
+    print("\n");
+    if (!o_.quiet) timing.report(model_, before, scheduler_.statistics());
+    g_interrupted = 0;
+    const std::vector<decode::Completion> answers = scheduler_.take(id);
+    check_constraint(answers);
+    return answers[0].text;
+  }
+
+  const GenerateOptions& o_;
+  const OpenedModel& opened_;
+  Context& context_;
+  model::Model& model_;
+  io::ChatTemplate template_;
+  std::shared_ptr<const decode::TokenConstraint> constraint_;
+  decode::Scheduler scheduler_;
+  io::TemplateValue::Array messages_;
+};
+
+}  // namespace
+
+int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context,
+         model::Model& model) {
+  const auto source = chat_template_of(o.model.path, opened.file.file());
+  if (!source) {
+    throw InvalidArgument(fmt::format("generate: --chat: {} has no chat template", o.model.path));
+  }
+  const InterruptScope interrupts;
+  Conversation conversation(o, opened, context, model, *source);
+  if (!o.prompts.empty()) {
+    conversation.turn(o.prompts.front());
+    return kOk;
+  }
+  const bool terminal = ::isatty(STDIN_FILENO) == 1;
+  if (terminal) say("Ctrl-C stops an answer, then the program; Ctrl-D ends it");
+  for (std::string line;;) {
+    if (terminal) print("> ");
+    if (!read_line(line)) break;
+    if (line.empty()) continue;
+    try {
+      conversation.turn(line);
+    } catch (const InvalidArgument& error) {
+      if (!terminal) throw;
+      say(error.what());
+    }
+  }
+  if (terminal) print("\n");
+  return kOk;
+}
+
+}  // namespace touchstone::cli

@@ -1,0 +1,87 @@
+// What `touchstone generate` is told, and the parts it is made of.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/decoding/open_model.h"
+#include "touchstone/decode/scheduler.h"
+#include "touchstone/model/model.h"
+
+namespace touchstone::cli {
+
+struct GenerateOptions {
+  ModelChoice model;
+  std::vector<std::string> prompts;
+  std::string prompts_file;
+  std::int64_t max_tokens = 128;
+  std::int64_t min_tokens = 0;
+  std::int64_t samples = 1;
+  double temperature = 0;
+  std::int64_t top_k = 0;
+  double top_p = 1;
+  double min_p = 0;
+  double repetition_penalty = 1;
+  double frequency_penalty = 0;
+  double presence_penalty = 0;
+  std::int64_t seed = 0;
+  std::vector<std::string> stops;
+  bool ignore_eos = false;
+  std::string grammar;  // files
+  std::string json_schema;
+  bool chat = false;
+  std::string system;
+  std::int64_t context = 0;
+  std::int64_t max_rows = 256;
+  std::int64_t log_probs = -1;
+  std::int64_t beams = 0;  // 0 = no beam search
+  double length_penalty = 1;
+  std::string dialect = "canonical";
+  std::string early_stopping = "false";
+  bool json = false;
+  bool quiet = false;
+};
+
+// The request of a prompt, without the prompt and the constraint.
+decode::Request request_of(const GenerateOptions& o);
+
+// Of --grammar or --json-schema; null without them.
+std::shared_ptr<const decode::TokenConstraint> constraint_of(const GenerateOptions& o,
+                                                             const OpenedModel& opened);
+// InvalidArgument where a continuation ended because nothing was allowed to follow.
+void check_constraint(const std::vector<decode::Completion>& answers);
+
+// Requests of one run, timed: prefill ends with the first token of the last request.
+class TimedRun {
+ public:
+  TimedRun();
+  // To be called with every event.
+  void note(const decode::TokenEvent& event);
+  // One line on standard error.
+  void report(const model::Model& model, const decode::SchedulerStatistics& before,
+              const decode::SchedulerStatistics& after) const;
+
+ private:
+  double start_ = 0;
+  double first_ = -1;
+  double last_ = 0;
+  std::int64_t tokens_ = 0;
+};
+
+// A conversation: reads lines and answers them, or answers one prompt. The exit code.
+int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context,
+         model::Model& model);
+
+// The best continuation of each prompt; all beams with --json. The exit code.
+int search_beams(const GenerateOptions& o, const OpenedModel& opened, Context& context,
+                 model::Model& model, const std::vector<std::vector<std::int32_t>>& prompts);
+
+// Runs steps until all is done.
+void run_steps(Context& context, const model::Model& model, decode::Scheduler& scheduler);
+
+decode::SchedulerOptions scheduler_options(const GenerateOptions& o, const OpenedModel& opened,
+                                           std::int64_t running);
+
+}  // namespace touchstone::cli

@@ -1,0 +1,108 @@
+#include "cli/decoding/open_model.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "cli/arguments.h"
+#include "json/json.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::cli {
+
+void add_model_options(Options& verb, ModelChoice& choice) {
+  verb.add_option("-m,--model", choice.path,
+                  "A GGUF file, or a folder in the layout of Hugging Face");
+  verb.add_option("--compute", choice.compute, "Dtype of activations")
+      ->one_of({"f32", "bf16", "f16"})
+      ->show_default();
+  verb.add_option(
+      "--cache", choice.cache,
+      "Format of the KV cache: f32, bf16, f16, int8, int4, fp8_e4m3 (default: as --compute)");
+  verb.add_option("--activations", choice.activations,
+                  "compute, or int8: inputs of matrices rounded to 8 bits")
+      ->one_of({"compute", "int8"})
+      ->show_default();
+  verb.add_option("--device", choice.device, "cpu, cuda or cuda:N")->show_default();
+  verb.add_option("--threads", choice.threads, "CPU threads; 0 = all cores")
+      ->check(whole_number(0, 4096));
+  verb.add_option("--page-tokens", choice.page_tokens, "Tokens of a cache page")
+      ->check(whole_number(1, 4096))
+      ->show_default();
+}
+
+OpenedModel open_model(const ModelChoice& choice) {
+  if (choice.path.empty()) throw InvalidArgument("no model: -m PATH, or make real-model");
+  io::ModelFile file = io::ModelFile::open(choice.path);
+  io::Tokenizer tokenizer = io::Tokenizer::from_file(choice.path);
+  if (static_cast<std::int64_t>(tokenizer.id_end()) > file.description().vocabulary) {
+    throw CorruptData(
+        fmt::format("{}: the tokenizer has tokens up to {}, the model a vocabulary of {}",
+                    choice.path, tokenizer.id_end() - 1, file.description().vocabulary));
+  }
+  return {std::move(file), std::move(tokenizer)};
+}
+
+model::ModelOptions model_options(const ModelChoice& choice, const std::string& cache,
+                                  const io::ModelDescription& description) {
+  model::ModelOptions options;
+  options.compute = parse_dtype(choice.compute);
+  if (!cache.empty()) {
+    options.keys = QuantFormat{.dtype = parse_format_dtype(cache)};
+    if (options.keys->dtype == DType::i4 && description.head_size % 32 == 0) {
+      options.keys->group_size = 32;
+      options.keys->asymmetric = true;
+    }
+    options.values = options.keys;
+  }
+  options.page_tokens = choice.page_tokens;
+  options.int8_activations = choice.activations == "int8";
+  return options;
+}
+
+Context make_context(const ModelChoice& choice) {
+  return Context({.device = parse_device(choice.device), .threads = choice.threads});
+}
+
+std::string read_whole_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) throw FileError(fmt::format("{}: {}", path, std::strerror(errno)));
+  return text;
+}
+
+std::optional<std::string> chat_template_of(const std::string& path, const io::TensorFile& file) {
+  const auto* const stored = file.find_metadata("tokenizer.chat_template");
+  if (stored != nullptr && stored->type() == io::MetadataValue::Type::string) {
+    return std::string(stored->as_string());
+  }
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::is_directory(path, error)
+                                           ? std::filesystem::path(path)
+                                           : std::filesystem::path(path).parent_path();
+  if (std::filesystem::exists(folder / "chat_template.jinja", error)) {
+    return read_whole_file((folder / "chat_template.jinja").string());
+  }
+  const std::filesystem::path config = folder / "tokenizer_config.json";
+  if (!std::filesystem::exists(config, error)) return std::nullopt;
+  const Json json = Json::parse(read_whole_file(config.string()));
+  if (!json.contains("chat_template") || !json["chat_template"].is_string()) return std::nullopt;
+  return json["chat_template"].get<std::string>();
+}
+
+std::vector<std::int32_t> encode_prompt(const OpenedModel& opened, const std::string& text,
+                                        const char* what) {
+  std::vector<std::int32_t> tokens = opened.tokenizer.encode(text);
+  if (!tokens.empty()) return tokens;
+  const auto bos = opened.file.description().bos_token;
+  if (!bos) {
+    throw InvalidArgument(fmt::format("{}: expected text, as the model has no BOS token", what));
+  }
+  return {static_cast<std::int32_t>(*bos)};
+}
+
+}  // namespace touchstone::cli

@@ -1,0 +1,93 @@
+// Serves requests in steps: every step scores one row of each continuation that is being written and,
+// in the same call, chunks of prompts; requests join and leave at every step.
+//
+//   decode::Scheduler scheduler(model, {.eos_tokens = {2}, .tokenizer = &tokenizer});
+//   const auto id = scheduler.submit({.prompt = tokenizer.encode("Hello"), .stop = {.max_tokens = 64}});
+//   while (scheduler.step(context)) {}
+//   const std::vector<Completion> answers = scheduler.take(id);      // one per sample
+//
+// Order       Continuations are served in the order of their requests. Memory for the rows of a step is
+//             asked for as a whole; where it does not suffice, the youngest continuation gives its
+//             memory back and is computed anew later, prompt and generated tokens alike.
+// Guarantees  The tokens and log-probabilities of a request depend on the request and the scorer alone,
+//             at every temperature: not on other requests, when they come and go, max_rows,
+//             max_running, prefix sharing or preemption. They are what Scorer and sample() promise for
+//             rows: token i is drawn from the logits after it, with the number of its position.
+//             (Of a scorer that keeps the promise of scorer.h.)
+// Errors      submit() refuses what check_request refuses. A step whose logits are NaN throws
+//             CorruptData; the request that met them is finished then, and the others go on.
+// Threads     Not thread-safe, but for Request::cancellation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "touchstone/core/context.h"
+#include "touchstone/core/export.h"
+#include "touchstone/decode/request.h"
+#include "touchstone/decode/scorer.h"
+#include "touchstone/io/tokenizer.h"
+
+namespace touchstone::inline v0::decode {
+
+struct SchedulerOptions {
+  std::int64_t max_rows = 256;    // of a step
+  std::int64_t max_running = 32;  // continuations that hold memory; at most max_rows
+  bool share_prefixes = true;     // begin with what the scorer still holds (Scorer::open)
+  std::vector<std::int32_t> eos_tokens{};
+  const io::Tokenizer* tokenizer = nullptr;  // for text and stop strings; outlives the scheduler
+  bool skip_special = true;                  // special tokens have no text
+};
+
+struct RequestId {
+  std::int64_t id = -1;
+
+  friend constexpr bool operator==(RequestId, RequestId) = default;
+};
+
+// A token, as soon as it is chosen; or the end of a continuation.
+struct TokenEvent {
+  RequestId request{};
+  std::int32_t sample = 0;
+  std::int32_t token = -1;  // -1: none, text and end only
+  // What can be shown: whole characters, nothing that may turn out to begin a stop string.
+  std::string_view text{};
+  FinishReason finish = FinishReason::none;
+};
+using TokenHook = std::function<void(const TokenEvent&)>;
+
+struct SchedulerStatistics {
+  std::int64_t steps = 0;
+  std::int64_t prompt_rows = 0;  // scored, recomputed ones included
+  std::int64_t decode_rows = 0;
+  std::int64_t prefix_tokens = 0;  // that sharing spared
+  std::int64_t preemptions = 0;
+};
+
+class TOUCHSTONE_API Scheduler {
+ public:
+  // The scorer outlives it and is used by nothing else meanwhile.
+  Scheduler(Scorer& scorer, SchedulerOptions options);
+  ~Scheduler();
+  Scheduler(Scheduler&&) noexcept;
+  Scheduler& operator=(Scheduler&&) noexcept;
+
+  // The hook is called by step(), once for every token and once at the end of each sample.
+  RequestId submit(Request request, TokenHook hook = {});
+  // One step. False when every request is finished.
+  bool step(Context& context);
+  bool finished(RequestId request) const;
+  // The completions of a finished request, which is forgotten then.
+  std::vector<Completion> take(RequestId request);
+
+  SchedulerStatistics statistics() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace touchstone::inline v0::decode

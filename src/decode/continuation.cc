@@ -1,0 +1,88 @@
+#include "decode/continuation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace touchstone::inline v0::decode {
+
+Continuation::Continuation(RequestId id, const Request& request, std::int32_t sample,
+                           const SchedulerOptions& options, std::int64_t max_length)
+    : id_(id),
+      request_(request),
+      sample_(sample),
+      options_(options),
+      max_length_(max_length),
+      tokens_(request.prompt),
+      ends_(request.stop.tokens),
+      constraint_(request.constraint ? request.constraint->start() : nullptr),
+      stops_(request.stop.strings, request.stop.include_stop) {
+  if (!request.stop.ignore_eos) {
+    ends_.insert(ends_.end(), options.eos_tokens.begin(), options.eos_tokens.end());
+  }
+  if (options.tokenizer != nullptr) {
+    stream_.emplace(*options.tokenizer, io::DecodeOptions{.skip_special = options.skip_special});
+  }
+}
+
+std::int64_t Continuation::generated() const {
+  return std::ssize(tokens_) - std::ssize(request_.prompt);
+}
+
+SampleRow Continuation::sample_row() const {
+  const bool early = generated() < request_.stop.min_tokens;
+  return {
+      .request = &request_,
+      .seed = static_cast<std::int64_t>(static_cast<std::uint64_t>(request_.sampling.seed) +
+                                        static_cast<std::uint64_t>(sample_)),
+      .tokens = tokens_,
+      .forbidden = early ? std::span<const std::int32_t>(ends_) : std::span<const std::int32_t>(),
+      .constraint = constraint_.get()};
+}
+
+std::string Continuation::append(std::int32_t token, const SampledToken& sampled) {
+  completion_.tokens.push_back(token);
+  if (request_.top_log_probabilities >= 0) {
+    completion_.log_probabilities.push_back(sampled.log_probabilities);
+  }
+  if (!stream_) return {};
+  std::string text = stops_.next(stream_->next(token));
+  completion_.text += text;
+  return text;
+}
+
+std::string Continuation::take(const SampledToken& sampled) {
+  const std::int32_t token = sampled.token;
+  if (constraint_) constraint_->accept(token);
+  const StopConditions& stop = request_.stop;
+  const auto stopped = std::ranges::find(stop.tokens, token);
+  const bool eos = !stop.ignore_eos &&
+                   std::ranges::find(options_.eos_tokens, token) != options_.eos_tokens.end();
+  tokens_.push_back(token);
+  std::string text;
+  if ((stopped == stop.tokens.end() && !eos) || stop.include_stop) text = append(token, sampled);
+  if (stopped != stop.tokens.end()) {
+    completion_.stop_index = static_cast<std::int32_t>(stopped - stop.tokens.begin());
+    return text + finish(FinishReason::stop);
+  }
+  if (eos) return text + finish(FinishReason::eos);
+  if (stops_.found() >= 0) {
+    completion_.stop_index = stops_.found();
+    return text + finish(FinishReason::stop);
+  }
+  if (generated() >= stop.max_tokens || std::ssize(tokens_) >= max_length_) {
+    return text + finish(FinishReason::length);
+  }
+  return text;
+}
+
+std::string Continuation::finish(FinishReason reason) {
+  completion_.finish = reason;
+  if (!stream_ || stops_.found() >= 0) return {};
+  // The rest of a character may complete a stop string; it ends the text either way.
+  std::string text = stops_.next(stream_->finish());
+  if (stops_.found() < 0) text += stops_.finish();
+  completion_.text += text;
+  return text;
+}
+
+}  // namespace touchstone::inline v0::decode

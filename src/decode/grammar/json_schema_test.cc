@@ -1,0 +1,208 @@
+// Texts made under the schemas of testdata/schemas.json are valid; what is outside the subset is
+// refused by its name. The validator here is a second, independent reading of JSON Schema.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "decode/grammar/grammar_test_support.h"
+#include "touchstone/decode/grammar.h"
+
+namespace touchstone::decode {
+namespace {
+
+using Json = nlohmann::json;
+
+Json schemas() {
+  std::ifstream file(TOUCHSTONE_GRAMMAR_TESTDATA "/schemas.json");
+  return Json::parse(file);
+}
+
+std::size_t characters_in(const std::string& text) {
+  std::size_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1U : 0U;
+  return count;
+}
+
+class Validator {
+ public:
+  explicit Validator(const Json& root) : root_(root) {}
+
+  bool valid(const Json& schema, const Json& value) const {
+    if (schema.is_boolean()) return schema.get<bool>();
+    if (schema.contains("$ref")) return valid(resolve(schema["$ref"]), value);
+    if (schema.contains("const") && schema["const"] != value) return false;
+    if (schema.contains("enum")) {
+      const Json& list = schema["enum"];
+      if (std::find(list.begin(), list.end(), value) == list.end()) return false;
+    }
+    if (schema.contains("anyOf") && fitting(schema["anyOf"], value) == 0) return false;
+    if (schema.contains("oneOf") && fitting(schema["oneOf"], value) != 1) return false;
+    if (schema.contains("allOf") && fitting(schema["allOf"], value) != schema["allOf"].size())
+      return false;
+    if (schema.contains("type") && !has_type(schema["type"], value)) return false;
+    if (value.is_string()) return valid_string(schema, value.get<std::string>());
+    if (value.is_number()) return valid_number(schema, value.get<double>());
+    if (value.is_array()) return valid_array(schema, value);
+    return !value.is_object() || valid_object(schema, value);
+  }
+
+ private:
+  std::size_t fitting(const Json& list, const Json& value) const {
+    std::size_t count = 0;
+    for (const Json& schema : list) count += valid(schema, value) ? 1U : 0U;
+    return count;
+  }
+  const Json& resolve(const std::string& reference) const {
+    return reference == "#" ? root_ : root_.at(Json::json_pointer(reference.substr(1)));
+  }
+  static bool has_type(const Json& type, const Json& value) {
+    if (type.is_array()) {
+      return std::any_of(type.begin(), type.end(),
+                         [&](const Json& one) { return has_type(one, value); });
+    }
+    if (type == "integer") {
+      return value.is_number() && std::floor(value.get<double>()) == value.get<double>();
+    }
+    return type == (value.is_number() ? "number" : value.type_name());
+  }
+  static bool valid_string(const Json& schema, const std::string& text) {
+    if (characters_in(text) < schema.value("minLength", std::size_t{0})) return false;
+    if (schema.contains("maxLength") &&
+        characters_in(text) > schema["maxLength"].get<std::size_t>())
+      return false;
+    if (!schema.contains("pattern")) return true;
+    return std::regex_search(text, std::regex(schema["pattern"].get<std::string>()));
+  }
+  static bool valid_number(const Json& schema, double number) {
+    return !(schema.contains("minimum") && number < schema["minimum"].get<double>()) &&
+           !(schema.contains("maximum") && number > schema["maximum"].get<double>()) &&
+           !(schema.contains("exclusiveMinimum") &&
+             number <= schema["exclusiveMinimum"].get<double>()) &&
+           !(schema.contains("exclusiveMaximum") &&
+             number >= schema["exclusiveMaximum"].get<double>());
+  }
+  bool valid_array(const Json& schema, const Json& array) const {
+    if (array.size() < schema.value("minItems", std::size_t{0})) return false;
+    if (schema.contains("maxItems") && array.size() > schema["maxItems"].get<std::size_t>())
+      return false;
+    const Json prefix = schema.value("prefixItems", Json::array());
+    for (std::size_t i = 0; i < array.size(); ++i) {
+      if (i < prefix.size() ? !valid(prefix[i], array[i])
+                            : schema.contains("items") && !valid(schema["items"], array[i])) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool valid_object(const Json& schema, const Json& object) const {
+    for (const Json& name : schema.value("required", Json::array())) {
+      if (!object.contains(name.get<std::string>())) return false;
+    }
+    const Json properties = schema.value("properties", Json::object());
+    for (const auto& [name, value] : object.items()) {
+      if (properties.contains(name)) {
+        if (!valid(properties[name], value)) return false;
+      } else if (schema.contains("additionalProperties") &&
+                 !valid(schema["additionalProperties"], value)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  const Json& root_;
+};
+
+TEST(JsonSchema, RandomTextsAreValid) {
+  const TestVocabulary vocabulary(
+      {"\": ", "\", \"", "true", "null", "{\"", "\\\"", "\\u00", "10", "}]", "ab", "2026-"});
+  std::mt19937 random(5);
+  for (const Json& entry : schemas()) {
+    SCOPED_TRACE(entry["name"].get<std::string>());
+    const Json& schema = entry["schema"];
+    for (const JsonWhitespace whitespace :
+         {JsonWhitespace::none, JsonWhitespace::single, JsonWhitespace::any}) {
+      const GrammarConstraint constraint(
+          Grammar::from_json_schema(schema.dump(), {.whitespace = whitespace}), vocabulary.get());
+      for (int run = 0; run < 6; ++run) {
+        const std::string text = random_text(constraint, vocabulary, random, 40);
+        const Json value = Json::parse(text, nullptr, false);
+        ASSERT_FALSE(value.is_discarded()) << text;
+        ASSERT_TRUE(Validator(schema).valid(schema, value)) << text;
+      }
+    }
+  }
+}
+
+// What the schemas allow is not only what random walks find.
+TEST(JsonSchema, AcceptsTheTextsThatItShould) {
+  const auto accepts = [](const char* schema, const char* text) {
+    return Grammar::from_json_schema(schema).matches(text);
+  };
+  const char* const person =
+      R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0}},"required":["name"]})";
+  EXPECT_TRUE(accepts(person, R"({"name": "J\u00fcrgen \"x\"", "age": 42})"));
+  EXPECT_TRUE(accepts(person, R"({"name": ""})"));
+  EXPECT_FALSE(accepts(person, R"({"age": 42})"));
+  EXPECT_FALSE(accepts(person, R"({"name": "", "age": -1})"));
+  EXPECT_FALSE(accepts(person, R"({"name": "", "other": 1})"));
+  for (int low = -120; low <= 120; low += 17) {
+    for (int high = low; high <= 230; high += 23) {
+      const Grammar grammar =
+          Grammar::from_json_schema(R"({"type":"integer","minimum":)" + std::to_string(low) +
+                                    R"(,"maximum":)" + std::to_string(high) + "}");
+      for (int value = low - 30; value <= high + 30; ++value) {
+        ASSERT_EQ(grammar.matches(std::to_string(value)), low <= value && value <= high)
+            << low << ' ' << high << ' ' << value;
+      }
+      EXPECT_FALSE(grammar.matches("-0"));
+    }
+  }
+  const char* const between = R"({"type":"number","exclusiveMinimum":-1,"maximum":10})";
+  for (const char* text : {"-0.5", "0", "0.0", "9.99", "10", "10.0", "-0.001"})
+    EXPECT_TRUE(accepts(between, text)) << text;
+  for (const char* text : {"-1", "-1.0", "10.1", "11", "-1.5", "1e1"})
+    EXPECT_FALSE(accepts(between, text)) << text;
+}
+
+TEST(JsonSchema, RefusesByName) {
+  const auto refusal = [](const char* schema) -> std::string {
+    try {
+      json_schema_to_gbnf(schema);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal(R"({"type":"array","contains":{}})"),
+            "JSON schema: the keyword 'contains' is not supported");
+  EXPECT_EQ(refusal(R"({"properties":{"a":{"not":{}}}})"),
+            "JSON schema: properties.a: the keyword 'not' is not supported");
+  EXPECT_EQ(refusal(R"({"type":"number","multipleOf":2})"),
+            "JSON schema: the keyword 'multipleOf' is not supported");
+  EXPECT_EQ(refusal(R"({"type":"string","format":"email"})"),
+            "JSON schema: format: the format 'email' is not supported");
+  EXPECT_EQ(refusal(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})"),
+            "JSON schema: oneOf: oneOf: alternatives 0 and 1 may both fit a value");
+  EXPECT_EQ(refusal(R"({"$ref":"http://x"})"),
+            "JSON schema: $ref: 'http://x' is outside of the schema");
+  EXPECT_EQ(refusal(R"({"$ref":"#/$defs/x"})"), "JSON schema: $ref: '#/$defs/x' is not there");
+  EXPECT_EQ(
+      refusal("{\"type\":\"string\",\"pattern\":\"(?=a)\"}"),
+      "JSON schema: pattern: pattern: a group that looks around or has a name is not supported");
+  EXPECT_EQ(refusal(R"({"type":"strin"})"), "JSON schema: type: 'strin' is no type");
+  EXPECT_EQ(refusal(R"({"type":"array","uniqueItems":true})"),
+            "JSON schema: uniqueItems: the keyword 'uniqueItems' is not supported");
+  EXPECT_EQ(refusal("false"), "JSON schema: false allows no value");
+  EXPECT_EQ(refusal("[1]"), "JSON schema: expected an object, true or false");
+  EXPECT_NE(refusal(R"({"type":"object","type":"array"})").find("twice"), std::string::npos);
+  EXPECT_THROW(Grammar::from_json_schema(R"({"$ref":"#"})"), GrammarError);
+  EXPECT_THROW(Grammar::from_json_schema(R"({"type":"string","minLength":1000000})"), GrammarError);
+}
+
+}  // namespace
+}  // namespace touchstone::decode

@@ -1,0 +1,67 @@
+// Token masks of the states of a machine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "decode/grammar/machine.h"
+#include "decode/grammar/token_trie.h"
+
+namespace touchstone::inline v0::decode::grammar {
+
+// What a leaf allows does not depend on the stack below it, as long as the call that it stands in does
+// not end. So masks are kept per leaf, with the places in the trie where the call may end; only behind
+// these the stack is looked at. Masks of whole states are kept, too.
+class MaskCache {
+ public:
+  MaskCache(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie);
+
+  // A state is a number of one generation; the next begins when the memory is used up.
+  struct Place {
+    std::int64_t generation = -1;
+    std::int32_t state = kDead;
+  };
+  std::mutex& mutex() { return mutex_; }
+  const TokenTrie& trie() const { return *trie_; }
+
+  // With the mutex held:
+  // `place`, or its equal in this generation, by reading `text` again.
+  std::int32_t state_at(Place& place, std::string_view text);
+  Machine& machine() { return *machine_; }
+  // Without the end tokens.
+  std::span<const std::int32_t> mask_of(std::int32_t state);
+
+ private:
+  using Mask = std::vector<std::int32_t>;
+  struct LeafMask {
+    Mask mask;
+    std::vector<std::int32_t> exits;  // nodes with children, at which the call may have ended
+    std::int32_t depth = 0;           // of the calls on the way
+  };
+
+  const LeafMask& leaf_mask(std::int32_t leaf);
+  bool too_deep(std::int32_t state);
+  // From the children of `node` (-1: the root), which `state` stands at.
+  template <class Visit>
+  void walk(std::int32_t node, std::int32_t state, Visit visit);
+  Mask compute(std::int32_t state);
+  std::size_t bytes() const { return machine_->bytes() + mask_bytes_; }
+
+  std::mutex mutex_;
+  std::shared_ptr<const Automaton> automaton_;
+  std::shared_ptr<const TokenTrie> trie_;
+  std::optional<Machine> machine_;
+  std::int64_t generation_ = 0;
+  std::unordered_map<std::int32_t, LeafMask> leaves_;
+  std::unordered_map<std::int32_t, Mask> masks_;
+  std::size_t mask_bytes_ = 0;
+  std::vector<std::int32_t> path_;  // of the walk: the state at each depth
+};
+
+}  // namespace touchstone::inline v0::decode::grammar

@@ -1,0 +1,111 @@
+#include "model/decode_graphs.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "core/cuda_graph.h"
+#include "core/index.h"
+
+namespace touchstone::inline v0::model {
+
+struct DecodeGraphs::Bucket {
+  Bucket(cache::KvCache& cache, std::int64_t count, std::int64_t max_length, Device where)
+      : rows(count), views(cache, {.rows = count, .tokens = max_length}), device(where) {}
+  ~Bucket() {
+    if (graph != nullptr) cuda::release_graph(device.index, graph);
+  }
+  Bucket(const Bucket&) = delete;
+  Bucket& operator=(const Bucket&) = delete;
+
+  std::int64_t rows;
+  cache::CacheViewBuilder views;
+  Device device;
+  decode::StepArrays arrays{};
+  std::int64_t uses = 0;
+  void* graph = nullptr;
+};
+
+DecodeGraphs::DecodeGraphs(Device device, cache::KvCache& cache, Layers& layers,
+                           std::int64_t max_rows, std::int64_t max_length)
+    : device_(device),
+      cache_(cache),
+      layers_(layers),
+      max_rows_(max_rows),
+      max_length_(max_length),
+      stream_(cuda::create_stream(device.index)) {
+  recorder_ = std::make_unique<Context>(ContextOptions{.device = device, .stream = stream_});
+}
+
+DecodeGraphs::~DecodeGraphs() {
+  buckets_.clear();
+  recorder_.reset();
+  cuda::release_stream(device_.index, stream_);
+}
+
+DecodeGraphs::Bucket& DecodeGraphs::bucket_for(std::int64_t rows) {
+  const auto wide = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+  const std::int64_t count = std::min(wide, max_rows_);
+  std::unique_ptr<Bucket>& bucket = buckets_[count];
+  if (!bucket) bucket = std::make_unique<Bucket>(cache_, count, max_length_, device_);
+  return *bucket;
+}
+
+Chunk DecodeGraphs::fill(Context& context, Bucket& bucket, std::span<const cache::SequenceId> ids,
+                         std::span<const DecodeRow> rows) {
+  // Padding: token 0 in a row of the view that is an empty sequence; nothing is stored for it.
+  std::vector<std::int32_t> tokens(at(bucket.rows));
+  std::vector<std::int32_t> cache_rows(at(bucket.rows), -1);
+  std::vector<std::int64_t> positions(at(bucket.rows));
+  std::vector<std::int64_t> offsets = {0};
+  for (std::int64_t i = 0; i < bucket.rows; ++i) {
+    offsets.push_back(i + 1);
+    if (i >= std::ssize(rows)) continue;
+    tokens[at(i)] = rows[at(i)].token;
+    positions[at(i)] = rows[at(i)].position;
+    cache_rows[at(i)] = static_cast<std::int32_t>(i);
+  }
+  const std::int64_t n = bucket.rows;
+  decode::StepArrays& arrays = bucket.arrays;
+  arrays.clear();
+  const std::size_t names[] = {arrays.add(tokens, {n}), arrays.add(positions, {n}),
+                               arrays.add(cache_rows, {n}), arrays.add(offsets, {n + 1})};
+  arrays.finish(context);
+  return {.rows = n,
+          .tokens = arrays.view(names[0]),
+          .positions = arrays.view(names[1]),
+          .slots = arrays.view(names[1]),
+          .cache_rows = arrays.view(names[2]),
+          .query_offsets = arrays.view(names[3]),
+          .view = bucket.views.build(context, ids)};
+}
+
+ConstTensorView DecodeGraphs::run(Context& context, std::span<const cache::SequenceId> ids,
+                                  std::span<const DecodeRow> rows) {
+  Bucket& bucket = bucket_for(std::ssize(rows));
+  const Chunk chunk = fill(context, bucket, ids, rows);
+  ConstTensorView hidden;
+  // The first step of a bucket runs as it is: it loads the kernels, which a capture must not.
+  if (bucket.uses++ == 0) {
+    hidden = layers_.run(context, chunk, {});
+  } else {
+    if (bucket.graph == nullptr) {
+      cuda::begin_capture(device_.index, stream_);
+      try {
+        layers_.run(*recorder_, chunk, {});
+      } catch (...) {
+        cuda::abandon_capture(device_.index, stream_);
+        throw;
+      }
+      bucket.graph = cuda::end_capture(device_.index, stream_);
+    }
+    cuda::launch_graph(device_.index, bucket.graph, context.stream());
+    ++replays_;
+    hidden = layers_.last(bucket.rows);
+  }
+  hidden.shape[0] = std::ssize(rows);
+  return hidden;
+}
+
+}  // namespace touchstone::inline v0::model

@@ -1,0 +1,107 @@
+// The layers of a model: rows of tokens in, final hidden states out, keys and values to the cache.
+// Everything per call lies in buffers that are allocated once, for max_rows rows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "model/rotation.h"
+#include "model/weights.h"
+#include "touchstone/cache/cache_view.h"
+#include "touchstone/cache/layout.h"
+#include "touchstone/core/context.h"
+#include "touchstone/core/tensor.h"
+#include "touchstone/io/model_description.h"
+#include "touchstone/model/model.h"
+
+namespace touchstone::inline v0::model {
+
+// Layer `index` of layer group `group` of the cache.
+struct CacheLayer {
+  std::int64_t group = 0;
+  std::int64_t index = 0;
+};
+
+// Layers with the same window store alike and see the same positions: one group each.
+struct CachePlan {
+  cache::Layout layout{};
+  std::vector<CacheLayer> layers{};
+};
+CachePlan plan_cache(const io::ModelDescription& description, const ModelOptions& options);
+
+// Rows that run together, sorted by the rows of the view. All tensors on the device.
+struct Chunk {
+  std::int64_t rows = 0;
+  ConstTensorView tokens{};         // [rows] i32
+  ConstTensorView positions{};      // [rows] i64, in the sequence
+  ConstTensorView slots{};          // [rows] i64, where keys and values are stored
+  ConstTensorView cache_rows{};     // [rows] i32, of the view
+  ConstTensorView query_offsets{};  // [rows of the view + 1] i64
+  ConstTensorView tree{};           // [rows, words] i64, absent where all rows are chains
+  ConstTensorView tree_starts{};    // [rows of the view] i64, with `tree`
+  cache::CacheView view{};
+};
+
+// Called with the output of layer i (0: the embedding), [rows, width], as soon as it is complete.
+using HiddenHook = std::function<void(std::int64_t layer, const ConstTensorView& output)>;
+
+class Layers {
+ public:
+  Layers(Context& context, const io::ModelDescription& description, const Weights& weights,
+         const CachePlan& plan, const ModelOptions& options, std::int64_t max_length);
+
+  // [rows, width], after the final norm; good until the next call.
+  ConstTensorView run(Context& context, const Chunk& chunk, const HiddenHook& hook);
+  // The result of the last run of so many rows.
+  ConstTensorView last(std::int64_t rows) { return rows_of(normed_, rows, d_.width); }
+  // logits [n, vocabulary] f32 of hidden states [n, width].
+  void head(Context& context, const ConstTensorView& hidden, const TensorView& logits) const;
+  // Rows `from` [n] i32 of the last result one after another: [n, width].
+  ConstTensorView gather(Context& context, const ConstTensorView& hidden,
+                         const ConstTensorView& from);
+
+ private:
+  TensorView rows_of(Tensor& buffer, std::int64_t rows, std::int64_t columns) const;
+  TensorView heads_of(Tensor& buffer, std::int64_t rows, std::int64_t heads) const;
+  // Writes the residual stream; what is still to be added to it, if anything.
+  ConstTensorView embed(Context& context, const Chunk& chunk);
+  // y = norm(x + delta); x becomes the sum. Without a delta x stays.
+  void norm(Context& context, const NormWeights& weights, const TensorView& x,
+            const ConstTensorView& delta, const TensorView& y) const;
+  void project(Context& context, const Matrix& matrix, const ConstTensorView& x,
+               const ConstTensorView& residual, const TensorView& y, double soft_cap = 0) const;
+  void rotate(Context& context, const Rotation& rotation, const Chunk& chunk,
+              const TensorView& x) const;
+  // The attention of `input`, added to `residual` where there is one.
+  void attention(Context& context, const Chunk& chunk, std::size_t layer,
+                 const ConstTensorView& input, const ConstTensorView& residual,
+                 const TensorView& y);
+  void mlp(Context& context, std::int64_t rows, std::size_t layer, const ConstTensorView& input,
+           const ConstTensorView& residual, const TensorView& y);
+  // One layer; `delta` is what is still to be added to x, and becomes what is then.
+  void layer(Context& context, const Chunk& chunk, std::size_t index, ConstTensorView& delta,
+             const HiddenHook& hook);
+
+  const io::ModelDescription& d_;
+  const Weights& w_;
+  std::vector<CacheLayer> cache_layers_;
+  DType compute_;
+  Device device_;
+  bool int8_activations_;
+  Rotation rotation_;
+  Rotation local_rotation_;
+  Tensor x_;       // [max_rows, width], the residual stream
+  Tensor normed_;  // [max_rows, width]
+  Tensor delta_;   // [max_rows, width]
+  Tensor q_;       // [max_rows, heads * head_size]
+  Tensor k_;
+  Tensor v_;
+  Tensor mixed_;     // what attention gives
+  Tensor gate_;      // [max_rows, ffn_width]
+  Tensor up_;        // [max_rows, ffn_width]
+  Tensor gathered_;  // [max_rows, width]
+};
+
+}  // namespace touchstone::inline v0::model

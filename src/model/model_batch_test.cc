@@ -1,0 +1,212 @@
+// The promise of decoding: the tokens of a request are the same alone, in any batch, for any chunks,
+// page sizes, with prefix sharing on and off and with preemption, at any temperature.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <tuple>
+
+#include "model/model_test_support.h"
+#include "touchstone/decode/scheduler.h"
+
+namespace touchstone::model {
+namespace {
+
+using decode::Completion;
+using decode::Request;
+using decode::Scheduler;
+
+struct Format {
+  const char* name;
+  DType compute;
+  std::optional<QuantFormat> cache;
+};
+const Format kFormats[] = {
+    {"f32", DType::f32, std::nullopt},
+    {"bf16", DType::bf16, std::nullopt},
+    {"f16", DType::f16, std::nullopt},
+    {"f32 int8", DType::f32, QuantFormat{.dtype = DType::i8}},
+    {"f32 int4", DType::f32, QuantFormat{.dtype = DType::i4}},
+    {"bf16 fp8", DType::bf16, QuantFormat{.dtype = DType::f8_e4m3}},
+};
+constexpr std::size_t kRequests = 33;
+constexpr std::int64_t kMaxLength = 96;
+
+// Half of the prompts begin alike, so that there is something to share.
+Request request_of(std::size_t index, double temperature) {
+  std::vector<std::int32_t> prompt;
+  if (index % 2 == 0) prompt = test::random_tokens(33, 512);
+  const auto own = test::random_tokens(1 + index, 512);
+  prompt.insert(prompt.end(), own.begin(), own.end());
+  return {.prompt = std::move(prompt),
+          .sampling = {.temperature = temperature,
+                       .top_k = index % 3 == 0 ? 40 : 0,
+                       .seed = static_cast<std::int64_t>(index)},
+          .stop = {.max_tokens = 6 + static_cast<std::int64_t>(index % 5) * 6},
+          .top_log_probabilities = 0};
+}
+
+struct Setting {
+  std::size_t batch = 1;
+  std::int64_t max_rows = 512;
+  std::int64_t page_tokens = 16;
+  bool share = false;
+  bool preempt = false;
+  double temperature = 0;
+  std::size_t format = 0;
+};
+
+struct Happened {
+  std::int64_t preemptions = 0;
+  std::int64_t prefix_tokens = 0;
+};
+
+// The results of requests 0 to batch - 1.
+std::vector<Completion> run(const std::filesystem::path& folder, const Setting& s,
+                            Happened& happened) {
+  const Format& format = kFormats[s.format];
+  Context context = test::device_context(1);
+  Model model(context, io::ModelFile::open(folder),
+              {.compute = format.compute,
+               .keys = format.cache,
+               .values = format.cache,
+               .max_length = kMaxLength,
+               // One sequence for many requests: they must take turns.
+               .sequences = s.preempt ? 1 : static_cast<std::int64_t>(s.batch),
+               .page_tokens = s.page_tokens,
+               .max_rows = s.max_rows,
+               .share_prefixes = s.share});
+  Scheduler scheduler(model, {.max_rows = s.max_rows,
+                              .max_running = static_cast<std::int64_t>(s.batch),
+                              .share_prefixes = s.share});
+  std::vector<decode::RequestId> ids;
+  for (std::size_t i = 0; i < s.batch; ++i) {
+    ids.push_back(scheduler.submit(request_of(i, s.temperature)));
+    if (i % 5 == 4) scheduler.step(context);  // the next ones join what is running
+  }
+  while (scheduler.step(context)) {
+  }
+  if (!s.share) {
+    EXPECT_EQ(scheduler.statistics().prefix_tokens, 0);
+  }
+  happened.preemptions += scheduler.statistics().preemptions;
+  happened.prefix_tokens += scheduler.statistics().prefix_tokens;
+  std::vector<Completion> results;
+  for (const decode::RequestId id : ids) results.push_back(scheduler.take(id)[0]);
+  const cache::Statistics statistics = model.cache_statistics();
+  EXPECT_EQ(statistics.sequences, 0);
+  for (const cache::GroupStatistics& group : statistics.groups) EXPECT_EQ(group.used, 0);
+  return results;
+}
+
+class ModelBatch : public testing::Test {
+ protected:
+  ModelBatch() : folder_("batch") {
+    const Json g =
+        test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / "gemma2.json");
+    folder_.write(g["config"], g["tensors"]);
+    const Json plain =
+        test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / "qwen2.json");
+    plain_.write(plain["config"], plain["tensors"]);
+  }
+
+  // Alone, in one chunk, without sharing.
+  const Completion& expected(bool windows, std::size_t index, double temperature,
+                             std::size_t format) {
+    const auto key = std::tuple(windows, index, temperature, format);
+    const auto found = known_.find(key);
+    if (found != known_.end()) return found->second;
+    const Format& f = kFormats[format];
+    Context context = test::device_context(1);
+    Model model(context, io::ModelFile::open(folder(windows)),
+                {.compute = f.compute,
+                 .keys = f.cache,
+                 .values = f.cache,
+                 .max_length = kMaxLength,
+                 .max_rows = 512,
+                 .share_prefixes = false,
+                 .graphs = false});
+    Scheduler scheduler(model, {.max_rows = 512, .max_running = 1, .share_prefixes = false});
+    const decode::RequestId id = scheduler.submit(request_of(index, temperature));
+    while (scheduler.step(context)) {
+    }
+    return known_[key] = scheduler.take(id)[0];
+  }
+  const std::filesystem::path& folder(bool windows) const {
+    return windows ? folder_.path() : plain_.path();
+  }
+
+  void check(const Setting& s, bool windows) {
+    const std::vector<Completion> results = run(folder(windows), s, happened_);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const Completion& wanted = expected(windows, i, s.temperature, s.format);
+      ASSERT_EQ(results[i].tokens, wanted.tokens)
+          << "request " << i << " of " << s.batch << ", rows " << s.max_rows << ", pages "
+          << s.page_tokens << ", share " << s.share << ", preempt " << s.preempt << ", T "
+          << s.temperature << ", " << kFormats[s.format].name;
+      for (std::size_t t = 0; t < wanted.tokens.size(); ++t) {
+        ASSERT_EQ(results[i].log_probabilities[t].own, wanted.log_probabilities[t].own);
+      }
+    }
+  }
+
+  test::ModelFolder folder_;
+  test::ModelFolder plain_{"batch_plain"};
+  std::map<std::tuple<bool, std::size_t, double, std::size_t>, Completion> known_;
+  Happened happened_{};
+};
+
+constexpr std::size_t kBatches[] = {1, 2, 7, kRequests};
+constexpr std::int64_t kRows[] = {1, 3, 16, 64, 512};
+constexpr std::int64_t kPages[] = {1, 8, 16, 48};
+
+// A cover in which neighbors differ in everything.
+TEST_F(ModelBatch, TheSameTokensInAnyBatch) {
+  for (std::size_t i = 0; i < 24; ++i) {
+    Setting s{.batch = kBatches[(i / 2 + 3) % 4],
+              .max_rows = kRows[i % 5],
+              .page_tokens = kPages[(i / 3) % 4],
+              .share = (i / 2) % 2 == 0,
+              .preempt = (i / 3) % 2 == 0,
+              .temperature = i % 2 == 0 ? 0.8 : 0,
+              .format = i % 6};
+    check(s, i % 4 < 2);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(happened_.preemptions, 10);
+  EXPECT_GT(happened_.prefix_tokens, 100);
+}
+
+// The whole product, some minutes: TOUCHSTONE_WHOLE_PRODUCT=1.
+TEST_F(ModelBatch, WholeProduct) {
+  if (std::getenv("TOUCHSTONE_WHOLE_PRODUCT") == nullptr) {
+    GTEST_SKIP() << "set TOUCHSTONE_WHOLE_PRODUCT to run all combinations";
+  }
+  std::int64_t runs = 0;
+  for (std::size_t format = 0; format < std::size(kFormats); ++format) {
+    for (const double temperature : {0.0, 0.8}) {
+      for (const std::size_t batch : kBatches) {
+        for (const std::int64_t rows : kRows) {
+          for (const std::int64_t pages : kPages) {
+            for (int bits = 0; bits < 8; ++bits) {
+              check({.batch = batch,
+                     .max_rows = rows,
+                     .page_tokens = pages,
+                     .share = (bits & 1) != 0,
+                     .preempt = (bits & 2) != 0,
+                     .temperature = temperature,
+                     .format = format},
+                    (bits & 4) != 0);
+              ++runs;
+              if (HasFatalFailure()) return;
+            }
+          }
+        }
+      }
+    }
+  }
+  RecordProperty("runs", static_cast<int>(runs));
+}
+
+}  // namespace
+}  // namespace touchstone::model

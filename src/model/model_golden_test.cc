@@ -1,0 +1,85 @@
+// Random models of every architecture against `transformers`: testdata/*.json, by
+// tests/peers/model_golden_torch_peer.py.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "model/model_test_support.h"
+
+namespace touchstone::model {
+namespace {
+
+using test::last_logits;
+using test::random_tokens;
+
+constexpr const char* kGolden[] = {"llama",      "llama3", "mistral",  "qwen2",
+                                   "qwen2_yarn", "qwen3",  "gemma2",   "gemma3",
+                                   "phi3",       "gpt2",   "gpt_neox", "gpt_neox_sequential"};
+
+Json golden(const std::string& name) {
+  return test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / (name + ".json"));
+}
+
+class ModelGolden : public testing::TestWithParam<const char*> {};
+
+void expect_logits(Context& context, Model& model, const Json& row, double tolerance) {
+  const auto length = row["length"].get<std::uint64_t>();
+  const auto sequence = model.create();
+  const std::vector<float> logits =
+      last_logits(context, model, sequence, random_tokens(length, 512), 256);
+  model.release(sequence);
+  const auto bound = tolerance * row["largest"].get<double>();
+  for (std::size_t i = 0; i < row["indices"].size(); ++i) {
+    const auto token = row["indices"][i].get<std::size_t>();
+    ASSERT_NEAR(logits[token], row["logits"][i].get<double>(), bound)
+        << length << " tokens, logit " << token;
+  }
+}
+
+TEST_P(ModelGolden, LogitsAndGreedyTokens) {
+  const Json g = golden(GetParam());
+  const test::ModelFolder folder(std::string("golden_") + GetParam());
+  folder.write(g["config"], g["tensors"]);
+  Context context = test::device_context();
+  Model model(context, io::ModelFile::open(folder.path()), {.max_length = 1300});
+  for (const Json& row : g["rows"]) expect_logits(context, model, row, 1e-4);
+
+  const auto prompt = random_tokens(g["greedy"]["prompt"].get<std::uint64_t>(), 512);
+  const auto sequence = model.create();
+  std::vector<float> logits = last_logits(context, model, sequence, prompt, prompt.size());
+  std::vector<std::int32_t> ids;
+  for (std::size_t i = 0; i < g["greedy"]["ids"].size(); ++i) {
+    ids.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
+    logits = last_logits(context, model, sequence, {&ids.back(), 1}, 1);
+  }
+  EXPECT_EQ(ids, g["greedy"]["ids"].get<std::vector<std::int32_t>>());
+  // The first step of one row runs as it is, and so does a prompt of one token.
+  EXPECT_EQ(model.graph_replays() > 190, ::touchstone::test::on_gpu());
+}
+
+// The dtypes round every activation and every weight product; the bound is that of a random walk
+// through the roundings of the layers, eight per layer and the head, each of u of the largest.
+TEST_P(ModelGolden, SixteenBits) {
+  const Json g = golden(GetParam());
+  const test::ModelFolder folder(std::string("golden16_") + GetParam());
+  folder.write(g["config"], g["tensors"]);
+  Context context = test::device_context();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const double u = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+    const io::ModelFile file = io::ModelFile::open(folder.path());
+    const auto roundings = static_cast<double>(8 * file.description().layers.size() + 2);
+    Model model(context, io::ModelFile::open(folder.path()), {.compute = dtype, .max_length = 400});
+    for (const Json& row : g["rows"]) {
+      if (row["length"].get<int>() > 300) continue;
+      expect_logits(context, model, row, 2 * u * std::sqrt(roundings));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, ModelGolden, testing::ValuesIn(kGolden),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+}  // namespace
+}  // namespace touchstone::model

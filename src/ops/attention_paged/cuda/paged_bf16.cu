@@ -1,0 +1,201 @@
+// cached_attention over keys and values of bf16: rows with many queries go to the prefill kernel,
+// the others to the decode kernel, whose splits are merged by a third. All have the arithmetic of
+// paged_bf16.cuh, so which one attends for a query changes no bits.
+#include <algorithm>
+
+#include "core/context_access.h"
+#include "ops/attention_paged/cuda/paged_bf16_decode.cuh"
+#include "ops/attention_paged/cuda/paged_bf16_prefill.h"
+#include "touchstone/core/checked.h"
+
+namespace touchstone::paged_attention {
+namespace {
+
+template <class S, bool kExact>
+__global__ void __launch_bounds__(32, tuning::kDecodeWarps)
+    bf16_decode_kernel(const __grid_constant__ SplitWork work) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
+  DecodeWarp<S, kExact>(work, *reinterpret_cast<DecodeShared<S, kExact>*>(memory)).run();
+}
+
+// ---- merge --------------------------------------------------------------------------------------
+
+constexpr int kMergeThreads = 128;
+constexpr int kMergeWidth = 32;  // numbers of an output that a warp merges
+
+// One warp's part of an output: the splits of one query token and head, in order.
+class MergeWarp {
+ public:
+  __device__ MergeWarp(const SplitWork& work, std::int64_t row, std::int64_t query,
+                       std::int64_t head)
+      : work_(work),
+        query_(query),
+        head_(head),
+        range_(splits_of(visible_range(work.p, row, query), work.splits, work.split)),
+        count_(static_cast<int>(range_.sinks + range_.end - range_.begin)),
+        output_((query - work.first_query) * work.p.query_heads + head),
+        lane_(static_cast<int>(threadIdx.x % 32)) {}
+
+  __device__ void run(int part) {
+    const auto dim = static_cast<int>(work_.p.layers.v_dim);
+    const int d = part * kMergeWidth + lane_;
+    const float2* const partials = work_.partials + output_ * work_.splits;
+    const float* const values = work_.partial_values + output_ * work_.splits * dim + d;
+    float sum = 0;
+    float weights = 0;
+    float largest = minus_infinity();
+    for (int tile = 0; tile < count_; tile += 32) {
+      // All loads of the tile before the first is waited for.
+      float x[32];
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        x[i] = tile + i < count_ ? values[split_of(tile + i) * dim] : 0.0F;
+      }
+      const bool there = tile + lane_ < count_;
+      const float2 own = there ? partials[split_of(tile + lane_)] : float2{minus_infinity(), 0.0F};
+      // Lane i has the factors of split i.
+      float after = own.x;
+#pragma unroll
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const float other = __shfl_up_sync(kAllLanes, after, offset);
+        if (lane_ >= offset) after = fmaxf(after, other);
+      }
+      after = fmaxf(after, largest);
+      float before = __shfl_up_sync(kAllLanes, after, 1);
+      if (lane_ == 0) before = largest;
+      const MergeFactors factors(before, own.x);
+      largest = __shfl_sync(kAllLanes, after, 31);
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        if (tile + i >= count_) break;
+        const float so_far = __shfl_sync(kAllLanes, factors.so_far, i);
+        const float split = __shfl_sync(kAllLanes, factors.split, i);
+        const float weight = __shfl_sync(kAllLanes, own.y, i);
+        sum = fmaf(sum, so_far, __fmul_rn(x[i], split));
+        weights = fmaf(weights, so_far, __fmul_rn(weight, split));
+      }
+    }
+    const PagedAttentionProblem& p = work_.p;
+    const SoftmaxEpilogue epilogue(p.sink_logits, head_, largest, weights);
+    store_output(p, p.output.offset(query_, head_) + d, finished_value(sum, epilogue));
+    if (d == 0 && p.log_sum_exp.data != nullptr) {
+      p.log_sum_exp.data[p.log_sum_exp.offset(query_, head_)] = epilogue.log_sum_exp;
+    }
+  }
+
+ private:
+  __device__ std::int64_t split_of(int i) const {
+    return i < range_.sinks ? i : i - range_.sinks + range_.begin;
+  }
+
+  const SplitWork& work_;
+  std::int64_t query_, head_;
+  SplitRange range_;
+  int count_;
+  std::int64_t output_;
+  int lane_;
+};
+
+__global__ void __launch_bounds__(kMergeThreads)
+    bf16_merge_kernel(const __grid_constant__ SplitWork work) {
+  const auto parts = static_cast<unsigned>(work.p.layers.v_dim) / kMergeWidth;
+  const auto heads = static_cast<unsigned>(work.p.query_heads);
+  RowCursor cursor(work.p.rows,
+                   [&](std::int64_t row) { return row_work(work, row).count * heads * parts; });
+  RowItem item;
+  constexpr unsigned kWarpsOfBlock = kMergeThreads / 32;
+  unsigned i = blockIdx.x * kWarpsOfBlock + threadIdx.x / 32;
+  bool waited = false;
+  for (; cursor.find(i, item); i += gridDim.x * kWarpsOfBlock) {
+    const unsigned part = item.number % parts;
+    const unsigned output = item.number / parts;
+    const std::int64_t query = row_work(work, item.row).first + output / heads;
+    MergeWarp merge(work, item.row, query, output % heads);
+    if constexpr (cuda::kHopper) {
+      if (!waited) cuda::pdl_wait();
+      waited = true;
+    }
+    merge.run(static_cast<int>(part));
+  }
+}
+
+// ---- the host's side ----------------------------------------------------------------------------
+
+template <class S, bool kExact>
+void launch_decode(Context& context, const SplitWork& work, unsigned blocks) {
+  const auto kernel = bf16_decode_kernel<S, kExact>;
+  cuda::allow_shared(context, kernel);
+  cuda::launch(context, "cached_attention bf16_decode_kernel", kernel,
+               {.blocks = blocks,
+                .threads = 32,
+                .shared_bytes = static_cast<std::int64_t>(sizeof(DecodeShared<S, kExact>))},
+               work);
+}
+
+// In waves of query tokens, so that partial results fit.
+template <class S>
+void decode(Context& context, SplitWork work) {
+  const PagedAttentionProblem& p = work.p;
+  const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+  const std::int64_t partials = checked_mul(p.query_heads, work.splits, "partial results");
+  const std::int64_t query_bytes =
+      checked_mul(partials, (p.layers.v_dim + 2) * 4, "partial results");
+  constexpr std::int64_t kMaxItems = std::int64_t{1} << 30;
+  std::int64_t at_once =
+      std::max<std::int64_t>(1, kMaxItems / std::max(p.query_heads * 4, partials));
+  const bool merges = work.splits > 1;
+  // At least one query token: where it does not fit, workspace() throws with the bytes to reserve.
+  if (merges) {
+    at_once = std::clamp<std::int64_t>(context.workspace_bytes() / query_bytes, 1, at_once);
+  }
+  at_once = std::min(at_once, p.queries);
+  if (merges) {
+    auto* const scratch =
+        static_cast<std::byte*>(detail::ContextAccess::workspace(context, at_once * query_bytes));
+    work.partials = reinterpret_cast<float2*>(scratch);
+    work.partial_values = reinterpret_cast<float*>(scratch + at_once * partials * 8);
+  }
+  for (std::int64_t first = 0; first < p.queries; first += at_once) {
+    work.first_query = first;
+    work.queries = std::min(at_once, p.queries - first);
+    const std::int64_t items = work.queries * p.layers.kv_heads * work.splits;
+    // Warps that find little to do are replaced by others.
+    const auto blocks = static_cast<unsigned>(
+        std::min(items, processors * tuning::kDecodeWarps * tuning::kDecodeWaves));
+    is_bf16_query(p) ? launch_decode<S, true>(context, work, blocks)
+                     : launch_decode<S, false>(context, work, blocks);
+    if (!merges) continue;
+    const std::int64_t warps = work.queries * p.query_heads * p.layers.v_dim / kMergeWidth;
+    const std::int64_t most = processors * (2048 / kMergeThreads);
+    cuda::launch(
+        context, "cached_attention bf16_merge_kernel", bf16_merge_kernel,
+        {.blocks = static_cast<unsigned>(std::min(ceil_div(warps, kMergeThreads / 32), most)),
+         .threads = kMergeThreads,
+         .pdl = cuda::is_hopper(context)},
+        work);
+  }
+}
+
+template <class S>
+void run(Context& context, const PagedAttentionProblem& p) {
+  SplitWork work = split_work(p, S::kSplit);
+  // Queries of a row, if all rows but one have one. With a single row that is what there is.
+  const bool prefills =
+      p.queries - p.rows + 1 >= tuning::kPrefillQueries && can_prefill_bf16(context, p);
+  if (prefills) {
+    prefill_bf16(context, work);
+    if (p.rows == 1) return;
+    work.prefill_queries = tuning::kPrefillQueries;
+  }
+  decode<S>(context, work);
+}
+
+}  // namespace
+
+void cached_attention_bf16(Context& context, const PagedAttentionProblem& p) {
+  const cuda::DeviceScope scope(context.device().index);
+  p.layers.k_dim == 64 ? run<Bf16Scheme<64>>(context, p) : run<Bf16Scheme<128>>(context, p);
+}
+
+}  // namespace touchstone::paged_attention
