@@ -73,10 +73,6 @@ void set_rings(const Forward& p, std::int64_t processors, StreamParams& s) {
           kStreamMaxStages));
     };
     s.stages = two ? stages(tuning::kStreamSharedOfTwo) : 0;
-    if (two && s.stages < tuning::kStreamMinStages) {
-      set_slices(p, tuning::kStreamShortSliceBytes, s);
-      s.stages = stages(tuning::kStreamSharedOfTwo);
-    }
     if (s.stages < tuning::kStreamMinStages) s.stages = stages(tuning::kStreamSharedOfOne);
     if (s.stages >= tuning::kStreamMinStages) return;
     s.stages = 0;
