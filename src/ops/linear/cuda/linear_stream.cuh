@@ -200,20 +200,11 @@ class StreamLeft {
   __device__ __forceinline__ void next_unit() { at_ += step_; }
   // Block i of the unit.
   __device__ __forceinline__ void load(int i, std::uint32_t (&a)[2][4]) const {
-    load_from(at_, i, a);
-  }
-  // Block i of the unit after it.
-  __device__ __forceinline__ void load_ahead(int i, std::uint32_t (&a)[2][4]) const {
-    load_from(at_ + step_, i, a);
+    cuda::load_matrices(at_ + static_cast<std::uint32_t>(i * 64), a[0]);
+    cuda::load_matrices(at_ + static_cast<std::uint32_t>(i * 64 + 32), a[1]);
   }
 
  private:
-  __device__ __forceinline__ static void load_from(std::uint32_t at, int i,
-                                                   std::uint32_t (&a)[2][4]) {
-    cuda::load_matrices(at + static_cast<std::uint32_t>(i * 64), a[0]);
-    cuda::load_matrices(at + static_cast<std::uint32_t>(i * 64 + 32), a[1]);
-  }
-
   std::uint32_t begin_;
   std::uint32_t at_ = 0;
   std::uint32_t step_;
@@ -246,10 +237,12 @@ class StreamWarp {
       const int length = min(p_.slice, p_.in - begin);
       int k = 0;
       if constexpr (kPlain) {
+        for (; k + 4 * kStreamUnit <= length; k += 4 * kStreamUnit) {
+          multiply_units<4>(row, sums);
+          row += 4 * Source::kUnitBytes;
+        }
         for (; k + 2 * kStreamUnit <= length; k += 2 * kStreamUnit) {
-          multiply_two_units(row, sums);
-          left_.next_unit();
-          left_.next_unit();
+          multiply_units<2>(row, sums);
           row += 2 * Source::kUnitBytes;
         }
       }
@@ -312,9 +305,9 @@ class StreamWarp {
     }
   }
 
-  // The second unit is loaded while the first is multiplied.
-  __device__ __forceinline__ void multiply_two_units(const std::uint8_t* row,
-                                                     float (&sums)[4]) const {
+  // Plain weights: a unit is loaded while the one before it is multiplied.
+  template <int kUnits>
+  __device__ __forceinline__ void multiply_units(const std::uint8_t* row, float (&sums)[4]) {
     constexpr int kBlocks = kStreamUnit / 32;
     Fragment right[2][kBlocks];
     std::uint32_t left[2][kBlocks][2][4];
@@ -324,13 +317,17 @@ class StreamWarp {
       left_.load(i, left[0][i]);
     }
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      multiply_block(left[0][i], right[0][i], sums);
-      load_plain(row, kBlocks + i, right[1][i]);
-      left_.load_ahead(i, left[1][i]);
-    }
+    for (int unit = 0; unit < kUnits; ++unit) {
+      left_.next_unit();
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) multiply_block(left[1][i], right[1][i], sums);
+      for (int i = 0; i < kBlocks; ++i) {
+        multiply_block(left[unit % 2][i], right[unit % 2][i], sums);
+        if (unit + 1 < kUnits) {
+          load_plain(row, (unit + 1) * kBlocks + i, right[(unit + 1) % 2][i]);
+          left_.load(i, left[(unit + 1) % 2][i]);
+        }
+      }
+    }
   }
 
   __device__ __forceinline__ static void multiply_block(const std::uint32_t (&left)[2][4],
