@@ -61,6 +61,7 @@ struct Text {
 
 struct Answer {
   std::vector<Text> texts;  // best first
+  bool tied = false;        // two numbers that decide something are equal
   bool nan = false;         // a row that the search reads has a NaN
   // The smallest distance of two different numbers whose order decides who runs on or stays.
   double margin = std::numeric_limits<double>::infinity();

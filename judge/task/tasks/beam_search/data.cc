@@ -178,14 +178,17 @@ void fill_prompts(const Knobs& k, const CaseSpec& spec, Problem& p) {
 }
 
 // Of all searches of a case, and where states are few of every search that a relation may ask for.
-double margin_of(Problem& p, int64_t width) {
+// A tie outside of the families of ties is two sums that are equal by chance, and in no other order.
+double margin_of(Problem& p, int64_t width, bool ties) {
   std::vector<int32_t> asked = p.start;
   if (width <= 8) {
     p.start.clear();
     for (int64_t s = 0; s < width; ++s) p.start.push_back(static_cast<int32_t>(s));
   }
   double margin = std::numeric_limits<double>::infinity();
-  for (const Answer& answer : search(p, {})) margin = std::min(margin, answer.margin);
+  for (const Answer& answer : search(p, {})) {
+    margin = std::min(margin, answer.tied && !ties ? 0 : answer.margin);
+  }
   p.start = std::move(asked);
   return margin;
 }
@@ -232,7 +235,7 @@ Problem make_problem(const CaseSpec& spec) {
       std::clamp(kMaxDrawn / std::max<int64_t>(1, p.states * k.vocab), int64_t{4}, kMaxTries);
   for (uint64_t t = 0; t < static_cast<uint64_t>(tries) && best < kMargin; ++t) {
     fill_tables(plain, derive_seed(spec.seed, kTry + t), p);
-    const double margin = margin_of(p, k.width);
+    const double margin = margin_of(p, k.width, k.family == "ties" || k.family == "all_tied");
     if (margin <= best) continue;
     best = margin;
     chosen = t;

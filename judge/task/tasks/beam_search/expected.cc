@@ -44,20 +44,31 @@ class Search {
       choose(candidates, g);
       if (stops(g)) break;
     }
+    for (size_t i = 1; i < answer_.texts.size(); ++i) {
+      answer_.tied = answer_.tied || answer_.texts[i - 1].score == answer_.texts[i].score;
+    }
     answer_.visited.assign(visited_.begin(), visited_.end());
     return std::move(answer_);
   }
 
  private:
   void decides(double a, double b) {
-    if (a != b) answer_.margin = std::min(answer_.margin, std::abs(a - b));
+    if (a == b) {
+      answer_.tied = true;
+    } else {
+      answer_.margin = std::min(answer_.margin, std::abs(a - b));
+    }
   }
   // Scores in units of the sums that they are made of.
   void decides_scores(double a, int64_t length, double b, int64_t other) {
     const auto alpha = static_cast<double>(p_.length_penalty);
     const double unit = std::min(std::pow(static_cast<double>(length), alpha),
                                  std::pow(static_cast<double>(other), alpha));
-    if (a != b) answer_.margin = std::min(answer_.margin, std::abs(a - b) * unit);
+    if (a == b) {
+      answer_.tied = true;
+    } else {
+      answer_.margin = std::min(answer_.margin, std::abs(a - b) * unit);
+    }
   }
   double score_of(double log_probability, int64_t length) const {
     return log_probability /
