@@ -203,6 +203,12 @@ std::vector<TorchPeerVariant> torch_peers_of(const Session& session, const Subje
     return {{"attention", variant + "flash", "torch flash"},
             {"attention", variant + "cudnn", "torch cudnn"}};
   }
+  if (name == "embedding" || name == "cross_entropy") {
+    if (has_options(s.item, {"dloss"})) return {};
+    const bool table = s.op.name == "embedding_backward";
+    const std::int64_t rows = s.operand(s.sets[0], table ? "dweight" : "weight").shape[0];
+    return {{name, direction + " " + std::to_string(rows), "torch"}};
+  }
   // It knows no quantized cache, no latent and no sharing.
   const bool plain = labels.format == "bf16" || labels.format == "f32" || labels.format == "f16";
   if (s.op.name == "cached_attention" && plain && !has_options(s.item, {"heads", "format"})) {

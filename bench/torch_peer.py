@@ -234,8 +234,55 @@ class DenseAttentionCase(Case):
         self.call = lambda i: torch.autograd.grad(output, [q, k, v], gradient, retain_graph=True)
 
 
+class VocabularyCase(Case):
+    """A table or an output head of V rows, shared by all sets; the variant is direction and V, as in
+    backward 128256."""
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        self.direction, vocabulary = request["variant"].split()
+        self.weight = self.random(int(vocabulary), self.cols) / self.cols ** 0.5
+        tokens = torch.arange(self.count * self.rows, device=self.device) * 7919 % int(vocabulary)
+        self.tokens = tokens.view(self.count, self.rows)
+
+    def differentiate(self, function, inputs, gradient):
+        for operand in inputs:
+            operand.requires_grad_()
+        return self.torch.autograd.grad(function(), inputs, gradient)
+
+
+class EmbeddingCase(VocabularyCase):
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        embedding = torch.nn.functional.embedding
+        if self.direction == "forward":
+            self.call = lambda i: embedding(self.tokens[i], self.weight)
+            return
+        gradient = self.random(self.rows, self.cols)
+        self.call = lambda i: self.differentiate(lambda: embedding(self.tokens[i], self.weight),
+                                                 [self.weight], gradient)
+
+
+class HeadLossCase(VocabularyCase):
+    """The head and the loss; backward: both directions, as a training step has them."""
+
+    def __init__(self, torch, request):
+        super().__init__(torch, request)
+        self.x = [3 * x for x in self.random_sets()]
+
+        def loss(i):
+            logits = torch.nn.functional.linear(self.x[i], self.weight)
+            return torch.nn.functional.cross_entropy(logits.float(), self.tokens[i])
+
+        if self.direction == "forward":
+            self.call = loss
+            return
+        self.call = lambda i: self.differentiate(lambda: loss(i), [self.x[i], self.weight], None)
+
+
 CASES = {"layer_norm": NormCase, "rms_norm": NormCase, "softmax_topk": TopkCase,
-         "sample": SampleCase, "cached_attention": AttentionCase, "attention": DenseAttentionCase}
+         "sample": SampleCase, "cached_attention": AttentionCase, "attention": DenseAttentionCase,
+         "embedding": EmbeddingCase, "cross_entropy": HeadLossCase}
 
 
 def make_case(torch, request):

@@ -68,6 +68,47 @@ TEST(DeployVerb, FromAForeignFile) {
                   ".py");
 }
 
+// A foreign kernel, and the adapter that is written for it, are compiled and linked as the judge does.
+TEST(DeployVerb, FromAForeignKernel) {
+  const char* nvcc = "/usr/local/cuda/bin/nvcc";
+  if (!std::filesystem::exists(nvcc)) {
+    GTEST_SKIP() << "NOT CHECKED: no nvcc at " << nvcc << ", so no CUDA adapter was compiled";
+  }
+  struct Foreign {
+    const char* task;
+    const char* arguments;  // of its function
+  };
+  constexpr Foreign kForeign[] = {
+      {"softmax_topk",
+       "const float* x, int n, int v, int kk, float* p, int* idx, cudaStream_t stream"},
+      {"flash_attention_forward",
+       "const float* q, const float* k, const float* v, float* o, float* lse, int b, int h, int n, "
+       "int d, float scale, bool causal, cudaStream_t stream"}};
+  for (const Foreign& foreign : kForeign) {
+    const judge::test::Folder folder;
+    const std::string file =
+        folder
+            .write("theirs.cu", std::string("__global__ void kernel(float* to) { to[0] = 1; }\n"
+                                            "namespace lib { void run(") +
+                                    foreign.arguments +
+                                    ") { kernel<<<1, 1, 0, stream>>>(nullptr); } }\n")
+            .string();
+    const std::string place = (folder.path() / "mine").string();
+    const test::ShellResult written = deploy(place + " --task " + foreign.task + " --from " + file);
+    ASSERT_EQ(written.exit_code, 0) << written.out;
+    const test::ShellResult compiled =
+        test::run_shell("cd " + place + " && " + nvcc +
+                        " -std=c++20 -arch=sm_90 -shared -Xcompiler -fPIC,-Wall,-Werror adapter.cu "
+                        "theirs.cu -o lib.so "
+                        "2>&1 && nm -D lib.so");
+    EXPECT_EQ(compiled.exit_code, 0) << compiled.out;
+    EXPECT_THAT(compiled.out, HasSubstr(std::string(" T ") + foreign.task));
+    const test::ShellResult adapter = test::run_shell("cat " + place + "/adapter.cu");
+    EXPECT_THAT(adapter.out, HasSubstr("lib::run("));
+    EXPECT_THAT(adapter.out, HasSubstr("stream"));
+  }
+}
+
 TEST(DeployVerb, MistakesAreOneLine) {
   expect_one_line("", 2, "folder");
   expect_one_line("/tmp/touchstone-never --task softmax_topkk", 2, "softmax_topk");

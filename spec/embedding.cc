@@ -7,6 +7,7 @@
 // and one rounding to the dtype.
 #include "oracle/embedding.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>

@@ -7,6 +7,7 @@
 #include <future>
 
 #include "judge/contender/abi_shim.h"
+#include "judge/contender/adapter_heap.h"
 #include "judge/contender/child_spec.h"
 #include "judge/contender/contender.h"
 #include "judge/contender/python.h"
@@ -30,6 +31,7 @@ constexpr double kCudaSeconds = 180.0;
 constexpr double kBusy = 4.0;
 constexpr const char* kGcc = "/usr/bin/gcc";
 constexpr const char* kGxx = "/usr/bin/g++";
+constexpr const char* kObjcopy = "/usr/bin/objcopy";
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -236,27 +238,67 @@ class Builder {
     return path;
   }
 
+  // Compiles one file, without linking it.
+  CommandResult compile_object(const std::string& source, const std::string& object,
+                               bool sanitized) const {
+    const bool c = source.ends_with(".c");
+    std::vector<std::string> words = {
+        compiler(c ? kGcc : kGxx), c ? "-std=gnu17" : "-std=gnu++20", "-c", source, "-o", object};
+    std::ranges::copy_if(
+        common_flags(sanitized), std::back_inserter(words),
+        [](const std::string& f) { return f != "-shared" && !f.starts_with("-Wl"); });
+    return run(jail(), words, kCompileSeconds);
+  }
+
+  // The adapter apart, with a heap that counts what it takes. Nothing in `objects` where there is no
+  // adapter in C or C++, or no objcopy.
+  CommandResult compile_adapter(std::vector<std::string>& objects) const {
+    const fs::path& adapter = contender_.binding.adapter;
+    std::error_code error;
+    if (!has_extension(adapter, {".c", ".cc", ".cpp", ".cxx"}) || !fs::exists(kObjcopy, error)) {
+      return {};
+    }
+    write_file(work_ / "adapter_heap.c", adapter_heap());
+    make_readable(work_ / "adapter_heap.c");
+    const std::string heap = place() + "/adapter_heap.o";
+    const std::string object = place() + "/adapter.o";
+    CommandResult all = compile_object(place() + "/source/" + adapter.string(), object, false);
+    if (all.status != 0) return all;
+    std::vector<std::string> words = {kObjcopy};
+    for (const auto& [symbol, counted] : adapter_calls()) {
+      words.push_back(fmt::format("--redefine-sym={}=touchstone_adapter_{}", symbol, counted));
+    }
+    words.push_back(object);
+    for (const CommandResult& one :
+         {compile_object(place() + "/adapter_heap.c", heap, false), run(jail(), words, 10)}) {
+      all.output += one.output;
+      all.status = one.status;
+      if (one.status != 0) return all;
+    }
+    objects = {object, heap};
+    return all;
+  }
+
   // C files are compiled apart where C++ files are there too.
   CommandResult compile(const std::string& output, bool sanitized) const {
     const std::vector<std::string> flags = common_flags(sanitized);
     std::vector<std::string> c_files;
     std::vector<std::string> others;
+    std::vector<std::string> adapter;
+    CommandResult all;
+    if (!sanitized && !contender_.binding.adapter.empty()) all = compile_adapter(adapter);
+    if (all.status != 0) return all;
     for (const fs::path& file : files()) {
+      if (!adapter.empty() && file == contender_.binding.adapter) continue;
       (has_extension(file, {".c"}) ? c_files : others)
           .push_back(place() + "/source/" + file.string());
     }
-    CommandResult all;
-    const bool only_c = others.empty();
+    const bool only_c =
+        others.empty() && !has_extension(contender_.binding.adapter, {".cc", ".cpp", ".cxx"});
     if (!only_c) {
       for (std::size_t i = 0; i < c_files.size(); ++i) {
-        std::vector<std::string> words = {
-            compiler(kGcc), "-std=gnu17", "-c",
-            c_files[i],     "-o",         fmt::format("{}/{}.{}.o", place(), output, i)};
-        std::ranges::copy_if(flags, std::back_inserter(words), [](const std::string& f) {
-          return f != "-shared" && !f.starts_with("-Wl");
-        });
-        others.push_back(words[5]);
-        const CommandResult one = run(jail(), words, kCompileSeconds);
+        others.push_back(fmt::format("{}/{}.{}.o", place(), output, i));
+        const CommandResult one = compile_object(c_files[i], others.back(), sanitized);
         all.output += one.output;
         all.status = one.status;
         if (one.status != 0) return all;
@@ -267,6 +309,7 @@ class Builder {
     words.insert(words.end(), flags.begin(), flags.end());
     const std::vector<std::string>& last = only_c ? c_files : others;
     words.insert(words.end(), last.begin(), last.end());
+    words.insert(words.end(), adapter.begin(), adapter.end());
     for (const std::string& word :
          {std::string("-o"), place() + "/" + output, std::string("-lm")}) {
       words.push_back(word);

@@ -68,9 +68,11 @@ void add_driver(JailSpec& spec) {
 
 void add_device(JailSpec& spec) {
   spec.forks = "refuse";  // the driver tries to start a helper, and does without
+  spec.open_proc = true;  // without it the driver does not start
   const std::vector<fs::path> nodes = gpu_nodes();
   if (nodes.empty()) throw Unsupported("no NVIDIA GPU here");
   for (const fs::path& node : nodes) spec.binds.push_back({node.string(), node.string(), "dev"});
+  spec.binds.push_back({"/dev/zero", "/dev/zero", "dev"});  // the driver maps it
   add_driver(spec);
   for (const char* path : {"/sys", "/usr/local/cuda", "/etc/nvidia"}) {
     std::error_code error;

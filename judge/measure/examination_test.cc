@@ -1,12 +1,14 @@
 // A session with contenders that mean it ill: each has its own record, and what it holds is counted.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "judge/contender/python.h"
 #include "judge/judge.h"
 #include "judge/run/test_task.h"
+#include "judge/sandbox/read_file.h"
 #include "judge/task/tasks/registry.h"
 
 namespace touchstone::judge {
@@ -76,6 +78,69 @@ TEST(Examination, SourcesNamedLikeOptionsAreSources) {
   EXPECT_TRUE(record.facts.contains("leaks"));
   EXPECT_TRUE(record.facts.contains("repeated content"));
   EXPECT_TRUE(record.facts.contains("guarded heap"));
+}
+
+// Right and quick up to 40000 logits, and never ready beyond them.
+constexpr const char* kSlowWhereLarge = R"(
+#undef softmax_topk
+#include <unistd.h>
+int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p, int32_t* i) {
+  while (rows * vocab > 40000) sleep(1);
+  return answer(rows, vocab, k, logits, p, i);
+}
+)";
+
+TEST(Examination, OverTimeGoesOnWithSmallerCases) {
+  const test::Folder folder;
+  const std::string right =
+      read_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c", 1 << 20);
+  folder.write("slow.c", "#define softmax_topk answer\n" + right + kSlowWhereLarge);
+  JudgeOptions options = quick();
+  options.limits.call_seconds = 1.0;
+  const Record record = judge(read_contender(folder.path() / "slow.c", task()), task(), options);
+  EXPECT_EQ(record.verdict, Verdict::limit) << record.verdict_because;
+  const auto hung = std::ranges::find(record.cases, Ending::hung, &CaseRecord::ending);
+  ASSERT_NE(hung, record.cases.end());
+  int after = 0, not_asked = 0;
+  for (auto c = hung + 1; c != record.cases.end(); ++c) {
+    const int64_t logits = c->spec.parameters.at("rows") * c->spec.parameters.at("vocab");
+    if (logits <= 40000) {
+      EXPECT_TRUE(c->check.passed) << format_spec(c->spec) << ": " << c->check.reason;
+      ++after;
+    } else {
+      EXPECT_TRUE(c->ending == Ending::hung || c->ending == Ending::not_reached);
+      not_asked += c->ending == Ending::not_reached ? 1 : 0;
+    }
+  }
+  EXPECT_GT(after, 50);
+  EXPECT_GT(not_asked, 0);
+  EXPECT_EQ(record.cases.size(), task().plan(*options.seed, true).cases.size());
+}
+
+// An adapter that copies all of its input, and a contender that holds nothing to speak of.
+TEST(Examination, MemoryOfAnAdapterIsNotTheContenders) {
+  const test::Folder folder;
+  const std::string right =
+      read_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c", 1 << 20);
+  folder.write("theirs.c", "#define softmax_topk their_topk\n" + right);
+  folder.write("adapter.cc", R"(
+#include <cstdint>
+#include <vector>
+extern "C" int their_topk(int64_t, int64_t, int64_t, const float*, float*, int32_t*);
+extern "C" int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p,
+                            int32_t* i) {
+  std::vector<float> copy(static_cast<std::size_t>(rows * vocab));
+  for (std::size_t at = 0; at < copy.size(); ++at) copy[at] = logits[at];
+  return their_topk(rows, vocab, k, copy.data(), p, i);
+}
+)");
+  folder.write("contender.json", R"({"sources": ["theirs.c"], "adapter": "adapter.cc"})");
+  const Record record = judge(read_contender(folder.path(), task()), task(), quick());
+  ASSERT_EQ(record.verdict, Verdict::pass) << record.verdict_because << record.build.log;
+  ASSERT_FALSE(record.memory.ladder.empty());
+  for (const MemoryPoint& point : record.memory.ladder) {
+    EXPECT_LT(point.extra_bytes, point.io_bytes / 2) << point.n;
+  }
 }
 
 TEST(Examination, MemoryOfPythonGrowsAsItIsWritten) {

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <string>
 
@@ -17,18 +16,6 @@ constexpr std::size_t kMaxWitnesses = 3;
 constexpr double kShrinkSeconds = 2.5;
 constexpr int kShrinkRuns = 120;
 constexpr int kSimplifyRuns = 120;
-
-// What kind of failure it is: a smaller case has to fail in the same way to stand for it.
-std::string failure_kind(Ending ending, const CaseCheck& check) {
-  if (ending != Ending::ok) return std::string(name_of(ending));
-  if (check.refused) return "refused";
-  for (const OutputError& e : check.errors) {
-    if (e.outside == 0) continue;
-    const bool strange = !std::isfinite(e.got) && std::isfinite(e.expected);
-    return fmt::format("{} {}", strange ? "no number in" : "wrong", e.output);
-  }
-  return "status";
-}
 
 // What only the whole judgment shows is shown by its seed.
 std::string whole_again(const Session& session) {
@@ -89,11 +76,13 @@ void add_witness(Session& session, const CaseRecord& c, Relation relation) {
   if (session.options.shrink && quick) {
     const auto begin = Clock::now();
     const uint64_t poison = session.random();
+    const std::string kind = failure_kind(c.ending, c.check);
     const auto still_fails = [&](const Relation& candidate) {
       if (seconds_since(begin) > kShrinkSeconds) return false;
-      const CaseCheck check = run_relation(session.process, session.task, candidate, poison).check;
-      if (!check.passed) witness.reason = check.reason;
-      return !check.passed;
+      const RelationRun run = run_relation(session.process, session.task, candidate, poison);
+      const bool same = !run.check.passed && failure_kind(run.ending, run.check) == kind;
+      if (same) witness.reason = run.check.reason;
+      return same;
     };
     relation =
         shrink_relation(session.task, std::move(relation), still_fails, kShrinkRuns).relation;
@@ -116,6 +105,7 @@ void add_witness(Session& session, const CaseRecord& c, Relation relation) {
 void find_witnesses(Session& session, const Plan& plan) {
   std::set<std::string> kinds;
   std::set<std::string> families;
+  std::size_t count = 0;
   const auto showable = [&](const CaseRecord& c, bool gates) {
     return !c.check.passed && c.gates == gates && c.lack.empty() &&
            c.ending != Ending::not_reached &&
@@ -125,27 +115,28 @@ void find_witnesses(Session& session, const Plan& plan) {
   for (const bool gates : {true, false}) {
     for (const bool new_kind : {true, false}) {
       for (const CaseRecord& c : session.record.cases) {
-        if (families.size() >= kMaxWitnesses) break;
+        if (count >= kMaxWitnesses) break;
         if (!showable(c, gates)) continue;
         const std::string kind = failure_kind(c.ending, c.check);
         if (new_kind ? kinds.contains(kind) : families.contains(c.spec.family)) continue;
-        if (families.contains(c.spec.family)) continue;
         kinds.insert(kind);
         families.insert(c.spec.family);
+        ++count;
         add_witness(session, c);
       }
     }
   }
-  kinds = families;
+  std::set<std::string> relations;
   for (std::size_t i = 0; i < session.record.relations.size(); ++i) {
     const CaseRecord& c = session.record.relations[i];
     const Relation& relation = plan.relations[i];  // one record for each, in this order
-    if (c.check.passed || !c.lack.empty() || kinds.size() >= kMaxWitnesses) continue;
+    if (c.check.passed || !c.lack.empty() || count >= kMaxWitnesses) continue;
     if (!missing_function(session, session.task.build(relation.first)).empty() ||
         !missing_function(session, session.task.build(relation.second)).empty() ||
-        !kinds.insert(relation.id).second) {
+        !relations.insert(relation.id).second) {
       continue;
     }
+    ++count;
     add_witness(session, c, relation);
   }
 }

@@ -1,7 +1,10 @@
 // Failures as they are reported: small, with a command that shows them again.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "judge/judge.h"
+#include "judge/report/evidence.h"
 #include "judge/run/test_task.h"
 #include "judge/task/tasks/registry.h"
 
@@ -56,21 +59,45 @@ int layer_norm_backward(int64_t rows, int64_t cols, float eps, const float* dy, 
 constexpr const char* kSumsSix = R"(
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* v, float* p, int32_t* index) {
   if (k < 1 || k > vocab) return 1;
   for (int64_t r = 0; r < rows; ++r, v += vocab, p += k, index += k) {
     double sum = 0;
+    char* taken = calloc(vocab, 1);
     for (int64_t j = 0; j < k; ++j) {
       int32_t best = -1;
-      for (int32_t i = 0; i < vocab; ++i) {
-        int taken = 0;
-        for (int64_t t = 0; t < j; ++t) taken |= index[t] == i;
-        if (!taken && (best < 0 || v[i] > v[best])) best = i;
-      }
-      index[j] = best;
+      for (int32_t i = 0; i < vocab; ++i) if (!taken[i] && (best < 0 || v[i] > v[best])) best = i;
+      taken[index[j] = best] = 1;
     }
+    free(taken);
     for (int32_t i = 0; i < vocab; ++i) if (i != 6) sum += exp((double)v[i] - v[index[0]]);
     for (int64_t j = 0; j < k; ++j) p[j] = (float)(exp((double)v[index[j]] - v[index[0]]) / sum);
+  }
+  return 0;
+}
+)";
+
+// NaN where there are many rows, a wrong place where there are few: two kinds.
+constexpr const char* kTwoKinds = R"(
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* v, float* p, int32_t* index) {
+  if (k < 1 || k > vocab) return 1;
+  for (int64_t r = 0; r < rows; ++r, v += vocab, p += k, index += k) {
+    double sum = 0;
+    char* taken = calloc(vocab, 1);
+    for (int64_t j = 0; j < k; ++j) {
+      int32_t best = -1;
+      for (int32_t i = 0; i < vocab; ++i) if (!taken[i] && (best < 0 || v[i] > v[best])) best = i;
+      taken[index[j] = best] = 1;
+    }
+    free(taken);
+    for (int32_t i = 0; i < vocab; ++i) sum += exp((double)v[i] - v[index[0]]);
+    for (int64_t j = 0; j < k; ++j) p[j] = (float)(exp((double)v[index[j]] - v[index[0]]) / sum);
+    if (rows > 5) p[0] = NAN;
+    if (rows < 3 && vocab > 9) index[0] = -1;
   }
   return 0;
 }
@@ -127,6 +154,23 @@ TEST_F(Witnesses, HaveFewNumbersLeft) {
   EXPECT_EQ(smallest.edits[0], (Edit{0, "logits", 0, 6, 0.0F}));
   const Replay again = replay(contender_, find_task("softmax_topk"), smallest, {});
   EXPECT_FALSE(again.check.passed);
+}
+
+TEST_F(Witnesses, KeepTheKindOfTheirFailure) {
+  const Record record = judged(kTwoKinds, "softmax_topk");
+  EXPECT_EQ(record.verdict, Verdict::wrong) << record.verdict_because;
+  std::set<std::string> shown;
+  for (const FailureGroup& group : failure_groups(record)) {
+    for (const Witness* witness : group.witnesses) {
+      shown.insert(group.kind);
+      const Replay again =
+          replay(contender_, find_task("softmax_topk"), witness->smallest, JudgeOptions());
+      EXPECT_EQ(failure_kind(Ending::ok, again.check), group.kind)
+          << format_spec(witness->smallest) << ": " << again.check.reason;
+    }
+  }
+  EXPECT_TRUE(shown.contains("no number in probabilities"));
+  EXPECT_TRUE(shown.contains("wrong indices"));
 }
 
 }  // namespace

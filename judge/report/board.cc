@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "judge/report/evidence.h"
 #include "judge/report/remarks.h"
 #include "judge/report/score.h"
 #include "judge/report/summary.h"
@@ -50,15 +51,6 @@ Range column_range(const std::vector<Record>& records, const std::string& dimens
     range.most = std::max(value, range.most.value_or(value));
   }
   return range;
-}
-
-// Whether the case alone makes the verdict, or only costs points.
-bool decides(const Record& record, const std::string& case_id) {
-  for (const auto* cases : {&record.cases, &record.relations}) {
-    const auto found = std::ranges::find(*cases, case_id, &CaseRecord::id);
-    if (found != cases->end()) return found->gates;
-  }
-  return true;
 }
 
 const char* verdict_code(Verdict verdict) {
@@ -167,12 +159,16 @@ std::string details(const Record& record, const Standing& standing, bool color) 
     lines.push_back(fmt::format("  {:<10}{} {}{}{}", "found", finding.id, finding.case_id,
                                 finding.case_id.empty() ? "" : " ", shortened(finding.text, 120)));
   }
-  for (std::size_t i = 0; i < std::min<std::size_t>(2, record.witnesses.size()); ++i) {
-    const Witness& witness = record.witnesses[i];
-    lines.push_back(fmt::format("  {:<10}{} {}, {}: {}",
-                                decides(record, witness.case_id) ? "fails" : "points",
-                                witness.case_id, witness.smallest.family,
-                                format_shape(witness.smallest), shortened(witness.reason, 120)));
+  constexpr std::size_t kMaxShown = 2;
+  std::size_t shown = 0;
+  for (const FailureGroup& group : failure_groups(record)) {
+    if (group.witnesses.empty() || shown++ >= kMaxShown) continue;
+    const Witness& witness = *group.witnesses.front();
+    lines.push_back(
+        fmt::format("  {:<10}{}", group.decides ? "fails" : "points", printable(group.title())));
+    lines.push_back(fmt::format("  {:<10}{} {}, {}: {}", "smallest", witness.case_id,
+                                witness.smallest.family, format_shape(witness.smallest),
+                                shortened(witness.reason, 120)));
     lines.push_back(fmt::format("  {:<10}{}", "replay", printable(witness.replay)));
   }
   std::string text;

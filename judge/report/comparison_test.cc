@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
+#include "judge/report/board.h"
 #include "judge/report/claims.h"
 #include "judge/report/duel.h"
 #include "judge/report/evidence.h"
+#include "judge/report/html/html_report.h"
 #include "judge/report/markdown.h"
 #include "judge/report/remarks.h"
 #include "judge/report/score.h"
@@ -339,6 +342,30 @@ TEST(Intervals, Seeds_WidenScoresAndKeepTheGravestVerdict) {
   EXPECT_EQ(merged[0].verdict, Verdict::wrong);
   EXPECT_EQ(merged[0].seeds.size(), 3U);
   EXPECT_FALSE(merged[0].witnesses.empty());
+}
+
+// Ten cases that fail alike are one statement, and it stands before what only costs points.
+TEST(FailureGroups, ShowEachKindOnce) {
+  Record record = sample_record("two_kinds", "layer_norm_backward");
+  fail_case(record, 0, "dx[0] is 1, exact is 2");
+  fail_case(record, 1, "dx[0] is 3, exact is 4");
+  fail_case(record, 3, "dx[0] is nan, exact is 4");
+  record.cases[3].check.errors.front().got = std::numeric_limits<double>::quiet_NaN();
+  record.cases[3].gates = false;
+  apply_scores(record);
+  const std::vector<FailureGroup> groups = failure_groups(record);
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[0].title(), "wrong dx: 2 cases (c1, c2)");
+  EXPECT_EQ(groups[0].witnesses.size(), 2U);
+  EXPECT_EQ(groups[1].title(), "no number in dx, costs points: 1 case (c4)");
+  for (const std::string& text :
+       {board_text({record}, false), markdown_report({record}), html_report({record})}) {
+    for (const FailureGroup& group : groups) {
+      const std::size_t first = text.find(group.title());
+      EXPECT_NE(first, std::string::npos) << group.title() << " in " << text.substr(0, 40);
+      EXPECT_EQ(text.find(group.title(), first + 1), std::string::npos) << group.title();
+    }
+  }
 }
 
 }  // namespace

@@ -185,6 +185,41 @@ EvidenceSheet claims_sheet(const Record& record) {
 
 }  // namespace
 
+std::string FailureGroup::title() const {
+  constexpr std::size_t kMaxNamed = 4;
+  std::string named;
+  for (std::size_t i = 0; i < std::min(cases.size(), kMaxNamed); ++i) {
+    named += fmt::format("{}{}", i == 0 ? "" : ", ", cases[i]);
+  }
+  if (cases.size() > kMaxNamed) named += ", ...";
+  return fmt::format("{}{}: {} case{} ({})", kind, decides ? "" : ", costs points", cases.size(),
+                     cases.size() == 1 ? "" : "s", named);
+}
+
+std::vector<FailureGroup> failure_groups(const Record& record) {
+  std::vector<FailureGroup> groups;
+  for (const bool decides : {true, false}) {
+    for (const auto* cases : {&record.cases, &record.relations}) {
+      for (const CaseRecord& c : *cases) {
+        if (c.check.passed || !c.lack.empty() || c.gates != decides) continue;
+        std::string kind = failure_kind(c.ending, c.check);
+        if (!c.title.empty()) kind += ", " + c.title;
+        const auto known = std::ranges::find_if(groups, [&](const FailureGroup& group) {
+          return group.kind == kind && group.decides == decides;
+        });
+        FailureGroup& group = known == groups.end()
+                                  ? groups.emplace_back(FailureGroup{kind, decides, {}, {}})
+                                  : *known;
+        group.cases.push_back(c.id);
+        for (const Witness& witness : record.witnesses) {
+          if (witness.case_id == c.id) group.witnesses.push_back(&witness);
+        }
+      }
+    }
+  }
+  return groups;
+}
+
 bool is_timed_shape(const EvidenceRow& row) {
   const std::size_t colon = row.name.find(": ");
   return colon != std::string::npos && row.name.starts_with("s") &&

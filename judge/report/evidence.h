@@ -51,6 +51,19 @@ struct CaseCount {
 CaseCount gating_cases(const Record& record);
 CaseCount point_cases(const Record& record);
 
+// Cases that fail in the same way, and the witnesses that were made of them. What decides the verdict
+// comes before what costs points.
+struct FailureGroup {
+  std::string kind;  // of failure_kind(); of relations with their title
+  bool decides = true;
+  std::vector<std::string> cases;  // ids
+  std::vector<const Witness*> witnesses;
+
+  std::string title() const;  // "wrong dx: 34 cases (c3, c7, c12, ...)"
+};
+// Without what was refused because the contender lacks it. Points into the record.
+std::vector<FailureGroup> failure_groups(const Record& record);
+
 struct EvidenceRow {
   std::string name;
   std::string value;

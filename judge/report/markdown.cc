@@ -73,13 +73,18 @@ std::string remark_list(const char* title, const std::vector<Remark>& list) {
 
 std::string witness_list(const Record& record) {
   std::string text;
-  for (const Witness& witness : record.witnesses) {
-    text +=
-        fmt::format("- {} {}, smallest: {}. {}\n", md(witness.case_id), md(witness.smallest.family),
-                    md(format_shape(witness.smallest)), md(witness.reason));
-    text += command_block(witness.replay);
+  for (const FailureGroup& group : failure_groups(record)) {
+    text += fmt::format("- **{}**{}\n", md(group.title()),
+                        group.witnesses.empty() ? "" : ", smallest:");
+    for (const Witness* witness : group.witnesses) {
+      text += fmt::format("  {} {}: {}. {}\n", md(witness->case_id), md(witness->smallest.family),
+                          md(format_shape(witness->smallest)), md(witness->reason));
+      text += command_block(witness->replay);
+    }
   }
-  return text.empty() ? text : "Failures, and the commands that show them again:\n\n" + text;
+  return text.empty()
+             ? text
+             : "Failures by kind, and the commands that show them again:\n\n" + text + "\n";
 }
 
 std::string contender_section(const Record& record) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "judge/report/record_json.h"
@@ -66,6 +67,17 @@ std::string dumped(const Json& json) {
 }
 
 }  // namespace
+
+std::string failure_kind(Ending ending, const CaseCheck& check) {
+  if (ending != Ending::ok) return std::string(name_of(ending));
+  if (check.refused) return "refused";
+  for (const OutputError& e : check.errors) {
+    if (e.outside == 0) continue;
+    const bool strange = !std::isfinite(e.got) && std::isfinite(e.expected);
+    return fmt::format("{} {}", strange ? "no number in" : "wrong", e.output);
+  }
+  return "wrong status";
+}
 
 std::string_view name_of(Verdict verdict) {
   for (const auto& [value, name] : kVerdicts) {

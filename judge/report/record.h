@@ -46,6 +46,10 @@ struct CaseRecord {
   std::string lack = {};  // the feature that the contender lacks and the case needs: it was refused
 };
 
+// What kind of failure it is: "wrong dx", "no number in y", "crashed", "refused". A smaller case has to
+// fail in the same way to stand for it.
+std::string failure_kind(Ending ending, const CaseCheck& check);
+
 // A feature of the card that the contender does not have.
 struct LackRecord {
   std::string id;

@@ -2,6 +2,7 @@
 // starts it and makes calls, and timed_calls.cc, which measures them.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -51,7 +52,6 @@ class ProcessChild : public Child {
   bool device_call(const Function& function, const Call& call, const Layout& layout,
                    uint64_t poison, Reply& reply);
   bool get_ready(const Function& function, const Layout& layout, Reply& reply);
-  void settle();
   void fill(const Call& call, const Layout& layout, uint64_t poison);
   static void make_room(const Call& call, Reply& reply);
   void read_memory(const ProcessStats::Memory& before, int64_t outside_before, Reply& reply) const;
@@ -77,9 +77,17 @@ class ProcessChild : public Child {
     return limits_.heap == ChildHeap::counted && control_->heap_held >= 0;
   }
 
-  // Between its calls a child stands still; those with a device do not, whose driver has threads
-  // that answer to others.
-  bool freezes() const { return freezer_ != nullptr && !device_; }
+  // Between its calls a child stands still.
+  bool freezes() const { return freezer_ != nullptr; }
+  // Processor time that a child is charged for outside of its calls. Where there is a device the
+  // first thread works for the judge then, which copies: of the others.
+  double chargeable_seconds() const;
+  // What an adapter held of `bytes` of its own, which is not the contender's. The child's word: no
+  // more than the arrays of the call, which is what an adapter may have to copy.
+  int64_t of_adapter(int64_t bytes) const {
+    const bool counts = !contender_.binding.adapter.empty();
+    return counts ? std::clamp<int64_t>(bytes, 0, array_bytes_) : 0;
+  }
   void thaw();
   // Stops it, and keeps what it worked beyond what `pages` of buffers cost, to be charged for.
   void freeze(double cpu_before, int64_t pages);
@@ -107,6 +115,7 @@ class ProcessChild : public Child {
   int64_t empty_heap_ = 0;    // the same, as its heap counts
   int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now
   int64_t state_mapped_bytes_ = 0;
+  int64_t array_bytes_ = 0;      // of the last call
   double unpaid_seconds_ = 0.0;  // worked outside of calls, not yet charged for
   Placement last_placement_ = Placement::end_flush;
   OwnThreadTimes own_times_;

@@ -92,7 +92,8 @@ ProcessChild::~ProcessChild() {
 int64_t ProcessChild::held_bytes() const {
   if (!memory_) return 0;
   if (counts_heap()) return std::max<int64_t>(0, control_->heap_held - empty_heap_);
-  return std::max<int64_t>(0, memory_->own(mapped_bytes_) - empty_bytes_);
+  return std::max<int64_t>(
+      0, memory_->own(mapped_bytes_) - empty_bytes_ - of_adapter(control_->adapter_held));
 }
 
 bool ProcessChild::start_failed(const Reply& reply) {
@@ -150,7 +151,7 @@ CompletionWait::WaitLimits ProcessChild::wait_limits(double seconds) const {
 
 bool ProcessChild::command(protocol::Command what, double seconds, const Function* function,
                            Reply& reply) {
-  const double cpu_before = stats_ ? stats_->cpu_seconds() : 0.0;
+  const double cpu_before = stats_ ? chargeable_seconds() : 0.0;
   thaw();
   control_->command = what;
   completion_->post(++number_);
@@ -338,6 +339,10 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
   const Layout layout = arena_.place(needs, last_placement_, device_);
   const auto span = static_cast<int64_t>(layout.span);
   mapped_bytes_ = python_ ? mapped_bytes_ + span : state_mapped_bytes_ + span;
+  array_bytes_ = 0;
+  for (const protocol::Buffer& buffer : layout.buffers) {
+    array_bytes_ += static_cast<int64_t>(buffer.data_bytes);
+  }
   encode_call(functions_, function, call, *control_);
   protocol::Control& c = *control_;
   c.makes_state = with_state && python_ && !python_states_.contains(call.state) ? 1 : 0;

@@ -92,7 +92,13 @@ SCALE(scale_sabotages) {  // takes away what the judge reads
   return run(n, factor, x, y);
 }
 SCALE(scale_shares) {  // hides its memory in shared pages
-  g_sink = mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  static int count = 0;
+  char name[64];
+  snprintf(name, sizeof name, "/dev/shm/%d", count++);
+  const int file = open(name, O_CREAT | O_RDWR, 0600);
+  if (ftruncate(file, 1 << 20) != 0) return 1;
+  g_sink = mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
   memset(g_sink, 1, 1 << 20);
   return run(n, factor, x, y);
 }

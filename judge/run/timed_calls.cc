@@ -13,8 +13,6 @@ namespace {
 
 // A child may use this much processor time on its way to sleep.
 constexpr double kIdleSeconds = 100e-6;
-// How long the judge waits for helper threads that look for work before they sleep.
-constexpr double kSettleSeconds = 20e-3;
 // Waiting for a processor that others had, beyond this share of a call, makes its time one of the
 // machine and not of the contender.
 constexpr double kQueuedShare = 0.005;
@@ -37,6 +35,10 @@ void ProcessChild::thaw() {
   if (freezes()) freezer_->thaw();
 }
 
+double ProcessChild::chargeable_seconds() const {
+  return device_ ? shares().helpers : stats_->cpu_seconds();
+}
+
 void ProcessChild::freeze(double cpu_before, int64_t pages) {
   if (!freezes() || !limits_.measured) return;
   freezer_->freeze();
@@ -47,20 +49,7 @@ void ProcessChild::freeze(double cpu_before, int64_t pages) {
                                                               : limits_.cpus.size());
   const auto busy = static_cast<double>(
       std::clamp<int64_t>(stats_->memory().threads, 1, std::max<int64_t>(cpus, 1)));
-  unpaid_seconds_ += std::max(0.0, stats_->cpu_seconds() - cpu_before - granted * busy);
-}
-
-// Waits until the child uses no processor time: its helper threads may look for work a while.
-void ProcessChild::settle() {
-  const Clock::time_point start = Clock::now();
-  double before = stats_->cpu_seconds();
-  do {
-    const timespec pause{0, 30000};
-    nanosleep(&pause, nullptr);
-    const double now = stats_->cpu_seconds();
-    if (now - before < 5e-6) return;
-    before = now;
-  } while (between(start, Clock::now()) < kSettleSeconds);
+  unpaid_seconds_ += std::max(0.0, chargeable_seconds() - cpu_before - granted * busy);
 }
 
 void ProcessChild::fill(const Call& call, const Layout& layout, uint64_t poison) {
@@ -119,6 +108,8 @@ void ProcessChild::read_memory(const ProcessStats::Memory& before, int64_t outsi
   const int64_t mapped = std::max<int64_t>(0, after.shared - before.shared);
   const int64_t outside = std::max(memory_->most_outside(), memory_->outside()) - outside_before;
   reply.peak_extra_bytes += std::max<int64_t>(0, outside - mapped);
+  reply.peak_extra_bytes =
+      std::max<int64_t>(0, reply.peak_extra_bytes - of_adapter(control_->adapter_extra));
   if (!counts_heap()) return;
   // The heap knows of blocks on pages that it held already. What is far beyond its count did not
   // come from it, or the count was tampered with: then the pages have the word.
@@ -211,25 +202,26 @@ bool ProcessChild::measured_call(const Function& function, const Call& call, con
   return true;
 }
 
-// With a device: inputs are on it before the clock starts, so they are written before the child is
-// woken, and it does not stand still.
+// With a device: the child maps its buffers and stands still, the inputs are written, and the first
+// thread copies them to the device before the clock starts. What other threads do meanwhile, and what
+// anybody does after the call, is charged.
 bool ProcessChild::device_call(const Function& function, const Call& call, const Layout& layout,
                                uint64_t poison, Reply& reply) {
   if (!layout.buffers.empty()) {
+    for (const protocol::Buffer& buffer : layout.buffers) {
+      if (buffer.kind == protocol::kInput) arena_.clear(buffer);
+    }
     control_->outcome = protocol::kReturned;
     if (!command(protocol::kMap, limits_.start_seconds, &function, reply)) return false;
   }
-  settle();
-  const double cpu_before = stats_->cpu_seconds();
-  const Clock::time_point write_start = Clock::now();
   fill(call, layout, poison);
-  const bool worked = stats_->cpu_seconds() - cpu_before > kIdleSeconds;
-  const double charged = worked ? between(write_start, Clock::now()) : 0.0;
   make_room(call, reply);
   const CompletionWait::WaitLimits limits = wait_limits(limits_.call_seconds);
+  const double idle = chargeable_seconds();
   control_->outcome = protocol::kReturned;
   control_->command = protocol::kCall;
   control_->spins = 1;
+  thaw();
   completion_->post(++number_);
   Waited waited = completion_->wait(control_->ready, number_, limits);
   if (waited == Waited::done) {
@@ -237,10 +229,21 @@ bool ProcessChild::device_call(const Function& function, const Call& call, const
     const Clock::time_point start = Clock::now();
     completion_->go(number_);
     waited = completion_->wait(control_->done, number_, limits);
-    reply.seconds = between(start, Clock::now()) + charged;
-    leave_out_queues(before, shares(), reply);
+    const Clock::time_point done = Clock::now();
+    if (waited == Waited::done) {
+      freezer_->request_freeze();
+      Shares after = shares();
+      freezer_->freeze();
+      const Clock::time_point stopped = Clock::now();
+      reply.seconds = between(start, done);
+      const double helped = shares().helpers - before.helpers;
+      if (helped > reply.seconds + kIdleSeconds) reply.seconds += between(done, stopped);
+      leave_out_queues(before, after, reply);
+      reply.seconds += std::max(0.0, before.helpers - idle - kReadySeconds) + unpaid_seconds_;
+      unpaid_seconds_ = 0.0;
+      return true;
+    }
   }
-  if (waited == Waited::done) return true;
   die(waited, &function, reply);
   return false;
 }

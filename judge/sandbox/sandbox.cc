@@ -53,7 +53,7 @@ std::string spec_text(const JailSpec& spec, const Sandbox& sandbox) {
     text += fmt::format("link\t{}\t{}\n", word(target), word(at));
   }
   for (const auto& [at, bytes] : spec.tmpfs) text += fmt::format("tmpfs\t{}\t{}\n", at, bytes);
-  text += "proc\n";
+  text += spec.open_proc ? "open_proc\n" : "proc\n";
   for (const auto& [name, value] : spec.limits) text += fmt::format("limit\t{}\t{}\n", name, value);
   if (!spec.cpus.empty()) text += fmt::format("cpus\t{}\n", fmt::join(spec.cpus, ","));
   text += fmt::format("forks\t{}\nfolder\t{}\n", spec.forks, word(spec.folder));

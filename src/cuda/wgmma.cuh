@@ -200,29 +200,6 @@ __device__ inline void wgmma(float (&sums)[64], const std::uint32_t (&left)[4], 
 #endif
 }
 
-// sums += left * right, or = without `adds`: [64, 16] by [16, 128], either operand with the inner
-// dimension along the rows of its tile.
-template <class T, bool kLeftTransposed, bool kTransposed>
-__device__ inline void wgmma_either(float (&sums)[64], std::uint64_t left, std::uint64_t right,
-                                    std::uint32_t adds) {
-  if constexpr (!kWgmma) return;
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define TOUCHSTONE_WGMMA_EITHER(type)                                                         \
-  asm volatile(                                                                               \
-      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                      \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." #type "." #type " {" TOUCHSTONE_NAMES_64 \
-      "}, %64, %65, adds, 1, 1, %67, %68;\n}\n"                                               \
-      : TOUCHSTONE_SUMS_32(sums, 0), TOUCHSTONE_SUMS_32(sums, 32)                             \
-      : "l"(left), "l"(right), "r"(adds), "n"(kLeftTransposed ? 1 : 0), "n"(kTransposed ? 1 : 0))
-  if constexpr (std::is_same_v<T, Bf16>) {
-    TOUCHSTONE_WGMMA_EITHER(bf16);
-  } else {
-    TOUCHSTONE_WGMMA_EITHER(f16);
-  }
-#undef TOUCHSTONE_WGMMA_EITHER
-#endif
-}
-
 #undef TOUCHSTONE_WGMMA_REGISTERS
 #undef TOUCHSTONE_WGMMA_SHARED
 #undef TOUCHSTONE_NAMES_64

@@ -38,13 +38,17 @@ std::string scores_table(const Record& record) {
 
 std::string witnesses(const Record& record) {
   std::string html;
-  for (const Witness& witness : record.witnesses) {
-    html += fmt::format("<p><b>{}</b> {}, smallest: {}<br>{}</p>\n<pre>{}</pre>\n",
-                        report::escaped(witness.case_id), report::escaped(witness.smallest.family),
-                        report::escaped(format_shape(witness.smallest)),
-                        report::escaped(witness.reason), report::escaped(witness.replay));
+  for (const FailureGroup& group : failure_groups(record)) {
+    html += fmt::format("<h5>{}</h5>\n", report::escaped(group.title()));
+    for (const Witness* witness : group.witnesses) {
+      html +=
+          fmt::format("<p><b>{}</b> {}, smallest: {}<br>{}</p>\n<pre>{}</pre>\n",
+                      report::escaped(witness->case_id), report::escaped(witness->smallest.family),
+                      report::escaped(format_shape(witness->smallest)),
+                      report::escaped(witness->reason), report::escaped(witness->replay));
+    }
   }
-  return html.empty() ? html : "<h4>Witnesses</h4>\n" + html;
+  return html.empty() ? html : "<h4>Failures by kind</h4>\n" + html;
 }
 
 std::string failures(const Record& record) {

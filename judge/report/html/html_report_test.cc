@@ -111,7 +111,7 @@ TEST(HtmlReport, Document_HasAllSections) {
   const std::string html = html_report(several("odd"));
   for (const char* word : {"<svg", "prefers-color-scheme", "@media print", "max-width: 820px",
                            "Head to head", "Controls and noise", "WRONG", "NOBUILD", "--replay",
-                           "Roofline", "Memory", "id=\"matrix\""}) {
+                           "Roofline", "Memory", "id=\"matrix\"", "Failures by kind"}) {
     EXPECT_NE(html.find(word), std::string::npos) << word;
   }
 }

@@ -69,7 +69,8 @@ void read_line(const std::string& line, Spec& spec) {
   if (key == "bind") spec.binds.push_back({words[1], words[2], words[3]});
   if (key == "link") spec.links.push_back({words[1], words[2]});
   if (key == "tmpfs") spec.tmpfs.push_back({words[1], words[2]});
-  if (key == "proc") spec.proc = true;
+  if (key == "proc" || key == "open_proc") spec.proc = true;
+  if (key == "open_proc") spec.open_proc = true;
   if (key == "limit") spec.limits.push_back({words[1], strtoul(words[2].c_str(), nullptr, 10)});
   if (key == "folder") spec.folder = words[1];
   if (key == "env") spec.environment.push_back(words[1]);

@@ -81,6 +81,10 @@ void JudgeLink::acknowledge() {
 
 void JudgeLink::wait_for_go() {
   if (touchstone_heap_forget != nullptr) touchstone_heap_forget();
+  if (adapter_.forget != nullptr) {
+    adapter_.forget();
+    adapter_before_ = adapter_.held();
+  }
   const bool spins = control_->spins != 0;
   acknowledge();
   for (int i = 0; spins && i < kSpins; ++i) {
@@ -114,6 +118,10 @@ void JudgeLink::finish() {
   const int64_t before = control_->heap_held;
   count_heap();
   control_->heap_extra = touchstone_heap_most == nullptr ? -1 : touchstone_heap_most() - before;
+  if (adapter_.forget != nullptr) {
+    control_->adapter_held = adapter_.held();
+    control_->adapter_extra = adapter_.most() - adapter_before_;
+  }
   set_and_wake(control_->done, last_command_, control_->judge_sleeps);
 }
 

@@ -11,12 +11,20 @@
 
 namespace touchstone::judge::child {
 
+// What the heap of an adapter tells (judge/contender/adapter_heap.h); null where there is none.
+struct AdapterHeap {
+  int64_t (*held)() = nullptr;
+  int64_t (*most)() = nullptr;
+  void (*forget)() = nullptr;
+};
+
 class JudgeLink {
  public:
   // Opens the descriptors the jail left open; nullptr when they are not there.
   static JudgeLink* open();
 
   protocol::Control& control() { return *control_; }
+  void watch_adapter(const AdapterHeap& heap) { adapter_ = heap; }
 
   // Sleeps until the judge posts a command, which is then in control().
   uint32_t wait();
@@ -64,6 +72,8 @@ class JudgeLink {
   Span last_;
   bool last_used_ = false;  // a call was made with it
   PageReads reads_;
+  AdapterHeap adapter_;
+  int64_t adapter_before_ = 0;
   std::map<int32_t, Span> states_;
 };
 

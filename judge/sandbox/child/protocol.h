@@ -107,6 +107,10 @@ struct Control {
   // during the last call beyond what was held before it; -1 without.
   int64_t heap_held;
   int64_t heap_extra;
+  // Of an adapter whose heap counts: bytes held after the last call, and the most during it beyond
+  // what was held before; 0 without.
+  int64_t adapter_held;
+  int64_t adapter_extra;
   uint32_t outcome;
   uint32_t fault_buffer;
   int64_t fault_offset;  // from the first element of that buffer, or the address

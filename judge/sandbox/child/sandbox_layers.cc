@@ -122,10 +122,11 @@ int map_self(uid_t uid, gid_t gid) {
   return write_file("/proc/self/gid_map", text);
 }
 
-int mount_proc() {
-  constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY;
+int mount_proc(bool open) {
+  constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+  if (open) return mount("proc", "/newroot/proc", "proc", kFlags, "") == 0 ? 0 : errno;
   for (const char* options : {"hidepid=2", ""}) {
-    if (mount("proc", "/newroot/proc", "proc", kFlags, options) == 0) return 0;
+    if (mount("proc", "/newroot/proc", "proc", kFlags | MS_RDONLY, options) == 0) return 0;
   }
   return errno;
 }
@@ -215,7 +216,7 @@ int build_root(const Spec& spec, bool& has_proc, std::string& step) {
   }
   if (spec.proc) {
     mkdir("/newroot/proc", 0755);
-    has_proc = mount_proc() == 0;
+    has_proc = mount_proc(spec.open_proc) == 0;
   }
   for (const BindMount& bind : spec.binds) {
     step = "bind " + bind.from;

@@ -35,6 +35,7 @@ struct Spec {
   std::vector<SymbolicLink> links;
   std::vector<Tmpfs> tmpfs;
   bool proc = false;
+  bool open_proc = false;  // writable, where its user may write
   std::vector<Limit> limits;
   std::vector<int> cpus;
   Forks forks = Forks::report;

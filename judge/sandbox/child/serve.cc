@@ -62,6 +62,11 @@ bool load(void* shim, int count, char** words, JudgeLink& link, Library& library
     }
     library.bind(i - 2, address);
   }
+  AdapterHeap adapter;
+  find(contender, "touchstone_adapter_held", adapter.held);
+  find(contender, "touchstone_adapter_most", adapter.most);
+  find(contender, "touchstone_adapter_forget", adapter.forget);
+  if (adapter.held != nullptr && adapter.most != nullptr) link.watch_adapter(adapter);
   if (library.device_start != nullptr) {
     char note[256] = "";
     if (library.device_start(note, sizeof note) != 0) {

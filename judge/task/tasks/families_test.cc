@@ -8,49 +8,39 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "judge/task/compare.h"
 #include "judge/task/generate.h"
 #include "judge/task/task.h"
+#include "judge/task/tasks/families_test_support.h"
 #include "judge/task/tasks/registry.h"
 
 namespace touchstone::judge {
 namespace {
 
-using Fits = std::function<bool(const Case&)>;
-using Number = std::function<bool(float)>;
-
-std::span<const float> values_of(const Case& c, const std::string& name) {
-  for (const Call& call : c.calls) {
-    for (const InputTensor& input : call.inputs) {
-      if (input.name == name && !input.data.empty()) return as_f32(input);
-    }
-  }
-  return {};
-}
-
-int64_t count_of(const Case& c, const std::string& name, const Number& fits) {
-  return std::ranges::count_if(values_of(c, name), fits);
-}
-int64_t at(const Case& c, const std::string& name) { return parameter_or(c.spec, name, 0); }
-double largest(const Case& c, const std::string& name) {
-  double most = 0;
-  for (const float v : values_of(c, name)) {
-    if (std::isfinite(v)) most = std::max(most, std::fabs(static_cast<double>(v)));
-  }
-  return most;
-}
+using families::amplified_end;
+using families::at;
+using families::between;
+using families::count_of;
+using families::expect_fits;
+using families::Fits;
+using families::has;
+using families::heavy;
+using families::is_nan;
+using families::largest;
+using families::magnitude;
+using families::Number;
+using families::of_power;
+using families::ordinary;
+using families::values_of;
 
 bool is_negative_zero(float v) { return std::bit_cast<uint32_t>(v) == 0x80000000U; }
 bool is_masked(float v) { return v == -std::numeric_limits<float>::infinity(); }
 bool is_lowest(float v) { return v == -std::numeric_limits<float>::max(); }
 bool is_subnormal(float v) { return std::fpclassify(v) == FP_SUBNORMAL; }
-bool is_nan(float v) { return std::isnan(v); }
 
-Fits has(const std::string& name, const Number& fits) {
-  return [=](const Case& c) { return count_of(c, name, fits) > 0; };
-}
 Fits distinct(const std::string& name, size_t most) {
   return [=](const Case& c) {
     const std::span<const float> values = values_of(c, name);
@@ -63,34 +53,17 @@ Fits mostly_zero(const std::string& name) {
     return 2 * zeros >= static_cast<int64_t>(values_of(c, name).size());
   };
 }
-Fits between(const std::string& parameter, int64_t least, int64_t most) {
-  return [=](const Case& c) { return at(c, parameter) >= least && at(c, parameter) <= most; };
-}
-Fits magnitude(const std::string& name, double least, double most) {
-  return [=](const Case& c) { return largest(c, name) >= least && largest(c, name) <= most; };
-}
-Fits any_case() {
-  return [](const Case&) { return true; };
-}
-
-// Each case of a family must fit; `somewhere` families need one such case.
-void expect_fits(const std::string& id, const std::map<std::string, Fits>& families) {
-  const Task& task = find_task(id);
-  std::set<std::string> asked;
-  for (const uint64_t seed : {3U, 4U}) {
-    for (const CaseSpec& spec : task.plan(seed, true).cases) {
-      asked.insert(spec.family);
-      const auto family = families.find(spec.family);
-      if (family == families.end()) {
-        ADD_FAILURE() << id << ": nothing is known of " << spec.family;
-        continue;
-      }
-      EXPECT_TRUE(family->second(task.build(spec))) << id << ": " << format_spec(spec);
-    }
-  }
-  for (const auto& [family, fits] : families) {
-    EXPECT_TRUE(asked.contains(family) || family.starts_with("mixed")) << family;
-  }
+// The columns of the `count` largest of the first row, rising.
+std::vector<int64_t> best_columns(const Case& c, int64_t count) {
+  const std::span<const float> v = values_of(c, "logits");
+  std::vector<int64_t> columns(static_cast<size_t>(at(c, "vocab")));
+  std::iota(columns.begin(), columns.end(), int64_t{0});
+  std::ranges::sort(columns, [&](int64_t a, int64_t b) {
+    return v[static_cast<size_t>(a)] > v[static_cast<size_t>(b)];
+  });
+  columns.resize(static_cast<size_t>(std::min<int64_t>(count, at(c, "vocab"))));
+  std::ranges::sort(columns);
+  return columns;
 }
 
 bool rising(const Case& c, bool up) {
@@ -129,16 +102,18 @@ TEST(Families, OfSoftmax) {
   };
   expect_fits(
       "softmax_topk",
-      {{"nominal", any_case()},
-       {"sizes", any_case()},
+      {{"nominal", ordinary("logits")},
+       {"sizes", ordinary("logits")},
        {"no_rows", between("rows", 0, 0)},
        {"k_one", between("k", 1, 1)},
        {"k_all", [](const Case& c) { return at(c, "k") == at(c, "vocab"); }},
        {"k_large", between("k", 32, 1 << 20)},
-       {"scale", any_case()},
-       {"heavy_tails",
-        [](const Case& c) { return at(c, "vocab") < 64 || largest(c, "logits") > 4; }},
-       {"blocks", any_case()},
+       {"scale", of_power("logits", "scale10")},
+       {"heavy_tails", heavy("logits")},
+       {"blocks",
+        [](const Case& c) {
+          return amplified_end(values_of(c, "logits"), static_cast<size_t>(at(c, "vocab")), 3);
+        }},
        {"ties", distinct("logits", 6)},
        {"border_ties", tied},
        {"all_equal",
@@ -149,16 +124,41 @@ TEST(Families, OfSoftmax) {
                  (count_of(c, "logits", is_negative_zero) > 0 &&
                   count_of(c, "logits", [](float v) { return v == 0 && !std::signbit(v); }) > 0);
         }},
-       {"near_ties", any_case()},
+       {"near_ties",
+        [](const Case& c) {
+          const std::span<const float> v = values_of(c, "logits");
+          std::vector<float> row(v.begin(), v.begin() + at(c, "vocab"));
+          std::ranges::sort(row);
+          for (size_t i = 1; i < row.size(); ++i) {
+            if (!(row[i] > row[i - 1] && row[i] - row[i - 1] < 0x1p-13F)) return false;
+          }
+          return true;
+        }},
        {"ascending", [](const Case& c) { return rising(c, true); }},
        {"descending", [](const Case& c) { return rising(c, false); }},
-       {"clustered", any_case()},
-       {"one_tile", any_case()},
+       {"clustered",
+        [](const Case& c) {
+          const int64_t stride = parameter_or(c.spec, "stride", 256);
+          const auto best = best_columns(c, std::min<int64_t>(4, at(c, "vocab") / stride));
+          return std::ranges::all_of(
+              best, [&](int64_t j) { return j % stride == best.front() % stride; });
+        }},
+       {"one_tile",
+        [](const Case& c) {
+          const std::vector<int64_t> best = best_columns(c, at(c, "k"));
+          return best.back() - best.front() < at(c, "k") + 2;
+        }},
        {"last_tile",
         best_at([](const Case& c, int64_t i) { return i >= at(c, "vocab") - at(c, "k") - 2; })},
        {"tile_borders",
         best_at([](const Case&, int64_t i) { return i % 128 == 0 || i % 128 == 127; })},
-       {"one_hot", any_case()},
+       {"one_hot",
+        [](const Case& c) {
+          const std::span<const float> v = values_of(c, "logits");
+          std::vector<float> row(v.begin(), v.begin() + at(c, "vocab"));
+          std::ranges::sort(row, std::greater<>());
+          return row.size() < 2 || row[0] - row[1] > 15;
+        }},
        {"sparse", mostly_zero("logits")},
        {"exact", masked},
        {"denormal", has("logits", is_subnormal)},
@@ -205,13 +205,16 @@ TEST(Families, OfLayerNorm) {
   };
   expect_fits(
       "layer_norm_backward",
-      {{"nominal", any_case()},
-       {"sizes", any_case()},
+      {{"nominal", ordinary("x")},
+       {"sizes", ordinary("x")},
        {"no_rows", between("rows", 0, 0)},
-       {"scale", any_case()},
-       {"gradient_scale", any_case()},
-       {"heavy_tails", any_case()},
-       {"blocks", any_case()},
+       {"scale", of_power("x", "scale10")},
+       {"gradient_scale", of_power("dy", "grad10")},
+       {"heavy_tails", heavy("x")},
+       {"blocks",
+        [](const Case& c) {
+          return amplified_end(values_of(c, "x"), static_cast<size_t>(at(c, "cols")), 8);
+        }},
        {"ties", distinct("x", 4)},
        {"monotone",
         [](const Case& c) {
@@ -233,7 +236,16 @@ TEST(Families, OfLayerNorm) {
         }},
        {"epsilon", [](const Case& c) { return std::get<double>(c.calls[0].scalars[2]) > 0; }},
        {"no_epsilon", [](const Case& c) { return std::get<double>(c.calls[0].scalars[2]) == 0; }},
-       {"parallel_gradient", any_case()},
+       {"parallel_gradient",
+        [](const Case& c) {
+          const auto x = values_of(c, "x"), dy = values_of(c, "dy"), gamma = values_of(c, "gamma");
+          for (size_t i = 0; i < x.size(); ++i) {
+            const size_t row = i / gamma.size();
+            const float g = dy[i] * gamma[i % gamma.size()];
+            if (g != (row % 3 == 0 ? x[i] : row % 3 == 1 ? 1.5F : 0.0F)) return false;
+          }
+          return true;
+        }},
        {"long_columns", between("rows", 1500, 1 << 24)},
        {"wide", between("cols", 8192, 1 << 24)},
        {"interleaved", [](const Case& c) { return c.calls.size() == 5; }},
@@ -256,169 +268,6 @@ TEST(Families, OfLayerNorm) {
        {"far_mean", magnitude("x", 4e5, 2e6)},
        {"square_overflow", magnitude("x", 1e19, 1e38)},
        {"square_underflow", magnitude("x", 1e-38, 1e-19)}});
-}
-
-// The scores of the first query, in exact arithmetic.
-std::vector<double> first_scores(const Case& c) {
-  const std::span<const float> q = values_of(c, "q"), k = values_of(c, "k");
-  const auto dim = static_cast<size_t>(at(c, "dim"));
-  std::vector<double> scores;
-  const auto keys = static_cast<size_t>(at(c, "keys"));
-  for (size_t t = 0; t < keys && !q.empty() && k.size() >= (t + 1) * dim; ++t) {
-    double s = 0;
-    for (size_t d = 0; d < dim; ++d) {
-      s += static_cast<double>(q[d]) * static_cast<double>(k[t * dim + d]);
-    }
-    scores.push_back(s * std::get<double>(c.calls[0].scalars[7]));
-  }
-  return scores;
-}
-
-TEST(Families, OfAttention) {
-  const auto most_apart = [](const Case& c) {
-    const std::vector<double> s = first_scores(c);
-    if (s.size() < 2) return 0.0;
-    const auto [least, most] = std::ranges::minmax(s);
-    return most - least;
-  };
-  const auto biggest_step = [](const Case& c) {
-    const std::vector<double> s = first_scores(c);
-    double step = 0;
-    for (size_t t = 1; t < s.size(); ++t) step = std::max(step, std::fabs(s[t] - s[t - 1]));
-    return step;
-  };
-  const auto jump_of = [](const Case& c) { return std::fabs(static_cast<double>(at(c, "jump"))); };
-  const auto scores_near = [](double least, double most) {
-    return [=](const Case& c) {
-      return std::ranges::all_of(first_scores(c), [=](double s) { return s > least && s < most; });
-    };
-  };
-  const std::map<std::string, Fits> families = {
-      {"nominal", any_case()},
-      {"sizes", any_case()},
-      {"tile_borders", any_case()},
-      {"one_query", between("queries", 1, 1)},
-      {"one_key", between("keys", 1, 1)},
-      {"nothing", [](const Case& c) { return at(c, "batch") * at(c, "queries") == 0; }},
-      {"no_keys", between("keys", 0, 0)},
-      {"long", between("keys", 700, 1 << 16)},
-      {"causal",
-       [](const Case& c) { return at(c, "causal") == 1 && at(c, "queries") == at(c, "keys"); }},
-      {"causal_short",
-       [](const Case& c) { return at(c, "causal") == 1 && at(c, "queries") < at(c, "keys"); }},
-      {"sees_nothing",
-       [](const Case& c) { return at(c, "causal") == 1 && at(c, "queries") > at(c, "keys"); }},
-      {"grouped", between("group", 2, 256)},
-      {"one_kv_head", [](const Case& c) { return at(c, "kv_heads") == 1 && at(c, "group") > 1; }},
-      {"given_scale",
-       [](const Case& c) {
-         return std::fabs(std::get<double>(c.calls[0].scalars[7]) -
-                          1 / std::sqrt(static_cast<double>(at(c, "dim")))) > 0 ||
-                c.spec.parameters.contains("scale_milli") || c.spec.parameters.contains("scale2");
-       }},
-      {"scale", any_case()},
-      {"equal_keys", [=](const Case& c) { return most_apart(c) < 1e-3; }},
-      {"zero_keys", [](const Case& c) { return largest(c, "k") == 0; }},
-      {"rising_scores", any_case()},
-      {"falling_scores", any_case()},
-      {"last_key", any_case()},
-      {"blocks", any_case()},
-      {"heavy_tails", any_case()},
-      {"one_key_met", any_case()},
-      {"offset_values", [](const Case& c) { return at(c, "keys") == 0 || largest(c, "v") > 25; }},
-      {"large_scores",
-       [=](const Case& c) { return at(c, "keys") < 8 || at(c, "dim") < 8 || most_apart(c) > 50; }},
-      {"low_scores", scores_near(-250, -40)},
-      {"step_scores",
-       [=](const Case& c) {
-         return at(c, "keys") < 2 || at(c, "dim") < 16 || biggest_step(c) > 0.8 * jump_of(c);
-       }},
-      {"ramp_scores",
-       [=](const Case& c) {
-         return at(c, "keys") < 32 || at(c, "dim") < 16 ||
-                (most_apart(c) > 0.8 * jump_of(c) && biggest_step(c) < 0.5 * jump_of(c));
-       }},
-      {"future_nan", has("k", is_nan)},
-      {"bad_arguments", any_case()},
-      {"huge_scores", [](const Case& c) {
-         return std::ranges::all_of(first_scores(c), [](double s) { return std::fabs(s) > 3e4; });
-       }}};
-  expect_fits("flash_attention_forward", families);
-  expect_fits("flash_attention_backward", families);
-}
-
-int64_t calls_of(const Case& c, const std::string& function) {
-  return std::ranges::count(c.calls, function, &Call::function);
-}
-
-TEST(Families, OfTheCache) {
-  const auto calls = [](const std::string& function, int64_t least) {
-    return [=](const Case& c) { return calls_of(c, function) >= least; };
-  };
-  expect_fits(
-      "kv_cache",
-      {{"nominal", any_case()},
-       {"decode_only", between("prompt", 0, 0)},
-       {"chunks", any_case()},
-       {"ragged", any_case()},
-       {"subset", any_case()},
-       {"layers", any_case()},
-       {"uneven_layers", any_case()},
-       {"grouped", between("group", 2, 256)},
-       {"one_kv_head", [](const Case& c) { return at(c, "kv_heads") == 1 && at(c, "group") > 1; }},
-       {"page_borders", any_case()},
-       {"sizes", any_case()},
-       {"reuse",
-        [](const Case& c) { return at(c, "steps") == 0 || calls_of(c, "kv_cache_free") > 0; }},
-       {"full", calls("kv_cache_free", 1)},
-       {"two_caches", calls("kv_cache_create", 2)},
-       {"many_caches",
-        [](const Case& c) { return calls_of(c, "kv_cache_create") > at(c, "alive"); }},
-       {"changing_calls",
-        [](const Case& c) {
-          std::set<double> scales;
-          for (const Call& call : c.calls) {
-            if (call.function == "kv_cache_attend") {
-              scales.insert(std::get<double>(call.scalars[4]));
-            }
-          }
-          return scales.size() > 1;
-        }},
-       {"nothing", any_case()},
-       {"equal_keys", any_case()},
-       {"exact", any_case()},
-       {"long_memory", any_case()},
-       {"scale", any_case()},
-       {"blocks", any_case()},
-       {"rising_scores", any_case()},
-       {"low_scores", any_case()},
-       {"step_scores", [](const Case& c) { return c.spec.parameters.contains("jump"); }},
-       {"ramp_scores", [](const Case& c) { return c.spec.parameters.contains("jump"); }},
-       {"given_scale",
-        [](const Case& c) {
-          for (const Call& call : c.calls) {
-            if (call.function != "kv_cache_attend") continue;
-            const auto milli = static_cast<double>(at(c, "scale_milli"));
-            return std::fabs(std::get<double>(call.scalars[4]) - milli / 1000) < 1e-6;
-          }
-          return false;
-        }},
-       {"wander",
-        [](const Case& c) { return at(c, "steps") < 20 || calls_of(c, "kv_cache_free") > 0; }},
-       {"wander_forks",
-        [](const Case& c) {
-          return calls_of(c, "kv_cache_fork") > 4 && calls_of(c, "kv_cache_free") > 0;
-        }},
-       {"other_nan", has("v", is_nan)},
-       {"fork", calls("kv_cache_fork", 1)},
-       {"future_nan", has("v", is_nan)},
-       {"bad_calls", any_case()},
-       {"bytes", calls("kv_cache_bytes", 1)},
-       {"int8", calls("kv_cache_create_quantised", 1)},
-       {"int4", calls("kv_cache_create_quantised", 1)},
-       {"large_scores", any_case()},
-       {"mixed", any_case()},
-       {"mixed_prefill", any_case()}});
 }
 
 // Of each family and each kind of relation, the cases that need least besides what the probe is about.

@@ -28,55 +28,56 @@ __device__ void apply_one(const float* in, float* out) {
   }
 }
 
-// One to kVectors vectors of 16 bytes per thread and step, all loads before the first use.
+// kVectors vectors of 16 bytes per thread, all loads before the first use.
 template <class T, Function kFunction>
 __global__ void __launch_bounds__(kThreads)
     activation_vectorized_kernel(const __grid_constant__ Problem p) {
   constexpr int kN = cuda::kPerVector<T>;
   constexpr int kIn = inputs_of(kFunction);
   constexpr int kOut = outputs_of(kFunction);
-  const std::int64_t per_row = p.cols / kN;
-  const std::int64_t all = p.rows * per_row;
-  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; first < all;
-       first += kVectors * step) {
-    uint4 held[kVectors][kIn];
+  const auto per_row = static_cast<unsigned>(p.cols / kN);
+  const auto all = static_cast<unsigned>(p.rows) * per_row;
+  const unsigned step = gridDim.x * kThreads;
+  const unsigned first = blockIdx.x * kThreads + threadIdx.x;
+  uint4 held[kVectors][kIn];
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t at = first + v * step;
-      if (at >= all) break;
+  for (int v = 0; v < kVectors; ++v) {
+    const unsigned at = first + static_cast<unsigned>(v) * step;
+    if (at >= all) break;
+    const std::int64_t row = at / per_row;
+    const unsigned column = at % per_row * kN;
 #pragma unroll
-      for (int i = 0; i < kIn; ++i) {
-        held[v][i] =
-            *reinterpret_cast<const uint4*>(static_cast<const T*>(p.in[i].data) +
-                                            at / per_row * p.in[i].stride + at % per_row * kN);
-      }
+    for (int i = 0; i < kIn; ++i) {
+      held[v][i] = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.in[i].data) +
+                                                   row * p.in[i].stride + column);
     }
+  }
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t at = first + v * step;
-      if (at >= all) break;
-      float in[kIn][kN];
-      float out[kOut][kN];
+  for (int v = 0; v < kVectors; ++v) {
+    const unsigned at = first + static_cast<unsigned>(v) * step;
+    if (at >= all) break;
+    const std::int64_t row = at / per_row;
+    const unsigned column = at % per_row * kN;
+    float in[kIn][kN];
+    float out[kOut][kN];
 #pragma unroll
-      for (int i = 0; i < kIn; ++i) cuda::unpack_as<T>(held[v][i], in[i]);
-      visit_kind(p.kind, [&]<Activation kKind>() {
+    for (int i = 0; i < kIn; ++i) cuda::unpack_as<T>(held[v][i], in[i]);
+    visit_kind(p.kind, [&]<Activation kKind>() {
 #pragma unroll
-        for (int k = 0; k < kN; ++k) {
-          float one[kIn];
-          float result[kOut];
+      for (int k = 0; k < kN; ++k) {
+        float one[kIn];
+        float result[kOut];
 #pragma unroll
-          for (int i = 0; i < kIn; ++i) one[i] = in[i][k];
-          apply_one<kFunction, kKind>(one, result);
+        for (int i = 0; i < kIn; ++i) one[i] = in[i][k];
+        apply_one<kFunction, kKind>(one, result);
 #pragma unroll
-          for (int i = 0; i < kOut; ++i) out[i][k] = result[i];
-        }
-      });
-#pragma unroll
-      for (int i = 0; i < kOut; ++i) {
-        *reinterpret_cast<uint4*>(static_cast<T*>(p.out[i].data) + at / per_row * p.out[i].stride +
-                                  at % per_row * kN) = cuda::pack_as<T>(out[i]);
+        for (int i = 0; i < kOut; ++i) out[i][k] = result[i];
       }
+    });
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) {
+      *reinterpret_cast<uint4*>(static_cast<T*>(p.out[i].data) + row * p.out[i].stride + column) =
+          cuda::pack_as<T>(out[i]);
     }
   }
 }
@@ -130,13 +131,16 @@ void visit(const Problem& p, const F& f) {
 
 unsigned blocks_for(std::int64_t threads) {
   return static_cast<unsigned>(
-      std::clamp<std::int64_t>(ceil_div(threads, std::int64_t{kThreads}), 1, 1 << 20));
+      std::clamp<std::int64_t>(ceil_div(threads, std::int64_t{kThreads}), 1, 1 << 24));
 }
 
 }  // namespace
 
 std::string vectorized_refuses(const Context& /*context*/, const Problem& p) {
   const std::int64_t per_vector = 16 / size_of(p.dtype);
+  if (checked_mul(p.rows, p.cols, "activation") / per_vector >= std::int64_t{1} << 31) {
+    return "2^31 vectors or more";
+  }
   if (p.cols % per_vector != 0) {
     return "columns " + std::to_string(p.cols) + " are no whole vectors of 16 bytes";
   }

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
   if (column >= p.dim) return;
   const T* const dy = static_cast<const T*>(p.dy) + column;
   Sums<T, G, kN> sums;
-  constexpr int kAhead = 4;
+  constexpr int kAhead = 8;
   for (std::int64_t i = first; i < p.tokens.count && p.keys[i] == token; i += kAhead) {
     uint4 rows[kAhead];
     bool there[kAhead];

@@ -78,12 +78,12 @@ __global__ void __launch_bounds__(kThreads)
   using Held = Unit<T, kAdjacent>;
   constexpr int kBatch = kVectors / Held::kHeld;
   const Problem& p = params.p;
-  const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const std::int64_t above = index / params.units;
-  const auto unit = static_cast<unsigned>(index - above * params.units);
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  const unsigned above = index / params.units;
+  const unsigned unit = index - above * params.units;
   const std::int64_t token = above / params.groups;
   if (token >= p.tokens) return;
-  const auto group = static_cast<unsigned>(above - token * params.groups);
+  const unsigned group = above % params.groups;
   const auto first = static_cast<int>(group * params.heads);
   const int end = min(first + static_cast<int>(params.heads), static_cast<int>(p.heads));
   const bool turned = unit < params.turned;
@@ -206,7 +206,7 @@ std::string rope_vectorized_refuses(const Context& /*context*/, const Problem& p
     return "numbers of a token " + std::to_string(p.heads * p.dim) + " > 2^24";
   }
   const std::int64_t vectors = checked_mul(p.tokens, p.heads * p.dim / per_vector, "rope");
-  return vectors >= (std::int64_t{1} << 38) ? "more than 2^38 vectors" : "";
+  return vectors >= (std::int64_t{1} << 31) ? "2^31 vectors or more" : "";
 }
 
 void rope_vectorized(Context& context, const Problem& p) {

@@ -9,10 +9,10 @@ namespace touchstone::rope_op {
 inline constexpr std::int64_t kCpuBytesPerTask = std::int64_t{128} << 10;
 
 // CUDA: threads of a block, and vectors of 16 bytes that a thread of `vectorized` has in flight.
-inline constexpr int kThreads = 256;
+inline constexpr int kThreads = 128;
 inline constexpr int kVectors = 8;
 // Heads that one thread rotates by the same angles, where there are threads enough.
 inline constexpr int kHeadsPerThread = 16;
-inline constexpr int kThreadsPerMultiprocessor = 1024;
+inline constexpr int kThreadsPerMultiprocessor = 512;
 
 }  // namespace touchstone::rope_op

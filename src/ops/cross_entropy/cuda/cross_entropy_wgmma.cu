@@ -61,16 +61,13 @@ struct LogitsEpilogue {
   }
 
  private:
-  // f(half, j, value) for the values of row i of the thread.
+  // f(offset of the column, value) for the values of row i of the thread.
   template <class F>
   __device__ static void for_row(Sums& sums, int i, const F& f) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        f(half * kHalfN + 8 * j, sums[half][4 * j + 2 * i]);
-        f(half * kHalfN + 8 * j + 1, sums[half][4 * j + 2 * i + 1]);
-      }
+    for (int j = 0; j < kTileN / 8; ++j) {
+      f(8 * j, sums[4 * j + 2 * i]);
+      f(8 * j + 1, sums[4 * j + 2 * i + 1]);
     }
   }
   __device__ void cap(Sums& sums, int i) const {
@@ -108,13 +105,10 @@ struct LogitsEpilogue {
     if (distances == nullptr) return;
     __half* const to = distances + row * stride + at.column;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        if (at.column + half * kHalfN + 8 * j >= stride) continue;
-        *reinterpret_cast<__half2*>(to + half * kHalfN + 8 * j) =
-            __floats2half2_rn(sums[half][4 * j + 2 * i], sums[half][4 * j + 2 * i + 1]);
-      }
+    for (int j = 0; j < kTileN / 8; ++j) {
+      if (at.column + 8 * j >= stride) continue;
+      *reinterpret_cast<__half2*>(to + 8 * j) =
+          __floats2half2_rn(sums[4 * j + 2 * i], sums[4 * j + 2 * i + 1]);
     }
   }
 };
@@ -128,49 +122,58 @@ struct GradientEpilogue {
   std::int64_t columns = 0;  // even
   bool accumulate = false;
 
+  struct alignas(2 * sizeof(G)) Pair {
+    G first, second;
+  };
+  // Old values are loaded in batches of a row's pairs: as many as registers hold beside the sums.
+  static constexpr int kBatch = 16;
+  static constexpr int kPerRow = kTileN / 8 / kBatch;
+  static constexpr int kBatches = 2 * kPerRow;
+
   __device__ void operator()(Sums& sums, const Place& at) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const std::int64_t row = at.row + i * 8;
-      if (row >= rows) continue;
-      G* const from = to + row * stride + at.column;
-      if (accumulate) add(sums, i, from, at.column);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < 16; ++j) {
-          const int offset = half * kHalfN + 8 * j;
-          if (at.column + offset >= columns) continue;
-          store(from + offset, sums[half][4 * j + 2 * i], sums[half][4 * j + 2 * i + 1]);
-        }
-      }
+    for (int i = 0; i < kBatches; ++i) {
+      if (accumulate) add_batch(sums, at, i);
+      store_batch(sums, at, i);
     }
   }
 
  private:
-  struct alignas(2 * sizeof(G)) Pair {
-    G first, second;
-  };
-  __device__ static void store(G* at, float first, float second) {
-    *reinterpret_cast<Pair*>(at) = {cuda::narrow<G>(first), cuda::narrow<G>(second)};
+  // Pair j of batch i: its row, its first column and its first sum.
+  __device__ static std::int64_t row_of(const Place& at, int i) { return at.row + i / kPerRow * 8; }
+  __device__ static std::int64_t column_of(const Place& at, int i, int j) {
+    return at.column + 8 * (i % kPerRow * kBatch + j);
   }
-  // Loads sixteen pairs before the first is needed.
-  __device__ void add(Sums& sums, int i, const G* from, std::int64_t column) const {
+  __device__ static int sum_of(int i, int j) {
+    return 4 * (i % kPerRow * kBatch + j) + 2 * (i / kPerRow);
+  }
+
+  __device__ void add_batch(Sums& sums, const Place& at, int i) const {
+    if (row_of(at, i) >= rows) return;
+    const G* const row = to + row_of(at, i) * stride;
+    Pair pairs[kBatch];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      Pair pairs[16];
+    for (int j = 0; j < kBatch; ++j) {
+      const std::int64_t column = column_of(at, i, j);
+      if (column < columns) pairs[j] = *reinterpret_cast<const Pair*>(row + column);
+    }
 #pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const int offset = half * kHalfN + 8 * j;
-        if (column + offset < columns) pairs[j] = *reinterpret_cast<const Pair*>(from + offset);
-      }
+    for (int j = 0; j < kBatch; ++j) {
+      float& first = sums[sum_of(i, j)];
+      float& second = sums[sum_of(i, j) + 1];
+      first = __fadd_rn(cuda::widen(pairs[j].first), first);
+      second = __fadd_rn(cuda::widen(pairs[j].second), second);
+    }
+  }
+  __device__ void store_batch(const Sums& sums, const Place& at, int i) const {
+    if (row_of(at, i) >= rows) return;
+    G* const row = to + row_of(at, i) * stride;
 #pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        float& first = sums[half][4 * j + 2 * i];
-        float& second = sums[half][4 * j + 2 * i + 1];
-        first = __fadd_rn(cuda::widen(pairs[j].first), first);
-        second = __fadd_rn(cuda::widen(pairs[j].second), second);
-      }
+    for (int j = 0; j < kBatch; ++j) {
+      const std::int64_t column = column_of(at, i, j);
+      if (column >= columns) continue;
+      *reinterpret_cast<Pair*>(row + column) = {cuda::narrow<G>(sums[sum_of(i, j)]),
+                                                cuda::narrow<G>(sums[sum_of(i, j) + 1])};
     }
   }
 };

@@ -8,7 +8,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/tensor_map.h"
-#include "cuda/wgmma.cuh"
+#include "cuda/wgmma_either.cuh"
 
 // Compiled for other chips the kernel is empty, and what only it uses is unused.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -20,17 +20,15 @@ namespace touchstone::cross_entropy_op {
 inline constexpr int kTileM = 128;
 inline constexpr int kTileN = 256;
 inline constexpr int kTileK = 64;
-inline constexpr int kHalfN = kTileN / 2;  // of one instruction
-inline constexpr int kGroups = 2;          // consumer warpgroups
+inline constexpr int kGroups = 2;  // consumer warpgroups
 inline constexpr int kStages = 4;
 inline constexpr int kSliceBytes = kTileK * kTileK * 2;
 inline constexpr int kStageBytes = (kTileM + kTileN) * kTileK * 2;
 inline constexpr int kProductThreads = (kGroups + 1) * cuda::kWarpgroup;
 inline constexpr int kProductShared = kStages * kStageBytes + 1024;
 
-// The sums of a thread: half h, sum 4 j + i at row `row` + i / 2 * 8 and column `column` + 128 h + 8 j +
-// i % 2 of C.
-using Sums = float[2][64];
+// The sums of a thread: sum 4 j + i at row `row` + i / 2 * 8 and column `column` + 8 j + i % 2 of C.
+using Sums = float[kTileN / 2];
 struct Place {
   std::int64_t row;
   std::int64_t column;
@@ -101,18 +99,14 @@ __device__ void produce(const ProductParams<Epilogue>& p, const Pipeline& pipe) 
 
 template <class T, bool kTransA, bool kTransB>
 __device__ void multiply_stage(Sums& sums, std::uint32_t tiles, int group, bool fresh) {
-  const std::uint32_t b = tiles + kTileM * kTileK * 2;
   const std::uint64_t left = cuda::tile_descriptor(tiles + group * kSliceBytes, kTileK);
+  const std::uint64_t right = cuda::tile_descriptor(tiles + kTileM * kTileK * 2, kTileK);
 #pragma unroll
   for (int step = 0; step < kTileK / 16; ++step) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::uint64_t right = cuda::tile_descriptor(b + half * 2 * kSliceBytes, kTileK);
-      cuda::wgmma_either<T, kTransA, kTransB>(
-          sums[half], kTransA ? cuda::inner_rows(left, step) : cuda::advanced(left, step * 32),
-          kTransB ? cuda::inner_rows(right, step) : cuda::advanced(right, step * 32),
-          fresh && step == 0 ? 0 : 1);
-    }
+    cuda::wgmma_either<T, kTransA, kTransB>(
+        sums, kTransA ? cuda::inner_rows(left, step) : cuda::advanced(left, step * 32),
+        kTransB ? cuda::inner_rows(right, step) : cuda::advanced(right, step * 32),
+        fresh && step == 0 ? 0 : 1);
   }
 }
 
@@ -131,8 +125,7 @@ __device__ void consume(const ProductParams<Epilogue>& p, const Pipeline& pipe, 
     Sums sums;
     for (int i = 0; i < steps; ++i) {
       cuda::barrier_wait(&pipe.full[stage], parity);
-      cuda::wgmma_hold(sums[0]);
-      cuda::wgmma_hold(sums[1]);
+      cuda::wgmma_hold(sums);
       cuda::wgmma_begin();
       multiply_stage<T, kTransA, kTransB>(
           sums, cuda::shared_address(pipe.tiles + stage * kStageBytes), group, i == 0);
@@ -145,13 +138,13 @@ __device__ void consume(const ProductParams<Epilogue>& p, const Pipeline& pipe, 
         parity ^= 1;
       }
     }
-    cuda::wgmma_wait<0>();
-    cuda::wgmma_hold(sums[0]);
-    cuda::wgmma_hold(sums[1]);
-    release(stage == 0 ? kStages - 1 : stage - 1);
     const int lane = thread % 32;
-    p.epilogue(sums, Place{row * kTileM + group * 64 + thread / 32 * 16 + lane / 4,
-                           column * kTileN + lane % 4 * 2, column});
+    const Place at{row * kTileM + group * 64 + thread / 32 * 16 + lane / 4,
+                   column * kTileN + lane % 4 * 2, column};
+    cuda::wgmma_wait<0>();
+    cuda::wgmma_hold(sums);
+    release(stage == 0 ? kStages - 1 : stage - 1);
+    p.epilogue(sums, at);
   }
 }
 
