@@ -1,7 +1,6 @@
 """NumPy mutants of beam search; see mutants.cc.
 
   MUTANT(np_prompt_counted, "the prompt counts in the length")
-  MUTANT(np_flat_argpartition, "argpartition of the flattened scores without sorting")
   MUTANT(np_reversed_ties, "argsort turned round: ties go to the later one")
   MUTANT(np_half, "log-probabilities in float16")
   MUTANT(np_stops_when_full, "stops as soon as K have ended")
@@ -38,8 +37,6 @@ def search(bug, start, prompt, vocab, beams, max_tokens, min_tokens, alpha, logi
         if bug == "np_reversed_ties":
             order = np.argsort(flat, kind="stable")[::-1]
         order = order[~np.isneginf(flat[order])]
-        if bug == "np_flat_argpartition" and len(order) > beams:
-            order = np.concatenate([np.sort(order[:beams]), order[beams:]])
         last, chosen = g == max_tokens, []
         for rank, i in enumerate(order):
             parent, token = (i % len(states), i // len(states)) if bug == "np_parent_modulo" else divmod(i, vocab)
