@@ -6,4 +6,5 @@ set(TOUCHSTONE_JUDGE_TASKS
   softmax_topk
   kv_cache
   flash_attention_forward
-  flash_attention_backward)
+  flash_attention_backward
+  beam_search)

@@ -3,7 +3,8 @@
 //   A sum of n products errs by at most G(n) u of the sum of their magnitudes. A segment is a running
 //   sum of at most 1024 terms on the CPU. On CUDA it is one of steps of 16: a step aligns its 16
 //   products and the sum so far to the largest of them, drops what lies below 2^-25 of it, 17 times,
-//   and cuts the result to 24 bits, 2 u: 11 u a step. Segments are added in order.
+//   and cuts the result to 24 bits, 2 u: 11 u a step. One chain runs over all of `in`; the bound that
+//   is checked is that of eight, a chain's worst case needs every step to lose its most to one side.
 //   bias       one addition
 //   soft cap   its slope is at most 1; tanh and the two products cost a few u of the result
 //   gate       |act'| <= 1.13; act itself costs a few u of its argument
@@ -189,6 +190,7 @@ class Forward : public Problem {
     args.soft_cap = soft_cap_;
     args.int8_activations = int8_;
     args.bits_may_depend_on_batch = library_;
+    args.constant_weight = true;  // operands are written before the first call
     args.implementation = implementation;
     return args;
   }

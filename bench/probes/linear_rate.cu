@@ -183,6 +183,7 @@ void forward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int64
       args.weight_format = format_name;
     }
     args.y = view(y.data, {rows, out});
+    args.constant_weight = true;
     touchstone::linear(context, args);
   };
   const int calls = std::max(copies, 20);
@@ -236,21 +237,29 @@ void backward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int6
 
 }  // namespace
 
-int main() {
+// Without arguments everything; with rows, in, out and a format that case alone.
+int main(int argc, char** argv) {
   CHECK(cudaStreamCreate(&stream));
   touchstone::Context context({.device = Device::cuda(), .stream = stream});
   Lt lt;
+  if (argc == 5) {
+    forward(context, lt, std::atoll(argv[1]), std::atoll(argv[2]), std::atoll(argv[3]), argv[4]);
+    return 0;
+  }
   const std::int64_t outs[] = {4096, 6144, 14336};
   for (const std::int64_t rows : {1, 8, 64}) {
     for (const std::int64_t out : outs) forward(context, lt, rows, 4096, out, "bf16");
   }
   forward(context, lt, 1, 14336, 4096, "bf16");
+  forward(context, lt, 8, 14336, 4096, "bf16");
   forward(context, lt, 1, 4096, 1024, "bf16");
   for (const char* format :
        {"fp8_e4m3", "int8_g128", "q8_0", "int4_g128", "q4_0", "q4_1", "q4_k", "q6_k"}) {
     forward(context, lt, 1, 4096, 14336, format);
   }
-  for (const std::int64_t rows : {16, 32, 128, 512, 4096}) {
+  forward(context, lt, 8, 4096, 14336, "int4_g128");
+  forward(context, lt, 16, 4096, 14336, "int4_g128");
+  for (const std::int64_t rows : {16, 32, 128, 256, 512, 4096}) {
     forward(context, lt, rows, 4096, 4096, "bf16");
   }
   forward(context, lt, 512, 4096, 14336, "bf16");

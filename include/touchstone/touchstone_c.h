@@ -222,7 +222,7 @@ typedef struct ts_linear_args {
   ts_linear_gate gate;
   int32_t int8_activations;          // not 0: x rounded to int8, one scale per row
   int32_t bits_may_depend_on_batch;  // not 0: libraries may be named as implementation
-  int32_t reserved;                  // 0
+  int32_t constant_weight;           // not 0: nothing under way on the stream writes weight
   const char* implementation;
 } ts_linear_args;
 #define TS_LINEAR_ARGS \

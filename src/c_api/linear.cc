@@ -26,6 +26,7 @@ LinearArgs converted(const ts_linear_args* given) {
           .soft_cap = args.soft_cap,
           .int8_activations = args.int8_activations != 0,
           .bits_may_depend_on_batch = args.bits_may_depend_on_batch != 0,
+          .constant_weight = args.constant_weight != 0,
           .implementation = text(args.implementation)};
 }
 

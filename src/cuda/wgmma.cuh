@@ -87,14 +87,6 @@ __device__ inline void wgmma_hold(float (&sums)[kCount]) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
   "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-#define TOUCHSTONE_NAMES_128                                                         \
-  TOUCHSTONE_NAMES_64                                                                \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, "    \
-  "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, " \
-  "%95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "  \
-  "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, "   \
-  "%122, %123, %124, %125, %126, %127"
-
 // Both operands from shared memory; `type` is bf16 or f16.
 #define TOUCHSTONE_WGMMA_SHARED(columns, type, names, a, b, add, transposed, ...)                 \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " add                                      \
@@ -208,55 +200,8 @@ __device__ inline void wgmma(float (&sums)[64], const std::uint32_t (&left)[4], 
 #endif
 }
 
-// sums += left * right, or = without `adds`: [64, 16] by [16, 128], either operand with the inner
-// dimension along the rows of its tile.
-template <class T, bool kLeftTransposed, bool kTransposed>
-__device__ inline void wgmma_either(float (&sums)[64], std::uint64_t left, std::uint64_t right,
-                                    std::uint32_t adds) {
-  if constexpr (!kWgmma) return;
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define TOUCHSTONE_WGMMA_EITHER(type)                                                         \
-  asm volatile(                                                                               \
-      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                      \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." #type "." #type " {" TOUCHSTONE_NAMES_64 \
-      "}, %64, %65, adds, 1, 1, %67, %68;\n}\n"                                               \
-      : TOUCHSTONE_SUMS_32(sums, 0), TOUCHSTONE_SUMS_32(sums, 32)                             \
-      : "l"(left), "l"(right), "r"(adds), "n"(kLeftTransposed ? 1 : 0), "n"(kTransposed ? 1 : 0))
-  if constexpr (std::is_same_v<T, Bf16>) {
-    TOUCHSTONE_WGMMA_EITHER(bf16);
-  } else {
-    TOUCHSTONE_WGMMA_EITHER(f16);
-  }
-#undef TOUCHSTONE_WGMMA_EITHER
-#endif
-}
-
-// The same with 256 columns: the left tile is read once for all of them.
-template <class T, bool kLeftTransposed, bool kTransposed>
-__device__ inline void wgmma_either(float (&sums)[128], std::uint64_t left, std::uint64_t right,
-                                    std::uint32_t adds) {
-  if constexpr (!kWgmma) return;
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define TOUCHSTONE_WGMMA_EITHER(type)                                                            \
-  asm volatile(                                                                                  \
-      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                        \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32." #type "." #type " {" TOUCHSTONE_NAMES_128   \
-      "}, %128, %129, adds, 1, 1, %131, %132;\n}\n"                                              \
-      : TOUCHSTONE_SUMS_32(sums, 0), TOUCHSTONE_SUMS_32(sums, 32), TOUCHSTONE_SUMS_32(sums, 64), \
-        TOUCHSTONE_SUMS_32(sums, 96)                                                             \
-      : "l"(left), "l"(right), "r"(adds), "n"(kLeftTransposed ? 1 : 0), "n"(kTransposed ? 1 : 0))
-  if constexpr (std::is_same_v<T, Bf16>) {
-    TOUCHSTONE_WGMMA_EITHER(bf16);
-  } else {
-    TOUCHSTONE_WGMMA_EITHER(f16);
-  }
-#undef TOUCHSTONE_WGMMA_EITHER
-#endif
-}
-
 #undef TOUCHSTONE_WGMMA_REGISTERS
 #undef TOUCHSTONE_WGMMA_SHARED
-#undef TOUCHSTONE_NAMES_128
 #undef TOUCHSTONE_NAMES_64
 #undef TOUCHSTONE_NAMES_32
 #undef TOUCHSTONE_SUMS_32

@@ -151,7 +151,8 @@ void Layers::project(Context& context, const Matrix& matrix, const ConstTensorVi
                    .residual = residual,
                    .y = y,
                    .soft_cap = soft_cap,
-                   .int8_activations = int8_activations_});
+                   .int8_activations = int8_activations_,
+                   .constant_weight = true});
 }
 
 void Layers::rotate(Context& context, const Rotation& rotation, const Chunk& chunk,

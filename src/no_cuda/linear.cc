@@ -12,8 +12,6 @@ constexpr char kRefusal[] = "this build has no CUDA code";
 
 std::string stream_refuses(const Context& /*context*/, const Forward& /*p*/) { return kRefusal; }
 void forward_stream(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
-std::string skinny_refuses(const Context& /*context*/, const Forward& /*p*/) { return kRefusal; }
-void forward_skinny(Context& /*context*/, const Forward& /*p*/) { throw Unsupported(kRefusal); }
 std::string wgmma_refuses_forward(const Context& /*context*/, const Forward& /*p*/) {
   return kRefusal;
 }

@@ -20,9 +20,11 @@
 //             of another format are rounded to the dtype of x first, and x of f32 is multiplied in
 //             f32, never in TF32. y is rounded once.
 // Accuracy    |y - exact| <= (1024 + in / 1024 + 8) 2^-24 sum |x w| (f64: 2^-53) before the rounding
-//             to the dtype of y, and what rounding W costs on CUDA; in practice 20 times less.
+//             to the dtype of y; on CUDA with x of bf16 or f16 (11 in / 16 + 8) 2^-24 where that is
+//             more, and what rounding W costs. In practice 20 times less.
 // NaN and     As the formula says: NaN or infinity in a row of x reach that row of y and no other.
-// infinity    A NaN in W, or in a scale of a block, reaches its column.
+// infinity    A NaN in W, or in a scale of a block, reaches its column. An infinite scale is
+//             multiplied like any other: infinite for codes other than 0, NaN for 0.
 // Aliasing    residual may be y exactly. dweight and dbias with `accumulate` are read and written.
 //             Any other overlap with an output is refused.
 // Empty       No rows: nothing is written but dweight = dbias = 0 (without accumulate). in = 0: the
@@ -67,6 +69,10 @@ struct LinearArgs {
   bool int8_activations = false;
   // Allows implementations whose rows change bits with the batch.
   bool bits_may_depend_on_batch = false;
+  // Says that nothing still under way on the stream writes `weight`: on CUDA it may then be read while
+  // kernels launched earlier run, which closes the gap between two layers. Set it for weights that were
+  // loaded before; never for weights that a kernel has just computed.
+  bool constant_weight = false;
   std::string implementation{};  // "" = the first of explain() that accepts
 };
 

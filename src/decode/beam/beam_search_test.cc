@@ -67,10 +67,10 @@ TEST(BeamSearch, AnEarlyFinishedBeamCompetesToTheEnd) {
 
 TEST(BeamSearch, EosBestAtTheFirstStep) {
   const auto table =
-      by_hand({{{}, {{0, 0.6}, {1, 0.4}}}, {{1}, {{0, 0.9}, {1, 0.1}}}, {{1, 1}, {{0, 1}}}});
+      by_hand({{{}, {{0, 0.6}, {1, 0.4}}}, {{1}, {{0, 0.95}, {1, 0.05}}}, {{1, 1}, {{0, 1}}}});
   EXPECT_EQ(tokens_of(one(2, table, request(1, 0, 3))), (std::vector<Path>{{0}}));
   EXPECT_EQ(tokens_of(one(2, table, request(2, 0, 3))), (std::vector<Path>{{0}, {1, 0}}));
-  // Averages: log(.36) / 2 is above log(.6), log(.04) / 3 below.
+  // Averages: log(.38) / 2 is above log(.6), log(.02) / 3 below.
   EXPECT_EQ(tokens_of(one(2, table, request(2, 1, 3))), (std::vector<Path>{{1, 0}, {0}}));
 }
 

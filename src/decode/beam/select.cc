@@ -20,6 +20,9 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kMaxExtraTokens = 256;
 // Longest list of softmax_topk's fast kernels.
 constexpr std::int64_t kMaxFastTokens = 2048;
+// The kernel for at most 8 tokens of short rows adds up a row in another order. The bits of a row
+// must not depend on how many of its tokens are asked for, so it is never fewer.
+constexpr std::int64_t kMinTokens = 9;
 
 // Log-probability of a token with logit v, given those of the best token of the row.
 float log_probability_of(float v, float best, float best_log_probability) {
@@ -51,7 +54,8 @@ void Selector::plan(const SelectArgs& args) {
   const std::int64_t rows = args.logits.shape[0];
   const std::int64_t vocabulary = args.logits.shape[1];
   const Device device = args.logits.device;
-  ranking_ = {.tokens = std::min(vocabulary, args.tokens_per_row)};
+  const std::int64_t least = std::min(vocabulary, kMinTokens);
+  ranking_ = {.tokens = std::max(least, std::min(vocabulary, args.tokens_per_row))};
   const std::int64_t longer = std::min(vocabulary, ranking_.tokens + args.max_excluded);
   const bool masked = !args.masks.empty();
   ranking_.two_passes = masked && (args.max_excluded > kMaxExtraTokens || longer > kMaxFastTokens ||
@@ -63,15 +67,15 @@ void Selector::plan(const SelectArgs& args) {
   }
   resized(indices_, rows, ranking_.tokens, DType::i32, device);
   if (ranking_.two_passes) {
-    resized(first_probability_, rows, 1, DType::f32, device);
-    resized(first_log_probability_, rows, 1, DType::f32, device);
-    resized(first_index_, rows, 1, DType::i32, device);
+    resized(first_probability_, rows, kMinTokens, DType::f32, device);
+    resized(first_log_probability_, rows, kMinTokens, DType::f32, device);
+    resized(first_index_, rows, kMinTokens, DType::i32, device);
   }
   const Tensor& best = ranking_.two_passes ? first_index_ : indices_;
   const Tensor& value = ranking_.two_passes ? first_log_probability_ : log_probabilities_;
   ranking_.best = static_cast<const std::int32_t*>(best.data());
   ranking_.best_log_probability = static_cast<const float*>(value.data());
-  ranking_.best_stride = ranking_.two_passes ? 1 : ranking_.tokens;
+  ranking_.best_stride = ranking_.two_passes ? least : ranking_.tokens;
 }
 
 void Selector::rank_rows(Context& context, const SelectArgs& args, BeamStatistics& statistics) {
@@ -81,9 +85,10 @@ void Selector::rank_rows(Context& context, const SelectArgs& args, BeamStatistic
   SoftmaxTopkArgs call{.logits = args.logits};
   call.status = make_view(status_.data(), leading, DType::i32, device);
   if (ranking_.two_passes) {
-    call.probabilities = resized(first_probability_, rows, 1, DType::f32, device);
-    call.indices = resized(first_index_, rows, 1, DType::i32, device);
-    call.log_probabilities = resized(first_log_probability_, rows, 1, DType::f32, device);
+    const std::int64_t first = ranking_.best_stride;
+    call.probabilities = resized(first_probability_, rows, first, DType::f32, device);
+    call.indices = resized(first_index_, rows, first, DType::i32, device);
+    call.log_probabilities = resized(first_log_probability_, rows, first, DType::f32, device);
     softmax_topk(context, call);
     ++statistics.logit_passes;
     call.status = {};

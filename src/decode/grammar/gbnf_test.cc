@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <vector>
 
+#include "io/fuzz/mutate.h"
 #include "touchstone/decode/grammar.h"
 
 namespace touchstone::decode {
@@ -125,6 +128,43 @@ TEST(Gbnf, HostileGrammarsAreRefusedSoon) {
   EXPECT_NE(refusal(ways + "a30 ::= \"z\"").find("too ambiguous"), std::string::npos);
   // Not a measure of speed: what is refused is refused before the work is done.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+// Mutated grammars and schemas: read or refused with one line, and then every byte of a few texts steps
+// or does not. TOUCHSTONE_MUTATIONS in the environment sets the number, for long runs under sanitizers.
+TEST(Gbnf, MutationsAreHarmless) {
+  const std::vector<std::string> seeds = {
+      "root ::= \"a\" (b | [^x-z\\n]{2,3})* \"é\"?\nb ::= \"(\" root \")\" | .",
+      "root ::= e ((\"+\" | \"-\") e)*  # sums\ne ::= [0-9]+ | \"[\" root \"]\"",
+      R"({"type":"object","properties":{"a":{"type":"integer","minimum":-3,"maximum":120},"b":{"type":"array","items":{"$ref":"#"},"maxItems":3}},"required":["a"],"additionalProperties":{"type":"null"}})",
+      R"({"anyOf":[{"type":"string","pattern":"^a[b-d]+(x|y){2}$"},{"enum":[1,"x",null]},{"type":"number","exclusiveMinimum":0},{"type":"string","minLength":1,"maxLength":4}]})"};
+  const char* const wanted = std::getenv("TOUCHSTONE_MUTATIONS");
+  const std::int64_t count = wanted != nullptr ? std::atoll(wanted) : 2000;
+  const GrammarLimits limits = {.max_nodes = 1 << 14, .max_depth = 20, .max_readings = 256};
+  io::Mutator mutator(9);
+  std::int64_t read = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto bytes = [&] {
+      const std::string& seed = seeds[mutator.pick(seeds.size())];
+      const auto* const begin = reinterpret_cast<const std::byte*>(seed.data());
+      return std::vector<std::byte>(begin, begin + seed.size());
+    };
+    std::vector<std::byte> file = bytes();
+    mutator.mutate(file, bytes());
+    const std::string text(reinterpret_cast<const char*>(file.data()), file.size());
+    try {
+      const bool schema = text.starts_with('{');
+      const Grammar grammar =
+          schema ? Grammar::from_json_schema(text, {}, limits) : Grammar::from_gbnf(text, limits);
+      for (const char* start : {"a(b)", "1+[2-33]", "{\"a\": 1, \"b\": [{", "\"ab\\"})
+        grammar.matches(start);
+      ++read;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos) << error.what();
+    }
+  }
+  EXPECT_GT(read, count / 100);
+  EXPECT_LT(read, count);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ std::string SchemaWriter::visit_object(const Value& schema, const std::string& h
   for (const std::string& name : required) {
     if (std::ranges::count(names, name) != 0) continue;
     if (others && others->is_bool() && !others->as_bool()) {
-      schema.at("required").fail(fmt::format("'{}' is no property", name.substr(0, 60)));
+      schema.at("required").fail(fmt::format("'{}' is no property", shown_name(name)));
     }
     const bool any = !others || others->is_bool();
     add(name, any ? shared("json-value") : visit(*others, hint + "-" + name), true);

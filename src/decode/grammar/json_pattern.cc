@@ -32,7 +32,8 @@ class PatternReader {
 
  private:
   [[noreturn]] void refuse(const std::string& problem) const {
-    throw Unsupported(fmt::format("JSON schema: {}: pattern: {} is not supported", path_, problem));
+    throw Unsupported(
+        fmt::format("JSON schema: {}: pattern: {} is not supported", path_, shown_name(problem)));
   }
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   bool done() const { return at_ >= text_.size(); }

@@ -54,7 +54,7 @@ void check_keywords(const JsonValue& schema) {
     if (std::ranges::count(kAnnotations, key) != 0 || std::ranges::count(kKeywords, key) != 0) {
       continue;
     }
-    refuse(schema, fmt::format("the keyword '{}' is not supported", key.substr(0, 60)));
+    refuse(schema, fmt::format("the keyword '{}' is not supported", shown_name(key)));
   }
 }
 
@@ -67,7 +67,7 @@ void expect_alone(const JsonValue& schema, std::string_view keyword,
         std::ranges::count(fine, key) != 0) {
       continue;
     }
-    refuse(schema, fmt::format("'{}' beside '{}' is not supported", key, keyword));
+    refuse(schema, fmt::format("'{}' beside '{}' is not supported", shown_name(key), keyword));
   }
 }
 
@@ -191,6 +191,14 @@ constexpr std::pair<std::string_view, std::string_view> kShared[] = {
     {"json-octet", R"("25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9])"}};
 
 }  // namespace
+
+std::string shown_name(std::string_view name) {
+  std::string out(name.substr(0, 60));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  return out;
+}
 
 std::string gbnf_literal(std::string_view text) {
   std::string out = "\"";
@@ -361,7 +369,7 @@ std::string SchemaWriter::visit_reference(const Value& reference) {
   const auto known = references_.find(target);
   if (known != references_.end()) return known->second;
   if (!target.starts_with("#/")) {
-    refuse(reference, fmt::format("'{}' is outside of the schema", target.substr(0, 60)));
+    refuse(reference, fmt::format("'{}' is outside of the schema", shown_name(target)));
   }
   std::optional<Value> found = document_.root();
   std::string_view rest = std::string_view(target).substr(2);
@@ -378,7 +386,7 @@ std::string SchemaWriter::visit_reference(const Value& reference) {
     if (slash == std::string_view::npos) break;
     rest.remove_prefix(slash + 1);
   }
-  if (!found) reference.fail(fmt::format("'{}' is not there", target.substr(0, 60)));
+  if (!found) reference.fail(fmt::format("'{}' is not there", shown_name(target)));
   const std::string name = reserve(target.substr(target.rfind('/') + 1));
   references_[target] = name;
   const std::string body = visit(*found, name);
@@ -433,7 +441,7 @@ std::string SchemaWriter::visit_type(const Value& schema, std::string_view type,
   if (type == "number") return visit_number(schema);
   if (type == "array") return visit_array(schema, hint);
   if (type == "object") return visit_object(schema, hint);
-  schema.at("type").fail(fmt::format("'{}' is no type", type.substr(0, 60)));
+  schema.at("type").fail(fmt::format("'{}' is no type", shown_name(type)));
 }
 
 std::string SchemaWriter::visit_string(const Value& schema) {
@@ -462,7 +470,7 @@ std::string SchemaWriter::visit_string(const Value& schema) {
       return fmt::format(R"("\"" {0}{{8}} ("-" {0}{{4}}){{3}} "-" {0}{{12}} "\"")", hex);
     }
     if (name == "ipv4") return fmt::format(R"("\"" {0} ("." {0}){{3}} "\"")", shared("json-octet"));
-    refuse(*format, fmt::format("the format '{}' is not supported", name.substr(0, 60)));
+    refuse(*format, fmt::format("the format '{}' is not supported", shown_name(name)));
   }
   if (!counted) return shared("json-string");
   if (max >= 0 && max < min) refuse(schema, "maxLength is below minLength");

@@ -14,6 +14,9 @@
 
 namespace touchstone::inline v0::decode::grammar {
 
+// A name of the schema for a message: short, without control characters.
+std::string shown_name(std::string_view name);
+
 // A text as a literal of GBNF, quotes included.
 std::string gbnf_literal(std::string_view text);
 

@@ -286,6 +286,58 @@ TEST(CachedAttentionTree, EqualsEachPathAcrossSplits) {
   }
 }
 
+// Trees that reach over one, two and three borders of splits, with side branches among the
+// ancestors: nodes behind each border against their paths.
+TEST(CachedAttentionTree, EqualsEachPathAcrossThreeSplits) {
+  const std::int64_t split = on_gpu() ? 2048 : 512;  // the longest of all kernels
+  const std::int64_t prompt = split - 9;
+  std::vector<std::int64_t> chain;  // nodes of the path; every seventh node is a side branch
+  std::int64_t nodes = 0;
+  for (; std::ssize(chain) < 2 * split + 20; ++nodes) {
+    if (nodes % 7 != 3) chain.push_back(nodes);
+  }
+  const std::int64_t depths[] = {12, split + 15, 2 * split + 20};
+  std::vector<Formats> all(std::begin(kFormats), std::end(kFormats));
+  all.push_back({kBf16, kBf16});
+  for (const Formats& formats : all) {
+    for (const std::int64_t window : {std::int64_t{0}, split + 100}) {
+      Scene scene{.layers = group_of(formats.k, formats.v), .query_heads = 2};
+      scene.layers.kv_heads = 1;
+      scene.layers.window = window;
+      scene.give_tree_starts = true;
+      SceneRow row{.length = prompt + nodes, .queries = 3, .tree_start = prompt};
+      std::vector<Scene> paths;
+      for (const std::int64_t depth : depths) {
+        std::vector<bool> bits(static_cast<std::size_t>(nodes));
+        Scene path = scene;
+        path.give_tree_starts = false;
+        path.rows = {{.length = prompt + depth}};
+        for (std::int64_t i = 0; i < depth; ++i) {
+          const std::int64_t node = chain[static_cast<std::size_t>(i)];
+          // Ancestors before the window have no bits.
+          if (window == 0 || i >= depth - window) bits[static_cast<std::size_t>(node)] = true;
+          path.rows[0].stands_for[prompt + i] = prompt + node;
+        }
+        row.tree.push_back(bits);
+        row.positions.push_back(prompt + depth - 1);
+        row.query_slots.push_back(prompt + chain[static_cast<std::size_t>(depth - 1)]);
+        paths.push_back(path);
+      }
+      scene.rows = {row};
+      AttentionRun tree(scene);
+      for_each_implementation(tree.accepting(), [&](Runner& context) {
+        tree.run(context);
+        for (std::size_t i = 0; i < paths.size(); ++i) {
+          AttentionRun path(paths[i]);
+          path.run(context);
+          EXPECT_EQ(path.row_bytes(0), tree.query_bytes(static_cast<std::int64_t>(i), 1))
+              << "depth " << depths[i] << ", window " << window;
+        }
+      });
+    }
+  }
+}
+
 // More than a word of bits, and slots of a split that are further apart than a split is long.
 TEST(CachedAttentionTree, EqualsEachPathOfManyBranches) {
   std::vector<std::int64_t> parents(static_cast<std::size_t>(on_gpu() ? 700 : 580), -1);

@@ -203,6 +203,58 @@ TEST_F(CrossEntropyTest, NanStaysWithItsToken) {
   EXPECT_TRUE(std::isnan(floats_of(loss)[3]));
 }
 
+// More tokens than a chunk has: what each of two calls gives, and their sum.
+TEST_F(CrossEntropyTest, ChunksAreSeamless) {
+  if (!test_device().is_cuda()) GTEST_SKIP() << "chunks are those of the GPU";
+  constexpr std::int64_t kMany = 2300, kHalf = 2048, kHead = 128256, kWidth = 16;
+  context_.reserve_workspace(std::int64_t{560} << 20);
+  const Tensor x = filled({kMany, kWidth}, DType::bf16, 1);
+  const Tensor weight = filled({kHead, kWidth}, DType::bf16, 2);
+  std::vector<std::int64_t> targets(kMany);
+  for (std::size_t n = 0; n < targets.size(); ++n) {
+    targets[n] = static_cast<std::int64_t>(n * 7919 % kHead);
+  }
+  Tensor host = Tensor::empty({kMany}, DType::f32);
+  std::ranges::fill(host.values<float>(), 1.0F);
+  const Tensor ones = host.to(test_device());
+  const auto gradients = [&](std::int64_t first, std::int64_t count, Tensor& dx, Tensor& dweight,
+                             bool accumulate) {
+    ConstTensorView part = x, dloss = ones;
+    part.shape[0] = dloss.shape[0] = count;
+    part.data = static_cast<const Bf16*>(x.data()) + first * kWidth;
+    TensorView rows = dx;
+    rows.shape[0] = count;
+    rows.data = static_cast<Bf16*>(dx.data()) + first * kWidth;
+    cross_entropy_backward(
+        context_,
+        {.x = part,
+         .weight = weight,
+         .targets = targets_of({targets.begin() + first, targets.begin() + first + count}),
+         .dloss = dloss,
+         .dx = rows,
+         .dweight = dweight,
+         .accumulate = accumulate});
+    context_.synchronize();
+  };
+  Tensor dx = Tensor::empty({kMany, kWidth}, DType::bf16, test_device());
+  Tensor other = Tensor::empty({kMany, kWidth}, DType::bf16, test_device());
+  Tensor whole = Tensor::empty({kHead, kWidth}, DType::f32, test_device());
+  Tensor parts = Tensor::empty({kHead, kWidth}, DType::f32, test_device());
+  gradients(0, kMany, dx, whole, false);
+  gradients(0, kHalf, other, parts, false);
+  gradients(kHalf, kMany - kHalf, other, parts, true);
+  EXPECT_EQ(bytes_of(dx), bytes_of(other));
+  EXPECT_EQ(bytes_of(whole), bytes_of(parts));
+  Tensor narrow = Tensor::empty({kHead, kWidth}, DType::bf16, test_device());
+  gradients(0, kMany, dx, narrow, false);
+  const Tensor rounded = narrow.to(Device::cpu());
+  const std::vector<float> exact = floats_of(whole);
+  for (std::size_t i = 0; i < exact.size(); i += 97) {
+    EXPECT_NEAR(static_cast<float>(rounded.values<Bf16>()[i]), exact[i],
+                0.016F * std::fabs(exact[i]) + 1e-3F);
+  }
+}
+
 TEST_F(CrossEntropyTest, NoTokens) {
   const Tensor x = Tensor::empty({0, 16}, DType::f32, test_device());
   const Tensor weight = filled({5, 16}, DType::f32, 2);

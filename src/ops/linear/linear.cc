@@ -25,7 +25,6 @@ constexpr Implementation<Forward> kForward[] = {
     {"simd", DeviceKind::cpu, nullptr, linear_layer::forward_simd},
     {"plain", DeviceKind::cpu, nullptr, linear_layer::forward_plain},
     {"stream", DeviceKind::cuda, linear_layer::stream_refuses, linear_layer::forward_stream},
-    {"skinny", DeviceKind::cuda, linear_layer::skinny_refuses, linear_layer::forward_skinny},
     {"wgmma", DeviceKind::cuda, linear_layer::wgmma_refuses_forward, linear_layer::forward_wgmma},
     {"portable", DeviceKind::cuda, nullptr, linear_layer::forward_portable},
     {"cublaslt", DeviceKind::cuda, linear_layer::cublaslt_refuses_forward,
@@ -163,6 +162,7 @@ Forward checked(const Context& context, const LinearArgs& args) {
   checks.disjoint(y, residual, p.y_dtype == p.dtype);
   p.int8_activations = args.int8_activations;
   p.bits_may_depend_on_batch = args.bits_may_depend_on_batch;
+  p.constant_weight = args.constant_weight;
   return p;
 }
 

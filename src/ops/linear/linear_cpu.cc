@@ -24,14 +24,29 @@ std::int64_t useful_threads(const Context& context, std::int64_t rows, std::int6
   return work < tuning::kSerialWork ? 1 : context.threads();
 }
 
-// Calls body(task, its thread's scratch) for every task; threads take the next free one.
+// Calls body(task, its thread's scratch) for every task. A thread begins with neighboring tasks, so that
+// what it prefetches past the end of one is its own, and then takes what others have left.
 template <class Body>
 void for_each_task(Context& context, std::int64_t threads, std::int64_t tasks, std::byte* scratch,
                    std::int64_t bytes, Body&& body) {
-  std::atomic<std::int64_t> next{0};
-  detail::ContextAccess::pool(context).run(std::min(threads, tasks), [&](std::int64_t slot) {
+  const std::int64_t slots = std::min(threads, tasks);
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+  };
+  std::vector<Share> shares(at(slots));
+  for (std::int64_t i = 0; i < slots; ++i) {
+    shares[at(i)].next = tasks * i / slots;
+    shares[at(i)].end = tasks * (i + 1) / slots;
+  }
+  detail::ContextAccess::pool(context).run(slots, [&](std::int64_t slot) {
     std::byte* const mine = scratch + slot * bytes;
-    for (std::int64_t task = next++; task < tasks; task = next++) body(task, mine);
+    for (std::int64_t i = 0; i < slots; ++i) {
+      Share& share = shares[at((slot + i) % slots)];
+      for (std::int64_t task = share.next++; task < share.end; task = share.next++) {
+        body(task, mine);
+      }
+    }
   });
 }
 

@@ -25,10 +25,12 @@ constexpr std::size_t kMaxDirectX = kManyRegisters ? 4 : 2;
 // How far ahead of the loads W is asked for, in bytes: what arrives while they are worked on.
 constexpr std::size_t kAhead = 1024;
 
-// Adds to totals[r][o] the product of columns [begin, end) of kX rows of x and kW rows of W.
+// Adds to totals[r][o] the product of columns [begin, end) of kX rows of x and kW rows of W. What lies
+// `ahead` bytes after each load is prefetched.
 template <std::size_t kX, class Source, class C = typename Source::C>
 HWY_INLINE void add_products(const Source& source, const std::byte* const* w, const C* const* x,
-                             std::size_t begin, std::size_t end, C (&totals)[kMaxX][kW]) {
+                             std::size_t begin, std::size_t end, std::size_t ahead,
+                             C (&totals)[kMaxX][kW]) {
   const Tag<C> d;
   using Vector = hn::Vec<Tag<C>>;
   Vector sums[kX][kW];
@@ -40,7 +42,7 @@ HWY_INLINE void add_products(const Source& source, const std::byte* const* w, co
     Vector pack[kW][Source::kVectors];
     for (std::size_t o = 0; o < kW; ++o) {
       source.load(w[o], i, pack[o]);
-      sd::prefetch(static_cast<const std::byte*>(source.address(w[o], i)) + kAhead);
+      sd::prefetch(w[o] + source.offset(i) + ahead);
     }
     for (std::size_t v = 0; v < Source::kVectors; ++v) {
       for (std::size_t r = 0; r < kX; ++r) {
@@ -70,24 +72,24 @@ HWY_INLINE void add_products(const Source& source, const std::byte* const* w, co
 template <std::size_t kMaxRows, class Source, class C = typename Source::C>
 HWY_INLINE std::size_t add_some(const Source& source, const std::byte* const* w, const C* const* x,
                                 std::size_t rows, std::size_t begin, std::size_t end,
-                                C (&totals)[kMaxX][kW]) {
+                                std::size_t ahead, C (&totals)[kMaxX][kW]) {
   if constexpr (kMaxRows > 4) {
     if (rows > 4) {
-      add_products<kMaxRows>(source, w, x, begin, end, totals);
+      add_products<kMaxRows>(source, w, x, begin, end, ahead, totals);
       return std::min(rows, kMaxRows);
     }
   }
   if constexpr (kMaxRows >= 4) {
     if (rows > 2) {
-      add_products<4>(source, w, x, begin, end, totals);
+      add_products<4>(source, w, x, begin, end, ahead, totals);
       return std::min<std::size_t>(rows, 4);
     }
   }
   if (rows == 2 || (kMaxRows == 2 && rows > 1)) {
-    add_products<2>(source, w, x, begin, end, totals);
+    add_products<2>(source, w, x, begin, end, ahead, totals);
     return 2;
   }
-  add_products<1>(source, w, x, begin, end, totals);
+  add_products<1>(source, w, x, begin, end, ahead, totals);
   return 1;
 }
 
@@ -136,6 +138,8 @@ HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, cons
                                C* totals) {
   const auto in = static_cast<std::size_t>(job.p->in);
   const auto rows = static_cast<std::size_t>(job.rows);
+  const auto stride = static_cast<std::size_t>(job.p->weight.row_bytes);
+  const std::size_t row_bytes = source.offset(in);
   const C* x[kMaxX];
   x_rows(job, 0, x);
   for (std::int64_t o = 0; o < panel.rows; o += kW) {
@@ -145,8 +149,11 @@ HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, cons
     }
     C sums[kMaxX][kW] = {};
     for (std::size_t begin = 0; begin < in; begin += kSegment) {
-      add_some<kMaxDirectX>(source, w, x, rows, begin, std::min<std::size_t>(in, begin + kSegment),
-                            sums);
+      const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
+      // Towards the end of rows the next ones are prefetched: those between are read already.
+      const std::size_t left = row_bytes - source.offset(begin);
+      const std::size_t ahead = left > kAhead ? kAhead : kAhead + (kW - 1) * stride;
+      add_some<kMaxDirectX>(source, w, x, rows, begin, end, ahead, sums);
     }
     for (std::size_t r = 0; r < rows; ++r) {
       for (std::size_t i = 0; i < kW && o + static_cast<std::int64_t>(i) < panel.rows; ++i) {
@@ -205,7 +212,7 @@ HWY_INLINE void add_segment(const ForwardJob& job, const Panel& panel, const C* 
         w[i] = reinterpret_cast<const std::byte*>(weights + row * kPanelStride);
       }
       C sums[kMaxX][kW] = {};
-      done = add_some<kMaxX>(source, w, x, left, 0, padded, sums);
+      done = add_some<kMaxX>(source, w, x, left, 0, padded, kAhead, sums);
       for (std::size_t i = 0; i < done; ++i) {
         C* const to = totals + (r + static_cast<std::int64_t>(i)) * kPanel + o;
         for (std::size_t k = 0; k < kW && o + static_cast<std::int64_t>(k) < panel.rows; ++k) {

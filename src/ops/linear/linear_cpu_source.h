@@ -48,9 +48,8 @@ struct Plain {
                                        std::size_t n) const {
     return sd::load_some(Tag<C>(), reinterpret_cast<const T*>(row) + column, n);
   }
-  HWY_INLINE const void* address(const std::byte* row, std::size_t column) const {
-    return row + column * sizeof(T);
-  }
+  // Bytes from the start of a row.
+  HWY_INLINE std::size_t offset(std::size_t column) const { return column * sizeof(T); }
 };
 
 struct Fp8 {
@@ -70,9 +69,7 @@ struct Fp8 {
     std::memcpy(codes, row + column, n);
     return widen(hn::Load(d8, codes));
   }
-  HWY_INLINE const void* address(const std::byte* row, std::size_t column) const {
-    return row + column;
-  }
+  HWY_INLINE std::size_t offset(std::size_t column) const { return column; }
 
  private:
   static HWY_INLINE V widen(hn::Vec<hn::Rebind<std::int8_t, D>> bytes) {
@@ -130,9 +127,9 @@ class Groups {
                          std::size_t /*n*/) const {
     return hn::Zero(D());  // rows are whole blocks: never reached
   }
-  HWY_INLINE const void* address(const std::byte* row, std::size_t column) const {
-    return row + (column >> shift_) * block_bytes_ +
-           (kCodes == Codes::int8 ? column & ((std::size_t{1} << shift_) - 1) : 0);
+  HWY_INLINE std::size_t offset(std::size_t column) const {
+    const std::size_t within = column & ((std::size_t{1} << shift_) - 1);
+    return (column >> shift_) * block_bytes_ + (kCodes == Codes::int8 ? within : within / 2);
   }
 
  private:
@@ -152,17 +149,23 @@ class Groups {
       // of packs, or half of the 32 apart.
       constexpr std::size_t kStep = kCodes == Codes::int4 ? 2 : 1;
       constexpr std::size_t kHigh = kCodes == Codes::int4 ? 1 : kVectors / 2;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+      // The sixteen numbers that a block can hold: a code is the index of one.
+      const V numbers = hn::Mul(scale, hn::ConvertTo(d, hn::Iota(di, -8)));
+      const auto number = [&](auto code) {
+        return hn::TableLookupLanes(numbers, hn::IndicesFromVec(d, code));
+      };
+#else
+      const auto number = [&](auto code) {
+        return hn::Mul(scale, hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8))));
+      };
+#endif
       for (std::size_t v = 0; v < kVectors / 2; ++v) {
         const auto two = hn::PromoteTo(di, hn::LoadU(d8, codes + v * kN));
-        pack[v * kStep] = number(scale, hn::And(two, hn::Set(di, 15)));
-        pack[v * kStep + kHigh] = number(scale, hn::ShiftRight<4>(two));
+        pack[v * kStep] = number(hn::And(two, hn::Set(di, 15)));
+        pack[v * kStep + kHigh] = number(hn::ShiftRight<4>(two));
       }
     }
-  }
-  static HWY_INLINE V number(V scale, hn::Vec<hn::RebindToSigned<D>> code) {
-    const D d;
-    const hn::RebindToSigned<D> di;
-    return hn::Mul(scale, hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8))));
   }
 
   std::size_t block_bytes_;

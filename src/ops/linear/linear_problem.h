@@ -55,6 +55,7 @@ struct Forward {
   double soft_cap = 0;
   bool int8_activations = false;
   bool bits_may_depend_on_batch = false;
+  bool constant_weight = false;
 
   std::int64_t columns() const { return gate == LinearGate::none ? out : out / 2; }
 };
@@ -94,12 +95,9 @@ void backward_plain(Context& context, const Backward& p);
 // CUDA: any strides and formats; linear_portable.cu, or src/no_cuda in a CPU-only build.
 void forward_portable(Context& context, const Forward& p);
 void backward_portable(Context& context, const Backward& p);
-// CUDA, up to 8 rows of bf16 or f16, W of the same dtype: linear_stream.cu.
+// CUDA, up to 16 rows of bf16 or f16, W of most formats: linear_stream.cu.
 std::string stream_refuses(const Context& context, const Forward& p);
 void forward_stream(Context& context, const Forward& p);
-// CUDA, up to 16 rows of bf16 or f16: linear_skinny.cu.
-std::string skinny_refuses(const Context& context, const Forward& p);
-void forward_skinny(Context& context, const Forward& p);
 // CUDA, Hopper tensor cores, any number of rows: linear_wgmma.cu.
 std::string wgmma_refuses_forward(const Context& context, const Forward& p);
 std::string wgmma_refuses_backward(const Context& context, const Backward& p);

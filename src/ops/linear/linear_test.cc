@@ -142,6 +142,79 @@ TEST(Linear, NanScaleOfABlock_ReachesItsColumnAlone) {
   }
 }
 
+// scale * code, as the formula says: infinite for a code other than zero, NaN for a zero, in every
+// implementation and for x of 16 bits, too.
+TEST(Linear, InfiniteScaleOfABlock_TimesItsCodes) {
+  constexpr std::int64_t kBlock = 34;  // q8_0: f16 scale, 32 codes
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    std::vector<double> bytes(at(8 * kBlock * 2));
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = i % 34 == 1 ? 0x3c : i % 34 == 0 ? 0 : 2;
+    }
+    bytes[kBlock * 2 * 3 + 1] = 0x7c;  // row 3: all codes are 2
+    bytes[kBlock * 2 * 5 + 1] = 0x7c;  // row 5: one code is 0
+    bytes[kBlock * 2 * 5 + 2 + 17] = 0;
+    const Guarded weight(test_device(), DType::u8, {8, kBlock * 2}, bytes);
+    const Guarded x(test_device(), dtype, {kRows, kIn}, std::vector<double>(at(kRows * kIn), 0.5));
+    const Guarded y(test_device(), dtype, {kRows, 8});
+    LinearArgs args{.x = x, .weight = weight, .weight_format = "q8_0", .y = y};
+    for (const std::string& name : accepting(args)) {
+      Runner context = runner();
+      args.implementation = name;
+      linear(context, args);
+      context.synchronize();
+      const std::vector<double> values = y.values();
+      for (std::int64_t i = 0; i < kRows * 8; ++i) {
+        const std::string where =
+            name + " " + std::string(name_of(dtype)) + " " + std::to_string(i);
+        if (i % 8 == 3) {
+          EXPECT_EQ(values[at(i)], kInfinity) << where;
+        } else if (i % 8 == 5) {
+          EXPECT_TRUE(std::isnan(values[at(i)])) << where;
+        } else {
+          EXPECT_EQ(values[at(i)], 64) << where;
+        }
+      }
+    }
+  }
+}
+
+// Nibbles have a kernel of their own: q4_0, whose codes stand for -8 to 7.
+TEST(Linear, InfiniteScaleOfNibbles_TimesTheirCodes) {
+  constexpr std::int64_t kBlock = 18;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    std::vector<double> bytes(at(8 * kBlock * 2));
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = i % 18 == 1 ? 0x3c : i % 18 == 0 ? 0 : 0x99;
+    }
+    bytes[kBlock * 2 * 2 + 1] = 0x7c;
+    bytes[kBlock * 2 * 6 + 1] = 0x7c;
+    bytes[kBlock * 2 * 6 + 2 + 5] = 0x89;
+    const Guarded weight(test_device(), DType::u8, {8, kBlock * 2}, bytes);
+    const Guarded x(test_device(), dtype, {kRows, kIn}, std::vector<double>(at(kRows * kIn), 0.5));
+    const Guarded y(test_device(), dtype, {kRows, 8});
+    LinearArgs args{.x = x, .weight = weight, .weight_format = "q4_0", .y = y};
+    for (const std::string& name : accepting(args)) {
+      Runner context = runner();
+      args.implementation = name;
+      linear(context, args);
+      context.synchronize();
+      const std::vector<double> values = y.values();
+      for (std::int64_t i = 0; i < kRows * 8; ++i) {
+        const std::string where =
+            name + " " + std::string(name_of(dtype)) + " " + std::to_string(i);
+        if (i % 8 == 2) {
+          EXPECT_EQ(values[at(i)], kInfinity) << where;
+        } else if (i % 8 == 6) {
+          EXPECT_TRUE(std::isnan(values[at(i)])) << where;
+        } else {
+          EXPECT_EQ(values[at(i)], 32) << where;
+        }
+      }
+    }
+  }
+}
+
 // ---- aliasing -------------------------------------------------------------------------------------
 
 TEST(Linear, ResidualMayBeY) {
@@ -186,25 +259,37 @@ TEST(Linear, Libraries_RefuseUnlessTheCallerAllowsOtherBits) {
   o.expect_untouched();
 }
 
+// Ours against the library of the device, forward and backward; skipped where it is not installed.
 TEST(Linear, Libraries_AgreeWithOursWhereTheyAreInstalled) {
   const std::string library = on_gpu() ? "cublaslt" : "openblas";
-  const Operands o;
+  Operands o;
   Runner context = runner();
   LinearArgs args = o.forward();
+  if (on_gpu()) args.bias = args.residual = {};  // cublaslt computes the product alone
   args.bits_may_depend_on_batch = true;
-  bool offered = false;
+  LinearBackwardArgs backward = o.backward();
+  backward.bits_may_depend_on_batch = true;
   for (const ImplementationReport& report : explain(context, args)) {
-    offered = offered || (report.name == library && report.accepted);
     if (report.name == library && !report.accepted) GTEST_SKIP() << report.refusal;
   }
-  ASSERT_TRUE(offered);
-  linear(context, args);
-  context.synchronize();
-  const std::vector<double> ours = o.y.values();
-  args.implementation = library;
-  linear(context, args);
-  context.synchronize();
-  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(o.y.values()[i], ours[i], 1e-4);
+  const auto run = [&](const std::string& name) {
+    args.implementation = backward.implementation = name;
+    linear(context, args);
+    linear_backward(context, backward);
+    context.synchronize();
+    std::vector<double> all;
+    for (Guarded* output : {&o.y, &o.dx, &o.dweight, &o.dbias}) {
+      EXPECT_TRUE(output->outside_intact());
+      const std::vector<double> values = output->values();
+      all.insert(all.end(), values.begin(), values.end());
+      output->poison();
+    }
+    return all;
+  };
+  const std::vector<double> ours = run("");
+  const std::vector<double> theirs = run(library);
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_NEAR(theirs[i], ours[i], 1e-4) << i;
 }
 
 // ---- refusals -------------------------------------------------------------------------------------

@@ -127,7 +127,9 @@ class PrefillConsumer {
   __device__ void attend(int block) {
     float scores[kScores];
     cuda::barrier_wait(&shared_.k_full[turn_.stage], turn_.parity);
-    const std::uint32_t there = shared_.there[turn_.stage];
+    // By the lane that releases the stage.
+    const std::uint32_t there =
+        __shfl_sync(kAllLanes, lane_ == 0 ? shared_.there[turn_.stage] : 0U, 0);
     multiply_keys(scores);
     release(shared_.k_empty[turn_.stage]);
     if constexpr (S::kCaps) {

@@ -8,7 +8,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/tensor_map.h"
-#include "cuda/wgmma.cuh"
+#include "cuda/wgmma_either.cuh"
 
 // Compiled for other chips the kernel is empty, and what only it uses is unused.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)

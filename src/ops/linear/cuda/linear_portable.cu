@@ -65,7 +65,7 @@ __device__ void store_tile(const Params& p, std::int64_t row_tile, std::int64_t 
   }
 }
 
-// T: Bf16 or F16, on tensor cores.
+// T: Bf16 or F16, on tensor cores, one chain.
 template <class T>
 __global__ __launch_bounds__(kThreads) void product_16(Params p) {
   __shared__ std::uint16_t a_tile[kTile][kDepth + 8];
@@ -174,7 +174,7 @@ std::int64_t tiles(std::int64_t n, int width) { return (n + width - 1) / width; 
 
 void run(Context& context, DType dtype, Params p) {
   const int width = p.sink.gate == LinearGate::none ? kTile : kTile / 2;
-  p.segment = segment_length(p.depth);
+  p.segment = dtype == DType::f32 ? segment_length(p.depth) : (p.depth + kDepth) / kDepth * kDepth;
   p.column_tiles = tiles(p.sink.columns, width);
   const std::int64_t blocks = checked_mul(tiles(p.a.rows, kTile), p.column_tiles);
   if (blocks == 0) return;

@@ -1,174 +1,171 @@
-// Reads the weights that a lane of mma.sync m16n8k16 holds, straight from storage into fragments.
+// Reads stored weights from shared memory into fragments of mma.sync m16n8k16.
 //
-// The elements of a step of 16 may be in any order, if W and x agree: a source says with kPairs which
-// four of a step lane t % 4 = q has. It takes 32 elements of a row at a time, two steps: load() brings
-// the bytes, decode() makes two words of two elements for each step. load() computes with nothing that
-// it loads: many of them are under way at a time.
+// W is the right operand: lane 4 g + q holds, of each step of 16 elements of row g, four. Which four is
+// free as long as x agrees, because a step's bits do not depend on the order of its elements; kOrder
+// names the choice that costs a format the fewest instructions. A source takes a unit of 128 elements at a
+// time: load() brings its bytes, decode() makes of block i of 32 elements, two steps, two words of two
+// weights for each step. `half` is the half of a block of 256 elements. Sizes are constants: addresses of
+// a unit are immediate offsets.
+//
+// What is decoded is rounded as linear_decode.cuh rounds: to f32, then to T.
 #pragma once
 
 #include "ops/linear/cuda/linear_decode.cuh"
 
 namespace touchstone::linear_layer {
 
-// Elements 4 q to 4 q + 3 of a step, or, where a lane loads eight neighbors and gives half of them to
-// the lane two further on, 8 (q % 2) + 4 (q / 2) and the next three.
-template <bool kPairs>
-__device__ int step_offset(int q) {
-  return kPairs ? q % 2 * 8 + q / 2 * 4 : q * 4;
+// The four elements of a step that lane q holds, in words of two.
+enum class StepOrder : std::uint8_t {
+  split,        // (2q, 2q + 1), (8 + 2q, 9 + 2q): what ldmatrix gives
+  neighbors,    // (4q, 4q + 1), (4q + 2, 4q + 3)
+  interleaved,  // (4q, 4q + 2), (4q + 1, 4q + 3)
+};
+
+// The eight words of a step of x in the places where ldmatrix finds them for `order`.
+template <StepOrder kOrder>
+__device__ void reorder_step(std::uint32_t (&w)[8]) {
+  if constexpr (kOrder == StepOrder::split) return;
+  std::uint32_t to[8];
+#pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    if constexpr (kOrder == StepOrder::neighbors) {
+      to[q] = w[2 * q];
+      to[4 + q] = w[2 * q + 1];
+    } else {
+      to[q] = __byte_perm(w[2 * q], w[2 * q + 1], 0x5410);
+      to[4 + q] = __byte_perm(w[2 * q], w[2 * q + 1], 0x7632);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) w[i] = to[i];
 }
 
 struct Fragment {
   std::uint32_t step[2][2];
 };
 
-// Halves of eight neighbors change places between lanes q and q ^ 2.
-__device__ inline Fragment exchanged(uint4 own, int q) {
-  const bool upper = q >= 2;
-  const std::uint32_t x = __shfl_xor_sync(~0U, upper ? own.x : own.z, 2);
-  const std::uint32_t y = __shfl_xor_sync(~0U, upper ? own.y : own.w, 2);
-  if (upper) return {{{x, y}, {own.z, own.w}}};
-  return {{{own.x, own.y}, {x, y}}};
-}
-
-// Loads that are read once.
-__device__ inline uint4 load_16(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-__device__ inline uint2 load_8(const void* p) {
-  uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0, %1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(p));
-  return v;
-}
 __device__ inline std::uint32_t load_2(const std::uint8_t* p) {
-  return __ldg(reinterpret_cast<const std::uint16_t*>(p));
+  return *reinterpret_cast<const std::uint16_t*>(p);
 }
 __device__ inline std::uint32_t load_4(const std::uint8_t* p) {
-  return __ldg(reinterpret_cast<const std::uint32_t*>(p));
+  return *reinterpret_cast<const std::uint32_t*>(p);
 }
 // Four bytes at an even address.
 struct Halves {
   std::uint32_t low, high;
-  __device__ std::uint32_t word() const { return low | high << 16; }
+  __device__ std::uint32_t word() const { return __byte_perm(low, high, 0x5410); }
 };
 __device__ inline Halves load_halves(const std::uint8_t* p) { return {load_2(p), load_2(p + 2)}; }
 
-// ---- plain types --------------------------------------------------------------------------------
+__device__ inline float half_float(std::uint32_t bits) {
+  return __half2float(__ushort_as_half(static_cast<std::uint16_t>(bits)));
+}
 
-// W in the dtype of x.
 template <class T>
-struct PlainSource {
-  static constexpr bool kPairs = true;
-  static constexpr int kBlocks = 4;
-  struct Raw {
-    uint4 v;
-  };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
-                             std::int64_t in, int q) {
-    (void)w;
-    if (k + q * 8 >= in) return {};
-    return {load_16(row + (k + q * 8) * 2)};
-  }
-  static __device__ Fragment decode(const Raw& raw, int q) { return exchanged(raw.v, q); }
-};
+using Pair = std::conditional_t<std::is_same_v<T, Bf16>, __nv_bfloat162, __half2>;
+template <class T>
+__device__ Pair<T> as_pair(std::uint32_t bits) {
+  return *reinterpret_cast<const Pair<T>*>(&bits);
+}
+template <class P>
+__device__ std::uint32_t as_bits(P pair) {
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
 
-// Two of e4m3, in bytes 1 and 3 of `bytes`, as T: exact. NaN is the one code that a product of its
-// bits with a power of two would miss.
+// ---- fp8 ----------------------------------------------------------------------------------------
+
+// Two of e4m3, in bytes 1 and 3 of `bytes`, as T: exact, but for NaN, which comes out as 480.
 template <class T>
 __device__ std::uint32_t fp8_pair(std::uint32_t bytes) {
   if constexpr (std::is_same_v<T, Bf16>) {
     const std::uint32_t bits = (bytes >> 4 & 0x07f007f0U) | (bytes & 0x80008000U);
-    const __nv_bfloat162 scale = __floats2bfloat162_rn(0x1p120F, 0x1p120F);
-    const __nv_bfloat162 v = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), scale);
-    std::uint32_t result = *reinterpret_cast<const std::uint32_t*>(&v);
-    if ((bytes & 0x7f00U) == 0x7f00U) result |= 0x7fc0U;
-    if ((bytes & 0x7f000000U) == 0x7f000000U) result |= 0x7fc00000U;
-    return result;
+    return as_bits(__hmul2(as_pair<T>(bits), __floats2bfloat162_rn(0x1p120F, 0x1p120F)));
   } else {
     const std::uint32_t bits = (bytes >> 1 & 0x3f803f80U) | (bytes & 0x80008000U);
-    const __half2 v = __hmul2(*reinterpret_cast<const __half2*>(&bits), __float2half2_rn(256.0F));
-    std::uint32_t result = *reinterpret_cast<const std::uint32_t*>(&v);
-    if ((bytes & 0x7f00U) == 0x7f00U) result |= 0x7e00U;
-    if ((bytes & 0x7f000000U) == 0x7f000000U) result |= 0x7e000000U;
-    return result;
+    return as_bits(__hmul2(as_pair<T>(bits), __float2half2_rn(256.0F)));
   }
+}
+template <class T>
+__device__ std::uint32_t fp8_pair_nan(std::uint32_t bytes) {
+  constexpr std::uint32_t kNan = std::is_same_v<T, Bf16> ? 0x7fc0U : 0x7e00U;
+  std::uint32_t result = fp8_pair<T>(bytes);
+  if ((bytes & 0x7f00U) == 0x7f00U) result |= kNan;
+  if ((bytes & 0x7f000000U) == 0x7f000000U) result |= kNan << 16;
+  return result;
 }
 
 template <class T>
 struct Fp8Source {
-  static constexpr bool kPairs = true;
-  static constexpr int kBlocks = 4;
+  static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 128;
   struct Raw {
-    uint2 v;
+    std::uint32_t word[4][2];
   };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
-                             std::int64_t in, int q) {
-    (void)w;
-    if (k + q * 8 >= in) return {};
-    return {load_8(row + k + q * 8)};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) raw.word[i / 2][i % 2] = load_4(p + i * 16 + q * 4);
+    return raw;
   }
-  static __device__ Fragment decode(const Raw& raw, int q) {
-    const bool upper = q >= 2;
-    const std::uint32_t other = __shfl_xor_sync(~0U, upper ? raw.v.x : raw.v.y, 2);
-    const std::uint32_t first = upper ? other : raw.v.x;
-    const std::uint32_t second = upper ? raw.v.y : other;
-    return {
-        {{fp8_pair<T>(__byte_perm(first, 0, 0x1404)), fp8_pair<T>(__byte_perm(first, 0, 0x3424))},
-         {fp8_pair<T>(__byte_perm(second, 0, 0x1404)),
-          fp8_pair<T>(__byte_perm(second, 0, 0x3424))}}};
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    Fragment f;
+    // A code of 0x7f, with either sign, carries into the highest bit of its byte.
+    const auto carries = [](std::uint32_t w) {
+      return ((w & 0x7f7f7f7fU) + 0x01010101U) & 0x80808080U;
+    };
+    const bool nan = (carries(raw.word[i][0]) | carries(raw.word[i][1])) != 0;
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      const std::uint32_t low = __byte_perm(raw.word[i][step], 0, 0x1404);
+      const std::uint32_t high = __byte_perm(raw.word[i][step], 0, 0x3424);
+      f.step[step][0] = fp8_pair<T>(low);
+      f.step[step][1] = fp8_pair<T>(high);
+      if (nan) {
+        f.step[step][0] = fp8_pair_nan<T>(low);
+        f.step[step][1] = fp8_pair_nan<T>(high);
+      }
+    }
+    return f;
   }
 };
 
-// ---- blocks -------------------------------------------------------------------------------------
+// ---- blocks of bytes ----------------------------------------------------------------------------
 
-// An integer in the upper mantissa bits of a float beside a power of two: scale * (code - bias) is
-// then one fused multiply-add, exact because the result has few bits. Nibble i of a word: 128 + code.
-template <int kNibble>
-__device__ float nibble_float(std::uint32_t word) {
-  constexpr int kShift = 16 - 4 * kNibble;
-  const std::uint32_t at = kShift >= 0 ? word << kShift : word >> -kShift;
-  return __uint_as_float((at & 0x000f0000U) | 0x43000000U);
-}
 // Byte i, an unsigned number: 32768 + code.
 template <int kByte>
 __device__ float byte_float(std::uint32_t word) {
   return __uint_as_float(__byte_perm(word, 0x47000000U, 0x7404 | kByte << 4));
 }
 
-__device__ inline float half_float(std::uint32_t bits) {
-  return __half2float(__ushort_as_half(static_cast<std::uint16_t>(bits)));
-}
-
 // int8_g32, _g64, _g128 and q8_0.
-template <class T>
+template <class T, int kGroup>
 struct Int8Source {
-  static constexpr bool kPairs = false;
-  static constexpr int kBlocks = 2;
+  static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 128 / kGroup * (kGroup + 2);
   struct Raw {
-    Halves first, second;
-    std::uint32_t scale;
+    Halves codes[4][2];
+    std::uint32_t scale[128 / kGroup];
   };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
-                             std::int64_t in, int q) {
-    if (k >= in) return {};
-    const int at = static_cast<int>(k);
-    const std::uint8_t* const from = row + (at >> w.block_shift) * w.block_bytes;
-    const std::uint8_t* const codes = from + 2 + (at & (w.block_elements - 1));
-    return {load_halves(codes + q * 4), load_halves(codes + 16 + q * 4), load_2(from)};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 128 / kGroup; ++i) raw.scale[i] = load_2(p + i * (kGroup + 2));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = i * 16;
+      raw.codes[i / 2][i % 2] =
+          load_halves(p + at / kGroup * (kGroup + 2) + 2 + at % kGroup + q * 4);
+    }
+    return raw;
   }
-  static __device__ std::uint32_t pair(float low, float high, float scale) {
-    const float bias = -32896.0F * scale;
-    return packed<T>(__fmaf_rn(low, scale, bias), __fmaf_rn(high, scale, bias));
+  // The product has 19 bits at most: exact. The difference is exact before it.
+  static __device__ __forceinline__ std::uint32_t pair(float low, float high, float scale) {
+    return packed<T>(__fmul_rn(low - 32896.0F, scale), __fmul_rn(high - 32896.0F, scale));
   }
-  static __device__ Fragment decode(const Raw& raw, int /*q*/) {
-    const float scale = half_float(raw.scale);
-    const std::uint32_t a = raw.first.word() ^ 0x80808080U;
-    const std::uint32_t b = raw.second.word() ^ 0x80808080U;
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const float scale = half_float(raw.scale[i * 32 / kGroup]);
+    const std::uint32_t a = raw.codes[i][0].word() ^ 0x80808080U;
+    const std::uint32_t b = raw.codes[i][1].word() ^ 0x80808080U;
     return {{{pair(byte_float<0>(a), byte_float<1>(a), scale),
               pair(byte_float<2>(a), byte_float<3>(a), scale)},
              {pair(byte_float<0>(b), byte_float<1>(b), scale),
@@ -176,161 +173,219 @@ struct Int8Source {
   }
 };
 
-// Four nibbles from the lowest on: scale * code + shift, rounded once to T.
-template <class T, bool kExact>
-__device__ void nibble_words(std::uint32_t word, float scale, float shift, std::uint32_t (&to)[2]) {
-  const float v[4] = {nibble_float<0>(word), nibble_float<1>(word), nibble_float<2>(word),
-                      nibble_float<3>(word)};
-  float x[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if constexpr (kExact) {  // shift is a multiple of the scale
-      x[i] = __fmaf_rn(v[i], scale, shift);
-    } else {  // the product is exact, and the sum rounds to f32 as the decoder's does
-      x[i] = __fadd_rn(__fmul_rn(scale, v[i] - 128.0F), shift);
-    }
-  }
-  to[0] = packed<T>(x[0], x[1]);
-  to[1] = packed<T>(x[2], x[3]);
-}
+// ---- blocks of nibbles --------------------------------------------------------------------------
 
-// int4_g32, _g64, _g128: neighbors share a byte.
+// A scale of f16 as a multiplier of small integers c, |c| <= 8, whose product is rounded once to T.
 template <class T>
-struct Int4Source {
-  static constexpr bool kPairs = false;
-  static constexpr int kBlocks = 4;
-  struct Raw {
-    std::uint32_t first, second, scale;
-  };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
-                             std::int64_t in, int q) {
-    if (k >= in) return {};
-    const int at = static_cast<int>(k);
-    const std::uint8_t* const from = row + (at >> w.block_shift) * w.block_bytes;
-    const std::uint8_t* const codes = from + 2 + (at & (w.block_elements - 1)) / 2;
-    return {load_2(codes + q * 2), load_2(codes + 8 + q * 2), load_2(from)};
-  }
-  static __device__ Fragment decode(const Raw& raw, int /*q*/) {
-    const float scale = half_float(raw.scale);
-    Fragment f;
-    nibble_words<T, true>(raw.first, scale, -136.0F * scale, f.step[0]);
-    nibble_words<T, true>(raw.second, scale, -136.0F * scale, f.step[1]);
-    return f;
+struct NibbleScale;
+
+template <>
+struct NibbleScale<F16> {
+  static constexpr std::uint32_t kMagic = 0x64006400U;  // 1024; the last bit is worth 1
+  std::uint32_t scale;
+
+  explicit __device__ NibbleScale(std::uint32_t bits) : scale(bits | bits << 16) {}
+  __device__ std::uint32_t times(std::uint32_t codes) const {
+    const __half2 c = __hsub2(as_pair<F16>(codes), __float2half2_rn(1032.0F));
+    return as_bits(__hmul2(c, as_pair<F16>(scale)));
   }
 };
 
-// The nibbles of four bytes: low halves belong to one step and high halves to the other.
-__device__ inline std::uint32_t gathered(std::uint32_t bytes) {  // low halves, side by side
-  const std::uint32_t x = bytes & 0x0f0f0f0fU;
-  const std::uint32_t y = x | x >> 4;
-  return (y & 0xffU) | (y >> 8 & 0xff00U);
+// bf16 holds 8 bits of a scale's 11. The rest has 3, c times it is exact, and a fused multiply-add of
+// both rounds c * scale once.
+template <>
+struct NibbleScale<Bf16> {
+  static constexpr std::uint32_t kMagic = 0x43004300U;  // 128; the last bit is worth 1
+  std::uint32_t high;
+  std::uint32_t low;
+
+  explicit __device__ NibbleScale(std::uint32_t bits) {
+    const float scale = half_float(bits);
+    high = packed<Bf16>(scale, scale);
+    const float rest = __fsub_rn(scale, __uint_as_float(high << 16));
+    // Nothing is left of infinity.
+    const float kept = fabsf(scale) < INFINITY ? rest : 0.0F;
+    low = packed<Bf16>(kept, kept);
+  }
+  __device__ std::uint32_t times(std::uint32_t codes) const {
+    const __nv_bfloat162 c = __hsub2(as_pair<Bf16>(codes), __floats2bfloat162_rn(136.0F, 136.0F));
+    return as_bits(__hfma2(c, as_pair<Bf16>(high), __hmul2(c, as_pair<Bf16>(low))));
+  }
+};
+
+// Nibbles 0 and 4 of `word >> shift` beside the magic number.
+template <class T>
+__device__ std::uint32_t nibble_pair(std::uint32_t word, int shift) {
+  return (word >> shift & 0x000f000fU) | NibbleScale<T>::kMagic;
 }
 
-// q4_0 and q4_1.
-template <class T, bool kMinimum>
-struct Q4Source {
-  static constexpr bool kPairs = false;
-  static constexpr int kBlocks = 4;
+// int4_g32, _g64, _g128: neighbors share a byte.
+template <class T, int kGroup>
+struct Int4Source {
+  static constexpr StepOrder kOrder = StepOrder::interleaved;
+  static constexpr int kBlockBytes = kGroup / 2 + 2;
+  static constexpr int kUnitBytes = 128 / kGroup * kBlockBytes;
   struct Raw {
-    Halves codes;
-    std::uint32_t scale, minimum;
+    std::uint32_t step[4][2];
+    std::uint32_t scale[128 / kGroup];
   };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
-                             std::int64_t in, int q) {
-    (void)w;
-    if (k >= in) return {};
-    const std::uint8_t* const from = row + (static_cast<int>(k) >> 5) * (kMinimum ? 20 : 18);
-    if constexpr (kMinimum) return {load_halves(from + 4 + q * 4), load_2(from), load_2(from + 2)};
-    return {load_halves(from + 2 + q * 4), load_2(from), 0};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 128 / kGroup; ++i) raw.scale[i] = load_2(p + i * kBlockBytes);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = i * 16;
+      raw.step[i / 2][i % 2] = load_2(p + at / kGroup * kBlockBytes + 2 + at % kGroup / 2 + q * 2);
+    }
+    return raw;
   }
-  static __device__ Fragment decode(const Raw& raw, int /*q*/) {
-    const float scale = half_float(raw.scale);
-    const float shift = kMinimum ? half_float(raw.minimum) : -136.0F * scale;
-    const std::uint32_t codes = raw.codes.word();
-    Fragment f;
-    nibble_words<T, !kMinimum>(gathered(codes), scale, shift, f.step[0]);
-    nibble_words<T, !kMinimum>(gathered(codes >> 4), scale, shift, f.step[1]);
-    return f;
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const NibbleScale<T> scale(raw.scale[i * 32 / kGroup]);
+    // Bytes of both steps in turns: nibbles of one parity and one step then lie 16 bits apart.
+    const std::uint32_t w = __byte_perm(raw.step[i][0], raw.step[i][1], 0x5140);
+    return {{{scale.times(nibble_pair<T>(w, 0)), scale.times(nibble_pair<T>(w, 4))},
+             {scale.times(nibble_pair<T>(w, 8)), scale.times(nibble_pair<T>(w, 12))}}};
+  }
+};
+
+// q4_0: the low halves of 16 bytes are one step, the high halves the other.
+template <class T>
+struct Q40Source {
+  static constexpr StepOrder kOrder = StepOrder::interleaved;
+  static constexpr int kUnitBytes = 4 * 18;
+  struct Raw {
+    Halves codes[4];
+    std::uint32_t scale[4];
+  };
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.scale[i] = load_2(p + i * 18);
+      raw.codes[i] = load_halves(p + i * 18 + 2 + q * 4);
+    }
+    return raw;
+  }
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const NibbleScale<T> scale(raw.scale[i]);
+    const std::uint32_t w = raw.codes[i].word();
+    return {{{scale.times(nibble_pair<T>(w, 0)), scale.times(nibble_pair<T>(w, 8))},
+             {scale.times(nibble_pair<T>(w, 4)), scale.times(nibble_pair<T>(w, 12))}}};
+  }
+};
+
+// The code in nibble i of a word as a float.
+template <int kNibble>
+__device__ float nibble_float(std::uint32_t word) {
+  constexpr int kShift = 16 - 4 * kNibble;
+  const std::uint32_t at = kShift >= 0 ? word << kShift : word >> -kShift;
+  return __uint_as_float((at & 0x000f0000U) | 0x43000000U) - 128.0F;
+}
+
+// scale * code + shift for nibbles a, b of a word: the product is exact, and the sum rounds to f32 as
+// the decoder's does.
+template <class T, int kA, int kB>
+__device__ std::uint32_t shifted_pair(std::uint32_t word, float scale, float shift) {
+  return packed<T>(__fadd_rn(__fmul_rn(scale, nibble_float<kA>(word)), shift),
+                   __fadd_rn(__fmul_rn(scale, nibble_float<kB>(word)), shift));
+}
+
+template <class T>
+struct Q41Source {
+  static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 4 * 20;
+  struct Raw {
+    std::uint32_t codes[4], scales[4];
+  };
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int /*half*/, int q) {
+    Raw raw;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.scales[i] = load_4(p + i * 20);
+      raw.codes[i] = load_4(p + i * 20 + 4 + q * 4);
+    }
+    return raw;
+  }
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const float scale = half_float(raw.scales[i] & 0xffff);
+    const float shift = half_float(raw.scales[i] >> 16);
+    return {{{shifted_pair<T, 0, 2>(raw.codes[i], scale, shift),
+              shifted_pair<T, 4, 6>(raw.codes[i], scale, shift)},
+             {shifted_pair<T, 1, 3>(raw.codes[i], scale, shift),
+              shifted_pair<T, 5, 7>(raw.codes[i], scale, shift)}}};
   }
 };
 
 // q4_k: 32 elements are a sub-block, the low or the high halves of 32 bytes.
 template <class T>
 struct Q4KSource {
-  static constexpr bool kPairs = false;
-  static constexpr int kBlocks = 2;
+  static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 144;  // of two units
   struct Raw {
-    std::uint32_t first, second;
+    std::uint32_t codes[2][2];
     uint4 head;  // d, dmin, scales and minima
-    int sub;
+    int half;
   };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
-                             std::int64_t in, int q) {
-    (void)w;
-    if (k >= in) return {};
-    const int at = static_cast<int>(k);
-    const std::uint8_t* const from = row + (at >> 8) * 144;
-    const int sub = (at & 255) >> 5;
-    const std::uint8_t* const codes = from + 16 + sub / 2 * 32;
-    return {load_4(codes + q * 4), load_4(codes + 16 + q * 4),
-            __ldg(reinterpret_cast<const uint4*>(from)), sub};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int half, int q) {
+    Raw raw;
+    raw.head = *reinterpret_cast<const uint4*>(p);
+    raw.half = half;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.codes[i / 2][i % 2] = load_4(p + 16 + half * 64 + i * 16 + q * 4);
+    }
+    return raw;
   }
   // Six bits of each of eight scales and eight minima in y, z and w: see sub_block().
-  static __device__ SubBlock scales(const uint4& head, int sub) {
-    const int shift = sub % 4 * 8;
-    const std::uint32_t scale = head.y >> shift;
-    const std::uint32_t minimum = head.z >> shift;
-    if (sub < 4) return {static_cast<int>(scale & 63), static_cast<int>(minimum & 63)};
-    const std::uint32_t low = head.w >> shift;
+  static __device__ __forceinline__ SubBlock scales(const uint4& head, int half, int i) {
+    const std::uint32_t scale = head.y >> (i * 8);
+    const std::uint32_t minimum = head.z >> (i * 8);
+    if (half == 0) return {static_cast<int>(scale & 63), static_cast<int>(minimum & 63)};
+    const std::uint32_t low = head.w >> (i * 8);
     return {static_cast<int>((low & 15) | (scale >> 2 & 48)),
             static_cast<int>((low >> 4 & 15) | (minimum >> 2 & 48))};
   }
-  static __device__ Fragment decode(const Raw& raw, int /*q*/) {
-    const SubBlock s = scales(raw.head, raw.sub);
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
+    const SubBlock s = scales(raw.head, raw.half, i);
     const float scale = scaled(half_float(raw.head.x & 0xffff), s.scale);
-    const float minimum = scaled(half_float(raw.head.x >> 16), s.min);
-    const int shift = raw.sub % 2 * 4;
-    Fragment f;
-    nibble_words<T, false>(gathered(raw.first >> shift), scale, -minimum, f.step[0]);
-    nibble_words<T, false>(gathered(raw.second >> shift), scale, -minimum, f.step[1]);
-    return f;
+    const float shift = -scaled(half_float(raw.head.x >> 16), s.min);
+    const std::uint32_t a = raw.codes[i / 2][0] >> (i % 2 * 4);
+    const std::uint32_t b = raw.codes[i / 2][1] >> (i % 2 * 4);
+    return {{{shifted_pair<T, 0, 2>(a, scale, shift), shifted_pair<T, 4, 6>(a, scale, shift)},
+             {shifted_pair<T, 0, 2>(b, scale, shift), shifted_pair<T, 4, 6>(b, scale, shift)}}};
   }
 };
 
 // q6_k: two scales for 32 elements, one a step.
 template <class T>
 struct Q6KSource {
-  static constexpr bool kPairs = false;
-  static constexpr int kBlocks = 1;
+  static constexpr StepOrder kOrder = StepOrder::neighbors;
+  static constexpr int kUnitBytes = 210;  // of two units
   struct Raw {
-    Halves low[2], high[2];
-    std::uint32_t scales, d;
-    int part;  // which 32 of 128
+    Halves low[2][2], high[2];
+    std::uint32_t scales[4], d;
   };
-  static __device__ Raw load(const StoredWeight& w, const std::uint8_t* row, std::int64_t k,
-                             std::int64_t in, int q) {
-    (void)w;
-    if (k >= in) return {};
-    const int at = static_cast<int>(k);
-    const std::uint8_t* const from = row + (at >> 8) * 210;
-    const int half = (at & 255) >> 7;
-    const int part = (at & 127) >> 5;
-    const std::uint8_t* const low = from + 64 * half + 32 * (part % 2) + q * 4;
-    const std::uint8_t* const high = from + 128 + 32 * half + q * 4;
-    return {{load_halves(low), load_halves(low + 16)},
-            {load_halves(high), load_halves(high + 16)},
-            load_2(from + 192 + 8 * half + 2 * part),
-            load_2(from + 208),
-            part};
+  static __device__ __forceinline__ Raw load(const std::uint8_t* p, int half, int q) {
+    Raw raw;
+    raw.d = load_2(p + 208);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      raw.low[i / 2][i % 2] = load_halves(p + 64 * half + i * 16 + q * 4);
+      raw.scales[i] = load_2(p + 192 + 8 * half + 2 * i);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) raw.high[i] = load_halves(p + 128 + 32 * half + i * 16 + q * 4);
+    return raw;
   }
-  static __device__ Fragment decode(const Raw& raw, int /*q*/) {
+  static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
     Fragment f;
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const std::uint32_t codes = (raw.low[step].word() >> (4 * (raw.part / 2)) & 0x0f0f0f0fU) |
-                                  (raw.high[step].word() >> (2 * raw.part) & 0x03030303U) << 4;
+      const std::uint32_t codes = (raw.low[i % 2][step].word() >> (4 * (i / 2)) & 0x0f0f0f0fU) |
+                                  (raw.high[step].word() >> (2 * i) & 0x03030303U) << 4;
       const float s =
-          scaled(half_float(raw.d), static_cast<std::int8_t>(raw.scales >> (8 * step) & 0xff));
+          scaled(half_float(raw.d), static_cast<std::int8_t>(raw.scales[i] >> (8 * step) & 0xff));
       const auto value = [&](float v) { return __fmul_rn(s, v - 32800.0F); };
       f.step[step][0] = packed<T>(value(byte_float<0>(codes)), value(byte_float<1>(codes)));
       f.step[step][1] = packed<T>(value(byte_float<2>(codes)), value(byte_float<3>(codes)));

@@ -1,0 +1,181 @@
+// The cases of a judgment.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "judge/task/tasks/beam_search/beam_search.h"
+#include "judge/task/tasks/plan_builder.h"
+
+namespace touchstone::judge::beam_search {
+namespace {
+
+using Parameters = PlanBuilder::Parameters;
+
+Shape common(PlanBuilder& b) {
+  return {.prompts = 2 + b.draw(2),
+          .width = 4 + b.draw(4),
+          .vocab = 20 + b.draw(40),
+          .beams = 3 + b.draw(3),
+          .tokens = 5 + b.draw(4)};
+}
+
+void add_families(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 10> kFamilies = {
+      "nominal", "eos_first", "early_finish", "late_finish",   "masked",
+      "peaked",  "ties",      "scale",        "nan_elsewhere", "dead_ends"};
+  constexpr std::array<int64_t, 5> kPenalties = {0, 100, 60, 250, -70};
+  for (const char* family : kFamilies) {
+    for (size_t i = 0; i < kPenalties.size(); ++i) {
+      if (small && i > 2 && std::string(family) != "nominal" &&
+          std::string(family) != "early_finish")
+        continue;
+      b.add(family, shape(common(b), {{"alpha100", kPenalties[i]}}));
+    }
+  }
+  for (const int64_t vocab : {2, 5, 16}) {
+    b.add("all_tied", shape({.prompts = 2, .width = 4, .vocab = vocab, .beams = 3, .tokens = 4},
+                            {{"alpha100", 0}}));
+    b.add("all_tied", shape({.prompts = 1, .width = 4, .vocab = vocab, .beams = 4, .tokens = 5},
+                            {{"alpha100", 0}, {"eos", 0}}));
+  }
+  b.add("nan", shape(common(b)));
+  b.add("nan", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 1, .tokens = 2}));
+  b.add("bad_arguments", shape({.prompts = 1, .width = 2, .vocab = 7, .beams = 0, .tokens = 2}));
+}
+
+void add_sizes(PlanBuilder& b, bool small) {
+  constexpr std::array<int64_t, 12> kVocab = {1, 2, 3, 15, 16, 17, 31, 33, 64, 127, 257, 1000};
+  for (const int64_t vocab : kVocab) {
+    b.add("sizes", shape({.prompts = 1 + b.draw(3),
+                          .width = 1 + b.draw(6),
+                          .vocab = vocab,
+                          .beams = 1 + b.draw(8),
+                          .tokens = 1 + b.draw(6)},
+                         {{"alpha100", 50 * b.draw(4)}}));
+  }
+  b.add("no_prompts", shape({.prompts = 0, .width = 2, .vocab = 9, .beams = 2, .tokens = 3}));
+  // One beam, one token, more beams than tokens, a beam for every text.
+  for (const int64_t vocab : {3, 30, 300}) {
+    b.add("one_beam", shape({.prompts = 3, .width = 5, .vocab = vocab, .beams = 1, .tokens = 9},
+                            {{"alpha100", 0}}));
+    b.add("one_token", shape({.prompts = 3, .width = 5, .vocab = vocab, .beams = 4, .tokens = 1}));
+  }
+  for (const int64_t beams : {5, 12, 40}) {
+    b.add("many_beams", shape({.prompts = 2, .width = 4, .vocab = 4, .beams = beams, .tokens = 4},
+                              {{"alpha100", 100 * b.draw(2)}}));
+  }
+  b.add("many_beams", shape({.prompts = 1, .width = 16, .vocab = 200, .beams = 70, .tokens = 4}));
+  b.add("long", shape({.prompts = 1, .width = 3, .vocab = 30, .beams = 3, .tokens = 60}));
+  b.add("long",
+        shape({.prompts = 1, .width = 3, .vocab = 30, .beams = 3, .tokens = 50}, {{"eos", 0}}));
+  b.add("scale",
+        shape({.prompts = 1, .width = 3, .vocab = 40, .beams = 3, .tokens = 40}, {{"eos", 0}}));
+  b.add("large", shape({.prompts = 1, .width = 2, .vocab = 66000, .beams = 2, .tokens = 3}));
+  b.add("many_prompts", shape({.prompts = 40, .width = 8, .vocab = 30, .beams = 3, .tokens = 5}));
+  if (small) return;
+  b.add("many_beams", shape({.prompts = 1, .width = 16, .vocab = 500, .beams = 256, .tokens = 4}));
+  b.add("long", shape({.prompts = 2, .width = 4, .vocab = 50, .beams = 6, .tokens = 200}));
+  b.add("large", shape({.prompts = 1, .width = 2, .vocab = 128256, .beams = 4, .tokens = 4}));
+  b.add("many_prompts", shape({.prompts = 300, .width = 8, .vocab = 40, .beams = 3, .tokens = 5}));
+}
+
+void add_options(PlanBuilder& b) {
+  for (const int64_t eos : {0, 2, 3, 7}) {
+    for (const int64_t alpha : {0, 100}) {
+      b.add("several_eos", shape(common(b), {{"eos", eos}, {"alpha100", alpha}}));
+    }
+  }
+  // Short texts are better and the limit is far: what can still be reached is near, not there.
+  for (const int64_t alpha : {-30, -50, -50, -70, -100}) {
+    b.add("penalty",
+          shape({.prompts = 4, .width = 6, .vocab = 24, .beams = 2 + b.draw(3), .tokens = 40},
+                {{"alpha100", alpha}}));
+  }
+  // More endings than beams among the best.
+  for (const int64_t beams : {3, 4, 6, 8}) {
+    b.add("several_eos", shape({.prompts = 4, .width = 6, .vocab = 20, .beams = beams, .tokens = 6},
+                               {{"eos", 15}, {"alpha100", 200}}));
+  }
+  // Nothing but endings.
+  b.add("several_eos",
+        shape({.prompts = 2, .width = 4, .vocab = 3, .beams = 4, .tokens = 4}, {{"eos", 3}}));
+  for (const int64_t min : {1, 2, 4}) {
+    b.add("min_tokens", shape(common(b), {{"min", min}, {"alpha100", 50 * b.draw(3)}}));
+    b.add("eos_first", shape(common(b), {{"min", min}, {"eos", 2}}));
+  }
+  b.add("min_tokens",
+        shape({.prompts = 2, .width = 4, .vocab = 12, .beams = 3, .tokens = 4}, {{"min", 4}}));
+  for (const int64_t alpha : {-300, 500, 1000}) {
+    b.add("penalty", shape(common(b), {{"alpha100", alpha}}));
+    b.add("early_finish", shape(common(b), {{"alpha100", alpha}}));
+  }
+  for (const int64_t shift10 : {2, 3}) {
+    b.add("large_logits", shape(common(b), {{"shift10", shift10}}));
+  }
+  b.add("common_shift", shape(common(b), {{"shift10", 4}}));
+}
+
+void add_drawn(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 8> kFamilies = {
+      "nominal", "masked", "ties", "eos_first", "peaked", "late_finish", "dead_ends", "scale"};
+  const std::vector<int64_t> vocab = b.spread(small ? 400 : 4000, kFamilies.size());
+  const std::vector<int64_t> beams = b.spread(24, kFamilies.size());
+  const std::vector<int64_t> tokens = b.spread(small ? 12 : 30, kFamilies.size());
+  for (size_t i = 0; i < kFamilies.size(); ++i) {
+    const int64_t longest = tokens[i];
+    b.add(kFamilies[i], shape({.prompts = 1 + b.draw(4),
+                               .width = 1 + b.draw(9),
+                               .vocab = std::max<int64_t>(2, vocab[i]),
+                               .beams = beams[i],
+                               .tokens = longest},
+                              {{"alpha100", 25 * b.draw(9) - 50},
+                               {"eos", 1 + b.draw(2)},
+                               {"min", b.draw(3) == 0 ? b.draw(longest) : 0}}));
+  }
+}
+
+void add_relations(PlanBuilder& b) {
+  for (const int64_t vocab : {25, 120}) {
+    const CaseSpec first = b.spec(
+        "nominal",
+        shape({.prompts = 6, .width = 8, .vocab = vocab, .beams = 4, .tokens = 6}, {{"grid", 1}}));
+    b.relate("permute_prompts", first, {{"relation", 1}});
+    b.relate("neighbours", first, {{"relation", 2}});
+    b.relate("add_constant", first, {{"add", 16}});
+    b.relate("repeat", first, {});
+  }
+  b.relate("repeat",
+           b.spec("ties", shape({.prompts = 2, .width = 4, .vocab = 30, .beams = 5, .tokens = 5})),
+           {});
+}
+
+}  // namespace
+
+std::map<std::string, int64_t> shape(const Shape& s, std::map<std::string, int64_t> more) {
+  more.insert({{"prompts", s.prompts},
+               {"width", s.width},
+               {"vocab", s.vocab},
+               {"beams", s.beams},
+               {"tokens", s.tokens}});
+  return more;
+}
+
+Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
+  PlanBuilder b(card, seed);
+  b.add("nominal", shape({.prompts = 1, .width = 4, .vocab = 32, .beams = 4, .tokens = 6}));
+  b.add("nominal", shape({.prompts = 4, .width = 8, .vocab = 100, .beams = 5, .tokens = 8}));
+  add_families(b, small);
+  add_sizes(b, small);
+  add_options(b);
+  add_drawn(b, small);
+  add_relations(b);
+  for (const int64_t vocab : {512, 1024, 2048, 4096}) {
+    if (small && vocab > 2048) continue;
+    b.ladder("nominal", shape({.prompts = 1, .width = 4, .vocab = vocab, .beams = 4, .tokens = 6}));
+  }
+  return b.plan;
+}
+
+}  // namespace touchstone::judge::beam_search

@@ -1,0 +1,179 @@
+// Beam search for the reach of the judge: right code with faults that show only at sizes and
+// crossings that no fixed list of cases holds, and right code that refuses what it does not have.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#define MUTANTS(MUTANT)                                                                          \
+  MUTANT(beams_above_48, "beams behind the first 48 are not searched")                           \
+  MUTANT(text_above_40, "texts longer than 40 tokens lose the first")                            \
+  MUTANT(token_above_10000, "tokens from 10000 on are not looked at")                            \
+  MUTANT(many_eos, "from the fourth on ending tokens are ordinary")                              \
+  MUTANT(no_eos_empty, "without ending tokens nothing is found")                                 \
+  MUTANT(negative_penalty_as_zero, "negative penalties count as 0")                              \
+  MUTANT(penalty_clamped, "penalties above 3 count as 3")                                        \
+  MUTANT(min_with_several_eos, "with several ending tokens the least length holds for one")      \
+  MUTANT(dead_end_ends, "a beam without a way on is returned as it is")                          \
+  MUTANT(one_state_shared, "beams that meet in one state are merged")                            \
+  MUTANT(prompts_above_200, "large", "prompts behind the first 200 get the answer of the first") \
+  MUTANT(text_above_128, "large", "texts end after 128 tokens")                                  \
+  MUTANT(beams_above_128, "large", "beams behind the first 128 are not searched")
+
+#define PARTIALS(PARTIAL)                                                     \
+  PARTIAL(no_wide_beams, "lacks=wide_beams", "up to 64 beams")                \
+  PARTIAL(no_several_eos, "lacks=several_eos", "one ending token")            \
+  PARTIAL(no_min_tokens, "lacks=min_tokens", "no least length")               \
+  PARTIAL(no_empty_batch, "lacks=no_prompts", "at least one prompt")          \
+  PARTIAL(no_large_vocabulary, "lacks=large_vocabulary", "tokens of 16 bits") \
+  PARTIAL(declared_wide, "lacks=wide_beams declares=wide_beams", "up to 64 beams, as it says")
+
+namespace {
+
+#define NAME(name, ...) name,
+enum Variant { MUTANTS(NAME) PARTIALS(NAME) };
+#undef NAME
+Variant active;
+bool bug(Variant name) { return active == name; }
+
+struct Text {
+  std::vector<int32_t> tokens;
+  int32_t state = 0;
+  double sum = 0, score = 0;
+  int how = 0;
+};
+
+struct Task {
+  int64_t prompts, vocab, beams, max_tokens, min_tokens, eos_count;
+  double alpha;
+  const float* logits;
+  const int32_t *next, *start, *eos;
+};
+
+bool ends(const Task& t, int64_t token) {
+  const int64_t count = bug(many_eos) ? std::min<int64_t>(3, t.eos_count) : t.eos_count;
+  return std::find(t.eos, t.eos + count, token) != t.eos + count;
+}
+
+// False: NaN.
+bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vector<Text>& all) {
+  for (const Text& beam : running) {
+    const float* row = t.logits + beam.state * t.vocab;
+    double top = -INFINITY, sum = 0;
+    for (int64_t v = 0; v < t.vocab; ++v) {
+      if (std::isnan(row[v])) return false;
+      top = std::max<double>(top, row[v]);
+    }
+    if (std::isinf(top)) {
+      if (bug(dead_end_ends) && g > 1) {
+        all.push_back(beam);
+        all.back().how = 1;
+      }
+      continue;
+    }
+    for (int64_t v = 0; v < t.vocab; ++v) sum += std::exp(row[v] - top);
+    for (int64_t v = 0; v < t.vocab; ++v) {
+      if (bug(token_above_10000) && v >= 10000) break;
+      const bool end = ends(t, v);
+      const bool early =
+          g <= t.min_tokens && !(bug(min_with_several_eos) && t.eos_count > 1 && v != t.eos[0]);
+      if (std::isinf(row[v]) || (end && early)) continue;
+      Text text = beam;
+      text.tokens.push_back(static_cast<int32_t>(v));
+      text.sum += row[v] - top - std::log(sum);
+      text.state = t.next[beam.state * t.vocab + v];
+      text.how = end ? 1 : 0;
+      all.push_back(std::move(text));
+    }
+  }
+  return true;
+}
+
+double score(const Task& t, double sum, double length) {
+  double alpha = t.alpha;
+  if (bug(negative_penalty_as_zero)) alpha = std::max(0.0, alpha);
+  if (bug(penalty_clamped)) alpha = std::min(3.0, alpha);
+  return sum / std::pow(length, alpha);
+}
+
+bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
+  auto k = static_cast<size_t>(t.beams);
+  if (bug(beams_above_48)) k = std::min<size_t>(k, 48);
+  if (bug(beams_above_128)) k = std::min<size_t>(k, 128);
+  std::vector<Text> running(1);
+  running[0].state = t.start[bug(prompts_above_200) && p >= 200 ? 0 : p];
+  if (bug(no_eos_empty) && t.eos_count == 0) return true;
+  const int64_t longest = bug(text_above_128) ? std::min<int64_t>(128, t.max_tokens) : t.max_tokens;
+  for (int64_t g = 1; g <= longest && !running.empty(); ++g) {
+    std::vector<Text> all, on;
+    if (!expand(t, running, g, all)) return false;
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Text& a, const Text& b) { return a.sum > b.sum; });
+    for (size_t i = 0; i < all.size(); ++i) {
+      Text& text = all[i];
+      if (text.how == 1 || g == longest) {
+        if (i >= k) continue;
+        if (text.how == 0) text.how = 2;
+        text.score = score(t, text.sum, double(g));
+        pool.push_back(std::move(text));
+      } else if (on.size() < k) {
+        const auto same = [&](const Text& other) { return other.state == text.state; };
+        if (bug(one_state_shared) && g > 3 && std::any_of(on.begin(), on.end(), same)) continue;
+        on.push_back(std::move(text));
+      }
+    }
+    std::stable_sort(pool.begin(), pool.end(),
+                     [](const Text& a, const Text& b) { return a.score > b.score; });
+    if (pool.size() > k) pool.resize(k);
+    running = std::move(on);
+    if (pool.size() == k && !running.empty() &&
+        score(t, running[0].sum, double(t.alpha > 0 ? t.max_tokens : g)) <= pool.back().score) {
+      break;
+    }
+  }
+  return true;
+}
+
+int run(const Task& t, int32_t* tokens, int32_t* lengths, int32_t* finish, float* sums,
+        float* scores) {
+  if (t.beams < 1) return 1;
+  if ((bug(no_wide_beams) || bug(declared_wide)) && t.beams > 64) return 1;
+  if (bug(no_empty_batch) && t.prompts == 0) return 1;
+  if (bug(no_large_vocabulary) && t.vocab > 65536) return 1;
+  if (bug(no_several_eos) && t.eos_count > 1) return 1;
+  if (bug(no_min_tokens) && t.min_tokens > 0) return 1;
+  for (int64_t p = 0; p < t.prompts; ++p) {
+    std::vector<Text> pool;
+    if (!search(t, p, pool)) return 1;
+    for (int64_t b = 0; b < t.beams; ++b) {
+      const int64_t at = p * t.beams + b;
+      std::fill_n(tokens + at * t.max_tokens, t.max_tokens, -1);
+      lengths[at] = finish[at] = 0;
+      if (b >= static_cast<int64_t>(pool.size())) continue;
+      const Text& text = pool[b];
+      std::copy(text.tokens.begin(), text.tokens.end(), tokens + at * t.max_tokens);
+      if (bug(text_above_40) && text.tokens.size() > 40) tokens[at * t.max_tokens] = 0;
+      lengths[at] = static_cast<int32_t>(text.tokens.size());
+      finish[at] = text.how;
+      sums[at] = float(text.sum);
+      scores[at] = float(text.score);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+#define EXPORT(name, ...)                                                                         \
+  extern "C" int beam_search__##name(                                                             \
+      int64_t prompts, int64_t, int64_t vocab, int64_t beams, int64_t max_tokens,                 \
+      int64_t min_tokens, int64_t eos_count, float length_penalty, const float* logits,           \
+      const int32_t* next, const int32_t* start, const int32_t*, const int32_t* eos,              \
+      int32_t* tokens, int32_t* lengths, int32_t* finish, float* sums, float* scores) {           \
+    active = name;                                                                                \
+    return run({prompts, vocab, beams, max_tokens, min_tokens, eos_count, double(length_penalty), \
+                logits, next, start, eos},                                                        \
+               tokens, lengths, finish, sums, scores);                                            \
+  }
+MUTANTS(EXPORT)
+PARTIALS(EXPORT)
