@@ -184,8 +184,8 @@ class Output {
       return vector_format(model_.load(part), shift, wanted);
     }
     (void)rule;
-    const WeightFormat& format =
-        matrix_format(*model_.load(part).format, shape[1], container_, options_, report_);
+    const WeightFormat* const stored = model_.load(part).format;
+    const WeightFormat& format = matrix_format(*stored, shape[1], container_, options_, report_);
     matrix_type_ = format.name;
     return format;
   }

@@ -30,10 +30,11 @@ __device__ void rotate(const SinCos& angle, float& a, float& b) {
 
 struct VectorizedParams {
   Problem p;
-  unsigned units;  // of a head: vectors of pairs, with halves one of each half, then copied vectors
-  unsigned turned;  // of them are rotated
-  unsigned groups;  // of heads
-  unsigned heads;   // of a group
+  unsigned units =
+      0;  // of a head: vectors of pairs, with halves one of each half, then copied vectors
+  unsigned turned = 0;  // of them are rotated
+  unsigned groups = 0;  // of heads
+  unsigned heads = 0;   // of a group
 };
 
 template <class T, bool kAdjacent>

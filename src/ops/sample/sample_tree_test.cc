@@ -15,11 +15,11 @@ namespace {
 
 // Trees on top of sequences, one arena each, as the rows of one call.
 struct TreeBatch {
-  Batch plain;  // every row with its whole history
-  std::vector<double> prefixes;
+  Batch plain{};  // every row with its whole history
+  std::vector<double> prefixes{};
   std::int64_t sequences = 0;
   std::int64_t prefix_length = 0;
-  std::vector<double> history_row, parent, token;
+  std::vector<double> history_row{}, parent{}, token{};
   std::int64_t max_depth = 0;
 };
 
