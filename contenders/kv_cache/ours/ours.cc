@@ -176,7 +176,8 @@ extern "C" int kv_cache_attend(void* handle, int64_t layer, int64_t count, int64
   args.query_offsets = ts_make_tensor(session.numbers.data(), TS_I64, TS_CPU, 1, &offsets);
   args.cache = from.view;
   args.output = session.heads(out, total_tokens, query_heads);
-  args.scale = static_cast<double>(scale);
+  // 0 would ask the library for its default.
+  args.scale = scale == 0 ? 1e-300 : static_cast<double>(scale);
   return ts_cached_attention(session.context, &args) == TS_OK ? 0 : 1;
 }
 
