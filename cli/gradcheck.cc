@@ -304,7 +304,8 @@ void add_gradcheck(Options& app, int& exit_code) {
   Options* verb =
       app.add_verb("gradcheck", "Checks the float64 backward of an operator against its forward");
   verb->add_option("op", o->op,
-                   "an operator with a backward: linear, embedding and cross_entropy are square, rope and attention (causal) "
+                   "an operator with a backward: linear, embedding and cross_entropy are square, "
+                   "rope and attention (causal) "
                    "have one head")
       ->required()
       ->one_of(operators());
@@ -313,7 +314,9 @@ void add_gradcheck(Options& app, int& exit_code) {
                    "operator's own forward as a black box, by central differences")
       ->one_of({"dual", "differences"});
   const Check positive = whole_number(1, kMaxElements);
-  verb->add_option("--rows", o->rows, "Rows (4096), or tokens of attention (512) and cross_entropy (64)")->check(positive);
+  verb->add_option("--rows", o->rows,
+                   "Rows (4096), or tokens of attention (512) and cross_entropy (64)")
+      ->check(positive);
   verb->add_option("--cols", o->cols, "Columns (1024), or the size of a head (64)")
       ->check(positive);
   verb->add_option("--seed", o->seed, "Seed of data and directions")->show_default();

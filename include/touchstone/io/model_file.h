@@ -85,8 +85,9 @@ struct UploadedWeight {
   WeightInfo info;
   Tensor data;
 };
-TOUCHSTONE_API std::vector<UploadedWeight> upload_weights(
-    Context& context, const ModelFile& model, const UploadProgress& progress = {},
-    std::int64_t chunk_bytes = std::int64_t{8} << 20);
+TOUCHSTONE_API std::vector<UploadedWeight> upload_weights(Context& context, const ModelFile& model,
+                                                          const UploadProgress& progress = {},
+                                                          std::int64_t chunk_bytes = std::int64_t{8}
+                                                                                     << 20);
 
 }  // namespace touchstone::inline v0::io

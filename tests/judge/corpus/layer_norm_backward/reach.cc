@@ -50,8 +50,9 @@
   MUTANT(half_gradient_far, "gradients of rows from 100 on are summed in 16 bits")               \
   MUTANT(half_large_mean, "means above 4 are kept in 16 bits")                                   \
   MUTANT(calls_400, "from the 400th call on the last row is not in dbeta")                       \
-  MUTANT(helper_not_awaited, "a thread writes dx of the last of 500 rows, and nobody waits for " \
-                             "it")
+  MUTANT(helper_not_awaited,                                                                     \
+         "a thread writes dx of the last of 500 rows, and nobody waits for "                     \
+         "it")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_odd_columns, "lacks=odd_columns", "rows of whole vectors")               \

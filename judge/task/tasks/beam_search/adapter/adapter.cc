@@ -38,9 +38,9 @@ extern "C" int beam_search(int64_t prompts, int64_t /*states*/, int64_t vocab, i
   config.end_ids.assign(eos, eos + eos_count);
   try {
     for (int64_t p = 0; p < prompts; ++p) {
-      const auto found =
-          decode(start[p], config, [&](int s) { return log_softmax(logits + s * vocab, vocab); },
-                 [&](int s, int token) { return next[s * vocab + token]; });
+      const auto found = decode(
+          start[p], config, [&](int s) { return log_softmax(logits + s * vocab, vocab); },
+          [&](int s, int token) { return next[s * vocab + token]; });
       for (int64_t b = 0; b < beams; ++b) {
         const int64_t at = p * beams + b;
         const bool there = b < static_cast<int64_t>(found.size());

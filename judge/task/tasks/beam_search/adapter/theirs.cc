@@ -36,9 +36,8 @@ std::vector<Hypothesis> decode(int state, const BeamConfig& config,
         options.push_back(option);
       }
     }
-    std::stable_sort(options.begin(), options.end(), [](const Node& a, const Node& b) {
-      return a.text.logprob > b.text.logprob;
-    });
+    std::stable_sort(options.begin(), options.end(),
+                     [](const Node& a, const Node& b) { return a.text.logprob > b.text.logprob; });
     live.clear();
     for (size_t rank = 0; rank < options.size(); ++rank) {
       Node& option = options[rank];
