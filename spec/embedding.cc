@@ -210,7 +210,7 @@ class EmbeddingProblem : public Problem {
     // Tokens that occur, and as many that may not.
     std::vector<std::int64_t> which = spread_sample(weight_.rows, sample);
     for (const auto& [token, list] : rows) {
-      if (std::ssize(which) >= 2 * sample) break;
+      if (std::ssize(which) / 2 >= sample) break;
       which.push_back(token);
     }
     for (const std::int64_t v : which) {

@@ -28,9 +28,9 @@ struct BackwardParams {
   std::int64_t dweight_stride;
   float scale;
   bool accumulate;
-  Key* keys;        // tokens, V for those out of range; sorted after the sort
-  Key* order;       // positions
-  unsigned pieces;  // blocks that share the columns of a row
+  Key* keys = nullptr;   // tokens, V for those out of range; sorted after the sort
+  Key* order = nullptr;  // positions
+  unsigned pieces = 0;   // blocks that share the columns of a row
 };
 
 // kN sums of neighboring columns.
