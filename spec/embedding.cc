@@ -207,10 +207,10 @@ class EmbeddingProblem : public Problem {
     OutputReference result{.operand = kTo};
     std::map<std::int64_t, std::vector<std::int64_t>> rows;
     for (std::int64_t n = 0; n < count_; ++n) rows[token(n)].push_back(n);
-    // Tokens that occur, and as many that may not.
+    // Every row, or tokens that occur and as many that may not.
     std::vector<std::int64_t> which = spread_sample(weight_.rows, sample);
     for (const auto& [token, list] : rows) {
-      if (std::ssize(which) / 2 >= sample) break;
+      if (sample >= weight_.rows || std::ssize(which) >= 2 * sample) break;
       which.push_back(token);
     }
     for (const std::int64_t v : which) {
