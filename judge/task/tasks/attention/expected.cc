@@ -211,8 +211,8 @@ BackwardAnswer expected_backward(const Problem& p, const Tolerance& t) {
     for (size_t i = 0; i < weight.size(); ++i) {
       const size_t key = (row.first_key + i) * dim;
       const double ds = weight[i] * (g.dp[i] - g.delta);
-      // Where a weight was flushed to zero.
-      const double lost = kSmallestNormal * (1 + std::fabs(g.dp[i]));
+      // Where a weight was flushed to zero, all of ds is lost.
+      const double lost = kSmallestNormal * (1 + std::fabs(g.dp[i]) + std::fabs(g.delta));
       const double for_dq = unit * (error.ds[i] + over_keys * std::fabs(ds)) + lost;
       const double for_dk = unit * (error.ds[i] + over_queries * std::fabs(ds)) + lost;
       const double for_dv = unit * weight[i] * (error.p[i] + over_queries) + kSmallestNormal;
