@@ -65,7 +65,9 @@ void encode_ranged(const float* x, int top, std::byte* to) {
   const float id = inverse(d);
   std::array<std::uint8_t, kBlock> codes{};
   for (std::size_t i = 0; i < kBlock; ++i) {
-    const int code = static_cast<int>((x[i] - *least) * id + 0.5F);
+    // The rounding of the format's own encoder, whose bytes these are.
+    const int code =
+        static_cast<int>((x[i] - *least) * id + 0.5F);  // NOLINT(bugprone-incorrect-roundings)
     codes[i] = static_cast<std::uint8_t>(std::clamp(code, 0, top));
   }
   store_f16(d, to);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "cpu/ternary_codec.h"
 #include "cpu/weight_codec.h"
 #include "touchstone/core/checked.h"
 
@@ -26,6 +27,16 @@ constexpr WeightFormat blocks(Id id, std::string_view name, std::int64_t element
           .embedding_cuda = true,
           .decode = decode,
           .encode = encode};
+}
+
+// One group per block.
+template <Id kId>
+constexpr WeightFormat ternary_blocks(std::string_view name, std::int64_t elements,
+                                      std::int64_t bytes) {
+  WeightFormat format =
+      blocks(kId, name, elements, bytes, ternary::decode_blocks<kId>, ternary::encode_blocks<kId>);
+  format.ternary = true;
+  return format;
 }
 
 constexpr WeightFormat plain(Id id, std::string_view name, std::int64_t bytes, DType dtype,
@@ -65,10 +76,22 @@ constexpr WeightFormat kFormats[] = {
     blocks(Id::q4_k, "q4_k", 256, 144, w::decode_q4_k, w::encode_q4_k),
     blocks(Id::q5_k, "q5_k", 256, 176, w::decode_q5_k, w::encode_q5_k),
     blocks(Id::q6_k, "q6_k", 256, 210, w::decode_q6_k, w::encode_q6_k),
+    ternary_blocks<Id::ternary_g32>("ternary_g32", 32, 10),
+    ternary_blocks<Id::ternary_g64>("ternary_g64", 64, 18),
+    ternary_blocks<Id::ternary_g128>("ternary_g128", 128, 34),
+    ternary_blocks<Id::ternary_g256>("ternary_g256", 256, 66),
+    ternary_blocks<Id::base3_g128>("base3_g128", 128, 28),
+    ternary_blocks<Id::sherry_g128>("sherry_g128", 128, 22),
+    ternary_blocks<Id::tq1_0>("tq1_0", 256, 54),
+    ternary_blocks<Id::tq2_0>("tq2_0", 256, 66),
+    ternary_blocks<Id::q2_0>("q2_0", 64, 18),
+    ternary_blocks<Id::pq2_0>("pq2_0", 128, 34),
+    ternary_blocks<Id::ptq1_0>("ptq1_0", 128, 28),
 };
 
 // The largest magnitude whose scale fits in f16: 65504 times the largest code.
 double largest_encodable(const WeightFormat& format) {
+  if (format.ternary) return 65504;
   switch (format.id) {
     case Id::f64:
     case Id::f32:

@@ -64,8 +64,10 @@ struct LinearArgs {
   LinearGate gate = LinearGate::none;
   double soft_cap = 0;  // finite, >= 0; 0 = none
   // Rounds each row of x to integers q of at most 127 times one scale, s = max |x| / 127, and
-  // computes s * (q W^T): what a model quantized for int8 activations expects. It does not run
-  // faster than without. A row with NaN or infinity becomes NaN.
+  // computes s * (q W^T): what a model quantized for int8 activations expects. On AVX2 and AVX-512
+  // block formats are then multiplied as integers, which is faster; elsewhere it is not. Ternary formats
+  // are so on every device, with W as it is stored and the same bits on the CPU and CUDA but for gates
+  // and soft caps. A row with NaN or infinity becomes NaN.
   bool int8_activations = false;
   // Allows implementations whose rows change bits with the batch.
   bool bits_may_depend_on_batch = false;

@@ -22,8 +22,12 @@ constexpr char kBackwardName[] = "linear_backward";
 
 // Ours come first: a library is taken only by its name.
 constexpr Implementation<Forward> kForward[] = {
+    {"ternary", DeviceKind::cpu, linear_layer::ternary_refuses_cpu,
+     linear_layer::forward_ternary_cpu},
     {"simd", DeviceKind::cpu, nullptr, linear_layer::forward_simd},
     {"plain", DeviceKind::cpu, nullptr, linear_layer::forward_plain},
+    {"ternary", DeviceKind::cuda, linear_layer::ternary_refuses_cuda,
+     linear_layer::forward_ternary_cuda},
     {"stream", DeviceKind::cuda, linear_layer::stream_refuses, linear_layer::forward_stream},
     {"wgmma", DeviceKind::cuda, linear_layer::wgmma_refuses_forward, linear_layer::forward_wgmma},
     {"portable", DeviceKind::cuda, nullptr, linear_layer::forward_portable},

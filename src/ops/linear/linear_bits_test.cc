@@ -21,6 +21,7 @@ struct Layer {
   std::int64_t in = 0;
   std::int64_t out = 0;
   const WeightFormat* format = nullptr;
+  bool int8_activations = false;
 };
 
 // y of rows [first, first + rows) of the endless matrix; nothing where the implementation refuses as
@@ -30,8 +31,11 @@ std::vector<std::byte> forward_bytes(Runner& runner, const Layer& layer, const T
   const Guarded x(test_device(), layer.dtype, {rows, layer.in},
                   random_rows(first, rows, layer.in, kSeed));
   const Guarded y(test_device(), layer.dtype, {rows, layer.out});
-  const LinearArgs args = runner.with(
-      LinearArgs{.x = x, .weight = weight.view(), .weight_format = weight.format(), .y = y});
+  const LinearArgs args = runner.with(LinearArgs{.x = x,
+                                                 .weight = weight.view(),
+                                                 .weight_format = weight.format(),
+                                                 .y = y,
+                                                 .int8_activations = layer.int8_activations});
   for (const ImplementationReport& report : explain(runner, args)) {
     if (report.name == runner.implementation() && !report.accepted) return {};
   }
@@ -73,8 +77,12 @@ void check_batches(Runner& runner, const Layer& layer, const TestWeight& weight,
 std::vector<std::string> implementations(const Layer& layer, const TestWeight& weight) {
   const Guarded x(test_device(), layer.dtype, {1, layer.in});
   const Guarded y(test_device(), layer.dtype, {1, layer.out});
-  std::vector<std::string> names = accepting(
-      LinearArgs{.x = x, .weight = weight.view(), .weight_format = weight.format(), .y = y});
+  std::vector<std::string> names =
+      accepting(LinearArgs{.x = x,
+                           .weight = weight.view(),
+                           .weight_format = weight.format(),
+                           .y = y,
+                           .int8_activations = layer.int8_activations});
   if (on_gpu()) names.emplace_back();  // the choice, which depends on the batch
   return names;
 }
@@ -90,6 +98,44 @@ TEST(LinearBits, AnyBatch_EveryFormat_EveryTarget) {
       for_each_runner(implementations(layer, weight), [&](Runner& runner) {
         if (runner.implementation() == "plain") return;  // one row at a time anyway
         check_batches(runner, layer, weight, {1, 2, 3, 7, 8, 9, 31, 33});
+      });
+    }
+  }
+}
+
+TEST(LinearBits, AnyBatch_Int8Activations) {
+  for (const WeightFormat& format : weight_formats()) {
+    if (format.id == WeightFormatId::f64) continue;
+    const Layer layer{.dtype = DType::f32,
+                      .in = format.block_elements == 32 ? 1120 : 1280,
+                      .out = 21,
+                      .format = &format,
+                      .int8_activations = true};
+    const TestWeight weight(format, layer.out, layer.in, 3);
+    for_each_runner(implementations(layer, weight), [&](Runner& runner) {
+      if (runner.implementation() == "plain") return;  // one row at a time anyway
+      check_batches(runner, layer, weight, {1, 2, 3, 4, 5, 7, 8, 9, 12, 31, 33, 64, 65, 129});
+    });
+  }
+}
+
+// Integer sums are exact and lanes are outputs: AVX2 and AVX-512 agree.
+TEST(LinearBits, Int8Activations_AnyWidthOfVectors) {
+  if (on_gpu()) GTEST_SKIP() << "vectors are the CPU's";
+  for (const std::string_view name : {"q4_1", "q8_0", "int4_g128", "q4_k", "q6_k"}) {
+    const Layer layer{.dtype = DType::f32,
+                      .in = 1280,
+                      .out = 40,
+                      .format = &weight_format(name),
+                      .int8_activations = true};
+    const TestWeight weight(*layer.format, layer.out, layer.in, 8);
+    for (const std::int64_t rows : {1, 11}) {
+      std::vector<std::byte> first;
+      for_each_runner({"simd"}, [&](Runner& runner) {
+        if (!simd_target().starts_with("AVX")) return;  // others multiply floats
+        const std::vector<std::byte> bytes = forward_bytes(runner, layer, weight, 3, rows);
+        if (first.empty()) first = bytes;
+        EXPECT_EQ(bytes, first) << name << ", " << rows << " rows";
       });
     }
   }
@@ -126,14 +172,19 @@ TEST(LinearBits, AnyBatch_RaggedRows) {
 
 TEST(LinearBits, Threads_DoNotChangeThem) {
   if (on_gpu()) GTEST_SKIP() << "threads are the CPU's";
-  const Layer layer{
-      .dtype = DType::bf16, .in = 1536, .out = 300, .format = weight_format(DType::bf16)};
-  const TestWeight weight(*layer.format, layer.out, layer.in, 6);
-  for (const std::int64_t rows : {1, 5, 70}) {
-    Runner one({.threads = 1});
-    Runner several({.threads = 7});
-    EXPECT_EQ(forward_bytes(one, layer, weight, 0, rows),
-              forward_bytes(several, layer, weight, 0, rows));
+  for (const std::string_view name : {"bf16", "q4_1", "q8_0"}) {
+    const Layer layer{.dtype = DType::bf16,
+                      .in = 1536,
+                      .out = 300,
+                      .format = &weight_format(name),
+                      .int8_activations = name != "bf16"};
+    const TestWeight weight(*layer.format, layer.out, layer.in, 6);
+    for (const std::int64_t rows : {1, 5, 70}) {
+      Runner one({.threads = 1});
+      Runner several({.threads = 7});
+      EXPECT_EQ(forward_bytes(one, layer, weight, 0, rows),
+                forward_bytes(several, layer, weight, 0, rows));
+    }
   }
 }
 

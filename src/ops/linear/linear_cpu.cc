@@ -88,11 +88,16 @@ void sum_bias(const Backward& p) {
 }  // namespace
 
 void forward_simd(Context& context, const Forward& p) {
+  const bool integers =
+      p.int8_activations && p.dtype != DType::f64 && has_int8_kernel(*p.weight.format);
   const std::int64_t size = compute_size(p.dtype);
   const std::int64_t threads = useful_threads(context, p.rows, p.in, p.out);
-  const std::int64_t stride = widened_stride(p.in);
-  const std::int64_t chunk = std::min(p.rows, kRowChunk);
-  const std::int64_t x_bytes = checked_mul(checked_mul(chunk, stride), size);
+  const std::int64_t stride = integers ? int8_row_bytes(p.in) : widened_stride(p.in);
+  const std::int64_t row_bytes = integers ? stride : checked_mul(stride, size);
+  // Chunks of about the same size: W is decoded for each of them.
+  const std::int64_t chunks = ceil_div(p.rows, integers ? kInt8RowChunk : kRowChunk);
+  const std::int64_t chunk = ceil_div(p.rows, chunks);
+  const std::int64_t x_bytes = checked_mul(chunk, row_bytes);
   std::vector<double> scales(at(chunk));
   const std::int64_t scratch_bytes = kForwardScratch * size;
   auto* const memory = static_cast<std::byte*>(
@@ -108,11 +113,15 @@ void forward_simd(Context& context, const Forward& p) {
     detail::ContextAccess::pool(context).run(threads == 1 ? 1 : job.rows, [&](std::int64_t task) {
       const std::int64_t end = threads == 1 ? job.rows : task + 1;
       for (std::int64_t r = task; r < end; ++r) {
-        scales[at(r)] = prepare_row(p, first + r, memory + r * stride * size, stride);
+        std::byte* const to = memory + r * row_bytes;
+        scales[at(r)] =
+            integers ? prepare_int8_row(p, first + r, to) : prepare_row(p, first + r, to, stride);
       }
     });
     for_each_task(context, threads, panels, memory + x_bytes, scratch_bytes,
-                  [&](std::int64_t panel, std::byte* mine) { run_panel(job, panel, mine); });
+                  [&](std::int64_t panel, std::byte* mine) {
+                    (integers ? run_int8_panel : run_panel)(job, panel, mine);
+                  });
   }
 }
 

@@ -19,6 +19,8 @@ namespace touchstone::linear_layer {
 inline constexpr std::int64_t kPanel = 32;
 // Rows of x that are widened at a time; W is decoded once for all of them.
 inline constexpr std::int64_t kRowChunk = 240;
+// The same of int8 activations, which take a quarter of the room.
+inline constexpr std::int64_t kInt8RowChunk = 512;
 // Floats from one row of a decoded panel to the next: not a power of two, or the rows would share
 // their places in the cache.
 inline constexpr std::int64_t kPanelStride = kSegment + 16;
@@ -34,12 +36,22 @@ struct ForwardJob {
 };
 
 // Elements of scratch memory (float, or double for f64) of a thread.
-inline constexpr std::int64_t kForwardScratch = kPanel * kPanelStride + kRowChunk * kPanel;
+inline constexpr std::int64_t kForwardScratch = kPanel * kPanelStride + kInt8RowChunk * kPanel;
 
 // Widens row `row` of x into `to`, `stride` elements long. Returns its scale: 1, or that of int8.
 double prepare_row(const Forward& p, std::int64_t row, void* to, std::int64_t stride);
 // Columns of panel number `panel`, for the rows of the job.
 void run_panel(const ForwardJob& job, std::int64_t panel, void* scratch);
+
+// The same of int8 activations where W is stored as codes: products of integers. x_stride of the job is
+// in bytes then.
+bool has_int8_kernel(const WeightFormat& format);  // on this processor
+double prepare_int8_row(const Forward& p, std::int64_t row, void* to);
+void run_int8_panel(const ForwardJob& job, std::int64_t panel, void* scratch);
+// A prepared row: integers in whole vectors of every target, then 4 bytes for at most every 16 of them.
+inline std::int64_t int8_sums_offset(std::int64_t in) { return (in + 63) / 64 * 64; }
+inline std::int64_t int8_row_bytes(std::int64_t in) { return int8_sums_offset(in) / 4 * 5; }
+
 inline std::int64_t panel_columns(const Forward& p) {
   return p.gate == LinearGate::none ? kPanel : kPanel / 2;
 }

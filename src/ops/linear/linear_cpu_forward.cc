@@ -4,39 +4,29 @@
 #include <cstdint>
 
 #include "ops/linear/linear_cpu.h"
-#include "ops/linear/linear_epilogue.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/linear/linear_cpu_forward.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "cpu/simd.h"
+#include "ops/linear/linear_cpu_panel.h"
 #include "ops/linear/linear_cpu_source.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace touchstone::linear_layer::HWY_NAMESPACE {
 
-// Rows of W and of x whose sums are held in registers, and rows of x up to which W is decoded in
-// every pass rather than beforehand.
-constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH_ARM_A64;
-constexpr std::size_t kW = 4;
-constexpr std::size_t kMaxX = kManyRegisters ? 6 : 2;
-constexpr std::size_t kMaxDirectX = kManyRegisters ? 4 : 2;
-// How far ahead of the loads W is asked for, in bytes: what arrives while they are worked on.
-constexpr std::size_t kAhead = 1024;
+// The sums of kX rows of x by kW rows of W.
+template <std::size_t kX, class C>
+using Sums = hn::Vec<Tag<C>>[kX][kW];
 
-// Adds to totals[r][o] the product of columns [begin, end) of kX rows of x and kW rows of W. What lies
-// `ahead` bytes after each load is prefetched.
+// Columns [begin, end) of plain weights, the last ones of a row too.
 template <std::size_t kX, class Source, class C = typename Source::C>
-HWY_INLINE void add_products(const Source& source, const std::byte* const* w, const C* const* x,
-                             std::size_t begin, std::size_t end, std::size_t ahead,
-                             C (&totals)[kMaxX][kW]) {
+HWY_INLINE void add_columns(const Source& source, const std::byte* const* w, const C* const* x,
+                            std::size_t begin, std::size_t end, std::size_t ahead,
+                            Sums<kX, C>& sums) {
   const Tag<C> d;
   using Vector = hn::Vec<Tag<C>>;
-  Vector sums[kX][kW];
-  for (auto& row : sums) {
-    for (Vector& sum : row) sum = hn::Zero(d);
-  }
   std::size_t i = begin;
   for (; i + Source::kColumns <= end; i += Source::kColumns) {
     Vector pack[kW][Source::kVectors];
@@ -61,6 +51,53 @@ HWY_INLINE void add_products(const Source& source, const std::byte* const* w, co
         sums[r][o] = hn::MulAdd(weight, hn::LoadU(d, x[r] + i), sums[r][o]);
       }
     }
+  }
+}
+
+// The same of weights in blocks: begin and end are borders of blocks.
+template <std::size_t kX, class Source, class C = typename Source::C>
+HWY_INLINE void add_blocks(const Source& source, const std::byte* const* w, const C* const* x,
+                           std::size_t begin, std::size_t end, std::size_t ahead,
+                           Sums<kX, C>& sums) {
+  const Tag<C> d;
+  constexpr std::size_t kLine = 64;  // bytes
+  for (std::size_t i = begin; i < end; i += source.columns()) {
+    typename Source::Block block[kW];
+    for (std::size_t o = 0; o < kW; ++o) block[o] = source.block(w[o], i);
+    const std::size_t next = source.offset(i) + ahead;
+    for (std::size_t byte = next; byte < next + source.bytes(); byte += kLine) {
+      for (std::size_t o = 0; o < kW; ++o) sd::prefetch(w[o] + byte);
+    }
+    for (std::size_t k = 0; k < source.columns(); k += Source::kColumns) {
+      for (std::size_t o = 0; o < kW; ++o) {
+        hn::Vec<Tag<C>> pack[Source::kVectors];
+        source.decode(block[o], k, pack);
+        for (std::size_t v = 0; v < Source::kVectors; ++v) {
+          for (std::size_t r = 0; r < kX; ++r) {
+            const auto value = hn::LoadU(d, x[r] + i + k + v * kLanes<C>);
+            sums[r][o] = hn::MulAdd(pack[v], value, sums[r][o]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Adds to totals[r][o] the product of columns [begin, end) of kX rows of x and kW rows of W. What lies
+// `ahead` bytes after each load is prefetched.
+template <std::size_t kX, class Source, class C = typename Source::C>
+HWY_INLINE void add_products(const Source& source, const std::byte* const* w, const C* const* x,
+                             std::size_t begin, std::size_t end, std::size_t ahead,
+                             C (&totals)[kMaxX][kW]) {
+  const Tag<C> d;
+  Sums<kX, C> sums;
+  for (auto& row : sums) {
+    for (auto& sum : row) sum = hn::Zero(d);
+  }
+  if constexpr (Source::kBlocks) {
+    add_blocks<kX>(source, w, x, begin, end, ahead, sums);
+  } else {
+    add_columns<kX>(source, w, x, begin, end, ahead, sums);
   }
   for (std::size_t r = 0; r < kX; ++r) {
     for (std::size_t o = 0; o < kW; ++o) totals[r][o] += sd::sum_lanes(d, sums[r][o]);
@@ -91,36 +128,6 @@ HWY_INLINE std::size_t add_some(const Source& source, const std::byte* const* w,
   }
   add_products<1>(source, w, x, begin, end, ahead, totals);
   return 1;
-}
-
-// The rows of W that make the columns of a panel: with a gate, half of them lie `columns` further on.
-struct Panel {
-  std::int64_t first = 0;    // column of y
-  std::int64_t columns = 0;  // of y
-  std::int64_t rows = 0;     // of W
-
-  Panel(const Forward& p, std::int64_t number) {
-    const std::int64_t width = panel_columns(p);
-    first = number * width;
-    columns = std::min(width, p.columns() - first);
-    rows = p.gate == LinearGate::none ? columns : 2 * columns;
-  }
-  const std::byte* row(const Forward& p, std::int64_t i) const {
-    return p.weight.row(i < columns ? first + i : p.columns() + first + i - columns);
-  }
-};
-
-template <class C>
-void store_panel(const ForwardJob& job, const Panel& panel, const C* totals) {
-  const Epilogue<C> epilogue(*job.p);
-  for (std::int64_t r = 0; r < job.rows; ++r) {
-    const C* const sums = totals + r * kPanel;
-    const auto scale = static_cast<C>(job.scales[r]);
-    for (std::int64_t c = 0; c < panel.columns; ++c) {
-      const C up = panel.rows > panel.columns ? sums[panel.columns + c] : C{0};
-      epilogue.store(job.first + r, panel.first + c, scale * sums[c], scale * up);
-    }
-  }
 }
 
 // Rows of x from `r` on; the last stands in for those past the end.

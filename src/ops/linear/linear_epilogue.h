@@ -22,7 +22,8 @@ C round_to_int8(C* values, std::int64_t count) {
   }
   const C scale = largest / C{127} + poison;
   for (std::int64_t i = 0; i < count; ++i) {
-    values[i] = scale > 0 ? std::nearbyint(values[i] / scale) : C{0};
+    // A subnormal scale may be too small by half of itself.
+    values[i] = scale > 0 ? std::clamp(std::nearbyint(values[i] / scale), C{-127}, C{127}) : C{0};
   }
   return scale;
 }
@@ -33,30 +34,40 @@ class Epilogue {
  public:
   explicit Epilogue(const Forward& p) : p_(p), cap_(static_cast<C>(p.soft_cap)) {}
 
-  // Column c of y from the sum of row c of W and, with a gate, that of row c + columns.
-  void store(std::int64_t row, std::int64_t c, C sum, C up) const {
-    C v = with_cap(with_bias(sum, c));
+  // Columns [first, first + columns) of a row of y from the sums of those rows of W in `sums` and, with a
+  // gate, from those of rows first + p.columns() on in `ups`. Both are overwritten.
+  void store(std::int64_t row, std::int64_t first, std::int64_t columns, C* sums, C* ups) const {
+    finish(sums, first, columns);
     if (p_.gate != LinearGate::none) {
-      v = activation_op::activate(activation_of(p_.gate), v).value *
-          with_cap(with_bias(up, c + p_.columns()));
+      finish(ups, first + p_.columns(), columns);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        sums[c] = activation_op::activate(activation_of(p_.gate), sums[c]).value * ups[c];
+      }
     }
     if (p_.residual.data != nullptr) {
-      v += element(p_.residual.data, p_.dtype, row * p_.residual.stride + c);
+      add(sums, columns, p_.residual.data, p_.dtype, row * p_.residual.stride + first);
     }
     visit_float_dtype(p_.y_dtype, [&]<class T>() {
-      static_cast<T*>(p_.y.data)[row * p_.y.stride + c] = convert<T>(v);
+      T* const y = static_cast<T*>(p_.y.data) + row * p_.y.stride + first;
+      for (std::int64_t c = 0; c < columns; ++c) y[c] = convert<T>(sums[c]);
     });
   }
 
  private:
-  static C element(const void* data, DType dtype, std::int64_t i) {
-    return visit_float_dtype(dtype,
-                             [&]<class T>() { return convert<C>(static_cast<const T*>(data)[i]); });
+  static void add(C* sums, std::int64_t columns, const void* data, DType dtype,
+                  std::int64_t first) {
+    visit_float_dtype(dtype, [&]<class T>() {
+      const T* const from = static_cast<const T*>(data) + first;
+      for (std::int64_t c = 0; c < columns; ++c) sums[c] += convert<C>(from[c]);
+    });
   }
-  C with_bias(C v, std::int64_t o) const {
-    return p_.bias == nullptr ? v : v + element(p_.bias, p_.bias_dtype, o);
+  // Bias and soft cap.
+  void finish(C* sums, std::int64_t first, std::int64_t columns) const {
+    if (p_.bias != nullptr) add(sums, columns, p_.bias, p_.bias_dtype, first);
+    if (cap_ > 0) {
+      for (std::int64_t c = 0; c < columns; ++c) sums[c] = cap_ * std::tanh(sums[c] / cap_);
+    }
   }
-  C with_cap(C v) const { return cap_ > 0 ? cap_ * std::tanh(v / cap_) : v; }
 
   const Forward& p_;
   C cap_;

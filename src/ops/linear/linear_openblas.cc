@@ -51,16 +51,21 @@ const Library& library() {
 
 bool fits(std::int64_t n) { return n <= std::int64_t{0x7fffffff}; }
 
-std::string refusal(bool allowed, DType dtype, DType weight,
-                    std::initializer_list<std::int64_t> sizes) {
+// Whether the library may and can run at all. Comes before every limit of a single call: a limit of a
+// library that is not there says nothing.
+std::string unavailable(bool allowed) {
   if (!allowed) return "its bits depend on the batch and bits_may_depend_on_batch is not set";
+  if (!library().found()) return "libopenblas.so.0 is not installed";
+  return {};
+}
+
+std::string refusal(DType dtype, DType weight, std::initializer_list<std::int64_t> sizes) {
   if ((dtype != DType::f32 && dtype != DType::f64) || weight != dtype) {
     return "needs x and weight of f32, or both of f64";
   }
   for (const std::int64_t size : sizes) {
     if (!fits(size)) return "sizes and strides beyond 31 bits";
   }
-  if (!library().found()) return "libopenblas.so.0 is not installed";
   return {};
 }
 
@@ -91,10 +96,8 @@ void forward(Context& context, const Forward& p) {
               p.out, p.in, C{0}, sums, p.out);
   const Epilogue<C> epilogue(p);
   for (std::int64_t r = 0; r < p.rows; ++r) {
-    for (std::int64_t c = 0; c < p.columns(); ++c) {
-      const C* const row = sums + r * p.out;
-      epilogue.store(r, c, row[c], p.gate == LinearGate::none ? C{0} : row[p.columns() + c]);
-    }
+    C* const row = sums + r * p.out;
+    epilogue.store(r, 0, p.columns(), row, row + (p.gate == LinearGate::none ? 0 : p.columns()));
   }
 }
 
@@ -124,18 +127,19 @@ void backward(const Backward& p) {
 
 std::string openblas_refuses_forward(const Context& context, const Forward& p) {
   (void)context;
+  if (std::string reason = unavailable(p.bits_may_depend_on_batch); !reason.empty()) return reason;
   if (p.int8_activations) return "int8_activations";
   if (p.in == 0) return "in = 0";
-  return refusal(p.bits_may_depend_on_batch, p.dtype, p.weight.format->dtype.value_or(DType::u8),
+  return refusal(p.dtype, p.weight.format->dtype.value_or(DType::u8),
                  {p.rows, p.in, p.out, p.x.stride, weight_stride(p.weight)});
 }
 
 std::string openblas_refuses_backward(const Context& context, const Backward& p) {
   (void)context;
+  if (std::string reason = unavailable(p.bits_may_depend_on_batch); !reason.empty()) return reason;
   if (p.rows == 0 || p.in == 0 || p.out == 0) return "a size of 0";
   const bool has_weight = p.dx.data != nullptr;
-  return refusal(p.bits_may_depend_on_batch, p.dtype,
-                 has_weight ? p.weight.format->dtype.value_or(DType::u8) : p.dtype,
+  return refusal(p.dtype, has_weight ? p.weight.format->dtype.value_or(DType::u8) : p.dtype,
                  {p.rows, p.in, p.out, p.dy.stride, p.x.stride, p.dx.stride, p.dweight.stride,
                   has_weight ? weight_stride(p.weight) : 0});
 }

@@ -91,7 +91,9 @@ void forward_plain(Context& context, const Forward& p) {
     for (std::int64_t r = 0; r < p.rows; ++r) {
       std::vector<double> x = row_of(p.x, p.dtype, r, p.in);
       const double scale = p.int8_activations ? rounded_to_int8(x, p.dtype) : 1;
-      epilogue.store(r, c, scale * dot(x, w), p.gate == LinearGate::none ? 0 : scale * dot(x, up));
+      double sum = scale * dot(x, w);
+      double of_up = p.gate == LinearGate::none ? 0 : scale * dot(x, up);
+      epilogue.store(r, c, 1, &sum, &of_up);
     }
   }
 }

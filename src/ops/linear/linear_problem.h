@@ -92,6 +92,13 @@ void backward_simd(Context& context, const Backward& p);
 void forward_plain(Context& context, const Forward& p);
 void backward_plain(Context& context, const Backward& p);
 
+// Ternary weights with int8 activations: the same bits on the CPU (linear_ternary.cc) and on CUDA
+// (linear_ternary.cu), but for gates and soft caps.
+std::string ternary_refuses_cpu(const Context& context, const Forward& p);
+void forward_ternary_cpu(Context& context, const Forward& p);
+std::string ternary_refuses_cuda(const Context& context, const Forward& p);
+void forward_ternary_cuda(Context& context, const Forward& p);
+
 // CUDA: any strides and formats; linear_portable.cu, or src/no_cuda in a CPU-only build.
 void forward_portable(Context& context, const Forward& p);
 void backward_portable(Context& context, const Backward& p);

@@ -142,6 +142,49 @@ TEST(Linear, NanScaleOfABlock_ReachesItsColumnAlone) {
   }
 }
 
+// Weights that are zero because codes and minima cancel contribute nothing, however large both are.
+TEST(Linear, MinimaThatCancel_LeaveNothing) {
+  const Guarded x(test_device(), DType::f32, {3, 256}, [] {
+    std::vector<double> values(3 * 256);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<double>(i * 37 % 101) / 64 - 0.7;
+    }
+    return values;
+  }());
+  const auto repeated = [](const std::vector<double>& block, std::int64_t times) {
+    std::vector<double> bytes;
+    for (std::int64_t i = 0; i < times; ++i) bytes.insert(bytes.end(), block.begin(), block.end());
+    return bytes;
+  };
+  std::vector<double> q4_1(20, 0x88);                                  // codes of 8
+  std::copy_n(std::begin({0x35, 0x3e, 0x35, 0xca}), 4, q4_1.begin());  // d = 1.5519, m = -8 d
+  std::vector<double> q4_k(144, 0x77);                                 // codes of 7
+  std::copy_n(std::begin({0x35, 0x3e, 0x35, 0x3e}), 4, q4_k.begin());  // d = dmin
+  // Scales of 9 and minima of 63 = 7 * 9: six bits each, the later four in two parts.
+  for (std::size_t i = 0; i < 4; ++i) {
+    q4_k[4 + i] = 9;
+    q4_k[8 + i] = 63 | 3 << 6;
+    q4_k[12 + i] = 9 | 15 << 4;
+  }
+  const auto check = [&](const std::string& format, const std::vector<double>& row) {
+    const Guarded weight(test_device(), DType::u8, {5, std::ssize(row)}, repeated(row, 5));
+    for (const bool int8 : {false, true}) {
+      const Guarded y(test_device(), DType::f32, {3, 5});
+      LinearArgs args{
+          .x = x, .weight = weight, .weight_format = format, .y = y, .int8_activations = int8};
+      for (const std::string& name : accepting(args)) {
+        Runner context = runner();
+        args.implementation = name;
+        linear(context, args);
+        context.synchronize();
+        for (const double value : y.values()) EXPECT_EQ(value, 0) << format << " " << name << int8;
+      }
+    }
+  };
+  check("q4_1", repeated(q4_1, 8));
+  check("q4_k", q4_k);
+}
+
 // scale * code, as the formula says: infinite for a code other than zero, NaN for a zero, in every
 // implementation and for x of 16 bits, too.
 TEST(Linear, InfiniteScaleOfABlock_TimesItsCodes) {
@@ -209,6 +252,38 @@ TEST(Linear, InfiniteScaleOfNibbles_TimesTheirCodes) {
           EXPECT_TRUE(std::isnan(values[at(i)])) << where;
         } else {
           EXPECT_EQ(values[at(i)], 32) << where;
+        }
+      }
+    }
+  }
+}
+
+// With int8 activations a scale multiplies sums of codes: an infinite one makes its column infinite, in
+// formats with a minimum too, and no other.
+TEST(Linear, InfiniteScale_Int8Activations) {
+  constexpr std::int64_t kBlock = 20;  // q4_1: scale and minimum as f16, 32 codes
+  std::vector<double> bytes(at(8 * kBlock * 2), 0x33);
+  for (std::size_t i = 0; i < bytes.size(); i += kBlock) {
+    std::copy_n(std::begin({0x00, 0x3c, 0x00, 0xbc}), 4, bytes.begin() + static_cast<int>(i));
+  }
+  bytes[kBlock * 2 * 3 + 1] = 0x7c;
+  const Guarded weight(test_device(), DType::u8, {8, kBlock * 2}, bytes);
+  for (const std::int64_t rows : {1, 9}) {
+    const Guarded x(test_device(), DType::f32, {rows, kIn}, std::vector<double>(at(rows * kIn), 1));
+    const Guarded y(test_device(), DType::f32, {rows, 8});
+    LinearArgs args{
+        .x = x, .weight = weight, .weight_format = "q4_1", .y = y, .int8_activations = true};
+    for (const std::string& name : accepting(args)) {
+      Runner context = runner();
+      args.implementation = name;
+      linear(context, args);
+      context.synchronize();
+      const std::vector<double> values = y.values();
+      for (std::int64_t i = 0; i < rows * 8; ++i) {
+        if (i % 8 == 3) {
+          EXPECT_EQ(values[at(i)], kInfinity) << name << " " << i;
+        } else {
+          EXPECT_NEAR(values[at(i)], 128, 1e-3) << name << " " << i;
         }
       }
     }

@@ -8,16 +8,14 @@ namespace touchstone::linear_layer::tuning {
 // CPU: products below which starting threads costs more than they save.
 inline constexpr double kSerialWork = 3e4;
 
-// CUDA, stream: bytes of a row of W that a stage holds, about, in multiples of the unit; the shorter one
-// where there are so many warps that rings of long stages would have none to spare.
-inline constexpr std::int64_t kStreamSliceBytes = 1024;
-inline constexpr std::int64_t kStreamShortSliceBytes = 512;
+// CUDA, stream: bytes of a row of W that a stage holds, about, in multiples of the unit of elements.
+inline constexpr std::int64_t kStreamSliceBytes = 256;
 inline constexpr std::int64_t kStreamSliceUnit = 256;
-// CUDA, stream: dynamic shared memory of a CTA that leaves as much to the CTA of the next kernel, and of
-// one that is alone because it has many warps or x is large.
-inline constexpr std::int64_t kStreamSharedOfTwo = 108 * 1024;
+// CUDA, stream: dynamic shared memory of a CTA that leaves as much to the CTA of the next kernel, wanted
+// while x takes so many bytes, and of one that is alone.
+inline constexpr std::int64_t kStreamSharedOfTwo = 110 * 1024;
+inline constexpr std::int64_t kStreamSmallX = 32 * 1024;
 inline constexpr std::int64_t kStreamSharedOfOne = 219 * 1024;
-inline constexpr int kStreamMinStages = 2;
 
 // CUDA, wgmma: what a multiprocessor takes in from L2 and multiplies in a cycle, and the cycles that a
 // tile costs besides; estimates by which tiles are chosen.

@@ -159,9 +159,9 @@ void multiply(Context& context, const Matrix& a, const Matrix& b, const Matrix& 
 
 std::string refusal(const Context& context, bool allowed, DType dtype, const WeightFormat* format) {
   if (!allowed) return "its bits depend on the batch and bits_may_depend_on_batch is not set";
+  if (!library().found) return "cuBLASLt is not installed";
   if (format != nullptr && format->dtype != dtype) return "weight is not of the dtype of x";
   if (context.workspace_bytes() < kWorkspace) return "a workspace of less than 32 MB";
-  if (!library().found) return "cuBLASLt is not installed";
   return {};
 }
 
@@ -181,9 +181,11 @@ std::string cublaslt_refuses_forward(const Context& context, const Forward& p) {
 }
 
 std::string cublaslt_refuses_backward(const Context& context, const Backward& p) {
+  std::string reason = refusal(context, p.bits_may_depend_on_batch, p.dtype,
+                               p.dx.data != nullptr ? p.weight.format : nullptr);
+  if (!reason.empty()) return reason;
   if (p.rows == 0 || p.in == 0 || p.out == 0) return "a size of 0";
-  return refusal(context, p.bits_may_depend_on_batch, p.dtype,
-                 p.dx.data != nullptr ? p.weight.format : nullptr);
+  return {};
 }
 
 void forward_cublaslt(Context& context, const Forward& p) {

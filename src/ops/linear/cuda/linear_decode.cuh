@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "cpu/ternary_layout.h"
 #include "ops/linear/cuda/linear_cuda.cuh"
 
 namespace touchstone::linear_layer {
@@ -116,8 +117,10 @@ __device__ inline float block_value(WeightFormatId id, const std::uint8_t* block
       return k_block_value(block, i, true);
     case Id::q6_k:
       return q6_k_value(block, i);
-    default:
-      return 0;
+    default: {
+      const ternary::Layout layout = ternary::layout_of(id);
+      return scaled(half_at(block + layout.scale), ternary::code_at(layout, block, i));
+    }
   }
 }
 

@@ -253,7 +253,9 @@ __global__ __launch_bounds__(256) void round_rows(Int8Params p) {
   if (threadIdx.x == 0) p.scales[row] = scale;
   for (std::int64_t i = threadIdx.x; i < p.in; i += 256) {
     const float v = cuda::load_any(p.x, p.dtype, row * p.stride + i);
-    const float rounded = scale > 0 ? rintf(__fdiv_rn(v, scale)) : 0.0F;
+    // A subnormal scale may be too small by half of itself.
+    const float rounded =
+        scale > 0 ? fminf(fmaxf(rintf(__fdiv_rn(v, scale)), -127.0F), 127.0F) : 0.0F;
     cuda::store_any(p.to, p.dtype, row * p.in + i, static_cast<double>(rounded));
   }
 }

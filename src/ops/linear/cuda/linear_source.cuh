@@ -1,6 +1,6 @@
 // Reads stored weights from shared memory into fragments of mma.sync m16n8k16.
 //
-// W is the right operand: lane 4 g + q holds, of each step of 16 elements of row g, four. Which four is
+// W is the left operand: lane 4 g + q holds, of each step of 16 elements of rows g and g + 8, four. Which four is
 // free as long as x agrees, because a step's bits do not depend on the order of its elements; kOrder
 // names the choice that costs a format the fewest instructions. A source takes a unit of 128 elements at a
 // time: load() brings its bytes, decode() makes of block i of 32 elements, two steps, two words of two
@@ -24,20 +24,21 @@ enum class StepOrder : std::uint8_t {
 // The eight words of a step of x in the places where ldmatrix finds them for `order`.
 template <StepOrder kOrder>
 __device__ void reorder_step(std::uint32_t (&w)[8]) {
-  if constexpr (kOrder == StepOrder::split) return;
-  std::uint32_t to[8];
+  if constexpr (kOrder != StepOrder::split) {
+    std::uint32_t to[8];
 #pragma unroll
-  for (int q = 0; q < 4; ++q) {
-    if constexpr (kOrder == StepOrder::neighbors) {
-      to[q] = w[2 * q];
-      to[4 + q] = w[2 * q + 1];
-    } else {
-      to[q] = __byte_perm(w[2 * q], w[2 * q + 1], 0x5410);
-      to[4 + q] = __byte_perm(w[2 * q], w[2 * q + 1], 0x7632);
+    for (int q = 0; q < 4; ++q) {
+      if constexpr (kOrder == StepOrder::neighbors) {
+        to[q] = w[2 * q];
+        to[4 + q] = w[2 * q + 1];
+      } else {
+        to[q] = __byte_perm(w[2 * q], w[2 * q + 1], 0x5410);
+        to[4 + q] = __byte_perm(w[2 * q], w[2 * q + 1], 0x7632);
+      }
     }
-  }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) w[i] = to[i];
+    for (int i = 0; i < 8; ++i) w[i] = to[i];
+  }
 }
 
 struct Fragment {
@@ -74,24 +75,14 @@ __device__ std::uint32_t as_bits(P pair) {
 
 // ---- fp8 ----------------------------------------------------------------------------------------
 
-// Two of e4m3, in bytes 1 and 3 of `bytes`, as T: exact, but for NaN, which comes out as 480.
+// The two codes of e4m3 in the low half of `bytes` as T: exact, NaN included.
 template <class T>
 __device__ std::uint32_t fp8_pair(std::uint32_t bytes) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    const std::uint32_t bits = (bytes >> 4 & 0x07f007f0U) | (bytes & 0x80008000U);
-    return as_bits(__hmul2(as_pair<T>(bits), __floats2bfloat162_rn(0x1p120F, 0x1p120F)));
-  } else {
-    const std::uint32_t bits = (bytes >> 1 & 0x3f803f80U) | (bytes & 0x80008000U);
-    return as_bits(__hmul2(as_pair<T>(bits), __float2half2_rn(256.0F)));
-  }
-}
-template <class T>
-__device__ std::uint32_t fp8_pair_nan(std::uint32_t bytes) {
-  constexpr std::uint32_t kNan = std::is_same_v<T, Bf16> ? 0x7fc0U : 0x7e00U;
-  std::uint32_t result = fp8_pair<T>(bytes);
-  if ((bytes & 0x7f00U) == 0x7f00U) result |= kNan;
-  if ((bytes & 0x7f000000U) == 0x7f000000U) result |= kNan << 16;
-  return result;
+  std::uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<std::uint16_t>(bytes)));
+  if constexpr (std::is_same_v<T, F16>) return halves;
+  const float2 values = __half22float2(as_pair<F16>(halves));
+  return packed<T>(values.x, values.y);
 }
 
 template <class T>
@@ -109,21 +100,10 @@ struct Fp8Source {
   }
   static __device__ __forceinline__ Fragment decode(const Raw& raw, int i) {
     Fragment f;
-    // A code of 0x7f, with either sign, carries into the highest bit of its byte.
-    const auto carries = [](std::uint32_t w) {
-      return ((w & 0x7f7f7f7fU) + 0x01010101U) & 0x80808080U;
-    };
-    const bool nan = (carries(raw.word[i][0]) | carries(raw.word[i][1])) != 0;
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      const std::uint32_t low = __byte_perm(raw.word[i][step], 0, 0x1404);
-      const std::uint32_t high = __byte_perm(raw.word[i][step], 0, 0x3424);
-      f.step[step][0] = fp8_pair<T>(low);
-      f.step[step][1] = fp8_pair<T>(high);
-      if (nan) {
-        f.step[step][0] = fp8_pair_nan<T>(low);
-        f.step[step][1] = fp8_pair_nan<T>(high);
-      }
+      f.step[step][0] = fp8_pair<T>(raw.word[i][step]);
+      f.step[step][1] = fp8_pair<T>(raw.word[i][step] >> 16);
     }
     return f;
   }
@@ -214,9 +194,16 @@ struct NibbleScale<Bf16> {
 };
 
 // Nibbles 0 and 4 of `word >> shift` beside the magic number.
+// One instruction besides the shift: with both constants in registers, which the compiler would not do.
 template <class T>
 __device__ std::uint32_t nibble_pair(std::uint32_t word, int shift) {
-  return (word >> shift & 0x000f000fU) | NibbleScale<T>::kMagic;
+  std::uint32_t mask;
+  std::uint32_t magic;
+  std::uint32_t pair;
+  asm("mov.b32 %0, 0x000f000f;" : "=r"(mask));
+  asm("mov.b32 %0, %1;" : "=r"(magic) : "n"(NibbleScale<T>::kMagic));
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(pair) : "r"(word >> shift), "r"(mask), "r"(magic));
+  return pair;
 }
 
 // int4_g32, _g64, _g128: neighbors share a byte.

@@ -9,28 +9,26 @@ namespace touchstone::linear_layer {
 namespace {
 
 constexpr int kMaxRows = 16;
-constexpr std::int64_t kMaxWholeBytes = 24 * 1024;
+constexpr std::int64_t kMaxWholeBytes = 40 * 1024;  // of a tile that is a stage
 
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Rows end in different banks: 16 bytes after a multiple of 128.
-std::int64_t banked_pitch(std::int64_t bytes) {
-  return round_up(std::max<std::int64_t>(bytes - 16, 0), 128) + 16;
-}
+// Eight rows begin in different banks: an odd multiple of 16 bytes.
+std::int64_t banked_pitch(std::int64_t bytes) { return ((bytes + 15) / 16 | 1) * 16; }
 
 bool has_source(const Forward& p) {
   using Id = WeightFormatId;
   const Id id = p.weight.format->id;
   if (p.weight.format->dtype == p.dtype) return true;
   return id == Id::fp8_e4m3 || (id >= Id::int8_g32 && id <= Id::q4_1) || id == Id::q4_k ||
-         id == Id::q6_k;
+         id == Id::q6_k || id == Id::ternary_g128 || id == Id::pq2_0;
 }
 
 bool aligned_rows(const Forward& p) {
   return reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 == 0 && p.weight.row_bytes % 16 == 0;
 }
 
-// Whether tiles of eight rows are one aligned piece of memory each.
+// Whether tiles are one aligned piece of memory each.
 bool whole_tiles(const Forward& p) {
   return reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 == 0 &&
          p.weight.row_bytes == weight_bytes(*p.weight.format, p.in) &&
@@ -40,17 +38,21 @@ bool whole_tiles(const Forward& p) {
 
 struct Plan {
   StreamParams params;
+  int stages = 0;  // of a ring; 0: x leaves no room
   cuda::LaunchShape shape;
 };
 
-// A stage of about so many bytes of each row, in whole blocks.
-void set_slices(const Forward& p, std::int64_t wanted, StreamParams& s) {
+// A stage of about so many bytes of each row, in whole blocks; of plain weights a unit.
+void set_slices(const Forward& p, StreamParams& s) {
   const WeightFormat& format = *p.weight.format;
   s.whole = !aligned_rows(p);
   s.row_bytes = static_cast<int>(weight_bytes(format, p.in));
-  const std::int64_t unit = weight_bytes(format, tuning::kStreamSliceUnit);
-  const std::int64_t units = std::max<std::int64_t>(1, (wanted + unit / 2) / unit);
-  s.slice = s.whole ? s.in : static_cast<int>(tuning::kStreamSliceUnit * units);
+  const bool plain = format.dtype == p.dtype;
+  const std::int64_t least = plain ? kStreamUnit : tuning::kStreamSliceUnit;
+  const std::int64_t unit = weight_bytes(format, least);
+  const std::int64_t units =
+      plain ? 1 : std::max<std::int64_t>(1, (tuning::kStreamSliceBytes + unit / 2) / unit);
+  s.slice = s.whole ? s.in : static_cast<int>(least * units);
   s.slice_bytes = s.whole ? s.row_bytes : static_cast<int>(units * unit);
   // Where slices do not begin at multiples of 16 bytes, copies begin before and end after them.
   const std::int64_t bytes = s.slice_bytes + (s.slice_bytes % 16 == 0 ? 0 : 32);
@@ -58,26 +60,34 @@ void set_slices(const Forward& p, std::int64_t wanted, StreamParams& s) {
       s.whole ? s.row_bytes : banked_pitch(std::min<std::int64_t>(bytes, s.row_bytes + 16)));
 }
 
-// Warps and stages: as many warps as a multiprocessor has tiles, in as few rounds as leave every warp a
-// ring. stages = 0 where x leaves no room.
-void set_rings(const Forward& p, std::int64_t processors, StreamParams& s) {
-  const std::int64_t tiles = (s.tiles + processors - 1) / processors;
-  const std::int64_t x_bytes = std::int64_t{s.rows} * s.x_pitch + kStreamSlack;
-  for (std::int64_t rounds = (tiles + kStreamMaxWarps - 1) / kStreamMaxWarps;; ++rounds) {
-    s.warps = static_cast<int>((tiles + rounds - 1) / rounds);
-    const bool two = s.warps <= kStreamMaxWarps / 2;  // CTAs a multiprocessor, by their registers
-    set_slices(p, two ? tuning::kStreamSliceBytes : tuning::kStreamShortSliceBytes, s);
-    const auto stages = [&](std::int64_t shared) {
-      return static_cast<int>(std::clamp<std::int64_t>(
-          (shared - x_bytes) / (std::int64_t{s.warps} * kStreamRows * s.row_pitch), 0,
-          kStreamMaxStages));
-    };
-    s.stages = two ? stages(tuning::kStreamSharedOfTwo) : 0;
-    if (s.stages < tuning::kStreamMinStages) s.stages = stages(tuning::kStreamSharedOfOne);
-    if (s.stages >= tuning::kStreamMinStages) return;
-    s.stages = 0;
-    if (s.warps == 1) return;
+std::int64_t shared_bytes(const StreamParams& s, int stages) {
+  return std::int64_t{stages} * s.warps * kStreamRows * s.row_pitch +
+         std::int64_t{s.rows} * s.x_pitch + kStreamSlack;
+}
+
+// One warp for each tile of a CTA, or as many as have rings, in as few rounds. While x is small, rings that
+// leave the CTA of the next kernel its place; otherwise the deepest that fit. Returns the stages, 0 where
+// nothing fits.
+int set_warps(bool plain, StreamParams& s) {
+  const int tiles = (s.cta_rows + kStreamRows - 1) / kStreamRows;
+  const auto fits = [&](std::int64_t shared) {
+    for (const int stages : kStreamPlainStages) {
+      if (!plain && stages != kStreamBlockStages) continue;
+      if (shared_bytes(s, stages) <= shared) return stages;
+    }
+    return 0;
+  };
+  for (int most = std::min(tiles, kStreamMaxWarps); most > 0; --most) {
+    const int rounds = (tiles + most - 1) / most;
+    s.warps = (tiles + rounds - 1) / rounds;
+    if (std::int64_t{s.rows} * s.x_pitch <= tuning::kStreamSmallX) {
+      if (shared_bytes(s, kStreamBlockStages) <= tuning::kStreamSharedOfTwo) {
+        return kStreamBlockStages;
+      }
+    }
+    if (const int stages = fits(tuning::kStreamSharedOfOne); stages > 0) return stages;
   }
+  return 0;
 }
 
 Plan plan(const Context& context, const Forward& p) {
@@ -86,35 +96,46 @@ Plan plan(const Context& context, const Forward& p) {
   s.weight = stored(p.weight);
   s.rows = static_cast<int>(p.rows);
   s.in = static_cast<int>(p.in);
-  s.tiles = (p.columns() + kStreamRows - 1) / kStreamRows;
   s.x_pitch = static_cast<int>(banked_pitch(round_up(p.in, 32) * 2));
+  set_slices(p, s);
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
-  set_rings(p, processors, s);
-  result.shape = {.blocks = static_cast<unsigned>(std::min(s.tiles, processors)),
+  const std::int64_t rows = std::max<std::int64_t>(1, (p.columns() + processors - 1) / processors);
+  s.cta_rows = static_cast<int>(s.whole ? round_up(rows, kStreamRows) : rows);
+  result.stages = set_warps(p.weight.format->dtype == p.dtype, s);
+  result.shape = {.blocks = static_cast<unsigned>((p.columns() + s.cta_rows - 1) / s.cta_rows),
                   .threads = static_cast<unsigned>(std::max(s.warps * 32, kStreamMinThreads)),
-                  .shared_bytes = std::int64_t{s.stages} * s.warps * kStreamRows * s.row_pitch +
-                                  std::int64_t{s.rows} * s.x_pitch + kStreamSlack,
+                  .shared_bytes = shared_bytes(s, result.stages),
                   .pdl = true};
   return result;
 }
 
 template <class T>
-bool launch_plain(Context& context, const cuda::LaunchShape& shape, const StreamParams& p) {
+bool launch_plain(Context& context, int stages, const cuda::LaunchShape& shape,
+                  const StreamParams& p) {
   if (p.weight.id == WeightFormatId::fp8_e4m3) {
     launch_stream<T, Fp8Source<T>>(context, shape, p);
     return true;
   }
   if (p.weight.block_elements != 1) return false;
-  launch_stream<T, PlainSource>(context, shape, p);
+  switch (stages) {
+    case kStreamPlainStages[0]:
+      launch_stream<T, PlainSource, kStreamPlainStages[0]>(context, shape, p);
+      break;
+    case kStreamPlainStages[1]:
+      launch_stream<T, PlainSource, kStreamPlainStages[1]>(context, shape, p);
+      break;
+    default:
+      launch_stream<T, PlainSource, kStreamPlainStages[2]>(context, shape, p);
+  }
   return true;
 }
 
 }  // namespace
 
-bool launch_stream_plain(Context& context, DType dtype, const cuda::LaunchShape& shape,
+bool launch_stream_plain(Context& context, DType dtype, int stages, const cuda::LaunchShape& shape,
                          const StreamParams& p) {
-  return dtype == DType::bf16 ? launch_plain<Bf16>(context, shape, p)
-                              : launch_plain<F16>(context, shape, p);
+  return dtype == DType::bf16 ? launch_plain<Bf16>(context, stages, shape, p)
+                              : launch_plain<F16>(context, stages, shape, p);
 }
 
 std::string stream_refuses(const Context& context, const Forward& p) {
@@ -125,13 +146,13 @@ std::string stream_refuses(const Context& context, const Forward& p) {
   if (p.in == 0 || p.in > (1 << 20)) return "in is 0 or above 1048576";
   if (p.in % 8 != 0) return "in is no multiple of 8";
   if (!aligned_rows(p) && !whole_tiles(p)) {
-    return "weight: rows are not aligned to 16 bytes, nor tiles of 8 rows";
+    return "weight: rows are not aligned to 16 bytes, nor tiles of 16 rows";
   }
   if (!p.int8_activations &&
       (reinterpret_cast<std::uintptr_t>(p.x.data) % 16 != 0 || p.x.stride % 8 != 0)) {
     return "x: data or strides are no multiples of 16 bytes";
   }
-  if (plan(context, p).params.stages == 0) return "x does not fit in shared memory";
+  if (plan(context, p).stages == 0) return "x does not fit in shared memory";
   return {};
 }
 
@@ -146,7 +167,8 @@ void forward_stream(Context& context, const Forward& p) {
   params.x_stride = x.x.stride;
   params.ahead = p.constant_weight;
   params.sink = forward_sink(p, x.scales);
-  if (!launch_stream_plain(context, p.dtype, chosen.shape, params)) {
+  params.plain_sink = is_plain(params.sink) && params.sink.dtype == p.dtype;
+  if (!launch_stream_plain(context, p.dtype, chosen.stages, chosen.shape, params)) {
     launch_stream_blocks(context, p.dtype, chosen.shape, params);
   }
 }

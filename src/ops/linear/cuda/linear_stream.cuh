@@ -1,10 +1,11 @@
 // Linear of up to 16 rows of bf16 or f16 on Hopper: W passes through shared memory without a pause and
 // is read once, in any format.
 //
-// mma.sync m16n8k16 with x on the left: a warp computes tiles of 8 rows of W, each as one chain of steps
-// over all of `in`. It owns a ring of shared memory that it fills by asynchronous copies; nothing but the
-// warp itself waits for a stage. x lies in shared memory. With `constant_weight` the ring fills while the kernel
-// before this one still runs, so that memory does not idle between two layers.
+// mma.sync m16n8k16 with W on the left: a warp computes tiles of 16 rows of W by 8 or 16 of x, each as
+// one chain of steps over all of `in`. It owns a ring of shared memory that it fills by asynchronous
+// copies between its products; nothing but the warp itself waits for a stage. x lies in shared memory.
+// With `constant_weight` the ring fills while the kernel before this one still runs, so that memory does
+// not idle between two layers. Rows of W are dealt to CTAs evenly, not by tiles: a last tile may be short.
 #pragma once
 
 #include "cuda/hopper.cuh"
@@ -17,30 +18,29 @@
 
 namespace touchstone::linear_layer {
 
-inline constexpr int kStreamRows = 8;  // of W in a tile
-inline constexpr int kStreamMaxWarps = 16;
+inline constexpr int kStreamRows = 16;  // of W in a tile
+inline constexpr int kStreamMaxWarps = 8;
 inline constexpr int kStreamMinThreads = 128;  // x is put in order by as many
-inline constexpr int kStreamMaxStages = 24;    // of a warp
 inline constexpr int kStreamUnit = 128;        // elements of a row that are multiplied at a time
+inline constexpr int kStreamZeros = 512;       // bytes, of two units: a row of x that is not there
 inline constexpr int kStreamSlack = 512;       // bytes after x: a last unit is loaded as a whole
 
 struct StreamParams {
   StoredWeight weight;
   const std::uint16_t* x = nullptr;
   std::int64_t x_stride = 0;
-  std::int64_t tiles = 0;  // of y
+  int cta_rows = 0;  // of W that a CTA multiplies, with a gate of each half
   int rows = 0;
   int in = 0;
-  int slice = 0;   // elements of a row in a stage
-  int slices = 0;  // of a row
+  int slice = 0;  // elements of a row in a stage, a multiple of the unit
   int slice_bytes = 0;
-  int row_bytes = 0;   // of a row of W, without what lies between rows
-  int row_pitch = 0;   // bytes of a stage from row to row
-  int stages = 0;      // of a warp
-  int warps = 0;       // that have a ring
-  int x_pitch = 0;     // bytes of shared memory from row to row of x
-  bool whole = false;  // a stage is a tile as it lies in memory, brought by one copy
-  bool ahead = false;  // W may be read before the kernels before this one have ended
+  int row_bytes = 0;        // of a row of W, without what lies between rows
+  int row_pitch = 0;        // bytes of a stage from row to row
+  int warps = 0;            // that have a ring
+  int x_pitch = 0;          // bytes of shared memory from row to row of x
+  bool whole = false;       // a stage is a tile as it lies in memory
+  bool ahead = false;       // W may be read before the kernels before this one have ended
+  bool plain_sink = false;  // the sum, rounded, is the output
   Sink sink;
 };
 
@@ -48,222 +48,364 @@ __device__ inline int stream_halves(const StreamParams& p) {
   return p.sink.gate == LinearGate::none ? 1 : 2;
 }
 
+// The rows of y's columns that a CTA computes, in tiles.
+struct StreamRange {
+  std::int64_t begin;
+  std::int64_t end;
+
+  explicit __device__ StreamRange(const StreamParams& p)
+      : begin(std::int64_t{blockIdx.x} * p.cta_rows),
+        end(min(begin + p.cta_rows, p.sink.columns)) {}
+  __device__ int tiles() const {
+    return static_cast<int>((end - begin + kStreamRows - 1) / kStreamRows);
+  }
+};
+
+// A copy of 16 bytes that takes place if `there`. No branch: it stands between products.
+__device__ __forceinline__ void copy_async_16_where(std::uint32_t shared, const void* global,
+                                                    bool there) {
+  asm volatile(
+      "{\n"
+      ".reg .pred there;\n"
+      "setp.ne.b32 there, %2, 0;\n"
+      "@there cp.async.cg.shared.global [%0], [%1], 16;\n"
+      "}\n" ::"r"(shared),
+      "l"(global), "r"(static_cast<int>(there))
+      : "memory");
+}
+
 // A warp's ring and the order in which its stages are filled: tile after tile, with a gate the gate
-// rows and then the up rows of each, slice after slice of `in`.
+// rows and then the up rows of each, slice after slice of `in`. Every stage is one group of copies, an
+// empty one when nothing is left to read.
+template <int kStages>
 class StreamRing {
  public:
   __device__ __forceinline__ StreamRing(const StreamParams& p, std::uint8_t* memory,
-                                        std::uint64_t* full, std::int64_t first_tile)
+                                        const StreamRange& range, int first_tile)
       : p_(p),
+        range_(range),
+        tiles_(range.tiles()),
         memory_(cuda::shared_address(memory)),
-        full_(cuda::shared_address(full)),
         lane_(static_cast<int>(threadIdx.x) % 32),
-        place_(lane_ / 8 * p.row_pitch + lane_ % 8 * 16),
+        column_(lane_ % 8 * 16),
+        to_(memory_ + static_cast<std::uint32_t>(lane_ / 8 * p.row_pitch + column_)),
         tile_(first_tile) {
     set_rows();
   }
 
-  // Starts to fill the next stage, if anything is left to read. The whole warp calls it, between two
-  // products: it must be short.
+  // Starts to fill the next stage. The whole warp calls it.
   __device__ __forceinline__ void fill() {
-    if (tile_ >= p_.tiles) return;
-    const std::uint32_t to =
-        memory_ + static_cast<std::uint32_t>(stage_ * kStreamRows * p_.row_pitch);
-    if (p_.whole) {
-      const int bytes = kStreamRows * p_.row_bytes;
-      for (int byte = lane_ * 16; byte < bytes; byte += 512) {
-        cuda::copy_async_16(to + static_cast<std::uint32_t>(byte), row_[0] + byte);
-      }
-    } else {
-      // Eight lanes copy 128 bytes of a row at a time.
-      const int begin = offset_ & ~15;
-      const int bytes = min(offset_ + p_.slice_bytes, p_.row_bytes) - begin;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const std::uint8_t* const from = row_[half] + begin;
-        const std::uint32_t at = to + static_cast<std::uint32_t>(place_ + half * 4 * p_.row_pitch);
-        for (int batch = 0; batch < bytes; batch += 512) {
-#pragma unroll
-          for (int byte = 0; byte < 512; byte += 128) {
-            if (lane_ % 8 * 16 + batch + byte < bytes) {
-              cuda::copy_async_16(at + static_cast<std::uint32_t>(batch + byte),
-                                  from + batch + byte);
-            }
-          }
+    if (tile_ < tiles_) {
+      const int begin = p_.whole ? 0 : offset_ & ~15;
+      const int bytes = p_.whole ? kStreamRows * p_.row_bytes
+                                 : min(offset_ + p_.slice_bytes, p_.row_bytes) - begin;
+      if (p_.whole) {
+        const std::uint32_t to = memory_ + static_cast<std::uint32_t>(stage_ * stage_bytes());
+        for (int byte = lane_ * 16; byte < bytes; byte += 512) {
+          cuda::copy_async_16(to + static_cast<std::uint32_t>(byte), row_[0] + byte);
+        }
+      } else {
+        // Eight lanes copy 128 bytes of a row at a time.
+        for (int batch = 0; batch < bytes; batch += 128) {
+          copy_batch(begin + batch, batch, column_ + batch < bytes);
         }
       }
     }
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
-                     full_ + static_cast<std::uint32_t>(stage_ * 8))
-                 : "memory");
-    stage_ = stage_ + 1 == p_.stages ? 0 : stage_ + 1;
+    advance();
+  }
+
+  // The same in two halves of a stage of 256 bytes a row, as straight code. Then advance().
+  __device__ __forceinline__ void fill_part(int part) const {
+    copy_batch(offset_ + part * 128, part * 128,
+               tile_ < tiles_ && offset_ + part * 128 + column_ < p_.row_bytes);
+  }
+
+  __device__ __forceinline__ void advance() {
+    cuda::commit_copies();
+    stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
     offset_ += p_.slice_bytes;
     if (offset_ >= p_.row_bytes) next_rows();
   }
 
-  // Brings what the first stages will hold into L2. A hint: nothing is read yet.
-  __device__ __forceinline__ void prefetch() const {
-    if (p_.whole || tile_ >= p_.tiles || lane_ % 8 != 0) return;
-    const std::int64_t bytes = min(p_.weight.row_bytes, std::int64_t{p_.stages} * p_.row_pitch);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      cuda::bulk_prefetch(row_[half], static_cast<std::uint32_t>(bytes / 16 * 16));
-    }
+  // Brings the beginning of the first tile's rows into L2. A hint: nothing is read yet.
+  __device__ __forceinline__ void prefetch(int bytes) const {
+    if (p_.whole || tile_ >= tiles_ || lane_ >= kStreamRows) return;
+    const int length = min(bytes, p_.row_bytes) & ~15;
+    cuda::bulk_prefetch(row(lane_), static_cast<std::uint32_t>(length));
   }
 
  private:
+  __device__ __forceinline__ int stage_bytes() const { return kStreamRows * p_.row_pitch; }
+
+  // 128 bytes from byte `from` of each row on, to byte `to` of the stage's rows.
+  __device__ __forceinline__ void copy_batch(int from, int to, bool there) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async_16_where(
+          to_ + static_cast<std::uint32_t>(stage_ * stage_bytes() + i * 4 * p_.row_pitch + to),
+          row_[i] + from, there);
+    }
+  }
+
   __device__ __forceinline__ void next_rows() {
     offset_ = 0;
     if (++half_ == stream_halves(p_)) {
       half_ = 0;
-      tile_ += static_cast<std::int64_t>(gridDim.x) * p_.warps;
+      tile_ += p_.warps;
     }
     set_rows();
   }
-  // The two rows of which this lane copies an eighth, four apart; past the last one, the last one again.
+  // The four rows of which this lane copies an eighth, four apart; past the last one, the last one again.
   __device__ __forceinline__ void set_rows() {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t row =
-          min(p_.sink.columns - 1, tile_ * kStreamRows + (p_.whole ? 0 : lane_ / 8 + half * 4));
-      row_[half] = p_.weight.data + (row + half_ * p_.sink.columns) * p_.weight.row_bytes +
-                   (p_.whole ? 0 : lane_ % 8 * 16);
+    for (int i = 0; i < 4; ++i) {
+      row_[i] = row(p_.whole ? 0 : lane_ / 8 + i * 4) + (p_.whole ? 0 : column_);
     }
+  }
+  __device__ __forceinline__ const std::uint8_t* row(int of_tile) const {
+    const std::int64_t at = min(range_.end - 1, range_.begin + tile_ * kStreamRows + of_tile);
+    return p_.weight.data + (at + half_ * p_.sink.columns) * p_.weight.row_bytes;
   }
 
   const StreamParams& p_;
+  StreamRange range_;
+  int tiles_;
   std::uint32_t memory_;
-  std::uint32_t full_;
   int lane_;
-  int place_;  // of what this lane copies, in a stage
-  std::int64_t tile_;
+  int column_;        // byte of a batch that this lane copies
+  std::uint32_t to_;  // where it goes, in the first stage
+  int tile_;
   int half_ = 0;
   int offset_ = 0;  // of the slice in its row
   int stage_ = 0;
-  const std::uint8_t* row_[2] = {};
+  const std::uint8_t* row_[4] = {};
 };
 
-// W in the dtype of x: ldmatrix gives fragments as they are.
+// W in the dtype of x: ldmatrix gives fragments as they are. A stage is a unit.
 struct PlainSource {
   static constexpr StepOrder kOrder = StepOrder::split;
   static constexpr int kUnitBytes = 256;
 };
 
-// Brings x into shared memory, rows of whole blocks of 32 with zeros after `in`, and puts its steps in
-// the order of the source. All threads call it; `full` has one arrival.
+// Brings x into shared memory, rows of whole blocks of 32 with zeros after `in`, its steps in the order
+// of the source. All threads call it.
 template <StepOrder kOrder>
-__device__ void stage_x(const StreamParams& p, std::uint8_t* to, std::uint64_t* full) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const auto bytes = static_cast<std::uint32_t>(p.in * 2);
-  if (thread == 0) cuda::barrier_expect(full, static_cast<std::uint32_t>(p.rows) * bytes);
-  if (thread < p.rows) {
-    // Zeros before the copy: they are written by another path to memory.
-    for (int k = p.in; k % 32 != 0; ++k) {
-      *reinterpret_cast<std::uint16_t*>(to + thread * p.x_pitch + k * 2) = 0;
+__device__ void stage_x(const StreamParams& p, std::uint8_t* to) {
+  constexpr int kBatch = 8;  // steps of a lane that are under way at a time
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int steps = (p.in + 31) / 32 * 2;
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < p.rows;
+       row += static_cast<int>(blockDim.x) / 32) {
+    const auto* const from = reinterpret_cast<const uint4*>(p.x + row * p.x_stride);
+    auto* const at = reinterpret_cast<uint4*>(to + row * p.x_pitch);
+    for (int first = lane; first < steps; first += kBatch * 32) {
+      uint4 words[kBatch][2];
+#pragma unroll
+      for (int i = 0; i < kBatch * 2; ++i) {
+        const int piece = (first + i / 2 * 32) * 2 + i % 2;
+        words[i / 2][i % 2] = piece * 8 < p.in ? from[piece] : uint4{};
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int step = first + i * 32;
+        if (step >= steps) break;
+        const uint4 a = words[i][0];
+        const uint4 b = words[i][1];
+        std::uint32_t ordered[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        reorder_step<kOrder>(ordered);
+        at[step * 2] = {ordered[0], ordered[1], ordered[2], ordered[3]};
+        at[step * 2 + 1] = {ordered[4], ordered[5], ordered[6], ordered[7]};
+      }
     }
   }
   __syncthreads();
-  if (thread < p.rows)
-    cuda::bulk_load(to + thread * p.x_pitch, p.x + thread * p.x_stride, bytes, full);
-  cuda::barrier_wait(full, 0);
-  if constexpr (kOrder != StepOrder::split) {
-    const int steps = (p.in + 15) / 16;
-    for (int i = thread; i < p.rows * steps; i += static_cast<int>(blockDim.x)) {
-      const int row = i / steps;
-      auto* const at = reinterpret_cast<uint4*>(to + row * p.x_pitch + (i - row * steps) * 32);
-      const uint4 a = at[0];
-      const uint4 b = at[1];
-      std::uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-      reorder_step<kOrder>(words);
-      at[0] = {words[0], words[1], words[2], words[3]};
-      at[1] = {words[4], words[5], words[6], words[7]};
-    }
-    __syncthreads();
-  }
 }
 
-// The left operand: 16 rows of x, zeros where there are fewer. The zeros are loaded like the rest: a
-// fragment is four neighboring registers, and to put zeros between loaded ones takes moves that wait for
-// the product before.
-class StreamLeft {
+// The right operand: 8 or 16 rows of x, zeros where there are fewer.
+template <int kOctets>
+class StreamRight {
  public:
-  // Lane l gives the address of row l % 8 of matrix l / 8: rows 0 to 7, rows 8 to 15, and the same eight
-  // elements of k further on. A row that is not there is the same unit of zeros at every k.
-  __device__ StreamLeft(const StreamParams& p, std::uint32_t x, std::uint32_t zeros) {
+  using Words = std::uint32_t[kOctets][4];  // of 32 elements: two words a step
+
+  // Lane l gives the address of row l % 8, elements 8 (l / 8) to 8 (l / 8) + 7 of 32. A row that is not
+  // there is the same unit of zeros at every k.
+  __device__ StreamRight(const StreamParams& p, std::uint32_t x, std::uint32_t zeros) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const bool there = lane % 16 < p.rows;
-    begin_ = (there ? x + static_cast<std::uint32_t>(lane % 16 * p.x_pitch) : zeros) +
-             static_cast<std::uint32_t>(lane / 16 * 16);
-    step_ = there ? kStreamUnit * 2 : 0;
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i) {
+      const int row = lane % 8 + i * 8;
+      begin_[i] = (row < p.rows ? x + static_cast<std::uint32_t>(row * p.x_pitch) : zeros) +
+                  static_cast<std::uint32_t>(lane / 8 * 16);
+      step_[i] = row < p.rows ? kStreamUnit * 2 : 0;
+    }
   }
-  __device__ __forceinline__ void restart() { at_ = begin_; }
-  __device__ __forceinline__ void next_unit() { at_ += step_; }
-  // Block i of the unit.
-  __device__ __forceinline__ void load(int i, std::uint32_t (&a)[2][4]) const {
-    cuda::load_matrices(at_ + static_cast<std::uint32_t>(i * 64), a[0]);
-    cuda::load_matrices(at_ + static_cast<std::uint32_t>(i * 64 + 32), a[1]);
+  __device__ __forceinline__ void restart() {
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i) at_[i] = begin_[i];
+  }
+  __device__ __forceinline__ void next_unit() {
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i) at_[i] += step_[i];
+  }
+  // Block `block` of 32 elements of the unit.
+  __device__ __forceinline__ void load(int block, Words& b) const {
+#pragma unroll
+    for (int i = 0; i < kOctets; ++i) {
+      cuda::load_matrices(at_[i] + static_cast<std::uint32_t>(block * 64), b[i]);
+    }
   }
 
  private:
-  std::uint32_t begin_;
-  std::uint32_t at_ = 0;
-  std::uint32_t step_;
+  std::uint32_t begin_[kOctets];
+  std::uint32_t at_[kOctets] = {};
+  std::uint32_t step_[kOctets];
 };
 
 // One warp's chains. A unit is straight code: what it loads stands between products, which wait for one
 // another.
-template <class T, class Source>
+template <class T, class Source, int kOctets, int kStages>
 class StreamWarp {
+  using Ring = StreamRing<kStages>;
+  using Right = StreamRight<kOctets>;
+
  public:
+  using Sums = float[kOctets][4];
+
   __device__ __forceinline__ StreamWarp(const StreamParams& p, const std::uint8_t* ring,
-                                        std::uint64_t* full, StreamRing& filler, StreamLeft& left)
+                                        Ring& filler, Right& right)
       : p_(p),
         ring_(ring),
-        full_(full),
         filler_(filler),
-        left_(left),
+        right_(right),
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   // The sums of the next tile of the ring.
-  __device__ __forceinline__ void multiply_tile(float (&sums)[4]) {
-    left_.restart();
-    int offset = 0;  // bytes from the start of a row
-#pragma unroll 1
-    for (int begin = 0; begin < p_.in; begin += p_.slice) {
-      cuda::barrier_wait(&full_[stage_], parity_);
-      const std::uint8_t* const rows = ring_ + stage_ * kStreamRows * p_.row_pitch + (offset & 15);
-      const std::uint8_t* row =
-          rows + (kPlain ? lane_ % 8 * p_.row_pitch + lane_ / 8 * 16 : lane_ / 4 * p_.row_pitch);
-      const int length = min(p_.slice, p_.in - begin);
-      int k = 0;
-      if constexpr (kPlain) {
-        for (; k + 4 * kStreamUnit <= length; k += 4 * kStreamUnit) {
-          multiply_units<4>(row, sums);
-          row += 4 * Source::kUnitBytes;
-        }
-        for (; k + 2 * kStreamUnit <= length; k += 2 * kStreamUnit) {
-          multiply_units<2>(row, sums);
-          row += 2 * Source::kUnitBytes;
-        }
-      }
-      for (; k + kStreamUnit <= length; k += kStreamUnit) {
-        multiply_unit(row, k / kStreamUnit % 2, sums);
-        left_.next_unit();
-        row += unit_step(k);
-      }
-      if (k < length) multiply_tail(row, rows, k, length, sums);
-      __syncwarp();
-      filler_.fill();
-      offset += p_.slice_bytes;
-      if (++stage_ == p_.stages) {
-        stage_ = 0;
-        parity_ ^= 1;
-      }
+  __device__ __forceinline__ void multiply_tile(Sums& sums) {
+    right_.restart();
+    if constexpr (kPlain) {
+      multiply_plain(sums);
+    } else {
+      multiply_blocks(sums);
     }
   }
 
  private:
   static constexpr bool kPlain = std::is_same_v<Source, PlainSource>;
+  static constexpr int kBlocks = kStreamUnit / 32;
+
+  // ---- stages ----
+
+  // Waits until the copies of the next stage to be read are there, with `kMore` later ones under way.
+  template <int kMore>
+  __device__ __forceinline__ static void wait() {
+    cuda::wait_copies<kMore>();
+    __syncwarp();
+  }
+  __device__ __forceinline__ const std::uint8_t* stage(int i) const {
+    return ring_ + i * kStreamRows * p_.row_pitch;
+  }
+  __device__ __forceinline__ static int after(int stage) {
+    return stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  // ---- products of 32 elements ----
+
+  struct Left {
+    std::uint32_t step[2][4];
+  };
+  __device__ __forceinline__ static void multiply_block(const Left& left,
+                                                        const typename Right::Words& x,
+                                                        Sums& sums) {
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) {
+        multiply_add<T>(sums[i], left.step[step], x[i][step * 2], x[i][step * 2 + 1]);
+      }
+    }
+  }
+
+  // ---- plain weights ----
+
+  // Lane l names row l % 16, elements 8 (l / 16) to 8 (l / 16) + 7 of a step.
+  __device__ __forceinline__ std::uint32_t plain_rows(int i) const {
+    return cuda::shared_address(stage(i)) +
+           static_cast<std::uint32_t>(lane_ % 16 * p_.row_pitch + lane_ / 16 * 16);
+  }
+
+  __device__ __forceinline__ void multiply_plain(Sums& sums) {
+    const int units = p_.in / kStreamUnit;
+#pragma unroll 1
+    for (int unit = 0; unit + 2 <= units; unit += 2) multiply_units<2>(sums);
+    if (units % 2 != 0) multiply_units<1>(sums);
+    if (p_.in % kStreamUnit != 0) multiply_plain_tail(sums);
+  }
+
+  // Straight code: the compiler puts loads and copies where products wait for one another.
+  template <int kUnits>
+  __device__ __forceinline__ void multiply_units(Sums& sums) {
+    wait<kStages - kUnits>();
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const std::uint32_t rows = plain_rows(stage_);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        typename Right::Words x;
+        right_.load(unit * kBlocks + block, x);
+        Left left;
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          cuda::load_matrices(rows + static_cast<std::uint32_t>(block * 64 + step * 32),
+                              left.step[step]);
+        }
+        multiply_block(left, x, sums);
+      }
+      stage_ = after(stage_);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      right_.next_unit();
+      filler_.fill_part(0);
+      filler_.fill_part(1);
+      filler_.advance();
+    }
+  }
+
+  // A last unit that is not whole, of whole blocks and one of 8, 16 or 24 elements. W past `in` is
+  // whatever the stage held before: it must not reach a product.
+  __device__ __forceinline__ void multiply_plain_tail(Sums& sums) {
+    wait<kStages - 1>();
+    const std::uint8_t* const rows = stage(stage_);
+    const int length = p_.in % kStreamUnit;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      if (i * 32 >= length) break;
+      typename Right::Words x;
+      right_.load(i, x);
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        std::uint32_t left[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int k = i * 32 + step * 16 + j / 2 * 8;
+          left[j] = k < length
+                        ? *reinterpret_cast<const std::uint32_t*>(
+                              rows + (lane_ / 4 + j % 2 * 8) * p_.row_pitch + k * 2 + lane_ % 4 * 4)
+                        : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < kOctets; ++j) {
+          multiply_add<T>(sums[j], left, x[j][step * 2], x[j][step * 2 + 1]);
+        }
+      }
+    }
+    __syncwarp();
+    filler_.fill();
+    stage_ = after(stage_);
+  }
+
+  // ---- weights in blocks, and fp8 ----
 
   // Bytes from the unit at element k to the next.
   __device__ __forceinline__ static int unit_step(int k) {
@@ -273,191 +415,161 @@ class StreamWarp {
     return Source::kUnitBytes;
   }
 
-  __device__ __forceinline__ static void load_plain(const std::uint8_t* row, int i, Fragment& to) {
-    std::uint32_t v[4];
-    cuda::load_matrices(cuda::shared_address(row) + static_cast<std::uint32_t>(i * 64), v);
-    to = {{{v[0], v[1]}, {v[2], v[3]}}};
-  }
-
-  __device__ __forceinline__ void multiply_unit(const std::uint8_t* row, int half,
-                                                float (&sums)[4]) const {
-    constexpr int kBlocks = kStreamUnit / 32;
-    Fragment right[kBlocks];
-    std::uint32_t left[kBlocks][2][4];
-    if constexpr (kPlain) {
-#pragma unroll
-      for (int i = 0; i < kBlocks; ++i) {
-        load_plain(row, i, right[i]);
-        left_.load(i, left[i]);
+  __device__ __forceinline__ void multiply_blocks(Sums& sums) {
+    int offset = 0;  // bytes from the start of a row
+#pragma unroll 1
+    for (int begin = 0; begin < p_.in; begin += p_.slice) {
+      wait<kStages - 1>();
+      const std::uint8_t* row = stage(stage_) + (offset & 15) + lane_ / 4 * p_.row_pitch;
+      const int length = min(p_.slice, p_.in - begin);
+      int k = 0;
+      for (; k + kStreamUnit <= length; k += kStreamUnit) {
+        multiply_unit(row, k / kStreamUnit % 2, sums);
+        right_.next_unit();
+        row += unit_step(k);
       }
-#pragma unroll
-      for (int i = 0; i < kBlocks; ++i) multiply_block(left[i], right[i], sums);
-    } else {
-      const typename Source::Raw raw = Source::load(row, half, lane_ % 4);
-#pragma unroll
-      for (int i = 0; i < kBlocks; ++i) left_.load(i, left[i]);
-      right[0] = Source::decode(raw, 0);
-#pragma unroll
-      for (int i = 0; i < kBlocks; ++i) {
-        if (i + 1 < kBlocks) right[i + 1] = Source::decode(raw, i + 1);
-        multiply_block(left[i], right[i], sums);
-      }
+      if (k < length) multiply_tail(row, k / kStreamUnit % 2, length - k, sums);
+      __syncwarp();
+      filler_.fill();
+      offset += p_.slice_bytes;
+      stage_ = after(stage_);
     }
   }
 
-  // Plain weights: a unit is loaded while the one before it is multiplied.
-  template <int kUnits>
-  __device__ __forceinline__ void multiply_units(const std::uint8_t* row, float (&sums)[4]) {
-    constexpr int kBlocks = kStreamUnit / 32;
-    Fragment right[2][kBlocks];
-    std::uint32_t left[2][kBlocks][2][4];
+  template <class Raw>
+  __device__ __forceinline__ static Left decode(const Raw& low, const Raw& high, int i) {
+    const Fragment a = Source::decode(low, i);
+    const Fragment b = Source::decode(high, i);
+    return {{{a.step[0][0], b.step[0][0], a.step[0][1], b.step[0][1]},
+             {a.step[1][0], b.step[1][0], a.step[1][1], b.step[1][1]}}};
+  }
+  __device__ __forceinline__ void multiply_unit(const std::uint8_t* row, int half,
+                                                Sums& sums) const {
+    const typename Source::Raw low = Source::load(row, half, lane_ % 4);
+    const typename Source::Raw high = Source::load(row + 8 * p_.row_pitch, half, lane_ % 4);
+    typename Right::Words x[kBlocks];
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) right_.load(i, x[i]);
+    Left left[kBlocks];
+    left[0] = decode(low, high, 0);
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
-      load_plain(row, i, right[0][i]);
-      left_.load(i, left[0][i]);
-    }
-#pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit) {
-      left_.next_unit();
-#pragma unroll
-      for (int i = 0; i < kBlocks; ++i) {
-        multiply_block(left[unit % 2][i], right[unit % 2][i], sums);
-        if (unit + 1 < kUnits) {
-          load_plain(row, (unit + 1) * kBlocks + i, right[(unit + 1) % 2][i]);
-          left_.load(i, left[(unit + 1) % 2][i]);
-        }
-      }
+      if (i + 1 < kBlocks) left[i + 1] = decode(low, high, i + 1);
+      multiply_block(left[i], x[i], sums);
     }
   }
 
-  __device__ __forceinline__ static void multiply_block(const std::uint32_t (&left)[2][4],
-                                                        const Fragment& right, float (&sums)[4]) {
+  // The blocks of a last unit that is not whole, and of fp8 a last one of 8, 16 or 24 elements. W past
+  // `in` is whatever the stage held before: it must not reach a product.
+  __device__ __forceinline__ void multiply_tail(const std::uint8_t* row, int half, int length,
+                                                Sums& sums) const {
+    const typename Source::Raw low = Source::load(row, half, lane_ % 4);
+    const typename Source::Raw high = Source::load(row + 8 * p_.row_pitch, half, lane_ % 4);
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      multiply_add<T>(sums, left[step], right.step[step][0], right.step[step][1]);
-    }
-  }
-
-  // The blocks of a last unit that is not whole, from element k of the slice on, and of weights without
-  // blocks a last one of 8, 16 or 24 elements. W past `in` is whatever the stage held before: it must not
-  // reach a product.
-  __device__ __forceinline__ void multiply_tail(const std::uint8_t* row, const std::uint8_t* rows,
-                                                int k, int length, float (&sums)[4]) const {
-    const int half = k / kStreamUnit % 2;
+    for (int i = 0; i < kBlocks; ++i) {
+      if (i * 32 >= length) break;
+      typename Right::Words x;
+      right_.load(i, x);
+      Left left = decode(low, high, i);
+      // Elements of a lane are four neighbors of a step.
 #pragma unroll
-    for (int i = 0; i < kStreamUnit / 32; ++i) {
-      const int left = length - k - i * 32;
-      if (left <= 0) break;
-      std::uint32_t x[2][4];
-      left_.load(i, x);
-      Fragment w{};
-      if constexpr (kPlain) {
-        const auto* const words = reinterpret_cast<const std::uint32_t*>(
-            rows + lane_ / 4 * p_.row_pitch + (k + i * 32) * 2);
+      for (int step = 0; step < 2; ++step) {
+        const bool there = i * 32 + step * 16 + lane_ % 4 * 4 < length;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (8 * j < left) w.step[j / 2][j % 2] = words[j * 4 + lane_ % 4];
-        }
-      } else {
-        w = Source::decode(Source::load(row, half, lane_ % 4), i);
-        // Elements of a lane are four neighbors of a step.
-#pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          const bool there = step * 16 + lane_ % 4 * 4 < left;
-          w.step[step][0] = there ? w.step[step][0] : 0;
-          w.step[step][1] = there ? w.step[step][1] : 0;
-        }
+        for (std::uint32_t& word : left.step[step]) word = there ? word : 0;
       }
-      multiply_block(x, w, sums);
+      multiply_block(left, x, sums);
     }
   }
 
   const StreamParams& p_;
   const std::uint8_t* ring_;
-  std::uint64_t* full_;
-  StreamRing& filler_;
-  StreamLeft& left_;
+  Ring& filler_;
+  Right& right_;
   int lane_;
   int stage_ = 0;
-  std::uint32_t parity_ = 0;
 };
 
-// Sums 2 i and 2 i + 1 of a lane: row lane / 4 + 8 i of x, columns lane % 4 * 2 and + 1 of the tile.
-__device__ inline void store_stream_tile(const StreamParams& p, std::int64_t tile,
-                                         const float (&sums)[2][4]) {
+// Sum i of octet j of a lane: row lane / 4 + i / 2 * 8 of the tile of W, row j * 8 + lane % 4 * 2 + i % 2
+// of x. `first` is the tile's first row of W, `end` where the CTA's rows end.
+template <class T, int kOctets>
+__device__ void store_stream_tile(const StreamParams& p, std::int64_t first, std::int64_t end,
+                                  const float (&sums)[2][kOctets][4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = lane / 4 + i / 2 * 8;
-    const std::int64_t column = tile * kStreamRows + lane % 4 * 2 + i % 2;
-    if (row >= p.rows || column >= p.sink.columns) continue;
-    store(p.sink, row, column, finish(p.sink, row, column, sums[0][i], sums[1][i]));
+  for (int j = 0; j < kOctets; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = j * 8 + lane % 4 * 2 + i % 2;
+      const std::int64_t column = first + lane / 4 + i / 2 * 8;
+      if (row >= p.rows || column >= end) continue;
+      if (p.plain_sink) {
+        static_cast<T*>(p.sink.y)[row * p.sink.stride + column] = cuda::narrow<T>(sums[0][j][i]);
+      } else {
+        store(p.sink, row, column, finish(p.sink, row, column, sums[0][j][i], sums[1][j][i]));
+      }
+    }
   }
 }
 
-template <class T, class Source>
-__global__ __launch_bounds__(kStreamMaxWarps *
-                             32) void linear_stream(const __grid_constant__ StreamParams p) {
+template <class T, class Source, int kOctets, int kStages>
+__global__ __launch_bounds__(kStreamMaxWarps * 32,
+                             2) void linear_stream(const __grid_constant__ StreamParams p) {
   if constexpr (cuda::kHopper) {
     extern __shared__ __align__(128) std::uint8_t memory[];
-    __shared__ std::uint64_t full[kStreamMaxWarps][kStreamMaxStages];
-    __shared__ std::uint64_t x_full;
-    __shared__ uint4 zeros[kStreamUnit * 2 / 16];
+    __shared__ uint4 zeros[kStreamZeros / 16];
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int ring_bytes = p.stages * kStreamRows * p.row_pitch;
+    const int ring_bytes = kStages * kStreamRows * p.row_pitch;
     std::uint8_t* const ring = memory + warp * ring_bytes;
     std::uint8_t* const x = memory + p.warps * ring_bytes;
-    const std::int64_t first = blockIdx.x + static_cast<std::int64_t>(gridDim.x) * warp;
-    const bool works = warp < p.warps && first < p.tiles;
-    if (threadIdx.x < kStreamUnit * 2 / 16) zeros[threadIdx.x] = {};
-    if (threadIdx.x == 0) cuda::barrier_init(&x_full, 1);
-    if (works && lane == 0) {
-      for (int i = 0; i < p.stages; ++i) cuda::barrier_init(&full[warp][i], 32);
-    }
-    cuda::fence_barrier_init();
-    __syncwarp();
+    const StreamRange range(p);
+    const bool works = warp < p.warps && warp < range.tiles();
+    if (threadIdx.x < kStreamZeros / 16) zeros[threadIdx.x] = {};
     cuda::pdl_launch_dependents();
-    StreamRing filler(p, ring, full[warp], first);
+    StreamRing<kStages> filler(p, ring, range, warp);
     if (!p.ahead) {
-      if (works) filler.prefetch();
+      if (works) filler.prefetch(kStages * p.slice_bytes);
       cuda::pdl_wait();
     }
     if (works) {
-      for (int i = 0; i < p.stages; ++i) filler.fill();
+      for (int i = 0; i < kStages; ++i) filler.fill();
     }
     if (p.ahead) cuda::pdl_wait();
-    stage_x<Source::kOrder>(p, x, &x_full);
+    stage_x<Source::kOrder>(p, x);
     if (!works) return;
-    StreamLeft left(p, cuda::shared_address(x), cuda::shared_address(zeros));
-    StreamWarp<T, Source> work(p, ring, full[warp], filler, left);
-    for (std::int64_t tile = first; tile < p.tiles;
-         tile += static_cast<std::int64_t>(gridDim.x) * p.warps) {
-      float sums[2][4] = {};
+    StreamRight<kOctets> right(p, cuda::shared_address(x), cuda::shared_address(zeros));
+    StreamWarp<T, Source, kOctets, kStages> work(p, ring, filler, right);
+    for (int tile = warp; tile < range.tiles(); tile += p.warps) {
+      float sums[2][kOctets][4] = {};
 #pragma unroll 1
       for (int half = 0; half < stream_halves(p); ++half) {
-        float chain[4] = {};
+        float chain[kOctets][4] = {};
         work.multiply_tile(chain);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sums[0][i] = half == 0 ? chain[i] : sums[0][i];
-          sums[1][i] = half == 0 ? sums[1][i] : chain[i];
+        for (int i = 0; i < kOctets * 4; ++i) {
+          sums[0][i / 4][i % 4] = half == 0 ? chain[i / 4][i % 4] : sums[0][i / 4][i % 4];
+          sums[1][i / 4][i % 4] = half == 0 ? sums[1][i / 4][i % 4] : chain[i / 4][i % 4];
         }
       }
-      store_stream_tile(p, tile, sums);
+      store_stream_tile<T, kOctets>(p, range.begin + tile * kStreamRows, range.end, sums);
     }
   }
 }
 
 // Launches the kernel of the format; false where there is none. linear_stream*.cu.
-bool launch_stream_plain(Context& context, DType dtype, const cuda::LaunchShape& shape,
+bool launch_stream_plain(Context& context, DType dtype, int stages, const cuda::LaunchShape& shape,
                          const StreamParams& p);
 bool launch_stream_blocks(Context& context, DType dtype, const cuda::LaunchShape& shape,
                           const StreamParams& p);
 
-template <class T, class Source>
+// Stages of a ring: of weights in blocks, and what plain weights have to choose from.
+inline constexpr int kStreamBlockStages = 5;
+inline constexpr int kStreamPlainStages[] = {11, 7, 5};
+
+template <class T, class Source, int kStages = kStreamBlockStages>
 void launch_stream(Context& context, const cuda::LaunchShape& shape, const StreamParams& p) {
-  const auto kernel = linear_stream<T, Source>;
+  const auto kernel =
+      p.rows > 8 ? linear_stream<T, Source, 2, kStages> : linear_stream<T, Source, 1, kStages>;
   cuda::allow_shared(context, kernel);
   cuda::launch(context, "linear stream", kernel, shape, p);
 }

@@ -1,5 +1,6 @@
 // The kernels of linear_stream.cuh for weights in blocks.
 #include "ops/linear/cuda/linear_stream.cuh"
+#include "ops/linear/cuda/linear_ternary_source.cuh"
 
 namespace touchstone::linear_layer {
 namespace {
@@ -38,6 +39,12 @@ bool launch_blocks(Context& context, const cuda::LaunchShape& shape, const Strea
       return true;
     case Id::q6_k:
       launch_stream<T, Q6KSource<T>>(context, shape, p);
+      return true;
+    case Id::ternary_g128:
+      launch_stream<T, TernaryPlaneSource<T>>(context, shape, p);
+      return true;
+    case Id::pq2_0:
+      launch_stream<T, TernaryPairSource<T>>(context, shape, p);
       return true;
     default:
       return false;
