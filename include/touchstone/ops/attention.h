@@ -34,6 +34,8 @@
 //               - causal: t <= p,
 //               - with a window: t > p - window or t < sinks, and t < p + window unless causal.
 //             A learned sink, sink_logits[head], is one more logit among the s, with a value of 0.
+// Dropout     Of the weights, by a counter: AttentionDropout. In the formulas above w and P of the
+//             products with v and doutput carry the mask; the sums of weights do not.
 // Dtypes      f64 (CPU), f32, bf16, f16, the same for q, k, v, output and their gradients.
 //             log_sum_exp, bias, alibi_slopes, sink_logits and their gradients f32, f64 when q is.
 //             query_offsets and key_offsets i64.
@@ -82,6 +84,20 @@
 
 namespace touchstone::inline v0 {
 
+// Dropout of weights, for training: P[i][t] becomes 0 or P[i][t] / (1 - p) after the softmax, so that
+// log_sum_exp stays. A pure function of these numbers, the query's token, head and key, the same in both
+// directions: bits t % 8 * 16 ... of random_words(seed, step * 2^40 + token * 2^13 + t / 8,
+// RandomPurpose::dropout, draw + head * 2^16) are below round(p * 65536), p rounded to that number. The
+// token is first_token + its index among all queries of the call, in the order of memory; t counts within
+// the sequence.
+struct AttentionDropout {
+  double probability = 0;  // 0 <= p < 1
+  std::int64_t seed = 0;
+  std::int64_t step = 0;         // 0 <= step < 2^23
+  std::int64_t first_token = 0;  // first_token + queries <= 2^27; keys <= 2^16 and heads <= 2^15
+  std::uint32_t draw = 0;        // < 2^16
+};
+
 // Masks and score modifications, the same for both directions.
 struct AttentionOptions {
   ConstTensorView query_offsets{};  // [B + 1], packed only
@@ -94,6 +110,7 @@ struct AttentionOptions {
   std::int64_t window = 0;          // >= 0; 0 = none
   std::int64_t sinks = 0;           // >= 0, with a window only
   bool causal = false;
+  AttentionDropout dropout{};  // not with dbias
 };
 
 struct AttentionArgs {

@@ -55,8 +55,8 @@
 //             on the CPU; on CUDA top_k up to 1024, and 64 to 256 where the row has no top_k), or
 //             whose cut is too close to call from one read, is read again and reports two_pass. On
 //             the CPU such a row costs about 10 times a row without a cut: over 128256 normal
-//             logits, one thread with AVX-512, 0.18 ms with top_p .9 and 0.19 ms with min_p .01
-//             against 0.018 ms.
+//             logits, one thread with AVX-512, 0.18 ms with top_p .9 or min_p .01 against
+//             0.018 ms.
 #pragma once
 
 #include <string>

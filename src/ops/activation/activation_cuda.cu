@@ -5,6 +5,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
+#include "cuda/visit_dtype.h"
 #include "ops/activation/activation_math.cuh"
 #include "ops/activation/activation_problem.h"
 #include "ops/activation/activation_tuning.h"
@@ -107,15 +108,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class F>
-void visit_element_type(DType dtype, const F& f) {
-  if (dtype == DType::f32) return f.template operator()<float>();
-  if (dtype == DType::bf16) return f.template operator()<Bf16>();
-  return f.template operator()<F16>();
-}
-
-template <class F>
 void visit(const Problem& p, const F& f) {
-  visit_element_type(p.dtype, [&]<class T>() {
+  cuda::visit_dtype(p.dtype, [&]<class T>() {
     switch (p.function) {
       case Function::activation:
         return f.template operator()<T, Function::activation>();

@@ -110,6 +110,13 @@ std::vector<Mistake<A>> shared_mistakes() {
        [](A& a) { a.options.bias = as(a.options.bias, DType::bf16); }},
       {"a bias of another shape", "bias: expected shape [2, 4, 5, 7], the first two may be 1",
        [](A& a) { a.options.bias = resized(a.options.bias, 1, 2); }},
+      {"dropout of all weights", "dropout: expected a probability",
+       [](A& a) { a.options.dropout.probability = 1; }},
+      {"dropout beyond the counter", "dropout: expected step < 2^23",
+       [](A& a) {
+         a.options.dropout.probability = 0.1;
+         a.options.dropout.step = std::int64_t{1} << 23;
+       }},
       {"slopes for other heads", "alibi_slopes: expected shape [4]",
        [](A& a) { a.options.alibi_slopes = resized(a.options.alibi_slopes, 0, 2); }},
       {"sinks for other heads", "sink_logits: expected shape [4]",

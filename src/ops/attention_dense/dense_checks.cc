@@ -205,6 +205,29 @@ void check_numbers(const DenseChecks& checks, const AttentionOptions& options, D
   p.causal = options.causal;
 }
 
+void check_dropout(const DenseChecks& checks, const AttentionDropout& dropout, DenseProblem& p) {
+  if (!(dropout.probability >= 0 && dropout.probability < 1)) {
+    checks.fail("dropout", "a probability of at least 0 and less than 1",
+                std::to_string(dropout.probability));
+  }
+  if (dropout.probability == 0) return;
+  const std::int64_t queries = (is_packed(p) ? 1 : p.batch) * p.queries;
+  const bool counted =
+      dropout.step >= 0 && dropout.step < std::int64_t{1} << 23 && dropout.first_token >= 0 &&
+      dropout.first_token <= (std::int64_t{1} << 27) - queries && p.keys <= std::int64_t{1} << 16 &&
+      p.query_heads <= std::int64_t{1} << 15 && dropout.draw < 1U << 16;
+  if (!counted) {
+    checks.fail("dropout", "step < 2^23, 2^27 tokens, 2^16 keys, 2^15 heads, draw < 2^16",
+                "more of one of them");
+  }
+  const double threshold = std::min(65535.0, std::nearbyint(dropout.probability * 65536));
+  p.dropout = {.threshold = static_cast<std::uint32_t>(threshold),
+               .draw = dropout.draw,
+               .seed = dropout.seed,
+               .first = (dropout.step << 40) + (dropout.first_token << 13),
+               .scale = static_cast<float>(65536 / (65536 - threshold))};
+}
+
 void check_shared(const DenseChecks& checks, const Context& context, const Shared& a,
                   const AttentionOptions& options, DenseProblem& p) {
   check_offsets(checks, a, p);
@@ -214,6 +237,7 @@ void check_shared(const DenseChecks& checks, const Context& context, const Share
   p.alibi_slopes = checks.array(a.alibi_slopes, statistics_dtype(p.dtype), per_head);
   p.sink_logits = checks.array(a.sink_logits, statistics_dtype(p.dtype), per_head);
   check_numbers(checks, options, p);
+  check_dropout(checks, options.dropout, p);
   if (is_packed(p) && !context.device().is_cuda()) {
     checks.offsets("query_offsets", p.query_offsets, p.batch, p.queries);
     checks.offsets("key_offsets", p.key_offsets, p.batch, p.keys);
@@ -270,6 +294,7 @@ BackwardProblem check_backward(const Context& context, const AttentionBackwardAr
   const Argument dbias{"dbias", args.dbias};
   if (args.dbias.defined()) {
     if (!shared.bias.view.defined()) checks.fail("dbias", "none without a bias", "a tensor");
+    if (p.dropout.threshold > 0) checks.fail("dbias", "none with dropout", "a tensor");
     checks.array(dbias, statistics, shared.bias.view.sizes());
     p.dbias = args.dbias.data;
     p.dbias_batch = args.dbias.shape[0];

@@ -77,6 +77,7 @@ std::vector<KeyBlock> key_blocks(const DenseProblem& p) {
 }
 
 std::string refuses(const DenseProblem& p) {
+  if (p.dropout.threshold > 0) return "dropout of weights";
   return p.dtype == DType::f64 ? "dtype f64, needs f32, bf16 or f16" : "";
 }
 

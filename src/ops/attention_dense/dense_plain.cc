@@ -82,6 +82,11 @@ struct Query {
     return token_of<T>(p.v, sequence, head / p.heads_per_kv, span.first_key + t);
   }
   std::int64_t token() const { return span.first_query + index; }
+  // What the weight of key t is multiplied by.
+  double kept(std::int64_t t) const {
+    if (p.dropout.threshold == 0) return 1;
+    return static_cast<double>(p.dropout.factor(head, query_token(p, span, sequence, index), t));
+  }
 
   // The logit of key t, and by how much it changes with scale * dot(q, k).
   double logit(std::int64_t t, double* slope = nullptr) const {
@@ -151,7 +156,8 @@ void forward_query(const ForwardProblem& p, const Query<T>& query) {
       const double weight = std::exp(weights[at(t - begin)] - largest);
       const T* const v = query.value(t);
       sum += weight;
-      for (std::size_t d = 0; d < output.size(); ++d) output[d] += weight * convert<double>(v[d]);
+      const double kept = weight * query.kept(t);
+      for (std::size_t d = 0; d < output.size(); ++d) output[d] += kept * convert<double>(v[d]);
     }
   });
   if (p.sink_logits != nullptr) {
@@ -231,7 +237,7 @@ struct BackwardQuery : Query<T> {
 
   // P and dS of one key, and the slope of its logit.
   struct Pair {
-    double weight;
+    double weight;  // as it was multiplied with the value
     double dlogit;
     double slope;
   };
@@ -240,7 +246,10 @@ struct BackwardQuery : Query<T> {
     result.weight = std::exp(this->logit(t, &result.slope) - log_sum_exp);
     // A logit of -inf has no weight, whatever its slope.
     if (result.weight == 0) return {};
-    result.dlogit = result.weight * (dot(doutput, this->value(t)) - delta);
+    const double kept = this->kept(t);
+    const double dweight = kept == 0 ? 0 : kept * dot(doutput, this->value(t));
+    result.dlogit = result.weight * (dweight - delta);
+    result.weight *= kept;
     return result;
   }
 };
@@ -257,7 +266,7 @@ void backward_query(const BackwardProblem& p, std::int64_t b, std::int64_t head,
         const auto pair = query.pair(t);
         const T* const k = query.key(t);
         const double factor = p.scale * pair.slope * pair.dlogit;
-        if (pair.weight == 0) continue;
+        if (pair.dlogit == 0) continue;
         for (std::size_t d = 0; d < dq.size(); ++d) dq[d] += factor * convert<double>(k[d]);
         if (dbias_row != nullptr) dbias_row[t] += pair.dlogit;
       }
@@ -302,8 +311,8 @@ void backward_keys(const BackwardProblem& p, std::int64_t b, std::int64_t kv_hea
       for (std::int64_t t = first; t < end; ++t) {
         if (!attends(visible, t)) continue;
         const auto pair = query.pair(t);
-        if (pair.weight == 0) continue;
         const double factor = p.scale * pair.slope * pair.dlogit;
+        if (pair.weight == 0 && pair.dlogit == 0) continue;
         double* const dk_t = dk.data() + (t - first) * p.k_dim;
         double* const dv_t = dv.data() + (t - first) * p.v_dim;
         for (std::size_t d = 0; d < query.q.size(); ++d) dk_t[d] += factor * query.q[d];

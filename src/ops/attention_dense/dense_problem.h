@@ -9,6 +9,7 @@
 #include "ops/attention_common/visible_range.h"
 #include "touchstone/core/context.h"
 #include "touchstone/core/dtype.h"
+#include "touchstone/core/random.h"
 
 namespace touchstone::dense_attention {
 
@@ -28,6 +29,29 @@ struct Heads {
 };
 using ConstHeads = Heads<const void*>;
 using MutableHeads = Heads<void*>;
+
+// Which weights are dropped (AttentionDropout), checked.
+struct DropoutRule {
+  std::uint32_t threshold = 0;  // of 16 bits; 0 = nothing is dropped
+  std::uint32_t draw = 0;
+  std::int64_t seed = 0;
+  std::int64_t first = 0;  // position of the first query of the call
+  float scale = 1;         // of what is kept
+
+  // The random bits of keys 8 * block ... of a query; `token` counts over all queries of the call.
+  TOUCHSTONE_HOST_DEVICE PhiloxWords words(std::int64_t head, std::int64_t token,
+                                           std::int64_t block) const {
+    return random_words(seed, first + (token << 13) + block, RandomPurpose::dropout,
+                        draw + (static_cast<std::uint32_t>(head) << 16));
+  }
+  TOUCHSTONE_HOST_DEVICE float factor(const PhiloxWords& words, unsigned lane) const {
+    return (words.word[lane / 2] >> (16 * (lane % 2)) & 0xffffU) < threshold ? 0.0F : scale;
+  }
+  TOUCHSTONE_HOST_DEVICE float factor(std::int64_t head, std::int64_t token,
+                                      std::int64_t key) const {
+    return factor(words(head, token, key / 8), static_cast<unsigned>(key % 8));
+  }
+};
 
 // What both directions know. Null = absent; all pointers are to memory of the context's device.
 struct DenseProblem {
@@ -57,6 +81,7 @@ struct DenseProblem {
   std::int64_t sinks = 0;
   std::int64_t tile = 0;  // keys of a tile on the CPU (ScopedKeyTile); 0 = the default
   bool causal = false;
+  DropoutRule dropout{};
 };
 
 struct ForwardProblem : DenseProblem {
@@ -115,6 +140,13 @@ TOUCHSTONE_HOST_DEVICE inline std::int64_t row_index(const DenseProblem& p,
                                                      std::int64_t query) {
   const std::int64_t lead = p.query_offsets == nullptr ? sequence * p.query_heads : 0;
   return (lead + head) * p.queries + span.first_query + query;
+}
+
+// The index of a query among all queries of the call.
+TOUCHSTONE_HOST_DEVICE inline std::int64_t query_token(const DenseProblem& p,
+                                                       const SequenceSpan& span,
+                                                       std::int64_t sequence, std::int64_t query) {
+  return (p.query_offsets == nullptr ? sequence * p.queries : 0) + span.first_query + query;
 }
 
 // Queries times heads in all.

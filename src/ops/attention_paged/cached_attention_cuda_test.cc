@@ -131,6 +131,42 @@ TEST(CachedAttentionTensorCore, EveryPairOfFormats) {
   }
 }
 
+// Whether a warp or a CTA attends to a split changes no bits: lengths around the chunks that warps take in
+// turn and around splits, maxima that move in any of them, windows, forks, several passes of 8 vectors.
+TEST(CachedAttentionTensorCore, CtasHaveTheBitsOfWarps) {
+  for (const std::int64_t dim : {64, 128}) {
+    for (const double key_scale : {1.0, 40.0}) {
+      cache::LayerGroup layers{.layers = 1, .kv_heads = 2, .k_dim = dim, .v_dim = dim};
+      layers.k = layers.v = QuantFormat{.dtype = DType::bf16};
+      for (const std::int64_t window : {0, 300}) {
+        layers.window = window;
+        Scene scene{.layers = layers,
+                    .query_heads = 24,
+                    .rows = {{.length = 1, .seed = 2},
+                             {.length = 17, .seed = 3},
+                             {.length = 64, .queries = 3, .seed = 4},
+                             {.length = 129, .seed = 5},
+                             {.length = 513, .seed = 6},
+                             {.length = 1100, .seed = 7},
+                             {.length = 1100, .seed = 7, .forked_at = 600, .own_seed = 8},
+                             {.length = 2049, .queries = 2, .seed = 9}},
+                    .query_dtype = DType::bf16,
+                    .key_scale = key_scale};
+        for (const DType dtype : {DType::bf16, DType::f32}) {
+          scene.query_dtype = dtype;
+          AttentionRun run(scene);
+          Runner warps({.device = test_device(), .implementation = "tensor_core"});
+          run.run(warps);
+          const auto expected = run.query_bytes(0, scene.queries());
+          Runner ctas({.device = test_device(), .implementation = "tensor_core_cta"});
+          run.run(ctas);
+          EXPECT_EQ(run.query_bytes(0, scene.queries()), expected) << dim << " " << key_scale;
+        }
+      }
+    }
+  }
+}
+
 // Latents of MLA: several tiles and splits, forks that go together, query tokens that do.
 TEST(CachedAttentionTensorCore, Latents) {
   cache::LayerGroup layers{.layers = 1, .kv_heads = 1, .k_dim = 576, .v_dim = 512};

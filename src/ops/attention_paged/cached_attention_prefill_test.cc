@@ -147,6 +147,9 @@ TEST(CachedAttentionPrefill, PageSizes) {
       first.run(context);
       EXPECT_TRUE(first.is_right());
       for (const auto& run : others) {
+        // Large pages may have more slots than an implementation takes.
+        const std::vector<std::string> names = run->accepting();
+        if (std::ranges::find(names, context.implementation()) == names.end()) continue;
         run->run(context);
         EXPECT_EQ(run->row_bytes(0), first.row_bytes(0))
             << "page " << run->args.cache.groups[0].page_tokens;

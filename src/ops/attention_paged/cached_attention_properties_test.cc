@@ -270,6 +270,7 @@ TEST(CachedAttentionTree, EqualsEachPathAcrossSplits) {
   const std::vector<std::int64_t> parents{-1, -1, -1, 0, 3, 4};
   std::vector<std::int64_t> prompts{400, 505, 508, 510, 511, 1020, 1030};
   if (on_gpu()) prompts.insert(prompts.end(), {2044, 2047, 4094});
+  if (kSanitized) prompts = {508, 1030};  // over a border, and between two
   for (const Formats& formats : kFormats) {
     LayerGroup layers = group_of(formats.k, formats.v);
     layers.kv_heads = 1;

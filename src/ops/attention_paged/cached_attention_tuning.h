@@ -49,6 +49,11 @@ inline constexpr int kDecodeWarps = 8;
 // bf16: CTAs at most, in warps of all SMs, so that those with little to do are replaced. Persistent
 // warps: forks 261 -> 314 us.
 inline constexpr int kDecodeWaves = 8;
+// bf16, tensor_core_cta: warps that share a split, and splits of KV heads per SM up to which they do.
+// 128 splits: 26.6 -> 18.5 us (1 x 1024 of 32/8 heads of 128), 28.0 -> 21.4 (1 x 8192). 512 splits:
+// 38 -> 46 us (64 x 512), 43 -> 52 (1 x 32768). Before and after are different runs; two was not timed.
+inline constexpr int kCtaWarps = 4;
+inline constexpr std::int64_t kCtaItems = 2;
 // bf16: rows with so many queries go to the prefill kernel, which has no splits to share among SMs.
 inline constexpr int kPrefillQueries = 16;
 

@@ -107,9 +107,10 @@ struct TileScratch {
   const std::byte* decoded[kDecodedTile];
 };
 
-// Makes a tile of tokens [first, ..) of one KV head.
-HWY_INLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t first,
-                          std::size_t tokens, TileScratch& scratch) {
+// Makes a tile of tokens [first, ..) of one KV head. Not inlined: it is the same for every format,
+// and would be most of the code of each.
+HWY_NOINLINE Tile make_tile(const Stream& stream, std::size_t head, std::size_t first,
+                            std::size_t tokens, TileScratch& scratch) {
   const auto h = static_cast<std::int64_t>(head);
   const TokenAddresses& addresses = stream.addresses;
   const QuantFormat& format = stream.format;

@@ -30,8 +30,8 @@ void check_index(const Checks& checks, const char* name, std::int64_t index, std
 }
 
 // [tokens, heads, dim] with the numbers of a token contiguous. The stride from token to token.
-std::int64_t token_stride(const Checks& checks, const Argument& a, std::int64_t tokens,
-                          std::int64_t heads, std::int64_t dim) {
+std::int64_t token_stride(const char* op, const Checks& checks, const Argument& a,
+                          std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
   checks.present(a);
   checks.dtype(a, {DType::f32, DType::bf16, DType::f16});
   const std::int64_t shape[] = {tokens, heads, dim};
@@ -44,7 +44,7 @@ std::int64_t token_stride(const Checks& checks, const Argument& a, std::int64_t 
   // What is left is a matrix of one row per token.
   ConstTensorView flat = a.view;
   flat.rank = 2;
-  flat.shape[1] = checked_mul(heads, dim, kName);
+  flat.shape[1] = checked_mul(heads, dim, op);
   flat.stride[1] = 1;
   return checks.rows({a.name, flat}, false).stride;
 }
@@ -72,9 +72,10 @@ void check_view(const Checks& checks, const Context& context, const CacheView& v
   }
 }
 
-void check_rows(const Checks& checks, const KvAppendArgs& args, std::int64_t tokens) {
+void check_rows(const Checks& checks, const char* slots, const KvAppendArgs& args,
+                std::int64_t tokens) {
   const Argument rows{"rows", args.rows};
-  const Argument positions{"positions", args.positions};
+  const Argument positions{slots, args.positions};
   if (!args.rows.defined() && !args.positions.defined()) {
     if (tokens == args.cache.rows) return;
     checks.fail("k", "one token for each of " + std::to_string(args.cache.rows) + " rows",
@@ -90,14 +91,15 @@ void check_rows(const Checks& checks, const KvAppendArgs& args, std::int64_t tok
 }
 
 // Shapes and types; the slots of tokens are checked by check_slots.
-KvAppendProblem checked_shapes(const Context& context, const KvAppendArgs& args) {
-  const Checks checks(kName, context);
+KvAppendProblem checked_shapes(const char* op, const char* slots, const Context& context,
+                               const KvAppendArgs& args) {
+  const Checks checks(op, context);
   check_view(checks, context, args.cache);
   check_index(checks, "layer_group", args.layer_group, std::ssize(args.cache.groups));
   const GroupView& group = args.cache.groups[at(args.layer_group)];
   const LayerGroup& layers = group.layer_group;
   check_index(checks, "layer", args.layer, layers.layers);
-  if (std::ssize(group.page_table) != checked_mul(args.cache.rows, group.table_stride, kName)) {
+  if (std::ssize(group.page_table) != checked_mul(args.cache.rows, group.table_stride, op)) {
     checks.fail("cache", "a page table of rows * table_stride entries",
                 std::to_string(group.page_table.size()));
   }
@@ -121,30 +123,30 @@ KvAppendProblem checked_shapes(const Context& context, const KvAppendArgs& args)
                     .kv_heads = layers.kv_heads,
                     .part = {}};
   const std::int64_t layer_at = args.layer * group.geometry.layer_bytes;
-  const std::int64_t k_stride = token_stride(checks, k, tokens, layers.kv_heads, layers.k_dim);
+  const std::int64_t k_stride = token_stride(op, checks, k, tokens, layers.kv_heads, layers.k_dim);
   p.part[0] = part_of(k, k_stride, layers.k_dim, layers.k, layer_at + group.geometry.k_values,
                       layer_at + group.geometry.k_scales);
   p.part[0].rotated = layers.rotate_keys;
   if (!layers.k_is_v) {
-    const std::int64_t v_stride = token_stride(checks, v, tokens, layers.kv_heads, layers.v_dim);
+    const std::int64_t v_stride =
+        token_stride(op, checks, v, tokens, layers.kv_heads, layers.v_dim);
     p.part[1] = part_of(v, v_stride, layers.v_dim, layers.v, layer_at + group.geometry.v_values,
                         layer_at + group.geometry.v_scales);
   } else if (args.v.defined()) {
     checks.fail("v", "none, since v is stored in k", "a tensor");
   }
-  check_rows(checks, args, tokens);
+  check_rows(checks, slots, args, tokens);
   const std::int64_t pages_shape[] = {group.pages, group.geometry.page_bytes};
   const Argument pages{"cache", make_view(static_cast<const void*>(group.memory), pages_shape,
                                           DType::u8, context.device())};
-  for (const Argument& a :
-       {k, v, Argument{"rows", args.rows}, Argument{"positions", args.positions}}) {
+  for (const Argument& a : {k, v, Argument{"rows", args.rows}, Argument{slots, args.positions}}) {
     checks.disjoint(pages, a, false);
   }
   return p;
 }
 
 // On the CPU: every token has a slot of its own, or is skipped.
-void check_slots(const Checks& checks, const KvAppendProblem& p) {
+void check_slots(const Checks& checks, const char* slots, const KvAppendProblem& p) {
   std::vector<std::pair<std::int64_t, std::int64_t>> taken;
   bool ascending = true;
   for (std::int64_t t = 0; t < p.tokens; ++t) {
@@ -156,7 +158,7 @@ void check_slots(const Checks& checks, const KvAppendProblem& p) {
     }
     const std::int64_t position = p.positions == nullptr ? p.lengths[row] : p.positions[t];
     if (p.slot_of(t).page < 0) {
-      checks.fail("positions",
+      checks.fail(slots,
                   "one of the reserved [" + std::to_string(p.lengths[row]) + ", " +
                       std::to_string(p.reserved[row]) + ")" + token,
                   std::to_string(position));
@@ -170,18 +172,24 @@ void check_slots(const Checks& checks, const KvAppendProblem& p) {
   std::ranges::sort(taken);
   const auto twice = std::ranges::adjacent_find(taken);
   if (twice == taken.end()) return;
-  checks.fail("positions", "a slot for each token",
+  checks.fail(slots, "a slot for each token",
               "position " + std::to_string(twice->second) + " of row " +
                   std::to_string(twice->first) + " twice");
 }
 
 KvAppendProblem checked(const Context& context, const KvAppendArgs& args) {
-  const KvAppendProblem p = checked_shapes(context, args);
-  if (!context.device().is_cuda()) check_slots(Checks(kName, context), p);
-  return p;
+  return checked_append(kName, "positions", context, args);
 }
 
 }  // namespace
+
+KvAppendProblem checked_append(const char* op, const char* slots, const Context& context,
+                               const KvAppendArgs& args) {
+  const KvAppendProblem p = checked_shapes(op, slots, context, args);
+  if (!context.device().is_cuda()) check_slots(Checks(op, context), slots, p);
+  return p;
+}
+
 }  // namespace touchstone::inline v0::cache
 
 namespace touchstone::inline v0 {

@@ -7,6 +7,7 @@
 #include "core/host_device.h"
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/context.h"
+#include "touchstone/ops/kv_append.h"
 
 namespace touchstone::inline v0::cache {
 
@@ -63,6 +64,10 @@ struct KvAppendProblem {
     return {page, position - page_of_row * page_tokens};
   }
 };
+
+// The checks of a call, in the name of the operator `op`, which calls the positions of slots `slots`.
+KvAppendProblem checked_append(const char* op, const char* slots, const Context& context,
+                               const KvAppendArgs& args);
 
 // CPU, plain loops over codec.h, one thread: kv_append_plain.cc. The others must give the same bits.
 void append_plain(Context& context, const KvAppendProblem& p);

@@ -155,10 +155,12 @@ HWY_INLINE void add_run(D d, const BackwardRow<T>* rows, const Compute<T>* weigh
   }
 }
 
-// Adds the sums over one block, columns [begin, end), of every row to `sums`.
+// Adds the sums over one block, columns [begin, end), of every row to `sums`. Not inlined, as
+// write_range: two callers each, for eight kinds of rows and every target.
 template <Kind kKind, class T>
-void sum_block(const BackwardRow<T>* rows, std::int64_t count, const Compute<T>* weight,
-               std::size_t begin, std::size_t end, RowSums* sums) {
+HWY_NOINLINE void sum_block(const BackwardRow<T>* rows, std::int64_t count,
+                            const Compute<T>* weight, std::size_t begin, std::size_t end,
+                            RowSums* sums) {
   const hn::ScalableTag<Compute<T>> d;
   VectorSums<hn::Vec<decltype(d)>> s[kMaxGroupRows];
   for (std::int64_t r = 0; r < count; ++r) s[r] = zero_sums(d);
@@ -334,8 +336,9 @@ void write_run(const BackwardRow<T>* rows, std::int64_t count, const Columns<T>&
 }
 
 template <Kind kKind, class T>
-void write_range(const BackwardJob& job, const BackwardRow<T>* rows, std::int64_t count,
-                 std::size_t begin, std::size_t end, const Accumulators& sums) {
+HWY_NOINLINE void write_range(const BackwardJob& job, const BackwardRow<T>* rows,
+                              std::int64_t count, std::size_t begin, std::size_t end,
+                              const Accumulators& sums) {
   using C = Compute<T>;
   const Columns<T> columns = {static_cast<const C*>(job.weight), static_cast<C*>(sums.weight),
                               static_cast<C*>(sums.bias)};

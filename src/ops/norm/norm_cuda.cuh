@@ -14,6 +14,7 @@
 #include "cuda/hopper.cuh"
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
+#include "cuda/visit_dtype.h"
 #include "ops/norm/norm.h"
 
 namespace touchstone::norm {
@@ -141,14 +142,13 @@ struct ThreadGroup {
 // Calls launch.operator()<T, kRms>().
 template <class Launch>
 void visit_dtype_and_kind(DType dtype, Kind kind, Launch launch) {
-  const bool rms = kind == Kind::rms;
-  if (dtype == DType::f32) {
-    rms ? launch.template operator()<float, true>() : launch.template operator()<float, false>();
-  } else if (dtype == DType::bf16) {
-    rms ? launch.template operator()<Bf16, true>() : launch.template operator()<Bf16, false>();
-  } else {
-    rms ? launch.template operator()<F16, true>() : launch.template operator()<F16, false>();
-  }
+  cuda::visit_dtype(dtype, [&]<class T>() {
+    if (kind == Kind::rms) {
+      launch.template operator()<T, true>();
+    } else {
+      launch.template operator()<T, false>();
+    }
+  });
 }
 
 // Why these rows cannot be read and written as vectors of 16 bytes; empty when they can.

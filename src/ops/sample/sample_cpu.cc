@@ -235,6 +235,7 @@ class FastRow {
     const bool whole = controls_.top_k < p_.vocabulary && controls_.top_p < 1;
     if (whole && controls_.top_k > kMaxSortedPrefix) return by_histogram(u);
     const std::int64_t limit = std::min(controls_.top_k, kMaxSortedPrefix);
+    if (!whole && limit == kMaxSortedPrefix && exceeds_prefixes(0)) return by_histogram(u);
     for (const std::int64_t step : kPrefixSteps) {
       const std::int64_t count = whole ? limit : std::min(step, limit);
       order(count);
@@ -245,7 +246,8 @@ class FastRow {
   }
 
   // Whether top_p and min_p certainly keep more tokens than are ever sorted: no later token weighs
-  // more than the last of the first `count`, whose weights are in scratch_.weights.
+  // more than the last of the first `count`, whose weights are in scratch_.weights, and none more
+  // than 1.
   bool exceeds_prefixes(std::int64_t count) const {
     if (controls_.min_p > 0 && !min_p_exceeds_prefixes()) return false;
     if (!(controls_.top_p < 1)) return controls_.min_p > 0;
@@ -253,7 +255,8 @@ class FastRow {
     for (std::int64_t rank = 0; rank < count; ++rank) mass += scratch_.weights[rank];
     const double missing =
         static_cast<double>(controls_.top_p) * total_ * (1 - 2 * kSumError) - mass;
-    return missing > scratch_.weights[count - 1] * static_cast<double>(kMaxSortedPrefix - count);
+    const double heaviest = count > 0 ? scratch_.weights[count - 1] : 1;
+    return missing > heaviest * static_cast<double>(kMaxSortedPrefix - count);
   }
 
   // Each group whose maximum is kept holds one kept token.
@@ -264,8 +267,9 @@ class FastRow {
     const auto bound = std::nextafter(static_cast<float>(least), sum_.largest);
     const float* const maxima = scratch_.select.fine;
     const std::size_t groups = layout_.sizes.blocks * layout_.sizes.lanes;
-    return std::count_if(maxima, maxima + groups, [=](float m) { return m > bound; }) >
-           kMaxSortedPrefix;
+    std::int32_t kept = 0;  // as wide as a float, so that compilers vectorize the loop
+    for (std::size_t i = 0; i < groups; ++i) kept += maxima[i] > bound ? 1 : 0;
+    return kept > kMaxSortedPrefix;
   }
 
   // The draw, if the kept set ends within the first `count` tokens.

@@ -6,8 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "ops/selection/cpu/cpu_weights.h"
-
 namespace touchstone::sampling {
 namespace {
 
@@ -15,7 +13,8 @@ constexpr std::size_t kBins = 4096;
 // Values further below the largest share the last bin: 2^21 of them weigh less than 1e-9 of the
 // row.
 constexpr double kRangeNats = 35;
-// Tokens whose weights stay in L1 between their computation and the histogram.
+// Tokens whose weights stay in L1 between their computation and the histogram. Those of a bin that
+// is sorted are computed again: 8 bytes per token of the row would leave L2.
 constexpr std::size_t kChunk = 1024;
 
 // In the order of the output: larger values first, then smaller tokens; -0 equals 0.
@@ -56,27 +55,26 @@ HistogramDraw::HistogramDraw(std::span<const float> values, float largest, doubl
     : values_(values),
       controls_(controls),
       scratch_(scratch),
-      largest_(largest),
-      temperature_(temperature),
+      how_{.largest = largest, .temperature = temperature},
       sorted_bin_(kBins) {
   fill();
 }
 
 void HistogramDraw::fill() {
   // Finite and above 0 for extreme ranges: bins may be useless then, but stay monotone.
-  const double range = std::min(kRangeNats * temperature_, sampled_range(values_, largest_));
-  step_ = static_cast<float>(std::clamp(static_cast<double>(kBins) / range, 1e-30, 1e30));
-  const selection::Weighing how{
-      .largest = largest_, .temperature = temperature_, .step = step_, .last_bin = kBins - 1};
+  const double range =
+      std::min(kRangeNats * how_.temperature, sampled_range(values_, how_.largest));
+  how_.step = static_cast<float>(std::clamp(static_cast<double>(kBins) / range, 1e-30, 1e30));
+  how_.last_bin = kBins - 1;
   const bool counts = controls_.top_k < static_cast<std::int64_t>(values_.size());
   std::fill_n(scratch_.masses, kBins, 0.0);
   if (counts) std::fill_n(scratch_.counts, kBins, 0U);
+  double weights[kChunk];
   for (std::size_t first = 0; first < values_.size(); first += kChunk) {
     const std::size_t n = std::min(kChunk, values_.size() - first);
     const std::uint16_t* const bins = scratch_.bins + first;
-    total_ += selection::weigh_and_bin(
-        values_.data() + first, n, how,
-        {scratch_.weights + first, scratch_.bins + first, scratch_.masses});
+    total_ += selection::weigh_and_bin(values_.data() + first, n, how_,
+                                       {weights, scratch_.bins + first, scratch_.masses});
     for (std::size_t i = 0; counts && i < n; ++i) ++scratch_.counts[bins[i]];
   }
   std::partial_sum(scratch_.masses, scratch_.masses + kBins, scratch_.masses);
@@ -92,12 +90,19 @@ void HistogramDraw::sort_bin(std::size_t bin) {
     scratch_.sorted[i] = candidate_of(values_[token], token);
   }
   std::sort(scratch_.sorted, scratch_.sorted + sorted_count_);
+  float values[kChunk];
+  std::uint16_t bins[kChunk];
+  for (std::size_t first = 0; first < sorted_count_; first += kChunk) {
+    const std::size_t n = std::min(kChunk, sorted_count_ - first);
+    for (std::size_t i = 0; i < n; ++i) values[i] = values_[token(first + i)];
+    selection::weigh_and_bin(values, n, how_, {scratch_.weights + first, bins, nullptr});
+  }
   sorted_bin_ = bin;
 }
 
 HistogramDraw::Border HistogramDraw::at_index(std::size_t bin, std::size_t index) {
   Border border{bin, index, token(index), bin == 0 ? 0 : scratch_.masses[bin - 1]};
-  for (std::size_t i = 0; i <= index; ++i) border.mass += scratch_.weights[token(i)];
+  for (std::size_t i = 0; i <= index; ++i) border.mass += scratch_.weights[i];
   return border;
 }
 
@@ -113,15 +118,16 @@ HistogramDraw::Border HistogramDraw::at_count(std::int64_t count) {
 
 HistogramDraw::Border HistogramDraw::at_min_p() {
   const auto min_p = static_cast<double>(controls_.min_p);
-  // The bin of a value that weighs min_p, and one more for the rounding of this.
-  const double distance = -std::log(min_p) * temperature_ * static_cast<double>(step_) + 1;
+  // The bin of a value that weighs min_p; bins are computed in f32, by three roundings.
+  const double distance =
+      -std::log(min_p) * how_.temperature * static_cast<double>(how_.step) * (1 + 1e-6);
   auto bin = static_cast<std::size_t>(std::min(distance, static_cast<double>(kBins - 1)));
   // Ends: the largest value weighs 1 and is in the first bin.
   for (;; --bin) {
     if (bin > 0 && scratch_.masses[bin] == scratch_.masses[bin - 1]) continue;
     sort_bin(bin);
     std::size_t kept = 0;
-    while (kept < sorted_count_ && scratch_.weights[token(kept)] >= min_p) ++kept;
+    while (kept < sorted_count_ && scratch_.weights[kept] >= min_p) ++kept;
     if (kept > 0) return at_index(bin, kept - 1);
   }
 }
@@ -136,7 +142,7 @@ HistogramDraw::Border HistogramDraw::at_mass(double mass, bool exceeds) {
   sort_bin(bin);
   Border border{bin, 0, -1, bin == 0 ? 0 : masses[bin - 1]};
   for (std::size_t i = 0; i < sorted_count_; ++i) {
-    const double weight = scratch_.weights[token(i)];
+    const double weight = scratch_.weights[i];
     if (border.token >= 0 && !(weight > 0)) break;  // a token without weight is never drawn
     border.index = i;
     border.token = token(i);

@@ -12,12 +12,13 @@
 
 #include "ops/sample/sample_row.h"
 #include "ops/selection/cpu/cpu_scratch.h"
+#include "ops/selection/cpu/cpu_weights.h"
 
 namespace touchstone::sampling {
 
 // Arrays of a row of `vocabulary` tokens.
 struct HistogramScratch {
-  double* weights = nullptr;
+  double* weights = nullptr;  // of one bin, in the order of the output
   std::uint16_t* bins = nullptr;
   std::uint32_t* tokens = nullptr;         // of one bin
   selection::Candidate* sorted = nullptr;  // the same in the order of the output
@@ -67,9 +68,7 @@ class HistogramDraw {
   std::span<const float> values_;
   RowControls controls_;
   HistogramScratch scratch_;
-  float largest_;
-  double temperature_;
-  float step_ = 1;  // bins per unit of value
+  selection::Weighing how_;
   double total_ = 0;
   std::size_t sorted_bin_;  // the bin whose tokens are in order in scratch_.sorted
   std::size_t sorted_count_ = 0;

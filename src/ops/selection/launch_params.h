@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cuda/launch.h"
+#include "cuda/visit_dtype.h"
 #include "ops/selection/cluster.cuh"
 #include "ops/selection/streaming.cuh"
 #include "ops/selection/two_phase.cuh"
@@ -15,18 +16,6 @@ namespace touchstone::selection {
 
 inline std::int64_t multiprocessors(const Context& context) {
   return cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
-}
-
-// Calls body.operator()<T>() with the element type of the logits.
-template <class Body>
-void visit_logits_dtype(DType dtype, Body body) {
-  if (dtype == DType::f32) {
-    body.template operator()<float>();
-  } else if (dtype == DType::bf16) {
-    body.template operator()<Bf16>();
-  } else {
-    body.template operator()<F16>();
-  }
 }
 
 // Tokens of a Segment, and segments of a row.

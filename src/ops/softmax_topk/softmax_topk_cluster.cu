@@ -81,7 +81,7 @@ std::string softmax_topk_cluster_refuses(const Context& context, const SoftmaxTo
 
 void softmax_topk_cluster(Context& context, const SoftmaxTopkProblem& p) {
   const cuda::DeviceScope scope(context.device().index);
-  selection::visit_logits_dtype(p.dtype, [&]<class T>() { launch<T>(context, p); });
+  cuda::visit_dtype(p.dtype, [&]<class T>() { launch<T>(context, p); });
 }
 
 }  // namespace touchstone::topk

@@ -248,7 +248,7 @@ void softmax_topk_sort(Context& context, const SoftmaxTopkProblem& p) {
   args.p = p;
   args.scratch = static_cast<Key*>(detail::ContextAccess::workspace(context, blocks * row_bytes));
   const cuda::LaunchShape grid{.blocks = static_cast<unsigned>(blocks), .threads = kThreads};
-  selection::visit_logits_dtype(p.dtype, [&]<class T>() {
+  cuda::visit_dtype(p.dtype, [&]<class T>() {
     cuda::launch(context, "softmax_topk sort_kernel", sort_kernel<T>, grid, args);
   });
 }

@@ -84,7 +84,7 @@ std::string softmax_topk_streaming_refuses(const Context& /*context*/,
 void softmax_topk_streaming(Context& context, const SoftmaxTopkProblem& p) {
   const cuda::DeviceScope scope(context.device().index);
   const StreamingArgs args = streaming_args(context, p);
-  selection::visit_logits_dtype(p.dtype, [&]<class T>() {
+  cuda::visit_dtype(p.dtype, [&]<class T>() {
     if (!p.has_raw_logits()) {
       launch<T, false, false, StreamingMode::cluster>(context, args);
     } else if (selection::rows_aligned16(p)) {

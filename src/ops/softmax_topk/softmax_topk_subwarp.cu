@@ -403,7 +403,7 @@ void softmax_topk_subwarp(Context& context, const SoftmaxTopkProblem& p) {
   args.params.vocabulary = static_cast<int>(p.vocabulary);
   args.params.vectors = selection::rows_aligned16(p);
   args.k = static_cast<int>(p.k);
-  selection::visit_logits_dtype(p.dtype, [&]<class T>() { launch_subwarp<T>(context, args); });
+  cuda::visit_dtype(p.dtype, [&]<class T>() { launch_subwarp<T>(context, args); });
 }
 
 }  // namespace touchstone::topk

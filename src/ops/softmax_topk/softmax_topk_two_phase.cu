@@ -70,7 +70,7 @@ std::string softmax_topk_two_phase_refuses(const Context& context, const Softmax
 
 void softmax_topk_two_phase(Context& context, const SoftmaxTopkProblem& p) {
   const cuda::DeviceScope scope(context.device().index);
-  selection::visit_logits_dtype(p.dtype, [&]<class T>() {
+  cuda::visit_dtype(p.dtype, [&]<class T>() {
     if (!selection::rows_aligned16(p)) {
       launch<T, false, selection::Waves<false>>(context, p);
     } else if (selection::fits_one_wave(context, p.rows)) {

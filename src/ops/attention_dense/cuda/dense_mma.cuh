@@ -251,6 +251,39 @@ __device__ void hide(float (&scores)[kTiles][kBlocks][4], const TileMask& pair, 
   }
 }
 
+// Weights, or their gradients, times what dropout keeps of them. `own` and `other` as above; the four
+// lanes of a quad share the words of a block of eight keys.
+template <bool kQueries, int kTiles, int kBlocks>
+__device__ void drop_weights(float (&weights)[kTiles][kBlocks][4], const DenseProblem& p,
+                             const SequenceSpan& span, std::int64_t sequence, int head, int own,
+                             int other) {
+  const std::int64_t first = query_token(p, span, sequence, 0);
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = own + 16 * m + 8 * r;
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+        const int column = other + 8 * j;
+        if constexpr (kQueries) {
+          const PhiloxWords words = p.dropout.words(head, first + row, column / 8);
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            weights[m][j][2 * r + c] *=
+                p.dropout.factor(words, static_cast<unsigned>((column + c) % 8));
+          }
+        } else {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            weights[m][j][2 * r + c] *= p.dropout.factor(head, first + column + c, row);
+          }
+        }
+      }
+    }
+  }
+}
+
 // ---- output -------------------------------------------------------------------------------------
 
 // A warp's sums, times a factor per row, go to global memory as T, through its own rows of a tile

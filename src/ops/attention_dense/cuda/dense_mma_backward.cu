@@ -284,6 +284,8 @@ class Gradient {
     const int last = first + S::kOthers - 1;
     const int own = row_ + lane() / 4;
     const int other = first + lane() % 4 * 2;
+    const bool dropped = work_.p.dropout.threshold > 0;
+    if (dropped) drop(dscores, n, own, other);
     if (work_.changed) change(weights, dscores, stage, n, own, other);
     const bool all = S::kQueries ? pair_.attends_all(row_, own_last, first, last)
                                  : pair_.attends_all(first, last, row_, own_last);
@@ -292,6 +294,11 @@ class Gradient {
       weight = cuda::exp2_flushed(fmaf(weight, work_.scale, -log));
       dscore = score_gradient(weight, dscore, work_.capped ? 0 : delta);
     });
+    if (dropped && S::kMakesSecond) drop(weights, n, own, other);
+  }
+
+  __device__ void drop(Scores& weights, int n, int own, int other) {
+    drop_weights<S::kQueries>(weights, work_.p, span_, coord_.sequence, query_head(n), own, other);
   }
 
   // Soft cap, ALiBi, bias. With a cap dscores have its slope afterwards, and delta taken off.

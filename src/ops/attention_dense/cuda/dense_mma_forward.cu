@@ -85,6 +85,7 @@ class Forward {
       if (i + 1 < tiles.count) issue_loads(k_, shared_.k, tiles.tile(i + 1));
       cuda::commit_copies();
       online_softmax_tile(scores, tile * S::kKeys);
+      if (work_.p.dropout.threshold > 0) drop(scores, tile * S::kKeys);
       add_rows<T, kDim>(sums_, scores, address(shared_.v), offsets_, v_.columns);
     }
     // All copies have arrived, also where there was no tile to wait for: output goes through their
@@ -165,6 +166,13 @@ class Forward {
     const Block block = block_of(work_);
     const ScoreRule rule(work_.p, block.span, block.coord.sequence, block.coord.head);
     apply_score_mods<true>(scores, rule, block.span, row, key);
+  }
+
+  // After the sum of the weights was taken.
+  __device__ void drop(Scores& weights, int first_key) {
+    const Block block = block_of(work_);
+    drop_weights<true>(weights, work_.p, block.span, block.coord.sequence, block.coord.head,
+                       row_ + lane() / 4, first_key + lane() % 4 * 2);
   }
 
   __device__ void finish() {

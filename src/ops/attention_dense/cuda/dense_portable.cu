@@ -189,6 +189,13 @@ class QueryBlock {
   std::int64_t columns_;
 };
 
+// What dropout multiplies the weight of a key by. `query` and `key` count within the sequence.
+__device__ float kept_factor(const DenseProblem& p, const Block& block, int head,
+                             std::int64_t query, std::int64_t key) {
+  if (p.dropout.threshold == 0) return 1;
+  return p.dropout.factor(head, query_token(p, block.span, block.sequence, query), key);
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const __grid_constant__ ForwardWork work) {
@@ -216,7 +223,10 @@ __global__ void __launch_bounds__(kThreads)
     largest[i] = top;
     total[i] = total[i] * shrink + warp_sum(weight);
     for (int c = lane; c < p.v_dim; c += 32) queries.sums.row(r)[c] *= shrink;
-    add_weighted(queries.sums.row(r), weight, queries.v, p.v_dim);
+    const float kept = seen ? weight * kept_factor(p, queries.block, queries.block.head,
+                                                   queries.block.first + r, key)
+                            : 0;
+    add_weighted(queries.sums.row(r), kept, queries.v, p.v_dim);
   });
   queries.for_own_rows([&](int i, int r) {
     const SoftmaxEpilogue epilogue(static_cast<const float*>(p.sink_logits), queries.block.head,
@@ -229,7 +239,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// P and dS of one query and key.
+// P, as it is multiplied with the value, and dS of one query and key.
 struct Gradients {
   float weight = 0;
   float score = 0;  // of the score
@@ -238,12 +248,14 @@ struct Gradients {
 
 __device__ Gradients gradients(const BackwardProblem& p, const ScoreRule& rule, const float* q,
                                const float* k, const float* v, const float* doutput, int query,
-                               int key, float log_sum_exp, float delta) {
+                               int key, float log_sum_exp, float delta, float kept) {
   const float capped = rule.capped(dot(q, k, p.k_dim));
   Gradients g;
   g.weight = expf(capped + rule.added(query, key, true) - log_sum_exp);
-  g.score = g.weight * (dot(doutput, v, p.v_dim) - delta);
+  const float dweight = kept == 0 ? 0 : kept * dot(doutput, v, p.v_dim);
+  g.score = g.weight * (dweight - delta);
   g.dot = g.score * rule.cap_slope(capped);
+  g.weight *= kept;
   return g;
 }
 
@@ -267,8 +279,10 @@ __global__ void __launch_bounds__(kThreads)
     if (log_sum_exp == minus_infinity()) return;
     Gradients g;
     if (seen) {
-      g = gradients(p, queries.rule, queries.q.row(r), queries.k.row(lane), queries.v.row(lane),
-                    doutput.row(r), queries.block.first + r, key, log_sum_exp, work.delta[index]);
+      g = gradients(
+          p, queries.rule, queries.q.row(r), queries.k.row(lane), queries.v.row(lane),
+          doutput.row(r), queries.block.first + r, key, log_sum_exp, work.delta[index],
+          kept_factor(p, queries.block, queries.block.head, queries.block.first + r, key));
     }
     add_weighted(queries.sums.row(r), g.dot, queries.k, p.k_dim);
   });
@@ -331,7 +345,8 @@ __global__ void __launch_bounds__(kThreads)
         Gradients g;
         if (seen) {
           g = gradients(p, rule, q.row(lane), k.row(row), v.row(row), doutput.row(lane),
-                        static_cast<int>(query) + lane, block.first + row, log_sum_exp, delta);
+                        static_cast<int>(query) + lane, block.first + row, log_sum_exp, delta,
+                        kept_factor(p, block, head, query + lane, block.first + row));
         }
         add_weighted(dk.row(row), g.dot, q, p.k_dim);
         add_weighted(dv.row(row), g.weight, doutput, p.v_dim);

@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(kRowPad) pad_kernel(const __grid_constant__ Pa
 std::string attention_backward_wgmma_refuses(const Context& context, const BackwardProblem& p) {
   if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
   if (std::string refusal = refuses_heads(p); !refusal.empty()) return refusal;
+  if (p.dropout.threshold > 0) return "dropout of weights";
   if (p.scale < 0) return "scale " + std::to_string(p.scale) + " < 0";
   if (std::string refusal = refuses_count(p); !refusal.empty()) return refusal;
   const struct {

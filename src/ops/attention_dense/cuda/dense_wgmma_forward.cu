@@ -419,6 +419,7 @@ void launch_type(Context& context, const ForwardProblem& p) {
 std::string attention_wgmma_refuses(const Context& context, const ForwardProblem& p) {
   if (std::string refusal = cuda::sm_90a_refusal(context); !refusal.empty()) return refusal;
   if (std::string refusal = refuses_heads(p); !refusal.empty()) return refusal;
+  if (p.dropout.threshold > 0) return "dropout of weights";
   if (p.scale < 0) return "scale " + std::to_string(p.scale) + " < 0";
   std::string refusal = refuses_count(p);
   if (refusal.empty()) refusal = refuses_layout(p, "q", p.q, p.query_heads, p.queries, p.k_dim);

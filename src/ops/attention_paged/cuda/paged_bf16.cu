@@ -2,8 +2,10 @@
 // the others to the decode kernel, whose splits are merged by a third. All have the arithmetic of
 // paged_bf16.cuh, so which one attends for a query changes no bits.
 #include <algorithm>
+#include <string>
 
 #include "core/context_access.h"
+#include "ops/attention_common/attention_checks.h"
 #include "ops/attention_paged/cuda/paged_bf16_decode.cuh"
 #include "ops/attention_paged/cuda/paged_bf16_prefill.h"
 #include "touchstone/core/checked.h"
@@ -11,12 +13,13 @@
 namespace touchstone::paged_attention {
 namespace {
 
-template <class S, bool kExact>
-__global__ void __launch_bounds__(32, tuning::kDecodeWarps)
+template <class S, bool kExact, int kWarps>
+__global__ void __launch_bounds__(32 * kWarps, tuning::kDecodeWarps / kWarps)
     bf16_decode_kernel(const __grid_constant__ SplitWork work) {
   extern __shared__ __align__(1024) std::byte memory[];
   if constexpr (cuda::kHopper) cuda::pdl_launch_dependents();
-  DecodeWarp<S, kExact>(work, *reinterpret_cast<DecodeShared<S, kExact>*>(memory)).run();
+  auto& shared = *reinterpret_cast<DecodeCtaShared<S, kExact, kWarps>*>(memory);
+  DecodeWarp<S, kExact, kWarps>(work, shared).run();
 }
 
 // ---- merge --------------------------------------------------------------------------------------
@@ -122,20 +125,24 @@ __global__ void __launch_bounds__(kMergeThreads)
 
 // ---- the host's side ----------------------------------------------------------------------------
 
-template <class S, bool kExact>
+template <class S, bool kExact, int kWarps>
 void launch_decode(Context& context, const SplitWork& work, unsigned blocks) {
-  const auto kernel = bf16_decode_kernel<S, kExact>;
+  const auto kernel = bf16_decode_kernel<S, kExact, kWarps>;
   cuda::allow_shared(context, kernel);
+  constexpr std::int64_t kBytes = sizeof(DecodeCtaShared<S, kExact, kWarps>);
   cuda::launch(context, "cached_attention bf16_decode_kernel", kernel,
-               {.blocks = blocks,
-                .threads = 32,
-                .shared_bytes = static_cast<std::int64_t>(sizeof(DecodeShared<S, kExact>))},
-               work);
+               {.blocks = blocks, .threads = 32 * kWarps, .shared_bytes = kBytes}, work);
 }
 
-// In waves of query tokens, so that partial results fit.
+template <class S, int kWarps>
+void launch_decode(Context& context, const SplitWork& work, unsigned blocks) {
+  is_bf16_query(work.p) ? launch_decode<S, true, kWarps>(context, work, blocks)
+                        : launch_decode<S, false, kWarps>(context, work, blocks);
+}
+
+// In waves of query tokens, so that partial results fit. `ctas`: a CTA for a split instead of a warp.
 template <class S>
-void decode(Context& context, SplitWork work) {
+void decode(Context& context, SplitWork work, bool ctas) {
   const PagedAttentionProblem& p = work.p;
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   const std::int64_t partials = checked_mul(p.query_heads, work.splits, "partial results");
@@ -163,8 +170,8 @@ void decode(Context& context, SplitWork work) {
     // Warps that find little to do are replaced by others.
     const auto blocks = static_cast<unsigned>(
         std::min(items, processors * tuning::kDecodeWarps * tuning::kDecodeWaves));
-    is_bf16_query(p) ? launch_decode<S, true>(context, work, blocks)
-                     : launch_decode<S, false>(context, work, blocks);
+    ctas ? launch_decode<S, tuning::kCtaWarps>(context, work, blocks)
+         : launch_decode<S, 1>(context, work, blocks);
     if (!merges) continue;
     const std::int64_t warps = work.queries * p.query_heads * p.layers.v_dim / kMergeWidth;
     const std::int64_t most = processors * (2048 / kMergeThreads);
@@ -178,7 +185,7 @@ void decode(Context& context, SplitWork work) {
 }
 
 template <class S>
-void run(Context& context, const PagedAttentionProblem& p) {
+void run(Context& context, const PagedAttentionProblem& p, bool ctas) {
   SplitWork work = split_work(p, S::kSplit);
   // Queries of a row, if all rows but one have one. With a single row that is what there is.
   const bool prefills =
@@ -188,14 +195,37 @@ void run(Context& context, const PagedAttentionProblem& p) {
     if (p.rows == 1) return;
     work.prefill_queries = tuning::kPrefillQueries;
   }
-  decode<S>(context, work);
+  decode<S>(context, work, ctas);
 }
 
 }  // namespace
 
-void cached_attention_bf16(Context& context, const PagedAttentionProblem& p) {
+void cached_attention_bf16(Context& context, const PagedAttentionProblem& p, bool ctas) {
   const cuda::DeviceScope scope(context.device().index);
-  p.layers.k_dim == 64 ? run<Bf16Scheme<64>>(context, p) : run<Bf16Scheme<128>>(context, p);
+  p.layers.k_dim == 64 ? run<Bf16Scheme<64>>(context, p, ctas)
+                       : run<Bf16Scheme<128>>(context, p, ctas);
+}
+
+std::string cached_attention_tensor_core_cta_refuses(const Context& context,
+                                                     const PagedAttentionProblem& p) {
+  if (std::string refusal = cached_attention_tensor_core_refuses(context, p); !refusal.empty()) {
+    return refusal;
+  }
+  if (p.layers.k.dtype != DType::bf16 || p.layers.v.dtype != DType::bf16) {
+    return attention_common::needs("keys and values", "bf16", name_of(p.layers.k.dtype));
+  }
+  const std::int64_t split =
+      p.layers.k_dim == 64 ? Bf16Scheme<64>::kSplit : Bf16Scheme<128>::kSplit;
+  const std::int64_t of_row =
+      ceil_div(checked_mul(p.pages.table_stride, p.pages.page_tokens), split);
+  const std::int64_t splits = checked_mul(checked_mul(p.queries, p.layers.kv_heads), of_row);
+  const std::int64_t most =
+      tuning::kCtaItems * cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
+  return splits > most ? attention_common::above("queries * kv_heads * splits", splits, most) : "";
+}
+
+void cached_attention_tensor_core_cta(Context& context, const PagedAttentionProblem& p) {
+  cached_attention_bf16(context, p, true);
 }
 
 }  // namespace touchstone::paged_attention

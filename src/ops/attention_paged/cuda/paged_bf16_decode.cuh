@@ -1,5 +1,7 @@
-// One warp of cached_attention over bf16 for few queries: it streams a split of one KV head through
-// a pipeline of chunks in shared memory of its own and never waits for another warp.
+// Warps of cached_attention over bf16 for few queries. One warp streams a split of one KV head through a
+// pipeline of chunks in shared memory of its own and never waits for another warp. Where there are few
+// splits, the warps of a CTA share one: each copies and scores every kWarps-th chunk, then all of them
+// weigh the chunks in their order, each for some of the numbers of a value. Every sum is the same.
 //
 // Query vectors are the rows of the products that give scores and tokens their columns, so that a
 // lane has the scores of one vector where weights are operands of the second product: numbers of a
@@ -18,9 +20,17 @@ TOUCHSTONE_HOST_DEVICE inline bool is_bf16_query(const PagedAttentionProblem& p)
   return p.q_dtype == DType::bf16 && !p.layers.rotate_keys;
 }
 
-template <class S, bool kExact>
+// Shared memory of a CTA, with what a lane has of the scores of each warp's chunk.
+template <class S, bool kExact, int kWarps>
+struct DecodeCtaShared {
+  DecodeShared<S, kExact> warps[kWarps];
+  alignas(16) float scores[kWarps > 1 ? kWarps : 1][32][S::kChunk / 4];
+};
+
+template <class S, bool kExact, int kWarps>
 class DecodeWarp {
   using Shared = DecodeShared<S, kExact>;
+  using CtaShared = DecodeCtaShared<S, kExact, kWarps>;
   using Tokens = DecodeTokens<S, kExact>;
   static constexpr int kVectors = Shared::kVectors;
   static constexpr int kStages = Shared::kStages;
@@ -28,14 +38,20 @@ class DecodeWarp {
   static constexpr int kTiles = kChunk / 8;
   static constexpr int kParts = kExact ? 1 : 3;
   static constexpr std::uint32_t kAll = Tokens::kAll;
+  // Of the values' numbers, 16 each, those that a warp sums.
+  static constexpr int kOwnProducts = S::kProducts / kWarps;
+  static constexpr int kProductsAtOnce = kOwnProducts < 4 ? kOwnProducts : 4;
+  using Scores = float[kTiles][2];
 
  public:
-  __device__ DecodeWarp(const SplitWork& work, Shared& shared)
+  __device__ DecodeWarp(const SplitWork& work, CtaShared& cta)
       : work_(work),
         p_(work.p),
-        shared_(shared),
-        lane_(static_cast<int>(threadIdx.x)),
-        tokens_(work, shared) {}
+        cta_(cta),
+        warp_(kWarps == 1 ? 0 : static_cast<int>(threadIdx.x / 32)),
+        shared_(cta.warps[warp_]),
+        lane_(static_cast<int>(threadIdx.x % 32)),
+        tokens_(work, shared_) {}
 
   __device__ void run() {
     RowCursor cursor(p_.rows, Items{work_});
@@ -109,16 +125,21 @@ class DecodeWarp {
 
   __device__ void pass() {
 #pragma unroll 1
-    for (int i = 0; i < kStages; ++i) tokens_.issue(tokens_.first_chunk() + i, i);
+    for (int i = 0; i < kStages; ++i) tokens_.issue(tokens_.first_chunk() + warp_ + i * kWarps, i);
     begin();
     int stage = 0;
 #pragma unroll 1
-    for (int chunk = tokens_.first_chunk(); chunk < tokens_.end_chunk(); ++chunk) {
+    for (int chunk = tokens_.first_chunk(); chunk < tokens_.end_chunk(); chunk += kWarps) {
       cuda::wait_copies<kStages - 1>();
       __syncwarp();
-      attend_chunk(stage);
-      __syncwarp();
-      tokens_.issue(chunk + kStages, stage);
+      if constexpr (kWarps == 1) {
+        attend_chunk(stage);
+        __syncwarp();
+      } else {
+        attend_chunks(stage, min(kWarps, tokens_.end_chunk() - chunk));
+        __syncthreads();
+      }
+      tokens_.issue(chunk + warp_ + kStages * kWarps, stage);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     cuda::wait_copies<0>();
@@ -224,11 +245,56 @@ class DecodeWarp {
   }
 
   __device__ void attend_chunk(int stage) {
+    Scores scores;
+    score_chunk(stage, scores);
+    weigh(scores);
+    add_values(stage, 0, scores);
+  }
+
+  // The chunks of all warps, in their order.
+  __device__ void attend_chunks(int stage, int chunks) {
+    if (warp_ < chunks) {
+      Scores own;
+      score_chunk(stage, own);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        *reinterpret_cast<float2*>(&cta_.scores[warp_][lane_][2 * t]) = {own[t][0], own[t][1]};
+      }
+    }
+    __syncthreads();
+    Scores scores[kWarps];
+    bool moves = false;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) {
+      if (i >= chunks) break;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        const float2 two = *reinterpret_cast<const float2*>(&cta_.scores[i][lane_][2 * t]);
+        scores[i][t][0] = two.x;
+        scores[i][t][1] = two.y;
+      }
+      moves = moves || is_above(top_of(scores[i]), largest_, to_log2_);
+    }
+    // Where no chunk moves the maximum, weights do not wait for each other.
+    const bool at_once = __any_sync(kAllLanes, static_cast<int>(moves)) == 0;
+    if (at_once) {
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) {
+        if (i < chunks) weights_of(scores[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) {
+      if (i >= chunks) break;
+      if (!at_once) weigh(scores[i]);
+      add_values(stage, i, scores[i]);
+    }
+  }
+
+  // The scores of the warp's own chunk; -inf for tokens that are not attended to.
+  __device__ void score_chunk(int stage, Scores& scores) const {
     // Matrix i of four: tokens 8 * (i / 2) and on, unit i % 2 of a pair.
-    const int matrix = lane_ / 8;
-    const std::uint32_t keys = cuda::shared_address(shared_.chunks[stage][0]);
-    float scores[kTiles][2];
-    score(keys, matrix, scores);
+    score(cuda::shared_address(shared_.chunks[stage][0]), lane_ / 8, scores);
     if (p_.soft_cap > 0) cap(scores);
     if (const std::uint32_t attended = shared_.attended[stage]; attended != kAll) {
 #pragma unroll
@@ -237,37 +303,42 @@ class DecodeWarp {
         if ((attended >> token & 1) == 0) scores[i / 2][i % 2] = minus_infinity();
       }
     }
-    weigh(scores);
+  }
+
+  // The values of the chunk that `warp` copied, times their weights.
+  __device__ void add_values(int stage, int warp, Scores& weights) {
     std::uint32_t first[kTiles], second[kTiles];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      first[t] = take_bf16_pair(scores[t][0], scores[t][1]);
-      second[t] = bf16_pair(scores[t][0], scores[t][1]);
+      first[t] = take_bf16_pair(weights[t][0], weights[t][1]);
+      second[t] = bf16_pair(weights[t][0], weights[t][1]);
     }
-    const std::uint32_t values = keys + sizeof(shared_.chunks[0][0]);
+    const int matrix = lane_ / 8;
+    const std::uint32_t values = cuda::shared_address(cta_.warps[warp].chunks[stage][1]);
 #pragma unroll
     for (int t = 0; t < kTiles; t += 2) {
       const int token = 8 * t + matrix / 2 * 8 + lane_ % 8;
 #pragma unroll
-      for (int n = 0; n < S::kProducts; n += 4) {
-        std::uint32_t x[4][4];
+      for (int n = 0; n < kOwnProducts; n += kProductsAtOnce) {
+        std::uint32_t x[kProductsAtOnce][4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          cuda::load_transposed(values + Tokens::at(token, 2 * (n + i) + matrix % 2), x[i]);
+        for (int i = 0; i < kProductsAtOnce; ++i) {
+          const int product = warp_ * kOwnProducts + n + i;
+          cuda::load_transposed(values + Tokens::at(token, 2 * product + matrix % 2), x[i]);
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < kProductsAtOnce; ++i) {
           cuda::multiply_add_bf16(output_[n + i], x[i], first[t], first[t + 1]);
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < kProductsAtOnce; ++i) {
           cuda::multiply_add_bf16(output_[n + i], x[i], second[t], second[t + 1]);
         }
       }
     }
   }
 
-  __device__ void score(std::uint32_t keys, int matrix, float (&scores)[kTiles][2]) const {
+  __device__ void score(std::uint32_t keys, int matrix, Scores& scores) const {
     float sums[kTiles][4] = {};
     float thirds[kExact ? 1 : kTiles][4] = {};
 #pragma unroll
@@ -305,7 +376,7 @@ class DecodeWarp {
     }
   }
 
-  __device__ void cap(float (&scores)[kTiles][2]) const {
+  __device__ void cap(Scores& scores) const {
 #pragma unroll
     for (auto& tile : scores) {
 #pragma unroll
@@ -313,15 +384,23 @@ class DecodeWarp {
     }
   }
 
-  // Scores become weights.
-  __device__ void weigh(float (&scores)[kTiles][2]) {
+  __device__ static float top_of(const Scores& scores) {
     float top = scores[0][0];
 #pragma unroll
     for (int i = 1; i < 2 * kTiles; ++i) top = fmaxf(top, scores[i / 2][i % 2]);
+    return top;
+  }
+
+  // Scores become weights, under a maximum that may move.
+  __device__ void weigh(Scores& scores) {
+    float top = top_of(scores);
     if (__any_sync(kAllLanes, static_cast<int>(is_above(top, largest_, to_log2_))) != 0) {
       top = max_of_row(top);
       move_largest(is_above(top, largest_, to_log2_) ? top : largest_);
     }
+    weights_of(scores);
+  }
+  __device__ void weights_of(Scores& scores) {
     const float base = weight_base(largest_, to_log2_);
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i) {
@@ -351,7 +430,7 @@ class DecodeWarp {
   __device__ void finish() {
     const float sum = sum_of_row(sum_);
     const float largest = p_.soft_cap > 0 ? largest_ : __fmul_rn(largest_, multiplier_);
-    const bool writes = column() == 0 && static_cast<int>(row()) < vectors_;
+    const bool writes = warp_ == 0 && column() == 0 && static_cast<int>(row()) < vectors_;
     if (work_.partials != nullptr) {
       if (writes) {
         work_.partials[partial_of(query_of(row()), head_of(row()))] = {largest, sum};
@@ -387,9 +466,10 @@ class DecodeWarp {
       const auto put = target(vector);
       if (static_cast<int>(vector) >= vectors_) continue;
 #pragma unroll
-      for (int n = 0; n < S::kProducts; ++n) {
-        put(16 * n + static_cast<int>(row()), output_[n][x]);
-        put(16 * n + static_cast<int>(row()) + 8, output_[n][x + 2]);
+      for (int n = 0; n < kOwnProducts; ++n) {
+        const int d = 16 * (warp_ * kOwnProducts + n) + static_cast<int>(row());
+        put(d, output_[n][x]);
+        put(d + 8, output_[n][x + 2]);
       }
     }
   }
@@ -400,6 +480,8 @@ class DecodeWarp {
 
   const SplitWork& work_;
   const PagedAttentionProblem& p_;
+  CtaShared& cta_;
+  int warp_;
   Shared& shared_;
   int lane_;
   Tokens tokens_;
@@ -413,7 +495,7 @@ class DecodeWarp {
   float multiplier_ = 1, to_log2_ = 1;
   float largest_ = 0, sum_ = 0;
   std::uint32_t query_parts_[kParts][S::kProducts][2];
-  float output_[S::kProducts][4];
+  float output_[kOwnProducts][4];
 };
 
 }  // namespace touchstone::paged_attention

@@ -29,7 +29,7 @@ class DecodeTokens {
   static constexpr std::uint32_t kAll = kChunk == 32 ? 0xffffffffU : (1U << (kChunk % 32)) - 1;
 
   __device__ DecodeTokens(const SplitWork& work, Shared& shared)
-      : work_(work), p_(work.p), shared_(shared), lane_(static_cast<int>(threadIdx.x)) {}
+      : work_(work), p_(work.p), shared_(shared), lane_(static_cast<int>(threadIdx.x % 32)) {}
 
   __device__ void set_split(int split, std::int64_t kv_head) {
     split_ = split;

@@ -90,7 +90,7 @@ SplitWork split_work(const PagedAttentionProblem& p, int split);
 void run_splits(Context& context, const PagedAttentionProblem& p, const SplitLaunch& launch);
 
 // Keys and values of bf16 with heads of 64 and 128: paged_bf16.cu.
-void cached_attention_bf16(Context& context, const PagedAttentionProblem& p);
+void cached_attention_bf16(Context& context, const PagedAttentionProblem& p, bool ctas);
 
 // The row of a query token. Most often every row has one.
 __device__ inline std::int64_t row_of(const PagedAttentionProblem& p, std::int64_t query) {

@@ -364,7 +364,7 @@ std::string cached_attention_tensor_core_refuses(const Context& /*context*/,
 }
 
 void cached_attention_tensor_core(Context& context, const PagedAttentionProblem& p) {
-  if (is_bf16(p.layers)) return cached_attention_bf16(context, p);
+  if (is_bf16(p.layers)) return cached_attention_bf16(context, p, false);
   const Kernel& kernel = *kernel_for(p.layers);
   run_splits(context, p, p.layers.k_dim == 64 ? kernel.of_64 : kernel.of_128);
 }

@@ -107,8 +107,7 @@ ClusterArgs cluster_args(const SampleProblem& p, int cluster) {
 }
 
 void run_deferred(Context& context, const StreamingArgs& args) {
-  selection::visit_logits_dtype(args.p.dtype,
-                                [&]<class T>() { launch_deferred<T>(context, args); });
+  cuda::visit_dtype(args.p.dtype, [&]<class T>() { launch_deferred<T>(context, args); });
 }
 
 }  // namespace
@@ -130,7 +129,7 @@ std::string sample_streaming_refuses(const Context& context, const SampleProblem
 void sample_streaming(Context& context, const SampleProblem& p) {
   const cuda::DeviceScope scope(context.device().index);
   const StreamingArgs args = streaming_args(context, p, false);
-  selection::visit_logits_dtype(p.dtype, [&]<class T>() { launch_streaming<T>(context, args); });
+  cuda::visit_dtype(p.dtype, [&]<class T>() { launch_streaming<T>(context, args); });
 }
 
 std::string sample_streaming_block_refuses(const Context& context, const SampleProblem& p) {
@@ -186,7 +185,7 @@ void sample_cluster(Context& context, const SampleProblem& p) {
   const int cluster =
       selection::cluster_blocks(context, p.dtype, p.rows, p.vocabulary, kMinClusterSampleSegments);
   const ClusterArgs args = cluster_args(p, cluster);
-  selection::visit_logits_dtype(p.dtype, [&]<class T>() { launch_cluster<T>(context, args); });
+  cuda::visit_dtype(p.dtype, [&]<class T>() { launch_cluster<T>(context, args); });
 }
 
 std::string sample_subwarp_refuses(const Context& context, const SampleProblem& p) {

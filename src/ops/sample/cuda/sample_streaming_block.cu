@@ -5,7 +5,7 @@
 namespace touchstone::sampling {
 
 void launch_streaming_block(Context& context, const StreamingArgs& args) {
-  selection::visit_logits_dtype(args.p.dtype, [&]<class T>() {
+  cuda::visit_dtype(args.p.dtype, [&]<class T>() {
     launch_streaming_kernel<T, true, true, StreamingMode::single_block>(context, args);
   });
 }

@@ -517,8 +517,8 @@ void launch_for_width(Context& context, const SampleProblem& p) {
 }  // namespace
 
 void launch_subwarp(Context& context, const SampleProblem& p) {
-  selection::visit_logits_dtype(
-      p.dtype, [&]<class T>() { launch_for_width<T, sizeof(T) == 2 ? 2 : 4>(context, p); });
+  cuda::visit_dtype(p.dtype,
+                    [&]<class T>() { launch_for_width<T, sizeof(T) == 2 ? 2 : 4>(context, p); });
 }
 
 }  // namespace touchstone::sampling

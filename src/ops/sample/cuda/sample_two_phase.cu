@@ -107,7 +107,7 @@ void launch(Context& context, const StreamingArgs& streaming) {
 
 bool launch_two_phase(Context& context, const StreamingArgs& args) {
   const bool one_wave = args.aligned16 && selection::fits_one_wave(context, args.p.rows);
-  selection::visit_logits_dtype(args.p.dtype, [&]<class T>() {
+  cuda::visit_dtype(args.p.dtype, [&]<class T>() {
     if (one_wave) {
       launch<T, true, selection::OneWave>(context, args);
     } else if (args.aligned16) {

@@ -147,7 +147,7 @@ double weigh_of(const float* values, std::size_t n, const Weighing& how, const W
     weigher.run(values + i, bins + i, weights + i);
     // Between the polynomials, whose multiplications leave the ports of loads and stores idle; a step
     // late, so that nothing waits for the vectors just stored.
-    if (i > 0) add_masses(bins + i - step, weights + i - step, step, masses);
+    if (i > 0 && masses != nullptr) add_masses(bins + i - step, weights + i - step, step, masses);
   }
   const std::size_t added = i < step ? 0 : i - step;
   if (i < n) {
@@ -161,7 +161,7 @@ double weigh_of(const float* values, std::size_t n, const Weighing& how, const W
     std::copy_n(rest_bins, n - i, bins + i);
     std::copy_n(rest_weights, n - i, weights + i);
   }
-  add_masses(bins + added, weights + added, n - added, masses);
+  if (masses != nullptr) add_masses(bins + added, weights + added, n - added, masses);
   return weigher.total();
 }
 

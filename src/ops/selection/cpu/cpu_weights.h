@@ -14,7 +14,7 @@ struct Weighing {
   std::uint16_t last_bin = 0;
 };
 
-// Arrays of n elements, and one of a mass per bin.
+// Arrays of n elements, and one of a mass per bin, which may be missing.
 struct WeighedTokens {
   double* weights = nullptr;
   std::uint16_t* bins = nullptr;
