@@ -131,8 +131,9 @@ void OutputFile::flush() {
   buffer_.clear();
 }
 
-void OutputFile::commit() {
+void OutputFile::commit(bool durable) {
   flush();
+  if (durable && ::fsync(descriptor_) != 0) fail(path_, errno);
   const int descriptor = std::exchange(descriptor_, -1);
   const int closed = ::close(descriptor);  // some systems report a failed write only here
   if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
@@ -140,6 +141,15 @@ void OutputFile::commit() {
     ::unlink(temporary_.c_str());
     fail(path_, error);
   }
+  if (!durable) return;
+  const std::filesystem::path folder = path_.parent_path();
+  const int opened =
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (opened < 0) fail(path_, errno);
+  const int synced = ::fsync(opened);
+  const int error = errno;
+  ::close(opened);
+  if (synced != 0 && error != EINVAL) fail(path_, error);  // some file systems sync no folders
 }
 
 }  // namespace touchstone::inline v0::io

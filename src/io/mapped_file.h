@@ -40,7 +40,8 @@ class OutputFile {
   void write(std::string_view text) { write(text.data(), text.size()); }
   void pad_to(std::uint64_t position);  // with zeros
   std::uint64_t position() const { return position_; }
-  void commit();
+  // `durable`: the bytes, then the name, have reached the disk when it returns.
+  void commit(bool durable = false);
 
  private:
   void flush();

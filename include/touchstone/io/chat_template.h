@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -134,5 +135,11 @@ class TOUCHSTONE_API ChatTemplate {
   struct State;
   std::unique_ptr<const State> state_;
 };
+
+// The source of a model's template; nothing where it has none. Of a folder chat_template.jinja, else
+// chat_template of tokenizer_config.json (of a list the one named "default"; Unsupported without);
+// of a file of weights in such a folder the same; of a GGUF file the key tokenizer.chat_template.
+// FileError, CorruptData.
+TOUCHSTONE_API std::optional<std::string> read_chat_template(const std::filesystem::path& path);
 
 }  // namespace touchstone::inline v0::io

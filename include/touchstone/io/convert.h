@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "touchstone/core/export.h"
+#include "touchstone/core/ternary.h"
 #include "touchstone/core/weight_format.h"
 #include "touchstone/io/write_tensors.h"
 
@@ -15,7 +17,11 @@ namespace touchstone::inline v0::io {
 struct ConvertOptions {
   // Of matrices; null: as they are. Blocks become f32 in safetensors, which has none. A row that is no
   // whole number of blocks falls back to q8_0, then to f16.
+  // Ternary formats fall back to nothing: what they cannot hold is refused by name.
   const WeightFormat* format = nullptr;
+  // To a ternary format: how weights become ternary that are not. Without a rule such weights are refused,
+  // and those that are ternary already, in groups that the format has, are kept exactly.
+  std::optional<TernaryScaleRule> project = {};
   std::uint64_t max_shard_bytes = 0;  // safetensors: 0 = one file
   WriteProgress progress = {};
 };

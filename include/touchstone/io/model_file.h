@@ -35,6 +35,11 @@ struct WeightInfo {
   std::vector<std::int64_t> shape;
 };
 
+// The weights that a model of this description has, layer by layer: matrices in `format`,
+// vectors in f32. Of a tied head output.weight is left out.
+TOUCHSTONE_API std::vector<WeightInfo> weights_of(const ModelDescription& description,
+                                                  const WeightFormat& format);
+
 // The bytes of a weight: in the mapped file where it is stored as it is used, else in memory of its
 // own (`owner`). Aligned to its elements.
 struct TOUCHSTONE_API Weight {

@@ -37,6 +37,9 @@ struct TOUCHSTONE_API TensorInfo {
   std::int32_t file = 0;            // index in TensorFile::files()
 
   std::int64_t elements() const;
+  // Of the bytes, which it reads all: what `touchstone inspect --checksums` shows. Notices damage, not
+  // forgery.
+  std::uint64_t checksum() const;
 };
 
 // A value of metadata, in the mapped file. Accessors of another type throw CorruptData with the key.
@@ -94,8 +97,9 @@ TOUCHSTONE_API std::string_view name_of(MetadataValue::Type type);
 
 class TOUCHSTONE_API TensorFile {
  public:
-  // A safetensors or GGUF file, told apart by content; an index (*.safetensors.index.json); or a
-  // folder with an index, with one file *.safetensors, or with one file *.gguf, looked for in this
+  // A safetensors or GGUF file, told apart by content; the first file of a GGUF model in several
+  // (NAME-00001-of-00003.gguf), which brings the others; an index (*.safetensors.index.json); or a
+  // folder with an index, with one file *.safetensors, or with one model *.gguf, looked for in this
   // order.
   static TensorFile open(const std::filesystem::path& path);
   // The same from bytes that outlive the result; `name` stands in messages.
@@ -106,7 +110,7 @@ class TOUCHSTONE_API TensorFile {
   ~TensorFile();
 
   Container container() const;
-  // One for a single file, the shards in order of their names for an index.
+  // One for a single file, the shards in order of their names for an index, the parts of GGUF.
   std::span<const std::filesystem::path> files() const;
   std::uint64_t bytes() const;  // of all files together
 

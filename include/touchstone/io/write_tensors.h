@@ -36,6 +36,8 @@ struct SafetensorsOptions {
   // NAME-00001-of-0000N.safetensors, each of at most so many bytes of tensors, or of one tensor.
   std::uint64_t max_shard_bytes = 0;
   WriteProgress progress = {};
+  // Survives a loss of power: the bytes are on the disk before they get their name.
+  bool durable = false;
 };
 // InvalidArgument for a type that safetensors does not have, a name that occurs twice or is not UTF-8,
 // data of another size than type and shape say. Tensors lie in the order given.

@@ -83,6 +83,21 @@ TEST(ChatTemplate, RendersAsJinja2Does) {
   EXPECT_GT(compared, 180);
 }
 
+// What jinja2 has and this subset has not must not pass for undefined.
+TEST(ChatTemplate, RefusesWhatWouldBeUndefined) {
+  for (const char* source :
+       {"{{ self }}", "{{ joiner is defined }}", "{{ cycler }}", "{{ lipsum is defined }}",
+        "{% macro m() %}{% endmacro %}{{ m.arguments }}", "{{ '\uff11\uff12' | int }}",
+        "{{ '\u0661' | float }}"}) {
+    EXPECT_EQ(error_of(source).fault(), TemplateFault::unsupported) << source;
+  }
+  EXPECT_EQ(error_of("a\n{{ x }}{{ self }}").column(), 11);
+  EXPECT_EQ(rendered("{% set self = 1 %}{{ self }}{{ joiner }}",
+                     {.variables = TemplateValue::Object{{"joiner", "j"}}}),
+            "1j");
+  EXPECT_EQ(rendered("{{ '\u00e9' | int }}{{ '\u00bd' | int(7) }}"), "07");
+}
+
 TEST(ChatTemplate, TakesItsArguments) {
   const std::string_view source =
       "{{ bos_token }}|{{ eos_token is defined }}|{{ tools }}|{{ messages[0].n }}|{{ x }}|"

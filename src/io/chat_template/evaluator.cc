@@ -1,4 +1,7 @@
 // Expressions.
+#include <algorithm>
+#include <iterator>
+
 #include "io/chat_template/runtime.h"
 #include "io/chat_template/text.h"
 
@@ -11,7 +14,7 @@ Value Runtime::evaluate(const Expression& node, const ScopePtr& scope) {
     case Operation::constant:
       return node.value;
     case Operation::name:
-      return evaluate_name(node.symbol, scope);
+      return evaluate_name(node.symbol, node.at, scope);
     case Operation::list:
     case Operation::tuple:
       return evaluate_operands(node, scope);
@@ -66,11 +69,21 @@ Value Runtime::evaluate(const Expression& node, const ScopePtr& scope) {
   }
 }
 
-Value Runtime::evaluate_name(Symbol symbol, const ScopePtr& scope) {
+Value Runtime::evaluate_name(Symbol symbol, Offset at, const ScopePtr& scope) {
   for (Scope* block = scope.get(); block != nullptr; block = block->parent.get()) {
     if (const Value* value = block->find(symbol)) return *value;
   }
-  return context_[symbol];
+  const Value& value = context_[symbol];
+  // Names that jinja2 always has: where nobody gave them a value, they are not undefined there.
+  if (value.is_undefined()) {
+    constexpr std::string_view kRefused[] = {"cycler", "joiner", "lipsum", "self"};
+    const std::string& name = program_.symbols[symbol];
+    if (std::ranges::find(kRefused, name) != std::end(kRefused)) {
+      at_ = at;
+      unsupported("the name " + python_repr(name) + " is not supported");
+    }
+  }
+  return value;
 }
 
 Value Runtime::evaluate_operands(const Expression& node, const ScopePtr& scope) {

@@ -33,9 +33,11 @@ constexpr std::array<std::string_view, 5> kDictChanges = {"clear", "pop", "popit
                                                           "update"};
 constexpr std::array<std::string_view, 1> kRefusedDictMethods = {"fromkeys"};
 constexpr std::array<std::string_view, 2> kLoopMethods = {"changed", "cycle"};
-constexpr std::array<std::string_view, 12> kRefusedNumberMethods = {
+constexpr std::array<std::string_view, 13> kRefusedNumberMethods = {
     "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "from_bytes", "imag",
-    "is_integer",       "numerator", "real",       "to_bytes",  "hex"};
+    "is_integer",       "numerator", "real",       "to_bytes",  "hex",         "fromhex"};
+constexpr std::array<std::string_view, 5> kRefusedMacroAttributes = {
+    "arguments", "caller", "catch_kwargs", "catch_varargs", "explicit_caller"};
 constexpr std::array<std::string_view, 8> kRefusedViewMethods = {
     "isdisjoint", "mapping", "start", "stop", "step", "count", "index", "send"};
 
@@ -61,6 +63,8 @@ Table table_of(const Value& value) {
     case Kind::integer:
     case Kind::floating:
       return {{}, {}, kRefusedNumberMethods};
+    case Kind::macro:
+      return {{}, {}, kRefusedMacroAttributes};
     case Kind::keys:
     case Kind::values:
     case Kind::items:

@@ -139,11 +139,21 @@ Value Runtime::range(std::int64_t start, std::int64_t stop, std::int64_t step) {
   return Value::of_object(Kind::range, std::move(object));
 }
 
+namespace {
+
+// Python compares whole numbers with floating-point ones exactly.
+static_assert(std::numeric_limits<long double>::digits >= 64);
+long double exact(const Value& number) {
+  return number.is_integral() ? static_cast<long double>(number.integer())
+                              : static_cast<long double>(number.floating());
+}
+
+}  // namespace
+
 bool Runtime::equal(const Value& a, const Value& b) {
   charge(1);
   if (a.is_number() && b.is_number()) {
-    return a.is_integral() && b.is_integral() ? a.integer() == b.integer()
-                                              : a.floating() == b.floating();
+    return exact(a) == exact(b);
   }
   if (a.kind() != b.kind()) return false;
   if (a.is_string()) {
@@ -167,8 +177,7 @@ bool Runtime::equal(const Value& a, const Value& b) {
 bool Runtime::less(const Value& a, const Value& b) {
   charge(1);
   if (a.is_number() && b.is_number()) {
-    return a.is_integral() && b.is_integral() ? a.integer() < b.integer()
-                                              : a.floating() < b.floating();
+    return exact(a) < exact(b);
   }
   if (a.is_string() && b.is_string()) {
     charge_bytes(std::min(a.text().size(), b.text().size()));

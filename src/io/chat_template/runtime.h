@@ -112,7 +112,7 @@ class Runtime {
 
   // evaluator.cc
   Value evaluate(const Expression& node, const ScopePtr& scope);
-  Value evaluate_name(Symbol symbol, const ScopePtr& scope);
+  Value evaluate_name(Symbol symbol, Offset at, const ScopePtr& scope);
   Value evaluate_operands(const Expression& node, const ScopePtr& scope);
   Value evaluate_dict(const Expression& node, const ScopePtr& scope);
   Value evaluate_item(const Expression& node, const ScopePtr& scope);

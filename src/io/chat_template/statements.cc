@@ -170,7 +170,7 @@ void Runtime::assign(const Target& target, Value value, const ScopePtr& scope) {
     case Target::Form::name:
       return scope->set(target.symbol, std::move(value));
     case Target::Form::attribute: {
-      const Value object = evaluate_name(target.symbol, scope);
+      const Value object = evaluate_name(target.symbol, target.at, scope);
       if (!object.is(Kind::name_space)) {
         fail("cannot assign an attribute on " + python_repr(program_.symbols[target.symbol]) +
              ", which is not a namespace");

@@ -201,6 +201,14 @@ bool is_printable(char32_t code) {
   }
 }
 
+bool has_foreign_digit(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t code = next_code_point(text, at);
+    if (code >= 0x80 && utf8proc_category(number(code)) == UTF8PROC_CATEGORY_ND) return true;
+  }
+  return false;
+}
+
 std::string_view strip_left(std::string_view text, std::optional<std::string_view> chars) {
   std::size_t at = 0;
   while (at < text.size()) {

@@ -26,6 +26,9 @@ bool is_space(char32_t code);
 // str.isprintable: what repr leaves as it is.
 bool is_printable(char32_t code);
 
+// Whether a decimal digit beyond ASCII is in the text.
+bool has_foreign_digit(std::string_view text);
+
 // Without `chars`: white space.
 std::string_view strip_left(std::string_view text, std::optional<std::string_view> chars = {});
 std::string_view strip_right(std::string_view text, std::optional<std::string_view> chars = {});

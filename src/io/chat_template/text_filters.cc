@@ -207,6 +207,11 @@ std::optional<double> read_double(std::string_view text) {
   return value;
 }
 
+// int() and float() of Python read them as the digits they are.
+void refuse_foreign_digits(Runtime& runtime, std::string_view text) {
+  if (has_foreign_digit(text)) runtime.unsupported("numbers of digits beyond ASCII");
+}
+
 // nullopt: not a number of this base. A number of more than 64 bits is refused.
 std::optional<std::int64_t> read_integer(Runtime& runtime, std::string_view text, int base) {
   const std::optional<std::string> plain = plain_digits(text);
@@ -261,6 +266,7 @@ Value int_filter(Runtime& runtime, const Value& value, const Arguments& argument
     return Value::of(*read);
   }
   const auto read = read_double(value.text());
+  if (!read) refuse_foreign_digits(runtime, value.text());
   if (!read || !std::isfinite(*read)) return otherwise;
   return Value::of(truncated(runtime, *read));
 }
@@ -272,6 +278,7 @@ Value float_filter(Runtime& runtime, const Value& value, const Arguments& argume
   if (value.is_string()) {
     runtime.charge_bytes(value.text().size() * 4);
     if (const auto read = read_double(value.text())) return Value::of(*read);
+    refuse_foreign_digits(runtime, value.text());
   }
   return bound[0] == nullptr ? Value::of(0.0) : *bound[0];
 }

@@ -13,8 +13,8 @@ namespace {
 
 TEST(GgufGolden, DecodesEveryTypeBitForBit) {
   const TensorFile file = TensorFile::open(TOUCHSTONE_IO_TESTDATA "/weights.safetensors");
-  for (const char* name :
-       {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"}) {
+  for (const char* name : {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k",
+                           "q6_k", "tq1_0", "tq2_0"}) {
     const WeightFormat& format = weight_format(name);
     const TensorInfo& blocks = file.tensor(std::string(name) + ".blocks");
     const TensorInfo& values = file.tensor(std::string(name) + ".values");
@@ -31,9 +31,10 @@ TEST(GgufGolden, DecodesEveryTypeBitForBit) {
   }
 }
 
-TEST(GgufGolden, EncodesLegacyTypesByteForByte) {
+TEST(GgufGolden, EncodesByteForByte) {
   const TensorFile file = TensorFile::open(TOUCHSTONE_IO_TESTDATA "/weights.safetensors");
-  for (const char* name : {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"}) {
+  for (const char* name :
+       {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "tq1_0", "tq2_0"}) {
     const TensorInfo& input = file.tensor(std::string(name) + ".input");
     const TensorInfo& expected = file.tensor(std::string(name) + ".encoded");
     std::vector<float> values(static_cast<std::size_t>(input.elements()));

@@ -7,6 +7,7 @@
 
 #include "io/byte_reader.h"
 #include "io/container/gguf_types.h"
+#include "io/container/storage_types.h"
 #include "io/container/tensor_file_state.h"
 #include "touchstone/core/error.h"
 
@@ -166,16 +167,78 @@ class GgufReader {
     content_.tensors.push_back(std::move(tensor));
   }
 
+  std::uint64_t aligned(std::uint64_t position) const {
+    return (position + alignment_ - 1) / alignment_ * alignment_;
+  }
+
+  // Whether a tensor of `bytes` fills the room up to the next tensor, or to the end of the data.
+  bool fills(std::uint64_t bytes, std::uint64_t room, bool last) const {
+    return aligned(bytes) == room || (last && bytes == room);
+  }
+
+  // Tensors of type 42 have blocks of 64 values or, in some files, of 128: our key says which, else the
+  // room that the tensors take. All of a file are of one kind; a file in which none tells is refused.
+  void resolve_q2_0(const std::vector<std::uint32_t>& order, std::uint64_t data_bytes) {
+    const StorageType& wide = *storage_type_named("pq2_0");
+    std::int64_t found = stated_q2_0_block();
+    std::vector<std::uint32_t> open;
+    for (std::size_t k = 0; k < order.size(); ++k) {
+      const std::uint32_t i = order[k];
+      const TensorInfo& tensor = content_.tensors[i];
+      if (tensor.type != "q2_0" || tensor.elements() == 0) continue;
+      open.push_back(i);
+      const bool last = k + 1 == order.size();
+      const std::uint64_t end = last ? std::max(data_bytes, begins_[i]) : begins_[order[k + 1]];
+      const bool may_be_wide = tensor.shape.back() % wide.block_elements == 0;
+      const std::uint64_t wide_bytes =
+          may_be_wide ? count_bytes(name_, tensor.name, wide, tensor.shape) : 0;
+      const bool is_narrow = fills(sizes_[i], end - begins_[i], last);
+      const bool is_wide = may_be_wide && fills(wide_bytes, end - begins_[i], last);
+      if (is_narrow == is_wide) continue;
+      const std::int64_t block = is_wide ? wide.block_elements : 64;
+      if (found != 0 && found != block) {
+        fail_tensor(tensor,
+                    fmt::format("type 42 with blocks of {} values, {} elsewhere", block, found));
+      }
+      found = block;
+    }
+    if (open.empty()) return;
+    if (found == 0) {
+      fail_tensor(content_.tensors[open.front()],
+                  "type 42 may have blocks of 64 or of 128 values, and no size tells which");
+    }
+    for (const std::uint32_t i : open) {
+      if (found != wide.block_elements) break;
+      TensorInfo& tensor = content_.tensors[i];
+      tensor.type = wide.name;
+      tensor.format = wide.format;
+      sizes_[i] = count_bytes(name_, tensor.name, wide, tensor.shape);
+    }
+  }
+
+  std::int64_t stated_q2_0_block() const {
+    for (const MetadataValue& value : content_.metadata) {
+      if (value.key() != kGgufQ2_0Block) continue;
+      const std::int64_t block = value.type() == Type::u32 ? value.as_int() : 0;
+      if (block != 64 && block != 128) {
+        reader_.fail(fmt::format("{}: expected 64 or 128 as u32", kGgufQ2_0Block));
+      }
+      return block;
+    }
+    return 0;
+  }
+
   // The data begins at the next multiple of the alignment, which a file without tensors need not reach.
   void attach_data() {
     const std::uint64_t end = reader_.position();
-    const std::uint64_t begin = (end + alignment_ - 1) / alignment_ * alignment_;
+    const std::uint64_t begin = aligned(end);
     const auto data = begin <= bytes_.size() ? bytes_.subspan(begin) : std::span<const std::byte>();
     std::vector<std::uint32_t> order(begins_.size());
     std::iota(order.begin(), order.end(), 0U);
     std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
       return std::pair(begins_[a], sizes_[a]) < std::pair(begins_[b], sizes_[b]);
     });
+    resolve_q2_0(order, data.size());
     std::vector<TensorInfo> sorted;
     sorted.reserve(order.size());
     std::uint64_t covered = 0;

@@ -14,6 +14,11 @@ inline constexpr std::uint32_t kGgufMaxAlignment = 1 << 16;
 inline constexpr std::uint32_t kGgufMaxRank = 4;
 inline constexpr std::uint64_t kGgufMaxName = 65535;  // of keys and tensors
 
+// Type 42 is q2_0 of 64 values to a block; there are files that mean blocks of 128 by it (pq2_0, which
+// has a number of its own today). Our files say the size under this key.
+inline constexpr std::uint32_t kGgufQ2_0 = 42;
+inline constexpr char kGgufQ2_0Block[] = "quantize.q2_0.block_size";
+
 // Bytes of a value of fixed size; 0 for strings and arrays.
 inline std::uint64_t metadata_value_bytes(MetadataValue::Type type) {
   using Type = MetadataValue::Type;

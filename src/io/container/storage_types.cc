@@ -12,6 +12,8 @@ struct Names {
   std::int32_t gguf = -1;
   std::int64_t bytes = 0;  // of what is no weight format
 };
+// Numbers of our own, far from those that GGUF gives out, so that other readers refuse them.
+constexpr std::int32_t kOwnGguf = 0x54530000;
 constexpr Names kNames[] = {{"f64", "F64", 28},
                             {"f32", "F32", 0},
                             {"bf16", "BF16", 30},
@@ -25,6 +27,17 @@ constexpr Names kNames[] = {{"f64", "F64", 28},
                             {"q4_k", "", 12},
                             {"q5_k", "", 13},
                             {"q6_k", "", 14},
+                            {"tq1_0", "", 34},
+                            {"tq2_0", "", 35},
+                            {"q2_0", "", 42},
+                            {"pq2_0", "", 142},
+                            {"ptq1_0", "", 143},
+                            {"ternary_g32", "", kOwnGguf},
+                            {"ternary_g64", "", kOwnGguf + 1},
+                            {"ternary_g128", "", kOwnGguf + 2},
+                            {"ternary_g256", "", kOwnGguf + 3},
+                            {"base3_g128", "", kOwnGguf + 4},
+                            {"sherry_g128", "", kOwnGguf + 5},
                             {"i64", "I64", 27, 8},
                             {"i32", "I32", 26, 4},
                             {"i16", "I16", 25, 2},
@@ -83,10 +96,10 @@ const StorageType* storage_type_of_gguf(std::uint32_t number) {
 
 std::string_view unread_gguf_type(std::uint32_t number) {
   constexpr std::pair<std::uint32_t, std::string_view> kUnread[] = {
-      {9, "q8_1"},    {10, "q2_k"},    {11, "q3_k"},  {15, "q8_k"},   {16, "iq2_xxs"},
-      {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"}, {20, "iq4_nl"}, {21, "iq3_s"},
-      {22, "iq2_s"},  {23, "iq4_xs"},  {29, "iq1_m"}, {34, "tq1_0"},  {35, "tq2_0"},
-      {39, "mxfp4"},  {40, "nvfp4"}};
+      {9, "q8_1"},     {10, "q2_k"},   {11, "q3_k"},    {15, "q8_k"},
+      {16, "iq2_xxs"}, {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"},
+      {20, "iq4_nl"},  {21, "iq3_s"},  {22, "iq2_s"},   {23, "iq4_xs"},
+      {29, "iq1_m"},   {39, "mxfp4"},  {40, "nvfp4"},   {41, "q1_0"}};
   for (const auto& [value, name] : kUnread) {
     if (value == number) return name;
   }

@@ -7,7 +7,9 @@
 #include <numeric>
 #include <set>
 
+#include "core/checksum.h"
 #include "io/byte_reader.h"
+#include "io/container/gguf_split.h"
 #include "io/container/gguf_types.h"
 #include "io/container/tensor_file_state.h"
 #include "touchstone/core/error.h"
@@ -61,7 +63,7 @@ fs::path choose_in_folder(const fs::path& folder) {
     const fs::path& path = entry.path();
     if (ends_with(path, kIndexEnding)) indices.push_back(path);
     if (ends_with(path, ".safetensors")) safetensors.push_back(path);
-    if (ends_with(path, ".gguf")) gguf.push_back(path);
+    if (ends_with(path, ".gguf") && !is_further_gguf_part(path)) gguf.push_back(path);
   }
   if (error) throw FileError(folder.string() + ": " + error.message());
   for (const auto* const found : {&indices, &safetensors, &gguf}) {
@@ -139,6 +141,8 @@ std::int64_t TensorInfo::elements() const {
   for (const std::int64_t extent : shape) count *= extent;
   return count;
 }
+
+std::uint64_t TensorInfo::checksum() const { return touchstone::checksum(data); }
 
 // ---- metadata ------------------------------------------------------------------------------------
 
@@ -273,6 +277,37 @@ void sort_names(const std::string& name, std::vector<TensorInfo>& tensors,
   by_key = sorted_by_name(name, metadata, "metadata key", metadata_key);
 }
 
+// The tensors of one more file. State is TensorFile::State, which is private.
+template <class State>
+void append_file(State& state, const fs::path& path, MappedFile mapping,
+                 std::vector<TensorInfo>& tensors) {
+  for (TensorInfo& tensor : tensors) {
+    tensor.file = static_cast<std::int32_t>(state.files.size());
+    state.tensors.push_back(std::move(tensor));
+  }
+  state.bytes += mapping.bytes().size();
+  state.files.push_back(path);
+  state.mappings.push_back(std::move(mapping));
+}
+
+// The other files of a GGUF model that is split; what the first one holds is in `state`.
+template <class State>
+void add_gguf_parts(const fs::path& first, State& state) {
+  const std::vector<fs::path> files = further_gguf_parts(first, state.metadata);
+  if (files.empty()) return;
+  for (const fs::path& file : files) {
+    MappedFile mapping(file);
+    if (!is_gguf(mapping.bytes())) throw CorruptData(file.string() + ": not a GGUF file");
+    ContainerContent content = read_gguf(file.string(), mapping.bytes());
+    check_gguf_part(file.string(), content.metadata, std::ssize(state.files),
+                    std::ssize(files) + 1);
+    append_file(state, file, std::move(mapping), content.tensors);
+  }
+  check_gguf_tensors(first.string(), state.metadata, state.tensors.size());
+  sort_names(first.string(), state.tensors, state.metadata, state.tensors_by_name,
+             state.metadata_by_key);
+}
+
 // The shard must hold just what the index says.
 void check_shard(const std::string& file, const std::vector<TensorInfo>& tensors,
                  const std::vector<std::string>& listed) {
@@ -313,6 +348,7 @@ TensorFile TensorFile::open(const fs::path& path) {
     MappedFile mapping(path);
     TensorFile file = from_bytes(path.string(), mapping.bytes());
     file.state_->mappings.push_back(std::move(mapping));
+    if (file.container() == Container::gguf) add_gguf_parts(path, *file.state_);
     return file;
   }
   const auto shards = read_safetensors_index(path.string(), read_text_file(path, kMaxIndexBytes));
@@ -322,17 +358,11 @@ TensorFile TensorFile::open(const fs::path& path) {
     MappedFile mapping(file);
     ContainerContent content = read_safetensors(file.string(), mapping.bytes());
     check_shard(file.string(), content.tensors, listed);
-    for (TensorInfo& tensor : content.tensors) {
-      tensor.file = static_cast<std::int32_t>(state->files.size());
-      state->tensors.push_back(std::move(tensor));
-    }
     if (state->files.empty()) {
       state->metadata = std::move(content.metadata);
       state->texts = std::move(content.texts);
     }
-    state->bytes += mapping.bytes().size();
-    state->files.push_back(file);
-    state->mappings.push_back(std::move(mapping));
+    append_file(*state, file, std::move(mapping), content.tensors);
   }
   sort_names(path.string(), state->tensors, state->metadata, state->tensors_by_name,
              state->metadata_by_key);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <set>
 
@@ -109,6 +110,13 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
   append(header, kGgufVersion);
   append(header, static_cast<std::uint64_t>(tensors.size()));
   GgufMetadata all = metadata;
+  const bool has_q2_0 = std::any_of(tensors.begin(), tensors.end(), [](const OutputTensor& tensor) {
+    return tensor.type == "q2_0";
+  });
+  const bool is_set =
+      std::any_of(all.entries().begin(), all.entries().end(),
+                  [](const GgufMetadata::Entry& entry) { return entry.key == kGgufQ2_0Block; });
+  if (has_q2_0 && !is_set) all.set(kGgufQ2_0Block, std::uint32_t{64});
   if (options.alignment != kGgufDefaultAlignment) all.set("general.alignment", options.alignment);
   append(header, static_cast<std::uint64_t>(all.entries().size()));
   std::set<std::string_view> keys;

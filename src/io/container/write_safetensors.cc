@@ -64,7 +64,7 @@ class Writer {
       done_ += data.size();
       if (options_.progress) options_.progress(done_, total_);
     }
-    file.commit();
+    file.commit(options_.durable);
   }
 
  private:
@@ -126,7 +126,7 @@ void write_safetensors(const fs::path& path, std::span<const OutputTensor> tenso
   index.write(
       fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}\n  }}\n}}\n",
                   writer.total(), map));
-  index.commit();
+  index.commit(options.durable);
 }
 
 }  // namespace touchstone::inline v0::io

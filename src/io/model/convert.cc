@@ -6,14 +6,18 @@
 #include <cstring>
 #include <utility>
 
+#include "io/container/gguf_types.h"
 #include "io/container/storage_types.h"
 #include "io/container/tensor_file_state.h"
 #include "io/json_document.h"
 #include "io/mapped_file.h"
 #include "io/model/convert_metadata.h"
+#include "io/model/convert_ternary.h"
 #include "io/model/model_source.h"
 #include "touchstone/core/error.h"
+#include "touchstone/io/chat_template.h"
 #include "touchstone/io/model_file.h"
+#include "touchstone/io/ternary_file.h"
 
 namespace touchstone::inline v0::io {
 namespace {
@@ -32,9 +36,9 @@ void add_note(ConvertReport& report, const std::string& note) {
 }
 
 // The format of a matrix with rows of so many columns.
-const WeightFormat& matrix_format(const WeightFormat& source, std::int64_t columns,
-                                  Container container, const ConvertOptions& options,
-                                  ConvertReport& report) {
+const WeightFormat& matrix_format(const std::string& tensor, const WeightFormat& source,
+                                  std::int64_t columns, Container container,
+                                  const ConvertOptions& options, ConvertReport& report) {
   const auto held = [&](const WeightFormat& format) {
     const StorageType* const type = storage_type_named(format.name);
     return type != nullptr &&
@@ -51,6 +55,11 @@ const WeightFormat& matrix_format(const WeightFormat& source, std::int64_t colum
     add_note(report, fmt::format("{} becomes {}: {} has no {}", source.name, wanted->name,
                                  name_of(container), source.name));
   }
+  if (wanted->ternary && columns % wanted->block_elements != 0) {
+    throw InvalidArgument(
+        fmt::format("convert: tensor '{}': rows of {} are no whole groups of {} for {}", tensor,
+                    columns, wanted->block_elements, wanted->name));
+  }
   for (const WeightFormatId id : {wanted->id, WeightFormatId::q8_0, WeightFormatId::f16}) {
     const WeightFormat& format = weight_format(id);
     if (columns % format.block_elements != 0) continue;
@@ -65,7 +74,8 @@ const WeightFormat& matrix_format(const WeightFormat& source, std::int64_t colum
 }
 
 // Rows of a weight in another format, a few at a time.
-void convert_rows(const Weight& weight, const WeightFormat& to, float shift, std::byte* out) {
+void convert_rows(const std::string& tensor, const Weight& weight, const WeightFormat& to,
+                  float shift, std::optional<TernaryScaleRule> project, std::byte* out) {
   const std::int64_t columns = weight.shape.size() == 1 ? weight.shape[0] : weight.shape[1];
   const std::int64_t rows = weight.shape.size() == 1 ? 1 : weight.shape[0];
   if (weight.format->id == to.id && shift == 0) {
@@ -84,7 +94,12 @@ void convert_rows(const Weight& weight, const WeightFormat& to, float shift, std
     if (shift != 0) {
       for (float& value : values) value += shift;
     }
-    encode_weights(to, values, {out + at * to_bytes, count * to_bytes});
+    const std::span<std::byte> bytes(out + at * to_bytes, count * to_bytes);
+    if (to.ternary) {
+      encode_ternary_rows(tensor, to, columns, row, values, project, bytes);
+    } else {
+      encode_weights(to, values, bytes);
+    }
   }
 }
 
@@ -159,6 +174,7 @@ class Output {
     const auto bytes = static_cast<std::size_t>(shape[0] * layout.row_bytes);
     report_.bytes += bytes;
     const ModelFile* const model = &model_;
+    const auto project = options_.project;
     tensor.data = [=, &format](std::vector<std::byte>& scratch) -> std::span<const std::byte> {
       scratch.resize(bytes);
       std::vector<std::byte> part_bytes;
@@ -167,7 +183,7 @@ class Output {
       for (const std::string& part : parts) {
         const Weight weight = model->load(part);
         part_bytes.resize(static_cast<std::size_t>(weight.shape[0] * layout.row_bytes));
-        convert_rows(weight, format, shift, part_bytes.data());
+        convert_rows(part, weight, format, shift, project, part_bytes.data());
         store_rows(layout, scratch, index++, begin, weight.shape[0], part_bytes.data());
         begin += weight.shape[0];
       }
@@ -185,7 +201,8 @@ class Output {
     }
     (void)rule;
     const WeightFormat* const stored = model_.load(part).format;
-    const WeightFormat& format = matrix_format(*stored, shape[1], container_, options_, report_);
+    const WeightFormat& format =
+        matrix_format(part, *stored, shape[1], container_, options_, report_);
     matrix_type_ = format.name;
     return format;
   }
@@ -216,25 +233,17 @@ class Output {
   std::string_view matrix_type_ = "f32";
 };
 
-// The template of tokenizer_config.json, or of the file that newer folders have beside it.
-std::string chat_template_of(const fs::path& folder) {
-  std::error_code error;
-  if (fs::exists(folder / "chat_template.jinja", error)) {
-    return read_text_file(folder / "chat_template.jinja", kMaxTokenizerBytes);
-  }
-  if (!fs::exists(folder / "tokenizer_config.json", error)) return "";
-  const JsonDocument config("tokenizer_config.json",
-                            read_text_file(folder / "tokenizer_config.json", kMaxTokenizerBytes));
-  const auto found = config.root().find("chat_template");
-  return found && found->is_string() ? std::string(found->as_string()) : "";
-}
-
 GgufMetadata metadata_for_gguf(const ModelFile& model, const fs::path& in, ConvertReport& report) {
   if (model.file().container() == Container::gguf) {
     GgufMetadata out;
     for (const MetadataValue& value : model.file().metadata()) {
       // Said of the old tensors.
-      if (value.key() != "general.alignment" && value.key() != "general.file_type") out.set(value);
+      if (value.key() == "general.alignment" || value.key() == "general.file_type" ||
+          value.key() == kGgufQ2_0Block || value.key().starts_with("ternary.") ||
+          value.key().starts_with("split.")) {
+        continue;
+      }
+      out.set(value);
     }
     return out;
   }
@@ -260,8 +269,9 @@ GgufMetadata metadata_for_gguf(const ModelFile& model, const fs::path& in, Conve
   } else {
     report.notes.push_back("no tokenizer.json beside the model: no vocabulary in the file");
   }
-  const std::string chat_template = chat_template_of(folder);
-  if (!chat_template.empty()) out.set("tokenizer.chat_template", std::string_view(chat_template));
+  if (const std::optional<std::string> text = read_chat_template(in)) {
+    out.set("tokenizer.chat_template", std::string_view(*text));
+  }
   return out;
 }
 
@@ -328,10 +338,12 @@ ConvertReport convert_tensors(const TensorFile& file, const fs::path& out,
     output.shape = tensor.shape;
     const WeightFormat* format = tensor.format;
     if (format != nullptr && tensor.shape.size() >= 2) {
-      format = &matrix_format(*format, tensor.shape.back(), container, options, report);
+      format =
+          &matrix_format(tensor.name, *format, tensor.shape.back(), container, options, report);
       output.type = format->name;
     }
-    output.data = [&tensor, format](std::vector<std::byte>& scratch) -> std::span<const std::byte> {
+    output.data = [&tensor, format, project = options.project](
+                      std::vector<std::byte>& scratch) -> std::span<const std::byte> {
       if (format == tensor.format || format == nullptr) return tensor.data;
       Weight weight{tensor.format,
                     {tensor.elements() / tensor.shape.back(), tensor.shape.back()},
@@ -339,7 +351,7 @@ ConvertReport convert_tensors(const TensorFile& file, const fs::path& out,
                     nullptr};
       if (tensor.elements() == 0) return {};
       scratch.resize(static_cast<std::size_t>(weight_bytes(*format, tensor.elements())));
-      convert_rows(weight, *format, 0, scratch.data());
+      convert_rows(tensor.name, weight, *format, 0, project, scratch.data());
       return scratch;
     };
     report.bytes += static_cast<std::uint64_t>(tensor.data.size());
@@ -348,7 +360,9 @@ ConvertReport convert_tensors(const TensorFile& file, const fs::path& out,
   report.tensors = tensors.size();
   report.notes.push_back("no config.json and no general.architecture: tensors keep their names");
   if (container == Container::gguf) {
-    write_gguf(out, {}, tensors, {.progress = options.progress});
+    GgufMetadata metadata;
+    state_ternary(tensors, metadata);
+    write_gguf(out, metadata, tensors, {.progress = options.progress});
   } else {
     SafetensorsOptions written;
     written.progress = options.progress;
@@ -368,6 +382,9 @@ bool is_model(const TensorFile& file, const fs::path& in) {
 
 ConvertReport convert_model(const fs::path& in, const fs::path& out,
                             const ConvertOptions& options) {
+  if (options.project && (options.format == nullptr || !options.format->ternary)) {
+    throw InvalidArgument("convert: project: expected a ternary format");
+  }
   if (options.format != nullptr && options.format->encode == nullptr) {
     throw InvalidArgument(
         fmt::format("convert: format: {} is read, not written", options.format->name));
@@ -383,8 +400,9 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
   if (is_gguf_path(out)) {
     const Output output(model, Container::gguf, options, report);
     report.tensors = output.tensors.size();
-    write_gguf(out, metadata_for_gguf(model, in, report), output.tensors,
-               {.progress = options.progress});
+    GgufMetadata metadata = metadata_for_gguf(model, in, report);
+    state_ternary(output.tensors, metadata);
+    write_gguf(out, metadata, output.tensors, {.progress = options.progress});
     return report;
   }
   const Output output(model, Container::safetensors, options, report);

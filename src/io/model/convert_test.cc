@@ -5,6 +5,7 @@
 
 #include "io/model/model_test_support.h"
 #include "touchstone/core/error.h"
+#include "touchstone/io/chat_template.h"
 
 namespace touchstone::io {
 namespace {
@@ -133,6 +134,32 @@ TEST(Convert, CarriesTokenizerAndTemplate) {
   convert_model(out / "m.gguf", out / "back");
   EXPECT_EQ(read_file(out / "back/tokenizer.json"), R"({"model": {}})");
   EXPECT_EQ(read_file(out / "back/chat_template.jinja"), "{{ x }}");
+}
+
+TEST(Convert, FindsTheTemplateOfAModel) {
+  const TemporaryFolder out;
+  std::filesystem::copy(folder_of("llama"), out / "hf");
+  EXPECT_EQ(read_chat_template(out / "hf"), std::nullopt);
+  const auto config = [&](const char* text) { write_file(out / "hf/tokenizer_config.json", text); };
+  config(R"({"chat_template": null})");
+  EXPECT_EQ(read_chat_template(out / "hf"), std::nullopt);
+  config(R"({"chat_template": [{"name": "tool_use", "template": "t"},
+                               {"name": "default", "template": "d"}]})");
+  EXPECT_EQ(read_chat_template(out / "hf"), "d");
+  EXPECT_EQ(read_chat_template(TensorFile::open(out / "hf").files()[0]), "d");
+  convert_model(out / "hf", out / "m.gguf");
+  EXPECT_EQ(read_chat_template(out / "m.gguf"), "d");
+  config(R"({"chat_template": [{"name": "tool_use", "template": "t"}]})");
+  EXPECT_THROW(read_chat_template(out / "hf"), Unsupported);
+  config(R"({"chat_template": 5})");
+  EXPECT_THROW(read_chat_template(out / "hf"), CorruptData);
+  write_file(out / "hf/chat_template.jinja", "j");  // goes before
+  EXPECT_EQ(read_chat_template(out / "hf"), "j");
+  // A template beside a GGUF file may be another model's.
+  write_file(out / "chat_template.jinja", "k");
+  EXPECT_EQ(read_chat_template(out / "m.gguf"), "d");
+  std::filesystem::copy(gguf_of("llama"), out / "n.gguf");
+  EXPECT_EQ(read_chat_template(out / "n.gguf"), std::nullopt);
 }
 
 TEST(Convert, FallsBackWhereBlocksDoNotDivideRows) {

@@ -19,6 +19,12 @@ class Keys {
     const MetadataValue* const architecture = file.find_metadata("general.architecture");
     if (architecture == nullptr) fail("no key general.architecture");
     architecture_ = std::string(architecture->as_string());
+    for (const MetadataValue& value : file.metadata()) {
+      // Weights in another basis: without the transform of activations that goes with it they are noise.
+      if (value.key().starts_with("prism.hadamard")) {
+        refuse("weights stored in a Hadamard basis (" + printable(value.key()) + ")");
+      }
+    }
   }
 
   const std::string& name() const { return name_; }
@@ -212,7 +218,9 @@ void read_tokens(const Keys& keys, ModelDescription& out) {
 ModelDescription describe_gguf(const TensorFile& file) {
   const Keys keys(file);
   const MetadataValue* const split = file.find_metadata("split.count");
-  if (split != nullptr && split->as_int() > 1) keys.refuse("a GGUF model split into several files");
+  if (split != nullptr && split->as_int() > std::ssize(file.files())) {
+    keys.refuse("one of several files of a GGUF model");
+  }
   ModelDescription out;
   out.family = family_of(keys);
   if (const MetadataValue* const name = file.find_metadata("general.name")) {

@@ -164,6 +164,33 @@ bool is_aligned(const std::byte* data, const WeightFormat& format) {
 
 }  // namespace
 
+std::vector<WeightInfo> weights_of(const ModelDescription& d, const WeightFormat& format) {
+  const TensorRules rules = tensor_rules(d.family, Container::gguf, "");
+  std::vector<WeightInfo> weights;
+  const auto wanted = [&](const std::string& name) {
+    if (name == "output.weight") return !d.tied_head;
+    if (!name.ends_with(".bias")) return true;
+    if (name == "output.bias") return d.head_bias;
+    if (name == "attn_output.bias") return d.attention_output_bias;
+    if (name.starts_with("ffn_norm") || name.ends_with("_norm.bias")) return d.norm_bias;
+    return name.starts_with("ffn_") ? d.mlp_bias : d.qkv_bias;
+  };
+  const auto add = [&](const std::string& prefix, const TensorRule& rule) {
+    for (const std::string& part : rule.parts) {
+      if (!wanted(part)) continue;
+      std::vector<std::int64_t> shape = canonical_shape(d, part);
+      const bool vector = shape.size() == 1;
+      weights.push_back({prefix + part, vector ? &weight_format(WeightFormatId::f32) : &format,
+                         std::move(shape)});
+    }
+  };
+  for (const TensorRule& rule : rules.global) add("", rule);
+  for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
+    for (const TensorRule& rule : rules.layer) add(fmt::format("blk.{}.", layer), rule);
+  }
+  return weights;
+}
+
 ModelFile::ModelFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ModelFile::ModelFile(ModelFile&&) noexcept = default;
 ModelFile& ModelFile::operator=(ModelFile&&) noexcept = default;

@@ -33,6 +33,12 @@ TEST(ModelFile, TheSameBitsFromBothFiles) {
     const ModelFile folder = ModelFile::open(folder_of(name));
     const ModelFile gguf = ModelFile::open(gguf_of(name));
     ASSERT_EQ(folder.weights().size(), gguf.weights().size()) << name;
+    const auto expected = weights_of(folder.description(), weight_format(WeightFormatId::bf16));
+    EXPECT_EQ(expected.size(), folder.weights().size()) << name;
+    for (const WeightInfo& info : expected) {
+      ASSERT_TRUE(folder.has(info.name)) << name << ": " << info.name;
+      EXPECT_EQ(info.shape, folder.load(info.name).shape) << name << ": " << info.name;
+    }
     for (const WeightInfo& info : folder.weights()) {
       ASSERT_TRUE(gguf.has(info.name)) << name << " " << info.name;
       const Weight a = folder.load(info.name);

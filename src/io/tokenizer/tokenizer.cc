@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <fstream>
+#include <cstring>
 #include <limits>
 #include <mutex>
 #include <unordered_map>
@@ -37,11 +36,12 @@ const TokenTable& vocabulary_of(const Model& model) {
       model);
 }
 
-bool is_gguf(const std::filesystem::path& path) {
-  std::array<char, 4> magic{};
-  std::ifstream file(path, std::ios::binary);
-  file.read(magic.data(), magic.size());
-  return file && std::string_view(magic.data(), magic.size()) == "GGUF";
+// A mapping: opening it does not wait for a pipe, and pipes and devices are refused.
+bool is_gguf_file(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  constexpr std::string_view kMagic = "GGUF";
+  return file.bytes().size() >= kMagic.size() &&
+         std::memcmp(file.bytes().data(), kMagic.data(), kMagic.size()) == 0;
 }
 
 }  // namespace
@@ -51,8 +51,6 @@ struct Tokenizer::State {
 
   void encode(std::string_view text, const EncodeOptions& options, BpeScratch& scratch,
               std::vector<TokenId>& out) const;
-  std::optional<std::string_view> token_text(TokenId id) const;
-
   // Encoders in use take one each; they come back for the next.
   std::unique_ptr<BpeScratch> take_scratch() const;
   void give_back(std::unique_ptr<BpeScratch> scratch) const;
@@ -72,6 +70,9 @@ struct Tokenizer::State {
     std::string text;   // as it is decoded
     std::string token;  // as it is called
     bool special;
+    // Left out by skip_special. The reference looks the decoded text up among the special tokens, so
+    // that a special token which the normalizer rewrites stays.
+    bool skipped;
   };
   std::unordered_map<TokenId, Added> added;
   std::unordered_map<std::string, TokenId> added_ids;
@@ -148,6 +149,7 @@ void Tokenizer::State::add_tokens(const std::vector<AddedToken>& tokens) {
     }
     end = std::max(end, std::size_t{id} + 1);
   }
+  std::unordered_set<std::string> special;
   for (const AddedToken& token : list) {
     Normalized text{.text = token.text, .limit = grown_limit(token.text.size())};
     if (token.normalized && normalizer) normalizer->apply(text);
@@ -157,8 +159,10 @@ void Tokenizer::State::add_tokens(const std::vector<AddedToken>& tokens) {
                                     json_quote(text.text.substr(0, 60))));
     }
     finder.add(text.text, token);
-    added[token.id] = {text.text, token.text, token.special};
+    added[token.id] = {text.text, token.text, token.special, false};
+    if (token.special) special.insert(token.text);
   }
+  for (auto& [id, token] : added) token.skipped = special.contains(token.text);
 }
 
 std::unique_ptr<BpeScratch> Tokenizer::State::take_scratch() const {
@@ -177,12 +181,6 @@ void Tokenizer::State::give_back(std::unique_ptr<BpeScratch> scratch) const {
   if (scratch->ids.capacity() > kMaxKept) scratch->ids = {};
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(scratch));
-}
-
-std::optional<std::string_view> Tokenizer::State::token_text(TokenId id) const {
-  const auto found = added.find(id);
-  if (found != added.end()) return found->second.text;
-  return vocabulary_of(*model).text(id);
 }
 
 void Tokenizer::State::encode(std::string_view text, const EncodeOptions& options,
@@ -320,7 +318,7 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
       break;
     }
   }
-  if (std::filesystem::is_directory(file, ignored) || is_gguf(file)) {
+  if (std::filesystem::is_directory(file, ignored) || is_gguf_file(file)) {
     const TensorFile tensors = TensorFile::open(file);
     if (const MetadataValue* json = tensors.find_metadata("tokenizer.huggingface.json")) {
       return from_json(json->as_string(), file.string());
@@ -362,8 +360,12 @@ std::string Tokenizer::decode(std::span<const Token> ids, const DecodeOptions& o
   tokens.reserve(ids.size());
   std::size_t bytes = 0;
   for (const Token id : ids) {
-    if (id < 0 || (options.skip_special && is_special(id))) continue;
-    const auto text = state_->token_text(static_cast<TokenId>(id));
+    if (id < 0) continue;
+    const auto added = state_->added.find(static_cast<TokenId>(id));
+    const bool is_added = added != state_->added.end();
+    if (is_added && options.skip_special && added->second.skipped) continue;
+    const auto text = is_added ? std::optional<std::string_view>(added->second.text)
+                               : vocabulary_of(*state_->model).text(static_cast<TokenId>(id));
     if (!text) continue;
     bytes += text->size();
     tokens.emplace_back(*text);

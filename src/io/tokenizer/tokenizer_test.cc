@@ -93,6 +93,24 @@ TEST(Tokenizer, SpecialTokensInTheTextOnRequest) {
   EXPECT_EQ(tokenizer.describe(), "byte-level BPE, 300 tokens, 42 merges, 2 added");
 }
 
+// The reference compares the decoded text with the special tokens: one that the normalizer rewrites
+// is decoded as rewritten, and is not left out.
+TEST(Tokenizer, SpecialTokensThatAreNormalized) {
+  const Tokenizer tokenizer = Tokenizer::from_json(R"({
+    "normalizer": {"type": "Lowercase"}, "decoder": {"type": "Fuse"},
+    "added_tokens": [
+      {"id": 1, "content": "[CLS]", "special": true, "normalized": true, "lstrip": false,
+       "rstrip": false, "single_word": false},
+      {"id": 2, "content": "<s>", "special": true, "normalized": true, "lstrip": false,
+       "rstrip": false, "single_word": false}],
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
+  const Ids ids = tokenizer.encode("[cls]a<s>[CLS]");
+  EXPECT_EQ(ids, (Ids{1, 0, 2, 1}));
+  EXPECT_EQ(tokenizer.decode(ids), "[cls]a<s>[cls]");
+  EXPECT_EQ(tokenizer.decode(ids, {.skip_special = true}), "[cls]a[cls]");
+  EXPECT_EQ(tokenizer.id_to_token(1), "[CLS]");
+}
+
 TEST(Tokenizer, RefusesTextThatIsNotUtf8) {
   const Tokenizer tokenizer = Tokenizer::from_json(trained());
   try {

@@ -85,5 +85,28 @@ TEST(WordScanner, RandomStringsAsPcre2) {
   }
 }
 
+// How many code points the reference takes for words, in a class and outside.
+TEST(RegexTranslation, Words) {
+  std::string all;
+  for (char32_t code = 0; code < 0x110000; ++code) {
+    if (code < 0xd800 || code > 0xdfff) append_code(all, code);
+  }
+  const auto count = [](const char* pattern, const std::string& text) {
+    std::vector<Span> found;
+    Regex(pattern).find_all(text, found);
+    return found.size();
+  };
+  constexpr std::size_t kAll = 0x110000 - 0x800;
+  EXPECT_EQ(count("\\w", all), 144671U);
+  EXPECT_EQ(count("[\\w]", all), 144665U);
+  EXPECT_EQ(count("\\W", all), kAll - 144671);
+  EXPECT_EQ(count("[\\W]", all), kAll - 144665);
+  EXPECT_EQ(count("[^\\W]", all), 144665U);
+  EXPECT_EQ(count("\\w", "\u00bd\u2160\u24b6"), 3U);
+  EXPECT_EQ(count("[\\w]", "\u00bd\u2160\u24b6"), 2U);
+  EXPECT_EQ(count("\\b", "##\u2460"), 0U);
+  EXPECT_EQ(count("\\b", "##\u00b2"), 2U);
+}
+
 }  // namespace
 }  // namespace touchstone::io

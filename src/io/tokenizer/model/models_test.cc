@@ -41,9 +41,7 @@ struct RandomBpe {
     for (std::size_t i = 0; i < tokens.size(); ++i) table.add(tokens[i], static_cast<TokenId>(i));
     return table;
   }
-  Bpe bpe(BpeOptions options = {}) const {
-    return Bpe(table(), {merges.begin(), merges.end()}, std::move(options));
-  }
+  Bpe bpe() const { return Bpe(table(), {merges.begin(), merges.end()}, BpeOptions()); }
   // The lowest rank, and there the leftmost, again and again.
   Ids slow(const std::vector<std::string>& characters) const {
     std::map<std::pair<std::string, std::string>, std::size_t> ranks;

@@ -36,10 +36,26 @@ std::string set_text(std::string_view name, CategorySet set) {
   return fmt::format("\\p{{{}}}", name) + ranges_text(ranges_of(set, true));
 }
 
+// What Oniguruma takes for a word. Numbers that are no digits, such as U+2460, are none, letters in
+// circles and squares are.
+constexpr CategorySet kWord = kLetters | kMarks | category_bit(Category::Nd) |
+                              category_bit(Category::Nl) | category_bit(Category::Pc);
+const std::vector<CodeRange>& word_symbols() {
+  static const std::vector<CodeRange> ranges = {
+      {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+  return ranges;
+}
 const std::string& word_text() {
-  static const std::string text = set_text("L", kLetters) + set_text("M", kMarks) +
-                                  set_text("N", kNumbers) +
-                                  set_text("Pc", category_bit(Category::Pc));
+  static const std::string text =
+      set_text("L", kLetters) + set_text("M", kMarks) + set_text("Nd", category_bit(Category::Nd)) +
+      set_text("Nl", category_bit(Category::Nl)) + set_text("Pc", category_bit(Category::Pc)) +
+      ranges_text(word_symbols());
+  return text;
+}
+// Outside of classes it looks characters of Latin-1 up in a table, in which these numbers are words.
+const std::string& bare_word_text() {
+  static const std::string text =
+      word_text() + ranges_text({{0xb2, 0xb3}, {0xb9, 0xb9}, {0xbc, 0xbe}});
   return text;
 }
 
@@ -286,6 +302,7 @@ class Translator {
     std::string text;            // what it holds, inside a class
     CategorySet categories = 0;  // of a property
     bool space = false;
+    bool word = false;
     bool negated = false;
   };
 
@@ -306,8 +323,9 @@ class Translator {
         set.text = set_text("Nd", set.categories);
         break;
       case 'w':
-        set.categories = kLetters | kMarks | kNumbers | category_bit(Category::Pc);
+        set.categories = kWord;
         set.text = word_text();
+        set.word = true;
         break;
       case 'h':
         set.text = "0-9A-Fa-f";
@@ -340,7 +358,12 @@ class Translator {
   // Everything that the set does not hold, inside a class.
   std::string opposite(const Set& set) const {
     if (set.space) return ranges_text(complement(space_ranges()));
-    return ranges_text(complement(ranges_of(set.categories, false)));
+    std::vector<CodeRange> ranges = ranges_of(set.categories, false);
+    if (set.word) {
+      ranges.insert(ranges.end(), word_symbols().begin(), word_symbols().end());
+      std::ranges::sort(ranges, {}, &CodeRange::first);
+    }
+    return ranges_text(complement(ranges));
   }
 
   bool escape(bool caseless) {
@@ -351,7 +374,7 @@ class Translator {
       return false;
     }
     if (take("\\b") || take("\\B")) {
-      const std::string& word = word_text();
+      const std::string& word = bare_word_text();
       out_ += in_[at_ - 1] == 'b'
                   ? fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", word)
                   : fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", word);
@@ -364,7 +387,7 @@ class Translator {
     }
     if (!escaped_set(set)) refuse(json_quote(in_.substr(at_, 2)));
     if (caseless && set.categories != 0) refuse("a property in (?i:)");
-    out_ += (set.negated ? "[^" : "[") + set.text + ']';
+    out_ += (set.negated ? "[^" : "[") + (set.word ? bare_word_text() : set.text) + ']';
     last_caseless_ = '\0';
     return true;
   }
