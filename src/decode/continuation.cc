@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "touchstone/decode/acceptance.h"
+
 namespace touchstone::inline v0::decode {
 
 Continuation::Continuation(RequestId id, const Request& request, std::int32_t sample,
@@ -28,12 +30,30 @@ std::int64_t Continuation::generated() const {
   return std::ssize(tokens_) - std::ssize(request_.prompt);
 }
 
+std::int64_t Continuation::room() const {
+  return std::min(request_.stop.max_tokens - generated(), max_length_ - std::ssize(tokens_));
+}
+
+std::int64_t Continuation::seed() const {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(request_.sampling.seed) +
+                                   static_cast<std::uint64_t>(sample_));
+}
+
+void Continuation::mask(Draft& draft, std::int64_t vocabulary) const {
+  const std::int64_t early = std::max<std::int64_t>(request_.stop.min_tokens - generated(), 0);
+  if (!constraint_ && (early == 0 || ends_.empty())) return;
+  mask_draft(draft, {.constraint = constraint_.get(),
+                     .forbidden = ends_,
+                     .forbidden_depth = early,
+                     .ends = ends_,
+                     .vocabulary = vocabulary});
+}
+
 SampleRow Continuation::sample_row() const {
   const bool early = generated() < request_.stop.min_tokens;
   return {
       .request = &request_,
-      .seed = static_cast<std::int64_t>(static_cast<std::uint64_t>(request_.sampling.seed) +
-                                        static_cast<std::uint64_t>(sample_)),
+      .seed = seed(),
       .tokens = tokens_,
       .forbidden = early ? std::span<const std::int32_t>(ends_) : std::span<const std::int32_t>(),
       .constraint = constraint_.get()};

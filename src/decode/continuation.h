@@ -10,6 +10,7 @@
 
 #include "decode/sampler.h"
 #include "decode/stop_matcher.h"
+#include "touchstone/decode/draft.h"
 #include "touchstone/decode/request.h"
 #include "touchstone/decode/scheduler.h"
 #include "touchstone/io/tokenizer.h"
@@ -31,7 +32,12 @@ class Continuation {
   // Nothing is to be generated: the request wants log-probabilities of its prompt.
   bool wants_tokens() const { return request_.stop.max_tokens > 0; }
 
+  // Tokens that may still follow: of max_tokens and of the context.
+  std::int64_t room() const;
+  std::int64_t seed() const;  // of this sample
   SampleRow sample_row() const;
+  // The masks of a draft after the tokens so far, where the request restricts tokens.
+  void mask(Draft& draft, std::int64_t vocabulary) const;
   // Takes a token; what can be shown of its text. Finishes where a stop says so.
   std::string take(const SampledToken& sampled);
   // Ends here; the text that was held back.

@@ -7,6 +7,21 @@
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::decode {
+namespace {
+
+std::atomic<std::uint64_t>& cancellations() {
+  static std::atomic<std::uint64_t> count{0};
+  return count;
+}
+
+}  // namespace
+
+void Cancellation::cancel() const {
+  flag_->store(true, std::memory_order_release);
+  cancellations().fetch_add(1, std::memory_order_release);
+}
+
+std::uint64_t Cancellation::count() { return cancellations().load(std::memory_order_acquire); }
 
 TokenConstraint::~TokenConstraint() = default;
 

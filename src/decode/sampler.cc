@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "core/copy.h"
 #include "core/index.h"
@@ -19,13 +20,17 @@ bool has_penalty(const SamplingControls& c) {
 // Words of allowed tokens; empty where every row allows all.
 std::vector<std::int32_t> Sampler::masks(std::span<const SampleRow> rows) const {
   const bool needed = std::ranges::any_of(rows, [](const SampleRow& row) {
-    return row.constraint != nullptr || !row.forbidden.empty();
+    return row.constraint != nullptr || !row.forbidden.empty() || !row.mask.empty();
   });
   if (!needed) return {};
   const std::int64_t words = (vocabulary_ + 31) / 32;
   std::vector<std::int32_t> mask(rows.size() * at(words), -1);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const std::span own = std::span(mask).subspan(r * at(words), at(words));
+    if (!rows[r].mask.empty()) {
+      std::ranges::copy(rows[r].mask, own.begin());
+      continue;
+    }
     if (rows[r].constraint != nullptr) rows[r].constraint->allowed(own);
     for (const std::int32_t token : rows[r].forbidden) {
       const std::uint32_t bit = std::uint32_t{1} << (token % 32);
@@ -34,6 +39,36 @@ std::vector<std::int32_t> Sampler::masks(std::span<const SampleRow> rows) const 
     }
   }
   return mask;
+}
+
+// Rows of one draft share its tokens. In a tree the row after the tokens is the root of its nodes, with
+// no token of its own.
+Sampler::Histories Sampler::add_histories(std::span<const SampleRow> rows, std::int64_t longest,
+                                          std::int64_t deepest) {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> history_rows;
+  std::vector<std::int32_t> parents;
+  std::vector<std::int32_t> tree_tokens;
+  const std::int32_t* last = nullptr;
+  std::int32_t count = 0;
+  for (const SampleRow& row : rows) {
+    if (count == 0 || row.tokens.data() != last) {
+      tokens.insert(tokens.end(), row.tokens.begin(), row.tokens.end());
+      tokens.resize(at(++count * longest), -1);
+      last = row.tokens.data();
+    }
+    history_rows.push_back(count - 1);
+    parents.push_back(row.depth > 0 ? row.parent : -1);
+    tree_tokens.push_back(row.depth > 0 ? row.token : -1);
+  }
+  const std::int64_t n = std::ssize(rows);
+  Histories result{.tokens = arrays_.add(tokens, {count, longest}),
+                   .row = arrays_.add(history_rows, {n})};
+  if (deepest > 0) {
+    result.parent = arrays_.add(parents, {n});
+    result.tree_token = arrays_.add(tree_tokens, {n});
+  }
+  return result;
 }
 
 SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
@@ -50,13 +85,15 @@ SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
   std::vector<std::int64_t> seeds;
   std::vector<std::int64_t> positions;
   std::int64_t longest = 0;
+  std::int64_t deepest = 0;
   bool penalties = false;
   bool biased = false;
   for (const SampleRow& row : rows) {
     top_k.push_back(row.request->sampling.top_k);
     prompt_lengths.push_back(static_cast<std::int32_t>(row.request->prompt.size()));
     seeds.push_back(row.seed);
-    positions.push_back(std::ssize(row.tokens));
+    positions.push_back(std::ssize(row.tokens) + row.depth);
+    deepest = std::max<std::int64_t>(deepest, row.depth);
     longest = std::max(longest, std::ssize(row.tokens));
     penalties |= has_penalty(row.request->sampling);
     biased |= !row.request->sampling.bias.empty();
@@ -74,14 +111,7 @@ SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
   const std::size_t prompt_length = arrays_.add(prompt_lengths, {n});
   const std::vector<std::int32_t> mask = masks(rows);
   const std::size_t token_mask = arrays_.add(mask, {n, std::ssize(mask) / n});
-  std::size_t history = 0;
-  if (penalties) {
-    std::vector<std::int32_t> tokens(at(n * longest), -1);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      std::ranges::copy(rows[r].tokens, tokens.begin() + static_cast<std::int64_t>(r) * longest);
-    }
-    history = arrays_.add(tokens, {n, longest});
-  }
+  const Histories history = penalties ? add_histories(rows, longest, deepest) : Histories{};
   std::size_t bias = 0;
   if (biased) {
     std::vector<float> values(at(n * vocabulary_));
@@ -103,14 +133,64 @@ SampleArgs Sampler::build(Context& context, std::span<const SampleRow> rows) {
           .repetition_penalty = penalties ? view(repetition) : ConstTensorView{},
           .frequency_penalty = penalties ? view(frequency) : ConstTensorView{},
           .presence_penalty = penalties ? view(presence) : ConstTensorView{},
-          .history = penalties ? view(history) : ConstTensorView{},
+          .history = penalties ? view(history.tokens) : ConstTensorView{},
           .prompt_length = penalties ? view(prompt_length) : ConstTensorView{},
+          .history_row = penalties ? view(history.row) : ConstTensorView{},
+          .parent = penalties && deepest > 0 ? view(history.parent) : ConstTensorView{},
+          .tree_token = penalties && deepest > 0 ? view(history.tree_token) : ConstTensorView{},
+          .max_depth = penalties && deepest > 0 ? deepest + 1 : 0,
           .seed = view(seed),
           .position = view(position)};
 }
 
+// Which of sample()'s optional arguments a row needs. On CUDA they choose the kernel, and with it the
+// last bits of log-probabilities: rows that need different ones are drawn in calls of their own, so that
+// nobody's bits depend on the others.
+std::int32_t Sampler::kind_of(const SampleRow& row) {
+  const bool masked = row.constraint != nullptr || !row.forbidden.empty() || !row.mask.empty();
+  return (has_penalty(row.request->sampling) ? 1 : 0) |
+         (row.request->sampling.bias.empty() ? 0 : 2) | (masked ? 4 : 0);
+}
+
 std::vector<SampledToken> Sampler::run(Context& context, const ConstTensorView& logits,
                                        std::span<const SampleRow> rows) {
+  std::map<std::int32_t, std::vector<std::size_t>> kinds;
+  for (std::size_t r = 0; r < rows.size(); ++r) kinds[kind_of(rows[r])].push_back(r);
+  if (kinds.size() < 2) return run_alike(context, logits, rows);
+  std::vector<SampledToken> all(rows.size());
+  const std::int64_t bytes = vocabulary_ * size_of(logits.dtype);
+  const StreamLocation here{logits.device, context.stream()};
+  for (const auto& [kind, members] : kinds) {
+    const std::int64_t n = std::ssize(members);
+    if (gathered_.elements() < n * bytes) {
+      gathered_ = Tensor::empty({n * bytes}, DType::u8, logits.device);
+    }
+    std::vector<SampleRow> own;
+    std::vector<std::int32_t> place(rows.size(), -1);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      place[members[i]] = static_cast<std::int32_t>(i);
+      own.push_back(rows[members[i]]);
+      // Rows that name a parent are of its kind.
+      if (own.back().depth > 0) own.back().parent = place[at(own.back().parent)];
+      queue_copy(here,
+                 static_cast<std::byte*>(gathered_.data()) + static_cast<std::int64_t>(i) * bytes,
+                 here,
+                 static_cast<const std::byte*>(logits.data) +
+                     static_cast<std::int64_t>(members[i]) * bytes,
+                 bytes);
+    }
+    const std::int64_t shape[] = {n, vocabulary_};
+    const std::vector<SampledToken> found = run_alike(
+        context,
+        make_view(static_cast<const void*>(gathered_.data()), shape, logits.dtype, logits.device),
+        own);
+    for (std::size_t i = 0; i < members.size(); ++i) all[members[i]] = found[i];
+  }
+  return all;
+}
+
+std::vector<SampledToken> Sampler::run_alike(Context& context, const ConstTensorView& logits,
+                                             std::span<const SampleRow> rows) {
   const std::int64_t n = std::ssize(rows);
   if (n == 0) return {};
   std::int32_t top = 0;

@@ -21,6 +21,11 @@ struct SampleRow {
   std::span<const std::int32_t> tokens{};     // prompt and output so far
   std::span<const std::int32_t> forbidden{};  // that may not be chosen now
   const TokenConstraint* constraint = nullptr;
+  std::span<const std::int32_t> mask{};  // words of allowed tokens, instead of the two before
+  // Nodes of a draft: the path follows `tokens`, which the rows of a draft share.
+  std::int32_t depth = 0;    // 0: no node
+  std::int32_t parent = -1;  // row of the parent, or of the sequence
+  std::int32_t token = -1;
 };
 
 struct SampledToken {
@@ -33,20 +38,36 @@ class Sampler {
  public:
   explicit Sampler(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
 
-  // logits [rows, vocabulary] f32 on the device of the context. Waits for the result.
+  // logits [rows, vocabulary] on the device of the context. Waits for the result.
   std::vector<SampledToken> run(Context& context, const ConstTensorView& logits,
                                 std::span<const SampleRow> rows);
 
+  // Rows of different kinds are drawn in calls of their own.
+  static std::int32_t kind_of(const SampleRow& row);
+
  private:
+  // Rows of one kind.
+  std::vector<SampledToken> run_alike(Context& context, const ConstTensorView& logits,
+                                      std::span<const SampleRow> rows);
   // All but the logits and the results.
   SampleArgs build(Context& context, std::span<const SampleRow> rows);
   std::vector<std::int32_t> masks(std::span<const SampleRow> rows) const;
+  // Indices of arrays.
+  struct Histories {
+    std::size_t tokens = 0;
+    std::size_t row = 0;
+    std::size_t parent = 0;
+    std::size_t tree_token = 0;
+  };
+  Histories add_histories(std::span<const SampleRow> rows, std::int64_t longest,
+                          std::int64_t deepest);
 
   std::int64_t vocabulary_;
   StepArrays arrays_{};
   Tensor
       results_{};  // bytes: tokens, status, log-probabilities, top tokens, their log-probabilities
   std::vector<std::byte> host_{};
+  Tensor gathered_{};  // bytes: the logits of a kind
 };
 
 }  // namespace touchstone::inline v0::decode

@@ -193,6 +193,9 @@ class Counting : public TokenConstraint {
   std::unique_ptr<TokenConstraint> start() const override {
     return std::make_unique<Counting>(limit_);
   }
+  std::unique_ptr<TokenConstraint> copy() const override {
+    return std::make_unique<Counting>(*this);
+  }
   void allowed(std::span<std::int32_t> mask) const override {
     std::ranges::fill(mask, 0);
     if (next_ < limit_) {
@@ -305,6 +308,35 @@ TEST(Scheduler, Refuses) {
               ThrowsMessage<InvalidArgument>(HasSubstr("no tokenizer")));
   EXPECT_THAT([&] { scheduler.finished({3}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("request 3 is not known")));
+}
+
+// Thousands wait: what is cancelled among them ends at the next step, before its turn.
+TEST(Scheduler, WaitingRequestsCanBeCancelled) {
+  SmallScorer scorer;
+  Scheduler scheduler(scorer, {.max_running = 2});
+  Context context({.threads = 1});
+  std::vector<RequestId> ids;
+  std::vector<Cancellation> cancellations;
+  for (int i = 0; i < 3000; ++i) {
+    Request asked = request({1, 2}, 4);
+    if (i == 5) asked.samples = 3;
+    if (i == 6) asked.cancellation.cancel();
+    cancellations.push_back(asked.cancellation);
+    ids.push_back(scheduler.submit(std::move(asked)));
+  }
+  scheduler.step(context);
+  EXPECT_TRUE(scheduler.finished(ids[6]));
+  cancellations[2999].cancel();
+  cancellations[5].cancel();
+  EXPECT_FALSE(scheduler.finished(ids[2999]));
+  scheduler.step(context);
+  EXPECT_TRUE(scheduler.finished(ids[2999]));
+  EXPECT_EQ(scheduler.take(ids[5])[2].finish, FinishReason::cancelled);
+  EXPECT_FALSE(scheduler.finished(ids[10]));
+  EXPECT_EQ(scheduler.take(ids[2999])[0].finish, FinishReason::cancelled);
+  for (const Cancellation& one : cancellations) one.cancel();
+  EXPECT_FALSE(scheduler.step(context));
+  EXPECT_EQ(scorer.alive(), 0U);
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ Scorer::~Scorer() = default;
 
 ScorerSequence Scorer::open(std::span<const std::int32_t> /*tokens*/) { return create(); }
 
+bool Scorer::swap_out(ScorerSequence /*sequence*/) { return false; }
+bool Scorer::swap_in(ScorerSequence /*sequence*/) { return false; }
+
 bool Scorer::fits(std::span<const RowCount> /*counts*/) const { return true; }
 
 std::vector<ScoreRow> chain_rows(ScorerSequence sequence, std::int64_t length,
@@ -111,12 +114,14 @@ void check_score_args(const Scorer& scorer, const ScoreArgs& args) {
 }
 
 void check_kept_rows(std::span<const ScoreRow> rows, std::span<const KeptRows> kept) {
+  std::vector<std::int64_t> ids;
+  ids.reserve(kept.size());
+  for (const KeptRows& one : kept) ids.push_back(one.sequence.id);
+  std::ranges::sort(ids);
+  if (const auto twice = std::ranges::adjacent_find(ids); twice != ids.end()) {
+    throw InvalidArgument(fmt::format("keep: sequence {} appears twice", *twice));
+  }
   for (std::size_t k = 0; k < kept.size(); ++k) {
-    for (std::size_t other = 0; other < k; ++other) {
-      if (kept[other].sequence == kept[k].sequence) {
-        throw InvalidArgument(fmt::format("keep: sequence {} appears twice", kept[k].sequence.id));
-      }
-    }
     std::int32_t parent = kNoNode;
     for (const std::int32_t row : kept[k].rows) {
       if (row < 0 || row >= static_cast<std::int64_t>(rows.size()) ||

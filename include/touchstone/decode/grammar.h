@@ -110,6 +110,7 @@ class TOUCHSTONE_API GrammarConstraint final : public TokenConstraint {
   ~GrammarConstraint() override;
 
   std::unique_ptr<TokenConstraint> start() const override;
+  std::unique_ptr<TokenConstraint> copy() const override;
   // InvalidArgument for another number of words than the vocabulary takes, or too many readings.
   void allowed(std::span<std::int32_t> mask) const override;
   // InvalidArgument for a token that is not allowed; the state stays.

@@ -42,8 +42,11 @@ struct StopConditions {
 class TOUCHSTONE_API Cancellation {
  public:
   Cancellation() : flag_(std::make_shared<std::atomic<bool>>(false)) {}
-  void cancel() const { flag_->store(true, std::memory_order_relaxed); }
-  bool cancelled() const { return flag_->load(std::memory_order_relaxed); }
+  void cancel() const;
+  bool cancelled() const { return flag_->load(std::memory_order_acquire); }
+  // Grows with every cancel() of any flag: a scheduler with thousands of requests looks at their flags
+  // only when it has.
+  static std::uint64_t count();
 
  private:
   std::shared_ptr<std::atomic<bool>> flag_;
@@ -55,6 +58,8 @@ class TOUCHSTONE_API TokenConstraint {
   virtual ~TokenConstraint();
   // The state before the first token of a continuation.
   virtual std::unique_ptr<TokenConstraint> start() const = 0;
+  // The state as it is now, for a branch of a draft.
+  virtual std::unique_ptr<TokenConstraint> copy() const = 0;
   // Writes all words of `mask`, one bit per token as sample's token_mask: bit t % 32 of word t / 32.
   // Tokens that end the text are allowed where it may end. No bit: finish reason no_token.
   virtual void allowed(std::span<std::int32_t> mask) const = 0;

@@ -8,15 +8,20 @@
 //
 // Order       Continuations are served in the order of their requests. Memory for the rows of a step is
 //             asked for as a whole; where it does not suffice, the youngest continuation gives its
-//             memory back and is computed anew later, prompt and generated tokens alike.
+//             memory back. What it held is moved elsewhere (Scorer::swap_out) where that is possible
+//             and it is long, else computed anew later, prompt and generated tokens alike.
 // Guarantees  The tokens and log-probabilities of a request depend on the request and the scorer alone,
 //             at every temperature: not on other requests, when they come and go, max_rows,
-//             max_running, prefix sharing or preemption. They are what Scorer and sample() promise for
+//             max_running, prefix sharing or either kind of preemption. They are what Scorer and sample() promise for
 //             rows: token i is drawn from the logits after it, with the number of its position.
 //             (Of a scorer that keeps the promise of scorer.h.)
+// Speculation A draft is verified in rows that the step has left, and in memory that it has left: drafts
+//             never push anything out. EOS, stop strings and limits inside an accepted path end the
+//             text where plain decoding ends it; nothing after them is committed.
 // Errors      submit() refuses what check_request refuses. A step whose logits are NaN throws
 //             CorruptData; the request that met them is finished then, and the others go on.
 // Threads     Not thread-safe, but for Request::cancellation.
+// Cost        Host time of a step grows with the continuations in it, not with those that wait.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +34,7 @@
 #include "touchstone/core/export.h"
 #include "touchstone/decode/request.h"
 #include "touchstone/decode/scorer.h"
+#include "touchstone/decode/speculation.h"
 #include "touchstone/io/tokenizer.h"
 
 namespace touchstone::inline v0::decode {
@@ -37,9 +43,13 @@ struct SchedulerOptions {
   std::int64_t max_rows = 256;    // of a step
   std::int64_t max_running = 32;  // continuations that hold memory; at most max_rows
   bool share_prefixes = true;     // begin with what the scorer still holds (Scorer::open)
+  // Preempted continuations of at least so many tokens are swapped out, where the scorer can; reading
+  // shorter ones again costs less than two copies.
+  std::int64_t swap_min_tokens = 64;
   std::vector<std::int32_t> eos_tokens{};
   const io::Tokenizer* tokenizer = nullptr;  // for text and stop strings; outlives the scheduler
   bool skip_special = true;                  // special tokens have no text
+  SpeculationOptions speculation{};          // with a source: drafts are verified beside the rows
 };
 
 struct RequestId {
@@ -63,8 +73,10 @@ struct SchedulerStatistics {
   std::int64_t steps = 0;
   std::int64_t prompt_rows = 0;  // scored, recomputed ones included
   std::int64_t decode_rows = 0;
+  std::int64_t draft_rows = 0;     // nodes of drafts
   std::int64_t prefix_tokens = 0;  // that sharing spared
   std::int64_t preemptions = 0;
+  std::int64_t swaps = 0;  // preemptions that moved memory instead of computing anew
 };
 
 class TOUCHSTONE_API Scheduler {
@@ -84,6 +96,7 @@ class TOUCHSTONE_API Scheduler {
   std::vector<Completion> take(RequestId request);
 
   SchedulerStatistics statistics() const;
+  SpeculationStatistics speculation() const;  // all 0 without a source
 
  private:
   struct State;

@@ -89,7 +89,16 @@ class TOUCHSTONE_API Scorer {
   virtual void release(ScorerSequence sequence) = 0;
   virtual std::int64_t length(ScorerSequence sequence) const = 0;
 
-  // Whether score() has memory for so many rows of these sequences, while none is pending.
+  // Moves what the committed tokens of a sequence hold to memory that score() does not use. False, and
+  // nothing changed, where there is none. Until swap_in() the sequence can be asked for its length,
+  // passed to fits() and released, nothing else. Its pending rows are dropped.
+  virtual bool swap_out(ScorerSequence sequence);
+  // Moves it back: later logits have the bits they would have had. False, and nothing changed, while
+  // memory does not suffice.
+  virtual bool swap_in(ScorerSequence sequence);
+
+  // Whether score() has memory for so many rows of these sequences, while none is pending; of one that
+  // is swapped out, after swap_in().
   virtual bool fits(std::span<const RowCount> counts) const;
 
   // Scores rows. They are pending until keep(), the next score() or any change of their sequence

@@ -50,6 +50,7 @@ TEST(BeamCheck, RefusesByOption) {
   refused("constraint: expected none", [](auto& r) {
     struct Anything : TokenConstraint {
       std::unique_ptr<TokenConstraint> start() const override { return nullptr; }
+      std::unique_ptr<TokenConstraint> copy() const override { return nullptr; }
       void allowed(std::span<std::int32_t> mask) const override { std::ranges::fill(mask, -1); }
       void accept(std::int32_t /*token*/) override {}
     };

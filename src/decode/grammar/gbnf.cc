@@ -400,9 +400,9 @@ class Parser {
       if ((byte(i) & 0xc0) != 0x80) fail("bytes that are not UTF-8");
       code = code << 6 | (byte(i) & 0x3f);
     }
-    constexpr char32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
+    constexpr char32_t kMin[] = {0, 0x80, 0x800, 0x10000};
     const bool lone_tail = lead >= 0x80 && lead < 0xc2;
-    if (lone_tail || lead > 0xf4 || code < kLeast[length - 1] || code > kLastCode ||
+    if (lone_tail || lead > 0xf4 || code < kMin[length - 1] || code > kLastCode ||
         (code >= 0xd800 && code <= 0xdfff)) {
       fail("bytes that are not UTF-8");
     }

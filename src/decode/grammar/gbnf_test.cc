@@ -1,4 +1,5 @@
 // Texts that grammars match, and grammars that are refused.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -104,13 +105,10 @@ TEST(Gbnf, HostileGrammarsAreRefusedSoon) {
   EXPECT_NE(refusal("root ::= \"a\"" + std::string(100000, '?')).find("repetitions"),
             std::string::npos);
   std::string doubling;
-  for (int i = 0; i < 60; ++i)
-    doubling += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + " r" +
-                std::to_string(i + 1) + "\n";
+  for (int i = 0; i < 60; ++i) doubling += fmt::format("r{} ::= r{} r{}\n", i, i + 1, i + 1);
   EXPECT_EQ(refusal("root ::= r0\n" + doubling + "r60 ::= \"x\""), "accepted");  // 2^60 letters
   std::string chain = "root ::= r0\n";
-  for (int i = 0; i < 2000; ++i)
-    chain += "r" + std::to_string(i) + " ::= \"x\"? r" + std::to_string(i + 1) + "\n";
+  for (int i = 0; i < 2000; ++i) chain += fmt::format("r{} ::= \"x\"? r{}\n", i, i + 1);
   EXPECT_EQ(refusal(chain + "r2000 ::= \"y\""), "accepted");
   EXPECT_NE(refusal(std::string(2 << 20, ' ')).find("bytes, at most"), std::string::npos);
   // Every level doubles the ways to have come there.

@@ -68,6 +68,10 @@ std::unique_ptr<TokenConstraint> GrammarConstraint::start() const {
   return fresh;
 }
 
+std::unique_ptr<TokenConstraint> GrammarConstraint::copy() const {
+  return std::make_unique<GrammarConstraint>(*this);
+}
+
 // The number of the state, with the mutex of the cache held.
 std::int32_t GrammarConstraint::current() const {
   grammar::MaskCache::Place place{generation_, state_};

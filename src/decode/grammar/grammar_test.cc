@@ -33,12 +33,12 @@ class RandomGrammar {
 
   std::string choice(int depth, int rules) {
     std::string all = sequence(depth, rules);
-    for (int i = pick(3); i > 0; --i) all += " | " + sequence(depth, rules);
+    for (int i = pick(3); i > 0; --i) all.append(" | ").append(sequence(depth, rules));
     return all;
   }
   std::string sequence(int depth, int rules) {
     std::string all = item(depth, rules);
-    for (int i = pick(3); i > 0; --i) all += " " + item(depth, rules);
+    for (int i = pick(3); i > 0; --i) all.append(" ").append(item(depth, rules));
     return all;
   }
   std::string item(int depth, int rules) {
@@ -54,7 +54,7 @@ class RandomGrammar {
     } else if (kind < 6) {
       one = name(pick(rules));
     } else {
-      one = "(" + choice(depth - 1, rules) + ")";
+      one = fmt::format("({})", choice(depth - 1, rules));
     }
     return one + kRepeats[pick(9)];
   }

@@ -1,24 +1,50 @@
 // Texts made under the schemas of testdata/schemas.json are valid; what is outside the subset is
 // refused by its name. The validator here is a second, independent reading of JSON Schema.
 #include <gtest/gtest.h>
+#include <regex.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
-#include <regex>
+#include <iterator>
 
 #include "decode/grammar/grammar_test_support.h"
+#include "json/json.h"
 #include "touchstone/decode/grammar.h"
 
 namespace touchstone::decode {
 namespace {
 
-using Json = nlohmann::json;
-
 Json schemas() {
   std::ifstream file(TOUCHSTONE_GRAMMAR_TESTDATA "/schemas.json");
-  return Json::parse(file);
+  return Json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+// Searches by the expressions of the C library (std::regex takes seconds to compile), which know all
+// that the schemas use but \d.
+bool matches_pattern(const std::string& text, const std::string& pattern) {
+  std::string expression;
+  bool in_set = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == '\\' && pattern[i + 1] == 'd') {
+      expression += in_set ? "0-9" : "[0-9]";
+      ++i;
+      continue;
+    }
+    expression += pattern[i];
+    if (pattern[i] == '\\')
+      expression += pattern[++i];
+    else if (pattern[i] == '[' || pattern[i] == ']')
+      in_set = pattern[i] == '[';
+  }
+  regex_t compiled;
+  if (regcomp(&compiled, expression.c_str(), REG_EXTENDED | REG_NOSUB) != 0) {
+    ADD_FAILURE() << "not an expression: " << expression;
+    return false;
+  }
+  const bool found = regexec(&compiled, text.c_str(), 0, nullptr, 0) == 0;
+  regfree(&compiled);
+  return found;
 }
 
 std::size_t characters_in(const std::string& text) {
@@ -33,7 +59,7 @@ class Validator {
 
   bool valid(const Json& schema, const Json& value) const {
     if (schema.is_boolean()) return schema.get<bool>();
-    if (schema.contains("$ref")) return valid(resolve(schema["$ref"]), value);
+    if (schema.contains("$ref")) return valid(resolve(schema["$ref"].get<std::string>()), value);
     if (schema.contains("const") && schema["const"] != value) return false;
     if (schema.contains("enum")) {
       const Json& list = schema["enum"];
@@ -57,17 +83,27 @@ class Validator {
     return count;
   }
   const Json& resolve(const std::string& reference) const {
-    return reference == "#" ? root_ : root_.at(Json::json_pointer(reference.substr(1)));
+    const Json* at = &root_;
+    for (std::size_t begin = reference.find('/'); begin != std::string::npos;) {
+      const std::size_t end = reference.find('/', begin + 1);
+      std::string key = reference.substr(begin + 1, end - begin - 1);
+      if (const std::size_t slash = key.find("~1"); slash != std::string::npos) {
+        key.replace(slash, 2, "/");
+      }
+      at = &at->at(key);
+      begin = end;
+    }
+    return *at;
   }
   static bool has_type(const Json& type, const Json& value) {
     if (type.is_array()) {
       return std::any_of(type.begin(), type.end(),
                          [&](const Json& one) { return has_type(one, value); });
     }
-    if (type == "integer") {
+    if (type == Json("integer")) {
       return value.is_number() && std::floor(value.get<double>()) == value.get<double>();
     }
-    return type == (value.is_number() ? "number" : value.type_name());
+    return type == Json(value.is_number() ? "number" : value.type_name());
   }
   static bool valid_string(const Json& schema, const std::string& text) {
     if (characters_in(text) < schema.value("minLength", std::size_t{0})) return false;
@@ -75,7 +111,7 @@ class Validator {
         characters_in(text) > schema["maxLength"].get<std::size_t>())
       return false;
     if (!schema.contains("pattern")) return true;
-    return std::regex_search(text, std::regex(schema["pattern"].get<std::string>()));
+    return matches_pattern(text, schema["pattern"].get<std::string>());
   }
   static bool valid_number(const Json& schema, double number) {
     return !(schema.contains("minimum") && number < schema["minimum"].get<double>()) &&
@@ -89,7 +125,7 @@ class Validator {
     if (array.size() < schema.value("minItems", std::size_t{0})) return false;
     if (schema.contains("maxItems") && array.size() > schema["maxItems"].get<std::size_t>())
       return false;
-    const Json prefix = schema.value("prefixItems", Json::array());
+    const Json prefix = schema.contains("prefixItems") ? schema["prefixItems"] : Json::array();
     for (std::size_t i = 0; i < array.size(); ++i) {
       if (i < prefix.size() ? !valid(prefix[i], array[i])
                             : schema.contains("items") && !valid(schema["items"], array[i])) {
@@ -99,10 +135,11 @@ class Validator {
     return true;
   }
   bool valid_object(const Json& schema, const Json& object) const {
-    for (const Json& name : schema.value("required", Json::array())) {
+    const Json required = schema.contains("required") ? schema["required"] : Json::array();
+    for (const Json& name : required) {
       if (!object.contains(name.get<std::string>())) return false;
     }
-    const Json properties = schema.value("properties", Json::object());
+    const Json properties = schema.contains("properties") ? schema["properties"] : Json::object();
     for (const auto& [name, value] : object.items()) {
       if (properties.contains(name)) {
         if (!valid(properties[name], value)) return false;
@@ -130,8 +167,8 @@ TEST(JsonSchema, RandomTextsAreValid) {
           Grammar::from_json_schema(schema.dump(), {.whitespace = whitespace}), vocabulary.get());
       for (int run = 0; run < 6; ++run) {
         const std::string text = random_text(constraint, vocabulary, random, 40);
-        const Json value = Json::parse(text, nullptr, false);
-        ASSERT_FALSE(value.is_discarded()) << text;
+        Json value;
+        ASSERT_NO_THROW(value = Json::parse(text)) << text;
         ASSERT_TRUE(Validator(schema).valid(schema, value)) << text;
       }
     }

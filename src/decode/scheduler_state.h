@@ -1,0 +1,134 @@
+// The state of a scheduler: who is served, and the parts of a step.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "decode/continuation.h"
+#include "decode/sampler.h"
+#include "decode/speculative/speculator.h"
+#include "touchstone/decode/scheduler.h"
+
+namespace touchstone::inline v0::decode {
+
+// A continuation that is not finished.
+struct SchedulerEntry {
+  Continuation text;
+  std::int64_t order = 0;  // of arrival
+  TokenHook* hook = nullptr;
+  std::optional<ScorerSequence> sequence{};  // present: it is running
+  std::optional<ScorerSequence> swapped{};   // present: preempted, and can go on
+  std::int64_t length = 0;                   // of the sequence
+  // Samples of the same request that wait for this one to read the prompt, in their order.
+  std::vector<SchedulerEntry*> followers{};
+  SchedulerEntry* leader = nullptr;  // whom this one waits for
+
+  std::int64_t remaining() const { return std::ssize(text.tokens()) - length; }
+};
+
+// Rows of an entry in a step.
+struct SchedulerShare {
+  SchedulerEntry* entry = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t first = 0;   // index of its first row
+  std::int32_t draft = -1;  // index into the drafts of the step
+  bool complete = false;    // last(), before tokens are added
+
+  bool last() const { return rows == entry->remaining(); }
+};
+
+// What a hook is told, after the step is committed.
+struct SchedulerEvent {
+  SchedulerEntry* entry = nullptr;
+  std::int32_t token = -1;
+  std::string text{};
+  FinishReason finish = FinishReason::none;
+};
+
+struct HeldRequest {
+  Request request;
+  TokenHook hook;
+  std::int64_t open = 0;  // samples that are not finished
+  std::vector<Completion> completions{};
+};
+
+// InvalidArgument for options out of range.
+SchedulerOptions checked_options(SchedulerOptions options);
+
+struct Scheduler::State {
+  State(Scorer& scored, SchedulerOptions given)
+      : scorer(scored),
+        options(checked_options(std::move(given))),
+        sampler(scored.shape().vocabulary) {
+    if (options.speculation.source) {
+      speculator.emplace(options.speculation, scored.shape());
+    }
+  }
+  ~State() {
+    for (auto& [order, entry] : entries) {
+      leave(entry);
+      if (speculator) speculator->forget(order);
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  std::vector<SchedulerShare> plan();
+  bool admit(SchedulerEntry& entry, std::vector<SchedulerShare>& shares);
+  void make_room(std::vector<SchedulerShare>& shares);
+  void preempt(SchedulerEntry& entry);
+  bool fits(std::span<const SchedulerShare> shares) const;
+  void start(SchedulerEntry& entry, ScorerSequence sequence, std::int64_t length);
+  void leave(SchedulerEntry& entry);
+  void note(SchedulerEntry& entry, std::int32_t token, std::string text);
+  void end(SchedulerEntry& entry, FinishReason reason);
+  void emit();
+  void end_cancelled();
+  void retire();
+  void propose(Context& context, std::vector<SchedulerShare>& shares);
+  void score(Context& context, std::vector<SchedulerShare>& shares);
+  std::vector<std::int32_t> add_rows(const SchedulerShare& share,
+                                     std::vector<ScoreRow>& rows) const;
+  void read_prompt_logits(Context& context, const SchedulerShare& share,
+                          std::span<const std::int32_t> logit_rows);
+  bool sample(Context& context, std::span<const SchedulerShare> shares,
+              std::span<const std::int32_t> logit_rows);
+  bool judge(Context& context, std::span<const SchedulerShare> shares, std::int64_t first_logit,
+             std::int64_t logit_count, std::vector<std::vector<std::int32_t>>& kept);
+  bool take(SchedulerEntry& entry, const SampledToken& sampled);
+  void follow(Context& context, SchedulerEntry& leader);
+  TensorView grown(Tensor& buffer, std::int64_t rows) const;
+  // Layers whose outputs the source of drafts wants to see.
+  std::span<const std::int32_t> hidden_layers() const {
+    return speculator ? options.speculation.source->hidden_layers()
+                      : std::span<const std::int32_t>();
+  }
+  TensorView hidden_view(std::int64_t rows);
+
+  Scorer& scorer;
+  SchedulerOptions options;
+  Sampler sampler;
+  std::optional<Speculator> speculator{};
+  std::vector<DraftedContinuation> drafts{};  // of the step
+  std::vector<SchedulerEvent> events{};
+  std::map<std::int64_t, SchedulerEntry> entries;   // unfinished, in the order of arrival
+  std::map<std::int64_t, SchedulerEntry*> running;  // of them, those with a sequence ...
+  std::map<std::int64_t, SchedulerEntry*> waiting;  // ... and those whose turn will come
+  std::vector<SchedulerEntry*> immediate;           // that end at the next step
+  std::vector<SchedulerEntry*> ended;               // finished, to be retired
+  std::uint64_t seen_cancellations = Cancellation::count();
+  std::map<std::int64_t, HeldRequest> requests;
+  std::int64_t next_id = 0;
+  std::int64_t next_order = 0;
+  SchedulerStatistics statistics{};
+  Tensor logits{};     // [rows, vocabulary]
+  Tensor to_sample{};  // the same, for rows that are not neighbors
+  Tensor hidden{};     // [hidden layers, rows, width]
+  std::vector<float> host_logits{};
+};
+
+}  // namespace touchstone::inline v0::decode

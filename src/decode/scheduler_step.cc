@@ -1,0 +1,280 @@
+// One step: drafts, rows, the choice of tokens, what is kept.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/copy.h"
+#include "core/index.h"
+#include "decode/log_softmax.h"
+#include "decode/scheduler_state.h"
+#include "touchstone/core/error.h"
+
+namespace touchstone::inline v0::decode {
+
+TensorView Scheduler::State::grown(Tensor& buffer, std::int64_t rows) const {
+  const std::int64_t columns = scorer.shape().vocabulary;
+  if (buffer.elements() < rows * columns) {
+    buffer = Tensor::empty({rows, columns}, DType::f32, scorer.shape().device);
+  }
+  const std::int64_t shape[] = {rows, columns};
+  return make_view(buffer.data(), shape, DType::f32, scorer.shape().device);
+}
+
+TensorView Scheduler::State::hidden_view(std::int64_t rows) {
+  const std::int64_t layers = std::ssize(hidden_layers());
+  if (layers == 0) return {};
+  const std::int64_t shape[] = {layers, rows, scorer.shape().hidden_size};
+  if (hidden.elements() < layers * rows * shape[2]) {
+    hidden = Tensor::empty(shape, DType::f32, scorer.shape().device);
+  }
+  return make_view(hidden.data(), shape, DType::f32, scorer.shape().device);
+}
+
+// Drafts for the continuations of a step, in rows and memory that are left.
+void Scheduler::State::propose(Context& context, std::vector<SchedulerShare>& shares) {
+  drafts.clear();
+  if (!speculator) return;
+  std::int64_t rows = options.max_rows;
+  std::vector<std::size_t> asked;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    rows -= shares[i].rows;
+    const SchedulerEntry& entry = *shares[i].entry;
+    if (shares[i].rows != 1 || !shares[i].last() || entry.text.generated() == 0) continue;
+    asked.push_back(i);
+    drafts.push_back({.text = &entry.text, .id = entry.order});
+  }
+  speculator->propose(context, drafts, rows);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    shares[asked[i]].draft = static_cast<std::int32_t>(i);
+  }
+  if (!fits(shares)) {
+    for (DraftedContinuation& one : drafts) one.draft = {};
+  }
+  // Without a node there is nothing to judge.
+  for (SchedulerShare& share : shares) {
+    if (share.draft >= 0 && drafts[at(share.draft)].draft.tree.empty()) share.draft = -1;
+  }
+  std::stable_partition(shares.begin(), shares.end(),
+                        [](const SchedulerShare& share) { return share.draft < 0; });
+}
+
+// The rows of a share; those whose logits are wanted are returned.
+std::vector<std::int32_t> Scheduler::State::add_rows(const SchedulerShare& share,
+                                                     std::vector<ScoreRow>& rows) const {
+  const SchedulerEntry& entry = *share.entry;
+  const auto tokens = entry.text.tokens().subspan(at(entry.length), at(share.rows));
+  const auto first = static_cast<std::int32_t>(rows.size());
+  const auto chain = chain_rows(*entry.sequence, entry.length, tokens, first);
+  rows.insert(rows.end(), chain.begin(), chain.end());
+  std::vector<std::int32_t> wanted;
+  const bool all = entry.text.request().prompt_log_probabilities && entry.text.sample() == 0 &&
+                   entry.text.generated() == 0;
+  for (std::int64_t i = 0; i < share.rows; ++i) {
+    if (all || (share.last() && i + 1 == share.rows)) {
+      wanted.push_back(first + static_cast<std::int32_t>(i));
+    }
+  }
+  if (share.draft < 0) return wanted;
+  // The draft follows the last row: its roots are the children of that row.
+  const auto root = static_cast<std::int32_t>(rows.size()) - 1;
+  const std::vector<ScoreRow> nodes = tree_rows(*entry.sequence, rows.back().position + 1,
+                                                drafts[at(share.draft)].draft.tree, root + 1);
+  for (ScoreRow node : nodes) {
+    if (node.parent == kNoNode) node.parent = root;
+    wanted.push_back(static_cast<std::int32_t>(rows.size()));
+    rows.push_back(node);
+  }
+  return wanted;
+}
+
+void Scheduler::State::score(Context& context, std::vector<SchedulerShare>& shares) {
+  const auto start = std::chrono::steady_clock::now();
+  propose(context, shares);
+  std::vector<ScoreRow> rows;
+  std::vector<std::int32_t> logit_rows;
+  std::int64_t plain_logits = 0;
+  bool prompts = false;
+  for (SchedulerShare& share : shares) {
+    const SchedulerEntry& entry = *share.entry;
+    share.first = std::ssize(rows);
+    share.complete = share.last();
+    const std::vector<std::int32_t> wanted = add_rows(share, rows);
+    logit_rows.insert(logit_rows.end(), wanted.begin(), wanted.end());
+    if (share.draft < 0) plain_logits = std::ssize(logit_rows);
+    const bool decoding = entry.remaining() == 1 && entry.length > 0;
+    prompts |= !decoding || entry.text.generated() == 0;
+    (decoding ? statistics.decode_rows : statistics.prompt_rows) += share.rows;
+    statistics.draft_rows += std::ssize(rows) - share.first - share.rows;
+  }
+  const TensorView seen = hidden_view(std::ssize(rows));
+  scorer.score(context, {.rows = rows,
+                         .logit_rows = logit_rows,
+                         .logits = grown(logits, std::ssize(logit_rows)),
+                         .hidden_layers = hidden_layers(),
+                         .hidden = seen});
+  std::vector<std::vector<std::int32_t>> indices;
+  std::int64_t tokens = 0;
+  for (const SchedulerShare& share : shares) {
+    auto& own = indices.emplace_back();
+    for (std::int64_t i = 0; i < share.rows; ++i) {
+      own.push_back(static_cast<std::int32_t>(share.first + i));
+    }
+    tokens -= share.entry->text.generated();
+  }
+  bool broken = sample(context, shares, std::span(logit_rows).first(at(plain_logits)));
+  broken |= judge(context, shares, plain_logits, std::ssize(logit_rows) - plain_logits, indices);
+  std::vector<KeptRows> kept;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    kept.push_back({*shares[i].entry->sequence, indices[i]});
+  }
+  scorer.keep(kept);
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    SchedulerEntry& entry = *shares[i].entry;
+    if (seen.defined()) {
+      options.speculation.source->observe(
+          context,
+          {.id = entry.order, .position = entry.length, .rows = indices[i], .hidden = seen});
+    }
+    entry.length += std::ssize(indices[i]);
+    tokens += entry.text.generated();
+    if (shares[i].complete && entry.text.wants_tokens()) follow(context, entry);
+  }
+  if (speculator && !prompts) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    speculator->note_step(std::ssize(shares), tokens, passed.count());
+  }
+  emit();
+  if (broken) {
+    retire();
+    throw CorruptData("scheduler: the logits of the model are NaN");
+  }
+}
+
+// Log-probabilities of the prompt tokens after the rows of this step.
+void Scheduler::State::read_prompt_logits(Context& context, const SchedulerShare& share,
+                                          std::span<const std::int32_t> logit_rows) {
+  Continuation& text = share.entry->text;
+  if (!text.request().prompt_log_probabilities || text.sample() != 0 || text.generated() > 0)
+    return;
+  const std::int64_t columns = scorer.shape().vocabulary;
+  const StreamLocation here{scorer.shape().device, context.stream()};
+  host_logits.resize(at(columns));
+  const std::int64_t begin = std::ranges::lower_bound(logit_rows, share.first) - logit_rows.begin();
+  for (std::int64_t i = 0; i < share.rows; ++i) {
+    const std::int64_t next = share.entry->length + i + 1;
+    if (next >= std::ssize(text.tokens())) break;
+    const auto* from = static_cast<const float*>(logits.data()) + (begin + i) * columns;
+    queue_copy({}, host_logits.data(), here, from, columns * 4);
+    wait_for(here);
+    auto& list = text.completion().prompt_log_probabilities;
+    // A prompt that is read again after a preemption is in the list already.
+    if (std::ssize(list) >= next) continue;
+    list.push_back(static_cast<float>(log_softmax(host_logits, text.tokens()[at(next)])));
+  }
+}
+
+// Draws the next token of every share without a draft. Whether logits were NaN.
+bool Scheduler::State::sample(Context& context, std::span<const SchedulerShare> shares,
+                              std::span<const std::int32_t> logit_rows) {
+  struct Draw {
+    SchedulerEntry* entry = nullptr;
+    std::int64_t row = 0;  // of the logits
+  };
+  std::vector<Draw> draws;
+  for (const SchedulerShare& share : shares) {
+    if (share.draft >= 0) continue;
+    read_prompt_logits(context, share, logit_rows);
+    if (!share.complete) continue;
+    if (!share.entry->text.wants_tokens()) {
+      end(*share.entry, FinishReason::length);
+      continue;
+    }
+    const auto row = static_cast<std::int32_t>(share.first + share.rows - 1);
+    const std::int64_t place = std::ranges::lower_bound(logit_rows, row) - logit_rows.begin();
+    draws.push_back({share.entry, place});
+    for (SchedulerEntry* const other : share.entry->followers) draws.push_back({other, place});
+  }
+  if (draws.empty()) return false;
+  const std::int64_t columns = scorer.shape().vocabulary;
+  TensorView drawn = grown(logits, std::ssize(logit_rows));
+  const bool neighbors = std::ssize(draws) == std::ssize(logit_rows);
+  if (!neighbors || std::ranges::adjacent_find(draws, {}, &Draw::row) != draws.end()) {
+    drawn = grown(to_sample, std::ssize(draws));
+    const StreamLocation here{scorer.shape().device, context.stream()};
+    for (std::size_t i = 0; i < draws.size(); ++i) {
+      queue_copy(here, static_cast<float*>(drawn.data) + static_cast<std::int64_t>(i) * columns,
+                 here, static_cast<const float*>(logits.data()) + draws[i].row * columns,
+                 columns * 4);
+    }
+  }
+  drawn.shape[0] = std::ssize(draws);
+  std::vector<SampleRow> rows;
+  for (const Draw& draw : draws) rows.push_back(draw.entry->text.sample_row());
+  const std::vector<SampledToken> tokens = sampler.run(context, drawn, rows);
+  bool broken = false;
+  for (std::size_t i = 0; i < draws.size(); ++i) broken |= take(*draws[i].entry, tokens[i]);
+  return broken;
+}
+
+// A token of an entry, or the end where none may follow. Whether that is because logits were NaN.
+bool Scheduler::State::take(SchedulerEntry& entry, const SampledToken& sampled) {
+  if (sampled.token < 0) {
+    end(entry, FinishReason::no_token);
+    return has_any(sampled.status, RowStatus::has_nan);
+  }
+  std::string text = entry.text.take(sampled);
+  note(entry, sampled.token, std::move(text));
+  return false;
+}
+
+// The paths of the drafts; their nodes are added to the rows that are kept. A text that ends inside
+// its path keeps nothing from there on, as in plain decoding, where the last token is never scored.
+bool Scheduler::State::judge(Context& context, std::span<const SchedulerShare> shares,
+                             std::int64_t first_logit, std::int64_t logit_count,
+                             std::vector<std::vector<std::int32_t>>& kept) {
+  std::vector<DraftedContinuation> judged;
+  std::vector<std::size_t> of_share;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i].draft < 0) continue;
+    judged.push_back(std::move(drafts[at(shares[i].draft)]));
+    of_share.push_back(i);
+  }
+  if (judged.empty()) return false;
+  const std::int64_t shape[] = {logit_count, scorer.shape().vocabulary};
+  const ConstTensorView view = make_view(
+      static_cast<const void*>(static_cast<const float*>(logits.data()) + first_logit * shape[1]),
+      shape, DType::f32, scorer.shape().device);
+  const std::vector<Acceptance> paths = speculator->judge(context, view, judged);
+  bool broken = false;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const SchedulerShare& share = shares[of_share[i]];
+    SchedulerEntry& entry = *share.entry;
+    std::size_t taken = 0;
+    while (taken < paths[i].tokens.size() && !entry.text.finished()) {
+      broken |= take(entry, {.token = paths[i].tokens[taken],
+                             .status = paths[i].nan ? RowStatus::has_nan : RowStatus::ok,
+                             .log_probabilities = paths[i].log_probabilities[taken]});
+      ++taken;
+    }
+    for (std::size_t node = 0; node + 1 < taken; ++node) {
+      kept[of_share[i]].push_back(
+          static_cast<std::int32_t>(share.first + share.rows + paths[i].nodes[node]));
+    }
+  }
+  return broken;
+}
+
+// The other samples of a request join where the first has read the prompt, or wait for their turn.
+void Scheduler::State::follow(Context& context, SchedulerEntry& leader) {
+  for (SchedulerEntry* const entry : std::exchange(leader.followers, {})) {
+    entry->leader = nullptr;
+    if (std::ssize(running) >= options.max_running) {
+      waiting.emplace(entry->order, entry);
+      continue;
+    }
+    start(*entry, scorer.fork(*leader.sequence), leader.length);
+    if (speculator) options.speculation.source->copy(context, leader.order, entry->order);
+  }
+}
+
+}  // namespace touchstone::inline v0::decode

@@ -1,0 +1,86 @@
+// Decides how many nodes of the drafts are verified, from what steps cost and what nodes were worth.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "touchstone/decode/tree.h"
+
+namespace touchstone::inline v0::decode {
+
+// A step that was measured: no prompt rows in it.
+struct MeasuredStep {
+  std::int64_t sequences = 0;
+  std::int64_t nodes = 0;   // verified, of all drafts
+  std::int64_t tokens = 0;  // that it gave
+  double draft_seconds = 0;
+  double seconds = 0;  // in all, the drafts included
+  bool asked = false;  // the source was
+};
+
+class SpeculationController {
+ public:
+  // Whether the source is asked in a step of so many sequences.
+  bool ask(std::int64_t sequences);
+  // How many nodes of the drafts of one step are verified, each draft's likeliest first.
+  std::vector<std::int64_t> choose(std::span<const TokenTree* const> drafts,
+                                   std::int64_t sequences);
+  // Of every node that was judged: what its source claimed for the path, and whether it was accepted.
+  void note_node(double path_log_probability, bool accepted);
+  void note_step(const MeasuredStep& step);
+
+  double plain_seconds(std::int64_t sequences) const;  // 0: not measured
+  std::string report() const;
+
+ private:
+  // The last times of one kind of step.
+  class Times {
+   public:
+    void add(double seconds);
+    double median() const;
+    std::int64_t count() const { return count_; }
+
+   private:
+    static constexpr std::int64_t kHeld = 8;
+    std::array<double, kHeld> values_{};
+    std::int64_t count_ = 0;
+  };
+  // How often nodes with such a claim were accepted; old ones count less and less.
+  struct Rate {
+    double hits = 0;
+    double seen = 0;
+  };
+  static constexpr std::size_t kRates = 20;
+  using Key = std::pair<std::int64_t, std::int64_t>;  // sequences, rows, rounded
+
+  static Key key_of(std::int64_t sequences, std::int64_t rows);
+  static std::size_t rate_of(double path_log_probability);
+  double expected_seconds(std::int64_t sequences, std::int64_t nodes) const;
+  double expected_share(double path_log_probability) const;
+  double allowed_loss(std::int64_t sequences) const;
+  std::int64_t max_nodes(std::int64_t sequences) const;
+  bool affordable(std::int64_t sequences, std::int64_t nodes) const;
+
+  std::map<Key, Times> times_;
+  std::map<std::int64_t, std::int64_t> widest_;  // by sequences, rounded: nodes of the widest pass
+  std::array<Rate, kRates> rates_{};
+  std::int64_t steps_ = 0;
+  std::int64_t plain_steps_ = 0;  // in a row at the start, and since
+  std::int64_t last_plain_ = -1;  // step number
+  std::int64_t last_probe_ = 0;
+  double total_seconds_ = 0;
+  double loss_ = 0;           // time that asked steps took beyond plain steps for the same tokens
+  double draft_seconds_ = 0;  // of a step, smoothed
+  // For the report: smoothed over asked steps.
+  double tokens_per_pass_ = 1;
+  double relative_time_ = 1;
+  bool choosing_none_ = false;
+  std::int64_t whole_ = 0;  // nodes of the last pass, where all of them were accepted
+};
+
+}  // namespace touchstone::inline v0::decode

@@ -1,0 +1,53 @@
+// What a scheduler does around its steps to speculate: asks the source, lets the controller cut the
+// drafts, judges them, counts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "decode/continuation.h"
+#include "decode/speculative/controller.h"
+#include "touchstone/core/context.h"
+#include "touchstone/core/tensor.h"
+#include "touchstone/decode/speculation.h"
+
+namespace touchstone::inline v0::decode {
+
+// A continuation that is about to score its last token.
+struct DraftedContinuation {
+  const Continuation* text = nullptr;
+  std::int64_t id = 0;  // for the source
+  Draft draft{};
+};
+
+class Speculator {
+ public:
+  // `options` outlives it. InvalidArgument where they do not fit the target.
+  Speculator(const SpeculationOptions& options, const ScorerShape& shape);
+
+  // Drafts for the continuations of a step, together at most `rows` nodes.
+  void propose(Context& context, std::span<DraftedContinuation> continuations, std::int64_t rows);
+  // The path of each draft; logits as Acceptor::run takes them.
+  std::vector<Acceptance> judge(Context& context, const ConstTensorView& logits,
+                                std::span<const DraftedContinuation> continuations);
+  // A step has ended that scored no prompt: so many sequences, tokens and seconds.
+  void note_step(std::int64_t sequences, std::int64_t tokens, double seconds);
+  void forget(std::int64_t id) { options_.source->forget(id); }
+  SpeculationStatistics statistics() const;
+
+ private:
+  void count(const DraftedContinuation& continuation, const Acceptance& acceptance);
+
+  const SpeculationOptions& options_;
+  std::int64_t vocabulary_;
+  Acceptor acceptor_;
+  SpeculationController controller_{};
+  SpeculationStatistics statistics_{};
+  double mean_ = 1;  // of plain steps, in medians
+  // Of the step that is under way.
+  MeasuredStep step_{};
+};
+
+}  // namespace touchstone::inline v0::decode
