@@ -5,14 +5,19 @@
 #include <utility>
 #include <vector>
 
+#include "core/copy.h"
 #include "core/cuda_graph.h"
 #include "core/index.h"
 
 namespace touchstone::inline v0::model {
 
 struct DecodeGraphs::Bucket {
-  Bucket(cache::KvCache& cache, std::int64_t count, std::int64_t max_length, Device where)
-      : rows(count), views(cache, {.rows = count, .tokens = max_length}), device(where) {}
+  Bucket(cache::KvCache& cache, std::int64_t count, std::int64_t max_length, Device where,
+         std::span<const std::int32_t> wanted)
+      : rows(count),
+        views(cache, {.rows = count, .tokens = max_length}),
+        device(where),
+        hidden_layers(wanted.begin(), wanted.end()) {}
   ~Bucket() {
     if (graph != nullptr) cuda::release_graph(device.index, graph);
   }
@@ -23,9 +28,25 @@ struct DecodeGraphs::Bucket {
   cache::CacheViewBuilder views;
   Device device;
   decode::StepArrays arrays{};
+  std::vector<std::int32_t> hidden_layers;
+  std::vector<Tensor> outputs{};  // of these layers, [rows, width] each
   std::int64_t uses = 0;
   void* graph = nullptr;
+
+  // Copies the outputs that are wanted, while layers run or are recorded on the stream of `context`.
+  HiddenHook keep_outputs(Context& context);
 };
+
+HiddenHook DecodeGraphs::Bucket::keep_outputs(Context& context) {
+  if (hidden_layers.empty()) return {};
+  return [this, &context](std::int64_t layer, const ConstTensorView& output) {
+    const auto found = std::ranges::lower_bound(hidden_layers, layer);
+    if (found == hidden_layers.end() || *found != layer) return;
+    const StreamLocation here{device, context.stream()};
+    Tensor& to = outputs[at(found - hidden_layers.begin())];
+    queue_copy(here, to.data(), here, output.data, to.bytes());
+  };
+}
 
 DecodeGraphs::DecodeGraphs(Device device, cache::KvCache& cache, Layers& layers,
                            std::int64_t max_rows, std::int64_t max_length)
@@ -44,11 +65,18 @@ DecodeGraphs::~DecodeGraphs() {
   cuda::release_stream(device_.index, stream_);
 }
 
-DecodeGraphs::Bucket& DecodeGraphs::bucket_for(std::int64_t rows) {
+DecodeGraphs::Bucket& DecodeGraphs::bucket_for(std::int64_t rows,
+                                               std::span<const std::int32_t> hidden_layers) {
   const auto wide = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
   const std::int64_t count = std::min(wide, max_rows_);
-  std::unique_ptr<Bucket>& bucket = buckets_[count];
-  if (!bucket) bucket = std::make_unique<Bucket>(cache_, count, max_length_, device_);
+  std::unique_ptr<Bucket>& bucket =
+      buckets_[{count, std::vector(hidden_layers.begin(), hidden_layers.end())}];
+  if (bucket) return *bucket;
+  bucket = std::make_unique<Bucket>(cache_, count, max_length_, device_, hidden_layers);
+  const ConstTensorView like = layers_.last(count);
+  for (std::size_t i = 0; i < hidden_layers.size(); ++i) {
+    bucket->outputs.push_back(Tensor::empty(like.sizes(), like.dtype, device_));
+  }
   return *bucket;
 }
 
@@ -81,19 +109,20 @@ Chunk DecodeGraphs::fill(Context& context, Bucket& bucket, std::span<const cache
           .view = bucket.views.build(context, ids)};
 }
 
-ConstTensorView DecodeGraphs::run(Context& context, std::span<const cache::SequenceId> ids,
-                                  std::span<const DecodeRow> rows) {
-  Bucket& bucket = bucket_for(std::ssize(rows));
+DecodeGraphs::Result DecodeGraphs::run(Context& context, std::span<const cache::SequenceId> ids,
+                                       std::span<const DecodeRow> rows,
+                                       std::span<const std::int32_t> hidden_layers) {
+  Bucket& bucket = bucket_for(std::ssize(rows), hidden_layers);
   const Chunk chunk = fill(context, bucket, ids, rows);
-  ConstTensorView hidden;
+  Result result;
   // The first step of a bucket runs as it is: it loads the kernels, which a capture must not.
   if (bucket.uses++ == 0) {
-    hidden = layers_.run(context, chunk, {});
+    result.hidden = layers_.run(context, chunk, bucket.keep_outputs(context));
   } else {
     if (bucket.graph == nullptr) {
       cuda::begin_capture(device_.index, stream_);
       try {
-        layers_.run(*recorder_, chunk, {});
+        layers_.run(*recorder_, chunk, bucket.keep_outputs(*recorder_));
       } catch (...) {
         cuda::abandon_capture(device_.index, stream_);
         throw;
@@ -102,10 +131,12 @@ ConstTensorView DecodeGraphs::run(Context& context, std::span<const cache::Seque
     }
     cuda::launch_graph(device_.index, bucket.graph, context.stream());
     ++replays_;
-    hidden = layers_.last(bucket.rows);
+    result.hidden = layers_.last(bucket.rows);
   }
-  hidden.shape[0] = std::ssize(rows);
-  return hidden;
+  for (const Tensor& output : bucket.outputs) result.outputs.push_back(output.view());
+  result.hidden.shape[0] = std::ssize(rows);
+  for (ConstTensorView& output : result.outputs) output.shape[0] = std::ssize(rows);
+  return result;
 }
 
 }  // namespace touchstone::inline v0::model

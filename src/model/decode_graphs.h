@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "decode/step_arrays.h"
 #include "model/layers.h"
@@ -31,15 +33,23 @@ class DecodeGraphs {
   DecodeGraphs(const DecodeGraphs&) = delete;
   DecodeGraphs& operator=(const DecodeGraphs&) = delete;
 
-  // Runs row i as the next token of ids[i], for which a slot is reserved. Final hidden states
-  // [rows, width].
-  ConstTensorView run(Context& context, std::span<const cache::SequenceId> ids,
-                      std::span<const DecodeRow> rows);
+  struct Result {
+    ConstTensorView hidden{};                // [rows, width], after the final norm
+    std::vector<ConstTensorView> outputs{};  // [rows, width] of each layer that was asked for
+  };
+
+  // Runs row i as the next token of ids[i], for which a slot is reserved. `hidden_layers` as in
+  // ScoreArgs: steps that ask for other layers are recorded apart. The result is good until the next
+  // call.
+  Result run(Context& context, std::span<const cache::SequenceId> ids,
+             std::span<const DecodeRow> rows, std::span<const std::int32_t> hidden_layers);
   std::int64_t replays() const { return replays_; }
 
  private:
   struct Bucket;
-  Bucket& bucket_for(std::int64_t rows);
+  // Rows and hidden layers of a recorded step.
+  using Key = std::pair<std::int64_t, std::vector<std::int32_t>>;
+  Bucket& bucket_for(std::int64_t rows, std::span<const std::int32_t> hidden_layers);
   Chunk fill(Context& context, Bucket& bucket, std::span<const cache::SequenceId> ids,
              std::span<const DecodeRow> rows);
 
@@ -50,7 +60,7 @@ class DecodeGraphs {
   std::int64_t max_length_;
   void* stream_ = nullptr;  // that kernels are recorded on
   std::unique_ptr<Context> recorder_;
-  std::map<std::int64_t, std::unique_ptr<Bucket>> buckets_;
+  std::map<Key, std::unique_ptr<Bucket>> buckets_;
   std::int64_t replays_ = 0;
 };
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "touchstone/core/error.h"
@@ -15,6 +17,7 @@
 #include "touchstone/ops/linear.h"
 #include "touchstone/ops/rms_norm.h"
 #include "touchstone/ops/rope.h"
+#include "touchstone/ops/rope_append.h"
 
 namespace touchstone::inline v0::model {
 namespace {
@@ -31,6 +34,13 @@ Activation activation_of(io::ActivationKind kind) {
       break;
   }
   throw Unsupported(fmt::format("model: activation {} is not supported", name_of(kind)));
+}
+
+// As part of the product.
+LinearGate gate_of(Activation kind) {
+  return kind == Activation::silu   ? LinearGate::silu
+         : kind == Activation::gelu ? LinearGate::gelu
+                                    : LinearGate::gelu_tanh;
 }
 
 // Models of the Gemma family multiply by the weight before they round.
@@ -83,12 +93,24 @@ Layers::Layers(Context& context, const io::ModelDescription& description, const 
   normed_ = buffer(d_.width);
   delta_ = buffer(d_.width);
   gathered_ = buffer(d_.width);
-  q_ = buffer(d_.heads * d_.head_size);
   mixed_ = buffer(d_.heads * d_.head_size);
-  k_ = buffer(d_.kv_heads * d_.head_size);
-  v_ = buffer(d_.kv_heads * d_.head_size);
+  const auto joined = [](const LayerWeights& layer) { return layer.qkv.weight.defined(); };
+  if (std::ranges::any_of(w_.layers, joined)) {
+    qkv_ = buffer((d_.heads + 2 * d_.kv_heads) * d_.head_size);
+  }
+  if (!std::ranges::all_of(w_.layers, joined)) {
+    q_ = buffer(d_.heads * d_.head_size);
+    k_ = buffer(d_.kv_heads * d_.head_size);
+    v_ = buffer(d_.kv_heads * d_.head_size);
+  }
   up_ = buffer(d_.ffn_width);
-  if (d_.gated) gate_ = buffer(d_.ffn_width);
+  if (std::ranges::any_of(w_.layers,
+                          [](const auto& layer) { return layer.gate.weight.defined(); })) {
+    gate_ = buffer(d_.ffn_width);
+  }
+  Tensor counting = Tensor::empty({rows}, DType::i32);
+  std::iota(counting.values<std::int32_t>().begin(), counting.values<std::int32_t>().end(), 0);
+  counting_ = device_.is_cuda() ? counting.to(device_) : std::move(counting);
 }
 
 TensorView Layers::rows_of(Tensor& buffer, std::int64_t rows, std::int64_t columns) const {
@@ -102,15 +124,27 @@ TensorView Layers::heads_of(Tensor& buffer, std::int64_t rows, std::int64_t head
 }
 
 // Learned positions are left as a sum to do: the first norm makes it.
+void Layers::embed_tokens(Context& context, const ConstTensorView& tokens,
+                          const TensorView& y) const {
+  embedding(context, {.tokens = tokens,
+                      .weight = w_.embedding.weight,
+                      .weight_format = w_.embedding.format,
+                      .y = y,
+                      .scale = d_.embedding_scale});
+}
+
 ConstTensorView Layers::embed(Context& context, const Chunk& chunk) {
   // Rounded to the dtype of the residual stream, as models that scale their embedding do.
   const double scale = visit_float_dtype(
       compute_, [&]<class T>() { return convert<double>(convert<T>(d_.embedding_scale)); });
-  embedding(context, {.tokens = chunk.tokens,
-                      .weight = w_.embedding.weight,
-                      .weight_format = w_.embedding.format,
-                      .y = rows_of(x_, chunk.rows, d_.width),
-                      .scale = scale});
+  const TensorView x = rows_of(x_, chunk.rows, d_.width);
+  if (wanted("embedding", {x, x})) {
+    embedding(context, {.tokens = chunk.tokens,
+                        .weight = w_.embedding.weight,
+                        .weight_format = w_.embedding.format,
+                        .y = x,
+                        .scale = scale});
+  }
   if (!d_.learned_positions) return {};
   const TensorView positions = rows_of(delta_, chunk.rows, d_.width);
   embedding(context, {.tokens = chunk.positions,
@@ -120,8 +154,32 @@ ConstTensorView Layers::embed(Context& context, const Chunk& chunk) {
   return positions;
 }
 
+bool Layers::wanted(const char* name, std::initializer_list<ConstTensorView> tensors,
+                    std::int64_t bytes) {
+  if (trace_ == nullptr) return true;
+  for (const ConstTensorView& tensor : tensors) bytes += tensor.elements() * size_of(tensor.dtype);
+  auto part = std::ranges::find(trace_->parts, name, &StepPart::name);
+  if (part == trace_->parts.end()) part = trace_->parts.insert(part, {.name = name});
+  ++part->calls;
+  part->bytes += bytes;
+  return trace_->only.empty() || trace_->only == name;
+}
+
+std::int64_t Layers::cached_bytes(const Chunk& chunk, const CacheLayer& place) const {
+  if (trace_ == nullptr) return 0;
+  const cache::GroupView& group = chunk.view.groups[static_cast<std::size_t>(place.group)];
+  const std::int64_t token = group.geometry.layer_bytes / group.page_tokens;
+  const std::int64_t seen = group.layer_group.window > 0
+                                ? group.layer_group.window + group.layer_group.sinks
+                                : std::numeric_limits<std::int64_t>::max();
+  std::int64_t tokens = 0;
+  for (const std::int64_t length : trace_->lengths) tokens += std::min(length, seen);
+  return tokens * token;
+}
+
 void Layers::norm(Context& context, const NormWeights& weights, const TensorView& x,
-                  const ConstTensorView& delta, const TensorView& y) const {
+                  const ConstTensorView& delta, const TensorView& y, const char* name) {
+  if (!wanted(name, {x, delta, weights.weight, y})) return;
   const TensorView sum = delta.defined() ? x : TensorView{};
   if (d_.norm == io::NormKind::layer) {
     layer_norm(context, {.x = x,
@@ -142,22 +200,24 @@ void Layers::norm(Context& context, const NormWeights& weights, const TensorView
                      .rounding = rounding_of(d_.family)});
 }
 
-void Layers::project(Context& context, const Matrix& matrix, const ConstTensorView& x,
-                     const ConstTensorView& residual, const TensorView& y, double soft_cap) const {
+void Layers::project(Context& context, const char* name, const Matrix& matrix,
+                     const ConstTensorView& x, const TensorView& y, const Epilogue& epilogue) {
+  if (!wanted(name, {matrix.weight, x, epilogue.residual, y})) return;
   linear(context, {.x = x,
                    .weight = matrix.weight,
                    .weight_format = matrix.format,
                    .bias = matrix.bias,
-                   .residual = residual,
+                   .residual = epilogue.residual,
                    .y = y,
-                   .soft_cap = soft_cap,
+                   .gate = epilogue.gate,
+                   .soft_cap = epilogue.soft_cap,
                    .int8_activations = int8_activations_,
                    .constant_weight = true});
 }
 
 void Layers::rotate(Context& context, const Rotation& rotation, const Chunk& chunk,
-                    const TensorView& x) const {
-  if (rotation.frequencies.elements() == 0) return;
+                    const TensorView& x) {
+  if (rotation.frequencies.elements() == 0 || !wanted("rope", {x, x})) return;
   rope(context, {.x = x,
                  .positions = chunk.positions,
                  .frequencies = rotation.frequencies,
@@ -165,44 +225,101 @@ void Layers::rotate(Context& context, const Rotation& rotation, const Chunk& chu
                  .scale = rotation.scale});
 }
 
+Layers::Heads Layers::project_heads(Context& context, std::int64_t rows, const LayerWeights& w,
+                                    const ConstTensorView& input) {
+  const std::int64_t q_width = d_.heads * d_.head_size;
+  const std::int64_t k_width = d_.kv_heads * d_.head_size;
+  if (!w.qkv.weight.defined()) {
+    project(context, "q k v", w.q, input, rows_of(q_, rows, q_width), {});
+    project(context, "q k v", w.k, input, rows_of(k_, rows, k_width), {});
+    project(context, "q k v", w.v, input, rows_of(v_, rows, k_width), {});
+    return {heads_of(q_, rows, d_.heads), heads_of(k_, rows, d_.kv_heads),
+            heads_of(v_, rows, d_.kv_heads)};
+  }
+  const std::int64_t width = q_width + 2 * k_width;
+  project(context, "q k v", w.qkv, input, rows_of(qkv_, rows, width), {});
+  const auto part = [&](std::int64_t first, std::int64_t heads) {
+    const std::int64_t shape[] = {rows, heads, d_.head_size};
+    auto* const data = static_cast<std::byte*>(qkv_.data()) + first * size_of(compute_);
+    return with_stride(make_view(static_cast<void*>(data), shape, compute_, device_), 0, width);
+  };
+  return {part(0, d_.heads), part(q_width, d_.kv_heads), part(q_width + k_width, d_.kv_heads)};
+}
+
+// In one kernel: each of the calls of prepare_heads() costs its launch.
+void Layers::rotate_and_append(Context& context, const Chunk& chunk, const LayerWeights& w,
+                               const Rotation& rotation, const CacheLayer& place,
+                               const Heads& heads) {
+  if (!wanted("rope_append", {heads.q, heads.k, heads.v, heads.q, heads.k, heads.v})) return;
+  const bool rotates = rotation.frequencies.elements() > 0;
+  const ConstTensorView frequencies = rotation.frequencies;
+  rope_append(context, {.cache = chunk.view,
+                        .layer_group = place.group,
+                        .layer = place.index,
+                        .q = heads.q,
+                        .k = heads.k,
+                        .v = heads.v,
+                        .y = heads.q,
+                        .q_weight = w.q_norm.weight,
+                        .k_weight = w.k_norm.weight,
+                        .eps = d_.norm_epsilon,
+                        .rounding = rounding_of(d_.family),
+                        .positions = rotates ? chunk.positions : ConstTensorView{},
+                        .frequencies = rotates ? frequencies : ConstTensorView{},
+                        .scale = rotation.scale,
+                        .rows = chunk.cache_rows,
+                        .slots = chunk.slots});
+}
+
+void Layers::prepare_heads(Context& context, const Chunk& chunk, const LayerWeights& w,
+                           const Rotation& rotation, const CacheLayer& place, const Heads& heads) {
+  if (d_.qk_norm) {
+    norm(context, w.q_norm, heads.q, {}, heads.q, "q k norm");
+    norm(context, w.k_norm, heads.k, {}, heads.k, "q k norm");
+  }
+  rotate(context, rotation, chunk, heads.q);
+  rotate(context, rotation, chunk, heads.k);
+  if (!wanted("kv_append", {heads.k, heads.v, heads.k, heads.v})) return;
+  kv_append(context, {.cache = chunk.view,
+                      .layer_group = place.group,
+                      .layer = place.index,
+                      .k = heads.k,
+                      .v = heads.v,
+                      .rows = chunk.cache_rows,
+                      .positions = chunk.slots});
+}
+
 void Layers::attention(Context& context, const Chunk& chunk, std::size_t layer,
                        const ConstTensorView& input, const ConstTensorView& residual,
                        const TensorView& y) {
   const LayerWeights& w = w_.layers[layer];
   const std::int64_t rows = chunk.rows;
-  project(context, w.q, input, {}, rows_of(q_, rows, d_.heads * d_.head_size));
-  project(context, w.k, input, {}, rows_of(k_, rows, d_.kv_heads * d_.head_size));
-  project(context, w.v, input, {}, rows_of(v_, rows, d_.kv_heads * d_.head_size));
-  const TensorView q = heads_of(q_, rows, d_.heads);
-  const TensorView k = heads_of(k_, rows, d_.kv_heads);
-  if (d_.qk_norm) {
-    norm(context, w.q_norm, q, {}, q);
-    norm(context, w.k_norm, k, {}, k);
-  }
-  const Rotation& rotation = d_.layers[layer].local_rope ? local_rotation_ : rotation_;
-  rotate(context, rotation, chunk, q);
-  rotate(context, rotation, chunk, k);
   const CacheLayer place = cache_layers_[layer];
-  kv_append(context, {.cache = chunk.view,
-                      .layer_group = place.group,
-                      .layer = place.index,
-                      .k = k,
-                      .v = heads_of(v_, rows, d_.kv_heads),
-                      .rows = chunk.cache_rows,
-                      .positions = chunk.slots});
-  cached_attention(context, {.q = q,
-                             .query_offsets = chunk.query_offsets,
-                             .cache = chunk.view,
-                             .layer_group = place.group,
-                             .layer = place.index,
-                             .positions = chunk.positions,
-                             .tree = chunk.tree,
-                             .tree_starts = chunk.tree_starts,
-                             .output = heads_of(mixed_, rows, d_.heads),
-                             .scale = d_.attention_scale,
-                             .soft_cap = d_.attention_soft_cap,
-                             .include_reserved = true});
-  project(context, w.output, rows_of(mixed_, rows, d_.heads * d_.head_size), residual, y);
+  const Rotation& rotation = d_.layers[layer].local_rope ? local_rotation_ : rotation_;
+  const Heads heads = project_heads(context, rows, w, input);
+  if (device_.is_cuda()) {
+    rotate_and_append(context, chunk, w, rotation, place, heads);
+  } else {
+    prepare_heads(context, chunk, w, rotation, place, heads);
+  }
+  const TensorView& q = heads.q;
+  const TensorView mixed = heads_of(mixed_, rows, d_.heads);
+  if (wanted("attention", {q, mixed}, cached_bytes(chunk, place))) {
+    cached_attention(context, {.q = q,
+                               .query_offsets = chunk.query_offsets,
+                               .cache = chunk.view,
+                               .layer_group = place.group,
+                               .layer = place.index,
+                               .positions = chunk.positions,
+                               .tree = chunk.tree,
+                               .tree_starts = chunk.tree_starts,
+                               .output = mixed,
+                               .scale = d_.attention_scale,
+                               .soft_cap = d_.attention_soft_cap,
+                               .include_reserved = true});
+  }
+  project(context, "output", w.output, rows_of(mixed_, rows, d_.heads * d_.head_size), y,
+          {.residual = residual});
 }
 
 void Layers::mlp(Context& context, std::int64_t rows, std::size_t layer,
@@ -210,16 +327,23 @@ void Layers::mlp(Context& context, std::int64_t rows, std::size_t layer,
                  const TensorView& y) {
   const LayerWeights& w = w_.layers[layer];
   const TensorView up = rows_of(up_, rows, d_.ffn_width);
-  project(context, w.up, input, {}, up);
   const Activation kind = activation_of(d_.activation);
+  if (w.gate_up.weight.defined()) {
+    project(context, "gate up", w.gate_up, input, up, {.gate = gate_of(kind)});
+    project(context, "down", w.down, up, y, {.residual = residual});
+    return;
+  }
+  project(context, "gate up", w.up, input, up, {});
   if (d_.gated) {
     const TensorView gated = rows_of(gate_, rows, d_.ffn_width);
-    project(context, w.gate, input, {}, gated);
-    touchstone::gate(context, {.gate = gated, .up = up, .y = up, .kind = kind});
-  } else {
+    project(context, "gate up", w.gate, input, gated, {});
+    if (wanted("gate", {gated, up, up})) {
+      touchstone::gate(context, {.gate = gated, .up = up, .y = up, .kind = kind});
+    }
+  } else if (wanted("activation", {up, up})) {
     activation(context, {.x = up, .y = up, .kind = kind});
   }
-  project(context, w.down, up, residual, y);
+  project(context, "down", w.down, up, y, {.residual = residual});
 }
 
 void Layers::layer(Context& context, const Chunk& chunk, std::size_t index, ConstTensorView& delta,
@@ -262,8 +386,14 @@ ConstTensorView Layers::run(Context& context, const Chunk& chunk, const HiddenHo
   return normed;
 }
 
-void Layers::head(Context& context, const ConstTensorView& hidden, const TensorView& logits) const {
-  project(context, w_.head, hidden, {}, logits, d_.final_soft_cap);
+void Layers::head(Context& context, const ConstTensorView& hidden, const TensorView& logits) {
+  project(context, "head", w_.head, hidden, logits, {.soft_cap = d_.final_soft_cap});
+}
+
+void Layers::widen(Context& context, const ConstTensorView& x, const TensorView& y) const {
+  const std::int64_t rows[] = {x.shape[0]};
+  const ConstTensorView all = make_view(counting_.data(), rows, DType::i32, device_);
+  embedding(context, {.tokens = all, .weight = x, .y = y});
 }
 
 ConstTensorView Layers::gather(Context& context, const ConstTensorView& hidden,

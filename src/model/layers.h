@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/rotation.h"
@@ -15,6 +17,7 @@
 #include "touchstone/core/tensor.h"
 #include "touchstone/io/model_description.h"
 #include "touchstone/model/model.h"
+#include "touchstone/ops/linear.h"
 
 namespace touchstone::inline v0::model {
 
@@ -44,6 +47,13 @@ struct Chunk {
   cache::CacheView view{};
 };
 
+// Runs one kind of operator of a step alone, and counts what all of them read and write.
+struct StepTrace {
+  std::string only{};                   // the kind that runs; "" = all
+  std::vector<std::int64_t> lengths{};  // of the sequences, the new tokens included
+  std::vector<StepPart> parts{};        // in the order of the first calls, without times
+};
+
 // Called with the output of layer i (0: the embedding), [rows, width], as soon as it is complete.
 using HiddenHook = std::function<void(std::int64_t layer, const ConstTensorView& output)>;
 
@@ -56,8 +66,14 @@ class Layers {
   ConstTensorView run(Context& context, const Chunk& chunk, const HiddenHook& hook);
   // The result of the last run of so many rows.
   ConstTensorView last(std::int64_t rows) { return rows_of(normed_, rows, d_.width); }
+  // For the calls that follow; null = none. Outlives them.
+  void set_trace(StepTrace* trace) { trace_ = trace; }
+  // y [n, width] of tokens [n], in the dtype of y.
+  void embed_tokens(Context& context, const ConstTensorView& tokens, const TensorView& y) const;
   // logits [n, vocabulary] f32 of hidden states [n, width].
-  void head(Context& context, const ConstTensorView& hidden, const TensorView& logits) const;
+  void head(Context& context, const ConstTensorView& hidden, const TensorView& logits);
+  // y = x in f32, [n, width], n at most max_rows.
+  void widen(Context& context, const ConstTensorView& x, const TensorView& y) const;
   // Rows `from` [n] i32 of the last result one after another: [n, width].
   ConstTensorView gather(Context& context, const ConstTensorView& hidden,
                          const ConstTensorView& from);
@@ -69,11 +85,32 @@ class Layers {
   ConstTensorView embed(Context& context, const Chunk& chunk);
   // y = norm(x + delta); x becomes the sum. Without a delta x stays.
   void norm(Context& context, const NormWeights& weights, const TensorView& x,
-            const ConstTensorView& delta, const TensorView& y) const;
-  void project(Context& context, const Matrix& matrix, const ConstTensorView& x,
-               const ConstTensorView& residual, const TensorView& y, double soft_cap = 0) const;
-  void rotate(Context& context, const Rotation& rotation, const Chunk& chunk,
-              const TensorView& x) const;
+            const ConstTensorView& delta, const TensorView& y, const char* name = "norm");
+  struct Epilogue {
+    ConstTensorView residual{};
+    LinearGate gate = LinearGate::none;
+    double soft_cap = 0;
+  };
+  void project(Context& context, const char* name, const Matrix& matrix, const ConstTensorView& x,
+               const TensorView& y, const Epilogue& epilogue);
+  void rotate(Context& context, const Rotation& rotation, const Chunk& chunk, const TensorView& x);
+  struct Heads {
+    TensorView q{};  // [rows, heads, head_size]
+    TensorView k{};
+    TensorView v{};
+  };
+  Heads project_heads(Context& context, std::int64_t rows, const LayerWeights& w,
+                      const ConstTensorView& input);
+  // Norms and rotation of q and k, in place; k and v to the cache.
+  void rotate_and_append(Context& context, const Chunk& chunk, const LayerWeights& w,
+                         const Rotation& rotation, const CacheLayer& place, const Heads& heads);
+  // The same, call by call.
+  void prepare_heads(Context& context, const Chunk& chunk, const LayerWeights& w,
+                     const Rotation& rotation, const CacheLayer& place, const Heads& heads);
+  // Whether a call runs that reads and writes these tensors and `bytes` more.
+  bool wanted(const char* name, std::initializer_list<ConstTensorView> tensors,
+              std::int64_t bytes = 0);
+  std::int64_t cached_bytes(const Chunk& chunk, const CacheLayer& place) const;
   // The attention of `input`, added to `residual` where there is one.
   void attention(Context& context, const Chunk& chunk, std::size_t layer,
                  const ConstTensorView& input, const ConstTensorView& residual,
@@ -95,6 +132,7 @@ class Layers {
   Tensor x_;       // [max_rows, width], the residual stream
   Tensor normed_;  // [max_rows, width]
   Tensor delta_;   // [max_rows, width]
+  Tensor qkv_;     // [max_rows, (heads + 2 kv_heads) * head_size], where the three are one matrix
   Tensor q_;       // [max_rows, heads * head_size]
   Tensor k_;
   Tensor v_;
@@ -102,6 +140,8 @@ class Layers {
   Tensor gate_;      // [max_rows, ffn_width]
   Tensor up_;        // [max_rows, ffn_width]
   Tensor gathered_;  // [max_rows, width]
+  StepTrace* trace_ = nullptr;
+  Tensor counting_;  // [max_rows] i32: 0, 1, 2, ...
 };
 
 }  // namespace touchstone::inline v0::model

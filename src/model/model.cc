@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -11,9 +13,12 @@
 #include "core/index.h"
 #include "decode/step_arrays.h"
 #include "model/decode_graphs.h"
+#include "model/host_cache.h"
 #include "model/layers.h"
+#include "model/options.h"
 #include "model/rotation.h"
 #include "model/row_order.h"
+#include "model/step_timer.h"
 #include "model/weights.h"
 #include "touchstone/cache/cache_view.h"
 #include "touchstone/core/error.h"
@@ -26,34 +31,19 @@ using decode::ScoreArgs;
 using decode::ScoreRow;
 using decode::ScorerSequence;
 
-void require(bool holds, const char* option, const std::string& expected, std::int64_t got) {
-  if (holds) return;
-  throw InvalidArgument(fmt::format("model: {}: expected {}, got {}", option, expected, got));
-}
-
-ModelOptions checked(ModelOptions options, const io::ModelDescription& description) {
-  const std::int64_t longest = longest_sequence(description);
-  if (options.max_length == 0) options.max_length = longest;
-  require(options.max_length > 0 && options.max_length <= longest, "max_length",
-          fmt::format("1 to {}, the context of the model", longest), options.max_length);
-  require(options.sequences > 0, "sequences", "at least 1", options.sequences);
-  require(options.page_tokens > 0, "page_tokens", "at least 1", options.page_tokens);
-  require(options.max_rows > 0, "max_rows", "at least 1", options.max_rows);
-  if (options.compute != DType::f32 && options.compute != DType::bf16 &&
-      options.compute != DType::f16) {
-    throw InvalidArgument(
-        fmt::format("model: compute: expected f32, bf16 or f16, got {}", name_of(options.compute)));
-  }
-  return options;
-}
-
 cache::KvCacheOptions cache_options(const CachePlan& plan, const ModelOptions& options) {
   return {.layout = plan.layout,
           .pool_pages = cache::pool_pages_for(plan.layout, options.max_length, options.sequences,
                                               std::min(options.max_rows, options.max_length))};
 }
 
-// [rows, columns] of the dtype of the model to f32 or f64, on the CPU.
+// Results are f64 on the CPU alone.
+void check_narrow(Device device, const char* name, const TensorView& result) {
+  if (!device.is_cuda() || !result.defined() || result.dtype == DType::f32) return;
+  throw Unsupported(fmt::format("score: {}: on CUDA f32, got {}", name, name_of(result.dtype)));
+}
+
+// [rows, columns] of f32, bf16 or f16 to f32 or f64, on the CPU.
 void widen(const ConstTensorView& from, void* to, DType dtype) {
   visit_float_dtype(from.dtype, [&]<class From>() {
     visit_float_dtype(dtype, [&]<class To>() {
@@ -69,22 +59,36 @@ void widen(const ConstTensorView& from, void* to, DType dtype) {
 struct Model::State {
   struct Sequence {
     cache::SequenceId cached{};
-    std::vector<std::int32_t> tokens{};  // committed
+    std::vector<std::int32_t> tokens{};             // committed
+    std::optional<cache::SequenceId> swapped = {};  // in the host cache, instead of `cached`
   };
 
-  State(Context& context, io::ModelFile opened, const ModelOptions& given)
+  // Of `opened`, or of `uploaded` where there is no file.
+  State(Context& context, std::optional<io::ModelFile> opened, io::ModelDescription described,
+        std::vector<io::UploadedWeight> uploaded, const ModelOptions& given)
       : file(std::move(opened)),
-        options(checked(given, file.description())),
-        weights(context, file),
-        plan(plan_cache(file.description(), options)),
-        layers(context, file.description(), weights.get(), plan, options, options.max_length),
+        description(std::move(described)),
+        options(checked_options(given, description)),
+        weights(file ? LoadedWeights(
+                           context, *file,
+                           options.expand_weights ? std::optional(options.compute) : std::nullopt)
+                     : LoadedWeights(context, description, std::move(uploaded))),
+        plan(plan_cache(description, options)),
+        layers(context, description, weights.get(), plan, options, options.max_length),
         cache(context, cache_options(plan, options)),
         views(cache),
-        shape{.vocabulary = file.description().vocabulary,
+        shape{.vocabulary = description.vocabulary,
               .max_length = options.max_length,
-              .layers = std::ssize(file.description().layers),
-              .hidden_size = file.description().width,
+              .layers = std::ssize(description.layers),
+              .hidden_size = description.width,
               .device = context.device()} {
+    if (options.host_sequences > 0) {
+      host = std::make_unique<HostCache>(
+          plan.layout,
+          cache::pool_pages_for(plan.layout, options.max_length, options.host_sequences,
+                                std::min(options.max_rows, options.max_length)),
+          shape.device);
+    }
     if (shape.device.is_cuda() && options.graphs) {
       graphs = std::make_unique<DecodeGraphs>(shape.device, cache, layers, options.max_rows,
                                               options.max_length);
@@ -97,6 +101,14 @@ struct Model::State {
       throw InvalidArgument(fmt::format("model: sequence {} does not exist", sequence.id));
     }
     return found->second;
+  }
+  // One that is not swapped out.
+  Sequence& find_here(ScorerSequence sequence) {
+    Sequence& found = find(sequence);
+    if (found.swapped) {
+      throw InvalidArgument(fmt::format("model: sequence {} is swapped out", sequence.id));
+    }
+    return found;
   }
   ScorerSequence add(Sequence sequence) {
     sequences.emplace(next_id, std::move(sequence));
@@ -131,14 +143,15 @@ struct Model::State {
   Chunk chunk(Context& context, std::span<const ScoreRow> rows, const RowOrder& order,
               const cache::CacheView& view, std::int64_t begin, std::int64_t end);
   void write_hidden(Context& context, const ScoreArgs& args, const RowOrder& order,
-                    std::int64_t begin, std::int64_t layer, const ConstTensorView& output) const;
+                    std::int64_t begin, std::int64_t layer, const ConstTensorView& output);
   void write_logits(Context& context, const ScoreArgs& args, const RowOrder& order,
                     std::int64_t begin, const ConstTensorView& hidden);
   ConstTensorView gather(Context& context, const ConstTensorView& hidden,
                          std::span<const std::int32_t> from);
   void commit(const KeptRows& kept, std::span<const ScoreRow> rows);
 
-  io::ModelFile file;
+  std::optional<io::ModelFile> file;
+  io::ModelDescription description;
   ModelOptions options;
   LoadedWeights weights;
   CachePlan plan;
@@ -148,6 +161,7 @@ struct Model::State {
   decode::ScorerShape shape;
   decode::StepArrays arrays{};
   decode::StepArrays head_rows{};
+  std::unique_ptr<HostCache> host{};       // absent without host_sequences
   std::unique_ptr<DecodeGraphs> graphs{};  // absent where steps are not recorded
   Tensor narrow{};                         // logits before they are widened to f64
   std::unordered_map<std::int64_t, Sequence> sequences{};
@@ -155,8 +169,15 @@ struct Model::State {
   std::vector<ScoreRow> pending{};
 };
 
-Model::Model(Context& context, io::ModelFile file, const ModelOptions& options)
-    : state_(std::make_unique<State>(context, std::move(file), options)) {}
+Model::Model(Context& context, io::ModelFile file, const ModelOptions& options) {
+  io::ModelDescription description = file.description();
+  state_ = std::make_unique<State>(context, std::move(file), std::move(description),
+                                   std::vector<io::UploadedWeight>(), options);
+}
+Model::Model(Context& context, io::ModelDescription description,
+             std::vector<io::UploadedWeight> weights, const ModelOptions& options)
+    : state_(std::make_unique<State>(context, std::nullopt, std::move(description),
+                                     std::move(weights), options)) {}
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -173,13 +194,13 @@ ScorerSequence Model::open(std::span<const std::int32_t> tokens) {
 }
 
 ScorerSequence Model::fork(ScorerSequence sequence) {
-  State::Sequence& source = state_->find(sequence);
+  State::Sequence& source = state_->find_here(sequence);
   state_->forget(sequence);
   return state_->add({.cached = state_->cache.fork(source.cached), .tokens = source.tokens});
 }
 
 void Model::truncate(ScorerSequence sequence, std::int64_t length) {
-  State::Sequence& source = state_->find(sequence);
+  State::Sequence& source = state_->find_here(sequence);
   if (length < 0 || length > std::ssize(source.tokens)) {
     throw InvalidArgument(
         fmt::format("truncate: length: expected 0 to {}, got {}", source.tokens.size(), length));
@@ -190,7 +211,12 @@ void Model::truncate(ScorerSequence sequence, std::int64_t length) {
 }
 
 void Model::release(ScorerSequence sequence) {
-  state_->cache.release(state_->find(sequence).cached);
+  const State::Sequence& source = state_->find(sequence);
+  if (source.swapped) {
+    state_->host->release(*source.swapped);
+  } else {
+    state_->cache.release(source.cached);
+  }
   state_->forget(sequence);
   state_->sequences.erase(sequence.id);
 }
@@ -199,29 +225,60 @@ std::int64_t Model::length(ScorerSequence sequence) const {
   return std::ssize(state_->find(sequence).tokens);
 }
 
+bool Model::swap_out(ScorerSequence sequence) {
+  State& s = *state_;
+  State::Sequence& source = s.find_here(sequence);
+  if (!s.host) return false;
+  const std::optional<cache::SequenceId> away = s.host->swap_out(s.cache, source.cached);
+  if (!away) return false;
+  s.forget(sequence);
+  source.swapped = away;
+  source.cached = {};
+  return true;
+}
+
+bool Model::swap_in(ScorerSequence sequence) {
+  State& s = *state_;
+  State::Sequence& source = s.find(sequence);
+  if (!source.swapped) {
+    throw InvalidArgument(fmt::format("model: sequence {} is not swapped out", sequence.id));
+  }
+  const std::optional<cache::SequenceId> back = s.host->swap_in(s.cache, *source.swapped);
+  if (!back) return false;
+  source.cached = *back;
+  source.swapped.reset();
+  return true;
+}
+
+// What is swapped out counts as tokens of a new sequence.
 bool Model::fits(std::span<const decode::RowCount> counts) const {
+  State& s = *state_;
   std::vector<cache::TokenCount> tokens;
+  std::vector<cache::SequenceId> made;
   tokens.reserve(counts.size());
   for (const decode::RowCount& count : counts) {
-    tokens.push_back({state_->find(count.sequence).cached, count.rows});
+    const State::Sequence& source = s.find(count.sequence);
+    if (source.swapped) made.push_back(s.cache.create());
+    const std::int64_t before = source.swapped ? std::ssize(source.tokens) : 0;
+    tokens.push_back({source.swapped ? made.back() : source.cached, before + count.rows});
   }
-  return state_->cache.estimate_reserve(tokens).fits;
+  const bool fits = s.cache.estimate_reserve(tokens).fits;
+  for (const cache::SequenceId id : made) s.cache.release(id);
+  return fits;
 }
 
 void Model::score(Context& context, const ScoreArgs& args) {
   decode::check_score_args(*this, args);
   State& s = *state_;
-  if (s.shape.device.is_cuda() &&
-      (args.logits.dtype != DType::f32 || !args.hidden_layers.empty())) {
-    throw Unsupported("score: on CUDA logits are f32, and there are no hidden states");
-  }
+  check_narrow(s.shape.device, "logits", args.logits);
+  check_narrow(s.shape.device, "hidden", args.hidden);
   s.drop_pending();
   if (args.rows.empty()) return;
   const RowOrder order(args.rows);
   std::vector<cache::TokenCount> counts;
   std::vector<cache::SequenceId> ids;
   for (const RowOrder::Sequence& sequence : order.sequences) {
-    ids.push_back(s.find(sequence.id).cached);
+    ids.push_back(s.find_here(sequence.id).cached);
     counts.push_back({ids.back(), sequence.count});
   }
   s.cache.reserve(counts);
@@ -261,7 +318,11 @@ void Model::State::run_graph(Context& context, const ScoreArgs& args, const RowO
   for (const std::int32_t row : order.rows) {
     rows.push_back({args.rows[at(row)].token, args.rows[at(row)].position});
   }
-  write_logits(context, args, order, 0, graphs->run(context, ids, rows));
+  const DecodeGraphs::Result result = graphs->run(context, ids, rows, args.hidden_layers);
+  for (std::size_t i = 0; i < args.hidden_layers.size(); ++i) {
+    write_hidden(context, args, order, 0, args.hidden_layers[i], result.outputs[i]);
+  }
+  write_logits(context, args, order, 0, result.hidden);
 }
 
 Chunk Model::State::chunk(Context& context, std::span<const ScoreRow> rows, const RowOrder& order,
@@ -307,22 +368,33 @@ Chunk Model::State::chunk(Context& context, std::span<const ScoreRow> rows, cons
           .view = view};
 }
 
-void Model::State::write_hidden(Context& /*context*/, const ScoreArgs& args, const RowOrder& order,
+// In runs of rows that are neighbors in the call too: a call whose rows are sorted by sequence has one.
+void Model::State::write_hidden(Context& context, const ScoreArgs& args, const RowOrder& order,
                                 std::int64_t begin, std::int64_t layer,
-                                const ConstTensorView& output) const {
+                                const ConstTensorView& output) {
   const auto found = std::ranges::lower_bound(args.hidden_layers, layer);
   if (found == args.hidden_layers.end() || *found != layer) return;
-  const std::int64_t index = found - args.hidden_layers.begin();
+  const std::int64_t first_row = (found - args.hidden_layers.begin()) * std::ssize(order.rows);
   const std::int64_t width = output.shape[1];
-  const std::int64_t all = std::ssize(order.rows);
-  auto* out = static_cast<std::byte*>(args.hidden.data);
-  for (std::int64_t i = 0; i < output.shape[0]; ++i) {
-    const std::int64_t row = index * all + order.rows[at(begin + i)];
-    const std::int64_t one[] = {1, width};
+  std::int64_t run = 0;
+  for (std::int64_t i = 0; i < output.shape[0]; i += run) {
+    const std::int64_t row = order.rows[at(begin + i)];
+    for (run = 1; i + run < output.shape[0]; ++run) {
+      if (order.rows[at(begin + i + run)] != row + run) break;
+    }
+    const std::int64_t sizes[] = {run, width};
     const auto* from =
         static_cast<const std::byte*>(output.data) + i * width * size_of(output.dtype);
-    widen(make_view(static_cast<const void*>(from), one, output.dtype),
-          out + row * width * size_of(args.hidden.dtype), args.hidden.dtype);
+    auto* const to = static_cast<std::byte*>(args.hidden.data) +
+                     (first_row + row) * width * size_of(args.hidden.dtype);
+    const ConstTensorView source =
+        make_view(static_cast<const void*>(from), sizes, output.dtype, shape.device);
+    if (shape.device.is_cuda()) {
+      layers.widen(context, source,
+                   make_view(static_cast<void*>(to), sizes, args.hidden.dtype, shape.device));
+    } else {
+      widen(source, to, args.hidden.dtype);
+    }
   }
 }
 
@@ -383,11 +455,15 @@ void Model::keep(std::span<const KeptRows> kept) {
   for (std::size_t i = 0; i < order.rows.size(); ++i) {
     slot_of[at(order.rows[i])] = order.slot[i];
   }
-  std::vector<std::vector<std::int64_t>> slots(kept.size());
+  std::vector<std::int64_t> slots;  // of all, one after another
+  slots.reserve(s.pending.size());
   std::vector<cache::KeptSlots> moved;
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    for (const std::int32_t row : kept[i].rows) slots[i].push_back(slot_of[at(row)]);
-    if (!slots[i].empty()) moved.push_back({s.find(kept[i].sequence).cached, slots[i]});
+  moved.reserve(kept.size());
+  for (const KeptRows& one : kept) {
+    if (one.rows.empty()) continue;
+    const std::size_t first = slots.size();
+    for (const std::int32_t row : one.rows) slots.push_back(slot_of[at(row)]);
+    moved.push_back({s.find(one.sequence).cached, std::span(slots).subspan(first)});
   }
   s.cache.keep(moved);
   const std::vector<ScoreRow> rows = s.pending;
@@ -411,8 +487,78 @@ void Model::State::commit(const KeptRows& kept, std::span<const ScoreRow> rows) 
   cache.advance_window(sequence.cached);
 }
 
-const io::ModelDescription& Model::description() const { return state_->file.description(); }
-const io::ModelFile& Model::file() const { return state_->file; }
+void Model::clear_prefixes() {
+  while (state_->cache.evict(std::numeric_limits<std::int32_t>::max()) > 0) {
+  }
+}
+
+std::vector<StepPart> Model::profile_step(Context& context,
+                                          std::span<const ScorerSequence> sequences) {
+  State& s = *state_;
+  std::vector<ScoreRow> rows;
+  StepTrace trace;
+  for (const ScorerSequence sequence : sequences) {
+    rows.push_back({.sequence = sequence, .token = 1, .position = length(sequence)});
+    trace.lengths.push_back(length(sequence) + 1);
+  }
+  require(!rows.empty() && std::ssize(rows) <= s.options.max_rows, "sequences",
+          fmt::format("1 to {}, max_rows", s.options.max_rows), std::ssize(rows));
+  decode::check_score_args(*this, {.rows = rows});
+  s.drop_pending();
+  const RowOrder order(rows);
+  std::vector<cache::TokenCount> counts;
+  std::vector<cache::SequenceId> ids;
+  for (const RowOrder::Sequence& sequence : order.sequences) {
+    ids.push_back(s.find_here(sequence.id).cached);
+    counts.push_back({ids.back(), 1});
+  }
+  s.cache.reserve(counts);
+  s.pending = rows;
+  Tensor logits = Tensor::empty({std::ssize(rows), s.shape.vocabulary}, DType::f32, s.shape.device);
+  std::vector<StepPart> parts;
+  try {
+    const Chunk chunk =
+        s.chunk(context, rows, order, s.views.build(context, ids), 0, std::ssize(rows));
+    const auto step = [&](Context& with) {
+      s.layers.head(with, s.layers.run(with, chunk, {}), logits);
+    };
+    s.layers.set_trace(&trace);
+    step(context);  // counts, and loads the kernels
+    parts = trace.parts;
+    for (StepPart& part : parts) {
+      trace.only = part.name;
+      part.us = 1e6 * seconds_of(context, step);
+    }
+    StepPart whole{.name = "whole step", .calls = 1};
+    for (const StepPart& part : parts) whole.bytes += part.bytes;
+    trace.only.clear();
+    whole.us = 1e6 * seconds_of(context, step);
+    parts.push_back(std::move(whole));
+  } catch (...) {
+    s.layers.set_trace(nullptr);
+    s.drop_pending();
+    throw;
+  }
+  s.layers.set_trace(nullptr);
+  s.drop_pending();
+  return parts;
+}
+
+void Model::embed(Context& context, const ConstTensorView& tokens, const TensorView& y) const {
+  state_->layers.embed_tokens(context, tokens, y);
+}
+void Model::head(Context& context, const ConstTensorView& hidden, const TensorView& logits) const {
+  state_->layers.head(context, hidden, logits);
+}
+
+const io::ModelDescription& Model::description() const { return state_->description; }
+
+const io::ModelFile& Model::file() const {
+  if (!state_->file) throw InvalidArgument("model: file: the model was made without one");
+  return *state_->file;
+}
+
+const ModelOptions& Model::options() const { return state_->options; }
 cache::Statistics Model::cache_statistics() const { return state_->cache.statistics(); }
 
 std::int64_t Model::cache_bytes() const {
@@ -427,6 +573,8 @@ std::int64_t Model::weight_bytes() const { return state_->weights.get().matrix_b
 
 std::int64_t Model::graph_replays() const { return state_->graphs ? state_->graphs->replays() : 0; }
 
-std::string Model::find_nonfinite_weight() const { return first_nonfinite_weight(state_->file); }
+std::string Model::find_nonfinite_weight() const {
+  return state_->file ? first_nonfinite_weight(*state_->file) : "";
+}
 
 }  // namespace touchstone::inline v0::model

@@ -52,12 +52,14 @@ struct Setting {
   std::int64_t page_tokens = 16;
   bool share = false;
   bool preempt = false;
+  bool swap = false;  // preempted continuations go to the host cache
   double temperature = 0;
   std::size_t format = 0;
 };
 
 struct Happened {
   std::int64_t preemptions = 0;
+  std::int64_t swaps = 0;
   std::int64_t prefix_tokens = 0;
 };
 
@@ -73,12 +75,14 @@ std::vector<Completion> run(const std::filesystem::path& folder, const Setting& 
                .max_length = kMaxLength,
                // One sequence for many requests: they must take turns.
                .sequences = s.preempt ? 1 : static_cast<std::int64_t>(s.batch),
+               .host_sequences = s.swap ? 3 : 0,
                .page_tokens = s.page_tokens,
                .max_rows = s.max_rows,
                .share_prefixes = s.share});
   Scheduler scheduler(model, {.max_rows = s.max_rows,
                               .max_running = static_cast<std::int64_t>(s.batch),
-                              .share_prefixes = s.share});
+                              .share_prefixes = s.share,
+                              .swap_min_tokens = 4});
   std::vector<decode::RequestId> ids;
   for (std::size_t i = 0; i < s.batch; ++i) {
     ids.push_back(scheduler.submit(request_of(i, s.temperature)));
@@ -90,6 +94,7 @@ std::vector<Completion> run(const std::filesystem::path& folder, const Setting& 
     EXPECT_EQ(scheduler.statistics().prefix_tokens, 0);
   }
   happened.preemptions += scheduler.statistics().preemptions;
+  happened.swaps += scheduler.statistics().swaps;
   happened.prefix_tokens += scheduler.statistics().prefix_tokens;
   std::vector<Completion> results;
   for (const decode::RequestId id : ids) results.push_back(scheduler.take(id)[0]);
@@ -137,13 +142,15 @@ class ModelBatch : public testing::Test {
   }
 
   void check(const Setting& s, bool windows) {
-    const std::vector<Completion> results = run(folder(windows), s, happened_);
+    SCOPED_TRACE(testing::Message() << "batch " << s.batch << ", rows " << s.max_rows << ", pages "
+                                    << s.page_tokens << ", share " << s.share << ", preempt "
+                                    << s.preempt << ", swap " << s.swap << ", T " << s.temperature
+                                    << ", " << kFormats[s.format].name << ", windows " << windows);
+    std::vector<Completion> results;
+    ASSERT_NO_THROW(results = run(folder(windows), s, happened_));
     for (std::size_t i = 0; i < results.size(); ++i) {
       const Completion& wanted = expected(windows, i, s.temperature, s.format);
-      ASSERT_EQ(results[i].tokens, wanted.tokens)
-          << "request " << i << " of " << s.batch << ", rows " << s.max_rows << ", pages "
-          << s.page_tokens << ", share " << s.share << ", preempt " << s.preempt << ", T "
-          << s.temperature << ", " << kFormats[s.format].name;
+      ASSERT_EQ(results[i].tokens, wanted.tokens) << "request " << i;
       for (std::size_t t = 0; t < wanted.tokens.size(); ++t) {
         ASSERT_EQ(results[i].log_probabilities[t].own, wanted.log_probabilities[t].own);
       }
@@ -168,13 +175,21 @@ TEST_F(ModelBatch, TheSameTokensInAnyBatch) {
               .page_tokens = kPages[(i / 3) % 4],
               .share = (i / 2) % 2 == 0,
               .preempt = (i / 3) % 2 == 0,
+              .swap = i % 3 != 1,
               .temperature = i % 2 == 0 ? 0.8 : 0,
               .format = i % 6};
     check(s, i % 4 < 2);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(happened_.preemptions, 10);
+  EXPECT_GT(happened_.swaps, 5);
   EXPECT_GT(happened_.prefix_tokens, 100);
+}
+
+// A prefix that ends within a page makes a sequence need a page more, for the copy.
+TEST_F(ModelBatch, ASharedPageDoesNotStopTheOnlySequence) {
+  check({.batch = kRequests, .max_rows = 16, .page_tokens = 48, .share = true, .preempt = true},
+        false);
 }
 
 // The whole product, some minutes: TOUCHSTONE_WHOLE_PRODUCT=1.
@@ -188,12 +203,13 @@ TEST_F(ModelBatch, WholeProduct) {
       for (const std::size_t batch : kBatches) {
         for (const std::int64_t rows : kRows) {
           for (const std::int64_t pages : kPages) {
-            for (int bits = 0; bits < 8; ++bits) {
+            for (int bits = 0; bits < 16; ++bits) {
               check({.batch = batch,
                      .max_rows = rows,
                      .page_tokens = pages,
                      .share = (bits & 1) != 0,
                      .preempt = (bits & 2) != 0,
+                     .swap = (bits & 8) != 0,
                      .temperature = temperature,
                      .format = format},
                     (bits & 4) != 0);

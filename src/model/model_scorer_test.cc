@@ -12,6 +12,8 @@
 #include "touchstone/core/error.h"
 #include "touchstone/decode/scheduler.h"
 #include "touchstone/decode/tree.h"
+#include "touchstone/io/convert.h"
+#include "touchstone/model/random_weights.h"
 
 namespace touchstone::model {
 namespace {
@@ -125,7 +127,6 @@ TEST(ModelScorer, OpenFindsWhatOthersWrote) {
 
 // A second witness beside transformers: the float64 decoder, and its hidden states.
 TEST(ModelScorer, AgreesWithTheFloat64Decoder) {
-  if (::touchstone::test::on_gpu()) GTEST_SKIP() << "hidden states are given on the CPU";
   oracle::DecoderShape shape{.window = 6, .eps = 1e-5};
   oracle::DecoderWeights weights = oracle::random_decoder(shape, 3);
   const test::ModelFolder folder("decoder");
@@ -179,26 +180,104 @@ TEST(ModelScorer, AgreesWithTheFloat64Decoder) {
   std::vector<std::int32_t> all(20);
   std::iota(all.begin(), all.end(), 0);
   const std::int32_t layers[] = {0, 1, 2};
-  std::vector<double> logits[2];
-  std::vector<double> hidden[2];
+  std::vector<float> logits[2];
+  std::vector<float> hidden[2];
   decode::Scorer* const scorers[] = {&model, &reference};
   for (std::size_t i = 0; i < 2; ++i) {
-    logits[i].resize(20 * 40);
-    hidden[i].resize(3 * 20 * 32);
+    const Device device = scorers[i]->shape().device;
+    Tensor some_logits = Tensor::empty({20, 40}, DType::f32, device);
+    Tensor some_hidden = Tensor::empty({3, 20, 32}, DType::f32, device);
     const ScorerSequence sequence = scorers[i]->create();
     scorers[i]->score(context, {.rows = decode::chain_rows(sequence, 0, tokens),
                                 .logit_rows = all,
-                                .logits = make_view(logits[i].data(), {20, 40}),
+                                .logits = some_logits,
                                 .hidden_layers = layers,
-                                .hidden = make_view(hidden[i].data(), {3, 20, 32})});
+                                .hidden = some_hidden});
+    logits[i] = test::host_values(context, some_logits);
+    hidden[i] = test::host_values(context, some_hidden);
   }
-  const auto expect_near = [](const std::vector<double>& a, const std::vector<double>& b) {
+  const auto expect_near = [](const std::vector<float>& a, const std::vector<float>& b) {
     double largest = 0;
-    for (const double value : b) largest = std::max(largest, std::abs(value));
+    for (const float value : b) largest = std::max(largest, std::abs(static_cast<double>(value)));
     for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-6 * largest) << i;
   };
   expect_near(logits[0], logits[1]);
   expect_near(hidden[0], hidden[1]);
+}
+
+// The outputs of `layers` for a chain of tokens, [layers, tokens, width], in calls of `chunk` rows that
+// lie between the rows of another sequence.
+std::vector<float> hidden_of(Context& context, Model& model, std::span<const std::int32_t> tokens,
+                             std::span<const std::int32_t> layers, std::size_t chunk,
+                             bool neighbors) {
+  const auto width = static_cast<std::size_t>(model.shape().hidden_size);
+  std::vector<float> all(layers.size() * tokens.size() * width);
+  const ScorerSequence own = model.create();
+  const ScorerSequence other = model.create();
+  for (std::size_t begin = 0; begin < tokens.size(); begin += chunk) {
+    const std::size_t count = std::min(chunk, tokens.size() - begin);
+    std::vector<decode::ScoreRow> rows;
+    std::vector<std::int32_t> own_rows;
+    std::vector<std::int32_t> other_rows;
+    for (std::size_t i = 0; i < count; ++i) {
+      for (const bool mine : neighbors ? std::vector{false, true} : std::vector{true}) {
+        auto& list = mine ? own_rows : other_rows;
+        rows.push_back({.sequence = mine ? own : other,
+                        .token = mine ? tokens[begin + i] : 7,
+                        .position = static_cast<std::int64_t>(begin + i),
+                        .parent = list.empty() ? decode::kNoNode : list.back()});
+        list.push_back(static_cast<std::int32_t>(rows.size()) - 1);
+      }
+    }
+    const auto n = static_cast<std::int64_t>(rows.size());
+    Tensor hidden = Tensor::empty({std::ssize(layers), n, model.shape().hidden_size}, DType::f32,
+                                  model.shape().device);
+    model.score(context, {.rows = rows, .hidden_layers = layers, .hidden = hidden});
+    const std::vector<float> values = test::host_values(context, hidden);
+    std::vector<KeptRows> kept = {{own, own_rows}};
+    if (neighbors) kept.push_back({other, other_rows});
+    model.keep(kept);
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t row = layer * rows.size() + static_cast<std::size_t>(own_rows[i]);
+        std::copy_n(
+            values.begin() + static_cast<std::ptrdiff_t>(row * width), width,
+            all.begin() + static_cast<std::ptrdiff_t>((layer * tokens.size() + begin + i) * width));
+      }
+    }
+  }
+  model.release(own);
+  model.release(other);
+  return all;
+}
+
+// On CUDA decode steps are graphs: those that keep the outputs of layers too.
+TEST(ModelScorer, HiddenStatesHaveTheSameBitsInAnyCall) {
+  Context context = test::device_context();
+  for (const char* name : {"llama3", "gemma2", "gpt_neox"}) {
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      const ModelOptions options{
+          .compute = compute, .max_length = 64, .sequences = 4, .max_rows = 16};
+      Model model = open_golden(context, name, options);
+      const std::vector<std::int32_t> tokens = random_tokens(24, 512);
+      const std::int32_t layers[] = {0, static_cast<std::int32_t>(model.shape().layers)};
+      const std::vector<float> expected = hidden_of(context, model, tokens, layers, 24, false);
+      EXPECT_NE(*std::ranges::max_element(expected), 0) << name;
+      for (const std::size_t chunk : {std::size_t{1}, std::size_t{5}}) {
+        for (const bool neighbors : {false, true}) {
+          EXPECT_EQ(expected, hidden_of(context, model, tokens, layers, chunk, neighbors))
+              << name << ", " << name_of(compute) << ", chunks of " << chunk;
+        }
+      }
+      // One layer of those alone, recorded apart.
+      const std::vector<float> last =
+          hidden_of(context, model, tokens, std::span(layers).last(1), 1, false);
+      EXPECT_TRUE(std::equal(last.begin(), last.end(), expected.end() - std::ssize(last)));
+      if (::touchstone::test::on_gpu()) {
+        EXPECT_GT(model.graph_replays(), 60);
+      }
+    }
+  }
 }
 
 TEST(ModelScorer, NamesTheWeightThatIsNotFinite) {
@@ -216,6 +295,127 @@ TEST(ModelScorer, NamesTheWeightThatIsNotFinite) {
   const decode::RequestId id = scheduler.submit({.prompt = {1, 2, 3}});
   EXPECT_THROW(scheduler.step(context), CorruptData);
   EXPECT_TRUE(scheduler.finished(id));
+}
+
+// A model of random weights is one like any other, and the same whenever it is made.
+TEST(ModelScorer, RandomWeightsMakeAModel) {
+  Context context = test::device_context();
+  io::ModelDescription shape = shape_by_name("smollm2-135m");
+  shape.layers.resize(2);
+  shape.width = 96;
+  shape.ffn_width = 160;
+  shape.heads = 6;
+  shape.kv_heads = 2;
+  shape.head_size = 16;
+  shape.rope.dims = 16;
+  shape.attention_scale = 0.25;
+  shape.vocabulary = 300;
+  const std::vector<std::int32_t> tokens = random_tokens(30, 300);
+  for (const char* const format : {"bf16", "f32", "q8_0"}) {
+    std::vector<float> logits[2];
+    for (std::vector<float>& result : logits) {
+      Model model(context, shape, random_weights(context, shape, format, 5), {.max_length = 64});
+      result = last_logits(context, model, model.create(), tokens, 7);
+      EXPECT_THROW(model.file(), InvalidArgument);
+      EXPECT_EQ(model.find_nonfinite_weight(), "");
+    }
+    EXPECT_EQ(logits[0], logits[1]);
+    float largest = 0;
+    for (const float value : logits[0]) largest = std::max(largest, std::abs(value));
+    EXPECT_GT(largest, 0.1F);
+    EXPECT_LT(largest, 100.0F);
+  }
+  EXPECT_THROW(shape_by_name("llama9"), InvalidArgument);
+  std::vector<io::UploadedWeight> weights = random_weights(context, shape, "f32", 5);
+  weights.pop_back();
+  EXPECT_THAT([&] { Model(context, shape, std::move(weights)); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("blk.1.ffn_down.weight': is missing")));
+}
+
+// Away and back, while another sequence takes the pages.
+TEST(ModelScorer, SwappedSequencesComeBackToTheBit) {
+  Context context = test::device_context();
+  for (const char* const name : {"llama3", "gemma2"}) {
+    Model model = open_golden(
+        context, name,
+        {.max_length = 64, .sequences = 1, .host_sequences = 1, .share_prefixes = false});
+    const std::vector<std::int32_t> tokens = random_tokens(40, 512);
+    const std::int32_t next[] = {9};
+    const ScorerSequence a = model.create();
+    last_logits(context, model, a, tokens, 40);
+    const std::vector<float> expected = last_logits(context, model, a, next, 1);
+    model.truncate(a, 40);
+    const ScorerSequence b = model.create();
+    ASSERT_TRUE(model.swap_out(a));
+    EXPECT_EQ(model.length(a), 40);
+    EXPECT_THROW(model.truncate(a, 3), InvalidArgument);
+    EXPECT_THROW(model.fork(a), InvalidArgument);
+    EXPECT_THROW(model.swap_out(a), InvalidArgument);
+    EXPECT_THROW(last_logits(context, model, a, next, 1), InvalidArgument);
+    last_logits(context, model, b, random_tokens(50, 512), 50);
+    const decode::RowCount count[] = {{a, 1}};
+    EXPECT_FALSE(model.fits(count));
+    EXPECT_FALSE(model.swap_in(a));
+    EXPECT_FALSE(model.swap_out(b));  // the host has pages for one
+    model.release(b);
+    EXPECT_TRUE(model.fits(count));
+    ASSERT_TRUE(model.swap_in(a));
+    EXPECT_EQ(expected, last_logits(context, model, a, next, 1));
+    EXPECT_THROW(model.swap_in(a), InvalidArgument);
+    ASSERT_TRUE(model.swap_out(a));
+    model.release(a);
+    EXPECT_EQ(model.cache_statistics().sequences, 0);
+  }
+  Model plain = open_golden(context, "llama3", {.max_length = 64});
+  EXPECT_FALSE(plain.swap_out(plain.create()));
+}
+
+// Blocks that are decoded when they are loaded hold the values of the blocks.
+TEST(ModelScorer, ExpandedWeightsAreTheValuesOfTheFile) {
+  Context context = test::device_context();
+  const Json g = test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / "llama3.json");
+  const test::ModelFolder folder("expanded");
+  folder.write(g["config"], g["tensors"]);
+  const std::filesystem::path file = folder.path() / "blocks.gguf";
+  io::convert_model(folder.path(), file, {.format = &weight_format(WeightFormatId::q8_0)});
+  const std::vector<std::int32_t> tokens = random_tokens(12, 512);
+  std::vector<float> logits[2];
+  std::int64_t bytes[2] = {};
+  for (std::size_t i = 0; i < 2; ++i) {
+    Model model(context, io::ModelFile::open(file), {.max_length = 32, .expand_weights = i == 1});
+    logits[i] = last_logits(context, model, model.create(), tokens, 5);
+    bytes[i] = model.weight_bytes();
+  }
+  EXPECT_GT(bytes[1], 2 * bytes[0]);
+  float largest = 0;
+  for (const float value : logits[0]) largest = std::max(largest, std::abs(value));
+  for (std::size_t i = 0; i < logits[0].size(); ++i) {
+    ASSERT_NEAR(logits[0][i], logits[1][i], 1e-5F * largest) << i;
+  }
+}
+
+TEST(ModelScorer, ProfilesTheOperatorsOfAStep) {
+  Context context = test::device_context();
+  Model model = open_golden(context, "llama3", {.max_length = 64, .sequences = 2});
+  const ScorerSequence a = model.create();
+  const std::vector<float> before = last_logits(context, model, a, random_tokens(20, 512), 20);
+  const ScorerSequence sequences[] = {a, model.fork(a)};
+  const std::vector<StepPart> parts = model.profile_step(context, sequences);
+  std::int64_t bytes = 0;
+  for (const StepPart& part : parts) {
+    EXPECT_GT(part.us, 0) << part.name;
+    EXPECT_GT(part.calls, 0) << part.name;
+    bytes += part.bytes;
+  }
+  EXPECT_EQ(parts.front().name, "embedding");
+  EXPECT_EQ(parts[parts.size() - 2].name, "head");
+  EXPECT_EQ(parts.back().name, "whole step");
+  EXPECT_GT(bytes, model.weight_bytes());
+  EXPECT_EQ(model.length(a), 20);
+  const std::int32_t next[] = {5};
+  const std::vector<float> after = last_logits(context, model, a, next, 1);
+  EXPECT_EQ(after, last_logits(context, model, sequences[1], next, 1));
+  EXPECT_THROW(model.profile_step(context, {}), InvalidArgument);
 }
 
 TEST(ModelScorer, RefusesByName) {

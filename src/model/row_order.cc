@@ -1,37 +1,46 @@
 #include "model/row_order.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include "core/index.h"
 
 namespace touchstone::inline v0::model {
-RowOrder::RowOrder(std::span<const decode::ScoreRow> call) {
-  std::unordered_map<std::int64_t, std::int32_t> known;
-  std::vector<std::vector<std::int32_t>> members;
-  for (std::size_t i = 0; i < call.size(); ++i) {
-    const auto [found, added] =
-        known.try_emplace(call[i].sequence.id, static_cast<std::int32_t>(sequences.size()));
-    if (added) {
-      sequences.push_back({.id = call[i].sequence});
-      members.emplace_back();
-    }
-    members[at(found->second)].push_back(static_cast<std::int32_t>(i));
-  }
+namespace {
+
+// Indices of the rows by sequence, sequences in the order of their first rows, rows in theirs.
+std::vector<std::int32_t> by_sequence(std::span<const decode::ScoreRow> call) {
+  std::vector<std::int32_t> order(call.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto id = [&](std::int32_t row) { return call[at(row)].sequence.id; };
+  // As schedulers have them: nothing to sort.
+  if (std::ranges::is_sorted(order, {}, id)) return order;
+  std::unordered_map<std::int64_t, std::int32_t> first;
+  for (const std::int32_t row : order) first.try_emplace(id(row), row);
+  std::ranges::stable_sort(order, {}, [&](std::int32_t row) { return first[id(row)]; });
+  return order;
+}
+
+}  // namespace
+
+RowOrder::RowOrder(std::span<const decode::ScoreRow> call) : rows(by_sequence(call)) {
   place_.resize(call.size());
-  for (std::size_t s = 0; s < sequences.size(); ++s) {
-    sequences[s].first = std::ssize(rows);
-    sequences[s].count = std::ssize(members[s]);
-    std::int32_t before = decode::kNoNode;
-    for (std::size_t j = 0; j < members[s].size(); ++j) {
-      const std::int32_t row = members[s][j];
-      if (call[at(row)].parent != before) sequences[s].chain = false;
-      before = row;
-      place_[at(row)] = static_cast<std::int32_t>(rows.size());
-      rows.push_back(row);
-      sequence.push_back(static_cast<std::int32_t>(s));
-      slot.push_back(static_cast<std::int32_t>(j));
+  sequence.reserve(call.size());
+  slot.reserve(call.size());
+  std::int32_t before = decode::kNoNode;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const decode::ScoreRow& row = call[at(rows[i])];
+    if (sequences.empty() || sequences.back().id != row.sequence) {
+      sequences.push_back({.id = row.sequence, .first = static_cast<std::int64_t>(i)});
+      before = decode::kNoNode;
     }
+    Sequence& own = sequences.back();
+    if (row.parent != before) own.chain = false;
+    before = rows[i];
+    place_[at(rows[i])] = static_cast<std::int32_t>(i);
+    sequence.push_back(static_cast<std::int32_t>(sequences.size()) - 1);
+    slot.push_back(static_cast<std::int32_t>(own.count++));
   }
 }
 

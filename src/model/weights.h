@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <span>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,11 +31,14 @@ struct LayerWeights {
   NormWeights post_mlp_norm{};
   NormWeights q_norm{};  // absent without qk_norm
   NormWeights k_norm{};
+  Matrix
+      qkv{};  // q, k and v in one: on CUDA, where they have one format; the three are absent then
   Matrix q{};
   Matrix k{};
   Matrix v{};
   Matrix output{};
-  Matrix gate{};  // absent without a gate
+  Matrix gate_up{};  // the same of gate and up
+  Matrix gate{};     // absent without a gate
   Matrix up{};
   Matrix down{};
 };
@@ -49,29 +52,56 @@ struct Weights {
   std::int64_t matrix_bytes = 0;  // of all matrices of the layers and the head
 };
 
-// Views of the weights of `file`, and the memory of those that had to be copied: to the device, or to
-// a format that linear runs from.
+// Views of the weights of a model, and the memory of those that had to be copied: to the device, to a
+// format that linear runs from, or side by side with the matrices that read the same input.
 class LoadedWeights {
  public:
-  // `file` must outlive it.
-  LoadedWeights(Context& context, const io::ModelFile& file);
+  // `file` must outlive it. `expanded`: the dtype that formats of blocks are decoded to.
+  LoadedWeights(Context& context, const io::ModelFile& file, std::optional<DType> expanded);
+  // Takes the weights, which lie on the device of the context. InvalidArgument names the weight that is
+  // missing, not wanted, elsewhere or of another shape; Unsupported a format that linear does not run
+  // from there.
+  LoadedWeights(Context& context, const io::ModelDescription& description,
+                std::vector<io::UploadedWeight> weights);
 
   const Weights& get() const { return weights_; }
 
  private:
+  // A weight before it has its place: bytes of a file, a converted copy, or a tensor on the device.
+  struct Piece {
+    const WeightFormat* format = nullptr;
+    std::vector<std::int64_t> shape{};
+    const void* data = nullptr;
+    std::int64_t bytes = 0;
+    Device device{};
+    io::Weight mapped{};  // what keeps the data alive ...
+    Tensor owned{};       // ... or this
+  };
   struct Stored {
     ConstTensorView view{};
     std::string format{};
   };
-  Stored store(const std::string& name);
+  void load_all(const io::ModelDescription& description);
+  bool has(const std::string& name) const;
+  // Of a matrix, once it is loaded.
+  const WeightFormat* format_of(const std::string& name) const;
+  Piece piece(const std::string& name);
+  // Where the piece stays, or a copy of it on the device.
+  Stored store(Piece piece);
+  // Rows of all pieces one after another.
+  Stored stack(std::vector<Piece> pieces);
   ConstTensorView vector(const std::string& name);
   Matrix matrix(const std::string& name);
+  // One matrix of the rows of all; absent where they cannot be one.
+  Matrix stacked(const std::vector<std::string>& names);
   NormWeights norm(const std::string& name);
   Matrix table(const std::string& name);  // looked up, not multiplied
-  LayerWeights layer(std::int64_t index);
+  LayerWeights layer(std::int64_t index, bool gated);
 
-  Context& context_;  // of the constructor only
-  const io::ModelFile& file_;
+  Context& context_;           // of the constructor only
+  const io::ModelFile* file_;  // null: given_
+  std::optional<DType> expanded_{};
+  std::map<std::string, io::UploadedWeight> given_{};
   Weights weights_{};
   std::vector<io::Weight> mapped_{};
   std::vector<Tensor> copies_{};

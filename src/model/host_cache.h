@@ -1,0 +1,37 @@
+// Sequences that wait in the memory of the host: copied there and back while the device goes on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "touchstone/cache/kv_cache.h"
+#include "touchstone/cache/transfer.h"
+
+namespace touchstone::inline v0::model {
+
+class HostCache {
+ public:
+  // Beside a cache of the same layout on `device`.
+  HostCache(const cache::Layout& layout, std::vector<std::int64_t> pool_pages, Device device);
+
+  // Moves a sequence from `cache` here. Absent, and nothing changed, where the pages do not suffice.
+  std::optional<cache::SequenceId> swap_out(cache::KvCache& cache, cache::SequenceId id);
+  // The reverse.
+  std::optional<cache::SequenceId> swap_in(cache::KvCache& cache, cache::SequenceId id);
+  void release(cache::SequenceId id);
+
+ private:
+  // Copies that are under way, and what is released when they are done.
+  struct Move {
+    cache::Transfer transfer;
+    std::optional<cache::SequenceId> left{};
+  };
+  // Waits for copies, and forgets those that are done.
+  void finish_moves();
+
+  cache::KvCache cache_;
+  std::vector<Move> moves_{};  // after the cache: its copies end first
+};
+
+}  // namespace touchstone::inline v0::model

@@ -1,0 +1,188 @@
+// Speculation on models: logits of nodes to the bit, tokens of plain decoding.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "decode/speculative/speculative_test_support.h"
+#include "model/model_test_support.h"
+
+namespace touchstone::model {
+namespace {
+
+using decode::KeptRows;
+using decode::ScorerSequence;
+using test::last_logits;
+using test::random_tokens;
+
+// A golden model with a longer context.
+Model open_long(Context& context, const char* name, ModelOptions options) {
+  Json g = test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) /
+                           (std::string(name) + ".json"));
+  if (g["config"].contains("max_position_embeddings")) {
+    g["config"]["max_position_embeddings"] = 4096;
+  }
+  const test::ModelFolder folder(std::string("speculative_") + name);
+  folder.write(g["config"], g["tensors"]);
+  if (options.max_length == 0) options.max_length = 2200;
+  return {context, io::ModelFile::open(folder.path()), options};
+}
+
+struct Setting {
+  const char* model;
+  bool int8;
+};
+
+ModelOptions with_cache(const Setting& setting, ModelOptions options) {
+  if (setting.int8) options.keys = options.values = QuantFormat{.dtype = DType::i8};
+  return options;
+}
+
+// The row of the last token and the nodes below it, in one call, against each path token by token.
+TEST(ModelSpeculation, NodesHaveTheLogitsOfPlainDecoding) {
+  Context context = test::device_context();
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t n = 505; n <= 515; ++n) lengths.push_back(n);
+  for (std::int64_t n = 1020; n <= 1030; ++n) lengths.push_back(n);
+  for (std::int64_t n = 2040; n <= 2055; ++n) lengths.push_back(n);
+  decode::test::Draws draws(4);
+  for (const Setting& setting :
+       {Setting{"llama3", false}, Setting{"llama3", true}, Setting{"mistral", false}}) {
+    Model model = open_long(context, setting.model, with_cache(setting, {.sequences = 3}));
+    const std::vector<std::int32_t> text = random_tokens(2100, 512);
+    const ScorerSequence base = model.create();
+    std::int64_t known = 0;
+    for (const std::int64_t length : lengths) {
+      // All but the last token, which is the row of the call.
+      const auto more = std::span(text).subspan(static_cast<std::size_t>(known),
+                                                static_cast<std::size_t>(length - 1 - known));
+      last_logits(context, model, base, more, 128);
+      known = length - 1;
+      decode::TokenTree tree = decode::chain_tree(
+          {.tokens = std::span(text).subspan(static_cast<std::size_t>(known), 1)});
+      for (int i = 0; i < 7; ++i) {
+        tree.add({.parent = static_cast<std::int32_t>(draws.below(tree.size())),
+                  .token = draws.token(512)});
+      }
+      const auto rows = decode::tree_rows(base, known, tree);
+      std::vector<std::int32_t> all(rows.size());
+      std::iota(all.begin(), all.end(), 0);
+      Tensor scored = Tensor::empty({tree.size(), 512}, DType::f32, model.shape().device);
+      model.score(context, {.rows = rows, .logit_rows = all, .logits = scored});
+      const std::vector<float> logits = test::host_values(context, scored);
+      for (std::int32_t node = 0; node < tree.size(); ++node) {
+        if (tree[node].first_child != decode::kNoNode && node % 2 == 1) continue;
+        const ScorerSequence path = model.fork(base);
+        const std::vector<float> expected =
+            last_logits(context, model, path, tree.path_tokens(node), 1);
+        model.release(path);
+        ASSERT_TRUE(std::equal(expected.begin(), expected.end(), logits.begin() + node * 512))
+            << setting.model << (setting.int8 ? " int8" : "") << ", length " << length << ", node "
+            << node;
+      }
+    }
+  }
+}
+
+decode::Request request_for(std::int64_t length, std::int64_t index, double temperature) {
+  decode::Request request{.prompt = random_tokens(static_cast<std::uint64_t>(length), 512),
+                          .sampling = {.temperature = temperature, .seed = index},
+                          .stop = {.max_tokens = 10 + index % 5},
+                          .top_log_probabilities = 1};
+  request.prompt.back() = static_cast<std::int32_t>(index);
+  if (index % 2 == 1) {
+    request.sampling.top_p = 0.9;
+    request.sampling.repetition_penalty = 1.1;
+    request.sampling.frequency_penalty = 0.2;
+  }
+  if (index % 3 == 2) {  // ends inside of a draft: rows with a mask and rows without in one tree
+    request.stop.min_tokens = 6;
+    request.stop.tokens = {static_cast<std::int32_t>(index % 512), 17};
+  }
+  return request;
+}
+
+void compare(Context& context, Model& model, const std::vector<decode::Request>& requests,
+             std::int64_t seed, double& accepted) {
+  const decode::test::Served plain = decode::test::serve(model, context, requests, {});
+  decode::SchedulerOptions options;
+  options.speculation.source = std::make_shared<decode::test::RandomSource>(
+      seed, 512, decode::test::future_of(decode::test::texts_of(requests, plain)));
+  options.speculation.adaptive = false;
+  const decode::test::Served drafted = decode::test::serve(model, context, requests, options);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(plain.completions[i][0].tokens, drafted.completions[i][0].tokens) << i;
+    EXPECT_TRUE(decode::test::same(plain.completions[i][0], drafted.completions[i][0])) << i;
+  }
+  EXPECT_EQ(plain.events, drafted.events);
+  accepted += static_cast<double>(drafted.speculation.tokens - drafted.speculation.passes);
+}
+
+TEST(ModelSpeculation, TokensAreThoseOfPlainDecoding) {
+  Context context = test::device_context();
+  double accepted = 0;
+  std::int64_t seed = 0;
+  for (const Setting& setting : {Setting{"qwen3", false}, Setting{"llama3", true},
+                                 Setting{"mistral", false}, Setting{"gemma2", true}}) {
+    Model model = open_long(context, setting.model,
+                            with_cache(setting, {.max_length = 400, .sequences = 33}));
+    for (const double temperature : {0.0, 0.7, 1.5}) {
+      for (const std::int64_t batch : {1, 3, 32}) {
+        std::vector<decode::Request> requests;
+        for (std::int64_t i = 0; i < batch; ++i) {
+          requests.push_back(request_for(5 + i * 3 % 40, i, temperature));
+        }
+        compare(context, model, requests, ++seed, accepted);
+      }
+    }
+  }
+  EXPECT_GT(accepted, 300);
+}
+
+TEST(ModelSpeculation, LongPromptsAndCachesOfFewBits) {
+  Context context = test::device_context();
+  double accepted = 0;
+  for (const Setting& setting : {Setting{"llama3", true}, Setting{"mistral", false}}) {
+    Model model = open_long(context, setting.model, with_cache(setting, {.sequences = 3}));
+    std::int64_t seed = 100;
+    for (const std::int64_t length : {508, 511, 1022, 1024, 2044, 2050}) {
+      compare(context, model, {request_for(length, ++seed, 0.7), request_for(length - 3, seed, 0)},
+              seed, accepted);
+    }
+  }
+  EXPECT_GT(accepted, 20);
+}
+
+// A model that drafts for another one, each with its own cache.
+TEST(ModelSpeculation, ADraftModelOfTheSameVocabulary) {
+  Context context = test::device_context();
+  Model model = open_long(context, "qwen3", {.max_length = 200, .sequences = 4});
+  Model draft = open_long(context, "llama3", {.max_length = 200, .sequences = 9});
+  std::vector<decode::Request> requests;
+  for (std::int64_t i = 0; i < 4; ++i) requests.push_back(request_for(20 + i, i, i < 2 ? 0 : 0.8));
+  const decode::test::Served plain = decode::test::serve(model, context, requests, {});
+  for (const std::int64_t width : {1, 3}) {
+    decode::SchedulerOptions options;
+    options.speculation.source =
+        decode::model_source(draft, 512, {.width = width, .branch = width});
+    options.speculation.adaptive = false;
+    const decode::test::Served drafted = decode::test::serve(model, context, requests, options);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_TRUE(decode::test::same(plain.completions[i][0], drafted.completions[i][0])) << i;
+    }
+    EXPECT_GT(drafted.speculation.nodes, 10);
+  }
+  // The same model, in a cache of its own: every greedy draft is accepted.
+  Model twin = open_long(context, "qwen3", {.max_length = 200, .sequences = 9});
+  decode::SchedulerOptions options;
+  options.speculation = {
+      .source = decode::model_source(twin, 512), .tree_nodes = 4, .adaptive = false};
+  const decode::test::Served drafted = decode::test::serve(model, context, {requests[0]}, options);
+  EXPECT_TRUE(decode::test::same(plain.completions[0][0], drafted.completions[0][0]));
+  const decode::SpeculationStatistics& s = drafted.speculation;
+  EXPECT_EQ(s.accepted[0], s.offered[0]);
+  EXPECT_GE(static_cast<double>(s.tokens) / static_cast<double>(s.passes), 4);
+}
+
+}  // namespace
+}  // namespace touchstone::model
