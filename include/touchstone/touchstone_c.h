@@ -95,6 +95,9 @@ TOUCHSTONE_API ts_tensor ts_make_tensor(const void* data, ts_dtype dtype, ts_dev
 
 // ---- Context ------------------------------------------------------------------------------------
 
+// Receives a text, which is valid during the call and ends with a 0 that `bytes` does not count.
+typedef void (*ts_text)(void* user, const char* text, int64_t bytes);
+
 typedef struct ts_context ts_context;
 
 typedef struct ts_context_args {
@@ -530,9 +533,12 @@ TOUCHSTONE_API ts_status ts_attention_backward_explain(ts_context* context,
 }  // extern "C"
 #endif
 
-#include "touchstone/touchstone_c_beam.h"       // IWYU pragma: export
-#include "touchstone/touchstone_c_cache.h"      // IWYU pragma: export
-#include "touchstone/touchstone_c_chat.h"       // IWYU pragma: export
-#include "touchstone/touchstone_c_grammar.h"    // IWYU pragma: export
-#include "touchstone/touchstone_c_io.h"         // IWYU pragma: export
-#include "touchstone/touchstone_c_tokenizer.h"  // IWYU pragma: export
+#include "touchstone/touchstone_c_beam.h"         // IWYU pragma: export
+#include "touchstone/touchstone_c_cache.h"        // IWYU pragma: export
+#include "touchstone/touchstone_c_chat.h"         // IWYU pragma: export
+#include "touchstone/touchstone_c_generate.h"     // IWYU pragma: export
+#include "touchstone/touchstone_c_grammar.h"      // IWYU pragma: export
+#include "touchstone/touchstone_c_io.h"           // IWYU pragma: export
+#include "touchstone/touchstone_c_speculative.h"  // IWYU pragma: export
+#include "touchstone/touchstone_c_ternary.h"      // IWYU pragma: export
+#include "touchstone/touchstone_c_tokenizer.h"    // IWYU pragma: export

@@ -1,4 +1,5 @@
-// The C API of the KV cache: the cache, its views, kv_append and cached_attention. Part of
+// The C API of the KV cache: the cache, its views, kv_append, rope_append and
+// cached_attention. Part of
 // touchstone_c.h, where its rules stand.
 #pragma once
 
@@ -163,6 +164,30 @@ typedef struct ts_kv_append_args {
 #define TS_KV_APPEND_ARGS \
   { .struct_size = sizeof(ts_kv_append_args) }
 
+typedef struct ts_rope_append_args {
+  size_t struct_size;
+  const ts_cache_view* cache;
+  int64_t layer_group;
+  int64_t layer;
+  ts_tensor q;                  // [T, query_heads, D]
+  ts_tensor k;                  // [T, kv_heads, D]
+  ts_tensor v;                  // [T, kv_heads, v_dim]
+  ts_tensor y;                  // [T, query_heads, D]; may be q
+  ts_tensor q_weight;           // [D], optional together with k_weight
+  ts_tensor k_weight;           // [D]
+  ts_tensor positions;          // [T], needed with frequencies
+  ts_tensor frequencies;        // [R / 2], optional
+  ts_tensor rows;               // [T]
+  ts_tensor slots;              // [T]
+  double eps;                   // of the norms
+  double scale;                 // of the rotation
+  int32_t round_before_weight;  // of the norms: see rms_norm
+  int32_t adjacent;             // pairs (2 i, 2 i + 1) instead of (i, i + R / 2)
+  const char* implementation;
+} ts_rope_append_args;
+#define TS_ROPE_APPEND_ARGS \
+  { .struct_size = sizeof(ts_rope_append_args), .eps = 1e-6, .scale = 1 }
+
 typedef struct ts_cached_attention_args {
   size_t struct_size;
   ts_tensor q;              // [N, query_heads, k_dim]
@@ -186,6 +211,10 @@ typedef struct ts_cached_attention_args {
   { .struct_size = sizeof(ts_cached_attention_args), .causal = 1 }
 
 TOUCHSTONE_API ts_status ts_kv_append(ts_context* context, const ts_kv_append_args* args);
+TOUCHSTONE_API ts_status ts_rope_append(ts_context* context, const ts_rope_append_args* args);
+TOUCHSTONE_API ts_status ts_rope_append_explain(ts_context* context,
+                                                const ts_rope_append_args* args, ts_report report,
+                                                void* user);
 TOUCHSTONE_API ts_status ts_cached_attention(ts_context* context,
                                              const ts_cached_attention_args* args);
 TOUCHSTONE_API ts_status ts_kv_append_explain(ts_context* context, const ts_kv_append_args* args,

@@ -9,12 +9,12 @@ extern "C" {
 
 typedef struct ts_chat_template ts_chat_template;
 
-// Receives a text, which is valid during the call and ends with a 0 that `bytes` does not count.
-typedef void (*ts_text)(void* user, const char* text, int64_t bytes);
-
 // TS_CORRUPT_DATA with line and column for what is refused. The limits are the default ones.
 TOUCHSTONE_API ts_status ts_chat_template_create(const char* source, int64_t bytes,
                                                  ts_chat_template** result);
+// The template of a model: a folder, a GGUF file (touchstone::io::read_chat_template).
+// TS_UNSUPPORTED where it has none.
+TOUCHSTONE_API ts_status ts_chat_template_open(const char* path, ts_chat_template** result);
 TOUCHSTONE_API void ts_chat_template_destroy(ts_chat_template* chat_template);
 
 // The pointers are texts that end with 0; JSON can hold a 0 as \u0000.

@@ -51,11 +51,64 @@ TOUCHSTONE_API ts_status ts_tensor_file_find(const ts_tensor_file* file, const c
 TOUCHSTONE_API ts_status ts_tensor_file_decode(const ts_tensor_file* file, int64_t index,
                                                float* values, int64_t count);
 
+// touchstone inspect's checksum of the bytes: reads all of them.
+TOUCHSTONE_API ts_status ts_tensor_file_checksum(const ts_tensor_file* file, int64_t index,
+                                                 uint64_t* checksum);
+
+// Pointers are valid until the file is closed.
+typedef struct ts_tensor_file_summary {
+  size_t struct_size;
+  const char* container;  // "safetensors", "gguf"
+  int64_t files;
+  int64_t bytes;  // of all files together
+  int64_t tensors;
+  int64_t metadata;  // keys
+} ts_tensor_file_summary;
+#define TS_TENSOR_FILE_SUMMARY \
+  { sizeof(ts_tensor_file_summary), NULL, 0, 0, 0, 0 }
+TOUCHSTONE_API ts_status ts_tensor_file_summarize(const ts_tensor_file* file,
+                                                  ts_tensor_file_summary* summary);
+
+// A key of the metadata and its value, in the mapped file; valid until the file is closed.
+typedef struct ts_metadata_info {
+  size_t struct_size;
+  const char* key;
+  const char* type;          // "u32", "string", "array"
+  const char* element_type;  // of an array; else type
+  int64_t size;              // elements of an array; else 1
+  const void* data;  // little-endian numbers back to back; the bytes of a string; in an array of
+                     // strings a 64-bit length before each
+  int64_t bytes;     // of data
+} ts_metadata_info;
+#define TS_METADATA_INFO \
+  { sizeof(ts_metadata_info), NULL, NULL, NULL, 0, NULL, 0 }
+TOUCHSTONE_API ts_status ts_tensor_file_metadata(const ts_tensor_file* file, int64_t index,
+                                                 ts_metadata_info* info);
+
 // A string of the metadata; *text is NULL where there is no such key. Not terminated by 0.
 TOUCHSTONE_API ts_status ts_tensor_file_metadata_string(const ts_tensor_file* file, const char* key,
                                                         const char** text, int64_t* length);
 
-// touchstone::io::convert_model. `type` of matrices: "f16", "q4_k", ...; NULL: as they are.
+// touchstone::io::describe: what the model is made of, a call for each line of `touchstone inspect`.
+// TS_UNSUPPORTED or TS_CORRUPT_DATA with the reason for what is no model.
+typedef void (*ts_key_value)(void* user, const char* key, const char* value);
+TOUCHSTONE_API ts_status ts_model_file_describe(const char* path, ts_key_value line, void* user);
+
+// touchstone::io::ConvertOptions.
+typedef struct ts_convert_args {
+  size_t struct_size;
+  const char* in;
+  const char* out;
+  const char* type;         // of matrices: "f16", "q4_k", ...; NULL: as they are
+  const char* project;      // to a ternary type: "mean", "absmax", "least_squares"; NULL: none
+  int64_t max_shard_bytes;  // safetensors; 0: one file
+  ts_text note;             // what was not carried over as it is, a call each; NULL: not told
+  void* user;
+} ts_convert_args;
+#define TS_CONVERT_ARGS \
+  { .struct_size = sizeof(ts_convert_args) }
+TOUCHSTONE_API ts_status ts_convert(const ts_convert_args* args);
+// The same with in, out and type alone.
 TOUCHSTONE_API ts_status ts_convert_model(const char* in, const char* out, const char* type);
 
 #ifdef __cplusplus

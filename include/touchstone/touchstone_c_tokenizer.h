@@ -22,6 +22,16 @@ TOUCHSTONE_API ts_status ts_tokenizer_from_json(const char* text, size_t bytes,
 TOUCHSTONE_API void ts_tokenizer_destroy(ts_tokenizer* tokenizer);
 TOUCHSTONE_API ts_status ts_tokenizer_size(const ts_tokenizer* tokenizer, int64_t* tokens,
                                            int64_t* id_end);
+// "byte-level BPE, 49152 tokens, 48900 merges, 17 added": calls `text` once.
+TOUCHSTONE_API ts_status ts_tokenizer_describe(const ts_tokenizer* tokenizer, ts_text text,
+                                               void* user);
+// A token as the vocabulary writes it, and whether it is a special one (`special` may be NULL). As
+// ts_tokenizer_decode with capacity and bytes; TS_INVALID_ARGUMENT for an id without a token.
+TOUCHSTONE_API ts_status ts_tokenizer_token(const ts_tokenizer* tokenizer, int32_t id, char* text,
+                                            int64_t capacity, int64_t* bytes, int32_t* special);
+// *id is -1 where there is no such token.
+TOUCHSTONE_API ts_status ts_tokenizer_find(const ts_tokenizer* tokenizer, const char* token,
+                                           size_t bytes, int32_t* id);
 // *count is how many ids the text has. They are written when they fit in `capacity`; else nothing
 // is, so that a call with capacity 0 asks for the size.
 TOUCHSTONE_API ts_status ts_tokenizer_encode(const ts_tokenizer* tokenizer, const char* text,

@@ -54,56 +54,7 @@ GateBackwardArgs gate_backward_args(const ts_activation_args* given) {
 }  // namespace
 }  // namespace touchstone::c_api
 
-using touchstone::c_api::activation_args;
-using touchstone::c_api::activation_backward_args;
-using touchstone::c_api::checked;
-using touchstone::c_api::explained;
-using touchstone::c_api::gate_args;
-using touchstone::c_api::gate_backward_args;
-using touchstone::c_api::guarded;
-
-ts_status ts_activation(ts_context* context, const ts_activation_args* args) {
-  return guarded(
-      [&] { touchstone::activation(checked(context, "context").context, activation_args(args)); });
-}
-
-ts_status ts_activation_explain(ts_context* context, const ts_activation_args* args,
-                                ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, activation_args(args)); });
-}
-
-ts_status ts_activation_backward(ts_context* context, const ts_activation_args* args) {
-  return guarded([&] {
-    touchstone::activation_backward(checked(context, "context").context,
-                                    activation_backward_args(args));
-  });
-}
-
-ts_status ts_activation_backward_explain(ts_context* context, const ts_activation_args* args,
-                                         ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, activation_backward_args(args)); });
-}
-
-ts_status ts_gate(ts_context* context, const ts_activation_args* args) {
-  return guarded([&] { touchstone::gate(checked(context, "context").context, gate_args(args)); });
-}
-
-ts_status ts_gate_explain(ts_context* context, const ts_activation_args* args, ts_report report,
-                          void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, gate_args(args)); });
-}
-
-ts_status ts_gate_backward(ts_context* context, const ts_activation_args* args) {
-  return guarded([&] {
-    touchstone::gate_backward(checked(context, "context").context, gate_backward_args(args));
-  });
-}
-
-ts_status ts_gate_backward_explain(ts_context* context, const ts_activation_args* args,
-                                   ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, gate_backward_args(args)); });
-}
+TOUCHSTONE_C_OPERATOR(activation, ts_activation_args, activation_args);
+TOUCHSTONE_C_OPERATOR(activation_backward, ts_activation_args, activation_backward_args);
+TOUCHSTONE_C_OPERATOR(gate, ts_activation_args, gate_args);
+TOUCHSTONE_C_OPERATOR(gate_backward, ts_activation_args, gate_backward_args);

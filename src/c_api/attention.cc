@@ -54,30 +54,5 @@ AttentionBackwardArgs converted(const ts_attention_backward_args* given) {
 }  // namespace
 }  // namespace touchstone::c_api
 
-using touchstone::c_api::checked;
-using touchstone::c_api::converted;
-using touchstone::c_api::explained;
-using touchstone::c_api::guarded;
-
-ts_status ts_attention(ts_context* context, const ts_attention_args* args) {
-  return guarded(
-      [&] { touchstone::attention(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_attention_explain(ts_context* context, const ts_attention_args* args, ts_report report,
-                               void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
-
-ts_status ts_attention_backward(ts_context* context, const ts_attention_backward_args* args) {
-  return guarded([&] {
-    touchstone::attention_backward(checked(context, "context").context, converted(args));
-  });
-}
-
-ts_status ts_attention_backward_explain(ts_context* context, const ts_attention_backward_args* args,
-                                        ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
+TOUCHSTONE_C_OPERATOR(attention, ts_attention_args, converted);
+TOUCHSTONE_C_OPERATOR(attention_backward, ts_attention_backward_args, converted);

@@ -113,6 +113,13 @@ TensorView view(const ts_tensor& tensor, const char* name) {
   return view;
 }
 
+QuantFormat quant_format(const ts_quant_format& given, const char* name) {
+  return {.dtype = dtype(given.dtype, name),
+          .group_size = given.group_size,
+          .asymmetric = flag(given.asymmetric),
+          .scale_dtype = dtype(given.scale_dtype, name)};
+}
+
 bool flag(std::int32_t value) { return value != 0; }
 
 std::string text(const char* value) { return value == nullptr ? "" : value; }

@@ -12,6 +12,7 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/error.h"
 #include "touchstone/core/implementation_report.h"
+#include "touchstone/core/quant_format.h"
 #include "touchstone/core/tensor.h"
 #include "touchstone/touchstone_c.h"
 
@@ -73,6 +74,7 @@ DType dtype(ts_dtype value, const char* name);
 Device device(ts_device value, const char* name);
 // `name` is for messages: the argument.
 TensorView view(const ts_tensor& tensor, const char* name);
+QuantFormat quant_format(const ts_quant_format& given, const char* name);
 bool flag(std::int32_t value);
 std::string text(const char* value);  // NULL is ""
 // InvalidArgument for a negative count, or a NULL with elements.
@@ -93,3 +95,17 @@ ts_status explained(ts_context* context, ts_report report, void* user,
 }
 
 }  // namespace touchstone::c_api
+
+// Defines ts_<op> and ts_<op>_explain: the C++ functions on what `convert` makes of the arguments.
+#define TOUCHSTONE_C_OPERATOR(op, args_type, convert)                                            \
+  ts_status ts_##op(ts_context* context, const args_type* args) {                                \
+    using namespace touchstone::c_api;                                                           \
+    return guarded([&] { touchstone::op(checked(context, "context").context, convert(args)); }); \
+  }                                                                                              \
+  ts_status ts_##op##_explain(ts_context* context, const args_type* args, ts_report report,      \
+                              void* user) {                                                      \
+    using namespace touchstone::c_api;                                                           \
+    return explained(context, report, user,                                                      \
+                     [&](auto& c) { return touchstone::explain(c, convert(args)); });            \
+  }                                                                                              \
+  ts_status ts_##op##_explain(ts_context*, const args_type*, ts_report, void*)

@@ -53,6 +53,16 @@ ts_status ts_chat_template_create(const char* source, int64_t bytes, ts_chat_tem
   });
 }
 
+ts_status ts_chat_template_open(const char* path, ts_chat_template** result) {
+  return guarded([&] {
+    ts_chat_template*& place = checked(result, "chat_template_open: result");
+    checked(path, "chat_template_open: path");
+    const std::optional<std::string> source = touchstone::io::read_chat_template(path);
+    if (!source) throw touchstone::Unsupported(std::string(path) + ": no chat template");
+    place = new ts_chat_template{touchstone::io::ChatTemplate(*source)};
+  });
+}
+
 void ts_chat_template_destroy(ts_chat_template* chat_template) { delete chat_template; }
 
 ts_status ts_chat_template_render(const ts_chat_template* chat_template,

@@ -52,32 +52,5 @@ CrossEntropyBackwardArgs converted(const ts_cross_entropy_backward_args* given) 
 }  // namespace
 }  // namespace touchstone::c_api
 
-using touchstone::c_api::checked;
-using touchstone::c_api::converted;
-using touchstone::c_api::explained;
-using touchstone::c_api::guarded;
-
-ts_status ts_cross_entropy(ts_context* context, const ts_cross_entropy_args* args) {
-  return guarded(
-      [&] { touchstone::cross_entropy(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_cross_entropy_backward(ts_context* context,
-                                    const ts_cross_entropy_backward_args* args) {
-  return guarded([&] {
-    touchstone::cross_entropy_backward(checked(context, "context").context, converted(args));
-  });
-}
-
-ts_status ts_cross_entropy_explain(ts_context* context, const ts_cross_entropy_args* args,
-                                   ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
-
-ts_status ts_cross_entropy_backward_explain(ts_context* context,
-                                            const ts_cross_entropy_backward_args* args,
-                                            ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
+TOUCHSTONE_C_OPERATOR(cross_entropy, ts_cross_entropy_args, converted);
+TOUCHSTONE_C_OPERATOR(cross_entropy_backward, ts_cross_entropy_backward_args, converted);

@@ -32,30 +32,5 @@ EmbeddingBackwardArgs converted(const ts_embedding_backward_args* given) {
 }  // namespace
 }  // namespace touchstone::c_api
 
-using touchstone::c_api::checked;
-using touchstone::c_api::converted;
-using touchstone::c_api::explained;
-using touchstone::c_api::guarded;
-
-ts_status ts_embedding(ts_context* context, const ts_embedding_args* args) {
-  return guarded(
-      [&] { touchstone::embedding(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_embedding_backward(ts_context* context, const ts_embedding_backward_args* args) {
-  return guarded([&] {
-    touchstone::embedding_backward(checked(context, "context").context, converted(args));
-  });
-}
-
-ts_status ts_embedding_explain(ts_context* context, const ts_embedding_args* args, ts_report report,
-                               void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
-
-ts_status ts_embedding_backward_explain(ts_context* context, const ts_embedding_backward_args* args,
-                                        ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
+TOUCHSTONE_C_OPERATOR(embedding, ts_embedding_args, converted);
+TOUCHSTONE_C_OPERATOR(embedding_backward, ts_embedding_backward_args, converted);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "c_api/border.h"
+#include "c_api/grammar_handle.h"
 #include "c_api/tokenizer_handle.h"
 
 struct ts_grammar {
@@ -13,10 +14,6 @@ struct ts_grammar {
 
 struct ts_grammar_vocabulary {
   touchstone::decode::GrammarVocabulary value;
-};
-
-struct ts_grammar_state {
-  touchstone::decode::GrammarConstraint value;
 };
 
 using touchstone::c_api::checked;

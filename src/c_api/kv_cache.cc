@@ -12,6 +12,7 @@
 #include "touchstone/cache/snapshot.h"
 #include "touchstone/ops/cached_attention.h"
 #include "touchstone/ops/kv_append.h"
+#include "touchstone/ops/rope_append.h"
 
 struct ts_kv_cache {
   touchstone::cache::KvCache cache;
@@ -28,20 +29,13 @@ namespace {
 using cache::KvCache;
 using cache::SequenceId;
 
-QuantFormat format(const ts_quant_format& given, const char* name) {
-  return {.dtype = dtype(given.dtype, name),
-          .group_size = given.group_size,
-          .asymmetric = flag(given.asymmetric),
-          .scale_dtype = dtype(given.scale_dtype, name)};
-}
-
 cache::LayerGroup layer_group(const ts_layer_group& given) {
   return {.layers = given.layers,
           .kv_heads = given.kv_heads,
           .k_dim = given.k_dim,
           .v_dim = given.v_dim,
-          .k = format(given.k, "layer group: k"),
-          .v = format(given.v, "layer group: v"),
+          .k = quant_format(given.k, "layer group: k"),
+          .v = quant_format(given.v, "layer group: v"),
           .page_tokens = given.page_tokens == 0 ? 16 : given.page_tokens,
           .window = given.window,
           .sinks = given.sinks,
@@ -96,6 +90,31 @@ KvAppendArgs converted(const ts_kv_append_args* given) {
           .v = view(args.v, "kv_append: v"),
           .rows = view(args.rows, "kv_append: rows"),
           .positions = view(args.positions, "kv_append: positions"),
+          .implementation = text(args.implementation)};
+}
+
+RopeAppendArgs converted(const ts_rope_append_args* given) {
+  const ts_rope_append_args args =
+      current(given, "rope_append", offsetof(ts_rope_append_args, implementation),
+              ts_rope_append_args(TS_ROPE_APPEND_ARGS));
+  return {.cache = checked(args.cache, "rope_append: cache").view,
+          .layer_group = args.layer_group,
+          .layer = args.layer,
+          .q = view(args.q, "rope_append: q"),
+          .k = view(args.k, "rope_append: k"),
+          .v = view(args.v, "rope_append: v"),
+          .y = view(args.y, "rope_append: y"),
+          .q_weight = view(args.q_weight, "rope_append: q_weight"),
+          .k_weight = view(args.k_weight, "rope_append: k_weight"),
+          .eps = args.eps,
+          .rounding = flag(args.round_before_weight) ? RmsNormRounding::before_weight
+                                                     : RmsNormRounding::once,
+          .positions = view(args.positions, "rope_append: positions"),
+          .frequencies = view(args.frequencies, "rope_append: frequencies"),
+          .pairs = flag(args.adjacent) ? RopePairs::adjacent : RopePairs::halves,
+          .scale = args.scale,
+          .rows = view(args.rows, "rope_append: rows"),
+          .slots = view(args.slots, "rope_append: slots"),
           .implementation = text(args.implementation)};
 }
 
@@ -337,25 +356,6 @@ ts_status ts_cache_view_build(ts_context* context, ts_cache_view* view,
   });
 }
 
-ts_status ts_kv_append(ts_context* context, const ts_kv_append_args* args) {
-  return guarded(
-      [&] { touchstone::kv_append(checked(context, "context").context, c_api::converted(args)); });
-}
-
-ts_status ts_kv_append_explain(ts_context* context, const ts_kv_append_args* args, ts_report report,
-                               void* user) {
-  return c_api::explained(context, report, user,
-                          [&](auto& c) { return touchstone::explain(c, c_api::converted(args)); });
-}
-
-ts_status ts_cached_attention(ts_context* context, const ts_cached_attention_args* args) {
-  return guarded([&] {
-    touchstone::cached_attention(checked(context, "context").context, c_api::converted(args));
-  });
-}
-
-ts_status ts_cached_attention_explain(ts_context* context, const ts_cached_attention_args* args,
-                                      ts_report report, void* user) {
-  return c_api::explained(context, report, user,
-                          [&](auto& c) { return touchstone::explain(c, c_api::converted(args)); });
-}
+TOUCHSTONE_C_OPERATOR(kv_append, ts_kv_append_args, converted);
+TOUCHSTONE_C_OPERATOR(rope_append, ts_rope_append_args, converted);
+TOUCHSTONE_C_OPERATOR(cached_attention, ts_cached_attention_args, converted);

@@ -49,28 +49,5 @@ LinearBackwardArgs converted(const ts_linear_backward_args* given) {
 }  // namespace
 }  // namespace touchstone::c_api
 
-using touchstone::c_api::checked;
-using touchstone::c_api::converted;
-using touchstone::c_api::explained;
-using touchstone::c_api::guarded;
-
-ts_status ts_linear(ts_context* context, const ts_linear_args* args) {
-  return guarded([&] { touchstone::linear(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_linear_explain(ts_context* context, const ts_linear_args* args, ts_report report,
-                            void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
-
-ts_status ts_linear_backward(ts_context* context, const ts_linear_backward_args* args) {
-  return guarded(
-      [&] { touchstone::linear_backward(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_linear_backward_explain(ts_context* context, const ts_linear_backward_args* args,
-                                     ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
+TOUCHSTONE_C_OPERATOR(linear, ts_linear_args, converted);
+TOUCHSTONE_C_OPERATOR(linear_backward, ts_linear_backward_args, converted);

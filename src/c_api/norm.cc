@@ -77,53 +77,7 @@ RmsNormBackwardArgs converted(const ts_rms_norm_backward_args* given) {
 }  // namespace
 }  // namespace touchstone::c_api
 
-using touchstone::c_api::checked;
-using touchstone::c_api::converted;
-using touchstone::c_api::explained;
-using touchstone::c_api::guarded;
-
-ts_status ts_layer_norm(ts_context* context, const ts_layer_norm_args* args) {
-  return guarded(
-      [&] { touchstone::layer_norm(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_layer_norm_explain(ts_context* context, const ts_layer_norm_args* args,
-                                ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
-
-ts_status ts_layer_norm_backward(ts_context* context, const ts_layer_norm_backward_args* args) {
-  return guarded([&] {
-    touchstone::layer_norm_backward(checked(context, "context").context, converted(args));
-  });
-}
-
-ts_status ts_layer_norm_backward_explain(ts_context* context,
-                                         const ts_layer_norm_backward_args* args, ts_report report,
-                                         void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
-
-ts_status ts_rms_norm(ts_context* context, const ts_rms_norm_args* args) {
-  return guarded(
-      [&] { touchstone::rms_norm(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_rms_norm_explain(ts_context* context, const ts_rms_norm_args* args, ts_report report,
-                              void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
-
-ts_status ts_rms_norm_backward(ts_context* context, const ts_rms_norm_backward_args* args) {
-  return guarded(
-      [&] { touchstone::rms_norm_backward(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_rms_norm_backward_explain(ts_context* context, const ts_rms_norm_backward_args* args,
-                                       ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
+TOUCHSTONE_C_OPERATOR(layer_norm, ts_layer_norm_args, converted);
+TOUCHSTONE_C_OPERATOR(layer_norm_backward, ts_layer_norm_backward_args, converted);
+TOUCHSTONE_C_OPERATOR(rms_norm, ts_rms_norm_args, converted);
+TOUCHSTONE_C_OPERATOR(rms_norm_backward, ts_rms_norm_backward_args, converted);

@@ -34,29 +34,5 @@ RopeBackwardArgs backward(const ts_rope_args* given) {
 }  // namespace
 }  // namespace touchstone::c_api
 
-using touchstone::c_api::backward;
-using touchstone::c_api::checked;
-using touchstone::c_api::explained;
-using touchstone::c_api::forward;
-using touchstone::c_api::guarded;
-
-ts_status ts_rope(ts_context* context, const ts_rope_args* args) {
-  return guarded([&] { touchstone::rope(checked(context, "context").context, forward(args)); });
-}
-
-ts_status ts_rope_backward(ts_context* context, const ts_rope_args* args) {
-  return guarded(
-      [&] { touchstone::rope_backward(checked(context, "context").context, backward(args)); });
-}
-
-ts_status ts_rope_explain(ts_context* context, const ts_rope_args* args, ts_report report,
-                          void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, forward(args)); });
-}
-
-ts_status ts_rope_backward_explain(ts_context* context, const ts_rope_args* args, ts_report report,
-                                   void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, backward(args)); });
-}
+TOUCHSTONE_C_OPERATOR(rope, ts_rope_args, forward);
+TOUCHSTONE_C_OPERATOR(rope_backward, ts_rope_args, backward);

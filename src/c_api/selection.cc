@@ -58,28 +58,5 @@ SampleArgs converted(const ts_sample_args* given) {
 }  // namespace
 }  // namespace touchstone::c_api
 
-using touchstone::c_api::checked;
-using touchstone::c_api::converted;
-using touchstone::c_api::explained;
-using touchstone::c_api::guarded;
-
-ts_status ts_softmax_topk(ts_context* context, const ts_softmax_topk_args* args) {
-  return guarded(
-      [&] { touchstone::softmax_topk(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_softmax_topk_explain(ts_context* context, const ts_softmax_topk_args* args,
-                                  ts_report report, void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
-
-ts_status ts_sample(ts_context* context, const ts_sample_args* args) {
-  return guarded([&] { touchstone::sample(checked(context, "context").context, converted(args)); });
-}
-
-ts_status ts_sample_explain(ts_context* context, const ts_sample_args* args, ts_report report,
-                            void* user) {
-  return explained(context, report, user,
-                   [&](auto& c) { return touchstone::explain(c, converted(args)); });
-}
+TOUCHSTONE_C_OPERATOR(softmax_topk, ts_softmax_topk_args, converted);
+TOUCHSTONE_C_OPERATOR(sample, ts_sample_args, converted);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,37 @@ ts_status ts_tokenizer_size(const ts_tokenizer* tokenizer, int64_t* tokens, int6
     checked(id_end, "tokenizer: id_end");
     *tokens = static_cast<int64_t>(from.size());
     *id_end = static_cast<int64_t>(from.id_end());
+  });
+}
+
+ts_status ts_tokenizer_describe(const ts_tokenizer* tokenizer, ts_text text, void* user) {
+  return guarded([&] {
+    const io::Tokenizer& from = checked(tokenizer, "tokenizer").tokenizer;
+    if (text == nullptr) throw touchstone::InvalidArgument("tokenizer_describe: text: is NULL");
+    const std::string line = from.describe();
+    text(user, line.c_str(), std::ssize(line));
+  });
+}
+
+ts_status ts_tokenizer_token(const ts_tokenizer* tokenizer, int32_t id, char* text,
+                             int64_t capacity, int64_t* bytes, int32_t* special) {
+  return guarded([&] {
+    const io::Tokenizer& from = checked(tokenizer, "tokenizer").tokenizer;
+    const std::optional<std::string> token = from.id_to_token(id);
+    if (!token) {
+      throw touchstone::InvalidArgument("tokenizer_token: id: no token has " + std::to_string(id));
+    }
+    copy_out(*token, text, capacity, bytes, "tokenizer_token: text");
+    if (special != nullptr) *special = from.is_special(id) ? 1 : 0;
+  });
+}
+
+ts_status ts_tokenizer_find(const ts_tokenizer* tokenizer, const char* token, size_t bytes,
+                            int32_t* id) {
+  return guarded([&] {
+    const io::Tokenizer& from = checked(tokenizer, "tokenizer").tokenizer;
+    checked(id, "tokenizer_find: id") =
+        from.token_to_id(text_view(token, bytes, "tokenizer_find: token")).value_or(-1);
   });
 }
 

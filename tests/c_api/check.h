@@ -42,6 +42,7 @@ void count_report(void* user, const char* name, int32_t accepted, const char* re
 void test_linear(ts_context* context);
 void test_activation(ts_context* context);
 void test_files(void);
+void test_generate(ts_context* context);
 void test_grammar(void);
 void test_cross_entropy(ts_context* context);
 void test_embedding(ts_context* context);
@@ -51,5 +52,7 @@ void test_selection(ts_context* context);
 void test_attention(ts_context* context);
 void test_kv_cache(ts_context* context);
 void test_beam_search(ts_context* context);
+void test_speculative(ts_context* context);
+void test_ternary(ts_context* context);
 void test_chat_template(void);
 void test_tokenizer(void);

@@ -59,6 +59,18 @@ static void append_all(ts_context* context, ts_kv_cache* cache, ts_cache_view* v
   args.positions = i64(positions, kTokens);
   CHECK_EXPLAINED(ts_kv_append_explain);
   CHECK_OK(ts_kv_append(context, &args));
+  // The same through the call that rotates, here by nothing.
+  float q[kTokens * kDim] = {0};
+  ts_rope_append_args rotated = TS_ROPE_APPEND_ARGS;
+  rotated.cache = view;
+  rotated.q = rotated.y = f32(q, 3, kTokens, 1, kDim, 0);
+  rotated.k = args.k;
+  rotated.v = args.v;
+  rotated.rows = args.rows;
+  rotated.slots = args.positions;
+  CHECK_OK(ts_rope_append(context, &rotated));
+  rotated.rows.data = NULL;
+  CHECK_FAILS(ts_rope_append(context, &rotated), TS_INVALID_ARGUMENT, "rope_append: rows");
   CHECK_OK(ts_kv_cache_commit(cache, &sequence, 1, kTokens));
   args.cache = NULL;
   CHECK_FAILS(ts_kv_append(context, &args), TS_INVALID_ARGUMENT, "kv_append: cache");

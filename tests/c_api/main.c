@@ -95,6 +95,9 @@ int main(void) {
     test_attention(context);
     test_kv_cache(context);
     test_beam_search(context);
+    test_generate(context);
+    test_speculative(context);
+  test_ternary(context);
     test_chat_template();
     test_tokenizer();
   }

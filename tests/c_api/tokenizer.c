@@ -44,6 +44,32 @@ static void test_stream(const ts_tokenizer* tokenizer, const int32_t* ids, int64
   ts_token_stream_destroy(NULL);
 }
 
+static void keep_line(void* user, const char* text, int64_t bytes) {
+  if (bytes < 100) strcpy(user, text);
+}
+
+static void test_tokens(const ts_tokenizer* tokenizer) {
+  char line[100] = "";
+  CHECK_OK(ts_tokenizer_describe(tokenizer, keep_line, line));
+  CHECK(strstr(line, "270 tokens") != NULL);
+  char token[8] = "";
+  int64_t bytes = 0;
+  int32_t special = 0;
+  int32_t id = 7;
+  CHECK_OK(ts_tokenizer_token(tokenizer, 0, token, 8, &bytes, &special));
+  CHECK(bytes == 3 && memcmp(token, "<s>", 3) == 0 && special == 1);
+  CHECK_OK(ts_tokenizer_find(tokenizer, "<s>", 3, &id));
+  CHECK(id == 0);
+  CHECK_OK(ts_tokenizer_find(tokenizer, "a", 1, &id));
+  CHECK_OK(ts_tokenizer_token(tokenizer, id, token, 8, &bytes, NULL));
+  CHECK(bytes == 1 && token[0] == 'a');
+  CHECK_OK(ts_tokenizer_find(tokenizer, "nothing", 7, &id));
+  CHECK(id == -1);
+  CHECK_FAILS(ts_tokenizer_token(tokenizer, 270, token, 8, &bytes, NULL), TS_INVALID_ARGUMENT,
+              "270");
+  CHECK_FAILS(ts_tokenizer_token(tokenizer, -1, token, 8, &bytes, NULL), TS_INVALID_ARGUMENT, "-1");
+}
+
 void test_tokenizer(void) {
   const char* path = "c_api_tokenizer.json";
   const char* text = "<s>lowest \xc3\xa9";
@@ -67,6 +93,8 @@ void test_tokenizer(void) {
   CHECK_OK(ts_tokenizer_decode(tokenizer, ids, count, TS_DECODE_SKIP_SPECIAL, back, 32, &bytes));
   CHECK(bytes == (int64_t)strlen(text) - 3);
   test_stream(tokenizer, ids, count, text);
+
+  test_tokens(tokenizer);
 
   CHECK_FAILS(ts_tokenizer_encode(tokenizer, "\xff", 1, 0, ids, 32, &count), TS_INVALID_ARGUMENT,
               "UTF-8");
