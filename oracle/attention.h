@@ -15,7 +15,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
+
+#include "oracle/attention_softmax.h"
 
 namespace touchstone::oracle {
 
@@ -91,27 +94,15 @@ struct AttentionRow {
 
 template <class S>
 AttentionRow<S> attention_row(const Attention<S>& a, int64_t head, int64_t query) {
-  using std::exp;
-  using std::log;
-  const S nothing = -std::numeric_limits<double>::infinity();
   AttentionRow<S> row;
-  S largest = a.sink_logits ? a.sink_logits[head] : nothing;
   for (int64_t t = 0; t < a.keys; ++t) {
     if (!attention_sees(a, query, t)) continue;
     row.seen.push_back(t);
     row.scores.push_back(attention_logit(a, head, query, t));
-    if (!(row.scores.back() <= largest)) largest = row.scores.back();  // a NaN stays
   }
-  const bool empty = largest == nothing;
-  S sum = empty || !a.sink_logits ? S(0.0) : exp(a.sink_logits[head] - largest);
-  for (const S& score : row.scores) {
-    row.weights.push_back(empty ? S(0.0) : exp(score - largest));
-    sum += row.weights.back();
-  }
-  for (S& w : row.weights) {
-    if (!empty) w /= sum;
-  }
-  row.log_sum_exp = empty ? nothing : largest + log(sum);
+  auto softmax = attention_softmax(row.scores, a.sink_logits ? a.sink_logits + head : nullptr);
+  row.weights = std::move(softmax.weights);
+  row.log_sum_exp = softmax.log_sum_exp;
   return row;
 }
 

@@ -14,6 +14,8 @@
 #include <limits>
 #include <vector>
 
+#include "oracle/attention_softmax.h"
+
 namespace touchstone::oracle {
 
 template <class S>
@@ -66,42 +68,30 @@ S attention_score(const CachedAttention<S>& a, int64_t query, int64_t head, int6
 // One query token, one head.
 template <class S>
 void attention_row(const CachedAttention<S>& a, int64_t query, int64_t head) {
-  using std::exp;
   using std::fabs;
-  using std::log;
-  const S nothing = -std::numeric_limits<double>::infinity();
-  const S sink = a.sink_logits ? a.sink_logits[head] : nothing;
   std::vector<int64_t> seen;
   std::vector<S> scores;
-  S largest = sink;
   for (int64_t token = 0; token < a.length; ++token) {
     if (!attention_sees(a, query, token)) continue;
-    const S s = attention_score(a, query, head, token);
     seen.push_back(token);
-    scores.push_back(s);
-    if (!(s <= largest)) largest = s;  // a NaN stays
+    scores.push_back(attention_score(a, query, head, token));
   }
+  const auto softmax = attention_softmax(scores, a.sink_logits ? a.sink_logits + head : nullptr);
   const int64_t at = query * a.query_heads + head;
-  const bool empty = largest == nothing;
-  S sum = empty || !a.sink_logits ? S(0.0) : exp(sink - largest);
-  for (S& score : scores) {
-    score = empty ? S(0.0) : exp(score - largest);
-    sum += score;
-  }
   const int64_t kv_head = head / (a.query_heads / a.kv_heads);
+  const bool empty = softmax.largest == -std::numeric_limits<double>::infinity();
   for (int64_t d = 0; d < a.v_dim; ++d) {
     S output = 0.0;
     S magnitude = 0.0;
     for (size_t i = 0; i < seen.size() && !empty; ++i) {
       const S v = a.values[(seen[i] * a.kv_heads + kv_head) * a.v_dim + d];
-      const S weight = scores[i] / sum;
-      output += weight * v;
-      magnitude += weight * fabs(v);
+      output += softmax.weights[i] * v;
+      magnitude += softmax.weights[i] * fabs(v);
     }
     a.output[at * a.v_dim + d] = output;
     if (a.magnitude) a.magnitude[at * a.v_dim + d] = magnitude;
   }
-  if (a.log_sum_exp) a.log_sum_exp[at] = empty ? nothing : largest + log(sum);
+  if (a.log_sum_exp) a.log_sum_exp[at] = softmax.log_sum_exp;
 }
 
 template <class S>

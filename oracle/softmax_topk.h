@@ -54,6 +54,13 @@ inline std::vector<double> softmax_topk_values(const SoftmaxTopk& a, int64_t row
   return v;
 }
 
+// log(exp((value - largest) / temperature)); +inf minus +inf counts as no distance: the +inf tokens
+// share the probability equally.
+inline double softmax_log_weight(double value, double largest, double temperature) {
+  if (value == -std::numeric_limits<double>::infinity()) return value;
+  return value == largest ? 0 : (value - largest) / temperature;
+}
+
 inline SoftmaxTopkRow softmax_topk_row(const SoftmaxTopk& a, int64_t row) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double temperature = a.temperature[row];
@@ -84,10 +91,8 @@ inline SoftmaxTopkRow softmax_topk_row(const SoftmaxTopk& a, int64_t row) {
   if (end < order.end()) std::nth_element(order.begin(), end, order.end(), before);
   std::sort(order.begin(), end, before);
   const double largest = v[static_cast<size_t>(order[0])];
-  // +inf minus +inf counts as no distance: the +inf tokens share the probability equally.
   const auto log_weight = [&](double value) {
-    if (value == -kInfinity) return -kInfinity;
-    return value == largest ? 0 : (value - largest) / temperature;
+    return softmax_log_weight(value, largest, temperature);
   };
   double sum = 0;
   for (const double value : v) sum += std::exp(log_weight(value));

@@ -210,6 +210,10 @@ class Forward : public Problem {
     }
     Value v{.value = scale * static_cast<double>(sum),
             .error = sum_growth(p_.in, p_.tensor_cores(reader)) * u() * std::fabs(scale) * size};
+    // Integer sums are multiplied by the scales as they are stored; other kernels round W.
+    if (int8_ && p_.weight.format->ternary && p_.tensor_cores(reader)) {
+      v.error += unit_roundoff(p_.dtype) * std::fabs(scale) * size;
+    }
     if (!bias.empty()) {
       v.value += bias[at(o)];
       v.error += u() * (std::fabs(v.value) + v.error);
@@ -244,7 +248,8 @@ class Forward : public Problem {
       for (const double value : x) largest = std::max(largest, std::abs(static_cast<C>(value)));
       const C scale = largest / C{127};
       for (double& value : x) {
-        value = scale > 0 ? static_cast<double>(std::nearbyint(static_cast<C>(value) / scale)) : 0;
+        const C rounded = std::nearbyint(static_cast<C>(value) / scale);
+        value = scale > 0 ? static_cast<double>(std::clamp(rounded, C{-127}, C{127})) : 0;
       }
       return static_cast<double>(scale);
     };

@@ -29,5 +29,7 @@ std::unique_ptr<Problem> make_attention(const cases::Case& item);
 std::unique_ptr<Problem> make_attention_backward(const cases::Case& item);
 std::unique_ptr<Problem> make_cached_attention(const cases::Case& item);
 std::unique_ptr<Problem> make_kv_append(const cases::Case& item);
+std::unique_ptr<Problem> make_rope_append(const cases::Case& item);
+std::unique_ptr<Problem> make_ternary_project(const cases::Case& item);
 
 }  // namespace touchstone::spec

@@ -7,13 +7,14 @@
 //   rotation   two products and a sum, and the scale: 3 u of |x| + |x'|
 //
 // and one rounding to the dtype.
-#include "oracle/rope.h"
+#include "spec/rope.h"
 
 #include <cmath>
 #include <memory>
 #include <numbers>
 
 #include "core/index.h"
+#include "oracle/rope.h"
 #include "spec/operators.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/ops/rope.h"
@@ -174,12 +175,9 @@ class RopeProblem : public Problem {
     if (d >= 2 * count) return 0;  // copied
     const std::int64_t pair = adjacent_ ? d / 2 : d % count;
     const std::int64_t other = adjacent_ ? d ^ 1 : (d + count) % (2 * count);
-    const double u = unit_roundoff(wide_dtype(dtype_));
-    double angle = 4 * 0x1p-53 * std::fabs(position * frequencies_[at(pair)]);
-    if (dtype_ != DType::f64) angle += 2 * std::numbers::pi * 0x1p-26 + 0x1p-26 + 2 * u;
     const double size = std::fabs(scale_) * (std::fabs(x[at(d)]) + std::fabs(x[at(other)]));
-    const double tiny = 4 * rounding_error(wide_dtype(dtype_), 0);
-    return with_rounding(dtype_, value, size * (angle + 8 * u) + tiny);
+    return with_rounding(dtype_, value,
+                         rotation_error(dtype_, position * frequencies_[at(pair)], size));
   }
 
   DType dtype_;
@@ -194,6 +192,14 @@ class RopeProblem : public Problem {
 };
 
 }  // namespace
+
+double rotation_error(DType dtype, double angle, double size) {
+  const double u = unit_roundoff(wide_dtype(dtype));
+  double error = 4 * 0x1p-53 * std::fabs(angle);
+  if (dtype != DType::f64) error += 2 * std::numbers::pi * 0x1p-26 + 0x1p-26 + 2 * u;
+  const double tiny = 4 * rounding_error(wide_dtype(dtype), 0);
+  return size * (error + 8 * u) + tiny;
+}
 
 std::unique_ptr<Problem> make_rope(const cases::Case& item) {
   return std::make_unique<RopeProblem>(item, false);

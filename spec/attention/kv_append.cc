@@ -17,8 +17,6 @@ namespace touchstone::spec {
 namespace {
 
 constexpr std::int64_t kHeadSize = 128;
-// What the pages hold before: bytes that are not written must still be this.
-constexpr std::byte kUntouched{0xa5};
 
 class KvAppend : public Problem {
  public:
@@ -84,13 +82,7 @@ class KvAppend : public Problem {
   // All bytes of the pages, or those of some tokens.
   std::vector<OutputReference> reference(const Reader& reader, std::int64_t sample) const override {
     const std::int64_t page_bytes = cache::page_bytes(layers_);
-    std::vector<OutputReference> result{{kPages, {}, {}}};
-    OutputReference& pages = result.front();
-    std::vector<double> all;
-    if (sample == kAllRows) {
-      all.assign(static_cast<std::size_t>(table_.pages() * page_bytes),
-                 static_cast<double>(kUntouched));
-    }
+    PagesReference pages(kPages, table_.pages() * page_bytes, sample == kAllRows);
     for (const std::int64_t token : spread_sample(tokens_, sample)) {
       const std::int64_t page = table_.page(0, token / layers_.page_tokens) * page_bytes;
       for (std::int64_t head = 0; head < layers_.kv_heads; ++head) {
@@ -98,24 +90,11 @@ class KvAppend : public Problem {
         const auto value = reader.row(kV, token * layers_.kv_heads + head);
         for (const StoredBytes& part :
              stored_vectors(layers_, 0, head, token % layers_.page_tokens, key, value)) {
-          for (std::size_t i = 0; i < part.bytes.size(); ++i) {
-            const std::int64_t to = page + part.offset + static_cast<std::int64_t>(i);
-            const auto byte = static_cast<double>(part.bytes[i]);
-            if (!all.empty()) {
-              all[static_cast<std::size_t>(to)] = byte;
-            } else {
-              pages.index.push_back(to);
-              pages.expected.add(byte, 0);
-            }
-          }
+          pages.add(page, part);
         }
       }
     }
-    if (!all.empty()) {
-      pages.expected.bound.assign(all.size(), 0);
-      pages.expected.value = std::move(all);
-    }
-    return result;
+    return {pages.take()};
   }
 
   Cost cost() const override {
@@ -170,6 +149,32 @@ std::vector<StoredBytes> stored_vectors(const cache::LayerGroup& layers, std::in
   add(layers.k, std::move(rotated), to.k_values, to.k_scales);
   if (!layers.k_is_v) add(layers.v, narrowed(value), to.v_values, to.v_scales);
   return result;
+}
+
+PagesReference::PagesReference(std::size_t operand, std::int64_t bytes, bool all)
+    : pages_{.operand = operand} {
+  if (all) all_.assign(static_cast<std::size_t>(bytes), static_cast<double>(kUntouched));
+}
+
+void PagesReference::add(std::int64_t page_at, const StoredBytes& part) {
+  for (std::size_t i = 0; i < part.bytes.size(); ++i) {
+    const std::int64_t to = page_at + part.offset + static_cast<std::int64_t>(i);
+    const auto byte = static_cast<double>(part.bytes[i]);
+    if (!all_.empty()) {
+      all_[static_cast<std::size_t>(to)] = byte;
+    } else {
+      pages_.index.push_back(to);
+      pages_.expected.add(byte, 0);
+    }
+  }
+}
+
+OutputReference PagesReference::take() {
+  if (!all_.empty()) {
+    pages_.expected.bound.assign(all_.size(), 0);
+    pages_.expected.value = std::move(all_);
+  }
+  return std::move(pages_);
 }
 
 std::unique_ptr<Problem> make_kv_append(const cases::Case& item) {

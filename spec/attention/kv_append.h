@@ -1,10 +1,11 @@
-// What kv_append has to store, to the byte.
+// What kv_append and rope_append have to store, to the byte.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "spec/spec.h"
 #include "touchstone/cache/layout.h"
 
 namespace touchstone::spec {
@@ -20,5 +21,20 @@ std::vector<StoredBytes> stored_vectors(const cache::LayerGroup& layers, std::in
                                         std::int64_t head, std::int64_t slot,
                                         const std::vector<double>& key,
                                         const std::vector<double>& value);
+
+// What the pages hold before: bytes that are not written must still be this.
+inline constexpr std::byte kUntouched{0xa5};
+
+// The bytes of an operand of pages: all of them, or those of the vectors that were added.
+class PagesReference {
+ public:
+  PagesReference(std::size_t operand, std::int64_t bytes, bool all);
+  void add(std::int64_t page_at, const StoredBytes& part);
+  OutputReference take();
+
+ private:
+  OutputReference pages_;
+  std::vector<double> all_;
+};
 
 }  // namespace touchstone::spec

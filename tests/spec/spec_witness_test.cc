@@ -7,16 +7,20 @@
 #include <cmath>
 #include <complex>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numbers>
 #include <numeric>
+#include <span>
+#include <string>
 
 #include "cache/codec.h"
 #include "cache/rotation.h"
 #include "spec/spec.h"
 #include "touchstone/core/random.h"
 #include "touchstone/gradcheck.h"
+#include "touchstone/ops/rope_append.h"
 
 namespace touchstone::spec {
 namespace {
@@ -374,6 +378,121 @@ TEST(SpecWitness, KvAppend_DecodesToTheInput) {
         EXPECT_LE(std::fabs(static_cast<double>(key[g * 32 + d]) - x[d]), 1.01 * largest / 254);
       }
     }
+  }
+}
+
+// Norm by raw moments and pairs as complex numbers, in one go; what the pages hold decodes to it.
+TEST(SpecWitness, RopeAppend_ComplexNumbers) {
+  constexpr std::size_t kTokens = 3, kHeads = 2, kDim = 16, kPairs = 4;
+  for (const bool adjacent : {false, true}) {
+    const Solved s("rope_append", "3x2x16", DType::f32,
+                   {{"format", "f32"},
+                    {"page", "4"},
+                    {"group", "2"},
+                    {"pairs", adjacent ? "adjacent" : "halves"},
+                    {"rotary", "8"}});
+    const auto positions = s["positions"], frequencies = s["frequencies"];
+    const auto turned = [&](const std::string& x_name, std::size_t heads) {
+      const auto x = s[x_name], weight = s[x_name + "_weight"];
+      std::vector<Real> y(x.begin(), x.end());
+      for (std::size_t row = 0; row < kTokens * heads; ++row) {
+        Real* const head = y.data() + row * kDim;
+        Real squares = 0;
+        for (std::size_t d = 0; d < kDim; ++d) squares += head[d] * head[d];
+        const Real root = std::sqrt(squares / kDim + Real(RopeAppendArgs{}.eps));
+        for (std::size_t d = 0; d < kDim; ++d) head[d] *= weight[d] / root;
+        for (std::size_t i = 0; i < kPairs; ++i) {
+          Real& first = head[adjacent ? 2 * i : i];
+          Real& second = head[adjacent ? 2 * i + 1 : i + kPairs];
+          const std::complex<Real> pair =
+              std::complex<Real>(first, second) *
+              std::polar(Real(1), Real(positions[row / heads]) * Real(frequencies[i]));
+          first = pair.real(), second = pair.imag();
+        }
+      }
+      return y;
+    };
+    s.agrees("y", turned("q", 2 * kHeads));
+
+    cache::LayerGroup layers{.layers = 1, .kv_heads = kHeads, .k_dim = kDim, .v_dim = kDim};
+    layers.k.dtype = layers.v.dtype = DType::f32;
+    layers.page_tokens = 4;
+    const auto geometry = cache::page_geometry(layers);
+    std::vector<std::byte> bytes;
+    for (const double byte : s.expected("pages").expected.value) {
+      bytes.push_back(static_cast<std::byte>(byte));
+    }
+    const auto keys = turned("k", kHeads);
+    const auto values = s["v"];
+    for (std::size_t row = 0; row < kTokens * kHeads; ++row) {
+      const auto to =
+          cache::token_offsets(layers, geometry, 0, static_cast<std::int64_t>(row % kHeads),
+                               static_cast<std::int64_t>(row / kHeads));
+      std::vector<float> key(kDim), value(kDim);
+      cache::decode(layers.k, kDim, bytes.data() + to.k_values, nullptr, key.data());
+      cache::decode(layers.v, kDim, bytes.data() + to.v_values, nullptr, value.data());
+      Real largest = 0;
+      for (std::size_t d = 0; d < kDim; ++d)
+        largest = std::max(largest, std::fabs(keys[row * kDim + d]));
+      for (std::size_t d = 0; d < kDim; ++d) {
+        // At most 16 + 8 roundings of the norm and 4 of the rotation, of two numbers of a pair.
+        EXPECT_LE(std::fabs(Real(key[d]) - keys[row * kDim + d]), 64 * 0x1p-24L * largest);
+        EXPECT_EQ(static_cast<double>(value[d]), values[row * kDim + d]);
+      }
+    }
+  }
+}
+
+// The nearest number with 11 significant bits, not below 2^-24.
+Real nearest_half(Real x) {
+  const Real step = std::ldexp(Real(1), std::max(std::ilogb(x), -14) - 10);
+  return std::nearbyint(x / step) * step;
+}
+
+// The scale of a group by its definition: of all sets of codes that are not 0, each with the scale that
+// fits it best, the one with the least error.
+Real fitted_scale(std::span<const double> group) {
+  Real least = std::numeric_limits<Real>::infinity(), scale = 0;
+  for (std::size_t chosen = 1; chosen < std::size_t{1} << group.size(); ++chosen) {
+    Real sum = 0, error = 0;
+    int count = 0;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      if ((chosen >> i & 1) != 0) sum += std::fabs(group[i]), ++count;
+    }
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const Real off = std::fabs(group[i]) - ((chosen >> i & 1) != 0 ? sum / count : 0);
+      error += off * off;
+    }
+    if (error < least) least = error, scale = sum / count;
+  }
+  return scale;
+}
+
+TEST(SpecWitness, TernaryProject_EverySetOfCodes) {
+  for (const std::string rule : {"mean", "absmax", "least_squares"}) {
+    const Solved s("ternary_project", "6x12", DType::f32, {{"groups", "row"}, {"scale", rule}});
+    const auto weight = s["weight"];
+    std::vector<Real> values, codes, scales;
+    for (std::size_t row = 0; row < 6; ++row) {
+      const std::span<const double> group(weight.data() + row * 12, 12);
+      Real scale = 0;
+      if (rule == "least_squares") scale = fitted_scale(group);
+      for (const double w : group) {
+        if (rule == "mean") scale += std::fabs(Real(w)) / 12;
+        if (rule == "absmax") scale = std::max(scale, std::fabs(Real(w)));
+      }
+      scales.push_back(nearest_half(scale));
+      for (const double w : group) {
+        // The nearest of the three levels.
+        const Real near =
+            std::min({std::fabs(w + scale), std::fabs(Real(w)), std::fabs(w - scale)});
+        codes.push_back(near == std::fabs(Real(w)) ? 0 : w < 0 ? -1 : 1);
+        values.push_back(codes.back() * scales.back());
+      }
+    }
+    s.agrees("codes", codes);
+    s.agrees("scales", scales);
+    s.agrees("values", values);
   }
 }
 

@@ -21,6 +21,16 @@ std::byte guard_byte(std::size_t index) {
   return static_cast<std::byte>(0xa5U ^ (index * 29U & 0xffU));
 }
 
+// Repeats itself every 256 bytes, so that most of it can be copied.
+void fill_guard(std::span<std::byte> bytes) {
+  std::size_t done = std::min<std::size_t>(bytes.size(), 256);
+  for (std::size_t i = 0; i < done; ++i) bytes[i] = guard_byte(i);
+  for (std::size_t count = 0; done < bytes.size(); done += count) {
+    count = std::min(done, bytes.size() - done);
+    std::memcpy(bytes.data() + done, bytes.data(), count);
+  }
+}
+
 // All ones: a NaN in each of the four floating point types.
 constexpr std::byte kPoison{0xff};
 
@@ -32,7 +42,20 @@ std::int64_t row_length(const TensorView& view) {
 
 }  // namespace
 
-Guarded::Guarded(Device device, DType dtype, std::vector<std::int64_t> shape, Layout layout) {
+Guarded::Guarded(Device device, DType dtype, const std::vector<std::int64_t>& shape,
+                 Layout layout) {
+  allocate(device, dtype, shape, layout);
+  poison();
+}
+
+Guarded::Guarded(Device device, DType dtype, const std::vector<std::int64_t>& shape,
+                 std::span<const double> values, Layout layout) {
+  allocate(device, dtype, shape, layout);
+  set(values);
+}
+
+void Guarded::allocate(Device device, DType dtype, const std::vector<std::int64_t>& shape,
+                       Layout layout) {
   view_ = make_view(static_cast<void*>(nullptr), shape, dtype, device);
   const std::int64_t cols = row_length(view_);
   const std::int64_t rows = cols == 0 ? 0 : view_.elements() / std::max<std::int64_t>(cols, 1);
@@ -45,16 +68,9 @@ Guarded::Guarded(Device device, DType dtype, std::vector<std::int64_t> shape, La
   const std::int64_t elements = span_rows * (cols + layout.row_gap);
   start_ = kGuardBytes + as_size(layout.offset) * element_size();
   image_.resize(start_ + as_size(elements) * element_size() + kGuardBytes);
-  for (std::size_t i = 0; i < image_.size(); ++i) image_[i] = guard_byte(i);
+  fill_guard(image_);
   memory_ = Tensor::empty({static_cast<std::int64_t>(image_.size())}, DType::u8, device);
   view_.data = static_cast<std::byte*>(memory_.data()) + start_;
-  poison();
-}
-
-Guarded::Guarded(Device device, DType dtype, std::vector<std::int64_t> shape,
-                 std::span<const double> values, Layout layout)
-    : Guarded(device, dtype, std::move(shape), layout) {
-  set(values);
 }
 
 Guarded::~Guarded() { fence(false); }

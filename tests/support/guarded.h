@@ -25,9 +25,9 @@ class Guarded {
  public:
   Guarded() = default;  // absent: an undefined view, and every check passes
   // Poisoned: every element is NaN (floating point) or all ones.
-  Guarded(Device device, DType dtype, std::vector<std::int64_t> shape, Layout layout = {});
+  Guarded(Device device, DType dtype, const std::vector<std::int64_t>& shape, Layout layout = {});
   // Holds `values`, row-major, each rounded to the dtype.
-  Guarded(Device device, DType dtype, std::vector<std::int64_t> shape,
+  Guarded(Device device, DType dtype, const std::vector<std::int64_t>& shape,
           std::span<const double> values, Layout layout = {});
   ~Guarded();
   Guarded(Guarded&& other) noexcept;
@@ -56,6 +56,7 @@ class Guarded {
   testing::AssertionResult unchanged() const;
 
  private:
+  void allocate(Device device, DType dtype, const std::vector<std::int64_t>& shape, Layout layout);
   template <class Body>
   void for_each_row(Body&& body) const;
   template <class Body>
