@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "judge/measure/measure.h"
@@ -23,6 +24,11 @@ std::vector<Examination> examine_all(std::span<const Contender> contenders, cons
                                      const JudgeOptions& given) {
   std::mutex mutex;
   JudgeOptions options = given;
+  // Without a seed for all of them every contender has cases of its own.
+  std::optional<TaskReference> reference;
+  if (given.seed.has_value() && given.reference == nullptr && !given.timing_only) {
+    options.reference = &reference.emplace(task, *given.seed, given.small);
+  }
   const auto guarded = [&mutex](const std::function<void(std::string_view)>& tell) {
     return [&mutex, &tell](std::string_view what) {
       const std::lock_guard lock(mutex);
@@ -71,7 +77,11 @@ std::vector<Record> judge_all(std::span<const Contender> contenders, const Task&
     Examination other = build_only(peer, task, options);
     if (other.record.build.built) others.push_back(std::move(other));
   }
-  if (timed) measure_speeds(task, examined, others, options);
+  if (timed) {
+    const auto begin = Clock::now();
+    measure_speeds(task, examined, others, options);
+    for (Examination& e : examined) e.record.phase_seconds["timing, all"] = seconds_since(begin);
+  }
   std::vector<Record> records;
   for (Examination& examination : examined) {
     apply_scores(examination.record);

@@ -7,4 +7,6 @@ set(TOUCHSTONE_JUDGE_TASKS
   kv_cache
   flash_attention_forward
   flash_attention_backward
-  beam_search)
+  beam_search
+  tree_verify
+  ternary_linear)

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <map>
+#include <mutex>
 
 #include "judge/contender/abi_shim.h"
 #include "judge/contender/adapter_heap.h"
@@ -208,7 +210,7 @@ class Builder {
     return chosen;
   }
 
-  static std::vector<std::string> common_flags(bool sanitized) {
+  static std::vector<std::string> common_flags(bool sanitized, bool c) {
     std::vector<std::string> flags = {"-march=native",
                                       "-fPIC",
                                       "-shared",
@@ -219,7 +221,9 @@ class Builder {
                                       "-fdiagnostics-color=never",
                                       "-fno-diagnostics-show-caret"};
     if (sanitized) {
-      for (const char* flag : {"-O1", "-g", "-fno-omit-frame-pointer",
+      // Instrumented templates take three times as long to optimize as to compile. In C an inline
+      // function need not exist unless it is inlined.
+      for (const char* flag : {c ? "-O1" : "-O0", "-g1", "-fno-omit-frame-pointer",
                                "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}) {
         flags.emplace_back(flag);
       }
@@ -245,7 +249,7 @@ class Builder {
     std::vector<std::string> words = {
         compiler(c ? kGcc : kGxx), c ? "-std=gnu17" : "-std=gnu++20", "-c", source, "-o", object};
     std::ranges::copy_if(
-        common_flags(sanitized), std::back_inserter(words),
+        common_flags(sanitized, c), std::back_inserter(words),
         [](const std::string& f) { return f != "-shared" && !f.starts_with("-Wl"); });
     return run(jail(), words, kCompileSeconds);
   }
@@ -281,7 +285,6 @@ class Builder {
 
   // C files are compiled apart where C++ files are there too.
   CommandResult compile(const std::string& output, bool sanitized) const {
-    const std::vector<std::string> flags = common_flags(sanitized);
     std::vector<std::string> c_files;
     std::vector<std::string> others;
     std::vector<std::string> adapter;
@@ -306,7 +309,7 @@ class Builder {
     }
     std::vector<std::string> words = {compiler(only_c ? kGcc : kGxx),
                                       only_c ? "-std=gnu17" : "-std=gnu++20"};
-    words.insert(words.end(), flags.begin(), flags.end());
+    std::ranges::copy(common_flags(sanitized, only_c), std::back_inserter(words));
     const std::vector<std::string>& last = only_c ? c_files : others;
     words.insert(words.end(), last.begin(), last.end());
     words.insert(words.end(), adapter.begin(), adapter.end());
@@ -355,15 +358,35 @@ class Builder {
     return run(std::move(spec), words, kCudaSeconds);
   }
 
-  CommandResult compile_abi_shim() const {
-    const char* name = cuda() ? "abi_shim.cu" : "abi_shim.cc";
-    write_file(work_ / name, make_abi_shim(task_.card().functions, signatures(), cuda()));
-    make_readable(work_ / name);
-    if (cuda()) return compile_cuda({place() + "/" + name}, "abi_shim.so");
-    return run(jail(),
-               {compiler(kGxx), "-std=c++20", "-O1", "-fPIC", "-shared", place() + "/" + name, "-o",
-                place() + "/abi_shim.so"},
-               kCompileSeconds);
+  CommandResult compile_abi_shim() {
+    const std::string text = make_abi_shim(task_.card().functions, signatures(), cuda());
+    if (cuda()) {
+      write_file(work_ / "abi_shim.cu", text);
+      make_readable(work_ / "abi_shim.cu");
+      return compile_cuda({place() + "/abi_shim.cu"}, "abi_shim.so");
+    }
+    // Contenders of a task have the same one, unless their types differ. It is compiled where no file
+    // of a contender is.
+    static std::mutex mutex;
+    static std::map<std::string, std::string> libraries;
+    const std::lock_guard lock(mutex);
+    std::string& library = libraries[text];
+    if (library.empty()) {
+      const WorkFolder apart;
+      Builder builder(contender_, task_, apart.path(), sandbox_);
+      write_file(builder.work_ / "abi_shim.cc", text);
+      make_readable(builder.work_ / "abi_shim.cc");
+      CommandResult result =
+          builder.run(builder.jail(),
+                      {compiler(kGxx), "-std=c++20", "-O1", "-fPIC", "-shared",
+                       builder.place() + "/abi_shim.cc", "-o", builder.place() + "/abi_shim.so"},
+                      kCompileSeconds);
+      if (result.status != 0) return result;
+      library = read_file(builder.work_ / "abi_shim.so", kMaxFile);
+    }
+    write_file(work_ / "abi_shim.so", library);
+    make_readable(work_ / "abi_shim.so");
+    return {};
   }
 
   CommandResult compile_contender(bool sanitized) const {

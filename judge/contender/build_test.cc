@@ -154,6 +154,34 @@ TEST_F(Building, SeesOnlyWhatItMay) {
   EXPECT_NE(result.log.find("No such file"), std::string::npos) << result.log;
 }
 
+// What a CUDA contender gets, whose driver does not start with a /proc that is read-only.
+TEST_F(Building, AnOpenProcShowsNothingOfOthers) {
+  if (!sandbox_.files || !sandbox_.namespaces) GTEST_SKIP() << "no file system of its own here";
+  JailSpec spec;
+  add_system_libraries(spec);
+  for (const char* program : {"/bin/sh", "/usr/bin/ls", "/usr/bin/cat"}) {
+    spec.binds.push_back({program, program, "ro"});
+  }
+  spec.open_proc = true;
+  spec.forks = "allow";
+  spec.environment = {"PATH=/usr/bin:/bin"};
+  spec.arguments = {
+      "/bin/sh", "-c",
+      "echo self $(cat /proc/self/comm); echo named > /proc/self/comm && echo open;"
+      "echo files of 1: $(ls /proc/1); "
+      "for f in /proc/sys/kernel/core_pattern /proc/sys/vm/drop_caches "
+      "/proc/sysrq-trigger; do (echo x >> $f) 2>/dev/null && echo wrote $f; done;"
+      "while read a b c d at how rest; do case $at in /proc/sys) echo sys $how;; esac;"
+      "done < /proc/self/mountinfo; (cat /proc/kcore || true) 2>/dev/null | cat"};
+  const CommandResult result = run_in_jail(spec, sandbox_, 10.0);
+  ASSERT_TRUE(result.finished);
+  EXPECT_NE(result.output.find("self cat"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("open"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("files of 1:\n"), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find("wrote"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("sys ro"), std::string::npos) << result.output;
+}
+
 TEST_F(Building, PythonIsReadBeforeItRuns) {
   if (!find_python()) GTEST_SKIP() << "no Python with NumPy here";
   const BuildResult result =

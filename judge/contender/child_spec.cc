@@ -134,7 +134,8 @@ JailSpec child_spec(const Contender& contender, const BuildResult& build, const 
       spec.arguments.push_back(place + "/source/" + file.string());
     }
     if (!contender.binding.adapter.empty()) {
-      spec.arguments.push_back(place + "/source/" + contender.binding.adapter.string());
+      spec.arguments.push_back("adapter:" + place + "/source/" +
+                               contender.binding.adapter.string());
     }
     return spec;
   }

@@ -16,17 +16,24 @@ constexpr int kMaxHangs = 3;
 // Cases must leave time for the rest of a judgment.
 constexpr double kCaseSeconds = 120.0;
 constexpr std::size_t kMaxCallsThrice = 48;
+constexpr double kMaxSecondsThrice = 0.25;
+constexpr int kControlCases = 12;
+
+bool out_of_time(const Session& session) {
+  return seconds_since(session.begin) > session.granted_seconds(kCaseSeconds);
+}
 
 bool enough(const Session& session) {
   const auto hangs = std::ranges::count(session.record.cases, Ending::hung, &CaseRecord::ending);
   return session.process.deaths() - hangs >= kMaxDeaths || hangs >= kMaxHangs ||
-         seconds_since(session.begin) > kCaseSeconds;
+         out_of_time(session);
 }
 
 // One case in three runs: twice alike, once at other addresses over another poison. False when the
 // contender lacks an optional function that the case needs.
 bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
-  const Case asked = session.task.build(spec);
+  const auto stored = session.reference.cases.get(spec);
+  const Case& asked = stored->asked();
   if (const std::string function = missing_function(session, asked); !function.empty()) {
     entry.gates = false;  // required functions are missed when the contender is read
     entry.check.reason = fmt::format("there is no {}", function);
@@ -42,7 +49,9 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   }
   const uint64_t poison = session.random();
   std::vector<Reply> first;
-  entry.check = session.process.check(asked, Placement::end_flush, poison, &first);
+  const auto begin = Clock::now();
+  entry.check = session.process.check(*stored, Placement::end_flush, poison, &first);
+  entry.seconds = seconds_since(begin);
   entry.ending = ending_of(first);
   if (entry.ending != Ending::ok) {
     if (entry.ending == Ending::hung) session.over_time = {work, entry.id};
@@ -50,8 +59,9 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
     return true;
   }
   std::vector<Reply> moved = session.process.run(asked, Placement::start_flush, session.random());
-  // A long session that is the same at other addresses need not be asked a third time.
-  const bool third = asked.calls.size() <= kMaxCallsThrice || !same_outputs(first, moved);
+  // What takes long and is the same at other addresses need not be asked a third time.
+  const bool brief = asked.calls.size() <= kMaxCallsThrice && entry.seconds <= kMaxSecondsThrice;
+  const bool third = brief || !same_outputs(first, moved);
   std::vector<Reply> again =
       third ? session.process.run(asked, Placement::end_flush, poison) : first;
   for (const auto* replies : {&moved, &again}) {
@@ -79,7 +89,7 @@ bool run_case(Session& session, const CaseSpec& spec, CaseRecord& entry) {
   for (const auto& [replies, same] :
        {std::pair(&moved, same_moved), std::pair(&again, same_again)}) {
     if (same) continue;
-    const CaseCheck other = session.task.check(asked, *replies);
+    const CaseCheck other = stored->check(*replies);
     if (other.passed == entry.check.passed) continue;
     session.add_finding(
         "flipped",
@@ -123,20 +133,18 @@ bool run_cases(Session& session, const Plan& plan) {
     const bool right = std::ranges::all_of(session.record.cases, [&](const CaseRecord& c) {
       return c.check.passed || !c.gates || may_be_lack(session, c);
     });
-    if (right && seconds_since(session.begin) > kCaseSeconds) {
+    if (right && out_of_time(session)) {
       session.record.judge_error =
-          fmt::format("only {} of {} cases were run in {:g} s", session.record.cases.size(),
-                      plan.cases.size(), kCaseSeconds);
+          fmt::format("only {} of {} cases were run in {:.0f} s", session.record.cases.size(),
+                      plan.cases.size(), seconds_since(session.begin));
     }
   }
   return true;
 }
 
 RelationRun run_relation(ContenderProcess& process, const Task& task, const Relation& relation,
-                         uint64_t poison) {
+                         const Case& first, const Case& second, uint64_t poison) {
   RelationRun run;
-  const Case first = task.build(relation.first);
-  const Case second = task.build(relation.second);
   run.first_replies = process.run(first, Placement::end_flush, poison);
   run.second_replies = process.run(second, Placement::end_flush, poison);
   for (const auto* replies : {&run.first_replies, &run.second_replies}) {
@@ -150,6 +158,12 @@ RelationRun run_relation(ContenderProcess& process, const Task& task, const Rela
   return run;
 }
 
+RelationRun run_relation(ContenderProcess& process, const Task& task, const Relation& relation,
+                         uint64_t poison) {
+  return run_relation(process, task, relation, task.build(relation.first),
+                      task.build(relation.second), poison);
+}
+
 void run_relations(Session& session, const Plan& plan) {
   int number = 0;
   for (const Relation& relation : plan.relations) {
@@ -161,14 +175,17 @@ void run_relations(Session& session, const Plan& plan) {
     entry.title = relation.title;
     entry.probes = session.task.probes_of(relation);
     entry.gates = session.task.gates_verdict(relation);
-    if (!missing_function(session, session.task.build(relation.first)).empty() ||
-        !missing_function(session, session.task.build(relation.second)).empty()) {
+    const auto first = session.reference.cases.get(relation.first);
+    const auto second = session.reference.cases.get(relation.second);
+    if (!missing_function(session, first->asked()).empty() ||
+        !missing_function(session, second->asked()).empty()) {
       entry.gates = false;
       entry.check.reason = "an optional function is not there";
       session.record.relations.push_back(std::move(entry));
       continue;
     }
-    RelationRun run = run_relation(session.process, session.task, relation, session.random());
+    RelationRun run = run_relation(session.process, session.task, relation, first->asked(),
+                                   second->asked(), session.random());
     for (const auto* replies : {&run.first_replies, &run.second_replies}) {
       session.add_ending_finding(*replies, entry.id);
     }
@@ -236,21 +253,26 @@ void evaluate_memory_probe(Session& session) {
   }
 }
 
-void check_precision_control(Session& session, const Plan& plan) {
-  int failed = 0;
-  int run = 0;
-  for (const CaseSpec& spec : plan.cases) {
-    if (run >= 12) break;
-    const Case asked = session.task.build(spec);
-    const std::vector<Reply> replies = session.task.lower_precision(asked);
-    if (replies.empty()) continue;
-    ++run;
-    if (!session.task.check(asked, replies).passed) ++failed;
-  }
-  if (run == 0) return;
+const TaskReference::PrecisionControl& TaskReference::precision_control() {
+  std::call_once(once_, [&] {
+    for (const CaseSpec& spec : plan.cases) {
+      if (control_.cases >= kControlCases) break;
+      const auto stored = cases.get(spec);
+      const std::vector<Reply> replies = cases.task().lower_precision(stored->asked());
+      if (replies.empty()) continue;
+      ++control_.cases;
+      if (!stored->check(replies).passed) ++control_.failed;
+    }
+  });
+  return control_;
+}
+
+void check_precision_control(Session& session) {
+  const TaskReference::PrecisionControl& control = session.reference.precision_control();
+  if (control.cases == 0) return;
   session.record.facts["control: next lower precision"] =
-      fmt::format("fails {} of {} cases", failed, run);
-  if (failed == 0)
+      fmt::format("fails {} of {} cases", control.failed, control.cases);
+  if (control.failed == 0)
     session.record.judge_error = "the next lower precision passes: nothing is proven";
 }
 

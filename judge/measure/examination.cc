@@ -106,8 +106,14 @@ void examine_built(Session& session, const Plan& plan) {
     return session.record.findings.empty() && std::ranges::all_of(session.record.cases, good) &&
            std::ranges::all_of(session.record.relations, good);
   };
-  const bool all_run = run_cases(session, plan);
-  if (all_run && (right() || !options.brief)) run_relations(session, plan);
+  const auto during = [&](const char* phase, const auto& work) {
+    const PhaseClock clock(session.record, phase);
+    return work();
+  };
+  const bool all_run = during("cases", [&] { return run_cases(session, plan); });
+  if (all_run && (right() || !options.brief)) {
+    during("relations", [&] { run_relations(session, plan); });
+  }
   settle_lacks(session);
   evaluate_probes(session);
   write_diagnosis(session);
@@ -118,22 +124,23 @@ void examine_built(Session& session, const Plan& plan) {
     if (right()) detect_leaks(session);
     return;
   }
-  check_precision_control(session, plan);
+  during("precision control", [&] { check_precision_control(session); });
   if (session.process.deaths() == 0) {
-    run_sanitized(session);
-    run_guarded(session);
+    during("sanitizers", [&] { run_sanitized(session); });
+    during("guarded heap", [&] { run_guarded(session); });
   }
   // What already failed is not looked at for finer faults.
   if (right()) {
-    detect_caching(session);
-    measure_memory_growth(session, plan);
+    during("answers from memory", [&] { detect_caching(session); });
+    during("memory growth", [&] { measure_memory_growth(session, plan); });
     evaluate_memory_probe(session);
-    measure_time_growth(session, plan);
-    detect_leaks(session);
-    count_page_reads(session);
+    during("time growth", [&] { measure_time_growth(session, plan); });
+    during("leaks", [&] { detect_leaks(session); });
+    during("page reads", [&] { count_page_reads(session); });
   }
   // What lies beside the code is as hostile as the code, and costs nobody a verdict.
   const auto look = [&](const char* what, const auto& at) {
+    const PhaseClock clock(session.record, what);
     try {
       at();
     } catch (const Error& error) {
@@ -144,7 +151,7 @@ void examine_built(Session& session, const Plan& plan) {
   look("own tests", [&] { run_own_tests(session, right()); });
   look("code", [&] { collect_code_facts(session); });
   look("documentation", [&] { read_documentation(session); });
-  find_witnesses(session, plan);
+  during("witnesses", [&] { find_witnesses(session, plan); });
 }
 
 }  // namespace
@@ -198,7 +205,10 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
   record.seed = options.seed.has_value() ? *options.seed : drawn_seed();
   record.seed_commitment = commitment(record.seed, task.card());
   if (options.committed) options.committed(record.seed_commitment);
-  const Plan plan = task.plan(record.seed, options.small);
+  std::optional<TaskReference> own;
+  TaskReference& reference = options.reference != nullptr
+                                 ? *options.reference
+                                 : own.emplace(task, record.seed, options.small);
 
   record.source_hash = source_hash(contender);
   record.sandbox = probe_sandbox(options.sandbox);
@@ -206,10 +216,13 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
     options.progress(fmt::format("{}: {}: building", task.card().id, contender.name));
   }
   try {
-    record.build = options.built != nullptr
-                       ? *options.built
-                       : build_or_explain(contender, task, examination.work->path(), record.sandbox,
-                                          options.sanitize && !options.brief);
+    if (options.built != nullptr) {
+      record.build = *options.built;
+    } else {
+      const PhaseClock clock(record, "build");
+      record.build = build_or_explain(contender, task, examination.work->path(), record.sandbox,
+                                      options.sanitize && !options.brief);
+    }
     fill_facts(record);
     if (record.build.built) {
       Limits quick = options.limits;
@@ -219,10 +232,11 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
           task,
           options,
           record,
+          reference,
           ContenderProcess(contender, record.build, task, record.sandbox, quick),
           ContenderProcess(contender, record.build, task, record.sandbox, options.limits),
           std::mt19937_64(record.seed ^ 0x9e3779b97f4a7c15U)};
-      examine_built(session, plan);
+      examine_built(session, reference.plan);
     }
   } catch (const Unsupported& missing) {
     record.untested = missing.what();  // the others can be judged all the same

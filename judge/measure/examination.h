@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
 
@@ -11,9 +12,34 @@
 #include "judge/report/record.h"
 #include "judge/run/runner.h"
 #include "judge/sandbox/work_folder.h"
+#include "judge/task/case_store.h"
 #include "judge/task/task.h"
 
 namespace touchstone::judge {
+
+// What the judgments of one task and one seed have in common: cases with their right answers, and
+// controls that no contender takes part in. For any number of threads.
+class TaskReference {
+ public:
+  TaskReference(const Task& task, uint64_t seed, bool small)
+      : plan(task.plan(seed, small)), cases(task) {
+    cases.expect(plan.cases);
+  }
+
+  // Of some cases, how many the answer in the next lower precision fails.
+  struct PrecisionControl {
+    int cases = 0;
+    int failed = 0;
+  };
+  const PrecisionControl& precision_control();
+
+  const Plan plan;
+  CaseStore cases;
+
+ private:
+  std::once_flag once_;
+  PrecisionControl control_;
+};
 
 struct JudgeOptions {
   bool small = false;            // the short form: fewer cases and shapes
@@ -30,6 +56,7 @@ struct JudgeOptions {
   // to be wrong somewhere.
   bool first_failure = false;
   const BuildResult* built = nullptr;  // taken instead of building; it outlives the examination
+  TaskReference* reference = nullptr;  // of this task, seed and form; null: one of its own
   Limits limits;
   // judge_all examines two contenders at once: these come one at a time, from either thread.
   // What is being done, for a person who waits; may be empty.

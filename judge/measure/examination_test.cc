@@ -143,6 +143,32 @@ extern "C" int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float*
   }
 }
 
+// The same function, once by itself and once behind an adapter that copies its input.
+TEST(Examination, MemoryOfAPythonAdapterIsNotTheContenders) {
+  if (!find_python()) GTEST_SKIP() << "no Python with NumPy here";
+  const fs::path path = fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/numpy_argsort.py";
+  const Record alone = judge(read_contender(path, task()), task(), quick());
+  const test::Folder folder;
+  folder.write("theirs.py", read_file(path, 1 << 20));
+  folder.write("adapter.py", R"(
+import numpy as np
+import theirs
+
+
+def softmax_topk(rows, vocab, k, logits):
+    return theirs.softmax_topk(rows, vocab, k, np.array(logits))
+)");
+  folder.write("contender.json", R"({"sources": ["theirs.py"], "adapter": "adapter.py"})");
+  const Record record = judge(read_contender(folder.path(), task()), task(), quick());
+  ASSERT_EQ(record.verdict, Verdict::pass) << record.verdict_because << record.build.log;
+  ASSERT_EQ(record.memory.ladder.size(), alone.memory.ladder.size());
+  for (std::size_t i = 0; i < record.memory.ladder.size(); ++i) {
+    const auto without = static_cast<double>(alone.memory.ladder[i].extra_bytes);
+    const auto with = static_cast<double>(record.memory.ladder[i].extra_bytes);
+    EXPECT_NEAR(with, without, 0.05 * without + 32768) << i;
+  }
+}
+
 TEST(Examination, MemoryOfPythonGrowsAsItIsWritten) {
   if (!find_python()) GTEST_SKIP() << "no Python with NumPy here";
   const fs::path path = fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/numpy_argsort.py";

@@ -19,12 +19,17 @@ namespace {
 // pages is exact to some 64, and a heap's count has an interpreter's own objects in it.
 constexpr int64_t kMinExtra = 256 << 10;
 constexpr int64_t kMinCounted = 64 << 10;
+// A quarter comes first, while thread pools and workspaces come to stay; then two halves.
 constexpr int kLeakCalls = 200;
-constexpr int kMinLeakCalls = 20;
+constexpr int kMinLeakCalls = 40;
 // Bytes for each run of the case. The heap of an interpreter was seen to drift by 400 on its own.
 constexpr double kMinLeak = 1024.0;
 constexpr double kLeakCaseBytes = 64 << 10;
-constexpr double kLeakSeconds = 1.5;
+constexpr double kLeakCaseCalls = 16;
+constexpr double kLeakSeconds = 0.8;
+// On a busy machine, for the fewest calls that show anything.
+constexpr double kMaxLeakSeconds = 20.0;
+constexpr int kPacingCalls = 4;
 constexpr double kLadderSeconds = 6.0;
 constexpr int kRepeats = 9;
 constexpr std::size_t kMinRepeats = 5;
@@ -55,28 +60,6 @@ std::string growing_parameter(const std::vector<CaseSpec>& ladder) {
     if (found != ladder.back().parameters.end() && found->second != value) return name;
   }
   return {};
-}
-
-// The slope of log(extra) over log(n), by least squares.
-std::optional<double> fitted_exponent(const std::vector<MemoryPoint>& ladder, int64_t least) {
-  double n = 0;
-  double sx = 0;
-  double sy = 0;
-  double sxx = 0;
-  double sxy = 0;
-  for (const MemoryPoint& point : ladder) {
-    if (point.extra_bytes < least || point.n < 1) continue;
-    const double x = std::log(static_cast<double>(point.n));
-    const double y = std::log(static_cast<double>(point.extra_bytes));
-    n += 1;
-    sx += x;
-    sy += y;
-    sxx += x * x;
-    sxy += x * y;
-  }
-  const double spread = n * sxx - sx * sx;
-  if (n < 3 || !(spread > 0)) return std::nullopt;
-  return (n * sxy - sx * sy) / spread;
 }
 
 // The same case with one element of one input replaced by the largest of it: nothing that looks at
@@ -154,17 +137,30 @@ std::optional<double> repeated_share(Session& session, const CaseSpec& spec) {
   return median(shares);
 }
 
+// One element of the input `changed` replaced, such that the old answer is wrong for what it is now:
+// where the answer depends on few of the numbers, several elements are tried.
+Case visibly_changed(Session& session, const Case& old_case, const std::string& changed,
+                     const std::vector<Reply>& old_replies) {
+  constexpr int kTries = 12;
+  Case c;
+  for (int i = 0; i < kTries; ++i) {
+    c = session.task.build(with_one_change(old_case, changed, session.random()));
+    if (!session.task.check(c, old_replies).passed) break;
+  }
+  return c;
+}
+
 // Old content, then at the same addresses new content that a cache could take for the old one: all
 // of it, or one element of the input `changed`. True when the answer is wrong there and right in a
 // child that never saw the old content: the difference is the proof.
 bool answers_from_memory(Session& session, const CaseSpec& spec, const std::string& changed,
                          std::string& what) {
   const Case old_case = session.task.build(reseeded(spec, session.random()));
-  const Case new_case =
-      session.task.build(changed.empty() ? reseeded(spec, session.random())
-                                         : with_one_change(old_case, changed, session.random()));
   const uint64_t poison = session.random();
   const std::vector<Reply> old_replies = session.meter.run(old_case, Placement::end_flush, poison);
+  if (ending_of(old_replies) != Ending::ok) return false;
+  const Case new_case = changed.empty() ? session.task.build(reseeded(spec, session.random()))
+                                        : visibly_changed(session, old_case, changed, old_replies);
   std::vector<Reply> new_replies;
   const CaseCheck seen = session.meter.check(new_case, Placement::repeat, poison, &new_replies);
   if (seen.passed || ending_of(new_replies) != Ending::ok) return false;
@@ -233,9 +229,12 @@ std::vector<CaseRecord> leak_cases(const Session& session) {
   std::pair<std::size_t, double> best{0, 0.0};
   for (const CaseRecord& entry : session.record.cases) {
     if (entry.ending != Ending::ok || !entry.check.passed) continue;
-    const Case c = session.task.build(entry.spec);
+    const auto stored = session.reference.cases.get(entry.spec);
+    const Case& c = stored->asked();
+    // A long session takes its time in every run.
     const double distance =
-        std::abs(std::log(static_cast<double>(io_bytes(c) + 1) / kLeakCaseBytes));
+        std::abs(std::log(static_cast<double>(io_bytes(c) + 1) / kLeakCaseBytes)) +
+        std::log1p(static_cast<double>(c.calls.size()) / kLeakCaseCalls);
     if (entry.spec.family == "nominal" && (nominal == nullptr || distance < nominal_distance)) {
       nominal = &entry;
       nominal_distance = distance;
@@ -255,7 +254,8 @@ std::vector<CaseRecord> leak_cases(const Session& session) {
 }
 
 void look_for_leak(Session& session, const CaseRecord& entry) {
-  const Case c = session.task.build(entry.spec);
+  const auto stored = session.reference.cases.get(entry.spec);
+  const Case& c = stored->asked();
   session.log_progress("leaks");
   session.meter.restart();
   Child* child = session.meter.child();
@@ -266,16 +266,14 @@ void look_for_leak(Session& session, const CaseRecord& entry) {
   int runs_done = 0;
   const auto repeat = [&](int runs) {
     for (int i = 0; i < runs; ++i) {
-      // On a busy machine the time is soon over; fewer runs than these show nothing.
-      const double most = i < kMinLeakCalls ? 4 * kLeakSeconds : kLeakSeconds;
-      if (seconds_since(begin) > most || !child->alive()) return i;
+      if (seconds_since(begin) > kMaxLeakSeconds || !child->alive()) return i;
       std::vector<Reply> replies = child->run(c, Placement::end_flush, session.random());
       ++runs_done;
       if (!child->alive()) session.add_ending_finding(replies, entry.id);
       // Bits that were right once need no second look; others have to be right as well.
       const bool known = !first_answer.empty() && same_outputs(first_answer, replies);
       if (!known && !wrong && child->alive()) {
-        CaseCheck check = session.task.check(c, replies);
+        CaseCheck check = stored->check(replies);
         wrong = !check.passed;
         check.reason = fmt::format("in run {} of the same case: {}", runs_done, check.reason);
         if (wrong) session.add_wrong_case(fmt::format("{}x{}", entry.id, runs_done), c.spec, check);
@@ -284,15 +282,19 @@ void look_for_leak(Session& session, const CaseRecord& entry) {
     }
     return runs;
   };
-  repeat(kLeakCalls / 4);  // thread pools and workspaces come to stay
+  repeat(kPacingCalls);
+  const double pace = seconds_since(begin) / kPacingCalls;
+  const int calls =
+      static_cast<int>(std::clamp<double>(kLeakSeconds / pace, kMinLeakCalls, kLeakCalls));
+  repeat(calls / 4);
   const int64_t before = child->held_bytes();
-  const int first = repeat(kLeakCalls / 2);
+  const int first = repeat(calls / 2);
   const int64_t middle = child->held_bytes();
-  const int second = repeat(kLeakCalls / 2);
+  const int second = repeat(calls / 2);
   const int64_t after = child->held_bytes();
   std::string& fact = session.record.facts["leaks"];
   if (!fact.empty()) fact += "; ";
-  if (second < kMinLeakCalls || !child->alive()) {
+  if (second < kMinLeakCalls / 2 || !child->alive()) {
     fact += fmt::format("not measured on {}: {}", entry.id,
                         child->alive() ? "the machine was too busy" : "it ended");
     return;
@@ -336,7 +338,8 @@ void measure_memory_growth(Session& session, const Plan& plan) {
     }
     session.log_progress(
         fmt::format("memory at {} = {}", memory.parameter, spec.parameters.at(memory.parameter)));
-    const Case c = session.task.build(spec);
+    const auto stored = session.reference.cases.get(spec);
+    const Case& c = stored->asked();
     process.restart();  // what an earlier case left in the allocator would hide this one's
     std::vector<Reply> replies;
     const std::optional<MemoryPoint> point = climb(session, process, c, memory.parameter, replies);
@@ -346,10 +349,14 @@ void measure_memory_growth(Session& session, const Plan& plan) {
       break;
     }
     memory.ladder.push_back(*point);
-    const CaseCheck check = session.task.check(c, replies);
+    const CaseCheck check = stored->check(replies);
     if (!check.passed) session.add_wrong_case(fmt::format("m{}", ++rung), spec, check);
   }
-  memory.exponent = fitted_exponent(memory.ladder, counted ? kMinCounted : kMinExtra);
+  std::vector<std::pair<double, double>> points;
+  for (const MemoryPoint& point : memory.ladder) {
+    points.emplace_back(static_cast<double>(point.n), static_cast<double>(point.extra_bytes));
+  }
+  memory.exponent = growth_exponent(points, static_cast<double>(counted ? kMinCounted : kMinExtra));
 }
 
 void detect_leaks(Session& session) {

@@ -15,6 +15,7 @@
 #include "judge/measure/paired_stats.h"
 #include "judge/measure/roofline.h"
 #include "judge/measure/session.h"
+#include "judge/measure/timed_cases.h"
 #include "machine/cpu_info.h"
 #include "touchstone/core/error.h"
 
@@ -57,6 +58,7 @@ struct Entrant {
   double start_seconds = 0.0;   // of its last process
   double starts_seconds = 0.0;  // of all of them
   int period = 0;               // in which its process was started
+  int life = 0;                 // of its process: the number of starts
 };
 
 struct Shape {
@@ -74,8 +76,9 @@ struct Shape {
 // One case, answered by everybody who takes part in it.
 struct Round {
   std::size_t shape = 0;
-  Case asked;
+  std::shared_ptr<TimedCase> timed;
   std::vector<std::size_t> order;  // of entrants
+  bool fresh = false;              // nobody was ever asked its case
   bool warm_up = false;
   Placement placement = Placement::end_flush;
   std::vector<Sample> samples;  // by entrant
@@ -94,6 +97,7 @@ class Measurer {
       : task_(task),
         options_(options),
         random_(std::random_device{}()),
+        cases_(task),
         all_cpus_(machine::usable_cpus()) {
     // The judge has a core of its own, so that its watching takes nothing from the contender.
     cpus_ = all_cpus_;
@@ -146,6 +150,7 @@ class Measurer {
   const JudgeOptions& options_;
   std::mt19937_64 random_;
   std::vector<Entrant> entrants_;
+  TimedCases cases_;
   std::size_t model_ = 0;  // whose code the twin runs
   std::vector<Shape> shapes_;
   int period_ = 0;
@@ -185,14 +190,17 @@ void Measurer::on_all_cores(std::size_t count, const Do& work) const {
 }
 
 void Measurer::fill_cases(std::vector<Round>& rounds) {
+  std::vector<int> lives;
+  for (const Entrant& entrant : entrants_) lives.push_back(entrant.life);
+  std::vector<TimedCase*> chosen;
   for (Round& round : rounds) {
-    round.asked.spec = shapes_[round.shape].spec;
-    round.asked.spec.seed = random_();
+    round.timed = cases_.choose(round.shape, shapes_[round.shape].spec, round.order, lives,
+                                round.fresh, random_);
+    if (std::ranges::find(chosen, round.timed.get()) == chosen.end()) {
+      chosen.push_back(round.timed.get());
+    }
   }
-  on_all_cores(rounds.size(), [&](std::size_t i) {
-    const CaseSpec spec = rounds[i].asked.spec;
-    rounds[i].asked = task_.build(spec);
-  });
+  on_all_cores(chosen.size(), [&](std::size_t i) { cases_.build(*chosen[i]); });
 }
 
 Round Measurer::new_round(std::size_t shape, bool warm_up, std::vector<std::size_t> order) const {
@@ -239,7 +247,7 @@ std::vector<std::vector<Reply>> Measurer::ask(const Round& round) {
     const Reply lost = begin(entrants_[i], round.placement);
     if (lost.ending != Ending::ok) replies[i].push_back(lost);
   }
-  for (const Call& call : round.asked.calls) {
+  for (const Call& call : round.timed->asked().calls) {
     for (const std::size_t i : order) {
       if (first_bad(replies[i]) != nullptr) continue;
       replies[i].push_back(call_one(entrants_[i], call, round.placement));
@@ -257,10 +265,10 @@ void Measurer::play(Round& round) {
     if (replies.empty()) continue;
     if (const Reply* bad = first_bad(replies); bad != nullptr) {
       entrant.wrong = fmt::format("{}: {}", name_of(bad->ending), bad->detail);
-      entrant.wrong_case = round.asked.spec;
+      entrant.wrong_case = round.timed->spec();
       continue;
     }
-    round.samples[i] = {timed_seconds(round.asked, replies),
+    round.samples[i] = {timed_seconds(round.timed->asked(), replies),
                         std::ranges::any_of(replies, &Reply::disturbed), entrant.period};
     const auto known = std::ranges::find_if(round.answers, [&](const Round::Answer& other) {
       return same_outputs(other.replies, replies);
@@ -277,15 +285,14 @@ void Measurer::play(Round& round) {
 void Measurer::check_answers(std::vector<Round>& rounds) {
   std::mutex mutex;
   on_all_cores(rounds.size(), [&](std::size_t r) {
-    const Round& round = rounds[r];
-    Memo memo;
-    for (const Round::Answer& answer : round.answers) {
-      const CaseCheck check = task_.check_with(round.asked, answer.replies, memo);
+    Round& round = rounds[r];
+    for (Round::Answer& answer : round.answers) {
+      const CaseCheck check = round.timed->check(std::move(answer.replies));
       if (check.passed) continue;
       const std::lock_guard lock(mutex);
       for (const std::size_t i : answer.by) {
         entrants_[i].wrong = check.reason;
-        entrants_[i].wrong_case = round.asked.spec;
+        entrants_[i].wrong_case = round.timed->spec();
       }
     }
   });
@@ -314,8 +321,8 @@ void Measurer::survey() {
   for (Round& round : rounds) {
     Shape& shape = shapes_[round.shape];
     if (round.warm_up) {
-      shape.bytes = task_.bytes(round.asked);
-      shape.flops = task_.flops(round.asked);
+      shape.bytes = task_.bytes(round.timed->asked());
+      shape.flops = task_.flops(round.timed->asked());
       find_floor(shape);
     }
     play(round);
@@ -380,6 +387,7 @@ std::vector<std::size_t> Measurer::start_processes(int number) {
     entrant.start_seconds = seconds_since(begin);
     entrant.starts_seconds += entrant.start_seconds;
     entrant.period = number;
+    ++entrant.life;
     fresh.push_back(i);
   }
   return fresh;
@@ -402,6 +410,7 @@ void Measurer::period(int number, const std::vector<std::size_t>& shapes, int ro
     for (const std::size_t s : shapes) {
       Round round = new_round(s, false, order);
       if ((number + r) % 2 == 1) round.placement = Placement::start_flush;
+      round.fresh = r + 1 == rounds_each;  // new content in every period
       const Shape& shape = shapes_[s];
       std::erase_if(round.order,
                     [&](std::size_t i) { return (shape.rounds + r) % shape.stride[i] != 0; });
@@ -474,7 +483,7 @@ void Measurer::run() {
   }
   survey();
   add_twin();
-  periods((options_.small ? 2.0 : 4.0) + 0.8 * static_cast<double>(entrants_.size()));
+  periods((options_.small ? 1.5 : 2.5) + 0.5 * static_cast<double>(entrants_.size()));
   for (std::size_t s = 0; s < shapes_.size(); ++s) look_again(s);
 }
 

@@ -9,6 +9,7 @@
 
 #include "judge/measure/paired_stats.h"
 #include "judge/measure/roofline.h"
+#include "judge/measure/session.h"
 #include "judge/measure/sha256.h"
 #include "judge/report/score.h"
 #include "machine/cpu_info.h"
@@ -192,6 +193,23 @@ TEST(PairedStats, PairsOfOneProcess_AreNotIndependent) {
 }
 
 // How fast this machine is, nobody knows; that the roofs are numbers one can divide by, we do.
+TEST(Growth, Exponent_IsTheSlopeOfWhatIsFarFromZero) {
+  using Points = std::vector<std::pair<double, double>>;
+  const Points square = {{256, 1e-3}, {512, 4e-3}, {1024, 16e-3}, {2048, 64e-3}};
+  EXPECT_NEAR(growth_exponent(square, 2e-4).value(), 2.0, 1e-12);
+  // A fixed cost of 20 us moves it by a few hundredths where it is a tenth of the least, and the rungs
+  // in which it is more do not count.
+  Points linear;
+  for (double n = 64; n <= 8192; n *= 2) linear.emplace_back(n, 20e-6 + n * 180e-6 / 1024);
+  EXPECT_NEAR(growth_exponent(linear, 200e-6).value(), 1.0, 0.05);
+  EXPECT_LT(growth_exponent(linear, 0.0).value(), 0.85);
+  // Two sizes are no growth, and neither is one size thrice.
+  EXPECT_FALSE(growth_exponent(square, 10e-3).has_value());
+  const Points same = {{512, 1.0}, {512, 2.0}, {512, 3.0}};
+  EXPECT_FALSE(growth_exponent(same, 0.5).has_value());
+  EXPECT_FALSE(growth_exponent({}, 0.0).has_value());
+}
+
 TEST(Roofline, CopyAndPeak_AreMeasured) {
   const std::vector<int> cpus = machine::usable_cpus();
   EXPECT_GT(peak_flops({cpus.front()}), 1e8);

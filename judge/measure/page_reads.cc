@@ -32,14 +32,15 @@ void count_page_reads(Session& session) {
   session.log_progress("reads of each page");
   traffic.shape = parse_spec(text);
   traffic.window_pages = kWindowPages;
-  const Case asked = session.task.build(traffic.shape);
+  const auto stored = session.reference.cases.get(traffic.shape);
+  const Case& asked = stored->asked();
   Limits limits = session.options.limits;
   limits.measured = false;
   limits.read_window = kWindowPages;
   ContenderProcess process(session.contender, session.record.build, session.task,
                            session.record.sandbox, limits);
   std::vector<Reply> replies;
-  const CaseCheck check = process.check(asked, Placement::end_flush, session.random(), &replies);
+  const CaseCheck check = process.check(*stored, Placement::end_flush, session.random(), &replies);
   const Reply* bad = first_bad(replies);
   if (bad != nullptr) {
     traffic.not_measured = fmt::format("{} in the run that counts", name_of(bad->ending));

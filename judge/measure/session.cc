@@ -14,6 +14,13 @@ constexpr int kMaxFindings = 3;
 
 }  // namespace
 
+double Session::granted_seconds(double usual) const {
+  constexpr double kBusyShare = 0.05;
+  constexpr double kBusyFactor = 5.0;
+  const double queued = own_times.thread_times().queued_seconds - queued_before;
+  return queued > kBusyShare * seconds_since(begin) ? kBusyFactor * usual : usual;
+}
+
 void Session::log_progress(std::string_view what) const {
   if (options.progress) {
     options.progress(fmt::format("{}: {}: {}", task.card().id, contender.name, what));

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "judge/measure/examination.h"
 #include "judge/run/contender_process.h"
+#include "judge/run/process_stats.h"
 
 namespace touchstone::judge {
 
@@ -19,14 +21,19 @@ struct Session {
   const Task& task;
   const JudgeOptions& options;
   Record& record;
+  TaskReference& reference;
   ContenderProcess process;  // for answers: quick
   ContenderProcess meter;    // for times and bytes
   std::mt19937_64 random;
   Clock::time_point begin = Clock::now();
+  OwnThreadTimes own_times = {};
+  double queued_before = own_times.thread_times().queued_seconds;
   // Work and id of the smallest case that took too long.
   std::optional<std::pair<double, std::string>> over_time = {};
 
   void log_progress(std::string_view what) const;
+  // Wall time for what may usually take so long: more where others have the processors.
+  double granted_seconds(double usual) const;
   // Adds a finding unless its kind was found often enough already.
   void add_finding(std::string_view kind, const std::string& text, const std::string& case_id);
   // An answer of an experiment that was wrong: a case like those of the plan.
@@ -38,6 +45,20 @@ struct Session {
 // The first function of a case that the contender does not have; empty when it has all.
 std::string missing_function(const Session& session, const Case& asked);
 
+// Seconds of one part of an examination, added to the record when it ends.
+class PhaseClock {
+ public:
+  PhaseClock(Record& record, std::string name) : record_(record), name_(std::move(name)) {}
+  ~PhaseClock() { record_.phase_seconds[name_] += seconds_since(begin_); }
+  PhaseClock(const PhaseClock&) = delete;
+  PhaseClock& operator=(const PhaseClock&) = delete;
+
+ private:
+  Record& record_;
+  std::string name_;
+  Clock::time_point begin_ = Clock::now();
+};
+
 // Two cases, one after the other, and what holds between their answers.
 struct RelationRun {
   Ending ending = Ending::ok;
@@ -45,6 +66,8 @@ struct RelationRun {
   std::vector<Reply> first_replies;
   std::vector<Reply> second_replies;
 };
+RelationRun run_relation(ContenderProcess& process, const Task& task, const Relation& relation,
+                         const Case& first, const Case& second, uint64_t poison);
 RelationRun run_relation(ContenderProcess& process, const Task& task, const Relation& relation,
                          uint64_t poison);
 
@@ -67,6 +90,10 @@ void run_guarded(Session& session);
 void find_witnesses(Session& session, const Plan& plan);
 void measure_memory_growth(Session& session, const Plan& plan);
 // After it: seconds along the same ladder, and what the last call leaves behind.
+// The slope of log(value) over log(n), by least squares over the points whose value is `least` or more;
+// nothing with fewer than three. What is near zero is not the contender's, but what measuring costs.
+std::optional<double> growth_exponent(std::span<const std::pair<double, double>> points,
+                                      double least);
 void measure_time_growth(Session& session, const Plan& plan);
 void detect_leaks(Session& session);
 // Answers cached by address or content, and work skipped when content comes again.
@@ -80,6 +107,6 @@ void count_page_reads(Session& session);
 // Tests that came with the contender, run against broken copies of it where it is `right` itself.
 void run_own_tests(Session& session, bool right);
 // The answer in the next lower precision must fail, or the tolerance says nothing.
-void check_precision_control(Session& session, const Plan& plan);
+void check_precision_control(Session& session);
 
 }  // namespace touchstone::judge

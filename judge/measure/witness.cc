@@ -109,7 +109,7 @@ void find_witnesses(Session& session, const Plan& plan) {
   const auto showable = [&](const CaseRecord& c, bool gates) {
     return !c.check.passed && c.gates == gates && c.lack.empty() &&
            c.ending != Ending::not_reached &&
-           missing_function(session, session.task.build(c.spec)).empty();
+           missing_function(session, session.reference.cases.get(c.spec)->asked()).empty();
   };
   // What decides the verdict comes first, of each kind of failure one; then other families.
   for (const bool gates : {true, false}) {
@@ -131,8 +131,9 @@ void find_witnesses(Session& session, const Plan& plan) {
     const CaseRecord& c = session.record.relations[i];
     const Relation& relation = plan.relations[i];  // one record for each, in this order
     if (c.check.passed || !c.lack.empty() || count >= kMaxWitnesses) continue;
-    if (!missing_function(session, session.task.build(relation.first)).empty() ||
-        !missing_function(session, session.task.build(relation.second)).empty() ||
+    CaseStore& cases = session.reference.cases;
+    if (!missing_function(session, cases.get(relation.first)->asked()).empty() ||
+        !missing_function(session, cases.get(relation.second)->asked()).empty() ||
         !relations.insert(relation.id).second) {
       continue;
     }

@@ -44,6 +44,7 @@ struct CaseRecord {
   Ending ending = Ending::ok;
   CaseCheck check;
   std::string lack = {};  // the feature that the contender lacks and the case needs: it was refused
+  double seconds = 0.0;   // of its first run, by the wall clock: what another one will cost
 };
 
 // What kind of failure it is: "wrong dx", "no number in y", "crashed", "refused". A smaller case has to
@@ -233,8 +234,9 @@ struct Record {
   std::string untested;  // what this machine lacks to judge it; empty when nothing
   Verdict verdict = Verdict::untested;
   std::string verdict_because;
-  std::map<std::string, Score> scores;  // by dimension, and "overall"
-  double seconds = 0.0;                 // the whole judgment
+  std::map<std::string, Score> scores;               // by dimension, and "overall"
+  double seconds = 0.0;                              // the whole judgment
+  std::map<std::string, double> phase_seconds = {};  // of it, by what was done
 };
 
 std::string to_json(const Record& record);

@@ -223,6 +223,7 @@ void fields(Io& io, CaseRecord& c) {
   io.optional_field("refused", c.check.refused);
   io.optional_field("omitted", c.check.omitted);
   io.optional_field("lack", c.lack);
+  io.optional_field("seconds", c.seconds);
 }
 
 template <class Io>
@@ -450,6 +451,7 @@ void fields(Io& io, Record& r) {
   io.field("judge_error", r.judge_error);
   io.optional_field("untested", r.untested);
   io.field("seconds", r.seconds);
+  io.optional_field("phase_seconds", r.phase_seconds);
 }
 
 void check_ids(const Record& record, const std::string& path) {

@@ -86,7 +86,7 @@ std::vector<BufferRequest> buffer_requests(const Function& function, const Call&
     }
   }
   if (needs.size() > protocol::kMaxBuffers || scalars > protocol::kMaxScalars ||
-      function.arguments.size() > protocol::kMaxPointers) {
+      function.arguments.size() - scalars > protocol::kMaxPointers) {
     throw InvalidArgument(fmt::format("judge: {}: too many arguments", function.name));
   }
   return needs;

@@ -16,8 +16,8 @@ namespace {
 constexpr double kAwakeSeconds = 50e-6;
 // How often clock, memory and life are checked while waiting.
 constexpr double kLookSeconds = 1e-3;
-// Wall time granted to a call, as a multiple of its time limit.
-constexpr double kBusyFactor = 5.0;
+// Wall time granted to a command on a busy machine, as a multiple of its time limit.
+constexpr double kBusyFactor = 20.0;
 
 void relax() {
 #if defined(__x86_64__)
@@ -27,11 +27,14 @@ void relax() {
 
 uint32_t* word_of(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*>(&word); }
 
-// Time that a busy machine gave to others does not count, up to a point.
-bool is_late(double now, const CompletionWait::WaitLimits& limits) {
-  if (limits.stats == nullptr || now > kBusyFactor * limits.seconds) return true;
-  const double queued = limits.stats->thread_times().queued_seconds - limits.queued_before;
-  return now - queued > limits.seconds;
+// Time that a busy machine gave to others does not count, up to a point. As long as there is no process
+// to ask, all of it may have been given to others.
+bool is_late(double now, const CompletionWait::WaitLimits& limits, const Jail& jail) {
+  if (now > kBusyFactor * limits.seconds) return true;
+  if (limits.stats == nullptr && jail.program() <= 0) return false;
+  const ThreadTimes times = limits.stats != nullptr ? limits.stats->thread_times()
+                                                    : ProcessStats(jail.program()).thread_times();
+  return now - (times.queued_seconds - limits.queued_before) > limits.seconds;
 }
 
 }  // namespace
@@ -69,13 +72,14 @@ Waited CompletionWait::wait(std::atomic<uint32_t>& word, uint32_t number,
       // A child that completed and then exited has still completed.
       return word.load() == number ? Waited::done : Waited::ended;
     }
-    if (now > limits.seconds && is_late(now, limits)) return Waited::late;
+    if (now > limits.seconds && is_late(now, limits, jail_)) return Waited::late;
     if (limits.stats == nullptr) continue;
     const int64_t outside = limits.memory == nullptr ? 0 : limits.memory->watch_outside();
     if (limits.stats->resident() + outside > limits.most_bytes) return Waited::over_memory;
-    if (++looks % 8 == 0 && limits.stats->memory().threads > limits.most_threads) {
-      return Waited::over_threads;
-    }
+    if (++looks % 8 != 0) continue;
+    const ProcessStats::Memory memory = limits.stats->memory();
+    if (memory.resident + memory.tables + outside > limits.most_bytes) return Waited::over_memory;
+    if (memory.threads > limits.most_threads) return Waited::over_threads;
   }
 }
 

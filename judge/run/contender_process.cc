@@ -105,8 +105,9 @@ std::vector<Reply> ContenderProcess::run(const Case& c, Placement placement, uin
   return replies;
 }
 
-CaseCheck ContenderProcess::check(const Case& c, Placement placement, uint64_t poison,
-                                  std::vector<Reply>* kept) {
+template <class Compare>
+CaseCheck ContenderProcess::run_and_check(const Case& c, Placement placement, uint64_t poison,
+                                          std::vector<Reply>* kept, const Compare& compare) {
   std::vector<Reply> replies = run(c, placement, poison);
   CaseCheck check;
   if (const Reply* bad = first_bad(replies); bad != nullptr) {
@@ -114,10 +115,22 @@ CaseCheck ContenderProcess::check(const Case& c, Placement placement, uint64_t p
     check.reason = fmt::format("{}: {}{}{}", c.calls[at].function, name_of(bad->ending),
                                bad->detail.empty() ? "" : ": ", bad->detail);
   } else {
-    check = task_.check(c, replies);
+    check = compare(replies);
   }
   if (kept != nullptr) *kept = std::move(replies);
   return check;
+}
+
+CaseCheck ContenderProcess::check(const Case& c, Placement placement, uint64_t poison,
+                                  std::vector<Reply>* kept) {
+  return run_and_check(c, placement, poison, kept,
+                       [&](const std::vector<Reply>& replies) { return task_.check(c, replies); });
+}
+
+CaseCheck ContenderProcess::check(const StoredCase& c, Placement placement, uint64_t poison,
+                                  std::vector<Reply>* kept) {
+  return run_and_check(c.asked(), placement, poison, kept,
+                       [&](const std::vector<Reply>& replies) { return c.check(replies); });
 }
 
 }  // namespace touchstone::judge

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "judge/run/runner.h"
+#include "judge/task/case_store.h"
 
 namespace touchstone::judge {
 
@@ -29,12 +30,18 @@ class ContenderProcess {
   std::vector<Reply> run(const Case& c, Placement placement, uint64_t poison);
   // Runs and checks; an ending that is no answer is a failed check that names it.
   CaseCheck check(const Case& c, Placement placement, uint64_t poison, std::vector<Reply>* replies);
+  CaseCheck check(const StoredCase& c, Placement placement, uint64_t poison,
+                  std::vector<Reply>* replies);
   void restart() { child_.reset(); }
   Child* child();  // null when it cannot be started: see started()
   const Reply& started() const { return started_; }
   int deaths() const { return deaths_; }
 
  private:
+  template <class Compare>
+  CaseCheck run_and_check(const Case& c, Placement placement, uint64_t poison,
+                          std::vector<Reply>* replies, const Compare& compare);
+
   const Contender& contender_;
   BuildResult build_;
   const Task& task_;

@@ -111,6 +111,7 @@ class ProcessChild : public Child {
   Reply started_;
   bool alive_ = false;
   uint32_t number_ = 0;
+  int calls_ = 0;
   int64_t empty_bytes_ = 0;   // held before the contender was loaded
   int64_t empty_heap_ = 0;    // the same, as its heap counts
   int64_t mapped_bytes_ = 0;  // of the judge's buffers, in the child now

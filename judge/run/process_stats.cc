@@ -57,6 +57,7 @@ ProcessStats::Memory ProcessStats::memory() const {
   memory.file = number_behind(text, "\nRssFile:") << 10;
   memory.shared = number_behind(text, "\nRssShmem:") << 10;
   memory.peak = number_behind(text, "\nVmHWM:") << 10;
+  memory.tables = number_behind(text, "\nVmPTE:") << 10;
   memory.threads = number_behind(text, "\nThreads:");
   return memory;
 }

@@ -24,6 +24,7 @@ class ProcessStats {
     int64_t file = 0;      // of files: code, mostly
     int64_t shared = 0;    // shared memory: the arena
     int64_t peak = 0;      // most pages since the last forget_peak
+    int64_t tables = 0;    // the kernel's own, to find the pages
     int64_t threads = 0;
   };
   Memory memory() const;     // zeros once the process is gone

@@ -24,6 +24,7 @@ namespace {
 
 constexpr int64_t kStateAlignment = 64;
 constexpr std::size_t kMaxLog = 64 << 10;
+constexpr int kLookCalls = 16;
 
 // Whether a child on `cpus` leaves a processor to the judge.
 bool has_own_cpu(const std::vector<int>& cpus) {
@@ -91,7 +92,10 @@ ProcessChild::~ProcessChild() {
 
 int64_t ProcessChild::held_bytes() const {
   if (!memory_) return 0;
-  if (counts_heap()) return std::max<int64_t>(0, control_->heap_held - empty_heap_);
+  if (counts_heap()) {
+    return std::max<int64_t>(
+        0, control_->heap_held - empty_heap_ - of_adapter(control_->adapter_held));
+  }
   return std::max<int64_t>(
       0, memory_->own(mapped_bytes_) - empty_bytes_ - of_adapter(control_->adapter_held));
 }
@@ -356,6 +360,16 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
                                : device_ ? device_call(function, call, layout, poison, reply)
                                          : measured_call(function, call, layout, poison, reply);
   if (!answered_at_all) return reply;
+  // Short calls end before anybody looks at what they hold.
+  if (++calls_ % kLookCalls == 0) {
+    const ProcessStats::Memory memory = stats_->memory();
+    const int64_t held = memory.resident + memory.tables + memory_->outside();
+    if (held > wait_limits(0.0).most_bytes) {
+      reply.outputs.clear();
+      die(Waited::over_memory, &function, reply);
+      return reply;
+    }
+  }
   for (std::size_t i = 0; i < layout.buffers.size() && limits_.read_window > 0; ++i) {
     if (layout.buffers[i].kind != protocol::kInput) continue;
     reply.page_reads.push_back(static_cast<int64_t>(
@@ -384,6 +398,8 @@ Reply ProcessChild::call(const Call& call, Placement placement, uint64_t poison)
     }
     return reply;
   }
+  // One that was there before under the same number is not what the next calls mean.
+  if (function.returns == Returns::handle) handles_.erase(call.state);
   reply.outputs.clear();
   if (reply.ending != Ending::refused) {
     alive_ = false;

@@ -112,7 +112,8 @@ TEST_F(Runner, HangsEndInTime) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   EXPECT_EQ(reply.ending, Ending::hung);
   EXPECT_EQ(reply.detail, "no answer after 0.3 s");
-  EXPECT_LT(took.count(), 2.0);
+  // Where others have the processors, 20 times the limit and the start of the child.
+  EXPECT_LT(took.count(), 8.0);
 }
 
 TEST_F(Runner, LeavingIsNoAnswer) {

@@ -113,7 +113,8 @@ void ProcessChild::read_memory(const ProcessStats::Memory& before, int64_t outsi
   if (!counts_heap()) return;
   // The heap knows of blocks on pages that it held already. What is far beyond its count did not
   // come from it, or the count was tampered with: then the pages have the word.
-  const int64_t counted = std::max<int64_t>(0, control_->heap_extra);
+  const int64_t counted =
+      std::max<int64_t>(0, control_->heap_extra - of_adapter(control_->adapter_extra));
   const bool plausible = reply.peak_extra_bytes <= counted + counted / 2 + kCountSlack;
   if (plausible) reply.peak_extra_bytes = counted;
 }
@@ -190,9 +191,11 @@ bool ProcessChild::measured_call(const Function& function, const Call& call, con
   reply.seconds = between(start, done);
   // Whoever worked on after the call has until now to answer for: processor time that does not fit
   // into the call, or helper threads, which may have had it at any time.
-  const double cpu = stats_->cpu_seconds() - cpu_before;
+  // While it waited for a processor it had none.
+  reply.cpu_seconds = stats_->cpu_seconds() - cpu_before;
+  const double had = std::max(0.0, reply.seconds - (after.queued - before.queued));
   const bool worked_on =
-      cpu > reply.seconds + kIdleSeconds || after.helpers - before.helpers > kIdleSeconds;
+      reply.cpu_seconds > had + kIdleSeconds || after.helpers - before.helpers > kIdleSeconds;
   if (worked_on) reply.seconds += between(done, stopped);
   leave_out_queues(before, after, reply);
   reply.seconds += unpaid_seconds_;

@@ -46,8 +46,8 @@ struct JailSpec {
   std::vector<std::pair<std::string, int64_t>> limits;     // names as in child/jail.h
   std::vector<int> cpus;                                   // empty: those of the judge
   std::string forks = "report";                            // "allow", "refuse"
-  // /proc that its own threads can be named in, as the driver of a GPU does; for others it is
-  // read-only and hides processes.
+  // /proc that its own threads can be named in, as the driver of a GPU does: settings of the kernel are
+  // read-only there and process 1 is hidden. For others all of it is read-only and hides processes.
   bool open_proc = false;
   std::string folder = "/";
   std::vector<std::string> environment;

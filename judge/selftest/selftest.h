@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,9 +31,12 @@ struct SelfTestOptions {
   std::filesystem::path corpus;  // empty: the one of the source tree this program was built from
   bool sandbox = true;
   std::optional<uint64_t> seed;  // drawn from the system when absent
-  std::string only;  // entries whose "task/kind/name" contains this, or one of these: "a,b"
-  int sample = 0;    // only so many, the same whatever the seed; 0: all
-  int jobs = 0;      // contenders at a time; 0: one for each core, up to 8
+  // Entries whose "task/kind/name" contains this, or one of these, and not what follows a "!": "a,b,!c"
+  std::string only;
+  int sample = 0;  // only so many, the same whatever the seed; 0: all
+  int jobs = 0;    // contenders at a time; 0: one for each core, up to 8
+  // Rows that are done; one that was stopped goes on where it was. Needs a seed. Empty: none.
+  std::filesystem::path log;
   std::function<void(std::string_view)> progress;  // may be empty
 };
 
@@ -64,6 +68,9 @@ struct SelfTestRow {
   Verdict verdict = Verdict::untested;
   std::string because;  // what the judge said, or why it was not counted
   double seconds = 0.0;
+  // Of the right code that mutants were made from: what they are held to.
+  std::set<std::string> passed_probes = {};
+  std::set<std::string> passed_cases = {};
 };
 
 struct SelfTest {

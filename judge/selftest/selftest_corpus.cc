@@ -137,6 +137,15 @@ void add_shared(std::vector<CorpusEntry>& all, const fs::path& source, const std
   }
 }
 
+// A source of mutants, of contenders that lack something, or of both.
+void add_table(std::vector<CorpusEntry>& all, const fs::path& source, const std::string& task) {
+  const std::string text = text_of(source);
+  const bool partial = text.find(" PARTIAL(") != std::string::npos;
+  const bool mutant = text.find(" MUTANT(") != std::string::npos;
+  if (mutant || !partial) add_shared(all, source, task, CorpusKind::mutant, "MUTANT");
+  if (partial) add_shared(all, source, task, CorpusKind::partial, "PARTIAL");
+}
+
 // On a GPU all names begin with cuda_, so that --only can select them.
 void add_good(std::vector<CorpusEntry>& all, const fs::path& folder, const std::string& task,
               const std::string& prefix = "") {
@@ -188,12 +197,8 @@ std::vector<CorpusEntry> read_corpus(const fs::path& corpus) {
   for (const auto& task : tasks()) {
     const std::string& id = task->card().id;
     const fs::path folder = corpus / id;
-    add_shared(all, folder / "mutants.cc", id, CorpusKind::mutant, "MUTANT");
-    add_shared(all, folder / "mutants.py", id, CorpusKind::mutant, "MUTANT");
-    add_shared(all, folder / "reach.cc", id, CorpusKind::mutant, "MUTANT");
-    add_shared(all, folder / "reach.cc", id, CorpusKind::partial, "PARTIAL");
-    if (fs::exists(folder / "reach.py")) {
-      add_shared(all, folder / "reach.py", id, CorpusKind::partial, "PARTIAL");
+    for (const char* name : {"mutants.cc", "mutants.py", "reach.cc", "reach.py"}) {
+      if (fs::exists(folder / name)) add_table(all, folder / name, id);
     }
     add_good(all, folder / "good", id);
     add_shared(all, folder / "trivial.cc", id, CorpusKind::trivial, "TRIVIAL");

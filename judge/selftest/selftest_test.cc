@@ -10,6 +10,7 @@
 #include <set>
 
 #include "judge/judge.h"
+#include "judge/sandbox/read_file.h"
 #include "judge/sandbox/work_folder.h"
 #include "judge/task/task.h"
 #include "judge/task/tasks/registry.h"
@@ -97,6 +98,45 @@ TEST(SelfTest, OneMutantOfAHundredMayEscape) {
   EXPECT_TRUE(result.passed());
   result.rows.push_back(row_of(CorpusKind::mutant, false));
   EXPECT_FALSE(result.passed());
+}
+
+// What was done is not done again with the same seed, and is with another.
+TEST(SelfTest, GoesOnWhereItWasStopped) {
+  const WorkFolder work;
+  SelfTestOptions options;
+  options.small = true;
+  options.seed = 20;
+  options.only = "softmax_topk/trivial/zeros,softmax_topk/trivial/o,softmax_topk/trivial/n,!noise";
+  options.log = work.path() / "log";
+  int judged = 0;
+  options.progress = [&](std::string_view) { ++judged; };
+  options.jobs = 1;
+  const SelfTest first = run_selftest(options);
+  EXPECT_EQ(judged, 3);
+  EXPECT_EQ(judged, static_cast<int>(first.rows.size()));
+  for (const SelfTestRow& row : first.rows) {
+    EXPECT_EQ(row.entry.name.find("noise"), std::string::npos);
+  }
+  // A kill leaves half a line behind.
+  std::string text = read_file(options.log, 1 << 20);
+  write_file(options.log, text.substr(0, text.size() - 20));
+  judged = 0;
+  const SelfTest second = run_selftest(options);
+  EXPECT_EQ(judged, 1);
+  ASSERT_EQ(second.rows.size(), first.rows.size());
+  for (std::size_t i = 0; i < first.rows.size(); ++i) {
+    EXPECT_EQ(second.rows[i].verdict, first.rows[i].verdict);
+    EXPECT_EQ(second.rows[i].as_expected, first.rows[i].as_expected);
+    EXPECT_EQ(second.rows[i].because, first.rows[i].because);
+  }
+  judged = 0;
+  options.seed = 21;
+  run_selftest(options);
+  EXPECT_EQ(judged, static_cast<int>(first.rows.size()));
+  write_file(options.log, "something else\n");
+  EXPECT_THROW(run_selftest(options), CorruptData);
+  options.seed.reset();
+  EXPECT_THROW(run_selftest(options), InvalidArgument);
 }
 
 TEST(SelfTest, ShortForm) {

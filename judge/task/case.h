@@ -112,7 +112,8 @@ struct Reply {
   // Others had the processor of the child or of the judge meanwhile: the time is not the
   // contender's.
   bool disturbed = false;
-  int64_t state_bytes = 0;  // size of the opaque state that the contender requested
+  double cpu_seconds = 0.0;  // processor time of all its threads, where the call was timed
+  int64_t state_bytes = 0;   // size of the opaque state that the contender requested
   // Most memory the child held over what it held before the call, as the kernel counted resident
   // pages: exact to about 64 pages per processor.
   int64_t peak_extra_bytes = 0;

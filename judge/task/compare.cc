@@ -56,17 +56,32 @@ double growth_of(Growth growth, int64_t n) {
 
 double running_growth_of(Growth growth, int64_t n) {
   // Roundings that all go one way are too many beyond this to be forgiven.
-  constexpr double kMost = 16384;
+  constexpr double kMax = 16384;
   const auto count = static_cast<double>(n);
   switch (growth) {
     case Growth::random:
       return 2 + std::sqrt(count);
     case Growth::structured:
-      return 2 + std::min(count, kMost);
+      return 2 + std::min(count, kMax);
     case Growth::tree:
       return 4;
   }
   throw InvalidArgument("growth: unknown value");
+}
+
+double running_sum_units(const Tolerance& tolerance, std::span<const double> terms, double sum) {
+  const double rounding = kUnit * sum;
+  int64_t counted = 0;
+  double lost = 0;
+  for (const double term : terms) {
+    if (term < 8 * rounding) {
+      lost += std::min(term, rounding);
+    } else {
+      ++counted;
+    }
+  }
+  return running_growth_of(tolerance.growth, counted) +
+         1.5 * lost / (tolerance.factor * kUnit * sum);
 }
 
 OutputError compare_values(const std::string& output, int call, std::span<const float> got,

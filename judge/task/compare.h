@@ -32,6 +32,10 @@ struct Tolerance {
   bool stable = false;
 };
 
+// What one running sum of positive terms may cost, in units of it: a term of a few roundings of the sum
+// is not rounded at random but may be lost, the others count.
+double running_sum_units(const Tolerance& tolerance, std::span<const double> terms, double sum);
+
 // What the oracle says of one output tensor.
 struct Expected {
   std::vector<double> value;

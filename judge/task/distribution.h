@@ -1,7 +1,7 @@
 // Sampled outputs: many draws of one call against the distribution that the oracle knows.
 //
 // Five questions, none of which a right sampler fails more often than the false-alarm rate says,
-// for any number of draws; no limit theorem is involved. See docs/judge_tolerances.md.
+// for any number of draws; no limit theorem is involved. See docs/design/judge_tolerances.md.
 #pragma once
 
 #include <cstdint>

@@ -87,6 +87,12 @@ double power_of_ten(int64_t exponent) {
   return exponent < 0 ? 1 / power : power;
 }
 
+double shift_of(const CaseSpec& spec) {
+  if (!spec.parameters.contains("shift10")) return 0;
+  const int64_t exponent = optional_parameter(spec, "shift10", -7, 7);
+  return exponent < 0 ? -power_of_ten(-exponent) : power_of_ten(exponent);
+}
+
 std::vector<int64_t> permutation(uint64_t seed, int64_t count) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -142,6 +148,14 @@ void check_parameter_names(const CaseSpec& spec, std::span<const char* const> kn
     throw InvalidArgument(fmt::format("case: {}: no parameter {}; there are {}", spec.family, name,
                                       fmt::join(known, ", ")));
   }
+}
+
+std::vector<int64_t> order_after(const CaseSpec& spec, uint64_t seed, int64_t count) {
+  const int64_t relation = parameter_or(spec, "relation", 0);
+  const Moved moved = relation == 1   ? Moved::permuted
+                      : relation == 2 ? Moved::neighbors_replaced
+                                      : Moved::nowhere;
+  return order_after(moved, seed, count);
 }
 
 InputTensor f32_input(std::string name, std::vector<int64_t> shape, std::span<const float> values) {

@@ -37,6 +37,10 @@ class Stream {
 
 double power_of_ten(int64_t exponent);  // the double nearest to it
 
+// What the parameter shift10 of a case adds to its logits: 10^shift10, or -10^-shift10 where it is below
+// 0. Nothing where there is none.
+double shift_of(const CaseSpec& spec);
+
 // A permutation of 0 .. count - 1.
 std::vector<int64_t> permutation(uint64_t seed, int64_t count);
 
@@ -59,6 +63,8 @@ CaseSpec drawn_family(const CaseSpec& spec, uint64_t stream, std::span<const cha
 // second one replaced by a new one (-1).
 enum class Moved { nowhere, permuted, neighbors_replaced };
 std::vector<int64_t> order_after(Moved moved, uint64_t seed, int64_t count);
+// The same by the parameter `relation` of a case: permuted (1), or neighbors replaced (2).
+std::vector<int64_t> order_after(const CaseSpec& spec, uint64_t seed, int64_t count);
 
 InputTensor f32_input(std::string name, std::vector<int64_t> shape, std::span<const float> values);
 InputTensor i32_input(std::string name, std::vector<int64_t> shape,

@@ -167,7 +167,7 @@ struct Plan {
 };
 
 // The right answers of one case, once somebody computed them: for callers that check several
-// contenders on it. Belongs to that case as it is; not for two threads at once.
+// contenders on it. Belongs to that case as it is; not for two threads at once while it is empty.
 class Memo {
  public:
   template <class T, class Make>
@@ -175,6 +175,7 @@ class Memo {
     if (right_ == nullptr) right_ = std::make_shared<const T>(make());
     return *static_cast<const T*>(right_.get());
   }
+  bool empty() const { return right_ == nullptr; }
 
  private:
   std::shared_ptr<const void> right_;

@@ -25,7 +25,7 @@ std::string text_of(const Plan& plan) {
 }
 
 TEST(Tasks, AreFoundByName) {
-  ASSERT_EQ(tasks().size(), 6U);
+  ASSERT_EQ(tasks().size(), 8U);
   EXPECT_EQ(find_task("softmax_topk").card().id, "softmax_topk");
   try {
     find_task("softmax_topq");

@@ -5,7 +5,7 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr unsigned kMostBlocks = 4096;
+constexpr unsigned kMaxBlocks = 4096;
 
 struct Place {
   float value;
@@ -76,7 +76,7 @@ extern "C" int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float*
                             float* probabilities, int32_t* indices, void* stream) {
   if (k < 1 || k > vocab) return 1;
   if (rows == 0) return 0;
-  const auto blocks = static_cast<unsigned>(rows < kMostBlocks ? rows : kMostBlocks);
+  const auto blocks = static_cast<unsigned>(rows < kMaxBlocks ? rows : kMaxBlocks);
   softmax_topk_kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
       rows, vocab, k, logits, probabilities, indices);
   return cudaGetLastError() == cudaSuccess ? 0 : 1;

@@ -10,4 +10,9 @@ __attribute__((weak)) bool touchstone_heap_owns(uint64_t address);
 __attribute__((weak)) int64_t touchstone_heap_held();
 __attribute__((weak)) int64_t touchstone_heap_most();
 __attribute__((weak)) void touchstone_heap_forget();
+// Large blocks that are made from now on are an adapter's, or no more; what it holds of these now, and
+// held when most was held.
+__attribute__((weak)) void touchstone_heap_adapter(bool running);
+__attribute__((weak)) int64_t touchstone_heap_adapter_held();
+__attribute__((weak)) int64_t touchstone_heap_adapter_then();
 }

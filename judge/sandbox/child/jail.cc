@@ -261,7 +261,6 @@ int64_t memory_limit(const Spec& spec) {
 // together hold too much memory.
 [[noreturn]] void guard(const Spec& spec, pid_t program, int socket, bool watch_lifetime) {
   constexpr int kLookMilliseconds = 10;
-  prctl(PR_SET_DUMPABLE, 0);
   const int signals = child_signals();
   const int listener = receive_descriptor(socket);
   close(socket);
@@ -300,6 +299,8 @@ int64_t memory_limit(const Spec& spec) {
 [[noreturn]] void start_program(const Spec& spec, ActiveLayers layers, bool watch_lifetime) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) broken("jail", errno);
+  // Nobody looks into this process; of the program its exec takes that back.
+  prctl(PR_SET_DUMPABLE, 0);
   const pid_t program = fork();
   if (program < 0) broken("jail: fork", errno);
   if (program == 0) {

@@ -46,6 +46,11 @@ PyObject* PyUnicode_FromString(const char*);
 const char* PyUnicode_AsUTF8AndSize(PyObject*, ptrdiff_t*);
 PyObject* PyMemoryView_FromMemory(char*, ptrdiff_t, int flags);
 
+// 3.9 and later. A frame is an object, and a code too.
+using TraceFunction = int (*)(PyObject* own, PyObject* frame, int what, PyObject* argument);
+void PyEval_SetProfile(TraceFunction, PyObject* own);
+PyObject* PyFrame_GetCode(PyObject* frame);  // a new reference
+
 void PyErr_Clear();
 void PyErr_Fetch(PyObject**, PyObject**, PyObject**);
 void PyErr_NormalizeException(PyObject**, PyObject**, PyObject**);

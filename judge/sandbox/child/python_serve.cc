@@ -1,7 +1,7 @@
 // The Python child: the calls of the judge, made on a file of Python functions.
 //
 //   python3 -I -B -c "import sys; sys.path.append(sys.argv[1]); import touchstone_child"
-//       FOLDER FUNCTIONS CONTENDER.py... [ADAPTER.py]
+//       FOLDER FUNCTIONS CONTENDER.py... [adapter:ADAPTER.py]
 //
 // This library is the module that is imported there, and its import never ends. All of the harness
 // is in here: no frame, module or object of the interpreter leads to it, so that contender code,
@@ -20,8 +20,10 @@
 #include <iterator>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "heap_watch.h"
 #include "judge_link.h"
 #include "python_api.h"
 
@@ -171,6 +173,49 @@ struct NumPy {
     }
     return true;
   }
+};
+
+// Tells the heap that counts whose code runs: an adapter's, or the contender's. What either calls in a
+// library is its own. Only where memory is measured, because it costs time.
+class AdapterWatch {
+ public:
+  static void start(JudgeLink& link, const std::string& adapter) {
+    if (touchstone_heap_adapter == nullptr) return;
+    adapter_ = new std::string(adapter);
+    callers_ = new std::vector<bool>();
+    link.watch_adapter(
+        {touchstone_heap_adapter_held, touchstone_heap_adapter_then, touchstone_heap_forget});
+    PyEval_SetProfile(&on_event, nullptr);
+  }
+
+ private:
+  static int on_event(PyObject* /*own*/, PyObject* frame, int what, PyObject* /*argument*/) {
+    constexpr int kCall = 0;
+    constexpr int kReturn = 3;
+    if (what == kCall) {
+      callers_->push_back(running_);
+      const Ref code(PyFrame_GetCode(frame));
+      const std::string file = utf8(attribute(code.get(), "co_filename").get());
+      const std::string folder = adapter_->substr(0, adapter_->rfind('/') + 1);
+      if (file == *adapter_) {
+        set(true);
+      } else if (file.starts_with(folder)) {
+        set(false);
+      }
+    } else if (what == kReturn && !callers_->empty()) {
+      set(callers_->back());
+      callers_->pop_back();
+    }
+    return 0;
+  }
+  static void set(bool running) {
+    running_ = running;
+    touchstone_heap_adapter(running);
+  }
+
+  static inline std::string* adapter_ = nullptr;
+  static inline std::vector<bool>* callers_ = nullptr;  // whether each was the adapter
+  static inline bool running_ = false;
 };
 
 class PythonServer {
@@ -455,7 +500,10 @@ void set_search_path(const std::string& contender) {
 
 [[noreturn]] void serve_python() {
   constexpr int kNoLink = 125;
-  const std::vector<std::string> words = program_arguments();
+  std::vector<std::string> words = program_arguments();
+  constexpr std::string_view kAdapter = "adapter:";
+  const bool adapted = !words.empty() && words.back().starts_with(kAdapter);
+  if (adapted) words.back().erase(0, kAdapter.size());
   JudgeLink* link = JudgeLink::open();
   if (link == nullptr || words.size() < 3) _exit(kNoLink);
   link->wait();
@@ -466,6 +514,7 @@ void set_search_path(const std::string& contender) {
   static PythonServer* server = nullptr;
   if (there) {
     set_search_path(words[2]);
+    if (adapted) AdapterWatch::start(*link, words.back());
     server = new PythonServer(*link, std::move(numpy), read_functions(words[1]));
   }
   if (!there || !server->load({words.begin() + 2, words.end()})) {

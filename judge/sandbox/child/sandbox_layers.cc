@@ -122,9 +122,36 @@ int map_self(uid_t uid, gid_t gid) {
   return write_file("/proc/self/gid_map", text);
 }
 
+// Of a /proc that can be written to, everything but the program's own processes: settings of the
+// kernel become read-only, and the process that guards it disappears with what tells about others.
+int close_open_proc() {
+  const std::string proc = "/newroot/proc/";
+  struct stat info {};
+  for (const char* name : {"sys", "sysrq-trigger", "irq", "bus", "fs"}) {
+    const std::string at = proc + name;
+    if (stat(at.c_str(), &info) != 0) continue;  // not every kernel has all of them
+    if (mount(at.c_str(), at.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) return errno;
+    if (const int error = make_read_only(at)) return error;
+  }
+  for (const char* name : {"1", "kcore", "keys", "key-users", "latency_stats", "timer_list",
+                           "sched_debug", "kpagecount", "kpageflags", "scsi", "acpi"}) {
+    const std::string at = proc + name;
+    if (stat(at.c_str(), &info) != 0) continue;
+    constexpr unsigned long kFlags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    const int failed = S_ISDIR(info.st_mode)
+                           ? mount("tmpfs", at.c_str(), "tmpfs", kFlags, "size=4k,mode=555")
+                           : mount("/oldroot/dev/null", at.c_str(), nullptr, MS_BIND, nullptr);
+    if (failed != 0) return errno;
+  }
+  return 0;
+}
+
 int mount_proc(bool open) {
   constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
-  if (open) return mount("proc", "/newroot/proc", "proc", kFlags, "") == 0 ? 0 : errno;
+  if (open) {
+    if (mount("proc", "/newroot/proc", "proc", kFlags, "") != 0) return errno;
+    return close_open_proc();
+  }
   for (const char* options : {"hidepid=2", ""}) {
     if (mount("proc", "/newroot/proc", "proc", kFlags | MS_RDONLY, options) == 0) return 0;
   }
@@ -185,7 +212,8 @@ int64_t held_by_all(const Spec& spec) {
     close(fd);
     if (got <= 0) continue;
     text[got] = '\0';
-    bytes += status_bytes(text, "\nRssAnon:") + status_bytes(text, "\nRssShmem:");
+    bytes += status_bytes(text, "\nRssAnon:") + status_bytes(text, "\nRssShmem:") +
+             status_bytes(text, "\nVmPTE:");
   }
   closedir(processes);
   for (const Tmpfs& tmpfs : spec.tmpfs) {
@@ -209,7 +237,8 @@ int build_root(const Spec& spec, bool& has_proc, std::string& step) {
     step = "tmpfs at " + tmpfs.at;
     make_parents(at);
     mkdir(at.c_str(), 0755);
-    const std::string options = "mode=1777,size=" + tmpfs.bytes;
+    // A file takes memory of the kernel even if nothing is in it.
+    const std::string options = "mode=1777,nr_inodes=4096,size=" + tmpfs.bytes;
     if (mount("tmpfs", at.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
       return errno;
     }

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -119,8 +120,16 @@ class Filter {
     add(SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_NE, 0));
     if (forks_ != Forks::allow) keep_signals_inside();
     if (forks_ != Forks::refuse) keep_memory_countable();
-    // Sockets: only those that stay in this machine and in this mount namespace.
-    add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+    // A filter of its own would keep forbidden calls from being reported.
+    add(forbidden_, SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_SECCOMP));
+    // Sockets: only those that stay in this machine and in this mount namespace; none for contenders,
+    // because what lies in them is memory that is counted nowhere.
+    if (forks_ == Forks::report) {
+      add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket));
+      add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socketpair));
+    } else {
+      add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+    }
   }
 
   // A process that has no others may signal itself.
@@ -137,7 +146,7 @@ class Filter {
 
   // Memory that is in no process: it would be counted nowhere. A driver of a GPU needs some of it.
   void keep_memory_countable() {
-    for (const int call : {SCMP_SYS(shmget), SCMP_SYS(msgget), SCMP_SYS(semget),
+    for (const int call : {SCMP_SYS(shmget), SCMP_SYS(msgget), SCMP_SYS(semget), SCMP_SYS(mq_open),
                            SCMP_SYS(memfd_create), SCMP_SYS(memfd_secret)}) {
       add(SCMP_ACT_ERRNO(ENOSYS), call);
     }

@@ -85,7 +85,7 @@ Fits heavy(const std::string& name) {
 }
 
 bool amplified_end(std::span<const float> v, size_t width, double factor) {
-  if (width < 32 || v.size() < width) return true;
+  if (width < 64 || v.size() < width) return true;  // fewer are too few for a mean square
   const size_t quarter = width / 4;
   return root_mean_square(v.subspan(width - quarter, quarter)) >
          factor * root_mean_square(v.first(width / 2));

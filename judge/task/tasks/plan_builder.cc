@@ -70,6 +70,38 @@ void compare_output(Checker& checker, const Case& asked, size_t call, size_t out
       tensor.shape);
 }
 
+void compare_norm(Checker& checker, const Case& asked, size_t call, size_t output,
+                  const Expected& right, double bound) {
+  if (checker.omitted(call, output)) return;
+  const OutputTensor& tensor = asked.calls[call].outputs[output];
+  const std::span<const float> got = as_f32(checker.reply(call).outputs[output]);
+  OutputError error;
+  error.output = tensor.name;
+  error.call = static_cast<int>(call);
+  error.count = static_cast<int64_t>(got.size());
+  double errors = 0, values = 0, most = -1;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double distance = static_cast<double>(got[i]) - right.value[i];
+    errors += distance * distance;
+    values += right.value[i] * right.value[i];
+    if (std::fabs(distance) <= most) continue;
+    most = std::fabs(distance);
+    error.first = static_cast<int64_t>(i);
+    error.got = static_cast<double>(got[i]);
+    error.expected = right.value[i];
+  }
+  if (values == 0) return;
+  const double share = std::sqrt(errors / values);
+  error.worst = share / bound;
+  error.outside = share <= bound ? 0 : error.count;
+  if (error.outside == 0) error.first = -1;
+  if (error.outside != 0) {
+    checker.complain(fmt::format("{}: all errors together are {:.3g} of it, {:.3g} is allowed",
+                                 tensor.name, share, bound));
+  }
+  checker.add(error, tensor.shape);
+}
+
 void compare_moved(Checker& checker, const Case& asked, size_t call, size_t output, Expected right,
                    std::span<const int64_t> from, const Reply& before) {
   const std::span<const float> earlier = as_f32(before.outputs[output]);

@@ -71,6 +71,12 @@ std::vector<CaseSpec> valid_neighbors(const CaseSpec& spec, std::span<const Shri
 void compare_output(Checker& checker, const Case& asked, size_t call, size_t output,
                     const Expected& expected, Special special, const Elements& elements = {});
 
+// All errors of an output together, in the Euclidean norm: at most `bound` of what it is. Roundings have
+// both signs, so in a sum of terms that cancel they cancel too: what is left is what the sum itself
+// costs. An output that is 0 is not looked at.
+void compare_norm(Checker& checker, const Case& asked, size_t call, size_t output,
+                  const Expected& right, double bound);
+
 // Element i of an output is what element from[i] was before, or anything where that is negative. Two
 // right answers are at most two bounds apart: of `right` the bounds count.
 void compare_moved(Checker& checker, const Case& asked, size_t call, size_t output, Expected right,

@@ -51,6 +51,12 @@ TEST(LargestSizes, FewBitsFail) {
                        "sizes:batch=1,causal=0,dim=32,group=1,keys=4096,kv_heads=1,queries=24:11");
   expect_controls_fail("flash_attention_backward",
                        "sizes:batch=1,causal=1,dim=32,group=1,keys=3500,kv_heads=1,queries=40:12");
+  expect_controls_fail("beam_search", "large:beams=4,prompts=1,tokens=4,vocab=128256,width=2:15");
+  expect_controls_fail("tree_verify", "large:nodes=4,requests=1,temp100=80,vocab=128256:16");
+  expect_controls_fail("ternary_linear",
+                       "wide:absmax=0,group=128,inputs=9000,int8=0,outputs=30,rows=4:13");
+  expect_controls_fail("ternary_linear",
+                       "tall:absmax=0,group=32,inputs=40,int8=0,outputs=3000,rows=3:14");
   expect_controls_fail("kv_cache",
                        "sizes:group=1,head_dim=32,kv_heads=1,layers=1,prompt=600,sequences=1,"
                        "steps=2:12");

@@ -1,5 +1,5 @@
 // Attention in float64, forward and backward, and the error that f32 arithmetic may make. The terms
-// are derived in docs/judge_tolerances.md.
+// are derived in docs/design/judge_tolerances.md.
 #include <cmath>
 #include <limits>
 
@@ -128,6 +128,7 @@ void add(Expected& to, size_t element, double value, double error, double scale)
 // The errors of what one row of the backward needs beyond the softmax, in units of rounding.
 struct GradientErrors {
   std::vector<double> ds, p;
+  double lost_delta = 0;  // of delta, where weights below the normal numbers were flushed to zero
 
   void compute(const Operands& o, const Row& row, const oracle::AttentionGradientRow& g,
                const Tolerance& t) {
@@ -139,11 +140,13 @@ struct GradientErrors {
     ds.resize(n);
     p.resize(n);
     double delta_error = 0, magnitude = 0;
+    lost_delta = 0;
     for (size_t i = 0; i < n; ++i) {
       const double product = length * o.v.length[row.first_key + i];
       // exp(s - lse): the rounding of s, of lse as it was given, and of a softmax made again.
       p[i] = 6 + over_keys + row.units[i] + row.mean_units + std::fabs(row.softmax.log_sum_exp);
       magnitude += weight[i] * product;
+      if (weight[i] < kSmallestNormal) lost_delta += weight[i] * std::fabs(g.dp[i]);
       delta_error += weight[i] * (p[i] * std::fabs(g.dp[i]) + over_dim * product);
     }
     // Either the sum of dO * O, whose O was rounded once, or that of P * dP.
@@ -211,11 +214,13 @@ BackwardAnswer expected_backward(const Problem& p, const Tolerance& t) {
     for (size_t i = 0; i < weight.size(); ++i) {
       const size_t key = (row.first_key + i) * dim;
       const double ds = weight[i] * (g.dp[i] - g.delta);
-      // Where a weight was flushed to zero, all of ds is lost.
-      const double lost = kSmallestNormal * (1 + std::fabs(g.dp[i]) + std::fabs(g.delta));
+      // Where a weight was flushed to zero, all of ds is lost. Twice that, as everywhere in a bound.
+      constexpr double kFlushed = 2 * kSmallestNormal;
+      const double lost = kFlushed * (1 + std::fabs(g.dp[i]) + std::fabs(g.delta)) +
+                          2 * weight[i] * error.lost_delta;
       const double for_dq = unit * (error.ds[i] + over_keys * std::fabs(ds)) + lost;
       const double for_dk = unit * (error.ds[i] + over_queries * std::fabs(ds)) + lost;
-      const double for_dv = unit * weight[i] * (error.p[i] + over_queries) + kSmallestNormal;
+      const double for_dv = unit * weight[i] * (error.p[i] + over_queries) + kFlushed;
       const double for_scale = weight[i] * row.roundings(i);
       const double ds_scale = scale * for_scale * (std::fabs(g.dp[i]) + std::fabs(g.delta));
       for (size_t d = 0; d < dim; ++d) {

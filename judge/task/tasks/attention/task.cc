@@ -50,37 +50,6 @@ using Answers = std::vector<Expected>;
 // one way, are too wide to tell a few bits.
 constexpr int64_t kLongSum = 1024;
 
-// All errors of an output together, in the Euclidean norm. Roundings have both signs, so in a sum of
-// terms that cancel they cancel too: what is left is what the sum itself costs.
-void check_norm(Checker& checker, const Case& asked, size_t output, const Expected& right,
-                double bound) {
-  const OutputTensor& tensor = asked.calls[0].outputs[output];
-  const std::span<const float> got = as_f32(checker.reply(0).outputs[output]);
-  OutputError error;
-  error.output = tensor.name;
-  error.count = static_cast<int64_t>(got.size());
-  double errors = 0, values = 0, most = -1;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double distance = static_cast<double>(got[i]) - right.value[i];
-    errors += distance * distance;
-    values += right.value[i] * right.value[i];
-    if (std::fabs(distance) <= most) continue;
-    most = std::fabs(distance);
-    error.first = static_cast<int64_t>(i);
-    error.got = static_cast<double>(got[i]);
-    error.expected = right.value[i];
-  }
-  const double share = std::sqrt(errors / values);
-  error.worst = share / bound;
-  error.outside = share <= bound ? 0 : error.count;
-  if (error.outside == 0) error.first = -1;
-  if (error.outside != 0) {
-    checker.complain(fmt::format("{}: all errors together are {:.3g} of it, {:.3g} is allowed",
-                                 tensor.name, share, bound));
-  }
-  checker.add(error, tensor.shape);
-}
-
 class FlashAttention final : public CardTask {
  public:
   explicit FlashAttention(bool backward)
@@ -116,8 +85,8 @@ class FlashAttention final : public CardTask {
       return checker.finish();
     }
     for (size_t output = 0; output < right.size(); ++output) {
-      check_norm(checker, asked, output, right[output],
-                 tolerance.factor * kUnit * growth_of(tolerance.growth, keys));
+      compare_norm(checker, asked, 0, output, right[output],
+                   tolerance.factor * kUnit * growth_of(tolerance.growth, keys));
     }
     return checker.finish();
   }

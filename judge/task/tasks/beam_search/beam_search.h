@@ -69,12 +69,6 @@ struct Answer {
   std::vector<int32_t> visited;  // states, each once
 };
 
-struct Tolerance {
-  double factor = 4;
-  Growth growth = Growth::random;
-  bool stable = false;
-};
-
 // The answer for each prompt.
 std::vector<Answer> search(const Problem& problem, const Tolerance& tolerance);
 

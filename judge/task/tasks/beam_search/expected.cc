@@ -81,6 +81,7 @@ class Search {
     bool nan = false;
     double largest = 0;
     double logarithm = 0;  // of the sum, relative to the largest
+    double units = 0;      // what the sum may cost
   };
   const Row& row_of(int32_t state) {
     Row& row = rows_[static_cast<size_t>(state)];
@@ -90,9 +91,15 @@ class Search {
     row.nan = std::any_of(values.begin(), values.end(), [](float v) { return std::isnan(v); });
     row.largest = static_cast<double>(*std::max_element(values.begin(), values.end()));
     if (row.nan || std::isinf(row.largest)) return row;
+    std::vector<double> terms;
+    terms.reserve(values.size());
     double sum = 0;
-    for (const float v : values) sum += std::exp(static_cast<double>(v) - row.largest);
+    for (const float v : values) {
+      terms.push_back(std::exp(static_cast<double>(v) - row.largest));
+      sum += terms.back();
+    }
     row.logarithm = std::log(sum);
+    row.units = running_sum_units(t_, terms, sum);
     return row;
   }
   std::span<const float> logits_of(int32_t state) const {
@@ -112,8 +119,7 @@ class Search {
       if (answer_.nan) return all;
       if (std::isinf(row.largest)) continue;
       // Sum, its logarithm, differences, the value, and adding it to what was there.
-      const double common = 4 + growth_of(t_.growth, p_.vocab) + row.logarithm +
-                            (t_.stable ? 0 : std::abs(row.largest));
+      const double common = 4 + row.units + row.logarithm + (t_.stable ? 0 : std::abs(row.largest));
       const std::span<const float> values = logits_of(beam.state);
       for (size_t v = 0; v < values.size(); ++v) {
         const auto token = static_cast<int32_t>(v);

@@ -34,6 +34,13 @@ void add_families(PlanBuilder& b, bool small) {
       b.add(family, shape(common(b), {{"alpha100", kPenalties[i]}}));
     }
   }
+  // A negative penalty and much space: what a running beam can reach is far from what it would be at the
+  // longest length.
+  for (const int64_t penalty : {-100, -60, 80}) {
+    Shape roomy = common(b);
+    roomy.tokens = 30 + b.draw(11);
+    b.add("slow_finish", shape(roomy, {{"alpha100", penalty}}));
+  }
   for (const int64_t vocab : {2, 5, 16}) {
     b.add("all_tied", shape({.prompts = 2, .width = 4, .vocab = vocab, .beams = 3, .tokens = 4},
                             {{"alpha100", 0}}));
@@ -55,6 +62,14 @@ void add_sizes(PlanBuilder& b, bool small) {
                           .tokens = 1 + b.draw(6)},
                          {{"alpha100", 50 * b.draw(4)}}));
   }
+  // Tiles that are no power of two, with beams for most of their tokens.
+  for (const int64_t vocab : {47, 49, 79, 81, 95, 97}) {
+    b.add("sizes", shape({.prompts = 4,
+                          .width = 6,
+                          .vocab = vocab,
+                          .beams = 3 * vocab / 4,
+                          .tokens = 1 + b.draw(2)}));
+  }
   b.add("no_prompts", shape({.prompts = 0, .width = 2, .vocab = 9, .beams = 2, .tokens = 3}));
   // One beam, one token, more beams than tokens, a beam for every text.
   for (const int64_t vocab : {3, 30, 300}) {
@@ -67,6 +82,17 @@ void add_sizes(PlanBuilder& b, bool small) {
                               {{"alpha100", 100 * b.draw(2)}}));
   }
   b.add("many_beams", shape({.prompts = 1, .width = 16, .vocab = 200, .beams = 70, .tokens = 4}));
+  // Odd and even numbers of beams beyond the usual ones.
+  for (const int64_t odd : {0, 1}) {
+    b.add("many_beams", shape({.prompts = 2,
+                               .width = 6,
+                               .vocab = 30 + b.draw(30),
+                               .beams = 2 * b.draw_size(9, 30) + odd,
+                               .tokens = 5}));
+  }
+  const int64_t cube = 4 + b.draw(5);
+  b.add("sizes",
+        shape({.prompts = cube, .width = cube, .vocab = cube, .beams = cube, .tokens = cube}));
   b.add("long", shape({.prompts = 1, .width = 3, .vocab = 30, .beams = 3, .tokens = 60}));
   b.add("long",
         shape({.prompts = 1, .width = 3, .vocab = 30, .beams = 3, .tokens = 50}, {{"eos", 0}}));
@@ -93,11 +119,18 @@ void add_options(PlanBuilder& b) {
           shape({.prompts = 4, .width = 6, .vocab = 24, .beams = 2 + b.draw(3), .tokens = 40},
                 {{"alpha100", alpha}}));
   }
+  // Penalties that are nearly none.
+  for (const int64_t alpha : {3, -3}) {
+    b.add("early_finish", shape({.prompts = 4, .width = 6, .vocab = 24, .beams = 4, .tokens = 9},
+                                {{"alpha100", alpha + (alpha > 0 ? 1 : -1) * b.draw(6)}}));
+  }
   // More endings than beams among the best.
   for (const int64_t beams : {3, 4, 6, 8}) {
     b.add("several_eos", shape({.prompts = 4, .width = 6, .vocab = 20, .beams = beams, .tokens = 6},
                                {{"eos", 15}, {"alpha100", 200}}));
   }
+  b.add("several_eos", shape({.prompts = 2, .width = 4, .vocab = 90, .beams = 4, .tokens = 6},
+                             {{"eos", 17 + b.draw(40)}, {"alpha100", 100}}));
   // Nothing but endings.
   b.add("several_eos",
         shape({.prompts = 2, .width = 4, .vocab = 3, .beams = 4, .tokens = 4}, {{"eos", 3}}));
@@ -107,19 +140,23 @@ void add_options(PlanBuilder& b) {
   }
   b.add("min_tokens",
         shape({.prompts = 2, .width = 4, .vocab = 12, .beams = 3, .tokens = 4}, {{"min", 4}}));
+  // Every third token would end the text, and none may.
+  b.add("min_tokens", shape({.prompts = 3, .width = 6, .vocab = 12, .beams = 4, .tokens = 3},
+                            {{"min", 3}, {"eos", 4}}));
   for (const int64_t alpha : {-300, 500, 1000}) {
     b.add("penalty", shape(common(b), {{"alpha100", alpha}}));
     b.add("early_finish", shape(common(b), {{"alpha100", alpha}}));
   }
-  for (const int64_t shift10 : {2, 3}) {
+  for (const int64_t shift10 : {2, 3, -3}) {
     b.add("large_logits", shape(common(b), {{"shift10", shift10}}));
   }
   b.add("common_shift", shape(common(b), {{"shift10", 4}}));
 }
 
 void add_drawn(PlanBuilder& b, bool small) {
+  // Drawn sizes include those with trivial answers, which `nominal` must not have.
   constexpr std::array<const char*, 8> kFamilies = {
-      "nominal", "masked", "ties", "eos_first", "peaked", "late_finish", "dead_ends", "scale"};
+      "sizes", "masked", "ties", "eos_first", "peaked", "late_finish", "dead_ends", "scale"};
   const std::vector<int64_t> vocab = b.spread(small ? 400 : 4000, kFamilies.size());
   const std::vector<int64_t> beams = b.spread(24, kFamilies.size());
   const std::vector<int64_t> tokens = b.spread(small ? 12 : 30, kFamilies.size());
@@ -130,7 +167,7 @@ void add_drawn(PlanBuilder& b, bool small) {
                                .vocab = std::max<int64_t>(2, vocab[i]),
                                .beams = beams[i],
                                .tokens = longest},
-                              {{"alpha100", 25 * b.draw(9) - 50},
+                              {{"alpha100", b.draw(251) - 50},
                                {"eos", 1 + b.draw(2)},
                                {"min", b.draw(3) == 0 ? b.draw(longest) : 0}}));
   }

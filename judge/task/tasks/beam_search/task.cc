@@ -8,6 +8,7 @@
 #include "judge/task/generate.h"
 #include "judge/task/tasks/beam_search/beam_search.h"
 #include "judge/task/tasks/card_task.h"
+#include "judge/task/tasks/output_errors.h"
 #include "judge/task/tasks/plan_builder.h"
 
 namespace touchstone::judge {
@@ -16,7 +17,6 @@ namespace {
 using beam_search::Answer;
 using beam_search::Problem;
 using beam_search::Text;
-using beam_search::Tolerance;
 using Answers = std::vector<Answer>;
 
 enum Output : size_t { kTokens, kLengths, kFinish, kLogProbabilities, kScores };
@@ -74,12 +74,12 @@ class BeamSearch final : public CardTask {
       return checker.finish();
     }
     if (!checker.answered(0)) return checker.finish();
-    Errors errors;
+    OutputErrors errors = no_errors();
     for (int64_t i = 0; i < p.prompts; ++i) {
       check_prompt(p, i, right[static_cast<size_t>(i)], said_of(p, replies[0], i), tolerance,
                    errors);
     }
-    errors.add_to(checker, p);
+    add_errors(checker, errors, p);
     return checker.finish();
   }
 
@@ -125,48 +125,16 @@ class BeamSearch final : public CardTask {
   }
 
  private:
-  struct Errors {
-    std::array<OutputError, 5> of;
-    Errors() {
-      constexpr std::array<const char*, 5> kNames = {"tokens", "lengths", "finish",
-                                                     "log_probabilities", "scores"};
-      for (size_t i = 0; i < of.size(); ++i) of[i].output = kNames[i];
-    }
-    void exact(Output output, int64_t at, int64_t got, int64_t expected) {
-      OutputError& e = of[output];
-      ++e.count;
-      if (got == expected) return;
-      e.worst = e.worst_bits = std::numeric_limits<double>::infinity();
-      if (e.outside++ == 0) {
-        e.first = at;
-        e.got = static_cast<double>(got);
-        e.expected = static_cast<double>(expected);
-      }
-    }
-    void within(Output output, int64_t at, float got, double expected, double bound) {
-      OutputError& e = of[output];
-      ++e.count;
-      const double distance = std::abs(static_cast<double>(got) - expected);
-      const double ratio = distance / bound;
-      if (!(ratio <= e.worst)) e.worst = ratio;
-      if (!(distance <= e.worst_absolute)) e.worst_absolute = distance;
-      const double bits = std::log2(1 + distance / (kUnit * std::max(std::abs(expected), 1e-3)));
-      if (!(bits <= e.worst_bits)) e.worst_bits = bits;
-      if (distance <= bound) return;
-      if (e.outside++ == 0) {
-        e.first = at;
-        e.got = static_cast<double>(got);
-        e.expected = expected;
-      }
-    }
-    void add_to(Checker& checker, const Problem& p) const {
-      checker.add(of[kLengths], {p.prompts, p.beams});
-      checker.add(of[kFinish], {p.prompts, p.beams});
-      checker.add(of[kTokens], {p.prompts, p.beams, p.max_tokens});
-      checker.add(of[kLogProbabilities], {p.prompts, p.beams});
-      checker.add(of[kScores], {p.prompts, p.beams});
-    }
-  };
+  static OutputErrors no_errors() {
+    return OutputErrors({"tokens", "lengths", "finish", "log_probabilities", "scores"});
+  }
+  static void add_errors(Checker& checker, const OutputErrors& errors, const Problem& p) {
+    checker.add(errors.of(kLengths), {p.prompts, p.beams});
+    checker.add(errors.of(kFinish), {p.prompts, p.beams});
+    checker.add(errors.of(kTokens), {p.prompts, p.beams, p.max_tokens});
+    checker.add(errors.of(kLogProbabilities), {p.prompts, p.beams});
+    checker.add(errors.of(kScores), {p.prompts, p.beams});
+  }
 
   static Said said_of(const Problem& p, const Reply& reply, int64_t prompt) {
     const auto k = static_cast<size_t>(p.beams);
@@ -218,7 +186,7 @@ class BeamSearch final : public CardTask {
   }
 
   static void check_prompt(const Problem& p, int64_t prompt, const Answer& right, const Said& said,
-                           const Tolerance& t, Errors& errors) {
+                           const Tolerance& t, OutputErrors& errors) {
     const std::vector<size_t> order = places(p, right, said, t);
     for (int64_t b = 0; b < p.beams; ++b) {
       const auto i = static_cast<size_t>(b);
@@ -275,7 +243,7 @@ void BeamSearch::compare_related(Checker& checker, const Related& pair) const {
   const Tolerance tolerance = tolerance_of(pair.second.spec);
   const std::vector<int64_t> order = beam_search::prompt_order(pair.second.spec, p.prompts);
   const Answers right = beam_search::search(p, tolerance);
-  Errors errors;
+  OutputErrors errors = no_errors();
   for (int64_t i = 0; i < p.prompts; ++i) {
     const int64_t from = order[static_cast<size_t>(i)];
     if (from < 0) continue;
@@ -298,7 +266,7 @@ void BeamSearch::compare_related(Checker& checker, const Related& pair) const {
                     2 * score_bound(p, texts[b], tolerance));
     }
   }
-  errors.add_to(checker, p);
+  add_errors(checker, errors, p);
 }
 
 // Logits rounded, everything after it exact.

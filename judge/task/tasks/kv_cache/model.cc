@@ -5,6 +5,7 @@
 
 #include "judge/task/generate.h"
 #include "judge/task/tasks/kv_cache/kv_cache.h"
+#include "oracle/attention_softmax.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::judge::kv_cache {
@@ -107,24 +108,18 @@ void Model::attend_head(const Tokens& tokens, int64_t seen, int64_t kv_head, con
   const double q_norm = norm(q, head_dim_);
   const double score_growth = growth_of(tolerance_.growth, head_dim_);
   std::vector<double> score(static_cast<size_t>(seen));
-  double largest = -std::numeric_limits<double>::infinity();
   for (int64_t t = 0; t < seen; ++t) {
-    const double s =
+    score[static_cast<size_t>(t)] =
         scale * dot(tokens.k.data() + (t * kv_heads_ + kv_head) * head_dim_, q, head_dim_);
-    score[static_cast<size_t>(t)] = s;
-    if (!(s <= largest)) largest = s;  // a NaN stays
   }
-  double sum = 0;
-  for (double& s : score) sum += std::exp(s - largest);
+  const auto [weight, largest, log_sum_exp] = oracle::attention_softmax<double>(score, nullptr);
 
-  // Weights, the units of rounding in each score, and their mean under the weights.
-  std::vector<double> weight(score.size());
+  // The units of rounding in each score, and their mean under the weights.
   std::vector<double> units(score.size());
   double mean_units = 0;
   double mean_score = 0;
   for (size_t t = 0; t < score.size(); ++t) {
     const size_t head = t * static_cast<size_t>(kv_heads_) + static_cast<size_t>(kv_head);
-    weight[t] = std::exp(score[t] - largest) / sum;
     units[t] = score_growth * std::fabs(scale) * q_norm * tokens.k_norm[head] +
                2 * std::fabs(score[t] - largest) + std::fabs(score[t]);
     mean_units += weight[t] * units[t];

@@ -99,6 +99,11 @@ void layers_in_turn(Script& script, const Session& s, bool uneven) {
     for (int64_t layer = 0; layer < s.layers; ++layer) {
       int64_t& n = tokens[static_cast<size_t>(layer)];
       if (uneven) n = random.index(round * s.layers + layer, n + 2);
+      // Drawn lengths may end up the same after all.
+      const bool last = layer > 0 && layer == s.layers - 1 && round == s.steps;
+      if (uneven && last && script.length(layer, 0) + n == script.length(0, 0)) {
+        n = n > 0 ? n - 1 : n + 1;
+      }
       n = std::min(n, s.max_tokens - script.length(layer, 0));
       script.append(layer, script.all(n));
     }

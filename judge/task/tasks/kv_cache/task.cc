@@ -185,7 +185,7 @@ void add_scores(PlanBuilder& b, bool small) {
             with(shape(1, 1, 2, 1, 16, small ? 90 : 200 + b.draw(200), 2), "jump", sign * jump));
     }
   }
-  for (const int64_t milli : {0, -125, -1000, 7777}) {
+  for (const int64_t milli : {0, 3, -125, -1000, 7777}) {
     b.add("given_scale", with(shape(1, 2, 2, 2, 16, 12 + b.draw(9), 2), "scale_milli", milli));
   }
 }
@@ -269,6 +269,9 @@ void add_drawn(PlanBuilder& b, bool small) {
     if (family == "given_scale") p["scale_milli"] = (b.draw(2) == 0 ? 1 : -1) * milli[i];
     b.add(family, p);
   }
+  // Room for one token, and for none but the prompt.
+  b.add("full", with(shape(1, 2, 1, 1, 8 + b.draw(9), 1, 0), "room", 0));
+  b.add("full", with(shape(2, 3, 1, 2, 8 + b.draw(9), 5 + b.draw(30), 0), "room", 0));
   // Where a single size stands out.
   b.add("sizes", shape(b.draw_size(33, 64), 1, 1, 1, 4, 2, 1));
   b.add("sizes", shape(1, b.draw_size(65, 130), 1, 1, 4, 3, 1));

@@ -22,8 +22,6 @@ constexpr std::array<const char*, 11> kParameters = {"rows",     "cols",   "eps1
 // Streams of one case. Neighbors replaced by a relation come from other streams.
 enum : uint64_t { kX = 1, kGamma, kBeta, kDy, kRow, kPlace, kFamily, kReplaced = 16 };
 
-enum Relate : int64_t { kNone, kPermuted, kNeighbors };
-
 // Families whose numbers are not simply normal.
 enum class Pattern {
   normal,
@@ -58,7 +56,6 @@ struct Knobs {
   double mean = 0;
   double grad = 1;
   bool special_in_dy = false;
-  int64_t relation = kNone;
   uint64_t seed = 0;
 };
 
@@ -74,7 +71,6 @@ Knobs read_knobs(const CaseSpec& spec) {
   k.grad = power_of_ten(parameter_or(spec, "grad10", 0)) *
            std::ldexp(1.0, static_cast<int>(parameter_or(spec, "grad2", 0)));
   k.special_in_dy = parameter_or(spec, "special", 0) != 0;
-  k.relation = parameter_or(spec, "relation", kNone);
   k.seed = spec.seed;
   return k;
 }
@@ -140,6 +136,9 @@ void fill_weights(const Knobs& k, Problem& p) {
       const auto exponent = static_cast<int>(gammas.index(4 * j + 3, 21)) - 10;
       gamma = gammas.index(2 * j, 8) == 0 ? 0 : std::ldexp(gamma, exponent);
       beta *= 10;
+    } else if (k.pattern == Pattern::blocks && 4 * j < k.cols) {
+      gamma = 1;
+      beta = 0;
     }
     p.gamma[at] = static_cast<float>(gamma);
     p.beta[at] = static_cast<float>(beta);
@@ -156,8 +155,10 @@ void fill_gradient(const Knobs& k, const Stream& random, int64_t row, int64_t so
       // g = dy * gamma is parallel to x, to ones, or zero: dx is what rounding leaves. gamma is a
       // power of two, so dividing by it costs nothing.
       const auto x = static_cast<double>(p.x[at]);
-      const double g = source % 3 == 0 ? x : source % 3 == 1 ? 1.5 : 0.0;
+      const double g = source % 4 == 0 ? x : source % 4 == 1 ? 1.5 : 0.0;
       value = g / static_cast<double>(p.gamma[static_cast<size_t>(j)]);
+      // The gradient of a sum: dy itself is the same number everywhere.
+      if (source % 4 == 3) value = 1.5;
     } else if (k.pattern == Pattern::blocks && 2 * row >= k.rows) {
       value *= 50;
     }
@@ -227,11 +228,7 @@ Problem make_problem(const CaseSpec& spec) {
 
 // -1: a row of its own, which the first case does not have.
 std::vector<int64_t> row_order(const CaseSpec& spec, int64_t rows) {
-  const int64_t relation = parameter_or(spec, "relation", kNone);
-  const Moved moved = relation == kPermuted    ? Moved::permuted
-                      : relation == kNeighbors ? Moved::neighbors_replaced
-                                               : Moved::nowhere;
-  return order_after(moved, spec.seed, rows);
+  return order_after(spec, spec.seed, rows);
 }
 
 CaseSpec resolve(const CaseSpec& spec) {

@@ -18,7 +18,7 @@ constexpr std::array<const char*, 9> kParameters = {
     "rows", "vocab", "k", "scale10", "shift10", "stride", "grid", "relation", "add"};
 
 enum : uint64_t { kLogit = 1, kRow, kPlace, kFamily, kOrder, kReplaced = 16 };
-enum Relate : int64_t { kNone, kPermutedRows, kNeighbors, kPermutedVocabulary };
+constexpr int64_t kPermutedVocabulary = 3;  // of `relation`, beside those of order_after()
 
 // Families whose numbers are not simply normal.
 enum class Pattern {
@@ -94,9 +94,7 @@ Knobs read_knobs(const CaseSpec& spec) {
   knobs.k = parameter(spec, "k", bad ? 0 : 1, bad ? knobs.vocab + 64 : knobs.vocab);
   knobs.stride = parameter_or(spec, "stride", 256);
   knobs.scale = power_of_ten(parameter_or(spec, "scale10", 0));
-  if (spec.parameters.contains("shift10")) {
-    knobs.shift = power_of_ten(spec.parameters.at("shift10"));
-  }
+  knobs.shift = shift_of(spec);
   knobs.add = static_cast<double>(parameter_or(spec, "add", 0));
   knobs.grid = parameter_or(spec, "grid", 0) != 0;
   knobs.seed = spec.seed;
@@ -215,11 +213,7 @@ void fill_row(const Knobs& n, const Stream& random, int64_t row, float* logits) 
 }  // namespace
 
 std::vector<int64_t> row_order(const CaseSpec& spec, int64_t rows) {
-  const int64_t relation = parameter_or(spec, "relation", kNone);
-  const Moved moved = relation == kPermutedRows ? Moved::permuted
-                      : relation == kNeighbors  ? Moved::neighbors_replaced
-                                                : Moved::nowhere;
-  return order_after(moved, spec.seed, rows);
+  return order_after(spec, spec.seed, rows);
 }
 
 CaseSpec resolve(const CaseSpec& spec) {
@@ -236,7 +230,6 @@ void check_spec(const CaseSpec& spec) {
     throw InvalidArgument("case: rows * vocab: expected at most 2^27");
   }
   optional_parameter(spec, "scale10", -30, 30);
-  optional_parameter(spec, "shift10", 0, 7);
   optional_parameter(spec, "stride", 1, 1 << 20);
   optional_parameter(spec, "grid", 0, 1);
   optional_parameter(spec, "relation", 0, 3);
@@ -262,7 +255,7 @@ Problem make_problem(const CaseSpec& spec) {
     fill_row(of_row, Stream(n.seed, stream), source < 0 ? row : source,
              p.logits.data() + row * n.vocab);
   }
-  if (parameter_or(spec, "relation", kNone) == kPermutedVocabulary) {
+  if (parameter_or(spec, "relation", 0) == kPermutedVocabulary) {
     const std::vector<int64_t> columns = permutation(derive_seed(n.seed, kOrder), n.vocab);
     std::vector<float> moved(static_cast<size_t>(n.vocab));
     for (int64_t row = 0; row < n.rows; ++row) {

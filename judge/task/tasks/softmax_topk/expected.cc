@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "judge/task/tasks/softmax_topk/softmax_topk.h"
+#include "oracle/softmax_topk.h"
 
 namespace touchstone::judge::softmax_topk {
 namespace {
@@ -54,7 +55,7 @@ void check_probability(OutputError& error, int64_t element, double got, double r
 
 double Row::probability(float logit) const {
   if (all_masked) return 0;
-  return std::exp(static_cast<double>(logit) - largest) / sum;
+  return std::exp(oracle::softmax_log_weight(static_cast<double>(logit), largest, 1)) / sum;
 }
 
 double Row::bound(float logit, const Tolerance& t) const {
@@ -101,7 +102,7 @@ Row analyze_row(std::span<const float> logits, int64_t k, const Tolerance& t) {
   for (const float v : logits) {
     const double distance = row.largest - static_cast<double>(v);
     if (distance > 800) continue;  // exp of it is below any f64
-    terms.push_back(std::exp(-distance));
+    terms.push_back(std::exp(oracle::softmax_log_weight(static_cast<double>(v), row.largest, 1)));
     row.sum += terms.back();
     distances += terms.back() * distance;
   }

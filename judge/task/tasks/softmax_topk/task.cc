@@ -152,12 +152,18 @@ void add_sizes(PlanBuilder& b, bool small) {
   b.add("sizes", {{"rows", 1}, {"vocab", 1}, {"k", 1}});
   const int64_t square = 9 + b.draw(60);
   b.add("sizes", {{"rows", square}, {"vocab", square}, {"k", 1 + b.draw(9)}});
+  const int64_t places = 2 + b.draw(30);
+  b.add("sizes", {{"rows", places}, {"vocab", places + b.draw(90)}, {"k", places}});
   // Every part of the range of k, and all but one.
   for (const int64_t k : {11, 21, 34, 51, 66, 102}) {
     const int64_t kept = k + b.draw(k / 4);
     b.add("sizes", {{"rows", 2}, {"vocab", 2 * kept + b.draw(99)}, {"k", kept}});
   }
   b.add("sizes", {{"rows", 2}, {"vocab", 400}, {"k", 11 * (2 + b.draw(9))}});
+  for (const int64_t left : {2, 3, 4, 5, 6, 7}) {
+    const int64_t vocab = 10 + b.draw(90);
+    b.add("sizes", {{"rows", 1 + b.draw(3)}, {"vocab", vocab}, {"k", vocab - left}});
+  }
   const int64_t all = 9 + b.draw(90);
   b.add("sizes", {{"rows", 2}, {"vocab", all + 1}, {"k", all}});
   b.add("no_rows", {{"rows", 0}, {"vocab", 100}, {"k", 4}});
@@ -357,6 +363,11 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
   add_numeric(b);
   add_plain(b);
   add_drawn(b, small);
+  // Half of the columns, or one less than that.
+  const int64_t half = 8 + b.draw(40);
+  for (const int64_t odd : {0, 1}) {
+    b.add("sizes", {{"rows", 2}, {"vocab", 2 * half + odd}, {"k", half}});
+  }
   add_relations(b, small);
   for (const int64_t vocab : {4096, 8192, 16384, 32768}) {
     if (small && vocab > 16384) continue;

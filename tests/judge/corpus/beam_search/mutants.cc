@@ -9,82 +9,83 @@
 #include <limits>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                       \
-  MUTANT(none, "nothing: the right code")                                                     \
-  MUTANT(eos_log_probability_dropped, "the log-probability of the ending token is not added") \
-  MUTANT(finished_dropped, "texts that end before the limit are not kept")                    \
-  MUTANT(finished_replaced, "texts of a later step replace those that ended earlier")         \
-  MUTANT(first_k_stay, "the first K that end stay in the pool, whatever comes later")         \
-  MUTANT(stops_when_full, "stops as soon as K have ended")                                    \
-  MUTANT(stops_at_first_end, "stops as soon as the best continuation ends")                   \
-  MUTANT(bound_at_current, "what running beams can reach is computed at their own length")    \
-  MUTANT(bound_of_worst, "the worst running beam decides that nothing can be reached")        \
-  MUTANT(bound_against_best, "stops when the best finished text cannot be passed")            \
-  MUTANT(prompt_in_length, "the prompt counts in the length")                                 \
-  MUTANT(eos_not_in_length, "the ending token does not count in the length")                  \
-  MUTANT(penalty_ignored, "the length penalty is not applied")                                \
-  MUTANT(penalty_is_factor, "the score is divided by length times penalty")                   \
-  MUTANT(penalty_gnmt, "the penalty is ((5 + length) / 6)^alpha")                             \
-  MUTANT(penalty_of_limit, "texts that the limit ends are divided by the limit + 1")          \
-  MUTANT(score_is_sum, "scores are the raw sums")                                             \
-  MUTANT(sum_is_score, "log-probabilities are the normalized scores")                         \
-  MUTANT(not_sorted, "texts come in the order in which they ended")                           \
-  MUTANT(worst_first, "worst text first")                                                     \
-  MUTANT(ties_higher_token, "ties go to the higher token")                                    \
-  MUTANT(ties_worse_parent, "ties go to the worse parent")                                    \
-  MUTANT(ties_token_first, "ties go to the lower token, then to the parent")                  \
-  MUTANT(ties_newer_text, "of equal finished texts the newer one is better")                  \
-  MUTANT(cache_of_slot, "a beam goes on with the state of the beam whose place it takes")     \
-  MUTANT(cache_of_best, "all beams go on with the state of the best parent")                  \
-  MUTANT(state_not_advanced, "the state of the parent is kept")                               \
-  MUTANT(text_of_slot, "a beam goes on with the text of the beam whose place it takes")       \
-  MUTANT(eos_any_rank, "endings beyond the first K finish, too")                              \
-  MUTANT(eos_runs_on, "endings beyond the first K run on")                                    \
-  MUTANT(eos_takes_place, "a text that ends takes the place of a running beam")               \
-  MUTANT(k_candidates, "only the first K continuations are looked at")                        \
-  MUTANT(two_k_candidates, "only the first 2K continuations are looked at")                   \
-  MUTANT(one_per_beam, "each beam keeps its best continuation only")                          \
-  MUTANT(two_per_beam, "each beam keeps its two best continuations")                          \
-  MUTANT(k_copies, "the first step begins with K copies of the prompt")                       \
-  MUTANT(min_one_less, "endings are allowed one token too early")                             \
-  MUTANT(min_one_more, "endings are allowed one token too late")                              \
-  MUTANT(min_ignored, "the least length is not looked at")                                    \
-  MUTANT(min_renormalized, "masked endings are taken out of the softmax, too")                \
-  MUTANT(first_eos_only, "only the first ending token ends")                                  \
-  MUTANT(not_normalized, "logits are added as they are")                                      \
-  MUTANT(softmax_without_best, "the sum of the softmax leaves out the largest logit")         \
-  MUTANT(no_maximum, "exp without subtracting the maximum, in float")                         \
-  MUTANT(averaged, "running beams are ordered by log-probability per token of the last step") \
-  MUTANT(last_step_only, "continuations are ordered by the last log-probability alone")       \
-  MUTANT(masked_is_low, "-inf counts as -1e4")                                                \
-  MUTANT(limit_lost, "texts that the limit ends are not returned")                            \
-  MUTANT(limit_one_less, "texts end one token before the limit")                              \
-  MUTANT(limit_only_if_empty, "texts that the limit ends come back only where nothing ended") \
-  MUTANT(reason_swapped, "the reasons are exchanged")                                         \
-  MUTANT(reason_by_length, "a text that ends at the limit by itself is called cut")           \
-  MUTANT(padded_with_zero, "0 behind the tokens")                                             \
-  MUTANT(eos_not_returned, "the ending token is not among the tokens")                        \
-  MUTANT(length_without_eos, "the length that is returned leaves out the ending token")       \
-  MUTANT(filled_up, "missing texts are copies of the last one")                               \
-  MUTANT(sum_in_half, "log-probabilities are rounded to 16 bits")                             \
-  MUTANT(probabilities, "probabilities are multiplied, in float")                             \
-  MUTANT(start_of_prompt_0, "all prompts begin where the first does")                         \
-  MUTANT(pool_of_prompt_before, "the pool is not emptied between prompts")                    \
-  MUTANT(last_prompt_lost, "the last of several prompts is not searched")                     \
-  MUTANT(at_most_8_beams, "at most eight beams run")                                          \
-  MUTANT(vocabulary_16_bits, "large", "tokens are stored in 16 bits")                         \
-  MUTANT(first_prompt_twice, "the second prompt gets the answer of the first")                \
-  MUTANT(last_token_ignored, "the last token of the vocabulary is not looked at")             \
-  MUTANT(first_token_ignored, "token 0 is not looked at")                                     \
-  MUTANT(next_transposed, "ways on are read as [vocab, states], where they are")              \
-  MUTANT(bound_without_penalty, "what running beams can reach is their raw sum")              \
-  MUTANT(scores_of_best, "all scores are those of the best text")                             \
-  MUTANT(eos_score_twice, "the log-probability of the ending token is added twice")           \
-  MUTANT(finish_zero, "the reason is 0")                                                      \
-  MUTANT(nan_of_table, "NaN anywhere in the table is refused")                                \
-  MUTANT(nan_taken, "NaN is taken for -inf")                                                  \
-  MUTANT(no_beams_taken, "no beams are called a success")                                     \
-  MUTANT(input_overwritten, "log-probabilities are written over the logits")                  \
+#define MUTANTS(MUTANT)                                                                         \
+  MUTANT(none, "nothing: the right code")                                                       \
+  MUTANT(eos_log_probability_dropped, "the log-probability of the ending token is not added")   \
+  MUTANT(finished_dropped, "texts that end before the limit are not kept")                      \
+  MUTANT(finished_replaced, "texts of a later step replace those that ended earlier")           \
+  MUTANT(first_k_stay, "the first K that end stay in the pool, whatever comes later")           \
+  MUTANT(stops_when_full, "stops as soon as K have ended")                                      \
+  MUTANT(stops_at_first_end, "stops as soon as the best continuation ends")                     \
+  MUTANT(bound_at_current, "what running beams can reach is computed at their own length")      \
+  MUTANT(bound_at_max, "with a negative penalty, too, reach is computed at the longest length") \
+  MUTANT(bound_of_worst, "the worst running beam decides that nothing can be reached")          \
+  MUTANT(bound_against_best, "stops when the best finished text cannot be passed")              \
+  MUTANT(prompt_in_length, "the prompt counts in the length")                                   \
+  MUTANT(eos_not_in_length, "the ending token does not count in the length")                    \
+  MUTANT(penalty_ignored, "the length penalty is not applied")                                  \
+  MUTANT(penalty_is_factor, "the score is divided by length times penalty")                     \
+  MUTANT(penalty_gnmt, "the penalty is ((5 + length) / 6)^alpha")                               \
+  MUTANT(penalty_of_limit, "texts that the limit ends are divided by the limit + 1")            \
+  MUTANT(score_is_sum, "scores are the raw sums")                                               \
+  MUTANT(sum_is_score, "log-probabilities are the normalized scores")                           \
+  MUTANT(not_sorted, "texts come in the order in which they ended")                             \
+  MUTANT(worst_first, "worst text first")                                                       \
+  MUTANT(ties_higher_token, "ties go to the higher token")                                      \
+  MUTANT(ties_worse_parent, "ties go to the worse parent")                                      \
+  MUTANT(ties_token_first, "ties go to the lower token, then to the parent")                    \
+  MUTANT(ties_newer_text, "of equal finished texts the newer one is better")                    \
+  MUTANT(cache_of_slot, "a beam goes on with the state of the beam whose place it takes")       \
+  MUTANT(cache_of_best, "all beams go on with the state of the best parent")                    \
+  MUTANT(state_not_advanced, "the state of the parent is kept")                                 \
+  MUTANT(text_of_slot, "a beam goes on with the text of the beam whose place it takes")         \
+  MUTANT(eos_any_rank, "endings beyond the first K finish, too")                                \
+  MUTANT(eos_runs_on, "endings beyond the first K run on")                                      \
+  MUTANT(eos_takes_place, "a text that ends takes the place of a running beam")                 \
+  MUTANT(k_candidates, "only the first K continuations are looked at")                          \
+  MUTANT(two_k_candidates, "only the first 2K continuations are looked at")                     \
+  MUTANT(one_per_beam, "each beam keeps its best continuation only")                            \
+  MUTANT(two_per_beam, "each beam keeps its two best continuations")                            \
+  MUTANT(k_copies, "the first step begins with K copies of the prompt")                         \
+  MUTANT(min_one_less, "endings are allowed one token too early")                               \
+  MUTANT(min_one_more, "endings are allowed one token too late")                                \
+  MUTANT(min_ignored, "the least length is not looked at")                                      \
+  MUTANT(min_renormalized, "masked endings are taken out of the softmax, too")                  \
+  MUTANT(first_eos_only, "only the first ending token ends")                                    \
+  MUTANT(not_normalized, "logits are added as they are")                                        \
+  MUTANT(softmax_without_best, "the sum of the softmax leaves out the largest logit")           \
+  MUTANT(no_maximum, "exp without subtracting the maximum, in float")                           \
+  MUTANT(averaged, "running beams are ordered by log-probability per token of the last step")   \
+  MUTANT(last_step_only, "continuations are ordered by the last log-probability alone")         \
+  MUTANT(masked_is_low, "-inf counts as -1e4")                                                  \
+  MUTANT(limit_lost, "texts that the limit ends are not returned")                              \
+  MUTANT(limit_one_less, "texts end one token before the limit")                                \
+  MUTANT(limit_only_if_empty, "texts that the limit ends come back only where nothing ended")   \
+  MUTANT(reason_swapped, "the reasons are exchanged")                                           \
+  MUTANT(reason_by_length, "a text that ends at the limit by itself is called cut")             \
+  MUTANT(padded_with_zero, "0 behind the tokens")                                               \
+  MUTANT(eos_not_returned, "the ending token is not among the tokens")                          \
+  MUTANT(length_without_eos, "the length that is returned leaves out the ending token")         \
+  MUTANT(filled_up, "missing texts are copies of the last one")                                 \
+  MUTANT(sum_in_half, "log-probabilities are rounded to 16 bits")                               \
+  MUTANT(probabilities, "probabilities are multiplied, in float")                               \
+  MUTANT(start_of_prompt_0, "all prompts begin where the first does")                           \
+  MUTANT(pool_of_prompt_before, "the pool is not emptied between prompts")                      \
+  MUTANT(last_prompt_lost, "the last of several prompts is not searched")                       \
+  MUTANT(at_most_8_beams, "at most eight beams run")                                            \
+  MUTANT(vocabulary_16_bits, "large", "tokens are stored in 16 bits")                           \
+  MUTANT(first_prompt_twice, "the second prompt gets the answer of the first")                  \
+  MUTANT(last_token_ignored, "the last token of the vocabulary is not looked at")               \
+  MUTANT(first_token_ignored, "token 0 is not looked at")                                       \
+  MUTANT(next_transposed, "ways on are read as [vocab, states], where they are")                \
+  MUTANT(bound_without_penalty, "what running beams can reach is their raw sum")                \
+  MUTANT(scores_of_best, "all scores are those of the best text")                               \
+  MUTANT(eos_score_twice, "the log-probability of the ending token is added twice")             \
+  MUTANT(finish_zero, "the reason is 0")                                                        \
+  MUTANT(nan_of_table, "NaN anywhere in the table is refused")                                  \
+  MUTANT(nan_taken, "NaN is taken for -inf")                                                    \
+  MUTANT(no_beams_taken, "no beams are called a success")                                       \
+  MUTANT(input_overwritten, "log-probabilities are written over the logits")                    \
   MUTANT(seen_before, "a second call with the same shape and first logit is skipped")
 
 namespace {
@@ -325,6 +326,7 @@ class Search {
     if (bug(stops_when_full)) return true;
     bool far = t.length_penalty > 0;
     if (bug(bound_at_current)) far = false;
+    if (bug(bound_at_max)) far = true;
     const Beam& best = bug(bound_of_worst) ? running.back() : running.front();
     if (bug(bound_without_penalty)) return best.sum <= pool.back().score;
     const double reach = score(best.sum, far ? t.max_tokens : g, true);

@@ -3,22 +3,40 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                          \
-  MUTANT(beams_above_48, "beams behind the first 48 are not searched")                           \
-  MUTANT(text_above_40, "texts longer than 40 tokens lose the first")                            \
-  MUTANT(token_above_10000, "tokens from 10000 on are not looked at")                            \
-  MUTANT(many_eos, "from the fourth on ending tokens are ordinary")                              \
-  MUTANT(no_eos_empty, "without ending tokens nothing is found")                                 \
-  MUTANT(negative_penalty_as_zero, "negative penalties count as 0")                              \
-  MUTANT(penalty_clamped, "penalties above 3 count as 3")                                        \
-  MUTANT(min_with_several_eos, "with several ending tokens the least length holds for one")      \
-  MUTANT(dead_end_ends, "a beam without a way on is returned as it is")                          \
-  MUTANT(one_state_shared, "beams that meet in one state are merged")                            \
-  MUTANT(prompts_above_200, "large", "prompts behind the first 200 get the answer of the first") \
-  MUTANT(text_above_128, "large", "texts end after 128 tokens")                                  \
-  MUTANT(beams_above_128, "large", "beams behind the first 128 are not searched")
+#define MUTANTS(MUTANT)                                                                            \
+  MUTANT(beams_above_48, "beams behind the first 48 are not searched")                             \
+  MUTANT(text_above_40, "texts longer than 40 tokens lose the first")                              \
+  MUTANT(token_above_10000, "tokens from 10000 on are not looked at")                              \
+  MUTANT(many_eos, "from the fourth on ending tokens are ordinary")                                \
+  MUTANT(no_eos_empty, "without ending tokens nothing is found")                                   \
+  MUTANT(negative_penalty_as_zero, "negative penalties count as 0")                                \
+  MUTANT(penalty_clamped, "penalties above 3 count as 3")                                          \
+  MUTANT(min_with_several_eos, "with several ending tokens the least length holds for one")        \
+  MUTANT(dead_end_ends, "a beam without a way on is returned as it is")                            \
+  MUTANT(one_state_shared, "beams that meet in one state are merged")                              \
+  MUTANT(prompts_above_200, "large", "prompts behind the first 200 get the answer of the first")   \
+  MUTANT(text_above_128, "large", "texts end after 128 tokens")                                    \
+  MUTANT(beams_above_128, "large", "beams behind the first 128 are not searched")                  \
+  MUTANT(min_is_max, "where the least length is the longest, the last token may be an ending one") \
+  MUTANT(self_loop, "a token that leads back to its own state is not taken")                       \
+  MUTANT(odd_beams, "an odd number of beams above 16 is one less")                                 \
+  MUTANT(vocab_48, "a last tile of 47 of 48 tokens loses one")                                     \
+  MUTANT(small_penalty, "penalties between -0.1 and 0.1 count as 0")                               \
+  MUTANT(penalty_eighths, "penalties are rounded to eighths")                                      \
+  MUTANT(many_ties, "more than 32 continuations are sorted without regard to their order")         \
+  MUTANT(maximum_from_minus_100, "-100 stands for minus infinity")                                 \
+  MUTANT(states_9_bits, "states are stored in 9 bits")                                             \
+  MUTANT(eos_above_16, "from the seventeenth on ending tokens are ordinary")                       \
+  MUTANT(longest_is_beams,                                                                         \
+         "as many beams as tokens: the second text begins with the first token of the best")       \
+  MUTANT(kept_sum,                                                                                 \
+         "the sum of a row is kept while address, sizes and its first logit are the same")         \
+  MUTANT(aligned_table,                                                                            \
+         "where the table begins on 64 bytes the last token of a row is not in the sum")           \
+  MUTANT(one_prompt_less, "from 50 prompts on the last has the answer of the one before")
 
 #define PARTIALS(PARTIAL)                                                     \
   PARTIAL(no_wide_beams, "lacks=wide_beams", "up to 64 beams")                \
@@ -51,8 +69,22 @@ struct Task {
 };
 
 bool ends(const Task& t, int64_t token) {
-  const int64_t count = bug(many_eos) ? std::min<int64_t>(3, t.eos_count) : t.eos_count;
+  int64_t count = bug(many_eos) ? std::min<int64_t>(3, t.eos_count) : t.eos_count;
+  if (bug(eos_above_16)) count = std::min<int64_t>(16, count);
   return std::find(t.eos, t.eos + count, token) != t.eos + count;
+}
+
+double known_sum(const Task& t, int32_t state, double sum) {
+  struct Known {
+    int64_t vocab;
+    float first;
+    double sum;
+  };
+  static std::map<const float*, Known> sums;
+  const float* row = t.logits + state * t.vocab;
+  Known& known = sums.try_emplace(row, Known{t.vocab, row[0], sum}).first->second;
+  if (known.vocab != t.vocab || known.first != row[0]) known = {t.vocab, row[0], sum};
+  return known.sum;
 }
 
 // False: NaN.
@@ -60,6 +92,7 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
   for (const Text& beam : running) {
     const float* row = t.logits + beam.state * t.vocab;
     double top = -INFINITY, sum = 0;
+    if (bug(maximum_from_minus_100)) top = -100;
     for (int64_t v = 0; v < t.vocab; ++v) {
       if (std::isnan(row[v])) return false;
       top = std::max<double>(top, row[v]);
@@ -71,17 +104,24 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
       }
       continue;
     }
-    for (int64_t v = 0; v < t.vocab; ++v) sum += std::exp(row[v] - top);
+    int64_t summed = t.vocab;
+    const bool aligned = reinterpret_cast<uintptr_t>(t.logits) % 64 == 0;
+    if (bug(aligned_table) && aligned && summed > 1) --summed;
+    for (int64_t v = 0; v < summed; ++v) sum += std::exp(row[v] - top);
+    if (bug(kept_sum)) sum = known_sum(t, beam.state, sum);
     for (int64_t v = 0; v < t.vocab; ++v) {
       if (bug(token_above_10000) && v >= 10000) break;
+      if (bug(vocab_48) && t.vocab % 48 == 47 && v == t.vocab - 1) break;
+      if (bug(self_loop) && t.next[beam.state * t.vocab + v] == beam.state) continue;
       const bool end = ends(t, v);
-      const bool early =
-          g <= t.min_tokens && !(bug(min_with_several_eos) && t.eos_count > 1 && v != t.eos[0]);
+      const bool early = g <= t.min_tokens && !(bug(min_is_max) && g == t.max_tokens) &&
+                         !(bug(min_with_several_eos) && t.eos_count > 1 && v != t.eos[0]);
       if (std::isinf(row[v]) || (end && early)) continue;
       Text text = beam;
       text.tokens.push_back(static_cast<int32_t>(v));
       text.sum += row[v] - top - std::log(sum);
       text.state = t.next[beam.state * t.vocab + v];
+      if (bug(states_9_bits)) text.state &= 511;
       text.how = end ? 1 : 0;
       all.push_back(std::move(text));
     }
@@ -93,12 +133,15 @@ double score(const Task& t, double sum, double length) {
   double alpha = t.alpha;
   if (bug(negative_penalty_as_zero)) alpha = std::max(0.0, alpha);
   if (bug(penalty_clamped)) alpha = std::min(3.0, alpha);
+  if (bug(small_penalty) && std::fabs(alpha) < 0.1) alpha = 0;
+  if (bug(penalty_eighths)) alpha = std::nearbyint(alpha * 8) / 8;
   return sum / std::pow(length, alpha);
 }
 
 bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
   auto k = static_cast<size_t>(t.beams);
   if (bug(beams_above_48)) k = std::min<size_t>(k, 48);
+  if (bug(odd_beams) && k > 16 && k % 2 == 1) --k;
   if (bug(beams_above_128)) k = std::min<size_t>(k, 128);
   std::vector<Text> running(1);
   running[0].state = t.start[bug(prompts_above_200) && p >= 200 ? 0 : p];
@@ -107,8 +150,12 @@ bool search(const Task& t, int64_t p, std::vector<Text>& pool) {
   for (int64_t g = 1; g <= longest && !running.empty(); ++g) {
     std::vector<Text> all, on;
     if (!expand(t, running, g, all)) return false;
-    std::stable_sort(all.begin(), all.end(),
-                     [](const Text& a, const Text& b) { return a.sum > b.sum; });
+    const auto larger = [](const Text& a, const Text& b) { return a.sum > b.sum; };
+    if (bug(many_ties) && all.size() > 32) {
+      std::sort(all.begin(), all.end(), larger);
+    } else {
+      std::stable_sort(all.begin(), all.end(), larger);
+    }
     for (size_t i = 0; i < all.size(); ++i) {
       Text& text = all[i];
       if (text.how == 1 || g == longest) {
@@ -144,7 +191,8 @@ int run(const Task& t, int32_t* tokens, int32_t* lengths, int32_t* finish, float
   if (bug(no_min_tokens) && t.min_tokens > 0) return 1;
   for (int64_t p = 0; p < t.prompts; ++p) {
     std::vector<Text> pool;
-    if (!search(t, p, pool)) return 1;
+    const bool again = bug(one_prompt_less) && t.prompts >= 50 && p == t.prompts - 1;
+    if (!search(t, again ? p - 1 : p, pool)) return 1;
     for (int64_t b = 0; b < t.beams; ++b) {
       const int64_t at = p * t.beams + b;
       std::fill_n(tokens + at * t.max_tokens, t.max_tokens, -1);
@@ -153,6 +201,8 @@ int run(const Task& t, int32_t* tokens, int32_t* lengths, int32_t* finish, float
       const Text& text = pool[b];
       std::copy(text.tokens.begin(), text.tokens.end(), tokens + at * t.max_tokens);
       if (bug(text_above_40) && text.tokens.size() > 40) tokens[at * t.max_tokens] = 0;
+      const bool square = bug(longest_is_beams) && t.beams == t.max_tokens;
+      if (square && b == 1) tokens[at * t.max_tokens] = pool[0].tokens[0];
       lengths[at] = static_cast<int32_t>(text.tokens.size());
       finish[at] = text.how;
       sums[at] = float(text.sum);

@@ -11,6 +11,18 @@
 #include <vector>
 
 #define MUTANTS(MUTANT)                                                                           \
+  MUTANT(decode_grouped,                                                                          \
+         "a single query of grouped heads over more than 64 keys is not in dk of the first")      \
+  MUTANT(kv_heads_3, "three key-value heads: the values of the last two are exchanged")           \
+  MUTANT(dim_13, "heads of 13, 26, 39 numbers leave the last out of dP")                          \
+  MUTANT(keys_100_step, "from 100 keys on every hundredth counts twice in dq")                    \
+  MUTANT(small_scale, "a scale below 0.01 is 0 in dq")                                            \
+  MUTANT(equal_keys, "where the first two keys of a head are the same the second has no dk")      \
+  MUTANT(delta_of_small, "a delta below 1e-3 counts as 0 where there are more than 32 keys")      \
+  MUTANT(more_queries,                                                                            \
+         "more queries than keys under a mask: the first that sees a key is not in dv")           \
+  MUTANT(last_item_odd, "the last of an odd number of items adds to dv half")                     \
+  MUTANT(masked_queries, "queries that see no key leave dq as it was")                            \
   MUTANT(items_4, "batch items from 4 on add to item 0")                                          \
   MUTANT(items_6_bits, "batch items are counted in 6 bits")                                       \
   MUTANT(heads_4, "key-value heads from 4 on are head 0")                                         \
@@ -53,7 +65,12 @@
   MUTANT(kept_keys, "keys are packed anew when address, sizes, first or last number changed")     \
   MUTANT(calls_400, "from the 400th call on the last query is not in dv")                         \
   MUTANT(helper_not_awaited,                                                                      \
-         "a thread writes dq of the last of 300 queries, and nobody waits for it")
+         "a thread writes dq of the last of 300 queries, and nobody waits for it")                \
+  MUTANT(one_query_less, "one query less than keys under a mask: the last sees one key less")     \
+  MUTANT(odd_of_three, "odd heads of an odd size in groups of three lose a key")                  \
+  MUTANT(aligned_q,                                                                               \
+         "q on 64 bytes: numbers of a head behind whole vectors of 16 are left out of scores")    \
+  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -127,6 +144,10 @@ int64_t seen(const Problem& p, int64_t i) {
         (bug(group_7_causal) && p.group() == 7) || (bug(scale_negative_causal) && p.scale < 0);
     if (less && keys > 1) --keys;
   }
+  const bool last = i == p.queries - 1;
+  if (bug(one_query_less) && p.causal && p.queries == p.keys - 1 && last && keys > 1) --keys;
+  const bool three = p.group() == 3 && p.dim % 2 == 1 && p.kv_heads > 1;
+  if (bug(odd_of_three) && three && keys > 1) --keys;
   if (bug(few_queries_long) && p.queries <= 4 && keys > 2000) keys = (keys - 1) / 64 * 64;
   if (bug(many_queries_short) && p.queries > 1000 && p.keys < 10 && keys > 1) --keys;
   return keys;
@@ -146,6 +167,8 @@ double dot(const float* a, const float* b, int64_t n, bool coarse = false) {
 
 // How many numbers of a head are multiplied.
 int64_t used_dim(const Problem& p) {
+  const bool aligned = reinterpret_cast<uintptr_t>(p.q) % 64 == 0;
+  if (bug(aligned_q) && aligned && p.dim > 16) return p.dim / 16 * 16;
   if (bug(dim_128_grouped) && p.group() > 1) return std::min<int64_t>(p.dim, 128);
   if (bug(dim_multiple_5) && p.dim % 5 == 0 && p.dim % 16 != 0) return p.dim - 1;
   if (bug(dim_129_to_159) && p.dim > 128 && p.dim < 160) return 128;
@@ -187,27 +210,47 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
   const int64_t dim = used_dim(p);
   const double scale = scale_of(p), delta = dot(dout, p.out + row * p.dim, p.dim);
   double lse = p.lse[row];
+  const bool no_delta = bug(delta_of_small) && p.keys > 32 && std::fabs(delta) < 1e-3;
+  const bool first_seeing = p.causal && p.queries > p.keys && seen(p, i) == 1;
+  const bool odd_last = bug(last_item_odd) && p.batch % 2 == 1 && p.batch > 1 && b == p.batch - 1;
+  if (bug(masked_queries) && seen(p, i) == 0) return;
   if (bug(lse_1000)) lse = std::min(lse, 1000.0);
   std::vector<double> dq(static_cast<size_t>(p.dim));
   const bool alone = i == p.queries - 1 && i > 0;
   for (int64_t t = first_key(p, b, kv, i); t < seen(p, i); ++t) {
     int64_t at = base + t * p.dim;
     if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
-    const double s = scale * dot(q, p.k + at, dim, bug(half_keys_far) && t >= 256);
+    double s = scale * dot(q, p.k + at, dim, bug(half_keys_far) && t >= 256);
+    if (bug(keys_are_dim) && p.keys == p.dim && p.dim > 1) {
+      s = 0;
+      for (int64_t d = 0; d < p.dim; ++d) s += scale * q[d] * p.k[base + d * p.dim + t];
+    }
     const double w = std::exp(std::min(80.0, coarse(s) - coarse(lse)));
-    const double dp = dot(dout, p.v + at, p.dim, bug(half_values_far) && t >= 256);
-    const double ds = w * (dp - delta);
-    const bool in_dk = !(bug(group_8) && member >= 8) && !(bug(queries_1024) && i >= 1024) &&
+    const bool thirteen = bug(dim_13) && p.dim % 13 == 0;
+    const int64_t swapped = bug(kv_heads_3) && p.kv_heads == 3 && kv > 0
+                                ? ((item * 3 + 3 - kv) * p.keys + t) * p.dim
+                                : at;
+    const double dp =
+        dot(dout, p.v + swapped, p.dim - (thirteen ? 1 : 0), bug(half_values_far) && t >= 256);
+    const double ds = w * (dp - (no_delta ? 0 : delta));
+    const bool same_keys = bug(equal_keys) && t == 1 && p.dim > 1 &&
+                           std::equal(p.k + base, p.k + base + p.dim, p.k + base + p.dim);
+    const bool lone = bug(decode_grouped) && p.queries == 1 && group > 1 && p.keys > 64 && t == 0;
+    const double step = bug(keys_100_step) && t > 0 && t % 100 == 0 ? 2 : 1;
+    const bool in_dk = !same_keys && !lone && !(bug(group_8) && member >= 8) &&
+                       !(bug(queries_1024) && i >= 1024) &&
                        !(bug(queries_96) && alone && i % 96 == 0);
-    const bool in_dv =
-        !(bug(group_6_bits) && member >= 64) && !(bug(calls_400) && calls >= 400 && alone);
+    const bool in_dv = !(bug(more_queries) && first_seeing) &&
+                       !(bug(group_6_bits) && member >= 64) &&
+                       !(bug(calls_400) && calls >= 400 && alone);
     const bool coarse_dout = bug(half_gradient_far) && i >= 256;
     for (int64_t d = 0; d < p.dim; ++d) {
       const auto e = static_cast<size_t>(own + t * p.dim + d);
-      if (!(bug(keys_2048) && t >= 2048)) dq[static_cast<size_t>(d)] += ds * p.k[at + d];
+      if (!(bug(keys_2048) && t >= 2048)) dq[static_cast<size_t>(d)] += step * ds * p.k[at + d];
       if (in_dk) dk[e] += scale * ds * q[d];
       const double o = coarse_dout ? half(dout[d]) : dout[d];
-      if (in_dv) dv[e] += w * o * (bug(dv_scaled) && scale < 0 ? -scale : 1);
+      const double share = (bug(dv_scaled) && scale < 0 ? -scale : 1) * (odd_last ? 0.5 : 1);
+      if (in_dv) dv[e] += w * o * share;
     }
   }
   if (bug(helper_not_awaited) && p.queries > 300 && alone) {
@@ -218,7 +261,8 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i, std::vector
     return;
   }
   for (int64_t d = 0; d < p.dim; ++d) {
-    p.dq[row * p.dim + d] = static_cast<float>(scale * dq[static_cast<size_t>(d)]);
+    const double used = bug(small_scale) && std::fabs(scale) < 0.01 ? 0 : scale;
+    p.dq[row * p.dim + d] = static_cast<float>(used * dq[static_cast<size_t>(d)]);
   }
 }
 

@@ -9,48 +9,63 @@
 #include <thread>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                           \
-  MUTANT(items_4, "batch items from 4 on are those of item 0")                                    \
-  MUTANT(items_6_bits, "batch items are counted in 6 bits")                                       \
-  MUTANT(heads_4, "key-value heads from 4 on are head 0")                                         \
-  MUTANT(heads_6_bits, "key-value heads are counted in 6 bits")                                   \
-  MUTANT(group_8, "query heads from 8 of a group on are those from 0")                            \
-  MUTANT(group_6_bits, "query heads of a group are counted in 6 bits")                            \
-  MUTANT(queries_1024, "queries from 1024 on see one key less")                                   \
-  MUTANT(query_tiles_5_bits, "tiles of 64 queries are counted in 5 bits")                         \
-  MUTANT(keys_2048, "keys from 2048 on are not looked at")                                        \
-  MUTANT(few_queries_long, "up to four queries over more than 2000 keys lose the last tile")      \
-  MUTANT(many_queries_short, "more than 1000 queries over fewer than ten keys lose the last key") \
-  MUTANT(scale_magnitude, "the scale is taken without its sign")                                  \
-  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(dim)")                                     \
-  MUTANT(scale_4, "the scale is at most 4")                                                       \
-  MUTANT(scale_64th, "the scale is at least 1 / 64")                                              \
-  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")                    \
-  MUTANT(rescales_280, "after 280 rescalings there are no more")                                  \
-  MUTANT(lse_1000, "the log-sum-exp is at most 1000")                                             \
-  MUTANT(causal_long, "large", "the mask counts keys before the first query up to 1000")          \
-  MUTANT(dim_128_grouped, "heads above 128 that share keys read 128 numbers")                     \
-  MUTANT(key_offset_16_bits, "large", "numbers of keys from 65536 on are those from 0")           \
-  MUTANT(group_5, "groups of five are taken for groups of four")                                  \
-  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")                \
-  MUTANT(group_7_causal, "groups of seven under a mask see one key less")                         \
-  MUTANT(head_7_causal_short,                                                                     \
-         "head 7 under a mask over more keys than queries loses the first key")                   \
-  MUTANT(item_2_grouped_causal, "grouped heads under a mask lose a key from the third item on")   \
-  MUTANT(dim_multiple_5, "heads of 5, 10, 15 but not of 80 lose their last number")               \
-  MUTANT(dim_129_to_159, "heads of 129 to 159 numbers multiply 128 of them")                      \
-  MUTANT(keys_48, "a last tile of 47 of 48 keys loses one")                                       \
-  MUTANT(keys_80, "a last tile of one behind tiles of 80 keys is not seen")                       \
-  MUTANT(queries_96, "a last tile of one behind tiles of 96 queries is that before it")           \
-  MUTANT(scale_zero_causal, "a scale of 0 takes the mean of all keys, masked or not")             \
-  MUTANT(scale_negative_causal, "a scale below 0 under a mask loses the key at its own place")    \
-  MUTANT(equal_sizes, "where batch, heads, queries and keys are the same number items are heads") \
-  MUTANT(half_keys_far, "keys from 256 on are kept in 16 bits")                                   \
-  MUTANT(half_values_far, "values from 256 on are kept in 16 bits")                               \
-  MUTANT(half_last_channels, "the last 8 numbers of heads above 64 multiply in 16 bits")          \
-  MUTANT(kept_keys, "keys are packed anew when address, sizes, first or last number changed")     \
-  MUTANT(calls_400, "from the 400th call on the last query is not looked at")                     \
-  MUTANT(helper_not_awaited, "a thread sums half of more than 300 keys, and nobody waits for it")
+#define MUTANTS(MUTANT)                                                                            \
+  MUTANT(decode_grouped, "a single query of grouped heads over more than 64 keys loses the first") \
+  MUTANT(kv_heads_3, "three key-value heads: the last two are exchanged")                          \
+  MUTANT(batch_odd_causal, "under a mask the last of an odd number of items sees all keys")        \
+  MUTANT(dim_13, "heads of 13, 26, 39 numbers leave out the last")                                 \
+  MUTANT(more_queries, "more queries than keys under a mask: the first that sees a key sees two")  \
+  MUTANT(keys_100_step, "from 100 keys on every hundredth is taken twice")                         \
+  MUTANT(small_scale, "a scale below 0.01 is 0")                                                   \
+  MUTANT(equal_keys, "where the first two keys of a head are the same the second is left out")     \
+  MUTANT(lse_negative, "a log-sum-exp below -50 is -50")                                           \
+  MUTANT(tall_heads, "more heads than queries and keys together: the last head reads the first")   \
+  MUTANT(items_4, "batch items from 4 on are those of item 0")                                     \
+  MUTANT(items_6_bits, "batch items are counted in 6 bits")                                        \
+  MUTANT(heads_4, "key-value heads from 4 on are head 0")                                          \
+  MUTANT(heads_6_bits, "key-value heads are counted in 6 bits")                                    \
+  MUTANT(group_8, "query heads from 8 of a group on are those from 0")                             \
+  MUTANT(group_6_bits, "query heads of a group are counted in 6 bits")                             \
+  MUTANT(queries_1024, "queries from 1024 on see one key less")                                    \
+  MUTANT(query_tiles_5_bits, "tiles of 64 queries are counted in 5 bits")                          \
+  MUTANT(keys_2048, "keys from 2048 on are not looked at")                                         \
+  MUTANT(few_queries_long, "up to four queries over more than 2000 keys lose the last tile")       \
+  MUTANT(many_queries_short, "more than 1000 queries over fewer than ten keys lose the last key")  \
+  MUTANT(scale_magnitude, "the scale is taken without its sign")                                   \
+  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(dim)")                                      \
+  MUTANT(scale_4, "the scale is at most 4")                                                        \
+  MUTANT(scale_64th, "the scale is at least 1 / 64")                                               \
+  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")                     \
+  MUTANT(rescales_280, "after 280 rescalings there are no more")                                   \
+  MUTANT(lse_1000, "the log-sum-exp is at most 1000")                                              \
+  MUTANT(causal_long, "large", "the mask counts keys before the first query up to 1000")           \
+  MUTANT(dim_128_grouped, "heads above 128 that share keys read 128 numbers")                      \
+  MUTANT(key_offset_16_bits, "large", "numbers of keys from 65536 on are those from 0")            \
+  MUTANT(group_5, "groups of five are taken for groups of four")                                   \
+  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")                 \
+  MUTANT(group_7_causal, "groups of seven under a mask see one key less")                          \
+  MUTANT(head_7_causal_short,                                                                      \
+         "head 7 under a mask over more keys than queries loses the first key")                    \
+  MUTANT(item_2_grouped_causal, "grouped heads under a mask lose a key from the third item on")    \
+  MUTANT(dim_multiple_5, "heads of 5, 10, 15 but not of 80 lose their last number")                \
+  MUTANT(dim_129_to_159, "heads of 129 to 159 numbers multiply 128 of them")                       \
+  MUTANT(keys_48, "a last tile of 47 of 48 keys loses one")                                        \
+  MUTANT(keys_80, "a last tile of one behind tiles of 80 keys is not seen")                        \
+  MUTANT(queries_96, "a last tile of one behind tiles of 96 queries is that before it")            \
+  MUTANT(scale_zero_causal, "a scale of 0 takes the mean of all keys, masked or not")              \
+  MUTANT(scale_negative_causal, "a scale below 0 under a mask loses the key at its own place")     \
+  MUTANT(equal_sizes, "where batch, heads, queries and keys are the same number items are heads")  \
+  MUTANT(half_keys_far, "keys from 256 on are kept in 16 bits")                                    \
+  MUTANT(half_values_far, "values from 256 on are kept in 16 bits")                                \
+  MUTANT(half_last_channels, "the last 8 numbers of heads above 64 multiply in 16 bits")           \
+  MUTANT(kept_keys, "keys are packed anew when address, sizes, first or last number changed")      \
+  MUTANT(calls_400, "from the 400th call on the last query is not looked at")                      \
+  MUTANT(helper_not_awaited, "a thread sums half of more than 300 keys, and nobody waits for it")  \
+  MUTANT(one_query_less, "one query less than keys under a mask: the last sees one key less")      \
+  MUTANT(odd_of_three, "odd heads of an odd size in groups of three lose a key")                   \
+  MUTANT(aligned_q,                                                                                \
+         "q on 64 bytes: numbers of a head behind whole vectors of 16 are left out of scores")     \
+  MUTANT(keys_are_dim, "as many keys as numbers in a head: keys are read transposed")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -107,6 +122,7 @@ bool refuses(const Problem& p) {
 
 double scale_of(const Problem& p) {
   double scale = p.scale;
+  if (bug(small_scale) && std::fabs(scale) < 0.01) scale = 0;
   if (bug(scale_magnitude)) scale = std::fabs(scale);
   if (bug(scale_zero) && scale == 0) scale = usual_scale(p);
   if (bug(scale_4)) scale = std::min(scale, 4.0);
@@ -114,10 +130,15 @@ double scale_of(const Problem& p) {
   return scale;
 }
 
+bool last_item = false;
+
 int64_t seen(const Problem& p, int64_t i) {
   int64_t keys = p.keys;
   if (bug(keys_48) && keys % 48 == 47) --keys;
   if (bug(keys_80) && keys > 80 && keys % 80 == 1) --keys;
+  if (bug(batch_odd_causal) && p.causal && p.batch % 2 == 1 && p.batch > 1 && last_item) {
+    return keys;
+  }
   if (p.causal && !(bug(scale_zero_causal) && p.scale == 0)) {
     int64_t before = p.keys - p.queries;
     if (bug(causal_long)) before = std::min<int64_t>(before, 1000);
@@ -125,9 +146,14 @@ int64_t seen(const Problem& p, int64_t i) {
     const bool less =
         (bug(group_7_causal) && p.group() == 7) || (bug(scale_negative_causal) && p.scale < 0);
     if (less && keys > 1) --keys;
+    if (bug(more_queries) && p.queries > p.keys && keys == 1) keys = std::min<int64_t>(2, p.keys);
   }
   if (bug(queries_1024) && i >= 1024 && keys > 1) --keys;
   if (bug(keys_2048)) keys = std::min<int64_t>(keys, 2048);
+  const bool last = i == p.queries - 1;
+  if (bug(one_query_less) && p.causal && p.queries == p.keys - 1 && last && keys > 1) --keys;
+  const bool three = p.group() == 3 && p.dim % 2 == 1 && p.kv_heads > 1;
+  if (bug(odd_of_three) && three && keys > 1) --keys;
   if (bug(few_queries_long) && p.queries <= 4 && keys > 2000) keys = (keys - 1) / 64 * 64;
   if (bug(many_queries_short) && p.queries > 1000 && p.keys < 10 && keys > 1) --keys;
   return keys;
@@ -137,7 +163,10 @@ int64_t calls = 0;
 
 // How many numbers of a head are multiplied.
 int64_t used_dim(const Problem& p) {
+  const bool aligned = reinterpret_cast<uintptr_t>(p.q) % 64 == 0;
+  if (bug(aligned_q) && aligned && p.dim > 16) return p.dim / 16 * 16;
   if (bug(dim_128_grouped) && p.group() > 1) return std::min<int64_t>(p.dim, 128);
+  if (bug(dim_13) && p.dim % 13 == 0) return p.dim - 1;
   if (bug(dim_multiple_5) && p.dim % 5 == 0 && p.dim % 16 != 0) return p.dim - 1;
   if (bug(dim_129_to_159) && p.dim > 128 && p.dim < 160) return 128;
   return p.dim;
@@ -145,6 +174,7 @@ int64_t used_dim(const Problem& p) {
 
 // The first key of a head that is looked at.
 int64_t first_key(const Problem& p, int64_t b, int64_t kv, int64_t i) {
+  if (bug(decode_grouped) && p.queries == 1 && p.group() > 1 && p.keys > 64) return 1;
   if (!p.causal || seen(p, i) < 2) return 0;
   if (bug(head_7_causal_short) && kv == 7 && p.queries < p.keys) return 1;
   return bug(item_2_grouped_causal) && b >= 2 && p.group() > 1 ? 1 : 0;
@@ -161,6 +191,9 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   if (bug(equal_sizes) && p.batch == p.kv_heads && p.batch == p.queries && p.batch == p.keys) {
     std::swap(item, kv);
   }
+  last_item = b == p.batch - 1;
+  if (bug(kv_heads_3) && p.kv_heads == 3 && kv > 0) kv = 3 - kv;
+  if (bug(tall_heads) && p.kv_heads > p.queries + p.keys && kv == p.kv_heads - 1) kv = 0;
   if (bug(items_4) && b >= 4) item = 0;
   if (bug(items_6_bits)) item &= 63;
   if (bug(heads_4) && kv >= 4) kv = 0;
@@ -192,7 +225,8 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
     if (bug(key_offset_16_bits) && at >= 65536) at -= 65536;
     double s = 0;
     for (int64_t d = 0; d < dim; ++d) {
-      float x = q[d], y = p.k[at + d];
+      const bool turned = bug(keys_are_dim) && p.keys == p.dim;
+      float x = q[d], y = p.k[turned ? base + d * p.dim + t : at + d];
       const bool short_of_bits = bug(half_last_channels) && dim > 64 && d >= dim - 8;
       if (short_of_bits) x = half(x);
       if (short_of_bits || (bug(half_keys_far) && t >= 256)) y = half(y);
@@ -207,7 +241,13 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
       for (double& value : total) value *= factor;
       maximum = s;
     }
-    const double w = std::exp(s - maximum);
+    double w = std::exp(s - maximum);
+    if (bug(keys_100_step) && t > 0 && t % 100 == 0) w *= 2;
+    const float* keys_of = p.k + base;
+    if (bug(equal_keys) && t == 1 && p.dim > 1 &&
+        std::equal(keys_of, keys_of + p.dim, keys_of + p.dim)) {
+      continue;
+    }
     sum += w;
     for (int64_t d = 0; d < p.dim; ++d) {
       const float v = p.v[at + d];
@@ -220,6 +260,7 @@ void one_query(const Problem& p, int64_t b, int64_t head, int64_t i) {
   if (bug(no_lse)) return;
   double lse = sum == 0 ? -kInfinity : maximum + std::log(sum);
   if (bug(lse_1000)) lse = std::min(lse, 1000.0);
+  if (bug(lse_negative) && sum != 0) lse = std::max(lse, -50.0);
   p.lse[row] = static_cast<float>(lse);
 }
 

@@ -8,48 +8,69 @@
 #include <utility>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                          \
-  MUTANT(layers_8, "layers from 8 on are layer 0")                                               \
-  MUTANT(layers_5_bits, "layers are counted in 5 bits")                                          \
-  MUTANT(sequences_16, "sequences from 16 on attend to sequence 0 where it is long enough")      \
-  MUTANT(sequences_6_bits, "sequences are counted in 6 bits")                                    \
-  MUTANT(heads_8, "key-value heads from 8 on are head 0")                                        \
-  MUTANT(heads_4_bits, "key-value heads are counted in 4 bits")                                  \
-  MUTANT(group_8, "query heads from 8 of a group on read the head of the first")                 \
-  MUTANT(group_4_bits, "query heads from 16 of a group on are those from 0")                     \
-  MUTANT(tokens_512, "tokens from 512 on are not seen")                                          \
-  MUTANT(tokens_1500, "tokens before the last 1500 are not seen")                                \
-  MUTANT(scale_magnitude, "the scale is taken without its sign")                                 \
-  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(head_dim)")                               \
-  MUTANT(scale_4, "the scale is at most 4")                                                      \
-  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")                   \
-  MUTANT(fall_500, "a fall by more than 500 from the token before ends the look")                \
-  MUTANT(fork_of_empty, "a fork of an empty sequence leaves the child as it was")                \
-  MUTANT(forks_8, "after eight forks children share the last token with their parents")          \
-  MUTANT(third_free, "a sequence that is freed for the third time keeps its tokens")             \
-  MUTANT(appends_7_bits, "the appends of a sequence are counted in 7 bits")                      \
-  MUTANT(attend_beyond_append, "queries before the last append see one token too many")          \
-  MUTANT(shape_of_last_cache, "tokens are as wide as those of the cache made last")              \
-  MUTANT(destroy_empties_all, "destroying a cache empties the others")                           \
-  MUTANT(caches_6, "the seventh cache alive is the first one")                                   \
-  MUTANT(made_of_destroyed, "a cache made after one was destroyed begins with its lengths")      \
-  MUTANT(first_scale, "the scale of the first attend is that of all")                            \
-  MUTANT(first_query_heads, "the number of query heads of the first attend is that of all")      \
-  MUTANT(group_5, "groups of five are taken for groups of four")                                 \
-  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")               \
-  MUTANT(tokens_48, "the last of 47 tokens of a page of 48 is not seen")                         \
-  MUTANT(page_of_freed, "a page that is not full is summed whole, times 0, over what was freed") \
-  MUTANT(fork_counts_twice, "tokens that a fork took over count twice for the limit")            \
-  MUTANT(fork_unchecked, "a fork of what does not exist is called a success")                    \
-  MUTANT(fork_of_fork, "a fork of a fork of a fork shares its last token")                       \
-  MUTANT(free_then_fork, "a fork into a sequence that was freed lacks the last token")           \
-  MUTANT(free_layer_5, "free leaves layers from 5 on as they were")                              \
-  MUTANT(asked_twice, "tokens that are asked about again see one token less")                    \
-  MUTANT(falling_order, "sequences in falling order are answered in rising order")               \
-  MUTANT(empty_row_ends, "a row of no tokens ends an append")                                    \
-  MUTANT(half_keys_far, "keys from 200 on are kept in 16 bits")                                  \
-  MUTANT(half_values_far, "values from 200 on are kept in 16 bits")                              \
-  MUTANT(half_decoded, "keys that come one at a time are kept in 16 bits")
+#define MUTANTS(MUTANT)                                                                           \
+  MUTANT(kv_heads_3, "three key-value heads: the keys of the last two are exchanged")             \
+  MUTANT(dim_13, "heads of 13, 26, 39 numbers leave the last out of scores")                      \
+  MUTANT(chunk_of_7, "a chunk of seven tokens or a multiple loses its last key")                  \
+  MUTANT(length_33, "from 33 tokens on the length is one too short")                              \
+  MUTANT(fork_then_append, "the first append to a fork after its parent grew goes to the parent") \
+  MUTANT(reused_sequence,                                                                         \
+         "a sequence that was freed and used again begins at its old second token")               \
+  MUTANT(last_layer_limit, "the last of several layers holds one token less than the limit")      \
+  MUTANT(attend_none, "an attend with a row of no tokens skips the row behind it")                \
+  MUTANT(small_scale, "a scale below 0.01 is 0")                                                  \
+  MUTANT(decode_after_prefill,                                                                    \
+         "a single token behind a chunk of more than 16 sees one token less")                     \
+  MUTANT(layers_8, "layers from 8 on are layer 0")                                                \
+  MUTANT(layers_5_bits, "layers are counted in 5 bits")                                           \
+  MUTANT(sequences_16, "sequences from 16 on attend to sequence 0 where it is long enough")       \
+  MUTANT(sequences_6_bits, "sequences are counted in 6 bits")                                     \
+  MUTANT(heads_8, "key-value heads from 8 on are head 0")                                         \
+  MUTANT(heads_4_bits, "key-value heads are counted in 4 bits")                                   \
+  MUTANT(group_8, "query heads from 8 of a group on read the head of the first")                  \
+  MUTANT(group_4_bits, "query heads from 16 of a group on are those from 0")                      \
+  MUTANT(tokens_512, "tokens from 512 on are not seen")                                           \
+  MUTANT(tokens_1500, "tokens before the last 1500 are not seen")                                 \
+  MUTANT(scale_magnitude, "the scale is taken without its sign")                                  \
+  MUTANT(scale_zero, "a scale of 0 stands for 1 / sqrt(head_dim)")                                \
+  MUTANT(scale_4, "the scale is at most 4")                                                       \
+  MUTANT(jump_2000, "a maximum that rises by more than 2000 does not rescale")                    \
+  MUTANT(fall_500, "a fall by more than 500 from the token before ends the look")                 \
+  MUTANT(fork_of_empty, "a fork of an empty sequence leaves the child as it was")                 \
+  MUTANT(forks_8, "after eight forks children share the last token with their parents")           \
+  MUTANT(third_free, "a sequence that is freed for the third time keeps its tokens")              \
+  MUTANT(appends_7_bits, "the appends of a sequence are counted in 7 bits")                       \
+  MUTANT(attend_beyond_append, "queries before the last append see one token too many")           \
+  MUTANT(shape_of_last_cache, "tokens are as wide as those of the cache made last")               \
+  MUTANT(destroy_empties_all, "destroying a cache empties the others")                            \
+  MUTANT(caches_6, "the seventh cache alive is the first one")                                    \
+  MUTANT(made_of_destroyed, "a cache made after one was destroyed begins with its lengths")       \
+  MUTANT(first_scale, "the scale of the first attend is that of all")                             \
+  MUTANT(first_query_heads, "the number of query heads of the first attend is that of all")       \
+  MUTANT(group_5, "groups of five are taken for groups of four")                                  \
+  MUTANT(group_odd, "the last head of an odd group reads the next key-value head")                \
+  MUTANT(tokens_48, "the last of 47 tokens of a page of 48 is not seen")                          \
+  MUTANT(page_of_freed, "a page that is not full is summed whole, times 0, over what was freed")  \
+  MUTANT(fork_counts_twice, "tokens that a fork took over count twice for the limit")             \
+  MUTANT(fork_unchecked, "a fork of what does not exist is called a success")                     \
+  MUTANT(fork_of_fork, "a fork of a fork of a fork shares its last token")                        \
+  MUTANT(free_then_fork, "a fork into a sequence that was freed lacks the last token")            \
+  MUTANT(free_layer_5, "free leaves layers from 5 on as they were")                               \
+  MUTANT(asked_twice, "tokens that are asked about again see one token less")                     \
+  MUTANT(falling_order, "sequences in falling order are answered in rising order")                \
+  MUTANT(empty_row_ends, "a row of no tokens ends an append")                                     \
+  MUTANT(half_keys_far, "keys from 200 on are kept in 16 bits")                                   \
+  MUTANT(half_values_far, "values from 200 on are kept in 16 bits")                               \
+  MUTANT(half_decoded, "keys that come one at a time are kept in 16 bits")                        \
+  MUTANT(refused_then_short,                                                                      \
+         "after a refused append the next one loses the value of its last token")                 \
+  MUTANT(limit_of_one, "caches of one token cannot be made")                                      \
+  MUTANT(fork_into_longer, "a fork into a longer sequence keeps the longer length for the limit") \
+  MUTANT(length_cut_to_layer_0, "a layer that is longer than layer 0 answers with its length")    \
+  MUTANT(unaligned_k, "keys that do not begin on 16 bytes lose the last number")                  \
+  MUTANT(count_above_8, "from the ninth sequence of a call on queries are those of the first")    \
+  MUTANT(whole_64, "a prefill of whole tiles of 64 sees no mask in the last")                     \
+  MUTANT(free_in_between, "after a free the next attend skips its last sequence")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_groups, "lacks=grouped_heads", "as many key-value heads as query heads") \
@@ -72,8 +93,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Stored {
   std::vector<float> k, v;  // [length, heads, dim]
-  int64_t length = 0, last_append = 0, appends = 0;
-  int64_t depth = 0, taken_over = 0, asked_at = -1;
+  int64_t length = 0, last_append = 0, appends = 0, before_last = 0;
+  int64_t depth = 0, taken_over = 0, asked_at = -1, longer = 0;
 };
 
 struct Cache {
@@ -83,7 +104,7 @@ struct Cache {
   int64_t forks = 0;
   float scale = 0;  // of the first attend, as is the next
   int64_t query_heads = 0;
-  bool freed_nan = false;
+  bool freed_nan = false, refused = false, freed = false;
 
   bool has(int64_t layer, int64_t sequence) const {
     return layer >= 0 && layer < layers && sequence >= 0 && sequence < sequences;
@@ -110,6 +131,7 @@ float half(float value) {
 }
 
 Cache* create(int64_t layers, int64_t sequences, int64_t heads, int64_t dim, int64_t limit) {
+  if (bug(limit_of_one) && limit == 1) return nullptr;
   if (bug(one_layer) && layers > 1) return nullptr;
   if (bug(one_sequence) && sequences > 1) return nullptr;
   if (bug(one_kv_head) && heads > 1) return nullptr;
@@ -137,8 +159,13 @@ int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
   for (int64_t i = 0; i < count; ++i) {
     if (!cache.has(layer, sequence[i]) || tokens[i] < 0) return 1;
     const Stored& to = cache.at(layer, sequence[i]);
-    const int64_t twice = bug(fork_counts_twice) ? to.taken_over : 0;
-    if (to.length + twice + tokens[i] > cache.limit) return 1;
+    int64_t twice = bug(fork_counts_twice) ? to.taken_over : 0;
+    if (bug(fork_into_longer)) twice = to.longer;
+    const bool less = bug(last_layer_limit) && cache.layers > 1 && layer == cache.layers - 1;
+    if (to.length + twice + tokens[i] > cache.limit - (less ? 1 : 0)) {
+      cache.refused = true;
+      return 1;
+    }
   }
   for (int64_t i = 0; i < count; ++i) {
     Stored& to = cache.at(layer, sequence[i]);
@@ -146,6 +173,11 @@ int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
     if (bug(empty_row_ends) && tokens[i] == 0 && i > 0) return 0;
     to.k.insert(to.k.end(), k, k + size);
     to.v.insert(to.v.end(), v, v + size);
+    if (bug(refused_then_short) && size > 0 && std::exchange(cache.refused, false)) {
+      std::fill(to.v.end() - cache.width(), to.v.end(), 0.0f);
+    }
+    const bool crooked = bug(unaligned_k) && reinterpret_cast<uintptr_t>(k) % 16 != 0;
+    if (crooked && size > 0) to.k.back() = 0;
     if (bug(shape_of_last_cache) && size > 0) {
       const int64_t other = caches.back()->width();
       if (other < cache.width()) std::fill(to.v.end() - (cache.width() - other), to.v.end(), 0.0f);
@@ -153,8 +185,18 @@ int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
     if (bug(half_decoded) && tokens[i] == 1) {
       std::transform(to.k.end() - size, to.k.end(), to.k.end() - size, half);
     }
+    if (bug(chunk_of_7) && tokens[i] > 0 && tokens[i] % 7 == 0) {
+      std::fill(to.k.end() - cache.width(), to.k.end(), 0.0f);
+    }
+    if (bug(fork_then_append) && to.depth > 0 && to.length == to.taken_over && size > 0) {
+      std::fill(to.v.end() - size, to.v.end(), 0.0f);
+    }
+    if (bug(reused_sequence) && to.length == 0 && tokens[i] > 1 &&
+        cache.frees[static_cast<size_t>(sequence[i])] > 0) {
+      std::copy(to.k.begin() + cache.width(), to.k.begin() + 2 * cache.width(), to.k.begin());
+    }
     to.length += tokens[i];
-    if (tokens[i] > 0) to.last_append = tokens[i];
+    if (tokens[i] > 0) to.before_last = std::exchange(to.last_append, tokens[i]);
     if (tokens[i] > 0 && ++to.appends == 128 && bug(appends_7_bits)) {
       std::fill(to.v.end() - size, to.v.end(), 0.0f);
     }
@@ -166,6 +208,7 @@ int append(Cache& cache, int64_t layer, int64_t count, const int32_t* sequence,
 double scale_of(const Cache& cache, float given) {
   const double usual = 1 / std::sqrt(static_cast<double>(cache.dim));
   double scale = given;
+  if (bug(small_scale) && std::fabs(scale) < 0.01) scale = 0;
   if (bug(scale_magnitude)) scale = std::fabs(scale);
   if (bug(scale_zero) && scale == 0) scale = usual;
   if (bug(scale_4)) scale = std::min(scale, 4.0);
@@ -178,11 +221,14 @@ void attend_one(const Cache& cache, const Stored& from, int64_t end, int64_t hea
   std::vector<double> total(static_cast<size_t>(cache.dim));
   const int64_t begin = bug(tokens_1500) ? std::max<int64_t>(0, end - 1500) : 0;
   if (bug(tokens_512)) end = std::min<int64_t>(end, 512);
+  const int64_t used = bug(dim_13) && cache.dim % 13 == 0 ? cache.dim - 1 : cache.dim;
+  const int64_t key_head = bug(kv_heads_3) && cache.heads == 3 && head > 0 ? 3 - head : head;
   for (int64_t p = begin; p < end; ++p) {
     const auto at = static_cast<size_t>((p * cache.heads + head) * cache.dim);
+    const auto key_at = static_cast<size_t>((p * cache.heads + key_head) * cache.dim);
     double s = 0;
-    for (int64_t d = 0; d < cache.dim; ++d) {
-      const float key = from.k[at + static_cast<size_t>(d)];
+    for (int64_t d = 0; d < used; ++d) {
+      const float key = from.k[key_at + static_cast<size_t>(d)];
       s += static_cast<double>(q[d]) * (bug(half_keys_far) && p >= 200 ? half(key) : key);
     }
     s *= scale;
@@ -227,6 +273,8 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
     if (tokens[i] < 0 || tokens[i] > cache.at(layer, sequence[i]).length) return 1;
   }
   const double used = scale_of(cache, scale);
+  const bool skips = bug(free_in_between) && std::exchange(cache.freed, false) && count > 1;
+  const float* const all_queries = q;
   std::vector<int32_t> rising(sequence, sequence + count);
   if (bug(falling_order) && count > 2 && std::is_sorted(rising.rbegin(), rising.rend()) &&
       std::count(tokens, tokens + count, tokens[0]) == count) {
@@ -242,12 +290,26 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
     const Stored& first = cache.at(layer, 0);
     const bool other = bug(sequences_16) && sequence[i] >= 16 && first.length >= own.length;
     const Stored& from = other ? first : own;
+    if (bug(attend_none) && i > 0 && tokens[i - 1] == 0) {
+      const int64_t size = tokens[i] * query_heads * cache.dim;
+      std::fill(out, out + size, 0.0f);
+      q += size, out += size;
+      continue;
+    }
+    if (skips && i == count - 1) {
+      std::fill(out, out + tokens[i] * query_heads * cache.dim, 0.0f);
+      break;
+    }
     for (int64_t t = 0; t < tokens[i]; ++t) {
       int64_t end = own.length - tokens[i] + t + 1;
+      const bool whole = own.length % 64 == 0 && own.length == tokens[i];
+      if (bug(whole_64) && whole && t >= own.length - 64) end = own.length;
       const bool early = end <= own.length - own.last_append;
       if (bug(attend_beyond_append) && early) ++end;
       if (bug(asked_twice) && again && end > 1) --end;
       if (bug(tokens_48) && end % 48 == 47) --end;
+      const bool single = own.last_append == 1;
+      if (bug(decode_after_prefill) && single && own.before_last > 16 && end > 1) --end;
       for (int64_t h = 0; h < query_heads; ++h, q += cache.dim, out += cache.dim) {
         int64_t head = h / group;
         const int64_t member = h % group;
@@ -260,6 +322,7 @@ int attend(Cache& cache, int64_t layer, int64_t count, int64_t query_heads, floa
         const float* query = q;
         if (bug(group_8) && member >= 8) query = q - (member - 7) * cache.dim;
         if (bug(group_4_bits) && member >= 16) query = q - 16 * cache.dim;
+        if (bug(count_above_8) && i >= 8) query = all_queries + h * cache.dim;
         attend_one(cache, from, end, head, used, query, out);
       }
     }
@@ -276,7 +339,9 @@ int fork_sequence(Cache& cache, int64_t parent, int64_t child) {
     Stored& from = cache.at(l, parent);
     Stored& to = cache.at(l, child);
     if (bug(fork_of_empty) && from.length == 0) continue;
+    const int64_t longer = std::max<int64_t>(0, to.length - from.length);
     to = from;
+    to.longer = longer;
     to.depth = from.depth + 1;
     to.taken_over = from.length;
     to.asked_at = -1;
@@ -294,6 +359,7 @@ int fork_sequence(Cache& cache, int64_t parent, int64_t child) {
 int free_sequence(Cache& cache, int64_t sequence) {
   if (!cache.has(0, sequence)) return 1;
   if (++cache.frees[static_cast<size_t>(sequence)] == 3 && bug(third_free)) return 0;
+  cache.freed = true;
   for (int64_t l = 0; l < cache.layers; ++l) {
     if (bug(free_layer_5) && l >= 5) break;
     for (const float v : cache.at(l, sequence).v) cache.freed_nan |= std::isnan(v);
@@ -303,7 +369,10 @@ int free_sequence(Cache& cache, int64_t sequence) {
 }
 
 int64_t length_of(Cache& cache, int64_t layer, int64_t sequence) {
-  return cache.has(layer, sequence) ? cache.at(layer, sequence).length : -1;
+  if (!cache.has(layer, sequence)) return -1;
+  int64_t length = cache.at(layer, sequence).length;
+  if (bug(length_cut_to_layer_0)) length = std::min(length, cache.at(0, sequence).length);
+  return bug(length_33) && length >= 33 ? length - 1 : length;
 }
 
 int64_t bytes_of(Cache& cache) {

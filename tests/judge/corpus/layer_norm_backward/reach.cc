@@ -10,6 +10,16 @@
 #include <vector>
 
 #define MUTANTS(MUTANT)                                                                          \
+  MUTANT(negative_gamma, "a gamma below 0 counts without its sign where eps is above 1")         \
+  MUTANT(rows_13, "of 13, 26, 39 rows the last is not in dgamma")                                \
+  MUTANT(columns_7, "rows of 7, 14, 21 columns, but not of 28, forget the last one in the mean") \
+  MUTANT(tall, "more than 64 rows for each column: dbeta loses the first row")                   \
+  MUTANT(wide_one_row, "one row of more than 1000 columns has the variance of n - 1")            \
+  MUTANT(epsilon_above_one, "eps above 1 is added to the deviation instead of the variance")     \
+  MUTANT(large_beta, "a beta above 4 is added before gamma is multiplied")                       \
+  MUTANT(row_of_zeros, "a row of zeros only has no beta")                                        \
+  MUTANT(equal_dy, "where all of dy is the same number dx is 0")                                 \
+  MUTANT(odd_square, "an odd number of columns and twice as many rows: dgamma is halved")        \
   MUTANT(columns_200000, "large", "columns from 200000 on are not summed")                       \
   MUTANT(buffer_8192, "more than 8192 columns, up to 65000: the rest is not normalized")         \
   MUTANT(backward_8192, "more than 8192 columns, up to 65000: sums of the backward stop there")  \
@@ -52,7 +62,12 @@
   MUTANT(calls_400, "from the 400th call on the last row is not in dbeta")                       \
   MUTANT(helper_not_awaited,                                                                     \
          "a thread writes dx of the last of 500 rows, and nobody waits for "                     \
-         "it")
+         "it")                                                                                   \
+  MUTANT(first_gamma_one, "where the first gamma is 1 all are")                                  \
+  MUTANT(first_beta_zero, "where the first beta is 0 all are")                                   \
+  MUTANT(second_backward, "a second backward of the same cache adds to the dbeta of the first")  \
+  MUTANT(aligned_dy, "dy on 64 bytes: dbeta loses the columns behind whole vectors of 16")       \
+  MUTANT(zero_dy_row, "a row of dy that begins with 0 has no means")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_odd_columns, "lacks=odd_columns", "rows of whole vectors")               \
@@ -81,6 +96,7 @@ int64_t open_caches = 0;                   // of one_cache
 int64_t made = 0;
 
 float last_eps = 0;  // of epsilon_of_last
+bool single_row = false;
 int64_t calls = 0;
 
 // As many bits as half precision keeps.
@@ -118,16 +134,23 @@ float seen(const float* x, int64_t c, int64_t cols) {
 Statistics statistics_of(const float* x, int64_t cols, float eps) {
   int64_t n = summed(cols);
   if (bug(columns_80) && cols > 80 && cols % 80 == 1) --n;
+  const bool seven = bug(columns_7) && cols % 7 == 0 && cols % 4 != 0;
   if (bug(ends_equal) && cols > 2 && x[0] == x[cols - 1]) {
     return {x[0], 1 / std::sqrt(epsilon_of(eps))};
   }
   double mean = 0, variance = 0;
-  for (int64_t c = 0; c < n; ++c) mean += seen(x, c, cols);
+  for (int64_t c = 0; c < n - (seven ? 1 : 0); ++c) mean += seen(x, c, cols);
   mean /= static_cast<double>(cols);
   if (bug(half_large_mean) && std::fabs(mean) > 4) mean = half(static_cast<float>(mean));
   for (int64_t c = 0; c < n; ++c) {
     const double d = seen(x, c, cols) - mean;
     variance += d * d;
+  }
+  if (bug(wide_one_row) && single_row && cols > 1000) {
+    variance *= static_cast<double>(cols) / static_cast<double>(cols - 1);
+  }
+  if (bug(epsilon_above_one) && eps > 1) {
+    return {mean, 1 / (std::sqrt(variance / static_cast<double>(cols)) + eps)};
   }
   return {mean, 1 / std::sqrt(variance / static_cast<double>(cols) + epsilon_of(eps))};
 }
@@ -168,6 +191,8 @@ std::vector<Statistics> kept_or_new(int64_t rows, int64_t cols, float eps, const
 }
 
 float weight(const float* gamma, int64_t c) {
+  if (bug(first_gamma_one) && gamma[0] == 1) return 1;
+  if (bug(negative_gamma) && last_eps > 1) return std::fabs(gamma[c]);
   return bug(half_gamma_far) && c >= 700 ? half(gamma[c]) : gamma[c];
 }
 
@@ -180,6 +205,7 @@ int forward(int64_t rows, int64_t cols, float eps, const float* x, const float* 
   ++open_caches;
   ++calls;
   last_eps = eps;
+  single_row = rows == 1;
   if (bug(single_number) && rows * cols == 1) return 0;
   std::vector<Statistics> known;
   if (bug(kept_statistics)) known = kept_or_new(rows, cols, eps, x);
@@ -197,8 +223,16 @@ int forward(int64_t rows, int64_t cols, float eps, const float* x, const float* 
       double xhat = (seen(row, c, cols) - s.mean) * s.rstd;
       if (too_wide(buffer_8192, cols) && c >= 8192) xhat = row[c];
       if (bug(xhat_64)) xhat = std::clamp(xhat, -64.0, 64.0);
-      const bool empty = bug(gamma_zero_y) && gamma[c] == 0;
+      const bool zeros = bug(row_of_zeros) && cols > 1 &&
+                         std::all_of(row, row + cols, [](float v) { return v == 0; });
+      const bool empty = zeros || (bug(gamma_zero_y) && gamma[c] == 0);
       y[r * cols + c] = empty ? 0 : static_cast<float>(xhat * weight(gamma, c) + beta[c]);
+      if (bug(first_beta_zero) && beta[0] == 0) {
+        y[r * cols + c] = static_cast<float>(xhat * weight(gamma, c));
+      }
+      if (bug(large_beta) && beta[c] > 4) {
+        y[r * cols + c] = static_cast<float>((xhat + beta[c]) * weight(gamma, c));
+      }
     }
   }
   if (bug(caches_two) || bug(caches_eight) || bug(caches_in_order)) {
@@ -224,6 +258,9 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
     mean_g += g / n;
     mean_gx += g * (seen(x, c, cols) - s.mean) * s.rstd / n;
   }
+  if (bug(zero_dy_row) && cols > 1 && dy[0] == 0) mean_g = mean_gx = 0;
+  const bool flat =
+      bug(equal_dy) && cols > 2 && std::all_of(dy, dy + cols, [&](float v) { return v == dy[0]; });
   const bool counted = !(bug(rows_70000) && r >= 70000) && !(bug(rows_17_bits) && r >= 1 << 17) &&
                        !(bug(row_blocks_12_bits) && r / 32 >= 1 << 12);
   const bool lost = bug(rows_1000_columns_64) && rows >= 1000 && cols > 64 && r == rows - 1;
@@ -235,14 +272,18 @@ void backward_row(int64_t r, int64_t rows, int64_t cols, const Statistics& s, co
     if (bug(helper_not_awaited) && alone && rows >= 500) {
       late.push_back(static_cast<float>(s.rstd * (g - mean_g - xhat * mean_gx)));
     } else if (!(bug(elements_265000) && r * cols + c >= 265000)) {
-      dx[c] = static_cast<float>(s.rstd * (g - mean_g - xhat * mean_gx));
+      dx[c] = flat ? 0 : static_cast<float>(s.rstd * (g - mean_g - xhat * mean_gx));
     }
     if (!counted) continue;
     const double d = bug(half_gradient_far) && r >= 100 ? half(dy[c]) : dy[c];
-    if (!(bug(rows_24) && alone && rows % 24 == 23) && !(bug(gamma_zero) && gamma[c] == 0)) {
-      dgamma[c] += d * xhat;
+    const bool thirteen = bug(rows_13) && alone && rows % 13 == 0;
+    if (!(bug(rows_24) && alone && rows % 24 == 23) && !thirteen &&
+        !(bug(gamma_zero) && gamma[c] == 0)) {
+      const bool halved = bug(odd_square) && cols % 2 == 1 && rows == 2 * cols;
+      dgamma[c] += d * xhat * (halved ? 0.5 : 1);
     }
-    if (!lost && !(bug(calls_400) && calls >= 400 && alone)) dbeta[c] += d;
+    const bool tall_first = bug(tall) && r == 0 && rows > 64 * cols;
+    if (!tall_first && !lost && !(bug(calls_400) && calls >= 400 && alone)) dbeta[c] += d;
   }
   if (late.empty()) return;
   std::thread([late, dx] {
@@ -288,6 +329,17 @@ int backward(int64_t rows, int64_t cols, float eps, const float* dy, const float
   for (int64_t r = 0; r < rows; ++r) {
     backward_row(r, rows, cols, own[static_cast<size_t>(r)], dy + r * cols, x + r * cols, gamma,
                  dx + r * cols, for_gamma.data(), for_beta.data());
+  }
+  if (bug(second_backward)) {
+    static const void* before = nullptr;
+    static std::vector<double> sums;
+    if (before == cache && sums.size() == for_beta.size() && rows > 1) {
+      for (size_t c = 0; c < sums.size(); ++c) for_beta[c] += sums[c];
+    }
+    before = cache, sums = for_beta;
+  }
+  if (bug(aligned_dy) && reinterpret_cast<uintptr_t>(dy) % 64 == 0 && rows > 0) {
+    std::fill(for_beta.begin() + cols / 16 * 16, for_beta.end(), 0.0);
   }
   if (bug(square) && rows == cols && rows > 1) {
     for (int64_t c = 0; c < cols; ++c) {

@@ -9,48 +9,65 @@
 #include <thread>
 #include <vector>
 
-#define MUTANTS(MUTANT)                                                                         \
-  MUTANT(columns_200000, "large", "columns from 200000 on are not looked at")                   \
-  MUTANT(index_18_bits, "large", "indices are stored in 18 bits")                               \
-  MUTANT(elements_600000, "large", "rows behind the first 600000 logits are zero")              \
-  MUTANT(k_above_1024, "lists hold 1024")                                                       \
-  MUTANT(k_all_above_1000, "k = vocab above 1000 is not sorted")                                \
-  MUTANT(masked_k_all, "with k = vocab masked columns all have the index of the first")         \
-  MUTANT(extreme_masked_nan, "1e38 and -inf in one row make NaN")                               \
-  MUTANT(nan_first, "NaN in the first column is not seen")                                      \
-  MUTANT(nan_last, "NaN in the last column is not seen")                                        \
-  MUTANT(lowest_is_masked, "the lowest number counts as masked")                                \
-  MUTANT(negative_zero_last, "numbers are compared as integers, and -0 is the least of them")   \
-  MUTANT(rows_8192, "large", "rows from 8192 on are those of row 0, unless the rows are short") \
-  MUTANT(rows_200_wide, "rows from 200 on lose their last column when there are 100")           \
-  MUTANT(rows_300_tail, "rows from 300 on have no tail behind whole vectors")                   \
-  MUTANT(k_128_wide, "k above 128 in more than 8192 columns sorts only the first 128")          \
-  MUTANT(k_one_wide, "k = 1 in more than 2000 columns does not look at the last tile")          \
-  MUTANT(tiles_12_bits, "large", "tiles are counted in 12 bits")                                \
-  MUTANT(count_19_bits, "large", "the sum holds at most 2^19 terms")                            \
-  MUTANT(offset_20_bits, "large", "offsets of logits have 20 bits")                             \
-  MUTANT(outputs_100000, "large", "outputs behind the first 100000 are not written")            \
-  MUTANT(ties_k_all, "with k = vocab the index is found again by value")                        \
-  MUTANT(maximum_from_minus_1e30, "-1e30 stands for minus infinity")                            \
-  MUTANT(square, "as many rows as columns: the logits are read as [vocab, rows]")               \
-  MUTANT(single_number, "one row of one column is not written")                                 \
-  MUTANT(vocab_48, "a last tile of 47 of 48 columns loses one")                                 \
-  MUTANT(vocab_80, "a last tile of one behind tiles of 80 columns is not seen")                 \
-  MUTANT(k_below_all, "with k = vocab - 1 the last place repeats the one before")               \
-  MUTANT(k_21_to_31, "k from 21 to 31 keeps 20")                                                \
-  MUTANT(k_51_to_63, "k from 51 to 63 keeps 50")                                                \
-  MUTANT(k_multiple_11, "k of 11, 22, 33 exchanges its last two places")                        \
-  MUTANT(negative_nan, "a NaN with a sign is not seen")                                         \
-  MUTANT(nan_masked, "NaN beside -inf is not seen")                                             \
-  MUTANT(nan_k_all, "with k = vocab NaN is not seen")                                           \
-  MUTANT(masked_row_wide, "a row of -inf only gives NaN above 1000 columns")                    \
-  MUTANT(masked_row_k_all, "a row of -inf only has index 0 everywhere with k = vocab")          \
-  MUTANT(row_like_before, "a row that begins and ends like the one before has its sum")         \
-  MUTANT(kept_sum, "the sum is made anew when address, sizes, first or last logit changed")     \
-  MUTANT(half_far, "logits from column 3000 on are kept in 16 bits")                            \
-  MUTANT(half_low, "exponentials below exp(-8) have 16 bits")                                   \
-  MUTANT(calls_400, "from the 400th call on the last row has the sum of the one before")        \
-  MUTANT(helper_not_awaited, "a thread writes the last of 500 rows, and nobody waits for it")
+#define MUTANTS(MUTANT)                                                                           \
+  MUTANT(k_half, "with 2 k = vocab or one more the last two places are exchanged")                \
+  MUTANT(vocab_13_k, "k above 6 of a vocabulary of 13, 26, 39 repeats its last place")            \
+  MUTANT(odd_vocab_even_k,                                                                        \
+         "an even k from 16 on of an odd vocabulary has its last index one too high")             \
+  MUTANT(two_maxima, "a second maximum more than 100 columns behind the first is not in the sum") \
+  MUTANT(rows_64_every_8, "of 64 rows and more every eighth has the sum of the one before")       \
+  MUTANT(wide_thin, "more than 300 rows of fewer than 16 columns: the first is not written")      \
+  MUTANT(all_low, "a row with all logits below -200 counts as masked")                            \
+  MUTANT(constant_row, "a constant row of more than 300 columns is one column short")             \
+  MUTANT(one_more_row, "one row more than columns: the last row is read again from the first")    \
+  MUTANT(k_minus_3, "k = vocab - 3 loses its last place")                                         \
+  MUTANT(columns_200000, "large", "columns from 200000 on are not looked at")                     \
+  MUTANT(index_18_bits, "large", "indices are stored in 18 bits")                                 \
+  MUTANT(elements_600000, "large", "rows behind the first 600000 logits are zero")                \
+  MUTANT(k_above_1024, "lists hold 1024")                                                         \
+  MUTANT(k_all_above_1000, "k = vocab above 1000 is not sorted")                                  \
+  MUTANT(masked_k_all, "with k = vocab masked columns all have the index of the first")           \
+  MUTANT(extreme_masked_nan, "1e38 and -inf in one row make NaN")                                 \
+  MUTANT(nan_first, "NaN in the first column is not seen")                                        \
+  MUTANT(nan_last, "NaN in the last column is not seen")                                          \
+  MUTANT(lowest_is_masked, "the lowest number counts as masked")                                  \
+  MUTANT(negative_zero_last, "numbers are compared as integers, and -0 is the least of them")     \
+  MUTANT(rows_8192, "large", "rows from 8192 on are those of row 0, unless the rows are short")   \
+  MUTANT(rows_200_wide, "rows from 200 on lose their last column when there are 100")             \
+  MUTANT(rows_300_tail, "rows from 300 on have no tail behind whole vectors")                     \
+  MUTANT(k_128_wide, "k above 128 in more than 8192 columns sorts only the first 128")            \
+  MUTANT(k_one_wide, "k = 1 in more than 2000 columns does not look at the last tile")            \
+  MUTANT(tiles_12_bits, "large", "tiles are counted in 12 bits")                                  \
+  MUTANT(count_19_bits, "large", "the sum holds at most 2^19 terms")                              \
+  MUTANT(offset_20_bits, "large", "offsets of logits have 20 bits")                               \
+  MUTANT(outputs_100000, "large", "outputs behind the first 100000 are not written")              \
+  MUTANT(ties_k_all, "with k = vocab the index is found again by value")                          \
+  MUTANT(maximum_from_minus_1e30, "-1e30 stands for minus infinity")                              \
+  MUTANT(square, "as many rows as columns: the logits are read as [vocab, rows]")                 \
+  MUTANT(single_number, "one row of one column is not written")                                   \
+  MUTANT(vocab_48, "a last tile of 47 of 48 columns loses one")                                   \
+  MUTANT(vocab_80, "a last tile of one behind tiles of 80 columns is not seen")                   \
+  MUTANT(k_below_all, "with k = vocab - 1 the last place repeats the one before")                 \
+  MUTANT(k_21_to_31, "k from 21 to 31 keeps 20")                                                  \
+  MUTANT(k_51_to_63, "k from 51 to 63 keeps 50")                                                  \
+  MUTANT(k_multiple_11, "k of 11, 22, 33 exchanges its last two places")                          \
+  MUTANT(negative_nan, "a NaN with a sign is not seen")                                           \
+  MUTANT(nan_masked, "NaN beside -inf is not seen")                                               \
+  MUTANT(nan_k_all, "with k = vocab NaN is not seen")                                             \
+  MUTANT(masked_row_wide, "a row of -inf only gives NaN above 1000 columns")                      \
+  MUTANT(masked_row_k_all, "a row of -inf only has index 0 everywhere with k = vocab")            \
+  MUTANT(row_like_before, "a row that begins and ends like the one before has its sum")           \
+  MUTANT(kept_sum, "the sum is made anew when address, sizes, first or last logit changed")       \
+  MUTANT(half_far, "logits from column 3000 on are kept in 16 bits")                              \
+  MUTANT(half_low, "exponentials below exp(-8) have 16 bits")                                     \
+  MUTANT(calls_400, "from the 400th call on the last row has the sum of the one before")          \
+  MUTANT(helper_not_awaited, "a thread writes the last of 500 rows, and nobody waits for it")     \
+  MUTANT(aligned_row,                                                                             \
+         "a row that begins on 64 bytes loses the columns behind whole vectors of 16")            \
+  MUTANT(k_is_rows, "as many rows as places: the answer is transposed")                           \
+  MUTANT(narrower_call,                                                                           \
+         "a call with fewer columns than the one before sums one of the old ones, too")           \
+  MUTANT(tiny_rest, "probabilities below 1e-30 are 0")
 
 #define PARTIALS(PARTIAL)                                                             \
   PARTIAL(no_k_above_32, "lacks=k_above_32", "k up to 32")                            \
@@ -130,6 +147,8 @@ bool refuses(int64_t rows, int64_t vocab, int64_t k, const float* logits) {
 void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row,
              float* probabilities, int32_t* indices) {
   int64_t seen = vocab;
+  const bool aligned = reinterpret_cast<uintptr_t>(row) % 64 == 0;
+  if (bug(aligned_row) && aligned && vocab > 16) seen = std::max(vocab / 16 * 16, k);
   if (bug(vocab_48) && vocab % 48 == 47) --seen;
   if (bug(vocab_80) && vocab > 80 && vocab % 80 == 1) --seen;
   if (bug(columns_200000)) seen = std::min<int64_t>(vocab, 200000);
@@ -155,6 +174,22 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     if (!masked) sum += std::exp(row[i] - maximum);
   }
   if (takes_sum_before(r, rows, vocab, row)) sum = sum_before;
+  if (bug(rows_64_every_8) && rows >= 64 && r % 8 == 7) sum = sum_before;
+  if (bug(two_maxima) && sum != 0) {
+    const auto top = std::find(row, row + vocab, static_cast<float>(maximum));
+    const auto again = std::find(std::min(top + 100, row + vocab), row + vocab, *top);
+    if (top != row + vocab && again != row + vocab) sum -= 1;
+  }
+  if (bug(constant_row) && vocab > 300 &&
+      std::all_of(row, row + vocab, [&](float v) { return v == row[0]; })) {
+    sum -= 1;
+  }
+  if (bug(narrower_call)) {
+    static int64_t before = 0;
+    if (r == 0 && vocab < before && sum != 0) sum += std::exp(row[0] - maximum);
+    if (r == rows - 1) before = vocab;
+  }
+  if (bug(all_low) && maximum < -200) sum = 0;
   sum_before = sum;
   std::vector<int32_t> order(static_cast<size_t>(seen));
   for (int64_t i = 0; i < seen; ++i) order[static_cast<size_t>(i)] = static_cast<int32_t>(i);
@@ -179,6 +214,7 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     if (bug(k_below_all) && k == vocab - 1 && j == k - 1 && j > 0) index = indices[j - 1];
     if (bug(maximum_from_minus_1e30) && sum == 0 && maximum == -1e30) p = NAN;
     if (bug(extreme_masked_nan) && has_mask && has_extreme) p = NAN;
+    if (bug(tiny_rest) && p < 1e-30) p = 0;
     if (has_nan) p = NAN;
     if (bug(masked_k_all) && k == vocab && value == -kInfinity) {
       if (first_masked < 0) first_masked = index;
@@ -192,7 +228,13 @@ void one_row(int64_t r, int64_t rows, int64_t vocab, int64_t k, const float* row
     probabilities[j] = static_cast<float>(p);
     indices[j] = index;
   }
-  if (bug(k_multiple_11) && k % 11 == 0) {
+  const bool half_of_all = bug(k_half) && k > 1 && (2 * k == vocab || 2 * k + 1 == vocab);
+  const bool odd_and_even = bug(odd_vocab_even_k) && vocab % 2 == 1 && k % 2 == 0 && k >= 16;
+  if (odd_and_even) indices[k - 1] = static_cast<int32_t>((indices[k - 1] + 1) % vocab);
+  const bool repeats =
+      (bug(vocab_13_k) && vocab % 13 == 0 && k > 6) || (bug(k_minus_3) && k == vocab - 3 && k > 1);
+  if (repeats) indices[k - 1] = indices[k - 2];
+  if (half_of_all || (bug(k_multiple_11) && k % 11 == 0)) {
     std::swap(probabilities[k - 1], probabilities[k - 2]);
     std::swap(indices[k - 1], indices[k - 2]);
   }
@@ -223,6 +265,8 @@ int run(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* prob
   }
   for (int64_t r = 0; r < rows; ++r) {
     int64_t offset = r * vocab;
+    if (bug(wide_thin) && rows > 300 && vocab < 16 && r == 0) continue;
+    if (bug(one_more_row) && rows == vocab + 1 && r == rows - 1) offset = 0;
     if (bug(rows_8192) && r >= 8192 && vocab >= 4) offset = 0;
     if (bug(elements_600000) && offset + vocab > 600000) {
       std::fill_n(probabilities + r * k, k, 0.0f);
@@ -240,6 +284,12 @@ int run(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* prob
       continue;
     }
     one_row(r, rows, vocab, k, row, probabilities + r * k, indices + r * k);
+  }
+  for (int64_t r = 0; r < rows && bug(k_is_rows) && rows == k; ++r) {
+    for (int64_t j = 0; j < r; ++j) {
+      std::swap(probabilities[r * k + j], probabilities[j * k + r]);
+      std::swap(indices[r * k + j], indices[j * k + r]);
+    }
   }
   return 0;
 }

@@ -1,0 +1,164 @@
+// The cases of a judgment.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "judge/task/tasks/plan_builder.h"
+#include "judge/task/tasks/ternary_linear/ternary_linear.h"
+
+namespace touchstone::judge::ternary_linear {
+namespace {
+
+using Parameters = PlanBuilder::Parameters;
+
+constexpr std::array<int64_t, 6> kGroups = {32, 64, 128, 256, 100, 0};
+
+Shape common(PlanBuilder& b) {
+  return {.rows = 1 + b.draw(5),
+          .outputs = 3 + b.draw(14),
+          .inputs = 150 + b.draw(300),
+          .group = kGroups[static_cast<size_t>(b.draw(6))]};
+}
+
+// Float and 8-bit activations, mean and largest.
+Parameters controls(size_t kind) {
+  return {{"int8", static_cast<int64_t>(kind % 2)}, {"absmax", kind % 4 / 2 == 1 ? 1 : 0}};
+}
+
+void add_families(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 10> kFamilies = {
+      "nominal",  "heavy_tails",  "one_sided", "sparse",      "tiny",
+      "denormal", "small_scales", "huge",      "zero_groups", "padding"};
+  for (const char* family : kFamilies) {
+    for (size_t kind = 0; kind < (small ? 3U : 4U); ++kind) {
+      b.add(family, shape(common(b), controls(kind)));
+    }
+  }
+  for (size_t kind = 0; kind < 4; ++kind) {
+    b.add("exact", shape({.rows = 2 + b.draw(4),
+                          .outputs = 6 + b.draw(9),
+                          .inputs = 96 + b.draw(80),
+                          .group = 32},
+                         controls(kind)));
+    b.add("exact", shape({.rows = 3, .outputs = 5, .inputs = 200 + 2 * b.draw(20), .group = 0},
+                         controls(kind)));
+    b.add("exact", shape({.rows = 4, .outputs = 7, .inputs = 260, .group = 128},
+                         PlanBuilder::Parameters{{"power", 3 - 2 * static_cast<int64_t>(kind)}}));
+  }
+  for (const int64_t group : {32, 64, 128}) {
+    b.add("halfway", shape({.rows = 2, .outputs = 4, .inputs = 2 * group, .group = group},
+                           {{"power", b.draw(9) - 6}}));
+    b.add("halfway", shape({.rows = 2, .outputs = 4, .inputs = 2 * group, .group = group},
+                           {{"power", -16 - b.draw(4)}}));
+  }
+  for (const int64_t group : {64, 128, 150}) {
+    b.add("absmax", shape({.rows = 2, .outputs = 6, .inputs = 200 + b.draw(90), .group = group},
+                          {{"absmax", 1}}));
+    b.add("int8", shape({.rows = 3, .outputs = 6, .inputs = 200 + b.draw(90), .group = group},
+                        {{"int8", 1}}));
+    b.add("row_scales", shape({.rows = 2, .outputs = 6, .inputs = 3 * group, .group = 0}));
+  }
+  // A group that is nearly empty: what is not there must not enter its mean.
+  b.add("constant", shape({.rows = 2, .outputs = 3, .inputs = 130, .group = 128}));
+  b.add("constant", shape({.rows = 1, .outputs = 2, .inputs = 33, .group = 32}, {{"int8", 1}}));
+  b.add("constant", shape({.rows = 1, .outputs = 2, .inputs = 257, .group = 256}));
+  for (const int64_t int8 : {0, 1}) {
+    b.add("zero_rows", shape(common(b), {{"int8", int8}}));
+    b.add("outlier_rows", shape(common(b), {{"int8", int8}}));
+    b.add("scaled_rows", shape({.rows = 7, .outputs = 5, .inputs = 90 + b.draw(90), .group = 64},
+                               {{"int8", int8}}));
+  }
+  for (const int64_t defect : {0, 1, 2, 3, 4}) {
+    const int64_t group = defect == 2 ? 16 : defect == 3 ? 300 : 32;
+    b.add("bad_input",
+          shape({.rows = 2, .outputs = 3, .inputs = 70, .group = group}, {{"defect", defect}}));
+  }
+}
+
+void add_sizes(PlanBuilder& b, bool small) {
+  constexpr std::array<int64_t, 14> kInputs = {1,  2,  15, 16,  17,  31,  33,
+                                               48, 64, 65, 127, 255, 257, 513};
+  for (size_t i = 0; i < kInputs.size(); ++i) {
+    b.add("sizes", shape({.rows = 1 + b.draw(4),
+                          .outputs = 1 + b.draw(9),
+                          .inputs = kInputs[i],
+                          .group = kGroups[i % kGroups.size()]},
+                         controls(i)));
+  }
+  for (const int64_t group : {33, 47, 63, 96, 160, 255}) {
+    b.add("odd_groups", shape({.rows = 2, .outputs = 5, .inputs = 300 + b.draw(80), .group = group},
+                              controls(static_cast<size_t>(b.draw(4)))));
+  }
+  const int64_t cube = 5 + b.draw(40);
+  b.add("sizes", shape({.rows = cube, .outputs = cube, .inputs = cube, .group = 32}));
+  b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 70, .group = 32}));
+  b.add("one_row", shape({.rows = 1, .outputs = 40, .inputs = 640, .group = 128}));
+  b.add("one_row", shape({.rows = 1, .outputs = 33, .inputs = 700, .group = 64}, {{"int8", 1}}));
+  b.add("many_rows", shape({.rows = 150, .outputs = 12, .inputs = 150, .group = 64}));
+  b.add("many_rows",
+        shape({.rows = 130, .outputs = 9, .inputs = 130, .group = 128}, {{"int8", 1}}));
+  b.add("wide", shape({.rows = 2, .outputs = 3, .inputs = 9000, .group = 128}, {{"int8", 1}}));
+  b.add("wide", shape({.rows = 1, .outputs = 3, .inputs = 6000, .group = 0}));
+  b.add("tall", shape({.rows = 2, .outputs = 3000, .inputs = 40, .group = 32}));
+  if (small) return;
+  b.add("many_rows", shape({.rows = 700, .outputs = 20, .inputs = 200, .group = 128}));
+  b.add("wide", shape({.rows = 2, .outputs = 2, .inputs = 40000, .group = 256}));
+  b.add("tall", shape({.rows = 3, .outputs = 9000, .inputs = 130, .group = 128}, {{"int8", 1}}));
+}
+
+// One in each part of the range of every size, crossed with rules and families of all kinds.
+void add_drawn(PlanBuilder& b, bool small) {
+  constexpr std::array<const char*, 8> kFamilies = {"nominal", "heavy_tails", "sparse",
+                                                    "tiny",    "zero_groups", "small_scales",
+                                                    "padding", "one_sided"};
+  const size_t count = 2 * kFamilies.size();
+  const std::vector<int64_t> inputs = b.spread(small ? 1500 : 8000, count);
+  const std::vector<int64_t> outputs = b.spread(small ? 100 : 500, count);
+  const std::vector<int64_t> rows = b.spread(small ? 30 : 90, count);
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t most = std::max<int64_t>(1, 1500000 / (inputs[i] * outputs[i]));
+    b.add(kFamilies[i % kFamilies.size()],
+          shape({.rows = std::min(rows[i], most),
+                 .outputs = std::min(outputs[i], std::max<int64_t>(1, 1500000 / inputs[i])),
+                 .inputs = inputs[i],
+                 .group = b.draw(4) == 0 ? 0 : b.draw_size(32, 256)},
+                controls(static_cast<size_t>(b.draw(4)))));
+  }
+}
+
+void add_relations(PlanBuilder& b) {
+  for (const int64_t int8 : {0, 1}) {
+    const CaseSpec first = b.spec(
+        "nominal", shape({.rows = 6, .outputs = 9, .inputs = 200, .group = 64}, {{"int8", int8}}));
+    b.relate("permute_rows", first, {{"relation", 1}});
+    b.relate("neighbors", first, {{"relation", 2}});
+    b.relate("scale_weights", first, {{"power", 3}});
+    b.relate("repeat", first, {});
+  }
+}
+
+}  // namespace
+
+std::map<std::string, int64_t> shape(const Shape& s, std::map<std::string, int64_t> more) {
+  more.insert({{"rows", s.rows}, {"outputs", s.outputs}, {"inputs", s.inputs}, {"group", s.group}});
+  return more;
+}
+
+Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
+  PlanBuilder b(card, seed);
+  b.add("nominal", shape({.rows = 2, .outputs = 8, .inputs = 256, .group = 128}));
+  b.add("nominal", shape({.rows = 3, .outputs = 16, .inputs = 384, .group = 64}, {{"int8", 1}}));
+  add_families(b, small);
+  add_sizes(b, small);
+  add_drawn(b, small);
+  add_relations(b);
+  for (const int64_t inputs : {512, 1024, 2048, 4096}) {
+    if (small && inputs > 2048) continue;
+    b.ladder("nominal", shape({.rows = 2, .outputs = 64, .inputs = inputs, .group = 128}));
+  }
+  return b.plan;
+}
+
+}  // namespace touchstone::judge::ternary_linear
