@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "touchstone/core/error.h"
 
@@ -39,6 +44,19 @@ Device parse_device(std::string_view name) {
   }
   throw InvalidArgument(
       fmt::format("--device: expected cpu, cuda or cuda:<number>, got '{}'", name));
+}
+
+std::string read_whole_file(const std::string& path) {
+  const auto fail = [&](int error) {
+    throw FileError(fmt::format("{}: {}", path, std::strerror(error)));
+  };
+  std::error_code ignored;
+  // A directory opens, and its bytes are what fails, without its name.
+  if (std::filesystem::is_directory(path, ignored)) fail(EISDIR);
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) fail(errno);
+  return text;
 }
 
 }  // namespace touchstone::cli

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
 
 #include "cli/options.h"
@@ -17,5 +18,8 @@ Check whole_number(std::int64_t least,
 
 // "cpu", "cuda" or "cuda:1"; InvalidArgument for anything else.
 Device parse_device(std::string_view name);
+
+// The bytes of a file that an option names, which may be a pipe. FileError.
+std::string read_whole_file(const std::string& path);
 
 }  // namespace touchstone::cli

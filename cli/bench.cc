@@ -18,6 +18,7 @@
 #include "cli/arguments.h"
 #include "cli/bench_report.h"
 #include "cli/command_line.h"
+#include "cli/decoding/bench_generate.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -49,6 +50,7 @@ struct BenchOptions {
   int rounds = 0;
   std::vector<std::string> peers = {"naive", "partial_sort", "onednn", "torch"};
   std::string python = "python3";
+  BenchGenerateOptions generate;
   bool json = false;
 };
 
@@ -346,6 +348,12 @@ int run_bench(const BenchOptions& options) {
   Json document = header_json(options);
   const bool all = options.op == "all";
   bool right = true;
+  if (options.op == "generate") {
+    bench_generate(options.generate, options.device, options.threads, options.rounds, options.json,
+                   document);
+    if (options.json) print_json(document);
+    return kOk;
+  }
   if (options.op != "kv_cache" && options.op != "fork_join") {
     right = bench_operators(options, document);
   }
@@ -364,7 +372,7 @@ int run_bench(const BenchOptions& options) {
 std::vector<std::string> bench_names() {
   std::vector<std::string> names;
   for (const spec::Operator& op : spec::all()) names.push_back(op.name);
-  names.insert(names.end(), {"kv_cache", "fork_join", "all"});
+  names.insert(names.end(), {"kv_cache", "fork_join", "generate", "all"});
   return names;
 }
 
@@ -375,7 +383,7 @@ void add_bench(Options& app, int& exit_code) {
   Options* verb = app.add_verb("bench", "Time the operators against the floor and peers");
   verb->add_option("op", options->op,
                    "An operator as `touchstone info` lists them, kv_cache (its bookkeeping), "
-                   "fork_join, or all of them (the default)")
+                   "fork_join, or all of them (the default); generate: a model")
       ->one_of(bench_names());
   verb->add_option("--device", options->device, "cpu (the default), cuda or cuda:<number>");
   verb->add_option("--case", options->tier, "smoke (the default): seconds; full: minutes")
@@ -407,6 +415,7 @@ void add_bench(Options& app, int& exit_code) {
                    "naive,partial_sort,onednn,torch (the default), torch_compile, or none")
       ->split_at(',');
   verb->add_option("--python", options->python, "The Python that has PyTorch (python3)");
+  add_bench_generate_options(*verb, options->generate);
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options, &exit_code] { exit_code = run_bench(*options); });
 }

@@ -57,6 +57,8 @@ struct JudgeVerbOptions {
   bool allow_partial = false;
   std::string call_seconds;
   int sample = 0;
+  int jobs = 0;
+  std::string log;
 };
 
 // Of the records of thousands of contenders, and no more.
@@ -253,6 +255,8 @@ int run_selftest(const JudgeVerbOptions& options) {
   asked.corpus = options.corpus;
   asked.only = options.only;
   asked.sample = options.sample;
+  asked.jobs = options.jobs;
+  asked.log = options.log;
   asked.progress = [&progress](std::string_view what) { progress.show(what); };
   const judge::SelfTest result = judge::run_selftest(asked);
   print(judge::format_selftest(result));
@@ -385,9 +389,15 @@ void add_judge(Options& app, int& exit_code) {
   verb->add_flag("--selftest", options->selftest,
                  "Judge the judge: contenders whose verdicts are known");
   verb->add_option("--corpus", options->corpus, "Where they are, if not in the source tree");
-  verb->add_option("--only", options->only,
-                   "Of these, those with this in task/kind/name; several with commas");
+  verb->add_option(
+      "--only", options->only,
+      "Of these, those with this in task/kind/name; several with commas; !x: without x");
   verb->add_option("--sample", options->sample, "Of these, so many, spread over all of them");
+  verb->add_option(
+      "--jobs", options->jobs,
+      "Contenders of the self-test at a time; one for each core, up to 8, if not given");
+  verb->add_option("--log", options->log,
+                   "Rows of the self-test that are done; with the same seed it goes on from there");
   verb->callback([options, &exit_code] { exit_code = run_judge(*options); });
 }
 

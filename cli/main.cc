@@ -36,6 +36,7 @@ int run(int argc, char** argv) {
   add_tokenize(app, exit_code);
   add_generate(app, exit_code);
   add_score(app, exit_code);
+  add_train(app, exit_code);
   const std::optional<int> code = app.parse(argc, argv);
   return code ? *code : exit_code;
 }

@@ -35,5 +35,6 @@ void add_convert(Options& app, int& exit_code);
 void add_tokenize(Options& app, int& exit_code);
 void add_generate(Options& app, int& exit_code);
 void add_score(Options& app, int& exit_code);
+void add_train(Options& app, int& exit_code);
 
 }  // namespace touchstone::cli

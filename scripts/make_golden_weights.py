@@ -13,10 +13,11 @@ import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
-TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
+         "TQ1_0", "TQ2_0"]
 # Byte offsets of the f16 scales in a block.
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2],
-          "Q5_K": [0, 2], "Q6_K": [208]}
+          "Q5_K": [0, 2], "Q6_K": [208], "TQ1_0": [52], "TQ2_0": [64]}
 
 
 def random_blocks(name, rng):
@@ -52,7 +53,14 @@ def main():
         inputs = (rng.standard_normal((6, 32)) * 10.0 ** rng.integers(-3, 3, (6, 1))).astype(np.float32)
         inputs[0] = 0
         inputs[1, 5:9] = inputs[1, 20]
-        if name in ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"):
+        if name in ("TQ1_0", "TQ2_0"):
+            # Ternary groups, one of them of zeros, and values that have to be projected.
+            inputs = rng.integers(-1, 2, (6, 256)) * rng.standard_normal((6, 1)).astype(np.float16)
+            inputs = inputs.astype(np.float32)
+            inputs[0] = 0
+            inputs[4:] = rng.standard_normal((2, 256))
+            inputs[5, 7] = 0.5 * np.abs(inputs[5]).max()
+        if name in ("TQ1_0", "TQ2_0", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"):
             encoded = gguf.quantize(inputs, kind)
             tensors[f"{key}.input"] = inputs
             tensors[f"{key}.encoded"] = np.ascontiguousarray(encoded).view(np.uint8)

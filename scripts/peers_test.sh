@@ -18,6 +18,9 @@ install() {
   cp "$2" "$1/requirements.txt"
 }
 
+# Every peer ends with a line of what it compared; the summary repeats it.
+mkdir -p build/peers
+summary=()
 failures=0
 for script in tests/peers/*_peer.py; do
   name=$(basename "$script" _peer.py)
@@ -26,7 +29,7 @@ for script in tests/peers/*_peer.py; do
   if [[ "$name" != *_torch ]]; then
     install build/peers tests/peers/requirements.txt
   elif [[ "${TOUCHSTONE_TORCH_PYTHON:-}" == none ]]; then
-    echo "=== $name SKIPPED: TOUCHSTONE_TORCH_PYTHON=none"
+    summary+=("skipped $name: TOUCHSTONE_TORCH_PYTHON=none")
     continue
   elif [[ -n "${TOUCHSTONE_TORCH_PYTHON:-}" ]]; then
     python=$TOUCHSTONE_TORCH_PYTHON
@@ -35,6 +38,17 @@ for script in tests/peers/*_peer.py; do
     python=build/peers-torch/bin/python
   fi
   echo "=== $name"
-  TOUCHSTONE_PROGRAM="$PWD/build/release/touchstone" "$python" "$script" || failures=$((failures + 1))
+  started=$SECONDS
+  result=equal
+  TOUCHSTONE_PROGRAM="$PWD/build/release/touchstone" "$python" -u "$script" | tee build/peers/last.log || result=FAILED
+  [[ $result == equal ]] || failures=$((failures + 1))
+  last=$(tail -n 1 build/peers/last.log)
+  if [[ $result == equal && $last == SKIPPED* ]]; then result=skipped; fi
+  summary+=("$(printf '%-7s %-22s %4d s  %s' $result "$name" $((SECONDS - started)) "$last")")
 done
-[[ $failures -eq 0 ]] || { echo "peers: $failures failed" >&2; exit 1; }
+[[ ${#summary[@]} -gt 0 ]] || { echo "peers: no peer is named $*" >&2; exit 2; }
+echo "=== summary"
+printf '%s\n' "${summary[@]}"
+equal=$(printf '%s\n' "${summary[@]}" | grep -c '^equal' || true)
+echo "peers: ${#summary[@]} in all, $equal equal, $failures failed, $((${#summary[@]} - equal - failures)) skipped"
+[[ $failures -eq 0 ]]

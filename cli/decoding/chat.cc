@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cli/decoding/generate.h"
+#include "cli/decoding/speculate.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "touchstone/core/error.h"
@@ -54,14 +55,14 @@ bool read_line(std::string& line) {
 class Conversation {
  public:
   Conversation(const GenerateOptions& o, const OpenedModel& opened, Context& context,
-               model::Model& model, const std::string& source)
+               model::Model& model, const ChatPrompts& prompts,
+               const decode::SpeculationOptions& speculation)
       : o_(o),
-        opened_(opened),
         context_(context),
         model_(model),
-        template_(source),
+        prompts_(prompts),
         constraint_(constraint_of(o, opened)),
-        scheduler_(model, scheduler_options(o, opened, 1)) {
+        scheduler_(model, scheduler_options(o, opened, 1, speculation)) {
     if (!o.system.empty()) add("system", o.system);
   }
 
@@ -79,25 +80,12 @@ class Conversation {
 
  private:
   void add(const char* role, const std::string& text) {
-    messages_.emplace_back(io::TemplateValue::Object{{"role", io::TemplateValue(role)},
-                                                     {"content", io::TemplateValue(text)}});
-  }
-
-  std::optional<std::string> special(const std::optional<std::int64_t>& token) const {
-    return token ? opened_.tokenizer.id_to_token(static_cast<io::Token>(*token)) : std::nullopt;
+    messages_.push_back(chat_message(role, text));
   }
 
   std::string reply() {
-    const io::ModelDescription& d = opened_.file.description();
-    const std::optional<std::int64_t> eos =
-        d.eos_tokens.empty() ? std::nullopt : std::optional(d.eos_tokens.front());
-    const std::string rendered = template_.render({.messages = io::TemplateValue(messages_),
-                                                   .add_generation_prompt = true,
-                                                   .bos_token = special(d.bos_token),
-                                                   .eos_token = special(eos),
-                                                   .now = std::time(nullptr)});
     decode::Request request = request_of(o_);
-    request.prompt = opened_.tokenizer.encode(rendered, {.add_special = false});
+    request.prompt = prompts_.render(messages_, std::time(nullptr));
     request.constraint = constraint_;
     const decode::Cancellation cancellation = request.cancellation;
     const decode::SchedulerStatistics before = scheduler_.statistics();
@@ -111,7 +99,10 @@ class Conversation {
         });
     run_steps(context_, model_, scheduler_);
     print("\n");
-    if (!o_.quiet) timing.report(model_, before, scheduler_.statistics());
+    if (!o_.quiet) {
+      timing.report(model_, before, scheduler_.statistics());
+      report_speculation(scheduler_.speculation());
+    }
     g_interrupted = 0;
     const std::vector<decode::Completion> answers = scheduler_.take(id);
     check_constraint(answers);
@@ -119,10 +110,9 @@ class Conversation {
   }
 
   const GenerateOptions& o_;
-  const OpenedModel& opened_;
   Context& context_;
   model::Model& model_;
-  io::ChatTemplate template_;
+  const ChatPrompts& prompts_;
   std::shared_ptr<const decode::TokenConstraint> constraint_;
   decode::Scheduler scheduler_;
   io::TemplateValue::Array messages_;
@@ -130,14 +120,50 @@ class Conversation {
 
 }  // namespace
 
-int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context,
-         model::Model& model) {
-  const auto source = chat_template_of(o.model.path, opened.file.file());
-  if (!source) {
+io::TemplateValue chat_message(const char* role, const std::string& text) {
+  return io::TemplateValue(io::TemplateValue::Object{{"role", io::TemplateValue(role)},
+                                                     {"content", io::TemplateValue(text)}});
+}
+
+ChatPrompts::ChatPrompts(const OpenedModel& opened, const std::string& path) : opened_(opened) {
+  const auto source = io::read_chat_template(path);
+  if (source) template_.emplace(*source);
+}
+
+std::optional<std::string> ChatPrompts::special(const std::optional<std::int64_t>& token) const {
+  return token ? opened_.tokenizer.id_to_token(static_cast<io::Token>(*token)) : std::nullopt;
+}
+
+std::vector<std::int32_t> ChatPrompts::render(const io::TemplateValue::Array& messages,
+                                              std::int64_t now) const {
+  const io::ModelDescription& d = opened_.file.description();
+  const std::optional<std::int64_t> eos =
+      d.eos_tokens.empty() ? std::nullopt : std::optional(d.eos_tokens.front());
+  const std::string rendered = template_->render({.messages = io::TemplateValue(messages),
+                                                  .add_generation_prompt = true,
+                                                  .bos_token = special(d.bos_token),
+                                                  .eos_token = special(eos),
+                                                  .now = now});
+  return opened_.tokenizer.encode(rendered, {.add_special = false});
+}
+
+std::vector<std::int32_t> ChatPrompts::prompt(const std::string& system,
+                                              const std::string& text) const {
+  if (!template_) return encode_prompt(opened_, text, "generate: --corpus");
+  io::TemplateValue::Array messages;
+  if (!system.empty()) messages.push_back(chat_message("system", system));
+  messages.push_back(chat_message("user", text));
+  return render(messages, 0);
+}
+
+int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context, model::Model& model,
+         const decode::SpeculationOptions& speculation) {
+  const ChatPrompts prompts(opened, o.model.path);
+  if (!prompts.has_template()) {
     throw InvalidArgument(fmt::format("generate: --chat: {} has no chat template", o.model.path));
   }
   const InterruptScope interrupts;
-  Conversation conversation(o, opened, context, model, *source);
+  Conversation conversation(o, opened, context, model, prompts, speculation);
   if (!o.prompts.empty()) {
     conversation.turn(o.prompts.front());
     return kOk;
@@ -147,7 +173,7 @@ int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context,
   for (std::string line;;) {
     if (terminal) print("> ");
     if (!read_line(line)) break;
-    if (line.empty()) continue;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     try {
       conversation.turn(line);
     } catch (const InvalidArgument& error) {

@@ -4,15 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <set>
 #include <sstream>
 #include <string>
 
 #include "json/json.h"
 #include "model/model_test_support.h"
+#include "tests/support/runners.h"
 #include "tests/support/shell.h"
 
 namespace touchstone::cli {
@@ -168,11 +171,62 @@ TEST_F(DecodingVerb, ChatHasHistory) {
   ASSERT_EQ(two.exit_code, 0);
   EXPECT_TRUE(two.out.starts_with(one.out)) << two.out;
   EXPECT_GT(two.out.size(), one.out.size());
+  // Lines of white space are no turns.
+  std::ofstream(folder_->path() / "blank.txt") << "word4\n \t\nof\n";
+  EXPECT_EQ(shell("generate -m . --chat -n 5 --system 'line of' <blank.txt 2>/dev/null").out,
+            two.out);
+}
+
+// Ctrl-C ends an answer and not the program; at the prompt it ends the program.
+TEST_F(DecodingVerb, CtrlCStopsAnAnswerThenTheProgram) {
+  std::ofstream(folder_->path() / "interrupt.sh")
+      << "mkfifo lines.fifo\n"
+         "\"$1\" generate -m . --chat -n 1900 --ignore-eos -q <lines.fifo >answers.txt "
+         "2>errors.txt &\n"
+         "exec 3>lines.fifo\n"
+         "echo word4 >&3\n"
+         "while [ ! -s answers.txt ]; do sleep 0.01; done\n"
+         "kill -INT $!\n"
+         "while [ \"$(wc -l <answers.txt)\" -lt 1 ]; do sleep 0.01; done\n"
+         "sleep 0.2\n"
+         "kill -INT $!\n"
+         "wait $!\n"
+         "echo \"exit $?\"\n";
+  const test::ShellResult result =
+      test::run_shell("cd '" + folder_->path().string() + "' && timeout 60 bash interrupt.sh '" +
+                      TOUCHSTONE_PROGRAM + "'");
+  EXPECT_EQ(result.out, "exit 0\n");
+  // The whole answer has about 1900 words or parts of words.
+  EXPECT_GT(fs::file_size(folder_->path() / "answers.txt"), 0U);
+  const test::ShellResult whole = run("generate -m . --chat -n 1900 --ignore-eos -q -p word4");
+  EXPECT_LT(fs::file_size(folder_->path() / "answers.txt"), whole.out.size());
+  EXPECT_EQ(fs::file_size(folder_->path() / "errors.txt"), 0U);
+}
+
+// The model that comes with an installed program, found from where the program lies.
+TEST_F(DecodingVerb, AnInstalledProgramHasAModel) {
+  const fs::path prefix = folder_->path() / "prefix";
+  fs::create_directories(prefix / "bin");
+  fs::create_directories(prefix / "share/touchstone/model");
+  fs::copy_file(TOUCHSTONE_PROGRAM, prefix / "bin/touchstone");
+  const auto converted = shell("convert . prefix/share/touchstone/model/touchstone.gguf 2>&1");
+  ASSERT_EQ(converted.exit_code, 0) << converted.out;
+  const auto run_installed = [&](const std::string& arguments) {
+    return test::run_shell("cd / && '" + (prefix / "bin/touchstone").string() + "' " + arguments +
+                           " 2>&1 </dev/null");
+  };
+  const test::ShellResult text = run_installed("generate -p word4 -n 6");
+  EXPECT_EQ(text.exit_code, 0) << text.out;
+  const test::ShellResult scored = run_installed("score 'word4 of line' --caches f32,int8");
+  EXPECT_EQ(scored.exit_code, 0) << scored.out;
+  EXPECT_THAT(scored.out, HasSubstr("touchstone.gguf"));
 }
 
 TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
-  expect_one_line("generate", 2, "no model: -m PATH, or make real-model");
-  expect_one_line("score", 2, "no model: -m PATH, or make real-model");
+  const bool built_in = fs::exists(fs::path(TOUCHSTONE_SOURCE) / "data/model/touchstone.gguf");
+  expect_one_line(
+      "generate", 2,
+      built_in ? "generate: -p: expected a prompt" : "no model: -m PATH, or make real-model");
   expect_one_line("generate -m .", 2, "generate: -p: expected a prompt");
   expect_one_line("generate -m . -p x -n 0", 2, "--max-tokens: expected a whole number from 1");
   expect_one_line("generate -m . -p x --stop ''", 2, "stop string: expected at least one byte");
@@ -188,6 +242,15 @@ TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
   expect_one_line("generate -m . -p x --grammar y --json-schema z", 2, "expected one of them");
   expect_one_line("generate -m . --chat -p x --samples 2", 2, "--chat takes one -p");
   expect_one_line("score -m . word", 2, "tokens: expected at least 2");
+  std::ofstream(folder_->path() / "nothing.gbnf") << "root ::= [^\\x00-\\U0010ffff]\n";
+  expect_one_line("generate -m . -q -p x --grammar nothing.gbnf", 3, "has no text that ends");
+  if (!test::kSanitized) {
+    const test::ShellResult small =
+        test::run_shell("ulimit -v 1500000; cd '" + folder_->path().string() + "' && '" +
+                        TOUCHSTONE_PROGRAM + "' generate -m . -q -p x --max-rows 1048576 2>&1");
+    EXPECT_EQ(small.exit_code, 3) << small.out;
+    EXPECT_THAT(small.out, HasSubstr("cannot allocate"));
+  }
   expect_one_line("generate -m nowhere -p x", 3, "nowhere");
   // The model has a BOS token, so nothing is a prompt, too; without one it is not.
   EXPECT_EQ(run("generate -m . -p '' -n 2").exit_code, 0);
@@ -237,6 +300,136 @@ TEST_F(DecodingVerb, ScoresATextInSeveralFormats) {
   const Json tokens = Json::parse(run("score -m . 'word4 of line' --tokens --json").out);
   EXPECT_EQ(tokens["log_probs"].size(), tokens["tokens"].get<std::size_t>());
   EXPECT_EQ(tokens["log_probs"][0]["log_prob"], nullptr);
+}
+
+TEST_F(DecodingVerb, BenchGenerateMeasuresAModel) {
+  const test::ShellResult result =
+      run("bench generate --model . --compute f32 --batch 1,3 --context 20 --tokens 6 --rounds 1 "
+          "--profile --json");
+  ASSERT_EQ(result.exit_code, 0) << result.out;
+  const Json rows = Json::parse(result.out)["generate"]["rows"];
+  ASSERT_EQ(rows.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Json& row = rows[i];
+    EXPECT_EQ(row["batch"].get<int>(), i == 0 ? 1 : 3);
+    for (const char* const key : {"prefill_tokens_per_s", "step_us", "decode_tokens_per_s",
+                                  "floor_us", "share", "weight_bytes", "cache_bytes"}) {
+      EXPECT_GT(row[key].get<double>(), 0) << key;
+    }
+    double head = 0;
+    for (const Json& part : row["profile"]) {
+      if (part["name"] == "head") head = part["bytes"].get<double>();
+    }
+    EXPECT_GT(head, 512.0 * 64 * 4);  // the matrix at least
+  }
+  // A peer that is not one is an error, not a row without it.
+  expect_one_line(
+      "bench generate --model . --rounds 1 --context 8 --tokens 4 "
+      "--llama-bench /bin/false",
+      3, "llama-bench");
+  expect_one_line("bench generate --model . --batch 1,x", 2, "got 'x'");
+  expect_one_line("bench generate --model nothing", 3, "nothing");
+}
+
+TEST_F(DecodingVerb, SpeculationGivesTheSameText) {
+  const std::string prompt = "generate -m . -p 'word4 of line word4 of line word4 of' -n 40 ";
+  for (const std::string sampling : {"", "--temperature 0.9 --top-p 0.8 --seed 3 "}) {
+    const std::string plain = run(prompt + sampling).out;
+    for (const char* source :
+         {"ngram", "lookup", "suffix", "ngram,suffix", "draft=.", "draft=. --tree-nodes 4"}) {
+      const auto drafted =
+          run(prompt + sampling + "--always-speculate --speculate " + std::string(source));
+      EXPECT_EQ(drafted.exit_code, 0);
+      EXPECT_EQ(drafted.out, plain) << source;
+    }
+  }
+  // A stop string and a grammar inside of accepted paths; the model drafts for itself.
+  const std::string text = run(prompt + "--ignore-eos").out;
+  std::string stop;
+  for (std::size_t i = text.size() / 2; i + 1 < text.size() && stop.empty(); ++i) {
+    if (std::isalnum(static_cast<unsigned char>(text[i])) != 0 &&
+        std::isalnum(static_cast<unsigned char>(text[i + 1])) != 0) {
+      stop = text.substr(i, 2);
+    }
+  }
+  ASSERT_FALSE(stop.empty()) << text;
+  std::ofstream(folder_->path() / "digits.gbnf") << "root ::= (\"word\" [0-9]+ \" \"?)+";
+  for (const std::string& limit :
+       {"--ignore-eos --stop " + stop, std::string("--grammar digits.gbnf")}) {
+    const auto plain = run(prompt + limit);
+    EXPECT_EQ(plain.exit_code, 0);
+    const auto drafted =
+        run(prompt + limit + " --always-speculate --speculate draft=.,suffix --tree-nodes 8");
+    EXPECT_EQ(drafted.out, plain.out) << limit;
+  }
+  // The model drafts for itself: greedy drafts are accepted.
+  const auto said =
+      shell(prompt + "--always-speculate --speculate draft=. --tree-nodes 4 --trace 2>&1");
+  EXPECT_THAT(said.out, HasSubstr("speculation: "));
+  EXPECT_THAT(said.out, HasSubstr(" tokens per pass"));
+  EXPECT_THAT(said.out, HasSubstr("accepted by depth 1.00 1.00 1.00 1.00"));
+  EXPECT_THAT(said.out, HasSubstr("\ntouchstone: = 4 accepted, then "));  // a line per node
+  EXPECT_EQ(run(prompt + "--speculate suffix").out, run(prompt).out) << "with the controller";
+  expect_one_line("generate -m . -p a --speculate magic", 2, "expected ngram, lookup, suffix");
+  expect_one_line("generate -m . -p a --trace", 2, "--trace: expected --speculate");
+  expect_one_line("generate -m . -p a --beams 2 --speculate ngram", 2, "not with --speculate");
+}
+
+std::string all_shards(const fs::path& folder, const char* ending) {
+  std::string text;
+  for (int i = 0; i < 3; ++i) {
+    std::ifstream file(folder / ("shard-0000" + std::to_string(i) + "." + ending));
+    std::ostringstream content;
+    content << file.rdbuf();
+    text += content.str();
+  }
+  return text;
+}
+
+TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
+  const std::string common =
+      "generate -m . -q --temperature 0.9 --seed 3 -n 12 --documents 10 --shard-documents 4 ";
+  ASSERT_EQ(run(common + "--corpus one --batch 3").exit_code, 0);
+  ASSERT_EQ(run(common + "--corpus two --batch 10 --max-rows 7").exit_code, 0);
+  const std::string text = all_shards(folder_->path() / "one", "txt");
+  EXPECT_GT(text.size(), 20U);
+  EXPECT_EQ(text, all_shards(folder_->path() / "two", "txt"));
+  // Every document is where its line says, with another prompt than most.
+  std::istringstream lines(all_shards(folder_->path() / "one", "jsonl"));
+  std::int64_t documents = 0;
+  std::set<std::string> prompts;
+  for (std::string line; std::getline(lines, line); ++documents) {
+    const Json entry = Json::parse(line);
+    EXPECT_EQ(entry["document"].get<std::int64_t>(), documents);
+    EXPECT_EQ(entry["seed"].get<std::int64_t>(), (std::int64_t{3} << 32) + documents);
+    prompts.insert(entry["prompt"].get<std::string>());
+  }
+  EXPECT_EQ(documents, 10);
+  EXPECT_GT(prompts.size(), 8U);
+  // A run that stopped goes on with what is missing.
+  fs::remove(folder_->path() / "two" / "shard-00001.jsonl");
+  fs::remove(folder_->path() / "two" / "shard-00002.jsonl");
+  const auto before = fs::last_write_time(folder_->path() / "two" / "shard-00000.txt");
+  ASSERT_EQ(run(common + "--corpus two --batch 2").exit_code, 0);
+  EXPECT_EQ(text, all_shards(folder_->path() / "two", "txt"));
+  EXPECT_EQ(before, fs::last_write_time(folder_->path() / "two" / "shard-00000.txt"));
+  // Training finds the same documents in the folder and in its texts one after another.
+  const auto trained_on = [&](const std::string& name) {
+    const test::ShellResult result =
+        shell("train --text " + name + " --out trained-" + name +
+              " --json trained.json --layers 1 "
+              "--width 16 --heads 2 --length 8 --rows 1 --steps 1 --samples 0 --threads 1 2>&1");
+    EXPECT_EQ(result.exit_code, 0) << result.out;
+    return model::test::read_json(folder_->path() / "trained.json")["text"];
+  };
+  std::ofstream(folder_->path() / "all.txt") << text;
+  const Json as_folder = trained_on("one");
+  EXPECT_EQ(
+      as_folder["training_documents"].get<int>() + as_folder["validation_documents"].get<int>(),
+      documents);
+  EXPECT_EQ(trained_on("all.txt"), as_folder);
+  expect_one_line(common + "--corpus two --top-p 0.5", 2, "begun with another top_p");
+  expect_one_line(common + "--corpus three -p x", 2, "--corpus takes no -p");
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <sstream>
 
 #include "cli/arguments.h"
+#include "cli/decoding/corpus.h"
+#include "cli/decoding/speculate.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -59,8 +61,8 @@ Json json_of(const decode::Completion& answer, const GenerateOptions& o, std::si
 // Prints the results in the order of prompts and samples; that of the first as it comes.
 int continue_prompts(const GenerateOptions& o, const OpenedModel& opened, Context& context,
                      model::Model& model, const std::vector<std::vector<std::int32_t>>& prompts,
-                     std::int64_t running) {
-  decode::Scheduler scheduler(model, scheduler_options(o, opened, running));
+                     std::int64_t running, const decode::SpeculationOptions& speculation) {
+  decode::Scheduler scheduler(model, scheduler_options(o, opened, running, speculation));
   TimedRun timing;
   const bool stream = !o.json && prompts.size() == 1 && o.samples == 1;
   std::vector<decode::RequestId> ids;
@@ -86,11 +88,15 @@ int continue_prompts(const GenerateOptions& o, const OpenedModel& opened, Contex
     }
     check_constraint(answers);
   }
-  if (!o.quiet) timing.report(model, {}, scheduler.statistics());
+  if (!o.quiet) {
+    timing.report(model, {}, scheduler.statistics());
+    report_speculation(scheduler.speculation());
+  }
   return kOk;
 }
 
 int generate(const GenerateOptions& o) {
+  if (!o.corpus.empty()) return sample_corpus(o);
   if (o.chat && (!o.prompts_file.empty() || o.prompts.size() > 1 || o.samples != 1 || o.json)) {
     throw InvalidArgument(
         "generate: --chat takes one -p or none, no --prompts, --samples or --json");
@@ -102,6 +108,12 @@ int generate(const GenerateOptions& o) {
     throw InvalidArgument("generate: --beams: not with --grammar or --json-schema");
   }
   if (o.chat && o.beams > 0) throw InvalidArgument("generate: --beams: not with --chat");
+  if (o.beams > 0 && !o.speculate.empty()) {
+    throw InvalidArgument("generate: --beams: not with --speculate");
+  }
+  if (o.trace && o.speculate.empty()) {
+    throw InvalidArgument("generate: --trace: expected --speculate with it");
+  }
   const OpenedModel opened = open_model(o.model);
   model::ModelOptions options = model_options(o.model, o.model.cache, opened.file.description());
   options.max_rows = o.max_rows;
@@ -116,6 +128,8 @@ int generate(const GenerateOptions& o) {
   } else {
     longest = std::max<std::int64_t>(4096, 2 * o.max_tokens);
   }
+  // Nodes of drafts need pages, too.
+  if (!o.speculate.empty()) longest += o.tree_nodes;
   options.max_length = o.context > 0 ? o.context : std::min(longest, context_tokens);
   constexpr std::int64_t kMaxRunning = 32;
   const std::int64_t running =
@@ -124,9 +138,10 @@ int generate(const GenerateOptions& o) {
   options.sequences = o.beams > 0 ? std::ssize(prompts) * (2 * o.beams + 1) : running;
   Context context = make_context(o.model);
   model::Model model(context, io::ModelFile::open(o.model.path), options);
-  if (o.chat) return chat(o, opened, context, model);
+  const Speculation speculation(o, opened, context, model, options);
+  if (o.chat) return chat(o, opened, context, model, speculation.options());
   if (o.beams > 0) return search_beams(o, opened, context, model, prompts);
-  return continue_prompts(o, opened, context, model, prompts, running);
+  return continue_prompts(o, opened, context, model, prompts, running, speculation.options());
 }
 
 }  // namespace
@@ -170,12 +185,14 @@ void check_constraint(const std::vector<decode::Completion>& answers) {
 }
 
 decode::SchedulerOptions scheduler_options(const GenerateOptions& o, const OpenedModel& opened,
-                                           std::int64_t running) {
+                                           std::int64_t running,
+                                           const decode::SpeculationOptions& speculation) {
   decode::SchedulerOptions options{
       .max_rows = o.max_rows, .max_running = running, .tokenizer = &opened.tokenizer};
   for (const std::int64_t token : opened.file.description().eos_tokens) {
     options.eos_tokens.push_back(static_cast<std::int32_t>(token));
   }
+  options.speculation = speculation;
   return options;
 }
 
@@ -261,9 +278,34 @@ void add_generate(Options& app, int& exit_code) {
   verb->add_option("--early-stopping", o->early_stopping, "With --dialect hf")
       ->one_of({"true", "false", "never"})
       ->show_default();
+  verb->add_option(
+      "--speculate", o->speculate,
+      "Drafts that the model verifies, the text stays the same: ngram, lookup, suffix, "
+      "draft=PATH, dflash=PATH, or several by commas");
+  verb->add_option("--tree-nodes", o->tree_nodes, "With --speculate: nodes of a draft, at most")
+      ->check(whole_number(1, 256))
+      ->show_default();
+  verb->add_flag("--always-speculate", o->always_speculate,
+                 "With --speculate: verify every draft, whether it pays or not");
+  verb->add_flag("--trace", o->trace, "With --speculate: print every draft with its verdicts");
+  verb->add_option("--corpus", o->corpus,
+                   "Sample a corpus into this folder, in shards; an interrupted run goes on");
+  verb->add_option("--documents", o->documents, "With --corpus: how many")
+      ->check(whole_number(1, std::int64_t{1} << 31))
+      ->show_default();
+  verb->add_option("--shard-documents", o->shard_documents, "With --corpus: of each shard")
+      ->check(whole_number(1, 1 << 24))
+      ->show_default();
+  verb->add_option("--batch", o->batch, "With --corpus: documents side by side")
+      ->check(whole_number(1, 1 << 16))
+      ->show_default();
+  verb->add_option("--minutes", o->minutes, "With --corpus: stop after so many; 0 = when done");
   verb->add_flag("--json", o->json, "One JSON object per line and continuation");
   verb->add_flag("-q,--quiet", o->quiet, "No timing on standard error");
-  verb->callback([o, &exit_code] { exit_code = generate(*o); });
+  verb->callback([o, &exit_code] {
+    o->model.path = model_path(o->model.path);
+    exit_code = generate(*o);
+  });
 }
 
 }  // namespace touchstone::cli

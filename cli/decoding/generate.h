@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/decoding/open_model.h"
 #include "touchstone/decode/scheduler.h"
+#include "touchstone/io/chat_template.h"
 #include "touchstone/model/model.h"
 
 namespace touchstone::cli {
@@ -40,8 +42,17 @@ struct GenerateOptions {
   double length_penalty = 1;
   std::string dialect = "canonical";
   std::string early_stopping = "false";
+  std::string speculate;  // "" = plain decoding
+  std::int64_t tree_nodes = 16;
+  bool always_speculate = false;
+  bool trace = false;
   bool json = false;
   bool quiet = false;
+  std::string corpus;  // the folder; "" = none
+  std::int64_t documents = 1024;
+  std::int64_t shard_documents = 1024;
+  std::int64_t batch = 32;
+  double minutes = 0;  // 0 = no limit
 };
 
 // The request of a prompt, without the prompt and the constraint.
@@ -70,9 +81,28 @@ class TimedRun {
   std::int64_t tokens_ = 0;
 };
 
+// Prompts as the chat template of a model has them; as they are where it has none.
+class ChatPrompts {
+ public:
+  ChatPrompts(const OpenedModel& opened, const std::string& path);
+  bool has_template() const { return template_.has_value(); }
+  // The tokens of messages, ready for the answer. `now` is for templates that name the day.
+  std::vector<std::int32_t> render(const io::TemplateValue::Array& messages,
+                                   std::int64_t now) const;
+  // Of one message, after that of the system where there is one; on a day that is always the same.
+  std::vector<std::int32_t> prompt(const std::string& system, const std::string& text) const;
+
+ private:
+  std::optional<std::string> special(const std::optional<std::int64_t>& token) const;
+
+  const OpenedModel& opened_;
+  std::optional<io::ChatTemplate> template_;
+};
+io::TemplateValue chat_message(const char* role, const std::string& text);
+
 // A conversation: reads lines and answers them, or answers one prompt. The exit code.
-int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context,
-         model::Model& model);
+int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context, model::Model& model,
+         const decode::SpeculationOptions& speculation);
 
 // The best continuation of each prompt; all beams with --json. The exit code.
 int search_beams(const GenerateOptions& o, const OpenedModel& opened, Context& context,
@@ -82,6 +112,7 @@ int search_beams(const GenerateOptions& o, const OpenedModel& opened, Context& c
 void run_steps(Context& context, const model::Model& model, decode::Scheduler& scheduler);
 
 decode::SchedulerOptions scheduler_options(const GenerateOptions& o, const OpenedModel& opened,
-                                           std::int64_t running);
+                                           std::int64_t running,
+                                           const decode::SpeculationOptions& speculation);
 
 }  // namespace touchstone::cli

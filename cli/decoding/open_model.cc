@@ -2,11 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "cli/arguments.h"
 #include "json/json.h"
@@ -15,8 +11,9 @@
 namespace touchstone::cli {
 
 void add_model_options(Options& verb, ModelChoice& choice) {
-  verb.add_option("-m,--model", choice.path,
-                  "A GGUF file, or a folder in the layout of Hugging Face");
+  verb.add_option(
+      "-m,--model", choice.path,
+      "A GGUF file, or a folder in the layout of Hugging Face (default: the built-in model)");
   verb.add_option("--compute", choice.compute, "Dtype of activations")
       ->one_of({"f32", "bf16", "f16"})
       ->show_default();
@@ -27,6 +24,10 @@ void add_model_options(Options& verb, ModelChoice& choice) {
                   "compute, or int8: inputs of matrices rounded to 8 bits")
       ->one_of({"compute", "int8"})
       ->show_default();
+  verb.add_option("--weights", choice.weights,
+                  "file: as they are stored; compute: blocks decoded to --compute when loaded")
+      ->one_of({"file", "compute"})
+      ->show_default();
   verb.add_option("--device", choice.device, "cpu, cuda or cuda:N")->show_default();
   verb.add_option("--threads", choice.threads, "CPU threads; 0 = all cores")
       ->check(whole_number(0, 4096));
@@ -35,14 +36,27 @@ void add_model_options(Options& verb, ModelChoice& choice) {
       ->show_default();
 }
 
+std::string model_path(const std::string& given) {
+  if (!given.empty()) return given;
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  // Installed: bin/touchstone and share/touchstone/model. In a build tree: the sources.
+  for (const std::filesystem::path& folder : {program.parent_path() / "../share/touchstone/model",
+                                              std::filesystem::path(TOUCHSTONE_SOURCE_MODEL)}) {
+    const std::filesystem::path file = folder / "touchstone.gguf";
+    if (std::filesystem::exists(file, error)) return file.lexically_normal().string();
+  }
+  throw InvalidArgument("no model: -m PATH, or make real-model");
+}
+
 OpenedModel open_model(const ModelChoice& choice) {
-  if (choice.path.empty()) throw InvalidArgument("no model: -m PATH, or make real-model");
-  io::ModelFile file = io::ModelFile::open(choice.path);
-  io::Tokenizer tokenizer = io::Tokenizer::from_file(choice.path);
+  const std::string path = model_path(choice.path);
+  io::ModelFile file = io::ModelFile::open(path);
+  io::Tokenizer tokenizer = io::Tokenizer::from_file(path);
   if (static_cast<std::int64_t>(tokenizer.id_end()) > file.description().vocabulary) {
     throw CorruptData(
-        fmt::format("{}: the tokenizer has tokens up to {}, the model a vocabulary of {}",
-                    choice.path, tokenizer.id_end() - 1, file.description().vocabulary));
+        fmt::format("{}: the tokenizer has tokens up to {}, the model a vocabulary of {}", path,
+                    tokenizer.id_end() - 1, file.description().vocabulary));
   }
   return {std::move(file), std::move(tokenizer)};
 }
@@ -60,38 +74,13 @@ model::ModelOptions model_options(const ModelChoice& choice, const std::string& 
     options.values = options.keys;
   }
   options.page_tokens = choice.page_tokens;
+  options.expand_weights = choice.weights == "compute";
   options.int8_activations = choice.activations == "int8";
   return options;
 }
 
 Context make_context(const ModelChoice& choice) {
   return Context({.device = parse_device(choice.device), .threads = choice.threads});
-}
-
-std::string read_whole_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) throw FileError(fmt::format("{}: {}", path, std::strerror(errno)));
-  return text;
-}
-
-std::optional<std::string> chat_template_of(const std::string& path, const io::TensorFile& file) {
-  const auto* const stored = file.find_metadata("tokenizer.chat_template");
-  if (stored != nullptr && stored->type() == io::MetadataValue::Type::string) {
-    return std::string(stored->as_string());
-  }
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::is_directory(path, error)
-                                           ? std::filesystem::path(path)
-                                           : std::filesystem::path(path).parent_path();
-  if (std::filesystem::exists(folder / "chat_template.jinja", error)) {
-    return read_whole_file((folder / "chat_template.jinja").string());
-  }
-  const std::filesystem::path config = folder / "tokenizer_config.json";
-  if (!std::filesystem::exists(config, error)) return std::nullopt;
-  const Json json = Json::parse(read_whole_file(config.string()));
-  if (!json.contains("chat_template") || !json["chat_template"].is_string()) return std::nullopt;
-  return json["chat_template"].get<std::string>();
 }
 
 std::vector<std::int32_t> encode_prompt(const OpenedModel& opened, const std::string& text,

@@ -16,16 +16,21 @@
 namespace touchstone::cli {
 
 struct ModelChoice {
-  std::string path;
+  std::string path{};
   std::string compute = "f32";
-  std::string cache;  // "" = as compute
+  std::string cache{};  // "" = as compute
   std::string activations = "compute";
+  std::string weights = "file";
   std::string device = "cpu";
   int threads = 0;
   std::int64_t page_tokens = 16;
 };
 
 void add_model_options(Options& verb, ModelChoice& choice);
+
+// The path itself, or where it is empty that of the model that comes with the program. InvalidArgument
+// where there is none.
+std::string model_path(const std::string& given);
 
 // A model that is opened, not yet loaded.
 struct OpenedModel {
@@ -40,9 +45,6 @@ OpenedModel open_model(const ModelChoice& choice);
 model::ModelOptions model_options(const ModelChoice& choice, const std::string& cache,
                                   const io::ModelDescription& description);
 Context make_context(const ModelChoice& choice);
-
-// The template of a GGUF file or of a folder; absent where there is none.
-std::optional<std::string> chat_template_of(const std::string& path, const io::TensorFile& file);
 
 // Text to tokens; one BOS token where it is empty. InvalidArgument names `what` where the text is
 // empty and the model has no BOS token.
@@ -62,8 +64,5 @@ auto with_weight_names(const model::Model& model, const Body& body) {
                       "' has values that are not finite");
   }
 }
-
-// A text file as a whole. FileError.
-std::string read_whole_file(const std::string& path);
 
 }  // namespace touchstone::cli

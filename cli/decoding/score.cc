@@ -133,11 +133,11 @@ std::string interval_text(const decode::Perplexity& r) {
 }
 
 int score(const ScoreOptions& o) {
-  if (o.model.path.empty()) throw InvalidArgument("no model: -m PATH, or make real-model");
+  const std::string first = model_path(o.model.path);
   const std::string text = text_of(o);
   std::vector<std::string> caches = o.caches;
   if (caches.empty()) caches.push_back("");
-  std::vector<std::string> models = {o.model.path};
+  std::vector<std::string> models = {first};
   models.insert(models.end(), o.others.begin(), o.others.end());
   std::vector<Scored> all;
   for (const std::string& path : models) {

@@ -17,6 +17,7 @@ struct ConvertArguments {
   std::string in;
   std::string out;
   std::string type;
+  std::string project;
   std::int64_t shard_mb = 0;
   bool json = false;
 };
@@ -24,6 +25,7 @@ struct ConvertArguments {
 int convert_files(const ConvertArguments& arguments) {
   io::ConvertOptions options;
   if (!arguments.type.empty()) options.format = &weight_format(std::string_view(arguments.type));
+  if (!arguments.project.empty()) options.project = parse_ternary_scale_rule(arguments.project);
   options.max_shard_bytes = static_cast<std::uint64_t>(arguments.shard_mb) * 1'000'000;
   Progress progress;
   options.progress = [&](std::uint64_t done, std::uint64_t total) {
@@ -54,8 +56,13 @@ void add_convert(Options& app, int& exit_code) {
   verb->add_option("in", arguments->in, "A safetensors folder or a GGUF file")->required();
   verb->add_option("out", arguments->out, "NAME.gguf, or a new folder for safetensors")->required();
   verb->add_option("--type", arguments->type,
-                   "Of matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k "
-                   "(default: as they are)");
+                   "Of matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k; "
+                   "ternary: tq1_0, tq2_0, q2_0, pq2_0, ptq1_0, ternary_g32 to ternary_g256, "
+                   "base3_g128, sherry_g128 (default: as they are)");
+  verb->add_option(
+      "--project", arguments->project,
+      "To a ternary type: make weights ternary that are not, with scales by mean, absmax "
+      "or least_squares");
   verb->add_option("--shard-mb", arguments->shard_mb, "safetensors: files of at most so many MB")
       ->check(whole_number(0, 1'000'000));
   verb->add_flag("--json", arguments->json, "As JSON");

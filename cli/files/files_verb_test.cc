@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "json/json.h"
 #include "tests/support/shell.h"
@@ -31,6 +33,34 @@ TEST(InspectVerb, ShowsAModel) {
     EXPECT_THAT(result.out, HasSubstr("4 query, 2 key/value, of 4"));
     EXPECT_THAT(result.out, HasSubstr("f16   [8, 16]"));
   }
+}
+
+// A folder with a tokenizer and a template: facts of both, and what would be refused.
+TEST(InspectVerb, ShowsTokenizerAndTemplate) {
+  const fs::path folder =
+      fs::temp_directory_path() / ("touchstone_inspect_" + std::to_string(::getpid()));
+  fs::copy(std::string(kData) + "/models/llama", folder);
+  const std::string text = (folder / "text.txt").string();
+  std::ofstream(text) << "low lower lowest";
+  const std::string tokenizer = (folder / "tokenizer.json").string();
+  ASSERT_EQ(run("tokenize --train " + text + " --vocab 260 -o " + tokenizer).exit_code, 0);
+  std::ofstream(folder / "tokenizer_config.json") << R"({"chat_template": "{{ messages }}\u001b"})";
+  const std::string verb = "inspect --template " + folder.string();
+  test::ShellResult result = run(verb);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("byte-level BPE, 260 tokens"));
+  EXPECT_THAT(result.out, HasSubstr("chat template         15 bytes"));
+  EXPECT_THAT(result.out, HasSubstr("{{ messages }}\\x1b"));
+  const Json value = Json::parse(run(verb + " --json").out);
+  EXPECT_EQ(value["tokenizer"]["tokens"], 260);
+  EXPECT_EQ(value["chat_template"], "{{ messages }}\x1b");
+  std::ofstream(tokenizer) << R"({"model": {"type": "LSTM"}})";
+  std::ofstream(folder / "tokenizer_config.json") << R"({"chat_template": "{{ x | shout }}"})";
+  result = run(verb);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("LSTM"));
+  EXPECT_THAT(result.out, HasSubstr("unknown filter 'shout'"));
+  fs::remove_all(folder);
 }
 
 TEST(InspectVerb, JsonParses) {
@@ -67,6 +97,50 @@ TEST(InspectVerb, IsSafeOnHostileFiles) {
   EXPECT_EQ(run("inspect /nowhere").exit_code, 3);
   EXPECT_EQ(run("inspect /dev/zero").exit_code, 3);
   EXPECT_EQ(run("inspect").exit_code, 2);
+}
+
+// A safetensors file with a matrix of one row.
+void write_row(const fs::path& path, const std::vector<float>& row) {
+  const std::size_t bytes = row.size() * sizeof(float);
+  const std::string header = R"({"w":{"dtype":"F32","shape":[1,)" + std::to_string(row.size()) +
+                             R"(],"data_offsets":[0,)" + std::to_string(bytes) + "]}}";
+  const std::uint64_t size = header.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&size), sizeof size);
+  file << header;
+  file.write(reinterpret_cast<const char*>(row.data()), static_cast<std::streamsize>(bytes));
+}
+
+TEST(InspectVerb, TakesTernaryWeightsApart) {
+  const fs::path out =
+      fs::temp_directory_path() / ("touchstone_ternary_" + std::to_string(::getpid()));
+  fs::create_directories(out);
+  const std::string model = (out / "m.gguf").string();
+  const std::string from = (out / "m.safetensors").string();
+  std::vector<float> row(128, 0.5F);
+  row[3] = 0;
+  row[7] = -0.5F;
+  write_row(from, row);
+  ASSERT_EQ(run("convert " + from + " " + model + " --type ptq1_0").exit_code, 0);
+  const test::ShellResult good = run("inspect --ternary " + model);
+  EXPECT_EQ(good.exit_code, 0);
+  EXPECT_THAT(good.out, HasSubstr("visited 1 tensors, 1 groups, 128 values, 0.0078 of them zero"));
+  EXPECT_THAT(good.out, HasSubstr("ternary: yes"));
+  const Json value = Json::parse(run("inspect --ternary --json " + model).out);
+  EXPECT_EQ(value["zero_codes"], 1);
+  // Not ternary: refused, projected on demand; and a file without ternary weights.
+  row[9] = 0.25F;
+  write_row(from, row);
+  const test::ShellResult refused = run("convert " + from + " " + model + " --type ptq1_0");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.out, HasSubstr("0.25 among magnitudes of 0.5"));
+  EXPECT_EQ(run("convert " + from + " " + model + " --type ptq1_0 --project mean").exit_code, 0);
+  EXPECT_EQ(run("convert " + from + " " + model + " --type ptq1_0 --project median").exit_code, 2);
+  const test::ShellResult none = run("inspect --ternary " + from);
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.out, HasSubstr("tensor 'w': a matrix of f32 among ternary ones"));
+  EXPECT_THAT(none.out, HasSubstr("no ternary tensor was visited"));
+  fs::remove_all(out);
 }
 
 TEST(ConvertVerb, GoesThereAndBack) {

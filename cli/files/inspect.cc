@@ -6,14 +6,16 @@
 #include <map>
 #include <memory>
 
+#include "cli/files/inspect_ternary.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "core/checksum.h"
 #include "touchstone/core/error.h"
 #include "touchstone/core/tensor.h"
+#include "touchstone/io/chat_template.h"
 #include "touchstone/io/model_file.h"
 #include "touchstone/io/tensor_file.h"
+#include "touchstone/io/tokenizer.h"
 
 namespace touchstone::cli {
 namespace {
@@ -26,6 +28,7 @@ struct InspectOptions {
   bool checksums = false;
   bool metadata = false;
   bool show_template = false;
+  bool ternary = false;
 };
 
 // Names and texts come from files that anybody may have written: no control characters reach the
@@ -87,44 +90,84 @@ std::string safe_value_text(const io::MetadataValue& value, std::size_t most) {
 }
 
 std::string checksum_of(const io::TensorInfo& tensor) {
-  return fmt::format("{:016x}", checksum(tensor.data));
+  return fmt::format("{:016x}", tensor.checksum());
 }
 
-// The facts about the vocabulary and the template that the file itself holds.
+// What there is of a tokenizer and a chat template. Names come from the file; the tokenizer is read as
+// `tokenize` reads it, so that one that would be refused there is named here.
 struct Vocabulary {
   std::string model;
   std::string pre;
+  std::string description;
+  std::string problem;  // why it cannot be used
   std::uint64_t tokens = 0;
   std::uint64_t merges = 0;
-  std::uint64_t template_bytes = 0;
+  std::string chat_template;
+  std::string template_problem;
   bool any = false;
 };
 
+void read_tokenizer(const fs::path& path, Vocabulary& facts) {
+  try {
+    const io::Tokenizer tokenizer = io::Tokenizer::from_file(path);
+    facts.description = tokenizer.describe();
+    facts.tokens = tokenizer.size();
+    facts.merges = tokenizer.merge_count();
+  } catch (const Error& error) {
+    facts.problem = error.what();
+  }
+}
+
+void read_template(const fs::path& path, Vocabulary& facts) {
+  try {
+    facts.chat_template = io::read_chat_template(path).value_or("");
+    if (!facts.chat_template.empty()) const io::ChatTemplate parsed(facts.chat_template);
+  } catch (const Error& error) {
+    facts.template_problem = error.what();
+  }
+}
+
 Vocabulary vocabulary_of(const io::TensorFile& file, const fs::path& path) {
   Vocabulary facts;
-  const auto find = [&](const char* key) { return file.find_metadata(key); };
-  using Type = io::MetadataValue::Type;
   const auto text = [&](const char* key) -> std::string {
-    const auto* const value = find(key);
-    return value != nullptr && value->type() == Type::string ? shown(value->as_string(), 60) : "";
+    const auto* const value = file.find_metadata(key);
+    return value != nullptr && value->type() == io::MetadataValue::Type::string
+               ? shown(value->as_string(), 60)
+               : "";
   };
   facts.model = text("tokenizer.ggml.model");
   facts.pre = text("tokenizer.ggml.pre");
-  if (const auto* const tokens = find("tokenizer.ggml.tokens")) facts.tokens = tokens->size();
-  if (const auto* const merges = find("tokenizer.ggml.merges")) facts.merges = merges->size();
-  if (const auto* const chat = find("tokenizer.chat_template");
-      chat != nullptr && chat->type() == Type::string) {
-    facts.template_bytes = chat->as_string().size();
+  if (file.find_metadata("tokenizer.huggingface.json") != nullptr) {
+    facts.model = "tokenizer.huggingface.json";
   }
   std::error_code error;
   if (fs::is_directory(path, error)) {
-    if (fs::exists(path / "tokenizer.json", error)) facts.model = "tokenizer.json";
-    if (fs::exists(path / "chat_template.jinja", error)) {
-      facts.template_bytes = fs::file_size(path / "chat_template.jinja", error);
+    for (const char* const name : {"tokenizer.gguf", "tokenizer.json"}) {
+      if (fs::exists(path / name, error)) facts.model = name;
     }
   }
-  facts.any = !facts.model.empty() || facts.tokens != 0 || facts.template_bytes != 0;
+  if (!facts.model.empty()) read_tokenizer(path, facts);
+  read_template(path, facts);
+  facts.any =
+      !facts.model.empty() || !facts.chat_template.empty() || !facts.template_problem.empty();
   return facts;
+}
+
+void print_vocabulary(const Vocabulary& facts) {
+  const auto line = [](const char* key, const std::string& value) {
+    print(fmt::format("  {:<22}{}\n", key, value));
+  };
+  print("\ntokenizer\n");
+  if (!facts.model.empty()) {
+    line("kind", facts.model + (facts.pre.empty() ? "" : ", " + facts.pre));
+  }
+  if (!facts.description.empty()) line("steps", shown(facts.description, 200));
+  if (!facts.problem.empty()) line("refused", shown(facts.problem, 400));
+  if (facts.tokens != 0) line("tokens", std::to_string(facts.tokens));
+  if (facts.merges != 0) line("merges", std::to_string(facts.merges));
+  line("chat template",
+       facts.chat_template.empty() ? "none" : fmt::format("{} bytes", facts.chat_template.size()));
+  if (!facts.template_problem.empty()) line("refused", shown(facts.template_problem, 400));
 }
 
 struct Inspection {
@@ -160,21 +203,9 @@ void print_text(const Inspection& inspection, const InspectOptions& options) {
   } else {
     print(fmt::format("\nno model description: {}\n", shown(inspection.not_a_model, 400)));
   }
-  if (const Vocabulary& facts = inspection.vocabulary; facts.any) {
-    print("\ntokenizer\n");
-    if (!facts.model.empty()) {
-      print(fmt::format("  {:<22}{}{}\n", "kind", facts.model,
-                        facts.pre.empty() ? "" : ", " + facts.pre));
-    }
-    if (facts.tokens != 0) print(fmt::format("  {:<22}{}\n", "tokens", facts.tokens));
-    if (facts.merges != 0) print(fmt::format("  {:<22}{}\n", "merges", facts.merges));
-    print(fmt::format(
-        "  {:<22}{}\n", "chat template",
-        facts.template_bytes == 0 ? "none" : fmt::format("{} bytes", facts.template_bytes)));
-  }
-  if (const auto* const chat = file.find_metadata("tokenizer.chat_template");
-      options.show_template && chat != nullptr && chat->type() == io::MetadataValue::Type::string) {
-    print("\nchat template\n" + shown_lines(chat->as_string()) + "\n");
+  if (inspection.vocabulary.any) print_vocabulary(inspection.vocabulary);
+  if (options.show_template && !inspection.vocabulary.chat_template.empty()) {
+    print("\nchat template\n" + shown_lines(inspection.vocabulary.chat_template) + "\n");
   }
   if (options.metadata) {
     print("\nmetadata\n");
@@ -237,11 +268,13 @@ void print_as_json(const Inspection& inspection, const InspectOptions& options) 
     out["model_error"] = inspection.not_a_model;
   }
   const Vocabulary& facts = inspection.vocabulary;
-  out["tokenizer"] = {{"kind", facts.model},
-                      {"pre", facts.pre},
-                      {"tokens", facts.tokens},
-                      {"merges", facts.merges},
-                      {"chat_template_bytes", facts.template_bytes}};
+  out["tokenizer"] = {
+      {"kind", facts.model},        {"pre", facts.pre},
+      {"tokens", facts.tokens},     {"merges", facts.merges},
+      {"steps", facts.description}, {"chat_template_bytes", facts.chat_template.size()}};
+  if (!facts.problem.empty()) out["tokenizer"]["error"] = facts.problem;
+  if (!facts.template_problem.empty()) out["tokenizer"]["template_error"] = facts.template_problem;
+  if (options.show_template) out["chat_template"] = facts.chat_template;
   out["metadata"] = Json::array();
   for (const io::MetadataValue& value : file.metadata())
     out["metadata"].push_back(metadata_json(value));
@@ -269,9 +302,17 @@ void add_inspect(Options& app, int& exit_code) {
   verb->add_flag("--checksums", options->checksums,
                  "Read all tensors and print a checksum of each");
   verb->add_flag("--metadata", options->metadata, "Keys and values of the file");
-  verb->add_flag("--template", options->show_template, "The chat template of a GGUF file");
+  verb->add_flag("--template", options->show_template, "The chat template, too");
+  verb->add_flag(
+      "--ternary", options->ternary,
+      "Take every group of ternary weights apart; fails where one is none, and where there "
+      "are none");
   verb->add_flag("--json", options->json, "As JSON");
   verb->callback([options, &exit_code] {
+    if (options->ternary) {
+      exit_code = inspect_ternary_file(options->path, options->json);
+      return;
+    }
     const Inspection inspection(options->path);
     if (options->json) {
       print_as_json(inspection, *options);

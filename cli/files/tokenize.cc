@@ -2,15 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -52,13 +51,6 @@ io::EncodeOptions encode_options(const TokenizeOptions& o) {
 
 std::string standard_input() {
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-}
-
-std::string file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) throw FileError(fmt::format("{}: {}", path, std::strerror(errno)));
-  return text;
 }
 
 std::string ids_text(const std::vector<io::Token>& ids, const char* separator) {
@@ -122,6 +114,18 @@ int decode_one(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
   return kOk;
 }
 
+// An array of whole numbers that ids can be: nothing is rounded or wrapped into another id.
+std::vector<io::Token> ids_of(const Json& value) {
+  std::vector<io::Token> ids;
+  for (const double id : value.get<std::vector<double>>()) {
+    if (!(id >= 0 && id <= std::numeric_limits<io::Token>::max()) || id != std::floor(id)) {
+      throw Json::exception(fmt::format("expected token ids, got {}", id));
+    }
+    ids.push_back(static_cast<io::Token>(id));
+  }
+  return ids;
+}
+
 // One JSON value per line in, one per line out.
 int run_lines(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
   std::string line;
@@ -130,8 +134,7 @@ int run_lines(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
     try {
       const Json value = Json::parse(line);
       if (o.decode) {
-        const std::string text =
-            tokenizer.decode(value.get<std::vector<io::Token>>(), {.skip_special = o.skip_special});
+        const std::string text = tokenizer.decode(ids_of(value), {.skip_special = o.skip_special});
         out += Json(text).dump();
       } else {
         out += '[' + ids_text(tokenizer.encode(value.get<std::string>(), encode_options(o)), ",") +
@@ -152,7 +155,7 @@ int run_lines(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
 // Encodes a file as a whole, on one thread, with warm caches from the second round on; the median.
 int bench(const io::Tokenizer& tokenizer, const TokenizeOptions& o) {
   if (o.words.size() != 1) throw InvalidArgument("tokenize: --bench: expected one file of text");
-  const std::string text = file_text(o.words[0]);
+  const std::string text = read_whole_file(o.words[0]);
   std::vector<double> seconds;
   std::vector<double> cpu;  // what a busy machine does not stretch
   std::vector<io::Token> ids;
@@ -197,7 +200,7 @@ int train(const TokenizeOptions& o) {
   std::vector<std::string_view> views;
   texts.reserve(o.words.size());
   for (const std::string& path : o.words) {
-    texts.push_back(file_text(path));
+    texts.push_back(read_whole_file(path));
     views.emplace_back(texts.back());
   }
   const std::string json = io::train_tokenizer(

@@ -69,6 +69,16 @@ TEST_F(TokenizeVerb, Lines) {
   EXPECT_EQ(run("-m . --lines --decode", "ids.txt").out, "\"lowest\"\n\"a\\nb\\u0000\"\n\"\"\n");
 }
 
+// Numbers that are no ids are refused, not rounded or wrapped into ids that are there.
+TEST_F(TokenizeVerb, LinesOfIds) {
+  for (const char* line : {"[1.5]", "[-1]", "[2147483648]", "[4294967297]", "[1e300]", "[\"1\"]"}) {
+    write("ids.txt", std::string("[1]\n") + line + "\n");
+    const test::ShellResult result = run("-m . --lines --decode", "ids.txt");
+    EXPECT_EQ(result.exit_code, 3) << line << result.out;
+    EXPECT_THAT(result.out, HasSubstr("line 2: expected")) << line;
+  }
+}
+
 TEST_F(TokenizeVerb, TrainingIsTheSameEachTime) {
   ASSERT_EQ(run("--train text.txt --vocab 280 --special '<s>,<|end|>' -o again.json").exit_code, 0);
   EXPECT_EQ(test::run_shell("cmp '" + (folder_ / "again.json").string() + "' '" +
@@ -86,6 +96,11 @@ TEST_F(TokenizeVerb, OneLineForWhatIsWrong) {
   expect_one_line("-m bad.json x", 3, "LSTM");
   expect_one_line("-m cut.json x", 3, "cut.json");
   expect_one_line("-m none.json x", 3, "none.json");
+  expect_one_line("--train . -o x.json", 3, ".: Is a directory");
+  expect_one_line("-m tokenizer.json --bench .", 3, ".: Is a directory");
+  // Nobody writes to it: no reader may wait for that.
+  ASSERT_EQ(test::run_shell("mkfifo '" + (folder_ / "pipe").string() + "'").exit_code, 0);
+  expect_one_line("-m pipe x", 3, "pipe: not a regular file");
   expect_one_line("x", 2, "-m");
   expect_one_line("-m . --decode one", 2, "'one'");
   expect_one_line("--train -o x.json", 2, "files of text");

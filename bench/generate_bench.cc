@@ -1,0 +1,193 @@
+#include "bench/generate_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "bench/cuda_tools.h"
+#include "machine/statistics.h"
+#include "touchstone/core/error.h"
+#include "touchstone/core/random.h"
+#include "touchstone/decode/scheduler.h"
+#include "touchstone/ops/linear.h"
+
+namespace touchstone::bench {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::int32_t> random_prompt(std::int64_t request, std::int64_t length,
+                                        std::int64_t vocabulary) {
+  std::vector<std::int32_t> prompt;
+  for (std::int64_t i = 0; i < length; ++i) {
+    const std::uint32_t word = random_words(request, i, RandomPurpose::shuffle).word[0];
+    prompt.push_back(static_cast<std::int32_t>(word % static_cast<std::uint64_t>(vocabulary)));
+  }
+  return prompt;
+}
+
+struct Run {
+  double first_tokens = 0;      // seconds until every request has one
+  std::vector<double> steps{};  // seconds of those in which each request had one row
+};
+
+Run run(Context& context, decode::Scheduler& scheduler, const GenerateCase& item,
+        std::int64_t vocabulary, std::int64_t max_tokens) {
+  Run result;
+  std::vector<decode::RequestId> ids;
+  std::int64_t begun = 0;
+  const double start = now();
+  for (std::int64_t r = 0; r < item.batch; ++r) {
+    decode::Request request{.prompt = random_prompt(r, item.context, vocabulary),
+                            .sampling = item.sampling,
+                            .stop = {.max_tokens = max_tokens, .ignore_eos = true}};
+    request.sampling.seed += r;
+    ids.push_back(scheduler.submit(std::move(request),
+                                   [&, first = true](const decode::TokenEvent& event) mutable {
+                                     if (!first || event.token < 0) return;
+                                     first = false;
+                                     if (++begun == item.batch) result.first_tokens = now() - start;
+                                   }));
+  }
+  for (bool more = true; more;) {
+    const decode::SchedulerStatistics before = scheduler.statistics();
+    const double begin = now();
+    more = scheduler.step(context);
+    const double end = now();
+    const decode::SchedulerStatistics after = scheduler.statistics();
+    if (after.decode_rows - before.decode_rows == item.batch &&
+        after.prompt_rows == before.prompt_rows) {
+      result.steps.push_back(end - begin);
+    }
+  }
+  for (const decode::RequestId id : ids) scheduler.take(id);
+  return result;
+}
+
+// Of the matrices of the layers for each token, of attention, and of the head for each request.
+double prefill_flops(const io::ModelDescription& d, const GenerateCase& item) {
+  const auto number = [](std::int64_t n) { return static_cast<double>(n); };
+  const double q = number(d.heads * d.head_size);
+  const double k = number(d.kv_heads * d.head_size);
+  const double width = number(d.width);
+  const double matrices =
+      width * (q + 2 * k) + q * width + (d.gated ? 3 : 2) * width * number(d.ffn_width);
+  const double tokens = number(item.context);
+  double flops = 0;
+  for (const io::LayerDescription& layer : d.layers) {
+    const double seen = layer.window > 0 ? std::min(number(layer.window), tokens / 2) : tokens / 2;
+    flops += tokens * (2 * matrices + 4 * q * seen);
+  }
+  return number(item.batch) * (flops + 2 * width * number(d.vocabulary));
+}
+
+}  // namespace
+
+double GenerateRow::prefill_rate() const {
+  return static_cast<double>(prefill_tokens) / prefill_seconds;
+}
+
+double GenerateRow::decode_rate() const {
+  return static_cast<double>(steps * item.batch) / decode_seconds;
+}
+
+std::int64_t cache_bytes_per_token(const model::Model& model) {
+  std::int64_t bytes = 0;
+  for (const cache::GroupStatistics& group : model.cache_statistics().groups) {
+    bytes += group.page_bytes;
+  }
+  return bytes / model.options().page_tokens;
+}
+
+GenerateRow measure_generate(Context& context, model::Model& model, const io::Tokenizer* tokenizer,
+                             const GenerateCase& item, const machine::Ceiling& ceiling) {
+  const decode::SchedulerOptions options{
+      .max_rows = item.max_rows, .max_running = item.batch, .tokenizer = tokenizer};
+  const std::int64_t vocabulary = model.shape().vocabulary;
+  GenerateRow row{.item = item};
+  {
+    // Kernels are loaded, graphs recorded and threads awake before anything is timed.
+    decode::Scheduler scheduler(model, options);
+    GenerateCase little = item;
+    little.batch = 1;
+    run(context, scheduler, little, vocabulary, 4);
+    model.clear_prefixes();
+  }
+  row.prefill_tokens = item.batch * item.context;
+  row.prefill_flops = prefill_flops(model.description(), item);
+  {
+    decode::Scheduler scheduler(model, options);
+    row.prefill_seconds = run(context, scheduler, item, vocabulary, 1).first_tokens;
+  }
+  decode::Scheduler scheduler(model, options);
+  const Run decoded = run(context, scheduler, item, vocabulary, item.tokens + 2);
+  if (decoded.steps.size() < 3) {
+    throw InvalidArgument("bench: generate: too few decode steps to time: more --tokens");
+  }
+  const std::vector<double> timed(decoded.steps.begin() + 2, decoded.steps.end());
+  row.steps = std::ssize(timed);
+  for (const double seconds : timed) row.decode_seconds += seconds;
+  row.step_us = 1e6 * machine::summarize(timed).median;
+  row.weight_bytes = model.weight_bytes();
+  row.cache_bytes = item.batch * (item.context + item.tokens / 2) * cache_bytes_per_token(model);
+  row.floor_us = static_cast<double>(row.weight_bytes + row.cache_bytes) / (ceiling.read_gbs * 1e3);
+  return row;
+}
+
+GenerateProfile profile_generate(Context& context, model::Model& model, const GenerateCase& item) {
+  std::vector<decode::ScorerSequence> sequences;
+  std::vector<decode::ScoreRow> rows;
+  std::vector<std::int32_t> all;
+  for (std::int64_t r = 0; r < item.batch; ++r) {
+    sequences.push_back(model.open(random_prompt(r, item.context, model.shape().vocabulary)));
+    rows.push_back(
+        {.sequence = sequences.back(), .token = 1, .position = model.length(sequences.back())});
+    all.push_back(static_cast<std::int32_t>(r));
+  }
+  GenerateProfile profile{.parts = model.profile_step(context, sequences)};
+  Tensor logits =
+      Tensor::empty({item.batch, model.shape().vocabulary}, DType::f32, model.shape().device);
+  std::vector<double> us;
+  for (int round = 0; round < 12; ++round) {
+    const double begin = now();
+    model.score(context, {.rows = rows, .logit_rows = all, .logits = logits});
+    context.synchronize();
+    if (round >= 2) us.push_back(1e6 * (now() - begin));
+  }
+  profile.score_us = machine::summarize(us).median;
+  for (const decode::ScorerSequence sequence : sequences) model.release(sequence);
+  return profile;
+}
+
+double cublaslt_rate(Device device) {
+  constexpr std::int64_t kSize = 8192;
+  const CudaStream stream(device.index);
+  Context context({.device = device, .stream = stream.get()});
+  Tensor host = Tensor::empty({kSize, kSize}, DType::bf16);
+  std::int64_t i = 0;
+  for (Bf16& value : host.values<Bf16>()) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(++i) * 2654435761U;
+    value = convert<Bf16>(static_cast<float>(bits >> 8) * 0x1p-23F - 1);
+  }
+  const Tensor a = host.to(device);
+  const Tensor b = host.to(device);
+  Tensor c = Tensor::empty({kSize, kSize}, DType::bf16, device);
+  const auto product = [&](int) {
+    linear(context, {.x = a,
+                     .weight = b,
+                     .y = c,
+                     .bits_may_depend_on_batch = true,
+                     .implementation = "cublaslt"});
+  };
+  product(0);
+  context.synchronize();
+  CudaGraph graph(context, 5, product);
+  graph.replay_us();
+  std::vector<double> us;
+  for (int round = 0; round < 5; ++round) us.push_back(graph.replay_us());
+  return 2.0 * kSize * kSize * kSize / (1e-6 * machine::summarize(us).median);
+}
+
+}  // namespace touchstone::bench

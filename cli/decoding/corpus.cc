@@ -1,0 +1,257 @@
+#include "cli/decoding/corpus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <sstream>
+
+#include "cli/arguments.h"
+#include "cli/output.h"
+#include "cli/output_file.h"
+#include "cli/verbs.h"
+#include "core/checksum.h"
+#include "touchstone/core/error.h"
+#include "touchstone/train/data.h"
+
+namespace touchstone::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void write_file(const fs::path& path, const std::string& text) {
+  OutputFile file(path.string());
+  file.write(text);
+}
+
+// What decides the text of a document: a folder holds documents of one of them.
+Json settings_of(const GenerateOptions& o, const OpenedModel& opened,
+                 const std::vector<std::string>& lines) {
+  std::int64_t bytes = 0;
+  for (const io::WeightInfo& info : opened.file.weights()) {
+    bytes += std::ssize(opened.file.load(info.name).data);
+  }
+  std::string joined;
+  for (const std::string& line : lines) joined += line + "\n";
+  return {{"model", fs::path(o.model.path).filename().string()},
+          {"weight_bytes", bytes},
+          {"device", o.model.device.substr(0, o.model.device.find(':'))},
+          {"compute", o.model.compute},
+          {"cache", o.model.cache},
+          {"seed", o.seed},
+          {"temperature", o.temperature},
+          {"top_k", o.top_k},
+          {"top_p", o.top_p},
+          {"min_p", o.min_p},
+          {"max_tokens", o.max_tokens},
+          {"shard_documents", o.shard_documents},
+          {"system", o.system},
+          {"prompts", lines.empty() ? "built in" : fmt::format("{} lines", lines.size())},
+          {"prompts_hash",
+           static_cast<std::int64_t>(checksum(std::as_bytes(std::span(joined))) >> 12)}};
+}
+
+// A model that writes the mark of the end has ended its text: in a shard it would be a border.
+std::string before_end(const std::string& text) {
+  return text.substr(0, text.find(train::kEndOfText));
+}
+
+// Texts that are complete, in the order of their documents.
+struct Shard {
+  std::map<std::int64_t, std::pair<Json, std::string>> documents{};
+};
+
+class Corpus {
+ public:
+  Corpus(const GenerateOptions& o, const OpenedModel& opened, Context& context, model::Model& model,
+         const std::vector<std::string>& lines)
+      : o_(o),
+        context_(context),
+        model_(model),
+        lines_(lines),
+        chat_(opened, o.model.path),
+        scheduler_(model, options(o, opened)),
+        start_(seconds_now()) {}
+
+  // All shards that are missing, or as many as there is time for.
+  void run() {
+    std::int64_t next = 0;
+    bool more = true;
+    while (more && !late()) {
+      while (std::ssize(open_) < 2 * o_.batch && next < o_.documents) {
+        if (!is_complete(next / o_.shard_documents)) submit(next);
+        ++next;
+      }
+      more = with_weight_names(model_, [&] { return scheduler_.step(context_); });
+      more = collect() || more || next < o_.documents;
+    }
+    const double seconds = seconds_now() - start_;
+    say(fmt::format("corpus: {} documents, {} tokens, {} in {} shards; {:.0f} tokens/s{}",
+                    documents_, tokens_, bytes_string(bytes_), shards_written_,
+                    static_cast<double>(tokens_) / seconds,
+                    open_.empty() ? "" : "; more is to be done"));
+  }
+
+ private:
+  static decode::SchedulerOptions options(const GenerateOptions& o, const OpenedModel& opened) {
+    decode::SchedulerOptions result = scheduler_options(o, opened, o.batch, {});
+    result.max_rows = std::max(o.max_rows, o.batch);
+    return result;
+  }
+
+  bool late() const { return o_.minutes > 0 && seconds_now() - start_ > 60 * o_.minutes; }
+
+  std::string shard_name(std::int64_t shard, const char* ending) const {
+    return fmt::format("shard-{:05}.{}", shard, ending);
+  }
+
+  bool is_complete(std::int64_t shard) {
+    const auto known = complete_.find(shard);
+    if (known != complete_.end()) return known->second;
+    std::error_code error;
+    // The list is written last.
+    return complete_[shard] = fs::exists(fs::path(o_.corpus) / shard_name(shard, "jsonl"), error);
+  }
+
+  void submit(std::int64_t document) {
+    const std::string prompt = corpus_prompt(o_.seed, document, lines_);
+    decode::Request request = request_of(o_);
+    request.prompt = chat_.prompt(o_.system, prompt);
+    request.samples = 1;
+    // No two documents share a seed, whatever the seeds of other corpora near this one.
+    request.sampling.seed = o_.seed * (std::int64_t{1} << 32) + document;
+    const std::int64_t longest = model_.shape().max_length - std::ssize(request.prompt);
+    if (longest < 1) {
+      throw InvalidArgument(fmt::format("generate: --corpus: prompt '{}' is too long", prompt));
+    }
+    open_.push_back({document, scheduler_.submit(std::move(request)), prompt});
+  }
+
+  // Finished documents go to their shards, whole shards to the folder. Whether any is open.
+  bool collect() {
+    std::erase_if(open_, [&](const Open& one) {
+      if (!scheduler_.finished(one.id)) return false;
+      const decode::Completion answer = scheduler_.take(one.id)[0];
+      ++documents_;
+      tokens_ += std::ssize(answer.tokens);
+      const std::int64_t shard = one.document / o_.shard_documents;
+      Json line = {{"document", one.document},
+                   {"prompt", one.prompt},
+                   {"seed", o_.seed * (std::int64_t{1} << 32) + one.document},
+                   {"tokens", std::ssize(answer.tokens)},
+                   {"finish", std::string(name_of(answer.finish))}};
+      shards_[shard].documents[one.document] = {std::move(line), before_end(answer.text)};
+      const std::int64_t count =
+          std::min(o_.documents - shard * o_.shard_documents, o_.shard_documents);
+      if (std::ssize(shards_[shard].documents) == count) write(shard);
+      return true;
+    });
+    return !open_.empty();
+  }
+
+  void write(std::int64_t shard) {
+    std::string text;
+    std::string list;
+    for (auto& [document, entry] : shards_[shard].documents) {
+      entry.first["offset"] = std::ssize(text);
+      entry.first["bytes"] = std::ssize(entry.second);
+      list += entry.first.dump() + "\n";
+      text += fmt::format("{}\n{}\n", entry.second, train::kEndOfText);
+    }
+    const fs::path folder(o_.corpus);
+    write_file(folder / shard_name(shard, "txt"), text);
+    write_file(folder / shard_name(shard, "jsonl"), list);
+    shards_.erase(shard);
+    complete_[shard] = true;
+    bytes_ += std::ssize(text);
+    ++shards_written_;
+    if (!o_.quiet) {
+      const double seconds = seconds_now() - start_;
+      say(fmt::format("corpus: shard {}, {} so far, {:.0f} tokens/s", shard, bytes_string(bytes_),
+                      static_cast<double>(tokens_) / seconds));
+    }
+  }
+
+  struct Open {
+    std::int64_t document = 0;
+    decode::RequestId id{};
+    std::string prompt{};
+  };
+
+  const GenerateOptions& o_;
+  Context& context_;
+  model::Model& model_;
+  const std::vector<std::string>& lines_;
+  ChatPrompts chat_;
+  decode::Scheduler scheduler_;
+  double start_;
+  std::vector<Open> open_;
+  std::map<std::int64_t, Shard> shards_;
+  std::map<std::int64_t, bool> complete_;
+  std::int64_t documents_ = 0;
+  std::int64_t tokens_ = 0;
+  std::int64_t bytes_ = 0;
+  std::int64_t shards_written_ = 0;
+};
+
+void check_folder(const fs::path& folder, const Json& settings) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw FileError(fmt::format("{}: {}", folder.string(), error.message()));
+  const fs::path manifest = folder / "manifest.json";
+  if (!fs::exists(manifest, error)) {
+    write_file(manifest, settings.dump(2) + "\n");
+    return;
+  }
+  const Json before = Json::parse_or_null(read_whole_file(manifest.string()));
+  for (const char* const key :
+       {"model", "weight_bytes", "device", "compute", "cache", "seed", "temperature", "top_k",
+        "top_p", "min_p", "max_tokens", "shard_documents", "system", "prompts_hash"}) {
+    if (before.is_object() && before.contains(key) && before[key] == settings[key]) continue;
+    throw InvalidArgument(fmt::format(
+        "generate: --corpus: {} was begun with another {}; give the same or another folder",
+        folder.string(), key));
+  }
+}
+
+}  // namespace
+
+int sample_corpus(const GenerateOptions& o) {
+  if (o.chat || o.json || o.beams > 0 || o.samples != 1 || !o.prompts.empty() ||
+      !o.grammar.empty() || !o.json_schema.empty() || !o.speculate.empty()) {
+    throw InvalidArgument(
+        "generate: --corpus takes no -p, --chat, --json, --samples, --beams, --grammar, "
+        "--json-schema or --speculate");
+  }
+  std::vector<std::string> lines;
+  if (!o.prompts_file.empty()) {
+    std::istringstream text(read_whole_file(o.prompts_file));
+    for (std::string line; std::getline(text, line);) {
+      if (!line.empty()) lines.push_back(line);
+    }
+    if (lines.empty()) throw InvalidArgument("generate: --prompts: expected lines");
+  }
+  const OpenedModel opened = open_model(o.model);
+  model::ModelOptions options = model_options(o.model, o.model.cache, opened.file.description());
+  // Prompts are short: their pages and those of the longest document.
+  constexpr std::int64_t kPromptTokens = 256;
+  options.max_length =
+      o.context > 0 ? o.context
+                    : std::min(o.max_tokens + kPromptTokens, opened.file.description().context);
+  options.sequences = o.batch;
+  options.max_rows = std::max(o.max_rows, o.batch);
+  check_folder(o.corpus, settings_of(o, opened, lines));
+  Context context = make_context(o.model);
+  model::Model model(context, io::ModelFile::open(o.model.path), options);
+  Corpus(o, opened, context, model, lines).run();
+  return kOk;
+}
+
+}  // namespace touchstone::cli

@@ -1,0 +1,43 @@
+// What `touchstone train` can be told, by option or in a JSON file: one table of names and defaults.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "json/json.h"
+#include "touchstone/io/model_description.h"
+#include "touchstone/train/trainer.h"
+
+namespace touchstone::cli {
+
+class TrainSettings {
+ public:
+  // --layers, --width, ... of the table.
+  void add_options(Options& verb);
+  // Values of the file for what no option gave. InvalidArgument names an unknown key.
+  void read_config(const std::string& path);
+
+  // InvalidArgument names the setting where a value is none.
+  std::int64_t integer(const std::string& name) const;
+  double number(const std::string& name) const;
+  bool flag(const std::string& name) const;
+  const std::string& text(const std::string& name) const;
+  bool given(const std::string& name) const;  // by option or file
+  // All that can be known to be wrong before the text is read, with the sizes of a new model or without.
+  // InvalidArgument.
+  void check(bool new_model) const;
+  Json json() const;  // all values in use
+
+  train::TrainingOptions training() const;
+  // A model from scratch.
+  io::ModelDescription description(std::int64_t vocabulary) const;
+
+ private:
+  std::map<std::string, std::string> given_;   // by option; "" = not
+  std::map<std::string, std::string> values_;  // by file
+};
+
+}  // namespace touchstone::cli
