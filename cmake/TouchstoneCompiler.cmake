@@ -18,6 +18,12 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
+# GCC looks for garbage each time its memory has doubled, from 128 MB on: 8 % of the time to compile.
+# With half a gigabyte first, hardly any file is large enough to begin with that.
+if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=524288>")
+endif()
+
 # Link it privately: these flags are ours, never those of a user of the library. nvcc splits every
 # .cu into host code full of its own idioms, so CUDA sources get only the checks that survive that.
 add_library(touchstone_warnings INTERFACE)
@@ -30,6 +36,12 @@ if(TOUCHSTONE_UNITY)
   set(shadow "$<$<CXX_COMPILER_ID:GNU>:-Wshadow=local>")
 endif()
 target_compile_options(touchstone_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${shadow}>")
+# What GCC 12 says of the code of std::string, std::optional and std::regex once it is inlined is false,
+# and changes with every option.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(touchstone_warnings INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;-Wno-restrict;-Wno-stringop-overflow>")
+endif()
 if(TOUCHSTONE_WERROR)
   target_compile_options(touchstone_warnings INTERFACE
     "$<$<COMPILE_LANGUAGE:CXX>:-Werror>"
@@ -43,10 +55,17 @@ target_compile_options(touchstone_strict_fp INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>")
 
 if(TOUCHSTONE_SANITIZE)
+  # AddressSanitizer reports a null pointer and a read past an object, too, and no pointer is cast
+  # down a hierarchy: a quarter of the time to compile, for nothing new.
+  set(unchecked "")
+  if(TOUCHSTONE_SANITIZE MATCHES "undefined")
+    set(unchecked "-fno-sanitize=null,object-size,vptr")
+  endif()
   # Directory-wide, because a sanitizer must see every object that is linked together.
   add_compile_options(
     "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TOUCHSTONE_SANITIZE}>"
     "$<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>"
+    "$<$<COMPILE_LANGUAGE:CXX>:${unchecked}>"
     "$<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>")
   add_link_options("-fsanitize=${TOUCHSTONE_SANITIZE}")
 endif()

@@ -50,8 +50,14 @@ if(TOUCHSTONE_WITH_CUDA)
   add_compile_options("$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<CONFIG:RelWithDebInfo,Debug>>:-lineinfo>")
   # A library of less than a third of the size (21 MB for sm_90a); a module is decompressed when its first kernel is launched.
   # Drivers that run code of CUDA 13 know the format.
-  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13 AND NOT TOUCHSTONE_CUDA_COMPILE_CHECK)
     add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>")
+  endif()
+  # For .ci/run, where nothing of it is run: hardly optimized (hence the assembler's notes on
+  # serialized wgmma and ignored setmaxnreg), and without f16 where that is bf16 with another type.
+  if(TOUCHSTONE_CUDA_COMPILE_CHECK)
+    add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Xcicc=-O1;-Xptxas=-O0;-Xcompiler=-Og;--no-compress>")
+    add_compile_definitions(TOUCHSTONE_CUDA_COMPILE_CHECK)
   endif()
   find_package(CUDAToolkit REQUIRED)
   message(STATUS "CUDA: on, nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_ARCHITECTURES}")

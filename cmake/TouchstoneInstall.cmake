@@ -68,5 +68,7 @@ function(touchstone_install)
 
   if(TARGET touchstone_cli)
     install(TARGETS touchstone_cli RUNTIME COMPONENT program)
+    install(FILES "${touchstone_SOURCE_DIR}/data/model/touchstone.gguf"
+      DESTINATION "${CMAKE_INSTALL_DATADIR}/touchstone/model" COMPONENT program OPTIONAL)
   endif()
 endfunction()

@@ -5,6 +5,8 @@ option(TOUCHSTONE_BUILD_CLI "Build the touchstone program and its benchmark harn
 option(TOUCHSTONE_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TOUCHSTONE_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TOUCHSTONE_FUZZ "Build the libFuzzer targets; needs Clang (preset fuzz)" OFF)
+option(TOUCHSTONE_CUDA_COMPILE_CHECK
+  "CUDA code that shows whether the sources compile, in half the time, and must not be run" OFF)
 option(TOUCHSTONE_UNITY "Compile the sources of a directory as one translation unit" ON)
 option(TOUCHSTONE_WERROR "Treat warnings as errors" OFF)
 

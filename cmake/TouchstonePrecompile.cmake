@@ -20,10 +20,20 @@ function(touchstone_precompile target)
   target_precompile_headers(${target} REUSE_FROM touchstone_precompiled)
 endfunction()
 
+# touchstone_always_optimize(source...): code that measures the machine is optimized in every build type.
+# A precompiled header that was compiled without optimization is not for it.
+function(touchstone_always_optimize)
+  if(NOT TOUCHSTONE_SANITIZE)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O3)
+    if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+      set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endif()
+endfunction()
+
 # For code in which nothing is hot (command line, reports, tests): a release build optimizes it only
 # a little, in half the time to compile it. A source that is hot after all sets its own
 # COMPILE_OPTIONS, which come later on the command line.
 add_library(touchstone_cold_code INTERFACE)
 target_compile_options(touchstone_cold_code INTERFACE
-  "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-Og>"
-  "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O1>")
+  "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-Og>")

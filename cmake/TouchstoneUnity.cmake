@@ -27,6 +27,25 @@ function(touchstone_cold_directories target)
   endforeach()
 endfunction()
 
+# touchstone_sanitized_simd(target source): under a sanitizer, SIMD code for AVX2 alone where this
+# machine has it. Scalar code would be half of the time to compile the kernels and most of the time to
+# test them, and has no vectors to read past the end with.
+set(touchstone_sanitize_avx2 OFF)
+if(TOUCHSTONE_SANITIZE AND EXISTS /proc/cpuinfo AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
+  file(STRINGS /proc/cpuinfo avx2 REGEX "^flags.* fma .* aes .* avx2 .* bmi2 " LIMIT_COUNT 1)
+  if(avx2)
+    set(touchstone_sanitize_avx2 ON)
+  endif()
+endif()
+function(touchstone_sanitized_simd target source)
+  if(touchstone_sanitize_avx2)
+    # A precompiled header for other instructions is refused.
+    set_property(SOURCE "${source}" TARGET_DIRECTORY ${target} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
+    set_property(SOURCE "${source}" TARGET_DIRECTORY ${target}
+      APPEND PROPERTY COMPILE_OPTIONS -march=haswell -maes -ffp-contract=off)
+  endif()
+endfunction()
+
 # Called once all directories have added their sources.
 function(touchstone_unity_groups)
   get_property(targets GLOBAL PROPERTY touchstone_unity_targets)
@@ -41,17 +60,24 @@ function(touchstone_unity_groups)
       if(NOT generated)
         file(STRINGS "${source}" simd REGEX "HWY_TARGET_INCLUDE" LIMIT_COUNT 1)
       endif()
+      if(simd)
+        touchstone_sanitized_simd(${target} "${source}")
+      endif()
       if(NOT generated AND NOT simd)
         cmake_path(GET source PARENT_PATH group)
         cmake_path(RELATIVE_PATH group BASE_DIRECTORY "${touchstone_SOURCE_DIR}")
         string(MAKE_C_IDENTIFIER "${group}" group)
         set_property(SOURCE "${source}" TARGET_DIRECTORY ${target} PROPERTY UNITY_GROUP ${group})
         # The options of a group are those of the file that includes it.
+        get_target_property(binary ${target} BINARY_DIR)
+        set(unit "${binary}/CMakeFiles/${target}.dir/Unity/unity_${group}_cxx.cxx")
         if("${target}:${group}" IN_LIST cold)
-          get_target_property(binary ${target} BINARY_DIR)
-          set_property(SOURCE "${binary}/CMakeFiles/${target}.dir/Unity/unity_${group}_cxx.cxx"
-            TARGET_DIRECTORY ${target}
+          set_property(SOURCE "${unit}" TARGET_DIRECTORY ${target}
             PROPERTY COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
+        endif()
+        # Under a sanitizer only the operators take long.
+        if(TOUCHSTONE_SANITIZE AND target STREQUAL "touchstone" AND NOT group MATCHES "^src_ops_")
+          set_property(SOURCE "${unit}" TARGET_DIRECTORY ${target} PROPERTY COMPILE_OPTIONS -Og)
         endif()
       endif()
     endforeach()

@@ -5,6 +5,7 @@ again from its documentation, because the package itself would bring gigabytes a
 """
 import ctypes
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -54,12 +55,18 @@ ENVIRONMENT = make_environment()
 ARGUMENTS = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 
 
+@functools.lru_cache(maxsize=4)
+def compiled(source):
+    """Compiling takes most of the time, and a template is rendered for many conversations."""
+    return ENVIRONMENT.from_string(source)
+
+
 def reference(source, context):
     """(text, None) or (None, the exception)."""
     variables = {"tools": None, "documents": None, "add_generation_prompt": False, "messages": None}
     variables.update(context)
     try:
-        return ENVIRONMENT.from_string(source).render(**variables), None
+        return compiled(source).render(**variables), None
     except Exception as error:  # noqa: BLE001: whatever it raises, Touchstone has to raise, too
         return None, f"{type(error).__name__}: {error}"
 

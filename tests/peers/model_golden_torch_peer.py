@@ -140,17 +140,18 @@ def differs(old, new):
 def main():
     folder = pathlib.Path(__file__).resolve().parents[2] / "src/model/testdata"
     names = [a for a in sys.argv[1:] if a != "--write"] or list(MODELS)
-    failed = False
+    failed = 0
     for name in names:
         result = compute(name)
         path = folder / f"{name}.json"
         if "--write" not in sys.argv:
             problem = differs(json.loads(path.read_text()), result)
-            failed |= problem is not None
+            failed += problem is not None
             print(f"{name}: {'differs: ' + problem if problem else 'as committed'}")
             continue
         path.write_text(json.dumps(result, separators=(",", ":")).replace('{"name"', '\n{"name"') + "\n")
         print(f"{name}: {path.stat().st_size} bytes, least margin {result['greedy']['least_margin']:.4g}")
+    print(f"{len(names)} models, {failed} differ from the committed files")
     return 1 if failed else 0
 
 

@@ -14,11 +14,12 @@ import json
 import os
 import pathlib
 import random
+import re
+import struct
 import subprocess
 import sys
 import tarfile
 
-import gguf
 import tokenizers
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers,
                         processors, trainers)
@@ -68,15 +69,44 @@ def unpacked(package):
     return target
 
 
-def vocabulary(path):
-    reader = gguf.GGUFReader(path)
+def metadata(path):
+    """Keys and values of a GGUF file, as PyPI gguf reads them, which takes 20 times as long."""
+    data, at = path.read_bytes(), 8
 
-    def value(key):
-        field = reader.get_field("tokenizer.ggml." + key)
-        return None if field is None else field.contents()
-    return {key: value(key) for key in ("model", "pre", "tokens", "scores", "token_type", "merges",
-                                        "bos_token_id", "eos_token_id", "unknown_token_id",
-                                        "precompiled_charsmap")}
+    def number(form):
+        nonlocal at
+        at += struct.calcsize("<" + form)
+        return struct.unpack_from("<" + form, data, at - struct.calcsize("<" + form))[0]
+
+    def text():
+        nonlocal at
+        size = number("Q")
+        at += size
+        return data[at - size:at].decode()
+
+    def value(kind):
+        nonlocal at
+        if kind == 8:
+            return text()
+        if kind != 9:
+            return number("BbHhIif?..Qqd"[kind])
+        kind, count = number("I"), number("Q")
+        if kind in (8, 9):
+            return [value(kind) for _ in range(count)]
+        form = f"<{count}" + "BbHhIif?..Qqd"[kind]
+        at += struct.calcsize(form)
+        return list(struct.unpack_from(form, data, at - struct.calcsize(form)))
+
+    assert data[:8] == b"GGUF\3\0\0\0", path
+    number("Q")  # tensors
+    return {text(): value(number("I")) for _ in range(number("Q"))}
+
+
+def vocabulary(path):
+    values = metadata(path)
+    return {key: values.get("tokenizer.ggml." + key)
+            for key in ("model", "pre", "tokens", "scores", "token_type", "merges", "bos_token_id", "eos_token_id",
+                        "unknown_token_id", "precompiled_charsmap")}
 
 
 def add_tokens(tokenizer, v):
@@ -324,15 +354,32 @@ def strings(tokenizer, count, seed):
 
 
 def code_points():
+    """Every code point between letters, spaces and digits; the same for all vocabularies."""
     codes = [c for c in range(0x110000) if not 0xd800 <= c <= 0xdfff]
-    for at in range(0, len(codes), 16):
-        yield "".join(f"a{chr(c)}b {chr(c)}1{chr(c)}" for c in codes[at:at + 16])
+    return ["".join(f"a{chr(c)}b {chr(c)}1{chr(c)}" for c in codes[at:at + 16])
+            for at in range(0, len(codes), 16)]
 
 
 # ---- Comparisons -------------------------------------------------------------------------------
 
+def start(model, source, target, *flags):
+    """`touchstone tokenize --lines` from a file to a file; runs beside the package."""
+    return subprocess.Popen([PROGRAM, "tokenize", "-m", str(model), "--lines", *flags],
+                            stdin=open(source, "rb"), stdout=open(target, "wb"), stderr=subprocess.PIPE)
+
+
+def finish(process, target, expected):
+    errors = process.communicate()[1].decode()
+    with open(target, encoding="utf-8", newline="\n") as lines:
+        answers = lines.read().split("\n")[:-1]
+    if process.returncode != 0 or len(answers) != expected:
+        sys.exit(f"{target}: exit code {process.returncode}, {len(answers)} of {expected} lines\n{errors}")
+    return answers
+
+
 def ours(model, values, *flags):
-    text = "\n".join(json.dumps(v) for v in values) + "\n"
+    """The answers for a few values."""
+    text = "".join(json.dumps(v) + "\n" for v in values)
     result = subprocess.run([PROGRAM, "tokenize", "-m", str(model), "--lines", *flags], input=text.encode(),
                             capture_output=True)
     if result.returncode != 0:
@@ -347,47 +394,66 @@ def differing_codes(tokenizer, model, text):
             if tokenizer.encode(line).ids != ids]
 
 
-def compare(name, tokenizer, promised, folder):
-    model = folder / (name.replace(" ", "_").replace(",", "").replace("(", "").replace(")", "") + ".json")
+def theirs(tokenizer, texts, target):
+    """The ids of the package, a line of JSON each, as the program prints them; and their text."""
+    lines, decoded = [], []
+    with open(target, "w") as out:
+        for at in range(0, len(texts), 20000):
+            ids = [e.ids for e in tokenizer.encode_batch(texts[at:at + 20000])]
+            lines += ["[" + ",".join(map(str, i)) + "]" for i in ids]
+            decoded += tokenizer.decode_batch(ids, skip_special_tokens=False)
+        out.writelines(line + "\n" for line in lines)
+    return lines, decoded
+
+
+class Tally:
+    """Differences of one vocabulary; the first three are shown."""
+
+    def __init__(self, name):
+        self.name, self.ids, self.texts, self.codes = name, 0, 0, []
+
+    def wrong_ids(self, text, expected, got):
+        self.ids += 1
+        if self.ids <= 3:
+            print(f"  {self.name}: {text[:60]!r}\n    theirs {expected[:120]}\n    ours   {got[:120]}")
+
+    def wrong_text(self, what, expected, got):
+        self.texts += 1
+        if self.texts <= 3:
+            print(f"  {self.name}: {what}: expected {expected[:60]!r}, ours {got[:60]!r}")
+
+
+def compare(name, tokenizer, promised, folder, codes):
+    """How many texts were compared, how many ids and how many decoded texts differ."""
+    model = folder / (re.sub("[ ,()]+", "_", name).strip("_") + ".json")
     tokenizer.save(str(model))
     tokenizer = Tokenizer.from_file(str(model))  # ids of added tokens as a reader of the file has them
     # Falcon and StarCoder lack bytes that only unassigned planes have.
     promised = promised and all(tokenizer.token_to_id(c) is not None for c in byte_alphabet().values())
-    bad = texts = broken = 0
-    found = []
-    for kind, values in (("strings", list(strings(tokenizer, STRINGS, 1))),
-                         ("code points", list(code_points()))):
-        for at in range(0, len(values), 20000):
-            part = values[at:at + 20000]
-            theirs = [e.ids for e in tokenizer.encode_batch(part)]
-            mine = ours(model, part)
-            decoded = ours(model, theirs, "--decode")
-            for text, a, b, back in zip(part, theirs, mine, decoded):
-                texts += 1
-                if a != b:
-                    bad += 1
-                    if kind == "code points":
-                        found += differing_codes(tokenizer, model, text)
-                    elif bad <= 3:
-                        print(f"  {name}: {text[:60]!r}\n    theirs {a[:24]}\n    ours   {b[:24]}")
-                if back != tokenizer.decode(a, skip_special_tokens=False):
-                    broken += 1
-                    if broken <= 3:
-                        print(f"  {name}: decode {a[:12]}: theirs {tokenizer.decode(a)[:60]!r}, ours {back[:60]!r}")
-                elif promised and back != text and not any(i in a for i in specials_of(tokenizer)):
-                    broken += 1
-                    if broken <= 3:
-                        print(f"  {name}: not the same after decode: {text[:60]!r}")
-    print(f"{name:24} {texts} texts, {bad} differ, {broken} decode differently"
-          + (f", code points {' '.join(found[:40])}" if found else ""), flush=True)
-    return bad + broken
-
-
-def specials_of(tokenizer, cache={}):
-    if id(tokenizer) not in cache:
-        cache.clear()
-        cache[id(tokenizer)] = set(tokenizer.get_added_tokens_decoder())
-    return cache[id(tokenizer)]
+    added = set(tokenizer.get_added_tokens_decoder())
+    texts = list(strings(tokenizer, STRINGS, 1))
+    first_code = len(texts)
+    texts += codes
+    source, ids_file, encoded, decoded = (folder / f"lines_{kind}" for kind in ("texts", "ids", "encoded", "decoded"))
+    source.write_text("".join(json.dumps(t) + "\n" for t in texts))
+    encoder = start(model, source, encoded)
+    lines, expected_texts = theirs(tokenizer, texts, ids_file)
+    decoder = start(model, ids_file, decoded, "--decode")
+    tally = Tally(name)
+    for at, (text, expected, got) in enumerate(zip(texts, lines, finish(encoder, encoded, len(texts)))):
+        if got != expected:
+            tally.wrong_ids(text, expected, got)
+            if at >= first_code:
+                tally.codes += differing_codes(tokenizer, model, text)
+    for text, ids, expected, answer in zip(texts, lines, expected_texts, finish(decoder, decoded, len(texts))):
+        got = json.loads(answer)
+        if got != expected:
+            tally.wrong_text(f"decode {ids[:60]}", expected, got)
+        elif promised and got != text and added.isdisjoint(json.loads(ids)):
+            tally.wrong_text("not the same after decode", text, got)
+    print(f"{name:24} {len(texts)} texts, {tally.ids} differ, {tally.texts} decode differently"
+          + (f", code points {' '.join(tally.codes[:40])}" if tally.codes else ""), flush=True)
+    return len(texts), tally.ids, tally.texts
 
 
 def golden_pairs():
@@ -440,8 +506,7 @@ def training(folder):
 
 def refusals(folder):
     """What both refuse."""
-    model = folder / "gpt-2.json"
-    result = subprocess.run([PROGRAM, "tokenize", "-m", str(model), "--lines"], input=b'"\\ud800"\n',
+    result = subprocess.run([PROGRAM, "tokenize", "-m", folder / "train_docs.json", "--lines"], input=b'"\\ud800"\n',
                             capture_output=True)
     lone = result.returncode == 3 and result.stderr.count(b"\n") == 1
     print(f"lone surrogate           {'refused' if lone else 'NOT REFUSED'}")
@@ -451,12 +516,15 @@ def refusals(folder):
 def main():
     folder = CACHE.parent / "tokenizers"
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"tokenizers {tokenizers.__version__}, {STRINGS} strings and every code point per vocabulary")
+    print(f"tokenizers {tokenizers.__version__}, {STRINGS} strings and every code point per vocabulary", flush=True)
     bad = golden_pairs() + training(folder)
-    for name, tokenizer, promised in real_tokenizers(sys.argv[1:]):
-        bad += compare(name, tokenizer, promised, folder)
-    bad += refusals(folder)
-    return 1 if bad else 0
+    codes = code_points()
+    results = [compare(name, tokenizer, promised, folder, codes)
+               for name, tokenizer, promised in real_tokenizers(sys.argv[1:])]
+    texts, ids, decoded = (sum(column) for column in zip(*results))
+    bad += refusals(folder) + ids + decoded
+    print(f"{len(results)} tokenizers, {texts} texts: ids of {ids} differ, decoded text of {decoded} differs")
+    return 1 if bad or not results else 0
 
 
 if __name__ == "__main__":

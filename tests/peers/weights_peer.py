@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 
 import gguf
 import numpy as np
@@ -16,11 +17,12 @@ PROGRAM = os.environ["TOUCHSTONE_PROGRAM"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
 LEGACY = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
 ROWS, COLUMNS = 257, 2048
-failures = 0
+checks = failures = 0
 
 
 def check(condition, what):
-    global failures
+    global checks, failures
+    checks += 1
     if not condition:
         failures += 1
     print(("ok    " if condition else "WRONG ") + what)
@@ -63,6 +65,23 @@ def foreign_gguf(folder, rng):
     return path
 
 
+def split_gguf(folder, rng):
+    """A model in several files, as the package writes it."""
+    values = {f"t{i}": rng.standard_normal((3, 32)).astype(np.float32) for i in range(5)}
+    writer = gguf.GGUFWriter(folder / "parts.gguf", "none", split_max_tensors=2)
+    for name, value in values.items():
+        writer.add_tensor(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    listed = json.loads(run("inspect", folder / "parts-00001-of-00003.gguf", "--json", "--checksums"))
+    save_file(values, folder / "values.safetensors")
+    whole = json.loads(run("inspect", folder / "values.safetensors", "--json", "--checksums"))
+    sums = [{t["name"]: t["checksum"] for t in side["tensors"]} for side in (listed, whole)]
+    check(len(listed["files"]) == 3 and sums[0] == sums[1], "a GGUF model in three files is read as one")
+
+
 def main():
     rng = np.random.default_rng(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
     with tempfile.TemporaryDirectory() as name:
@@ -70,6 +89,7 @@ def main():
         foreign = foreign_gguf(folder, rng)
         listed = json.loads(run("inspect", foreign, "--json"))
         check(len(listed["tensors"]) == len(TYPES) + 1, "a foreign GGUF file is listed")
+        split_gguf(folder, rng)
         # Random blocks of every type. The package always writes an architecture; renamed, its key makes
         # the file one of tensors, which keep their names.
         blocks = folder / "blocks.gguf"
@@ -94,6 +114,7 @@ def main():
                 expected = gguf.quantize(values["a"], gguf.GGMLQuantizationType[kind])
                 check(np.array_equal(reader["a"].data.view(np.uint8), np.ascontiguousarray(expected).view(np.uint8)),
                       f"{kind}: encoded to the same bytes")
+    print(f"gguf {version('gguf')}, safetensors {version('safetensors')}: {checks} comparisons, {failures} differ")
     raise SystemExit(1 if failures else 0)
 
 
