@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <vector>
 
 #include "touchstone/touchstone.h"
@@ -17,7 +18,7 @@ using touchstone::DType;
 
 // Bytes that are numbers of moderate size in every format: scales and bf16 have their exponent in the
 // odd ones, and subnormal numbers would be slow.
-void fill(std::vector<std::byte>& bytes) {
+void fill(std::span<std::byte> bytes) {
   unsigned state = 1;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     state = state * 1664525U + 1013904223U;
@@ -40,7 +41,9 @@ int main(int argc, char** argv) {
   const std::int64_t row_bytes = touchstone::weight_bytes(format, in);
   const std::int64_t bytes = row_bytes * out;
   const int copies = static_cast<int>(rotated / static_cast<double>(bytes)) + 1;
-  std::vector<std::byte> weights(static_cast<std::size_t>(bytes * copies));
+  // A tensor has huge pages where the system grants them, as weights have that a model does not map.
+  touchstone::Tensor memory = touchstone::Tensor::empty({bytes * copies}, DType::u8);
+  const std::span<std::byte> weights = std::as_writable_bytes(memory.values<std::uint8_t>());
   fill(weights);
   std::vector<float> x(static_cast<std::size_t>(rows * in), 0.5F);
   std::vector<float> y(static_cast<std::size_t>(rows * out));

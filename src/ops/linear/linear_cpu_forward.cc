@@ -16,28 +16,42 @@
 HWY_BEFORE_NAMESPACE();
 namespace touchstone::linear_layer::HWY_NAMESPACE {
 
-// The sums of kX rows of x by kW rows of W.
-template <std::size_t kX, class C>
-using Sums = hn::Vec<Tag<C>>[kX][kW];
+// The sums of kX rows of x by kRows rows of W.
+template <std::size_t kX, std::size_t kRows, class C>
+using Sums = hn::Vec<Tag<C>>[kX][kRows];
+
+// Weights from memory are prefetched whole tiles of rows ahead: for every row that is read, the same
+// columns of a later tile. Weights that were decoded beforehand are in the cache.
+struct FromMemory {
+  std::size_t ahead;  // bytes
+  HWY_INLINE void prefetch(const std::byte* from, std::size_t bytes) const {
+    constexpr std::size_t kLine = 64;
+    for (std::size_t byte = 0; byte < bytes; byte += kLine) sd::prefetch(from + ahead + byte);
+  }
+};
+struct FromCache {
+  HWY_INLINE void prefetch(const std::byte* /*from*/, std::size_t /*bytes*/) const {}
+};
 
 // Columns [begin, end) of plain weights, the last ones of a row too.
-template <std::size_t kX, class Source, class C = typename Source::C>
+template <std::size_t kX, std::size_t kRows, class Source, class Fetch,
+          class C = typename Source::C>
 HWY_INLINE void add_columns(const Source& source, const std::byte* const* w, const C* const* x,
-                            std::size_t begin, std::size_t end, std::size_t ahead,
-                            Sums<kX, C>& sums) {
+                            std::size_t begin, std::size_t end, const Fetch& fetch,
+                            Sums<kX, kRows, C>& sums) {
   const Tag<C> d;
   using Vector = hn::Vec<Tag<C>>;
   std::size_t i = begin;
   for (; i + Source::kColumns <= end; i += Source::kColumns) {
-    Vector pack[kW][Source::kVectors];
-    for (std::size_t o = 0; o < kW; ++o) {
+    Vector pack[kRows][Source::kVectors];
+    for (std::size_t o = 0; o < kRows; ++o) {
       source.load(w[o], i, pack[o]);
-      sd::prefetch(w[o] + source.offset(i) + ahead);
+      fetch.prefetch(w[o] + source.offset(i), source.offset(Source::kColumns));
     }
     for (std::size_t v = 0; v < Source::kVectors; ++v) {
       for (std::size_t r = 0; r < kX; ++r) {
         const Vector value = hn::LoadU(d, x[r] + i + v * kLanes<C>);
-        for (std::size_t o = 0; o < kW; ++o) {
+        for (std::size_t o = 0; o < kRows; ++o) {
           sums[r][o] = hn::MulAdd(pack[o][v], value, sums[r][o]);
         }
       }
@@ -45,7 +59,7 @@ HWY_INLINE void add_columns(const Source& source, const std::byte* const* w, con
   }
   for (; i < end; i += kLanes<C>) {
     const std::size_t n = std::min(kLanes<C>, end - i);
-    for (std::size_t o = 0; o < kW; ++o) {
+    for (std::size_t o = 0; o < kRows; ++o) {
       const Vector weight = source.load_some(w[o], i, n);
       for (std::size_t r = 0; r < kX; ++r) {
         sums[r][o] = hn::MulAdd(weight, hn::LoadU(d, x[r] + i), sums[r][o]);
@@ -55,21 +69,20 @@ HWY_INLINE void add_columns(const Source& source, const std::byte* const* w, con
 }
 
 // The same of weights in blocks: begin and end are borders of blocks.
-template <std::size_t kX, class Source, class C = typename Source::C>
+template <std::size_t kX, std::size_t kRows, class Source, class Fetch,
+          class C = typename Source::C>
 HWY_INLINE void add_blocks(const Source& source, const std::byte* const* w, const C* const* x,
-                           std::size_t begin, std::size_t end, std::size_t ahead,
-                           Sums<kX, C>& sums) {
+                           std::size_t begin, std::size_t end, const Fetch& fetch,
+                           Sums<kX, kRows, C>& sums) {
   const Tag<C> d;
-  constexpr std::size_t kLine = 64;  // bytes
   for (std::size_t i = begin; i < end; i += source.columns()) {
-    typename Source::Block block[kW];
-    for (std::size_t o = 0; o < kW; ++o) block[o] = source.block(w[o], i);
-    const std::size_t next = source.offset(i) + ahead;
-    for (std::size_t byte = next; byte < next + source.bytes(); byte += kLine) {
-      for (std::size_t o = 0; o < kW; ++o) sd::prefetch(w[o] + byte);
+    typename Source::Block block[kRows];
+    for (std::size_t o = 0; o < kRows; ++o) {
+      block[o] = source.block(w[o], i);
+      fetch.prefetch(w[o] + source.offset(i), source.bytes());
     }
     for (std::size_t k = 0; k < source.columns(); k += Source::kColumns) {
-      for (std::size_t o = 0; o < kW; ++o) {
+      for (std::size_t o = 0; o < kRows; ++o) {
         hn::Vec<Tag<C>> pack[Source::kVectors];
         source.decode(block[o], k, pack);
         for (std::size_t v = 0; v < Source::kVectors; ++v) {
@@ -83,51 +96,25 @@ HWY_INLINE void add_blocks(const Source& source, const std::byte* const* w, cons
   }
 }
 
-// Adds to totals[r][o] the product of columns [begin, end) of kX rows of x and kW rows of W. What lies
-// `ahead` bytes after each load is prefetched.
-template <std::size_t kX, class Source, class C = typename Source::C>
+// Adds to totals[r][o] the product of columns [begin, end) of kX rows of x and kRows rows of W.
+template <std::size_t kX, std::size_t kRows, class Source, class Fetch,
+          class C = typename Source::C>
 HWY_INLINE void add_products(const Source& source, const std::byte* const* w, const C* const* x,
-                             std::size_t begin, std::size_t end, std::size_t ahead,
+                             std::size_t begin, std::size_t end, const Fetch& fetch,
                              C (&totals)[kMaxX][kW]) {
   const Tag<C> d;
-  Sums<kX, C> sums;
+  Sums<kX, kRows, C> sums;
   for (auto& row : sums) {
     for (auto& sum : row) sum = hn::Zero(d);
   }
   if constexpr (Source::kBlocks) {
-    add_blocks<kX>(source, w, x, begin, end, ahead, sums);
+    add_blocks<kX, kRows>(source, w, x, begin, end, fetch, sums);
   } else {
-    add_columns<kX>(source, w, x, begin, end, ahead, sums);
+    add_columns<kX, kRows>(source, w, x, begin, end, fetch, sums);
   }
   for (std::size_t r = 0; r < kX; ++r) {
-    for (std::size_t o = 0; o < kW; ++o) totals[r][o] += sd::sum_lanes(d, sums[r][o]);
+    for (std::size_t o = 0; o < kRows; ++o) totals[r][o] += sd::sum_lanes(d, sums[r][o]);
   }
-}
-
-// Calls add_products with as many rows of x at a time as `rows` are left, at most kMaxRows; where
-// there is no kernel for as few, the last row stands in for those missing.
-template <std::size_t kMaxRows, class Source, class C = typename Source::C>
-HWY_INLINE std::size_t add_some(const Source& source, const std::byte* const* w, const C* const* x,
-                                std::size_t rows, std::size_t begin, std::size_t end,
-                                std::size_t ahead, C (&totals)[kMaxX][kW]) {
-  if constexpr (kMaxRows > 4) {
-    if (rows > 4) {
-      add_products<kMaxRows>(source, w, x, begin, end, ahead, totals);
-      return std::min(rows, kMaxRows);
-    }
-  }
-  if constexpr (kMaxRows >= 4) {
-    if (rows > 2) {
-      add_products<4>(source, w, x, begin, end, ahead, totals);
-      return std::min<std::size_t>(rows, 4);
-    }
-  }
-  if (rows == 2 || (kMaxRows == 2 && rows > 1)) {
-    add_products<2>(source, w, x, begin, end, ahead, totals);
-    return 2;
-  }
-  add_products<1>(source, w, x, begin, end, ahead, totals);
-  return 1;
 }
 
 // Rows of x from `r` on; the last stands in for those past the end.
@@ -139,35 +126,49 @@ HWY_INLINE void x_rows(const ForwardJob& job, std::int64_t r, const C* (&x)[kMax
   }
 }
 
+// Rows of W in a tile, read side by side: as few streams of memory as hide the latency of the sums. Loads
+// of two vectors have two products for each row of x, others have one.
+template <class Source, std::size_t kX>
+constexpr std::size_t tile_rows() {
+  return !Source::kBlocks && Source::kVectors == 2 && kX <= 2 ? 2 : kW;
+}
+
 // Few rows: every weight is read and decoded once, row after row of W from end to end.
-template <class Source, class C = typename Source::C>
-HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, const Panel& panel,
-                               C* totals) {
+template <std::size_t kX, class Source, class C = typename Source::C>
+HWY_INLINE void direct_rows(const Source& source, const ForwardJob& job, const Panel& panel,
+                            const C* const* x, C* totals) {
+  constexpr std::size_t kRows = tile_rows<Source, kX>();
   const auto in = static_cast<std::size_t>(job.p->in);
-  const auto rows = static_cast<std::size_t>(job.rows);
-  const auto stride = static_cast<std::size_t>(job.p->weight.row_bytes);
-  const std::size_t row_bytes = source.offset(in);
-  const C* x[kMaxX];
-  x_rows(job, 0, x);
-  for (std::int64_t o = 0; o < panel.rows; o += kW) {
-    const std::byte* w[kW];
-    for (std::size_t i = 0; i < kW; ++i) {
+  const FromMemory fetch{
+      prefetch_distance(kRows * static_cast<std::size_t>(job.p->weight.row_bytes))};
+  for (std::int64_t o = 0; o < panel.rows; o += kRows) {
+    const std::byte* w[kRows];
+    for (std::size_t i = 0; i < kRows; ++i) {
       w[i] = panel.row(*job.p, std::min(o + static_cast<std::int64_t>(i), panel.rows - 1));
     }
     C sums[kMaxX][kW] = {};
     for (std::size_t begin = 0; begin < in; begin += kSegment) {
       const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
-      // Towards the end of rows the next ones are prefetched: those between are read already.
-      const std::size_t left = row_bytes - source.offset(begin);
-      const std::size_t ahead = left > kAhead ? kAhead : kAhead + (kW - 1) * stride;
-      add_some<kMaxDirectX>(source, w, x, rows, begin, end, ahead, sums);
+      add_products<kX, kRows>(source, w, x, begin, end, fetch, sums);
     }
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t i = 0; i < kW && o + static_cast<std::int64_t>(i) < panel.rows; ++i) {
-        totals[r * kPanel + static_cast<std::size_t>(o) + i] = sums[r][i];
+    for (std::int64_t r = 0; r < job.rows; ++r) {
+      for (std::size_t i = 0; i < kRows && o + static_cast<std::int64_t>(i) < panel.rows; ++i) {
+        totals[static_cast<std::size_t>(r * kPanel + o) + i] = sums[r][i];
       }
     }
   }
+}
+
+template <class Source, class C = typename Source::C>
+HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, const Panel& panel,
+                               C* totals) {
+  const C* x[kMaxX];
+  x_rows(job, 0, x);
+  if (job.rows == 1) return direct_rows<1>(source, job, panel, x, totals);
+  if constexpr (kMaxDirectX >= 4) {
+    if (job.rows > 2) return direct_rows<4>(source, job, panel, x, totals);
+  }
+  direct_rows<2>(source, job, panel, x, totals);
 }
 
 // ---- decoded panels -----------------------------------------------------------------------------
@@ -200,6 +201,32 @@ HWY_INLINE void decode_row(const WeightFormat& format, const std::byte* row, std
   std::fill(to + (end - begin), to + padded, 0.0F);
 }
 
+// Calls add_products with as many rows of x at a time as `rows` are left, at most kMaxX; where there is
+// no kernel for as few, the last row stands in for those missing. Returns the rows that were added.
+template <class C>
+HWY_INLINE std::size_t add_decoded(const Plain<C>& source, const std::byte* const* w,
+                                   const C* const* x, std::size_t rows, std::size_t end,
+                                   C (&totals)[kMaxX][kW]) {
+  if constexpr (kMaxX > 4) {
+    if (rows > 4) {
+      add_products<kMaxX, kW>(source, w, x, 0, end, FromCache(), totals);
+      return std::min(rows, kMaxX);
+    }
+  }
+  if constexpr (kMaxX >= 4) {
+    if (rows > 2) {
+      add_products<4, kW>(source, w, x, 0, end, FromCache(), totals);
+      return std::min<std::size_t>(rows, 4);
+    }
+  }
+  if (rows > 1) {
+    add_products<2, kW>(source, w, x, 0, end, FromCache(), totals);
+    return 2;
+  }
+  add_products<1, kW>(source, w, x, 0, end, FromCache(), totals);
+  return 1;
+}
+
 // All rows of x against columns [begin, end) of the panel, which are decoded in `weights`.
 template <class C>
 HWY_INLINE void add_segment(const ForwardJob& job, const Panel& panel, const C* weights,
@@ -219,7 +246,7 @@ HWY_INLINE void add_segment(const ForwardJob& job, const Panel& panel, const C* 
         w[i] = reinterpret_cast<const std::byte*>(weights + row * kPanelStride);
       }
       C sums[kMaxX][kW] = {};
-      done = add_some<kMaxX>(source, w, x, left, 0, padded, kAhead, sums);
+      done = add_decoded(source, w, x, left, padded, sums);
       for (std::size_t i = 0; i < done; ++i) {
         C* const to = totals + (r + static_cast<std::int64_t>(i)) * kPanel + o;
         for (std::size_t k = 0; k < kW && o + static_cast<std::int64_t>(k) < panel.rows; ++k) {

@@ -27,9 +27,15 @@ constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH
 constexpr std::size_t kW = 4;
 constexpr std::size_t kMaxX = kManyRegisters ? 6 : 2;
 constexpr std::size_t kMaxDirectX = kManyRegisters ? 4 : 2;
-// How far ahead of the loads W is prefetched, in bytes of each of kW rows, and of the rows of a tile of the
-// int8 kernels: what arrives while they are worked on.
-constexpr std::size_t kAhead = 2048;
+// How far ahead of the loads W is prefetched, in bytes: whole tiles of rows, at least kMinAhead, unless a
+// tile is so large that it would leave the cache again.
+constexpr std::size_t kMinAhead = 8192;
+constexpr std::size_t kMaxAhead = 262144;
+constexpr std::size_t prefetch_distance(std::size_t tile_bytes) {
+  if (tile_bytes == 0 || tile_bytes > kMaxAhead) return kMinAhead;
+  return (kMinAhead + tile_bytes - 1) / tile_bytes * tile_bytes;
+}
+// The same in each row of a tile of the int8 kernels.
 constexpr std::size_t kTileAhead = 1024;
 
 // The rows of W that make the columns of a panel: with a gate, half of them lie `columns` further on.
