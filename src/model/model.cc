@@ -71,7 +71,8 @@ struct Model::State {
         options(checked_options(given, description)),
         weights(file ? LoadedWeights(
                            context, *file,
-                           options.expand_weights ? std::optional(options.compute) : std::nullopt)
+                           options.expand_weights ? std::optional(options.compute) : std::nullopt,
+                           options.copy_weights)
                      : LoadedWeights(context, description, std::move(uploaded))),
         plan(plan_cache(description, options)),
         layers(context, description, weights.get(), plan, options, options.max_length),

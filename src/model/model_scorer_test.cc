@@ -394,6 +394,21 @@ TEST(ModelScorer, ExpandedWeightsAreTheValuesOfTheFile) {
   }
 }
 
+TEST(ModelScorer, CopiedWeightsHaveTheBitsOfTheFile) {
+  Context context = test::device_context();
+  const Json g = test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / "llama3.json");
+  const test::ModelFolder folder("copied");
+  folder.write(g["config"], g["tensors"]);
+  const std::vector<std::int32_t> tokens = random_tokens(12, 512);
+  std::vector<float> logits[2];
+  for (std::size_t i = 0; i < 2; ++i) {
+    Model model(context, io::ModelFile::open(folder.path()),
+                {.max_length = 32, .copy_weights = i == 1});
+    logits[i] = last_logits(context, model, model.create(), tokens, 5);
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
 TEST(ModelScorer, ProfilesTheOperatorsOfAStep) {
   Context context = test::device_context();
   Model model = open_golden(context, "llama3", {.max_length = 64, .sequences = 2});

@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "core/copy.h"
+#include "core/index.h"
 #include "touchstone/core/convert.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::model {
 namespace {
+
+// Memory that weights share: several huge pages, which a tensor asks the system for.
+constexpr std::int64_t kChunkBytes = std::int64_t{32} << 20;
 
 bool linear_runs_from(const WeightFormat& format, Device device) {
   return device.is_cuda() ? format.linear_cuda : format.linear_cpu;
@@ -30,8 +35,8 @@ std::int64_t bytes_of(const ConstTensorView& view) { return view.elements() * si
 }  // namespace
 
 LoadedWeights::LoadedWeights(Context& context, const io::ModelFile& file,
-                             std::optional<DType> expanded)
-    : context_(context), file_(&file), expanded_(expanded) {
+                             std::optional<DType> expanded, bool copied)
+    : context_(context), file_(&file), expanded_(expanded), copied_(copied) {
   load_all(file.description());
 }
 
@@ -145,14 +150,34 @@ LoadedWeights::Stored LoadedWeights::store(Piece piece) {
     one.push_back(std::move(piece));
     return stack(std::move(one));
   }
+  const bool owned = piece.owned.elements() > 0;
+  const bool moved = !device.is_cuda() && (owned ? piece.bytes < kChunkBytes : copied_);
+  if (moved) {
+    std::byte* const to = allocate(piece.bytes);
+    std::memcpy(to, piece.data, at(piece.bytes));
+    piece.data = to;
+  }
   const Stored stored{view_of(*piece.format, piece.shape, piece.data, device),
                       piece.format->dtype ? std::string() : std::string(piece.format->name)};
-  if (piece.owned.elements() > 0) {
+  if (moved) return stored;
+  if (owned) {
     copies_.push_back(std::move(piece.owned));
   } else {
     mapped_.push_back(std::move(piece.mapped));
   }
   return stored;
+}
+
+std::byte* LoadedWeights::allocate(std::int64_t bytes) {
+  constexpr std::int64_t kAlignment = 64;
+  const std::int64_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (std::ssize(unused_) < whole) {
+    Tensor& chunk = copies_.emplace_back(Tensor::empty({std::max(whole, kChunkBytes)}, DType::u8));
+    unused_ = {static_cast<std::byte*>(chunk.data()), at(chunk.bytes())};
+  }
+  std::byte* const begin = unused_.data();
+  unused_ = unused_.subspan(at(whole));
+  return begin;
 }
 
 LoadedWeights::Stored LoadedWeights::stack(std::vector<Piece> pieces) {

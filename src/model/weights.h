@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,11 +54,14 @@ struct Weights {
 };
 
 // Views of the weights of a model, and the memory of those that had to be copied: to the device, to a
-// format that linear runs from, or side by side with the matrices that read the same input.
+// format that linear runs from, side by side with the matrices that read the same input, or into huge
+// pages.
 class LoadedWeights {
  public:
-  // `file` must outlive it. `expanded`: the dtype that formats of blocks are decoded to.
-  LoadedWeights(Context& context, const io::ModelFile& file, std::optional<DType> expanded);
+  // `file` must outlive it. `expanded`: the dtype that formats of blocks are decoded to. `copied`: no
+  // weight stays where the file is mapped.
+  LoadedWeights(Context& context, const io::ModelFile& file, std::optional<DType> expanded,
+                bool copied);
   // Takes the weights, which lie on the device of the context. InvalidArgument names the weight that is
   // missing, not wanted, elsewhere or of another shape; Unsupported a format that linear does not run
   // from there.
@@ -88,6 +92,9 @@ class LoadedWeights {
   Piece piece(const std::string& name);
   // Where the piece stays, or a copy of it on the device.
   Stored store(Piece piece);
+  // Host memory, aligned as a tensor is. Matrices of a small model are smaller than a huge page, so they
+  // share large tensors.
+  std::byte* allocate(std::int64_t bytes);
   // Rows of all pieces one after another.
   Stored stack(std::vector<Piece> pieces);
   ConstTensorView vector(const std::string& name);
@@ -105,6 +112,8 @@ class LoadedWeights {
   Weights weights_{};
   std::vector<io::Weight> mapped_{};
   std::vector<Tensor> copies_{};
+  bool copied_ = false;
+  std::span<std::byte> unused_{};  // of the tensor that allocate() hands out
 };
 
 // The first weight of the file with a value that is not finite, "" if there is none.

@@ -9,8 +9,8 @@
 //             (linear, YaRN, Llama 3, long) or learned positions, grouped heads, norms of q and k,
 //             biases, windows with sinks per layer, soft caps, gated or plain MLPs, parallel or
 //             sequential blocks, tied or untied heads. What the file reader refuses stays refused.
-// Weights     Used where the file is mapped (on CUDA copied), in the format of the file, by every format
-//             that linear runs from; f64 is narrowed to f32 when it is loaded. Vectors are f32.
+// Weights     Used where the file is mapped (on CUDA, and with copy_weights, copied), in the format of
+//             the file, by every format that linear runs from; f64 is narrowed to f32 when it is loaded. Vectors are f32.
 // Dtypes      Activations and the residual stream are `compute`: f32, bf16 or f16; logits are f32.
 // Guarantees  Those of Scorer: the logits of a row depend on its path, the weights, `compute`, the
 //             cache format and the kind of device alone, to the bit. Not on max_rows, page_tokens,
@@ -58,6 +58,9 @@ struct ModelOptions {
   // Matrices and tables of a file in formats of blocks are decoded to `compute` when they are loaded:
   // more memory and other bits, less work for every product. On a GPU faster where weights are small.
   bool expand_weights = false;
+  // CPU: weights are copied from the file into huge pages: as much memory again, the same bits, and
+  // reads that 4 KB pages do not slow down.
+  bool copy_weights = false;
   bool int8_activations = false;  // LinearArgs::int8_activations, in every layer and the head
 };
 
