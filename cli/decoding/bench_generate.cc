@@ -259,8 +259,9 @@ void add_bench_generate_options(Options& verb, BenchGenerateOptions& o) {
   verb.add_option("--cache", o.cache, "... format of the KV cache (as --compute)");
   verb.add_option("--activations", o.activations, "... compute or int8")
       ->one_of({"compute", "int8"});
-  verb.add_option("--weights", o.weights, "... of a file: file, or compute: blocks decoded")
-      ->one_of({"file", "compute"});
+  verb.add_option("--weights", o.weights,
+                  "... of a file: file, copied into huge pages, or compute: blocks decoded")
+      ->one_of({"file", "copied", "compute"});
   verb.add_option("--batch", o.batches, "... requests side by side, a list (1)")->split_at(',');
   verb.add_option("--context", o.contexts, "... tokens of each prompt, a list (512)")
       ->split_at(',');
