@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Checks the layout of the repository: `make lint` and .ci/run call it.
 
-- No include goes against the order of the components (ORDER below, drawn in CONTRIBUTING.md).
-  Tests are exempt: they may look into anything.
+- No include goes against the order of the components (ORDER below, drawn in
+  docs/design/layout.md). Tests are exempt: they may look into anything.
 - No source file is longer than 600 lines, no directory holds more than 30 files (collections of
   data apart).
+- The library (src/, include/) does not read the environment.
 
 Prints one line per finding and exits 1 when there is any.
 """
@@ -96,6 +97,7 @@ ORDER = {
     "contenders": PUBLIC,
 }
 SOURCE = re.compile(r"\.(h|cc|cu|cuh|c)$")
+ENVIRONMENT = re.compile(r"\b(secure_)?getenv\b|\benviron\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
 
 
@@ -142,6 +144,8 @@ def main():
             findings.append(f"{path}: {lines} lines > {MAX_LINES}")
         if is_test(path) or not SOURCE.search(path):
             continue
+        if path.startswith(("src/", "include/")) and ENVIRONMENT.search(text):
+            findings.append(f"{path}: reads the environment")
         here = component_of(path)
         for name in INCLUDE.findall(text):
             target = resolve(path, name, files)
