@@ -487,6 +487,16 @@ typedef struct ts_attention_options {
   int32_t reserved;         // 0
 } ts_attention_options;
 
+// touchstone::AttentionDropout: which weights are dropped is a function of these numbers.
+typedef struct ts_attention_dropout {
+  double probability;  // 0 <= p < 1; 0 = none
+  int64_t seed;
+  int64_t step;         // 0 <= step < 2^23
+  int64_t first_token;  // of query 0, among the tokens of the step
+  uint32_t draw;        // < 2^16
+  int32_t reserved;     // 0
+} ts_attention_dropout;
+
 typedef struct ts_attention_args {
   size_t struct_size;
   ts_tensor q;            // [B, Sq, H, D] or [N, H, D]
@@ -496,6 +506,7 @@ typedef struct ts_attention_args {
   ts_tensor log_sum_exp;  // [B, Sq, H] or [N, H], optional
   ts_attention_options options;
   const char* implementation;
+  ts_attention_dropout dropout;
 } ts_attention_args;
 #define TS_ATTENTION_ARGS \
   { .struct_size = sizeof(ts_attention_args) }
@@ -516,6 +527,7 @@ typedef struct ts_attention_backward_args {
   ts_tensor dsink_logits;  // [H], optional
   ts_attention_options options;
   const char* implementation;
+  ts_attention_dropout dropout;  // as in the forward; not with dbias
 } ts_attention_backward_args;
 #define TS_ATTENTION_BACKWARD_ARGS \
   { .struct_size = sizeof(ts_attention_backward_args) }

@@ -50,6 +50,7 @@ typedef struct ts_ternary_project_args {
   ts_ternary_scale_type scale_type;
   int32_t reserved;    // 0
   int64_t group_size;  // of TS_TERNARY_GROUP: 32 to 256
+  const char* implementation;
 } ts_ternary_project_args;
 #define TS_TERNARY_PROJECT_ARGS                                                     \
   {                                                                                 \
@@ -59,6 +60,9 @@ typedef struct ts_ternary_project_args {
 
 TOUCHSTONE_API ts_status ts_ternary_project(ts_context* context,
                                             const ts_ternary_project_args* args);
+TOUCHSTONE_API ts_status ts_ternary_project_explain(ts_context* context,
+                                                    const ts_ternary_project_args* args,
+                                                    ts_report report, void* user);
 // Scales that a matrix of this shape has.
 TOUCHSTONE_API ts_status ts_ternary_groups(ts_ternary_grouping grouping, int64_t group_size,
                                            int64_t rows, int64_t cols, int64_t* groups);
