@@ -5,6 +5,7 @@
   docs/design/layout.md). Tests are exempt: they may look into anything.
 - No source file is longer than 600 lines, no directory holds more than 30 files (collections of
   data apart).
+- Every directory of the library is in ORDER; every operator has a tuning header.
 - The library (src/, include/) does not read the environment.
 
 Prints one line per finding and exits 1 when there is any.
@@ -147,11 +148,17 @@ def main():
         if path.startswith(("src/", "include/")) and ENVIRONMENT.search(text):
             findings.append(f"{path}: reads the environment")
         here = component_of(path)
+        if here is None and path.startswith(("src/", "include/")):
+            findings.append(f"{path}: its directory is not in ORDER")
         for name in INCLUDE.findall(text):
             target = resolve(path, name, files)
             there = component_of(target) if target else None
             if not allowed(here, there):
                 findings.append(f"{path}: {here} may not include {name} ({there})")
+    for directory in sorted(d for d in counts if re.fullmatch(r"src/ops/[^/]+", d)):
+        if f"{directory}/CMakeLists.txt" in files and not any(
+                path.endswith("_tuning.h") for path in counts[directory]):
+            findings.append(f"{directory}: has no tuning header")
     for directory, held in sorted(counts.items()):
         if len(held) > MAX_FILES and not (directory + "/").startswith(
                 tuple(c + "/" for c in COLLECTIONS)):
