@@ -159,7 +159,9 @@ HWY_NOINLINE void direct_panel(const Source& source, const ForwardJob& job, cons
       const std::size_t end = std::min<std::size_t>(in, begin + kSegment);
       // Towards the end of rows the next ones are prefetched: those between are read already.
       const std::size_t left = row_bytes - source.offset(begin);
-      const std::size_t ahead = left > kAhead ? kAhead : kAhead + (kW - 1) * stride;
+      const std::size_t ahead = left > tuning::kPrefetchBytes
+                                    ? tuning::kPrefetchBytes
+                                    : tuning::kPrefetchBytes + (kW - 1) * stride;
       add_some<kMaxDirectX>(source, w, x, rows, begin, end, ahead, sums);
     }
     for (std::size_t r = 0; r < rows; ++r) {
@@ -219,7 +221,7 @@ HWY_INLINE void add_segment(const ForwardJob& job, const Panel& panel, const C* 
         w[i] = reinterpret_cast<const std::byte*>(weights + row * kPanelStride);
       }
       C sums[kMaxX][kW] = {};
-      done = add_some<kMaxX>(source, w, x, left, 0, padded, kAhead, sums);
+      done = add_some<kMaxX>(source, w, x, left, 0, padded, tuning::kPrefetchBytes, sums);
       for (std::size_t i = 0; i < done; ++i) {
         C* const to = totals + (r + static_cast<std::int64_t>(i)) * kPanel + o;
         for (std::size_t k = 0; k < kW && o + static_cast<std::int64_t>(k) < panel.rows; ++k) {

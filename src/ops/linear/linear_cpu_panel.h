@@ -7,6 +7,7 @@
 
 #include "ops/linear/linear_cpu.h"
 #include "ops/linear/linear_epilogue.h"
+#include "ops/linear/linear_tuning.h"
 
 #if defined(TOUCHSTONE_LINEAR_CPU_PANEL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TOUCHSTONE_LINEAR_CPU_PANEL_H_
@@ -27,10 +28,6 @@ constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH
 constexpr std::size_t kW = 4;
 constexpr std::size_t kMaxX = kManyRegisters ? 6 : 2;
 constexpr std::size_t kMaxDirectX = kManyRegisters ? 4 : 2;
-// How far ahead of the loads W is prefetched, in bytes of each of kW rows, and of the rows of a tile of the
-// int8 kernels: what arrives while they are worked on.
-constexpr std::size_t kAhead = 2048;
-constexpr std::size_t kTileAhead = 1024;
 
 // The rows of W that make the columns of a panel: with a gate, half of them lie `columns` further on.
 struct Panel {
