@@ -147,7 +147,7 @@ class TOUCHSTONE_API KvCache {
   // on the stream, without allocation or synchronization; can be captured.
   void keep(std::span<const KeptSlots> kept);
   // Drops everything from position `length` on, and what was reserved. InvalidArgument when the
-  // next token would see positions that advance_window has freed. With a window of 1 it sees none:
+  // next token would attend to positions that advance_window has freed. With a window of 1 there are none:
   // any length is accepted, and positions of a page that was freed read as zeros.
   void truncate(SequenceId id, std::int64_t length);
   // A second sequence with the same tokens, all pages shared. Drops what was reserved.
@@ -162,7 +162,7 @@ class TOUCHSTONE_API KvCache {
   // window of every shorter length too.
   void insert_prefix(SequenceId id, std::span<const std::int32_t> tokens, std::uint32_t space = 0);
   // A new sequence with the longest beginning of `tokens` in the index, in pages shared with it. Of
-  // windowed groups only the pages that later tokens see are needed. The logits of the last prompt
+  // windowed groups only the pages that later tokens attend to are needed. The logits of the last prompt
   // token need that token to run: look up all but the last token of a prompt.
   PrefixHit open_prefix(std::span<const std::int32_t> tokens, std::uint32_t space = 0);
   // Called before a cached page is evicted, by any member that needs its memory, for example to copy
