@@ -1,5 +1,5 @@
-// Every C++ header of the library. Left out: core/testing.h, the switches of tests, and gradcheck.h with
-// dual.h, which are templates that check gradients.
+// Every C++ header of the library. Left out: core/testing.h, the switches of tests, and gradcheck.h
+// with dual.h, which are templates that check gradients.
 #pragma once
 
 #include "touchstone/cache/cache_view.h"            // IWYU pragma: export

@@ -17,7 +17,8 @@
 //   defaults. Later versions append fields: a library takes the shorter struct of an older caller
 //   and fills in the defaults, and refuses (TS_INVALID_ARGUMENT) the longer struct of a newer one.
 // - An absent optional tensor is a zeroed ts_tensor. Tensors that are only read have no const.
-// - A NULL handle or pointer where one is needed is TS_INVALID_ARGUMENT. Destroying NULL is allowed.
+// - A NULL handle or pointer where one is needed is TS_INVALID_ARGUMENT. Destroying NULL is
+//   allowed.
 // - A context and what was made with it belong to one thread at a time. A context must outlive the
 //   caches made with it, a cache its views.
 #pragma once
@@ -260,8 +261,8 @@ TOUCHSTONE_API ts_status ts_linear_backward_explain(ts_context* context,
 enum { TS_SILU = 0, TS_GELU = 1, TS_GELU_TANH = 2, TS_RELU_SQUARED = 3 };
 typedef int32_t ts_activation_kind;
 
-/* activation: x, y. activation_backward: dy, x, dx. gate: x is the gate; up, y. gate_backward: dy, x,
-   up, dx, dup. What a function does not use stays empty. */
+/* activation: x, y. activation_backward: dy, x, dx. gate: x is the gate; up, y. gate_backward: dy,
+   x, up, dx, dup. What a function does not use stays empty. */
 typedef struct ts_activation_args {
   size_t struct_size;
   ts_tensor x;
@@ -483,7 +484,7 @@ typedef struct ts_attention_options {
   double soft_cap;          // finite, >= 0; 0 = none
   int64_t window;           // >= 0; 0 = none
   int64_t sinks;            // >= 0, with a window only
-  int32_t causal;           // not 0: a query sees no later key
+  int32_t causal;           // not 0: a query attends to no later key
   int32_t reserved;         // 0
 } ts_attention_options;
 

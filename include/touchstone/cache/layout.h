@@ -97,8 +97,8 @@ TOUCHSTONE_API TokenOffsets token_offsets(const LayerGroup& group, const PageGeo
 TOUCHSTONE_API std::int64_t page_bytes(const LayerGroup& group);
 
 // Pages a sequence of `tokens` holds after its last `chunk` tokens were appended in one step: those
-// with a position that one of these tokens attends to, or with a sink. Before the step the sequence held
-// what its first token attends to (advance_window).
+// with a position that one of these tokens attends to, or with a sink. Before the step the sequence
+// held what its first token attends to (advance_window).
 TOUCHSTONE_API std::int64_t pages_for_tokens(const LayerGroup& group, std::int64_t tokens,
                                              std::int64_t chunk = 1);
 
