@@ -74,6 +74,11 @@ check_operator_pages() {
   done
 }
 
+check_glossary_order() {
+  sed -nE 's/^\| ([^|]+) \|.*/\1/p' docs/glossary.md | sed 1d | LC_ALL=C sort -fc ||
+    fail "docs/glossary.md: not in alphabetical order"
+}
+
 check_readme_numbers() {
   local row page number
   while read -r row; do
@@ -102,5 +107,6 @@ check_paths
 check_index
 check_lengths
 check_operator_pages
+check_glossary_order
 check_readme_numbers
 [ "$failures" -eq 0 ] || { echo "check_docs: $failures failures" >&2; exit 1; }
