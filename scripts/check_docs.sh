@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks the documentation: relative links, anchors and paths resolve, pages for users stay short, the
-# index and the table of directories are complete, every number of the README's table "Measured" stands
-# on the page it links to.
+# Checks the documentation: relative links, anchors and paths resolve, pages for users stay short, those
+# of operators have their sections, the index and the table of directories are complete, every number of
+# the README's table "Measured" stands on the page it links to.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -62,6 +62,23 @@ check_lengths() {
   done
 }
 
+# What a page of an operator has: a link to the contract, a compiled snippet, three sections.
+check_operator_pages() {
+  local page section
+  for page in docs/ops/*.md; do
+    grep -qE '\]\(\.\./\.\./include/touchstone/ops/' "$page" || fail "$page: no link to its contract"
+    grep -qE "touchstone_snippet\(\w+ $page " tests/CMakeLists.txt || fail "$page: no snippet"
+    for section in Kernels Measured 'Weak spots'; do
+      grep -qx "## $section" "$page" || fail "$page: no section '$section'"
+    done
+  done
+}
+
+check_glossary_order() {
+  sed -nE 's/^\| ([^|]+) \|.*/\1/p' docs/glossary.md | sed 1d | LC_ALL=C sort -fc ||
+    fail "docs/glossary.md: not in alphabetical order"
+}
+
 check_readme_numbers() {
   local row page number
   while read -r row; do
@@ -89,5 +106,7 @@ check_links
 check_paths
 check_index
 check_lengths
+check_operator_pages
+check_glossary_order
 check_readme_numbers
 [ "$failures" -eq 0 ] || { echo "check_docs: $failures failures" >&2; exit 1; }

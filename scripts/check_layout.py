@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Checks the layout of the repository: `make lint` and .ci/run call it.
 
-- No include goes against the order of the components (ORDER below, drawn in CONTRIBUTING.md).
-  Tests are exempt: they may look into anything.
+- No include goes against the order of the components (ORDER below, drawn in
+  docs/design/layout.md). Tests are exempt: they may look into anything.
 - No source file is longer than 600 lines, no directory holds more than 30 files (collections of
   data apart).
+- Every directory of the library is in ORDER; every operator has a tuning header.
+- The library (src/, include/) does not read the environment.
+- Public headers have at most 100 columns, comments included, which clang-format leaves alone.
 
 Prints one line per finding and exits 1 when there is any.
 """
@@ -15,6 +18,7 @@ import sys
 
 MAX_LINES = 600
 MAX_FILES = 30
+MAX_COLUMNS = 100
 # Directories that are collections of inputs, not of sources to read one after another.
 COLLECTIONS = ("src/model/testdata", "tests/judge/corpus", "contenders", "docs/data", "data", "src/io/testdata")
 
@@ -95,7 +99,12 @@ ORDER = {
                                   "include/touchstone/model", "include/touchstone/train"},
     "contenders": PUBLIC,
 }
+# Public headers whose comments are not wrapped yet.
+UNWRAPPED = tuple(f"include/touchstone/{name}" for name in (
+    "decode/", "io/", "model/", "train/", "touchstone_c_generate.h", "touchstone_c_grammar.h",
+    "touchstone_c_io.h", "touchstone_c_speculative.h"))
 SOURCE = re.compile(r"\.(h|cc|cu|cuh|c)$")
+ENVIRONMENT = re.compile(r"\b(secure_)?getenv\b|\benviron\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.M)
 
 
@@ -142,12 +151,24 @@ def main():
             findings.append(f"{path}: {lines} lines > {MAX_LINES}")
         if is_test(path) or not SOURCE.search(path):
             continue
+        if path.startswith("include/") and not path.startswith(UNWRAPPED):
+            findings += [f"{path}:{number}: {len(line)} columns > {MAX_COLUMNS}"
+                         for number, line in enumerate(text.splitlines(), 1)
+                         if len(line) > MAX_COLUMNS]
+        if path.startswith(("src/", "include/")) and ENVIRONMENT.search(text):
+            findings.append(f"{path}: reads the environment")
         here = component_of(path)
+        if here is None and path.startswith(("src/", "include/")):
+            findings.append(f"{path}: its directory is not in ORDER")
         for name in INCLUDE.findall(text):
             target = resolve(path, name, files)
             there = component_of(target) if target else None
             if not allowed(here, there):
                 findings.append(f"{path}: {here} may not include {name} ({there})")
+    for directory in sorted(d for d in counts if re.fullmatch(r"src/ops/[^/]+", d)):
+        if f"{directory}/CMakeLists.txt" in files and not any(
+                path.endswith("_tuning.h") for path in counts[directory]):
+            findings.append(f"{directory}: has no tuning header")
     for directory, held in sorted(counts.items()):
         if len(held) > MAX_FILES and not (directory + "/").startswith(
                 tuple(c + "/" for c in COLLECTIONS)):

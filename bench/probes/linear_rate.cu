@@ -3,20 +3,20 @@
 //
 //   nvcc -std=c++20 -O3 -Iinclude linear_rate.cu build/cuda/libtouchstone.a -lhwy -lcublasLt -o linear_rate
 #include <cublasLt.h>
-#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "graph_replay.cuh"
 #include "touchstone/touchstone.h"
 
 namespace {
 
+using probe::GraphReplay;
 using touchstone::ConstTensorView;
 using touchstone::Device;
 using touchstone::DType;
@@ -24,16 +24,8 @@ using touchstone::TensorView;
 
 constexpr double kRotated = 220e6;  // bytes
 constexpr int kRounds = 7;
+constexpr int kRepeats = 3;
 constexpr double kReadRate = 4.57e12;  // bytes a second, of a long read on the H200
-
-#define CHECK(call)                                                      \
-  do {                                                                   \
-    const auto status = call;                                            \
-    if (static_cast<int>(status) != 0) {                                 \
-      std::fprintf(stderr, "%s: %d\n", #call, static_cast<int>(status)); \
-      std::exit(1);                                                      \
-    }                                                                    \
-  } while (false)
 
 __global__ void fill(unsigned char* to, std::size_t bytes, unsigned mask) {
   std::size_t i = blockIdx.x * std::size_t{256} + threadIdx.x;
@@ -61,47 +53,6 @@ struct Buffer {
 };
 
 cudaStream_t stream;
-
-// The time of one of `calls` calls in a graph, in microseconds.
-class Graph {
- public:
-  Graph(int calls, const std::function<void(int)>& call) : calls_(calls) {
-    call(0);
-    CHECK(cudaStreamSynchronize(stream));
-    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < calls; ++i) call(i);
-    cudaGraph_t graph;
-    CHECK(cudaStreamEndCapture(stream, &graph));
-    CHECK(cudaGraphInstantiate(&exec_, graph, 0));
-    CHECK(cudaGraphDestroy(graph));
-  }
-  ~Graph() { cudaGraphExecDestroy(exec_); }
-  double microseconds() {
-    cudaEvent_t begin, end;
-    CHECK(cudaEventCreate(&begin));
-    CHECK(cudaEventCreate(&end));
-    CHECK(cudaGraphLaunch(exec_, stream));
-    CHECK(cudaEventRecord(begin, stream));
-    constexpr int kRepeats = 3;
-    for (int i = 0; i < kRepeats; ++i) CHECK(cudaGraphLaunch(exec_, stream));
-    CHECK(cudaEventRecord(end, stream));
-    CHECK(cudaEventSynchronize(end));
-    float ms = 0;
-    CHECK(cudaEventElapsedTime(&ms, begin, end));
-    CHECK(cudaEventDestroy(begin));
-    CHECK(cudaEventDestroy(end));
-    return static_cast<double>(ms) * 1e3 / kRepeats / calls_;
-  }
-
- private:
-  cudaGraphExec_t exec_ = nullptr;
-  int calls_;
-};
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
 
 // C (m x n, column-major) = op(A) op(B) in bf16, f32 sums.
 class Lt {
@@ -153,13 +104,17 @@ struct Timing {
   double ours;
   double library;
 };
-Timing in_turns(Graph& ours, Graph* library) {
+Timing in_turns(GraphReplay& ours, GraphReplay* library) {
+  const auto timed = [](GraphReplay& replay) {
+    replay.launch();
+    return replay.microseconds(kRepeats);
+  };
   std::vector<double> a, b;
   for (int i = 0; i < kRounds; ++i) {
-    a.push_back(ours.microseconds());
-    if (library != nullptr) b.push_back(library->microseconds());
+    a.push_back(timed(ours));
+    if (library != nullptr) b.push_back(timed(*library));
   }
-  return {median(a), b.empty() ? 0 : median(b)};
+  return {probe::median(a), b.empty() ? 0 : probe::median(b)};
 }
 
 void forward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int64_t in,
@@ -187,13 +142,13 @@ void forward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int64
     touchstone::linear(context, args);
   };
   const int calls = std::max(copies, 20);
-  Graph ours(calls, call);
-  std::unique_ptr<Graph> library;
+  GraphReplay ours(stream, calls, call);
+  std::unique_ptr<GraphReplay> library;
   if (bf16) {
     const auto product =
         lt.product(true, false, static_cast<int>(out), static_cast<int>(rows), static_cast<int>(in),
                    static_cast<int>(in), static_cast<int>(in));
-    library = std::make_unique<Graph>(calls, [&](int i) {
+    library = std::make_unique<GraphReplay>(stream, calls, [&](int i) {
       product(weights.data + static_cast<std::size_t>(i % copies) * bytes, x.data, y.data);
     });
   }
@@ -215,7 +170,7 @@ void backward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int6
   Buffer dy(static_cast<std::size_t>(rows * out) * 2, 0);
   Buffer dx(static_cast<std::size_t>(rows * in) * 2, 0);
   Buffer dw(static_cast<std::size_t>(in * out) * 2, 0);
-  Graph ours(3, [&](int) {
+  GraphReplay ours(stream, 3, [&](int) {
     touchstone::linear_backward(context, {.dy = view(dy.data, {rows, out}),
                                           .x = view(x.data, {rows, in}),
                                           .weight = view(weight.data, {out, in}),
@@ -225,7 +180,7 @@ void backward(touchstone::Context& context, Lt& lt, std::int64_t rows, std::int6
   const int n = static_cast<int>(rows), i = static_cast<int>(in), o = static_cast<int>(out);
   const auto for_dx = lt.product(false, false, i, n, o, i, o);
   const auto for_dw = lt.product(false, true, i, o, n, i, o);
-  Graph library(3, [&](int) {
+  GraphReplay library(stream, 3, [&](int) {
     for_dx(weight.data, dy.data, dx.data);
     for_dw(x.data, dy.data, dw.data);
   });

@@ -3,11 +3,8 @@
 //
 //   nvcc -std=c++20 -O3 -Iinclude paged_attention_rate.cu build/cuda/libtouchstone.a -lhwy -o rate
 //   ./rate [part of a name]
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -15,19 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "graph_replay.cuh"
 #include "touchstone/touchstone.h"
 
 namespace {
 
 using namespace touchstone;
-
-#define CHECK(call)                                                       \
-  do {                                                                    \
-    if (const cudaError_t error = (call); error != cudaSuccess) {         \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (false)
 
 struct Shape {
   const char* name;
@@ -53,30 +43,10 @@ constexpr std::int64_t kPageTokens = 16;
 
 // Microseconds of a call, the best of five graphs of `count`.
 double time_of(Context& context, int count, const std::function<void()>& call) {
-  auto* const stream = static_cast<cudaStream_t>(context.stream());
-  call();
-  CHECK(cudaStreamSynchronize(stream));
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  for (int i = 0; i < count; ++i) call();
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&executable, graph, 0));
-  cudaEvent_t begin = nullptr, end = nullptr;
-  CHECK(cudaEventCreate(&begin));
-  CHECK(cudaEventCreate(&end));
-  float best = 1e30F;
-  for (int round = 0; round < 5; ++round) {
-    float milliseconds = 0;
-    CHECK(cudaEventRecord(begin, stream));
-    CHECK(cudaGraphLaunch(executable, stream));
-    CHECK(cudaEventRecord(end, stream));
-    CHECK(cudaEventSynchronize(end));
-    CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
-    best = std::min(best, milliseconds * 1000 / static_cast<float>(count));
-  }
-  CHECK(cudaGraphExecDestroy(executable));
-  CHECK(cudaGraphDestroy(graph));
+  probe::GraphReplay replay(static_cast<cudaStream_t>(context.stream()), count,
+                            [&](int) { call(); });
+  double best = replay.microseconds(1);
+  for (int round = 1; round < 5; ++round) best = std::min(best, replay.microseconds(1));
   return best;
 }
 

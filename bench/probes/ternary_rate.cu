@@ -4,19 +4,18 @@
 //
 //   nvcc -std=c++20 -O3 -Iinclude ternary_rate.cu build/cuda/libtouchstone.a -lhwy -lcublasLt -o ternary_rate
 //   ./ternary_rate [ROWS IN OUT FORMAT]
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "graph_replay.cuh"
 #include "touchstone/touchstone.h"
 
 namespace {
 
+using probe::GraphReplay;
 using touchstone::Context;
 using touchstone::DType;
 
@@ -24,12 +23,6 @@ constexpr double kRotated = 240e6;     // bytes, 4 times the L2 of the H200
 constexpr double kReadRate = 4.57e12;  // bytes a second, of a long read on the H200
 constexpr int kRounds = 9;
 constexpr int kRepeats = 3;
-
-void check(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(status));
-  std::exit(1);
-}
 
 // Blocks with scales between 2^-7 and 2^-6 and codes of -1, 0 and 1.
 __global__ void fill_blocks(unsigned char* to, std::size_t blocks, int bytes, int scale) {
@@ -59,59 +52,11 @@ __global__ void fill_bf16(unsigned short* to, std::size_t count) {
 
 struct Memory {
   unsigned char* data = nullptr;
-  explicit Memory(std::size_t bytes) { check(cudaMalloc(&data, bytes + 256), "cudaMalloc"); }
+  explicit Memory(std::size_t bytes) { CHECK(cudaMalloc(&data, bytes + 256)); }
   ~Memory() { cudaFree(data); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 };
-
-class Replay {
- public:
-  Replay(cudaStream_t stream, int calls, const std::function<void(int)>& call)
-      : stream_(stream), calls_(calls) {
-    call(0);
-    check(cudaStreamSynchronize(stream), "first call");
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < calls; ++i) call(i);
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(stream, &graph), "capture");
-    check(cudaGraphInstantiate(&exec_, graph, 0), "instantiate");
-    cudaGraphDestroy(graph);
-    cudaEventCreate(&begin_);
-    cudaEventCreate(&end_);
-  }
-  ~Replay() {
-    cudaGraphExecDestroy(exec_);
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  Replay(const Replay&) = delete;
-  Replay& operator=(const Replay&) = delete;
-
-  // Of one call.
-  double microseconds() {
-    check(cudaGraphLaunch(exec_, stream_), "launch");
-    cudaEventRecord(begin_, stream_);
-    for (int i = 0; i < kRepeats; ++i) check(cudaGraphLaunch(exec_, stream_), "launch");
-    cudaEventRecord(end_, stream_);
-    check(cudaEventSynchronize(end_), "replay");
-    float ms = 0;
-    cudaEventElapsedTime(&ms, begin_, end_);
-    return static_cast<double>(ms) * 1e3 / kRepeats / calls_;
-  }
-
- private:
-  cudaStream_t stream_;
-  int calls_;
-  cudaGraphExec_t exec_ = nullptr;
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
-};
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
 
 void measure(Context& context, cudaStream_t stream, std::int64_t rows, std::int64_t in,
              std::int64_t out, const std::string& name) {
@@ -133,7 +78,7 @@ void measure(Context& context, cudaStream_t stream, std::int64_t rows, std::int6
                            static_cast<std::size_t>(out * in) * wide_copies);
   fill_bf16<<<1024, 256>>>(reinterpret_cast<unsigned short*>(x.data),
                            static_cast<std::size_t>(rows * in));
-  check(cudaDeviceSynchronize(), "fill");
+  CHECK(cudaDeviceSynchronize());
   const auto view = [](void* data, std::vector<std::int64_t> shape, DType dtype) {
     return touchstone::make_view(data, shape, dtype, touchstone::Device::cuda());
   };
@@ -156,19 +101,21 @@ void measure(Context& context, cudaStream_t stream, std::int64_t rows, std::int6
     args.implementation = "cublaslt";
     touchstone::linear(context, args);
   };
-  Replay a(stream, std::max(copies, 20), ours);
-  Replay b(stream, std::max(wide_copies, 20), library);
+  GraphReplay a(stream, std::max(copies, 20), ours);
+  GraphReplay b(stream, std::max(wide_copies, 20), library);
   std::vector<double> times_a, times_b;
   for (int i = 0; i < kRounds; ++i) {
-    times_a.push_back(a.microseconds());
-    times_b.push_back(b.microseconds());
+    a.launch();
+    times_a.push_back(a.microseconds(kRepeats));
+    b.launch();
+    times_b.push_back(b.microseconds(kRepeats));
   }
-  const double t = median(times_a);
+  const double t = probe::median(times_a);
   std::printf(
       "%-13s %5lld x %5lld / %5lld  %8.2f us  of read rate %5.2f  cublaslt bf16 %8.2f us  %5.2fx\n",
       name.c_str(), static_cast<long long>(rows), static_cast<long long>(in),
       static_cast<long long>(out), t, static_cast<double>(bytes) / kReadRate * 1e6 / t,
-      median(times_b), median(times_b) / t);
+      probe::median(times_b), probe::median(times_b) / t);
   std::fflush(stdout);
 }
 
@@ -176,7 +123,7 @@ void measure(Context& context, cudaStream_t stream, std::int64_t rows, std::int6
 
 int main(int argc, char** argv) {
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreate(&stream), "stream");
+  CHECK(cudaStreamCreate(&stream));
   Context context({.device = touchstone::Device::cuda(), .stream = stream});
   if (argc == 5) {
     measure(context, stream, std::atoll(argv[1]), std::atoll(argv[2]), std::atoll(argv[3]),

@@ -3,8 +3,6 @@
 //
 //   nvcc -std=c++20 -O3 -Iinclude token_rate.cu build/cuda/libtouchstone.a -lhwy -lpcre2-8 -lutf8proc -lfmt
 //     -o token_rate && ./token_rate [rope] [gate] [embedding] [loss]
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -13,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "graph_replay.cuh"
 #include "touchstone/touchstone.h"
 
 namespace {
@@ -22,31 +21,11 @@ constexpr std::int64_t kRotated = std::int64_t{400} << 20;  // bytes
 cudaStream_t stream;
 
 double graph_us(int calls, const std::function<void(int)>& call) {
-  for (int i = 0; i < 2; ++i) call(i);
-  cudaStreamSynchronize(stream);
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-  for (int i = 0; i < calls; ++i) call(i);
-  cudaStreamEndCapture(stream, &graph);
-  cudaGraphInstantiate(&executable, graph, 0);
-  cudaGraphLaunch(executable, stream);
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<float> times;
-  for (int round = 0; round < 5; ++round) {
-    cudaEventRecord(begin, stream);
-    cudaGraphLaunch(executable, stream);
-    cudaEventRecord(end, stream);
-    cudaEventSynchronize(end);
-    times.emplace_back();
-    cudaEventElapsedTime(&times.back(), begin, end);
-  }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  std::ranges::sort(times);
-  return times[2] * 1000.0 / calls;
+  probe::GraphReplay replay(stream, calls, call);
+  replay.launch();
+  std::vector<double> times;
+  for (int round = 0; round < 5; ++round) times.push_back(replay.microseconds(1));
+  return probe::median(times);
 }
 
 // Near-normal values that repeat after some millions.

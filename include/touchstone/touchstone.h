@@ -1,4 +1,5 @@
-// Everything: the types and every operator.
+// Every C++ header of the library. Left out: core/testing.h, the switches of tests, and gradcheck.h
+// with dual.h, which are templates that check gradients.
 #pragma once
 
 #include "touchstone/cache/cache_view.h"            // IWYU pragma: export
@@ -6,6 +7,7 @@
 #include "touchstone/cache/layout.h"                // IWYU pragma: export
 #include "touchstone/cache/snapshot.h"              // IWYU pragma: export
 #include "touchstone/cache/transfer.h"              // IWYU pragma: export
+#include "touchstone/core/checked.h"                // IWYU pragma: export
 #include "touchstone/core/context.h"                // IWYU pragma: export
 #include "touchstone/core/device.h"                 // IWYU pragma: export
 #include "touchstone/core/dtype.h"                  // IWYU pragma: export
@@ -34,6 +36,7 @@
 #include "touchstone/io/model_description.h"        // IWYU pragma: export
 #include "touchstone/io/model_file.h"               // IWYU pragma: export
 #include "touchstone/io/tensor_file.h"              // IWYU pragma: export
+#include "touchstone/io/ternary_file.h"             // IWYU pragma: export
 #include "touchstone/io/tokenizer.h"                // IWYU pragma: export
 #include "touchstone/io/write_tensors.h"            // IWYU pragma: export
 #include "touchstone/model/dflash.h"                // IWYU pragma: export

@@ -17,7 +17,8 @@
 //   defaults. Later versions append fields: a library takes the shorter struct of an older caller
 //   and fills in the defaults, and refuses (TS_INVALID_ARGUMENT) the longer struct of a newer one.
 // - An absent optional tensor is a zeroed ts_tensor. Tensors that are only read have no const.
-// - A NULL handle or pointer where one is needed is TS_INVALID_ARGUMENT. Destroying NULL is allowed.
+// - A NULL handle or pointer where one is needed is TS_INVALID_ARGUMENT. Destroying NULL is
+//   allowed.
 // - A context and what was made with it belong to one thread at a time. A context must outlive the
 //   caches made with it, a cache its views.
 #pragma once
@@ -260,8 +261,8 @@ TOUCHSTONE_API ts_status ts_linear_backward_explain(ts_context* context,
 enum { TS_SILU = 0, TS_GELU = 1, TS_GELU_TANH = 2, TS_RELU_SQUARED = 3 };
 typedef int32_t ts_activation_kind;
 
-/* activation: x, y. activation_backward: dy, x, dx. gate: x is the gate; up, y. gate_backward: dy, x,
-   up, dx, dup. What a function does not use stays empty. */
+/* activation: x, y. activation_backward: dy, x, dx. gate: x is the gate; up, y. gate_backward: dy,
+   x, up, dx, dup. What a function does not use stays empty. */
 typedef struct ts_activation_args {
   size_t struct_size;
   ts_tensor x;
@@ -483,9 +484,19 @@ typedef struct ts_attention_options {
   double soft_cap;          // finite, >= 0; 0 = none
   int64_t window;           // >= 0; 0 = none
   int64_t sinks;            // >= 0, with a window only
-  int32_t causal;           // not 0: a query sees no later key
+  int32_t causal;           // not 0: a query attends to no later key
   int32_t reserved;         // 0
 } ts_attention_options;
+
+// touchstone::AttentionDropout: which weights are dropped is a function of these numbers.
+typedef struct ts_attention_dropout {
+  double probability;  // 0 <= p < 1; 0 = none
+  int64_t seed;
+  int64_t step;         // 0 <= step < 2^23
+  int64_t first_token;  // of query 0, among the tokens of the step
+  uint32_t draw;        // < 2^16
+  int32_t reserved;     // 0
+} ts_attention_dropout;
 
 typedef struct ts_attention_args {
   size_t struct_size;
@@ -496,6 +507,7 @@ typedef struct ts_attention_args {
   ts_tensor log_sum_exp;  // [B, Sq, H] or [N, H], optional
   ts_attention_options options;
   const char* implementation;
+  ts_attention_dropout dropout;
 } ts_attention_args;
 #define TS_ATTENTION_ARGS \
   { .struct_size = sizeof(ts_attention_args) }
@@ -516,6 +528,7 @@ typedef struct ts_attention_backward_args {
   ts_tensor dsink_logits;  // [H], optional
   ts_attention_options options;
   const char* implementation;
+  ts_attention_dropout dropout;  // as in the forward; not with dbias
 } ts_attention_backward_args;
 #define TS_ATTENTION_BACKWARD_ARGS \
   { .struct_size = sizeof(ts_attention_backward_args) }

@@ -74,8 +74,8 @@ TOUCHSTONE_API ts_status ts_kv_cache_reserve_counts(ts_kv_cache* cache,
                                                     const ts_sequence* sequences,
                                                     const int64_t* tokens, int64_t count,
                                                     int64_t watermark);
-/* Moves accepted tokens of the reserved part to its front and commits them: sequence i has the slots
-   [offsets[i], offsets[i + 1]) of `slots`, ascending; slot j is position length + j. */
+/* Moves accepted tokens of the reserved part to its front and commits them: sequence i has the
+   slots [offsets[i], offsets[i + 1]) of `slots`, ascending; slot j is position length + j. */
 TOUCHSTONE_API ts_status ts_kv_cache_keep(ts_kv_cache* cache, const ts_sequence* sequences,
                                           int64_t count, const int64_t* slots,
                                           const int64_t* offsets);
@@ -141,7 +141,8 @@ TOUCHSTONE_API ts_status ts_kv_cache_restore(ts_kv_cache* cache, const char* pat
 // What kernels read of a cache: page tables and lengths of some sequences, one row each. Built
 // again before operators run whenever the cache has changed.
 TOUCHSTONE_API ts_status ts_cache_view_create(ts_kv_cache* cache, ts_cache_view** view);
-/* Views of fixed sizes, whose arrays on CUDA never move: rows, and tokens of the longest sequence. */
+/* Views of fixed sizes, whose arrays on CUDA never move: rows, and tokens of the longest
+   sequence. */
 TOUCHSTONE_API ts_status ts_cache_view_create_fixed(ts_kv_cache* cache, int64_t rows,
                                                     int64_t tokens, ts_cache_view** view);
 TOUCHSTONE_API void ts_cache_view_destroy(ts_cache_view* view);

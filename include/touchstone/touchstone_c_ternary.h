@@ -1,6 +1,7 @@
 // The C API of ternary weights and of the formats of weights: touchstone/core/ternary.h,
-// ops/ternary_project.h, core/weight_format.h and io/ternary_file.h for C; part of touchstone_c.h, where its
-// rules stand. Products with ternary weights are ts_linear with weight_format "ternary_g128" and so on.
+// ops/ternary_project.h, core/weight_format.h and io/ternary_file.h for C; part of touchstone_c.h,
+// where its rules stand. Products with ternary weights are ts_linear with weight_format
+// "ternary_g128" and so on.
 #pragma once
 
 #include "touchstone/touchstone_c.h"
@@ -24,7 +25,8 @@ typedef struct ts_weight_format {
 // By name: "q4_k", "tq2_0", "ternary_g128". TS_INVALID_ARGUMENT lists the known names.
 TOUCHSTONE_API ts_status ts_weight_format_find(const char* name, ts_weight_format* format);
 
-// touchstone::encode_weights and decode_weights: `count` values, whole blocks, from and to `bytes` bytes.
+// touchstone::encode_weights and decode_weights: `count` values, whole blocks, from and to `bytes`
+// bytes.
 TOUCHSTONE_API ts_status ts_encode_weights(const char* format, const float* values, int64_t count,
                                            void* to, int64_t bytes);
 TOUCHSTONE_API ts_status ts_decode_weights(const char* format, const void* from, int64_t bytes,
@@ -50,6 +52,7 @@ typedef struct ts_ternary_project_args {
   ts_ternary_scale_type scale_type;
   int32_t reserved;    // 0
   int64_t group_size;  // of TS_TERNARY_GROUP: 32 to 256
+  const char* implementation;
 } ts_ternary_project_args;
 #define TS_TERNARY_PROJECT_ARGS                                                     \
   {                                                                                 \
@@ -59,6 +62,9 @@ typedef struct ts_ternary_project_args {
 
 TOUCHSTONE_API ts_status ts_ternary_project(ts_context* context,
                                             const ts_ternary_project_args* args);
+TOUCHSTONE_API ts_status ts_ternary_project_explain(ts_context* context,
+                                                    const ts_ternary_project_args* args,
+                                                    ts_report report, void* user);
 // Scales that a matrix of this shape has.
 TOUCHSTONE_API ts_status ts_ternary_groups(ts_ternary_grouping grouping, int64_t group_size,
                                            int64_t rows, int64_t cols, int64_t* groups);

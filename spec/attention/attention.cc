@@ -97,8 +97,10 @@ struct AttentionCase : AttentionProblem {
   }
 
   // As the operator takes it: tokens before heads.
+  // What is no tensor stays what it is, for the operator to refuse.
   TensorView view(const TensorView& memory) const {
-    return tokens_first || !memory.defined() ? memory : transposed(memory, 1, 2);
+    const bool tensor = memory.rank >= 3 && memory.rank <= kMaxRank;
+    return tokens_first || !tensor ? memory : transposed(memory, 1, 2);
   }
 
   AttentionOptions options(const TensorView& bias_view, const TensorView& slopes,

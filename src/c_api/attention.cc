@@ -6,7 +6,7 @@
 namespace touchstone::c_api {
 namespace {
 
-AttentionOptions options(const ts_attention_options& given) {
+AttentionOptions options(const ts_attention_options& given, const ts_attention_dropout& dropout) {
   return {.query_offsets = view(given.query_offsets, "query_offsets"),
           .key_offsets = view(given.key_offsets, "key_offsets"),
           .bias = view(given.bias, "bias"),
@@ -16,7 +16,12 @@ AttentionOptions options(const ts_attention_options& given) {
           .soft_cap = given.soft_cap,
           .window = given.window,
           .sinks = given.sinks,
-          .causal = flag(given.causal)};
+          .causal = flag(given.causal),
+          .dropout = {.probability = dropout.probability,
+                      .seed = dropout.seed,
+                      .step = dropout.step,
+                      .first_token = dropout.first_token,
+                      .draw = dropout.draw}};
 }
 
 AttentionArgs converted(const ts_attention_args* given) {
@@ -27,7 +32,7 @@ AttentionArgs converted(const ts_attention_args* given) {
           .v = view(args.v, "attention: v"),
           .output = view(args.output, "attention: output"),
           .log_sum_exp = view(args.log_sum_exp, "attention: log_sum_exp"),
-          .options = options(args.options),
+          .options = options(args.options, args.dropout),
           .implementation = text(args.implementation)};
 }
 
@@ -47,7 +52,7 @@ AttentionBackwardArgs converted(const ts_attention_backward_args* given) {
           .dv = view(args.dv, "attention_backward: dv"),
           .dbias = view(args.dbias, "attention_backward: dbias"),
           .dsink_logits = view(args.dsink_logits, "attention_backward: dsink_logits"),
-          .options = options(args.options),
+          .options = options(args.options, args.dropout),
           .implementation = text(args.implementation)};
 }
 

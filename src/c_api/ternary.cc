@@ -26,7 +26,8 @@ TernaryGeometry geometry(ts_ternary_grouping grouping, std::int64_t size) {
 
 TernaryProjectArgs converted(const ts_ternary_project_args* given) {
   const ts_ternary_project_args args =
-      current(given, "ternary_project", sizeof(ts_ternary_project_args), TS_TERNARY_PROJECT_ARGS);
+      current(given, "ternary_project", offsetof(ts_ternary_project_args, implementation),
+              TS_TERNARY_PROJECT_ARGS);
   return {.weight = view(args.weight, "ternary_project: weight"),
           .rule = {.geometry = geometry(args.grouping, args.group_size),
                    .scale = choice<TernaryScaleRule>(args.scale, TS_TERNARY_LEAST_SQUARES, "scale"),
@@ -34,14 +35,14 @@ TernaryProjectArgs converted(const ts_ternary_project_args* given) {
                                                           TS_TERNARY_SCALE_F16_BF16, "scale_type")},
           .values = view(args.values, "ternary_project: values"),
           .codes = view(args.codes, "ternary_project: codes"),
-          .scales = view(args.scales, "ternary_project: scales")};
+          .scales = view(args.scales, "ternary_project: scales"),
+          .implementation = text(args.implementation)};
 }
 
 }  // namespace
 }  // namespace touchstone::c_api
 
 using touchstone::c_api::checked;
-using touchstone::c_api::converted;
 using touchstone::c_api::guarded;
 
 ts_status ts_weight_format_find(const char* name, ts_weight_format* format) {
@@ -78,10 +79,7 @@ ts_status ts_decode_weights(const char* format, const void* from, int64_t bytes,
   });
 }
 
-ts_status ts_ternary_project(ts_context* context, const ts_ternary_project_args* args) {
-  return guarded(
-      [&] { touchstone::ternary_project(checked(context, "context").context, converted(args)); });
-}
+TOUCHSTONE_C_OPERATOR(ternary_project, ts_ternary_project_args, converted);
 
 ts_status ts_ternary_groups(ts_ternary_grouping grouping, int64_t group_size, int64_t rows,
                             int64_t cols, int64_t* groups) {

@@ -1,4 +1,4 @@
-// Which pages of a sequence a window still sees.
+// Which pages of a sequence a window still covers.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace touchstone::inline v0::cache {
 
-// The page with the first position that the token at position `tokens` sees, sinks aside.
+// The page with the first position that the token at position `tokens` attends to, sinks aside.
 inline std::int64_t first_needed_page(const LayerGroup& group, std::int64_t tokens) {
   if (group.window == 0 || tokens < group.window) return 0;
   return (tokens - group.window + 1) / group.page_tokens;
 }
 
-// The same without the page that the token itself goes into unless it sees tokens there: with a
+// The same without the page that the token itself goes into unless it attends to tokens there: with a
 // window of 1 it attends to nothing earlier, and a freed page can be replaced by an empty one.
 inline std::int64_t first_page_to_read(const LayerGroup& group, std::int64_t tokens) {
   if (group.window == 1) return (tokens + group.page_tokens - 1) / group.page_tokens;

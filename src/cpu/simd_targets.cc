@@ -1,8 +1,10 @@
-// Which SIMD target the dynamic dispatch uses.
+// Which SIMD target the dynamic dispatch uses, and VNNI beside it.
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "cpu/vnni.h"
 #include "hwy/highway.h"
 #include "touchstone/core/device.h"
 #include "touchstone/core/error.h"
@@ -22,6 +24,16 @@ std::int64_t attainable_targets() {
 // Highway numbers targets so that a lower bit means a better one.
 std::int64_t best_of(std::int64_t targets) { return targets & -targets; }
 
+bool processor_has_vnni() {
+#if HWY_ARCH_X86
+  return __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
+#endif
+}
+
+std::atomic<bool> vnni_enabled = true;
+
 }  // namespace
 
 std::vector<std::string> simd_targets() {
@@ -36,6 +48,13 @@ std::string simd_target() {
   attainable_targets();
   return hwy::TargetName(best_of(hwy::SupportedTargets() & HWY_TARGETS));
 }
+
+bool uses_vnni() {
+  static const bool has = processor_has_vnni();
+  return has && vnni_enabled.load(std::memory_order_relaxed);
+}
+
+void testing::set_vnni(bool enabled) { vnni_enabled = enabled; }
 
 void testing::set_simd_target(const std::string& target) {
   std::string known;

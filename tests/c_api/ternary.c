@@ -1,4 +1,5 @@
 // Ternary weights from C: projection, encoding, the product from bytes, inspection of files.
+#include <stddef.h>
 #include <string.h>
 
 #include "check.h"
@@ -43,6 +44,20 @@ static void test_product(ts_context* context) {
   project.scale = TS_TERNARY_LEAST_SQUARES;
   CHECK_OK(ts_ternary_project(context, &project));
   CHECK(memcmp(projected, weight, sizeof weight) == 0);
+  {
+    const ts_ternary_project_args args = project;
+    CHECK_EXPLAINED(ts_ternary_project_explain);
+  }
+  project.implementation = "no_such_kernel";
+  CHECK_FAILS(ts_ternary_project(context, &project), TS_UNSUPPORTED, "no_such_kernel");
+  // A caller of the first version of the struct has no such field.
+  project.struct_size = offsetof(ts_ternary_project_args, implementation);
+  CHECK_OK(ts_ternary_project(context, &project));
+  project = (ts_ternary_project_args)TS_TERNARY_PROJECT_ARGS;
+  project.weight = f32(weight, 2, kOut, kIn, 0, 0);
+  project.values = f32(projected, 2, kOut, kIn, 0, 0);
+  project.scale = TS_TERNARY_LEAST_SQUARES;
+  CHECK_OK(ts_ternary_project(context, &project));
   project.group_size = 8;
   CHECK_FAILS(ts_ternary_project(context, &project), TS_INVALID_ARGUMENT, "group size");
   project.scale = 5;

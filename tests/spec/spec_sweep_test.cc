@@ -3,94 +3,15 @@
 // them; what a large case adds is how rows are shared out, which the best target shows alone.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 
 #include "spec/spec.h"
-#include "tests/support/guarded.h"
-#include "tests/support/random.h"
+#include "tests/support/guarded_operands.h"
 #include "tests/support/run_log.h"
 #include "tests/support/runners.h"
-#include "touchstone/core/convert.h"
 
 namespace touchstone::spec {
 namespace {
-
-using test::Guarded;
-
-// The operands of one problem in guarded memory.
-class GuardedOperands {
- public:
-  GuardedOperands(const std::vector<Operand>& list, const cases::Case& item, std::uint64_t seed)
-      : list_(list) {
-    const test::Layout layout{.row_gap = item.integer("gap", 0),
-                              .offset = item.integer("offset", 0)};
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      const Operand& operand = list[i];
-      initial_.push_back(operand.write ? written(operand) : std::vector<double>());
-      if (!operand.defined()) {
-        memory_.emplace_back();
-      } else if (operand.write) {
-        memory_.emplace_back(test::test_device(), operand.dtype, operand.shape, initial_[i]);
-      } else if (operand.output) {
-        memory_.emplace_back(test::test_device(), operand.dtype, operand.shape,
-                             operand.strided ? layout : test::Layout{});
-      } else {
-        const test::Distribution noise{.center = operand.center, .scale = operand.scale};
-        memory_.emplace_back(test::test_device(), operand.dtype, operand.shape,
-                             test::random_values(noise, operand.elements(), seed * 64 + i),
-                             operand.strided ? layout : test::Layout{});
-      }
-      views_.push_back(memory_.back());
-    }
-  }
-
-  Views views() const { return views_; }
-
-  void poison() {
-    for (std::size_t i = 0; i < list_.size(); ++i) {
-      if (!list_[i].output || !list_[i].defined()) continue;
-      if (list_[i].write) {
-        memory_[i].set(initial_[i]);
-      } else {
-        memory_[i].poison();
-      }
-    }
-  }
-  // What is there now is what inputs have to keep.
-  void accept_inputs() {
-    for (std::size_t i = 0; i < list_.size(); ++i) {
-      if (!list_[i].output && list_[i].defined()) memory_[i].set(memory_[i].values());
-    }
-  }
-  void expect_nothing_else_written() const {
-    for (std::size_t i = 0; i < list_.size(); ++i) {
-      if (!list_[i].defined()) continue;
-      EXPECT_TRUE(list_[i].output ? memory_[i].outside_intact() : memory_[i].unchanged())
-          << list_[i].name;
-    }
-  }
-
- private:
-  static std::vector<double> written(const Operand& operand) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(operand.bytes()));
-    operand.write(bytes);
-    std::vector<double> result;
-    visit_dtype(operand.dtype, [&]<class T>() {
-      for (std::size_t i = 0; i < bytes.size(); i += sizeof(T)) {
-        T value;
-        std::memcpy(&value, bytes.data() + i, sizeof(T));
-        result.push_back(convert<double>(value));
-      }
-    });
-    return result;
-  }
-
-  std::vector<Operand> list_;
-  std::vector<std::vector<double>> initial_;
-  std::vector<Guarded> memory_;
-  std::vector<TensorView> views_;
-};
 
 // Rows of many that are compared, evenly spread. Of top-k fewer: the reference sorts each of them.
 constexpr std::int64_t kSampledRows = 256;
@@ -111,7 +32,7 @@ void check_case(const Operator& op, const cases::Case& item, std::uint64_t seed)
   SCOPED_TRACE(op.name + " " + item.describe());
   const std::unique_ptr<Problem> problem = op.make(item);
   const std::vector<Operand> list = problem->operands();
-  GuardedOperands operands(list, item, seed);
+  test::GuardedOperands operands(list, item, seed);
   test::Runner context({.device = test::test_device(), .threads = 1});
   problem->prepare(context, operands.views());
   operands.accept_inputs();

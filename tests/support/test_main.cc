@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tests/support/runners.h"
+#include "touchstone/core/testing.h"
 
 // Tests ask for impossible amounts of memory on purpose; a sanitizer must then answer as malloc
 // would, not end the process.
@@ -41,8 +42,11 @@ int main(int argc, char** argv) {
     if (argument == "--device=cuda") {
       if (const int status = check_gpu(); status != 0) return status;
       touchstone::test::set_test_device(touchstone::Device::cuda());
+    } else if (argument == "--vnni=off") {
+      touchstone::testing::set_vnni(false);
     } else if (argument != "--device=cpu") {
-      std::fprintf(stderr, "expected --device=cpu or --device=cuda, got '%s'\n", argv[i]);
+      std::fprintf(stderr, "expected --device=cpu, --device=cuda or --vnni=off, got '%s'\n",
+                   argv[i]);
       return 2;
     }
   }

@@ -70,9 +70,9 @@ class TOUCHSTONE_API CacheViewBuilder {
  public:
   // `cache` must outlive the builder.
   explicit CacheViewBuilder(KvCache& cache);
-  // Views of fixed sizes: rows, strides and, on CUDA, all addresses are those of the first build. Rows
-  // after the last id are empty sequences: appends to them store nothing, their attention is 0.
-  // build() refuses more ids, and longer sequences.
+  // Views of fixed sizes: rows, strides and, on CUDA, all addresses are those of the first build.
+  // Rows after the last id are empty sequences: appends to them store nothing, their attention is
+  // 0. build() refuses more ids, and longer sequences.
   CacheViewBuilder(KvCache& cache, ViewShape shape);
   ~CacheViewBuilder();
   CacheViewBuilder(CacheViewBuilder&&) noexcept;

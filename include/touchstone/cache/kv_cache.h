@@ -1,5 +1,5 @@
-// A paged KV cache: sequences over pages. It owns the memory and maps positions to pages; models and
-// schedulers are the caller's.
+// A paged KV cache: sequences over pages. It owns the memory and maps positions to pages; models
+// and schedulers are the caller's.
 //
 //   KvCache cache(context, {.layout = layout, .pool_pages = pool_pages_for(layout, 4096, 8)});
 //   const SequenceId id = cache.create();
@@ -41,8 +41,8 @@ struct KvCacheOptions {
   // Pages of each group, e.g. from pool_pages_for. To store every sequence contiguously, set
   // page_tokens to the longest length: one page per sequence.
   std::vector<std::int64_t> pool_pages{};
-  // CPU only: pages in page-locked memory, for a host tier beside a GPU (transfer.h). Unsupported in
-  // a build without CUDA.
+  // CPU only: pages in page-locked memory, for a host tier beside a GPU (transfer.h). Unsupported
+  // in a build without CUDA.
   bool page_locked = false;
   // Tokens of a block of the prefix index: a multiple of every page_tokens. 0 = the least.
   std::int64_t prefix_block_tokens = 0;
@@ -87,7 +87,8 @@ struct TokenCount {
   std::int64_t tokens = 0;
 };
 
-// Reserved slots of a sequence whose tokens were accepted: slot j is position length + j. Ascending.
+// Reserved slots of a sequence whose tokens were accepted: slot j is position length + j.
+// Ascending.
 struct KeptSlots {
   SequenceId id{};
   std::span<const std::int64_t> slots{};
@@ -147,8 +148,8 @@ class TOUCHSTONE_API KvCache {
   // on the stream, without allocation or synchronization; can be captured.
   void keep(std::span<const KeptSlots> kept);
   // Drops everything from position `length` on, and what was reserved. InvalidArgument when the
-  // next token would see positions that advance_window has freed. With a window of 1 it sees none:
-  // any length is accepted, and positions of a page that was freed read as zeros.
+  // next token would attend to positions that advance_window has freed. With a window of 1 there
+  // are none: any length is accepted, and positions of a page that was freed read as zeros.
   void truncate(SequenceId id, std::int64_t length);
   // A second sequence with the same tokens, all pages shared. Drops what was reserved.
   SequenceId fork(SequenceId id);
@@ -162,12 +163,12 @@ class TOUCHSTONE_API KvCache {
   // window of every shorter length too.
   void insert_prefix(SequenceId id, std::span<const std::int32_t> tokens, std::uint32_t space = 0);
   // A new sequence with the longest beginning of `tokens` in the index, in pages shared with it. Of
-  // windowed groups only the pages that later tokens see are needed. The logits of the last prompt
-  // token need that token to run: look up all but the last token of a prompt.
+  // windowed groups only the pages that later tokens attend to are needed. The logits of the last
+  // prompt token need that token to run: look up all but the last token of a prompt.
   PrefixHit open_prefix(std::span<const std::int32_t> tokens, std::uint32_t space = 0);
-  // Called before a cached page is evicted, by any member that needs its memory, for example to copy
-  // it to a host tier. It must not change this cache. An exception leaves the member that evicts:
-  // pages evicted until then are gone, nothing else has changed. Empty = none.
+  // Called before a cached page is evicted, by any member that needs its memory, for example to
+  // copy it to a host tier. It must not change this cache. An exception leaves the member that
+  // evicts: pages evicted until then are gone, nothing else has changed. Empty = none.
   void set_eviction_hook(EvictionHook hook);
   // Frees up to `pages` cached pages of each group, least recently used first. How many.
   std::int64_t evict(std::int64_t pages);

@@ -21,7 +21,7 @@
 
 namespace touchstone::inline v0::cache {
 
-// Layers that store their keys and values alike and see the same positions.
+// Layers that store their keys and values alike and attend to the same positions.
 struct LayerGroup {
   std::int64_t layers = 0;
   std::int64_t kv_heads = 0;
@@ -32,7 +32,7 @@ struct LayerGroup {
   QuantFormat k{};
   QuantFormat v{};
   std::int64_t page_tokens = 16;
-  // A token sees itself and the window - 1 tokens before it. 0 = everything.
+  // A token attends to itself and the window - 1 tokens before it. 0 = everything.
   std::int64_t window = 0;
   // The first `sinks` tokens stay visible when the window has moved on. Only with a window.
   std::int64_t sinks = 0;
@@ -97,8 +97,8 @@ TOUCHSTONE_API TokenOffsets token_offsets(const LayerGroup& group, const PageGeo
 TOUCHSTONE_API std::int64_t page_bytes(const LayerGroup& group);
 
 // Pages a sequence of `tokens` holds after its last `chunk` tokens were appended in one step: those
-// with a position that one of these tokens sees, or with a sink. Before the step the sequence held
-// what its first token sees (advance_window).
+// with a position that one of these tokens attends to, or with a sink. Before the step the sequence
+// held what its first token attends to (advance_window).
 TOUCHSTONE_API std::int64_t pages_for_tokens(const LayerGroup& group, std::int64_t tokens,
                                              std::int64_t chunk = 1);
 

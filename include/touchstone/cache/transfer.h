@@ -53,9 +53,9 @@ class TOUCHSTONE_API Transfer {
 
 // copy_sequences() without waiting. The copies are queued on the stream of the cache on CUDA (of
 // `to` where both are): work queued there later sees them complete, and may overwrite what they
-// read. The side on the CPU is page_locked, or they are queued only as fast as they run; until done()
-// its new sequences must not be read and its old ones not be changed. Between caches on the CPU, and
-// from one stream to another, the call waits as copy_sequences() does.
+// read. The side on the CPU is page_locked, or they are queued only as fast as they run; until
+// done() its new sequences must not be read and its old ones not be changed. Between caches on the
+// CPU, and from one stream to another, the call waits as copy_sequences() does.
 TOUCHSTONE_API Transfer copy_sequences_async(const KvCache& from, std::span<const SequenceId> ids,
                                              KvCache& to);
 

@@ -1,10 +1,11 @@
-// How the weights of a model are stored: a list of named block formats. A row of a weight matrix is a
-// run of blocks, each of which holds `block_elements` values in `block_bytes` bytes with the scales
-// inside; plain element types are blocks of one. Readers of files, operators and the program loop
-// over the list: a format that is added to it is read, converted, listed and tested everywhere.
+// How the weights of a model are stored: a list of named block formats. A row of a weight matrix is
+// a run of blocks, each of which holds `block_elements` values in `block_bytes` bytes with the
+// scales inside; plain element types are blocks of one. Readers of files, operators and the program
+// loop over the list: a format that is added to it is read, converted, listed and tested
+// everywhere.
 //
-// The GGUF formats (q8_0 ... q6_k, tq1_0, tq2_0) decode to the values of the PyPI package `gguf`, bit
-// for bit.
+// The GGUF formats (q8_0 ... q6_k, tq1_0, tq2_0) decode to the values of the PyPI package `gguf`,
+// bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -44,19 +45,19 @@ enum class WeightFormatId : std::uint8_t {
   q6_k,
   // Ternary: codes -1, 0, +1 and one f16 scale per block (core/ternary.h); value = scale * code.
   // Ours. ternary_g*: 2 bits a code, stored as code + 1; of n values byte i < n / 4 holds values i,
-  // i + n / 4, i + n / 2 and i + 3 n / 4 from its low bits up; the scale follows. base3_g128: values 5 i
-  // .. 5 i + 4 of a group in byte i as a number below 243, the first its most significant digit; the
-  // scale follows. sherry_g128, for groups with one zero in every four values: five bits for four
-  // neighbors, from the low bits up: the signs of the three that are not 0 (1 = negative), then the
-  // place of the zero; the scale follows.
+  // i + n / 4, i + n / 2 and i + 3 n / 4 from its low bits up; the scale follows. base3_g128:
+  // values 5 i .. 5 i + 4 of a group in byte i as a number below 243, the first its most
+  // significant digit; the scale follows. sherry_g128, for groups with one zero in every four
+  // values: five bits for four neighbors, from the low bits up: the signs of the three that are not
+  // 0 (1 = negative), then the place of the zero; the scale follows.
   ternary_g32,
   ternary_g64,
   ternary_g128,
   ternary_g256,
   base3_g128,
   sherry_g128,
-  // GGUF. tq1_0 and ptq1_0: five digits a byte, blocks of 256 and 128; tq2_0, q2_0 and pq2_0: 2 bits,
-  // blocks of 256, 64 and 128. A stored code of 3 decodes to 2 * scale, as q2_0 means it.
+  // GGUF. tq1_0 and ptq1_0: five digits a byte, blocks of 256 and 128; tq2_0, q2_0 and pq2_0: 2
+  // bits, blocks of 256, 64 and 128. A stored code of 3 decodes to 2 * scale, as q2_0 means it.
   tq1_0,
   tq2_0,
   q2_0,
@@ -83,9 +84,9 @@ struct WeightFormat {
   void (*decode)(const std::byte* from, std::int64_t blocks, float* to) = nullptr;
   // The inverse, deterministic, of finite values; null for formats that are only read. The result
   // depends on the values of the block alone. See encode_weights. Ternary formats: blocks that are
-  // already ternary are kept exactly; others are projected, ours by the mean of magnitudes, those of
-  // GGUF by the largest, as their tools do, sherry_g128 by the mean after the smallest of every four
-  // became 0. To project by another rule, or to refuse, see core/ternary.h and io/convert.h.
+  // already ternary are kept exactly; others are projected, ours by the mean of magnitudes, those
+  // of GGUF by the largest, as their tools do, sherry_g128 by the mean after the smallest of every
+  // four became 0. To project by another rule, or to refuse, see core/ternary.h and io/convert.h.
   void (*encode)(const float* from, std::int64_t blocks, std::byte* to) = nullptr;
 };
 
@@ -98,8 +99,8 @@ TOUCHSTONE_API const WeightFormat& weight_format(std::string_view name);
 // Of a plain element type; null for integers and i4, in which no weights are stored.
 TOUCHSTONE_API const WeightFormat* weight_format(DType dtype);
 
-// Bytes of `elements` values in a row. InvalidArgument names `what` when blocks do not divide the row
-// or the product does not fit in 64 bits.
+// Bytes of `elements` values in a row. InvalidArgument names `what` when blocks do not divide the
+// row or the product does not fit in 64 bits.
 TOUCHSTONE_API std::int64_t weight_bytes(const WeightFormat& format, std::int64_t elements,
                                          std::string_view what = "row");
 

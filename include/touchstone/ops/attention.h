@@ -11,10 +11,10 @@
 // Backward, with P[i][t] = exp(s[i][t] - log_sum_exp[i]):
 //   delta[i] = dot(doutput[i], output[i]) - dlog_sum_exp[i]
 //   dS[i][t] = P[i][t] * (dot(doutput[i], v[t]) - delta[i])
-//   dv[t] = sum of P[i][t] * doutput[i]                      over the queries i that attend to t
-//   dq[i] = scale * sum of c[i][t] * dS[i][t] * k[t]         c: the slope of the soft cap, or 1
-//   dk[t] = scale * sum of c[i][t] * dS[i][t] * q[i]         over i and the query heads of the group
-//   dbias[i][t] = dS[i][t]                                   summed over the broadcast dimensions
+//   dv[t] = sum of P[i][t] * doutput[i]                    over the queries i that attend to t
+//   dq[i] = scale * sum of c[i][t] * dS[i][t] * k[t]       c: the slope of the soft cap, or 1
+//   dk[t] = scale * sum of c[i][t] * dS[i][t] * q[i]       over i and the query heads of the group
+//   dbias[i][t] = dS[i][t]                                 summed over the broadcast dimensions
 //   dsink_logits[h] = -sum of exp(sink_logits[h] - log_sum_exp[i]) * delta[i]
 //
 // Shapes      Dense: q [B, Sq, H, D], k [B, Sk, Hk, D], v [B, Sk, Hk, Dv], output [B, Sq, H, Dv],
@@ -47,9 +47,9 @@
 //               |output - exact| <= w * sum of P * |v| + r * |output|
 //               |log_sum_exp - exact| <= w + 4 * u * |log_sum_exp|
 //             and P in the backward has the relative error e[i][t] + 4 * u * |log_sum_exp| where it
-//             is at least 2^-126; a smaller P may be taken as 0 (not in f64). The gradients are sums
-//             of such terms. On CUDA in 16 bits P and dS are rounded to the dtype before they are
-//             multiplied, which adds 2 * r * sum of P * |v| to the first line and r * |P| and
+//             is at least 2^-126; a smaller P may be taken as 0 (not in f64). The gradients are
+//             sums of such terms. On CUDA in 16 bits P and dS are rounded to the dtype before they
+//             are multiplied, which adds 2 * r * sum of P * |v| to the first line and r * |P| and
 //             r * |dS| to the terms of gradients.
 // NaN and     A fully masked query has output 0 and log_sum_exp -inf (with a sink: the sink's
 // infinity    logit), and takes no part in any gradient; a key without queries has dk = dv = 0.
@@ -84,12 +84,12 @@
 
 namespace touchstone::inline v0 {
 
-// Dropout of weights, for training: P[i][t] becomes 0 or P[i][t] / (1 - p) after the softmax, so that
-// log_sum_exp stays. A pure function of these numbers, the query's token, head and key, the same in both
-// directions: bits t % 8 * 16 ... of random_words(seed, step * 2^40 + token * 2^13 + t / 8,
-// RandomPurpose::dropout, draw + head * 2^16) are below round(p * 65536), p rounded to that number. The
-// token is first_token + its index among all queries of the call, in the order of memory; t counts within
-// the sequence.
+// Dropout of weights, for training: P[i][t] becomes 0 or P[i][t] / (1 - p) after the softmax, so
+// that log_sum_exp stays. A pure function of these numbers, the query's token, head and key, the
+// same in both directions: bits t % 8 * 16 ... of random_words(seed, step * 2^40 + token * 2^13 + t
+// / 8, RandomPurpose::dropout, draw + head * 2^16) are below round(p * 65536), p rounded to that
+// number. The token is first_token + its index among all queries of the call, in the order of
+// memory; t counts within the sequence.
 struct AttentionDropout {
   double probability = 0;  // 0 <= p < 1
   std::int64_t seed = 0;

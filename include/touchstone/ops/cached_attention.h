@@ -9,10 +9,10 @@
 // v_dim numbers of its key (MLA). With rotate_keys the query is rotated as the keys were.
 //
 // Order       reserve, append, commit, build a view, attend; or, layer by layer on one view,
-//             reserve, build a view, (append, attend) for each layer, commit: with `include_reserved`
-//             the length of a row is what the view has reserved for it, otherwise what it has
-//             committed. Either way the query tokens of a row are its last ones: of n, number j
-//             is at position length - n + j. `positions` overrides this.
+//             reserve, build a view, (append, attend) for each layer, commit: with
+//             `include_reserved` the length of a row is what the view has reserved for it,
+//             otherwise what it has committed. Either way the query tokens of a row are its last
+//             ones: of n, number j is at position length - n + j. `positions` overrides this.
 // Masking     A query at position p attends to position t of its own row iff t < length and
 //               - causal: t <= p,
 //               - with a window: t > p - window, or t < sinks (window and sinks of the LayerGroup).
@@ -63,9 +63,9 @@
 //             token that is attended to must have a page. On CUDA the view is one of
 //             build(context, ids), all tensors are on the device, and what the arrays hold is not
 //             checked; a token without a page is masked.
-// Cost        Bytes: the stored K and V of what is attended to, once per KV head for all query heads
-//             and query tokens that share it, plus q and output. 2 * (k_dim + v_dim) flops and one
-//             exponential per query, head and token.
+// Cost        Bytes: the stored K and V of what is attended to, once per KV head for all query
+//             heads and query tokens that share it, plus q and output. 2 * (k_dim + v_dim) flops
+//             and one exponential per query, head and token.
 #pragma once
 
 #include <cstdint>

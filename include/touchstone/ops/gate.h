@@ -1,12 +1,12 @@
-// A gated activation, element by element: y = act(gate) * up (SwiGLU, GEGLU, ReGLU^2). The functions,
-// and everything that is not said here, are those of activation.h.
+// A gated activation, element by element: y = act(gate) * up (SwiGLU, GEGLU, ReGLU^2). The
+// functions, and everything that is not said here, are those of activation.h.
 //
 // The backward is dgate = dy * up * act'(gate), dup = dy * act(gate).
 //
-// Shapes      [.., C], all of one shape, each tensor with its own row stride: gate and up of a packed
-//             row [.., 2 C] are two views of it, and so are dgate and dup.
-// Accuracy    Before the last rounding y is within 16 u |gate| |up|, dup within 16 u |gate| |dy|, dgate
-//             within 16 u (1 + |gate|) |up| |dy|.
+// Shapes      [.., C], all of one shape, each tensor with its own row stride: gate and up of a
+//             packed row [.., 2 C] are two views of it, and so are dgate and dup.
+// Accuracy    Before the last rounding y is within 16 u |gate| |up|, dup within 16 u |gate| |dy|,
+//             dgate within 16 u (1 + |gate|) |up| |dy|.
 // Cost        Every tensor once.
 #pragma once
 

@@ -1,14 +1,14 @@
-// Stores keys and values of new tokens in the pages of a KV cache: one layer, any rows of a view, one
-// token or a chunk of each. Rotation and quantization are fused.
+// Stores keys and values of new tokens in the pages of a KV cache: one layer, any rows of a view,
+// one token or a chunk of each. Rotation and quantization are fused.
 //
 //   cache.reserve(ids, 1);
 //   const CacheView& view = builder.build(context, ids);
 //   for each layer: kv_append(context, {.cache = view, .layer = layer, .k = k, .v = v});
 //   cache.commit(ids, 1);
 //
-// Token t is stored at position positions[t] of row rows[t] of the view: a slot of its own, reserved
-// and not committed. Without `rows` and `positions` there is one token for each row of the view, in
-// order, stored at the next position of its row.
+// Token t is stored at position positions[t] of row rows[t] of the view: a slot of its own,
+// reserved and not committed. Without `rows` and `positions` there is one token for each row of the
+// view, in order, stored at the next position of its row.
 //
 // Shapes      k: [T, kv_heads, k_dim], v: [T, kv_heads, v_dim], heads and dims of the LayerGroup;
 //             absent v with k_is_v. The numbers of one token are contiguous, tokens may lie any
@@ -24,10 +24,10 @@
 //             plus what rounding of the scale up adds to a step: 2^-10 of it or 2^-24 in f16, 2^-15
 //             of it or 2^-126 in f32; and of the minimum down to r: 2^-10 of it or 2^-24 in f16.
 // NaN and infinity
-//             NaN in f32, bf16 and f16 is stored as the quiet NaN, infinity unchanged; values beyond
-//             the range of f16 become infinity. A quantized group with a NaN or an infinity decodes
-//             to NaN as a whole, other groups are unaffected. Values beyond the range of the scales
-//             saturate: at 65504 steps with f16 scales, else at 2^126.
+//             NaN in f32, bf16 and f16 is stored as the quiet NaN, infinity unchanged; values
+//             beyond the range of f16 become infinity. A quantized group with a NaN or an infinity
+//             decodes to NaN as a whole, other groups are unaffected. Values beyond the range of
+//             the scales saturate: at 65504 steps with f16 scales, else at 2^126.
 // Skipping    A token of row -1 is not stored: padding, where the number of tokens is fixed.
 // Aliasing    k, v, rows and positions share no memory with the pages.
 // Empty       T = 0: nothing is written.

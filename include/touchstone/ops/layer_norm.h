@@ -19,8 +19,8 @@
 // Accuracy    f32: |result - exact| <= 1e-6 |exact| in the Euclidean norm of each output (y, mean,
 //             rstd, dx, dweight, dbias), up to |mean| = 1e6 standard deviations. The error of a
 //             single element is relative to the terms it is a sum of, not to the element. The mean
-//             is re-centered: m is the rounded mean, delta = sum(h - m) / D its rounding residual, and
-//             (h - m) - delta replaces h - mean. The backward recomputes delta in the
+//             is re-centered: m is the rounded mean, delta = sum(h - m) / D its rounding residual,
+//             and (h - m) - delta replaces h - mean. The backward recomputes delta in the
 //             reduction it makes anyway, so mean and rstd are all it needs. Beyond 1e6 the error
 //             grows in proportion to |mean| / sigma. Squares neither overflow nor underflow:
 //             sigma from 1e-37 to 1e37 works, eps = 0 included.

@@ -3,25 +3,26 @@
 //   v = x W^T + bias                                [.., out]
 //   v = soft_cap * tanh(v / soft_cap)               where soft_cap > 0
 //   v = act(v[.., : out / 2]) * v[.., out / 2 :]    where there is a gate: W holds the rows of the
-//                                                   gate projection, then those of the up projection
+//                                                   gate projection, then those of the up
+//                                                   projection
 //   y = v + residual
 //
 // Backward, of the product and the bias (dy is the gradient of v; that of the residual is dy):
 //   dx = dy W          dweight = dy^T x          dbias = sum over rows of dy
 //
-// Shapes      x, dx: [.., in]; y, residual: [.., out], with a gate [.., out / 2]; dy: [.., out]. Any
-//             leading shape, the same for all; the last dimension has stride 1 and the leading ones
-//             collapse to one row stride. weight, dweight: [out, in], rows at any stride; of a block
-//             format u8 [out, bytes of a row]. bias, dbias: [out].
-// Dtypes      x: f64 (CPU), f32, bf16, f16; residual, dy and dx like x; y like x, or f32. weight: f64
-//             with x f64 only; else f32, bf16, f16, f8_e4m3, or bytes of a format of
+// Shapes      x, dx: [.., in]; y, residual: [.., out], with a gate [.., out / 2]; dy: [.., out].
+//             Any leading shape, the same for all; the last dimension has stride 1 and the leading
+//             ones collapse to one row stride. weight, dweight: [out, in], rows at any stride; of a
+//             block format u8 [out, bytes of a row]. bias, dbias: [out].
+// Dtypes      x: f64 (CPU), f32, bf16, f16; residual, dy and dx like x; y like x, or f32. weight:
+//             f64 with x f64 only; else f32, bf16, f16, f8_e4m3, or bytes of a format of
 //             weight_format.h. bias: like x, or f32. dweight and dbias: like x, or f32.
-// Rounding    Sums are f32 (f64 for f64). On CUDA bf16 and f16 products run on tensor cores: weights
-//             of another format are rounded to the dtype of x first, and x of f32 is multiplied in
-//             f32, never in TF32. y is rounded once.
-// Accuracy    |y - exact| <= (1024 + in / 1024 + 8) 2^-24 sum |x w| (f64: 2^-53) before the rounding
-//             to the dtype of y; on CUDA with x of bf16 or f16 (11 in / 16 + 8) 2^-24 where that is
-//             more, and what rounding W costs. In practice 20 times less.
+// Rounding    Sums are f32 (f64 for f64). On CUDA bf16 and f16 products run on tensor cores:
+//             weights of another format are rounded to the dtype of x first, and x of f32 is
+//             multiplied in f32, never in TF32. y is rounded once.
+// Accuracy    |y - exact| <= (1024 + in / 1024 + 8) 2^-24 sum |x w| (f64: 2^-53) before the
+//             rounding to the dtype of y; on CUDA with x of bf16 or f16 (11 in / 16 + 8) 2^-24
+//             where that is more, and what rounding W costs. In practice 20 times less.
 // NaN and     As the formula says: NaN or infinity in a row of x reach that row of y and no other.
 // infinity    A NaN in W, or in a scale of a block, reaches its column. An infinite scale is
 //             multiplied like any other: infinite for codes other than 0, NaN for 0.
@@ -65,15 +66,15 @@ struct LinearArgs {
   double soft_cap = 0;  // finite, >= 0; 0 = none
   // Rounds each row of x to integers q of at most 127 times one scale, s = max |x| / 127, and
   // computes s * (q W^T): what a model quantized for int8 activations expects. On AVX2 and AVX-512
-  // block formats are then multiplied as integers, which is faster; elsewhere it is not. Ternary formats
-  // are so on every device, with W as it is stored and the same bits on the CPU and CUDA but for gates
-  // and soft caps. A row with NaN or infinity becomes NaN.
+  // block formats are then multiplied as integers, which is faster; elsewhere it is not. Ternary
+  // formats are so on every device, with W as it is stored and the same bits on the CPU and CUDA
+  // but for gates and soft caps. A row with NaN or infinity becomes NaN.
   bool int8_activations = false;
   // Allows implementations whose rows change bits with the batch.
   bool bits_may_depend_on_batch = false;
-  // Says that nothing still under way on the stream writes `weight`: on CUDA it may then be read while
-  // kernels launched earlier run, which closes the gap between two layers. Set it for weights that were
-  // loaded before; never for weights that a kernel has just computed.
+  // Says that nothing still under way on the stream writes `weight`: on CUDA it may then be read
+  // while kernels launched earlier run, which closes the gap between two layers. Set it for weights
+  // that were loaded before; never for weights that a kernel has just computed.
   bool constant_weight = false;
   std::string implementation{};  // "" = the first of explain() that accepts
 };

@@ -1,13 +1,14 @@
-// Rotary position embedding: pairs of the first R numbers of every head are rotated by an angle that
-// grows with the position of the token.
+// Rotary position embedding: pairs of the first R numbers of every head are rotated by an angle
+// that grows with the position of the token.
 //
 //   a = positions[n] * frequencies[i]
 //   y[first(i)]  = scale * (x[first(i)] * cos a - x[second(i)] * sin a)
 //   y[second(i)] = scale * (x[second(i)] * cos a + x[first(i)] * sin a)      i = 0 .. R / 2 - 1
 //
 // Pairs are (i, i + R / 2) with RopePairs::halves (Hugging Face, GPT-NeoX) and (2 i, 2 i + 1) with
-// RopePairs::adjacent (GPT-J, GGUF files of the Llama family). R is twice the number of frequencies;
-// the other D - R numbers are copied. The backward rotates by -a and scales alike: dx from dy.
+// RopePairs::adjacent (GPT-J, GGUF files of the Llama family). R is twice the number of
+// frequencies; the other D - R numbers are copied. The backward rotates by -a and scales alike: dx
+// from dy.
 //
 // Shapes      x, y: [N, H, D], any strides of N and H, stride 1 of D. positions: [N]. frequencies:
 //             [R / 2], R <= D, radians per position, from rope_frequencies or the caller's own.
@@ -19,10 +20,10 @@
 // Aliasing    y may be x itself. Any other overlap is refused.
 // NaN and infinity   Follow the formula within their own pair; a position is any 64-bit integer.
 // Empty       N = 0, H = 0 or D = 0: nothing is written.
-// Guarantees  A token's bits depend on its numbers, its position and the frequencies alone. CUDA: no
-//             allocation, no synchronization; can be captured in a graph.
-// Cost        Reads x and writes y once: 2 N H D elements. 6 flops per pair, one sine and cosine per
-//             token and frequency.
+// Guarantees  A token's bits depend on its numbers, its position and the frequencies alone. CUDA:
+//             no allocation, no synchronization; can be captured in a graph.
+// Cost        Reads x and writes y once: 2 N H D elements. 6 flops per pair, one sine and cosine
+//             per token and frequency.
 #pragma once
 
 #include <cstdint>
@@ -91,8 +92,8 @@ struct RopeFrequencies {
   double attention_factor = 1;   // `scale` of rope, for q and for k
 };
 
-// base^(-2 i / rotary_dim), scaled. InvalidArgument, naming the field, for a rotary_dim that is odd or
-// < 2 (< 4 with ntk), or numbers that are not finite and positive.
+// base^(-2 i / rotary_dim), scaled. InvalidArgument, naming the field, for a rotary_dim that is odd
+// or < 2 (< 4 with ntk), or numbers that are not finite and positive.
 TOUCHSTONE_API RopeFrequencies rope_frequencies(std::int64_t rotary_dim, double base,
                                                 const RopeScaling& scaling = {});
 

@@ -26,17 +26,20 @@
 //             contiguous. history: [.., L], tokens; negative entries are padding, and so are
 //             those of V and more. The first prompt_length[row] entries are the prompt, the rest is
 //             output. With history_row it is [S, L], and row r reads history[history_row[r]]: rows
-//             that continue one sequence share its tokens. top_tokens and top_log_probabilities: [.., n], 1 <= n <= V, both or neither.
+//             that continue one sequence share its tokens. top_tokens and top_log_probabilities:
+//             [.., n], 1 <= n <= V, both or neither.
 // Trees       With `parent` and `tree_token` the rows are nodes of draft trees: row r holds the
 //             logits after its node, whose token is tree_token[r] and whose parent is row parent[r]
 //             < r, or -1 for a root, which follows the history. The history of such a row is its
 //             entries of `history`, then the tokens from its root to itself, all of them output. So
-//             a node draws what its path decoded without a tree draws at that position. A token_mask
-//             [.., W] is one per node. Paths have at most max_depth nodes. The CPU checks parents,
-//             history_row and depths; on CUDA what is out of range counts as absent.
+//             a node draws what its path decoded without a tree draws at that position. A
+//             token_mask [.., W] is one per node. Paths have at most max_depth nodes. The CPU
+//             checks parents, history_row and depths; on CUDA what is out of range counts as
+//             absent.
 // Dtypes      logits f32, bf16, f16; temperature, top_p, min_p, the penalties and the
 //             log-probabilities f32; top_k, history, prompt_length, history_row, parent,
-//             tree_token and status i32; seed and position i64; token and top_tokens i32 or i64 (i64 where V is beyond i32).
+//             tree_token and status i32; seed and position i64; token and top_tokens i32 or i64
+//             (i64 where V is beyond i32).
 // NaN and infinity
 //             -inf is a masked token and is never drawn. A row without any other, a row with NaN
 //             after step 2, and a row whose parameters are out of range (see below) get token -1

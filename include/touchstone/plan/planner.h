@@ -56,9 +56,10 @@ struct GpuSpec {
   std::string note;
 };
 
-// Formats of weights by name: "f32", "bf16", "f16", "int8" (one f16 scale per 128 weights), "int4" (a
-// scale and a minimum per 128), "fp8" (scales of whole tensors or blocks, not counted), "mxfp4" (a
-// one-byte scale per 32), "nvfp4" (a one-byte scale per 16). InvalidArgument lists the known names.
+// Formats of weights by name: "f32", "bf16", "f16", "int8" (one f16 scale per 128 weights), "int4"
+// (a scale and a minimum per 128), "fp8" (scales of whole tensors or blocks, not counted), "mxfp4"
+// (a one-byte scale per 32), "nvfp4" (a one-byte scale per 16). InvalidArgument lists the known
+// names.
 TOUCHSTONE_API QuantFormat parse_weight_format(std::string_view name);
 // The name of a format: one of those above, or "int4 per 64" and the like for another group size.
 TOUCHSTONE_API std::string weight_format_name(const QuantFormat& format);
@@ -95,8 +96,8 @@ struct PlanRequest {
 };
 
 // Per GPU. An estimate: activations are those of prefill_tokens tokens at sixteen values of the
-// residual width each, in 16 bits, of which the residual stream and its normed copy lie on every GPU
-// and the rest is divided; logits are f32, one row per sequence.
+// residual width each, in 16 bits, of which the residual stream and its normed copy lie on every
+// GPU and the rest is divided; logits are f32, one row per sequence.
 struct Overhead {
   std::int64_t runtime = 0;
   std::int64_t activations = 0;
@@ -148,8 +149,8 @@ struct Plan {
   std::int64_t state_bytes = 0;  // the part of it that is recurrent state
   std::int64_t total_bytes = 0;
   bool fits = false;
-  // The longest context for `batch` sequences: cache::kUnlimitedTokens when windows bound every layer, 0
-  // when not even the first page fits. The most sequences of `context` tokens.
+  // The longest context for `batch` sequences: cache::kUnlimitedTokens when windows bound every
+  // layer, 0 when not even the first page fits. The most sequences of `context` tokens.
   std::int64_t max_context = 0;
   std::int64_t max_batch = 0;
   std::vector<std::int64_t> pages{};  // per group of the layout, for batch x context

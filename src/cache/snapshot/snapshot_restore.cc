@@ -188,7 +188,7 @@ SequenceSet::Table take_table(Cursor& cursor, const LayerGroup& group, std::int6
   const std::int64_t count = ceil_div(length, group.page_tokens);
   if (count > cursor.left() / 4) corrupt("has sequences longer than their section");
   const std::int64_t sink_pages = ceil_div(group.sinks, group.page_tokens);
-  // A page that the next token sees must be there.
+  // A page that the next token attends to must be there.
   const bool possible =
       table.first_kept >= 0 && table.first_kept <= count &&
       (table.first_kept <= sink_pages || table.first_kept <= first_page_to_read(group, length));

@@ -114,7 +114,7 @@ HWY_INLINE Shaped shaped(const DenseProblem& p, V product, V added) {
   const V one = hn::Set(d, 1.0F);
   const V factor = hn::Set(d, score_factor(p));
   // With the bits of those tiles that are used as the product leaves them.
-  if (is_plain(p)) return {product, factor, one};
+  if (!has_score_mod(p)) return {product, factor, one};
   Shaped result{hn::Mul(product, factor), one, one};
   if (p.soft_cap > 0) {
     const V tanh = sd::tanh(d, result.score);
@@ -185,7 +185,7 @@ HWY_INLINE void query_tile(const BackwardProblem& p, const QueryBlock& block, Ow
   const Rows k = rows_of<T>(p.k, block.sequence, kv_head, first, tile.count, p.k_dim, s.other_k);
   const Rows v = rows_of<T>(p.v, block.sequence, kv_head, first, tile.count, p.v_dim, s.other_v);
   score_products(p, k, v, tile.count, own.vectors, s);
-  if (tile.whole && is_plain(p)) {
+  if (tile.whole && !has_score_mod(p)) {
     plain_query_pairs(own, tile.count, score_factor(p), s);
   } else {
     own.face(tile);
@@ -438,7 +438,7 @@ HWY_INLINE void key_tile(const BackwardProblem& p, const KeyBlock& block, std::i
     s.delta[i] = delta[first_row + at];
   }
   score_products(p, q, doutput, tile.count, vectors, s);
-  if (tile.whole && is_plain(p)) {
+  if (tile.whole && !has_score_mod(p)) {
     plain_key_pairs(tile, vectors, score_factor(p), s);
   } else {
     key_pairs(p, span, block, head, tile, vectors, s);

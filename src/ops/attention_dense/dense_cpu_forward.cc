@@ -131,7 +131,7 @@ HWY_INLINE void meet_tile(const ForwardProblem& p, const QueryBlock& block, OwnQ
                   .b_row = kOwn,
                   .c = s.scores,
                   .c_row = kOwn});
-  if (!tile.whole || !is_plain(p)) {
+  if (!tile.whole || has_score_mod(p)) {
     own.face(tile);
     finish_scores(p, own, tile, s.scores);
   }

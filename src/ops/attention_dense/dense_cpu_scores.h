@@ -34,9 +34,9 @@ HWY_INLINE float score_factor(const DenseProblem& p) {
   return p.soft_cap > 0 ? static_cast<float>(p.scale / p.soft_cap) : scale * kLog2e;
 }
 
-// Whether scores are used as the product leaves them, but for the mask.
-HWY_INLINE bool is_plain(const DenseProblem& p) {
-  return p.soft_cap == 0 && p.alibi_slopes == nullptr && p.bias == nullptr;
+// Whether anything but the mask changes scores after the product.
+HWY_INLINE bool has_score_mod(const DenseProblem& p) {
+  return p.soft_cap != 0 || p.alibi_slopes != nullptr || p.bias != nullptr;
 }
 
 // Calls body<T>() with the type of the problem's numbers, which are not f64.

@@ -29,6 +29,7 @@
 
 #include "cache/codec.h"
 #include "cpu/simd.h"
+#include "cpu/vnni.h"
 #include "ops/attention_paged/paged_cpu.h"
 #include "ops/attention_paged/paged_cpu_tile.h"
 
@@ -68,8 +69,7 @@ struct LimbsHead {
 static_assert(sizeof(LimbsHead) == 64);
 
 inline bool uses_limbs(const QuantFormat& format, std::int64_t dim) {
-  static const bool has_vnni = __builtin_cpu_supports("avx512vnni") != 0;
-  return has_vnni && format.dtype == DType::i8 && !format.asymmetric &&
+  return uses_vnni() && format.dtype == DType::i8 && !format.asymmetric &&
          dim % static_cast<std::int64_t>(kRow) == 0 && cache::group_length(format, dim) == dim;
 }
 

@@ -44,7 +44,7 @@ enum class Scaling : std::uint8_t {
 // Codes as f32, in packs: elements [i, i + kPack * kLanes) of a vector. Two vectors of a pack hold
 // the even and the odd elements, see sd::load_pack.
 template <DType kEncoding, bool kSigned>
-struct Codes {
+struct DequantLoader {
   static constexpr bool kTwo =
       (kEncoding == DType::bf16 || kEncoding == DType::i4) && HWY_TARGET != HWY_SCALAR;
   static constexpr std::size_t kPack = kTwo ? 2 : 1;
@@ -117,7 +117,7 @@ struct Source {
   static constexpr Scaling kScaling = kScaling_;
   // What attention_cpu_digits.h reads, where the processor can.
   static constexpr bool kCanUseLimbs = kEncoding == DType::i8 && kScaling == Scaling::per_token;
-  using Code = Codes<kEncoding, kScaling != Scaling::asymmetric>;
+  using Code = DequantLoader<kEncoding, kScaling != Scaling::asymmetric>;
   // Whether `load` needs the scale of the group it is in.
   static constexpr bool kGroups = kScaling == Scaling::per_group || kScaling == Scaling::asymmetric;
   static constexpr std::size_t kPack = Code::kPack;

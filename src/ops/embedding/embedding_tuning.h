@@ -1,4 +1,5 @@
-// Tuning of embedding: every threshold, with the device, the date and the gain it rests on.
+// Every threshold of embedding. CUDA: NVIDIA H200, 2026-11-16, not measured alone; what the kernels
+// reach with them: docs/ops/embedding.md. CPU: chosen from the cost of a task, not measured.
 #pragma once
 
 #include <cstdint>

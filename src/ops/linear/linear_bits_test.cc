@@ -4,8 +4,10 @@
 #include <algorithm>
 
 #include "core/index.h"
+#include "cpu/vnni.h"
 #include "ops/linear/linear_test_support.h"
 #include "tests/support/random.h"
+#include "touchstone/core/testing.h"
 
 namespace touchstone::test {
 namespace {
@@ -119,7 +121,7 @@ TEST(LinearBits, AnyBatch_Int8Activations) {
   }
 }
 
-// Integer sums are exact and lanes are outputs: AVX2 and AVX-512 agree.
+// Integer sums are exact and lanes are outputs: AVX2 and AVX-512 agree, with VNNI and without.
 TEST(LinearBits, Int8Activations_AnyWidthOfVectors) {
   if (on_gpu()) GTEST_SKIP() << "vectors are the CPU's";
   for (const std::string_view name : {"q4_1", "q8_0", "int4_g128", "q4_k", "q6_k"}) {
@@ -133,9 +135,14 @@ TEST(LinearBits, Int8Activations_AnyWidthOfVectors) {
       std::vector<std::byte> first;
       for_each_runner({"simd"}, [&](Runner& runner) {
         if (!simd_target().starts_with("AVX")) return;  // others multiply floats
-        const std::vector<std::byte> bytes = forward_bytes(runner, layer, weight, 3, rows);
-        if (first.empty()) first = bytes;
-        EXPECT_EQ(bytes, first) << name << ", " << rows << " rows";
+        const bool vnni = uses_vnni();
+        for (const bool enabled : {true, false}) {
+          testing::set_vnni(enabled);
+          const std::vector<std::byte> bytes = forward_bytes(runner, layer, weight, 3, rows);
+          if (first.empty()) first = bytes;
+          EXPECT_EQ(bytes, first) << name << ", " << rows << " rows, VNNI " << enabled;
+        }
+        testing::set_vnni(vnni);
       });
     }
   }

@@ -2,8 +2,9 @@
 // variant. AVX2 and AVX-512 only. No #pragma once: read once per target, after cpu/simd.h.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+
+#include "cpu/vnni.h"
 
 #if defined(TOUCHSTONE_LINEAR_CPU_DOT_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TOUCHSTONE_LINEAR_CPU_DOT_H_
@@ -28,13 +29,9 @@ using IntVec = hn::Vec<IntTag>;
 
 #if HWY_TARGET == HWY_AVX3
 
-// Whether the processor has the instruction below. It is not part of a target that is compiled, hence
-// written in assembly. With TOUCHSTONE_NO_VNNI set tests see what processors without it run.
-HWY_INLINE bool has_vnni() {
-  static const bool has =
-      __builtin_cpu_supports("avx512vnni") && std::getenv("TOUCHSTONE_NO_VNNI") == nullptr;
-  return has;
-}
+// Whether to use the instruction below. It is not part of a target that is compiled, hence written in
+// assembly.
+HWY_INLINE bool has_vnni() { return uses_vnni(); }
 HWY_INLINE __m512i vnni_dot4(__m512i acc, __m512i codes, __m512i q) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(q));
   return acc;

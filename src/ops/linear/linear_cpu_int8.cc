@@ -97,7 +97,7 @@ HWY_INLINE TileRows tile_rows(const Forward& p, const Panel& panel, std::size_t 
 
 // ---- few rows --------------------------------------------------------------------------------------
 
-// Prefetches what the rows of a tile hold kTileAhead bytes after columns [from, to): past their end the
+// Prefetches what the rows of a tile hold tuning::kTilePrefetchBytes bytes after columns [from, to): past their end the
 // rows of the tiles after it.
 template <class Block>
 HWY_INLINE void prefetch_tile(const Forward& p, const std::byte* first, std::size_t from,
@@ -108,8 +108,9 @@ HWY_INLINE void prefetch_tile(const Forward& p, const std::byte* first, std::siz
   const std::size_t end = bytes_of<Block>(to);
   for (std::size_t at = (bytes_of<Block>(from) + kLine - 1) / kLine * kLine; at < end;
        at += kLine) {
-    const std::byte* next = first + at + kTileAhead;
-    for (std::size_t past = at + kTileAhead; past >= row; past -= row) next += kTile * stride - row;
+    const std::byte* next = first + at + tuning::kTilePrefetchBytes;
+    for (std::size_t past = at + tuning::kTilePrefetchBytes; past >= row; past -= row)
+      next += kTile * stride - row;
     for (std::size_t o = 0; o < kTile; ++o) sd::prefetch(next + o * stride);
   }
 }
@@ -158,7 +159,7 @@ HWY_INLINE void add_stored(const Forward& p, TileRows rows, const std::byte* ahe
         FloatVec of_x = hn::Zero(FloatTag());
         if constexpr (Block::kMin) {
           of_x = float_sum(x[r].sums, group);
-        } else if constexpr (kTakenBack<Block, kVnni> != 0) {
+        } else if constexpr (kCompensatedOffset<Block, kVnni> != 0) {
           sum = hn::Add(sum, int_sum(x[r].sums, group));
         }
         acc[r] = add_group<Block::kMin>(acc[r], sum, scales.scale[i], scales.min, of_x);
@@ -388,7 +389,8 @@ HWY_INLINE void split_even_odd(std::int8_t* q, std::size_t n) {
 // Of the integers of every group: their sum as f32, or minus the offset times it.
 template <class Block>
 HWY_INLINE void store_sums(const std::int8_t* q, std::size_t n, std::byte* to) {
-  const int offset = has_vnni() ? kTakenBack<Block, true> : kTakenBack<Block, false>;
+  const int offset =
+      has_vnni() ? kCompensatedOffset<Block, true> : kCompensatedOffset<Block, false>;
   for (std::size_t i = 0; i < n; i += kGroup<Block>) {
     std::int32_t sum = 0;
     for (std::size_t k = 0; k < kGroup<Block>; ++k) sum += q[i + k];

@@ -7,6 +7,7 @@
 
 #include "ops/linear/linear_cpu.h"
 #include "ops/linear/linear_epilogue.h"
+#include "ops/linear/linear_tuning.h"
 
 #if defined(TOUCHSTONE_LINEAR_CPU_PANEL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TOUCHSTONE_LINEAR_CPU_PANEL_H_
@@ -27,16 +28,13 @@ constexpr bool kManyRegisters = HWY_ARCH_X86 ? HWY_TARGET <= HWY_AVX3 : HWY_ARCH
 constexpr std::size_t kW = 4;
 constexpr std::size_t kMaxX = kManyRegisters ? 6 : 2;
 constexpr std::size_t kMaxDirectX = kManyRegisters ? 4 : 2;
-// How far ahead of the loads W is prefetched, in bytes: whole tiles of rows, at least kMinAhead, unless a
-// tile is so large that it would leave the cache again.
-constexpr std::size_t kMinAhead = 8192;
-constexpr std::size_t kMaxAhead = 262144;
+// How far ahead of the loads W is prefetched, in bytes: whole tiles of rows, unless a tile is so large that
+// it would leave the cache again.
 constexpr std::size_t prefetch_distance(std::size_t tile_bytes) {
-  if (tile_bytes == 0 || tile_bytes > kMaxAhead) return kMinAhead;
-  return (kMinAhead + tile_bytes - 1) / tile_bytes * tile_bytes;
+  constexpr std::size_t kMin = tuning::kPrefetchBytes;
+  if (tile_bytes == 0 || tile_bytes > tuning::kMaxPrefetchBytes) return kMin;
+  return (kMin + tile_bytes - 1) / tile_bytes * tile_bytes;
 }
-// The same in each row of a tile of the int8 kernels.
-constexpr std::size_t kTileAhead = 1024;
 
 // The rows of W that make the columns of a panel: with a gate, half of them lie `columns` further on.
 struct Panel {

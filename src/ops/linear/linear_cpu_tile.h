@@ -43,9 +43,9 @@ inline constexpr bool kEvenOdd = false;
 template <std::int64_t kSize>
 inline constexpr bool kEvenOdd<Int4Block<kSize>> = true;
 
-// Signed codes become unsigned ones for VNNI, with an offset that the sum of the integers takes back.
+// Signed codes become unsigned ones for VNNI; the offset is compensated by the row sum of x.
 template <class Block, bool kVnni>
-inline constexpr int kTakenBack = Block::kSigned ? (kVnni ? 128 : 0) : Block::kOffset;
+inline constexpr int kCompensatedOffset = Block::kSigned ? (kVnni ? 128 : 0) : Block::kOffset;
 
 // The rows of a tile, `stride` bytes apart: as an array of pointers they would not fit in registers.
 struct TileRows {

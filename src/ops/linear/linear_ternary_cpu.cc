@@ -10,6 +10,7 @@
 #include "cpu/ternary_layout.h"
 #include "cpu/ternary_unpack.h"
 #include "ops/linear/linear_ternary.h"
+#include "ops/linear/linear_tuning.h"
 #include "touchstone/core/half.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -48,7 +49,7 @@ HWY_INLINE float fused(float a, float b, float c) {
 
 // ---- planes of 32 bytes ----------------------------------------------------------------------------
 
-// The places in a block: constants, since every one of them is an address in the innermost loop.
+// Byte offsets in a block, constexpr for addressing in the innermost loop.
 template <std::int64_t kBytes, std::int64_t kCodes, std::int64_t kScale, std::int64_t kUnits>
 struct PlaneFormat {
   static constexpr std::int64_t kBlockBytes = kBytes;
@@ -348,9 +349,9 @@ HWY_NOINLINE void plane_panel_as(const TernaryJob& job, std::int64_t panel, floa
       }
       float* const to = totals + r * kTernaryPanel + o;
       // Rows of W some kilobytes further on, once.
-      constexpr std::int64_t kAhead = 8192;
       const std::int64_t block = kRowBlock * p.weight.row_bytes;
-      const std::int64_t next = block > 0 ? (kAhead + block - 1) / block * block : 0;
+      const std::int64_t next =
+          block > 0 ? (tuning::kTernaryPrefetchBytes + block - 1) / block * block : 0;
       if (job.rows - r >= 4) {
         plane_rows<Format, 4, kVnni>(rows, p, x, r == 0 ? next : 0, to);
       } else {

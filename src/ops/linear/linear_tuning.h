@@ -1,26 +1,58 @@
-// Numbers that change speed, never results. Figures: docs/notes/linear.md.
+// Numbers that change speed, never results: what they decide, the device, the date and the gain. Full
+// tables: docs/notes/linear.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace touchstone::linear_layer::tuning {
 
-// CPU: products below which starting threads costs more than they save.
-inline constexpr double kSerialWork = 3e4;
+// ---- CPU: AMD EPYC Zen 4, 2026-11-18 ------------------------------------------------------------
 
-// CUDA, stream: bytes of a row of W that a stage holds, about, in multiples of the unit of elements.
+// Products below which starting threads costs more than they save. Not measured alone.
+inline constexpr double kSerialWork = 3e4;
+// How far ahead of the loads W is prefetched, in bytes: at least, and the largest tile of rows that is
+// skipped whole. GB/s of W, one row of bf16, against 2048 bytes in each row: 768 columns 14.9 -> 29.2, 4096
+// 24.0 -> 29.6.
+inline constexpr std::size_t kPrefetchBytes = 8192;
+inline constexpr std::size_t kMaxPrefetchBytes = 262144;
+// The same of the int8 kernels, in bytes of each row of a tile; whole tiles ahead q8_0 25.1 -> 21.5 at 576
+// columns.
+inline constexpr std::size_t kTilePrefetchBytes = 1024;
+// The same of ternary rows, in rows of W further on: ternary_g128 8.2 -> 13.9 to 15.4, tq2_0 7.6 -> 13.6
+// to 14.7 against none.
+inline constexpr std::int64_t kTernaryPrefetchBytes = 8192;
+
+// ---- CUDA: NVIDIA H200, 2026-11-17, bench/probes/linear_rate.cu ---------------------------------
+
+// stream: rows of x at most, two tiles of mma.sync.
+inline constexpr int kStreamMaxRows = 16;
+// stream: bytes of a row of W that a stage holds, about, in multiples of the unit of elements. Not
+// measured alone.
 inline constexpr std::int64_t kStreamSliceBytes = 256;
 inline constexpr std::int64_t kStreamSliceUnit = 256;
-// CUDA, stream: dynamic shared memory of a CTA that leaves as much to the CTA of the next kernel, wanted
-// while x takes so many bytes, and of one that is alone.
+// stream: bytes of a tile up to which it is one stage. Not measured alone.
+inline constexpr std::int64_t kStreamMaxWholeBytes = 40 * 1024;
+// stream: dynamic shared memory of a CTA that leaves as much to a co-resident CTA of the next kernel,
+// wanted while x takes so many bytes, and of one that is alone. 1 x 4096: 5 stages with two CTAs per
+// multiprocessor 11.5 us, 11 stages with one 11.4 to 11.6; 8 x 4096: 12.9 and 12.1.
 inline constexpr std::int64_t kStreamSharedOfTwo = 110 * 1024;
 inline constexpr std::int64_t kStreamSmallX = 32 * 1024;
 inline constexpr std::int64_t kStreamSharedOfOne = 219 * 1024;
 
-// CUDA, wgmma: what a multiprocessor takes in from L2 and multiplies in a cycle, and the cycles that a
-// tile costs besides; estimates by which tiles are chosen.
+// wgmma: what a multiprocessor takes in from L2 and multiplies in a cycle, and the cycles that a tile
+// costs besides; estimates by which tiles are chosen. Not measured alone.
 inline constexpr double kReceivedBytesPerCycle = 45;
 inline constexpr double kProductsPerCycle = 1700;
 inline constexpr double kTileCycles = 1500;
+
+// ternary, up to kTernaryStreamMaxRows rows of x: stages of a warp, warps that share the segments of a
+// tile, warps of a CTA at least (it rounds x with as many), rows that every CTA rounds by itself rather
+// than a kernel before it. Not measured alone; what the kernel reaches: docs/ternary.md.
+inline constexpr int kTernaryStreamMaxRows = 16;
+inline constexpr int kTernaryMaxStages = 2;
+inline constexpr int kTernaryMaxSplit = 8;
+inline constexpr int kTernaryMinWarps = 4;
+inline constexpr std::int64_t kTernaryRowsRoundedInside = 2;
 
 }  // namespace touchstone::linear_layer::tuning

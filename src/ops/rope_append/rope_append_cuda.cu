@@ -9,6 +9,7 @@
 #include "cuda/vector.cuh"
 #include "ops/kv_append/kv_append_vector.cuh"
 #include "ops/rope_append/rope_append_problem.h"
+#include "ops/rope_append/rope_append_tuning.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::rope_append_op {
@@ -16,10 +17,7 @@ namespace {
 
 constexpr unsigned kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffff;
-constexpr int kWarps = 4;                        // of a block
-constexpr std::int64_t kSharedBytes = 48 << 10;  // what every GPU grants without opting in
-constexpr std::int64_t kMaxVectors = std::int64_t{1} << 30;
-constexpr int kAtOnce = 4;  // elements that a lane moves at a time
+using tuning::kLaneElements, tuning::kMaxVectors, tuning::kSharedBytes, tuning::kWarps;
 
 struct Params {
   Problem p;
@@ -29,8 +27,8 @@ struct Params {
 };
 
 template <class T>
-struct alignas(sizeof(T) * kAtOnce) Four {
-  T value[kAtOnce];
+struct alignas(sizeof(T) * kLaneElements) Four {
+  T value[kLaneElements];
 };
 
 // The vector of a warp: which it is and where it lies in shared memory.
@@ -79,10 +77,10 @@ class Vector {
     }
     const std::int64_t n = dim();
     if (params_.wide) {
-      for (std::int64_t i = lane_ * kAtOnce; i < n; i += kWarp * kAtOnce) {
+      for (std::int64_t i = lane_ * kLaneElements; i < n; i += kWarp * kLaneElements) {
         const auto four = *reinterpret_cast<const Four<T>*>(from + i);
 #pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) x_[i + k] = cuda::widen(four.value[k]);
+        for (int k = 0; k < kLaneElements; ++k) x_[i + k] = cuda::widen(four.value[k]);
       }
     } else {
       for (std::int64_t i = lane_; i < n; i += kWarp) x_[i] = cuda::widen(from[i]);
@@ -129,10 +127,10 @@ class Vector {
     const std::int64_t n = p_.rope.dim;
     T* const to = static_cast<T*>(p_.rope.y) + token_ * p_.rope.y_token + head_ * p_.rope.y_head;
     if (params_.wide) {
-      for (std::int64_t i = lane_ * kAtOnce; i < n; i += kWarp * kAtOnce) {
+      for (std::int64_t i = lane_ * kLaneElements; i < n; i += kWarp * kLaneElements) {
         Four<T> four;
 #pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) four.value[k] = cuda::narrow<T>(x_[i + k]);
+        for (int k = 0; k < kLaneElements; ++k) four.value[k] = cuda::narrow<T>(x_[i + k]);
         *reinterpret_cast<Four<T>*>(to + i) = four;
       }
     } else {
@@ -168,9 +166,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 bool moves_four(const Problem& p) {
   const auto fits = [&](const void* data, std::int64_t stride, std::int64_t dim) {
     return reinterpret_cast<std::uintptr_t>(data) %
-                   static_cast<std::uintptr_t>(kAtOnce * size_of(p.dtype)) ==
+                   static_cast<std::uintptr_t>(kLaneElements * size_of(p.dtype)) ==
                0 &&
-           stride % kAtOnce == 0 && dim % kAtOnce == 0;
+           stride % kLaneElements == 0 && dim % kLaneElements == 0;
   };
   return fits(p.rope.x, p.rope.x_token, p.rope.dim) && fits(p.rope.y, p.rope.y_token, p.rope.dim) &&
          fits(p.append.part[0].from, p.append.part[0].stride, p.append.part[0].dim) &&

@@ -10,6 +10,7 @@
 #include "core/thread_pool.h"
 #include "cpu/ternary_group.h"
 #include "ops/ternary_project/ternary_project_problem.h"
+#include "ops/ternary_project/ternary_project_tuning.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
@@ -17,9 +18,7 @@ namespace touchstone::inline v0 {
 namespace ternary_op {
 namespace {
 
-// Groups of 128 that a task takes, and values of one that several tasks share.
-constexpr std::int64_t kGroupsPerTask = 256;
-constexpr std::int64_t kValuesPerTask = 1 << 15;
+using tuning::kGroupsPerTask, tuning::kValuesPerTask;
 
 Problem checked(const Context& context, const TernaryProjectArgs& args) {
   const Argument weight{"weight", args.weight};

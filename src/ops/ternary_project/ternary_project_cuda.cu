@@ -9,13 +9,14 @@
 #include "cuda/vector.cuh"
 #include "cuda/visit_dtype.h"
 #include "ops/ternary_project/ternary_project_problem.h"
+#include "ops/ternary_project/ternary_project_tuning.h"
 #include "touchstone/core/checked.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::ternary_op {
 namespace {
 
-constexpr int kThreads = 256;
+using tuning::kThreads;
 constexpr int kWarps = kThreads / 32;
 constexpr int kRun = 256;
 constexpr int kPerLane = kRun / 32;

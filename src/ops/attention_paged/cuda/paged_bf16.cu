@@ -167,7 +167,7 @@ void decode(Context& context, SplitWork work, bool ctas) {
     work.first_query = first;
     work.queries = std::min(at_once, p.queries - first);
     const std::int64_t items = work.queries * p.layers.kv_heads * work.splits;
-    // Warps that find little to do are replaced by others.
+    // Over-subscribe the grid (kDecodeWaves) to balance uneven splits.
     const auto blocks = static_cast<unsigned>(
         std::min(items, processors * tuning::kDecodeWarps * tuning::kDecodeWaves));
     ctas ? launch_decode<S, tuning::kCtaWarps>(context, work, blocks)

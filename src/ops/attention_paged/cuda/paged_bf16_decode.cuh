@@ -1,7 +1,7 @@
-// Warps of cached_attention over bf16 for few queries. One warp streams a split of one KV head through a
-// pipeline of chunks in shared memory of its own and never waits for another warp. Where there are few
-// splits, the warps of a CTA share one: each copies and scores every kWarps-th chunk, then all of them
-// weigh the chunks in their order, each for some of the numbers of a value. Every sum is the same.
+// Warps of cached_attention over bf16 for few queries. kWarps = 1: warp-private split-KV pipeline, one
+// warp per split of a KV head, no synchronization with other warps. kWarps > 1, where there are few
+// splits: the warps of a CTA share a split; QK^T is partitioned by chunk, PV by head-dim columns, in
+// fixed chunk order, so that sums have the same bits.
 //
 // Query vectors are the rows of the products that give scores and tokens their columns, so that a
 // lane has the scores of one vector where weights are operands of the second product: numbers of a

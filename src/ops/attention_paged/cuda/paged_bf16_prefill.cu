@@ -1,9 +1,8 @@
 // cached_attention over bf16 for many queries: the arithmetic of paged_bf16.cuh by wgmma.
 //
 // A consumer warpgroup has the scores of 64 query vectors by a block of 128 positions and the sums
-// of the split in registers, and those of the splits before in shared memory. Two warpgroups take
-// turns at the tensor cores by themselves: the softmax of one takes less than the products of the
-// other.
+// of the split in registers, and those of the splits before in shared memory. Two consumer
+// warpgroups ping-pong without explicit barriers: the softmax of one overlaps the GEMMs of the other.
 #include <algorithm>
 
 #include "ops/attention_paged/cuda/paged_bf16_prefill.cuh"

@@ -4,10 +4,10 @@
 #include "cuda/launch.h"
 #include "cuda/vector.cuh"
 #include "ops/cross_entropy/cross_entropy_problem.h"
+#include "ops/cross_entropy/cross_entropy_tuning.h"
 
 namespace touchstone::cross_entropy_op {
 
-inline constexpr int kRowThreads = 256;
 inline constexpr float kLog2E = 1.44269504088896340736F;
 
 // e^x; 0 for -infinity, NaN for NaN.

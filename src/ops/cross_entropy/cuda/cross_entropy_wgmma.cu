@@ -16,10 +16,6 @@
 namespace touchstone::cross_entropy_op {
 namespace {
 
-// Elements of a chunk of logits: 2048 tokens of 128256. A function of V alone, since the sums of dweight
-// depend on it.
-constexpr std::int64_t kChunkElements = std::int64_t{1} << 28;
-
 std::int64_t chunk_tokens(std::int64_t vocabulary) {
   return std::max<std::int64_t>(kChunkElements / vocabulary / kTileM * kTileM, kTileM);
 }
@@ -47,7 +43,7 @@ struct LogitsEpilogue {
   __half* distances = nullptr;     // [rows, stride], or null
   std::int64_t stride = 0;
 
-  __device__ void operator()(Sums& sums, const Place& at) const {
+  __device__ void operator()(Sums& sums, const AccumulatorCoord& at) const {
     const bool ragged = at.column + kTileN > vocabulary;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -87,7 +83,8 @@ struct LogitsEpilogue {
       if (at == wanted) target_logits[row] = v;
     });
   }
-  __device__ void put_row(Sums& sums, int i, std::int64_t row, const Place& at, bool ragged) const {
+  __device__ void put_row(Sums& sums, int i, std::int64_t row, const AccumulatorCoord& at,
+                          bool ragged) const {
     float largest = -INFINITY;
     for_row(sums, i, [&](int, float& v) { largest = fmaxf(largest, v); });
     largest = quad_max(largest);
@@ -130,7 +127,7 @@ struct GradientEpilogue {
   static constexpr int kPerRow = kTileN / 8 / kBatch;
   static constexpr int kBatches = 2 * kPerRow;
 
-  __device__ void operator()(Sums& sums, const Place& at) const {
+  __device__ void operator()(Sums& sums, const AccumulatorCoord& at) const {
 #pragma unroll
     for (int i = 0; i < kBatches; ++i) {
       if (accumulate) add_batch(sums, at, i);
@@ -140,15 +137,17 @@ struct GradientEpilogue {
 
  private:
   // Pair j of batch i: its row, its first column and its first sum.
-  __device__ static std::int64_t row_of(const Place& at, int i) { return at.row + i / kPerRow * 8; }
-  __device__ static std::int64_t column_of(const Place& at, int i, int j) {
+  __device__ static std::int64_t row_of(const AccumulatorCoord& at, int i) {
+    return at.row + i / kPerRow * 8;
+  }
+  __device__ static std::int64_t column_of(const AccumulatorCoord& at, int i, int j) {
     return at.column + 8 * (i % kPerRow * kBatch + j);
   }
   __device__ static int sum_of(int i, int j) {
     return 4 * (i % kPerRow * kBatch + j) + 2 * (i / kPerRow);
   }
 
-  __device__ void add_batch(Sums& sums, const Place& at, int i) const {
+  __device__ void add_batch(Sums& sums, const AccumulatorCoord& at, int i) const {
     if (row_of(at, i) >= rows) return;
     const G* const row = to + row_of(at, i) * stride;
     Pair pairs[kBatch];
@@ -165,7 +164,7 @@ struct GradientEpilogue {
       second = __fadd_rn(cuda::widen(pairs[j].second), second);
     }
   }
-  __device__ void store_batch(const Sums& sums, const Place& at, int i) const {
+  __device__ void store_batch(const Sums& sums, const AccumulatorCoord& at, int i) const {
     if (row_of(at, i) >= rows) return;
     G* const row = to + row_of(at, i) * stride;
 #pragma unroll

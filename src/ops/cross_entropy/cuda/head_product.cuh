@@ -9,6 +9,7 @@
 #include "cuda/launch.h"
 #include "cuda/tensor_map.h"
 #include "cuda/wgmma_either.cuh"
+#include "ops/cross_entropy/cross_entropy_tuning.h"
 
 // Compiled for other chips the kernel is empty, and what only it uses is unused.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -17,11 +18,6 @@
 
 namespace touchstone::cross_entropy_op {
 
-inline constexpr int kTileM = 128;
-inline constexpr int kTileN = 256;
-inline constexpr int kTileK = 64;
-inline constexpr int kGroups = 2;  // consumer warpgroups
-inline constexpr int kStages = 4;
 inline constexpr int kSliceBytes = kTileK * kTileK * 2;
 inline constexpr int kStageBytes = (kTileM + kTileN) * kTileK * 2;
 inline constexpr int kProductThreads = (kGroups + 1) * cuda::kWarpgroup;
@@ -29,7 +25,7 @@ inline constexpr int kProductShared = kStages * kStageBytes + 1024;
 
 // The sums of a thread: sum 4 j + i at row `row` + i / 2 * 8 and column `column` + 8 j + i % 2 of C.
 using Sums = float[kTileN / 2];
-struct Place {
+struct AccumulatorCoord {
   std::int64_t row;
   std::int64_t column;
   std::int64_t column_tile;
@@ -139,8 +135,8 @@ __device__ void consume(const ProductParams<Epilogue>& p, const Pipeline& pipe, 
       }
     }
     const int lane = thread % 32;
-    const Place at{row * kTileM + group * 64 + thread / 32 * 16 + lane / 4,
-                   column * kTileN + lane % 4 * 2, column};
+    const AccumulatorCoord at{row * kTileM + group * 64 + thread / 32 * 16 + lane / 4,
+                              column * kTileN + lane % 4 * 2, column};
     cuda::wgmma_wait<0>();
     cuda::wgmma_hold(sums);
     release(stage == 0 ? kStages - 1 : stage - 1);

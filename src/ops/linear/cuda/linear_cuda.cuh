@@ -148,7 +148,7 @@ inline Sink forward_sink(const Forward& p, const float* scales) {
 }
 
 // Whether the sum is the output.
-inline bool is_plain(const Sink& sink) {
+inline bool is_identity_epilogue(const Sink& sink) {
   return !sink.accumulate && sink.gate == LinearGate::none && sink.soft_cap == 0 &&
          sink.bias == nullptr && sink.residual == nullptr && sink.scales == nullptr;
 }

@@ -1,4 +1,4 @@
-// Chooses ring and grid for linear_stream.cuh; the kernels of plain weights and fp8.
+// Chooses pipeline and grid for linear_stream.cuh; the kernels of plain weights and fp8.
 #include <algorithm>
 
 #include "core/context_access.h"
@@ -7,9 +7,6 @@
 
 namespace touchstone::linear_layer {
 namespace {
-
-constexpr int kMaxRows = 16;
-constexpr std::int64_t kMaxWholeBytes = 40 * 1024;  // of a tile that is a stage
 
 std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -33,7 +30,7 @@ bool whole_tiles(const Forward& p) {
   return reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 == 0 &&
          p.weight.row_bytes == weight_bytes(*p.weight.format, p.in) &&
          p.weight.row_bytes % 2 == 0 && p.columns() % kStreamRows == 0 &&
-         kStreamRows * p.weight.row_bytes <= kMaxWholeBytes;
+         kStreamRows * p.weight.row_bytes <= tuning::kStreamMaxWholeBytes;
 }
 
 struct Plan {
@@ -65,9 +62,9 @@ std::int64_t shared_bytes(const StreamParams& s, int stages) {
          std::int64_t{s.rows} * s.x_pitch + kStreamSlack;
 }
 
-// One warp for each tile of a CTA, or as many as have rings, in as few rounds. While x is small, rings that
-// leave the CTA of the next kernel its place; otherwise the deepest that fit. Returns the stages, 0 where
-// nothing fits.
+// One warp for each tile of a CTA, or as many as fit with a pipeline each, in as few rounds. While x is
+// small, a pipeline depth that leaves shared memory for a co-resident CTA of the next kernel (PDL);
+// otherwise the deepest that fits. Returns the stages, 0 where nothing fits.
 int set_warps(bool plain, StreamParams& s) {
   const int tiles = (s.cta_rows + kStreamRows - 1) / kStreamRows;
   const auto fits = [&](std::int64_t shared) {
@@ -141,7 +138,7 @@ bool launch_stream_plain(Context& context, DType dtype, int stages, const cuda::
 std::string stream_refuses(const Context& context, const Forward& p) {
   if (!cuda::is_hopper(context)) return "needs Hopper";
   if (p.dtype == DType::f32) return "x of f32, needs bf16 or f16";
-  if (p.rows > kMaxRows) return std::to_string(p.rows) + " rows, needs at most 16";
+  if (p.rows > tuning::kStreamMaxRows) return std::to_string(p.rows) + " rows, needs at most 16";
   if (!has_source(p)) return "no kernel for weights in " + std::string(p.weight.format->name);
   if (p.in == 0 || p.in > (1 << 20)) return "in is 0 or above 1048576";
   if (p.in % 8 != 0) return "in is no multiple of 8";
@@ -167,7 +164,7 @@ void forward_stream(Context& context, const Forward& p) {
   params.x_stride = x.x.stride;
   params.ahead = p.constant_weight;
   params.sink = forward_sink(p, x.scales);
-  params.plain_sink = is_plain(params.sink) && params.sink.dtype == p.dtype;
+  params.plain_sink = is_identity_epilogue(params.sink) && params.sink.dtype == p.dtype;
   if (!launch_stream_plain(context, p.dtype, chosen.stages, chosen.shape, params)) {
     launch_stream_blocks(context, p.dtype, chosen.shape, params);
   }

@@ -1,11 +1,10 @@
-// Linear of up to 16 rows of bf16 or f16 on Hopper: W passes through shared memory without a pause and
-// is read once, in any format.
+// Linear of up to 16 rows of bf16 or f16 on Hopper: streams W once through shared memory, in any format.
 //
 // mma.sync m16n8k16 with W on the left: a warp computes tiles of 16 rows of W by 8 or 16 of x, each as
-// one chain of steps over all of `in`. It owns a ring of shared memory that it fills by asynchronous
-// copies between its products; nothing but the warp itself waits for a stage. x lies in shared memory.
-// With `constant_weight` the ring fills while the kernel before this one still runs, so that memory does
-// not idle between two layers. Rows of W are dealt to CTAs evenly, not by tiles: a last tile may be short.
+// one chain of steps over all of `in`. Warp-private multi-stage cp.async pipeline; no CTA-wide
+// synchronization in the mainloop. x is in shared memory. With `constant_weight` the pipeline is filled
+// before pdl_wait(), while the previous kernel drains. Rows of W are partitioned evenly across CTAs, not
+// by tiles: a last tile may be short.
 #pragma once
 
 #include "cuda/hopper.cuh"
@@ -61,7 +60,7 @@ struct StreamRange {
   }
 };
 
-// A copy of 16 bytes that takes place if `there`. No branch: it stands between products.
+// Predicated 16-byte cp.async, branch-free: it is issued between MMAs.
 __device__ __forceinline__ void copy_async_16_where(std::uint32_t shared, const void* global,
                                                     bool there) {
   asm volatile(
@@ -127,7 +126,7 @@ class StreamRing {
     if (offset_ >= p_.row_bytes) next_rows();
   }
 
-  // Brings the beginning of the first tile's rows into L2. A hint: nothing is read yet.
+  // L2 prefetch of the first tile's rows.
   __device__ __forceinline__ void prefetch(int bytes) const {
     if (p_.whole || tile_ >= tiles_ || lane_ >= kStreamRows) return;
     const int length = min(bytes, p_.row_bytes) & ~15;

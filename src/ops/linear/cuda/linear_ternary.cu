@@ -2,17 +2,15 @@
 // format and alignment by a plain one, and the choice between them.
 #include "core/context_access.h"
 #include "ops/linear/cuda/linear_ternary.cuh"
+#include "ops/linear/linear_tuning.h"
 #include "touchstone/core/checked.h"
 
 namespace touchstone::linear_layer {
 namespace {
 
-constexpr int kMaxStages = 2;  // of a warp
-constexpr int kMaxSplit = 8;   // warps that share the segments of a tile
-constexpr int kMinWarps = 4;   // a CTA rounds x with as many
-constexpr int kMaxFewRows = 16;
-// Rows that every CTA rounds by itself rather than a kernel before it.
-constexpr std::int64_t kRowsRoundedInside = 2;
+constexpr int kMaxStages = tuning::kTernaryMaxStages;
+constexpr int kMaxSplit = tuning::kTernaryMaxSplit;
+constexpr int kMinWarps = tuning::kTernaryMinWarps;
 
 // ---- x, by a kernel of its own ---------------------------------------------------------------------
 
@@ -43,9 +41,9 @@ __global__ void __launch_bounds__(256) ternary_round_kernel(const __grid_constan
   if (threadIdx.x == 0) p.scales[row] = scale;
 }
 
-// ---- few rows ------------------------------------------------------------------------------------
+// ---- up to 16 rows ------------------------------------------------------------------------------------
 
-struct FewMemory {
+struct StreamMemory {
   std::uint8_t* ring;
   std::uint8_t* x;  // [rows] of x_pitch
   int* sums;        // [groups][columns], negative
@@ -66,7 +64,7 @@ struct FewMemory {
     return partial_offset(p, columns) +
            (p.row_tiles * p.segments * kTernaryRows * columns + columns + 32) * 4;
   }
-  __device__ FewMemory(std::uint8_t* shared, const TernaryParams& p, int columns)
+  __device__ StreamMemory(std::uint8_t* shared, const TernaryParams& p, int columns)
       : ring(shared),
         x(shared + x_offset(p)),
         sums(reinterpret_cast<int*>(shared + sums_offset(p))),
@@ -109,7 +107,7 @@ class Pieces {
 
 // x in int8 and the sums of its groups: rounded here, or from the kernel before.
 template <int kColumns>
-__device__ void stage_few_x(const TernaryParams& p, const FewMemory& memory) {
+__device__ void stage_stream_x(const TernaryParams& p, const StreamMemory& memory) {
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int rows = static_cast<int>(p.rows);
@@ -141,7 +139,8 @@ __device__ void stage_few_x(const TernaryParams& p, const FewMemory& memory) {
 
 // Adds up the segments of the tiles of a group and stores them.
 template <int kColumns>
-__device__ void store_few(const TernaryParams& p, const FewMemory& memory, std::int64_t group) {
+__device__ void store_stream(const TernaryParams& p, const StreamMemory& memory,
+                             std::int64_t group) {
   const bool gated = p.sink.gate != LinearGate::none;
   const int height = gated ? kTernaryRows / 2 : kTernaryRows;
   const int rows = static_cast<int>(p.rows);
@@ -167,10 +166,10 @@ __device__ void store_few(const TernaryParams& p, const FewMemory& memory, std::
 
 template <bool kScaleFirst, int kTilesN, int kCopy, int kStages>
 __global__ void __launch_bounds__(kMaxSplit * 32)
-    ternary_few_kernel(const __grid_constant__ TernaryParams p) {
+    ternary_stream_kernel(const __grid_constant__ TernaryParams p) {
   constexpr int kColumns = 8 * kTilesN;
   extern __shared__ __align__(128) std::uint8_t shared[];
-  const FewMemory memory(shared, p, kColumns);
+  const StreamMemory memory(shared, p, kColumns);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::uint8_t* const ring = memory.ring + warp * kStages * kTernaryStage;
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(kMaxSplit * 32)
     cuda::pdl_launch_dependents();
     if (p.ahead) cuda::pdl_wait();
   }
-  stage_few_x<kColumns>(p, memory);
+  stage_stream_x<kColumns>(p, memory);
   const int tile = warp / p.split;
   int stage = 0;
   for (std::int64_t group = blockIdx.x; group < p.tile_groups; group += gridDim.x) {
@@ -220,14 +219,14 @@ __global__ void __launch_bounds__(kMaxSplit * 32)
       }
     }
     __syncthreads();
-    store_few<kColumns>(p, memory, group);
+    store_stream<kColumns>(p, memory, group);
     __syncthreads();
   }
   cuda::wait_copies<0>();
 }
 
 // Warps, tiles and the grid. False where shared memory is too small.
-bool plan_few(const Context& context, int copy, TernaryParams& p, cuda::LaunchShape& shape) {
+bool plan_stream(const Context& context, int copy, TernaryParams& p, cuda::LaunchShape& shape) {
   const int columns = p.rows <= 8 ? 8 : 16;
   const int rounds = (p.segments + kMaxSplit - 1) / kMaxSplit;
   p.split = (p.segments + rounds - 1) / rounds;
@@ -243,7 +242,7 @@ bool plan_few(const Context& context, int copy, TernaryParams& p, cuda::LaunchSh
   const std::int64_t processors = cuda::device_attribute(context, cudaDevAttrMultiProcessorCount);
   // CTAs that all processors hold, with rings of p.stages.
   const auto resident = [&] {
-    shape.shared_bytes = FewMemory::bytes(p, columns);
+    shape.shared_bytes = StreamMemory::bytes(p, columns);
     return processors * std::clamp<std::int64_t>((most + 1024) / (shape.shared_bytes + 1024), 1,
                                                  2048 / shape.threads);
   };
@@ -258,25 +257,26 @@ bool plan_few(const Context& context, int copy, TernaryParams& p, cuda::LaunchSh
 }
 
 template <bool kScaleFirst, int kTilesN>
-void launch_few(Context& context, const cuda::LaunchShape& shape, const TernaryParams& p,
-                int copy) {
-  auto* const kernel = copy == 16 && p.stages == 1 ? ternary_few_kernel<kScaleFirst, kTilesN, 16, 1>
-                       : copy == 16 ? ternary_few_kernel<kScaleFirst, kTilesN, 16, kMaxStages>
-                       : copy == 8  ? ternary_few_kernel<kScaleFirst, kTilesN, 8, kMaxStages>
-                                    : ternary_few_kernel<kScaleFirst, kTilesN, 4, kMaxStages>;
+void launch_stream(Context& context, const cuda::LaunchShape& shape, const TernaryParams& p,
+                   int copy) {
+  auto* const kernel = copy == 16 && p.stages == 1
+                           ? ternary_stream_kernel<kScaleFirst, kTilesN, 16, 1>
+                       : copy == 16 ? ternary_stream_kernel<kScaleFirst, kTilesN, 16, kMaxStages>
+                       : copy == 8  ? ternary_stream_kernel<kScaleFirst, kTilesN, 8, kMaxStages>
+                                    : ternary_stream_kernel<kScaleFirst, kTilesN, 4, kMaxStages>;
   cuda::allow_shared(context, kernel);
-  cuda::launch(context, "linear ternary_few_kernel", kernel, shape, p);
+  cuda::launch(context, "linear ternary_stream_kernel", kernel, shape, p);
 }
 
-void launch_few(Context& context, const cuda::LaunchShape& shape, const TernaryParams& p,
-                int copy) {
+void launch_stream(Context& context, const cuda::LaunchShape& shape, const TernaryParams& p,
+                   int copy) {
   const bool first = p.weight.id == WeightFormatId::pq2_0;
   if (p.rows <= 8) {
-    first ? launch_few<true, 1>(context, shape, p, copy)
-          : launch_few<false, 1>(context, shape, p, copy);
+    first ? launch_stream<true, 1>(context, shape, p, copy)
+          : launch_stream<false, 1>(context, shape, p, copy);
   } else {
-    first ? launch_few<true, 2>(context, shape, p, copy)
-          : launch_few<false, 2>(context, shape, p, copy);
+    first ? launch_stream<true, 2>(context, shape, p, copy)
+          : launch_stream<false, 2>(context, shape, p, copy);
   }
 }
 
@@ -450,12 +450,12 @@ void forward_ternary_cuda(Context& context, const Forward& p) {
     return launch_plain_ternary(context, params);
   }
   cuda::LaunchShape shape;
-  if (p.rows > kMaxFewRows || !plan_few(context, copy, params, shape)) {
+  if (p.rows > tuning::kTernaryStreamMaxRows || !plan_stream(context, copy, params, shape)) {
     round_rows_to_int8(context, p, true, params);
     return launch_ternary_tiles(context, params, copy);
   }
-  if (p.rows > kRowsRoundedInside) round_rows_to_int8(context, p, true, params);
-  launch_few(context, shape, params, copy);
+  if (p.rows > tuning::kTernaryRowsRoundedInside) round_rows_to_int8(context, p, true, params);
+  launch_stream(context, shape, params, copy);
 }
 
 }  // namespace touchstone::linear_layer

@@ -6,7 +6,7 @@
 // (linear_ternary_cpu.cc): equal bits, before what follows the product.
 //
 // The fast kernels multiply stored codes (code + 1) by mma.sync m16n8k32 of u8 and s8, 16 rows of W by 8
-// rows of x, and start sums at minus the sum of the group's q, which takes the + 1 back. A word of codes of
+// rows of x; sums start at minus the sum of the group's q, which compensates the +1 offset. A word of codes of
 // ternary_g128 holds four neighbors in each of its four planes: masked, these are operands as they are.
 // pq2_0 holds sixteen neighbors; x is permuted for it.
 #pragma once

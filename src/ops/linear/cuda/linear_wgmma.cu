@@ -115,7 +115,7 @@ void multiply_backward(Context& context, const cuda::HeadsShape& a, const cuda::
 
 ProductStores stores_of(const Sink& sink, DType dtype) {
   const auto address = reinterpret_cast<std::uintptr_t>(sink.y);
-  if (!is_plain(sink)) return ProductStores::any;
+  if (!is_identity_epilogue(sink)) return ProductStores::any;
   if (sink.dtype == dtype && sink.columns % 8 == 0 && sink.stride % 8 == 0 && address % 16 == 0) {
     return ProductStores::octets;
   }
