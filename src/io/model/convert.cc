@@ -11,6 +11,7 @@
 #include "io/container/tensor_file_state.h"
 #include "io/json_document.h"
 #include "io/mapped_file.h"
+#include "io/model/convert_check.h"
 #include "io/model/convert_metadata.h"
 #include "io/model/convert_ternary.h"
 #include "io/model/model_source.h"
@@ -402,12 +403,15 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
     report.tensors = output.tensors.size();
     GgufMetadata metadata = metadata_for_gguf(model, in, report);
     state_ternary(output.tensors, metadata);
+    check_gguf(model.description(), metadata, output.tensors);
     write_gguf(out, metadata, output.tensors, {.progress = options.progress});
     return report;
   }
   const Output output(model, Container::safetensors, options, report);
   report.tensors = output.tensors.size();
   const std::string config = config_json(model.description(), output.torch_dtype());
+  const std::string generation = generation_json(model.description());
+  check_config(model.description(), config, generation);
   check_output_folder(out);
   SafetensorsOptions written;
   written.metadata = {{"format", "pt"}};
@@ -417,7 +421,7 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
       out / (options.max_shard_bytes == 0 ? "model.safetensors" : "model.safetensors.index.json"),
       output.tensors, written);
   write_text(out / "config.json", config);
-  write_text(out / "generation_config.json", generation_json(model.description()));
+  write_text(out / "generation_config.json", generation);
   if (model.file().container() == Container::gguf) {
     write_vocabulary(model.file(), out, report);
   } else {
