@@ -293,7 +293,8 @@ void write_vocabulary(const TensorFile& file, const fs::path& out, ConvertReport
   }
   GgufMetadata vocabulary;
   for (const MetadataValue& value : file.metadata()) {
-    if (value.key().starts_with("tokenizer.") || value.key() == "general.architecture") {
+    if (value.key().starts_with("tokenizer.") || value.key() == "general.architecture" ||
+        value.key() == "general.name") {
       vocabulary.set(value);
     }
   }
