@@ -314,6 +314,12 @@ void copy_vocabulary(const fs::path& in, const fs::path& out) {
 }
 
 void check_output_folder(const fs::path& out) {
+  for (const char* const ending : {".safetensors", ".bin", ".pt", ".pth", ".json", ".onnx"}) {
+    if (out.extension() == ending) {
+      throw InvalidArgument(fmt::format(
+          "convert: out: expected NAME.gguf, or a folder for safetensors, got {}", out.string()));
+    }
+  }
   std::error_code error;
   if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error))) {
     throw InvalidArgument(fmt::format(
