@@ -282,6 +282,20 @@ TEST(ChatTemplate, BoundsMemoryAndTime) {
   }
 }
 
+// What a parsed template takes is at most what parsing allocates, released or not.
+TEST(ChatTemplate, ParsesInBoundedMemory) {
+  for (const char* piece :
+       {"{{a}}", "{{1}}", "{{''}}", "{{[]}}", "{{a.b}}", "{{-a}}", "{{a|e}}", "{{a(b=1)}}",
+        "{{a()}}", "{{a[::]}}", "{%if a%}{%endif%}", "{%set a=1%}", "{%for a in b%}{%endfor%}",
+        "{%macro a()%}{%endmacro%}", "{{a<b<c}}", "{{a~b~c}}", "{{ {1:2} }}", "x{#x#}"}) {
+    const std::string source = repeated(piece, 10'000);
+    reset_allocated_bytes();
+    const ChatTemplate chat(source);
+    EXPECT_LE(allocated_bytes(), 2 * 256 * source.size())
+        << piece << " " << allocated_bytes() / source.size();
+  }
+}
+
 TEST(ChatTemplate, RaisesOneLine) {
   EXPECT_STREQ(error_of("{{ raise_exception('a\\nb\\x1b[2J\\u202e\u009b' ~ '\u00e9') }}").what(),
                "chat template:1:19: the template raised: a\\nb\\x1b[2J\\u202e\\x9bé");

@@ -28,7 +28,7 @@ void Runtime::set_variable(Scope& scope, Symbol symbol, Value value) {
   if (Value* known = find_variable(scope, symbol)) {
     *known = std::move(value);
   } else {
-    charge_values(1);
+    charge(4);
     scope.variables.emplace_back(symbol, std::move(value));
   }
 }
