@@ -301,6 +301,39 @@ def hostile_safetensors():
     }
 
 
+def vocabulary(model, tokens, types, **more):
+    keys = {"model": (STRING, model), "tokens": (ARRAY, (STRING, tokens)), "token_type": (ARRAY, (I32, types)),
+            "scores": (ARRAY, (F32, [-float(i) for i in range(len(tokens))])),
+            "bos_token_id": (U32, 1), "eos_token_id": (U32, 2), "unknown_token_id": (U32, 0),
+            "add_bos_token": (BOOL, 1)}
+    keys.update(more)
+    return gguf([entry("general.architecture", STRING, "llama"), entry("general.name", STRING, "Phi-3 tiny")]
+                + [entry("tokenizer.ggml." + key, kind, content) for key, (kind, content) in keys.items()])
+
+
+def vocabularies():
+    control = ["<unk>", "<s>", "</s>"]
+    marks = [2, 3, 3]
+    mark = "\u2581"
+    words = ["a", "b", "ab", "aab", "u", "A", "\u0120", "\u0120a", "\u010a", "1", "2"]
+    pieces = [mark, "a", "b", "ab", mark + "a", "u", "A", "\u00e9", "1"]
+    octets = [f"<0x{i:02X}>" for i in range(48)]
+    return {
+        "vocabulary_gpt2.gguf": vocabulary(
+            "gpt2", control + words + ["<user>"], marks + [1] * len(words) + [4], pre=(STRING, "llama-bpe"),
+            merges=(ARRAY, (STRING, ["a b", "a ab", "\u0120 a"]))),
+        "vocabulary_gpt4o.gguf": vocabulary(
+            "gpt2", control + words, marks + [1] * len(words), pre=(STRING, "gpt-4o"),
+            merges=(ARRAY, (STRING, ["a b"]))),
+        "vocabulary_llama.gguf": vocabulary("llama", control + octets + pieces,
+                                            marks + [6] * len(octets) + [1] * len(pieces)),
+        "vocabulary_bert.gguf": vocabulary(
+            "bert", ["[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [mark + "a", "b", mark + "ab", mark + "1"],
+            [2, 3, 3, 3, 1, 1, 1, 1], cls_token_id=(U32, 1), seperator_token_id=(U32, 2)),
+        "vocabulary_t5.gguf": vocabulary("t5", control + pieces, marks + [1] * len(pieces)),
+    }
+
+
 def seeds():
     tensors, data = llama_tensors()
     kinds = [entry(f"k{i}", i, 1) for i in (U8, I8, U16, I16, U32, I32, F32, BOOL, U64, I64, F64)]
@@ -342,6 +375,13 @@ def seeds():
             "final_logit_softcapping": None}, indent=1).encode(),
         "gpt2.json": json.dumps({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2,
                                  "vocab_size": 512, "n_positions": 128}).encode(),
+        "generation.json": json.dumps({"eos_token_id": [2, 3], "temperature": 0.6, "top_p": 0.9, "top_k": 50,
+                                       "do_sample": True, "max_new_tokens": 64}).encode(),
+        "index.json": json.dumps({"metadata": {"total_size": 48}, "weight_map": {
+            "a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}).encode(),
+        "tokenizer_config.json": json.dumps({"bos_token": "<s>", "chat_template": [
+            {"name": "tool_use", "template": "t"}, {"name": "default", "template": "{{ x }}"}]}).encode(),
+        **vocabularies(),
     }
 
 

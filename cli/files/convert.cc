@@ -3,12 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "cli/arguments.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "touchstone/core/error.h"
 
 namespace touchstone::cli {
 namespace {
@@ -20,9 +22,15 @@ struct ConvertArguments {
   std::string project;
   std::int64_t shard_mb = 0;
   bool json = false;
+  bool force = false;
 };
 
 int convert_files(const ConvertArguments& arguments) {
+  std::error_code error;
+  if (!arguments.force && std::filesystem::is_regular_file(arguments.out, error)) {
+    throw InvalidArgument(
+        fmt::format("convert: out: {} is there already; --force replaces it", arguments.out));
+  }
   io::ConvertOptions options;
   if (!arguments.type.empty()) options.format = &weight_format(std::string_view(arguments.type));
   if (!arguments.project.empty()) options.project = parse_ternary_scale_rule(arguments.project);
@@ -65,6 +73,7 @@ void add_convert(Options& app, int& exit_code) {
       "or least_squares");
   verb->add_option("--shard-mb", arguments->shard_mb, "safetensors: files of at most so many MB")
       ->check(whole_number(0, 1'000'000));
+  verb->add_flag("--force", arguments->force, "Replace a file that is there already");
   verb->add_flag("--json", arguments->json, "As JSON");
   verb->callback([arguments, &exit_code] { exit_code = convert_files(*arguments); });
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/files/shown.h"
 #include "json/json.h"
 #include "tests/support/shell.h"
 
@@ -61,6 +62,38 @@ TEST(InspectVerb, ShowsTokenizerAndTemplate) {
   EXPECT_THAT(result.out, HasSubstr("LSTM"));
   EXPECT_THAT(result.out, HasSubstr("unknown filter 'shout'"));
   fs::remove_all(folder);
+}
+
+TEST(InspectVerb, NamesWhatIsNoModel) {
+  const fs::path folder =
+      fs::temp_directory_path() / ("touchstone_no_model_" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  for (const char* text : {"hi", "hello, this is a text\n", "%PDF-1.7 and more of it"}) {
+    std::ofstream(folder / "a.txt") << text;
+    const test::ShellResult result = run("inspect " + (folder / "a.txt").string());
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_THAT(result.out, HasSubstr("a.txt: neither GGUF nor safetensors\n"));
+  }
+  fs::remove_all(folder);
+}
+
+// Weights in another layout lie beside those of the model.
+TEST(InspectVerb, PrefersModelSafetensors) {
+  const fs::path folder =
+      fs::temp_directory_path() / ("touchstone_two_files_" + std::to_string(::getpid()));
+  fs::copy(std::string(kData) + "/models/llama", folder);
+  fs::copy(std::string(kData) + "/seeds/two.safetensors", folder / "consolidated.safetensors");
+  const test::ShellResult result = run("inspect " + folder.string());
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("family                llama"));
+  fs::remove_all(folder);
+}
+
+TEST(InspectVerb, ShowsNothingThatSteersATerminal) {
+  EXPECT_EQ(
+      shown("a\x1b[2J\n\u009b\u202e\u2067\u2028\u061c\x7f é語", 100),
+      "a\\x1b[2J\\x0a\\xc2\\x9b\\xe2\\x80\\xae\\xe2\\x81\\xa7\\xe2\\x80\\xa8\\xd8\\x9c\\x7f é語");
+  EXPECT_EQ(shown("éé", 3), "é...");
 }
 
 TEST(InspectVerb, JsonParses) {
@@ -131,11 +164,14 @@ TEST(InspectVerb, TakesTernaryWeightsApart) {
   // Not ternary: refused, projected on demand; and a file without ternary weights.
   row[9] = 0.25F;
   write_row(from, row);
-  const test::ShellResult refused = run("convert " + from + " " + model + " --type ptq1_0");
+  const test::ShellResult refused = run("convert --force " + from + " " + model + " --type ptq1_0");
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.out, HasSubstr("0.25 among magnitudes of 0.5"));
-  EXPECT_EQ(run("convert " + from + " " + model + " --type ptq1_0 --project mean").exit_code, 0);
-  EXPECT_EQ(run("convert " + from + " " + model + " --type ptq1_0 --project median").exit_code, 2);
+  EXPECT_EQ(
+      run("convert --force " + from + " " + model + " --type ptq1_0 --project mean").exit_code, 0);
+  EXPECT_EQ(
+      run("convert --force " + from + " " + model + " --type ptq1_0 --project median").exit_code,
+      2);
   const test::ShellResult none = run("inspect --ternary " + from);
   EXPECT_EQ(none.exit_code, 1);
   EXPECT_THAT(none.out, HasSubstr("tensor 'w': a matrix of f32 among ternary ones"));
@@ -170,6 +206,18 @@ TEST(ConvertVerb, GoesThereAndBack) {
                 .exit_code,
             3);
   EXPECT_FALSE(fs::exists(out / "x.gguf"));
+  // A file that is there is replaced on demand only; a name that looks like a file is no folder.
+  const std::string again = from + " " + (out / "m.gguf").string();
+  const test::ShellResult kept = convert(again);
+  EXPECT_EQ(kept.exit_code, 2);
+  EXPECT_THAT(kept.out, HasSubstr("is there already; --force replaces it"));
+  EXPECT_EQ(convert(again + " --force").exit_code, 0);
+  for (const char* name : {"y.safetensors", "y.bin"}) {
+    const test::ShellResult file = convert(from + " " + (out / name).string());
+    EXPECT_EQ(file.exit_code, 2);
+    EXPECT_THAT(file.out, HasSubstr("expected NAME.gguf, or a folder for safetensors"));
+    EXPECT_FALSE(fs::exists(out / name));
+  }
   fs::remove_all(out);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "cli/files/inspect_ternary.h"
+#include "cli/files/shown.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
@@ -31,26 +32,7 @@ struct InspectOptions {
   bool ternary = false;
 };
 
-// Names and texts come from files that anybody may have written: no control characters reach the
-// terminal, and what is not UTF-8 does not reach JSON.
-std::string shown(std::string_view text, std::size_t most) {
-  std::string out;
-  for (const char c : text.substr(0, most)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  if (text.size() > most) {
-    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0x80) != 0) out.pop_back();
-    out += "...";
-  }
-  return out;
-}
-
-// The same with line breaks kept.
+// Shown with line breaks kept.
 std::string shown_lines(std::string_view text) {
   std::string out;
   while (!text.empty()) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/files/shown.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
 #include "touchstone/core/tensor.h"
@@ -14,26 +15,19 @@ double share(std::int64_t part, std::int64_t all) {
   return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }
 
-// Names come from files: no control characters reach the terminal.
-std::string plain(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
-}
-
 void print_ternary(const io::TernaryInspection& result) {
   Table table(
       {"tensor", "type", "shape", ">groups", ">zero groups", ">zeros", ">scales from", ">to"});
   for (const io::TernaryTensor& tensor : result.tensors) {
-    table.add({plain(tensor.name), tensor.type, shape_string(std::vector{tensor.rows, tensor.cols}),
-               std::to_string(tensor.groups), std::to_string(tensor.zero_groups),
+    table.add({shown(tensor.name, 200), tensor.type,
+               shape_string(std::vector{tensor.rows, tensor.cols}), std::to_string(tensor.groups),
+               std::to_string(tensor.zero_groups),
                fmt::format("{:.4f}", share(tensor.zero_codes, tensor.values())),
                fmt::format("{:.3g}", tensor.smallest_scale),
                fmt::format("{:.3g}", tensor.largest_scale)});
   }
   print(table.text() + "\n");
-  for (const std::string& fault : result.faults) print(plain(fault) + "\n");
+  for (const std::string& fault : result.faults) print(shown(fault, 400) + "\n");
   if (result.fault_count > static_cast<std::int64_t>(result.faults.size())) {
     print(fmt::format("... {} faults in all\n", result.fault_count));
   }
@@ -57,7 +51,7 @@ Json as_json(const std::string& path, const io::TernaryInspection& result) {
               {"fault_count", result.fault_count}};
   out["tensors"] = Json::array();
   for (const io::TernaryTensor& tensor : result.tensors) {
-    out["tensors"].push_back({{"name", plain(tensor.name)},
+    out["tensors"].push_back({{"name", shown(tensor.name, 200)},
                               {"type", tensor.type},
                               {"rows", tensor.rows},
                               {"cols", tensor.cols},
@@ -68,7 +62,7 @@ Json as_json(const std::string& path, const io::TernaryInspection& result) {
                               {"largest_scale", tensor.largest_scale}});
   }
   out["faults"] = Json::array();
-  for (const std::string& fault : result.faults) out["faults"].push_back(plain(fault));
+  for (const std::string& fault : result.faults) out["faults"].push_back(shown(fault, 400));
   return out;
 }
 

@@ -13,12 +13,14 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 
 from chat_conversations import CONVERSATIONS
 from chat_template_reference import ROOT, Touchstone, reference
 
 PACKAGE = "llama-cpp-python==0.3.36"
 TEMPLATES = "/vendor/llama.cpp/models/templates/"
+COUNT = 70
 MAX_REFUSED = 5
 CACHE = pathlib.Path(os.environ.get("TOUCHSTONE_PEER_CACHE", ROOT / "build/peers/packages"))
 
@@ -26,19 +28,24 @@ CACHE = pathlib.Path(os.environ.get("TOUCHSTONE_PEER_CACHE", ROOT / "build/peers
 def download(cache):
     """The templates of the package, once. Nothing of it is built."""
     folder = cache / "templates"
-    if not list(folder.glob("*.jinja")):
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
         if not list(cache.glob("llama_cpp_python-*.tar.gz")):
             print(f"downloading {PACKAGE} (77 MB)", file=sys.stderr)
             subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
                             "--disable-pip-version-check", "--no-binary", "llama-cpp-python",
                             "--dest", cache, PACKAGE], check=True)
-        folder.mkdir(parents=True, exist_ok=True)
+        # Under its name when it is complete: a run that was ended leaves nothing that looks so.
+        part = pathlib.Path(tempfile.mkdtemp(dir=cache, prefix="templates."))
         with tarfile.open(next(cache.glob("llama_cpp_python-*.tar.gz"))) as packed:
             for member in packed:
                 if TEMPLATES in member.name and member.name.endswith(".jinja"):
                     name = pathlib.PurePosixPath(member.name).name
-                    (folder / name).write_bytes(packed.extractfile(member).read())
-    return sorted(folder.glob("*.jinja"))
+                    (part / name).write_bytes(packed.extractfile(member).read())
+        part.rename(folder)
+    files = sorted(folder.glob("*.jinja"))
+    assert len(files) == COUNT, f"{len(files)} templates in {folder}, expected {COUNT}"
+    return files
 
 
 def show(text, other):

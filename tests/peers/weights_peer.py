@@ -94,7 +94,7 @@ def main():
         # the file one of tensors, which keep their names.
         blocks = folder / "blocks.gguf"
         blocks.write_bytes(foreign.read_bytes().replace(b"general.architecture", b"general.architectura", 1))
-        run("convert", blocks, folder / "blocks.safetensors", "--type", "f32")
+        run("convert", "--force", blocks, folder / "blocks.safetensors", "--type", "f32")
         ours = load_file(folder / "blocks.safetensors")
         for tensor in gguf.GGUFReader(foreign).tensors:
             same = np.array_equal(decode(tensor).view(np.uint32), ours[tensor.name].view(np.uint32))
@@ -103,10 +103,10 @@ def main():
         values["c"] = rng.standard_normal((7, 32)).astype(np.float32)
         save_file(values, folder / "values.safetensors")
         for kind in ["F32"] + TYPES:
-            run("convert", folder / "values.safetensors", folder / "out.gguf", "--type", kind.lower())
+            run("convert", "--force", folder / "values.safetensors", folder / "out.gguf", "--type", kind.lower())
             reader = {t.name: t for t in gguf.GGUFReader(folder / "out.gguf").tensors}
             check(set(reader) == set(values), f"{kind}: written here, read by gguf")
-            run("convert", folder / "out.gguf", folder / "back.safetensors", "--type", "f32")
+            run("convert", "--force", folder / "out.gguf", folder / "back.safetensors", "--type", "f32")
             back = load_file(folder / "back.safetensors")
             check(all(np.array_equal(decode(reader[k]).view(np.uint32), back[k].view(np.uint32)) for k in values),
                   f"{kind}: decoded to the same bits")

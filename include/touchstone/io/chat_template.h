@@ -68,6 +68,9 @@ class TOUCHSTONE_API TemplateValue {
   Variant value_;
 };
 
+// What rendering allocates: at most this many bytes a step, and twice the bytes of the output.
+inline constexpr std::size_t kTemplateBytesPerStep = 64;
+
 struct TemplateLimits {
   // A parsed template takes at most 256 bytes of memory per byte of its source.
   std::size_t max_source_bytes = std::size_t{1} << 20;

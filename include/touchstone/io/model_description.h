@@ -104,7 +104,7 @@ struct ModelDescription {
 
   std::optional<std::int64_t> bos_token;
   std::optional<std::int64_t> pad_token;
-  std::vector<std::int64_t> eos_tokens;  // ascending
+  std::vector<std::int64_t> eos_tokens;  // each once, the model's own end of text first
   GenerationDefaults generation;
 
   friend bool operator==(const ModelDescription&, const ModelDescription&) = default;

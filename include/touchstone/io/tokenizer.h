@@ -31,7 +31,9 @@ namespace touchstone::inline v0::io {
 
 using Token = std::int32_t;
 
+// Memory of a tokenizer: so many bytes for each of its file, and these.
 inline constexpr std::size_t kTokenizerMemoryFactor = 256;
+inline constexpr std::size_t kTokenizerConstantBytes = std::size_t{16} << 20;
 
 struct EncodeOptions {
   // The tokens that the post-processor puts around the text: BOS, EOS, [CLS], ...
@@ -67,6 +69,10 @@ struct TokenizerVocabulary {
   std::optional<bool> add_space_prefix{};
   std::optional<bool> remove_extra_spaces{};
   std::string characters_map{};  // precompiled_charsmap, bytes
+  // Of the model, as general.name and general.architecture: some have tokens that take the white space
+  // beside them.
+  std::string name{};
+  std::string architecture{};
 };
 
 class TensorFile;

@@ -65,13 +65,13 @@ Value Runtime::attribute(const Value& object, std::string_view name) {
   if (object.is(Kind::dict)) {
     charge(object.members().size() / 4 + 1);
     for (const auto& [key, value] : object.members()) {
-      if (key.is_string() && key.text() == name) return value;
+      if (key.is_string() && equal_text(key.text(), name)) return value;
     }
   }
   if (object.is(Kind::name_space)) {
     charge(object.name_space().attributes.size() / 4 + 1);
     for (const auto& [key, value] : object.name_space().attributes) {
-      if (key == name) return value;
+      if (equal_text(key, name)) return value;
     }
   }
   if (object.is(Kind::loop)) return loop_attribute(object.loop(), name);
@@ -107,6 +107,7 @@ Value Runtime::path_item(const Value& object, const Value& path) {
   if (path.is(Kind::none)) return object;
   if (!path.is_string()) return item(object, path);
   Value value = object;
+  charge(path.text().size());  // for the parts
   for (const std::string_view part : split(path.text(), ".", -1)) {
     const bool digits =
         !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
@@ -156,6 +157,7 @@ Value Runtime::call_function(Function function, const Arguments& arguments) {
       if (arguments.positional.size() == 1) {
         const Value& source = arguments.positional[0];
         if (!source.is(Kind::dict)) unsupported("only a mapping can be made into a mapping");
+        charge_values(source.members().size() * 2);
         members = source.members();
       }
       for (const auto& [name, value] : arguments.keywords) {
@@ -166,6 +168,7 @@ Value Runtime::call_function(Function function, const Arguments& arguments) {
       Namespace& made = namespaces_.emplace_back();
       for (auto& [key, value] : members) {
         if (!key.is_string()) unsupported("attributes of a namespace must have names");
+        charge_bytes(key.text().size());
         made.attributes.emplace_back(key.text(), std::move(value));
       }
       return Value::of(&made);

@@ -3,6 +3,7 @@
 #include "io/chat_template/lexer.h"
 #include "io/chat_template/parser.h"
 #include "io/chat_template/runtime.h"
+#include "io/chat_template/text.h"
 #include "io/json_document.h"
 
 namespace touchstone::inline v0::io {
@@ -10,6 +11,17 @@ namespace {
 
 const char* fault_prefix(TemplateFault fault) {
   return fault == TemplateFault::raised ? "the template raised: " : "";
+}
+
+// Of raise_exception it is any text the template makes: one line that fits a terminal.
+std::string shown(const std::string& problem) {
+  constexpr std::size_t kMaxBytes = 4096;
+  if (!is_valid_utf8(problem)) return "(not UTF-8)";
+  const std::string line = chat::one_line(problem);
+  if (line.size() <= kMaxBytes) return line;
+  std::size_t end = kMaxBytes;
+  while ((static_cast<unsigned char>(line[end]) & 0xc0u) == 0x80u) --end;
+  return line.substr(0, end) + "...";
 }
 
 // JSON of a deeper nesting is refused when it is read; a tree built by hand is refused here.
@@ -108,7 +120,7 @@ TemplateValue TemplateValue::from_json(std::string_view text) {
 
 TemplateError::TemplateError(TemplateFault fault, int line, int column, const std::string& problem)
     : CorruptData("chat template:" + std::to_string(line) + ":" + std::to_string(column) + ": " +
-                  fault_prefix(fault) + problem),
+                  fault_prefix(fault) + shown(problem)),
       fault_(fault),
       line_(line),
       column_(column) {}

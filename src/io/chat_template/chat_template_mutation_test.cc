@@ -11,12 +11,19 @@
 #include <string>
 #include <vector>
 
+#include "io/fuzz/allocation_count.h"
 #include "io/json_document.h"
+#include "touchstone/io/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace touchstone::io {
 namespace {
+
+// Of the limits in the fuzz target, and messages; what parsing allocates, released or not, is twice
+// what the result takes.
+constexpr std::size_t kMostBytes = kTemplateBytesPerStep * 100'000 + (2U << 20) + (64U << 10);
+constexpr std::size_t kParserBytesPerByte = 2 * 256;
 
 std::string read(const std::filesystem::path& path) {
   std::ostringstream text;
@@ -103,8 +110,10 @@ TEST(ChatTemplateMutation, NeitherCrashesNorHangs) {
   for (long i = 0; i < count; ++i) {
     const std::string text = mutator.next();
     SCOPED_TRACE(i);
+    reset_allocated_bytes();
     EXPECT_EQ(
         LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()), 0);
+    EXPECT_LE(allocated_bytes(), kMostBytes + kParserBytesPerByte * text.size());
   }
 }
 

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "io/fuzz/allocation_count.h"
 #include "io/json_document.h"
 
 namespace touchstone::io {
@@ -213,6 +215,91 @@ TEST(ChatTemplate, EndsHostileTemplatesWithOneError) {
             TemplateFault::limit);
   EXPECT_EQ(error_of(std::string(100, 'x'), {}, {.max_output_bytes = 99}).fault(),
             TemplateFault::limit);
+}
+
+// With the limits that callers have, and fewer steps where that takes nothing away. What is allocated counts whether it is released or not, so that
+// the time it takes is bounded with it.
+TEST(ChatTemplate, BoundsMemoryAndTime) {
+  const std::string name(200'000, 'n');
+  std::string variables;
+  for (int i = 0; i < 20'000; ++i) variables += "{% set v" + std::to_string(i) + "=1 %}";
+  std::string parameters;
+  std::string keywords;
+  for (int i = 0; i < 30'000; ++i) {
+    parameters += (i == 0 ? "p" : ",p") + std::to_string(i);
+    keywords += (i == 0 ? "p" : ",p") + std::to_string(i) + "=1";
+  }
+  const std::string often = "{% for i in range(1000) %}{% for j in range(1000) %}";
+  const std::string ends = "{% endfor %}{% endfor %}";
+  const std::vector<std::string> hostile = {
+      "{{ range(100) | list | tojson(separators=('x' * 60000000, ':')) | length }}",
+      "{{ {'a': 1, 'b': {'c': 2}} | tojson(separators=(',', ':' * 6000000)) }}",
+      "{{ range(100) | list | tojson(indent='x' * 6000000) }}",
+      "{% set s = 'x' * 6000000 %}" + often + "{{ 1 | tojson(separators=(s, s)) }}" + ends,
+      "{% set " + name + " = namespace() %}{{ [" + name + "] * 10000 }}" + often + "{{ [" + name +
+          "] * 10000 }}" + ends,
+      "{% macro " + name + "() %}{% endmacro %}" + often + "{{ " + name + " }}" + ends,
+      "{% macro " + name + "() %}{% endmacro %}" + often + "{% set x = " + name + "() %}" + ends,
+      "{% set ns = namespace() %}{% set ns." + name + " = 1 %}" + often + "{{ ns }}" + ends,
+      "{% set ns = namespace() %}{% set ns." + name + " = 1 %}" + often + "{% set x = ns." + name +
+          " %}" + ends,
+      "{% set d = {'n' * 200000: 1} %}{% set k = 'n' * 200000 %}" + often + "{% set x = d[k] %}" +
+          ends,
+      "{% set d = {'n' * 6000000: 1} %}" + often + "{% set x = namespace(d) %}" + ends,
+      "{% set d = {'n' * 6000000: 1} %}" + often + "{% set x = dict(**d) %}" + ends,
+      variables + often + "{% set x = v19999 %}" + ends,
+      "{% macro m(" + parameters + ") %}{% endmacro %}" + often + "{% set x = m() %}" + ends,
+      "{% macro m(" + parameters + ") %}{% endmacro %}{{ m(" + keywords + ") }}",
+      "{% set ns = namespace(t=(1,)) %}{% for i in range(90) %}{% set ns.t = (ns.t, ns.t) %}"
+      "{% endfor %}{{ {ns.t: 1} }}",
+      "{{ ('a' * 6000000).split('a') | length }}",
+      "{{ ('\\n' * 6000000).splitlines() | length }}",
+      "{{ [1] | sort(attribute=',' * 6000000) }}",
+      "{{ [1] | map(attribute='.' * 6000000) | list }}",
+      "{{ ('{p29999}' * 1000000).format(" + keywords + ") }}",
+      "{% set s = 'a' * 6000000 %}" + often + "{% set x = 'b'.strip(s) %}" + ends,
+      "{% set s = 'a' * 6000000 %}" + often + "{% set x = 'b'.rfind(s) %}" + ends,
+      "{% set s = 'a' * 6000000 %}" + often + "{% set x = s is sameas('a' * 6000000) %}" + ends,
+  };
+  for (const std::string& source : hostile) {
+    TemplateLimits limits;
+    if (source.find("60000000") == std::string::npos) limits.max_steps = 2'000'000;
+    SCOPED_TRACE(source.substr(0, 60) + " ... " + source.substr(source.size() - 30));
+    const ChatTemplate chat(source, limits);
+    reset_allocated_bytes();
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      chat.render({});
+      ADD_FAILURE() << "rendered";
+    } catch (const TemplateError& error) {
+      EXPECT_EQ(error.fault(), TemplateFault::limit) << error.what();
+    }
+    EXPECT_LE(allocated_bytes(),
+              kTemplateBytesPerStep * static_cast<std::size_t>(limits.max_steps) +
+                  2 * limits.max_output_bytes);
+    // Under a second of a whole core; this one may be shared, or run a sanitizer's code.
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  }
+}
+
+// What a parsed template takes is at most what parsing allocates, released or not.
+TEST(ChatTemplate, ParsesInBoundedMemory) {
+  for (const char* piece :
+       {"{{a}}", "{{1}}", "{{''}}", "{{[]}}", "{{a.b}}", "{{-a}}", "{{a|e}}", "{{a(b=1)}}",
+        "{{a()}}", "{{a[::]}}", "{%if a%}{%endif%}", "{%set a=1%}", "{%for a in b%}{%endfor%}",
+        "{%macro a()%}{%endmacro%}", "{{a<b<c}}", "{{a~b~c}}", "{{ {1:2} }}", "x{#x#}"}) {
+    const std::string source = repeated(piece, 10'000);
+    reset_allocated_bytes();
+    const ChatTemplate chat(source);
+    EXPECT_LE(allocated_bytes(), 2 * 256 * source.size())
+        << piece << " " << allocated_bytes() / source.size();
+  }
+}
+
+TEST(ChatTemplate, RaisesOneLine) {
+  EXPECT_STREQ(error_of("{{ raise_exception('a\\nb\\x1b[2J\\u202e\u009b' ~ '\u00e9') }}").what(),
+               "chat template:1:19: the template raised: a\\nb\\x1b[2J\\u202e\\x9bé");
+  EXPECT_LT(std::string(error_of("{{ raise_exception('é' * 100000) }}").what()).size(), 5000U);
 }
 
 // A text that is searched for in a text full of near misses.

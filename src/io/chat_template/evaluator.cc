@@ -70,8 +70,10 @@ Value Runtime::evaluate(const Expression& node, const ScopePtr& scope) {
 }
 
 Value Runtime::evaluate_name(Symbol symbol, Offset at, const ScopePtr& scope) {
+  std::size_t blocks = 0;
   for (Scope* block = scope.get(); block != nullptr; block = block->parent.get()) {
-    if (const Value* value = block->find(symbol)) return *value;
+    if (const Value* value = find_variable(*block, symbol)) return *value;
+    if (++blocks % 4 == 0) charge(1);
   }
   const Value& value = context_[symbol];
   // Names that jinja2 always has: where nobody gave them a value, they are not undefined there.
@@ -193,8 +195,7 @@ Value Runtime::evaluate_concatenation(const Expression& node, const ScopePtr& sc
   for (const ExpressionPtr& operand : node.operands) {
     const Value value = evaluate(*operand, scope);
     at_ = node.at;
-    joined += str(value);
-    charge_bytes(joined.size() / node.operands.size());
+    value.is_string() ? append(joined, value.text()) : append(joined, str(value));
   }
   return text(std::move(joined));
 }
@@ -227,6 +228,7 @@ Arguments Runtime::evaluate_arguments(const ArgumentNodes& nodes, const ScopePtr
     for (Value& element : elements(value)) arguments.positional.push_back(std::move(element));
   }
   for (const auto& [name, node] : nodes.keywords) {
+    charge_bytes(name.size());
     arguments.keywords.emplace_back(name, evaluate(*node, scope));
   }
   if (nodes.double_star != nullptr) {
@@ -237,6 +239,7 @@ Arguments Runtime::evaluate_arguments(const ArgumentNodes& nodes, const ScopePtr
     charge_values(value.members().size());
     for (const auto& [key, member] : value.members()) {
       if (!key.is_string()) fail("keywords must be strings");
+      charge_bytes(key.text().size());
       arguments.keywords.emplace_back(key.text(), member);
     }
   }

@@ -123,8 +123,9 @@ class PercentFormat {
     const std::int64_t missing =
         std::int64_t{width} - static_cast<std::int64_t>(count_code_points(text));
     const std::string space(static_cast<std::size_t>(std::max<std::int64_t>(missing, 0)), ' ');
-    out_ += flags.find('-') == std::string::npos ? space + text : text + space;
-    runtime_.charge_bytes(text.size() + space.size());
+    const bool left = flags.find('-') != std::string::npos;
+    runtime_.append(out_, left ? text : space);
+    runtime_.append(out_, left ? space : text);
   }
 
   std::string whole(char type, int precision, const Value& value) {
@@ -182,8 +183,9 @@ class BraceArguments {
     }
     const bool digits = name.find_first_not_of("0123456789") == std::string::npos;
     if (!digits) {
+      runtime_.charge(arguments_.keywords.size() / 4);
       for (const auto& [keyword, value] : arguments_.keywords) {
-        if (keyword == name) return value;
+        if (runtime_.equal_text(keyword, name)) return value;
       }
       runtime_.fail("format: no argument " + python_repr(name));
     }
@@ -238,7 +240,7 @@ Value format_braces(Runtime& runtime, const std::string& format, const Arguments
     if (field.find_first_of("{:!") != std::string::npos) {
       runtime.unsupported("format specifications and conversions in the fields of format");
     }
-    out += runtime.str(values.find(field));
+    runtime.append(out, runtime.str(values.find(field)));
     at = end + 1;
   }
   return runtime.text(std::move(out));

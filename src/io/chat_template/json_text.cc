@@ -26,7 +26,7 @@ class JsonWriter {
   }
 
   void quote(const std::string& text) {
-    runtime_.charge_bytes(text.size() * 4);
+    runtime_.charge_bytes(text.size() * 6);  // \u001f for one byte
     out_ += '"';
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t begin = at;
@@ -58,6 +58,7 @@ class JsonWriter {
   std::string key_text(const Value& key) {
     switch (key.kind()) {
       case Kind::string:
+        runtime_.charge_bytes(key.text().size());
         return key.text();
       case Kind::none:
         return "null";
@@ -72,69 +73,70 @@ class JsonWriter {
     }
   }
 
+  void append(std::string_view piece) { runtime_.append(out_, piece); }
+
   void new_line(int depth) {
     if (!style_.pretty) return;
-    out_ += '\n';
-    for (int i = 0; i < depth; ++i) out_ += style_.indent;
-    runtime_.charge_bytes(style_.indent.size() * static_cast<std::size_t>(depth));
+    append("\n");
+    for (int i = 0; i < depth; ++i) append(style_.indent);
   }
 
   void write_list(const Value& value, int depth) {
     if (value.items().empty()) {
-      out_ += "[]";
+      append("[]");
       return;
     }
-    out_ += '[';
+    append("[");
     bool later = false;
     for (const Value& item : value.items()) {
-      if (later) out_ += style_.item_separator;
+      if (later) append(style_.item_separator);
       later = true;
       new_line(depth + 1);
       write(item, depth + 1);
     }
     new_line(depth);
-    out_ += ']';
+    append("]");
   }
 
   void write_dict(const Value& value, int depth) {
     if (value.members().empty()) {
-      out_ += "{}";
+      append("{}");
       return;
     }
+    runtime_.charge_values(value.members().size() * 2);
     std::vector<std::pair<Value, Value>> members = value.members();
-    runtime_.charge_values(members.size() * 2);
     if (style_.sort_keys) {
       std::ranges::stable_sort(
           members, [&](const auto& a, const auto& b) { return runtime_.less(a.first, b.first); });
     }
-    out_ += '{';
+    append("{");
     bool later = false;
     for (const auto& [key, member] : members) {
-      if (later) out_ += style_.item_separator;
+      if (later) append(style_.item_separator);
       later = true;
       new_line(depth + 1);
       quote(key_text(key));
-      out_ += style_.key_separator;
+      append(style_.key_separator);
       write(member, depth + 1);
     }
     new_line(depth);
-    out_ += '}';
+    append("}");
   }
 
   void write(const Value& value, int depth) {
     runtime_.charge(2);
     switch (value.kind()) {
       case Kind::none:
-        out_ += "null";
+        append("null");
         return;
       case Kind::boolean:
-        out_ += value.boolean() ? "true" : "false";
+        append(value.boolean() ? "true" : "false");
         return;
       case Kind::integer:
-        out_ += std::to_string(value.integer());
+        append(std::to_string(value.integer()));
         return;
       case Kind::floating:
-        out_ += number(value.floating());
+        append(number(value.floating()));
         return;
       case Kind::string:
         return quote(value.text());

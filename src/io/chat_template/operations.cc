@@ -36,12 +36,6 @@ double floor_quotient(double a, double b) {
   return quotient - floor > 0.5 ? floor + 1 : floor;
 }
 
-bool is_hashable(const Value& value) {
-  if (value.is(Kind::tuple)) return std::ranges::all_of(value.items(), is_hashable);
-  return !value.is(Kind::list) && !value.is(Kind::dict) && !value.is(Kind::keys) &&
-         !value.is(Kind::items);
-}
-
 }  // namespace
 
 void Runtime::fail(TemplateFault fault, const std::string& problem) const {
@@ -156,10 +150,7 @@ bool Runtime::equal(const Value& a, const Value& b) {
     return exact(a) == exact(b);
   }
   if (a.kind() != b.kind()) return false;
-  if (a.is_string()) {
-    if (a.text().size() == b.text().size()) charge_bytes(a.text().size());
-    return a.text() == b.text();
-  }
+  if (a.is_string()) return equal_text(a.text(), b.text());
   if (a.is(Kind::dict)) {
     if (a.members().size() != b.members().size()) return false;
     return std::ranges::all_of(a.members(), [&](const auto& member) {
@@ -191,6 +182,15 @@ bool Runtime::less(const Value& a, const Value& b) {
     return a.items().size() < b.items().size();
   }
   bad_operands("<", a, b);
+}
+
+bool Runtime::is_hashable(const Value& value) {
+  charge(1);
+  if (value.is(Kind::tuple)) {
+    return std::ranges::all_of(value.items(), [&](const Value& item) { return is_hashable(item); });
+  }
+  return !value.is(Kind::list) && !value.is(Kind::dict) && !value.is(Kind::keys) &&
+         !value.is(Kind::items);
 }
 
 bool Runtime::contains(const Value& container, const Value& element) {
@@ -281,7 +281,9 @@ std::vector<Value> Runtime::elements(const Value& value) {
 const Value* Runtime::find_member(const Value& dict, const Value& key) {
   charge(dict.members().size() / 4 + 1);
   for (const auto& [name, value] : dict.members()) {
-    if (name.is_string() && key.is_string() ? name.text() == key.text() : equal(name, key)) {
+    const bool same = name.is_string() && key.is_string() ? equal_text(name.text(), key.text())
+                                                          : equal(name, key);
+    if (same) {
       return &value;
     }
   }

@@ -21,8 +21,6 @@ namespace touchstone::inline v0::io::chat {
 struct Scope {
   std::shared_ptr<Scope> parent;
   std::vector<std::pair<Symbol, Value>> variables;
-  Value* find(Symbol symbol);
-  void set(Symbol symbol, Value value);
 };
 
 struct Macro {
@@ -71,6 +69,12 @@ class Runtime {
   void charge_bytes(std::size_t bytes) { charge(bytes / 16 + 1); }
   // Before `count` values are made.
   void charge_values(std::size_t count) { charge(count * 4 + 4); }
+  // out += piece, paid for before it is made.
+  void append(std::string& out, std::string_view piece) {
+    charge_bytes(piece.size());
+    check_size(out.size() + piece.size());
+    out += piece;
+  }
 
   // New values.
   Value text(std::string text, bool markup = false);
@@ -86,7 +90,13 @@ class Runtime {
   std::string str(const Value& value);
   std::string repr(const Value& value);
   bool equal(const Value& a, const Value& b);
+  bool equal_text(std::string_view a, std::string_view b) {
+    if (a.size() != b.size()) return false;
+    charge_bytes(a.size());
+    return a == b;
+  }
   bool less(const Value& a, const Value& b);
+  bool is_hashable(const Value& value);
   bool contains(const Value& container, const Value& element);
   std::size_t length(const Value& value);
   Iterator iterate(const Value& value);
@@ -141,6 +151,9 @@ class Runtime {
   Value define_macro(const Statement& statement, const ScopePtr& scope);
   Value call_macro(const Macro& macro, const Arguments& arguments);
   Value call_loop(Loop& loop, const Arguments& arguments);
+  // Of one block. The search is linear: blocks have a few variables, and more are paid for.
+  Value* find_variable(Scope& scope, Symbol symbol);
+  void set_variable(Scope& scope, Symbol symbol, Value value);
   void bind_parameters(const Macro& macro, const Arguments& arguments, const ScopePtr& scope);
   void write(std::string_view text);
 
@@ -159,6 +172,7 @@ class Runtime {
   Value divide(Operation operation, const Value& a, const Value& b);
   Value power(const Value& a, const Value& b);
   void append_repr(std::string& out, const Value& value);
+  void append_quoted(std::string& out, std::string_view text);
   void append_namespace(std::string& out, Namespace& object);
 
   const Program& program_;

@@ -68,10 +68,9 @@ Value join(Runtime& runtime, const Value& value, const Arguments& arguments) {
   std::string joined;
   bool later = false;
   for (Value element; next(runtime, element);) {
-    if (later) joined += separator;
+    if (later) runtime.append(joined, separator);
     later = true;
-    joined += runtime.str(runtime.path_item(element, path));
-    runtime.charge_bytes(separator.size());
+    runtime.append(joined, runtime.str(runtime.path_item(element, path)));
   }
   return runtime.text(std::move(joined));
 }
@@ -91,8 +90,13 @@ Value items(Runtime& runtime, const Value& value, const Arguments& arguments) {
 }
 
 Value map(Runtime& runtime, const Value& value, const Arguments& arguments) {
-  return runtime.generator(value, [value, arguments, next = Iterator()](Runtime& now,
-                                                                        Value& element) mutable {
+  Arguments rest{{}, arguments.keywords};
+  if (!arguments.positional.empty()) {
+    rest.positional.assign(arguments.positional.begin() + 1, arguments.positional.end());
+  }
+  runtime.charge_values(rest.positional.size() + rest.keywords.size());
+  return runtime.generator(value, [value, arguments, rest = std::move(rest), next = Iterator()](
+                                      Runtime& now, Value& element) mutable {
     if (!next) {
       if (!is_true(value)) return false;
       next = now.iterate(value);
@@ -102,8 +106,6 @@ Value map(Runtime& runtime, const Value& value, const Arguments& arguments) {
       const Filter* filter = name.is_string() ? find_filter(name.text()) : nullptr;
       if (filter == nullptr) now.unsupported("map: unknown filter " + now.repr(name));
       if (!next(now, element)) return false;
-      const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()},
-                           arguments.keywords};
       element = filter->apply(now, element, rest);
       return true;
     }
@@ -120,29 +122,34 @@ Value map(Runtime& runtime, const Value& value, const Arguments& arguments) {
 // select, reject, selectattr, rejectattr.
 Value choose(Runtime& runtime, const Value& value, const Arguments& arguments, bool wanted,
              bool by_attribute) {
-  return runtime.generator(value, [value, arguments, wanted, by_attribute, next = Iterator()](
-                                      Runtime& now, Value& element) mutable {
-    const auto& given = arguments.positional;
-    const std::size_t first = by_attribute ? 1 : 0;
-    if (!next) {
-      if (!is_true(value)) return false;
-      if (given.size() < first) now.fail("the name of the attribute is missing");
-      next = now.iterate(value);
-    }
-    const Test* test = nullptr;
-    Arguments rest{{}, arguments.keywords};
-    if (given.size() > first) {
-      test = given[first].is_string() ? find_test(given[first].text()) : nullptr;
-      if (test == nullptr) now.unsupported("unknown test " + now.repr(given[first]));
-      rest.positional.assign(given.begin() + static_cast<std::ptrdiff_t>(first) + 1, given.end());
-    }
-    while (next(now, element)) {
-      const Value item = by_attribute ? now.path_item(element, given[0]) : element;
-      const bool holds = test == nullptr ? is_true(item) : test->apply(now, item, rest);
-      if (holds == wanted) return true;
-    }
-    return false;
-  });
+  const std::size_t first = by_attribute ? 1 : 0;
+  Arguments rest{{}, arguments.keywords};  // of the test
+  if (arguments.positional.size() > first) {
+    rest.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                           arguments.positional.end());
+  }
+  runtime.charge_values(rest.positional.size() + rest.keywords.size());
+  return runtime.generator(
+      value, [value, arguments, rest = std::move(rest), first, wanted, by_attribute,
+              next = Iterator()](Runtime& now, Value& element) mutable {
+        const auto& given = arguments.positional;
+        if (!next) {
+          if (!is_true(value)) return false;
+          if (given.size() < first) now.fail("the name of the attribute is missing");
+          next = now.iterate(value);
+        }
+        const Test* test = nullptr;
+        if (given.size() > first) {
+          test = given[first].is_string() ? find_test(given[first].text()) : nullptr;
+          if (test == nullptr) now.unsupported("unknown test " + now.repr(given[first]));
+        }
+        while (next(now, element)) {
+          const Value item = by_attribute ? now.path_item(element, given[0]) : element;
+          const bool holds = test == nullptr ? is_true(item) : test->apply(now, item, rest);
+          if (holds == wanted) return true;
+        }
+        return false;
+      });
 }
 
 Value select(Runtime& runtime, const Value& value, const Arguments& arguments) {
@@ -198,6 +205,7 @@ Value sort(Runtime& runtime, const Value& value, const Arguments& arguments) {
   const Value path = path_of(bound[2]);
   std::vector<Value> paths;
   if (path.is_string()) {
+    runtime.charge(path.text().size());  // for the parts
     for (const std::string_view part : split(path.text(), ",", -1)) {
       paths.push_back(runtime.text(std::string(part)));
     }

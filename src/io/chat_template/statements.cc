@@ -16,18 +16,20 @@ Symbol symbol_of(const Program& program, std::string_view name) {
 
 }  // namespace
 
-Value* Scope::find(Symbol symbol) {
-  for (auto& [name, value] : variables) {
+Value* Runtime::find_variable(Scope& scope, Symbol symbol) {
+  charge(scope.variables.size() / 8);
+  for (auto& [name, value] : scope.variables) {
     if (name == symbol) return &value;
   }
   return nullptr;
 }
 
-void Scope::set(Symbol symbol, Value value) {
-  if (Value* known = find(symbol)) {
+void Runtime::set_variable(Scope& scope, Symbol symbol, Value value) {
+  if (Value* known = find_variable(scope, symbol)) {
     *known = std::move(value);
   } else {
-    variables.emplace_back(symbol, std::move(value));
+    charge(4);
+    scope.variables.emplace_back(symbol, std::move(value));
   }
 }
 
@@ -118,7 +120,7 @@ Runtime::Flow Runtime::execute(const Statement& statement, const ScopePtr& scope
       assign(statement.targets[0], evaluate(*statement.expressions[0], scope), scope);
       return Flow::normal;
     case Action::macro:
-      scope->set(statement.symbol, define_macro(statement, scope));
+      set_variable(*scope, statement.symbol, define_macro(statement, scope));
       return Flow::normal;
     case Action::call_block:
       execute_call_block(statement, scope);
@@ -168,7 +170,7 @@ void Runtime::assign(const Target& target, Value value, const ScopePtr& scope) {
   at_ = target.at;
   switch (target.form) {
     case Target::Form::name:
-      return scope->set(target.symbol, std::move(value));
+      return set_variable(*scope, target.symbol, std::move(value));
     case Target::Form::attribute: {
       const Value object = evaluate_name(target.symbol, target.at, scope);
       if (!object.is(Kind::name_space)) {
@@ -178,12 +180,13 @@ void Runtime::assign(const Target& target, Value value, const ScopePtr& scope) {
       auto& attributes = object.name_space().attributes;
       charge(attributes.size() / 8 + 1);
       for (auto& [name, old] : attributes) {
-        if (name == target.attribute) {
+        if (equal_text(name, target.attribute)) {
           old = std::move(value);
           return;
         }
       }
       charge_values(4);
+      charge_bytes(target.attribute.size());
       attributes.emplace_back(target.attribute, std::move(value));
       return;
     }
@@ -243,7 +246,7 @@ void Runtime::run_loop(Loop& loop, const Value& iterable) {
       scope->parent = loop.scope;
     }
     scope->variables.clear();
-    if (loop_symbol_ < context_.size()) scope->set(loop_symbol_, Value::of(&loop));
+    if (loop_symbol_ < context_.size()) set_variable(*scope, loop_symbol_, Value::of(&loop));
     assign(statement.targets[0], loop.items[loop.index], scope);
     const Flow flow = execute(statement.bodies[0], scope);
     if (flow == Flow::leave) break;
@@ -316,48 +319,50 @@ void Runtime::bind_parameters(const Macro& macro, const Arguments& arguments,
   const auto& parameters = statement.parameters;
   const std::size_t count = parameters.size();
   const std::size_t given = arguments.positional.size();
-  const std::string name = "macro " + python_repr(statement.text);
+  const auto name = [&] { return "macro " + python_repr(statement.text); };
   if (given > count && !statement.uses_varargs) {
-    fail(name + " takes at most " + std::to_string(count) + " arguments, got " +
+    fail(name() + " takes at most " + std::to_string(count) + " arguments, got " +
          std::to_string(given));
   }
   std::vector<bool> is_set(count, false);
   for (std::size_t i = 0; i < std::min(count, given); ++i) {
-    scope->set(parameters[i].second, arguments.positional[i]);
+    set_variable(*scope, parameters[i].second, arguments.positional[i]);
     is_set[i] = true;
   }
   std::vector<std::pair<Value, Value>> others;
   Value caller = Value::none();
   for (const auto& [keyword, value] : arguments.keywords) {
-    const auto found =
-        std::ranges::find(parameters, keyword, &std::pair<std::string, Symbol>::first);
+    charge(count / 4);
+    const auto found = std::ranges::find_if(
+        parameters, [&](const auto& parameter) { return equal_text(parameter.first, keyword); });
     const auto index = static_cast<std::size_t>(found - parameters.begin());
     if (index < count && !is_set[index]) {
-      scope->set(parameters[index].second, value);
+      set_variable(*scope, parameters[index].second, value);
       is_set[index] = true;
     } else if (index < count) {
-      fail(name + " got more than one value for the argument " + python_repr(keyword));
+      fail(name() + " got more than one value for the argument " + python_repr(keyword));
     } else if (keyword == "caller" && statement.uses_caller) {
       caller = value;
     } else if (statement.uses_kwargs) {
       insert_member(others, text(keyword), value);
     } else {
-      fail(name + " takes no keyword argument " + python_repr(keyword));
+      fail(name() + " takes no keyword argument " + python_repr(keyword));
     }
   }
   const std::size_t first_default = count - statement.defaults.size();
   for (std::size_t i = 0; i < count; ++i) {
     if (is_set[i]) continue;
-    scope->set(parameters[i].second, i < first_default
-                                         ? Value()
-                                         : evaluate(*statement.defaults[i - first_default], scope));
+    set_variable(
+        *scope, parameters[i].second,
+        i < first_default ? Value() : evaluate(*statement.defaults[i - first_default], scope));
   }
-  if (statement.uses_caller) scope->set(caller_symbol_, caller.is(Kind::none) ? Value() : caller);
-  if (statement.uses_kwargs) scope->set(kwargs_symbol_, dict(std::move(others)));
+  if (statement.uses_caller)
+    set_variable(*scope, caller_symbol_, caller.is(Kind::none) ? Value() : caller);
+  if (statement.uses_kwargs) set_variable(*scope, kwargs_symbol_, dict(std::move(others)));
   if (statement.uses_varargs) {
     const auto begin =
         arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, given));
-    scope->set(varargs_symbol_, tuple({begin, arguments.positional.end()}));
+    set_variable(*scope, varargs_symbol_, tuple({begin, arguments.positional.end()}));
   }
 }
 

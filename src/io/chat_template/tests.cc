@@ -49,12 +49,16 @@ bool is_callable(const Value& value) {
 
 bool lower_test(Runtime& runtime, const Value& value, const Arguments& arguments) {
   arguments.bind(runtime, {});
-  return is_lower(runtime.str(value));
+  const std::string text = runtime.str(value);
+  runtime.charge_bytes(text.size() * 4);
+  return is_lower(text);
 }
 
 bool upper_test(Runtime& runtime, const Value& value, const Arguments& arguments) {
   arguments.bind(runtime, {});
-  return is_upper(runtime.str(value));
+  const std::string text = runtime.str(value);
+  runtime.charge_bytes(text.size() * 4);
+  return is_upper(text);
 }
 
 bool has_remainder(Runtime& runtime, const Value& value, const Value& divisor,
@@ -77,7 +81,9 @@ bool divisible_by(Runtime& runtime, const Value& value, const Arguments& argumen
 }
 
 bool same_as(Runtime& runtime, const Value& value, const Arguments& arguments) {
-  return value.same_as(*arguments.bind(runtime, {"other"}, 1)[0]);
+  const Value& other = *arguments.bind(runtime, {"other"}, 1)[0];
+  if (value.is_string()) runtime.charge_bytes(value.text().size());
+  return value.same_as(other);
 }
 
 bool in(Runtime& runtime, const Value& value, const Arguments& arguments) {

@@ -418,8 +418,32 @@ bool is_upper(std::string_view text) {
   return any;
 }
 
-std::string python_repr(std::string_view text) {
+namespace {
+
+void append_escape(std::string& out, char32_t code) {
   constexpr char kHex[] = "0123456789abcdef";
+  if (code == '\n' || code == '\r' || code == '\t') {
+    out += code == '\n' ? "\\n" : code == '\r' ? "\\r" : "\\t";
+    return;
+  }
+  const int digits = code < 0x100 ? 2 : code < 0x10000 ? 4 : 8;
+  out += digits == 2 ? "\\x" : digits == 4 ? "\\u" : "\\U";
+  for (int i = digits - 1; i >= 0; --i) out += kHex[(code >> (4 * i)) & 15u];
+}
+
+}  // namespace
+
+std::string one_line(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t begin = at;
+    const char32_t code = next_code_point(text, at);
+    is_printable(code) ? void(out += text.substr(begin, at - begin)) : append_escape(out, code);
+  }
+  return out;
+}
+
+std::string python_repr(std::string_view text) {
   const bool double_quotes =
       text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
   const char quote = double_quotes ? '"' : '\'';
@@ -430,14 +454,10 @@ std::string python_repr(std::string_view text) {
     if (code == static_cast<unsigned char>(quote) || code == '\\') {
       out += '\\';
       out += static_cast<char>(code);
-    } else if (code == '\n' || code == '\r' || code == '\t') {
-      out += code == '\n' ? "\\n" : code == '\r' ? "\\r" : "\\t";
     } else if (is_printable(code)) {
       out += text.substr(begin, at - begin);
     } else {
-      const int digits = code < 0x100 ? 2 : code < 0x10000 ? 4 : 8;
-      out += digits == 2 ? "\\x" : digits == 4 ? "\\u" : "\\U";
-      for (int i = digits - 1; i >= 0; --i) out += kHex[(code >> (4 * i)) & 15u];
+      append_escape(out, code);
     }
   }
   out += quote;

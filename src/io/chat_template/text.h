@@ -54,6 +54,8 @@ bool is_upper(std::string_view text);
 
 // repr of Python.
 std::string python_repr(std::string_view text);
+// With escapes, as in repr, for what would break the line or steer a terminal.
+std::string one_line(std::string_view text);
 std::string format_double(double value);
 // markupsafe.escape.
 std::string escape_markup(std::string_view text);

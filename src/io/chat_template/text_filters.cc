@@ -99,22 +99,22 @@ Value indent(Runtime& runtime, const Value& value, const Arguments& arguments) {
   std::string space(4, ' ');
   if (bound[0] != nullptr) {
     space = bound[0]->is_string()
-                ? bound[0]->text()
+                ? runtime.str(*bound[0])
                 : runtime
                       .arithmetic(Operation::multiply, Value::of_text(" "),
                                   Value::of(runtime.to_index(*bound[0], "the width of indent")))
                       .text();
   }
+  runtime.charge(value.text().size());  // for the lines
   const std::string with_end = value.text() + "\n";
-  runtime.charge_bytes(with_end.size() * 4);
-  std::string out = first ? space : "";
+  std::string out;
+  if (first) runtime.append(out, space);
   bool later = false;
   for (const std::string_view line : split_lines(with_end, false)) {
-    if (later) out += '\n';
-    if (later && (blank || !line.empty())) out += space;
-    runtime.charge_bytes(space.size() + line.size());
+    if (later) runtime.append(out, "\n");
+    if (later && (blank || !line.empty())) runtime.append(out, space);
     later = true;
-    out += line;
+    runtime.append(out, line);
   }
   return runtime.text(std::move(out));
 }
@@ -136,7 +136,7 @@ Value tojson(Runtime& runtime, const Value& value, const Arguments& arguments) {
     style.item_separator.pop_back();  // no space at the end of a line
     constexpr std::int64_t kMaxIndent = 1000;
     if (bound[1]->is_string()) {
-      style.indent = bound[1]->text();
+      style.indent = runtime.str(*bound[1]);
     } else {
       const std::int64_t width = runtime.to_index(*bound[1], "the indent of tojson");
       if (width > kMaxIndent) runtime.fail(TemplateFault::limit, "tojson: an indent beyond 1000");
@@ -148,8 +148,8 @@ Value tojson(Runtime& runtime, const Value& value, const Arguments& arguments) {
     if (both.size() != 2 || !both[0].is_string() || !both[1].is_string()) {
       runtime.fail("tojson: separators must be two strings");
     }
-    style.item_separator = both[0].text();
-    style.key_separator = both[1].text();
+    style.item_separator = runtime.str(both[0]);
+    style.key_separator = runtime.str(both[1]);
   }
   return runtime.text(to_json(runtime, value, style));
 }

@@ -36,7 +36,7 @@ Value strip_method(Runtime& runtime, const Value& self, std::string_view name,
   std::optional<std::string_view> chars;
   if (given(bound[0])) {
     chars = text_of(runtime, *bound[0], "the argument of strip");
-    runtime.charge(self.text().size() / 4 * (chars->size() / 8 + 1));
+    runtime.charge((self.text().size() / 4 + 1) * (chars->size() / 8 + 1));
   }
   std::string_view text = self.text();
   if (name != "rstrip") text = strip_left(text, chars);
@@ -52,7 +52,9 @@ Value split_method(Runtime& runtime, const Value& self, std::string_view name,
   if (separator && separator->empty()) runtime.fail("split: the separator is empty");
   const std::int64_t limit =
       bound[1] == nullptr ? -1 : runtime.to_index(*bound[1], "the limit of split");
-  runtime.charge_bytes(self.text().size() * 4);
+  if (separator) runtime.charge_bytes(separator->size());
+  // For the parts, before they are made.
+  runtime.charge(self.text().size() / (separator ? separator->size() : 2) + 1);
   return list_of(runtime,
                  name == "split" ? split(self.text(), separator, limit)
                                  : split_from_right(self.text(), separator, limit),
@@ -103,7 +105,7 @@ Value find_in_text(Runtime& runtime, const Value& self, std::string_view name,
   const auto bound = arguments.bind(runtime, {"sub", "start", "end"}, 1);
   const std::string& wanted = text_of(runtime, *bound[0], "what is looked for");
   const Window in = window(runtime, self, bound[1], bound[2]);
-  runtime.charge_bytes(in.text.size() * 4);
+  runtime.charge_bytes((in.text.size() + wanted.size()) * 4);
   if (name == "count") {
     if (!in.valid) return Value::of(std::int64_t{0});
     if (wanted.empty()) return Value::of(static_cast<std::int64_t>(count_code_points(in.text)) + 1);
@@ -131,7 +133,7 @@ Value partition_method(Runtime& runtime, const Value& self, std::string_view nam
   const std::string& separator = text_of(runtime, *bound[0], "the separator");
   if (separator.empty()) runtime.fail("partition: the separator is empty");
   const std::string_view text = self.text();
-  runtime.charge_bytes(text.size() * 4);
+  runtime.charge_bytes((text.size() + separator.size()) * 4);
   const bool right = name == "rpartition";
   const std::size_t at = right ? find_last_text(text, separator) : find_text(text, separator);
   if (at == std::string_view::npos) {
@@ -179,10 +181,9 @@ Value join_method(Runtime& runtime, const Value& self, const Arguments& argument
   std::string joined;
   bool first = true;
   for (const Value& element : runtime.elements(*bound[0])) {
-    if (!first) joined += self.text();
+    if (!first) runtime.append(joined, self.text());
     first = false;
-    joined += text_of(runtime, element, "an element of join");
-    runtime.charge_bytes(self.text().size() + element.text().size());
+    runtime.append(joined, text_of(runtime, element, "an element of join"));
   }
   return runtime.text(std::move(joined));
 }
@@ -256,7 +257,7 @@ Value call_plain(Runtime& runtime, const Value& self, std::string_view name,
   const std::string& text = self.text();
   if (name == "splitlines") {
     const auto bound = arguments.bind(runtime, {"keepends"});
-    runtime.charge_bytes(text.size() * 4);
+    runtime.charge(text.size());  // for the lines, before they are made
     return list_of(runtime, split_lines(text, bound[0] != nullptr && is_true(*bound[0])),
                    self.is_markup());
   }

@@ -130,41 +130,46 @@ std::string Runtime::repr(const Value& value) {
   return out;
 }
 
+// repr of a text can be 4 times as long: \xad for one byte of two.
+void Runtime::append_quoted(std::string& out, std::string_view text) {
+  charge_bytes(text.size() * 8);
+  append(out, python_repr(text));
+}
+
 void Runtime::append_repr(std::string& out, const Value& value) {
   charge(2);
   // The values within one are told apart by commas; a view puts its own name around them.
   const auto all = [&](const char* open, const char* close) {
-    out += open;
+    append(out, open);
     bool first = true;
     for (const Value& item : value.items()) {
-      if (!first) out += ", ";
+      if (!first) append(out, ", ");
       first = false;
       append_repr(out, item);
     }
-    out += close;
+    append(out, close);
   };
   switch (value.kind()) {
     case Kind::undefined:
-      out += "Undefined";
+      append(out, "Undefined");
       return;
     case Kind::none:
-      out += "None";
+      append(out, "None");
       return;
     case Kind::boolean:
-      out += value.boolean() ? "True" : "False";
+      append(out, value.boolean() ? "True" : "False");
       return;
     case Kind::integer:
-      out += std::to_string(value.integer());
+      append(out, std::to_string(value.integer()));
       return;
     case Kind::floating:
-      out += format_double(value.floating());
+      append(out, format_double(value.floating()));
       return;
-    case Kind::string: {
-      charge_bytes(value.text().size() * 8);
-      const std::string text = python_repr(value.text());
-      out += value.is_markup() ? "Markup(" + text + ")" : text;
+    case Kind::string:
+      if (value.is_markup()) append(out, "Markup(");
+      append_quoted(out, value.text());
+      if (value.is_markup()) append(out, ")");
       return;
-    }
     case Kind::list:
       return all("[", "]");
     case Kind::tuple:
@@ -177,30 +182,32 @@ void Runtime::append_repr(std::string& out, const Value& value) {
       return all("dict_items([", "])");
     case Kind::range: {
       const auto& range = *static_cast<const Range*>(value.object());
-      out += "range(" + std::to_string(range.start) + ", " + std::to_string(range.stop);
-      out += range.step == 1 ? ")" : ", " + std::to_string(range.step) + ")";
+      append(out, "range(" + std::to_string(range.start) + ", " + std::to_string(range.stop));
+      append(out, range.step == 1 ? ")" : ", " + std::to_string(range.step) + ")");
       return;
     }
     case Kind::dict: {
       const char* separator = "{";
       for (const auto& [key, member] : value.members()) {
-        out += separator;
+        append(out, separator);
         separator = ", ";
         append_repr(out, key);
-        out += ": ";
+        append(out, ": ");
         append_repr(out, member);
       }
-      out += value.members().empty() ? "{}" : "}";
+      append(out, value.members().empty() ? "{}" : "}");
       return;
     }
     case Kind::name_space:
       return append_namespace(out, value.name_space());
     case Kind::macro:
-      out += "<Macro " + python_repr(value.macro().statement->text) + ">";
+      append(out, "<Macro ");
+      append_quoted(out, value.macro().statement->text);
+      append(out, ">");
       return;
     case Kind::loop:
-      out += "<LoopContext " + std::to_string(value.loop().index + 1) + "/" +
-             std::to_string(loop_length(value.loop())) + ">";
+      append(out, "<LoopContext " + std::to_string(value.loop().index + 1) + "/" +
+                      std::to_string(loop_length(value.loop())) + ">");
       return;
     default:
       unsupported(std::string("a value of type ") + type_name(value) + " cannot be printed");
@@ -209,22 +216,22 @@ void Runtime::append_repr(std::string& out, const Value& value) {
 
 void Runtime::append_namespace(std::string& out, Namespace& object) {
   const Depth depth(*this);  // one can hold another, and itself
-  out += "<Namespace {";
+  append(out, "<Namespace {");
   if (object.being_printed) {
-    out += "...}>";
+    append(out, "...}>");
     return;
   }
   object.being_printed = true;
   bool later = false;
   for (const auto& [name, value] : object.attributes) {
-    if (later) out += ", ";
+    if (later) append(out, ", ");
     later = true;
-    out += python_repr(name);
-    out += ": ";
+    append_quoted(out, name);
+    append(out, ": ");
     append_repr(out, value);
   }
   object.being_printed = false;
-  out += "}>";
+  append(out, "}>");
 }
 
 }  // namespace touchstone::inline v0::io::chat

@@ -81,6 +81,9 @@ MetadataValue read_metadata(JsonValue member, ContainerContent& content) {
 
 ContainerContent read_safetensors(const std::string& name, std::span<const std::byte> bytes) {
   ByteReader reader(name, bytes);
+  // The header is an object, so that its first byte is known. A text would have a length of 10^18.
+  const bool has_object = bytes.size() > 8 && bytes[8] == std::byte{'{'};
+  if (!bytes.empty() && !has_object) throw CorruptData(name + ": neither GGUF nor safetensors");
   const auto header_bytes = reader.read<std::uint64_t>("header length");
   if (header_bytes > kMaxHeaderBytes) {
     reader.fail(fmt::format("header length {}, at most {}", header_bytes, kMaxHeaderBytes));

@@ -68,6 +68,13 @@ fs::path choose_in_folder(const fs::path& folder) {
   if (error) throw FileError(folder.string() + ": " + error.message());
   for (const auto* const found : {&indices, &safetensors, &gguf}) {
     if (found->size() == 1) return found->front();
+    // Beside what others keep there, such as the weights in another layout.
+    for (const fs::path& path : *found) {
+      if (path.filename() == "model.safetensors" ||
+          path.filename() == "model.safetensors.index.json") {
+        return path;
+      }
+    }
     if (found->size() > 1) {
       throw CorruptData(fmt::format("{}: {} files like {}; name one of them", folder.string(),
                                     found->size(), found->front().filename().string()));

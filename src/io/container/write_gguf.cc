@@ -1,3 +1,5 @@
+#include "io/container/write_gguf.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -97,14 +99,20 @@ void GgufMetadata::set(const MetadataValue& value) {
   }
 }
 
-void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
-                std::span<const OutputTensor> tensors, const GgufOptions& options) {
+namespace {
+
+std::uint64_t aligned(std::uint64_t position, std::uint64_t alignment) {
+  return (position + alignment - 1) / alignment * alignment;
+}
+
+// Everything in front of the tensors' bytes, which have these sizes.
+std::string gguf_header(const GgufMetadata& metadata, std::span<const OutputTensor> tensors,
+                        std::span<const std::uint64_t> sizes, const GgufOptions& options) {
   if (!std::has_single_bit(options.alignment) || options.alignment > kGgufMaxAlignment) {
     throw InvalidArgument(
         fmt::format("write_gguf: alignment: expected a power of two up to {}, got {}",
                     kGgufMaxAlignment, options.alignment));
   }
-  const std::vector<std::uint64_t> sizes = output_sizes("write_gguf", tensors);
   std::string header;
   append(header, kGgufMagic);
   append(header, kGgufVersion);
@@ -128,9 +136,6 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
     append_text(header, entry.key);
     header += entry.bytes;
   }
-  const auto aligned = [&](std::uint64_t position) {
-    return (position + options.alignment - 1) / options.alignment * options.alignment;
-  };
   std::uint64_t offset = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const OutputTensor& tensor = tensors[i];
@@ -146,18 +151,41 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
     }
     append(header, static_cast<std::uint32_t>(type->gguf));
     append(header, offset);
-    offset = aligned(offset + sizes[i]);
+    offset = aligned(offset + sizes[i], options.alignment);
   }
+  header.resize(aligned(header.size(), options.alignment), '\0');
+  return header;
+}
+
+}  // namespace
+
+std::string gguf_in_memory(const GgufMetadata& metadata, std::span<const OutputTensor> tensors) {
+  const std::vector<std::uint64_t> sizes = output_sizes("write_gguf", tensors);
+  std::string bytes = gguf_header(metadata, tensors, sizes, {});
+  std::vector<std::byte> scratch;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto data = output_data("write_gguf", tensors[i], sizes[i], scratch);
+    bytes.append(reinterpret_cast<const char*>(data.data()), data.size());
+    bytes.resize(aligned(bytes.size(), kGgufDefaultAlignment), '\0');
+  }
+  return bytes;
+}
+
+void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
+                std::span<const OutputTensor> tensors, const GgufOptions& options) {
+  const std::vector<std::uint64_t> sizes = output_sizes("write_gguf", tensors);
+  const std::string header = gguf_header(metadata, tensors, sizes, options);
+  std::uint64_t total = 0;
+  for (const std::uint64_t size : sizes) total += aligned(size, options.alignment);
   OutputFile file(path);
   file.write(header);
-  file.pad_to(aligned(file.position()));
   const std::uint64_t begin = file.position();
   std::vector<std::byte> scratch;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto data = output_data("write_gguf", tensors[i], sizes[i], scratch);
     file.write(data.data(), data.size());
-    file.pad_to(aligned(file.position()));
-    if (options.progress) options.progress(file.position() - begin, offset);
+    file.pad_to(aligned(file.position(), options.alignment));
+    if (options.progress) options.progress(file.position() - begin, total);
   }
   file.commit();
 }

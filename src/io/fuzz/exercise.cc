@@ -4,10 +4,13 @@
 #include <array>
 #include <string>
 
+#include "io/container/tensor_file_state.h"
 #include "io/model/describe.h"
+#include "io/model/model_source.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/model_file.h"
 #include "touchstone/io/tensor_file.h"
+#include "touchstone/io/tokenizer.h"
 
 namespace touchstone::inline v0::io {
 namespace {
@@ -92,6 +95,22 @@ bool exercise_tensor_file(std::span<const std::byte> bytes) {
   }
 }
 
+bool exercise_vocabulary(std::span<const std::byte> bytes) {
+  try {
+    const TensorFile file = TensorFile::from_bytes("fuzz", bytes);
+    const Tokenizer tokenizer = Tokenizer::from_vocabulary(read_tokenizer_vocabulary(file));
+    for (const std::string_view text :
+         {"", "aab ab  <s> uA\n", "\xc3\xa9 12\xf0\x9f\x98\x80 [MASK]"}) {
+      const std::vector<Token> ids = tokenizer.encode(text);
+      use(tokenizer.decode(ids).size());
+    }
+    tokenizer.describe();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 bool exercise_config(std::span<const std::byte> bytes) {
   try {
     describe(
@@ -100,6 +119,25 @@ bool exercise_config(std::span<const std::byte> bytes) {
   } catch (const Error&) {
     return false;
   }
+}
+
+bool exercise_side_text(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  constexpr std::string_view kModel =
+      R"({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 512})";
+  const auto accepted = [](const auto& read) {
+    try {
+      read();
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  const bool generation = accepted([&] { describe(describe_hugging_face(kModel, text)); });
+  const bool index = accepted([&] { use(read_safetensors_index("fuzz", text).size()); });
+  const bool tokenizer =
+      accepted([&] { use(chat_template_of_config("fuzz", text).value_or("").size()); });
+  return generation || index || tokenizer;
 }
 
 }  // namespace touchstone::inline v0::io

@@ -11,6 +11,7 @@
 #include "io/container/tensor_file_state.h"
 #include "io/json_document.h"
 #include "io/mapped_file.h"
+#include "io/model/convert_check.h"
 #include "io/model/convert_metadata.h"
 #include "io/model/convert_ternary.h"
 #include "io/model/model_source.h"
@@ -292,7 +293,8 @@ void write_vocabulary(const TensorFile& file, const fs::path& out, ConvertReport
   }
   GgufMetadata vocabulary;
   for (const MetadataValue& value : file.metadata()) {
-    if (value.key().starts_with("tokenizer.") || value.key() == "general.architecture") {
+    if (value.key().starts_with("tokenizer.") || value.key() == "general.architecture" ||
+        value.key() == "general.name") {
       vocabulary.set(value);
     }
   }
@@ -312,6 +314,12 @@ void copy_vocabulary(const fs::path& in, const fs::path& out) {
 }
 
 void check_output_folder(const fs::path& out) {
+  for (const char* const ending : {".safetensors", ".bin", ".pt", ".pth", ".json", ".onnx"}) {
+    if (out.extension() == ending) {
+      throw InvalidArgument(fmt::format(
+          "convert: out: expected NAME.gguf, or a folder for safetensors, got {}", out.string()));
+    }
+  }
   std::error_code error;
   if (fs::exists(out, error) && (!fs::is_directory(out, error) || !fs::is_empty(out, error))) {
     throw InvalidArgument(fmt::format(
@@ -402,12 +410,15 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
     report.tensors = output.tensors.size();
     GgufMetadata metadata = metadata_for_gguf(model, in, report);
     state_ternary(output.tensors, metadata);
+    check_gguf(model.description(), metadata, output.tensors);
     write_gguf(out, metadata, output.tensors, {.progress = options.progress});
     return report;
   }
   const Output output(model, Container::safetensors, options, report);
   report.tensors = output.tensors.size();
   const std::string config = config_json(model.description(), output.torch_dtype());
+  const std::string generation = generation_json(model.description());
+  check_config(model.description(), config, generation);
   check_output_folder(out);
   SafetensorsOptions written;
   written.metadata = {{"format", "pt"}};
@@ -417,7 +428,7 @@ ConvertReport convert_model(const fs::path& in, const fs::path& out,
       out / (options.max_shard_bytes == 0 ? "model.safetensors" : "model.safetensors.index.json"),
       output.tensors, written);
   write_text(out / "config.json", config);
-  write_text(out / "generation_config.json", generation_json(model.description()));
+  write_text(out / "generation_config.json", generation);
   if (model.file().container() == Container::gguf) {
     write_vocabulary(model.file(), out, report);
   } else {

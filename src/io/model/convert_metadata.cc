@@ -234,6 +234,7 @@ void write_gpt2(const ModelDescription& d, ObjectWriter& out) {
   out.text("activation_function", d.activation == ActivationKind::gelu_tanh
                                       ? "gelu_new"
                                       : hugging_face_activation(d.activation));
+  if (d.attention_scale == 1 && d.head_size != 1) out.boolean("scale_attn_weights", false);
 }
 
 void write_windows(const ModelDescription& d, std::string_view model_type, ObjectWriter& out) {
@@ -276,7 +277,7 @@ void write_llama_like(const ModelDescription& d, std::string_view model_type, Ob
     return;
   }
   out.number("rms_norm_eps", d.norm_epsilon);
-  if (d.family == ModelFamily::phi3) out.number("partial_rotary_factor", share);
+  if (d.family == ModelFamily::phi3 || share != 1) out.number("partial_rotary_factor", share);
   if (d.family == ModelFamily::llama) {
     out.boolean("attention_bias", d.qkv_bias);
     out.boolean("mlp_bias", d.mlp_bias);

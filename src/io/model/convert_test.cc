@@ -1,6 +1,7 @@
 // Conversion in both directions against the files that scripts/make_golden_models.py wrote.
 #include "touchstone/io/convert.h"
 
+#include <algorithm>
 #include <map>
 
 #include "io/model/model_test_support.h"
@@ -171,6 +172,134 @@ TEST(Convert, FallsBackWhereBlocksDoNotDivideRows) {
   EXPECT_EQ(report.notes[0],
             "matrices with rows of 16 become f16: blocks of q4_k do not divide them");
   EXPECT_EQ(TensorFile::open(out / "m.gguf").tensor("blk.0.attn_q.weight").type, "f16");
+}
+
+// A copy of a model's folder with a member added to its config.json, which has none of that name.
+std::filesystem::path with_member(const TemporaryFolder& out, const char* model,
+                                  const std::string& member) {
+  const std::filesystem::path folder = out / (std::string(model) + std::to_string(member.size()));
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(folder_of(model), folder);
+  std::string config = read_file(folder / "config.json");
+  const std::string key = member.substr(0, member.find(':'));
+  if (const std::size_t at = config.find(key); at != std::string::npos) {
+    config.erase(at, config.find('\n', at) - at);
+  }
+  write_file(folder / "config.json", config.insert(1, member + ","));
+  return folder;
+}
+
+std::string refusal_of(const std::filesystem::path& in, const std::filesystem::path& out) {
+  try {
+    convert_model(in, out);
+  } catch (const Unsupported& error) {
+    EXPECT_FALSE(std::filesystem::exists(out)) << out;
+    return error.what();
+  }
+  return "converted";
+}
+
+TEST(Convert, RefusesWhatWouldReadAsAnotherModel) {
+  const TemporaryFolder out;
+  const auto to_gguf = [&](const char* model, const char* member) {
+    return refusal_of(with_member(out, model, member), out / "m.gguf");
+  };
+  EXPECT_EQ(to_gguf("gpt_neox", R"("hidden_act": "gelu_fast")"),
+            "convert: GGUF has no key for: activation gelu_tanh (it would be read as gelu)");
+  EXPECT_EQ(to_gguf("gpt2", R"("activation_function": "relu")"),
+            "convert: GGUF has no key for: activation relu (it would be read as gelu_tanh)");
+  EXPECT_EQ(to_gguf("llama", R"("hidden_act": "gelu")"),
+            "convert: GGUF has no key for: activation gelu (it would be read as silu)");
+  EXPECT_EQ(to_gguf("gpt2", R"("scale_attn_weights": false)"),
+            "convert: GGUF has no key for: attention scale 1 (it would be read as 0.5)");
+  EXPECT_EQ(to_gguf("llama", R"("partial_rotary_factor": 0.5)"),
+            "convert: GGUF: partial rotation in the llama architecture");
+  // A folder says all of it.
+  const std::pair<const char*, const char*> kept[] = {{"gpt_neox", R"("hidden_act": "gelu_fast")"},
+                                                      {"gpt2", R"("activation_function": "relu")"},
+                                                      {"gpt2", R"("scale_attn_weights": false)"},
+                                                      {"llama", R"("partial_rotary_factor": 0.5)"}};
+  for (const auto& [model, member] : kept) {
+    const std::filesystem::path folder = with_member(out, model, member);
+    std::filesystem::remove_all(out / "hf");
+    convert_model(folder, out / "hf");
+    EXPECT_TRUE(ModelFile::open(out / "hf").description() == ModelFile::open(folder).description())
+        << member;
+  }
+}
+
+// A copy of a GGUF file with other values of some keys.
+void write_with(const std::filesystem::path& in, const std::filesystem::path& out,
+                const GgufMetadata& keys) {
+  const TensorFile file = TensorFile::open(in);
+  GgufMetadata metadata = keys;
+  for (const MetadataValue& value : file.metadata()) {
+    const auto is_set = [&](const GgufMetadata::Entry& entry) { return entry.key == value.key(); };
+    if (std::ranges::none_of(keys.entries(), is_set)) metadata.set(value);
+  }
+  std::vector<OutputTensor> tensors;
+  for (const TensorInfo& tensor : file.tensors()) {
+    tensors.push_back({tensor.name, tensor.type, tensor.shape,
+                       [&tensor](std::vector<std::byte>&) { return tensor.data; }});
+  }
+  write_gguf(out, metadata, tensors);
+}
+
+TEST(Convert, RefusesAConfigThatWouldReadAsAnotherModel) {
+  const TemporaryFolder out;
+  GgufMetadata keys;
+  keys.set("qwen2.attention.sliding_window", std::uint32_t{16});
+  keys.set("qwen2.rope.scaling.type", "linear");
+  keys.set("qwen2.rope.scaling.factor", 2.0F);
+  write_with(gguf_of("qwen2"), out / "kept.gguf", keys);
+  convert_model(out / "kept.gguf", out / "kept");
+  EXPECT_EQ(ModelFile::open(out / "kept").description().rope,
+            ModelFile::open(out / "kept.gguf").description().rope);
+  // GPT-2 has no windows there.
+  GgufMetadata window;
+  window.set("gpt2.attention.sliding_window", std::uint32_t{16});
+  write_with(gguf_of("gpt2"), out / "window.gguf", window);
+  EXPECT_EQ(refusal_of(out / "window.gguf", out / "window"),
+            "convert: config.json has no key for: windows");
+}
+
+TEST(Convert, KeepsTheOrderOfEndTokens) {
+  const TemporaryFolder out;
+  convert_model(with_member(out, "llama", R"("eos_token_id": [7, 3, 7])"), out / "m.gguf");
+  EXPECT_EQ(TensorFile::open(out / "m.gguf").find_metadata("tokenizer.ggml.eos_token_id")->as_int(),
+            7);
+  EXPECT_EQ(ModelFile::open(out / "m.gguf").description().eos_tokens,
+            (std::vector<std::int64_t>{7, 3}));
+  // Ends of a turn and of a message stop a chat model, too.
+  GgufMetadata keys;
+  keys.set("tokenizer.ggml.eot_token_id", std::uint32_t{9});
+  keys.set("tokenizer.ggml.eom_token_id", std::uint32_t{1});
+  write_with(out / "m.gguf", out / "turns.gguf", keys);
+  EXPECT_EQ(ModelFile::open(out / "turns.gguf").description().eos_tokens,
+            (std::vector<std::int64_t>{7, 3, 9, 1}));
+  convert_model(out / "turns.gguf", out / "hf");
+  EXPECT_EQ(ModelFile::open(out / "hf").description().eos_tokens,
+            (std::vector<std::int64_t>{7, 3, 9, 1}));
+}
+
+TEST(Convert, RefusesBadKeysOfGguf) {
+  const TemporaryFolder out;
+  const auto error_with = [&](const char* key, const auto& value) -> std::string {
+    GgufMetadata keys;
+    keys.set(key, value);
+    write_with(gguf_of("phi3"), out / "m.gguf", keys);
+    try {
+      ModelFile::open(out / "m.gguf");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "opened";
+  };
+  const std::string file = (out / "m.gguf").string();
+  EXPECT_EQ(error_with("tokenizer.ggml.bos_token_id", std::uint32_t{77777}),
+            file + ": begin token 77777 is not in the vocabulary");
+  EXPECT_EQ(error_with("phi3.rope.scaling.type", "longrope"),
+            file + ": rope scaling 'longrope' without its tensors of factors");
 }
 
 TEST(Convert, RefusesWhatItCannotWrite) {

@@ -135,7 +135,11 @@ void read_rope(const Keys& keys, ModelDescription& out) {
         keys.number("rope.scaling.attn_factor", 1) * (factor > 1 ? 0.1 * std::log(factor) + 1 : 1);
     rope.beta_fast = keys.number("rope.scaling.yarn_beta_fast", 32);
     rope.beta_slow = keys.number("rope.scaling.yarn_beta_slow", 1);
-  } else if (kind != "none" && kind != "longrope") {
+  } else if (kind == "longrope") {
+    if (keys.file().find("rope_factors_long.weight") == nullptr) {
+      keys.refuse("rope scaling 'longrope' without its tensors of factors");
+    }
+  } else if (kind != "none") {
     keys.refuse(fmt::format("rope scaling '{}' is not supported", printable(kind)));
   }
   rope.long_factors = factors_of(keys, "rope_factors_long.weight", rope.dims);
@@ -206,11 +210,17 @@ void read_tokens(const Keys& keys, ModelDescription& out) {
   };
   out.bos_token = token("tokenizer.ggml.bos_token_id");
   out.pad_token = token("tokenizer.ggml.padding_token_id");
-  if (const auto eos = token("tokenizer.ggml.eos_token_id")) out.eos_tokens.push_back(*eos);
+  const auto add_end = [&](std::int64_t id) {
+    if (std::ranges::find(out.eos_tokens, id) == out.eos_tokens.end()) out.eos_tokens.push_back(id);
+  };
+  if (const auto eos = token("tokenizer.ggml.eos_token_id")) add_end(*eos);
   if (const MetadataValue* const more = keys.file().find_metadata("tokenizer.ggml.eos_token_ids")) {
-    out.eos_tokens = more->integers();
+    for (const std::int64_t id : more->integers()) add_end(id);
   }
-  std::sort(out.eos_tokens.begin(), out.eos_tokens.end());
+  // Ends of a turn and of a message: chat models write these instead.
+  for (const char* const key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    if (const auto end = token(key)) add_end(*end);
+  }
 }
 
 }  // namespace

@@ -349,13 +349,15 @@ void read_tokens(const Fields& fields, ModelDescription& out) {
   const auto eos = fields.get("eos_token_id");
   if (!eos) return;
   out.eos_tokens.clear();
+  const auto add_end = [&](std::int64_t id) {
+    if (id < 0) eos->fail("a negative token");
+    if (std::ranges::find(out.eos_tokens, id) == out.eos_tokens.end()) out.eos_tokens.push_back(id);
+  };
   if (eos->is_array()) {
-    for (const JsonValue token : *eos) out.eos_tokens.push_back(token.as_int());
+    for (const JsonValue token : *eos) add_end(token.as_int());
   } else {
-    out.eos_tokens.push_back(eos->as_int());
+    add_end(eos->as_int());
   }
-  std::sort(out.eos_tokens.begin(), out.eos_tokens.end());
-  if (!out.eos_tokens.empty() && out.eos_tokens.front() < 0) eos->fail("a negative token");
 }
 
 void read_generation(std::string_view text, ModelDescription& out) {

@@ -102,6 +102,9 @@ void check_description(const std::string& file, const ModelDescription& d) {
   }
   if (!d.learned_positions) check_rope(file, d.rope, d.head_size);
   if (d.local_rope) check_rope(file, *d.local_rope, d.head_size);
+  if (d.bos_token && (*d.bos_token < 0 || *d.bos_token >= d.vocabulary)) {
+    fail(fmt::format("begin token {} is not in the vocabulary", *d.bos_token));
+  }
   for (const std::int64_t token : d.eos_tokens) {
     if (token < 0 || token >= d.vocabulary)
       fail(fmt::format("end token {} is not in the vocabulary", token));

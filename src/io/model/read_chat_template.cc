@@ -1,6 +1,7 @@
 // Where a model keeps its chat template.
 #include "io/json_document.h"
 #include "io/mapped_file.h"
+#include "io/model/model_source.h"
 #include "touchstone/core/error.h"
 #include "touchstone/io/chat_template.h"
 #include "touchstone/io/tensor_file.h"
@@ -10,11 +11,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxTokenizerConfigBytes = std::size_t{64} << 20;
 
-// A text, or a list of texts with names, of which one is the default.
-std::optional<std::string> template_of_config(const fs::path& path) {
-  const JsonDocument config(path.string(), read_text_file(path, kMaxConfigBytes));
+}  // namespace
+
+std::optional<std::string> chat_template_of_config(const std::string& name, std::string_view text) {
+  const JsonDocument config(name, text);
   const std::optional<JsonValue> found = config.root().find("chat_template");
   if (!found || found->is_null()) return std::nullopt;
   if (!found->is_array()) return std::string(found->as_string());
@@ -23,8 +25,10 @@ std::optional<std::string> template_of_config(const fs::path& path) {
       return std::string(entry.at("template").as_string());
     }
   }
-  throw Unsupported(path.string() + ": chat_template: a list without one named 'default'");
+  throw Unsupported(name + ": chat_template: a list without one named 'default'");
 }
+
+namespace {
 
 std::optional<std::string> template_of_folder(const fs::path& folder) {
   std::error_code error;
@@ -32,7 +36,8 @@ std::optional<std::string> template_of_folder(const fs::path& folder) {
     return read_text_file(folder / "chat_template.jinja", TemplateLimits{}.max_source_bytes);
   }
   if (!fs::exists(folder / "tokenizer_config.json", error)) return std::nullopt;
-  return template_of_config(folder / "tokenizer_config.json");
+  const fs::path config = folder / "tokenizer_config.json";
+  return chat_template_of_config(config.string(), read_text_file(config, kMaxTokenizerConfigBytes));
 }
 
 }  // namespace

@@ -79,15 +79,19 @@ constexpr const char* kDeepSeekCjk = "[一-龥ࠀ-一가-퟿]+";
 constexpr const char* kDeepSeekV3Words =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
     R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kTekken =
+}  // namespace
+
+const std::string_view kTekkenPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\)"
     R"(r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kGpt4o =
+const std::string_view kGpt4oPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:)"
     R"('s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{)"
     R"(Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}])"
     R"(+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+namespace {
 
 PreTokenizer step_of(PreTokenizer::Kind kind, Split split = Split::isolated) {
   PreTokenizer step;
@@ -125,9 +129,9 @@ std::vector<PreTokenizer> steps_of(Cuts cuts) {
       return {split_step("\\p{N}{1,3}"), split_step("[一-龥぀-ゟ゠-ヿ]+"),
               split_step(kDeepSeekV3Words)};
     case Cuts::tekken:
-      return {split_step(kTekken)};
+      return {split_step(std::string(kTekkenPattern))};
     case Cuts::gpt4o:
-      return {split_step(kGpt4o)};
+      return {split_step(std::string(kGpt4oPattern))};
   }
   return {};
 }

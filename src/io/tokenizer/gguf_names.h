@@ -2,11 +2,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/tokenizer/parts.h"
 
 namespace touchstone::inline v0::io {
+
+extern const std::string_view kTekkenPattern;
+extern const std::string_view kGpt4oPattern;
 
 struct NamedPreTokenizer {
   std::vector<PreTokenizer> steps;

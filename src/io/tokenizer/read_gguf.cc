@@ -55,6 +55,12 @@ TokenizerVocabulary read_tokenizer_vocabulary(const TensorFile& file) {
                                   keys.find("model") == nullptr ? "model" : "tokens"));
   }
   TokenizerVocabulary out;
+  const auto general = [&](const char* key) -> std::string {
+    const MetadataValue* const value = file.find_metadata(key);
+    return value == nullptr ? "" : std::string(value->as_string());
+  };
+  out.name = general("general.name");
+  out.architecture = general("general.architecture");
   out.model = keys.text("model");
   out.pre = keys.text("pre");
   out.tokens = keys.texts("tokens");

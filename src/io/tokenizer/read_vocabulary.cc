@@ -76,6 +76,26 @@ TokenTable table_of(const std::vector<std::string>& tokens) {
   return table;
 }
 
+// Phi 3 takes the white space behind its tokens away, which GGUF has no key for: readers go by the name
+// of the model.
+bool strips_right(const TokenizerVocabulary& in, std::string_view token) {
+  std::string name = in.name;
+  std::ranges::transform(name, name.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
+  if (name.find("phi-3") == std::string::npos && name.find("phi3") == std::string::npos)
+    return false;
+  return token != "<unk>" && token != "<s>" && token != "<|endoftext|>";
+}
+
+bool strips_left(const TokenizerVocabulary& in, std::string_view token) {
+  const auto is_any = [](std::string_view text, std::initializer_list<std::string_view> names) {
+    return std::ranges::any_of(
+        names, [&](std::string_view name) { return text.find(name) != std::string_view::npos; });
+  };
+  return token == "<mask>" && (is_any(in.pre, {"jina-v2-de", "jina-v2-es", "jina-v2-code"}) ||
+                               is_any(in.architecture, {"nomic-bert-moe", "jina-bert-v3"}));
+}
+
 // Tokens that are looked for in the text: control tokens, and those that the user defined.
 void add_tokens(const TokenizerVocabulary& in, TokenizerParts& parts) {
   const TokenTable table = table_of(in.tokens);
@@ -87,6 +107,8 @@ void add_tokens(const TokenizerVocabulary& in, TokenizerParts& parts) {
     if (table.find(in.tokens[i]) != i) continue;
     parts.added.push_back({.text = in.tokens[i],
                            .id = static_cast<TokenId>(i),
+                           .left_strip = strips_left(in, in.tokens[i]),
+                           .right_strip = strips_right(in, in.tokens[i]),
                            .normalized = false,
                            .special = special});
   }
@@ -315,6 +337,9 @@ TokenizerParts read_vocabulary(const TokenizerVocabulary& in) {
   } else if (in.model == "bert") {
     renamed.tokens = in.tokens;
     renamed.types = in.types;
+    renamed.pre = in.pre;
+    renamed.name = in.name;
+    renamed.architecture = in.architecture;
     parts = read_bert(in, renamed.tokens);
   } else if (in.model == "t5") {
     parts = read_unigram(in);

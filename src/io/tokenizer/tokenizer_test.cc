@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -222,6 +223,46 @@ TEST(TokenizerVocabulary, SentencePieceByScores) {
   EXPECT_EQ(tokenizer.encode("ab ab"), (Ids{1, 6, 6}));
   EXPECT_EQ(tokenizer.encode("é", {.add_special = false}), (Ids{2, 7, 8}));
   EXPECT_EQ(tokenizer.decode(Ids{6, 6, 7, 8}), "ab abé");
+}
+
+// What llama.cpp does for models of these names, and the models' own tokenizer.json say.
+TEST(TokenizerVocabulary, TokensTakeTheSpaceBesideThemByTheNameOfTheModel) {
+  TokenizerVocabulary vocabulary = byte_vocabulary({"<|end|>", "<s>", "<mask>"});
+  vocabulary.types.assign(vocabulary.tokens.size(), 1);
+  for (std::size_t i = 256; i < 259; ++i) vocabulary.types[i] = 3;
+  const std::string text = "a <|end|>\n b <s>\n <mask>c";
+  const auto ids = [&] { return Tokenizer::from_vocabulary(vocabulary).encode(text); };
+  const Ids all = {'a', ' ', 256, '\n', ' ', 'b', ' ', 257, '\n', ' ', 258, 'c'};
+  EXPECT_EQ(ids(), all);
+  vocabulary.name = "Phi-3 Mini 4k";
+  EXPECT_EQ(ids(), (Ids{'a', ' ', 256, 'b', ' ', 257, '\n', ' ', 258, 'c'}));
+  vocabulary.name = "phi-4";
+  EXPECT_EQ(ids(), all);
+  vocabulary.architecture = "nomic-bert-moe";
+  EXPECT_EQ(ids(), (Ids{'a', ' ', 256, '\n', ' ', 'b', ' ', 257, 258, 'c'}));
+}
+
+// A search follows a token from every position: the longer it may be, the longer that takes.
+TEST(TokenizerVocabulary, RefusesVeryLongTokens) {
+  const std::string token(1025, 'a');
+  TokenizerVocabulary vocabulary = byte_vocabulary({token});
+  vocabulary.types.assign(257, 1);
+  EXPECT_NO_THROW(Tokenizer::from_vocabulary(vocabulary));  // BPE merges its way to it
+  vocabulary.types[256] = 4;
+  EXPECT_THROW(Tokenizer::from_vocabulary(vocabulary), Unsupported);
+  for (const char* model : {"bert", "t5"}) {
+    TokenizerVocabulary pieces{.model = model, .pre = "", .tokens = {"[UNK]", token}};
+    pieces.scores = {0, 0};
+    pieces.unknown = 0;
+    pieces.add_eos = false;
+    EXPECT_THROW(Tokenizer::from_vocabulary(pieces), Unsupported) << model;
+    pieces.tokens[1].pop_back();
+    pieces.tokens[1].resize(1000);
+    const Tokenizer tokenizer = Tokenizer::from_vocabulary(pieces);
+    const auto start = std::chrono::steady_clock::now();
+    tokenizer.encode(std::string(50'000, 'a'));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << model;
+  }
 }
 
 TEST(TokenizerVocabulary, RefusesWhatDoesNotFit) {

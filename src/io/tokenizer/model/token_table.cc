@@ -1,7 +1,11 @@
 #include "io/tokenizer/model/token_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
+
+#include "touchstone/core/error.h"
 
 namespace touchstone::inline v0::io {
 
@@ -70,6 +74,10 @@ void MergeTable::set(TokenId left, TokenId right, Merge merge) {
 Trie::Trie() : slots_(64), mask_(63), values_{kNone} {}
 
 void Trie::add(std::string_view text, std::uint32_t value) {
+  if (text.size() > kMaxBytes) {
+    throw Unsupported(
+        fmt::format("tokenizer: a token of {} bytes, at most {}", text.size(), kMaxBytes));
+  }
   std::uint32_t node = kRoot;
   for (const char byte : text) {
     std::uint32_t next = step(node, byte);

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
+#include "io/tokenizer/gguf_names.h"
 #include "io/tokenizer/text/unicode.h"
 #include "io/tokenizer/text/utf8.h"
+#include "io/tokenizer/word_scanner.h"
 #include "touchstone/core/error.h"
 
 namespace touchstone::io {
@@ -83,10 +86,42 @@ TEST(TokenizerRegex, RefusesWhatMeansSomethingElse) {
   }
 }
 
+// Whatever the text: a megabyte of one character is one match.
+TEST(TokenizerRegex, MatchesLongRuns) {
+  constexpr std::size_t kLength = 1 << 20;
+  const auto expect_match = [&](std::string_view pattern, char c) {
+    SCOPED_TRACE(std::string(pattern.substr(0, 20)) + " '" + c + "'");
+    const std::string text(kLength, c);
+    std::vector<Span> spans;
+    EXPECT_NO_THROW(Regex(pattern).find_all(text, spans));
+    ASSERT_FALSE(spans.empty());
+    EXPECT_EQ(spans.front().begin, 0U);
+    EXPECT_EQ(spans.back().end, kLength);
+  };
+  for (const char c : {'A', 'a', ' ', '1', '\n'}) expect_match(kGpt4oPattern, c);
+  for (const char c : {'A', ' '}) {
+    expect_match(kTekkenPattern, c);
+    expect_match(kLlama3Pattern, c);
+  }
+  // Many runs, each longer than the steps of a first attempt.
+  std::string runs;
+  for (int i = 0; i < 200; ++i) runs += std::string(3000, 'A') + "1";
+  std::vector<Span> spans;
+  Regex("A*a+|A+|1").find_all(runs, spans);
+  EXPECT_EQ(spans.size(), 400U);
+}
+
 TEST(TokenizerRegex, BoundsWhatAPatternMayCost) {
   const std::string text(200, 'a');
   std::vector<Span> spans;
   EXPECT_THROW(Regex("(a+a+)+[bc]").find_all(text, spans), Unsupported);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(Regex("a{0,900}a{0,900}[cd]").find_all(std::string(20'000, 'a'), spans),
+               Unsupported);
+  EXPECT_THROW(Regex("a+[bc]").find_all(std::string(1 << 20, 'a'), spans), Unsupported);
+  EXPECT_THROW(Regex("(?:a|b|ab)*[cd]").find_all(std::string(20'000, 'a'), spans), Unsupported);
+  // Under a second of a whole core; this one may be shared, or run a sanitizer's code.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   EXPECT_THROW(Regex(std::string(500, '(') + "a" + std::string(500, ')')), Unsupported);
 }
 
