@@ -1,5 +1,5 @@
-// touchstone generate and touchstone score as their users meet them, on a random model with a
-// tokenizer trained for it.
+// touchstone generate as its users meet it: output, prompts, grammars, chat, refusals, speculation,
+// corpora.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,64 +13,14 @@
 #include <sstream>
 #include <string>
 
+#include "cli/decoding/decoding_verb_test_support.h"
 #include "json/json.h"
-#include "model/model_test_support.h"
 #include "tests/support/runners.h"
-#include "tests/support/shell.h"
 
 namespace touchstone::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-class DecodingVerb : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    folder_ = new model::test::ModelFolder("verbs");
-    golden_ = model::test::read_json(fs::path(TOUCHSTONE_MODEL_TESTDATA) / "qwen2.json");
-    folder_->write(golden_["config"], golden_["tensors"]);
-    std::string text;
-    for (int i = 0; i < 400; ++i) text += "word" + std::to_string(i * i) + " of line\n";
-    std::ofstream(folder_->path() / "text.txt") << text;
-    const auto trained =
-        shell("tokenize --train text.txt --vocab 400 --special '<s>,</s>' -o tokenizer.json 2>&1");
-    ASSERT_EQ(trained.exit_code, 0) << trained.out;
-    std::ofstream(folder_->path() / "chat_template.jinja")
-        << "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>\n{% endfor %}"
-           "{% if add_generation_prompt %}<s>assistant: {% endif %}";
-  }
-  static void TearDownTestSuite() {
-    delete folder_;
-    folder_ = nullptr;
-  }
-  static test::ShellResult shell(const std::string& arguments) {
-    return test::run_shell("cd '" + folder_->path().string() + "' && '" + TOUCHSTONE_PROGRAM +
-                           "' " + arguments);
-  }
-  static test::ShellResult run(const std::string& arguments) {
-    return shell(arguments + " 2>/dev/null </dev/null");
-  }
-  static void expect_one_line(const std::string& arguments, int exit_code, const char* message) {
-    const test::ShellResult result = shell(arguments + " 2>&1 </dev/null");
-    EXPECT_EQ(result.exit_code, exit_code) << arguments << ": " << result.out;
-    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
-    EXPECT_THAT(result.out, HasSubstr(message));
-  }
-  // A copy of the model with other tensors, in a folder beside it.
-  static std::string variant(const char* name, const Json& config, const Json& tensors) {
-    const fs::path path = folder_->path() / name;
-    fs::create_directories(path);
-    model::test::write_model(path, config, tensors);
-    fs::copy_file(folder_->path() / "tokenizer.json", path / "tokenizer.json");
-    return name;
-  }
-
-  static model::test::ModelFolder* folder_;
-  static Json golden_;
-};
-model::test::ModelFolder* DecodingVerb::folder_ = nullptr;
-Json DecodingVerb::golden_;
 
 TEST_F(DecodingVerb, TheContinuationAloneAndInJson) {
   const test::ShellResult plain = run("generate -m . -p 'word4 of' -n 12");
@@ -113,122 +63,6 @@ TEST_F(DecodingVerb, StopStringsEndTheText) {
   for (const char c : stop) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   const test::ShellResult cut = run("generate -m . -p 'word4 of' -n 30 --stop '" + quoted + "'");
   EXPECT_EQ(cut.out, text.substr(0, text.find(stop)) + "\n");
-}
-
-std::vector<Json> json_lines(const std::string& text) {
-  std::istringstream lines(text);
-  std::vector<Json> all;
-  for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
-  return all;
-}
-
-// The text of a special token is not in the answer, so it stops by its id.
-TEST_F(DecodingVerb, SpecialTokensAreStops) {
-  const std::string drawn =
-      "generate -m . -p 'word4 of' -n 200 --ignore-eos --temperature 60 --samples 4 --json";
-  const std::vector<Json> whole = json_lines(run(drawn).out);
-  ASSERT_EQ(whole.size(), 4U);
-  int stops = 0;
-  const std::vector<Json> stopped = json_lines(run(drawn + " --stop '<s>' --stop '</s>'").out);
-  ASSERT_EQ(stopped.size(), 4U);
-  for (std::size_t i = 0; i < 4; ++i) {
-    const auto tokens = whole[i]["tokens"].get<std::vector<std::int32_t>>();
-    // They are the first two of the vocabulary.
-    const auto end = std::ranges::find_if(tokens, [](std::int32_t token) { return token < 2; });
-    EXPECT_EQ(stopped[i]["tokens"].size(), static_cast<std::size_t>(end - tokens.begin()));
-    EXPECT_EQ(stopped[i]["finish"], end == tokens.end() ? "length" : "stop");
-    stops += end == tokens.end() ? 0 : 1;
-  }
-  EXPECT_GT(stops, 0);
-}
-
-TEST_F(DecodingVerb, OneBeamIsGreedy) {
-  const std::string prompt = "generate -m . -p 'word4 of' -n 10";
-  EXPECT_EQ(run(prompt + " --beams 1 --length-penalty 0").out, run(prompt).out);
-  const test::ShellResult beams = shell(prompt + " --beams 4 --json -q 2>&1");
-  ASSERT_EQ(beams.exit_code, 0) << beams.out;
-  std::istringstream lines(beams.out);
-  double before = std::numeric_limits<double>::infinity();
-  int count = 0;
-  for (std::string line; std::getline(lines, line); ++count) {
-    const Json beam = Json::parse(line);
-    EXPECT_LE(beam["score"].get<double>(), before);
-    before = beam["score"].get<double>();
-  }
-  EXPECT_EQ(count, 4);
-}
-
-TEST_F(DecodingVerb, BeamsHaveLogProbabilities) {
-  const auto lines =
-      json_lines(run("generate -m . -p 'word4 of' -n 6 --beams 3 --log-probs 0 --json").out);
-  ASSERT_EQ(lines.size(), 3U);
-  for (const Json& line : lines) {
-    EXPECT_EQ(line["finished"].get<bool>(), line["finish"] != "length");
-    double sum = 0;
-    for (const Json& token : line["log_probs"]) sum += token["log_prob"].get<double>();
-    EXPECT_GE(line["log_probs"].size(), line["tokens"].size());
-    EXPECT_NEAR(sum, line["log_probability"].get<double>(), 1e-4);
-  }
-  EXPECT_THAT(shell("generate -m . -p 'word4 of' -n 6 --beams 3 2>&1 >/dev/null").out,
-              testing::ContainsRegex("3 prompt tokens, first token after [0-9]+ ms, prefill "
-                                     "[0-9]+ tokens/s; .* generated, decode "));
-}
-
-// The pages of a prompt are shared, and those of the beams suffice however they part.
-TEST_F(DecodingVerb, BeamsFitInTheirCache) {
-  const Json mistral = model::test::read_json(fs::path(TOUCHSTONE_MODEL_TESTDATA) / "mistral.json");
-  variant("windowed", mistral["config"], mistral["tensors"]);
-  std::string words;
-  for (int i = 0; i < 120; ++i) words += "word4 of line ";
-  std::ofstream(folder_->path() / "long.txt") << words << "\n" << words << "of\nword4\n";
-  for (const std::string model : {".", "windowed"}) {
-    const std::string asked = "generate -q -m " + model + " --prompts long.txt -n 12 ";
-    EXPECT_EQ(run(asked + "--beams 1 --length-penalty 0").out, run(asked).out) << model;
-    std::string first;
-    for (const char* const pages : {"1", "64"}) {
-      const test::ShellResult beams =
-          shell(asked + "--beams 6 --ignore-eos --page-tokens " + pages + " 2>&1");
-      EXPECT_EQ(beams.exit_code, 0) << model << ", pages of " << pages << ": " << beams.out;
-      if (first.empty()) first = beams.out;
-      EXPECT_EQ(beams.out, first) << model << ", pages of " << pages;
-    }
-  }
-  const auto cache_of = [&](const std::string& more) {
-    const std::string said =
-        shell("generate -m . -n 20 " + more + " -p \"$(head -n 1 long.txt)\" 2>&1 >/dev/null").out;
-    const std::size_t at = said.find("cache ");
-    EXPECT_NE(at, std::string::npos) << said;
-    const bool mebi = said.find(" MiB", at) != std::string::npos;
-    return std::stod(said.substr(at + 6)) * (mebi ? 1024 : 1);
-  };
-  EXPECT_LT(cache_of("--beams 16"), 5 * cache_of(""));
-}
-
-TEST_F(DecodingVerb, TimesOfSeveralPrompts) {
-  std::string prompts;
-  for (int i = 0; i < 8; ++i) {
-    std::string line = "prompt" + std::to_string(i);
-    for (int word = 0; word < 20; ++word) line += " word" + std::to_string(i * word);
-    prompts += line + "\n";
-  }
-  std::ofstream(folder_->path() / "eight.txt") << prompts;
-  const std::string said =
-      shell("generate -m . --prompts eight.txt -n 2 --max-rows 8 --ignore-eos 2>&1 >/dev/null").out;
-  long rows = 0;
-  long first_ms = 0;
-  long rate = 0;
-  const std::size_t begin = said.find("touchstone: ");
-  ASSERT_NE(begin, std::string::npos) << said;
-  ASSERT_EQ(std::sscanf(said.c_str() + begin,
-                        "touchstone: %ld prompt tokens, first token after %ld ms, prefill %ld",
-                        &rows, &first_ms, &rate),
-            3)
-      << said;
-  // The first prompt is an eighth of all: prefill takes longer than its first token.
-  EXPECT_GT(1e3 * static_cast<double>(rows) / static_cast<double>(rate),
-            2.0 * static_cast<double>(first_ms))
-      << said;
-  EXPECT_THAT(said, HasSubstr("; 16 generated, decode "));
 }
 
 TEST_F(DecodingVerb, TextFollowsAGrammar) {
@@ -287,26 +121,6 @@ TEST_F(DecodingVerb, ChatHasHistory) {
   std::ofstream(folder_->path() / "blank.txt") << "word4\n \t\nof\n";
   EXPECT_EQ(shell("generate -m . --chat -n 5 --system 'line of' <blank.txt 2>/dev/null").out,
             two.out);
-}
-
-TEST_F(DecodingVerb, ChatDropsTheOldestTurnsOfAFullContext) {
-  std::string lines;
-  for (int i = 0; i < 12; ++i) lines += "word" + std::to_string(i * i) + " of line of line\n";
-  std::ofstream(folder_->path() / "turns.txt") << lines;
-  const std::string asked = "generate -m . --chat -n 6 --ignore-eos -q --context 90 ";
-  const test::ShellResult result =
-      shell(asked + "--system 'line of' <turns.txt 2>dropped.txt >answers12.txt; echo $?");
-  EXPECT_EQ(result.out, "0\n");
-  std::ifstream file(folder_->path() / "dropped.txt");
-  std::string said;
-  int drops = 0;
-  while (std::getline(file, said)) {
-    EXPECT_THAT(said, testing::ContainsRegex("context of 90 tokens is full: 1 of [0-9]+ turns"));
-    ++drops;
-  }
-  EXPECT_GT(drops, 5);
-  // A question that does not fit by itself is refused.
-  expect_one_line(asked + "-p \"$(cat turns.txt)\"", 2, "prompt: expected fewer than 90 tokens");
 }
 
 // Ctrl-C ends an answer and not the program; at the prompt it ends the program.
@@ -422,44 +236,6 @@ TEST_F(DecodingVerb, BadModelsAreOneLine) {
   expect_one_line("generate -m truncated -p x", 3, "model.safetensors");
 }
 
-TEST_F(DecodingVerb, ScoresATextInSeveralFormats) {
-  const std::string text = "--file text.txt --window 128";
-  const Json json = Json::parse(run("score -m . " + text + " --json").out);
-  // Random weights know nothing, and a model cannot be better than a guess on average for long.
-  EXPECT_GT(json["perplexity"].get<double>(), 100);
-  EXPECT_LT(json["low"].get<double>(), json["perplexity"].get<double>());
-  EXPECT_GT(json["high"].get<double>(), json["perplexity"].get<double>());
-  EXPECT_EQ(json["tokens"].get<std::int64_t>() - json["windows"].get<std::int64_t>(),
-            json["scored"].get<std::int64_t>());
-  const test::ShellResult table = run("score -m . " + text + " --caches f32,int8,int4");
-  ASSERT_EQ(table.exit_code, 0);
-  EXPECT_EQ(std::count(table.out.begin(), table.out.end(), '\n'), 4) << table.out;
-  EXPECT_THAT(table.out, HasSubstr("int8"));
-  EXPECT_THAT(table.out, HasSubstr(" %"));
-  const Json tokens = Json::parse(run("score -m . 'word4 of line' --tokens --json").out);
-  EXPECT_EQ(tokens["log_probs"].size(), tokens["tokens"].get<std::size_t>());
-  EXPECT_EQ(tokens["log_probs"][0]["log_prob"], nullptr);
-  // Short windows; what is not scored has no number.
-  for (const char* const window : {"2", "5", "15"}) {
-    const test::ShellResult narrow =
-        run("score -m . 'word4 of line of line word9 of line' --tokens --window " +
-            std::string(window));
-    EXPECT_EQ(narrow.exit_code, 0) << window;
-    EXPECT_THAT(narrow.out, testing::StartsWith("       -  \"")) << narrow.out;
-    EXPECT_THAT(narrow.out, testing::Not(HasSubstr("nan")));
-  }
-  // Models with different tokens compare by bits per byte.
-  variant("coarse", golden_["config"], golden_["tensors"]);
-  fs::remove(folder_->path() / "coarse/tokenizer.json");
-  ASSERT_EQ(shell("tokenize --train text.txt --vocab 280 -o coarse/tokenizer.json 2>&1").exit_code,
-            0);
-  const test::ShellResult beside =
-      run("score -m . 'word4 of line of line' --beside coarse --beside .");
-  ASSERT_EQ(beside.exit_code, 0);
-  EXPECT_THAT(beside.out, testing::ContainsRegex("coarse .* % bits/byte"));
-  EXPECT_EQ(beside.out.find("bits/byte", beside.out.rfind("\n.")), std::string::npos) << beside.out;
-}
-
 TEST_F(DecodingVerb, BenchGenerateMeasuresAModel) {
   const test::ShellResult result =
       run("bench generate --model . --compute f32 --batch 1,3 --context 20 --tokens 6 --rounds 1 "
@@ -529,7 +305,8 @@ TEST_F(DecodingVerb, SpeculationGivesTheSameText) {
   EXPECT_THAT(said.out, HasSubstr("\ntouchstone: = 4 accepted, then "));  // a line per node
   EXPECT_EQ(run(prompt + "--speculate suffix").out, run(prompt).out) << "with the controller";
   expect_one_line("generate -m . -p a --speculate magic", 2, "expected ngram, lookup, suffix");
-  expect_one_line("generate -m . -p a --trace", 2, "--trace: expected --speculate");
+  expect_one_line("generate -m . -p a --trace", 2, "--trace requires --speculate");
+  expect_one_line("generate -m . -p a --tree-nodes 4", 2, "--tree-nodes requires --speculate");
   expect_one_line("generate -m . -p a --beams 2 --speculate ngram", 2, "not with --speculate");
 }
 
@@ -588,6 +365,7 @@ TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
   EXPECT_EQ(trained_on("all.txt"), as_folder);
   expect_one_line(common + "--corpus two --top-p 0.5", 2, "begun with another top_p");
   expect_one_line(common + "--corpus three -p x", 2, "--corpus takes no -p");
+  expect_one_line("generate -m . -p x --batch 3", 2, "--batch requires --corpus");
 }
 
 }  // namespace

@@ -134,9 +134,6 @@ int generate(const GenerateOptions& o) {
   if (o.beams > 0 && !o.speculate.empty()) {
     throw InvalidArgument("generate: --beams: not with --speculate");
   }
-  if (o.trace && o.speculate.empty()) {
-    throw InvalidArgument("generate: --trace: expected --speculate with it");
-  }
   const OpenedModel opened = open_model(o.model);
   model::ModelOptions options = model_options(o.model, o.model.cache, opened.file.description());
   options.max_rows = o.max_rows;
@@ -339,28 +336,36 @@ void add_generate(Options& app, int& exit_code) {
       ->one_of({"true", "false", "never"})
       ->needs(beams)
       ->show_default();
-  verb->add_option(
+  Option* speculate = verb->add_option(
       "--speculate", o->speculate,
       "Drafts that the model verifies, the text stays the same: ngram, lookup, suffix, "
       "draft=PATH, dflash=PATH, or several by commas");
   verb->add_option("--tree-nodes", o->tree_nodes, "With --speculate: nodes of a draft, at most")
       ->check(whole_number(1, 256))
+      ->needs(speculate)
       ->show_default();
   verb->add_flag("--always-speculate", o->always_speculate,
-                 "With --speculate: verify every draft, whether it pays or not");
-  verb->add_flag("--trace", o->trace, "With --speculate: print every draft with its verdicts");
-  verb->add_option("--corpus", o->corpus,
-                   "Sample a corpus into this folder, in shards; an interrupted run goes on");
+                 "With --speculate: verify every draft, whether it pays or not")
+      ->needs(speculate);
+  verb->add_flag("--trace", o->trace, "With --speculate: print every draft with its verdicts")
+      ->needs(speculate);
+  Option* corpus =
+      verb->add_option("--corpus", o->corpus,
+                       "Sample a corpus into this folder, in shards; an interrupted run goes on");
   verb->add_option("--documents", o->documents, "With --corpus: how many")
       ->check(whole_number(1, std::int64_t{1} << 31))
+      ->needs(corpus)
       ->show_default();
   verb->add_option("--shard-documents", o->shard_documents, "With --corpus: of each shard")
       ->check(whole_number(1, 1 << 24))
+      ->needs(corpus)
       ->show_default();
   verb->add_option("--batch", o->batch, "With --corpus: documents side by side")
       ->check(whole_number(1, 1 << 16))
+      ->needs(corpus)
       ->show_default();
-  verb->add_option("--minutes", o->minutes, "With --corpus: stop after so many; 0 = when done");
+  verb->add_option("--minutes", o->minutes, "With --corpus: stop after so many; 0 = when done")
+      ->needs(corpus);
   log_probs->needs(verb->add_flag("--json", o->json, "One JSON object per line and continuation"));
   verb->add_flag("-q,--quiet", o->quiet, "No timing on standard error");
   verb->callback([o, &exit_code] {
