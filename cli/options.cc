@@ -109,6 +109,11 @@ Option* Option::split_at(char delimiter) {
   return this;
 }
 
+Option* Option::needs(const Option* other) {
+  option_->needs(other->option_);
+  return this;
+}
+
 Options::Options(std::string about, std::string name)
     : owned_(std::make_unique<CLI::App>(std::move(about), std::move(name))), app_(owned_.get()) {
   app_->set_help_flag("-h,--help", "This text");

@@ -27,7 +27,8 @@ class Option {
   Option* check(Check check);
   Option* one_of(std::vector<std::string> names);
   Option* show_default();
-  Option* split_at(char delimiter);  // one word holds the whole list
+  Option* split_at(char delimiter);    // one word holds the whole list
+  Option* needs(const Option* other);  // a usage error without it
 
  private:
   CLI::Option* option_;

@@ -5,7 +5,7 @@
 //               x += down (silu(gate n) * (up n))                   n = rms_norm(x)
 //   logits = head rms_norm(x)
 //
-// Grouped query heads, RoPE over halves, causal attention with an optional window. Matrices are
+// Grouped query heads, RoPE over halves, causal attention with optional windows and sinks. Matrices are
 // [out, in], row-major. Deliberately naive: the whole path is computed anew for every token.
 #pragma once
 
@@ -32,6 +32,8 @@ struct DecoderShape {
   std::int64_t window = 0;  // 0 = none
   double rope_base = 10000;
   double eps = 1e-5;
+  std::int64_t sinks = 0;                     // first positions that windows keep
+  std::vector<std::int64_t> layer_windows{};  // instead of `window`, one per layer
 };
 
 struct DecoderLayer {
@@ -104,7 +106,9 @@ class Decoder {
     keep_hidden(0);
     for (std::int64_t l = 0; l < s_.layers; ++l) {
       const DecoderLayer& layer = w_.layers[static_cast<std::size_t>(l)];
-      add(x, attention_block(layer, normed(x, layer.attention_norm, rows), rows));
+      const std::int64_t window =
+          s_.layer_windows.empty() ? s_.window : s_.layer_windows[static_cast<std::size_t>(l)];
+      add(x, attention_block(layer, normed(x, layer.attention_norm, rows), rows, window));
       add(x, mlp_block(layer, normed(x, layer.mlp_norm, rows), rows));
       keep_hidden(l + 1);
     }
@@ -166,7 +170,7 @@ class Decoder {
     return y;
   }
   std::vector<double> attention_block(const DecoderLayer& layer, const std::vector<double>& x,
-                                      std::int64_t rows) const {
+                                      std::int64_t rows, std::int64_t window) const {
     const auto q = heads_first(product(layer.wq, x, rows, s_.width), rows, s_.query_heads, true);
     const auto k = heads_first(product(layer.wk, x, rows, s_.width), rows, s_.kv_heads, true);
     const auto v = heads_first(product(layer.wv, x, rows, s_.width), rows, s_.kv_heads, false);
@@ -182,7 +186,8 @@ class Decoder {
                        .v = v.data(),
                        .scale = 1 / std::sqrt(static_cast<double>(s_.head_dim)),
                        .causal = true,
-                       .window = s_.window,
+                       .window = window,
+                       .sinks = s_.sinks,
                        .output = output.data()});
     std::vector<double> token_major(output.size());
     for (std::int64_t h = 0; h < s_.query_heads; ++h) {

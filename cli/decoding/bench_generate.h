@@ -1,4 +1,4 @@
-// `touchstone bench generate`: what it is told, and the run.
+// Options of `touchstone bench generate`, and the run.
 #pragma once
 
 #include <cstdint>

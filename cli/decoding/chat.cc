@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -58,6 +59,7 @@ class Conversation {
                model::Model& model, const ChatPrompts& prompts,
                const decode::SpeculationOptions& speculation)
       : o_(o),
+        opened_(opened),
         context_(context),
         model_(model),
         prompts_(prompts),
@@ -83,33 +85,56 @@ class Conversation {
     messages_.push_back(chat_message(role, text));
   }
 
+  // The tokens of the conversation. Where they leave no room for an answer, the oldest turns are
+  // dropped, the system message and the last question never.
+  std::vector<std::int32_t> prompt() {
+    const std::int64_t length = model_.shape().max_length;
+    const std::int64_t room = std::min(o_.max_tokens, length / 4);
+    const std::size_t first = o_.system.empty() ? 0 : 1;
+    const std::time_t now = std::time(nullptr);
+    io::TemplateValue::Array kept = messages_;
+    std::vector<std::int32_t> tokens = prompts_.render(kept, now);
+    while (std::ssize(tokens) + room > length && kept.size() > first + 1) {
+      const auto turn = kept.begin() + static_cast<std::ptrdiff_t>(first);
+      kept.erase(turn, turn + 2);
+      tokens = prompts_.render(kept, now);
+    }
+    if (kept.size() < messages_.size() && std::ssize(tokens) < length) {
+      say(fmt::format("the context of {} tokens is full: {} of {} turns dropped", length,
+                      (messages_.size() - kept.size()) / 2, (messages_.size() - first) / 2));
+      messages_ = std::move(kept);
+    }
+    return tokens;
+  }
+
   std::string reply() {
-    decode::Request request = request_of(o_);
-    request.prompt = prompts_.render(messages_, std::time(nullptr));
+    decode::Request request = request_of(o_, opened_.tokenizer);
+    request.prompt = prompt();
     request.constraint = constraint_;
     const decode::Cancellation cancellation = request.cancellation;
-    const decode::SchedulerStatistics before = scheduler_.statistics();
     TimedRun timing;
     g_interrupted = 0;
     const decode::RequestId id =
         scheduler_.submit(std::move(request), [&](const decode::TokenEvent& event) {
           timing.note(event);
           print(event.text);
-          if (g_interrupted != 0) cancellation.cancel();
         });
-    run_steps(context_, model_, scheduler_);
+    timing.run(context_, model_, scheduler_, [&] {
+      if (g_interrupted != 0) cancellation.cancel();
+    });
     print("\n");
     if (!o_.quiet) {
-      timing.report(model_, before, scheduler_.statistics());
+      timing.report(model_);
       report_speculation(scheduler_.speculation());
     }
     g_interrupted = 0;
     const std::vector<decode::Completion> answers = scheduler_.take(id);
-    check_constraint(answers);
+    check_constraint(constraint_.get(), answers);
     return answers[0].text;
   }
 
   const GenerateOptions& o_;
+  const OpenedModel& opened_;
   Context& context_;
   model::Model& model_;
   const ChatPrompts& prompts_;
@@ -171,7 +196,7 @@ int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context, 
   const bool terminal = ::isatty(STDIN_FILENO) == 1;
   if (terminal) say("Ctrl-C stops an answer, then the program; Ctrl-D ends it");
   for (std::string line;;) {
-    if (terminal) print("> ");
+    if (terminal) std::fputs("> ", stderr);
     if (!read_line(line)) break;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     try {
@@ -181,7 +206,7 @@ int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context, 
       say(error.what());
     }
   }
-  if (terminal) print("\n");
+  if (terminal) std::fputs("\n", stderr);
   return kOk;
 }
 

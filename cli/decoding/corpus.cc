@@ -73,6 +73,7 @@ class Corpus {
   Corpus(const GenerateOptions& o, const OpenedModel& opened, Context& context, model::Model& model,
          const std::vector<std::string>& lines)
       : o_(o),
+        opened_(opened),
         context_(context),
         model_(model),
         lines_(lines),
@@ -122,7 +123,7 @@ class Corpus {
 
   void submit(std::int64_t document) {
     const std::string prompt = corpus_prompt(o_.seed, document, lines_);
-    decode::Request request = request_of(o_);
+    decode::Request request = request_of(o_, opened_.tokenizer);
     request.prompt = chat_.prompt(o_.system, prompt);
     request.samples = 1;
     // No two documents share a seed, whatever the seeds of other corpora near this one.
@@ -186,6 +187,7 @@ class Corpus {
   };
 
   const GenerateOptions& o_;
+  const OpenedModel& opened_;
   Context& context_;
   model::Model& model_;
   const std::vector<std::string>& lines_;

@@ -1,5 +1,5 @@
-// touchstone generate and touchstone score as their users meet them, on a random model with a
-// tokenizer trained for it.
+// touchstone generate as its users meet it: output, prompts, grammars, chat, refusals, speculation,
+// corpora.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,64 +13,14 @@
 #include <sstream>
 #include <string>
 
+#include "cli/decoding/decoding_verb_test_support.h"
 #include "json/json.h"
-#include "model/model_test_support.h"
 #include "tests/support/runners.h"
-#include "tests/support/shell.h"
 
 namespace touchstone::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-class DecodingVerb : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    folder_ = new model::test::ModelFolder("verbs");
-    golden_ = model::test::read_json(fs::path(TOUCHSTONE_MODEL_TESTDATA) / "qwen2.json");
-    folder_->write(golden_["config"], golden_["tensors"]);
-    std::string text;
-    for (int i = 0; i < 400; ++i) text += "word" + std::to_string(i * i) + " of line\n";
-    std::ofstream(folder_->path() / "text.txt") << text;
-    const auto trained =
-        shell("tokenize --train text.txt --vocab 400 --special '<s>,</s>' -o tokenizer.json 2>&1");
-    ASSERT_EQ(trained.exit_code, 0) << trained.out;
-    std::ofstream(folder_->path() / "chat_template.jinja")
-        << "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>\n{% endfor %}"
-           "{% if add_generation_prompt %}<s>assistant: {% endif %}";
-  }
-  static void TearDownTestSuite() {
-    delete folder_;
-    folder_ = nullptr;
-  }
-  static test::ShellResult shell(const std::string& arguments) {
-    return test::run_shell("cd '" + folder_->path().string() + "' && '" + TOUCHSTONE_PROGRAM +
-                           "' " + arguments);
-  }
-  static test::ShellResult run(const std::string& arguments) {
-    return shell(arguments + " 2>/dev/null </dev/null");
-  }
-  static void expect_one_line(const std::string& arguments, int exit_code, const char* message) {
-    const test::ShellResult result = shell(arguments + " 2>&1 </dev/null");
-    EXPECT_EQ(result.exit_code, exit_code) << arguments << ": " << result.out;
-    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
-    EXPECT_THAT(result.out, HasSubstr(message));
-  }
-  // A copy of the model with other tensors, in a folder beside it.
-  static std::string variant(const char* name, const Json& config, const Json& tensors) {
-    const fs::path path = folder_->path() / name;
-    fs::create_directories(path);
-    model::test::write_model(path, config, tensors);
-    fs::copy_file(folder_->path() / "tokenizer.json", path / "tokenizer.json");
-    return name;
-  }
-
-  static model::test::ModelFolder* folder_;
-  static Json golden_;
-};
-model::test::ModelFolder* DecodingVerb::folder_ = nullptr;
-Json DecodingVerb::golden_;
 
 TEST_F(DecodingVerb, TheContinuationAloneAndInJson) {
   const test::ShellResult plain = run("generate -m . -p 'word4 of' -n 12");
@@ -115,22 +65,6 @@ TEST_F(DecodingVerb, StopStringsEndTheText) {
   EXPECT_EQ(cut.out, text.substr(0, text.find(stop)) + "\n");
 }
 
-TEST_F(DecodingVerb, OneBeamIsGreedy) {
-  const std::string prompt = "generate -m . -p 'word4 of' -n 10";
-  EXPECT_EQ(run(prompt + " --beams 1 --length-penalty 0").out, run(prompt).out);
-  const test::ShellResult beams = shell(prompt + " --beams 4 --json -q 2>&1");
-  ASSERT_EQ(beams.exit_code, 0) << beams.out;
-  std::istringstream lines(beams.out);
-  double before = std::numeric_limits<double>::infinity();
-  int count = 0;
-  for (std::string line; std::getline(lines, line); ++count) {
-    const Json beam = Json::parse(line);
-    EXPECT_LE(beam["score"].get<double>(), before);
-    before = beam["score"].get<double>();
-  }
-  EXPECT_EQ(count, 4);
-}
-
 TEST_F(DecodingVerb, TextFollowsAGrammar) {
   std::ofstream(folder_->path() / "answer.gbnf")
       << "root ::= (\"yes\" | \"no\") \", \" [0-9]+ \".\"";
@@ -146,6 +80,18 @@ TEST_F(DecodingVerb, TextFollowsAGrammar) {
     EXPECT_GE(json["days"].get<int>(), 1);
     EXPECT_LE(json["days"].get<int>(), 14);
   }
+  // Without an end-of-sequence token the text ends where nothing can follow.
+  std::ofstream(folder_->path() / "three.gbnf") << "root ::= \"no, 123.\"";
+  for (const char* const ending : {"", " --ignore-eos", " --samples 2", " --json"}) {
+    const std::string asked = "generate -m . -p word4 -n 30 --grammar three.gbnf -q";
+    const test::ShellResult whole = shell(asked + ending + " 2>&1");
+    EXPECT_EQ(whole.exit_code, 0) << ending << whole.out;
+    EXPECT_THAT(whole.out, HasSubstr("no, 123.")) << ending;
+    EXPECT_THAT(whole.out, testing::Not(HasSubstr("touchstone:"))) << ending;
+  }
+  const std::string cut = "generate -m . -p word4 -n 2 --grammar three.gbnf -q";
+  EXPECT_THAT(shell(cut + " 2>&1 >/dev/null").out,
+              HasSubstr("cut after 2 tokens and is not complete"));
   std::ofstream(folder_->path() / "bad.gbnf") << "root ::= other";
   expect_one_line("generate -m . -p x --grammar bad.gbnf", 3, "grammar:1");
 }
@@ -238,6 +184,13 @@ TEST_F(DecodingVerb, RefusesWhatCannotBeServed) {
   expect_one_line("generate -m . -p x --cache int3", 2, "expected one of f32");
   expect_one_line("generate -m . -p x --beams 4 --temperature 0.8", 2,
                   "beam search does not sample");
+  expect_one_line("generate -m . -p x --beams 4 --top-k 5", 2, "top_k: expected 0");
+  expect_one_line("generate -m . -p x --beams 4 --top-p 0.5", 2, "top_p: expected 1");
+  expect_one_line("generate -m . -p x --beams 4 --min-p 0.5", 2, "min_p: expected 0");
+  expect_one_line("generate -m . -p x --log-probs 2", 2, "--log-probs requires --json");
+  expect_one_line("generate -m . -p x --length-penalty 2", 2, "--length-penalty requires --beams");
+  expect_one_line("generate -m . -p x --dialect hf", 2, "--dialect requires --beams");
+  expect_one_line("generate -m . -p x --system y", 2, "--system: expected --chat or --corpus");
   expect_one_line("generate -m . -p x --grammar y", 3, "y: No such file");
   expect_one_line("generate -m . -p x --grammar y --json-schema z", 2, "expected one of them");
   expect_one_line("generate -m . --chat -p x --samples 2", 2, "--chat takes one -p");
@@ -281,25 +234,6 @@ TEST_F(DecodingVerb, BadModelsAreOneLine) {
   variant("truncated", golden_["config"], golden_["tensors"]);
   fs::resize_file(folder_->path() / "truncated/model.safetensors", 100000);
   expect_one_line("generate -m truncated -p x", 3, "model.safetensors");
-}
-
-TEST_F(DecodingVerb, ScoresATextInSeveralFormats) {
-  const std::string text = "--file text.txt --window 128";
-  const Json json = Json::parse(run("score -m . " + text + " --json").out);
-  // Random weights know nothing, and a model cannot be better than a guess on average for long.
-  EXPECT_GT(json["perplexity"].get<double>(), 100);
-  EXPECT_LT(json["low"].get<double>(), json["perplexity"].get<double>());
-  EXPECT_GT(json["high"].get<double>(), json["perplexity"].get<double>());
-  EXPECT_EQ(json["tokens"].get<std::int64_t>() - json["windows"].get<std::int64_t>(),
-            json["scored"].get<std::int64_t>());
-  const test::ShellResult table = run("score -m . " + text + " --caches f32,int8,int4");
-  ASSERT_EQ(table.exit_code, 0);
-  EXPECT_EQ(std::count(table.out.begin(), table.out.end(), '\n'), 4) << table.out;
-  EXPECT_THAT(table.out, HasSubstr("int8"));
-  EXPECT_THAT(table.out, HasSubstr(" %"));
-  const Json tokens = Json::parse(run("score -m . 'word4 of line' --tokens --json").out);
-  EXPECT_EQ(tokens["log_probs"].size(), tokens["tokens"].get<std::size_t>());
-  EXPECT_EQ(tokens["log_probs"][0]["log_prob"], nullptr);
 }
 
 TEST_F(DecodingVerb, BenchGenerateMeasuresAModel) {
@@ -371,7 +305,8 @@ TEST_F(DecodingVerb, SpeculationGivesTheSameText) {
   EXPECT_THAT(said.out, HasSubstr("\ntouchstone: = 4 accepted, then "));  // a line per node
   EXPECT_EQ(run(prompt + "--speculate suffix").out, run(prompt).out) << "with the controller";
   expect_one_line("generate -m . -p a --speculate magic", 2, "expected ngram, lookup, suffix");
-  expect_one_line("generate -m . -p a --trace", 2, "--trace: expected --speculate");
+  expect_one_line("generate -m . -p a --trace", 2, "--trace requires --speculate");
+  expect_one_line("generate -m . -p a --tree-nodes 4", 2, "--tree-nodes requires --speculate");
   expect_one_line("generate -m . -p a --beams 2 --speculate ngram", 2, "not with --speculate");
 }
 
@@ -430,6 +365,7 @@ TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
   EXPECT_EQ(trained_on("all.txt"), as_folder);
   expect_one_line(common + "--corpus two --top-p 0.5", 2, "begun with another top_p");
   expect_one_line(common + "--corpus three -p x", 2, "--corpus takes no -p");
+  expect_one_line("generate -m . -p x --batch 3", 2, "--batch requires --corpus");
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ int continue_prompts(const GenerateOptions& o, const OpenedModel& opened, Contex
   std::vector<decode::RequestId> ids;
   const auto constraint = constraint_of(o, opened);
   for (const std::vector<std::int32_t>& prompt : prompts) {
-    decode::Request request = request_of(o);
+    decode::Request request = request_of(o, opened.tokenizer);
     request.prompt = prompt;
     request.constraint = constraint;
     ids.push_back(scheduler.submit(std::move(request), [&](const decode::TokenEvent& event) {
@@ -76,26 +76,49 @@ int continue_prompts(const GenerateOptions& o, const OpenedModel& opened, Contex
       if (stream) print(event.text);
     }));
   }
-  run_steps(context, model, scheduler);
-  for (std::size_t p = 0; p < ids.size(); ++p) {
-    const std::vector<decode::Completion> answers = scheduler.take(ids[p]);
-    for (std::size_t s = 0; s < answers.size(); ++s) {
-      if (o.json) {
-        print(json_of(answers[s], o, p, s, std::ssize(prompts[p])).dump() + "\n");
-      } else {
-        print((stream ? "" : answers[s].text) + "\n");
-      }
+  timing.run(context, model, scheduler);
+  if (stream) print("\n");
+  std::vector<std::vector<decode::Completion>> answers;
+  for (const decode::RequestId id : ids) {
+    answers.push_back(scheduler.take(id));
+    check_constraint(constraint.get(), answers.back());
+  }
+  for (std::size_t p = 0; p < answers.size() && !stream; ++p) {
+    for (std::size_t s = 0; s < answers[p].size(); ++s) {
+      const decode::Completion& answer = answers[p][s];
+      print((o.json ? json_of(answer, o, p, s, std::ssize(prompts[p])).dump() : answer.text) +
+            "\n");
     }
-    check_constraint(answers);
   }
   if (!o.quiet) {
-    timing.report(model, {}, scheduler.statistics());
+    timing.report(model);
     report_speculation(scheduler.speculation());
   }
   return kOk;
 }
 
+// Sequences of max_length tokens whose pages hold all beams. K beams of a prompt are alive at once. They
+// share its pages; each has a last page of its own, and beams that have just parted hold the common one
+// until all of them have written. Windows move past the prompt, and then layers share nothing.
+std::int64_t beam_sequences(const GenerateOptions& o, const model::ModelOptions& options,
+                            const io::ModelDescription& description,
+                            const std::vector<std::vector<std::int32_t>>& prompts) {
+  const bool windows = std::ranges::any_of(
+      description.layers, [](const io::LayerDescription& layer) { return layer.window > 0; });
+  if (windows) return std::ssize(prompts) * (o.beams + o.beams / 2 + 1);
+  const std::int64_t page = options.page_tokens;
+  std::int64_t tokens = 0;
+  for (const std::vector<std::int32_t>& prompt : prompts) {
+    const std::int64_t own = std::min(o.max_tokens, options.max_length - std::ssize(prompt));
+    tokens += std::ssize(prompt) + page + o.beams * (std::max<std::int64_t>(own, 0) + 3 * page);
+  }
+  return (tokens + options.max_length - 1) / options.max_length;
+}
+
 int generate(const GenerateOptions& o) {
+  if (!o.system.empty() && !o.chat && o.corpus.empty()) {
+    throw InvalidArgument("generate: --system: expected --chat or --corpus with it");
+  }
   if (!o.corpus.empty()) return sample_corpus(o);
   if (o.chat && (!o.prompts_file.empty() || o.prompts.size() > 1 || o.samples != 1 || o.json)) {
     throw InvalidArgument(
@@ -110,9 +133,6 @@ int generate(const GenerateOptions& o) {
   if (o.chat && o.beams > 0) throw InvalidArgument("generate: --beams: not with --chat");
   if (o.beams > 0 && !o.speculate.empty()) {
     throw InvalidArgument("generate: --beams: not with --speculate");
-  }
-  if (o.trace && o.speculate.empty()) {
-    throw InvalidArgument("generate: --trace: expected --speculate with it");
   }
   const OpenedModel opened = open_model(o.model);
   model::ModelOptions options = model_options(o.model, o.model.cache, opened.file.description());
@@ -134,8 +154,8 @@ int generate(const GenerateOptions& o) {
   constexpr std::int64_t kMaxRunning = 32;
   const std::int64_t running =
       std::clamp<std::int64_t>(std::ssize(prompts) * o.samples, 1, kMaxRunning);
-  // A step forks the next beams before it lets go of the last: for a moment twice as many.
-  options.sequences = o.beams > 0 ? std::ssize(prompts) * (2 * o.beams + 1) : running;
+  options.sequences =
+      o.beams > 0 ? beam_sequences(o, options, opened.file.description(), prompts) : running;
   Context context = make_context(o.model);
   model::Model model(context, io::ModelFile::open(o.model.path), options);
   const Speculation speculation(o, opened, context, model, options);
@@ -146,7 +166,17 @@ int generate(const GenerateOptions& o) {
 
 }  // namespace
 
-decode::Request request_of(const GenerateOptions& o) {
+decode::Request request_of(const GenerateOptions& o, const io::Tokenizer& tokenizer) {
+  decode::StopConditions stop{
+      .max_tokens = o.max_tokens, .min_tokens = o.min_tokens, .ignore_eos = o.ignore_eos};
+  for (const std::string& text : o.stops) {
+    const std::optional<io::Token> token = tokenizer.token_to_id(text);
+    if (token && tokenizer.is_special(*token)) {
+      stop.tokens.push_back(*token);
+    } else {
+      stop.strings.push_back(text);
+    }
+  }
   return {.sampling = {.temperature = o.temperature,
                        .top_k = static_cast<std::int32_t>(o.top_k),
                        .top_p = o.top_p,
@@ -155,10 +185,7 @@ decode::Request request_of(const GenerateOptions& o) {
                        .frequency_penalty = o.frequency_penalty,
                        .presence_penalty = o.presence_penalty,
                        .seed = o.seed},
-          .stop = {.max_tokens = o.max_tokens,
-                   .min_tokens = o.min_tokens,
-                   .strings = o.stops,
-                   .ignore_eos = o.ignore_eos},
+          .stop = std::move(stop),
           .samples = static_cast<std::int32_t>(o.samples),
           .top_log_probabilities = static_cast<std::int32_t>(o.log_probs)};
 }
@@ -176,11 +203,21 @@ std::shared_ptr<const decode::TokenConstraint> constraint_of(const GenerateOptio
   return std::make_shared<decode::GrammarConstraint>(grammar, vocabulary);
 }
 
-void check_constraint(const std::vector<decode::Completion>& answers) {
+void check_constraint(const decode::TokenConstraint* constraint,
+                      const std::vector<decode::Completion>& answers) {
+  if (constraint == nullptr) return;
   for (const decode::Completion& answer : answers) {
-    if (answer.finish != decode::FinishReason::no_token) continue;
-    throw InvalidArgument(
-        fmt::format("generate: the grammar allows no token after {} tokens", answer.tokens.size()));
+    if (answer.finish == decode::FinishReason::no_token) {
+      throw InvalidArgument(fmt::format("generate: the grammar allows no token after {} tokens",
+                                        answer.tokens.size()));
+    }
+    if (answer.finish != decode::FinishReason::length) continue;
+    const std::unique_ptr<decode::TokenConstraint> state = constraint->start();
+    for (const std::int32_t token : answer.tokens) state->accept(token);
+    if (!state->complete()) {
+      say(fmt::format("the text was cut after {} tokens and is not complete: raise -n",
+                      answer.tokens.size()));
+    }
   }
 }
 
@@ -196,37 +233,54 @@ decode::SchedulerOptions scheduler_options(const GenerateOptions& o, const Opene
   return options;
 }
 
-void run_steps(Context& context, const model::Model& model, decode::Scheduler& scheduler) {
-  with_weight_names(model, [&] {
-    while (scheduler.step(context)) {
-    }
-  });
+std::string times_text(const RunTimes& times, const model::Model& model) {
+  const auto rate = [](std::int64_t count, double seconds) {
+    return static_cast<double>(count) / seconds;
+  };
+  const std::string decode =
+      times.decode_tokens == 0
+          ? "no decode steps"
+          : fmt::format("decode {:.1f} tokens/s", rate(times.decode_tokens, times.decode_seconds));
+  return fmt::format(
+      "{} prompt tokens, first token after {:.0f} ms, prefill {:.0f} tokens/s; {} generated, {}; "
+      "cache {}",
+      times.prompt_rows, 1e3 * times.first_seconds, rate(times.prompt_rows, times.prompt_seconds),
+      times.generated, decode, bytes_string(model.cache_bytes()));
 }
 
 TimedRun::TimedRun() : start_(now()) {}
 
 void TimedRun::note(const decode::TokenEvent& event) {
   if (event.token < 0) return;
-  last_ = now();
-  if (first_ < 0) first_ = last_;
-  ++tokens_;
+  if (times_.generated++ == 0) times_.first_seconds = now() - start_;
+  if (!samples_.emplace(event.request.id, event.sample).second) ++times_.decode_tokens;
 }
 
-void TimedRun::report(const model::Model& model, const decode::SchedulerStatistics& before,
-                      const decode::SchedulerStatistics& after) const {
-  if (tokens_ == 0) return;
-  const std::int64_t prompt = after.prompt_rows - before.prompt_rows;
-  const double first = first_ - start_;
-  std::string decode = "no decode steps";
-  if (last_ > first_) {
-    decode =
-        fmt::format("decode {:.1f} tokens/s", static_cast<double>(tokens_ - 1) / (last_ - first_));
-  }
-  say(fmt::format(
-      "{} prompt tokens, first token after {:.0f} ms ({:.0f} tokens/s); {} generated, {}; "
-      "cache {}, {} tokens from shared prefixes",
-      prompt, 1e3 * first, static_cast<double>(prompt) / first, tokens_, decode,
-      bytes_string(model.cache_bytes()), after.prefix_tokens - before.prefix_tokens));
+void TimedRun::run(Context& context, const model::Model& model, decode::Scheduler& scheduler,
+                   const std::function<void()>& after_step) {
+  with_weight_names(model, [&] {
+    for (bool more = true; more;) {
+      const decode::SchedulerStatistics before = scheduler.statistics();
+      const double start = now();
+      more = scheduler.step(context);
+      const decode::SchedulerStatistics after = scheduler.statistics();
+      const std::int64_t prompt = after.prompt_rows - before.prompt_rows;
+      const std::int64_t others =
+          after.decode_rows + after.draft_rows - before.decode_rows - before.draft_rows;
+      const double seconds_per_row =
+          (now() - start) / static_cast<double>(std::max<std::int64_t>(prompt + others, 1));
+      times_.prompt_rows += prompt;
+      times_.prompt_seconds += seconds_per_row * static_cast<double>(prompt);
+      times_.decode_seconds += seconds_per_row * static_cast<double>(others);
+      prefix_tokens_ += after.prefix_tokens - before.prefix_tokens;
+      if (after_step) after_step();
+    }
+  });
+}
+
+void TimedRun::report(const model::Model& model) const {
+  if (times_.generated == 0) return;
+  say(fmt::format("{}, {} tokens from shared prefixes", times_text(times_, model), prefix_tokens_));
 }
 
 void add_generate(Options& app, int& exit_code) {
@@ -265,42 +319,54 @@ void add_generate(Options& app, int& exit_code) {
   verb->add_option("--max-rows", o->max_rows, "Tokens that run through the model at once")
       ->check(whole_number(1, 1 << 20))
       ->show_default();
-  verb->add_option("--log-probs", o->log_probs,
-                   "With --json: log-probabilities, and of the N likeliest")
-      ->check(whole_number(0, 1 << 20));
-  verb->add_option("--beams", o->beams, "Beam search with so many beams; greedy controls only")
-      ->check(whole_number(1, decode::kMaxBeams));
+  Option* log_probs = verb->add_option("--log-probs", o->log_probs,
+                                       "With --json: log-probabilities, and of the N likeliest");
+  log_probs->check(whole_number(0, 1 << 20));
+  Option* beams =
+      verb->add_option("--beams", o->beams, "Beam search with so many beams; greedy controls only");
+  beams->check(whole_number(1, decode::kMaxBeams));
   verb->add_option("--length-penalty", o->length_penalty, "With --beams: log p / length^penalty")
+      ->needs(beams)
       ->show_default();
   verb->add_option("--dialect", o->dialect, "With --beams: whose rules")
       ->one_of({"canonical", "hf", "fairseq", "ctranslate2", "vllm"})
+      ->needs(beams)
       ->show_default();
   verb->add_option("--early-stopping", o->early_stopping, "With --dialect hf")
       ->one_of({"true", "false", "never"})
+      ->needs(beams)
       ->show_default();
-  verb->add_option(
+  Option* speculate = verb->add_option(
       "--speculate", o->speculate,
       "Drafts that the model verifies, the text stays the same: ngram, lookup, suffix, "
       "draft=PATH, dflash=PATH, or several by commas");
   verb->add_option("--tree-nodes", o->tree_nodes, "With --speculate: nodes of a draft, at most")
       ->check(whole_number(1, 256))
+      ->needs(speculate)
       ->show_default();
   verb->add_flag("--always-speculate", o->always_speculate,
-                 "With --speculate: verify every draft, whether it pays or not");
-  verb->add_flag("--trace", o->trace, "With --speculate: print every draft with its verdicts");
-  verb->add_option("--corpus", o->corpus,
-                   "Sample a corpus into this folder, in shards; an interrupted run goes on");
+                 "With --speculate: verify every draft, whether it pays or not")
+      ->needs(speculate);
+  verb->add_flag("--trace", o->trace, "With --speculate: print every draft with its verdicts")
+      ->needs(speculate);
+  Option* corpus =
+      verb->add_option("--corpus", o->corpus,
+                       "Sample a corpus into this folder, in shards; an interrupted run goes on");
   verb->add_option("--documents", o->documents, "With --corpus: how many")
       ->check(whole_number(1, std::int64_t{1} << 31))
+      ->needs(corpus)
       ->show_default();
   verb->add_option("--shard-documents", o->shard_documents, "With --corpus: of each shard")
       ->check(whole_number(1, 1 << 24))
+      ->needs(corpus)
       ->show_default();
   verb->add_option("--batch", o->batch, "With --corpus: documents side by side")
       ->check(whole_number(1, 1 << 16))
+      ->needs(corpus)
       ->show_default();
-  verb->add_option("--minutes", o->minutes, "With --corpus: stop after so many; 0 = when done");
-  verb->add_flag("--json", o->json, "One JSON object per line and continuation");
+  verb->add_option("--minutes", o->minutes, "With --corpus: stop after so many; 0 = when done")
+      ->needs(corpus);
+  log_probs->needs(verb->add_flag("--json", o->json, "One JSON object per line and continuation"));
   verb->add_flag("-q,--quiet", o->quiet, "No timing on standard error");
   verb->callback([o, &exit_code] {
     o->model.path = model_path(o->model.path);

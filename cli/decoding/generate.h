@@ -1,10 +1,13 @@
-// What `touchstone generate` is told, and the parts it is made of.
+// Options of `touchstone generate`, and the parts it is made of.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/decoding/open_model.h"
@@ -55,30 +58,46 @@ struct GenerateOptions {
   double minutes = 0;  // 0 = no limit
 };
 
-// The request of a prompt, without the prompt and the constraint.
-decode::Request request_of(const GenerateOptions& o);
+// The request of a prompt, without the prompt and the constraint. A --stop that is the text of a special
+// token becomes a stop token: the text of the answer has none of them.
+decode::Request request_of(const GenerateOptions& o, const io::Tokenizer& tokenizer);
 
 // Of --grammar or --json-schema; null without them.
 std::shared_ptr<const decode::TokenConstraint> constraint_of(const GenerateOptions& o,
                                                              const OpenedModel& opened);
-// InvalidArgument where a continuation ended because nothing was allowed to follow.
-void check_constraint(const std::vector<decode::Completion>& answers);
+// InvalidArgument where a continuation ended because nothing was allowed to follow. A line on standard
+// error where -n or the context cut a text that is not complete.
+void check_constraint(const decode::TokenConstraint* constraint,
+                      const std::vector<decode::Completion>& answers);
 
-// Requests of one run, timed: prefill ends with the first token of the last request.
+// What a run took, as the line on standard error says it.
+struct RunTimes {
+  std::int64_t prompt_rows = 0;
+  double first_seconds = 0;  // until the first token
+  double prompt_seconds = 0;
+  std::int64_t generated = 0;
+  std::int64_t decode_tokens = 0;  // of them, after the first tokens, which the prompts give
+  double decode_seconds = 0;
+};
+std::string times_text(const RunTimes& times, const model::Model& model);
+
+// Requests of one run, timed: the time of a step is divided among its rows.
 class TimedRun {
  public:
   TimedRun();
   // To be called with every event.
   void note(const decode::TokenEvent& event);
+  // Runs steps until all is done, with `after_step` after each.
+  void run(Context& context, const model::Model& model, decode::Scheduler& scheduler,
+           const std::function<void()>& after_step = {});
   // One line on standard error.
-  void report(const model::Model& model, const decode::SchedulerStatistics& before,
-              const decode::SchedulerStatistics& after) const;
+  void report(const model::Model& model) const;
 
  private:
   double start_ = 0;
-  double first_ = -1;
-  double last_ = 0;
-  std::int64_t tokens_ = 0;
+  RunTimes times_{};
+  std::int64_t prefix_tokens_ = 0;
+  std::set<std::pair<std::int64_t, std::int32_t>> samples_{};  // that have a token
 };
 
 // Prompts as the chat template of a model has them; as they are where it has none.
@@ -107,9 +126,6 @@ int chat(const GenerateOptions& o, const OpenedModel& opened, Context& context, 
 // The best continuation of each prompt; all beams with --json. The exit code.
 int search_beams(const GenerateOptions& o, const OpenedModel& opened, Context& context,
                  model::Model& model, const std::vector<std::vector<std::int32_t>>& prompts);
-
-// Runs steps until all is done.
-void run_steps(Context& context, const model::Model& model, decode::Scheduler& scheduler);
 
 decode::SchedulerOptions scheduler_options(const GenerateOptions& o, const OpenedModel& opened,
                                            std::int64_t running,

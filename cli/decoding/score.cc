@@ -53,17 +53,6 @@ std::string text_of(const ScoreOptions& o) {
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
-// Bytes of text that scored tokens stand for: a character that several tokens spell belongs to the last.
-std::int64_t scored_bytes(const io::Tokenizer& tokenizer, const Scored& scored) {
-  io::TokenStream stream(tokenizer);
-  std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < scored.tokens.size(); ++i) {
-    const auto piece = std::ssize(stream.next(scored.tokens[i]));
-    if (!std::isnan(scored.result.log_probabilities[i])) bytes += piece;
-  }
-  return bytes;
-}
-
 Scored score_one(const ScoreOptions& o, const std::string& path, const std::string& cache,
                  const std::string& text) {
   ModelChoice choice = o.model;
@@ -82,7 +71,9 @@ Scored score_one(const ScoreOptions& o, const std::string& path, const std::stri
   Context context = make_context(choice);
   model::Model model(context, std::move(opened.file), options);
   const std::span<const std::int32_t> beginning =
-      std::span(scored.tokens).first(std::min<std::size_t>(scored.tokens.size(), 16));
+      std::span(scored.tokens)
+          .first(static_cast<std::size_t>(
+              std::min({std::ssize(scored.tokens), options.max_length, std::int64_t{16}})));
   if (beginning.size() > 1 && !decode::check_causality(context, model, beginning)) {
     throw CorruptData(
         "score: logits depend on later tokens; what this model gives is no prediction");
@@ -91,11 +82,12 @@ Scored score_one(const ScoreOptions& o, const std::string& path, const std::stri
     return decode::perplexity(context, model, scored.tokens,
                               {.window = window, .stride = o.stride});
   });
-  scored.bytes = scored_bytes(opened.tokenizer, scored);
+  scored.bytes = decode::scored_bytes(opened.tokenizer, scored.tokens, scored.result);
   if (o.tokens && !o.json) {
     std::string lines;
     for (std::size_t i = 0; i < scored.tokens.size(); ++i) {
-      lines += fmt::format("{:8.4f}  {}\n", scored.result.log_probabilities[i],
+      const float value = scored.result.log_probabilities[i];
+      lines += fmt::format("{:>8}  {}\n", std::isnan(value) ? "-" : fmt::format("{:.4f}", value),
                            Json(opened.tokenizer.decode({&scored.tokens[i], 1})).dump());
     }
     print(lines);
@@ -150,12 +142,17 @@ int score(const ScoreOptions& o) {
   Table table({"model", "cache", ">tokens scored", ">perplexity", "95 % interval", ">change",
                ">bits/byte"});
   for (const Scored& scored : all) {
-    const double change = scored.result.value() / all.front().result.value() - 1;
+    // Perplexities of different tokens do not compare; bits per byte do.
+    const bool same_tokens = scored.tokens == all.front().tokens;
+    const double change = same_tokens ? scored.result.value() / all.front().result.value() - 1
+                                      : scored.bits_per_byte() / all.front().bits_per_byte() - 1;
     const std::size_t slash = scored.model.find_last_of('/');
     table.add({slash == std::string::npos ? scored.model : scored.model.substr(slash + 1),
                scored.cache, std::to_string(scored.result.tokens()),
                fmt::format("{:.4f}", scored.result.value()), interval_text(scored.result),
-               &scored == &all.front() ? "" : fmt::format("{:+.3f} %", 100 * change),
+               &scored == &all.front()
+                   ? ""
+                   : fmt::format("{:+.3f} %{}", 100 * change, same_tokens ? "" : " bits/byte"),
                fmt::format("{:.4f}", scored.bits_per_byte())});
   }
   print(table.text());

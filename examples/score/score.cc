@@ -14,7 +14,8 @@ int main(int argc, char** argv) {
   }
   try {
     const std::string text = argv[2];
-    const auto tokens = io::Tokenizer::from_file(argv[1]).encode(text);
+    const io::Tokenizer tokenizer = io::Tokenizer::from_file(argv[1]);
+    const auto tokens = tokenizer.encode(text);
     Context context;
     for (const DType format : {DType::f32, DType::i8}) {
       model::Model model(context, io::ModelFile::open(argv[1]),
@@ -22,9 +23,10 @@ int main(int argc, char** argv) {
                           .values = QuantFormat{.dtype = format},
                           .max_length = 512});
       const decode::Perplexity result = decode::perplexity(context, model, tokens);
+      const auto bytes = static_cast<double>(decode::scored_bytes(tokenizer, tokens, result));
       std::cout << format_name(format) << " cache: perplexity " << result.value() << ", "
-                << result.loss() / std::numbers::ln2 / static_cast<double>(text.size())
-                << " bits per byte, over " << result.tokens() << " tokens\n";
+                << result.loss() / std::numbers::ln2 / bytes << " bits per byte, over "
+                << result.tokens() << " tokens\n";
     }
   } catch (const Error& error) {
     std::cerr << error.what() << '\n';

@@ -20,6 +20,7 @@
 #include "touchstone/core/weight_format.h"          // IWYU pragma: export
 #include "touchstone/decode/acceptance.h"           // IWYU pragma: export
 #include "touchstone/decode/beam_search.h"          // IWYU pragma: export
+#include "touchstone/decode/continuation_text.h"    // IWYU pragma: export
 #include "touchstone/decode/draft.h"                // IWYU pragma: export
 #include "touchstone/decode/draft_source.h"         // IWYU pragma: export
 #include "touchstone/decode/grammar.h"              // IWYU pragma: export

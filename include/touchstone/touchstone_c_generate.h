@@ -30,7 +30,7 @@ typedef struct ts_grammar_state ts_grammar_state;
 typedef struct ts_tokenizer ts_tokenizer;
 
 // Beside those of touchstone_c_beam.h.
-enum { TS_FINISH_NONE = 0, TS_FINISH_CANCELLED = 4, TS_FINISH_NO_TOKEN = 5 };
+enum { TS_FINISH_NONE = 0, TS_FINISH_CANCELLED = 4, TS_FINISH_NO_TOKEN = 5, TS_FINISH_FAILED = 6 };
 
 typedef struct ts_model_args {
   size_t struct_size;
@@ -48,6 +48,8 @@ typedef struct ts_model_args {
   int32_t graphs;
   int32_t int8_activations;
   int32_t reserved2;  // 0
+  int32_t expand_weights;
+  int32_t reserved3;  // 0
 } ts_model_args;
 #define TS_MODEL_ARGS                                                                           \
   {                                                                                             \
@@ -164,6 +166,9 @@ typedef struct ts_request_args {
   const ts_cancellation* cancellation;  // NULL = none
   ts_token_hook hook;                   // called by ts_scheduler_step; NULL = none
   void* user;
+  const int32_t* bias_tokens;  // added to the logits of these tokens: bias_values
+  const float* bias_values;
+  int64_t bias_count;
 } ts_request_args;
 #define TS_REQUEST_ARGS                                                                            \
   {                                                                                                \

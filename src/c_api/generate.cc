@@ -52,11 +52,13 @@ using decode::Request;
 using decode::TokenEvent;
 
 static_assert(TS_FINISH_NO_TOKEN == static_cast<int>(FinishReason::no_token));
+static_assert(TS_FINISH_FAILED == static_cast<int>(FinishReason::failed));
 static_assert(TS_FINISH_CANCELLED == static_cast<int>(FinishReason::cancelled));
 
 model::ModelOptions options_of(const ts_model_args* given) {
   ts_model_args args = TS_MODEL_ARGS;
-  if (given != nullptr) args = current(given, "model_open", sizeof(ts_model_args), args);
+  constexpr std::size_t kFirstVersion = offsetof(ts_model_args, expand_weights);
+  if (given != nullptr) args = current(given, "model_open", kFirstVersion, args);
   model::ModelOptions options{.compute = dtype(args.compute, "model_open: compute"),
                               .max_length = args.max_length,
                               .sequences = args.sequences,
@@ -65,6 +67,7 @@ model::ModelOptions options_of(const ts_model_args* given) {
                               .max_rows = args.max_rows,
                               .share_prefixes = flag(args.share_prefixes),
                               .graphs = flag(args.graphs),
+                              .expand_weights = flag(args.expand_weights),
                               .int8_activations = flag(args.int8_activations)};
   if (args.keys != nullptr) options.keys = quant_format(*args.keys, "model_open: keys");
   if (args.values != nullptr) options.values = quant_format(*args.values, "model_open: values");
@@ -162,6 +165,11 @@ Request request_of(const ts_request_args& args) {
   for (const char* const string :
        list(args.stop_strings, args.stop_string_count, "request: stop_strings")) {
     request.stop.strings.push_back(text(string));
+  }
+  const auto bias_tokens = list(args.bias_tokens, args.bias_count, "request: bias_tokens");
+  const auto bias_values = list(args.bias_values, args.bias_count, "request: bias_values");
+  for (std::size_t i = 0; i < bias_tokens.size(); ++i) {
+    request.sampling.bias.emplace_back(bias_tokens[i], bias_values[i]);
   }
   if (args.constraint != nullptr) {
     request.constraint = std::make_shared<decode::GrammarConstraint>(args.constraint->value);
@@ -272,8 +280,8 @@ ts_status ts_scheduler_submit(ts_scheduler* scheduler, const ts_request_args* gi
   return guarded([&] {
     decode::Scheduler& with = checked(scheduler, "scheduler").scheduler;
     int64_t& place = checked(request, "scheduler_submit: request");
-    const ts_request_args args =
-        c_api::current(given, "request", sizeof(ts_request_args), ts_request_args(TS_REQUEST_ARGS));
+    const ts_request_args args = c_api::current(
+        given, "request", offsetof(ts_request_args, bias_tokens), ts_request_args(TS_REQUEST_ARGS));
     place = with.submit(c_api::request_of(args), c_api::hook_of(args.hook, args.user)).id;
   });
 }

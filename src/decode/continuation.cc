@@ -3,9 +3,29 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/index.h"
+#include "touchstone/core/error.h"
 #include "touchstone/decode/acceptance.h"
+#include "touchstone/decode/continuation_text.h"
 
 namespace touchstone::inline v0::decode {
+namespace {
+
+// The masks of a constraint count the space before a first token as text, which decoders drop where the
+// prompt has no text: a letter before it keeps it.
+io::TokenStream text_stream(const SchedulerOptions& options, const Request& request) {
+  const io::Tokenizer& tokenizer = *options.tokenizer;
+  const io::DecodeOptions decoding{.skip_special = options.skip_special};
+  const bool empty = std::ranges::all_of(
+      request.prompt, [&](std::int32_t token) { return tokenizer.is_special(token); });
+  const auto letter = tokenizer.token_to_id("a");
+  if (request.constraint && empty && letter) {
+    return continuation_stream(tokenizer, {&*letter, 1}, decoding);
+  }
+  return continuation_stream(tokenizer, request.prompt, decoding);
+}
+
+}  // namespace
 
 Continuation::Continuation(RequestId id, const Request& request, std::int32_t sample,
                            const SchedulerOptions& options, std::int64_t max_length)
@@ -22,7 +42,7 @@ Continuation::Continuation(RequestId id, const Request& request, std::int32_t sa
     ends_.insert(ends_.end(), options.eos_tokens.begin(), options.eos_tokens.end());
   }
   if (options.tokenizer != nullptr) {
-    stream_.emplace(*options.tokenizer, io::DecodeOptions{.skip_special = options.skip_special});
+    stream_.emplace(text_stream(options, request));
   }
 }
 
@@ -42,11 +62,15 @@ std::int64_t Continuation::seed() const {
 void Continuation::mask(Draft& draft, std::int64_t vocabulary) const {
   const std::int64_t early = std::max<std::int64_t>(request_.stop.min_tokens - generated(), 0);
   if (!constraint_ && (early == 0 || ends_.empty())) return;
-  mask_draft(draft, {.constraint = constraint_.get(),
-                     .forbidden = ends_,
-                     .forbidden_depth = early,
-                     .ends = ends_,
-                     .vocabulary = vocabulary});
+  try {
+    mask_draft(draft, {.constraint = constraint_.get(),
+                       .forbidden = ends_,
+                       .forbidden_depth = early,
+                       .ends = ends_,
+                       .vocabulary = vocabulary});
+  } catch (const Error&) {
+    draft = {};  // a constraint that throws for the text itself does so without a draft, too
+  }
 }
 
 SampleRow Continuation::sample_row() const {
@@ -57,6 +81,19 @@ SampleRow Continuation::sample_row() const {
       .tokens = tokens_,
       .forbidden = early ? std::span<const std::int32_t>(ends_) : std::span<const std::int32_t>(),
       .constraint = constraint_.get()};
+}
+
+std::vector<std::int32_t> Continuation::constraint_mask(std::int64_t vocabulary) const {
+  if (!constraint_) return {};
+  std::vector<std::int32_t> mask(at((vocabulary + 31) / 32));
+  constraint_->allowed(mask);
+  if (generated() >= request_.stop.min_tokens) return mask;
+  for (const std::int32_t token : ends_) {
+    const std::uint32_t bit = std::uint32_t{1} << (token % 32);
+    std::int32_t& word = mask[at(token / 32)];
+    word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) & ~bit);
+  }
+  return mask;
 }
 
 std::string Continuation::append(std::int32_t token, const SampledToken& sampled) {

@@ -36,6 +36,10 @@ class Continuation {
   std::int64_t room() const;
   std::int64_t seed() const;  // of this sample
   SampleRow sample_row() const;
+  // Words of the tokens that may follow, where the request has a constraint; else none.
+  std::vector<std::int32_t> constraint_mask(std::int64_t vocabulary) const;
+  // Where no token may follow: whether the text is what its constraint wants.
+  bool complete() const { return constraint_ && constraint_->complete(); }
   // The masks of a draft after the tokens so far, where the request restricts tokens.
   void mask(Draft& draft, std::int64_t vocabulary) const;
   // Takes a token; what can be shown of its text. Finishes where a stop says so.

@@ -100,6 +100,21 @@ Perplexity perplexity(Context& context, Scorer& scorer, std::span<const std::int
   return result;
 }
 
+std::int64_t scored_bytes(const io::Tokenizer& tokenizer, std::span<const std::int32_t> tokens,
+                          const Perplexity& result) {
+  if (tokens.size() != result.log_probabilities.size()) {
+    throw InvalidArgument(fmt::format("scored_bytes: tokens: expected {}, as were scored, got {}",
+                                      result.log_probabilities.size(), tokens.size()));
+  }
+  io::TokenStream stream(tokenizer);
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto piece = std::ssize(stream.next(tokens[i]));
+    if (!std::isnan(result.log_probabilities[i])) bytes += piece;
+  }
+  return bytes;
+}
+
 bool check_causality(Context& context, Scorer& scorer, std::span<const std::int32_t> tokens) {
   std::vector<float> known;
   std::vector<std::int32_t> changed(tokens.begin(), tokens.end());

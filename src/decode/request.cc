@@ -92,6 +92,8 @@ std::string_view name_of(FinishReason reason) {
       return "cancelled";
     case FinishReason::no_token:
       return "no_token";
+    case FinishReason::failed:
+      return "failed";
   }
   return "unknown";
 }

@@ -73,6 +73,7 @@ TEST(Request, CancellationReachesCopies) {
 TEST(Request, ReasonsHaveNames) {
   EXPECT_EQ(name_of(FinishReason::eos), "eos");
   EXPECT_EQ(name_of(FinishReason::no_token), "no_token");
+  EXPECT_EQ(name_of(FinishReason::failed), "failed");
 }
 
 }  // namespace

@@ -11,7 +11,25 @@
 
 namespace touchstone::inline v0::decode {
 
-SchedulerOptions checked_options(SchedulerOptions options) {
+namespace {
+
+template <class Type, class... Others>
+std::exception_ptr copy_with_prefix(const Error& error, const std::string& prefix) {
+  if (dynamic_cast<const Type*>(&error) != nullptr) {
+    return std::make_exception_ptr(Type(prefix + error.what()));
+  }
+  if constexpr (sizeof...(Others) > 0) return copy_with_prefix<Others...>(error, prefix);
+  return std::make_exception_ptr(Error(prefix + error.what()));
+}
+
+std::exception_ptr with_prefix(const Error& error, const std::string& prefix) {
+  return copy_with_prefix<InvalidArgument, Unsupported, OutOfMemory, CorruptData, FileError,
+                          DeviceError>(error, prefix);
+}
+
+}  // namespace
+
+SchedulerOptions checked_options(SchedulerOptions options, std::int64_t vocabulary) {
   if (options.max_rows < 1) {
     throw InvalidArgument(
         fmt::format("scheduler: max_rows: expected at least 1, got {}", options.max_rows));
@@ -19,6 +37,11 @@ SchedulerOptions checked_options(SchedulerOptions options) {
   if (options.max_running < 1) {
     throw InvalidArgument(
         fmt::format("scheduler: max_running: expected at least 1, got {}", options.max_running));
+  }
+  for (const std::int32_t token : options.eos_tokens) {
+    if (token >= 0 && token < vocabulary) continue;
+    throw InvalidArgument(fmt::format("scheduler: eos_tokens: expected tokens in [0, {}), got {}",
+                                      vocabulary, token));
   }
   options.max_running = std::min(options.max_running, options.max_rows);
   return options;
@@ -36,6 +59,11 @@ RequestId Scheduler::submit(Request request, TokenHook hook) {
   check_request(request, {.vocabulary = shape.vocabulary, .max_length = shape.max_length});
   if (!request.stop.strings.empty() && s.options.tokenizer == nullptr) {
     throw InvalidArgument("request: stop string: expected none, as the scheduler has no tokenizer");
+  }
+  // A constraint that was made for another vocabulary is refused here.
+  if (const auto first = request.constraint ? request.constraint->start() : nullptr) {
+    std::vector<std::int32_t> mask(at((shape.vocabulary + 31) / 32));
+    first->allowed(mask);
   }
   const RequestId id{s.next_id++};
   HeldRequest& held = s.requests[id.id];
@@ -93,6 +121,10 @@ SpeculationStatistics Scheduler::speculation() const {
 
 bool Scheduler::step(Context& context) {
   State& s = *state_;
+  if (context.device() != s.scorer.shape().device) {
+    throw InvalidArgument(fmt::format("scheduler: context: expected one of {}, got {}",
+                                      name_of(s.scorer.shape().device), name_of(context.device())));
+  }
   for (SchedulerEntry* const entry : std::exchange(s.immediate, {})) {
     const bool cancelled = entry->text.request().cancellation.cancelled();
     s.end(*entry, cancelled ? FinishReason::cancelled : FinishReason::length);
@@ -103,9 +135,13 @@ bool Scheduler::step(Context& context) {
   std::vector<SchedulerShare> shares = s.plan();
   if (!shares.empty()) {
     ++s.statistics.steps;
+    s.step_start = std::chrono::steady_clock::now();
+    s.propose(context, shares);
     s.score(context, shares);
+    s.emit();
     s.retire();
   }
+  if (s.failure) std::rethrow_exception(std::exchange(s.failure, nullptr));
   return !s.entries.empty();
 }
 
@@ -131,8 +167,8 @@ bool Scheduler::State::fits(std::span<const SchedulerShare> shares) const {
   return scorer.fits(counts);
 }
 
-// Who takes part in a step: continuations first, one row each, then prompts in their order, as many
-// rows as are left; then those who wait, as long as memory lasts.
+// The shares of a step: continuations first, one row each, then prompts in their order, as many rows
+// as are left; then waiting entries, as long as memory lasts.
 std::vector<SchedulerShare> Scheduler::State::plan() {
   std::vector<SchedulerShare> shares;
   shares.reserve(running.size());
@@ -153,6 +189,9 @@ std::vector<SchedulerShare> Scheduler::State::plan() {
     shares.back().rows = std::min(rows, entry.remaining());
     rows -= shares.back().rows;
   }
+  // Layers with windows free the pages of a chunk as the next one is read: what does not fit as a whole
+  // may fit in parts.
+  while (shares.size() == 1 && shares[0].rows > 1 && !fits(shares)) shares[0].rows /= 2;
   return shares;
 }
 
@@ -188,7 +227,7 @@ bool Scheduler::State::admit(SchedulerEntry& entry, std::vector<SchedulerShare>&
   }
   if (alone && entry.length > 0 && !fits(shares)) {
     // A page that is shared in part is copied before it is written: for a moment the sequence needs
-    // more than its tokens do, and nobody else can give anything.
+    // more than its tokens do, and there is no other entry to preempt.
     leave(entry);
     start(entry, scorer.create(), 0);
     shares.back().rows = entry.remaining();
@@ -247,6 +286,15 @@ void Scheduler::State::end(SchedulerEntry& entry, FinishReason reason) {
   note(entry, -1, entry.text.finish(reason));
 }
 
+// Ends an entry, and the samples that wait for it, by an error that the step throws when it is done.
+void Scheduler::State::fail(SchedulerEntry& entry, const Error& error) {
+  if (!failure) {
+    failure = with_prefix(error, fmt::format("scheduler: request {}: ", entry.text.id().id));
+  }
+  end(entry, FinishReason::failed);
+  for (SchedulerEntry* const other : entry.followers) end(*other, FinishReason::failed);
+}
+
 // Hooks run last, so one that throws finds the step committed.
 void Scheduler::State::emit() {
   const std::vector<SchedulerEvent> told = std::exchange(events, {});
@@ -259,8 +307,7 @@ void Scheduler::State::emit() {
   }
 }
 
-// Takes leave of what is finished. A leader that ends before it read the prompt leaves its place to the
-// next sample.
+// Retires finished entries. If a leader ends before prefill completes, the next sample becomes leader.
 void Scheduler::State::retire() {
   // In the order of arrival, so that a leader goes before those who wait for it.
   std::ranges::sort(ended, {}, &SchedulerEntry::order);

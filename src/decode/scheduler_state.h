@@ -1,7 +1,9 @@
-// The state of a scheduler: who is served, and the parts of a step.
+// The state of a scheduler: active entries and step phases.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <optional>
 #include <span>
@@ -11,6 +13,7 @@
 #include "decode/continuation.h"
 #include "decode/sampler.h"
 #include "decode/speculative/speculator.h"
+#include "touchstone/core/error.h"
 #include "touchstone/decode/scheduler.h"
 
 namespace touchstone::inline v0::decode {
@@ -25,7 +28,7 @@ struct SchedulerEntry {
   std::int64_t length = 0;                   // of the sequence
   // Samples of the same request that wait for this one to read the prompt, in their order.
   std::vector<SchedulerEntry*> followers{};
-  SchedulerEntry* leader = nullptr;  // whom this one waits for
+  SchedulerEntry* leader = nullptr;  // the entry that this one waits for
 
   std::int64_t remaining() const { return std::ssize(text.tokens()) - length; }
 };
@@ -41,12 +44,21 @@ struct SchedulerShare {
   bool last() const { return rows == entry->remaining(); }
 };
 
-// What a hook is told, after the step is committed.
+// Event passed to a hook, after the step is committed.
 struct SchedulerEvent {
   SchedulerEntry* entry = nullptr;
   std::int32_t token = -1;
   std::string text{};
   FinishReason finish = FinishReason::none;
+};
+
+// The rows of a step that the scorer holds as pending.
+struct ScoredStep {
+  std::int64_t rows = 0;
+  std::vector<std::int32_t> logit_rows{};
+  std::int64_t plain_logits = 0;  // of logit_rows, those without a draft, which come first
+  bool prompts = false;           // rows of a prompt are among them
+  TensorView hidden{};            // what hidden_layers() gave
 };
 
 struct HeldRequest {
@@ -57,12 +69,12 @@ struct HeldRequest {
 };
 
 // InvalidArgument for options out of range.
-SchedulerOptions checked_options(SchedulerOptions options);
+SchedulerOptions checked_options(SchedulerOptions options, std::int64_t vocabulary);
 
 struct Scheduler::State {
   State(Scorer& scored, SchedulerOptions given)
       : scorer(scored),
-        options(checked_options(std::move(given))),
+        options(checked_options(std::move(given), scored.shape().vocabulary)),
         sampler(scored.shape().vocabulary) {
     if (options.speculation.source) {
       speculator.emplace(options.speculation, scored.shape());
@@ -86,20 +98,23 @@ struct Scheduler::State {
   void leave(SchedulerEntry& entry);
   void note(SchedulerEntry& entry, std::int32_t token, std::string text);
   void end(SchedulerEntry& entry, FinishReason reason);
+  void fail(SchedulerEntry& entry, const Error& error);
   void emit();
   void end_cancelled();
   void retire();
   void propose(Context& context, std::vector<SchedulerShare>& shares);
   void score(Context& context, std::vector<SchedulerShare>& shares);
+  ScoredStep forward(Context& context, std::vector<SchedulerShare>& shares);
+  void commit(Context& context, std::span<const SchedulerShare> shares, const ScoredStep& scored);
   std::vector<std::int32_t> add_rows(const SchedulerShare& share,
                                      std::vector<ScoreRow>& rows) const;
   void read_prompt_logits(Context& context, const SchedulerShare& share,
                           std::span<const std::int32_t> logit_rows);
-  bool sample(Context& context, std::span<const SchedulerShare> shares,
+  void sample(Context& context, std::span<const SchedulerShare> shares,
               std::span<const std::int32_t> logit_rows);
-  bool judge(Context& context, std::span<const SchedulerShare> shares, std::int64_t first_logit,
-             std::int64_t logit_count, std::vector<std::vector<std::int32_t>>& kept);
-  bool take(SchedulerEntry& entry, const SampledToken& sampled);
+  void judge(Context& context, std::span<const SchedulerShare> shares, const ScoredStep& scored,
+             std::vector<std::vector<std::int32_t>>& kept);
+  void take(SchedulerEntry& entry, const SampledToken& sampled);
   void follow(Context& context, SchedulerEntry& leader);
   TensorView grown(Tensor& buffer, std::int64_t rows) const;
   // Layers whose outputs the source of drafts wants to see.
@@ -120,6 +135,8 @@ struct Scheduler::State {
   std::map<std::int64_t, SchedulerEntry*> waiting;  // ... and those whose turn will come
   std::vector<SchedulerEntry*> immediate;           // that end at the next step
   std::vector<SchedulerEntry*> ended;               // finished, to be retired
+  std::exception_ptr failure{};                     // the first error of the step
+  std::chrono::steady_clock::time_point step_start{};
   std::uint64_t seen_cancellations = Cancellation::count();
   std::map<std::int64_t, HeldRequest> requests;
   std::int64_t next_id = 0;

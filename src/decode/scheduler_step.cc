@@ -1,6 +1,7 @@
 // One step: drafts, rows, the choice of tokens, what is kept.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "core/copy.h"
@@ -87,31 +88,59 @@ std::vector<std::int32_t> Scheduler::State::add_rows(const SchedulerShare& share
   return wanted;
 }
 
+// Scores the shares together. Where that throws, one by one: the scorer is as it was before, the bits of
+// a row do not depend on the others, and the error ends the request that it belongs to.
 void Scheduler::State::score(Context& context, std::vector<SchedulerShare>& shares) {
-  const auto start = std::chrono::steady_clock::now();
-  propose(context, shares);
+  ScoredStep scored;
+  try {
+    scored = forward(context, shares);
+  } catch (const Error& error) {
+    if (shares.size() == 1 && shares[0].draft < 0) {
+      fail(*shares[0].entry, error);
+      return;
+    }
+    drafts.clear();
+    for (SchedulerShare share : shares) {
+      share.draft = -1;
+      std::vector<SchedulerShare> alone = {share};
+      score(context, alone);
+    }
+    return;
+  }
+  commit(context, shares, scored);
+}
+
+// The logits of all rows. Changes nothing that commit() does not complete.
+ScoredStep Scheduler::State::forward(Context& context, std::vector<SchedulerShare>& shares) {
+  ScoredStep scored;
   std::vector<ScoreRow> rows;
-  std::vector<std::int32_t> logit_rows;
-  std::int64_t plain_logits = 0;
-  bool prompts = false;
   for (SchedulerShare& share : shares) {
-    const SchedulerEntry& entry = *share.entry;
     share.first = std::ssize(rows);
     share.complete = share.last();
     const std::vector<std::int32_t> wanted = add_rows(share, rows);
-    logit_rows.insert(logit_rows.end(), wanted.begin(), wanted.end());
-    if (share.draft < 0) plain_logits = std::ssize(logit_rows);
-    const bool decoding = entry.remaining() == 1 && entry.length > 0;
-    prompts |= !decoding || entry.text.generated() == 0;
-    (decoding ? statistics.decode_rows : statistics.prompt_rows) += share.rows;
-    statistics.draft_rows += std::ssize(rows) - share.first - share.rows;
+    scored.logit_rows.insert(scored.logit_rows.end(), wanted.begin(), wanted.end());
+    if (share.draft < 0) scored.plain_logits = std::ssize(scored.logit_rows);
   }
-  const TensorView seen = hidden_view(std::ssize(rows));
+  scored.rows = std::ssize(rows);
+  scored.hidden = hidden_view(scored.rows);
   scorer.score(context, {.rows = rows,
-                         .logit_rows = logit_rows,
-                         .logits = grown(logits, std::ssize(logit_rows)),
+                         .logit_rows = scored.logit_rows,
+                         .logits = grown(logits, std::ssize(scored.logit_rows)),
                          .hidden_layers = hidden_layers(),
-                         .hidden = seen});
+                         .hidden = scored.hidden});
+  for (const SchedulerShare& share : shares) {
+    const SchedulerEntry& entry = *share.entry;
+    const bool decoding = entry.remaining() == 1 && entry.text.generated() > 0;
+    scored.prompts |= !decoding;
+    (decoding ? statistics.decode_rows : statistics.prompt_rows) += share.rows;
+  }
+  for (const DraftedContinuation& one : drafts) statistics.draft_rows += one.draft.tree.size();
+  return scored;
+}
+
+// Chooses tokens, keeps the rows that lead to them, and lets other samples join.
+void Scheduler::State::commit(Context& context, std::span<const SchedulerShare> shares,
+                              const ScoredStep& scored) {
   std::vector<std::vector<std::int32_t>> indices;
   std::int64_t tokens = 0;
   for (const SchedulerShare& share : shares) {
@@ -121,8 +150,8 @@ void Scheduler::State::score(Context& context, std::vector<SchedulerShare>& shar
     }
     tokens -= share.entry->text.generated();
   }
-  bool broken = sample(context, shares, std::span(logit_rows).first(at(plain_logits)));
-  broken |= judge(context, shares, plain_logits, std::ssize(logit_rows) - plain_logits, indices);
+  sample(context, shares, std::span(scored.logit_rows).first(at(scored.plain_logits)));
+  judge(context, shares, scored, indices);
   std::vector<KeptRows> kept;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     kept.push_back({*shares[i].entry->sequence, indices[i]});
@@ -130,23 +159,19 @@ void Scheduler::State::score(Context& context, std::vector<SchedulerShare>& shar
   scorer.keep(kept);
   for (std::size_t i = 0; i < shares.size(); ++i) {
     SchedulerEntry& entry = *shares[i].entry;
-    if (seen.defined()) {
-      options.speculation.source->observe(
-          context,
-          {.id = entry.order, .position = entry.length, .rows = indices[i], .hidden = seen});
+    if (scored.hidden.defined()) {
+      options.speculation.source->observe(context, {.id = entry.order,
+                                                    .position = entry.length,
+                                                    .rows = indices[i],
+                                                    .hidden = scored.hidden});
     }
     entry.length += std::ssize(indices[i]);
     tokens += entry.text.generated();
     if (shares[i].complete && entry.text.wants_tokens()) follow(context, entry);
   }
-  if (speculator && !prompts) {
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  if (speculator && !scored.prompts) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - step_start;
     speculator->note_step(std::ssize(shares), tokens, passed.count());
-  }
-  emit();
-  if (broken) {
-    retire();
-    throw CorruptData("scheduler: the logits of the model are NaN");
   }
 }
 
@@ -169,12 +194,17 @@ void Scheduler::State::read_prompt_logits(Context& context, const SchedulerShare
     auto& list = text.completion().prompt_log_probabilities;
     // A prompt that is read again after a preemption is in the list already.
     if (std::ssize(list) >= next) continue;
-    list.push_back(static_cast<float>(log_softmax(host_logits, text.tokens()[at(next)])));
+    const double value = log_softmax(host_logits, text.tokens()[at(next)]);
+    if (std::isnan(value)) {
+      fail(*share.entry, CorruptData("the logits of the model are NaN"));
+      return;
+    }
+    list.push_back(static_cast<float>(value));
   }
 }
 
-// Draws the next token of every share without a draft. Whether logits were NaN.
-bool Scheduler::State::sample(Context& context, std::span<const SchedulerShare> shares,
+// Draws the next token of every share without a draft.
+void Scheduler::State::sample(Context& context, std::span<const SchedulerShare> shares,
                               std::span<const std::int32_t> logit_rows) {
   struct Draw {
     SchedulerEntry* entry = nullptr;
@@ -184,7 +214,7 @@ bool Scheduler::State::sample(Context& context, std::span<const SchedulerShare> 
   for (const SchedulerShare& share : shares) {
     if (share.draft >= 0) continue;
     read_prompt_logits(context, share, logit_rows);
-    if (!share.complete) continue;
+    if (!share.complete || share.entry->text.finished()) continue;
     if (!share.entry->text.wants_tokens()) {
       end(*share.entry, FinishReason::length);
       continue;
@@ -194,7 +224,18 @@ bool Scheduler::State::sample(Context& context, std::span<const SchedulerShare> 
     draws.push_back({share.entry, place});
     for (SchedulerEntry* const other : share.entry->followers) draws.push_back({other, place});
   }
-  if (draws.empty()) return false;
+  // Masks first: where a constraint throws, nothing is drawn for its entry.
+  std::vector<std::vector<std::int32_t>> masks;
+  std::erase_if(draws, [&](const Draw& draw) {
+    try {
+      masks.push_back(draw.entry->text.constraint_mask(scorer.shape().vocabulary));
+      return false;
+    } catch (const Error& error) {
+      if (!draw.entry->text.finished()) fail(*draw.entry, error);
+      return true;
+    }
+  });
+  if (draws.empty()) return;
   const std::int64_t columns = scorer.shape().vocabulary;
   TensorView drawn = grown(logits, std::ssize(logit_rows));
   const bool neighbors = std::ssize(draws) == std::ssize(logit_rows);
@@ -209,28 +250,35 @@ bool Scheduler::State::sample(Context& context, std::span<const SchedulerShare> 
   }
   drawn.shape[0] = std::ssize(draws);
   std::vector<SampleRow> rows;
-  for (const Draw& draw : draws) rows.push_back(draw.entry->text.sample_row());
+  for (std::size_t i = 0; i < draws.size(); ++i) {
+    rows.push_back(draws[i].entry->text.sample_row());
+    rows.back().mask = masks[i];
+  }
   const std::vector<SampledToken> tokens = sampler.run(context, drawn, rows);
-  bool broken = false;
-  for (std::size_t i = 0; i < draws.size(); ++i) broken |= take(*draws[i].entry, tokens[i]);
-  return broken;
+  for (std::size_t i = 0; i < draws.size(); ++i) take(*draws[i].entry, tokens[i]);
 }
 
-// A token of an entry, or the end where none may follow. Whether that is because logits were NaN.
-bool Scheduler::State::take(SchedulerEntry& entry, const SampledToken& sampled) {
-  if (sampled.token < 0) {
-    end(entry, FinishReason::no_token);
-    return has_any(sampled.status, RowStatus::has_nan);
+// A token of an entry, or the end where none may follow.
+void Scheduler::State::take(SchedulerEntry& entry, const SampledToken& sampled) {
+  if (entry.text.finished()) return;  // a sample that failed with its leader
+  try {
+    if (sampled.token >= 0) {
+      std::string text = entry.text.take(sampled);
+      note(entry, sampled.token, std::move(text));
+    } else if (has_any(sampled.status, RowStatus::has_nan)) {
+      fail(entry, CorruptData("the logits of the model are NaN"));
+    } else {
+      end(entry, entry.text.complete() ? FinishReason::stop : FinishReason::no_token);
+    }
+  } catch (const Error& error) {
+    fail(entry, error);
   }
-  std::string text = entry.text.take(sampled);
-  note(entry, sampled.token, std::move(text));
-  return false;
 }
 
 // The paths of the drafts; their nodes are added to the rows that are kept. A text that ends inside
 // its path keeps nothing from there on, as in plain decoding, where the last token is never scored.
-bool Scheduler::State::judge(Context& context, std::span<const SchedulerShare> shares,
-                             std::int64_t first_logit, std::int64_t logit_count,
+void Scheduler::State::judge(Context& context, std::span<const SchedulerShare> shares,
+                             const ScoredStep& scored,
                              std::vector<std::vector<std::int32_t>>& kept) {
   std::vector<DraftedContinuation> judged;
   std::vector<std::size_t> of_share;
@@ -239,21 +287,22 @@ bool Scheduler::State::judge(Context& context, std::span<const SchedulerShare> s
     judged.push_back(std::move(drafts[at(shares[i].draft)]));
     of_share.push_back(i);
   }
-  if (judged.empty()) return false;
-  const std::int64_t shape[] = {logit_count, scorer.shape().vocabulary};
-  const ConstTensorView view = make_view(
-      static_cast<const void*>(static_cast<const float*>(logits.data()) + first_logit * shape[1]),
-      shape, DType::f32, scorer.shape().device);
+  if (judged.empty()) return;
+  const std::int64_t shape[] = {std::ssize(scored.logit_rows) - scored.plain_logits,
+                                scorer.shape().vocabulary};
+  const ConstTensorView view =
+      make_view(static_cast<const void*>(static_cast<const float*>(logits.data()) +
+                                         scored.plain_logits * shape[1]),
+                shape, DType::f32, scorer.shape().device);
   const std::vector<Acceptance> paths = speculator->judge(context, view, judged);
-  bool broken = false;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const SchedulerShare& share = shares[of_share[i]];
     SchedulerEntry& entry = *share.entry;
     std::size_t taken = 0;
     while (taken < paths[i].tokens.size() && !entry.text.finished()) {
-      broken |= take(entry, {.token = paths[i].tokens[taken],
-                             .status = paths[i].nan ? RowStatus::has_nan : RowStatus::ok,
-                             .log_probabilities = paths[i].log_probabilities[taken]});
+      take(entry, {.token = paths[i].tokens[taken],
+                   .status = paths[i].nan ? RowStatus::has_nan : RowStatus::ok,
+                   .log_probabilities = paths[i].log_probabilities[taken]});
       ++taken;
     }
     for (std::size_t node = 0; node + 1 < taken; ++node) {
@@ -261,7 +310,6 @@ bool Scheduler::State::judge(Context& context, std::span<const SchedulerShare> s
           static_cast<std::int32_t>(share.first + share.rows + paths[i].nodes[node]));
     }
   }
-  return broken;
 }
 
 // The other samples of a request join where the first has read the prompt, or wait for their turn.

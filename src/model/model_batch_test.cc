@@ -7,11 +7,14 @@
 #include <tuple>
 
 #include "model/model_test_support.h"
+#include "touchstone/decode/beam_search.h"
 #include "touchstone/decode/scheduler.h"
 
 namespace touchstone::model {
 namespace {
 
+using decode::BeamHypothesis;
+using decode::BeamRequest;
 using decode::Completion;
 using decode::Request;
 using decode::Scheduler;
@@ -223,6 +226,89 @@ TEST_F(ModelBatch, WholeProduct) {
   }
   RecordProperty("runs", static_cast<int>(runs));
 }
+
+// Beam search, too, with windows that slide past the prompt.
+class ModelBeam : public testing::TestWithParam<const char*> {
+ protected:
+  ModelBeam() : folder_(std::string("beam_") + GetParam()) {
+    const Json golden = test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) /
+                                        (std::string(GetParam()) + ".json"));
+    folder_.write(golden["config"], golden["tensors"]);
+  }
+  Model open(ModelOptions options) {
+    return {context_, io::ModelFile::open(folder_.path()), options};
+  }
+  static BeamRequest request(std::uint64_t length, std::int32_t beams) {
+    BeamRequest r{.request = {.prompt = test::random_tokens(length, 512),
+                              .stop = {.max_tokens = 10},
+                              .top_log_probabilities = 0},
+                  .options = {.beams = beams, .eos = {2}}};
+    return r;
+  }
+  static void expect_same_bits(const std::vector<BeamHypothesis>& a,
+                               const std::vector<BeamHypothesis>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i].tokens, b[i].tokens);
+      EXPECT_EQ(a[i].log_probability, b[i].log_probability);
+      EXPECT_EQ(a[i].score, b[i].score);
+      EXPECT_EQ(a[i].reason, b[i].reason);
+      EXPECT_EQ(a[i].log_probabilities, b[i].log_probabilities);
+    }
+  }
+
+  Context context_ = test::device_context();
+  test::ModelFolder folder_;
+};
+
+TEST_P(ModelBeam, TheSameAloneAndInAnyBatch) {
+  std::vector<BeamRequest> requests;
+  for (const std::uint64_t length : {1, 9, 30, 270}) {
+    requests.push_back(request(length, length == 30 ? 1 : 4));
+  }
+  std::vector<std::vector<BeamHypothesis>> alone;
+  for (const BeamRequest& one : requests) {
+    Model model = open({.max_length = 400, .sequences = 4, .page_tokens = 16});
+    alone.push_back(decode::beam_search(context_, model, {&one, 1}).hypotheses[0]);
+    ASSERT_FALSE(alone.back().empty());
+  }
+  for (const ModelOptions& options :
+       {ModelOptions{.max_length = 400, .sequences = 16, .page_tokens = 5, .max_rows = 33},
+        ModelOptions{
+            .max_length = 350, .sequences = 16, .page_tokens = 1, .share_prefixes = false}}) {
+    Model model = open(options);
+    for (int round = 0; round < 2; ++round) {  // the second finds prefixes of the first
+      const auto together = decode::beam_search(context_, model, requests);
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        SCOPED_TRACE(i);
+        expect_same_bits(together.hypotheses[i], alone[i]);
+      }
+      EXPECT_GT(together.statistics.prompt_seconds, 0);
+      EXPECT_GT(together.statistics.decode_seconds, 0);
+    }
+    EXPECT_EQ(model.cache_statistics().sequences, 0);
+  }
+}
+
+// Pages for one sequence of a window and max_rows tokens, and a prompt that is much longer.
+TEST_P(ModelBeam, OneBeamOfALongPromptIsGreedy) {
+  BeamRequest beam = request(1201, 1);
+  beam.request.stop.ignore_eos = true;
+  beam.options.length_penalty = 0;
+  Model model = open({.max_length = 1240, .max_rows = 64});
+  const auto found = decode::beam_search(context_, model, {&beam, 1}).hypotheses[0];
+  ASSERT_EQ(found.size(), 1U);
+  // More rows in a step than the model has pages for.
+  decode::Scheduler scheduler(model, {.max_rows = 1024});
+  const decode::RequestId id = scheduler.submit(beam.request);
+  while (scheduler.step(context_)) {
+  }
+  EXPECT_EQ(found[0].tokens, scheduler.take(id)[0].tokens);
+  EXPECT_EQ(found[0].tokens.size(), 10U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ModelBeam, testing::Values("llama3", "mistral", "gemma2"),
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace touchstone::model

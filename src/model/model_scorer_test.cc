@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "model/model_test_support.h"
-#include "oracle/decoder.h"
 #include "touchstone/core/error.h"
 #include "touchstone/decode/scheduler.h"
 #include "touchstone/decode/tree.h"
@@ -123,86 +122,6 @@ TEST(ModelScorer, OpenFindsWhatOthersWrote) {
   ASSERT_GE(found, 56);  // whole pages at least
   EXPECT_EQ(expected, last_logits(context, model, second,
                                   std::span(prompt).subspan(static_cast<std::size_t>(found)), 2));
-}
-
-// A second witness beside transformers: the float64 decoder, and its hidden states.
-TEST(ModelScorer, AgreesWithTheFloat64Decoder) {
-  oracle::DecoderShape shape{.window = 6, .eps = 1e-5};
-  oracle::DecoderWeights weights = oracle::random_decoder(shape, 3);
-  const test::ModelFolder folder("decoder");
-  const Json config = {{"model_type", "mistral"},
-                       {"hidden_size", shape.width},
-                       {"intermediate_size", shape.mlp_width},
-                       {"num_hidden_layers", shape.layers},
-                       {"num_attention_heads", shape.query_heads},
-                       {"num_key_value_heads", shape.kv_heads},
-                       {"head_dim", shape.head_dim},
-                       {"vocab_size", shape.vocabulary},
-                       {"max_position_embeddings", shape.max_length},
-                       {"sliding_window", shape.window},
-                       {"rms_norm_eps", shape.eps},
-                       {"tie_word_embeddings", false}};
-  std::ofstream(folder.path() / "config.json") << config.dump();
-  std::vector<io::OutputTensor> tensors;
-  const auto add = [&](const std::string& name, std::vector<double>& values,
-                       std::vector<std::int64_t> sizes) {
-    std::vector<float> narrow(values.begin(), values.end());
-    values.assign(narrow.begin(), narrow.end());
-    tensors.push_back({name, "f32", std::move(sizes), [narrow](std::vector<std::byte>&) {
-                         return std::as_bytes(std::span(narrow));
-                       }});
-  };
-  const std::int64_t e = shape.width;
-  const std::int64_t q = shape.query_heads * shape.head_dim;
-  const std::int64_t k = shape.kv_heads * shape.head_dim;
-  add("model.embed_tokens.weight", weights.embedding, {shape.vocabulary, e});
-  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
-    oracle::DecoderLayer& layer = weights.layers[i];
-    const std::string prefix = "model.layers." + std::to_string(i) + ".";
-    add(prefix + "input_layernorm.weight", layer.attention_norm, {e});
-    add(prefix + "self_attn.q_proj.weight", layer.wq, {q, e});
-    add(prefix + "self_attn.k_proj.weight", layer.wk, {k, e});
-    add(prefix + "self_attn.v_proj.weight", layer.wv, {k, e});
-    add(prefix + "self_attn.o_proj.weight", layer.wo, {e, q});
-    add(prefix + "post_attention_layernorm.weight", layer.mlp_norm, {e});
-    add(prefix + "mlp.gate_proj.weight", layer.gate, {shape.mlp_width, e});
-    add(prefix + "mlp.up_proj.weight", layer.up, {shape.mlp_width, e});
-    add(prefix + "mlp.down_proj.weight", layer.down, {e, shape.mlp_width});
-  }
-  add("model.norm.weight", weights.final_norm, {e});
-  add("lm_head.weight", weights.head, {shape.vocabulary, e});
-  io::write_safetensors(folder.path() / "model.safetensors", tensors);
-
-  Context context = test::device_context();
-  Model model(context, io::ModelFile::open(folder.path()));
-  oracle::DecoderScorer reference(oracle::Decoder(shape, weights));
-  const std::vector<std::int32_t> tokens = random_tokens(20, 40);
-  std::vector<std::int32_t> all(20);
-  std::iota(all.begin(), all.end(), 0);
-  const std::int32_t layers[] = {0, 1, 2};
-  std::vector<float> logits[2];
-  std::vector<float> hidden[2];
-  decode::Scorer* const scorers[] = {&model, &reference};
-  for (std::size_t i = 0; i < 2; ++i) {
-    const Device device = scorers[i]->shape().device;
-    Tensor some_logits = Tensor::empty({20, 40}, DType::f32, device);
-    Tensor some_hidden = Tensor::empty({3, 20, 32}, DType::f32, device);
-    const ScorerSequence sequence = scorers[i]->create();
-    scorers[i]->score(context, {.rows = decode::chain_rows(sequence, 0, tokens),
-                                .logit_rows = all,
-                                .logits = some_logits,
-                                .hidden_layers = layers,
-                                .hidden = some_hidden});
-    logits[i] = test::host_values(context, some_logits);
-    hidden[i] = test::host_values(context, some_hidden);
-  }
-  const auto expect_near = [](const std::vector<float>& a, const std::vector<float>& b) {
-    double largest = 0;
-    for (const float value : b) largest = std::max(largest, std::abs(static_cast<double>(value)));
-    for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-6 * largest) << i;
-  };
-  expect_near(logits[0], logits[1]);
-  expect_near(hidden[0], hidden[1]);
 }
 
 // The outputs of `layers` for a chain of tokens, [layers, tokens, width], in calls of `chunk` rows that

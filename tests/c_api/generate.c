@@ -302,6 +302,102 @@ static void test_speculation(ts_context* context, ts_model* model) {
   remove_draft(folder);
 }
 
+// EOS tokens are written to masks by their number.
+static void test_eos(ts_model* model, int64_t vocabulary) {
+  const int32_t outside[][2] = {{2, (int32_t)vocabulary}, {-1, 2}, {2, 1 << 30}};
+  static const int32_t inside[] = {0, 2};
+  static const int32_t prompt[] = {3, 1};
+  ts_scheduler_args args = TS_SCHEDULER_ARGS;
+  ts_request_args request = TS_REQUEST_ARGS;
+  ts_scheduler* scheduler = NULL;
+  int64_t id = -1;
+  args.eos_count = 2;
+  for (int i = 0; i < 3; ++i) {
+    args.eos_tokens = outside[i];
+    CHECK_FAILS(ts_scheduler_create(model, &args, &scheduler), TS_INVALID_ARGUMENT,
+                "eos_tokens: expected tokens in [0, ");
+  }
+  CHECK(scheduler == NULL);
+  args.eos_tokens = inside;
+  CHECK_OK(ts_scheduler_create(model, &args, &scheduler));
+  request.prompt = prompt;
+  request.prompt_count = 2;
+  request.max_tokens = request.min_tokens = 6;
+  CHECK_OK(ts_scheduler_submit(scheduler, &request, &id));
+  run(scheduler);
+  ts_scheduler_destroy(scheduler);
+}
+
+// The token that a bias makes the likeliest one.
+static int32_t biased_token(ts_scheduler* scheduler, size_t struct_size, int32_t token) {
+  static const int32_t prompt[] = {3, 1};
+  const float value = 1000;
+  ts_request_args args = TS_REQUEST_ARGS;
+  ts_completions* completions = NULL;
+  ts_completion completion = TS_COMPLETION;
+  int64_t id = -1;
+  int32_t first = -1;
+  args.struct_size = struct_size;
+  args.prompt = prompt;
+  args.prompt_count = 2;
+  args.max_tokens = 1;
+  args.ignore_eos = 1;
+  args.bias_tokens = &token;
+  args.bias_values = &value;
+  args.bias_count = 1;
+  CHECK_OK(ts_scheduler_submit(scheduler, &args, &id));
+  run(scheduler);
+  CHECK_OK(ts_scheduler_take(scheduler, id, &completions));
+  CHECK_OK(ts_completions_get(completions, 0, &completion));
+  if (completion.token_count == 1) first = completion.tokens[0];
+  ts_completions_destroy(completions);
+  return first;
+}
+
+static void test_bias(ts_scheduler* scheduler, int64_t vocabulary) {
+  const size_t older = offsetof(ts_request_args, bias_tokens);  // has no bias
+  ts_request_args args = TS_REQUEST_ARGS;
+  static const int32_t prompt[] = {3};
+  int32_t outside = (int32_t)vocabulary;
+  float value = 1;
+  int64_t id = -1;
+  for (int32_t token = 5; token < 8; ++token) {
+    CHECK(biased_token(scheduler, sizeof(ts_request_args), token) == token);
+  }
+  CHECK(biased_token(scheduler, older, 5) == biased_token(scheduler, older, 6));
+  args.prompt = prompt;
+  args.prompt_count = 1;
+  args.bias_tokens = &outside;
+  args.bias_values = &value;
+  args.bias_count = 1;
+  CHECK_FAILS(ts_scheduler_submit(scheduler, &args, &id), TS_INVALID_ARGUMENT, "bias");
+  args.bias_values = NULL;
+  CHECK_FAILS(ts_scheduler_submit(scheduler, &args, &id), TS_INVALID_ARGUMENT, "bias_values");
+}
+
+// Weights in blocks, decoded when they are loaded: a step reads more bytes.
+static void test_expanded_weights(ts_context* context) {
+  const char* const built_in = TOUCHSTONE_IO_TESTDATA "/../../../data/model/touchstone.gguf";
+  ts_model_args args = TS_MODEL_ARGS;
+  ts_model_info info[3] = {TS_MODEL_INFO, TS_MODEL_INFO, TS_MODEL_INFO};
+  if (access(built_in, R_OK) != 0) return;
+  args.compute = TS_BF16;
+  args.max_length = 8;
+  args.max_rows = 1;
+  for (int i = 0; i < 3; ++i) {
+    ts_model* model = NULL;
+    args.expand_weights = i > 0;
+    // The last caller was compiled before the option was added.
+    args.struct_size = i < 2 ? sizeof(args) : offsetof(ts_model_args, expand_weights);
+    CHECK_OK(ts_model_open(context, built_in, &args, &model));
+    if (model == NULL) return;
+    CHECK_OK(ts_model_describe(model, &info[i]));
+    ts_model_destroy(model);
+  }
+  CHECK(info[1].weight_bytes > info[0].weight_bytes);
+  CHECK(info[2].weight_bytes == info[0].weight_bytes);
+}
+
 // A caller that was compiled before speculation was added.
 static void test_older_caller(ts_model* model) {
   ts_scheduler_args args = TS_SCHEDULER_ARGS;
@@ -344,10 +440,13 @@ void test_generate(ts_context* context) {
   test_requests(scheduler);
   test_cancellation(scheduler);
   test_constraint(scheduler, info.vocabulary);
+  test_bias(scheduler, info.vocabulary);
   CHECK_OK(ts_scheduler_statistics(scheduler, &counts));
   CHECK(counts.steps > 10 && counts.decode_rows > 10);
   ts_scheduler_destroy(scheduler);
   test_speculation(context, model);
   test_older_caller(model);
+  test_eos(model, info.vocabulary);
   ts_model_destroy(model);
+  test_expanded_weights(context);
 }

@@ -27,6 +27,9 @@
 //             logits of its own paths: not on other requests, their order, threads or page size.
 //             Beams share a sequence of the scorer up to where they part (Scorer::fork). On CUDA
 //             logits stay on the device; each step reads back 24 bytes per continuation, once.
+// Memory      At most K sequences per request are alive, and they share the pages of the prompt. Long
+//             prompts are read in chunks of at most 256 rows, smaller where the scorer has no memory
+//             for them.
 // Errors      InvalidArgument names the request, the option, the limit and what came, before
 //             anything is scored. CorruptData: the logits of a beam contain NaN. After an error the
 //             scorer has the sequences it had before.
@@ -114,6 +117,9 @@ struct BeamStatistics {
   std::int64_t logit_passes = 0;     // reads of all logits of a step; 1 per step without masks
   std::int64_t read_backs = 0;       // device to host, 1 per step; 0 on the CPU
   std::int64_t read_back_bytes = 0;  // in all
+  std::int64_t prompt_rows = 0;      // of `rows`
+  double prompt_seconds = 0;         // until the first tokens of the beams are chosen
+  double decode_seconds = 0;         // after that
 };
 
 struct BeamResults {

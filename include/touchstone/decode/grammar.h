@@ -115,6 +115,7 @@ class TOUCHSTONE_API GrammarConstraint final : public TokenConstraint {
   void allowed(std::span<std::int32_t> mask) const override;
   // InvalidArgument for a token that is not allowed; the state stays.
   void accept(std::int32_t token) override;
+  bool complete() const override { return ended_ || can_end(); }
 
   bool allows(std::int32_t token) const;
   bool can_end() const;  // an end token would be allowed

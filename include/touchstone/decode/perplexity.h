@@ -16,6 +16,7 @@
 #include "touchstone/core/context.h"
 #include "touchstone/core/export.h"
 #include "touchstone/decode/scorer.h"
+#include "touchstone/io/tokenizer.h"
 
 namespace touchstone::inline v0::decode {
 
@@ -46,6 +47,12 @@ struct TOUCHSTONE_API Perplexity {
 TOUCHSTONE_API Perplexity perplexity(Context& context, Scorer& scorer,
                                      std::span<const std::int32_t> tokens,
                                      const PerplexityOptions& options = {});
+
+// Bytes of text that the scored tokens stand for, the divisor of bits per byte. A character that several
+// tokens spell belongs to the last of them.
+TOUCHSTONE_API std::int64_t scored_bytes(const io::Tokenizer& tokenizer,
+                                         std::span<const std::int32_t> tokens,
+                                         const Perplexity& result);
 
 // Whether the logits of every row but the last stay, to the bit, when the last token changes.
 TOUCHSTONE_API bool check_causality(Context& context, Scorer& scorer,

@@ -61,8 +61,11 @@ class TOUCHSTONE_API TokenConstraint {
   // The state as it is now, for a branch of a draft.
   virtual std::unique_ptr<TokenConstraint> copy() const = 0;
   // Writes all words of `mask`, one bit per token as sample's token_mask: bit t % 32 of word t / 32.
-  // Tokens that end the text are allowed where it may end. No bit: finish reason no_token.
+  // Tokens that end the text are allowed where it may end. No bit: the text ends, with finish reason
+  // stop where it is complete, else no_token.
   virtual void allowed(std::span<std::int32_t> mask) const = 0;
+  // Whether the text so far satisfies the constraint as a whole.
+  virtual bool complete() const { return false; }
   // An allowed token was chosen.
   virtual void accept(std::int32_t token) = 0;
 };
@@ -83,10 +86,11 @@ struct Request {
 enum class FinishReason : std::int32_t {
   none = 0,    // still running
   eos = 1,     // an end-of-sequence token of the model
-  stop = 2,    // a stop token or a stop string
+  stop = 2,    // a stop token, a stop string, or a complete text that nothing may follow
   length = 3,  // max_tokens or the context of the model
   cancelled = 4,
-  no_token = 5,  // every token masked: the constraint allows nothing
+  no_token = 5,  // every token masked, and the text is not complete
+  failed = 6,    // step() threw an error that names the request
 };
 TOUCHSTONE_API std::string_view name_of(FinishReason reason);
 

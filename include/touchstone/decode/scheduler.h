@@ -18,8 +18,12 @@
 // Speculation A draft is verified in rows that the step has left, and in memory that it has left: drafts
 //             never push anything out. EOS, stop strings and limits inside an accepted path end the
 //             text where plain decoding ends it; nothing after them is committed.
-// Errors      submit() refuses what check_request refuses. A step whose logits are NaN throws
-//             CorruptData; the request that met them is finished then, and the others go on.
+// Memory      A prompt that finds no memory for a whole chunk is read in smaller ones.
+// Errors      submit() refuses what check_request refuses, and a constraint that cannot give a mask for
+//             the vocabulary of the scorer. Where the rows of one request cannot be scored (no memory
+//             although nothing else runs, logits that are NaN, a constraint that throws), that request
+//             ends as `failed`, the others finish the step, and step() throws the error once, with the
+//             request in its message. The next call goes on.
 // Threads     Not thread-safe, but for Request::cancellation.
 // Cost        Host time of a step grows with the continuations in it, not with those that wait.
 #pragma once
@@ -81,7 +85,8 @@ struct SchedulerStatistics {
 
 class TOUCHSTONE_API Scheduler {
  public:
-  // The scorer outlives it and is used by nothing else meanwhile.
+  // The scorer outlives it and is used by nothing else meanwhile. InvalidArgument for options out of
+  // range and EOS tokens outside the vocabulary.
   Scheduler(Scorer& scorer, SchedulerOptions options);
   ~Scheduler();
   Scheduler(Scheduler&&) noexcept;

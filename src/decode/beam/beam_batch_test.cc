@@ -123,6 +123,49 @@ TEST(BeamBatch, SoManyBeams) {
   }
 }
 
+// A scorer that takes few rows at once: prompts are read in chunks, with the same results.
+TEST(BeamBatch, LongPromptsAreReadInChunks) {
+  class FewRows : public ToyScorer {
+   public:
+    FewRows(std::int64_t limit, const oracle::TableScorer::Table& table)
+        : ToyScorer(30, 512, table), limit_(limit) {}
+    bool fits(std::span<const RowCount> counts) const override {
+      std::int64_t rows = 0;
+      for (const RowCount& one : counts) rows += one.rows;
+      return rows <= limit_;
+    }
+    void score(Context& context, const ScoreArgs& args) override {
+      most = std::max(most, std::ssize(args.rows));
+      ToyScorer::score(context, args);
+    }
+    std::int64_t most = 0;
+
+   private:
+    std::int64_t limit_;
+  };
+  std::vector<BeamRequest> requests(3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    requests[i] = {.request = {.prompt = {1}, .stop = {.max_tokens = 5}},
+                   .options = {.beams = 3, .eos = {0}}};
+    for (std::size_t t = 0; t < 150 * i; ++t) {
+      requests[i].request.prompt.push_back(static_cast<std::int32_t>((t * 7 + i) % 30));
+    }
+  }
+  const auto table = oracle::hashed_table(5, 3);
+  FewRows plenty(1000, table);
+  FewRows few(40, table);
+  const BeamResults expected = search(plenty, requests);
+  const BeamResults got = search(few, requests);
+  EXPECT_EQ(plenty.most, 256);
+  EXPECT_LE(few.most, 40);
+  for (std::size_t i = 0; i < 3; ++i) {
+    expect_same_bits(got.hypotheses[i], expected.hypotheses[i]);
+    expect_same_bits(search(plenty, {requests[i]}).hypotheses[0], expected.hypotheses[i]);
+  }
+  EXPECT_EQ(got.statistics.prompt_rows, 1 + 151 + 301);
+  EXPECT_EQ(few.live(), 0);
+}
+
 TEST(BeamBatch, LongTextsDoNotKeepWhatDied) {
   BeamRequest r{.request = {.prompt = {1}, .stop = {.max_tokens = 600}},
                 .options = {.beams = 24, .length_penalty = 1, .eos = {0}}};

@@ -51,6 +51,9 @@ class OptionCheck {
 void check_unsampled(const OptionCheck& check, const Request& r) {
   const SamplingControls& s = r.sampling;
   check.require(s.temperature == 0, "temperature", "0: beam search does not sample", s.temperature);
+  check.require(s.top_k == 0, "top_k", "0: beam search does not sample", s.top_k);
+  check.require(s.top_p == 1, "top_p", "1: beam search does not sample", s.top_p);
+  check.require(s.min_p == 0, "min_p", "0: beam search does not sample", s.min_p);
   check.require(s.repetition_penalty == 1, "repetition_penalty", "1: beam search has none",
                 s.repetition_penalty);
   check.require(s.frequency_penalty == 0, "frequency_penalty", "0: beam search has none",

@@ -47,6 +47,12 @@ TEST(BeamCheck, RefusesByOption) {
   refused("no_repeat_ngram", [](auto& r) { r.options.no_repeat_ngram = -1; });
   refused("temperature: expected 0: beam search does not sample, got 0.8",
           [](auto& r) { r.request.sampling.temperature = 0.8; });
+  refused("top_k: expected 0: beam search does not sample, got 5",
+          [](auto& r) { r.request.sampling.top_k = 5; });
+  refused("top_p: expected 1: beam search does not sample, got 0.5",
+          [](auto& r) { r.request.sampling.top_p = 0.5; });
+  refused("min_p: expected 0: beam search does not sample, got 0.1",
+          [](auto& r) { r.request.sampling.min_p = 0.1; });
   refused("constraint: expected none", [](auto& r) {
     struct Anything : TokenConstraint {
       std::unique_ptr<TokenConstraint> start() const override { return nullptr; }

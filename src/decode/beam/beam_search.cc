@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <numeric>
 
@@ -30,7 +31,7 @@ class Sequences {
       }
     }
   }
-  // Of the prompt all but the last token may be there already: that one gives the logits.
+  // All but the last token of the prompt may be there already: that one gives the logits.
   ScorerSequence open(std::span<const std::int32_t> prompt) {
     list_.push_back(scorer_.open(prompt.first(prompt.size() - 1)));
     return list_.back();
@@ -81,6 +82,100 @@ struct Search {
   Cancellation cancellation;
 };
 
+// Rows of prompts in one call, at most: activations are computed in chunks anyway, and layers with
+// windows free pages between calls.
+constexpr std::int64_t kPromptRows = 256;
+
+// Opens the sequences of all requests. Prompts that fit in the first step together are left to it;
+// else all are read up to their last token, whose logits the first step wants.
+class PromptReader {
+ public:
+  PromptReader(Context& context, Scorer& scorer, BeamStatistics& statistics)
+      : context_(context), scorer_(scorer), statistics_(statistics) {}
+
+  void run(std::span<const std::unique_ptr<Search>> searches) {
+    std::vector<RowCount> counts;
+    std::int64_t rows = 0;
+    for (const auto& search : searches) {
+      if (search->state.done() || search->cancellation.cancelled()) continue;
+      const std::span<const std::int32_t> prompt = search->state.prompt();
+      const ScorerSequence sequence = search->sequences.open(prompt);
+      const std::int64_t rest = std::ssize(prompt) - scorer_.length(sequence);
+      counts.push_back({sequence, rest});
+      rows += rest;
+      unread_.push_back({sequence, prompt.first(prompt.size() - 1), search->cancellation});
+    }
+    if (rows <= kPromptRows && scorer_.fits(counts)) return;
+    while (read_chunk()) {
+    }
+  }
+
+ private:
+  struct Unread {
+    ScorerSequence sequence{};
+    std::span<const std::int32_t> tokens{};
+    Cancellation cancellation{};
+  };
+
+  // Rows of as many prompts as one call takes. False when there are none left.
+  bool read_chunk() {
+    std::vector<RowCount> counts;
+    std::vector<std::span<const std::int32_t>> tokens;
+    std::int64_t left = kPromptRows;
+    for (const Unread& one : unread_) {
+      if (one.cancellation.cancelled()) continue;
+      const auto rest = one.tokens.subspan(static_cast<std::size_t>(scorer_.length(one.sequence)));
+      if (rest.empty() || left == 0) continue;
+      const std::int64_t rows = std::min(left, std::ssize(rest));
+      counts.push_back({one.sequence, rows});
+      tokens.push_back(rest);
+      left -= rows;
+    }
+    if (counts.empty()) return false;
+    // Fewer prompts, then fewer rows of one; where one row does not fit, score() says why.
+    while (!scorer_.fits(counts) && (counts.size() > 1 || counts[0].rows > 1)) {
+      if (counts.size() > 1) {
+        counts.pop_back();
+      } else {
+        counts[0].rows /= 2;
+      }
+    }
+    score(counts, tokens);
+    return true;
+  }
+
+  void score(std::span<const RowCount> counts,
+             std::span<const std::span<const std::int32_t>> tokens) {
+    std::vector<ScoreRow> rows;
+    std::vector<std::int32_t> all;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const auto chain = chain_rows(counts[i].sequence, scorer_.length(counts[i].sequence),
+                                    tokens[i].first(static_cast<std::size_t>(counts[i].rows)),
+                                    static_cast<std::int32_t>(rows.size()));
+      rows.insert(rows.end(), chain.begin(), chain.end());
+    }
+    all.resize(rows.size());
+    std::iota(all.begin(), all.end(), 0);
+    scorer_.score(context_, {.rows = rows});
+    std::vector<KeptRows> kept;
+    std::size_t first = 0;
+    for (const RowCount& count : counts) {
+      const auto own = static_cast<std::size_t>(count.rows);
+      kept.push_back({count.sequence, std::span(all).subspan(first, own)});
+      first += own;
+    }
+    scorer_.keep(kept);
+    ++statistics_.steps;
+    statistics_.rows += std::ssize(rows);
+    statistics_.prompt_rows += std::ssize(rows);
+  }
+
+  Context& context_;
+  Scorer& scorer_;
+  BeamStatistics& statistics_;
+  std::vector<Unread> unread_;
+};
+
 // One step of all requests that still run.
 class Step {
  public:
@@ -119,11 +214,12 @@ class Step {
     const SearchState& state = search.state;
     const auto first = static_cast<std::int32_t>(rows_.size());
     if (state.generated() == 0) {
-      const ScorerSequence sequence = search.sequences.open(state.prompt());
+      const ScorerSequence sequence = search.sequences.list().front();
       const std::int64_t length = scorer_.length(sequence);
       const auto rest = std::span(state.prompt()).subspan(static_cast<std::size_t>(length));
       const std::vector<ScoreRow> chain = chain_rows(sequence, length, rest, first);
       rows_.insert(rows_.end(), chain.begin(), chain.end());
+      statistics_.prompt_rows += std::ssize(chain);
       add_kept(sequence, first);
       scores_.push_back(0);
       return;
@@ -248,11 +344,19 @@ BeamResults beam_search(Context& context, Scorer& scorer, std::span<const BeamRe
   BeamResults results;
   beam::Selector selector;
   Tensor logits;
-  for (bool idle = false; !idle;) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  const Clock::time_point start = Clock::now();
+  beam::PromptReader(context, scorer, results.statistics).run(searches);
+  for (bool idle = false, first = true; !idle; first = false) {
     beam::Step step(context, scorer, selector, logits, results.statistics);
     step.run(searches);
     idle = step.idle();
+    if (first) results.statistics.prompt_seconds = seconds_since(start);
   }
+  results.statistics.decode_seconds = seconds_since(start) - results.statistics.prompt_seconds;
   for (const auto& search : searches) results.hypotheses.push_back(search->state.results());
   return results;
 }

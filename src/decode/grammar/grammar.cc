@@ -74,10 +74,10 @@ std::unique_ptr<TokenConstraint> GrammarConstraint::copy() const {
 
 // The number of the state, with the mutex of the cache held.
 std::int32_t GrammarConstraint::current() const {
-  grammar::MaskCache::Place place{generation_, state_};
-  cache_->state_at(place, text_);
-  generation_ = place.generation;
-  state_ = place.state;
+  grammar::MaskCache::CachedState cached{generation_, state_};
+  cache_->refresh(cached, text_);
+  generation_ = cached.generation;
+  state_ = cached.state;
   return state_;
 }
 

@@ -11,7 +11,7 @@ MaskCache::MaskCache(std::shared_ptr<const Automaton> automaton,
   path_.resize(static_cast<std::size_t>(trie_->max_depth()) + 1);
 }
 
-std::int32_t MaskCache::state_at(Place& place, std::string_view text) {
+void MaskCache::refresh(CachedState& cached, std::string_view text) {
   if (bytes() > automaton_->limits().max_cache_bytes) {
     leaves_.clear();
     masks_.clear();
@@ -19,11 +19,9 @@ std::int32_t MaskCache::state_at(Place& place, std::string_view text) {
     machine_.emplace(automaton_);
     ++generation_;
   }
-  if (place.generation != generation_) {
-    place.state = machine_->run(machine_->start(), text);
-    place.generation = generation_;
-  }
-  return place.state;
+  if (cached.generation == generation_) return;
+  cached.state = machine_->run(machine_->start(), text);
+  cached.generation = generation_;
 }
 
 template <class Visit>

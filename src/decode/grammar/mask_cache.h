@@ -23,7 +23,7 @@ class MaskCache {
   MaskCache(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie);
 
   // A state is a number of one generation; the next begins when the memory is used up.
-  struct Place {
+  struct CachedState {
     std::int64_t generation = -1;
     std::int32_t state = kDead;
   };
@@ -31,8 +31,8 @@ class MaskCache {
   const TokenTrie& trie() const { return *trie_; }
 
   // With the mutex held:
-  // `place`, or its equal in this generation, by reading `text` again.
-  std::int32_t state_at(Place& place, std::string_view text);
+  // Replaces a state of an earlier generation by its equal in this one, by reading `text` again.
+  void refresh(CachedState& cached, std::string_view text);
   Machine& machine() { return *machine_; }
   // Without the end tokens.
   std::span<const std::int32_t> mask_of(std::int32_t state);
