@@ -20,8 +20,17 @@ TensorView Scheduler::State::grown(Tensor& buffer, std::int64_t rows) const {
   return make_view(buffer.data(), shape, DType::f32, scorer.shape().device);
 }
 
-TensorView Scheduler::State::hidden_view(std::int64_t rows) {
-  const std::int64_t layers = std::ssize(hidden_layers());
+// The layers that the source observes in a step; none while that costs more than it may.
+std::span<const std::int32_t> Scheduler::State::observed_layers(
+    std::span<const SchedulerShare> shares) const {
+  const bool any =
+      speculator && std::ranges::any_of(shares, [&](const SchedulerShare& share) {
+        return speculator->observes(share.entry->order, share.entry->length, std::ssize(shares));
+      });
+  return any ? hidden_layers() : std::span<const std::int32_t>();
+}
+
+TensorView Scheduler::State::hidden_view(std::int64_t layers, std::int64_t rows) {
   if (layers == 0) return {};
   const std::int64_t shape[] = {layers, rows, scorer.shape().hidden_size};
   if (hidden.elements() < layers * rows * shape[2]) {
@@ -106,11 +115,12 @@ void Scheduler::State::score(Context& context, std::vector<SchedulerShare>& shar
     (decoding ? statistics.decode_rows : statistics.prompt_rows) += share.rows;
     statistics.draft_rows += std::ssize(rows) - share.first - share.rows;
   }
-  const TensorView seen = hidden_view(std::ssize(rows));
+  const std::span<const std::int32_t> layers = observed_layers(shares);
+  const TensorView seen = hidden_view(std::ssize(layers), std::ssize(rows));
   scorer.score(context, {.rows = rows,
                          .logit_rows = logit_rows,
                          .logits = grown(logits, std::ssize(logit_rows)),
-                         .hidden_layers = hidden_layers(),
+                         .hidden_layers = layers,
                          .hidden = seen});
   std::vector<std::vector<std::int32_t>> indices;
   std::int64_t tokens = 0;
@@ -130,8 +140,8 @@ void Scheduler::State::score(Context& context, std::vector<SchedulerShare>& shar
   scorer.keep(kept);
   for (std::size_t i = 0; i < shares.size(); ++i) {
     SchedulerEntry& entry = *shares[i].entry;
-    if (seen.defined()) {
-      options.speculation.source->observe(
+    if (seen.defined() && speculator->observes(entry.order, entry.length, std::ssize(shares))) {
+      speculator->observe(
           context,
           {.id = entry.order, .position = entry.length, .rows = indices[i], .hidden = seen});
     }
@@ -273,7 +283,7 @@ void Scheduler::State::follow(Context& context, SchedulerEntry& leader) {
       continue;
     }
     start(*entry, scorer.fork(*leader.sequence), leader.length);
-    if (speculator) options.speculation.source->copy(context, leader.order, entry->order);
+    if (speculator) speculator->copy(context, leader.order, entry->order);
   }
 }
 
