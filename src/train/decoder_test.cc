@@ -1,5 +1,5 @@
-// Loss and gradients of the decoder: against dual numbers through an independent float64 model, with
-// every option; straight through the ternary projection; with activation checkpoints.
+// Loss and gradients of the decoder: against dual numbers through an independent float64 model,
+// with every option; straight through the ternary projection; with activation checkpoints.
 #include "touchstone/train/decoder.h"
 
 #include <gmock/gmock.h>
@@ -87,9 +87,9 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// In f32, and on the GPU, loss and gradients of a batch against f64 on the CPU, which the test above
-// proves. Rounding of results and of the sums behind them each move a gradient by about 2^-16 of the 2 to
-// 3 % that bf16 moves it by (bf16_gradient_test.cc); the bound is twice their sum.
+// In f32, and on the GPU, loss and gradients of a batch against f64 on the CPU, which the test
+// above proves. Rounding of results and of the sums behind them each move a gradient by about 2^-16
+// of the 2 to 3 % that bf16 moves it by (bf16_gradient_test.cc); the bound is twice their sum.
 TEST(DecoderTest, F32GradientsAreThoseOfF64) {
   for (const bool qk_norm : {false, true}) {
     const io::ModelDescription d = small_description(qk_norm, qk_norm);
@@ -144,8 +144,8 @@ TEST(DecoderTest, ActivationCheckpointsChangeNoBit) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-// The gradient of the latent weights is that of the projected ones, bit for bit: a second model whose
-// weights are the projection has the same loss and the same gradients.
+// The gradient of the latent weights is that of the projected ones, bit for bit: a second model
+// whose weights are the projection has the same loss and the same gradients.
 TEST(DecoderTest, StraightThroughIsTheGradientOfTheProjectedWeights) {
   io::ModelDescription d = small_description(false, true);
   OwnedBatch b = make_batch(2, 8, d.vocabulary);
