@@ -178,7 +178,7 @@ Corpus read_corpus(const TrainVerb& o, Json& report) {
   return corpus;
 }
 
-// Floating point operations per second that the device can do; 0 where nobody knows.
+// Floating point operations per second that the device can do; 0 if unknown.
 double peak_of(const TrainVerb& o, Context& context, DType compute) {
   const Device device = parse_device(o.device);
   if (!device.is_cuda()) return machine::measure_fma_gflops(context) * 1e9;
@@ -254,7 +254,7 @@ class Training {
                       context, sample_prompt().size()));
     }
   }
-  // Logits of other tokens would be learned without a word.
+  // Logits of other tokens would be distilled silently.
   void check_teacher_tokens() const {
     const io::Tokenizer theirs = io::Tokenizer::from_file(o_.teacher);
     for (std::size_t id = 0; id < corpus_.tokenizer.id_end(); ++id) {
@@ -308,8 +308,19 @@ class Training {
           o_.out));
     }
   }
+  // What killed runs left of files that they wrote beside those of the folder; the library does so
+  // for its own.
+  void remove_unfinished() const {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder(), ignored)) {
+      const std::string name = entry.path().filename().string();
+      const bool curve = name.starts_with("loss.csv.") || name.starts_with("loss.svg.");
+      if (curve || name.starts_with("model.gguf.partial.")) fs::remove(entry.path(), ignored);
+    }
+  }
   void start() {
     open_folder();
+    remove_unfinished();
     if (o_.resume) {
       trainer_->load(last());
       say(fmt::format("goes on after step {}", trainer_->steps_done()));
