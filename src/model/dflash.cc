@@ -62,8 +62,8 @@ struct DFlash::State {
     std::int64_t pending_rows = 0;
     std::int64_t observed() const { return length + pending_rows; }
   };
-  // Most single rows never see a draft while speculation pauses; together they are projected at the
-  // cost of a prompt.
+  // While speculation pauses rows come one by one and may never be drafted from; together they are
+  // projected at the cost of a prompt.
   static constexpr std::int64_t kPending = 256;
 
   State(Context& context, const std::filesystem::path& folder, Model& model,
@@ -356,6 +356,9 @@ void DFlash::observe(Context& context, const decode::ObservedRows& rows) {
                    static_cast<std::int64_t>(end - first));
     first = end;
   }
+  // A prompt is projected with the pass that read it: its first draft would have to pay for all.
+  constexpr std::size_t kPromptRows = 32;
+  if (rows.rows.size() >= kPromptRows) state_->add_features(context, s);
 }
 
 void DFlash::copy(Context& context, std::int64_t from, std::int64_t to) {
