@@ -243,7 +243,7 @@ TEST(Speculation, ConstraintsMaskEveryNode) {
   EXPECT_GT(accepted, 100);
 }
 
-// Memory for so many tokens: drafts give way, and push nobody out.
+// Memory for so many tokens: drafts give way and preempt no sequence.
 class SmallScorer : public WatchedScorer {
  public:
   bool fits(std::span<const RowCount> counts) const override {
