@@ -57,7 +57,7 @@ struct TrainVerb {
 volatile std::sig_atomic_t interrupted = 0;
 void on_interrupt(int /*signal*/) { interrupted = 1; }
 
-// Ctrl-C asks for the end of the run; a second one ends the program.
+// Ctrl-C ends the run after its step; a second one ends the program.
 class InterruptScope {
  public:
   InterruptScope() {

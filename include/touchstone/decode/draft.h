@@ -66,7 +66,7 @@ struct DraftLimits {
 
 // InvalidArgument, `draft: ..`, for a parent that is not an earlier node (so for every cycle), a
 // token outside [0, vocabulary), a log-probability that is NaN or above 0, more nodes or levels
-// than the limits, or lists of another size than the tree asks for.
+// than the limits, or lists of another size than the tree needs.
 TOUCHSTONE_API void check_draft(const Draft& draft, std::int64_t vocabulary,
                                 const DraftLimits& limits);
 

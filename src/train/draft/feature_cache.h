@@ -15,7 +15,7 @@
 
 namespace touchstone::inline v0::train {
 
-// What a run has asked for.
+// Requests of a run.
 struct FeatureCounts {
   std::int64_t computed = 0;  // windows
   std::int64_t from_memory = 0;
@@ -40,7 +40,7 @@ class FeatureCache {
   FeatureCache& operator=(const FeatureCache&) = delete;
 
   // The states of a window to out [length, layers * width], documents of the window each on its
-  // own. `key` names the window: the same tokens whenever it is asked for.
+  // own. `key` names the window: the same tokens at every request.
   void fetch(Context& context, std::int64_t key, const HostBatch& window, const TensorView& out);
   const FeatureCounts& counts() const { return counts_; }
 
