@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -17,6 +16,7 @@
 #include "cli/output.h"
 #include "cli/output_file.h"
 #include "cli/training/draft.h"
+#include "cli/training/interrupt.h"
 #include "cli/training/loss_curve.h"
 #include "cli/training/settings.h"
 #include "cli/verbs.h"
@@ -52,31 +52,6 @@ struct TrainVerb {
   bool ternary = false;
   bool resume = false;
   TrainSettings settings{};
-};
-
-volatile std::sig_atomic_t interrupted = 0;
-void on_interrupt(int /*signal*/) { interrupted = 1; }
-
-// Ctrl-C ends the run after its step; a second one ends the program.
-class InterruptScope {
- public:
-  InterruptScope() {
-    struct sigaction action {};
-    action.sa_handler = on_interrupt;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &before_);
-    sigaction(SIGTERM, &action, &before_term_);
-  }
-  ~InterruptScope() {
-    sigaction(SIGINT, &before_, nullptr);
-    sigaction(SIGTERM, &before_term_, nullptr);
-  }
-  InterruptScope(const InterruptScope&) = delete;
-  InterruptScope& operator=(const InterruptScope&) = delete;
-
- private:
-  struct sigaction before_ {};
-  struct sigaction before_term_ {};
 };
 
 double seconds_now() {
@@ -544,7 +519,7 @@ int Training::run() {
     // Before the end by a signal, so that a run that goes on has all evaluations.
     const bool due = step.step % every == 0 || step.step == options_.steps;
     if (due) evaluate();
-    if (interrupted != 0) {
+    if (InterruptScope::interrupted()) {
       if (!due) trainer_->save(last());
       write_curves();
       finish(fmt::format("interrupted after step {}: saved, --resume goes on", step.step), kOk);

@@ -228,8 +228,8 @@ TEST(TernaryCodec, TinyGroupsKeepTheirSigns) {
   }
 }
 
-// Formats of GGUF scale by the largest magnitude: where f16 has no such scale but 0, down to those whose
-// reciprocal is infinite, a block is the one of zeros, which no inspection calls a fault.
+// Formats of GGUF scale by the largest magnitude: where f16 has no such scale but 0, down to those
+// whose reciprocal is infinite, a block is the one of zeros, which no inspection calls a fault.
 TEST(TernaryCodec, BlocksBelowTheScalesAreZeros) {
   for (const WeightFormat* format : ternary_formats()) {
     const auto n = static_cast<std::size_t>(format->block_elements);
@@ -255,9 +255,9 @@ TEST(TernaryCodec, BlocksBelowTheScalesAreZeros) {
   }
 }
 
-// Checksums (FNV-1a) of what the reference quantizers of the tools that brought these formats into use
-// (PrismML's llama.cpp, ggml-quants.c at 811dce5d; ptq1_0 as its pull request 148 defines it) make of the
-// same values: ternary groups, groups of five levels with ties among them, nine sizes.
+// Checksums (FNV-1a) of what the reference quantizers of the tools that brought these formats into
+// use (PrismML's llama.cpp, ggml-quants.c at 811dce5d; ptq1_0 as its pull request 148 defines it)
+// make of the same values: ternary groups, groups of five levels with ties among them, nine sizes.
 TEST(TernaryCodec, PacksAsTheToolsOfTheirOrigin) {
   std::vector<float> values(64 * 256);
   std::uint32_t state = 1;

@@ -71,9 +71,9 @@ struct Projected {
   float scale = 0;
 };
 
-// GGUF: the largest magnitude, halves away from 0, as PyPI `gguf` computes it. Where f16 rounds that
-// to 0 the tools keep codes, whose values are all 0 and whose reciprocal scale may be infinite; here
-// the codes are 0 as well, the one encoding of such a block.
+// GGUF: the largest magnitude, halves away from 0, as PyPI `gguf` computes it. Where f16 rounds
+// that to 0 the tools keep codes, whose values are all 0 and whose reciprocal scale may be
+// infinite; here the codes are 0 as well, the one encoding of such a block.
 Projected project_largest(const float* x, std::size_t n) {
   Projected result;
   float most = 0;
@@ -94,8 +94,8 @@ Projected project_mean(const float* x, std::size_t n) {
   return result;
 }
 
-// Of every four the smallest magnitude (the first of several) becomes 0; the scale is the mean of the
-// others.
+// Of every four the smallest magnitude (the first of several) becomes 0; the scale is the mean of
+// the others.
 Projected project_sparse(const float* x, std::size_t n) {
   Projected result;
   double sum = 0;

@@ -392,8 +392,8 @@ TEST_F(TrainerTest, ATeacherIsFollowed) {
                  [&] { wrong.set_teacher(&teacher); });
 }
 
-// Gradients are finite, the loss is not: it is the divergence times the temperature squared, and the
-// divergence is what rounding leaves of it.
+// Gradients are finite, the loss is not: it is the divergence times the temperature squared, and
+// the divergence is what rounding leaves of it.
 TEST_F(TrainerTest, AnInfiniteLossChangesNothing) {
   if (test_device().is_cuda()) GTEST_SKIP() << "the teacher is on the CPU";
   oracle::TableScorer teacher(29, 8,
@@ -416,7 +416,8 @@ TEST_F(TrainerTest, AnInfiniteLossChangesNothing) {
   EXPECT_EQ(t.steps_done(), 0);
 }
 
-// Documents of one token have no targets: a step learns nothing, and an evaluation has nothing to weigh.
+// Documents of one token have no targets: a step learns nothing, and an evaluation has nothing to
+// weigh.
 TEST_F(TrainerTest, TextWithoutTargets) {
   for (TokenData* const data : {&training_, &validation_}) {
     data->starts.resize(data->tokens.size() + 1);

@@ -22,7 +22,8 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr std::int32_t kEnd = 0;
 
-// Which tokens may follow depends on the last one; the end always may. Not to be used after the end.
+// Which tokens may follow depends on the last one; the end always may. Not to be used after the
+// end.
 class Wheel : public TokenConstraint {
  public:
   explicit Wheel(std::int64_t vocabulary) : vocabulary_(vocabulary) {}

@@ -139,8 +139,8 @@ TEST(Speculation, TextsEndWherePlainDecodingEndsThem) {
   }
 }
 
-// Letters for the first 24 tokens: stop strings end in the middle of an accepted path, and reach from one
-// token into the next.
+// Letters for the first 24 tokens: stop strings end in the middle of an accepted path, and reach
+// from one token into the next.
 io::Tokenizer letters() {
   std::string json = R"({"model": {"type": "BPE", "merges": [], "vocab": {)";
   for (int i = 0; i < kVocabulary; ++i) {
