@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How readable is what a model writes: measured by a larger model, not by us.
+"""Readability of sampled text: log-likelihood under a larger model, and repeated 4-grams.
 
     scripts/readability.py PROGRAM JUDGE MODEL... [--text FILE] [--samples 100] [--tokens 128]
 

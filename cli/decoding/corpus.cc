@@ -45,12 +45,21 @@ Json settings_of(const GenerateOptions& o, const OpenedModel& opened,
           {"device", o.model.device.substr(0, o.model.device.find(':'))},
           {"compute", o.model.compute},
           {"cache", o.model.cache},
+          {"activations", o.model.activations},
+          {"weights", o.model.weights},
           {"seed", o.seed},
           {"temperature", o.temperature},
           {"top_k", o.top_k},
           {"top_p", o.top_p},
           {"min_p", o.min_p},
+          {"repetition_penalty", o.repetition_penalty},
+          {"frequency_penalty", o.frequency_penalty},
+          {"presence_penalty", o.presence_penalty},
+          {"min_tokens", o.min_tokens},
           {"max_tokens", o.max_tokens},
+          {"stop", o.stops},
+          {"ignore_eos", o.ignore_eos},
+          {"context", o.context},
           {"shard_documents", o.shard_documents},
           {"system", o.system},
           {"prompts", lines.empty() ? "built in" : fmt::format("{} lines", lines.size())},
@@ -113,12 +122,23 @@ class Corpus {
     return fmt::format("shard-{:05}.{}", shard, ending);
   }
 
+  std::int64_t documents_of(std::int64_t shard) const {
+    return std::min(o_.documents - shard * o_.shard_documents, o_.shard_documents);
+  }
+
+  // The list is written last. A shard that was the last of fewer documents is sampled again: its
+  // documents depend on nothing else, so they stay as they were.
   bool is_complete(std::int64_t shard) {
     const auto known = complete_.find(shard);
     if (known != complete_.end()) return known->second;
+    const fs::path list = fs::path(o_.corpus) / shard_name(shard, "jsonl");
     std::error_code error;
-    // The list is written last.
-    return complete_[shard] = fs::exists(fs::path(o_.corpus) / shard_name(shard, "jsonl"), error);
+    std::int64_t lines = 0;
+    if (fs::exists(list, error)) {
+      const std::string text = read_whole_file(list.string());
+      lines = std::count(text.begin(), text.end(), '\n');
+    }
+    return complete_[shard] = lines >= documents_of(shard);
   }
 
   void submit(std::int64_t document) {
@@ -149,9 +169,7 @@ class Corpus {
                    {"tokens", std::ssize(answer.tokens)},
                    {"finish", std::string(name_of(answer.finish))}};
       shards_[shard].documents[one.document] = {std::move(line), before_end(answer.text)};
-      const std::int64_t count =
-          std::min(o_.documents - shard * o_.shard_documents, o_.shard_documents);
-      if (std::ssize(shards_[shard].documents) == count) write(shard);
+      if (std::ssize(shards_[shard].documents) == documents_of(shard)) write(shard);
       return true;
     });
     return !open_.empty();
@@ -213,10 +231,8 @@ void check_folder(const fs::path& folder, const Json& settings) {
     return;
   }
   const Json before = Json::parse_or_null(read_whole_file(manifest.string()));
-  for (const char* const key :
-       {"model", "weight_bytes", "device", "compute", "cache", "seed", "temperature", "top_k",
-        "top_p", "min_p", "max_tokens", "shard_documents", "system", "prompts_hash"}) {
-    if (before.is_object() && before.contains(key) && before[key] == settings[key]) continue;
+  for (const auto& [key, value] : settings.items()) {
+    if (before.is_object() && before.contains(key) && before[key] == value) continue;
     throw InvalidArgument(fmt::format(
         "generate: --corpus: {} was begun with another {}; give the same or another folder",
         folder.string(), key));

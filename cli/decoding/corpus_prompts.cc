@@ -1,4 +1,5 @@
-// Prompts for a corpus: a form, a subject, a manner, and for some a place. Every part is drawn by itself.
+// Prompts for a corpus: a form, a subject, a manner, and for some a place. Every part is drawn by
+// itself.
 #include <fmt/args.h>
 #include <fmt/format.h>
 

@@ -304,6 +304,23 @@ TEST_F(DecodingVerb, SpeculationGivesTheSameText) {
   EXPECT_THAT(said.out, HasSubstr("accepted by depth 1.00 1.00 1.00 1.00"));
   EXPECT_THAT(said.out, HasSubstr("\ntouchstone: = 4 accepted, then "));  // a line per node
   EXPECT_EQ(run(prompt + "--speculate suffix").out, run(prompt).out) << "with the controller";
+  // A corpus that holds the text, as far as its bytes are text: the model only verifies it.
+  std::ofstream(folder_->path() / "known.txt") << text;
+  const auto tokens_per_pass = [&](const std::string& source) {
+    const std::string command = prompt + "--ignore-eos --always-speculate --speculate " + source;
+    EXPECT_EQ(run(command).out, text) << source;
+    const std::string out = shell(command + " 2>&1").out;
+    const std::size_t place = out.find("speculation: ");
+    return place == std::string::npos ? 0 : std::stod(out.substr(place + 13));
+  };
+  EXPECT_GT(tokens_per_pass("suffix=known.txt"), tokens_per_pass("suffix"));
+  // Rejection sampling has another text for the same seed; without temperature there is but one.
+  const std::string rejection = "--always-speculate --rule rejection --speculate draft=. ";
+  EXPECT_EQ(run(prompt + rejection).out, run(prompt).out);
+  EXPECT_EQ(run(prompt + rejection + "--temperature 0.9 --seed 3").exit_code, 0);
+  expect_one_line("generate -m . -p a --rule magic --speculate ngram", 2, "magic");
+  expect_one_line("generate -m . -p a --rule rejection", 2, "--rule: expected --speculate");
+  expect_one_line("generate -m . -p a --speculate suffix=nowhere.txt", 3, "nowhere.txt");
   expect_one_line("generate -m . -p a --speculate magic", 2, "expected ngram, lookup, suffix");
   expect_one_line("generate -m . -p a --trace", 2, "--trace requires --speculate");
   expect_one_line("generate -m . -p a --tree-nodes 4", 2, "--tree-nodes requires --speculate");
@@ -323,7 +340,7 @@ std::string all_shards(const fs::path& folder, const char* ending) {
 
 TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
   const std::string common =
-      "generate -m . -q --temperature 0.9 --seed 3 -n 12 --documents 10 --shard-documents 4 ";
+      "generate -m . -q --temperature 0.9 --seed 3 -n 12 --shard-documents 4 --documents 10 ";
   ASSERT_EQ(run(common + "--corpus one --batch 3").exit_code, 0);
   ASSERT_EQ(run(common + "--corpus two --batch 10 --max-rows 7").exit_code, 0);
   const std::string text = all_shards(folder_->path() / "one", "txt");
@@ -363,7 +380,24 @@ TEST_F(DecodingVerb, CorpusIsTheSameHoweverItIsMade) {
       as_folder["training_documents"].get<int>() + as_folder["validation_documents"].get<int>(),
       documents);
   EXPECT_EQ(trained_on("all.txt"), as_folder);
-  expect_one_line(common + "--corpus two --top-p 0.5", 2, "begun with another top_p");
+  // What was made of fewer documents grows: the last shard was not full.
+  const std::string fewer = common.substr(0, common.size() - 3) + "7 ";
+  ASSERT_EQ(run(fewer + "--corpus grown --batch 4").exit_code, 0);
+  ASSERT_EQ(run(common + "--corpus grown --batch 4").exit_code, 0);
+  EXPECT_EQ(all_shards(folder_->path() / "grown", "txt"), text);
+  EXPECT_EQ(all_shards(folder_->path() / "grown", "jsonl"),
+            all_shards(folder_->path() / "one", "jsonl"));
+  for (const auto& [option, key] : std::vector<std::pair<std::string, std::string>>{
+           {"--top-p 0.5", "top_p"},
+           {"--repetition-penalty 1.1", "repetition_penalty"},
+           {"--frequency-penalty 0.1", "frequency_penalty"},
+           {"--presence-penalty 0.1", "presence_penalty"},
+           {"--min-tokens 2", "min_tokens"},
+           {"--stop x", "stop"},
+           {"--ignore-eos", "ignore_eos"},
+           {"--context 200", "context"}}) {
+    expect_one_line(common + "--corpus two " + option, 2, ("begun with another " + key).c_str());
+  }
   expect_one_line(common + "--corpus three -p x", 2, "--corpus takes no -p");
   expect_one_line("generate -m . -p x --batch 3", 2, "--batch requires --corpus");
 }

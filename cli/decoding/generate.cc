@@ -339,7 +339,13 @@ void add_generate(Options& app, int& exit_code) {
   Option* speculate = verb->add_option(
       "--speculate", o->speculate,
       "Drafts that the model verifies, the text stays the same: ngram, lookup, suffix, "
-      "draft=PATH, dflash=PATH, or several by commas");
+      "suffix=FILE (a corpus), draft=PATH, dflash=PATH, or several by commas");
+  verb->add_option("--rule", o->rule,
+                   "With --speculate: target_only (the plain text), greedy, or rejection (another "
+                   "text of the same distribution)")
+      ->one_of({"target_only", "greedy", "rejection"})
+      ->needs(speculate)
+      ->show_default();
   verb->add_option("--tree-nodes", o->tree_nodes, "With --speculate: nodes of a draft, at most")
       ->check(whole_number(1, 256))
       ->needs(speculate)

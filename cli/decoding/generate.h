@@ -47,6 +47,7 @@ struct GenerateOptions {
   std::string early_stopping = "false";
   std::string speculate;  // "" = plain decoding
   std::int64_t tree_nodes = 16;
+  std::string rule = "target_only";
   bool always_speculate = false;
   bool trace = false;
   bool json = false;

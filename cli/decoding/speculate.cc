@@ -9,6 +9,7 @@
 #include "cli/output.h"
 #include "touchstone/core/error.h"
 #include "touchstone/model/dflash.h"
+#include "touchstone/train/data.h"
 
 namespace touchstone::cli {
 namespace {
@@ -26,11 +27,22 @@ std::string shown(const std::string& text) {
   return out;
 }
 
+// The documents of a file, or of a folder of generate --corpus.
+std::shared_ptr<decode::SuffixCorpus> read_suffix_corpus(const std::string& path,
+                                                         const io::Tokenizer& tokenizer) {
+  auto corpus = std::make_shared<decode::SuffixCorpus>();
+  for (const std::string& document : train::read_documents(path)) {
+    corpus->add(tokenizer.encode(document, {.add_special = false}));
+  }
+  return corpus;
+}
+
 }  // namespace
 
 Speculation::Speculation(const GenerateOptions& o, const OpenedModel& opened, Context& context,
                          model::Model& model, const model::ModelOptions& target) {
   if (o.speculate.empty()) return;
+  options_.rule = decode::parse_acceptance_rule(o.rule);
   std::vector<std::unique_ptr<decode::DraftSource>> sources;
   std::istringstream list(o.speculate);
   for (std::string name; std::getline(list, name, ',');) {
@@ -40,6 +52,9 @@ Speculation::Speculation(const GenerateOptions& o, const OpenedModel& opened, Co
       sources.push_back(decode::prompt_lookup_source());
     } else if (name == "suffix") {
       sources.push_back(decode::suffix_source());
+    } else if (name.starts_with("suffix=")) {
+      sources.push_back(
+          decode::suffix_source({.corpus = read_suffix_corpus(name.substr(7), opened.tokenizer)}));
     } else if (name.starts_with("draft=") && !draft_) {
       ModelChoice choice = o.model;
       choice.path = name.substr(6);
@@ -53,14 +68,17 @@ Speculation::Speculation(const GenerateOptions& o, const OpenedModel& opened, Co
       options.sequences = 2 * target.sequences;  // drafts are written on forks
       draft_ = std::make_unique<model::Model>(context, io::ModelFile::open(choice.path), options);
       const bool chain = o.tree_nodes <= 4;
-      sources.push_back(decode::model_source(*draft_, opened.file.description().vocabulary,
-                                             {.width = chain ? 1 : 2, .branch = chain ? 1 : 2}));
+      sources.push_back(
+          decode::model_source(*draft_, opened.file.description().vocabulary,
+                               {.width = chain ? 1 : 2,
+                                .branch = chain ? 1 : 2,
+                                .draw = options_.rule == decode::AcceptanceRule::rejection}));
     } else if (name.starts_with("dflash=")) {
       sources.push_back(std::make_unique<model::DFlash>(context, name.substr(7), model));
     } else {
       throw InvalidArgument(
-          fmt::format("generate: --speculate: expected ngram, lookup, suffix, draft=PATH, "
-                      "dflash=PATH, got '{}'",
+          fmt::format("generate: --speculate: expected ngram, lookup, suffix, suffix=FILE, "
+                      "draft=PATH, dflash=PATH, got '{}'",
                       name));
     }
   }

@@ -1,4 +1,4 @@
-// --speculate: the sources of drafts that generate is told, and what is said about them.
+// Options of `touchstone generate --speculate`: draft sources, the trace and the report.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace touchstone::cli {
 // Outlives the scheduler that uses it.
 class Speculation {
  public:
-  // Of --speculate LIST: ngram, lookup, suffix, draft=PATH, dflash=PATH, by commas. Nothing for an
-  // empty list. InvalidArgument for another name, or a draft model with another vocabulary. The model,
-  // made with the options `target`, outlives it.
+  // Of --speculate LIST: ngram, lookup, suffix, suffix=FILE, draft=PATH, dflash=PATH, by commas.
+  // Nothing for an empty list. InvalidArgument for another name, or a draft model with another
+  // vocabulary. The model, made with the options `target`, outlives it.
   Speculation(const GenerateOptions& o, const OpenedModel& opened, Context& context,
               model::Model& model, const model::ModelOptions& target);
 
@@ -27,7 +27,7 @@ class Speculation {
   decode::SpeculationOptions options_{};
 };
 
-// Tokens per pass, acceptance by depth, speed-up, what the controller says: on standard error.
+// Tokens per pass, acceptance by depth, speed-up, the controller's state: on standard error.
 void report_speculation(const decode::SpeculationStatistics& statistics);
 
 }  // namespace touchstone::cli

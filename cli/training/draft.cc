@@ -10,8 +10,8 @@
 namespace touchstone::cli {
 namespace {
 
-// Layers whose outputs are read, spread evenly; in models of 8 and more from the second to the third
-// from the last.
+// Layers whose outputs are read, spread evenly; in models of 8 and more from the second to the
+// third from the last.
 std::vector<std::int64_t> taps_of(std::int64_t layers, std::int64_t wanted) {
   const std::int64_t first = layers >= 8 ? 1 : 0;
   const std::int64_t last = layers >= 8 ? layers - 3 : layers - 1;

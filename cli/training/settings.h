@@ -1,4 +1,5 @@
-// What `touchstone train` can be told, by option or in a JSON file: one table of names and defaults.
+// Options of `touchstone train`, on the command line or in a JSON file: one table of names and
+// defaults.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ class TrainSettings {
   bool flag(const std::string& name) const;
   const std::string& text(const std::string& name) const;
   bool given(const std::string& name) const;  // by option or file
-  // All that can be known to be wrong before the text is read, with the sizes of a new model or without.
-  // InvalidArgument.
+  // All that can be known to be wrong before the text is read, with the sizes of a new model or
+  // without. InvalidArgument.
   void check(bool new_model) const;
   Json json() const;  // all values in use
 

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -17,6 +16,7 @@
 #include "cli/output.h"
 #include "cli/output_file.h"
 #include "cli/training/draft.h"
+#include "cli/training/interrupt.h"
 #include "cli/training/loss_curve.h"
 #include "cli/training/settings.h"
 #include "cli/verbs.h"
@@ -52,31 +52,6 @@ struct TrainVerb {
   bool ternary = false;
   bool resume = false;
   TrainSettings settings{};
-};
-
-volatile std::sig_atomic_t interrupted = 0;
-void on_interrupt(int /*signal*/) { interrupted = 1; }
-
-// Ctrl-C asks for the end of the run; a second one ends the program.
-class InterruptScope {
- public:
-  InterruptScope() {
-    struct sigaction action {};
-    action.sa_handler = on_interrupt;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(SIGINT, &action, &before_);
-    sigaction(SIGTERM, &action, &before_term_);
-  }
-  ~InterruptScope() {
-    sigaction(SIGINT, &before_, nullptr);
-    sigaction(SIGTERM, &before_term_, nullptr);
-  }
-  InterruptScope(const InterruptScope&) = delete;
-  InterruptScope& operator=(const InterruptScope&) = delete;
-
- private:
-  struct sigaction before_ {};
-  struct sigaction before_term_ {};
 };
 
 double seconds_now() {
@@ -178,7 +153,7 @@ Corpus read_corpus(const TrainVerb& o, Json& report) {
   return corpus;
 }
 
-// Floating point operations per second that the device can do; 0 where nobody knows.
+// Floating point operations per second that the device can do; 0 if unknown.
 double peak_of(const TrainVerb& o, Context& context, DType compute) {
   const Device device = parse_device(o.device);
   if (!device.is_cuda()) return machine::measure_fma_gflops(context) * 1e9;
@@ -254,7 +229,7 @@ class Training {
                       context, sample_prompt().size()));
     }
   }
-  // Logits of other tokens would be learned without a word.
+  // Logits of other tokens would be distilled silently.
   void check_teacher_tokens() const {
     const io::Tokenizer theirs = io::Tokenizer::from_file(o_.teacher);
     for (std::size_t id = 0; id < corpus_.tokenizer.id_end(); ++id) {
@@ -308,8 +283,19 @@ class Training {
           o_.out));
     }
   }
+  // What killed runs left of files that they wrote beside those of the folder; the library does so
+  // for its own.
+  void remove_unfinished() const {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder(), ignored)) {
+      const std::string name = entry.path().filename().string();
+      const bool curve = name.starts_with("loss.csv.") || name.starts_with("loss.svg.");
+      if (curve || name.starts_with("model.gguf.partial.")) fs::remove(entry.path(), ignored);
+    }
+  }
   void start() {
     open_folder();
+    remove_unfinished();
     if (o_.resume) {
       trainer_->load(last());
       say(fmt::format("goes on after step {}", trainer_->steps_done()));
@@ -533,7 +519,7 @@ int Training::run() {
     // Before the end by a signal, so that a run that goes on has all evaluations.
     const bool due = step.step % every == 0 || step.step == options_.steps;
     if (due) evaluate();
-    if (interrupted != 0) {
+    if (InterruptScope::interrupted()) {
       if (!due) trainer_->save(last());
       write_curves();
       finish(fmt::format("interrupted after step {}: saved, --resume goes on", step.step), kOk);

@@ -1,5 +1,5 @@
-// touchstone train as its users meet it: a run and its files, interrupted, killed, on a full disk, and
-// what it refuses.
+// touchstone train as its users meet it: a run and its files, interrupted, killed, on a full disk,
+// and what it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -47,6 +48,16 @@ class TrainVerbTest : public testing::Test {
   }
   test::ShellResult run(const std::string& arguments) const {
     return test::run_shell(command(arguments) + " 2>&1 </dev/null");
+  }
+  // Runs until it trains and so many seconds longer, then sends the signal.
+  test::ShellResult run_until(const std::string& arguments, const char* signal, const char* seconds,
+                              const std::string& before = ":") const {
+    return test::run_shell("cd '" + folder_.string() + "' && " + before + " && { '" +
+                           TOUCHSTONE_PROGRAM + "' train " + arguments +
+                           " >log 2>&1 & P=$!; until grep -q ' parameters, ' log || "
+                           "! kill -0 $P 2>/dev/null; do sleep 0.02; done; sleep " +
+                           seconds + "; kill -" + signal +
+                           " $P 2>/dev/null; wait $P; E=$?; cat log; exit $E; }");
   }
   // One line that says what is wrong, after what was said about the text.
   void expect_refusal(const std::string& arguments, int exit_code, const char* message) const {
@@ -100,22 +111,29 @@ TEST_F(TrainVerbTest, InterruptedAndKilledRunsGoOnToTheSameBits) {
       small_ + "--steps 40 --evaluate-every 1 --evaluate-rows 4 --ternary --group 32 ";
   ASSERT_EQ(run(options + "--out whole").exit_code, 0);
   // Saved after every step, so a kill falls into a save sooner or later.
-  const auto cut_short = [&](const char* signal, const char* seconds, const char* resume) {
-    return test::run_shell(command(options + "--out cut " + resume) +
-                           " >/dev/null 2>&1 & P=$!; sleep " + seconds + "; kill -" + signal +
-                           " $P 2>/dev/null; wait $P");
-  };
-  cut_short("INT", "0.5", "");
-  for (const char* seconds : {"0.4", "0.6", "0.8"}) {
-    if (!fs::exists(folder_ / "cut/checkpoints/last.safetensors")) break;
-    cut_short("KILL", seconds, "--resume");
+  run_until(options + "--out cut", "INT", "0");
+  ASSERT_TRUE(fs::exists(folder_ / "cut/checkpoints/last.safetensors"));
+  for (const char* seconds : {"0.05", "0.1", "0.2"}) {
+    run_until(options + "--out cut --resume", "KILL", seconds);
   }
-  const bool saved = fs::exists(folder_ / "cut/checkpoints/last.safetensors");
-  const test::ShellResult last = run(options + "--out cut " + (saved ? "--resume" : ""));
+  // What such runs can leave beside their files.
+  for (const char* name : {"model.safetensors.partial.1", "model.gguf.partial.1", "loss.csv.aB3dEf",
+                           "loss.svg.aB3dEf"}) {
+    std::ofstream(folder_ / "cut" / name) << "half";
+  }
+  const test::ShellResult last = run(options + "--out cut --resume");
   ASSERT_EQ(last.exit_code, 0) << last.out;
   for (const char* name : {"checkpoints/last.safetensors", "model.safetensors", "loss.csv"}) {
     EXPECT_TRUE(content_of(folder_ / "cut" / name) == content_of(folder_ / "whole" / name)) << name;
   }
+  const auto names = [&](const char* folder) {
+    std::set<std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_ / folder)) {
+      all.insert(entry.path().filename().string());
+    }
+    return all;
+  };
+  EXPECT_EQ(names("cut"), names("whole"));
 }
 
 // A target, a draft for it, and both together: the text of plain decoding in fewer passes.
@@ -166,12 +184,11 @@ TEST_F(TrainVerbTest, ADraftIsTrainedAndSpeculatesWithoutChangingTheText) {
 TEST_F(TrainVerbTest, AFullDiskLeavesTheLastCheckpoint) {
   const std::string options = small_ + "--steps 4000 --evaluate-every 4000 --out full ";
   const fs::path last = folder_ / "full/checkpoints/last.safetensors";
-  test::run_shell(command(options) + " >/dev/null 2>&1 & P=$!; sleep 0.5; kill -INT $P; wait $P");
+  run_until(options, "INT", "0");
   ASSERT_TRUE(fs::exists(last));
   const std::string before = content_of(last);
-  const test::ShellResult full = test::run_shell(
-      "cd '" + folder_.string() + "' && trap '' XFSZ && ulimit -f 64 && { '" + TOUCHSTONE_PROGRAM +
-      "' train " + options + "--resume 2>&1 & P=$!; sleep 0.5; kill -INT $P; wait $P; }");
+  const test::ShellResult full =
+      run_until(options + "--resume", "INT", "0", "trap '' XFSZ && ulimit -f 64");
   EXPECT_EQ(full.exit_code, 3) << full.out;
   EXPECT_THAT(full.out, HasSubstr("last.safetensors: File too large"));
   EXPECT_TRUE(content_of(last) == before);
@@ -266,8 +283,8 @@ TEST_F(TrainVerbTest, AResumedRunRemembersItsEvaluations) {
   EXPECT_THAT(run(options + "--patience 4 --resume").out, HasSubstr("stopped early after step 5"));
 }
 
-// The state that a run goes on from is saved after the files of its best evaluation: else one that ends
-// between the two would take them for written.
+// The state that a run goes on from is saved after the files of its best evaluation: else one that
+// ends between the two would take them for written.
 TEST_F(TrainVerbTest, TheLastStateIsSavedAfterTheBestModel) {
   const std::string options = small_ + "--steps 2 --evaluate-every 1 --out m ";
   fs::create_directories(folder_ / "m/checkpoints/best.safetensors/x");  // cannot be replaced
@@ -278,8 +295,8 @@ TEST_F(TrainVerbTest, TheLastStateIsSavedAfterTheBestModel) {
   EXPECT_TRUE(fs::exists(folder_ / "m/model.safetensors"));
 }
 
-// Every format that can hold the model decodes to the weights it was trained with: the same text, token by
-// token.
+// Every format that can hold the model decodes to the weights it was trained with: the same text,
+// token by token.
 TEST_F(TrainVerbTest, ATernaryModelWritesTheSameFromEveryFormat) {
   const auto write = [&](const std::string& model) {
     const test::ShellResult result = test::run_shell(

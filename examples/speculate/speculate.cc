@@ -30,7 +30,7 @@ int main() {
   const auto dog = draft.tree.add({.token = 3, .log_probability = -1.2F});
   draft.tree.add({.parent = dog, .token = 5, .log_probability = -0.4F});
 
-  // What the target says after the text, and after each of the five nodes: one pass.
+  // Target logits after the prefix and after each node: one pass.
   const std::vector<float> logits = rows_that_prefer({3, 4, 0, 0, 5, 0}, 6);
 
   const std::vector<std::int32_t> text = {0};

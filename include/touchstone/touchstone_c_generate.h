@@ -1,5 +1,5 @@
-// The C API of generation: models, requests, the scheduler that serves them. Part of touchstone_c.h,
-// where its rules stand. What everything means is in touchstone/model/model.h,
+// The C API of generation: models, requests, the scheduler that serves them. Part of
+// touchstone_c.h, where its rules stand. What everything means is in touchstone/model/model.h,
 // touchstone/decode/request.h, touchstone/decode/scheduler.h and touchstone/decode/speculation.h.
 //
 //   ts_model_open(context, "SmolLM2.gguf", NULL, &model);
@@ -78,11 +78,16 @@ TOUCHSTONE_API ts_status ts_model_open(ts_context* context, const char* path,
 TOUCHSTONE_API void ts_model_destroy(ts_model* model);
 TOUCHSTONE_API ts_status ts_model_describe(const ts_model* model, ts_model_info* info);
 
+// Called with every draft that was verified; `text` has one line per node with its verdict, as
+// touchstone generate --trace prints it, tokens by their numbers. It is valid during the call.
+typedef void (*ts_speculation_trace)(void* user, int64_t request, int32_t sample, int64_t position,
+                                     const char* text);
+
 // Speculative decoding: the completions stay those of plain decoding, but for the rule rejection.
 typedef struct ts_speculation_args {
   size_t struct_size;
-  // By commas, as touchstone generate --speculate takes them: "ngram", "lookup", "suffix", "draft" (the
-  // model below), "dflash=FOLDER". Several are merged into one tree.
+  // By commas, as touchstone generate --speculate takes them: "ngram", "lookup", "suffix", "draft"
+  // (the model below), "dflash=FOLDER". Several are merged into one tree.
   const char* sources;
   // A smaller model with the vocabulary of the target and the same context, used by nothing else;
   // outlives the scheduler. It needs twice the target's sequences.
@@ -91,6 +96,12 @@ typedef struct ts_speculation_args {
   int64_t max_depth;
   ts_acceptance_rule rule;
   int32_t adaptive;  // 0: every draft is verified whole
+  // Tokens of a text that "suffix" takes drafts from, beside the sequence itself; copied. NULL:
+  // none.
+  const int32_t* corpus;
+  int64_t corpus_tokens;
+  ts_speculation_trace trace;  // NULL: none
+  void* trace_user;
 } ts_speculation_args;
 #define TS_SPECULATION_ARGS                                                        \
   {                                                                                \
@@ -200,8 +211,8 @@ typedef struct ts_scheduler_counts {
 TOUCHSTONE_API ts_status ts_scheduler_statistics(const ts_scheduler* scheduler,
                                                  ts_scheduler_counts* counts);
 
-// What speculation did so far; all 0 without. Arrays and text are valid until the next call that takes
-// the scheduler.
+// What speculation did so far; all 0 without. Arrays and text are valid until the next call that
+// takes the scheduler.
 typedef struct ts_speculation_counts {
   size_t struct_size;
   int64_t passes;           // of one sequence through the target, after its prompt

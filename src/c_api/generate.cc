@@ -1,6 +1,7 @@
 // Models, requests and the scheduler.
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -75,13 +76,26 @@ model::ModelOptions options_of(const ts_model_args* given) {
 }
 
 std::unique_ptr<decode::DraftSource> source_of(const std::string& name, ts_model& target,
-                                               ts_model* draft) {
+                                               const ts_speculation_args& args) {
   if (name == "ngram") return decode::ngram_source();
   if (name == "lookup") return decode::prompt_lookup_source();
-  if (name == "suffix") return decode::suffix_source();
+  if (name == "suffix") {
+    if (args.corpus == nullptr) return decode::suffix_source();
+    const auto vocabulary = static_cast<std::int32_t>(target.model.shape().vocabulary);
+    const auto tokens = list(args.corpus, args.corpus_tokens, "speculation: corpus");
+    for (const std::int32_t token : tokens) {
+      if (token >= 0 && token < vocabulary) continue;
+      throw InvalidArgument("speculation: corpus: token " + std::to_string(token) +
+                            " is outside [0, " + std::to_string(vocabulary) + ")");
+    }
+    auto corpus = std::make_shared<decode::SuffixCorpus>();
+    corpus->add(tokens);
+    return decode::suffix_source({.corpus = std::move(corpus)});
+  }
   if (name == "draft") {
-    return decode::model_source(checked(draft, "speculation: draft").model,
-                                target.model.shape().vocabulary);
+    return decode::model_source(checked(args.draft, "speculation: draft").model,
+                                target.model.shape().vocabulary,
+                                {.draw = args.rule == TS_ACCEPT_REJECTION});
   }
   constexpr std::string_view kFolder = "dflash=";
   if (name.starts_with(kFolder)) {
@@ -93,10 +107,20 @@ std::unique_ptr<decode::DraftSource> source_of(const std::string& name, ts_model
       "'");
 }
 
+std::function<void(const decode::SpeculationTrace&)> trace_of(const ts_speculation_args& args) {
+  if (args.trace == nullptr) return {};
+  return [call = args.trace, user = args.trace_user](const decode::SpeculationTrace& trace) {
+    const std::string text = decode::format_trace(
+        *trace.tree, *trace.acceptance, [](std::int32_t token) { return std::to_string(token); });
+    call(user, trace.request, trace.sample, trace.position, text.c_str());
+  };
+}
+
 decode::SpeculationOptions options_of(const ts_speculation_args* given, ts_model& target) {
   if (given == nullptr) return {};
-  const ts_speculation_args args = current(given, "speculation", sizeof(ts_speculation_args),
-                                           ts_speculation_args(TS_SPECULATION_ARGS));
+  constexpr std::size_t kFirstVersion = offsetof(ts_speculation_args, corpus);
+  const ts_speculation_args args =
+      current(given, "speculation", kFirstVersion, ts_speculation_args(TS_SPECULATION_ARGS));
   if (args.rule < TS_ACCEPT_GREEDY || args.rule > TS_ACCEPT_REJECTION) {
     throw InvalidArgument("speculation: rule: expected one of ts_acceptance_rule, got " +
                           std::to_string(args.rule));
@@ -104,7 +128,7 @@ decode::SpeculationOptions options_of(const ts_speculation_args* given, ts_model
   std::vector<std::unique_ptr<decode::DraftSource>> sources;
   std::istringstream names(std::string(&checked(args.sources, "speculation: sources")));
   for (std::string name; std::getline(names, name, ',');) {
-    sources.push_back(source_of(name, target, args.draft));
+    sources.push_back(source_of(name, target, args));
   }
   if (sources.empty()) throw InvalidArgument("speculation: sources: expected at least one");
   return {.source = sources.size() == 1 ? std::move(sources[0])
@@ -112,7 +136,8 @@ decode::SpeculationOptions options_of(const ts_speculation_args* given, ts_model
           .tree_nodes = args.tree_nodes,
           .max_depth = args.max_depth,
           .rule = static_cast<decode::AcceptanceRule>(args.rule),
-          .adaptive = flag(args.adaptive)};
+          .adaptive = flag(args.adaptive),
+          .trace = trace_of(args)};
 }
 
 decode::SchedulerOptions options_of(const ts_scheduler_args* given, ts_model& model) {

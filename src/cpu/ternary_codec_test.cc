@@ -228,9 +228,36 @@ TEST(TernaryCodec, TinyGroupsKeepTheirSigns) {
   }
 }
 
-// Checksums (FNV-1a) of what the reference quantizers of the tools that brought these formats into use
-// (PrismML's llama.cpp, ggml-quants.c at 811dce5d; ptq1_0 as its pull request 148 defines it) make of the
-// same values: ternary groups, groups of five levels with ties among them, nine sizes.
+// Formats of GGUF scale by the largest magnitude: where f16 has no such scale but 0, down to those
+// whose reciprocal is infinite, a block is the one of zeros, which no inspection calls a fault.
+TEST(TernaryCodec, BlocksBelowTheScalesAreZeros) {
+  for (const WeightFormat* format : ternary_formats()) {
+    const auto n = static_cast<std::size_t>(format->block_elements);
+    const auto encoded = [&](float magnitude) {
+      std::vector<float> values(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        values[i] = i % 3 == 0 ? -magnitude : i % 3 == 1 ? magnitude : 0.75F * magnitude;
+      }
+      std::vector<std::byte> block(static_cast<std::size_t>(format->block_bytes));
+      encode_weights(*format, values, block);
+      EXPECT_EQ(ternary::block_fault(format->id, block.data()), "")
+          << format->name << " " << magnitude;
+      return block;
+    };
+    const std::vector<std::byte> zeros = encoded(0);
+    for (const float magnitude : {1e-9F, 2e-39F, 1e-45F}) {
+      const std::vector<std::byte> block = encoded(magnitude);
+      if (format->name.find('q') != std::string_view::npos) {
+        EXPECT_EQ(block, zeros) << format->name;
+      }
+    }
+    EXPECT_NE(encoded(0x1p-24F), zeros) << format->name;
+  }
+}
+
+// Checksums (FNV-1a) of what the reference quantizers of the tools that brought these formats into
+// use (PrismML's llama.cpp, ggml-quants.c at 811dce5d; ptq1_0 as its pull request 148 defines it)
+// make of the same values: ternary groups, groups of five levels with ties among them, nine sizes.
 TEST(TernaryCodec, PacksAsTheToolsOfTheirOrigin) {
   std::vector<float> values(64 * 256);
   std::uint32_t state = 1;

@@ -71,16 +71,19 @@ struct Projected {
   float scale = 0;
 };
 
-// GGUF: the largest magnitude, halves away from 0, as PyPI `gguf` computes it.
+// GGUF: the largest magnitude, halves away from 0, as PyPI `gguf` computes it. Where f16 rounds
+// that to 0 the tools keep codes, whose values are all 0 and whose reciprocal scale may be
+// infinite; here the codes are 0 as well, the one encoding of such a block.
 Projected project_largest(const float* x, std::size_t n) {
   Projected result;
   float most = 0;
   for (std::size_t i = 0; i < n; ++i) most = std::max(most, std::abs(x[i]));
-  const float inverse = most == 0 ? 0 : 1 / most;
+  const bool vanishes = static_cast<float>(F16(most)) == 0;
+  const float inverse = vanishes ? 0 : 1 / most;
   for (std::size_t i = 0; i < n; ++i) {
     result.codes[i] = static_cast<std::int8_t>(std::round(x[i] * inverse));
   }
-  result.scale = most;
+  result.scale = vanishes ? 0 : most;
   return result;
 }
 
@@ -91,8 +94,8 @@ Projected project_mean(const float* x, std::size_t n) {
   return result;
 }
 
-// Of every four the smallest magnitude (the first of several) becomes 0; the scale is the mean of the
-// others.
+// Of every four the smallest magnitude (the first of several) becomes 0; the scale is the mean of
+// the others.
 Projected project_sparse(const float* x, std::size_t n) {
   Projected result;
   double sum = 0;

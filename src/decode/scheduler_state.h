@@ -117,12 +117,13 @@ struct Scheduler::State {
   void take(SchedulerEntry& entry, const SampledToken& sampled);
   void follow(Context& context, SchedulerEntry& leader);
   TensorView grown(Tensor& buffer, std::int64_t rows) const;
-  // Layers whose outputs the source of drafts wants to see.
+  // Target layers whose hidden states the draft source consumes.
   std::span<const std::int32_t> hidden_layers() const {
     return speculator ? options.speculation.source->hidden_layers()
                       : std::span<const std::int32_t>();
   }
-  TensorView hidden_view(std::int64_t rows);
+  std::span<const std::int32_t> observed_layers(std::span<const SchedulerShare> shares) const;
+  TensorView hidden_view(std::int64_t layers, std::int64_t rows);
 
   Scorer& scorer;
   SchedulerOptions options;

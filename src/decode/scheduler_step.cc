@@ -21,8 +21,17 @@ TensorView Scheduler::State::grown(Tensor& buffer, std::int64_t rows) const {
   return make_view(buffer.data(), shape, DType::f32, scorer.shape().device);
 }
 
-TensorView Scheduler::State::hidden_view(std::int64_t rows) {
-  const std::int64_t layers = std::ssize(hidden_layers());
+// The layers that the source observes in a step; none while that costs more than it may.
+std::span<const std::int32_t> Scheduler::State::observed_layers(
+    std::span<const SchedulerShare> shares) const {
+  const bool any =
+      speculator && std::ranges::any_of(shares, [&](const SchedulerShare& share) {
+        return speculator->observes(share.entry->order, share.entry->length, std::ssize(shares));
+      });
+  return any ? hidden_layers() : std::span<const std::int32_t>();
+}
+
+TensorView Scheduler::State::hidden_view(std::int64_t layers, std::int64_t rows) {
   if (layers == 0) return {};
   const std::int64_t shape[] = {layers, rows, scorer.shape().hidden_size};
   if (hidden.elements() < layers * rows * shape[2]) {
@@ -122,11 +131,12 @@ ScoredStep Scheduler::State::forward(Context& context, std::vector<SchedulerShar
     if (share.draft < 0) scored.plain_logits = std::ssize(scored.logit_rows);
   }
   scored.rows = std::ssize(rows);
-  scored.hidden = hidden_view(scored.rows);
+  const std::span<const std::int32_t> layers = observed_layers(shares);
+  scored.hidden = hidden_view(std::ssize(layers), scored.rows);
   scorer.score(context, {.rows = rows,
                          .logit_rows = scored.logit_rows,
                          .logits = grown(logits, std::ssize(scored.logit_rows)),
-                         .hidden_layers = hidden_layers(),
+                         .hidden_layers = layers,
                          .hidden = scored.hidden});
   for (const SchedulerShare& share : shares) {
     const SchedulerEntry& entry = *share.entry;
@@ -159,11 +169,12 @@ void Scheduler::State::commit(Context& context, std::span<const SchedulerShare> 
   scorer.keep(kept);
   for (std::size_t i = 0; i < shares.size(); ++i) {
     SchedulerEntry& entry = *shares[i].entry;
-    if (scored.hidden.defined()) {
-      options.speculation.source->observe(context, {.id = entry.order,
-                                                    .position = entry.length,
-                                                    .rows = indices[i],
-                                                    .hidden = scored.hidden});
+    if (scored.hidden.defined() &&
+        speculator->observes(entry.order, entry.length, std::ssize(shares))) {
+      speculator->observe(context, {.id = entry.order,
+                                    .position = entry.length,
+                                    .rows = indices[i],
+                                    .hidden = scored.hidden});
     }
     entry.length += std::ssize(indices[i]);
     tokens += entry.text.generated();
@@ -321,7 +332,7 @@ void Scheduler::State::follow(Context& context, SchedulerEntry& leader) {
       continue;
     }
     start(*entry, scorer.fork(*leader.sequence), leader.length);
-    if (speculator) options.speculation.source->copy(context, leader.order, entry->order);
+    if (speculator) speculator->copy(context, leader.order, entry->order);
   }
 }
 

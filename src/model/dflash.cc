@@ -50,13 +50,21 @@ Tensor draft_weight(Context& context, const io::TensorFile& file, const std::str
 }  // namespace
 
 struct DFlash::State {
-  // Keys and values of the committed tokens, and behind them those of a block: [tokens, kv heads * head].
+  // Keys and values of the committed tokens, and behind them those of a block: [tokens, kv heads *
+  // head].
   struct Sequence {
     std::vector<Tensor> keys{};
     std::vector<Tensor> values{};
     std::int64_t length = 0;
     std::int64_t capacity = 0;
+    // Hidden states of the tokens after them, not yet projected: [taps, kPending, width].
+    Tensor pending{};
+    std::int64_t pending_rows = 0;
+    std::int64_t observed() const { return length + pending_rows; }
   };
+  // While speculation pauses rows come one by one and may never be drafted from; together they are
+  // projected at the cost of a prompt.
+  static constexpr std::int64_t kPending = 256;
 
   State(Context& context, const std::filesystem::path& folder, Model& model,
         const DFlashOptions& given)
@@ -93,8 +101,9 @@ struct DFlash::State {
               const TensorView& y) const;
   void rotated_heads(Context& context, const ConstTensorView& x, const Tensor& weight,
                      const Tensor& norm, std::int64_t heads, const TensorView& y);
-  void add_features(Context& context, Sequence& s, const ConstTensorView& hidden,
-                    std::int64_t first_row, std::int64_t rows);
+  void append(Context& context, Sequence& s, const ConstTensorView& hidden, std::int64_t first_row,
+              std::int64_t rows);
+  void add_features(Context& context, Sequence& s);
   void run_layer(Context& context, Sequence& s, std::size_t layer, const TensorView& x);
   void run_block(Context& context, Sequence& s, std::int32_t token, const TensorView& logits);
 
@@ -211,18 +220,41 @@ void DFlash::State::rotated_heads(Context& context, const ConstTensorView& x, co
                  .y = make_view(y.data, shape, DType::f32, device)});
 }
 
-// Keys and values of tokens that the target has committed, of rows [first_row, first_row + rows).
-void DFlash::State::add_features(Context& context, Sequence& s, const ConstTensorView& hidden,
-                                 std::int64_t first_row, std::int64_t rows) {
+// Buffers rows [first_row, first_row + rows) of the hidden states.
+void DFlash::State::append(Context& context, Sequence& s, const ConstTensorView& hidden,
+                           std::int64_t first_row, std::int64_t rows) {
+  if (s.pending.elements() == 0) {
+    s.pending = Tensor::empty({std::ssize(fusion), kPending, d.width}, DType::f32, device);
+  }
+  const StreamLocation here{device, context.stream()};
+  for (std::int64_t taken = 0; taken < rows;) {
+    const std::int64_t count = std::min(rows - taken, kPending - s.pending_rows);
+    for (std::int64_t tap = 0; tap < std::ssize(fusion); ++tap) {
+      queue_copy(
+          here, static_cast<float*>(s.pending.data()) + (tap * kPending + s.pending_rows) * d.width,
+          here,
+          static_cast<const float*>(hidden.data) +
+              (tap * hidden.shape[1] + first_row + taken) * d.width,
+          count * d.width * 4);
+    }
+    s.pending_rows += count;
+    taken += count;
+    if (s.pending_rows == kPending) add_features(context, s);
+  }
+}
+
+// Keys and values of the buffered rows.
+void DFlash::State::add_features(Context& context, Sequence& s) {
+  const std::int64_t rows = s.pending_rows;
+  if (rows == 0) return;
   reserve(context, s, s.length + rows + options.block);
   const TensorView sum = grown(fused, rows, d.width);
   for (std::size_t tap = 0; tap < fusion.size(); ++tap) {
-    const std::int64_t offset =
-        (static_cast<std::int64_t>(tap) * hidden.shape[1] + first_row) * d.width;
+    const std::int64_t offset = static_cast<std::int64_t>(tap) * kPending * d.width;
     const std::int64_t shape[] = {rows, d.width};
     const ConstTensorView x =
-        make_view(static_cast<const void*>(static_cast<const float*>(hidden.data) + offset), shape,
-                  DType::f32, device);
+        make_view(static_cast<const void*>(static_cast<const float*>(s.pending.data()) + offset),
+                  shape, DType::f32, device);
     linear(context, {.x = x,
                      .weight = fusion[tap],
                      .residual = tap == 0 ? ConstTensorView{} : ConstTensorView(sum),
@@ -237,6 +269,7 @@ void DFlash::State::add_features(Context& context, Sequence& s, const ConstTenso
     linear(context, {.x = features, .weight = layers[i].v, .y = slot(s.values[i], s.length, rows)});
   }
   s.length += rows;
+  s.pending_rows = 0;
 }
 
 void DFlash::State::run_layer(Context& context, Sequence& s, std::size_t index,
@@ -252,7 +285,7 @@ void DFlash::State::run_layer(Context& context, Sequence& s, std::size_t index,
   const TensorView out = grown(attended, rows, d.query_heads * d.head_size);
   const std::int64_t of_queries[] = {1, rows, d.query_heads, d.head_size};
   const std::int64_t of_keys[] = {1, s.length + rows, d.kv_heads, d.head_size};
-  // The whole block sees the whole block: no mask.
+  // The whole block attends to the whole block: no mask.
   attention(context, {.q = make_view(q.data, of_queries, DType::f32, device),
                       .k = make_view(s.keys[index].data(), of_keys, DType::f32, device),
                       .v = make_view(s.values[index].data(), of_keys, DType::f32, device),
@@ -270,6 +303,7 @@ void DFlash::State::run_layer(Context& context, Sequence& s, std::size_t index,
 
 void DFlash::State::run_block(Context& context, Sequence& s, std::int32_t token,
                               const TensorView& out) {
+  add_features(context, s);
   const std::int64_t rows = options.block;
   reserve(context, s, s.length + rows);
   std::vector<std::int32_t> tokens(at(rows), d.mask_token);
@@ -302,34 +336,36 @@ const io::BlockDraftDescription& DFlash::description() const { return state_->d;
 
 std::int64_t DFlash::observed(std::int64_t id) const {
   const auto found = state_->sequences.find(id);
-  return found == state_->sequences.end() ? 0 : found->second.length;
+  return found == state_->sequences.end() ? 0 : found->second.observed();
 }
 
 void DFlash::observe(Context& context, const decode::ObservedRows& rows) {
   State::Sequence& s = state_->sequences[rows.id];
-  if (rows.position > s.length) {
+  if (rows.position > s.observed()) {
     throw InvalidArgument(fmt::format("dflash: rows from position {} after {} that are known",
-                                      rows.position, s.length));
+                                      rows.position, s.observed()));
   }
-  s.length = rows.position;  // computed anew after a preemption
-  // Rows that are neighbors in the call go through together, in bounded pieces.
-  constexpr std::int64_t kPiece = 256;
+  // Scored again after a preemption: later rows are dropped.
+  s.length = std::min(s.length, rows.position);
+  s.pending_rows = rows.position - s.length;
+  // Neighbors are copied together.
   for (std::size_t first = 0; first < rows.rows.size();) {
     std::size_t end = first + 1;
-    while (end < rows.rows.size() && end - first < kPiece &&
-           rows.rows[end] == rows.rows[end - 1] + 1) {
-      ++end;
-    }
-    state_->add_features(context, s, rows.hidden, rows.rows[first],
-                         static_cast<std::int64_t>(end - first));
+    while (end < rows.rows.size() && rows.rows[end] == rows.rows[end - 1] + 1) ++end;
+    state_->append(context, s, rows.hidden, rows.rows[first],
+                   static_cast<std::int64_t>(end - first));
     first = end;
   }
+  // A prompt is projected with the pass that read it: its first draft would have to pay for all.
+  constexpr std::size_t kPromptRows = 32;
+  if (rows.rows.size() >= kPromptRows) state_->add_features(context, s);
 }
 
 void DFlash::copy(Context& context, std::int64_t from, std::int64_t to) {
   const auto found = state_->sequences.find(from);
   if (found == state_->sequences.end()) return;
-  const State::Sequence& source = found->second;
+  State::Sequence& source = found->second;
+  state_->add_features(context, source);
   State::Sequence made{.length = source.length, .capacity = source.capacity};
   context.synchronize();
   for (const Tensor& keys : source.keys) made.keys.push_back(keys.to(state_->device));
@@ -351,8 +387,8 @@ void DFlash::draft(Context& context, std::span<decode::DraftRequest> requests) {
     const auto found = s.sequences.find(request.id);
     // All but the last token, which is the first of the block.
     if (found == s.sequences.end() || request.tokens.empty() ||
-        found->second.length != std::ssize(request.tokens) - 1 || request.limits.max_nodes < 1 ||
-        request.limits.max_depth < 1) {
+        found->second.observed() != std::ssize(request.tokens) - 1 ||
+        request.limits.max_nodes < 1 || request.limits.max_depth < 1) {
       continue;
     }
     s.run_block(context, found->second, request.tokens.back(),

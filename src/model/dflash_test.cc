@@ -252,6 +252,31 @@ TEST(DFlash, BlockLogitsAreThoseOfTheReference) {
   draft.copy(context, 3, 4);
   draft.block_logits(context, 4, tokens[22], logits);
   EXPECT_EQ(test::host_values(context, logits), found);
+  // Hidden states are buffered and projected in batches: the same bits for any batch, of more rows
+  // than the buffer holds too.
+  std::vector<std::int32_t> many;
+  for (std::int32_t i = 0; i < 600; ++i) many.push_back(i * 5 % 23);
+  draft.observe(context, {.id = 5, .rows = many, .hidden = hidden});
+  draft.block_logits(context, 5, tokens[22], logits);
+  const std::vector<float> at_once = test::host_values(context, logits);
+  for (std::size_t first = 0; first < many.size(); first += 25) {
+    draft.observe(context, {.id = 6,
+                            .position = static_cast<std::int64_t>(first),
+                            .rows = std::span(many).subspan(first, 25),
+                            .hidden = hidden});
+    if (first % 50 == 0 && first < 200) draft.block_logits(context, 6, tokens[22], logits);
+    // Scored again after a preemption: from among the buffered rows, and from before them.
+    if (first == 75 || first == 325) {
+      const std::size_t again = first == 75 ? 90 : 30;
+      draft.observe(context, {.id = 6,
+                              .position = static_cast<std::int64_t>(again),
+                              .rows = std::span(many).subspan(again, first + 25 - again),
+                              .hidden = hidden});
+    }
+    EXPECT_EQ(draft.observed(6), static_cast<std::int64_t>(first + 25));
+  }
+  draft.block_logits(context, 6, tokens[22], logits);
+  EXPECT_EQ(test::host_values(context, logits), at_once);
   EXPECT_THROW(draft.observe(context, {.id = 9, .position = 4, .hidden = hidden}), InvalidArgument);
 }
 

@@ -6,6 +6,8 @@
 
 #include "decode/speculative/speculative_test_support.h"
 #include "model/model_test_support.h"
+#include "touchstone/core/weight_format.h"
+#include "touchstone/io/convert.h"
 
 namespace touchstone::model {
 namespace {
@@ -151,6 +153,89 @@ TEST(ModelSpeculation, LongPromptsAndCachesOfFewBits) {
     }
   }
   EXPECT_GT(accepted, 20);
+}
+
+// How a target computes: dtype, cache, activations, format of the weights ("" = as they are).
+struct Arithmetic {
+  const char* name;
+  ModelOptions options{};
+  const char* weights = "";
+};
+
+std::vector<Arithmetic> arithmetics() {
+  const auto cache = [](DType compute, DType stored) {
+    ModelOptions options{.compute = compute};
+    options.keys = options.values = QuantFormat{.dtype = stored};
+    return options;
+  };
+  return {{"bf16", {.compute = DType::bf16}},
+          {"f16", {.compute = DType::f16}},
+          {"f32 int4", cache(DType::f32, DType::i4)},
+          {"bf16 fp8", cache(DType::bf16, DType::f8_e4m3)},
+          {"q8_0 int8 activations", {.int8_activations = true}, "q8_0"},
+          {"ternary", {}, "ternary_g32"},
+          {"ternary int8 activations", {.int8_activations = true}, "ternary_g32"},
+          {"ternary bf16 int8", {.compute = DType::bf16, .int8_activations = true}, "ternary_g32"}};
+}
+
+// Logits of a tree against each path token by token, then whole texts.
+TEST(ModelSpeculation, EveryArithmeticIsIdenticalToItself) {
+  Context context = test::device_context();
+  Json g = test::read_json(std::filesystem::path(TOUCHSTONE_MODEL_TESTDATA) / "llama3.json");
+  // Rows of whole groups of 32.
+  const auto width = g["config"]["intermediate_size"].get<std::int64_t>();
+  g["config"]["intermediate_size"] = 192;
+  for (std::size_t i = 0; i < g["tensors"].size(); ++i) {
+    auto shape = g["tensors"][i]["shape"].get<std::vector<std::int64_t>>();
+    std::ranges::replace(shape, width, 192);
+    g["tensors"][i]["shape"] = shape;
+  }
+  const test::ModelFolder folder("speculative_arithmetic");
+  folder.write(g["config"], g["tensors"]);
+  decode::test::Draws draws(6);
+  double accepted = 0;
+  std::int64_t seed = 500;
+  for (Arithmetic& setting : arithmetics()) {
+    SCOPED_TRACE(setting.name);
+    std::filesystem::path path = folder.path();
+    if (*setting.weights != '\0') {
+      const WeightFormat& format = weight_format(setting.weights);
+      io::ConvertOptions convert{.format = &format};
+      if (format.ternary) convert.project = TernaryScaleRule::mean;
+      path = folder.path() / (std::string(setting.weights) + ".gguf");
+      if (!std::filesystem::exists(path)) io::convert_model(folder.path(), path, convert);
+    }
+    setting.options.max_length = 120;
+    setting.options.sequences = 6;
+    Model model(context, io::ModelFile::open(path), setting.options);
+    const ScorerSequence base = model.create();
+    last_logits(context, model, base, random_tokens(70, 512), 32);
+    decode::TokenTree tree = decode::chain_tree({.tokens = std::vector<std::int32_t>{9}});
+    for (int i = 0; i < 11; ++i) {
+      tree.add({.parent = static_cast<std::int32_t>(draws.below(tree.size())),
+                .token = draws.token(512)});
+    }
+    std::vector<std::int32_t> all(static_cast<std::size_t>(tree.size()));
+    std::iota(all.begin(), all.end(), 0);
+    Tensor scored = Tensor::empty({tree.size(), 512}, DType::f32, model.shape().device);
+    model.score(context,
+                {.rows = decode::tree_rows(base, 70, tree), .logit_rows = all, .logits = scored});
+    const std::vector<float> logits = test::host_values(context, scored);
+    for (std::int32_t node = 0; node < tree.size(); ++node) {
+      const ScorerSequence sequence = model.fork(base);
+      const std::vector<float> expected =
+          last_logits(context, model, sequence, tree.path_tokens(node), 1);
+      model.release(sequence);
+      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), logits.begin() + node * 512))
+          << "node " << node;
+    }
+    model.release(base);
+    std::vector<decode::Request> requests;
+    for (std::int64_t i = 0; i < 5; ++i)
+      requests.push_back(request_for(9 + 7 * i, i, i < 2 ? 0 : 0.8));
+    compare(context, model, requests, ++seed, accepted);
+  }
+  EXPECT_GT(accepted, 80);
 }
 
 // A model that drafts for another one, each with its own cache.

@@ -1,5 +1,5 @@
-// Loss and gradients in bf16 against bounds that follow from what is rounded, on the CPU and CUDA; and
-// that faults exceed these bounds (docs/design/training.md, "What bf16 costs").
+// Loss and gradients in bf16 against bounds that follow from what is rounded, on the CPU and CUDA;
+// and that faults exceed these bounds (docs/design/training.md, "What bf16 costs").
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -22,8 +22,8 @@ using test::OwnedBatch;
 using test::RandomDecoder;
 
 constexpr int kDraws = 64;
-// Standard deviations of the draws, and the share of their root mean square that flipped ties are given:
-// docs/design/training.md derives both.
+// Standard deviations of the draws, and the share of their root mean square that flipped ties are
+// given: docs/design/training.md derives both.
 constexpr double kSigmas = 8;
 constexpr double kSameRoundings = 0.125;
 
@@ -49,8 +49,8 @@ Store random_errors(std::int64_t draw) {
   };
 }
 
-// What one run's gradient of a tensor is off by, in units of the gradient's 2-norm: how far, and how
-// far along the gradient itself.
+// What one run's gradient of a tensor is off by, in units of the gradient's 2-norm: how far, and
+// how far along the gradient itself.
 struct Deviation {
   double distance = 0;
   double along = 0;
@@ -162,7 +162,8 @@ class Bf16Problem {
     }
     return largest;
   }
-  // The largest distance of a tensor to the same tensor of another run, in units of what rounding does.
+  // The largest distance of a tensor to the same tensor of another run, in units of what rounding
+  // does.
   double distance(const DecoderGradient& a, const DecoderGradient& b,
                   std::string* worst = nullptr) const {
     double largest = 0;

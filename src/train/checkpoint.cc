@@ -15,7 +15,7 @@
 namespace touchstone::inline v0::train {
 namespace {
 
-constexpr char kFormat[] = "touchstone training 2";
+constexpr char kFormat[] = "touchstone training 3";
 constexpr std::int64_t kStepColumns = 5;
 constexpr std::int64_t kEvaluationColumns = 7;
 
@@ -40,17 +40,11 @@ std::string text_of(const TokenData& data) {
                      data.starts.size() - 1, starts);
 }
 
-std::string teacher_text(const TrainingOptions& o, bool taught) {
-  return taught ? fmt::format("weight {} temperature {}", o.teacher_weight, o.teacher_temperature)
-                : "none";
-}
-
 }  // namespace
 
 // Everything that decides the bits of a run, by the name it has in messages.
 std::map<std::string, std::string> Trainer::State::decisions() const {
   const TrainingOptions& o = options;
-  const bool taught = text != nullptr && text->has_teacher();
   const auto shown = [](auto value) { return fmt::format("{}", value); };
   std::map<std::string, std::string> all = {{"steps", shown(o.steps)},
                                             {"rows", shown(o.rows)},
@@ -72,7 +66,6 @@ std::map<std::string, std::string> Trainer::State::decisions() const {
                                             {"seed", shown(o.seed)},
                                             {"compute", std::string(name_of(o.compute))},
                                             {"ternary", ternary_text(o)},
-                                            {"teacher", teacher_text(o, taught)},
                                             {"text", text_of(training)},
                                             {"validation text", text_of(validation)}};
   all.merge(trainee->decisions());
@@ -144,7 +137,8 @@ class Reader {
   io::TensorFile file_;
 };
 
-// What saves of this file that were killed have left.
+}  // namespace
+
 void remove_unfinished(const std::filesystem::path& path) {
   const std::string begin = path.filename().string() + ".partial.";
   std::error_code ignored;
@@ -155,8 +149,6 @@ void remove_unfinished(const std::filesystem::path& path) {
     }
   }
 }
-
-}  // namespace
 
 void Trainer::save(const std::filesystem::path& path) const {
   State& s = *state_;

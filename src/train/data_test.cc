@@ -90,7 +90,8 @@ TEST_F(TrainData, NoParagraphIsInBothParts) {
   EXPECT_EQ(split.validation, (std::vector<std::string>{"one two  three\n\nother"}));
   EXPECT_EQ(split.dropped_paragraphs, 2);
   EXPECT_EQ(split.training_paragraphs, 2);
-  // Case and white space of other alphabets: U+00C4, U+0416, and a line of U+00A0 between paragraphs.
+  // Case and white space of other alphabets: U+00C4, U+0416, and a line of U+00A0 between
+  // paragraphs.
   const TextSplit letters =
       separate_documents({"\xc3\x84pfel \xd0\x96\n\xc2\xa0\nnew"},
                          {"\xc3\xa4PFEL\xc2\xa0\xe2\x80\x83\xd0\xb6\n\nother"});

@@ -1,5 +1,5 @@
-// Loss and gradients of the decoder: against dual numbers through an independent float64 model, with
-// every option; straight through the ternary projection; with activation checkpoints.
+// Loss and gradients of the decoder: against dual numbers through an independent float64 model,
+// with every option; straight through the ternary projection; with activation checkpoints.
 #include "touchstone/train/decoder.h"
 
 #include <gmock/gmock.h>
@@ -87,9 +87,9 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// In f32, and on the GPU, loss and gradients of a batch against f64 on the CPU, which the test above
-// proves. Rounding of results and of the sums behind them each move a gradient by about 2^-16 of the 2 to
-// 3 % that bf16 moves it by (bf16_gradient_test.cc); the bound is twice their sum.
+// In f32, and on the GPU, loss and gradients of a batch against f64 on the CPU, which the test
+// above proves. Rounding of results and of the sums behind them each move a gradient by about 2^-16
+// of the 2 to 3 % that bf16 moves it by (bf16_gradient_test.cc); the bound is twice their sum.
 TEST(DecoderTest, F32GradientsAreThoseOfF64) {
   for (const bool qk_norm : {false, true}) {
     const io::ModelDescription d = small_description(qk_norm, qk_norm);
@@ -144,8 +144,8 @@ TEST(DecoderTest, ActivationCheckpointsChangeNoBit) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-// The gradient of the latent weights is that of the projected ones, bit for bit: a second model whose
-// weights are the projection has the same loss and the same gradients.
+// The gradient of the latent weights is that of the projected ones, bit for bit: a second model
+// whose weights are the projection has the same loss and the same gradients.
 TEST(DecoderTest, StraightThroughIsTheGradientOfTheProjectedWeights) {
   io::ModelDescription d = small_description(false, true);
   OwnedBatch b = make_batch(2, 8, d.vocabulary);
@@ -207,65 +207,78 @@ TEST(DecoderTest, AccumulationGivesTheGradientOfTheWholeBatch) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], c[i], 1e-14) << i;
 }
 
-// Distillation: the loss by its formula from the decoder's own logits, and its gradient by central
-// differences along the gradient.
-TEST(DecoderTest, DistillationHasItsLossAndGradient) {
+// (1 - w) cross entropy + w T^2 KL(teacher, student), mean over the tokens with a target, by the
+// formula from the oracle's logits.
+template <class S>
+S distillation_loss(const std::vector<std::vector<S>>& logits,
+                    const std::vector<std::int64_t>& targets, std::span<const float> teacher,
+                    double weight, double temperature) {
+  using std::exp;
+  using std::log;
+  S sum = 0.0;
+  double counted = 0;
+  for (std::size_t r = 0; r < logits.size(); ++r) {
+    if (targets[r] < 0) continue;
+    const std::span expert = teacher.subspan(r * logits[r].size(), logits[r].size());
+    S plain = 0.0;
+    S student = 0.0;
+    double of_teacher = 0;
+    for (const S& logit : logits[r]) {
+      plain += exp(logit);
+      student += exp(logit / temperature);
+    }
+    for (const float t : expert) of_teacher += std::exp(static_cast<double>(t) / temperature);
+    S divergence = 0.0;
+    for (std::size_t i = 0; i < expert.size(); ++i) {
+      const double q = std::exp(static_cast<double>(expert[i]) / temperature) / of_teacher;
+      divergence += q * (std::log(q) - (logits[r][i] / temperature - log(student)));
+    }
+    const S hard = log(plain) - logits[r][static_cast<std::size_t>(targets[r])];
+    sum += (1 - weight) * hard + weight * temperature * temperature * divergence;
+    counted += 1;
+  }
+  return sum / counted;
+}
+
+TEST(DecoderTest, DistillationAgreesWithDualNumbers) {
   if (test_device().is_cuda()) GTEST_SKIP() << "f64 is on the CPU";
   const io::ModelDescription d = small_description(false, true);
-  const std::int64_t n = 10;
-  OwnedBatch b = make_batch(1, n, d.vocabulary, 0, DType::f64);
+  const std::int64_t n = 9;
+  OwnedBatch b = make_batch(1, n, d.vocabulary, 4, DType::f64);
   Model model(d, {.compute = DType::f64, .max_tokens = n, .max_length = n});
-  Parameters& p = model.decoder.parameters();
   std::vector<float> expert;
   for (const double value : gradcheck::random_values(n * d.vocabulary, 8)) {
-    expert.push_back(static_cast<float>(value));
+    expert.push_back(static_cast<float>(3 * value));
   }
   const Tensor teacher = device_tensor(expert);
-  const std::int64_t shape[] = {n, d.vocabulary};
-  Distillation distillation{
-      .logits = make_view(teacher.data(), shape, DType::f32), .weight = 0.3, .temperature = 2};
-  Tensor loss = Tensor::zeros({1}, DType::f64);
-  const auto run = [&] {
+  const std::int64_t sizes[] = {n, d.vocabulary};
+  const oracle::DecoderLossShape shape = oracle_shape(d);
+  const oracle::DecoderLossBatch batch = oracle_batch(b, {}, {.tied = true}, d.width);
+  for (const auto& [weight, temperature] : {std::pair(0.3, 2.0), {1.0, 1.0}, {0.5, 0.7}}) {
+    Parameters& p = model.decoder.parameters();
     p.clear_gradients(model.context);
+    Tensor loss = Tensor::zeros({1}, DType::f64);
+    const Distillation distillation{.logits = make_view(teacher.data(), sizes, DType::f32),
+                                    .weight = weight,
+                                    .temperature = temperature};
     model.decoder.backward(model.context, b.view, {}, b.dloss, loss, distillation);
-    return loss.values<double>()[0];
-  };
-  const double value = run();
-  Tensor logits = Tensor::empty({n, d.vocabulary}, DType::f64);
-  model.decoder.logits(model.context, 0, n, logits);
-  double expected = 0;
-  for (std::int64_t r = 0; r < n; ++r) {
-    if (b.host_targets[static_cast<std::size_t>(r)] < 0) continue;
-    const double* const l = logits.values<double>().data() + r * d.vocabulary;
-    const float* const t = expert.data() + r * d.vocabulary;
-    double plain = 0, student = 0, of_teacher = 0, divergence = 0;
-    for (std::int64_t i = 0; i < d.vocabulary; ++i) {
-      plain += std::exp(l[i]);
-      student += std::exp(l[i] / 2);
-      of_teacher += std::exp(static_cast<double>(t[i]) / 2);
-    }
-    for (std::int64_t i = 0; i < d.vocabulary; ++i) {
-      const double q = std::exp(static_cast<double>(t[i]) / 2) / of_teacher;
-      divergence += q * (std::log(q) - (l[i] / 2 - std::log(student)));
-    }
-    const double hard = std::log(plain) - l[b.host_targets[static_cast<std::size_t>(r)]];
-    expected += 0.7 * hard + 0.3 * 4 * divergence;
+    const auto reference = [&, w = weight,
+                            t = temperature]<class S>(const oracle::WeightsByName<S>& weights) {
+      return distillation_loss<S>(oracle::decoder_logits<S>(shape, batch, weights), batch.targets,
+                                  expert, w, t);
+    };
+    const test::LossGradients gradients(model.context, p);
+    const gradcheck::Report report = gradients.check(
+        [&](const auto& duals) {
+          return reference.template operator()<gradcheck::DualScalar>(duals);
+        },
+        1e-10);
+    EXPECT_TRUE(report.ok) << report.summary();
+    const oracle::WeightsByName<double> weights = [&](const std::string& name) {
+      return gradients.value(name);
+    };
+    EXPECT_NEAR(loss.values<double>()[0], reference(weights), 1e-12);
   }
-  EXPECT_NEAR(value, expected / static_cast<double>(b.counted), 1e-12);
-
-  const std::vector<double> gradient = host_values<double>(model.context, p.gradients());
-  const std::span<double> weights{static_cast<double*>(p.weights().data),
-                                  static_cast<std::size_t>(p.elements())};
-  const std::vector<double> before(weights.begin(), weights.end());
-  double squared = 0;
-  for (const double g : gradient) squared += g * g;
-  const double step = 1e-4 / std::sqrt(squared);
-  const auto at_step = [&](double along) {
-    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = before[i] + along * gradient[i];
-    return run();
-  };
-  const double slope = (at_step(step) - at_step(-step)) / (2 * step);
-  EXPECT_NEAR(slope, squared, 1e-6 * squared);
 }
 
 TEST(DecoderTest, WhatItCannotTrainIsRefusedByName) {

@@ -9,8 +9,10 @@
 #include "io/model/convert_metadata.h"
 #include "io/model/tensor_rules.h"
 #include "touchstone/core/checked.h"
+#include "touchstone/core/error.h"
 #include "touchstone/ops/ternary_project.h"
 #include "train/layers.h"
+#include "train/model_identity.h"
 
 namespace touchstone::inline v0::train {
 namespace {
@@ -62,6 +64,7 @@ DecoderTrainee::DecoderTrainee(Context& context, const io::ModelDescription& des
 void DecoderTrainee::set_teacher(decode::Scorer* teacher) {
   teacher_.reset();
   if (teacher != nullptr) {
+    teacher_identity_ = identity_text(*teacher);
     teacher_.emplace(context_, *teacher, decoder_.description().vocabulary, options_.length,
                      rows_at_once_ * options_.length);
   }
@@ -93,7 +96,7 @@ double DecoderTrainee::run(std::int64_t pass, const TensorView& loss) {
   const std::int64_t tokens = std::ssize(host.tokens);
   const Batch batch = upload(host, pass);
   const auto targets = static_cast<double>(std::max<std::int64_t>(1, counted_));
-  const std::vector<double> share(at(tokens), 1 / targets);
+  const std::vector<double> share(at(tokens), loss_scale() / targets);
   const ConstTensorView dloss = buffers_.send_wide(context_, share, loss.dtype);
   std::optional<Distillation> distillation;
   if (teacher_) {
@@ -104,7 +107,7 @@ double DecoderTrainee::run(std::int64_t pass, const TensorView& loss) {
   decoder_.backward(context_, batch,
                     {.seed = options_.seed, .step = step_, .first_token = pass * tokens}, dloss,
                     loss, distillation);
-  return static_cast<double>(host.counted) / static_cast<double>(counted_);
+  return static_cast<double>(host.counted) / targets;
 }
 
 void DecoderTrainee::evaluate(std::int64_t max_rows, EvaluationReport& report) {
@@ -118,21 +121,18 @@ void DecoderTrainee::evaluate(std::int64_t max_rows, EvaluationReport& report) {
     sum += download_numbers(context_, loss_)[0] * static_cast<double>(host.counted);
     counted += host.counted;
   }
-  report.loss = sum / static_cast<double>(std::max<std::int64_t>(1, counted));
+  if (counted == 0) throw InvalidArgument("train: validation text: no token of it has a successor");
+  report.loss = sum / static_cast<double>(counted);
   const double bytes_per_token =
       static_cast<double>(validation_.bytes) / static_cast<double>(validation_.size());
   report.bits_per_byte = report.loss / std::log(2.0) / bytes_per_token;
 }
 
 std::map<std::string, std::string> DecoderTrainee::decisions() const {
-  const io::ModelDescription& d = decoder_.description();
-  return {
-      {"model",
-       fmt::format(
-           "{} layers {} width {} ffn {} heads {}/{} of {} vocabulary {} {} theta {} epsilon {}",
-           name_of(d.family), d.layers.size(), d.width, d.ffn_width, d.heads, d.kv_heads,
-           d.head_size, d.vocabulary, d.tied_head ? "tied" : "untied", d.rope.theta,
-           d.norm_epsilon)}};
+  return {{"model", architecture_text(decoder_.description())},
+          {"teacher", teacher_ ? fmt::format("{} weight {} temperature {}", teacher_identity_,
+                                             options_.teacher_weight, options_.teacher_temperature)
+                               : "none"}};
 }
 
 std::string DecoderTrainee::stored_name(const std::string& parameter) const {

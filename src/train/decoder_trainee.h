@@ -19,11 +19,11 @@ class DecoderTrainee final : public Trainee {
                  const TokenData& validation);
 
   void set_teacher(decode::Scorer* teacher);
-  bool has_teacher() const { return teacher_.has_value(); }
   Decoder& decoder() { return decoder_; }
 
   Parameters& parameters() override { return decoder_.parameters(); }
   void plan(std::int64_t step) override;
+  double loss_scale() const override { return loss_scale_of(options_.compute, tokens_of_step()); }
   double run(std::int64_t pass, const TensorView& loss) override;
   void evaluate(std::int64_t max_rows, EvaluationReport& report) override;
   std::map<std::string, std::string> decisions() const override;
@@ -46,6 +46,7 @@ class DecoderTrainee final : public Trainee {
   StagingBuffers buffers_;
   Tensor loss_;  // [1] of evaluations
   std::optional<TeacherLogits> teacher_;
+  std::string teacher_identity_;
   std::int64_t step_ = -1;
   std::vector<HostBatch> planned_;  // the passes of step_
   std::int64_t counted_ = 0;        // targets of them

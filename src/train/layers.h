@@ -1,5 +1,6 @@
-// The layers of a decoder in training. Each lists its parameters when it is made, computes its result
-// and, from the activations it kept, its gradients. Nothing here owns memory but Activations.
+// The layers of a decoder in training. Each lists its parameters when it is made, computes its
+// result and, from the activations it kept, its gradients. Nothing here owns memory but
+// Activations.
 #pragma once
 
 #include <cstdint>
@@ -111,8 +112,8 @@ struct DecoderLayer {
   void add_matrices(Parameters& parameters);
   void add_vectors(Parameters& parameters);
 
-  // sum1 [tokens, width] is the residual stream at the entry, normed1 and rstd1 are computed already;
-  // writes what the layer still adds to a.sum2 to `delta`.
+  // sum1 [tokens, width] is the residual stream at the entry, normed1 and rstd1 are computed
+  // already; writes what the layer still adds to a.sum2 to `delta`.
   void forward(const Pass& pass, const Parameters& parameters, const ConstTensorView& sum1,
                LayerActivations& a, const TensorView& delta) const;
   // g.stream: the gradient of the layer's result, then that of sum1.

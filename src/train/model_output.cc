@@ -111,6 +111,9 @@ void Trainer::write_model(const std::filesystem::path& folder,
                          return std::span<const std::byte>(scratch);
                        }});
   }
+  for (const char* const name : {"model.safetensors", "config.json", "tokenizer.json"}) {
+    remove_unfinished(folder / name);
+  }
   io::write_safetensors(folder / "model.safetensors", tensors, {.durable = true});
   const DType type = p.options().compute;
   const char* const torch_dtype = type == DType::bf16  ? "bfloat16"

@@ -1,5 +1,5 @@
-// cast, add_to, dropout, gradient_norm and adamw: values by their formulas, masks that hold on every
-// device, refusals.
+// cast, add_to, dropout, gradient_norm and adamw: values by their formulas, masks that hold on
+// every device, refusals.
 #include "touchstone/train/operators.h"
 
 #include <gmock/gmock.h>

@@ -177,7 +177,7 @@ TensorView Parameters::view(const TensorView& buffer, const Parameter& parameter
 }
 
 namespace {
-// Views of a const object are handed out as writable: whoever holds the layers may train them.
+// const objects return mutable views: layers own training access.
 TensorView writable(const Tensor& tensor) {
   return make_view(const_cast<void*>(tensor.data()), tensor.sizes(), tensor.dtype(),
                    tensor.device());

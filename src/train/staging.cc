@@ -1,5 +1,6 @@
-// Arrays between host and device.
+// Arrays between host and device, and the scale of gradients.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "core/copy.h"
@@ -17,6 +18,10 @@ std::int64_t array_bytes(DType dtype, std::int64_t count) {
 }
 
 }  // namespace
+
+double loss_scale_of(DType compute, std::int64_t count) {
+  return compute == DType::f16 ? std::exp2(std::floor(std::log2(static_cast<double>(count)))) : 1;
+}
 
 template <class T>
 std::vector<T> download(Context& context, const ConstTensorView& view) {

@@ -1,5 +1,5 @@
-// What a run of Trainer trains: a decoder on text, or a draft for a target. The loop, the optimizer, the
-// schedules and the checkpoints are Trainer's.
+// What a run of Trainer trains: a decoder on text, or a draft for a target. The loop, the
+// optimizer, the schedules and the checkpoints are Trainer's.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,11 @@ class Trainee {
   virtual Parameters& parameters() = 0;
   // Host work of a step: called for the next one while the device works on the one before.
   virtual void plan(std::int64_t step) = 0;
-  // Queues forward and backward of a pass of the planned step. Returns the share of `loss` [1] in the
-  // loss of the step.
+  // Factor of the gradients: a power of two, so that it changes no bit but those that f16 would
+  // lose.
+  virtual double loss_scale() const = 0;
+  // Queues forward and backward of a pass of the planned step; gradients are multiplied by
+  // loss_scale(). Returns the share of `loss` [1] in the loss of the step.
   virtual double run(std::int64_t pass, const TensorView& loss) = 0;
   // Fills in what was measured on the validation text; the parameters are prepared.
   virtual void evaluate(std::int64_t max_rows, EvaluationReport& report) = 0;
@@ -43,8 +46,12 @@ class Trainee {
   virtual std::string config_json(std::string_view torch_dtype) const = 0;
 };
 
-// The arrays of passes in memory of the device and, for the copy, page-locked on the host. A slot is not
-// written again before the step has ended.
+// A gradient of f16 underflows below 2^-24: the mean over `count` tokens is scaled so that each
+// token counts 1/2 to 1. 1 in other dtypes.
+double loss_scale_of(DType compute, std::int64_t count);
+
+// The arrays of passes in memory of the device and, for the copy, page-locked on the host. A slot
+// is not written again before the step has ended.
 class StagingBuffers {
  public:
   StagingBuffers() = default;

@@ -89,11 +89,12 @@ Trainer::State::State(Context& context_, const TrainingOptions& options_,
       losses(Tensor::zeros({passes}, wide_of(options_.compute), context_.device())),
       norm(Tensor::zeros({1}, DType::f64, context_.device())) {}
 
-// Clips and applies the gradients.
+// Clips and applies the gradients. AdamW divides a gradient by its own magnitude: with clip and
+// epsilon scaled alike a loss scale has no part in the update, and only the moments carry it.
 void Trainer::State::update(std::int64_t step) {
   Parameters& p = trainee->parameters();
   const StepRates rates = rates_at(options, step);
-  gradient_norm(context, {.gradient = p.gradients(), .norm = norm});
+  const double scale = trainee->loss_scale();
   // The average follows the weights closely at first, when they still run away from their start.
   const double decay = std::min(options.average_decay,
                                 static_cast<double>(1 + step) / static_cast<double>(10 + step));
@@ -112,9 +113,9 @@ void Trainer::State::update(std::int64_t step) {
                     .learning_rate = rates.learning_rate,
                     .beta1 = options.beta1,
                     .beta2 = options.beta2,
-                    .epsilon = options.epsilon,
+                    .epsilon = scale * options.epsilon,
                     .weight_decay = part == 0 ? rates.weight_decay : 0,
-                    .clip = options.clip,
+                    .clip = scale * options.clip,
                     .average_decay = p.averaged() ? decay : 0});
   }
 }
@@ -166,16 +167,17 @@ StepReport Trainer::step() {
   for (std::int64_t i = 0; i < s.passes; ++i) {
     shares.push_back(s.trainee->run(i, Parameters::part(s.losses, i, i + 1)));
   }
-  s.update(s.done);
+  gradient_norm(s.context, {.gradient = p.gradients(), .norm = s.norm});
   s.trainee->plan(s.done + 1);  // while the device works
   StepReport report{.step = s.done + 1,
-                    .norm = download<double>(s.context, s.norm)[0],
+                    .norm = download<double>(s.context, s.norm)[0] / s.trainee->loss_scale(),
                     .learning_rate = rates_at(s.options, s.done).learning_rate,
                     .tokens = s.trainee->tokens_of_step()};
   const std::vector<double> losses = download_numbers(s.context, s.losses);
   for (std::size_t i = 0; i < losses.size(); ++i) report.loss += losses[i] * shares[i];
   report.finite = std::isfinite(report.norm) && std::isfinite(report.loss);
   if (!report.finite) return report;
+  s.update(s.done);
   ++s.done;
   s.history.push_back(report);
   return report;

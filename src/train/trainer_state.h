@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +16,9 @@
 #include "train/trainee.h"
 
 namespace touchstone::inline v0::train {
+
+// Removes what killed processes left of files that they wrote beside this one.
+void remove_unfinished(const std::filesystem::path& path);
 
 struct Trainer::State {
   State(Context& context_, const TrainingOptions& options_, std::unique_ptr<Trainee> made,
@@ -37,6 +41,7 @@ struct Trainer::State {
   std::vector<std::int8_t> codes;  // ternary codes at the last evaluation
   std::vector<std::int8_t> alive;  // 1: not 0 at some evaluation
 
+  // AdamW with the gradients and their norm.
   void update(std::int64_t step);
   std::vector<float> compute_values(const MatrixBlock& block);
   void count_codes(EvaluationReport& report);

@@ -1,16 +1,19 @@
-// Runs of training: the same bits again, resumed and with checkpoints that were damaged; weights from a
-// file; a teacher; the model that is written.
+// Runs of training: the same bits again, resumed and with checkpoints that were damaged; weights
+// from a file; a teacher; the model that is written.
 #include "touchstone/train/trainer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <tuple>
 
+#include "oracle/path_scorer.h"
 #include "tests/support/refusal.h"
 #include "touchstone/core/error.h"
 #include "touchstone/core/random.h"
@@ -184,8 +187,32 @@ TEST_F(TrainerTest, CheckpointsOfOtherRunsAndDamagedOnesAreRefused) {
   taught.set_teacher(&teacher);
   expect_refusal(path.string() + ": teacher: the run was begun with none",
                  [&] { taught.load(path); });
+  // The same teacher, then one whose weights are a step further.
+  taught.initialize();
+  taught.save(folder_ / "taught.safetensors");
+  taught.load(folder_ / "taught.safetensors");
+  t.step();
+  t.write_model(folder_ / "other_teacher", "{}");
+  model::Model other_teacher(context_, io::ModelFile::open(folder_ / "other_teacher"),
+                             {.max_length = 8});
+  taught.set_teacher(&other_teacher);
+  expect_refusal(
+      (folder_ / "taught.safetensors").string() + ": teacher: the run was begun with weights",
+      [&] { taught.load(folder_ / "taught.safetensors"); });
   Trainer larger = trainer(options(), small_description(true, true));
   expect_refusal(path.string() + ": model", [&] { larger.load(path); });
+  const auto refused_model = [&](const auto& change) {
+    io::ModelDescription changed = d;
+    change(changed);
+    Trainer same_tensors = trainer(options(), changed);
+    expect_refusal(path.string() + ": model", [&] { same_tensors.load(path); });
+  };
+  refused_model([](io::ModelDescription& x) { x.attention_scale *= 2; });
+  refused_model([](io::ModelDescription& x) { x.layers[1].window = 4; });
+  refused_model([](io::ModelDescription& x) {
+    x.rope.scaling = io::RopeScaling::linear;
+    x.rope.factor = 2;
+  });
   EXPECT_THROW(t.load(folder_ / "missing.safetensors"), FileError);
   // Half of the file: refused, and nothing changed.
   const std::vector<std::uint32_t> before = bits(t);
@@ -222,7 +249,11 @@ TEST_F(TrainerTest, ASaveThatFailsLeavesTheCheckpointBefore) {
   const auto before = fs::file_size(path);
   t.step();
   EXPECT_THROW(t.save("/dev/full/last.safetensors"), FileError);
-  // One that was killed.
+  // Runs that were killed: while they wrote a model, and while they wrote a checkpoint.
+  fs::create_directories(folder_ / "model");
+  std::ofstream(folder_ / "model" / "model.safetensors.partial.1") << "half";
+  t.write_model(folder_ / "model", "{}");
+  EXPECT_FALSE(fs::exists(folder_ / "model" / "model.safetensors.partial.1"));
   std::ofstream(path.string() + ".partial.1") << "half";
   t.save(folder_ / "other.safetensors");
   EXPECT_TRUE(fs::exists(path.string() + ".partial.1"));
@@ -359,6 +390,82 @@ TEST_F(TrainerTest, ATeacherIsFollowed) {
   Trainer wrong = trainer(o, other);
   expect_refusal("train: teacher: expected a vocabulary of 31",
                  [&] { wrong.set_teacher(&teacher); });
+}
+
+// Gradients are finite, the loss is not: it is the divergence times the temperature squared, and
+// the divergence is what rounding leaves of it.
+TEST_F(TrainerTest, AnInfiniteLossChangesNothing) {
+  if (test_device().is_cuda()) GTEST_SKIP() << "the teacher is on the CPU";
+  oracle::TableScorer teacher(29, 8,
+                              [](const std::vector<std::int32_t>& path, std::span<double> logits) {
+                                for (std::size_t i = 0; i < logits.size(); ++i) {
+                                  logits[i] = 1e13 * static_cast<double>((i + path.size()) % 3);
+                                }
+                              });
+  TrainingOptions o = options();
+  o.teacher_temperature = 1e28;
+  Trainer t = trainer(o, small_description(false, true));
+  t.initialize();
+  t.set_teacher(&teacher);
+  const std::vector<std::uint32_t> before = bits(t);
+  const StepReport report = t.step();
+  ASSERT_TRUE(std::isfinite(report.norm));
+  ASSERT_FALSE(std::isfinite(report.loss));
+  EXPECT_FALSE(report.finite);
+  EXPECT_EQ(bits(t), before);
+  EXPECT_EQ(t.steps_done(), 0);
+}
+
+// Documents of one token have no targets: a step learns nothing, and an evaluation has nothing to
+// weigh.
+TEST_F(TrainerTest, TextWithoutTargets) {
+  for (TokenData* const data : {&training_, &validation_}) {
+    data->starts.resize(data->tokens.size() + 1);
+    std::iota(data->starts.begin(), data->starts.end(), 0);
+  }
+  Trainer t = trainer(options(), small_description(false, true));
+  t.initialize();
+  const StepReport report = t.step();
+  EXPECT_TRUE(report.finite);
+  EXPECT_EQ(report.loss, 0);
+  EXPECT_EQ(report.norm, 0);
+  expect_refusal("train: validation text", [&] { t.evaluate(); });
+}
+
+// A step of 8192 tokens: without a scale of the loss most gradients would be below what f16 holds.
+TEST_F(TrainerTest, GradientsInF16AreThoseOfF32) {
+  TrainingOptions o = options();
+  o.rows = 256;
+  o.rows_at_once = 0;
+  o.length = 32;
+  o.dropout = 0;
+  const auto run = [&](DType compute) {
+    o.compute = compute;
+    Trainer t = trainer(o, small_description(false, true));
+    t.initialize();
+    const StepReport report = t.step();
+    EXPECT_TRUE(report.finite);
+    return std::tuple(host_values<float>(context_, t.parameters().gradients()), report.norm,
+                      bits(t));
+  };
+  const auto [exact, norm, weights] = run(DType::f32);
+  const auto [scaled, scaled_norm, scaled_weights] = run(DType::f16);
+  double error = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const double difference = static_cast<double>(scaled[i]) / 8192 - static_cast<double>(exact[i]);
+    error += difference * difference;
+  }
+  EXPECT_LE(std::sqrt(error), 2e-3 * norm);
+  EXPECT_NEAR(scaled_norm, norm, 2e-3 * norm) << "as reported, without the scale";
+  // The update is the same too: AdamW's first step is the learning rate along the sign.
+  const double rate = rates_at(o, 0).learning_rate;
+  std::int64_t apart = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const float a = std::bit_cast<float>(weights[i]);
+    const float b = std::bit_cast<float>(scaled_weights[i]);
+    apart += std::abs(static_cast<double>(a - b)) > 0.1 * rate ? 1 : 0;
+  }
+  EXPECT_LE(apart, std::ssize(weights) / 50);
 }
 
 TEST_F(TrainerTest, SchedulesHaveTheirShapes) {

@@ -248,6 +248,13 @@ static void remove_draft(const char* folder) {
   rmdir(folder);
 }
 
+static void count_traces(void* user, int64_t request, int32_t sample, int64_t position,
+                         const char* text) {
+  CHECK(request >= 0 && sample == 0 && position > 0);
+  CHECK(strstr(text, " accepted, then ") != NULL);
+  ++*(int*)user;
+}
+
 // Every source gives the tokens of plain decoding.
 static void test_speculation(ts_context* context, ts_model* model) {
   char folder[] = "/tmp/touchstone_dflash_XXXXXX";
@@ -281,7 +288,38 @@ static void test_speculation(ts_context* context, ts_model* model) {
   }
   CHECK(counts.nodes > 0 && counts.drafted_passes > 0 && counts.depths > 0);
   CHECK(counts.draft_seconds > 0 && counts.seconds >= counts.draft_seconds);
+  // A corpus of the text itself: more is accepted than the sequence alone gives. Drafts are traced.
+  int64_t passes = 0;
+  int traces = 0;
+  speculation.sources = "suffix";
+  complete(model, &speculation, drafted, &counts);
+  passes = counts.passes;
+  speculation.corpus = plain[0];
+  speculation.corpus_tokens = 24;
+  speculation.trace = count_traces;
+  speculation.trace_user = &traces;
+  complete(model, &speculation, drafted, &counts);
+  CHECK(memcmp(plain, drafted, sizeof(plain)) == 0);
+  CHECK(counts.passes < passes);
+  CHECK(traces == counts.drafted_passes && traces > 0);
+  speculation.trace = NULL;
+  // A caller that was compiled before there was a corpus.
+  speculation.struct_size = offsetof(ts_speculation_args, corpus);
+  complete(model, &speculation, drafted, &counts);
+  CHECK(counts.passes == passes);
+  speculation.struct_size = sizeof(speculation);
   scheduler_args.speculation = &speculation;
+  drafted[0][0] = -1;
+  speculation.corpus = drafted[0];
+  CHECK_FAILS(ts_scheduler_create(model, &scheduler_args, &scheduler), TS_INVALID_ARGUMENT,
+              "corpus: token -1 is outside");
+  speculation.corpus = NULL;
+  // Rejection sampling of a draft model: texts of the same lengths, greedy ones the same.
+  speculation.sources = "draft";
+  speculation.rule = TS_ACCEPT_REJECTION;
+  complete(model, &speculation, drafted, &counts);
+  CHECK(counts.nodes > 0);
+  speculation.rule = TS_ACCEPT_TARGET_ONLY;
   speculation.sources = "suffix,oracle";
   CHECK_FAILS(ts_scheduler_create(model, &scheduler_args, &scheduler), TS_INVALID_ARGUMENT,
               "got 'oracle'");

@@ -3,11 +3,11 @@
 //   rows of the logits     after the sequence   after node 0   after node 1   ...
 //   judge                  the roots            children of 0  children of 1
 //
-// The logits that judge a node are those of its parent, and for a root those after the last token of
-// the sequence: never those of its own row (they judge its children), and never those of a depth
-// (siblings share a depth, not a history). A rejected node rejects its subtree; its siblings may still
-// be accepted. After the accepted path comes one token of the target: the correction where it left
-// the draft, a bonus where the draft ended. So every pass gives at least one token.
+// Verification uses the parent's logits, and for a root those after the last token of the
+// sequence: never those of its own row (they verify its children), and never those of a depth
+// (siblings share a depth, not a history). A rejected node rejects its subtree; its siblings may
+// still be accepted. After the accepted path comes one token of the target: the correction where it
+// left the draft, a bonus where the draft ended. So every pass gives at least one token.
 //
 // target_only   At each node the target draws its token as plain decoding does: sample() with the
 //               number of that position, the history and the mask of that path. The child with this
@@ -15,13 +15,14 @@
 //               temperature and with every control. Of siblings with the same token the longest
 //               matching branch is taken.
 // greedy        The same for requests of temperature 0; refuses others.
-// rejection     A drafted token x is accepted with probability min(1, p(x) / q(x)), several branches
-//               one after the other on what the ones before left (recursive rejection); the correction comes
-//               from the residual. The text has the distribution of the target, but is not the plain
-//               text. Numbers: purposes accept (draw = sibling) and residual of core/random.h.
+// rejection     A drafted token x is accepted with probability min(1, p(x) / q(x)), several
+//               branches one after the other on what the ones before left (recursive rejection);
+//               the correction comes from the residual. The text has the distribution of the
+//               target, but is not the plain text. Numbers: purposes accept (draw = sibling) and
+//               residual of core/random.h.
 //
-// Guarantees    The result of a sequence depends on its own tokens, controls, draft and logits alone:
-//               not on the other sequences of the call.
+// Guarantees    The result of a sequence depends on its own tokens, controls, draft and logits
+//               alone: not on the other sequences of the call.
 #pragma once
 
 #include <cstdint>
@@ -85,10 +86,10 @@ class TOUCHSTONE_API Acceptor {
   Acceptor(Acceptor&&) noexcept;
   Acceptor& operator=(Acceptor&&) noexcept;
 
-  // logits [rows, vocabulary] f32, bf16 or f16, contiguous, on the device of the context: of each sequence one
-  // row after its tokens and one after each node of its draft, sequences one after the other.
-  // Waits for the result: on CUDA one sample() over all rows and one read-back, for rejection one
-  // row of logits per accepted token.
+  // logits [rows, vocabulary] f32, bf16 or f16, contiguous, on the device of the context: of each
+  // sequence one row after its tokens and one after each node of its draft, sequences one after the
+  // other. Waits for the result: on CUDA one sample() over all rows and one read-back, for
+  // rejection one row of logits per accepted token.
   // InvalidArgument: a draft that check_draft refuses, a wrong number of rows, greedy with a
   // temperature.
   std::vector<Acceptance> run(Context& context, const ConstTensorView& logits,
@@ -101,10 +102,11 @@ class TOUCHSTONE_API Acceptor {
   std::unique_ptr<State> state_;
 };
 
-// The masks of a draft: tokens that `constraint` (a state after the sequence; null: all) allows after
-// each node, without the `forbidden` ones where fewer than `forbidden_depth` nodes precede. Nodes that
-// are not allowed after their parents can never be accepted: they leave the draft, with their
-// subtrees; so do nodes after one of `ends`. Proposals stay those of the nodes that are left, with `chosen` for what has lost one.
+// The masks of a draft: tokens that `constraint` (a state after the sequence; null: all) allows
+// after each node, without the `forbidden` ones where fewer than `forbidden_depth` nodes precede.
+// Nodes that are not allowed after their parents can never be accepted: they leave the draft, with
+// their subtrees; so do nodes after one of `ends`. Proposals stay those of the nodes that are left,
+// with `chosen` for what has lost one.
 struct TokenMaskArgs {
   const TokenConstraint* constraint = nullptr;
   std::span<const std::int32_t> forbidden{};

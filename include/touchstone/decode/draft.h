@@ -6,12 +6,13 @@
 //   tree = merge_trees({{&ngram, &suffix}}, {.max_nodes = 32}); // two sources, duplicates folded
 //
 // Order       Every builder returns the nodes likeliest path first: node 0 is the best root, node 1
-//             its best child, and so on to the end of that path; then the other branches, best first.
-//             When the target follows the likeliest path, the accepted nodes are the first ones, and
-//             Scorer::keep has nothing to move. Ties go to the node that was added first.
-// Budget      max_nodes and max_depth cut by path probability: what is left is closed under parents.
+//             its best child, and so on to the end of that path; then the other branches, best
+//             first. When the target follows the likeliest path, the accepted nodes are the first
+//             ones, and Scorer::keep has nothing to move. Ties go to the node that was added first.
+// Budget      max_nodes and max_depth cut by path probability: what is left is closed under
+//             parents.
 //
-// check_draft() refuses what no builder makes: a draft may come from anywhere.
+// check_draft() validates drafts from untrusted sources.
 #pragma once
 
 #include <cstdint>
@@ -64,8 +65,8 @@ struct DraftLimits {
 };
 
 // InvalidArgument, `draft: ..`, for a parent that is not an earlier node (so for every cycle), a
-// token outside [0, vocabulary), a log-probability that is NaN or above 0, more nodes or levels than the limits, or lists of
-// another size than the tree asks for.
+// token outside [0, vocabulary), a log-probability that is NaN or above 0, more nodes or levels
+// than the limits, or lists of another size than the tree needs.
 TOUCHSTONE_API void check_draft(const Draft& draft, std::int64_t vocabulary,
                                 const DraftLimits& limits);
 
@@ -82,8 +83,8 @@ struct TokenCandidate {
   float log_probability = 0;
 };
 
-// The best paths through independent distributions of the positions: [d] are the candidates of depth
-// d + 1 in any order, no token twice. Takes the max_nodes likeliest paths.
+// The best paths through independent distributions of the positions: [d] are the candidates of
+// depth d + 1 in any order, no token twice. Takes the max_nodes likeliest paths.
 TOUCHSTONE_API TokenTree best_first_tree(std::span<const std::vector<TokenCandidate>> positions,
                                          const DraftLimits& limits, std::int32_t source = 0);
 
@@ -108,8 +109,9 @@ TOUCHSTONE_API TokenTree merge_trees(std::span<const TokenTree* const> trees,
 // The likeliest max_nodes nodes of a tree, likeliest path first; duplicates are not folded.
 TOUCHSTONE_API TokenTree trim_tree(const TokenTree& tree, const DraftLimits& limits);
 
-// The same of a draft, masks included, its nodes in their order. InvalidArgument where children were
-// drawn: to verify only some draws, by what they are, would change the distribution of the text.
+// The same of a draft, masks included, its nodes in their order. InvalidArgument where children
+// were drawn: to verify only some draws, by what they are, would change the distribution of the
+// text.
 TOUCHSTONE_API void cut_draft(Draft& draft, std::int64_t max_nodes, std::int64_t vocabulary);
 
 // The nodes in the order in which budgets take them: by path log-probability, parents first.

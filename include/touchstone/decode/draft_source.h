@@ -1,5 +1,5 @@
-// Who proposes drafts: earlier text, statistics of it, a smaller model. A source is asked for many
-// continuations at once; what it proposes changes how many passes the target needs, never a token.
+// Draft sources: prompt lookup, n-gram statistics, suffix matching, a draft model. draft() is
+// batched over continuations. A draft changes how many passes the target needs, never a token.
 //
 //   auto corpus = std::make_shared<SuffixCorpus>();
 //   corpus->add(tokenizer.encode(manual));
@@ -29,10 +29,10 @@ struct DraftRequest {
   const SamplingControls* controls = nullptr;
   std::int64_t seed = 0;
   DraftLimits limits{};
-  Draft draft{};  // the answer; empty where the source has nothing to say
+  Draft draft{};  // the answer; empty where the source proposes nothing
 };
 
-// Rows that the target has committed, with what their layers gave.
+// Rows that the target has committed, with their hidden states.
 struct ObservedRows {
   std::int64_t id = 0;        // of the continuation
   std::int64_t position = 0;  // of the first of them; less than before after a preemption
@@ -44,10 +44,12 @@ class TOUCHSTONE_API DraftSource {
  public:
   virtual ~DraftSource();
   virtual std::string name() const = 0;
-  // Tokens that it may propose; 0 = those it has seen. Another than the target's is refused.
+  // Tokens that it may propose; 0 = tokens observed so far. Another than the target's is refused.
   virtual std::int64_t vocabulary() const;
-  // Layers of the target whose outputs it wants to see, as in ScoreArgs; none by default. With any,
-  // the scheduler shares no prefixes, and observe() is called with every token that is committed.
+  // Target layers whose hidden states it consumes, as in ScoreArgs; none by default. With any, the
+  // scheduler shares no prefixes and calls observe() with the committed tokens, in order and
+  // without gaps, up to the end of the continuation or to the step where the controller drops the
+  // hidden states because they cost too much. observe() is timed as a cost of the source.
   virtual std::span<const std::int32_t> hidden_layers() const;
   virtual void observe(Context& context, const ObservedRows& rows);
   // Continuation `to` begins with what was observed of `from`.
@@ -57,8 +59,8 @@ class TOUCHSTONE_API DraftSource {
   virtual void forget(std::int64_t id) = 0;
 };
 
-// The most recent place where the last `max_match` tokens, or fewer down to `min_match`, stood before;
-// what followed there is the draft, a chain.
+// The most recent earlier occurrence of the last `max_match` tokens, or fewer down to `min_match`;
+// what followed it is the draft, a chain.
 struct PromptLookupOptions {
   std::int64_t max_match = 5;
   std::int64_t min_match = 2;
@@ -66,8 +68,8 @@ struct PromptLookupOptions {
 TOUCHSTONE_API std::unique_ptr<DraftSource> prompt_lookup_source(
     const PromptLookupOptions& options = {});
 
-// Counts of what followed the last 1 to `max_match` tokens; a tree of the likeliest paths. A context
-// keeps the four most frequent successors.
+// Counts of what followed the last 1 to `max_match` tokens; a tree of the likeliest paths. A
+// context keeps the four most frequent successors.
 struct NgramOptions {
   std::int64_t max_match = 4;
   std::int64_t min_match = 2;
@@ -97,8 +99,8 @@ class TOUCHSTONE_API SuffixCorpus {
   std::unique_ptr<State> state_;
 };
 
-// The longest end of the sequence that stood before, in itself or in a corpus, of any length; the
-// tree of what followed, by how often. A path of k tokens after a match of m tokens counts as
+// The longest suffix of the sequence that occurred before, in itself or in a corpus, of any length;
+// the tree of what followed, by how often. A path of k tokens after a match of m tokens counts as
 // m / (m + k) of its share of the occurrences.
 struct SuffixOptions {
   std::shared_ptr<SuffixCorpus> corpus{};  // may be null

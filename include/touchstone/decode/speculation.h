@@ -5,10 +5,12 @@
 //   options.speculation = {.source = suffix_source({}), .tree_nodes = 32};
 //   decode::Scheduler scheduler(model, options);
 //
-// Controller    With `adaptive`, nodes are verified only where the measured time of a pass and the
-//               measured acceptance of such nodes say that it pays, and the source is asked only
-//               while what it has lost stays within 1 % of the time and one step. What was measured
-//               is followed: acceptance falls over long texts.
+// Controller    With `adaptive`, nodes are verified only where the cost model predicts a speed-up;
+//               the source is disabled once its cumulative overhead exceeds 1 % of run time plus
+//               one step. Overhead is everything the source costs, DraftSource::observe included;
+//               past 1.2 % hidden states are no longer computed, and a continuation that missed
+//               some is decoded without them. Measurements are recent ones: acceptance falls over
+//               long texts.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +51,7 @@ struct SpeculationStatistics {
   std::vector<std::int64_t> offered{};   // [d]: drafts whose accepted path reached a node with
                                          // children of depth d + 1
   std::vector<std::int64_t> accepted{};  // [d]: of those, one of the children was accepted
-  double draft_seconds = 0;              // in the source
+  double draft_seconds = 0;              // in the source: draft() and observe()
   double seconds = 0;                    // of steps without prompts
   // That plain steps, as they were measured, take for the same tokens; 0: none was measured.
   double plain_seconds = 0;

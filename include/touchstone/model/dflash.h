@@ -1,14 +1,17 @@
-// A block draft as a source of drafts: DFlash. Each round fills a block of masked positions after the
-// text in one pass; the candidates of every position make a tree of the likeliest paths.
+// A block draft as a source of drafts: DFlash. Each round fills a block of masked positions after
+// the text in one pass; the candidates of every position make a tree of the likeliest paths.
 //
 //   context keys and values   of every committed token: rms_norm(fc(hidden states of chosen target
 //                             layers)), projected by each draft layer; they stay
 //   block                     embedding of [last token, mask, mask, ..] of the target, at their own
 //                             positions; attends to all context and to the whole block
-//   result                    the target's head over the masked positions: tokens at these positions
+//   result                    the target's head over the masked positions: tokens at these
+//                             positions
 //
-// The scheduler asks the target for the hidden states and hands them over (DraftSource::observe), so
-// prefixes are not shared while it drafts. Arithmetic is f32. Embedding and head are the target's.
+// The scheduler forwards the target's hidden states through DraftSource::observe, so prefixes are
+// not shared while it drafts. Hidden states are buffered, at most 256 rows of a continuation, and
+// projected in batches when the next draft needs them. Arithmetic is f32. Embedding and head are
+// the target's.
 #pragma once
 
 #include <cstdint>
@@ -50,11 +53,11 @@ class TOUCHSTONE_API DFlash final : public decode::DraftSource {
   void forget(std::int64_t id) override;
 
   const io::BlockDraftDescription& description() const;
-  // Logits [block - 1, vocabulary] f32 of the tokens after `token`, which follows all that was observed
-  // of the continuation.
+  // Logits [block - 1, vocabulary] f32 of the tokens after `token`, which follows all that was
+  // observed of the continuation.
   void block_logits(Context& context, std::int64_t id, std::int32_t token,
                     const TensorView& logits);
-  std::int64_t observed(std::int64_t id) const;  // tokens whose features are known
+  std::int64_t observed(std::int64_t id) const;  // tokens whose hidden states are known
 
  private:
   struct State;

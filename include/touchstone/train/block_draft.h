@@ -1,17 +1,17 @@
-// A block draft (DFlash, io/block_draft.h) in training: loss and gradients of blocks of masked positions,
-// over the operators of this library and the layers of Decoder.
+// A block draft (DFlash, io/block_draft.h) in training: loss and gradients of blocks of masked
+// positions, over the operators of this library and the layers of Decoder.
 //
-//   features   rms_norm(fc [hidden states of chosen target layers]) of the context tokens; every layer
-//              makes keys and values of them by its own projections
-//   blocks     embedding of [token, mask, mask, ..]: position j of a block predicts the token at its own
-//              place; the first, which is known, predicts nothing
-//   attention  a block sees the context before its first token and itself in both directions; blocks do
-//              not see each other (BlockBatch::keys says what each sees)
+//   features   rms_norm(fc [hidden states of chosen target layers]) of the context tokens; every
+//              layer makes keys and values of them by its own projections
+//   blocks     embedding of [token, mask, mask, ..]: position j of a block predicts the token at
+//              its own place; the first, which is known, predicts nothing
+//   attention  a block sees the context before its first token and itself in both directions;
+//              blocks do not see each other (BlockBatch::keys says what each sees)
 //   loss       sum over the masked positions of weight * cross entropy by the target's head
 //
-// Embedding and head are the target's and stay as they are. Dtypes, dropout, activation checkpoints and
-// guarantees are those of Decoder. In f32 the logits have the bits of model::DFlash with the same
-// weights, where the target's head is f32 too.
+// Embedding and head are the target's and stay as they are. Dtypes, dropout, activation checkpoints
+// and guarantees are those of Decoder. In f32 the logits have the bits of model::DFlash with the
+// same weights, where the target's head is f32 too.
 #pragma once
 
 #include <cstdint>

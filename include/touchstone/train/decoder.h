@@ -1,19 +1,21 @@
 // A decoder-only transformer in training: loss and gradients of a batch, over the operators of this
-// library. Layers are structs that list their parameters; buffers for activations are allocated once.
+// library. Layers are structs that list their parameters; buffers for activations are allocated
+// once.
 //
-// Models      Of io::ModelDescription those with RMS norms, rotary positions (every scaling), grouped
-//             heads, norms of q and k, windows, gated MLPs, tied or untied heads: the llama and qwen3
-//             families. What else a description says (biases, post norms, soft caps, learned positions,
-//             parallel blocks) is refused by name (Unsupported).
-// Dtypes      Activations in `compute`: f32, bf16, f16; f64 on the CPU. Losses and sums of gradients are
-//             f32 (f64).
-// Dropout     Of the embedding and of what attention and MLP add to the residual stream (`dropout`), and
-//             of the weights of attention (`attention_dropout`). Masks are those of DropoutMask and
-//             AttentionDropout, draw = 4 * layer + {0: embedding, 1: attention, 2: MLP, 3: weights}.
-// Documents   With Batch::offsets attention stays within each document and the caller lets positions
-//             begin anew; without, every row is a text of its own.
-// Checkpoints `checkpoint_activations` keeps one [tokens, width] tensor per layer and computes the rest
-//             again in the backward pass: the same bits for a third more work.
+// Models      Of io::ModelDescription those with RMS norms, rotary positions (every scaling),
+//             grouped heads, norms of q and k, windows, gated MLPs, tied or untied heads: the llama
+//             and qwen3 families. What else a description says (biases, post norms, soft caps,
+//             learned positions, parallel blocks) is refused by name (Unsupported).
+// Dtypes      Activations in `compute`: f32, bf16, f16; f64 on the CPU. Losses and sums of
+//             gradients are f32 (f64).
+// Dropout     Of the embedding and of what attention and MLP add to the residual stream
+//             (`dropout`), and of the weights of attention (`attention_dropout`). Masks are those
+//             of DropoutMask and AttentionDropout, draw = 4 * layer + {0: embedding, 1: attention,
+//             2: MLP, 3: weights}.
+// Documents   With Batch::offsets attention stays within each document and the caller lets
+//             positions begin anew; without, every row is a text of its own.
+// Checkpoints `checkpoint_activations` keeps one [tokens, width] tensor per layer and computes the
+//             rest again in the backward pass: the same bits for a third more work.
 // Guarantees  Loss and gradients have the same bits from run to run, with and without activation
 //             checkpoints. No synchronization: work is queued on the context's stream.
 #pragma once
@@ -78,11 +80,12 @@ class TOUCHSTONE_API Decoder {
   const Parameters& parameters() const;
   const io::ModelDescription& description() const;
 
-  // mean_loss [1] f32 (f64): over the tokens with a target. Without dropout. With `losses` [N] that of
-  // every token.
+  // mean_loss [1] f32 (f64): over the tokens with a target. Without dropout. With `losses` [N] that
+  // of every token.
   void loss(Context& context, const Batch& batch, const TensorView& mean_loss,
             const TensorView& losses = {});
-  // Forward and backward: adds to the gradients. The gradient of a token's loss is dloss [N] f32 (f64).
+  // Forward and backward: adds to the gradients. The gradient of a token's loss is dloss [N] f32
+  // (f64).
   void backward(Context& context, const Batch& batch, const StepSeed& seed,
                 const ConstTensorView& dloss, const TensorView& mean_loss,
                 const std::optional<Distillation>& teacher = {});

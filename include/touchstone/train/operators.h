@@ -1,15 +1,16 @@
-// What a training step needs beside the operators of touchstone/ops: conversion between dtypes, sums of
-// gradients, dropout, the norm of a gradient and AdamW. Each runs on the device of the context.
+// What a training step needs beside the operators of touchstone/ops: conversion between dtypes,
+// sums of gradients, dropout, the norm of a gradient and AdamW. Each runs on the device of the
+// context.
 //
-// Shapes      Rows [.., C] of cast and dropout lie at any row stride; everything else is contiguous and
-//             of any shape.
+// Shapes      Rows [.., C] of cast and dropout lie at any row stride; everything else is contiguous
+//             and of any shape.
 // Dtypes      As each struct says. f64 on the CPU only: it is there to check against.
 // Rounding    Arithmetic in f32 (f64 for f64), one rounding to the dtype of the result.
-// Aliasing    y of dropout may be x exactly; y of add_to, and weights, moments and average of adamw are
-//             read and written. Any other overlap with an output is refused.
+// Aliasing    y of dropout may be x exactly; y of add_to, and weights, moments and average of adamw
+//             are read and written. Any other overlap with an output is refused.
 // Empty       Nothing is written, but the norm of no gradient, which is 0.
-// Guarantees  The same bits from run to run and for any number of threads. No float atomics. CUDA: no
-//             allocation, no synchronization; can be captured in a graph.
+// Guarantees  The same bits from run to run and for any number of threads. No float atomics. CUDA:
+//             no allocation, no synchronization; can be captured in a graph.
 // Cost        Every tensor once.
 #pragma once
 
@@ -35,12 +36,13 @@ struct AddArgs {
 };
 TOUCHSTONE_API void add_to(Context& context, const AddArgs& args);
 
-// Which elements dropout keeps: a pure function of these numbers, the token and the column. The same
-// for the forward and the backward pass, for any batch that the token is part of, and on any device.
+// Which elements dropout keeps: a pure function of these numbers, the token and the column. The
+// same for the forward and the backward pass, for any batch that the token is part of, and on any
+// device.
 //
 // Element (n, c) takes 16 of the 128 bits random_words(seed, step * 2^40 + (first_token + n) *
-// ceil(C / 8) + c / 8, RandomPurpose::dropout, draw), those of index c % 8. It is dropped where they
-// are below round(probability * 65536), and else multiplied by 1 / (1 - that number / 65536).
+// ceil(C / 8) + c / 8, RandomPurpose::dropout, draw), those of index c % 8. It is dropped where
+// they are below round(probability * 65536), and else multiplied by 1 / (1 - that number / 65536).
 struct DropoutMask {
   double probability = 0;  // 0 <= p < 1
   std::int64_t seed = 0;

@@ -1,11 +1,11 @@
-// The parameters of a model in training: weights, gradients and the state of the optimizer, each one
-// contiguous buffer, with a named view per parameter.
+// The parameters of a model in training: weights, gradients and the state of the optimizer, each
+// one contiguous buffer, with a named view per parameter.
 //
 //   weight    the master copy, f32 (f64 for checks): latent weights where the model is ternary
-//   compute   what the layers multiply with, in the dtype of the activations: the weight itself, the
-//             weight rounded, or its ternary projection; refreshed by prepare()
-//   gradient  of the loss with respect to `compute`, in the dtype of the master copy; that of `weight`
-//             too, straight through rounding and projection
+//   compute   what the layers multiply with, in the dtype of the activations: the weight itself,
+//             the weight rounded, or its ternary projection; refreshed by prepare()
+//   gradient  of the loss with respect to `compute`, in the dtype of the master copy; that of
+//             `weight` too, straight through rounding and projection
 //   m, v      of AdamW; average: an exponential moving average of `weight`, optional
 //
 // Matrices come first and then vectors (norms), which are neither decayed, rounded nor projected.
@@ -62,8 +62,8 @@ class TOUCHSTONE_API Parameters {
 
   // Allocates on the device of the context: gradients, moments and averages 0, weights undefined.
   void allocate(Context& context, const ParameterOptions& options);
-  // Weights drawn by random_words(seed, index of the element, RandomPurpose::initialize): the same for
-  // every device. The average begins at the weights.
+  // Weights drawn by random_words(seed, index of the element, RandomPurpose::initialize): the same
+  // for every device. The average begins at the weights.
   void initialize(Context& context, std::int64_t seed);
   void set_projection(Projection projection) { projection_ = std::move(projection); }
 
@@ -94,7 +94,8 @@ class TOUCHSTONE_API Parameters {
   ConstTensorView compute(const MatrixBlock& block) const;
   TensorView weight(const MatrixBlock& block) const;
   ConstTensorView vector(std::int64_t offset, std::int64_t size) const;
-  // Where the backward pass of a vector writes; collect_vectors() adds all of them to the gradients.
+  // Where the backward pass of a vector writes; collect_vectors() adds all of them to the
+  // gradients.
   TensorView vector_gradient(std::int64_t offset, std::int64_t size) const;
   void collect_vectors(Context& context);
 

@@ -6,13 +6,13 @@
 //     const StepReport report = trainer.step();
 //     if (!report.finite) break;                   // the weights are the last good ones
 //   }
-//   trainer.write_model("out", tokenizer_json);    // config.json, model.safetensors, tokenizer.json
+//   trainer.write_model("out", tokenizer_json);    // with config.json and tokenizer.json
 //
-// Guarantees  Everything random is a function of (seed, step), so two runs, and a run that was saved and
-//             loaded at any step, have the same bits on the same kind of device, for any number of
-//             threads. One read-back of a few bytes per step; no other synchronization.
-// Checkpoints One safetensors file with weights, moments, average and history, written beside its name,
-//             flushed to the disk and renamed: whoever is interrupted leaves the one before it whole.
+// Guarantees  Everything random is a function of (seed, step), so two runs, and a run that was
+//             saved and loaded at any step, have the same bits on the same kind of device, for any
+//             number of threads. One read-back of a few bytes per step; no other synchronization.
+// Checkpoints One safetensors file with weights, moments, average and history, written atomically:
+//             an interrupted save leaves the previous checkpoint intact.
 #pragma once
 
 #include <cstdint>
@@ -99,27 +99,29 @@ struct EvaluationReport {
   double zero_share = 0;     // ternary: codes that are 0
   double flip_share = 0;     // ternary: codes that changed since the evaluation before
   double dead_share = 0;     // ternary: codes that were 0 at every evaluation so far
-  // Ternary: groups of the weights that the loss was computed with, each taken apart: codes in {-1, 0, 1}
-  // times one scale that a file holds. Error where one is not.
+  // Ternary: groups of the weights that the loss was computed with; each group is validated: codes
+  // in {-1, 0, 1} and one representable scale. Error where one is not.
   std::int64_t ternary_groups = 0;
   // Drafts: tokens of the greedy chain that the target accepts, and its own one.
   double tokens_per_pass = 0;
 };
 
-// Training of a block draft (train/block_draft.h) for a target. Rows are windows of the text from fixed
-// starts, so that the target's hidden states of a window are computed once. A step draws `anchors` tokens
-// of each row, by (seed, step, row), one in each of as many equal parts of it: each begins a block, whose
-// next tokens are what its masked positions learn, position k (from 1) with weight exp(-(k - 1) / decay).
-// The text should be the target's own (`touchstone generate --corpus`). Evaluations take every token of
-// the validation rows as anchor; tokens_per_pass walks through the rows as decoding does, from pass to
-// pass, and counts a drafted token where it is the one of the text.
+// Training of a block draft (train/block_draft.h) for a target. Rows are windows of the text from
+// fixed starts, so that the target's hidden states of a window are computed once. A step draws
+// `anchors` tokens of each row, by (seed, step, row), one in each of as many equal parts of it:
+// each begins a block, whose next tokens are what its masked positions learn, position k (from 1)
+// with weight exp(-(k - 1) / decay). The text should be the target's own (`touchstone generate
+// --corpus`). Evaluations take every token of the validation rows as anchor; tokens_per_pass walks
+// through the rows as decoding does, from pass to pass, and counts a drafted token where it is the
+// one of the text.
 struct DraftTraining {
   io::BlockDraftDescription description{};
   model::Model* target = nullptr;  // on the device of the run; outlives it
   std::int64_t anchors = 16;       // of a row
   double decay = 0;                // 0 = half a block, at most 7
-  // Hidden states that are kept, of the windows that come first, so that epochs find the same ones: the
-  // bytes in memory, and then those of an unnamed file in `spill_folder`. Others are computed again.
+  // Hidden states that are kept, of the windows that come first, so that epochs find the same ones:
+  // the bytes in memory, and then those of an unnamed file in `spill_folder`. Others are computed
+  // again.
   std::int64_t memory_bytes = std::int64_t{1} << 30;
   std::int64_t spill_bytes = 0;
   std::filesystem::path spill_folder{};
@@ -138,12 +140,13 @@ class TOUCHSTONE_API Trainer {
   Trainer& operator=(Trainer&&) noexcept;
 
   void initialize();  // random weights
-  // The weights of a model of the same description. Every tensor of the file is read into a parameter,
-  // and every parameter is written; InvalidArgument names the first for which that is not so, or that
-  // holds NaN or infinity.
+  // The weights of a model of the same description. Every tensor of the file is read into a
+  // parameter, and every parameter is written; InvalidArgument names the first for which that is
+  // not so, or that holds NaN or infinity.
   void copy_weights(const io::ModelFile& file);
-  // A model whose logits are learned from; null: none. Outlives the trainer. InvalidArgument for
-  // another vocabulary or too short a context.
+  // A model whose logits are distilled; null: none. Outlives the trainer. InvalidArgument for
+  // another vocabulary or too short a context. Checkpoints identify a model::Model by a checksum of
+  // its weights, any other scorer by its shape alone.
   void set_teacher(decode::Scorer* teacher);
 
   std::int64_t steps_done() const;
@@ -154,15 +157,16 @@ class TOUCHSTONE_API Trainer {
   const std::vector<StepReport>& steps() const;
   const std::vector<EvaluationReport>& evaluations() const;
 
-  // FileError when it cannot be written: what was there before is left. What a save of the same file
-  // that was killed has left is removed first.
+  // FileError when it cannot be written: what was there before is left. What a save of the same
+  // file that was killed has left is removed first.
   void save(const std::filesystem::path& path) const;
-  // CorruptData for a file that is none; InvalidArgument for one of another model, other text or other
-  // options that decide the bits of a run. Set the teacher before.
+  // CorruptData for a file that is none; InvalidArgument for one of another model, teacher or
+  // target of a draft, other text or other options that decide the bits of a run. Set the teacher
+  // before.
   void load(const std::filesystem::path& path);
-  // The model as `touchstone generate` runs it, or a draft as --speculate dflash= does: what the forward pass multiplies with, so of a ternary
-  // model the projected weights. Files are replaced one by one, each as a whole; without a text there is
-  // no tokenizer.json.
+  // The model as `touchstone generate` runs it, or a draft as --speculate dflash= does: what the
+  // forward pass multiplies with, so of a ternary model the projected weights. Files are replaced
+  // one by one, each as a whole; without a text there is no tokenizer.json.
   void write_model(const std::filesystem::path& folder, std::string_view tokenizer_json) const;
 
   Parameters& parameters();

@@ -317,7 +317,7 @@ void mask_draft(Draft& draft, const TokenMaskArgs& args) {
     const auto word =
         static_cast<std::uint32_t>(kept.token_masks[at(parent + 1) * words + at(node.token / 32)]);
     const bool allowed = (word >> (node.token % 32) & 1U) != 0;
-    // A draw that is not allowed still says what the other draws are worth: it stays, as a leaf.
+    // Masked draws are kept as leaves: they affect the acceptance probability of their siblings.
     const bool stays = drawn && draft.proposals[at(node.parent + 1)].kind != ProposalKind::chosen;
     if (!allowed && !stays) continue;
     const std::int32_t copy = kept.tree.add({.parent = parent,

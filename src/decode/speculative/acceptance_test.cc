@@ -87,7 +87,7 @@ TEST(TargetDistribution, IsWhatSampleDrawsFrom) {
 
 // ---- Exact enumeration: every draft that can be drawn, every decision, with its probability.
 
-// Decides as it is told, and remembers with which probability.
+// Scripted decisions that record their probabilities.
 class ScriptedChance : public RejectionChance {
  public:
   bool accepts(double share, std::int32_t /*sibling*/) override {

@@ -18,7 +18,10 @@ constexpr std::int64_t kFirstPlainSteps = 3;
 constexpr std::int64_t kPlainEvery = 64;  // steps between two measurements of a plain one
 constexpr std::int64_t kProbeEvery = 16;  // steps between two tries while nothing pays
 constexpr std::int64_t kProbeNodes = 4;
-constexpr double kLossShare = 0.01;  // of all time
+// Of all time: what drafting may lose, and what observing may. Tokens that were not observed cannot
+// be drafted from later, so drafting pauses first and observing goes on while it is cheap.
+constexpr double kLossShare = 0.01;
+constexpr double kObserveShare = 0.012;
 constexpr double kSmoothing = 1.0 / 16;
 constexpr double kMinGain = 1.02;  // that a choice promises over plain decoding
 // Before it is measured, a row beside others counts as this share of a plain step: little, so that
@@ -103,16 +106,16 @@ double SpeculationController::allowed_loss(std::int64_t sequences) const {
   return kLossShare * total_seconds_ + plain_seconds(sequences);
 }
 
-// Widths that nobody has measured are approached by doubling, from one node per sequence: should a row
-// cost as much as a plain step, the first pass still loses no more than one. A guess that a wide pass is
-// cheap can cost several, which a short text does not earn back.
+// Unmeasured widths are explored by doubling, from one node per sequence: should a row cost as much
+// as a plain step, the first pass still loses no more than one. A guess that a wide pass is cheap
+// can cost several, which a short text does not earn back.
 std::int64_t SpeculationController::max_nodes(std::int64_t sequences) const {
   const auto found = widest_.find(key_of(sequences, sequences).first);
   return std::max(sequences, found == widest_.end() ? 0 : 2 * found->second);
 }
 
-// Whether a pass of so many nodes stays within the loss that is allowed, should none be accepted. What
-// the first one costs is not known: a row is taken as a step of its sequence.
+// Whether a pass of so many nodes stays within the loss budget, should none be accepted. The cost
+// of the first one is unmeasured: a row is taken as a step of its sequence.
 bool SpeculationController::affordable(std::int64_t sequences, std::int64_t nodes) const {
   const double plain = plain_seconds(sequences);
   const double cost = max_nodes(sequences) == sequences
@@ -121,11 +124,16 @@ bool SpeculationController::affordable(std::int64_t sequences, std::int64_t node
   return loss_ + cost + draft_seconds_ <= allowed_loss(sequences);
 }
 
-bool SpeculationController::ask(std::int64_t sequences) {
+bool SpeculationController::should_draft(std::int64_t sequences) const {
   const auto plain = times_.find(key_of(sequences, sequences));
   const bool measured = plain != times_.end() && plain->second.count() >= kFirstPlainSteps;
   if (!measured || steps_ - last_plain_ >= kPlainEvery) return false;
-  return loss_ < allowed_loss(sequences);
+  return loss_ < allowed_loss(sequences) && should_observe(sequences);
+}
+
+bool SpeculationController::should_observe(std::int64_t sequences) const {
+  const double plain = plain_seconds(sequences);
+  return plain == 0 || loss_ + observe_loss_ < kObserveShare * total_seconds_ + plain;
 }
 
 std::vector<std::int64_t> SpeculationController::choose(std::span<const TokenTree* const> drafts,
@@ -154,14 +162,14 @@ std::vector<std::int64_t> SpeculationController::choose(std::span<const TokenTre
       taken = n;
     }
   }
-  // What was accepted whole may go on: deep nodes are claimed to be worth little, and would else never
-  // be seen to be worth more.
+  // Drafts that were accepted whole may grow: deep nodes have low estimates and would otherwise
+  // never be measured.
   const std::int64_t doubled = std::min(most, 2 * whole_);
   const double hoped = static_cast<double>(sequences + doubled) /
                        (expected_seconds(sequences, doubled) + draft_seconds_);
   if (doubled > taken && hoped > best && affordable(sequences, doubled)) taken = doubled;
-  // And on to a width that nobody has measured, whatever the ones before suggest: the time of a pass does
-  // not grow evenly with its rows.
+  // And on to an unmeasured width, whatever the measured ones predict: the time of a pass does not
+  // grow evenly with its rows.
   const auto widest = widest_.find(key_of(sequences, sequences).first);
   const bool unmeasured = widest != widest_.end() && most > widest->second;
   if (whole_ > 0 && unmeasured && affordable(sequences, most)) taken = most;
@@ -184,20 +192,24 @@ void SpeculationController::note_step(const MeasuredStep& step) {
   if (step.nodes == 0) last_plain_ = steps_;
   std::int64_t& widest = widest_[key_of(step.sequences, step.sequences).first];
   widest = std::max(widest, step.nodes);
-  if (step.asked) whole_ = step.tokens - step.sequences == step.nodes ? step.nodes : 0;
-  // What the source took is kept apart from what the target takes for so many rows.
+  if (step.drafted) whole_ = step.tokens - step.sequences == step.nodes ? step.nodes : 0;
+  // The time of the source is kept apart from the time of the target for so many rows.
   times_[key_of(step.sequences, step.sequences + step.nodes)].add(step.seconds -
-                                                                  step.draft_seconds);
-  if (!step.asked) return;
-  draft_seconds_ += kSmoothing * (step.draft_seconds - draft_seconds_);
+                                                                  step.source_seconds);
+  if (step.drafted) draft_seconds_ += kSmoothing * (step.source_seconds - draft_seconds_);
   const double plain = plain_seconds(step.sequences);
   if (plain == 0) return;
   const double per_sequence =
       static_cast<double>(step.tokens) / static_cast<double>(step.sequences);
+  if (!step.drafted) {
+    observe_loss_ += step.source_seconds;
+    return;
+  }
   // A plain step is as slow as the machine makes it: only the source is its loss.
-  const double lost = step.nodes == 0 ? step.draft_seconds : step.seconds - plain * per_sequence;
-  // Gains of the past do not pay for a source that has gone bad.
+  const double lost = step.nodes == 0 ? step.source_seconds : step.seconds - plain * per_sequence;
+  // Past gains are not credited against the loss budget.
   loss_ = std::max(loss_ + lost, -4 * plain);
+  observe_loss_ = std::max(0.0, observe_loss_ + std::min(0.0, lost));
   if (step.nodes > 0) {
     tokens_per_pass_ += kSmoothing * (per_sequence - tokens_per_pass_);
     relative_time_ += kSmoothing * (step.seconds / plain - relative_time_);
@@ -209,7 +221,8 @@ std::string SpeculationController::report() const {
   const std::string seen =
       fmt::format("drafts give {:.2f} tokens per pass at {:.2f}x the time of a plain step",
                   tokens_per_pass_, relative_time_);
-  if (loss_ > kLossShare * total_seconds_) return "stopped: " + seen + "; tried again now and then";
+  if (loss_ + observe_loss_ > kLossShare * total_seconds_)
+    return "stopped: " + seen + "; tried again now and then";
   if (choosing_none_) return "not speculating: " + seen;
   return "speculating: " + seen;
 }

@@ -1,4 +1,4 @@
-// Decides how many nodes of the drafts are verified, from what steps cost and what nodes were worth.
+// Decides how many nodes of the drafts are verified, from measured step times and acceptance rates.
 #pragma once
 
 #include <array>
@@ -16,21 +16,24 @@ namespace touchstone::inline v0::decode {
 // A step that was measured: no prompt rows in it.
 struct MeasuredStep {
   std::int64_t sequences = 0;
-  std::int64_t nodes = 0;   // verified, of all drafts
-  std::int64_t tokens = 0;  // that it gave
-  double draft_seconds = 0;
-  double seconds = 0;  // in all, the drafts included
-  bool asked = false;  // the source was
+  std::int64_t nodes = 0;     // verified, of all drafts
+  std::int64_t tokens = 0;    // that it gave
+  double source_seconds = 0;  // in the source: drafting and observing
+  double seconds = 0;         // in all, the source included
+  bool drafted = false;       // the source was called for drafts
 };
 
 class SpeculationController {
  public:
-  // Whether the source is asked in a step of so many sequences.
-  bool ask(std::int64_t sequences);
+  // Whether the source drafts in a step of so many sequences.
+  bool should_draft(std::int64_t sequences) const;
+  // Whether hidden states are computed for the source. Observing costs time in steps without drafts
+  // too: it ends above the budget of drafting, but within that of the run.
+  bool should_observe(std::int64_t sequences) const;
   // How many nodes of the drafts of one step are verified, each draft's likeliest first.
   std::vector<std::int64_t> choose(std::span<const TokenTree* const> drafts,
                                    std::int64_t sequences);
-  // Of every node that was judged: what its source claimed for the path, and whether it was accepted.
+  // Of every verified node: the source's estimate for its path, and whether it was accepted.
   void note_node(double path_log_probability, bool accepted);
   void note_step(const MeasuredStep& step);
 
@@ -74,9 +77,12 @@ class SpeculationController {
   std::int64_t last_plain_ = -1;  // step number
   std::int64_t last_probe_ = 0;
   double total_seconds_ = 0;
-  double loss_ = 0;           // time that asked steps took beyond plain steps for the same tokens
-  double draft_seconds_ = 0;  // of a step, smoothed
-  // For the report: smoothed over asked steps.
+  double loss_ = 0;  // of steps with drafts: time beyond that of plain steps for the same tokens
+  // Of observing in the other steps, less what drafts have gained since. Apart from loss_: it must
+  // not use up what the first drafts need to be measured.
+  double observe_loss_ = 0;
+  double draft_seconds_ = 0;  // of a step with drafts, smoothed
+  // For the report: smoothed over steps with drafts.
   double tokens_per_pass_ = 1;
   double relative_time_ = 1;
   bool choosing_none_ = false;

@@ -1,5 +1,6 @@
-// What depends on the position of a node, together: masks of a constraint, tokens that are forbidden
-// before min_tokens, tokens that end the text, and penalties over the history of the path.
+// What depends on the position of a node, together: masks of a constraint, tokens that are
+// forbidden before min_tokens, tokens that end the text, and penalties over the history of the
+// path.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,8 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr std::int32_t kEnd = 0;
 
-// Which tokens may follow depends on the last one; the end always may. Nobody may ask after the end.
+// Which tokens may follow depends on the last one; the end always may. Not to be used after the
+// end.
 class Wheel : public TokenConstraint {
  public:
   explicit Wheel(std::int64_t vocabulary) : vocabulary_(vocabulary) {}

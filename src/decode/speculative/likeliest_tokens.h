@@ -12,8 +12,8 @@ namespace touchstone::inline v0::decode {
 
 class LikeliestTokens {
  public:
-  // The k likeliest of each row of logits [rows, vocabulary], which lie on the device of the context, by
-  // softmax_topk. A row with NaN has none. Waits for the result.
+  // The k likeliest of each row of logits [rows, vocabulary], which lie on the device of the
+  // context, by softmax_topk. A row with NaN has none. Waits for the result.
   std::vector<std::vector<TokenCandidate>> run(Context& context, const ConstTensorView& logits,
                                                std::int64_t k);
 

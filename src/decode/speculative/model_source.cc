@@ -1,6 +1,6 @@
-// Drafts of a smaller model. It holds the sequence in a cache of its own; every round first reads the
-// tokens that are new, then goes level by level. A chain is written on a fork of the sequence, so a
-// level is one row; the levels of a tree are scored with the tree above them.
+// Drafts of a smaller model. It holds the sequence in a cache of its own; every round first reads
+// the tokens that are new, then goes level by level. A chain is written on a fork of the sequence,
+// so a level is one row; the levels of a tree are scored with the tree above them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct Writing {
   bool done = false;
 };
 
-// A row of logits that is wanted, and who continues there.
+// A requested logits row and its consumer.
 struct Wanted {
   Writing* writing = nullptr;
   std::int32_t node = kNoNode;

@@ -66,8 +66,8 @@ class PromptLookupSource final : public DraftSource {
   PromptLookupOptions options_;
 };
 
-// Successors of contexts, by a hash of the last tokens. Two halves: when the younger one is full, the
-// older one is dropped.
+// Successors of contexts, by a hash of the last tokens. Two halves: when the younger one is full,
+// the older one is dropped.
 class ContextTable {
  public:
   struct Successors {

@@ -1,14 +1,15 @@
-// Rejection sampling over the children of one node: whatever the draft proposed, the token that comes
-// out is distributed as the target's.
+// Rejection sampling over the children of one node: whatever the draft proposed, the token that
+// comes out is distributed as the target's.
 //
 //   p: the target's distribution after the node, q: the one that the children were drawn from
 //   for each child x, in order:
 //     accept x with probability min(1, p(x) / q(x))
-//     else p <- max(p - q, 0), normalized; and where the draws left no token twice, q <- q without x
+//     else p <- max(p - q, 0), normalized; and where the draws left no token twice, q <- q without
+//     x
 //   after the last child: a token from what p has become
 //
-// Children that were not drawn (a match in a text, the likeliest tokens) have q(x) = 1: x is accepted
-// with probability p(x), and p loses x otherwise.
+// Children that were not drawn (a match in a text, the likeliest tokens) have q(x) = 1: x is
+// accepted with probability p(x), and p loses x otherwise.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@
 
 namespace touchstone::inline v0::decode {
 
-// Where chance enters. The tests enumerate it.
+// Random decisions, virtual so that tests can enumerate them.
 class RejectionChance {
  public:
   virtual ~RejectionChance() = default;

@@ -201,6 +201,7 @@ TEST(ModelSource, ChainsAreTheGreedyTextOfTheModel) {
 struct World {
   double row_cost = 0.1;  // of a plain step, per node
   double draft_cost = 0;
+  double observe_cost = 0;  // per token
   double acceptance = 0.5;  // of a node whose parent was accepted
   double claim = 0.8;       // what the source says
   double decay = 0;         // of acceptance per token
@@ -235,12 +236,14 @@ Outcome simulate(const World& world, int steps) {
   std::int64_t tokens = 0;
   std::int64_t late = 0;
   std::int64_t nodes = 0;
+  bool observed = true;  // every token so far: else there is nothing to draft from
   for (int step = 0; step < steps; ++step) {
     MeasuredStep measured{.sequences = 1};
-    measured.asked = controller.ask(1);
+    measured.drafted = controller.should_draft(1);
     std::int64_t accepted = 0;
-    if (measured.asked) {
-      measured.draft_seconds = world.draft_cost;
+    observed = observed && controller.should_observe(1);
+    if (measured.drafted && observed) {
+      measured.source_seconds = world.draft_cost;
       const TokenTree* const drafts[] = {&chain};
       measured.nodes = controller.choose(drafts, 1)[0];
       const double rate =
@@ -251,9 +254,12 @@ Outcome simulate(const World& world, int steps) {
       }
     }
     measured.tokens = accepted + 1;
+    if (observed) {
+      measured.source_seconds += world.observe_cost * static_cast<double>(measured.tokens);
+    }
     // 3 % of noise.
     measured.seconds =
-        measured.draft_seconds + world.seconds(measured.nodes) * (1 + 0.03 * draws.uniform());
+        measured.source_seconds + world.seconds(measured.nodes) * (1 + 0.03 * draws.uniform());
     controller.note_step(measured);
     time += measured.seconds;
     tokens += measured.tokens;
@@ -294,6 +300,22 @@ TEST(Controller, MeasuringCostsLittleOfAShortText) {
   }
 }
 
+// Observing is paid for in every step, with drafts or without.
+TEST(Controller, ObservingIsWithinTheLossToo) {
+  for (const double observe_cost : {0.005, 0.03, 0.1, 0.5}) {
+    for (const double acceptance : {0.0, 0.2}) {
+      for (const int steps : {128, 1000}) {
+        const Outcome o = simulate(
+            {.row_cost = 0.3, .observe_cost = observe_cost, .acceptance = acceptance}, steps);
+        EXPECT_GE(o.speed, 0.98) << observe_cost << " " << acceptance << " " << steps;
+      }
+    }
+  }
+  // A good draft pays for it.
+  const Outcome good = simulate({.row_cost = 0.02, .observe_cost = 0.05, .acceptance = 0.9}, 600);
+  EXPECT_GT(good.speed, 3);
+}
+
 TEST(Controller, FindsWhatPays) {
   // 8 nodes at 2 % each, 90 % accepted: 6.1 tokens per pass at 1.16 of the time.
   const Outcome good = simulate({.row_cost = 0.02, .acceptance = 0.9}, 600);
@@ -303,13 +325,13 @@ TEST(Controller, FindsWhatPays) {
   const Outcome costly = simulate({.row_cost = 0.3, .acceptance = 0.8}, 600);
   EXPECT_GT(costly.speed, 1.2);
   EXPECT_LT(costly.nodes, 5);
-  // Copied text of 200 tokens and less: eight nodes, all right, are 2.6 tokens per plain step, and the
-  // way up to them is short.
+  // Copied text of 200 tokens and less: eight nodes, all right, are 2.6 tokens per plain step, and
+  // the way up to them is short.
   const Outcome copied = simulate({.row_cost = 0.3, .acceptance = 1}, 60);
   EXPECT_GT(copied.speed, 2.2);
   EXPECT_GT(simulate({.row_cost = 0.02, .acceptance = 1}, 60).speed, 5);
-  // A jump, as where another kernel takes over: 5 tokens at 3.1 of the time are worse than 3 at 1.6, and 33
-  // at 3.6 far better than either.
+  // A jump, as where another kernel takes over: 5 tokens at 3.1 of the time are worse than 3 at
+  // 1.6, and 33 at 3.6 far better than either.
   const World kernels{
       .row_cost = 0.3, .acceptance = 1, .drafted = 32, .wide_from = 4, .wide_cost = 3};
   EXPECT_GT(simulate(kernels, 60).speed, 4);

@@ -3,14 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "decode/speculative/distribution.h"
 #include "decode/speculative/speculative_test_support.h"
 #include "oracle/path_scorer.h"
 #include "touchstone/core/error.h"
+#include "touchstone/io/tokenizer.h"
 
 namespace touchstone::decode {
 namespace {
@@ -136,6 +139,74 @@ TEST(Speculation, TextsEndWherePlainDecodingEndsThem) {
   }
 }
 
+// Letters for the first 24 tokens: stop strings end in the middle of an accepted path, and reach
+// from one token into the next.
+io::Tokenizer letters() {
+  std::string json = R"({"model": {"type": "BPE", "merges": [], "vocab": {)";
+  for (int i = 0; i < kVocabulary; ++i) {
+    json += (i == 0 ? "\"" : ", \"") + std::string(1, static_cast<char>('a' + i)) +
+            "\": " + std::to_string(i);
+  }
+  return io::Tokenizer::from_json(json + R"(}}, "decoder": {"type": "Fuse"}})");
+}
+
+TEST(Speculation, StopStringsEndTextsWherePlainDecodingDoes) {
+  const io::Tokenizer tokenizer = letters();
+  Draws draws(12);
+  std::int64_t stopped = 0;
+  std::int64_t accepted = 0;
+  for (std::int64_t seed = 0; seed < 40; ++seed) {
+    Request one = request({draws.token(kVocabulary), 2}, 40, seed % 2 == 0 ? 0 : 0.9);
+    // Two letters that follow each other in the plain text.
+    Context context({.threads = 1});
+    WatchedScorer scorer;
+    const std::string text =
+        test::serve(scorer, context, {one}, {.tokenizer = &tokenizer}).completions[0][0].text;
+    ASSERT_EQ(text.size(), 40U);
+    one.stop.strings = {text.substr(static_cast<std::size_t>(5 + draws.below(30)), 2)};
+    one.stop.include_stop = seed % 3 == 0;
+    const SpeculationStatistics s = compare({one}, {.tokenizer = &tokenizer}, 3000 + seed);
+    accepted += s.tokens - s.passes;
+    stopped += s.tokens < 39 ? 1 : 0;
+  }
+  EXPECT_GT(stopped, 30);
+  EXPECT_GT(accepted, 100);
+}
+
+// The text has another distribution of lengths where an end is missed, or tokens follow it.
+TEST(Speculation, RejectionEndsAtStopTokens) {
+  Context context({.threads = 1});
+  oracle::TableScorer draft_model(6, 60, oracle::hashed_table(4, 2));
+  SchedulerOptions options{.eos_tokens = {5}};
+  options.speculation = {
+      .source = model_source(draft_model, 6, {.width = 2, .branch = 2, .draw = true}),
+      .tree_nodes = 6,
+      .rule = AcceptanceRule::rejection,
+      .adaptive = false};
+  oracle::TableScorer scorer(6, 60, oracle::hashed_table(3, 2));
+  std::int64_t ended = 0;
+  for (std::int64_t seed = 0; seed < 200; ++seed) {
+    Request one{.prompt = {1}, .sampling = {.temperature = 1}, .stop = {.max_tokens = 20}};
+    one.sampling.seed = seed;
+    one.stop.tokens = {4};
+    one.stop.min_tokens = seed % 2 == 0 ? 6 : 0;
+    one.stop.include_stop = true;
+    const Completion answer = test::serve(scorer, context, {one}, options).completions[0][0];
+    const auto end = std::ranges::find_if(answer.tokens, [](std::int32_t t) { return t >= 4; });
+    const std::int64_t length = end - answer.tokens.begin();
+    if (end == answer.tokens.end()) {
+      EXPECT_EQ(answer.tokens.size(), 20U);
+      EXPECT_EQ(answer.finish, FinishReason::length);
+      continue;
+    }
+    ++ended;
+    EXPECT_EQ(length + 1, std::ssize(answer.tokens)) << "nothing follows an end";
+    EXPECT_GE(length, one.stop.min_tokens);
+    EXPECT_NE(answer.finish, FinishReason::length);
+  }
+  EXPECT_GT(ended, 150);
+}
+
 // Allows the tokens of one residue, which depends on the last one.
 class Residues : public TokenConstraint {
  public:
@@ -172,7 +243,7 @@ TEST(Speculation, ConstraintsMaskEveryNode) {
   EXPECT_GT(accepted, 100);
 }
 
-// Memory for so many tokens: drafts give way, and push nobody out.
+// Memory for so many tokens: drafts give way and preempt no sequence.
 class SmallScorer : public WatchedScorer {
  public:
   bool fits(std::span<const RowCount> counts) const override {
@@ -331,6 +402,85 @@ TEST(Speculation, RejectionHasTheDistributionOfTheTarget) {
     ++cells;
   }
   EXPECT_LT((sum - cells) / std::sqrt(2 * cells), 4);
+}
+
+// A target with hidden states whose pass takes two milliseconds.
+class HiddenScorer : public oracle::PathScorer {
+ public:
+  HiddenScorer()
+      : PathScorer({.vocabulary = kVocabulary, .max_length = 200, .layers = 1, .hidden_size = 1}) {}
+  void score(Context& context, const ScoreArgs& args) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    tapped += args.hidden_layers.empty() ? 0 : 1;
+    PathScorer::score(context, args);
+  }
+  std::int64_t tapped = 0;  // passes that computed hidden states
+
+ private:
+  void score_path(const std::vector<std::int32_t>& path, std::span<double> logits,
+                  std::span<double> hidden) override {
+    oracle::hashed_table(7, 4)(path, logits);
+    std::ranges::fill(hidden, path.back());
+  }
+};
+
+// Observes slowly, drafts nothing, and notices gaps.
+class SlowObserver : public DraftSource {
+ public:
+  std::string name() const override { return "slow"; }
+  std::span<const std::int32_t> hidden_layers() const override { return layers_; }
+  void observe(Context& /*context*/, const ObservedRows& rows) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(4));
+    ++calls;
+    std::int64_t& length = lengths_[rows.id];
+    EXPECT_EQ(rows.position, length);
+    length += std::ssize(rows.rows);
+  }
+  void copy(Context& /*context*/, std::int64_t from, std::int64_t to) override {
+    lengths_[to] = lengths_[from];
+  }
+  void draft(Context& /*context*/, std::span<DraftRequest> /*requests*/) override {}
+  void forget(std::int64_t id) override { lengths_.erase(id); }
+
+  std::int64_t calls = 0;
+
+ private:
+  std::vector<std::int32_t> layers_{1};
+  std::map<std::int64_t, std::int64_t> lengths_;
+};
+
+TEST(Speculation, ObservingIsACostOfTheSource) {
+  Context context({.threads = 1});
+  HiddenScorer scorer;
+  SchedulerOptions options;
+  auto source = std::make_shared<SlowObserver>();
+  options.speculation = {.source = source, .adaptive = false};
+  const test::Served served = test::serve(scorer, context, {request({1, 2}, 20, 0)}, options);
+  EXPECT_EQ(source->calls, 20) << "the prompt, then every token but the last";
+  const SpeculationStatistics& s = served.speculation;
+  EXPECT_GE(s.draft_seconds, 19 * 0.004);
+  EXPECT_LE(s.plain_seconds, s.seconds - 0.8 * s.draft_seconds)
+      << "plain decoding observes nothing";
+}
+
+TEST(Speculation, HiddenStatesAreDroppedWhereObservingCostsTooMuch) {
+  Context context({.threads = 1});
+  std::vector<Request> requests = {request({1, 2}, 100, 0.7), request({3, 4, 5}, 90, 0)};
+  requests[0].samples = 2;
+  HiddenScorer plain;
+  const test::Served expected = test::serve(plain, context, requests, {});
+  HiddenScorer scorer;
+  SchedulerOptions options;
+  auto source = std::make_shared<SlowObserver>();
+  options.speculation.source = source;
+  const test::Served served = test::serve(scorer, context, requests, options);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_TRUE(test::same(expected.completions[i][0], served.completions[i][0])) << i;
+  }
+  EXPECT_GE(scorer.tapped, 1);
+  EXPECT_LE(scorer.tapped, 30) << "of about 100 passes";
+  EXPECT_LE(source->calls, 90);
+  EXPECT_THAT(served.speculation.controller, HasSubstr("stopped"));
 }
 
 class BadSource : public DraftSource {

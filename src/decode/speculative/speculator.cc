@@ -40,29 +40,29 @@ void Speculator::propose(Context& context, std::span<DraftedContinuation> contin
   step_ = {};
   const std::int64_t sequences = std::ssize(continuations);
   if (sequences == 0 || rows < 1) return;
-  if (options_.adaptive && !controller_.ask(sequences)) return;
-  step_.asked = true;
+  if (options_.adaptive && !controller_.should_draft(sequences)) return;
+  step_.drafted = true;
   const double start = seconds_now();
-  std::vector<DraftRequest> asked;
-  // Every draft may use what is left, and the likeliest nodes of all of them stay; but drafts that are
-  // drawn are verified as they are.
+  std::vector<DraftRequest> requests;
+  // Every draft may use what is left, and the likeliest nodes of all of them stay; but sampled
+  // drafts are verified as they are.
   const bool uncut = options_.rule == AcceptanceRule::rejection;
   const std::int64_t each = std::min(options_.tree_nodes, uncut ? rows / sequences : rows);
   for (const DraftedContinuation& one : continuations) {
     // After the accepted path the target adds a token.
     const std::int64_t depth = std::min(options_.max_depth, one.text->room() - 1);
-    asked.push_back({.id = one.id,
-                     .tokens = one.text->tokens(),
-                     .controls = &one.text->request().sampling,
-                     .seed = one.text->seed(),
-                     .limits = {.max_nodes = depth < 1 ? 0 : each,
-                                .max_depth = std::max<std::int64_t>(depth, 0)}});
+    requests.push_back({.id = one.id,
+                        .tokens = one.text->tokens(),
+                        .controls = &one.text->request().sampling,
+                        .seed = one.text->seed(),
+                        .limits = {.max_nodes = depth < 1 ? 0 : each,
+                                   .max_depth = std::max<std::int64_t>(depth, 0)}});
   }
-  options_.source->draft(context, asked);
+  options_.source->draft(context, requests);
   std::vector<const TokenTree*> trees;
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    check_draft(asked[i].draft, vocabulary_, asked[i].limits);
-    continuations[i].draft = std::move(asked[i].draft);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    check_draft(requests[i].draft, vocabulary_, requests[i].limits);
+    continuations[i].draft = std::move(requests[i].draft);
     if (!continuations[i].draft.tree.empty()) {
       continuations[i].text->mask(continuations[i].draft, vocabulary_);
     }
@@ -84,8 +84,7 @@ void Speculator::propose(Context& context, std::span<DraftedContinuation> contin
     left -= one.draft.tree.size();
     step_.nodes += one.draft.tree.size();
   }
-  step_.draft_seconds = seconds_now() - start;
-  statistics_.draft_seconds += step_.draft_seconds;
+  step_.source_seconds += seconds_now() - start;
 }
 
 std::vector<Acceptance> Speculator::judge(Context& context, const ConstTensorView& logits,
@@ -136,18 +135,45 @@ void Speculator::note_step(std::int64_t sequences, std::int64_t tokens, double s
   statistics_.passes += sequences;
   statistics_.tokens += tokens;
   statistics_.seconds += seconds;
+  statistics_.draft_seconds += step_.source_seconds;
   step_.sequences = sequences;
   step_.tokens = tokens;
   step_.seconds = seconds;
   controller_.note_step(step_);
   const double plain = controller_.plain_seconds(sequences);
   if (plain == 0) return;
-  // The controller knows medians; on a busy machine the mean is above them, in plain steps as in
+  // The controller uses medians; on a busy machine the mean is above them, in plain steps as in
   // others.
   constexpr double kSmoothed = 1.0 / 16;
-  if (step_.nodes == 0) mean_ += kSmoothed * ((seconds - step_.draft_seconds) / plain - mean_);
+  if (step_.nodes == 0) mean_ += kSmoothed * ((seconds - step_.source_seconds) / plain - mean_);
   statistics_.plain_seconds +=
       mean_ * plain * static_cast<double>(tokens) / static_cast<double>(sequences);
+}
+
+bool Speculator::observes(std::int64_t id, std::int64_t position, std::int64_t sequences) const {
+  if (options_.source->hidden_layers().empty()) return false;
+  const auto found = observed_.find(id);
+  if (position > (found == observed_.end() ? 0 : found->second)) return false;
+  return !options_.adaptive || controller_.should_observe(sequences);
+}
+
+void Speculator::observe(Context& context, const ObservedRows& rows) {
+  const double start = seconds_now();
+  options_.source->observe(context, rows);
+  step_.source_seconds += seconds_now() - start;
+  observed_[rows.id] = rows.position + std::ssize(rows.rows);
+}
+
+void Speculator::copy(Context& context, std::int64_t from, std::int64_t to) {
+  options_.source->copy(context, from, to);
+  if (const auto found = observed_.find(from); found != observed_.end()) {
+    observed_[to] = found->second;
+  }
+}
+
+void Speculator::forget(std::int64_t id) {
+  options_.source->forget(id);
+  observed_.erase(id);
 }
 
 SpeculationStatistics Speculator::statistics() const {

@@ -1,10 +1,10 @@
-// What a scheduler does around its steps to speculate: asks the source, lets the controller cut the
-// drafts, judges them, counts.
+// Per-step speculation: draft, truncate by the controller, verify, update statistics.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "decode/continuation.h"
@@ -34,7 +34,12 @@ class Speculator {
                                 std::span<const DraftedContinuation> continuations);
   // A step has ended that scored no prompt: so many sequences, tokens and seconds.
   void note_step(std::int64_t sequences, std::int64_t tokens, double seconds);
-  void forget(std::int64_t id) { options_.source->forget(id); }
+  // Whether the source is shown rows of a continuation from `position` on, in a step of so many
+  // sequences. Not where it missed rows before them.
+  bool observes(std::int64_t id, std::int64_t position, std::int64_t sequences) const;
+  void observe(Context& context, const ObservedRows& rows);
+  void copy(Context& context, std::int64_t from, std::int64_t to);
+  void forget(std::int64_t id);
   SpeculationStatistics statistics() const;
 
  private:
@@ -46,6 +51,9 @@ class Speculator {
   SpeculationController controller_{};
   SpeculationStatistics statistics_{};
   double mean_ = 1;  // of plain steps, in medians
+  // By continuation: tokens that the source has observed; the first only where it missed later
+  // ones.
+  std::unordered_map<std::int64_t, std::int64_t> observed_{};
   // Of the step that is under way.
   MeasuredStep step_{};
 };

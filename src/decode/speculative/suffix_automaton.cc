@@ -65,8 +65,8 @@ void SuffixAutomaton::add_edge(std::int32_t state, std::int32_t token, std::int3
   insert(edge, state);
 }
 
-// The shorter substrings of `state`, up to those that end at `parent` and `token`, become a state of
-// their own.
+// The shorter substrings of `state`, up to those that end at `parent` and `token`, become a state
+// of their own.
 std::int32_t SuffixAutomaton::split(std::int32_t parent, std::int32_t token, std::int32_t state) {
   const std::int32_t clone = add_state(states_[index(parent)].length + 1);
   states_[index(clone)].link = states_[index(state)].link;

@@ -1,6 +1,6 @@
-// A suffix automaton over texts that grow token by token: every substring is a state, found in one step
-// per token, with the number of its occurrences. (Blumer et al., "The smallest automaton recognizing
-// the subwords of a text", 1985; several texts: the automaton starts anew at the root.)
+// A suffix automaton over texts that grow token by token: every substring is a state, found in one
+// step per token, with the number of its occurrences. (Blumer et al., "The smallest automaton
+// recognizing the subwords of a text", 1985; several texts: the automaton starts anew at the root.)
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which tokens a step sees.
+// Batch sampling: windows, shuffling, documents.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,14 +8,12 @@
 #include "touchstone/core/error.h"
 #include "touchstone/core/random.h"
 #include "touchstone/train/data.h"
+#include "train/data/shuffle_draws.h"
 
 namespace touchstone::inline v0::train {
 namespace {
 
 constexpr std::int32_t kNoTarget = -100;
-// Draws of RandomPurpose::shuffle.
-constexpr std::uint32_t kStartDraw = 0;
-constexpr std::uint32_t kOrderDraw = 1;
 
 // A permutation of [0, count) by an index, without a table: four rounds of a Feistel network on the
 // next even number of bits, walked until the result is below count.
@@ -33,7 +31,8 @@ std::int64_t permuted(std::int64_t index, std::int64_t count, std::int64_t seed,
           static_cast<std::int64_t>(static_cast<std::uint64_t>(epoch) << 34 |
                                     static_cast<std::uint64_t>(round) << 32 | right);
       const std::uint64_t mixed =
-          left ^ (random_words(seed, position, RandomPurpose::shuffle, kOrderDraw).word[0] & mask);
+          left ^
+          (random_words(seed, position, RandomPurpose::shuffle, kShuffleOrder).word[0] & mask);
       left = right;
       right = mixed;
     }
@@ -60,7 +59,7 @@ std::int64_t BatchSource::start_of(std::int64_t index) const {
   const std::int64_t room =
       std::min(length_, data_->size() - windows_ * length_);  // starts that fit
   const std::int64_t start = static_cast<std::int64_t>(
-      random_words(seed_, epoch, RandomPurpose::shuffle, kStartDraw).word[0] %
+      random_words(seed_, epoch, RandomPurpose::shuffle, kShuffleStart).word[0] %
       static_cast<std::uint64_t>(room));
   return (fixed_ ? 0 : start) + permuted(index % windows_, windows_, seed_, epoch) * length_;
 }

@@ -11,6 +11,7 @@
 #include "touchstone/core/error.h"
 #include "touchstone/core/random.h"
 #include "touchstone/train/data.h"
+#include "train/data/shuffle_draws.h"
 
 namespace touchstone::inline v0::train {
 namespace {
@@ -295,7 +296,8 @@ TextSplit split_documents(std::vector<std::string> documents, double share, std:
   std::vector<std::pair<double, std::size_t>> order;
   for (std::size_t i = 0; i < documents.size(); ++i) {
     order.emplace_back(
-        random_uniform(seed, static_cast<std::int64_t>(i), RandomPurpose::shuffle, 2), i);
+        random_uniform(seed, static_cast<std::int64_t>(i), RandomPurpose::shuffle, kShuffleSplit),
+        i);
   }
   std::sort(order.begin(), order.end());
   std::vector<char> held(documents.size(), 0);

@@ -20,8 +20,8 @@
 namespace touchstone::inline v0::train {
 namespace {
 
-// The character that byte-level vocabularies write a byte as: itself where it is printable, else the
-// next free one from U+0100 on.
+// The character that byte-level vocabularies write a byte as: itself where it is printable, else
+// the next free one from U+0100 on.
 std::array<std::string, 256> characters_of_bytes() {
   std::array<std::string, 256> characters;
   unsigned next = 256;
@@ -39,8 +39,8 @@ std::array<std::string, 256> characters_of_bytes() {
   return characters;
 }
 
-// Pieces that threads encode one at a time: short enough to share the work of one long document. They
-// end where lines do; white space there may be cut into other tokens than in the whole text.
+// Pieces that threads encode one at a time: short enough to share the work of one long document.
+// They end where lines do; white space there may be cut into other tokens than in the whole text.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
 
 struct Piece {
@@ -53,8 +53,8 @@ std::vector<Piece> pieces_of(std::span<const std::string> documents) {
   for (std::size_t i = 0; i < documents.size(); ++i) {
     std::string_view rest = documents[i];
     while (rest.size() > kPieceBytes) {
-      // After the first line break behind the wanted size that a letter follows: words, and the runs
-      // of white space before them, stay whole.
+      // After the first line break behind the wanted size that a letter follows: words, and the
+      // runs of white space before them, stay whole.
       std::size_t cut = kPieceBytes;
       while (cut < rest.size() &&
              !(rest[cut - 1] == '\n' && static_cast<unsigned char>(rest[cut]) > ' ')) {

@@ -133,7 +133,8 @@ Batch BlockDraft::State::check(const BlockBatch& b) const {
           .rows = 1};
 }
 
-// One product per tap in f32, as the runtime does; in 16 bits their sum would be rounded in between.
+// One product per tap in f32, as the runtime does; in 16 bits their sum would be rounded in
+// between.
 void BlockDraft::State::fuse(Context& context, const ConstTensorView& hidden) {
   const std::int64_t rows = hidden.shape[0];
   const std::int64_t width = draft.width;

@@ -4,12 +4,11 @@
 
 #include "core/index.h"
 #include "touchstone/core/random.h"
+#include "train/data/shuffle_draws.h"
 
 namespace touchstone::inline v0::train {
 namespace {
 
-constexpr std::uint32_t kAnchorDraw =
-    2;  // of RandomPurpose::shuffle; data/batches.cc has the others
 constexpr std::int32_t kNoTarget = -100;
 
 }  // namespace
@@ -31,7 +30,7 @@ std::vector<std::int64_t> draw_anchors(std::span<const std::int64_t> possible, s
     const std::int64_t first = i * all / count;
     const std::int64_t end = (i + 1) * all / count;
     const std::uint32_t word =
-        random_words(seed, draw * count + i, RandomPurpose::shuffle, kAnchorDraw).word[0];
+        random_words(seed, draw * count + i, RandomPurpose::shuffle, kShuffleAnchors).word[0];
     drawn.push_back(possible[at(
         first + static_cast<std::int64_t>(word % static_cast<std::uint64_t>(end - first)))]);
   }

@@ -1,5 +1,5 @@
-// Block drafts in training: gradients against dual numbers, the sparse mask, the bits of the runtime, and
-// whole runs.
+// Block drafts in training: gradients against dual numbers, the sparse mask, the bits of the
+// runtime, and whole runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 
 #include "oracle/block_draft_loss.h"
 #include "tests/support/compare.h"
@@ -44,8 +45,8 @@ io::BlockDraftDescription small_draft(std::int64_t width = 16, std::int64_t voca
           .taps = {0, 1}};
 }
 
-// Two rows of seven tokens; the second has two documents. Five blocks, one without context, one whose
-// last positions have no target.
+// Two rows of seven tokens; the second has two documents. Five blocks, one without context, one
+// whose last positions have no target.
 std::vector<HostBatch> two_rows() {
   std::vector<HostBatch> rows(2);
   rows[0] = {.tokens = {1, 2, 3, 4, 6, 7, 8},
@@ -396,6 +397,27 @@ TEST_F(DraftTrainerTest, RunsAndResumedRunsHaveTheSameBits) {
   other.anchors = 5;
   Trainer fewer = trainer(options(), other);
   expect_refusal(path.string() + ": anchors", [&] { fewer.load(path); });
+  // Another target of the same shape: its hidden states are not those that the draft has learned.
+  Trainer changed(context_, test::small_description(true, false),
+                  {.steps = 1, .length = 16, .seed = 7}, training_, validation_);
+  changed.initialize();
+  changed.write_model(folder_ / "changed", "");
+  model::Model changed_target(context_, io::ModelFile::open(folder_ / "changed"),
+                              {.max_length = 64, .sequences = 2});
+  other = draft();
+  other.target = &changed_target;
+  Trainer elsewhere = trainer(options(), other);
+  expect_refusal(path.string() + ": target: the run was begun with weights",
+                 [&] { elsewhere.load(path); });
+}
+
+// Nothing was weighed: no loss, least of all the best one.
+TEST_F(DraftTrainerTest, EvaluationsWithoutAnAnchorAreRefused) {
+  validation_.starts.resize(validation_.tokens.size() + 1);
+  std::iota(validation_.starts.begin(), validation_.starts.end(), 0);
+  Trainer t = trainer(options(), draft());
+  t.initialize();
+  expect_refusal("train: validation text", [&] { t.evaluate(); });
 }
 
 // What is kept of the target's states, and where, changes no bit.

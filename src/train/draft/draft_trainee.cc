@@ -11,6 +11,7 @@
 #include "touchstone/ops/softmax_topk.h"
 #include "touchstone/train/operators.h"
 #include "train/layers.h"
+#include "train/model_identity.h"
 
 namespace touchstone::inline v0::train {
 namespace {
@@ -129,6 +130,7 @@ DraftTrainee::DraftTrainee(Context& context, const DraftTraining& draft,
           slot_bytes(draft_options(training_, options, rows_at_once_), training_.description.block),
           options.rows / rows_at_once_),
       loss_(Tensor::zeros({1}, DType::f32, context.device())) {
+  target_identity_ = identity_text(*training_.target);
   const io::BlockDraftDescription& d = training_.description;
   hidden_ = Tensor::empty({rows_at_once_ * options.length, std::ssize(d.taps) * d.width},
                           options.compute, context.device());
@@ -187,11 +189,11 @@ BlockBatch DraftTrainee::upload(std::span<const HostBatch> rows,
 
 double DraftTrainee::run(std::int64_t pass, const TensorView& loss) {
   const Planned& p = planned_[at(pass)];
-  const double scale = weight_ > 0 ? 1 / weight_ : 0;
+  const double scale = weight_ > 0 ? loss_scale() / weight_ : 0;
   const std::int64_t positions = rows_at_once_ * training_.anchors * training_.description.block;
   draft_.backward(context_, upload(p.rows, p.windows, p.blocks, scale, pass),
                   {.seed = options_.seed, .step = step_, .first_token = pass * positions}, loss);
-  return 1;
+  return 1 / loss_scale();  // the loss is a sum by the scaled weights
 }
 
 std::vector<std::int32_t> DraftTrainee::likeliest(std::int64_t positions) {
@@ -230,7 +232,8 @@ DraftTrainee::RowResult DraftTrainee::evaluate_row(std::int64_t row) {
   const std::int64_t keys[] = {-1 - row};  // those of training are 0 and above
   const std::int64_t at_once = rows_at_once_ * training_.anchors;
   RowResult result;
-  // Of each token that begins a whole block how many of its tokens are right, up to the first wrong one.
+  // Of each token that begins a whole block how many of its tokens are right, up to the first wrong
+  // one.
   std::vector<std::int64_t> right(host.tokens.size(), -1);
   for (std::int64_t first = 0; first < std::ssize(possible); first += at_once) {
     const std::int64_t count = std::min(at_once, std::ssize(possible) - first);
@@ -252,8 +255,8 @@ DraftTrainee::RowResult DraftTrainee::evaluate_row(std::int64_t row) {
       right[at(anchors[0][at(i)])] = matched;
     }
   }
-  // As decoding goes: a pass commits the right tokens and the target's next one, which the next pass
-  // begins with.
+  // As decoding goes: a pass commits the right tokens and the target's next one, which the next
+  // pass begins with.
   for (std::int64_t token = 0; token < std::ssize(right);) {
     if (right[at(token)] < 0) {
       ++token;  // the end of a document
@@ -277,7 +280,10 @@ void DraftTrainee::evaluate(std::int64_t max_rows, EvaluationReport& report) {
     all.passes += one.passes;
     all.tokens += one.tokens;
   }
-  if (all.weight > 0) report.loss = all.loss / all.weight;
+  if (all.weight == 0) {
+    throw InvalidArgument("train: validation text: no token of it can begin a block");
+  }
+  report.loss = all.loss / all.weight;
   if (all.passes > 0) {
     report.tokens_per_pass = static_cast<double>(all.tokens) / static_cast<double>(all.passes);
   }
@@ -287,9 +293,11 @@ std::map<std::string, std::string> DraftTrainee::decisions() const {
   const io::BlockDraftDescription& d = training_.description;
   return {{"model",
            fmt::format("dflash layers {} width {} ffn {} heads {}/{} of {} vocabulary {} theta {} "
-                       "block {} mask {} taps {}",
+                       "epsilon {} block {} mask {} taps {}",
                        d.layers, d.width, d.mlp_width, d.query_heads, d.kv_heads, d.head_size,
-                       d.vocabulary, d.rope_base, d.block, d.mask_token, fmt::join(d.taps, " "))},
+                       d.vocabulary, d.rope_base, d.norm_eps, d.block, d.mask_token,
+                       fmt::join(d.taps, " "))},
+          {"target", target_identity_},
           {"anchors", std::to_string(training_.anchors)},
           {"decay", fmt::format("{}", training_.decay)}};
 }

@@ -22,6 +22,9 @@ class DraftTrainee final : public Trainee {
 
   Parameters& parameters() override { return draft_.parameters(); }
   void plan(std::int64_t step) override;
+  double loss_scale() const override {
+    return loss_scale_of(options_.compute, options_.rows * training_.anchors);
+  }
   double run(std::int64_t pass, const TensorView& loss) override;
   void evaluate(std::int64_t max_rows, EvaluationReport& report) override;
   std::map<std::string, std::string> decisions() const override;
@@ -61,6 +64,7 @@ class DraftTrainee final : public Trainee {
   StagingBuffers buffers_;
   Tensor hidden_;  // of a pass, [rows * length, taps * width]
   Tensor loss_;    // [1] of evaluations
+  std::string target_identity_;
   Tensor logits_, picked_;
   std::int64_t step_ = -1;
   std::vector<Planned> planned_;

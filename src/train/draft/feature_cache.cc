@@ -18,7 +18,7 @@
 namespace touchstone::inline v0::train {
 namespace {
 
-// A file without a name: it is gone with the process, however that ends.
+// An unlinked temporary file, removed on process exit.
 int open_unnamed(const std::filesystem::path& folder) {
   std::string name = (folder / "features-XXXXXX").string();
   const int file = ::mkstemp(name.data());
@@ -113,8 +113,7 @@ void FeatureCache::put(Context& context, std::span<const std::byte> bytes, const
   if (out.device.is_cuda()) wait_for(here);  // the bytes may change
 }
 
-// Windows that come first are kept, and nothing is dropped for others: every epoch asks for every window
-// once, so the oldest would be dropped just before it is asked for.
+// Access is cyclic, so LRU would always miss: keep the first windows.
 void FeatureCache::store(Context& context, std::int64_t key, const TensorView& out) {
   const bool in_memory = (std::ssize(kept_) + 1) * window_bytes_ <= options_.memory_bytes;
   const bool in_file =

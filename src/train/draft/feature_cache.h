@@ -1,4 +1,5 @@
-// Hidden states of a target for windows of text, computed once as long as there is room to keep them.
+// Hidden states of a target for windows of text, computed once as long as there is room to keep
+// them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace touchstone::inline v0::train {
 
-// What a run has asked for.
+// Requests of a run.
 struct FeatureCounts {
   std::int64_t computed = 0;  // windows
   std::int64_t from_memory = 0;
@@ -31,15 +32,15 @@ class FeatureCache {
     std::int64_t spill_bytes = 0;
     std::filesystem::path spill_folder{};
   };
-  // InvalidArgument where the target has no such layers or a shorter context; FileError where the file
-  // cannot be made.
+  // InvalidArgument where the target has no such layers or a shorter context; FileError where the
+  // file cannot be made.
   FeatureCache(Context& context, model::Model& target, const Options& options);
   ~FeatureCache();
   FeatureCache(const FeatureCache&) = delete;
   FeatureCache& operator=(const FeatureCache&) = delete;
 
-  // The states of a window to out [length, layers * width], documents of the window each on its own.
-  // `key` names the window: the same tokens whenever it is asked for.
+  // The states of a window to out [length, layers * width], documents of the window each on its
+  // own. `key` names the window: the same tokens at every request.
   void fetch(Context& context, std::int64_t key, const HostBatch& window, const TensorView& out);
   const FeatureCounts& counts() const { return counts_; }
 

@@ -1,10 +1,11 @@
-// Attention of block drafts: every block of a pass sees the features of the tokens before its anchor and
-// its own positions, in both directions, and nothing of other blocks.
+// Attention of block drafts: every block of a pass sees the features of the tokens before its
+// anchor and its own positions, in both directions, and nothing of other blocks.
 //
-// Keys and values of all context tokens and all block positions are rows of two tables. A list of rows
-// per block, gathered by embedding(), makes each block a packed sequence of its own; the gradient goes
-// back by embedding_backward(), which adds a row's gradients in the order of the blocks. So the sparse
-// mask needs no kernel, and the work is that of the pairs that see each other.
+// Keys and values of all context tokens and all block positions are rows of two tables. A list of
+// rows per block, gathered by embedding(), makes each block a packed sequence of its own; the
+// gradient goes back by embedding_backward(), which adds a row's gradients in the order of the
+// blocks. So the sparse mask needs no kernel, and the work is that of the pairs that see each
+// other.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ struct Injection {
   Injection() = default;
   Injection(Context& context, const io::ModelDescription& d, const InjectionSizes& sizes);
 
-  // Of a layer: the rows [q; k; v] of the blocks or their gradients, and what attention reads and writes.
+  // Of a layer: the rows [q; k; v] of the blocks or their gradients, and what attention reads and
+  // writes.
   struct Rows {
     TensorView rows{};         // [N, q + k + v]
     TensorView q{};            // [N, heads, head_size], rotated

@@ -1,7 +1,8 @@
 // The rows of distillation: of one token the loss and the gradient of its logits.
 //
 //   loss = (1 - w) (lse(l) - l[target]) + w T^2 sum of q (log q - log p)
-//   dl   = g ((1 - w) (softmax(l) - [target]) + w T (p - q))      p = softmax(l / T), q = softmax(t / T)
+//   dl   = g ((1 - w) (softmax(l) - [target]) + w T (p - q))      p = softmax(l / T), q = softmax(t
+//        / T)
 //
 // for logits l, the teacher's t, the gradient g of the loss; all 0 for a target to ignore.
 #pragma once
