@@ -239,6 +239,12 @@ std::vector<judge::Record> judge_fields(const JudgeVerbOptions& options,
     const auto judged_once = [&](const judge::JudgeOptions& once) {
       return judge::judge_all(field.contenders, *field.task, once, field.peers);
     };
+    for (const Field::Unreadable& one : field.unreadable) {
+      records.push_back(
+          judge::unreadable_record(one.name, one.path, *field.task, one.why, judging));
+      judging.examined(records.back());
+    }
+    if (field.contenders.empty()) continue;
     judging.seed = given_seed;
     std::ranges::move(judged_with_seeds(field.task->card().id, options.seeds, judging, judged_once),
                       std::back_inserter(records));

@@ -120,6 +120,38 @@ TEST_F(JudgeVerb, HostilePaths_AreNoVerdict) {
   expect_one_line(judged("typo"), 3, "typo");
 }
 
+// What is wrong with one contender is its own record: the others are judged.
+TEST_F(JudgeVerb, UnreadableContenders_AreRecordsOfTheirOwn) {
+  write("softmax_topk/first_k/a.c", kFirstK);
+  write("softmax_topk/json/contender.json", "{ not json");
+  write("softmax_topk/json/a.c", kFirstK);
+  write("softmax_topk/large/a.c", std::string(std::size_t{5} << 20, ' '));
+  write("softmax_topk/name/contender.json", R"({"name": "a\nb"})");
+  write("softmax_topk/name/a.c", kFirstK);
+  write("softmax_topk/other/contender.json", R"({"task": "kv_cache"})");
+  write("softmax_topk/other/a.c", kFirstK);
+  fs::create_directories(folder_ / "softmax_topk/empty");
+  const std::string task = (folder_ / "softmax_topk").string();
+  std::string each;
+  for (const char* name : {"first_k", "json", "large", "name", "other"}) {
+    each += task + "/" + name + " ";
+  }
+  for (const std::string& paths : {task, each}) {
+    const test::ShellResult result = touchstone("judge " + paths + " --small --no-speed --json " +
+                                                (folder_ / "r.json").string());
+    EXPECT_EQ(result.exit_code, 1) << result.out;
+    const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+    ASSERT_EQ(records.size(), 5U) << result.out;
+    for (const judge::Record& record : records) {
+      const bool readable = record.contender == "first_k";
+      EXPECT_EQ(record.verdict, readable ? judge::Verdict::wrong : judge::Verdict::nobuild)
+          << record.contender << ": " << record.verdict_because;
+      EXPECT_EQ(record.verdict_because.starts_with("could not be read: "), !readable)
+          << record.verdict_because;
+    }
+  }
+}
+
 // An output that cannot be written is known before the work, and an existing file stays whole.
 TEST_F(JudgeVerb, Reports_AreWrittenWholeOrNotAtAll) {
   const std::string file = write("first_k.c", kFirstK);
