@@ -7,6 +7,7 @@
 
 #include "judge/contender/python.h"
 #include "judge/judge.h"
+#include "judge/report/score.h"
 #include "judge/run/test_task.h"
 #include "judge/sandbox/read_file.h"
 #include "judge/task/tasks/registry.h"
@@ -115,6 +116,41 @@ TEST(Examination, OverTimeGoesOnWithSmallerCases) {
   EXPECT_GT(after, 50);
   EXPECT_GT(not_asked, 0);
   EXPECT_EQ(record.cases.size(), task().plan(*options.seed, true).cases.size());
+}
+
+// A right contender that calls `fault` where the largest size of the memory ladder is.
+Record judged_with_fault_at_the_top(const test::Folder& folder, const std::string& fault) {
+  const CaseSpec top = task().plan(*quick().seed, true).memory_ladder.back();
+  const std::string right =
+      read_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c", 1 << 20);
+  folder.write("fault.c",
+               "#define softmax_topk answer\n" + right + R"(
+#undef softmax_topk
+int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p, int32_t* i) {
+  const int status = answer(rows, vocab, k, logits, p, i);
+  if (rows == )" + std::to_string(top.parameters.at("rows")) +
+                   " && vocab == " + std::to_string(top.parameters.at("vocab")) + ") " + fault +
+                   "\n  return status;\n}\n");
+  return judge(read_contender(folder.path() / "fault.c", task()), task(), quick());
+}
+
+TEST(Examination, CrashInTheMemoryLadderIsACrash) {
+  const test::Folder folder;
+  Record record = judged_with_fault_at_the_top(folder, "__builtin_trap();");
+  EXPECT_EQ(record.verdict, Verdict::unsafe) << record.verdict_because;
+  // Growth over a part of the sizes is not known.
+  EXPECT_LT(static_cast<int64_t>(record.memory.ladder.size()), record.memory.sizes);
+  EXPECT_FALSE(record.memory.whole());
+  record.claims = {{"k1", "O(1) memory", "README.md:1", "memory_growth", 0.0, "", "", ""}};
+  apply_scores(record);
+  EXPECT_EQ(record.claims[0].state, "not measurable") << record.claims[0].because;
+}
+
+TEST(Examination, WrongAnswerInTheMemoryLadderIsWrong) {
+  const test::Folder folder;
+  const Record record = judged_with_fault_at_the_top(folder, "p[0] += 1;");
+  EXPECT_EQ(record.verdict, Verdict::wrong) << record.verdict_because;
+  EXPECT_TRUE(record.memory.whole());
 }
 
 // An adapter that copies all of its input, and a contender that holds nothing to speak of.

@@ -122,6 +122,9 @@ struct MemoryRecord {
       exponent;  // of the extra bytes in n; nothing when there are none to speak of
   std::optional<double> leaked_bytes_per_call;
   std::optional<double> time_exponent;  // of the seconds in n
+  int64_t sizes = 0;                    // of the plan; 0: not recorded
+  // Sizes are missing where a call did not end well, or for want of time: growth is not known then.
+  bool whole() const { return static_cast<int64_t>(ladder.size()) >= sizes && !ladder.empty(); }
 };
 
 // How often the pages of one input were read, with only a few of them readable at a time.

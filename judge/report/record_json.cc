@@ -305,6 +305,7 @@ void fields(Io& io, MemoryRecord& m) {
   io.field("exponent", m.exponent);
   io.field("leaked_bytes_per_call", m.leaked_bytes_per_call);
   io.optional_field("time_exponent", m.time_exponent);
+  io.optional_field("sizes", m.sizes);
 }
 
 template <class Io>

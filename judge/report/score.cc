@@ -261,6 +261,9 @@ Score memory(const Record& record) {
       top.least_bytes == 0 ? "nothing is"
                            : format_bytes(static_cast<double>(top.least_bytes)) + " are",
       format_bytes(static_cast<double>(top.io_bytes)));
+  if (!record.memory.whole()) {
+    because += fmt::format("; measured at {} of {} sizes", ladder.size(), record.memory.sizes);
+  }
   if (record.memory.exponent.has_value()) {
     because +=
         fmt::format("; grows as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);
