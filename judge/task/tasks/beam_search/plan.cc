@@ -208,9 +208,14 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_options(b);
   add_drawn(b, small);
   add_relations(b);
+  const int64_t beams = 3 + b.draw(4);
   for (const int64_t vocab : {512, 1024, 2048, 4096}) {
     if (small && vocab > 2048) continue;
-    b.ladder("nominal", shape({.prompts = 1, .width = 4, .vocab = vocab, .beams = 4, .tokens = 6}));
+    b.ladder("nominal", shape({.prompts = 1,
+                               .width = beams,
+                               .vocab = b.rung(vocab, 1),
+                               .beams = beams,
+                               .tokens = 6}));
   }
   return b.plan;
 }

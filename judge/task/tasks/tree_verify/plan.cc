@@ -209,9 +209,10 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_sizes(b, small);
   add_drawn(b, small);
   add_relations(b);
+  const int64_t nodes = 6 + b.draw(6);
   for (const int64_t vocab : {512, 1024, 2048, 4096}) {
     if (small && vocab > 2048) continue;
-    b.ladder("nominal", shape({.requests = 2, .nodes = 8, .vocab = vocab}));
+    b.ladder("nominal", shape({.requests = 2, .nodes = nodes, .vocab = b.rung(vocab, 1)}));
   }
   return b.plan;
 }
