@@ -360,6 +360,33 @@ def test_order():
   }
 }
 
+// Tests in folders count, however many files there are; what cannot be counted breaks no claim.
+TEST_F(JudgeVerb, OwnTestsInFolders_AreCounted) {
+  write("softmax_topk/first_k/a.c", kFirstK);
+  write("softmax_topk/first_k/contender.json", R"({"claims": ["6 tests"]})");
+  for (int i = 0; i < 6; ++i) {
+    write("softmax_topk/first_k/tests/unit/test_" + std::to_string(i) + ".c",
+          "#include <assert.h>\nint main(void) { assert(1 + 1 == 2); return 0; }\n");
+  }
+  write("softmax_topk/shell/a.c", kFirstK);
+  write("softmax_topk/shell/contender.json", R"({"claims": ["6 tests"]})");
+  write("softmax_topk/shell/tests/all.py", "assert True\n");
+  write("softmax_topk/none/a.c", kFirstK);
+  write("softmax_topk/none/contender.json", R"({"claims": ["6 tests"]})");
+  const test::ShellResult result =
+      touchstone("judge " + (folder_ / "softmax_topk").string() + " --small --no-speed --json " +
+                 (folder_ / "r.json").string());
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 3U) << result.out;
+  for (const judge::Record& record : records) {
+    ASSERT_EQ(record.claims.size(), 1U) << record.contender;
+    EXPECT_EQ(record.claims[0].state, record.contender == "first_k" ? "held"
+                                      : record.contender == "none"  ? "broken"
+                                                                    : "not measurable")
+        << record.contender << ": " << record.claims[0].because;
+  }
+}
+
 TEST_F(JudgeVerb, SeveralSeeds_AreMerged) {
   const std::string file = write("first_k.c", kFirstK);
   const std::string json = (folder_ / "r.json").string();

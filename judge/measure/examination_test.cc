@@ -123,14 +123,13 @@ Record judged_with_fault_at_the_top(const test::Folder& folder, const std::strin
   const CaseSpec top = task().plan(*quick().seed, true).memory_ladder.back();
   const std::string right =
       read_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c", 1 << 20);
-  folder.write("fault.c",
-               "#define softmax_topk answer\n" + right + R"(
+  folder.write("fault.c", "#define softmax_topk answer\n" + right + R"(
 #undef softmax_topk
 int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p, int32_t* i) {
   const int status = answer(rows, vocab, k, logits, p, i);
   if (rows == )" + std::to_string(top.parameters.at("rows")) +
-                   " && vocab == " + std::to_string(top.parameters.at("vocab")) + ") " + fault +
-                   "\n  return status;\n}\n");
+                              " && vocab == " + std::to_string(top.parameters.at("vocab")) + ") " +
+                              fault + "\n  return status;\n}\n");
   return judge(read_contender(folder.path() / "fault.c", task()), task(), quick());
 }
 

@@ -60,8 +60,8 @@ bool Session::add_failed_run(const std::string& id, const CaseSpec& spec,
   const Reply* bad = first_bad(replies);
   if (bad == nullptr) return false;
   CaseCheck check;
-  check.reason = fmt::format("{}{}{}", name_of(bad->ending), bad->detail.empty() ? "" : ": ",
-                             bad->detail);
+  check.reason =
+      fmt::format("{}{}{}", name_of(bad->ending), bad->detail.empty() ? "" : ": ", bad->detail);
   add_ending_finding(replies, id);
   add_wrong_case(id, spec, check, bad->ending);
   return true;

@@ -179,13 +179,14 @@ struct DeterminismRecord {
 
 struct OwnTests {
   bool present = false;
-  std::string detail;  // how they were run, or why not
-  int mutants = 0;     // broken copies of the contender's code they were run against
-  int killed = 0;      // of these, noticed
-  int tests = 0;       // functions that test, or one where the file itself is the test
-  int asserts = 0;     // places that can fail a test
-  int not_ended = 0;   // broken copies on which they did not end; counted as noticed
-  int not_run = 0;     // broken copies that did not compile, or for which no time was left
+  std::string detail;       // how they were run, or why not
+  int mutants = 0;          // broken copies of the contender's code they were run against
+  int killed = 0;           // of these, noticed
+  int tests = 0;            // functions that test, or one where the file itself is the test
+  int asserts = 0;          // places that can fail a test
+  int not_ended = 0;        // broken copies on which they did not end; counted as noticed
+  int not_run = 0;          // broken copies that did not compile, or for which no time was left
+  bool all_counted = true;  // false: there may be tests that were not counted
 };
 
 struct Score {

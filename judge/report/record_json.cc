@@ -408,6 +408,7 @@ void fields(Io& io, OwnTests& t) {
   io.optional_field("asserts", t.asserts);
   io.optional_field("not_ended", t.not_ended);
   io.optional_field("not_run", t.not_run);
+  io.optional_field("all_counted", t.all_counted);
 }
 
 template <class Io>

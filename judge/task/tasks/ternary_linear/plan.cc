@@ -177,10 +177,10 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   const int64_t outputs = 56 + b.draw(20);
   for (const int64_t inputs : {408, 816, 1632, 3264}) {  // at most 4096: more may be lacked
     if (small && inputs > 1632) continue;
-    b.ladder("nominal", shape({.rows = 2,
-                               .outputs = outputs,
-                               .inputs = b.rung(inputs / 16 * 16, 16),
-                               .group = 128}));
+    b.ladder(
+        "nominal",
+        shape(
+            {.rows = 2, .outputs = outputs, .inputs = b.rung(inputs / 16 * 16, 16), .group = 128}));
   }
   return b.plan;
 }

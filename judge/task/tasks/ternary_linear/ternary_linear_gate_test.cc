@@ -249,9 +249,7 @@ TEST(Families, OfTernaryLinear) {
   families::expect_fits(
       "ternary_linear",
       {{"nominal",  // the mean of a few weights may be anything
-        [](const Case& c) {
-          return families::at(c, "inputs") < 16 || scales_in(0.005, 0.2)(c);
-        }},
+        [](const Case& c) { return families::at(c, "inputs") < 16 || scales_in(0.005, 0.2)(c); }},
        {"sizes", any},
        {"odd_groups", says([](const Problem& p, const auto&) { return p.inputs % p.group != 0; })},
        {"constant", says([](const Problem& p, const auto&) {
