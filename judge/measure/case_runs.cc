@@ -247,6 +247,13 @@ void evaluate_probes(Session& session) {
     settled.passed = settled.passed && settled.tested;
     session.record.probes.push_back(std::move(settled));
   }
+  // A lack that no probe asks about is one that was lost all the same.
+  for (const LackRecord& lack : session.record.lacks) {
+    const auto feature = std::ranges::find(session.task.card().lacks, lack.id, &Feature::id);
+    if (!feature->probe.empty()) continue;
+    session.record.probes.push_back(
+        {{lack.id, lack.title, "completeness", false}, true, false, {"lacks " + lack.id}});
+  }
 }
 
 void evaluate_memory_probe(Session& session) {

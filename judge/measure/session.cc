@@ -47,11 +47,7 @@ void Session::add_wrong_case(const std::string& id, const CaseSpec& spec, const 
   entry.gates = task.gates_verdict(spec);
   entry.check = check;
   // What it lacks was settled by the cases of the plan: a refusal here is no other fault.
-  for (const std::string& feature : task.features_of(spec)) {
-    const bool lacked =
-        std::ranges::find(record.lacks, feature, &LackRecord::id) != record.lacks.end();
-    if (check.refused && lacked) entry.lack = feature;
-  }
+  if (check.refused) entry.lack = lacked_by(record, task, spec);
   record.cases.push_back(std::move(entry));
 }
 

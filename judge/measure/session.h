@@ -85,6 +85,8 @@ void settle_lacks(Session& session);
 void write_diagnosis(Session& session);
 // Features of the card that a case needs and that are not what the probe is about.
 int needs_besides(const Session& session, const CaseSpec& spec, const std::string& probe);
+// The first feature that a case needs and the contender was found to lack; empty where there is none.
+std::string lacked_by(const Record& record, const Task& task, const CaseSpec& spec);
 void evaluate_probes(Session& session);        // after settle_lacks
 void evaluate_memory_probe(Session& session);  // after measure_memory_growth
 // The cases under ASan and UBSan, and the plain build over a guarded heap: instrumented.cc.

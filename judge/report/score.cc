@@ -189,8 +189,9 @@ Score speed(const Record& record, Verdict verdict) {
   }
   if (!record.speeds_withheld.empty()) return untested("withheld: " + record.speeds_withheld);
   if (record.speeds.empty()) {
-    return untested(verdict == Verdict::partial ? "not measured: a timed shape needs what it lacks"
-                                                : "not measured");
+    return untested(verdict == Verdict::partial
+                        ? "not measured: every timed shape needs what it lacks"
+                        : "not measured");
   }
   double sum = 0.0;
   double low = 0.0;
@@ -234,6 +235,10 @@ Score speed(const Record& record, Verdict verdict) {
   if (std::ranges::all_of(record.speeds,
                           [](const SpeedRecord& s) { return s.share_of_roof > 0; })) {
     score.because += fmt::format("; {:.0f} % of the roof", 100.0 * std::exp(roof / shapes));
+  }
+  if (record.facts.contains("shapes not timed")) {
+    score.because += fmt::format("; on {} only, the others need what it lacks",
+                                 plural(static_cast<int64_t>(record.speeds.size()), "shape"));
   }
   return score;
 }
