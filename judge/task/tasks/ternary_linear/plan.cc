@@ -146,6 +146,21 @@ void add_drawn(PlanBuilder& b, bool small) {
                  .group = b.draw(4) == 0 ? 0 : b.draw_size(32, 256)},
                 controls(static_cast<size_t>(b.draw(4)))));
   }
+  if (small) return;
+  // Large ones, where a single size stands out.
+  const auto rule = [&] { return controls(static_cast<size_t>(b.draw(4))); };
+  for (const auto& [least, most] : {std::pair<int64_t, int64_t>{8001, 20000},
+                                    {20001, 39999},
+                                    {40001, 65535},
+                                    {66000, 1 << 18}}) {
+    b.add(
+        "sizes",
+        shape({.rows = 2, .outputs = 2, .inputs = b.draw_size(least, most), .group = 128}, rule()));
+  }
+  b.add("sizes", shape({.rows = 2, .outputs = b.draw_size(501, 1 << 16), .inputs = 36, .group = 32},
+                       rule()));
+  b.add("sizes",
+        shape({.rows = b.draw_size(91, 1 << 14), .outputs = 3, .inputs = 40, .group = 32}, rule()));
 }
 
 void add_relations(PlanBuilder& b) {
