@@ -12,6 +12,7 @@
 namespace touchstone::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 // Both streams of `touchstone deploy` with these arguments.
@@ -66,6 +67,68 @@ TEST(DeployVerb, FromAForeignFile) {
   expect_one_line((folder.path() / "x").string() + " --from " + cc, 2, "--task");
   expect_one_line((folder.path() / "x").string() + " --task softmax_topk --from /tmp/no.txt", 2,
                   ".py");
+}
+
+// Names and contents that an adapter has to be careful with.
+TEST(DeployVerb, FromAwkwardFiles) {
+  const judge::test::Folder folder;
+  int number = 0;
+  const auto adapted = [&](const std::string& task, const std::string& name,
+                           const std::string& text) {
+    folder.write(name, text);
+    const fs::path place = folder.path() / std::to_string(++number);
+    const test::ShellResult result = deploy("'" + place.string() + "' --task " + task +
+                                            " --from '" + (folder.path() / name).string() + "'");
+    EXPECT_EQ(result.exit_code, 0) << result.out;
+    return place;
+  };
+  const auto text_of = [](const fs::path& file) {
+    return test::run_shell("cat '" + file.string() + "'").out;
+  };
+  const auto expect_compiles = [](const fs::path& place) {
+    const test::ShellResult compiled =
+        test::run_shell("g++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only " +
+                        (place / "adapter.cc").string() + " 2>&1");
+    EXPECT_EQ(compiled.exit_code, 0) << compiled.out;
+  };
+  const auto expect_runs = [](const fs::path& place) {
+    const test::ShellResult run =
+        test::run_shell("cd '" + place.string() +
+                        "' && python3 -c 'import json, sys, types\n"
+                        "sys.modules[\"numpy\"] = types.ModuleType(\"numpy\")\n"
+                        "import adapter\njson.load(open(\"contender.json\"))' 2>&1");
+    EXPECT_EQ(run.exit_code, 0) << run.out;
+  };
+  const std::string topk = "def topk(logits, k):\n    return 0\n";
+  fs::path place = adapted("softmax_topk", "my-topk.py", topk);
+  expect_runs(place);
+  EXPECT_THAT(text_of(place / "adapter.py"), HasSubstr("theirs.topk("));
+  // The order of two results is a guess.
+  EXPECT_THAT(text_of(place / "adapter.py"), HasSubstr("FILLED = False"));
+  expect_runs(adapted("softmax_topk", "a \"quoted\" one.py", topk));
+  place =
+      adapted("softmax_topk", "only_a_class.py", "class TopK:\n    def run(self):\n        pass\n");
+  expect_runs(place);
+  EXPECT_THAT(text_of(place / "adapter.py"), HasSubstr("HOLE"));
+  // Types that only their header declares.
+  place = adapted("softmax_topk", "types.cc",
+                  "struct Matrix { float* p; };\nvoid topk(const Matrix& logits, int k) {}\n");
+  expect_compiles(place);
+  EXPECT_THAT(text_of(place / "adapter.cc"), HasSubstr("HOLE: include what declares its types"));
+  place = adapted("softmax_topk", "both.cc",
+                  "template <class T> void topk(const T* logits, int rows, int vocab, int k, T* p, "
+                  "int* idx) {}\n"
+                  "void plain(const float* logits, int rows, int vocab, int k, float* p, int* idx) "
+                  "{}\n");
+  expect_compiles(place);
+  EXPECT_THAT(text_of(place / "adapter.cc"), HasSubstr("plain(logits"));
+  place = adapted("ternary_linear", "bit.cc",
+                  "int ternary_linear(int m, int out_features, int in_features, int group_size, "
+                  "const int* codes, const float* w_scale, const float* x, float* out) "
+                  "{ return 0; }\n");
+  expect_compiles(place);
+  EXPECT_THAT(text_of(place / "adapter.cc"), HasSubstr("static_cast<int>(inputs)"));
+  EXPECT_THAT(text_of(place / "adapter.cc"), HasSubstr("scales"));
 }
 
 // A foreign kernel, and the adapter that is written for it, are compiled and linked as the judge does.

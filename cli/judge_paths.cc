@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -58,6 +60,16 @@ bool is_one(const fs::path& path) {
   return false;
 }
 
+bool is_one_or_unreadable(const fs::path& path) {
+  try {
+    return is_one(path);
+  } catch (const FileError&) {
+    return true;
+  } catch (const fs::filesystem_error&) {
+    return true;
+  }
+}
+
 // Where the build or the installation put the contenders that come with the program.
 fs::path bundled_root() {
   std::error_code error;
@@ -70,30 +82,37 @@ fs::path bundled_root() {
   return {};
 }
 
+// The name of a contender that could not say its own: what a report cannot print is left out.
+std::string printable_name(const fs::path& path) {
+  std::string name;
+  for (const char c : path.filename().string()) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-';
+    name += plain ? c : '_';
+  }
+  return name.empty() ? "unnamed" : name.substr(0, 64);
+}
+
 const char* device_of(const judge::Contender& contender) {
   return contender.language == judge::Language::cuda ? "cuda" : "cpu";
 }
 
 class Finder {
  public:
-  Finder(std::string task, std::string device)
-      : wanted_(std::move(task)), device_(std::move(device)) {}
+  // `alone`: one path is all there is, so that its faults are errors of the command.
+  Finder(std::string task, std::string device, bool alone)
+      : wanted_(std::move(task)), device_(std::move(device)), alone_(alone) {}
 
   void add(const fs::path& path) {
-    if (is_one(path)) {
+    if (alone_ ? is_one(path) : is_one_or_unreadable(path)) {
       const judge::Task& task = task_of(path.string(), wanted_);
-      judge::Contender contender;
-      try {
-        contender = judge::read_contender(path, task);
-      } catch (const judge::BadSignature& error) {
-        unusable.push_back(error);
-        return;
-      }
-      if (!fits(contender)) {
+      const std::optional<judge::Contender> contender =
+          alone_ ? read_usable(path, task) : read_or_note(path, task);
+      if (!contender.has_value()) return;
+      if (!fits(*contender)) {
         throw InvalidArgument(fmt::format("judge: {}: --device: runs on {}, not on {}",
-                                          path.string(), device_of(contender), device_));
+                                          path.string(), device_of(*contender), device_));
       }
-      field(task).contenders.push_back(std::move(contender));
+      field(task).contenders.push_back(*contender);
       return;
     }
     // A folder of contenders of one task, or of folders of tasks.
@@ -121,7 +140,9 @@ class Finder {
     std::vector<Field> ordered;  // as the tasks come on a board
     for (const auto& task : judge::tasks()) {
       const auto found = std::ranges::find(fields_, task.get(), &Field::task);
-      if (found != fields_.end()) ordered.push_back(std::move(*found));
+      if (found == fields_.end()) continue;
+      if (found->contenders.empty() && found->unreadable.empty()) continue;
+      ordered.push_back(std::move(*found));
     }
     return ordered;
   }
@@ -131,28 +152,55 @@ class Finder {
     return device_.empty() || device_ == device_of(contender);
   }
 
+  // True when there is a contender for the device, or one that cannot be read.
   bool add_if_fit(const fs::path& path, const judge::Task& task) {
-    judge::Contender contender;
+    const std::size_t noted = unusable.size() + field(task).unreadable.size();
+    const std::optional<judge::Contender> contender = read_or_note(path, task);
+    if (!contender.has_value()) return unusable.size() + field(task).unreadable.size() > noted;
+    if (!fits(*contender)) return false;
+    field(task).contenders.push_back(*contender);
+    return true;
+  }
+
+  // Nothing for signatures that do not match, which are noted.
+  std::optional<judge::Contender> read_usable(const fs::path& path, const judge::Task& task) {
     try {
-      contender = judge::read_contender(path, task);
+      return judge::read_contender(path, task);
     } catch (const judge::BadSignature& error) {
       unusable.push_back(error);
-      return true;
+      return std::nullopt;
     }
-    if (!fits(contender)) return false;
-    field(task).contenders.push_back(std::move(contender));
-    return true;
+  }
+
+  // Nothing for a folder without code, and for what cannot be read, which is noted.
+  std::optional<judge::Contender> read_or_note(const fs::path& path, const judge::Task& task) {
+    const auto note = [&](const char* why) {
+      field(task).unreadable.push_back({printable_name(path), path, why});
+    };
+    try {
+      if (is_one(path)) return read_usable(path, task);
+    } catch (const CorruptData& error) {
+      note(error.what());
+    } catch (const FileError& error) {
+      note(error.what());
+    } catch (const InvalidArgument& error) {
+      note(error.what());
+    } catch (const fs::filesystem_error& error) {
+      note(error.what());
+    }
+    return std::nullopt;
   }
 
   Field& field(const judge::Task& task) {
     const auto found = std::ranges::find(fields_, &task, &Field::task);
     if (found != fields_.end()) return *found;
-    fields_.push_back({&task, {}, {}});
+    fields_.push_back({&task, {}, {}, {}});
     return fields_.back();
   }
 
   std::string wanted_;
   std::string device_;
+  bool alone_;
   std::vector<Field> fields_;
 };
 
@@ -220,7 +268,7 @@ std::vector<Field> find_contenders(const std::vector<std::string>& paths, const 
     throw InvalidArgument(fmt::format("judge: --device: expected cpu or cuda, got '{}'", device));
   }
   // A board compares contenders of the same task only.
-  Finder finder(task, device.empty() && paths.empty() ? "cpu" : device);
+  Finder finder(task, device.empty() && paths.empty() ? "cpu" : device, paths.size() == 1);
   if (paths.empty()) {
     const fs::path root = bundled_root();
     if (root.empty())
@@ -239,11 +287,12 @@ std::vector<Field> find_contenders(const std::vector<std::string>& paths, const 
   }
   for (Field& field : fields) {
     // Reports tell contenders apart by name.
-    for (std::size_t i = 0; i < field.contenders.size(); ++i) {
+    std::vector<std::string*> names;
+    for (judge::Contender& contender : field.contenders) names.push_back(&contender.name);
+    for (Field::Unreadable& one : field.unreadable) names.push_back(&one.name);
+    for (std::size_t i = 0; i < names.size(); ++i) {
       for (std::size_t k = 0; k < i; ++k) {
-        if (field.contenders[k].name == field.contenders[i].name) {
-          field.contenders[i].name += fmt::format("-{}", i + 1);
-        }
+        if (*names[k] == *names[i]) *names[i] += fmt::format("-{}", i + 1);
       }
     }
     if (with_peers && !paths.empty()) add_peers(field);

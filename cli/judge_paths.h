@@ -16,6 +16,13 @@ struct Field {
   const judge::Task* task = nullptr;
   std::vector<judge::Contender> contenders;
   std::vector<judge::Contender> peers;
+  // Contenders whose files cannot be read: each is a record of its own, the others are judged.
+  struct Unreadable {
+    std::string name;
+    std::filesystem::path path;
+    std::string why;
+  };
+  std::vector<Unreadable> unreadable;
 };
 
 // Contenders at the paths: one each, or all in a folder of them, by task. A path whose folder has
@@ -23,7 +30,8 @@ struct Field {
 // `device` is "cpu" or "cuda", and leaves out of a folder what runs on the other; "" takes all that
 // is at the paths, and of the bundled ones those for the CPU. InvalidArgument for a path that is
 // not there, a task nobody named, or where nothing is left. Contenders whose signatures do not match
-// are left out while there are others: `unusable` gets each, with the adapter to copy.
+// are left out while there are others: `unusable` gets each, with the adapter to copy. A single
+// path to a contender that cannot be read throws; one of several is a Field::Unreadable.
 std::vector<Field> find_contenders(const std::vector<std::string>& paths, const std::string& task,
                                    const std::string& device, bool with_peers,
                                    std::vector<judge::BadSignature>& unusable);

@@ -120,6 +120,38 @@ TEST_F(JudgeVerb, HostilePaths_AreNoVerdict) {
   expect_one_line(judged("typo"), 3, "typo");
 }
 
+// What is wrong with one contender is its own record: the others are judged.
+TEST_F(JudgeVerb, UnreadableContenders_AreRecordsOfTheirOwn) {
+  write("softmax_topk/first_k/a.c", kFirstK);
+  write("softmax_topk/json/contender.json", "{ not json");
+  write("softmax_topk/json/a.c", kFirstK);
+  write("softmax_topk/large/a.c", std::string(std::size_t{5} << 20, ' '));
+  write("softmax_topk/name/contender.json", R"({"name": "a\nb"})");
+  write("softmax_topk/name/a.c", kFirstK);
+  write("softmax_topk/other/contender.json", R"({"task": "kv_cache"})");
+  write("softmax_topk/other/a.c", kFirstK);
+  fs::create_directories(folder_ / "softmax_topk/empty");
+  const std::string task = (folder_ / "softmax_topk").string();
+  std::string each;
+  for (const char* name : {"first_k", "json", "large", "name", "other"}) {
+    each += task + "/" + name + " ";
+  }
+  for (const std::string& paths : {task, each}) {
+    const test::ShellResult result = touchstone("judge " + paths + " --small --no-speed --json " +
+                                                (folder_ / "r.json").string());
+    EXPECT_EQ(result.exit_code, 1) << result.out;
+    const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+    ASSERT_EQ(records.size(), 5U) << result.out;
+    for (const judge::Record& record : records) {
+      const bool readable = record.contender == "first_k";
+      EXPECT_EQ(record.verdict, readable ? judge::Verdict::wrong : judge::Verdict::nobuild)
+          << record.contender << ": " << record.verdict_because;
+      EXPECT_EQ(record.verdict_because.starts_with("could not be read: "), !readable)
+          << record.verdict_because;
+    }
+  }
+}
+
 // An output that cannot be written is known before the work, and an existing file stays whole.
 TEST_F(JudgeVerb, Reports_AreWrittenWholeOrNotAtAll) {
   const std::string file = write("first_k.c", kFirstK);
@@ -325,6 +357,33 @@ def test_order():
   const std::string report = read("r.md");
   for (const char* part : {"A. Person", "tastes well", "README.md:3", "### A. Person"}) {
     EXPECT_NE(report.find(part), std::string::npos) << part;
+  }
+}
+
+// Tests in folders count, however many files there are; what cannot be counted breaks no claim.
+TEST_F(JudgeVerb, OwnTestsInFolders_AreCounted) {
+  write("softmax_topk/first_k/a.c", kFirstK);
+  write("softmax_topk/first_k/contender.json", R"({"claims": ["6 tests"]})");
+  for (int i = 0; i < 6; ++i) {
+    write("softmax_topk/first_k/tests/unit/test_" + std::to_string(i) + ".c",
+          "#include <assert.h>\nint main(void) { assert(1 + 1 == 2); return 0; }\n");
+  }
+  write("softmax_topk/shell/a.c", kFirstK);
+  write("softmax_topk/shell/contender.json", R"({"claims": ["6 tests"]})");
+  write("softmax_topk/shell/tests/all.py", "assert True\n");
+  write("softmax_topk/none/a.c", kFirstK);
+  write("softmax_topk/none/contender.json", R"({"claims": ["6 tests"]})");
+  const test::ShellResult result =
+      touchstone("judge " + (folder_ / "softmax_topk").string() + " --small --no-speed --json " +
+                 (folder_ / "r.json").string());
+  const std::vector<judge::Record> records = judge::records_from_json(read("r.json"));
+  ASSERT_EQ(records.size(), 3U) << result.out;
+  for (const judge::Record& record : records) {
+    ASSERT_EQ(record.claims.size(), 1U) << record.contender;
+    EXPECT_EQ(record.claims[0].state, record.contender == "first_k" ? "held"
+                                      : record.contender == "none"  ? "broken"
+                                                                    : "not measurable")
+        << record.contender << ": " << record.claims[0].because;
   }
 }
 

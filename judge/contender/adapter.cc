@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "json/json.h"
 #include "judge/contender/abi_shim.h"
 #include "judge/contender/binding.h"
 #include "judge/sandbox/read_file.h"
@@ -24,7 +25,7 @@ struct Alias {
   std::string_view argument;
   std::array<std::string_view, 8> names;
 };
-constexpr std::array<Alias, 27> kAliases = {{
+constexpr std::array<Alias, 59> kAliases = {{
     {"rows", {"n", "nrows", "num_rows", "batch", "batch_size", "m"}},
     {"vocab", {"v", "vocab_size", "n_vocab", "ncols", "num_cols", "cols"}},
     {"k", {"topk", "top_k", "kk", "num_k", "key", "k_cache"}},
@@ -52,6 +53,38 @@ constexpr std::array<Alias, 27> kAliases = {{
     {"scale", {"sm_scale", "softmax_scale", "scaling"}},
     {"q", {"query", "queries_in"}},
     {"v", {"value", "values", "v_cache"}},
+    {"prompts", {"batch", "batch_size", "num_prompts", "n", "b"}},
+    {"states", {"num_states", "n_states"}},
+    {"beams", {"num_beams", "beam_width", "beam_size", "width", "n_beams"}},
+    {"max_tokens", {"max_len", "max_length", "max_new_tokens", "max_steps"}},
+    {"min_tokens", {"min_len", "min_length", "min_new_tokens"}},
+    {"eos_count", {"num_eos", "n_eos"}},
+    {"length_penalty", {"alpha", "penalty", "lenpen"}},
+    {"next", {"transitions", "next_state", "next_states"}},
+    {"start", {"start_states", "initial", "begin"}},
+    {"prompt_tokens", {"prompt_lengths", "prompt_len", "prompt_lens"}},
+    {"eos", {"eos_token", "eos_id", "eos_ids", "eos_token_id", "end"}},
+    {"tokens", {"token_ids", "sequences", "output_ids", "ids"}},
+    {"lengths", {"lens", "seq_lens", "length"}},
+    {"finish", {"finished", "finish_reason", "done", "reasons"}},
+    {"log_probabilities", {"logprobs", "log_probs", "logp"}},
+    {"scores", {"score", "out_scores"}},
+    {"requests", {"batch", "batch_size", "num_requests", "n"}},
+    {"nodes", {"num_nodes", "tree_size", "n_nodes"}},
+    {"steps", {"max_depth", "num_steps", "depth"}},
+    {"temperature", {"temp", "t"}},
+    {"draft", {"draft_logits", "draft_probs", "q"}},
+    {"allowed", {"mask", "masks", "allowed_tokens"}},
+    {"parents", {"parent", "parent_ids", "tree"}},
+    {"history", {"past", "context", "history_ids"}},
+    {"path", {"accepted_path", "best_path"}},
+    {"accepted", {"num_accepted", "accept_length", "n_accepted"}},
+    {"outputs", {"out_features", "n", "rows_out", "out_dim"}},
+    {"inputs", {"in_features", "k", "cols", "in_dim"}},
+    {"group", {"group_size", "gs", "block", "block_size"}},
+    {"weight", {"w", "weights"}},
+    {"packed", {"codes", "qweight", "w_packed", "packed_weight", "wq"}},
+    {"scales", {"scale", "s", "w_scale", "weight_scales"}},
 }};
 
 std::string lower_case(std::string text) {
@@ -190,8 +223,10 @@ const Signature* nearest_signature(const Function& function, const std::vector<S
                    ? 1
                    : 0;
     }
+    // A template has to be instantiated by hand: only where nothing else is nearly as good.
     const double value =
-        known - 0.2 * static_cast<double>(edit_distance(lower_case(s.name), function.name));
+        known - (s.is_template ? 3.0 : 0.0) -
+        0.2 * static_cast<double>(edit_distance(lower_case(s.name), function.name));
     if (value <= best_value) continue;
     best = &s;
     best_value = value;
@@ -208,6 +243,44 @@ const Argument* argument_for(const Function& function, const std::string& name) 
     }
   }
   return nullptr;
+}
+
+// Whether the includes of an adapter are enough to write the type down.
+bool is_known_type(const std::string& type) {
+  constexpr std::array<std::string_view, 41> kWords = {
+      "void",     "bool",     "char",     "short",    "int",         "long",        "unsigned",
+      "signed",   "float",    "double",   "size_t",   "ptrdiff_t",   "auto",        "const",
+      "volatile", "restrict", "struct",   "int8_t",   "int16_t",     "int32_t",     "int64_t",
+      "uint8_t",  "uint16_t", "uint32_t", "uint64_t", "std",         "vector",      "array",
+      "span",     "pair",     "tuple",    "string",   "string_view", "optional",    "__restrict",
+      "inline",   "noexcept", "extern",   "byte",     "uintptr_t",   "__restrict__"};
+  std::string word;
+  for (const char c : type + " ") {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') {
+      word += c;
+      continue;
+    }
+    const bool number = !word.empty() && std::isdigit(static_cast<unsigned char>(word[0])) != 0;
+    const bool cuda = word == "cudaStream_t" || word == "cudaError_t";
+    if (!word.empty() && !number && !cuda && std::ranges::find(kWords, word) == kWords.end()) {
+      return false;
+    }
+    word.clear();
+  }
+  return true;
+}
+
+bool has_own_types(const Signature& s) {
+  return !is_known_type(s.written_return) || !std::ranges::all_of(s.written, is_known_type);
+}
+
+// A file name within a comment or a string: nothing that could end it.
+std::string harmless(std::string name) {
+  for (char& c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f || c == '"' || c == '\\') c = '?';
+  }
+  return name;
 }
 
 std::string c_declared(const Signature& s) {
@@ -278,11 +351,13 @@ std::string c_adapter(const TaskCard& card, const std::vector<Signature>& theirs
                                                                        : "return 1";
     functions += fmt::format("  if (!kFilled) {};\n", refusal);
     const Signature* s = nearest_signature(function, theirs);
-    if (s == nullptr || s->is_template) {
+    if (s == nullptr || s->is_template || has_own_types(*s)) {
       holes = true;
       functions += fmt::format("  // HOLE: {}\n  {};\n}}\n",
                                s == nullptr ? "nothing in " + file + " was found for it"
-                                            : s->name + " is a template: call an instance of it",
+                               : s->is_template
+                                   ? s->name + " is a template: call an instance of it"
+                                   : "include what declares its types, and call " + c_declared(*s),
                                refusal);
       continue;
     }
@@ -299,8 +374,9 @@ std::string c_adapter(const TaskCard& card, const std::vector<Signature>& theirs
       "// From the contract of {} to the functions of {}. An adapter passes things on; it "
       "computes\n"
       "// nothing. Fill in what is marked HOLE, then set kFilled.\n"
-      "#include <cstddef>\n#include <cstdint>\n#include <type_traits>\n#include <utility>\n"
-      "#include <vector>\n\n{}\n"
+      "#include <array>\n#include <cstddef>\n#include <cstdint>\n#include <optional>\n"
+      "#include <span>\n#include <string>\n#include <string_view>\n#include <tuple>\n"
+      "#include <type_traits>\n#include <utility>\n#include <vector>\n\n{}\n"
       "namespace {{\n"
       "constexpr bool kFilled = {};  // until it is true every call is refused\n"
       "template <class T>\n[[maybe_unused]] std::remove_cvref_t<T>& hole() {{\n"
@@ -309,9 +385,22 @@ std::string c_adapter(const TaskCard& card, const std::vector<Signature>& theirs
       card.id, file, declarations, holes ? "false" : "true", functions);
 }
 
+// What `import` takes, and what no module has that the adapter or NumPy needs.
+bool is_python_name(const std::string& name) {
+  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  constexpr std::array<std::string_view, 12> kTaken = {
+      "numpy", "np", "class", "def", "import", "lambda", "pass", "from", "in", "is", "not", "if"};
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+         std::ranges::all_of(name, fits) && std::ranges::find(kTaken, name) == kTaken.end();
+}
+
 std::string python_adapter(const TaskCard& card, const std::vector<Signature>& theirs,
                            const std::string& file) {
-  const std::string module = fs::path(file).stem().string();
+  const std::string shown = harmless(file);
+  // A name that `import` does not take is loaded by its path.
+  const std::string stem = fs::path(file).stem().string();
+  const bool by_name = is_python_name(stem);
+  const std::string module = by_name ? stem : "theirs";
   std::string functions;
   bool holes = false;
   for (const Function& function : card.functions) {
@@ -324,7 +413,8 @@ std::string python_adapter(const TaskCard& card, const std::vector<Signature>& t
     const Signature* s = nearest_signature(function, theirs);
     if (s == nullptr) {
       holes = true;
-      functions += fmt::format("    raise NotImplementedError  # HOLE: nothing in {} fits\n", file);
+      functions +=
+          fmt::format("    raise NotImplementedError  # HOLE: no function of {} fits\n", shown);
       continue;
     }
     std::vector<std::string> values;
@@ -351,8 +441,10 @@ std::string python_adapter(const TaskCard& card, const std::vector<Signature>& t
       if (a.kind == ArgumentKind::output) outputs.push_back(a.name);
     }
     if (!outputs.empty()) {
-      functions += fmt::format("    return result  # {}, float32 or int32, in this order\n",
-                               fmt::join(outputs, ", "));
+      // In which order a function returns several is not in its signature.
+      holes = holes || outputs.size() > 1;
+      functions += fmt::format("    return result  # {}{}, float32 or int32, in this order\n",
+                               outputs.size() > 1 ? "HOLE: " : "", fmt::join(outputs, ", "));
     } else {
       functions += "    return result\n";
     }
@@ -360,8 +452,16 @@ std::string python_adapter(const TaskCard& card, const std::vector<Signature>& t
   return fmt::format(
       "\"\"\"From the contract of {} to the functions of {}. Fill in what is marked HOLE, then "
       "set\n"
-      "FILLED.\"\"\"\n\nimport numpy as np\n\nimport {}\n\nFILLED = {}\n{}",
-      card.id, file, module, holes ? "False" : "True", functions);
+      "FILLED.\"\"\"\n\n{}\n\nFILLED = {}\n{}",
+      card.id, shown,
+      by_name ? fmt::format("import numpy as np\n\nimport {}", module)
+              : fmt::format("import importlib.util\nimport pathlib\n\nimport numpy as np\n\n"
+                            "_spec = importlib.util.spec_from_file_location(\n"
+                            "    \"theirs\", pathlib.Path(__file__).with_name({}))\n"
+                            "theirs = importlib.util.module_from_spec(_spec)\n"
+                            "_spec.loader.exec_module(theirs)",
+                            Json(file).dump()),
+      holes ? "False" : "True", functions);
 }
 
 Language adapter_language(const fs::path& file) {
@@ -396,7 +496,8 @@ std::string adapter_name(Language language) {
 std::string make_adapter(const TaskCard& card, Language language,
                          const std::vector<Signature>& theirs, const std::string& file) {
   if (language == Language::numpy) return python_adapter(card, theirs, file);
-  return c_adapter(card, theirs, file, language == Language::cuda, language == Language::c);
+  return c_adapter(card, theirs, harmless(file), language == Language::cuda,
+                   language == Language::c);
 }
 
 namespace {
@@ -460,7 +561,10 @@ std::vector<fs::path> deploy_adapter(const fs::path& folder, const fs::path& fil
   }
   const std::string text = read_file(file, kMaxAdapterSource);
   const std::vector<Signature> theirs = signatures_in(file);
-  if (theirs.empty()) {
+  // Of a class only a person knows how it is used: an adapter of holes.
+  const bool has_class = language == Language::numpy &&
+                         (text.starts_with("class ") || text.find("\nclass ") != std::string::npos);
+  if (theirs.empty() && !has_class) {
     throw InvalidArgument(
         fmt::format("deploy: --from: {}: no function is defined in it", file.string()));
   }
@@ -473,9 +577,9 @@ std::vector<fs::path> deploy_adapter(const fs::path& folder, const fs::path& fil
   write_file(folder / name, text);
   write_file(folder / adapter, make_adapter(card, language, theirs, name));
   write_file(folder / "contender.json",
-             fmt::format("{{\n  \"task\": \"{}\",\n  \"sources\": [\"{}\"],\n"
+             fmt::format("{{\n  \"task\": \"{}\",\n  \"sources\": [{}],\n"
                          "  \"adapter\": \"{}\"\n}}\n",
-                         card.id, name, adapter));
+                         card.id, Json(name).dump(), adapter));
   write_file(folder / "PROMPT.md", card.prompt);
   return {name, adapter, "contender.json", "PROMPT.md"};
 }

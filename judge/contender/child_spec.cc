@@ -151,6 +151,7 @@ JailSpec child_spec(const Contender& contender, const BuildResult& build, const 
     spec.arguments.push_back(symbol);
   }
   if (sanitized) {
+    spec.pipes = true;  // by which the run time looks whether memory can be read
     spec.environment.emplace_back("LD_PRELOAD=libasan.so.8 libstdc++.so.6");
     // Leaks are looked for with ptrace, which is forbidden in there.
     spec.environment.emplace_back(

@@ -155,7 +155,10 @@ std::string readme(const std::vector<const Task*>& tasks, const std::string& nam
       "else all at the top of the folder), `library` (a prebuilt .so), `adapter` (one more "
       "source),\n"
       "`functions` (names of the contract -> names in the contender, for functions that take the\n"
-      "same arguments under another name), `language` (`cuda` for a library with GPU code).\n"
+      "same arguments under another name), `language` (`cuda` for a library with GPU code), "
+      "`lacks`\n"
+      "(what it refuses, of the list in the statement), `claims` (sentences that are checked by\n"
+      "measurements), `author`.\n"
       "A function called nearly as in the contract, with as many arguments, is found without it.\n";
   return text;
 }

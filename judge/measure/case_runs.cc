@@ -197,14 +197,22 @@ void run_relations(Session& session, const Plan& plan) {
 
 namespace {
 
+// Whether the case was refused for something that the probe is not about.
+bool lacks_something_else(const Session& session, const CaseRecord& c, const std::string& probe) {
+  const auto feature = std::ranges::find(session.task.card().lacks, c.lack, &Feature::id);
+  return feature != session.task.card().lacks.end() && feature->probe != probe;
+}
+
 // The cases of a probe that are plain in everything else: of each family, and of each kind of
-// relation, those that need least besides. What the others need says nothing about the probe.
+// relation, those that need least besides. What the others need says nothing about the probe, and
+// neither does what was refused for another lack.
 std::vector<const CaseRecord*> plain_cases(const Session& session, const std::string& probe) {
   std::vector<std::pair<int, const CaseRecord*>> all;
   std::map<std::string, int> least;
   for (const auto* cases : {&session.record.cases, &session.record.relations}) {
     for (const CaseRecord& c : *cases) {
       if (std::ranges::find(c.probes, probe) == c.probes.end()) continue;
+      if (lacks_something_else(session, c, probe)) continue;
       const int besides = needs_besides(session, c.spec, probe);
       all.emplace_back(besides, &c);
       const auto [known, first] = least.try_emplace(c.spec.family + "\n" + c.title, besides);
@@ -239,11 +247,18 @@ void evaluate_probes(Session& session) {
     settled.passed = settled.passed && settled.tested;
     session.record.probes.push_back(std::move(settled));
   }
+  // A lack that no probe asks about is one that was lost all the same.
+  for (const LackRecord& lack : session.record.lacks) {
+    const auto feature = std::ranges::find(session.task.card().lacks, lack.id, &Feature::id);
+    if (!feature->probe.empty()) continue;
+    session.record.probes.push_back(
+        {{lack.id, lack.title, "completeness", false}, true, false, {"lacks " + lack.id}});
+  }
 }
 
 void evaluate_memory_probe(Session& session) {
   const TaskCard& card = session.task.card();
-  if (session.record.memory.ladder.empty()) return;
+  if (!session.record.memory.whole()) return;
   for (ProbeRecord& settled : session.record.probes) {
     if (settled.probe.id != card.memory_probe) continue;
     settled.tested = true;

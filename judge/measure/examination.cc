@@ -42,16 +42,21 @@ std::string source_hash(const Contender& contender) {
   return sha256(all);
 }
 
-// A path by which the contender is found again from here, short where it can be.
-std::string given_path(const Contender& contender) {
-  std::filesystem::path path = contender.folder;
-  const bool folder = std::filesystem::exists(path / "contender.json") ||
-                      contender.binding.sources.size() != 1 || !contender.binding.adapter.empty();
-  if (!folder) path /= contender.binding.sources.front();
+std::string short_path(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path near = std::filesystem::relative(path, error);
   if (error || near.empty() || near.begin()->string() == "..") return path.string();
   return near.string();
+}
+
+// A path by which the contender is found again from here, short where it can be.
+std::string given_path(const Contender& contender) {
+  std::filesystem::path path = contender.folder;
+  std::error_code error;
+  const bool folder = std::filesystem::exists(path / "contender.json", error) ||
+                      contender.binding.sources.size() != 1 || !contender.binding.adapter.empty();
+  if (!folder) path /= contender.binding.sources.front();
+  return short_path(path);
 }
 
 std::map<std::string, std::string> this_machine() {
@@ -161,6 +166,22 @@ uint64_t drawn_seed() {
   return static_cast<uint64_t>(device()) << 32 | device();
 }
 
+Record unreadable_record(const std::string& name, const std::filesystem::path& path,
+                         const Task& task, const std::string& why, const JudgeOptions& options) {
+  Record record;
+  record.task = task.card().id;
+  record.task_version = task.card().version;
+  record.contender = name;
+  record.path = short_path(path);
+  record.weights = task.card().weights;
+  record.small = options.small;
+  record.machine = this_machine();
+  record.sandbox = probe_sandbox(options.sandbox);
+  record.build.log = "could not be read: " + why;
+  apply_scores(record);
+  return record;
+}
+
 Examination build_only(const Contender& contender, const Task& task, const JudgeOptions& options) {
   Examination examination;
   examination.contender = contender;
@@ -210,12 +231,12 @@ Examination examine(const Contender& contender, const Task& task, const JudgeOpt
                                  ? *options.reference
                                  : own.emplace(task, record.seed, options.small);
 
-  record.source_hash = source_hash(contender);
   record.sandbox = probe_sandbox(options.sandbox);
   if (options.progress) {
     options.progress(fmt::format("{}: {}: building", task.card().id, contender.name));
   }
   try {
+    record.source_hash = source_hash(contender);
     if (options.built != nullptr) {
       record.build = *options.built;
     } else {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -76,6 +77,10 @@ struct Examination {
   std::shared_ptr<WorkFolder> work;  // holds what record.build points to
 };
 Examination examine(const Contender& contender, const Task& task, const JudgeOptions& options);
+
+// The record of a contender whose files cannot be read: NOBUILD, so that others can be judged.
+Record unreadable_record(const std::string& name, const std::filesystem::path& path,
+                         const Task& task, const std::string& why, const JudgeOptions& options);
 
 // A contender that is only built: enough to be timed. Timed answers are checked by measure_speeds.
 Examination build_only(const Contender& contender, const Task& task, const JudgeOptions& options);

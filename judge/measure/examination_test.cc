@@ -7,6 +7,8 @@
 
 #include "judge/contender/python.h"
 #include "judge/judge.h"
+#include "judge/measure/measure.h"
+#include "judge/report/score.h"
 #include "judge/run/test_task.h"
 #include "judge/sandbox/read_file.h"
 #include "judge/task/tasks/registry.h"
@@ -115,6 +117,79 @@ TEST(Examination, OverTimeGoesOnWithSmallerCases) {
   EXPECT_GT(after, 50);
   EXPECT_GT(not_asked, 0);
   EXPECT_EQ(record.cases.size(), task().plan(*options.seed, true).cases.size());
+}
+
+// A right contender that calls `fault` where the largest size of the memory ladder is.
+Record judged_with_fault_at_the_top(const test::Folder& folder, const std::string& fault) {
+  const CaseSpec top = task().plan(*quick().seed, true).memory_ladder.back();
+  const std::string right =
+      read_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c", 1 << 20);
+  folder.write("fault.c", "#define softmax_topk answer\n" + right + R"(
+#undef softmax_topk
+int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p, int32_t* i) {
+  const int status = answer(rows, vocab, k, logits, p, i);
+  if (rows == )" + std::to_string(top.parameters.at("rows")) +
+                              " && vocab == " + std::to_string(top.parameters.at("vocab")) + ") " +
+                              fault + "\n  return status;\n}\n");
+  return judge(read_contender(folder.path() / "fault.c", task()), task(), quick());
+}
+
+TEST(Examination, CrashInTheMemoryLadderIsACrash) {
+  const test::Folder folder;
+  Record record = judged_with_fault_at_the_top(folder, "__builtin_trap();");
+  EXPECT_EQ(record.verdict, Verdict::unsafe) << record.verdict_because;
+  // Growth over a part of the sizes is not known.
+  EXPECT_LT(static_cast<int64_t>(record.memory.ladder.size()), record.memory.sizes);
+  EXPECT_FALSE(record.memory.whole());
+  record.claims = {{"k1", "O(1) memory", "README.md:1", "memory_growth", 0.0, "", "", ""}};
+  apply_scores(record);
+  EXPECT_EQ(record.claims[0].state, "not measurable") << record.claims[0].because;
+}
+
+TEST(Examination, WrongAnswerInTheMemoryLadderIsWrong) {
+  const test::Folder folder;
+  const Record record = judged_with_fault_at_the_top(folder, "p[0] += 1;");
+  EXPECT_EQ(record.verdict, Verdict::wrong) << record.verdict_because;
+  EXPECT_TRUE(record.memory.whole());
+}
+
+// What it lacks costs one probe, also where no probe asks about it, and the shapes that need it.
+TEST(Examination, LacksCostWhatNeedsThem) {
+  const test::Folder folder;
+  const std::string right =
+      read_file(fs::path(TOUCHSTONE_CORPUS) / "softmax_topk/good/heap.c", 1 << 20);
+  const auto lacking = [&](const std::string& refused) {
+    folder.write("lacking.c", "#define softmax_topk answer\n" + right + R"(
+#undef softmax_topk
+int softmax_topk(int64_t rows, int64_t vocab, int64_t k, const float* logits, float* p, int32_t* i) {
+  return )" + refused + R"( ? 1 : answer(rows, vocab, k, logits, p, i);
+})");
+    return read_contender(folder.path() / "lacking.c", task());
+  };
+  const Record rows = judge(lacking("rows > 1"), task(), quick());
+  EXPECT_EQ(rows.verdict, Verdict::partial) << rows.verdict_because;
+  std::vector<std::string> lost;
+  for (const ProbeRecord& p : rows.probes) {
+    if (p.tested && !p.passed) lost.push_back(p.probe.id);
+  }
+  EXPECT_EQ(lost, std::vector<std::string>{"several_rows"});
+
+  // Of three timed shapes one has a k of 32 or less.
+  JudgeOptions options = quick();
+  options.small = false;
+  std::vector<Examination> examined;
+  examined.push_back(build_only(lacking("k > 32"), task(), options));
+  Record& record = examined[0].record;
+  record.verdict = Verdict::partial;
+  record.lacks = {{"k_above_32", "k above 32", "k > 32", false, 1, 1}};
+  ASSERT_TRUE(can_be_timed(record, task(), options));
+  std::vector<Examination> peers;
+  measure_speeds(task(), examined, peers, options);
+  EXPECT_TRUE(record.cases.empty()) << "a refusal of what it lacks is no wrong answer";
+  if (!record.speeds_withheld.empty()) GTEST_SKIP() << record.speeds_withheld;
+  ASSERT_EQ(record.speeds.size(), 1U);
+  EXPECT_EQ(record.speeds[0].shape.parameters.at("k"), 8);
+  EXPECT_NE(record.facts.at("shapes not timed").find("k 50"), std::string::npos);
 }
 
 // An adapter that copies all of its input, and a contender that holds nothing to speak of.

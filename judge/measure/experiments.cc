@@ -38,6 +38,9 @@ constexpr std::size_t kMinRepeats = 5;
 constexpr double kSkippedShare = 0.5;
 // Shorter calls are mostly wake-up and capture.
 constexpr double kMinSeconds = 50e-6;
+// Ids of cases that these experiments run.
+constexpr const char* kTimedId = "a1";
+constexpr const char* kRepeatedId = "a2";
 
 int64_t io_bytes(const Case& c) {
   int64_t bytes = 0;
@@ -106,7 +109,7 @@ std::optional<CaseSpec> busy_spec(Session& session, const std::vector<CaseSpec>&
   for (const CaseSpec& spec : timed) {
     const Case c = session.task.build(spec);
     const std::vector<Reply> replies = session.meter.run(c, Placement::end_flush, session.random());
-    if (ending_of(replies) != Ending::ok) return std::nullopt;
+    if (session.add_failed_run(kTimedId, spec, replies)) return std::nullopt;
     const double seconds = timed_seconds(c, replies);
     if (seconds >= kMinSeconds && seconds < 0.2) return spec;
   }
@@ -126,7 +129,9 @@ std::optional<double> repeated_share(Session& session, const CaseSpec& spec) {
     const Case fresh = session.task.build(reseeded(spec, session.random()));
     const auto first = session.meter.run(fresh, Placement::end_flush, session.random());
     const auto second = session.meter.run(fresh, Placement::end_flush, session.random());
-    if (ending_of(first) != Ending::ok || ending_of(second) != Ending::ok) return 1.0;
+    for (const auto* replies : {&first, &second}) {
+      if (session.add_failed_run(kTimedId, fresh.spec, *replies)) return 1.0;
+    }
     const bool quiet = !std::ranges::any_of(first, &Reply::disturbed) &&
                        !std::ranges::any_of(second, &Reply::disturbed);
     if (i >= 0 && quiet) {
@@ -158,15 +163,21 @@ bool answers_from_memory(Session& session, const CaseSpec& spec, const std::stri
   const Case old_case = session.task.build(reseeded(spec, session.random()));
   const uint64_t poison = session.random();
   const std::vector<Reply> old_replies = session.meter.run(old_case, Placement::end_flush, poison);
-  if (ending_of(old_replies) != Ending::ok) return false;
+  if (session.add_failed_run(kRepeatedId, old_case.spec, old_replies)) return false;
   const Case new_case = changed.empty() ? session.task.build(reseeded(spec, session.random()))
                                         : visibly_changed(session, old_case, changed, old_replies);
   std::vector<Reply> new_replies;
   const CaseCheck seen = session.meter.check(new_case, Placement::repeat, poison, &new_replies);
-  if (seen.passed || ending_of(new_replies) != Ending::ok) return false;
+  if (session.add_failed_run(kRepeatedId, new_case.spec, new_replies) || seen.passed) return false;
   session.meter.restart();
-  const CaseCheck unseen = session.meter.check(new_case, Placement::end_flush, poison, nullptr);
-  if (!unseen.passed) return false;
+  std::vector<Reply> fresh;
+  const CaseCheck unseen = session.meter.check(new_case, Placement::end_flush, poison, &fresh);
+  if (session.add_failed_run(kRepeatedId, new_case.spec, fresh)) return false;
+  if (!unseen.passed) {
+    // Only data as the plan draws them have bounds that every right answer keeps.
+    if (changed.empty()) session.add_wrong_case(kRepeatedId, new_case.spec, unseen);
+    return false;
+  }
   what = same_outputs(old_replies, new_replies) ? "the old answer, bit for bit" : seen.reason;
   return true;
 }
@@ -328,12 +339,12 @@ void measure_memory_growth(Session& session, const Plan& plan) {
   ContenderProcess process(session.contender, session.record.build, session.task,
                            session.record.sandbox, limits);
   const auto begin = Clock::now();
-  int rung = 0;
+  memory.sizes = static_cast<int64_t>(plan.memory_ladder.size());
   for (const CaseSpec& spec : plan.memory_ladder) {
-    if (seconds_since(begin) > kLadderSeconds) {
+    if (seconds_since(begin) > session.granted_seconds(kLadderSeconds)) {
       session.record.facts["memory"] =
-          fmt::format("measured at {} of {} sizes in {:g} s", memory.ladder.size(),
-                      plan.memory_ladder.size(), kLadderSeconds);
+          fmt::format("measured at {} of {} sizes in {:.0f} s", memory.ladder.size(),
+                      plan.memory_ladder.size(), seconds_since(begin));
       break;
     }
     session.log_progress(
@@ -343,14 +354,16 @@ void measure_memory_growth(Session& session, const Plan& plan) {
     process.restart();  // what an earlier case left in the allocator would hide this one's
     std::vector<Reply> replies;
     const std::optional<MemoryPoint> point = climb(session, process, c, memory.parameter, replies);
+    const std::string id = ladder_id(memory.ladder.size());
     if (!point) {
+      session.add_failed_run(id, spec, replies);
       session.record.facts["memory"] = fmt::format(
           "not measured beyond {} sizes: a call did not end well", memory.ladder.size());
       break;
     }
     memory.ladder.push_back(*point);
     const CaseCheck check = stored->check(replies);
-    if (!check.passed) session.add_wrong_case(fmt::format("m{}", ++rung), spec, check);
+    if (!check.passed) session.add_wrong_case(id, spec, check);
   }
   std::vector<std::pair<double, double>> points;
   for (const MemoryPoint& point : memory.ladder) {
@@ -358,6 +371,8 @@ void measure_memory_growth(Session& session, const Plan& plan) {
   }
   memory.exponent = growth_exponent(points, static_cast<double>(counted ? kMinCounted : kMinExtra));
 }
+
+std::string ladder_id(std::size_t rung) { return fmt::format("m{}", rung + 1); }
 
 void detect_leaks(Session& session) {
   for (const CaseRecord& entry : leak_cases(session)) look_for_leak(session, entry);

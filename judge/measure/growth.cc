@@ -23,13 +23,14 @@ void take_less(double& least, double seconds) {
 
 // Runs one size. The first run warms up; of the others the quickest counts that nobody disturbed, and
 // the one that took least processor time. False when a call did not end well.
-bool time_rung(Session& session, const Case& asked, MemoryPoint& point, double& cpu_seconds) {
+bool time_rung(Session& session, const Case& asked, MemoryPoint& point, double& cpu_seconds,
+               const std::string& id) {
   const auto begin = Clock::now();
   for (int run = 0; run < kMaxRuns && (run < kMinRuns || seconds_since(begin) < kRungSeconds);
        ++run) {
     const std::vector<Reply> replies =
         session.meter.run(asked, Placement::end_flush, session.random());
-    if (ending_of(replies) != Ending::ok) return false;
+    if (session.add_failed_run(id, asked.spec, replies)) return false;
     Child* child = run == 0 ? session.meter.child() : nullptr;
     if (child != nullptr) point.kept_bytes = child->held_bytes();
     if (run == 0) continue;
@@ -80,7 +81,7 @@ void measure_time_growth(Session& session, const Plan& plan) {
     MemoryPoint& point = memory.ladder[i];
     const auto stored = session.reference.cases.get(plan.memory_ladder[i]);
     double cpu = 0.0;
-    if (!time_rung(session, stored->asked(), point, cpu)) {
+    if (!time_rung(session, stored->asked(), point, cpu, ladder_id(i))) {
       fact = "not measured: a call did not end well";
       return;
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "judge/measure/measure.h"
 #include "judge/measure/session.h"
 
 namespace touchstone::judge {
@@ -118,6 +119,22 @@ void settle_lacks(Session& session) {
     record.lacks.clear();
     for (CaseRecord* c : cases) c->lack.clear();
   }
+}
+
+std::string lacked_by(const Record& record, const Task& task, const CaseSpec& spec) {
+  for (const std::string& feature : task.features_of(spec)) {
+    const auto lack = std::ranges::find(record.lacks, feature, &LackRecord::id);
+    if (lack != record.lacks.end()) return feature;
+  }
+  return {};
+}
+
+bool can_be_timed(const Record& record, const Task& task, const JudgeOptions& options) {
+  if (record.verdict == Verdict::pass) return true;
+  if (record.verdict != Verdict::partial) return false;
+  return std::ranges::any_of(task.timed(record.seed, options.small), [&](const CaseSpec& shape) {
+    return lacked_by(record, task, shape).empty();
+  });
 }
 
 void write_diagnosis(Session& session) {

@@ -10,12 +10,14 @@
 #include <numeric>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "judge/contender/commands.h"
 #include "judge/measure/paired_stats.h"
 #include "judge/measure/roofline.h"
 #include "judge/measure/session.h"
 #include "judge/measure/timed_cases.h"
+#include "judge/report/text_format.h"
 #include "machine/cpu_info.h"
 #include "touchstone/core/error.h"
 
@@ -54,6 +56,7 @@ struct Entrant {
   std::string wrong;  // what was wrong with a timed answer; it is out then
   CaseSpec wrong_case;
   const Examination* from = nullptr;
+  std::size_t shapes = 0;       // that need nothing it lacks
   double warm_seconds = 0.0;    // over all shapes
   double start_seconds = 0.0;   // of its last process
   double starts_seconds = 0.0;  // of all of them
@@ -123,6 +126,9 @@ class Measurer {
   void survey();
   void add_twin();
   Round new_round(std::size_t shape, bool warm_up, std::vector<std::size_t> order) const;
+  bool takes_part(std::size_t i, const Shape& shape) const {
+    return lacked_by(entrants_[i].from->record, task_, shape.spec).empty();
+  }
   std::vector<std::size_t> everybody() const;
   void fill_cases(std::vector<Round>& rounds);
   static Reply begin(const Entrant& entrant, Placement placement);
@@ -136,7 +142,7 @@ class Measurer {
   void period(int number, const std::vector<std::size_t>& shapes, int rounds);
   void periods(double budget);
   bool enough(double seconds, double budget, int done) const;
-  void look_again(std::size_t shape);
+  void remeasure_below_roof(std::size_t shape);
   Interval twin_ratio() const;
   std::size_t twin() const { return entrants_.size() - 1; }
   bool twin_is_right() const {
@@ -208,6 +214,7 @@ Round Measurer::new_round(std::size_t shape, bool warm_up, std::vector<std::size
   round.shape = shape;
   round.warm_up = warm_up;
   round.order = std::move(order);
+  std::erase_if(round.order, [&](std::size_t i) { return !takes_part(i, shapes_[shape]); });
   round.samples.resize(entrants_.size());
   return round;
 }
@@ -291,6 +298,11 @@ void Measurer::check_answers(std::vector<Round>& rounds) {
       if (check.passed) continue;
       const std::lock_guard lock(mutex);
       for (const std::size_t i : answer.by) {
+        // Which kind of data a timed case has is hidden, and may be one that is refused.
+        if (check.refused && !entrants_[i].from->record.lacks.empty()) {
+          round.samples[i] = {};
+          continue;
+        }
         entrants_[i].wrong = check.reason;
         entrants_[i].wrong_case = round.timed->spec();
       }
@@ -345,14 +357,15 @@ void Measurer::survey() {
   }
 }
 
-// The quickest sits out no round, so its twin says most about the noise of the session.
+// The quickest sits out no round, so its twin says most about the noise of the session. Those that
+// take part in more shapes come first.
 void Measurer::add_twin() {
+  const auto rank = [&](std::size_t i) {
+    const Entrant& e = entrants_[i];
+    return std::tuple(e.wrong.empty(), e.shapes, -e.warm_seconds);
+  };
   for (std::size_t i = 0; i < entrants_.size(); ++i) {
-    if (!entrants_[i].wrong.empty()) continue;
-    if (!entrants_[model_].wrong.empty() ||
-        entrants_[i].warm_seconds < entrants_[model_].warm_seconds) {
-      model_ = i;
-    }
+    if (rank(i) > rank(model_)) model_ = i;
   }
   enter(*entrants_[model_].from, "twin", nullptr);
   for (Shape& shape : shapes_) {
@@ -364,8 +377,10 @@ void Measurer::add_twin() {
 Interval Measurer::twin_ratio() const {
   std::vector<Interval> ratios;
   for (const Shape& shape : shapes_) {
+    if (!usable(shape, model_) || !usable(shape, twin())) continue;
     ratios.push_back(paired_ratio(shape.times[model_], shape.times[twin()]));
   }
+  if (ratios.empty()) return {1.0, 0.5, 2.0, 0};  // not known: speeds are withheld
   return mean_ratio(ratios);
 }
 
@@ -455,7 +470,7 @@ void Measurer::periods(double budget) {
 }
 
 // A time under the floor is taken again before anything is said about it.
-void Measurer::look_again(std::size_t number) {
+void Measurer::remeasure_below_roof(std::size_t number) {
   Shape& shape = shapes_[number];
   bool suspicious = false;
   for (std::size_t i = 0; i < entrants_.size(); ++i) {
@@ -479,12 +494,22 @@ void Measurer::run() {
   for (const CaseSpec& spec : task_.timed(seed, options_.small)) {
     Shape shape;
     shape.spec = spec;
-    shapes_.push_back(std::move(shape));
+    bool anyone = false;
+    for (std::size_t i = 0; i < entrants_.size(); ++i) {
+      const bool part = takes_part(i, shape);
+      entrants_[i].shapes += part ? 1 : 0;
+      anyone = anyone || part;
+      if (part || entrants_[i].record == nullptr) continue;
+      std::string& fact = entrants_[i].record->facts["shapes not timed"];
+      fact += fact.empty() ? "they need what it lacks: " : "; ";
+      fact += format_shape(spec);
+    }
+    if (anyone) shapes_.push_back(std::move(shape));
   }
   survey();
   add_twin();
   periods((options_.small ? 1.5 : 2.5) + 0.5 * static_cast<double>(entrants_.size()));
-  for (std::size_t s = 0; s < shapes_.size(); ++s) look_again(s);
+  for (std::size_t s = 0; s < shapes_.size(); ++s) remeasure_below_roof(s);
 }
 
 void Measurer::write_speed(Shape& shape, std::size_t number, std::size_t i,
@@ -559,19 +584,6 @@ void Measurer::write() {
 }
 
 }  // namespace
-
-bool can_be_timed(const Record& record, const Task& task, const JudgeOptions& options) {
-  if (record.verdict == Verdict::pass) return true;
-  if (record.verdict != Verdict::partial) return false;
-  for (const CaseSpec& shape : task.timed(record.seed, options.small)) {
-    for (const std::string& feature : task.features_of(shape)) {
-      if (std::ranges::find(record.lacks, feature, &LackRecord::id) != record.lacks.end()) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
 
 void measure_speeds(const Task& task, std::vector<Examination>& examined,
                     std::vector<Examination>& peers, const JudgeOptions& options) {

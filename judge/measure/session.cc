@@ -36,14 +36,31 @@ void Session::add_finding(std::string_view kind, const std::string& text,
       {fmt::format("f{}", record.findings.size() + 1), std::string(kind), text, case_id});
 }
 
-void Session::add_wrong_case(const std::string& id, const CaseSpec& spec, const CaseCheck& check) {
+void Session::add_wrong_case(const std::string& id, const CaseSpec& spec, const CaseCheck& check,
+                             Ending ending) {
+  if (std::ranges::find(record.cases, id, &CaseRecord::id) != record.cases.end()) return;
   CaseRecord entry;
+  entry.ending = ending;
   entry.id = id;
   entry.spec = spec;
   entry.probes = task.probes_of(spec);
   entry.gates = task.gates_verdict(spec);
   entry.check = check;
+  // What it lacks was settled by the cases of the plan: a refusal here is no other fault.
+  if (check.refused) entry.lack = lacked_by(record, task, spec);
   record.cases.push_back(std::move(entry));
+}
+
+bool Session::add_failed_run(const std::string& id, const CaseSpec& spec,
+                             const std::vector<Reply>& replies) {
+  const Reply* bad = first_bad(replies);
+  if (bad == nullptr) return false;
+  CaseCheck check;
+  check.reason =
+      fmt::format("{}{}{}", name_of(bad->ending), bad->detail.empty() ? "" : ": ", bad->detail);
+  add_ending_finding(replies, id);
+  add_wrong_case(id, spec, check, bad->ending);
+  return true;
 }
 
 void Session::add_ending_finding(const std::vector<Reply>& replies, const std::string& case_id) {

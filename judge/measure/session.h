@@ -37,7 +37,11 @@ struct Session {
   // Adds a finding unless its kind was found often enough already.
   void add_finding(std::string_view kind, const std::string& text, const std::string& case_id);
   // An answer of an experiment that was wrong: a case like those of the plan.
-  void add_wrong_case(const std::string& id, const CaseSpec& spec, const CaseCheck& check);
+  void add_wrong_case(const std::string& id, const CaseSpec& spec, const CaseCheck& check,
+                      Ending ending = Ending::ok);
+  // A run of an experiment that did not end well counts as in a case of the plan. False when it did.
+  bool add_failed_run(const std::string& id, const CaseSpec& spec,
+                      const std::vector<Reply>& replies);
   // A finding for a case that ended badly; nothing for the others.
   void add_ending_finding(const std::vector<Reply>& replies, const std::string& case_id);
 };
@@ -81,6 +85,8 @@ void settle_lacks(Session& session);
 void write_diagnosis(Session& session);
 // Features of the card that a case needs and that are not what the probe is about.
 int needs_besides(const Session& session, const CaseSpec& spec, const std::string& probe);
+// The first feature that a case needs and the contender was found to lack; empty where there is none.
+std::string lacked_by(const Record& record, const Task& task, const CaseSpec& spec);
 void evaluate_probes(Session& session);        // after settle_lacks
 void evaluate_memory_probe(Session& session);  // after measure_memory_growth
 // The cases under ASan and UBSan, and the plain build over a guarded heap: instrumented.cc.
@@ -89,6 +95,7 @@ void run_guarded(Session& session);
 // The smallest failures of each kind, with the commands that show them again: witness.cc.
 void find_witnesses(Session& session, const Plan& plan);
 void measure_memory_growth(Session& session, const Plan& plan);
+std::string ladder_id(std::size_t rung);  // "m3": the third size
 // After it: seconds along the same ladder, and what the last call leaves behind.
 // The slope of log(value) over log(n), by least squares over the points whose value is `least` or more;
 // nothing with fewer than three. What is near zero is not the contender's, but what measuring costs.

@@ -34,16 +34,22 @@ ClaimOutcome reads(const Record& record, double claimed) {
           fmt::format("each page of {} is read {:.1f} times", most->input, most->per_page())};
 }
 
+std::string sizes_missing(const MemoryRecord& memory) {
+  return fmt::format("memory was measured at {} of {} sizes", memory.ladder.size(), memory.sizes);
+}
+
 ClaimOutcome memory_bytes(const Record& record, double claimed) {
   if (record.memory.ladder.empty()) return {std::nullopt, "memory was not measured"};
   const MemoryPoint& top = record.memory.ladder.back();
-  return {static_cast<double>(top.extra_bytes) <= claimed + kBytesSlack,
-          fmt::format("holds {} at {} {}", format_bytes(static_cast<double>(top.extra_bytes)),
-                      record.memory.parameter, top.n)};
+  const bool fits = static_cast<double>(top.extra_bytes) <= claimed + kBytesSlack;
+  if (fits && !record.memory.whole()) return {std::nullopt, sizes_missing(record.memory)};
+  return {fits, fmt::format("holds {} at {} {}", format_bytes(static_cast<double>(top.extra_bytes)),
+                            record.memory.parameter, top.n)};
 }
 
 ClaimOutcome memory_growth(const Record& record, double claimed) {
   if (record.memory.ladder.empty()) return {std::nullopt, "memory was not measured"};
+  if (!record.memory.whole()) return {std::nullopt, sizes_missing(record.memory)};
   if (!record.memory.exponent.has_value()) {
     return {true, "holds too little for an exponent at any size"};
   }
@@ -124,8 +130,12 @@ ClaimOutcome faster_than(const Record& record, double claimed, const std::string
 }
 
 ClaimOutcome test_count(const Record& record, double claimed) {
-  return {record.own_tests.tests >= claimed,
-          fmt::format("{} found", plural(record.own_tests.tests, "own test"))};
+  const bool enough = record.own_tests.tests >= claimed;
+  const std::string found = fmt::format("{} found", plural(record.own_tests.tests, "own test"));
+  if (!enough && !record.own_tests.all_counted) {
+    return {std::nullopt, found + "; there may be others that were not counted"};
+  }
+  return {enough, found};
 }
 
 constexpr std::array<std::string_view, 11> kMeasures = {

@@ -75,7 +75,8 @@ void add_growth(const MemoryRecord& memory, EvidenceSheet& sheet) {
   sheet.rows.push_back({"memory grows as",
                         memory.exponent.has_value()
                             ? fmt::format("{}^{:.2f}", memory.parameter, *memory.exponent)
-                            : std::string("too little for an exponent"),
+                        : memory.whole() ? std::string("too little for an exponent")
+                                         : std::string("not measured at all sizes"),
                         "memory"});
   if (memory.time_exponent.has_value()) {
     sheet.rows.push_back({"time grows as",

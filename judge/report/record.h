@@ -122,6 +122,9 @@ struct MemoryRecord {
       exponent;  // of the extra bytes in n; nothing when there are none to speak of
   std::optional<double> leaked_bytes_per_call;
   std::optional<double> time_exponent;  // of the seconds in n
+  int64_t sizes = 0;                    // of the plan; 0: not recorded
+  // Sizes are missing where a call did not end well, or for want of time: growth is not known then.
+  bool whole() const { return static_cast<int64_t>(ladder.size()) >= sizes && !ladder.empty(); }
 };
 
 // How often the pages of one input were read, with only a few of them readable at a time.
@@ -176,13 +179,14 @@ struct DeterminismRecord {
 
 struct OwnTests {
   bool present = false;
-  std::string detail;  // how they were run, or why not
-  int mutants = 0;     // broken copies of the contender's code they were run against
-  int killed = 0;      // of these, noticed
-  int tests = 0;       // functions that test, or one where the file itself is the test
-  int asserts = 0;     // places that can fail a test
-  int not_ended = 0;   // broken copies on which they did not end; counted as noticed
-  int not_run = 0;     // broken copies that did not compile, or for which no time was left
+  std::string detail;       // how they were run, or why not
+  int mutants = 0;          // broken copies of the contender's code they were run against
+  int killed = 0;           // of these, noticed
+  int tests = 0;            // functions that test, or one where the file itself is the test
+  int asserts = 0;          // places that can fail a test
+  int not_ended = 0;        // broken copies on which they did not end; counted as noticed
+  int not_run = 0;          // broken copies that did not compile, or for which no time was left
+  bool all_counted = true;  // false: there may be tests that were not counted
 };
 
 struct Score {

@@ -305,6 +305,7 @@ void fields(Io& io, MemoryRecord& m) {
   io.field("exponent", m.exponent);
   io.field("leaked_bytes_per_call", m.leaked_bytes_per_call);
   io.optional_field("time_exponent", m.time_exponent);
+  io.optional_field("sizes", m.sizes);
 }
 
 template <class Io>
@@ -407,6 +408,7 @@ void fields(Io& io, OwnTests& t) {
   io.optional_field("asserts", t.asserts);
   io.optional_field("not_ended", t.not_ended);
   io.optional_field("not_run", t.not_run);
+  io.optional_field("all_counted", t.all_counted);
 }
 
 template <class Io>

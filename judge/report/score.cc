@@ -189,8 +189,9 @@ Score speed(const Record& record, Verdict verdict) {
   }
   if (!record.speeds_withheld.empty()) return untested("withheld: " + record.speeds_withheld);
   if (record.speeds.empty()) {
-    return untested(verdict == Verdict::partial ? "not measured: a timed shape needs what it lacks"
-                                                : "not measured");
+    return untested(verdict == Verdict::partial
+                        ? "not measured: every timed shape needs what it lacks"
+                        : "not measured");
   }
   double sum = 0.0;
   double low = 0.0;
@@ -235,6 +236,10 @@ Score speed(const Record& record, Verdict verdict) {
                           [](const SpeedRecord& s) { return s.share_of_roof > 0; })) {
     score.because += fmt::format("; {:.0f} % of the roof", 100.0 * std::exp(roof / shapes));
   }
+  if (record.facts.contains("shapes not timed")) {
+    score.because += fmt::format("; on {} only, the others need what it lacks",
+                                 plural(static_cast<int64_t>(record.speeds.size()), "shape"));
+  }
   return score;
 }
 
@@ -261,6 +266,9 @@ Score memory(const Record& record) {
       top.least_bytes == 0 ? "nothing is"
                            : format_bytes(static_cast<double>(top.least_bytes)) + " are",
       format_bytes(static_cast<double>(top.io_bytes)));
+  if (!record.memory.whole()) {
+    because += fmt::format("; measured at {} of {} sizes", ladder.size(), record.memory.sizes);
+  }
   if (record.memory.exponent.has_value()) {
     because +=
         fmt::format("; grows as {}^{:.2f}", record.memory.parameter, *record.memory.exponent);

@@ -77,6 +77,13 @@ class ProcessChild : public Child {
     return limits_.heap == ChildHeap::counted && control_->heap_held >= 0;
   }
 
+  // The heap knows of blocks on pages that it held already. What is far beyond its count did not
+  // come from it, or the count was tampered with: then the pages have the word.
+  static int64_t counted_or_pages(int64_t counted, int64_t pages) {
+    constexpr int64_t kCountSlack = 2 << 20;  // pages that come and go beside the blocks of a heap
+    return pages <= counted + counted / 2 + kCountSlack ? counted : pages;
+  }
+
   // Between its calls a child stands still.
   bool freezes() const { return freezer_ != nullptr; }
   // Processor time that a child is charged for outside of its calls. Where there is a device the

@@ -92,12 +92,11 @@ ProcessChild::~ProcessChild() {
 
 int64_t ProcessChild::held_bytes() const {
   if (!memory_) return 0;
-  if (counts_heap()) {
-    return std::max<int64_t>(
-        0, control_->heap_held - empty_heap_ - of_adapter(control_->adapter_held));
-  }
-  return std::max<int64_t>(
-      0, memory_->own(mapped_bytes_) - empty_bytes_ - of_adapter(control_->adapter_held));
+  const int64_t adapter = of_adapter(control_->adapter_held);
+  const int64_t pages = std::max<int64_t>(0, memory_->own(mapped_bytes_) - empty_bytes_ - adapter);
+  if (!counts_heap()) return pages;
+  const int64_t counted = std::max<int64_t>(0, control_->heap_held - empty_heap_ - adapter);
+  return counted_or_pages(counted, pages);
 }
 
 bool ProcessChild::start_failed(const Reply& reply) {

@@ -22,8 +22,6 @@ constexpr double kReadySeconds = 150e-6;
 constexpr double kPythonReadySeconds = 400e-6;
 constexpr double kPageSeconds = 0.6e-6;
 constexpr int64_t kPageBytes = 4096;
-// Pages that come and go beside the blocks of a heap.
-constexpr int64_t kCountSlack = 2 << 20;
 
 double between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
@@ -111,12 +109,9 @@ void ProcessChild::read_memory(const ProcessStats::Memory& before, int64_t outsi
   reply.peak_extra_bytes =
       std::max<int64_t>(0, reply.peak_extra_bytes - of_adapter(control_->adapter_extra));
   if (!counts_heap()) return;
-  // The heap knows of blocks on pages that it held already. What is far beyond its count did not
-  // come from it, or the count was tampered with: then the pages have the word.
   const int64_t counted =
       std::max<int64_t>(0, control_->heap_extra - of_adapter(control_->adapter_extra));
-  const bool plausible = reply.peak_extra_bytes <= counted + counted / 2 + kCountSlack;
-  if (plausible) reply.peak_extra_bytes = counted;
+  reply.peak_extra_bytes = counted_or_pages(counted, reply.peak_extra_bytes);
 }
 
 // Nothing is measured: inputs and the word to begin are there before the child is woken, because on

@@ -56,6 +56,7 @@ std::string spec_text(const JailSpec& spec, const Sandbox& sandbox) {
   text += spec.open_proc ? "open_proc\n" : "proc\n";
   for (const auto& [name, value] : spec.limits) text += fmt::format("limit\t{}\t{}\n", name, value);
   if (!spec.cpus.empty()) text += fmt::format("cpus\t{}\n", fmt::join(spec.cpus, ","));
+  if (spec.pipes) text += "pipes\n";
   text += fmt::format("forks\t{}\nfolder\t{}\n", spec.forks, word(spec.folder));
   for (const std::string& e : spec.environment) text += fmt::format("env\t{}\n", word(e));
   for (const std::string& a : spec.arguments) text += fmt::format("arg\t{}\n", word(a));

@@ -46,6 +46,7 @@ struct JailSpec {
   std::vector<std::pair<std::string, int64_t>> limits;     // names as in child/jail.h
   std::vector<int> cpus;                                   // empty: those of the judge
   std::string forks = "report";                            // "allow", "refuse"
+  bool pipes = false;                                      // also where forks are reported
   // /proc that its own threads can be named in, as the driver of a GPU does: settings of the kernel are
   // read-only there and process 1 is hidden. For others all of it is read-only and hides processes.
   bool open_proc = false;

@@ -163,7 +163,7 @@ void ask_pairs(const Sample& s, Surprise& most) {
     twice += s.draws[at] == s.draws[at + 1] ? 1 : 0;
   }
   most.take(two_tails(pairs, same, twice, 2 * s.relative_error),
-            fmt::format("{} of {} pairs of neighbouring draws are equal, about {:.0f} should be",
+            fmt::format("{} of {} pairs of neighboring draws are equal, about {:.0f} should be",
                         twice, pairs, same * static_cast<double>(pairs)));
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "judge/contender/python.h"
 #include "judge/measure/session.h"
@@ -74,34 +75,44 @@ bool is_test_file(const fs::path& file) {
   return stem.starts_with("test_") || stem.ends_with("_test") || stem == "test";
 }
 
+// Code that is called a test, or lies in a folder of tests, and is none of those that are counted.
+bool may_hold_tests(const fs::path& file) {
+  constexpr std::array<std::string_view, 7> kCode = {".c",  ".cc", ".cpp", ".cxx",
+                                                     ".cu", ".py", ".sh"};
+  if (std::ranges::find(kCode, file.extension().string()) == kCode.end()) return false;
+  const std::string folder = file.parent_path().filename().string();
+  return is_test_file(file) || folder == "test" || folder == "tests";
+}
+
 class OwnTestRuns {
  public:
   explicit OwnTestRuns(Session& session)
       : session_(session), copy_(session), python_(session.record.language == "numpy") {}
 
+  // All test files of its folder and the folders in it. What looks like a test and is not counted is
+  // noted.
   std::vector<fs::path> find() const {
     std::vector<fs::path> files;
-    std::error_code error;
-    for (fs::directory_iterator i(session_.contender.folder, error);
-         !error && i != fs::directory_iterator(); i.increment(error)) {
-      const fs::path file = i->path().filename();
+    bool& all_counted = session_.record.own_tests.all_counted;
+    for (const fs::path& file : copy_.files()) {
       const std::string extension = file.extension().string();
       const bool fits =
           python_ ? extension == ".py"
                   : extension == ".c" || extension.starts_with(".cc") || extension == ".cpp";
-      std::error_code ignored;
-      if (!fits || !i->is_regular_file(ignored) || i->is_symlink(ignored)) continue;
-      if (!is_test_file(file) || i->file_size(ignored) > kMaxTestSource) continue;
-      // One file among others: only the test that is named after it is its own.
-      const std::string stem = session_.record.binding.sources.front().stem().string();
-      if (!session_.contender.directory && file.stem() != "test_" + stem &&
-          file.stem() != stem + "_test") {
-        continue;
+      if (!session_.contender.directory) {
+        // One file among others: only the test that is named after it is its own.
+        const std::string stem = session_.record.binding.sources.front().stem().string();
+        const std::string name = file.stem().string();
+        if (name != "test_" + stem && name != stem + "_test") continue;
       }
-      files.push_back(file);
+      if (fits && is_test_file(file)) {
+        files.push_back(file);
+      } else if (may_hold_tests(file)) {
+        all_counted = false;
+      }
     }
+    all_counted = all_counted && copy_.complete();
     std::ranges::sort(files);
-    if (files.size() > kMaxTestFiles) files.resize(kMaxTestFiles);
     return files;
   }
 
@@ -121,7 +132,10 @@ class OwnTestRuns {
     std::vector<std::string> names = {copy_.file(source)};
     for (const fs::path& file : files) names.push_back(copy_.file(file));
     const std::optional<PythonFacts> facts = python_facts(session_, copy_, names);
-    if (!facts.has_value()) return;
+    if (!facts.has_value()) {
+      own.all_counted = false;
+      return;
+    }
     for (std::size_t i = 1; i < names.size(); ++i) add(own, facts->files.at(names[i]).tests);
     mutations_ = spread(facts->files.at(names[0]).mutations, kMaxMutants);
   }
@@ -220,11 +234,14 @@ const char* outcome_words(TestOutcome outcome) {
 
 void run_own_tests(Session& session, bool right) {
   const std::string& language = session.record.language;
-  if (language != "c" && language != "cpp" && language != "numpy") return;
-  OwnTestRuns runs(session);
-  const std::vector<fs::path> files = runs.find();
-  if (files.empty()) return;
   OwnTests& own = session.record.own_tests;
+  if (language != "c" && language != "cpp" && language != "numpy") {
+    own.all_counted = false;
+    return;
+  }
+  OwnTestRuns runs(session);
+  std::vector<fs::path> files = runs.find();
+  if (files.empty()) return;
   own.present = true;
   session.log_progress("its own tests");
   runs.look(files);
@@ -233,6 +250,8 @@ void run_own_tests(Session& session, bool right) {
     return;
   }
   std::vector<std::string> names;
+  const std::size_t found = files.size();
+  if (found > kMaxTestFiles) files.resize(kMaxTestFiles);
   for (const fs::path& file : files) {
     names.push_back(file.string());
     const TestRun good = runs.run(file);
@@ -250,6 +269,9 @@ void run_own_tests(Session& session, bool right) {
   }
   runs.against_mutants(files);
   own.detail = fmt::format("{}, against copies with one operator changed", fmt::join(names, ", "));
+  if (found > files.size()) {
+    own.detail += fmt::format("; {} of {} test files were run", files.size(), found);
+  }
 }
 
 }  // namespace touchstone::judge

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <system_error>
 
 #include "judge/contender/python.h"
@@ -14,6 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxCopied = 4 << 20;
 constexpr std::size_t kMaxFiles = 256;
+constexpr int kMaxDepth = 4;
 
 }  // namespace
 
@@ -21,15 +23,35 @@ SourceCopy::SourceCopy(const Session& session) : session_(session) {
   std::vector<fs::path> files = session.record.binding.sources;
   if (!session.record.binding.adapter.empty()) files.push_back(session.record.binding.adapter);
   std::error_code error;
-  for (fs::directory_iterator i(session.contender.folder, error);
-       !error && i != fs::directory_iterator() && files.size() < kMaxFiles; i.increment(error)) {
+  const fs::path& folder = session.contender.folder;
+  using Walk = fs::recursive_directory_iterator;
+  for (Walk i(folder, error); !error && i != Walk(); i.increment(error)) {
     std::error_code ignored;  // what cannot be looked at, or is too large for a source, stays out
-    if (i->is_symlink(ignored) || !i->is_regular_file(ignored)) continue;
-    if (static_cast<int64_t>(i->file_size(ignored)) > kMaxCopied || ignored) continue;
-    files.push_back(i->path().filename());
+    if (i->is_symlink(ignored)) continue;
+    if (i->is_directory(ignored)) {
+      const bool hidden = i->path().filename().string().starts_with('.');
+      const bool deep = i.depth() + 1 >= kMaxDepth;
+      if (deep || hidden || !session.contender.directory) i.disable_recursion_pending();
+      complete_ = complete_ && !deep;
+      continue;
+    }
+    if (!i->is_regular_file(ignored)) continue;
+    if (files.size() >= kMaxFiles) {
+      complete_ = false;
+      break;
+    }
+    if (static_cast<int64_t>(i->file_size(ignored)) > kMaxCopied || ignored) {
+      complete_ = false;
+      continue;
+    }
+    files.push_back(i->path().lexically_relative(folder));
   }
+  complete_ = complete_ && !error;
   fs::create_directories(folder_.path() / "source");
   make_readable(folder_.path() / "source");
+  std::ranges::sort(files);
+  files.erase(std::ranges::unique(files).begin(), files.end());
+  files_ = files;
   for (const fs::path& name : files) {
     const fs::path to = folder_.path() / "source" / name;
     if (fs::exists(to)) continue;
@@ -74,6 +96,7 @@ CommandResult SourceCopy::run(std::vector<std::string> words, double seconds, To
   // x beside it: nothing of the contender lies where it works.
   spec.folder = place() + (tool == Tool::compiler ? "" : "/source");
   spec.forks = tool == Tool::compiler ? "allow" : "report";
+  spec.pipes = true;
   spec.limits = {{"file_bytes", int64_t{256} << 20},
                  {"files", 256},
                  {"address_bytes", int64_t{16} << 30},

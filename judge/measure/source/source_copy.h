@@ -15,7 +15,8 @@ namespace touchstone::judge {
 
 class SourceCopy {
  public:
-  // The sources, the adapter and, of a contender that is a folder, the small files beside them.
+  // The sources, the adapter and the small files beside them; of a contender that is a folder, those
+  // of the folders in it too.
   explicit SourceCopy(const Session& session);
 
   void put(const std::filesystem::path& file, const std::string& text) const;
@@ -30,12 +31,19 @@ class SourceCopy {
   enum class Tool { compiler, python, program };
   CommandResult run(std::vector<std::string> words, double seconds, Tool tool) const;
 
+  // All that was copied, relative to the contender's folder.
+  const std::vector<std::filesystem::path>& files() const { return files_; }
+  // False where something was too large, too deep or too much to be copied.
+  bool complete() const { return complete_; }
+
   // Sources and adapter, as a compiler wants them.
   std::vector<std::string> sources() const;
 
  private:
   const Session& session_;
   WorkFolder folder_;
+  std::vector<std::filesystem::path> files_;
+  bool complete_ = true;
 };
 
 }  // namespace touchstone::judge

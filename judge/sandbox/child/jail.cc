@@ -78,6 +78,7 @@ void read_line(const std::string& line, Spec& spec) {
   if (key == "cpus") {
     for (const std::string& cpu : split(words[1], ',')) spec.cpus.push_back(atoi(cpu.c_str()));
   }
+  if (key == "pipes") spec.pipes = true;
   if (key == "forks") {
     spec.forks = words[1] == "allow"    ? Forks::allow
                  : words[1] == "refuse" ? Forks::refuse
@@ -186,7 +187,7 @@ int receive_descriptor(int socket) {
   if (spec.isolated) drop_capabilities();
   int listener = -2;
   if (spec.isolated) {
-    listener = install_filter(spec.forks);
+    listener = install_filter(spec.forks, spec.pipes);
     layers.note(kFilter, "system call filter", listener == -2 ? ENOSYS : 0);
   }
   report(kLayers, static_cast<int32_t>(layers.active), layers.missing);

@@ -16,6 +16,7 @@ namespace touchstone::judge::child {
 //                             shared memory and temporary files included
 //   cpus     0,1
 //   forks    allow|refuse|report
+//   pipes                     pipes of a process that may not start others
 //   folder   path             where the program starts
 //   env      NAME=value
 //   arg      word             the program and its arguments, in order

@@ -39,6 +39,7 @@ struct Spec {
   std::vector<Limit> limits;
   std::vector<int> cpus;
   Forks forks = Forks::report;
+  bool pipes = false;
   std::string folder = "/";
   std::vector<std::string> environment;
   std::vector<std::string> arguments;

@@ -1,5 +1,6 @@
 #include "syscall_filter.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
@@ -71,8 +72,11 @@ class Filter {
  public:
   // `forbidden` is what a forbidden call leads to. Calls of another architecture, x32 among them,
   // would bypass the list: they end the process.
-  Filter(Forks forks, uint32_t forbidden)
-      : forks_(forks), forbidden_(forbidden), context_(seccomp_init(SCMP_ACT_ALLOW)) {
+  Filter(Forks forks, bool pipes, uint32_t forbidden)
+      : forks_(forks),
+        pipes_(pipes),
+        forbidden_(forbidden),
+        context_(seccomp_init(SCMP_ACT_ALLOW)) {
     valid_ = context_ != nullptr &&
              seccomp_attr_set(context_, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS) == 0;
     if (valid_) add_rules();
@@ -127,9 +131,20 @@ class Filter {
     if (forks_ == Forks::report) {
       add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket));
       add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socketpair));
+      if (!pipes_) refuse_pipes();
     } else {
       add(SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), SCMP_A0(SCMP_CMP_NE, AF_UNIX));
     }
+  }
+
+  // What lies in a pipe is memory of no process, and so are pages that are only moved there.
+  void refuse_pipes() {
+    for (const int call : {SCMP_SYS(pipe), SCMP_SYS(pipe2)}) add(SCMP_ACT_ERRNO(EMFILE), call);
+    for (const int call : {SCMP_SYS(mknod), SCMP_SYS(mknodat), SCMP_SYS(tee), SCMP_SYS(splice),
+                           SCMP_SYS(vmsplice)}) {
+      add(SCMP_ACT_ERRNO(EPERM), call);
+    }
+    add(SCMP_ACT_ERRNO(EPERM), SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETPIPE_SZ));
   }
 
   // A process that has no others may signal itself.
@@ -163,6 +178,7 @@ class Filter {
   }
 
   Forks forks_;
+  bool pipes_;
   uint32_t forbidden_;
   scmp_filter_ctx context_;
   bool valid_ = false;
@@ -170,10 +186,10 @@ class Filter {
 
 }  // namespace
 
-int install_filter(Forks forks) {
-  Filter reporting(forks, SCMP_ACT_NOTIFY);
+int install_filter(Forks forks, bool pipes) {
+  Filter reporting(forks, pipes, SCMP_ACT_NOTIFY);
   if (reporting.load()) return reporting.listener();
-  return Filter(forks, SCMP_ACT_KILL_PROCESS).load() ? -1 : -2;
+  return Filter(forks, pipes, SCMP_ACT_KILL_PROCESS).load() ? -1 : -2;
 }
 
 std::string name_of_call(int number) {

@@ -10,8 +10,9 @@ enum class Forks { allow, refuse, report };
 
 // Installs the filter in this thread for good, and returns a descriptor on which forbidden calls
 // arrive; -1 where the kernel has no such descriptor (then a forbidden call ends the process with
-// SIGSYS), -2 where it takes no filter at all.
-int install_filter(Forks forks);
+// SIGSYS), -2 where it takes no filter at all. `pipes`: whether a process that has no others may
+// make pipes to itself.
+int install_filter(Forks forks, bool pipes);
 
 std::string name_of_call(int number);
 

@@ -275,56 +275,42 @@ TEST(Families, OfLayerNorm) {
        {"square_underflow", magnitude("x", 1e-38, 1e-19)}});
 }
 
-// Of each family and each kind of relation, the cases that need least besides what the probe is about.
-std::set<std::string> probes_lost(const Task& task, const std::string& lacked, bool small) {
-  const Plan plan = task.plan(5, small);
-  const auto needs = [&](const CaseSpec& spec, const std::string& probe) {
-    return std::ranges::count_if(task.card().lacks, [&](const Feature& f) {
-      return f.probe != probe && f.where.holds(spec);
-    });
+// Probes of which every case needs the feature: without it they are not tested at all.
+std::set<std::string> probes_untested(const Task& task, const Feature& lacked, bool small) {
+  const Plan plan = task.plan(17, small);
+  std::set<std::string> with;
+  std::set<std::string> without;
+  const auto look = [&](const CaseSpec& spec, const std::vector<std::string>& probes) {
+    (lacked.where.holds(spec) ? with : without).insert(probes.begin(), probes.end());
   };
-  const auto& feature = *std::ranges::find(task.card().lacks, lacked, &Feature::id);
-  std::set<std::string> lost;
-  for (const Probe& probe : task.card().probes) {
-    std::map<std::string, std::pair<int64_t, bool>> kinds;  // least, and whether it needs the lack
-    const auto look = [&](const std::string& kind, const CaseSpec& spec,
-                          const std::vector<std::string>& probes) {
-      if (std::ranges::find(probes, probe.id) == probes.end()) return;
-      const int64_t besides = needs(spec, probe.id);
-      const auto [known, first] = kinds.try_emplace(kind, besides, false);
-      if (besides < known->second.first) known->second = {besides, false};
-      if (besides == known->second.first) {
-        known->second.second = known->second.second || feature.where.holds(spec);
-      }
-    };
-    for (const CaseSpec& spec : plan.cases) look(spec.family, spec, task.probes_of(spec));
-    for (const Relation& r : plan.relations) look("@" + r.id, r.first, task.probes_of(r));
-    for (const auto& [kind, state] : kinds) {
-      if (state.second) lost.insert(probe.id);
-    }
-  }
-  return lost;
+  for (const CaseSpec& spec : plan.cases) look(spec, task.probes_of(spec));
+  for (const Relation& r : plan.relations) look(r.first, task.probes_of(r));
+  for (const std::string& probe : without) with.erase(probe);
+  with.erase(lacked.probe);
+  return with;
 }
 
 TEST(PlainCases, ALackCostsItsOwnProbeOnly) {
-  const std::vector<std::pair<std::string, std::set<std::string>>> expected = {
-      {"grouped_heads", {"grouped_heads"}},
-      {"large_heads", {"any_size"}},
-      {"odd_head_size", {"any_size"}},
-      {"k_above_32", {"any_k", "small_probabilities"}},
-      {"odd_vocabulary", {"any_size"}},
-      {"odd_columns", {"any_size"}},
-      {"wide", {"long_sums"}},
-      {"several_layers", {"layers"}},
-      {"several_kv_heads", {"refuses_bad_arguments"}}};
+  // What a probe asks for by its nature.
+  const std::map<std::string, std::set<std::string>> inherent = {
+      {"causal", {"bottom_right", "future_nan", "sees_nothing"}},
+      {"causal_lengths", {"sees_nothing"}},
+      {"unequal_lengths", {"bottom_right", "sees_nothing"}},
+      {"odd_lengths", {"one_query"}},
+      {"several_items", {"isolated_items"}},
+      {"chunks", {"full", "ragged", "reuse"}},
+      {"ragged", {"fork", "full", "reuse"}},
+      {"several_sequences", {"fork", "full", "isolated_sequences", "reuse"}},
+      {"given_scale", {"long_memory"}},
+      {"odd_inputs", {"padding"}}};
   for (const auto& task : tasks()) {
-    for (const bool small : {true, false}) {
-      for (const auto& [id, probes] : expected) {
-        if (std::ranges::find(task->card().lacks, id, &Feature::id) == task->card().lacks.end()) {
-          continue;
-        }
-        for (const std::string& lost : probes_lost(*task, id, small)) {
-          EXPECT_TRUE(probes.contains(lost)) << task->card().id << ": " << id << " costs " << lost;
+    for (const Feature& lacked : task->card().lacks) {
+      if (!lacked.output.empty()) continue;
+      for (const bool small : {true, false}) {
+        for (const std::string& probe : probes_untested(*task, lacked, small)) {
+          const auto known = inherent.find(lacked.id);
+          EXPECT_TRUE(known != inherent.end() && known->second.contains(probe))
+              << task->card().id << ": without " << lacked.id << ", " << probe << " is not tested";
         }
       }
     }

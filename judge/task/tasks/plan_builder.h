@@ -1,6 +1,7 @@
 // Writes plans: every case gets a seed of its own, derived from the seed of the plan.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -37,6 +38,11 @@ class PlanBuilder {
   }
   void add(std::string family, Parameters parameters) {
     plan.cases.push_back(spec(std::move(family), std::move(parameters)));
+  }
+  // A size of the memory ladder: up to a quarter above `least`, as a multiple. A contender that holds
+  // less at the sizes of a ladder it knows would have to do so at all of them.
+  int64_t rung(int64_t least, int64_t multiple) {
+    return least + multiple * draw(std::max<int64_t>(2, least / (4 * multiple)));
   }
   void ladder(std::string family, Parameters parameters) {
     plan.memory_ladder.push_back(spec(std::move(family), std::move(parameters)));

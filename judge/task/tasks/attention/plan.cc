@@ -87,8 +87,8 @@ void add_masks(PlanBuilder& b, bool small) {
     }
   }
   b.add("one_kv_head", shape(2, 1, 8, 12, 30, 32, 1));
-  b.add("bad_arguments", with(shape(1, 2, 1, 4, 4, 8, 0), "bad", 1));
-  b.add("bad_arguments", with(shape(1, 1, 1, 4, 4, 8, 0), "bad", 2));
+  b.add("bad_arguments", with(shape(1, 2, 1, 64, 64, 8, 0), "bad", 1));
+  b.add("bad_arguments", with(shape(1, 1, 1, 64, 64, 8, 0), "bad", 2));
 }
 
 void add_numeric(PlanBuilder& b, bool small) {
@@ -152,6 +152,7 @@ void add_plain(PlanBuilder& b) {
   b.add("nothing", shape(0, 1, 1, 64, 64, 64, 0));
   b.add("no_keys", shape(1, 1, 1, 64, 0, 64, 0));
   b.add("long", shape(1, 1, 1, 64, 1088, 8, 0));
+  b.add("long", shape(1, 1, 1, 1088, 1088, 8, 0));
   b.add("causal", shape(1, 1, 1, 64, 64, 64, 1));
   b.add("causal_short", shape(1, 1, 1, 64, 128, 64, 1));
   b.add("sees_nothing", shape(1, 1, 1, 128, 64, 64, 1));
@@ -254,9 +255,11 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small, bool backward) {
   add_plain(b);
   add_drawn(b, small);
   add_relations(b, small, backward);
-  for (const int64_t n : {256, 512, 1024, 2048}) {
-    if (small && n > 1024) continue;
-    b.ladder("nominal", shape(1, 1, 1, n, n, 16, 0));
+  const int64_t dim = 16 + 8 * b.draw(4);
+  for (const int64_t least : {256, 512, 1024, 2048}) {
+    if (small && least > 1024) continue;
+    const int64_t n = b.rung(least, 64);
+    b.ladder("nominal", shape(1, 1, 1, n, n, dim, 0));
   }
   return b.plan;
 }

@@ -171,6 +171,31 @@ void add_drawn(PlanBuilder& b, bool small) {
                                {"eos", 1 + b.draw(2)},
                                {"min", b.draw(3) == 0 ? b.draw(longest) : 0}}));
   }
+  if (small) return;
+  // Large ones, where a single size stands out.
+  for (const auto& [least, most] :
+       {std::pair<int64_t, int64_t>{4001, 32768}, {32769, 65535}, {65536, 250000}}) {
+    b.add("sizes", shape({.prompts = 1,
+                          .width = 2,
+                          .vocab = b.draw_size(least, most),
+                          .beams = 2 + b.draw(4),
+                          .tokens = 3}));
+  }
+  b.add("sizes", shape({.prompts = 1,
+                        .width = 9,
+                        .vocab = 200 + b.draw(200),
+                        .beams = b.draw_size(25, 1024),
+                        .tokens = 3}));
+  b.add("sizes", shape({.prompts = 1,
+                        .width = 4,
+                        .vocab = 30 + b.draw(30),
+                        .beams = 3,
+                        .tokens = b.draw_size(41, 256)}));
+  b.add("sizes", shape({.prompts = b.draw_size(41, 2000),
+                        .width = 4,
+                        .vocab = 12 + b.draw(12),
+                        .beams = 2,
+                        .tokens = 3}));
 }
 
 void add_relations(PlanBuilder& b) {
@@ -208,9 +233,14 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_options(b);
   add_drawn(b, small);
   add_relations(b);
+  const int64_t beams = 3 + b.draw(4);
   for (const int64_t vocab : {512, 1024, 2048, 4096}) {
     if (small && vocab > 2048) continue;
-    b.ladder("nominal", shape({.prompts = 1, .width = 4, .vocab = vocab, .beams = 4, .tokens = 6}));
+    b.ladder("nominal", shape({.prompts = 1,
+                               .width = beams,
+                               .vocab = b.rung(vocab, 1),
+                               .beams = beams,
+                               .tokens = 6}));
   }
   return b.plan;
 }

@@ -322,9 +322,10 @@ Plan KvCache::plan(uint64_t seed, bool small) const {
   add_plain(b);
   add_drawn(b, small);
   add_relations(b, small);
+  const int64_t head_dim = 56 + 8 * b.draw(7);
   for (const int64_t prompt : {128, 256, 512, 1024}) {
     if (small && prompt > 512) continue;
-    b.ladder("mixed_prefill", shape(1, 1, 2, 1, 32, prompt, 0));
+    b.ladder("mixed_prefill", shape(1, 1, 1, 1, head_dim, b.rung(prompt, 1), 0));
   }
   return b.plan;
 }

@@ -402,9 +402,10 @@ Plan LayerNormBackward::plan(uint64_t seed, bool small) const {
   add_plain(b);
   add_drawn(b, small);
   add_relations(b, small);
-  for (const int64_t rows : {64, 128, 256, 512}) {
-    if (small && rows > 256) continue;
-    b.ladder("nominal", {{"rows", rows * 4}, {"cols", 256}});
+  const int64_t cols = 232 + 8 * b.draw(8);
+  for (const int64_t rows : {256, 512, 1024, 2048}) {
+    if (small && rows > 1024) continue;
+    b.ladder("nominal", {{"rows", b.rung(rows, 1)}, {"cols", cols}});
   }
   return b.plan;
 }

@@ -369,9 +369,11 @@ Plan SoftmaxTopk::plan(uint64_t seed, bool small) const {
     b.add("sizes", {{"rows", 2}, {"vocab", 2 * half + odd}, {"k", half}});
   }
   add_relations(b, small);
+  const int64_t rows = 13 + b.draw(8);
+  const int64_t k = 5 + b.draw(8);
   for (const int64_t vocab : {4096, 8192, 16384, 32768}) {
     if (small && vocab > 16384) continue;
-    b.ladder("nominal", {{"rows", 16}, {"vocab", vocab}, {"k", 8}});
+    b.ladder("nominal", {{"rows", rows}, {"vocab", b.rung(vocab, 4)}, {"k", k}});
   }
   return b.plan;
 }

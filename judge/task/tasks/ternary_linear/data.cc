@@ -142,7 +142,7 @@ void fill_weights(const Knobs& k, uint64_t seed, Problem& p) {
   }
 }
 
-// Integers of 8 bits hang on nothing: values near a half are moved to the nearest integer.
+// No rounding ties in int8 activations: values near a half are moved to the nearest integer.
 void keep_integers(std::span<float> row) {
   double most = 0;
   for (const float v : row) most = std::max(most, std::abs(static_cast<double>(v)));

@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "judge/task/tasks/plan_builder.h"
@@ -14,6 +15,14 @@ namespace {
 using Parameters = PlanBuilder::Parameters;
 
 constexpr std::array<int64_t, 6> kGroups = {32, 64, 128, 256, 100, 0};
+
+// Plain in everything that may be lacked: a multiple of 16, whole and short groups of 128.
+Shape plain(PlanBuilder& b) {
+  return {.rows = 1 + b.draw(5),
+          .outputs = 3 + b.draw(14),
+          .inputs = 16 * (9 + b.draw(20)),
+          .group = 128};
+}
 
 Shape common(PlanBuilder& b) {
   return {.rows = 1 + b.draw(5),
@@ -32,10 +41,13 @@ void add_families(PlanBuilder& b, bool small) {
       "nominal",  "heavy_tails",  "one_sided", "sparse",      "tiny",
       "denormal", "small_scales", "huge",      "zero_groups", "padding"};
   for (const char* family : kFamilies) {
+    // Whole words have no bits that are unused.
+    if (std::string_view(family) != "padding") b.add(family, shape(plain(b)));
     for (size_t kind = 0; kind < (small ? 3U : 4U); ++kind) {
       b.add(family, shape(common(b), controls(kind)));
     }
   }
+  b.add("exact", shape({.rows = 3, .outputs = 7, .inputs = 144 + 16 * b.draw(6), .group = 128}));
   for (size_t kind = 0; kind < 4; ++kind) {
     b.add("exact", shape({.rows = 2 + b.draw(4),
                           .outputs = 6 + b.draw(9),
@@ -53,6 +65,8 @@ void add_families(PlanBuilder& b, bool small) {
     b.add("halfway", shape({.rows = 2, .outputs = 4, .inputs = 2 * group, .group = group},
                            {{"power", -16 - b.draw(4)}}));
   }
+  b.add("absmax", shape(plain(b), {{"absmax", 1}}));
+  b.add("int8", shape(plain(b), {{"int8", 1}}));
   for (const int64_t group : {64, 128, 150}) {
     b.add("absmax", shape({.rows = 2, .outputs = 6, .inputs = 200 + b.draw(90), .group = group},
                           {{"absmax", 1}}));
@@ -64,6 +78,10 @@ void add_families(PlanBuilder& b, bool small) {
   b.add("constant", shape({.rows = 2, .outputs = 3, .inputs = 130, .group = 128}));
   b.add("constant", shape({.rows = 1, .outputs = 2, .inputs = 33, .group = 32}, {{"int8", 1}}));
   b.add("constant", shape({.rows = 1, .outputs = 2, .inputs = 257, .group = 256}));
+  b.add("zero_rows", shape(plain(b)));
+  b.add("outlier_rows", shape(plain(b)));
+  b.add("scaled_rows",
+        shape({.rows = 7, .outputs = 5, .inputs = 96 + 16 * b.draw(6), .group = 128}));
   for (const int64_t int8 : {0, 1}) {
     b.add("zero_rows", shape(common(b), {{"int8", int8}}));
     b.add("outlier_rows", shape(common(b), {{"int8", int8}}));
@@ -73,7 +91,7 @@ void add_families(PlanBuilder& b, bool small) {
   for (const int64_t defect : {0, 1, 2, 3, 4}) {
     const int64_t group = defect == 2 ? 16 : defect == 3 ? 300 : 32;
     b.add("bad_input",
-          shape({.rows = 2, .outputs = 3, .inputs = 70, .group = group}, {{"defect", defect}}));
+          shape({.rows = 2, .outputs = 3, .inputs = 80, .group = group}, {{"defect", defect}}));
   }
 }
 
@@ -91,9 +109,11 @@ void add_sizes(PlanBuilder& b, bool small) {
     b.add("odd_groups", shape({.rows = 2, .outputs = 5, .inputs = 300 + b.draw(80), .group = group},
                               controls(static_cast<size_t>(b.draw(4)))));
   }
+  b.add("odd_groups", shape({.rows = 2, .outputs = 5, .inputs = 320, .group = 96}));
   const int64_t cube = 5 + b.draw(40);
   b.add("sizes", shape({.rows = cube, .outputs = cube, .inputs = cube, .group = 32}));
   b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 70, .group = 32}));
+  b.add("no_rows", shape({.rows = 0, .outputs = 4, .inputs = 256, .group = 128}));
   b.add("one_row", shape({.rows = 1, .outputs = 40, .inputs = 640, .group = 128}));
   b.add("one_row", shape({.rows = 1, .outputs = 33, .inputs = 700, .group = 64}, {{"int8", 1}}));
   b.add("many_rows", shape({.rows = 150, .outputs = 12, .inputs = 150, .group = 64}));
@@ -126,12 +146,27 @@ void add_drawn(PlanBuilder& b, bool small) {
                  .group = b.draw(4) == 0 ? 0 : b.draw_size(32, 256)},
                 controls(static_cast<size_t>(b.draw(4)))));
   }
+  if (small) return;
+  // Large ones, where a single size stands out.
+  const auto rule = [&] { return controls(static_cast<size_t>(b.draw(4))); };
+  for (const auto& [least, most] : {std::pair<int64_t, int64_t>{8001, 20000},
+                                    {20001, 39999},
+                                    {40001, 65535},
+                                    {66000, 1 << 18}}) {
+    b.add(
+        "sizes",
+        shape({.rows = 2, .outputs = 2, .inputs = b.draw_size(least, most), .group = 128}, rule()));
+  }
+  b.add("sizes", shape({.rows = 2, .outputs = b.draw_size(501, 1 << 16), .inputs = 36, .group = 32},
+                       rule()));
+  b.add("sizes",
+        shape({.rows = b.draw_size(91, 1 << 14), .outputs = 3, .inputs = 40, .group = 32}, rule()));
 }
 
 void add_relations(PlanBuilder& b) {
   for (const int64_t int8 : {0, 1}) {
     const CaseSpec first = b.spec(
-        "nominal", shape({.rows = 6, .outputs = 9, .inputs = 200, .group = 64}, {{"int8", int8}}));
+        "nominal", shape({.rows = 6, .outputs = 9, .inputs = 208, .group = 128}, {{"int8", int8}}));
     b.relate("permute_rows", first, {{"relation", 1}});
     b.relate("neighbors", first, {{"relation", 2}});
     b.relate("scale_weights", first, {{"power", 3}});
@@ -154,9 +189,13 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_sizes(b, small);
   add_drawn(b, small);
   add_relations(b);
-  for (const int64_t inputs : {512, 1024, 2048, 4096}) {
-    if (small && inputs > 2048) continue;
-    b.ladder("nominal", shape({.rows = 2, .outputs = 64, .inputs = inputs, .group = 128}));
+  const int64_t outputs = 56 + b.draw(20);
+  for (const int64_t inputs : {408, 816, 1632, 3264}) {  // at most 4096: more may be lacked
+    if (small && inputs > 1632) continue;
+    b.ladder(
+        "nominal",
+        shape(
+            {.rows = 2, .outputs = outputs, .inputs = b.rung(inputs / 16 * 16, 16), .group = 128}));
   }
   return b.plan;
 }

@@ -248,7 +248,8 @@ TEST(Families, OfTernaryLinear) {
   const Fits any = [](const Case&) { return true; };
   families::expect_fits(
       "ternary_linear",
-      {{"nominal", scales_in(0.005, 0.2)},
+      {{"nominal",  // the mean of a few weights may be anything
+        [](const Case& c) { return families::at(c, "inputs") < 16 || scales_in(0.005, 0.2)(c); }},
        {"sizes", any},
        {"odd_groups", says([](const Problem& p, const auto&) { return p.inputs % p.group != 0; })},
        {"constant", says([](const Problem& p, const auto&) {

@@ -168,7 +168,7 @@ class Draft {
     return false;
   }
 
-  struct Place {
+  struct NodeContext {
     int64_t row = 0;  // 0: the last committed token; else node + 1
     int64_t depth = 0;
     bool on_path = true;  // all nodes up to here are accepted
@@ -176,7 +176,7 @@ class Draft {
     std::vector<size_t> children;
   };
 
-  double logit(const Stream& random, const Place& at, int64_t token) const {
+  double logit(const Stream& random, const NodeContext& at, int64_t token) const {
     double value = 2 * random.normal(token);
     if (k_.is("ties")) value = std::round(random.normal(token));
     if (k_.is("peaked")) value = std::clamp(3 * random.heavy(token), -12.0, 12.0);
@@ -194,7 +194,7 @@ class Draft {
     return value;
   }
 
-  void fill_row(const Place& at, uint64_t attempt, double add) {
+  void fill_row(const NodeContext& at, uint64_t attempt, double add) {
     const uint64_t seed = derive_seed(seed_, static_cast<uint64_t>(at.row) * 1000 + attempt);
     const Stream random(seed, kLogit);
     const Stream weights(seed, kDraft);
@@ -203,7 +203,7 @@ class Draft {
     std::vector<double> q(k_.rejection ? static_cast<size_t>(k_.vocab) : 0);
     for (int64_t t = 0; t < k_.vocab; ++t) {
       double value = logit(random, at, t);
-      // The draft likes what the target likes, and other tokens as well.
+      // Draft logits correlate with the target's, and other tokens as well.
       if (k_.rejection) {
         const double liked = std::isinf(value) ? 0 : std::floor(value / 2);
         const auto extra = static_cast<int>(weights.index(t, 5));
@@ -229,7 +229,7 @@ class Draft {
     }
   }
 
-  Row row_of(const Place& at) const {
+  Row row_of(const NodeContext& at) const {
     const auto vocab = static_cast<size_t>(k_.vocab);
     const auto row = static_cast<size_t>(at.row);
     Row r;
@@ -248,7 +248,7 @@ class Draft {
   }
 
   // Which child agrees with the target, or none.
-  int64_t agreeing_child(const Place& at) const {
+  int64_t agreeing_child(const NodeContext& at) const {
     const auto count = std::ssize(at.children);
     if (is_chain(k_) || k_.is("cousins") || k_.is("penalty")) return 0;
     if (k_.is("late_sibling") || k_.is("wide") || k_.is("many_nodes")) return count - 1;
@@ -264,7 +264,7 @@ class Draft {
     return token;
   }
 
-  void draw_children(const Place& at) {
+  void draw_children(const NodeContext& at) {
     if (k_.rejection) {
       draw_from_draft(at);
       return;
@@ -285,7 +285,7 @@ class Draft {
   }
 
   // Drawn as a draft model does, by numbers of its own.
-  void draw_from_draft(const Place& at) {
+  void draw_from_draft(const NodeContext& at) {
     const float* const q = draft.data() + at.row * k_.vocab;
     for (size_t j = 0; j < at.children.size(); ++j) {
       const double u = policy_.uniform(static_cast<int64_t>(1000 * at.children[j] + attempt_));
@@ -303,7 +303,7 @@ class Draft {
 
   // The draw with the largest margin, or the first whose margin suffices. A constant that is added
   // does not change which one that is.
-  void settle(const Place& at) {
+  void choose_decisive_draw(const NodeContext& at) {
     const int64_t tries = std::clamp(kMaxDrawn / k_.vocab, int64_t{6}, kTries);
     double best = -1;
     uint64_t chosen = 0;
@@ -332,18 +332,18 @@ class Draft {
     logits.resize(rows * static_cast<size_t>(k_.vocab));
     if (k_.rejection) draft.resize(logits.size());
     allowed.resize(rows * static_cast<size_t>(words()));
-    std::vector<Place> places(rows);
-    places[0].seen = history;
+    std::vector<NodeContext> contexts(rows);
+    contexts[0].seen = history;
     for (size_t i = 0; i < parents.size(); ++i) {
-      places[static_cast<size_t>(parents[i] + 1)].children.push_back(i);
+      contexts[static_cast<size_t>(parents[i] + 1)].children.push_back(i);
     }
     for (size_t row = 0; row < rows; ++row) {
-      Place& at = places[row];
+      NodeContext& at = contexts[row];
       at.row = static_cast<int64_t>(row);
-      settle(at);
+      choose_decisive_draw(at);
       const Choice choice = choose(row_of(at), {});
       for (size_t j = 0; j < at.children.size(); ++j) {
-        Place& child = places[at.children[j] + 1];
+        NodeContext& child = contexts[at.children[j] + 1];
         child.depth = at.depth + 1;
         child.seen = at.seen;
         child.seen.push_back(tokens[at.children[j]]);

@@ -181,6 +181,17 @@ void add_drawn(PlanBuilder& b, bool small) {
                          .vocab = std::max<int64_t>(2, vocab[i])},
                         more));
   }
+  if (small) return;
+  // Large ones, where a single size stands out.
+  for (const auto& [least, most] :
+       {std::pair<int64_t, int64_t>{6001, 32768}, {32769, 65535}, {65536, 250000}}) {
+    b.add("sizes", shape({.requests = 1, .nodes = 3, .vocab = b.draw_size(least, most)},
+                         controls(b, 1 + b.draw(3))));
+  }
+  b.add("sizes", shape({.requests = 1, .nodes = b.draw_size(201, 1500), .vocab = 16},
+                       controls(b, 1 + b.draw(3))));
+  b.add("sizes", shape({.requests = b.draw_size(41, 2000), .nodes = 4, .vocab = 12},
+                       controls(b, 1 + b.draw(3))));
 }
 
 void add_relations(PlanBuilder& b) {
@@ -209,9 +220,10 @@ Plan make_plan(const TaskCard& card, uint64_t seed, bool small) {
   add_sizes(b, small);
   add_drawn(b, small);
   add_relations(b);
+  const int64_t nodes = 6 + b.draw(6);
   for (const int64_t vocab : {512, 1024, 2048, 4096}) {
     if (small && vocab > 2048) continue;
-    b.ladder("nominal", shape({.requests = 2, .nodes = 8, .vocab = vocab}));
+    b.ladder("nominal", shape({.requests = 2, .nodes = nodes, .vocab = b.rung(vocab, 1)}));
   }
   return b.plan;
 }

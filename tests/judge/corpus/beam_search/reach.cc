@@ -20,6 +20,8 @@
   MUTANT(prompts_above_200, "large", "prompts behind the first 200 get the answer of the first")   \
   MUTANT(text_above_128, "large", "texts end after 128 tokens")                                    \
   MUTANT(beams_above_128, "large", "beams behind the first 128 are not searched")                  \
+  MUTANT(vocab_15_bits, "large", "of 32769 to 65535 tokens those from 32768 on are not looked at") \
+  MUTANT(vocab_5000, "large", "of less than 65536 tokens those from 5000 on are not looked at")    \
   MUTANT(min_is_max, "where the least length is the longest, the last token may be an ending one") \
   MUTANT(self_loop, "a token that leads back to its own state is not taken")                       \
   MUTANT(odd_beams, "an odd number of beams above 16 is one less")                                 \
@@ -111,6 +113,8 @@ bool expand(const Task& t, const std::vector<Text>& running, int64_t g, std::vec
     if (bug(kept_sum)) sum = known_sum(t, beam.state, sum);
     for (int64_t v = 0; v < t.vocab; ++v) {
       if (bug(token_above_10000) && v >= 10000) break;
+      if (bug(vocab_15_bits) && t.vocab < 65536 && v >= 32768) break;
+      if (bug(vocab_5000) && t.vocab < 65536 && v >= 5000) break;
       if (bug(vocab_48) && t.vocab % 48 == 47 && v == t.vocab - 1) break;
       if (bug(self_loop) && t.next[beam.state * t.vocab + v] == beam.state) continue;
       const bool end = ends(t, v);

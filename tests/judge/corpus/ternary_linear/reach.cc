@@ -23,6 +23,8 @@
   MUTANT(last_word_of_rows, "the last column of rows with 16 n + 1 is left out")                \
   MUTANT(columns_above_20000, "large", "columns from 20000 on are not multiplied")              \
   MUTANT(outputs_above_8000, "large", "outputs from 8000 on are 0")                             \
+  MUTANT(columns_8000, "large", "of less than 40000 columns those from 9000 on are left out")    \
+  MUTANT(columns_17_bits, "large", "columns from 65536 on are not multiplied")                  \
   MUTANT(aligned_tail, "x on 32 bytes: columns behind whole vectors of eight are left out")     \
   MUTANT(zero_words, "two neighboring words of zero codes end a row")                           \
   MUTANT(group_96, "groups of 96 and 192 are read as 64 and 128")                               \
@@ -185,6 +187,8 @@ int linear(int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t
           if (c >= end || (aligned && c >= inputs / 8 * 8)) break;
           if (bug(columns_above_4096) && c >= 4096) break;
           if (bug(columns_above_20000) && c >= 20000) break;
+          if (bug(columns_8000) && inputs < 40000 && c >= 9000) break;
+          if (bug(columns_17_bits) && c >= 65536) break;
           if (bug(last_word_of_rows) && inputs > 1 && inputs % 16 == 1 && c + 1 == inputs) break;
           if (bug(group_above_128) && size > 128 && c - g * size >= 128 && group != 0) break;
           const int64_t row = bug(rows_above_64) && r >= 64 ? 0 : r;

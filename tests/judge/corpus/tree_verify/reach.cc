@@ -29,6 +29,7 @@
   MUTANT(nodes_above_256, "large", "nodes from 256 on are never accepted")                        \
   MUTANT(requests_above_200, "large", "requests from 200 on draw with the seed of the first")     \
   MUTANT(position_16_bits, "large", "positions of draws have 16 bits")                            \
+  MUTANT(vocab_15_bits, "large", "of 32769 to 65535 tokens those from 32768 on are left out")     \
   MUTANT(hot, "temperatures above 2 count as 2")                                                  \
   MUTANT(cold, "temperatures below 0.1 count as 0")                                               \
   MUTANT(path_once, "a token that occurs twice on a path counts once there")                      \
@@ -176,6 +177,7 @@ int run(int64_t requests, int64_t nodes, int64_t vocab, int64_t steps, int64_t t
         v[t] = values[t] - penalty * counted[t];
         if (std::isnan(v[t])) return 1;
         if (bug(token_above_50000) && t >= 50000) v[t] = -INFINITY;
+        if (bug(vocab_15_bits) && vocab < 65536 && t >= 32768) v[t] = -INFINITY;
         const bool skip = bug(last_mask_word) && t / 32 + 1 == mask_words && vocab % 32 != 0;
         const bool open = mask_words == 0 || skip ||
                           (uint32_t(allowed[row * mask_words + t / 32]) >> (t % 32) & 1u) != 0;
